@@ -6,28 +6,36 @@ use crate::selectors::{Selector, existing, resolve};
 use crate::show;
 use crate::verbs::ACTIVE;
 use crate::verbs::workload::parse_option;
+use amalgam_core::vocabulary::launch_size;
 use amalgam_core::vocabulary::{ByteString, Constraint, Duration, ExecutionType, JobId, JobSpec};
 use amalgam_daemon::api::{QueueSummary, Submitted};
+use amalgam_workload::inherit::{Export, Submitter, Umask, value_of};
 use amalgam_workload::quantities::{self, Malformed};
-use amalgam_workload::trace;
 use amalgam_workload::{
-    CommandOptions, Context, FileError, Format, JobOptions, bytes_of, closest, from_command, queue_position, read_job,
+    CommandOptions, Context, FileError, Format, JobOptions, bytes_of, closest, from_command, queue_position,
+    read_job_of,
 };
+use amalgam_workload::{text, trace};
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{Args, ValueEnum};
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
+use std::io::Read;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::{env, fs};
+use std::{env, io};
 
 #[derive(Args, Debug)]
 pub struct JobArgs {
-    /// A job file: TOML, YAML or JSON
+    /// A job file: TOML, YAML or JSON; `-` reads it from standard input
     #[arg(value_name = "FILE", required_unless_present_any = ["command", "from"])]
     file: Option<PathBuf>,
     /// A command instead of a file
     #[arg(last = true, value_name = "COMMAND", conflicts_with = "file")]
     command: Vec<OsString>,
 
+    /// What the job file is written in, where its name does not say so
+    #[arg(long, value_enum, requires = "file")]
+    format: Option<FileFormat>,
     /// A name for the job
     #[arg(long, value_parser = quantities::parse_job_name)]
     name: Option<String>,
@@ -37,9 +45,15 @@ pub struct JobArgs {
     /// Higher goes first within the queue
     #[arg(long, allow_negative_numbers = true)]
     priority: Option<i32>,
-    /// A variable for the tasks; repeatable
-    #[arg(long, value_name = "NAME=VALUE", value_parser = OsStringValueParser::new().try_map(|text| quantities::parse_variable(&text)))]
+    /// A variable for the tasks, with the value that it has here if none is given; repeatable
+    #[arg(long, value_name = "NAME[=VALUE]", value_parser = OsStringValueParser::new().try_map(parse_variable))]
     env: Vec<(ByteString, ByteString)>,
+    /// Which other variables of yours tasks find: all, none, or names such as A,B=value [default: none, or what the job file says]
+    #[arg(long, value_name = "WHICH", value_parser = OsStringValueParser::new().try_map(|text| Export::parse(text.as_bytes())))]
+    export: Option<Export>,
+    /// The mask of the modes of files that tasks make: octal digits such as 027, or submitter for yours [default: the node's]
+    #[arg(long, value_name = "MASK", value_parser = Umask::parse)]
+    umask: Option<Umask>,
     /// Jobs that must have succeeded first: 7, 1-5, 3,7, last or all (of yours that have not ended); repeatable
     #[arg(long, value_name = "JOBS", value_parser = Selector::parse)]
     after: Vec<Selector>,
@@ -122,6 +136,23 @@ struct StageArgs {
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
+pub enum FileFormat {
+    Toml,
+    Yaml,
+    Json,
+}
+
+impl From<FileFormat> for Format {
+    fn from(format: FileFormat) -> Format {
+        match format {
+            FileFormat::Toml => Format::Toml,
+            FileFormat::Yaml => Format::Yaml,
+            FileFormat::Json => Format::Json,
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
 enum Execution {
     Guaranteed,
     Opportunistic,
@@ -138,6 +169,31 @@ enum Need {
     Memory(u32),
     Gpus(u32),
     Custom(String, u32),
+}
+
+/// Reads `NAME=VALUE`, or `NAME` of a variable that is set here.
+fn parse_variable(text: OsString) -> std::result::Result<(ByteString, ByteString), Malformed> {
+    if text.as_bytes().contains(&b'=') {
+        return quantities::parse_variable(&text);
+    }
+    let name = bytes_of(&text);
+    let value = value_of(&name, &environment())?;
+    quantities::parse_variable(OsStr::from_bytes(&[name.as_bytes(), b"=", value.as_bytes()].concat()))
+}
+
+/// That of this process.
+fn environment() -> Vec<(ByteString, ByteString)> {
+    env::vars_os().map(|(name, value)| (bytes_of(name), bytes_of(value))).collect()
+}
+
+/// That of this process, which can only be read by setting another.
+fn umask() -> u16 {
+    // SAFETY: the calls have no preconditions. No other thread runs yet that could make a file meanwhile.
+    unsafe {
+        let mask = libc::umask(0o077);
+        libc::umask(mask);
+        mask as u16
+    }
 }
 
 fn parse_ranges(text: &str) -> std::result::Result<Ranges, Malformed> {
@@ -160,8 +216,8 @@ fn parse_need(text: &str) -> std::result::Result<Need, Malformed> {
 pub struct Prepared {
     pub job: JobSpec,
     after: Vec<Selector>,
-    /// Where it names its queue, if it does.
-    file: Option<PathBuf>,
+    /// What it was read from, where that may name its queue.
+    file: Option<(PathBuf, String, Format)>,
 }
 
 impl Prepared {
@@ -186,27 +242,36 @@ impl Prepared {
         }
         let near = closest(written, &mut names).map(|near| format!("did you mean `{near}`?"));
         let (what, remedy) = (refused.what, near.unwrap_or(refused.remedy));
-        let place = self.file.as_deref().and_then(|file| {
-            let at = queue_position(&fs::read_to_string(file).ok()?, Format::of(file).ok()?)?;
-            Some(FileError { file: file.to_owned(), at, problem: what.clone(), remedy: remedy.clone() })
+        let place = self.file.as_ref().and_then(|(file, text, format)| {
+            let at = queue_position(text, *format)?;
+            Some(FileError { file: file.clone(), at, problem: what.clone(), remedy: remedy.clone() })
         });
         place.map_or_else(|| Failure::usage(what, remedy), Failure::from)
     }
 }
 
 impl JobArgs {
-    pub fn read(mut self) -> Result<Prepared> {
+    /// For the verb of this name.
+    pub fn read(mut self, verb: &str) -> Result<Prepared> {
         let after = std::mem::take(&mut self.after);
-        let file = self.file.clone().filter(|_| self.queue.is_none());
-        Ok(Prepared { job: self.job()?, after, file })
+        let names_queue = self.queue.is_none();
+        let file = match &self.file {
+            Some(file) => Some(read_text(file, self.format).map_err(|failure| with_program(failure, file, verb))?),
+            None => None,
+        };
+        let job = self.job(file.as_ref())?;
+        if let Err((stage, wrong)) = launch_size::check(&job) {
+            let problem = format!("stage `{}` cannot start: {wrong}", job.stages[stage].name);
+            return Err(Failure::usage(problem, wrong.remedy()));
+        }
+        Ok(Prepared { job, after, file: file.filter(|_| names_queue) })
     }
 
-    fn job(self) -> Result<JobSpec> {
-        let submit_dir = env::current_dir().map_err(|error| {
-            Failure::new(format!("the working directory is gone: {error}"), "change to one that exists")
-        })?;
-        let context = Context { submit_dir };
-        let options = CommandOptions {
+    fn job(self, file: Option<&(PathBuf, String, Format)>) -> Result<JobSpec> {
+        let context = context()?;
+        let submitter = Submitter { export: self.export, ..submitter() };
+        let umask = self.umask.map(|umask| umask.resolve(&submitter)).transpose()?;
+        let mut options = CommandOptions {
             job: JobOptions {
                 name: self.name,
                 queue: self.queue,
@@ -215,13 +280,18 @@ impl JobArgs {
                 hold: self.hold,
                 wait_for_nodes: self.wait_for_nodes,
                 env: self.env,
+                umask,
             },
             ..self.stage.options()
         };
-        let mut job = match (&self.file, &self.from.from) {
-            (Some(file), _) => read_file(file, &context)?,
+        let mut job = match (file, &self.from.from) {
+            (Some((file, text, format)), _) => read_job_of(&submitter, text, *format, file, &context)?,
             (None, Some(trace)) => self.from.sleeping_job(trace, &context)?,
             (None, None) => {
+                let exported = submitter.export.clone().unwrap_or_default().resolve(&submitter)?;
+                let is_set = |name: &ByteString| options.job.env.iter().any(|(set, _)| set == name);
+                let exported: Vec<_> = exported.into_iter().filter(|(name, _)| !is_set(name)).collect();
+                options.job.env.extend(exported);
                 let command = self.command.into_iter().map(bytes_of).collect();
                 return Ok(from_command(command, &options, &context)?);
             }
@@ -229,6 +299,19 @@ impl JobArgs {
         options.job.apply_to(&mut job);
         Ok(job)
     }
+}
+
+/// Where relative paths of a job start.
+pub fn context() -> Result<Context> {
+    let submit_dir = env::current_dir().map_err(|error| {
+        Failure::new(format!("the working directory is gone: {error}"), "change to one that exists")
+    })?;
+    Ok(Context { submit_dir })
+}
+
+/// This process, of which a job may take over something.
+pub fn submitter() -> Submitter {
+    Submitter { environment: Some(environment()), umask: Some(umask()), ..Submitter::default() }
 }
 
 impl TraceArgs {
@@ -280,12 +363,41 @@ impl StageArgs {
     }
 }
 
-/// Reads a job file, which `config check` does too.
-pub fn read_file(file: &Path, context: &Context) -> Result<JobSpec> {
-    let format = Format::of(file)
-        .map_err(|problem| Failure::usage(problem, "to run a program, write it behind `--`: amalgam run -- PROGRAM"))?;
-    let text = fs::read_to_string(file).map_err(|error| Failure::unreadable(file, &error, "check the path"))?;
-    Ok(read_job(&text, format, file, context)?)
+fn is_stdin(file: &Path) -> bool {
+    file.as_os_str() == "-"
+}
+
+/// Reads the text of a job file, and how messages call it.
+pub fn read_text(file: &Path, format: Option<FileFormat>) -> Result<(PathBuf, String, Format)> {
+    if is_stdin(file) {
+        let Some(format) = format else {
+            let what = "nothing says what the job file on standard input is written in";
+            return Err(Failure::usage(what, "say it with --format toml, --format yaml or --format json"));
+        };
+        let (name, mut bytes) = (PathBuf::from("stdin"), Vec::new());
+        io::stdin().read_to_end(&mut bytes).map_err(|error| Failure::unreadable(&name, &error, "give it a file"))?;
+        let text = text::decode(bytes)
+            .map_err(|wrong| Failure::usage(format!("standard input: {}", wrong.problem), wrong.remedy))?;
+        return Ok((name, text, format.into()));
+    }
+    let format = match format {
+        Some(format) => format.into(),
+        None => Format::of(file).map_err(|problem| {
+            Failure::usage(problem, "say with --format what it is, or run a program: amalgam run -- PROGRAM")
+        })?,
+    };
+    let text = text::read_text(file).map_err(|error| Failure::unreadable(file, &error, "check the path"))?;
+    Ok((file.to_owned(), text, format))
+}
+
+/// Where a program was given for a job file, the command that runs it.
+fn with_program(failure: Failure, file: &Path, verb: &str) -> Failure {
+    if is_stdin(file) || Format::of(file).is_ok() || !file.is_file() {
+        return failure;
+    }
+    let here = if file.as_os_str().as_bytes().contains(&b'/') { "" } else { "./" };
+    let remedy = format!("to run it as a program, write it behind `--`: amalgam {verb} -- {here}{}", file.display());
+    Failure { remedy, ..failure }
 }
 
 /// Makes a submission repeatable: no two have the same key.

@@ -12,6 +12,7 @@ use amalgam_core::policy::inter_job::{QueueTree, QueueTreeError};
 use amalgam_core::preset::{Places, Preset};
 use amalgam_core::vocabulary::{Duration, QueueSpec};
 use amalgam_workload::quantities::Malformed;
+use amalgam_workload::text::read_text;
 use amalgam_workload::{At, FileError, Position, closest, keys_of, packed, read_settings};
 use federation::FederationKeys;
 pub use federation::{FederationConfig, is_loopback};
@@ -21,7 +22,6 @@ use queueing::QueueingKeys;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer};
 use std::fmt::Display;
-use std::fs;
 use std::num::NonZeroU32;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
@@ -195,7 +195,7 @@ impl Config {
     /// # Errors
     /// Names the file, line and column, what is wrong there and what is allowed.
     pub fn read(path: &Path, preset: Option<Preset>) -> Result<Config, ConfigError> {
-        let text = fs::read_to_string(path).map_err(|error| ConfigError::Read { path: path.to_owned(), error })?;
+        let text = read_text(path).map_err(|error| ConfigError::Read { path: path.to_owned(), error })?;
         Config::of_text(&text, path, preset).map_err(ConfigError::Wrong)
     }
 

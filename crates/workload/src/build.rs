@@ -2,6 +2,7 @@
 
 use crate::document::{At, Format, Node, Value, parse};
 use crate::error::{Complaint, FileError, Position};
+use crate::inherit::{Submitter, Umask};
 use crate::job_file::{
     Array, Command, ConstraintText, Each, Environment, Execution, JobFile, ResourceTable, StageFile, Word,
 };
@@ -9,6 +10,7 @@ use crate::quantities::{self, Malformed, check_text};
 use crate::{bytes_of, files, order, suggest, tasks};
 use amalgam_core::vocabulary::byte_string::shown;
 use amalgam_core::vocabulary::job::MAX_STAGES;
+use amalgam_core::vocabulary::launch_size;
 use amalgam_core::vocabulary::names::{MOST_BYTES, is_invisible};
 use amalgam_core::vocabulary::resources::BUILT_IN;
 use amalgam_core::vocabulary::{
@@ -44,8 +46,22 @@ fn with_table(complaint: Complaint) -> Complaint {
 /// # Errors
 /// The first complaint, with its place and the remedy.
 pub fn read_job(text: &str, format: Format, origin: &Path, context: &Context) -> Result<JobSpec, FileError> {
+    read_job_of(&Submitter::default(), text, format, origin, context)
+}
+
+/// The same, for somebody from whom it takes over what it says.
+///
+/// # Errors
+/// As of [`read_job`].
+pub fn read_job_of(
+    submitter: &Submitter,
+    text: &str,
+    format: Format,
+    origin: &Path,
+    context: &Context,
+) -> Result<JobSpec, FileError> {
     let document = parse(text, format).map_err(|complaint| complaint.in_file(origin))?;
-    build(&document, origin, context).map_err(|complaint| complaint.in_file(origin))
+    build(&document, submitter, origin, context).map_err(|complaint| complaint.in_file(origin))
 }
 
 /// Where a job file names its queue.
@@ -54,12 +70,13 @@ pub fn queue_position(text: &str, format: Format) -> Option<Position> {
     entries.iter().find(|(key, _)| key.name == "queue").map(|(_, queue)| queue.at)
 }
 
-fn build(document: &Node, origin: &Path, context: &Context) -> Result<JobSpec, Complaint> {
+fn build(document: &Node, submitter: &Submitter, origin: &Path, context: &Context) -> Result<JobSpec, Complaint> {
     if !matches!(&document.value, Value::Table(entries) if !entries.is_empty()) {
         let remedy = "write at least `command = [\"program\", \"argument\"]`";
         return Err(Complaint::new("the file describes no job", remedy).at(document.at));
     }
     let mut file: JobFile = document.read().map_err(with_table)?;
+    inherit(&mut file, submitter)?;
     let after_jobs = file.after.take().unwrap_or_default().0.into_iter().map(JobId).collect();
     let name = match &file.name {
         Some(name) => checked_name(Named::Job, name)?,
@@ -70,16 +87,35 @@ fn build(document: &Node, origin: &Path, context: &Context) -> Result<JobSpec, C
         queue: file.queue.take().map(|queue| queue.value).unwrap_or_default(),
         user: String::new(),
         priority: file.priority.unwrap_or(0),
-        submit_dir: bytes_of(&context.submit_dir),
+        // Nothing runs there that does not say so.
+        submit_dir: if is_nowhere(context) { "/".into() } else { bytes_of(&context.submit_dir) },
         stages: Vec::new(),
         after_jobs,
         max_fails: file.max_fails,
         held: file.hold.unwrap_or(false),
         wait_for_nodes: file.wait_for_nodes.unwrap_or(false),
     };
-    job.stages = stages(file, document.at, context)?;
+    let place = Place { context, submitter };
+    job.stages = stages(file, document.at, place)?;
     tasks::check_count(job.task_count()).map_err(|wrong| Complaint::from(wrong).at(document.at))?;
     Ok(job)
+}
+
+/// Resolves what the job takes over from its submitter: variables below those that it sets itself.
+fn inherit(file: &mut JobFile, submitter: &Submitter) -> Result<(), Complaint> {
+    let written = file.export.take();
+    let at = written.as_ref().map_or(Position::default(), |written| written.at);
+    let export = submitter.export.clone().or(written.map(|written| written.value.0)).unwrap_or_default();
+    let exported = export.resolve(submitter).map_err(|wrong| Complaint::from(wrong).at(at))?;
+    if !exported.is_empty() {
+        let env = file.env.get_or_insert(At { at, value: Environment::default() });
+        env.value.0.splice(0..0, exported);
+    }
+    if let Some(At { at, value }) = &mut file.umask {
+        let mask = value.0.resolve(submitter).map_err(|wrong| Complaint::from(wrong).at(*at))?;
+        value.0 = Umask::These(mask);
+    }
+    Ok(())
 }
 
 /// A name from that of a file, which may be of any bytes.
@@ -101,10 +137,10 @@ fn checked_name(what: Named, name: &At<String>) -> Result<String, Complaint> {
 }
 
 /// The stages in the order of the work.
-fn stages(mut file: JobFile, top: Position, context: &Context) -> Result<Vec<StageSpec>, Complaint> {
+fn stages(mut file: JobFile, top: Position, place: Place<'_>) -> Result<Vec<StageSpec>, Complaint> {
     let Some(At { at, value: list }) = file.stage.take() else {
         let only = At { at: top, value: only_stage(&mut file) };
-        return Ok(vec![stage(only, "main".to_owned(), &file, false, context)?]);
+        return Ok(vec![stage(only, "main".to_owned(), &file, false, place)?]);
     };
     for (key, at) in [
         ("command", file.command.as_ref().map(|key| key.at)),
@@ -141,7 +177,7 @@ fn stages(mut file: JobFile, top: Position, context: &Context) -> Result<Vec<Sta
     for index in order {
         let Some((mut file_stage, name)) = written[index].take() else { continue };
         let inputs = file_stage.value.inputs.take();
-        let mut spec = stage(file_stage, name, &file, inputs.is_some(), context)?;
+        let mut spec = stage(file_stage, name, &file, inputs.is_some(), place)?;
         spec.after = after[index].iter().map(|before| new_index[*before]).collect();
         spec.after.sort_unstable();
         spec.inputs = files::inputs(inputs.unwrap_or_default(), &spec, &specs, &names)?;
@@ -232,8 +268,9 @@ fn stage(
     name: String,
     job: &JobFile,
     has_inputs: bool,
-    context: &Context,
+    place: Place<'_>,
 ) -> Result<StageSpec, Complaint> {
+    let Place { context, submitter } = place;
     let At { at, value: file } = file;
     let no_command = |at| {
         Complaint::new(
@@ -255,6 +292,13 @@ fn stage(
         Some(Execution::Auto) | None => ExecutionType::Auto,
     };
     let of_files = matches!(&file.each, Some(At { value: Each::Files(_), .. }));
+    if let Some(At { at, value: Each::Files(_) | Each::Lines(_) | Each::Json(_) }) = &file.each
+        && submitter.is_elsewhere
+    {
+        let problem = "the items are in files of the submitter, which the server cannot read";
+        let remedy = "list them, as `each = [\"a\", \"b\"]`, or submit the file with `amalgam submit`";
+        return Err(Complaint::new(problem, remedy).at(*at));
+    }
     let limits = [file.at_once.as_ref().map(|key| key.value), file.array.as_ref().and_then(|array| array.value.0.1)];
     let limited_at = file.at_once.as_ref().map(|key| key.at).or(file.array.as_ref().map(|key| key.at));
     let tasks = task_set(file.tasks, file.array, file.each, context)?;
@@ -280,10 +324,14 @@ fn stage(
         stdin: false,
         command,
         env: environment(job.env.as_ref(), file.env),
-        workdir: files::workdir(written, has_inputs || !outputs.is_empty())?,
+        workdir: workdir_of(written, has_inputs || !outputs.is_empty(), is_nowhere(context))?,
         output_cap: file.output_cap.or(job.output_cap).map_or(DEFAULT_OUTPUT_CAP, |cap| cap.0),
+        umask: job.umask.as_ref().and_then(|umask| match umask.value.0 {
+            Umask::These(mask) => Some(mask),
+            Umask::OfSubmitter => None,
+        }),
     };
-    Ok(StageSpec {
+    let spec = StageSpec {
         name,
         after: Vec::new(),
         tasks,
@@ -303,7 +351,34 @@ fn stage(
         inputs: Vec::new(),
         input_kib,
         reads: Reads::default(),
-    })
+    };
+    launch_size::check_stage(&spec, context.submit_dir.as_os_str().len())
+        .map_err(|wrong| Complaint::new(wrong.to_string(), wrong.remedy()).at(at))?;
+    Ok(spec)
+}
+
+/// Whom a job is read for, and where.
+#[derive(Clone, Copy)]
+struct Place<'a> {
+    context: &'a Context,
+    submitter: &'a Submitter,
+}
+
+/// Whether nobody says where the job was submitted from.
+fn is_nowhere(context: &Context) -> bool {
+    context.submit_dir.as_os_str().is_empty()
+}
+
+fn workdir_of(written: Option<(Position, Workdir)>, has_files: bool, nowhere: bool) -> Result<Workdir, Complaint> {
+    match (written, nowhere) {
+        (Some((at, Workdir::Submitted)), true) => {
+            let problem = "the job was submitted from no directory of the server's";
+            let remedy = "write `own` or an absolute path, or say `?submit_dir=/PATH` with the request";
+            Err(Complaint::new(problem, remedy).at(at))
+        }
+        (None, true) => Ok(Workdir::Own),
+        (written, _) => files::workdir(written, has_files),
+    }
 }
 
 fn near(names: Option<&Vec<At<String>>>) -> Result<Vec<String>, Complaint> {

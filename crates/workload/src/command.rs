@@ -47,6 +47,7 @@ pub struct JobOptions {
     pub hold: bool,
     pub wait_for_nodes: bool,
     pub env: Vec<(ByteString, ByteString)>,
+    pub umask: Option<u16>,
 }
 
 impl JobOptions {
@@ -61,6 +62,9 @@ impl JobOptions {
         job.max_fails = self.max_fails.or(job.max_fails);
         job.held |= self.hold;
         job.wait_for_nodes |= self.wait_for_nodes;
+        if self.umask.is_some() {
+            job.stages.iter_mut().for_each(|stage| Arc::make_mut(&mut stage.program).umask = self.umask);
+        }
         if !self.env.is_empty() {
             for stage in &mut job.stages {
                 let env = &mut Arc::make_mut(&mut stage.program).env;
@@ -106,7 +110,7 @@ pub fn from_command(
         name: "main".to_owned(),
         after: Vec::new(),
         tasks,
-        program: Arc::new(Program { command, env: Vec::new(), workdir, output_cap, stdin: false }),
+        program: Arc::new(Program { command, workdir, output_cap, ..Program::default() }),
         resources,
         expected: options.expected,
         execution: options.execution.unwrap_or_default(),

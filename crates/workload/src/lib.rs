@@ -11,18 +11,20 @@ mod document;
 mod error;
 mod files;
 mod glob;
+pub mod inherit;
 mod job_file;
 mod order;
 pub mod quantities;
 mod suggest;
 mod tasks;
+pub mod text;
 pub mod trace;
 
-pub use build::{Context, DEFAULT_OUTPUT_CAP, queue_position, read_job};
+pub use build::{Context, DEFAULT_OUTPUT_CAP, queue_position, read_job, read_job_of};
 pub use command::{CommandOptions, JobOptions, from_command};
 pub use document::{At, Format, keys_of};
 pub use error::{FileError, Position, packed};
-pub use job_file::json_schema;
+pub use job_file::{job_file_schema, json_schema};
 pub use suggest::closest;
 
 use amalgam_core::vocabulary::ByteString;

@@ -226,10 +226,17 @@ pub fn parse_variable(text: &OsStr) -> Result<(ByteString, ByteString), Malforme
     Ok((name.into(), value.into()))
 }
 
+/// What the names of variables begin with that tasks get from Amalgam, and from nobody else.
+const OWN_VARIABLES: &[u8] = b"AMALGAM_";
+
 pub(crate) fn check_variable(name: &[u8], value: &[u8]) -> Result<(), Malformed> {
     let shown = shown(name);
     if name.is_empty() || name.iter().any(|byte| b"=\0".contains(byte)) {
         return Err(Malformed::new(format!("`{shown}` cannot name a variable"), "use letters, digits and underscores"));
+    }
+    if name.starts_with(OWN_VARIABLES) {
+        let problem = format!("`{shown}` cannot be set: variables that begin with AMALGAM_ are Amalgam's own");
+        return Err(Malformed::new(problem, "use another name"));
     }
     check_text(&format!("the value of `{shown}`"), value)
 }

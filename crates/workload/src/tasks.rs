@@ -2,6 +2,7 @@
 
 use crate::job_file::Each;
 use crate::quantities::{Malformed, NONE_AT_ONCE, check_text};
+use crate::text::{decode, without_mark};
 use crate::{glob, path_of};
 use amalgam_core::vocabulary::byte_string::shown;
 use amalgam_core::vocabulary::job::{MAX_GANG, MAX_TASKS};
@@ -117,11 +118,7 @@ fn lines(file: &ByteString, directory: &Path) -> Result<Items, Malformed> {
 
 /// A string becomes its text, anything else its JSON.
 fn json(file: &ByteString, directory: &Path) -> Result<Items, Malformed> {
-    let text = String::from_utf8(read(file, directory)?).map_err(|error| {
-        let valid = &error.as_bytes()[..error.utf8_error().valid_up_to()];
-        let line = valid.iter().filter(|byte| **byte == b'\n').count() + 1;
-        Malformed::new(format!("line {line} of `{file}` is not UTF-8"), "convert the file to UTF-8")
-    })?;
+    let text = decode(read(file, directory)?).map_err(|wrong| in_file(file, wrong))?;
     let elements: Vec<&RawValue> = serde_json::from_str(&text).map_err(|error| {
         Malformed::new(format!("`{file}` is not a JSON list: {error}"), "write a list, with one element per task")
     })?;
@@ -141,9 +138,15 @@ fn json(file: &ByteString, directory: &Path) -> Result<Items, Malformed> {
 
 fn read(file: &ByteString, directory: &Path) -> Result<Vec<u8>, Malformed> {
     let path = directory.join(path_of(file));
-    fs::read(&path).map_err(|error| {
+    let bytes = fs::read(&path).map_err(|error| {
         Malformed::new(format!("cannot read `{}`: {error}", path.display()), "paths start where the job is submitted")
-    })
+    })?;
+    let text = without_mark(&bytes).map_err(|wrong| in_file(file, wrong))?;
+    Ok(if text.len() == bytes.len() { bytes } else { text.to_vec() })
+}
+
+fn in_file(file: &ByteString, wrong: Malformed) -> Malformed {
+    Malformed { problem: format!("cannot read `{file}`: {}", wrong.problem), ..wrong }
 }
 
 fn push(items: &mut Items, text: &[u8]) -> Result<(), Malformed> {

@@ -2,7 +2,8 @@
 
 use amalgam_core::vocabulary::byte_string::shown;
 use amalgam_core::vocabulary::{ByteString, Duration, ExecutionType, JobSpec, Resources, TaskSet, Workdir};
-use amalgam_workload::{CommandOptions, Context, FileError, Format, from_command, json_schema, read_job};
+use amalgam_workload::inherit::{Export, Submitter};
+use amalgam_workload::{CommandOptions, Context, FileError, Format, from_command, json_schema, read_job, read_job_of};
 use std::path::Path;
 use std::{env, fs};
 
@@ -216,6 +217,133 @@ fn texts_for_a_process_may_be_of_any_bytes() {
         let said = complaint(&format!("command = ['cat', {word}]"));
         assert!(said.starts_with("job.toml:1:19: ") && said.contains(why), "{said}");
     }
+}
+
+#[test]
+fn a_text_without_quotes_is_as_it_is_written() {
+    let words = ["1.10", "012", "0x1F", "1e3", "-0", "true", "2026-11-01", "1_000", "+5", "1e400"];
+    let in_toml = ["1.10", "0x1F", "1e3", "-0", "true", "2026-11-01", "1_000", "+5", "99999999999999999999"];
+    let in_json = ["1.10", "1e3", "-0", "true", "1E+2", "10000000000000000000", "1e19"];
+    let list = |words: &[&str]| words.join(", ");
+    for (format, words, text) in [
+        (
+            Format::Yaml,
+            &words[..],
+            format!("command: [{0}]\neach: [{0}]\nenv: {{ V: 1.10 }}\nname: 012\n", list(&words)),
+        ),
+        (
+            Format::Toml,
+            &in_toml,
+            format!("command = [{0}]\neach = [{0}]\nenv = {{ V = 1.10 }}\nname = 0o12", list(&in_toml)),
+        ),
+        (
+            Format::Json,
+            &in_json,
+            format!("{{\"command\": [{0}], \"each\": [{0}], \"env\": {{\"V\": 1.10}}, \"name\": 1.0}}", list(&in_json)),
+        ),
+    ] {
+        let job = read(&text, format).unwrap_or_else(|wrong| panic!("{wrong}"));
+        let stage = &job.stages[0];
+        assert_eq!(stage.program.command, *words, "{format:?}");
+        let TaskSet::Each(items) = &stage.tasks else { panic!("items") };
+        assert_eq!(items.iter().map(shown).collect::<Vec<_>>(), *words, "{format:?}");
+        assert_eq!(stage.program.env[0].1, "1.10");
+        assert!(["012", "0o12", "1.0"].contains(&job.name.as_str()), "{}", job.name);
+    }
+    for (yaml, at) in
+        [("command: [a, ~]", "1:14"), ("command: a\nenv: { V: }", "2:9"), ("command: a\nenv: { V: null }", "2:11")]
+    {
+        let said = read(yaml, Format::Yaml).expect_err(yaml).to_string();
+        assert!(said.starts_with(&format!("job.yaml:{at}: found nothing")) && said.contains("in quotes"), "{said}");
+    }
+    let amount = read("command: a\nresources: { cpu: 0x2, memory: 1GiB }\ntimeout: 1e1", Format::Yaml).unwrap();
+    assert_eq!(amount.stages[0].resources.basic.cpu_millis(), 2_000, "an amount is a number");
+    let large = read("{\"command\": \"a\", \"tasks\": 10000000000000000000}", Format::Json).unwrap_err().to_string();
+    assert!(large.contains("too large a number") && !large.contains("is not JSON"), "{large}");
+}
+
+#[test]
+fn marks_and_line_ends_of_other_systems_change_nothing() {
+    let toml = r#"command = """
+if true; then
+  echo a \
+    b
+fi"""
+env = { A = '''
+x
+y''', B = "c\r\n" }
+# end
+"#;
+    let yaml = "command: |\n  if true\n  then echo a\n  fi\nenv:\n  A: >\n    x\n    y\n  B: \"c\\r\\n\"\n";
+    for (text, format) in
+        [(toml, Format::Toml), (yaml, Format::Yaml), (TOML, Format::Toml), (YAML, Format::Yaml), (JSON, Format::Json)]
+    {
+        let job = read(text, format).unwrap_or_else(|wrong| panic!("{wrong}"));
+        let windows = format!("\u{feff}{}", text.replace('\n', "\r\n"));
+        assert_eq!(read(&windows, format).unwrap_or_else(|wrong| panic!("{wrong}")), job, "{format:?}");
+        assert!(
+            job.stages.iter().flat_map(|stage| &stage.program.command).all(|word| !word.as_bytes().contains(&b'\r'))
+        );
+    }
+    assert_eq!(read(toml, Format::Toml).unwrap().stages[0].program.env[1].1, "c\r\n", "what is written is meant");
+
+    let directory = tempfile::tempdir().unwrap();
+    let items = |name: &str, bytes: &[u8], each: &str| {
+        fs::write(directory.path().join(name), bytes).unwrap();
+        read_in(directory.path(), &format!("command = 'x'\neach = {each}"), Format::Toml).map(|job| {
+            let TaskSet::Each(items) = &job.stages[0].tasks else { panic!("items") };
+            items.iter().map(shown).collect::<Vec<_>>()
+        })
+    };
+    assert_eq!(items("list", b"\xef\xbb\xbfone\r\ntwo\r\n", "{ lines = 'list' }").unwrap(), ["one", "two"]);
+    assert_eq!(items("list", b"caf\xe9\n", "{ lines = 'list' }").unwrap(), ["caf\\xe9"]);
+    assert_eq!(items("json", b"\xef\xbb\xbf[\"a\", 1.10]", "{ json = 'json' }").unwrap(), ["a", "1.10"]);
+    for each in ["{ lines = 'wide' }", "{ json = 'wide' }"] {
+        let wrong = items("wide", b"\xff\xfe[\0]\0", each).unwrap_err().to_string();
+        assert!(wrong.contains("UTF-16") && wrong.contains("iconv"), "{wrong}");
+    }
+}
+
+#[test]
+fn no_variable_is_amalgams_and_none_is_larger_than_a_process_can_have() {
+    assert_eq!(
+        complaint("command = ['x']\nenv = { AMALGAM_INDEX = '1' }"),
+        "job.toml:2:9: `AMALGAM_INDEX` cannot be set: variables that begin with AMALGAM_ are Amalgam's own\n  help: use another name"
+    );
+    let long = "x".repeat(128 << 10);
+    let said = complaint(&format!("command = ['x']\nenv = {{ A = '{long}' }}"));
+    assert!(
+        said.contains("`A` with its value has 131074 bytes") && said.contains("128 KiB") && said.contains("file"),
+        "{said}"
+    );
+    let said = complaint(&format!("[[stage]]\nname = 's'\ncommand = ['x', '{long}']"));
+    assert!(said.starts_with("job.toml:1:1: argument 1 of the command has 131072 bytes"), "{said}");
+}
+
+#[test]
+fn a_job_takes_over_what_it_says_of_its_submitter() {
+    let environment =
+        [("A", "1"), ("B", "2"), ("AMALGAM_TOKEN", "secret")].map(|(name, value)| (name.into(), value.into()));
+    let submitter = Submitter { environment: Some(environment.into()), umask: Some(0o27), ..Submitter::default() };
+    let context = Context { submit_dir: "/".into() };
+    let read = |submitter: &Submitter, text: &str| {
+        let job =
+            read_job_of(submitter, &format!("command = 'x'\n{text}"), Format::Toml, Path::new("job.toml"), &context)?;
+        let program = &job.stages[0].program;
+        let env: Vec<String> = program.env.iter().map(|(name, value)| format!("{name}={value}")).collect();
+        Ok::<_, FileError>((env.join(" "), program.umask))
+    };
+    assert_eq!(read(&submitter, "").unwrap(), (String::new(), None));
+    assert_eq!(read(&submitter, "export = 'all'\nenv = { B = '3' }").unwrap().0, "A=1 B=3");
+    assert_eq!(read(&submitter, "export = 'A,C=4'").unwrap().0, "A=1 C=4");
+    assert_eq!(read(&submitter, "umask = 'submitter'").unwrap().1, Some(0o27));
+    assert_eq!(read(&submitter, "umask = 077").unwrap_err().at.line, 2);
+    assert_eq!(read(&submitter, "umask = '077'").unwrap().1, Some(0o77));
+    let other = Submitter { export: Some(Export::None), ..submitter.clone() };
+    assert_eq!(read(&other, "export = 'all'").unwrap().0, "");
+    let nobody = read(&Submitter::default(), "export = 'all'").unwrap_err().to_string();
+    assert!(nobody.starts_with("job.toml:2:10: the environment of the submitter is not known"), "{nobody}");
+    assert!(read(&submitter, "export = 'NO'").unwrap_err().to_string().contains("`NO` is not set"));
 }
 
 #[test]

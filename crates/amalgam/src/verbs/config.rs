@@ -1,12 +1,11 @@
 //! `amalgam config`
 
-use crate::failure::{Failure, Result};
-use crate::job_arguments::read_file;
+use crate::failure::Result;
+use crate::job_arguments::{FileFormat, context, read_text, submitter};
 use crate::show;
 use amalgam_core::why::counted;
-use amalgam_workload::Context;
+use amalgam_workload::read_job_of;
 use clap::{Args, Subcommand};
-use std::env;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -20,8 +19,12 @@ pub struct ConfigArgs {
 enum ConfigVerb {
     /// Check job files without submitting them, or a server's configuration
     Check {
+        /// Job files; `-` is standard input
         #[arg(required_unless_present = "server_config")]
         files: Vec<PathBuf>,
+        /// What they are written in, where their names do not say so
+        #[arg(long, value_enum, requires = "files")]
+        format: Option<FileFormat>,
         /// A configuration for `amalgam server --config`
         #[arg(long, value_name = "FILE")]
         server_config: Option<PathBuf>,
@@ -33,7 +36,7 @@ enum ConfigVerb {
 pub fn execute(args: ConfigArgs) -> Result<ExitCode> {
     match args.verb {
         ConfigVerb::Schema => show::print(&amalgam_workload::json_schema())?,
-        ConfigVerb::Check { files, server_config } => {
+        ConfigVerb::Check { files, format, server_config } => {
             if let Some(path) = server_config {
                 let config = crate::cluster::read_config(&path, None)?;
                 show::print(&format!(
@@ -43,13 +46,12 @@ pub fn execute(args: ConfigArgs) -> Result<ExitCode> {
                     counted(config.queues.len() as u64, "queue")
                 ))?;
             }
-            let submit_dir = env::current_dir().map_err(|error| {
-                Failure::new(format!("the working directory is gone: {error}"), "change to one that exists")
-            })?;
-            let context = Context { submit_dir };
+            let (context, submitter) = (context()?, submitter());
             let mut code = ExitCode::SUCCESS;
             for file in files {
-                match read_file(&file, &context) {
+                let job = read_text(&file, format)
+                    .and_then(|(file, text, format)| Ok(read_job_of(&submitter, &text, format, &file, &context)?));
+                match job {
                     Ok(job) => {
                         let stages = counted(job.stages.len() as u64, "stage");
                         let tasks = counted(job.task_count(), "task");

@@ -56,7 +56,7 @@ pub struct RunArgs {
 }
 
 pub fn execute(args: RunArgs, connection: &Connection) -> Result<ExitCode> {
-    let mut prepared = args.job.read()?;
+    let mut prepared = args.job.read("run")?;
     let passes_input = input::prepare(&mut prepared.job, args.stdin)?;
     // Kept to the end: dropping it stops the cluster.
     let mut own_cluster = None;

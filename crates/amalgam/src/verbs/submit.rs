@@ -26,7 +26,7 @@ pub struct SubmitArgs {
 }
 
 pub fn execute(args: SubmitArgs, connection: &Connection) -> Result<ExitCode> {
-    let mut prepared = args.job.read()?;
+    let mut prepared = args.job.read("submit")?;
     let client = discovery::connect(connection)?;
     let submitted = prepared.submit(&client)?;
     let job = &prepared.job;

@@ -13,6 +13,7 @@ mod gangs;
 mod guarantees;
 mod hanging;
 mod hollow;
+mod inheriting;
 mod input;
 mod job_hosts;
 mod jobs;

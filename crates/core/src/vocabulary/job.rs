@@ -87,7 +87,7 @@ pub struct StageSpec {
 pub struct Program {
     /// The program and its arguments; never empty.
     pub command: Vec<ByteString>,
-    /// Added to the environment that the node's executor was started with.
+    /// Added to what every task finds on its node.
     pub env: Vec<(ByteString, ByteString)>,
     pub workdir: Workdir,
     /// Bytes of standard output, and of standard error, that are kept of an attempt; the rest is counted and dropped.
@@ -95,6 +95,9 @@ pub struct Program {
     /// Its standard input is what its client passes on; else it is empty.
     #[serde(default)]
     pub stdin: bool,
+    /// The mask of the modes of files that tasks make; without one the executor's own.
+    #[serde(default)]
+    pub umask: Option<u16>,
 }
 
 /// Where a task runs.

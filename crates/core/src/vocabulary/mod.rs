@@ -14,6 +14,7 @@ pub mod fingerprint;
 pub mod foretold;
 pub mod ids;
 pub mod job;
+pub mod launch_size;
 pub mod load;
 pub mod names;
 pub mod progress;

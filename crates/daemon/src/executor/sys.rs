@@ -24,6 +24,7 @@ pub struct Launch<'a> {
     pub lower: Option<Lower>,
     /// The executor is spared when the machine runs out of memory, which is not meant for tasks.
     pub is_spared: bool,
+    pub umask: Option<u16>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -92,6 +93,7 @@ struct Shared {
     data: *const libc::rlimit,
     lower: Option<Lower>,
     is_spared: bool,
+    umask: Option<u16>,
     parent: libc::pid_t,
     failed_step: Option<Step>,
     errno: c_int,
@@ -118,6 +120,7 @@ pub fn launch(order: &Launch<'_>, stack: &mut ChildStack) -> Result<i32, LaunchE
         data: order.data.as_ref().map_or(ptr::null(), ptr::from_ref),
         lower: order.lower,
         is_spared: order.is_spared,
+        umask: order.umask,
         // SAFETY: getpid has no preconditions.
         parent: unsafe { libc::getpid() },
         failed_step: None,
@@ -294,6 +297,9 @@ unsafe fn become_the_task(shared: &Shared) -> Step {
         // Nothing but its streams. What we have open is closed on exec anyway, if it was opened as it should be; kernels
         // before 5.9 do not know the call.
         libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, 0);
+        if let Some(mask) = shared.umask {
+            libc::umask(libc::mode_t::from(mask));
+        }
         if libc::chdir(shared.directory) < 0 {
             return Step::Directory;
         }
@@ -465,6 +471,7 @@ mod tests {
             data: None,
             lower: None,
             is_spared: false,
+            umask: None,
         };
         launch(&order, &mut ChildStack::default())
     }

@@ -296,6 +296,7 @@ impl Tasks {
                 false => Lower::CpuAndIo,
             }),
             is_spared: self.is_spared,
+            umask: order.template.program.umask,
         };
         let memory_mib = order.template.shape.resources.memory_mib();
         let pid = match sys::launch(&request, &mut self.stack) {

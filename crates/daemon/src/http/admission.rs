@@ -4,11 +4,10 @@ use crate::api::Error;
 use amalgam_core::vocabulary::clashes::{Clash, LOOK_ALIKE, clash};
 use amalgam_core::vocabulary::files::{INDEX, MAX_INPUTS, MAX_NAME, check_output};
 use amalgam_core::vocabulary::job::{MAX_STAGES, MAX_TASKS};
+use amalgam_core::vocabulary::launch_size;
 use amalgam_core::vocabulary::{ByteString, Duration, InputSpec, JobSpec, Named, StageSpec, TaskSet, Workdir};
 use std::collections::BTreeSet;
 
-/// Everything that a name or a command may be long.
-const MAX_TEXT: usize = 1 << 20;
 /// Of patterns with the names of files that they may stand for; it takes seconds.
 const MAX_COMPARISONS: u64 = 100_000_000;
 
@@ -36,6 +35,10 @@ pub fn check(job: &JobSpec) -> Result<(), Error> {
             return refuse(format!("two stages are named `{}`", stage.name));
         }
         tasks = tasks.saturating_add(count(&stage.tasks));
+    }
+    if let Err((stage, wrong)) = launch_size::check(job) {
+        let name = &job.stages[stage].name;
+        return Err(Error::bad_request(format!("stage {stage} (`{name}`) cannot start: {wrong}"), wrong.remedy()));
     }
     if tasks > MAX_TASKS {
         return refuse(format!("{tasks} tasks are too many: a job may have {MAX_TASKS}"));
@@ -89,15 +92,21 @@ fn check_stage(index: usize, stage: &StageSpec) -> Result<(), String> {
     if program.command.first().is_none_or(ByteString::is_empty) {
         return Err("has no command".to_owned());
     }
-    if program.command.iter().any(|text| has_nul(text) || text.len() > MAX_TEXT) {
-        return Err("has an argument with a NUL character, or of more than 1 MiB".to_owned());
+    if program.command.iter().any(has_nul) {
+        return Err("has an argument with a NUL character".to_owned());
+    }
+    if program.umask.is_some_and(|mask| mask > 0o777) {
+        return Err("has a umask above 0777".to_owned());
     }
     let bad_variable = |(name, value): &(ByteString, ByteString)| {
         let bad_name = name.is_empty() || name.as_bytes().contains(&b'=') || has_nul(name);
-        bad_name || has_nul(value) || value.len() > MAX_TEXT
+        bad_name || has_nul(value)
     };
     if program.env.iter().any(bad_variable) {
         return Err("has a malformed variable".to_owned());
+    }
+    if let Some((name, _)) = program.env.iter().find(|(name, _)| name.as_bytes().starts_with(b"AMALGAM_")) {
+        return Err(format!("sets the variable `{name}`: those that begin with AMALGAM_ are Amalgam's own"));
     }
     if matches!(&program.workdir, Workdir::Path(path) if !path.as_bytes().starts_with(b"/") || has_nul(path)) {
         return Err("has a working directory that is not absolute".to_owned());

@@ -1,21 +1,22 @@
 //! Calls about jobs.
 
+use super::App;
 use super::backend::{Backend, JobFilter, Page, StoryFilter, TaskFilter};
 use super::reply::{Answer, Number, Parameters, Reply, bad_body, parse_json};
-use super::{App, admission};
+use super::submission::{self, Kind};
 use crate::api::{
     ActionRequest, ActionResult, AttemptSummary, Error, ErrorCode, JobDetail, JobState, JobSummary, Listing, StoryLine,
     Submitted, TaskState, TaskSummary, Timestamp, Waited,
 };
 use crate::auth::Identity;
-use amalgam_core::vocabulary::{JobId, JobSpec, TaskId};
+use amalgam_core::vocabulary::{JobId, TaskId};
 use axum::Json;
 use axum::body::Bytes;
 use axum::extract::rejection::BytesRejection;
 use axum::extract::{Extension, State};
-use axum::http::header::CONTENT_TYPE;
 use axum::http::{HeaderMap, StatusCode};
 use serde::Deserialize;
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// Bodies above this are decoded off the event loop, which they would hold up.
@@ -24,18 +25,26 @@ const MAX_PAGE: u32 = 10_000;
 const DEFAULT_PAGE: u32 = 1_000;
 const MAX_PATIENCE: Duration = Duration::from_secs(60);
 
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SubmitParameters {
+    /// Of a job file: where tasks run unless it says otherwise.
+    submit_dir: Option<PathBuf>,
+}
+
 /// Reads the whole body before anything happens: a client that goes away leaves nothing behind.
 pub async fn submit(
     State(app): State<App>,
     Extension(caller): Extension<Identity>,
+    Parameters(SubmitParameters { submit_dir }): Parameters<SubmitParameters>,
     headers: HeaderMap,
     body: Result<Bytes, BytesRejection>,
 ) -> Result<(StatusCode, Json<Submitted>), Reply> {
     let body = body.map_err(bad_body)?;
-    let binary = headers.get(CONTENT_TYPE).is_some_and(|kind| kind.as_bytes() == b"application/postcard");
+    let kind = Kind::of(&headers)?;
     let key = idempotency_key(&headers)?;
     let large = body.len() > LARGE_BODY;
-    let decode = move || decode(&body, binary, caller.user);
+    let decode = move || submission::decode(kind, &body, submit_dir, caller.user);
     let job = if large { tokio::task::spawn_blocking(decode).await.map_err(died)?? } else { decode()? };
     let submitted = app.backend.submit(job, key).await?;
     Ok((StatusCode::CREATED, Json(submitted)))
@@ -43,20 +52,6 @@ pub async fn submit(
 
 fn died(error: tokio::task::JoinError) -> Error {
     Error::new(ErrorCode::Internal, format!("reading the job failed: {error}"), "report this with the job")
-}
-
-fn decode(body: &[u8], binary: bool, user: String) -> Result<JobSpec, Error> {
-    let mut job: JobSpec = if binary {
-        postcard::from_bytes(body).map_err(|error| {
-            let remedy = "use a command line of the server's version";
-            Error::bad_request(format!("the body is not a job: {error}"), remedy)
-        })?
-    } else {
-        parse_json(body)?
-    };
-    admission::check(&job)?;
-    job.user = user;
-    Ok(job)
 }
 
 fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, Error> {

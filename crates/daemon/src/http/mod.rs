@@ -16,6 +16,7 @@ mod openapi;
 mod output;
 mod outputs;
 mod reply;
+pub mod submission;
 #[cfg(test)]
 mod tests;
 

@@ -21,6 +21,8 @@ enum Answer {
     Nothing,
 }
 
+const JOB_FILES: [&str; 3] = ["application/json", "application/yaml", "application/toml"];
+
 const LIST: &[(&str, &str)] = &[
     ("state", "string"),
     ("user", "string"),
@@ -44,9 +46,12 @@ pub(super) const CALLS: &[Call] = &[
     Call {
         method: "post",
         body: Some(job_body),
+        parameters: &[("submit_dir", "string")],
         ..read(
             "/v1/jobs",
-            "Submits a job; answered once it is durable. Header `Idempotency-Key` makes it repeatable",
+            "Submits a job file, as TOML, YAML or JSON; answered once it is durable. Header `Idempotency-Key` makes it \
+             repeatable. A task runs in `submit_dir` where that is given and the file names no `workdir`, and in a \
+             directory of its own where it is not. Items are part of the file: `each` cannot name files",
             Answer::Json(schema::<api::Submitted>),
         )
     },
@@ -178,9 +183,9 @@ fn schema<T: JsonSchema>(generator: &mut SchemaGenerator) -> Value {
     generator.subschema_for::<T>().to_value()
 }
 
-/// A job's own types are not part of this interface's schemas: they are core's.
-fn job_body(_: &mut SchemaGenerator) -> Value {
-    json!({ "type": "object", "description": "A JobSpec; also accepted as application/postcard" })
+/// The published schema of job files.
+fn job_body(generator: &mut SchemaGenerator) -> Value {
+    amalgam_workload::job_file_schema(generator).to_value()
 }
 
 fn bytes_body(_: &mut SchemaGenerator) -> Value {
@@ -261,8 +266,10 @@ fn operation(call: &Call, error: &Value, generator: &mut SchemaGenerator) -> Val
         "responses": { status: answer, "default": failure },
     });
     if let Some(body) = call.body {
-        operation["requestBody"] =
-            json!({ "required": true, "content": { "application/json": { "schema": body(generator) } } });
+        let kinds: &[&str] = if call.path == "/v1/jobs" { &JOB_FILES } else { &["application/json"] };
+        let schema = json!({ "schema": body(generator) });
+        let content: Map<String, Value> = kinds.iter().map(|kind| ((*kind).to_owned(), schema.clone())).collect();
+        operation["requestBody"] = json!({ "required": true, "content": content });
     }
     if matches!(call.path, "/healthz" | "/readyz") {
         operation["security"] = json!([]);

@@ -2,6 +2,7 @@
 
 use super::fake::FakeServer;
 use super::openapi::{CALLS, openapi};
+use super::submission::SPEC_JSON;
 use crate::api::*;
 use crate::auth;
 use amalgam_core::vocabulary::{IndexRange, Items, JobSpec, Program, StageSpec, TaskSet};
@@ -66,7 +67,7 @@ impl Client {
     }
 
     fn submit(&self, token: &str, job: &JobSpec) -> u64 {
-        let answer = self.post(token, "/v1/jobs", &[], &serde_json::to_vec(job).unwrap());
+        let answer = self.post(token, "/v1/jobs", &[SPEC], &serde_json::to_vec(job).unwrap());
         assert_eq!(answer.status, 201, "{}", answer.body);
         answer.json::<Submitted>().job
     }
@@ -76,6 +77,9 @@ impl Client {
         self.post(token, "/v1/jobs/actions", &[], &body).json::<Vec<ActionResult>>().remove(0).error
     }
 }
+
+/// What says that a body is a checked job.
+const SPEC: (&str, &str) = ("content-type", SPEC_JSON);
 
 fn answered(mut response: ureq::http::Response<ureq::Body>) -> Answered {
     Answered { status: response.status().as_u16(), body: response.body_mut().read_to_string().unwrap() }
@@ -176,7 +180,7 @@ fn lists_come_in_pages() {
 fn a_repeated_submission_with_the_same_key_is_one_job() {
     let client = Client::start();
     let body = serde_json::to_vec(&job(TaskSet::Count(1), &["echo"])).unwrap();
-    let submit = |key: &str| client.post(&client.ada, "/v1/jobs", &[("idempotency-key", key)], &body);
+    let submit = |key: &str| client.post(&client.ada, "/v1/jobs", &[SPEC, ("idempotency-key", key)], &body);
     assert_eq!(submit("a").json::<Submitted>(), submit("a").json::<Submitted>());
     assert_eq!(submit("b").json::<Submitted>().job, 2);
     assert_eq!(submit("").error().0, 400);
@@ -277,7 +281,8 @@ fn bad_calls_are_told_what_is_wrong() {
     assert_eq!(status("/v1/jobs/1/output?task=0.0&attempt=2-1-1"), 400);
     assert_eq!(client.post(&client.ada, "/v1/queues", &[], b"").error().0, 405);
 
-    let refused = |job: &JobSpec| client.post(&client.ada, "/v1/jobs", &[], &serde_json::to_vec(job).unwrap()).error();
+    let refused =
+        |job: &JobSpec| client.post(&client.ada, "/v1/jobs", &[SPEC], &serde_json::to_vec(job).unwrap()).error();
     assert_eq!(refused(&job(TaskSet::Count(1), &[])).2, "stage 0 (`main`) has no command");
     assert_eq!(refused(&job(TaskSet::Count(0), &["x"])).2, "stage 0 (`main`) has no tasks");
     assert_eq!(refused(&job(TaskSet::Count(1), &["a\0b"])).0, 400);
@@ -286,10 +291,52 @@ fn bad_calls_are_told_what_is_wrong() {
     let mut own_tail = job(TaskSet::Count(1), &["x"]);
     own_tail.stages[0].after = vec![0];
     assert!(refused(&own_tail).2.contains("depends on itself"));
-    for kind in ["application/json", "application/postcard"] {
+    for kind in ["application/json", "application/postcard", SPEC.1] {
         let answer = client.post(&client.ada, "/v1/jobs", &[("content-type", kind)], b"\xff\xff{rubbish");
         assert_eq!(answer.error().0, 400, "{kind}");
     }
+}
+
+#[test]
+fn a_job_file_is_taken_in_each_of_its_formats() {
+    let client = Client::start();
+    let post = |kind: &str, query: &str, text: &[u8]| {
+        client.post(&client.ada, &format!("/v1/jobs{query}"), &[("content-type", kind)], text)
+    };
+    for (kind, text) in [
+        ("application/toml", "\u{feff}name = 'n'\r\ncommand = ['echo', 'x']\r\n"),
+        ("text/x-yaml", "name: n\ncommand: [echo, x]\n"),
+        ("application/json; charset=utf-8", "{\"name\": \"n\", \"command\": [\"echo\", \"x\"]}"),
+    ] {
+        let answer = post(kind, "", text.as_bytes());
+        assert_eq!(answer.status, 201, "{kind}: {}", answer.body);
+        let id = answer.json::<Submitted>().job;
+        let detail = client.get(&client.ada, &format!("/v1/jobs/{id}")).json::<JobDetail>();
+        assert_eq!((detail.summary.name.as_str(), detail.stages[0].command.len()), ("n", 2));
+    }
+    let answer = post("application/toml", "?submit_dir=/srv/data", b"command = 'pwd'");
+    let id = answer.json::<Submitted>().job;
+    assert_eq!(client.get(&client.ada, &format!("/v1/jobs/{id}")).json::<JobDetail>().submit_dir, "/srv/data");
+
+    let refused = |kind: &str, query: &str, text: &[u8]| {
+        let answer = post(kind, query, text);
+        assert_eq!(answer.status, 400, "{}", answer.body);
+        let error: Error = serde_json::from_str(&answer.body).unwrap();
+        format!("{}; {}", error.message, error.remedy)
+    };
+    let said = refused("application/yaml", "", b"command: x\ncolour: red\n");
+    assert!(said.contains("line 2, column 1: unknown key `colour`"), "{said}");
+    for each in ["'*.txt'", "{ lines = 'list' }", "{ json = '/etc/passwd' }", "{ files = '/etc/*' }"] {
+        let said = refused("application/toml", "?submit_dir=/", format!("command = 'x'\neach = {each}").as_bytes());
+        assert!(said.contains("line 2, column 8") && said.contains("cannot read"), "{said}");
+    }
+    assert!(refused("application/toml", "", b"command = 'x'\nworkdir = 'submitted'").contains("?submit_dir="));
+    assert!(refused("application/toml", "?submit_dir=here", b"command = 'x'").contains("not absolute"));
+    assert!(refused("application/toml", "", b"command = 'x'\nexport = 'all'").contains("line 2, column 10"));
+    assert!(refused("application/toml", "", b"\xff\xfec\0").contains("UTF-16"));
+    assert!(refused("application/x-www-form-urlencoded", "", b"command = 'x'").contains("application/toml"));
+    let unsaid = client.post(&client.ada, "/v1/jobs", &[], b"command = 'x'").error();
+    assert!(unsaid.0 == 400 && unsaid.2.contains("Content-Type"), "{}", unsaid.2);
 }
 
 #[test]
@@ -312,8 +359,9 @@ fn a_client_that_goes_away_while_it_submits_leaves_nothing_behind() {
     let client = Client::start();
     let body = serde_json::to_vec(&job(TaskSet::Count(1), &["echo"])).unwrap();
     let head = format!(
-        "POST /v1/jobs HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {}\r\ncontent-length: {}\r\n\r\n",
+        "POST /v1/jobs HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {}\r\ncontent-type: {}\r\ncontent-length: {}\r\n\r\n",
         client.ada,
+        SPEC.1,
         body.len()
     );
     let mut stream = TcpStream::connect(client.server.address).unwrap();

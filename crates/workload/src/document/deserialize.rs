@@ -1,6 +1,6 @@
 //! Nodes as a source for serde: every complaint is given the place of the innermost value it is about.
 
-use super::{Complaint, Key, Node, Position, Value};
+use super::{Bare, Complaint, Key, Node, Position, Value, number_out_of_range};
 use serde::Deserialize;
 use serde::de::{self, DeserializeSeed, Deserializer, EnumAccess, IntoDeserializer, MapAccess, SeqAccess, Visitor};
 use std::fmt;
@@ -29,17 +29,35 @@ impl<'de> Deserializer<'de> for &'de Node {
     fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Complaint> {
         let read = match &self.value {
             Value::Null => visitor.visit_unit(),
-            Value::Boolean(value) => visitor.visit_bool(*value),
-            Value::Integer(value) => match u64::try_from(*value) {
-                Ok(value) => visitor.visit_u64(value),
-                Err(_) => visitor.visit_i64(*value),
+            Value::Bare { value, written } => match value {
+                Bare::Boolean(value) => visitor.visit_bool(*value),
+                Bare::Integer(value) => match u64::try_from(*value) {
+                    Ok(value) => visitor.visit_u64(value),
+                    Err(_) => visitor.visit_i64(*value),
+                },
+                Bare::Float(value) => visitor.visit_f64(*value),
+                Bare::TooLarge => Err(number_out_of_range(written)),
+                Bare::Date => visitor.visit_borrowed_str(written),
             },
-            Value::Float(value) => visitor.visit_f64(*value),
             Value::Text(text) => visitor.visit_borrowed_str(text),
             Value::List(items) => visitor.visit_seq(Items { items: items.iter() }),
             Value::Table(entries) => visitor.visit_map(Entries { entries: entries.iter(), value: None }),
         };
         read.map_err(|complaint| complaint.at(self.at))
+    }
+
+    /// Where a text is wanted, what stands there without quotes is one: `1.10` is no other version than it says.
+    fn deserialize_str<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Complaint> {
+        match &self.value {
+            Value::Bare { written, .. } => {
+                visitor.visit_borrowed_str(written).map_err(|complaint: Complaint| complaint.at(self.at))
+            }
+            _ => self.deserialize_any(visitor),
+        }
+    }
+
+    fn deserialize_string<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Complaint> {
+        self.deserialize_str(visitor)
     }
 
     fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Complaint> {
@@ -76,8 +94,8 @@ impl<'de> Deserializer<'de> for &'de Node {
     }
 
     serde::forward_to_deserialize_any! {
-        bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char str string bytes byte_buf unit unit_struct seq tuple
-        tuple_struct map identifier ignored_any
+        bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char bytes byte_buf unit unit_struct seq tuple tuple_struct
+        map identifier ignored_any
     }
 }
 

@@ -1,7 +1,7 @@
 //! JSON to nodes.
 
-use super::{Complaint, Key, Lines, MAX_DEPTH, Node, Value, too_deep};
-use jiter::{Jiter, JiterError, JiterErrorType, NumberAny, NumberInt, Peek};
+use super::{Bare, Complaint, Key, Lines, MAX_DEPTH, Node, Value, too_deep};
+use jiter::{Jiter, JiterError, JiterErrorType, Peek};
 
 pub(super) fn parse(text: &str) -> Result<Node, Complaint> {
     let mut reader = Reader { lines: Lines::new(text), json: Jiter::new(text.as_bytes()) };
@@ -9,6 +9,16 @@ pub(super) fn parse(text: &str) -> Result<Node, Complaint> {
     let document = reader.node(first, 0)?;
     reader.json.finish().map_err(|error| reader.syntax(&error))?;
     Ok(document)
+}
+
+/// Its digits are checked.
+fn number(written: &str) -> Value {
+    let value = if written.bytes().all(|byte| byte == b'-' || byte.is_ascii_digit()) {
+        written.parse().map_or(Bare::TooLarge, Bare::Integer)
+    } else {
+        written.parse().map_or(Bare::TooLarge, Bare::Float)
+    };
+    Value::Bare { value, written: written.to_owned() }
 }
 
 struct Reader<'a> {
@@ -24,15 +34,14 @@ impl Reader<'_> {
         }
         let value = match first {
             Peek::Null => self.json.known_null().map(|()| Value::Null),
-            Peek::True | Peek::False => self.json.known_bool(first).map(Value::Boolean),
+            Peek::True | Peek::False => self
+                .json
+                .known_bool(first)
+                .map(|value| Value::Bare { value: Bare::Boolean(value), written: value.to_string() }),
             Peek::String => self.json.known_str().map(|text| Value::Text(text.to_owned())),
             Peek::Array => return Ok(Node { at, value: self.list(depth)? }),
             Peek::Object => return Ok(Node { at, value: self.table(depth)? }),
-            _ => match self.json.known_number(first) {
-                Ok(NumberAny::Int(NumberInt::Int(value))) => Ok(Value::Integer(value)),
-                Ok(NumberAny::Float(value)) => Ok(Value::Float(value)),
-                Err(error) => Err(error),
-            },
+            _ => self.json.known_number_bytes(first).map(|written| number(&String::from_utf8_lossy(written))),
         };
         Ok(Node { at, value: value.map_err(|error| self.syntax(&error))? })
     }

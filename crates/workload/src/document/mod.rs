@@ -8,6 +8,8 @@ mod yaml;
 pub use deserialize::{At, keys_of};
 
 use crate::error::{Complaint, Position};
+use crate::text::BYTE_ORDER_MARK;
+use std::borrow::Cow;
 use std::path::Path;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -42,12 +44,24 @@ pub(crate) struct Node {
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) enum Value {
     Null,
-    Boolean(bool),
-    Integer(i64),
-    Float(f64),
+    /// Written without quotes: a text where a text is wanted, exactly as it is written.
+    Bare {
+        value: Bare,
+        written: String,
+    },
     Text(String),
     List(Vec<Node>),
     Table(Vec<(Key, Node)>),
+}
+
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(crate) enum Bare {
+    Boolean(bool),
+    Integer(i64),
+    Float(f64),
+    /// An integer that does not fit.
+    TooLarge,
+    Date,
 }
 
 #[derive(Clone, PartialEq, Debug)]
@@ -60,10 +74,13 @@ pub(crate) struct Key {
 const MAX_DEPTH: usize = 32;
 
 pub(crate) fn parse(text: &str, format: Format) -> Result<Node, Complaint> {
+    // What an editor of another system leaves is not the user's.
+    let text = text.strip_prefix(BYTE_ORDER_MARK).unwrap_or(text);
+    let unix: Cow<'_, str> = if text.contains("\r\n") { text.replace("\r\n", "\n").into() } else { text.into() };
     match format {
-        Format::Toml => toml::parse(text),
-        Format::Yaml => yaml::parse(text),
-        Format::Json => json::parse(text),
+        Format::Toml => toml::parse(&unix),
+        Format::Yaml => yaml::parse(&unix),
+        Format::Json => json::parse(&unix),
     }
 }
 

@@ -1,6 +1,6 @@
 //! TOML to nodes.
 
-use super::{Complaint, Key, Lines, MAX_DEPTH, Node, Value, number_out_of_range, too_deep};
+use super::{Bare, Complaint, Key, Lines, MAX_DEPTH, Node, Value, too_deep};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
@@ -20,17 +20,17 @@ fn node(value: &Spanned<DeValue<'_>>, lines: &Lines<'_>, depth: usize) -> Result
     if depth > MAX_DEPTH {
         return Err(too_deep(at));
     }
+    let written = lines.text.get(value.span()).unwrap_or_default();
+    let bare = |value| Value::Bare { value, written: written.to_owned() };
     let value = match value.get_ref() {
         DeValue::String(text) => Value::Text(text.to_string()),
         DeValue::Integer(number) => {
             let value = i64::from_str_radix(number.as_str(), number.radix());
-            Value::Integer(value.map_err(|_| number_out_of_range(number.as_str()).at(at))?)
+            bare(value.map_or(Bare::TooLarge, Bare::Integer))
         }
-        DeValue::Float(number) => {
-            Value::Float(number.as_str().parse().map_err(|_| number_out_of_range(number.as_str()).at(at))?)
-        }
-        DeValue::Boolean(value) => Value::Boolean(*value),
-        DeValue::Datetime(date) => Value::Text(date.to_string()),
+        DeValue::Float(number) => bare(number.as_str().parse().map_or(Bare::TooLarge, Bare::Float)),
+        DeValue::Boolean(value) => bare(Bare::Boolean(*value)),
+        DeValue::Datetime(_) => bare(Bare::Date),
         DeValue::Array(items) => {
             Value::List(items.iter().map(|item| node(item, lines, depth + 1)).collect::<Result<_, _>>()?)
         }

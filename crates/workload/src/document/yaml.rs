@@ -1,6 +1,6 @@
 //! YAML 1.2 (core schema) to nodes.
 
-use super::{Complaint, Key, MAX_DEPTH, Node, Position, Value, number_out_of_range, too_deep};
+use super::{Bare, Complaint, Key, MAX_DEPTH, Node, Position, Value, too_deep};
 use saphyr_parser::{Event, Parser, ScalarStyle, ScanError, Span};
 use std::collections::BTreeMap;
 
@@ -59,7 +59,7 @@ impl<'a> Reader<'a> {
         let (anchor, value) = match event {
             Event::Scalar(text, style, anchor, tag) => {
                 let plain = style == ScalarStyle::Plain && tag.is_none();
-                (anchor, if plain { resolve(&text).map_err(|wrong| wrong.at(at))? } else { Value::Text(text.into()) })
+                (anchor, if plain { resolve(&text) } else { Value::Text(text.into()) })
             }
             Event::SequenceStart(anchor, _) => (anchor, self.list(depth)?),
             Event::MappingStart(anchor, _) => (anchor, self.table(depth)?),
@@ -127,19 +127,21 @@ fn syntax(error: &ScanError) -> Complaint {
 }
 
 /// The core schema's reading of a plain scalar.
-fn resolve(text: &str) -> Result<Value, Complaint> {
-    Ok(match text {
-        "" | "~" | "null" | "Null" | "NULL" => Value::Null,
-        "true" | "True" | "TRUE" => Value::Boolean(true),
-        "false" | "False" | "FALSE" => Value::Boolean(false),
+fn resolve(text: &str) -> Value {
+    let value = match text {
+        "" | "~" | "null" | "Null" | "NULL" => return Value::Null,
+        "true" | "True" | "TRUE" => Some(Bare::Boolean(true)),
+        "false" | "False" | "FALSE" => Some(Bare::Boolean(false)),
         _ if text.starts_with("0x") || text.starts_with("0o") => {
             let radix = if text.starts_with("0x") { 16 } else { 8 };
-            i64::from_str_radix(&text[2..], radix).map_or_else(|_| Value::Text(text.to_owned()), Value::Integer)
+            i64::from_str_radix(&text[2..], radix).ok().map(Bare::Integer)
         }
-        _ if is_integer(text) => Value::Integer(text.parse().map_err(|_| number_out_of_range(text))?),
-        _ if is_float(text) => text.parse().map_or_else(|_| Value::Text(text.to_owned()), Value::Float),
-        _ => Value::Text(text.to_owned()),
-    })
+        _ if is_integer(text) => Some(text.parse().map_or(Bare::TooLarge, Bare::Integer)),
+        _ if is_float(text) => text.parse().ok().map(Bare::Float),
+        _ => None,
+    };
+    let written = text.to_owned();
+    value.map_or(Value::Text(text.to_owned()), |value| Value::Bare { value, written })
 }
 
 fn is_integer(text: &str) -> bool {

@@ -3,7 +3,8 @@
 mod values;
 
 pub(crate) use values::{
-    Array, Command, ConstraintText, Each, Environment, JobIds, OutputCap, ResourceTable, Time, Timeout, Word,
+    Array, Command, ConstraintText, Each, Environment, ExportText, JobIds, OutputCap, ResourceTable, Time, Timeout,
+    UmaskText, Word,
 };
 
 use crate::document::At;
@@ -34,6 +35,11 @@ pub(crate) struct JobFile {
     /// Accept the job although no known node could ever run it.
     #[serde(alias = "wait-for-nodes")]
     pub wait_for_nodes: Option<bool>,
+    /// Which variables of the submitter tasks find: `none` (the default), `all`, or names with or without a value, such as
+    /// `A,B=value`. `env` comes before them.
+    pub export: Option<At<ExportText>>,
+    /// The mask of the modes of files that tasks make, such as `027`, or `submitter`; the node's own without it.
+    pub umask: Option<At<UmaskText>>,
     /// The stages, in any order that has no cycles.
     #[serde(alias = "stages")]
     pub stage: Option<At<Vec<At<StageFile>>>>,
@@ -144,6 +150,11 @@ pub(crate) enum Execution {
     Guaranteed,
     Opportunistic,
     Auto,
+}
+
+/// The same schema, as a part of a larger description.
+pub fn job_file_schema(generator: &mut schemars::SchemaGenerator) -> schemars::Schema {
+    generator.subschema_for::<JobFile>()
 }
 
 /// The schema of a job file, as published in `docs/job.schema.json`.

@@ -1,6 +1,7 @@
 //! Values of a job file that are written in several ways.
 
 use crate::error::packed;
+use crate::inherit::{Export, Umask};
 use crate::quantities::{self, LimitedArray, Malformed};
 use amalgam_core::vocabulary::resources::{self, BUILT_IN};
 use amalgam_core::vocabulary::{ByteString, Constraint, Duration, Items, ResourceSpec};
@@ -80,7 +81,7 @@ fn refused<E: Error>(malformed: Malformed) -> E {
     E::custom(packed(&malformed))
 }
 
-/// A text, number or truth value as the text that a process receives.
+/// An amount, which is a number or a text with a unit.
 struct Scalar(String);
 
 impl<'de> Deserialize<'de> for Scalar {
@@ -104,9 +105,6 @@ impl<'de> Deserialize<'de> for Scalar {
             fn visit_f64<E: Error>(self, number: f64) -> Result<Scalar, E> {
                 Ok(Scalar(number.to_string()))
             }
-            fn visit_bool<E: Error>(self, value: bool) -> Result<Scalar, E> {
-                Ok(Scalar(value.to_string()))
-            }
         }
         deserializer.deserialize_any(ScalarVisitor)
     }
@@ -128,25 +126,13 @@ impl<'de> Deserialize<'de> for Word {
                 quantities::check_text("the text", text.as_bytes()).map_err(refused)?;
                 Ok(Word(text.into()))
             }
-            fn visit_u64<E: Error>(self, number: u64) -> Result<Word, E> {
-                Ok(Word(number.to_string().into()))
-            }
-            fn visit_i64<E: Error>(self, number: i64) -> Result<Word, E> {
-                Ok(Word(number.to_string().into()))
-            }
-            fn visit_f64<E: Error>(self, number: f64) -> Result<Word, E> {
-                Ok(Word(number.to_string().into()))
-            }
-            fn visit_bool<E: Error>(self, value: bool) -> Result<Word, E> {
-                Ok(Word(value.to_string().into()))
-            }
             fn visit_map<A: MapAccess<'de>>(self, table: A) -> Result<Word, A::Error> {
                 let bytes = ByteString::deserialize(serde::de::value::MapAccessDeserializer::new(table))?;
                 quantities::check_text("the text", bytes.as_bytes()).map_err(refused)?;
                 Ok(Word(bytes))
             }
         }
-        deserializer.deserialize_any(WordVisitor)
+        deserializer.deserialize_str(WordVisitor)
     }
 }
 
@@ -171,7 +157,7 @@ impl<'de> Deserialize<'de> for Command {
                 Ok(Command(command))
             }
         }
-        deserializer.deserialize_any(CommandVisitor)
+        deserializer.deserialize_str(CommandVisitor)
     }
 }
 
@@ -215,7 +201,7 @@ impl<'de> Deserialize<'de> for Each {
                 source.ok_or_else(|| refused(none()))
             }
         }
-        deserializer.deserialize_any(EachVisitor)
+        deserializer.deserialize_str(EachVisitor)
     }
 }
 
@@ -345,7 +331,7 @@ impl<'de> Deserialize<'de> for Timeout {
 
 impl<'de> Deserialize<'de> for ConstraintText {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<ConstraintText, D::Error> {
-        let Scalar(text) = Scalar::deserialize(deserializer)?;
+        let text = String::deserialize(deserializer)?;
         Constraint::parse(&text).map(ConstraintText).map_err(|_| {
             let remedy = "write for instance `arch=x86_64` or `kernel>=5.10`";
             refused(Malformed::new(format!("`{text}` is not a constraint"), remedy))
@@ -382,6 +368,26 @@ impl<'de> Deserialize<'de> for VariableName {
         let name = String::deserialize(deserializer)?;
         quantities::check_variable(name.as_bytes(), b"").map_err(refused)?;
         Ok(VariableName(name))
+    }
+}
+
+/// The variables that a job takes over.
+#[derive(Clone, Debug)]
+pub(crate) struct ExportText(pub Export);
+
+impl<'de> Deserialize<'de> for ExportText {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<ExportText, D::Error> {
+        let Word(text) = Word::deserialize(deserializer)?;
+        Export::parse(text.as_bytes()).map(ExportText).map_err(refused)
+    }
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct UmaskText(pub Umask);
+
+impl<'de> Deserialize<'de> for UmaskText {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<UmaskText, D::Error> {
+        Umask::parse(&String::deserialize(deserializer)?).map(UmaskText).map_err(refused)
     }
 }
 
@@ -501,6 +507,8 @@ schema!(Environment, "Environment", {
     "type": "object",
     "additionalProperties": word()
 });
+schema!(ExportText, "Export", { "type": "string", "examples": ["none", "all", "HOME,LANG=C"] });
+schema!(UmaskText, "Umask", { "type": ["string", "integer"], "examples": ["027", "submitter"] });
 schema!(Time, "Duration", { "type": ["string", "number"], "examples": ["90s", "5m", "1h30m", "00:01:30"] });
 schema!(Timeout, "Timeout", { "type": ["string", "number"], "examples": ["90s", "5m", "1h30m", "00:01:30"] });
 schema!(OutputCap, "Size", { "type": "string", "examples": ["64MiB"] });

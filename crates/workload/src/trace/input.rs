@@ -2,6 +2,7 @@
 
 use super::error::WorkloadError;
 use crate::glob;
+use crate::text::without_mark;
 use flate2::bufread::GzDecoder;
 use ruzstd::decoding::errors::{FrameDecoderError, ReadFrameHeaderError};
 use ruzstd::decoding::{BlockDecodingStrategy, FrameDecoder};
@@ -91,6 +92,21 @@ pub(crate) fn open(path: &Path) -> Result<Box<dyn BufRead>, WorkloadError> {
     })
 }
 
+/// The same, of a file that is a text: without a mark of its encoding.
+///
+/// # Errors
+/// When it cannot be opened, or is no UTF-8 by its first bytes.
+pub(crate) fn open_text(path: &Path) -> Result<Box<dyn BufRead>, WorkloadError> {
+    let mut content = open(path)?;
+    let start = content.fill_buf().map_err(|error| unreadable(path, &error))?;
+    let start = &start[..start.len().min(4)];
+    let text = without_mark(start)
+        .map_err(|wrong| WorkloadError::new(format!("{}: {}", path.display(), wrong.problem), wrong.remedy))?;
+    let mark = start.len() - text.len();
+    content.consume(mark);
+    Ok(content)
+}
+
 /// Why a file could not be opened, or its content not be read to its end.
 pub(crate) fn unreadable(path: &Path, error: &io::Error) -> WorkloadError {
     let path = path.display();
@@ -124,7 +140,9 @@ pub(crate) fn content(path: &Path) -> Result<Vec<u8>, WorkloadError> {
 /// # Errors
 /// When it cannot be read to its end or is not UTF-8.
 pub(crate) fn text(path: &Path) -> Result<String, WorkloadError> {
-    String::from_utf8(content(path)?).map_err(|_| WorkloadError::in_file(path, "the file is not UTF-8"))
+    let mut bytes = Vec::new();
+    open_text(path)?.read_to_end(&mut bytes).map_err(|error| unreadable(path, &error))?;
+    String::from_utf8(bytes).map_err(|_| WorkloadError::in_file(path, "the file is not UTF-8"))
 }
 
 /// Hands out the lines of a file with their numbers, from 1, until told to stop. A line that is not UTF-8 is handed
@@ -136,7 +154,7 @@ pub(crate) fn lines(
     path: &Path,
     mut on_line: impl FnMut(u64, Result<&str, &str>) -> ControlFlow<()>,
 ) -> Result<(), WorkloadError> {
-    let mut reader = open(path)?;
+    let mut reader = open_text(path)?;
     let mut buffer = Vec::new();
     for number in 1.. {
         buffer.clear();

@@ -173,8 +173,7 @@ struct Master {
 
 fn bit_vectors(file: &Path, sizes: &Sizes, chance: &mut Chance) -> Result<Vec<Node>, WorkloadError> {
     let wrong = |problem: String| WorkloadError::in_file(file, problem);
-    let vectors: BitVectors =
-        serde_json::from_slice(&input::content(file)?).map_err(|error| wrong(error.to_string()))?;
+    let vectors: BitVectors = serde_json::from_str(&input::text(file)?).map_err(|error| wrong(error.to_string()))?;
     let mut nodes = Vec::new();
     for (master, Master { partitions }) in &vectors.masters {
         for (partition, vectors) in partitions {

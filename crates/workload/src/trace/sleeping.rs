@@ -27,7 +27,7 @@ impl TraceJob {
             };
             let output_cap = DEFAULT_OUTPUT_CAP;
             stage.program =
-                Arc::new(Program { command, env: Vec::new(), workdir: Workdir::Submitted, output_cap, stdin: false });
+                Arc::new(Program { command, workdir: Workdir::Submitted, output_cap, ..Program::default() });
         }
         Ok(spec)
     }

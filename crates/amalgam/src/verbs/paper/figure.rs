@@ -5,6 +5,7 @@ use crate::failure::{Failure, Result};
 use amalgam_core::vocabulary::{Attributes, Duration, ResourceSpec, Resources};
 use amalgam_sim::report;
 use amalgam_workload::closest;
+use amalgam_workload::text::read_text;
 use amalgam_workload::trace::Node;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -200,7 +201,7 @@ impl ScenarioText {
     }
 
     pub fn read(path: &Path) -> Result<ScenarioText> {
-        let text = std::fs::read_to_string(path);
+        let text = read_text(path);
         let text = text.map_err(|error| Failure::unreadable(path, &error, "name a scenario file"))?;
         Ok(ScenarioText { text, name: path.display().to_string() })
     }

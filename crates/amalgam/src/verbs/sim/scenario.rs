@@ -3,6 +3,7 @@
 use crate::arguments::Arguments;
 use crate::failure::{Failure, Result};
 use amalgam_workload::closest;
+use amalgam_workload::text::read_text;
 use clap::{ArgAction, Command, CommandFactory, Parser};
 use std::ffi::OsString;
 use std::path::Path;
@@ -34,8 +35,8 @@ fn after_verb(words: &[OsString]) -> usize {
 
 fn read(path: &Path) -> Result<Vec<String>> {
     let name = path.display();
-    let text = std::fs::read_to_string(path)
-        .map_err(|error| Failure::unreadable(path, &error, "name a scenario, or give flags alone"))?;
+    let text =
+        read_text(path).map_err(|error| Failure::unreadable(path, &error, "name a scenario, or give flags alone"))?;
     flags(&text).map_err(|Mistake { at, what, remedy }| {
         let line = text[..at.min(text.len())].matches('\n').count() + 1;
         Failure::usage(format!("{name}:{line}: {what}"), remedy)

@@ -2,6 +2,7 @@
 
 use super::Scene;
 use amalgam_daemon::api::Event;
+use amalgam_daemon::http::submission::SPEC_JSON;
 use amalgam_workload::{CommandOptions, Context, from_command};
 use serde_json::Value;
 use std::io::{BufRead, BufReader};
@@ -51,13 +52,13 @@ impl Http {
         for (name, value) in headers {
             request = request.header(*name, *value);
         }
-        answer(request.header("Content-Type", "application/json").send(body.to_string()).unwrap())
+        answer(request.header("Content-Type", content_type(path)).send(body.to_string()).unwrap())
     }
 
     /// As `post`, but the server may be gone.
     pub fn try_post(&self, path: &str, body: &Value) -> Option<Answer> {
         let request = self.agent.post(format!("{}{path}", self.base)).header("Authorization", self.bearer());
-        request.header("Content-Type", "application/json").send(body.to_string()).ok().map(answer)
+        request.header("Content-Type", content_type(path)).send(body.to_string()).ok().map(answer)
     }
 
     pub fn without_token(&self, path: &str) -> Answer {
@@ -85,6 +86,11 @@ impl Http {
     fn bearer(&self) -> String {
         format!("Bearer {}", self.token)
     }
+}
+
+/// Jobs are sent as what our own clients make of them.
+fn content_type(path: &str) -> &'static str {
+    if path == "/v1/jobs" { SPEC_JSON } else { "application/json" }
 }
 
 fn answer(mut response: Response<Body>) -> Answer {

@@ -48,7 +48,7 @@ struct Attempt {
 
 fn read(reading: &mut Reading) -> Result<(), WorkloadError> {
     for file in reading.files(&[".json"])? {
-        let jobs = serde_json::Deserializer::from_reader(input::open(&file)?).into_iter::<Job>();
+        let jobs = serde_json::Deserializer::from_reader(input::open_text(&file)?).into_iter::<Job>();
         for (number, job) in (1..).zip(jobs) {
             if reading.is_full() {
                 break;

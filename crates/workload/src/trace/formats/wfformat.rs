@@ -68,8 +68,8 @@ fn read(reading: &mut Reading) -> Result<(), WorkloadError> {
         if reading.is_full() {
             break;
         }
-        let content = input::content(&file)?;
-        let (line, draft) = match serde_json::from_slice::<Instance>(&content) {
+        let content = input::text(&file)?;
+        let (line, draft) = match serde_json::from_str::<Instance>(&content) {
             Ok(instance) => (1, job(instance)),
             Err(error) => (error.line() as u64, Err(error.to_string())),
         };

@@ -1,0 +1,84 @@
+//! What is submitted: a job file as people write it, or what our own clients make of one.
+
+use super::admission;
+use super::reply::parse_json;
+use crate::api::Error;
+use amalgam_core::vocabulary::JobSpec;
+use amalgam_workload::inherit::Submitter;
+use amalgam_workload::{Context, Format, read_job_of, text};
+use axum::http::HeaderMap;
+use axum::http::header::CONTENT_TYPE;
+use std::path::{Path, PathBuf};
+
+/// A checked job as the command line sends it; its fields may change with any version.
+pub const SPEC_BINARY: &str = "application/postcard";
+/// The same as JSON.
+pub const SPEC_JSON: &str = "application/vnd.amalgam.job+json";
+/// Job files, each with the names that are in use for it; the first is the registered one.
+const FILES: [(&[&str], Format); 3] = [
+    (&["application/toml", "application/x-toml", "text/toml", "text/x-toml"], Format::Toml),
+    (&["application/yaml", "application/x-yaml", "text/yaml", "text/x-yaml"], Format::Yaml),
+    (&["application/json", "text/json"], Format::Json),
+];
+
+/// How a body is written.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kind {
+    SpecBinary,
+    SpecJson,
+    File(Format),
+}
+
+impl Kind {
+    /// # Errors
+    /// When the header `Content-Type` is missing or names something else.
+    pub fn of(headers: &HeaderMap) -> Result<Kind, Error> {
+        let remedy = "send a job file as application/toml, application/yaml or application/json";
+        let Some(written) = headers.get(CONTENT_TYPE) else {
+            return Err(Error::bad_request("the header `Content-Type` does not say what the body is", remedy));
+        };
+        let written = String::from_utf8_lossy(written.as_bytes()).to_lowercase();
+        // What follows is about characters, and all of them are UTF-8.
+        let kind = written.split(';').next().unwrap_or_default().trim();
+        match kind {
+            SPEC_BINARY => return Ok(Kind::SpecBinary),
+            SPEC_JSON => return Ok(Kind::SpecJson),
+            _ => {}
+        }
+        let file = FILES.into_iter().find(|(names, _)| names.contains(&kind)).map(|(_, format)| Kind::File(format));
+        file.ok_or_else(|| {
+            Error::bad_request(format!("a body of the type `{}` is no job", kind.escape_debug()), remedy)
+        })
+    }
+}
+
+/// The job in a body, checked. `submit_dir` is what the request says of the directory of submission.
+///
+/// # Errors
+/// What is wrong with it, and where.
+pub fn decode(kind: Kind, body: &[u8], submit_dir: Option<PathBuf>, user: String) -> Result<JobSpec, Error> {
+    let mut job: JobSpec = match kind {
+        Kind::SpecBinary => postcard::from_bytes(body).map_err(|error| {
+            let remedy = "use a command line of the server's version";
+            Error::bad_request(format!("the body is not a job: {error}"), remedy)
+        })?,
+        Kind::SpecJson => parse_json(body)?,
+        Kind::File(format) => read_file(format, body, submit_dir)?,
+    };
+    admission::check(&job)?;
+    job.user = user;
+    Ok(job)
+}
+
+fn read_file(format: Format, body: &[u8], submit_dir: Option<PathBuf>) -> Result<JobSpec, Error> {
+    if submit_dir.as_ref().is_some_and(|directory| !directory.is_absolute()) {
+        return Err(Error::bad_request("`submit_dir` is not absolute", "write a path that begins with `/`"));
+    }
+    let text = text::decode(body.to_vec())
+        .map_err(|wrong| Error::bad_request(format!("the job file cannot be read: {}", wrong.problem), wrong.remedy))?;
+    let context = Context { submit_dir: submit_dir.unwrap_or_default() };
+    read_job_of(&Submitter::elsewhere(), &text, format, Path::new("job"), &context).map_err(|wrong| {
+        let place = format!("line {}, column {}", wrong.at.line, wrong.at.column);
+        Error::bad_request(format!("the job file, {place}: {}", wrong.problem), wrong.remedy)
+    })
+}
