@@ -57,6 +57,9 @@ pub struct JobArgs {
     /// Jobs that must have succeeded first: 7, 1-5, 3,7, last or all (of yours that have not ended); repeatable
     #[arg(long, value_name = "JOBS", value_parser = Selector::parse)]
     after: Vec<Selector>,
+    /// Jobs that must have ended first, be it without success; named as for --after; repeatable
+    #[arg(long, value_name = "JOBS", value_parser = Selector::parse)]
+    after_any: Vec<Selector>,
     /// Cancel the rest once more tasks than this have failed
     #[arg(long, value_name = "N")]
     max_fails: Option<u32>,
@@ -212,10 +215,11 @@ fn parse_need(text: &str) -> std::result::Result<Need, Malformed> {
     }
 }
 
-/// A job, and others that must have succeeded first: which ones only the server can say.
+/// A job, and others that must have succeeded, or ended, first: which ones only the server can say.
 pub struct Prepared {
     pub job: JobSpec,
     after: Vec<Selector>,
+    after_any: Vec<Selector>,
     /// What it was read from, where that may name its queue.
     file: Option<(PathBuf, String, Format)>,
 }
@@ -224,6 +228,8 @@ impl Prepared {
     pub fn submit(&mut self, client: &Client) -> Result<Submitted> {
         let after = existing(client, &resolve(client, &self.after, ACTIVE)?)?;
         self.job.after_jobs.extend(after.into_iter().map(JobId));
+        let after_any = existing(client, &resolve(client, &self.after_any, ACTIVE)?)?;
+        self.job.after_jobs_any.extend(after_any.into_iter().map(JobId));
         client.submit(&self.job, &idempotency_key()?).map_err(|failure| self.point_at_queue(client, failure))
     }
 
@@ -254,6 +260,7 @@ impl JobArgs {
     /// For the verb of this name.
     pub fn read(mut self, verb: &str) -> Result<Prepared> {
         let after = std::mem::take(&mut self.after);
+        let after_any = std::mem::take(&mut self.after_any);
         let names_queue = self.queue.is_none();
         let file = match &self.file {
             Some(file) => Some(read_text(file, self.format).map_err(|failure| with_program(failure, file, verb))?),
@@ -264,7 +271,7 @@ impl JobArgs {
             let problem = format!("stage `{}` cannot start: {wrong}", job.stages[stage].name);
             return Err(Failure::usage(problem, wrong.remedy()));
         }
-        Ok(Prepared { job, after, file: file.filter(|_| names_queue) })
+        Ok(Prepared { job, after, after_any, file: file.filter(|_| names_queue) })
     }
 
     fn job(self, file: Option<&(PathBuf, String, Format)>) -> Result<JobSpec> {

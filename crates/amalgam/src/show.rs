@@ -4,7 +4,7 @@ use crate::failure::{Failure, Result};
 use crate::output;
 pub use crate::output::note;
 use amalgam_core::vocabulary::Duration;
-use amalgam_daemon::api::{AttemptCounts, JobState, JobSummary, StageDetail, TaskCounts, Timestamp};
+use amalgam_daemon::api::{AttemptCounts, JobState, JobSummary, StageDetail, TaskCounts, Timestamp, Waited};
 use serde::Serialize;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -231,6 +231,15 @@ pub fn dropped_output(stage: &StageDetail) -> Option<String> {
 
 pub fn percent(fraction: f64) -> String {
     format!("{:.0}%", fraction * 100.0)
+}
+
+/// A job's state, and why: `failed: task main exited with code 3`, `cancelled by ada`.
+pub fn ending(waited: &Waited) -> String {
+    match &waited.reason {
+        None => waited.state.to_string(),
+        Some(reason) if reason.starts_with(waited.state.word()) => visible(reason).into_owned(),
+        Some(reason) => format!("{}: {}", waited.state, visible(reason)),
+    }
 }
 
 pub fn bytes(count: u64) -> String {

@@ -98,8 +98,8 @@ peers! {
 pub enum ToMaster {
     /// A client submits a job; answered by `Submitted` or `Refused`. The same key again returns the same job.
     Submit { spec: Arc<JobSpec>, key: Option<String> },
-    /// A client asks for something to happen to a job; answered by `Done` or `Refused`.
-    Control { job: JobId, action: JobAction },
+    /// A client asks for something to happen to a job, on behalf of this user; answered by `Done`, `AsBefore` or `Refused`.
+    Control { job: JobId, action: JobAction, by: String },
     /// The same for single tasks of it; answered alike.
     ControlTasks { job: JobId, action: TaskAction, tasks: Box<Chosen> },
     /// A client closes a node to new work, or opens it again; answered by `Done` or `Refused`.
@@ -259,8 +259,10 @@ pub enum JobOutcome {
         exit_code: u8,
     },
     Cancelled,
-    /// A job that it came after did not succeed.
-    DependencyFailed,
+    /// This job, which it came after, did not succeed.
+    DependencyFailed {
+        after: JobId,
+    },
 }
 
 // ---- to a global master --------------------------------------------------------------------------------------------
@@ -942,6 +944,8 @@ pub enum ToClient {
         job: JobId,
     },
     Done,
+    /// Nothing was to be done: it is so already.
+    AsBefore,
     Refused(Refusal),
 }
 

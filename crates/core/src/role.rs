@@ -128,6 +128,8 @@ pub enum Change {
     /// A user wants the job to end, whose manager may not have heard of it.
     CancelAsked {
         job: JobId,
+        by: String,
+        at: Instant,
     },
     /// A user wants something of single tasks of the job, whose manager may not have heard of it.
     TasksAsked {
@@ -574,7 +576,7 @@ impl Change {
             | Change::JobBegun { job }
             | Change::JobEnded { job, .. }
             | Change::JobReopened { job, .. }
-            | Change::CancelAsked { job }
+            | Change::CancelAsked { job, .. }
             | Change::TasksAsked { job, .. }
             | Change::TasksChosen { job, .. }
             | Change::JobForgotten { job }

@@ -11,6 +11,8 @@ pub enum Why {
     Held,
     /// It waits for other jobs to succeed.
     AfterJobs { jobs: Vec<JobId> },
+    /// It waits for other jobs to end, in whatever way.
+    AfterEnds { jobs: Vec<JobId> },
     /// Its queue runs as many jobs as it may.
     QueueJobs { queue: String, limit: u32 },
     /// No node has joined, or none is open.
@@ -102,6 +104,7 @@ impl Why {
             }
             Why::Held => "held by its user (release starts it)".to_owned(),
             Why::AfterJobs { jobs } => format!("waits for {} to succeed", all_of("job", jobs)),
+            Why::AfterEnds { jobs } => format!("waits for {} to end", all_of("job", jobs)),
             Why::QueueJobs { queue, limit } => {
                 format!("queue {queue} already runs {}, which is its limit", counted(u64::from(*limit), "job"))
             }

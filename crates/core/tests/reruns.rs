@@ -92,7 +92,7 @@ fn restarted(log: Vec<Change>) -> Roles {
 }
 
 fn act(roles: &mut Roles, action: JobAction) {
-    let message = Message::ToMaster(ToMaster::Control { job: JOB, action });
+    let message = Message::ToMaster(ToMaster::Control { job: JOB, action, by: "ada".to_owned() });
     let letter = Letter { from: Address::Client(ClientId(0)), to: Address::Master, message };
     roles.deliver(NOW, letter, &mut Effects::default());
 }
@@ -166,7 +166,11 @@ fn a_job_whose_dependency_is_forgotten_runs_again_if_it_ever_ran() {
 
     let mut never_ran = first_run(vec![forgotten]);
     never_ran.truncate(1);
-    never_ran.push(Change::JobEnded { job: JOB, outcome: JobOutcome::DependencyFailed, at: Instant(3) });
+    never_ran.push(Change::JobEnded {
+        job: JOB,
+        outcome: JobOutcome::DependencyFailed { after: forgotten },
+        at: Instant(3),
+    });
     let mut roles = restarted(never_ran);
     act(&mut roles, JobAction::RerunFailed);
     let state = roles.master.as_ref().and_then(|master| master.dispatch().job(JOB)).map(|(_, state)| state.clone());

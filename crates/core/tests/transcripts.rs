@@ -346,12 +346,19 @@ fn jobs_after_a_failed_job_never_start_until_it_is_run_again() {
     let waiting = world.submit(second.clone());
     assert_eq!(world.why(waiting), ["waits for job 1 to succeed"]);
     world.run_for(seconds(2));
-    assert_eq!(world.outcome(waiting), Some(JobOutcome::DependencyFailed));
-    assert!(world.refusal(second).message.contains("did not succeed"));
+    assert_eq!(world.outcome(waiting), Some(JobOutcome::DependencyFailed { after: first }));
+    let late = world.submit(second.clone());
+    assert_eq!(world.outcome(late), Some(JobOutcome::DependencyFailed { after: first }), "it is too late for it");
+    (second.after_jobs, second.after_jobs_any) = (Vec::new(), vec![first]);
+    let any = world.submit(second.clone());
+    world.run_for(seconds(2));
+    assert_eq!(world.outcome(any), Some(JobOutcome::Succeeded), "it waits for the end only");
+    second.after_jobs_any = vec![JobId(9)];
+    assert!(world.refusal(second).message.contains("is not known"));
     world.control(first, JobAction::RerunFailed);
     world.run_for(seconds(2));
     assert_eq!(world.outcome(JobId(1)), Some(JobOutcome::Failed { exit_code: 7 }));
-    assert_eq!(world.launches().values().map(|attempts| attempts.len()).sum::<usize>(), 2);
+    assert_eq!(world.launches().values().map(|attempts| attempts.len()).sum::<usize>(), 3);
     check("dependency_failed_and_rerun", &world);
 }
 

@@ -58,8 +58,17 @@ wire! {
         manager: Option<ManagerPlace>,
         priority: i32,
         state: JobState,
+        /// A user holds it: nothing more of it starts. One that runs may be held as well.
+        #[serde(default)]
+        held: bool,
         /// Why it is not running, or how it ended; one line.
         reason: Option<String>,
+        /// Who cancelled it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        cancelled_by: Option<String>,
+        /// The job that it came after and whose end without success ended it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        failed_dependency: Option<u64>,
         submitted_at: Timestamp,
         started_at: Option<Timestamp>,
         ended_at: Option<Timestamp>,
@@ -131,7 +140,11 @@ wire! {
         stages: Vec<StageDetail>,
         /// Everything that keeps it from running.
         reasons: Vec<String>,
+        /// Jobs that must have succeeded first.
         after_jobs: Vec<u64>,
+        /// Jobs that must have ended first, in whatever way.
+        #[serde(default)]
+        after_jobs_any: Vec<u64>,
         #[schemars(with = "AnyText")]
         submit_dir: ByteString,
         max_fails: Option<u32>,
@@ -489,6 +502,9 @@ wire! {
         /// When it is not done at once: what it waits for.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         waits_for: Option<String>,
+        /// When nothing was to be done: how it is already.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        unchanged: Option<String>,
     }
 
     pub struct DrainRequest {
@@ -672,13 +688,24 @@ words! {
     }
 }
 
+impl JobSummary {
+    /// `running, held`: its state, and what beside it stands.
+    pub fn state_words(&self) -> String {
+        match self.state {
+            JobState::Held => self.state.to_string(),
+            state if self.held => format!("{state}, held"),
+            state => state.to_string(),
+        }
+    }
+}
+
 impl JobState {
     /// How a job stands that has ended so. One whose dependency failed counts as cancelled: it never ran, and its reason says why.
     pub fn of_outcome(outcome: JobOutcome) -> JobState {
         match outcome {
             JobOutcome::Succeeded => JobState::Succeeded,
             JobOutcome::Failed { .. } => JobState::Failed,
-            JobOutcome::Cancelled | JobOutcome::DependencyFailed => JobState::Cancelled,
+            JobOutcome::Cancelled | JobOutcome::DependencyFailed { .. } => JobState::Cancelled,
         }
     }
 

@@ -9,7 +9,7 @@ use crate::attempts::Attempts;
 use crate::executor::output_path;
 use crate::files::{Piece, PieceAsk};
 use crate::http::{
-    Backend, FoundFile, InputRequest, JobFilter, OutputChunk, OutputFilter, OutputRequest, Page, StoryFilter,
+    Acted, Backend, FoundFile, InputRequest, JobFilter, OutputChunk, OutputFilter, OutputRequest, Page, StoryFilter,
     TaskFilter,
 };
 use crate::input::Taken;
@@ -294,17 +294,27 @@ impl Backend for ServerBackend {
         self.jobs(filter, page).await
     }
 
-    async fn act(&self, job: JobId, action: Action) -> Result<Option<String>, Error> {
-        let action = match action {
+    async fn act(&self, job: JobId, action: Action, by: &str) -> Result<Acted, Error> {
+        let asked = match action {
             Action::Cancel => JobAction::Cancel,
             Action::Hold => JobAction::Hold,
             Action::Release => JobAction::Release,
             Action::RerunFailed => JobAction::RerunFailed,
             Action::Abandon => JobAction::Abandon,
         };
-        self.order(ToMaster::Control { job, action }).await?;
+        let answer = self.order(ToMaster::Control { job, action: asked, by: by.to_owned() }).await?;
+        let unchanged = (answer == ToClient::AsBefore).then(|| {
+            let how = match action {
+                Action::Hold => "it was held already",
+                Action::Release => "nothing was held",
+                Action::Cancel | Action::RerunFailed | Action::Abandon => "it was asked for before",
+            };
+            how.to_owned()
+        });
         let hosts = self.handle.routes().job_hosts();
-        self.look(move |roles, _| views::manager_that_is_away(roles, job, &hosts)).await
+        // Where all managers are here, none is away.
+        let waits_for = self.look(move |roles, _| views::manager_that_is_away(roles, job, &hosts)).await?;
+        Ok(Acted { waits_for, unchanged })
     }
 
     async fn act_on_tasks(

@@ -9,6 +9,7 @@ pub mod bench;
 pub mod config;
 mod descriptors;
 pub mod durable;
+mod endings;
 pub mod executor;
 pub mod files;
 pub mod frames;

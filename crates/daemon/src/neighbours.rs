@@ -25,15 +25,15 @@ impl Neighbours {
     /// one that has those, and a cluster's master has none. What nobody could take is refused.
     pub fn takes(&self, queues: &QueueTree, job: &JobSpec) -> Option<Error> {
         let home = queues.home(&job.queue).map(|home| (GlobalId(home as u8), format!("queue `{}`", job.queue)));
-        let first = job.after_jobs.first().map(|first| (self.admitted_by(*first), format!("job {first}")));
+        let first = job.comes_after().next().map(|first| (self.admitted_by(first), format!("job {first}")));
         // The first of them, where any would do.
         let any = || match self.seat {
             Seat::Cluster(..) => (!self.interfaces.is_empty()).then(|| (GlobalId(0), "every job".to_owned())),
             Seat::Global(_, own) => Some((own, String::new())),
         };
         let (taker, what) = home.or(first).or_else(any)?;
-        if let Some(other) = job.after_jobs.iter().find(|other| self.admitted_by(**other) != taker) {
-            let has = self.admitted_by(*other);
+        if let Some(other) = job.comes_after().find(|other| self.admitted_by(*other) != taker) {
+            let has = self.admitted_by(other);
             let message =
                 format!("{what} is with {taker}, and job {other}, which this one is to come after, with {has}");
             let remedy = "name only jobs of one global master, and a queue that is not with another; or wait for those others first";

@@ -1,8 +1,10 @@
 //! Facts as lines of a story, for people.
 
 use crate::api::{AllocationParts, StoryLine, Timestamp};
+use crate::endings;
 use crate::http::StoryFilter;
 use crate::views::task_name;
+use amalgam_core::dispatch::{JobEnd, JobState};
 use amalgam_core::hosting::{Fact, Roles};
 use amalgam_core::protocol::{AdmittedJob, JobOutcome};
 use amalgam_core::role::{Change, LostCause, Record, Trigger};
@@ -21,6 +23,8 @@ pub struct Names {
     /// Of the global master that tells it.
     federation: Option<(Federation, GlobalId)>,
     kinds: Kinds,
+    /// What became of the job that ended it, where one did that it came after.
+    dependency: Option<(JobId, String)>,
     /// Whether it matters that a task is guaranteed or opportunistic.
     tells_guarantees: bool,
 }
@@ -30,9 +34,15 @@ impl Names {
         let dispatch = roles.dispatch()?;
         let nodes = dispatch.names.by_number().map(|(node, name)| (node, name.to_owned())).collect();
         let preset = roles.preset();
+        let (admitted, state) = dispatch.job(job)?;
+        let dependency = match state {
+            JobState::Ended(JobEnd { outcome: JobOutcome::DependencyFailed { after }, .. }) => Some(*after),
+            _ => None,
+        };
         let tells_guarantees = preset.has_kinds() || preset.queueing.is_some();
         Some(Names {
-            job: Arc::clone(dispatch.job(job)?.0),
+            job: Arc::clone(admitted),
+            dependency: dependency.map(|after| (after, endings::of_dependency(Some(dispatch), after))),
             nodes,
             federation: roles.global.as_ref().map(|global| (global.federation(), global.own())),
             kinds: dispatch.kinds.clone(),
@@ -136,13 +146,17 @@ fn of_change(change: &Change, names: &Names) -> Option<Told> {
         Change::JobHeld { held: true, .. } => of_job("held", "held"),
         Change::JobHeld { held: false, .. } => of_job("released", "released"),
         Change::JobBegun { .. } => of_job("begun", "admitted: its stages without inputs ask for resources"),
+        Change::CancelAsked { by, .. } => of_job("cancel-asked", format!("cancelled by {by}")),
         Change::JobReopened { .. } => of_job("reopened", "opened again to run what had failed"),
         Change::JobEnded { outcome, .. } => {
             let how = match outcome {
                 JobOutcome::Succeeded => "succeeded".to_owned(),
                 JobOutcome::Failed { exit_code } => format!("failed with exit code {exit_code}"),
                 JobOutcome::Cancelled => "cancelled".to_owned(),
-                JobOutcome::DependencyFailed => "cancelled: a job that it came after did not succeed".to_owned(),
+                JobOutcome::DependencyFailed { after } => match &names.dependency {
+                    Some((job, text)) if job == after => format!("cancelled: {text}"),
+                    _ => format!("cancelled: {}", endings::of_dependency(None, *after)),
+                },
             };
             of_job("ended", format!("job {how}"))
         }

@@ -5,6 +5,7 @@ use crate::api::{
     ManagerPlace, MeanOf, NodeDetail, NodeDoubt, NodeState, NodeSummary, QueueSummary, RunningAttempt, StageDetail,
     TaskCounts, TaskState, TaskSummary, Timestamp, Waited,
 };
+use crate::endings;
 use crate::http::{JobFilter, TaskFilter};
 use amalgam_core::dispatch::{self, Dispatcher, QueueStatus};
 use amalgam_core::global_master::BelievedNode;
@@ -18,7 +19,7 @@ use amalgam_core::vocabulary::{
     Attributes, ByteString, Chosen, ClusterId, Duration, EndReason, HostId, Instant, JobId, Kinds, NodeId, QueueId,
     ResourceTime, Resources, Seat, Spans, StageSpec, TaskId, Totals,
 };
-use amalgam_core::why::Why;
+use amalgam_core::why::{Why, counted};
 use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -65,13 +66,10 @@ pub fn jobs(
 ) -> (Vec<JobSummary>, Option<JobId>) {
     let Some(dispatch) = roles.dispatch() else { return (Vec::new(), None) };
     let mut found = Vec::new();
-    for (job, _) in dispatch.jobs_from(JobId(0)).rev() {
-        if before.is_some_and(|before| job.id >= before) {
-            continue;
-        }
+    for (job, _) in dispatch.jobs_below(before).rev() {
         let Some(look) = look(roles, job.id, now) else { continue };
         let look = look.managed_by(hosts);
-        if !filter.states.is_empty() && !filter.states.contains(&look.state()) {
+        if !filter.has_state(look.state(), look.is_held()) {
             continue;
         }
         let summary = look.summary();
@@ -129,7 +127,7 @@ impl Job<'_> {
     }
 
     fn is_held(&self) -> bool {
-        self.explain().first() == Some(&Why::Held)
+        self.dispatch.is_held(self.job.id) && !matches!(self.state, dispatch::JobState::Ended(_))
     }
 
     fn explain(&self) -> &[Why] {
@@ -151,19 +149,16 @@ impl Job<'_> {
 
     fn exit_code(&self) -> Option<u8> {
         match self.state {
-            dispatch::JobState::Ended(end) => crate::shell::outcome_words(end.outcome).0,
+            dispatch::JobState::Ended(end) => Some(endings::exit_code(end.outcome)),
             _ => None,
         }
     }
 
     fn end_reason(&self) -> Option<String> {
         let dispatch::JobState::Ended(end) = self.state else { return None };
-        let (_, general) = crate::shell::outcome_words(end.outcome);
-        match end.outcome {
-            JobOutcome::Failed { .. } => {}
-            // That is its state already.
-            JobOutcome::Cancelled => return None,
-            _ => return general,
+        let general = endings::reason(Some(self.dispatch), self.job.id, end.outcome);
+        if !matches!(end.outcome, JobOutcome::Failed { .. }) {
+            return general;
         }
         let failure = self.manager.and_then(|manager| manager.dag().first_failure());
         let Some((stage, index, reason)) = failure else { return general };
@@ -174,6 +169,17 @@ impl Job<'_> {
         let more = message.map(|text| format!(": {}", text.trim_end())).unwrap_or_default();
         let timeout = stage.timeout.or(self.job.default_timeout);
         Some(format!("task {which} {}{more}", describe_end(&reason, timeout)))
+    }
+
+    /// The job that it came after and that ended it.
+    fn failed_dependency(&self) -> Option<u64> {
+        match self.state {
+            dispatch::JobState::Ended(end) => match end.outcome {
+                JobOutcome::DependencyFailed { after } => Some(after.0),
+                _ => None,
+            },
+            _ => None,
+        }
     }
 
     /// Why nothing more of it starts; the most telling first.
@@ -201,7 +207,7 @@ impl Job<'_> {
     fn summary(&self) -> JobSummary {
         let state = self.state();
         let reason = match state {
-            JobState::Running if self.is_managed => None,
+            JobState::Running if self.is_managed && !self.is_held() => None,
             JobState::Running => self.reasons().into_iter().next(),
             state if state.has_ended() => self.end_reason(),
             _ => self.reasons().into_iter().next(),
@@ -223,7 +229,10 @@ impl Job<'_> {
             manager: self.manager_place(),
             priority: self.job.spec.priority,
             state,
+            held: self.is_held(),
             reason,
+            cancelled_by: self.dispatch.cancellation(self.job.id).map(|cancellation| cancellation.by.clone()),
+            failed_dependency: self.failed_dependency(),
             submitted_at: self.job.submitted_at.into(),
             started_at: started_at.map(Timestamp::from),
             ended_at,
@@ -252,8 +261,10 @@ impl Job<'_> {
         let counts_of = |stage: usize| counts.as_ref().map(|counts| counts[stage].clone());
         let ran = self.manager.map(|manager| running_for(manager, self.now)).unwrap_or_default();
         let ran_of = |stage: usize| ran.get(stage).map_or(&[][..], Vec::as_slice);
-        let stages: Vec<StageDetail> =
-            (0..self.job.spec.stages.len()).map(|stage| self.stage(stage, counts_of(stage), ran_of(stage))).collect();
+        let broken = self.broken_by();
+        let stages: Vec<StageDetail> = (0..self.job.spec.stages.len())
+            .map(|stage| self.stage(stage, counts_of(stage), ran_of(stage), broken.get(stage).copied().flatten()))
+            .collect();
         reasons
             .extend(stages.iter().flat_map(|stage| stage.reasons.iter().map(|why| format!("{}: {why}", stage.name))));
         let expected_end = (!summary.state.has_ended()).then(|| self.expected_end(&stages)).flatten();
@@ -263,6 +274,7 @@ impl Job<'_> {
             stages,
             reasons,
             after_jobs: self.job.spec.after_jobs.iter().map(|job| job.0).collect(),
+            after_jobs_any: self.job.spec.after_jobs_any.iter().map(|job| job.0).collect(),
             submit_dir: self.job.spec.submit_dir.clone(),
             max_fails: self.job.spec.max_fails,
             expected_end,
@@ -277,8 +289,28 @@ impl Job<'_> {
         ends?.into_iter().max_by_key(|end| end.0)
     }
 
-    /// `ran` is how long its running attempts have run.
-    fn stage(&self, number: usize, counts: Option<TaskCounts>, ran: &[Duration]) -> StageDetail {
+    /// For each stage, one that failed and that it comes after, be it through others.
+    fn broken_by(&self) -> Vec<Option<u32>> {
+        let Some(manager) = self.manager else { return Vec::new() };
+        let mut broken: Vec<Option<u32>> = Vec::with_capacity(self.job.spec.stages.len());
+        for spec in &self.job.spec.stages {
+            let failed = |before: &u32| {
+                let stage = manager.dag().stage(*before);
+                if stage.failed + stage.cancelled > 0 { Some(*before) } else { broken[*before as usize] }
+            };
+            broken.push(spec.after.iter().find_map(failed));
+        }
+        broken
+    }
+
+    /// `ran` is how long its running attempts have run; `broken_by` a stage that it comes after and that failed.
+    fn stage(
+        &self,
+        number: usize,
+        counts: Option<TaskCounts>,
+        ran: &[Duration],
+        broken_by: Option<u32>,
+    ) -> StageDetail {
         let spec = &self.job.spec.stages[number];
         let progress = self.manager.map(|manager| &manager.dag().stages[number]);
         let tasks = counts.unwrap_or_else(|| self.counts_without_manager(spec.tasks.len().into()));
@@ -296,7 +328,7 @@ impl Job<'_> {
             expected_end: estimate
                 .and_then(job_manager::Estimate::expected)
                 .and_then(|mean| expected_end(mean, ran, tasks.waiting + tasks.queued, self.now)),
-            reasons: progress.map(|stage| self.stage_reasons(number, stage)).unwrap_or_default(),
+            reasons: progress.map(|stage| self.stage_reasons(number, stage, broken_by)).unwrap_or_default(),
             resources: named(&self.job.resources[number], &self.dispatch.kinds),
             constraints: spec.constraints.iter().map(ToString::to_string).collect(),
             retries: spec.retries,
@@ -314,12 +346,10 @@ impl Job<'_> {
         }
     }
 
-    fn stage_reasons(&self, number: usize, stage: &Stage) -> Vec<String> {
+    fn stage_reasons(&self, number: usize, stage: &Stage, broken_by: Option<u32>) -> Vec<String> {
         if stage.abandoned && stage.waiting() > 0 {
             let who = if stage.waiting() < stage.total { "the rest " } else { "" };
-            return vec![format!(
-                "{who}never runs: a stage before it failed or was cancelled in part, or the job was cancelled"
-            )];
+            return vec![format!("{who}never runs: {}", self.why_abandoned(number, broken_by))];
         }
         if stage.inputs_missing == 0 || stage.waiting() == 0 {
             return Vec::new();
@@ -329,6 +359,35 @@ impl Job<'_> {
         let open = spec.after.iter().filter(|before| !manager.dag().stage(**before).is_complete());
         let stages = open.map(|before| self.job.spec.stages[*before as usize].name.clone()).collect();
         vec![self.dispatch.describe_why(&Why::AfterStages { stages })]
+    }
+}
+
+impl Job<'_> {
+    fn why_abandoned(&self, number: usize, broken_by: Option<u32>) -> String {
+        if let Some(cancellation) = self.dispatch.cancellation(self.job.id) {
+            return format!("the job was cancelled by {} at {}", cancellation.by, Timestamp::from(cancellation.at));
+        }
+        if let Some(before) = broken_by {
+            let spec = &self.job.spec.stages[before as usize];
+            let failure = self.manager.and_then(|manager| manager.dag().stage(before).first_failure());
+            let timeout = spec.timeout.or(self.job.default_timeout);
+            let how = match failure {
+                None => "was cancelled in part".to_owned(),
+                Some((_, reason)) if spec.tasks.len() == 1 => format!("failed ({})", describe_end(&reason, timeout)),
+                Some((place, reason)) => {
+                    format!("failed ({} {})", task_name(spec, place), describe_end(&reason, timeout))
+                }
+            };
+            return format!("stage {}, which it comes after, {how}", spec.name);
+        }
+        let failed = self.manager.map_or(0, |manager| manager.dag().failed_tasks());
+        match self.job.spec.max_fails {
+            Some(most) if failed > u64::from(most) => {
+                format!("{} failed, and the job allows {most}", counted(failed, "task"))
+            }
+            _ if self.job.spec.stages[number].gang => "its tasks begin together, and one of them failed".to_owned(),
+            _ => "the job was cancelled".to_owned(),
+        }
     }
 }
 

@@ -587,7 +587,7 @@ impl Simulation {
                     faults.refused(job);
                 }
             }
-            ToClient::Refused(_) | ToClient::Done => {}
+            ToClient::Refused(_) | ToClient::Done | ToClient::AsBefore => {}
         }
     }
 

@@ -78,6 +78,7 @@ fn build(document: &Node, submitter: &Submitter, origin: &Path, context: &Contex
     let mut file: JobFile = document.read().map_err(with_table)?;
     inherit(&mut file, submitter)?;
     let after_jobs = file.after.take().unwrap_or_default().0.into_iter().map(JobId).collect();
+    let after_jobs_any = file.after_any.take().unwrap_or_default().0.into_iter().map(JobId).collect();
     let name = match &file.name {
         Some(name) => checked_name(Named::Job, name)?,
         None => default_name(origin.file_stem().unwrap_or_default().as_bytes()),
@@ -91,6 +92,7 @@ fn build(document: &Node, submitter: &Submitter, origin: &Path, context: &Contex
         submit_dir: if is_nowhere(context) { "/".into() } else { bytes_of(&context.submit_dir) },
         stages: Vec::new(),
         after_jobs,
+        after_jobs_any,
         max_fails: file.max_fails,
         held: file.hold.unwrap_or(false),
         wait_for_nodes: file.wait_for_nodes.unwrap_or(false),

@@ -77,9 +77,10 @@ fn act(args: ActArgs, connection: &Connection, act: Act) -> Result<ExitCode> {
     for result in &results {
         match &result.error {
             None if args.quiet => text.push_str(&format!("{}\n", result.job)),
-            None => match &result.waits_for {
-                None => text.push_str(&format!("job {} {}\n", result.job, act.done)),
-                Some(who) => text.push_str(&format!("job {}: waits for {}\n", result.job, show::visible(who))),
+            None => match (&result.unchanged, &result.waits_for) {
+                (Some(how), _) => text.push_str(&format!("job {}: {how}\n", result.job)),
+                (None, None) => text.push_str(&format!("job {} {}\n", result.job, act.done)),
+                (None, Some(who)) => text.push_str(&format!("job {}: waits for {}\n", result.job, show::visible(who))),
             },
             Some(error) => failures.push(Failure::from(error.clone())),
         }

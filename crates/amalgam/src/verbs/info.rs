@@ -99,7 +99,7 @@ fn attempts(client: &Client, job: u64, args: &InfoArgs) -> Result<Vec<AttemptSum
 
 fn describe(job: &JobDetail) -> String {
     let summary = &job.summary;
-    let mut text = format!("job {}  {}  {}\n", summary.id, show::visible(&summary.name), summary.state);
+    let mut text = format!("job {}  {}  {}\n", summary.id, show::visible(&summary.name), summary.state_words());
     let mut line = |name: &str, value: String| {
         if !value.is_empty() {
             let _ = writeln!(text, "  {name:<14}{}", show::visible(&value));
@@ -128,7 +128,9 @@ fn describe(job: &JobDetail) -> String {
         line("received", show::resource_seconds(&exchange.received));
         line("alone", alone(summary));
     }
-    line("after jobs", job.after_jobs.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "));
+    let all = |jobs: &[u64]| jobs.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+    line("after jobs", all(&job.after_jobs));
+    line("after ends of", all(&job.after_jobs_any));
     line("max fails", job.max_fails.map(|count| count.to_string()).unwrap_or_default());
     line("exit code", job.exit_code.map(|code| code.to_string()).unwrap_or_default());
     // Of a job that waits the first of them is its reason.

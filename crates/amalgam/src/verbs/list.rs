@@ -225,7 +225,7 @@ pub fn table(jobs: &[JobSummary]) -> String {
             job.user.clone(),
             job.queue.clone(),
             job.priority.to_string(),
-            job.state.to_string(),
+            job.state_words(),
             show::counts(&job.tasks),
             show::between(job.started_at.unwrap_or(job.submitted_at), job.ended_at),
             job.reason.clone().unwrap_or_default(),

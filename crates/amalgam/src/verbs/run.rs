@@ -201,8 +201,7 @@ fn explain_end(waited: &Waited, tasks: u64) {
     if waited.state == JobState::Succeeded || speaks_for_itself {
         return;
     }
-    let reason = waited.reason.as_ref().map_or_else(String::new, |reason| format!(": {}", show::visible(reason)));
-    show::note(&format!("job {} {}{reason}", waited.job, waited.state));
+    show::note(&format!("job {} {}", waited.job, show::ending(waited)));
 }
 
 #[cfg(test)]

@@ -43,9 +43,7 @@ pub fn execute(args: WaitArgs, connection: &Connection) -> Result<ExitCode> {
     let all = each(&jobs, |job| {
         let waited = wait_for(&client, job, deadline)?;
         if !args.quiet && !args.json {
-            let reason =
-                waited.reason.as_ref().map_or_else(String::new, |reason| format!(": {}", show::visible(reason)));
-            show::print(&format!("job {job} {}{reason}\n", waited.state))?;
+            show::print(&format!("job {job} {}\n", show::ending(&waited)))?;
         }
         Ok(waited)
     })?;

@@ -6,6 +6,7 @@ mod beside;
 mod bytes;
 mod conformance;
 mod crashes;
+mod dependencies;
 mod examples;
 mod federations;
 mod files;

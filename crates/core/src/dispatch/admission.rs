@@ -3,12 +3,14 @@
 
 use super::JobEnd;
 use super::history::History;
+use super::turns::{Pending, Standing, Turns, Until};
 use crate::policy::Trust;
 use crate::policy::inter_job::QueueTree;
 use crate::protocol::{AdmittedJob, JobOutcome, Wishes};
 use crate::role::{Change, Outbox};
-use crate::vocabulary::{Chosen, Instant, JobId, QueueId, TaskAction, TaskWishes, UserId};
+use crate::vocabulary::{Chosen, Instant, JobId, JobSpec, QueueId, TaskAction, TaskWishes, UserId};
 use crate::why::Why;
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -24,14 +26,14 @@ pub(super) struct Admission {
     pub(super) by_key: BTreeMap<(String, String), JobId>,
     /// In the order of their ends.
     pub(super) ended: BTreeSet<(Instant, JobId)>,
-    /// How many pending jobs wait for this one.
-    pub(super) awaited: BTreeMap<JobId, u32>,
+    /// Those of these that no pending job comes after, in the same order.
+    forgettable: BTreeSet<(Instant, JobId)>,
     /// Jobs that have begun and not ended, and that are pending, per queue.
-    pub(super) counts: BTreeMap<QueueId, (u32, u32)>,
-    /// Jobs that have not ended.
-    pub(super) unended: BTreeSet<JobId>,
-    /// Those of them without a job manager.
-    pub(super) pending: BTreeSet<JobId>,
+    counts: BTreeMap<QueueId, (u32, u32)>,
+    /// Jobs that have begun and not ended.
+    begun: BTreeSet<JobId>,
+    /// Which of the pending ones begin or end next.
+    pub(super) turns: Turns,
 }
 
 pub(super) struct JobEntry {
@@ -44,7 +46,7 @@ pub(super) struct JobEntry {
     /// How often it was opened again, to run what had failed.
     pub(super) run: u32,
     /// A user wants this run of it to end.
-    pub(super) is_cancelled: bool,
+    pub(super) cancelled: Option<Box<Cancellation>>,
     /// What users want of single tasks of it.
     pub(super) tasks: Arc<TaskWishes>,
     /// What its estimates say of its user is known.
@@ -52,6 +54,13 @@ pub(super) struct JobEntry {
     /// It ended without its manager.
     pub(super) is_abandoned: bool,
     pub(super) state: JobState,
+}
+
+/// Who wanted a job to end, and when.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Cancellation {
+    pub by: String,
+    pub at: Instant,
 }
 
 /// Where a job is in its life, as the master sees it.
@@ -64,9 +73,26 @@ pub enum JobState {
     Ended(JobEnd),
 }
 
+/// What dependants may take a job for.
+fn standing(jobs: &BTreeMap<JobId, JobEntry>, job: JobId) -> Standing {
+    match jobs.get(&job).map(|entry| &entry.state) {
+        Some(JobState::Ended(JobEnd { outcome: JobOutcome::Succeeded, .. })) => Standing::Succeeded,
+        Some(JobState::Ended(_)) => Standing::Failed,
+        Some(JobState::Pending | JobState::Begun) | None => Standing::Open,
+    }
+}
+
 impl JobEntry {
+    /// The jobs that it waits for before it begins, and until when.
+    fn after(&self) -> impl Iterator<Item = (JobId, Until)> {
+        let spec = if self.has_begun { None } else { Some(&self.job.spec) };
+        let jobs = |jobs: fn(&JobSpec) -> &[JobId]| spec.map_or(&[][..], |spec| jobs(spec)).iter().copied();
+        let succeed = jobs(|spec| &spec.after_jobs).map(|job| (job, Until::Succeeded));
+        succeed.chain(jobs(|spec| &spec.after_jobs_any).map(|job| (job, Until::Ended)))
+    }
+
     pub(super) fn wishes(&self) -> Wishes {
-        Wishes { held: self.held, cancelled: self.is_cancelled, run: self.run, tasks: Arc::clone(&self.tasks) }
+        Wishes { held: self.held, cancelled: self.cancelled.is_some(), run: self.run, tasks: Arc::clone(&self.tasks) }
     }
 }
 
@@ -81,10 +107,10 @@ impl Admission {
             history: History::default(),
             by_key: BTreeMap::new(),
             ended: Default::default(),
-            awaited: BTreeMap::new(),
+            forgettable: BTreeSet::new(),
             counts: BTreeMap::new(),
-            unended: Default::default(),
-            pending: Default::default(),
+            begun: BTreeSet::new(),
+            turns: Turns::default(),
         }
     }
 
@@ -104,13 +130,16 @@ impl Admission {
         self.jobs.range(from..).map(|(_, entry)| (&entry.job, &entry.state))
     }
 
+    pub(super) fn jobs_below(&self, end: JobId) -> impl DoubleEndedIterator<Item = (&Arc<AdmittedJob>, &JobState)> {
+        self.jobs.range(..end).map(|(_, entry)| (&entry.job, &entry.state))
+    }
+
     pub(super) fn is_running(&self, job: JobId) -> bool {
         self.jobs.get(&job).is_some_and(|entry| entry.state == JobState::Begun)
     }
 
     pub(super) fn running(&self) -> impl Iterator<Item = (&Arc<AdmittedJob>, QueueId)> {
-        let entries = self.unended.iter().filter_map(|id| self.jobs.get(id));
-        entries.filter(|entry| entry.state == JobState::Begun).map(|entry| (&entry.job, entry.queue))
+        self.begun.iter().filter_map(|id| self.jobs.get(id)).map(|entry| (&entry.job, entry.queue))
     }
 
     /// Begun and not begun jobs of a queue.
@@ -118,29 +147,32 @@ impl Admission {
         self.counts.get(&queue).copied().unwrap_or_default()
     }
 
-    /// What keeps a job from getting its job manager; `None` once it has one, or for an unknown job.
-    pub(super) fn why_not_begun(&self, job: JobId) -> Option<Why> {
-        let entry = self.jobs.get(&job)?;
+    /// What keeps a job from getting its job manager; nothing once it has one, or for an unknown job.
+    pub(super) fn why_not_begun(&self, job: JobId) -> Vec<Why> {
+        let Some(entry) = self.jobs.get(&job) else { return Vec::new() };
         if entry.held && !matches!(entry.state, JobState::Ended(_)) {
-            return Some(Why::Held);
+            return vec![Why::Held];
         }
         if entry.state != JobState::Pending {
-            return None;
+            return Vec::new();
         }
-        let open = |id: &JobId| !entry.has_begun && self.outcome(*id) != Some(JobOutcome::Succeeded);
-        let jobs: Vec<JobId> = entry.job.spec.after_jobs.iter().copied().filter(open).collect();
-        if !jobs.is_empty() {
-            return Some(Why::AfterJobs { jobs });
-        }
-        let limit = self.queues.spec(entry.queue).max_running_jobs?;
-        (self.count_jobs(entry.queue).0 >= limit)
-            .then(|| Why::QueueJobs { queue: self.queues.spec(entry.queue).name.clone(), limit })
-    }
-
-    pub(super) fn outcome(&self, job: JobId) -> Option<JobOutcome> {
-        match self.jobs.get(&job)?.state {
-            JobState::Ended(end) => Some(end.outcome),
-            _ => None,
+        let open = |until: Until| {
+            let is_open = move |on: JobId| match (standing(&self.jobs, on), until) {
+                (Standing::Open, _) | (Standing::Failed, Until::Succeeded) => true,
+                (Standing::Succeeded, _) | (Standing::Failed, Until::Ended) => false,
+            };
+            let jobs = entry.after().filter(move |(on, wish)| *wish == until && is_open(*on));
+            Some(jobs.map(|(on, _)| on).collect()).filter(|jobs: &Vec<JobId>| !jobs.is_empty())
+        };
+        let succeed = open(Until::Succeeded).map(|jobs| Why::AfterJobs { jobs });
+        let end = open(Until::Ended).map(|jobs| Why::AfterEnds { jobs });
+        let whys: Vec<Why> = succeed.into_iter().chain(end).collect();
+        let queue = self.queues.spec(entry.queue);
+        match queue.max_running_jobs {
+            Some(limit) if whys.is_empty() && self.count_jobs(entry.queue).0 >= limit => {
+                vec![Why::QueueJobs { queue: queue.name.clone(), limit }]
+            }
+            _ => whys,
         }
     }
 
@@ -170,70 +202,112 @@ impl Admission {
                 held,
                 has_begun: false,
                 run: 0,
-                is_cancelled: false,
+                cancelled: None,
                 tasks: Arc::default(),
                 judged: false,
                 is_abandoned: false,
                 state: JobState::Pending,
             },
         );
-        self.unended.insert(id);
-        self.count(id, 1);
+        self.enter(id);
     }
 
-    /// Adds a job to what is kept by state, or takes it out.
-    fn count(&mut self, id: JobId, by: i32) {
+    /// Adds a job to what is kept by state.
+    fn enter(&mut self, id: JobId) {
         let Some(entry) = self.jobs.get(&id) else { return };
-        let counts = self.counts.entry(entry.queue).or_default();
+        let queue = entry.queue;
+        let counts = self.counts.entry(queue).or_default();
         match entry.state {
             JobState::Pending => {
-                counts.1 = counts.1.strict_add_signed(by);
-                for &after in &entry.job.spec.after_jobs {
-                    let awaited = self.awaited.entry(after).or_default();
-                    *awaited = awaited.strict_add_signed(by);
-                    if *awaited == 0 {
-                        self.awaited.remove(&after);
+                counts.1 += 1;
+                let place = (Reverse(entry.job.spec.priority), id);
+                let pending = Pending { place, queue, held: entry.held };
+                for (on, _) in entry.after() {
+                    if let Some(JobState::Ended(end)) = self.jobs.get(&on).map(|entry| &entry.state) {
+                        self.forgettable.remove(&(end.at, on));
                     }
                 }
-                if by > 0 {
-                    self.pending.insert(id)
-                } else {
-                    self.pending.remove(&id)
-                };
+                let after = entry.after().map(|(on, until)| (on, until, standing(&self.jobs, on)));
+                self.turns.enter(id, pending, after);
             }
-            JobState::Begun => counts.0 = counts.0.strict_add_signed(by),
+            JobState::Begun => {
+                counts.0 += 1;
+                self.begun.insert(id);
+                self.count_running(queue);
+            }
             JobState::Ended(end) => {
-                if by > 0 {
-                    self.ended.insert((end.at, id))
-                } else {
-                    self.ended.remove(&(end.at, id))
-                };
+                self.ended.insert((end.at, id));
+                if !self.turns.is_awaited(id) {
+                    self.forgettable.insert((end.at, id));
+                }
             }
         }
     }
 
-    pub(super) fn set_state(&mut self, job: JobId, state: JobState) {
-        if !self.jobs.contains_key(&job) {
-            return;
+    /// Takes it out again.
+    fn leave(&mut self, id: JobId) {
+        let Some(entry) = self.jobs.get(&id) else { return };
+        let queue = entry.queue;
+        let counts = self.counts.entry(queue).or_default();
+        match entry.state {
+            JobState::Pending => {
+                counts.1 -= 1;
+                self.turns.leave(id, entry.after().map(|(on, _)| on));
+                for (on, _) in entry.after().filter(|(on, _)| !self.turns.is_awaited(*on)) {
+                    if let Some(JobState::Ended(end)) = self.jobs.get(&on).map(|entry| &entry.state) {
+                        self.forgettable.insert((end.at, on));
+                    }
+                }
+            }
+            JobState::Begun => {
+                counts.0 -= 1;
+                self.begun.remove(&id);
+                self.count_running(queue);
+            }
+            JobState::Ended(end) => {
+                self.ended.remove(&(end.at, id));
+                self.forgettable.remove(&(end.at, id));
+            }
         }
-        self.count(job, -1);
-        if matches!(state, JobState::Ended(_)) {
-            self.unended.remove(&job);
-        } else {
-            self.unended.insert(job);
+    }
+
+    fn count_running(&mut self, queue: QueueId) {
+        let (running, limit) = (self.count_jobs(queue).0, self.queues.spec(queue).max_running_jobs);
+        self.turns.set_running(queue, running, limit);
+    }
+
+    fn set_state(&mut self, job: JobId, change: impl FnOnce(&mut JobEntry)) {
+        self.leave(job);
+        let Some(entry) = self.jobs.get_mut(&job) else { return };
+        change(entry);
+        self.enter(job);
+        self.turns.on_change(job);
+    }
+
+    pub(super) fn set_ended(&mut self, job: JobId, end: JobEnd) {
+        self.set_state(job, |entry| entry.state = JobState::Ended(end));
+    }
+
+    pub(super) fn set_held(&mut self, job: JobId, held: bool) {
+        if let Some(entry) = self.jobs.get_mut(&job) {
+            entry.held = held;
+            self.turns.set_held(job, held);
         }
-        self.jobs.get_mut(&job).expect("just found").state = state;
-        self.count(job, 1);
+    }
+
+    /// Tells the dependants of jobs whose standing has changed, as many as are `left`.
+    pub(super) fn spread_news(&mut self, left: &mut usize) {
+        let Admission { turns, jobs, .. } = self;
+        turns.spread(left, |job| standing(jobs, job));
     }
 
     /// The job that ended longest ago, of those that no other waits for.
     pub(super) fn forgettable(&self) -> Option<JobId> {
-        self.ended.iter().map(|(_, id)| *id).find(|id| !self.awaited.contains_key(id))
+        self.forgettable.first().map(|(_, id)| *id)
     }
 
     pub(super) fn forget(&mut self, job: JobId) {
-        self.count(job, -1);
-        self.unended.remove(&job);
+        self.leave(job);
         if let Some(entry) = self.jobs.remove(&job)
             && let Some(key) = entry.key
         {
@@ -247,18 +321,14 @@ impl Admission {
                 self.users.insert(name.clone(), *user);
             }
             Change::JobAdmitted { job, key } => self.insert(Arc::clone(job), key.clone()),
-            Change::JobHeld { job, held } => {
-                if let Some(entry) = self.jobs.get_mut(job) {
-                    entry.held = *held;
-                }
-            }
+            Change::JobHeld { job, held } => self.set_held(*job, *held),
             Change::JobBegun { job } => self.set_begun(*job),
             Change::JobReopened { job, run } => self.set_reopened(*job, *run),
-            Change::CancelAsked { job } => self.set_cancelled(*job),
             Change::TasksAsked { job, action, tasks } => self.wish(*job, *action, tasks),
-            Change::JobEnded { job, outcome, at } => {
-                self.set_state(*job, JobState::Ended(JobEnd { outcome: *outcome, at: *at }));
+            Change::CancelAsked { job, by, at } => {
+                self.set_cancelled(*job, Cancellation { by: by.clone(), at: *at });
             }
+            Change::JobEnded { job, outcome, at } => self.set_ended(*job, JobEnd { outcome: *outcome, at: *at }),
             Change::JobAbandoned { job } => self.set_abandoned(*job),
             Change::JobForgotten { job } => {
                 self.next_job = self.next_job.max(job.0 + 1);
@@ -270,29 +340,19 @@ impl Admission {
 
     /// A job that it is to come after and of which nothing is known any more.
     pub(super) fn forgotten_dependency(&self, job: JobId) -> Option<JobId> {
-        let entry = self.jobs.get(&job).filter(|entry| !entry.has_begun)?;
-        entry.job.spec.after_jobs.iter().copied().find(|after| !self.jobs.contains_key(after))
-    }
-
-    pub(super) fn has_failed_dependency(&self, job: JobId) -> bool {
-        let entry = &self.jobs[&job];
-        let failed = |after: &JobId| self.outcome(*after).is_some_and(|outcome| outcome != JobOutcome::Succeeded);
-        !entry.has_begun && entry.job.spec.after_jobs.iter().any(failed)
+        self.jobs.get(&job)?.after().map(|(on, _)| on).find(|on| !self.jobs.contains_key(on))
     }
 
     /// It has a job manager from now on.
     pub(super) fn set_begun(&mut self, job: JobId) {
-        self.set_state(job, JobState::Begun);
-        if let Some(entry) = self.jobs.get_mut(&job) {
-            entry.has_begun = true;
-        }
+        self.set_state(job, |entry| (entry.state, entry.has_begun) = (JobState::Begun, true));
     }
 
     pub(super) fn set_reopened(&mut self, job: JobId, run: u32) {
-        self.set_state(job, JobState::Pending);
-        if let Some(entry) = self.jobs.get_mut(&job) {
-            (entry.run, entry.is_cancelled, entry.tasks) = (run, false, Arc::default());
-        }
+        self.set_state(job, |entry| {
+            (entry.state, entry.run) = (JobState::Pending, run);
+            (entry.cancelled, entry.tasks) = (None, Arc::default());
+        });
     }
 
     pub(super) fn set_abandoned(&mut self, job: JobId) {
@@ -301,9 +361,9 @@ impl Admission {
         }
     }
 
-    pub(super) fn set_cancelled(&mut self, job: JobId) {
+    pub(super) fn set_cancelled(&mut self, job: JobId, cancellation: Cancellation) {
         if let Some(entry) = self.jobs.get_mut(&job) {
-            entry.is_cancelled = true;
+            entry.cancelled = Some(Box::new(cancellation));
         }
     }
 
@@ -311,6 +371,17 @@ impl Admission {
         if let Some(entry) = self.jobs.get_mut(&job) {
             Arc::make_mut(&mut entry.tasks).take_in(action, tasks);
         }
+    }
+
+    /// Of the jobs that it came after, the first that ended without success.
+    pub(super) fn failed_dependency(&self, job: JobId) -> Option<JobId> {
+        let ended = |on: JobId| match self.jobs.get(&on)?.state {
+            JobState::Ended(JobEnd { outcome: JobOutcome::Succeeded, .. }) => None,
+            JobState::Ended(end) => Some((end.at, on)),
+            JobState::Pending | JobState::Begun => None,
+        };
+        let after = self.jobs.get(&job)?.after().filter(|(_, until)| *until == Until::Succeeded);
+        after.filter_map(|(on, _)| ended(on)).min().map(|(_, on)| on)
     }
 
     pub(super) fn durable(&self) -> Vec<Change> {
@@ -330,8 +401,8 @@ impl Admission {
                 JobState::Pending => changes.extend(begun.into_iter().chain(reopened)),
                 JobState::Begun | JobState::Ended(_) => changes.extend(reopened.into_iter().chain(begun)),
             }
-            if entry.is_cancelled {
-                changes.push(Change::CancelAsked { job: id });
+            if let Some(Cancellation { by, at }) = entry.cancelled.as_deref() {
+                changes.push(Change::CancelAsked { job: id, by: by.clone(), at: *at });
             }
             changes.extend(entry.tasks.actions().map(|(action, tasks)| Change::TasksAsked {
                 job: id,

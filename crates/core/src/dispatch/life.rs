@@ -1,11 +1,17 @@
 //! A job's life after its submission: it begins when nothing holds it back, users wish something of it, it ends and is forgotten.
 
-use super::admission::{Admission, JobState};
+use super::admission::{Admission, Cancellation, JobState};
+use super::turns::Turn;
 use super::{Dispatcher, JobEnd, refuse};
 use crate::protocol::{AdmittedJob, JobAction, JobOutcome, RefusalKind, ToClient, ToJobHost, ToJobManager};
 use crate::role::{Change, Outbox, Record};
 use crate::vocabulary::{Chosen, ClientId, Duration, Estimated, HostId, Instant, JobId, NodeId, TaskAction};
 use std::sync::Arc;
+
+/// Jobs that begin or end, and dependants that are told of an end, in one event.
+const TURNS: usize = 250;
+/// The rest follows after what has come in the meantime.
+const SOON: Duration = Duration(1);
 
 impl Dispatcher {
     pub(super) fn on_control(
@@ -13,7 +19,7 @@ impl Dispatcher {
         now: Instant,
         client: ClientId,
         job: JobId,
-        action: JobAction,
+        (action, by): (JobAction, String),
         out: &mut Outbox,
     ) {
         let Some(entry) = self.admission.jobs.get(&job) else {
@@ -49,19 +55,24 @@ impl Dispatcher {
             let message = format!("job {job}: job {after}, which it is to come after, is forgotten");
             return refuse(client, RefusalKind::Conflict, &message, "submit it again", out);
         }
-        out.send(client, ToClient::Done);
+        let is_so = match action {
+            JobAction::Hold => entry.held,
+            JobAction::Release => !entry.held,
+            JobAction::Cancel => entry.cancelled.is_some(),
+            JobAction::RerunFailed | JobAction::Abandon => false,
+        };
+        out.send(client, if is_so { ToClient::AsBefore } else { ToClient::Done });
+        if matches!(action, JobAction::Cancel | JobAction::Abandon) && !is_so {
+            out.persist(Change::CancelAsked { job, by: by.clone(), at: now });
+            self.admission.set_cancelled(job, Cancellation { by, at: now });
+        }
         match action {
             JobAction::Cancel | JobAction::Abandon if state == JobState::Pending => {
                 self.end(now, job, JobOutcome::Cancelled, out);
-                self.begin_what_may(now, out);
+                self.take_turns(now, out);
             }
-            JobAction::Cancel => {
-                if !self.admission.jobs[&job].is_cancelled {
-                    self.admission.set_cancelled(job);
-                    out.persist(Change::CancelAsked { job });
-                }
-                out.send(job, ToJobManager::Act(JobAction::Cancel));
-            }
+            // Said again where its manager may not have heard of it.
+            JobAction::Cancel => out.send(job, ToJobManager::Act(JobAction::Cancel)),
             // What runs ends with the leases of its nodes, which do not hear of its manager.
             JobAction::Abandon => {
                 out.persist(Change::JobAbandoned { job });
@@ -74,17 +85,16 @@ impl Dispatcher {
     }
 
     fn set_held(&mut self, now: Instant, job: JobId, held: bool, state: &JobState, out: &mut Outbox) {
-        let entry = self.admission.jobs.get_mut(&job).expect("found by the caller");
-        if entry.held == held {
+        if self.admission.jobs[&job].held == held {
             return;
         }
-        entry.held = held;
+        self.admission.set_held(job, held);
         out.persist(Change::JobHeld { job, held });
         out.record(Record::Held { job, held });
         if *state == JobState::Begun {
             out.send(job, ToJobManager::Act(if held { JobAction::Hold } else { JobAction::Release }));
         }
-        self.begin_what_may(now, out);
+        self.take_turns(now, out);
     }
 
     /// The job waits for its turn again like any other, and then runs what had failed, or these tasks of it. Whoever asks for that
@@ -97,7 +107,7 @@ impl Dispatcher {
             self.wish(job, TaskAction::RerunFailed, only, out);
         }
         self.set_held(now, job, false, &JobState::Pending, out);
-        self.begin_what_may(now, out);
+        self.take_turns(now, out);
     }
 
     /// The log may end between a change and what followed from it: a job was admitted, or another's end made room for it,
@@ -108,7 +118,7 @@ impl Dispatcher {
             out.persist(Change::KindsNamed { kinds: self.kinds.clone() });
         }
         self.begin_again(|_| true, out);
-        self.begin_what_may(now, out);
+        self.take_turns(now, out);
     }
 
     /// A process of job managers, or the connection to it, is new: what was said to it before may be lost.
@@ -137,22 +147,36 @@ impl Dispatcher {
         self.begun.extend(begun.into_iter().filter(|id| self.admission.jobs[id].job.host != HostId::SERVER));
     }
 
-    /// Gives job managers to the jobs that nothing holds back, in the order of priority, then submission.
-    pub(super) fn begin_what_may(&mut self, now: Instant, out: &mut Outbox) {
-        let mut ended_some = true;
-        while std::mem::take(&mut ended_some) {
-            let pending = self.admission.pending.iter().map(|id| &self.admission.jobs[id]).filter(|entry| !entry.held);
-            let mut candidates: Vec<(std::cmp::Reverse<i32>, JobId)> =
-                pending.map(|entry| (std::cmp::Reverse(entry.job.spec.priority), entry.job.id)).collect();
-            candidates.sort_unstable();
-            for (_, job) in candidates {
-                if self.admission.has_failed_dependency(job) {
-                    self.end(now, job, JobOutcome::DependencyFailed, out);
-                    ended_some = true;
-                } else if self.admission.why_not_begun(job).is_none() {
-                    self.begin(job, out);
+    /// Gives job managers to the jobs that nothing holds back, in the order of priority, then submission, and ends those that
+    /// can never begin. What an event leads to may be more than others should wait for: the rest follows at once, after what
+    /// else has come.
+    pub(super) fn take_turns(&mut self, now: Instant, out: &mut Outbox) {
+        let mut left = TURNS;
+        self.admission.spread_news(&mut left);
+        while left > 0
+            && let Some(turn) = self.admission.turns.next()
+        {
+            left -= 1;
+            match turn {
+                Turn::Begin(job) => self.begin(job, out),
+                Turn::End(job) => {
+                    let after = self.admission.failed_dependency(job).unwrap_or_default();
+                    self.end(now, job, JobOutcome::DependencyFailed { after }, out);
                 }
             }
+            self.admission.spread_news(&mut left);
+        }
+        self.turns_due = self.admission.turns.has_more().then_some(now + SOON);
+    }
+
+    /// When it wants to be woken to go on with what an event led to.
+    pub fn next_turns(&self) -> Option<Instant> {
+        self.turns_due
+    }
+
+    pub fn take_turns_when_due(&mut self, now: Instant, out: &mut Outbox) {
+        if self.turns_due.is_some_and(|due| due <= now) {
+            self.take_turns(now, out);
         }
     }
 
@@ -197,13 +221,13 @@ impl Dispatcher {
         if self.admission.is_running(job) {
             self.scheduler.end_job(job, &mut self.rooms);
             self.end(now, job, outcome, out);
-            self.begin_what_may(now, out);
+            self.take_turns(now, out);
         }
     }
 
     fn end(&mut self, now: Instant, job: JobId, outcome: JobOutcome, out: &mut Outbox) {
         out.persist(Change::JobEnded { job, outcome, at: now });
-        self.admission.set_state(job, JobState::Ended(JobEnd { outcome, at: now }));
+        self.admission.set_ended(job, JobEnd { outcome, at: now });
         while self.admission.ended.len() > self.settings.kept_jobs {
             let Some(oldest) = self.admission.forgettable() else { break };
             out.persist(Change::JobForgotten { job: oldest });

@@ -8,8 +8,9 @@ mod life;
 mod names;
 mod submission;
 mod tasks;
+mod turns;
 
-pub use admission::JobState;
+pub use admission::{Cancellation, JobState};
 pub use names::NodeNames;
 
 use crate::policy::Calibration;
@@ -152,6 +153,8 @@ pub struct Dispatcher {
     /// Jobs whose managers have begun in this event, or are told again what is wanted.
     pub begun: Vec<JobId>,
     admission: Admission,
+    /// Jobs are to begin or to end that an event left to the next.
+    turns_due: Option<Instant>,
     looked_for_late_at: Instant,
 }
 
@@ -169,6 +172,7 @@ impl Dispatcher {
             hosts: BTreeSet::new(),
             begun: Vec::new(),
             admission: Admission::new(queues),
+            turns_due: None,
             looked_for_late_at: Instant::ZERO,
         }
     }
@@ -187,8 +191,8 @@ impl Dispatcher {
             (Address::Client(client), ToMaster::ControlTasks { job, action, tasks }) => {
                 self.on_control_tasks(now, client, job, action, tasks, out);
             }
-            (Address::Client(client), ToMaster::Control { job, action }) => {
-                self.on_control(now, client, job, action, out);
+            (Address::Client(client), ToMaster::Control { job, action, by }) => {
+                self.on_control(now, client, job, (action, by), out);
             }
             (Address::Client(client), _) => {
                 refuse(client, RefusalKind::Invalid, "a client cannot send this", "use the public interface", out);
@@ -246,8 +250,8 @@ impl Dispatcher {
     /// Why nothing (more) of the job starts: the most telling reason first.
     pub fn explain(&self, job: JobId) -> Vec<Why> {
         match self.admission.why_not_begun(job) {
-            Some(why) => vec![why],
-            None => self.scheduler.explain(job, &self.rooms),
+            whys if whys.is_empty() => self.scheduler.explain(job, &self.rooms),
+            whys => whys,
         }
     }
 
@@ -265,6 +269,11 @@ impl Dispatcher {
         self.admission.jobs_from(from)
     }
 
+    /// Known jobs with ids below this one, or all, in ascending order.
+    pub fn jobs_below(&self, end: Option<JobId>) -> impl DoubleEndedIterator<Item = (&Arc<AdmittedJob>, &JobState)> {
+        self.admission.jobs_below(end.unwrap_or(JobId(u64::MAX)))
+    }
+
     /// Those that have begun and not ended.
     pub fn running(&self) -> impl Iterator<Item = (&Arc<AdmittedJob>, QueueId)> {
         self.admission.running()
@@ -272,6 +281,21 @@ impl Dispatcher {
 
     pub fn is_running(&self, job: JobId) -> bool {
         self.admission.is_running(job)
+    }
+
+    /// Whether a user holds it, be it that it runs.
+    pub fn is_held(&self, job: JobId) -> bool {
+        self.admission.jobs.get(&job).is_some_and(|entry| entry.held)
+    }
+
+    /// Who cancelled this run of it, if somebody did.
+    pub fn cancellation(&self, job: JobId) -> Option<&Cancellation> {
+        self.admission.jobs.get(&job)?.cancelled.as_deref()
+    }
+
+    /// How many jobs and dependencies were looked at so far to find out which jobs begin and end.
+    pub fn steps(&self) -> u64 {
+        self.admission.turns.steps()
     }
 
     /// The queue that a job is in.

@@ -1,12 +1,11 @@
 //! A job comes in: what its names mean here, and whether it could ever run.
 
-use super::admission::JobState;
 use super::{Dispatcher, refuse};
 use crate::policy::Trust;
-use crate::protocol::{AdmittedJob, Holder, JobOutcome, RefusalKind, ToClient};
+use crate::protocol::{AdmittedJob, Holder, RefusalKind, ToClient};
 use crate::role::{Change, Outbox, Record};
 use crate::scheduling::NodeState;
-use crate::vocabulary::job::{MAX_GANG, MAX_PRIORITIES, MAX_STAGES, MAX_TASKS};
+use crate::vocabulary::job::{MAX_AFTER_JOBS, MAX_GANG, MAX_PRIORITIES, MAX_STAGES, MAX_TASKS};
 use crate::vocabulary::{
     ClientId, ExecutionType, Instant, JobId, JobSpec, NodeId, QueueId, Reads, Resources, StageSpec, Totals,
 };
@@ -75,8 +74,8 @@ impl Dispatcher {
         out.record(Record::Submitted { job, tasks });
         self.admission.insert(admitted, key);
         out.send(client, ToClient::Submitted { job });
-        self.begin_what_may(now, out);
-        if let Some(why) = self.admission.why_not_begun(job) {
+        self.take_turns(now, out);
+        for why in self.admission.why_not_begun(job) {
             out.record(Record::Blocked { job, why });
         }
     }
@@ -95,23 +94,9 @@ impl Dispatcher {
         let queue = self.admission.queues.leaf(&spec.queue).map_err(|message| {
             (RefusalKind::Invalid, message, "name one of these with `--queue`, or `queue` in a job file".to_owned())
         })?;
-        for &after in &spec.after_jobs {
-            match self.admission.jobs.get(&after).map(|entry| &entry.state) {
-                None => {
-                    let message = format!("job {after}, which this one is to come after, is not known");
-                    return Err((
-                        RefusalKind::NotFound,
-                        message,
-                        "`amalgam list --all` shows the known jobs".to_owned(),
-                    ));
-                }
-                Some(JobState::Ended(end)) if end.outcome != JobOutcome::Succeeded => {
-                    let message = format!("job {after}, which this one is to come after, did not succeed");
-                    let remedy = format!("`amalgam rerun-failed {after}` first");
-                    return Err((RefusalKind::Conflict, message, remedy));
-                }
-                Some(_) => {}
-            }
+        if let Some(after) = spec.comes_after().find(|after| !self.admission.jobs.contains_key(after)) {
+            let message = format!("job {after}, which this one is to come after, is not known");
+            return Err((RefusalKind::NotFound, message, "`amalgam list --all` shows the known jobs".to_owned()));
         }
         let mut resources = Vec::with_capacity(spec.stages.len());
         let mut near = Vec::with_capacity(spec.stages.len());
@@ -294,6 +279,10 @@ fn check_shape(spec: &JobSpec) -> Result<(), Wrong> {
     }
     if spec.task_count() > MAX_TASKS {
         return invalid(format!("a job has at most {MAX_TASKS} tasks, this one has {}", spec.task_count()));
+    }
+    if spec.comes_after().count() > MAX_AFTER_JOBS {
+        let many = spec.comes_after().count();
+        return invalid(format!("a job comes after at most {MAX_AFTER_JOBS} others, this one after {many}"));
     }
     let priorities: BTreeSet<i32> = spec.stages.iter().filter_map(|stage| stage.priority).collect();
     if priorities.len() > MAX_PRIORITIES {

@@ -391,6 +391,7 @@ impl Role for GlobalMaster {
             }
             Event::Connected { .. } | Event::Disconnected { .. } => {}
             Event::Wakeup => {
+                self.dispatch.take_turns_when_due(now, out);
                 self.see_openings(now, out);
                 self.dispatch.on_delays(now, &mut self.proposals, out);
             }
@@ -403,7 +404,8 @@ impl Role for GlobalMaster {
 
     fn next_wakeup(&self) -> Option<Instant> {
         let own = [self.sharing.next_retry(), self.first_refusal.next_due()];
-        self.dispatch.scheduler.next_widening().into_iter().chain(own.into_iter().flatten()).min()
+        let dispatch = [self.dispatch.next_turns(), self.dispatch.scheduler.next_widening()];
+        own.into_iter().chain(dispatch).flatten().min()
     }
 
     fn recover(&mut self, changes: &[Change]) {

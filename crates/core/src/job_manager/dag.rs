@@ -441,8 +441,7 @@ impl Dag {
     /// The first failed task in the order of stages: its stage, its position, and why.
     pub fn first_failure(&self) -> Option<(u32, u32, EndReason)> {
         self.stages.iter().enumerate().filter(|(_, stage)| stage.failed > 0).find_map(|(number, stage)| {
-            let (index, _) = stage.records.iter().find(|(_, record)| record.state == TaskState::Failed)?;
-            let reason = stage.status(index)?.reason.unwrap_or(EndReason::NodeLost);
+            let (index, reason) = stage.first_failure()?;
             Some((number as u32, index, reason))
         })
     }
@@ -577,6 +576,12 @@ impl Stage {
 
     fn has_run(&self) -> bool {
         self.succeeded > 0 || self.records.iter().any(|(_, record)| record.wall > Duration::ZERO)
+    }
+
+    /// The first failed task: its position, and why.
+    pub fn first_failure(&self) -> Option<(u32, EndReason)> {
+        let (index, _) = self.records.iter().find(|(_, record)| record.state == TaskState::Failed)?;
+        Some((index, self.status(index)?.reason.unwrap_or(EndReason::NodeLost)))
     }
 
     /// Tasks that have not ended and do not run.

@@ -254,6 +254,7 @@ impl Role for Master {
             Event::Disconnected { peer: Address::GlobalMaster(global) } => self.forget_global(global),
             Event::Connected { .. } | Event::Disconnected { .. } => {}
             Event::Wakeup => {
+                self.dispatch.take_turns_when_due(now, out);
                 self.dispatch.on_delays(now, &mut self.claims, out);
                 self.on_wakeup(now, out);
                 self.advance_when_due(now);
@@ -271,8 +272,9 @@ impl Role for Master {
 
     fn next_wakeup(&self) -> Option<Instant> {
         let beat = self.federated.as_ref().and_then(|federated| federated.next_beat());
-        let reviews = [self.nodes.next_review(), self.dispatch.scheduler.next_widening(), self.publication.due, beat];
-        reviews.into_iter().flatten().min()
+        let dispatch = [self.dispatch.next_turns(), self.dispatch.scheduler.next_widening()];
+        let reviews = [self.nodes.next_review(), self.publication.due, beat].into_iter().chain(dispatch);
+        reviews.flatten().min()
     }
 
     fn recover(&mut self, changes: &[Change]) {

@@ -10,6 +10,8 @@ pub const MAX_TASKS: u64 = 20_000_000;
 pub const MAX_GANG: u32 = 16_384;
 /// The most priorities that the stages of a job have: it stands in its queue's line once for each.
 pub const MAX_PRIORITIES: usize = 32;
+/// The most jobs that one job may come after.
+pub const MAX_AFTER_JOBS: usize = 10_000;
 /// The most stages that one job may have.
 pub const MAX_STAGES: usize = 100_000;
 
@@ -28,6 +30,9 @@ pub struct JobSpec {
     pub stages: Vec<StageSpec>,
     /// Other jobs that must have succeeded first.
     pub after_jobs: Vec<JobId>,
+    /// Other jobs that must have ended first, in whatever way.
+    #[serde(default)]
+    pub after_jobs_any: Vec<JobId>,
     /// Once more tasks than this have failed for good, the rest is cancelled.
     pub max_fails: Option<u32>,
     /// Accepted but not started until released.
@@ -183,6 +188,11 @@ pub struct QueueSpec {
 impl JobSpec {
     pub fn task_count(&self) -> u64 {
         self.stages.iter().map(|stage| u64::from(stage.tasks.len())).sum()
+    }
+
+    /// The jobs that must have ended, or succeeded, first.
+    pub fn comes_after(&self) -> impl Iterator<Item = JobId> {
+        self.after_jobs.iter().chain(&self.after_jobs_any).copied()
     }
 }
 

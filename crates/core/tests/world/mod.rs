@@ -504,7 +504,7 @@ impl World {
     }
 
     pub fn control(&mut self, job: JobId, action: JobAction) -> ToClient {
-        self.ask_master(ToMaster::Control { job, action })
+        self.ask_master(ToMaster::Control { job, action, by: "ada".to_owned() })
     }
 
     // ---- what came of it -------------------------------------------------------------------------------------------

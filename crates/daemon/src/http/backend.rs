@@ -34,8 +34,8 @@ pub trait Backend: Send + Sync + 'static {
     /// Jobs that have ended, from the durable store, the last one first.
     async fn history(&self, filter: JobFilter, page: Page) -> Result<Listing<JobSummary>, Error>;
 
-    /// Returns what it waits for, where it is not done at once.
-    async fn act(&self, job: JobId, action: Action) -> Result<Option<String>, Error>;
+    /// What this user wants of a job.
+    async fn act(&self, job: JobId, action: Action, by: &str) -> Result<Acted, Error>;
     /// The same for single tasks. Returns in which states they were before, too.
     async fn act_on_tasks(
         &self,
@@ -78,6 +78,15 @@ pub trait Backend: Send + Sync + 'static {
     async fn metrics(&self) -> Result<String, Error>;
     /// Whether submissions can be accepted now.
     async fn ready(&self) -> Result<(), Error>;
+}
+
+/// What became of an action.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct Acted {
+    /// What it waits for, where it is not done at once.
+    pub waits_for: Option<String>,
+    /// How it is already, where nothing was to be done.
+    pub unchanged: Option<String>,
 }
 
 /// Which jobs; what is absent does not restrict.
@@ -163,12 +172,17 @@ pub struct OutputChunk {
 }
 
 impl JobFilter {
+    /// What is held counts as held whatever else it is.
+    pub fn has_state(&self, state: JobState, is_held: bool) -> bool {
+        self.states.is_empty() || self.states.contains(&state) || is_held && self.states.contains(&JobState::Held)
+    }
+
     pub fn admits(&self, job: &JobSummary) -> bool {
         let matches = |wanted: &Option<String>, found: &String| wanted.as_ref().is_none_or(|wanted| wanted == found);
         let ended = |admits: &dyn Fn(Timestamp) -> bool| job.ended_at.is_some_and(admits);
         self.ended_since.is_none_or(|since| ended(&|end| end >= since))
             && self.ended_until.is_none_or(|until| ended(&|end| end < until))
-            && (self.states.is_empty() || self.states.contains(&job.state))
+            && self.has_state(job.state, job.held)
             && matches(&self.user, &job.user)
             && matches(&self.queue, &job.queue)
             && matches(&self.name, &job.name)

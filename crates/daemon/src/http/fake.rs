@@ -4,7 +4,7 @@
 //! `hang` writes a line and runs until it is cancelled.
 
 use super::backend::{
-    Backend, FoundFile, InputRequest, JobFilter, OutputChunk, OutputFilter, OutputRequest, Page, StoryFilter,
+    Acted, Backend, FoundFile, InputRequest, JobFilter, OutputChunk, OutputFilter, OutputRequest, Page, StoryFilter,
     TaskFilter,
 };
 use crate::api::{
@@ -384,7 +384,7 @@ impl Backend for FakeCluster {
         paged(jobs.filter(|job| job.state.has_ended() && filter.admits(job)).collect(), &page)
     }
 
-    async fn act(&self, job: JobId, action: Action) -> Result<Option<String>, Error> {
+    async fn act(&self, job: JobId, action: Action, _: &str) -> Result<Acted, Error> {
         self.change(|state| {
             let found = state.job(job)?;
             let conflict = |what: &str| {
@@ -407,7 +407,7 @@ impl Backend for FakeCluster {
                     state.run(job.0);
                 }
             }
-            Ok(None)
+            Ok(Acted::default())
         })
     }
 

@@ -1,7 +1,7 @@
 //! Calls about jobs.
 
 use super::App;
-use super::backend::{Backend, JobFilter, Page, StoryFilter, TaskFilter};
+use super::backend::{Acted, Backend, JobFilter, Page, StoryFilter, TaskFilter};
 use super::reply::{Answer, Number, Parameters, Reply, bad_body, parse_json};
 use super::submission::{self, Kind};
 use crate::api::{
@@ -15,6 +15,7 @@ use axum::body::Bytes;
 use axum::extract::rejection::BytesRejection;
 use axum::extract::{Extension, State};
 use axum::http::{HeaderMap, StatusCode};
+use futures_util::stream::{self, StreamExt};
 use serde::Deserialize;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -23,6 +24,8 @@ use std::time::Duration;
 const LARGE_BODY: usize = 1 << 20;
 const MAX_PAGE: u32 = 10_000;
 const DEFAULT_PAGE: u32 = 1_000;
+/// Jobs that are acted on at a time.
+const AT_ONCE: usize = 256;
 const MAX_PATIENCE: Duration = Duration::from_secs(60);
 
 #[derive(Deserialize)]
@@ -258,24 +261,27 @@ pub async fn act(
     body: Result<Bytes, BytesRejection>,
 ) -> Answer<Vec<ActionResult>> {
     let request: ActionRequest = parse_json(&body.map_err(bad_body)?)?;
-    let mut results = Vec::with_capacity(request.jobs.len());
-    for job in request.jobs {
-        let allowed = app.allow(&caller, JobId(job)).await;
+    let (app, caller, tasks) = (&app, &caller, &request.tasks);
+    let one = |job: u64| async move {
         let (id, action) = (JobId(job), request.action);
-        let done = match allowed {
-            Ok(()) if request.tasks.is_empty() => app.backend.act(id, action).await.map(|waits_for| (waits_for, None)),
-            Ok(()) => {
-                let done = app.backend.act_on_tasks(id, action, &request.tasks).await;
-                done.map(|(waits_for, counts)| (waits_for, Some(counts)))
-            }
-            Err(refused) => Err(refused),
-        };
-        results.push(match done {
-            Ok((waits_for, tasks)) => ActionResult { job, error: None, tasks, waits_for },
-            Err(error) => ActionResult { job, error: Some(error), tasks: None, waits_for: None },
-        });
-    }
-    Ok(Json(results))
+        if let Err(refused) = app.allow(caller, id).await {
+            return ActionResult { job, error: Some(refused), ..ActionResult::default() };
+        }
+        if tasks.is_empty() {
+            return match app.backend.act(id, action, &caller.user).await {
+                Ok(Acted { waits_for, unchanged }) => {
+                    ActionResult { job, waits_for, unchanged, ..ActionResult::default() }
+                }
+                Err(error) => ActionResult { job, error: Some(error), ..ActionResult::default() },
+            };
+        }
+        match app.backend.act_on_tasks(id, action, tasks).await {
+            Ok((waits_for, counts)) => ActionResult { job, waits_for, tasks: Some(counts), ..ActionResult::default() },
+            Err(error) => ActionResult { job, error: Some(error), ..ActionResult::default() },
+        }
+    };
+    // What is done at a time shares one write to the disk.
+    Ok(Json(stream::iter(request.jobs).map(one).buffered(AT_ONCE).collect().await))
 }
 
 #[derive(Deserialize)]

@@ -21,7 +21,7 @@ pub mod submission;
 mod tests;
 
 pub use backend::{
-    Backend, FoundFile, InputRequest, JobFilter, OutputChunk, OutputFilter, OutputRequest, Page, StoryFilter,
+    Acted, Backend, FoundFile, InputRequest, JobFilter, OutputChunk, OutputFilter, OutputRequest, Page, StoryFilter,
     TaskFilter,
 };
 pub use openapi::openapi;

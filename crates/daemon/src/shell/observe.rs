@@ -1,8 +1,8 @@
 //! Facts as events of the public interface.
 
 use crate::api::{Event, EventKind, JobState, TaskState, Timestamp};
+use crate::endings;
 use amalgam_core::hosting::{Fact, Roles};
-use amalgam_core::protocol::JobOutcome;
 use amalgam_core::role::{Change, LostCause, Record};
 use amalgam_core::vocabulary::{AttemptId, EndReason, Ended, Instant, JobId, NodeId, TaskId};
 use std::collections::BTreeMap;
@@ -50,7 +50,8 @@ impl View<'_> {
                 tell(self.of_job(EventKind::JobStarted, *job))
             }
             Change::JobEnded { job, outcome, .. } => {
-                let (exit_code, reason) = outcome_words(*outcome);
+                let exit_code = Some(endings::exit_code(*outcome));
+                let reason = endings::reason(self.roles.dispatch(), *job, *outcome);
                 let state = Some(JobState::of_outcome(*outcome).word().to_owned());
                 tell(Event { state, exit_code, reason, ..self.of_job(EventKind::JobEnded, *job) });
             }
@@ -156,15 +157,5 @@ impl View<'_> {
         let name = self.roles.dispatch().and_then(|dispatch| dispatch.names.of(node));
         let name = name.map_or_else(|| node.to_string(), str::to_owned);
         Event { node: Some(name), node_id: Some(node.0), ..event }
-    }
-}
-
-/// The exit code that a job's end gives `wait`, and why it is not 0.
-pub fn outcome_words(outcome: JobOutcome) -> (Option<u8>, Option<String>) {
-    match outcome {
-        JobOutcome::Succeeded => (Some(0), None),
-        JobOutcome::Failed { exit_code } => (Some(exit_code.max(1)), Some("a task failed".to_owned())),
-        JobOutcome::Cancelled => (Some(130), Some("cancelled".to_owned())),
-        JobOutcome::DependencyFailed => (Some(1), Some("a job that it came after did not succeed".to_owned())),
     }
 }

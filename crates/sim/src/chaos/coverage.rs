@@ -132,7 +132,7 @@ fn of_change(change: &Change) -> Option<&'static str> {
             JobOutcome::Succeeded => Some("job succeeded"),
             JobOutcome::Failed { .. } => Some("job failed"),
             JobOutcome::Cancelled => Some("job cancelled"),
-            JobOutcome::DependencyFailed => Some("job's dependency failed"),
+            JobOutcome::DependencyFailed { .. } => Some("job's dependency failed"),
         },
         Change::OutputLost { .. } => Some("finished task run again for its output"),
         Change::Rerun { .. } => Some("job rerun"),
@@ -167,7 +167,7 @@ fn of_record(record: &Record) -> Option<&'static str> {
 fn of_why(why: &Why) -> Option<&'static str> {
     match why {
         Why::Held => Some("job held"),
-        Why::AfterJobs { .. } => Some("job waited for another"),
+        Why::AfterJobs { .. } | Why::AfterEnds { .. } => Some("job waited for another"),
         Why::QueueJobs { .. } => Some("limit on running jobs bound"),
         Why::QueueLimit { .. } => Some("queue's maximum bound"),
         Why::UserLimit { .. } => Some("user's limit bound"),

@@ -27,14 +27,21 @@ fn job(number: usize, arrival: Duration, shapes: &[Shape], leaves: &[&str], chan
     let stages: Vec<StageSpec> = (0..1 + chance.below(4_u32)).map(|index| stage(index, shapes, chance)).collect();
     let run_times: Vec<RunTimes> = stages.iter().map(|stage| run_times(stage.tasks.len(), chance)).collect();
     let is_after = number > 0 && is_one_in(8, chance);
+    let queue = one_of(chance, leaves).to_owned();
+    let user = one_of(chance, &["ada", "ada", "bob"]).to_owned();
+    let priority = chance.below(3_u64) as i32 - 1;
+    let after = is_after.then(|| JobId(1 + chance.below(number as u64)));
+    // Some wait for an end only; other seeds stay as they were.
+    let any = number.is_multiple_of(3);
     let spec = JobSpec {
         name: format!("job{number}"),
-        queue: one_of(chance, leaves).to_owned(),
-        user: one_of(chance, &["ada", "ada", "bob"]).to_owned(),
-        priority: chance.below(3_u64) as i32 - 1,
+        queue,
+        user,
+        priority,
         submit_dir: "/".into(),
         stages,
-        after_jobs: if is_after { vec![JobId(1 + chance.below(number as u64))] } else { Vec::new() },
+        after_jobs: after.filter(|_| !any).into_iter().collect(),
+        after_jobs_any: after.filter(|_| any).into_iter().collect(),
         max_fails: one_of(chance, &[None, None, Some(0), Some(2)]),
         held: is_one_in(10, chance),
         wait_for_nodes: is_one_in(2, chance),

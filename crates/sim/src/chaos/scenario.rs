@@ -131,7 +131,7 @@ fn federate(settings: &mut Settings, workload: &mut Workload, nodes: usize, chan
     // The jobs of a global master have every so many'th number.
     for job in &mut workload.jobs {
         let spec = Arc::make_mut(&mut job.spec);
-        for after in &mut spec.after_jobs {
+        for after in spec.after_jobs.iter_mut().chain(&mut spec.after_jobs_any) {
             after.0 = 1 + (after.0 - 1) / u64::from(globals) * u64::from(globals) + chance.below(u64::from(globals));
         }
     }

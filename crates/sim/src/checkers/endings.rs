@@ -63,7 +63,7 @@ impl Fate {
             JobOutcome::Succeeded => all_succeeded && !self.is_cancelled,
             JobOutcome::Failed { .. } => !self.failed.is_empty() && !self.is_cancelled,
             JobOutcome::Cancelled => self.is_cancelled || !self.has_begun,
-            JobOutcome::DependencyFailed => !self.job.spec.after_jobs.is_empty(),
+            JobOutcome::DependencyFailed { after } => self.job.spec.after_jobs.contains(&after),
         }
     }
 }
@@ -139,7 +139,7 @@ mod tests {
         assert_eq!(check(EndReason::Exit(1), failed), Ok(()));
         assert!(check(EndReason::Exit(1), JobOutcome::Succeeded).is_err());
         assert!(check(EndReason::Exit(0), failed).is_err());
-        assert!(check(EndReason::Exit(0), JobOutcome::DependencyFailed).is_err());
+        assert!(check(EndReason::Exit(0), JobOutcome::DependencyFailed { after: JobId(1) }).is_err());
     }
 
     #[test]

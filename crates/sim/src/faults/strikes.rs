@@ -147,7 +147,7 @@ impl Simulation {
     fn ask_about_job(&mut self, job: JobId, action: JobAction) {
         let admitted_by = |federation: Federation| Place::Global(usize::from(federation.admitted_by(job).0));
         let place = self.places.federation.map_or(Place::Server, admitted_by);
-        self.ask(place, ToMaster::Control { job, action });
+        self.ask(place, ToMaster::Control { job, action, by: "operator".to_owned() });
     }
 
     fn drain(&mut self, node: usize, drained: bool) {

@@ -257,7 +257,7 @@ impl Metrics {
                     (Some((_, JobOutcome::Succeeded)), _) => "succeeded",
                     (Some((_, JobOutcome::Failed { .. })), _) => "failed",
                     (Some((_, JobOutcome::Cancelled)), _) => "cancelled",
-                    (Some((_, JobOutcome::DependencyFailed)), _) => "dependency-failed",
+                    (Some((_, JobOutcome::DependencyFailed { .. })), _) => "dependency-failed",
                 },
                 queue: queue_name(&job.spec.queue),
                 preset: groups.and_then(|groups| Some(groups.preset(*ids.get(&(number as u32))?).to_owned())),

@@ -30,6 +30,9 @@ pub(crate) struct JobFile {
     pub max_fails: Option<u32>,
     /// Ids of jobs that must have succeeded first.
     pub after: Option<JobIds>,
+    /// Ids of jobs that must have ended first, be it without success.
+    #[serde(alias = "after-any")]
+    pub after_any: Option<JobIds>,
     /// Accept the job but start nothing until it is released.
     pub hold: Option<bool>,
     /// Accept the job although no known node could ever run it.

@@ -1,0 +1,119 @@
+//! Jobs that come after others, and what is said where these did not succeed; who holds and cancels jobs.
+
+use crate::running::AWAIT_GO;
+use crate::support::{Scene, until_true};
+use amalgam_daemon::api::{ActionResult, JobState, JobSummary, Waited};
+
+fn user(scene: &Scene) -> String {
+    scene.job("1").summary.user
+}
+
+#[test]
+fn a_job_after_one_that_failed_already_ends_as_one_that_was_there_before() {
+    let scene = Scene::dev(&[]);
+    let fails = scene.submit(&["--name", "fetch", "--", "sh", "-c", &format!("{AWAIT_GO}; exit 8")]);
+    let early = scene.submit(&["--after", &fails, "--", "touch", "never"]);
+    scene.write("go", "");
+    assert_eq!(scene.run(&["wait", &early]).code, 1);
+    let late = scene.submit(&["--after", &fails, "--", "touch", "never"]);
+    let last = scene.submit(&["--after", &late, "--", "touch", "never"]);
+    let why = format!("job {fails} (fetch), which it came after, failed with exit code 8");
+    for id in [&early, &late] {
+        let told = scene.run(&["wait", id]);
+        assert_eq!((told.code, told.out), (1, format!("job {id} cancelled: {why}\n")));
+        let job = scene.job(id).summary;
+        assert_eq!((job.state, job.reason.as_deref()), (JobState::Cancelled, Some(&*why)));
+        assert_eq!(job.failed_dependency.map(|job| job.to_string()).as_ref(), Some(&fails));
+        let story = scene.story(id);
+        assert_eq!(story.last().map(|line| line.text.as_str()), Some(&*format!("job cancelled: {why}")), "{story:#?}");
+        assert!(scene.ok(&["list", "--all"]).contains(&why) && scene.ok(&["info", id]).contains(&why));
+    }
+    let waited: Vec<Waited> = serde_json::from_str(&scene.run(&["wait", "--json", &last]).out).unwrap();
+    let why = format!("job {late} (touch), which it came after, never ran, since job {fails} did not succeed");
+    assert_eq!((waited[0].exit_code, waited[0].reason.as_deref()), (Some(1), Some(&*why)));
+    assert!(!scene.work().join("never").exists());
+}
+
+#[test]
+fn a_job_may_wait_for_an_end_of_any_kind() {
+    let scene = Scene::dev(&[]);
+    let fails = scene.submit(&["--", "sh", "-c", &format!("{AWAIT_GO}; exit 8")]);
+    let file = scene.write("clean.toml", &format!("command = 'echo cleaned >> done'\nafter_any = [{fails}]\n"));
+    let by_file = scene.submit(&[file.to_str().unwrap()]);
+    let by_option = scene.submit(&["--after-any", &fails, "--", "sh", "-c", "echo cleaned >> done"]);
+    let waiting = scene.job(&by_option);
+    assert_eq!(waiting.summary.reason, Some(format!("waits for job {fails} to end")));
+    assert_eq!(waiting.after_jobs_any, [fails.parse::<u64>().unwrap()]);
+    scene.write("go", "");
+    scene.ok(&["wait", &by_file, &by_option]);
+    let late = scene.submit(&["--after-any", &fails, "--", "sh", "-c", "echo cleaned >> done"]);
+    scene.ok(&["wait", &late]);
+    assert_eq!(scene.read("done"), "cleaned\ncleaned\ncleaned\n");
+}
+
+#[test]
+fn it_is_told_who_cancelled_a_job_also_after_a_restart() {
+    let scene = Scene::dev(&[]);
+    let stages = "[[stage]]\nname = 'map'\ncommand = 'sleep 300'\n[[stage]]\nname = 'merge'\nafter = ['map']\ncommand = 'true'\n";
+    let file = scene.write("job.toml", &format!("name = 'train'\n{stages}"));
+    let first = scene.submit(&[file.to_str().unwrap()]);
+    let second = scene.submit(&["--after", &first, "--", "true"]);
+    let held = scene.submit(&["--hold", "--", "true"]);
+    until_true("the first task runs", || scene.job(&first).summary.state == JobState::Running);
+    scene.ok(&["cancel", &first, &held]);
+    scene.run(&["wait", &first, &second, &held]);
+    let by = format!("cancelled by {}", user(&scene));
+    let look = || {
+        for id in [&first, &held] {
+            let job = scene.job(id).summary;
+            assert_eq!((job.reason.as_ref(), job.cancelled_by), (Some(&by), Some(user(&scene))));
+            assert!(scene.story(id).iter().any(|line| line.text == by), "{:#?}", scene.story(id));
+        }
+        let of_second = scene.job(&second).summary.reason.unwrap_or_default();
+        assert_eq!(of_second, format!("job {first} (train), which it came after, was {by}"));
+        let said = scene.ok(&["info", &first]);
+        assert!(said.contains(&format!("merge: never runs: the job was {by} at 2")), "{said}");
+    };
+    look();
+    assert_eq!(scene.run(&["wait", &first]).out, format!("job {first} {by}\n"));
+    scene.kill_daemon();
+    scene.start_dev(&[]);
+    look();
+}
+
+#[test]
+fn a_running_job_that_is_held_says_so_and_releasing_what_is_not_held_does_nothing() {
+    let scene = Scene::dev(&[]);
+    let id = scene.submit(&["--array", "0-5", "--", "sh", "-c", AWAIT_GO]);
+    until_true("two tasks run", || scene.job(&id).summary.tasks.running == 2);
+    assert_eq!(scene.ok(&["release", &id]), format!("job {id}: nothing was held\n"));
+    let results: Vec<ActionResult> = scene.json(&["release", &id]);
+    assert_eq!((results[0].unchanged.as_deref(), &results[0].error), (Some("nothing was held"), &None));
+    assert_eq!(scene.ok(&["hold", &id]), format!("job {id} held\n"));
+    assert_eq!(scene.ok(&["hold", &id]), format!("job {id}: it was held already\n"));
+    let job = scene.job(&id).summary;
+    assert_eq!((job.state, job.held), (JobState::Running, true));
+    for said in [scene.ok(&["list"]), scene.ok(&["info", &id])] {
+        assert!(said.contains("running, held") && said.contains("held by its user"), "{said}");
+    }
+    let held: Vec<JobSummary> = scene.json(&["list", "--state", "held"]);
+    assert_eq!(held.iter().map(|job| job.id).collect::<Vec<_>>(), [id.parse::<u64>().unwrap()]);
+    assert_eq!(scene.ok(&["release", "all"]), format!("job {id} released\n"));
+    assert!(!scene.job(&id).summary.held);
+    scene.write("go", "");
+    scene.ok(&["wait", &id]);
+}
+
+#[test]
+fn a_long_chain_ends_at_once_when_its_first_job_is_cancelled() {
+    let scene = Scene::dev(&[]);
+    let first = scene.submit(&["--hold", "--", "true"]);
+    let mut last = first.clone();
+    for _ in 0..40 {
+        last = scene.submit(&["--after", &last, "--", "true"]);
+    }
+    scene.ok(&["cancel", &first]);
+    assert_eq!(scene.run(&["wait", &last]).code, 1);
+    let all: Vec<JobSummary> = scene.json(&["list", "--all"]);
+    assert!(all.iter().all(|job| job.state == JobState::Cancelled && job.reason.is_some()), "{all:?}");
+}
