@@ -76,6 +76,8 @@ pub enum Verb {
     Release(verbs::act::ActArgs),
     /// Run the failed and cancelled tasks of jobs again
     RerunFailed(verbs::act::ActArgs),
+    /// Change the priority, the timeout or the queue of jobs that have not ended
+    Update(verbs::update::UpdateArgs),
     /// Watch the cluster
     Top(verbs::top::TopArgs),
     /// Tell everything that happened to a job or a task

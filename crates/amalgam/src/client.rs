@@ -127,6 +127,15 @@ impl Client {
         self.send(path, "application/json", &encode_json(body)?, None).map(drop)
     }
 
+    pub fn delete(&self, path: &str) -> Result<()> {
+        let answer = self.wherever_it_is(|base| {
+            let call = self.agent.delete(format!("{base}{path}"));
+            let call = call.header("authorization", &self.authorization);
+            call.config().timeout_global(self.left()).build().call()
+        });
+        answer.map(drop)
+    }
+
     fn send(&self, path: &str, kind: &str, body: &[u8], key: Option<&str>) -> Result<Response<Body>> {
         self.wherever_it_is(|base| {
             let mut call = self.agent.post(format!("{base}{path}"));

@@ -61,6 +61,7 @@ fn execute(Arguments { connection, verb }: Arguments) -> Result<ExitCode> {
         Verb::Cancel(args) => verbs::act::cancel(args, &connection),
         Verb::Hold(args) => verbs::act::hold(args, &connection),
         Verb::Release(args) => verbs::act::release(args, &connection),
+        Verb::Update(args) => verbs::update::execute(args, &connection),
         Verb::RerunFailed(args) => verbs::act::rerun_failed(args, &connection),
         Verb::Top(args) => verbs::top::execute(args, &connection),
         Verb::Node(args) => verbs::node::execute(args, &connection),

@@ -185,7 +185,7 @@ fn put_into_vectors(words: Vec<Event<ToGlobalMaster>>) -> (Vec<Known>, Vec<[Reso
                     rooms.push([capacity, Resources::ZERO]);
                 }
                 NodeNews::Room { node, free, .. } => rooms[node.0 as usize][1] = free,
-                NodeNews::Away { .. } => unreachable!("all nodes are there"),
+                NodeNews::Away { .. } | NodeNews::Removed { .. } => unreachable!("all nodes are there"),
             }
         }
     }

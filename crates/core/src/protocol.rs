@@ -102,8 +102,12 @@ pub enum ToMaster {
     Control { job: JobId, action: JobAction, by: String },
     /// The same for single tasks of it; answered alike.
     ControlTasks { job: JobId, action: TaskAction, tasks: Box<Chosen> },
+    /// A client changes a job that has not ended, on behalf of this user; answered by `Done`, `AsBefore` or `Refused`.
+    Update { job: JobId, update: Box<JobUpdate>, by: String },
     /// A client closes a node to new work, or opens it again; answered by `Done` or `Refused`.
     Drain { node: NodeId, drained: bool },
+    /// A client wants a node forgotten that does not come back; answered by `Done` or `Refused`.
+    RemoveNode { node: NodeId },
 
     /// A node agent introduces itself, first thing on every connection; answered by `Welcome`.
     Register(Box<Registration>),
@@ -163,6 +167,35 @@ pub enum JobAction {
     RerunFailed,
     /// It ends here and now, whatever becomes of it where its manager is, which is away.
     Abandon,
+}
+
+/// What a user changes about a job; what is `None` stays.
+#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+pub struct JobUpdate {
+    pub priority: Option<i32>,
+    /// Of all its stages; zero is the queue's own.
+    pub timeout: Option<Duration>,
+    /// By its full name once it is admitted.
+    pub queue: Option<String>,
+}
+
+impl JobUpdate {
+    /// The job as it is with this.
+    pub fn applied(&self, job: &AdmittedJob) -> AdmittedJob {
+        let mut job = job.clone();
+        let spec = Arc::make_mut(&mut job.spec);
+        if let Some(priority) = self.priority {
+            spec.priority = priority;
+        }
+        if let Some(timeout) = self.timeout {
+            let timeout = Some(timeout).filter(|timeout| *timeout != Duration::ZERO);
+            spec.stages.iter_mut().for_each(|stage| stage.timeout = timeout);
+        }
+        if let Some(queue) = &self.queue {
+            spec.queue.clone_from(queue);
+        }
+        job
+    }
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -349,12 +382,17 @@ pub enum NodeNews {
     Room { node: NodeId, free: Resources, is_open: bool, held: Box<[(QueueId, Resources)]> },
     /// It cannot be reached; given up, if it is lost.
     Away { node: NodeId, lost: bool },
+    /// There is no such node any more.
+    Removed { node: NodeId },
 }
 
 impl NodeNews {
     pub fn node(&self) -> NodeId {
         match self {
-            NodeNews::Joined { node, .. } | NodeNews::Room { node, .. } | NodeNews::Away { node, .. } => *node,
+            NodeNews::Joined { node, .. }
+            | NodeNews::Room { node, .. }
+            | NodeNews::Away { node, .. }
+            | NodeNews::Removed { node } => *node,
         }
     }
 }
@@ -423,6 +461,11 @@ pub enum ToJobManager {
     ActOnTasks {
         action: TaskAction,
         tasks: Box<Chosen>,
+    },
+    /// A user changed it; where its place among others is a new one, the master has forgotten what it asked for.
+    Updated {
+        job: Arc<AdmittedJob>,
+        is_placed_anew: bool,
     },
     /// All nodes by number, for a job manager that places its tasks itself, and by what it is to foretell starts; replaces what it
     /// was told before.
@@ -537,6 +580,7 @@ impl ToJobManager {
             | ToJobManager::Allowance { .. }
             | ToJobManager::Act(_)
             | ToJobManager::ActOnTasks { .. }
+            | ToJobManager::Updated { .. }
             | ToJobManager::Nodes { .. }
             | ToJobManager::Granted { .. }
             | ToJobManager::Refused(_)

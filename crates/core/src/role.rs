@@ -1,6 +1,6 @@
 //! What every role is: a state machine that takes an event and leaves its effects in an outbox.
 
-use crate::protocol::{Address, AdmittedJob, ClaimError, JobOutcome, Message, Peer, Rule};
+use crate::protocol::{Address, AdmittedJob, ClaimError, JobOutcome, JobUpdate, Message, Peer, Rule};
 use crate::vocabulary::{
     AllocationTime, AttemptId, Chosen, ClockOffset, ClusterId, Duration, Ended, Exchange, Foretold, ForetoldStart,
     GrantId, HostId, Instant, JobId, Kinds, NodeId, PastRuns, Recurring, Spans, TaskAction, TaskId, Totals, UserId,
@@ -103,6 +103,15 @@ pub enum Change {
         node: NodeId,
         drained: bool,
     },
+    /// It was heard then, before it went away.
+    NodeHeard {
+        node: NodeId,
+        at: Instant,
+    },
+    /// There is no such node any more. One that comes back under its name is a new one.
+    NodeRemoved {
+        node: NodeId,
+    },
     JobAdmitted {
         job: Arc<AdmittedJob>,
         key: Option<String>,
@@ -136,6 +145,12 @@ pub enum Change {
         job: JobId,
         action: TaskAction,
         tasks: Box<Chosen>,
+    },
+    /// A user changed it.
+    JobUpdated {
+        job: JobId,
+        update: Box<JobUpdate>,
+        by: String,
     },
     JobForgotten {
         job: JobId,
@@ -569,6 +584,8 @@ impl Change {
             | Change::UserSeen { .. }
             | Change::NodeNamed { .. }
             | Change::NodeDrained { .. }
+            | Change::NodeHeard { .. }
+            | Change::NodeRemoved { .. }
             | Change::Heard { .. }
             | Change::RunTimesLearned { .. } => None,
             Change::JobAdmitted { job, .. } | Change::Managed { job } => Some(job.id),
@@ -580,6 +597,7 @@ impl Change {
             | Change::TasksAsked { job, .. }
             | Change::TasksChosen { job, .. }
             | Change::JobForgotten { job }
+            | Change::JobUpdated { job, .. }
             | Change::JobAbandoned { job }
             | Change::Exchanged { job, .. }
             | Change::Cancelled { job, .. }

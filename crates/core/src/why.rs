@@ -15,8 +15,8 @@ pub enum Why {
     AfterEnds { jobs: Vec<JobId> },
     /// Its queue runs as many jobs as it may.
     QueueJobs { queue: String, limit: u32 },
-    /// No node has joined, or none is open.
-    NoNode { known: u32 },
+    /// No node has joined, or none is open: why, of the first of them.
+    NoNode { known: u32, shut: Vec<(NodeId, Shut)> },
     /// No node meets all of these.
     Constraints { unmet: Vec<Constraint> },
     /// No node is large enough even when empty; `closest` comes closest.
@@ -24,7 +24,7 @@ pub enum Why {
     /// Nodes are large enough but occupied; `closest` lacks least.
     Occupied { closest: NodeId, short: Resources },
     /// Large enough are only nodes that take no work, though others do; `closest` lacks least.
-    Closed { closest: NodeId },
+    Closed { closest: NodeId, shut: Shut },
     /// The node is kept for a job that has waited longer.
     Reserved { node: NodeId, job: JobId },
     /// The queue's maximum share, in this kind of resource.
@@ -63,6 +63,39 @@ pub enum Why {
     TriedAgain { task: String, left: Duration, failures: u32, others: u64 },
     /// So many of a gang's tasks are in place and wait for the others.
     GangGathers { stage: String, in_place: u32, tasks: u32 },
+}
+
+/// Why a node takes no work.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Shut {
+    /// Known from an earlier life of its master, and not seen in this one.
+    Expected,
+    Unreachable,
+    Lost,
+    Drained,
+    /// It could not launch an attempt.
+    Paused {
+        why: String,
+    },
+    /// Its master says so and not why.
+    Closed,
+}
+
+impl Shut {
+    /// Nodes that are named where none takes work.
+    pub const SHOWN: usize = 3;
+
+    /// What is to be said of the node.
+    fn describe(&self) -> String {
+        match self {
+            Shut::Expected => "has not connected since the server started".to_owned(),
+            Shut::Unreachable => "is unreachable".to_owned(),
+            Shut::Lost => "is lost: it was unreachable for too long".to_owned(),
+            Shut::Drained => "is drained (`amalgam node undrain` takes it back into use)".to_owned(),
+            Shut::Paused { why } => format!("is paused, since it could not launch a task: {why}"),
+            Shut::Closed => "takes no work (drained or paused)".to_owned(),
+        }
+    }
 }
 
 /// So much of so much, in the unit of the kind.
@@ -108,10 +141,16 @@ impl Why {
             Why::QueueJobs { queue, limit } => {
                 format!("queue {queue} already runs {}, which is its limit", counted(u64::from(*limit), "job"))
             }
-            Why::NoNode { known: 0 } => "no node has joined the cluster yet".to_owned(),
-            Why::NoNode { known: 1 } => "the only node takes no work (unreachable, drained or paused)".to_owned(),
-            Why::NoNode { known } => {
-                format!("none of the {known} known nodes takes work (unreachable, drained or paused)")
+            Why::NoNode { known: 0, .. } => "no node has joined the cluster yet".to_owned(),
+            Why::NoNode { known, shut } => {
+                let mut reasons: Vec<String> =
+                    shut.iter().map(|(node, shut)| format!("{} {}", node_name(*node), shut.describe())).collect();
+                match (*known as usize).saturating_sub(shut.len()) {
+                    0 => {}
+                    more => reasons.push(format!("{more} more (`amalgam node list` shows them)")),
+                }
+                let who = if *known == 1 { "the only node takes no work" } else { "no node takes work" };
+                format!("{who}: {}", reasons.join("; "))
             }
             Why::Constraints { unmet } => format!("no node meets {}", shown(unmet).join(" and ")),
             Why::TooLarge { closest, short } => {
@@ -122,8 +161,9 @@ impl Why {
                 let (closest, short) = (node_name(*closest), kinds.describe(short));
                 format!("no room: {closest} comes closest and is short of {short}")
             }
-            Why::Closed { closest } => {
-                format!("{} could run it, but takes no work now (drained or paused)", node_name(*closest))
+            Why::Closed { closest, shut } => {
+                let name = node_name(*closest);
+                format!("{name} could run it, but {}", shut.describe())
             }
             Why::Reserved { node, job } => {
                 format!("{} is being kept free for job {job}, which has waited longer", node_name(*node))

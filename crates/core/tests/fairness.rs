@@ -6,10 +6,10 @@ mod world;
 use amalgam_core::dispatch::Decide;
 use amalgam_core::policy::inter_job::QueueTree;
 use amalgam_core::preset::Preset;
-use amalgam_core::protocol::{JobAction, JobOutcome};
+use amalgam_core::protocol::{JobAction, JobOutcome, JobUpdate, ToClient, ToMaster};
 use amalgam_core::role::Change;
 use amalgam_core::vocabulary::{Constraint, Duration, JobId, JobSpec, QueueSpec, Resources, StageSpec};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU32;
 use world::{World, job, stage};
 
@@ -424,4 +424,30 @@ fn a_stage_near_a_node_that_nobody_knows_is_refused_unless_nodes_are_to_come() {
     world.submit(spec);
     world.run_for(Duration::from_millis(500));
     assert_eq!(world.nodes[1].executor.running.len(), 1, "the name that is known counts");
+}
+
+#[test]
+fn a_job_that_waits_for_room_goes_first_once_its_priority_is_higher_and_what_runs_goes_on() {
+    let mut world = cluster(Preset::FIFO, Vec::new(), 1, 2);
+    let first = world.submit(endless("", "ada", 6));
+    let second = world.submit(endless("", "ada", 4));
+    let update = |priority| JobUpdate { priority: Some(priority), ..JobUpdate::default() };
+    let ask = |job, update: JobUpdate| ToMaster::Update { job, update: Box::new(update), by: "ada".to_owned() };
+    world.run_for(Duration::from_millis(500));
+    assert_eq!(running_by_job(&world), BTreeMap::from([(first, 2)]));
+    assert_eq!(world.ask_master(ask(second, update(5))), ToClient::Done);
+    world.run_for(Duration::from_secs(1));
+    assert_eq!(running_by_job(&world), BTreeMap::from([(second, 2)]));
+    // Of one that has tasks which run as well, and they are counted still.
+    assert_eq!(world.ask_master(ask(first, update(9))), ToClient::Done);
+    world.run_for(Duration::from_secs(1));
+    assert_eq!(running_by_job(&world), BTreeMap::from([(first, 2)]));
+    let elsewhere = JobUpdate { timeout: Some(Duration::from_millis(200)), ..JobUpdate::default() };
+    assert_eq!(world.ask_master(ask(second, elsewhere)), ToClient::Done);
+    world.run_for(Duration::from_secs(5));
+    assert_eq!(world.outcome(first), Some(JobOutcome::Succeeded), "{}", world.log.join("\n"));
+    assert_eq!(world.outcome(second), Some(JobOutcome::Failed { exit_code: 124 }), "what starts later has less time");
+    assert_eq!(world.running_tasks(), []);
+    let launches = world.launches().values().map(BTreeSet::len).sum::<usize>();
+    assert_eq!(launches, 10, "no task twice");
 }

@@ -70,10 +70,10 @@ fn tasks_that_no_node_suits_say_why() {
     assert_eq!(why(&mut world, 3, "zone=moon"), "larger than every node: host1 comes closest and is short of 2 cpu");
     world.ask_master(ToMaster::Drain { node: NodeId(1), drained: true });
     world.run_for(seconds(2));
-    assert_eq!(why(&mut world, 1, "zone=moon"), "host1 could run it, but takes no work now (drained or paused)");
+    assert_eq!(why(&mut world, 1, "zone=moon"), "host1 could run it, but takes no work (drained or paused)");
     world.ask_master(ToMaster::Drain { node: NodeId(0), drained: true });
     world.run_for(seconds(2));
-    let none = "none of the 2 known nodes takes work (unreachable, drained or paused)";
+    let none = "no node takes work: host0 takes no work (drained or paused); host1 takes no work (drained or paused)";
     assert_eq!(why(&mut world, 1, "zone=moon"), none);
 }
 

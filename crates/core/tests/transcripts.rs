@@ -232,7 +232,10 @@ fn a_task_waits_out_the_pauses_of_its_only_node() {
     world.verbose = false;
     world.nodes[0].executor.fault = Some("no space left".to_owned());
     let id = world.submit(job(vec![stage("only", 1, "1s", 1_000)]));
-    assert_eq!(world.why(id), ["the only node takes no work (unreachable, drained or paused)"]);
+    assert_eq!(
+        world.why(id),
+        ["the only node takes no work: host0 is paused, since it could not launch a task: no space left"]
+    );
     world.run_for(seconds(5));
     world.nodes[0].executor.fault = None;
     world.run_for(seconds(10));
@@ -294,9 +297,10 @@ fn a_job_that_only_a_closed_node_could_run_is_told_which() {
     world.settle();
     world.ask_master(ToMaster::Drain { node: NodeId(1), drained: true });
     let id = world.submit(job(vec![stage("only", 1, "1s", 2_000)]));
-    assert_eq!(world.why(id), ["host1 could run it, but takes no work now (drained or paused)"]);
+    assert_eq!(world.why(id), ["host1 could run it, but is drained (`amalgam node undrain` takes it back into use)"]);
     world.ask_master(ToMaster::Drain { node: NodeId(0), drained: true });
-    assert_eq!(world.why(id), ["none of the 2 known nodes takes work (unreachable, drained or paused)"]);
+    let drained = "is drained (`amalgam node undrain` takes it back into use)";
+    assert_eq!(world.why(id), [format!("no node takes work: host0 {drained}; host1 {drained}")]);
 }
 
 #[test]

@@ -5,7 +5,7 @@ use amalgam_core::dispatch::JobState;
 use amalgam_core::master::{Master, MasterSettings};
 use amalgam_core::policy::inter_job::QueueTree;
 use amalgam_core::preset::Preset;
-use amalgam_core::protocol::{Address, JobAction, JobOutcome, ToClient, ToMaster};
+use amalgam_core::protocol::{Address, JobAction, JobOutcome, JobUpdate, ToClient, ToMaster};
 use amalgam_core::role::{Change, Event, Outbox, Role};
 use amalgam_core::vocabulary::{
     Chance, ClientId, Epoch, Instant, JobId, JobSpec, Key, Mac, Program, QueueSpec, ResourceSpec, Resources, Sealing,
@@ -370,4 +370,35 @@ fn what_an_event_led_to_goes_on_after_a_crash_in_between() {
     assert!((2..=2_000).all(|job| jobs.outcome(JobId(job)).is_some()));
     let ends = jobs.changes.iter().filter(|change| matches!(change, Change::JobEnded { .. })).count();
     assert_eq!(ends, 2_000, "each once");
+}
+
+// ---- what users change ---------------------------------------------------------------------------------------------
+
+fn update(jobs: &mut Jobs, job: JobId, update: JobUpdate) -> ToClient {
+    jobs.say(CLIENT, ToMaster::Update { job, update: Box::new(update), by: "bob".to_owned() })
+}
+
+#[test]
+fn a_pending_job_is_sorted_in_anew_when_its_priority_or_its_queue_changes() {
+    for restart in [None, Some(false), Some(true)] {
+        let mut jobs = Jobs::new();
+        let ids: Vec<JobId> = (0..4).map(|_| jobs.submit(spec("root.one"))).collect();
+        let urgent = JobUpdate { priority: Some(5), ..JobUpdate::default() };
+        assert_eq!(update(&mut jobs, ids[2], urgent.clone()), ToClient::Done);
+        assert_eq!(update(&mut jobs, ids[2], urgent), ToClient::AsBefore);
+        restart.into_iter().for_each(|from_snapshot| jobs.restart(from_snapshot));
+        jobs.end(ids[0], 0, JobOutcome::Succeeded);
+        assert_eq!(jobs.begun(), [ids[0], ids[2]]);
+        let elsewhere = |queue: &str| JobUpdate { queue: Some(queue.to_owned()), ..JobUpdate::default() };
+        assert_eq!(update(&mut jobs, ids[3], elsewhere("free")), ToClient::Done);
+        assert_eq!(jobs.begun(), [ids[0], ids[2], ids[3]]);
+        restart.into_iter().for_each(|from_snapshot| jobs.restart(from_snapshot));
+        assert_eq!(jobs.master.dispatch().queue_name(ids[3]), Some("root.free"));
+        let refused =
+            [(ids[1], "root.none", "no queue"), (ids[0], "free", "has ended"), (JobId(9), "free", "no job 9")];
+        for (job, queue, why) in refused {
+            let answer = update(&mut jobs, job, elsewhere(queue));
+            assert!(matches!(&answer, ToClient::Refused(refusal) if refusal.message.contains(why)), "{answer:?}");
+        }
+    }
 }

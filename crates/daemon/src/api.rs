@@ -291,7 +291,11 @@ wire! {
         /// What the running ones of them hold; `free` does not count it.
         #[serde(default)]
         opportunistic_used: BTreeMap<String, f64>,
-        last_heard_seconds: f64,
+        /// How long ago it was heard last; null where that is not known.
+        last_heard_seconds: Option<f64>,
+        /// When the server started, which has not heard it since.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        unheard_since: Option<Timestamp>,
         /// What is held against it, where attempts failed through the node lately and more often than they should.
         #[serde(default)]
         doubt: Option<NodeDoubt>,
@@ -489,6 +493,19 @@ wire! {
         succeeded: u32,
         failed: u32,
         cancelled: u32,
+    }
+
+    /// What is changed about jobs that have not ended; what is left out stays.
+    pub struct UpdateRequest {
+        jobs: Vec<u64>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        priority: Option<i32>,
+        /// Of all their stages, for attempts that start from now on; 0 is the queue's own.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        timeout_seconds: Option<f64>,
+        /// Not of a job whose tasks hold room.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        queue: Option<String>,
     }
 
     /// What an action did to one job.

@@ -22,7 +22,7 @@ use crate::transport::{Fetched, RemoteNodes};
 use crate::views;
 use amalgam_core::hosting::{Fact, Roles};
 use amalgam_core::job_manager::TaskState;
-use amalgam_core::protocol::{JobAction, Refusal, RefusalKind, ToClient, ToMaster};
+use amalgam_core::protocol::{JobAction, JobUpdate, Refusal, RefusalKind, ToClient, ToMaster};
 use amalgam_core::role::Change;
 use amalgam_core::vocabulary::{AttemptId, Chosen, Instant, JobId, JobSpec, NodeId, Stream, TaskAction, TaskId};
 use async_trait::async_trait;
@@ -342,6 +342,14 @@ impl Backend for ServerBackend {
         Ok((away, counts))
     }
 
+    async fn update(&self, job: JobId, update: JobUpdate, by: &str) -> Result<Acted, Error> {
+        let answer = self.order(ToMaster::Update { job, update: Box::new(update), by: by.to_owned() }).await?;
+        let unchanged = (answer == ToClient::AsBefore).then(|| "it is so already".to_owned());
+        let hosts = self.handle.routes().job_hosts();
+        let waits_for = self.look(move |roles, _| views::manager_that_is_away(roles, job, &hosts)).await?;
+        Ok(Acted { waits_for, unchanged })
+    }
+
     async fn wait(&self, job: JobId, patience: Duration) -> Result<Waited, Error> {
         let waiting = async {
             let mut ends = self.events.watch_ends();
@@ -397,10 +405,17 @@ impl Backend for ServerBackend {
     }
 
     async fn drain(&self, node: NodeId, drained: bool) -> Result<(), Error> {
-        if let Some(elsewhere) = self.look(move |roles, _| drained_elsewhere(roles, node)).await? {
+        if let Some(elsewhere) = self.look(move |roles, _| of_other_master(roles, node, "drains")).await? {
             return Err(elsewhere);
         }
         self.order(ToMaster::Drain { node, drained }).await.map(drop)
+    }
+
+    async fn remove_node(&self, node: NodeId) -> Result<(), Error> {
+        if let Some(elsewhere) = self.look(move |roles, _| of_other_master(roles, node, "forgets")).await? {
+            return Err(elsewhere);
+        }
+        self.order(ToMaster::RemoveNode { node }).await.map(drop)
     }
 
     async fn queues(&self) -> Result<Vec<QueueSummary>, Error> {
@@ -558,15 +573,15 @@ impl Backend for ServerBackend {
     }
 }
 
-/// Nodes are drained by their own master.
-fn drained_elsewhere(roles: &Roles, node: NodeId) -> Option<Error> {
+/// What is done about a node its own master does.
+fn of_other_master(roles: &Roles, node: NodeId, does: &str) -> Option<Error> {
     let federation = roles.global.as_ref()?.federation();
     let known =
         || Error::new(ErrorCode::NotFound, format!("there is no node {node}"), "`amalgam node list` shows them");
     if !federation.has(node) {
         return Some(known());
     }
-    let message = format!("node {node} is of {}, whose master drains it", federation.cluster_of(node));
+    let message = format!("node {node} is of {}, whose master {does} it", federation.cluster_of(node));
     Some(Error::new(ErrorCode::Conflict, message, "name that cluster's server with --server"))
 }
 

@@ -31,8 +31,9 @@ use amalgam_core::preset::Places;
 use amalgam_core::protocol::AdmittedJob;
 use amalgam_core::role::Change;
 use amalgam_core::vocabulary::{ClusterId, Epoch, Federation, GlobalId, HostId, Instant, JobId, NodeId, QueueId, Seat};
+use amalgam_core::why::counted;
 use serde::{Deserialize, Serialize};
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::error::Error;
 use std::fs::{self, File};
 use std::io;
@@ -83,6 +84,8 @@ pub enum ServerError {
          preset {preset}"
     )]
     Hosted { jobs: usize, first: JobId, preset: String },
+    #[error("the configuration has no queue {queue} that takes jobs, and {jobs} not ended{example}")]
+    Unqueued { queue: String, jobs: String, example: String },
     #[error("[federation] of the configuration: {0}")]
     Federation(String),
     #[error(
@@ -342,6 +345,7 @@ impl Server {
         }
         roles.recover(config.master.clone(), config.queues.clone(), log.changes);
         check_hosts(&roles)?;
+        check_queues(&roles)?;
         let local_files = executor.as_ref().map(|link| link.setup().config.state.clone());
         let (fetcher, file_orders) = fetcher();
         let files = local_files.clone().map(|files| (files, fetcher));
@@ -488,6 +492,38 @@ fn check_hosts(roles: &Roles) -> Result<(), ServerError> {
         (None, _) | (_, Places::JobManagers) => Ok(()),
         (Some(&first), _) => Err(ServerError::Hosted { jobs: jobs.len(), first, preset: preset.name().to_owned() }),
     }
+}
+
+/// Jobs that have not ended would run in another queue than they were admitted to.
+pub(crate) fn check_queues(roles: &Roles) -> Result<(), ServerError> {
+    let Some(dispatch) = roles.dispatch() else { return Ok(()) };
+    let mut queues: BTreeMap<&str, (Vec<JobId>, usize)> = BTreeMap::new();
+    for (job, has_ended) in dispatch.without_queue() {
+        let (open, ended) = queues.entry(&job.spec.queue).or_default();
+        if has_ended {
+            *ended += 1;
+        } else {
+            open.push(job.id);
+        }
+    }
+    for (queue, (_, ended)) in queues.iter().filter(|(_, (open, _))| open.is_empty()) {
+        tracing::warn!("the configuration has no queue {queue} any more; {ended} ended jobs keep its name");
+    }
+    let open = queues.into_iter().find(|(_, (open, _))| !open.is_empty());
+    open.map_or(Ok(()), |(queue, (open, _))| {
+        const NAMED: usize = 10;
+        let mut named: Vec<String> = open.iter().take(NAMED).map(JobId::to_string).collect();
+        named.extend((open.len() > NAMED).then(|| "..".to_owned()));
+        let have = if open.len() == 1 { "has" } else { "have" };
+        let jobs = format!("{} of it {have}", counted(open.len() as u64, "job"));
+        let named = named.join(", ");
+        let example = format!(
+            " ({named}): put the queue back, and before you take it out cancel these jobs or move them, \
+             `amalgam update {} queue=root.other`",
+            open[0]
+        );
+        Err(ServerError::Unqueued { queue: queue.to_owned(), jobs, example })
+    })
 }
 
 /// Starts the loop on a thread of its own. A log that cannot be written ends the process, and so does a panic: nothing

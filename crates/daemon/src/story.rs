@@ -6,10 +6,10 @@ use crate::http::StoryFilter;
 use crate::views::task_name;
 use amalgam_core::dispatch::{JobEnd, JobState};
 use amalgam_core::hosting::{Fact, Roles};
-use amalgam_core::protocol::{AdmittedJob, JobOutcome};
+use amalgam_core::protocol::{AdmittedJob, JobOutcome, JobUpdate};
 use amalgam_core::role::{Change, LostCause, Record, Trigger};
 use amalgam_core::vocabulary::{
-    AllocationTime, AttemptId, EndReason, Ended, Federation, GlobalId, GrantId, JobId, Kinds, NodeId, Spans,
+    AllocationTime, AttemptId, Duration, EndReason, Ended, Federation, GlobalId, GrantId, JobId, Kinds, NodeId, Spans,
     TaskAction, TaskId,
 };
 use amalgam_core::why::{Why, counted};
@@ -147,6 +147,7 @@ fn of_change(change: &Change, names: &Names) -> Option<Told> {
         Change::JobHeld { held: false, .. } => of_job("released", "released"),
         Change::JobBegun { .. } => of_job("begun", "admitted: its stages without inputs ask for resources"),
         Change::CancelAsked { by, .. } => of_job("cancel-asked", format!("cancelled by {by}")),
+        Change::JobUpdated { update, by, .. } => of_job("updated", format!("{} set by {by}", updated(update))),
         Change::JobReopened { .. } => of_job("reopened", "opened again to run what had failed"),
         Change::JobEnded { outcome, .. } => {
             let how = match outcome {
@@ -237,6 +238,21 @@ fn places(tasks: &Spans) -> String {
     let shown = tasks.ranges().take(SHOWN).map(one).collect::<Vec<_>>().join(", ");
     let more: u32 = tasks.ranges().skip(SHOWN).map(|(first, end)| end - first).sum();
     if more == 0 { shown } else { format!("{shown} and {more} more") }
+}
+
+/// `priority = 5, timeout = 10m`
+fn updated(update: &JobUpdate) -> String {
+    let JobUpdate { priority, timeout, queue } = update;
+    let timeout = timeout.map(|timeout| match timeout {
+        Duration::ZERO => "the queue's timeout".to_owned(),
+        timeout => format!("timeout = {timeout}"),
+    });
+    let parts = [
+        priority.map(|priority| format!("priority = {priority}")),
+        timeout,
+        queue.as_ref().map(|queue| format!("queue = {queue}")),
+    ];
+    parts.into_iter().flatten().collect::<Vec<_>>().join(", ")
 }
 
 fn of_end(ended: &Ended, last: bool) -> String {

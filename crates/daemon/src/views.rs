@@ -722,7 +722,7 @@ fn believed_summary(node: &BelievedNode, kinds: &Kinds) -> NodeSummary {
         capacity: named(&node.capacity, kinds),
         free: named(&node.free, kinds),
         running: node.bookings,
-        last_heard_seconds: node.age.map_or(0.0, Duration::as_secs_f64),
+        last_heard_seconds: node.age.map(Duration::as_secs_f64),
         ..NodeSummary::default()
     }
 }
@@ -783,7 +783,8 @@ fn node_summary(status: &NodeStatus, unbooked: Option<&AtNode>, kinds: &Kinds) -
         opportunistic: opportunistic.running,
         opportunistic_waiting: opportunistic.waiting,
         opportunistic_used: named_totals(&opportunistic.used, kinds),
-        last_heard_seconds: status.silent_for.map_or(0.0, Duration::as_secs_f64),
+        last_heard_seconds: status.silent_for.map(Duration::as_secs_f64),
+        unheard_since: status.unheard_since.map(Timestamp::from),
         doubt: status.doubt.map(|doubt| NodeDoubt {
             success: f64::from(doubt.success) / 1e6,
             failures: doubt.failures,

@@ -24,6 +24,7 @@ pub mod story;
 pub mod submit;
 pub mod token;
 pub mod top;
+pub mod update;
 pub mod usage;
 pub mod wait;
 pub mod workload;

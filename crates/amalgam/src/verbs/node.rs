@@ -40,6 +40,11 @@ enum NodeVerb {
         #[arg(required = true, value_name = "NODES")]
         nodes: Vec<String>,
     },
+    /// Forget a node that does not come back: it is lost, or drained and not connected. Should it, it joins as a new one
+    Remove {
+        /// A node's id or name
+        node: String,
+    },
     /// Take a drained or paused node back into use
     Undrain {
         /// Ids or names of nodes
@@ -64,6 +69,11 @@ pub fn execute(args: NodeArgs, connection: &Connection) -> Result<ExitCode> {
             if json { show::json(&detail)? } else { show::print(&describe(&detail))? }
         }
         NodeVerb::Drain { nodes } => return drain_each(&client, &nodes, true),
+        NodeVerb::Remove { node } => {
+            let id = find(&client, &node)?;
+            client.delete(&format!("/v1/nodes/{id}"))?;
+            show::print(&format!("node {node} is forgotten\n"))?;
+        }
         NodeVerb::Undrain { nodes } => return drain_each(&client, &nodes, false),
     }
     Ok(ExitCode::SUCCESS)
@@ -127,13 +137,21 @@ pub fn table(nodes: &[NodeSummary]) -> String {
             },
             show::amounts(&node.free),
             show::amounts(&node.capacity),
-            format!("{} ago", show::seconds(node.last_heard_seconds)),
+            heard(node),
         ];
         identity.chain(state).collect()
     };
     let headings = ["CLUSTER", "ID", "NAME", "STATE", "RUNNING", "OPPORTUNISTIC", "FREE", "CAPACITY", "HEARD"];
     let headings = if is_federated { &headings[..] } else { &headings[1..] };
     show::table(headings, &nodes.iter().map(row).collect::<Vec<Vec<String>>>())
+}
+
+fn heard(node: &NodeSummary) -> String {
+    match (node.last_heard_seconds, node.unheard_since) {
+        (Some(seconds), _) => format!("{} ago", show::seconds(seconds)),
+        (None, Some(start)) => format!("not since the server started at {}", show::time(start)),
+        (None, None) => "never".to_owned(),
+    }
 }
 
 fn in_words(doubt: &NodeDoubt) -> String {

@@ -117,3 +117,63 @@ fn a_long_chain_ends_at_once_when_its_first_job_is_cancelled() {
     let all: Vec<JobSummary> = scene.json(&["list", "--all"]);
     assert!(all.iter().all(|job| job.state == JobState::Cancelled && job.reason.is_some()), "{all:?}");
 }
+
+#[test]
+fn what_a_user_changes_about_a_job_is_heeded_and_told() {
+    let scene = Scene::dev(&["--cpus", "1"]);
+    let blocker = scene.submit(&["--", "sh", "-c", AWAIT_GO]);
+    let first = scene.submit(&["--", "sh", "-c", "echo first >> order"]);
+    let second = scene.submit(&["--", "sh", "-c", "echo second >> order; sleep 300"]);
+    assert_eq!(scene.ok(&["update", &second, "priority=5", "timeout=1s"]), format!("job {second} updated\n"));
+    assert_eq!(scene.ok(&["update", &second, "priority=5"]), format!("job {second}: it is so already\n"));
+    let job = scene.job(&second);
+    assert_eq!((job.summary.priority, job.stages[0].timeout_seconds), (5, Some(1.0)));
+    let text = format!("priority = 5, timeout = 1s set by {}", user(&scene));
+    assert!(scene.story(&second).iter().any(|line| line.text == text), "{:#?}", scene.story(&second));
+    scene.write("go", "");
+    assert_eq!(scene.run(&["wait", &second]).code, 124);
+    scene.ok(&["wait", &blocker, &first]);
+    assert_eq!(scene.read("order"), "second\nfirst\n");
+    let told = scene.run(&["update", &second, "priority=6"]);
+    assert!(told.code == 1 && told.err.contains("it has ended"), "{told:?}");
+    for wrong in [&["update", &first][..], &["update", "priority=1"], &["update", &first, "name=x"]] {
+        assert_eq!(scene.run(wrong).code, 2, "{wrong:?}");
+    }
+}
+
+#[test]
+fn a_queue_with_jobs_that_have_not_ended_is_not_taken_out_silently() {
+    let scene = Scene::new();
+    let with = scene.write("with.toml", "[[queue]]\nname = \"deep\"\n[[queue]]\nname = \"default\"\n");
+    let without = scene.write("without.toml", "[[queue]]\nname = \"default\"\n");
+    scene.start_dev(&["--config", with.to_str().unwrap()]);
+    let ended = scene.submit(&["--queue", "deep", "--", "true"]);
+    scene.ok(&["wait", &ended]);
+    let held = scene.submit(&["--queue", "deep", "--hold", "--", "true"]);
+    scene.kill_daemon();
+    let told = scene.run(&["dev", "--config", without.to_str().unwrap()]);
+    assert!(told.code != 0, "{told:?}");
+    let said = format!("no queue root.deep that takes jobs, and 1 job of it has not ended ({held})");
+    assert!(told.err.contains(&said) && told.err.contains("put the queue back"), "{told:?}");
+    scene.start_dev(&["--config", with.to_str().unwrap()]);
+    scene.ok(&["update", &held, "queue=default"]);
+    scene.kill_daemon();
+    scene.start_dev(&["--config", without.to_str().unwrap()]);
+    let queue = |id: &str| scene.job(id).summary.queue;
+    assert_eq!((queue(&ended).as_str(), queue(&held).as_str()), ("root.deep", "root.default"));
+}
+
+#[test]
+fn a_node_that_is_lost_is_forgotten_when_it_is_asked_for() {
+    let scene = Scene::dev(&["--nodes", "2"]);
+    let told = scene.run(&["node", "remove", "1"]);
+    assert!(told.code == 1 && told.err.contains("is connected"), "{told:?}");
+    scene.kill_daemon();
+    scene.start_dev(&["--nodes", "1"]);
+    let said = scene.ok(&["node", "list"]);
+    assert!(said.contains("not since the server started at 2"), "{said}");
+    scene.ok(&["node", "drain", "1"]);
+    scene.ok(&["node", "remove", "1"]);
+    let nodes: Vec<amalgam_daemon::api::NodeSummary> = scene.json(&["node", "list"]);
+    assert_eq!(nodes.iter().map(|node| node.id).collect::<Vec<_>>(), [0]);
+}

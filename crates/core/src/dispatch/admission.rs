@@ -6,7 +6,7 @@ use super::history::History;
 use super::turns::{Pending, Standing, Turns, Until};
 use crate::policy::Trust;
 use crate::policy::inter_job::QueueTree;
-use crate::protocol::{AdmittedJob, JobOutcome, Wishes};
+use crate::protocol::{AdmittedJob, JobOutcome, JobUpdate, Wishes};
 use crate::role::{Change, Outbox};
 use crate::vocabulary::{Chosen, Instant, JobId, JobSpec, QueueId, TaskAction, TaskWishes, UserId};
 use crate::why::Why;
@@ -39,6 +39,8 @@ pub(super) struct Admission {
 pub(super) struct JobEntry {
     pub(super) job: Arc<AdmittedJob>,
     pub(super) queue: QueueId,
+    /// The configuration has not the queue any more that it was admitted to.
+    pub(super) is_queue_gone: bool,
     pub(super) key: Option<String>,
     pub(super) held: bool,
     /// The jobs that it came after had succeeded: they may be forgotten since.
@@ -123,7 +125,7 @@ impl Admission {
     }
 
     pub(super) fn queue_of(&self, job: JobId) -> Option<QueueId> {
-        self.jobs.get(&job).map(|entry| entry.queue)
+        self.jobs.get(&job).filter(|entry| !entry.is_queue_gone).map(|entry| entry.queue)
     }
 
     pub(super) fn jobs_from(&self, from: JobId) -> impl DoubleEndedIterator<Item = (&Arc<AdmittedJob>, &JobState)> {
@@ -191,13 +193,16 @@ impl Admission {
             self.by_key.insert((job.spec.user.clone(), key.clone()), id);
         }
         // The configuration may have changed since: the name decides, not the number.
-        let queue = self.queues.leaf(&job.spec.queue).or_else(|_| self.queues.leaf("")).unwrap_or(job.queue);
+        let found = self.queues.leaf(&job.spec.queue);
+        let is_queue_gone = found.is_err();
+        let queue = found.or_else(|_| self.queues.leaf("")).unwrap_or(job.queue);
         let held = job.spec.held;
         self.jobs.insert(
             id,
             JobEntry {
                 job,
                 queue,
+                is_queue_gone,
                 key,
                 held,
                 has_begun: false,
@@ -329,6 +334,7 @@ impl Admission {
                 self.set_cancelled(*job, Cancellation { by: by.clone(), at: *at });
             }
             Change::JobEnded { job, outcome, at } => self.set_ended(*job, JobEnd { outcome: *outcome, at: *at }),
+            Change::JobUpdated { job, update, .. } => self.update(*job, update),
             Change::JobAbandoned { job } => self.set_abandoned(*job),
             Change::JobForgotten { job } => {
                 self.next_job = self.next_job.max(job.0 + 1);
@@ -371,6 +377,21 @@ impl Admission {
         if let Some(entry) = self.jobs.get_mut(&job) {
             Arc::make_mut(&mut entry.tasks).take_in(action, tasks);
         }
+    }
+
+    /// A user changed the job: it is sorted in anew.
+    pub(super) fn update(&mut self, job: JobId, update: &JobUpdate) {
+        self.leave(job);
+        if let Some(entry) = self.jobs.get_mut(&job) {
+            entry.job = Arc::new(update.applied(&entry.job));
+            if update.queue.is_some()
+                && let Ok(queue) = self.queues.leaf(&entry.job.spec.queue)
+            {
+                (entry.queue, entry.is_queue_gone) = (queue, false);
+                Arc::make_mut(&mut entry.job).queue = queue;
+            }
+        }
+        self.enter(job);
     }
 
     /// Of the jobs that it came after, the first that ended without success.

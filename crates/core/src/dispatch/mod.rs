@@ -9,6 +9,7 @@ mod names;
 mod submission;
 mod tasks;
 mod turns;
+mod updates;
 
 pub use admission::{Cancellation, JobState};
 pub use names::NodeNames;
@@ -194,6 +195,9 @@ impl Dispatcher {
             (Address::Client(client), ToMaster::Control { job, action, by }) => {
                 self.on_control(now, client, job, (action, by), out);
             }
+            (Address::Client(client), ToMaster::Update { job, update, by }) => {
+                self.on_update(now, client, job, *update, by, out);
+            }
             (Address::Client(client), _) => {
                 refuse(client, RefusalKind::Invalid, "a client cannot send this", "use the public interface", out);
             }
@@ -298,13 +302,24 @@ impl Dispatcher {
         self.admission.turns.steps()
     }
 
-    /// The queue that a job is in.
+    /// The queue that a job is in, if the configuration still has it.
     pub fn queue_of(&self, job: JobId) -> Option<QueueId> {
         self.admission.queue_of(job)
     }
 
+    /// The full name of the queue that it is, or was, in.
     pub fn queue_name(&self, job: JobId) -> Option<&str> {
-        self.queue_of(job).map(|queue| self.admission.queues().spec(queue).name.as_str())
+        let (job, _) = self.job(job)?;
+        match self.queue_of(job.id) {
+            Some(queue) => Some(&self.admission.queues().spec(queue).name),
+            None => Some(&job.spec.queue),
+        }
+    }
+
+    /// Jobs that were admitted to queues which the configuration has no more, and whether they have ended.
+    pub fn without_queue(&self) -> impl Iterator<Item = (&Arc<AdmittedJob>, bool)> {
+        let gone = self.admission.jobs.values().filter(|entry| entry.is_queue_gone);
+        gone.map(|entry| (&entry.job, matches!(entry.state, JobState::Ended(_))))
     }
 
     pub fn queues(&self) -> &QueueTree {

@@ -56,6 +56,15 @@ impl NodeNames {
         self.index.insert(Place { hash, node });
     }
 
+    /// There is no such node any more; another may have its name.
+    pub fn remove(&mut self, node: NodeId) {
+        if let Some(name) = self.names.get_mut(node.0 as usize).and_then(Option::take)
+            && let Some(place) = self.index.find(hash_of(&name), |other| other == node)
+        {
+            self.index.remove(place);
+        }
+    }
+
     fn place_of(&self, hash: u32, name: &str) -> Option<usize> {
         self.index.find(hash, |node| self.of(node) == Some(name))
     }
@@ -161,6 +170,11 @@ mod tests {
             for _ in 0..600 {
                 let node = NodeId(chance.below(120_u32));
                 let name = format!("host-{}", chance.below(150_u32));
+                if chance.below(5_u32) == 0 {
+                    names.remove(node);
+                    expected.remove(&node);
+                    continue;
+                }
                 names.insert(node, name.clone());
                 let is_anothers = expected.iter().any(|(other, its)| *other != node && *its == name);
                 expected.insert(node, if is_anothers { format!("{name}@{node}") } else { name });

@@ -32,10 +32,17 @@ impl Dispatcher {
         &mut self,
         now: Instant,
         client: ClientId,
-        spec: Arc<JobSpec>,
+        mut spec: Arc<JobSpec>,
         key: Option<String>,
         out: &mut Outbox,
     ) {
+        // What it ran in is known for ever, whatever becomes of the configuration.
+        if let Ok(queue) = self.admission.queues.leaf(&spec.queue) {
+            let name = &self.admission.queues.spec(queue).name;
+            if spec.queue != *name {
+                Arc::make_mut(&mut spec).queue.clone_from(name);
+            }
+        }
         let known = key.as_ref().and_then(|key| self.admission.by_key.get(&(spec.user.clone(), key.clone())));
         if let Some(&job) = known {
             if self.admission.jobs[&job].job.spec == spec {

@@ -319,14 +319,16 @@ impl GlobalMaster {
             NodeNews::Away { node, lost: false } if rooms.state(node) == Some(NodeState::Up) => {
                 rooms.set_state(node, NodeState::Unreachable);
             }
-            NodeNews::Away { node, lost: true } if rooms.state(node).is_some_and(|state| state != NodeState::Lost) => {
-                rooms.set_state(node, NodeState::Lost);
-                let booked: Vec<Booking> = rooms.bookings_on(node).collect();
-                for booking in booked {
-                    self.dispatch.rooms.free(booking.grant);
-                    self.dispatch.scheduler.on_freed(now, booking.job, booking.resources);
+            NodeNews::Removed { node } => {
+                if rooms.state(node).is_some_and(|state| state != NodeState::Lost) {
+                    self.give_up(now, node);
+                    lost.push(node);
                 }
-                self.sharing.on_held(node, Box::default());
+                self.dispatch.rooms.remove(node);
+                self.dispatch.names.remove(node);
+            }
+            NodeNews::Away { node, lost: true } if rooms.state(node).is_some_and(|state| state != NodeState::Lost) => {
+                self.give_up(now, node);
                 lost.push(node);
             }
             NodeNews::Room { .. } | NodeNews::Away { .. } => {}
@@ -359,6 +361,17 @@ impl GlobalMaster {
             self.lost.insert(node);
             running.iter().for_each(|job| out.send(*job, ToJobManager::NodeLost { node }));
         }
+    }
+
+    /// What was held there is lost.
+    fn give_up(&mut self, now: Instant, node: NodeId) {
+        self.dispatch.rooms.set_state(node, NodeState::Lost);
+        let booked: Vec<Booking> = self.dispatch.rooms.bookings_on(node).collect();
+        for booking in booked {
+            self.dispatch.rooms.free(booking.grant);
+            self.dispatch.scheduler.on_freed(now, booking.job, booking.resources);
+        }
+        self.sharing.on_held(node, Box::default());
     }
 
     /// In tests and debug builds, after every event.

@@ -354,6 +354,7 @@ impl JobManager {
             }
             ToJobManager::Act(action) => self.on_act(now, action, out),
             ToJobManager::ActOnTasks { action, tasks } => self.on_act_on_tasks(now, action, &tasks, out),
+            ToJobManager::Updated { job, is_placed_anew } => self.on_updated(now, job, is_placed_anew, out),
             ToJobManager::Nodes { list, margins } => self.on_nodes(now, list, margins, out),
             ToJobManager::Waits { waits, starts } => self.on_waits(now, from, waits, &starts, out),
             ToJobManager::Granted { grants } => self.on_granted(now, &grants, out),
@@ -672,6 +673,20 @@ impl JobManager {
             JobAction::RerunFailed => {}
             // It is not here then.
             JobAction::Abandon => {}
+        }
+        self.update_demand(now, out);
+    }
+
+    /// What is launched from now on goes by it.
+    fn on_updated(&mut self, now: Instant, job: Arc<AdmittedJob>, is_placed_anew: bool, out: &mut Outbox) {
+        if self.job.host != HostId::SERVER {
+            out.persist(Change::Managed { job: Arc::clone(&job) });
+        }
+        self.templates = Templates::new(&job);
+        self.job = job;
+        if is_placed_anew {
+            self.requests.update_job(&self.job);
+            self.restart_requests();
         }
         self.update_demand(now, out);
     }

@@ -162,6 +162,12 @@ impl Requests {
         requests
     }
 
+    /// The job has another priority: its asks are others, none of which has been told.
+    pub(super) fn update_job(&mut self, job: &AdmittedJob) {
+        let mix = self.mix.take();
+        *self = Requests::new(job, mix);
+    }
+
     /// An ask for tasks such as those of this stage.
     fn add(&mut self, job: &AdmittedJob, stage: usize, execution: ExecutionType) -> u32 {
         let number = self.asks.len() as u32;

@@ -151,6 +151,9 @@ impl Federated {
     /// What is to be said of a node to somebody who was told up to this version.
     fn news_of(&self, node: NodeId, told: u64, rooms: &Rooms<'_>, news: &mut Vec<NodeNews>) {
         let Rooms { ledger, names } = rooms;
+        if ledger.is_removed(node) {
+            return news.push(NodeNews::Removed { node });
+        }
         let Some(state) = ledger.state(node).filter(|state| *state != NodeState::Expected) else { return };
         let joined_at = self.joined_at.get(ledger.index(node)).copied().unwrap_or(0);
         if joined_at > told && state != NodeState::Lost {

@@ -10,11 +10,12 @@ use crate::protocol::{
     Welcome,
 };
 use crate::role::{Change, Outbox, Record};
-use crate::scheduling::{Booking, NodeState};
+use crate::scheduling::{Booking, Ledger, NodeState};
 use crate::vocabulary::{
     Attribute, Attributes, ClientId, Duration, Generation, Instant, JobId, Named, NodeId, NodeViews, NodeWaits,
     Resources,
 };
+use crate::why::Shut;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -37,6 +38,8 @@ pub(super) struct Nodes {
     by_queue: BTreeSet<(Waiting, NodeId)>,
     /// When silence is looked at next.
     review_at: Option<Instant>,
+    /// When this life of the master began.
+    began: Option<Instant>,
 }
 
 /// What waits at a node: the work that is expected of it, and among equals how many entries there are.
@@ -70,6 +73,8 @@ struct NodeEntry {
     waits: Option<Box<(Instant, Arc<NodeWaits>)>>,
     /// What it was told last on its present connection.
     steer: Option<Box<Steer>>,
+    /// When an earlier life of the master, which has noted it, heard it last.
+    heard_before: Option<Instant>,
     /// Since when it is unreachable or expected.
     away_since: Option<Instant>,
     enforcement: Vec<String>,
@@ -101,7 +106,19 @@ impl NodeEntry {
 
     /// Whether it is to get work as far as the operator and its own pause go.
     fn takes_work(&self) -> bool {
-        !self.drained && self.pause_now().is_none()
+        self.shut().is_none()
+    }
+
+    fn shut(&self) -> Option<Shut> {
+        match self.pause_now() {
+            _ if self.drained => Some(Shut::Drained),
+            Some(pause) => Some(Shut::Paused { why: pause.why.clone() }),
+            None => None,
+        }
+    }
+
+    fn heard(&self) -> Option<Instant> {
+        self.last_heard.or(self.heard_before)
     }
 }
 
@@ -120,8 +137,10 @@ pub struct NodeStatus {
     pub report: NodeReport,
     pub attributes: Attributes,
     pub enforcement: Vec<String>,
-    /// Since it was last heard; `None` before the first time.
+    /// Since it was last heard, as far as that is known.
     pub silent_for: Option<Duration>,
+    /// When this life of the master began, in which it was not heard.
+    pub unheard_since: Option<Instant>,
     pub reserved: bool,
     /// Attempts fail there, and whether they are sent elsewhere for that.
     pub doubt: Option<Doubt>,
@@ -175,13 +194,31 @@ impl Nodes {
         self.entry(node).drained = drained;
     }
 
-    pub(super) fn durable(&self, names: &NodeNames) -> Vec<Change> {
+    pub(super) fn set_heard(&mut self, node: NodeId, at: Instant) {
+        self.entry(node).heard_before = Some(at);
+    }
+
+    pub(super) fn began(&mut self, now: Instant) {
+        self.began = Some(now);
+    }
+
+    pub(super) fn forget(&mut self, node: NodeId) {
+        self.count_queue(node, None);
+        *self.entry(node) = NodeEntry::default();
+    }
+
+    pub(super) fn durable(&self, names: &NodeNames, rooms: &Ledger) -> Vec<Change> {
         let mut changes = Vec::new();
         for (node, entry) in self.by_number() {
+            if rooms.is_removed(node) {
+                changes.push(Change::NodeRemoved { node });
+                continue;
+            }
             changes.extend(names.of(node).map(|name| Change::NodeNamed { node, name: name.to_owned() }));
             if entry.drained {
                 changes.push(Change::NodeDrained { node, drained: true });
             }
+            changes.extend(entry.heard().map(|at| Change::NodeHeard { node, at }));
         }
         changes
     }
@@ -324,10 +361,10 @@ impl Master {
         entry.steer = None;
         entry.waits = None;
         entry.told_oldest = oldest;
-        self.dispatch.rooms.set_open(node, entry.takes_work());
         entry.enforcement = enforcement;
         entry.last_heard = Some(now);
         entry.away_since = None;
+        self.show_open(node);
         self.nodes.review_at.get_or_insert(now + self.heartbeat());
 
         self.record_join(now, node, out);
@@ -410,13 +447,20 @@ impl Master {
     }
 
     fn take_back(&mut self, now: Instant, node: NodeId, out: &mut Outbox) {
-        let entry = self.nodes.entry(node);
-        entry.away_since = None;
+        self.nodes.entry(node).away_since = None;
         self.dispatch.rooms.set_state(node, NodeState::Up);
-        self.dispatch.rooms.set_open(node, entry.takes_work());
+        self.show_open(node);
         self.record_join(now, node, out);
         self.dispatch.scheduler.on_room_opened();
         self.dispatch.decide(now, &[], &mut self.claims, out);
+    }
+
+    /// Opens the node to work, or closes it, as the operator and its own pause want it.
+    fn show_open(&mut self, node: NodeId) {
+        match self.nodes.entry(node).shut() {
+            None => self.dispatch.rooms.set_open(node, true),
+            Some(why) => self.dispatch.rooms.close(node, why),
+        }
     }
 
     /// The pause of a node goes on while it is away.
@@ -431,7 +475,10 @@ impl Master {
         if self.dispatch.rooms.state(node) == Some(NodeState::Up) {
             self.dispatch.rooms.set_open(node, false);
             self.dispatch.rooms.set_state(node, NodeState::Unreachable);
-            self.nodes.entry(node).away_since = Some(now);
+            let entry = self.nodes.entry(node);
+            entry.away_since = Some(now);
+            // After a restart it is still known how long it has been away.
+            out.persist(Change::NodeHeard { node, at: entry.last_heard.unwrap_or(now) });
             self.nodes.count_queue(node, None);
             out.record(Record::NodeUnreachable { node });
         }
@@ -446,7 +493,7 @@ impl Master {
         }
         let length = entry.pause.as_ref().map_or(FIRST_PAUSE, |last| LONGEST_PAUSE.min(Duration(last.length.0 * 2)));
         entry.pause = Some(Box::new(Pause { since: now, length, is_over: false, why: why.clone() }));
-        self.dispatch.rooms.set_open(node, false);
+        self.show_open(node);
         out.record(Record::NodePaused { node, length, why });
     }
 
@@ -506,6 +553,13 @@ impl Master {
     /// A node stayed away for longer than its grace period: its attempts are lost.
     fn give_up(&mut self, now: Instant, node: NodeId, out: &mut Outbox) {
         self.count_loss(now, node);
+        let began = self.nodes.began;
+        let entry = self.nodes.entry(node);
+        if let (None, Some(began)) = (entry.heard(), began) {
+            // At least since then.
+            entry.heard_before = Some(began);
+            out.persist(Change::NodeHeard { node, at: began });
+        }
         self.dispatch.rooms.set_state(node, NodeState::Lost);
         let booked: Vec<Booking> = self.dispatch.rooms.bookings_on(node).collect();
         for booking in booked {
@@ -544,12 +598,43 @@ impl Master {
             out.record(Record::NodeResumed { node });
         }
         if is_up && (is_new || resumes) {
-            self.dispatch.rooms.set_open(node, !drained);
+            self.show_open(node);
             if !drained {
                 self.dispatch.scheduler.on_room_opened();
                 self.dispatch.decide(now, &[], &mut self.claims, out);
             }
         }
+    }
+
+    /// A node that does not come back is forgotten for good.
+    pub(super) fn on_remove_node(&mut self, now: Instant, client: ClientId, node: NodeId, out: &mut Outbox) {
+        let name = self.dispatch.names.of(node).map_or_else(|| node.to_string(), str::to_owned);
+        let is_drained = self.nodes.is_drained(node);
+        let (kind, message, remedy) = match self.dispatch.rooms.state(node) {
+            None => (RefusalKind::NotFound, format!("there is no node {node}"), "`amalgam node list` shows the nodes"),
+            Some(NodeState::Up) => {
+                let message = format!("node {name} is connected: it would join again");
+                (RefusalKind::Conflict, message, "stop its agent first")
+            }
+            Some(NodeState::Unreachable | NodeState::Expected) if !is_drained => {
+                let message = format!("node {name} is away, and what it runs may still go on");
+                (
+                    RefusalKind::Conflict,
+                    message,
+                    "wait until it counts as lost, or drain it first to give up what it runs",
+                )
+            }
+            Some(state) => {
+                out.send(client, ToClient::Done);
+                if state != NodeState::Lost {
+                    self.give_up(now, node, out);
+                }
+                self.forget_node(node);
+                out.persist(Change::NodeRemoved { node });
+                return;
+            }
+        };
+        refuse(client, kind, &message, remedy, out);
     }
 
     pub fn node_statuses(&self, now: Instant) -> Vec<NodeStatus> {
@@ -568,7 +653,8 @@ impl Master {
                 report: entry.report.clone(),
                 attributes: self.dispatch.rooms.attributes(node).as_ref().clone(),
                 enforcement: entry.enforcement.clone(),
-                silent_for: entry.last_heard.map(|heard| now.since(heard)),
+                silent_for: entry.heard().map(|heard| now.since(heard)),
+                unheard_since: self.nodes.began.filter(|_| entry.last_heard.is_none()),
                 reserved: self.dispatch.scheduler.reserved_nodes().binary_search(&node).is_ok(),
                 doubt,
                 is_avoided: doubt.is_some() && self.publishes_odds(),

@@ -22,7 +22,7 @@ use crate::dispatch::{Decide, DispatchSettings, Dispatcher, JobStatus, QueueStat
 use crate::policy::inter_job::QueueTree;
 use crate::policy::reliability::{Reliability, ReliabilitySettings};
 use crate::protocol::{Address, ToMaster};
-use crate::role::{Change, Event, Outbox, Role};
+use crate::role::{Change, Event, Outbox, Record, Role};
 use crate::scheduling::{Ledger, Scheduler};
 use crate::vocabulary::{ClusterId, Duration, Epoch, Federation, Instant, Kinds, NodeId, Sealing};
 use serde::{Deserialize, Serialize};
@@ -160,6 +160,10 @@ impl Master {
             (Address::Client(client), ToMaster::Drain { node, drained }) => {
                 self.on_drain(now, client, node, drained, out);
             }
+            (Address::Client(client), ToMaster::RemoveNode { node }) => self.on_remove_node(now, client, node, out),
+            (Address::Node(node), _) if self.dispatch.rooms.is_removed(node) => {
+                out.record(Record::StaleMessage { from });
+            }
             (Address::Node(node), ToMaster::Register(registration)) => self.on_register(now, node, *registration, out),
             (Address::Node(node), ToMaster::Report(report)) => self.on_report(now, node, *report, out),
             (Address::Node(node), ToMaster::Waits(waits)) => self.nodes.take_waits(now, node, waits),
@@ -229,6 +233,12 @@ impl Master {
         Some(node)
     }
 
+    fn forget_node(&mut self, node: NodeId) {
+        self.nodes.forget(node);
+        self.dispatch.rooms.remove(node);
+        self.dispatch.names.remove(node);
+    }
+
     fn know_node(&mut self, node: NodeId, name: String) {
         self.dispatch.names.insert(node, name);
         self.nodes.recover(node);
@@ -245,7 +255,10 @@ impl Role for Master {
             Event::Message { from, body } => self.on_message(now, from, body, out),
             Event::Connected { peer: Address::Node(node), .. } => self.on_node_connected(now, node),
             Event::Disconnected { peer: Address::Node(node) } => self.on_node_disconnected(now, node, out),
-            Event::Connected { peer: Address::Master, .. } => self.dispatch.on_recovered(now, out),
+            Event::Connected { peer: Address::Master, .. } => {
+                self.nodes.began(now);
+                self.dispatch.on_recovered(now, out);
+            }
             Event::Connected { peer: Address::JobHost(host), incarnation } => {
                 self.dispatch.on_host_connected(host, incarnation, out);
             }
@@ -282,6 +295,8 @@ impl Role for Master {
             match change {
                 Change::NodeNamed { node, name } => self.know_node(*node, name.clone()),
                 Change::NodeDrained { node, drained } => self.nodes.set_drained(*node, *drained),
+                Change::NodeHeard { node, at } => self.nodes.set_heard(*node, *at),
+                Change::NodeRemoved { node } => self.forget_node(*node),
                 other => self.dispatch.recover(other),
             }
         }
@@ -289,7 +304,7 @@ impl Role for Master {
     }
 
     fn durable(&self) -> Vec<Change> {
-        let mut changes = self.nodes.durable(&self.dispatch.names);
+        let mut changes = self.nodes.durable(&self.dispatch.names, &self.dispatch.rooms);
         changes.extend(self.dispatch.durable());
         changes
     }

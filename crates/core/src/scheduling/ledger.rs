@@ -13,7 +13,8 @@ use crate::vocabulary::{
     Attributes, ClassTable, Constraint, Duration, Epoch, GrantId, JobId, NodeId, NodeView, NodeViews, Partition,
     Resources, Totals,
 };
-use std::collections::BTreeMap;
+use crate::why::Shut;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 const BLOCK: usize = 64;
@@ -44,6 +45,10 @@ pub struct Ledger {
     /// Where bookings are kept whose grants were numbered in an earlier life or by somebody else: their ids say another place.
     adopted: BTreeMap<(Epoch, u64), u32>,
     classes: Classes,
+    /// Why nodes are closed, where their owner said so.
+    shut: BTreeMap<NodeId, Shut>,
+    /// Nodes that there are no more; their numbers are not used again.
+    removed: BTreeSet<NodeId>,
     /// Those of nodes that have not joined.
     no_attributes: Arc<Attributes>,
     capacity: Totals,
@@ -291,7 +296,41 @@ impl Ledger {
         let index = self.index(node);
         self.node_changes += u64::from(self.nodes[index].open != open);
         self.nodes[index].open = open;
+        self.shut.remove(&node);
         self.show_room(index);
+    }
+
+    /// Closes a node for this reason.
+    pub fn close(&mut self, node: NodeId, why: Shut) {
+        self.set_open(node, false);
+        self.shut.insert(node, why);
+    }
+
+    /// Why a node takes no work, if it takes none.
+    pub fn shut(&self, node: NodeId) -> Option<Shut> {
+        match self.state(node)? {
+            NodeState::Expected => Some(Shut::Expected),
+            NodeState::Unreachable => Some(Shut::Unreachable),
+            NodeState::Lost => Some(Shut::Lost),
+            NodeState::Up if self.is_open(node) => None,
+            NodeState::Up => Some(self.shut.get(&node).cloned().unwrap_or(Shut::Closed)),
+        }
+    }
+
+    /// The node, which holds nothing, is not known any more.
+    pub fn remove(&mut self, node: NodeId) {
+        self.expect_node(node);
+        if self.state(node).is_some_and(|state| state != NodeState::Lost) {
+            self.set_state(node, NodeState::Lost);
+        }
+        self.removed.insert(node);
+        self.shut.remove(&node);
+        let index = self.index(node);
+        self.show_room(index);
+    }
+
+    pub fn is_removed(&self, node: NodeId) -> bool {
+        self.removed.contains(&node)
     }
 
     fn show_room(&mut self, index: usize) {
@@ -318,7 +357,9 @@ impl Ledger {
     }
 
     pub fn state(&self, node: NodeId) -> Option<NodeState> {
-        self.get(node).map(|entry| entry.state)
+        let entry = self.get(node)?;
+        let is_removed = entry.state == NodeState::Lost && self.removed.contains(&node);
+        (!is_removed).then_some(entry.state)
     }
 
     /// The capacity of all nodes that are not lost.

@@ -8,7 +8,7 @@ use crate::vocabulary::{
     Age, Constraint, Distance, Duration, ExecutionType, Instant, Load, NodeId, NodeView, NodeViews, NodeWaits, Piece,
     Resources,
 };
-use crate::why::Why;
+use crate::why::{Shut, Why};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -330,14 +330,16 @@ impl PublishedView {
     pub(super) fn why_none(&self, ask: &Ask) -> Why {
         let open = || (0..self.len()).map(|index| NodeId(index as u32)).filter(|&node| self.is_open(node));
         if open().next().is_none() {
-            return Why::NoNode { known: self.len() as u32 };
+            let nodes = (0..self.len()).map(|index| NodeId(index as u32)).take(Shut::SHOWN);
+            let shut = nodes.map(|node| (node, self.why_shut(node))).collect();
+            return Why::NoNode { known: self.len() as u32, shut };
         }
         let listed = |node: NodeId| &self.list.nodes[node.0 as usize];
         let is_met = |constraint: &Constraint, node| constraint.is_met_by(&listed(node).attributes);
         let meets = |&node: &NodeId| ask.constraints.iter().all(|constraint| is_met(constraint, node));
         let mut all = (0..self.len()).map(|index| NodeId(index as u32)).filter(meets);
         if let Some(closest) = all.find(|&node| ask.resources.fits_in(&listed(node).capacity)) {
-            return Why::Closed { closest };
+            return Why::Closed { closest, shut: self.why_shut(closest) };
         }
         let lacking = open().filter(meets).map(|node| (ask.resources.shortage(&listed(node).capacity), node));
         let lack = |short: &Resources| short.0.iter().map(|&amount| u64::from(amount)).sum::<u64>();
@@ -347,6 +349,10 @@ impl PublishedView {
         let by_none = |constraint: &&Constraint| !open().any(|node| is_met(constraint, node));
         let unmet: Vec<Constraint> = ask.constraints.iter().filter(by_none).cloned().collect();
         Why::Constraints { unmet: if unmet.is_empty() { ask.constraints.to_vec() } else { unmet } }
+    }
+
+    fn why_shut(&self, node: NodeId) -> Shut {
+        if self.reaches(node) { Shut::Closed } else { Shut::Unreachable }
     }
 
     pub(super) fn is_open(&self, node: NodeId) -> bool {

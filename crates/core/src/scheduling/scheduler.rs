@@ -19,7 +19,7 @@ use crate::vocabulary::{
     AskId, Duration, Foretold, GrantId, Instant, JobId, JobWork, Late, Line, Margins, NodeId, NodeViews, QueueId,
     Resources, Totals, UserId, Wants, Way,
 };
-use crate::why::Why;
+use crate::why::{Shut, Why};
 use gangs::Gangs;
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -143,6 +143,11 @@ impl Scheduler {
         }
         let job = self.queue.add_job(id);
         self.inter_job.on_change(&DemandChange::JobAdded { job, id, queue, user, priority });
+    }
+
+    /// Whether something is booked for the job.
+    pub fn holds_resources(&self, id: JobId) -> bool {
+        self.queue.job_slot(id).is_some_and(|job| self.queue.job(job).bookings > 0)
     }
 
     pub fn knows_job(&self, id: JobId) -> bool {
@@ -775,9 +780,8 @@ impl Scheduler {
 /// Why a task of this shape and class finds no node; `None` where one has room.
 pub fn explain_fit(class: u32, shape: &Resources, ledger: &Ledger) -> Option<Why> {
     let is_alive = |index: usize| ledger.view(index).open;
-    let known = ledger.len() as u32;
     if !(0..ledger.len()).any(is_alive) {
-        return Some(Why::NoNode { known });
+        return Some(no_node(ledger));
     }
     if !(0..ledger.len()).any(|index| is_alive(index) && ledger.classes().meets(class, index)) {
         return Some(Why::Constraints { unmet: unmet_constraints(class, ledger) });
@@ -791,10 +795,18 @@ pub fn explain_fit(class: u32, shape: &Resources, ledger: &Ledger) -> Option<Why
     }
     if let Some(closest) = closest(ledger, class, shape, &large_enough) {
         let others_are_open = ledger.ids().any(|node| ledger.is_open(node));
-        return Some(if others_are_open { Why::Closed { closest } } else { Why::NoNode { known } });
+        let shut = ledger.shut(closest).unwrap_or(Shut::Closed);
+        return Some(if others_are_open { Why::Closed { closest, shut } } else { no_node(ledger) });
     }
     let node = largest(ledger, class, shape)?;
     Some(Why::TooLarge { closest: node, short: shape.shortage(&ledger.node_capacity(node)) })
+}
+
+/// No node takes work: why, of the first of those that there are.
+fn no_node(ledger: &Ledger) -> Why {
+    let known = || ledger.ids().filter(|node| ledger.state(*node).is_some());
+    let shut = known().filter_map(|node| Some((node, ledger.shut(node)?)));
+    Why::NoNode { known: known().count() as u32, shut: shut.take(Shut::SHOWN).collect() }
 }
 
 /// Constraints that no node meets; where each is met by some node, all of them.

@@ -7,6 +7,7 @@ use crate::api::{
 };
 use crate::files::{Piece, PieceAsk};
 use crate::input::InputPart;
+use amalgam_core::protocol::JobUpdate;
 use amalgam_core::vocabulary::{AttemptId, Digest, JobId, JobSpec, NodeId, Stream, TaskId};
 use async_trait::async_trait;
 use futures_util::stream::BoxStream;
@@ -43,6 +44,8 @@ pub trait Backend: Send + Sync + 'static {
         action: Action,
         tasks: &[ChosenTasks],
     ) -> Result<(Option<String>, ChosenCounts), Error>;
+    /// What this user changes about a job.
+    async fn update(&self, job: JobId, update: JobUpdate, by: &str) -> Result<Acted, Error>;
     /// Returns when the job has ended or `patience` is over, whichever comes first.
     async fn wait(&self, job: JobId, patience: Duration) -> Result<Waited, Error>;
     /// A piece of an attempt's output. When there is none at the offset yet, returns as soon as there is, when the
@@ -67,6 +70,8 @@ pub trait Backend: Send + Sync + 'static {
     async fn node(&self, node: NodeId) -> Result<NodeDetail, Error>;
     /// Takes a node out of use once its attempts have ended, or back into use.
     async fn drain(&self, node: NodeId, drain: bool) -> Result<(), Error>;
+    /// Forgets a node that does not come back.
+    async fn remove_node(&self, node: NodeId) -> Result<(), Error>;
     async fn queues(&self) -> Result<Vec<QueueSummary>, Error>;
     async fn cluster(&self) -> Result<ClusterSummary, Error>;
 

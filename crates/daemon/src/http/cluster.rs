@@ -41,6 +41,16 @@ pub async fn drain(
     Ok(StatusCode::NO_CONTENT)
 }
 
+pub async fn remove_node(
+    State(app): State<App>,
+    Extension(caller): Extension<Identity>,
+    Number(node): Number<String>,
+) -> Result<StatusCode, Reply> {
+    App::allow_admin(&caller)?;
+    app.backend.remove_node(app.node(&node).await?).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
 pub async fn queues(State(app): State<App>) -> Answer<Vec<QueueSummary>> {
     Ok(Json(app.backend.queues().await?))
 }

@@ -13,6 +13,7 @@ use crate::api::{
     StageDetail, StoryLine, Submitted, TaskCounts, TaskState, TaskSummary, Timestamp, Waited,
 };
 use crate::files::{Piece, PieceAsk};
+use amalgam_core::protocol::JobUpdate;
 use amalgam_core::vocabulary::{AttemptId, ByteString, Digest, Epoch, JobId, JobSpec, NodeId, Stream, TaskId};
 use async_trait::async_trait;
 use futures_util::stream::{self, BoxStream, StreamExt};
@@ -422,6 +423,16 @@ impl Backend for FakeCluster {
         Ok((None, ChosenCounts { waiting, ..ChosenCounts::default() }))
     }
 
+    async fn update(&self, job: JobId, update: JobUpdate, _: &str) -> Result<Acted, Error> {
+        self.change(|state| {
+            state.job(job)?;
+            if let (Some(job), Some(priority)) = (state.jobs.get_mut(&job.0), update.priority) {
+                job.spec.priority = priority;
+            }
+            Ok(Acted::default())
+        })
+    }
+
     async fn wait(&self, job: JobId, patience: Duration) -> Result<Waited, Error> {
         let ended = |state: &State| {
             let found = state.job(job)?;
@@ -531,6 +542,10 @@ impl Backend for FakeCluster {
         self.node(node).await?;
         self.change(|state| state.drained = drain);
         Ok(())
+    }
+
+    async fn remove_node(&self, node: NodeId) -> Result<(), Error> {
+        self.node(node).await.map(drop)
     }
 
     async fn queues(&self) -> Result<Vec<QueueSummary>, Error> {

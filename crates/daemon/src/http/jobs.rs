@@ -6,10 +6,11 @@ use super::reply::{Answer, Number, Parameters, Reply, bad_body, parse_json};
 use super::submission::{self, Kind};
 use crate::api::{
     ActionRequest, ActionResult, AttemptSummary, Error, ErrorCode, JobDetail, JobState, JobSummary, Listing, StoryLine,
-    Submitted, TaskState, TaskSummary, Timestamp, Waited,
+    Submitted, TaskState, TaskSummary, Timestamp, UpdateRequest, Waited,
 };
 use crate::auth::Identity;
-use amalgam_core::vocabulary::{JobId, TaskId};
+use amalgam_core::protocol::JobUpdate;
+use amalgam_core::vocabulary::{Duration as CoreDuration, JobId, TaskId};
 use axum::Json;
 use axum::body::Bytes;
 use axum::extract::rejection::BytesRejection;
@@ -265,23 +266,58 @@ pub async fn act(
     let one = |job: u64| async move {
         let (id, action) = (JobId(job), request.action);
         if let Err(refused) = app.allow(caller, id).await {
-            return ActionResult { job, error: Some(refused), ..ActionResult::default() };
+            return result(job, Err(refused));
         }
         if tasks.is_empty() {
-            return match app.backend.act(id, action, &caller.user).await {
-                Ok(Acted { waits_for, unchanged }) => {
-                    ActionResult { job, waits_for, unchanged, ..ActionResult::default() }
-                }
-                Err(error) => ActionResult { job, error: Some(error), ..ActionResult::default() },
-            };
+            return result(job, app.backend.act(id, action, &caller.user).await);
         }
         match app.backend.act_on_tasks(id, action, tasks).await {
             Ok((waits_for, counts)) => ActionResult { job, waits_for, tasks: Some(counts), ..ActionResult::default() },
-            Err(error) => ActionResult { job, error: Some(error), ..ActionResult::default() },
+            Err(error) => result(job, Err(error)),
         }
     };
     // What is done at a time shares one write to the disk.
     Ok(Json(stream::iter(request.jobs).map(one).buffered(AT_ONCE).collect().await))
+}
+
+/// As [`act`] does.
+pub async fn update(
+    State(app): State<App>,
+    Extension(caller): Extension<Identity>,
+    body: Result<Bytes, BytesRejection>,
+) -> Answer<Vec<ActionResult>> {
+    let request: UpdateRequest = parse_json(&body.map_err(bad_body)?)?;
+    let UpdateRequest { jobs, priority, timeout_seconds, queue } = request;
+    let timeout = timeout_seconds.map(|seconds| {
+        let length = Duration::try_from_secs_f64(seconds).ok();
+        let micros = length.and_then(|length| u64::try_from(length.as_micros()).ok());
+        micros.map(CoreDuration::from_micros).ok_or_else(|| {
+            Error::bad_request(format!("{seconds} is no timeout"), "write seconds from 0 on; 0 is the queue's own")
+        })
+    });
+    let update = JobUpdate { priority, timeout: timeout.transpose()?, queue };
+    if update == JobUpdate::default() {
+        return Err(Error::bad_request("nothing is to be changed", "name a priority, a timeout or a queue").into());
+    }
+    let (app, caller, update) = (&app, &caller, &update);
+    let one = |job: u64| async move {
+        match app.allow(caller, JobId(job)).await {
+            Ok(()) => app.backend.update(JobId(job), update.clone(), &caller.user).await,
+            Err(refused) => Err(refused),
+        }
+    };
+    let mut results = Vec::with_capacity(jobs.len());
+    for job in jobs {
+        results.push(result(job, one(job).await));
+    }
+    Ok(Json(results))
+}
+
+fn result(job: u64, acted: Result<Acted, Error>) -> ActionResult {
+    match acted {
+        Ok(Acted { waits_for, unchanged }) => ActionResult { job, waits_for, unchanged, ..ActionResult::default() },
+        Err(error) => ActionResult { job, error: Some(error), ..ActionResult::default() },
+    }
 }
 
 #[derive(Deserialize)]

@@ -64,6 +64,15 @@ pub(super) const CALLS: &[Call] = &[
             Answer::Json(schema::<Vec<api::ActionResult>>),
         )
     },
+    Call {
+        method: "post",
+        body: Some(schema::<api::UpdateRequest>),
+        ..read(
+            "/v1/jobs/update",
+            "Changes the priority, the timeout or the queue of jobs that have not ended",
+            Answer::Json(schema::<Vec<api::ActionResult>>),
+        )
+    },
     read("/v1/jobs/{job}", "A job and its stages", Answer::Json(schema::<api::JobDetail>)),
     Call {
         parameters: &[
@@ -159,6 +168,10 @@ pub(super) const CALLS: &[Call] = &[
         method: "post",
         body: Some(schema::<api::DrainRequest>),
         ..read("/v1/nodes/{node}/drain", "Takes a node out of use, or back", Answer::Nothing)
+    },
+    Call {
+        method: "delete",
+        ..read("/v1/nodes/{node}", "Forgets a node that is lost, or drained and not connected", Answer::Nothing)
     },
     read("/v1/queues", "The queues and what they use", Answer::Json(schema::<Vec<api::QueueSummary>>)),
     read("/v1/cluster", "The whole cluster", Answer::Json(schema::<api::ClusterSummary>)),
