@@ -55,7 +55,9 @@ pub fn hold(args: ActArgs, connection: &Connection) -> Result<ExitCode> {
 }
 
 pub fn release(args: ActArgs, connection: &Connection) -> Result<ExitCode> {
-    act(args, connection, Act { action: Action::Release, reach: in_states("held"), done: "released" })
+    // Running jobs are held, too: nothing more of them starts.
+    let reach = Reach { states: "held,running", admits: |job| job.held };
+    act(args, connection, Act { action: Action::Release, reach, done: "released" })
 }
 
 pub fn rerun_failed(args: ActArgs, connection: &Connection) -> Result<ExitCode> {
