@@ -321,7 +321,8 @@ fn wrong_command_lines_exit_with_2_and_say_what_would_be_right() {
         &["paper", "run", "apollo-4", "--scenario", "job.toml"],
     ] {
         let told = cluster.run(arguments);
-        let expected = "error: cannot read job.toml: stream did not contain valid UTF-8\n  help: name a text file";
+        let expected =
+            "error: cannot read job.toml: line 1 is not UTF-8; convert the file to UTF-8\n  help: name a text file";
         assert!(told.code == 2 && told.err.starts_with(expected), "{arguments:?} {told:?}");
     }
     std::fs::write(cluster.state.path().join("job.toml"), "command = ['x']\ntasks = 4\n").unwrap();

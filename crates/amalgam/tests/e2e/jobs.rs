@@ -282,8 +282,8 @@ fn each_reason_is_told_once() {
 fn listings_without_jobs_say_so() {
     let scene = Scene::dev(&[]);
     assert_eq!(scene.ok(&["usage", "all"]), "you have no jobs that have not ended\n");
-    let none = "no such jobs (`amalgam list --all` shows every job)\n";
-    assert_eq!((scene.ok(&["list"]).as_str(), scene.ok(&["history"]).as_str()), (none, "no jobs\n"));
+    let none = "nothing pending or running (`amalgam list --all` shows the jobs that have ended, too)\n";
+    assert_eq!((scene.ok(&["list"]).as_str(), scene.ok(&["history"]).as_str()), (none, "no job has ended\n"));
     assert_eq!(scene.ok(&["list", "--all"]), "no jobs\n");
     let usage = scene.ok(&["usage"]);
     assert!(usage.contains("root.default") && usage.ends_with("\n\nno jobs\n"), "{usage}");

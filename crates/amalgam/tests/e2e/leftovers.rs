@@ -42,7 +42,7 @@ fn a_cluster_for_one_run_leaves_nothing_whatever_its_task_has_left() {
     let told = scene.run(&["run", "--", "sh", "-c", LEAVE]);
     assert_eq!(told.code, 0, "{told:?}");
     let left: Vec<_> = fs::read_dir(scene.path().join("tmp")).unwrap().collect();
-    assert!(left.is_empty() && told.err.is_empty(), "{left:?}: {told:?}");
+    assert!(left.is_empty() && told.err == "job 1 submitted: sh, 1 task\n", "{left:?}: {told:?}");
     assert_eq!(scene.read("mine/kept"), "kept\n");
 }
 

@@ -169,7 +169,7 @@ fn an_interrupted_run_ends_its_task() {
     let output = run.wait_with_output().unwrap();
     let said = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(130));
-    assert!(said.ends_with("job 1 cancelled\n"), "{said}");
+    assert!(said.ends_with("job 1 cancelled by ada\n"), "{said}");
     until_true("the task's end", || !crate::support::is_alive(&pid));
 }
 
