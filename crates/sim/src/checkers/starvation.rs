@@ -24,6 +24,8 @@ pub struct Starvation {
     waiting: BTreeMap<AttemptId, Waiting>,
     /// Those of them of whose start their managers have heard in this turn: before a change or after it, which nobody tells.
     started: BTreeSet<AttemptId>,
+    /// Those that started before. The next life of their manager does not know it, and takes them for such as wait.
+    running: BTreeMap<AttemptId, Waiting>,
     looks: u64,
 }
 
@@ -45,7 +47,8 @@ struct Rules {
 impl Starvation {
     pub fn new(preset: Preset) -> Starvation {
         let (jobs, most, open, waiting) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
-        Starvation { preset, jobs, most, open, waiting, started: BTreeSet::new(), looks: 0 }
+        let (started, running) = (BTreeSet::new(), BTreeMap::new());
+        Starvation { preset, jobs, most, open, waiting, started, running, looks: 0 }
     }
 
     fn on_change(&mut self, change: &Change) -> Result<(), Breach> {
@@ -78,6 +81,7 @@ impl Starvation {
             }
             Change::Finished { attempt, task, .. } | Change::Lost { attempt, task, .. } => {
                 self.waiting.remove(attempt);
+                self.running.remove(attempt);
                 if let Some(open) = self.open.get_mut(task) {
                     open.remove(attempt);
                 }
@@ -98,6 +102,10 @@ impl Starvation {
             _ => HostId::SERVER,
         };
         self.most.retain(|job, _| self.jobs.get(job).is_none_or(|rules| rules.host != host));
+        let (theirs, others) =
+            std::mem::take(&mut self.running).into_iter().partition(|(id, _)| id.epoch.host() == host);
+        self.running = others;
+        self.waiting.extend::<BTreeMap<_, _>>(theirs);
         let theirs = self.waiting.iter_mut().filter(|(attempt, _)| attempt.epoch.host() == host);
         theirs.for_each(|(_, waiting)| waiting.is_known = false);
     }
@@ -154,7 +162,7 @@ impl Checker for Starvation {
         }
         self.most.extend(allowed);
         for attempt in std::mem::take(&mut self.started) {
-            self.waiting.remove(&attempt);
+            self.running.extend(self.waiting.remove(&attempt).map(|waiting| (attempt, waiting)));
         }
         Ok(())
     }
@@ -166,6 +174,7 @@ mod tests {
     use crate::checkers::testing::{admitted, attempt, launched_under, quiet_world, told};
     use amalgam_core::hosting::Fact;
     use amalgam_core::protocol::Rule;
+    use amalgam_core::role::LostCause;
     use amalgam_core::vocabulary::{ExecutionType, NodeId};
 
     const TASK: TaskId = TaskId { job: JobId(1), stage: 0, index: 0 };
@@ -193,6 +202,13 @@ mod tests {
         told(Change::Launched { attempt, task, node, grant, opportunistic, weight, rule, passed_over, at })
     }
 
+    /// Of another task, as opportunistic work.
+    fn sent(number: u32, at: Instant) -> Change {
+        let (task, attempt, node) = (TaskId { index: number, ..TASK }, attempt(number), NodeId(0));
+        let (grant, opportunistic, weight, rule, passed_over) = (None, true, 1, Rule::Completion, 0);
+        Change::Launched { attempt, task, node, grant, opportunistic, weight, rule, passed_over, at }
+    }
+
     fn promoted(number: u32, at: Instant) -> Happening {
         told(Change::Promoted { attempt: attempt(number), task: TASK, node: NodeId(0), grant: None, at })
     }
@@ -217,18 +233,36 @@ mod tests {
     }
 
     #[test]
+    fn the_next_life_of_a_manager_does_not_know_what_has_started() {
+        let begin = [admitted(ExecutionType::Auto), allowed(1), launched_under(attempt(1), None), started(attempt(1))];
+        let mut checker = Starvation::new(Preset::APOLLO);
+        assert_eq!(checker.check(&quiet_world(), &begin), Ok(()));
+        let younger = told(sent(2, Instant(STARVED.0 - 1)));
+        assert_eq!(checker.check(&quiet_world(), &[Happening::Started(Place::Server), allowed(1), younger]), Ok(()));
+        let late = Instant(2 * STARVED.0);
+        assert!(checker.check(&quiet_world(), &[guaranteed(3, Rule::Completion, late)]).is_err(), "the second waits");
+        assert_eq!(checker.check(&quiet_world(), &[promoted(1, late)]), Ok(()), "the first is older");
+        assert!(
+            checker.check(&quiet_world(), &[guaranteed(3, Rule::Completion, late)]).is_err(),
+            "the second still waits"
+        );
+    }
+
+    #[test]
+    fn what_has_started_and_ended_is_not_taken_for_such_as_waits() {
+        let begin = [admitted(ExecutionType::Auto), allowed(1), launched_under(attempt(1), None), started(attempt(1))];
+        let mut checker = Starvation::new(Preset::APOLLO);
+        assert_eq!(checker.check(&quiet_world(), &begin), Ok(()));
+        assert_eq!((checker.waiting.len(), checker.running.len()), (0, 1));
+        let (attempt, cause, node) = (attempt(1), LostCause::Unknown, NodeId(0));
+        let lost = Change::Lost { attempt, task: TASK, node, cause, last: false, at: STARVED };
+        let happened = [told(lost), Happening::Started(Place::Server)];
+        assert_eq!(checker.check(&quiet_world(), &happened), Ok(()));
+        assert_eq!((checker.waiting.len(), checker.running.len()), (0, 0));
+    }
+
+    #[test]
     fn a_promotion_before_it_is_noticed() {
-        let younger = Change::Launched {
-            attempt: attempt(2),
-            task: TaskId { index: 2, ..TASK },
-            node: NodeId(0),
-            grant: None,
-            opportunistic: true,
-            weight: 1,
-            rule: Rule::Completion,
-            passed_over: 0,
-            at: STARVED,
-        };
-        assert!(check(&[told(younger), promoted(2, STARVED)]).is_err());
+        assert!(check(&[told(sent(2, STARVED)), promoted(2, STARVED)]).is_err());
     }
 }
