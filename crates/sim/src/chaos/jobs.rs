@@ -31,6 +31,8 @@ fn job(number: usize, arrival: Duration, shapes: &[Shape], leaves: &[&str], chan
     let user = one_of(chance, &["ada", "ada", "bob"]).to_owned();
     let priority = chance.below(3_u64) as i32 - 1;
     let after = is_after.then(|| JobId(1 + chance.below(number as u64)));
+    // Some wait for an end only; other seeds stay as they were.
+    let any = number.is_multiple_of(3);
     let spec = JobSpec {
         name: format!("job{number}"),
         queue,
@@ -38,8 +40,8 @@ fn job(number: usize, arrival: Duration, shapes: &[Shape], leaves: &[&str], chan
         priority,
         submit_dir: "/".into(),
         stages,
-        after_jobs: after.into_iter().collect(),
-        after_jobs_any: Vec::new(),
+        after_jobs: after.filter(|_| !any).into_iter().collect(),
+        after_jobs_any: after.filter(|_| any).into_iter().collect(),
         max_fails: one_of(chance, &[None, None, Some(0), Some(2)]),
         held: is_one_in(10, chance),
         wait_for_nodes: is_one_in(2, chance),
@@ -60,11 +62,11 @@ fn stage(index: u32, shapes: &[Shape], chance: &mut Chance) -> StageSpec {
         constraints: shape.constraints.clone(),
         near: Vec::new(),
         retries: chance.below(3_u32),
-        retry_delay: Some(Duration::ZERO),
+        retry_delay: index.is_multiple_of(2).then_some(Duration::ZERO),
         timeout: one_of(chance, &[None, None, None, Some(Duration::from_secs(4))]),
         priority: None,
         gang: false,
-        at_once: None,
+        at_once: (index % 3 == 2).then_some(1 + index % 2),
         outputs: Vec::new(),
         inputs: Vec::new(),
         input_kib: Vec::new(),
@@ -102,7 +104,7 @@ pub fn form_gangs(workload: &mut Workload, nodes: &[Node], queues: &QueueTree, c
             if rooms == 0 || is_one_in(2, chance) {
                 continue;
             }
-            stage.gang = true;
+            (stage.gang, stage.at_once) = (true, None);
             if stage.execution == ExecutionType::Opportunistic {
                 stage.execution = ExecutionType::Auto;
             }

@@ -203,7 +203,7 @@ mod tests {
     }
 
     fn failure(panics: bool) -> Failure {
-        let mut trial = Trial::new(3);
+        let mut trial = Trial::new(4);
         trial.checkers.push(Box::new(Never { panics }));
         trial.run().0.failure.expect("a task was launched")
     }
