@@ -308,6 +308,32 @@ fn an_order_is_searched_for_with_a_share_and_again_for_another_one_or_another_ru
     }
 }
 
+/// A limit at once, a delay before a retry or a user may keep them from being ready, for hours.
+#[test]
+fn a_job_whose_due_tasks_are_not_ready_is_not_planned_without_end() {
+    let share = totals(&Resources::new(1_000, 1_000));
+    let end = Instant::ZERO + Duration::from_secs(100);
+    let mut dag = ModelDag::default();
+    dag.add(Resources::new(100, 100), Duration::from_secs(50), 3, &[]);
+    dag.add(Resources::new(100, 100), Duration::from_secs(1), 3, &[]);
+    let mut runnable = dag.runnable();
+    let kept = runnable.remove(0);
+    for order in [PlanOrder::Dagps, PlanOrder::Fixed(Order::CriticalPath)] {
+        let mut policy = Altruistic::new(order, ALWAYS, Chance::new(1, "altruism"));
+        let (mut looks, mut review_at) = (0, Some(Instant::ZERO));
+        while let Some(now) = review_at.filter(|at| *at < end) {
+            looks += 1;
+            let progress = DagProgress { is_news: false, ..dag.progress(&runnable) };
+            let demand = policy.demand(now, &progress, Some(&share));
+            assert!(demand.needed.iter().all(|part| part.stage != kept.stage));
+            assert!(looks <= 20_000, "{looks} looks until {now:?}");
+            review_at = demand.review_at;
+            assert!(review_at.is_none_or(|at| at > now), "others have their turn");
+        }
+        assert!(looks > 1);
+    }
+}
+
 /// Theorem 3.1: on one pool, with exact run times and a share that does not fall, the end that was planned first is never
 /// missed, whatever the job is given beyond its share and however seldom it is looked at.
 #[test]

@@ -45,6 +45,10 @@ pub enum PlanOrder {
 
 /// After a piece of the search others have their turn.
 const BETWEEN_PIECES: Duration = Duration::from_micros(1);
+/// After this many plans in a row that could not be kept, the search for an order goes on beside the next ones, and they are
+/// made this far apart: tasks are due that may not start, as a limit at once, a delay before a retry or a user keeps them.
+const MOST_IN_VAIN: u32 = 8;
+const BETWEEN_PLANS: Duration = Duration::from_millis(10);
 
 /// A share that is more than so many times as large or small asks for another search, but not more often than so.
 const OTHER_SHARE: u64 = 2;
@@ -57,6 +61,8 @@ pub struct Altruistic {
     searches: u32,
     /// It is to be asked again only for the search.
     awaits_piece: bool,
+    /// Plans in a row that could not be kept.
+    in_vain: u32,
     /// P(altruism), in millionths.
     altruism: u32,
     chance: Chance,
@@ -100,8 +106,8 @@ impl Altruistic {
             PlanOrder::Fixed(order) => (order, Searching::Never),
             PlanOrder::Dagps => (Order::CriticalPath, Searching::ToBegin),
         };
-        let (searches, awaits_piece, yields, held, alone) = (0, false, false, None, None);
-        Altruistic { order, search, searches, awaits_piece, altruism, chance, yields, held, alone }
+        let (searches, awaits_piece, in_vain, yields, held, alone) = (0, false, 0, false, None, None);
+        Altruistic { order, search, searches, awaits_piece, in_vain, altruism, chance, yields, held, alone }
     }
 
     /// The die is not cast where it is asked only because the search goes on.
@@ -143,6 +149,7 @@ impl Altruistic {
     /// Has a plan that holds, the old one if possible. Whether another was made.
     fn review(&mut self, now: Instant, dag: &DagProgress<'_>, share: &Totals) -> bool {
         let holds = self.held.as_mut().is_some_and(|held| held.holds(now, dag, share));
+        self.in_vain = if holds || self.held.is_none() { 0 } else { self.in_vain.saturating_add(1) };
         let is_current = |held: &HeldPlan| held.has_best_order && held.share == *share && held.has_stages(dag.runnable);
         if holds && self.held.as_ref().is_some_and(is_current) {
             return false;
@@ -176,7 +183,8 @@ impl IntraJobPolicy for Altruistic {
             return demand;
         }
         let has_planned = self.review(now, dag, share);
-        let searches = self.search_on(now, dag.graph, share, !has_planned);
+        let is_in_vain = self.in_vain >= MOST_IN_VAIN;
+        let searches = self.search_on(now, dag.graph, share, !has_planned || is_in_vain);
         self.awaits_piece = searches;
         demand.took_long = has_planned || searches;
         let held = self.held.as_ref().expect("just reviewed");
@@ -192,6 +200,7 @@ impl IntraJobPolicy for Altruistic {
             }
         }
         let next_due = held.stages.iter().filter_map(|planned| planned.next_due(now)).min();
+        let next_due = if is_in_vain { next_due.map(|due| due.max(now + BETWEEN_PLANS)) } else { next_due };
         demand.review_at = if searches { Some(now + BETWEEN_PIECES) } else { next_due };
         demand
     }
