@@ -27,6 +27,7 @@ mod memory;
 mod placement;
 mod plans;
 mod sim;
+mod waiting;
 mod waits;
 
 use crate::failure::{Failure, Result};
@@ -60,6 +61,8 @@ enum Bench {
     Plans(plans::PlansArgs),
     /// What a node takes to say how long a task of any size would wait there
     Waits(waits::WaitsArgs),
+    /// What a submission or an end costs the master while many other jobs wait
+    Waiting(waiting::WaitingArgs),
     /// What events, messages, launches and exits cost here: the constants of the simulator
     Costs(costs::CostsArgs),
     /// Whether the simulator waits as the daemons do
@@ -86,6 +89,7 @@ pub fn execute(args: BenchArgs) -> Result<ExitCode> {
         Bench::Matching(args) => matching::execute(&args)?,
         Bench::Plans(args) => plans::execute(&args)?,
         Bench::Waits(args) => waits::execute(&args)?,
+        Bench::Waiting(args) => waiting::execute(&args)?,
         Bench::Costs(args) => costs::execute(&args)?,
         Bench::Agreement(args) => agreement::execute(&args)?,
         Bench::Sim(args) => sim::execute(&args)?,

@@ -1,0 +1,51 @@
+//! What an event of one job costs the master while many others wait.
+
+use crate::failure::{Failure, Result};
+use amalgam_daemon::bench::waiting::{EVENTS, Waiting, measure};
+use clap::Args;
+
+/// Time for the largest number of waiting jobs, for one of the smallest: more is not flat.
+const MOST: f64 = 1.5;
+
+#[derive(Args)]
+pub struct WaitingArgs {
+    /// Jobs that wait all the time
+    #[arg(long, value_name = "N", num_args = 1.., default_values_t = [1_000, 10_000, 100_000], value_parser = clap::value_parser!(u64).range(10..=1_000_000))]
+    jobs: Vec<u64>,
+    /// Rounds, of which the median counts
+    #[arg(long, value_name = "N", default_value_t = 21, value_parser = clap::value_parser!(u16).range(1..=1_000))]
+    rounds: u16,
+    /// Events of each kind in a round
+    #[arg(long, value_name = "N", default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    events: u32,
+}
+
+pub fn execute(args: &WaitingArgs) -> Result<()> {
+    let measured = measure(&args.jobs, usize::from(args.rounds), args.events);
+    for Waiting { jobs, each, floor } in &measured {
+        say!("{jobs} jobs wait; to take one of as many out of an ordered map and put it back takes {floor:?}");
+        for (event, took) in EVENTS.iter().zip(each) {
+            say!("  {event}: {took:?}");
+        }
+    }
+    let smallest = measured.iter().min_by_key(|one| one.jobs);
+    let largest = measured.iter().max_by_key(|one| one.jobs);
+    let (Some(smallest), Some(largest)) = (smallest, largest) else { return Ok(()) };
+    let mut worst: f64 = 0.0;
+    for (kind, event) in EVENTS.iter().enumerate() {
+        let ratio = largest.each[kind].as_secs_f64() / smallest.each[kind].as_secs_f64();
+        worst = worst.max(ratio);
+        say!("{event}: {ratio:.2} of the time with {} for {}", largest.jobs, smallest.jobs);
+    }
+    let ratio = largest.floor.as_secs_f64() / smallest.floor.as_secs_f64();
+    say!("the map alone: {ratio:.2}");
+    if worst > MOST {
+        let problem =
+            format!("the cost of an event grows with the number of waiting jobs: {worst:.2}, and {MOST} is the most");
+        return Err(Failure::new(
+            problem,
+            "run it again on a machine that does nothing else, before anything is concluded",
+        ));
+    }
+    Ok(())
+}
