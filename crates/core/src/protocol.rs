@@ -19,9 +19,9 @@
 use crate::vocabulary::{
     Age, Allocation, AskId, AtNode, AttemptId, Attributes, ByteString, Chosen, ClientId, ClusterId, Constraint, Digest,
     Duration, EndReason, Ended, Epoch, Estimated, ExecutionType, Fetched, Foretold, ForetoldStart, Generation,
-    GlobalId, GrantId, HostId, InputFile, Instant, JobId, JobSpec, JobWork, Key, Kinds, Late, LaunchOrder, Margins,
-    NodeId, NodeWaits, ProbeId, QueueId, ResourceSpec, Resources, Sample, StoredFile, TaskAction, TaskId, TaskShape,
-    TaskTemplate, TaskWishes, Token, Totals, UserId, Wants,
+    GlobalId, GrantId, HostId, HostList, InputFile, Instant, JobId, JobSpec, JobWork, Key, Kinds, Late, LaunchOrder,
+    Margins, NodeId, NodeWaits, ProbeId, QueueId, ResourceSpec, Resources, Sample, StoredFile, TaskAction, TaskId,
+    TaskShape, TaskTemplate, TaskWishes, Token, Totals, UserId, Wants,
 };
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -510,6 +510,8 @@ pub enum ToJobManager {
     /// The attempt is at its node with all that it needs, and waits for `BeginTask`. Said again after a claim.
     InPlace {
         attempt: AttemptId,
+        /// What people call the node.
+        node_name: String,
     },
     /// The attempt ended; repeated until acknowledged.
     Finished {
@@ -539,6 +541,7 @@ pub enum ToJobManager {
     /// The answer to a claim: those of the claimed attempts that the node has, dead or alive.
     Live {
         node: NodeId,
+        node_name: String,
         epoch: Epoch,
         number: u32,
         attempts: Vec<AttemptId>,
@@ -566,7 +569,7 @@ impl ToJobManager {
             ToJobManager::Yields { attempt, .. }
             | ToJobManager::Started { attempt, .. }
             | ToJobManager::Lacks { attempt, .. }
-            | ToJobManager::InPlace { attempt }
+            | ToJobManager::InPlace { attempt, .. }
             | ToJobManager::Finished { attempt, .. }
             | ToJobManager::Promoted { attempt, .. }
             | ToJobManager::NotTaken { attempt }
@@ -747,8 +750,9 @@ pub enum ToNode {
     Launch(Box<Launch>),
     /// The same, and what runs or waits there under these grants gives way to it.
     LaunchInstead { launch: Box<Launch>, of: Box<[GrantId]> },
-    /// All others of its gang are in place: the attempt may start. Said again after a claim, and where it says that it is in place.
-    BeginTask { attempt: AttemptId },
+    /// All others of its gang are in place, on these nodes: the attempt may start. Said again after a claim, and where it says that
+    /// it is in place.
+    BeginTask { attempt: AttemptId, hosts: Arc<HostList> },
     /// The attempt is guaranteed from now on. Its resources are booked under this grant, which is answered by `Promoted`, or by
     /// `Freed` if it does not run any more; without one it is within what its job is entitled to, as its job manager says.
     Promote { attempt: AttemptId, grant: Option<GrantId> },
@@ -776,7 +780,7 @@ impl ToNode {
     /// The only one whose word it is, where it is about what somebody owns: from anybody else it means nothing.
     pub fn only_from(&self) -> Option<Address> {
         match self {
-            ToNode::BeginTask { attempt }
+            ToNode::BeginTask { attempt, .. }
             | ToNode::Promote { attempt, grant: None }
             | ToNode::Stop { attempt, .. }
             | ToNode::Acknowledge { attempt } => Some(Address::JobManager(attempt.job)),

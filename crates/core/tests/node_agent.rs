@@ -209,6 +209,7 @@ fn executing(number: u32) -> Executing {
         task: TaskId { job: JobId(1), stage: 0, index: number },
         node: NODE,
         node_name: "node".to_owned(),
+        hosts: None,
         template: template(),
         index: u64::from(number),
         item: None,

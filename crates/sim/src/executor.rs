@@ -443,6 +443,7 @@ mod tests {
             task: TaskId::default(),
             node: NodeId(0),
             node_name: "node".to_owned(),
+            hosts: None,
             template: Arc::default(),
             index: 0,
             item: None,

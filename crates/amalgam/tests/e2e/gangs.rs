@@ -6,9 +6,21 @@ use amalgam_daemon::api::{NodeSummary, TaskState};
 use std::collections::BTreeSet;
 
 /// Says that it is there and waits for the three others, as ranks of one computation do.
-const RANK: &str = "echo $$ > pid-$AMALGAM_INDEX; touch here-$AMALGAM_INDEX; \
+const RANK: &str = "echo $$ > pid-$AMALGAM_INDEX; (echo $AMALGAM_NODES; cat $AMALGAM_NODES_FILE) > nodes-$AMALGAM_INDEX; touch here-$AMALGAM_INDEX; \
     until [ -e here-0 ] && [ -e here-1 ] && [ -e here-2 ] && [ -e here-3 ]; do sleep 0.02; done; \
     while [ ! -e go ]; do sleep 0.02; done; echo $AMALGAM_INDEX >> ran";
+
+/// Each of the four was told on which nodes they are, in their order.
+fn each_knows_where_all_are(scene: &Scene, id: &str, prefix: &str, on_nodes: usize) {
+    let nodes: Vec<String> = scene.tasks(id).into_iter().filter_map(|task| task.node).collect();
+    let first = |at: usize| !nodes[..at].contains(&nodes[at]);
+    let each_once: Vec<String> = (0..nodes.len()).filter(|at| first(*at)).map(|at| nodes[at].clone()).collect();
+    assert_eq!((nodes.len(), each_once.len()), (4, on_nodes), "{nodes:?}");
+    let told = format!("{}\n{}\n", each_once.join(","), nodes.join("\n"));
+    for rank in 0..4 {
+        assert_eq!(scene.read(&format!("{prefix}nodes-{rank}")), told, "rank {rank}");
+    }
+}
 
 fn running(scene: &Scene, id: &str) -> u64 {
     scene.job(id).summary.tasks.running
@@ -17,7 +29,11 @@ fn running(scene: &Scene, id: &str) -> u64 {
 #[test]
 fn two_gangs_of_which_one_has_room_run_one_after_the_other() {
     let scene = Scene::dev(&["--nodes", "2", "--cpus", "3"]);
-    let script = |name: &str| RANK.replace("here-", &format!("{name}-here-")).replace(">> ran", &format!(">> {name}"));
+    let script = |name: &str| {
+        RANK.replace("here-", &format!("{name}-here-"))
+            .replace("nodes-", &format!("{name}-nodes-"))
+            .replace(">> ran", &format!(">> {name}"))
+    };
     let submit = |name: &str| scene.submit(&["--gang", "--array", "0-3", "--", "sh", "-c", &script(name)]);
     let (first, second) = (submit("first"), submit("second"));
     until_true("all of the first", || running(&scene, &first) == 4);
@@ -30,6 +46,7 @@ fn two_gangs_of_which_one_has_room_run_one_after_the_other() {
     scene.write("go", "");
     scene.ok(&["wait", &first, &second]);
     assert_eq!((scene.read("first").lines().count(), scene.read("second").lines().count()), (4, 4));
+    each_knows_where_all_are(&scene, &second, "second-", 2);
     let told: Vec<String> = scene.story(&second).into_iter().map(|line| line.kind).collect();
     assert_eq!(told.iter().filter(|kind| *kind == "gang-begins").count(), 1, "{told:?}");
     let too_many = scene.run(&["submit", "--gang", "--array", "0-6", "--", "true"]);
@@ -64,5 +81,6 @@ fn a_gang_spans_clusters_and_begins_anew_together_when_one_of_it_is_lost() {
     assert!(scene.tasks(&id).iter().all(|task| task.node.as_ref() != Some(&gone)));
     scene.write("go", "");
     scene.ok(&["wait", &id]);
+    each_knows_where_all_are(scene, &id, "", 3);
     ended_once(scene, &id, 4);
 }

@@ -7,9 +7,10 @@
 use super::{JobManager, Life, RunningAttempt};
 use crate::protocol::{Address, ToNode};
 use crate::role::{Outbox, Record};
-use crate::vocabulary::{AttemptId, Chance, Duration, EndReason, Instant, JobSpec, TaskId};
+use crate::vocabulary::{AttemptId, Chance, Duration, EndReason, HostList, Instant, JobSpec, NodeId, TaskId};
 use crate::why::Why;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 /// For about so long those that have room wait for the others; after each time in vain, and before the next one, for twice as long.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -22,6 +23,8 @@ const NOT_COMPLETE: &str = "its job manager began anew, and another task of its 
 pub(super) struct Gangs {
     /// By stage; only those that are gangs.
     stages: BTreeMap<u32, Gang>,
+    /// What people call the nodes, of those that said so in this life.
+    names: BTreeMap<NodeId, String>,
     /// Attempts were launched in an earlier life.
     is_recovered: bool,
     chance: Chance,
@@ -74,6 +77,7 @@ impl Gangs {
         let gangs = spec.stages.iter().zip(0..).filter(|(stage, _)| stage.gang);
         Gangs {
             stages: gangs.map(|(_, number)| (number, Gang::default())).collect(),
+            names: BTreeMap::new(),
             // Two jobs are not to be patient for equally long again and again.
             is_recovered: false,
             chance: Chance::new(job, "patience of gangs"),
@@ -218,8 +222,32 @@ impl JobManager {
         let Some(gang) = self.gangs.stages.get_mut(&stage) else { return };
         (gang.phase, gang.tries) = (Phase::Runs, 0);
         gang.in_place.clear();
-        for (attempt, running) in self.attempts_of(stage).filter(|(_, running)| running.started_at.is_none()) {
-            out.send(running.node, ToNode::BeginTask { attempt });
+        self.tell_to_begin(stage, |_| true, out);
+    }
+
+    /// Tells these attempts of a gang that they may begin, if they have not. Where the name of a node is not known yet, as this manager
+    /// began anew, that is done when the node has said it.
+    fn tell_to_begin(&self, stage: u32, which: impl Fn(AttemptId) -> bool, out: &mut Outbox) {
+        let mut of_stage: Vec<(AttemptId, &RunningAttempt)> = self.attempts_of(stage).collect();
+        of_stage.sort_unstable_by_key(|(attempt, running)| (running.task.index, *attempt));
+        let nodes = of_stage.iter().map(|(_, running)| running.node);
+        let Some(hosts) = HostList::new(nodes, &self.gangs.names).map(Arc::new) else { return };
+        for (attempt, running) in of_stage.iter().filter(|(attempt, _)| which(*attempt)) {
+            if running.started_at.is_none() {
+                out.send(running.node, ToNode::BeginTask { attempt: *attempt, hosts: Arc::clone(&hosts) });
+            }
+        }
+    }
+
+    /// What people call a node; gangs that began without this name go on.
+    pub(super) fn learn_name(&mut self, node: NodeId, name: String, out: &mut Outbox) {
+        if self.gangs.stages.is_empty() || self.gangs.names.get(&node) == Some(&name) {
+            return;
+        }
+        self.gangs.names.insert(node, name);
+        let begun = self.gangs.stages.iter().filter(|(_, gang)| matches!(gang.phase, Phase::Runs));
+        for &stage in begun.map(|(stage, _)| stage) {
+            self.tell_to_begin(stage, |_| true, out);
         }
     }
 
@@ -237,11 +265,19 @@ impl JobManager {
         }
     }
 
-    pub(super) fn on_in_place(&mut self, now: Instant, from: Address, attempt: AttemptId, out: &mut Outbox) {
+    pub(super) fn on_in_place(
+        &mut self,
+        now: Instant,
+        from: Address,
+        attempt: AttemptId,
+        node_name: String,
+        out: &mut Outbox,
+    ) {
         let stale = Record::Stale { from, attempt };
         let at_its_node = |running: &&RunningAttempt| from == Address::Node(running.node);
         let Some(running) = self.running.get(&attempt).filter(at_its_node) else { return out.record(stale) };
         let (node, task) = (running.node, running.task);
+        self.learn_name(node, node_name, out);
         match self.gangs.stages.get_mut(&task.stage) {
             None => out.record(stale),
             Some(_) if self.stopping => self.stop(attempt, &self.running[&attempt], EndReason::Cancelled, out),
@@ -250,7 +286,7 @@ impl JobManager {
                 self.review_gangs(now, out);
             }
             // What it was told was lost.
-            Some(Gang { phase: Phase::Runs, .. }) => out.send(node, ToNode::BeginTask { attempt }),
+            Some(Gang { phase: Phase::Runs, .. }) => self.tell_to_begin(task.stage, |id| id == attempt, out),
             Some(Gang { phase: Phase::Dissolves { reason, .. }, .. }) => {
                 let reason = reason.clone();
                 self.stop(attempt, &self.running[&attempt], reason, out);
@@ -278,7 +314,7 @@ impl JobManager {
     pub(super) fn say_again_to_gang(&self, attempt: AttemptId, running: &RunningAttempt, out: &mut Outbox) {
         match self.gangs.stages.get(&running.task.stage).map(|gang| &gang.phase) {
             Some(Phase::Runs) if running.started_at.is_none() => {
-                out.send(running.node, ToNode::BeginTask { attempt });
+                self.tell_to_begin(running.task.stage, |id| id == attempt, out);
             }
             Some(Phase::Dissolves { reason, .. }) => self.stop(attempt, running, reason.clone(), out),
             _ => {}

@@ -369,7 +369,7 @@ impl JobManager {
             ToJobManager::Finished { attempt, ended, instead } => {
                 self.on_finished(now, from, attempt, ended, instead, out);
             }
-            ToJobManager::InPlace { attempt } => self.on_in_place(now, from, attempt, out),
+            ToJobManager::InPlace { attempt, node_name } => self.on_in_place(now, from, attempt, node_name, out),
             ToJobManager::Promoted { attempt, grant } => self.on_promoted(now, attempt, grant, out),
             ToJobManager::Ready { probe } => self.on_ready(now, from, probe, out),
             ToJobManager::NotTaken { attempt } => {
@@ -378,7 +378,8 @@ impl JobManager {
             ToJobManager::NotPassed { attempt, why } => {
                 self.on_not_launched(now, from, attempt, LostCause::Refused(why), out);
             }
-            ToJobManager::Live { node, epoch, number, attempts } => {
+            ToJobManager::Live { node, node_name, epoch, number, attempts } => {
+                self.learn_name(node, node_name, out);
                 self.on_live(now, node, (epoch, number), &attempts, out);
             }
             ToJobManager::Forgotten => self.on_forgotten(out),

@@ -26,7 +26,7 @@ use crate::role::{Change, Event, Outbox, Record, Role};
 use crate::scheduling::{Lack, NodeQueue};
 use crate::vocabulary::{
     AtNode, AttemptId, Attributes, Devices, Duration, EndReason, Ended, EntryId, ExecutionType, Foretold,
-    ForetoldStart, GrantId, HostId, Instant, JobId, Kinds, LaunchOrder, Mac, NodeId, ProbeId, QueuedEntry,
+    ForetoldStart, GrantId, HostId, HostList, Instant, JobId, Kinds, LaunchOrder, Mac, NodeId, ProbeId, QueuedEntry,
     ResourceSpec, Resources, RunningEntry, TaskId, TaskShape, TaskTemplate, Totals,
 };
 use conflicts::OpportunisticUse;
@@ -185,6 +185,8 @@ struct Attempt {
     yielding: Option<Yielding>,
     /// Until then it has to run to make up for having yielded.
     yielded_until: Instant,
+    /// Where all tasks of its gang are, once they may begin.
+    hosts: Option<Arc<HostList>>,
     /// What was said of its start, and when it came here; until it has started.
     foretold: Option<(Foretold, Instant)>,
     state: State,
@@ -203,6 +205,7 @@ impl Attempt {
             waited: Duration::ZERO,
             yielding: None,
             yielded_until: since,
+            hosts: None,
             foretold: None,
             state,
         }
@@ -351,7 +354,7 @@ impl NodeAgent {
             ToNode::Executor(ExecutorReport::Stored { files, .. }) => self.on_stored(now, files, out),
             ToNode::Executor(ExecutorReport::Fetched { end, .. }) => self.on_fetched(now, *end, out),
             ToNode::Executor(ExecutorReport::Measured { samples, .. }) => self.on_measured(samples, out),
-            ToNode::BeginTask { attempt } => self.on_begin_task(now, from, attempt, out),
+            ToNode::BeginTask { attempt, hosts } => self.on_begin_task(now, from, attempt, hosts, out),
             ToNode::Promote { attempt, grant: Some(grant) } => self.on_promote(now, attempt, grant, out),
             ToNode::Promote { attempt, grant: None } => self.on_entitled(now, attempt, out),
             ToNode::Stop { attempt, reason, grace } => self.on_stop(now, attempt, reason, grace, out),
@@ -415,15 +418,19 @@ impl NodeAgent {
     fn say_in_place(&self, id: AttemptId, out: &mut Outbox) {
         let lacks = |lack| self.queue.lacks(EntryId::Attempt(id), lack);
         if lacks(Lack::Others) && !lacks(Lack::Files) {
-            out.send(id.job, ToJobManager::InPlace { attempt: id });
+            let node_name = self.settings.name.clone();
+            out.send(id.job, ToJobManager::InPlace { attempt: id, node_name });
         }
     }
 
     /// It is said again where it may have been lost.
-    fn on_begin_task(&mut self, now: Instant, from: Address, id: AttemptId, out: &mut Outbox) {
+    fn on_begin_task(&mut self, now: Instant, from: Address, id: AttemptId, hosts: Arc<HostList>, out: &mut Outbox) {
         let entry = EntryId::Attempt(id);
         if !self.queue.lacks(entry, Lack::Others) {
             return out.record(Record::Stale { from, attempt: id });
+        }
+        if let Some(attempt) = self.attempts.get_mut(&id) {
+            attempt.hosts = Some(hosts);
         }
         self.queue.release(entry, Lack::Others);
         self.waits.on_change(now);
@@ -488,6 +495,7 @@ impl NodeAgent {
             item: launch.item,
             devices: entry.devices.clone(),
             inputs: launch.inputs,
+            hosts: entry.hosts.take(),
             grant: entry.grant,
             expected: entry.expected,
         };
@@ -716,7 +724,8 @@ impl NodeAgent {
         self.tokens.heard_of(epoch);
         let here: Vec<AttemptId> = self.attempts.keys().copied().filter(|id| id.job == job).collect();
         let attempts = claimed.iter().copied().filter(|id| self.attempts.contains_key(id)).collect();
-        out.send(job, ToJobManager::Live { node: self.node, epoch, number, attempts });
+        let node_name = self.settings.name.clone();
+        out.send(job, ToJobManager::Live { node: self.node, node_name, epoch, number, attempts });
         for (attempt, entry) in self.running_attempts().filter(|(attempt, _)| claimed.contains(attempt)) {
             if !matches!(entry.state, State::Starting) {
                 let running_for = entry.running_for(now);

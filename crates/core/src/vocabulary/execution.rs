@@ -2,8 +2,8 @@
 
 use super::resources::Cores;
 use super::{
-    AttemptId, ByteString, Digest, Duration, EndedFiles, ExecutionType, GrantId, InputFile, NodeId, OutputFile,
-    Program, Resources, TaskId,
+    AttemptId, ByteString, Digest, Duration, EndedFiles, ExecutionType, GrantId, HostList, InputFile, NodeId,
+    OutputFile, Program, Resources, TaskId,
 };
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
@@ -27,6 +27,8 @@ pub struct LaunchOrder {
     pub devices: Devices,
     /// What it finds in its working directory; its node has them.
     pub inputs: Arc<[InputFile]>,
+    /// Where all tasks of its gang are, if it is of one.
+    pub hosts: Option<Arc<HostList>>,
     // What follows the node agent needs to adopt the attempt again; the executor only keeps it.
     /// `None`: no ledger holds its resources.
     pub grant: Option<GrantId>,
@@ -308,6 +310,7 @@ mod tests {
             task: TaskId { job, stage: 0, index: 4 },
             node: NodeId(0),
             node_name: "node-7".to_owned(),
+            hosts: None,
             template: Arc::new(template),
             index: 40,
             item: item.map(ByteString::from),

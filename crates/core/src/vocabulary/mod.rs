@@ -12,6 +12,7 @@ pub mod federation;
 pub mod files;
 pub mod fingerprint;
 pub mod foretold;
+pub mod hosts;
 pub mod ids;
 pub mod job;
 pub mod launch_size;
@@ -41,6 +42,7 @@ pub use federation::{ClusterId, Federation, GlobalId, JobNumbers, Partition, Sea
 pub use files::{Digest, EndedFiles, Fetched, InputFile, InputSpec, OutputFile, StoredFile};
 pub use fingerprint::Fingerprint;
 pub use foretold::{Crowd, Foretold, ForetoldStart, Late, Line, Margins, Way};
+pub use hosts::HostList;
 pub use ids::{
     AskId, AttemptId, ClientId, EntryId, Epoch, GrantId, HostId, JobId, NodeId, ProbeId, QueueId, TaskId, UserId,
 };

@@ -144,6 +144,7 @@ fn order(number: u32, template: &Arc<TaskTemplate>) -> LaunchOrder {
         task: TaskId { job, stage: 0, index: number },
         node: NodeId(1),
         node_name: "node".to_owned(),
+        hosts: None,
         template: Arc::clone(template),
         index: u64::from(number),
         item: None,

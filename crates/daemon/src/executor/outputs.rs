@@ -128,6 +128,7 @@ mod tests {
             task: TaskId { job: JobId(1), ..TaskId::default() },
             node: NodeId(1),
             node_name: "node".to_owned(),
+            hosts: None,
             template: Arc::new(TaskTemplate { outputs, ..TaskTemplate::default() }),
             index: 0,
             item: None,

@@ -3,7 +3,7 @@
 use super::members::MARK;
 use super::own_dir;
 use super::progress::progress_file;
-use super::task_dirs::error_file;
+use super::task_dirs::{error_file, nodes_file};
 use crate::files::FileStore;
 use crate::removal::Remover;
 use amalgam_core::vocabulary::byte_string::shown;
@@ -22,6 +22,8 @@ use std::sync::Arc;
 const READERS: &str = "readers";
 /// Where programs are looked for when the environment has no `PATH`.
 const DEFAULT_PATH: &[u8] = b"/usr/local/bin:/usr/bin:/bin";
+/// The names of a gang's nodes are a variable up to this length, in bytes; the file has them in any case.
+const MOST_NAMES: usize = 64 << 10;
 /// Variables of the daemon that tasks find, beside those that start with `LC_`.
 const PASSED_ON: [&[u8]; 7] = [b"PATH", b"HOME", b"USER", b"LOGNAME", b"SHELL", b"LANG", b"TZ"];
 
@@ -71,6 +73,13 @@ impl BaseEnvironment {
         set("AMALGAM_ERROR_FILE", error_file(task_dir).as_os_str().as_bytes());
         set("AMALGAM_PROGRESS_FILE", progress_file(task_dir).as_os_str().as_bytes());
         set("TMPDIR", task_dir.as_os_str().as_bytes());
+        if let Some(hosts) = &order.hosts {
+            set("AMALGAM_NODES_FILE", nodes_file(task_dir).as_os_str().as_bytes());
+            let names = hosts.names().join(",");
+            if names.len() <= MOST_NAMES {
+                set("AMALGAM_NODES", names.as_bytes());
+            }
+        }
         // By the name that was asked for, as a shell would say it, although links may lead elsewhere.
         set("PWD", Path::new("/").join(directory).as_os_str().as_bytes());
         environment
@@ -104,6 +113,10 @@ pub fn prepare(
         return Err(EndReason::LaunchFailed("the command is empty".to_owned()));
     };
     let directory = working_directory(order, state, remover)?;
+    if let Some(hosts) = &order.hosts {
+        let written = fs::write(nodes_file(task_dir), hosts.lines());
+        written.map_err(|error| node_fault("write the list of its gang's nodes", &error))?;
+    }
     let environment = base.for_task(order, task_dir, &directory);
     let command = OsStr::from_bytes(command.as_bytes());
     let program = match command.as_bytes().contains(&b'/') {
@@ -311,6 +324,7 @@ mod tests {
             task: TaskId { job: JobId(1), ..TaskId::default() },
             node: NodeId(1),
             node_name: "node".to_owned(),
+            hosts: None,
             template: Arc::new(TaskTemplate { program, shape, ..TaskTemplate::default() }),
             index: 0,
             item: None,

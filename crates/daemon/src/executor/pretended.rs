@@ -217,6 +217,7 @@ mod tests {
             task: TaskId { job: JobId(1), stage: 0, index: number },
             node: NODE,
             node_name: "node".to_owned(),
+            hosts: None,
             template: Arc::new(TaskTemplate { program, outputs, ..TaskTemplate::default() }),
             index: 7,
             item: Some("1.5".into()),

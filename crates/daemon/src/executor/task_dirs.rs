@@ -76,6 +76,11 @@ pub fn error_file(dir: &Path) -> PathBuf {
     dir.join("error")
 }
 
+/// Where a task of a gang finds the names of the nodes of all its tasks.
+pub fn nodes_file(dir: &Path) -> PathBuf {
+    dir.join("nodes")
+}
+
 fn make(dir: &Path) -> io::Result<()> {
     DirBuilder::new().mode(MODE).create(dir)
 }

@@ -247,6 +247,7 @@ pub fn order(number: u32, command: &[&str]) -> LaunchOrder {
         task: TaskId { job: JobId(1), stage: 0, index: number },
         node: NodeId(1),
         node_name: "node".to_owned(),
+        hosts: None,
         template: Arc::new(template),
         index: u64::from(number),
         item: None,
