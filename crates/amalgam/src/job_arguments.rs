@@ -106,7 +106,7 @@ struct StageArgs {
     /// The most tasks that run at once
     #[arg(long, value_name = "N", value_parser = quantities::parse_at_once)]
     at_once: Option<u32>,
-    /// What each task needs, such as cpu=2,memory=1GiB,gpu=1 [default: cpu=1]
+    /// What each task needs, such as cpu=2,memory=1GiB,gpu=0.5 [default: cpu=1]
     #[arg(short, long, value_name = "KIND=AMOUNT", value_delimiter = ',', value_parser = parse_need)]
     resources: Vec<Need>,
     /// A condition on nodes, such as kernel>=5.10; repeatable

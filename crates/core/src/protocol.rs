@@ -20,8 +20,8 @@ use crate::vocabulary::{
     Age, Allocation, AskId, AtNode, AttemptId, Attributes, ByteString, Chosen, ClientId, ClusterId, Constraint, Digest,
     Duration, EndReason, Ended, Epoch, Estimated, ExecutionType, Fetched, Foretold, ForetoldStart, Generation,
     GlobalId, GrantId, HostId, HostList, InputFile, Instant, JobId, JobSpec, JobWork, Key, Kinds, Late, LaunchOrder,
-    Margins, NodeId, NodeWaits, ProbeId, QueueId, ResourceSpec, Resources, Sample, StoredFile, TaskAction, TaskId,
-    TaskShape, TaskTemplate, TaskWishes, Token, Totals, UserId, Wants,
+    Margins, NodeId, NodeWaits, ProbeId, QueueId, ResourceSpec, Resources, Sample, SharedGpu, StoredFile, TaskAction,
+    TaskId, TaskShape, TaskTemplate, TaskWishes, Token, Totals, UserId, Wants,
 };
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -219,6 +219,7 @@ pub struct LiveAttempt {
     /// `None`: no ledger holds its resources.
     pub grant: Option<GrantId>,
     pub resources: Resources,
+    pub shared_gpu: Option<SharedGpu>,
 }
 
 /// A node's load, as its agent knows it.
@@ -682,6 +683,8 @@ pub struct Grant {
     pub generation: Generation,
     /// What was said of the task's start when it was asked for.
     pub foretold: Option<Foretold>,
+    /// Of which GPU it is to have a part.
+    pub shared_gpu: Option<SharedGpu>,
 }
 
 /// Why an ask was next.
@@ -852,6 +855,8 @@ pub struct Launch {
     pub task: TaskId,
     /// `None`: no ledger holds its resources.
     pub grant: Option<GrantId>,
+    /// Of which GPU it has a part by the grant.
+    pub shared_gpu: Option<SharedGpu>,
     /// The one that said `Ready`, whose room it takes.
     pub probe: Option<ProbeId>,
     pub template: Arc<TaskTemplate>,

@@ -1,7 +1,7 @@
 //! Why a job waits: what a decision ran into, as a value that can be stored and put into words.
 
 use crate::protocol::Rule;
-use crate::vocabulary::resources::CPU;
+use crate::vocabulary::resources::{CPU, GPU, Thousandths};
 use crate::vocabulary::{Constraint, Duration, HostId, JobId, Kinds, NodeId, Resources};
 use serde::{Deserialize, Serialize};
 
@@ -267,6 +267,7 @@ fn shown<T: ToString>(parts: &[T]) -> Vec<String> {
 fn amount(kinds: &Kinds, kind: usize, units: u64) -> String {
     match kind {
         CPU => format!("{}.{:01} cpu", units / 1000, units % 1000 / 100),
+        GPU => format!("{} gpu", Thousandths(u32::try_from(units).unwrap_or(u32::MAX))),
         1 => format!("{units} MiB memory"),
         _ => format!("{units} {}", kinds.name(kind).unwrap_or("unnamed")),
     }

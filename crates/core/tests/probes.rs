@@ -103,6 +103,7 @@ impl Node {
             grant: None,
             probe: probe.map(id),
             is_of_gang: false,
+            shared_gpu: None,
             template: Arc::new(TaskTemplate { shape: shape(Resources::new(cpu_millis, 0)), ..TaskTemplate::default() }),
             index: 0,
             item: None,

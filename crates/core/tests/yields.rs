@@ -319,6 +319,7 @@ fn launch_until(
         grant: None,
         probe: None,
         is_of_gang: false,
+        shared_gpu: None,
         template,
         index: u64::from(number),
         item: None,

@@ -5,7 +5,7 @@ use crate::executor::Mechanism;
 use crate::executor::host::Host;
 use amalgam_core::node::NodeSettings;
 use amalgam_core::vocabulary::resources::GPU;
-use amalgam_core::vocabulary::{Attributes, Duration, ResourceSpec, Resources};
+use amalgam_core::vocabulary::{Attributes, Duration, ResourceSpec, Resources, WHOLE_GPU};
 
 /// How a node is to differ from the machine it is on.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
@@ -53,7 +53,7 @@ impl NodeOptions {
         NodeSettings {
             name: self.name.clone().unwrap_or_else(|| host.hostname.clone()),
             capacity: ResourceSpec {
-                basic: Resources::new(cpu_millis, memory_mib).with(GPU, gpus),
+                basic: Resources::new(cpu_millis, memory_mib).with(GPU, gpus.saturating_mul(WHOLE_GPU)),
                 custom: self.resources.clone(),
             },
             attributes: Attributes::new(seen),

@@ -14,7 +14,7 @@ use amalgam_core::job_manager::{self, JobManager, OpenAttempt, Stage};
 use amalgam_core::master::NodeStatus;
 use amalgam_core::protocol::{AdmittedJob, JobOutcome};
 use amalgam_core::scheduling::NodeState as Presence;
-use amalgam_core::vocabulary::resources::{CPU, WIDTH};
+use amalgam_core::vocabulary::resources::{WIDTH, is_in_thousandths};
 use amalgam_core::vocabulary::{
     Attributes, ByteString, Chosen, ClusterId, Duration, EndReason, HostId, Instant, JobId, Kinds, NodeId, QueueId,
     ResourceTime, Resources, Seat, Spans, StageSpec, TaskId, Totals,
@@ -1015,7 +1015,7 @@ fn named(resources: &Resources, kinds: &Kinds) -> BTreeMap<String, f64> {
 fn named_totals(totals: &Totals, kinds: &Kinds) -> BTreeMap<String, f64> {
     let amount = |kind: usize| {
         let units = totals.0[kind] as f64;
-        if kind == CPU { units / 1e3 } else { units }
+        if is_in_thousandths(kind) { units / 1e3 } else { units }
     };
     let present = (0..WIDTH).filter(|&kind| totals.0[kind] > 0 || kind <= 1);
     present.filter_map(|kind| Some((kinds.name(kind)?.to_owned(), amount(kind)))).collect()
@@ -1023,7 +1023,7 @@ fn named_totals(totals: &Totals, kinds: &Kinds) -> BTreeMap<String, f64> {
 
 /// Resource-seconds by kind, in the units of the kinds; kinds of which there are none are left out.
 fn named_seconds(time: &ResourceTime, kinds: &Kinds) -> BTreeMap<String, f64> {
-    let amount = |kind: usize| if kind == CPU { time.seconds(kind) / 1e3 } else { time.seconds(kind) };
+    let amount = |kind: usize| if is_in_thousandths(kind) { time.seconds(kind) / 1e3 } else { time.seconds(kind) };
     let present = (0..WIDTH).filter(|&kind| time.0[kind] > 0);
     present.filter_map(|kind| Some((kinds.name(kind)?.to_owned(), amount(kind)))).collect()
 }

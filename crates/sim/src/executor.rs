@@ -444,6 +444,7 @@ mod tests {
             node: NodeId(0),
             node_name: "node".to_owned(),
             hosts: None,
+            shared_gpu: None,
             template: Arc::default(),
             index: 0,
             item: None,

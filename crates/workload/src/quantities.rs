@@ -2,8 +2,9 @@
 
 use crate::suggest::closest;
 use amalgam_core::vocabulary::byte_string::shown;
+use amalgam_core::vocabulary::gpus::is_gpu_amount;
 use amalgam_core::vocabulary::resources::{BUILT_IN, GPU};
-use amalgam_core::vocabulary::{BadName, ByteString, Duration, IndexRange, Named, ResourceSpec};
+use amalgam_core::vocabulary::{BadName, ByteString, Duration, IndexRange, Named, ResourceSpec, WHOLE_GPU};
 use std::ffi::OsStr;
 use std::fmt;
 use std::os::unix::ffi::OsStrExt;
@@ -113,12 +114,42 @@ pub(crate) fn check_needs(needs: &ResourceSpec) -> Result<(), Malformed> {
     Ok(())
 }
 
-/// A count of devices, which are given to one task at a time, or MB/s.
+/// Thousandths of a GPU: from `2`, `0.25` or `250m`. A task has whole ones, or a part of one that it shares.
+///
+/// # Errors
+/// What is wrong and what to write.
+pub fn parse_gpu_millis(text: &str) -> Result<u32, Malformed> {
+    let trimmed = text.trim();
+    let (number, millis_per_unit) = match trimmed.strip_suffix('m') {
+        Some(number) => (number, 1.0),
+        None => (trimmed, f64::from(WHOLE_GPU)),
+    };
+    let wrong = |problem: &str| {
+        Malformed::new(format!("`gpu={trimmed}` is {problem}"), "write for instance `1`, `2` or `0.25`")
+    };
+    let millis = number.trim().parse().map_or(f64::NAN, |amount: f64| amount * millis_per_unit);
+    let whole = millis.round();
+    match millis {
+        _ if !millis.is_finite() || millis < 0.0 => Err(wrong("not a number of GPUs")),
+        _ if whole > f64::from(u32::MAX) => Err(wrong("more than any node has")),
+        // What the decimal notation is off by is no part of the wish.
+        _ if (millis - whole).abs() > 1e-6 * whole.max(1.0) => Err(wrong("finer than a thousandth of a GPU")),
+        _ if !is_gpu_amount(whole as u32) => {
+            Err(wrong("neither whole nor less than one: a task has whole GPUs, or shares one"))
+        }
+        _ => Ok(whole as u32),
+    }
+}
+
+/// A count of devices, which are given to one task at a time, or MB/s; GPUs in thousandths.
 ///
 /// # Errors
 /// What is wrong and what to write.
 pub fn parse_devices(kind: &str, text: &str) -> Result<u32, Malformed> {
     let trimmed = text.trim();
+    if kind == BUILT_IN[GPU] {
+        return parse_gpu_millis(text);
+    }
     let wrong = |problem: String, remedy: &str| Err(Malformed::new(problem, remedy));
     let counted = match BUILT_IN[2..GPU].contains(&kind) {
         true => "it is counted in MB/s".to_owned(),
@@ -349,14 +380,19 @@ mod tests {
 
     #[test]
     fn devices_are_whole_and_needs_are_not_nothing() {
-        assert_eq!(parse_named_count("gpu=2"), Ok(("gpu".to_owned(), 2)));
-        let problem = |text: &str| parse_named_count(text).unwrap_err().problem;
-        for text in ["gpu=0.5", "gpu=1.5", "fpga=0.25"] {
-            assert!(problem(text).contains("is not a whole number"), "{}", problem(text));
+        for (text, millis) in [("2", 2_000), ("0.25", 250), ("250m", 250), ("0", 0), ("0.001", 1), ("1e0", 1_000)] {
+            assert_eq!(parse_named_count(&format!("gpu={text}")), Ok(("gpu".to_owned(), millis)));
         }
+        let problem = |text: &str| parse_named_count(text).unwrap_err().problem;
+        assert!(problem("fpga=0.25").contains("is not a whole number"), "{}", problem("fpga=0.25"));
+        assert!(problem("gpu=1.5").contains("neither whole nor less than one"), "{}", problem("gpu=1.5"));
+        assert!(problem("gpu=0.0001").contains("finer than a thousandth"), "{}", problem("gpu=0.0001"));
         assert_eq!(problem("gpu=1e19"), "`gpu=1e19` is more than any node has");
         assert!(problem("disk-read=0.5").contains("MB/s"));
         for text in ["gpu=-1", "gpu=nan", "gpu=x", "gpu="] {
+            assert!(problem(text).contains("is not a number of GPUs"), "{}", problem(text));
+        }
+        for text in ["fpga=-1", "fpga=nan", "fpga=x", "fpga="] {
             assert!(problem(text).contains("is not a resource with its count"), "{}", problem(text));
         }
         let mut needs = ResourceSpec::default();

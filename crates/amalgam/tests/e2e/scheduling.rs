@@ -173,6 +173,33 @@ fn gpus_are_handed_out_by_index() {
     let none = scene.ok(&["run", "--", "sh", "-c", "echo \"[$CUDA_VISIBLE_DEVICES]\""]);
     assert_eq!(none, "[]\n");
 
+    // Four share each of the two, and a ninth waits: these are there at once, and nothing of a GPU is left.
+    let script =
+        "echo $AMALGAM_GPUS $CUDA_VISIBLE_DEVICES > part-$AMALGAM_INDEX; while [ ! -e parts ]; do sleep 0.02; done";
+    let parts = scene.submit(&["--array", "0-8", "-r", "cpu=0.1,gpu=0.25", "--", "sh", "-c", script]);
+    until_true("eight of nine", || {
+        (0..9).filter(|index| scene.work().join(format!("part-{index}")).exists()).count() == 8
+    });
+    let reason = scene.job(&parts).summary.reason.unwrap_or_default();
+    assert!(reason.contains("is short of 0.25 gpu"), "{reason}");
+    scene.write("parts", "");
+    scene.ok(&["wait", &parts]);
+    let mut on: Vec<String> = (0..8).map(|index| scene.read(&format!("part-{index}"))).collect();
+    on.sort();
+    assert_eq!(on.concat(), "0.25 0\n".repeat(4) + &"0.25 1\n".repeat(4));
+    // Two thirds of each are left by one that has a third of both: no whole one.
+    let third = scene.submit(&["--array", "0-1", "-r", "cpu=0.1,gpu=0.6", "--", "sh", "-c", AWAIT_GO]);
+    until_true("a part of each", || scene.job(&third).summary.tasks.running == 2);
+    let whole = scene.submit(&["-r", "cpu=0.1,gpu=1", "--", "true"]);
+    scene.ok(&["run", "-r", "cpu=0.1,gpu=0.4", "--", "true"]);
+    let reason = scene.job(&whole).summary.reason.unwrap_or_default();
+    assert!(reason.contains("is short of 0.6 gpu"), "{reason}");
+    scene.write("go", "");
+    scene.ok(&["wait", &third, &whole]);
+    std::fs::remove_file(scene.work().join("go")).unwrap();
+    let refused = scene.run(&["submit", "-r", "gpu=1.5", "--", "true"]);
+    assert!(refused.code == 2 && refused.err.contains("neither whole nor less than one"), "{refused:?}");
+
     // Of the one other device, one task at a time has it.
     let script = "mkdir using && echo $AMALGAM_RESOURCE_FPGA && rmdir using";
     let told = scene.run(&["run", "--array", "0-9", "-r", "cpu=0.1,fpga=1", "--", "sh", "-c", script]);

@@ -5,7 +5,9 @@ use crate::policy::Trust;
 use crate::protocol::{AdmittedJob, Holder, RefusalKind, ToClient};
 use crate::role::{Change, Outbox, Record};
 use crate::scheduling::NodeState;
+use crate::vocabulary::gpus::is_gpu_amount;
 use crate::vocabulary::job::{MAX_AFTER_JOBS, MAX_GANG, MAX_PRIORITIES, MAX_STAGES, MAX_TASKS};
+use crate::vocabulary::resources::Thousandths;
 use crate::vocabulary::{
     ClientId, ExecutionType, Instant, JobId, JobSpec, NodeId, QueueId, Reads, Resources, StageSpec, Totals,
 };
@@ -114,6 +116,18 @@ impl Dispatcher {
             if shape.is_zero() {
                 // Something of every task must be counted, or a whole array would start at once.
                 shape = Resources::new(1, 0);
+            }
+            if !is_gpu_amount(shape.gpu_millis()) {
+                let asked = Thousandths(shape.gpu_millis());
+                let message = format!(
+                    "the tasks of stage `{}` want {asked} GPUs: one has whole ones, or a part of one",
+                    stage.name
+                );
+                return Err((
+                    RefusalKind::Invalid,
+                    message,
+                    "ask for a whole number of GPUs, or for less than one".to_owned(),
+                ));
             }
             if !spec.wait_for_nodes {
                 self.check_possible(&stage.name, &shape, &stage.constraints)?;

@@ -43,7 +43,7 @@ impl Claims for Proposals {
         self.next += 1;
         // The node's master seals what it lets through.
         let generation = Generation::default();
-        self.made.push(Grant { id: grant, ask, node, rule, passed_over, generation, foretold });
+        self.made.push(Grant { id: grant, ask, node, rule, passed_over, generation, foretold, shared_gpu: None });
         Ok(grant)
     }
 

@@ -96,6 +96,7 @@ impl JobManager {
             attempt,
             task,
             grant: basis.grant(),
+            shared_gpu: basis.shared_gpu(),
             probe: basis.probe(),
             is_of_gang: self.gangs.is_gang(task.stage),
             template: self.templates.of(&self.job, task.stage, execution),
@@ -124,7 +125,7 @@ impl JobManager {
         expected_wait: Duration,
     ) -> Option<Foretold> {
         match basis {
-            Basis::Grant(_, foretold) | Basis::Probe(_, foretold) => foretold,
+            Basis::Grant(_, foretold, _) | Basis::Probe(_, foretold) => foretold,
             Basis::Queue => {
                 let way = if opportunistic { Way::SentOpportunistic } else { Way::Sent };
                 let known = self.knows_waits().then_some(expected_wait);

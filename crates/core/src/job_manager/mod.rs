@@ -53,7 +53,7 @@ use crate::role::{Change, Event, LostCause, Outbox, Record, Role};
 use crate::scheduling::LocalScheduler;
 use crate::vocabulary::{
     AskId, AttemptId, Chosen, Duration, EndReason, Epoch, Estimated, ExecutionType, Federation, Foretold, Generation,
-    GrantId, HostId, Instant, JobId, NodeId, ProbeId, Sealing, TaskId, Totals,
+    GrantId, HostId, Instant, JobId, NodeId, ProbeId, Sealing, SharedGpu, TaskId, Totals,
 };
 use crate::why::Why;
 use allowance::Allowance;
@@ -216,8 +216,8 @@ struct Room {
 /// By what an attempt takes a node's resources.
 #[derive(Clone, Copy)]
 enum Basis {
-    /// The master's ledger holds them.
-    Grant(GrantId, Option<Foretold>),
+    /// The master's ledger holds them; where they are a part of a GPU, of this one.
+    Grant(GrantId, Option<Foretold>, Option<SharedGpu>),
     /// The node keeps room for this probe.
     Probe(ProbeId, Option<Foretold>),
     /// It waits at the node until they are free.
@@ -227,7 +227,14 @@ enum Basis {
 impl Basis {
     fn grant(self) -> Option<GrantId> {
         match self {
-            Basis::Grant(grant, _) => Some(grant),
+            Basis::Grant(grant, ..) => Some(grant),
+            Basis::Probe(..) | Basis::Queue => None,
+        }
+    }
+
+    fn shared_gpu(self) -> Option<SharedGpu> {
+        match self {
+            Basis::Grant(.., shared_gpu) => shared_gpu,
             Basis::Probe(..) | Basis::Queue => None,
         }
     }
@@ -500,9 +507,9 @@ impl JobManager {
                 out.record(Record::StaleGrant { from: Address::Master, grant: grant.id });
                 continue;
             }
-            let Grant { id, ask, node, rule, passed_over, generation, foretold } = *grant;
+            let Grant { id, ask, node, rule, passed_over, generation, foretold, shared_gpu } = *grant;
             self.on_generation(generation);
-            let (basis, execution) = (Basis::Grant(id, foretold), ExecutionType::Auto);
+            let (basis, execution) = (Basis::Grant(id, foretold, shared_gpu), ExecutionType::Auto);
             let expected_wait = Duration::ZERO;
             let room = Room { node, basis, rule, passed_over, execution, expected_wait };
             if !self.bind(now, ask, None, room, out) {

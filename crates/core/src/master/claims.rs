@@ -49,7 +49,8 @@ impl dispatch::Claims for Claims {
         let Granting { ask, node, resources, rule, passed_over, foretold } = *proposal;
         let id = self.book(ledger, ask.job, node, resources)?;
         let generation = self.tokens.generation();
-        self.confirmed.push(Grant { id, ask, node, rule, passed_over, generation, foretold });
+        let shared_gpu = ledger.shared_gpu(id);
+        self.confirmed.push(Grant { id, ask, node, rule, passed_over, generation, foretold, shared_gpu });
         Ok(id)
     }
 

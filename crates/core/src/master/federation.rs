@@ -256,6 +256,7 @@ impl Master {
         if federated.federation.internal_to(node).host() != grant.epoch.host() {
             out.record(Record::Repartitioned { task, attempt, node });
         }
+        launch.shared_gpu = self.dispatch.rooms.shared_gpu(grant);
         launch.token = self.claims.tokens.seal(node, &launch.allocation());
         if victims.is_empty() {
             return out.send(node, ToNode::Launch(launch));

@@ -415,7 +415,7 @@ impl Master {
             }
             if let Some(grant) = attempt.grant.filter(|grant| self.dispatch.rooms.booking(*grant).is_none()) {
                 let booking = Booking { grant, job, node, resources: attempt.resources };
-                self.dispatch.rooms.adopt(booking);
+                self.dispatch.rooms.adopt_at(booking, attempt.shared_gpu);
                 self.dispatch.scheduler.on_adopted(job, attempt.resources);
             }
         }

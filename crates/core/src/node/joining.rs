@@ -78,7 +78,7 @@ impl NodeAgent {
         let since = yields_since.unwrap_or(now).before(running_for);
         let timeout_left = order.template.timeout.map(|timeout| Duration(timeout.0.saturating_sub(running_for.0)));
         let yielding = yields_since.map(|since| Yielding { since, before: Duration::ZERO, timeout_left, by: None });
-        self.devices.hold(&order.devices, &self.kinds);
+        self.devices.hold(&order.devices, &order.template.shape.resources, order.shared_gpu, &self.kinds);
         let mut running = AtExecutor::new(order.attempt, since, order.expected);
         self.watch.on_running(now, &mut running);
         self.running.push(running);
@@ -90,8 +90,9 @@ impl NodeAgent {
         };
         self.due.extend(due.map(|at| (at, order.attempt)));
         let state = asked_to_end.map_or(State::Running, |reason| State::Stopping { reason, killed: false });
-        let LaunchOrder { attempt, task, template, devices, grant, expected, .. } = order;
-        let entry = Attempt { grant, expected, devices, yielding, ..Attempt::new(task, template, since, state) };
+        let LaunchOrder { attempt, task, template, devices, grant, shared_gpu, expected, .. } = order;
+        let entry =
+            Attempt { grant, shared_gpu, expected, devices, yielding, ..Attempt::new(task, template, since, state) };
         self.hold(&entry.holds());
         if entry.is_opportunistic() {
             self.opportunistic.add(&entry.holds());
@@ -151,9 +152,10 @@ impl NodeAgent {
         self.kinds = kinds;
         self.devices = DevicePool::new(&self.capacity);
         for attempt in self.attempts.values().filter(|attempt| attempt.is_at_executor()) {
-            self.devices.hold(&attempt.devices, &self.kinds);
+            let wanted = &attempt.template.shape.resources;
+            self.devices.hold(&attempt.devices, wanted, attempt.shared_gpu, &self.kinds);
         }
-        self.free = self.held.left_of(&self.capacity);
+        self.free = self.find_free();
     }
 
     /// What waits for longer than was foretold, and was not told before.

@@ -24,10 +24,11 @@ use crate::protocol::{
 };
 use crate::role::{Change, Event, Outbox, Record, Role};
 use crate::scheduling::{Lack, NodeQueue};
+use crate::vocabulary::resources::GPU;
 use crate::vocabulary::{
     AtNode, AttemptId, Attributes, Devices, Duration, EndReason, Ended, EntryId, ExecutionType, Foretold,
     ForetoldStart, GrantId, HostId, HostList, Instant, JobId, Kinds, LaunchOrder, Mac, NodeId, ProbeId, QueuedEntry,
-    ResourceSpec, Resources, RunningEntry, TaskId, TaskShape, TaskTemplate, Totals,
+    ResourceSpec, Resources, RunningEntry, SharedGpu, TaskId, TaskShape, TaskTemplate, Totals,
 };
 use conflicts::OpportunisticUse;
 use devices::DevicePool;
@@ -178,6 +179,8 @@ struct Attempt {
     grant: Option<GrantId>,
     expected: Option<Duration>,
     devices: Devices,
+    /// Of which GPU it has a part by its grant.
+    shared_gpu: Option<SharedGpu>,
     /// When it was queued, then when it went to the executor; and as much later as it had to do without its CPU since.
     since: Instant,
     /// How long it was queued.
@@ -201,6 +204,7 @@ impl Attempt {
             grant: None,
             expected: None,
             devices: Devices::new(),
+            shared_gpu: None,
             since,
             waited: Duration::ZERO,
             yielding: None,
@@ -287,6 +291,7 @@ impl NodeAgent {
             attempt: *id,
             grant: attempt.grant,
             resources: attempt.template.shape.resources,
+            shared_gpu: attempt.shared_gpu,
         })
     }
 
@@ -375,7 +380,7 @@ impl NodeAgent {
         let attempt = launch.attempt;
         let has_kept_room = launch.probe.is_some_and(|probe| self.take_probe(probe));
         self.tokens.heard_of(attempt.epoch);
-        let Launch { task, grant, expected, weight, foretold, is_of_gang, .. } = *launch;
+        let Launch { task, grant, shared_gpu, expected, weight, foretold, is_of_gang, .. } = *launch;
         let (template, inputs) = (Arc::clone(&launch.template), Arc::clone(&launch.inputs));
         let (id, shape, booked) = (EntryId::Attempt(attempt), Arc::clone(&template.shape), grant.is_some());
         let entry = QueuedEntry { id, shape, booked, queued_at: now, expected, weight };
@@ -387,7 +392,7 @@ impl NodeAgent {
         }
         let foretold = foretold.map(|foretold| (foretold, now));
         let entry = Attempt::new(task, template, now, State::Queued(launch));
-        let entry = Attempt { grant, expected, foretold, ..entry };
+        let entry = Attempt { grant, shared_gpu, expected, foretold, ..entry };
         self.attempts.insert(attempt, Box::new(entry));
         self.waits.on_change(now);
         if is_of_gang {
@@ -482,7 +487,7 @@ impl NodeAgent {
             unreachable!("only queued attempts are in the queue")
         };
         let resources = entry.template.shape.resources;
-        entry.devices = self.devices.take(&resources, &self.kinds);
+        entry.devices = self.devices.take(&resources, entry.shared_gpu, &self.kinds);
         entry.waited = now.since(entry.since);
         entry.since = now;
         let order = LaunchOrder {
@@ -497,6 +502,7 @@ impl NodeAgent {
             inputs: launch.inputs,
             hosts: entry.hosts.take(),
             grant: entry.grant,
+            shared_gpu: entry.shared_gpu,
             expected: entry.expected,
         };
         out.send(TheExecutor(self.node), ToExecutor::Launch(Box::new(order)));
@@ -581,9 +587,10 @@ impl NodeAgent {
         let (held, is_opportunistic, grant) = (entry.is_at_executor(), entry.is_opportunistic(), entry.grant);
         entry.state = State::Ended(Arc::clone(&ended));
         let (devices, resources) = (std::mem::take(&mut entry.devices), entry.holds());
+        let shape = Arc::clone(&entry.template.shape);
         let did_yield = entry.yielding.take().is_some();
         if held {
-            self.devices.give_back(&devices, &self.kinds);
+            self.devices.give_back(&devices, &shape.resources, &self.kinds);
             if let Some(place) = self.running.iter().position(|other| other.attempt == id) {
                 self.running.remove(place);
             }
@@ -616,12 +623,19 @@ impl NodeAgent {
 
     fn hold(&mut self, resources: &Resources) {
         self.held.add(resources);
-        self.free = self.held.left_of(&self.capacity);
+        self.free = self.find_free();
     }
 
     fn release(&mut self, resources: &Resources) {
         self.held.sub(resources);
-        self.free = self.held.left_of(&self.capacity);
+        self.free = self.find_free();
+    }
+
+    /// The capacity without what is held; of GPUs what one task may have.
+    fn find_free(&self) -> Resources {
+        let mut free = self.held.left_of(&self.capacity);
+        free.0[GPU] = free.0[GPU].min(self.devices.free_gpus());
+        free
     }
 
     fn on_acknowledge(&mut self, from: Address, id: AttemptId, out: &mut Outbox) {
@@ -784,7 +798,9 @@ impl NodeAgent {
         let yielding = self.attempts.values().filter(|entry| entry.yielding.is_some());
         assert_eq!(yielding.count(), self.yields.attempts as usize, "attempts that yield");
         assert_eq!(*self.opportunistic.held(), opportunistic, "what opportunistic attempts hold");
-        assert_eq!(self.free, held.left_of(&self.capacity), "what is free is what nothing holds");
+        assert_eq!(self.free, self.find_free(), "what is free is what nothing holds");
+        let devices = self.running_attempts().map(|(_, entry)| (&entry.devices, &entry.template.shape.resources));
+        self.devices.check_invariants(devices, &self.capacity, &self.kinds);
         self.files.check_invariants();
         self.check_cache_room();
     }

@@ -9,9 +9,11 @@ mod giving_way;
 use super::classes::Classes;
 use super::room_order::RoomOrder;
 pub use crate::protocol::ClaimError;
+use crate::vocabulary::gpus::{SharedGpus, part_of_gpu};
+use crate::vocabulary::resources::GPU;
 use crate::vocabulary::{
     Attributes, ClassTable, Constraint, Duration, Epoch, GrantId, JobId, NodeId, NodeView, NodeViews, Partition,
-    Resources, Totals,
+    Resources, SharedGpu, Totals,
 };
 use crate::why::Shut;
 use std::collections::{BTreeMap, BTreeSet};
@@ -93,6 +95,8 @@ struct LedgerNode {
     /// What others hold there as far as is known; nothing where this ledger is the owner's.
     elsewhere: Resources,
     attributes: Arc<Attributes>,
+    /// Where tasks have parts of GPUs.
+    shared_gpus: Option<Box<SharedGpus>>,
     first_booking: u32,
     bookings: u32,
     /// Those of them that give way.
@@ -109,7 +113,12 @@ impl LedgerNode {
     }
 
     fn free(&self) -> Resources {
-        self.capacity.saturating_sub(&self.booked).saturating_sub(&self.elsewhere)
+        let mut free = self.capacity.saturating_sub(&self.booked).saturating_sub(&self.elsewhere);
+        if let Some(shared) = &self.shared_gpus {
+            let held = self.booked.gpu_millis().saturating_add(self.elsewhere.gpu_millis());
+            free.0[GPU] = free.0[GPU].min(shared.free(self.capacity.gpu_millis(), held));
+        }
+        free
     }
 }
 
@@ -140,6 +149,8 @@ struct Slot {
     next: u32,
     /// The slot of the booking that is to have what this one holds.
     gives_way_to: u32,
+    /// Of which GPU it holds a part.
+    shared_gpu: Option<SharedGpu>,
 }
 
 /// A growing list whose entries stay where they are: with a million of them, moving all takes half a second.
@@ -234,6 +245,7 @@ impl Ledger {
             booked: Resources::ZERO,
             elsewhere: Resources::ZERO,
             attributes: Arc::clone(attributes),
+            shared_gpus: None,
             first_booking: NONE,
             bookings: 0,
             giving_way: 0,
@@ -538,8 +550,19 @@ impl Ledger {
 
     /// Books what runs already, whether it fits or not.
     pub fn adopt(&mut self, booking: Booking) {
+        self.adopt_at(booking, None);
+    }
+
+    /// The same, of an attempt that has a part of this GPU.
+    pub fn adopt_at(&mut self, booking: Booking, shared_gpu: Option<SharedGpu>) {
         self.adopted.insert((booking.grant.epoch, booking.grant.number), self.next_slot());
-        self.book(booking);
+        self.book_at(booking, shared_gpu);
+    }
+
+    /// Of which GPU a grant holds a part.
+    pub fn shared_gpu(&self, grant: GrantId) -> Option<SharedGpu> {
+        let (at, _) = self.find_booking(grant)?;
+        self.bookings.get(at)?.shared_gpu
     }
 
     fn note_booking(&mut self, booking: Booking, change: BookingChange) {
@@ -549,11 +572,21 @@ impl Ledger {
     }
 
     fn book(&mut self, booking: Booking) {
+        self.book_at(booking, None);
+    }
+
+    fn book_at(&mut self, booking: Booking, shared_gpu: Option<SharedGpu>) {
         let slot = self.next_slot();
         let index = self.index(booking.node);
         let entry = &mut self.nodes[index];
         let next = entry.first_booking;
-        let content = Slot { booking: Some(booking), previous: NONE, next, gives_way_to: NONE };
+        let shared_gpu = part_of_gpu(&booking.resources).map(|part| {
+            let shared = entry.shared_gpus.get_or_insert_default();
+            let at = shared_gpu.unwrap_or_else(|| shared.choose(part));
+            shared.take(at, part);
+            at
+        });
+        let content = Slot { booking: Some(booking), previous: NONE, next, gives_way_to: NONE, shared_gpu };
         if self.free_slots.pop().is_some() {
             *self.bookings.at_mut(slot) = content;
         } else {
@@ -579,6 +612,7 @@ impl Ledger {
         slot.booking = None;
         let (previous, next) = (slot.previous, slot.next);
         let gave_way = std::mem::replace(&mut slot.gives_way_to, NONE) != NONE;
+        let shared_gpu = slot.shared_gpu.take();
         self.free_slots.push(at);
         let index = self.index(booking.node);
         match previous {
@@ -592,6 +626,14 @@ impl Ledger {
         entry.bookings -= 1;
         entry.giving_way -= u32::from(gave_way);
         entry.booked = entry.booked.saturating_sub(&booking.resources);
+        if let (Some(at), Some(part), Some(shared)) =
+            (shared_gpu, part_of_gpu(&booking.resources), &mut entry.shared_gpus)
+        {
+            shared.give_back(at, part);
+            if shared.is_empty() {
+                entry.shared_gpus = None;
+            }
+        }
         self.show_room(index);
         self.note_booking(booking, BookingChange::Freed { gave_way });
         self.let_stay(index, |successor| successor == at);
@@ -771,16 +813,21 @@ impl Ledger {
     fn check_nodes(&self, from: usize, to: usize) {
         for (index, entry) in self.nodes.iter().enumerate().take(to).skip(from) {
             let mut booked = Totals::ZERO;
+            let mut shared = SharedGpus::default();
             let (mut count, mut giving_way) = (0, 0);
             for (_, slot) in self.slots_of(self.node(index)) {
                 let booking = slot.booking.expect("a slot in a node's list is booked");
                 assert_eq!(self.index(booking.node), index, "a booking in the list of another node");
                 booked.add(&booking.resources);
+                if let (Some(at), Some(part)) = (slot.shared_gpu, part_of_gpu(&booking.resources)) {
+                    shared.take(at, part);
+                }
                 count += 1;
                 giving_way += u32::from(slot.gives_way_to != NONE);
             }
             assert_eq!((count, giving_way), (entry.bookings, entry.giving_way), "bookings of n{index}");
             assert_eq!(booked.0, entry.booked.0.map(u64::from), "booked on n{index}");
+            assert_eq!(shared, entry.shared_gpus.as_deref().cloned().unwrap_or_default(), "shared GPUs of n{index}");
             assert!(self.room[index].fits_in(&entry.capacity), "n{index} shows more room than it has");
             assert_eq!(self.room[index].cpu_millis(), self.cpu[index], "n{index} shows two rooms");
             assert!(self.room[index].fits_in(&self.block_room[index / BLOCK]), "n{index} is hidden from searches");

@@ -1,9 +1,9 @@
 //! The execution of an attempt: what is launched under which limits, and how it ended.
 
-use super::resources::Cores;
+use super::resources::Thousandths;
 use super::{
     AttemptId, ByteString, Digest, Duration, EndedFiles, ExecutionType, GrantId, HostList, InputFile, NodeId,
-    OutputFile, Program, Resources, TaskId,
+    OutputFile, Program, Resources, SharedGpu, TaskId,
 };
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
@@ -32,6 +32,7 @@ pub struct LaunchOrder {
     // What follows the node agent needs to adopt the attempt again; the executor only keeps it.
     /// `None`: no ledger holds its resources.
     pub grant: Option<GrantId>,
+    pub shared_gpu: Option<SharedGpu>,
     pub expected: Option<Duration>,
 }
 
@@ -177,7 +178,8 @@ impl LaunchOrder {
             ("AMALGAM_COUNT", tasks.to_string()),
             ("AMALGAM_ATTEMPT", self.attempt.to_string()),
             ("AMALGAM_NODE", self.node_name.clone()),
-            ("AMALGAM_CPUS", Cores(cpus).to_string()),
+            ("AMALGAM_CPUS", Thousandths(cpus).to_string()),
+            ("AMALGAM_GPUS", Thousandths(resources.gpu_millis()).to_string()),
             ("AMALGAM_MEM_BYTES", memory_bytes.to_string()),
             ("AMALGAM_EXECUTION", execution.label().to_owned()),
             // Libraries that would start a thread per core of the machine start as many as the task has.
@@ -311,6 +313,7 @@ mod tests {
             node: NodeId(0),
             node_name: "node-7".to_owned(),
             hosts: None,
+            shared_gpu: None,
             template: Arc::new(template),
             index: 40,
             item: item.map(ByteString::from),

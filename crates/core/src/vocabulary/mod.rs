@@ -12,6 +12,7 @@ pub mod federation;
 pub mod files;
 pub mod fingerprint;
 pub mod foretold;
+pub mod gpus;
 pub mod hosts;
 pub mod ids;
 pub mod job;
@@ -42,6 +43,7 @@ pub use federation::{ClusterId, Federation, GlobalId, JobNumbers, Partition, Sea
 pub use files::{Digest, EndedFiles, Fetched, InputFile, InputSpec, OutputFile, StoredFile};
 pub use fingerprint::Fingerprint;
 pub use foretold::{Crowd, Foretold, ForetoldStart, Late, Line, Margins, Way};
+pub use gpus::{SharedGpu, WHOLE_GPU};
 pub use hosts::HostList;
 pub use ids::{
     AskId, AttemptId, ClientId, EntryId, Epoch, GrantId, HostId, JobId, NodeId, ProbeId, QueueId, TaskId, UserId,

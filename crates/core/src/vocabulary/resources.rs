@@ -1,5 +1,6 @@
 //! Resource vectors of a small fixed width, and the one fit test.
 
+use super::gpus::WHOLE_GPU;
 use super::names::Named;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -17,7 +18,7 @@ pub const MEMORY: usize = 1;
 pub const GPU: usize = 6;
 
 /// An amount of every kind of resource. Units: CPU in thousandths of a core, memory in MiB, disk and network in
-/// MB/s, GPU and custom kinds in whole devices. One cache line.
+/// MB/s, GPUs in thousandths (`gpus.rs`), custom kinds in whole devices. One cache line.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Debug, Serialize, Deserialize)]
 
 pub struct Resources(pub [u32; WIDTH]);
@@ -48,7 +49,7 @@ impl Resources {
     pub const fn memory_mib(&self) -> u32 {
         self.0[MEMORY]
     }
-    pub const fn gpus(&self) -> u32 {
+    pub const fn gpu_millis(&self) -> u32 {
         self.0[GPU]
     }
 
@@ -112,7 +113,14 @@ impl Resources {
 
     /// How many times this vector fits into `room`; `u32::MAX` for a zero vector.
     pub fn times_in(&self, room: &Resources) -> u32 {
-        (0..WIDTH).filter(|&kind| self.0[kind] > 0).map(|kind| room.0[kind] / self.0[kind]).min().unwrap_or(u32::MAX)
+        let times = |kind: usize| match (self.0[kind], room.0[kind]) {
+            // Parts of different GPUs do not make one.
+            (part, free) if kind == GPU && part < WHOLE_GPU => {
+                free / WHOLE_GPU * (WHOLE_GPU / part) + free % WHOLE_GPU / part
+            }
+            (of_one, free) => free / of_one,
+        };
+        (0..WIDTH).filter(|&kind| self.0[kind] > 0).map(times).min().unwrap_or(u32::MAX)
     }
 }
 
@@ -295,7 +303,7 @@ impl Kinds {
             }
             let name = self.name(kind).unwrap_or("unnamed");
             parts.push(match kind {
-                CPU => format!("{} cpu", Cores(amount)),
+                CPU | GPU => format!("{} {name}", Thousandths(amount)),
                 MEMORY => format!("{amount} MiB memory"),
                 2..GPU => format!("{amount} MB/s {name}"),
                 _ => format!("{amount} {name}"),
@@ -305,10 +313,15 @@ impl Kinds {
     }
 }
 
-/// Thousandths of a core, shown as cores: `0.5`, `2`.
-pub struct Cores(pub u32);
+/// Whether a kind is counted in thousandths of what people name.
+pub const fn is_in_thousandths(kind: usize) -> bool {
+    matches!(kind, CPU | GPU)
+}
 
-impl fmt::Display for Cores {
+/// Thousandths of a core or a GPU, shown as those: `0.5`, `2`.
+pub struct Thousandths(pub u32);
+
+impl fmt::Display for Thousandths {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (whole, thousandths) = (self.0 / 1000, self.0 % 1000);
         match thousandths {
@@ -340,6 +353,16 @@ mod tests {
     }
 
     #[test]
+    fn parts_of_different_gpus_do_not_make_one() {
+        let gpus = |amount: u32| Resources::ZERO.with(GPU, amount);
+        for (wanted, free, times) in
+            [(400, 2_000, 4), (400, 900, 2), (1_000, 3_000, 3), (2_000, 3_000, 1), (500, 400, 0)]
+        {
+            assert_eq!(gpus(wanted).times_in(&gpus(free)), times, "{wanted} in {free}");
+        }
+    }
+
+    #[test]
     fn kinds_are_named_once_and_limited() {
         let mut kinds = Kinds::default();
         let fpga = kinds.add("fpga").unwrap();
@@ -350,6 +373,7 @@ mod tests {
             kinds.add(&format!("kind-{number}")).unwrap();
         }
         assert!(kinds.add("one-more").is_err());
+        assert_eq!(kinds.describe(&Resources::ZERO.with(GPU, 250)), "0.25 gpu");
         assert_eq!(kinds.describe(&Resources::new(1_500, 64).with(fpga, 2)), "1.5 cpu, 64 MiB memory, 2 fpga");
     }
 

@@ -16,7 +16,7 @@ use amalgam_core::vocabulary;
 use amalgam_core::vocabulary::resources::{CPU, GPU, MEMORY};
 use amalgam_core::vocabulary::{
     AskId, Attributes, Chance, ClientId, Constraint, Epoch, ExecutionType, GrantId, Instant, JobId, JobSpec, JobWork,
-    NodeId, Program, ResourceSpec, Resources, StageSpec, TaskSet, Totals, Work,
+    NodeId, Program, ResourceSpec, Resources, StageSpec, TaskSet, Totals, WHOLE_GPU, Work,
 };
 use std::collections::BTreeSet;
 use std::hint::black_box;
@@ -352,7 +352,7 @@ fn random_node(chance: &mut Chance) -> (Resources, Attributes) {
         pairs.push(("gpu-model", *pick(chance, &GPU_MODELS)));
     }
     let owned = pairs.into_iter().map(|(name, value)| (name.to_owned(), value.to_owned()));
-    (Resources::new(cores * 1_000, gib * 1_024).with(GPU, gpus), Attributes::new(owned))
+    (Resources::new(cores * 1_000, gib * 1_024).with(GPU, gpus * WHOLE_GPU), Attributes::new(owned))
 }
 
 /// Twenty sets, from none to three constraints.
@@ -389,7 +389,8 @@ fn random_shape(chance: &mut Chance, constraints: &[Constraint]) -> Resources {
     let memory_mib = (cpu_millis * (512 + chance.below(5_632_u64) as u32) / 1_000).max(256) / 64 * 64;
     let wants_gpu =
         constraints.iter().any(|constraint| constraint.attribute == "gpu-model" && constraint.value == "a100");
-    Resources::new(cpu_millis, memory_mib).with(GPU, if wants_gpu { 1 + chance.below(2_u64) as u32 } else { 0 })
+    Resources::new(cpu_millis, memory_mib)
+        .with(GPU, if wants_gpu { (1 + chance.below(2_u64) as u32) * WHOLE_GPU } else { 0 })
 }
 
 fn stage(shape: Resources, constraints: &[Constraint]) -> StageSpec {

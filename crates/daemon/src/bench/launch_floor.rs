@@ -145,6 +145,7 @@ fn order(number: u32, template: &Arc<TaskTemplate>) -> LaunchOrder {
         node: NodeId(1),
         node_name: "node".to_owned(),
         hosts: None,
+        shared_gpu: None,
         template: Arc::clone(template),
         index: u64::from(number),
         item: None,

@@ -325,6 +325,7 @@ mod tests {
             node: NodeId(1),
             node_name: "node".to_owned(),
             hosts: None,
+            shared_gpu: None,
             template: Arc::new(TaskTemplate { program, shape, ..TaskTemplate::default() }),
             index: 0,
             item: None,

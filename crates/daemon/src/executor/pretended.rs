@@ -218,6 +218,7 @@ mod tests {
             node: NODE,
             node_name: "node".to_owned(),
             hosts: None,
+            shared_gpu: None,
             template: Arc::new(TaskTemplate { program, outputs, ..TaskTemplate::default() }),
             index: 7,
             item: Some("1.5".into()),

@@ -248,6 +248,7 @@ pub fn order(number: u32, command: &[&str]) -> LaunchOrder {
         node: NodeId(1),
         node_name: "node".to_owned(),
         hosts: None,
+        shared_gpu: None,
         template: Arc::new(template),
         index: u64::from(number),
         item: None,

@@ -2,9 +2,11 @@
 
 use super::draws::{is_one_in, one_of};
 use amalgam_core::vocabulary::resources::{GPU, WIDTH};
-use amalgam_core::vocabulary::{Attributes, Chance, Constraint, ResourceSpec, Resources};
+use amalgam_core::vocabulary::{Attributes, Chance, Constraint, ResourceSpec, Resources, WHOLE_GPU};
 use amalgam_workload::trace::Node;
 
+/// Of a task, in thousandths.
+const GPUS: [u32; 16] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 250, 400, 600, 1_000, 1_000];
 /// Kinds that only a configuration names.
 const CUSTOM: [&str; 3] = ["licence", "fpga", "port"];
 /// A built-in kind beside CPU, memory and GPU.
@@ -17,7 +19,7 @@ pub fn nodes(chance: &mut Chance) -> Vec<Node> {
 
 fn node(number: u64, kinds: &[&str], chance: &mut Chance) -> Node {
     let basic = Resources::new(1_000 * (1 + chance.below(4_u32)), 1_024 << chance.below(3_u64))
-        .with(GPU, chance.below(3_u32))
+        .with(GPU, chance.below(3_u32) * WHOLE_GPU)
         .with(NETWORK_IN, one_of(chance, &[0, 100]));
     let has = kinds.iter().filter(|_| is_one_in(2, chance)).copied().collect::<Vec<_>>();
     let custom = has.into_iter().map(|kind| (kind.to_owned(), 1 + chance.below(3_u32))).collect();
@@ -42,7 +44,7 @@ pub fn shapes(nodes: &[Node], chance: &mut Chance) -> Vec<Shape> {
 /// What this node could run if it were empty.
 fn shape(host: &Node, chance: &mut Chance) -> Shape {
     let basic = Resources::new(250 * (1 + chance.below(6_u32)), 128 * chance.below(8_u32))
-        .with(GPU, chance.below(8_u32) / 7)
+        .with(GPU, one_of(chance, &GPUS))
         .with(NETWORK_IN, one_of(chance, &[0, 0, 0, 60]));
     let mut custom = host.resources.custom.clone();
     custom.retain_mut(|(_, amount)| {

@@ -495,7 +495,7 @@ schema!(ResourceTable, "Resources", {
     "properties": {
         "cpu": { "type": ["number", "string"], "description": "Cores: 2, 0.5 or \"500m\"." },
         "memory": { "type": "string", "description": "A size with a unit: \"256MiB\"." },
-        "gpu": { "type": "integer", "minimum": 0 },
+        "gpu": { "type": ["number", "string"], "description": "GPUs: 1, 2, or a part of one that is shared: 0.25 or \"250m\"." },
         "disk-read": { "type": "integer", "minimum": 0, "description": "MB/s" },
         "disk-write": { "type": "integer", "minimum": 0, "description": "MB/s" },
         "network-in": { "type": "integer", "minimum": 0, "description": "MB/s" },

@@ -3,8 +3,8 @@
 use super::chance::{Distribution, Unit};
 use crate::quantities::Malformed;
 use crate::suggest;
-use amalgam_core::vocabulary::resources::BUILT_IN;
-use amalgam_core::vocabulary::{Chance, ResourceSpec, Resources};
+use amalgam_core::vocabulary::resources::{BUILT_IN, GPU};
+use amalgam_core::vocabulary::{Chance, ResourceSpec, Resources, WHOLE_GPU};
 use std::sync::LazyLock;
 
 /// A named distribution of demands. All tasks of a stage need the same.
@@ -78,11 +78,20 @@ impl Demand {
             Demand::Drawn { cpu, memory, others } => {
                 let mut drawn = resources(cpu.draw(chance), memory.draw(chance));
                 for (kind, amount) in others {
-                    drawn.basic.0[*kind] = amount.draw(chance).round() as u32;
+                    drawn.basic.0[*kind] = units_of(*kind, amount.draw(chance));
                 }
                 drawn
             }
         }
+    }
+}
+
+/// MB/s; or thousandths of GPUs, whole ones but for those who want less than one.
+fn units_of(kind: usize, amount: f64) -> u32 {
+    match kind {
+        GPU if amount < 1.0 => (amount * f64::from(WHOLE_GPU)).round() as u32,
+        GPU => (amount.round() as u32).saturating_mul(WHOLE_GPU),
+        _ => amount.round() as u32,
     }
 }
 

@@ -14,7 +14,7 @@ use crate::quantities::Malformed;
 use crate::suggest;
 use amalgam_core::vocabulary::Chance;
 use amalgam_core::vocabulary::resources::GPU;
-use amalgam_core::vocabulary::{Attributes, ResourceSpec, Resources};
+use amalgam_core::vocabulary::{Attributes, ResourceSpec, Resources, WHOLE_GPU};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -149,7 +149,7 @@ fn openb_node(line: &str, unit: GpuUnit) -> Result<Node, String> {
     let basic = Resources::new(fields::number(cpu, "the CPU")?, fields::number(memory, "the memory")?);
     let gpus: u32 = fields::number(gpus, "the number of GPUs")?;
     let resources = match unit {
-        GpuUnit::Devices => ResourceSpec { basic: basic.with(GPU, gpus), custom: Vec::new() },
+        GpuUnit::Devices => ResourceSpec { basic: basic.with(GPU, gpus.saturating_mul(WHOLE_GPU)), custom: Vec::new() },
         GpuUnit::Thousandths => {
             ResourceSpec { basic, custom: vec![(GPU_MILLI.to_owned(), gpus.saturating_mul(1_000))] }
         }

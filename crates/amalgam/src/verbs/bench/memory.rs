@@ -86,6 +86,7 @@ impl Run {
             passed_over: 0,
             generation: Generation(0),
             foretold: None,
+            shared_gpu: None,
         };
         self.tell(Address::Master, ToJobManager::Granted { grants: vec![grant] });
         let attempt = AttemptId { job: JOB, epoch: Epoch(1), number: self.attempts };

@@ -267,7 +267,16 @@ impl Run {
                     let id = GrantId { epoch: Epoch(1), number: self.grants, slot: 0 };
                     let rule = if is_needed { Rule::DominantShare } else { Rule::Leftover };
                     let (ask, generation) = (open.ask.id, Generation(0));
-                    grants.push(Grant { id, ask, node: NODE, rule, passed_over: 0, generation, foretold: None });
+                    grants.push(Grant {
+                        id,
+                        ask,
+                        node: NODE,
+                        rule,
+                        passed_over: 0,
+                        generation,
+                        foretold: None,
+                        shared_gpu: None,
+                    });
                 }
             }
         }

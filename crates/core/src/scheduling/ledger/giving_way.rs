@@ -2,7 +2,39 @@
 //! freed the node is booked beyond its capacity by what they hold at most, and shows no room for more.
 
 use super::{Booking, BookingChange, ClaimError, Ledger, NONE};
-use crate::vocabulary::Totals;
+use crate::vocabulary::gpus::{SharedGpus, part_of_gpu};
+use crate::vocabulary::resources::GPU;
+use crate::vocabulary::{Resources, SharedGpu, Totals};
+
+/// What stays on a node.
+#[derive(Clone, Default)]
+struct Held {
+    sum: Totals,
+    shared: SharedGpus,
+}
+
+impl Held {
+    fn add(&mut self, booking: &Booking, gpu: Option<SharedGpu>) {
+        self.sum.add(&booking.resources);
+        if let (Some(at), Some(part)) = (gpu, part_of_gpu(&booking.resources)) {
+            self.shared.take(at, part);
+        }
+    }
+
+    fn sub(&mut self, booking: &Booking, gpu: Option<SharedGpu>) {
+        self.sum.sub(&booking.resources);
+        if let (Some(at), Some(part)) = (gpu, part_of_gpu(&booking.resources)) {
+            self.shared.give_back(at, part);
+        }
+    }
+
+    fn has_room_for(&self, capacity: &Resources, wanted: &Resources) -> bool {
+        let mut left = self.sum.left_of(capacity);
+        let held = u32::try_from(self.sum.0[GPU]).unwrap_or(u32::MAX);
+        left.0[GPU] = left.0[GPU].min(self.shared.free(capacity.gpu_millis(), held));
+        wanted.fits_in(&left)
+    }
+}
 
 impl Ledger {
     /// Books what is proposed in place of others, of those that `may_give_way` names the newest and no more than needed: these give way, and what
@@ -32,40 +64,38 @@ impl Ledger {
     }
 
     fn who_gives_way(&self, booking: &Booking, may_give_way: impl Fn(&Booking) -> bool) -> Option<Vec<(u32, Booking)>> {
-        let entry = &self.nodes[self.index(booking.node)];
-        let mut coming = Totals::ZERO;
-        coming.add(&entry.capacity);
-        let mut held = Totals::ZERO;
-        held.add(&booking.resources);
+        let capacity = &self.nodes[self.index(booking.node)].capacity;
+        let mut held = Held::default();
         let mut candidates = Vec::new();
         for (slot, other) in self.slots_of(booking.node) {
             let Some(other_booking) = other.booking else { continue };
             if other.gives_way_to == NONE {
-                held.add(&other_booking.resources);
-                candidates.extend(may_give_way(&other_booking).then_some((slot, other_booking)));
+                held.add(&other_booking, other.shared_gpu);
+                candidates.extend(may_give_way(&other_booking).then_some((slot, other_booking, other.shared_gpu)));
             }
         }
         let mut victims = Vec::new();
-        for (slot, victim) in candidates {
-            if held.fits_in(&coming) {
+        for (slot, victim, gpu) in candidates {
+            if held.has_room_for(capacity, &booking.resources) {
                 break;
             }
-            held.sub(&victim.resources);
-            victims.push((slot, victim));
+            held.sub(&victim, gpu);
+            victims.push((slot, victim, gpu));
         }
-        if !held.fits_in(&coming) {
+        if !held.has_room_for(capacity, &booking.resources) {
             return None;
         }
         // Of those that were taken on the way, some may not be needed any more: the oldest stays first.
         for at in (0..victims.len()).rev() {
-            let mut with = held;
-            with.add(&victims[at].1.resources);
-            if with.fits_in(&coming) {
+            let (_, victim, gpu) = victims[at];
+            let mut with = held.clone();
+            with.add(&victim, gpu);
+            if with.has_room_for(capacity, &booking.resources) {
                 held = with;
                 victims.remove(at);
             }
         }
-        Some(victims)
+        Some(victims.into_iter().map(|(slot, victim, _)| (slot, victim)).collect())
     }
 
     /// Of the bookings that give way on a node, those stay whose successor, by its slot, is named.
@@ -102,7 +132,7 @@ impl Ledger {
 mod tests {
     use super::super::{BookingChange, NodeState};
     use super::*;
-    use crate::vocabulary::{Attributes, Epoch, GrantId, JobId, NodeId, Resources};
+    use crate::vocabulary::{Attributes, Epoch, GrantId, JobId, NodeId};
 
     const NODE: NodeId = NodeId(0);
 

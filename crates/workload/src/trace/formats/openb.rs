@@ -11,7 +11,7 @@ use crate::trace::input;
 use crate::trace::options::Key;
 use crate::trace::reading::{Draft, DraftStage, Reading};
 use amalgam_core::vocabulary::resources::GPU;
-use amalgam_core::vocabulary::{ResourceSpec, Resources};
+use amalgam_core::vocabulary::{ResourceSpec, Resources, WHOLE_GPU};
 use std::ops::ControlFlow;
 use std::path::Path;
 
@@ -108,7 +108,7 @@ pub(crate) fn gpu_unit(text: &str) -> Result<GpuUnit, Malformed> {
 /// `milli` is what is asked of each of the `gpus` devices.
 fn demand(basic: Resources, gpus: u32, milli: u32, unit: GpuUnit) -> ResourceSpec {
     match unit {
-        GpuUnit::Devices => ResourceSpec { basic: basic.with(GPU, gpus), custom: Vec::new() },
+        GpuUnit::Devices => ResourceSpec { basic: basic.with(GPU, gpus.saturating_mul(WHOLE_GPU)), custom: Vec::new() },
         GpuUnit::Thousandths if gpus == 0 => ResourceSpec { basic, custom: Vec::new() },
         GpuUnit::Thousandths => {
             ResourceSpec { basic, custom: vec![(GPU_MILLI.to_owned(), gpus.saturating_mul(milli))] }
