@@ -180,10 +180,11 @@ fn gpus_are_handed_out_by_index() {
     until_true("eight of nine", || {
         (0..9).filter(|index| scene.work().join(format!("part-{index}")).exists()).count() == 8
     });
-    let reason = scene.job(&parts).summary.reason.unwrap_or_default();
+    let more = scene.submit(&["-r", "cpu=0.1,gpu=0.25", "--", "true"]);
+    let reason = scene.job(&more).summary.reason.unwrap_or_default();
     assert!(reason.contains("is short of 0.25 gpu"), "{reason}");
     scene.write("parts", "");
-    scene.ok(&["wait", &parts]);
+    scene.ok(&["wait", &parts, &more]);
     let mut on: Vec<String> = (0..8).map(|index| scene.read(&format!("part-{index}"))).collect();
     on.sort();
     assert_eq!(on.concat(), "0.25 0\n".repeat(4) + &"0.25 1\n".repeat(4));
