@@ -128,7 +128,7 @@ fn told(cluster: ClusterId, since: Since, version: u64, nodes: Vec<NodeNews>) ->
 }
 
 fn room(node: NodeId, free: Resources) -> NodeNews {
-    NodeNews::Room { node, free, is_open: true, held: Box::default() }
+    NodeNews::Room { node, free, shut: None, held: Box::default() }
 }
 
 /// All that there is, as the answers to the global master's introductions.

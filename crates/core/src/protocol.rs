@@ -20,8 +20,8 @@ use crate::vocabulary::{
     Age, Allocation, AskId, AtNode, AttemptId, Attributes, ByteString, Chosen, ClientId, ClusterId, Constraint, Digest,
     Duration, EndReason, Ended, Epoch, Estimated, ExecutionType, Fetched, Foretold, ForetoldStart, Generation,
     GlobalId, GrantId, HostId, HostList, InputFile, Instant, JobId, JobSpec, JobWork, Key, Kinds, Late, LaunchOrder,
-    Margins, NodeId, NodeWaits, ProbeId, QueueId, ResourceSpec, Resources, Sample, SharedGpu, StoredFile, TaskAction,
-    TaskId, TaskShape, TaskTemplate, TaskWishes, Token, Totals, UserId, Wants,
+    Margins, NodeId, NodeWaits, ProbeId, QueueId, ResourceSpec, Resources, Sample, SharedGpu, Shut, StoredFile,
+    TaskAction, TaskId, TaskShape, TaskTemplate, TaskWishes, Token, Totals, UserId, Wants,
 };
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -378,9 +378,9 @@ pub struct HeldGrant {
 pub enum NodeNews {
     /// It has registered, and what it has; its room follows.
     Joined { node: NodeId, name: String, capacity: Resources, attributes: Arc<Attributes> },
-    /// What is free there; whether it takes work, or is drained or paused; and what the tasks of each queue hold that do not give way,
+    /// What is free there; why it takes no work, if it takes none; and what the tasks of each queue hold that do not give way,
     /// where queues have shares.
-    Room { node: NodeId, free: Resources, is_open: bool, held: Box<[(QueueId, Resources)]> },
+    Room { node: NodeId, free: Resources, shut: Option<Shut>, held: Box<[(QueueId, Resources)]> },
     /// It cannot be reached; given up, if it is lost.
     Away { node: NodeId, lost: bool },
     /// There is no such node any more.
@@ -636,8 +636,8 @@ pub struct NodeList {
 /// A node as the master publishes it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct ListedNode {
-    /// Whether it takes new work.
-    pub open: bool,
+    /// Why it takes no new work, if it takes none.
+    pub shut: Option<Shut>,
     pub capacity: Resources,
     pub attributes: Arc<Attributes>,
     pub report: NodeReport,
@@ -646,6 +646,10 @@ pub struct ListedNode {
 }
 
 impl ListedNode {
+    pub fn is_open(&self) -> bool {
+        self.shut.is_none()
+    }
+
     /// What nodes are compared by: how long a small task would wait there, where the node said so, else [`NodeReport::rank`].
     pub fn rank(&self) -> Duration {
         let Some(ListedWaits { waits, age, .. }) = &self.waits else { return self.report.rank() };
@@ -759,6 +763,8 @@ pub enum ToNode {
     /// The attempt is guaranteed from now on. Its resources are booked under this grant, which is answered by `Promoted`, or by
     /// `Freed` if it does not run any more; without one it is within what its job is entitled to, as its job manager says.
     Promote { attempt: AttemptId, grant: Option<GrantId> },
+    /// The attempt may run for so long from its start, or without a limit.
+    SetTimeout { attempt: AttemptId, timeout: Option<Duration> },
     /// Wait in the queue for a task: when it is its turn, say `Ready`. Forgotten when the connection breaks.
     Probe(Probe),
     /// There is no task for these any more.
@@ -785,6 +791,7 @@ impl ToNode {
         match self {
             ToNode::BeginTask { attempt, .. }
             | ToNode::Promote { attempt, grant: None }
+            | ToNode::SetTimeout { attempt, .. }
             | ToNode::Stop { attempt, .. }
             | ToNode::Acknowledge { attempt } => Some(Address::JobManager(attempt.job)),
             ToNode::Claim(Claim { job, .. }) | ToNode::Forget { job } => Some(Address::JobManager(*job)),
@@ -920,6 +927,8 @@ pub enum ToExecutor {
     Signal { attempt: AttemptId, signal: TaskSignal, reason: EndReason },
     /// The attempt is guaranteed now, and booked if it has a grant, which its agent will want to know after a restart.
     Promote { attempt: AttemptId, grant: Option<GrantId> },
+    /// The attempt may run for so long, which its agent will want to know after a restart; it is the agent that ends it.
+    SetTimeout { attempt: AttemptId, timeout: Option<Duration> },
     /// Others are to have the CPU of the attempt: it goes on with what they leave, and the time does not count as its own.
     Yield { attempt: AttemptId },
     /// It has its CPU again.

@@ -2,7 +2,7 @@
 
 use crate::protocol::Rule;
 use crate::vocabulary::resources::{CPU, GPU, Thousandths};
-use crate::vocabulary::{Constraint, Duration, HostId, JobId, Kinds, NodeId, Resources};
+use crate::vocabulary::{Constraint, Duration, HostId, JobId, Kinds, NodeId, Resources, Shut};
 use serde::{Deserialize, Serialize};
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -63,39 +63,6 @@ pub enum Why {
     TriedAgain { task: String, left: Duration, failures: u32, others: u64 },
     /// So many of a gang's tasks are in place and wait for the others.
     GangGathers { stage: String, in_place: u32, tasks: u32 },
-}
-
-/// Why a node takes no work.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub enum Shut {
-    /// Known from an earlier life of its master, and not seen in this one.
-    Expected,
-    Unreachable,
-    Lost,
-    Drained,
-    /// It could not launch an attempt.
-    Paused {
-        why: String,
-    },
-    /// Its master says so and not why.
-    Closed,
-}
-
-impl Shut {
-    /// Nodes that are named where none takes work.
-    pub const SHOWN: usize = 3;
-
-    /// What is to be said of the node.
-    fn describe(&self) -> String {
-        match self {
-            Shut::Expected => "has not connected since the server started".to_owned(),
-            Shut::Unreachable => "is unreachable".to_owned(),
-            Shut::Lost => "is lost: it was unreachable for too long".to_owned(),
-            Shut::Drained => "is drained (`amalgam node undrain` takes it back into use)".to_owned(),
-            Shut::Paused { why } => format!("is paused, since it could not launch a task: {why}"),
-            Shut::Closed => "takes no work (drained or paused)".to_owned(),
-        }
-    }
 }
 
 /// So much of so much, in the unit of the kind.

@@ -83,7 +83,7 @@ impl Managed {
         let mut managed = Managed { manager, now: Instant::ZERO, out: Outbox::default(), number: 0 };
         managed.tell(Address::Master, ToJobManager::begin(Arc::clone(&job), Some(Box::new(cores(share)))));
         let node = ListedNode {
-            open: true,
+            shut: None,
             capacity: Resources::new(64_000, 0),
             attributes: Arc::default(),
             report: NodeReport::default(),

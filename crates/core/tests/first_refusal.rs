@@ -88,7 +88,7 @@ impl Believer {
 }
 
 fn room(node: u32, free: u32) -> NodeNews {
-    NodeNews::Room { node: NodeId(node), free: cores(free), is_open: true, held: Box::default() }
+    NodeNews::Room { node: NodeId(node), free: cores(free), shut: None, held: Box::default() }
 }
 
 fn millis(millis: u64) -> Duration {

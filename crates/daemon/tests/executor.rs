@@ -163,7 +163,9 @@ fn only_text_is_handed_to_a_shell() {
         change_shape(&mut order).resources = Resources::new(0, memory_mib);
         agent.run(order)
     };
-    for (number, contents) in [(1, &elf[..100]), (2, &elf[..5]), (3, &b"\x7fELF\x02\x01\x01"[..]), (4, b"")] {
+    for (number, contents) in
+        [(1, &elf[..100]), (2, &elf[..5]), (3, &b"\x7fELF\x02\x01\x01"[..]), (4, b""), (8, &elf[..3_000])]
+    {
         let ended = run(number, contents, 0);
         assert!(matches!(&ended.reason, EndReason::LaunchFailed(why) if why.contains("cannot execute")), "{ended:?}");
         assert_eq!(ended.reason.exit_code(), 126);

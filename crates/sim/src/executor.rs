@@ -125,6 +125,11 @@ impl Executor {
                     }
                 }
             }
+            ToExecutor::SetTimeout { attempt, timeout } => {
+                if let Some(Attempt::Running(running)) = self.attempt(attempt) {
+                    running.order.set_timeout(timeout);
+                }
+            }
             ToExecutor::Yield { attempt } => {
                 if let Some(Attempt::Running(running)) = self.attempt(attempt)
                     && running.yields_since.is_none()

@@ -13,8 +13,8 @@ use std::process::ExitCode;
 
 #[derive(Args)]
 pub struct UpdateArgs {
-    /// Jobs that have not ended, then what is to change: `7 priority=5 timeout=10m queue=root.b`. A timeout holds for attempts that
-    /// start from now on, `timeout=none` is the queue's own. A job whose tasks hold room stays in its queue
+    /// Jobs that have not ended, then what is to change: `7 priority=5 timeout=10m queue=root.b`. A timeout counts from the start
+    /// of each attempt, also of those that run; `timeout=none` is the queue's own. A job whose tasks hold room stays in its queue
     #[arg(required = true, value_name = "JOBS | KEY=VALUE", value_parser = Word::parse)]
     words: Vec<Word>,
     /// Print the interface's JSON

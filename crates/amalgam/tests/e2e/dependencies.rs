@@ -134,6 +134,11 @@ fn what_a_user_changes_about_a_job_is_heeded_and_told() {
     assert_eq!(scene.run(&["wait", &second]).code, 124);
     scene.ok(&["wait", &blocker, &first]);
     assert_eq!(scene.read("order"), "second\nfirst\n");
+    // What runs has the new one, too.
+    let third = scene.submit(&["--timeout", "1h", "--", "sleep", "300"]);
+    until_true("it runs", || scene.job(&third).summary.state == JobState::Running);
+    scene.ok(&["update", &third, "timeout=100ms"]);
+    assert_eq!(scene.run(&["wait", &third]).code, 124);
     let told = scene.run(&["update", &second, "priority=6"]);
     assert!(told.code == 1 && told.err.contains("it has ended"), "{told:?}");
     for wrong in [&["update", &first][..], &["update", "priority=1"], &["update", &first, "name=x"]] {
@@ -155,6 +160,13 @@ fn a_queue_with_jobs_that_have_not_ended_is_not_taken_out_silently() {
     assert!(told.code != 0, "{told:?}");
     let said = format!("no queue root.deep that takes jobs, and 1 job of it has not ended ({held})");
     assert!(told.err.contains(&said) && told.err.contains("put the queue back"), "{told:?}");
+    // A queue that gets queues beneath it takes no jobs any more.
+    let parent = scene.write(
+        "parent.toml",
+        "[[queue]]\nname = \"deep\"\n[[queue]]\nname = \"deep.er\"\n[[queue]]\nname = \"default\"\n",
+    );
+    let told = scene.run(&["dev", "--config", parent.to_str().unwrap()]);
+    assert!(told.code != 0 && told.err.contains(&said), "{told:?}");
     scene.start_dev(&["--config", with.to_str().unwrap()]);
     scene.ok(&["update", &held, "queue=default"]);
     scene.kill_daemon();

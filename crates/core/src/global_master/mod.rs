@@ -304,12 +304,14 @@ impl GlobalMaster {
                 self.dispatch.names.insert(node, name);
                 returned.push(node);
             }
-            NodeNews::Room { node, free, is_open, held } if rooms.state(node).is_some() => {
+            NodeNews::Room { node, free, shut, held } if rooms.state(node).is_some() => {
                 if rooms.state(node) == Some(NodeState::Unreachable) {
                     rooms.set_state(node, NodeState::Up);
                 }
-                if rooms.is_open(node) != is_open {
-                    rooms.set_open(node, is_open);
+                match shut {
+                    None if !rooms.is_open(node) => rooms.set_open(node, true),
+                    Some(why) if rooms.shut(node).as_ref() != Some(&why) => rooms.close(node, why),
+                    _ => {}
                 }
                 self.sharing.on_held(node, held);
                 if self.take_room(now, node, free, seen, is_whole) {

@@ -31,6 +31,7 @@ mod sizes;
 mod spent;
 mod stragglers;
 mod templates;
+mod updates;
 mod work;
 
 pub use allowance::AllowanceRules;
@@ -139,6 +140,8 @@ pub struct JobManager {
     /// Although it asks the master for nothing.
     tells_work: bool,
     templates: Templates,
+    /// Attempts may be out that were launched with another timeout.
+    has_new_timeout: bool,
     begun: bool,
     /// How often it was opened again, to run what had failed.
     run: u32,
@@ -316,6 +319,7 @@ impl JobManager {
             run: 0,
             held: false,
             cancelled: false,
+            has_new_timeout: false,
             stopping: false,
             outcome: None,
             next_attempt: 0,
@@ -620,7 +624,10 @@ impl JobManager {
                 Some(running) if self.stopping || self.is_cancelled_task(running.task) => {
                     self.stop(attempt, running, EndReason::Cancelled, out);
                 }
-                Some(running) => self.say_again_to_gang(attempt, running, out),
+                Some(running) => {
+                    self.say_timeout_again(attempt, running, out);
+                    self.say_again_to_gang(attempt, running, out);
+                }
                 None => {}
             }
         }
@@ -681,20 +688,6 @@ impl JobManager {
             JobAction::RerunFailed => {}
             // It is not here then.
             JobAction::Abandon => {}
-        }
-        self.update_demand(now, out);
-    }
-
-    /// What is launched from now on goes by it.
-    fn on_updated(&mut self, now: Instant, job: Arc<AdmittedJob>, is_placed_anew: bool, out: &mut Outbox) {
-        if self.job.host != HostId::SERVER {
-            out.persist(Change::Managed { job: Arc::clone(&job) });
-        }
-        self.templates = Templates::new(&job);
-        self.job = job;
-        if is_placed_anew {
-            self.requests.update_job(&self.job);
-            self.restart_requests();
         }
         self.update_demand(now, out);
     }

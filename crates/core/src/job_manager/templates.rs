@@ -1,7 +1,7 @@
 //! What the launches of each stage have in common, made when the first of them is due.
 
 use crate::protocol::AdmittedJob;
-use crate::vocabulary::{ExecutionType, TaskShape, TaskTemplate};
+use crate::vocabulary::{Duration, ExecutionType, TaskShape, TaskTemplate};
 use std::sync::Arc;
 
 /// By stage, and by whether its tasks are opportunistic.
@@ -19,6 +19,11 @@ impl Templates {
     }
 }
 
+/// For how long an attempt of the stage may run.
+pub(super) fn timeout(job: &AdmittedJob, stage: usize) -> Option<Duration> {
+    job.spec.stages[stage].timeout.or(job.default_timeout)
+}
+
 fn template(job: &AdmittedJob, number: usize, execution: ExecutionType) -> TaskTemplate {
     let stage = &job.spec.stages[number];
     TaskTemplate {
@@ -28,7 +33,7 @@ fn template(job: &AdmittedJob, number: usize, execution: ExecutionType) -> TaskT
         program: Arc::clone(&stage.program),
         submit_dir: job.spec.submit_dir.clone(),
         shape: Arc::new(TaskShape { resources: job.resources[number], execution }),
-        timeout: stage.timeout.or(job.default_timeout),
+        timeout: timeout(job, number),
         anywhere: stage.constraints.is_empty() && job.near[number].is_empty() && !stage.has_inputs(),
         outputs: stage.outputs.clone(),
         keeps_outputs: !job

@@ -164,7 +164,7 @@ impl Federated {
         news.push(match state {
             NodeState::Up => {
                 let held = self.holdings.on_node(ledger.index(node));
-                NodeNews::Room { node, free: ledger.node_free(node), is_open: ledger.is_open(node), held }
+                NodeNews::Room { node, free: ledger.node_free(node), shut: ledger.shut(node), held }
             }
             NodeState::Unreachable => NodeNews::Away { node, lost: false },
             NodeState::Lost | NodeState::Expected => NodeNews::Away { node, lost: true },

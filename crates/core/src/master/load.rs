@@ -13,9 +13,8 @@ use crate::role::{Change, Outbox, Record};
 use crate::scheduling::{Booking, Ledger, NodeState};
 use crate::vocabulary::{
     Attribute, Attributes, ClientId, Duration, Generation, Instant, JobId, Named, NodeId, NodeViews, NodeWaits,
-    Resources,
+    Resources, Shut,
 };
-use crate::why::Shut;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 

@@ -5,7 +5,7 @@ use super::Master;
 use crate::protocol::{ListedNode, NodeList, ToJobManager};
 use crate::role::Outbox;
 use crate::scheduling::NodeState;
-use crate::vocabulary::{Crowd, Duration, Instant, JobId, NodeId, NodeViews};
+use crate::vocabulary::{Crowd, Duration, Instant, JobId, NodeId, NodeViews, Shut};
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -49,7 +49,7 @@ const COUNTED_OVER: Duration = Duration::from_secs(60);
 impl Publication {
     /// Whether the node takes work as far as those know who were told.
     pub(super) fn offers(&self, node: NodeId) -> bool {
-        self.list.nodes.get(node.0 as usize).is_some_and(|listed| listed.open)
+        self.list.nodes.get(node.0 as usize).is_some_and(ListedNode::is_open)
     }
 }
 
@@ -157,9 +157,14 @@ impl Master {
         self.settings.publish >= Publish::Waits
     }
 
+    fn why_shut(&self, node: NodeId) -> Option<Shut> {
+        let is_closed = self.dispatch.rooms.offer_is_closed(node);
+        is_closed.then(|| self.dispatch.rooms.shut(node).unwrap_or(Shut::Lost))
+    }
+
     fn listed(&self, now: Instant, node: NodeId) -> ListedNode {
         ListedNode {
-            open: !self.dispatch.rooms.offer_is_closed(node),
+            shut: self.why_shut(node),
             capacity: self.dispatch.rooms.node_capacity(node),
             attributes: Arc::clone(self.dispatch.rooms.attributes(node)),
             report: self.nodes.report(node).cloned().unwrap_or_default(),
@@ -170,7 +175,7 @@ impl Master {
 
 /// The numbers of those that take work, the shortest wait first, and of equals the smaller number.
 fn best(nodes: &[ListedNode], most: usize) -> Vec<u32> {
-    let open = nodes.iter().enumerate().filter(|(_, listed)| listed.open);
+    let open = nodes.iter().enumerate().filter(|(_, listed)| listed.is_open());
     let mut ranked: Vec<(Duration, u32)> = open.map(|(number, listed)| (listed.rank(), number as u32)).collect();
     if ranked.len() > most {
         ranked.select_nth_unstable(most);
@@ -189,8 +194,8 @@ mod tests {
     #[test]
     fn open_nodes_are_ranked_by_all_that_makes_a_task_wait() {
         let seconds = Duration::from_secs;
-        let node = |open, [expected_wait, running_work, stalled]: [u64; 3]| ListedNode {
-            open,
+        let node = |open: bool, [expected_wait, running_work, stalled]: [u64; 3]| ListedNode {
+            shut: (!open).then_some(Shut::Drained),
             capacity: Default::default(),
             attributes: Arc::default(),
             report: NodeReport {
@@ -221,7 +226,7 @@ mod tests {
             let (age, silent_for) = (seconds(age), Duration::ZERO);
             let (attributes, report) = (Arc::default(), NodeReport::default());
             let waits = Some(ListedWaits { waits, age, silent_for });
-            ListedNode { open: true, capacity, attributes, report, waits }.rank().as_millis()
+            ListedNode { shut: None, capacity, attributes, report, waits }.rank().as_millis()
         };
         assert_eq!((rank(30, 8, 0), rank(30, 8, 20), rank(30, 40, 35)), (38_000, 10_000, 5_000));
     }
@@ -229,7 +234,7 @@ mod tests {
     #[test]
     fn of_very_many_nodes_the_best_are_told() {
         let node = |number: u64| ListedNode {
-            open: true,
+            shut: None,
             capacity: Default::default(),
             attributes: Arc::default(),
             report: NodeReport { expected_wait: Duration(number * 7_919 % 5_003), ..NodeReport::default() },

@@ -64,6 +64,7 @@ impl NodeAgent {
         if known.is_opportunistic() && !entry.is_opportunistic() {
             out.send(TheExecutor(self.node), ToExecutor::Promote { attempt: id, grant: entry.grant });
         }
+        self.say_timeout_again(id, known.template.timeout, out);
         self.say_yield_again(id, does_yield, out);
         if let State::Stopping { reason, killed } = &entry.state {
             let signal = if *killed { TaskSignal::Kill } else { TaskSignal::Terminate };

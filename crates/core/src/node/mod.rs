@@ -13,6 +13,7 @@ mod kept;
 mod probes;
 mod progress;
 mod spare;
+mod timeouts;
 mod tokens;
 mod waits;
 mod yields;
@@ -360,6 +361,7 @@ impl NodeAgent {
             ToNode::Executor(ExecutorReport::Fetched { end, .. }) => self.on_fetched(now, *end, out),
             ToNode::Executor(ExecutorReport::Measured { samples, .. }) => self.on_measured(samples, out),
             ToNode::BeginTask { attempt, hosts } => self.on_begin_task(now, from, attempt, hosts, out),
+            ToNode::SetTimeout { attempt, timeout } => self.on_set_timeout(from, attempt, timeout, out),
             ToNode::Promote { attempt, grant: Some(grant) } => self.on_promote(now, attempt, grant, out),
             ToNode::Promote { attempt, grant: None } => self.on_entitled(now, attempt, out),
             ToNode::Stop { attempt, reason, grace } => self.on_stop(now, attempt, reason, grace, out),

@@ -13,9 +13,8 @@ use crate::vocabulary::gpus::{SharedGpus, part_of_gpu};
 use crate::vocabulary::resources::GPU;
 use crate::vocabulary::{
     Attributes, ClassTable, Constraint, Duration, Epoch, GrantId, JobId, NodeId, NodeView, NodeViews, Partition,
-    Resources, SharedGpu, Totals,
+    Resources, SharedGpu, Shut, Totals,
 };
-use crate::why::Shut;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 

@@ -627,7 +627,7 @@ mod tests {
             let matrix = Workload { capacity: &TWO, running: &running, queued: &[] }.waits(Duration::ZERO);
             let waits = Arc::new(NodeWaits { matrix, ..NodeWaits::default() });
             ListedNode {
-                open: true,
+                shut: None,
                 capacity: TWO,
                 attributes: Arc::default(),
                 report: NodeReport::default(),

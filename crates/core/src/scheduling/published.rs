@@ -3,12 +3,12 @@
 
 use super::locality::local_nodes;
 use crate::policy::node_queue::projection::Use;
-use crate::protocol::{Ask, Holder, NodeList};
+use crate::protocol::{Ask, Holder, ListedNode, NodeList};
 use crate::vocabulary::{
     Age, Constraint, Distance, Duration, ExecutionType, Instant, Load, NodeId, NodeView, NodeViews, NodeWaits, Piece,
-    Resources,
+    Resources, Shut,
 };
-use crate::why::{Shut, Why};
+use crate::why::Why;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -352,11 +352,12 @@ impl PublishedView {
     }
 
     fn why_shut(&self, node: NodeId) -> Shut {
-        if self.reaches(node) { Shut::Closed } else { Shut::Unreachable }
+        let listed = self.list.nodes.get(node.0 as usize).and_then(|listed| listed.shut.clone());
+        listed.unwrap_or(if self.reaches(node) { Shut::Closed } else { Shut::Unreachable })
     }
 
     pub(super) fn is_open(&self, node: NodeId) -> bool {
-        let is_published = self.list.nodes.get(node.0 as usize).is_some_and(|listed| listed.open);
+        let is_published = self.list.nodes.get(node.0 as usize).is_some_and(ListedNode::is_open);
         is_published && !self.closed.contains_key(&node) && self.reaches(node)
     }
 }
@@ -515,7 +516,7 @@ mod tests {
     /// A node of four cores.
     fn listed(rack: Option<&str>, waits: Option<(NodeWaits, Duration)>) -> ListedNode {
         ListedNode {
-            open: true,
+            shut: None,
             capacity: FOUR,
             attributes: Arc::new(Attributes::new(rack.map(|rack| ("rack".to_owned(), rack.to_owned())))),
             report: NodeReport::default(),

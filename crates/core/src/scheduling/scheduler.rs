@@ -17,9 +17,9 @@ use crate::policy::{
 use crate::protocol::{Ask, Rule};
 use crate::vocabulary::{
     AskId, Duration, Foretold, GrantId, Instant, JobId, JobWork, Late, Line, Margins, NodeId, NodeViews, QueueId,
-    Resources, Totals, UserId, Wants, Way,
+    Resources, Shut, Totals, UserId, Wants, Way,
 };
-use crate::why::{Shut, Why};
+use crate::why::Why;
 use gangs::Gangs;
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -162,6 +162,11 @@ impl LaunchOrder {
         }
     }
 
+    /// It may run for so long from its start.
+    pub fn set_timeout(&mut self, timeout: Option<Duration>) {
+        self.template = Arc::new(TaskTemplate { timeout, ..(*self.template).clone() });
+    }
+
     /// The product's own variables, by name. Those that name directories (`AMALGAM_TASK_DIR`, `AMALGAM_ERROR_FILE`, `AMALGAM_PROGRESS_FILE`,
     /// `TMPDIR`) are the executor's to add.
     pub fn variables(&self) -> Vec<(Cow<'static, str>, ByteString)> {

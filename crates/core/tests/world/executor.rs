@@ -132,6 +132,11 @@ impl World {
                     order.promote(grant);
                 }
             }
+            ToExecutor::SetTimeout { attempt, timeout } => {
+                if let Some((order, ..)) = executor.running.get_mut(&attempt) {
+                    order.set_timeout(timeout);
+                }
+            }
             ToExecutor::Yield { attempt } => {
                 if executor.running.contains_key(&attempt) {
                     executor.yielding.entry(attempt).or_insert(now);

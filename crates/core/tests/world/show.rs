@@ -36,7 +36,7 @@ pub fn show_message(message: &Message) -> String {
         Message::ToMaster(ToMaster::JobEnded { outcome, .. }) => format!("job ended: {outcome:?}"),
         Message::ToJobManager(ToJobManager::Nodes { list, .. }) => {
             let nodes = &list.nodes;
-            let open = nodes.iter().filter(|node| node.open).count();
+            let open = nodes.iter().filter(|node| node.is_open()).count();
             format!("nodes: {open} of {} open", nodes.len())
         }
         Message::ToJobManager(ToJobManager::Begin { .. }) => "begin".to_owned(),
@@ -78,6 +78,7 @@ pub fn show_message(message: &Message) -> String {
             format!("move to {to} what fits {} CPU millis", room.cpu_millis())
         }
         Message::ToExecutor(ToExecutor::Launch(order)) => format!("launch {}", order.attempt),
+        Message::ToExecutor(ToExecutor::SetTimeout { attempt, timeout }) => format!("timeout {attempt} {timeout:?}"),
         Message::ToExecutor(ToExecutor::Promote { attempt, .. }) => format!("promote {attempt}"),
         Message::ToExecutor(ToExecutor::Yield { attempt }) => format!("yield {attempt}"),
         Message::ToExecutor(ToExecutor::Resume { attempt }) => format!("resume {attempt}"),

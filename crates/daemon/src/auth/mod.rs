@@ -60,6 +60,7 @@ impl AuthError {
             AuthError::Io { source, .. } if source.kind() == io::ErrorKind::NotFound => {
                 "check the path; a server makes tokens.toml in its state directory when it starts first".to_owned()
             }
+            AuthError::Io { source, .. } if source.kind() == io::ErrorKind::StorageFull => "make room there".to_owned(),
             AuthError::Io { .. } => "check the path, and that you may read it".to_owned(),
             AuthError::Exposed { path, .. } => format!("run `chmod 600 {}`", path.display()),
             AuthError::Malformed { line, remedy, .. } => format!("mend line {line}: {remedy}"),

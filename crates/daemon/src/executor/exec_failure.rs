@@ -75,6 +75,47 @@ pub fn carriage_return(program: &Path) -> Option<String> {
         .then(|| format!("the first line of {shown} {}", is_from_windows(program)))
 }
 
+/// The end of an attempt whose program was cut short: the kernel executes a file of which a part is missing, and ends it when it
+/// comes to that part.
+pub fn cut_short(program: &Path) -> Option<EndReason> {
+    let file = OpenOptions::new().read(true).custom_flags(OFlags::NONBLOCK.bits() as i32).open(program).ok()?;
+    let metadata = file.metadata().ok().filter(fs::Metadata::is_file)?;
+    let mut headers = Vec::new();
+    file.take(MOST_HEADERS).read_to_end(&mut headers).ok()?;
+    (needed(&headers)? > metadata.len()).then(|| {
+        EndReason::LaunchFailed(format!(
+            "cannot execute {}: it is damaged: it was not written or copied to its end",
+            program.display()
+        ))
+    })
+}
+
+/// The program headers of an ELF file lie at its beginning.
+const MOST_HEADERS: u64 = 64 << 10;
+
+/// The length that a 64-bit ELF file of this machine's byte order has at least, by its program headers.
+fn needed(headers: &[u8]) -> Option<u64> {
+    const CLASS_64: u8 = 2;
+    const LOADED: u32 = 1;
+    let bytes = |at: usize, length: usize| headers.get(at..at.checked_add(length)?);
+    let short = |at| Some(u16::from_ne_bytes(bytes(at, 2)?.try_into().ok()?));
+    let word = |at| Some(u32::from_ne_bytes(bytes(at, 4)?.try_into().ok()?));
+    let long = |at| Some(u64::from_ne_bytes(bytes(at, 8)?.try_into().ok()?));
+    if !headers.starts_with(ELF) || headers.get(4) != Some(&CLASS_64) {
+        return None;
+    }
+    let (first, size, count) = (usize::try_from(long(32)?).ok()?, usize::from(short(54)?), usize::from(short(56)?));
+    let segments = (0..count).map(|number| first.checked_add(number.checked_mul(size)?));
+    let ends = segments.map(|at| {
+        let at = at?;
+        match word(at)? {
+            LOADED => long(at + 8)?.checked_add(long(at + 32)?),
+            _ => Some(0),
+        }
+    });
+    ends.collect::<Option<Vec<u64>>>()?.into_iter().max()
+}
+
 const DAMAGED: &str = "damaged, or for another machine";
 
 fn is_from_windows(program: &Path) -> String {

@@ -68,6 +68,11 @@ impl PretendedExecutor {
                     known.order.promote(grant);
                 }
             }
+            ToExecutor::SetTimeout { attempt, timeout } => {
+                if let Some(known) = self.attempts.get_mut(&attempt) {
+                    known.order.set_timeout(timeout);
+                }
+            }
             ToExecutor::Yield { attempt } => self.suspend(now, attempt),
             ToExecutor::Resume { attempt } => self.resume(now, attempt),
             ToExecutor::Acknowledge { attempt } => self.forget(attempt),

@@ -167,6 +167,11 @@ impl Tasks {
                     running.set_precedence();
                 }
             }
+            ToExecutor::SetTimeout { attempt, timeout } => {
+                if let Some(running) = self.table.get_mut(attempt) {
+                    running.order.set_timeout(timeout);
+                }
+            }
             ToExecutor::Yield { attempt } => {
                 if let Some(running) = self.table.get_mut(attempt) {
                     running.yields_since.get_or_insert_with(Instant::now);
@@ -615,7 +620,14 @@ impl Attempt {
             false => EndReason::Exit(libc::WEXITSTATUS(status) as u8),
         };
         let for_memory = self.over_memory.is_some() || oom_killed;
-        if for_memory && !plain.is_success() { EndReason::OutOfMemory } else { plain }
+        match plain {
+            _ if for_memory && !plain.is_success() => EndReason::OutOfMemory,
+            // What the kernel ends a program with whose file is not all there.
+            EndReason::Signal(signal) if [libc::SIGSEGV, libc::SIGBUS, libc::SIGKILL].contains(&signal.into()) => {
+                exec_failure::cut_short(&self.program).unwrap_or(plain)
+            }
+            _ => plain,
+        }
     }
 
     /// What helps to understand a failure, beside what the task says itself.

@@ -25,6 +25,7 @@ impl ExecutorRouting {
             ToExecutor::List { node } => self.listing.push_back(*node),
             ToExecutor::Signal { .. }
             | ToExecutor::Promote { .. }
+            | ToExecutor::SetTimeout { .. }
             | ToExecutor::Yield { .. }
             | ToExecutor::Resume { .. }
             | ToExecutor::Fetch { .. }

@@ -1,0 +1,37 @@
+//! What a user changes about a job that runs.
+
+use super::templates::{Templates, timeout};
+use super::{JobManager, RunningAttempt};
+use crate::protocol::{AdmittedJob, ToNode};
+use crate::role::{Change, Outbox};
+use crate::vocabulary::{AttemptId, HostId, Instant};
+use std::sync::Arc;
+
+impl JobManager {
+    /// What is launched from now on goes by it, and a new timeout holds for what is out already.
+    pub(super) fn on_updated(&mut self, now: Instant, job: Arc<AdmittedJob>, is_placed_anew: bool, out: &mut Outbox) {
+        if self.job.host != HostId::SERVER {
+            out.persist(Change::Managed { job: Arc::clone(&job) });
+        }
+        self.templates = Templates::new(&job);
+        let before = std::mem::replace(&mut self.job, job);
+        let stages = 0..self.job.spec.stages.len();
+        self.has_new_timeout |= stages.into_iter().any(|stage| timeout(&before, stage) != timeout(&self.job, stage));
+        for (attempt, running) in &self.running {
+            self.say_timeout_again(*attempt, running, out);
+        }
+        if is_placed_anew {
+            self.requests.update_job(&self.job);
+            self.restart_requests();
+        }
+        self.update_demand(now, out);
+    }
+
+    /// To the node of an attempt that may have been launched with another one.
+    pub(super) fn say_timeout_again(&self, attempt: AttemptId, running: &RunningAttempt, out: &mut Outbox) {
+        if self.has_new_timeout {
+            let timeout = timeout(&self.job, running.task.stage as usize);
+            out.send(running.node, ToNode::SetTimeout { attempt, timeout });
+        }
+    }
+}
