@@ -2,12 +2,12 @@
 
 use crate::failure::{Failure, Result};
 use crate::{output, show};
+use amalgam_daemon::durable::Draft;
 use amalgam_workload::trace::{
     self, COMMON_KEYS, FORMATS, Key, Load, NODE_FORMATS, NODE_KEYS, Node, Summary, Workload, WorkloadShape,
 };
 use clap::{Args, Subcommand};
 use serde::Serialize;
-use std::fs::File;
 use std::io::{self, BufWriter};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -232,8 +232,10 @@ fn write(workload: &Workload, output: Option<PathBuf>) -> Result<()> {
         }
         Some(path) => {
             let cannot = |error: io::Error| Failure::unwritten(&path.display().to_string(), &error);
-            let file = File::create(&path).map_err(cannot)?;
-            workload.write_lines(&mut BufWriter::new(file)).map_err(cannot)?;
+            let mut lines = BufWriter::new(Draft::shared(&path).map_err(cannot)?);
+            workload.write_lines(&mut lines).map_err(cannot)?;
+            let file = lines.into_inner().map_err(|error| cannot(error.into_error()))?;
+            file.finish().map_err(cannot)?;
         }
     }
     for note in &workload.notes {

@@ -45,6 +45,8 @@ pub enum AuthError {
     Malformed { path: PathBuf, line: usize, problem: String, remedy: &'static str },
     #[error("{path} holds no token")]
     Empty { path: PathBuf },
+    #[error("{path} is empty, and its server has been in use")]
+    Emptied { path: PathBuf },
     #[error("{name} has no token in {path}")]
     Unknown { path: PathBuf, name: String },
     #[error("{}", .0.problem)]
@@ -65,6 +67,10 @@ impl AuthError {
             AuthError::Exposed { path, .. } => format!("run `chmod 600 {}`", path.display()),
             AuthError::Malformed { line, remedy, .. } => format!("mend line {line}: {remedy}"),
             AuthError::Empty { .. } => "add one with `amalgam token add USER`".to_owned(),
+            AuthError::Emptied { path } => format!(
+                "restore it from a backup; or remove {} to have a new token made for you, and all others void",
+                path.display()
+            ),
             AuthError::Unknown { .. } => "`amalgam token list` shows who has; `amalgam token add` gives one".to_owned(),
             AuthError::BadName(bad) => bad.remedy.to_owned(),
             AuthError::Random(_) => "try again".to_owned(),
@@ -97,14 +103,18 @@ impl Tokens {
     pub const FILE: &'static str = "tokens.toml";
 
     /// Opens the tokens of a state directory. The first start makes both, with an administrator's token for
-    /// `first_user`; so does one that finds nothing in the file.
+    /// `first_user`; so does one that finds nothing in the file, where no start has ended well before.
     ///
     /// # Errors
     /// When the file cannot be used, has a mistake, or can be read by others.
     pub fn open(state_dir: &Path, first_user: &str) -> Result<Tokens, AuthError> {
         make_private_dir(state_dir)?;
         let path = state_dir.join(Tokens::FILE);
-        if !path.exists() || file::read_private(&path)?.trim().is_empty() {
+        let is_empty = path.exists() && file::read_private(&path)?.trim().is_empty();
+        if is_empty && has_been_used(state_dir) {
+            return Err(AuthError::Emptied { path });
+        }
+        if is_empty || !path.exists() {
             Named::User.check(first_user).map_err(AuthError::BadName)?;
             let holder = Holder::User { name: first_user.to_owned(), admin: true };
             file::create(&path, &TokenEntry { holder, token: new_token()?, until: None })?;
@@ -172,6 +182,12 @@ impl Tokens {
         loaded.known = entries.into_iter().map(known).collect();
         Ok(())
     }
+}
+
+/// Whether a start has come to its log, which it does once it has tokens.
+fn has_been_used(state_dir: &Path) -> bool {
+    let counts = ["log", "history"].map(|log| state_dir.join(log).join("epoch"));
+    counts.iter().any(|count| fs::metadata(count).is_ok_and(|found| found.len() > 0))
 }
 
 fn make_private_dir(path: &Path) -> Result<(), AuthError> {
@@ -307,6 +323,18 @@ mod tests {
         let tokens = Tokens::open(directory.path(), "ada").unwrap();
         let token = client_token(tokens.path(), "ada").unwrap();
         assert_eq!(tokens.identify(&token), Some(Identity { user: "ada".to_owned(), admin: true }));
+    }
+
+    #[test]
+    fn a_file_that_was_emptied_later_is_not_made_again() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = Tokens::open(directory.path(), "ada").unwrap().path().to_owned();
+        fs::create_dir(directory.path().join("log")).unwrap();
+        fs::write(directory.path().join("log/epoch"), "1").unwrap();
+        fs::write(&path, "\n").unwrap();
+        assert!(matches!(Tokens::open(directory.path(), "ada"), Err(AuthError::Emptied { .. })));
+        fs::remove_file(&path).unwrap();
+        Tokens::open(directory.path(), "ada").unwrap();
     }
 
     #[test]

@@ -319,10 +319,26 @@ impl Leaf {
 
     /// Removes its directories; it must be empty.
     pub fn remove(self) {
-        for directory in &self.directories {
+        // A task may have made some beneath its own.
+        for directory in self.directories.iter().flat_map(|directory| groups_of(directory)) {
             let _ = fs::remove_dir(directory);
         }
     }
+}
+
+/// A group and all beneath it, each after those beneath it.
+fn groups_of(group: &Path) -> Vec<PathBuf> {
+    let mut all = vec![group.to_owned()];
+    let mut next = 0;
+    while let Some(parent) = all.get(next) {
+        let entries = fs::read_dir(parent).into_iter().flatten().flatten();
+        let beneath = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+        let beneath: Vec<PathBuf> = beneath.map(|entry| entry.path()).collect();
+        all.extend(beneath);
+        next += 1;
+    }
+    all.reverse();
+    all
 }
 
 /// The number in `file`, or the one after `name` on a line of its own.
@@ -441,13 +457,10 @@ fn remove_stale(group: &Path) {
     }
 }
 
-/// Kills the members of a group and its children, and removes it. Pid 0 stands for a process that we cannot see, in
+/// Kills the members of a group and of all beneath it, and removes it. Pid 0 stands for a process that we cannot see, in
 /// which case the group belongs to another container and is left alone.
 fn clear_out(group: &Path) {
-    let children: Vec<PathBuf> = fs::read_dir(group)
-        .map(|entries| entries.flatten().map(|entry| entry.path()).filter(|path| path.is_dir()).collect())
-        .unwrap_or_default();
-    for directory in children.iter().map(PathBuf::as_path).chain([group]) {
+    for directory in &groups_of(group) {
         for _ in 0..50 {
             let members = pids_in(&directory.join("cgroup.procs"));
             if members.contains(&0) {
@@ -466,6 +479,16 @@ fn clear_out(group: &Path) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn groups_come_after_those_beneath_them() {
+        let tree = tempfile::tempdir().unwrap();
+        let deep = tree.path().join("a/b/c");
+        fs::create_dir_all(&deep).unwrap();
+        fs::write(deep.join("cgroup.procs"), "").unwrap();
+        let groups = groups_of(tree.path());
+        assert_eq!(groups, [deep.clone(), tree.path().join("a/b"), tree.path().join("a"), tree.path().to_owned()]);
+    }
 
     const SHAPE: Shape = Shape { cpu_millis: 1_500, memory_mib: 64, lower: false };
 

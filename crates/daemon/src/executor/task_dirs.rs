@@ -49,7 +49,10 @@ impl TaskDirs {
                 Ok(()) => return Ok(dir),
                 // What an earlier executor's task left could neither be removed nor renamed.
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-                Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
+                    if fs::symlink_metadata(&self.root).is_ok_and(|found| !found.is_dir()) {
+                        self.remover.put_away(&self.root);
+                    }
                     crate::private::make_private_dir(&self.root)?;
                     make(&dir)?;
                     return Ok(dir);

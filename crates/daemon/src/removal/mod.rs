@@ -9,7 +9,7 @@ use std::fs;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -20,7 +20,7 @@ const WAITING: &str = "removed";
 const ASIDE: &str = "unremovable";
 /// The thread makes no pauses when so many wait.
 const MANY: u64 = 64;
-/// Beyond these a directory is removed where it is put away, so that none are left faster than they go.
+/// The thread is told of so many; what else waits it finds in their directory.
 const MOST: u64 = 4_096;
 
 /// Of one state directory; any number of threads may use it.
@@ -28,6 +28,8 @@ pub struct Remover {
     state: PathBuf,
     /// How many the thread has been told of and has not removed.
     waiting: Arc<AtomicU64>,
+    /// More were put away than it was told of.
+    has_more: Arc<AtomicBool>,
     orders: Mutex<Option<Sender<PathBuf>>>,
     notes: (Sender<String>, Mutex<Receiver<String>>),
     /// Rings when there are notes.
@@ -43,6 +45,7 @@ impl Remover {
         let remover = Remover {
             state: state.to_owned(),
             waiting: Arc::default(),
+            has_more: Arc::default(),
             orders: Mutex::default(),
             notes: (send, Mutex::new(receive)),
             bell,
@@ -58,10 +61,10 @@ impl Remover {
     /// removed where it is, if it can be.
     pub fn put_away(&self, path: &Path) {
         let waiting = self.state.join(WAITING);
-        let path = match rename_into(path, &waiting) {
-            Ok(away) => away,
+        let (path, is_away) = match rename_into(path, &waiting) {
+            Ok(away) => (away, true),
             Err(error) if error.kind() == io::ErrorKind::NotFound && fs::symlink_metadata(path).is_err() => return,
-            Err(_) => path.to_owned(),
+            Err(_) => (path.to_owned(), false),
         };
         if self.waiting.fetch_add(1, Ordering::Relaxed) < MOST {
             let mut orders = self.orders.lock().unwrap_or_else(PoisonError::into_inner);
@@ -73,8 +76,12 @@ impl Remover {
                 return;
             }
         }
-        // There is no thread for it, or it has too much to do.
         self.waiting.fetch_sub(1, Ordering::Relaxed);
+        if is_away && self.waiting.load(Ordering::Relaxed) > 0 {
+            self.has_more.store(true, Ordering::Relaxed);
+            return;
+        }
+        // There is no thread for it.
         if let Some(note) = remove_or_put_aside(&self.state, &path, &mut Pace::fast()) {
             self.say(note);
         }
@@ -99,15 +106,24 @@ impl Remover {
     fn start(&self) -> io::Result<Sender<PathBuf>> {
         let (orders, ordered) = channel::<PathBuf>();
         let (state, notes) = (self.state.clone(), self.notes.0.clone());
-        let (bell, waiting) = (Arc::clone(&self.bell), Arc::clone(&self.waiting));
+        let (bell, waiting, has_more) = (Arc::clone(&self.bell), Arc::clone(&self.waiting), Arc::clone(&self.has_more));
         std::thread::Builder::new().name("removal".to_owned()).spawn(move || {
             crate::priority::give_way();
             let many = Arc::clone(&waiting);
             let mut pace = Pace::gentle(move || many.load(Ordering::Relaxed) > MANY);
-            for path in ordered {
-                if let Some(note) = remove_or_put_aside(&state, &path, &mut pace) {
+            let mut remove = |path: &Path| {
+                if let Some(note) = remove_or_put_aside(&state, path, &mut pace) {
                     let _ = notes.send(note);
                     let _ = rustix::io::write(&*bell, &1_u64.to_ne_bytes());
+                }
+            };
+            for path in ordered {
+                // It may have been found in the directory meanwhile.
+                if fs::symlink_metadata(&path).is_ok() {
+                    remove(&path);
+                }
+                while waiting.load(Ordering::Relaxed) == 1 && has_more.swap(false, Ordering::Relaxed) {
+                    entries(&state.join(WAITING)).iter().for_each(|left| remove(left));
                 }
                 waiting.fetch_sub(1, Ordering::Relaxed);
             }
@@ -192,6 +208,26 @@ mod tests {
         let remover = Remover::new(state.path()).unwrap();
         wait_until("what an earlier one left is removed", || is_empty(WAITING) && is_empty(ASIDE));
         assert_eq!(remover.take_notes(), Vec::<String>::new());
+    }
+
+    /// It finds in their directory what it was not told of.
+    #[test]
+    fn more_than_the_thread_is_told_of_goes_too_and_nobody_waits_for_it() {
+        let state = tempfile::tempdir().unwrap();
+        let remover = Remover::new(state.path()).unwrap();
+        // As if so many waited; the thread has one of them to do.
+        remover.waiting.store(MOST, Ordering::Relaxed);
+        for number in 0..3 {
+            let left = state.path().join(number.to_string());
+            fs::create_dir_all(left.join("a")).unwrap();
+            remover.put_away(&left);
+            assert!(!left.exists());
+        }
+        assert_eq!(entries(&state.path().join(WAITING)).len(), 3);
+        remover.waiting.store(0, Ordering::Relaxed);
+        fs::create_dir(state.path().join("last")).unwrap();
+        remover.put_away(&state.path().join("last"));
+        wait_until("all is removed", || entries(&state.path().join(WAITING)).is_empty());
     }
 
     #[test]

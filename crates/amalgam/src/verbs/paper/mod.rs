@@ -140,7 +140,8 @@ fn run(args: &RunArgs) -> Result<()> {
         let Findings { departures, plots, .. } = &findings;
         let page = figure_html(figure.title, &command, &HEADINGS, &rows, departures, plots);
         let page = page.map_err(|error| Failure::new(error, ""))?;
-        file.write_all(page.as_bytes()).map_err(|error| cannot_write(path, &error))?;
+        let written = file.write_all(page.as_bytes()).and_then(|()| file.finish());
+        written.map_err(|error| cannot_write(path, &error))?;
     }
     Ok(())
 }

@@ -12,6 +12,7 @@ use amalgam_core::preset::Preset;
 use amalgam_core::vocabulary::{Duration, JobId};
 use amalgam_core::why::counted;
 use amalgam_daemon::config::Config;
+use amalgam_daemon::durable::Draft;
 use amalgam_sim::{
     Costs, ExecutionSettings, FileSettings, InputSettings, NetworkSettings, Outcome, Reference, Results, Settings,
     Simulation, Subject, capacity, report,
@@ -19,7 +20,6 @@ use amalgam_sim::{
 use amalgam_workload::trace::{self, Node, Workload};
 use clap::Args;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use std::fs::File;
 use std::io::{self, Write};
 use std::num::NonZeroU32;
 use std::ops::RangeInclusive;
@@ -481,7 +481,8 @@ pub fn execute(args: &RunArgs) -> Result<()> {
         let title = format!("{} on {} nodes", first.workload.name, first.nodes.len());
         let notes = &first.workload.notes;
         let page = report::html(&title, &command, notes, &runs).map_err(|error| Failure::new(error, ""))?;
-        file.write_all(page.as_bytes()).map_err(|error| cannot_write(path, &error))?;
+        let written = file.write_all(page.as_bytes()).and_then(|()| file.finish());
+        written.map_err(|error| cannot_write(path, &error))?;
     }
     if args.strict { runs.iter().try_for_each(check_ends) } else { Ok(()) }
 }
@@ -642,8 +643,9 @@ fn check_subject(subject: Subject, workload: &Workload) -> Result<()> {
     Ok(())
 }
 
-pub fn create(path: &Path) -> Result<File> {
-    File::create(path).map_err(|error| cannot_write(path, &error))
+/// A file that gets its name once it is finished: one that could not be written leaves what was there.
+pub fn create(path: &Path) -> Result<Draft> {
+    Draft::shared(path).map_err(|error| cannot_write(path, &error))
 }
 
 pub fn cannot_write(path: &Path, error: &io::Error) -> Failure {

@@ -2,6 +2,7 @@
 
 use super::run::{cannot_write, create};
 use crate::failure::{Failure, Result};
+use amalgam_daemon::durable::Draft;
 use amalgam_sim::Outcome;
 use parquet::basic::Compression;
 use parquet::errors::ParquetError;
@@ -9,7 +10,6 @@ use parquet::file::properties::WriterProperties;
 use parquet::file::writer::SerializedFileWriter;
 use parquet::record::RecordWriter;
 use serde::Serialize;
-use std::fs::File;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
@@ -45,18 +45,20 @@ fn write_csv_table<T: Serialize>(path: &Path, rows: &[T]) -> Result<()> {
     let mut table = csv::Writer::from_writer(create(path)?);
     let wrong = |error: csv::Error| cannot_write(path, &error.into());
     rows.iter().try_for_each(|row| table.serialize(row)).map_err(wrong)?;
-    table.flush().map_err(|error| cannot_write(path, &error))
+    let file = table.into_inner().map_err(|error| cannot_write(path, error.error()))?;
+    file.finish().map_err(|error| cannot_write(path, &error))
 }
 
 fn write_parquet_table<T>(path: &Path, rows: &[T]) -> Result<()>
 where
     for<'a> &'a [T]: RecordWriter<T>,
 {
-    let file = create(path)?;
-    write_rows(file, rows).map_err(|error| cannot_write(path, &io::Error::other(error)))
+    let mut file = create(path)?;
+    write_rows(&mut file, rows).map_err(|error| cannot_write(path, &io::Error::other(error)))?;
+    file.finish().map_err(|error| cannot_write(path, &error))
 }
 
-fn write_rows<T>(file: File, rows: &[T]) -> std::result::Result<(), ParquetError>
+fn write_rows<T>(file: &mut Draft, rows: &[T]) -> std::result::Result<(), ParquetError>
 where
     for<'a> &'a [T]: RecordWriter<T>,
 {
