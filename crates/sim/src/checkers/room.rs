@@ -5,7 +5,7 @@ use crate::faults::Happening;
 use crate::simulation::Simulation;
 use amalgam_core::node::NodeAgent;
 use amalgam_core::preset::{Places, Preset};
-use amalgam_core::vocabulary::resources::CPU;
+use amalgam_core::vocabulary::resources::{CPU, GPU};
 use amalgam_core::vocabulary::{AttemptId, Duration, EntryId, Instant, QueuedEntry, Resources};
 use std::collections::BTreeMap;
 
@@ -123,7 +123,9 @@ impl Checker for Room {
                 }
                 Some((agent, next)) if world.is_idle(node) => {
                     // It may be told to keep more back than runs, and that is not checked here.
-                    let room = if next.is_opportunistic() { agent.opportunistic_room() } else { Resources::MAX };
+                    let mut room = if next.is_opportunistic() { agent.opportunistic_room() } else { Resources::MAX };
+                    // What is left of several GPUs does not make one; which of them have what is the agent's to know.
+                    room.0[GPU] = room.0[GPU].min(agent.free().gpu_millis());
                     self.check_next(world.now(), node, &world.capacity(node), &room, next)?;
                 }
                 _ => {
