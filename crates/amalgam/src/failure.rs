@@ -119,10 +119,7 @@ impl From<ServerError> for Failure {
                 Failure::usage(error.to_string(), "start it with `amalgam server`, or leave [store] out")
             }
             ServerError::Replica(ref why) => Failure::new(error.to_string(), why.remedy()),
-            ServerError::Hosted { .. } => Failure::usage(
-                error.to_string(),
-                "start the server with the preset that it had, and let them end, or cancel them",
-            ),
+            ServerError::Changed(ref misfit) => Failure::usage(error.to_string(), misfit.remedy.clone()),
             _ => Failure::new(error.to_string(), ""),
         }
     }

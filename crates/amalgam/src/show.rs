@@ -5,47 +5,12 @@ use crate::output;
 pub use crate::output::note;
 use amalgam_core::vocabulary::Duration;
 use amalgam_daemon::api::{AttemptCounts, JobState, JobSummary, StageDetail, TaskCounts, Timestamp, Waited};
+use amalgam_daemon::terminal::misleads;
+pub use amalgam_daemon::terminal::{visible, visible_in_colour, visible_lines};
 use serde::Serialize;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::io::{self, IsTerminal, Write};
-
-/// Text from a user, a task, a node or the network, as one line that a terminal can be shown: what would move the cursor, ring,
-/// colour or turn the direction of reading is written out, such as `\n` and `\u{1b}`.
-pub fn visible(text: &str) -> Cow<'_, str> {
-    escaped(text, misleads)
-}
-
-/// The same of a text of ours with such parts: it keeps its lines.
-pub fn visible_lines(text: &str) -> Cow<'_, str> {
-    escaped(text, |character| character != '\n' && misleads(character))
-}
-
-/// One line with colours of our own in it.
-pub fn visible_in_colour(text: &str) -> Cow<'_, str> {
-    escaped(text, |character| character != '\u{1b}' && misleads(character))
-}
-
-fn escaped(text: &str, which: impl Fn(char) -> bool) -> Cow<'_, str> {
-    if !text.contains(&which) {
-        return Cow::Borrowed(text);
-    }
-    let mut shown = String::with_capacity(text.len() + 16);
-    for character in text.chars() {
-        match which(character) {
-            true => shown.extend(character.escape_default()),
-            false => shown.push(character),
-        }
-    }
-    Cow::Owned(shown)
-}
-
-/// Control characters, and those that change the direction of reading or break lines.
-fn misleads(character: char) -> bool {
-    let turns =
-        matches!(character, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
-    character.is_control() || turns || matches!(character, '\u{2028}' | '\u{2029}')
-}
 
 /// Left-aligned columns under their headings; the last one is as wide as it likes. Cells may hold anything: a row stays a line.
 pub fn table(headings: &[&str], rows: &[Vec<String>]) -> String {

@@ -663,6 +663,14 @@ impl Preset {
         Err((problem, remedy))
     }
 
+    /// Whether jobs that were to go by the other preset still find all that it reads, on a cluster of this one whose queues name
+    /// others.
+    pub fn still_serves(self, name: &str, queues: &QueueTree, drawn: Option<&str>) -> bool {
+        let Ok(wanted) = self.beside(name) else { return false };
+        let others = queues.presets().chain(drawn).filter_map(|name| self.beside(name).ok());
+        others.chain([self]).map(Preset::publishes).max() >= Some(wanted.publishes())
+    }
+
     /// What is the cluster's stays so, and whoever tries other nodes does it as the cluster says.
     fn taken_in(self, other: Preset) -> Preset {
         let queueing = self.queueing.zip(other.queueing).map(|(own, other)| {

@@ -1,12 +1,13 @@
 //! A global master: it has jobs and their managers, a log and a public interface, and a stream with the master of each cluster.
 
 use crate::auth::Tokens;
+use crate::changed;
 use crate::config::{Config, FederationConfig};
 use crate::journal::JournalWriter;
 use crate::seat;
 use crate::server::{
-    Hosted, Kept, Log, Server, ServerError, check_queues, global_introduction, interface_runtime, neighbours, resolve,
-    roles, take_address,
+    Hosted, Kept, Log, Server, ServerError, global_introduction, interface_runtime, neighbours, resolve, roles,
+    take_address,
 };
 use crate::shell::{Handle, Input, Stopped};
 use crate::transport::{GlobalIntroduction, Introduction, RETRY, RemoteNodes, Secrets, join_for_ever, serve_cluster};
@@ -60,7 +61,7 @@ pub fn start(options: GlobalOptions) -> Result<Server, ServerError> {
         roles.keep_journal();
     }
     roles.recover_global(config.master.dispatch.clone(), config.queues.clone(), log.changes);
-    check_queues(&roles)?;
+    changed::check(&roles)?;
     let hosted = Hosted::start(roles, log.store, None, log.clock, journal, None)?;
 
     let runtime = interface_runtime()?;

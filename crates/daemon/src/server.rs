@@ -3,6 +3,7 @@
 use crate::api::ServerFile;
 use crate::auth::{AuthError, Tokens, check_bind, new_nonce};
 use crate::backend::ServerBackend;
+use crate::changed::{self, Misfit};
 use crate::config::{Config, StoreConfig};
 use crate::descriptors;
 use crate::durable;
@@ -23,17 +24,14 @@ use crate::shell::{
 };
 use crate::standby;
 use crate::store::{History, IDENTITY, IDENTITY_BYTES, Options, Recovered, Store, StoreError};
+use crate::terminal::visible;
 use crate::transport::{FederatedFiles, Gate, GlobalIntroduction, RemoteNodes, Secrets, Side, serve_daemons};
-use amalgam_core::dispatch::JobState;
 use amalgam_core::hosting::{Fact, Managers, Roles};
 use amalgam_core::job_manager::JobManagerSettings;
-use amalgam_core::preset::Places;
-use amalgam_core::protocol::AdmittedJob;
 use amalgam_core::role::Change;
-use amalgam_core::vocabulary::{ClusterId, Epoch, Federation, GlobalId, HostId, Instant, JobId, NodeId, QueueId, Seat};
-use amalgam_core::why::counted;
+use amalgam_core::vocabulary::{ClusterId, Epoch, Federation, GlobalId, Instant, NodeId, QueueId, Seat};
 use serde::{Deserialize, Serialize};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::error::Error;
 use std::fs::{self, File};
 use std::io;
@@ -79,13 +77,8 @@ pub enum ServerError {
     Address(String),
     #[error("job_hosts of the configuration: nobody else can join this cluster, also no process of job managers")]
     Unhosted,
-    #[error(
-        "{jobs} jobs, the first of them job {first}, have their managers in processes of job managers, which cannot go by the \
-         preset {preset}"
-    )]
-    Hosted { jobs: usize, first: JobId, preset: String },
-    #[error("the configuration has no queue {queue} that takes jobs, and {jobs} not ended{example}")]
-    Unqueued { queue: String, jobs: String, example: String },
+    #[error(transparent)]
+    Changed(#[from] Misfit),
     #[error("[federation] of the configuration: {0}")]
     Federation(String),
     #[error(
@@ -344,8 +337,7 @@ impl Server {
             roles.keep_journal();
         }
         roles.recover(config.master.clone(), config.queues.clone(), log.changes);
-        check_hosts(&roles)?;
-        check_queues(&roles)?;
+        changed::check(&roles)?;
         let local_files = executor.as_ref().map(|link| link.setup().config.state.clone());
         let (fetcher, file_orders) = fetcher();
         let files = local_files.clone().map(|files| (files, fetcher));
@@ -479,53 +471,6 @@ pub(crate) fn changes<'a>(
     Ok((changes, last))
 }
 
-/// Where the master books, managers that are elsewhere could not go on with their jobs.
-fn check_hosts(roles: &Roles) -> Result<(), ServerError> {
-    let preset = roles.preset();
-    let unended = |(job, state): (&Arc<AdmittedJob>, &JobState)| {
-        let is_open = job.host != HostId::SERVER && !matches!(state, JobState::Ended(_));
-        is_open.then_some(job.id)
-    };
-    let all = roles.master.iter().flat_map(|master| master.dispatch().jobs_from(JobId(0)));
-    let jobs: Vec<JobId> = all.filter_map(unended).collect();
-    match (jobs.first(), preset.places) {
-        (None, _) | (_, Places::JobManagers) => Ok(()),
-        (Some(&first), _) => Err(ServerError::Hosted { jobs: jobs.len(), first, preset: preset.name().to_owned() }),
-    }
-}
-
-/// Jobs that have not ended would run in another queue than they were admitted to.
-pub(crate) fn check_queues(roles: &Roles) -> Result<(), ServerError> {
-    let Some(dispatch) = roles.dispatch() else { return Ok(()) };
-    let mut queues: BTreeMap<&str, (Vec<JobId>, usize)> = BTreeMap::new();
-    for (job, has_ended) in dispatch.without_queue() {
-        let (open, ended) = queues.entry(&job.spec.queue).or_default();
-        if has_ended {
-            *ended += 1;
-        } else {
-            open.push(job.id);
-        }
-    }
-    for (queue, (_, ended)) in queues.iter().filter(|(_, (open, _))| open.is_empty()) {
-        tracing::warn!("the configuration has no queue {queue} any more; {ended} ended jobs keep its name");
-    }
-    let open = queues.into_iter().find(|(_, (open, _))| !open.is_empty());
-    open.map_or(Ok(()), |(queue, (open, _))| {
-        const NAMED: usize = 10;
-        let mut named: Vec<String> = open.iter().take(NAMED).map(JobId::to_string).collect();
-        named.extend((open.len() > NAMED).then(|| "..".to_owned()));
-        let have = if open.len() == 1 { "has" } else { "have" };
-        let jobs = format!("{} of it {have}", counted(open.len() as u64, "job"));
-        let named = named.join(", ");
-        let example = format!(
-            " ({named}): put the queue back, and before you take it out cancel these jobs or move them, \
-             `amalgam update {} queue=root.other`",
-            open[0]
-        );
-        Err(ServerError::Unqueued { queue: queue.to_owned(), jobs, example })
-    })
-}
-
 /// Starts the loop on a thread of its own. A log that cannot be written ends the process, and so does a panic: nothing
 /// that is not durable has left this machine, and the executor goes on with what runs and keeps the ends of the rest.
 pub(crate) fn spawn_loop(shell: Shell) -> Result<(), ServerError> {
@@ -542,8 +487,8 @@ pub(crate) fn spawn_loop(shell: Shell) -> Result<(), ServerError> {
 
 /// Says why, and what helps.
 pub(crate) fn end_process(error: &dyn Error, remedy: &str) -> ! {
-    eprintln!("error: {error}");
-    eprintln!("  help: {remedy}");
+    eprintln!("error: {}", visible(&error.to_string()));
+    eprintln!("  help: {}", visible(remedy));
     std::process::exit(1);
 }
 

@@ -175,6 +175,70 @@ fn a_queue_with_jobs_that_have_not_ended_is_not_taken_out_silently() {
     assert_eq!((queue(&ended).as_str(), queue(&held).as_str()), ("root.deep", "root.default"));
 }
 
+/// What an operator changes under jobs, and what a start with it says.
+#[test]
+fn a_configuration_that_cannot_go_on_with_its_jobs_is_refused_with_them_named() {
+    let scene = Scene::new();
+    let with = |name: &str, text: &str| scene.write(name, text).to_str().unwrap().to_owned();
+    let leaf = with("leaf.toml", "preset = \"drf\"\n[[queue]]\nname = \"deep\"\n[[queue]]\nname = \"default\"\n");
+    let parent = with(
+        "parent.toml",
+        "[[queue]]\nname = \"deep\"\n[[queue]]\nname = \"deep.a\"\n[[queue]]\nname = \"default\"\n",
+    );
+    let sparrow =
+        with("sparrow.toml", "preset = \"sparrow\"\n[[queue]]\nname = \"deep\"\n[[queue]]\nname = \"default\"\n");
+    scene.start_dev(&["--config", &leaf]);
+    let gang = scene.submit(&["--gang", "--array", "0-1", "--hold", "--", "true"]);
+    let held = scene.submit(&["--queue", "deep", "--hold", "--", "true"]);
+    let runs = scene.submit(&["--", "sh", "-c", &format!("echo once >> ran; {AWAIT_GO}")]);
+    until_true("it runs", || scene.work().join("ran").exists());
+    scene.kill_daemon();
+    let refused = |config: &str, jobs: &str, remedy: &str| {
+        let told = scene.run(&["dev", "--listen", "127.0.0.1:0", "--config", config]);
+        assert!(told.code == 2 && told.err.contains(jobs) && told.err.contains(remedy), "{told:?}");
+    };
+    let remedy = format!(
+        "take the queues below it out, and before you add them cancel these jobs or move them, `amalgam update {held} "
+    );
+    refused(
+        &parent,
+        &format!("holds other queues now and takes no jobs, and 1 job of it has not ended ({held})"),
+        &remedy,
+    );
+    let told = format!(
+        "by the preset sparrow, whose jobs place their tasks one by one, and 1 job that needs it has not ended ({gang})"
+    );
+    refused(&sparrow, &told, "start the server with the preset that it had");
+    scene.start_dev(&["--config", &leaf]);
+    scene.ok(&["cancel", &gang]);
+    scene.kill_daemon();
+    // What runs was placed by the master, and goes on under managers that place for themselves; what waits goes by these.
+    scene.start_dev(&["--config", &sparrow]);
+    scene.ok(&["release", &held]);
+    scene.ok(&["wait", &held]);
+    scene.write("go", "");
+    scene.ok(&["wait", &runs]);
+    assert_eq!(scene.read("ran"), "once\n");
+}
+
+/// A node comes back with less than runs there, and without a kind of device that a job waits for.
+#[test]
+fn a_node_that_has_less_than_runs_on_it_keeps_what_runs_and_says_why_others_wait() {
+    let scene = Scene::dev(&["--cpus", "2", "--resource", "fpga=1"]);
+    let runs = scene.submit(&["-r", "cpu=2,fpga=1", "--", "sh", "-c", AWAIT_GO]);
+    let waits = scene.submit(&["-r", "fpga=1", "--", "true"]);
+    scene.kill_daemon();
+    scene.start_dev(&["--cpus", "1"]);
+    let small = scene.submit(&["--", "true"]);
+    let job = scene.job(&waits);
+    assert!(job.reasons.iter().any(|reason| reason.contains("fpga")), "{:?}", job.reasons);
+    scene.write("go", "");
+    scene.ok(&["wait", &runs, &small]);
+    scene.kill_daemon();
+    scene.start_dev(&["--cpus", "2", "--resource", "fpga=1"]);
+    scene.ok(&["wait", &waits]);
+}
+
 #[test]
 fn a_node_that_is_lost_is_forgotten_when_it_is_asked_for() {
     let scene = Scene::dev(&["--nodes", "2"]);

@@ -316,14 +316,18 @@ impl Dispatcher {
         }
     }
 
-    /// Jobs that were admitted to queues which the configuration has no more, and whether they have ended.
-    pub fn without_queue(&self) -> impl Iterator<Item = (&Arc<AdmittedJob>, bool)> {
-        let gone = self.admission.jobs.values().filter(|entry| entry.is_queue_gone);
-        gone.map(|entry| (&entry.job, matches!(entry.state, JobState::Ended(_))))
-    }
-
     pub fn queues(&self) -> &QueueTree {
         self.admission.queues()
+    }
+
+    /// The preset that a part of all jobs goes by, where there is one.
+    pub fn drawn_preset(&self) -> Option<&str> {
+        self.settings.beside.as_ref().map(|beside| &*beside.preset)
+    }
+
+    /// Whether each job places its tasks one by one, so that nobody finds room for a gang.
+    pub fn jobs_place_all(&self) -> bool {
+        self.settings.jobs_place_all
     }
 
     /// Whether this process of job managers has, or is to have, the manager of some job.

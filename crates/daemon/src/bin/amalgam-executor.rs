@@ -3,6 +3,7 @@
 
 use amalgam_daemon::executor::{self, ExecutorConfig};
 use amalgam_daemon::inherited;
+use amalgam_daemon::terminal::visible;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
@@ -12,7 +13,7 @@ fn main() -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("{error}");
+            eprintln!("{}", visible(&error));
             ExitCode::FAILURE
         }
     }
