@@ -1,9 +1,9 @@
-//! Which jobs: `7`, `1-5`, `3,7`, `last`, `all`; and which tasks: `7.count.3`.
+//! Which jobs: `7`, `1-5`, `3,7`, `last`, `all`; and which tasks: `7.count`, `7.count.3`, `47.0.0`, `7.count.0-49`, `7-1-3`.
 
 use crate::client::{Client, Query};
 use crate::failure::{Failure, Kind, Result};
 use amalgam_core::why::counted;
-use amalgam_daemon::api::{JobDetail, JobSummary};
+use amalgam_daemon::api::{AttemptSummary, JobDetail, JobSummary};
 use std::collections::BTreeSet;
 use std::num::NonZeroUsize;
 use std::ops::RangeInclusive;
@@ -35,6 +35,10 @@ impl Selector {
             (first <= last && last - first < MAX_RANGE).then_some(first..=last)
         };
         let ranges: Option<Vec<_>> = text.split(',').map(|part| range(part.trim())).collect();
+        if ranges.is_none() && Target::read(text).is_some_and(|target| !target.is_job()) {
+            return Err("it names tasks, and this command takes whole jobs: write `7`, `1-5`, `3,7`, `last` or `all`"
+                .to_owned());
+        }
         ranges.map(Selector::Ids).ok_or_else(|| "write `7`, `1-5`, `3,7`, `last` or `all`".to_owned())
     }
 }
@@ -182,53 +186,102 @@ fn all_known(silent: Vec<Failure>) -> Result<()> {
     }
 }
 
-/// `JOB[.STAGE[.INDEX]]`, where a stage is named or numbered.
+/// A job, or tasks of it: `JOB[.STAGE[.PLACES]]`, where a stage is named or numbered and places are `3`, `0-49` or `0-4,7`; or an
+/// attempt of a task, as stories and lists print it, such as `7-1-3`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Target {
     job: Option<u64>,
     stage: Option<String>,
-    /// The task's place in the stage.
-    pub index: Option<u32>,
-    typed: String,
+    /// Tasks by their places in the stage; all of them where there are none.
+    places: Vec<RangeInclusive<u32>>,
+    attempt: Option<String>,
+    pub typed: String,
+}
+
+/// What of a job is meant.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Meant {
+    pub stage: Option<u32>,
+    /// All of the stage where there are none.
+    pub places: Vec<RangeInclusive<u32>>,
+}
+
+impl Meant {
+    /// The place of the task, where one is written.
+    pub fn index(&self) -> Option<u32> {
+        match &self.places[..] {
+            [place] if place.start() == place.end() => Some(*place.start()),
+            _ => None,
+        }
+    }
+
+    /// Whether the task at this place of the stage is among them.
+    pub fn has(&self, index: u32) -> bool {
+        self.places.is_empty() || self.places.iter().any(|places| places.contains(&index))
+    }
 }
 
 impl Target {
     /// A value parser for the command line.
     pub fn parse(text: &str) -> std::result::Result<Target, String> {
-        let wrong = || "write JOB, JOB.STAGE or JOB.STAGE.INDEX, for instance `7.count.3` or `last`".to_owned();
-        let mut parts = text.split('.');
-        let job = match parts.next() {
-            Some("last") => None,
-            Some(id) => Some(id.parse().map_err(|_| wrong())?),
-            None => return Err(wrong()),
+        Target::read(text).ok_or_else(|| {
+            "write JOB, JOB.STAGE or JOB.STAGE.PLACE, for instance `7`, `last`, `7.count.3` or `7.count.0-49`"
+                .to_owned()
+        })
+    }
+
+    fn read(text: &str) -> Option<Target> {
+        let target = |job, stage, places, attempt| Target { job, stage, places, attempt, typed: text.to_owned() };
+        if let [job, epoch, number] = text.split('-').collect::<Vec<_>>()[..]
+            && let Ok(job) = job.parse::<u64>()
+        {
+            let is_attempt = epoch.parse::<u64>().is_ok() && number.parse::<u64>().is_ok();
+            return is_attempt.then(|| target(Some(job), None, Vec::new(), Some(text.to_owned())));
+        }
+        let mut parts = text.splitn(3, '.');
+        let job = match parts.next()? {
+            "last" => None,
+            id => Some(id.parse().ok()?),
         };
         let stage = parts.next().map(str::to_owned);
-        let index = parts.next().map(|index| index.parse().map_err(|_| wrong())).transpose()?;
-        if parts.next().is_some() || stage.as_deref() == Some("") {
-            return Err(wrong());
-        }
-        Ok(Target { job, stage, index, typed: text.to_owned() })
+        let range = |part: &str| {
+            let (first, last) = part.split_once('-').unwrap_or((part, part));
+            let (first, last) = (first.trim().parse::<u32>().ok()?, last.trim().parse::<u32>().ok()?);
+            (first <= last && last < u32::MAX).then_some(first..=last)
+        };
+        let places: Option<Vec<_>> = parts.next().into_iter().flat_map(|places| places.split(',')).map(range).collect();
+        let places = places?;
+        (stage.as_deref() != Some("")).then(|| target(job, stage, places, None))
+    }
+
+    /// Whether it is a job as a whole.
+    pub fn is_job(&self) -> bool {
+        self.stage.is_none() && self.attempt.is_none()
     }
 
     pub fn job(&self, client: &Client) -> Result<u64> {
         self.job.map_or_else(|| last(client), Ok)
     }
 
-    /// The number of the stage, which has the task that is meant.
-    pub fn stage(&self, job: &JobDetail) -> Result<Option<u32>> {
-        let number = self.stage_number(job)?;
-        let stage = number.and_then(|number| job.stages.get(number as usize));
-        if let (Some(stage), Some(index)) = (stage, self.index)
-            && u64::from(index) >= stage.tasks.total
-        {
-            let (typed, id) = (&self.typed, job.summary.id);
-            let tasks = counted(stage.tasks.total, "task");
-            let what = format!("there is no task `{typed}`: stage `{}` of job {id} has {tasks}", stage.name);
+    /// What it means of the job, which has all of it.
+    pub fn find(&self, client: &Client, job: &JobDetail) -> Result<Meant> {
+        if let Some(attempt) = &self.attempt {
+            return task_of(client, job.summary.id, attempt);
+        }
+        let stage = self.stage_number(job)?;
+        let of = stage.and_then(|number| job.stages.get(number as usize));
+        let tasks = of.map_or(0, |stage| stage.tasks.total);
+        let beyond = self.places.iter().find(|places| u64::from(*places.end()) >= tasks);
+        if let (Some(stage), Some(places)) = (of, beyond) {
+            let id = job.summary.id;
+            let tasks = counted(tasks, "task");
+            let what =
+                format!("there is no task {} in stage `{}` of job {id}, which has {tasks}", places.end(), stage.name);
             let remedy =
                 format!("count from 0, whatever the array's values are; `amalgam info {id} --tasks` lists them");
             return Err(Failure::new(what, remedy));
         }
-        Ok(number)
+        Ok(Meant { stage, places: self.places.clone() })
     }
 
     /// A name goes before a number that reads the same.
@@ -246,6 +299,18 @@ impl Target {
         };
         named.or_else(numbered).map(|number| Some(number as u32)).ok_or_else(none)
     }
+}
+
+fn task_of(client: &Client, job: u64, attempt: &str) -> Result<Meant> {
+    let attempts: Vec<AttemptSummary> = client.list(&format!("/v1/jobs/{job}/attempts"), &Query::default())?;
+    let none = || {
+        let what = format!("job {job} has no attempt {attempt}");
+        Failure::new(what, format!("`amalgam info {job} --tasks --attempts` lists them"))
+    };
+    let found = attempts.iter().find(|one| one.attempt == attempt).ok_or_else(none)?;
+    // `JOB.STAGE.INDEX`, with the stage's number.
+    let stage = found.task.split('.').nth(1).and_then(|stage| stage.parse().ok()).ok_or_else(none)?;
+    Ok(Meant { stage: Some(stage), places: vec![found.index..=found.index] })
 }
 
 #[cfg(test)]
@@ -286,12 +351,21 @@ mod tests {
     }
 
     #[test]
-    fn targets_read_jobs_stages_and_tasks() {
+    fn targets_read_all_that_is_printed() {
         let target = Target::parse("7.count.3").unwrap();
-        assert_eq!((target.job, target.stage.as_deref(), target.index), (Some(7), Some("count"), Some(3)));
+        assert_eq!((target.job, target.stage.as_deref(), &target.places[..]), (Some(7), Some("count"), &[3..=3][..]));
+        assert_eq!(Target::parse("47.0.0").unwrap().stage.as_deref(), Some("0"));
         assert_eq!(Target::parse("last").unwrap().job, None);
-        for text in ["", "x", "7.", "7.a.b", "7.a.1.2"] {
+        let attempt = Target::parse("7-1-3").unwrap();
+        assert_eq!((attempt.job, attempt.attempt.as_deref(), attempt.is_job()), (Some(7), Some("7-1-3"), false));
+        assert_eq!(Target::parse("15.main.0-49,60").unwrap().places, [0..=49, 60..=60]);
+        for text in
+            ["", "x", "7.", "7.a.b", "7.a.1.2", "7.a.", "7.a.5-3", "7.a.0-4294967295", "7-1-x", "1-3.main", ".main"]
+        {
             assert!(Target::parse(text).is_err(), "{text}");
         }
+        let meant = Meant { stage: Some(0), places: vec![0..=4, 7..=7] };
+        assert!(meant.index().is_none() && meant.has(4) && meant.has(7) && !meant.has(5));
+        assert_eq!(Meant { stage: Some(0), places: vec![3..=3] }.index(), Some(3));
     }
 }

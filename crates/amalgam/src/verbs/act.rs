@@ -4,8 +4,8 @@ use super::ACTIVE;
 use crate::arguments::Connection;
 use crate::client::Client;
 use crate::failure::{Failure, Result};
-use crate::selectors::{Named, Reach, Selector, resolve_within};
-use crate::task_targets::{ActTarget, TaskRanges};
+use crate::selectors::{Named, Reach, Selector, Target, resolve_within};
+use crate::task_targets::{ActTarget, chosen};
 use crate::{discovery, show};
 use amalgam_core::why::counted;
 use amalgam_daemon::api::{Action, ActionResult, ChosenCounts, ErrorCode};
@@ -72,7 +72,7 @@ fn in_states(states: &'static str) -> Reach {
 /// Does what can be done, then says what could not.
 fn act(args: ActArgs, connection: &Connection, act: Act) -> Result<ExitCode> {
     let client = discovery::connect(connection)?;
-    let selectors: Vec<Selector> = args.targets.iter().filter_map(jobs_of).collect();
+    let selectors: Vec<Selector> = args.targets.iter().filter_map(ActTarget::jobs).collect();
     let (jobs, mut failures) = resolve_within(&client, &selectors, act.reach)?;
     let mut results = results(&client, &jobs, &act)?;
     let mut text = String::new();
@@ -88,12 +88,12 @@ fn act(args: ActArgs, connection: &Connection, act: Act) -> Result<ExitCode> {
         }
     }
     for target in &args.targets {
-        let ActTarget::Tasks(ranges) = target else { continue };
-        match act_on_tasks(&client, ranges, &act) {
+        let ActTarget::Tasks(tasks) = target else { continue };
+        match act_on_tasks(&client, tasks, &act) {
             Ok(result) => {
                 match &result.tasks {
                     _ if args.quiet => text.push_str(&format!("{}\n", result.job)),
-                    Some(counts) => text.push_str(&tell_tasks(&ranges.typed, counts, &act)),
+                    Some(counts) => text.push_str(&tell_tasks(&tasks.typed, counts, &act)),
                     None => {}
                 }
                 if let Some(who) = &result.waits_for {
@@ -117,15 +117,8 @@ fn act(args: ActArgs, connection: &Connection, act: Act) -> Result<ExitCode> {
     Ok(if failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn jobs_of(target: &ActTarget) -> Option<Selector> {
-    match target {
-        ActTarget::Jobs(selector) => Some(selector.clone()),
-        ActTarget::Tasks(_) => None,
-    }
-}
-
-fn act_on_tasks(client: &Client, ranges: &TaskRanges, act: &Act) -> Result<ActionResult> {
-    let (job, tasks) = ranges.find(client)?;
+fn act_on_tasks(client: &Client, target: &Target, act: &Act) -> Result<ActionResult> {
+    let (job, tasks) = chosen(target, client)?;
     let results = client.act_on_tasks(vec![job], act.action, tasks)?;
     match results.into_iter().next() {
         Some(ActionResult { error: Some(error), .. }) => Err(error.into()),

@@ -2,8 +2,9 @@
 
 use crate::arguments::{Connection, one_of};
 use crate::client::{Client, Query};
-use crate::failure::Result;
-use crate::selectors::{Named, Selector, each, resolve};
+use crate::failure::{Failure, Result};
+use crate::selectors::{Meant, Named, Selector, Target, each, resolve};
+use crate::task_targets::ActTarget;
 use crate::{discovery, show};
 use amalgam_core::vocabulary::ByteString;
 use amalgam_core::why::counted;
@@ -21,20 +22,20 @@ use std::process::ExitCode;
   amalgam info 7 --tasks --state failed
   amalgam info 7 --tasks --attempts")]
 pub struct InfoArgs {
-    /// Jobs: 7, 1-5, 3,7, last or all
-    #[arg(required = true, value_name = "JOBS", value_parser = Selector::parse)]
-    jobs: Vec<Selector>,
+    /// Jobs: 7, 1-5, 3,7, last or all. Or tasks, which are listed: 7.count, 7.count.3, 7.count.0-49, or an attempt's, 7-1-3
+    #[arg(required = true, value_name = "JOBS", value_parser = ActTarget::parse)]
+    jobs: Vec<ActTarget>,
     /// List the tasks too
     #[arg(short, long)]
     tasks: bool,
     /// With --tasks: list the attempts of the tasks instead, with what each used: those that were tried again, too
-    #[arg(long, requires = "tasks", conflicts_with = "state")]
+    #[arg(long, conflicts_with = "state")]
     attempts: bool,
     /// With --tasks: only tasks in these states
-    #[arg(long, requires = "tasks", value_delimiter = ',', value_parser = one_of(TaskState::ALL, TaskState::word))]
+    #[arg(long, value_delimiter = ',', value_parser = one_of(TaskState::ALL, TaskState::word))]
     state: Vec<String>,
     /// With --tasks: at most so many of each job [default: all]
-    #[arg(short = 'n', long, requires = "tasks")]
+    #[arg(short = 'n', long)]
     limit: Option<NonZeroUsize>,
     /// Print the interface's JSON: the jobs, or with --tasks their tasks, or their attempts
     #[arg(long)]
@@ -42,44 +43,80 @@ pub struct InfoArgs {
 }
 
 pub fn execute(args: InfoArgs, connection: &Connection) -> Result<ExitCode> {
+    let names_jobs = args.jobs.iter().any(|target| matches!(target, ActTarget::Jobs(_)));
+    if names_jobs && !args.tasks && (args.attempts || !args.state.is_empty() || args.limit.is_some()) {
+        let what = "--attempts, --state and --limit are of tasks";
+        return Err(Failure::usage(what, "add --tasks, or name tasks, such as `7.main`"));
+    }
+    if args.json && !args.tasks && args.jobs.iter().any(|target| matches!(target, ActTarget::Tasks(_))) && names_jobs {
+        let what = "jobs and tasks have different JSON";
+        return Err(Failure::usage(what, "name either jobs or tasks, or add --tasks"));
+    }
     let client = discovery::connect(connection)?;
-    let jobs = resolve(&client, &args.jobs, super::ACTIVE)?;
+    let selectors: Vec<Selector> = args.jobs.iter().filter_map(ActTarget::jobs).collect();
+    let jobs = resolve(&client, &selectors, super::ACTIVE)?;
+    let tasks: Vec<(u64, Meant)> =
+        args.jobs.iter().filter_map(ActTarget::tasks).map(|target| meant(&client, target)).collect::<Result<_>>()?;
     if args.json {
-        print_json(&client, &jobs, &args)?;
+        print_json(&client, &jobs, &tasks, &args)?;
         return Ok(ExitCode::SUCCESS);
     }
     let mut gap = "";
     each(&jobs, |id| {
         let mut text = format!("{gap}{}", describe(&client.job(id)?));
         gap = "\n";
-        if args.attempts {
+        if args.tasks {
             text.push('\n');
-            text.push_str(&attempt_table(&attempts(&client, id, &args)?));
-        } else if args.tasks {
-            text.push('\n');
-            text.push_str(&task_table(&tasks(&client, id, &args)?));
+            text.push_str(&listed(&client, id, &Meant::default(), &args)?);
         }
         show::print(&text)
     })?;
+    for (id, meant) in &tasks {
+        show::print(&format!("{gap}{}", listed(&client, *id, meant, &args)?))?;
+        gap = "\n";
+    }
     Ok(ExitCode::SUCCESS)
 }
 
-fn print_json(client: &Client, jobs: &[Named], args: &InfoArgs) -> Result<()> {
+fn meant(client: &Client, target: &Target) -> Result<(u64, Meant)> {
+    let id = target.job(client)?;
+    Ok((id, target.find(client, &client.job(id)?)?))
+}
+
+fn listed(client: &Client, job: u64, meant: &Meant, args: &InfoArgs) -> Result<String> {
+    Ok(match args.attempts {
+        true => attempt_table(&attempts(client, job, meant, args)?),
+        false => task_table(&tasks(client, job, meant, args)?),
+    })
+}
+
+fn print_json(client: &Client, jobs: &[Named], of: &[(u64, Meant)], args: &InfoArgs) -> Result<()> {
+    let all = Meant::default();
     if args.attempts {
-        let all: Vec<Vec<AttemptSummary>> = each(jobs, |id| attempts(client, id, args))?;
-        return show::json(&all.concat());
+        let mut shown: Vec<Vec<AttemptSummary>> = each(jobs, |id| attempts(client, id, &all, args))?;
+        of.iter().try_for_each(|(id, meant)| attempts(client, *id, meant, args).map(|found| shown.push(found)))?;
+        return show::json(&shown.concat());
     }
-    if args.tasks {
-        let all: Vec<Vec<TaskSummary>> = each(jobs, |id| tasks(client, id, args))?;
-        return show::json(&all.concat());
+    if args.tasks || !of.is_empty() {
+        let mut shown: Vec<Vec<TaskSummary>> = each(jobs, |id| tasks(client, id, &all, args))?;
+        of.iter().try_for_each(|(id, meant)| tasks(client, *id, meant, args).map(|found| shown.push(found)))?;
+        return show::json(&shown.concat());
     }
     let details: Vec<JobDetail> = each(jobs, |id| client.job(id))?;
     show::json(&details)
 }
 
-fn tasks(client: &Client, job: u64, args: &InfoArgs) -> Result<Vec<TaskSummary>> {
+fn tasks(client: &Client, job: u64, meant: &Meant, args: &InfoArgs) -> Result<Vec<TaskSummary>> {
     let mut query = Query::default();
     query.add_list("state", &args.state);
+    query.add("stage", meant.stage.map(|stage| stage.to_string()).as_deref());
+    query.add("index", meant.index().map(|index| index.to_string()).as_deref());
+    if !meant.places.is_empty() {
+        let mut tasks: Vec<TaskSummary> = client.list(&format!("/v1/jobs/{job}/tasks"), &query)?;
+        tasks.retain(|task| meant.has(task.index));
+        tasks.truncate(args.limit.map_or(usize::MAX, NonZeroUsize::get));
+        return Ok(tasks);
+    }
     let (tasks, has_more) = client.list_first(&format!("/v1/jobs/{job}/tasks"), &query, args.limit)?;
     if has_more {
         let shown = counted(tasks.len() as u64, "task");
@@ -88,7 +125,14 @@ fn tasks(client: &Client, job: u64, args: &InfoArgs) -> Result<Vec<TaskSummary>>
     Ok(tasks)
 }
 
-fn attempts(client: &Client, job: u64, args: &InfoArgs) -> Result<Vec<AttemptSummary>> {
+fn attempts(client: &Client, job: u64, meant: &Meant, args: &InfoArgs) -> Result<Vec<AttemptSummary>> {
+    if let Some(stage) = meant.stage {
+        let mut attempts: Vec<AttemptSummary> = client.list(&format!("/v1/jobs/{job}/attempts"), &Query::default())?;
+        let task = |attempt: &AttemptSummary| attempt.task == format!("{job}.{stage}.{}", attempt.index);
+        attempts.retain(|attempt| task(attempt) && meant.has(attempt.index));
+        attempts.truncate(args.limit.map_or(usize::MAX, NonZeroUsize::get));
+        return Ok(attempts);
+    }
     let (attempts, has_more) = client.list_first(&format!("/v1/jobs/{job}/attempts"), &Query::default(), args.limit)?;
     if has_more {
         let shown = counted(attempts.len() as u64, "attempt");

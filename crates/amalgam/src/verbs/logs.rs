@@ -4,7 +4,7 @@ use crate::arguments::Connection;
 use crate::client::{Client, Query};
 use crate::failure::Result;
 use crate::following::{self, Followed, Plain, Sink, Source, ToStdout};
-use crate::selectors::Target;
+use crate::selectors::{Meant, Target};
 use crate::{discovery, show};
 use amalgam_core::vocabulary::Stream;
 use amalgam_daemon::api::{Event, JobDetail, TaskSummary};
@@ -18,7 +18,7 @@ use std::thread;
   amalgam logs -f 7.count.3     follow task 3 of stage count
   amalgam logs 7 --stderr       standard error instead")]
 pub struct LogsArgs {
-    /// JOB, JOB.STAGE or JOB.STAGE.INDEX
+    /// JOB, JOB.STAGE, JOB.STAGE.PLACE, JOB.STAGE.FIRST-LAST, or an attempt such as 7-1-3
     #[arg(value_parser = Target::parse)]
     target: Target,
     /// Go on until the tasks have ended
@@ -39,7 +39,8 @@ pub fn execute(args: LogsArgs, connection: &Connection) -> Result<ExitCode> {
     let client = discovery::connect(connection)?;
     let id = args.target.job(&client)?;
     let job = client.job(id)?;
-    let stage = args.target.stage(&job)?;
+    let meant = args.target.find(&client, &job)?;
+    let stage = meant.stage;
     let streams: &[Stream] = match (args.both, args.stderr) {
         (true, _) => &[Stream::Stdout, Stream::Stderr],
         (_, true) => &[Stream::Stderr],
@@ -53,17 +54,19 @@ pub fn execute(args: LogsArgs, connection: &Connection) -> Result<ExitCode> {
             !args.no_prefix,
         )
     };
-    match single(&job, stage, args.target.index) {
+    match single(&job, &meant) {
         Some(source) => follow_one(&client, &source, streams, args.follow)?,
         None if args.follow && !job.summary.state.has_ended() => {
             let name = stage.and_then(|stage| job.stages.get(stage as usize)).map(|stage| stage.name.clone());
-            let wanted = |event: &Event| name.is_none() || event.stage == name;
+            let has = |event: &Event| event.index.is_none_or(|index| meant.has(index));
+            let wanted = |event: &Event| name.is_none() || event.stage == name && has(event);
             several().copy_as_tasks_end(0, streams, &wanted, &mut *sink(args.both))?;
         }
         None => {
             let mut query = Query::default();
             query.add("stage", stage.map(|stage| stage.to_string()).as_deref());
-            let tasks: Vec<TaskSummary> = client.list(&format!("/v1/jobs/{id}/tasks"), &query)?;
+            let mut tasks: Vec<TaskSummary> = client.list(&format!("/v1/jobs/{id}/tasks"), &query)?;
+            tasks.retain(|task| meant.has(task.index));
             let missing = several().copy_tasks(&tasks, streams, &mut *sink(args.both))?;
             show::failures(missing.values());
             if !missing.is_empty() {
@@ -79,9 +82,9 @@ fn sink(both: bool) -> Box<dyn Sink> {
 }
 
 /// The one task that is meant, if it is one.
-fn single(job: &JobDetail, stage: Option<u32>, index: Option<u32>) -> Option<Source> {
+fn single(job: &JobDetail, meant: &Meant) -> Option<Source> {
     let id = job.summary.id;
-    match (stage, index) {
+    match (meant.stage, meant.index()) {
         (Some(stage), Some(index)) => Some(Source { job: id, stage, index, prefix: None }),
         (Some(stage), None) if job.stages.get(stage as usize)?.tasks.total == 1 => {
             Some(Source { job: id, stage, index: 0, prefix: None })

@@ -28,7 +28,7 @@ const TRIES: u32 = 3;
 A file is written to DIR/STAGE/PLACE/NAME, where PLACE is the task's place in its stage. It is there as a whole, with the
 checksum that it had on its node, or not at all. One that is there already and the same is left as it is.")]
 pub struct OutputsArgs {
-    /// JOB, JOB.STAGE or JOB.STAGE.PLACE
+    /// JOB, JOB.STAGE, JOB.STAGE.PLACE, JOB.STAGE.FIRST-LAST, or an attempt such as 7-1-3
     #[arg(value_parser = Target::parse)]
     target: Target,
     /// Only files of such names, in which `*` stands for any text
@@ -52,11 +52,12 @@ pub fn execute(args: OutputsArgs, connection: &Connection) -> Result<ExitCode> {
     let client = discovery::connect(connection)?;
     let id = args.target.job(&client)?;
     let job = client.job(id)?;
-    let stage = args.target.stage(&job)?;
+    let meant = args.target.find(&client, &job)?;
     let mut query = Query::default();
-    query.add("stage", stage.map(|stage| stage.to_string()).as_deref());
-    query.add("index", args.target.index.map(|index| index.to_string()).as_deref());
+    query.add("stage", meant.stage.map(|stage| stage.to_string()).as_deref());
+    query.add("index", meant.index().map(|index| index.to_string()).as_deref());
     let mut files: Vec<OutputFile> = client.list(&format!("/v1/jobs/{id}/outputs"), &query)?;
+    files.retain(|file| meant.has(file.index));
     let all = files.len();
     files.retain(|file| matches(&args.pattern, &file.name));
     if files.is_empty() {

@@ -15,7 +15,7 @@ use std::process::ExitCode;
   amalgam story 7.count       to the tasks of one stage, and to the job
   amalgam story 7.count.3     to one task, and to the job")]
 pub struct StoryArgs {
-    /// JOB, JOB.STAGE or JOB.STAGE.INDEX
+    /// JOB, JOB.STAGE, JOB.STAGE.PLACE, JOB.STAGE.FIRST-LAST, or an attempt such as 7-1-3
     #[arg(value_parser = Target::parse)]
     target: Target,
     /// Print the interface's JSON
@@ -26,13 +26,16 @@ pub struct StoryArgs {
 pub fn execute(args: StoryArgs, connection: &Connection) -> Result<ExitCode> {
     let client = discovery::connect(connection)?;
     let id = args.target.job(&client)?;
-    let stage = args.target.stage(&client.job(id)?)?;
+    let meant = args.target.find(&client, &client.job(id)?)?;
     let mut query = Query::default();
-    match (stage, args.target.index) {
+    match (meant.stage, meant.index()) {
         (Some(stage), Some(index)) => query.add("task", Some(&format!("{stage}.{index}"))),
         (stage, _) => query.add("stage", stage.map(|stage| stage.to_string()).as_deref()),
     }
-    let lines: Vec<StoryLine> = client.list(&format!("/v1/jobs/{id}/story"), &query)?;
+    let mut lines: Vec<StoryLine> = client.list(&format!("/v1/jobs/{id}/story"), &query)?;
+    // What is said of the job as a whole concerns all of its tasks.
+    let place = |task: &String| task.rsplit('.').next().and_then(|place| place.parse().ok());
+    lines.retain(|line| line.task.as_ref().and_then(place).is_none_or(|place| meant.has(place)));
     if args.json {
         show::json(&lines)?;
         return Ok(ExitCode::SUCCESS);

@@ -1,6 +1,8 @@
 //! What the command line prints of real jobs: every byte of their output, and of all else lines that stay lines.
 
 use crate::support::{Scene, read};
+use amalgam_daemon::api::{StoryLine, TaskSummary};
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::Read;
 use std::os::fd::{AsRawFd, FromRawFd};
@@ -104,4 +106,39 @@ fn past_jobs_are_a_table_with_what_they_used() {
     assert!(cell("cpu_seconds").parse::<f64>().unwrap() > 0.0, "{table}");
     assert!(cell("max_memory_bytes").parse::<u64>().unwrap() > 0, "{table}");
     assert!(cell("reason").contains("a,\"b\"\nc"), "{table}");
+}
+
+/// A task is called `1.0.2` by the interface, `1.main.2` by people, and by its attempts in stories.
+#[test]
+fn every_verb_takes_every_name_of_a_task_that_is_printed() {
+    let scene = Scene::dev(&[]);
+    let id = scene.submit(&["--array", "5-7", "--", "sh", "-c", "echo $AMALGAM_INDEX; echo x > out"]);
+    scene.ok(&["wait", &id]);
+    let tasks: Vec<TaskSummary> = scene.json(&["info", &id, "--tasks"]);
+    let task = &tasks[1];
+    let attempt = task.attempt.clone().unwrap();
+    for name in [task.task.clone(), format!("{id}.{}.1", task.stage), "last.main.1".to_owned(), attempt] {
+        assert_eq!(scene.ok(&["logs", &name]), "6\n", "{name}");
+        let shown: Vec<TaskSummary> = scene.json(&["info", &name]);
+        assert_eq!(shown.iter().map(|task| task.task.as_str()).collect::<Vec<_>>(), [task.task.as_str()], "{name}");
+        let story: Vec<StoryLine> = scene.json(&["story", &name]);
+        let of_tasks: BTreeSet<&str> = story.iter().filter_map(|line| line.task.as_deref()).collect();
+        assert_eq!(of_tasks, BTreeSet::from([task.task.as_str()]), "{name}");
+        assert_eq!(scene.ok(&["info", "--attempts", &name]).lines().count(), 2, "{name}");
+        let told = scene.run(&["cancel", &name]);
+        assert!(!told.err.contains("Usage") && told.code != 2, "{told:?}");
+        let told = scene.run(&["wait", &name]);
+        assert!(told.code == 2 && (told.err.contains("it names tasks") || name.contains("last")), "{told:?}");
+        let told = scene.run(&["outputs", &name, "--list"]);
+        assert!(told.code == 1 && told.err.contains("there is no output of"), "{told:?}");
+    }
+    for range in [format!("{id}.main.0-1"), format!("{id}.0.0,1")] {
+        let lines = scene.ok(&["logs", "--no-prefix", &range]);
+        assert_eq!(lines.lines().collect::<BTreeSet<_>>(), BTreeSet::from(["5", "6"]), "{range}");
+        assert_eq!(scene.json::<Vec<TaskSummary>>(&["info", &range]).len(), 2, "{range}");
+        let story: Vec<StoryLine> = scene.json(&["story", &range]);
+        assert!(story.iter().all(|line| line.task.as_ref() != Some(&tasks[2].task)), "{range}");
+    }
+    let told = scene.run(&["logs", &format!("{id}-9-9")]);
+    assert!(told.code == 1 && told.err.contains(&format!("job {id} has no attempt {id}-9-9")), "{told:?}");
 }
