@@ -43,7 +43,8 @@ pub struct HistoryArgs {
     /// Only jobs that ended before; a date is its beginning
     #[arg(long, value_name = "TIME", value_parser = parse_moment)]
     until: Option<Timestamp>,
-    /// Print comma-separated values, with what each job used: CPU and wall-clock seconds of all its attempts, and the most memory of one
+    /// Print comma-separated values, with what each job used: CPU and wall-clock seconds of all its attempts, and the most memory of one.
+    /// A text that a spreadsheet would take for a formula, which begins with = + - @, has an apostrophe before it
     #[arg(long, conflicts_with_all = ["json", "quiet"])]
     csv: bool,
     #[command(flatten)]
@@ -167,6 +168,12 @@ fn list(
     Ok(if silent.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
+/// A text of a user. A spreadsheet takes a cell that begins like this for a formula, and runs it, unless there is an apostrophe first.
+fn cell(text: &str) -> String {
+    let apostrophe = if text.starts_with(['=', '+', '-', '@', '\t', '\r']) { "'" } else { "" };
+    format!("{apostrophe}{text}")
+}
+
 /// The names of the interface's JSON, and of its counts of tasks.
 fn csv(jobs: &[JobSummary]) -> Result<Vec<u8>> {
     let headings = [
@@ -192,9 +199,9 @@ fn csv(jobs: &[JobSummary]) -> Result<Vec<u8>> {
     let row = |job: &JobSummary| {
         [
             job.id.to_string(),
-            job.name.clone(),
-            job.user.clone(),
-            job.queue.clone(),
+            cell(&job.name),
+            cell(&job.user),
+            cell(&job.queue),
             job.priority.to_string(),
             job.state.to_string(),
             job.submitted_at.to_string(),
@@ -207,7 +214,7 @@ fn csv(jobs: &[JobSummary]) -> Result<Vec<u8>> {
             job.wall_seconds.to_string(),
             job.cpu_seconds.to_string(),
             job.max_memory_bytes.to_string(),
-            job.reason.clone().unwrap_or_default(),
+            cell(job.reason.as_deref().unwrap_or("")),
         ]
     };
     let mut table = csv::Writer::from_writer(Vec::new());
@@ -233,4 +240,25 @@ pub fn table(jobs: &[JobSummary]) -> String {
     };
     let headings = ["ID", "NAME", "USER", "QUEUE", "PRIO", "STATE", "DONE", "TIME", "REASON"];
     show::table(&headings, &jobs.iter().map(row).collect::<Vec<_>>())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_cell_of_a_table_is_a_formula() {
+        let job = |name: &str| JobSummary {
+            name: name.to_owned(),
+            priority: -3,
+            reason: Some("@a\r\n\u{1b},\"b\"".to_owned()),
+            ..JobSummary::default()
+        };
+        let table = csv(&["=1+1", "-x", "+x", "@x", "\tx", "plain=1"].map(job)).unwrap();
+        let mut reader = csv::Reader::from_reader(&table[..]);
+        let rows: Vec<csv::StringRecord> = reader.records().map(|row| row.unwrap()).collect();
+        let names: Vec<&str> = rows.iter().map(|row| &row[1]).collect();
+        assert_eq!(names, ["'=1+1", "'-x", "'+x", "'@x", "'\tx", "plain=1"]);
+        assert_eq!((&rows[0][4], &rows[0][16]), ("-3", "'@a\r\n\u{1b},\"b\""));
+    }
 }
