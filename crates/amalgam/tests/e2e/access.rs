@@ -106,6 +106,91 @@ fn each_thing_has_one_name_and_every_printed_id_is_taken() {
     assert_eq!(http.get("/v1/nodes/node-7").0, 404);
 }
 
+/// Values of variables are their owner's: other users find them nowhere, and the daemon's log has them at no level.
+#[test]
+fn values_of_variables_are_shown_to_no_other_user_and_not_logged() {
+    const SECRETS: [&str; 4] = ["hunter2-env", "hunter2-export", "hunter2-own", "hunter2-file"];
+    let scene = Scene::new();
+    let start = |more: &[&str]| {
+        let words = ["dev", "--listen", "127.0.0.1:0", "--cpus", "2", "--memory", "1GiB"];
+        let mut dev = scene.command(&[&words, more].concat());
+        dev.env("AMALGAM_LOG", "trace");
+        scene.start(dev, &scene.state());
+    };
+    start(&[]);
+    let token = scene.ok(&["token", "add", "grace"]);
+    let grace = |arguments: &[&str]| {
+        let mut command = scene.command(arguments);
+        command.env("AMALGAM_TOKEN", token.trim()).env("USER", "grace");
+        told(command)
+    };
+    let mut submit = scene.command(&[
+        "submit",
+        "-q",
+        "--env",
+        "API_TOKEN=hunter2-env",
+        "--export",
+        "DB_PASSWORD=hunter2-export,SSH_KEY",
+        "--",
+        "sh",
+        "-c",
+        "echo $API_TOKEN $DB_PASSWORD $SSH_KEY; exit 3",
+    ]);
+    submit.env("SSH_KEY", "hunter2-own");
+    let submitted = told(submit);
+    assert_eq!(submitted.code, 0, "{submitted:?}");
+    let first = submitted.out.trim().to_owned();
+    let file = "name = \"deploy\"\n[[stage]]\nname = \"main\"\ncommand = [\"./missing\"]\nenv = { CLIENT_SECRET = \"hunter2-file\" }\n";
+    scene.write("job.toml", file);
+    let second = scene.submit(&["job.toml"]);
+    scene.write("long.toml", &file.replace("hunter2-file", &"hunter2-file".repeat(20_000)));
+    let refused = scene.run(&["submit", "long.toml"]);
+    assert!(refused.code != 0 && !refused.err.contains("hunter2"), "{refused:?}");
+    scene.run(&["wait", &first, &second]);
+    assert_eq!(scene.ok(&["logs", &first]), "hunter2-env hunter2-export hunter2-own\n");
+
+    let events = scene.http().with_token(token.trim()).events(0);
+    let graces = grace(&["submit", "-q", "--", "true"]).out.trim().to_owned();
+    let seen: Vec<Event> = events.take_while(|event| event.kind != EventKind::JobEnded).collect();
+    let mut shown = format!("{seen:?}");
+    for verb in ["info", "story", "logs", "outputs", "update"] {
+        for job in [&first, &second] {
+            let told = match verb {
+                "outputs" => grace(&[verb, job, "--list"]),
+                "update" => grace(&[verb, job, "priority=1"]),
+                _ => grace(&[verb, job]),
+            };
+            assert!(told.code == 1 && told.err.contains("belongs to"), "{verb}: {told:?}");
+            shown += &format!("{told:?}");
+        }
+    }
+    for words in
+        [&["list", "--all"][..], &["list", "--all", "--json"], &["history", "--csv"], &["node", "list", "--json"]]
+    {
+        let told = grace(words);
+        assert_eq!(told.code, 0, "{words:?}: {told:?}");
+        shown += &told.out;
+    }
+    grace(&["wait", &graces]);
+    for words in
+        [&["info", &first, "--json"][..], &["story", &first], &["info", &second, "--json"], &["story", &second]]
+    {
+        shown += &scene.ok(words);
+    }
+    let other = scene.write("other.toml", "[[queue]]\nname = \"other\"\n");
+    let before = scene.kill_daemon();
+    start(&["--config", other.to_str().unwrap()]);
+    let log = before + &scene.kill_daemon();
+    assert!(log.contains("no queue root.default that takes jobs; 3 ended jobs"), "it logs: {log}");
+    for secret in SECRETS {
+        assert!(!shown.contains(secret), "{secret} is shown:\n{shown}");
+        assert!(!log.contains(secret), "{secret} is in the log:\n{log}");
+    }
+    // What must be kept of them is on the disk for the daemon's user only.
+    let mode = std::fs::metadata(scene.state()).unwrap().permissions().mode();
+    assert_eq!(mode & 0o077, 0, "{mode:o}");
+}
+
 #[test]
 fn users_see_all_jobs_and_touch_their_own() {
     let scene = Scene::dev(&[]);

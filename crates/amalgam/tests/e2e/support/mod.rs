@@ -96,9 +96,9 @@ impl Scene {
         }
     }
 
-    /// Kills the newest daemon without a warning.
-    pub fn kill_daemon(&self) {
-        self.daemons.borrow_mut().pop().expect("a daemon runs").kill();
+    /// Kills the newest daemon without a warning; returns what it had written to stderr.
+    pub fn kill_daemon(&self) -> String {
+        self.daemons.borrow_mut().pop().expect("a daemon runs").kill()
     }
 
     /// Sends the newest daemon a signal, such as `STOP`.
