@@ -34,6 +34,8 @@ pub enum Kind {
     Unavailable,
     Refused,
     NotFound,
+    /// This kind of server cannot do it.
+    Unsupported,
     /// What was to be read was closed by its reader.
     NobodyReads,
     /// What was to be written could not be: the disk is full, for instance.
@@ -90,6 +92,7 @@ impl From<api::Error> for Failure {
         let kind = match error.error {
             api::ErrorCode::Unavailable => Kind::Unavailable,
             api::ErrorCode::NotFound => Kind::NotFound,
+            api::ErrorCode::Unsupported => Kind::Unsupported,
             _ => Kind::Refused,
         };
         let (what, remedy) = (show::visible(&error.message), show::visible(&error.remedy));

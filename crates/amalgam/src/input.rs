@@ -43,6 +43,11 @@ pub fn prepare(job: &mut JobSpec, wanted: Option<Stdin>) -> Result<bool> {
     Ok(passes)
 }
 
+/// The task finds its input empty after all.
+pub fn leave_out(job: &mut JobSpec) {
+    job.stages.iter_mut().for_each(|stage| Arc::make_mut(&mut stage.program).stdin = false);
+}
+
 /// Not where it is closed or `/dev/null`, and not a terminal of which we are in the background: to read from that would stop us.
 fn brings_something() -> bool {
     let stdin = io::stdin();

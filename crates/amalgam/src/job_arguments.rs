@@ -257,6 +257,11 @@ impl Prepared {
 }
 
 impl JobArgs {
+    /// Whether the job file comes from standard input.
+    pub fn reads_stdin(&self) -> bool {
+        self.file.as_deref().is_some_and(is_stdin)
+    }
+
     /// For the verb of this name.
     pub fn read(mut self, verb: &str) -> Result<Prepared> {
         let after = std::mem::take(&mut self.after);

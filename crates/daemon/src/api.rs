@@ -697,6 +697,8 @@ words! {
         MethodNotAllowed = "method-not-allowed",
         Conflict = "conflict",
         TooLarge = "too-large",
+        /// It is sound, and this kind of server cannot do it.
+        Unsupported = "unsupported",
         /// Another process of the federation has what was asked for.
         Elsewhere = "elsewhere",
         Unavailable = "unavailable",

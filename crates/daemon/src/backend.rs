@@ -188,7 +188,8 @@ impl Backend for ServerBackend {
     async fn submit(&self, job: JobSpec, key: Option<String>) -> Result<Submitted, Error> {
         if self.neighbours.is_some() && job.stages.iter().any(|stage| stage.program.stdin) {
             let message = "standard input cannot be passed on in a federation";
-            return Err(Error::bad_request(message, "use `--stdin none`, or let the task read a file"));
+            let remedy = "use `--stdin none`, or let the task read a file";
+            return Err(Error::new(ErrorCode::Unsupported, message, remedy));
         }
         let job = Arc::new(job);
         if let Some(neighbours) = self.neighbours.clone() {

@@ -56,8 +56,12 @@ pub struct RunArgs {
 }
 
 pub fn execute(args: RunArgs, connection: &Connection) -> Result<ExitCode> {
+    if args.stdin == Some(Stdin::Inherit) && args.job.reads_stdin() {
+        let what = "standard input is the job file, `-`, and so cannot be the task's input as well";
+        return Err(Failure::usage(what, "name the job file, or leave out --stdin inherit"));
+    }
     let mut prepared = args.job.read("run")?;
-    let passes_input = input::prepare(&mut prepared.job, args.stdin)?;
+    let mut passes_input = input::prepare(&mut prepared.job, args.stdin)?;
     // Kept to the end: dropping it stops the cluster.
     let mut own_cluster = None;
     let client = match discovery::find(connection)? {
@@ -77,7 +81,16 @@ pub fn execute(args: RunArgs, connection: &Connection) -> Result<ExitCode> {
     };
     // A signal from here on is meant for the job, however soon it comes.
     let interrupts = Interrupts::heed()?;
-    let submitted = prepared.submit(&client)?;
+    let submitted = match prepared.submit(&client) {
+        // It was not asked for, and may well be empty.
+        Err(failure) if failure.kind == Kind::Unsupported && passes_input && args.stdin.is_none() => {
+            show::note(&format!("{}: the task finds its input empty", failure.what));
+            input::leave_out(&mut prepared.job);
+            passes_input = false;
+            prepared.submit(&client)?
+        }
+        submitted => submitted?,
+    };
     if passes_input {
         input::pass_on(&client, submitted.job);
     }

@@ -1,6 +1,6 @@
 //! What `run` is given on its standard input is what its task reads.
 
-use crate::support::{Cluster, Scene, Told, read};
+use crate::support::{Cluster, Federation, Scene, Told, read};
 use std::io::Write;
 use std::process::{Child, Stdio};
 use std::thread;
@@ -71,4 +71,23 @@ fn a_task_that_is_tried_again_reads_its_input_from_the_beginning_if_that_was_kep
     std::fs::remove_file(scene.work().join("tried")).unwrap();
     let told = run(&scene, &["run", "-q", "--retries", "1", "--", "sh", "-c", script], &noise(3 << 20));
     assert!(told.code != 0 && told.err.contains("1 MiB"), "{told:?}");
+}
+
+#[test]
+fn standard_input_is_not_both_the_job_file_and_what_the_task_reads() {
+    let scene = Scene::new();
+    let told = scene.run(&["run", "--stdin", "inherit", "-"]);
+    assert!(told.code == 2 && told.err.contains("standard input is the job file"), "{told:?}");
+    assert!(told.err.contains("leave out --stdin inherit"), "{told:?}");
+}
+
+#[test]
+fn in_a_federation_a_task_finds_its_input_empty_unless_that_is_not_enough() {
+    let federation = Federation::start(2, 1, 1, "");
+    let scene = &federation.scene;
+    let told = run(scene, &["run", "--", "sh", "-c", "cat; echo read"], b"something");
+    assert_eq!((told.code, told.out.as_str()), (0, "read\n"), "{told:?}");
+    assert!(told.err.contains("cannot be passed on in a federation: the task finds its input empty"), "{told:?}");
+    let refused = run(scene, &["run", "--stdin", "inherit", "--", "cat"], b"something");
+    assert!(refused.code != 0 && refused.err.contains("use `--stdin none`"), "{refused:?}");
 }

@@ -9,12 +9,13 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// The variables that a task finds where its job says nothing of any.
-const VARIABLES: [&str; 22] = [
+const VARIABLES: [&str; 23] = [
     "AMALGAM_ATTEMPT",
     "AMALGAM_COUNT",
     "AMALGAM_CPUS",
     "AMALGAM_ERROR_FILE",
     "AMALGAM_EXECUTION",
+    "AMALGAM_GPUS",
     "AMALGAM_INDEX",
     "AMALGAM_JOB_ID",
     "AMALGAM_JOB_NAME",

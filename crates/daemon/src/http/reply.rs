@@ -24,7 +24,7 @@ impl From<Error> for Reply {
 impl IntoResponse for Reply {
     fn into_response(self) -> Response {
         let status = match self.0.error {
-            ErrorCode::BadRequest => StatusCode::BAD_REQUEST,
+            ErrorCode::BadRequest | ErrorCode::Unsupported => StatusCode::BAD_REQUEST,
             ErrorCode::Unauthorized => StatusCode::UNAUTHORIZED,
             ErrorCode::Forbidden => StatusCode::FORBIDDEN,
             ErrorCode::NotFound => StatusCode::NOT_FOUND,
