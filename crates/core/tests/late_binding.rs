@@ -57,6 +57,8 @@ fn why(world: &mut World, cores: u32, zone: &str) -> String {
     reasons.iter().map(|why| server.master.dispatch().describe_why(why)).collect::<Vec<_>>().join("; ")
 }
 
+const DRAINED: &str = "is drained (`amalgam node undrain` takes it back into use)";
+
 #[test]
 fn tasks_that_no_node_suits_say_why() {
     let mut world = World::new(Preset::SPARROW);
@@ -70,10 +72,10 @@ fn tasks_that_no_node_suits_say_why() {
     assert_eq!(why(&mut world, 3, "zone=moon"), "larger than every node: host1 comes closest and is short of 2 cpu");
     world.ask_master(ToMaster::Drain { node: NodeId(1), drained: true });
     world.run_for(seconds(2));
-    assert_eq!(why(&mut world, 1, "zone=moon"), "host1 could run it, but takes no work (drained or paused)");
+    assert_eq!(why(&mut world, 1, "zone=moon"), format!("host1 could run it, but {DRAINED}"));
     world.ask_master(ToMaster::Drain { node: NodeId(0), drained: true });
     world.run_for(seconds(2));
-    let none = "no node takes work: host0 takes no work (drained or paused); host1 takes no work (drained or paused)";
+    let none = format!("no node takes work: host0 {DRAINED}; host1 {DRAINED}");
     assert_eq!(why(&mut world, 1, "zone=moon"), none);
 }
 

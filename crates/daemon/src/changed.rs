@@ -50,7 +50,7 @@ pub(crate) fn check(roles: &Roles) -> Result<(), Misfit> {
     for (queue, ended) in queues_gone {
         let jobs = counted(ended, "ended job");
         tracing::warn!(
-            "the configuration has no queue {} that takes jobs; {jobs} of it keep its name",
+            "the configuration has no queue {} that takes jobs; what has ended there keeps its name ({jobs})",
             queue.escape_debug()
         );
     }

@@ -93,9 +93,17 @@ fn what_cannot_be_launched_says_why() {
 fn a_launch_that_fails_through_the_node_says_so() {
     let home = Home::new(EnforcementChoice::None);
     let mut agent = home.agent();
+    // A file in the place of the tasks' directories is moved away.
     fs::remove_dir_all(home.state.join("tasks")).unwrap();
     fs::write(home.state.join("tasks"), "in the way").unwrap();
-    let ended = agent.run(sh(1, ":"));
+    assert_eq!(agent.run(sh(1, ":")).reason, EndReason::Exit(0));
+    // Nothing helps where the state directory is none.
+    let moved = home.state.with_extension("moved");
+    fs::rename(&home.state, &moved).unwrap();
+    fs::write(&home.state, "in the way").unwrap();
+    let ended = agent.run(sh(2, ":"));
+    fs::remove_file(&home.state).unwrap();
+    fs::rename(&moved, &home.state).unwrap();
     assert!(matches!(&ended.reason, EndReason::NodeFault(why) if why.contains("cannot make a directory")), "{ended:?}");
 }
 

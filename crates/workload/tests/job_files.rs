@@ -135,11 +135,13 @@ fn a_request_for_no_cpu_is_one_and_a_request_for_nothing_is_refused() {
     let needs = |table: &str| read(&format!("command = ['true']\nresources = {table}"), Format::Toml);
     let job = needs("{ cpu = 0, memory = '64MiB' }").unwrap();
     assert_eq!(job.stages[0].resources.basic, Resources::new(0, 64));
+    let parts = ["0.25", "'250m'", "'0.25'"].map(|part| needs(&format!("{{ gpu = {part} }}")).unwrap());
+    assert!(parts.iter().all(|job| job.stages[0].resources.basic.gpu_millis() == 250));
     let refused = needs("{ cpu = 0, memory = '0' }").unwrap_err();
     assert!(refused.problem.contains("need nothing of any resource") && refused.remedy.contains("cpu=0.001"));
     assert_eq!((refused.at.line, refused.at.column), (2, 13));
     for table in
-        ["{ gpu = 0.5 }", "{ fpga = 1.5 }", "{ cpu = 0.0001 }", "{ gpu = -1 }", "{ cpu = 1e19 }", "{ gpu = 1e19 }"]
+        ["{ gpu = 1.5 }", "{ fpga = 1.5 }", "{ cpu = 0.0001 }", "{ gpu = -1 }", "{ cpu = 1e19 }", "{ gpu = 1e19 }"]
     {
         let refused = needs(table).unwrap_err();
         assert!(refused.at.line == 2 && !refused.remedy.is_empty(), "{table}: {refused:?}");

@@ -166,6 +166,9 @@ fn a_queue_with_jobs_that_have_not_ended_is_not_taken_out_silently() {
         "[[queue]]\nname = \"deep\"\n[[queue]]\nname = \"deep.er\"\n[[queue]]\nname = \"default\"\n",
     );
     let told = scene.run(&["dev", "--config", parent.to_str().unwrap()]);
+    let said = format!(
+        "queue root.deep of the configuration holds other queues now and takes no jobs, and 1 job of it has not ended ({held})"
+    );
     assert!(told.code != 0 && told.err.contains(&said), "{told:?}");
     scene.start_dev(&["--config", with.to_str().unwrap()]);
     scene.ok(&["update", &held, "queue=default"]);

@@ -21,7 +21,7 @@ fn gpu_nodes_have_their_model_as_an_attribute() {
         Samples::one("n.csv", "sn,cpu_milli,memory_mib,gpu,model\na,32000,262144,0,\nb,96000,786432,8,V100M32\n");
     let read = nodes(&format!("openb:{}", samples.path("n.csv")), "").unwrap();
     assert_eq!(read[0].resources.basic, Resources::new(32_000, 262_144));
-    assert_eq!(read[1].resources.basic.0[GPU], 8);
+    assert_eq!(read[1].resources.basic.0[GPU], 8_000);
     assert_eq!(met(&read, "gpu-model=V100M32"), 1);
     let milli = nodes(&format!("openb:{}", samples.path("n.csv")), "gpu-unit=thousandths").unwrap();
     assert_eq!(milli[1].resources.custom, [("gpu-milli".to_owned(), 8_000)]);

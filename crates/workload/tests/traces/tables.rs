@@ -111,7 +111,7 @@ fn pods_run_from_their_scheduling_to_their_deletion() {
     let samples = Samples::one("pods.csv", text);
     let workload = samples.read("openb", "pods.csv", "").unwrap();
     assert_eq!(workload.jobs[0].run_times[..], [RunTimes::Same(seconds(80.0))]);
-    assert_eq!(workload.jobs[0].spec.stages[0].resources.basic, Resources::new(12_000, 16_384).with(GPU, 1));
+    assert_eq!(workload.jobs[0].spec.stages[0].resources.basic, Resources::new(12_000, 16_384).with(GPU, 1_000));
     assert_eq!(workload.jobs[1].arrival, seconds(1.0));
     assert!(has_note(&workload, "1 pods that were never scheduled") && has_note(&workload, "1 pods that ask for less"));
     assert_eq!(told(&workload), ["5: the end lies 1.00s before the start"]);
