@@ -245,8 +245,8 @@ impl JobManager {
             return;
         }
         self.gangs.names.insert(node, name);
-        let begun = self.gangs.stages.iter().filter(|(_, gang)| matches!(gang.phase, Phase::Runs));
-        for &stage in begun.map(|(stage, _)| stage) {
+        let running = self.gangs.stages.iter().filter(|(_, gang)| matches!(gang.phase, Phase::Runs));
+        for &stage in running.map(|(stage, _)| stage) {
             self.tell_to_begin(stage, |_| true, out);
         }
     }

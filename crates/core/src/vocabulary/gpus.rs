@@ -20,12 +20,12 @@ pub fn part_of_gpu(wanted: &Resources) -> Option<u32> {
     (!gpus.is_multiple_of(WHOLE_GPU)).then_some(gpus)
 }
 
-/// Whether tasks can want so much: whole GPUs, or less than one.
+/// Whether tasks can want this amount: whole GPUs, or less than one.
 pub fn is_gpu_amount(thousandths: u32) -> bool {
     thousandths < WHOLE_GPU || thousandths.is_multiple_of(WHOLE_GPU)
 }
 
-/// What is free on a node with so many GPUs that nobody uses, and others of which these parts are used, in thousandths.
+/// What is free on a node that has `unused` whole GPUs, and shared ones of which these parts are used; in thousandths.
 pub fn free_gpus(unused: u32, shared: impl Iterator<Item = u32>) -> u32 {
     match unused {
         0 => shared.map(|used| WHOLE_GPU.saturating_sub(used)).max().unwrap_or(0),
@@ -79,7 +79,7 @@ impl SharedGpus {
         }
     }
 
-    /// What is free where tasks hold so much together, parts included, of so many thousandths that the node has.
+    /// What is free of `capacity` where tasks hold `held` together, parts included; in thousandths.
     pub fn free(&self, capacity: u32, held: u32) -> u32 {
         let in_parts: u32 = self.used.iter().sum();
         let whole = held.saturating_sub(in_parts).div_ceil(WHOLE_GPU);

@@ -43,7 +43,7 @@ pub struct Waiting {
     pub floor: Duration,
 }
 
-/// Measures with each of these numbers of waiting jobs, in rounds of so many events of each kind.
+/// Measures with each of these numbers of waiting jobs, in rounds of `events` events of each kind.
 ///
 /// # Panics
 /// When the master does not do as it is told, which is our own bug.
@@ -169,11 +169,11 @@ impl Jobs {
         let (estimated, means) = (None, Box::default());
         let body = ToMaster::JobEnded { job, submitted_at, run: 0, outcome: JobOutcome::Succeeded, estimated, means };
         let took = self.tell(Address::JobManager(job), body);
-        let begun = self.out.changes.iter().find_map(|change| match change {
+        let started = self.out.changes.iter().find_map(|change| match change {
             Change::JobBegun { job } => Some(*job),
             _ => None,
         });
-        (begun.expect("the next begins"), took)
+        (started.expect("the next begins"), took)
     }
 
     fn pick(&mut self) -> usize {

@@ -20,7 +20,7 @@ const WAITING: &str = "removed";
 const ASIDE: &str = "unremovable";
 /// The thread makes no pauses when so many wait.
 const MANY: u64 = 64;
-/// The thread is told of so many; what else waits it finds in their directory.
+/// The most that the thread is told of; what else waits it finds in their directory.
 const MOST: u64 = 4_096;
 
 /// Of one state directory; any number of threads may use it.
@@ -215,7 +215,7 @@ mod tests {
     fn more_than_the_thread_is_told_of_goes_too_and_nobody_waits_for_it() {
         let state = tempfile::tempdir().unwrap();
         let remover = Remover::new(state.path()).unwrap();
-        // As if so many waited; the thread has one of them to do.
+        // As if the most waited.
         remover.waiting.store(MOST, Ordering::Relaxed);
         for number in 0..3 {
             let left = state.path().join(number.to_string());
