@@ -8,6 +8,8 @@ use std::collections::{BTreeMap, BTreeSet};
 pub(super) struct DevicePool {
     /// Indexes that nobody uses per kind, from `GPU` on.
     unused: Vec<BTreeSet<u32>>,
+    /// How many there are of each.
+    counts: Vec<u32>,
     /// GPUs that tasks have parts of, by index.
     shared: BTreeMap<u32, Shared>,
     has_gpus: bool,
@@ -23,8 +25,9 @@ struct Shared {
 
 impl DevicePool {
     pub(super) fn new(capacity: &Resources) -> DevicePool {
-        let unused = (GPU..WIDTH).map(|kind| (0..devices(kind, capacity.0[kind])).collect()).collect();
-        DevicePool { unused, shared: BTreeMap::new(), has_gpus: capacity.gpu_millis() > 0 }
+        let counts: Vec<u32> = (GPU..WIDTH).map(|kind| devices(kind, capacity.0[kind])).collect();
+        let unused = counts.iter().map(|count| (0..*count).collect()).collect();
+        DevicePool { unused, counts, shared: BTreeMap::new(), has_gpus: capacity.gpu_millis() > 0 }
     }
 
     /// The most of GPUs that one task may have, in thousandths.
@@ -95,7 +98,10 @@ impl DevicePool {
                 }
                 pool.shared.remove(&index);
             }
-            pool.unused[kind - GPU].insert(index);
+            // An earlier life of the agent may have had more of them.
+            if index < pool.counts[kind - GPU] {
+                pool.unused[kind - GPU].insert(index);
+            }
         });
     }
 
@@ -182,5 +188,8 @@ mod tests {
         assert_eq!(devices.free_gpus(), 900);
         devices.give_back(&[("gpu".to_owned(), vec![2])], &gpus(100), &kinds);
         assert_eq!((devices.free_gpus(), part(&mut devices, 100, Some(7))), (1_000, 2));
+        devices.hold(&[("gpu".to_owned(), vec![5])], &gpus(1_000), None, &kinds);
+        devices.give_back(&[("gpu".to_owned(), vec![5])], &gpus(1_000), &kinds);
+        assert_eq!(devices.free_gpus(), 900, "there is no sixth");
     }
 }

@@ -66,7 +66,8 @@ impl Remover {
             Err(error) if error.kind() == io::ErrorKind::NotFound && fs::symlink_metadata(path).is_err() => return,
             Err(_) => (path.to_owned(), false),
         };
-        if self.waiting.fetch_add(1, Ordering::Relaxed) < MOST {
+        // What is where it was cannot be found in their directory.
+        if self.waiting.fetch_add(1, Ordering::Relaxed) < MOST || !is_away {
             let mut orders = self.orders.lock().unwrap_or_else(PoisonError::into_inner);
             let is_ordered = match orders.take().map_or_else(|| self.start(), Ok) {
                 Ok(started) => orders.insert(started).send(path.clone()).is_ok(),
