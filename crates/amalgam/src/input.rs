@@ -43,6 +43,12 @@ pub fn prepare(job: &mut JobSpec, wanted: Option<Stdin>) -> Result<bool> {
     Ok(passes)
 }
 
+/// Whether there is something to read now, and not only somebody who may write.
+pub fn holds_something() -> bool {
+    let stdin = io::stdin();
+    !stdin.is_terminal() && rustix::io::ioctl_fionread(&stdin).is_ok_and(|bytes| bytes > 0)
+}
+
 /// The task finds its input empty after all.
 pub fn leave_out(job: &mut JobSpec) {
     job.stages.iter_mut().for_each(|stage| Arc::make_mut(&mut stage.program).stdin = false);

@@ -68,3 +68,17 @@ fn a_longer_timeout_lets_go_on_what_runs_whoever_begins_anew_meanwhile() {
         }
     }
 }
+
+#[test]
+fn a_new_timeout_that_did_not_come_to_the_node_before_the_server_died_comes_later() {
+    for preset in [Preset::DRF, Preset::SPARROW] {
+        let (mut world, id) = running(preset, 10);
+        world.unlink(0);
+        set_timeout(&mut world, id, 100);
+        world.kill_server();
+        world.start_server();
+        world.link(0);
+        world.run_for(seconds(150));
+        assert_eq!(world.outcome(id), Some(JobOutcome::Succeeded), "{}: {}", preset.name(), world.log.join("\n"));
+    }
+}

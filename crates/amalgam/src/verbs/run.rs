@@ -82,8 +82,13 @@ pub fn execute(args: RunArgs, connection: &Connection) -> Result<ExitCode> {
     // A signal from here on is meant for the job, however soon it comes.
     let interrupts = Interrupts::heed()?;
     let submitted = match prepared.submit(&client) {
-        // It was not asked for, and may well be empty.
-        Err(failure) if failure.kind == Kind::Unsupported && passes_input && args.stdin.is_none() => {
+        // It was not asked for, and seems to be empty.
+        Err(failure)
+            if failure.kind == Kind::Unsupported
+                && passes_input
+                && args.stdin.is_none()
+                && !input::holds_something() =>
+        {
             show::note(&format!("{}: the task finds its input empty", failure.what));
             input::leave_out(&mut prepared.job);
             passes_input = false;

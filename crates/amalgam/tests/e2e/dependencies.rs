@@ -230,11 +230,11 @@ fn a_node_that_has_less_than_runs_on_it_keeps_what_runs_and_says_why_others_wait
     let scene = Scene::dev(&["--cpus", "2", "--resource", "fpga=1"]);
     let runs = scene.submit(&["-r", "cpu=2,fpga=1", "--", "sh", "-c", AWAIT_GO]);
     let waits = scene.submit(&["-r", "fpga=1", "--", "true"]);
+    until_true("it runs", || scene.job(&runs).summary.tasks.running == 1);
     scene.kill_daemon();
     scene.start_dev(&["--cpus", "1"]);
     let small = scene.submit(&["--", "true"]);
-    let job = scene.job(&waits);
-    assert!(job.reasons.iter().any(|reason| reason.contains("fpga")), "{:?}", job.reasons);
+    until_true("it is said", || scene.job(&waits).reasons.iter().any(|reason| reason.contains("fpga")));
     scene.write("go", "");
     scene.ok(&["wait", &runs, &small]);
     scene.kill_daemon();

@@ -85,9 +85,14 @@ fn standard_input_is_not_both_the_job_file_and_what_the_task_reads() {
 fn in_a_federation_a_task_finds_its_input_empty_unless_that_is_not_enough() {
     let federation = Federation::start(2, 1, 1, "");
     let scene = &federation.scene;
-    let told = run(scene, &["run", "--", "sh", "-c", "cat; echo read"], b"something");
+    let told = run(scene, &["run", "--", "sh", "-c", "cat; echo read"], b"");
     assert_eq!((told.code, told.out.as_str()), (0, "read\n"), "{told:?}");
     assert!(told.err.contains("cannot be passed on in a federation: the task finds its input empty"), "{told:?}");
-    let refused = run(scene, &["run", "--stdin", "inherit", "--", "cat"], b"something");
-    assert!(refused.code != 0 && refused.err.contains("use `--stdin none`"), "{refused:?}");
+    scene.write("input", "something");
+    let path = scene.work().join("input");
+    for words in [&["run", "--", "cat"][..], &["run", "--stdin", "inherit", "--", "cat"]] {
+        let mut command = scene.command(words);
+        let refused = read(command.stdin(std::fs::File::open(&path).unwrap()).output().unwrap());
+        assert!(refused.code != 0 && refused.err.contains("use `--stdin none`"), "{refused:?}");
+    }
 }

@@ -188,7 +188,7 @@ fn gpus_are_handed_out_by_index() {
     let mut on: Vec<String> = (0..8).map(|index| scene.read(&format!("part-{index}"))).collect();
     on.sort();
     assert_eq!(on.concat(), "0.25 0\n".repeat(4) + &"0.25 1\n".repeat(4));
-    // Two thirds of each are left by one that has a third of both: no whole one.
+    // What is left of both together is most of one, and no whole one.
     let third = scene.submit(&["--array", "0-1", "-r", "cpu=0.1,gpu=0.6", "--", "sh", "-c", AWAIT_GO]);
     until_true("a part of each", || scene.job(&third).summary.tasks.running == 2);
     let whole = scene.submit(&["-r", "cpu=0.1,gpu=1", "--", "true"]);

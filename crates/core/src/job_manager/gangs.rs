@@ -34,6 +34,8 @@ pub(super) struct Gangs {
 struct Gang {
     phase: Phase,
     in_place: BTreeSet<AttemptId>,
+    /// Where all of it are, from when it began in this life.
+    hosts: Option<Arc<HostList>>,
     /// How often it was taken back since it last ran.
     tries: u32,
 }
@@ -220,23 +222,33 @@ impl JobManager {
 
     fn begin_gang(&mut self, stage: u32, out: &mut Outbox) {
         let Some(gang) = self.gangs.stages.get_mut(&stage) else { return };
-        (gang.phase, gang.tries) = (Phase::Runs, 0);
+        (gang.phase, gang.tries, gang.hosts) = (Phase::Runs, 0, None);
         gang.in_place.clear();
         self.tell_to_begin(stage, |_| true, out);
     }
 
     /// Tells these attempts of a gang that they may begin, if they have not. Where the name of a node is not known yet, as this manager
     /// began anew, that is done when the node has said it.
-    fn tell_to_begin(&self, stage: u32, which: impl Fn(AttemptId) -> bool, out: &mut Outbox) {
+    fn tell_to_begin(&mut self, stage: u32, which: impl Fn(AttemptId) -> bool, out: &mut Outbox) {
+        let Some(hosts) = self.hosts_of(stage) else { return };
+        for (attempt, running) in self.attempts_of(stage).filter(|(attempt, _)| which(*attempt)) {
+            if running.started_at.is_none() {
+                out.send(running.node, ToNode::BeginTask { attempt, hosts: Arc::clone(&hosts) });
+            }
+        }
+    }
+
+    /// Where its tasks are, in their order; without those that had succeeded before the others were tried again.
+    fn hosts_of(&mut self, stage: u32) -> Option<Arc<HostList>> {
+        if let Some(hosts) = &self.gangs.stages.get(&stage)?.hosts {
+            return Some(Arc::clone(hosts));
+        }
         let mut of_stage: Vec<(AttemptId, &RunningAttempt)> = self.attempts_of(stage).collect();
         of_stage.sort_unstable_by_key(|(attempt, running)| (running.task.index, *attempt));
         let nodes = of_stage.iter().map(|(_, running)| running.node);
-        let Some(hosts) = HostList::new(nodes, &self.gangs.names).map(Arc::new) else { return };
-        for (attempt, running) in of_stage.iter().filter(|(attempt, _)| which(*attempt)) {
-            if running.started_at.is_none() {
-                out.send(running.node, ToNode::BeginTask { attempt: *attempt, hosts: Arc::clone(&hosts) });
-            }
-        }
+        let hosts = Arc::new(HostList::new(nodes, &self.gangs.names)?);
+        self.gangs.stages.get_mut(&stage)?.hosts = Some(Arc::clone(&hosts));
+        Some(hosts)
     }
 
     /// What people call a node; gangs that began without this name go on.
@@ -245,8 +257,10 @@ impl JobManager {
             return;
         }
         self.gangs.names.insert(node, name);
-        let running = self.gangs.stages.iter().filter(|(_, gang)| matches!(gang.phase, Phase::Runs));
-        for &stage in running.map(|(stage, _)| stage) {
+        let lack = |gang: &Gang| matches!(gang.phase, Phase::Runs) && gang.hosts.is_none();
+        let lacking: Vec<u32> =
+            self.gangs.stages.iter().filter(|(_, gang)| lack(gang)).map(|(stage, _)| *stage).collect();
+        for stage in lacking {
             self.tell_to_begin(stage, |_| true, out);
         }
     }
@@ -311,10 +325,12 @@ impl JobManager {
     }
 
     /// An attempt is live at its node, to which something may have been lost.
-    pub(super) fn say_again_to_gang(&self, attempt: AttemptId, running: &RunningAttempt, out: &mut Outbox) {
+    pub(super) fn say_again_to_gang(&mut self, attempt: AttemptId, out: &mut Outbox) {
+        let Some(running) = self.running.get(&attempt) else { return };
         match self.gangs.stages.get(&running.task.stage).map(|gang| &gang.phase) {
             Some(Phase::Runs) if running.started_at.is_none() => {
-                self.tell_to_begin(running.task.stage, |id| id == attempt, out);
+                let stage = running.task.stage;
+                self.tell_to_begin(stage, |id| id == attempt, out);
             }
             Some(Phase::Dissolves { reason, .. }) => self.stop(attempt, running, reason.clone(), out),
             _ => {}

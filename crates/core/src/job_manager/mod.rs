@@ -390,8 +390,7 @@ impl JobManager {
                 self.on_not_launched(now, from, attempt, LostCause::Refused(why), out);
             }
             ToJobManager::Live { node, node_name, epoch, number, attempts } => {
-                self.learn_name(node, node_name, out);
-                self.on_live(now, node, (epoch, number), &attempts, out);
+                self.on_live(now, (node, node_name), (epoch, number), &attempts, out);
             }
             ToJobManager::Forgotten => self.on_forgotten(out),
             ToJobManager::Generation { generation } => self.generation = generation,
@@ -595,13 +594,21 @@ impl JobManager {
 
     /// Which of the claimed attempts the node has. What it does not have was lost on the way there, or with its
     /// executor.
-    fn on_live(&mut self, now: Instant, node: NodeId, answered: (Epoch, u32), live: &[AttemptId], out: &mut Outbox) {
+    fn on_live(
+        &mut self,
+        now: Instant,
+        (node, name): (NodeId, String),
+        answered: (Epoch, u32),
+        live: &[AttemptId],
+        out: &mut Outbox,
+    ) {
         let is_open = |claim: &OpenClaim| (self.epoch, claim.number) == answered;
         if !self.claims.get(&node).is_some_and(is_open) {
             return;
         }
         let Some(claim) = self.claims.remove(&node) else { return };
         self.estranged.remove(&node);
+        self.learn_name(node, name, out);
         for attempt in claim.attempts {
             let Some(running) = self.running.get_mut(&attempt) else { continue };
             if !live.contains(&attempt) {
@@ -626,7 +633,7 @@ impl JobManager {
                 }
                 Some(running) => {
                     self.say_timeout_again(attempt, running, out);
-                    self.say_again_to_gang(attempt, running, out);
+                    self.say_again_to_gang(attempt, out);
                 }
                 None => {}
             }
@@ -832,6 +839,8 @@ impl Role for JobManager {
         changes.iter().for_each(|change| self.take_back(change));
         self.work.recount(&self.job, &self.dag);
         self.recover_gangs();
+        // Whether an earlier life told of one is not known; who knows it already does nothing.
+        self.has_new_timeout = true;
         self.recall_speeds();
         self.check_invariants();
     }

@@ -404,7 +404,9 @@ impl Master {
             }
         }
         let mut without_owner = BTreeSet::new();
-        for attempt in live {
+        // Those first whose GPUs are numbered: the numbers of the others are chosen beside them.
+        let (numbered, others): (Vec<_>, Vec<_>) = live.iter().partition(|attempt| attempt.shared_gpu.is_some());
+        for attempt in numbered.into_iter().chain(others) {
             let mut job = attempt.attempt.job;
             // Jobs of a federation are not known here.
             if self.federated.is_none() && !self.dispatch.is_running(job) {

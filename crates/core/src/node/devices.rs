@@ -59,11 +59,15 @@ impl DevicePool {
         let meant = |(_, shared): &(&u32, &Shared)| shared.number == number && number.is_some() && has_room(shared);
         let of_ledger = self.shared.iter().find(meant).map(|(index, _)| *index);
         let unused = self.unused[0].first().copied();
-        let best = best_for_part(part, self.shared.iter().map(|(index, shared)| (*index, shared.used)));
+        let best = |is_meant: &dyn Fn(&Shared) -> bool| {
+            let those = self.shared.iter().filter(|(_, shared)| is_meant(shared));
+            best_for_part(part, those.map(|(index, shared)| (*index, shared.used)))
+        };
         match number {
             // Where the ledger counts a GPU more, its next whole task finds one less.
-            Some(_) => of_ledger.or(unused).or(best),
-            None => best.or(unused),
+            Some(_) => of_ledger.or(unused).or_else(|| best(&|_| true)),
+            // The ledger may count on the rest of those that have a number.
+            None => best(&|shared| shared.number.is_none()).or(unused).or_else(|| best(&|_| true)),
         }
     }
 
@@ -138,6 +142,9 @@ impl DevicePool {
             let is_known = index < devices(GPU, capacity.gpu_millis());
             assert!(used <= WHOLE_GPU || !is_known, "{used} thousandths of GPU {index} are in use");
             assert!(!self.unused[0].contains(&index), "GPU {index} is in use");
+            if let Some(shared) = self.shared.get(&index).filter(|_| is_known) {
+                assert_eq!(shared.used, used, "thousandths of GPU {index} that are in use");
+            }
         }
     }
 }

@@ -633,9 +633,13 @@ impl NodeAgent {
         self.free = self.find_free();
     }
 
-    /// The capacity without what is held; of GPUs what one task may have.
     fn find_free(&self) -> Resources {
-        let mut free = self.held.left_of(&self.capacity);
+        self.free_beside(&self.held)
+    }
+
+    /// The capacity without what is held; of GPUs what one task may have.
+    fn free_beside(&self, held: &Totals) -> Resources {
+        let mut free = held.left_of(&self.capacity);
         free.0[GPU] = free.0[GPU].min(self.devices.free_gpus());
         free
     }

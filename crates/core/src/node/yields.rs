@@ -107,7 +107,7 @@ impl NodeAgent {
             let those = self.running_attempts().filter(|(_, entry)| entry.may_yield());
             those.for_each(|(_, entry)| held.sub(&entry.cpu()));
         }
-        held.left_of(&self.capacity)
+        self.free_beside(&held)
     }
 
     /// Takes the guaranteed entry out of the queue that starts next if it has the CPU of all that may yield. What waits for its

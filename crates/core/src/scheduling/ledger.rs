@@ -113,9 +113,9 @@ impl LedgerNode {
 
     fn free(&self) -> Resources {
         let mut free = self.capacity.saturating_sub(&self.booked).saturating_sub(&self.elsewhere);
-        if let Some(shared) = &self.shared_gpus {
-            let held = self.booked.gpu_millis().saturating_add(self.elsewhere.gpu_millis());
-            free.0[GPU] = free.0[GPU].min(shared.free(self.capacity.gpu_millis(), held));
+        // Where others hold some, what is left is what the owner of the node said of it, who knows which devices those are.
+        if let Some(shared) = self.shared_gpus.as_ref().filter(|_| self.elsewhere.gpu_millis() == 0) {
+            free.0[GPU] = free.0[GPU].min(shared.free(self.capacity.gpu_millis(), self.booked.gpu_millis()));
         }
         free
     }

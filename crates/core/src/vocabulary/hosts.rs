@@ -1,6 +1,7 @@
 //! On which nodes the tasks of a gang are.
 
 use super::NodeId;
+use super::job::MAX_GANG;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -47,7 +48,7 @@ impl HostList {
         let known =
             self.runs.iter().filter_map(|(place, tasks)| Some((self.names.get(*place as usize)?.as_str(), *tasks)));
         for (name, tasks) in known {
-            text.extend((0..tasks).flat_map(|_| [name, "\n"]));
+            text.extend((0..tasks.min(MAX_GANG)).flat_map(|_| [name, "\n"]));
         }
         text
     }

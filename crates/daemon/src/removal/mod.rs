@@ -123,7 +123,7 @@ impl Remover {
                 if fs::symlink_metadata(&path).is_ok() {
                     remove(&path);
                 }
-                while waiting.load(Ordering::Relaxed) == 1 && has_more.swap(false, Ordering::Relaxed) {
+                while has_more.swap(false, Ordering::Relaxed) {
                     entries(&state.join(WAITING)).iter().for_each(|left| remove(left));
                 }
                 waiting.fetch_sub(1, Ordering::Relaxed);

@@ -67,6 +67,8 @@ impl GapFilling {
             lasting: entry.expected.unwrap_or(Duration::MAX),
         }));
         let capacity = self.running.iter().fold(*free, |sum, one| sum.saturating_add(&one.resources));
+        // Of GPUs `free` is what one task may have, which may be less than is free; what waits here fits into the node.
+        let capacity = self.queued.iter().fold(capacity, |most, one| most.larger_of(&one.resources));
         let starts = Workload { capacity: &capacity, running: &self.running, queued: &self.queued }.starts();
         let mut starting = guaranteed().zip(starts).filter(|(_, start)| *start == Duration::ZERO);
         starting.find(|((_, entry), _)| fits(entry)).map(|((at, _), _)| at)

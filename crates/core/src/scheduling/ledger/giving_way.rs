@@ -51,9 +51,9 @@ impl Ledger {
             Err(ClaimError::NoRoom) => {}
             done => return done.map(|()| Vec::new()),
         }
-        let victims = self.who_gives_way(&booking, may_give_way).ok_or(ClaimError::NoRoom)?;
+        let (victims, shared_gpu) = self.who_gives_way(&booking, may_give_way).ok_or(ClaimError::NoRoom)?;
         let by = self.next_slot();
-        self.adopt(booking);
+        self.adopt_at(booking, shared_gpu);
         let index = self.index(booking.node);
         self.nodes[index].giving_way += victims.len() as u32;
         for (slot, victim) in &victims {
@@ -63,7 +63,12 @@ impl Ledger {
         Ok(victims.into_iter().map(|(_, victim)| victim).collect())
     }
 
-    fn who_gives_way(&self, booking: &Booking, may_give_way: impl Fn(&Booking) -> bool) -> Option<Vec<(u32, Booking)>> {
+    /// Those by their slots, and of which GPU the new one has a part when they are gone.
+    fn who_gives_way(
+        &self,
+        booking: &Booking,
+        may_give_way: impl Fn(&Booking) -> bool,
+    ) -> Option<(Vec<(u32, Booking)>, Option<SharedGpu>)> {
         let capacity = &self.nodes[self.index(booking.node)].capacity;
         let mut held = Held::default();
         let mut candidates = Vec::new();
@@ -95,7 +100,8 @@ impl Ledger {
                 victims.remove(at);
             }
         }
-        Some(victims.into_iter().map(|(slot, victim, _)| (slot, victim)).collect())
+        let shared_gpu = part_of_gpu(&booking.resources).map(|part| held.shared.choose(part));
+        Some((victims.into_iter().map(|(slot, victim, _)| (slot, victim)).collect(), shared_gpu))
     }
 
     /// Of the bookings that give way on a node, those stay whose successor, by its slot, is named.
@@ -177,6 +183,28 @@ mod tests {
         assert_eq!(instead(8, &[2, 2, 2, 2], 2, &|one| one.grant.number < 3), Ok(vec![2]));
         assert_eq!(instead(8, &[2, 2, 2, 2], 6, &|one| one.grant.number < 3), Err(ClaimError::NoRoom));
         assert_eq!(instead(8, &[], 9, &anybody), Err(ClaimError::NoRoom));
+    }
+
+    #[test]
+    fn a_part_of_a_gpu_takes_the_place_of_another_and_counts_no_gpu_more() {
+        let mut ledger = Ledger::new();
+        ledger.join(NODE, Resources::new(8_000, 0).with(GPU, 2_000), Attributes::default());
+        ledger.set_open(NODE, true);
+        let part = |number: u64, gpus: u32| Booking {
+            resources: Resources::new(1_000, 0).with(GPU, gpus),
+            ..booking(number, 1)
+        };
+        for (number, gpus) in [(1, 500), (2, 500), (3, 1_000)] {
+            ledger.claim_proposed(part(number, gpus)).unwrap();
+        }
+        let victims = ledger.claim_instead(part(4, 500), |one| one.grant.number < 3).unwrap();
+        assert_eq!(numbers(&victims), [2], "one half is enough");
+        assert_eq!(ledger.shared_gpu(part(4, 500).grant), ledger.shared_gpu(part(1, 500).grant));
+        ledger.free(part(2, 500).grant).unwrap();
+        ledger.free(part(3, 1_000).grant).unwrap();
+        ledger.check_invariants();
+        assert_eq!(ledger.node_free(NODE).gpu_millis(), 1_000);
+        assert_eq!(ledger.claim_instead(part(5, 2_000), |one| one.grant.number == 1), Err(ClaimError::NoRoom));
     }
 
     #[test]
