@@ -6,6 +6,14 @@ use crate::vocabulary::gpus::{SharedGpus, part_of_gpu};
 use crate::vocabulary::resources::GPU;
 use crate::vocabulary::{Resources, SharedGpu, Totals};
 
+/// How room is made for a booking.
+struct Making {
+    /// Those that make it, by their slots.
+    victims: Vec<(u32, Booking)>,
+    /// Of which GPU the new one has a part then.
+    shared_gpu: Option<SharedGpu>,
+}
+
 /// What stays on a node.
 #[derive(Clone, Default)]
 struct Held {
@@ -51,7 +59,7 @@ impl Ledger {
             Err(ClaimError::NoRoom) => {}
             done => return done.map(|()| Vec::new()),
         }
-        let (victims, shared_gpu) = self.who_gives_way(&booking, may_give_way).ok_or(ClaimError::NoRoom)?;
+        let Making { victims, shared_gpu } = self.who_gives_way(&booking, may_give_way).ok_or(ClaimError::NoRoom)?;
         let by = self.next_slot();
         self.adopt_at(booking, shared_gpu);
         let index = self.index(booking.node);
@@ -63,12 +71,7 @@ impl Ledger {
         Ok(victims.into_iter().map(|(_, victim)| victim).collect())
     }
 
-    /// Those by their slots, and of which GPU the new one has a part when they are gone.
-    fn who_gives_way(
-        &self,
-        booking: &Booking,
-        may_give_way: impl Fn(&Booking) -> bool,
-    ) -> Option<(Vec<(u32, Booking)>, Option<SharedGpu>)> {
+    fn who_gives_way(&self, booking: &Booking, may_give_way: impl Fn(&Booking) -> bool) -> Option<Making> {
         let capacity = &self.nodes[self.index(booking.node)].capacity;
         let mut held = Held::default();
         let mut candidates = Vec::new();
@@ -101,7 +104,8 @@ impl Ledger {
             }
         }
         let shared_gpu = part_of_gpu(&booking.resources).map(|part| held.shared.choose(part));
-        Some((victims.into_iter().map(|(slot, victim, _)| (slot, victim)).collect(), shared_gpu))
+        let victims = victims.into_iter().map(|(slot, victim, _)| (slot, victim)).collect();
+        Some(Making { victims, shared_gpu })
     }
 
     /// Of the bookings that give way on a node, those stay whose successor, by its slot, is named.
