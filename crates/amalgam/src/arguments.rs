@@ -1,12 +1,8 @@
-//! The verbs and what they have in common.
+//! The whole command line: the flags of every verb, and the verbs.
 
-use crate::failure::{Failure, Result};
+use crate::connection::Connection;
 use crate::verbs;
-use amalgam_core::vocabulary::byte_string::shown;
-use clap::builder::PossibleValuesParser;
-use clap::{Args, Parser, Subcommand};
-use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use clap::{Parser, Subcommand};
 
 /// A cluster scheduler in one program.
 #[derive(Parser)]
@@ -21,35 +17,6 @@ pub struct Arguments {
     pub connection: Connection,
     #[command(subcommand)]
     pub verb: Verb,
-}
-
-/// Where the server is. Without these, the one that runs on this machine is found by its state directory.
-#[derive(Args, Clone, Debug, Default)]
-pub struct Connection {
-    /// The server's address, such as http://127.0.0.1:7433; AMALGAM_SERVER may hold it
-    // Not an `env` of the argument: agents have a `--server` of their own, which is not at this address.
-    #[arg(long, global = true, value_name = "URL", help_heading = "Connection")]
-    pub server: Option<String>,
-    /// A file with your token; AMALGAM_TOKEN may hold the token itself
-    #[arg(long, env = "AMALGAM_TOKEN_FILE", global = true, value_name = "FILE", help_heading = "Connection")]
-    pub token_file: Option<PathBuf>,
-    /// The server's state directory
-    #[arg(long, env = "AMALGAM_STATE", global = true, value_name = "DIR", help_heading = "Connection")]
-    pub state_dir: Option<PathBuf>,
-}
-
-/// A path as part of a text, which not every path can be.
-pub fn as_text(path: &Path) -> Result<&str> {
-    path.to_str().ok_or_else(|| {
-        let what =
-            format!("the path `{}` is not UTF-8, and becomes part of a text", shown(path.as_os_str().as_bytes()));
-        Failure::usage(what, "use another directory, or set TMPDIR to one where it is only for a while")
-    })
-}
-
-/// Takes words of the interface, and lists them where another is given.
-pub fn one_of<T: Copy>(all: &[T], word: fn(T) -> &'static str) -> PossibleValuesParser {
-    PossibleValuesParser::new(all.iter().map(|value| word(*value)))
 }
 
 #[derive(Subcommand)]

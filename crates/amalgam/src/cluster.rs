@@ -1,8 +1,10 @@
 //! What the verbs that start daemons have in common.
 
-use crate::arguments::Connection;
+use crate::connection::Connection;
 use crate::environment;
 use crate::failure::{Failure, Result};
+use amalgam_cli::process::user;
+use amalgam_cli::values::parse_preset;
 use amalgam_core::preset::Preset;
 use amalgam_core::vocabulary::Named;
 use amalgam_daemon::auth::Tokens;
@@ -15,10 +17,7 @@ use amalgam_daemon::shell::ExecutorSetup;
 use amalgam_daemon::transport::Secrets;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
-use std::ffi::CStr;
-use std::mem::MaybeUninit;
 use std::path::{Path, PathBuf};
-use std::ptr;
 use std::time::Duration;
 
 /// An executor without an agent, a task or an unreported end leaves after this time.
@@ -106,15 +105,6 @@ pub struct ServerSettings {
     /// Where the interface listens [default: 127.0.0.1:7433, or what [federation] says of a global master]
     #[arg(long, value_name = "ADDRESS")]
     listen: Option<String>,
-}
-
-/// # Errors
-/// A sentence with the nearest preset and all there are.
-pub fn parse_preset(name: &str) -> std::result::Result<Preset, String> {
-    Preset::parse(name).map_err(|allowed| {
-        let near = amalgam_workload::closest(name, Preset::all().map(Preset::name));
-        near.map_or_else(|| allowed.clone(), |near| format!("{allowed}; did you mean `{near}`?"))
-    })
 }
 
 impl ServerSettings {
@@ -232,34 +222,6 @@ pub fn executor_setup(state_dir: &Path, enforcement: EnforcementChoice) -> Resul
     Ok(ExecutorSetup { program, arguments: vec!["executor".into()], config })
 }
 
-/// Who runs this program.
-pub fn user() -> String {
-    let named =
-        ["USER", "LOGNAME"].into_iter().find_map(|name| std::env::var(name).ok().filter(|user| can_name_user(user)));
-    // SAFETY: it has no preconditions.
-    let id = unsafe { libc::getuid() };
-    named.or_else(|| name_of(id)).unwrap_or_else(|| format!("uid{id}"))
-}
-
-fn can_name_user(name: &str) -> bool {
-    Named::User.check(name).is_ok()
-}
-
-/// As the system's database of users has it.
-fn name_of(user: libc::uid_t) -> Option<String> {
-    let mut entry = MaybeUninit::<libc::passwd>::uninit();
-    let mut texts = [0; 16 << 10];
-    let mut found = ptr::null_mut();
-    // SAFETY: all that is pointed to lives as long as the call, and the length is that of the buffer.
-    unsafe { libc::getpwuid_r(user, entry.as_mut_ptr(), texts.as_mut_ptr(), texts.len(), &mut found) };
-    if found.is_null() {
-        return None;
-    }
-    // SAFETY: `found` points to `entry`, which was filled, and its name is a C string within `texts`.
-    let name = unsafe { CStr::from_ptr((*found).pw_name) };
-    name.to_str().ok().filter(|name| can_name_user(name)).map(str::to_owned)
-}
-
 /// What `--config` and `--preset` say together: a preset that is named takes the place of the file's own, whose `[policies]`
 /// apply to it.
 pub fn configured(config: Option<&Path>, preset: Option<Preset>) -> Result<Config> {
@@ -289,15 +251,4 @@ pub fn until_stopped(mut signals: Signals) {
 /// Those two, from now on, whatever our parent made of them.
 pub fn stop_signals() -> Result<Signals> {
     Ok(Signals::new([SIGINT, SIGTERM])?)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn users_have_the_names_of_the_database_if_they_are_in_it() {
-        assert_eq!(name_of(0).as_deref(), Some("root"));
-        assert_eq!(name_of(libc::uid_t::MAX - 1), None);
-    }
 }

@@ -1,7 +1,7 @@
 //! Finding the server: as told, else the one that left its address in the state directory.
 
-use crate::arguments::Connection;
 use crate::client::Client;
+use crate::connection::Connection;
 use crate::environment;
 use crate::failure::{Failure, Result};
 use amalgam_daemon::api::ServerFile;

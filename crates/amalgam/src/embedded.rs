@@ -3,6 +3,7 @@
 use crate::cluster::{self, Size};
 use crate::failure::{Failure, Result};
 use crate::show;
+use amalgam_cli::process::user;
 use amalgam_daemon::auth::Tokens;
 use amalgam_daemon::config::Config;
 use amalgam_daemon::executor::{EnforcementChoice, ExecutorConfig};
@@ -39,7 +40,7 @@ pub fn start(size: &Size) -> Result<Embedded> {
     let server = Server::start(ServerOptions {
         state_dir: state_dir.clone(),
         config,
-        user: cluster::user(),
+        user: user(),
         nodes: size.nodes(),
         executor: Some(executor),
         takes_agents: false,
@@ -52,7 +53,7 @@ pub fn start(size: &Size) -> Result<Embedded> {
             return Err(error.into());
         }
     };
-    let token = amalgam_daemon::auth::client_token(&server.token_file, &cluster::user())?;
+    let token = amalgam_daemon::auth::client_token(&server.token_file, &user())?;
     let address = server.address.to_string();
     Ok(Embedded { address, token, server: Some(server), executor: executor_config, state_dir })
 }

@@ -1,11 +1,11 @@
 //! What `run` and `submit` have in common: a job from a file or from a command.
 
-use crate::client::Client;
+use crate::client::{Client, idempotency_key};
 use crate::failure::{Failure, Kind, Result};
 use crate::selectors::{Selector, existing, resolve};
 use crate::show;
 use crate::verbs::ACTIVE;
-use crate::verbs::workload::parse_option;
+use amalgam_cli::values::parse_option;
 use amalgam_core::vocabulary::launch_size;
 use amalgam_core::vocabulary::{ByteString, Constraint, Duration, ExecutionType, JobId, JobSpec};
 use amalgam_daemon::api::{QueueSummary, Submitted};
@@ -410,10 +410,4 @@ fn with_program(failure: Failure, file: &Path, verb: &str) -> Failure {
     let here = if file.as_os_str().as_bytes().contains(&b'/') { "" } else { "./" };
     let remedy = format!("to run it as a program, write it behind `--`: amalgam {verb} -- {here}{}", file.display());
     Failure { remedy, ..failure }
-}
-
-/// Makes a submission repeatable: no two have the same key.
-pub fn idempotency_key() -> Result<String> {
-    let nonce = amalgam_daemon::auth::new_nonce()?;
-    Ok(nonce[..16].iter().map(|byte| format!("{byte:02x}")).collect())
 }

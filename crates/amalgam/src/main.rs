@@ -1,27 +1,26 @@
 //! The one program: a command line over the daemons.
 
 mod arguments;
-mod client;
 mod cluster;
+mod connection;
 mod discovery;
 mod embedded;
 mod environment;
-mod failure;
 mod following;
 mod input;
 mod interrupts;
 mod job_arguments;
-mod output;
 mod progress;
-mod refusal;
 mod selectors;
 mod show;
 mod task_targets;
 mod verbs;
 
+use amalgam_cli::process::{die_of_broken_pipes, outlive_full_files};
+use amalgam_cli::{client, failure, output, refusal};
 use amalgam_daemon::inherited;
 use arguments::{Arguments, Verb};
-use clap::Parser;
+use clap::{CommandFactory, Parser};
 use failure::Result;
 use std::env;
 use std::ffi::OsString;
@@ -30,7 +29,8 @@ use std::process::ExitCode;
 fn main() -> ExitCode {
     environment::drop_empty();
     let written: Vec<OsString> = env::args_os().collect();
-    let arguments = Arguments::try_parse_from(&written).unwrap_or_else(|error| refusal::refuse(error, &written));
+    let arguments = Arguments::try_parse_from(&written)
+        .unwrap_or_else(|error| refusal::refuse(error, Arguments::command(), &written));
     if arguments.verb.is_client() {
         die_of_broken_pipes();
     } else {
@@ -72,8 +72,8 @@ fn execute(Arguments { connection, verb }: Arguments) -> Result<ExitCode> {
         Verb::Workload(args) => verbs::workload::execute(args),
         Verb::Sim(args) => verbs::sim::execute(args),
         Verb::Paper(args) => verbs::paper::execute(&args).map(|()| ExitCode::SUCCESS),
-        Verb::Completions(args) => verbs::shell::completions(args),
-        Verb::Man(args) => verbs::shell::man(args),
+        Verb::Completions(args) => verbs::shell::completions(args, Arguments::command()),
+        Verb::Man(args) => verbs::shell::man(args, Arguments::command()),
         Verb::Dev(args) => verbs::dev::execute(args, &connection),
         Verb::Server(args) => verbs::server::execute(args, &connection),
         Verb::Agent(args) => verbs::agent::execute(args, &connection),
@@ -81,22 +81,5 @@ fn execute(Arguments { connection, verb }: Arguments) -> Result<ExitCode> {
         Verb::Jobs(args) => verbs::jobs::execute(args, &connection),
         Verb::Executor(args) => verbs::executor::execute(args),
         Verb::Bench(args) => verbs::bench::execute(args),
-    }
-}
-
-/// `amalgam list | head` must end like any other filter. Rust's runtime ignores the signal unless told otherwise.
-fn die_of_broken_pipes() {
-    // SAFETY: no other thread runs yet, and the default action needs no handler.
-    unsafe {
-        libc::signal(libc::SIGPIPE, libc::SIG_DFL);
-    }
-}
-
-/// A write past the limit for files fails, with an error that names the file, rather than end the process without a word.
-/// The executor gives tasks the default back.
-fn outlive_full_files() {
-    // SAFETY: no other thread runs yet, and to ignore needs no handler.
-    unsafe {
-        libc::signal(libc::SIGXFSZ, libc::SIG_IGN);
     }
 }

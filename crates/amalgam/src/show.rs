@@ -1,96 +1,9 @@
-//! What people see: columns, times, amounts.
+//! How jobs, their tasks and what they use are shown, and the ways of [`amalgam_cli::show`] to print.
 
-use crate::failure::{Failure, Result};
-use crate::output;
-pub use crate::output::note;
+pub use amalgam_cli::show::*;
 use amalgam_core::vocabulary::Duration;
 use amalgam_daemon::api::{AttemptCounts, JobState, JobSummary, StageDetail, TaskCounts, Timestamp, Waited};
-use amalgam_daemon::terminal::misleads;
-pub use amalgam_daemon::terminal::{visible, visible_in_colour, visible_lines};
-use serde::Serialize;
-use std::borrow::Cow;
 use std::collections::BTreeMap;
-use std::io::{self, IsTerminal, Write};
-
-/// Left-aligned columns under their headings; the last one is as wide as it likes. Cells may hold anything: a row stays a line.
-pub fn table(headings: &[&str], rows: &[Vec<String>]) -> String {
-    let rows: Vec<Vec<Cow<str>>> = rows.iter().map(|row| row.iter().map(|cell| visible(cell)).collect()).collect();
-    let mut widths: Vec<usize> = headings.iter().map(|heading| heading.len()).collect();
-    for row in &rows {
-        for (width, cell) in widths.iter_mut().zip(row) {
-            *width = (*width).max(cell.chars().count());
-        }
-    }
-    let mut text = String::new();
-    let mut line = |cells: &mut dyn Iterator<Item = &str>| {
-        let mut written = String::new();
-        for (cell, width) in cells.zip(&widths) {
-            written.push_str(&format!("{cell:<width$}  "));
-        }
-        text.push_str(written.trim_end());
-        text.push('\n');
-    };
-    line(&mut headings.iter().copied());
-    for row in &rows {
-        line(&mut row.iter().map(AsRef::as_ref));
-    }
-    text
-}
-
-/// Prints the interface's own types, the stable form: every text is what it is, in escapes of JSON where a terminal would take it for
-/// a command.
-pub fn json(value: &impl Serialize) -> Result<()> {
-    let text = serde_json::to_string_pretty(value).map_err(|error| Failure::new(error.to_string(), ""))?;
-    let mut shown = String::with_capacity(text.len() + 1);
-    for character in text.chars() {
-        // Such a character can only be part of a string.
-        match character != '\n' && misleads(character) {
-            true => shown.push_str(&format!("\\u{:04x}", u32::from(character))),
-            false => shown.push(character),
-        }
-    }
-    shown.push('\n');
-    print_raw(shown.as_bytes())
-}
-
-/// Lines for a person.
-pub fn print(text: &str) -> Result<()> {
-    print_raw(visible_lines(text).as_bytes())
-}
-
-/// What must reach its reader as it is.
-pub fn print_raw(bytes: &[u8]) -> Result<()> {
-    output::stdout().write_all(bytes).map_err(|error| Failure::unwritten("standard output", &error))
-}
-
-/// A daemon's line that it is ready. A daemon whose line goes nowhere does its work all the same.
-pub fn announce(line: &str) {
-    if let Err(failure) = print(&format!("{line}\n")) {
-        note(&failure.to_string());
-    }
-}
-
-/// What went wrong beside what was done.
-pub fn failures<'a>(failures: impl IntoIterator<Item = &'a Failure>) {
-    failures.into_iter().for_each(|failure| note(&failure.to_string()));
-}
-
-/// Whether someone watches, and so wants to see progress move.
-pub fn is_watched() -> bool {
-    io::stderr().is_terminal()
-}
-
-pub fn wants_colour() -> bool {
-    std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
-}
-
-pub fn seconds(seconds: f64) -> String {
-    Duration::from_micros((seconds.max(0.0) * 1e6) as u64).to_string()
-}
-
-pub fn optional_seconds(value: Option<f64>) -> String {
-    value.map_or_else(|| "-".to_owned(), seconds)
-}
 
 /// What the attempts of a job used; empty where none has ended.
 pub fn used(job: &JobSummary) -> String {
@@ -175,12 +88,6 @@ pub fn against_alone(job: &JobSummary) -> Option<String> {
     })
 }
 
-/// Up to three decimals, without trailing zeros.
-pub fn number(value: f64) -> String {
-    let text = format!("{value:.3}");
-    text.trim_end_matches('0').trim_end_matches('.').to_owned()
-}
-
 /// What was not kept of a stage's output, and what may help; `None` when all was.
 pub fn dropped_output(stage: &StageDetail) -> Option<String> {
     let dropped = (stage.dropped_bytes > 0).then(|| bytes(stage.dropped_bytes))?;
@@ -194,10 +101,6 @@ pub fn dropped_output(stage: &StageDetail) -> Option<String> {
     ))
 }
 
-pub fn percent(fraction: f64) -> String {
-    format!("{:.0}%", fraction * 100.0)
-}
-
 /// A job's state, and why: `failed: task main exited with code 3`, `cancelled by ada`.
 pub fn ending(waited: &Waited) -> String {
     match &waited.reason {
@@ -207,37 +110,10 @@ pub fn ending(waited: &Waited) -> String {
     }
 }
 
-pub fn bytes(count: u64) -> String {
-    const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
-    let mut amount = count as f64;
-    let mut unit = 0;
-    while amount >= 1024.0 && unit + 1 < UNITS.len() {
-        amount /= 1024.0;
-        unit += 1;
-    }
-    if unit == 0 { format!("{count} B") } else { format!("{amount:.1} {}", UNITS[unit]) }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use amalgam_daemon::api::Exchange;
-
-    #[test]
-    fn nothing_that_a_terminal_would_obey_gets_into_a_line() {
-        assert_eq!(visible("plain \u{e9} \u{1f980}"), "plain \u{e9} \u{1f980}");
-        assert_eq!(visible("a\nb\r\t\x07\x1b[31m\x7f"), "a\\nb\\r\\t\\u{7}\\u{1b}[31m\\u{7f}");
-        assert_eq!(visible("\u{9b}2J \u{202e}gpj.exe\u{2066}\u{2028}"), "\\u{9b}2J \\u{202e}gpj.exe\\u{2066}\\u{2028}");
-        assert_eq!(visible_lines("a\n\x1bb\n"), "a\n\\u{1b}b\n");
-        let rows = [vec!["1".to_owned(), "x\nforged".to_owned()]];
-        assert_eq!(table(&["ID", "NAME"], &rows), "ID  NAME\n1   x\\nforged\n");
-    }
-
-    #[test]
-    fn columns_are_as_wide_as_their_widest_cell() {
-        let rows = [vec!["1".to_owned(), "long name".to_owned()], vec!["12".to_owned(), "x".to_owned()]];
-        assert_eq!(table(&["ID", "NAME"], &rows), "ID  NAME\n1   long name\n12  x\n");
-    }
 
     #[test]
     fn attempts_are_told_apart_as_far_as_there_are_any() {
@@ -271,7 +147,6 @@ mod tests {
     fn amounts_are_short() {
         let some = BTreeMap::from([("cpu".to_owned(), 0.5), ("memory".to_owned(), 1536.0), ("gpu".to_owned(), 0.0)]);
         assert_eq!(amounts(&some), "0.5 cpu, 1.5 GiB memory");
-        assert_eq!(bytes(1536), "1.5 KiB");
         assert_eq!(resource_seconds(&some), "0.5 cpu-s, 0 gpu-s, 1.5 GiB-s");
         assert_eq!(resource_seconds(&BTreeMap::new()), "nothing");
     }

@@ -77,11 +77,12 @@ const BANNED_IN_CORE: [&str; 10] = [
 const CORES_DEPENDENCIES: [&str; 5] = ["serde", "rand", "rand_core", "rand_chacha", "rand_pcg"];
 
 /// Crates that must not know of these others, neither in their manifests nor in their sources.
-const STRANGERS: [(&str, &[&str]); 4] = [
-    ("core", &["amalgam-workload", "amalgam-sim", "amalgam-daemon", "amalgam"]),
-    ("workload", &["amalgam-sim", "amalgam-daemon", "amalgam"]),
-    ("sim", &["amalgam-daemon", "amalgam"]),
-    ("daemon", &["amalgam-sim", "amalgam"]),
+const STRANGERS: [(&str, &[&str]); 5] = [
+    ("core", &["amalgam-workload", "amalgam-sim", "amalgam-daemon", "amalgam-cli", "amalgam"]),
+    ("workload", &["amalgam-sim", "amalgam-daemon", "amalgam-cli", "amalgam"]),
+    ("sim", &["amalgam-daemon", "amalgam-cli", "amalgam"]),
+    ("daemon", &["amalgam-sim", "amalgam-cli", "amalgam"]),
+    ("cli", &["amalgam-sim", "amalgam"]),
 ];
 
 const MECHANISMS: [(&str, char, u32); 4] =

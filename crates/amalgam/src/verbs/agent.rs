@@ -1,7 +1,7 @@
 //! `amalgam agent`
 
-use crate::arguments::Connection;
 use crate::cluster::{self, JournalArgs, Offer};
+use crate::connection::Connection;
 use crate::failure::{Failure, Result};
 use crate::{discovery, environment, show};
 use amalgam_daemon::agent::{self, AgentError, AgentOptions};

@@ -2,10 +2,11 @@
 
 mod federation;
 
-use crate::arguments::Connection;
 use crate::cluster::{self, JournalArgs, Offer, ServerSettings, Size};
+use crate::connection::Connection;
 use crate::failure::Result;
 use crate::{discovery, environment, show};
+use amalgam_cli::process::user;
 use amalgam_core::preset::Preset;
 use amalgam_core::why::counted;
 use amalgam_daemon::server::{Server, ServerOptions};
@@ -61,7 +62,7 @@ pub fn execute(args: DevArgs, connection: &Connection) -> Result<ExitCode> {
     let server = Server::start(ServerOptions {
         state_dir: state_dir.clone(),
         config,
-        user: cluster::user(),
+        user: user(),
         nodes,
         executor: Some(executor),
         takes_agents: false,

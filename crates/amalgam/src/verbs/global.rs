@@ -1,9 +1,10 @@
 //! `amalgam global`
 
-use crate::arguments::Connection;
 use crate::cluster::{self, JournalArgs, Numbered, ServerSettings};
+use crate::connection::Connection;
 use crate::failure::Result;
 use crate::{discovery, environment, show};
+use amalgam_cli::process::user;
 use amalgam_core::why::counted;
 use amalgam_daemon::global::{self, GlobalOptions};
 use clap::Args;
@@ -51,7 +52,7 @@ pub fn execute(args: GlobalArgs, connection: &Connection) -> Result<ExitCode> {
         state_dir: state_dir.clone(),
         config,
         listener: None,
-        user: cluster::user(),
+        user: user(),
         secrets,
         journal: args.journal.journal,
     };

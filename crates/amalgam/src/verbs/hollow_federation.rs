@@ -1,10 +1,10 @@
 //! A federation of daemons on loopback, whose nodes are hollow: each master, global master and group of nodes is a process.
 
-use crate::arguments::as_text;
-use crate::client::Client;
-use crate::failure::{Failure, Result};
 use crate::verbs::bench::cluster::{ask_to_stop, first_line, new_state_dir, spawn, stop};
 use crate::verbs::bench::failed;
+use amalgam_cli::client::Client;
+use amalgam_cli::failure::{Failure, Result};
+use amalgam_cli::values::as_text;
 use amalgam_core::vocabulary::Attribute;
 use amalgam_daemon::auth::{Tokens, client_token};
 use amalgam_daemon::removal::{Pace, remove_tree};
@@ -64,7 +64,7 @@ impl Daemons {
         let mut daemons = Daemons { masters, globals, agents, clients, of_masters, state_dir };
         let addresses = free_addresses(plan.clusters)?;
         let first = daemons.home("global-0")?;
-        let user = crate::cluster::user();
+        let user = amalgam_cli::process::user();
         Tokens::open(&first, &user).map_err(|error| Failure::new(error.to_string(), ""))?;
         let tokens = first.join(Tokens::FILE);
         std::fs::write(daemons.state_dir.join("federation.toml"), plan.config(&addresses))?;

@@ -1,11 +1,12 @@
 //! `amalgam info`
 
-use crate::arguments::{Connection, one_of};
 use crate::client::{Client, Query};
+use crate::connection::Connection;
 use crate::failure::{Failure, Result};
 use crate::selectors::{Meant, Named, Selector, Target, each, resolve};
 use crate::task_targets::ActTarget;
 use crate::{discovery, show};
+use amalgam_cli::values::one_of;
 use amalgam_core::vocabulary::ByteString;
 use amalgam_core::why::counted;
 use amalgam_daemon::api::{

@@ -1,7 +1,7 @@
 //! `amalgam jobs`
 
-use crate::arguments::Connection;
 use crate::cluster::{self, JournalArgs};
+use crate::connection::Connection;
 use crate::failure::{Failure, Result};
 use crate::{discovery, environment, show};
 use amalgam_core::vocabulary::HostId;

@@ -1,10 +1,11 @@
 //! `amalgam list` and `amalgam history`
 
 use super::ACTIVE;
-use crate::arguments::{Connection, one_of};
 use crate::client::{Jobs, Query};
+use crate::connection::Connection;
 use crate::failure::{Failure, Result};
 use crate::{discovery, show};
+use amalgam_cli::values::one_of;
 use amalgam_core::vocabulary::Duration;
 use amalgam_core::why::counted;
 use amalgam_daemon::api::{JobState, JobSummary, Timestamp};

@@ -1,7 +1,7 @@
 //! `amalgam logs`
 
-use crate::arguments::Connection;
 use crate::client::{Client, Query};
+use crate::connection::Connection;
 use crate::failure::Result;
 use crate::following::{self, Followed, Plain, Sink, Source, ToStdout};
 use crate::selectors::{Meant, Target};

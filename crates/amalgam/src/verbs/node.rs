@@ -1,7 +1,7 @@
 //! `amalgam node`
 
-use crate::arguments::Connection;
 use crate::client::Client;
+use crate::connection::Connection;
 use crate::failure::{Failure, Kind, Result};
 use crate::{discovery, show};
 use amalgam_daemon::api::{DrainRequest, NodeDetail, NodeDoubt, NodeSummary, RunningAttempt};

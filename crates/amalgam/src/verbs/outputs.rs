@@ -1,7 +1,7 @@
 //! `amalgam outputs`: fetches the files that tasks declare as their outputs.
 
-use crate::arguments::Connection;
 use crate::client::{Client, Query, very_patiently};
+use crate::connection::Connection;
 use crate::failure::{Failure, Kind, Result};
 use crate::selectors::Target;
 use crate::{discovery, show};

@@ -1,6 +1,6 @@
 //! `amalgam queue`
 
-use crate::arguments::Connection;
+use crate::connection::Connection;
 use crate::failure::Result;
 use crate::{discovery, show};
 use amalgam_daemon::api::QueueSummary;

@@ -1,8 +1,8 @@
 //! `amalgam run`: submit, show, and end as the job ends.
 
-use crate::arguments::Connection;
 use crate::client::{Client, patiently, very_patiently};
 use crate::cluster::Size;
+use crate::connection::Connection;
 use crate::embedded;
 use crate::failure::{Failure, Kind, Result};
 use crate::following::{self, Followed, Sink, Source, ToStderr};

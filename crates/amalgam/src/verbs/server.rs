@@ -1,9 +1,10 @@
 //! `amalgam server`
 
-use crate::arguments::Connection;
 use crate::cluster::{self, JournalArgs, Numbered, ServerSettings};
+use crate::connection::Connection;
 use crate::failure::Result;
 use crate::{discovery, environment, show};
+use amalgam_cli::process::user;
 use amalgam_daemon::server::{Server, ServerOptions};
 use clap::Args;
 use std::process::ExitCode;
@@ -44,7 +45,7 @@ pub fn execute(args: ServerArgs, connection: &Connection) -> Result<ExitCode> {
     let server = Server::start(ServerOptions {
         state_dir: state_dir.clone(),
         config,
-        user: cluster::user(),
+        user: user(),
         nodes: Vec::new(),
         executor: None,
         takes_agents: true,

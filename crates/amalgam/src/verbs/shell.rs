@@ -1,9 +1,8 @@
 //! `amalgam completions` and `amalgam man`
 
-use crate::arguments::Arguments;
 use crate::failure::{Failure, Result};
 use crate::show;
-use clap::{Args, CommandFactory};
+use clap::{Args, Command};
 use clap_complete::Shell;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -25,23 +24,25 @@ pub struct ManArgs {
     directory: Option<PathBuf>,
 }
 
-pub fn completions(args: CompletionsArgs) -> Result<ExitCode> {
+/// Of this program.
+pub fn completions(args: CompletionsArgs, mut program: Command) -> Result<ExitCode> {
     let mut script = Vec::new();
-    clap_complete::generate(args.shell, &mut Arguments::command(), "amalgam", &mut script);
+    clap_complete::generate(args.shell, &mut program, "amalgam", &mut script);
     show::print_raw(&script)?;
     Ok(ExitCode::SUCCESS)
 }
 
-pub fn man(args: ManArgs) -> Result<ExitCode> {
+/// Of this program.
+pub fn man(args: ManArgs, program: Command) -> Result<ExitCode> {
     match args.directory {
         None => {
             let mut page = Vec::new();
-            clap_mangen::Man::new(Arguments::command()).render(&mut page)?;
+            clap_mangen::Man::new(program).render(&mut page)?;
             show::print_raw(&page)?;
         }
         Some(directory) => {
-            let written = std::fs::create_dir_all(&directory)
-                .and_then(|()| clap_mangen::generate_to(Arguments::command(), &directory));
+            let written =
+                std::fs::create_dir_all(&directory).and_then(|()| clap_mangen::generate_to(program, &directory));
             written.map_err(|error| {
                 Failure::new(
                     format!("cannot write to {}: {error}", directory.display()),

@@ -1,7 +1,7 @@
 //! `amalgam story`
 
-use crate::arguments::Connection;
 use crate::client::Query;
+use crate::connection::Connection;
 use crate::failure::Result;
 use crate::selectors::Target;
 use crate::{discovery, show};

@@ -1,6 +1,6 @@
 //! `amalgam submit`
 
-use crate::arguments::Connection;
+use crate::connection::Connection;
 use crate::failure::Result;
 use crate::job_arguments::JobArgs;
 use crate::{discovery, show};

@@ -1,6 +1,6 @@
 //! `amalgam token`: works on the server's own file, which a running server reads again by itself.
 
-use crate::arguments::Connection;
+use crate::connection::Connection;
 use crate::failure::{Failure, Result};
 use crate::{discovery, show};
 use amalgam_daemon::auth::{self, Holder, TokenEntry, Tokens};

@@ -1,8 +1,8 @@
 //! `amalgam top`: the cluster at a glance, again and again on a terminal.
 
 use super::ACTIVE;
-use crate::arguments::Connection;
 use crate::client::{Client, Jobs, Query};
+use crate::connection::Connection;
 use crate::failure::Result;
 use crate::{discovery, show};
 use amalgam_core::why::counted;

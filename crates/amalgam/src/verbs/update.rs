@@ -1,7 +1,7 @@
 //! `amalgam update`
 
 use super::ACTIVE;
-use crate::arguments::Connection;
+use crate::connection::Connection;
 use crate::failure::{Failure, Result};
 use crate::selectors::{Selector, existing, resolve};
 use crate::{discovery, show};

@@ -1,7 +1,7 @@
 //! `amalgam usage`: what queues and jobs use, gave to others and received from them.
 
-use crate::arguments::Connection;
 use crate::client::{Jobs, Query};
+use crate::connection::Connection;
 use crate::failure::Result;
 use crate::selectors::{Selector, each, resolve};
 use crate::{discovery, show};

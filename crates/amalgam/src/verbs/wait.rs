@@ -1,8 +1,8 @@
 //! `amalgam wait`
 
 use super::ACTIVE;
-use crate::arguments::Connection;
 use crate::client::{Client, patiently};
+use crate::connection::Connection;
 use crate::failure::{Failure, Kind, Result};
 use crate::selectors::{Selector, each, resolve};
 use crate::{discovery, show};

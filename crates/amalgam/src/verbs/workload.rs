@@ -2,6 +2,7 @@
 
 use crate::failure::{Failure, Result};
 use crate::{output, show};
+use amalgam_cli::values::parse_option;
 use amalgam_daemon::durable::Draft;
 use amalgam_workload::trace::{
     self, COMMON_KEYS, FORMATS, Key, Load, NODE_FORMATS, NODE_KEYS, Node, Summary, Workload, WorkloadShape,
@@ -122,12 +123,6 @@ pub fn execute(args: WorkloadArgs) -> Result<ExitCode> {
         WorkloadVerb::Formats => show::print(&formats())?,
     }
     Ok(ExitCode::SUCCESS)
-}
-
-/// Splits `key=value`.
-pub fn parse_option(text: &str) -> std::result::Result<(String, String), String> {
-    let (key, value) = text.split_once('=').ok_or("write KEY=VALUE, such as limit=100")?;
-    Ok((key.to_owned(), value.to_owned()))
 }
 
 impl Source {

@@ -5,7 +5,7 @@ use super::cluster::{Cluster, array};
 use super::costs::{self, AGENTS, CPUS, CostsArgs, Measured, SLEEP, SLEEP_MICROS};
 use super::journals::{self, Journals};
 use super::{percentile, sorted};
-use crate::failure::{Failure, Result};
+use amalgam_cli::failure::{Failure, Result};
 use amalgam_core::master::MasterSettings;
 use amalgam_core::preset::Preset;
 use amalgam_core::vocabulary::{Attributes, Chance, Duration, JobSpec, ResourceSpec, Resources};
@@ -20,7 +20,7 @@ pub struct AgreementArgs {
     #[command(flatten)]
     costs: CostsArgs,
     /// Which policies schedule
-    #[arg(long, value_parser = crate::cluster::parse_preset, value_delimiter = ',', default_value = "fifo,drf,sparrow")]
+    #[arg(long, value_parser = amalgam_cli::values::parse_preset, value_delimiter = ',', default_value = "fifo,drf,sparrow")]
     preset: Vec<Preset>,
     /// Tasks that come at once
     #[arg(long, default_value_t = 600)]

@@ -3,8 +3,8 @@
 use super::cluster::{Cluster, array};
 use super::latency::submit_to_start;
 use super::{fdatasync_p50, spread};
-use crate::arguments::as_text;
-use crate::failure::{Failure, Result};
+use amalgam_cli::failure::{Failure, Result};
+use amalgam_cli::values::as_text;
 use amalgam_core::vocabulary::{Items, StageSpec, TaskSet};
 use clap::Args;
 use std::time::Instant;

@@ -1,9 +1,9 @@
 //! A cluster of its own for a benchmark: `amalgam dev`, or a server and its agents, as separate processes.
 
 use super::failed;
-use crate::arguments::as_text;
-use crate::client::Client;
-use crate::failure::{Failure, Result};
+use amalgam_cli::client::Client;
+use amalgam_cli::failure::{Failure, Result};
+use amalgam_cli::values::as_text;
 use amalgam_core::job_manager::{JobManager, JobManagerSettings};
 use amalgam_core::preset::Preset;
 use amalgam_core::protocol::AdmittedJob;
@@ -76,7 +76,7 @@ impl Cluster {
         let client = Client::new(String::new(), String::new());
         let mut cluster = Cluster { processes: vec![process], client, state_dir, ready_after: Duration::ZERO };
         let file = cluster.server_file(started)?;
-        let token = amalgam_daemon::auth::client_token(path_of(&file.token_file), &crate::cluster::user())?;
+        let token = amalgam_daemon::auth::client_token(path_of(&file.token_file), &amalgam_cli::process::user())?;
         cluster.client = Client::new(format!("http://{}", file.address), token);
         cluster.client.get::<serde_json::Value>("/v1/cluster")?;
         cluster.ready_after = started.elapsed();
@@ -136,7 +136,7 @@ impl Cluster {
     }
 
     pub fn submit(&self, job: &JobSpec) -> Result<u64> {
-        Ok(self.client.submit(job, &crate::job_arguments::idempotency_key()?)?.job)
+        Ok(self.client.submit(job, &amalgam_cli::client::idempotency_key()?)?.job)
     }
 
     /// Until it has ended, which must be well.

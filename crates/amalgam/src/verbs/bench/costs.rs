@@ -9,7 +9,7 @@
 use super::cluster::{Cluster, array, chain};
 use super::journals::{self, Journals, WorkByRole};
 use super::{failed, fdatasync_p50, percentile, sorted};
-use crate::failure::{Failure, Result};
+use amalgam_cli::failure::{Failure, Result};
 use amalgam_core::preset::Preset;
 use amalgam_sim::Costs;
 use clap::Args;

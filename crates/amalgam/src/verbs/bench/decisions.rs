@@ -1,6 +1,6 @@
 //! Placement decisions of the core alone, on a nearly full cluster.
 
-use crate::failure::{Failure, Result};
+use amalgam_cli::failure::{Failure, Result};
 use amalgam_core::preset::Preset;
 use amalgam_daemon::bench::decisions::{Scale, compare};
 use clap::Args;
@@ -8,7 +8,7 @@ use clap::Args;
 #[derive(Args)]
 pub struct DecisionsArgs {
     /// Only this preset
-    #[arg(long, value_parser = crate::cluster::parse_preset)]
+    #[arg(long, value_parser = amalgam_cli::values::parse_preset)]
     preset: Option<Preset>,
     /// Nodes of the cluster
     #[arg(long, value_name = "N", default_value_t = 50_000, value_parser = clap::value_parser!(u32).range(10..=1_000_000))]

@@ -3,9 +3,9 @@
 
 use super::cluster::array;
 use super::{fdatasync_p50, percentile, sorted};
-use crate::client::{Client, Query};
-use crate::failure::{Failure, Result};
 use crate::verbs::hollow_federation::{Counts, Daemons, Nodes, Plan, Spent};
+use amalgam_cli::client::{Client, Query};
+use amalgam_cli::failure::{Failure, Result};
 use amalgam_core::vocabulary::JobSpec;
 use amalgam_daemon::api::{Action, AllocationParts, JobState, StoryLine};
 use amalgam_daemon::bench::loopback_floor::rounds_a_second;
@@ -156,7 +156,7 @@ fn at_half_the_rate(args: &FederationArgs, daemons: &Daemons, rate: f64) -> Resu
 }
 
 fn submit(client: &Client, job: &JobSpec) -> Result<u64> {
-    Ok(client.submit(job, &crate::job_arguments::idempotency_key()?)?.job)
+    Ok(client.submit(job, &amalgam_cli::client::idempotency_key()?)?.job)
 }
 
 /// Of each task of a job.

@@ -3,7 +3,7 @@
 use super::arrays::resident_bytes;
 use super::cluster::Cluster;
 use super::millis;
-use crate::failure::{Failure, Result};
+use amalgam_cli::failure::{Failure, Result};
 use clap::Args;
 use std::time::{Duration, Instant};
 

@@ -1,7 +1,7 @@
 //! What the journals of a cluster say about times.
 
 use super::cluster::Cluster;
-use crate::failure::{Failure, Result};
+use amalgam_cli::failure::{Failure, Result};
 use amalgam_core::hosting::{Entry, Replay, RoleEvent, decisions};
 use amalgam_core::protocol::{ExecutorReport, Message, ToExecutor, ToJobManager, ToNode};
 use amalgam_core::role::{Change, Event};

@@ -2,8 +2,8 @@
 
 use super::cluster::{Cluster, array, chain};
 use super::{failed, fdatasync_p50, millis, percentile, sorted, spread, wall_micros};
-use crate::arguments::as_text;
-use crate::failure::{Failure, Result};
+use amalgam_cli::failure::{Failure, Result};
+use amalgam_cli::values::as_text;
 use clap::Args;
 use std::process::{Command, Stdio};
 use std::time::Instant;

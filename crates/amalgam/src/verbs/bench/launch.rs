@@ -2,7 +2,7 @@
 
 use super::cluster::{Cluster, array};
 use super::failed;
-use crate::failure::Result;
+use amalgam_cli::failure::Result;
 use amalgam_daemon::bench::launch_floor::bare_loop;
 use clap::Args;
 use std::time::Instant;

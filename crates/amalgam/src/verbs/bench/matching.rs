@@ -1,7 +1,7 @@
 //! What it takes to match a batch of tasks to nodes, on costs of several kinds.
 
 use super::{millis, percentile, sorted};
-use crate::failure::Result;
+use amalgam_cli::failure::Result;
 use amalgam_core::policy::matching::{
     Acceptance, Costs, Growing, Pair, Pairing, Regret, Stable, UNSUITABLE, greedy, optimal,
 };

@@ -2,7 +2,7 @@
 
 use super::arrays::resident_bytes;
 use super::cluster::{JOB, NODE, array, manager};
-use crate::failure::Result;
+use amalgam_cli::failure::Result;
 use amalgam_core::job_manager::JobManager;
 use amalgam_core::preset::Preset;
 use amalgam_core::protocol::{Address, Grant, Rule, ToJobManager};

@@ -3,13 +3,13 @@
 
 /// Prints a line, or ends the function with why that could not be.
 macro_rules! say {
-    () => { crate::show::print("\n")? };
-    ($($text:tt)*) => { crate::show::print(&(format!($($text)*) + "\n"))? };
+    () => { amalgam_cli::show::print("\n")? };
+    ($($text:tt)*) => { amalgam_cli::show::print(&(format!($($text)*) + "\n"))? };
 }
 
 /// The same without the end of the line.
 macro_rules! say_on {
-    ($($text:tt)*) => { crate::show::print(&format!($($text)*))? };
+    ($($text:tt)*) => { amalgam_cli::show::print(&format!($($text)*))? };
 }
 
 mod agreement;
@@ -30,7 +30,7 @@ mod sim;
 mod waiting;
 mod waits;
 
-use crate::failure::{Failure, Result};
+use amalgam_cli::failure::{Failure, Result};
 use clap::{Args, Subcommand};
 use std::process::ExitCode;
 use std::time::Duration;

@@ -1,6 +1,6 @@
 //! Decisions of the scheduler beside a job manager, on a large cluster.
 
-use crate::failure::Result;
+use amalgam_cli::failure::Result;
 use amalgam_core::preset::Preset;
 use amalgam_daemon::bench::completion;
 use amalgam_daemon::bench::placement::measure;

@@ -6,7 +6,7 @@
 
 use super::cluster::{JOB, NODE, array, manager};
 use super::{percentile, sorted};
-use crate::failure::{Failure, Result};
+use amalgam_cli::failure::{Failure, Result};
 use amalgam_core::job_manager::JobManager;
 use amalgam_core::preset::{IntraJob, Preset};
 use amalgam_core::protocol::{Address, Ask, Grant, Message, Rule, ToJobManager, ToMaster, ToNode};

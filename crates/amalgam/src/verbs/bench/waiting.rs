@@ -1,6 +1,6 @@
 //! What an event of one job costs the master while many others wait.
 
-use crate::failure::Result;
+use amalgam_cli::failure::Result;
 use amalgam_daemon::bench::waiting::{EVENTS, Waiting, measure};
 use clap::Args;
 

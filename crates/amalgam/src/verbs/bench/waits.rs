@@ -1,7 +1,7 @@
 //! What a node takes to say how long a task of any size would wait there.
 
 use super::{percentile, sorted};
-use crate::failure::Result;
+use amalgam_cli::failure::Result;
 use amalgam_core::policy::node_queue::projection::{Use, Workload};
 use amalgam_core::vocabulary::{Chance, Duration, Resources};
 use clap::Args;

@@ -3,6 +3,7 @@
 use crate::cluster;
 use crate::failure::{Failure, Result};
 use crate::show;
+use amalgam_cli::process::user;
 use amalgam_core::preset::Preset;
 use amalgam_core::vocabulary::{ClusterId, Federation, GlobalId};
 use amalgam_core::why::counted;
@@ -48,7 +49,7 @@ pub fn execute(plan: Plan) -> Result<ExitCode> {
     let config = federated(&plan, size)?;
     let (config, listeners) = with_interfaces(config, size)?;
     // All of them have the same tokens.
-    Tokens::open(&plan.state_dir, &cluster::user())?;
+    Tokens::open(&plan.state_dir, &user())?;
     seat::keep_whole(&plan.state_dir, size).map_err(ServerError::from)?;
     let mut executors = Vec::new();
     let mut servers = Vec::new();
@@ -145,7 +146,7 @@ fn start_cluster(plan: &Plan, config: &Config, cluster: ClusterId) -> Result<(Se
     let server = Server::start(ServerOptions {
         state_dir,
         config,
-        user: cluster::user(),
+        user: user(),
         nodes: plan.nodes.iter().enumerate().map(named).collect(),
         executor: Some(executor),
         takes_agents: true,
@@ -168,7 +169,7 @@ fn start_global(
         federation.number = Some(global.0);
         federation.masters = masters.to_vec();
     }
-    let (user, journal) = (cluster::user(), plan.journal.clone());
+    let (user, journal) = (user(), plan.journal.clone());
     let listener = Some(listener);
     let server = global::start(GlobalOptions { state_dir, config, listener, user, secrets: None, journal })?;
     crate::verbs::server::report_torn(&server);

@@ -9,7 +9,7 @@ mod rows;
 mod scenario;
 
 use super::figure::{Amount, Extent, Figure, Findings, Paper, PaperNumber, Row, ScenarioText, missed, misses, run_all};
-use crate::failure::Result;
+use amalgam_cli::failure::Result;
 use locality::{IO, TASKS};
 use production::{
     CAUGHT, COVERED, DUPLICATES, FASTER, FEWER, FIRST, GREATEST, ORACLE, RUN_TIMES, SAME_ORACLE, WAIT, WITHIN,

@@ -8,7 +8,7 @@ mod rows;
 mod scenario;
 
 use super::figure::{self, Amount, Extent, Figure, Findings, Paper, PaperNumber, Row, ScenarioText, misses, run_all};
-use crate::failure::Result;
+use amalgam_cli::failure::Result;
 use experiment::CaseRuns;
 use rows::Pair;
 use scenario::{FigureScenario, Scenario};

@@ -1,7 +1,7 @@
 //! What a figure of a paper is here, and what running it finds.
 
-use crate::arguments::as_text;
-use crate::failure::{Failure, Result};
+use amalgam_cli::failure::{Failure, Result};
+use amalgam_cli::values::as_text;
 use amalgam_core::vocabulary::{Attributes, Duration, ResourceSpec, Resources};
 use amalgam_sim::report;
 use amalgam_workload::closest;

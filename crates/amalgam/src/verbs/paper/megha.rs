@@ -7,7 +7,7 @@ mod rows;
 mod scenario;
 
 use super::figure::{Extent, Figure, Findings, Paper, Row, ScenarioText};
-use crate::failure::Result;
+use amalgam_cli::failure::Result;
 use experiment::{CaseRuns, LeftOut};
 use rows::{P50_OVER_SPARROW, P99, REFUSED};
 use scenario::Scenario;

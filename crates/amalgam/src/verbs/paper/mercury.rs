@@ -5,7 +5,7 @@ mod page;
 mod scenario;
 
 use super::figure::{self, Extent, Figure, Findings, Paper, PaperNumber, Row, ScenarioText, misses, number_of, ratio};
-use crate::failure::Result;
+use amalgam_cli::failure::Result;
 use experiment::{CaseRuns, Run};
 use scenario::{FigureScenario, JobClass, Scenario};
 

@@ -6,9 +6,10 @@ mod figure;
 mod megha;
 mod mercury;
 
-use crate::failure::{Failure, Result};
-use crate::show;
-use crate::verbs::sim::{cannot_write, create, parse_seeds};
+use amalgam_cli::failure::{Failure, Result};
+use amalgam_cli::files::{cannot_write, create};
+use amalgam_cli::show;
+use amalgam_cli::values::parse_seeds;
 use amalgam_sim::report::figure_html;
 use clap::{Args, Subcommand};
 use figure::{Amount, Extent, Figure, Findings, Row, ScenarioText};

@@ -1,9 +1,10 @@
 //! Seeds of misfortune: each draws a cluster and what goes wrong in it, and every rule is checked after every event. In
 //! the end it is told what the seeds met, so that a reader sees that the rules had something to check.
 
-use super::{parse_seeds, parse_task};
+use super::parse_task;
 use crate::failure::{Failure, Result};
 use crate::show;
+use amalgam_cli::values::parse_seeds;
 use amalgam_core::vocabulary::TaskId;
 use amalgam_sim::{Report, TotalCoverage};
 use clap::Args;

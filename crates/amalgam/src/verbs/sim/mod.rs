@@ -7,13 +7,9 @@ mod run;
 mod scenario;
 mod tables;
 
-pub use run::{cannot_write, create, peak_memory};
-
-use crate::arguments::Verb;
 use crate::failure::Result;
 use amalgam_core::vocabulary::{JobId, TaskId};
 use clap::{Args, Subcommand};
-use std::ops::RangeInclusive;
 use std::process::ExitCode;
 
 #[derive(Args)]
@@ -51,18 +47,7 @@ pub fn execute(args: SimArgs) -> Result<ExitCode> {
 fn with_scenario(args: SimArgs) -> Result<SimArgs> {
     let SimVerb::Run(run) = &args.verb else { return Ok(args) };
     let Some(path) = run.scenario() else { return Ok(args) };
-    match scenario::with_flags_of(path)?.verb {
-        Verb::Sim(args) => Ok(args),
-        _ => Ok(args),
-    }
-}
-
-/// `1..200`, the last one included.
-pub fn parse_seeds(text: &str) -> std::result::Result<RangeInclusive<u64>, String> {
-    let (first, last) = text.split_once("..").ok_or("write it as 1..200")?;
-    let number = |text: &str| text.trim_start_matches('=').parse::<u64>().map_err(|_| format!("`{text}` is no seed"));
-    let seeds = number(first)?..=number(last)?;
-    if seeds.is_empty() { Err("the first seed comes after the last".to_owned()) } else { Ok(seeds) }
+    scenario::with_flags_of(path)
 }
 
 /// `3.0.2`: the number of the job, which counts from 1, of the stage and the index.
@@ -71,17 +56,5 @@ fn parse_task(text: &str) -> std::result::Result<TaskId, String> {
     match parts[..] {
         [job, stage, index] => Ok(TaskId { job: JobId(job), stage: stage as u32, index: index as u32 }),
         _ => Err(format!("`{text}` is no task; write job, stage and index as 3.0.2")),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn seeds_are_written_as_a_range() {
-        assert_eq!(parse_seeds("1..200"), Ok(1..=200));
-        assert_eq!(parse_seeds("7..=7"), Ok(7..=7));
-        assert!(parse_seeds("7").is_err() && parse_seeds("9..3").is_err() && parse_seeds("a..b").is_err());
     }
 }

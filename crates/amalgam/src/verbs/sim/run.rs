@@ -1,10 +1,12 @@
 //! One simulated run.
 
-use super::{parse_seeds, parse_task, printing, tables};
-use crate::cluster::{configured, parse_preset};
+use super::{parse_task, printing, tables};
+use crate::cluster::configured;
 use crate::failure::{Failure, Result};
 use crate::show;
-use crate::verbs::workload::parse_option;
+use amalgam_cli::files::{cannot_write, create};
+use amalgam_cli::process::peak_memory;
+use amalgam_cli::values::{parse_option, parse_preset, parse_seeds};
 use amalgam_core::dispatch::{Beside, Decide, DispatchSettings};
 use amalgam_core::master::MasterSettings;
 use amalgam_core::policy::completion::Rates;
@@ -12,7 +14,6 @@ use amalgam_core::preset::Preset;
 use amalgam_core::vocabulary::{Duration, JobId};
 use amalgam_core::why::counted;
 use amalgam_daemon::config::Config;
-use amalgam_daemon::durable::Draft;
 use amalgam_sim::{
     Costs, ExecutionSettings, FileSettings, InputSettings, NetworkSettings, Outcome, Reference, Results, Settings,
     Simulation, Subject, capacity, report,
@@ -20,7 +21,7 @@ use amalgam_sim::{
 use amalgam_workload::trace::{self, Node, Workload};
 use clap::Args;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use std::io::{self, Write};
+use std::io::Write;
 use std::num::NonZeroU32;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
@@ -643,15 +644,6 @@ fn check_subject(subject: Subject, workload: &Workload) -> Result<()> {
     Ok(())
 }
 
-/// A file that gets its name once it is finished: one that could not be written leaves what was there.
-pub fn create(path: &Path) -> Result<Draft> {
-    Draft::shared(path).map_err(|error| cannot_write(path, &error))
-}
-
-pub fn cannot_write(path: &Path, error: &io::Error) -> Failure {
-    Failure::unwritten(&path.display().to_string(), error)
-}
-
 /// What the trace lacks and what was made of it is said, not hidden.
 fn tell_gaps(workload: &Workload) {
     workload.notes.iter().for_each(|note| show::note(&format!("note: {note}")));
@@ -728,12 +720,4 @@ fn simulate(settings: Settings, nodes: &[Node], workload: &Workload, progress: &
     outcome.results.wall_seconds = started.elapsed().as_secs_f64();
     outcome.results.peak_memory_bytes = peak_memory();
     outcome
-}
-
-/// The most that this process ever held, in bytes.
-pub fn peak_memory() -> u64 {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
-    let kib = line.and_then(|line| line.trim().trim_end_matches("kB").trim().parse::<u64>().ok());
-    kib.unwrap_or(0) * 1_024
 }

@@ -1,25 +1,42 @@
 //! A scenario: the flags of `sim run` in a file, a TOML key for each.
 
-use crate::arguments::Arguments;
+use super::SimArgs;
+use crate::connection::Connection;
 use crate::failure::{Failure, Result};
 use amalgam_workload::closest;
 use amalgam_workload::text::read_text;
-use clap::{ArgAction, Command, CommandFactory, Parser};
+use clap::{ArgAction, Command, CommandFactory, Parser, Subcommand};
 use std::ffi::OsString;
 use std::path::Path;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
+/// A command line of `amalgam sim`.
+#[derive(Parser)]
+#[command(name = "amalgam")]
+struct CommandLine {
+    #[command(flatten)]
+    _connection: Connection,
+    #[command(subcommand)]
+    verb: OnlyVerb,
+}
+
+#[derive(Subcommand)]
+enum OnlyVerb {
+    Sim(SimArgs),
+}
+
 /// The same command line, with the flags of its scenario file before its own, which replace them.
 ///
 /// # Errors
 /// Names the file, the line and what is allowed there.
-pub fn with_flags_of(path: &Path) -> Result<Arguments> {
+pub fn with_flags_of(path: &Path) -> Result<SimArgs> {
     let flags = read(path)?;
     let own: Vec<OsString> = std::env::args_os().collect();
     let (before, after) = own.split_at(after_verb(&own));
     let words = before.iter().cloned().chain(flags.into_iter().map(OsString::from)).chain(after.iter().cloned());
-    Ok(Arguments::try_parse_from(words).unwrap_or_else(|error| error.exit()))
+    let OnlyVerb::Sim(args) = CommandLine::try_parse_from(words).unwrap_or_else(|error| error.exit()).verb;
+    Ok(args)
 }
 
 /// The place after the words `sim run`. A flag before them may have a value of that name, and then what comes up to there
@@ -28,7 +45,7 @@ fn after_verb(words: &[OsString]) -> usize {
     let is_verb = |at: &usize| {
         let begin = words[..*at].iter().cloned();
         let rest = ["--workload", "synthetic"].map(OsString::from);
-        words[at - 1] == "run" && Arguments::try_parse_from(begin.chain(rest)).is_ok()
+        words[at - 1] == "run" && CommandLine::try_parse_from(begin.chain(rest)).is_ok()
     };
     (1..=words.len()).find(is_verb).unwrap_or(words.len())
 }
@@ -73,7 +90,7 @@ fn flags(text: &str) -> std::result::Result<Vec<String>, Mistake> {
 }
 
 fn run_command() -> Command {
-    let command = Arguments::command();
+    let command = CommandLine::command();
     let run = command.find_subcommand("sim").and_then(|sim| sim.find_subcommand("run"));
     run.expect("there is such a verb").clone()
 }
@@ -139,7 +156,7 @@ fn scalar(value: &DeValue<'_>) -> Option<String> {
 /// Whether a command line would take these flags.
 fn check(flags: &[String]) -> std::result::Result<(), String> {
     let words = ["amalgam", "sim", "run", "--workload", "synthetic"].map(str::to_owned);
-    let Err(error) = Arguments::try_parse_from(words.into_iter().chain(flags.iter().cloned())) else { return Ok(()) };
+    let Err(error) = CommandLine::try_parse_from(words.into_iter().chain(flags.iter().cloned())) else { return Ok(()) };
     let said = error.to_string();
     let first = said.lines().next().unwrap_or_default();
     Err(first.strip_prefix("error: ").unwrap_or(first).to_owned())

@@ -1,7 +1,7 @@
 //! The jobs and the windows of a run as tables for other programs.
 
-use super::run::{cannot_write, create};
 use crate::failure::{Failure, Result};
+use amalgam_cli::files::{cannot_write, create};
 use amalgam_daemon::durable::Draft;
 use amalgam_sim::Outcome;
 use parquet::basic::Compression;

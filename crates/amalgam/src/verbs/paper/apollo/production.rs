@@ -6,7 +6,7 @@ use super::super::figure::{
 };
 use super::locality;
 use super::scenario::{Production, ProductionFigure};
-use crate::failure::{Failure, Result};
+use amalgam_cli::failure::{Failure, Result};
 use amalgam_core::dispatch::Beside;
 use amalgam_core::policy::completion::Rates;
 use amalgam_core::preset::Preset;

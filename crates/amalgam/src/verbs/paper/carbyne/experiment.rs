@@ -5,7 +5,7 @@ use super::super::figure::{Amount, Extent, nodes, run_all, seconds, source};
 use super::scenario::{
     Arrival, ExampleJob, ExampleStage, FigureScenario, Scaled, Scenario, Setting, Setup, WorkloadEntry,
 };
-use crate::failure::{Failure, Result};
+use amalgam_cli::failure::{Failure, Result};
 use amalgam_core::preset::Preset;
 use amalgam_core::vocabulary::resources::WIDTH;
 use amalgam_core::vocabulary::{Duration, JobSpec, Program, ResourceSpec, Resources, StageSpec, TaskSet};

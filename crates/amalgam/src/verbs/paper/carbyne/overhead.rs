@@ -5,7 +5,7 @@ use super::super::figure::{Amount, Extent, mean, percentile};
 use super::experiment;
 use super::rows::Pair;
 use super::scenario::{FigureScenario, Scenario};
-use crate::failure::Result;
+use amalgam_cli::failure::Result;
 use amalgam_core::policy::intra_job::{Order, StageWork, plan};
 use amalgam_core::preset::Preset;
 use amalgam_core::vocabulary::{Duration, Totals};

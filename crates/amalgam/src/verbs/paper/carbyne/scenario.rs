@@ -1,7 +1,7 @@
 //! What Carbyne's figures are run with, as their scenario file says it.
 
 use super::super::figure::{ScenarioText, figure_of, within};
-use crate::failure::Result;
+use amalgam_cli::failure::Result;
 use amalgam_core::preset::Preset;
 use amalgam_daemon::config::Config;
 use serde::Deserialize;

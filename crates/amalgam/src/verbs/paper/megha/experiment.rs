@@ -3,8 +3,8 @@
 use super::super::figure::{Amount, Extent, in_traces, nodes, run_all, seconds, source};
 use super::peak::Plan;
 use super::scenario::{Arrivals, CostCase, FigureScenario, Masters, Scenario, WorkloadEntry};
-use crate::arguments::as_text;
-use crate::failure::{Failure, Result};
+use amalgam_cli::failure::{Failure, Result};
+use amalgam_cli::values::as_text;
 use amalgam_core::preset::Preset;
 use amalgam_core::vocabulary::{Chance, Resources};
 use amalgam_sim::{Allocation, Busy, Costs, Counters, Outcome, Settings, Simulation};

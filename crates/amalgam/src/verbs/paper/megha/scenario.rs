@@ -1,7 +1,7 @@
 //! What Megha's figures are run with, as their scenario file says it.
 
 use super::super::figure::{ScenarioText, figure_of, within};
-use crate::failure::Result;
+use amalgam_cli::failure::Result;
 use amalgam_core::policy::inter_job::QueueTree;
 use amalgam_core::preset::Preset;
 use amalgam_core::vocabulary::QueueSpec;

@@ -2,7 +2,7 @@
 
 use super::super::figure::{Amount, Extent, mean, percentile, run_all};
 use super::scenario::{Case, Centre, Drawn, FigureScenario, JobClass, Scenario, Setup};
-use crate::failure::{Failure, Result};
+use amalgam_cli::failure::{Failure, Result};
 use amalgam_core::dispatch::{Decide, DispatchSettings};
 use amalgam_core::master::{MasterSettings, OpportunisticLimit, Steering};
 use amalgam_core::policy::Mix;

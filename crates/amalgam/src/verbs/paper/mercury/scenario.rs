@@ -1,7 +1,7 @@
 //! What a paper's figures are run with, as its scenario file says it.
 
 use super::super::figure::{ScenarioText, figure_of, within};
-use crate::failure::Result;
+use amalgam_cli::failure::Result;
 use amalgam_core::vocabulary::ExecutionType;
 use serde::Deserialize;
 use std::collections::BTreeMap;

@@ -2,9 +2,9 @@
 
 use super::super::experiment::Prepared;
 use super::{Real, Waits, percentile, sorted};
-use crate::client::{Client, Query};
-use crate::failure::{Failure, Result};
 use crate::verbs::hollow_federation::{Counts, Daemons, Nodes, Plan};
+use amalgam_cli::client::{Client, Query};
+use amalgam_cli::failure::{Failure, Result};
 use amalgam_core::vocabulary::{Duration as SimDuration, JobSpec};
 use amalgam_daemon::api::{JobState, StoryLine, TaskSummary};
 use amalgam_workload::trace::TraceJob;
@@ -81,7 +81,7 @@ fn submit_in_time<'a>(
         let due = Duration::from_micros(job.arrival.as_micros() - first.as_micros());
         thread::sleep(due.saturating_sub(started.elapsed()));
         late = late.max(started.elapsed().saturating_sub(due));
-        let answer = client.submit(spec, &crate::job_arguments::idempotency_key()?)?;
+        let answer = client.submit(spec, &amalgam_cli::client::idempotency_key()?)?;
         submitted.push((answer.job, *job));
     }
     Ok((submitted, late))

@@ -422,6 +422,12 @@ fn again_while<T>(passes: impl Fn(Kind) -> bool, mut call: impl FnMut() -> Resul
     }
 }
 
+/// Makes a submission repeatable: no two have the same key.
+pub fn idempotency_key() -> Result<String> {
+    let nonce = amalgam_daemon::auth::new_nonce()?;
+    Ok(nonce[..16].iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
 /// Parameters of a call, escaped.
 #[derive(Clone, Default, Debug)]
 pub struct Query(String);

@@ -2,22 +2,18 @@
 //! that was meant is known: it offers what sounds alike, of any verb, and lists the arguments that were given as if they belonged
 //! together.
 
-use crate::arguments::Arguments;
 use crate::failure::Failure;
 use crate::{output, show};
 use amalgam_core::vocabulary::byte_string::shown;
 use amalgam_workload::closest;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
-use clap::{Command, CommandFactory, Error};
+use clap::{Command, Error};
 use std::error::Error as _;
 use std::ffi::OsString;
 use std::io::{self, IsTerminal, Write};
 use std::num::{ParseFloatError, ParseIntError};
 use std::os::unix::ffi::OsStrExt;
 use std::process;
-
-/// Arguments that take a value and may stand before the verb.
-const BEFORE_THE_VERB: [&str; 3] = ["--server", "--token-file", "--state-dir"];
 
 /// An argument must be a text and is none.
 fn no_text(arguments: &[OsString]) -> Failure {
@@ -26,8 +22,8 @@ fn no_text(arguments: &[OsString]) -> Failure {
     Failure::usage(what, "write a text; only paths, variables and what is behind `--` may be of any bytes")
 }
 
-/// Ends with what is to be said about these arguments, the program's own name first.
-pub fn refuse(error: Error, arguments: &[OsString]) -> ! {
+/// Ends with what is to be said about these arguments of the program, its own name first.
+pub fn refuse(error: Error, program: Command, arguments: &[OsString]) -> ! {
     if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {
         let shown = show::print_raw(rendered(&error, io::stdout().is_terminal()).as_bytes());
         process::exit(match shown {
@@ -43,7 +39,7 @@ pub fn refuse(error: Error, arguments: &[OsString]) -> ! {
         show::note(&failure.to_string());
         process::exit(failure.code.into());
     }
-    let text = rendered(&improved(error, arguments), show::is_watched());
+    let text = rendered(&improved(error, program, arguments), show::is_watched());
     let _ = output::stderr().write_all(text.as_bytes());
     process::exit(2);
 }
@@ -66,10 +62,9 @@ fn wrong_number(error: &Error) -> Option<Failure> {
     Some(Failure::usage(format!("`{}` is not possible for {argument}", show::visible(&value)), allowed))
 }
 
-fn improved(mut error: Error, arguments: &[OsString]) -> Error {
-    let mut whole = Arguments::command();
-    whole.build();
-    let mut verb = meant(&whole, arguments);
+fn improved(mut error: Error, mut program: Command, arguments: &[OsString]) -> Error {
+    program.build();
+    let mut verb = meant(&program, arguments);
     let wrong = |error: &Error, kind| match error.get(kind) {
         Some(ContextValue::String(text)) => Some(text.clone()),
         _ => None,
@@ -121,13 +116,18 @@ fn improved(mut error: Error, arguments: &[OsString]) -> Error {
 }
 
 /// The verb, and its own verb, that the arguments name, as far as they do.
-fn meant(whole: &Command, arguments: &[OsString]) -> Command {
-    let mut verb = whole;
+fn meant(program: &Command, arguments: &[OsString]) -> Command {
+    let takes_value = |written: &str| {
+        let name = written.strip_prefix("--").unwrap_or_default();
+        let argument = program.get_arguments().find(|argument| argument.get_long() == Some(name));
+        argument.is_some_and(|argument| argument.get_action().takes_values())
+    };
+    let mut verb = program;
     let mut rest = arguments.iter().skip(1).map_while(|argument| argument.to_str());
     while let Some(argument) = rest.next() {
         match verb.find_subcommand(argument) {
             Some(found) => verb = found,
-            None if BEFORE_THE_VERB.contains(&argument) => drop(rest.next()),
+            None if takes_value(argument) => drop(rest.next()),
             None if argument.starts_with('-') && argument != "--" => {}
             None => break,
         }
@@ -145,12 +145,26 @@ fn nearest_argument(verb: &Command, written: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::Parser;
+    use clap::{Arg, ArgAction};
+
+    /// A program with verbs of every kind.
+    fn program() -> Command {
+        let value = |name: &'static str| Arg::new(name).long(name);
+        let flag = |name: &'static str| value(name).action(ArgAction::SetTrue);
+        let list = Command::new("list").arg(flag("all")).arg(value("state").value_parser(["failed", "succeeded"]));
+        let submit = Command::new("submit").arg(value("timeout")).arg(Arg::new("command").last(true).num_args(0..));
+        let cancel = Command::new("cancel").arg(flag("json")).arg(Arg::new("JOBS").num_args(1..).required(true));
+        let node = Command::new("node").subcommand_required(true).subcommand(Command::new("list"));
+        Command::new("amalgam")
+            .disable_help_subcommand(true)
+            .args([value("server").global(true), value("state-dir").global(true)])
+            .subcommands([list, submit, cancel, node, Command::new("executor").hide(true)])
+    }
 
     fn said(arguments: &str) -> String {
         let arguments: Vec<OsString> = arguments.split(' ').map(OsString::from).collect();
-        let Err(error) = Arguments::try_parse_from(&arguments) else { panic!("{arguments:?} are right") };
-        improved(error, &arguments).render().to_string()
+        let Err(error) = program().try_get_matches_from(&arguments) else { panic!("{arguments:?} are right") };
+        improved(error, program(), &arguments).render().to_string()
     }
 
     #[test]

@@ -1,0 +1,19 @@
+//! Files that a verb writes where its user says.
+
+use crate::failure::{Failure, Result};
+use amalgam_daemon::durable::Draft;
+use std::io;
+use std::path::Path;
+
+/// A file that gets its name once it is finished: one that could not be written leaves what was there.
+///
+/// # Errors
+/// Names the file and why it cannot be written.
+pub fn create(path: &Path) -> Result<Draft> {
+    Draft::shared(path).map_err(|error| cannot_write(path, &error))
+}
+
+/// The failure to write this file.
+pub fn cannot_write(path: &Path, error: &io::Error) -> Failure {
+    Failure::unwritten(&path.display().to_string(), error)
+}
