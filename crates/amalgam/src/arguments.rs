@@ -65,8 +65,6 @@ pub enum Verb {
     Workload(verbs::workload::WorkloadArgs),
     /// Simulate a cluster of any size with the same policies
     Sim(verbs::sim::SimArgs),
-    /// Run the figures of the papers and compare
-    Paper(verbs::paper::PaperArgs),
     /// Print a shell's completions
     Completions(verbs::shell::CompletionsArgs),
     /// Print the manual page, or write one per verb
@@ -83,14 +81,12 @@ pub enum Verb {
     Jobs(verbs::jobs::JobsArgs),
     #[command(hide = true)]
     Executor(verbs::executor::ExecutorArgs),
-    /// Measure this machine and this program
-    Bench(verbs::bench::BenchArgs),
 }
 
 impl Verb {
     /// Whether it only talks to a server, and so may die of a broken pipe.
     pub fn is_client(&self) -> bool {
-        !self.is_daemon() && !matches!(self, Verb::Run(_) | Verb::Bench(_))
+        !self.is_daemon() && !matches!(self, Verb::Run(_))
     }
 
     /// Whether its work is for others, who have their own ways to learn how it goes.

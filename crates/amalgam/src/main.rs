@@ -71,7 +71,6 @@ fn execute(Arguments { connection, verb }: Arguments) -> Result<ExitCode> {
         Verb::Config(args) => verbs::config::execute(args),
         Verb::Workload(args) => verbs::workload::execute(args),
         Verb::Sim(args) => verbs::sim::execute(args),
-        Verb::Paper(args) => verbs::paper::execute(&args).map(|()| ExitCode::SUCCESS),
         Verb::Completions(args) => verbs::shell::completions(args, Arguments::command()),
         Verb::Man(args) => verbs::shell::man(args, Arguments::command()),
         Verb::Dev(args) => verbs::dev::execute(args, &connection),
@@ -80,6 +79,5 @@ fn execute(Arguments { connection, verb }: Arguments) -> Result<ExitCode> {
         Verb::Global(args) => verbs::global::execute(args, &connection),
         Verb::Jobs(args) => verbs::jobs::execute(args, &connection),
         Verb::Executor(args) => verbs::executor::execute(args),
-        Verb::Bench(args) => verbs::bench::execute(args),
     }
 }

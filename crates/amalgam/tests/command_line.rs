@@ -314,12 +314,9 @@ fn wrong_command_lines_exit_with_2_and_say_what_would_be_right() {
     assert_eq!(cluster.run(&["submit", "job.toml"]), says(2, "", expected));
     assert_eq!(cluster.run(&["config", "check", "job.toml"]), says(2, "", expected));
     std::fs::write(cluster.state.path().join("job.toml"), b"\xff").unwrap();
-    for arguments in [
-        &["submit", "job.toml"][..],
-        &["config", "check", "--server-config", "job.toml"],
-        &["sim", "run", "job.toml"],
-        &["paper", "run", "apollo-4", "--scenario", "job.toml"],
-    ] {
+    for arguments in
+        [&["submit", "job.toml"][..], &["config", "check", "--server-config", "job.toml"], &["sim", "run", "job.toml"]]
+    {
         let told = cluster.run(arguments);
         let expected =
             "error: cannot read job.toml: line 1 is not UTF-8; convert the file to UTF-8\n  help: name a text file";
@@ -384,17 +381,6 @@ fn a_server_that_is_not_there_is_not_waited_for() {
         assert_eq!(cluster.run(&[&["--server", "127.0.0.1:1"], verb].concat()).code, 1);
     }
     assert!(started.elapsed() < Duration::from_secs(5));
-}
-
-#[test]
-fn the_simulator_is_measured_beside_a_bare_agenda() {
-    let nowhere = tempfile::tempdir().unwrap();
-    let told = told(command(nowhere.path(), &["bench", "sim", "--quick"]).output().unwrap());
-    assert_eq!((told.code, told.err.as_str()), (0, ""), "{told:?}");
-    let cases = ["fifo, 5 nodes", "drf, 5 nodes", "drf, 250 nodes", "sparrow, 20 nodes", "48 DAGs"];
-    assert!(cases.iter().all(|case| told.out.contains(case)), "{}", told.out);
-    assert_eq!(told.out.matches("on the bare agenda").count(), 1, "{}", told.out);
-    assert_eq!(told.out.matches("the bare agenda takes").count(), 4, "{}", told.out);
 }
 
 #[test]

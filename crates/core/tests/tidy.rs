@@ -77,12 +77,14 @@ const BANNED_IN_CORE: [&str; 10] = [
 const CORES_DEPENDENCIES: [&str; 5] = ["serde", "rand", "rand_core", "rand_chacha", "rand_pcg"];
 
 /// Crates that must not know of these others, neither in their manifests nor in their sources.
-const STRANGERS: [(&str, &[&str]); 5] = [
-    ("core", &["amalgam-workload", "amalgam-sim", "amalgam-daemon", "amalgam-cli", "amalgam"]),
-    ("workload", &["amalgam-sim", "amalgam-daemon", "amalgam-cli", "amalgam"]),
-    ("sim", &["amalgam-daemon", "amalgam-cli", "amalgam"]),
-    ("daemon", &["amalgam-sim", "amalgam-cli", "amalgam"]),
-    ("cli", &["amalgam-sim", "amalgam"]),
+const STRANGERS: [(&str, &[&str]); 7] = [
+    ("core", &["amalgam-workload", "amalgam-sim", "amalgam-daemon", "amalgam-cli", "amalgam", "amalgam-lab"]),
+    ("workload", &["amalgam-sim", "amalgam-daemon", "amalgam-cli", "amalgam", "amalgam-lab"]),
+    ("sim", &["amalgam-daemon", "amalgam-cli", "amalgam", "amalgam-lab"]),
+    ("daemon", &["amalgam-sim", "amalgam-cli", "amalgam", "amalgam-lab"]),
+    ("cli", &["amalgam-sim", "amalgam", "amalgam-lab"]),
+    ("amalgam", &["amalgam-lab"]),
+    ("lab", &["amalgam"]),
 ];
 
 const MECHANISMS: [(&str, char, u32); 4] =

@@ -5,7 +5,6 @@ pub mod api;
 mod attempts;
 pub mod auth;
 mod backend;
-pub mod bench;
 mod changed;
 pub mod config;
 mod descriptors;

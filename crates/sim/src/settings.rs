@@ -106,9 +106,9 @@ pub struct InputSettings {
 
 /// What the roles' work costs the process that does it, in nanoseconds. While a process works, what comes in waits.
 ///
-/// The defaults are what `amalgam bench costs` prints on a virtual machine of two cores, the medians of four runs in two
-/// digits; the exit varied most, from 55 to 642 us. A decision is of `amalgam bench decisions` instead (drf, 1,000 nodes
-/// and as many pending jobs: 300,000 a second), since on the two nodes of the other it takes a fifteenth of that. `amalgam bench
+/// The defaults are what `amalgam-lab bench costs` prints on a virtual machine of two cores, the medians of four runs in two
+/// digits; the exit varied most, from 55 to 642 us. A decision is of `amalgam-lab bench decisions` instead (drf, 1,000 nodes
+/// and as many pending jobs: 300,000 a second), since on the two nodes of the other it takes a fifteenth of that. `amalgam-lab bench
 /// agreement` compares the waits that follow with real ones.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Costs {

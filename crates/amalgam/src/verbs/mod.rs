@@ -2,19 +2,16 @@
 
 pub mod act;
 pub mod agent;
-pub mod bench;
 pub mod config;
 pub mod dev;
 pub mod executor;
 pub mod global;
-pub mod hollow_federation;
 pub mod info;
 pub mod jobs;
 pub mod list;
 pub mod logs;
 pub mod node;
 pub mod outputs;
-pub mod paper;
 pub mod queue;
 pub mod run;
 pub mod server;

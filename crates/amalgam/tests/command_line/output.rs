@@ -7,7 +7,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::process::CommandExt;
 use std::process::Stdio;
 
-const VERBS_THAT_PRINT: [&[&str]; 20] = [
+const VERBS_THAT_PRINT: [&[&str]; 19] = [
     &["list", "--all"],
     &["list", "--all", "--json"],
     &["history"],
@@ -26,7 +26,6 @@ const VERBS_THAT_PRINT: [&[&str]; 20] = [
     &["completions", "bash"],
     &["man"],
     &["config", "schema"],
-    &["paper", "list"],
     &["workload", "formats"],
 ];
 
@@ -51,15 +50,6 @@ fn output_that_could_not_be_written_is_no_success() {
         assert!(told.err.contains("cannot write to standard output"), "{arguments:?} {told:?}");
         assert!(told.err.contains("No space left on device"), "{arguments:?} {told:?}");
     }
-}
-
-#[test]
-fn a_benchmark_that_nobody_reads_ends_without_a_panic() {
-    let nowhere = tempfile::tempdir().unwrap();
-    let told = told(
-        command(nowhere.path(), &["bench", "sim", "--quick"]).stdout(full()).stderr(Stdio::piped()).output().unwrap(),
-    );
-    assert!(told.code == 1 && told.err.starts_with("error: cannot write to standard output"), "{told:?}");
 }
 
 #[test]
@@ -197,7 +187,7 @@ fn variables_that_say_nothing_are_as_if_not_set_and_wrong_ones_are_refused() {
     let empty =
         told(command(nowhere.path(), &["list"]).env("AMALGAM_STATE", "").env("HOME", nowhere.path()).output().unwrap());
     assert!(empty.code == 1 && empty.err.contains("no server is running"), "{empty:?}");
-    for arguments in [&["list"][..], &["dev"], &["server"], &["agent"], &["config", "schema"], &["paper", "list"]] {
+    for arguments in [&["list"][..], &["dev"], &["server"], &["agent"], &["config", "schema"]] {
         let told = told(cluster.command(arguments).env("AMALGAM_LOG", "wrongvalue").output().unwrap());
         let expected = "error: AMALGAM_LOG is `wrongvalue`, which is not a level\n  help: set it to one of off, error, warn, info, debug, trace, or unset it\n";
         assert_eq!(told, says(2, "", expected), "{arguments:?}");

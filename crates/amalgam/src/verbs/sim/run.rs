@@ -179,7 +179,7 @@ struct WorldArgs {
     /// Decisions, disks, launches and the making of messages take no time; the way of a message takes its delay
     #[arg(long, overrides_with = "cost")]
     free: bool,
-    /// What something costs, such as message=12us,disk=1ms; `amalgam bench costs` prints those of a machine
+    /// What something costs, such as message=12us,disk=1ms; `amalgam-lab bench costs` prints those of a machine
     #[arg(long, value_name = "NAME=TIME", overrides_with = "free", value_parser = parse_costs, default_value_t)]
     cost: Costs,
     /// How much longer tasks run beside others that use all CPUs of their node; 0.5 is half as long again

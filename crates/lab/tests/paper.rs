@@ -1,10 +1,10 @@
-//! `amalgam paper`: each figure runs, in a small form, and its results have the form that others rely on.
+//! `amalgam-lab paper`: each figure runs, in a small form, and its results have the form that others rely on.
 
 use serde_json::Value;
 use std::process::{Command, Output};
 
 fn paper(arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_amalgam")).arg("paper").args(arguments).output().unwrap()
+    Command::new(env!("CARGO_BIN_EXE_amalgam-lab")).arg("paper").args(arguments).output().unwrap()
 }
 
 fn json(arguments: &[&str]) -> Value {
@@ -305,4 +305,15 @@ fn an_unknown_figure_gives_what_is_known_and_a_suggestion() {
     let text = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(2));
     assert!(text.contains("did you mean `mercury-5`?") && text.contains("mercury-table-1"), "{text}");
+}
+
+#[test]
+fn a_scenario_that_is_no_text_is_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("mine.toml");
+    std::fs::write(&file, b"\xff").unwrap();
+    let output = paper(&["run", "apollo-4", "--scenario", file.to_str().unwrap()]);
+    let text = String::from_utf8(output.stderr).unwrap();
+    let said = "line 1 is not UTF-8; convert the file to UTF-8\n  help: name a text file";
+    assert!(output.status.code() == Some(2) && text.contains(said), "{text}");
 }

@@ -1,4 +1,4 @@
-//! `amalgam paper`: the figures of the papers, run in the simulator, or one of them by daemons, and laid beside the papers' numbers.
+//! `amalgam-lab paper`: the figures of the papers, run in the simulator, or one of them by daemons, and laid beside the papers' numbers.
 
 mod apollo;
 mod carbyne;
@@ -20,10 +20,10 @@ use std::path::PathBuf;
 
 #[derive(Args)]
 #[command(after_help = "Examples:
-  amalgam paper list
-  amalgam paper run mercury-6 --quick
-  amalgam paper run mercury-6 --json --report mercury-6.html
-  amalgam paper run carbyne-5 --traces DIR        with the public traces that its scenario names")]
+  amalgam-lab paper list
+  amalgam-lab paper run mercury-6 --quick
+  amalgam-lab paper run mercury-6 --json --report mercury-6.html
+  amalgam-lab paper run carbyne-5 --traces DIR        with the public traces that its scenario names")]
 pub struct PaperArgs {
     #[command(subcommand)]
     verb: PaperVerb,
@@ -48,7 +48,7 @@ enum PaperVerb {
 
 #[derive(Args)]
 struct RunArgs {
-    /// Such as mercury-6; see `amalgam paper list`
+    /// Such as mercury-6; see `amalgam-lab paper list`
     figure: String,
     /// Print one JSON object
     #[arg(long)]
@@ -65,7 +65,7 @@ struct RunArgs {
     /// How many runs go on at once; all cores by default. The results do not depend on it
     #[arg(long, value_name = "N")]
     threads: Option<usize>,
-    /// Run with this scenario file instead of the frozen one, which `amalgam paper scenario` prints; the results say so
+    /// Run with this scenario file instead of the frozen one, which `amalgam-lab paper scenario` prints; the results say so
     #[arg(long, value_name = "FILE")]
     scenario: Option<PathBuf>,
     /// The folder of public traces, for figures whose scenario names some
@@ -136,7 +136,7 @@ fn run(args: &RunArgs) -> Result<()> {
         false => show::print(&text(figure.title, &findings, &extent.seeds)),
     }?;
     if let Some((path, mut file)) = report {
-        let command = format!("amalgam {}", std::env::args().skip(1).collect::<Vec<_>>().join(" "));
+        let command = format!("amalgam-lab {}", std::env::args().skip(1).collect::<Vec<_>>().join(" "));
         let rows: Vec<Vec<String>> = findings.rows.iter().map(cells).collect();
         let Findings { departures, plots, .. } = &findings;
         let page = figure_html(figure.title, &command, &HEADINGS, &rows, departures, plots);

@@ -2,8 +2,8 @@
 
 use super::cluster::{Cluster, array};
 use super::failed;
+use crate::measure::launch_floor::bare_loop;
 use amalgam_cli::failure::Result;
-use amalgam_daemon::bench::launch_floor::bare_loop;
 use clap::Args;
 use std::time::Instant;
 

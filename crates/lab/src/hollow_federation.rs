@@ -1,7 +1,7 @@
 //! A federation of daemons on loopback, whose nodes are hollow: each master, global master and group of nodes is a process.
 
-use crate::verbs::bench::cluster::{ask_to_stop, first_line, new_state_dir, spawn, stop};
-use crate::verbs::bench::failed;
+use crate::bench::cluster::{ask_to_stop, first_line, new_state_dir, spawn, stop};
+use crate::bench::failed;
 use amalgam_cli::client::Client;
 use amalgam_cli::failure::{Failure, Result};
 use amalgam_cli::values::as_text;

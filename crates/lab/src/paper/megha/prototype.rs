@@ -8,10 +8,10 @@ use super::super::figure::{
 use super::experiment::{self, LeftOut, Prepared, Run, World};
 use super::said_left_out;
 use super::scenario::Scenario;
-use crate::verbs::bench::fdatasync_p50;
+use crate::bench::fdatasync_p50;
+use crate::measure::loopback_floor::rounds_a_second;
 use amalgam_cli::failure::Result;
 use amalgam_cli::show;
-use amalgam_daemon::bench::loopback_floor::rounds_a_second;
 use amalgam_sim::Simulation;
 use amalgam_sim::report::Figure;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! `amalgam bench`: what this machine can do, and what this program makes of it. Every figure is printed beside its
+//! `amalgam-lab bench`: what this machine can do, and what this program makes of it. Every figure is printed beside its
 //! floor from the same run.
 
 /// Prints a line, or ends the function with why that could not be.
@@ -18,6 +18,7 @@ pub mod cluster;
 mod costs;
 mod decisions;
 mod federation;
+mod floors;
 mod idle;
 mod journals;
 mod latency;
@@ -71,6 +72,8 @@ enum Bench {
     Sim(sim::SimArgs),
     /// Allocations a second of a federation of daemons with thousands of hollow nodes, and what they take
     Federation(federation::FederationArgs),
+    /// Launches a second of the executor without a scheduler, and what a durable write takes
+    Floors(floors::FloorsArgs),
     /// What an idle cluster costs
     Idle(idle::IdleArgs),
     /// Stand in for a task that says when it started
@@ -94,6 +97,7 @@ pub fn execute(args: BenchArgs) -> Result<ExitCode> {
         Bench::Agreement(args) => agreement::execute(&args)?,
         Bench::Sim(args) => sim::execute(&args)?,
         Bench::Federation(args) => federation::execute(&args)?,
+        Bench::Floors(args) => floors::execute(&args)?,
         Bench::Idle(args) => idle::execute(&args)?,
         Bench::Stamp => say!("{}", wall_micros()),
     }
@@ -134,7 +138,7 @@ fn millis(duration: Duration) -> f64 {
 /// The disk's own time for a small durable write, in milliseconds.
 pub fn fdatasync_p50() -> Result<f64> {
     let dir = std::env::temp_dir();
-    let floor = amalgam_daemon::bench::disk_floor::fdatasync_floor(&dir, 200)?;
+    let floor = crate::measure::disk_floor::fdatasync_floor(&dir, 200)?;
     Ok(millis(floor.p50))
 }
 

@@ -1,11 +1,11 @@
 //! How many processes a second this machine starts: bare, and through the executor without a scheduler.
 
-use crate::executor::{self, EnforcementChoice, ExecutorConfig, ExecutorFrame, ExecutorReply, Mechanism};
-use crate::frames::{self, Decoder};
 use amalgam_core::protocol::{ExecutorReport, ToExecutor};
 use amalgam_core::vocabulary::{
     AttemptId, EndReason, Epoch, JobId, LaunchOrder, NodeId, Program, Resources, TaskId, TaskShape, TaskTemplate,
 };
+use amalgam_daemon::executor::{self, EnforcementChoice, ExecutorConfig, ExecutorFrame, ExecutorReply, Mechanism};
+use amalgam_daemon::frames::{self, Decoder};
 use std::ffi::OsString;
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -20,7 +20,6 @@ const PROGRAM: &str = "/bin/true";
 #[derive(Clone, Copy, Debug)]
 pub struct LaunchFloor {
     pub launches: u32,
-    pub slots: u32,
     pub took: Duration,
     /// What enforced limits; `None` for the bare loop.
     pub mechanism: Option<Mechanism>,
@@ -46,7 +45,7 @@ pub fn bare_loop(launches: u32, slots: u32) -> io::Result<LaunchFloor> {
         rustix::process::wait(rustix::process::WaitOptions::empty())?;
         running -= 1;
     }
-    Ok(LaunchFloor { launches, slots, took: start.elapsed(), mechanism: None })
+    Ok(LaunchFloor { launches, took: start.elapsed(), mechanism: None })
 }
 
 /// The same through an executor of its own in `dir`, which `program arguments..` starts.
@@ -90,7 +89,7 @@ pub fn through_executor(
     run.flush()?;
     // The executor hangs up when it is done with its directory.
     while run.stream.read(&mut [0; 4096]).is_ok_and(|length| length > 0) {}
-    Ok(LaunchFloor { launches, slots, took, mechanism: run.mechanism })
+    Ok(LaunchFloor { launches, took, mechanism: run.mechanism })
 }
 
 struct Run {

@@ -1,7 +1,7 @@
 //! What an event of one job costs the master while many others wait.
 
+use crate::measure::waiting::{EVENTS, Waiting, measure};
 use amalgam_cli::failure::Result;
-use amalgam_daemon::bench::waiting::{EVENTS, Waiting, measure};
 use clap::Args;
 
 #[derive(Args)]

@@ -3,12 +3,12 @@
 
 use super::cluster::array;
 use super::{fdatasync_p50, percentile, sorted};
-use crate::verbs::hollow_federation::{Counts, Daemons, Nodes, Plan, Spent};
+use crate::hollow_federation::{Counts, Daemons, Nodes, Plan, Spent};
+use crate::measure::loopback_floor::rounds_a_second;
 use amalgam_cli::client::{Client, Query};
 use amalgam_cli::failure::{Failure, Result};
 use amalgam_core::vocabulary::JobSpec;
 use amalgam_daemon::api::{Action, AllocationParts, JobState, StoryLine};
-use amalgam_daemon::bench::loopback_floor::rounds_a_second;
 use clap::Args;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::ScopedJoinHandle;

@@ -9,8 +9,8 @@ mod on_core;
 pub mod placement;
 pub mod waiting;
 
-use crate::sealing::HMAC;
 use amalgam_core::vocabulary::{Key, Sealing};
+use amalgam_daemon::sealing::HMAC;
 pub use on_core::OnCore;
 
 /// What masters make tokens with here: as fast as with any other root.

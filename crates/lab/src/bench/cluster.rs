@@ -1,6 +1,7 @@
 //! A cluster of its own for a benchmark: `amalgam dev`, or a server and its agents, as separate processes.
 
 use super::failed;
+use crate::product;
 use amalgam_cli::client::Client;
 use amalgam_cli::failure::{Failure, Result};
 use amalgam_cli::values::as_text;
@@ -152,9 +153,9 @@ impl Cluster {
         }
     }
 
-    /// What a verb of this program prints, with the cluster as its server.
+    /// What a verb of the product prints, with the cluster as its server.
     pub fn verb(&self, arguments: &[&str]) -> Result<String> {
-        let output = Command::new(std::env::current_exe()?)
+        let output = Command::new(product::program()?)
             .args(arguments)
             .env("AMALGAM_STATE", &self.state_dir)
             .env_remove("AMALGAM_SERVER")
@@ -183,7 +184,7 @@ pub fn new_state_dir() -> PathBuf {
 
 /// A daemon of its own there, whatever server and token the user has.
 pub fn spawn(state_dir: &Path, arguments: &[&str], stdout: Stdio) -> Result<Child> {
-    let mut command = Command::new(std::env::current_exe()?);
+    let mut command = Command::new(product::program()?);
     for own in ["AMALGAM_SERVER", "AMALGAM_TOKEN", "AMALGAM_TOKEN_FILE"] {
         command.env_remove(own);
     }

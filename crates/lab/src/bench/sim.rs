@@ -1,12 +1,12 @@
 //! The simulator on one core: events a second, and what an event costs on a large cluster. Beside each figure stands the
 //! time that a bare agenda takes for as many things, with as many waiting as at the busiest moment of the run.
 
+use crate::measure::OnCore;
 use amalgam_cli::failure::Result;
 use amalgam_cli::process::peak_memory;
 use amalgam_cli::values::parse_option;
 use amalgam_core::preset::Preset;
 use amalgam_core::vocabulary::Duration;
-use amalgam_daemon::bench::OnCore;
 use amalgam_sim::bench::run_agenda;
 use amalgam_sim::{Settings, Simulation};
 use amalgam_workload::trace::{self, Workload};

@@ -165,7 +165,7 @@ impl<'a> World<'a> {
         let of_case = figure.costs.iter().find(|costs| Some(&costs.name) == case.costs.as_ref());
         let costs = of_case.map_or_else(|| Ok(Costs::default()), CostCase::costs);
         let wrong =
-            |what: String| Failure::usage(what, "begin with the frozen scenario: `amalgam paper scenario megha-3`");
+            |what: String| Failure::usage(what, "begin with the frozen scenario: `amalgam-lab paper scenario megha-3`");
         Ok(World {
             scenario,
             figure,

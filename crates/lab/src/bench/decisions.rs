@@ -1,8 +1,8 @@
 //! Placement decisions of the core alone, on a nearly full cluster.
 
+use crate::measure::decisions::{Scale, compare};
 use amalgam_cli::failure::{Failure, Result};
 use amalgam_core::preset::Preset;
-use amalgam_daemon::bench::decisions::{Scale, compare};
 use clap::Args;
 
 #[derive(Args)]

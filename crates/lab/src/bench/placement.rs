@@ -1,9 +1,9 @@
 //! Decisions of the scheduler beside a job manager, on a large cluster.
 
+use crate::measure::completion;
+use crate::measure::placement::measure;
 use amalgam_cli::failure::Result;
 use amalgam_core::preset::Preset;
-use amalgam_daemon::bench::completion;
-use amalgam_daemon::bench::placement::measure;
 use clap::Args;
 
 const TASKS: u32 = 20_000;

@@ -2,7 +2,7 @@
 
 use super::super::experiment::Prepared;
 use super::{Real, Waits, percentile, sorted};
-use crate::verbs::hollow_federation::{Counts, Daemons, Nodes, Plan};
+use crate::hollow_federation::{Counts, Daemons, Nodes, Plan};
 use amalgam_cli::client::{Client, Query};
 use amalgam_cli::failure::{Failure, Result};
 use amalgam_core::vocabulary::{Duration as SimDuration, JobSpec};

@@ -213,7 +213,7 @@ impl ScenarioText {
         check: impl FnOnce(&T) -> std::result::Result<(), String>,
     ) -> Result<T> {
         let wrong = |what: String| {
-            let remedy = format!("begin with the frozen one: `amalgam paper scenario {paper}-5`");
+            let remedy = format!("begin with the frozen one: `amalgam-lab paper scenario {paper}-5`");
             Failure::usage(format!("{}: {what}", self.name), remedy)
         };
         let scenario = toml::from_str(&self.text).map_err(|error| wrong(error.to_string()))?;

@@ -1,0 +1,26 @@
+//! The product's program, which figures and benchmarks start as an operator would.
+
+use amalgam_cli::failure::{Failure, Result};
+use std::env;
+use std::path::PathBuf;
+
+/// Names another program than the one beside this one.
+const VARIABLE: &str = "AMALGAM_PROGRAM";
+
+/// The file of `amalgam`.
+///
+/// # Errors
+/// When there is no such file beside this program, and the variable names no other.
+pub fn program() -> Result<PathBuf> {
+    if let Some(named) = env::var_os(VARIABLE).filter(|named| !named.is_empty()) {
+        return Ok(named.into());
+    }
+    let beside = env::current_exe()?.with_file_name("amalgam");
+    if beside.is_file() {
+        return Ok(beside);
+    }
+    let remedy = format!(
+        "build it beside this program with `cargo build --release -p amalgam`, or set {VARIABLE} to the file of another"
+    );
+    Err(Failure::new(format!("program not found: {}", beside.display()), remedy))
+}

@@ -1,0 +1,107 @@
+//! `amalgam-lab bench`: benchmarks end, in a small form, and print what others read. Those with real daemons start the
+//! product's program, which `cargo test --workspace` builds beside the lab's.
+
+use std::fs::File;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+use tempfile::TempDir;
+
+/// The lab with a directory of its own for the clusters that it starts.
+fn lab(directory: &TempDir, arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_amalgam-lab"));
+    command.args(arguments).env("TMPDIR", directory.path()).stdin(Stdio::null());
+    command
+}
+
+fn bench(arguments: &[&str]) -> Output {
+    let directory = tempfile::tempdir().unwrap();
+    lab(&directory, &[&["bench"], arguments].concat()).output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+/// The words of a line of a table.
+fn cells(line: &str) -> Vec<&str> {
+    line.split_whitespace().collect()
+}
+
+#[test]
+fn the_simulator_is_measured_beside_a_bare_agenda() {
+    let output = bench(&["sim", "--quick"]);
+    assert_eq!((output.status.code(), text(&output.stderr).as_str()), (Some(0), ""), "{output:?}");
+    let told = text(&output.stdout);
+    let cases = ["fifo, 5 nodes", "drf, 5 nodes", "drf, 250 nodes", "sparrow, 20 nodes", "48 DAGs"];
+    assert!(cases.iter().all(|case| told.contains(case)), "{told}");
+    assert_eq!(told.matches("on the bare agenda").count(), 1, "{told}");
+    assert_eq!(told.matches("the bare agenda takes").count(), 4, "{told}");
+}
+
+#[test]
+fn output_that_could_not_be_written_is_no_success() {
+    let directory = tempfile::tempdir().unwrap();
+    for arguments in [&["bench", "sim", "--quick"][..], &["paper", "list"], &["--help"]] {
+        let full = File::options().write(true).open("/dev/full").unwrap();
+        let output = lab(&directory, arguments).stdout(full).stderr(Stdio::piped()).output().unwrap();
+        let told = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{arguments:?} {told}");
+        assert!(told.starts_with("error: cannot write to standard output"), "{arguments:?} {told}");
+    }
+}
+
+#[test]
+fn the_program_to_start_is_named_where_there_is_none() {
+    let directory = tempfile::tempdir().unwrap();
+    let alone = directory.path().join("amalgam-lab");
+    std::fs::copy(env!("CARGO_BIN_EXE_amalgam-lab"), &alone).unwrap();
+    let output = Command::new(&alone).args(["bench", "floors"]).env("TMPDIR", directory.path()).output().unwrap();
+    let told = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{told}");
+    assert!(told.starts_with("error: program not found: ") && told.contains("AMALGAM_PROGRAM"), "{told}");
+    let mut named = Command::new(&alone);
+    named.args(["bench", "floors"]).env("TMPDIR", directory.path()).env("AMALGAM_PROGRAM", "/nonexistent/amalgam");
+    let told = text(&named.output().unwrap().stderr);
+    assert!(told.contains("cannot launch through an executor"), "{told}");
+}
+
+#[test]
+fn costs_are_measured_in_the_words_that_a_simulation_takes() {
+    let output = bench(&["costs", "--hops", "5", "--tasks", "50"]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let said = text(&output.stdout);
+    let flags = cells(said.lines().last().unwrap().strip_prefix("for `amalgam sim run`: ").unwrap());
+    let product = Path::new(env!("CARGO_BIN_EXE_amalgam-lab")).with_file_name("amalgam");
+    let mut run = Command::new(product);
+    run.args(["sim", "run", "--nodes", "2", "--workload", "synthetic:gridmix", "-w", "jobs=3", "--json"]).args(flags);
+    let result: serde_json::Value = serde_json::from_slice(&run.output().unwrap().stdout).unwrap();
+    // A launch takes real time, so a wait of none was not simulated with what was measured.
+    assert!(result["task_wait_s"]["p50"].as_f64().unwrap() > 0.0001, "{result}");
+}
+
+#[test]
+fn real_and_simulated_waits_are_compared() {
+    let small =
+        ["--hops", "5", "--tasks", "50", "--burst", "40", "--jobs", "5", "--preset", "fifo,sparrow", "--rounds", "1"];
+    // On a machine that runs other tests they need not agree; the benchmark itself is asked on a quiet one.
+    let output = bench(&[&["agreement"], &small[..]].concat());
+    let (out, err) = (text(&output.stdout), text(&output.stderr));
+    let rows: Vec<Vec<&str>> =
+        out.lines().filter(|line| line.contains(" fifo ") || line.contains(" sparrow ")).map(cells).collect();
+    assert_eq!(rows.len(), 4, "{out} {err}");
+    for row in rows {
+        let numbers: Vec<f64> = row[row.len() - 6..].iter().map(|cell| cell.parse().unwrap()).collect();
+        let [real_p50, real_p95, p50, p95, ..] = numbers[..] else { panic!("{row:?}") };
+        assert!(0.0 < real_p50 && real_p50 <= real_p95 && 0.0 < p50 && p50 <= p95, "{row:?}");
+    }
+    assert!(output.status.success() || err.contains("the simulator is off by up to"), "{err}");
+}
+
+#[test]
+fn the_executor_is_measured_beside_a_bare_loop() {
+    let output = bench(&["floors", "--launches", "4", "--slots", "2"]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let told = text(&output.stdout);
+    assert_eq!(told.lines().filter(|line| line.starts_with("2 slots, ") && line.contains("/s, executor ")).count(), 3);
+    assert!(told.lines().last().unwrap().starts_with("fdatasync of 256 bytes: p50 "), "{told}");
+}
