@@ -120,12 +120,12 @@ fn rows(text: &str) -> Vec<String> {
 }
 
 #[test]
-fn the_readme_shows_what_the_scenario_and_its_story_are_now() {
+fn the_docs_show_what_the_scenario_and_its_story_are_now() {
     let scene = Scene::new();
-    let readme = fs::read_to_string(repository().join("README.md")).unwrap();
+    let page = fs::read_to_string(repository().join("docs/simulator.md")).unwrap();
     let shown = |command: &str| {
-        let begin = readme.find(&format!("$ amalgam {command}")).unwrap_or_else(|| panic!("`{command}` is not shown"));
-        readme[begin..].split_once('\n').unwrap().1
+        let begin = page.find(&format!("$ amalgam {command}")).unwrap_or_else(|| panic!("`{command}` is not shown"));
+        page[begin..].split_once('\n').unwrap().1
     };
     let run = |arguments: &[&str]| {
         let mut command = scene.command(arguments);
@@ -136,7 +136,11 @@ fn the_readme_shows_what_the_scenario_and_its_story_are_now() {
     };
     let table = run(&["sim", "run", "examples/scenario.toml"]);
     assert!(rows(&table).len() > 10, "{table}");
-    assert_eq!(rows(shown("sim run examples/scenario.toml")), rows(&table), "put this into README.md:\n{table}");
+    assert_eq!(
+        rows(shown("sim run examples/scenario.toml")),
+        rows(&table),
+        "put this into docs/simulator.md:\n{table}"
+    );
     let story = run(&["sim", "run", "examples/scenario.toml", "--preset", "drf", "--story", "7.2.0"]);
     let shown: Vec<&str> =
         shown("sim run examples/scenario.toml --preset drf").lines().take_while(|line| *line != "...").collect();
