@@ -1,0 +1,223 @@
+//! Reference pages: help texts, keys of the configuration and of job files, as the program itself says them.
+
+use crate::markdown::Page;
+use serde_json::Value;
+use std::collections::BTreeSet;
+use std::fs;
+use std::process::{Command, Stdio};
+
+// ---- help texts ----------------------------------------------------------------------------------------------------
+
+const HELP_TITLE: &str = "# Help texts
+
+What `--help` prints for every command, in one place. This page is generated: after a change, run
+`UPDATE_DOCS=1 cargo test -p amalgam --test docs`.
+";
+
+/// The `--help` of every verb, without hidden ones.
+pub fn help_page() -> String {
+    let mut page = HELP_TITLE.to_owned();
+    // In the order in which a reader goes through the lists of commands.
+    let mut open: Vec<Vec<String>> = vec![Vec::new()];
+    while let Some(verb) = open.pop() {
+        let help = help(&verb);
+        let name = [&["amalgam".to_owned()], verb.as_slice()].concat().join(" ");
+        page.push_str(&format!("\n## `{name}`\n\n```text\n{}\n```\n", help.trim_end()));
+        let below = subcommands(&help).into_iter().map(|name| [verb.as_slice(), &[name]].concat());
+        open.extend(below.rev());
+    }
+    page
+}
+
+fn help(verb: &[String]) -> String {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_amalgam"));
+    command.args(verb).arg("--help").env_clear().env("HOME", "/").stdin(Stdio::null());
+    let output = command.output().expect("the program starts");
+    assert!(output.status.success(), "{verb:?} --help: {output:?}");
+    String::from_utf8(output.stdout)
+        .expect("help is text")
+        .lines()
+        .map(|line| line.trim_end().to_owned() + "\n")
+        .collect()
+}
+
+fn subcommands(help: &str) -> Vec<String> {
+    let list = help.lines().skip_while(|line| *line != "Commands:").skip(1).take_while(|line| !line.is_empty());
+    // Lines that go on with a description are indented further.
+    let names = list.filter(|line| line.starts_with("  ") && !line.starts_with("   "));
+    names.filter_map(|line| line.split_whitespace().next()).map(str::to_owned).collect()
+}
+
+/// Where two texts part.
+pub fn difference(path: &str, is: &str, wanted: &str) -> Vec<String> {
+    if is == wanted {
+        return Vec::new();
+    }
+    let at = is.lines().zip(wanted.lines()).take_while(|(is, wanted)| is == wanted).count();
+    let line = |text: &str| text.lines().nth(at).unwrap_or("(the end)").to_owned();
+    let (line_number, is, wanted) = (at + 1, line(is), line(wanted));
+    vec![format!("{path}:{line_number}: says\n    {is}\nand the program\n    {wanted}\nUPDATE_DOCS=1 writes it anew")]
+}
+
+// ---- the configuration ---------------------------------------------------------------------------------------------
+
+/// What a configuration may say, by full dotted names.
+#[derive(Default, PartialEq, Eq, Debug)]
+pub struct Keys {
+    pub values: BTreeSet<String>,
+    pub sections: BTreeSet<String>,
+}
+
+/// A key that no configuration has.
+const UNKNOWN: &str = "xyzzy_plugh";
+
+/// The keys that the program knows: asked with an unknown key in each section, it lists those there are.
+pub fn configuration() -> Keys {
+    let (mut keys, mut open) = (Keys::default(), vec![String::new()]);
+    while let Some(section) = open.pop() {
+        match known_in(&section) {
+            Some(known) => {
+                let full = |key: &str| if section.is_empty() { key.to_owned() } else { format!("{section}.{key}") };
+                open.extend(known.iter().map(|key| full(key)));
+                keys.sections.extend((!section.is_empty()).then_some(section));
+            }
+            None => drop(keys.values.insert(section)),
+        }
+    }
+    keys
+}
+
+/// The keys of a section, or of each entry of a list of sections; `None` where it is a value.
+fn known_in(section: &str) -> Option<Vec<String>> {
+    let headers = if section.is_empty() {
+        vec![String::new()]
+    } else {
+        vec![format!("[{section}]\n"), format!("[[{section}]]\n")]
+    };
+    headers.iter().find_map(|header| known_keys(&refusal(&format!("{header}{UNKNOWN} = 1\n"))))
+}
+
+fn refusal(configuration: &str) -> String {
+    let file = tempfile::NamedTempFile::new().expect("a temporary file");
+    fs::write(file.path(), configuration).expect("it can be written");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_amalgam"));
+    command.args(["config", "check", "--server-config"]).arg(file.path()).env_clear().stdin(Stdio::null());
+    let output = command.output().expect("the program starts");
+    assert!(!output.status.success(), "an unknown key is taken: {configuration}");
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// Those that the refusal of an unknown key lists.
+fn known_keys(refusal: &str) -> Option<Vec<String>> {
+    let (_, known) = refusal.split_once(&format!("unknown key `{UNKNOWN}`"))?.1.split_once("known are ")?;
+    Some(known.lines().next()?.split(", ").map(|key| key.trim().to_owned()).collect())
+}
+
+/// The keys that the page's tables have in their first column; entries of a list may be written with `[]`.
+pub fn first_column(page: &Page) -> Vec<String> {
+    page.first_cells().into_iter().map(|cell| cell.replace("[]", "")).collect()
+}
+
+pub fn wrong_keys(path: &str, named: &[String], keys: &Keys) -> Vec<String> {
+    let mut wrong = Vec::new();
+    for key in &keys.values {
+        match named.iter().filter(|name| *name == key).count() {
+            0 => wrong.push(format!("{path}: lacks `{key}`")),
+            1 => {}
+            times => wrong.push(format!("{path}: has `{key}` {times} times")),
+        }
+    }
+    let unknown = named.iter().filter(|name| !keys.values.contains(*name) && !keys.sections.contains(*name));
+    wrong.extend(unknown.map(|name| format!("{path}: the program does not know `{name}`")));
+    wrong
+}
+
+// ---- job files -----------------------------------------------------------------------------------------------------
+
+/// Every property of a JSON Schema, at any depth.
+pub fn keys_of_schema(schema: &str) -> BTreeSet<String> {
+    let mut keys = BTreeSet::new();
+    let mut open = vec![serde_json::from_str::<Value>(schema).expect("the schema is JSON")];
+    while let Some(value) = open.pop() {
+        match value {
+            Value::Object(fields) => {
+                if let Some(Value::Object(properties)) = fields.get("properties") {
+                    keys.extend(properties.keys().cloned());
+                }
+                open.extend(fields.into_iter().map(|(_, value)| value));
+            }
+            Value::Array(values) => open.extend(values),
+            _ => {}
+        }
+    }
+    keys
+}
+
+/// The keys that a page names nowhere in code.
+pub fn unnamed(page: &Page, keys: &BTreeSet<String>) -> Vec<String> {
+    let is_part = |c: char| c.is_alphanumeric() || c == '_';
+    let code = page.code();
+    let words: BTreeSet<&str> = code.iter().flat_map(|code| code.split(|c| !is_part(c))).collect();
+    keys.iter().filter(|key| !words.contains(key.as_str())).map(|key| format!("{}: lacks `{key}`", page.path)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn page(text: &str) -> Page {
+        Page::new("page.md".to_owned(), text.to_owned())
+    }
+
+    #[test]
+    fn commands_are_read_from_help_without_their_descriptions() {
+        let help = "Usage: x\n\nCommands:\n  one   First,\n          and more\n  two-b Second\n\nOptions:\n  -h\n";
+        assert_eq!(subcommands(help), ["one", "two-b"]);
+    }
+
+    #[test]
+    fn hidden_verbs_are_left_out_and_all_others_are_there() {
+        let page = help_page();
+        assert!(page.contains("## `amalgam node list`"), "{page}");
+        assert!(!page.contains("amalgam executor"), "it is hidden");
+    }
+
+    #[test]
+    fn a_page_that_parts_from_the_program_is_told_by_line() {
+        assert!(difference("p", "a\nb\n", "a\nb\n").is_empty());
+        assert!(difference("p", "a\nb\n", "a\nc\n")[0].starts_with("p:2: says\n    b\nand the program\n    c\n"));
+        assert_eq!(difference("p", "", "a\n").len(), 1);
+    }
+
+    #[test]
+    fn the_program_says_which_keys_it_knows() {
+        let keys = configuration();
+        for value in ["preset", "federation.masters", "policies.queueing.light", "queue.weight"] {
+            assert!(keys.values.contains(value), "{value}: {keys:?}");
+        }
+        for section in ["federation", "policies", "policies.queueing", "queue"] {
+            assert!(keys.sections.contains(section) && !keys.values.contains(section), "{section}: {keys:?}");
+        }
+    }
+
+    #[test]
+    fn keys_that_are_missing_unknown_or_twice_are_noticed() {
+        let set = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect();
+        let keys = Keys { values: set(&["a", "b.c"]), sections: set(&["b"]) };
+        let wrong = |text: &str| wrong_keys("p", &first_column(&page(text)), &keys);
+        let table = |rows: &str| format!("| key | type |\n|---|---|\n{rows}");
+        assert!(wrong(&table("| `a` | x |\n| `b[].c` | `d` |\n")).is_empty());
+        assert!(wrong(&table("| `a` | x |\n| `b` | x |\n| `b.c` | x |\n")).is_empty(), "a section may have a row");
+        assert_eq!(wrong(&table("| `a` | x |\n")), ["p: lacks `b.c`"]);
+        assert_eq!(wrong(&table("| `a` | x |\n| `a` | x |\n| `b.c` | x |\n")), ["p: has `a` 2 times"]);
+        assert_eq!(wrong(&table("| `a` | x |\n| `b.c` | x |\n| `d` | x |\n")), ["p: the program does not know `d`"]);
+    }
+
+    #[test]
+    fn keys_of_job_files_that_a_page_does_not_name_are_noticed() {
+        let schema = r##"{"properties": {"name": {"properties": {"inner": {}}}}, "$defs": {"stage": {"properties": {"tasks": {}}}}}"##;
+        let keys = keys_of_schema(schema);
+        assert_eq!(keys.iter().collect::<Vec<_>>(), ["inner", "name", "tasks"]);
+        assert_eq!(unnamed(&page("`name`, tasks\n```toml\ninner = 1\n```\n"), &keys), ["page.md: lacks `tasks`"]);
+    }
+}
