@@ -61,7 +61,7 @@ impl Managed {
         nodes: u32,
         share: u64,
     ) -> Managed {
-        let queueing = preset.queueing.as_mut().expect("nodes queue tasks");
+        let queueing = preset.entitled_mut().expect("job managers have entitlements");
         queueing.corrections = corrections;
         queueing.allowance.starved_after = seconds(1_000);
         let job = Arc::new(AdmittedJob {
@@ -418,7 +418,7 @@ fn one_step_further_what_waits_is_sent_elsewhere_although_it_runs_for_long() {
         managed.sent().iter().filter(|sent| sent.2 == Rule::Duplicate).count()
     };
     assert_eq!(duplicates(CorrectionRules::USUAL), 0);
-    let further = Preset::APOLLO_PLUS.queueing.and_then(|queueing| queueing.corrections);
+    let further = Preset::APOLLO_PLUS.entitled().and_then(|queueing| queueing.corrections);
     assert_eq!(duplicates(further.expect("it corrects")), 1);
 }
 

@@ -9,7 +9,7 @@ use amalgam_core::job_manager::{JobManager, JobManagerSettings};
 use amalgam_core::policy::intra_job::dagps::Search;
 use amalgam_core::policy::intra_job::{Altruistic, Order, PlanOrder, StageWork, pack};
 use amalgam_core::policy::{DagProgress, IntraJobPolicy, JobDemand, StageDemand};
-use amalgam_core::preset::{InterJob, IntraJob, Preset};
+use amalgam_core::preset::{InterJob, IntraJob, Plans, Preset};
 use amalgam_core::protocol::{Address, AdmittedJob, JobOutcome, Rule, ToJobManager};
 use amalgam_core::role::{Change, Event, Outbox, Role};
 use amalgam_core::vocabulary::{
@@ -91,7 +91,7 @@ fn ends_of_the_examples(preset: Preset) -> [Duration; 2] {
 #[test]
 fn the_papers_example_takes_as_long_as_it_says_in_a_cluster() {
     let mut strict = Preset::DRF;
-    strict.inter_job = InterJob::Drf { strict: true };
+    strict.booked_mut().unwrap().inter_job = InterJob::Drf { strict: true };
     assert_eq!(ends_of_the_examples(strict).map(Duration::as_millis), [2_100, 2_000]);
     assert_eq!(ends_of_the_examples(Preset::CARBYNE).map(Duration::as_millis), [2_100, 1_000]);
 }
@@ -201,8 +201,9 @@ struct Managed {
 impl Managed {
     fn begin(dag: &ModelDag, share: &Totals, altruism: u32, seed: u64) -> Managed {
         let mut preset = Preset::CARBYNE;
-        (preset.intra_job, preset.seed) = (IntraJob::Dagps, seed);
-        preset.yielding.as_mut().expect("it yields").altruism = altruism;
+        preset.seed = seed;
+        preset.yielding_mut().expect("it yields").plans = Plans::Dagps;
+        preset.yielding_mut().expect("it yields").altruism = altruism;
         let job = Arc::new(AdmittedJob {
             id: JobId(1),
             spec: Arc::new(spec_of(dag)),
@@ -613,9 +614,9 @@ fn launches(preset: Preset, seed: u64) -> (Vec<String>, bool) {
 fn where_nobody_yields_the_order_below_decides_alone() {
     for seed in 0..10 {
         let mut never = Preset::CARBYNE;
-        never.yielding.as_mut().expect("it yields").altruism = 0;
+        never.yielding_mut().expect("it yields").altruism = 0;
         let mut drf = Preset::DRF;
-        drf.intra_job = IntraJob::Tetris;
+        drf.set_intra_job(IntraJob::Tetris);
         assert_eq!(launches(never, seed), launches(drf, seed), "seed {seed}");
         let (yielding, all_succeed) = launches(Preset::CARBYNE, seed);
         assert!(all_succeed && yielding != launches(drf, seed).0, "seed {seed}: it makes a difference");

@@ -5,7 +5,7 @@ mod world;
 
 use amalgam_core::dispatch::Beside;
 use amalgam_core::policy::inter_job::QueueTree;
-use amalgam_core::preset::{InterJob, Preset};
+use amalgam_core::preset::Preset;
 use amalgam_core::protocol::{JobAction, JobOutcome, Rule};
 use amalgam_core::role::{Change, LostCause, Record, Trigger};
 use amalgam_core::vocabulary::{
@@ -34,7 +34,7 @@ fn in_queue(queue: &str, stage: StageSpec) -> JobSpec {
 /// So many times as much may be guaranteed as there is.
 fn preset(times: u32) -> Preset {
     let mut preset = Preset::APOLLO;
-    preset.inter_job = InterJob::Entitlement { guaranteed: 100 * times };
+    preset.entitled_mut().unwrap().guaranteed = 100 * times;
     preset
 }
 

@@ -7,7 +7,7 @@ mod world;
 use amalgam_core::dispatch::Decide;
 use amalgam_core::master::{OpportunisticLimit, Steering};
 use amalgam_core::policy::{Mix, Quota};
-use amalgam_core::preset::{Placement, Preset};
+use amalgam_core::preset::{Preset, QueueChoice};
 use amalgam_core::protocol::{Address, JobOutcome, Message, Rule, ToMaster, ToNode};
 use amalgam_core::role::{Change, Event, Outbox, Record, Role};
 use amalgam_core::vocabulary::{
@@ -27,8 +27,8 @@ fn seconds(seconds: u64) -> Duration {
 /// Nobody sheds, and all tasks of `auto` stages are opportunistic.
 fn preset() -> Preset {
     let mut preset = Preset::MERCURY;
-    preset.opportunistic.mix = Mix::ONLY_OPPORTUNISTIC;
-    preset.opportunistic.steering = Steering::default();
+    preset.opportunistic_mut().unwrap().mix = Mix::ONLY_OPPORTUNISTIC;
+    preset.opportunistic_mut().unwrap().steering = Steering::default();
     preset
 }
 
@@ -128,7 +128,7 @@ fn a_stage_that_accepts_only_guaranteed_work_gets_nothing_else() {
 #[test]
 fn the_mix_says_how_many_of_the_tasks_are_opportunistic() {
     let mut preset = preset();
-    preset.opportunistic.mix = Mix { shorter_than: Some(seconds(10)), opportunistic: 250_000 };
+    preset.opportunistic_mut().unwrap().mix = Mix { shorter_than: Some(seconds(10)), opportunistic: 250_000 };
     for (length, expected) in [("1s", 10), ("30s", 0)] {
         let mut world = World::with_nodes(preset, 4, FOUR);
         let id = world.submit(job(vec![of_kind(Auto, 40, length, 1_000)]));
@@ -143,7 +143,7 @@ fn the_mix_says_how_many_of_the_tasks_are_opportunistic() {
 #[test]
 fn a_quota_bounds_the_opportunistic_attempts_of_a_job() {
     let mut preset = preset();
-    preset.opportunistic.quota = Quota { absolute: Some(3), relative: None };
+    preset.opportunistic_mut().unwrap().quota = Quota { absolute: Some(3), relative: None };
     let mut world = World::with_nodes(preset, 4, FOUR);
     let id = world.submit(job(vec![of_kind(Auto, 10, "2s", 1_000)]));
     for _ in 0..8 {
@@ -158,7 +158,7 @@ fn a_quota_bounds_the_opportunistic_attempts_of_a_job() {
 #[test]
 fn a_job_says_what_waits_at_nodes_and_as_long_as_it_does_that_a_quota_binds() {
     let mut preset = preset();
-    preset.opportunistic.quota = Quota { absolute: Some(3), relative: None };
+    preset.opportunistic_mut().unwrap().quota = Quota { absolute: Some(3), relative: None };
     let mut world = World::with_nodes(preset, 1, CORE);
     let id = world.submit(job(vec![of_kind(Auto, 4, "2s", 1_000)]));
     let bound = Why::Quota { launched: 3, most: 3, beside: None };
@@ -175,7 +175,7 @@ fn a_job_says_what_waits_at_nodes_and_as_long_as_it_does_that_a_quota_binds() {
 #[test]
 fn queues_longer_than_the_target_are_shed_and_their_tasks_run_elsewhere() {
     let mut preset = preset();
-    preset.opportunistic.steering.deviations = Some(0);
+    preset.opportunistic_mut().unwrap().steering.deviations = Some(0);
     let mut world = World::with_nodes(preset, 1, CORE);
     let id = world.submit(job(vec![of_kind(Auto, 12, "4s", 1_000)]));
     world.run_for(seconds(2));
@@ -191,7 +191,7 @@ fn queues_longer_than_the_target_are_shed_and_their_tasks_run_elsewhere() {
 #[test]
 fn tasks_that_do_not_make_a_queue_longer_as_far_as_is_known_are_not_shed() {
     let mut preset = preset();
-    preset.opportunistic.steering.deviations = Some(0);
+    preset.opportunistic_mut().unwrap().steering.deviations = Some(0);
     let mut world = World::with_nodes(preset, 1, CORE);
     let known = world.submit(job(vec![of_kind(Auto, 6, "4s", 1_000)]));
     let mut unknown = of_kind(Auto, 4, "4s", 1_000);
@@ -207,7 +207,7 @@ fn tasks_that_do_not_make_a_queue_longer_as_far_as_is_known_are_not_shed() {
 #[test]
 fn opportunistic_work_keeps_to_its_part_of_a_node() {
     let mut preset = preset();
-    preset.opportunistic.steering.limit = OpportunisticLimit::Part(500_000);
+    preset.opportunistic_mut().unwrap().steering.limit = OpportunisticLimit::Part(500_000);
     let mut world = World::with_nodes(preset, 1, FOUR);
     world.run_for(seconds(3));
     let id = world.submit(job(vec![of_kind(Auto, 4, "3s", 1_000)]));
@@ -220,7 +220,7 @@ fn opportunistic_work_keeps_to_its_part_of_a_node() {
 #[test]
 fn a_forecast_is_of_what_heartbeats_bring_and_not_of_what_they_find() {
     let mut preset = preset();
-    preset.opportunistic.steering.limit = OpportunisticLimit::Forecast;
+    preset.opportunistic_mut().unwrap().steering.limit = OpportunisticLimit::Forecast;
     let mut world = World::new(preset);
     world.settings.dispatch.decide = Decide::OnHeartbeats { most: None };
     world.settings.heartbeat = seconds(3);
@@ -239,7 +239,7 @@ fn a_forecast_is_of_what_heartbeats_bring_and_not_of_what_they_find() {
 #[test]
 fn a_full_queue_sends_launches_back_and_nothing_is_lost() {
     let mut preset = preset();
-    preset.opportunistic.at_nodes.queue_limit = Some(2);
+    preset.opportunistic_mut().unwrap().at_nodes.queue_limit = Some(2);
     let mut world = World::with_nodes(preset, 2, CORE);
     let id = world.submit(job(vec![of_kind(Auto, 9, "1s", 1_000)]));
     world.run_for(seconds(20));
@@ -265,7 +265,7 @@ fn what_runs_opportunistically_survives_its_agent_and_gives_way_to_booked_work_a
 #[test]
 fn what_runs_long_is_promoted_where_there_is_room_and_then_gives_way_to_nobody() {
     let mut preset = preset();
-    preset.opportunistic.promote_after = Some(seconds(5));
+    preset.opportunistic_mut().unwrap().promote_after = Some(seconds(5));
     let mut world = World::with_nodes(preset, 1, FOUR);
     let guaranteed = world.submit(job(vec![of_kind(Guaranteed, 3, "20s", 1_000)]));
     let long = world.submit(job(vec![of_kind(Auto, 1, "60s", 1_000)]));
@@ -286,7 +286,7 @@ fn what_runs_long_is_promoted_where_there_is_room_and_then_gives_way_to_nobody()
 #[test]
 fn a_promotion_outlives_the_agent_and_the_server() {
     let mut preset = preset();
-    preset.opportunistic.promote_after = Some(seconds(2));
+    preset.opportunistic_mut().unwrap().promote_after = Some(seconds(2));
     let mut world = World::with_nodes(preset, 1, CORE);
     let long = world.submit(job(vec![of_kind(Auto, 1, "60s", 1_000)]));
     world.run_for(seconds(4));
@@ -306,7 +306,7 @@ fn a_promotion_outlives_the_agent_and_the_server() {
 #[test]
 fn a_promotion_that_comes_too_late_is_given_back() {
     let mut preset = preset();
-    preset.opportunistic.promote_after = Some(seconds(2));
+    preset.opportunistic_mut().unwrap().promote_after = Some(seconds(2));
     let mut world = World::with_nodes(preset, 1, CORE);
     // Its end and the promotion cross on their way.
     let short = world.submit(job(vec![of_kind(Auto, 1, "2s", 1_000)]));
@@ -369,7 +369,7 @@ mod beyond {
     fn room_that_guaranteed_work_leaves_waits_for_the_next_guaranteed_task() {
         for (keep, preempted) in [(Duration::ZERO, 3), (Duration::from_millis(50), 0)] {
             let mut preset = preset();
-            preset.opportunistic.at_nodes.keep_freed = keep;
+            preset.opportunistic_mut().unwrap().at_nodes.keep_freed = keep;
             let mut world = World::with_nodes(preset, 1, CORE);
             let guaranteed = world.submit(job(vec![of_kind(Guaranteed, 4, "2s", 1_000)]));
             world.run_for(seconds(1));
@@ -384,7 +384,7 @@ mod beyond {
     #[test]
     fn nodes_offer_room_that_nobody_guaranteed_wants_to_what_has_run_for_long() {
         let mut preset = preset();
-        preset.opportunistic.at_nodes.offer_after = Some(seconds(5));
+        preset.opportunistic_mut().unwrap().at_nodes.offer_after = Some(seconds(5));
         let mut world = World::with_nodes(preset, 1, FOUR);
         let guaranteed = world.submit(job(vec![of_kind(Guaranteed, 3, "12s", 1_000)]));
         let long = world.submit(job(vec![of_kind(Auto, 1, "60s", 1_000)]));
@@ -402,7 +402,7 @@ mod beyond {
     #[test]
     fn guaranteed_work_that_waits_gets_the_room_and_not_what_runs_for_long() {
         let mut preset = preset();
-        preset.opportunistic.at_nodes.offer_after = Some(seconds(1));
+        preset.opportunistic_mut().unwrap().at_nodes.offer_after = Some(seconds(1));
         let mut world = World::with_nodes(preset, 1, CORE);
         let long = world.submit(job(vec![of_kind(Auto, 1, "60s", 1_000)]));
         // Before it has run for long enough, the room is somebody else's.
@@ -416,8 +416,8 @@ mod beyond {
     #[test]
     fn what_waits_in_the_longest_queue_moves_to_a_node_with_room() {
         let mut preset = preset();
-        preset.opportunistic.steering.moves = true;
-        preset.opportunistic.at_nodes.tell_spare = Some(Duration::from_millis(200));
+        preset.opportunistic_mut().unwrap().steering.moves = true;
+        preset.opportunistic_mut().unwrap().at_nodes.tell_spare = Some(Duration::from_millis(200));
         let mut world = World::with_nodes(preset, 1, CORE);
         let id = world.submit(job(vec![of_kind(Auto, 8, "10s", 1_000)]));
         world.run_for(seconds(2));
@@ -438,8 +438,8 @@ mod beyond {
     #[test]
     fn tasks_of_unknown_length_move_too() {
         let mut preset = preset();
-        preset.opportunistic.steering.moves = true;
-        preset.opportunistic.at_nodes.tell_spare = Some(Duration::from_millis(200));
+        preset.opportunistic_mut().unwrap().steering.moves = true;
+        preset.opportunistic_mut().unwrap().at_nodes.tell_spare = Some(Duration::from_millis(200));
         let mut world = World::with_nodes(preset, 1, CORE);
         let mut stage = of_kind(Auto, 4, "10s", 1_000);
         stage.expected = None;
@@ -453,8 +453,8 @@ mod beyond {
     #[test]
     fn nothing_moves_to_a_node_that_does_not_suit() {
         let mut preset = preset();
-        preset.opportunistic.steering.moves = true;
-        preset.opportunistic.at_nodes.tell_spare = Some(Duration::from_millis(200));
+        preset.opportunistic_mut().unwrap().steering.moves = true;
+        preset.opportunistic_mut().unwrap().at_nodes.tell_spare = Some(Duration::from_millis(200));
         let mut world = World::with_nodes(preset, 0, CORE);
         world.add_node(CORE, &[("zone", "a")]);
         world.settle();
@@ -476,15 +476,15 @@ mod beyond {
 
     fn moving() -> Preset {
         let mut preset = preset();
-        preset.opportunistic.steering.moves = true;
-        preset.opportunistic.at_nodes.tell_spare = Some(Duration::from_millis(200));
+        preset.opportunistic_mut().unwrap().steering.moves = true;
+        preset.opportunistic_mut().unwrap().at_nodes.tell_spare = Some(Duration::from_millis(200));
         preset
     }
 
     #[test]
     fn nothing_moves_to_room_that_opportunistic_work_may_not_use() {
         let mut preset = moving();
-        preset.opportunistic.steering.limit = OpportunisticLimit::Part(250_000);
+        preset.opportunistic_mut().unwrap().steering.limit = OpportunisticLimit::Part(250_000);
         let mut world = World::with_nodes(preset, 1, FOUR);
         world.run_for(seconds(3));
         let id = world.submit(job(vec![of_kind(Auto, 8, "5s", 1_000)]));
@@ -519,7 +519,7 @@ mod beyond {
     #[test]
     fn a_queue_of_which_nothing_may_go_does_not_keep_others_from_being_emptied() {
         let mut preset = moving();
-        preset.opportunistic.placement = Placement::PowerOfTwo;
+        preset.opportunistic_mut().unwrap().placement = QueueChoice::PowerOfTwo;
         let mut world = World::with_nodes(preset, 0, CORE);
         world.add_node(CORE, &[("zone", "a")]);
         world.settle();
@@ -540,7 +540,7 @@ mod beyond {
     #[test]
     fn room_is_kept_no_longer_once_guaranteed_work_has_taken_it() {
         let mut preset = preset();
-        preset.opportunistic.at_nodes.keep_freed = seconds(60);
+        preset.opportunistic_mut().unwrap().at_nodes.keep_freed = seconds(60);
         let mut world = World::with_nodes(preset, 1, Resources::new(2_000, 0));
         let mut second = of_kind(Guaranteed, 1, "30s", 1_000);
         (second.name, second.after) = ("second".to_owned(), vec![0]);
@@ -555,7 +555,7 @@ mod beyond {
     #[test]
     fn offers_wait_for_guaranteed_tasks_that_the_next_heartbeats_bring() {
         let mut preset = preset();
-        preset.opportunistic.at_nodes.offer_after = Some(seconds(4));
+        preset.opportunistic_mut().unwrap().at_nodes.offer_after = Some(seconds(4));
         let mut world = World::new(preset);
         world.settings.dispatch.decide = Decide::OnHeartbeats { most: Some(NonZeroU32::MIN) };
         world.settings.heartbeat = seconds(3);
@@ -576,7 +576,7 @@ mod beyond {
     #[test]
     fn a_promotion_by_offer_is_told_again_to_a_server_that_missed_it() {
         let mut preset = preset();
-        preset.opportunistic.at_nodes.offer_after = Some(seconds(2));
+        preset.opportunistic_mut().unwrap().at_nodes.offer_after = Some(seconds(2));
         let mut world = World::with_nodes(preset, 1, CORE);
         let long = world.submit(job(vec![of_kind(Auto, 1, "60s", 1_000)]));
         world.run_for(seconds(4));

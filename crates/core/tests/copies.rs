@@ -197,7 +197,7 @@ fn a_copy_that_fails_or_is_lost_changes_nothing() {
 #[test]
 fn nothing_is_copied_where_that_takes_longer_or_nobody_looks() {
     let mut never = Preset::APOLLO;
-    never.queueing.as_mut().unwrap().corrections.as_mut().unwrap().progress_every = None;
+    never.entitled_mut().unwrap().corrections.as_mut().unwrap().progress_every = None;
     let mut far = scene(Preset::APOLLO);
     far.world.run_for(seconds(5));
     assert_eq!(far.copies(), [], "it has not waited for long");

@@ -5,7 +5,7 @@
 mod world;
 
 use amalgam_core::job_manager::{JobManager, TaskState};
-use amalgam_core::preset::{InterJob, Preset, Queueing};
+use amalgam_core::preset::Preset;
 use amalgam_core::protocol::{Address, JobAction, JobOutcome, Message, Rule, ToJobManager, ToNode};
 use amalgam_core::role::{Change, Event, LostCause, Outbox, Record, Role};
 use amalgam_core::vocabulary::resources::CPU;
@@ -31,8 +31,8 @@ fn seconds(seconds: u64) -> Duration {
 /// So many hundredths of the cluster may be guaranteed, and as much as that opportunistic. Decisions are final.
 fn preset(guaranteed: u32) -> Preset {
     let mut preset = Preset::APOLLO;
-    let Some(Queueing { corrections, .. }) = &mut preset.queueing else { panic!("nodes queue tasks") };
-    (preset.inter_job, *corrections) = (InterJob::Entitlement { guaranteed }, None);
+    let settings = preset.entitled_mut().expect("job managers have entitlements");
+    (settings.guaranteed, settings.corrections) = (guaranteed, None);
     preset
 }
 
@@ -139,7 +139,7 @@ fn where_more_jobs_wait_than_may_have_a_guaranteed_task_the_rest_of_the_cluster_
 fn who_has_next_to_no_share_has_one_attempt_out_all_the_same() {
     for execution in [Auto, Guaranteed, Opportunistic] {
         let mut preset = preset(1);
-        preset.queueing.as_mut().unwrap().allowance.opportunistic = 1;
+        preset.entitled_mut().unwrap().allowance.opportunistic = 1;
         let mut world = World::with_nodes(preset, 2, CORE);
         let id = world.submit(job(vec![of_kind(execution, 3, "4s", 1_000)]));
         for _ in 0..3 {
@@ -235,7 +235,7 @@ fn the_shares_of_two_jobs_are_told_to_both() {
 /// A job that fills the cluster: of its first tasks, which are short, 14 are guaranteed.
 fn filled(yields_for: Option<Duration>) -> (World, JobId) {
     let mut preset = preset(90);
-    preset.queueing.as_mut().unwrap().yields_for = yields_for;
+    preset.entitled_mut().unwrap().yields_for = yields_for;
     let mut world = World::with_nodes(preset, 4, FOUR);
     let lengths: Vec<&str> = [["10s"; 14].as_slice(), &["60s"; 46]].concat();
     let id = world.submit(job(vec![StageSpec { expected: Some(seconds(30)), ..lasting(&lengths) }]));
@@ -276,7 +276,7 @@ fn short_beside_long(preset: Preset) -> usize {
 fn within_a_queue_a_short_job_has_all_that_it_wants_or_its_fair_share() {
     assert_eq!(short_beside_long(preset(100)), 8);
     let mut further = Preset::APOLLO_PLUS;
-    further.inter_job = InterJob::Entitlement { guaranteed: 100 };
+    further.entitled_mut().unwrap().guaranteed = 100;
     assert_eq!(short_beside_long(further), 12);
 }
 
@@ -367,7 +367,7 @@ fn a_node_that_missed_a_promotion_is_told_again() {
 fn what_has_waited_for_too_long_is_guaranteed_before_anything_new() {
     for (starved_after, promoted, launched) in [(3, 1, [false, true, true]), (60, 0, [false, true, false])] {
         let mut preset = preset(100);
-        preset.queueing.as_mut().unwrap().allowance.starved_after = seconds(starved_after);
+        preset.entitled_mut().unwrap().allowance.starved_after = seconds(starved_after);
         let mut world = World::with_nodes(preset, 1, CORE);
         let id = world.submit(job(vec![of_kind(Auto, 3, "5s", 1_000)]));
         world.run_for(Duration::from_millis(5_001));
@@ -385,7 +385,7 @@ fn what_has_waited_for_too_long_is_guaranteed_before_anything_new() {
 /// A task of four cores waits beside a stage of small ones that end one after the other, on a node of four cores.
 fn large_beside_small(starved_after: u64) -> (World, JobId) {
     let mut preset = preset(100);
-    preset.queueing.as_mut().unwrap().allowance.starved_after = seconds(starved_after);
+    preset.entitled_mut().unwrap().allowance.starved_after = seconds(starved_after);
     let mut world = World::with_nodes(preset, 1, FOUR);
     let lengths = [["4s", "5s", "6s", "7s"].as_slice(), &["5s"; 26]].concat();
     let small = StageSpec { name: "small".to_owned(), execution: Guaranteed, ..lasting(&lengths) };
@@ -415,7 +415,7 @@ fn what_is_free_is_kept_for_a_large_task_that_has_waited_for_too_long() {
 #[test]
 fn a_task_is_promoted_however_many_older_ones_are_larger_than_what_is_free() {
     let mut preset = preset(50);
-    preset.queueing.as_mut().unwrap().allowance.opportunistic = 20_000;
+    preset.entitled_mut().unwrap().allowance.opportunistic = 20_000;
     let eight = Resources::new(8_000, 0);
     let mut world = World::with_nodes(preset, 1, eight);
     world.submit(job(vec![of_kind(Auto, 8, "10s", 1_000)]));
@@ -627,7 +627,7 @@ mod duplicates {
     fn preset() -> Preset {
         // Twice as much may be guaranteed as there is.
         let mut preset = Preset::APOLLO;
-        preset.inter_job = InterJob::Entitlement { guaranteed: 200 };
+        preset.entitled_mut().unwrap().guaranteed = 200;
         preset
     }
 
@@ -754,8 +754,8 @@ mod duplicates {
     #[test]
     fn a_task_is_launched_again_however_many_older_ones_wait_that_are_opportunistic() {
         let mut preset = self::preset();
-        preset.inter_job = InterJob::Entitlement { guaranteed: 60 };
-        preset.queueing.as_mut().unwrap().allowance.opportunistic = 10_000;
+        preset.entitled_mut().unwrap().guaranteed = 60;
+        preset.entitled_mut().unwrap().allowance.opportunistic = 10_000;
         let mut world = World::with_nodes(preset, 1, Resources::new(8_000, 0));
         let small = |world: &mut World| {
             world.add_node(TWO, &[("kind", "small")]);

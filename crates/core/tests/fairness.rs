@@ -5,7 +5,7 @@ mod world;
 
 use amalgam_core::dispatch::Decide;
 use amalgam_core::policy::inter_job::QueueTree;
-use amalgam_core::preset::Preset;
+use amalgam_core::preset::{Booking, Placement, Preset};
 use amalgam_core::protocol::{JobAction, JobOutcome, JobUpdate, ToClient, ToMaster};
 use amalgam_core::role::Change;
 use amalgam_core::vocabulary::{Constraint, Duration, JobId, JobSpec, QueueSpec, Resources, StageSpec};
@@ -194,7 +194,8 @@ fn a_large_task_does_not_starve_behind_small_ones() {
 #[test]
 fn a_node_kept_for_what_found_room_elsewhere_is_given_to_others_at_once() {
     let mut preset = Preset::DRF;
-    preset.reserve_after = Duration::from_secs(5);
+    let reserve_after = Duration::from_secs(5);
+    preset.booked_mut().unwrap().by = Booking::Master { placement: Placement::NextFit, reserve_after };
     let mut world = World::new(preset);
     world.start_server();
     for zone in ["a", "b"] {
@@ -396,7 +397,7 @@ fn an_idempotency_key_is_its_users_own_and_goes_with_one_job() {
 #[test]
 fn a_stage_near_a_node_waits_there_for_a_while_and_then_runs_anywhere() {
     for preset in Preset::CENTRAL {
-        let delays = preset.delays;
+        let delays = preset.booked().unwrap().delays;
         let mut world = cluster(preset, Vec::new(), 3, 1);
         let near = |name: &str, tasks: u32| {
             job(vec![StageSpec { near: vec![name.to_owned()], ..stage("s", tasks, "60s", 1_000) }])

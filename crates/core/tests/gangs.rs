@@ -5,7 +5,7 @@ mod world;
 
 use amalgam_core::dispatch::Decide;
 use amalgam_core::policy::inter_job::QueueTree;
-use amalgam_core::preset::Preset;
+use amalgam_core::preset::{Booking, Placement, Preset};
 use amalgam_core::protocol::JobOutcome;
 use amalgam_core::role::{Change, Record};
 use amalgam_core::vocabulary::{Duration, JobId, JobSpec, QueueSpec, Resources, StageSpec, TaskId};
@@ -107,7 +107,7 @@ fn two_gangs_of_which_only_one_has_room_do_not_hold_each_other_up() {
 #[test]
 fn nodes_are_kept_for_a_gang_that_would_never_find_all_of_them_free() {
     let mut preset = Preset::DRF;
-    preset.reserve_after = seconds(5);
+    preset.booked_mut().unwrap().by = Booking::Master { placement: Placement::NextFit, reserve_after: seconds(5) };
     let begun = |preset: Preset, is_first: bool| {
         let mut world = World::with_nodes(preset, 3, TWO);
         // Each second a task comes that runs for five: five or six of six cores are busy at any time.
@@ -132,7 +132,8 @@ fn nodes_are_kept_for_a_gang_that_would_never_find_all_of_them_free() {
     };
     assert_eq!(begun(preset, true), (Some(JobOutcome::Succeeded), vec![5]));
     assert_eq!(begun(preset, false), (Some(JobOutcome::Succeeded), vec![5]), "whatever can have none kept");
-    preset.reserve_after = seconds(3_600);
+    let never = Booking::Master { placement: Placement::NextFit, reserve_after: seconds(3_600) };
+    preset.booked_mut().unwrap().by = never;
     assert_eq!(begun(preset, true), (None, vec![]), "without that it does not start");
 }
 

@@ -53,7 +53,7 @@ fn breadth_first_asks_for_everything_that_can_run_in_the_order_of_the_stages() {
 fn a_cluster_runs_the_longest_path_first_within_a_kind_of_task_and_across_kinds() {
     let order = |intra_job| {
         let mut preset = Preset::FIFO;
-        preset.intra_job = intra_job;
+        preset.set_intra_job(intra_job);
         let mut world = World::with_nodes(preset, 1, Resources::new(2_000, 0));
         let timed = |name, length, cpu_millis| StageSpec {
             expected: Some(Duration::parse(length).expect("a length")),

@@ -156,7 +156,7 @@ impl Model {
         let entry = &mut self.jobs[job];
         entry.granted += 1;
         let (distance, waited) = (entry.distance(node), self.now.since(entry.delayed_since));
-        let delays = self.preset.delays;
+        let delays = self.preset.booked().unwrap().delays;
         let least = [Duration::ZERO, delays.node, delays.node + delays.rack][distance];
         assert!(waited >= least, "job {job} left its input by {distance} after {waited}");
         if distance == 0 {
@@ -178,7 +178,7 @@ impl Model {
 
     /// Nobody waits who is allowed to take some room.
     fn check(&self) {
-        let delays = self.preset.delays;
+        let delays = self.preset.booked().unwrap().delays;
         for (number, job) in self.jobs.iter().enumerate().filter(|(_, job)| job.wanted > job.granted) {
             let waited = self.now.since(job.delayed_since);
             let reach = usize::from(waited >= delays.node) + usize::from(waited >= delays.node + delays.rack);

@@ -4,7 +4,7 @@
 mod world;
 
 use amalgam_core::policy::reliability::Doubt;
-use amalgam_core::preset::{Placement, Preset};
+use amalgam_core::preset::{Choice, Preset};
 use amalgam_core::protocol::{JobOutcome, ToClient, ToMaster};
 use amalgam_core::role::{Change, LostCause};
 use amalgam_core::vocabulary::{Duration, InputSpec, JobId, NodeId, Resources, StageSpec};
@@ -90,7 +90,9 @@ fn reboot(world: &mut World, nodes: &[usize], away: Duration) {
 /// repaired and some time has passed.
 fn beside_a_bad_machine(penalty: u32) -> [(usize, usize); 2] {
     let mut preset = Preset::APOLLO;
-    let Placement::EarliestCompletion(settings) = &mut preset.placement else { panic!("it estimates") };
+    let Choice::EarliestCompletion(settings) = &mut preset.entitled_mut().unwrap().choice else {
+        panic!("it estimates")
+    };
     settings.penalty = penalty;
     let mut world = with_nodes(preset, 8);
     world.nodes[0].executor.fault = Some(FULL.to_owned());

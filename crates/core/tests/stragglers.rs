@@ -5,7 +5,7 @@
 mod world;
 
 use amalgam_core::job_manager::{JobManager, TaskState};
-use amalgam_core::preset::{InterJob, Preset};
+use amalgam_core::preset::Preset;
 use amalgam_core::protocol::{Address, JobAction, JobOutcome, Rule, ToJobManager};
 use amalgam_core::role::{Change, Event, LostCause, Outbox, Record, Role};
 use amalgam_core::vocabulary::{
@@ -170,9 +170,9 @@ fn a_node_that_is_as_slow_or_full_is_no_help() {
 #[test]
 fn nobody_asks_where_stragglers_are_not_looked_for() {
     let mut never = Preset::APOLLO;
-    never.queueing.as_mut().unwrap().corrections.as_mut().unwrap().progress_every = None;
+    never.entitled_mut().unwrap().corrections.as_mut().unwrap().progress_every = None;
     let mut none = Preset::APOLLO;
-    none.queueing.as_mut().unwrap().corrections = None;
+    none.entitled_mut().unwrap().corrections = None;
     for preset in [Preset::DRF, Preset::MERCURY, never, none] {
         let mut world = World::with_nodes(preset, 2, TWO);
         world.nodes[0].executor.slowness = 10;
@@ -186,7 +186,7 @@ fn nobody_asks_where_stragglers_are_not_looked_for() {
 #[test]
 fn progress_is_asked_for_seldom_and_of_long_tasks_more_seldom() {
     let mut preset = Preset::APOLLO;
-    preset.inter_job = InterJob::Entitlement { guaranteed: 100 };
+    preset.entitled_mut().unwrap().guaranteed = 100;
     let mut world = World::with_nodes(preset, 1, TWO);
     for (expected, asked) in [(None, 33), (Some(seconds(100)), 16)] {
         let before = world.nodes[0].executor.measured;
@@ -518,7 +518,7 @@ fn a_server_that_dies_between_any_two_changes_knows_of_the_race() {
 #[test]
 fn speeds_are_known_after_a_restart_of_the_server() {
     let mut preset = Preset::APOLLO;
-    preset.queueing.as_mut().unwrap().corrections.as_mut().unwrap().progress_every = Some(seconds(20));
+    preset.entitled_mut().unwrap().corrections.as_mut().unwrap().progress_every = Some(seconds(20));
     let mut world = World::with_nodes(preset, 3, TWO);
     world.nodes[0].executor.slowness = 10;
     world.run_for(seconds(10));

@@ -4,7 +4,7 @@
 #[allow(dead_code)]
 mod world;
 
-use amalgam_core::preset::{InterJob, Preset};
+use amalgam_core::preset::Preset;
 use amalgam_core::protocol::{JobOutcome, Launch, ToNode};
 use amalgam_core::role::{Change, Record};
 use amalgam_core::vocabulary::{
@@ -34,10 +34,10 @@ fn of_kind(execution: ExecutionType, resources: Resources, lengths: &[&str]) -> 
 /// Seventy hundredths may be guaranteed, and decisions are final.
 fn preset(yields_for: Option<Duration>) -> Preset {
     let mut preset = Preset::APOLLO;
-    let queueing = preset.queueing.as_mut().expect("nodes queue tasks");
+    let queueing = preset.entitled_mut().expect("job managers have entitlements");
     (queueing.yields_for, queueing.corrections, queueing.keep_freed) = (yields_for, None, Duration::ZERO);
     queueing.allowance.starved_after = seconds(1_000);
-    preset.inter_job = InterJob::Entitlement { guaranteed: 70 };
+    preset.entitled_mut().unwrap().guaranteed = 70;
     preset
 }
 

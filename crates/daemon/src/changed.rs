@@ -3,7 +3,6 @@
 
 use amalgam_core::dispatch::{Dispatcher, JobState};
 use amalgam_core::hosting::Roles;
-use amalgam_core::preset::Places;
 use amalgam_core::protocol::AdmittedJob;
 use amalgam_core::vocabulary::{HostId, JobId, Seat};
 use amalgam_core::why::counted;
@@ -96,7 +95,7 @@ fn queue_misfit(roles: &Roles, dispatch: &Dispatcher, job: &AdmittedJob) -> Opti
 fn preset_misfit(roles: &Roles, dispatch: &Dispatcher, job: &AdmittedJob) -> Option<Wrong> {
     let preset = roles.preset();
     // Where the master books, managers that are elsewhere could not go on with their jobs.
-    if roles.master.is_some() && job.host != HostId::SERVER && preset.places != Places::JobManagers {
+    if roles.master.is_some() && job.host != HostId::SERVER && !preset.is_distributed() {
         let what = format!("processes of job managers cannot go by the preset {}", preset.name());
         return Some(Wrong { what, which: "with its manager there", remedy: PRESET_BACK.to_owned() });
     }

@@ -9,7 +9,7 @@ mod store;
 use amalgam_core::dispatch::{Beside, Decide};
 use amalgam_core::master::MasterSettings;
 use amalgam_core::policy::inter_job::{QueueTree, QueueTreeError};
-use amalgam_core::preset::{Places, Preset};
+use amalgam_core::preset::Preset;
 use amalgam_core::vocabulary::{Duration, QueueSpec};
 use amalgam_workload::quantities::Malformed;
 use amalgam_workload::text::read_text;
@@ -297,10 +297,10 @@ fn at_least<T: PartialOrd + Display>(key: &str, found: Option<At<T>>, least: T, 
 /// Only where they place all tasks themselves can job managers be without their master.
 fn job_hosts(found: Option<At<u8>>, preset: Preset) -> Result<u8, Mistake> {
     match found {
-        Some(At { at, value }) if value > 0 && preset.places != Places::JobManagers => {
+        Some(At { at, value }) if value > 0 && !preset.is_distributed() => {
             let problem =
                 format!("job_hosts is for presets whose job managers place all tasks, and not for {}", preset.name());
-            let such = Preset::all().filter(|preset| preset.places == Places::JobManagers).map(Preset::name);
+            let such = Preset::all().filter(|preset| preset.is_distributed()).map(Preset::name);
             Err(mistake(at, problem, format!("leave it out, or choose one of {}", such.collect::<Vec<_>>().join(", "))))
         }
         found => Ok(value(found, 0)),
@@ -413,7 +413,7 @@ impl QueueEntry {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use amalgam_core::preset::{InterJob, IntraJob, Placement, Yielding};
+    use amalgam_core::preset::{Booked, Booking, DemandOrder, InterJob, IntraJob, Placement, Plans, Yielding};
     use amalgam_core::scheduling::Delays;
 
     pub(super) fn parse(text: &str) -> Result<Config, String> {
@@ -495,28 +495,72 @@ mod tests {
     #[test]
     fn parts_of_a_preset_can_be_replaced() {
         let preset = |text: &str| parse(text).map(|config| config.preset);
-        let mut wanted = Preset::TETRIS;
-        wanted.inter_job = InterJob::Tetris { fairness: 500_000 };
-        (wanted.intra_job, wanted.placement, wanted.seed) = (IntraJob::CriticalPath, Placement::Random, 7);
+        let replaced = |mut preset: Preset, change: &dyn Fn(&mut Booked)| {
+            change(preset.booked_mut().expect("the master books"));
+            preset
+        };
+        let by = |placement, seconds| Booking::Master { placement, reserve_after: Duration::from_secs(seconds) };
+        let mut wanted = replaced(Preset::TETRIS, &|settings| {
+            settings.inter_job = InterJob::Tetris { fairness: 500_000 };
+            settings.demand = DemandOrder::Everything(IntraJob::CriticalPath);
+            settings.by = by(Placement::Random, 30);
+            settings.delays = Delays { node: Duration::from_secs(1), rack: Duration::ZERO };
+        });
+        wanted.seed = 7;
         let text = "preset = 'tetris'\n[policies]\nfairness = 0.5\nintra_job = 'critical-path'\n\
                     placement = 'random'\nseed = 7\nnode_delay = '1s'\nrack_delay = '0s'";
-        wanted.delays = Delays { node: Duration::from_secs(1), rack: Duration::ZERO };
         assert_eq!(preset(text), Ok(wanted));
-        let mut wanted = Preset::DRF;
-        wanted.inter_job = InterJob::Drf { strict: true };
+        let wanted = replaced(Preset::DRF, &|settings| settings.inter_job = InterJob::Drf { strict: true });
         assert_eq!(preset("[policies]\nstrict_shares = true"), Ok(wanted));
-        let mut wanted = Preset::CARBYNE;
-        wanted.inter_job = InterJob::Tetris { fairness: 0 };
-        wanted.yielding = Some(Yielding { leftover: InterJob::Capacity, altruism: 500_000 });
-        (wanted.intra_job, wanted.reserve_after) = (IntraJob::Dagps, Duration::from_secs(5));
+        let yielding = |plans, leftover, altruism| DemandOrder::Yielding(Yielding { plans, leftover, altruism });
+        let wanted = replaced(Preset::CARBYNE, &|settings| {
+            settings.inter_job = InterJob::Tetris { fairness: 0 };
+            settings.demand = yielding(Plans::Dagps, InterJob::Capacity, 500_000);
+            settings.by = by(Placement::NextFit, 5);
+        });
         let text = "preset = 'carbyne'\n[policies]\naltruism = 0.5\nneeded = 'packing'\nleftover = 'capacity'\n\
                     intra_job = 'dagps'\nreserve_after = '5s'";
         assert_eq!(preset(text), Ok(wanted));
-        let mut wanted = Preset::CARBYNE;
         let leftover = InterJob::Tetris { fairness: 500_000 };
-        wanted.yielding = Some(Yielding { leftover, altruism: 1_000_000 });
+        let plans = Plans::By(IntraJob::Tetris);
+        let wanted = replaced(Preset::CARBYNE, &|settings| settings.demand = yielding(plans, leftover, 1_000_000));
         let text = "preset = 'carbyne'\n[policies]\nleftover = 'packing'\nfairness = 0.5";
         assert_eq!(preset(text), Ok(wanted));
+    }
+
+    #[test]
+    fn settings_that_mean_nothing_under_the_preset_are_refused() {
+        for (preset, key) in [
+            ("megha", "reserve_after = '5s'"),
+            ("megha", "placement = 'random'"),
+            ("megha-plus", "placement = 'next-fit'"),
+            ("apollo", "placement = 'best-fit'"),
+            ("apollo", "reserve_after = '5s'"),
+            ("apollo", "node_delay = '5s'"),
+            ("apollo-plus", "rack_delay = '5s'"),
+            ("apollo", "strict_shares = true"),
+            ("apollo", "fairness = 0.5"),
+            ("sparrow", "placement = 'random'"),
+            ("sparrow", "reserve_after = '5s'"),
+            ("sparrow", "node_delay = '5s'"),
+            ("sparrow", "intra_job = 'dagps'"),
+            ("capacity", "altruism = 0.5"),
+        ] {
+            let error = parse(&format!("preset = '{preset}'\n[policies]\n{key}")).unwrap_err();
+            assert!(error.contains(&format!("and not of {preset} as it is here")), "{preset}, {key}: {error}");
+            assert!(error.starts_with("server.toml:3:"), "{preset}, {key}: {error}");
+        }
+    }
+
+    #[test]
+    fn delays_near_input_can_be_set_where_some_job_managers_hold_out_for_it() {
+        let delays = |text: &str| parse(text).map(|config| config.preset.entitled().expect("entitlements").delays);
+        let wanted = Delays { node: Duration::from_secs(5), rack: Duration::from_secs(3) };
+        for head in
+            ["preset = 'apollo-baseline'", "preset = 'apollo'\nbeside = { preset = 'apollo-baseline', part = 0.5 }"]
+        {
+            assert_eq!(delays(&format!("{head}\n[policies]\nnode_delay = '5s'")), Ok(wanted));
+        }
     }
 
     /// The keys that a table may have, as the error for one that it may not have lists them.

@@ -39,7 +39,7 @@ impl Names {
             JobState::Ended(JobEnd { outcome: JobOutcome::DependencyFailed { after }, .. }) => Some(*after),
             _ => None,
         };
-        let tells_guarantees = preset.has_kinds() || preset.queueing.is_some();
+        let tells_guarantees = preset.has_kinds() || preset.entitled().is_some();
         Some(Names {
             job: Arc::clone(admitted),
             dependency: dependency.map(|after| (after, endings::of_dependency(Some(dispatch), after))),

@@ -556,7 +556,7 @@ mod tests {
     #[test]
     fn ends_are_laid_beside_those_without_altruism() {
         let mut selfish = Preset::CARBYNE;
-        selfish.yielding.as_mut().unwrap().altruism = 0;
+        selfish.yielding_mut().unwrap().altruism = 0;
         let mut run_of_carbyne = run(Preset::CARBYNE);
         run_of_carbyne.compare_with_selfish(&run(selfish));
         let page = html("a workload", "amalgam sim run", &[], &[run_of_carbyne]).unwrap();

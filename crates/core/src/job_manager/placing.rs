@@ -32,6 +32,23 @@ pub struct OwnPlacement {
     pub promote_after: Option<Duration>,
 }
 
+impl OwnPlacement {
+    /// All tasks are its own, and nothing else is set.
+    pub fn everything(placement: Box<dyn PlacementPolicy>) -> OwnPlacement {
+        OwnPlacement {
+            placement,
+            mix: None,
+            quota: Quota::default(),
+            allowance: None,
+            tells_work: false,
+            corrections: None,
+            explores: None,
+            assumed_run_time: None,
+            promote_after: None,
+        }
+    }
+}
+
 /// Attempts that have not ended.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(super) struct Outstanding {

@@ -20,6 +20,11 @@ pub struct Delays {
     pub rack: Duration,
 }
 
+impl Delays {
+    /// Any node will do at once.
+    pub const NONE: Delays = Delays { node: Duration::ZERO, rack: Duration::ZERO };
+}
+
 /// Which nodes an ask takes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Reach {

@@ -3,7 +3,7 @@
 //! Values are checked while they are read, so that an error names their line.
 
 use amalgam_core::master::OpportunisticLimit;
-use amalgam_core::preset::{Placement, Preset};
+use amalgam_core::preset::{Preset, QueueChoice};
 use amalgam_core::vocabulary::Duration;
 use serde::de::{Error, Unexpected, Visitor};
 use serde::{Deserialize, Deserializer};
@@ -47,21 +47,18 @@ pub(super) struct OpportunisticKeys {
 impl OpportunisticKeys {
     /// What is wrong and what would help, where they do not fit the preset.
     pub(super) fn apply(self, preset: &mut Preset) -> Result<(), (String, String)> {
-        if !preset.has_kinds() {
-            let with: Vec<&str> = Preset::HYBRID.iter().map(|preset| preset.name()).collect();
-            let problem = format!(
-                "[policies.opportunistic] is a setting of the preset {}, and not of {}",
-                with.join(" or "),
-                preset.name()
-            );
+        let name = preset.name();
+        let Some(own) = preset.opportunistic_mut() else {
+            let with = Preset::HYBRID.map(Preset::name);
+            let problem =
+                format!("[policies.opportunistic] is a setting of the preset {}, and not of {name}", with.join(" or "));
             return Err((problem, format!("say `preset = \"{}\"`, or leave it out", with[0])));
-        }
-        let own = &mut preset.opportunistic;
+        };
         if let Some(LengthOrAny(length)) = self.shorter_than {
             own.mix.shorter_than = length;
         }
         own.mix.opportunistic = self.percent.map_or(own.mix.opportunistic, |percent| percent.0);
-        own.placement = self.k.map_or(own.placement, |k| Placement::TopRanked { k: k.0.get() });
+        own.placement = self.k.map_or(own.placement, |k| QueueChoice::TopRanked { k: k.0.get() });
         own.quota.absolute = self.quota.map(|quota| quota.0.get()).or(own.quota.absolute);
         own.quota.relative = self.quota_per_guaranteed.map(|ratio| ratio.0).or(own.quota.relative);
         if let Some(LengthOrNever(length)) = self.promote_after {
@@ -267,23 +264,23 @@ mod tests {
     use amalgam_core::master::{OpportunisticLimit, Steering};
     use amalgam_core::node::OpportunisticRules;
     use amalgam_core::policy::{Mix, Quota};
-    use amalgam_core::preset::{Opportunistic, Placement, Preset};
+    use amalgam_core::preset::{Opportunistic, Preset, QueueChoice};
     use amalgam_core::vocabulary::Duration;
 
     const TABLE: &str = "preset = 'mercury'\n[policies.opportunistic]\n";
 
     fn parse(keys: &str) -> Result<Opportunistic, String> {
-        parse_config(&format!("{TABLE}{keys}")).map(|config| config.preset.opportunistic)
+        parse_config(&format!("{TABLE}{keys}")).map(|config| *config.preset.opportunistic().expect("it has kinds"))
     }
 
     #[test]
     fn each_part_can_be_set_and_what_is_not_stays() {
-        assert_eq!(parse(""), Ok(Preset::MERCURY.opportunistic));
+        assert_eq!(parse(""), Ok(*Preset::MERCURY.opportunistic().expect("it has kinds")));
         let keys = "shorter_than = '5s'\npercent = 50\nk = 20\nquota = 100\nquota_per_guaranteed = 2.5\npromote_after = '30s'\n\
                     deviations = 1.5\nlimit = 0.2\nreorder = false\nqueue_limit = 8\nkeep_freed = '20ms'\noffer_after = '4s'\nmove_every = '1s'";
         let wanted = Opportunistic {
             mix: Mix { shorter_than: Some(Duration::from_secs(5)), opportunistic: 500_000 },
-            placement: Placement::TopRanked { k: 20 },
+            placement: QueueChoice::TopRanked { k: 20 },
             quota: Quota { absolute: Some(100), relative: Some(250) },
             promote_after: Some(Duration::from_secs(30)),
             steering: Steering { deviations: Some(1_500), limit: OpportunisticLimit::Part(200_000), moves: true },

@@ -3,7 +3,8 @@
 use super::opportunistic::OpportunisticKeys;
 use super::queueing::QueueingKeys;
 use super::{Mistake, duration, mistake, named, value};
-use amalgam_core::preset::{InterJob, IntraJob, Placement, Preset, Yielding};
+use amalgam_core::preset::{Booked, Booking, DemandOrder, InterJob, Placement, Plans, Preset, Scheduling, Yielding};
+use amalgam_core::scheduling::Delays;
 use amalgam_core::vocabulary::Duration;
 use amalgam_workload::{At, Position};
 use serde::{Deserialize, Deserializer};
@@ -13,7 +14,7 @@ use serde::{Deserialize, Deserializer};
 #[serde(deny_unknown_fields)]
 pub(super) struct Policies {
     #[serde(default, deserialize_with = "intra_job")]
-    intra_job: Option<At<IntraJob>>,
+    intra_job: Option<At<Plans>>,
     #[serde(default, deserialize_with = "placement")]
     placement: Option<At<Placement>>,
     #[serde(default, deserialize_with = "duration")]
@@ -42,32 +43,11 @@ pub(super) struct Policies {
 impl Policies {
     /// `beside` are the presets that other jobs on the cluster go by.
     pub(super) fn apply(self, preset: &mut Preset, beside: &[&str]) -> Result<(), Mistake> {
-        preset.intra_job = value(self.intra_job, preset.intra_job);
-        preset.placement = value(self.placement, preset.placement);
-        preset.delays.node = value(self.node_delay, preset.delays.node);
-        preset.delays.rack = value(self.rack_delay, preset.delays.rack);
-        preset.reserve_after = value(self.reserve_after, preset.reserve_after);
         preset.seed = self.seed.unwrap_or(preset.seed);
+        self.apply_booking(preset)?;
+        self.apply_delays(preset, beside)?;
         self.apply_yielding(preset)?;
-        if let Some(strict_shares) = self.strict_shares {
-            let foreign = foreign(strict_shares.at, "strict_shares", "drf", preset);
-            match &mut preset.inter_job {
-                InterJob::Drf { strict } if preset.yielding.is_none() => *strict = strict_shares.value,
-                _ => return Err(foreign),
-            }
-        }
-        if let Some(At { at, value }) = self.fairness {
-            let foreign = foreign(at, "fairness", "tetris, and of carbyne with leftover = \"packing\"", preset);
-            let order = match &mut preset.yielding {
-                Some(Yielding { leftover, .. }) => leftover,
-                None => &mut preset.inter_job,
-            };
-            let InterJob::Tetris { fairness } = order else { return Err(foreign) };
-            if !(0.0..1.0).contains(&value) {
-                return Err(mistake(at, format!("fairness is {value}"), "write a number from 0 to below 1"));
-            }
-            *fairness = ((value * 1e6).round() as u32).min(999_999);
-        }
+        self.apply_order(preset)?;
         if let Some(At { at, value: keys }) = self.opportunistic {
             keys.apply(preset).map_err(|(problem, remedy)| mistake(at, problem, remedy))?;
         }
@@ -77,16 +57,58 @@ impl Policies {
         Ok(())
     }
 
+    /// What only a master that books has use for.
+    fn apply_booking(&self, preset: &mut Preset) -> Result<(), Mistake> {
+        let central = "drf, and of others in which the master books tasks";
+        let keys =
+            [("placement", self.placement.map(|key| key.at)), ("reserve_after", self.reserve_after.map(|key| key.at))];
+        let Some((key, at)) = keys.into_iter().find_map(|(key, at)| Some((key, at?))) else { return Ok(()) };
+        let foreign = foreign(at, key, central, preset);
+        let Some(Booked { by: Booking::Master { placement, reserve_after }, .. }) = preset.booked_mut() else {
+            return Err(foreign);
+        };
+        *placement = value(self.placement, *placement);
+        *reserve_after = value(self.reserve_after, *reserve_after);
+        Ok(())
+    }
+
+    /// Whether tasks hold out for room near their input, which those of job managers with estimates do not: the estimate weighs it.
+    fn apply_delays(&self, preset: &mut Preset, beside: &[&str]) -> Result<(), Mistake> {
+        let keys = [("node_delay", self.node_delay), ("rack_delay", self.rack_delay)];
+        let Some((key, at)) = keys.into_iter().find_map(|(key, found)| Some((key, found?.at))) else { return Ok(()) };
+        let without_estimates = |name: &&str| Preset::parse(name).is_ok_and(Preset::is_without_estimates);
+        let reads_delays = preset.is_without_estimates() || beside.iter().any(without_estimates);
+        let owner = format!("drf, and of others that book tasks, and of {}", Preset::APOLLO_BASELINE.name());
+        let foreign = foreign(at, key, &owner, preset);
+        let delays = match &mut preset.scheduling {
+            Scheduling::Booked(settings) => &mut settings.delays,
+            Scheduling::Entitled(settings) if reads_delays => &mut settings.delays,
+            Scheduling::Entitled(_) | Scheduling::Probed(_) => return Err(foreign),
+        };
+        *delays = Delays { node: value(self.node_delay, delays.node), rack: value(self.rack_delay, delays.rack) };
+        Ok(())
+    }
+
+    /// What jobs ask for, and the order of jobs where they yield.
     fn apply_yielding(&self, preset: &mut Preset) -> Result<(), Mistake> {
+        let dagps = self.intra_job.filter(|key| key.value == Plans::Dagps);
         let keys = [
             ("altruism", self.altruism.map(|key| key.at)),
             ("needed", self.needed.map(|key| key.at)),
             ("leftover", self.leftover.map(|key| key.at)),
-            ("intra_job = \"dagps\"", self.intra_job.filter(|key| key.value == IntraJob::Dagps).map(|key| key.at)),
+            ("intra_job = \"dagps\"", dagps.map(|key| key.at)),
         ];
-        let Some((key, at)) = keys.into_iter().find_map(|(key, at)| Some((key, at?))) else { return Ok(()) };
-        let foreign = foreign(at, key, "carbyne", preset);
-        let Some(yielding) = &mut preset.yielding else { return Err(foreign) };
+        let foreign = keys
+            .into_iter()
+            .find_map(|(key, at)| Some((key, at?)))
+            .map(|(key, at)| foreign(at, key, "carbyne", preset));
+        let Some(Booked { inter_job, demand: DemandOrder::Yielding(yielding), .. }) = preset.booked_mut() else {
+            if let Some(At { value: Plans::By(order), .. }) = self.intra_job {
+                preset.set_intra_job(order);
+            }
+            return foreign.map_or(Ok(()), Err);
+        };
+        yielding.plans = value(self.intra_job, yielding.plans);
         if let Some(At { at, value }) = self.altruism {
             if !(0.0..=1.0).contains(&value) {
                 return Err(mistake(at, format!("altruism is {value}"), "write a probability from 0 to 1"));
@@ -94,7 +116,37 @@ impl Policies {
             yielding.altruism = (value * 1e6).round() as u32;
         }
         yielding.leftover = self.leftover.map_or(yielding.leftover, |order| order.value.0);
-        preset.inter_job = self.needed.map_or(preset.inter_job, |order| order.value.0);
+        *inter_job = self.needed.map_or(*inter_job, |order| order.value.0);
+        Ok(())
+    }
+
+    /// What only some orders of jobs have use for.
+    fn apply_order(&self, preset: &mut Preset) -> Result<(), Mistake> {
+        if let Some(At { at, value }) = self.strict_shares {
+            let foreign = foreign(at, "strict_shares", "drf", preset);
+            match preset.booked_mut() {
+                Some(Booked {
+                    inter_job: InterJob::Drf { strict },
+                    demand: DemandOrder::Everything(_),
+                    opportunistic: None,
+                    ..
+                }) => *strict = value,
+                _ => return Err(foreign),
+            }
+        }
+        if let Some(At { at, value }) = self.fairness {
+            let foreign = foreign(at, "fairness", "tetris, and of carbyne with leftover = \"packing\"", preset);
+            let order = match preset.booked_mut() {
+                Some(Booked { demand: DemandOrder::Yielding(Yielding { leftover, .. }), .. }) => leftover,
+                Some(Booked { inter_job, .. }) => inter_job,
+                None => return Err(foreign),
+            };
+            let InterJob::Tetris { fairness } = order else { return Err(foreign) };
+            if !(0.0..1.0).contains(&value) {
+                return Err(mistake(at, format!("fairness is {value}"), "write a number from 0 to below 1"));
+            }
+            *fairness = ((value * 1e6).round() as u32).min(999_999);
+        }
         Ok(())
     }
 }
@@ -109,8 +161,8 @@ fn foreign(at: Position, key: &str, owner: &str, preset: &Preset) -> Mistake {
     mistake(at, problem, remedy)
 }
 
-fn intra_job<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<At<IntraJob>>, D::Error> {
-    named(deserializer, IntraJob::parse, IntraJob::names())
+fn intra_job<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<At<Plans>>, D::Error> {
+    named(deserializer, Plans::parse, Plans::names())
 }
 
 fn placement<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<At<Placement>>, D::Error> {

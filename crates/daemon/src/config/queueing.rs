@@ -4,7 +4,7 @@ use super::opportunistic::{AtLeastOne, LengthOrNever, NumberOrWord, Ratio, Ratio
 use super::{Mistake, mistake};
 use amalgam_core::job_manager::{CorrectionRules, ExplorationRules};
 use amalgam_core::policy::inter_job::Within;
-use amalgam_core::preset::{InterJob, Placement, Preset};
+use amalgam_core::preset::{Choice, Preset};
 use amalgam_core::vocabulary::Duration;
 use amalgam_workload::{At, Position};
 use serde::{Deserialize, Deserializer};
@@ -86,7 +86,7 @@ impl QueueingKeys {
     pub(super) fn apply(self, section: Position, preset: &mut Preset, beside: &[&str]) -> Result<(), Mistake> {
         let name = preset.name();
         self.check_owner(preset, beside)?;
-        let Some(rules) = &mut preset.queueing else {
+        let Some(rules) = preset.entitled_mut() else {
             let owners = Preset::QUEUEING.map(Preset::name).join(" or ");
             let problem = format!("[policies.queueing] is a setting of the preset {owners}, and not of {name}");
             let own = Preset::APOLLO.name();
@@ -104,9 +104,7 @@ impl QueueingKeys {
                 return Err(mistake(at, problem, format!("write a number from {least} to 1")));
             }
         }
-        if let (Some(part), InterJob::Entitlement { guaranteed }) = (self.guaranteed, &mut preset.inter_job) {
-            *guaranteed = part.value.0;
-        }
+        rules.guaranteed = self.guaranteed.map_or(rules.guaranteed, |part| part.value.0);
         allowance.opportunistic = self.opportunistic.map_or(allowance.opportunistic, |ratio| ratio.value.0);
         let never =
             |at: Position, key: &str| mistake(at, format!("{key} is \"never\""), "write a duration, such as \"30s\"");
@@ -131,9 +129,7 @@ impl QueueingKeys {
             if length.is_some_and(|after| after < LEAST) {
                 return Err(mistake(at, "explore_after is less than 10ms", "write 10ms or more, or \"never\""));
             }
-            let explores = length.map(|after| ExplorationRules { after });
-            rules.explores = rules.explores.and(explores);
-            rules.explores_beside = explores;
+            rules.explores = length.map(|after| ExplorationRules { after });
         }
         rules.assumed_run_time = self.assumed_run_time.map_or(rules.assumed_run_time, |length| length.value.0);
         if let Some(At { at, value: LengthOrNever(length) }) = self.tell_every {
@@ -146,7 +142,7 @@ impl QueueingKeys {
                 format!("penalty is {}: nodes that fail would be the better ones", f64::from(*penalty) / 100.0);
             return Err(mistake(*at, problem, "write a number from 1 on"));
         }
-        if let Placement::EarliestCompletion(settings) = &mut preset.placement {
+        if let Choice::EarliestCompletion(settings) = &mut rules.choice {
             settings.light = self.light.map_or(settings.light, |light| light.value.0.get());
             settings.spread = self.spread.map_or(settings.spread, |spread| spread.value.0);
             settings.penalty = self.penalty.map_or(settings.penalty, |penalty| penalty.value.0);
@@ -156,7 +152,7 @@ impl QueueingKeys {
 
     /// What is on under `apollo-plus` and off under `apollo`.
     fn apply_further(&self, preset: &mut Preset) -> Result<(), Mistake> {
-        let Some(rules) = &mut preset.queueing else { return Ok(()) };
+        let Some(rules) = preset.entitled_mut() else { return Ok(()) };
         rules.within = match self.within_queue.as_ref().map(|key| key.value) {
             Some(WithinQueue::FairShares) => Within::FairShares,
             Some(WithinQueue::FairSojourn) => Within::FairSojourn,
@@ -167,7 +163,7 @@ impl QueueingKeys {
         if let (Some(key), Some(corrections)) = (&self.duplicate_part, &mut rules.corrections) {
             corrections.saving_while_waiting = key.value.0;
         }
-        let Placement::EarliestCompletion(settings) = &mut preset.placement else { return Ok(()) };
+        let Choice::EarliestCompletion(settings) = &mut rules.choice else { return Ok(()) };
         settings.several = self.several.as_ref().map_or(settings.several, |key| key.value);
         settings.spares = self.spares.as_ref().map_or(settings.spares && settings.several, |key| key.value);
         settings.at_once = match self.at_once.as_ref().map(|key| &key.value) {
@@ -194,8 +190,10 @@ impl QueueingKeys {
             let problem = format!("{key} is a setting of the preset {other}, and not of {}", preset.name());
             Err(mistake(at, problem, remedy))
         };
-        let Some(rules) = preset.queueing else { return Ok(()) };
-        if rules.explores.is_some() {
+        if preset.entitled().is_none() {
+            return Ok(());
+        }
+        if preset.is_without_estimates() {
             let estimates = [
                 ("light", self.light.as_ref().map(|key| key.at)),
                 ("penalty", self.penalty.as_ref().map(|key| key.at)),
@@ -225,7 +223,11 @@ impl QueueingKeys {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use amalgam_core::preset::Queueing;
+    use amalgam_core::preset::Entitled;
+
+    fn entitled(preset: &Preset) -> Entitled {
+        *preset.entitled().expect("job managers have entitlements")
+    }
 
     fn parse(text: &str) -> Result<Preset, String> {
         crate::config::tests::parse(text).map(|config| config.preset)
@@ -237,14 +239,14 @@ mod tests {
                     duplicate_saves = \"never\"\nprogress_every = \"never\"\ntell_every = \"50ms\"\nkeep_freed = \"7ms\"\nyields_for = \"8m\"\nlight = 5\nassumed_run_time = \"9s\"\n\
                     penalty = 3.5\nspread = 0.25\n";
         let preset = parse(text).expect("all keys are known");
-        let rules = preset.queueing.expect("nodes queue");
+        let rules = entitled(&preset);
         let allowance = rules.allowance;
-        assert_eq!((preset.inter_job, allowance.opportunistic), (InterJob::Entitlement { guaranteed: 50 }, 300));
+        assert_eq!((rules.guaranteed, allowance.opportunistic), (50, 300));
         assert_eq!(allowance.starved_after, Duration::from_secs(2));
         assert_eq!((rules.corrections, rules.waits.every), (None, Duration::from_millis(50)));
         assert_eq!((rules.keep_freed, rules.yields_for), (Duration::from_millis(7), Some(Duration::from_secs(480))));
         assert_eq!(rules.assumed_run_time, Some(Duration::from_secs(9)));
-        let Placement::EarliestCompletion(settings) = preset.placement else { panic!("job managers estimate") };
+        let Choice::EarliestCompletion(settings) = rules.choice else { panic!("job managers estimate") };
         assert_eq!((settings.light, settings.penalty, settings.spread), (5, 350, 25));
     }
 
@@ -256,26 +258,19 @@ mod tests {
             |name: &str, keys: &str| parse(&format!("preset = \"{name}\"\n[policies.queueing]\n{keys}")).unwrap();
         let (made, plus) = (preset("apollo", all), Preset::APOLLO_PLUS);
         let parts = |preset: Preset| {
-            let Queueing { within, waits, allowance, .. } = preset.queueing.expect("nodes queue");
-            (within, waits, allowance, preset.placement)
+            let Entitled { within, waits, allowance, choice, .. } = entitled(&preset);
+            (within, waits, allowance, choice)
         };
         assert_eq!(parts(made), parts(plus));
-        assert_eq!(
-            made.queueing.and_then(|rules| rules.corrections),
-            plus.queueing.and_then(|rules| rules.corrections)
-        );
-        let hundredths = preset("apollo", "duplicate_part = 0.01\n").queueing.and_then(|rules| rules.corrections);
+        assert_eq!(entitled(&made).corrections, entitled(&plus).corrections);
+        let hundredths = entitled(&preset("apollo", "duplicate_part = 0.01\n")).corrections;
         assert_eq!(hundredths.expect("it corrects").saving_while_waiting, 1);
         let none = "within_queue = \"fair-shares\"\nsent_first = false\nseveral = false\nleast_left = 0\n";
-        let Queueing { within, allowance, .. } = preset("apollo-plus", none).queueing.expect("nodes queue");
+        let Entitled { within, allowance, choice, .. } = entitled(&preset("apollo-plus", none));
         assert_eq!((within, allowance.sent_first), (Within::FairShares, false));
-        assert_eq!(
-            preset("apollo-plus", none).placement,
-            Preset::APOLLO.placement,
-            "what needs several is off as well"
-        );
-        let mean = preset("apollo-plus", "at_once = \"mean\"\n");
-        assert!(matches!(mean.placement, Placement::EarliestCompletion(settings) if settings.at_once.is_none()));
+        assert_eq!(choice, entitled(&Preset::APOLLO).choice, "what needs several is off as well");
+        let mean = entitled(&preset("apollo-plus", "at_once = \"mean\"\n"));
+        assert!(matches!(mean.choice, Choice::EarliestCompletion(settings) if settings.at_once.is_none()));
         let lonely = parse("preset = \"apollo\"\n[policies.queueing]\nspares = true\n").unwrap_err();
         assert!(lonely.contains("spares is set, and several is not"), "{lonely}");
     }
@@ -284,7 +279,7 @@ mod tests {
     fn progress_is_told_as_often_as_is_said_or_never() {
         let corrections = |keys: &str| {
             let preset = parse(&format!("preset = \"apollo\"\n[policies.queueing]\n{keys}\n"));
-            preset.map(|preset| preset.queueing.expect("nodes queue").corrections)
+            preset.map(|preset| entitled(&preset).corrections)
         };
         let usual = CorrectionRules::USUAL;
         assert_eq!(corrections(""), Ok(Some(usual)));
@@ -301,7 +296,7 @@ mod tests {
     fn opportunistic_tasks_yield_for_some_time_or_not_at_all() {
         let yields_for = |keys: &str| {
             let preset = parse(&format!("preset = \"apollo\"\n[policies.queueing]\n{keys}\n"));
-            preset.map(|preset| preset.queueing.expect("nodes queue").yields_for)
+            preset.map(|preset| entitled(&preset).yields_for)
         };
         assert_eq!(yields_for(""), Ok(Some(Duration::from_secs(300))));
         assert_eq!(yields_for("yields_for = \"1m\""), Ok(Some(Duration::from_secs(60))));
@@ -312,7 +307,7 @@ mod tests {
     fn other_nodes_are_tried_as_often_as_is_said_by_those_that_know_no_waits() {
         let explores = |keys: &str| {
             let preset = parse(&format!("preset = \"apollo-baseline\"\n[policies.queueing]\n{keys}\n"));
-            preset.map(|preset| preset.queueing.expect("nodes queue").explores.map(|rules| rules.after))
+            preset.map(|preset| entitled(&preset).explores.map(|rules| rules.after))
         };
         assert_eq!(explores(""), Ok(Some(Duration::from_secs(1))));
         assert_eq!(explores("explore_after = \"9s\""), Ok(Some(Duration::from_secs(9))));
@@ -342,9 +337,7 @@ mod tests {
                 None => parse(&format!("preset = \"apollo\"\n{head}{queueing}")),
             };
             preset.map(|preset| {
-                let of = |name: &str| preset.beside(name).expect("they share").queueing.expect("nodes queue").explores;
-                assert_eq!(of("apollo"), None, "those that estimate have no use for it");
-                of("apollo-baseline").map(|rules| rules.after)
+                entitled(&preset.beside("apollo-baseline").expect("they share")).explores.map(|rules| rules.after)
             })
         };
         let beside = "beside = { preset = \"apollo-baseline\", part = 0.5 }\n";

@@ -8,7 +8,7 @@ use super::cluster::{JOB, NODE, array, manager};
 use super::{percentile, sorted};
 use amalgam_cli::failure::{Failure, Result};
 use amalgam_core::job_manager::JobManager;
-use amalgam_core::preset::{IntraJob, Preset};
+use amalgam_core::preset::{Plans, Preset};
 use amalgam_core::protocol::{Address, Ask, Grant, Message, Rule, ToJobManager, ToMaster, ToNode};
 use amalgam_core::role::{Event, Outbox, Role};
 use amalgam_core::vocabulary::{
@@ -53,7 +53,7 @@ pub fn execute(args: &PlansArgs) -> Result<()> {
         args.tasks
     );
     let mut dagps = Preset::CARBYNE;
-    dagps.intra_job = IntraJob::Dagps;
+    dagps.yielding_mut().expect("it yields").plans = Plans::Dagps;
     for (name, preset) in [("drf", Preset::DRF), ("carbyne", Preset::CARBYNE), ("carbyne, dagps", dagps)] {
         let decisions = least(args, &preset)?;
         say!("{name}");
@@ -165,7 +165,7 @@ impl Run {
         let (job, manager) = manager(preset, spec);
         let cluster = Totals(Resources::new(750, 1_750).0.map(|amount| u64::from(amount) * u64::from(args.slots)));
         let share = Totals(cluster.0.map(|amount| amount / 2));
-        let share_told = preset.yielding.is_some().then(|| Box::new(share));
+        let share_told = preset.yielding().is_some().then(|| Box::new(share));
         Run {
             manager,
             begin: ToJobManager::begin(Arc::clone(&job), share_told),

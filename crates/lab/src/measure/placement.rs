@@ -4,7 +4,7 @@
 use super::{OnCore, SEALING};
 use amalgam_core::master::{Master, MasterSettings};
 use amalgam_core::policy::inter_job::QueueTree;
-use amalgam_core::preset::{Placement, Preset};
+use amalgam_core::preset::{Preset, QueueChoice};
 use amalgam_core::protocol::{
     Address, Ask, Message, NodeList, NodeReport, Registration, ToClient, ToJobManager, ToMaster,
 };
@@ -40,9 +40,7 @@ pub struct Placing {
 /// When the master does not publish its nodes, which is our own bug.
 pub fn measure(nodes: u32, tasks: u32, rounds: usize) -> Placing {
     let mut master = Publisher::new(nodes);
-    let Placement::TopRanked { k } = Preset::MERCURY.opportunistic.placement else {
-        unreachable!("the preset ranks its nodes")
-    };
+    let QueueChoice::TopRanked { k } = choice() else { unreachable!("the preset ranks its nodes") };
     let mut scheduler = scheduler();
     let mut samples: [Vec<Duration>; 4] = Default::default();
     for round in 0..rounds {
@@ -83,8 +81,12 @@ fn ask() -> Ask {
 }
 
 fn scheduler() -> LocalScheduler {
-    let policy = Preset::MERCURY.opportunistic.placement.policy(1, "benchmark", &Preset::APOLLO.delays);
+    let policy = choice().policy(Chance::new(1, "benchmark"));
     LocalScheduler::new(JOB, Epoch(1), std::iter::once(ask()), policy)
+}
+
+fn choice() -> QueueChoice {
+    Preset::MERCURY.opportunistic().expect("the preset has opportunistic tasks").placement
 }
 
 /// What a decision cannot avoid.

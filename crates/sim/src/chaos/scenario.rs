@@ -12,7 +12,10 @@ use amalgam_core::master::{MasterSettings, OpportunisticLimit, Steering};
 use amalgam_core::node::{OpportunisticRules, TellWaits};
 use amalgam_core::policy::inter_job::QueueTree;
 use amalgam_core::policy::{Mix, Quota};
-use amalgam_core::preset::{InterJob, IntraJob, Opportunistic, Placement, Places, Preset, Yielding};
+use amalgam_core::preset::{
+    Booked, Booking, DemandOrder, InterJob, IntraJob, Opportunistic, Placement, Plans, Preset, Probed, QueueChoice,
+    Scheduling, Yielding,
+};
 use amalgam_core::vocabulary::{Chance, Duration, QueueId, QueueSpec};
 use amalgam_workload::trace::{Node, Workload};
 use std::num::NonZeroU32;
@@ -40,7 +43,7 @@ impl Scenario {
         jobs::hand_on_files(&mut workload, files);
         let mut settings = settings(seed, queues, &mut Chance::new(seed, "chaos settings"));
         federate(&mut settings, &mut workload, nodes.len(), &mut Chance::new(seed, "chaos federation"));
-        if settings.preset.places != Places::JobManagers {
+        if !settings.preset.is_distributed() {
             jobs::form_gangs(&mut workload, &nodes, &settings.queues, &mut Chance::new(seed, "chaos gangs"));
         }
         jobs::give_priorities(&mut workload, &mut Chance::new(seed, "chaos priorities"));
@@ -111,7 +114,7 @@ fn federate(settings: &mut Settings, workload: &mut Workload, nodes: usize, chan
     let seed = settings.preset.seed;
     settings.preset = one_of(chance, &Preset::FEDERATED);
     settings.preset.seed = seed;
-    settings.preset.intra_job = one_of(chance, &[IntraJob::BreadthFirst, IntraJob::CriticalPath, IntraJob::Tetris]);
+    settings.preset.set_intra_job(one_of(chance, &[IntraJob::BreadthFirst, IntraJob::CriticalPath, IntraJob::Tetris]));
     settings.manager_processes = 0;
     let clusters = 1 + chance.below(nodes.min(3) as u64) as u8;
     let globals = 1 + chance.below(3_u64) as u8;
@@ -140,7 +143,7 @@ fn federate(settings: &mut Settings, workload: &mut Workload, nodes: usize, chan
 /// In half of those in which job managers place everything, they have processes of their own. Drawn by itself: other seeds stay
 /// as they were.
 fn job_hosts(preset: &Preset, chance: &mut Chance) -> u8 {
-    if preset.places == Places::JobManagers && is_one_in(2, chance) { one_of(chance, &[1, 3]) } else { 0 }
+    if preset.is_distributed() && is_one_in(2, chance) { one_of(chance, &[1, 3]) } else { 0 }
 }
 
 /// A named one, or one with some of its parts replaced as a configuration may.
@@ -152,38 +155,48 @@ fn preset(chance: &mut Chance) -> Preset {
     let mut preset = one_of(chance, &[central, distributed, hybrid]);
     preset.seed = chance.below(u64::MAX);
     if is_one_in(3, chance) {
-        preset.intra_job = one_of(chance, &[IntraJob::BreadthFirst, IntraJob::CriticalPath, IntraJob::Tetris]);
+        preset.set_intra_job(one_of(chance, &[IntraJob::BreadthFirst, IntraJob::CriticalPath, IntraJob::Tetris]));
         replace_parts(&mut preset, chance);
     }
     preset
 }
 
-/// In a third of those in which the master places tasks, jobs yield. Drawn by itself: other seeds stay as they were.
+/// In a third of those in which the master places all tasks, jobs yield. Drawn by itself: other seeds stay as they were.
 fn yielding(preset: Preset, chance: &mut Chance) -> Preset {
-    if preset.places != Places::Master || !is_one_in(3, chance) {
+    let Scheduling::Booked(Booked { by: Booking::Master { placement, .. }, opportunistic: None, .. }) =
+        preset.scheduling
+    else {
+        return preset;
+    };
+    if !is_one_in(3, chance) {
         return preset;
     }
+    let mut yielding = Preset::CARBYNE.with_seed(preset.seed);
+    let settings = yielding.booked_mut().expect("the master books");
     let orders = [InterJob::Drf { strict: false }, InterJob::Capacity, InterJob::Tetris { fairness: 0 }];
-    let mut yielding = Preset::CARBYNE;
-    yielding.inter_job = one_of(chance, &orders);
+    settings.inter_job = one_of(chance, &orders);
     let leftover = one_of(chance, &[InterJob::Srtf, InterJob::Tetris { fairness: 0 }]);
-    yielding.yielding = Some(Yielding { leftover, altruism: one_of(chance, &[500_000, 1_000_000]) });
-    let within = [IntraJob::BreadthFirst, IntraJob::CriticalPath, IntraJob::Tetris, IntraJob::Dagps];
-    yielding.intra_job = one_of(chance, &within);
-    yielding.reserve_after = Duration::from_secs(one_of(chance, &[5, 30]));
-    (yielding.placement, yielding.seed) = (preset.placement, preset.seed);
+    let altruism = one_of(chance, &[500_000, 1_000_000]);
+    let within = [
+        Plans::By(IntraJob::BreadthFirst),
+        Plans::By(IntraJob::CriticalPath),
+        Plans::By(IntraJob::Tetris),
+        Plans::Dagps,
+    ];
+    settings.demand = DemandOrder::Yielding(Yielding { plans: one_of(chance, &within), leftover, altruism });
+    let reserve_after = Duration::from_secs(one_of(chance, &[5, 30]));
+    settings.by = Booking::Master { placement, reserve_after };
     yielding
 }
 
-/// In a sixth of all, nodes queue what nobody booked. Drawn by itself, as above.
+/// In a sixth of all, job managers send tasks to nodes' queues within entitlements. Drawn by itself, as above.
 fn queueing(preset: Preset, chance: &mut Chance) -> Preset {
     if !is_one_in(6, chance) {
         return preset;
     }
-    let mut queueing = Preset::APOLLO;
-    queueing.seed = preset.seed;
-    queueing.intra_job = one_of(chance, &[IntraJob::BreadthFirst, IntraJob::CriticalPath]);
-    let rules = queueing.queueing.as_mut().expect("nodes queue there");
+    let mut queueing = Preset::APOLLO.with_seed(preset.seed);
+    let rules = queueing.entitled_mut().expect("job managers have entitlements");
+    rules.intra_job = one_of(chance, &[IntraJob::BreadthFirst, IntraJob::CriticalPath]);
     rules.allowance.opportunistic = one_of(chance, &[0, 50, 100, 400]);
     rules.allowance.starved_after = Duration::from_secs(one_of(chance, &[1, 30]));
     rules.corrections = one_of(chance, &[None, queueing_corrections(), rules.corrections]);
@@ -194,10 +207,10 @@ fn queueing(preset: Preset, chance: &mut Chance) -> Preset {
 
 /// In a third of these they do so as `apollo-plus` has it. Drawn by itself, as above.
 fn one_step_further(preset: Preset, chance: &mut Chance) -> Preset {
-    let Some(drawn) = preset.queueing.filter(|_| is_one_in(3, chance)) else { return preset };
-    let mut further = Preset::APOLLO_PLUS;
-    (further.seed, further.intra_job) = (preset.seed, preset.intra_job);
-    let rules = further.queueing.as_mut().expect("nodes queue there");
+    let Some(drawn) = preset.entitled().filter(|_| is_one_in(3, chance)) else { return preset };
+    let mut further = Preset::APOLLO_PLUS.with_seed(preset.seed);
+    let rules = further.entitled_mut().expect("job managers have entitlements");
+    rules.intra_job = drawn.intra_job;
     let AllowanceRules { opportunistic, starved_after, .. } = drawn.allowance;
     rules.allowance = AllowanceRules { opportunistic, starved_after, ..rules.allowance };
     let saving_while_waiting = rules.corrections.map_or(0, |rules| rules.saving_while_waiting);
@@ -212,19 +225,18 @@ fn one_step_further(preset: Preset, chance: &mut Chance) -> Preset {
 fn side_by_side(preset: Preset, chance: &mut Chance) -> (Preset, Option<Beside>) {
     let part = one_of(chance, &[300_000, 500_000, 1_000_000]);
     let beside = |name: &str| Some(Beside { preset: name.to_owned(), part, seed: preset.seed });
-    let family = if preset.queueing.is_some() { &Preset::QUEUEING[..] } else { &Preset::DISTRIBUTED[..] };
-    if preset.places != Places::JobManagers || is_one_in(3, chance) {
+    let family = if preset.entitled().is_some() { &Preset::QUEUEING[..] } else { &Preset::DISTRIBUTED[..] };
+    if !preset.is_distributed() || is_one_in(3, chance) {
         return (preset, None);
     }
     let other = one_of(chance, family);
-    if preset.queueing.is_none() || is_one_in(2, chance) {
+    let Some(drawn) = preset.entitled().filter(|_| !is_one_in(2, chance)) else {
         return (preset, beside(other.name()));
-    }
+    };
     let mut blind = preset.beside(Preset::APOLLO_BASELINE.name()).expect("they share a cluster");
-    let rules = blind.queueing.as_mut().expect("nodes queue there");
-    let after = Duration::from_millis(one_of(chance, &[20, 300, 1_000, 5_000]));
-    rules.explores = rules.explores.map(|_| ExplorationRules { after });
-    blind.intra_job = preset.intra_job;
+    let rules = blind.entitled_mut().expect("job managers have entitlements");
+    rules.explores = Some(ExplorationRules { after: Duration::from_millis(one_of(chance, &[20, 300, 1_000, 5_000])) });
+    rules.intra_job = drawn.intra_job;
     (blind, if is_one_in(2, chance) { beside(Preset::APOLLO.name()) } else { None })
 }
 
@@ -249,22 +261,22 @@ fn queueing_corrections() -> Option<CorrectionRules> {
 }
 
 fn replace_parts(preset: &mut Preset, chance: &mut Chance) {
-    match (preset.places, preset.placement) {
-        (Places::JobManagers, Placement::BatchSampling { .. }) => {
-            preset.placement = Placement::BatchSampling { ratio: one_of(chance, &[1, 2, 4]) };
+    match &mut preset.scheduling {
+        Scheduling::Probed(Probed { choice: QueueChoice::BatchSampling { ratio }, .. }) => {
+            *ratio = one_of(chance, &[1, 2, 4]);
         }
-        (Places::JobManagers | Places::GlobalMasters, _) => {}
-        (Places::ByKind, _) => {
-            preset.opportunistic = opportunistic(chance);
-            preset.inter_job = one_of(chance, &[InterJob::Capacity, InterJob::Drf { strict: false }]);
+        Scheduling::Booked(Booked { opportunistic: Some(own), inter_job, .. }) => {
+            *own = opportunistic(chance);
+            *inter_job = one_of(chance, &[InterJob::Capacity, InterJob::Drf { strict: false }]);
         }
-        (Places::Master, _) => {
+        Scheduling::Booked(Booked { by: Booking::Master { placement, .. }, inter_job, .. }) => {
             let placements = [Placement::BestFit, Placement::WorstFit, Placement::Random, Placement::PowerOfTwo];
-            preset.placement = one_of(chance, &placements);
-            if let InterJob::Drf { strict } = &mut preset.inter_job {
+            *placement = one_of(chance, &placements);
+            if let InterJob::Drf { strict } = inter_job {
                 *strict = true;
             }
         }
+        Scheduling::Booked(_) | Scheduling::Probed(_) | Scheduling::Entitled(_) => {}
     }
 }
 
@@ -278,7 +290,7 @@ fn opportunistic(chance: &mut Chance) -> Opportunistic {
         },
         placement: one_of(
             chance,
-            &[Placement::TopRanked { k: 2 }, Placement::TopRanked { k: 50 }, Placement::PowerOfTwo],
+            &[QueueChoice::TopRanked { k: 2 }, QueueChoice::TopRanked { k: 50 }, QueueChoice::PowerOfTwo],
         ),
         quota: one_of(chance, &[Quota::default(), few, as_many]),
         promote_after: one_of(chance, &[None, Some(Duration::from_secs(1))]),

@@ -88,7 +88,7 @@ pub fn all(preset: Preset, healed_by: Instant) -> Vec<Box<dyn Checker>> {
         Box::new(agreement::Agreement::default()),
         Box::new(preemption::Preemption::new(
             preset.preempts_for_shares(),
-            preset.queueing.is_some(),
+            preset.entitled().is_some(),
             STOP_GRACE + HAND_OVER,
         )),
         Box::new(probes::Probes::default()),
@@ -100,7 +100,7 @@ pub fn all(preset: Preset, healed_by: Instant) -> Vec<Box<dyn Checker>> {
         Box::new(submissions::Submissions::default()),
         Box::new(gangs::Gangs::default()),
         Box::new(tokens::Tokens::default()),
-        Box::new(yields::Yields::new(preset.queueing.and_then(|queueing| queueing.yields_for))),
+        Box::new(yields::Yields::new(preset.entitled().and_then(|settings| settings.yields_for))),
         Box::new(endings::Endings::default()),
         Box::new(following::Following::default()),
         Box::new(liveness::Liveness::new(healed_by)),

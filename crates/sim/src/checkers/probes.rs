@@ -6,7 +6,7 @@ use crate::faults::Happening;
 use crate::places::Place;
 use crate::simulation::Simulation;
 use amalgam_core::node::NodeAgent;
-use amalgam_core::preset::{Placement, Places};
+use amalgam_core::preset::{Probed, QueueChoice, Scheduling};
 use amalgam_core::protocol::{Message, ToNode};
 use amalgam_core::scheduling::AskState;
 use amalgam_core::vocabulary::{NodeId, ProbeId};
@@ -67,7 +67,7 @@ impl Checker for Probes {
 
     fn check(&mut self, world: &Simulation, happened: &[Happening]) -> Result<(), Breach> {
         let preset = &world.settings().preset;
-        if preset.places != Places::JobManagers {
+        if !preset.is_distributed() {
             return Ok(());
         }
         for happening in happened {
@@ -78,7 +78,10 @@ impl Checker for Probes {
             }
         }
         for (_, manager) in world.job_managers().filter(|(place, _)| world.moved(*place)) {
-            let Placement::BatchSampling { ratio } = preset.of_job(manager.job()).placement else { continue };
+            let of_job = preset.of_job(manager.job()).scheduling;
+            let Scheduling::Probed(Probed { choice: QueueChoice::BatchSampling { ratio }, .. }) = of_job else {
+                continue;
+            };
             let ratio = u64::from(ratio);
             // Where a task's input may be lost, tasks that were ready may be so no more, and their probes are too many.
             let may_wait_again = manager.job().spec.stages.iter().any(|stage| !stage.inputs.is_empty());

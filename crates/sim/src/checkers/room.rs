@@ -4,7 +4,7 @@ use super::{Breach, Checker};
 use crate::faults::Happening;
 use crate::simulation::Simulation;
 use amalgam_core::node::NodeAgent;
-use amalgam_core::preset::{Places, Preset};
+use amalgam_core::preset::{Booked, Preset, Scheduling};
 use amalgam_core::vocabulary::resources::{CPU, GPU};
 use amalgam_core::vocabulary::{AttemptId, Duration, EntryId, Instant, QueuedEntry, Resources};
 use std::collections::BTreeMap;
@@ -29,11 +29,11 @@ pub struct Room {
 
 impl Room {
     pub fn new(preset: Preset) -> Room {
-        let by_kind = match preset.places {
-            Places::ByKind => Some(preset.opportunistic.reorder),
+        let by_kind = match preset.scheduling {
+            Scheduling::Booked(Booked { opportunistic, .. }) => opportunistic.map(|settings| settings.reorder),
             // Of what is opportunistic chance decides: the first starts, too, as long as there is room.
-            Places::JobManagers => preset.queueing.map(|_| false),
-            Places::Master | Places::GlobalMasters => None,
+            Scheduling::Entitled(_) => Some(false),
+            Scheduling::Probed(_) => None,
         };
         Room { by_kind, ..Room::default() }
     }

@@ -54,8 +54,8 @@ impl Starvation {
     fn on_change(&mut self, change: &Change) -> Result<(), Breach> {
         match change {
             Change::JobAdmitted { job, .. } => {
-                if let Some(queueing) = self.preset.of_job(job).queueing {
-                    let starved_after = queueing.allowance.starved_after;
+                if let Some(settings) = self.preset.of_job(job).entitled() {
+                    let starved_after = settings.allowance.starved_after;
                     let (host, resources) = (job.host, job.resources.clone());
                     self.jobs.insert(job.id, Rules { host, starved_after, resources });
                 }
@@ -178,7 +178,7 @@ mod tests {
     use amalgam_core::vocabulary::{ExecutionType, NodeId};
 
     const TASK: TaskId = TaskId { job: JobId(1), stage: 0, index: 0 };
-    const STARVED: Instant = Instant(Preset::APOLLO.queueing.unwrap().allowance.starved_after.0);
+    const STARVED: Instant = Instant(Preset::APOLLO.entitled().unwrap().allowance.starved_after.0);
 
     fn allowed(cores: u64) -> Happening {
         let mut most = Totals::ZERO;

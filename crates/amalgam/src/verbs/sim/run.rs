@@ -445,7 +445,7 @@ pub fn execute(args: &RunArgs) -> Result<()> {
         check_compares("--against-selfish", &presets, yields, "jobs never yield", what)?;
     }
     if args.against_oracle {
-        let allows = |preset: &Preset| preset.queueing.is_some();
+        let allows = |preset: &Preset| preset.entitled().is_some();
         check_compares("--against-oracle", &presets, allows, "jobs are allowed nothing", "in which they are")?;
     }
     // Before the work, so that a place that cannot be written costs no time.
@@ -530,7 +530,7 @@ fn run_all(args: &RunArgs, worlds: &[World], configs: &[Config]) -> Vec<Outcome>
 
 /// The same preset with jobs that never yield; `None` where they do not anyway.
 fn selfish(mut preset: Preset) -> Option<Preset> {
-    preset.yielding.as_mut().filter(|yielding| yielding.altruism > 0)?.altruism = 0;
+    preset.yielding_mut().filter(|yielding| yielding.altruism > 0)?.altruism = 0;
     Some(preset)
 }
 

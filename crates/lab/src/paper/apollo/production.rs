@@ -61,11 +61,11 @@ impl Case {
     fn preset(&self) -> Result<Preset> {
         let remedy = "see `amalgam sim run --help`";
         let mut preset = Preset::parse(&self.preset).map_err(|problem| Failure::usage(problem, remedy))?;
-        if let Some(corrections) = preset.queueing.as_mut().and_then(|queueing| queueing.corrections.as_mut()) {
+        if let Some(corrections) = preset.entitled_mut().and_then(|settings| settings.corrections.as_mut()) {
             corrections.progress_every = corrections.progress_every.filter(|_| self.corrects_slow);
         }
-        if let Some(queueing) = &mut preset.queueing {
-            queueing.assumed_run_time = self.assumed_run_time_s.map(seconds);
+        if let Some(settings) = preset.entitled_mut() {
+            settings.assumed_run_time = self.assumed_run_time_s.map(seconds);
         }
         Ok(preset)
     }
@@ -76,8 +76,7 @@ impl Case {
 
     /// Who tries node after node estimates nothing.
     fn estimates_waits(&self) -> bool {
-        let queueing = Preset::parse(&self.preset).ok().and_then(|preset| preset.queueing);
-        queueing.is_some_and(|queueing| queueing.explores.is_none())
+        Preset::parse(&self.preset).is_ok_and(|preset| preset.entitled().is_some() && !preset.is_without_estimates())
     }
 
     pub fn name(&self) -> String {

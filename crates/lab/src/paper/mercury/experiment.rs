@@ -7,7 +7,7 @@ use amalgam_core::dispatch::{Decide, DispatchSettings};
 use amalgam_core::master::{MasterSettings, OpportunisticLimit, Steering};
 use amalgam_core::policy::Mix;
 use amalgam_core::policy::inter_job::QueueTree;
-use amalgam_core::preset::{Opportunistic, Placement, Preset};
+use amalgam_core::preset::{Opportunistic, Preset, QueueChoice};
 use amalgam_core::vocabulary::{
     Attributes, Chance, Duration, JobSpec, Program, QueueSpec, ResourceSpec, Resources, StageSpec, TaskSet,
 };
@@ -234,12 +234,13 @@ fn preset(scenario: &Scenario, case: &Case, one_in: u32) -> Preset {
     };
     let k = (case.k.unwrap_or(defaults.k) / one_in).max(1);
     let mut preset = if case.plus { Preset::MERCURY_PLUS } else { Preset::MERCURY };
-    preset.opportunistic = Opportunistic {
+    let own = preset.opportunistic_mut().expect("it has opportunistic tasks");
+    *own = Opportunistic {
         mix,
-        placement: Placement::TopRanked { k },
-        steering: Steering { deviations, limit, ..preset.opportunistic.steering },
+        placement: QueueChoice::TopRanked { k },
+        steering: Steering { deviations, limit, ..own.steering },
         reorder: shaping && case.reorder.unwrap_or(defaults.reorder),
-        ..preset.opportunistic
+        ..*own
     };
     preset
 }

@@ -1,0 +1,150 @@
+//! Which presets share a cluster, and what a preset becomes on a cluster of another one (ADR 45).
+
+use super::{Choice, Entitled, Preset, Scheduling};
+use crate::policy::inter_job::QueueTree;
+use crate::protocol::AdmittedJob;
+
+impl Preset {
+    /// Whether job managers of the other preset may place on a cluster of this one: both send tasks to nodes' queues, which are
+    /// the same, and both within entitlements or neither.
+    fn shares_cluster_with(self, other: Preset) -> bool {
+        matches!(
+            (self.scheduling, other.scheduling),
+            (Scheduling::Probed(_), Scheduling::Probed(_)) | (Scheduling::Entitled(_), Scheduling::Entitled(_))
+        )
+    }
+
+    /// The preset of this name, for some of the jobs on a cluster of this one.
+    ///
+    /// # Errors
+    /// Why it cannot be, and what to choose instead.
+    pub fn beside(self, name: &str) -> Result<Preset, (String, String)> {
+        if name == self.name() {
+            return Ok(self);
+        }
+        let other = Preset::parse(name).map_err(|problem| (problem, String::new()))?;
+        if self.shares_cluster_with(other) {
+            return Ok(self.taken_in(other));
+        }
+        let names = |of: Preset| {
+            let shares = |preset: &Preset| of.shares_cluster_with(*preset) && preset.name != of.name;
+            Preset::all().filter(shares).map(Preset::name).collect::<Vec<_>>().join(" or ")
+        };
+        let (own, name) = (self.name(), other.name());
+        let problem = format!("jobs cannot go by the preset {name} on a cluster of the preset {own}");
+        let remedy = match (names(self), names(other)) {
+            (mine, _) if !mine.is_empty() => format!(
+                "only presets whose job managers place at the same nodes' queues share a cluster: beside {own} that is {mine}"
+            ),
+            (_, its) if !its.is_empty() => format!(
+                "make {its} the cluster's preset: its job managers place at the same nodes' queues as those of {name}"
+            ),
+            _ => format!(
+                "only presets whose job managers place at nodes' queues share a cluster, such as {} and {}",
+                Preset::APOLLO.name(),
+                Preset::APOLLO_BASELINE.name()
+            ),
+        };
+        Err((problem, remedy))
+    }
+
+    /// Whether jobs that were to go by the other preset still find all that it reads, on a cluster of this one whose queues name
+    /// others.
+    pub fn still_serves(self, name: &str, queues: &QueueTree, drawn: Option<&str>) -> bool {
+        let Ok(wanted) = self.beside(name) else { return false };
+        let others = queues.presets().chain(drawn).filter_map(|name| self.beside(name).ok());
+        others.chain([self]).map(Preset::publishes).max() >= Some(wanted.publishes())
+    }
+
+    /// The settings of the cluster stay its own; those of the job managers are the other preset's.
+    fn taken_in(self, other: Preset) -> Preset {
+        let scheduling = match (self.scheduling, other.scheduling) {
+            (Scheduling::Entitled(own), Scheduling::Entitled(other)) => {
+                let Entitled { intra_job, choice, corrections, assumed_run_time, .. } = other;
+                Scheduling::Entitled(Entitled { intra_job, choice, corrections, assumed_run_time, ..own })
+            }
+            (_, scheduling) => scheduling,
+        };
+        Preset { scheduling, seed: self.seed, ..other }
+    }
+
+    /// What a job goes by: the cluster's own where that could not be shared any more.
+    pub fn of_job(self, job: &AdmittedJob) -> Preset {
+        job.preset.as_deref().and_then(|name| self.beside(name).ok()).unwrap_or(self)
+    }
+
+    /// Whether its job managers know no waits, and try other nodes instead.
+    pub fn is_without_estimates(self) -> bool {
+        self.entitled().is_some_and(|settings| settings.choice == Choice::RelaxedLocality)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::job_manager::ExplorationRules;
+    use crate::vocabulary::Duration;
+
+    fn entitled(preset: &mut Preset) -> &mut Entitled {
+        preset.entitled_mut().expect("job managers have entitlements")
+    }
+
+    #[test]
+    fn presets_whose_job_managers_place_at_the_same_queues_share_a_cluster_and_no_others() {
+        let shares = |one: Preset, other: Preset| one.beside(other.name()).is_ok();
+        for (one, other) in Preset::all().flat_map(|one| Preset::all().map(move |other| (one, other))) {
+            let among = |some: &[Preset]| some.contains(&one) && some.contains(&other);
+            let wanted = one.name == other.name || among(&Preset::QUEUEING) || among(&Preset::DISTRIBUTED);
+            assert_eq!(shares(one, other), wanted, "{} beside {}", other.name(), one.name());
+        }
+    }
+
+    #[test]
+    fn the_clusters_own_by_its_name_is_as_it_was_configured() {
+        let mut own = Preset { seed: 7, ..Preset::APOLLO };
+        entitled(&mut own).corrections = None;
+        assert_eq!(own.beside("apollo"), Ok(own));
+        assert_eq!(Preset::DRF.beside("drf"), Ok(Preset::DRF));
+    }
+
+    #[test]
+    fn a_preset_that_cannot_share_names_those_that_can() {
+        let refused = |own: Preset, other: &str| own.beside(other).map(drop).unwrap_err();
+        let (problem, remedy) = refused(Preset::APOLLO, "drf");
+        assert_eq!(problem, "jobs cannot go by the preset drf on a cluster of the preset apollo");
+        assert!(remedy.ends_with("beside apollo that is apollo-plus or apollo-baseline"), "{remedy}");
+        let (_, remedy) = refused(Preset::DRF, "apollo-baseline");
+        assert!(remedy.starts_with("make apollo or apollo-plus the cluster's preset"), "{remedy}");
+        let (_, remedy) = refused(Preset::FIFO, "drf");
+        assert!(remedy.ends_with("such as apollo and apollo-baseline"), "{remedy}");
+        assert!(refused(Preset::APOLLO, "apolo").0.starts_with("there is no preset `apolo`"));
+    }
+
+    #[test]
+    fn a_preset_beside_keeps_to_the_settings_of_the_cluster() {
+        let mut own = Preset { seed: 7, ..Preset::APOLLO };
+        entitled(&mut own).delays.rack = Duration::from_secs(9);
+        entitled(&mut own).allowance.opportunistic = 33;
+        entitled(&mut own).guaranteed = 44;
+        let mut beside = own.beside("apollo-baseline").expect("they share");
+        assert_eq!((beside.name(), beside.seed), ("apollo-baseline", 7));
+        let (rules, own) = (*entitled(&mut beside), *entitled(&mut own));
+        assert_eq!((rules.allowance, rules.guaranteed, rules.delays), (own.allowance, 44, own.delays));
+        assert_eq!(rules.choice, Choice::RelaxedLocality);
+    }
+
+    #[test]
+    fn job_managers_without_estimates_explore_as_the_cluster_says_and_no_others_do() {
+        let exploring = |own: Preset, explores: Option<ExplorationRules>, other: &str| {
+            let mut own = own;
+            entitled(&mut own).explores = explores;
+            own.beside(other).expect("they share").own_placement("of job 1").expect("it places").explores
+        };
+        let after = Some(ExplorationRules { after: Duration::from_secs(9) });
+        assert_eq!(exploring(Preset::APOLLO, after, "apollo-baseline"), after);
+        assert_eq!(exploring(Preset::APOLLO, None, "apollo-baseline"), None);
+        assert_eq!(exploring(Preset::APOLLO, after, "apollo"), None);
+        assert_eq!(exploring(Preset::APOLLO_BASELINE, after, "apollo"), None);
+        assert_eq!(exploring(Preset::APOLLO_BASELINE, after, "apollo-baseline"), after);
+    }
+}

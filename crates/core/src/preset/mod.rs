@@ -1,0 +1,349 @@
+//! Which policies a cluster uses, by name. A paper's system is a preset: its policies, in the places where it hosts
+//! them.
+
+mod beside;
+mod named;
+mod settings;
+
+pub use settings::{
+    Booked, Booking, Choice, DemandOrder, Entitled, InterJob, IntraJob, Opportunistic, Placement, Plans, Probed,
+    QueueChoice, Scheduling, Yielding,
+};
+
+use crate::dispatch::DispatchSettings;
+use crate::global_master::GlobalMaster;
+use crate::job_manager::{JobManager, JobManagerSettings, OwnPlacement};
+use crate::master::{Master, MasterSettings, Publish};
+use crate::node::{NodeAgent, NodeSettings, OpportunisticRules};
+use crate::policy::inter_job::{
+    Capacity, Drf, Entitlement, Fifo, Layered, QueueTree, RoundRobin, Sjf, Srtf, Tetris, Within,
+};
+use crate::policy::intra_job::{Order, PlanOrder};
+use crate::policy::{InterJobPolicy, IntraJobPolicy, PlacementPolicy, QueuePolicy, intra_job, node_queue, placement};
+use crate::protocol::AdmittedJob;
+use crate::scheduling::{Delays, Scheduler, SchedulerSettings};
+use crate::vocabulary::{Chance, Epoch, Federation, GlobalId, Mac, NodeId, Sealing};
+use serde::{Deserialize, Deserializer, Serialize};
+use std::sync::Arc;
+
+/// A combination of policies that has a name. Its settings are public: a configuration may replace them one by one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Preset {
+    name: Name,
+    pub scheduling: Scheduling,
+    /// From which the generators of policies that draw are split.
+    pub seed: u64,
+}
+
+/// One of those in [`Preset::all`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+struct Name(&'static str);
+
+impl<'de> Deserialize<'de> for Name {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Name, D::Error> {
+        let name = String::deserialize(deserializer)?;
+        Preset::parse(&name).map(|preset| preset.name).map_err(serde::de::Error::custom)
+    }
+}
+
+impl Preset {
+    pub fn name(self) -> &'static str {
+        self.name.0
+    }
+
+    #[must_use]
+    pub fn with_seed(self, seed: u64) -> Preset {
+        Preset { seed, ..self }
+    }
+
+    /// The settings of its booking; `None` if nothing is booked.
+    pub const fn booked(&self) -> Option<&Booked> {
+        if let Scheduling::Booked(settings) = &self.scheduling { Some(settings) } else { None }
+    }
+
+    pub fn booked_mut(&mut self) -> Option<&mut Booked> {
+        if let Scheduling::Booked(settings) = &mut self.scheduling { Some(settings) } else { None }
+    }
+
+    /// The settings of its entitlements; `None` if its job managers have none.
+    pub const fn entitled(&self) -> Option<&Entitled> {
+        if let Scheduling::Entitled(settings) = &self.scheduling { Some(settings) } else { None }
+    }
+
+    pub fn entitled_mut(&mut self) -> Option<&mut Entitled> {
+        if let Scheduling::Entitled(settings) = &mut self.scheduling { Some(settings) } else { None }
+    }
+
+    /// The settings of opportunistic tasks beside booked ones; `None` if there are none.
+    pub fn opportunistic(&self) -> Option<&Opportunistic> {
+        self.booked()?.opportunistic.as_ref()
+    }
+
+    pub fn opportunistic_mut(&mut self) -> Option<&mut Opportunistic> {
+        self.booked_mut()?.opportunistic.as_mut()
+    }
+
+    /// How its jobs yield; `None` if they do not.
+    pub fn yielding(&self) -> Option<&Yielding> {
+        if let DemandOrder::Yielding(settings) = &self.booked()?.demand { Some(settings) } else { None }
+    }
+
+    pub fn yielding_mut(&mut self) -> Option<&mut Yielding> {
+        if let DemandOrder::Yielding(settings) = &mut self.booked_mut()?.demand { Some(settings) } else { None }
+    }
+
+    /// Whether it takes a federation.
+    pub fn is_federated(self) -> bool {
+        self.booked().is_some_and(|booked| matches!(booked.by, Booking::GlobalMasters { .. }))
+    }
+
+    /// Whether job managers place all tasks by themselves.
+    pub fn is_distributed(self) -> bool {
+        !matches!(self.scheduling, Scheduling::Booked(_))
+    }
+
+    /// Whether tasks are booked or opportunistic, and opportunistic ones are preempted by booked ones.
+    pub fn has_kinds(self) -> bool {
+        self.opportunistic().is_some()
+    }
+
+    /// Whether guaranteed work may be preempted where another queue has less than its share; without it only opportunistic work may
+    /// be.
+    pub fn preempts_for_shares(self) -> bool {
+        self.is_federated()
+    }
+
+    /// Sets the order of stages of jobs, or of their plans where they yield.
+    pub fn set_intra_job(&mut self, order: IntraJob) {
+        match &mut self.scheduling {
+            Scheduling::Booked(Booked { demand: DemandOrder::Everything(own), .. })
+            | Scheduling::Probed(Probed { intra_job: own, .. })
+            | Scheduling::Entitled(Entitled { intra_job: own, .. }) => *own = order,
+            Scheduling::Booked(Booked { demand: DemandOrder::Yielding(yielding), .. }) => {
+                yielding.plans = Plans::By(order);
+            }
+        }
+    }
+
+    pub fn scheduler(self, queues: QueueTree) -> Scheduler {
+        let unused = || Box::new(placement::NextFit::default());
+        let (placement, settings): (Box<dyn PlacementPolicy>, _) = match self.scheduling {
+            Scheduling::Booked(Booked { by: Booking::Master { placement, reserve_after }, delays, .. }) => {
+                let placement = placement.policy(Chance::new(self.seed, "placement"));
+                (placement, SchedulerSettings { reserve_after: Some(reserve_after), delays })
+            }
+            Scheduling::Booked(Booked { by: Booking::GlobalMasters { .. }, delays, .. }) => {
+                (unused(), SchedulerSettings { reserve_after: None, delays })
+            }
+            Scheduling::Probed(_) | Scheduling::Entitled(_) => {
+                (unused(), SchedulerSettings { reserve_after: None, delays: Delays::NONE })
+            }
+        };
+        Scheduler::new(self.inter_job(queues), placement, settings)
+    }
+
+    fn inter_job(self, queues: QueueTree) -> Box<dyn InterJobPolicy> {
+        match self.scheduling {
+            Scheduling::Booked(Booked { inter_job, demand, .. }) => {
+                let order = inter_job.policy(queues.clone());
+                match demand {
+                    DemandOrder::Everything(_) => order,
+                    DemandOrder::Yielding(Yielding { leftover, .. }) => {
+                        Box::new(Layered::new(order, leftover.policy(queues.clone()), queues))
+                    }
+                }
+            }
+            Scheduling::Probed(_) => InterJob::Fifo.policy(queues),
+            Scheduling::Entitled(Entitled { guaranteed, within, .. }) => {
+                Box::new(Entitlement::new(queues, guaranteed, within))
+            }
+        }
+    }
+
+    pub fn master(self, epoch: Epoch, settings: MasterSettings, queues: QueueTree, sealing: Sealing) -> Master {
+        let scheduler = self.scheduler(queues.clone());
+        let steer = self.opportunistic().map(|settings| settings.steering);
+        let others = queues.presets().chain(settings.dispatch.beside.iter().map(|beside| &*beside.preset));
+        let all = others.filter_map(|name| self.beside(name).ok()).chain([self]);
+        let publish = all.map(Preset::publishes).max().unwrap_or(Publish::Nothing);
+        let tell_changes_after = match self.scheduling {
+            Scheduling::Booked(Booked { by: Booking::GlobalMasters { tell_changes_after, .. }, .. }) => {
+                tell_changes_after
+            }
+            _ => None,
+        };
+        let settings = MasterSettings { publish, steer, tell_changes_after, ..settings };
+        Master::new(epoch, settings, queues, scheduler, sealing)
+    }
+
+    /// What of its nodes the master publishes to job managers.
+    fn publishes(self) -> Publish {
+        let choice = match self.scheduling {
+            Scheduling::Booked(Booked { opportunistic: None, .. }) => return Publish::Nothing,
+            Scheduling::Booked(Booked { opportunistic: Some(Opportunistic { placement, .. }), .. }) => placement,
+            Scheduling::Probed(Probed { choice, .. }) => choice,
+            // Also with relaxed locality: presets beside it may read them.
+            Scheduling::Entitled(_) => return Publish::Waits,
+        };
+        match choice {
+            QueueChoice::BatchSampling { .. } | QueueChoice::Random => Publish::Nodes,
+            QueueChoice::TopRanked { .. } => Publish::Ranking,
+            QueueChoice::PowerOfTwo => Publish::Load,
+        }
+    }
+
+    /// In a federation.
+    pub fn global_master(
+        self,
+        epoch: Epoch,
+        (federation, own): (Federation, GlobalId),
+        settings: DispatchSettings,
+        queues: QueueTree,
+    ) -> GlobalMaster {
+        let (scattered, tell_changes_after) = match self.scheduling {
+            Scheduling::Booked(Booked { by: Booking::GlobalMasters { scattered, tell_changes_after }, .. }) => {
+                (scattered, tell_changes_after)
+            }
+            _ => (false, None),
+        };
+        let delays = self.booked().map_or(Delays::NONE, |booked| booked.delays);
+        let scatter = scattered.then(|| Chance::new(self.seed, &format!("placement of {own}")));
+        let placement = Box::new(placement::Partitions::new(federation, own, scatter));
+        // No global master keeps a node free: another one may use it.
+        let of_scheduler = SchedulerSettings { reserve_after: None, delays };
+        let scheduler = Scheduler::new(self.inter_job(queues.clone()), placement, of_scheduler);
+        // As long as it takes until the others have heard of it and another's launch is there.
+        let first_refusal = tell_changes_after.map(|after| after + after);
+        GlobalMaster::new(epoch, (federation, own), settings, queues, scheduler).leaving_to_others(first_refusal)
+    }
+
+    pub fn job_manager(
+        self,
+        job: Arc<AdmittedJob>,
+        epoch: Epoch,
+        settings: JobManagerSettings,
+        sealing: Sealing,
+    ) -> JobManager {
+        let component = format!("of job {}", job.id);
+        let preset = self.of_job(&job);
+        let (intra_job, own) = (preset.intra_job(&component), preset.own_placement(&component));
+        JobManager::new(job, epoch, settings, intra_job, own, sealing)
+    }
+
+    fn intra_job(self, component: &str) -> Box<dyn IntraJobPolicy> {
+        let order = match self.scheduling {
+            Scheduling::Booked(Booked { demand: DemandOrder::Yielding(yielding), .. }) => {
+                let chance = Chance::new(self.seed, &format!("altruism {component}"));
+                return Box::new(intra_job::Altruistic::new(yielding.plans.order(), yielding.altruism, chance));
+            }
+            Scheduling::Booked(Booked { demand: DemandOrder::Everything(order), .. })
+            | Scheduling::Probed(Probed { intra_job: order, .. })
+            | Scheduling::Entitled(Entitled { intra_job: order, .. }) => order,
+        };
+        match order {
+            IntraJob::BreadthFirst => Box::new(intra_job::BreadthFirst),
+            IntraJob::CriticalPath => Box::new(intra_job::CriticalPath::default()),
+            IntraJob::Tetris => Box::new(intra_job::Tetris),
+        }
+    }
+
+    /// What its job managers place by themselves.
+    fn own_placement(self, component: &str) -> Option<OwnPlacement> {
+        let chance = Chance::new(self.seed, &format!("placement {component}"));
+        match self.scheduling {
+            Scheduling::Booked(Booked { opportunistic, .. }) => {
+                let Opportunistic { mix, placement, quota, promote_after, .. } = opportunistic?;
+                let mix = Some((mix, Chance::new(self.seed, &format!("mix {component}"))));
+                Some(OwnPlacement { mix, quota, promote_after, ..OwnPlacement::everything(placement.policy(chance)) })
+            }
+            Scheduling::Probed(Probed { choice, .. }) => Some(OwnPlacement::everything(choice.policy(chance))),
+            Scheduling::Entitled(settings) => Some(OwnPlacement {
+                allowance: Some(settings.allowance),
+                tells_work: settings.within != Within::FairShares,
+                corrections: settings.corrections,
+                explores: settings.explores.filter(|_| settings.choice == Choice::RelaxedLocality),
+                assumed_run_time: settings.assumed_run_time,
+                ..OwnPlacement::everything(settings.choice.policy(chance, &settings.delays))
+            }),
+        }
+    }
+
+    pub fn node_agent(self, node: NodeId, settings: NodeSettings, mac: Mac) -> NodeAgent {
+        let (queue, rules): (Box<dyn QueuePolicy>, _) = match self.scheduling {
+            Scheduling::Booked(Booked { opportunistic: Some(Opportunistic { reorder, at_nodes, .. }), .. }) => {
+                (Box::new(node_queue::ByKind { reorder }), at_nodes)
+            }
+            Scheduling::Entitled(Entitled { keep_freed, yields_for, .. }) => {
+                let chance = Chance::new(self.seed, &format!("queue of node {node}"));
+                let rules = OpportunisticRules { keep_freed, yields_for, ..OpportunisticRules::default() };
+                (Box::new(node_queue::GapFilling::new(chance)), rules)
+            }
+            Scheduling::Booked(_) | Scheduling::Probed(_) => {
+                (Box::new(node_queue::Fifo), OpportunisticRules::default())
+            }
+        };
+        let entitled = self.entitled();
+        NodeAgent::new(node, settings, queue, rules, mac)
+            .telling_waits(entitled.map(|settings| settings.waits))
+            .telling_progress(entitled.and_then(|settings| settings.corrections?.progress_every))
+    }
+}
+
+impl InterJob {
+    fn policy(self, queues: QueueTree) -> Box<dyn InterJobPolicy> {
+        match self {
+            InterJob::Fifo => Box::new(Fifo::new(queues)),
+            InterJob::Capacity => Box::new(Capacity::new(queues)),
+            InterJob::Drf { strict: false } => Box::new(Drf::new(queues)),
+            InterJob::Drf { strict: true } => Box::new(Drf::strict(queues)),
+            InterJob::Sjf => Box::new(Sjf::new(queues)),
+            InterJob::Srtf => Box::new(Srtf::new(queues)),
+            InterJob::RoundRobin => Box::new(RoundRobin::new(queues)),
+            InterJob::Tetris { fairness } => Box::new(Tetris::new(queues, fairness)),
+        }
+    }
+}
+
+impl Plans {
+    fn order(self) -> PlanOrder {
+        PlanOrder::Fixed(match self {
+            Plans::By(IntraJob::BreadthFirst) => Order::BreadthFirst,
+            Plans::By(IntraJob::CriticalPath) => Order::CriticalPath,
+            Plans::By(IntraJob::Tetris) => Order::Packing,
+            Plans::Dagps => return PlanOrder::Dagps,
+        })
+    }
+}
+
+impl Placement {
+    pub fn policy(self, chance: Chance) -> Box<dyn PlacementPolicy> {
+        match self {
+            Placement::NextFit => Box::new(placement::NextFit::default()),
+            Placement::BestFit => Box::new(placement::BestFit),
+            Placement::WorstFit => Box::new(placement::WorstFit),
+            Placement::Random => Box::new(placement::Random::new(chance)),
+            Placement::PowerOfTwo => Box::new(placement::PowerOfTwo::new(chance)),
+            Placement::Aligned => Box::new(placement::Aligned::default()),
+        }
+    }
+}
+
+impl QueueChoice {
+    pub fn policy(self, chance: Chance) -> Box<dyn PlacementPolicy> {
+        match self {
+            QueueChoice::BatchSampling { ratio } => Box::new(placement::BatchSampling::new(chance, ratio)),
+            QueueChoice::Random => Box::new(placement::Random::new(chance)),
+            QueueChoice::PowerOfTwo => Box::new(placement::PowerOfTwo::new(chance)),
+            QueueChoice::TopRanked { k } => Box::new(placement::TopRanked::new(chance, k)),
+        }
+    }
+}
+
+impl Choice {
+    pub fn policy(self, chance: Chance, delays: &Delays) -> Box<dyn PlacementPolicy> {
+        match self {
+            Choice::EarliestCompletion(settings) => Box::new(placement::EarliestCompletion::new(chance, settings)),
+            Choice::RelaxedLocality => Box::new(placement::RelaxedLocality::new(chance, delays.node, delays.rack)),
+        }
+    }
+}

@@ -1,0 +1,231 @@
+//! The presets there are: the papers' systems, one step beyond some of them, and the usual orders of jobs.
+
+use super::settings::{
+    Booked, Booking, Choice, DemandOrder, Entitled, InterJob, IntraJob, Opportunistic, Placement, Plans, Probed,
+    QueueChoice, Scheduling, Yielding, choose,
+};
+use super::{Name, Preset};
+use crate::job_manager::{AllowanceRules, CorrectionRules, ExplorationRules};
+use crate::master::{OpportunisticLimit, Steering};
+use crate::node::{OpportunisticRules, TellWaits};
+use crate::policy::inter_job::Within;
+use crate::policy::placement::CompletionSettings;
+use crate::policy::{Mix, Quota};
+use crate::scheduling::Delays;
+use crate::vocabulary::Duration;
+
+/// A few heartbeats each, as is usual (Spark's `spark.locality.wait`).
+const DELAYS: Delays = Delays { node: Duration::from_secs(3), rack: Duration::from_secs(3) };
+
+/// Three of four jobs are considered: close to packing freely. In millionths.
+const TETRIS_FAIRNESS: u32 = 250_000;
+
+/// Of the paper's section 7.
+const OPPORTUNISTIC: Opportunistic = Opportunistic {
+    mix: Mix { shorter_than: Some(Duration::from_secs(10)), opportunistic: 700_000 },
+    placement: QueueChoice::TopRanked { k: 50 },
+    quota: Quota { absolute: None, relative: None },
+    promote_after: None,
+    steering: Steering { deviations: Some(2_000), limit: OpportunisticLimit::Everything, moves: false },
+    reorder: true,
+    at_nodes: OpportunisticRules {
+        queue_limit: None,
+        keep_freed: Duration::ZERO,
+        offer_after: None,
+        tell_spare: None,
+        yields_for: None,
+    },
+};
+
+const ENTITLED: Entitled = Entitled {
+    intra_job: IntraJob::CriticalPath,
+    choice: Choice::EarliestCompletion(CompletionSettings::USUAL),
+    guaranteed: 90,
+    waits: TellWaits {
+        every: Duration::from_millis(500),
+        tolerance: Duration::from_millis(100),
+        least_left: 0,
+        tells_room: false,
+    },
+    within: Within::FairShares,
+    keep_freed: Duration::from_millis(50),
+    yields_for: Some(Duration::from_secs(300)),
+    allowance: AllowanceRules { opportunistic: 100, starved_after: Duration::from_secs(30), sent_first: false },
+    corrections: Some(CorrectionRules::USUAL),
+    explores: Some(ExplorationRules { after: Duration::from_secs(1) }),
+    delays: DELAYS,
+    assumed_run_time: None,
+};
+
+const BY_MASTER: Booking = Booking::Master { placement: Placement::NextFit, reserve_after: Duration::from_secs(30) };
+
+/// One in which the master books every task.
+const fn central(name: &'static str, inter_job: InterJob, demand: DemandOrder) -> Preset {
+    booked(name, Booked { by: BY_MASTER, inter_job, demand, delays: DELAYS, opportunistic: None })
+}
+
+const fn booked(name: &'static str, settings: Booked) -> Preset {
+    Preset { name: Name(name), scheduling: Scheduling::Booked(settings), seed: 0 }
+}
+
+const fn probed(name: &'static str, choice: QueueChoice) -> Preset {
+    let settings = Probed { intra_job: IntraJob::BreadthFirst, choice };
+    Preset { name: Name(name), scheduling: Scheduling::Probed(settings), seed: 0 }
+}
+
+const fn entitled(name: &'static str, settings: Entitled) -> Preset {
+    Preset { name: Name(name), scheduling: Scheduling::Entitled(settings), seed: 0 }
+}
+
+const IN_FILE_ORDER: DemandOrder = DemandOrder::Everything(IntraJob::BreadthFirst);
+
+impl Default for Preset {
+    fn default() -> Preset {
+        Preset::DRF
+    }
+}
+
+impl Preset {
+    pub const FIFO: Preset = central("fifo", InterJob::Fifo, IN_FILE_ORDER);
+    pub const CAPACITY: Preset = central("capacity", InterJob::Capacity, IN_FILE_ORDER);
+    pub const DRF: Preset = central("drf", InterJob::Drf { strict: false }, IN_FILE_ORDER);
+    pub const SJF: Preset = central("sjf", InterJob::Sjf, IN_FILE_ORDER);
+    pub const SRTF: Preset = central("srtf", InterJob::Srtf, IN_FILE_ORDER);
+
+    pub const TETRIS: Preset =
+        central("tetris", InterJob::Tetris { fairness: TETRIS_FAIRNESS }, DemandOrder::Everything(IntraJob::Tetris));
+
+    /// Ousterhout et al. 2013: Sparrow, with d = 2.
+    pub const SPARROW: Preset = probed("sparrow", QueueChoice::BatchSampling { ratio: 2 });
+
+    /// Karanasos et al. 2015: Mercury, as its section 7 found it best: k = 50, queues no longer than the mean and two standard
+    /// deviations, re-ordered; 70 % of the tasks that are shorter than 10 s are opportunistic.
+    pub const MERCURY: Preset = booked("mercury", MERCURY);
+
+    /// One step beyond it, for a master that decides on events: nodes keep room that guaranteed work leaves for a moment,
+    /// offer room that nobody guaranteed wants to what has run for long, and say at once that they have room for what waits
+    /// elsewhere.
+    pub const MERCURY_PLUS: Preset = booked(
+        "mercury-plus",
+        Booked {
+            opportunistic: Some(Opportunistic {
+                at_nodes: OpportunisticRules {
+                    queue_limit: None,
+                    keep_freed: Duration::from_millis(50),
+                    offer_after: Some(Duration::from_secs(5)),
+                    tell_spare: Some(Duration::from_millis(200)),
+                    yields_for: None,
+                },
+                steering: Steering { moves: true, ..OPPORTUNISTIC.steering },
+                ..OPPORTUNISTIC
+            }),
+            ..MERCURY
+        },
+    );
+
+    /// Grandl et al. 2016: Carbyne, as its pseudocode has it: fair shares, plans by packing, and what is left goes to the job
+    /// with the least work left.
+    pub const CARBYNE: Preset = central(
+        "carbyne",
+        InterJob::Drf { strict: false },
+        DemandOrder::Yielding(Yielding {
+            plans: Plans::By(IntraJob::Tetris),
+            leftover: InterJob::Srtf,
+            altruism: 1_000_000,
+        }),
+    );
+
+    /// Boutin et al. 2014: Apollo. Each job manager sends its job's tasks where they are expected to be done first; a job's
+    /// guaranteed tasks hold its fair share, and as much again may be opportunistic.
+    pub const APOLLO: Preset = entitled("apollo", ENTITLED);
+
+    /// Its paper's baseline (section 4): the same shares and nodes' queues, but job managers know no loads. They send tasks near
+    /// their input, farther away the longer they wait, and try node after node with duplicates. The nodes do what they do
+    /// under the other one, with which it shares a cluster; nobody reads the waits that nodes publish.
+    pub const APOLLO_BASELINE: Preset =
+        entitled("apollo-baseline", Entitled { choice: Choice::RelaxedLocality, ..ENTITLED });
+
+    /// One step beyond it.
+    pub const APOLLO_PLUS: Preset = entitled(
+        "apollo-plus",
+        Entitled {
+            choice: Choice::EarliestCompletion(CompletionSettings {
+                several: true,
+                spares: true,
+                at_once: Some(95),
+                ..CompletionSettings::USUAL
+            }),
+            waits: TellWaits { least_left: 50, tells_room: true, ..ENTITLED.waits },
+            within: Within::FairSojourn,
+            allowance: AllowanceRules { sent_first: true, ..ENTITLED.allowance },
+            corrections: Some(CorrectionRules { saving_while_waiting: 0, ..CorrectionRules::USUAL }),
+            ..ENTITLED
+        },
+    );
+
+    /// Megha (Narayanan et al.): global masters over clusters, queues by turns.
+    pub const MEGHA: Preset = booked("megha", MEGHA);
+
+    /// One step beyond it: global masters that search the same nodes start at different ones, look where they were refused after
+    /// their other partitions, take others' room where there is most, and hear of changes before the next heartbeat.
+    pub const MEGHA_PLUS: Preset = booked(
+        "megha-plus",
+        Booked {
+            by: Booking::GlobalMasters { scattered: true, tell_changes_after: Some(Duration::from_millis(50)) },
+            ..MEGHA
+        },
+    );
+
+    /// Those for federations.
+    pub const FEDERATED: [Preset; 2] = [Preset::MEGHA, Preset::MEGHA_PLUS];
+
+    /// Those in which job managers send tasks to nodes' queues within entitlements.
+    pub const QUEUEING: [Preset; 3] = [Preset::APOLLO, Preset::APOLLO_PLUS, Preset::APOLLO_BASELINE];
+
+    /// Those that book guaranteed tasks and queue opportunistic ones.
+    pub const HYBRID: [Preset; 2] = [Preset::MERCURY, Preset::MERCURY_PLUS];
+
+    /// Those in which the master places tasks, in an order of jobs.
+    pub const CENTRAL: [Preset; 7] =
+        [Preset::FIFO, Preset::CAPACITY, Preset::DRF, Preset::SJF, Preset::SRTF, Preset::TETRIS, Preset::CARBYNE];
+
+    /// The baselines of the same paper (section 3): no probes, the task waits at the node that was chosen for it.
+    pub const SPARROW_RANDOM: Preset = probed("sparrow-random", QueueChoice::Random);
+    /// Departs: queues are compared as the master published them last, and not by probing.
+    pub const SPARROW_POWER_OF_TWO: Preset = probed("sparrow-power-of-two", QueueChoice::PowerOfTwo);
+
+    /// Those in which job managers send every task to nodes' queues.
+    pub const DISTRIBUTED: [Preset; 3] = [Preset::SPARROW, Preset::SPARROW_RANDOM, Preset::SPARROW_POWER_OF_TWO];
+
+    pub fn all() -> impl Iterator<Item = Preset> {
+        Preset::CENTRAL
+            .into_iter()
+            .chain(Preset::DISTRIBUTED)
+            .chain(Preset::HYBRID)
+            .chain(Preset::QUEUEING)
+            .chain(Preset::FEDERATED)
+    }
+
+    /// # Errors
+    /// A sentence that lists the presets there are.
+    pub fn parse(name: &str) -> Result<Preset, String> {
+        let named: Vec<(&str, Preset)> = Preset::all().map(|preset| (preset.name(), preset)).collect();
+        choose("preset", name, &named)
+    }
+}
+
+const MERCURY: Booked = Booked {
+    by: BY_MASTER,
+    inter_job: InterJob::Capacity,
+    demand: IN_FILE_ORDER,
+    delays: DELAYS,
+    opportunistic: Some(OPPORTUNISTIC),
+};
+
+const MEGHA: Booked = Booked {
+    by: Booking::GlobalMasters { scattered: false, tell_changes_after: None },
+    inter_job: InterJob::RoundRobin,
+    demand: IN_FILE_ORDER,
+    delays: DELAYS,
+    opportunistic: None,
+};
