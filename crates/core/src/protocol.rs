@@ -134,8 +134,6 @@ pub enum ToMaster {
     /// Said by a job manager that places its tasks itself: where what its job wants has changed by much, when it is allowed less
     /// than before, and as its tasks free what it holds beyond that. Answered by `Share` and `Allowance` where it changes them.
     Wants { job: JobId, wants: Box<Wants> },
-    /// A scheduler elsewhere proposes placements; each is granted, or refused with the node's present state.
-    Claim { job: JobId, placements: Vec<Placement> },
     /// A job manager of a federation launches an attempt under a grant that its global master proposes: the node's master claims
     /// the resources and sends the launch on, or answers `NotPassed`.
     Launch(Box<ProposedLaunch>),
@@ -275,14 +273,6 @@ pub struct Ask {
 pub struct Holder {
     pub node: NodeId,
     pub bytes: u64,
-}
-
-/// A placement that a scheduler proposes to the owner of the node.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Placement {
-    pub ask: AskId,
-    pub node: NodeId,
-    pub resources: Resources,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -484,8 +474,6 @@ pub enum ToJobManager {
     Granted {
         grants: Vec<Grant>,
     },
-    /// A claim was refused.
-    Refused(Box<RefusedClaim>),
 
     /// A running attempt left its CPU to guaranteed work, or has it again. It may be lost: it helps to choose, no more.
     Yields {
@@ -587,7 +575,6 @@ impl ToJobManager {
             | ToJobManager::Updated { .. }
             | ToJobManager::Nodes { .. }
             | ToJobManager::Granted { .. }
-            | ToJobManager::Refused(_)
             | ToJobManager::Forgotten
             | ToJobManager::Generation { .. }
             | ToJobManager::NodesReturned { .. }
@@ -610,13 +597,6 @@ pub struct Wishes {
     pub run: u32,
     /// And of single tasks of it.
     pub tasks: Arc<TaskWishes>,
-}
-
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct RefusedClaim {
-    pub placement: Placement,
-    /// What the node's owner knows of it now.
-    pub state: NodeReport,
 }
 
 /// Nodes as the master publishes them.
@@ -700,8 +680,6 @@ pub enum Rule {
     DominantShare,
     /// A node was kept free for it because it had waited long.
     Reservation,
-    /// A scheduler outside the master proposed it.
-    Claim,
     /// Its node was ready for a task first.
     Ready,
     /// The job's own scheduler chose the node.
@@ -1068,7 +1046,6 @@ impl fmt::Display for Rule {
             Rule::Submission => "priority, then order of submission",
             Rule::DominantShare => "priority, then smallest dominant share",
             Rule::Reservation => "a reservation after a long wait",
-            Rule::Claim => "a claim of another scheduler",
             Rule::Ready => "its node being ready first",
             Rule::Sampling => "the choice of the job's own scheduler",
             Rule::Completion => "being expected to be done there first",

@@ -7,8 +7,8 @@ use amalgam_core::preset::{Booking, Placement, Preset};
 use amalgam_core::protocol::{Address, Ask, Message, Registration, ToJobManager, ToMaster};
 use amalgam_core::role::{Event, Outbox, Role};
 use amalgam_core::vocabulary::{
-    AskId, Attributes, ClientId, Constraint, Epoch, ExecutionType, GrantId, Instant, JobId, JobSpec, Key, Mac, NodeId,
-    Program, QueueSpec, ResourceSpec, Resources, Sealing, StageSpec, TaskSet,
+    AskId, Attributes, ClientId, Constraint, Duration, Epoch, ExecutionType, GrantId, Instant, JobId, JobSpec, Key,
+    Mac, NodeId, Program, QueueSpec, ResourceSpec, Resources, Sealing, StageSpec, TaskSet,
 };
 use std::sync::Arc;
 

@@ -3,7 +3,7 @@
 //! and does hold, and the master what that entitles it to and what of that it may have now.
 
 use super::by_age::ByAge;
-use super::{JobManager, RunningAttempt};
+use super::{Holding, JobManager, RunningAttempt};
 use crate::protocol::{Address, TheMaster, ToMaster, ToNode};
 use crate::role::{Change, Outbox, Record};
 use crate::scheduling::Allowed;
@@ -98,10 +98,10 @@ impl Allowance {
     }
 
     pub(super) fn on_sent(&mut self, attempt: AttemptId, sent: &RunningAttempt, resources: &Resources) {
-        let held = self.held(sent.opportunistic);
+        let held = self.held(sent.holding.counts_as_opportunistic());
         held.attempts += 1;
         held.resources.add(resources);
-        if sent.opportunistic {
+        if sent.holding.counts_as_opportunistic() {
             self.weighed.add_times(resources, weight_now(sent));
             match sent.started_at {
                 Some(since) => self.running.insert(sent.task.stage, (since, attempt)),
@@ -112,7 +112,7 @@ impl Allowance {
 
     /// An opportunistic attempt runs since then, and nobody draws it any more.
     pub(super) fn on_started(&mut self, attempt: AttemptId, sent: &RunningAttempt, resources: &Resources) {
-        if let Some(since) = sent.started_at.filter(|_| sent.opportunistic) {
+        if let Some(since) = sent.started_at.filter(|_| sent.holding.counts_as_opportunistic()) {
             self.weighed.take(resources, u64::from(sent.weight) - 1);
             self.waiting.remove(sent.task.stage, &(sent.launched_at, attempt));
             self.running.insert(sent.task.stage, (since, attempt));
@@ -120,10 +120,10 @@ impl Allowance {
     }
 
     pub(super) fn on_gone(&mut self, attempt: AttemptId, sent: &RunningAttempt, resources: &Resources) {
-        let held = self.held(sent.opportunistic);
+        let held = self.held(sent.holding.counts_as_opportunistic());
         held.attempts -= 1;
         held.resources.sub(resources);
-        if sent.opportunistic {
+        if sent.holding.counts_as_opportunistic() {
             self.weighed.take(resources, weight_now(sent));
             let stage = sent.task.stage;
             match sent.started_at {
@@ -355,11 +355,14 @@ impl JobManager {
 
     /// The attempt is within what the job is entitled to from now on.
     pub(super) fn take_promotion(&mut self, attempt: AttemptId) {
-        let Some(running) = self.running.get_mut(&attempt).filter(|running| running.opportunistic) else { return };
+        let Some(running) = self.running.get_mut(&attempt).filter(|running| running.holding == Holding::Opportunistic)
+        else {
+            return;
+        };
         if let Some(allowance) = &mut self.allowance {
             let resources = &self.job.resources[running.task.stage as usize];
             allowance.on_gone(attempt, running, resources);
-            (running.opportunistic, running.promoted) = (false, true);
+            running.holding = Holding::Promoted;
             allowance.on_sent(attempt, running, resources);
         }
         if running.started_at.is_none() {
@@ -426,11 +429,12 @@ impl JobManager {
         let Some(allowance) = &self.allowance else { return };
         let (mut counted, mut weighed) = ([Held::default(); 2], Totals::ZERO);
         for running in self.running.values() {
-            let held = &mut counted[usize::from(running.opportunistic)];
+            let held = &mut counted[usize::from(running.holding.counts_as_opportunistic())];
             held.attempts += 1;
             let resources = &self.job.resources[running.task.stage as usize];
             held.resources.add(resources);
-            weighed.add_times(resources, if running.opportunistic { weight_now(running) } else { 0 });
+            weighed
+                .add_times(resources, if running.holding.counts_as_opportunistic() { weight_now(running) } else { 0 });
         }
         assert_eq!(weighed, allowance.weighed, "what opportunistic tasks hold by their weights");
         let opportunistic = allowance.waiting.len() + allowance.running.len() + allowance.yielding.len();

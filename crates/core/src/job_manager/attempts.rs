@@ -1,7 +1,7 @@
 //! The life of attempts as their job's manager sees it: launched, started, ended, lost, and what follows for their tasks.
 
 use super::correction::counts_as_failure;
-use super::{Basis, JobManager, Life, Room, RunningAttempt};
+use super::{Basis, Holding, JobManager, Life, Room, RunningAttempt};
 use crate::protocol::{Address, Launch, ProposedLaunch, Rule, ToMaster, ToNode};
 use crate::role::{Change, LostCause, Outbox, Record};
 use crate::scheduling::LocalScheduler;
@@ -33,35 +33,25 @@ impl JobManager {
         } else {
             self.dag.launched(task.stage, task.index, attempt, node, now);
         }
-        let booked = basis.grant().is_some();
         let is_entitled = self.allowance.is_some() && execution == ExecutionType::Guaranteed;
-        let (opportunistic, launched_at, life) = (!booked && !is_entitled, now, Life::Present);
+        let holding = match basis.grant() {
+            Some(_) => Holding::Granted,
+            None if is_entitled => Holding::Entitled,
+            None => Holding::Opportunistic,
+        };
+        let opportunistic = holding == Holding::Opportunistic;
         // A second attempt is one more than there are tasks.
         let weight = if opportunistic && !rule.is_second() { self.weight(task.stage) } else { 1 };
-        let running = RunningAttempt {
-            task,
-            node,
-            opportunistic,
-            promoted: false,
-            twin: None,
-            had_rival: false,
-            expected_wait,
-            starts_at: None,
-            booked,
-            rule,
-            weight,
-            launched_at,
-            started_at: None,
-            life,
-        };
-        self.insert_running(attempt, running);
+        let launched = RunningAttempt::launched(task, node, holding, rule, now);
+        self.insert_running(attempt, RunningAttempt { expected_wait, weight, ..launched });
         let grant = basis.grant();
         let at = now;
         out.persist(Change::Launched { attempt, task, node, grant, opportunistic, weight, rule, passed_over, at });
         let mut launch = self.launch_message(attempt, task, execution, basis);
         launch.weight = weight;
         launch.foretold = self.foretell(now, basis, task.stage, opportunistic, expected_wait);
-        let master = self.settings.federation.filter(|_| booked).map(|federation| federation.cluster_of(node));
+        let master =
+            self.settings.federation.filter(|_| holding.is_booked()).map(|federation| federation.cluster_of(node));
         if master.is_none() {
             launch.token = self.sealing.token(node, self.generation, &launch.allocation());
         }
@@ -136,7 +126,7 @@ impl JobManager {
     }
 
     pub(super) fn insert_running(&mut self, attempt: AttemptId, running: RunningAttempt) {
-        *self.outstanding.counter(running.booked) += 1;
+        *self.outstanding.counter(running.holding.is_booked()) += 1;
         if let Some(account) = &mut self.account {
             account.on_held(&self.job.resources[running.task.stage as usize], running.rule);
         }
@@ -158,7 +148,7 @@ impl JobManager {
 
     pub(super) fn remove_running(&mut self, attempt: AttemptId) -> Option<RunningAttempt> {
         let running = self.running.remove(&attempt)?;
-        *self.outstanding.counter(running.booked) -= 1;
+        *self.outstanding.counter(running.holding.is_booked()) -= 1;
         if let Some(account) = &mut self.account {
             account.on_freed(&self.job.resources[running.task.stage as usize], running.rule);
         }
@@ -192,7 +182,7 @@ impl JobManager {
             self.scheduler.iter_mut().for_each(LocalScheduler::on_started);
             let since = now.before(running_for);
             running.started_at = Some(since);
-            if !running.booked {
+            if !running.holding.is_booked() {
                 self.promotions.on_started(since, attempt);
             }
             if let Some(allowance) = &mut self.allowance {
@@ -202,7 +192,8 @@ impl JobManager {
             if running.life == Life::Present {
                 let (task, node, waited) = (running.task, running.node, now.since(running.launched_at));
                 let expected = self.allowance.is_some().then_some(running.expected_wait);
-                let (opportunistic, promoted) = (running.opportunistic, running.promoted);
+                let (opportunistic, promoted) =
+                    (running.holding.counts_as_opportunistic(), running.holding == Holding::Promoted);
                 let queue = self.first_starts.on_started(running.launched_at, task, self.dag.stage(task.stage).total);
                 let time = |(queue, at)| AllocationTime::of(queue, waited, running_for, at);
                 let allocation = queue.zip(at_node).map(time);
@@ -239,7 +230,7 @@ impl JobManager {
         let running = self.running.get(&attempt).filter(may_say);
         if let Some(running) = running {
             // The node does not take work now, and would not at once.
-            let (node, booked) = (running.node, running.booked);
+            let (node, booked) = (running.node, running.holding.is_booked());
             if !booked {
                 self.close_node(now, node, out);
             }
@@ -285,7 +276,7 @@ impl JobManager {
             self.dag.spend(running.task, &ended.usage, false);
         }
         self.blame_end(now, &running, &ended, out);
-        let RunningAttempt { task, node, opportunistic, twin, rule, .. } = running;
+        let RunningAttempt { task, node, holding, twin, rule, .. } = running;
         if rule == Rule::Copy {
             self.end_copy(now, attempt, &running, &ended, out);
             return self.end_late(now, attempt, running.node, &ended, out);
@@ -297,7 +288,7 @@ impl JobManager {
         if last {
             self.blame.forget(task);
         } else {
-            self.requests.came_back(task.stage, opportunistic);
+            self.requests.came_back(task.stage, holding.counts_as_opportunistic());
             self.intra_job.came_back(task.stage);
         }
         match (&ended.reason, instead) {
@@ -385,7 +376,7 @@ impl JobManager {
         if let Some(twin) = running.twin {
             return self.lose_beside(now, attempt, &running, twin, cause, out);
         }
-        let RunningAttempt { task, node, opportunistic, .. } = running;
+        let RunningAttempt { task, node, holding, .. } = running;
         self.note_given_up(attempt, task, cause);
         let is_given_up = self.cancelled || self.is_cancelled_task(task);
         let last = cause == LostCause::NodeLost && self.is_last(task, &EndReason::NodeLost) || is_given_up;
@@ -393,7 +384,7 @@ impl JobManager {
         if last {
             self.blame.forget(task);
         } else {
-            self.requests.came_back(task.stage, opportunistic);
+            self.requests.came_back(task.stage, holding.counts_as_opportunistic());
             self.intra_job.came_back(task.stage);
         }
         self.work.review(task.stage, &self.job, &self.dag);

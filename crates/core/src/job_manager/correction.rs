@@ -6,7 +6,7 @@
 //! ones, of which nobody knows when, get none before they are promoted. A duplicate is sent whatever is left of what the job
 //! may hold, since only one of the two is to run, and counts as held while it is out.
 
-use super::{Basis, JobManager, Life, Room, RunningAttempt};
+use super::{Basis, Holding, JobManager, Life, Room, RunningAttempt};
 use crate::policy::{Standing, run_time};
 use crate::protocol::{Rule, ToNode};
 use crate::role::{Change, LostCause, Outbox, Record, Trigger};
@@ -77,7 +77,8 @@ impl Corrections {
             self.copies.insert(attempt);
         }
         // Of an attempt of an earlier life it is not known whether it waits, and a duplicate gets none.
-        let is_reviewed = !sent.opportunistic && sent.life == Life::Present && !sent.rule.is_second();
+        let is_reviewed =
+            !sent.holding.counts_as_opportunistic() && sent.life == Life::Present && !sent.rule.is_second();
         if self.rules.is_some() && is_reviewed {
             self.waiting_anywhere.insert(attempt);
             self.waiting.entry(sent.node).or_default().insert(attempt);
@@ -113,8 +114,9 @@ impl JobManager {
     pub(super) fn note_start(&mut self, attempt: AttemptId) {
         if let Some(running) = self.running.get(&attempt) {
             self.corrections.on_started(attempt, running);
-            if let (Some(scheduler), Some(started_at), Rule::Completion, false, false) =
-                (&mut self.scheduler, running.started_at, running.rule, running.opportunistic, running.promoted)
+            let is_as_it_was_sent = matches!(running.holding, Holding::Granted | Holding::Entitled);
+            if let (Some(scheduler), Some(started_at), Rule::Completion, true) =
+                (&mut self.scheduler, running.started_at, running.rule, is_as_it_was_sent)
             {
                 scheduler.learn_start(running.expected_wait, started_at.since(running.launched_at));
             }
@@ -236,7 +238,7 @@ impl JobManager {
         let (task, node, reason) = (gone.task, gone.node, EndReason::Cancelled);
         out.record(Record::Stopping { task, attempt, node, reason: reason.clone() });
         let has_waited = gone.started_at.is_none() && gone.life == Life::Present && self.allowance.is_some();
-        if has_waited && !gone.opportunistic {
+        if has_waited && !gone.holding.counts_as_opportunistic() {
             let (waited, expected) = (now.since(gone.launched_at), gone.expected_wait);
             out.record(Record::WaitedInVain { task, attempt, node, waited, expected });
         }

@@ -430,10 +430,6 @@ impl Dag {
         shown.chain(self.passed.iter().copied()).collect()
     }
 
-    pub fn has_failures(&self) -> bool {
-        self.stages.iter().any(|stage| stage.failed > 0)
-    }
-
     pub fn failed_tasks(&self) -> u64 {
         self.stages.iter().map(|stage| u64::from(stage.failed)).sum()
     }

@@ -92,8 +92,9 @@ impl JobManager {
     /// Sends the task to another node than those where it waits, and takes back what was sent last.
     fn try_another_node(&mut self, now: Instant, task: TaskId, out: &mut Outbox) {
         let Some(attempt) = self.dag.shown(task) else { return };
-        let may_have_two =
-            |sent: &&RunningAttempt| !sent.opportunistic && !self.held && !self.dag.stage(sent.task.stage).is_limited();
+        let may_have_two = |sent: &&RunningAttempt| {
+            !sent.holding.counts_as_opportunistic() && !self.held && !self.dag.stage(sent.task.stage).is_limited()
+        };
         let Some(sent) = self.running.get(&attempt).filter(may_have_two) else { return };
         let (node, twin, waited) = (sent.node, sent.twin, now.since(sent.launched_at));
         let tried = twin.and_then(|twin| self.running.get(&twin)).map(|twin| twin.node);

@@ -26,6 +26,7 @@ mod questions;
 mod records;
 mod requests;
 mod rests;
+mod running;
 mod saved;
 mod sizes;
 mod spent;
@@ -70,6 +71,7 @@ pub use placing::OwnPlacement;
 use progress::Speeds;
 use promotion::Promotions;
 use requests::{Progress, Requests};
+use running::{Holding, Life, RunningAttempt};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -166,42 +168,6 @@ pub struct JobManager {
     next_claim: u32,
     /// What kept its tasks from starting, as the manager said last of which this is a copy.
     told_why: Option<Box<Why>>,
-}
-
-#[derive(Clone, PartialEq, Eq, Debug)]
-struct RunningAttempt {
-    task: TaskId,
-    node: NodeId,
-    /// It was launched without a grant, and is not within what the job is entitled to.
-    opportunistic: bool,
-    /// It became guaranteed, without a grant.
-    promoted: bool,
-    /// The other attempt of its task, where there are two.
-    twin: Option<AttemptId>,
-    /// The other one that there is, or was last, is there because one of the two was slow; whichever ends well first counts.
-    had_rival: bool,
-    /// How long it was expected to wait when it was sent, and when it starts as its node said last.
-    expected_wait: Duration,
-    starts_at: Option<Instant>,
-    /// A ledger holds its resources: from the beginning, or since it was promoted.
-    booked: bool,
-    /// The rule by which it was launched.
-    rule: Rule,
-    /// As its node draws by it, if it is opportunistic.
-    weight: u16,
-    launched_at: Instant,
-    started_at: Option<Instant>,
-    life: Life,
-}
-
-/// In which life of the job manager an attempt was launched.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Life {
-    Present,
-    /// In an earlier one, and its node has not confirmed it yet.
-    Earlier,
-    /// In an earlier one, and its node has it.
-    Adopted,
 }
 
 /// Where a task may be launched, and by which rule it was next.
@@ -369,8 +335,6 @@ impl JobManager {
             ToJobManager::Nodes { list, margins } => self.on_nodes(now, list, margins, out),
             ToJobManager::Waits { waits, starts } => self.on_waits(now, from, waits, &starts, out),
             ToJobManager::Granted { grants } => self.on_granted(now, &grants, out),
-            // Nobody here claims yet; the ask stays open at the master.
-            ToJobManager::Refused(_) => {}
             ToJobManager::Started { attempt, running_for, at_node } => {
                 self.on_started(now, from, attempt, running_for, at_node, out);
             }
@@ -622,7 +586,7 @@ impl JobManager {
                 }
                 out.record(Record::Adopted { task: running.task, attempt, node });
             }
-            if self.running.get(&attempt).is_some_and(|running| running.promoted) {
+            if self.running.get(&attempt).is_some_and(|running| running.holding == Holding::Promoted) {
                 // It may not have heard of it.
                 out.send(node, ToNode::Promote { attempt, grant: None });
             }
@@ -779,7 +743,7 @@ impl JobManager {
             self.running.len() - twins / 2 - self.corrections.copies.len(),
             "running tasks and running attempts"
         );
-        assert_eq!(self.outstanding, Outstanding::of(self.running.values().map(|running| running.booked)));
+        assert_eq!(self.outstanding, Outstanding::of(self.running.values().map(|running| running.holding.is_booked())));
         for (index, stage) in self.dag.stages.iter().enumerate() {
             let counted = stage.waiting() + stage.running + stage.succeeded + stage.failed + stage.cancelled;
             assert_eq!(counted, stage.total, "tasks of stage {index} are each in one state");

@@ -1,6 +1,6 @@
 //! What a job manager answers without changing anything: for the interface, for its host, for a simulator.
 
-use super::{Dag, JobManager, Life, RunningAttempt};
+use super::{Dag, Holding, JobManager, Life, RunningAttempt};
 use crate::policy::Deferrable;
 use crate::protocol::{AdmittedJob, JobOutcome};
 use crate::scheduling::LocalScheduler;
@@ -81,9 +81,9 @@ impl JobManager {
     /// The running attempts, and what holds their resources.
     pub fn open_attempts(&self) -> impl Iterator<Item = OpenAttempt> {
         self.running.iter().map(|(attempt, running)| {
-            let RunningAttempt { task, node, booked, opportunistic, started_at, .. } = *running;
-            // Who has been booked since is guaranteed, whatever it was sent as.
-            OpenAttempt { attempt: *attempt, task, node, booked, opportunistic: opportunistic && !booked, started_at }
+            let RunningAttempt { task, node, holding, started_at, .. } = *running;
+            let (booked, opportunistic) = (holding.is_booked(), holding == Holding::Opportunistic);
+            OpenAttempt { attempt: *attempt, task, node, booked, opportunistic, started_at }
         })
     }
 
@@ -95,7 +95,7 @@ impl JobManager {
         }
         // Of an attempt of an earlier life it is not known yet whether it has started.
         let waits = |running: &&RunningAttempt| {
-            !running.booked && running.started_at.is_none() && running.life != Life::Earlier
+            !running.holding.is_booked() && running.started_at.is_none() && running.life != Life::Earlier
         };
         let tasks = self.running.values().filter(waits).count() as u64;
         let at_nodes = (tasks > 0).then_some(Why::AtNodes { tasks });

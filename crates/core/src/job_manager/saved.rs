@@ -1,10 +1,10 @@
 //! What a job manager keeps across a restart: its changes one by one, and its whole progress in a snapshot.
 
 use super::files::Files;
-use super::{Dag, JobManager, Life, RunningAttempt};
+use super::{Dag, Holding, JobManager, Life, RunningAttempt};
 use crate::protocol::Rule;
 use crate::role::{Change, LostCause, Record};
-use crate::vocabulary::{AttemptId, ClockOffset, Duration, Exchange, Instant, NodeId, TaskId};
+use crate::vocabulary::{AttemptId, ClockOffset, Exchange, Instant, NodeId, TaskId};
 use crate::why::Why;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -14,9 +14,7 @@ struct SavedAttempt {
     attempt: AttemptId,
     task: TaskId,
     node: NodeId,
-    opportunistic: bool,
-    promoted: bool,
-    booked: bool,
+    holding: Holding,
     rule: Rule,
     weight: u16,
     had_rival: bool,
@@ -86,20 +84,13 @@ impl JobManager {
                     self.dag.launched(task.stage, task.index, *attempt, *node, *at);
                     self.recall_size(*task);
                 }
-                let (attempt, task, node, rule, launched_at) = (*attempt, *task, *node, *rule, *at);
-                let (opportunistic, promoted, booked) = (*opportunistic, false, grant.is_some());
-                self.recover_running(SavedAttempt {
-                    attempt,
-                    task,
-                    node,
-                    opportunistic,
-                    promoted,
-                    booked,
-                    rule,
-                    weight: *weight,
-                    had_rival: false,
-                    launched_at,
-                });
+                let holding = match grant {
+                    Some(_) => Holding::Granted,
+                    None if *opportunistic => Holding::Opportunistic,
+                    None => Holding::Entitled,
+                };
+                let launched = RunningAttempt::launched(*task, *node, holding, *rule, *at);
+                self.recover_running(*attempt, RunningAttempt { weight: *weight, ..launched });
             }
             Change::Promoted { attempt, grant: Some(_), .. } => self.book(*attempt),
             Change::Promoted { attempt, grant: None, .. } => self.take_promotion(*attempt),
@@ -161,7 +152,11 @@ impl JobManager {
                 self.run = run;
                 (self.dag, self.estranged, self.files) = (dag, estranged, files.map(Files::recovered));
                 (self.cancelled, self.stopping) = (cancelled, stopping);
-                running.into_iter().for_each(|saved| self.recover_running(saved));
+                for saved in running {
+                    let SavedAttempt { attempt, task, node, holding, rule, weight, had_rival, launched_at } = saved;
+                    let launched = RunningAttempt::launched(task, node, holding, rule, launched_at);
+                    self.recover_running(attempt, RunningAttempt { weight, had_rival, ..launched });
+                }
                 exchange.iter().for_each(|exchange| self.recover_exchange(exchange));
             }
             _ => {}
@@ -170,19 +165,8 @@ impl JobManager {
 
     pub(super) fn progress(&self) -> SavedProgress {
         let running = self.running.iter().map(|(&attempt, running)| {
-            let RunningAttempt {
-                task,
-                node,
-                opportunistic,
-                promoted,
-                booked,
-                rule,
-                weight,
-                had_rival,
-                launched_at,
-                ..
-            } = *running;
-            SavedAttempt { attempt, task, node, opportunistic, promoted, booked, rule, weight, had_rival, launched_at }
+            let RunningAttempt { task, node, holding, rule, weight, had_rival, launched_at, .. } = *running;
+            SavedAttempt { attempt, task, node, holding, rule, weight, had_rival, launched_at }
         });
         SavedProgress {
             dag: self.dag.clone(),
@@ -197,27 +181,8 @@ impl JobManager {
         }
     }
 
-    fn recover_running(&mut self, saved: SavedAttempt) {
-        let SavedAttempt { attempt, task, node, opportunistic, promoted, booked, rule, weight, had_rival, launched_at } =
-            saved;
-        let life = Life::Earlier;
-        let running = RunningAttempt {
-            task,
-            node,
-            opportunistic,
-            promoted,
-            twin: None,
-            had_rival,
-            expected_wait: Duration::ZERO,
-            starts_at: None,
-            booked,
-            rule,
-            weight,
-            launched_at,
-            started_at: None,
-            life,
-        };
-        self.insert_running(attempt, running);
+    fn recover_running(&mut self, attempt: AttemptId, launched: RunningAttempt) {
+        self.insert_running(attempt, RunningAttempt { life: Life::Earlier, ..launched });
     }
 
     fn recover_exchange(&mut self, kept: &Exchange) {

@@ -1,9 +1,9 @@
-//! Duty: confirm placements against the ledger. The master's own scheduler and schedulers elsewhere come the same way.
+//! Duty: confirm placements against the ledger.
 
 use super::Master;
 use super::tokens::Tokens;
-use crate::dispatch::{self, Claims as _};
-use crate::protocol::{Grant, NodeReport, Placement, RefusedClaim, Rule, ToJobManager, ToNode};
+use crate::dispatch;
+use crate::protocol::{Grant, ToJobManager, ToNode};
 use crate::role::Outbox;
 use crate::scheduling::{Booking, ClaimError, Granting, Ledger, NodeState};
 use crate::vocabulary::{AttemptId, Epoch, GrantId, JobId, NodeId, Resources, Sealing};
@@ -65,28 +65,6 @@ impl dispatch::Claims for Claims {
 }
 
 impl Master {
-    pub(super) fn on_claim(&mut self, job: JobId, placements: &[Placement], out: &mut Outbox) {
-        for placement in placements.iter().filter(|placement| placement.ask.job == job) {
-            let proposal = Granting {
-                ask: placement.ask,
-                node: placement.node,
-                resources: placement.resources,
-                rule: Rule::Claim,
-                passed_over: 0,
-                foretold: None,
-            };
-            let known = self.dispatch.scheduler.knows_job(job);
-            if known && self.claims.confirm(&mut self.dispatch.rooms, &proposal).is_ok() {
-                self.dispatch.scheduler.on_adopted(job, placement.resources);
-            } else {
-                let state = self.present_state(placement);
-                let refused = RefusedClaim { placement: *placement, state };
-                out.send(job, ToJobManager::Refused(Box::new(refused)));
-            }
-        }
-        self.claims.announce(out);
-    }
-
     /// A job manager wants an attempt booked that runs already: only where that displaces nobody, also nobody for whom the
     /// node is kept, and passes no limit.
     pub(super) fn on_promote(&mut self, attempt: AttemptId, node: NodeId, resources: &Resources, out: &mut Outbox) {
@@ -100,17 +78,5 @@ impl Master {
             self.dispatch.scheduler.on_adopted(attempt.job, *resources);
             out.send(node, ToNode::Promote { attempt, grant: Some(grant) });
         }
-    }
-
-    /// What the ledger knows of the node now; queue and wait are as last reported.
-    fn present_state(&self, placement: &Placement) -> NodeReport {
-        let reported = self.nodes.report(placement.node).cloned().unwrap_or_default();
-        let free = self
-            .dispatch
-            .rooms
-            .state(placement.node)
-            .map(|_| self.dispatch.rooms.offer(placement.node))
-            .unwrap_or_default();
-        NodeReport { free, ..reported }
     }
 }

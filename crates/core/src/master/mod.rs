@@ -176,9 +176,6 @@ impl Master {
                 self.on_node_failed(now, node, suspects)
             }
             (Address::JobManager(_), ToMaster::TaskFails { at }) => self.on_task_fails(now, &at),
-            (Address::JobManager(sender), ToMaster::Claim { job, placements }) if sender == job => {
-                self.on_claim(job, &placements, out);
-            }
             (Address::JobManager(sender), ToMaster::Promote { attempt, node, resources }) if sender == attempt.job => {
                 self.on_promote(attempt, node, &resources, out);
             }

@@ -10,7 +10,6 @@ mod published;
 mod request_queue;
 mod room_order;
 mod scheduler;
-mod view;
 
 pub use ledger::{Booking, BookingChange, ClaimError, Ledger, LedgerNews, NodeState};
 pub use local::{Allowed, AskState, LocalScheduler, NextTask, NextTasks, PlacedTask, Step};
@@ -18,4 +17,3 @@ pub use locality::Delays;
 pub use node_queue::{Lack, NodeQueue};
 pub use request_queue::RequestQueue;
 pub use scheduler::{Blocked, Granting, Scheduler, SchedulerSettings, explain_fit};
-pub use view::ClusterView;

@@ -119,10 +119,6 @@ impl RequestQueue {
         self.asks[slot as usize].as_mut().expect("an ask slot in use")
     }
 
-    pub fn is_used(&self, slot: AskSlot) -> bool {
-        self.asks.get(slot as usize).is_some_and(Option::is_some)
-    }
-
     pub fn remove_ask(&mut self, slot: AskSlot) {
         let ask = self.asks[slot as usize].take().expect("an ask slot in use");
         self.ask_slots.remove(&ask.id);

@@ -150,10 +150,6 @@ impl Scheduler {
         self.queue.job_slot(id).is_some_and(|job| self.queue.job(job).bookings > 0)
     }
 
-    pub fn knows_job(&self, id: JobId) -> bool {
-        self.queue.job_slot(id).is_some()
-    }
-
     /// Takes in one ask of a job; ignored for a job that is not known.
     pub fn on_ask(&mut self, now: Instant, ask: &Ask, ledger: &mut Ledger) {
         let Some(job) = self.queue.job_slot(ask.id.job) else { return };

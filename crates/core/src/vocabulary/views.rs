@@ -216,10 +216,6 @@ impl ClassTable {
             words[node / 64] &= !bit;
         }
     }
-
-    pub fn is_met_by_any(&self, class: u32) -> bool {
-        self.bits[class as usize].iter().any(|word| *word != 0)
-    }
 }
 
 /// One entry that waits at a node.
