@@ -98,10 +98,10 @@ impl Allowance {
     }
 
     pub(super) fn on_sent(&mut self, attempt: AttemptId, sent: &RunningAttempt, resources: &Resources) {
-        let held = self.held(sent.holding.counts_as_opportunistic());
+        let held = self.held(sent.holding().counts_as_opportunistic());
         held.attempts += 1;
         held.resources.add(resources);
-        if sent.holding.counts_as_opportunistic() {
+        if sent.holding().counts_as_opportunistic() {
             self.weighed.add_times(resources, weight_now(sent));
             match sent.started_at {
                 Some(since) => self.running.insert(sent.task.stage, (since, attempt)),
@@ -112,7 +112,7 @@ impl Allowance {
 
     /// An opportunistic attempt runs since then, and nobody draws it any more.
     pub(super) fn on_started(&mut self, attempt: AttemptId, sent: &RunningAttempt, resources: &Resources) {
-        if let Some(since) = sent.started_at.filter(|_| sent.holding.counts_as_opportunistic()) {
+        if let Some(since) = sent.started_at.filter(|_| sent.holding().counts_as_opportunistic()) {
             self.weighed.take(resources, u64::from(sent.weight) - 1);
             self.waiting.remove(sent.task.stage, &(sent.launched_at, attempt));
             self.running.insert(sent.task.stage, (since, attempt));
@@ -120,10 +120,10 @@ impl Allowance {
     }
 
     pub(super) fn on_gone(&mut self, attempt: AttemptId, sent: &RunningAttempt, resources: &Resources) {
-        let held = self.held(sent.holding.counts_as_opportunistic());
+        let held = self.held(sent.holding().counts_as_opportunistic());
         held.attempts -= 1;
         held.resources.sub(resources);
-        if sent.holding.counts_as_opportunistic() {
+        if sent.holding().counts_as_opportunistic() {
             self.weighed.take(resources, weight_now(sent));
             let stage = sent.task.stage;
             match sent.started_at {
@@ -251,7 +251,7 @@ impl JobManager {
     /// is free: nothing else gets that.
     pub(super) fn promote_starved(&mut self, now: Instant, out: &mut Outbox) -> bool {
         while let Some(attempt) = self.starved(now) {
-            let Some(task) = self.running.get(&attempt).map(|sent| sent.task) else { break };
+            let Some(task) = self.attempts.get(&attempt).map(|sent| sent.task) else { break };
             let room = self.allowed(ExecutionType::Guaranteed).map_or(Totals::ZERO, |allowed| allowed.room);
             if room.holds(&self.job.resources[task.stage as usize]) == 0 {
                 self.keep_room(Some(attempt));
@@ -288,7 +288,7 @@ impl JobManager {
 
     /// The attempt's node says that it has its CPU, or has not.
     pub(super) fn on_yields(&mut self, from: Address, attempt: AttemptId, has_cpu: bool) {
-        let Some(sent) = self.running.get(&attempt).filter(|sent| Address::Node(sent.node) == from) else { return };
+        let Some(sent) = self.attempts.get(&attempt).filter(|sent| Address::Node(sent.node) == from) else { return };
         if let (Some(allowance), Some(since)) = (&mut self.allowance, sent.started_at) {
             allowance.on_cpu(attempt, sent.task.stage, since, has_cpu);
         }
@@ -312,7 +312,7 @@ impl JobManager {
     /// The attempt is guaranteed from now on, and is expected to start after so long.
     fn promote(&mut self, now: Instant, attempt: AttemptId, wait: Duration, out: &mut Outbox) {
         self.take_promotion(attempt);
-        let Some(running) = self.running.get_mut(&attempt) else { return };
+        let Some(running) = self.attempts.get_mut(&attempt) else { return };
         running.expected_wait = now.since(running.launched_at) + wait;
         let (task, node) = (running.task, running.node);
         out.persist(Change::Promoted { attempt, task, node, grant: None, at: now });
@@ -341,12 +341,12 @@ impl JobManager {
     /// The oldest of those for which the room is large enough, and of whose task there is no other attempt.
     fn promotable<'a>(&'a self, those: &'a ByAge, room: &'a Totals) -> impl Iterator<Item = (Instant, AttemptId)> + 'a {
         let fits = |stage| room.holds(&self.job.resources[stage as usize]) > 0;
-        let is_alone = |attempt| self.running.get(&attempt).is_some_and(|sent| sent.twin.is_none());
+        let is_alone = |attempt| self.attempts.get(&attempt).is_some_and(|sent| sent.twin.is_none());
         those.oldest(fits, is_alone).take(LOOKS)
     }
 
     fn wait_if_promoted(&self, attempt: AttemptId) -> Duration {
-        let (Some(sent), Some(scheduler)) = (self.running.get(&attempt), &self.scheduler) else {
+        let (Some(sent), Some(scheduler)) = (self.attempts.get(&attempt), &self.scheduler) else {
             return Duration::ZERO;
         };
         let ask = self.requests.ask_of(sent.task.stage, false);
@@ -355,14 +355,15 @@ impl JobManager {
 
     /// The attempt is within what the job is entitled to from now on.
     pub(super) fn take_promotion(&mut self, attempt: AttemptId) {
-        let Some(running) = self.running.get_mut(&attempt).filter(|running| running.holding == Holding::Opportunistic)
+        let Some(running) =
+            self.attempts.get_mut(&attempt).filter(|running| running.holding() == Holding::Opportunistic)
         else {
             return;
         };
         if let Some(allowance) = &mut self.allowance {
             let resources = &self.job.resources[running.task.stage as usize];
             allowance.on_gone(attempt, running, resources);
-            running.holding = Holding::Promoted;
+            running.promote();
             allowance.on_sent(attempt, running, resources);
         }
         if running.started_at.is_none() {
@@ -415,7 +416,7 @@ impl JobManager {
         let waits = |stage: &u32| scheduler.is_suited(self.requests.ask_of(*stage, false));
         let next = self.dag.runnable().filter(|stage| self.dag.stage(*stage).ready() > 0).find(waits)?;
         let share = self.share.as_deref().copied().unwrap_or(Totals::ZERO).hundredths(allowance.rules.opportunistic);
-        let kept_for = allowance.kept_for.and_then(|attempt| self.running.get(&attempt));
+        let kept_for = allowance.kept_for.and_then(|attempt| self.attempts.get(&attempt));
         let of_one = &self.job.resources[kept_for.map_or(next, |sent| sent.task.stage) as usize];
         let (held, most) = (&allowance.guaranteed.resources, &allowance.most);
         let kind = (0..WIDTH).find(|&kind| most.0[kind].saturating_sub(held.0[kind]) < u64::from(of_one.0[kind]))?;
@@ -428,13 +429,15 @@ impl JobManager {
     pub(super) fn check_allowance(&self) {
         let Some(allowance) = &self.allowance else { return };
         let (mut counted, mut weighed) = ([Held::default(); 2], Totals::ZERO);
-        for running in self.running.values() {
-            let held = &mut counted[usize::from(running.holding.counts_as_opportunistic())];
+        for running in self.attempts.values() {
+            let held = &mut counted[usize::from(running.holding().counts_as_opportunistic())];
             held.attempts += 1;
             let resources = &self.job.resources[running.task.stage as usize];
             held.resources.add(resources);
-            weighed
-                .add_times(resources, if running.holding.counts_as_opportunistic() { weight_now(running) } else { 0 });
+            weighed.add_times(
+                resources,
+                if running.holding().counts_as_opportunistic() { weight_now(running) } else { 0 },
+            );
         }
         assert_eq!(weighed, allowance.weighed, "what opportunistic tasks hold by their weights");
         let opportunistic = allowance.waiting.len() + allowance.running.len() + allowance.yielding.len();

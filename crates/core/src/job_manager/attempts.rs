@@ -26,8 +26,7 @@ impl JobManager {
     ) {
         let Room { node, basis, rule, passed_over, execution: either, expected_wait } = room;
         let execution = if execution == ExecutionType::Auto { either } else { execution };
-        let attempt = AttemptId { job: self.id(), epoch: self.epoch, number: self.next_attempt };
-        self.next_attempt += 1;
+        let attempt = self.attempts.make_id();
         if rule.is_second() {
             self.dag.launched_beside(task.stage, task.index);
         } else {
@@ -126,7 +125,6 @@ impl JobManager {
     }
 
     pub(super) fn insert_running(&mut self, attempt: AttemptId, running: RunningAttempt) {
-        *self.outstanding.counter(running.holding.is_booked()) += 1;
         if let Some(account) = &mut self.account {
             account.on_held(&self.job.resources[running.task.stage as usize], running.rule);
         }
@@ -140,15 +138,14 @@ impl JobManager {
             }
         }
         let (task, rule) = (running.task, running.rule);
-        self.running.insert(attempt, running);
+        self.attempts.insert(attempt, running);
         if rule.is_second() {
             self.pair(attempt, task);
         }
     }
 
     pub(super) fn remove_running(&mut self, attempt: AttemptId) -> Option<RunningAttempt> {
-        let running = self.running.remove(&attempt)?;
-        *self.outstanding.counter(running.holding.is_booked()) -= 1;
+        let running = self.attempts.remove(attempt)?;
         if let Some(account) = &mut self.account {
             account.on_freed(&self.job.resources[running.task.stage as usize], running.rule);
         }
@@ -158,9 +155,7 @@ impl JobManager {
         self.corrections.on_gone(attempt, &running);
         self.speeds.on_gone(attempt);
         self.gangs.on_gone(running.task.stage, attempt);
-        if let Some(twin) = running.twin.and_then(|twin| self.running.get_mut(&twin)) {
-            twin.twin = None;
-        } else {
+        if running.twin.is_none() {
             self.exploration.forget(running.task);
         }
         Some(running)
@@ -175,14 +170,14 @@ impl JobManager {
         at_node: Option<AtNode>,
         out: &mut Outbox,
     ) {
-        let Some(running) = self.running.get_mut(&attempt) else {
+        let Some(running) = self.attempts.get_mut(&attempt) else {
             return out.record(Record::Stale { from, attempt });
         };
         if running.started_at.is_none() {
             self.scheduler.iter_mut().for_each(LocalScheduler::on_started);
             let since = now.before(running_for);
             running.started_at = Some(since);
-            if !running.holding.is_booked() {
+            if !running.holding().is_booked() {
                 self.promotions.on_started(since, attempt);
             }
             if let Some(allowance) = &mut self.allowance {
@@ -193,7 +188,7 @@ impl JobManager {
                 let (task, node, waited) = (running.task, running.node, now.since(running.launched_at));
                 let expected = self.allowance.is_some().then_some(running.expected_wait);
                 let (opportunistic, promoted) =
-                    (running.holding.counts_as_opportunistic(), running.holding == Holding::Promoted);
+                    (running.holding().counts_as_opportunistic(), running.holding() == Holding::Promoted);
                 let queue = self.first_starts.on_started(running.launched_at, task, self.dag.stage(task.stage).total);
                 let time = |(queue, at)| AllocationTime::of(queue, waited, running_for, at);
                 let allocation = queue.zip(at_node).map(time);
@@ -227,10 +222,10 @@ impl JobManager {
             LostCause::Refused(_) => from == Address::Master,
             _ => from == Address::Node(running.node),
         };
-        let running = self.running.get(&attempt).filter(may_say);
+        let running = self.attempts.get(&attempt).filter(may_say);
         if let Some(running) = running {
             // The node does not take work now, and would not at once.
-            let (node, booked) = (running.node, running.holding.is_booked());
+            let (node, booked) = (running.node, running.holding().is_booked());
             if !booked {
                 self.close_node(now, node, out);
             }
@@ -257,7 +252,7 @@ impl JobManager {
             // Leaves only after what this handler persists is durable.
             out.send(node, ToNode::Acknowledge { attempt });
         }
-        if let Some(&RunningAttempt { task, twin: Some(other), had_rival, .. }) = self.running.get(&attempt) {
+        if let Some(&RunningAttempt { task, twin: Some(other), had_rival, .. }) = self.attempts.get(&attempt) {
             let failed_for_good = !had_rival && counts_as_failure(&ended.reason) && self.is_last(task, &ended.reason);
             if ended.reason.is_success() {
                 self.tell_overtaken(attempt, out);
@@ -276,7 +271,7 @@ impl JobManager {
             self.dag.spend(running.task, &ended.usage, false);
         }
         self.blame_end(now, &running, &ended, out);
-        let RunningAttempt { task, node, holding, twin, rule, .. } = running;
+        let RunningAttempt { task, node, twin, rule, .. } = running;
         if rule == Rule::Copy {
             self.end_copy(now, attempt, &running, &ended, out);
             return self.end_late(now, attempt, running.node, &ended, out);
@@ -288,7 +283,7 @@ impl JobManager {
         if last {
             self.blame.forget(task);
         } else {
-            self.requests.came_back(task.stage, holding.counts_as_opportunistic());
+            self.requests.came_back(task.stage, running.holding().counts_as_opportunistic());
             self.intra_job.came_back(task.stage);
         }
         match (&ended.reason, instead) {
@@ -319,7 +314,7 @@ impl JobManager {
         // A success that frees no stage changes nothing that is asked for, but where others of its gang are to begin anew.
         if !succeeded
             || !ready.is_empty()
-            || self.running.is_empty()
+            || self.attempts.is_empty()
             || self.gangs.is_gang(task.stage)
             || self.dag.stage(task.stage).is_limited()
         {
@@ -367,7 +362,7 @@ impl JobManager {
     pub(super) fn write_off(&mut self, now: Instant, attempt: AttemptId, cause: LostCause, out: &mut Outbox) {
         let Some(running) = self.remove_running(attempt) else { return };
         if cause == LostCause::NodeLost {
-            self.estranged.insert(running.node);
+            self.attempts.estrange(running.node);
         }
         self.blame_loss(now, &running, cause, out);
         if running.rule == Rule::Copy {
@@ -376,7 +371,7 @@ impl JobManager {
         if let Some(twin) = running.twin {
             return self.lose_beside(now, attempt, &running, twin, cause, out);
         }
-        let RunningAttempt { task, node, holding, .. } = running;
+        let RunningAttempt { task, node, .. } = running;
         self.note_given_up(attempt, task, cause);
         let is_given_up = self.cancelled || self.is_cancelled_task(task);
         let last = cause == LostCause::NodeLost && self.is_last(task, &EndReason::NodeLost) || is_given_up;
@@ -384,7 +379,7 @@ impl JobManager {
         if last {
             self.blame.forget(task);
         } else {
-            self.requests.came_back(task.stage, holding.counts_as_opportunistic());
+            self.requests.came_back(task.stage, running.holding().counts_as_opportunistic());
             self.intra_job.came_back(task.stage);
         }
         self.work.review(task.stage, &self.job, &self.dag);

@@ -265,11 +265,13 @@ impl JobManager {
             let record = self.dag.stage(task.stage).record(task.index);
             record.is_some_and(|record| record.state == TaskState::Running)
         };
-        let of_stage = self.running.iter().filter(|(_, running)| running.task.stage == stage);
-        let chosen = of_stage.filter(|(_, running)| tasks.contains(running.task.index) && runs(running.task));
-        let attempts: Vec<AttemptId> = chosen.map(|(attempt, _)| *attempt).collect();
+        let chosen = self
+            .attempts
+            .of_stage(stage)
+            .filter(|(_, running)| tasks.contains(running.task.index) && runs(running.task));
+        let attempts: Vec<AttemptId> = chosen.map(|(attempt, _)| attempt).collect();
         for attempt in attempts {
-            self.stop(attempt, &self.running[&attempt], EndReason::Cancelled, out);
+            self.stop(attempt, &self.attempts[&attempt], EndReason::Cancelled, out);
         }
     }
 

@@ -36,7 +36,7 @@ impl JobManager {
         out: &mut Outbox,
     ) {
         let Some(rules) = self.corrections.rules.filter(|rules| rules.progress_every.is_some()) else { return };
-        let Some(running) = self.running.get(&attempt) else { return };
+        let Some(running) = self.attempts.get(&attempt) else { return };
         let RunningAttempt { task, node, started_at, .. } = *running;
         if from != Address::Node(node) || started_at.is_some() || self.stopping || self.held {
             return;
@@ -82,7 +82,7 @@ impl JobManager {
     /// Once is enough: a third node would be as far.
     fn is_copied(&self, writer: TaskId) -> bool {
         self.corrections.copied.contains(&writer)
-            || self.corrections.copies.iter().any(|attempt| self.running[attempt].task == writer)
+            || self.corrections.copies.iter().any(|attempt| self.attempts[attempt].task == writer)
     }
 
     /// A copy ended. If it left what the task left already, those who wait for it are told where.
@@ -128,7 +128,7 @@ impl JobManager {
         }
         let mut read_still: BTreeMap<u32, bool> = BTreeMap::new();
         let mut is_wanted = |attempt: &AttemptId| {
-            let TaskId { stage, index, .. } = self.running[attempt].task;
+            let TaskId { stage, index, .. } = self.attempts[attempt].task;
             let is_committed = self.files.as_ref().is_some_and(|files| files.has_outputs((stage, index)));
             is_committed && !self.stopping && *read_still.entry(stage).or_insert_with(|| self.is_read_still(stage))
         };

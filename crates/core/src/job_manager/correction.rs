@@ -78,7 +78,7 @@ impl Corrections {
         }
         // Of an attempt of an earlier life it is not known whether it waits, and a duplicate gets none.
         let is_reviewed =
-            !sent.holding.counts_as_opportunistic() && sent.life == Life::Present && !sent.rule.is_second();
+            !sent.holding().counts_as_opportunistic() && sent.life == Life::Present && !sent.rule.is_second();
         if self.rules.is_some() && is_reviewed {
             self.waiting_anywhere.insert(attempt);
             self.waiting.entry(sent.node).or_default().insert(attempt);
@@ -112,9 +112,9 @@ impl Corrections {
 
 impl JobManager {
     pub(super) fn note_start(&mut self, attempt: AttemptId) {
-        if let Some(running) = self.running.get(&attempt) {
+        if let Some(running) = self.attempts.get(&attempt) {
             self.corrections.on_started(attempt, running);
-            let is_as_it_was_sent = matches!(running.holding, Holding::Granted | Holding::Entitled);
+            let is_as_it_was_sent = matches!(running.holding(), Holding::Granted | Holding::Entitled);
             if let (Some(scheduler), Some(started_at), Rule::Completion, true) =
                 (&mut self.scheduler, running.started_at, running.rule, is_as_it_was_sent)
             {
@@ -127,7 +127,7 @@ impl JobManager {
     pub(super) fn review_waiting(&mut self, now: Instant, node: Option<NodeId>, out: &mut Outbox) {
         let is_idle = self.stopping || self.held || self.exploration.is_on();
         let Some(rules) = self.corrections.rules.filter(|_| !is_idle) else { return };
-        let is_alone = |attempt: &&AttemptId| self.running.get(attempt).is_some_and(|sent| sent.twin.is_none());
+        let is_alone = |attempt: &&AttemptId| self.attempts.get(attempt).is_some_and(|sent| sent.twin.is_none());
         let Corrections { waiting, waiting_anywhere, .. } = &self.corrections;
         let there = node.map_or(Some(waiting_anywhere), |node| waiting.get(&node));
         let waiting: Vec<AttemptId> = there.into_iter().flatten().filter(is_alone).take(LOOKS).copied().collect();
@@ -137,7 +137,7 @@ impl JobManager {
     }
 
     fn review_decision(&mut self, now: Instant, attempt: AttemptId, rules: CorrectionRules, out: &mut Outbox) {
-        let Some(sent) = self.running.get(&attempt) else { return };
+        let Some(sent) = self.attempts.get(&attempt) else { return };
         // Its node has not said so yet.
         let Some(starts_at) = sent.starts_at else { return };
         let task = sent.task;
@@ -170,7 +170,7 @@ impl JobManager {
         left: Duration,
         out: &mut Outbox,
     ) -> bool {
-        let (Some(rules), Some(sent)) = (self.corrections.rules, self.running.get(&attempt)) else { return false };
+        let (Some(rules), Some(sent)) = (self.corrections.rules, self.attempts.get(&attempt)) else { return false };
         let expected_run = self.dag.expected(sent.task.stage, sent.task.index);
         let part = |of| part_of(of, rules.saving_while_waiting);
         let margin = rules.least_saving.max(part(left)).max(part(run_time(expected_run)));
@@ -190,7 +190,7 @@ impl JobManager {
         // A copy is of a task that is over.
         let may_have_two =
             |sent: &&RunningAttempt| sent.rule != Rule::Copy && !self.dag.stage(sent.task.stage).is_limited();
-        let Some(sent) = self.running.get(&attempt).filter(may_have_two) else { return false };
+        let Some(sent) = self.attempts.get(&attempt).filter(may_have_two) else { return false };
         let (task, node, execution) = (sent.task, sent.node, ExecutionType::Guaranteed);
         let expected_run = self.dag.expected(task.stage, task.index);
         let placed = self.placed(task, node, execution, expected_run);
@@ -219,17 +219,11 @@ impl JobManager {
     /// The attempt was launched beside the one that the task's record shows.
     pub(super) fn pair(&mut self, attempt: AttemptId, task: TaskId) {
         let Some(first) = self.dag.shown(task).filter(|first| *first != attempt) else { return };
-        let Some(one) = self.running.get_mut(&first) else { return };
-        one.twin = Some(attempt);
-        if let Some(other) = self.running.get_mut(&attempt) {
-            other.twin = Some(first);
+        if self.attempts.get(&first).is_none() {
+            return;
         }
-        let is_race = self.running.get(&attempt).is_some_and(|other| other.rule == Rule::Straggler);
-        for one in [first, attempt] {
-            if let Some(one) = self.running.get_mut(&one) {
-                one.had_rival = is_race;
-            }
-        }
+        let is_race = self.attempts.get(&attempt).is_some_and(|other| other.rule == Rule::Straggler);
+        self.attempts.pair(first, attempt, is_race);
     }
 
     /// The other attempt of its task was first.
@@ -238,13 +232,13 @@ impl JobManager {
         let (task, node, reason) = (gone.task, gone.node, EndReason::Cancelled);
         out.record(Record::Stopping { task, attempt, node, reason: reason.clone() });
         let has_waited = gone.started_at.is_none() && gone.life == Life::Present && self.allowance.is_some();
-        if has_waited && !gone.holding.counts_as_opportunistic() {
+        if has_waited && !gone.holding().counts_as_opportunistic() {
             let (waited, expected) = (now.since(gone.launched_at), gone.expected_wait);
             out.record(Record::WaitedInVain { task, attempt, node, waited, expected });
         }
         out.send(node, ToNode::Stop { attempt, reason, grace: self.settings.stop_grace });
         // Should the node not hear of it, it is told what is not ours when it is back.
-        self.estranged.insert(node);
+        self.attempts.estrange(node);
         self.pass_on(task, node, false, gone.twin);
         if gone.rule == Rule::Copy {
             self.dag.pass(node);
@@ -291,7 +285,7 @@ impl JobManager {
 
     /// The task is that other attempt's from now on.
     pub(super) fn pass_on(&mut self, task: TaskId, over: NodeId, failed: bool, other: Option<AttemptId>) {
-        if let Some((other, node)) = other.and_then(|other| Some((other, self.running.get(&other)?.node))) {
+        if let Some((other, node)) = other.and_then(|other| Some((other, self.attempts.get(&other)?.node))) {
             self.dag.went_on(task, over, failed, other, node);
         }
     }

@@ -128,7 +128,7 @@ impl JobManager {
     pub(super) fn check_account(&self) {
         let Some(account) = &self.account else { return };
         let mut again = Account::default();
-        for running in self.running.values() {
+        for running in self.attempts.values() {
             again.on_held(&self.job.resources[running.task.stage as usize], running.rule);
         }
         assert_eq!((account.held, account.leftover), (again.held, again.leftover), "what is held");
@@ -152,8 +152,8 @@ impl JobManager {
     /// When it would end alone, by what is known now.
     pub(super) fn review_alone(&mut self, now: Instant) {
         let Some(account) = self.account.as_mut().filter(|account| !account.alone_is_known) else { return };
-        let (job, dag, running, gangs) = (&self.job, &self.dag, &self.running, &self.gangs);
-        let progress = Progress { job, dag, running, gangs, is_news: self.is_news };
+        let (job, dag, attempts, gangs) = (&self.job, &self.dag, &self.attempts, &self.gangs);
+        let progress = Progress { job, dag, attempts, gangs, is_news: self.is_news };
         // On hold nothing of it starts, as without a share.
         let share = self.share.as_deref().filter(|_| !self.held);
         if let Some(alone) = self.intra_job.end_alone(now, &progress, share, self.has_time) {

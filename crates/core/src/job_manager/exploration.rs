@@ -82,9 +82,9 @@ impl JobManager {
 
     fn still_waits(&self, task: TaskId) -> bool {
         let waits = |sent: &RunningAttempt| sent.started_at.is_none();
-        let first = self.dag.shown(task).and_then(|attempt| self.running.get(&attempt));
+        let first = self.dag.shown(task).and_then(|attempt| self.attempts.get(&attempt));
         first.is_some_and(|first| {
-            let twin = first.twin.and_then(|twin| self.running.get(&twin));
+            let twin = first.twin.and_then(|twin| self.attempts.get(&twin));
             waits(first) && twin.is_none_or(waits) && !self.stopping
         })
     }
@@ -93,11 +93,11 @@ impl JobManager {
     fn try_another_node(&mut self, now: Instant, task: TaskId, out: &mut Outbox) {
         let Some(attempt) = self.dag.shown(task) else { return };
         let may_have_two = |sent: &&RunningAttempt| {
-            !sent.holding.counts_as_opportunistic() && !self.held && !self.dag.stage(sent.task.stage).is_limited()
+            !sent.holding().counts_as_opportunistic() && !self.held && !self.dag.stage(sent.task.stage).is_limited()
         };
-        let Some(sent) = self.running.get(&attempt).filter(may_have_two) else { return };
+        let Some(sent) = self.attempts.get(&attempt).filter(may_have_two) else { return };
         let (node, twin, waited) = (sent.node, sent.twin, now.since(sent.launched_at));
-        let tried = twin.and_then(|twin| self.running.get(&twin)).map(|twin| twin.node);
+        let tried = twin.and_then(|twin| self.attempts.get(&twin)).map(|twin| twin.node);
         let expected = self.dag.stage(task.stage).estimate.expected();
         let execution = ExecutionType::Guaranteed;
         let placed = self.placed(task, node, execution, expected);

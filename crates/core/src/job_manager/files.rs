@@ -356,8 +356,7 @@ impl JobManager {
 
     /// Attempts of a stage whose process has not started: they may still wait for files.
     pub(super) fn unstarted(&self, stage: u32) -> impl Iterator<Item = (AttemptId, &RunningAttempt)> {
-        let of_stage = self.running.iter().filter(move |(_, running)| running.task.stage == stage);
-        of_stage.filter(|(_, running)| running.started_at.is_none()).map(|(attempt, running)| (*attempt, running))
+        self.attempts.of_stage(stage).filter(|(_, running)| running.started_at.is_none())
     }
 
     /// Nobody waits at a node for a file that is written again: it will be another one, and elsewhere.

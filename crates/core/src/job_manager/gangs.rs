@@ -213,11 +213,7 @@ impl JobManager {
         let is_known = |(attempt, running): (AttemptId, &RunningAttempt)| {
             running.life == Life::Present || self.gangs.stages[&stage].in_place.contains(&attempt)
         };
-        !self.attempts_of(stage).all(is_known)
-    }
-
-    fn attempts_of(&self, stage: u32) -> impl Iterator<Item = (AttemptId, &RunningAttempt)> {
-        self.running.iter().filter(move |(_, running)| running.task.stage == stage).map(|(id, running)| (*id, running))
+        !self.attempts.of_stage(stage).all(is_known)
     }
 
     fn begin_gang(&mut self, stage: u32, out: &mut Outbox) {
@@ -231,7 +227,7 @@ impl JobManager {
     /// began anew, that is done when the node has said it.
     fn tell_to_begin(&mut self, stage: u32, which: impl Fn(AttemptId) -> bool, out: &mut Outbox) {
         let Some(hosts) = self.hosts_of(stage) else { return };
-        for (attempt, running) in self.attempts_of(stage).filter(|(attempt, _)| which(*attempt)) {
+        for (attempt, running) in self.attempts.of_stage(stage).filter(|(attempt, _)| which(*attempt)) {
             if running.started_at.is_none() {
                 out.send(running.node, ToNode::BeginTask { attempt, hosts: Arc::clone(&hosts) });
             }
@@ -243,7 +239,7 @@ impl JobManager {
         if let Some(hosts) = &self.gangs.stages.get(&stage)?.hosts {
             return Some(Arc::clone(hosts));
         }
-        let mut of_stage: Vec<(AttemptId, &RunningAttempt)> = self.attempts_of(stage).collect();
+        let mut of_stage: Vec<(AttemptId, &RunningAttempt)> = self.attempts.of_stage(stage).collect();
         of_stage.sort_unstable_by_key(|(attempt, running)| (running.task.index, *attempt));
         let nodes = of_stage.iter().map(|(_, running)| running.node);
         let hosts = Arc::new(HostList::new(nodes, &self.gangs.names)?);
@@ -273,9 +269,9 @@ impl JobManager {
             gang.phase = Phase::Dissolves { reason: reason.clone(), not_before };
             gang.in_place.clear();
         }
-        let attempts: Vec<AttemptId> = self.attempts_of(stage).map(|(attempt, _)| attempt).collect();
+        let attempts: Vec<AttemptId> = self.attempts.of_stage(stage).map(|(attempt, _)| attempt).collect();
         for attempt in attempts {
-            self.stop(attempt, &self.running[&attempt], reason.clone(), out);
+            self.stop(attempt, &self.attempts[&attempt], reason.clone(), out);
         }
     }
 
@@ -289,12 +285,12 @@ impl JobManager {
     ) {
         let stale = Record::Stale { from, attempt };
         let at_its_node = |running: &&RunningAttempt| from == Address::Node(running.node);
-        let Some(running) = self.running.get(&attempt).filter(at_its_node) else { return out.record(stale) };
+        let Some(running) = self.attempts.get(&attempt).filter(at_its_node) else { return out.record(stale) };
         let (node, task) = (running.node, running.task);
         self.learn_name(node, node_name, out);
         match self.gangs.stages.get_mut(&task.stage) {
             None => out.record(stale),
-            Some(_) if self.stopping => self.stop(attempt, &self.running[&attempt], EndReason::Cancelled, out),
+            Some(_) if self.stopping => self.stop(attempt, &self.attempts[&attempt], EndReason::Cancelled, out),
             Some(Gang { phase: Phase::Gathers { .. }, in_place, .. }) => {
                 in_place.insert(attempt);
                 self.review_gangs(now, out);
@@ -303,7 +299,7 @@ impl JobManager {
             Some(Gang { phase: Phase::Runs, .. }) => self.tell_to_begin(task.stage, |id| id == attempt, out),
             Some(Gang { phase: Phase::Dissolves { reason, .. }, .. }) => {
                 let reason = reason.clone();
-                self.stop(attempt, &self.running[&attempt], reason, out);
+                self.stop(attempt, &self.attempts[&attempt], reason, out);
             }
         }
     }
@@ -326,7 +322,7 @@ impl JobManager {
 
     /// An attempt is live at its node, to which something may have been lost.
     pub(super) fn say_again_to_gang(&mut self, attempt: AttemptId, out: &mut Outbox) {
-        let Some(running) = self.running.get(&attempt) else { return };
+        let Some(running) = self.attempts.get(&attempt) else { return };
         match self.gangs.stages.get(&running.task.stage).map(|gang| &gang.phase) {
             Some(Phase::Runs) if running.started_at.is_none() => {
                 let stage = running.task.stage;
@@ -339,7 +335,7 @@ impl JobManager {
 
     /// In an earlier life some of these were to be taken back, or to be joined by others: which, is not known, and they begin anew.
     pub(super) fn recover_gangs(&mut self) {
-        self.gangs.is_recovered = !self.running.is_empty();
+        self.gangs.is_recovered = !self.attempts.is_empty();
         for (&stage, gang) in &mut self.gangs.stages {
             let entry = self.dag.stage(stage);
             if entry.running > 0 && (entry.waiting() > 0 || entry.failed > 0) {

@@ -18,6 +18,8 @@ mod exploration;
 mod files;
 mod first_starts;
 mod gangs;
+mod node_claims;
+mod open_attempts;
 mod places;
 mod placing;
 mod progress;
@@ -26,7 +28,6 @@ mod questions;
 mod records;
 mod requests;
 mod rests;
-mod running;
 mod saved;
 mod sizes;
 mod spent;
@@ -65,13 +66,13 @@ use exploration::Exploration;
 use files::Files;
 use first_starts::FirstStarts;
 use gangs::Gangs;
+use node_claims::NodeClaims;
+use open_attempts::{Attempts, Holding, Life, RunningAttempt};
 use places::Unlocated;
-use placing::Outstanding;
 pub use placing::OwnPlacement;
 use progress::Speeds;
 use promotion::Promotions;
 use requests::{Progress, Requests};
-use running::{Holding, Life, RunningAttempt};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -132,7 +133,6 @@ pub struct JobManager {
     quota: Quota,
     /// Whether that, or what the job may hold, kept tasks back when it was looked at last.
     limit_binds: bool,
-    outstanding: Outstanding,
     /// Where its tasks leave or read files.
     files: Option<Box<Files>>,
     /// Whose input lies where others ran.
@@ -153,19 +153,13 @@ pub struct JobManager {
     stopping: bool,
     /// Said to the master and not taken back since.
     outcome: Option<JobOutcome>,
-    next_attempt: u32,
     /// That of the master that counts the asks now.
     master_epoch: Epoch,
     sealing: Sealing,
     /// Of the tokens that it makes: the newest that it has heard of.
     generation: Generation,
-    running: BTreeMap<AttemptId, RunningAttempt>,
-    /// Nodes that may still run attempts which were written off.
-    estranged: BTreeSet<NodeId>,
-    /// Attempts that are not awaited any more, whose nodes may still say what they used.
-    given_up: BTreeMap<AttemptId, TaskId>,
-    claims: BTreeMap<NodeId, OpenClaim>,
-    next_claim: u32,
+    attempts: Attempts,
+    node_claims: NodeClaims,
     /// What kept its tasks from starting, as the manager said last of which this is a copy.
     told_why: Option<Box<Why>>,
 }
@@ -216,13 +210,6 @@ impl Basis {
     }
 }
 
-/// A claim that the node has not answered.
-struct OpenClaim {
-    number: u32,
-    attempts: Vec<AttemptId>,
-    repeat_at: Instant,
-}
-
 impl JobManager {
     pub fn new(
         job: Arc<AdmittedJob>,
@@ -252,6 +239,7 @@ impl JobManager {
         let (work, templates) = (WorkLeft::new(&job, &dag), Templates::new(&job));
         let scheduler = placement.map(|placement| LocalScheduler::new(job.id, epoch, requests.asks(), placement));
         let account = intra_job.yields().then(Box::default);
+        let attempts = Attempts::new(job.id, epoch);
         let (files, unlocated) = (Files::new(&job.spec), Unlocated::new(&job.spec));
         JobManager {
             job,
@@ -274,7 +262,6 @@ impl JobManager {
             gangs,
             quota,
             limit_binds: false,
-            outstanding: Outstanding::default(),
             files,
             unlocated,
             promotions: Promotions::after(promote_after),
@@ -288,15 +275,11 @@ impl JobManager {
             has_new_timeout: false,
             stopping: false,
             outcome: None,
-            next_attempt: 0,
             master_epoch: Epoch(0),
             sealing,
             generation: Generation::default(),
-            running: BTreeMap::new(),
-            estranged: BTreeSet::new(),
-            given_up: BTreeMap::new(),
-            claims: BTreeMap::new(),
-            next_claim: 0,
+            attempts,
+            node_claims: NodeClaims::default(),
             told_why: None,
         }
     }
@@ -415,8 +398,8 @@ impl JobManager {
         self.locate_inputs();
         self.locate_earlier();
         self.review_gangs(now, out);
-        let (job, dag, running, gangs) = (&self.job, &self.dag, &self.running, &self.gangs);
-        let progress = Progress { job, dag, running, gangs, is_news: self.is_news };
+        let (job, dag, attempts, gangs) = (&self.job, &self.dag, &self.attempts, &self.gangs);
+        let progress = Progress { job, dag, attempts, gangs, is_news: self.is_news };
         let asks = self.requests.update(now, progress, self.share.as_deref(), self.intra_job.as_mut(), self.held);
         self.has_time &= !self.requests.took_long();
         self.note_demand(now, out);
@@ -427,7 +410,7 @@ impl JobManager {
             out.send(TheMaster, ToMaster::Demand { job: self.id(), asks, work: self.work.tell() });
         }
         self.schedule(now, &own, out);
-        if self.dag.is_finished() && self.running.is_empty() && self.outcome.is_none() {
+        if self.dag.is_finished() && self.attempts.is_empty() && self.outcome.is_none() {
             let outcome = self.final_outcome();
             self.outcome = Some(outcome);
             self.keep_exchange(now, out);
@@ -527,8 +510,8 @@ impl JobManager {
     }
 
     fn on_nodes_returned(&mut self, now: Instant, nodes: &[NodeId], out: &mut Outbox) {
-        let running = self.running.values().map(|running| running.node);
-        let mut concerned: Vec<NodeId> = running.chain(self.estranged.iter().copied()).collect();
+        let running = self.attempts.values().map(|running| running.node);
+        let mut concerned: Vec<NodeId> = running.chain(self.attempts.estranged()).collect();
         concerned.sort_unstable();
         concerned.dedup();
         for node in concerned.into_iter().filter(|node| nodes.binary_search(node).is_ok()) {
@@ -538,22 +521,19 @@ impl JobManager {
 
     /// Says to a node which attempts there are ours; it kills the others.
     fn claim(&mut self, now: Instant, node: NodeId, out: &mut Outbox) {
-        let attempts: Vec<AttemptId> =
-            self.running.iter().filter(|(_, running)| running.node == node).map(|(id, _)| *id).collect();
-        if attempts.is_empty() && !self.estranged.contains(&node) {
+        let attempts = self.attempts.at_node(node);
+        if attempts.is_empty() && !self.attempts.is_estranged(node) {
             return;
         }
         let repeat_at = now + self.settings.repeat_claims;
-        let number = self.say_claim(node, attempts.clone(), out);
-        self.claims.insert(node, OpenClaim { number, attempts, repeat_at });
+        let number = self.node_claims.open(node, attempts.clone(), repeat_at);
+        self.send_claim(node, number, attempts, out);
     }
 
-    fn say_claim(&mut self, node: NodeId, attempts: Vec<AttemptId>, out: &mut Outbox) -> u32 {
-        let number = self.next_claim;
-        self.next_claim += 1;
-        let (job, epoch, next_attempt, generation) = (self.id(), self.epoch, self.next_attempt, self.generation);
+    fn send_claim(&self, node: NodeId, number: u32, attempts: Vec<AttemptId>, out: &mut Outbox) {
+        let (job, epoch, next_attempt) = (self.id(), self.epoch, self.attempts.next_number());
+        let generation = self.generation;
         out.send(node, ToNode::Claim(Claim { job, epoch, number, attempts, next_attempt, generation }));
-        number
     }
 
     /// Which of the claimed attempts the node has. What it does not have was lost on the way there, or with its
@@ -566,15 +546,15 @@ impl JobManager {
         live: &[AttemptId],
         out: &mut Outbox,
     ) {
-        let is_open = |claim: &OpenClaim| (self.epoch, claim.number) == answered;
-        if !self.claims.get(&node).is_some_and(is_open) {
+        let (epoch, number) = answered;
+        if epoch != self.epoch {
             return;
         }
-        let Some(claim) = self.claims.remove(&node) else { return };
-        self.estranged.remove(&node);
+        let Some(claimed) = self.node_claims.answered(node, number) else { return };
+        self.attempts.reconcile(node);
         self.learn_name(node, name, out);
-        for attempt in claim.attempts {
-            let Some(running) = self.running.get_mut(&attempt) else { continue };
+        for attempt in claimed {
+            let Some(running) = self.attempts.get_mut(&attempt) else { continue };
             if !live.contains(&attempt) {
                 self.write_off(now, attempt, LostCause::Unknown, out);
             } else if running.life == Life::Earlier || running.started_at.is_some() {
@@ -586,12 +566,12 @@ impl JobManager {
                 }
                 out.record(Record::Adopted { task: running.task, attempt, node });
             }
-            if self.running.get(&attempt).is_some_and(|running| running.holding == Holding::Promoted) {
+            if self.attempts.get(&attempt).is_some_and(|running| running.holding() == Holding::Promoted) {
                 // It may not have heard of it.
                 out.send(node, ToNode::Promote { attempt, grant: None });
             }
             // The request may have been lost with the connection.
-            match self.running.get(&attempt) {
+            match self.attempts.get(&attempt) {
                 Some(running) if self.stopping || self.is_cancelled_task(running.task) => {
                     self.stop(attempt, running, EndReason::Cancelled, out);
                 }
@@ -606,12 +586,12 @@ impl JobManager {
     }
 
     fn on_node_lost(&mut self, now: Instant, node: NodeId, out: &mut Outbox) {
-        self.claims.remove(&node);
-        let lost: Vec<AttemptId> =
-            self.running.iter().filter(|(_, running)| running.node == node).map(|(id, _)| *id).collect();
+        self.node_claims.close(node);
+        let lost = self.attempts.at_node(node);
         if !lost.is_empty() && self.job.host != HostId::SERVER {
             // The node may hear us although it does not hear the master.
-            self.say_claim(node, Vec::new(), out);
+            let number = self.node_claims.number();
+            self.send_claim(node, number, Vec::new(), out);
         }
         for attempt in lost {
             self.write_off(now, attempt, LostCause::NodeLost, out);
@@ -623,10 +603,7 @@ impl JobManager {
     }
 
     fn on_wakeup(&mut self, now: Instant, out: &mut Outbox) {
-        let due: Vec<NodeId> =
-            self.claims.iter().filter(|(_, claim)| claim.repeat_at <= now).map(|(node, _)| *node).collect();
-        for node in due {
-            self.claims.remove(&node);
+        for node in self.node_claims.take_due(now) {
             self.claim(now, node, out);
         }
         self.ask_for_promotions(now, out);
@@ -720,7 +697,7 @@ impl JobManager {
         self.gangs.restart();
         self.dag.abandon_all();
         self.work.recount(&self.job, &self.dag);
-        for (&attempt, running) in &self.running {
+        for (&attempt, running) in self.attempts.iter() {
             self.stop(attempt, running, EndReason::Cancelled, out);
         }
     }
@@ -737,13 +714,13 @@ impl JobManager {
             return;
         }
         let running: u32 = self.dag.stages.iter().map(|stage| stage.running).sum();
-        let twins = self.running.values().filter(|running| running.twin.is_some()).count();
+        let twins = self.attempts.values().filter(|running| running.twin.is_some()).count();
         assert_eq!(
             running as usize,
-            self.running.len() - twins / 2 - self.corrections.copies.len(),
+            self.attempts.len() - twins / 2 - self.corrections.copies.len(),
             "running tasks and running attempts"
         );
-        assert_eq!(self.outstanding, Outstanding::of(self.running.values().map(|running| running.holding.is_booked())));
+        self.attempts.check_invariants();
         for (index, stage) in self.dag.stages.iter().enumerate() {
             let counted = stage.waiting() + stage.running + stage.succeeded + stage.failed + stage.cancelled;
             assert_eq!(counted, stage.total, "tasks of stage {index} are each in one state");
@@ -796,7 +773,7 @@ impl Role for JobManager {
         let reviews = [self.requests.review_at(), self.gangs.next_review(), self.next_rest_end()];
         let own = [opening, self.promotions.next(), answer, self.exploration.next()];
         let own = own.into_iter().chain(reviews);
-        self.claims.values().map(|claim| claim.repeat_at).chain(own.flatten()).min()
+        self.node_claims.next_repeat().into_iter().chain(own.flatten()).min()
     }
 
     fn recover(&mut self, changes: &[Change]) {

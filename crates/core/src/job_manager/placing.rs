@@ -1,5 +1,6 @@
 //! A job manager that places tasks itself: it probes nodes, or sends tasks to their queues.
 
+use super::open_attempts::Outstanding;
 use super::places::next_tasks;
 use super::{AllowanceRules, Basis, CorrectionRules, ExplorationRules, JobManager, Room};
 use crate::policy::{Mix, PlacementPolicy, Quota};
@@ -49,25 +50,6 @@ impl OwnPlacement {
     }
 }
 
-/// Attempts that have not ended.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub(super) struct Outstanding {
-    booked: u64,
-    unbooked: u64,
-}
-
-impl Outstanding {
-    pub(super) fn of(booked: impl Iterator<Item = bool>) -> Outstanding {
-        let mut all = Outstanding::default();
-        booked.for_each(|booked| *all.counter(booked) += 1);
-        all
-    }
-
-    pub(super) fn counter(&mut self, booked: bool) -> &mut u64 {
-        if booked { &mut self.booked } else { &mut self.unbooked }
-    }
-}
-
 impl JobManager {
     pub(super) fn on_nodes(&mut self, now: Instant, list: Arc<NodeList>, margins: Arc<Margins>, out: &mut Outbox) {
         self.on_generation(list.generation);
@@ -98,7 +80,7 @@ impl JobManager {
     ) {
         let Address::Node(node) = from else { return };
         for (attempt, wait) in starts {
-            if let Some(running) = self.running.get_mut(attempt).filter(|running| running.node == node) {
+            if let Some(running) = self.attempts.get_mut(attempt).filter(|running| running.node == node) {
                 running.starts_at = Some(now + *wait);
             }
         }
@@ -115,7 +97,8 @@ impl JobManager {
             self.place_within_allowance(now, out);
             return self.tell_limit(self.allowance_that_binds(), out);
         }
-        let left = self.quota.left(self.outstanding.booked, self.outstanding.unbooked);
+        let Outstanding { booked, unbooked } = self.attempts.outstanding();
+        let left = self.quota.left(booked, unbooked);
         let steps = self.scheduler.as_mut().map(|scheduler| scheduler.decide(now, left)).unwrap_or_default();
         self.take(now, steps, out);
         if self.quota.is_set() {
@@ -175,7 +158,8 @@ impl JobManager {
 
     /// What keeps tasks of its own from being sent to nodes.
     pub(super) fn quota_that_binds(&self) -> Option<Why> {
-        let limit = self.quota.limit_on(self.outstanding.booked, self.outstanding.unbooked);
+        let Outstanding { booked, unbooked } = self.attempts.outstanding();
+        let limit = self.quota.limit_on(booked, unbooked);
         limit.filter(|_| self.scheduler.as_ref().is_some_and(LocalScheduler::has_open_tasks))
     }
 

@@ -36,7 +36,8 @@ impl JobManager {
         let Some(again) = self.promotions.after else { return };
         while let Some(&(at, attempt)) = self.promotions.due.first().filter(|(at, _)| *at <= now) {
             self.promotions.due.remove(&(at, attempt));
-            let running = self.running.get(&attempt).filter(|running| !running.holding.is_booked() && !self.stopping);
+            let running =
+                self.attempts.get(&attempt).filter(|running| !running.holding().is_booked() && !self.stopping);
             let Some(running) = running else { continue };
             let resources = Box::new(self.job.resources[running.task.stage as usize]);
             out.send(TheMaster, ToMaster::Promote { attempt, node: running.node, resources });
@@ -45,7 +46,9 @@ impl JobManager {
     }
 
     pub(super) fn on_promoted(&mut self, now: Instant, attempt: AttemptId, grant: GrantId, out: &mut Outbox) {
-        let Some(running) = self.running.get(&attempt).filter(|running| !running.holding.is_booked()) else { return };
+        let Some(running) = self.attempts.get(&attempt).filter(|running| !running.holding().is_booked()) else {
+            return;
+        };
         let (task, node) = (running.task, running.node);
         self.book(attempt);
         out.persist(Change::Promoted { attempt, task, node, grant: Some(grant), at: now });
@@ -55,10 +58,6 @@ impl JobManager {
 
     /// From now on a ledger holds the resources of the attempt.
     pub(super) fn book(&mut self, attempt: AttemptId) {
-        if let Some(running) = self.running.get_mut(&attempt).filter(|running| !running.holding.is_booked()) {
-            running.holding = running.holding.booked();
-            *self.outstanding.counter(false) -= 1;
-            *self.outstanding.counter(true) += 1;
-        }
+        self.attempts.book(attempt);
     }
 }

@@ -62,26 +62,27 @@ impl JobManager {
 
     /// When the process of a running attempt started.
     pub fn started_at(&self, attempt: AttemptId) -> Option<Instant> {
-        self.running.get(&attempt)?.started_at
+        self.attempts.get(&attempt)?.started_at
     }
 
     /// Whether it has something to claim at the node, or to have ended there, or takes it for one that cannot be reached.
     pub fn concerns(&self, node: NodeId) -> bool {
-        self.estranged.contains(&node)
+        self.attempts.is_estranged(node)
             || self.scheduler.as_ref().is_some_and(|scheduler| !scheduler.reaches(node))
-            || self.running.values().any(|running| running.node == node)
+            || self.attempts.values().any(|running| running.node == node)
             || self.scheduler.as_ref().is_some_and(|scheduler| scheduler.has_probes_at(node))
     }
 
     /// The running attempts.
     pub fn running(&self) -> impl Iterator<Item = (AttemptId, TaskId, NodeId)> {
-        self.running.iter().map(|(attempt, running)| (*attempt, running.task, running.node))
+        self.attempts.iter().map(|(attempt, running)| (*attempt, running.task, running.node))
     }
 
     /// The running attempts, and what holds their resources.
     pub fn open_attempts(&self) -> impl Iterator<Item = OpenAttempt> {
-        self.running.iter().map(|(attempt, running)| {
-            let RunningAttempt { task, node, holding, started_at, .. } = *running;
+        self.attempts.iter().map(|(attempt, running)| {
+            let RunningAttempt { task, node, started_at, .. } = *running;
+            let holding = running.holding();
             let (booked, opportunistic) = (holding.is_booked(), holding == Holding::Opportunistic);
             OpenAttempt { attempt: *attempt, task, node, booked, opportunistic, started_at }
         })
@@ -95,9 +96,9 @@ impl JobManager {
         }
         // Of an attempt of an earlier life it is not known yet whether it has started.
         let waits = |running: &&RunningAttempt| {
-            !running.holding.is_booked() && running.started_at.is_none() && running.life != Life::Earlier
+            !running.holding().is_booked() && running.started_at.is_none() && running.life != Life::Earlier
         };
-        let tasks = self.running.values().filter(waits).count() as u64;
+        let tasks = self.attempts.values().filter(waits).count() as u64;
         let at_nodes = (tasks > 0).then_some(Why::AtNodes { tasks });
         let no_node = self.scheduler.iter().flat_map(LocalScheduler::explain);
         self.stages_with_held_tasks()
@@ -156,7 +157,7 @@ impl JobManager {
     }
 
     pub(super) fn description(&self, now: Instant) -> JobDescription {
-        let running = self.running.iter().map(|(attempt, running)| RunningDescription {
+        let running = self.attempts.iter().map(|(attempt, running)| RunningDescription {
             attempt: *attempt,
             task: running.task,
             node: running.node,

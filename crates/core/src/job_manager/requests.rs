@@ -1,7 +1,7 @@
 //! What the job asks for: one counted ask per kind of task (shape, constraints, execution type, nodes with its
 //! input), whatever the number of stages and tasks behind it. Which task uses a grant is decided when the grant is there.
 
-use super::RunningAttempt;
+use super::Attempts;
 use super::dag::Dag;
 use super::gangs::Gangs;
 use crate::policy::{DagProgress, Deferrable, IntraJobPolicy, JobDemand, Mix, RunnableStage, StageGraph};
@@ -15,7 +15,7 @@ use std::sync::Arc;
 pub(super) struct Progress<'a> {
     pub job: &'a AdmittedJob,
     pub dag: &'a Dag,
-    pub running: &'a BTreeMap<AttemptId, RunningAttempt>,
+    pub attempts: &'a Attempts,
     pub gangs: &'a Gangs,
     pub is_news: bool,
 }
@@ -55,7 +55,7 @@ impl StageGraph for Progress<'_> {
     }
 
     fn each_running(&self, show: &mut dyn FnMut(u32, Instant)) {
-        for attempt in self.running.values() {
+        for attempt in self.attempts.values() {
             show(attempt.task.stage, attempt.started_at.unwrap_or(attempt.launched_at));
         }
     }

@@ -63,7 +63,7 @@ impl JobManager {
     }
 
     pub fn follow_start(&mut self, attempt: AttemptId, at: Instant) {
-        if let Some(running) = self.running.get_mut(&attempt) {
+        if let Some(running) = self.attempts.get_mut(&attempt) {
             running.started_at = Some(at);
         }
     }
@@ -115,7 +115,7 @@ impl JobManager {
                     self.note_given_up(*attempt, *task, *cause);
                 }
                 if running.is_some() && matches!(cause, LostCause::NodeLost | LostCause::Superseded) {
-                    self.estranged.insert(*node);
+                    self.attempts.estrange(*node);
                 }
                 if running.as_ref().is_some_and(|running| running.rule == Rule::Copy) {
                     self.dag.pass(*node);
@@ -127,7 +127,7 @@ impl JobManager {
                 }
             }
             Change::EndedLate { attempt, task, ended, .. } => {
-                self.given_up.remove(attempt);
+                self.attempts.take_given_up(*attempt);
                 self.dag.spend(*task, &ended.usage, true);
             }
             Change::OutputLost { task, file, .. } => self.reopen(*task, file),
@@ -148,9 +148,9 @@ impl JobManager {
             Change::Progress { progress, .. } => {
                 let SavedProgress { dag, run, cancelled, stopping, running, estranged, given_up, exchange, files } =
                     progress.as_ref().clone();
-                self.given_up = given_up.into_iter().collect();
+                self.attempts.recover(estranged, given_up);
                 self.run = run;
-                (self.dag, self.estranged, self.files) = (dag, estranged, files.map(Files::recovered));
+                (self.dag, self.files) = (dag, files.map(Files::recovered));
                 (self.cancelled, self.stopping) = (cancelled, stopping);
                 for saved in running {
                     let SavedAttempt { attempt, task, node, holding, rule, weight, had_rival, launched_at } = saved;
@@ -164,18 +164,20 @@ impl JobManager {
     }
 
     pub(super) fn progress(&self) -> SavedProgress {
-        let running = self.running.iter().map(|(&attempt, running)| {
-            let RunningAttempt { task, node, holding, rule, weight, had_rival, launched_at, .. } = *running;
+        let running = self.attempts.iter().map(|(&attempt, running)| {
+            let RunningAttempt { task, node, rule, weight, had_rival, launched_at, .. } = *running;
+            let holding = running.holding();
             SavedAttempt { attempt, task, node, holding, rule, weight, had_rival, launched_at }
         });
+        let (estranged, given_up) = self.attempts.saved();
         SavedProgress {
             dag: self.dag.clone(),
             run: self.run,
             cancelled: self.cancelled,
             stopping: self.stopping,
             running: running.collect(),
-            estranged: self.estranged.clone(),
-            given_up: self.given_up.iter().map(|(attempt, task)| (*attempt, *task)).collect(),
+            estranged,
+            given_up,
             files: self.files.as_ref().map(|files| files.saved()),
             exchange: self.account.as_ref().map(|account| Box::new(account.kept())),
         }

@@ -7,9 +7,6 @@ use crate::vocabulary::{AttemptId, Duration, Ended, Instant, NodeId, TaskId, Usa
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
-/// Attempts that were given up and may still say what they used: those of most jobs, and the latest where that is more.
-const MOST_GIVEN_UP: usize = 4_096;
-
 /// What several attempts used together.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 pub struct Spent {
@@ -69,10 +66,7 @@ impl JobManager {
             LostCause::NotTaken | LostCause::Refused(_) => return,
             LostCause::NodeLost | LostCause::Unknown | LostCause::Superseded | LostCause::Copied => {}
         }
-        self.given_up.insert(attempt, task);
-        if self.given_up.len() > MOST_GIVEN_UP {
-            self.given_up.pop_first();
-        }
+        self.attempts.give_up(attempt, task);
     }
 
     /// It does.
@@ -84,7 +78,7 @@ impl JobManager {
         ended: &Arc<Ended>,
         out: &mut Outbox,
     ) {
-        if let Some(task) = self.given_up.remove(&attempt) {
+        if let Some(task) = self.attempts.take_given_up(attempt) {
             self.dag.spend(task, &ended.usage, true);
             let ended = Arc::clone(ended);
             out.persist(Change::EndedLate { attempt, task, node, ended, at: now });

@@ -36,7 +36,7 @@ impl JobManager {
     ) {
         let Some(rules) = self.corrections.rules.filter(|rules| rules.progress_every.is_some()) else { return };
         for (attempt, sample) in samples {
-            let Some(running) = self.running.get(attempt).filter(|running| from == Address::Node(running.node)) else {
+            let Some(running) = self.attempts.get(attempt).filter(|running| from == Address::Node(running.node)) else {
                 continue;
             };
             let task = running.task;
@@ -83,7 +83,7 @@ impl JobManager {
 
     /// Whether it is slower than its stage, by enough for a duplicate, and for long enough to tell.
     fn find_straggler(&self, attempt: AttemptId, rules: CorrectionRules) -> Option<Straggler> {
-        let sent = self.running.get(&attempt)?;
+        let sent = self.attempts.get(&attempt)?;
         let may_have_one =
             sent.twin.is_none() && !sent.had_rival && sent.rule != Rule::Copy && self.keeps_to_itself(sent.task);
         let may_have_one = may_have_one && !self.dag.stage(sent.task.stage).is_limited();
@@ -108,13 +108,13 @@ impl JobManager {
         let is_rival = |running: &RunningAttempt| {
             running.rule == Rule::Copy || running.twin.is_some() && running.rule == Rule::Straggler
         };
-        taken.fits_in(&room) || !self.running.values().any(is_rival)
+        taken.fits_in(&room) || !self.attempts.values().any(is_rival)
     }
 
     /// A duplicate was done before the slow attempt.
     pub(super) fn tell_overtaken(&self, by: AttemptId, out: &mut Outbox) {
-        let Some(first) = self.running.get(&by).filter(|first| first.rule == Rule::Straggler) else { return };
-        if let Some((attempt, slow)) = first.twin.and_then(|slow| Some((slow, self.running.get(&slow)?))) {
+        let Some(first) = self.attempts.get(&by).filter(|first| first.rule == Rule::Straggler) else { return };
+        if let Some((attempt, slow)) = first.twin.and_then(|slow| Some((slow, self.attempts.get(&slow)?))) {
             out.record(Record::Overtaken { task: slow.task, attempt, node: slow.node, by });
         }
     }

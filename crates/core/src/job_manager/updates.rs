@@ -17,7 +17,7 @@ impl JobManager {
         let before = std::mem::replace(&mut self.job, job);
         let stages = 0..self.job.spec.stages.len();
         self.has_new_timeout |= stages.into_iter().any(|stage| timeout(&before, stage) != timeout(&self.job, stage));
-        for (attempt, running) in &self.running {
+        for (attempt, running) in self.attempts.iter() {
             self.say_timeout_again(*attempt, running, out);
         }
         if is_placed_anew {
