@@ -1,0 +1,165 @@
+//! A file is read in one sitting and a function on one screen, or a line on top says why not: `// Long: the reason`.
+
+use super::{code_of, read, root};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+const FILE_LINES: usize = 700;
+const FUNCTION_LINES: usize = 70;
+const REASON: &str = "// Long: ";
+
+/// Files that are too long today, and functions as `path: name`. The list may only become shorter.
+const KNOWN: [&str; 46] = [
+    "crates/amalgam/src/verbs/paper/apollo/production.rs: rows",
+    "crates/amalgam/src/verbs/run.rs: execute",
+    "crates/amalgam/src/verbs/sim/run.rs",
+    "crates/amalgam/src/verbs/sim/run.rs: execute",
+    "crates/amalgam/tests/e2e/access.rs: values_of_variables_are_shown_to_no_other_user_and_not_logged",
+    "crates/core/src/hosting/mod.rs",
+    "crates/core/src/hosting/mod.rs: deliver_letter",
+    "crates/core/src/job_manager/attempts.rs: on_finished",
+    "crates/core/src/job_manager/dag.rs",
+    "crates/core/src/job_manager/mod.rs",
+    "crates/core/src/job_manager/mod.rs: new",
+    "crates/core/src/job_manager/saved.rs: take_back",
+    "crates/core/src/master/load.rs: on_register",
+    "crates/core/src/node/files.rs",
+    "crates/core/src/node/mod.rs",
+    "crates/core/src/policy/inter_job/accounts.rs: on_change",
+    "crates/core/src/preset.rs",
+    "crates/core/src/protocol.rs",
+    "crates/core/src/role.rs",
+    "crates/core/src/scheduling/ledger.rs",
+    "crates/core/src/scheduling/local.rs",
+    "crates/core/src/scheduling/scheduler.rs",
+    "crates/core/src/why.rs: describe",
+    "crates/core/tests/estimation.rs",
+    "crates/core/tests/world/executor.rs: at_executor",
+    "crates/core/tests/world/show.rs: show_message",
+    "crates/daemon/src/api.rs",
+    "crates/daemon/src/config.rs: mistakes_are_named",
+    "crates/daemon/src/executor/tasks.rs",
+    "crates/daemon/src/server.rs: start",
+    "crates/daemon/src/shell/mod.rs: take",
+    "crates/daemon/src/story.rs: of_change",
+    "crates/daemon/src/story.rs: of_record",
+    "crates/daemon/src/transport/agents.rs: serve_server",
+    "crates/daemon/src/transport/server.rs: serve_agent",
+    "crates/daemon/src/views.rs",
+    "crates/daemon/tests/executor.rs",
+    "crates/sim/src/executor.rs: on_order",
+    "crates/sim/src/metrics/mod.rs: on_change",
+    "crates/sim/src/metrics/results.rs: finish",
+    "crates/sim/src/simulation.rs",
+    "crates/sim/src/simulation.rs: new",
+    "crates/workload/src/build.rs: stage",
+    "crates/workload/src/trace/formats/pickle.rs: step",
+    "crates/workload/tests/job_files.rs",
+    "crates/workload/tests/job_files.rs: wrong_files_are_explained",
+];
+
+#[test]
+fn files_and_functions_fit_a_head() {
+    let mut found: Vec<String> = files().iter().flat_map(|path| too_long(&name(path), &read(path))).collect();
+    found.sort();
+    let new: Vec<&str> = found.iter().map(String::as_str).filter(|long| !KNOWN.contains(long)).collect();
+    let gone: Vec<&str> = KNOWN.into_iter().filter(|known| !found.iter().any(|long| long == known)).collect();
+    assert!(
+        new.is_empty() && gone.is_empty(),
+        "too long, without a line `{REASON}the reason` on top:\n    {}\nno longer so, to be removed from KNOWN in tidy/sizes.rs:\n    {}",
+        new.join("\n    "),
+        gone.join("\n    ")
+    );
+}
+
+/// All sources of all crates, with their tests.
+fn files() -> Vec<PathBuf> {
+    let (mut files, mut open) = (Vec::new(), vec![root().join("crates")]);
+    while let Some(dir) = open.pop() {
+        for entry in fs::read_dir(dir).expect("a folder of a crate") {
+            let path = entry.expect("an entry of a folder").path();
+            if path.is_dir() {
+                open.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                files.push(path);
+            }
+        }
+    }
+    files
+}
+
+fn name(path: &Path) -> String {
+    path.strip_prefix(root()).expect("below the root").to_string_lossy().into_owned()
+}
+
+fn too_long(path: &str, text: &str) -> Vec<String> {
+    let lines: Vec<&str> = text.lines().collect();
+    let mut found = Vec::new();
+    if lines.len() > FILE_LINES && !lines.iter().take(3).any(|line| line.starts_with(REASON)) {
+        found.push(path.to_owned());
+    }
+    let code: Vec<String> = code_of(text).lines().map(str::to_owned).collect();
+    let mut at = 0;
+    while at < code.len() {
+        let Some((name, end)) = function(&code, at) else {
+            at += 1;
+            continue;
+        };
+        let above = lines[..at].iter().rev().take_while(|line| is_above(line));
+        let has_reason = above.into_iter().any(|line| line.trim_start().starts_with(REASON));
+        if end + 1 - at > FUNCTION_LINES && !has_reason {
+            found.push(format!("{path}: {name}"));
+        }
+        // What is inside of a function is counted with it.
+        at = end + 1;
+    }
+    found
+}
+
+/// What may stand between the reason and its function.
+fn is_above(line: &str) -> bool {
+    let line = line.trim_start();
+    line.starts_with("//") || line.starts_with("#[")
+}
+
+/// The name of the function that starts in this line, and the line in which it ends.
+fn function(code: &[String], at: usize) -> Option<(String, usize)> {
+    let (_, after) = code[at].split_once("fn ").filter(|(before, _)| {
+        let words = ["pub", "const", "unsafe", "async", "extern", "(super)", "(crate)"];
+        before
+            .split_whitespace()
+            .all(|word| words.iter().any(|known| word.starts_with(known)) || word.starts_with("pub("))
+    })?;
+    let name: String = after.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect();
+    let (mut depth, mut is_open) = (0, false);
+    for (line, text) in code.iter().enumerate().skip(at) {
+        for c in text.chars() {
+            match c {
+                '{' => (depth, is_open) = (depth + 1, true),
+                '}' => depth -= 1,
+                ';' if !is_open && depth == 0 => return None,
+                '[' | '(' if !is_open => depth += 1,
+                ']' | ')' if !is_open => depth -= 1,
+                _ => {}
+            }
+            if is_open && depth == 0 {
+                return Some((name, line));
+            }
+        }
+    }
+    None
+}
+
+#[test]
+fn what_is_too_long_is_noticed() {
+    let body = "    x();\n".repeat(FUNCTION_LINES);
+    let long = format!("pub(super) fn long(a: [u8; 2]) {{\n{body}}}\n");
+    assert_eq!(too_long("p", &long), ["p: long"]);
+    assert!(too_long("p", &format!("// Long: one match of all messages.\n/// Doc.\n#[inline]\n{long}")).is_empty());
+    assert_eq!(too_long("p", &format!("// Long: of another.\nfn short() {{}}\n{long}")), ["p: long"]);
+    let short = "    x(\"{\"); // {\n".repeat(FUNCTION_LINES - 2);
+    assert!(too_long("p", &format!("fn short() {{\n{short}}}\nfn other();\n")).is_empty());
+    let file = "// x\n".repeat(FILE_LINES + 1);
+    assert_eq!(too_long("p", &file), ["p"]);
+    assert!(too_long("p", &format!("// Long: a table.\n{file}")).is_empty());
+}
