@@ -155,9 +155,10 @@ pub fn keys_of_schema(schema: &str) -> BTreeSet<String> {
 
 /// The keys that a page names nowhere in code.
 pub fn unnamed(page: &Page, keys: &BTreeSet<String>) -> Vec<String> {
-    let is_part = |c: char| c.is_alphanumeric() || c == '_';
     let code = page.code();
-    let words: BTreeSet<&str> = code.iter().flat_map(|code| code.split(|c| !is_part(c))).collect();
+    let split = |is_part: fn(char) -> bool| code.iter().flat_map(move |code| code.split(move |c| !is_part(c)));
+    let mut words: BTreeSet<&str> = split(|c| c.is_alphanumeric() || c == '_').collect();
+    words.extend(split(|c| c.is_alphanumeric() || matches!(c, '_' | '-')));
     keys.iter().filter(|key| !words.contains(key.as_str())).map(|key| format!("{}: lacks `{key}`", page.path)).collect()
 }
 
@@ -215,9 +216,12 @@ mod tests {
 
     #[test]
     fn keys_of_job_files_that_a_page_does_not_name_are_noticed() {
-        let schema = r##"{"properties": {"name": {"properties": {"inner": {}}}}, "$defs": {"stage": {"properties": {"tasks": {}}}}}"##;
+        let schema = r##"{"properties": {"name": {"properties": {"inner": {}}}}, "$defs": {"stage": {"properties": {"tasks": {}, "disk-read": {}}}}}"##;
         let keys = keys_of_schema(schema);
-        assert_eq!(keys.iter().collect::<Vec<_>>(), ["inner", "name", "tasks"]);
-        assert_eq!(unnamed(&page("`name`, tasks\n```toml\ninner = 1\n```\n"), &keys), ["page.md: lacks `tasks`"]);
+        assert_eq!(keys.iter().collect::<Vec<_>>(), ["disk-read", "inner", "name", "tasks"]);
+        assert_eq!(
+            unnamed(&page("`name`, tasks\n```toml\ninner = 1\nx = { disk-read = 1 }\n```\n"), &keys),
+            ["page.md: lacks `tasks`"]
+        );
     }
 }
