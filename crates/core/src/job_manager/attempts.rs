@@ -41,8 +41,9 @@ impl JobManager {
         let opportunistic = holding == Holding::Opportunistic;
         // A second attempt is one more than there are tasks.
         let weight = if opportunistic && !rule.is_second() { self.weight(task.stage) } else { 1 };
-        let launched = RunningAttempt::launched(task, node, holding, rule, now);
-        self.insert_running(attempt, RunningAttempt { expected_wait, weight, ..launched });
+        let mut launched = RunningAttempt::launched(task, node, holding, rule, now);
+        (launched.expected_wait, launched.weight) = (expected_wait, weight);
+        self.insert_running(attempt, launched);
         let grant = basis.grant();
         let at = now;
         out.persist(Change::Launched { attempt, task, node, grant, opportunistic, weight, rule, passed_over, at });

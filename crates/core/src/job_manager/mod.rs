@@ -74,7 +74,6 @@ use progress::Speeds;
 use promotion::Promotions;
 use requests::{Progress, Requests};
 use serde::{Deserialize, Serialize};
-use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use templates::Templates;
 use work::WorkLeft;

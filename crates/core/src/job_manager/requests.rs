@@ -6,7 +6,7 @@ use super::dag::Dag;
 use super::gangs::Gangs;
 use crate::policy::{DagProgress, Deferrable, IntraJobPolicy, JobDemand, Mix, RunnableStage, StageGraph};
 use crate::protocol::{AdmittedJob, Ask};
-use crate::vocabulary::{AskId, AttemptId, Chance, Duration, ExecutionType, Instant, Resources, Totals};
+use crate::vocabulary::{AskId, Chance, Duration, ExecutionType, Instant, Resources, Totals};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 

@@ -89,8 +89,9 @@ impl JobManager {
                     None if *opportunistic => Holding::Opportunistic,
                     None => Holding::Entitled,
                 };
-                let launched = RunningAttempt::launched(*task, *node, holding, *rule, *at);
-                self.recover_running(*attempt, RunningAttempt { weight: *weight, ..launched });
+                let mut launched = RunningAttempt::launched(*task, *node, holding, *rule, *at);
+                launched.weight = *weight;
+                self.recover_running(*attempt, launched);
             }
             Change::Promoted { attempt, grant: Some(_), .. } => self.book(*attempt),
             Change::Promoted { attempt, grant: None, .. } => self.take_promotion(*attempt),
@@ -154,8 +155,9 @@ impl JobManager {
                 (self.cancelled, self.stopping) = (cancelled, stopping);
                 for saved in running {
                     let SavedAttempt { attempt, task, node, holding, rule, weight, had_rival, launched_at } = saved;
-                    let launched = RunningAttempt::launched(task, node, holding, rule, launched_at);
-                    self.recover_running(attempt, RunningAttempt { weight, had_rival, ..launched });
+                    let mut launched = RunningAttempt::launched(task, node, holding, rule, launched_at);
+                    (launched.weight, launched.had_rival) = (weight, had_rival);
+                    self.recover_running(attempt, launched);
                 }
                 exchange.iter().for_each(|exchange| self.recover_exchange(exchange));
             }
@@ -183,8 +185,9 @@ impl JobManager {
         }
     }
 
-    fn recover_running(&mut self, attempt: AttemptId, launched: RunningAttempt) {
-        self.insert_running(attempt, RunningAttempt { life: Life::Earlier, ..launched });
+    fn recover_running(&mut self, attempt: AttemptId, mut launched: RunningAttempt) {
+        launched.life = Life::Earlier;
+        self.insert_running(attempt, launched);
     }
 
     fn recover_exchange(&mut self, kept: &Exchange) {
