@@ -9,14 +9,14 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-const FORMAT: &[u8] = b"amalgam journal 28\n";
+const FORMAT: &[u8] = b"amalgam journal 29\n";
 const PIECE: usize = 1 << 20;
 
 #[derive(Debug, thiserror::Error)]
 pub enum JournalError {
     #[error("cannot {what} {path}: {error}", path = path.display())]
     Io { what: &'static str, path: PathBuf, error: io::Error },
-    #[error("{path} is not a journal of this version: it does not begin with `amalgam journal 28`", path = path.display())]
+    #[error("{path} is not a journal of this version: it does not begin with `amalgam journal 29`", path = path.display())]
     Foreign { path: PathBuf },
     #[error("{path}, entry {entry}: {error}", path = path.display())]
     Damaged { path: PathBuf, entry: u64, error: FrameError },

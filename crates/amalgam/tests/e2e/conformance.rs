@@ -38,7 +38,7 @@ fn what_is_no_journal_is_said() {
     fs::write(journals.join("a.journal"), "amalgam journal 3\n").unwrap();
     let said = scene.run(&["sim", "replay", path]);
     assert!(said.code == 1 && said.err.contains("a.journal is not a journal of this version"), "{said:?}");
-    fs::write(journals.join("a.journal"), "amalgam journal 28\n").unwrap();
+    fs::write(journals.join("a.journal"), "amalgam journal 29\n").unwrap();
     let said = scene.run(&["sim", "replay", path]);
     assert!(said.code == 1 && said.err.contains("nothing was compared"), "{said:?}");
     fs::remove_dir_all(&journals).unwrap();

@@ -5,7 +5,7 @@ use crate::durable;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-pub const FORMAT: &str = "amalgam store 22\n";
+pub const FORMAT: &str = "amalgam store 23\n";
 /// By which the owner of a log tells it from all others. It is made when the store was opened for the first time.
 pub const IDENTITY: &str = "identity";
 pub const IDENTITY_BYTES: usize = 16;

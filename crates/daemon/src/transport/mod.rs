@@ -50,7 +50,7 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 /// Both sides must speak the same; it grows with every change of a message.
-const VERSION: u32 = 30;
+const VERSION: u32 = 31;
 /// A peer that says nothing for so long before it is accepted is dropped.
 const HANDSHAKE: Duration = Duration::from_secs(5);
 /// The same where others may be asked instead. One whose process is paused takes connections, and says nothing.
