@@ -14,19 +14,13 @@ type Files = BTreeMap<String, String>;
 
 #[test]
 fn the_tutorials_work() {
-    let mut seen = 0;
     for name in ["tutorial-policy.md", "tutorial-message.md"] {
         let path = format!("docs/developers/{name}");
-        let Ok(page) = fs::read_to_string(root().join(&path)) else {
-            eprintln!("skipped: {path} does not exist");
-            continue;
-        };
-        seen += 1;
+        let page = fs::read_to_string(root().join(&path)).unwrap_or_else(|error| panic!("{path}: {error}"));
         if let Err(problem) = walk(&path, &page) {
             panic!("{problem}");
         }
     }
-    assert!(seen > 0 || !root().join("docs/developers").exists(), "no tutorial was found");
 }
 
 fn walk(path: &str, page: &str) -> Result<(), String> {

@@ -53,18 +53,9 @@ fn pages() -> BTreeMap<String, Page> {
     paths.into_iter().map(read).collect()
 }
 
-fn page(path: &str) -> Option<Page> {
-    let text = fs::read_to_string(root().join(path)).ok()?;
-    Some(Page::new(path.to_owned(), text))
-}
-
-/// A page that is not written yet is skipped, aloud.
-fn page_or_skip(path: &str) -> Option<Page> {
-    let found = page(path);
-    if found.is_none() {
-        eprintln!("skipped: {path} does not exist");
-    }
-    found
+fn page(path: &str) -> Page {
+    let text = fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"));
+    Page::new(path.to_owned(), text)
 }
 
 fn none(wrong: &[String]) {
@@ -81,13 +72,13 @@ fn every_link_leads_somewhere() {
 
 #[test]
 fn the_summary_lists_every_page() {
-    let Some(summary) = page_or_skip("docs/SUMMARY.md") else { return };
-    none(&links::unlisted(&summary, pages().keys().map(String::as_str)));
+    none(&links::unlisted(&page("docs/SUMMARY.md"), pages().keys().map(String::as_str)));
 }
 
 #[test]
 fn runnable_blocks_print_what_they_say() {
     let mut runnable: Vec<Page> = pages().into_values().filter(|page| !console::blocks(page).is_empty()).collect();
+    assert!(!runnable.is_empty(), "no page has a runnable block");
     runnable.reverse();
     let (open, wrong) = (Mutex::new(runnable), Mutex::new(Vec::new()));
     thread::scope(|scope| {
@@ -121,13 +112,11 @@ fn the_page_of_help_texts_is_the_programs() {
 #[test]
 fn the_configuration_reference_names_every_key() {
     let path = "docs/cluster/configuration.md";
-    let Some(page) = page_or_skip(path) else { return };
-    none(&reference::wrong_keys(path, &reference::first_column(&page), &reference::configuration()));
+    none(&reference::wrong_keys(path, &reference::first_column(&page(path)), &reference::configuration()));
 }
 
 #[test]
 fn the_page_of_job_files_names_every_key() {
-    let Some(page) = page_or_skip("docs/job-files.md") else { return };
     let schema = fs::read_to_string(root().join("docs/job.schema.json")).expect("the schema of job files");
-    none(&reference::unnamed(&page, &reference::keys_of_schema(&schema)));
+    none(&reference::unnamed(&page("docs/job-files.md"), &reference::keys_of_schema(&schema)));
 }

@@ -1,6 +1,6 @@
 //! Pages that describe the code name what exists: every path, every `Type` and every `Type::name` in backticks.
 
-use super::{code_of, defines, is_word_end, root, sources};
+use super::{code_of, defines, is_word_end, read, root, sources};
 use std::collections::BTreeMap;
 use std::fs;
 
@@ -15,10 +15,7 @@ fn pages_about_the_code_name_what_exists() {
     let exists = |path: &str| root().join(path).exists();
     let mut wrong = Vec::new();
     for path in PAGES {
-        match fs::read_to_string(root().join(path)) {
-            Ok(page) => wrong.extend(wrong_names(path, &page, &types, &exists)),
-            Err(_) => eprintln!("skipped: {path} does not exist"),
-        }
+        wrong.extend(wrong_names(path, &read(&root().join(path)), &types, &exists));
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
