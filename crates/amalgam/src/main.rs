@@ -5,7 +5,6 @@ mod cluster;
 mod connection;
 mod discovery;
 mod embedded;
-mod environment;
 mod following;
 mod input;
 mod interrupts;
@@ -17,7 +16,7 @@ mod task_targets;
 mod verbs;
 
 use amalgam_cli::process::{die_of_broken_pipes, outlive_full_files};
-use amalgam_cli::{client, failure, output, refusal};
+use amalgam_cli::{client, environment, failure, output, refusal};
 use amalgam_daemon::inherited;
 use arguments::{Arguments, Verb};
 use clap::{CommandFactory, Parser};

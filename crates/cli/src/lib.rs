@@ -1,7 +1,8 @@
-//! What the programs with a command line have in common: how they fail, what they print and how, the values that their
-//! arguments take, and the client of the HTTP interface.
+//! What the command lines of this project are made of: how they fail, what they print and how, the values that their
+//! arguments take, the variables that they read, and the client of the HTTP interface.
 
 pub mod client;
+pub mod environment;
 pub mod failure;
 pub mod files;
 pub mod output;

@@ -9,7 +9,7 @@ mod product;
 
 use amalgam_cli::failure::Result;
 use amalgam_cli::process::{die_of_broken_pipes, outlive_full_files};
-use amalgam_cli::{output, refusal, show};
+use amalgam_cli::{environment, output, refusal, show};
 use amalgam_daemon::inherited;
 use clap::{CommandFactory, Parser, Subcommand};
 use std::env;
@@ -41,6 +41,7 @@ enum Verb {
 }
 
 fn main() -> ExitCode {
+    environment::drop_empty();
     let written: Vec<OsString> = env::args_os().collect();
     let arguments = Arguments::try_parse_from(&written)
         .unwrap_or_else(|error| refusal::refuse(error, Arguments::command(), &written));
@@ -57,6 +58,7 @@ fn main() -> ExitCode {
 }
 
 fn execute(verb: Verb) -> Result<ExitCode> {
+    environment::check()?;
     match verb {
         Verb::Paper(args) => paper::execute(&args).map(|()| ExitCode::SUCCESS),
         Verb::Bench(args) => bench::execute(args),
