@@ -101,7 +101,48 @@ impl Verb {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use amalgam_cli::refusal::improved;
     use clap::CommandFactory;
+    use std::ffi::OsString;
+
+    fn said(arguments: &str) -> String {
+        let arguments: Vec<OsString> = arguments.split(' ').map(OsString::from).collect();
+        let Err(error) = Arguments::try_parse_from(&arguments) else { panic!("{arguments:?} are right") };
+        improved(error, Arguments::command(), &arguments).render().to_string()
+    }
+
+    #[test]
+    fn what_is_offered_is_near_and_of_the_same_verb() {
+        for (arguments, tip) in [
+            ("amalgam list --reason", None),
+            ("amalgam exec", None),
+            ("amalgam executer", None),
+            ("amalgam lsit", Some("a similar subcommand exists: 'list'")),
+            ("amalgam node lst", Some("a similar subcommand exists: 'list'")),
+            ("amalgam list --stat failed", Some("a similar argument exists: '--state'")),
+            ("amalgam --stat failed list", None),
+            ("amalgam list --sever x", Some("a similar argument exists: '--server'")),
+            ("amalgam submit --timout 1s -- x", Some("a similar argument exists: '--timeout'")),
+            ("amalgam list --state faild", Some("a similar value exists: 'failed'")),
+            ("amalgam list --state bogus", None),
+        ] {
+            let said = said(arguments);
+            match tip {
+                Some(tip) => assert!(said.contains(tip), "{arguments}: {said}"),
+                None => assert!(!said.contains("similar") && !said.contains("exists"), "{arguments}: {said}"),
+            }
+        }
+    }
+
+    #[test]
+    fn usage_lines_are_those_of_the_verb() {
+        let said = said("amalgam list --all --state-dir /x --state failed --state-dirr y");
+        assert!(said.contains("Usage: amalgam list [OPTIONS]\n"), "{said}");
+        let said = self::said("amalgam --state-dir /x node --json");
+        assert!(said.contains("Usage: amalgam node [OPTIONS] <COMMAND>\n"), "{said}");
+        let said = self::said("amalgam cancel --quiet --json 1");
+        assert!(said.contains("Usage: amalgam cancel [OPTIONS] <JOBS>...\n"), "{said}");
+    }
 
     #[test]
     fn the_verbs_are_consistent() {

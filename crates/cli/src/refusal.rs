@@ -62,7 +62,8 @@ fn wrong_number(error: &Error) -> Option<Failure> {
     Some(Failure::usage(format!("`{}` is not possible for {argument}", show::visible(&value)), allowed))
 }
 
-fn improved(mut error: Error, mut program: Command, arguments: &[OsString]) -> Error {
+/// The error with usage lines and hints of the verb that was meant. `arguments` start with the program's name.
+pub fn improved(mut error: Error, mut program: Command, arguments: &[OsString]) -> Error {
     program.build();
     let mut verb = meant(&program, arguments);
     let wrong = |error: &Error, kind| match error.get(kind) {
@@ -140,63 +141,4 @@ fn nearest_argument(verb: &Command, written: &str) -> Option<String> {
     let shown = verb.get_arguments().filter(|argument| !argument.is_hide_set());
     let names = shown.filter_map(clap::Arg::get_long);
     closest(written, names).map(|nearest| format!("--{nearest}"))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use clap::{Arg, ArgAction};
-
-    /// A program with verbs of every kind.
-    fn program() -> Command {
-        let value = |name: &'static str| Arg::new(name).long(name);
-        let flag = |name: &'static str| value(name).action(ArgAction::SetTrue);
-        let list = Command::new("list").arg(flag("all")).arg(value("state").value_parser(["failed", "succeeded"]));
-        let submit = Command::new("submit").arg(value("timeout")).arg(Arg::new("command").last(true).num_args(0..));
-        let cancel = Command::new("cancel").arg(flag("json")).arg(Arg::new("JOBS").num_args(1..).required(true));
-        let node = Command::new("node").subcommand_required(true).subcommand(Command::new("list"));
-        Command::new("amalgam")
-            .disable_help_subcommand(true)
-            .args([value("server").global(true), value("state-dir").global(true)])
-            .subcommands([list, submit, cancel, node, Command::new("executor").hide(true)])
-    }
-
-    fn said(arguments: &str) -> String {
-        let arguments: Vec<OsString> = arguments.split(' ').map(OsString::from).collect();
-        let Err(error) = program().try_get_matches_from(&arguments) else { panic!("{arguments:?} are right") };
-        improved(error, program(), &arguments).render().to_string()
-    }
-
-    #[test]
-    fn what_is_offered_is_near_and_of_the_same_verb() {
-        for (arguments, tip) in [
-            ("amalgam list --reason", None),
-            ("amalgam exec", None),
-            ("amalgam executer", None),
-            ("amalgam lsit", Some("a similar subcommand exists: 'list'")),
-            ("amalgam node lst", Some("a similar subcommand exists: 'list'")),
-            ("amalgam list --stat failed", Some("a similar argument exists: '--state'")),
-            ("amalgam --stat failed list", None),
-            ("amalgam list --sever x", Some("a similar argument exists: '--server'")),
-            ("amalgam submit --timout 1s -- x", Some("a similar argument exists: '--timeout'")),
-            ("amalgam list --state faild", Some("a similar value exists: 'failed'")),
-            ("amalgam list --state bogus", None),
-        ] {
-            let said = said(arguments);
-            match tip {
-                Some(tip) => assert!(said.contains(tip), "{arguments}: {said}"),
-                None => assert!(!said.contains("similar") && !said.contains("exists"), "{arguments}: {said}"),
-            }
-        }
-    }
-
-    #[test]
-    fn usage_lines_are_those_of_the_verb() {
-        let said = said("amalgam list --all --state-dir /x --state failed --state-dirr y");
-        assert!(said.contains("Usage: amalgam list [OPTIONS]\n"), "{said}");
-        let said = self::said("amalgam --state-dir /x node --json");
-        assert!(said.contains("Usage: amalgam node [OPTIONS] <COMMAND>\n"), "{said}");
-        let said = self::said("amalgam cancel --quiet --json 1");
-        assert!(said.contains("Usage: amalgam cancel [OPTIONS] <JOBS>...\n"), "{said}");
-    }
 }
