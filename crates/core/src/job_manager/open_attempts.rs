@@ -113,15 +113,14 @@ impl Attempts {
         self.outstanding
     }
 
-    /// A ledger holds the resources of the attempt from now on. Returns whether it did not before.
-    pub fn book(&mut self, attempt: AttemptId) -> bool {
-        let Some(running) = self.open.get_mut(&attempt).filter(|running| !running.holding.is_booked()) else {
-            return false;
-        };
-        running.holding = running.holding.booked();
-        self.outstanding.unbooked -= 1;
-        self.outstanding.booked += 1;
-        true
+    /// A ledger holds the resources of the attempt from now on.
+    pub fn book(&mut self, attempt: AttemptId) {
+        let unbooked = |running: &&mut RunningAttempt| !running.holding.is_booked();
+        if let Some(running) = self.open.get_mut(&attempt).filter(unbooked) {
+            running.holding = running.holding.booked();
+            self.outstanding.unbooked -= 1;
+            self.outstanding.booked += 1;
+        }
     }
 
     /// Two attempts of one task. With a race one of them is slow, and the first that ends well counts.

@@ -1,5 +1,5 @@
 //! The four kinds of decision that a policy takes. A policy sees values and returns values; it knows no roles and
-//! sends no messages. Which policies a cluster uses is said in `preset.rs`.
+//! sends no messages. Which policies a cluster uses is said in the module `preset`.
 
 mod alignment;
 mod calibration;

@@ -189,10 +189,6 @@ impl ClassTable {
         self.bits.len() as u32
     }
 
-    pub fn add_class(&mut self) -> u32 {
-        self.add_class_of(Vec::new())
-    }
-
     /// Met by the nodes that have a bit, 64 of them by each word.
     pub fn add_class_of(&mut self, words: Vec<u64>) -> u32 {
         self.bits.push(words);

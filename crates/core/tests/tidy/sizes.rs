@@ -1,8 +1,6 @@
 //! A file is read in one sitting and a function on one screen, or a line on top says why not: `// Long: the reason`.
 
-use super::{code_of, read, root};
-use std::fs;
-use std::path::{Path, PathBuf};
+use super::{code_of, root, sources};
 
 const FILE_LINES: usize = 700;
 const FUNCTION_LINES: usize = 70;
@@ -59,7 +57,9 @@ const KNOWN: [&str; 45] = [
 
 #[test]
 fn files_and_functions_fit_a_head() {
-    let mut found: Vec<String> = files().iter().flat_map(|path| too_long(&name(path), &read(path))).collect();
+    let all = sources(&root().join("crates"));
+    let mut found: Vec<String> =
+        all.iter().flat_map(|(path, text)| too_long(&format!("crates/{path}"), text)).collect();
     found.sort();
     let new: Vec<&str> = found.iter().map(String::as_str).filter(|long| !KNOWN.contains(long)).collect();
     let gone: Vec<&str> = KNOWN.into_iter().filter(|known| !found.iter().any(|long| long == known)).collect();
@@ -69,26 +69,6 @@ fn files_and_functions_fit_a_head() {
         new.join("\n    "),
         gone.join("\n    ")
     );
-}
-
-/// All sources of all crates, with their tests.
-fn files() -> Vec<PathBuf> {
-    let (mut files, mut open) = (Vec::new(), vec![root().join("crates")]);
-    while let Some(dir) = open.pop() {
-        for entry in fs::read_dir(dir).expect("a folder of a crate") {
-            let path = entry.expect("an entry of a folder").path();
-            if path.is_dir() {
-                open.push(path);
-            } else if path.extension().is_some_and(|extension| extension == "rs") {
-                files.push(path);
-            }
-        }
-    }
-    files
-}
-
-fn name(path: &Path) -> String {
-    path.strip_prefix(root()).expect("below the root").to_string_lossy().into_owned()
 }
 
 fn too_long(path: &str, text: &str) -> Vec<String> {

@@ -37,7 +37,7 @@ pub fn execute(args: &DecisionsArgs) -> Result<()> {
         for cluster in &result.clusters {
             say!(
                 "{}, {} pending: {:.0} decisions a second; an event p50 {:?}, p99 {:?}, p99.99 {:?}, max {:?} with interruptions ({:.1} % of CPU and \
-                 {:.1} % of memory booked)",
+                 {:.1} % of memory booked; {} decisions in {} events)",
                 preset.name(),
                 cluster.pending,
                 cluster.per_second,
@@ -46,7 +46,9 @@ pub fn execute(args: &DecisionsArgs) -> Result<()> {
                 cluster.p9999,
                 cluster.longest,
                 cluster.cpu_full * 100.0,
-                cluster.memory_full * 100.0
+                cluster.memory_full * 100.0,
+                cluster.decisions,
+                cluster.events
             );
         }
         say!(

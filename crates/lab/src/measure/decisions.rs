@@ -71,10 +71,8 @@ pub struct Decisions {
     pub cpu_full: f64,
     pub memory_full: f64,
     /// Grants while it was timed.
-    #[cfg_attr(not(test), expect(dead_code, reason = "a test asks whether enough was timed"))]
     pub decisions: u64,
     /// Calls of `handle` while it was timed.
-    #[cfg_attr(not(test), expect(dead_code, reason = "a test asks whether enough was timed"))]
     pub events: u64,
     /// Of the median round.
     pub per_second: f64,

@@ -194,7 +194,7 @@ mod tests {
     /// The jobs that are given a core each, one after the other, and by which rule.
     fn served(policy: &mut Layered, cores: usize) -> Vec<(AskSlot, Rule)> {
         let mut classes = ClassTable::default();
-        let anywhere = classes.add_class();
+        let anywhere = classes.add_class_of(Vec::new());
         classes.set(anywhere, 0, true);
         let mut served = Vec::new();
         for _ in 0..cores {
