@@ -105,3 +105,31 @@ fn the_executor_is_measured_beside_a_bare_loop() {
     assert_eq!(told.lines().filter(|line| line.starts_with("2 slots, ") && line.contains("/s, executor ")).count(), 3);
     assert!(told.lines().last().unwrap().starts_with("fdatasync of 256 bytes: p50 "), "{told}");
 }
+
+#[test]
+fn a_wrong_variable_is_refused_by_every_verb() {
+    for arguments in [&["paper", "list"][..], &["bench", "floors"]] {
+        let mut run = Command::new(env!("CARGO_BIN_EXE_amalgam-lab"));
+        let output = run.args(arguments).env("AMALGAM_LOG", "wrongvalue").output().unwrap();
+        let told = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{told}");
+        assert!(told.starts_with("error: AMALGAM_LOG is `wrongvalue`, which is not a level"), "{told}");
+    }
+}
+
+#[test]
+fn launches_are_measured_beside_other_programs() {
+    let small = ["launch", "--tasks", "20", "--slots", "2", "--enforcement", "none", "--runs", "1"];
+    let peers = ["--peer", "counted=echo {tasks}{slots}", "--peer", "timed=seq {tasks} | xargs -P {slots} -n 1 true"];
+    let output = bench(&[&small[..], &peers].concat());
+    let told = text(&output.stdout);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let row = |name: &str| {
+        told.lines().map(cells).find(|cells| cells.get(1) == Some(&name)).unwrap_or_else(|| panic!("{told}"))
+    };
+    assert_eq!(row("counted")[2], "202", "what it says of itself");
+    assert!(row("timed")[2].parse::<f64>().unwrap() > 0.0, "{told}");
+    let output = bench(&[&small[..], &["--peer", "wrong=exit 3"]].concat());
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).contains("`exit 3` failed"), "{}", text(&output.stderr));
+}
