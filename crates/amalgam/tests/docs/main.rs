@@ -3,6 +3,7 @@
 //! Each rule is shown to notice a violation, beside its code.
 
 mod console;
+mod help;
 mod links;
 mod markdown;
 mod normal;
@@ -19,6 +20,12 @@ use std::thread;
 
 /// Pages outside of `docs/`.
 const AT_THE_TOP: [&str; 4] = ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md"];
+
+const HELP: &str = "# Help texts
+
+What `--help` prints for every command, in one place. This page is generated: after a change, run
+`UPDATE_DOCS=1 cargo test -p amalgam --test docs`.
+";
 
 /// How many pages run at the same time.
 const RUNNERS: usize = 2;
@@ -100,13 +107,21 @@ fn runnable_blocks_print_what_they_say() {
 
 #[test]
 fn the_page_of_help_texts_is_the_programs() {
-    let (path, wanted) = (root().join("docs/reference/help.md"), reference::help_page());
+    let wanted = help::help_page(HELP, "amalgam", Path::new(env!("CARGO_BIN_EXE_amalgam")));
+    let path = root().join("docs/reference/help.md");
     if is_update() {
         fs::create_dir_all(path.parent().expect("a page has a folder")).expect("the folder can be made");
         fs::write(&path, &wanted).expect("the page can be written");
     }
     let is = fs::read_to_string(&path).unwrap_or_default();
-    none(&reference::difference("docs/reference/help.md", &is, &wanted));
+    none(&help::difference("docs/reference/help.md", &is, &wanted));
+}
+
+#[test]
+fn hidden_verbs_are_left_out_and_all_others_are_there() {
+    let page = help::help_page(HELP, "amalgam", Path::new(env!("CARGO_BIN_EXE_amalgam")));
+    assert!(page.contains("## `amalgam node list`"), "{page}");
+    assert!(!page.contains("amalgam executor"), "it is hidden");
 }
 
 #[test]
