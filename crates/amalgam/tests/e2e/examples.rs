@@ -141,6 +141,13 @@ fn the_docs_show_what_the_scenario_and_its_story_are_now() {
         rows(&table),
         "put this into docs/simulator.md:\n{table}"
     );
+    // README has some of the rows.
+    let readme = fs::read_to_string(repository().join("README.md")).unwrap();
+    let in_readme: Vec<String> = rows(&readme).into_iter().take_while(|row| !row.is_empty()).collect();
+    assert!(in_readme.len() > 5, "{readme}");
+    let all = rows(&table);
+    let wrong: Vec<&String> = in_readme.iter().filter(|row| !all.contains(row)).collect();
+    assert!(wrong.is_empty(), "README.md shows other rows: {wrong:?}");
     let story = run(&["sim", "run", "examples/scenario.toml", "--preset", "drf", "--story", "7.2.0"]);
     let shown: Vec<&str> =
         shown("sim run examples/scenario.toml --preset drf").lines().take_while(|line| *line != "...").collect();
