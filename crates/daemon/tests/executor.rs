@@ -409,6 +409,21 @@ fn with_input(home: &Home, mut order: LaunchOrder) -> LaunchOrder {
     order
 }
 
+/// The kernel releases the lock of a killed executor after its socket has gone.
+#[test]
+fn an_agent_waits_for_the_lock_of_an_executor_that_has_just_died() {
+    let home = Home::new(EnforcementChoice::None);
+    let lock = fs::File::create(home.state.join("executor.lock")).unwrap();
+    lock.lock().unwrap();
+    let released = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(200));
+        drop(lock);
+    });
+    let mut agent = home.agent();
+    released.join().unwrap();
+    assert_eq!(agent.run(sh(1, "true")).reason, EndReason::Exit(0));
+}
+
 #[test]
 fn inputs_are_laid_out_while_a_task_runs_and_not_longer_however_it_ends() {
     let home = Home::new(EnforcementChoice::None);

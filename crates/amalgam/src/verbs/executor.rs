@@ -1,7 +1,7 @@
 //! `amalgam executor`: started by agents, not by people.
 
-use crate::failure::{Failure, Result};
-use amalgam_daemon::executor::{ExecutorConfig, run};
+use crate::failure::Result;
+use amalgam_daemon::executor;
 use clap::Args;
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -13,8 +13,5 @@ pub struct ExecutorArgs {
 }
 
 pub fn execute(args: ExecutorArgs) -> Result<ExitCode> {
-    let config =
-        ExecutorConfig::parse(args.arguments).map_err(|what| Failure::usage(what, "agents start executors"))?;
-    run(config).map_err(|error| Failure::new(error.to_string(), ""))?;
-    Ok(ExitCode::SUCCESS)
+    Ok(executor::main(args.arguments))
 }

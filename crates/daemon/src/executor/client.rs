@@ -67,11 +67,13 @@ pub fn ensure_running(
         if started.status.success() {
             continue;
         }
-        // Another agent may have been faster, in which case its executor answers in a moment.
+        // Another agent may have been faster, in which case its executor answers soon. A killed executor keeps its
+        // lock until the kernel has closed its files.
         if let Ok(stream) = connect(&config.socket) {
             return Ok(stream);
         }
-        if Instant::now() >= deadline || !super::serve::is_locked(&config.state) {
+        let locked = started.status.code() == Some(super::ALREADY_RUNNING.into());
+        if Instant::now() >= deadline || !locked {
             let said = String::from_utf8_lossy(&started.stderr).trim().to_owned();
             return Err(ExecutorError::NotStarted(if said.is_empty() { started.status.to_string() } else { said }));
         }

@@ -45,14 +45,36 @@ pub use serve::run;
 
 use crate::lock::LockError;
 use crate::removal::{Pace, remove_or_put_aside};
+use crate::terminal::visible;
 use amalgam_core::protocol::{ExecutorReport, ToExecutor};
 use amalgam_core::vocabulary::{AttemptId, JobId, NodeId, Stream};
 use serde::{Deserialize, Serialize};
+use std::ffi::OsString;
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 use std::str::FromStr;
 use std::time::Duration;
+
+/// The exit code of a process that found another executor in its state directory.
+const ALREADY_RUNNING: u8 = 3;
+
+/// Runs an executor with the arguments of a command line, see [`run`].
+pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
+    let error = match ExecutorConfig::parse(arguments).map(run) {
+        Ok(Ok(())) => return ExitCode::SUCCESS,
+        Ok(Err(error)) => error,
+        Err(what) => ExecutorError::NotStarted(what),
+    };
+    let (what, code) = match error {
+        ExecutorError::Locked(what) => (what, ExitCode::from(ALREADY_RUNNING)),
+        ExecutorError::NotStarted(what) => (what, ExitCode::FAILURE),
+        error => (error.to_string(), ExitCode::FAILURE),
+    };
+    eprintln!("{}", visible(&what));
+    code
+}
 
 #[derive(Clone, Debug)]
 pub struct ExecutorConfig {
@@ -134,6 +156,9 @@ pub enum ExecutorError {
     System { what: &'static str, error: io::Error },
     #[error("the executor did not start: {0}")]
     NotStarted(String),
+    /// The same because of [`ExecutorError::AlreadyRunning`], as the starting process reports it.
+    #[error("the executor did not start: {0}")]
+    Locked(String),
 }
 
 impl ExecutorError {

@@ -10,7 +10,6 @@ use crate::frames::Decoder;
 use crate::lock::{self, LockError};
 use crate::private;
 use rustix::event::{Timespec, epoll};
-use rustix::fs::FlockOperation;
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
@@ -31,7 +30,10 @@ const MOST_NOTES: usize = 64;
 const MOST_UNSENT: usize = 4 << 20;
 const MOST_LOG: u64 = 256 << 10;
 const LOCK: &str = "executor.lock";
+/// What a new executor reports to the process that started it: this, or why it failed. In front of the latter stands
+/// `LOCKED` if another executor has the state directory.
 const READY: &str = "ready";
+const LOCKED: &str = "locked: ";
 
 /// Serves agents until there is nothing left to do. The calling process, which must have a single thread, returns
 /// as soon as the socket accepts connections, or with the reason why it never will; a child of it goes on as the
@@ -47,7 +49,10 @@ pub fn run(config: ExecutorConfig) -> Result<(), ExecutorError> {
         return match said.as_str() {
             READY => Ok(()),
             "" => Err(ExecutorError::NotStarted("it ended at once".to_owned())),
-            error => Err(ExecutorError::NotStarted(error.to_owned())),
+            error => Err(match error.strip_prefix(LOCKED) {
+                Some(error) => ExecutorError::Locked(error.to_owned()),
+                None => ExecutorError::NotStarted(error.to_owned()),
+            }),
         };
     }
     drop(ready);
@@ -64,7 +69,8 @@ pub fn run(config: ExecutorConfig) -> Result<(), ExecutorError> {
             sys::exit_at_once(result.is_err().into())
         }
         Err(error) => {
-            let _ = report.write_all(error.to_string().as_bytes());
+            let kind = if matches!(error, ExecutorError::AlreadyRunning { .. }) { LOCKED } else { "" };
+            let _ = report.write_all(format!("{kind}{error}").as_bytes());
             sys::exit_at_once(1)
         }
     }
@@ -372,12 +378,6 @@ fn lock(state: &Path) -> Result<File, ExecutorError> {
         LockError::InUse { dir, pid } => ExecutorError::AlreadyRunning { pid, state: dir },
         other => ExecutorError::Lock(other),
     })
-}
-
-/// Whether an executor serves this state directory, or another process is just finding that out.
-pub fn is_locked(state: &Path) -> bool {
-    let file = File::open(state.join(LOCK));
-    file.is_ok_and(|file| rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared).is_err())
 }
 
 fn listen(socket: &Path) -> Result<UnixListener, ExecutorError> {
