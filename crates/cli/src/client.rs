@@ -3,11 +3,13 @@
 use crate::failure::{Failure, Kind, Result};
 use amalgam_core::vocabulary::JobSpec;
 use amalgam_daemon::api::{
-    self, Action, ActionRequest, ActionResult, ChosenTasks, Elsewhere, Event, JobDetail, JobSummary, Listing,
-    Submitted, Waited,
+    self, Action, ActionRequest, ActionResult, ChosenTasks, Elsewhere, Event, JOB_MSGPACK, JobDetail, JobSummary,
+    Listing, Submitted, Waited,
 };
 use amalgam_daemon::config::is_loopback;
+use amalgam_daemon::encoding;
 use amalgam_daemon::http::MAX_BODY;
+use amalgam_daemon::versions::WIRE;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::cmp::Reverse;
@@ -188,12 +190,13 @@ impl Client {
     /// Submits once, however often the connection breaks: the key makes repetitions harmless.
     pub fn submit(&self, job: &JobSpec, key: &str) -> Result<Submitted> {
         let body =
-            postcard::to_stdvec(job).map_err(|error| Failure::new(format!("cannot encode the job: {error}"), ""))?;
+            encoding::to_vec(job).map_err(|error| Failure::new(format!("cannot encode the job: {error}"), ""))?;
         if body.len() > MAX_BODY {
             let what = format!("the job is {} MiB large, and {} are accepted", body.len() >> 20, MAX_BODY >> 20);
             return Err(Failure::new(what, "split it, or give each task an index instead of a line"));
         }
-        let send = || self.decode(self.send("/v1/jobs", "application/postcard", &body, Some(key))?);
+        let content_type = format!("{JOB_MSGPACK}; version={}", WIRE.newest);
+        let send = || self.decode(self.send("/v1/jobs", &content_type, &body, Some(key))?);
         match send() {
             Err(failure) if failure.kind == Kind::Broken => patiently(send),
             answer => answer,

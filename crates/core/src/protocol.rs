@@ -16,6 +16,10 @@
 //!   on the next one the job manager sends others;
 //! * late messages are recognised by attempt id or grant id, recorded and dropped.
 
+mod since;
+
+pub use since::VERSION;
+
 use crate::vocabulary::{
     Age, Allocation, AskId, AtNode, AttemptId, Attributes, ByteString, Chosen, ClientId, ClusterId, Constraint, Digest,
     Duration, EndReason, Ended, Epoch, Estimated, ExecutionType, Fetched, Foretold, ForetoldStart, Generation,

@@ -9,6 +9,12 @@ use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use std::{borrow::Cow, fmt};
 
+/// A checked job in a request's body, as our own clients send it, in the encoding of messages between daemons. The parameter
+/// `version` names the version of the fields.
+pub const JOB_MSGPACK: &str = "application/vnd.amalgam.job+msgpack";
+/// The same as JSON.
+pub const JOB_JSON: &str = "application/vnd.amalgam.job+json";
+
 /// Declares types that go over the wire in both directions.
 macro_rules! wire {
     ($($(#[$attribute:meta])* $visibility:vis struct $name:ident { $($(#[$field_attribute:meta])* $field:ident: $type:ty,)* })*) => {

@@ -1,7 +1,8 @@
-//! Frames on a byte stream: a length as a little-endian `u32`, then that many bytes of postcard.
+//! Frames on a byte stream: a length as a little-endian `u32`, then a value of that many bytes (`encoding.rs`).
 //!
 //! Both halves work on buffers and do no IO, so the executor's epoll loop and the daemons' transport share them.
 
+use crate::encoding::{self, EncodingError};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -15,7 +16,7 @@ pub enum FrameError {
     #[error("a frame of {bytes} bytes is longer than the limit of {limit}")]
     TooLong { bytes: usize, limit: usize },
     #[error("a frame does not hold what was expected: {0}")]
-    Malformed(#[from] postcard::Error),
+    Malformed(#[from] EncodingError),
     #[error("a frame has {0} bytes after its message")]
     Trailing(usize),
 }
@@ -29,7 +30,7 @@ pub fn encode<T: Serialize + ?Sized>(message: &T, out: &mut Vec<u8>) -> Result<(
 pub fn encode_within<T: Serialize + ?Sized>(message: &T, limit: usize, out: &mut Vec<u8>) -> Result<(), FrameError> {
     let start = out.len();
     out.extend_from_slice(&[0; LENGTH]);
-    let result = postcard::to_extend(message, Appender(out)).map(|_| ()).map_err(FrameError::from);
+    let result = encoding::append(message, out).map_err(FrameError::from);
     let bytes = out.len() - start - LENGTH;
     let result = if bytes <= limit { result } else { Err(FrameError::TooLong { bytes, limit }) };
     match result {
@@ -37,15 +38,6 @@ pub fn encode_within<T: Serialize + ?Sized>(message: &T, limit: usize, out: &mut
         Err(_) => out.truncate(start),
     }
     result
-}
-
-/// Lets postcard append to a borrowed buffer.
-struct Appender<'a>(&'a mut Vec<u8>);
-
-impl Extend<u8> for Appender<'_> {
-    fn extend<I: IntoIterator<Item = u8>>(&mut self, bytes: I) {
-        self.0.extend(bytes);
-    }
 }
 
 /// Cuts a byte stream into messages. It holds what arrived and not what a length promises, so a false length costs
@@ -98,9 +90,9 @@ impl Decoder {
             return Err(FrameError::TooLong { bytes, limit: self.limit });
         }
         let Some(body) = rest.get(..bytes) else { return Ok(None) };
-        let (message, trailing) = postcard::take_from_bytes(body)?;
-        if !trailing.is_empty() {
-            return Err(FrameError::Trailing(trailing.len()));
+        let (message, trailing) = encoding::take_from_slice(body)?;
+        if trailing > 0 {
+            return Err(FrameError::Trailing(trailing));
         }
         self.start += LENGTH + bytes;
         Ok(Some(message))

@@ -1,23 +1,28 @@
 //! The journal of a daemon as a file: what its roles were given and what they left, for a replay elsewhere.
 //!
-//! A line that names the format, then a frame of postcard for each entry.
+//! A line that names the format, then a frame for each entry.
 
 use crate::frames::{self, Decoder, FrameError};
+use crate::versions::JOURNAL;
 use amalgam_core::hosting::Entry;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-const FORMAT: &[u8] = b"amalgam journal 29\n";
+/// The longest first line of a journal.
+const LONGEST_LINE: usize = 80;
 const PIECE: usize = 1 << 20;
 
 #[derive(Debug, thiserror::Error)]
 pub enum JournalError {
     #[error("cannot {what} {path}: {error}", path = path.display())]
     Io { what: &'static str, path: PathBuf, error: io::Error },
-    #[error("{path} is not a journal of this version: it does not begin with `amalgam journal 29`", path = path.display())]
-    Foreign { path: PathBuf },
+    #[error(
+        "{path} is no journal that this program reads: it starts with {found:?}, and the program reads {JOURNAL} of `amalgam journal`",
+        path = path.display()
+    )]
+    Foreign { path: PathBuf, found: String },
     #[error("{path}, entry {entry}: {error}", path = path.display())]
     Damaged { path: PathBuf, entry: u64, error: FrameError },
 }
@@ -41,7 +46,7 @@ impl JournalWriter {
         for life in 1_u32.. {
             let path = directory.join(format!("{process}-{life}.journal"));
             match OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path) {
-                Ok(file) => return Ok(JournalWriter { path, file, buffer: FORMAT.to_owned() }),
+                Ok(file) => return Ok(JournalWriter { path, file, buffer: JOURNAL.line("journal").into() }),
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
                 Err(error) => return Err(wrong("create", &path)(error)),
             }
@@ -76,13 +81,18 @@ impl JournalReader {
     pub fn open(path: &Path) -> Result<JournalReader, JournalError> {
         let wrong = |error| JournalError::Io { what: "read", path: path.to_owned(), error };
         let mut file = File::open(path).map_err(wrong)?;
-        let mut begin = Vec::new();
-        Read::by_ref(&mut file).take(FORMAT.len() as u64).read_to_end(&mut begin).map_err(wrong)?;
+        let mut start = vec![0; LONGEST_LINE];
+        let length = read_full(&mut file, &mut start).map_err(wrong)?;
+        let start = &start[..length];
+        let line = &start[..start.iter().position(|byte| *byte == b'\n').map_or(length, |end| end + 1)];
         // A process that was killed at once has not written its first line, or not whole.
-        if !FORMAT.starts_with(&begin) {
-            return Err(JournalError::Foreign { path: path.to_owned() });
+        if !JOURNAL.line("journal").as_bytes().starts_with(line) {
+            let foreign = |found| JournalError::Foreign { path: path.to_owned(), found };
+            JOURNAL.of_line("journal", line).map_err(foreign)?;
         }
-        Ok(JournalReader { path: path.to_owned(), file, frames: Decoder::default(), read: 0 })
+        let mut frames = Decoder::default();
+        frames.push(&start[line.len()..]);
+        Ok(JournalReader { path: path.to_owned(), file, frames, read: 0 })
     }
 
     /// The next entry; `None` at the end, where the last one may be cut off when its process was killed.
@@ -102,6 +112,16 @@ impl JournalReader {
                 0 => return Ok(None),
                 bytes => self.frames.push(&piece[..bytes]),
             }
+        }
+    }
+}
+
+fn read_full(file: &mut File, buffer: &mut [u8]) -> io::Result<usize> {
+    let mut length = 0;
+    loop {
+        match file.read(&mut buffer[length..])? {
+            0 => return Ok(length),
+            more => length += more,
         }
     }
 }
@@ -155,15 +175,16 @@ mod tests {
         assert_eq!(entries(&path).unwrap(), [began(2), began(12)]);
         let mut reader = JournalReader::open(&path).unwrap();
         while reader.next_entry().unwrap().is_some() {}
-        assert_eq!(reader.left_over(), (bytes.len() - FORMAT.len()) / 3 - 1);
+        assert_eq!(reader.left_over(), (bytes.len() - JOURNAL.line("journal").len()) / 3 - 1);
     }
 
     #[test]
     fn a_life_that_was_killed_at_once_has_a_journal_without_entries() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("server-1.journal");
-        for length in 0..=FORMAT.len() {
-            fs::write(&path, &FORMAT[..length]).unwrap();
+        let line = JOURNAL.line("journal");
+        for length in 0..=line.len() {
+            fs::write(&path, &line[..length]).unwrap();
             assert_eq!(entries(&path).unwrap(), []);
         }
     }
@@ -174,8 +195,8 @@ mod tests {
         let path = dir.path().join("log");
         fs::write(&path, "something").unwrap();
         let error = entries(&path).unwrap_err().to_string();
-        assert!(error.contains("log is not a journal of this version"), "{error}");
-        fs::write(&path, [FORMAT, &[2, 0, 0, 0, 99, 99]].concat()).unwrap();
+        assert!(error.contains("log is no journal that this program reads: it starts with \"something\""), "{error}");
+        fs::write(&path, [JOURNAL.line("journal").as_bytes(), &[2, 0, 0, 0, 99, 99]].concat()).unwrap();
         let error = entries(&path).unwrap_err().to_string();
         assert!(error.contains("log, entry 1: a frame does not hold what was expected"), "{error}");
     }

@@ -2,6 +2,7 @@
 
 use super::{Enforcement, EnforcementChoice, ExecutorConfig, ExecutorError};
 use crate::lock::{LockError, lock};
+use crate::versions::Versions;
 use rustix::net::RecvFlags;
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
@@ -21,6 +22,8 @@ pub struct Hello {
     pub version: String,
     pub pid: u32,
     pub enforcement: Enforcement,
+    /// Of the messages that it understands.
+    pub wire: Versions,
 }
 
 /// Takes the executor of this state directory for this process alone, for as long as the file is open: an executor

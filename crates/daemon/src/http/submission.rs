@@ -2,7 +2,9 @@
 
 use super::admission;
 use super::reply::parse_json;
-use crate::api::Error;
+use crate::api::{Error, JOB_JSON, JOB_MSGPACK};
+use crate::encoding;
+use crate::versions::WIRE;
 use amalgam_core::vocabulary::JobSpec;
 use amalgam_workload::inherit::Submitter;
 use amalgam_workload::{Context, Format, read_job_of, text};
@@ -10,10 +12,6 @@ use axum::http::HeaderMap;
 use axum::http::header::CONTENT_TYPE;
 use std::path::{Path, PathBuf};
 
-/// A checked job as the command line sends it; its fields may change with any version.
-pub const SPEC_BINARY: &str = "application/postcard";
-/// The same as JSON.
-pub const SPEC_JSON: &str = "application/vnd.amalgam.job+json";
 /// Job files, each with the names that are in use for it; the first is the registered one.
 const FILES: [(&[&str], Format); 3] = [
     (&["application/toml", "application/x-toml", "text/toml", "text/x-toml"], Format::Toml),
@@ -39,10 +37,14 @@ impl Kind {
         };
         let written = String::from_utf8_lossy(written.as_bytes()).to_lowercase();
         // What follows is about characters, and all of them are UTF-8.
-        let kind = written.split(';').next().unwrap_or_default().trim();
+        let (kind, parameters) = written.split_once(';').unwrap_or((&written, ""));
+        let kind = kind.trim();
         match kind {
-            SPEC_BINARY => return Ok(Kind::SpecBinary),
-            SPEC_JSON => return Ok(Kind::SpecJson),
+            JOB_MSGPACK => {
+                check_version(parameters)?;
+                return Ok(Kind::SpecBinary);
+            }
+            JOB_JSON => return Ok(Kind::SpecJson),
             _ => {}
         }
         let file = FILES.into_iter().find(|(names, _)| names.contains(&kind)).map(|(_, format)| Kind::File(format));
@@ -52,13 +54,26 @@ impl Kind {
     }
 }
 
+/// A newer client may ask for what this server would leave out unnoticed.
+fn check_version(parameters: &str) -> Result<(), Error> {
+    let version = parameters.split(';').find_map(|parameter| parameter.trim().strip_prefix("version="));
+    match version.map(str::parse::<u32>) {
+        None => Ok(()),
+        Some(Ok(version)) if WIRE.contains(version) => Ok(()),
+        Some(_) => {
+            let what = format!("the job is of version {}, and this server reads {WIRE}", version.unwrap_or_default());
+            Err(Error::bad_request(what, "use a command line of the server's version"))
+        }
+    }
+}
+
 /// The job in a body, checked. `submit_dir` is what the request says of the directory of submission.
 ///
 /// # Errors
 /// What is wrong with it, and where.
 pub fn decode(kind: Kind, body: &[u8], submit_dir: Option<PathBuf>, user: String) -> Result<JobSpec, Error> {
     let mut job: JobSpec = match kind {
-        Kind::SpecBinary => postcard::from_bytes(body).map_err(|error| {
+        Kind::SpecBinary => encoding::from_slice(body).map_err(|error| {
             let remedy = "use a command line of the server's version";
             Error::bad_request(format!("the body is not a job: {error}"), remedy)
         })?,

@@ -2,9 +2,9 @@
 
 use super::fake::FakeServer;
 use super::openapi::{CALLS, openapi};
-use super::submission::SPEC_JSON;
 use crate::api::*;
 use crate::auth;
+use crate::encoding;
 use amalgam_core::vocabulary::{IndexRange, Items, JobSpec, Program, StageSpec, TaskSet};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -79,7 +79,7 @@ impl Client {
 }
 
 /// What says that a body is a checked job.
-const SPEC: (&str, &str) = ("content-type", SPEC_JSON);
+const SPEC: (&str, &str) = ("content-type", JOB_JSON);
 
 fn answered(mut response: ureq::http::Response<ureq::Body>) -> Answered {
     Answered { status: response.status().as_u16(), body: response.body_mut().read_to_string().unwrap() }
@@ -257,9 +257,9 @@ fn a_million_tasks_are_taken_quickly() {
     (0..1_000_000).for_each(|number| items.push(format!("input/{number:07}.dat")).unwrap());
     // Held, since the fake cluster has a record for each task.
     let each = JobSpec { held: true, ..job(TaskSet::Each(items), &["x"]) };
-    let body = postcard::to_stdvec(&each).unwrap();
+    let body = encoding::to_vec(&each).unwrap();
     let started = Instant::now();
-    let answer = client.post(&client.ada, "/v1/jobs", &[("content-type", "application/postcard")], &body);
+    let answer = client.post(&client.ada, "/v1/jobs", &[("content-type", JOB_MSGPACK)], &body);
     println!("1,000,000 items of {} bytes accepted in {:?}", body.len(), started.elapsed());
     assert_eq!(answer.status, 201, "{}", answer.body);
 }
@@ -291,7 +291,7 @@ fn bad_calls_are_told_what_is_wrong() {
     let mut own_tail = job(TaskSet::Count(1), &["x"]);
     own_tail.stages[0].after = vec![0];
     assert!(refused(&own_tail).2.contains("depends on itself"));
-    for kind in ["application/json", "application/postcard", SPEC.1] {
+    for kind in ["application/json", JOB_MSGPACK, SPEC.1] {
         let answer = client.post(&client.ada, "/v1/jobs", &[("content-type", kind)], b"\xff\xff{rubbish");
         assert_eq!(answer.error().0, 400, "{kind}");
     }

@@ -22,7 +22,9 @@ pub use etcd::EtcdError;
 pub use lease::Resignation;
 
 use crate::config::StoreConfig;
-use crate::store::{Entry, FORMAT};
+use crate::encoding;
+use crate::store::Entry;
+use crate::versions::STORE;
 use amalgam_core::vocabulary::ClusterId;
 use etcd::{delete, put, was_created_at};
 use lease::{Leadership, take_over};
@@ -45,7 +47,7 @@ pub enum ReplicaError {
     #[error(transparent)]
     Etcd(#[from] EtcdError),
     #[error(
-        "the records in etcd at {prefix} are in a format that this version does not know ({found:?}); use the version that wrote \
+        "the records in etcd at {prefix} say {found:?}, and this program reads {STORE} of `amalgam store`; use a program that reads \
          them, or another `prefix` to start afresh"
     )]
     Format { prefix: String, found: String },
@@ -145,9 +147,9 @@ impl Replica {
     /// From here on nobody else writes, so what is read is all there is.
     fn inherit(&mut self) -> Result<(u32, Vec<Entry>), ReplicaError> {
         let Leadership { etcd, keys, .. } = &self.leadership;
-        if let Some(format) = etcd.get(&keys.named("format"))?.filter(|found| found.value != FORMAT.as_bytes()) {
-            let found = String::from_utf8_lossy(&format.value).into_owned();
-            return Err(ReplicaError::Format { prefix: keys.prefix.clone(), found });
+        if let Some(format) = etcd.get(&keys.named("format"))? {
+            let foreign = |found| ReplicaError::Format { prefix: keys.prefix.clone(), found };
+            STORE.of_line("store", &format.value).map_err(foreign)?;
         }
         let life = etcd.get(&keys.named("life"))?;
         let life = life.map(|found| number::<u32>(&found.key, &found.value)).transpose()?.unwrap_or(0);
@@ -165,7 +167,7 @@ impl Replica {
             entries.extend(read);
         }
         (self.next, self.writes) = (next, written.len() as u32);
-        let format = put(&keys.named("format"), FORMAT.as_bytes(), None);
+        let format = put(&keys.named("format"), STORE.line("store").as_bytes(), None);
         let counted = put(&keys.named("life"), life.to_string().as_bytes(), None);
         self.write(vec![format, counted])?;
         Ok((life, entries))
@@ -268,13 +270,12 @@ fn pieces(entries: &[Entry]) -> Vec<(u64, Vec<u8>)> {
         bytes += entry.payload.len() + size_of::<Entry>();
         pieces.last_mut().expect("one was begun").push(entry);
     }
-    let encode =
-        |piece: &Vec<&Entry>| postcard::to_allocvec(piece).expect("entries hold nothing that cannot be written");
+    let encode = |piece: &Vec<&Entry>| encoding::to_vec(piece).expect("entries hold nothing that cannot be written");
     pieces.iter().map(|piece| (piece.len() as u64, encode(piece))).collect()
 }
 
 fn decode(key: &str, value: &[u8]) -> Result<Vec<Entry>, ReplicaError> {
-    postcard::from_bytes(value).map_err(|_| ReplicaError::Damaged { key: key.to_owned(), what: "it holds no entries" })
+    encoding::from_slice(value).map_err(|_| ReplicaError::Damaged { key: key.to_owned(), what: "it holds no entries" })
 }
 
 fn number<T: std::str::FromStr>(key: &str, text: &[u8]) -> Result<T, ReplicaError> {

@@ -4,10 +4,12 @@ use super::executor_routing::ExecutorRouting;
 use super::inbox::Sender;
 use super::{Input, Letter, end_process_on_panic};
 use crate::executor::{
-    Enforcement, ExecutorConfig, ExecutorError, ExecutorFrame, ExecutorReply, Link, PretendedExecutor, ensure_running,
+    Enforcement, ExecutorConfig, ExecutorError, ExecutorFrame, ExecutorReply, Hello, Link, PretendedExecutor,
+    ensure_running,
 };
 use crate::files::Fetcher;
 use crate::frames::{self, Decoder};
+use crate::versions::WIRE;
 use amalgam_core::protocol::Message;
 use amalgam_core::vocabulary::{Instant, NodeId};
 use rustix::event::PollFlags;
@@ -237,7 +239,15 @@ fn greet(mut stream: UnixStream) -> io::Result<(UnixStream, Decoder, Enforcement
     let mut decoder = Decoder::default();
     loop {
         match next_reply(&mut decoder)? {
-            Some(ExecutorReply::Hello(hello)) => return Ok((stream, decoder, hello.enforcement)),
+            Some(ExecutorReply::Hello(hello)) if WIRE.common(hello.wire).is_some() => {
+                return Ok((stream, decoder, hello.enforcement));
+            }
+            Some(ExecutorReply::Hello(Hello { version, pid, wire, .. })) => {
+                return Err(io::Error::other(format!(
+                    "the executor (pid {pid}) is of Amalgam {version} and speaks {wire}, and we {WIRE}; use the program that started \
+                     it until its tasks have ended, or end them with `kill {pid}`"
+                )));
+            }
             Some(ExecutorReply::Report(_) | ExecutorReply::Note(_)) => return Err(io::ErrorKind::InvalidData.into()),
             None => fill(&mut stream, &mut decoder)?,
         }

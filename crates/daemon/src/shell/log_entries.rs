@@ -1,5 +1,6 @@
 //! Facts as entries of the log.
 
+use crate::encoding;
 use crate::store::{Entry, EntryRef};
 use amalgam_core::hosting::{Fact, Followed};
 use amalgam_core::vocabulary::{HostId, Instant};
@@ -15,8 +16,8 @@ const FOLLOWED_HEAD: usize = 9;
 /// A fact as the log keeps it.
 pub fn encode(at: Instant, fact: &Fact) -> Entry {
     let (kind, job, payload) = match fact {
-        Fact::Change(change) => (CHANGE, change.job(), postcard::to_allocvec(change)),
-        Fact::Record(record) => (RECORD, record.job(), postcard::to_allocvec(record)),
+        Fact::Change(change) => (CHANGE, change.job(), encoding::to_vec(change)),
+        Fact::Record(record) => (RECORD, record.job(), encoding::to_vec(record)),
     };
     let payload = payload.expect("facts hold nothing that cannot be written");
     Entry { kind, job: job.map_or(0, |job| job.0), at_micros: at.0, payload }
@@ -51,8 +52,8 @@ pub fn decode_numbered(entry: EntryRef<'_>) -> Result<(Fact, Option<(HostId, u64
         }
     };
     let fact = match kind {
-        CHANGE => postcard::from_bytes(payload).map(Fact::Change),
-        _ => postcard::from_bytes(payload).map(Fact::Record),
+        CHANGE => encoding::from_slice(payload).map(Fact::Change),
+        _ => encoding::from_slice(payload).map(Fact::Record),
     };
     Ok((fact.map_err(|error| error.to_string())?, number))
 }

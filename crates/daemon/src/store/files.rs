@@ -2,10 +2,10 @@
 
 use super::StoreError;
 use crate::durable;
+use crate::versions::STORE;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-pub const FORMAT: &str = "amalgam store 23\n";
 /// By which the owner of a log tells it from all others. It is made when the store was opened for the first time.
 pub const IDENTITY: &str = "identity";
 pub const IDENTITY_BYTES: usize = 16;
@@ -85,22 +85,28 @@ pub fn is_unused(dir: &Path) -> Result<bool, StoreError> {
     Ok(!(has_snapshot || segments.iter().any(long) || was_opened && has_short))
 }
 
+/// Marks the directory with the newest version before anything of it is written there. What an older version wrote stays as it is: it is
+/// readable.
 pub fn check_format(dir: &Path, is_unused: bool) -> Result<(), StoreError> {
     let path = dir.join("format");
+    let line = STORE.line("store");
     match fs::read(&path) {
-        Ok(found) if found == FORMAT.as_bytes() => Ok(()),
-        Ok(found) if FORMAT.as_bytes().starts_with(&found) => match is_unused {
-            true => make_again(&path, FORMAT.as_bytes()),
+        Ok(found) if found == line.as_bytes() => Ok(()),
+        Ok(found) if line.as_bytes().starts_with(&found) => match is_unused {
+            true => make_again(&path, line.as_bytes()),
             false => Err(StoreError::damaged(&path, found.len() as u64, "the file is cut short")),
         },
-        Ok(found) => {
-            let found = String::from_utf8_lossy(&found).chars().take(80).collect();
-            Err(StoreError::Format { path, dir: dir.to_owned(), found })
-        }
+        Ok(found) => match STORE.of_line("store", &found) {
+            Ok(version) => {
+                tracing::info!(path = %path.display(), version, newest = STORE.newest, "the store of an older version is upgraded");
+                create_whole(&path, line.as_bytes())
+            }
+            Err(found) => Err(StoreError::Format { path, dir: dir.to_owned(), found }),
+        },
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
             // Without it, what is there was written by nobody knows what.
             match is_unused {
-                true => create_whole(&path, FORMAT.as_bytes()),
+                true => create_whole(&path, line.as_bytes()),
                 false => Err(StoreError::damaged(&path, 0, "the file is missing although there are segments")),
             }
         }

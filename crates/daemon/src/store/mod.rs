@@ -22,7 +22,7 @@ mod record;
 mod recovery;
 mod snapshot;
 
-pub(crate) use files::{FORMAT, IDENTITY, IDENTITY_BYTES};
+pub(crate) use files::{IDENTITY, IDENTITY_BYTES};
 pub use history::History;
 pub use log::{Options, Store};
 pub use record::{Entry, EntryRef};
@@ -31,6 +31,7 @@ pub use snapshot::SnapshotWriter;
 
 use crate::lock::LockError;
 use crate::replica::ReplicaError;
+use crate::versions::STORE;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -43,7 +44,7 @@ pub enum StoreError {
     #[error(transparent)]
     Replica(#[from] ReplicaError),
     #[error(
-        "{path} is in a format that this version does not know ({found:?}); use the version that wrote it, or move \
+        "{path} says {found:?}, and this program reads {STORE} of `amalgam store`; use a program that reads it, or move \
          {dir} aside to start afresh",
         path = path.display(), dir = dir.display()
     )]

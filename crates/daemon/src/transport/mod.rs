@@ -3,7 +3,7 @@
 //! federation each global master has one with the master of each cluster.
 //!
 //! ```text
-//! who listens: Challenge { version, nonce }   who joins: Hello { version, who it is, nonce, proof of the listener's nonce }
+//! who listens: Challenge { versions, nonce }   who joins: Hello { version, who it is, nonce, proof of the listener's nonce }
 //! who listens: Accepted { terms, proof of the other's nonce } or Refused { why }
 //! then both: Mail; with the server Fetch / Fetched for what tasks wrote, AskFile / FilePiece for files of tasks, which it
 //! passes on from one node to another, and Hosts, where job managers are; to it Log and All, what these wrote down. Masters and
@@ -33,6 +33,7 @@ use crate::input::{InputPart, Taken};
 use crate::server::ServerId;
 use crate::shell::Parcel;
 use crate::store::Entry;
+use crate::versions::{Versions, WIRE};
 use amalgam_core::hosting::{Letter, Present};
 use amalgam_core::job_manager::JobManagerSettings;
 use amalgam_core::preset::Preset;
@@ -49,8 +50,6 @@ use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-/// Both sides must speak the same; it grows with every change of a message.
-const VERSION: u32 = 31;
 /// A peer that says nothing for so long before it is accepted is dropped.
 const HANDSHAKE: Duration = Duration::from_secs(5);
 /// The same where others may be asked instead. One whose process is paused takes connections, and says nothing.
@@ -60,12 +59,13 @@ const STRANGERS_FRAME: usize = 4 * 1024;
 
 #[derive(Serialize, Deserialize)]
 struct Challenge {
-    version: u32,
+    versions: Versions,
     nonce: [u8; 32],
 }
 
 #[derive(Serialize, Deserialize)]
 struct Hello {
+    /// The one that both sides use from here on, of those that both know.
     version: u32,
     introduction: Introduction,
     nonce: [u8; 32],
@@ -191,6 +191,26 @@ enum Wire {
     },
 }
 
+impl Wire {
+    /// The version of the wire that brought this message.
+    fn since(&self) -> u32 {
+        match self {
+            Wire::Alive
+            | Wire::Mail(_)
+            | Wire::Fetch { .. }
+            | Wire::Fetched { .. }
+            | Wire::Feed { .. }
+            | Wire::Fed { .. }
+            | Wire::AskFile { .. }
+            | Wire::FilePiece { .. }
+            | Wire::Hosts(_)
+            | Wire::Log { .. }
+            | Wire::Present { .. }
+            | Wire::All { .. } => 32,
+        }
+    }
+}
+
 /// What is to be written, with the place that it takes until it is: what nobody reads must not fill the memory.
 struct Outgoing {
     wire: Wire,
@@ -278,19 +298,20 @@ async fn shake_hands(address: &str, secrets: &Secrets, introduction: Introductio
     let stream = TcpStream::connect(address).await.map_err(unreachable)?;
     let mut link = Link::new(stream, STRANGERS_FRAME).map_err(unreachable)?;
     let challenge: Challenge = link.read().await.map_err(unreachable)?;
-    if challenge.version != VERSION {
-        let why = format!("it speaks version {} and we {VERSION}; install the same version", challenge.version);
+    let Some(version) = WIRE.common(challenge.versions) else {
+        let why = format!("it speaks {} and we {WIRE}; install programs of the same version", challenge.versions);
         return Err(JoinError::lasting(address, why));
-    }
+    };
     let nonce = auth::new_nonce()?;
     let proof = auth::prove(&token, JOINING, &challenge.nonce);
-    link.write(&Hello { version: VERSION, introduction, nonce, proof }).await.map_err(unreachable)?;
+    link.write(&Hello { version, introduction, nonce, proof }).await.map_err(unreachable)?;
     match link.read().await.map_err(unreachable)? {
         Answer::Accepted { incarnation, terms, proof, longest_silence } => {
             if !auth::verify(&token, LISTENING, &nonce, &proof) {
                 return Err(JoinError::Impostor { address: address.to_owned() });
             }
             link.trust();
+            link.version = version;
             link.longest_silence = longest_silence;
             Ok(Joined { terms, incarnation, link })
         }
@@ -308,6 +329,8 @@ struct Link {
     reader: OwnedReadHalf,
     writer: OwnedWriteHalf,
     decoder: Decoder,
+    /// Of the messages that the peer understands.
+    version: u32,
     /// Of the other side; a longer one is the end of the connection.
     longest_silence: Option<Duration>,
     /// On our side nothing is as long as this.
@@ -327,7 +350,7 @@ impl Link {
         stream.set_nodelay(true)?;
         let (reader, writer) = stream.into_split();
         let decoder = Decoder::with_limit(limit);
-        Ok(Link { reader, writer, decoder, longest_silence: None, pulse: None })
+        Ok(Link { reader, writer, decoder, version: WIRE.oldest, longest_silence: None, pulse: None })
     }
 
     /// The peer has proven itself: it may send whole batches.
@@ -351,8 +374,8 @@ impl Link {
         wire: mpsc::UnboundedReceiver<Outgoing>,
         clock: impl Fn() -> Instant + Send + 'static,
     ) -> Conversation {
-        let Link { reader, writer, decoder, longest_silence, pulse } = self;
-        let writing = tokio::spawn(write_out(writer, parcels, wire, clock, pulse));
+        let Link { reader, writer, decoder, version, longest_silence, pulse } = self;
+        let writing = tokio::spawn(write_out(writer, version, parcels, wire, clock, pulse));
         Conversation { reader, decoder, longest_silence, writing }
     }
 }
@@ -423,6 +446,7 @@ fn fill(reader: &OwnedReadHalf, decoder: &mut Decoder) -> io::Result<()> {
 /// Writes what comes, as much at once as has piled up.
 async fn write_out(
     mut writer: OwnedWriteHalf,
+    version: u32,
     mut parcels: mpsc::UnboundedReceiver<Parcel>,
     mut wire: mpsc::UnboundedReceiver<Outgoing>,
     clock: impl Fn() -> Instant,
@@ -431,26 +455,37 @@ async fn write_out(
     loop {
         let mut bytes = Vec::new();
         let written = tokio::select! {
-            parcel = parcels.recv() => parcel.map(|parcel| encode_parcel(parcel, &clock, &mut bytes).map(|()| None)),
+            parcel = parcels.recv() => parcel.map(|parcel| encode_parcel(parcel, version, &clock, &mut bytes).map(|()| None)),
             other = wire.recv() => other.map(|outgoing| Ok(Some(outgoing))),
             () = after(pulse) => Some(Ok(Some(Wire::Alive.into()))),
         };
         let Some(written) = written.transpose()? else { return Ok(()) };
-        if let Some(outgoing) = &written {
+        if let Some(outgoing) = &written
+            && outgoing.wire.since() <= version
+        {
             frames::encode(&outgoing.wire, &mut bytes).map_err(io::Error::other)?;
         }
         while bytes.len() < 256 * 1024
             && let Ok(more) = parcels.try_recv()
         {
-            encode_parcel(more, &clock, &mut bytes)?;
+            encode_parcel(more, version, &clock, &mut bytes)?;
         }
         writer.write_all(&bytes).await?;
     }
 }
 
-fn encode_parcel(parcel: Parcel, clock: impl Fn() -> Instant, bytes: &mut Vec<u8>) -> io::Result<()> {
+fn encode_parcel(parcel: Parcel, version: u32, clock: impl Fn() -> Instant, bytes: &mut Vec<u8>) -> io::Result<()> {
     match parcel {
-        Parcel::Mail(letters) => encode_mail(letters, frames::MAX_FRAME, bytes),
+        Parcel::Mail(mut letters) => {
+            letters.retain(|letter| {
+                let is_known = letter.message.since() <= version;
+                if !is_known {
+                    tracing::warn!(to = ?letter.to, version, "the peer is of an older version, and does not know this message");
+                }
+                is_known
+            });
+            encode_mail(letters, frames::MAX_FRAME, bytes);
+        }
         // Without one entry the next ones mean nothing.
         Parcel::Log { first, entries, .. } => {
             frames::encode(&Wire::Log { now: clock(), first, entries }, bytes).map_err(io::Error::other)?;

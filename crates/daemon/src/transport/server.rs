@@ -4,13 +4,14 @@ use super::federation::{GlobalIntroduction, exchange, may_say};
 use super::files::answer_in_turn;
 use super::{
     Answer, Challenge, HANDSHAKE, Hello, Introduction, JOINING, LISTENING, Link, Obstacle, Outgoing, RemoteNodes,
-    STRANGERS_FRAME, Secrets, Terms, VERSION, Wire,
+    STRANGERS_FRAME, Secrets, Terms, Wire,
 };
 use crate::auth::{self, Holder};
 use crate::files::MOST_SERVED;
 use crate::server::ServerId;
 use crate::shell::{Handle, Input, Parcel, PeerId, PeerRoute, decode};
 use crate::store::Entry;
+use crate::versions::WIRE;
 use amalgam_core::hosting::{Fact, Roles};
 use amalgam_core::job_manager::JobManagerSettings;
 use amalgam_core::preset::Preset;
@@ -128,10 +129,11 @@ impl Gate {
     async fn let_in(&self, stream: TcpStream, incarnation: u64) -> io::Result<Guest> {
         let mut link = Link::new(stream, STRANGERS_FRAME)?;
         let nonce = auth::new_nonce().map_err(io::Error::other)?;
-        link.write(&Challenge { version: VERSION, nonce }).await?;
+        link.write(&Challenge { versions: WIRE, nonce }).await?;
         let hello: Hello = link.read().await?;
-        if hello.version != VERSION {
-            let why = format!("you speak version {} and we {VERSION}; install the same version", hello.version);
+        if !WIRE.contains(hello.version) {
+            let why =
+                format!("you speak version {} and we {WIRE}; install programs of the same version", hello.version);
             return Err(refuse(link, Refusal::for_good(why)).await);
         }
         let entries = self.secrets.all().map_err(io::Error::other)?;
@@ -170,6 +172,7 @@ impl Gate {
         let proof = auth::prove(&token, LISTENING, &hello.nonce);
         link.write(&Answer::Accepted { incarnation, terms, proof, longest_silence: self.lease }).await?;
         link.trust();
+        link.version = hello.version;
         link.pulse = self.lease.map(|lease| lease / PULSES);
         Ok(Guest { peer, name, address, incarnation, link, parcels, route })
     }

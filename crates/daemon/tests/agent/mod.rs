@@ -122,6 +122,7 @@ impl Agent {
                 enforces_cpu: false,
                 notes: Vec::new(),
             },
+            wire: amalgam_daemon::versions::WIRE,
         };
         let mut agent = Agent { stream, decoder: Decoder::default(), hello, ends: HashMap::new() };
         match agent.reply_within(Duration::from_secs(10)) {

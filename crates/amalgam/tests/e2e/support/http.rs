@@ -2,7 +2,7 @@
 
 use super::Scene;
 use amalgam_daemon::api::Event;
-use amalgam_daemon::http::submission::SPEC_JSON;
+use amalgam_daemon::api::JOB_JSON;
 use amalgam_workload::{CommandOptions, Context, from_command};
 use serde_json::Value;
 use std::io::{BufRead, BufReader};
@@ -90,7 +90,7 @@ impl Http {
 
 /// Jobs are sent as what our own clients make of them.
 fn content_type(path: &str) -> &'static str {
-    if path == "/v1/jobs" { SPEC_JSON } else { "application/json" }
+    if path == "/v1/jobs" { JOB_JSON } else { "application/json" }
 }
 
 fn answer(mut response: Response<Body>) -> Answer {

@@ -1,0 +1,168 @@
+//! Which version of the wire brought each message (ADR 63).
+//!
+//! A peer of an older version is not sent what it does not know. The lists are exhaustive: a new message does not compile before
+//! its version is written here, which is [`VERSION`] after it was increased.
+
+use super::{ExecutorReport, Message, ToClient, ToExecutor, ToGlobalMaster, ToJobHost, ToJobManager, ToMaster, ToNode};
+
+/// The version of the messages that this program sends.
+pub const VERSION: u32 = 32;
+
+impl Message {
+    /// The version of the wire that brought this message.
+    pub fn since(&self) -> u32 {
+        match self {
+            Message::ToMaster(message) => message.since(),
+            Message::ToGlobalMaster(message) => message.since(),
+            Message::ToJobHost(message) => message.since(),
+            Message::ToJobManager(message) => message.since(),
+            Message::ToNode(message) => message.since(),
+            Message::ToExecutor(message) => message.since(),
+            Message::ToClient(message) => message.since(),
+        }
+    }
+}
+
+impl ToMaster {
+    fn since(&self) -> u32 {
+        match self {
+            ToMaster::Submit { .. }
+            | ToMaster::Control { .. }
+            | ToMaster::ControlTasks { .. }
+            | ToMaster::Update { .. }
+            | ToMaster::Drain { .. }
+            | ToMaster::RemoveNode { .. }
+            | ToMaster::Register(..)
+            | ToMaster::Report(..)
+            | ToMaster::Waits(..)
+            | ToMaster::Room { .. }
+            | ToMaster::Moved { .. }
+            | ToMaster::CannotLaunch { .. }
+            | ToMaster::NodeFailed { .. }
+            | ToMaster::TaskFails { .. }
+            | ToMaster::Freed { .. }
+            | ToMaster::Demand { .. }
+            | ToMaster::Wants { .. }
+            | ToMaster::Launch(..)
+            | ToMaster::Introduce(..)
+            | ToMaster::Return { .. }
+            | ToMaster::Promote { .. }
+            | ToMaster::JobEnded { .. } => 32,
+        }
+    }
+}
+
+impl ToGlobalMaster {
+    fn since(&self) -> u32 {
+        match self {
+            ToGlobalMaster::OfJobs(message) => message.since(),
+            ToGlobalMaster::Told(..) => 32,
+        }
+    }
+}
+
+impl ToJobHost {
+    fn since(&self) -> u32 {
+        match self {
+            ToJobHost::Known { .. } | ToJobHost::Kinds { .. } | ToJobHost::Forget { .. } | ToJobHost::Has { .. } => 32,
+        }
+    }
+}
+
+impl ToJobManager {
+    fn since(&self) -> u32 {
+        match self {
+            ToJobManager::Begin { .. }
+            | ToJobManager::Share { .. }
+            | ToJobManager::Allowance { .. }
+            | ToJobManager::Act(..)
+            | ToJobManager::ActOnTasks { .. }
+            | ToJobManager::Updated { .. }
+            | ToJobManager::Nodes { .. }
+            | ToJobManager::Waits { .. }
+            | ToJobManager::Granted { .. }
+            | ToJobManager::Yields { .. }
+            | ToJobManager::Started { .. }
+            | ToJobManager::Progress { .. }
+            | ToJobManager::Lacks { .. }
+            | ToJobManager::InPlace { .. }
+            | ToJobManager::Finished { .. }
+            | ToJobManager::Promoted { .. }
+            | ToJobManager::NotTaken { .. }
+            | ToJobManager::NotPassed { .. }
+            | ToJobManager::Ready { .. }
+            | ToJobManager::Live { .. }
+            | ToJobManager::Forgotten
+            | ToJobManager::Generation { .. }
+            | ToJobManager::NodesReturned { .. }
+            | ToJobManager::NodeLost { .. } => 32,
+        }
+    }
+}
+
+impl ToNode {
+    fn since(&self) -> u32 {
+        match self {
+            ToNode::Executor(report) => report.since(),
+            ToNode::Welcome(..)
+            | ToNode::Greeting(..)
+            | ToNode::SayEndsAgain { .. }
+            | ToNode::IntroduceYourself
+            | ToNode::Steer(..)
+            | ToNode::Expire { .. }
+            | ToNode::Move { .. }
+            | ToNode::Launch(..)
+            | ToNode::LaunchInstead { .. }
+            | ToNode::BeginTask { .. }
+            | ToNode::Promote { .. }
+            | ToNode::SetTimeout { .. }
+            | ToNode::Probe(..)
+            | ToNode::Cancel { .. }
+            | ToNode::Claim(..)
+            | ToNode::Stop { .. }
+            | ToNode::Holder { .. }
+            | ToNode::Acknowledge { .. }
+            | ToNode::Disown { .. }
+            | ToNode::Forget { .. } => 32,
+        }
+    }
+}
+
+impl ToExecutor {
+    fn since(&self) -> u32 {
+        match self {
+            ToExecutor::Launch(..)
+            | ToExecutor::Signal { .. }
+            | ToExecutor::Promote { .. }
+            | ToExecutor::SetTimeout { .. }
+            | ToExecutor::Yield { .. }
+            | ToExecutor::Resume { .. }
+            | ToExecutor::Acknowledge { .. }
+            | ToExecutor::List { .. }
+            | ToExecutor::Fetch { .. }
+            | ToExecutor::Measure { .. }
+            | ToExecutor::Drop { .. } => 32,
+        }
+    }
+}
+
+impl ToClient {
+    fn since(&self) -> u32 {
+        match self {
+            ToClient::Submitted { .. } | ToClient::Done | ToClient::AsBefore | ToClient::Refused(..) => 32,
+        }
+    }
+}
+
+impl ExecutorReport {
+    fn since(&self) -> u32 {
+        match self {
+            ExecutorReport::Started { .. }
+            | ExecutorReport::Finished { .. }
+            | ExecutorReport::Executing { .. }
+            | ExecutorReport::Stored { .. }
+            | ExecutorReport::Fetched { .. }
+            | ExecutorReport::Measured { .. } => 32,
+        }
+    }
+}
