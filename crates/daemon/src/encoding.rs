@@ -4,8 +4,8 @@
 //! its variant, or a map from this number to its content. Readers skip fields that they do not know, and take the default of
 //! fields that are missing, so that a type may grow at its end (ADR 63). `rmp-serde` reads what this module writes.
 //!
-//! Two types deviate, because of how `rmp-serde` and the standard library read them: 128-bit integers are 16 bytes, most significant
-//! byte first, and `std::time::Duration` is an array of seconds and nanoseconds.
+//! 128-bit integers are 16 bytes, most significant first, as `rmp-serde` reads them. `std::time::Duration` cannot be read, as the standard
+//! library knows its fields by name only; messages have core's.
 
 use rmp::encode as mp;
 use serde::de::DeserializeOwned;
@@ -94,7 +94,7 @@ impl<'a> Encoder<'a> {
 
     fn fields(self, fields: usize) -> Result<Fields<'a>, EncodingError> {
         written(mp::write_map_len(self.out, length(fields)?));
-        Ok(Fields { out: self.out, next: 0, is_positional: false })
+        Ok(Fields { out: self.out, next: 0 })
     }
 }
 
@@ -237,12 +237,7 @@ impl<'a> ser::Serializer for Encoder<'a> {
         Ok(Elements { out: self.out, unknown: None })
     }
 
-    fn serialize_struct(self, name: &'static str, fields: usize) -> Result<Fields<'a>, EncodingError> {
-        // The standard library knows the fields of its type by name or position only.
-        if name == "Duration" && fields == 2 {
-            let Elements { out, .. } = self.array(fields)?;
-            return Ok(Fields { out, next: 0, is_positional: true });
-        }
+    fn serialize_struct(self, _: &'static str, fields: usize) -> Result<Fields<'a>, EncodingError> {
         self.fields(fields)
     }
 
@@ -343,8 +338,6 @@ impl SerializeMap for Elements<'_> {
 struct Fields<'a> {
     out: &'a mut Vec<u8>,
     next: u32,
-    /// Written as an array, without numbers.
-    is_positional: bool,
 }
 
 macro_rules! structs {
@@ -354,9 +347,7 @@ macro_rules! structs {
             type Error = EncodingError;
 
             fn serialize_field<T: Serialize + ?Sized>(&mut self, _: &'static str, value: &T) -> Result<(), EncodingError> {
-                if !self.is_positional {
-                    written(mp::write_uint(self.out, self.next.into()));
-                }
+                written(mp::write_uint(self.out, self.next.into()));
                 self.next += 1;
                 value.serialize(Encoder { out: self.out })
             }
@@ -405,7 +396,6 @@ mod tests {
         pair: (u8, Option<i32>),
         shapes: Vec<Shape>,
         map: BTreeMap<u16, Option<String>>,
-        time: std::time::Duration,
         fixed: [u8; 32],
     }
 
@@ -428,7 +418,6 @@ mod tests {
             pair: (number as u8, Some(-1).filter(|_| small > 3)),
             shapes,
             map: BTreeMap::from([(number as u16, Some(text)), (7, None)]),
-            time: std::time::Duration::from_nanos(number),
             fixed: [number as u8; 32],
         }
     }

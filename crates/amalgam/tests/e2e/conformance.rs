@@ -2,6 +2,7 @@
 //! them when they end.
 
 use crate::support::{Scene, told};
+use amalgam_daemon::versions::JOURNAL;
 use std::fs;
 
 /// The words of a line of a table.
@@ -37,8 +38,8 @@ fn what_is_no_journal_is_said() {
     assert!(said.code == 1 && said.err.contains("has no journals"), "{said:?}");
     fs::write(journals.join("a.journal"), "amalgam journal 3\n").unwrap();
     let said = scene.run(&["sim", "replay", path]);
-    assert!(said.code == 1 && said.err.contains("a.journal is not a journal of this version"), "{said:?}");
-    fs::write(journals.join("a.journal"), "amalgam journal 29\n").unwrap();
+    assert!(said.code == 1 && said.err.contains("a.journal is no journal that this program reads"), "{said:?}");
+    fs::write(journals.join("a.journal"), JOURNAL.line("journal")).unwrap();
     let said = scene.run(&["sim", "replay", path]);
     assert!(said.code == 1 && said.err.contains("nothing was compared"), "{said:?}");
     fs::remove_dir_all(&journals).unwrap();

@@ -31,5 +31,6 @@ mod store;
 mod stragglers;
 mod support;
 mod surroundings;
+mod upgrade;
 mod workloads;
 mod yielding;

@@ -15,6 +15,8 @@ mod federation;
 mod files;
 mod job_hosts;
 mod patience;
+#[cfg(test)]
+mod schema;
 mod secrets;
 mod server;
 
@@ -38,7 +40,7 @@ use amalgam_core::hosting::{Letter, Present};
 use amalgam_core::job_manager::JobManagerSettings;
 use amalgam_core::preset::Preset;
 use amalgam_core::role::Change;
-use amalgam_core::vocabulary::{AttemptId, HostId, Instant, NodeId, Stream};
+use amalgam_core::vocabulary::{self, AttemptId, HostId, Instant, NodeId, Stream};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::cell::RefCell;
 use std::io;
@@ -94,7 +96,7 @@ enum Answer {
         proof: [u8; 32],
         /// Whoever listens says something more often than this for as long as it lives. A master that has a standby is not the
         /// active one any more when it was silent for so long.
-        longest_silence: Option<Duration>,
+        longest_silence: Option<vocabulary::Duration>,
     },
     Refused {
         why: String,
@@ -312,7 +314,7 @@ async fn shake_hands(address: &str, secrets: &Secrets, introduction: Introductio
             }
             link.trust();
             link.version = version;
-            link.longest_silence = longest_silence;
+            link.longest_silence = longest_silence.map(|longest| Duration::from_micros(longest.as_micros()));
             Ok(Joined { terms, incarnation, link })
         }
         Answer::Refused { why, obstacle } => Err(JoinError::Refused { address: address.to_owned(), why, obstacle }),

@@ -16,7 +16,7 @@ use amalgam_core::hosting::{Fact, Roles};
 use amalgam_core::job_manager::JobManagerSettings;
 use amalgam_core::preset::Preset;
 use amalgam_core::protocol::Address;
-use amalgam_core::vocabulary::{ClockOffset, Federation, GlobalId, HostId, Instant, Named, NodeId};
+use amalgam_core::vocabulary::{self, ClockOffset, Federation, GlobalId, HostId, Instant, Named, NodeId};
 use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
@@ -170,7 +170,8 @@ impl Gate {
             return Err(refuse(link, Refusal { why, obstacle: Obstacle::Passing }).await);
         };
         let proof = auth::prove(&token, LISTENING, &hello.nonce);
-        link.write(&Answer::Accepted { incarnation, terms, proof, longest_silence: self.lease }).await?;
+        let longest_silence = self.lease.map(|lease| vocabulary::Duration::from_micros(lease.as_micros() as u64));
+        link.write(&Answer::Accepted { incarnation, terms, proof, longest_silence }).await?;
         link.trust();
         link.version = hello.version;
         link.pulse = self.lease.map(|lease| lease / PULSES);

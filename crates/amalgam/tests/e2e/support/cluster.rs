@@ -63,10 +63,15 @@ impl Cluster {
     }
 
     pub fn agent_command(&self, agent: usize) -> Command {
+        self.agent_command_at(agent, &self.listen_agents)
+    }
+
+    /// The same with another address of the server.
+    pub fn agent_command_at(&self, agent: usize, server: &str) -> Command {
         let name = format!("node-{agent}");
         let home = self.scene.path().join(&name);
         let tokens = self.scene.state().join("tokens.toml");
-        let mut command = self.scene.command(&["agent", "--server", &self.listen_agents, "--name", &name]);
+        let mut command = self.scene.command(&["agent", "--server", server, "--name", &name]);
         command.args(["--cpus", &self.cpus, "--memory", "1GiB", "--work-dir"]).arg(&home);
         command.arg("--token-file").arg(tokens);
         command.arg("--journal").arg(self.scene.journals());

@@ -6,6 +6,7 @@ mod federation;
 mod http;
 mod namespace;
 mod proxy;
+pub mod recording;
 
 pub use cluster::Cluster;
 pub use daemon::{Daemon, die_with_us, free_port, is_alive};
