@@ -1,4 +1,4 @@
-//! The scheduler without IO. See ARCHITECTURE.md for the picture.
+//! The scheduler without IO. See ARCHITECTURE.md for an overview.
 
 pub mod dispatch;
 pub mod global_master;

@@ -1,19 +1,18 @@
-//! Who tells whom what: every message of the system.
+//! Every message of the system, by receiver.
 //!
-//! # What delivery promises
-//! Messages are one-way. Between two peers they arrive **in order**; they **may be lost with the connection**, and
-//! they **may be repeated after a reconnect**, before anything new. Nothing else is promised, and in particular nothing about the order of
-//! messages from different peers. Hence:
+//! # Delivery guarantees
+//! Messages are one-way. Between two peers they arrive **in order**. They **may be lost with the connection**, and they **may be
+//! repeated after a reconnect**, before anything new. There are no other guarantees; in particular, messages from different peers
+//! arrive in any order. Hence:
 //!
 //! * after `Connected`, both sides send their full sets of live attempts ([`ToMaster::Register`], [`ToNode::Claim`]);
-//! * a message that changes who owns what is repeated until it is answered: [`ToJobManager::Finished`] until
+//! * a message that changes the owner of something is repeated until it is answered: [`ToJobManager::Finished`] until
 //!   [`ToNode::Acknowledge`], [`ToNode::Claim`] until [`ToJobManager::Live`];
-//! * a node takes no launch before its latest registration was answered by a welcome, and none under a grant that is
-//!   older than that welcome: whatever was granted earlier was already written off;
-//! * a node takes no launch whose token does not speak for it, nor one whose token has expired; to a launch that is not
-//!   authentic it gives no answer;
-//! * probes live as long as the connection: when it breaks the node drops them with the room that it keeps for them, and
-//!   on the next one the job manager sends others;
+//! * a node refuses launches until its latest registration is answered by a welcome, and launches under a grant that is older
+//!   than that welcome: earlier grants were already written off;
+//! * a node refuses launches whose token is not valid for them or has expired; it does not answer a launch that is not authentic;
+//! * probes exist as long as the connection: when it breaks, the node drops them and the room that it keeps for them, and the job
+//!   manager sends others on the next connection;
 //! * late messages are recognised by attempt id or grant id, recorded and dropped.
 
 mod since;
@@ -31,24 +30,24 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::sync::Arc;
 
-/// Everybody who can get a message.
+/// The receivers of messages.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub enum Address {
-    /// The master of the same cluster; to job managers, whoever admitted their jobs.
+    /// The master of the same cluster; for job managers, the master or global master that admitted their jobs.
     Master,
-    /// The master of a cluster, as those away from it call it.
+    /// The master of a cluster, as processes outside the cluster address it.
     ClusterMaster(ClusterId),
     GlobalMaster(GlobalId),
     JobManager(JobId),
     Node(NodeId),
-    /// A process of job managers, for what concerns all of them.
+    /// A job host, for messages that concern all of its job managers.
     JobHost(HostId),
     /// The executor that runs a node's processes.
     Executor(NodeId),
     Client(ClientId),
 }
 
-/// A message with its kind of receiver.
+/// A message and its kind of receiver.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Message {
     ToMaster(ToMaster),
@@ -60,7 +59,7 @@ pub enum Message {
     ToClient(ToClient),
 }
 
-/// A receiver that knows which messages it takes, so that a wrong one does not compile.
+/// A receiver and its type of messages, so that a message to the wrong receiver does not compile.
 pub trait Peer {
     type Message;
     fn envelope(self, body: Self::Message) -> (Address, Message);
@@ -102,57 +101,59 @@ peers! {
 pub enum ToMaster {
     /// A client submits a job; answered by `Submitted` or `Refused`. The same key again returns the same job.
     Submit { spec: Arc<JobSpec>, key: Option<String> },
-    /// A client asks for something to happen to a job, on behalf of this user; answered by `Done`, `AsBefore` or `Refused`.
+    /// A client requests an action on a job, on behalf of this user; answered by `Done`, `AsBefore` or `Refused`.
     Control { job: JobId, action: JobAction, by: String },
-    /// The same for single tasks of it; answered alike.
+    /// The same for single tasks of the job.
     ControlTasks { job: JobId, action: TaskAction, tasks: Box<Chosen> },
     /// A client changes a job that has not ended, on behalf of this user; answered by `Done`, `AsBefore` or `Refused`.
     Update { job: JobId, update: Box<JobUpdate>, by: String },
     /// A client closes a node to new work, or opens it again; answered by `Done` or `Refused`.
     Drain { node: NodeId, drained: bool },
-    /// A client wants a node forgotten that does not come back; answered by `Done` or `Refused`.
+    /// A client removes a node that does not come back; answered by `Done` or `Refused`.
     RemoveNode { node: NodeId },
 
-    /// A node agent introduces itself, first thing on every connection; answered by `Welcome`.
+    /// A node agent registers, as the first message on every connection; answered by `Welcome`.
     Register(Box<Registration>),
     /// A node's state, on every heartbeat.
     Report(Box<NodeReport>),
-    /// How long tasks would wait at the node, where that is not as it said last; each report says that it still holds.
+    /// How long tasks would wait at the node, if that differs from its last report; each `Report` confirms the last one.
     Waits(Arc<NodeWaits>),
-    /// Room that opportunistic work may use and nothing at the node wants.
+    /// Room that opportunistic work may use and that no work at the node needs.
     Room { spare: Box<Resources> },
-    /// The answer to a `Move`: what is left of the room, and what waits here still.
+    /// The answer to a `Move`: the room that is left, and the entries that still wait here.
     Moved { to: NodeId, left: Box<Resources>, queued: u32, expected_wait: Duration },
-    /// The node could not launch an attempt for a reason of its own; said before the attempt's resources are freed.
+    /// The node could not launch an attempt because of a fault of the node; sent before the attempt's resources are freed.
     CannotLaunch { why: String },
-    /// An attempt failed through its node, or a node of so many; said by its job manager. Of a node that the master gave up it
-    /// knows itself.
+    /// An attempt failed because of its node, or of one of `suspects` nodes; sent by its job manager. Not sent for nodes that the
+    /// master gave up.
     NodeFailed { node: NodeId, suspects: u32 },
-    /// The same task failed through each of these nodes, so long ago: it could be at fault itself.
+    /// The same task failed at each of these nodes, this long ago: the task could be the cause.
     TaskFails { at: Vec<(NodeId, Duration)> },
     /// Granted resources are free again.
     Freed { grants: Vec<GrantId> },
 
-    /// What a job wants, only what changed, and how much work it is.
+    /// The changed asks of a job, and the amount of its work.
     Demand { job: JobId, asks: Vec<Ask>, work: Box<JobWork> },
-    /// Said by a job manager that places its tasks itself: where what its job wants has changed by much, when it is allowed less
-    /// than before, and as its tasks free what it holds beyond that. Answered by `Share` and `Allowance` where it changes them.
+    /// Sent by a job manager that places its own tasks: when its demand has changed by much, when its allowance has shrunk, and
+    /// as its tasks free what it holds beyond the allowance. Answered by `Share` and `Allowance` if they change.
     Wants { job: JobId, wants: Box<Wants> },
-    /// A job manager of a federation launches an attempt under a grant that its global master proposes: the node's master claims
-    /// the resources and sends the launch on, or answers `NotPassed`.
+    /// A job manager of a federation launches an attempt under a grant that its global master proposes. The node's master claims
+    /// the resources and forwards the launch, or answers `NotPassed`.
     Launch(Box<ProposedLaunch>),
-    /// A global master is connected, and says what it has; answered by `Told` with everything.
+    /// A global master has connected, with its state; answered by `Told` with everything.
     Introduce(Box<GlobalIntroduction>),
-    /// A job manager has no use for a grant.
+    /// A job manager returns grants that it does not need.
     Return { grants: Vec<GrantId> },
-    /// A job manager asks that an opportunistic attempt which runs be booked, or its node offers it. Where no limit stands
-    /// against it the node is told so, and says `Promoted`; else there is no answer, and it is asked again later.
+    /// A job manager requests that a running opportunistic attempt be booked, or its node offers it. If no limit forbids it, the
+    /// master sends `Promote` to the node, which answers `Promoted`; otherwise there is no answer, and the request is repeated
+    /// later.
     Promote { attempt: AttemptId, node: NodeId, resources: Box<Resources> },
-    /// A job has come to its end. Where its file stated run times, how they compare with those of its tasks; and by stage the
-    /// mean run time of its tasks, where all succeeded. The run is that of [`Wishes`]: the end of an earlier one is void.
+    /// A job has ended. `estimated` compares the run times stated in its file with the measured ones, if it stated any; `means`
+    /// has the mean run time of the tasks of each stage, if all succeeded. The run is that of [`Wishes`]: the end of an earlier
+    /// run is ignored.
     JobEnded {
         job: JobId,
-        /// That of [`AdmittedJob`]: of another job that had its number nothing is believed.
+        /// That of [`AdmittedJob`]: the end of another job with the same number is ignored.
         submitted_at: Instant,
         run: u32,
         outcome: JobOutcome,
@@ -167,22 +168,22 @@ pub enum JobAction {
     Hold,
     Release,
     RerunFailed,
-    /// It ends here and now, whatever becomes of it where its manager is, which is away.
+    /// The job ends now, regardless of its manager, which is not connected.
     Abandon,
 }
 
-/// What a user changes about a job; what is `None` stays.
+/// A user's changes of a job; `None` changes nothing.
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 pub struct JobUpdate {
     pub priority: Option<i32>,
-    /// Of all its stages; zero is the queue's own.
+    /// For all of its stages; zero for the queue's default.
     pub timeout: Option<Duration>,
-    /// By its full name once it is admitted.
+    /// The full name once it is admitted.
     pub queue: Option<String>,
 }
 
 impl JobUpdate {
-    /// The job as it is with this.
+    /// The job with these changes.
     pub fn applied(&self, job: &AdmittedJob) -> AdmittedJob {
         let mut job = job.clone();
         let spec = Arc::make_mut(&mut job.spec);
@@ -202,14 +203,15 @@ impl JobUpdate {
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Registration {
-    /// Tells it from all others of the node, in earlier lives, too; the welcome repeats it. It means nothing else.
+    /// Distinguishes it from all others of the node, including those of earlier incarnations; the welcome repeats it. It has no
+    /// other meaning.
     pub number: u64,
-    /// The number it was given before, if it remembers one.
+    /// The number that it was given before, if it remembers one.
     pub node: NodeId,
     pub name: String,
     pub capacity: ResourceSpec,
     pub attributes: Attributes,
-    /// How limits are enforced, and what cannot be: one sentence each.
+    /// How limits are enforced, and which cannot be: one sentence each.
     pub enforcement: Vec<String>,
     /// All attempts that hold resources there.
     pub live: Vec<LiveAttempt>,
@@ -230,29 +232,29 @@ pub struct NodeReport {
     pub free: Resources,
     pub running: u32,
     pub queued: u32,
-    /// The expected run times of what waits, one after the other.
+    /// The sum of the expected run times of all that waits.
     pub expected_wait: Duration,
-    /// What remains of the expected run times of all that runs.
+    /// The sum of the remaining expected run times of all that runs.
     pub running_work: Duration,
     /// For how long nothing opportunistic has started although something waits.
     pub stalled: Duration,
-    /// Attempts that have ended well there since its agent began.
+    /// Attempts that have succeeded there since its agent started.
     pub succeeded: u32,
-    /// What has started there since the last report and had been foretold; some of it where that is much.
+    /// Predicted starts there since the last report; only some of them if there are many.
     pub starts: Vec<ForetoldStart>,
-    /// What waits there for longer than had been foretold, since the last report; some of it where that is much.
+    /// Entries that wait there longer than predicted, since the last report; only some of them if there are many.
     pub late: Vec<Late>,
 }
 
 impl NodeReport {
-    /// How long an opportunistic task might wait there, to compare nodes by (Mercury, section 4.2).
+    /// How long an opportunistic task might wait there, to compare nodes (Mercury, section 4.2).
     pub fn rank(&self) -> Duration {
         self.expected_wait + self.running_work + self.stalled
     }
 }
 
-/// A counted request: `wanted` such tasks have been asked for since the job began. What is still open is `wanted`
-/// less what was granted, so an update that crosses a grant on its way does no harm.
+/// A counted request: `wanted` such tasks have been requested since the job started. `wanted` less what was granted is still
+/// open, so an update that crosses a grant on its way does no harm.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Ask {
     pub id: AskId,
@@ -260,19 +262,20 @@ pub struct Ask {
     pub constraints: Arc<Vec<Constraint>>,
     pub execution: ExecutionType,
     pub wanted: u64,
-    /// Of these, so many must start now or have started; the others could wait without putting off the job's end.
+    /// How many of these must start now or have started; the others could wait without delaying the job's end.
     pub needed: u64,
-    /// Of the job's asks of equal priority the one of the smallest rank goes first; of equals, the one best aligned with a node's room.
+    /// Among the job's asks of equal priority, the one with the smallest rank is scheduled first; among equals, the one best
+    /// aligned with a node's room.
     pub rank: u32,
-    /// Of its tasks among those of all jobs of the queue.
+    /// The priority of its tasks among those of all jobs of the queue.
     pub priority: i32,
-    /// All of its tasks that are open are granted at once, or none.
+    /// Either all of its open tasks are granted at once, or none.
     pub is_gang: bool,
-    /// Where the input of its tasks lies, as known when it is first asked; empty where that does not matter.
+    /// Where the input of its tasks is stored, as known when it is first requested; empty if that does not matter.
     pub locality: Arc<Vec<Holder>>,
 }
 
-/// A node that has so much of some tasks' input; where sizes are not known, as much as the others.
+/// A node that stores input of some tasks, and its amount; if sizes are not known, the same amount as the others.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub struct Holder {
     pub node: NodeId,
@@ -282,12 +285,12 @@ pub struct Holder {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum JobOutcome {
     Succeeded,
-    /// The exit code of the first task that failed for good.
+    /// The exit code of the first task that failed permanently.
     Failed {
         exit_code: u8,
     },
     Cancelled,
-    /// This job, which it came after, did not succeed.
+    /// This job, which it depended on, did not succeed.
     DependencyFailed {
         after: JobId,
     },
@@ -295,62 +298,63 @@ pub enum JobOutcome {
 
 // ---- to a global master --------------------------------------------------------------------------------------------
 
-/// A global master sees its clusters' nodes through their masters.
+/// A global master gets the state of its clusters' nodes from their masters.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum ToGlobalMaster {
-    /// What a cluster's master knows of its nodes.
+    /// The state of a cluster's nodes, from its master.
     Told(Box<Told>),
-    /// What a master is told by clients and by the managers of its jobs.
+    /// What clients and the managers of its jobs send to a master.
     OfJobs(Box<ToMaster>),
 }
 
-/// A launch under a proposed grant, which its attempt names.
+/// A launch under a proposed grant, which the launch contains.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct ProposedLaunch {
     pub node: NodeId,
-    /// Whose share it counts towards.
+    /// The queue whose share it counts towards.
     pub queue: QueueId,
-    /// Where there is no room, tasks of this queue are to give way.
+    /// If there is no room, tasks of this queue are preempted.
     pub instead_of: Option<QueueId>,
     pub launch: Box<Launch>,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct GlobalIntroduction {
-    /// Those of earlier lives are refused from now on.
+    /// Epochs of earlier incarnations are refused from now on.
     pub epoch: Epoch,
-    /// Tells this from earlier ones; the answer repeats it.
+    /// Distinguishes this introduction from earlier ones; the answer repeats it.
     pub number: u64,
-    /// Its jobs that have begun, and their queues.
+    /// Its jobs that have started, and their queues.
     pub jobs: Vec<(JobId, QueueId)>,
 }
 
-/// What changed at a cluster, for one global master.
+/// The changes at a cluster, for one global master.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Told {
     pub cluster: ClusterId,
-    /// Of the cluster's master.
+    /// The epoch of the cluster's master.
     pub life: Epoch,
-    /// All that was told before this version has to be known; what follows leads to `version`.
+    /// The receiver has to know everything up to here; the changes lead from there to `version`.
     pub since: Since,
     pub version: u64,
-    /// The last of the global master's proposals that the rooms here take into account.
+    /// The last of the global master's proposals that the rooms here include.
     pub seen: u64,
-    /// Grants of its proposals that are free again, and those that were refused.
+    /// Grants of its proposals that are free again.
     pub freed: Vec<GrantId>,
+    /// Proposed grants that were refused.
     pub refused: Vec<GrantId>,
     pub nodes: Vec<NodeNews>,
-    /// What each queue's tasks hold in this cluster, of those that hold something, without what gives way.
+    /// What the tasks of each queue hold in this cluster, without preemptible work; only queues that hold something.
     pub usage: Vec<(QueueId, Totals)>,
-    /// Of each of its nodes it is known what runs there, or it was given up.
+    /// Whether it is known for each node what runs there, or the node was given up.
     pub is_settled: bool,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Since {
     Version(u64),
-    /// This is everything, the answer to this introduction: nodes that are not named are not there. With the grants of the global
-    /// master that are held.
+    /// This is the full state, in answer to this introduction: nodes that are not named do not exist. `held` has the global
+    /// master's grants that are held.
     Nothing {
         introduction: u64,
         kinds: Kinds,
@@ -367,17 +371,17 @@ pub struct HeldGrant {
     pub resources: Resources,
 }
 
-/// What changed of a node.
+/// A change of a node.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum NodeNews {
-    /// It has registered, and what it has; its room follows.
+    /// It has registered with these properties; its room follows.
     Joined { node: NodeId, name: String, capacity: Resources, attributes: Arc<Attributes> },
-    /// What is free there; why it takes no work, if it takes none; and what the tasks of each queue hold that do not give way,
-    /// where queues have shares.
+    /// Its free room; why it takes no work, if it takes none; and, if queues have shares, what the tasks of each queue hold that
+    /// cannot be preempted.
     Room { node: NodeId, free: Resources, shut: Option<Shut>, held: Box<[(QueueId, Resources)]> },
-    /// It cannot be reached; given up, if it is lost.
+    /// It cannot be reached; if `lost`, it was given up.
     Away { node: NodeId, lost: bool },
-    /// There is no such node any more.
+    /// The node was removed.
     Removed { node: NodeId },
 }
 
@@ -398,7 +402,7 @@ pub enum ClaimError {
     UnknownNode,
     Closed,
     NoRoom,
-    /// A later proposal of the same global master was looked at before it.
+    /// A later proposal of the same global master was processed before it.
     Overtaken,
 }
 
@@ -407,8 +411,8 @@ impl fmt::Display for ClaimError {
         f.write_str(match self {
             ClaimError::UnknownNode => "the cluster has no such node",
             ClaimError::Closed => "the node takes no work",
-            ClaimError::NoRoom => "it has no room",
-            ClaimError::Overtaken => "a later launch came before it",
+            ClaimError::NoRoom => "the node has no room",
+            ClaimError::Overtaken => "a later launch arrived first",
         })
     }
 }
@@ -417,14 +421,14 @@ impl fmt::Display for ClaimError {
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum ToJobHost {
-    /// These of its jobs the master knows, by when they were submitted, and no others. Said on each connection, before anything of
-    /// these jobs; the number is that by which both sides know the connection.
+    /// The jobs of this host that the master knows, with their times of submission. It knows no others. Sent on each connection
+    /// before any message about these jobs; both sides know the connection by this number.
     Known { connection: u64, kinds: Kinds, jobs: Vec<(JobId, Instant)> },
-    /// Nodes offer these kinds of resources by now.
+    /// The kinds of resources that nodes offer now.
     Kinds { kinds: Kinds },
-    /// The master forgets the job: what is kept of it can go.
+    /// The master forgets the job: its state can be deleted.
     Forget { job: JobId },
-    /// A job manager of this process has begun.
+    /// A job manager of this process has started.
     Has { job: JobId, submitted_at: Instant },
 }
 
@@ -432,21 +436,21 @@ pub enum ToJobHost {
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum ToJobManager {
-    /// The job may start. Whoever hosts job managers makes one for a job that it does not know. Said again whenever the master or
-    /// the manager's process may have missed something of it: who has begun does what is missing.
+    /// The job may start. A process that hosts job managers creates one for a job that it does not know. Sent again whenever the
+    /// master or the manager's process may have missed something of the job: a manager that has started does what is missing.
     Begin {
         job: Arc<AdmittedJob>,
         share: Option<Box<Totals>>,
         wishes: Wishes,
-        /// Nodes that were given up.
+        /// Nodes that the master has given up.
         lost: Arc<[NodeId]>,
     },
-    /// What the job is entitled to has changed. Said only where jobs plan by it, or keep to it.
+    /// The job's entitlement has changed. Sent only if jobs plan by it or are limited by it.
     Share {
         share: Box<Totals>,
     },
-    /// So much may the guaranteed tasks hold together that it places itself; what holds more already runs on. Another amount
-    /// has a larger number. It takes into account what the job said up to then ([`Wants::said`]).
+    /// What the guaranteed tasks may hold in total that the job places itself; tasks that hold more already continue. A changed
+    /// amount has a larger number. It takes into account the job's messages up to [`Wants::said`].
     Allowance {
         number: u32,
         answers: u32,
@@ -457,81 +461,79 @@ pub enum ToJobManager {
         action: TaskAction,
         tasks: Box<Chosen>,
     },
-    /// A user changed it; where its place among others is a new one, the master has forgotten what it asked for.
+    /// A user changed it. If its place among other jobs is a new one, the master has forgotten its asks.
     Updated {
         job: Arc<AdmittedJob>,
         is_placed_anew: bool,
     },
-    /// All nodes by number, for a job manager that places its tasks itself, and by what it is to foretell starts; replaces what it
-    /// was told before.
+    /// All nodes by number, and margins for predictions, for a job manager that places its own tasks; replaces the previous list.
     Nodes {
         list: Arc<NodeList>,
         margins: Arc<Margins>,
     },
-    /// How long tasks would wait at a node that has some of this job's, and when those of them start that wait there and are
-    /// guaranteed.
+    /// How long tasks would wait at a node that has some of this job's, and when the job's guaranteed tasks start that wait
+    /// there.
     Waits {
         waits: Arc<NodeWaits>,
         starts: Box<[(AttemptId, Duration)]>,
     },
-    /// Resources for tasks of an ask; unused ones go back with `Return`.
+    /// Resources for tasks of an ask; unused ones are returned with `Return`.
     Granted {
         grants: Vec<Grant>,
     },
 
-    /// A running attempt left its CPU to guaranteed work, or has it again. It may be lost: it helps to choose, no more.
+    /// A running attempt yielded its CPU to guaranteed work, or has it again. May be lost: it only improves decisions.
     Yields {
         attempt: AttemptId,
         has_cpu: bool,
     },
-    /// The process runs, since so long; said again after a claim.
+    /// The process has run for `running_for`; sent again after a claim.
     Started {
         attempt: AttemptId,
         running_for: Duration,
-        /// Said the first time.
+        /// Present in the first message.
         at_node: Option<AtNode>,
     },
-    /// How far attempts of the job have come that run at a node. Said now and then, and only where stragglers are looked for.
+    /// The progress of the job's attempts that run at a node. Sent at intervals, and only if stragglers are detected.
     Progress {
         samples: Box<[(AttemptId, Sample)]>,
     },
-    /// An attempt still waits at its node for these files, which have been under way for so long. Said as seldom.
+    /// An attempt still waits at its node for these files, whose transfer has taken this long. Sent at the same intervals.
     Lacks {
         attempt: AttemptId,
         files: Box<[(Digest, Duration)]>,
     },
-    /// The attempt is at its node with all that it needs, and waits for `BeginTask`. Said again after a claim.
+    /// The attempt is at its node with all that it needs, and waits for `BeginTask`. Sent again after a claim.
     InPlace {
         attempt: AttemptId,
-        /// What people call the node.
         node_name: String,
     },
     /// The attempt ended; repeated until acknowledged.
     Finished {
         attempt: AttemptId,
         ended: Arc<Ended>,
-        /// It waited, and there its task would not; not repeated.
+        /// It waited, and this node has room for its task; not repeated.
         instead: Option<NodeId>,
     },
-    /// The attempt is booked from now on and gives way to nobody.
+    /// The attempt is booked from now on and is not preempted.
     Promoted {
         attempt: AttemptId,
         grant: GrantId,
     },
-    /// The node did not take the launch, and holds nothing for it.
+    /// The node refused the launch, and holds nothing for it.
     NotTaken {
         attempt: AttemptId,
     },
-    /// The master of a federation's cluster did not let the launch pass to the node.
+    /// The master of a federation's cluster refused to forward the launch to the node.
     NotPassed {
         attempt: AttemptId,
         why: ClaimError,
     },
-    /// It is the turn of a probe, and the node keeps room for it. Answered by `Launch` or `Cancel`.
+    /// A probe is next, and the node keeps room for it. Answered by `Launch` or `Cancel`.
     Ready {
         probe: ProbeId,
     },
-    /// The answer to a claim: those of the claimed attempts that the node has, dead or alive.
+    /// The answer to a claim: the claimed attempts that the node has, running or ended.
     Live {
         node: NodeId,
         node_name: String,
@@ -539,13 +541,13 @@ pub enum ToJobManager {
         number: u32,
         attempts: Vec<AttemptId>,
     },
-    /// The master forgets the job: what its nodes keep of it can go.
+    /// The master forgets the job: its nodes can delete what they keep of it.
     Forgotten,
-    /// That of tokens which are made from now on; said by the manager's own process, where that is not the master's.
+    /// The generation of tokens that are made from now on; sent by the manager's process if it is not the master's.
     Generation {
         generation: Generation,
     },
-    /// Nodes are back that were given up, or to which something may have been lost: claim what is there.
+    /// Nodes are connected again that were given up, or to which messages may have been lost: claim the attempts there.
     NodesReturned {
         nodes: Arc<[NodeId]>,
     },
@@ -556,7 +558,7 @@ pub enum ToJobManager {
 }
 
 impl ToJobManager {
-    /// That of the manager, where the message is about something that it made.
+    /// The epoch of the manager's incarnation, if the message is about something that it made.
     pub fn issuer(&self) -> Option<Epoch> {
         match self {
             ToJobManager::Yields { attempt, .. }
@@ -586,20 +588,20 @@ impl ToJobManager {
         }
     }
 
-    /// Of a job that begins for the first time, and of which nobody has wished anything since.
+    /// For a job that starts for the first time and for which there are no requests.
     pub fn begin(job: Arc<AdmittedJob>, share: Option<Box<Totals>>) -> ToJobManager {
         ToJobManager::Begin { job, share, wishes: Wishes::default(), lost: Arc::default() }
     }
 }
 
-/// What users want of a job.
+/// The actions that users have requested for a job.
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 pub struct Wishes {
     pub held: bool,
     pub cancelled: bool,
-    /// How often it was opened again, to run what had failed.
+    /// How often it was reopened to run what had failed.
     pub run: u32,
-    /// And of single tasks of it.
+    /// The actions for single tasks.
     pub tasks: Arc<TaskWishes>,
 }
 
@@ -607,13 +609,13 @@ pub struct Wishes {
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 pub struct NodeList {
     pub nodes: Vec<ListedNode>,
-    /// The numbers of those that take work and where it would wait least, best first; as many as somebody may choose among.
+    /// The numbers of the nodes that take work and have the shortest waits, best first; as many as a policy may choose among.
     pub best: Vec<u32>,
-    /// By the numbers of nodes, how likely each is to see a task through, in millionths; those after the last are sure.
+    /// By node number, the probability that a task succeeds there, in millionths; certain for nodes after the last.
     pub success: Vec<u32>,
-    /// How often nodes are published while nothing but their load changes.
+    /// The interval at which nodes are published if only their load changes.
     pub every: Duration,
-    /// That of tokens which are made from now on.
+    /// The generation of tokens that are made from now on.
     pub generation: Generation,
 }
 
@@ -625,7 +627,7 @@ pub struct ListedNode {
     pub capacity: Resources,
     pub attributes: Arc<Attributes>,
     pub report: NodeReport,
-    /// How long tasks would wait there, if its nodes say so and this one did.
+    /// How long tasks would wait there, if nodes report it and this one has.
     pub waits: Option<ListedWaits>,
 }
 
@@ -634,27 +636,28 @@ impl ListedNode {
         self.shut.is_none()
     }
 
-    /// What nodes are compared by: how long a small task would wait there, where the node said so, else [`NodeReport::rank`].
+    /// The value by which nodes are compared: how long a small task would wait there if the node reported it, else
+    /// [`NodeReport::rank`].
     pub fn rank(&self) -> Duration {
         let Some(ListedWaits { waits, age, .. }) = &self.waits else { return self.report.rank() };
         let small = Resources(self.capacity.0.map(|amount| amount / SMALL_PART));
-        // Who has nothing else to say has said so long ago, and idles by now.
+        // A node that has not corrected its report is idle once the reported waits have passed.
         let age = Age { since_made: *age, ..Age::NEW };
         let wait = waits.matrix.wait(&self.capacity, &small, &age).unwrap_or(Duration::MAX);
         wait + Duration(waits.opportunistic.0.saturating_sub(age.since_made.0))
     }
 }
 
-/// A small task takes such a part of CPU and memory of its node.
+/// A small task takes this part of the CPU and memory of its node.
 const SMALL_PART: u32 = 16;
 
-/// What a node said of its waits when it was published.
+/// A node's report of its waits when it was published.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct ListedWaits {
     pub waits: Arc<NodeWaits>,
-    /// Since it said so.
+    /// The age of the report.
     pub age: Duration,
-    /// Since it was last heard, and had nothing else to say.
+    /// Time since the node's last message, which had no newer waits.
     pub silent_for: Duration,
 }
 
@@ -665,13 +668,13 @@ pub struct Grant {
     pub node: NodeId,
     /// The rule by which this ask was next.
     pub rule: Rule,
-    /// How many jobs' asks stood before it and were passed over because they did not fit.
+    /// How many jobs' asks were before it in the order and were passed over because they did not fit.
     pub passed_over: u32,
-    /// That of tokens which are made from now on.
+    /// The generation of tokens that are made from now on.
     pub generation: Generation,
-    /// What was said of the task's start when it was asked for.
+    /// The prediction of the task's start when it was requested.
     pub foretold: Option<Foretold>,
-    /// Of which GPU it is to have a part.
+    /// The GPU of which it gets a part.
     pub shared_gpu: Option<SharedGpu>,
 }
 
@@ -682,37 +685,37 @@ pub enum Rule {
     Submission,
     /// The queue furthest below its guarantee, then the smaller weighted dominant share.
     DominantShare,
-    /// A node was kept free for it because it had waited long.
+    /// A node was kept free for it because it had waited for long.
     Reservation,
-    /// Its node was ready for a task first.
+    /// Its node was the first that was ready for a task.
     Ready,
     /// The job's own scheduler chose the node.
     Sampling,
-    /// It had room when the task waited elsewhere.
+    /// It had room while the task waited elsewhere.
     Moved,
-    /// The job's own scheduler expects it to be done there first.
+    /// The job's own scheduler expects the task to end there first.
     Completion,
-    /// It is expected to be done there before the attempt of the task that is out already.
+    /// The task is expected to end there before its present attempt does.
     Duplicate,
-    /// The attempt of the task that is out already waits, and here one may start before it.
+    /// The present attempt of the task waits, and a second one may start here before it.
     Exploration,
-    /// The other attempt of its task makes slow progress, and here it is expected to be done before that one.
+    /// The other attempt of its task makes slow progress, and this one is expected to end before it.
     Straggler,
-    /// Its task is done, and somebody waits for its files, which a slow node has.
+    /// Its task has ended, and another task waits for its files, which a slow node has.
     Copy,
     /// The queue that uses the smallest part of its guarantee, then the earlier submission.
     Guarantee,
-    /// The queue that got something longest ago, then the earlier submission.
+    /// The queue that got resources longest ago, then the earlier submission.
     Turn,
-    /// Its queue has less than its share, and another one more: tasks of that one give way.
+    /// Its queue has less than its share and another one has more: tasks of that queue are preempted.
     Share { at_cost_of: QueueId },
     /// The job with the least work.
     ShortestJob,
     /// The job with the least work left.
     ShortestRemaining,
-    /// The task that goes best with the node's room and has little work behind it, of the jobs with small shares.
+    /// The task that fits the node's room best and has little work behind it, of the jobs with small shares.
     Packing,
-    /// Nobody needed the room now.
+    /// No job needed the room now.
     Leftover,
 }
 
@@ -722,53 +725,54 @@ pub enum Rule {
 pub enum ToNode {
     /// Answers a registration.
     Welcome(Box<Welcome>),
-    /// A process of job managers introduces itself, first thing on every connection.
+    /// A job host introduces itself, as the first message on every connection.
     Greeting(Box<Greeting>),
-    /// The master hears this process again, to which it passes on: what that has not acknowledged may be lost.
+    /// The master is connected again to this process, to which it forwards: ends that the process has not acknowledged may be
+    /// lost.
     SayEndsAgain { host: HostId },
-    /// The master gave the node up and hears it again: register once more.
+    /// The node, which the master had given up, has sent something again: it has to register once more.
     IntroduceYourself,
-    /// How much opportunistic work the node is to take from now on, until it is told otherwise.
+    /// How much opportunistic work the node may take from now on, until the next such message.
     Steer(Box<Steer>),
-    /// Tokens of earlier generations are void. Said to a node when it reports.
+    /// Tokens of earlier generations have expired. Sent in answer to a node's report.
     Expire { before: Generation },
-    /// Another node has this room to spare: give up what waits, may run anywhere and fits there, and say so with each end.
-    /// Answered by `Moved`.
+    /// Another node has this room: give up the entries that wait, may run anywhere and fit there, and name that node in the
+    /// report of each end. Answered by `Moved`.
     Move { to: NodeId, room: Box<Resources> },
-    /// Run an attempt. Answered by `Started` and `Finished`, or by `NotTaken`; not at all where its token is not right.
+    /// Run an attempt. Answered by `Started` and `Finished`, or by `NotTaken`; not answered if its token is not valid.
     Launch(Box<Launch>),
-    /// The same, and what runs or waits there under these grants gives way to it.
+    /// The same; what runs or waits there under these grants is preempted for it.
     LaunchInstead { launch: Box<Launch>, of: Box<[GrantId]> },
-    /// All others of its gang are in place, on these nodes: the attempt may start. Said again after a claim, and where it says that
-    /// it is in place.
+    /// All tasks of its gang are in place, on these nodes: the attempt may start. Sent again after a claim, and when the attempt
+    /// reports that it is in place.
     BeginTask { attempt: AttemptId, hosts: Arc<HostList> },
-    /// The attempt is guaranteed from now on. Its resources are booked under this grant, which is answered by `Promoted`, or by
-    /// `Freed` if it does not run any more; without one it is within what its job is entitled to, as its job manager says.
+    /// The attempt is guaranteed from now on. With a grant, its resources are booked, which is answered by `Promoted`, or by
+    /// `Freed` if it does not run any more. Without one, it is within its job's entitlement according to its job manager.
     Promote { attempt: AttemptId, grant: Option<GrantId> },
-    /// The attempt may run for so long from its start, or without a limit.
+    /// The attempt may run for this time from its start, or without a limit.
     SetTimeout { attempt: AttemptId, timeout: Option<Duration> },
-    /// Wait in the queue for a task: when it is its turn, say `Ready`. Forgotten when the connection breaks.
+    /// Wait in the queue for a task: when the probe is next, send `Ready`. Forgotten when the connection breaks.
     Probe(Probe),
-    /// There is no task for these any more.
+    /// The job has no task for these probes any more.
     Cancel { probes: Vec<ProbeId> },
     /// Answered by `Live`; attempts of the job that are not claimed are killed.
     Claim(Claim),
-    /// End an attempt: terminate, and kill after `grace`. Answered by `Finished` with this reason.
+    /// Stop an attempt: terminate it, and kill it after `grace`. Answered by `Finished` with this reason.
     Stop { attempt: AttemptId, reason: EndReason, grace: Duration },
-    /// That node has the file as well: whoever waits for it gets it from whichever is first.
+    /// That node has the file as well: the file is fetched from the node that delivers it first.
     Holder { digest: Digest, node: NodeId },
-    /// The end of an attempt is durable: it can be forgotten.
+    /// The end of an attempt is durable: the node can forget it.
     Acknowledge { attempt: AttemptId },
     /// The job has ended, or is not known: its attempts have no owner.
     Disown { job: JobId },
-    /// The job is forgotten: what the node keeps of it, output included, can go.
+    /// The job is forgotten: the node can delete what it keeps of it, output included.
     Forget { job: JobId },
-    /// From the node's executor.
+    /// A report of the node's executor.
     Executor(ExecutorReport),
 }
 
 impl ToNode {
-    /// The only one whose word it is, where it is about what somebody owns: from anybody else it means nothing.
+    /// The only sender from which this message is accepted, if it is about something that this sender owns.
     pub fn only_from(&self) -> Option<Address> {
         match self {
             ToNode::BeginTask { attempt, .. }
@@ -782,7 +786,7 @@ impl ToNode {
         }
     }
 
-    /// The launch that it brings.
+    /// The launch in the message.
     pub fn launch(&self) -> Option<&Launch> {
         match self {
             ToNode::Launch(launch) | ToNode::LaunchInstead { launch, .. } => Some(launch),
@@ -791,7 +795,7 @@ impl ToNode {
     }
 }
 
-/// The master knows the node as it was at this `registration`; grants older than `first_grant` are void.
+/// The master knows the state of the node from this `registration`; grants older than `first_grant` are invalid.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Welcome {
     pub node: NodeId,
@@ -800,41 +804,42 @@ pub struct Welcome {
     pub first_grant: GrantId,
     pub kinds: Kinds,
     pub heartbeat: Duration,
-    /// What may be said to the master at any time is not said more often than this.
+    /// The shortest interval between messages to the master that may be sent at any time.
     pub pace: Duration,
-    /// By which it knows the tokens that are made in this life of the master.
+    /// The key with which the node verifies tokens of this incarnation of the master.
     pub key: Key,
-    /// Those of earlier generations are void.
+    /// Tokens of earlier generations have expired.
     pub oldest: Generation,
-    /// The master passes on what job managers elsewhere say, and seals what they launch: no other process of theirs is to be
-    /// waited for.
+    /// The master forwards the messages of job managers elsewhere, and seals their launches: the node need not wait for other
+    /// processes of theirs.
     pub passes_on: bool,
 }
 
-/// What a node needs to take the launches of a process of job managers.
+/// What a node needs to accept the launches of a job host.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Greeting {
-    /// Attempts of its earlier lives are refused.
+    /// Attempts of its earlier incarnations are refused.
     pub epoch: Epoch,
-    /// By which the node knows the tokens that are made in this life.
+    /// The key with which the node verifies tokens of this incarnation.
     pub key: Key,
-    /// Those of earlier generations are void.
+    /// Tokens of earlier generations have expired.
     pub oldest: Generation,
-    /// As far as the process knows: where the master is away, nobody else says.
+    /// The kinds that the job host knows: if the master is not connected, the node has no other source.
     pub kinds: Kinds,
 }
 
-/// "These, and only these, of the job's attempts at your node are mine." The answer repeats `number`: an answer to an
-/// earlier claim says nothing of launches since.
+/// Claims exactly these of the job's attempts at the node. The answer repeats `number`: an answer to an earlier claim says
+/// nothing about launches since.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Claim {
     pub job: JobId,
     pub epoch: Epoch,
     pub number: u32,
     pub attempts: Vec<AttemptId>,
-    /// The job's attempts of smaller numbers have been launched: what has not come by now will not, and is void.
+    /// The job's attempts of smaller numbers have been launched: launches that have not arrived by now are lost, and refused if
+    /// they do arrive.
     pub next_attempt: u32,
-    /// None of those has a token of a later one.
+    /// No token of these attempts is of a later generation.
     pub generation: Generation,
 }
 
@@ -844,9 +849,9 @@ pub struct Launch {
     pub task: TaskId,
     /// `None`: no ledger holds its resources.
     pub grant: Option<GrantId>,
-    /// Of which GPU it has a part by the grant.
+    /// The GPU of which the grant gives it a part.
     pub shared_gpu: Option<SharedGpu>,
-    /// The one that said `Ready`, whose room it takes.
+    /// The probe that sent `Ready`, whose room it takes.
     pub probe: Option<ProbeId>,
     pub template: Arc<TaskTemplate>,
     /// The user's index value of the task.
@@ -854,19 +859,19 @@ pub struct Launch {
     /// The user's text for the task, where it has one.
     pub item: Option<ByteString>,
     pub expected: Option<Duration>,
-    /// It does not start before its job manager says `BeginTask`; the node says when it is in place.
+    /// It does not start before its job manager sends `BeginTask`; the node reports when it is in place.
     pub is_of_gang: bool,
-    /// Of an opportunistic attempt: how likely its node is to choose it, beside others that wait.
+    /// Of an opportunistic attempt: its weight in the node's random choice among those that wait.
     pub weight: u16,
-    /// What it reads, and where that is.
+    /// Its input files, and the nodes that have them.
     pub inputs: Arc<[InputFile]>,
-    /// What was said of its start; it may have waited elsewhere before.
+    /// The prediction of its start; it may have waited elsewhere before.
     pub foretold: Option<Foretold>,
     pub token: Token,
 }
 
 impl Launch {
-    /// What its token speaks for.
+    /// The allocation for which its token has to be valid.
     pub fn allocation(&self) -> Allocation<'_> {
         let Launch { attempt, task, grant, probe, ref template, .. } = *self;
         Allocation { attempt, task, grant, probe, shape: &template.shape }
@@ -876,9 +881,9 @@ impl Launch {
 /// Limits of a node's opportunistic work.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Steer {
-    /// Of more expected work than this in its queue, the node sheds what is over.
+    /// The node sheds the work in its queue that is beyond this expected time.
     pub longest_wait: Option<Duration>,
-    /// What may be held at once.
+    /// What opportunistic work may hold at once.
     pub room: Resources,
 }
 
@@ -889,7 +894,7 @@ impl Default for Steer {
     }
 }
 
-/// A place in a node's queue for whichever task its job manager has when it is its turn.
+/// An entry in a node's queue for a task that its job manager chooses when the entry is next.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Probe {
     pub id: ProbeId,
@@ -901,29 +906,29 @@ pub struct Probe {
 /// From a node agent to the executor that owns its processes.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum ToExecutor {
-    /// Starts an attempt. Answered by `Started` and later `Finished`, or by `Finished` alone when it never became a
-    /// process. A repeated order for an attempt that the executor still knows is answered with its present state.
+    /// Starts an attempt. Answered by `Started` and later `Finished`, or by `Finished` alone if its process could not be started.
+    /// A repeated order for an attempt that the executor still knows is answered with its present state.
     Launch(Box<LaunchOrder>),
-    /// Sends a signal to every process of the attempt, whose end is then due to `reason`: the executor says so even
-    /// to an agent that never heard of it. Ignored for one that has ended.
+    /// Sends a signal to every process of the attempt, which then ends for `reason`: the executor reports this reason even to an
+    /// agent that does not know of the signal. Ignored for an attempt that has ended.
     Signal { attempt: AttemptId, signal: TaskSignal, reason: EndReason },
-    /// The attempt is guaranteed now, and booked if it has a grant, which its agent will want to know after a restart.
+    /// The attempt is guaranteed now, and booked if it has a grant. Its agent needs this after a restart.
     Promote { attempt: AttemptId, grant: Option<GrantId> },
-    /// The attempt may run for so long, which its agent will want to know after a restart; it is the agent that ends it.
+    /// The attempt may run for this time. Its agent, which enforces it, needs this after a restart.
     SetTimeout { attempt: AttemptId, timeout: Option<Duration> },
-    /// Others are to have the CPU of the attempt: it goes on with what they leave, and the time does not count as its own.
+    /// The attempt yields its CPU: it continues with what others leave, and the time does not count as its own.
     Yield { attempt: AttemptId },
     /// It has its CPU again.
     Resume { attempt: AttemptId },
-    /// The end of the attempt is safe elsewhere: forget it.
+    /// The end of the attempt is durable elsewhere: forget it.
     Acknowledge { attempt: AttemptId },
-    /// Answered by `Executing`, before which `Stored` says which files the node has.
+    /// Answered by `Executing`, and by `Stored` with the node's files before it.
     List { node: NodeId },
-    /// Bring a file here from the node that has it. Answered by `Fetched`.
+    /// Fetch a file from the node that has it. Answered by `Fetched`.
     Fetch { node: NodeId, file: StoredFile, from: NodeId },
-    /// How far have these come? Answered by `Measured`, without those that do not run.
+    /// Requests the progress of these attempts. Answered by `Measured`, without those that do not run.
     Measure { node: NodeId, attempts: Vec<AttemptId> },
-    /// These files are not needed here.
+    /// These files are not needed at this node.
     Drop { node: NodeId, files: Vec<Digest> },
 }
 
@@ -945,19 +950,19 @@ pub enum ExecutorReport {
         attempt: AttemptId,
         ended: Arc<Ended>,
     },
-    /// All attempts of one node that the executor has and that have not ended. The ends that were not yet
-    /// acknowledged come before it as `Finished`, so whatever is in neither does not exist.
+    /// All attempts of one node that the executor has and that have not ended. Ends that were not acknowledged are sent before it
+    /// as `Finished`, so an attempt that is in neither does not exist.
     Executing {
         attempts: Vec<Executing>,
     },
-    /// All files that the node has, those first that were used longest ago; not said where there are none.
+    /// All files that the node has, the least recently used first; not sent if there are none.
     Stored {
         node: NodeId,
         files: Vec<StoredFile>,
     },
     Fetched {
         node: NodeId,
-        /// What came of it with the node that was asked. Boxed, for most reports are small.
+        /// The result of the fetch from the node that was asked. Boxed, because most reports are small.
         end: Box<(Digest, NodeId, Fetched)>,
     },
     Measured {
@@ -970,12 +975,12 @@ pub enum ExecutorReport {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Executing {
     pub order: LaunchOrder,
-    /// Without the time for which it had to yield its CPU.
+    /// Without the time in which it yielded its CPU.
     pub running_for: Duration,
-    /// For so long it has yielded its CPU, if it does.
+    /// How long it has yielded its CPU now, if it does.
     pub yields_for: Option<Duration>,
     pub pid: u32,
-    /// Why an earlier life of the agent had it end, if it did.
+    /// The reason for which an earlier incarnation of the agent stopped it, if it did.
     pub asked_to_end: Option<EndReason>,
 }
 
@@ -988,12 +993,12 @@ pub enum ToClient {
         job: JobId,
     },
     Done,
-    /// Nothing was to be done: it is so already.
+    /// There was nothing to do: the requested state is the present one.
     AsBefore,
     Refused(Refusal),
 }
 
-/// Why a client's request was not carried out, and what would help.
+/// Why a client's request was not carried out, and a remedy.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Refusal {
     pub kind: RefusalKind,
@@ -1005,9 +1010,9 @@ pub struct Refusal {
 pub enum RefusalKind {
     Invalid,
     NotFound,
-    /// It does not go with the present state.
+    /// The present state does not allow it.
     Conflict,
-    /// A limit is reached; later it may go.
+    /// A limit is reached; a later request may succeed.
     Busy,
 }
 
@@ -1018,27 +1023,27 @@ pub struct AdmittedJob {
     pub spec: Arc<JobSpec>,
     pub user: UserId,
     pub queue: QueueId,
-    /// Per stage, of one task.
+    /// Per stage, the resources of one task.
     pub resources: Vec<Resources>,
     /// Per stage, the nodes that have its input.
     pub near: Vec<Arc<Vec<Holder>>>,
-    /// Per stage, the nodes that its blocks name, as far as they are known.
+    /// Per stage, the nodes that its blocks name; `None` for nodes that are not known.
     pub places: Vec<Vec<Option<NodeId>>>,
-    /// For stages that state no timeout.
+    /// For stages without a timeout.
     pub default_timeout: Option<Duration>,
-    /// Per stage, how long a task ran when the job ran before; empty where nothing is known.
+    /// Per stage, the run time of a task in earlier runs of the job; empty if nothing is known.
     pub recalled: Vec<Option<Duration>>,
-    /// Its user's estimates are not believed: all its tasks are guaranteed.
+    /// Its user's estimates are not trusted: all its tasks are guaranteed.
     pub only_guaranteed: bool,
-    /// The name of the preset that it goes by, where that is not the cluster's own.
+    /// The name of its preset, if that is not the cluster's.
     pub preset: Option<String>,
-    /// Where its manager is.
+    /// The process that has its manager.
     pub host: HostId,
     pub submitted_at: Instant,
 }
 
 impl Rule {
-    /// Whether there is another attempt of the task already.
+    /// Whether the attempt is a second one of its task.
     pub fn is_second(self) -> bool {
         matches!(self, Rule::Duplicate | Rule::Exploration | Rule::Straggler | Rule::Copy)
     }
@@ -1050,21 +1055,21 @@ impl fmt::Display for Rule {
             Rule::Submission => "priority, then order of submission",
             Rule::DominantShare => "priority, then smallest dominant share",
             Rule::Reservation => "a reservation after a long wait",
-            Rule::Ready => "its node being ready first",
+            Rule::Ready => "late binding: its node was ready first",
             Rule::Sampling => "the choice of the job's own scheduler",
-            Rule::Completion => "being expected to be done there first",
-            Rule::Duplicate => "being expected to be done there before its other attempt",
-            Rule::Exploration => "its other attempt waiting elsewhere",
-            Rule::Straggler => "being expected to be done there before its other attempt, which is slow",
-            Rule::Copy => "its files being needed where they can be had sooner",
-            Rule::Moved => "its node having room when the task waited at another",
+            Rule::Completion => "earliest expected completion",
+            Rule::Duplicate => "an earlier expected completion than its other attempt",
+            Rule::Exploration => "a second try while its other attempt waits elsewhere",
+            Rule::Straggler => "an earlier expected completion than its slow other attempt",
+            Rule::Copy => "a new copy of its files, which a slow node has",
+            Rule::Moved => "room on this node while the task waited on another",
             Rule::Guarantee => "priority, then order of submission in the queue furthest below its guarantee",
-            Rule::Share { .. } => "its queue's share, of which others had a part",
-            Rule::Turn => "its queue's turn, then priority and order of submission",
+            Rule::Share { .. } => "its queue's share, of which another queue used a part",
+            Rule::Turn => "round robin over the queues, then priority and order of submission",
             Rule::ShortestJob => "priority, then least work",
             Rule::Packing => "priority, then smallest dominant share, then best packing",
-            Rule::ShortestRemaining => "priority, then least work left",
-            Rule::Leftover => "room that no job needed yet",
+            Rule::ShortestRemaining => "priority, then least remaining work",
+            Rule::Leftover => "leftover room that no job needs now",
         })
     }
 }

@@ -1,4 +1,4 @@
-//! What every role is: a state machine that takes an event and leaves its effects in an outbox.
+//! The interface of all roles: a state machine that takes an event and leaves its effects in an outbox.
 
 use crate::protocol::{Address, AdmittedJob, ClaimError, JobOutcome, JobUpdate, Message, Peer, Rule};
 use crate::vocabulary::{
@@ -18,16 +18,16 @@ pub trait Role {
     /// Takes one event. Effects are left in `out`; there are no others.
     fn handle(&mut self, now: Instant, event: Event<Self::Message>, out: &mut Outbox);
 
-    /// When it wants a `Wakeup`; asked after every `handle`.
+    /// When the role needs a `Wakeup`; asked after every `handle`.
     fn next_wakeup(&self) -> Option<Instant>;
 
-    /// Takes in what an earlier life persisted, in order, before the first event.
+    /// Restores what an earlier incarnation persisted, in order, before the first event.
     fn recover(&mut self, changes: &[Change]);
 
-    /// Changes that lead a fresh role to this one's durable state: what a snapshot of the store holds.
+    /// Changes that give a new role this one's durable state, for a snapshot of the store.
     fn durable(&self) -> Vec<Change>;
 
-    /// Its state for people, and for a simulator that starts from it: ages, no instants.
+    /// Its state for people, and for a simulator that starts from it. It has ages, no instants.
     fn describe(&self, now: Instant) -> Self::Description;
 }
 
@@ -37,12 +37,12 @@ pub enum Event<M> {
         from: Address,
         body: M,
     },
-    /// A connection to `peer` stands. `incarnation` tells one life of the peer from the next.
+    /// A connection to `peer` is established. Each incarnation of the peer has another number.
     Connected {
         peer: Address,
         incarnation: u64,
     },
-    /// The connection to `peer` broke. A driver that cannot notice need not say it: silence has the same effect later.
+    /// The connection to `peer` broke. A driver that cannot detect this may omit it: silence has the same effect later.
     Disconnected {
         peer: Address,
     },
@@ -62,13 +62,13 @@ impl Outbox {
         self.sends.push(to.envelope(body));
     }
 
-    /// Durable before any send of this or a later handle leaves, for as long as its receiver can live: on disk before it
-    /// leaves the machine, written before an order goes to the executor beside it.
+    /// Makes a change durable before any send of this or a later handle leaves. For a receiver on another machine it is on disk
+    /// by then; for an order to the executor on the same machine it is written.
     pub fn persist(&mut self, change: Change) {
         self.changes.push(change);
     }
 
-    /// A fact for metrics, stories, transcripts and reasons, told after the changes of its event; nothing waits for it.
+    /// Reports a fact for metrics, stories, transcripts and reasons, after the changes of its event. No message waits for it.
     pub fn record(&mut self, fact: Record) {
         self.records.push(fact);
     }
@@ -87,7 +87,7 @@ impl Outbox {
 /// What must survive a crash.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Change {
-    // The master's.
+    // Changes of the master.
     KindsNamed {
         kinds: Kinds,
     },
@@ -103,12 +103,12 @@ pub enum Change {
         node: NodeId,
         drained: bool,
     },
-    /// It was heard then, before it went away.
+    /// The last message of the node before it disconnected was at this time.
     NodeHeard {
         node: NodeId,
         at: Instant,
     },
-    /// There is no such node any more. One that comes back under its name is a new one.
+    /// The node was removed. A node that connects under its name is a new one.
     NodeRemoved {
         node: NodeId,
     },
@@ -120,7 +120,7 @@ pub enum Change {
         job: JobId,
         held: bool,
     },
-    /// The job was let go to its job manager.
+    /// The job was released to its job manager.
     JobBegun {
         job: JobId,
     },
@@ -131,16 +131,16 @@ pub enum Change {
     },
     JobReopened {
         job: JobId,
-        /// How often by now.
+        /// How often it has been reopened.
         run: u32,
     },
-    /// A user wants the job to end, whose manager may not have heard of it.
+    /// A user cancelled the job, whose manager may not have received it.
     CancelAsked {
         job: JobId,
         by: String,
         at: Instant,
     },
-    /// A user wants something of single tasks of the job, whose manager may not have heard of it.
+    /// A user requested an action on single tasks of the job, whose manager may not have received it.
     TasksAsked {
         job: JobId,
         action: TaskAction,
@@ -155,32 +155,32 @@ pub enum Change {
     JobForgotten {
         job: JobId,
     },
-    /// The job ended without its manager, which is in a process that was away.
+    /// The job was ended without its manager, whose process was not connected.
     JobAbandoned {
         job: JobId,
     },
-    /// How long tasks of a job ran, by stage, in its last runs; it counts for those to come.
+    /// The run times of a job's tasks, by stage, in its last runs; used for later runs.
     RunTimesLearned {
         recurring: Recurring,
         stages: Arc<[Option<PastRuns>]>,
     },
 
-    /// The master's process has what the log of this process of job managers holds before this number.
+    /// The master's process has received the log entries of this job host before this number.
     Heard {
         host: HostId,
         next: u64,
     },
 
-    // A job manager's.
-    /// Its process, which is not the master's, has the job from now on.
+    // Changes of a job manager.
+    /// A job host has taken the job.
     Managed {
         job: Arc<AdmittedJob>,
     },
-    /// And has forgotten it.
+    /// The job host has forgotten the job.
     Unmanaged {
         job: JobId,
     },
-    /// It heard that the job is held, or is not any more.
+    /// The job manager was notified that the job is held, or not held any more.
     HoldHeard {
         job: JobId,
         held: bool,
@@ -190,15 +190,15 @@ pub enum Change {
         task: TaskId,
         node: NodeId,
         grant: Option<GrantId>,
-        /// It gives way to others, unless it is promoted.
+        /// It can be preempted unless it is promoted.
         opportunistic: bool,
-        /// How likely its node is to choose it, if it is.
+        /// Its weight in the node's random choice, if it is opportunistic.
         weight: u16,
         rule: Rule,
         passed_over: u32,
         at: Instant,
     },
-    /// An attempt's end, with what became of the task: `last` when the task is not tried again.
+    /// An attempt's end, and the consequence for the task: `last` if the task is not retried.
     Finished {
         attempt: AttemptId,
         task: TaskId,
@@ -207,7 +207,7 @@ pub enum Change {
         last: bool,
         at: Instant,
     },
-    /// An attempt said how it ended after it was given up: what it used counts, and nothing else follows.
+    /// An attempt's end was reported after it was given up: its usage is counted, and nothing else follows.
     EndedLate {
         attempt: AttemptId,
         task: TaskId,
@@ -224,7 +224,7 @@ pub enum Change {
         last: bool,
         at: Instant,
     },
-    /// Nobody has a file any more that the task left and somebody still reads: the task runs again.
+    /// A file that the task wrote and that is still needed is lost: the task runs again.
     OutputLost {
         task: TaskId,
         file: String,
@@ -235,11 +235,11 @@ pub enum Change {
         attempt: AttemptId,
         task: TaskId,
         node: NodeId,
-        /// `None`: it is within what its job is entitled to, and no ledger holds its resources.
+        /// `None`: it is within its job's entitlement, and no ledger holds its resources.
         grant: Option<GrantId>,
         at: Instant,
     },
-    /// What the job gave and received so far.
+    /// What the job donated and received so far.
     Exchanged {
         job: JobId,
         exchange: Box<Exchange>,
@@ -250,7 +250,7 @@ pub enum Change {
         job: JobId,
         at: Instant,
     },
-    /// Tasks of the stage are held, let go, or cancelled.
+    /// Tasks of the stage are held, released, or cancelled.
     TasksChosen {
         job: JobId,
         action: TaskAction,
@@ -261,7 +261,7 @@ pub enum Change {
     /// Failed, skipped and cancelled tasks wait again.
     Rerun {
         job: JobId,
-        /// How often they have by now.
+        /// How often the job has been rerun.
         run: u32,
         /// Only these.
         only: Option<Box<Chosen>>,
@@ -278,22 +278,22 @@ pub enum Change {
 pub enum LostCause {
     /// Its node was silent for longer than the grace period.
     NodeLost,
-    /// The node answered that it does not have it: the launch was lost on the way, or its executor died.
+    /// The node answered that it does not have the attempt: the launch was lost on the way, or its executor exited.
     Unknown,
-    /// The node did not take it.
+    /// The node refused the launch.
     NotTaken,
-    /// Another attempt of its task started, or ended well, first; or nobody needs it any more.
+    /// Another attempt of its task started, or succeeded, first; or it is not needed any more.
     Superseded,
-    /// The master of its node's cluster did not let its launch pass.
+    /// The master of its node's cluster refused to forward its launch.
     Refused(ClaimError),
-    /// It has written the files of a finished task once more, or could not: the task stays as it was.
+    /// It has written the files of a finished task once more, or failed to: the state of the task is unchanged.
     Copied,
 }
 
 /// Why an attempt that waits got a duplicate.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub enum Trigger {
-    /// It has to wait much longer than was expected.
+    /// It has to wait much longer than expected.
     Underestimated,
     /// It has to wait longer than the mean of its stage.
     AboveMean,
@@ -301,16 +301,16 @@ pub enum Trigger {
     WaitedLong,
     /// It may be guaranteed now, and would start sooner on another node.
     Upgraded,
-    /// It waits, and nobody knows whether it would elsewhere.
+    /// It waits, and it is not known whether it would wait elsewhere.
     Explored,
 }
 
 /// Why a node refused a token.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum TokenFault {
-    /// Its generation is void.
+    /// Its generation has expired.
     Expired,
-    /// It was not made for this launch: it is forged, or of another node, another attempt or another cluster.
+    /// It was not made for this launch: it is forged, or belongs to another node, another attempt or another cluster.
     NotAuthentic,
 }
 
@@ -318,12 +318,12 @@ impl fmt::Display for TokenFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             TokenFault::Expired => "its token has expired",
-            TokenFault::NotAuthentic => "its token was not made for it",
+            TokenFault::NotAuthentic => "its token is not valid for it",
         })
     }
 }
 
-/// A fact.
+/// A fact that a role reports.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Record {
     Submitted {
@@ -345,7 +345,7 @@ pub enum Record {
         attempt: AttemptId,
         node: NodeId,
     },
-    /// An attempt is at its node and does not start before all of its gang are at theirs.
+    /// An attempt is at its node and waits for all attempts of its gang to be at theirs.
     AwaitsGang {
         task: TaskId,
         attempt: AttemptId,
@@ -359,7 +359,7 @@ pub enum Record {
         files: u32,
         bytes: u64,
     },
-    /// Everything that it reads is there.
+    /// All of its input files are there.
     FilesArrived {
         task: TaskId,
         attempt: AttemptId,
@@ -370,16 +370,17 @@ pub enum Record {
         attempt: AttemptId,
         node: NodeId,
         waited: Duration,
-        /// How long it was expected to wait when it was sent to the node's queue, or became guaranteed there; `None` where that
-        /// was not estimated.
+        /// How long it was expected to wait when it was sent to the node's queue or became guaranteed there; `None` if that was
+        /// not estimated.
         expected: Option<Duration>,
         opportunistic: bool,
         /// It became guaranteed while it waited.
         promoted: bool,
-        /// Of a task's first start, where its stage was seen to be ready in this life of the job's manager.
+        /// Present for a task's first start, if this incarnation of the job's manager saw its stage become ready.
         allocation: Option<AllocationTime>,
     },
-    /// A guaranteed attempt was given up for another one of its task while it waited, after so long; expected was this.
+    /// A guaranteed attempt that waited was given up for another one of its task, after `waited`; it was expected to wait for
+    /// `expected`.
     WaitedInVain {
         task: TaskId,
         attempt: AttemptId,
@@ -387,7 +388,7 @@ pub enum Record {
         waited: Duration,
         expected: Duration,
     },
-    /// An attempt started whose start had been foretold, and its run time perhaps.
+    /// An attempt started whose start, and possibly run time, had been predicted.
     Foretold {
         task: TaskId,
         attempt: AttemptId,
@@ -397,13 +398,13 @@ pub enum Record {
         /// How long it is expected to run.
         run: Option<Duration>,
     },
-    /// A running attempt was found again after its owner or its node's agent was away.
+    /// A running attempt was found again after its owner or its node's agent had been down.
     Adopted {
         task: TaskId,
         attempt: AttemptId,
         node: NodeId,
     },
-    /// The node was asked to end the attempt.
+    /// The node was asked to stop the attempt.
     Stopping {
         task: TaskId,
         attempt: AttemptId,
@@ -417,8 +418,8 @@ pub enum Record {
         node: NodeId,
         trigger: Trigger,
     },
-    /// A running attempt is slow: it has done this part of its work, in millionths, and is expected to take so much longer.
-    /// Its task is launched on another node, too, where all of it is expected to take less.
+    /// A running attempt is slow: it has done `part` of its work, in millionths, and is expected to take `left` longer. Its task
+    /// is launched on another node, too, where it is expected to take less in total.
     Straggles {
         task: TaskId,
         attempt: AttemptId,
@@ -428,7 +429,7 @@ pub enum Record {
         elsewhere: NodeId,
         takes: Duration,
     },
-    /// The attempt has waited for so long for a file that `from` has: the task that wrote it runs once more, elsewhere.
+    /// The attempt has waited for this time for a file that `from` has: the task that wrote it runs once more, elsewhere.
     SlowInput {
         task: TaskId,
         attempt: AttemptId,
@@ -438,72 +439,72 @@ pub enum Record {
         from: NodeId,
         elsewhere: NodeId,
     },
-    /// The duplicate of a slow attempt was done first.
+    /// The duplicate of a slow attempt ended first.
     Overtaken {
         task: TaskId,
         attempt: AttemptId,
         node: NodeId,
         by: AttemptId,
     },
-    /// The task is tried again.
+    /// The task is retried.
     Retried {
         task: TaskId,
         failures: u32,
         retries: u32,
-        /// After so long.
+        /// The wait before the next attempt.
         delay: Duration,
-        /// The fault was not the task's.
+        /// The cause was not the task, so that no retry is used.
         costs_none: bool,
     },
-    /// Its user stated run times that were far too low in some jobs: from now on all tasks of that user are guaranteed; or
-    /// no longer, after as many jobs with better estimates.
+    /// The user's stated run times were far too low in some jobs: all tasks of that user are guaranteed from now on. Or, with
+    /// `believed`, no longer, after the same number of jobs with better estimates.
     EstimatesJudged {
         job: JobId,
         believed: bool,
     },
-    /// So much the job's guaranteed tasks may hold together from now on, where it places them itself.
+    /// What the job's guaranteed tasks may hold in total from now on, if the job places them itself.
     Allowed {
         job: JobId,
         most: Box<Totals>,
     },
-    /// So many tasks of a stage are in place, which are all of its gang: they are told to begin.
+    /// All tasks of a gang are in place and start.
     GangBegins {
         job: JobId,
         stage: u32,
         tasks: u32,
     },
-    /// A stage's inputs are there.
+    /// The dependencies of a stage are met.
     StageReady {
         job: JobId,
         stage: u32,
     },
-    /// So many tasks of the stage could wait for so long, for the job ends no later. Said once each time that a stage comes
-    /// to have such tasks.
+    /// These tasks of the stage could wait for `left` without delaying the job's end. Recorded each time that a stage gets such
+    /// tasks.
     Deferred {
         job: JobId,
         stage: u32,
         tasks: u32,
         left: Duration,
     },
-    /// Something about an attempt that is not current any more came late; it was dropped.
+    /// A late message about an attempt that is not current was dropped.
     Stale {
         from: Address,
         attempt: AttemptId,
     },
-    /// The same about a grant.
+    /// A late message about a grant was dropped.
     StaleGrant {
         from: Address,
         grant: GrantId,
     },
-    /// A whole message came too late.
+    /// A message was too late as a whole.
     StaleMessage {
         from: Address,
     },
-    /// A cluster goes by other numbers of kinds of resources than the global master that this is told by, which places nothing there.
+    /// A cluster numbers the kinds of resources differently from the global master that records this, which places nothing there.
     OtherKinds {
         cluster: ClusterId,
     },
-    /// A global master's launch came to nothing: its view of the node was wrong.
+    /// A global master's launch was refused: its view of the node was out of date.
     LaunchRefused {
         task: TaskId,
         attempt: AttemptId,
@@ -529,7 +530,7 @@ pub enum Record {
         node: NodeId,
         drained: bool,
     },
-    /// The node could not launch; it gets no work for so long.
+    /// The node could not launch; it gets no work for `length`.
     NodePaused {
         node: NodeId,
         length: Duration,
@@ -545,29 +546,29 @@ pub enum Record {
         attempt: AttemptId,
         node: NodeId,
     },
-    /// The node ends an attempt for the sake of a guaranteed one that found no room: an opportunistic one, or, in a federation, one of
-    /// a queue beyond its share.
+    /// The node stops an attempt for a guaranteed one that found no room: an opportunistic one or, in a federation, one of a
+    /// queue beyond its share.
     Preempting {
         task: TaskId,
         attempt: AttemptId,
         node: NodeId,
         by: AttemptId,
     },
-    /// A running opportunistic attempt leaves its CPU to a guaranteed one, and goes on with what is left.
+    /// A running opportunistic attempt yields its CPU to a guaranteed one, and continues with what is left.
     Yielding {
         task: TaskId,
         attempt: AttemptId,
         node: NodeId,
         by: AttemptId,
     },
-    /// It has its CPU again, so long after.
+    /// It has its CPU again, `after` this time.
     Resumed {
         task: TaskId,
         attempt: AttemptId,
         node: NodeId,
         after: Duration,
     },
-    /// A launch came whose token does not speak for it; the node did not take it.
+    /// The node refused a launch because of its token.
     TokenRefused {
         task: TaskId,
         attempt: AttemptId,
@@ -577,7 +578,7 @@ pub enum Record {
 }
 
 impl Change {
-    /// The job it is about; `None` for the cluster's own.
+    /// The job of the change; `None` for changes of the cluster.
     pub fn job(&self) -> Option<JobId> {
         match self {
             Change::KindsNamed { .. }
@@ -626,8 +627,8 @@ impl Change {
         }
     }
 
-    /// Of a job manager in another process: its instants become those of this one. (What it was told by the master, such as when
-    /// its job was submitted, is the master's.)
+    /// Converts the instants of a job manager in another process to the clock of this one. (Instants from the master, such as the
+    /// time of the job's submission, are the master's already.)
     pub fn set_clock(&mut self, offset: ClockOffset) {
         match self {
             Change::Launched { at, .. }
@@ -647,7 +648,7 @@ impl Change {
         }
     }
 
-    /// Whether a job manager keeps it, rather than the master.
+    /// Whether a job manager persists it, not the master.
     pub fn is_job_managers(&self) -> bool {
         matches!(
             self,

@@ -1,4 +1,4 @@
-//! Why a job waits: what a decision ran into, as a value that can be stored and put into words.
+//! Why a job waits: what prevented a decision, as a value that can be stored and described.
 
 use crate::protocol::Rule;
 use crate::vocabulary::resources::{CPU, GPU, Thousandths};
@@ -11,61 +11,61 @@ pub enum Why {
     Held,
     /// It waits for other jobs to succeed.
     AfterJobs { jobs: Vec<JobId> },
-    /// It waits for other jobs to end, in whatever way.
+    /// It waits for other jobs to end, with any outcome.
     AfterEnds { jobs: Vec<JobId> },
-    /// Its queue runs as many jobs as it may.
+    /// Its queue runs the most jobs that it may.
     QueueJobs { queue: String, limit: u32 },
-    /// No node has joined, or none is open: why, of the first of them.
+    /// No node has joined, or none is open: the reasons of the first of them.
     NoNode { known: u32, shut: Vec<(NodeId, Shut)> },
     /// No node meets all of these.
     Constraints { unmet: Vec<Constraint> },
-    /// No node is large enough even when empty; `closest` comes closest.
+    /// No node is large enough even when empty; `closest` lacks least of all.
     TooLarge { closest: NodeId, short: Resources },
-    /// Nodes are large enough but occupied; `closest` lacks least.
+    /// Nodes are large enough but occupied; `closest` has the most room.
     Occupied { closest: NodeId, short: Resources },
-    /// Large enough are only nodes that take no work, though others do; `closest` lacks least.
+    /// Only nodes that take no work are large enough; of these, `closest` has the most room.
     Closed { closest: NodeId, shut: Shut },
-    /// The node is kept for a job that has waited longer.
+    /// The node is reserved for a job that has waited longer.
     Reserved { node: NodeId, job: JobId },
-    /// The queue's maximum share, in this kind of resource.
+    /// The queue is at its maximum share of this kind of resource.
     QueueLimit { queue: String, kind: usize, used: u64, limit: u64, wants: u64 },
-    /// The share of one user in this queue.
+    /// The user is at the limit of one user's share in this queue.
     UserLimit { queue: String, kind: usize, used: u64, limit: u64, wants: u64 },
-    /// Others come first.
+    /// Other jobs are scheduled first.
     Ahead { jobs: u32, first: JobId, rule: Rule },
     /// It is decided at the next heartbeat.
     NextHeartbeat,
-    /// Stages that must succeed first.
+    /// It waits for stages to succeed.
     AfterStages { stages: Vec<String> },
-    /// The job's own fair share, in millionths of the cluster.
+    /// The job is at its fair share, in millionths of the cluster.
     FairShare { used: u64, most: u64 },
-    /// There is room, and it still holds out for some near its input.
+    /// There is room, but it still waits for room near its input.
     NearInput,
-    /// So many of the job's tasks were sent to nodes' queues and have not started there.
+    /// These tasks were sent to nodes' queues and have not started there.
     AtNodes { tasks: u64 },
-    /// As many of the job's opportunistic tasks are at nodes as may be; `beside` so many guaranteed ones, where those
-    /// decide it.
+    /// The job's opportunistic tasks at nodes are at their limit, which depends on the number of guaranteed ones if `beside` is
+    /// given.
     Quota { launched: u64, most: u64, beside: Option<u64> },
-    /// What the job's guaranteed tasks may hold of this kind of resource now and what they do, and the same of its
+    /// What the job's guaranteed tasks may hold of this kind of resource now and what they do hold, and the same for its
     /// opportunistic ones.
     Allowance { kind: usize, guaranteed: Used, opportunistic: Used },
-    /// So many tasks of the stage need not start before so long, for the job ends no later: others may have the room.
+    /// These tasks of the stage need not start for `left`, because the job does not end later: other jobs may have the room.
     CanWait { stage: String, tasks: u32, left: Duration },
-    /// Its manager is in this process of job managers, which is not connected.
+    /// Its manager is in this job host, which is not connected.
     ManagerAway { host: HostId },
-    /// So many tasks begin together, and nodes have room for so many of them now.
+    /// These tasks start together, but nodes have room for only `rooms` now.
     Gang { tasks: u64, rooms: u64 },
-    /// A user holds so many tasks of the stage that wait.
+    /// A user holds these waiting tasks of the stage.
     TasksHeld { stage: String, tasks: u32 },
-    /// So many tasks of the stage run or are at nodes, and no more may at once.
+    /// `running` tasks of the stage run or are at nodes, and no more may at once.
     AtOnce { stage: String, most: u32, running: u32 },
-    /// The task failed so often, and is tried again after so long; so many others wait for the same.
+    /// The task has failed and is retried after `left`; `others` tasks wait for the same.
     TriedAgain { task: String, left: Duration, failures: u32, others: u64 },
-    /// So many of a gang's tasks are in place and wait for the others.
+    /// These tasks of a gang are in place and wait for the others.
     GangGathers { stage: String, in_place: u32, tasks: u32 },
 }
 
-/// So much of so much, in the unit of the kind.
+/// The used and the allowed amount, in the unit of the kind.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Used {
     pub used: u64,
@@ -73,14 +73,14 @@ pub struct Used {
 }
 
 impl Why {
-    /// One line for people; `node_name` says what they call a node.
+    /// One line for people; `node_name` returns the name of a node.
     pub fn describe(&self, kinds: &Kinds, node_name: impl Fn(NodeId) -> String) -> String {
         match self {
             Why::Gang { tasks, rooms } => {
-                format!("its {} begin together, and nodes have room for {rooms}", counted(*tasks, "task"))
+                format!("its {} start together, and nodes have room for {rooms}", counted(*tasks, "task"))
             }
             Why::GangGathers { stage, in_place, tasks } => {
-                format!("{in_place} of the {tasks} tasks of stage {stage}, which begin together, are in place")
+                format!("{in_place} of the {tasks} tasks of stage {stage}, which start together, are in place")
             }
             Why::TasksHeld { stage, tasks } => {
                 format!("{} of stage {stage} held by a user (release starts them)", counted(u64::from(*tasks), "task"))
@@ -116,79 +116,80 @@ impl Why {
                     0 => {}
                     more => reasons.push(format!("{more} more (`amalgam node list` shows them)")),
                 }
-                let who = if *known == 1 { "the only node takes no work" } else { "no node takes work" };
-                format!("{who}: {}", reasons.join("; "))
+                let which = if *known == 1 { "the only node takes no work" } else { "no node takes work" };
+                format!("{which}: {}", reasons.join("; "))
             }
             Why::Constraints { unmet } => format!("no node meets {}", shown(unmet).join(" and ")),
             Why::TooLarge { closest, short } => {
                 let (closest, short) = (node_name(*closest), kinds.describe(short));
-                format!("larger than every node: {closest} comes closest and is short of {short}")
+                format!("larger than every node: the node that fits best, {closest}, lacks {short}")
             }
             Why::Occupied { closest, short } => {
                 let (closest, short) = (node_name(*closest), kinds.describe(short));
-                format!("no room: {closest} comes closest and is short of {short}")
+                format!("no room: the node with the most room, {closest}, lacks {short}")
             }
             Why::Closed { closest, shut } => {
                 let name = node_name(*closest);
                 format!("{name} could run it, but {}", shut.describe())
             }
             Why::Reserved { node, job } => {
-                format!("{} is being kept free for job {job}, which has waited longer", node_name(*node))
+                format!("{} is reserved for job {job}, which has waited longer", node_name(*node))
             }
             Why::QueueLimit { queue, kind, used, limit, wants } => format!(
-                "queue {queue} is at its maximum share: {} of {} in use, {} more wanted",
+                "queue {queue} is at its maximum share: {} of {} in use, {} more requested",
                 amount(kinds, *kind, *used),
                 amount(kinds, *kind, *limit),
                 amount(kinds, *kind, *wants)
             ),
             Why::UserLimit { queue, kind, used, limit, wants } => format!(
-                "its user is at the limit for one user in queue {queue}: {} of {} in use, {} more wanted",
+                "its user is at the limit per user of queue {queue}: {} of {} in use, {} more requested",
                 amount(kinds, *kind, *used),
                 amount(kinds, *kind, *limit),
                 amount(kinds, *kind, *wants)
             ),
             Why::Ahead { jobs: 1, first, rule } => format!("job {first} is ahead, by {rule}"),
             Why::Ahead { jobs, first, rule } => format!("{jobs} jobs are ahead, job {first} first, by {rule}"),
-            Why::NearInput => "waits a moment for room near its input".to_owned(),
+            Why::NearInput => "waits for room near its input".to_owned(),
             Why::FairShare { used, most } => {
                 let percent = |share: u64| share as f64 / 1e4;
                 format!("it has {:.1} % of the cluster, and its fair share is {:.1} %", percent(*used), percent(*most))
             }
             Why::ManagerAway { host: HostId(host) } => format!(
-                "job managers {host}, which have this job, are not connected with the server: tasks that run go on, no others \
-                 start unless these are only cut off from here, and what becomes of it is told when they are back (started \
-                 by `amalgam jobs --number {host}`)"
+                "job host {host}, which manages this job, is not connected to the server: running tasks continue, and others \
+                 start only if the job host is still running; its state is updated when the job host connects again (start \
+                 it with `amalgam jobs --number {host}`)"
             ),
             Why::NextHeartbeat => "decided at the next heartbeat".to_owned(),
             Why::AfterStages { stages } => format!("waits for {} to succeed", all_of("stage", stages)),
             Why::AtNodes { tasks: 1 } => "1 task waits in a node's queue for room".to_owned(),
             Why::AtNodes { tasks } => format!("{tasks} tasks wait in nodes' queues for room"),
             Why::Quota { launched, most, beside: None } => format!(
-                "its quota of opportunistic tasks: {launched} of {most} are at nodes, and the next goes when one of them \
-                 ends or becomes guaranteed"
+                "its quota of opportunistic tasks: {launched} of {most} are at nodes, and the next one is launched when one \
+                 of them ends or becomes guaranteed"
             ),
             Why::Quota { launched, most, beside: Some(guaranteed) } => format!(
-                "its quota of opportunistic tasks beside {}: {launched} of {most} are at nodes, and the next goes when \
-                 one of them ends or more guaranteed ones are launched",
+                "its quota of opportunistic tasks beside {}: {launched} of {most} are at nodes, and the next one is \
+                 launched when one of them ends or more guaranteed ones are launched",
                 counted(*guaranteed, "guaranteed one")
             ),
             Why::Allowance { kind, guaranteed, opportunistic } => {
                 let of =
                     |part: &Used| format!("{} of {}", amount(kinds, *kind, part.used), amount(kinds, *kind, part.most));
                 let of_guaranteed = match guaranteed.most {
-                    0 => "others hold all that may be guaranteed".to_owned(),
-                    _ => format!("its guaranteed tasks hold {}, which is its part now", of(guaranteed)),
+                    0 => "other jobs hold all that guaranteed tasks may hold".to_owned(),
+                    _ => format!("its guaranteed tasks hold {}, its present allowance", of(guaranteed)),
                 };
                 format!(
-                    "{of_guaranteed}; its opportunistic ones hold {}; the next goes when one of them ends or others leave more",
+                    "{of_guaranteed}; its opportunistic ones hold {}; the next one is launched when one of them ends or \
+                     other jobs leave more",
                     of(opportunistic)
                 )
             }
             Why::CanWait { stage, tasks, left } => format!(
-                "{} of stage {stage} can wait {left} without the job ending later; until then others may have the \
-                 room, and room that nobody wants starts {} sooner",
+                "{} of stage {stage} can wait {left} without delaying the job's end; {} sooner if there is room that no \
+                 other job needs",
                 counted(u64::from(*tasks), "task"),
-                if *tasks == 1 { "it" } else { "them" }
+                if *tasks == 1 { "it starts" } else { "they start" }
             ),
         }
     }
@@ -245,7 +246,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_waited_for_is_one_phrase() {
+    fn dependencies_are_listed_in_one_phrase() {
         let why = |stages: &[&str]| {
             let stages = stages.iter().map(|&stage| stage.to_owned()).collect();
             Why::AfterStages { stages }.describe(&Kinds::default(), |node| node.to_string())

@@ -95,7 +95,7 @@ fn one_user_takes_no_more_than_the_users_limit_and_the_next_user_goes_on() {
         world.run_for(Duration::from_millis(3_500));
         let running = running_by_job(&world);
         assert_eq!((running[&ada], running[&bob]), (2, 2), "{}", preset.name());
-        assert!(world.why(ada)[0].contains("at the limit for one user in queue root.shared"), "{:?}", world.why(ada));
+        assert!(world.why(ada)[0].contains("at the limit per user of queue root.shared"), "{:?}", world.why(ada));
     }
 }
 
@@ -270,14 +270,14 @@ fn every_pending_job_has_a_reason_that_names_what_is_missing() {
     let mut huge = endless("other", "ada", 1);
     huge.stages[0].resources.basic = Resources::new(64_000, 0);
     let refusal = world.refusal(huge);
-    assert!(refusal.message.contains("comes closest and is short of 62 cpu"), "{}", refusal.message);
+    assert!(refusal.message.contains("lacks 62 cpu"), "{}", refusal.message);
 
     let mut held = endless("other", "ada", 1);
     held.held = true;
     let held = world.submit(held);
     assert_eq!(world.why(held), ["held by its user (release starts it)"]);
     world.control(held, JobAction::Release);
-    assert!(world.why(held)[0].contains("comes closest and is short of 1 cpu"), "{:?}", world.why(held));
+    assert!(world.why(held)[0].contains("lacks 1 cpu"), "{:?}", world.why(held));
 
     world.kill_server();
     world.start_server();
@@ -407,7 +407,7 @@ fn a_stage_near_a_node_waits_there_for_a_while_and_then_runs_anywhere() {
         assert_eq!(world.nodes[2].executor.running.len(), 1, "{}: its node is the last one", preset.name());
         let second = world.submit(near("host2", 1));
         world.run_for(Duration::from_millis(100));
-        assert_eq!(world.why(second), ["waits a moment for room near its input"], "{}", preset.name());
+        assert_eq!(world.why(second), ["waits for room near its input"], "{}", preset.name());
         world.run_for(delays.node + delays.rack);
         assert_eq!(running_by_job(&world), [(first, 1), (second, 1)].into(), "{}", preset.name());
     }

@@ -72,7 +72,7 @@ fn none_of_a_gang_begins_before_there_is_room_for_all_and_then_all_do() {
             assert_eq!(running_of(&world, id), 0, "{} at {:?}", preset.name(), world.now);
         }
         let why = world.why(id).join("; ");
-        assert!(why.contains("its 4 tasks begin together, and nodes have room for 3"), "{}: {why}", preset.name());
+        assert!(why.contains("its 4 tasks start together, and nodes have room for 3"), "{}: {why}", preset.name());
         world.run_for(seconds(2));
         assert_eq!(running_of(&world, id), 4, "{}: {}", preset.name(), world.log.join("\n"));
         world.run_for(seconds(4));
@@ -259,7 +259,7 @@ fn all_of_a_gang_count_for_what_its_queue_may_hold() {
     world.run_for(seconds(2));
     assert_eq!((running_of(&world, first), running_of(&world, id)), (1, 0));
     assert!(
-        world.why(id)[0].contains("at its maximum share: 1.0 cpu of 4.0 cpu in use, 4.0 cpu more wanted"),
+        world.why(id)[0].contains("at its maximum share: 1.0 cpu of 4.0 cpu in use, 4.0 cpu more requested"),
         "{:?}",
         world.why(id)
     );

@@ -57,7 +57,7 @@ fn why(world: &mut World, cores: u32, zone: &str) -> String {
     reasons.iter().map(|why| server.master.dispatch().describe_why(why)).collect::<Vec<_>>().join("; ")
 }
 
-const DRAINED: &str = "is drained (`amalgam node undrain` takes it back into use)";
+const DRAINED: &str = "is drained (`amalgam node undrain` opens it)";
 
 #[test]
 fn tasks_that_no_node_suits_say_why() {
@@ -69,7 +69,7 @@ fn tasks_that_no_node_suits_say_why() {
     }
     world.run_for(seconds(2));
     assert_eq!(why(&mut world, 1, "zone=earth"), "no node meets zone=earth");
-    assert_eq!(why(&mut world, 3, "zone=moon"), "larger than every node: host1 comes closest and is short of 2 cpu");
+    assert_eq!(why(&mut world, 3, "zone=moon"), "larger than every node: the node that fits best, host1, lacks 2 cpu");
     world.ask_master(ToMaster::Drain { node: NodeId(1), drained: true });
     world.run_for(seconds(2));
     assert_eq!(why(&mut world, 1, "zone=moon"), format!("host1 could run it, but {DRAINED}"));

@@ -234,7 +234,7 @@ fn a_task_waits_out_the_pauses_of_its_only_node() {
     let id = world.submit(job(vec![stage("only", 1, "1s", 1_000)]));
     assert_eq!(
         world.why(id),
-        ["the only node takes no work: host0 is paused, since it could not launch a task: no space left"]
+        ["the only node takes no work: host0 is paused because it could not launch a task: no space left"]
     );
     world.run_for(seconds(5));
     world.nodes[0].executor.fault = None;
@@ -297,9 +297,9 @@ fn a_job_that_only_a_closed_node_could_run_is_told_which() {
     world.settle();
     world.ask_master(ToMaster::Drain { node: NodeId(1), drained: true });
     let id = world.submit(job(vec![stage("only", 1, "1s", 2_000)]));
-    assert_eq!(world.why(id), ["host1 could run it, but is drained (`amalgam node undrain` takes it back into use)"]);
+    assert_eq!(world.why(id), ["host1 could run it, but is drained (`amalgam node undrain` opens it)"]);
     world.ask_master(ToMaster::Drain { node: NodeId(0), drained: true });
-    let drained = "is drained (`amalgam node undrain` takes it back into use)";
+    let drained = "is drained (`amalgam node undrain` opens it)";
     assert_eq!(world.why(id), [format!("no node takes work: host0 {drained}; host1 {drained}")]);
 }
 

@@ -462,13 +462,13 @@ mod tests {
         for (text, wanted) in [
             (
                 format!("preset = 'apollo'\n{queue}'drf'"),
-                "server.toml:4:10: jobs cannot go by the preset drf on a cluster of the preset apollo\n  help: only presets whose job managers place at the same nodes' queues share a cluster: beside apollo that is apollo-plus or apollo-baseline",
+                "server.toml:4:10: jobs cannot use the preset drf on a cluster with the preset apollo\n  help: use a preset whose job managers send tasks to the same nodes' queues as apollo: apollo-plus or apollo-baseline",
             ),
             (format!("{queue}'apollo-baseline'"), "help: make apollo or apollo-plus the cluster's preset"),
             (format!("preset = 'apollo'\n{queue}'apolo'"), "help: did you mean `apollo`?"),
             (
                 "preset = 'apollo'\nbeside = { preset = 'sparrow', part = 0.5 }".to_owned(),
-                "server.toml:2:21: jobs cannot go by the preset sparrow",
+                "server.toml:2:21: jobs cannot use the preset sparrow",
             ),
             (
                 "preset = 'apollo'\nbeside = { preset = 'apollo-baseline', part = 1.5 }".to_owned(),
@@ -616,7 +616,7 @@ mod tests {
             ("guaranteed = 1", "help: `guaranteed` belongs in `[policies.queueing]` or in a `[[queue]]`"),
             ("seed = 1", "help: `seed` belongs in `[policies]`"),
             ("[policies]\nheartbeat = '1s'", "help: `heartbeat` belongs at the top, before the first table"),
-            ("preset = 'fifi'", "server.toml:1:10: there is no preset `fifi`; there are: fifo, capacity, drf"),
+            ("preset = 'fifi'", "server.toml:1:10: unknown preset `fifi`; known: fifo, capacity, drf"),
             ("preset = 'mercury+'", "help: did you mean `mercury`?"),
             ("preset =", "server.toml:1:9: this is not TOML"),
             ("\ntoken_life = '999ms'", "server.toml:2:14: token_life is 999.0ms\n  help: write 1s or more"),
@@ -651,10 +651,7 @@ mod tests {
             ("grants_per_heartbeat = 8", "server.toml:1:24: grants_per_heartbeat is for decide = \"heartbeats\""),
             ("decide = 'heartbeats'\ngrants_per_heartbeat = 0", "server.toml:2:24: the number `0` is out of range"),
             ("[policies]\nplacement = 'best-fits'", "help: did you mean `best-fit`?"),
-            (
-                "[policies]\nintra_job = 'cpm'",
-                "server.toml:2:13: there is no order within a job `cpm`; there are: breadth",
-            ),
+            ("[policies]\nintra_job = 'cpm'", "server.toml:2:13: unknown order within a job `cpm`; known: breadth"),
             (
                 "[policies]\nfairness = 0.5",
                 "server.toml:2:12: fairness is a setting of the preset tetris, and of carbyne with leftover",

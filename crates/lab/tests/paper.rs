@@ -273,7 +273,7 @@ fn wrong_scenarios(figure: &str, wrong: &[(&str, &str, &str)]) {
 fn a_wrong_scenario_is_pointed_at() {
     let of_apollo = [
         ("loads = [0.9]", "loads = [0.0]", "production.figure.apollo-7: loads is 0, and may be"),
-        ("[\"apollo\"]", "[\"apolo\"]", "there is no preset `apolo`"),
+        ("[\"apollo\"]", "[\"apolo\"]", "unknown preset `apolo`"),
         ("on = \"C\"", "on = \"X\"", "figure.apollo-4: there is no server `X`"),
         ("speed_ups = [1.2,", "speed_ups = [0.2,", "figure.apollo-12: speed_ups is 0.2"),
         ("in_rack_mb_s = 100", "in_rack_mb_s = 0", "rates.in_rack_mb_s is 0"),
@@ -286,7 +286,7 @@ fn a_wrong_scenario_is_pointed_at() {
         ("workloads = [\"TPC-DS\"]", "workloads = [\"TPC-D\"]", "there is no workload `TPC-D`"),
     ];
     let of_megha = [
-        ("schedulers = [\"megha\"]", "schedulers = [\"mega\"]", "there is no preset `mega`"),
+        ("schedulers = [\"megha\"]", "schedulers = [\"mega\"]", "unknown preset `mega`"),
         ("widest = 0.1", "widest = 0.0", "setup.widest is 0, and may be"),
         ("share = 0.50, global = 3", "share = 0.50, global = 4", "figure.megha-10: global of user-4 is 4"),
         ("share = 0.50, global = 3", "share = 0.60, global = 3", "110.0 % together"),

@@ -213,9 +213,11 @@ fn texts_for_a_process_may_be_of_any_bytes() {
     assert!(json.contains(r#"{"bytes":"caf\\xe9 \\\\"}"#) && json.contains(r#""NAME",{"bytes":"\\xff"}"#), "{json}");
     assert_eq!(serde_json::from_str::<JobSpec>(&json).unwrap(), job);
 
-    for (word, why) in
-        [(r"{ bytes = '\xe' }", "is no escape"), ("{ bits = 'x' }", "`bytes`"), (r"{ bytes = '\x00' }", "NUL")]
-    {
+    for (word, why) in [
+        (r"{ bytes = '\xe' }", "is not an escape sequence"),
+        ("{ bits = 'x' }", "`bytes`"),
+        (r"{ bytes = '\x00' }", "NUL"),
+    ] {
         let said = complaint(&format!("command = ['cat', {word}]"));
         assert!(said.starts_with("job.toml:1:19: ") && said.contains(why), "{said}");
     }
@@ -589,8 +591,8 @@ fn wrong_files_are_explained() {
         ),
         (
             map_and_reduce("'{item}'", ""),
-            "5:12: `{item}` can be no output: of all that could stand in braces only `{index}` is known\n  help: use \
-             `{index}`, or leave the braces out",
+            "5:12: `{item}` can be no output: the only placeholder in braces is `{index}`\n  help: use \
+             `{index}`, or remove the braces",
         ),
         (
             map_and_reduce("'o'", "'map'"),

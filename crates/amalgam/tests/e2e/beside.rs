@@ -133,10 +133,10 @@ fn a_simulation_tells_of_the_jobs_of_each_preset() {
 
     for (preset, beside, wanted) in [
         ("drf", "apollo-baseline:0.5", "make apollo or apollo-plus the cluster's preset"),
-        ("apollo", "drf:0.5", "beside apollo that is apollo-plus or apollo-baseline"),
+        ("apollo", "drf:0.5", "as apollo: apollo-plus or apollo-baseline"),
         ("apollo", "apollo-baseline", "write a preset and a part of the jobs"),
         ("apollo", "apollo-baseline:2", "a number from 0 to 1"),
-        ("all", "drf:0.5", "jobs cannot go by the preset drf"),
+        ("all", "drf:0.5", "jobs cannot use the preset drf"),
         (
             "fifo,apollo",
             "apollo-baseline:0.5",

@@ -39,7 +39,7 @@ fn two_gangs_of_which_one_has_room_run_one_after_the_other() {
     until_true("all of the first", || running(&scene, &first) == 4);
     // Two CPUs are free, and nothing of the second has them.
     let reason = scene.job(&second).summary.reason.unwrap_or_default();
-    assert!(reason.contains("its 4 tasks begin together, and nodes have room for 2"), "{reason}");
+    assert!(reason.contains("its 4 tasks start together, and nodes have room for 2"), "{reason}");
     assert_eq!(running(&scene, &second), 0);
     let small = scene.submit(&["--", "true"]);
     scene.ok(&["wait", &small]);

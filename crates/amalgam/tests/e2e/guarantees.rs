@@ -152,7 +152,8 @@ fn tasks_that_a_quota_holds_back_say_so_and_what_would_change_it() {
     scene.start_dev(&["--cpus", "2", "--config", config.to_str().unwrap()]);
     let id = submit(&scene, "opportunistic", &["--array", "0-2"], AWAIT_GO);
     until_true("an opportunistic attempt", || running(&scene, &id) == (0, 1));
-    let why = "its quota of opportunistic tasks: 1 of 1 are at nodes, and the next goes when one of them ends";
+    let why =
+        "its quota of opportunistic tasks: 1 of 1 are at nodes, and the next one is launched when one of them ends";
     assert!(scene.ok(&["info", &id]).contains(why), "{}", scene.ok(&["info", &id]));
     let blocked = told(&scene.story(&id), "blocked");
     assert!(blocked.len() == 1 && blocked[0].contains(why), "{blocked:?}");

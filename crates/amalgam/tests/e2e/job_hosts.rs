@@ -76,7 +76,7 @@ fn tasks_go_on_while_their_job_managers_are_away_and_whoever_asks_is_told() {
     cluster.scene.line_in("pid-1");
     cluster.kill_jobs(1);
     let scene = &cluster.scene;
-    let is_told = || scene.job(&id).reasons.iter().any(|why| why.starts_with("job managers 1, which have this job"));
+    let is_told = || scene.job(&id).reasons.iter().any(|why| why.starts_with("job host 1, which manages this job"));
     until_true("the reason why nothing starts", is_told);
     assert!(scene.ok(&["top"]).contains("processes of job managers: 1, not connected: 1"));
     let listed = scene.jobs().remove(0);

@@ -73,7 +73,7 @@ fn a_task_runs_near_its_input_or_after_a_while_elsewhere() {
     let first = submit("node-1");
     until_true("a running task", || scene.job(&first).summary.tasks.running == 1);
     let second = submit("node-1");
-    waits_because(scene, &second, "waits a moment for room near its input");
+    waits_because(scene, &second, "waits for room near its input");
     until_true("a task elsewhere", || scene.job(&second).summary.tasks.running == 1);
     scene.write("go", "");
     scene.ok(&["wait", &first, &second]);
@@ -126,7 +126,7 @@ fn what_no_node_can_run_is_refused_with_the_reason() {
     let large = scene.run(&["submit", "-r", "cpu=64", "--", "true"]);
     assert!(large.code != 0, "{large:?}");
     let nodes: Vec<NodeSummary> = scene.json(&["node", "list"]);
-    let closest = format!("{} comes closest", nodes[0].name);
+    let closest = format!("the node that fits best, {}, lacks", nodes[0].name);
     assert!(large.err.contains(&closest) && large.err.contains("62 cpu"), "{large:?}");
     let elsewhere = scene.run(&["submit", "--constraint", "zone=mars", "--", "true"]);
     assert!(elsewhere.code != 0 && elsewhere.err.contains("no node meets zone=mars"), "{elsewhere:?}");
@@ -148,9 +148,9 @@ fn a_full_cluster_says_what_is_short() {
     until_true("a busy node", || scene.job(&blocker).summary.tasks.running == 1);
     let waiting = scene.submit(&["--", "true"]);
     let because = waits_because(&scene, &waiting, "no room");
-    assert!(because.contains("short of 0.5 cpu"), "{because}");
+    assert!(because.contains("lacks 0.5 cpu"), "{because}");
     assert!(scene.ok(&["list"]).contains("no room"), "the list says why in one line");
-    assert!(scene.ok(&["info", &waiting]).contains("short of 0.5 cpu"));
+    assert!(scene.ok(&["info", &waiting]).contains("lacks 0.5 cpu"));
     let memory = scene.submit(&["-r", "cpu=0.1,memory=1GiB", "--", "true"]);
     scene.write("go", "");
     scene.ok(&["wait", &waiting, &memory]);
@@ -182,7 +182,7 @@ fn gpus_are_handed_out_by_index() {
     });
     let more = scene.submit(&["-r", "cpu=0.1,gpu=0.25", "--", "true"]);
     let reason = scene.job(&more).summary.reason.unwrap_or_default();
-    assert!(reason.contains("is short of 0.25 gpu"), "{reason}");
+    assert!(reason.contains("lacks 0.25 gpu"), "{reason}");
     scene.write("parts", "");
     scene.ok(&["wait", &parts, &more]);
     let mut on: Vec<String> = (0..8).map(|index| scene.read(&format!("part-{index}"))).collect();
@@ -194,7 +194,7 @@ fn gpus_are_handed_out_by_index() {
     let whole = scene.submit(&["-r", "cpu=0.1,gpu=1", "--", "true"]);
     scene.ok(&["run", "-r", "cpu=0.1,gpu=0.4", "--", "true"]);
     let reason = scene.job(&whole).summary.reason.unwrap_or_default();
-    assert!(reason.contains("is short of 0.6 gpu"), "{reason}");
+    assert!(reason.contains("lacks 0.6 gpu"), "{reason}");
     scene.write("go", "");
     scene.ok(&["wait", &third, &whole]);
     std::fs::remove_file(scene.work().join("go")).unwrap();
@@ -208,7 +208,7 @@ fn gpus_are_handed_out_by_index() {
     let holder = scene.submit(&["-r", "cpu=0.1,fpga=1", "--", "sh", "-c", AWAIT_GO]);
     until_true("the device is in use", || scene.job(&holder).summary.tasks.running == 1);
     let waiting = scene.submit(&["-r", "cpu=0.1,fpga=1", "--", "true"]);
-    waits_because(&scene, &waiting, "short of 1 fpga");
+    waits_because(&scene, &waiting, "lacks 1 fpga");
     scene.write("go", "");
     scene.ok(&["wait", &waiting]);
 }

@@ -42,7 +42,7 @@ fn cpu(amounts: &std::collections::BTreeMap<String, f64>) -> f64 {
 fn what_can_wait_is_told(scene: &Scene) {
     let can_wait = |job: &JobDetail| job.reasons.iter().find(|why| why.contains("of stage pages can wait")).cloned();
     let why = until("pages that can wait", || can_wait(&scene.job("1")));
-    assert!(why.contains("without the job ending later"), "{why}");
+    assert!(why.contains("without delaying the job's end"), "{why}");
     let tasks = scene.tasks("1");
     let last = &tasks.iter().rfind(|task| task.stage == "pages").unwrap();
     assert!(last.reason.as_ref().is_some_and(|why| why.contains("can wait")), "{tasks:?}");
@@ -51,7 +51,7 @@ fn what_can_wait_is_told(scene: &Scene) {
 }
 
 fn rules(story: &[StoryLine]) -> usize {
-    story.iter().filter(|line| line.kind == "launched" && line.text.contains("room that no job needed")).count()
+    story.iter().filter(|line| line.kind == "launched" && line.text.contains("room that no job needs")).count()
 }
 
 /// The query may have two of four CPUs, needs 12 seconds with them, and waits up to two for its first ones. A third one takes

@@ -1,5 +1,5 @@
-//! The server keeps copies of job managers that other processes have, made of what these write down: so that people can be told.
-//! A copy decides nothing.
+//! The server's copies of job managers in other processes, built from the logs of these, to answer queries. A copy decides
+//! nothing.
 
 use super::{Fact, Life, Roles};
 use crate::job_manager::JobManager;
@@ -10,7 +10,7 @@ use crate::why::Why;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// An entry of the log of a process of job managers, which is news here.
+/// A new entry of the log of a job host.
 #[derive(Clone, Debug)]
 pub struct Followed {
     pub number: u64,
@@ -18,14 +18,14 @@ pub struct Followed {
     pub fact: Fact,
 }
 
-/// What was told is not what comes next: something in between was not.
+/// The received entries are not the next ones: entries in between are missing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Gap {
     pub expected: u64,
     pub told: u64,
 }
 
-/// What a process of job managers knows that its changes do not say: since when its attempts run, and why no more do.
+/// The state of a job host that its changes do not contain: the start times of its attempts, and why no more run.
 #[derive(Clone, PartialEq, Eq, Default, Debug, serde::Serialize, serde::Deserialize)]
 pub struct Present {
     pub starts: Vec<(AttemptId, Instant)>,
@@ -33,7 +33,7 @@ pub struct Present {
 }
 
 impl Roles {
-    /// The managers of jobs that this process or another one has, besides the master's.
+    /// Recovers the managers of jobs that this process or another one has, besides the master's.
     pub(super) fn recover_managed(&mut self, changes: Vec<Change>) {
         let Life { preset, epoch, settings, sealing, .. } = *self.life;
         let mut by_job: BTreeMap<JobId, (Option<Arc<AdmittedJob>>, Vec<Change>)> = BTreeMap::new();
@@ -41,7 +41,7 @@ impl Roles {
             match (&change, change.job()) {
                 (Change::Heard { host, next }, _) => drop(self.heard.insert(*host, *next)),
                 (Change::Unmanaged { job } | Change::JobAbandoned { job }, _) => drop(by_job.remove(job)),
-                // All that is known of it follows, also where something was known before.
+                // Its full state follows, even if some of it was known before.
                 (Change::Managed { job }, _) => {
                     by_job.insert(job.id, (Some(Arc::clone(job)), vec![change]));
                 }
@@ -57,16 +57,16 @@ impl Roles {
         }
     }
 
-    /// Up to which number a process of job managers has told what its log holds.
+    /// The number up to which log entries of a job host were received.
     pub fn heard(&self, host: HostId) -> u64 {
         self.heard.get(&host).copied().unwrap_or(0)
     }
 
-    /// A process of job managers tells what its log holds from this number on. Returns what is new, which the log of this
-    /// process is to hold, with the numbers: what it holds was heard.
+    /// Takes log entries of a job host, numbered from `first` on. Returns the new ones, which this process has to write to its
+    /// log with their numbers: entries in the log count as received.
     ///
     /// # Errors
-    /// When there is something before it that was not told.
+    /// If entries before `first` are missing.
     pub fn follow(&mut self, host: HostId, first: u64, facts: Vec<(Instant, Fact)>) -> Result<Vec<Followed>, Gap> {
         let expected = self.heard(host);
         if first > expected {
@@ -82,8 +82,8 @@ impl Roles {
         Ok(news)
     }
 
-    /// It tells all that it knows, since its log does not go back far enough: what its snapshot would hold before entry `next`.
-    /// Returns what the log of this process is to hold.
+    /// Takes the full state of a job host, whose log does not go back far enough: the contents of its snapshot before entry
+    /// `next`. Returns what this process has to write to its log.
     pub fn follow_anew(&mut self, host: HostId, next: u64, changes: Vec<Change>) -> Vec<Change> {
         let told: BTreeSet<JobId> = changes.iter().filter_map(Change::job).collect();
         let is_gone = |job: &JobId, manager: &JobManager| manager.job().host == host && !told.contains(job);
@@ -94,13 +94,13 @@ impl Roles {
             self.follow_fact(Instant::ZERO, &Fact::Change(change.clone()));
         }
         self.heard.insert(host, next);
-        // The last: where the log ends before it, all of this is told again.
+        // The last one: if the log ends before it, the full state is sent again.
         news.push(Change::Heard { host, next });
         news
     }
 
     fn follow_fact(&mut self, at: Instant, fact: &Fact) {
-        // What a host keeps for itself it was told by the master.
+        // The host has its other changes from the master.
         if matches!(fact, Fact::Change(change) if !change.is_job_managers()) {
             return;
         }
@@ -116,7 +116,7 @@ impl Roles {
         }
     }
 
-    /// Of this process, which has job managers.
+    /// The present state of the job managers of this process.
     pub fn present(&self) -> Present {
         let mut present = Present::default();
         for (&job, manager) in &self.jobs {
@@ -127,7 +127,7 @@ impl Roles {
         present
     }
 
-    /// Of a process of job managers, told after what its log holds.
+    /// Takes the present state of a job host, which it sends after its log entries.
     pub fn follow_present(&mut self, host: HostId, present: Present) {
         for (attempt, at) in present.starts {
             if let Some(manager) = self.copy(attempt.job, host) {

@@ -1,7 +1,7 @@
-//! What the roles of a process were given and what they left, and whether they would do the same again.
+//! Journals of the events and effects of the roles of a process, and replays that check that the roles do the same again.
 //!
-//! Roles read nothing but their events, so a journal that a daemon kept leads roles anywhere else to the same effects. An
-//! effect that differs comes from a clock, a random source or an order of memory that has crept into core.
+//! Roles depend on nothing but their events, so replaying a daemon's journal gives the same effects anywhere. An effect that
+//! differs is caused by a clock, a random source or a memory order that core uses by mistake.
 
 use super::{Managers, Roles};
 use crate::dispatch::DispatchSettings;
@@ -17,10 +17,10 @@ use serde::{Deserialize, Serialize};
 
 /// A line of a journal.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-// The large one comes once, at the beginning.
+// The large variant occurs once, at the start.
 #[allow(clippy::large_enum_variant)]
 pub enum Entry {
-    /// A process began. It has no roles yet. With the root, whoever reads the journal can make this life's tokens.
+    /// A process started, without roles. The root key allows a reader of the journal to make the tokens of this incarnation.
     Began {
         preset: Preset,
         epoch: Epoch,
@@ -29,21 +29,21 @@ pub enum Entry {
         managers: Managers,
         seat: Option<Seat>,
     },
-    /// It has a master, and job managers, which took in what its log held.
+    /// It has a master and job managers, which were recovered from its log.
     Recovered { settings: MasterSettings, queues: QueueTree, changes: Vec<Change> },
-    /// It has a global master, and the managers of its jobs, which took in what its log held.
+    /// It has a global master and the managers of its jobs, which were recovered from its log.
     GlobalRecovered { settings: DispatchSettings, queues: QueueTree, changes: Vec<Change> },
-    /// It has job managers and no master; they took in what their log held.
+    /// It has job managers without a master, which were recovered from their log.
     JobsRecovered { changes: Vec<Change> },
     /// It has a node.
     NodeAdded { node: NodeId, settings: NodeSettings },
     /// The master gave a node its number.
     Named { name: String, left: Outbox },
-    /// A role took an event.
+    /// A role handled an event.
     Handled { now: Instant, event: RoleEvent, left: Outbox },
 }
 
-/// An event and the role that takes it.
+/// An event and the role that handles it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum RoleEvent {
     Master(Event<ToMaster>),
@@ -53,31 +53,31 @@ pub enum RoleEvent {
     Node(NodeId, Event<ToNode>),
 }
 
-/// Roles that are led through a journal.
+/// Roles that replay a journal.
 pub struct Replay {
     mac: Mac,
     roles: Option<Roles>,
-    /// What the last event left.
+    /// The effects of the last event.
     outbox: Outbox,
 }
 
-/// Where a replay leaves its journal.
+/// How a replay differs from its journal.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Difference {
-    /// The roles left something else.
+    /// The roles had other effects.
     Effects { recorded: Box<Outbox>, replayed: Box<Outbox> },
-    /// Nobody is there who could take the entry: the journal lacks what came before.
+    /// The role of the entry does not exist: earlier entries are missing from the journal.
     Nobody,
 }
 
 impl Replay {
-    /// By the seal that the process used, which a journal cannot hold.
+    /// With the seal function that the process used, which a journal cannot store.
     pub fn new(mac: Mac) -> Replay {
         Replay { mac, roles: None, outbox: Outbox::default() }
     }
 
     /// # Errors
-    /// When the roles do not do what the journal says they did.
+    /// If the effects differ from those in the journal.
     pub fn take(&mut self, entry: Entry) -> Result<(), Difference> {
         match entry {
             Entry::Began { preset, epoch, settings, root, managers, seat } => {
@@ -105,10 +105,10 @@ impl Replay {
         Ok(())
     }
 
-    /// Gives a role its event, and compares nothing.
+    /// Gives a role its event without comparing the effects.
     ///
     /// # Errors
-    /// When the role is not there.
+    /// If the role does not exist.
     pub fn hand_over(&mut self, now: Instant, event: RoleEvent) -> Result<(), Difference> {
         self.outbox.clear();
         let roles = self.roles.as_mut().ok_or(Difference::Nobody)?;

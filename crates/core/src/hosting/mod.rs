@@ -1,7 +1,7 @@
-//! The roles that one process hosts, and the mail between them: what every driver of roles, real or simulated, shares.
+//! The roles that one process hosts, and the messages between them: shared by all drivers of roles, real or simulated.
 //!
-//! Mail between local roles is delivered at once: they share one log and die together. What leaves the process is
-//! collected in [`Effects`] with the changes that must be durable first.
+//! Messages between local roles are delivered at once: these roles share one log and fail together. Messages that leave the
+//! process are collected in [`Effects`] with the changes that must be durable first.
 
 mod following;
 mod journal;
@@ -29,34 +29,34 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use wakeups::Wakeups;
 
-/// Roles of this process. An agent hosts one node, a server the master and mostly its job managers, `dev` all of them; and job
+/// The roles of this process. An agent hosts one node, a server the master and usually its job managers, `dev` all of them. Job
 /// managers may have processes of their own.
 ///
-/// In this order in memory, and boxed what not every event needs: most processes of a simulation host one small role, and
-/// an event for it reads one line of the cache here.
+/// The fields are in this order in memory, and fields that not every event needs are boxed: most processes of a simulation host
+/// one small role, and an event for it reads one cache line here.
 #[repr(C)]
 pub struct Roles {
     wakeups: Wakeups,
-    /// Where one is kept.
+    /// Present if a journal is kept.
     journal: Option<Box<Journal>>,
     pub master: Option<Box<Master>>,
     pub global: Option<Box<GlobalMaster>>,
-    /// Where it has job managers, and not the master.
+    /// Present if it has job managers without the master.
     pub job_host: Option<Box<JobHost>>,
     pub nodes: Nodes,
-    /// The job managers of this process; where others have them, what is known of these ([`Roles::follow`]).
+    /// The job managers of this process, and copies of those in other processes ([`Roles::follow`]).
     pub jobs: BTreeMap<JobId, Box<JobManager>>,
     life: Box<Life>,
-    /// How far into the logs of processes of job managers.
+    /// The next entry of the log of each job host.
     heard: BTreeMap<HostId, u64>,
 }
 
-/// What the driver has not taken of the journal.
+/// Entries that the driver has not taken.
 struct Journal {
     entries: Vec<Entry>,
 }
 
-/// What this life of the process makes its roles with.
+/// The settings with which this incarnation of the process makes its roles.
 #[derive(Clone, Copy)]
 struct Life {
     preset: Preset,
@@ -67,18 +67,18 @@ struct Life {
     seat: Option<Seat>,
 }
 
-/// Where job managers are, as seen from a process.
+/// Where job managers run, as seen from a process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
 pub enum Managers {
-    /// All are with the master, or the global master, that has their jobs.
+    /// In the process of the master or global master that has their jobs.
     WithTheMaster,
-    /// Here, and the master is not.
+    /// Here, without the master.
     Here,
-    /// Each job says where its own is: with the master, or in a process of job managers.
+    /// Each job names the process of its manager: the master's, or a job host.
     Shared,
 }
 
-/// By which connection a letter leaves a process.
+/// The connection by which a message leaves a process.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Egress {
     Executor,
@@ -99,20 +99,20 @@ pub struct Letter {
 }
 
 impl Letter {
-    /// It is for the executor of this process.
+    /// Whether it is for the executor of this process.
     pub fn is_order(&self) -> bool {
         matches!(self.to, Address::Executor(_))
     }
 }
 
-/// What the roles of this process leave for one another.
+/// Messages and facts from one role of this process for the others.
 enum Mail {
     Letter(Letter),
-    /// Why the rest of a job waits: a fact, told after what the grants before it lead to.
+    /// Why the rest of a job waits: a fact that is reported after the consequences of the grants before it.
     Blocked(Record),
 }
 
-/// Something that the log keeps.
+/// An entry for the log.
 #[derive(Clone, Debug)]
 pub enum Fact {
     Change(Change),
@@ -132,32 +132,32 @@ impl Fact {
     }
 }
 
-/// What a turn of the loop leads to outside the roles.
+/// The effects of a turn of the loop outside the roles.
 #[derive(Default)]
 pub struct Effects {
     pub facts: Vec<Fact>,
-    /// Whether `facts` holds a change: letters to other machines wait for the disk then, orders to the executor of this
+    /// Whether `facts` contains a change. If so, messages to other machines wait for the disk, and orders to the executor of this
     /// one for the write.
     pub durable: bool,
     pub letters: Vec<Letter>,
-    /// Jobs of which the nodes of this process need to keep nothing.
+    /// Jobs whose data the nodes of this process can delete.
     pub forgotten: Vec<JobId>,
-    /// How many events the roles took.
+    /// How many events the roles handled.
     pub handled: Handled,
-    /// Letters that came for a role which this process does not host: a peer has its addresses wrong.
+    /// Messages for roles that this process does not host: a peer has wrong addresses.
     pub misdirected: u32,
     pub passing: Passing,
 }
 
-/// What roles of one process leave for one another. It is empty before and after each call, and part of the effects so
-/// that the many processes of a simulation use the same room, which the processor has at hand.
+/// Messages between the roles of one process. It is empty before and after each call. It is part of the effects so that the many
+/// processes of a simulation use the same memory, which is in the processor's cache.
 #[derive(Default)]
 pub struct Passing {
     mail: VecDeque<Mail>,
     outbox: Outbox,
 }
 
-/// What an event led a role to decide.
+/// How many decisions for tasks are in the effects of an event.
 pub fn decisions(left: &Outbox) -> u32 {
     let decided = left.sends.iter().map(|(_, message)| match message {
         Message::ToJobManager(ToJobManager::Granted { grants }) => grants.len() as u32,
@@ -168,18 +168,18 @@ pub fn decisions(left: &Outbox) -> u32 {
     decided.sum()
 }
 
-/// Events that roles took, by kind of role: what a simulator charges think time for.
+/// Events that roles handled, by kind of role, for which a simulator charges time.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Handled {
     pub master: u32,
     pub globals: u32,
     pub job_managers: u32,
     pub nodes: u32,
-    /// What was decided for a task: grants of the master, and probes and launches of job managers that place themselves.
+    /// Decisions for tasks: grants of the master, and probes and launches of job managers that place their own tasks.
     pub decisions: u32,
 }
 
-/// Whose attempt or probe it is about, if it is for a job manager.
+/// The epoch that issued the attempt or probe in the message, if it is for a job manager.
 fn message_issuer(message: &Message) -> Option<Epoch> {
     match message {
         Message::ToJobManager(body) => body.issuer(),
@@ -187,7 +187,7 @@ fn message_issuer(message: &Message) -> Option<Epoch> {
     }
 }
 
-/// The manager of a job as its changes leave it; one that waits to begin again has one, which knows what is done.
+/// The manager of a job, recovered from its changes. A job that waits for its next run has a manager, which knows what is done.
 fn recovered_manager(
     preset: Preset,
     epoch: Epoch,
@@ -206,7 +206,7 @@ fn recovered_manager(
 }
 
 impl Roles {
-    /// The root of `sealing` is this life's own. A process without a master or job managers makes nothing with it.
+    /// The root of `sealing` is new in each incarnation. A process without a master or job managers does not use it.
     pub fn new(preset: Preset, epoch: Epoch, settings: JobManagerSettings, sealing: Sealing) -> Roles {
         Roles {
             wakeups: Wakeups::default(),
@@ -221,29 +221,29 @@ impl Roles {
         }
     }
 
-    /// Call it before there are roles.
+    /// Has to be called before there are roles.
     pub fn with_managers(mut self, managers: Managers) -> Roles {
         self.life.managers = managers;
         self
     }
 
-    /// Its place in a federation. Call it before there are roles.
+    /// Sets its place in a federation. Has to be called before there are roles.
     pub fn seated(mut self, seat: Option<Seat>) -> Roles {
         self.life.seat = seat;
         self
     }
 
-    /// It has roles whose changes must survive it.
+    /// Whether it has roles whose changes have to be durable.
     pub fn keeps_log(&self) -> bool {
         self.master.is_some() || self.has_managers()
     }
 
-    /// It passes on what is between its nodes and the managers of their jobs.
+    /// Whether it forwards messages between its nodes and the managers of their jobs.
     fn passes_on(&self) -> bool {
         matches!(self.life.seat, Some(Seat::Cluster(..)))
     }
 
-    /// The jobs whose managers take events here.
+    /// The jobs whose managers handle events here.
     fn managed_here(&self) -> Vec<JobId> {
         if !self.has_managers() {
             return Vec::new();
@@ -251,12 +251,12 @@ impl Roles {
         self.jobs.iter().filter(|(_, manager)| self.takes_events(manager)).map(|(job, _)| *job).collect()
     }
 
-    /// It is no copy of what another process has.
+    /// Whether the manager is not a copy of one in another process.
     fn takes_events(&self, manager: &JobManager) -> bool {
         self.life.managers != Managers::Shared || manager.job().host == HostId::SERVER
     }
 
-    /// Whether the manager of a job, known or not, is here.
+    /// Whether this process has, or would have, the manager of a job.
     fn manages(&self, job: JobId) -> bool {
         match self.life.managers {
             Managers::Shared => self.host_of(job) == Some(HostId::SERVER),
@@ -264,14 +264,14 @@ impl Roles {
         }
     }
 
-    /// Where a job's manager is, as far as is known here. The master may have forgotten it already.
+    /// The process of a job's manager, as far as it is known here. The master may have forgotten the job already.
     fn host_of(&self, job: JobId) -> Option<HostId> {
         let by_manager = self.jobs.get(&job).map(|manager| manager.job().host);
         let by_master = || self.dispatch().and_then(|dispatch| dispatch.job(job)).map(|(job, _)| job.host);
         by_manager.or_else(by_master).or_else(|| self.nodes.host_of(job))
     }
 
-    /// How a letter leaves that is for nobody here.
+    /// The connection for a message that is not for a role of this process.
     pub fn egress(&self, letter: &Letter) -> Egress {
         match (letter.to, &letter.message) {
             (Address::Executor(_), _) => Egress::Executor,
@@ -290,7 +290,7 @@ impl Roles {
                     return Egress::Global(issuer.unwrap_or_else(|| federation.admitted_by(job)));
                 }
                 if self.life.preset.is_federated() {
-                    // The node's master passes on.
+                    // The node's master forwards it.
                     return Egress::Server;
                 }
                 match said.or_else(|| self.host_of(job)).unwrap_or(HostId::SERVER) {
@@ -306,7 +306,7 @@ impl Roles {
         self.job_host.as_ref().is_none_or(|job_host| job_host.hears_master())
     }
 
-    /// Job managers take events here, where there are any.
+    /// Whether job managers handle events here, if there are any.
     pub fn manages_jobs(&self) -> bool {
         self.has_managers()
     }
@@ -320,7 +320,7 @@ impl Roles {
         }
     }
 
-    /// Which jobs there are, where this process admits them.
+    /// The jobs, if this process admits them.
     pub fn dispatch(&self) -> Option<&Dispatcher> {
         let by_master = self.master.as_ref().map(|master| master.dispatch());
         by_master.or_else(|| self.global.as_ref().map(|global| global.dispatch()))
@@ -335,12 +335,12 @@ impl Roles {
         self.life.seat
     }
 
-    /// What job managers go by.
+    /// The settings of job managers.
     pub fn of_managers(&self) -> JobManagerSettings {
         self.life.settings
     }
 
-    /// Notes from here on what the roles are given and what they leave. Call it before there are roles.
+    /// Starts a journal of events and effects. Has to be called before there are roles.
     pub fn keep_journal(&mut self) {
         let Life { preset, epoch, settings, sealing: Sealing { root, .. }, managers, seat } = *self.life;
         let began = Entry::Began { preset, epoch, settings, root, managers, seat };
@@ -351,7 +351,7 @@ impl Roles {
         self.journal = None;
     }
 
-    /// What the journal has grown by since this was asked last.
+    /// The entries of the journal since the last call.
     pub fn take_journal(&mut self) -> Vec<Entry> {
         self.journal.as_mut().map(|journal| std::mem::take(&mut journal.entries)).unwrap_or_default()
     }
@@ -362,7 +362,7 @@ impl Roles {
         }
     }
 
-    /// Makes a master, and job managers where they are with it, and brings them to where the log ends.
+    /// Makes a master, and job managers if they are in its process, and recovers them from the log.
     pub fn recover(&mut self, settings: MasterSettings, queues: QueueTree, changes: Vec<Change>) {
         self.note(|| Entry::Recovered { settings: settings.clone(), queues: queues.clone(), changes: changes.clone() });
         let Life { preset, epoch, settings: of_managers, sealing, .. } = *self.life;
@@ -375,7 +375,7 @@ impl Roles {
                 of_others.push(change);
                 continue;
             };
-            // One that the master has forgotten may still be known of its host.
+            // The host of a job may still know it when the master has forgotten it.
             match master.dispatch().job(job).map(|(job, _)| job.host) {
                 Some(HostId::SERVER) => by_job.entry(job).or_default().push(change),
                 _ => of_others.push(change),
@@ -390,10 +390,10 @@ impl Roles {
         self.master = Some(Box::new(master));
     }
 
-    /// Makes the global master that its seat names, and the managers of its jobs, and brings them to where the log ends.
+    /// Makes the global master that its seat names and the managers of its jobs, and recovers them from the log.
     ///
     /// # Panics
-    /// Without such a seat.
+    /// If it does not have such a seat.
     pub fn recover_global(&mut self, settings: DispatchSettings, queues: QueueTree, changes: Vec<Change>) {
         self.note(|| Entry::GlobalRecovered {
             settings: settings.clone(),
@@ -401,7 +401,7 @@ impl Roles {
             changes: changes.clone(),
         });
         let Life { preset, epoch, settings: of_managers, sealing, seat, .. } = *self.life;
-        let Some(Seat::Global(federation, own)) = seat else { panic!("{seat:?} is no seat of a global master") };
+        let Some(Seat::Global(federation, own)) = seat else { panic!("{seat:?} is not the seat of a global master") };
         let mut global = preset.global_master(epoch, (federation, own), settings, queues);
         global.recover(&changes);
         let mut by_job: BTreeMap<JobId, Vec<Change>> = BTreeMap::new();
@@ -417,7 +417,7 @@ impl Roles {
         self.global = Some(Box::new(global));
     }
 
-    /// Makes this the process of job managers that its epoch names, and brings these to where their log ends.
+    /// Makes this the job host that its epoch names, and recovers its job managers from their log.
     pub fn recover_job_managers(&mut self, changes: Vec<Change>) {
         self.note(|| Entry::JobsRecovered { changes: changes.clone() });
         let Life { epoch, settings, sealing, .. } = *self.life;
@@ -428,13 +428,13 @@ impl Roles {
         self.job_host = Some(Box::new(job_host));
     }
 
-    /// Tells every role of this process that the master is there.
+    /// Connects every role of this process to the master.
     pub fn announce_master(&mut self, now: Instant, effects: &mut Effects) {
         let incarnation = u64::from(self.life.epoch.0);
         for job in self.managed_here() {
             self.at_manager(now, job, Event::Connected { peer: Address::Master, incarnation }, effects);
         }
-        // What ended before is told first: a job that begins again now would seem to end with its earlier run.
+        // Earlier ends are delivered first: otherwise they would seem to end a job that starts again now.
         self.deliver_mail(now, effects);
         self.at_master(now, Event::Connected { peer: Address::Master, incarnation }, effects);
         if let Some(Seat::Global(_, own)) = self.life.seat {
@@ -443,7 +443,7 @@ impl Roles {
         self.deliver_mail(now, effects);
     }
 
-    /// A cluster's master and this process, which has a global master, have each other.
+    /// A cluster's master is connected to this process, which has a global master.
     pub fn cluster_connected(&mut self, now: Instant, cluster: ClusterId, incarnation: u64, effects: &mut Effects) {
         self.at_global(now, Event::Connected { peer: Address::ClusterMaster(cluster), incarnation }, effects);
         self.deliver_mail(now, effects);
@@ -454,7 +454,7 @@ impl Roles {
         self.deliver_mail(now, effects);
     }
 
-    /// A global master and this process, which has the master of a cluster, have each other.
+    /// A global master is connected to this process, which has the master of a cluster.
     pub fn global_connected(&mut self, now: Instant, global: GlobalId, incarnation: u64, effects: &mut Effects) {
         self.at_master(now, Event::Connected { peer: Address::GlobalMaster(global), incarnation }, effects);
         self.deliver_mail(now, effects);
@@ -472,11 +472,11 @@ impl Roles {
         self.deliver_mail(now, effects);
     }
 
-    /// A node's agent has connected to this server, or one of this process has begun.
+    /// A node's agent has connected to this server, or one of this process has started.
     pub fn node_connected(&mut self, now: Instant, node: NodeId, incarnation: u64, effects: &mut Effects) {
         let peer = Address::Node(node);
         self.at_master(now, Event::Connected { peer, incarnation }, effects);
-        // The node takes nothing of job managers before it knows their process.
+        // The node accepts no messages of job managers before it knows their process.
         self.at_job_host(now, Event::Connected { peer, incarnation }, effects);
         let concerned = self.managed_here().into_iter().filter(|job| self.jobs[job].concerns(node));
         for job in concerned.collect::<Vec<_>>() {
@@ -489,7 +489,7 @@ impl Roles {
         let peer = Address::Node(node);
         self.at_master(now, Event::Disconnected { peer }, effects);
         self.at_job_host(now, Event::Disconnected { peer }, effects);
-        // With the server, job managers go by what the master makes of it.
+        // In the server, job managers rely on the master's decision about the node.
         if self.job_host.is_some() {
             for job in self.managed_here() {
                 self.at_manager(now, job, Event::Disconnected { peer }, effects);
@@ -498,7 +498,7 @@ impl Roles {
         self.deliver_mail(now, effects);
     }
 
-    /// A process of job managers has connected to the master of this one, or to the nodes of this one.
+    /// A job host has connected to the master of this process, or to its nodes.
     pub fn host_connected(&mut self, now: Instant, host: HostId, incarnation: u64, effects: &mut Effects) {
         let peer = Address::JobHost(host);
         self.at_master(now, Event::Connected { peer, incarnation }, effects);
@@ -510,7 +510,7 @@ impl Roles {
         self.at_all_nodes(now, |_| Event::Disconnected { peer: Address::JobHost(host) }, effects);
     }
 
-    /// The connection of the local nodes, or of the local job managers where the master is elsewhere, to the master.
+    /// The local nodes, or the local job managers if the master is elsewhere, are connected to the master.
     pub fn master_connected(&mut self, now: Instant, incarnation: u64, effects: &mut Effects) {
         if self.job_host.is_some() {
             self.at_job_host(now, Event::Connected { peer: Address::Master, incarnation }, effects);
@@ -573,7 +573,7 @@ impl Roles {
 
     fn deliver_letter(&mut self, now: Instant, Letter { from, to, message }: Letter, effects: &mut Effects) {
         match (to, message) {
-            // Whoever has jobs is the master of their managers, and of clients.
+            // The global master is the master of its jobs' managers, and of clients.
             (Address::Master, Message::ToMaster(body)) if self.global.is_some() => {
                 let body = ToGlobalMaster::OfJobs(Box::new(body));
                 self.at_global(now, Event::Message { from, body }, effects);
@@ -620,7 +620,7 @@ impl Roles {
             effects.handled.globals += 1;
             effects.handled.decisions += decisions(&effects.passing.outbox);
             self.note_handled(now, noted, effects);
-            let Some(Seat::Global(_, own)) = self.life.seat else { unreachable!("it was made for its seat") };
+            let Some(Seat::Global(_, own)) = self.life.seat else { unreachable!("a global master has a seat") };
             self.take_effects(Address::GlobalMaster(own), effects);
         }
     }
@@ -644,15 +644,15 @@ impl Roles {
                 self.note_handled(now, noted, effects);
                 self.take_effects(Address::JobManager(job), effects);
                 if is_new {
-                    self.tell_who_is_away(now, job, effects);
+                    self.report_nodes_away(now, job, effects);
                 }
             }
-            Some(event) => self.answer_for_nobody(job, event, effects),
+            Some(event) => self.answer_for_forgotten(job, event, effects),
         }
     }
 
-    /// A manager that is new hears which nodes cannot be reached.
-    fn tell_who_is_away(&mut self, now: Instant, job: JobId, effects: &mut Effects) {
+    /// Notifies a new manager of nodes that are not connected.
+    fn report_nodes_away(&mut self, now: Instant, job: JobId, effects: &mut Effects) {
         let away: Vec<NodeId> = self.job_host.iter().flat_map(|job_host| job_host.away()).collect();
         for node in away {
             self.at_manager(now, job, Event::Disconnected { peer: Address::Node(node) }, effects);
@@ -673,7 +673,7 @@ impl Roles {
         }
     }
 
-    /// An event as the journal is to have it, where one is kept.
+    /// The event for the journal, if one is kept.
     fn noted(&self, event: impl FnOnce() -> RoleEvent) -> Option<Box<RoleEvent>> {
         self.journal.is_some().then(|| Box::new(event()))
     }
@@ -685,7 +685,7 @@ impl Roles {
         }
     }
 
-    /// Gives one event to the role that it is for, which leaves its effects in the outbox. False if the role is not here.
+    /// Gives an event to its role, which leaves its effects in the outbox. Returns false if the role is not here.
     fn hand_to_master(&mut self, now: Instant, event: Event<ToMaster>, outbox: &mut Outbox) -> bool {
         let Some(master) = &mut self.master else { return false };
         master.handle(now, event, outbox);
@@ -696,7 +696,7 @@ impl Roles {
     fn hand_to_global(&mut self, now: Instant, event: Event<ToGlobalMaster>, outbox: &mut Outbox) -> bool {
         let Some(global) = &mut self.global else { return false };
         global.handle(now, event, outbox);
-        let Some(Seat::Global(_, own)) = self.life.seat else { unreachable!("it was made for its seat") };
+        let Some(Seat::Global(_, own)) = self.life.seat else { unreachable!("a global master has a seat") };
         self.wakeups.set(Address::GlobalMaster(own), global.next_wakeup());
         true
     }
@@ -708,7 +708,7 @@ impl Roles {
         true
     }
 
-    /// The same; an event for a job manager that is not here comes back.
+    /// The same for a job manager. Returns the event if the manager is not here.
     fn hand_to_manager(
         &mut self,
         now: Instant,
@@ -748,11 +748,10 @@ impl Roles {
         true
     }
 
-    /// An end of a job that is forgotten, or a probe of it, interests nobody, but its node keeps it until somebody says
-    /// so.
-    fn answer_for_nobody(&mut self, job: JobId, event: Event<ToJobManager>, effects: &mut Effects) {
+    /// Answers the report of an end or a probe of a forgotten job, which its node would otherwise keep.
+    fn answer_for_forgotten(&mut self, job: JobId, event: Event<ToJobManager>, effects: &mut Effects) {
         let Event::Message { from: Address::Node(node), body } = event else { return };
-        // Where there is no master, every job that nodes know of has had its manager.
+        // Without a master, every job that nodes know has had its manager.
         let may_come = |dispatch: &Dispatcher| dispatch.job(job).is_some();
         if !self.has_managers() || self.dispatch().is_some_and(may_come) {
             return;
@@ -770,12 +769,12 @@ impl Roles {
 
     fn take_effects(&mut self, from: Address, effects: &mut Effects) {
         let Effects { facts, durable, letters, passing: Passing { mail, outbox }, .. } = effects;
-        // Most events change nothing, and of most there is nothing to tell.
+        // Most events have no changes and no records.
         if !outbox.changes.is_empty() {
             *durable = true;
             for change in &outbox.changes {
                 if let Change::JobAbandoned { job } = change {
-                    // Nobody will tell more of it.
+                    // Its host sends nothing more about it.
                     self.jobs.remove(job);
                 }
             }
@@ -809,7 +808,7 @@ impl Roles {
         }
     }
 
-    /// The name of a new node is made durable with this turn's effects.
+    /// Names a new node; the name becomes durable with the effects of this turn.
     pub fn name_node(&mut self, name: &str, effects: &mut Effects) -> Option<NodeId> {
         let outbox = &mut effects.passing.outbox;
         let node = self.master.as_mut()?.name_node(name, outbox)?;
@@ -824,15 +823,14 @@ impl Roles {
         self.nodes.insert(node, Box::new(preset.node_agent(node, settings, sealing.mac)));
     }
 
-    /// A node of this process and the master of this process have each other from now on.
+    /// Connects a node of this process to the master of this process.
     pub fn connect_local_node(&mut self, now: Instant, node: NodeId, effects: &mut Effects) {
         self.node_connected(now, node, 0, effects);
         let incarnation = u64::from(self.life.epoch.0);
         self.local_node_connected(now, node, Address::Master, incarnation, effects);
     }
 
-    /// A node of this process and somebody elsewhere, its master or a process of job managers, or its own executor have each
-    /// other.
+    /// A node of this process is connected to a peer: its master or a job host elsewhere, or its executor.
     pub fn local_node_connected(
         &mut self,
         now: Instant,
@@ -850,7 +848,7 @@ impl Roles {
         self.deliver_mail(now, effects);
     }
 
-    /// What a snapshot of the store holds.
+    /// The contents of a snapshot of the store.
     pub fn durable(&self) -> Vec<Change> {
         let mut changes = self.master.as_ref().map(|master| master.durable()).unwrap_or_default();
         changes.extend(self.global.iter().flat_map(|global| global.durable()));

@@ -1,10 +1,10 @@
-//! The agents of the nodes of a process.
+//! The node agents of a process.
 
 use crate::node::NodeAgent;
 use crate::vocabulary::{HostId, JobId, NodeId};
 
-/// By the number of the node. Most processes host one, and a simulation has many such processes, where each step to another
-/// place in memory counts: so the first is kept apart from the list of the others, whose numbers are larger.
+/// By node number. Most processes host one node, and a simulation has many such processes, where each access to another place in
+/// memory counts. The first node is therefore stored apart from the list of the others, whose numbers are larger.
 #[derive(Default)]
 pub struct Nodes {
     first: Option<(NodeId, Box<NodeAgent>)>,
@@ -30,7 +30,7 @@ impl Nodes {
         self.get(node).is_some()
     }
 
-    /// Where the manager of a job is that has attempts on one of these nodes.
+    /// The process that has the manager of a job with attempts on one of these nodes.
     pub(super) fn host_of(&self, job: JobId) -> Option<HostId> {
         self.first.iter().chain(&self.others).find_map(|(_, agent)| agent.host_of(job))
     }
@@ -39,7 +39,7 @@ impl Nodes {
         self.first.iter().chain(&self.others).map(|(node, _)| *node)
     }
 
-    /// An agent that was there for this node goes.
+    /// Replaces an existing agent of the node.
     pub(super) fn insert(&mut self, node: NodeId, agent: Box<NodeAgent>) {
         match &self.first {
             None => self.first = Some((node, agent)),
@@ -55,7 +55,7 @@ impl Nodes {
         }
     }
 
-    /// Where among the others it is, or would be.
+    /// The place among the others where it is, or would be.
     fn place(&self, node: NodeId) -> Result<usize, usize> {
         self.others.binary_search_by_key(&node, |(node, _)| *node)
     }

@@ -1,10 +1,10 @@
-//! When which role wants to be woken.
+//! The times at which roles have to be woken.
 
 use crate::protocol::Address;
 use crate::vocabulary::Instant;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Most processes host one role, which needs no order; and a simulation comes by thousands of them in turn.
+/// Most processes host one role, which needs no order, and a simulation visits thousands of them in turn.
 pub enum Wakeups {
     One(Option<(Address, Instant)>),
     Many(Box<Many>),
@@ -14,7 +14,7 @@ pub enum Wakeups {
 pub struct Many {
     at: BTreeMap<Address, Instant>,
     order: BTreeSet<(Instant, Address)>,
-    /// The first of `order`: it is asked for after every turn.
+    /// The first of `order`, which is read after every turn.
     next: Option<Instant>,
 }
 
@@ -90,7 +90,7 @@ mod tests {
     use crate::vocabulary::JobId;
 
     #[test]
-    fn the_earliest_is_woken_once_and_a_later_word_replaces_an_earlier() {
+    fn the_earliest_is_woken_once_and_a_new_time_replaces_the_old_one() {
         let mut wakeups = Wakeups::default();
         wakeups.set(Address::Master, Some(Instant(5)));
         wakeups.set(Address::Master, Some(Instant(9)));

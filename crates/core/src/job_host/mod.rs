@@ -1,6 +1,6 @@
-//! A process of job managers, for what concerns all of them: which jobs it has, and by what nodes know its launches.
+//! The role of a job host as a whole: it knows which jobs the process has, and makes its launches known to nodes.
 //!
-//! With it, job managers outlive an absent master (Boutin et al. 2014, section 3.1: the resource monitor is not on the
+//! With it, job managers continue while the master is down (Boutin et al. 2014, section 3.1: the resource monitor is not on the
 //! critical path).
 
 use crate::protocol::{Address, Greeting, ToJobHost, ToJobManager, ToNode};
@@ -13,24 +13,25 @@ pub struct JobHost {
     sealing: Sealing,
     settings: JobHostSettings,
     generation: Generation,
-    /// When the next one begins.
+    /// When the next generation starts.
     advance_at: Option<Instant>,
     nodes: BTreeMap<NodeId, NodeLink>,
-    /// When each was submitted: the number alone may have been given again.
+    /// The jobs and the times of their submission: a number alone may have been assigned again.
     jobs: BTreeMap<JobId, Instant>,
-    /// Of resources, as the master names them.
+    /// The kinds of resources, as the master names them.
     kinds: Kinds,
-    /// With the master, and whether it has said on this one which jobs it knows. What comes before that is of an earlier connection,
-    /// and may be about jobs that are forgotten since.
+    /// The connection to the master.
     connection: Option<u64>,
+    /// Whether the master has sent its list of jobs on this connection. Messages before the list are from an earlier connection,
+    /// and may be about jobs that were forgotten since.
     is_listed: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct JobHostSettings {
-    /// How long a generation of tokens takes.
+    /// How long a generation of tokens lasts.
     pub token_life: Duration,
-    /// What was launched at a node is given up when that has been away for so long.
+    /// Attempts at a node are given up once it has been disconnected for this time.
     pub node_grace: Duration,
 }
 
@@ -44,7 +45,7 @@ enum NodeLink {
     },
 }
 
-/// A process of job managers, for people.
+/// A job host, for people.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct JobHostDescription {
     pub host: HostId,
@@ -53,7 +54,7 @@ pub struct JobHostDescription {
 }
 
 impl JobHost {
-    /// In this life of the process, of which `epoch` says the number as well.
+    /// For this incarnation of the process; `epoch` includes the host's number.
     pub fn new(epoch: Epoch, sealing: Sealing, settings: JobHostSettings) -> JobHost {
         JobHost {
             epoch,
@@ -69,12 +70,12 @@ impl JobHost {
         }
     }
 
-    /// Whether what the master says to job managers is of the present connection.
+    /// Whether the master's messages to job managers belong to the present connection.
     pub fn hears_master(&self) -> bool {
         self.is_listed
     }
 
-    /// That of tokens which are made from now on.
+    /// The generation of tokens that are made from now on.
     pub fn generation(&self) -> Generation {
         self.generation
     }
@@ -88,7 +89,7 @@ impl JobHost {
         self.nodes.iter().filter(|(_, link)| **link == NodeLink::Up).map(|(node, _)| *node)
     }
 
-    /// What was made just before the last advance may still be on its way.
+    /// Tokens made just before the last advance may still be on their way.
     fn oldest(&self) -> Generation {
         Generation(self.generation.0.saturating_sub(1))
     }
@@ -112,7 +113,8 @@ impl JobHost {
         self.connected().for_each(|node| out.send(node, ToNode::Expire { before }));
     }
 
-    /// The master may hear the node, or be away itself: what runs there is not heard of, and ends with the node's lease.
+    /// The master may still be connected to the node, or be down itself: what runs there is not reported here, and ends with the
+    /// node's lease.
     fn give_up_when_due(&mut self, now: Instant, out: &mut Outbox) {
         let is_due = |link: &NodeLink| matches!(link, NodeLink::Away { lost_at: Some(at) } if *at <= now);
         for (&node, link) in self.nodes.iter_mut().filter(|(_, link)| is_due(link)) {
@@ -162,7 +164,7 @@ impl Role for JobHost {
             Event::Message { from: Address::Master, body: ToJobHost::Kinds { kinds } } if self.is_listed => {
                 self.learn(kinds, out);
             }
-            // Somebody else may not say so, and an earlier connection no more.
+            // These messages are accepted only from the master, on the present connection.
             Event::Message { .. } => {}
             Event::Connected { peer: Address::Master, incarnation } => {
                 (self.connection, self.is_listed) = (Some(incarnation), false);
@@ -198,7 +200,7 @@ impl Role for JobHost {
         }
     }
 
-    /// Its job managers keep what is theirs.
+    /// Job managers persist their own state.
     fn durable(&self) -> Vec<Change> {
         vec![Change::KindsNamed { kinds: self.kinds.clone() }]
     }
@@ -219,36 +221,36 @@ mod tests {
         JobHostSettings { token_life: Duration::from_secs(600), node_grace: Duration::from_secs(30) };
     const SUBMITTED: Instant = Instant(5);
 
-    struct World {
+    struct TestHost {
         host: JobHost,
         now: Instant,
     }
 
-    impl World {
+    impl TestHost {
         fn take(&mut self, event: Event<ToJobHost>) -> Vec<(Address, Message)> {
             let mut out = Outbox::default();
             self.host.handle(self.now, event, &mut out);
             out.sends
         }
 
-        fn hears(&mut self, from: Address, body: ToJobHost) -> Vec<(Address, Message)> {
+        fn receives(&mut self, from: Address, body: ToJobHost) -> Vec<(Address, Message)> {
             self.take(Event::Message { from, body })
         }
     }
 
-    fn world() -> World {
+    fn test_host() -> TestHost {
         let sealing = Sealing { root: Key([3; 32]), mac: Mac::MIXING };
         let epoch = Epoch::of_host(HostId(2), 5).unwrap();
-        let mut world = World { host: JobHost::new(epoch, sealing, SETTINGS), now: Instant(7) };
+        let mut test = TestHost { host: JobHost::new(epoch, sealing, SETTINGS), now: Instant(7) };
         for job in [1, 2, 3].map(JobId) {
-            world.hears(Address::JobManager(job), ToJobHost::Has { job, submitted_at: SUBMITTED });
+            test.receives(Address::JobManager(job), ToJobHost::Has { job, submitted_at: SUBMITTED });
         }
-        world
+        test
     }
 
     #[test]
-    fn what_the_master_does_not_know_is_forgotten_and_nobody_else_says_so() {
-        let mut world = world();
+    fn jobs_that_the_master_does_not_know_are_forgotten_and_only_the_master_is_believed() {
+        let mut test = test_host();
         let forgotten = |sent: Vec<(Address, Message)>| -> Vec<Address> {
             assert!(sent.iter().all(|(_, body)| *body == Message::ToJobManager(ToJobManager::Forgotten)));
             sent.into_iter().map(|(to, _)| to).collect()
@@ -258,92 +260,92 @@ mod tests {
             ToJobHost::Known { connection, kinds: Kinds::new(), jobs }
         };
         let known = || list(7, &[1, 3, 9]);
-        let connect = |world: &mut World, incarnation| {
-            assert_eq!(world.take(Event::Connected { peer: Address::Master, incarnation }), []);
+        let connect = |test: &mut TestHost, incarnation| {
+            assert_eq!(test.take(Event::Connected { peer: Address::Master, incarnation }), []);
         };
-        connect(&mut world, 7);
-        assert_eq!(world.hears(Address::Node(NodeId(0)), known()), []);
+        connect(&mut test, 7);
+        assert_eq!(test.receives(Address::Node(NodeId(0)), known()), []);
         let forget_first = ToJobHost::Forget { job: JobId(1) };
-        assert_eq!(world.hears(Address::Master, forget_first), [], "it was said on an earlier connection");
-        assert!(!world.host.hears_master());
-        assert_eq!(forgotten(world.hears(Address::Master, known())), [Address::JobManager(JobId(2))]);
-        assert_eq!(world.hears(Address::Master, known()), []);
-        assert!(world.host.hears_master());
-        connect(&mut world, 8);
-        assert_eq!(world.hears(Address::Master, list(7, &[])), [], "nor is that list of this connection");
-        assert_eq!(world.hears(Address::Master, list(8, &[1, 3])), []);
-        let forget = world.hears(Address::Master, ToJobHost::Forget { job: JobId(3) });
+        assert_eq!(test.receives(Address::Master, forget_first), [], "sent on an earlier connection");
+        assert!(!test.host.hears_master());
+        assert_eq!(forgotten(test.receives(Address::Master, known())), [Address::JobManager(JobId(2))]);
+        assert_eq!(test.receives(Address::Master, known()), []);
+        assert!(test.host.hears_master());
+        connect(&mut test, 8);
+        assert_eq!(test.receives(Address::Master, list(7, &[])), [], "the list of an earlier connection");
+        assert_eq!(test.receives(Address::Master, list(8, &[1, 3])), []);
+        let forget = test.receives(Address::Master, ToJobHost::Forget { job: JobId(3) });
         assert_eq!(forgotten(forget), [Address::JobManager(JobId(3))]);
-        let mut recovered = JobHost::new(world.host.epoch, world.host.sealing, SETTINGS);
+        let mut recovered = JobHost::new(test.host.epoch, test.host.sealing, SETTINGS);
         recovered.recover(&[Change::Unmanaged { job: JobId(3) }]);
-        assert_eq!(recovered.describe(world.now).jobs, 0);
+        assert_eq!(recovered.describe(test.now).jobs, 0);
     }
 
     #[test]
-    fn another_job_of_the_same_number_is_not_taken_for_the_one_that_is_here() {
-        let mut world = world();
-        world.take(Event::Connected { peer: Address::Master, incarnation: 7 });
+    fn a_different_job_with_the_same_number_is_not_confused_with_the_known_one() {
+        let mut test = test_host();
+        test.take(Event::Connected { peer: Address::Master, incarnation: 7 });
         let jobs = vec![(JobId(1), SUBMITTED), (JobId(2), Instant(6)), (JobId(3), SUBMITTED)];
-        let sent = world.hears(Address::Master, ToJobHost::Known { connection: 7, kinds: Kinds::new(), jobs });
+        let sent = test.receives(Address::Master, ToJobHost::Known { connection: 7, kinds: Kinds::new(), jobs });
         assert_eq!(sent, [(Address::JobManager(JobId(2)), Message::ToJobManager(ToJobManager::Forgotten))]);
     }
 
     #[test]
-    fn a_node_that_stays_away_is_given_up_once_unless_it_comes_back() {
-        let mut world = world();
+    fn a_disconnected_node_is_given_up_once_unless_it_reconnects() {
+        let mut test = test_host();
         let events = |number| {
             let peer = Address::Node(NodeId(number));
             (Event::Connected { peer, incarnation: 1 }, Event::Disconnected { peer })
         };
         for number in [4, 5] {
             let (connected, disconnected) = events(number);
-            world.take(connected);
-            world.take(disconnected);
+            test.take(connected);
+            test.take(disconnected);
         }
-        assert_eq!(world.host.away().collect::<Vec<_>>(), [NodeId(4), NodeId(5)]);
-        world.take(events(5).0);
-        world.now += SETTINGS.node_grace;
+        assert_eq!(test.host.away().collect::<Vec<_>>(), [NodeId(4), NodeId(5)]);
+        test.take(events(5).0);
+        test.now += SETTINGS.node_grace;
         let lost =
             |job| (Address::JobManager(JobId(job)), Message::ToJobManager(ToJobManager::NodeLost { node: NodeId(4) }));
-        assert_eq!(world.take(Event::Wakeup), [lost(1), lost(2), lost(3)]);
-        assert_eq!(world.take(Event::Wakeup), []);
-        assert_eq!(world.host.away().collect::<Vec<_>>(), [NodeId(4)]);
+        assert_eq!(test.take(Event::Wakeup), [lost(1), lost(2), lost(3)]);
+        assert_eq!(test.take(Event::Wakeup), []);
+        assert_eq!(test.host.away().collect::<Vec<_>>(), [NodeId(4)]);
     }
 
     #[test]
-    fn a_node_is_greeted_on_each_connection_and_told_what_is_void() {
-        let mut world = world();
+    fn a_node_is_greeted_on_each_connection_and_notified_of_expired_tokens() {
+        let mut test = test_host();
         let node = NodeId(4);
         let connected = Event::Connected { peer: Address::Node(node), incarnation: 1 };
         let greeting = |sent: Vec<(Address, Message)>| match &sent[..] {
             [(Address::Node(to), Message::ToNode(ToNode::Greeting(greeting)))] => {
-                assert_eq!((*to, greeting.key), (node, world_key(node)));
+                assert_eq!((*to, greeting.key), (node, test_key(node)));
                 (greeting.epoch.host(), greeting.oldest)
             }
             other => panic!("{other:?}"),
         };
-        assert_eq!(greeting(world.take(connected.clone())), (HostId(2), Generation(0)));
+        assert_eq!(greeting(test.take(connected.clone())), (HostId(2), Generation(0)));
         for generation in 1..=2 {
-            world.now = world.host.next_wakeup().unwrap();
-            let sent = world.take(Event::Wakeup);
+            test.now = test.host.next_wakeup().unwrap();
+            let sent = test.take(Event::Wakeup);
             let job = |job| (Address::JobManager(JobId(job)), generation_of(generation));
             let expire = Message::ToNode(ToNode::Expire { before: Generation(generation - 1) });
             assert_eq!(sent, [job(1), job(2), job(3), (Address::Node(node), expire)]);
         }
-        assert_eq!(world.take(Event::Wakeup), [], "a generation takes its time");
-        world.take(Event::Disconnected { peer: Address::Node(node) });
-        world.now += SETTINGS.token_life;
-        let told = world.take(Event::Wakeup);
+        assert_eq!(test.take(Event::Wakeup), [], "a generation lasts for the token life");
+        test.take(Event::Disconnected { peer: Address::Node(node) });
+        test.now += SETTINGS.token_life;
+        let told = test.take(Event::Wakeup);
         assert!(told.contains(&(Address::JobManager(JobId(1)), generation_of(3))));
         assert!(told.iter().all(|(to, _)| *to != Address::Node(node)));
-        assert_eq!(greeting(world.take(connected)), (HostId(2), Generation(2)));
+        assert_eq!(greeting(test.take(connected)), (HostId(2), Generation(2)));
     }
 
     fn generation_of(generation: u32) -> Message {
         Message::ToJobManager(ToJobManager::Generation { generation: Generation(generation) })
     }
 
-    fn world_key(node: NodeId) -> Key {
+    fn test_key(node: NodeId) -> Key {
         Sealing { root: Key([3; 32]), mac: Mac::MIXING }.node_key(node)
     }
 }

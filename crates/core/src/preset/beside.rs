@@ -1,12 +1,12 @@
-//! Which presets share a cluster, and what a preset becomes on a cluster of another one (ADR 45).
+//! Presets that share a cluster, and the settings of a preset on a cluster of another one (ADR 45).
 
 use super::{Choice, Entitled, Preset, Scheduling};
 use crate::policy::inter_job::QueueTree;
 use crate::protocol::AdmittedJob;
 
 impl Preset {
-    /// Whether job managers of the other preset may place on a cluster of this one: both send tasks to nodes' queues, which are
-    /// the same, and both within entitlements or neither.
+    /// Whether job managers of the other preset may place on a cluster of this one: both send tasks to the same nodes' queues,
+    /// and both within entitlements or neither.
     fn shares_cluster_with(self, other: Preset) -> bool {
         matches!(
             (self.scheduling, other.scheduling),
@@ -17,7 +17,7 @@ impl Preset {
     /// The preset of this name, for some of the jobs on a cluster of this one.
     ///
     /// # Errors
-    /// Why it cannot be, and what to choose instead.
+    /// Why the two cannot share a cluster, and what to choose instead.
     pub fn beside(self, name: &str) -> Result<Preset, (String, String)> {
         if name == self.name() {
             return Ok(self);
@@ -31,16 +31,16 @@ impl Preset {
             Preset::all().filter(shares).map(Preset::name).collect::<Vec<_>>().join(" or ")
         };
         let (own, name) = (self.name(), other.name());
-        let problem = format!("jobs cannot go by the preset {name} on a cluster of the preset {own}");
+        let problem = format!("jobs cannot use the preset {name} on a cluster with the preset {own}");
         let remedy = match (names(self), names(other)) {
-            (mine, _) if !mine.is_empty() => format!(
-                "only presets whose job managers place at the same nodes' queues share a cluster: beside {own} that is {mine}"
-            ),
+            (mine, _) if !mine.is_empty() => {
+                format!("use a preset whose job managers send tasks to the same nodes' queues as {own}: {mine}")
+            }
             (_, its) if !its.is_empty() => format!(
-                "make {its} the cluster's preset: its job managers place at the same nodes' queues as those of {name}"
+                "make {its} the cluster's preset: its job managers send tasks to the same nodes' queues as those of {name}"
             ),
             _ => format!(
-                "only presets whose job managers place at nodes' queues share a cluster, such as {} and {}",
+                "only presets whose job managers send tasks to nodes' queues can share a cluster, such as {} and {}",
                 Preset::APOLLO.name(),
                 Preset::APOLLO_BASELINE.name()
             ),
@@ -48,15 +48,14 @@ impl Preset {
         Err((problem, remedy))
     }
 
-    /// Whether jobs that were to go by the other preset still find all that it reads, on a cluster of this one whose queues name
-    /// others.
+    /// Whether a cluster of this preset, whose queues name others, still publishes all that jobs with the other preset read.
     pub fn still_serves(self, name: &str, queues: &QueueTree, drawn: Option<&str>) -> bool {
         let Ok(wanted) = self.beside(name) else { return false };
         let others = queues.presets().chain(drawn).filter_map(|name| self.beside(name).ok());
         others.chain([self]).map(Preset::publishes).max() >= Some(wanted.publishes())
     }
 
-    /// The settings of the cluster stay its own; those of the job managers are the other preset's.
+    /// The settings of the cluster are those of this preset, those of the job managers are the other's.
     fn taken_in(self, other: Preset) -> Preset {
         let scheduling = match (self.scheduling, other.scheduling) {
             (Scheduling::Entitled(own), Scheduling::Entitled(other)) => {
@@ -68,12 +67,12 @@ impl Preset {
         Preset { scheduling, seed: self.seed, ..other }
     }
 
-    /// What a job goes by: the cluster's own where that could not be shared any more.
+    /// The preset of a job; the cluster's own if the two cannot share a cluster any more.
     pub fn of_job(self, job: &AdmittedJob) -> Preset {
         job.preset.as_deref().and_then(|name| self.beside(name).ok()).unwrap_or(self)
     }
 
-    /// Whether its job managers know no waits, and try other nodes instead.
+    /// Whether its job managers do not know waits, and try other nodes instead.
     pub fn is_without_estimates(self) -> bool {
         self.entitled().is_some_and(|settings| settings.choice == Choice::RelaxedLocality)
     }
@@ -90,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn presets_whose_job_managers_place_at_the_same_queues_share_a_cluster_and_no_others() {
+    fn only_presets_that_use_the_same_queues_share_a_cluster() {
         let shares = |one: Preset, other: Preset| one.beside(other.name()).is_ok();
         for (one, other) in Preset::all().flat_map(|one| Preset::all().map(move |other| (one, other))) {
             let among = |some: &[Preset]| some.contains(&one) && some.contains(&other);
@@ -100,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn the_clusters_own_by_its_name_is_as_it_was_configured() {
+    fn the_clusters_own_preset_keeps_its_configured_settings() {
         let mut own = Preset { seed: 7, ..Preset::APOLLO };
         entitled(&mut own).corrections = None;
         assert_eq!(own.beside("apollo"), Ok(own));
@@ -111,17 +110,17 @@ mod tests {
     fn a_preset_that_cannot_share_names_those_that_can() {
         let refused = |own: Preset, other: &str| own.beside(other).map(drop).unwrap_err();
         let (problem, remedy) = refused(Preset::APOLLO, "drf");
-        assert_eq!(problem, "jobs cannot go by the preset drf on a cluster of the preset apollo");
-        assert!(remedy.ends_with("beside apollo that is apollo-plus or apollo-baseline"), "{remedy}");
+        assert_eq!(problem, "jobs cannot use the preset drf on a cluster with the preset apollo");
+        assert!(remedy.ends_with("as apollo: apollo-plus or apollo-baseline"), "{remedy}");
         let (_, remedy) = refused(Preset::DRF, "apollo-baseline");
         assert!(remedy.starts_with("make apollo or apollo-plus the cluster's preset"), "{remedy}");
         let (_, remedy) = refused(Preset::FIFO, "drf");
         assert!(remedy.ends_with("such as apollo and apollo-baseline"), "{remedy}");
-        assert!(refused(Preset::APOLLO, "apolo").0.starts_with("there is no preset `apolo`"));
+        assert!(refused(Preset::APOLLO, "apolo").0.starts_with("unknown preset `apolo`"));
     }
 
     #[test]
-    fn a_preset_beside_keeps_to_the_settings_of_the_cluster() {
+    fn a_preset_beside_keeps_the_settings_of_the_cluster() {
         let mut own = Preset { seed: 7, ..Preset::APOLLO };
         entitled(&mut own).delays.rack = Duration::from_secs(9);
         entitled(&mut own).allowance.opportunistic = 33;
@@ -134,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn job_managers_without_estimates_explore_as_the_cluster_says_and_no_others_do() {
+    fn only_job_managers_without_estimates_explore_as_the_cluster_is_configured() {
         let exploring = |own: Preset, explores: Option<ExplorationRules>, other: &str| {
             let mut own = own;
             entitled(&mut own).explores = explores;

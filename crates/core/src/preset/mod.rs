@@ -1,5 +1,4 @@
-//! Which policies a cluster uses, by name. A paper's system is a preset: its policies, in the places where it hosts
-//! them.
+//! The policies of a cluster, by name. A paper's system is a preset: its policies, each in the role that applies it.
 
 mod beside;
 mod named;
@@ -26,16 +25,16 @@ use crate::vocabulary::{Chance, Epoch, Federation, GlobalId, Mac, NodeId, Sealin
 use serde::{Deserialize, Deserializer, Serialize};
 use std::sync::Arc;
 
-/// A combination of policies that has a name. Its settings are public: a configuration may replace them one by one.
+/// A named combination of policies. Its settings are public: a configuration may replace them one by one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Preset {
     name: Name,
     pub scheduling: Scheduling,
-    /// From which the generators of policies that draw are split.
+    /// The seed of the random number generators of policies.
     pub seed: u64,
 }
 
-/// One of those in [`Preset::all`].
+/// The name of a preset in [`Preset::all`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 struct Name(&'static str);
 
@@ -74,7 +73,7 @@ impl Preset {
         if let Scheduling::Entitled(settings) = &mut self.scheduling { Some(settings) } else { None }
     }
 
-    /// The settings of opportunistic tasks beside booked ones; `None` if there are none.
+    /// The settings of opportunistic tasks besides booked ones; `None` if there are none.
     pub fn opportunistic(&self) -> Option<&Opportunistic> {
         self.booked()?.opportunistic.as_ref()
     }
@@ -92,12 +91,12 @@ impl Preset {
         if let DemandOrder::Yielding(settings) = &mut self.booked_mut()?.demand { Some(settings) } else { None }
     }
 
-    /// Whether it takes a federation.
+    /// Whether it requires a federation.
     pub fn is_federated(self) -> bool {
         self.booked().is_some_and(|booked| matches!(booked.by, Booking::GlobalMasters { .. }))
     }
 
-    /// Whether job managers place all tasks by themselves.
+    /// Whether job managers place all tasks.
     pub fn is_distributed(self) -> bool {
         !matches!(self.scheduling, Scheduling::Booked(_))
     }
@@ -107,13 +106,13 @@ impl Preset {
         self.opportunistic().is_some()
     }
 
-    /// Whether guaranteed work may be preempted where another queue has less than its share; without it only opportunistic work may
-    /// be.
+    /// Whether guaranteed work may be preempted if another queue has less than its share. Without it, only opportunistic work may
+    /// be preempted.
     pub fn preempts_for_shares(self) -> bool {
         self.is_federated()
     }
 
-    /// Sets the order of stages of jobs, or of their plans where they yield.
+    /// Sets the order of the stages of jobs, or of their plans if they yield.
     pub fn set_intra_job(&mut self, order: IntraJob) {
         match &mut self.scheduling {
             Scheduling::Booked(Booked { demand: DemandOrder::Everything(own), .. })
@@ -176,13 +175,13 @@ impl Preset {
         Master::new(epoch, settings, queues, scheduler, sealing)
     }
 
-    /// What of its nodes the master publishes to job managers.
+    /// What the master publishes about its nodes to job managers.
     fn publishes(self) -> Publish {
         let choice = match self.scheduling {
             Scheduling::Booked(Booked { opportunistic: None, .. }) => return Publish::Nothing,
             Scheduling::Booked(Booked { opportunistic: Some(Opportunistic { placement, .. }), .. }) => placement,
             Scheduling::Probed(Probed { choice, .. }) => choice,
-            // Also with relaxed locality: presets beside it may read them.
+            // With relaxed locality, too: presets beside it may read them.
             Scheduling::Entitled(_) => return Publish::Waits,
         };
         match choice {
@@ -209,10 +208,10 @@ impl Preset {
         let delays = self.booked().map_or(Delays::NONE, |booked| booked.delays);
         let scatter = scattered.then(|| Chance::new(self.seed, &format!("placement of {own}")));
         let placement = Box::new(placement::Partitions::new(federation, own, scatter));
-        // No global master keeps a node free: another one may use it.
+        // Global masters reserve no nodes: another one may use them.
         let of_scheduler = SchedulerSettings { reserve_after: None, delays };
         let scheduler = Scheduler::new(self.inter_job(queues.clone()), placement, of_scheduler);
-        // As long as it takes until the others have heard of it and another's launch is there.
+        // The time until the other global masters know of it and the launch of one of them has arrived.
         let first_refusal = tell_changes_after.map(|after| after + after);
         GlobalMaster::new(epoch, (federation, own), settings, queues, scheduler).leaving_to_others(first_refusal)
     }
@@ -247,7 +246,7 @@ impl Preset {
         }
     }
 
-    /// What its job managers place by themselves.
+    /// The placement of tasks that its job managers place.
     fn own_placement(self, component: &str) -> Option<OwnPlacement> {
         let chance = Chance::new(self.seed, &format!("placement {component}"));
         match self.scheduling {

@@ -1,4 +1,4 @@
-//! The presets there are: the papers' systems, one step beyond some of them, and the usual orders of jobs.
+//! All presets: the papers' systems, improved variants of some of them, and the usual orders of jobs.
 
 use super::settings::{
     Booked, Booking, Choice, DemandOrder, Entitled, InterJob, IntraJob, Opportunistic, Placement, Plans, Probed,
@@ -14,13 +14,13 @@ use crate::policy::{Mix, Quota};
 use crate::scheduling::Delays;
 use crate::vocabulary::Duration;
 
-/// A few heartbeats each, as is usual (Spark's `spark.locality.wait`).
+/// A few heartbeats each; the usual value (Spark's `spark.locality.wait`).
 const DELAYS: Delays = Delays { node: Duration::from_secs(3), rack: Duration::from_secs(3) };
 
-/// Three of four jobs are considered: close to packing freely. In millionths.
+/// Three of four jobs are considered, which is close to packing freely. In millionths.
 const TETRIS_FAIRNESS: u32 = 250_000;
 
-/// Of the paper's section 7.
+/// As in section 7 of the paper.
 const OPPORTUNISTIC: Opportunistic = Opportunistic {
     mix: Mix { shorter_than: Some(Duration::from_secs(10)), opportunistic: 700_000 },
     placement: QueueChoice::TopRanked { k: 50 },
@@ -59,7 +59,7 @@ const ENTITLED: Entitled = Entitled {
 
 const BY_MASTER: Booking = Booking::Master { placement: Placement::NextFit, reserve_after: Duration::from_secs(30) };
 
-/// One in which the master books every task.
+/// A preset in which the master books every task.
 const fn central(name: &'static str, inter_job: InterJob, demand: DemandOrder) -> Preset {
     booked(name, Booked { by: BY_MASTER, inter_job, demand, delays: DELAYS, opportunistic: None })
 }
@@ -98,13 +98,13 @@ impl Preset {
     /// Ousterhout et al. 2013: Sparrow, with d = 2.
     pub const SPARROW: Preset = probed("sparrow", QueueChoice::BatchSampling { ratio: 2 });
 
-    /// Karanasos et al. 2015: Mercury, as its section 7 found it best: k = 50, queues no longer than the mean and two standard
-    /// deviations, re-ordered; 70 % of the tasks that are shorter than 10 s are opportunistic.
+    /// Karanasos et al. 2015: Mercury, with the best settings of its section 7: k = 50, queues no longer than the mean plus two
+    /// standard deviations, re-ordered; 70 % of the tasks that are shorter than 10 s are opportunistic.
     pub const MERCURY: Preset = booked("mercury", MERCURY);
 
-    /// One step beyond it, for a master that decides on events: nodes keep room that guaranteed work leaves for a moment,
-    /// offer room that nobody guaranteed wants to what has run for long, and say at once that they have room for what waits
-    /// elsewhere.
+    /// An improved variant for a master that decides on events: nodes keep room that guaranteed work leaves for 50 ms, offer room
+    /// that guaranteed work does not need to attempts that have run for long, and report at once that they have room for tasks
+    /// that wait elsewhere.
     pub const MERCURY_PLUS: Preset = booked(
         "mercury-plus",
         Booked {
@@ -123,8 +123,8 @@ impl Preset {
         },
     );
 
-    /// Grandl et al. 2016: Carbyne, as its pseudocode has it: fair shares, plans by packing, and what is left goes to the job
-    /// with the least work left.
+    /// Grandl et al. 2016: Carbyne, as in its pseudocode: fair shares, plans by packing, and leftover resources go to the job
+    /// with the least remaining work.
     pub const CARBYNE: Preset = central(
         "carbyne",
         InterJob::Drf { strict: false },
@@ -135,17 +135,17 @@ impl Preset {
         }),
     );
 
-    /// Boutin et al. 2014: Apollo. Each job manager sends its job's tasks where they are expected to be done first; a job's
-    /// guaranteed tasks hold its fair share, and as much again may be opportunistic.
+    /// Boutin et al. 2014: Apollo. Each job manager sends its tasks to the nodes where they are expected to end first. A job's
+    /// guaranteed tasks hold its fair share, and the same amount again may be opportunistic.
     pub const APOLLO: Preset = entitled("apollo", ENTITLED);
 
-    /// Its paper's baseline (section 4): the same shares and nodes' queues, but job managers know no loads. They send tasks near
-    /// their input, farther away the longer they wait, and try node after node with duplicates. The nodes do what they do
-    /// under the other one, with which it shares a cluster; nobody reads the waits that nodes publish.
+    /// The paper's baseline (section 4): the same shares and nodes' queues, but job managers do not know loads. They send tasks
+    /// near their input, farther away the longer they wait, and try node after node with duplicates. Nodes work as under
+    /// `apollo`, with which it shares a cluster; no job manager reads the waits that nodes publish.
     pub const APOLLO_BASELINE: Preset =
         entitled("apollo-baseline", Entitled { choice: Choice::RelaxedLocality, ..ENTITLED });
 
-    /// One step beyond it.
+    /// An improved variant of it.
     pub const APOLLO_PLUS: Preset = entitled(
         "apollo-plus",
         Entitled {
@@ -166,8 +166,9 @@ impl Preset {
     /// Megha (Narayanan et al.): global masters over clusters, queues by turns.
     pub const MEGHA: Preset = booked("megha", MEGHA);
 
-    /// One step beyond it: global masters that search the same nodes start at different ones, look where they were refused after
-    /// their other partitions, take others' room where there is most, and hear of changes before the next heartbeat.
+    /// An improved variant: global masters that search the same nodes start at different ones, search the nodes where they were
+    /// refused after their other partitions, use other global masters' partitions where there is most room, and receive changes
+    /// before the next heartbeat.
     pub const MEGHA_PLUS: Preset = booked(
         "megha-plus",
         Booked {
@@ -176,25 +177,25 @@ impl Preset {
         },
     );
 
-    /// Those for federations.
+    /// Presets for federations.
     pub const FEDERATED: [Preset; 2] = [Preset::MEGHA, Preset::MEGHA_PLUS];
 
-    /// Those in which job managers send tasks to nodes' queues within entitlements.
+    /// Presets in which job managers send tasks to nodes' queues within entitlements.
     pub const QUEUEING: [Preset; 3] = [Preset::APOLLO, Preset::APOLLO_PLUS, Preset::APOLLO_BASELINE];
 
-    /// Those that book guaranteed tasks and queue opportunistic ones.
+    /// Presets that book guaranteed tasks and queue opportunistic ones.
     pub const HYBRID: [Preset; 2] = [Preset::MERCURY, Preset::MERCURY_PLUS];
 
-    /// Those in which the master places tasks, in an order of jobs.
+    /// Presets in which the master places tasks, in an order of jobs.
     pub const CENTRAL: [Preset; 7] =
         [Preset::FIFO, Preset::CAPACITY, Preset::DRF, Preset::SJF, Preset::SRTF, Preset::TETRIS, Preset::CARBYNE];
 
-    /// The baselines of the same paper (section 3): no probes, the task waits at the node that was chosen for it.
+    /// The baselines of the Sparrow paper (section 3): no probes, the task waits at the node that was chosen for it.
     pub const SPARROW_RANDOM: Preset = probed("sparrow-random", QueueChoice::Random);
-    /// Departs: queues are compared as the master published them last, and not by probing.
+    /// Departs: queues are compared as the master published them last, not by probing.
     pub const SPARROW_POWER_OF_TWO: Preset = probed("sparrow-power-of-two", QueueChoice::PowerOfTwo);
 
-    /// Those in which job managers send every task to nodes' queues.
+    /// Presets in which job managers send every task to nodes' queues.
     pub const DISTRIBUTED: [Preset; 3] = [Preset::SPARROW, Preset::SPARROW_RANDOM, Preset::SPARROW_POWER_OF_TWO];
 
     pub fn all() -> impl Iterator<Item = Preset> {
@@ -207,7 +208,7 @@ impl Preset {
     }
 
     /// # Errors
-    /// A sentence that lists the presets there are.
+    /// A sentence that lists all presets.
     pub fn parse(name: &str) -> Result<Preset, String> {
         let named: Vec<(&str, Preset)> = Preset::all().map(|preset| (preset.name(), preset)).collect();
         choose("preset", name, &named)

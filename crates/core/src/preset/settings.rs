@@ -1,4 +1,4 @@
-//! The settings of a preset. Each alternative owns its settings, so that one that would mean nothing cannot be written.
+//! The settings of a preset. Each alternative has its own settings, so that meaningless combinations cannot be expressed.
 
 use crate::job_manager::{AllowanceRules, CorrectionRules, ExplorationRules};
 use crate::master::Steering;
@@ -17,7 +17,7 @@ pub enum Scheduling {
     Booked(Booked),
     /// Job managers send each task to nodes' queues. Nothing is booked and there is no order of jobs.
     Probed(Probed),
-    /// Job managers send tasks to nodes' queues within what their jobs are entitled to. Nothing is booked.
+    /// Job managers send tasks to nodes' queues within their jobs' entitlements. Nothing is booked.
     Entitled(Entitled),
 }
 
@@ -27,50 +27,50 @@ pub struct Booked {
     pub by: Booking,
     pub inter_job: InterJob,
     pub demand: DemandOrder,
-    /// How long asks hold out for room near their input.
+    /// How long asks wait for room near their input.
     pub delays: Delays,
-    /// Job managers send opportunistic tasks to nodes' queues beside what is booked; `None` if all tasks are booked.
+    /// Job managers send opportunistic tasks to nodes' queues besides booked ones; `None` if all tasks are booked.
     pub opportunistic: Option<Opportunistic>,
 }
 
-/// Who books.
+/// The role that books.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Booking {
     /// The master, against its ledger.
     Master {
         placement: Placement,
-        /// An ask that found no room for this long gets a node kept free for it.
+        /// An ask that found no room for this long gets a node reserved.
         reserve_after: Duration,
     },
     /// Global masters, over all clusters of a federation, whose masters verify each booking.
     GlobalMasters {
         /// Whether global masters that search the same nodes start at different ones.
         scattered: bool,
-        /// Masters report changes to global masters after this long at most; `None`: with the next heartbeat.
+        /// Masters report changes to global masters within this time; `None`: with the next heartbeat.
         tell_changes_after: Option<Duration>,
     },
 }
 
-/// What a job asks for, and in which order its stages use what it gets.
+/// What a job requests, and in which order its stages use what it gets.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum DemandOrder {
     /// Everything that can run.
     Everything(IntraJob),
-    /// What a plan by the job's share needs now: jobs yield the rest.
+    /// What a plan within the job's share needs now: jobs yield the rest.
     Yielding(Yielding),
 }
 
-/// Jobs plan by their shares and say what could wait; the order of jobs is for what cannot.
+/// Jobs plan within their shares and report what can wait; the order of jobs applies to what cannot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Yielding {
     pub plans: Plans,
-    /// The order of jobs for what is left.
+    /// The order of jobs for leftover resources.
     pub leftover: InterJob,
     /// The probability with which a job yields when its demand changes, in millionths: P(altruism).
     pub altruism: u32,
 }
 
-/// In which order plans are packed.
+/// The order in which plans are packed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Plans {
     By(IntraJob),
@@ -78,19 +78,19 @@ pub enum Plans {
     Dagps,
 }
 
-/// Opportunistic tasks beside booked ones.
+/// Opportunistic tasks besides booked ones.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Opportunistic {
     /// Which tasks are opportunistic.
     pub mix: Mix,
     pub placement: QueueChoice,
     pub quota: Quota,
-    /// Attempts that have run for this long ask to be guaranteed; `None` if none do.
+    /// Attempts that have run for this long request to be guaranteed; `None` if none do.
     pub promote_after: Option<Duration>,
     pub steering: Steering,
-    /// Nodes start the tasks of the job first that was submitted first.
+    /// Nodes first start the tasks of the job that was submitted first.
     pub reorder: bool,
-    /// What nodes do about them.
+    /// The rules of nodes for them.
     pub at_nodes: OpportunisticRules,
 }
 
@@ -101,10 +101,10 @@ pub struct Probed {
     pub choice: QueueChoice,
 }
 
-/// To which node's queue a job manager sends a task.
+/// The node to whose queue a job manager sends a task.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum QueueChoice {
-    /// `ratio` random nodes are probed for each task, which goes to the one that is ready first.
+    /// `ratio` random nodes are probed for each task, which is sent to the one that is ready first.
     BatchSampling {
         ratio: u32,
     },
@@ -123,48 +123,49 @@ pub enum QueueChoice {
 pub struct Entitled {
     pub intra_job: IntraJob,
     pub choice: Choice,
-    /// How much of the cluster may be guaranteed, in hundredths.
+    /// The part of the cluster that may be guaranteed, in hundredths.
     pub guaranteed: u32,
     pub waits: TellWaits,
-    /// How the jobs of a queue share what they are due together.
+    /// How the jobs of a queue share its entitlement.
     pub within: Within,
-    /// For how long nodes keep room that guaranteed work leaves for guaranteed work: its job sends the next task.
+    /// How long nodes keep room that guaranteed work leaves for guaranteed work: its job sends the next task.
     pub keep_freed: Duration,
-    /// Opportunistic attempts yield their CPU to guaranteed work for this long at most; `None`: they are ended at once.
+    /// Opportunistic attempts yield their CPU to guaranteed work for at most this time; `None`: they are stopped at once.
     pub yields_for: Option<Duration>,
     pub allowance: AllowanceRules,
-    /// Job managers reconsider what they decided; `None` if they do not.
+    /// Job managers correct earlier decisions; `None` if they do not.
     pub corrections: Option<CorrectionRules>,
-    /// Job managers without estimates try other nodes for what waits, those of this preset and of presets beside it.
+    /// Job managers without estimates try other nodes for waiting tasks; applies to those of this preset and of presets beside
+    /// it.
     pub explores: Option<ExplorationRules>,
-    /// How long job managers without estimates hold out for room near a task's input.
+    /// How long job managers without estimates wait for room near a task's input.
     pub delays: Delays,
-    /// Job managers take all tasks to run for this long, whatever is known of them.
+    /// Job managers assume this run time for all tasks, regardless of estimates.
     pub assumed_run_time: Option<Duration>,
 }
 
-/// To which node a job manager sends a task within its entitlement.
+/// The node to which a job manager sends a task within its entitlement.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Choice {
-    /// The node where it is expected to be done first.
+    /// The node where it is expected to end first.
     EarliestCompletion(CompletionSettings),
-    /// Where the input is and, the longer a task waits, farther away; what waits there is tried elsewhere.
+    /// A node near the input, farther away the longer a task waits; waiting tasks are tried elsewhere.
     RelaxedLocality,
 }
 
-/// In which order jobs get room.
+/// The order in which jobs get room.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum InterJob {
     /// Priority, then order of submission.
     Fifo,
     /// Guaranteed and maximum shares of hierarchical queues.
     Capacity,
-    /// Weighted dominant resource fairness over hierarchical queues. With strict shares nobody gets more than its fair
-    /// share, although room may idle.
+    /// Weighted dominant resource fairness over hierarchical queues. With strict shares no job gets more than its fair share,
+    /// even if room stays idle.
     Drf { strict: bool },
     /// The job with the least work.
     Sjf,
-    /// The job with the least work left.
+    /// The job with the least remaining work.
     Srtf,
     /// Packing; `fairness` is the knob f in millionths, below 1: only the part 1 - f of the jobs, those furthest below
     /// their fair share, is considered.
@@ -173,18 +174,18 @@ pub enum InterJob {
     RoundRobin,
 }
 
-/// In which order the stages of a job use what it gets.
+/// The order in which the stages of a job use what it gets.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum IntraJob {
     /// The order of the job file.
     BreadthFirst,
     /// The longest path to the end first.
     CriticalPath,
-    /// The stage that goes best with a node's room.
+    /// The stage that fits a node's room best.
     Tetris,
 }
 
-/// On which node the master books a task.
+/// The node on which the master books a task.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Placement {
     /// The next node, cyclically.
@@ -196,7 +197,7 @@ pub enum Placement {
     Random,
     /// The less loaded of two random nodes.
     PowerOfTwo,
-    /// The node whose room goes best with the task.
+    /// The node whose room fits the task best.
     Aligned,
 }
 
@@ -215,7 +216,7 @@ impl Placement {
     }
 
     /// # Errors
-    /// A sentence that lists the placements there are.
+    /// A sentence that lists all placements.
     pub fn parse(name: &str) -> Result<Placement, String> {
         choose("placement", name, &Placement::NAMES)
     }
@@ -234,7 +235,7 @@ impl Plans {
     }
 
     /// # Errors
-    /// A sentence that lists the orders there are.
+    /// A sentence that lists all orders.
     pub fn parse(name: &str) -> Result<Plans, String> {
         choose("order within a job", name, &Plans::NAMES)
     }
@@ -243,6 +244,6 @@ impl Plans {
 pub(super) fn choose<T: Copy>(what: &str, name: &str, named: &[(&str, T)]) -> Result<T, String> {
     named.iter().find(|(known, _)| *known == name).map(|(_, choice)| *choice).ok_or_else(|| {
         let known: Vec<&str> = named.iter().map(|(name, _)| *name).collect();
-        format!("there is no {what} `{name}`; there are: {}", known.join(", "))
+        format!("unknown {what} `{name}`; known: {}", known.join(", "))
     })
 }

@@ -1,4 +1,4 @@
-//! How long a task took from when it could run to its first start, by what that was spent on.
+//! The time from when a task could run to its first start, split by cause.
 
 use super::Duration;
 use serde::{Deserialize, Serialize};
@@ -6,28 +6,28 @@ use serde::{Deserialize, Serialize};
 /// How long an attempt was at its node before it started.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct AtNode {
-    /// For its turn, and for files.
+    /// In the node's queue, and for input files.
     pub waited: Duration,
-    /// Its process was made.
+    /// Creating its process.
     pub making: Duration,
 }
 
 /// The four parts of allocation time (Megha, section III).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct AllocationTime {
-    /// From when the task could run to the launch that led to its start.
+    /// From when the task could run to the launch that started it.
     pub queue: Duration,
-    /// Work that was done for it: what was decided was made durable, and its process was made.
+    /// Making the decision durable, and creating the process.
     pub processing: Duration,
-    /// Of the launch to its node. Clocks of machines differ, so it is taken to be half of what the launch and the news of the
-    /// start took on their ways, which includes the work of whoever passes them on.
+    /// The way of the launch to its node. Clocks of machines differ, so this is half of the time that the launch and the report
+    /// of the start were under way, including the work of processes that forward them.
     pub communication: Duration,
-    /// At the node, for its turn and for files.
+    /// In the node's queue, and for input files.
     pub node: Duration,
 }
 
 impl AllocationTime {
-    /// Of a start of which was heard so long after the launch, where the process had run for `running_for`.
+    /// For a start that was reported `heard_after` the launch, when the process had run for `running_for`.
     pub fn of(queue: Duration, heard_after: Duration, running_for: Duration, at: AtNode) -> AllocationTime {
         let AtNode { waited, making } = at;
         let there = waited.0.saturating_add(making.0).saturating_add(running_for.0);
@@ -35,7 +35,7 @@ impl AllocationTime {
         AllocationTime { queue, processing: making, communication: Duration(ways / 2), node: waited }
     }
 
-    /// So long the launch did not leave its process: that was no way.
+    /// Counts the time for which the launch stayed in the sending process as processing, not as communication.
     pub fn leaving_after(self, stayed: Duration) -> AllocationTime {
         let ways = self.communication.0.saturating_mul(2);
         let stayed = stayed.0.min(ways);
@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_on_its_way_is_what_nobody_says_he_had() {
+    fn communication_is_the_time_that_no_part_reports() {
         let seconds = Duration::from_secs;
         let at = AtNode { waited: seconds(3), making: seconds(2) };
         let time = AllocationTime::of(seconds(7), seconds(14), seconds(1), at);

@@ -1,4 +1,4 @@
-//! Texts that a process receives or a file system knows: any bytes, mostly UTF-8.
+//! Strings of processes and file systems: any bytes, mostly UTF-8.
 
 use serde::de::{self, Deserialize, Deserializer, MapAccess, Visitor};
 use serde::ser::{Serialize, SerializeMap, Serializer};
@@ -6,14 +6,14 @@ use std::borrow::Borrow;
 use std::fmt;
 use std::fmt::Write;
 
-/// A word of a command, a variable, an item or a path. No byte of it is lost between the user and the process.
+/// A word of a command, a variable, an item or a path. Every byte reaches the process unchanged.
 ///
-/// Formats that people read have it as a text where it is UTF-8 and otherwise as `{"bytes": "caf\\xe9"}`, in which `\xNN` is a
-/// byte and `\\` a backslash. Other formats have its bytes, as they have those of a text.
+/// Human-readable formats store it as a string if it is UTF-8, otherwise as `{"bytes": "caf\\xe9"}`, in which `\xNN` is a byte
+/// and `\\` a backslash. Binary formats store its bytes like those of a string.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct ByteString(Box<[u8]>);
 
-/// The only key of the table that stands for bytes that are not UTF-8.
+/// The only key of the table that stores bytes that are not UTF-8.
 pub const BYTES: &str = "bytes";
 
 impl ByteString {
@@ -21,7 +21,7 @@ impl ByteString {
         &self.0
     }
 
-    /// `None`: it is not UTF-8.
+    /// `None` if it is not UTF-8.
     pub fn to_str(&self) -> Option<&str> {
         std::str::from_utf8(&self.0).ok()
     }
@@ -38,10 +38,10 @@ impl ByteString {
         self.0.into_vec()
     }
 
-    /// Reads what [`escaped`] writes: `\xNN` and `\\` are escapes, everything else is itself.
+    /// Reads what [`escaped`] writes: `\xNN` and `\\` are escapes, everything else stands for itself.
     ///
     /// # Errors
-    /// What is no escape.
+    /// If a backslash does not start an escape.
     pub fn unescape(text: &str) -> Result<ByteString, String> {
         let mut bytes = Vec::with_capacity(text.len());
         let mut rest = text;
@@ -56,7 +56,9 @@ impl ByteString {
                 let byte = byte.and_then(|digits| u8::from_str_radix(digits, 16).ok());
                 let shown: String = escape.chars().take(3).collect();
                 bytes.push(byte.ok_or_else(|| {
-                    format!("`\\{shown}` is no escape: write `\\xNN` for a byte and `\\\\` for a backslash")
+                    format!(
+                        "`\\{shown}` is not an escape sequence: write `\\xNN` for a byte and `\\\\` for a backslash"
+                    )
                 })?);
                 &escape[3..]
             };
@@ -66,20 +68,20 @@ impl ByteString {
     }
 }
 
-/// The bytes as a text that [`ByteString::unescape`] reads.
+/// The bytes as a string that [`ByteString::unescape`] reads.
 pub fn escaped(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(bytes.len());
     for chunk in bytes.utf8_chunks() {
         text.push_str(&chunk.valid().replace('\\', "\\\\"));
         for byte in chunk.invalid() {
-            // A String takes whatever is written.
+            // Writing to a String cannot fail.
             let _ = write!(text, "\\x{byte:02x}");
         }
     }
     text
 }
 
-/// Bytes as they are shown to people: the text itself where it is UTF-8, and escaped otherwise.
+/// Bytes as shown to people: unchanged if they are UTF-8, otherwise escaped.
 pub fn shown(bytes: &[u8]) -> String {
     std::str::from_utf8(bytes).map_or_else(|_| escaped(bytes), str::to_owned)
 }
@@ -153,7 +155,7 @@ impl<'de> Deserialize<'de> for ByteString {
     }
 }
 
-/// For `#[serde(with = ..)]` of bytes that grow.
+/// For `#[serde(with = ..)]` on a `Vec<u8>`.
 pub fn serialize<S: Serializer>(bytes: &[u8], serializer: S) -> Result<S::Ok, S::Error> {
     if !serializer.is_human_readable() {
         return serializer.serialize_bytes(bytes);
@@ -166,10 +168,10 @@ pub fn serialize<S: Serializer>(bytes: &[u8], serializer: S) -> Result<S::Ok, S:
     table.end()
 }
 
-/// For `#[serde(with = ..)]` of bytes that grow.
+/// For `#[serde(with = ..)]` on a `Vec<u8>`.
 ///
 /// # Errors
-/// The format's own.
+/// Those of the format.
 pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<u8>, D::Error> {
     if deserializer.is_human_readable() {
         deserializer.deserialize_any(BytesVisitor)
@@ -184,7 +186,7 @@ impl<'de> Visitor<'de> for BytesVisitor {
     type Value = Vec<u8>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a text, or a table such as { bytes = 'caf\\xe9' } where it is not UTF-8")
+        f.write_str("a string, or a table such as { bytes = 'caf\\xe9' } if it is not UTF-8")
     }
 
     fn visit_str<E: de::Error>(self, text: &str) -> Result<Vec<u8>, E> {
@@ -204,7 +206,7 @@ impl<'de> Visitor<'de> for BytesVisitor {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut table: A) -> Result<Vec<u8>, A::Error> {
-        let wanted = || de::Error::custom("a table that stands for a text has the key `bytes` and no other");
+        let wanted = || de::Error::custom("a table in place of a string must have the key `bytes` and no other");
         let key: String = table.next_key()?.ok_or_else(wanted)?;
         if key != BYTES {
             return Err(wanted());
@@ -223,17 +225,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn any_bytes_have_a_text_that_reads_back() {
+    fn escaped_bytes_read_back() {
         for bytes in [&b"plain"[..], b"", b"caf\xe9.txt", b"\\x41 \xff\\", "ü\u{fffd}".as_bytes(), b"\xc3"] {
             assert_eq!(ByteString::unescape(&escaped(bytes)), Ok(bytes.into()), "{bytes:?}");
         }
         assert_eq!(escaped(b"a\\b\xe9"), "a\\\\b\\xe9");
         assert_eq!(ByteString::from(&b"caf\xe9"[..]).to_string(), "caf\\xe9");
-        assert_eq!(ByteString::from("a\\b").to_string(), "a\\b", "what is UTF-8 is shown as it is");
+        assert_eq!(ByteString::from("a\\b").to_string(), "a\\b", "UTF-8 is shown unchanged");
     }
 
     #[test]
-    fn what_is_no_escape_is_refused() {
+    fn invalid_escapes_are_refused() {
         for text in ["\\", "\\x", "\\x4", "\\xg0", "\\n", "\\x+1", "\\xé"] {
             assert!(ByteString::unescape(text).is_err(), "{text}");
         }

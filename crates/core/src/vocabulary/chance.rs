@@ -1,15 +1,15 @@
-//! Chance that is the same in every run with the same seed, and the only source of it in the project.
+//! Random numbers that are the same in every run with the same seed, and the only ones in the project.
 
 use super::Fingerprint;
 use rand_pcg::Pcg64;
 use rand_pcg::rand_core::Rng;
 
-/// A generator of its own for each purpose, so that a new use of chance does not change the draws of the others.
+/// A random number generator for one purpose, so that a new purpose does not change the numbers drawn for the others.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Chance(Pcg64);
 
 impl Chance {
-    /// One for each purpose, told apart by its name, from the one seed of a run.
+    /// The generator for a purpose, derived from the seed of the run and the purpose's name.
     pub fn new(seed: u64, purpose: &str) -> Chance {
         Chance(Pcg64::new(u128::from(seed), u128::from(Fingerprint::default().bytes(purpose.as_bytes()).value())))
     }
@@ -23,7 +23,7 @@ impl Chance {
     /// Uniform in `0..limit`; `limit` is not 0.
     pub fn below<N: Copy + TryFrom<u64> + Into<u64>>(&mut self, limit: N) -> N {
         let drawn = (u128::from(self.0.next_u64()) * u128::from(limit.into())) >> 64;
-        // What is below the limit fits into its type.
+        // A number below the limit fits into its type.
         N::try_from(drawn as u64).unwrap_or(limit)
     }
 }
@@ -33,7 +33,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn purposes_draw_apart_and_every_run_alike() {
+    fn purposes_draw_different_numbers_and_runs_the_same() {
         let draw = |seed, purpose| {
             let mut chance = Chance::new(seed, purpose);
             [(); 8].map(|()| chance.below(1_000_u32))

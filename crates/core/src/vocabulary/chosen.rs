@@ -1,4 +1,4 @@
-//! Single tasks of a job that users pick, and what they want of them.
+//! Single tasks of a job that users select, and the actions that they request for them.
 
 use super::{JobSpec, Spans};
 use serde::{Deserialize, Serialize};
@@ -10,21 +10,21 @@ pub struct Chosen(pub BTreeMap<u32, Spans>);
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum TaskAction {
-    /// Those that run are ended, and those that wait never start; what depends on them does not either.
+    /// Running tasks are stopped, and waiting ones never start; nor do tasks that depend on them.
     Cancel,
-    /// None that waits starts, and none that runs is tried again.
+    /// No waiting task starts, and no running one is retried.
     Hold,
     Release,
-    /// Of a job that has ended, those that failed or were cancelled wait again, and the others do not.
+    /// In a job that has ended, tasks that failed or were cancelled wait again, and the others do not.
     RerunFailed,
 }
 
-/// What users want of single tasks now.
+/// The present effect of all actions that users requested for single tasks.
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 pub struct TaskWishes {
     pub held: Chosen,
     pub cancelled: Chosen,
-    /// The present run of the job is for these alone.
+    /// The present run of the job is for these tasks only.
     pub rerun: Option<Chosen>,
 }
 
@@ -45,7 +45,7 @@ impl Chosen {
         }
     }
 
-    /// The first that the job does not have: its stage, and its place if it is that.
+    /// The first one that the job does not have: its stage, and its place unless the whole stage is missing.
     pub fn missing_in(&self, spec: &JobSpec) -> Option<(u32, Option<u32>)> {
         self.0.iter().find_map(|(&number, spans)| match spec.stages.get(number as usize) {
             None => Some((number, None)),
@@ -55,7 +55,7 @@ impl Chosen {
 }
 
 impl TaskWishes {
-    /// The newest counts: who cancels what was held, or holds what was cancelled, wants both.
+    /// Adds the newest action. Tasks can be held and cancelled at the same time.
     pub fn take_in(&mut self, action: TaskAction, tasks: &Chosen) {
         match action {
             TaskAction::Cancel => self.cancelled.add_all(tasks),
@@ -65,7 +65,7 @@ impl TaskWishes {
         }
     }
 
-    /// What leads from nothing to these.
+    /// The actions that lead from none to these.
     pub fn actions(&self) -> impl Iterator<Item = (TaskAction, &Chosen)> {
         let some = [(TaskAction::Hold, &self.held), (TaskAction::Cancel, &self.cancelled)];
         let rerun = self.rerun.iter().map(|tasks| (TaskAction::RerunFailed, tasks));

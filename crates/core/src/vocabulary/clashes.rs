@@ -1,23 +1,23 @@
-//! Outputs of one stage that are the same file for one of its tasks, or of which one is a directory on the way to another:
-//! `part-0` and `part-{index}` for the task of index 0.
+//! Finds outputs of one stage that clash: for one of its tasks they are the same file, or one is a directory in the path of the
+//! other. An example is `part-0` and `part-{index}` for the task of index 0.
 
 use super::TaskSet;
 use super::files::{INDEX, INDEX_DIGITS, name_for};
 use std::collections::BTreeMap;
 
-/// Of two names that begin alike, one may go on with the index where the other has digits. So many such pairs are looked at.
+/// The most pairs that are compared of names that start alike and continue with the index in one and with digits in the other.
 const MOST_PAIRS: usize = 1_000_000;
-/// What is wrong where there are more.
+/// The problem if there are more pairs.
 pub const LOOK_ALIKE: &str = "more than a million pairs of its outputs may be one file for some index";
 
-/// Which outputs are in each other's way, by their places in the list.
+/// Outputs that clash, by their places in the list.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Clash {
     /// For the task of this index both are one file.
     Same { one: usize, other: usize, index: u64 },
-    /// For the task of this index `other` lies in `one`.
+    /// For the task of this index `one` is a directory that contains `other`.
     Inside { one: usize, other: usize, index: u64 },
-    /// Too many look alike to find out.
+    /// Too many pairs to compare.
     TooMany,
 }
 
@@ -32,7 +32,7 @@ enum Part {
 pub fn clash(outputs: &[String], tasks: &TaskSet) -> Option<Clash> {
     let any_index = (!tasks.is_empty()).then(|| tasks.index_value(0))?;
     let (mut groups, mut pairs) = (vec![((0..outputs.len()).collect::<Vec<_>>(), 0)], 0);
-    // Each group begins alike up to there, so for every index.
+    // The names of a group are equal up to this byte, for every index.
     while let Some((group, at)) = groups.pop() {
         let mut by_next: BTreeMap<Part, Vec<usize>> = BTreeMap::new();
         for &place in &group {
@@ -73,14 +73,14 @@ fn next_part(rest: &str) -> Part {
     }
 }
 
-/// The only indexes, one for each number of digits, with which a name that begins with digits can begin as the index itself does:
-/// the digits are its beginning, and as long as the index comes behind them, it begins as all of this.
+/// The possible indexes, at most one for each number of digits, with which a name that starts with digits starts with the index
+/// itself: the index starts with these digits and, where the name continues with the index, repeats them.
 fn candidates(rest: &str) -> impl Iterator<Item = u64> {
     let length = rest.bytes().take_while(u8::is_ascii_digit).count();
     let longest = if rest[length..].starts_with(INDEX) { INDEX_DIGITS } else { length.min(INDEX_DIGITS) };
     (1..=longest).filter_map(move |digits| {
         let index: String = rest[..length].chars().cycle().take(digits).collect();
-        // No index is written with a zero before it.
+        // Indexes have no leading zeros.
         index.parse().ok().filter(|number: &u64| number.to_string() == index)
     })
 }
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clash_is_found_wherever_its_index_is() {
+    fn a_clash_is_found_for_any_index() {
         let far = TaskSet::Indexes(vec![IndexRange { first: u64::MAX - 9, last: u64::MAX, step: 1 }]);
         assert_eq!(
             found(&far, &["{index}", "18446744073709551615"]),
@@ -131,7 +131,7 @@ mod tests {
         clash(outputs, &TaskSet::Count(10))
     }
 
-    /// By all names for all indexes.
+    /// Compares all names for all indexes.
     fn is_any(outputs: &[String], tasks: &TaskSet) -> bool {
         (0..tasks.len()).map(|position| tasks.index_value(position)).any(|index| {
             (0..outputs.len()).any(|one| (0..one).any(|other| compare(outputs, one, other, index).is_some()))
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_found_is_there_and_nothing_is_overlooked() {
+    fn found_clashes_are_real_and_none_is_missed() {
         let mut chance = Chance::new(1, "clashes");
         let (mut clashes, mut clean) = (0, 0);
         for _ in 0..20_000 {
@@ -162,7 +162,7 @@ mod tests {
                     assert_eq!(compare(&outputs, one, other, index), Some(found), "{outputs:?}");
                     clashes += 1;
                 }
-                Some(Clash::TooMany) => panic!("three are few"),
+                Some(Clash::TooMany) => panic!("three names are few"),
                 None => {
                     assert!(!is_any(&outputs, &tasks), "{outputs:?} {tasks:?}");
                     clean += 1;

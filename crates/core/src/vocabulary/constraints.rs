@@ -57,7 +57,7 @@ impl Constraint {
     /// Reads `name OP value` with one of `= == != >= <= > <`.
     ///
     /// # Errors
-    /// A sentence that says what was expected.
+    /// The expected form.
     pub fn parse(text: &str) -> Result<Constraint, ConstraintError> {
         const OPERATORS: [(&str, Operator); 7] = [
             ("!=", Operator::NotEqual),

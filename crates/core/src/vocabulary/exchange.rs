@@ -1,10 +1,10 @@
-//! What a job gave to others and received from them.
+//! What a job donated to other jobs and received from them.
 
 use super::resources::WIDTH;
 use super::{ClockOffset, Duration, Instant, Totals};
 use serde::{Deserialize, Serialize};
 
-/// Resources times time: of every kind, its unit times microseconds.
+/// Resources times time, per kind: the kind's unit times microseconds.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 pub struct ResourceTime(pub [u128; WIDTH]);
 
@@ -17,7 +17,7 @@ impl ResourceTime {
         }
     }
 
-    /// So much more, for so long.
+    /// Adds `amounts` held for `time`.
     pub fn add_over(&mut self, amounts: &Totals, time: Duration) {
         for kind in 0..WIDTH {
             let more = u128::from(amounts.0[kind]) * u128::from(time.0);
@@ -35,13 +35,13 @@ impl ResourceTime {
     }
 }
 
-/// What a job gave and received so far, and how it would have gone with its share to itself. `job_manager/exchange.rs` says
-/// what counts.
+/// What a job donated and received so far, and when it would end with its share alone. `job_manager/exchange.rs` defines what is
+/// counted.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 pub struct Exchange {
     pub given: ResourceTime,
     pub received: ResourceTime,
-    /// The end that it would have, or have had, with its share to itself.
+    /// When the job would end, or would have ended, with its share alone.
     pub alone: Option<Instant>,
 }
 

@@ -17,7 +17,6 @@ pub struct LaunchOrder {
     pub task: TaskId,
     /// The node that owns the attempt; one executor may serve several.
     pub node: NodeId,
-    /// What people call it.
     pub node_name: String,
     pub template: Arc<TaskTemplate>,
     /// The user's index value of the task.
@@ -25,11 +24,11 @@ pub struct LaunchOrder {
     /// The user's text for the task, where it has one.
     pub item: Option<ByteString>,
     pub devices: Devices,
-    /// What it finds in its working directory; its node has them.
+    /// Files that it finds in its working directory; its node has them.
     pub inputs: Arc<[InputFile]>,
-    /// Where all tasks of its gang are, if it is of one.
+    /// The nodes of all tasks of its gang, if it is in one.
     pub hosts: Option<Arc<HostList>>,
-    // What follows the node agent needs to adopt the attempt again; the executor only keeps it.
+    // The node agent needs the following fields to adopt the attempt again; the executor only keeps them.
     /// `None`: no ledger holds its resources.
     pub grant: Option<GrantId>,
     pub shared_gpu: Option<SharedGpu>,
@@ -44,27 +43,27 @@ pub struct TaskTemplate {
     /// How many tasks the stage has.
     pub tasks: u32,
     pub program: Arc<Program>,
-    /// The job's directory of submission.
+    /// The directory that the job was submitted from.
     pub submit_dir: ByteString,
     pub shape: Arc<TaskShape>,
     pub timeout: Option<Duration>,
     /// No node suits its tasks better than another with the same room.
     pub anywhere: bool,
-    /// Files that each task leaves.
+    /// Files that each task writes.
     pub outputs: Vec<String>,
-    /// Nobody reads them: they stay in the task's directory as well.
+    /// No stage reads the outputs: they stay in the task's directory as well.
     pub keeps_outputs: bool,
 }
 
-/// What each task of a stage wants of a node, and on which terms.
+/// What each task of a stage requires of a node, and its execution type.
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 pub struct TaskShape {
-    /// What an attempt holds, and may use of CPU and memory: zero means no limit there.
+    /// What an attempt holds. Its limits of CPU and memory; zero means no limit.
     pub resources: Resources,
     pub execution: ExecutionType,
 }
 
-/// Indexes of the devices handed out, by kind: `("gpu", [0, 3])`. A kind without indexes hides what the node has of it.
+/// Indexes of the assigned devices, by kind: `("gpu", [0, 3])`. A kind without indexes hides the node's devices of that kind.
 pub type Devices = Vec<(String, Vec<u32>)>;
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
@@ -73,59 +72,60 @@ pub enum Stream {
     Stderr,
 }
 
-/// How an attempt ended. Messages share it: each of them has room for the largest, and several hold the same end.
+/// How an attempt ended. Messages share it: every message is as large as the largest one, and several hold the same end.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Ended {
     pub reason: EndReason,
     pub usage: Usage,
-    /// What the task wrote to `AMALGAM_ERROR_FILE`, the first 4 KiB; of one that gave way, for whom or from what queue.
+    /// The first 4 KiB that the task wrote to `AMALGAM_ERROR_FILE`; for a preempted or shed attempt, for which work or from which
+    /// queue.
     pub message: Option<String>,
-    /// Where it left some, or did not get some.
+    /// Present if it wrote outputs or did not get inputs.
     pub files: Option<Box<EndedFiles>>,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum EndReason {
-    /// It exited by itself with this code.
+    /// It exited with this code.
     Exit(u8),
-    /// A signal ended it.
+    /// A signal killed it.
     Signal(u8),
     OutOfMemory,
     Timeout,
     /// A guaranteed attempt needed its resources.
     Preempted,
-    /// Given up where it waited, because the queue was too long or another node had room.
+    /// Removed from a node's queue, because the queue was too long or another node had room.
     Shed,
     NodeLost,
     Cancelled,
     DependencyFailed,
-    /// It never became a process, for a reason of the task's own; the text says why and what would help.
+    /// Its process could not be started because of the task; the text gives the reason and a remedy.
     LaunchFailed(String),
-    /// It never became a process because its node could not make one of any task; the text says why.
+    /// Its process could not be started because the node cannot start any; the text gives the reason.
     NodeFault(String),
-    /// It never became a process because a file that it reads could not be had; the text says which and why.
+    /// Its process was not started because an input file was not available; the text names the file and the reason.
     NoInput(String),
-    /// It exited with 0 and did not leave a file that its stage declares; the text says which.
+    /// It exited with 0 but did not write a file that its stage declares; the text names the file.
     NoOutput(String),
-    /// Its job manager took it back before it began, which is no fault of anybody's; the text says why.
+    /// Its job manager withdrew it before it started, which is not a failure; the text gives the reason.
     Withdrawn(String),
 }
 
-/// What the tasks of a job were said to take together, and what those that succeeded took.
+/// The stated run times of a job's tasks in total, and the measured ones of those that succeeded.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Estimated {
     pub stated: Duration,
     pub measured: Duration,
 }
 
-/// So begins the line of an end's message that says why output was dropped below the cap.
+/// Start of the line in an end's message that gives the reason why output below the cap was dropped.
 pub const OUTPUT_UNWRITTEN: &str = "output was dropped: ";
 
 /// What an attempt used.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 pub struct Usage {
     pub wall: Duration,
-    /// Of that, for how long others had its CPU.
+    /// The part of `wall` in which other attempts had its CPU.
     pub yielded: Duration,
     /// User and system time together.
     pub cpu: Duration,
@@ -138,19 +138,19 @@ pub struct Usage {
 }
 
 impl Usage {
-    /// How long the task took: what it did with what others left it is not known, and counts as nothing.
+    /// How long the task took without the time in which it yielded its CPU: the progress in that time is not known.
     pub fn run_time(&self) -> Duration {
         Duration(self.wall.0.saturating_sub(self.yielded.0))
     }
 }
 
 impl LaunchOrder {
-    /// Nobody booked its resources, and it gives way to what is guaranteed.
+    /// Whether it is not booked and is preempted for guaranteed work.
     pub fn is_opportunistic(&self) -> bool {
         self.grant.is_none() && self.template.shape.execution == ExecutionType::Opportunistic
     }
 
-    /// The attempt is guaranteed from now on, and booked where there is a grant.
+    /// Makes the attempt guaranteed, and booked if there is a grant.
     pub fn promote(&mut self, grant: Option<GrantId>) {
         match grant {
             Some(_) => self.grant = grant,
@@ -162,13 +162,13 @@ impl LaunchOrder {
         }
     }
 
-    /// It may run for so long from its start.
+    /// Sets how long the attempt may run from its start.
     pub fn set_timeout(&mut self, timeout: Option<Duration>) {
         self.template = Arc::new(TaskTemplate { timeout, ..(*self.template).clone() });
     }
 
-    /// The product's own variables, by name. Those that name directories (`AMALGAM_TASK_DIR`, `AMALGAM_ERROR_FILE`, `AMALGAM_PROGRESS_FILE`,
-    /// `TMPDIR`) are the executor's to add.
+    /// Amalgam's environment variables, by name. The executor adds those that name directories (`AMALGAM_TASK_DIR`,
+    /// `AMALGAM_ERROR_FILE`, `AMALGAM_PROGRESS_FILE`, `TMPDIR`).
     pub fn variables(&self) -> Vec<(Cow<'static, str>, ByteString)> {
         let TaskTemplate { job_name, stage_name, tasks, submit_dir, shape, .. } = &*self.template;
         let TaskShape { resources, execution } = &**shape;
@@ -187,7 +187,7 @@ impl LaunchOrder {
             ("AMALGAM_GPUS", Thousandths(resources.gpu_millis()).to_string()),
             ("AMALGAM_MEM_BYTES", memory_bytes.to_string()),
             ("AMALGAM_EXECUTION", execution.label().to_owned()),
-            // Libraries that would start a thread per core of the machine start as many as the task has.
+            // Libraries that would start a thread for each core of the machine start as many as the task has cores.
             ("OMP_NUM_THREADS", (cpus / 1_000).max(1).to_string()),
         ];
         let always = always.into_iter().map(|(name, value)| (Cow::from(name), value));
@@ -199,7 +199,7 @@ impl LaunchOrder {
     }
 }
 
-/// `AMALGAM_RESOURCE_<KIND>` where the task has any, and for GPUs the variable that programs for them heed.
+/// `AMALGAM_RESOURCE_<KIND>` if the task has any, and for GPUs the variable that CUDA programs use.
 fn name_devices(kind: &str, indexes: &[u32]) -> impl Iterator<Item = (Cow<'static, str>, String)> {
     let list = indexes.iter().map(u32::to_string).collect::<Vec<_>>().join(",");
     let own = format!("AMALGAM_RESOURCE_{}", kind.to_ascii_uppercase().replace('-', "_"));
@@ -213,12 +213,12 @@ impl EndReason {
         *self == EndReason::Exit(0)
     }
 
-    /// Whether the fault lies outside the task, so that trying again costs none of its retries.
+    /// Whether the cause is outside the task, so that the next attempt does not count as a retry.
     pub fn is_infrastructure(&self) -> bool {
         matches!(self, EndReason::Preempted | EndReason::Shed | EndReason::Withdrawn(_)) || self.is_loss()
     }
 
-    /// Whether its node could not run it: a task to which this happens again and again fails in the end.
+    /// Whether its node could not run it. A task to which this happens repeatedly fails.
     pub fn is_loss(&self) -> bool {
         matches!(self, EndReason::NodeLost | EndReason::NodeFault(_) | EndReason::NoInput(_))
     }
@@ -281,23 +281,22 @@ impl fmt::Display for EndReason {
                 write!(f, "could not be launched: {why}")
             }
             EndReason::NoOutput(why) => f.write_str(why),
-            EndReason::Withdrawn(why) => write!(f, "taken back: {why}"),
+            EndReason::Withdrawn(why) => write!(f, "withdrawn: {why}"),
         }
     }
 }
 
 impl Ended {
-    /// An end without a process behind it.
+    /// The end of an attempt that never ran.
     pub fn without_run(reason: EndReason) -> Arc<Ended> {
         Arc::new(Ended { reason, usage: Usage::default(), message: None, files: None })
     }
 
-    /// What it left.
     pub fn outputs(&self) -> &[OutputFile] {
         self.files.as_ref().map_or(&[], |files| &files.outputs)
     }
 
-    /// Inputs that it did not get, and the nodes that were asked.
+    /// Inputs that it did not get, with the nodes that were asked.
     pub fn missing(&self) -> &[(Digest, NodeId)] {
         self.files.as_ref().map_or(&[], |files| &files.missing)
     }
@@ -335,8 +334,8 @@ mod tests {
     }
 
     #[test]
-    fn a_task_is_told_who_it_is_and_what_it_may_use() {
-        let told = variables(Some("a line"), Devices::new());
+    fn variables_name_the_task_and_its_resources() {
+        let found = variables(Some("a line"), Devices::new());
         let expected = [
             ("AMALGAM_JOB_ID", "7"),
             ("AMALGAM_INDEX", "40"),
@@ -348,18 +347,18 @@ mod tests {
             ("OMP_NUM_THREADS", "1"),
         ];
         for (name, expected) in expected {
-            assert_eq!(value(&told, name), Some(expected), "{name}");
+            assert_eq!(value(&found, name), Some(expected), "{name}");
         }
         assert_eq!(value(&variables(None, Devices::new()), "AMALGAM_ITEM"), None);
     }
 
     #[test]
-    fn a_task_sees_the_devices_that_it_was_handed_and_none_of_a_kind_that_is_hidden() {
+    fn a_task_sees_its_assigned_devices_and_none_of_a_hidden_kind() {
         let devices = vec![("gpu".to_owned(), vec![0, 3]), ("fast-disk".to_owned(), vec![1])];
-        let told = variables(None, devices);
-        assert_eq!(value(&told, "CUDA_VISIBLE_DEVICES"), Some("0,3"));
-        assert_eq!(value(&told, "AMALGAM_RESOURCE_GPU"), Some("0,3"));
-        assert_eq!(value(&told, "AMALGAM_RESOURCE_FAST_DISK"), Some("1"));
+        let found = variables(None, devices);
+        assert_eq!(value(&found, "CUDA_VISIBLE_DEVICES"), Some("0,3"));
+        assert_eq!(value(&found, "AMALGAM_RESOURCE_GPU"), Some("0,3"));
+        assert_eq!(value(&found, "AMALGAM_RESOURCE_FAST_DISK"), Some("1"));
         let hidden = variables(None, vec![("gpu".to_owned(), vec![])]);
         assert_eq!(value(&hidden, "CUDA_VISIBLE_DEVICES"), Some(""));
         assert_eq!(value(&hidden, "AMALGAM_RESOURCE_GPU"), None);

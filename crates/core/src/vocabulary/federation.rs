@@ -1,4 +1,4 @@
-//! Several clusters under several global masters: who is who, by number.
+//! Federations: several clusters under several global masters, and the numbers of each.
 
 use super::{Epoch, HostId, JobId, NodeId};
 use serde::{Deserialize, Serialize};
@@ -12,7 +12,8 @@ pub struct ClusterId(pub u8);
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Debug, Serialize, Deserialize)]
 pub struct GlobalId(pub u8);
 
-/// The size of a federation, which does not change once it has begun: numbers of nodes, jobs and partitions go by it.
+/// The size of a federation. It does not change once the federation has started, because the numbers of nodes, jobs and
+/// partitions depend on it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Federation {
     pub clusters: u8,
@@ -30,8 +31,8 @@ pub enum Seat {
     Global(Federation, GlobalId),
 }
 
-/// The nodes of a cluster that one global master looks at first, by dense index: every `of`-th one from `number` on, of those from
-/// `from` and before `to`.
+/// The nodes of a cluster that one global master searches first, by dense index: every `of`-th one from `number` on, of those in
+/// `from..to`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Partition {
     pub from: usize,
@@ -40,7 +41,7 @@ pub struct Partition {
     pub number: usize,
 }
 
-/// Which jobs somebody numbers: these and every `step`-th from then on.
+/// The job numbers of one issuer: `first`, and every `step`-th from then on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct JobNumbers {
     pub first: u64,
@@ -54,7 +55,7 @@ impl Default for JobNumbers {
 }
 
 impl JobNumbers {
-    /// The first of them that is not below this one.
+    /// The first of them that is at least `least`.
     pub fn from(self, least: u64) -> JobId {
         let more = least.saturating_sub(self.first).div_ceil(self.step);
         JobId(self.first + more * self.step)
@@ -63,10 +64,10 @@ impl JobNumbers {
 
 impl Federation {
     /// # Errors
-    /// A sentence that says what is allowed.
+    /// The allowed sizes.
     pub fn new(clusters: u32, globals: u32, span: u32) -> Result<Federation, String> {
         const MOST: u32 = 200;
-        // A global master keeps a third of a kilobyte of each.
+        // A global master keeps a third of a kilobyte of each node.
         const MOST_NODES: u64 = 4_000_000;
         if clusters == 0 || clusters > MOST || globals == 0 || globals > MOST {
             return Err(format!(
@@ -75,7 +76,7 @@ impl Federation {
         }
         if span == 0 || u64::from(span) * u64::from(clusters) > MOST_NODES {
             return Err(format!(
-                "{clusters} clusters of {span} nodes each are none, or more than the {MOST_NODES} that a federation may have"
+                "a federation has 1 to {MOST_NODES} nodes, not {clusters} clusters of {span} nodes each"
             ));
         }
         Ok(Federation { clusters: clusters as u8, globals: globals as u8, span })
@@ -93,12 +94,12 @@ impl Federation {
         node.0 / self.span < u32::from(self.clusters)
     }
 
-    /// The nodes that all clusters together may have.
+    /// The most nodes that all clusters have in total.
     pub fn most_nodes(self) -> usize {
         self.span as usize * usize::from(self.clusters)
     }
 
-    /// The cluster that a node is of.
+    /// The cluster of a node.
     pub fn cluster_of(self, node: NodeId) -> ClusterId {
         ClusterId((node.0 / self.span) as u8)
     }
@@ -109,7 +110,7 @@ impl Federation {
         first..first + self.span
     }
 
-    /// Whose partition of its cluster a node is in.
+    /// The global master whose partition of its cluster contains the node.
     pub fn internal_to(self, node: NodeId) -> GlobalId {
         GlobalId((node.0 % self.span % u32::from(self.globals)) as u8)
     }
@@ -130,7 +131,7 @@ impl Federation {
         GlobalId((job.0.saturating_sub(1) % u64::from(self.globals)) as u8)
     }
 
-    /// Whose attempts and grants have this epoch; `None` for those of clusters' masters.
+    /// The global master whose attempts and grants have this epoch; `None` for those of cluster masters.
     pub fn issuer(self, epoch: Epoch) -> Option<GlobalId> {
         let host = epoch.host();
         (host != HostId::SERVER && host.0 <= self.globals).then(|| GlobalId(host.0 - 1))
@@ -138,21 +139,21 @@ impl Federation {
 }
 
 impl GlobalId {
-    /// The number by which the epochs of its attempts and grants name it.
+    /// Its number in the epochs of its attempts and grants.
     pub fn host(self) -> HostId {
         HostId(self.0 + 1)
     }
 }
 
 impl Partition {
-    /// Of 64 nodes, those numbered `64 * word` and up: one bit for each that is in it.
+    /// Of the 64 nodes numbered `64 * word` and up, one bit for each that is in the partition.
     #[inline]
     pub fn word(&self, word: usize) -> u64 {
         let base = word * 64;
         if base + 64 <= self.from || base >= self.to {
             return 0;
         }
-        // The first that is in it at or after the beginning of the word.
+        // The first node of the partition at or after the start of the word.
         let begin = base.max(self.from);
         let past = (begin - self.from) % self.of;
         let first = begin + (self.number + self.of - past) % self.of - base;
@@ -200,7 +201,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_node_is_in_one_partition_and_words_say_which() {
+    fn every_node_is_in_one_partition_and_words_agree() {
         for (clusters, globals, span) in [(1, 1, 5), (3, 2, 64), (2, 3, 100), (4, 7, 130), (2, 70, 200), (1, 64, 300)] {
             let federation = Federation::new(clusters, globals, span).unwrap();
             for node in (0..clusters * span).map(NodeId) {
@@ -218,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn no_two_global_masters_give_a_number_twice_and_each_is_known_by_it() {
+    fn job_numbers_are_unique_and_identify_their_global_master() {
         let federation = Federation::new(2, 3, 10).unwrap();
         let mut all: Vec<JobId> = Vec::new();
         for global in federation.globals() {
@@ -237,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn epochs_say_whose_an_attempt_is() {
+    fn epochs_identify_the_issuing_global_master() {
         let federation = Federation::new(2, 3, 10).unwrap();
         for global in federation.globals() {
             let epoch = Epoch::of_host(global.host(), 7).unwrap();
@@ -248,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_numbered_is_refused() {
+    fn sizes_out_of_range_are_refused() {
         for (clusters, globals, span) in [(0, 1, 1), (1, 0, 1), (201, 1, 1), (1, 201, 1), (2, 1, 0), (2, 1, u32::MAX)] {
             assert!(Federation::new(clusters, globals, span).is_err());
         }

@@ -1,10 +1,10 @@
-//! Files that tasks leave for other tasks: how a stage names them, and how nodes do, by their contents.
+//! Files that tasks write for other tasks: stages name them by pattern, nodes by the digest of their contents.
 
 use super::{NodeId, StageSpec};
 use serde::{Deserialize, Serialize};
 use std::fmt::{self, Write as _};
 
-/// In the name of an output the index of the task that writes it, in a pattern of inputs that of the task that reads.
+/// Stands for the index of the writing task in the name of an output, and of the reading task in a pattern of inputs.
 pub const INDEX: &str = "{index}";
 /// Where inputs appear in a task's working directory: `inputs/STAGE/INDEX/NAME`.
 pub const INPUTS: &str = "inputs";
@@ -17,7 +17,7 @@ pub const MAX_PART: usize = 255;
 /// The digits of the largest index.
 pub(super) const INDEX_DIGITS: usize = 20;
 
-/// The SHA-256 of a file's contents: its name between nodes.
+/// The SHA-256 of a file's contents, by which nodes name it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Digest(pub [u8; 32]);
 
@@ -28,7 +28,7 @@ pub struct StoredFile {
     pub bytes: u64,
 }
 
-/// A declared file as an attempt left it.
+/// A declared output of an attempt.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct OutputFile {
     pub name: String,
@@ -43,48 +43,48 @@ pub struct InputFile {
     pub path: String,
     pub digest: Digest,
     pub bytes: u64,
-    /// Nodes that have it, as far as is known; some of them where there are many.
+    /// Nodes that are known to have it; only some of them if there are many.
     pub holders: Vec<NodeId>,
 }
 
-/// What the end of an attempt says about files.
+/// The files in the report of an attempt's end.
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 pub struct EndedFiles {
-    /// What it left, on the node that ran it.
+    /// Its outputs, stored on the node that ran it.
     pub outputs: Vec<OutputFile>,
-    /// Inputs that could not be had, with the nodes that were asked in vain.
+    /// Inputs that could not be fetched, with the nodes that were asked.
     pub missing: Vec<(Digest, NodeId)>,
 }
 
 /// Outputs of one earlier stage that a stage reads.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct InputSpec {
-    /// One of those that must have succeeded first.
+    /// One of the stages that this stage depends on.
     pub stage: u32,
     /// A pattern over the names of its tasks' outputs.
     pub files: String,
 }
 
-/// What became of a fetch.
+/// The result of a fetch.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Fetched {
     Done,
     /// The node that was asked does not have it.
     Absent,
-    /// What came was not the file.
+    /// The received data is not the file.
     Wrong,
-    /// What came was not the file, and the node that was asked found that its own copy is not.
+    /// The received data is not the file, and the node that was asked found that its copy is damaged.
     Spoiled,
     /// The node that was asked does not answer.
     Unreachable,
-    /// The node that was asked sent the beginning, and then did not answer any more.
+    /// The node that was asked sent the beginning and then stopped answering.
     CutShort,
-    /// This node cannot keep it; the text says why and what would help.
+    /// This node cannot store it; the text gives the reason and a remedy.
     NoRoom(String),
 }
 
 impl StageSpec {
-    /// The files of the stage's tasks that a pattern names for the reader of this index: positions of tasks, in order, and
+    /// The outputs of the stage that match the pattern for the reading task of index `reader`: positions of tasks, in order, and
     /// names.
     pub fn select_outputs(&self, files: &str, reader: u64) -> Vec<(u32, String)> {
         let mut found = Vec::new();
@@ -93,7 +93,7 @@ impl StageSpec {
         found
     }
 
-    /// How many they are, without a list of them.
+    /// The number of these outputs, without a list of them.
     pub fn count_outputs(&self, files: &str, reader: u64) -> u64 {
         let mut found = 0;
         self.visit_outputs(files, reader, |_, _| found += 1);
@@ -124,21 +124,21 @@ impl StageSpec {
         }
     }
 
-    /// How many files its task in this position reads of the stages before it.
+    /// How many files the task at this position reads from the stages before it.
     pub fn count_inputs(&self, before: &[StageSpec], position: u32) -> u64 {
         let index = self.tasks.index_value(position);
         let of = |input: &InputSpec| before[input.stage as usize].count_outputs(&input.files, index);
         self.inputs.iter().fold(0, |sum: u64, input| sum.saturating_add(of(input)))
     }
 
-    /// Tasks of it that may read the most: all are alike, or the first and the last are taken to be.
+    /// Tasks that may read the most files: if the tasks differ, the first and the last are assumed to.
     pub fn samples_of_readers(&self) -> impl Iterator<Item = u32> {
         let by_index = self.inputs.iter().any(|input| input.files.contains(INDEX));
         let last = self.tasks.len().saturating_sub(1);
         std::iter::once(0).chain((by_index && last > 0).then_some(last))
     }
 
-    /// Whether its tasks leave files or read some.
+    /// Whether its tasks write or read files.
     pub fn has_files(&self) -> bool {
         !self.outputs.is_empty() || !self.inputs.is_empty()
     }
@@ -149,33 +149,33 @@ pub fn name_for(text: &str, index: u64) -> String {
     text.replace(INDEX, &index.to_string())
 }
 
-/// The same, in place of what is in `name`.
+/// The same, written over `name`.
 fn write_name(text: &str, index: u64, name: &mut String) {
     name.clear();
     for (number, part) in text.split(INDEX).enumerate() {
         if number > 0 {
-            // Writing to a text cannot fail.
+            // Writing to a String cannot fail.
             let _ = write!(name, "{index}");
         }
         name.push_str(part);
     }
 }
 
-/// Where an output of the task of this index appears for who reads it.
+/// The path of an output of the task with this index for the tasks that read it.
 pub fn input_path(stage: &str, index: u64, name: &str) -> String {
     format!("{INPUTS}/{stage}/{index}/{name}")
 }
 
-/// The index with which the template gives this name.
+/// The index for which the template gives this name.
 fn index_in(template: &str, name: &str) -> Option<u64> {
     let (before, _) = template.split_once(INDEX)?;
     let digits: String = name.strip_prefix(before)?.chars().take_while(char::is_ascii_digit).collect();
-    // What follows the index may begin with a digit, too.
+    // The text after the index may start with a digit, too.
     let candidates = (1..=digits.len()).rev().filter_map(|length| digits[..length].parse().ok());
     candidates.into_iter().find(|index| name_for(template, *index) == name)
 }
 
-/// Whether the name is one of the pattern, in which `*` stands for any text.
+/// Whether the name matches the pattern, in which `*` stands for any text.
 pub fn matches(pattern: &str, name: &str) -> bool {
     let mut parts = pattern.split('*');
     let first = parts.next().unwrap_or_default();
@@ -197,7 +197,7 @@ pub fn matches(pattern: &str, name: &str) -> bool {
 /// Whether this can be a declared output: a path that stays in the working directory.
 ///
 /// # Errors
-/// What is wrong with it, and what to write instead.
+/// The problem and a remedy.
 pub fn check_output(name: &str) -> Result<(), (&'static str, &'static str)> {
     let mut braces = name.replace(INDEX, "0");
     braces.retain(|c| c == '{' || c == '}');
@@ -211,19 +211,19 @@ pub fn check_output(name: &str) -> Result<(), (&'static str, &'static str)> {
     } else if parts.any(|part| part.is_empty() || part == "." || part == "..") {
         Err(("it has an empty part, `.` or `..`", "write a path that stays in the task's working directory"))
     } else if name.split('/').any(|part| longest(part) > MAX_PART) {
-        Err(("a part of it can be longer than 255 bytes, as no file's name may be", "give it a shorter name"))
+        Err(("a part of it can be longer than 255 bytes, the limit of a file name", "give it a shorter name"))
     } else if name.contains('*') {
-        Err(("an output is one file, and no pattern", "name each file; those that read them may use `*`"))
+        Err(("an output is one file, not a pattern", "name each file; stages that read them can use `*`"))
     } else if !braces.is_empty() {
-        Err(("of all that could stand in braces only `{index}` is known", "use `{index}`, or leave the braces out"))
+        Err(("the only placeholder in braces is `{index}`", "use `{index}`, or remove the braces"))
     } else if name == INPUTS || name.starts_with("inputs/") {
-        Err(("`inputs` is where inputs appear", "choose another directory"))
+        Err(("`inputs` is the directory of input files", "choose another directory"))
     } else {
         Ok(())
     }
 }
 
-/// How many bytes it can have as part of a name.
+/// The most bytes that this part of a name can have.
 fn longest(part: &str) -> usize {
     let indexes = part.matches(INDEX).count();
     part.len() - indexes * INDEX.len() + indexes * INDEX_DIGITS
@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pattern_names_all_files_those_of_one_task_or_one_of_each() {
+    fn a_pattern_selects_all_files_those_of_one_task_or_one_of_each() {
         let indexes = TaskSet::Indexes(vec![IndexRange { first: 10, last: 30, step: 10 }]);
         let map = stage(indexes, &["log", "part-{index}", "to-0", "to-1"]);
         let names = |files: &str, reader: u64| -> Vec<String> {
@@ -291,7 +291,7 @@ mod tests {
     fn an_index_is_found_beside_other_digits() {
         let part = stage(TaskSet::Count(20), &["a{index}1"]);
         assert_eq!(selected(&part, "a{index}1", 11), [(11, "a111".to_owned())]);
-        assert_eq!(selected(&part, "a011", 0), [], "no index is written with a zero before it");
+        assert_eq!(selected(&part, "a011", 0), [], "indexes have no leading zeros");
     }
 
     #[test]

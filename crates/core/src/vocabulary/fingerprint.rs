@@ -1,6 +1,6 @@
-//! A number for what is equal, the same on every machine and in every version.
+//! A hash that is the same on every machine and in every version.
 
-/// FNV-1a (Fowler, Noll and Vo) over texts and numbers, in 64 bits. Whoever wants to can make two things that have the same.
+/// FNV-1a (Fowler, Noll and Vo) over texts and numbers, in 64 bits. Collisions are easy to make on purpose.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Fingerprint(u64);
 
@@ -16,7 +16,7 @@ impl Fingerprint {
         Fingerprint(bytes.iter().fold(self.0, |hash, &byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)))
     }
 
-    /// The length goes first, so that no two together are like two others.
+    /// Includes the length first, so that `ab`, `c` and `a`, `bc` differ.
     pub fn sized(self, bytes: &[u8]) -> Fingerprint {
         self.number(bytes.len() as u64).bytes(bytes)
     }
@@ -39,7 +39,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_fnv_1a_and_tells_apart_where_texts_end() {
+    fn it_is_fnv_1a_and_depends_on_where_texts_end() {
         // From the authors' test vectors.
         assert_eq!(Fingerprint::default().bytes(b"foobar").value(), 0x8594_4171_f739_67e8);
         let of = |texts: [&str; 2]| texts.iter().fold(Fingerprint::default(), |print, text| print.text(text));

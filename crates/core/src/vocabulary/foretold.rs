@@ -1,92 +1,93 @@
-//! When a task starts, as it is foretold: an interval in which nine of ten do, around what its wait is expected to be.
+//! Predictions of when a task starts: an interval around its expected wait, in which nine of ten tasks start.
 //!
-//! How far the truth is from what was expected is counted in steps of a sixteenth of a doubling, as [`step_of`] numbers them,
-//! so that waits of milliseconds and of hours have the same scale. All of it is done in integers.
+//! The distance between an actual and an expected wait is counted in steps of a sixteenth of a doubling, numbered by [`step_of`],
+//! so that waits of milliseconds and of hours have the same scale. All arithmetic uses integers.
 
 use super::{Duration, Instant, Resources, Totals};
 use serde::{Deserialize, Serialize};
 
-/// How a task comes to a node: what is foretold of its wait is known from other things each time.
+/// How a task gets to a node. The wait of each way is predicted from other data.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub enum Way {
-    /// It is asked of the master, where it waits with others.
+    /// Requested from the master, where it waits with others.
     Asked,
-    /// Probes wait for it at nodes.
+    /// Probes for it wait at nodes.
     Probed,
-    /// It is sent to a node's queue.
+    /// Sent to a node's queue.
     Sent,
-    /// The same, as opportunistic.
+    /// Sent to a node's queue as opportunistic.
     SentOpportunistic,
 }
 
 pub const WAYS: usize = 4;
 
-/// Waits are told apart by how long they are expected to be: each class is four times as long as the one before.
+/// Number of classes of expected waits: each class is four times as long as the one before.
 pub const LENGTHS: usize = 14;
 
-/// Shorter waits than this are taken to be alike.
+/// Waits shorter than this are treated alike.
 const LEAST: Duration = Duration::from_millis(10);
 
-/// What was foretold of the start of a task.
+/// The prediction of a task's start.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Foretold {
     pub way: Way,
-    /// How long it is to wait, since it was foretold.
+    /// The expected wait, from when the prediction was made.
     pub expected: Duration,
-    /// Nine of ten wait no less than this.
+    /// Nine of ten tasks wait at least this long,
     pub least: Duration,
-    /// And no longer.
+    /// and at most this long.
     pub most: Duration,
-    /// When it was foretold.
+    /// How long ago the prediction was made.
     pub age: Duration,
-    /// It has waited for longer, and that was counted while it did.
+    /// It has waited longer than `most`, and this was counted while it waited.
     pub is_counted: bool,
 }
 
-/// A start that had been foretold.
+/// A start that had been predicted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct ForetoldStart {
     pub way: Way,
     pub expected: Duration,
     pub waited: Duration,
-    /// It was as foretold.
+    /// The wait was within the prediction.
     pub is_right: bool,
-    /// That it was not was counted before.
+    /// A wrong prediction was counted before.
     pub is_counted: bool,
 }
 
-/// A wait that is longer than foretold already.
+/// A wait that is longer than predicted already.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Late {
     pub way: Way,
     pub expected: Duration,
 }
 
-/// How far from what is expected nine of ten waits are, in steps of time: those of each way, by their expected lengths.
+/// How far nine of ten waits are from the expected wait, in steps: for each way, by class of the expected wait.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Margins {
     pub steps: [[(i16, i16); LENGTHS]; WAYS],
-    /// Where tasks wait at nodes, how many do altogether.
+    /// If tasks wait at nodes, how many wait at all nodes.
     pub crowd: Crowd,
 }
 
 /// How full the nodes are, and how fast tasks leave them.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 pub struct Crowd {
-    /// Places in their queues that are taken.
+    /// Entries in their queues.
     pub queued: u64,
     pub free: Totals,
-    /// Nanoseconds from one end of a task to the next.
+    /// Nanoseconds from the end of one task to the end of the next.
     pub each: u64,
 }
 
-/// Tasks that start as others leave: the first after so many, each next one after `step` more. So many find room at once.
+/// Tasks that start as others end: the first after `ahead` ends, each next one after `step` more. There is room for `room` tasks
+/// at once.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Line {
     pub ahead: u64,
     pub step: u64,
     pub room: u64,
-    /// Nanoseconds from one departure to the next.
+    /// Nanoseconds from one end to the next.
     pub each: u64,
 }
 
@@ -99,7 +100,7 @@ impl Line {
 }
 
 impl Crowd {
-    /// Tasks of this shape that come behind all that wait, and behind so many more.
+    /// Tasks of this shape behind all that wait and `behind` more.
     pub fn line(&self, behind: u64, shape: &Resources) -> Line {
         let (ahead, room) = (self.queued.saturating_add(behind), self.free.holds(shape));
         Line { ahead, step: 1, room, each: self.each }
@@ -107,7 +108,7 @@ impl Crowd {
 }
 
 impl Default for Margins {
-    /// Before anything is known: a fourth to four times as long.
+    /// Before anything is known: a quarter of the expected wait to four times as long.
     fn default() -> Margins {
         Margins { steps: [[(-2 * DOUBLING, 2 * DOUBLING); LENGTHS]; WAYS], crowd: Crowd::default() }
     }
@@ -123,7 +124,7 @@ impl Margins {
 }
 
 impl Foretold {
-    /// The task started, so long after it came to its node.
+    /// The task started after waiting at its node for `after`.
     pub fn started(&self, after: Duration) -> ForetoldStart {
         let waited = self.age + after;
         let is_right = (self.least..=self.most).contains(&waited);
@@ -131,12 +132,12 @@ impl Foretold {
         ForetoldStart { way, expected, waited, is_right, is_counted }
     }
 
-    /// Whether it has waited for longer than was foretold, so long after it came to its node.
+    /// Whether it has waited longer than predicted, after waiting at its node for `after`.
     pub fn late(&self, after: Duration) -> Option<Late> {
         (self.age + after > self.most).then_some(Late { way: self.way, expected: self.expected })
     }
 
-    /// The same, foretold at this instant.
+    /// The same prediction, made at `at`.
     #[must_use]
     pub fn made(self, at: Instant, now: Instant) -> Foretold {
         Foretold { age: now.since(at), ..self }
@@ -166,7 +167,7 @@ const POWERS: [u64; DOUBLING as usize] = [
     8_225_749_546,
 ];
 
-/// The number of the step in which a wait lies.
+/// The number of the step that contains a wait.
 pub fn step_of(wait: Duration) -> i16 {
     let micros = wait.0.saturating_add(LEAST.0);
     let doublings = micros.ilog2();
@@ -175,11 +176,11 @@ pub fn step_of(wait: Duration) -> i16 {
     doublings as i16 * DOUBLING + sixteenths as i16
 }
 
-/// The shortest wait in a step; those of waits below zero and beyond all times are the nearest.
+/// The shortest wait in a step, limited to waits that a [`Duration`] can hold.
 pub fn time_of(step: i16) -> Duration {
     let (doublings, sixteenths) = (step.div_euclid(DOUBLING), step.rem_euclid(DOUBLING) as usize);
     let Ok(doublings) = u32::try_from(doublings) else { return Duration::ZERO };
-    // Rounded up: what is below it is in the step before.
+    // Rounded up: shorter waits are in the step before.
     let micros = (u128::from(POWERS[sixteenths]) << doublings.min(63)).div_ceil(1 << 32);
     Duration(u64::try_from(micros).unwrap_or(u64::MAX).saturating_sub(LEAST.0))
 }
@@ -196,7 +197,7 @@ mod tests {
     use crate::vocabulary::Chance;
 
     #[test]
-    fn every_time_lies_in_its_step_and_steps_do_not_overlap() {
+    fn every_time_is_in_its_step_and_steps_do_not_overlap() {
         let mut chance = Chance::new(1, "steps");
         for _ in 0..20_000 {
             let wait = Duration((1u64 << chance.below(62_u32)) + chance.below(1_000_000_u64));
@@ -210,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn a_start_is_as_foretold_from_the_least_to_the_most_and_its_age_counts() {
+    fn a_prediction_is_right_within_its_interval_and_its_age_counts() {
         let told = Margins::default().foretell(Way::Sent, Duration::from_secs(80));
         assert!(told.least < Duration::from_secs(20) && told.most > Duration::from_secs(320));
         let old = told.made(Instant(1_000_000), Instant(3_000_000));

@@ -1,7 +1,7 @@
 //! GPUs, which are counted in thousandths: a task has whole ones, or a part of one that it shares with others.
 //!
-//! What is free on a node is one amount in its vector, so that the one fit test holds for GPUs too: all that is free of whole ones
-//! where there is one, else the largest part that is free of any. A part fits into either, and whole ones into whole ones only.
+//! The free GPUs of a node are one amount in its vector, so that the only fit test works for GPUs too: all whole GPUs that are
+//! free, or else the largest free part of one GPU. A part fits into either, whole GPUs only into whole GPUs.
 
 use super::resources::{GPU, Resources};
 use serde::{Deserialize, Serialize};
@@ -9,23 +9,23 @@ use serde::{Deserialize, Serialize};
 /// The thousandths of a whole GPU.
 pub const WHOLE_GPU: u32 = 1_000;
 
-/// Which of the shared GPUs of its node an attempt has a part of, as the ledger counts them; the node chooses the device. No two
-/// that are shared at one time have the same number.
+/// The number of the shared GPU of its node of which an attempt has a part, as the ledger counts them; the node chooses the
+/// device. GPUs that are shared at the same time have different numbers.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub struct SharedGpu(pub u16);
 
-/// The part of one GPU that tasks want which share it, in thousandths; `None` where they want whole ones or none.
+/// The part of one GPU that tasks request which share it, in thousandths; `None` if they request whole ones or none.
 pub fn part_of_gpu(wanted: &Resources) -> Option<u32> {
     let gpus = wanted.0[GPU];
     (!gpus.is_multiple_of(WHOLE_GPU)).then_some(gpus)
 }
 
-/// Whether tasks can want this amount: whole GPUs, or less than one.
+/// Whether tasks can request this amount: whole GPUs, or less than one.
 pub fn is_gpu_amount(thousandths: u32) -> bool {
     thousandths < WHOLE_GPU || thousandths.is_multiple_of(WHOLE_GPU)
 }
 
-/// What is free on a node that has `unused` whole GPUs, and shared ones of which these parts are used; in thousandths.
+/// The free GPUs of a node that has `unused` whole GPUs, and shared ones of which these parts are used; in thousandths.
 pub fn free_gpus(unused: u32, shared: impl Iterator<Item = u32>) -> u32 {
     match unused {
         0 => shared.map(|used| WHOLE_GPU.saturating_sub(used)).max().unwrap_or(0),
@@ -36,14 +36,14 @@ pub fn free_gpus(unused: u32, shared: impl Iterator<Item = u32>) -> u32 {
 /// The place of the GPU that is used most and has room for the part.
 pub fn best_for_part(part: u32, shared: impl Iterator<Item = (u32, u32)>) -> Option<u32> {
     let with_room = shared.filter(|(_, used)| *used + part <= WHOLE_GPU);
-    // Of several the first.
+    // The first of several.
     with_room.max_by_key(|(place, used)| (*used, std::cmp::Reverse(*place))).map(|(place, _)| place)
 }
 
 /// The shared GPUs of one node, as its ledger counts them.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct SharedGpus {
-    /// What is used of each, by its number; 0 where the number is free.
+    /// The used part of each, by its number; 0 if the number is free.
     used: Vec<u32>,
 }
 
@@ -56,7 +56,7 @@ impl SharedGpus {
         self.used.is_empty()
     }
 
-    /// Where the next part is best.
+    /// The GPU on which the next part fits best.
     pub fn choose(&self, part: u32) -> SharedGpu {
         let unused = || self.used.iter().position(|used| *used == 0).unwrap_or(self.used.len()) as u32;
         SharedGpu(best_for_part(part, self.parts()).unwrap_or_else(unused) as u16)
@@ -79,7 +79,7 @@ impl SharedGpus {
         }
     }
 
-    /// What is free of `capacity` where tasks hold `held` together, parts included; in thousandths.
+    /// What is free of `capacity` if tasks hold `held` in total, parts included; in thousandths.
     pub fn free(&self, capacity: u32, held: u32) -> u32 {
         let in_parts: u32 = self.used.iter().sum();
         let whole = held.saturating_sub(in_parts).div_ceil(WHOLE_GPU);
@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parts_share_a_gpu_and_what_is_free_is_what_one_task_may_have() {
+    fn parts_share_a_gpu_and_free_is_what_one_task_may_have() {
         let mut shared = SharedGpus::default();
         assert_eq!(shared.free(2_000, 0), 2_000);
         let (mut held, mut at) = (0, Vec::new());

@@ -1,22 +1,22 @@
-//! On which nodes the tasks of a gang are.
+//! The nodes of the tasks of a gang.
 
 use super::NodeId;
 use super::job::MAX_GANG;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The names of the nodes that the tasks of a gang run on, in the order of the tasks. Each name is there once: each task's
-/// launch carries the list.
+/// The names of the nodes that the tasks of a gang run on, in the order of the tasks. Each name is stored once, because the
+/// launch of each task carries the list.
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 pub struct HostList {
     /// In the order of their first tasks.
     names: Vec<String>,
-    /// A place in `names`, and the tasks in a row that are there.
+    /// A place in `names`, and the number of consecutive tasks that are there.
     runs: Vec<(u32, u32)>,
 }
 
 impl HostList {
-    /// Of tasks at these nodes, in their order; `None` where the name of a node is not known.
+    /// For tasks at these nodes, in their order; `None` if the name of a node is not known.
     pub fn new(nodes: impl Iterator<Item = NodeId>, names: &BTreeMap<NodeId, String>) -> Option<HostList> {
         let mut list = HostList::default();
         let mut places: BTreeMap<NodeId, u32> = BTreeMap::new();
@@ -44,7 +44,7 @@ impl HostList {
     /// A line with the name of its node for each task, in the order of the tasks.
     pub fn lines(&self) -> String {
         let mut text = String::new();
-        // A list from the wire may name a place that it does not have.
+        // A list that was received may refer to a place that it does not have.
         let known =
             self.runs.iter().filter_map(|(place, tasks)| Some((self.names.get(*place as usize)?.as_str(), *tasks)));
         for (name, tasks) in known {

@@ -1,4 +1,4 @@
-//! Ids. Each is a type of its own, ordered, and never reused.
+//! Ids. Each has its own type, is ordered, and is never reused.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -19,11 +19,11 @@ pub struct QueueId(pub u32);
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Debug, Serialize, Deserialize)]
 pub struct UserId(pub u32);
 
-/// A client's pending request, numbered by the driver; it routes an answer and nothing else.
+/// A client's pending request, numbered by the driver; it is used to route the answer and for nothing else.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Debug, Serialize, Deserialize)]
 pub struct ClientId(pub u64);
 
-/// A process of job managers, numbered by the configuration from 1; the server, which may have some as well, is number 0.
+/// A job host, numbered by the configuration from 1; the server, which may have job managers as well, is number 0.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Debug, Serialize, Deserialize)]
 pub struct HostId(pub u8);
 
@@ -40,7 +40,7 @@ impl Epoch {
     /// The upper bits are the number of the issuer.
     const LIFE_BITS: u32 = 24;
 
-    /// The `life`-th start of a process of job managers; `None` once there have been too many.
+    /// The `life`-th start of a job host; `None` after too many starts.
     pub fn of_host(host: HostId, life: u32) -> Option<Epoch> {
         (life >> Epoch::LIFE_BITS == 0).then_some(Epoch(u32::from(host.0) << Epoch::LIFE_BITS | life))
     }
@@ -85,11 +85,11 @@ pub struct ProbeId {
     pub number: u32,
 }
 
-/// What waits in a node's queue.
+/// An entry in a node's queue.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub enum EntryId {
     Attempt(AttemptId),
-    /// When it is its turn, its job manager is asked for a task.
+    /// When it is next, the node asks its job manager for a task.
     Probe(ProbeId),
 }
 
@@ -109,8 +109,8 @@ pub struct AskId {
     pub number: u32,
 }
 
-/// Resources that the owner of a node gave, until they are freed. `epoch` is that of the granting master, `number`
-/// counts its grants, and `slot` says where its ledger keeps them.
+/// Resources that the owner of a node granted, until they are freed. `epoch` is that of the granting master, `number` counts its
+/// grants, and `slot` is their place in its ledger.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Debug, Serialize, Deserialize)]
 pub struct GrantId {
     pub epoch: Epoch,
@@ -130,7 +130,7 @@ impl fmt::Display for NodeId {
     }
 }
 
-/// The life, and the host unless that is the server.
+/// The number of the start, and the host unless that is the server.
 impl fmt::Display for Epoch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.host() {
@@ -188,7 +188,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_attempt_says_which_host_issued_it_and_in_which_life() {
+    fn attempt_ids_contain_the_issuing_host_and_its_start() {
         let of = |host, life, number| {
             let epoch = Epoch::of_host(HostId(host), life).unwrap();
             AttemptId { job: JobId(7), epoch, number }

@@ -6,34 +6,34 @@ use std::sync::Arc;
 
 /// The most tasks that one job may have.
 pub const MAX_TASKS: u64 = 20_000_000;
-/// The most tasks of a stage that begin together: room for all of them is looked for in one decision.
+/// The most tasks of a gang: room for all of them is searched in one decision.
 pub const MAX_GANG: u32 = 16_384;
-/// The most priorities that the stages of a job have: it stands in its queue's line once for each.
+/// The most priorities that the stages of a job have: the job is in the order of its queue once for each.
 pub const MAX_PRIORITIES: usize = 32;
-/// The most jobs that one job may come after.
+/// The most jobs that one job may depend on.
 pub const MAX_AFTER_JOBS: usize = 10_000;
 /// The most stages that one job may have.
 pub const MAX_STAGES: usize = 100_000;
 
-/// A whole job, validated: stages are in an order in which every stage comes after those it depends on.
+/// A validated job. Each stage comes after the stages that it depends on.
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 pub struct JobSpec {
     pub name: String,
     /// The full name of the queue, such as `root.analytics`; empty for the default one.
     pub queue: String,
-    /// Who submitted it; the server overwrites what a client says.
+    /// The user who submitted it; the server overwrites the client's value.
     pub user: String,
-    /// Higher goes first within its queue.
+    /// Jobs of a higher priority are scheduled first within their queue.
     pub priority: i32,
     /// The directory it was submitted from; absolute.
     pub submit_dir: ByteString,
     pub stages: Vec<StageSpec>,
     /// Other jobs that must have succeeded first.
     pub after_jobs: Vec<JobId>,
-    /// Other jobs that must have ended first, in whatever way.
+    /// Other jobs that must have ended first, with any outcome.
     #[serde(default)]
     pub after_jobs_any: Vec<JobId>,
-    /// Once more tasks than this have failed for good, the rest is cancelled.
+    /// Once more tasks than this have failed permanently, the rest is cancelled.
     pub max_fails: Option<u32>,
     /// Accepted but not started until released.
     pub held: bool,
@@ -44,7 +44,7 @@ pub struct JobSpec {
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 pub struct StageSpec {
     pub name: String,
-    /// Indexes of the stages that must have succeeded first; all smaller than this stage's own.
+    /// Indexes of the stages that must have succeeded first; all smaller than the index of this stage.
     pub after: Vec<u32>,
     pub tasks: TaskSet,
     pub program: Arc<Program>,
@@ -54,35 +54,34 @@ pub struct StageSpec {
     pub expected: Option<Duration>,
     pub execution: ExecutionType,
     pub constraints: Vec<Constraint>,
-    /// Names of the nodes that have its input; a wish for a while, and no condition.
+    /// Names of the nodes that have its input; preferred for a limited time, not required.
     pub near: Vec<String>,
-    /// How often a failed task is tried again. Attempts that were lost, preempted or failed by their node do not count.
+    /// How often a failed task is retried. Attempts that were lost, preempted or failed by their node do not count.
     pub retries: u32,
-    /// How long a task waits before it is tried again after its first failure, and twice as long after each further one;
-    /// `None` for the usual time.
+    /// Delay before the first retry; it doubles with each further failure. `None` for the default.
     #[serde(default)]
     pub retry_delay: Option<Duration>,
-    /// An attempt that runs longer is ended; `None` takes the queue's default.
+    /// An attempt that runs longer is stopped; `None` for the queue's default.
     pub timeout: Option<Duration>,
-    /// Of its tasks, instead of the job's.
+    /// The priority of its tasks; `None` for the job's.
     #[serde(default)]
     pub priority: Option<i32>,
-    /// None of its tasks begins before room is booked for all of them; and where one has to be tried again, all that have not ended are.
+    /// No task starts before room is booked for all of them. If one has to be retried, all that have not ended are.
     #[serde(default)]
     pub gang: bool,
-    /// The most of its tasks that run at once, or wait at nodes; no task has a second attempt beside its first then.
+    /// The most of its tasks that run or wait at nodes at once. With a limit, no task has a duplicate.
     #[serde(default)]
     pub at_once: Option<u32>,
-    /// Files that each task leaves, relative to its working directory.
+    /// Files that each task writes, relative to its working directory.
     #[serde(default)]
     pub outputs: Vec<String>,
     /// Files of earlier stages that its tasks read.
     #[serde(default)]
     pub inputs: Vec<InputSpec>,
-    /// By task, how much it reads besides, in KiB; those after the last are not known.
+    /// Per task, how much it reads besides `inputs`, in KiB; not known for tasks after the last.
     #[serde(default)]
     pub input_kib: Vec<u32>,
-    /// Where that lies.
+    /// Where that input is stored.
     #[serde(default)]
     pub reads: Reads,
 }
@@ -92,15 +91,15 @@ pub struct StageSpec {
 pub struct Program {
     /// The program and its arguments; never empty.
     pub command: Vec<ByteString>,
-    /// Added to what every task finds on its node.
+    /// Added to the environment that tasks get on their node.
     pub env: Vec<(ByteString, ByteString)>,
     pub workdir: Workdir,
     /// Bytes of standard output, and of standard error, that are kept of an attempt; the rest is counted and dropped.
     pub output_cap: u64,
-    /// Its standard input is what its client passes on; else it is empty.
+    /// The client forwards its standard input to the task; otherwise it is empty.
     #[serde(default)]
     pub stdin: bool,
-    /// The mask of the modes of files that tasks make; without one the executor's own.
+    /// The file mode creation mask; `None` for the executor's.
     #[serde(default)]
     pub umask: Option<u16>,
 }
@@ -117,7 +116,7 @@ pub enum Workdir {
     Path(ByteString),
 }
 
-/// Who may be preempted: an opportunistic attempt by a guaranteed one.
+/// Whether an attempt can be preempted: opportunistic ones can, by guaranteed ones.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Debug, Serialize, Deserialize)]
 pub enum ExecutionType {
     Guaranteed,
@@ -127,11 +126,11 @@ pub enum ExecutionType {
     Auto,
 }
 
-/// The tasks of a stage, as one record however many they are.
+/// The tasks of a stage, as one record for any number of them.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum TaskSet {
     Count(u32),
-    /// An array with index values of the user's own, in ascending order without overlaps.
+    /// An array with the user's index values, in ascending order without overlaps.
     Indexes(Vec<IndexRange>),
     /// One task per item.
     Each(Items),
@@ -167,8 +166,8 @@ pub struct QueueSpec {
     pub name: String,
     /// Relative to its siblings, in thousandths (1000 is the usual weight).
     pub weight: u32,
-    /// The share of the cluster, in millionths, that it is brought up to before any sibling gets more; in a federation, where it has
-    /// a global master, at the cost of tasks that run.
+    /// The share of the cluster, in millionths, that it gets before any sibling gets more. In a federation, if it has a global
+    /// master, running tasks are preempted for it.
     pub guaranteed: u32,
     /// The share of the cluster, in millionths, that it never exceeds.
     pub maximum: u32,
@@ -176,12 +175,12 @@ pub struct QueueSpec {
     pub user_limit: u32,
     /// The most jobs of it that run at once.
     pub max_running_jobs: Option<u32>,
-    /// Ends attempts of stages that state none.
+    /// The timeout of stages without one.
     pub default_timeout: Option<Duration>,
-    /// The name of the preset that its jobs go by, and those of queues below it that name none; without it the cluster's own.
+    /// The preset of its jobs, and of those in queues below it that name none; `None` for the cluster's preset.
     pub preset: Option<String>,
-    /// In a federation, the number of the global master that takes its jobs, and those of queues below it that name none; without it
-    /// any does, and none of its tasks is made room for.
+    /// In a federation, the number of the global master that takes its jobs, and those of queues below it that name none. `None`
+    /// if any global master takes them; then no tasks are preempted for it.
     pub global: Option<u8>,
 }
 
@@ -207,16 +206,16 @@ impl ExecutionType {
 }
 
 impl StageSpec {
-    /// The delay of stages that state none.
+    /// The delay of stages without one.
     pub const FIRST_RETRY_DELAY: Duration = Duration::from_secs(1);
-    /// Delays grow up to this, or stay what they are if they are longer from the start.
+    /// Delays grow up to this; those that are longer from the start do not grow.
     pub const MOST_RETRY_DELAY: Duration = Duration::from_secs(60);
 
     pub fn first_retry_delay(&self) -> Duration {
         self.retry_delay.unwrap_or(StageSpec::FIRST_RETRY_DELAY)
     }
 
-    /// Of its tasks, in a job of this priority.
+    /// The priority of its tasks in this job.
     pub fn priority_in(&self, job: &JobSpec) -> i32 {
         self.priority.unwrap_or(job.priority)
     }
@@ -248,7 +247,7 @@ impl TaskSet {
         u64::from(position)
     }
 
-    /// Where the task with this index value is.
+    /// The position of the task with this index value.
     pub fn position_of(&self, index: u64) -> Option<u32> {
         let TaskSet::Indexes(ranges) = self else {
             return u32::try_from(index).ok().filter(|position| *position < self.len());
@@ -284,13 +283,13 @@ impl IndexRange {
 
 impl Items {
     /// # Errors
-    /// When the texts together pass 4 GiB.
+    /// If the texts are larger than 4 GiB in total.
     pub fn push(&mut self, item: impl AsRef<[u8]>) -> Result<(), String> {
         let start = self.text.len();
         self.text.extend_from_slice(item.as_ref());
         let Ok(end) = u32::try_from(self.text.len()) else {
             self.text.truncate(start);
-            return Err("the items together are larger than 4 GiB".to_owned());
+            return Err("the items are larger than 4 GiB in total".to_owned());
         };
         self.ends.push(end);
         Ok(())
@@ -316,7 +315,7 @@ impl Items {
         (0..self.len()).filter_map(|position| self.get(position))
     }
 
-    /// Bytes held.
+    /// Memory used, in bytes.
     pub fn bytes(&self) -> usize {
         self.text.capacity() + self.ends.capacity() * size_of::<u32>()
     }

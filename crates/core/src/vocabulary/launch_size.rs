@@ -1,4 +1,4 @@
-//! How much a process can be given: what the kernel takes of arguments and environment when a program starts.
+//! The size of arguments and environment that the kernel accepts when a program starts.
 
 use super::byte_string::shown;
 use super::{JobSpec, Program, StageSpec, TaskSet};
@@ -6,9 +6,9 @@ use std::fmt;
 
 /// One argument, or one `NAME=value`, with the zero byte at its end: Linux's `MAX_ARG_STRLEN`.
 pub const MAX_STRING: usize = 128 << 10;
-/// All of them together: a quarter of the stack, whose usual limit is 8 MiB.
+/// All of them in total: a quarter of the stack, whose usual limit is 8 MiB.
 pub const MAX_STRINGS: usize = 2 << 20;
-/// Of that, for what the node and Amalgam add: variables, and the names of the program and of directories.
+/// The part of it for what the node and Amalgam add: variables, and the names of the program and of directories.
 const ADDED: usize = 128 << 10;
 /// What a string costs beside its bytes: the zero byte and a pointer.
 const BESIDE: usize = 1 + size_of::<u64>();
@@ -22,11 +22,11 @@ pub struct TooLarge {
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Part {
-    /// Of the command, by its place from 0.
+    /// A word of the command, by its place from 0.
     Word(usize),
-    /// By its name.
+    /// A variable, by its name.
     Variable(String),
-    /// The task at this place.
+    /// The item of the task at this place.
     Item(u32),
     All,
 }
@@ -36,7 +36,7 @@ impl TooLarge {
         match self.part {
             Part::Word(_) => "put it into a file, and pass the file's name",
             Part::Variable(_) => "put the value into a file, and set the variable to the file's name",
-            Part::Item(_) => "put what it holds into a file, and let the item be the file's name",
+            Part::Item(_) => "put the value into a file, and use the file's name as the item",
             Part::All => "put some of them into files, or export fewer variables",
         }
     }
@@ -54,28 +54,28 @@ impl fmt::Display for TooLarge {
                 let most = MAX_STRINGS - ADDED;
                 return write!(
                     f,
-                    "its arguments and variables have {} bytes together, and the kernel takes {most} (a quarter of the stack)",
+                    "its arguments and variables have {} bytes in total; the kernel accepts {most} (a quarter of the stack)",
                     self.bytes
                 );
             }
         }
-        write!(f, " has {} bytes, and the kernel takes {most} (128 KiB) of one", self.bytes)
+        write!(f, " has {} bytes; the kernel accepts {most} (128 KiB)", self.bytes)
     }
 }
 
 /// Whether every task of a job can be started.
 ///
 /// # Errors
-/// The place of the stage, and the first thing that is too large there.
+/// The place of the stage, and its first part that is too large.
 pub fn check(job: &JobSpec) -> Result<(), (usize, TooLarge)> {
     let wrong = |(index, stage)| check_stage(stage, job.submit_dir.len()).err().map(|wrong| (index, wrong));
     job.stages.iter().enumerate().find_map(wrong).map_or(Ok(()), Err)
 }
 
-/// The same of one stage.
+/// Whether every task of a stage can be started.
 ///
 /// # Errors
-/// The first thing that is too large.
+/// The first part that is too large.
 pub fn check_stage(stage: &StageSpec, submit_dir: usize) -> Result<(), TooLarge> {
     let Program { command, env, .. } = &*stage.program;
     let words = command.iter().enumerate().map(|(place, word)| (Part::Word(place), word.len()));
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn one_string_and_all_together_have_the_kernels_limits() {
+    fn one_string_and_the_total_have_the_kernels_limits() {
         let most = "x".repeat(MAX_STRING - 1);
         let part = |stage: &StageSpec| check_stage(stage, 1).err().map(|wrong| wrong.part);
         assert_eq!(part(&stage(&["a", &most], &[], &[])), None);

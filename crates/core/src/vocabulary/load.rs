@@ -1,13 +1,13 @@
-//! What is to be done at a node besides what its node knows of.
+//! Work that is sent to a node and that the node does not know of yet.
 
 use super::resources::WIDTH;
 use super::{Duration, Resources, Totals};
 
-/// What several tasks take together.
+/// The resources and the work of several tasks.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Load {
     pub resources: Totals,
-    /// Of each kind, its amounts times the microseconds for which they are held.
+    /// Per kind, the amounts times the microseconds for which they are held.
     work: [u128; WIDTH],
 }
 
@@ -19,7 +19,7 @@ impl Load {
         }
     }
 
-    /// Both together.
+    /// The sum of both.
     #[must_use]
     pub fn and(&self, other: &Load) -> Load {
         Load {
@@ -28,7 +28,7 @@ impl Load {
         }
     }
 
-    /// With one more of these; as much as the node has, and nothing of it left, where that is more.
+    /// The resources of the load and one more task of this shape; the largest amount of a kind if the sum is larger.
     pub fn with(&self, shape: &Resources) -> Resources {
         let sum = |kind: usize| u64::from(shape.0[kind]).saturating_add(self.resources.0[kind]);
         Resources(std::array::from_fn(|kind| u32::try_from(sum(kind)).unwrap_or(u32::MAX)))

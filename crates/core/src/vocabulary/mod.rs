@@ -1,4 +1,4 @@
-//! The words everything else is written in: time, ids, resources, jobs, constraints.
+//! Basic types that all other modules use: time, ids, resources, jobs, constraints.
 
 pub mod allocation_time;
 pub mod byte_string;

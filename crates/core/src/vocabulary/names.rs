@@ -1,32 +1,32 @@
-//! One rule for the names that people give, wherever they come from: the command line, configuration, job files, the
-//! interface, or another daemon, which may lie.
+//! The rules for names that people give, from any source: the command line, configuration, job files, the HTTP interface, or
+//! another daemon, which is not trusted.
 
 use super::files::MAX_PART;
 use std::fmt;
 
-/// What has a name.
+/// A kind of object that has a name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Named {
     Node,
     User,
-    /// One part of a queue's name: those of the queues above it stand before it, with points between them.
+    /// One part of a queue's full name, in which the names of the queues above it come first, separated by dots.
     Queue,
     /// A kind of resource.
     Resource,
     /// An attribute of a node.
     Attribute,
-    /// A title, in which words may be separated.
+    /// A title, which may contain spaces.
     Job,
-    /// As a job, but it is a part of paths, too.
+    /// Like a job's, but also a part of paths.
     Stage,
 }
 
-/// The most bytes that any name has; a file's name has no more.
+/// The most bytes of any name, which is the limit of file names.
 pub const MOST_BYTES: usize = MAX_PART;
-/// The most bytes of what people type as a word.
+/// The most bytes of names that people type as one word.
 const MOST_OF_WORD: usize = 64;
 
-/// Why a text cannot name something.
+/// Why a text is not a valid name.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct BadName {
     pub problem: String,
@@ -40,10 +40,10 @@ impl fmt::Display for BadName {
 }
 
 impl Named {
-    /// Whether a text can be such a name.
+    /// Whether a text is a valid name of this kind.
     ///
     /// # Errors
-    /// What is wrong with it and what to write. What cannot be printed is escaped there.
+    /// The problem and a remedy. Characters that cannot be printed are escaped.
     pub fn check(self, name: &str) -> Result<(), BadName> {
         let wrong = |problem, remedy| Err(BadName { problem, remedy });
         if name.trim().is_empty() {
@@ -56,7 +56,7 @@ impl Named {
         if name.len() > self.most_bytes() {
             let (bytes, most) = (name.len(), self.most_bytes());
             return wrong(
-                format!("the name of the {self} has {bytes} bytes, and {most} are allowed"),
+                format!("the name of the {self} has {bytes} bytes; at most {most} are allowed"),
                 "use a shorter one",
             );
         }
@@ -79,8 +79,7 @@ impl Named {
         if is_well_formed {
             return Ok(());
         }
-        let article = if self == Named::Attribute { "an" } else { "a" };
-        wrong(format!("`{name}` cannot name {article} {self}"), self.alphabet())
+        wrong(format!("`{name}` is not a valid {self} name"), self.alphabet())
     }
 
     fn most_bytes(self) -> usize {
@@ -90,10 +89,10 @@ impl Named {
         }
     }
 
-    /// What else than letters and digits may be in it.
+    /// The characters besides letters and digits that may be in it.
     fn signs(self) -> &'static str {
         match self {
-            // A point separates its name from that of the queue above it.
+            // A dot separates its name from that of the queue above it.
             Named::Queue => "-_@+",
             _ => ".-_@+",
         }
@@ -102,9 +101,9 @@ impl Named {
     fn alphabet(self) -> &'static str {
         match self {
             Named::Resource => "use lower-case letters, digits and dashes",
-            Named::Stage => "leave out slashes, and a point at its beginning",
+            Named::Stage => "remove slashes, and a dot at the beginning",
             Named::Queue => "use letters, digits, dashes and underscores, and no dash at the beginning",
-            _ => "use letters, digits, points, dashes and underscores, and no point or dash at the beginning",
+            _ => "use letters, digits, dots, dashes and underscores, and no dot or dash at the beginning",
         }
     }
 }
@@ -123,7 +122,7 @@ impl fmt::Display for Named {
     }
 }
 
-/// Control characters, and those that break lines or turn the direction of what follows.
+/// Control characters, and characters that are invisible, break lines or change the direction of the text after them.
 pub fn is_invisible(c: char) -> bool {
     c.is_control()
         || matches!(c, '\u{2028}' | '\u{2029}' | '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
@@ -137,7 +136,7 @@ mod tests {
         [Named::Node, Named::User, Named::Queue, Named::Resource, Named::Attribute, Named::Job, Named::Stage];
 
     #[test]
-    fn what_nobody_could_see_or_type_names_nothing() {
+    fn invisible_empty_and_long_names_are_refused() {
         let long = "x".repeat(MOST_BYTES + 1);
         let names =
             ["", " ", "\n", "a\nb", "a\tb", "a\r", "a\0b", "\u{1b}[31m", "a\u{7}", "a\u{202e}b", "a\u{2028}b", &long];
@@ -151,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stands_in_paths_and_on_command_lines_is_a_word() {
+    fn names_in_paths_and_on_command_lines_are_words() {
         for named in [Named::Node, Named::User, Named::Queue, Named::Attribute, Named::Resource] {
             for name in [
                 ".", "..", "../x", "a/b", "/", "-x", "--name", ".hidden", "a b", " a", "a ", "a,b", "a=b", "a:b", "a*",

@@ -1,4 +1,4 @@
-//! How far a running attempt has come.
+//! The progress of a running attempt.
 
 use super::time::Duration;
 use serde::{Deserialize, Serialize};
@@ -11,10 +11,10 @@ pub const WHOLE: u32 = 1_000_000;
 pub struct Sample {
     /// Since its process started.
     pub running_for: Duration,
-    /// The part of its work that is done, in millionths, where its process says so.
+    /// The part of its work that is done, in millionths, if its process reports it.
     pub said: Option<u32>,
-    /// What it has used so far.
+    /// CPU time used so far.
     pub cpu: Duration,
-    /// What it has read so far, from wherever.
+    /// Bytes read so far, from any source.
     pub read_bytes: u64,
 }

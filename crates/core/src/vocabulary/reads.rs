@@ -1,22 +1,22 @@
-//! Where lies what tasks read in place: nothing is brought for them beforehand, so a task takes the longer the farther it runs
-//! from what it reads. How much that is stands in [`StageSpec::input_kib`].
+//! Where the inputs are stored that tasks read in place. Nothing is fetched beforehand, so a task takes longer the farther it
+//! runs from its input. [`StageSpec::input_kib`] has the sizes.
 
 use super::{NodeId, StageSpec};
 use serde::{Deserialize, Serialize};
 
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 pub enum Reads {
-    /// Nobody says.
+    /// Not known.
     #[default]
     Unsaid,
     /// In blocks of a file system, each on several nodes.
     Blocks(Blocks),
-    /// Where the tasks ran that it comes after: of each of them as much.
+    /// On the nodes where the tasks ran that it depends on, the same amount from each task.
     Before,
 }
 
 impl StageSpec {
-    /// Whether it is known where its tasks find what they read.
+    /// Whether it is known where the inputs of its tasks are stored.
     pub fn has_inputs(&self) -> bool {
         !self.inputs.is_empty() || self.reads.are_said()
     }
@@ -28,7 +28,7 @@ impl Reads {
     }
 }
 
-/// The blocks that each task of a stage reads. The names of their nodes stand once.
+/// The blocks that each task of a stage reads. The name of each node is stored once.
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 pub struct Blocks {
     nodes: Vec<String>,
@@ -40,11 +40,11 @@ pub struct Blocks {
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 pub struct Block {
     pub kib: u32,
-    /// Numbers of the nodes that have all of it.
+    /// Numbers of the nodes that have the whole block.
     pub at: Vec<u32>,
 }
 
-/// A part of an input, which each of these nodes has whole.
+/// A part of an input, all of which each of these nodes has.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Piece {
     pub bytes: u64,
@@ -52,15 +52,15 @@ pub struct Piece {
 }
 
 impl Blocks {
-    /// None yet, on nodes of these names.
+    /// An empty list of blocks on nodes of these names.
     pub fn on(nodes: Vec<String>) -> Blocks {
         Blocks { nodes, ..Blocks::default() }
     }
 
-    /// Those of the next task.
+    /// Adds the blocks of the next task.
     ///
     /// # Errors
-    /// When there are more than can be counted.
+    /// If there are more than 4,294,967,295 blocks.
     pub fn push(&mut self, blocks: impl IntoIterator<Item = Block>) -> Result<(), String> {
         let before = self.blocks.len();
         self.blocks.extend(blocks);
@@ -72,12 +72,12 @@ impl Blocks {
         Ok(())
     }
 
-    /// Those of a task; none of one that is not known.
+    /// The blocks of a task; none if they are not known.
     pub fn of(&self, task: u32) -> &[Block] {
         let task = task as usize;
         let begin = task.checked_sub(1).and_then(|before| self.ends.get(before)).copied().unwrap_or(0);
         let end = self.ends.get(task).copied().unwrap_or(begin);
-        // What another process sent is looked at before it is trusted.
+        // Ranges from another process are checked here rather than trusted.
         self.blocks.get(begin as usize..end as usize).unwrap_or_default()
     }
 
@@ -86,18 +86,18 @@ impl Blocks {
     }
 
     /// # Errors
-    /// When they are not of `tasks` tasks, or on a node without a name.
+    /// If they do not match `tasks` tasks, or refer to a node without a name.
     pub fn check(&self, tasks: u32) -> Result<(), String> {
         if self.ends.len() > tasks as usize {
-            return Err(format!("it has {tasks} tasks and says where {} read", self.ends.len()));
+            return Err(format!("it has {tasks} tasks, but lists the blocks of {}", self.ends.len()));
         }
         let is_whole = self.ends.last().copied().unwrap_or(0) as usize == self.blocks.len();
         if !self.ends.is_sorted() || !is_whole {
-            return Err("it is not clear which task reads which of its blocks".to_owned());
+            return Err("the ranges of its blocks that each task reads are invalid".to_owned());
         }
         let known = self.nodes.len();
         match self.blocks.iter().flat_map(|block| &block.at).find(|node| **node as usize >= known) {
-            Some(node) => Err(format!("it reads a block on its node {node}, and names {known}")),
+            Some(node) => Err(format!("it reads a block on node number {node}, but names {known} nodes")),
             None => Ok(()),
         }
     }
@@ -128,14 +128,14 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_together_is_refused_and_harms_nobody() {
-        assert!(two_tasks().check(2).unwrap_err().contains("2 tasks and says where 3 read"));
+    fn inconsistent_blocks_are_refused_and_do_not_panic() {
+        assert!(two_tasks().check(2).unwrap_err().contains("2 tasks, but lists the blocks of 3"));
         let mut unnamed = two_tasks();
         unnamed.nodes.pop();
-        assert!(unnamed.check(3).unwrap_err().contains("its node 1, and names 1"));
+        assert!(unnamed.check(3).unwrap_err().contains("node number 1, but names 1"));
         for ends in [vec![2, 1, 3], vec![9, 9, 9], vec![]] {
             let wrong = Blocks { ends, ..two_tasks() };
-            assert!(wrong.check(3).unwrap_err().contains("not clear"), "{wrong:?}");
+            assert!(wrong.check(3).unwrap_err().contains("are invalid"), "{wrong:?}");
             assert!((0..4).all(|task| wrong.of(task).len() <= 3));
         }
     }

@@ -1,25 +1,25 @@
-//! What is alike in a job and an earlier one, and how long the earlier ones ran.
+//! Recognises recurring jobs and keeps the run times of their earlier runs.
 //!
-//! A job recurs when its user submits the same work again under any name; or under the same name stages of the same names,
-//! as a job that is given other arguments every day.
+//! A job recurs when its user submits the same work again under any name, or stages of the same names under the same job name,
+//! such as a daily job with other arguments.
 
 use super::{ByteString, Duration, Fingerprint, JobSpec, UserId, Workdir};
 use serde::{Deserialize, Serialize};
 
-/// A run counts for one part in so many, once there were as many.
+/// The weight of a run in the mean is one part in this many, once there were that many runs.
 const RECENT_RUNS: u32 = 4;
 
-/// A run time is recalled while runs differ from their mean by no more than one part in so many.
+/// The mean is used while runs differ from it by at most one part in this many.
 const STEADY_WITHIN: u64 = 2;
 
-/// What is alike in a job and the next of its kind; of one user, so that nobody can make another's plans go wrong.
+/// Identifies a recurring job. It includes the user, so that a user cannot spoil the plans of another one.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub struct Recurring {
     user: UserId,
     fingerprint: u64,
 }
 
-/// The mean run time of a stage's tasks over the last runs of its job, and how far runs were from it.
+/// The mean run time of a stage's tasks over the last runs of its job, and the mean deviation from it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct PastRuns {
     runs: u32,
@@ -28,7 +28,7 @@ pub struct PastRuns {
 }
 
 impl Recurring {
-    /// By its work; and by its name, unless that is only the name of its program.
+    /// Its identities: by its work, and by its name unless that is only the name of its program.
     pub fn of(user: UserId, spec: &JobSpec) -> Vec<Recurring> {
         let mut by_work = Fingerprint::default().text("work");
         let mut by_name = Fingerprint::default().text("name").text(&spec.name);
@@ -64,14 +64,14 @@ impl Recurring {
     }
 }
 
-/// Whoever submits a command without a name is not asked for one, and runs very different things by one interpreter.
+/// A command that is submitted without a name is named after its program, and one interpreter runs very different jobs.
 fn has_own_name(spec: &JobSpec) -> bool {
     let is_its_name = |program: &ByteString| program.to_string().rsplit('/').next() == Some(&spec.name);
     !matches!(&spec.stages[..], [only] if only.program.command.first().is_some_and(is_its_name))
 }
 
 impl PastRuns {
-    /// `mean`: of the tasks that succeeded in a run.
+    /// `mean`: mean run time of the tasks that succeeded in a run.
     pub fn first(mean: Duration) -> PastRuns {
         PastRuns { runs: 1, mean, deviation: Duration::ZERO }
     }
@@ -88,7 +88,7 @@ impl PastRuns {
         self.mean
     }
 
-    /// Whether the mean says something of the next run.
+    /// Whether the mean predicts the next run.
     pub fn is_steady(&self) -> bool {
         self.deviation.0 <= self.mean.0 / STEADY_WITHIN
     }

@@ -53,7 +53,7 @@ impl Resources {
         self.0[GPU]
     }
 
-    /// The one fit test: proposers and verifiers both ask it.
+    /// The only fit test: schedulers and ledgers both use it.
     #[inline]
     pub fn fits_in(&self, room: &Resources) -> bool {
         // No early exit: the compiler turns this into two vector comparisons.
@@ -106,7 +106,7 @@ impl Resources {
         self.0 == [0; WIDTH]
     }
 
-    /// What is missing in `room`, kind by kind; zero where it fits.
+    /// The amounts that `room` lacks, kind by kind; zero where it fits.
     pub fn shortage(&self, room: &Resources) -> Resources {
         self.saturating_sub(room)
     }
@@ -134,7 +134,7 @@ impl Totals {
         }
     }
 
-    /// So often this amount.
+    /// Adds `amount` `times` times.
     pub fn add_times(&mut self, amount: &Resources, times: u64) {
         for kind in 0..WIDTH {
             self.0[kind] += u64::from(amount.0[kind]) * times;
@@ -142,7 +142,7 @@ impl Totals {
     }
 
     /// # Panics
-    /// When more is taken than was added, which is our own bug.
+    /// If more is subtracted than was added, which is our own bug.
     #[inline]
     pub fn sub(&mut self, amount: &Resources) {
         let mut is_too_much = false;
@@ -159,7 +159,7 @@ impl Totals {
         (0..WIDTH).all(|kind| self.0[kind] <= room.0[kind])
     }
 
-    /// Kind by kind, of this and the other.
+    /// Combines this and the other, kind by kind.
     #[inline]
     pub fn zip(&self, other: &Totals, of: impl Fn(u64, u64) -> u64) -> Totals {
         Totals(std::array::from_fn(|kind| of(self.0[kind], other.0[kind])))
@@ -177,26 +177,26 @@ impl Totals {
         self.zip(other, u64::saturating_sub)
     }
 
-    /// So many hundredths of it, rounded up.
+    /// This many hundredths of it, rounded up.
     pub fn hundredths(&self, hundredths: u32) -> Totals {
         let part = |amount: u64| (u128::from(amount) * u128::from(hundredths)).div_ceil(100);
         Totals(self.0.map(|amount| u64::try_from(part(amount)).unwrap_or(u64::MAX)))
     }
 
-    /// How many times so much fits into this; `u64::MAX` for a zero vector.
+    /// How many times `amount` fits into this; `u64::MAX` for a zero vector.
     pub fn holds(&self, amount: &Resources) -> u64 {
         let kinds = self.0.iter().zip(&amount.0).filter(|(_, of_one)| **of_one > 0);
         kinds.map(|(all, &of_one)| all / u64::from(of_one)).min().unwrap_or(u64::MAX)
     }
 
-    /// Takes this amount so often, or all where that is more.
+    /// Subtracts `amount` `times` times, down to zero.
     pub fn take(&mut self, amount: &Resources, times: u64) {
         for (left, &of_one) in self.0.iter_mut().zip(&amount.0) {
             *left = left.saturating_sub(u64::from(of_one).saturating_mul(times));
         }
     }
 
-    /// What remains of `capacity` when this is taken from it: nothing where it is more.
+    /// `capacity` less this, at least zero.
     #[inline]
     pub fn left_of(&self, capacity: &Resources) -> Resources {
         let mut left = *capacity;
@@ -265,7 +265,7 @@ impl Kinds {
     /// Adds a kind, or finds it.
     ///
     /// # Errors
-    /// When all of the vector's places are taken, or the name is not lower-case letters, digits and dashes.
+    /// If all places of the vector are taken, or the name has other characters than lower-case letters, digits and dashes.
     pub fn add(&mut self, name: &str) -> Result<usize, String> {
         if let Some(kind) = self.index(name) {
             return Ok(kind);
@@ -313,12 +313,12 @@ impl Kinds {
     }
 }
 
-/// Whether a kind is counted in thousandths of what people name.
+/// Whether a kind is counted in thousandths of its unit.
 pub const fn is_in_thousandths(kind: usize) -> bool {
     matches!(kind, CPU | GPU)
 }
 
-/// Thousandths of a core or a GPU, shown as those: `0.5`, `2`.
+/// Thousandths of a core or a GPU, shown as a decimal number: `0.5`, `2`.
 pub struct Thousandths(pub u32);
 
 impl fmt::Display for Thousandths {

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 /// Why a node takes no work.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Shut {
-    /// Known from an earlier life of its master, and not seen in this one.
+    /// Known from an earlier incarnation of the master, and not seen in this one.
     Expected,
     Unreachable,
     Lost,
@@ -14,22 +14,22 @@ pub enum Shut {
     Paused {
         why: String,
     },
-    /// Its master says so and not why.
+    /// Its master reports it as closed, without a reason.
     Closed,
 }
 
 impl Shut {
-    /// Nodes that are named where none takes work.
+    /// The most nodes that are named if none takes work.
     pub const SHOWN: usize = 3;
 
-    /// What is to be said of the node.
+    /// The reason as the rest of a sentence that starts with the node's name.
     pub fn describe(&self) -> String {
         match self {
             Shut::Expected => "has not connected since the server started".to_owned(),
             Shut::Unreachable => "is unreachable".to_owned(),
             Shut::Lost => "is lost: it was unreachable for too long".to_owned(),
-            Shut::Drained => "is drained (`amalgam node undrain` takes it back into use)".to_owned(),
-            Shut::Paused { why } => format!("is paused, since it could not launch a task: {why}"),
+            Shut::Drained => "is drained (`amalgam node undrain` opens it)".to_owned(),
+            Shut::Paused { why } => format!("is paused because it could not launch a task: {why}"),
             Shut::Closed => "takes no work (drained or paused)".to_owned(),
         }
     }

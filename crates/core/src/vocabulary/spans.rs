@@ -1,4 +1,4 @@
-//! Sets of tasks as the ranges that they are: a million neighbours cost as much as one.
+//! Sets of task numbers stored as ranges: a million consecutive numbers cost as much as one.
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -13,7 +13,7 @@ pub struct Spans {
 }
 
 impl From<Vec<(u32, u32)>> for Spans {
-    /// What another process says is checked here rather than trusted.
+    /// Checks ranges from another process instead of trusting them.
     fn from(ranges: Vec<(u32, u32)>) -> Spans {
         let mut spans = Spans::default();
         for (start, end) in ranges {
@@ -30,7 +30,7 @@ impl From<Spans> for Vec<(u32, u32)> {
 }
 
 impl Spans {
-    /// All numbers below this.
+    /// All numbers below `end`.
     pub fn below(end: u32) -> Spans {
         Spans::from(vec![(0, end)])
     }
@@ -56,7 +56,6 @@ impl Spans {
         self.ranges.first_key_value().map(|(start, _)| *start)
     }
 
-    /// The last number.
     pub fn last(&self) -> Option<u32> {
         self.ranges.last_key_value().map(|(_, end)| end - 1)
     }
@@ -65,12 +64,12 @@ impl Spans {
         self.ranges.range(..=number).next_back().is_some_and(|(_, end)| number < *end)
     }
 
-    /// How many there are below this number.
+    /// How many numbers of the set are below `number`.
     pub fn rank(&self, number: u32) -> u32 {
         self.ranges.range(..number).map(|(start, end)| (*end).min(number) - start).sum()
     }
 
-    /// Adds the numbers from `start` to before `end`. How many of them are new.
+    /// Adds `start..end`. Returns how many of these numbers are new.
     pub fn add(&mut self, start: u32, end: u32) -> u32 {
         if start >= end {
             return 0;
@@ -93,7 +92,7 @@ impl Spans {
         number < u32::MAX && self.add(number, number + 1) == 1
     }
 
-    /// Takes the numbers from `start` to before `end` out. Returns those that were in it.
+    /// Removes `start..end`. Returns the numbers that were in the set.
     pub fn take(&mut self, start: u32, end: u32) -> Spans {
         let mut taken = Spans::default();
         if start >= end {
@@ -122,7 +121,7 @@ impl Spans {
         }
     }
 
-    /// Takes the others out. Returns those that were in it.
+    /// Removes the others. Returns those that were in the set.
     pub fn take_all(&mut self, others: &Spans) -> Spans {
         let mut taken = Spans::default();
         others.ranges().for_each(|(start, end)| taken.add_all(&self.take(start, end)));
@@ -137,7 +136,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     #[test]
-    fn they_are_the_sets_that_they_stand_for() {
+    fn spans_behave_like_a_set_of_numbers() {
         let mut chance = Chance::new(7, "spans");
         let mut below = |limit: u32| chance.below(u64::from(limit)) as u32;
         let (mut spans, mut model) = (Spans::default(), BTreeSet::new());
@@ -161,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn what_another_process_sends_is_a_set_whatever_it_is() {
+    fn any_received_ranges_become_a_valid_set() {
         let spans = Spans::from(vec![(5, 2), (1, 4), (3, 9), (u32::MAX, u32::MAX)]);
         assert_eq!(Vec::from(spans), [(1, 9)]);
     }

@@ -1,7 +1,7 @@
 //! Time as integers of microseconds.
 //!
-//! Core never asks what time it is; every handler is told. An [`Instant`] means something only inside one
-//! process and its own log; between processes only durations and ages travel.
+//! Core never reads a clock: every handler gets the time as an argument. An [`Instant`] has a meaning only inside one process and
+//! its log; messages between processes contain durations and ages.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -21,7 +21,7 @@ pub struct Duration(pub u64);
 pub struct ClockOffset(i64);
 
 impl ClockOffset {
-    /// Where both say this at the same moment.
+    /// From the readings of both clocks at the same moment.
     pub fn between(own: Instant, other: Instant) -> ClockOffset {
         ClockOffset(own.0.wrapping_sub(other.0) as i64)
     }
@@ -37,13 +37,13 @@ impl Instant {
         Duration(self.0.saturating_sub(earlier.0))
     }
 
-    /// What the clock of one process says when that of another says this.
+    /// This instant of another process, by the clock of this one.
     #[must_use]
     pub fn by_clock(self, offset: ClockOffset) -> Instant {
         Instant(self.0.saturating_add_signed(offset.0))
     }
 
-    /// The instant that lies `age` before this one, not before the origin.
+    /// The instant `age` before this one, not before the origin.
     pub fn before(self, age: Duration) -> Instant {
         Instant(self.0.saturating_sub(age.0))
     }
@@ -75,7 +75,7 @@ impl Duration {
     /// Reads `90s`, `1.5h`, `250ms`, `2d`, `1h30m`, `90` (seconds) or `[HH:]MM:SS`.
     ///
     /// # Errors
-    /// A sentence that says what was expected.
+    /// The expected forms.
     pub fn parse(text: &str) -> Result<Duration, String> {
         let trimmed = text.trim();
         let wrong = || format!("`{text}` is not a duration; write `90s`, `5m`, `1h30m`, `250ms` or `00:01:30`");

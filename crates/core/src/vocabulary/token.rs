@@ -1,32 +1,33 @@
-//! Tokens: what shows a node that a launch comes from somebody who may launch there, and has not been altered.
+//! Tokens: they prove to a node that a launch comes from a process that may launch there, and that it was not altered.
 //!
-//! Whoever places work has the root; a node has its own key, which is made from it. Nothing here is cryptography: that is
-//! handed in as a [`Mac`].
+//! Processes that place work have the root key; a node has a key that is derived from it. The cryptography is passed in as a
+//! [`Mac`].
 
 use super::resources::WIDTH;
 use super::{AttemptId, ExecutionType, GrantId, NodeId, ProbeId, Resources, TaskId, TaskShape};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// A secret: who has it can make tokens.
+/// A secret key. Its holder can make tokens.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Key(pub [u8; 32]);
 
-/// The beginning of a seal.
+/// The first bytes of a seal.
 pub type Tag = [u8; 16];
 
-/// Tokens expire by generations, which their issuer counts: nobody's clock is asked.
+/// Tokens expire by generations, which their issuer counts, so that no clocks are compared.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Debug, Serialize, Deserialize)]
 pub struct Generation(pub u32);
 
-/// Speaks for one [`Allocation`] at one node, as long as its generation counts.
+/// Valid for one [`Allocation`] at one node, until its generation expires.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 pub struct Token {
     pub generation: Generation,
     pub tag: Tag,
 }
 
-/// What a token speaks for: one attempt of one task, by what it takes the node's resources, and how much of them.
+/// What a token is valid for: one attempt of one task, the grant or probe under which it takes the node's resources, and their
+/// amounts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Allocation<'a> {
     pub attempt: AttemptId,
@@ -36,31 +37,31 @@ pub struct Allocation<'a> {
     pub shape: &'a TaskShape,
 }
 
-/// A keyed seal of some words, as whoever drives the roles supplies it.
+/// A message authentication code over words, supplied by the driver of the roles.
 #[derive(Clone, Copy)]
 pub struct Mac {
-    /// What only somebody with the key can say of the words.
+    /// The seal of the words, which cannot be computed without the key.
     pub seal: fn(&Key, &[u64]) -> [u8; 32],
-    /// Whether the seal of the words begins with the tag; it takes the same time either way where that matters.
+    /// Whether the seal of the words starts with the tag; in constant time where that matters.
     pub verify: fn(&Key, &[u64], &Tag) -> bool,
 }
 
-/// With what whoever places work makes tokens.
+/// What a process that places work needs to make tokens.
 #[derive(Clone, Copy)]
 pub struct Sealing {
-    /// Drawn anew for each life of a process, so that tokens of another life, or of another cluster, are foreign.
+    /// Drawn anew for each incarnation of a process, so that tokens of another incarnation or another cluster are not valid.
     pub root: Key,
     pub mac: Mac,
 }
 
-/// No allocation begins so: what a node's key is made from is never taken for what a token is made from.
+/// No allocation starts with this word, so the input of a node's key is never that of a token.
 const NODE_KEY: u64 = u64::from_le_bytes(*b"node key");
 
-/// The words of a generation and of an allocation, always as many.
+/// The number of words of a generation and an allocation, which is constant.
 const WORDS: usize = 12 + WIDTH / 2;
 
 impl Sealing {
-    /// The key by which this node knows its tokens.
+    /// The key with which this node verifies tokens.
     pub fn node_key(&self, node: NodeId) -> Key {
         Key((self.mac.seal)(&self.root, &[NODE_KEY, u64::from(node.0)]))
     }
@@ -74,13 +75,12 @@ impl Sealing {
 }
 
 impl Mac {
-    /// Whether somebody with the key made the token for this allocation.
+    /// Whether the token was made with the key for this allocation.
     pub fn verifies(&self, key: &Key, token: &Token, allocation: &Allocation) -> bool {
         (self.verify)(key, &words(token.generation, allocation), &token.tag)
     }
 
-    /// Mixes key and words well and cheaply. It keeps no secret: it is for simulated time and for tests, where the only
-    /// intruders are our own.
+    /// Mixes key and words well and cheaply. It is not secure: it is for simulated time and for tests.
     pub const MIXING: Mac = Mac { seal: mixed, verify: |key, words, tag| mixed(key, words).starts_with(tag) };
 }
 
@@ -119,7 +119,7 @@ fn words(generation: Generation, allocation: &Allocation) -> [u64; WORDS] {
 
 fn mixed(key: &Key, words: &[u64]) -> [u8; 32] {
     let keys = key.0.chunks_exact(8).map(|bytes| bytes.iter().fold(0, |word, &byte| word << 8 | u64::from(byte)));
-    // A step that turns no two states into one, so whatever word differs makes a difference.
+    // Each step is injective, so any word that differs changes the result.
     let state =
         keys.chain(words.iter().copied()).fold(0, |state, word| (state ^ word).wrapping_mul(ODD).rotate_left(29));
     let mut seal = [0; 32];
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_speaks_for_one_allocation_at_one_node_in_one_generation() {
+    fn a_token_is_valid_for_one_allocation_at_one_node_in_one_generation() {
         let (shape, key) = (shape(), SEALING.node_key(NODE));
         let honest = allocation(&shape);
         let token = SEALING.token(NODE, GENERATION, &honest);
@@ -179,10 +179,10 @@ mod tests {
         assert!(verifies(&key, &token, &honest));
 
         assert!(!verifies(&SEALING.node_key(NodeId(4)), &token, &honest), "another node");
-        let other_life = Sealing { root: Key([8; 32]), ..SEALING };
-        assert!(!verifies(&other_life.node_key(NODE), &token, &honest), "another life of the server");
+        let other_incarnation = Sealing { root: Key([8; 32]), ..SEALING };
+        assert!(!verifies(&other_incarnation.node_key(NODE), &token, &honest), "another incarnation of the server");
         let later = Token { generation: Generation(6), ..token };
-        assert!(!verifies(&key, &later, &honest), "a generation that it was not made for");
+        assert!(!verifies(&key, &later, &honest), "another generation");
         for byte in 0..size_of::<Tag>() {
             let mut tag = token.tag;
             tag[byte] ^= 1;
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_is_altered_is_noticed() {
+    fn any_alteration_is_detected() {
         let shape = shape();
         let honest = allocation(&shape);
         let token = SEALING.token(NODE, GENERATION, &honest);

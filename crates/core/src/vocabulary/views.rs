@@ -1,4 +1,4 @@
-//! Read-only pictures that policies are shown: of nodes, and of a node's queue.
+//! Read-only views of nodes and of a node's queue, for policies.
 
 use super::resources::WIDTH;
 use super::{AttemptId, Duration, EntryId, ExecutionType, Instant, Load, NodeId, Partition, Resources, TaskShape};
@@ -9,9 +9,9 @@ use std::sync::Arc;
 pub struct NodeView {
     pub node: NodeId,
     pub capacity: Resources,
-    /// Nothing where it takes no new work.
+    /// Zero if it takes no new work.
     pub free: Resources,
-    /// Whether it is reachable, drained and paused nodes among them.
+    /// Whether it is reachable; true for drained and paused nodes, too.
     pub open: bool,
     /// Entries that wait in its queue.
     pub queued: u32,
@@ -21,7 +21,7 @@ pub struct NodeView {
     pub age: Duration,
 }
 
-/// Where bytes lie, seen from a node.
+/// How far stored bytes are from a node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Distance {
     OnNode,
@@ -31,17 +31,17 @@ pub enum Distance {
 
 /// Nodes as a placement policy sees them: by dense index, with a search that does not visit every node.
 pub trait NodeViews {
-    /// The nodes with the shortest waits as they were ranked last, best first; empty where nobody ranks them.
+    /// The nodes with the shortest waits in the last ranking, best first; empty without a ranking.
     fn best(&self) -> &[u32] {
         &[]
     }
 
-    /// What that ranking compared the node by.
+    /// The value by which that ranking compared the node.
     fn rank(&self, index: usize) -> Duration {
         self.view(index).expected_wait
     }
 
-    /// The nodes with the input of asks of this class; empty where that does not matter.
+    /// The nodes with the input of asks of this class; empty if that does not matter.
     fn local(&self, _class: u32) -> &[NodeId] {
         &[]
     }
@@ -51,40 +51,40 @@ pub trait NodeViews {
         false
     }
 
-    /// How long a task of this size and kind would wait there; [`Duration::MAX`] where it never starts.
+    /// How long a task of this shape and execution type would wait there; [`Duration::MAX`] if it never starts.
     fn wait(&self, index: usize, _shape: &Resources, _execution: ExecutionType) -> Duration {
         self.view(index).expected_wait
     }
 
-    /// The same, where so much more is sent there before.
+    /// The same, if `more` is sent there first.
     fn wait_behind(&self, index: usize, shape: &Resources, execution: ExecutionType, _more: &Load) -> Duration {
         self.wait(index, shape, execution)
     }
 
-    /// Whether an opportunistic task would find room there at once, where so much more is sent there before.
+    /// Whether an opportunistic task would find room there at once, if `more` is sent there first.
     fn has_spare(&self, _index: usize, _shape: &Resources, _more: &Load) -> bool {
         true
     }
 
-    /// Whether what the ranking knows nothing of has taken the room that was there.
+    /// Whether work that the ranking does not include has taken the room that was there.
     fn is_filled(&self, _index: usize) -> bool {
         false
     }
 
-    /// About how long it takes until the nodes are heard of anew.
+    /// The approximate time between two updates of the nodes.
     fn interval(&self) -> Duration {
         Duration::ZERO
     }
 
-    /// How likely the node is to see a task through, in millionths.
+    /// The probability that a task succeeds on the node, in millionths.
     fn success(&self, _index: usize) -> u32 {
         1_000_000
     }
 
-    /// Shows how much of the input of a task of this class lies how far from the node, in bytes.
+    /// Calls `show` with how many bytes of the input of a task of this class are at which distance from the node.
     fn input(&self, _index: usize, _class: u32, _show: &mut dyn FnMut(u64, Distance)) {}
 
-    /// Nodes that said themselves, and not through the master, how long tasks would wait there; the last to do so comes last.
+    /// Nodes that reported directly, not through the master, how long tasks would wait there; the most recent one is last.
     fn heard(&self) -> &[NodeId] {
         &[]
     }
@@ -116,21 +116,21 @@ pub trait NodeViews {
         after.or_else(|| all().take_while(|index| *index < start).find(has_room))
     }
 
-    /// Of the nodes that have room the one with the least, by [`RoomScale`].
+    /// The node with the least room among those that have enough, by [`RoomScale`].
     fn least_room(&self, class: u32, shape: &Resources) -> Option<usize> {
         let scale = self.room_scale();
         let fitting = (0..self.len()).filter(|&index| self.has_room(index, class, shape));
         fitting.min_by_key(|&index| (scale.measure(&self.view(index).free), index))
     }
 
-    /// Of the nodes that have room the one with the most, by [`RoomScale`].
+    /// The node with the most room among those that have enough, by [`RoomScale`].
     fn most_room(&self, class: u32, shape: &Resources) -> Option<usize> {
         let scale = self.room_scale();
         let fitting = (0..self.len()).filter(|&index| self.has_room(index, class, shape));
         fitting.max_by_key(|&index| (scale.measure(&self.view(index).free), index))
     }
 
-    /// One on which these nodes can be compared.
+    /// A scale on which these nodes can be compared.
     fn room_scale(&self) -> RoomScale {
         let mut scale = RoomScale::default();
         for index in 0..self.len() {
@@ -140,16 +140,16 @@ pub trait NodeViews {
     }
 }
 
-/// Makes one number of the room on a node: the sum over kinds of its parts of the largest node, whose capacity is
-/// rounded up to a power of two, so that the scale seldom changes.
+/// Reduces the room on a node to one number: the sum over kinds of its part of the largest node, whose capacity is rounded up to
+/// a power of two, so that the scale seldom changes.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct RoomScale {
-    /// Of each kind the binary logarithm of what counts as one.
+    /// Per kind, the binary logarithm of the amount that counts as one.
     bits: [u32; WIDTH],
 }
 
 impl RoomScale {
-    /// Takes in the capacity of a node. Whether the scale has changed by it.
+    /// Includes the capacity of a node. Returns whether the scale has changed.
     pub fn grow(&mut self, capacity: &Resources) -> bool {
         let mut grown = false;
         for (bits, &amount) in self.bits.iter_mut().zip(&capacity.0) {
@@ -160,7 +160,7 @@ impl RoomScale {
         grown
     }
 
-    /// In parts of 2^32 of the largest node, exactly: what two rooms differ by before a task they differ by after it.
+    /// In units of 2^-32 of the largest node, exact: a task reduces the number of every room by the same amount.
     pub fn measure(&self, room: &Resources) -> u64 {
         room.0.iter().zip(self.bits).map(|(&amount, bits)| (u64::from(amount) << 32) >> bits).sum()
     }
@@ -189,13 +189,13 @@ impl ClassTable {
         self.bits.len() as u32
     }
 
-    /// Met by the nodes that have a bit, 64 of them by each word.
+    /// Adds a class that is met by the nodes whose bits are set, 64 nodes in each word. Returns its number.
     pub fn add_class_of(&mut self, words: Vec<u64>) -> u32 {
         self.bits.push(words);
         self.classes() - 1
     }
 
-    /// No node meets it any more.
+    /// No node meets the class from now on.
     pub fn clear(&mut self, class: u32) {
         self.bits[class as usize].clear();
     }
@@ -219,16 +219,16 @@ impl ClassTable {
 pub struct QueuedEntry {
     pub id: EntryId,
     pub shape: Arc<TaskShape>,
-    /// A ledger holds its resources: it waits for an end and no longer.
+    /// A ledger holds its resources: it only waits until an attempt ends.
     pub booked: bool,
     pub queued_at: Instant,
     pub expected: Option<Duration>,
-    /// Of an opportunistic one: how likely it is chosen, beside others.
+    /// Of an opportunistic entry: its weight in the random choice among those that wait.
     pub weight: u16,
 }
 
 impl QueuedEntry {
-    /// It makes the queue longer as far as is known.
+    /// Whether it is known to make the queue longer.
     pub fn has_length(&self) -> bool {
         self.expected.is_some_and(|expected| expected > Duration::ZERO)
     }
@@ -237,13 +237,13 @@ impl QueuedEntry {
         self.shape.execution == ExecutionType::Opportunistic
     }
 
-    /// Opportunistic work gives way to it: it is booked, or within what its job is entitled to.
+    /// Whether opportunistic work is preempted for it: it is booked, or within its job's entitlement.
     pub fn is_guaranteed(&self) -> bool {
         let is_attempt = matches!(self.id, EntryId::Attempt(_));
         self.booked || is_attempt && self.shape.execution == ExecutionType::Guaranteed
     }
 
-    /// The attempt, if opportunistic ones give way to it.
+    /// The attempt, if it is guaranteed.
     pub fn guaranteed_attempt(&self) -> Option<AttemptId> {
         match self.id {
             EntryId::Attempt(attempt) if self.is_guaranteed() => Some(attempt),
@@ -266,6 +266,6 @@ pub struct RunningEntry {
 #[derive(Clone, Copy, Debug)]
 pub struct QueueView<'a> {
     pub entries: &'a [QueuedEntry],
-    /// What opportunistic work may hold beside what it holds.
+    /// What opportunistic work may hold in addition to what it holds.
     pub opportunistic_room: Resources,
 }

@@ -1,20 +1,20 @@
-//! How long a task of any size would wait at a node, as the node projects it.
+//! How long a task of any size would wait at a node, as the node predicts it.
 
 use super::resources::{CPU, MEMORY, WIDTH};
 use super::{Duration, Resources};
 use serde::{Deserialize, Serialize};
 
-/// Parts of a node's capacity that waits are told for: finer for small tasks.
+/// Sizes for which waits are reported, as parts of a node's capacity: finer for small tasks.
 const SIZES: usize = 16;
 const PARTS: [u32; SIZES] = [1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 40, 48, 64];
 const WHOLE: u32 = 64;
 
-/// The wait-time matrix of a node (Boutin et al. 2014: Apollo, section 3.2), at the moment when it was made: by CPU and memory,
-/// and for each other kind that somebody holds or waits for there by that kind alone. 512 bytes and a little for a node at
-/// which something waits, next to nothing for one at which nothing does.
+/// The wait-time matrix of a node (Boutin et al. 2014: Apollo, section 3.2) at the time when it was made: waits by CPU and memory
+/// and, for each other kind that tasks hold or wait for there, by that kind alone. A little over 512 bytes if something waits at
+/// the node, almost nothing otherwise.
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 pub struct WaitMatrix {
-    /// By size in CPU, then in memory; empty where nobody would wait.
+    /// By size in CPU, then in memory; empty if no task would wait.
     cells: Box<[Wait]>,
     /// The kind, and the waits by size in it.
     others: Box<[(u8, [Wait; SIZES])]>,
@@ -23,31 +23,31 @@ pub struct WaitMatrix {
 /// How old a matrix is when a wait is looked up.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Age {
-    /// So much of each wait is over.
+    /// The part of each wait that has passed.
     pub since_made: Duration,
-    /// Since then its node has not said that it still holds: whoever says nothing while it does is silent for less.
+    /// Time since the node last confirmed it. A node whose matrix still holds confirms it more often than every `trusted_for`.
     pub since_confirmed: Duration,
     pub trusted_for: Duration,
 }
 
 impl Age {
-    /// Of one that was made just now.
+    /// The age of a matrix that was made just now.
     pub const NEW: Age =
         Age { since_made: Duration::ZERO, since_confirmed: Duration::ZERO, trusted_for: Duration::MAX };
 }
 
-/// What a node says of how long tasks would wait there.
+/// A node's report of how long tasks would wait there.
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 pub struct NodeWaits {
-    /// For guaranteed tasks, to which opportunistic ones give way.
+    /// For guaranteed tasks, for which opportunistic ones are preempted.
     pub matrix: WaitMatrix,
-    /// How long what is left of opportunistic work there takes if it fills the node.
+    /// How long the remaining opportunistic work there takes if it fills the node.
     pub opportunistic: Duration,
-    /// What of such work would start at once, behind all that waits there.
+    /// Room in which opportunistic work would start at once, behind all that waits there.
     pub room: Resources,
 }
 
-/// Milliseconds in two bytes: twelve bits and a power of two. Within a part in 2,048, and 37 hours at most.
+/// Milliseconds in two bytes: twelve bits and a power of two. Accurate to one part in 2,048; at most 37 hours.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 struct Wait(u16);
 
@@ -71,7 +71,7 @@ impl Wait {
     }
 }
 
-/// A size: that of the parts of the capacity which is as large as what is wanted. `None` if that is more than there is.
+/// The smallest size that is at least `wanted`. `None` if `wanted` is more than the capacity.
 fn size_for(wanted: u32, capacity: u32) -> Option<usize> {
     let parts = u64::from(wanted) * u64::from(WHOLE);
     let is_enough = |part: &u32| u64::from(*part) * u64::from(capacity) >= parts;
@@ -79,8 +79,7 @@ fn size_for(wanted: u32, capacity: u32) -> Option<usize> {
 }
 
 impl WaitMatrix {
-    /// From the waits for these amounts of these two kinds, of which each grows with its amount, and for amounts of one other
-    /// kind.
+    /// From the waits for amounts of CPU and memory, which grow with each of the two, and for amounts of one other kind.
     pub fn new(
         capacity: &Resources,
         mut by_cpu_and_memory: impl FnMut(u32, u32) -> Duration,
@@ -104,9 +103,9 @@ impl WaitMatrix {
         }
     }
 
-    /// How long a task waits that wants so much. What was said long ago is believed less: looked up is what a task waits that
-    /// is one size larger for each time that the word is trusted for (section 3.4), and of no time at all the largest. `None`
-    /// for what is larger than the node.
+    /// How long a task waits that requests `wanted`. An old report is trusted less: the task counts as one size larger for each
+    /// `trusted_for` since the last confirmation (section 3.4), and as the largest size if `trusted_for` is zero. `None` for
+    /// tasks that are larger than the node.
     pub fn wait(&self, capacity: &Resources, wanted: &Resources, age: &Age) -> Option<Duration> {
         let sizes = age.since_confirmed.0.checked_div(age.trusted_for.0);
         let larger = sizes.map_or(SIZES, |sizes| sizes.min(SIZES as u64) as usize);
@@ -123,7 +122,7 @@ impl WaitMatrix {
         Some(Duration(wait.0.saturating_sub(age.since_made.0)))
     }
 
-    /// Whether it is so close to another, made `earlier`, that nobody needs to be told: no wait differs by more than `tolerance`
+    /// Whether it is so close to `before`, made `earlier`, that it need not be reported: no wait differs by more than `tolerance`
     /// and a sixteenth.
     pub fn is_as_expected(&self, before: &WaitMatrix, earlier: Duration, tolerance: Duration) -> bool {
         let close = |now: Wait, then: Wait| {
@@ -142,7 +141,7 @@ impl WaitMatrix {
         self.others.iter().find(|(other, _)| *other == kind).map_or(&[], |(_, waits)| waits)
     }
 
-    /// In memory, in bytes.
+    /// Memory used, in bytes.
     pub fn bytes(&self) -> usize {
         size_of::<WaitMatrix>() + size_of_val(&*self.cells) + size_of_val(&*self.others)
     }
@@ -154,7 +153,7 @@ mod tests {
     use crate::vocabulary::Chance;
 
     #[test]
-    fn waits_are_kept_within_a_part_in_two_thousand_and_never_shorter() {
+    fn waits_are_stored_within_one_part_in_two_thousand_and_never_shorter() {
         let mut chance = Chance::new(1, "waits");
         let longest = Wait::LONGEST.duration();
         for bits in 0..37 {
@@ -175,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_larger_waits_longer_and_an_old_matrix_is_believed_less() {
+    fn larger_tasks_wait_longer_and_an_old_matrix_is_trusted_less() {
         let capacity = Resources::new(64_000, 640).with(6, 4);
         // A second for each thousandth of a core above 4,000 and for each MiB above 100; 50 s for a second GPU.
         let by_size = |cpu: u32, memory: u32| {
@@ -193,13 +192,13 @@ mod tests {
         assert_eq!(wait(Resources::new(0, 0).with(6, 1), 3), Some(0));
         let confirmed = Age { since_made: Duration::from_secs(10), ..Age::NEW };
         let known = matrix.wait(&capacity, &Resources::new(6_000, 120), &confirmed);
-        assert_eq!(known.map(|wait| wait.0 / 1_000_000), Some(2_010), "what still holds is believed");
+        assert_eq!(known.map(|wait| wait.0 / 1_000_000), Some(2_010), "a confirmed matrix is trusted");
         assert_eq!(wait(Resources::new(64_001, 0), 0), None);
         assert_eq!(wait(Resources::new(0, 0).with(7, 1), 0), None);
     }
 
     #[test]
-    fn nobody_is_told_of_a_matrix_that_is_as_the_one_before_said() {
+    fn a_matrix_that_is_as_expected_is_not_reported() {
         let capacity = Resources::new(64_000, 640);
         let matrix = |seconds: u64| {
             let wait = |_, _| Duration::from_secs(seconds);

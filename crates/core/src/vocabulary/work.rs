@@ -1,46 +1,45 @@
-//! How much there is to do: resources times time.
+//! Amounts of work: resources times time.
 
 use super::resources::WIDTH;
 use super::{Duration, Resources, Totals};
 use serde::{Deserialize, Serialize};
 
-/// Of every kind of resource, how much of it is held for how long: in the kind's unit times milliseconds.
+/// Per kind of resource, its amount times the time for which it is held: the kind's unit times milliseconds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Work(pub [u64; WIDTH]);
 
-/// What a job has to do, as far as is known now: everything, and what is not done of it. A task that runs is not done
-/// at all until it ends.
+/// The work of a job as far as it is known now: in total, and what remains. All of a task's work remains until it ends.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 pub struct JobWork {
     pub total: Work,
     pub remaining: Work,
 }
 
-/// What a job that places its tasks itself wants to hold of the cluster, and may.
+/// What a job that places its own tasks requests of the cluster, and its allowance.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 pub struct Wants {
-    /// All that runs of it or could.
+    /// What its tasks need that run or could run.
     pub all: Totals,
-    /// The smallest of the tasks that could start, or of those that run where none could: with less than that nothing starts.
+    /// The smallest task that could start or, if none could, the smallest that runs: with less than that nothing starts.
     pub one: Resources,
-    /// What its guaranteed tasks may hold together, as it was told last, in the message of this number; zero where the present
-    /// master told it nothing.
+    /// The allowance of its guaranteed tasks in total, as last received, in the message with this `number`; zero if the present
+    /// master sent none.
     pub allowance: Totals,
     pub number: u32,
-    /// What they hold.
+    /// What its guaranteed tasks hold.
     pub holds: Totals,
-    /// Tells it from all that its job manager said before.
+    /// The number of this message of its job manager.
     pub said: u32,
 }
 
 impl Wants {
-    /// The most that its guaranteed tasks will hold unless it is told otherwise.
+    /// The most that its guaranteed tasks will hold until the next allowance.
     pub fn may_hold(&self) -> Totals {
         self.allowance.larger_of(&self.holds)
     }
 }
 
-/// The most that counts of one addend, so that no sum of a million of them overflows.
+/// Upper limit of one addend, so that a sum of a million of them does not overflow.
 const MOST: u64 = u64::MAX >> 20;
 
 impl Default for Work {
@@ -52,11 +51,11 @@ impl Default for Work {
 impl Work {
     pub const ZERO: Work = Work([0; WIDTH]);
 
-    /// That of `tasks` tasks, which each hold these resources for `each`, rounded up to milliseconds.
+    /// The work of `tasks` tasks that each hold these resources for `each`, rounded up to milliseconds.
     pub fn of(resources: &Resources, each: Duration, tasks: u32) -> Work {
         let millis = each.0.div_ceil(1_000).saturating_mul(u64::from(tasks));
         let of = |amount: u32| u64::from(amount).saturating_mul(millis).min(MOST);
-        // Of most kinds a task needs nothing.
+        // A task needs nothing of most kinds.
         Work(resources.0.map(|amount| if amount == 0 { 0 } else { of(amount) }))
     }
 
@@ -67,7 +66,7 @@ impl Work {
     }
 
     /// # Panics
-    /// When more is taken out than was added, which is our own bug.
+    /// If more is subtracted than was added, which is our own bug.
     pub fn sub(&mut self, done: &Work) {
         let mut is_too_much = false;
         for kind in 0..WIDTH {
@@ -75,7 +74,7 @@ impl Work {
             self.0[kind] = left;
             is_too_much |= overflowed;
         }
-        assert!(!is_too_much, "more work was done than there was");
+        assert!(!is_too_much, "subtracted more work than was added");
     }
 
     /// For how many nanoseconds it would occupy the whole cluster, in the kind of which it needs the largest part: a
@@ -110,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_kind_that_is_scarcest_says_how_long_the_cluster_is_busy() {
+    fn the_scarcest_kind_determines_how_long_the_cluster_is_busy() {
         let capacity = Totals(Resources::new(4_000, 1_024).0.map(u64::from));
         let work = Work::of(&Resources::new(1_000, 512), Duration::from_secs(2), 3);
         assert_eq!(work.on_whole(&capacity), 3_000_000_000, "half of the memory, six times for two seconds");

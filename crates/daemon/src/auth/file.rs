@@ -431,7 +431,7 @@ mod tests {
             (format!("{one}token = 'hunter2'\nuntil = 'soon'\n"), 4, "`until` is no point in time"),
             (format!("{one}token = 'hunter2'\nagent = 'x'\n"), 2, "both `user` and `agent`"),
             ("\n[[token]]\ntoken = 'hunter2'\n".to_owned(), 3, "names nobody"),
-            ("[[token]]\nuser = '../x'\ntoken = 'hunter2'\n".to_owned(), 2, "`../x` cannot name a user"),
+            ("[[token]]\nuser = '../x'\ntoken = 'hunter2'\n".to_owned(), 2, "`../x` is not a valid user name"),
             (format!("{one}token = 'hunter2'\n\n[[token]]\nuser = 'bob'\ntoken = 'hunter2'\n"), 7, "of another entry"),
             ("[token]\nuser = 'ada'\ntoken = 'hunter2'\n".to_owned(), 1, "no list of tables"),
             ("tokens = []\n".to_owned(), 1, "means nothing here"),

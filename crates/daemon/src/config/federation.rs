@@ -228,10 +228,7 @@ mod tests {
             ("[federation]\nmasters = []".to_owned(), "server.toml:2:11: a federation has 1 to 200 clusters"),
             (format!("{TWO}globals = 0"), "server.toml:3:11: a federation has 1 to 200 clusters"),
             (format!("{TWO}globals = []"), "server.toml:3:11: a federation has 1 to 200 clusters"),
-            (
-                format!("{TWO}span = 2000001"),
-                "server.toml:3:8: 2 clusters of 2000001 nodes each are none, or more than",
-            ),
+            (format!("{TWO}span = 2000001"), "server.toml:3:8: a federation has 1 to 4000000 nodes, not 2 clusters"),
             (format!("{TWO}globals = 'two'"), "server.toml:3:11: "),
             ("[federation]\nmasters = ['a:1', 'b']".to_owned(), "server.toml:2:19: `b` is no address"),
             ("[federation]\nmasters = ['a:1,:2']".to_owned(), "server.toml:2:12: `:2` is no address"),
@@ -241,7 +238,7 @@ mod tests {
             (format!("{TWO}globals = ['::1:3']"), "server.toml:3:12: `::1:3` is no address"),
             (format!("{TWO}globals = ['head:3']"), "server.toml:3:12: `head:3` is not on loopback"),
             (format!("{TWO}globals = ['127.0.0.1:2']"), "server.toml:3:12: `127.0.0.1:2` is there twice"),
-            (format!("{TWO}kinds = ['Big Thing']"), "server.toml:3:9: `Big Thing` cannot name a resource"),
+            (format!("{TWO}kinds = ['Big Thing']"), "server.toml:3:9: `Big Thing` is not a valid resource name"),
             (format!("preset = 'drf'\n{TWO}"), "drf is no preset for a federation\n  help: choose one of megha"),
             (
                 format!("{TWO}globals = 2\n[[queue]]\nname = 'a'\nglobal = 2"),
