@@ -782,7 +782,19 @@ impl ToNode {
             | ToNode::Acknowledge { attempt } => Some(Address::JobManager(attempt.job)),
             ToNode::Claim(Claim { job, .. }) | ToNode::Forget { job } => Some(Address::JobManager(*job)),
             ToNode::Disown { .. } | ToNode::Promote { grant: Some(_), .. } => Some(Address::Master),
-            _ => None,
+            ToNode::Welcome(_)
+            | ToNode::Greeting(_)
+            | ToNode::SayEndsAgain { .. }
+            | ToNode::IntroduceYourself
+            | ToNode::Steer(_)
+            | ToNode::Expire { .. }
+            | ToNode::Move { .. }
+            | ToNode::Launch(_)
+            | ToNode::LaunchInstead { .. }
+            | ToNode::Probe(_)
+            | ToNode::Cancel { .. }
+            | ToNode::Holder { .. }
+            | ToNode::Executor(_) => None,
         }
     }
 
