@@ -40,7 +40,7 @@ fn a_job_keeps_the_preset_of_its_queue_when_the_server_comes_back_and_both_kinds
     scene.write("go", "");
     scene.ok(&["wait", &new, &old]);
     let sent =
-        |id: &str| told(scene, id, "launched").iter().any(|text| text.contains("expected to be done there first"));
+        |id: &str| told(scene, id, "launched").iter().any(|text| text.contains("earliest expected completion"));
     assert!(sent(&new) && !sent(&old), "{:?}", scene.story(&old));
     let said = |id: &str| told(scene, id, "launched").iter().any(|text| text.contains("sent as guaranteed work to"));
     assert!(said(&new) && said(&old), "{:?}", scene.story(&new));
@@ -71,7 +71,7 @@ fn one_step_beyond_apollo_a_short_job_is_done_before_a_long_one_that_came_first(
     assert!(scene.job(&long).summary.tasks.succeeded < 20, "{:?}", scene.job(&long).summary.tasks);
     scene.ok(&["wait", &long]);
     let sent = told(scene, &long, "launched");
-    assert!(sent.iter().any(|text| text.contains("expected to be done there first")), "{sent:?}");
+    assert!(sent.iter().any(|text| text.contains("earliest expected completion")), "{sent:?}");
 }
 
 #[test]
