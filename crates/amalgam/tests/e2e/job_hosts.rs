@@ -80,7 +80,7 @@ fn tasks_go_on_while_their_job_managers_are_away_and_whoever_asks_is_told() {
     until_true("the reason why nothing starts", is_told);
     assert!(scene.ok(&["top"]).contains("processes of job managers: 1, not connected: 1"));
     let listed = scene.jobs().remove(0);
-    assert!(listed.reason.is_some_and(|why| why.starts_with("job managers 1")), "also in a list, while tasks run");
+    assert!(listed.reason.is_some_and(|why| why.starts_with("job host 1")), "also in a list, while tasks run");
     let_go(&cluster, [0]);
     until_true("the end of a task without its manager", || !is_alive(&pid));
     // What is wished meanwhile is heard later.

@@ -105,7 +105,7 @@ fn queues_keep_to_their_limits_and_say_so() {
 
     let fair = submit("root.fair");
     until_true("one user's share in use", || running(&fair) == 2);
-    waits_because(&scene, &fair, "limit for one user in queue root.fair");
+    waits_because(&scene, &fair, "limit per user of queue root.fair");
     assert_eq!(running(&fair), 2);
     scene.ok(&["cancel", &fair]);
 
