@@ -1,7 +1,7 @@
 //! The manager of one job: it knows the DAG, asks for resources, binds grants to tasks, issues attempts and commits one
 //! result per task. Only it makes new attempts.
 //!
-//! Each handler below follows in the order of a job's life.
+//! Handlers follow the order of a job's life.
 
 mod allowance;
 mod attempts;
@@ -80,15 +80,15 @@ use work::WorkLeft;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct JobManagerSettings {
-    /// Between the request to terminate and the kill.
+    /// Time between the request to terminate and the kill.
     pub stop_grace: Duration,
-    /// An unanswered claim is repeated after so long.
+    /// An unanswered claim is repeated after this time.
     pub repeat_claims: Duration,
-    /// How long a generation of tokens takes where their own process counts them.
+    /// Length of a token generation, where a job host counts generations itself.
     pub token_life: Duration,
-    /// After how long without a node what was launched there is given up, where their own process counts that.
+    /// A job host gives up the attempts on a node that is not connected for this long.
     pub node_grace: Duration,
-    /// Where grants are what a global master proposes, and the nodes' masters let launches through.
+    /// Set if grants are proposals of a global master, and launches are sent through the nodes' masters.
     pub federation: Option<Federation>,
 }
 
@@ -111,17 +111,17 @@ pub struct JobManager {
     intra_job: Box<dyn IntraJobPolicy>,
     dag: Dag,
     requests: Requests,
-    /// What it is entitled to of the cluster, once the master has said so.
+    /// The job's share of the cluster, once the master has reported it.
     share: Option<Box<Totals>>,
-    /// This event is not only a wakeup.
+    /// Whether the current event is more than a wakeup.
     is_news: bool,
-    /// Nothing took long at this event yet.
+    /// Whether no policy took long during the current event so far.
     has_time: bool,
-    /// What it gives and receives; where nobody yields there is none.
+    /// Resources donated and received; `None` if the policy never yields.
     account: Option<Box<exchange::Account>>,
-    /// Places the job's tasks, or those that are opportunistic; without it the master does.
+    /// Places all tasks of the job, or only the opportunistic ones; `None` if the master places all.
     scheduler: Option<LocalScheduler>,
-    /// With it, it keeps to what the job is entitled to.
+    /// If set, the job's own placements stay within its allowance.
     allowance: Option<Box<Allowance>>,
     corrections: Corrections,
     exploration: Exploration,
@@ -130,59 +130,59 @@ pub struct JobManager {
     first_starts: FirstStarts,
     gangs: Gangs,
     quota: Quota,
-    /// Whether that, or what the job may hold, kept tasks back when it was looked at last.
+    /// Whether the quota or the allowance held tasks back at the last check.
     limit_binds: bool,
-    /// Where its tasks leave or read files.
+    /// `None` if no task writes or reads files.
     files: Option<Box<Files>>,
-    /// Whose input lies where others ran.
+    /// Stages whose input locations the scheduler does not know yet.
     unlocated: Unlocated,
     promotions: Promotions,
     work: WorkLeft,
-    /// Although it asks the master for nothing.
+    /// Report the remaining work to the master even without asks.
     tells_work: bool,
     templates: Templates,
-    /// Attempts may be out that were launched with another timeout.
+    /// Open attempts may have been launched with another timeout.
     has_new_timeout: bool,
     begun: bool,
-    /// How often it was opened again, to run what had failed.
+    /// Number of times the job was reopened to rerun failed tasks.
     run: u32,
     held: bool,
     cancelled: bool,
-    /// Running attempts are to end: the job was cancelled, or too many tasks failed.
+    /// Running attempts are being stopped: the job was cancelled, or too many tasks failed.
     stopping: bool,
-    /// Said to the master and not taken back since.
+    /// Reported to the master and not withdrawn since.
     outcome: Option<JobOutcome>,
-    /// That of the master that counts the asks now.
+    /// Epoch of the master that counts the asks now.
     master_epoch: Epoch,
     sealing: Sealing,
-    /// Of the tokens that it makes: the newest that it has heard of.
+    /// The newest known generation, used for new tokens.
     generation: Generation,
     attempts: Attempts,
     node_claims: NodeClaims,
-    /// What kept its tasks from starting, as the manager said last of which this is a copy.
+    /// In a follower: the last reason that the followed manager gave for tasks that do not start.
     told_why: Option<Box<Why>>,
 }
 
-/// Where a task may be launched, and by which rule it was next.
+/// Where a task may be launched, and the rule that scheduled it.
 struct Room {
     node: NodeId,
     basis: Basis,
     rule: Rule,
     passed_over: u32,
-    /// How a task runs whose ask leaves that open.
+    /// Execution type of a task whose ask is `Auto`.
     execution: ExecutionType,
-    /// How long it is expected to wait there.
+    /// Expected wait at the node.
     expected_wait: Duration,
 }
 
-/// By what an attempt takes a node's resources.
+/// How an attempt gets a node's resources.
 #[derive(Clone, Copy)]
 enum Basis {
-    /// The master's ledger holds them; where they are a part of a GPU, of this one.
+    /// They are booked in the master's ledger; a GPU is named if the task gets a part of one.
     Grant(GrantId, Option<Foretold>, Option<SharedGpu>),
     /// The node keeps room for this probe.
     Probe(ProbeId, Option<Foretold>),
-    /// It waits at the node until they are free.
+    /// The attempt waits at the node until resources are free.
     Queue,
 }
 
@@ -283,14 +283,14 @@ impl JobManager {
         }
     }
 
-    /// Its tokens are of this generation from now on, which its own process counts.
+    /// Uses this generation for its tokens from now on, as counted by its job host.
     #[must_use]
     pub fn beginning_with(mut self, generation: Generation) -> JobManager {
         self.generation = generation;
         self
     }
 
-    /// The master says which generation it is at. By a manager of another process nodes go by what that says.
+    /// Takes the master's token generation, unless a job host counts its own.
     fn on_generation(&mut self, generation: Generation) {
         if self.job.host == HostId::SERVER {
             self.generation = generation.max(self.generation);
@@ -345,7 +345,7 @@ impl JobManager {
         }
     }
 
-    /// Some of it may be known: it is said again where something may have been lost.
+    /// Parts of it may be known: the message is repeated where one may have been lost.
     fn on_begin(
         &mut self,
         now: Instant,
@@ -355,7 +355,7 @@ impl JobManager {
         out: &mut Outbox,
     ) {
         if wishes.run < self.run {
-            // It was said before it ran last, and comes again.
+            // A late repetition from before the latest run.
             return;
         }
         self.share = share.or(self.share.take());
@@ -386,7 +386,7 @@ impl JobManager {
         }
     }
 
-    /// Tells whoever places its tasks what is wanted, where that changed; ends the job where nothing is left to want.
+    /// Sends changed asks to the scheduler of the tasks (the master or the job's own); ends the job when nothing is left to do.
     fn update_demand(&mut self, now: Instant, out: &mut Outbox) {
         if !self.begun {
             return;
@@ -413,7 +413,7 @@ impl JobManager {
             let outcome = self.final_outcome();
             self.outcome = Some(outcome);
             self.keep_exchange(now, out);
-            // The tasks of a stage that did not all succeed may be the short ones.
+            // Only complete stages: in others, the tasks that succeeded may be the short ones.
             let stages = self.dag.stages.iter();
             let means = stages.map(|stage| stage.estimate.mean().filter(|_| stage.is_complete())).collect();
             let (job, run, estimated) = (self.id(), self.run, self.estimated());
@@ -423,14 +423,14 @@ impl JobManager {
         }
     }
 
-    /// What those of its tasks that succeeded were said to take, where something was said, and what they took.
+    /// Stated and measured run times of the tasks that succeeded; `None` if none were stated.
     fn estimated(&self) -> Option<Estimated> {
         let stages = self.dag.stages.iter().filter_map(|stage| stage.estimate.judged());
         stages
             .reduce(|one, next| Estimated { stated: one.stated + next.stated, measured: one.measured + next.measured })
     }
 
-    /// Tells the master how much work is left when what it knows is too far off.
+    /// Reports the remaining work to the master if the last report is too far off.
     fn tell_work(&mut self, out: &mut Outbox) {
         if self.work.is_news() && !self.dag.is_finished() {
             out.send(TheMaster, ToMaster::Demand { job: self.id(), asks: Vec::new(), work: self.work.tell() });
@@ -452,7 +452,7 @@ impl JobManager {
         let mut unused = Vec::new();
         for grant in grants {
             if grant.id.epoch < self.master_epoch {
-                // The master that gave it counts no longer, and the present one does not know of it.
+                // The grant is from an earlier master, and the present one does not know it.
                 out.record(Record::StaleGrant { from: Address::Master, grant: grant.id });
                 continue;
             }
@@ -470,12 +470,12 @@ impl JobManager {
             self.update_demand(now, out);
         }
         if self.quota.is_set() {
-            // It may have become wider.
+            // The quota may have become wider.
             self.place(now, out);
         }
     }
 
-    /// Launches the next task of an ask, or the one that was decided on; false if none is left.
+    /// Launches the next task of an ask, or the decided one; false if none is left.
     fn bind(&mut self, now: Instant, ask: AskId, decided: Option<u32>, room: Room, out: &mut Outbox) -> bool {
         let stage = self.requests.on_grant(ask, &self.dag, self.held);
         stage.iter().for_each(|(stage, _)| self.line_up(*stage));
@@ -488,7 +488,7 @@ impl JobManager {
         task.is_some()
     }
 
-    // ---- nodes that come and go ------------------------------------------------------------------------------------
+    // ---- node connections ------------------------------------------------------------------------------------------
 
     fn on_node_connected(&mut self, now: Instant, node: NodeId, out: &mut Outbox) {
         if let Some(scheduler) = &mut self.scheduler {
@@ -499,7 +499,7 @@ impl JobManager {
         self.place(now, out);
     }
 
-    /// What was sent there now would be lost, whatever the master says of the node, which may hear it.
+    /// Messages sent there now would be lost, even if the master is still connected to the node.
     fn on_node_disconnected(&mut self, now: Instant, node: NodeId, out: &mut Outbox) {
         if let Some(scheduler) = &mut self.scheduler {
             let steps = scheduler.set_reached(node, false);
@@ -518,7 +518,7 @@ impl JobManager {
         }
     }
 
-    /// Says to a node which attempts there are ours; it kills the others.
+    /// Claims our attempts at a node; the node kills the others.
     fn claim(&mut self, now: Instant, node: NodeId, out: &mut Outbox) {
         let attempts = self.attempts.at_node(node);
         if attempts.is_empty() && !self.attempts.is_estranged(node) {
@@ -535,8 +535,7 @@ impl JobManager {
         out.send(node, ToNode::Claim(Claim { job, epoch, number, attempts, next_attempt, generation }));
     }
 
-    /// Which of the claimed attempts the node has. What it does not have was lost on the way there, or with its
-    /// executor.
+    /// Which of the claimed attempts the node has. The others were lost on the way there, or with its executor.
     fn on_live(
         &mut self,
         now: Instant,
@@ -566,7 +565,7 @@ impl JobManager {
                 out.record(Record::Adopted { task: running.task, attempt, node });
             }
             if self.attempts.get(&attempt).is_some_and(|running| running.holding() == Holding::Promoted) {
-                // It may not have heard of it.
+                // The node may have missed the promotion.
                 out.send(node, ToNode::Promote { attempt, grant: None });
             }
             // The request may have been lost with the connection.
@@ -588,14 +587,14 @@ impl JobManager {
         self.node_claims.close(node);
         let lost = self.attempts.at_node(node);
         if !lost.is_empty() && self.job.host != HostId::SERVER {
-            // The node may hear us although it does not hear the master.
+            // The node may be connected to us although the master lost it.
             let number = self.node_claims.number();
             self.send_claim(node, number, Vec::new(), out);
         }
         for attempt in lost {
             self.write_off(now, attempt, LostCause::NodeLost, out);
         }
-        // What was launched there now would be lost, and nobody would say so again.
+        // A launch there would be lost, and no second message would report the loss.
         self.close_node(now, node, out);
         self.forget_files_at(node);
         self.update_demand(now, out);
@@ -614,7 +613,7 @@ impl JobManager {
         self.place(now, out);
     }
 
-    /// Nobody will ask for what its attempts wrote.
+    /// The output of the job's attempts is not needed any more.
     fn on_forgotten(&self, out: &mut Outbox) {
         if self.job.host != HostId::SERVER {
             out.persist(Change::Unmanaged { job: self.id() });
@@ -624,23 +623,23 @@ impl JobManager {
         }
     }
 
-    // ---- the user's wishes -----------------------------------------------------------------------------------------
+    // ---- user actions ----------------------------------------------------------------------------------------------
 
     fn on_act(&mut self, now: Instant, action: JobAction, out: &mut Outbox) {
         match action {
             JobAction::Hold => self.hold(true, out),
             JobAction::Release => self.hold(false, out),
             JobAction::Cancel => self.cancel(now, out),
-            // It begins again for that.
+            // A rerun arrives as a new `Begin`.
             JobAction::RerunFailed => {}
-            // It is not here then.
+            // Only for jobs whose manager is not connected.
             JobAction::Abandon => {}
         }
         self.update_demand(now, out);
     }
 
     fn hold(&mut self, held: bool, out: &mut Outbox) {
-        // The master's log says it as well, where both have one.
+        // On the server, the master's log records it already.
         if self.held != held && self.job.host != HostId::SERVER {
             out.persist(Change::HoldHeard { job: self.id(), held });
         }
@@ -655,7 +654,7 @@ impl JobManager {
         }
     }
 
-    /// Whoever places its tasks counts them from zero.
+    /// The scheduler of the tasks counts asks from zero.
     fn restart_requests(&mut self) {
         self.requests.restart();
         if let Some(scheduler) = &mut self.scheduler {
@@ -666,7 +665,7 @@ impl JobManager {
         }
     }
 
-    /// What had failed or was cancelled, or only these of them.
+    /// Reruns tasks that failed or were cancelled, or only the given ones of these.
     fn run_again(&mut self, run: u32, only: Option<Chosen>, out: &mut Outbox) {
         self.rerun(run, only.as_ref());
         out.persist(Change::Rerun { job: self.id(), run, only: only.map(Box::new) });
@@ -717,18 +716,18 @@ impl JobManager {
         assert_eq!(
             running as usize,
             self.attempts.len() - twins / 2 - self.corrections.copies.len(),
-            "running tasks and running attempts"
+            "numbers of running tasks and running attempts"
         );
         self.attempts.check_invariants();
         for (index, stage) in self.dag.stages.iter().enumerate() {
             let counted = stage.waiting() + stage.running + stage.succeeded + stage.failed + stage.cancelled;
-            assert_eq!(counted, stage.total, "tasks of stage {index} are each in one state");
+            assert_eq!(counted, stage.total, "each task of stage {index} is in one state");
         }
-        assert_eq!(self.work.now(), WorkLeft::new(&self.job, &self.dag).now(), "work that is left");
+        assert_eq!(self.work.now(), WorkLeft::new(&self.job, &self.dag).now(), "remaining work");
         self.scheduler.iter().for_each(LocalScheduler::check_invariants);
         for task in self.blame.tasks() {
-            let record = self.dag.stage(task.stage).record(task.index).expect("it failed");
-            assert!(record.state <= TaskState::Running, "{task} is over, and where it failed is kept");
+            let record = self.dag.stage(task.stage).record(task.index).expect("a task that failed has a record");
+            assert!(record.state <= TaskState::Running, "{task} has ended, but the nodes it failed on are still kept");
         }
         self.requests.check_invariants();
         self.check_account();
@@ -749,11 +748,11 @@ impl Role for JobManager {
                 self.master_epoch = Epoch(incarnation as u32);
                 match self.job.host {
                     HostId::SERVER => self.restart_requests(),
-                    // It went on meanwhile, and nobody else counts what it asks for.
+                    // The manager kept running, and only it counts its asks.
                     _ => self.allowance.iter_mut().for_each(|allowance| allowance.restart()),
                 }
                 self.work.restart();
-                // Said again below if it still holds.
+                // Reported again below if it still applies.
                 self.outcome = None;
                 self.update_demand(now, out);
             }
@@ -779,7 +778,7 @@ impl Role for JobManager {
         changes.iter().for_each(|change| self.take_back(change));
         self.work.recount(&self.job, &self.dag);
         self.recover_gangs();
-        // Whether an earlier life told of one is not known; who knows it already does nothing.
+        // Before the restart, a new timeout may not have reached all nodes. Repeating it has no effect.
         self.has_new_timeout = true;
         self.recall_speeds();
         self.check_invariants();

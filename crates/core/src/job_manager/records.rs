@@ -1,4 +1,4 @@
-//! The records of a stage's tasks, in pieces: those of tasks far apart that nobody touched cost next to nothing.
+//! The records of a stage's tasks, in pieces. Pieces of untouched tasks take almost no memory.
 
 use super::TaskRecord;
 use serde::{Deserialize, Serialize};
@@ -12,7 +12,7 @@ pub(super) struct Records {
 }
 
 impl Records {
-    /// Makes a record for a task of a stage of so many.
+    /// Makes a record for a task of a stage with `total` tasks.
     pub(super) fn make(&mut self, index: u32, total: u32) {
         let place = (index / PIECE) as usize;
         if self.pieces.len() <= place {
@@ -47,7 +47,7 @@ impl Records {
     }
 }
 
-/// Of a task that has a record.
+/// Panics for a task without a record.
 impl Index<u32> for Records {
     type Output = TaskRecord;
     fn index(&self, index: u32) -> &TaskRecord {

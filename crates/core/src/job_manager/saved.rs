@@ -21,7 +21,7 @@ struct SavedAttempt {
     launched_at: Instant,
 }
 
-/// A job's progress as a snapshot keeps it.
+/// A job's progress in a snapshot.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct SavedProgress {
     dag: Dag,
@@ -31,7 +31,7 @@ pub struct SavedProgress {
     running: Vec<SavedAttempt>,
     estranged: BTreeSet<NodeId>,
     given_up: Vec<(AttemptId, TaskId)>,
-    /// What it gave and received; where nobody yields there is none.
+    /// Resources donated and received; `None` if the policy never yields.
     exchange: Option<Box<Exchange>>,
     files: Option<Box<Files>>,
 }
@@ -48,12 +48,12 @@ impl SavedProgress {
 }
 
 impl JobManager {
-    /// Another process has this manager, and this became of its job: what it knows is known here as well. It handles nothing.
+    /// Applies a change of the same manager in another process. A follower handles no events.
     pub fn follow(&mut self, change: &Change) {
         self.take_back(change);
     }
 
-    /// The same; what is recorded and not changed tells when processes began, and why no more do.
+    /// The same for records, which carry the starts of processes and the reasons why tasks do not start.
     pub fn follow_record(&mut self, at: Instant, record: &Record) {
         match record {
             Record::Started { attempt, .. } => self.follow_start(*attempt, at),
@@ -72,7 +72,7 @@ impl JobManager {
         self.told_why = Some(Box::new(why.clone()));
     }
 
-    /// Takes in one change of an earlier life.
+    /// Applies one recorded change.
     pub(super) fn take_back(&mut self, change: &Change) {
         match change {
             Change::JobBegun { .. } | Change::Managed { .. } => self.begun = true,
@@ -140,7 +140,7 @@ impl JobManager {
             Change::JobEnded { outcome, .. } => {
                 self.begun = true;
                 self.outcome = Some(*outcome);
-                // A job that ended before it began left its tasks untouched.
+                // The tasks of a job that ended before it started are not abandoned yet.
                 self.dag.abandon_all();
             }
             Change::JobReopened { .. } => self.outcome = None,

@@ -1,4 +1,4 @@
-//! What the launches of each stage have in common, made when the first of them is due.
+//! The common part of all launches of a stage, made at the first launch.
 
 use crate::protocol::AdmittedJob;
 use crate::vocabulary::{Duration, ExecutionType, TaskShape, TaskTemplate};
@@ -19,7 +19,7 @@ impl Templates {
     }
 }
 
-/// For how long an attempt of the stage may run.
+/// Maximum run time of an attempt of the stage.
 pub(super) fn timeout(job: &AdmittedJob, stage: usize) -> Option<Duration> {
     job.spec.stages[stage].timeout.or(job.default_timeout)
 }

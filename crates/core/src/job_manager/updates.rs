@@ -1,4 +1,4 @@
-//! What a user changes about a job that runs.
+//! Changes of a running job by its user.
 
 use super::templates::{Templates, timeout};
 use super::{JobManager, RunningAttempt};
@@ -8,7 +8,7 @@ use crate::vocabulary::{AttemptId, HostId, Instant};
 use std::sync::Arc;
 
 impl JobManager {
-    /// What is launched from now on goes by it, and a new timeout holds for what is out already.
+    /// New launches use the updated job. A new timeout also applies to open attempts.
     pub(super) fn on_updated(&mut self, now: Instant, job: Arc<AdmittedJob>, is_placed_anew: bool, out: &mut Outbox) {
         if self.job.host != HostId::SERVER {
             out.persist(Change::Managed { job: Arc::clone(&job) });
@@ -27,7 +27,7 @@ impl JobManager {
         self.update_demand(now, out);
     }
 
-    /// To the node of an attempt that may have been launched with another one.
+    /// Sends the timeout to the node of an attempt that may have been launched with another one.
     pub(super) fn say_timeout_again(&self, attempt: AttemptId, running: &RunningAttempt, out: &mut Outbox) {
         if self.has_new_timeout {
             let timeout = timeout(&self.job, running.task.stage as usize);

@@ -1,20 +1,20 @@
-//! How much work the job is and how much of it is left, kept as tasks end: a step costs the same for a stage of one
-//! task as for one of a million.
+//! The total and the remaining work of a job, updated as tasks end: an update costs the same for a stage of one task and of a
+//! million.
 
 use super::dag::Dag;
 use crate::policy::run_time;
 use crate::protocol::AdmittedJob;
 use crate::vocabulary::{Duration, JobWork, Work};
 
-/// The master is told when what it knows is off by more than one part in so many. So it hears of a large array some
-/// hundred times, and not once for each task.
+/// The master gets a new report when the last one is off by more than one part in this number. A large array causes about a
+/// hundred reports, not one for each task.
 const TOLD_WITHIN: u64 = 16;
 
 pub(super) struct WorkLeft {
-    /// What each stage was counted by.
+    /// The values that each stage was counted with.
     stages: Vec<Counted>,
     now: JobWork,
-    /// What the present master was told.
+    /// The last report to the present master.
     told: Option<JobWork>,
 }
 
@@ -38,7 +38,7 @@ impl WorkLeft {
         (0..self.stages.len() as u32).for_each(|stage| self.review(stage, job, dag));
     }
 
-    /// After a change to one stage: some task of it ended, or its run times are better known.
+    /// After a change to one stage: a task ended, or its run times are better known.
     pub(super) fn review(&mut self, stage: u32, job: &AdmittedJob, dag: &Dag) {
         let (entry, resources) = (dag.stage(stage), &job.resources[stage as usize]);
         let new = Counted { each: run_time(entry.estimate.expected()), unfinished: entry.unfinished() };
@@ -51,7 +51,7 @@ impl WorkLeft {
         self.now.remaining.add(&Work::of(resources, new.each, new.unfinished));
     }
 
-    /// A master that knows nothing of the job is told anew.
+    /// A new master gets a new report.
     pub(super) fn restart(&mut self) {
         self.told = None;
     }
@@ -60,14 +60,14 @@ impl WorkLeft {
         self.told.is_some()
     }
 
-    /// Whether what the master knows is too far off. One that was not asked for anything needs to know nothing.
+    /// Whether the last report is too far off. A master that got no asks needs no report.
     pub(super) fn is_news(&self) -> bool {
         self.told.is_some_and(|told| {
             self.now.remaining.differs(&told.remaining, TOLD_WITHIN) || self.now.total.differs(&told.total, TOLD_WITHIN)
         })
     }
 
-    /// What to tell the master now.
+    /// The report for the master.
     pub(super) fn tell(&mut self) -> Box<JobWork> {
         self.told = Some(self.now);
         Box::new(self.now)
