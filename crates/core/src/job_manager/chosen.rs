@@ -1,5 +1,4 @@
-//! What users want of single tasks of a job: to hold them, to let them go, to cancel them, to run them again. Neighbours are one
-//! range however many they are.
+//! Actions of users on single tasks of a job: hold, release, cancel and rerun. Adjacent tasks are stored as one range.
 
 use super::JobManager;
 use super::dag::{Dag, Stage, TaskRecord, TaskState};
@@ -12,15 +11,15 @@ use std::collections::BTreeMap;
 /// The tasks of a stage that a user holds.
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 pub(super) struct HeldTasks {
-    /// All of them, in whatever state: one that runs goes on, and is not tried again.
+    /// All of them, in any state: a running one continues, and is not tried again.
     pub(super) all: Spans,
-    /// Of these, those that wait and were never launched.
+    /// Those that wait and were never launched.
     pub(super) fresh: Spans,
-    /// And the others that wait.
+    /// The others that wait.
     pub(super) touched: Spans,
 }
 
-/// How many of the chosen tasks are in which state.
+/// Number of chosen tasks by state.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct ChosenCounts {
     pub waiting: u32,
@@ -52,7 +51,7 @@ impl Stage {
         }
     }
 
-    /// Takes out those that wait, without those that rest.
+    /// Cancels those that wait, except resting ones.
     fn cancel_waiting(&mut self, chosen: &Spans) {
         for spans in [&mut self.fresh, &mut self.held.fresh] {
             let fresh = spans.take_all(chosen);
@@ -74,7 +73,7 @@ impl Stage {
         self.cancelled += 1;
     }
 
-    /// Those of them that failed or were cancelled wait again.
+    /// Chosen tasks that failed or were cancelled wait again.
     pub(super) fn reopen_tasks(&mut self, chosen: &Spans) {
         self.to_cancel.take_all(chosen);
         let fresh = self.cancelled_fresh.take_all(chosen);
@@ -96,7 +95,7 @@ impl Stage {
         self.hold(&held);
     }
 
-    /// Everything that waits, wherever.
+    /// All tasks except the chosen ones.
     fn all_but(&self, chosen: &Spans) -> Spans {
         let mut others = Spans::below(self.total);
         others.take_all(chosen);
@@ -108,7 +107,7 @@ impl Stage {
         self.to_cancel.contains(index)
     }
 
-    /// In which states these tasks are.
+    /// Number of these tasks by state.
     pub fn count_chosen(&self, chosen: &Spans) -> ChosenCounts {
         let mut counts = ChosenCounts::default();
         let all = Spans::below(self.total).take_all(chosen);
@@ -147,7 +146,7 @@ impl Dag {
         self.review(stage);
     }
 
-    /// Those that run are to be stopped. Whether one that waited was cancelled.
+    /// Running tasks are marked to be stopped. Returns whether a waiting one was cancelled.
     pub(super) fn cancel_tasks(&mut self, stage: u32, chosen: &Spans) -> bool {
         let resting = self.resting_in(stage).filter(|index| chosen.contains(*index)).collect::<Vec<_>>();
         for index in &resting {
@@ -164,10 +163,10 @@ impl Dag {
         is_any
     }
 
-    /// Of a job that ended, those of these tasks wait again that failed or were cancelled, and what depends on them; of the
-    /// others nothing starts that was cancelled with the job.
+    /// In an ended job, chosen tasks that failed or were cancelled wait again, and so does what depends on them. Other tasks
+    /// that were cancelled with the job do not start.
     pub(super) fn rerun_tasks(&mut self, chosen: &BTreeMap<u32, Spans>) {
-        // One that ended before it began left its tasks untouched.
+        // The tasks of a job that ended before it started are not abandoned yet.
         self.abandon_all();
         for number in 0..self.stages.len() as u32 {
             let entry = &self.stages[number as usize];
@@ -190,7 +189,7 @@ impl Dag {
         (0..self.stages.len() as u32).for_each(|number| self.review(number));
     }
 
-    /// Some tasks were cancelled by themselves.
+    /// Whether single tasks were cancelled.
     pub fn has_cancelled(&self) -> bool {
         self.stages.iter().any(|stage| stage.cancelled > 0)
     }
@@ -204,7 +203,7 @@ impl JobManager {
         self.update_demand(now, out);
     }
 
-    /// Makes up for what was not heard of. Whether it was anything.
+    /// Applies actions that were missed. Returns whether there were any.
     pub(super) fn do_what_is_wished(&mut self, now: Instant, wishes: &TaskWishes, out: &mut Outbox) -> bool {
         let nothing = Spans::default();
         let mut is_any = false;
@@ -244,7 +243,7 @@ impl JobManager {
         match action {
             TaskAction::Hold => self.dag.hold_tasks(stage, tasks),
             TaskAction::Release => self.dag.release_tasks(stage, tasks),
-            // That is for the whole job, which begins again for it.
+            // Applies to the whole job, which starts again for it.
             TaskAction::RerunFailed => {}
             TaskAction::Cancel => {
                 let chosen = |task: &TaskId| task.stage == stage && tasks.contains(task.index);
@@ -279,7 +278,7 @@ impl JobManager {
         self.dag.stage(task.stage).is_to_be_cancelled(task.index)
     }
 
-    /// Stages of which a user holds tasks that could start.
+    /// Stages with held tasks that could start otherwise.
     pub(super) fn stages_with_held_tasks(&self) -> impl Iterator<Item = Why> {
         let stages = self.dag.stages.iter().zip(&self.job.spec.stages);
         stages.filter(|(stage, _)| stage.inputs_missing == 0 && !stage.abandoned).filter_map(|(stage, spec)| {
@@ -290,7 +289,7 @@ impl JobManager {
 }
 
 impl TaskRecord {
-    /// It was tried, and is not again.
+    /// The task was tried, and is not tried again.
     fn cancel(&mut self) {
         self.state = TaskState::Cancelled;
         self.set_reason(&EndReason::Cancelled);

@@ -1,7 +1,6 @@
-//! A job's stages and tasks: what has run, what can run, what never will.
+//! The states of a job's stages and tasks: which have run, which can run, and which never will.
 //!
-//! An array costs one record until its tasks run: untouched tasks are a number, and only those that were launched have
-//! a record each.
+//! Untouched tasks are stored as ranges: only launched tasks need a record each.
 
 use crate::vocabulary::{
     AttemptId, ClockOffset, Duration, EndReason, Ended, Epoch, Instant, JobSpec, NodeId, OUTPUT_UNWRITTEN, Spans,
@@ -19,11 +18,11 @@ use super::spent::Spent;
 use crate::policy::run_time;
 use crate::role::LostCause;
 
-/// Of a stage whose tasks read inputs of different sizes, so many that wait stand in line by these sizes. What comes after
-/// them is a number still: the line costs a task that is launched a step, and one that is not nothing.
+/// Maximum number of waiting tasks that are sorted by input size, in a stage whose tasks read different amounts. The others
+/// stay ranges and cost nothing.
 const LINE: usize = 4_096;
 
-/// Most messages of tasks that a stage keeps; the story has them all.
+/// Maximum number of task messages that a stage keeps; the story has all of them.
 const KEPT_MESSAGES: usize = 1_000;
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -31,75 +30,76 @@ pub struct Dag {
     pub stages: Vec<Stage>,
     /// Stages with tasks that could run now.
     runnable: BTreeSet<u32>,
-    /// Tasks that are tried again after a while.
+    /// Failed tasks that wait before the next try.
     pub(super) rests: Rests,
-    /// Nodes that had attempts which no record shows, beside others of their tasks.
+    /// Nodes whose attempts no record shows, because their tasks had other attempts.
     passed: BTreeSet<NodeId>,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Stage {
     pub total: u32,
-    /// Stages that must succeed first and have not.
+    /// Number of dependencies that have not succeeded yet.
     pub inputs_missing: u32,
     pub dependents: Vec<u32>,
-    /// Tasks that were never launched and may be, and do not stand in the line.
+    /// Tasks that were never launched, may start, and are not in the line.
     pub(super) fresh: Spans,
-    /// Others that may be: the largest input first, of equals the smallest index.
+    /// Other tasks that may start: the largest input first, then the smallest index.
     pub(super) line: BTreeSet<(Reverse<u32>, u32)>,
     /// Tasks that a user holds.
     pub(super) held: HeldTasks,
-    /// Tasks that a user cancelled before they were ever launched, and all that were cancelled, running ones included.
+    /// Tasks that a user cancelled before their first launch.
     pub(super) cancelled_fresh: Spans,
+    /// All tasks that a user cancelled, including running ones.
     pub(super) to_cancel: Spans,
-    /// The most that run at once.
+    /// Maximum number of tasks that run at once.
     at_once: Option<u32>,
     pub(super) records: Records,
-    /// Tasks that failed and are not tried again yet.
+    /// Failed tasks that wait before the next try.
     pub resting: u32,
-    /// How long they rest after a first failure.
+    /// Delay after a first failure.
     retry_delay: Duration,
-    /// What was said about the last ends of tasks, where something was.
+    /// By task, the message of its latest end, if there was one.
     messages: BTreeMap<u32, String>,
-    /// What its attempts used.
+    /// Resources used by its attempts.
     pub spent: Spent,
-    /// The same of each task that was tried more than once.
+    /// The same by task, for tasks with more than one attempt.
     pub(super) spent_again: BTreeMap<u32, Spent>,
     pub running: u32,
     pub succeeded: u32,
     pub failed: u32,
     pub cancelled: u32,
-    /// Output of its attempts that was not kept.
+    /// Bytes of its attempts' output that were dropped.
     pub dropped_bytes: u64,
-    /// Attempts that gave way to guaranteed work.
+    /// Attempts preempted by guaranteed work.
     pub preempted: u32,
-    /// Attempts that came back from nodes' queues.
+    /// Attempts shed from nodes' queues.
     pub shed: u32,
     /// When its first task was launched.
     pub first_launch: Option<Instant>,
-    /// Never to run: a stage before it failed, or the job was cancelled.
+    /// No more tasks start: a dependency or a task of the gang failed, or the job was cancelled.
     pub abandoned: bool,
     pub estimate: Estimate,
 }
 
-/// A task that was launched at least once: its latest attempt, and how that went.
+/// A task that was launched at least once, and its latest attempt.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct TaskRecord {
     /// When the latest attempt ended, or was launched if it has not.
     pub at: Instant,
     pub wall: Duration,
     pub cpu_millis: u32,
-    /// Of the wall time, how much it yielded its CPU.
+    /// Part of the wall time during which it yielded its CPU.
     yielded_millis: u32,
     pub max_memory_kib: u32,
-    /// What it reads, where the tasks of its stage read different amounts.
+    /// Input size; zero unless the tasks of its stage read different amounts.
     pub input_kib: u32,
     pub node: NodeId,
     epoch: Epoch,
     number: u32,
     pub attempts: u16,
     pub failures: u16,
-    /// Attempts that ended through their nodes: lost with them, or never launched there.
+    /// Attempts that failed because of their nodes: lost with them, or never launched there.
     pub losses: u8,
     pub state: TaskState,
     reason: u8,
@@ -116,7 +116,7 @@ pub enum TaskState {
     Cancelled,
 }
 
-/// One task, for people.
+/// One task, for display.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TaskStatus {
     pub index: u32,
@@ -127,7 +127,7 @@ pub struct TaskStatus {
 }
 
 impl Dag {
-    /// `recalled`: by stage, how long a task ran when the job ran before; may be shorter.
+    /// `recalled`: by stage, the run time of a task in earlier runs; may be shorter than the list of stages.
     pub fn new(spec: &JobSpec, recalled: &[Option<Duration>]) -> Dag {
         let mut stages: Vec<Stage> = spec
             .stages
@@ -175,22 +175,22 @@ impl Dag {
         if entry.ready() > 0 { first() } else { None }
     }
 
-    /// The tasks of a stage that could start, in the order in which they do.
+    /// The tasks of a stage that could start, in start order.
     pub fn upcoming(&self, stage: u32) -> impl Iterator<Item = u32> {
         let entry = self.stage(stage);
         let in_line = entry.line.iter().map(|(_, index)| *index);
         in_line.chain(entry.fresh.iter()).take(entry.ready() as usize)
     }
 
-    /// Whether the task is one of these.
+    /// Whether the task is one of [`Dag::upcoming`].
     pub fn is_upcoming(&self, stage: u32, index: u32) -> bool {
         let entry = self.stage(stage);
         let in_line = |index| entry.line.contains(&entry.place_of(index));
         entry.ready() > 0 && (entry.fresh.contains(index) || entry.record(index).is_some() && in_line(index))
     }
 
-    /// Puts the next tasks of a stage in line by the sizes of their inputs, so many at once. Asked before each of them is taken, so
-    /// that the line comes to be as long as it may be.
+    /// Puts up to `at_once` next tasks of a stage in line by input size. Called before each task is taken, so that the line
+    /// grows to its full length.
     pub fn line_up(&mut self, stage: u32, at_once: usize, size: &mut dyn FnMut(u32) -> u32) {
         let entry = &mut self.stages[stage as usize];
         if entry.ready() == 0 {
@@ -204,12 +204,12 @@ impl Dag {
         }
     }
 
-    /// How much a task reads that was launched in an earlier life.
+    /// Sets the input size of a task that was launched before a restart.
     pub fn recall_size(&mut self, task: TaskId, kib: u32) {
         self.stages[task.stage as usize].records[task.index].input_kib = kib;
     }
 
-    /// How long the task is expected to run.
+    /// Expected run time of the task.
     pub fn expected(&self, stage: u32, index: u32) -> Option<Duration> {
         let entry = self.stage(stage);
         entry.estimate.expected_for(entry.record(index).map_or(0, |record| record.input_kib))
@@ -228,14 +228,14 @@ impl Dag {
         record.attempts = record.attempts.saturating_add(1);
         record.state = TaskState::Running;
         if record.attempts > 1 && record.node != node {
-            // What the earlier attempt left there is to go as well in the end.
+            // Files of the earlier attempt on that node have to be deleted in the end, too.
             self.passed.insert(record.node);
         }
         (record.node, record.epoch, record.number, record.at) = (node, attempt.epoch, attempt.number, at);
         self.review(stage);
     }
 
-    /// A second attempt of a running task was launched beside the first, which its record goes on to show.
+    /// A second attempt of a running task was launched. The record still shows the first one.
     pub fn launched_beside(&mut self, stage: u32, index: u32) {
         let record = &mut self.stages[stage as usize].records[index];
         record.attempts = record.attempts.saturating_add(1);
@@ -247,12 +247,12 @@ impl Dag {
         Some(AttemptId { job: task.job, epoch: record.epoch, number: record.number })
     }
 
-    /// An attempt that no record shows was on this node.
+    /// The node had an attempt that no record shows.
     pub fn pass(&mut self, over: NodeId) {
         self.passed.insert(over);
     }
 
-    /// One of two attempts of a task is over, on this node, and the other one goes on.
+    /// One of two attempts of a task ended, on node `over`. The other one continues.
     pub fn went_on(&mut self, task: TaskId, over: NodeId, failed: bool, other: AttemptId, node: NodeId) {
         self.passed.insert(over);
         let record = &mut self.stages[task.stage as usize].records[task.index];
@@ -260,8 +260,7 @@ impl Dag {
         (record.node, record.epoch, record.number) = (node, other.epoch, other.number);
     }
 
-    /// The running attempt of the task ended; `last` if the task is not tried again. Returns the stages whose inputs
-    /// are complete with it.
+    /// The running attempt of the task ended; `last` if the task is not tried again. Returns the stages that become ready.
     pub fn ended(&mut self, stage: u32, index: u32, ended: &Ended, last: bool, at: Instant) -> Vec<u32> {
         let entry = &mut self.stages[stage as usize];
         entry.running -= 1;
@@ -288,9 +287,9 @@ impl Dag {
             entry.succeeded += 1;
             entry.estimate.learn(entry.records[index].input_kib, ended.usage.run_time());
         } else {
-            // Of a cancelled job an attempt may end for another's sake just then.
-            let gave_way = last && matches!(ended.reason, EndReason::Preempted | EndReason::Shed);
-            entry.settle(index, last, gave_way || ended.reason == EndReason::Cancelled);
+            // In a cancelled job, an attempt may be preempted or shed at the same time.
+            let was_displaced = last && matches!(ended.reason, EndReason::Preempted | EndReason::Shed);
+            entry.settle(index, last, was_displaced || ended.reason == EndReason::Cancelled);
             if !last {
                 self.wait_again(stage, index, &ended.reason, at);
             }
@@ -306,19 +305,19 @@ impl Dag {
         entry.keep_message(index, None);
         let record = &mut entry.records[index];
         record.at = at;
-        // What never ran says nothing about the task.
+        // An attempt that never ran is not a loss.
         record.losses = record.losses.saturating_add(u8::from(cause == LostCause::NodeLost));
         (record.reason, record.code) = pack(&EndReason::NodeLost);
         entry.settle(index, last, entry.is_to_be_cancelled(index));
         if !last {
-            // What never ran is no loss through a node.
+            // For the same reason, its task is tried again at once.
             let reason = if cause == LostCause::NodeLost { EndReason::NodeLost } else { EndReason::Shed };
             self.wait_again(stage, index, &reason, at);
         }
         self.review(stage);
     }
 
-    /// The task is tried again, after a rest where it ended for a reason that may be its own.
+    /// The task is tried again, after the rest that `reason` requires.
     fn wait_again(&mut self, stage: u32, index: u32, reason: &EndReason, at: Instant) {
         let entry = &mut self.stages[stage as usize];
         let record = &entry.records[index];
@@ -331,7 +330,7 @@ impl Dag {
         }
     }
 
-    /// The tasks that have rested for long enough wait like any other.
+    /// Tasks whose rest has ended wait like any other.
     pub fn end_rests(&mut self, now: Instant) {
         while let Some((stage, index)) = self.rests.take_due(now) {
             let entry = &mut self.stages[stage as usize];
@@ -341,12 +340,12 @@ impl Dag {
         }
     }
 
-    /// A task that succeeded waits again, for its output is gone; what is said about it tells why.
+    /// A task that succeeded waits again because its output is lost. Its message says why.
     pub fn reopen(&mut self, stage: u32, index: u32, why: &str) {
         let entry = &mut self.stages[stage as usize];
         let was_complete = entry.is_complete();
         let record = &mut entry.records[index];
-        assert_eq!(record.state, TaskState::Succeeded, "only what succeeded has an output to lose");
+        assert_eq!(record.state, TaskState::Succeeded, "only a task that succeeded has output to lose");
         record.state = TaskState::Waiting;
         entry.succeeded -= 1;
         entry.wait_again(index);
@@ -376,7 +375,7 @@ impl Dag {
         released
     }
 
-    /// Gives up all stages that depend on a failed one, directly or through others.
+    /// Abandons all stages that depend on a failed one, directly or indirectly.
     pub fn abandon_dependents(&mut self, stage: u32) {
         let mut failed = vec![stage];
         while let Some(stage) = failed.pop() {
@@ -389,13 +388,13 @@ impl Dag {
         }
     }
 
-    /// Nothing more of the stage starts.
+    /// No more tasks of the stage start.
     pub fn abandon(&mut self, stage: u32) {
         self.stages[stage as usize].abandoned = true;
         self.review(stage);
     }
 
-    /// Nothing more of the job starts.
+    /// No more tasks of the job start.
     pub fn abandon_all(&mut self) {
         for stage in 0..self.stages.len() {
             if !self.stages[stage].is_complete() {
@@ -405,7 +404,7 @@ impl Dag {
         }
     }
 
-    /// Everything that did not succeed waits again.
+    /// Tasks that did not succeed wait again.
     pub fn rerun(&mut self) {
         for stage in 0..self.stages.len() {
             self.stages[stage].reopen();
@@ -418,7 +417,7 @@ impl Dag {
         self.stages.iter().all(|stage| stage.running == 0 && (stage.abandoned || stage.waiting() == 0))
     }
 
-    /// By stage, as they are expected now, above zero.
+    /// Expected run times by stage, above zero.
     pub fn run_times(&self) -> impl Iterator<Item = Duration> {
         self.stages.iter().map(|stage| Duration(run_time(stage.estimate.expected()).0.max(1)))
     }
@@ -442,7 +441,7 @@ impl Dag {
         })
     }
 
-    /// Whether some attempt of its tasks is known to have run.
+    /// Whether any attempt of its tasks is known to have run.
     pub fn has_run(&self) -> bool {
         self.stages.iter().any(Stage::has_run)
     }
@@ -456,7 +455,7 @@ impl Dag {
         self.rests.set_clock(|at| at.by_clock(offset));
     }
 
-    /// When the first task of all was launched.
+    /// When the first task of the job was launched.
     pub fn first_launch(&self) -> Option<Instant> {
         self.stages.iter().filter_map(|stage| stage.first_launch).min()
     }
@@ -503,28 +502,28 @@ impl Stage {
         }
     }
 
-    /// Tasks that nothing of their own keeps from starting.
+    /// Waiting tasks that are neither held nor resting.
     fn startable(&self) -> u32 {
         self.fresh.len() + self.line.len() as u32
     }
 
-    /// The most of its tasks that may run at once, where that keeps others from starting now.
+    /// The limit of tasks that run at once, if it keeps other tasks from starting now.
     pub fn limit_that_binds(&self) -> Option<u32> {
         let is_open = self.inputs_missing == 0 && !self.abandoned;
         self.at_once.filter(|most| is_open && self.running >= *most && self.startable() > 0)
     }
 
-    /// When one of its tasks ends another may start.
+    /// Whether the number of tasks that run at once is limited.
     pub(super) fn is_limited(&self) -> bool {
         self.at_once.is_some()
     }
 
-    /// None that waits is kept from starting for a reason of its own.
+    /// Whether all waiting tasks could start now.
     pub fn may_all_start(&self) -> bool {
         self.ready() == self.waiting()
     }
 
-    /// How many ready tasks start before this one, which has not started; as far as sizes are known.
+    /// Number of ready tasks that start before this one, which has not started, as far as sizes are known.
     pub fn place_in_line(&self, index: u32) -> u32 {
         if self.fresh.contains(index) {
             return self.line.len() as u32 + self.fresh.rank(index);
@@ -549,7 +548,7 @@ impl Stage {
         }
     }
 
-    /// It does not wait any more, wherever it did.
+    /// Removes the task from wherever it waits.
     fn leave_line(&mut self, index: u32) {
         let place = self.place_of(index);
         let _ = self.fresh.remove(index)
@@ -558,14 +557,14 @@ impl Stage {
             || self.held.touched.remove(index);
     }
 
-    /// Its tasks that succeeded: how long they ran while they had their CPU, and the CPU time that they used.
+    /// Tasks that succeeded: place, run time without the time without CPU, and CPU time.
     pub(super) fn succeeded_runs(&self) -> impl Iterator<Item = (u32, Duration, Duration)> {
         let succeeded = self.records.iter().filter(|(_, record)| record.state == TaskState::Succeeded);
         let millis = |millis| Duration::from_millis(u64::from(millis));
         succeeded.map(move |(index, one)| (index, one.wall - millis(one.yielded_millis), millis(one.cpu_millis)))
     }
 
-    /// Where its tasks ran that succeeded.
+    /// Nodes of the tasks that succeeded.
     pub fn ran_on(&self) -> impl Iterator<Item = NodeId> {
         self.records.iter().filter(|(_, record)| record.state == TaskState::Succeeded).map(|(_, record)| record.node)
     }
@@ -585,7 +584,7 @@ impl Stage {
         self.startable() + self.resting + self.held.fresh.len() + self.held.touched.len()
     }
 
-    /// Tasks that run or will.
+    /// Tasks that run or will run.
     pub fn unfinished(&self) -> u32 {
         self.running + if self.abandoned { 0 } else { self.waiting() }
     }
@@ -594,12 +593,12 @@ impl Stage {
         self.succeeded == self.total
     }
 
-    /// Replaces what was said about an earlier attempt of the task.
-    /// Why output was dropped that was not past the cap: what is known of one task's.
+    /// Why output below the size limit was dropped, for one of the tasks.
     pub fn why_output_unwritten(&self) -> Option<&str> {
         self.messages.values().flat_map(|text| text.lines()).find_map(|line| line.strip_prefix(OUTPUT_UNWRITTEN))
     }
 
+    /// Replaces the message of an earlier attempt of the task.
     fn keep_message(&mut self, index: u32, text: Option<&String>) {
         self.messages.remove(&index);
         if let Some(text) = text.filter(|_| self.messages.len() < KEPT_MESSAGES) {
@@ -629,7 +628,7 @@ impl Stage {
         self.records.get(index).filter(|record| record.attempts > 0 || record.input_kib > 0)
     }
 
-    /// One task, for people; `None` past the last.
+    /// One task, for display; `None` past the last.
     pub fn status(&self, index: u32) -> Option<TaskStatus> {
         if index >= self.total {
             return None;
@@ -671,7 +670,7 @@ impl TaskRecord {
         code: 0,
     };
 
-    /// What its latest attempt used that has ended.
+    /// Resources used by its latest ended attempt.
     pub(super) fn spent(&self) -> Spent {
         let cpu = Duration::from_millis(u64::from(self.cpu_millis));
         Spent { wall: self.wall, cpu, max_memory_bytes: u64::from(self.max_memory_kib) << 10 }
@@ -687,7 +686,7 @@ impl TaskRecord {
     }
 }
 
-/// What was said about an end.
+/// The message of an end.
 fn message(ended: &Ended) -> Option<&String> {
     match &ended.reason {
         EndReason::LaunchFailed(why)
@@ -748,7 +747,7 @@ mod tests {
         assert!(size_of::<TaskRecord>() <= 56, "{}", size_of::<TaskRecord>());
     }
 
-    /// A stage of tasks whose attempts end as they are told to.
+    /// A stage whose attempts end with the given reasons.
     fn ends(total: u32, ends: &[(u32, EndReason)]) -> Dag {
         let mut dag = Dag {
             stages: vec![Stage::new(
@@ -769,20 +768,20 @@ mod tests {
     }
 
     #[test]
-    fn what_was_said_about_an_earlier_attempt_is_not_said_about_the_next() {
+    fn the_message_of_an_earlier_attempt_is_dropped() {
         let fault = EndReason::NodeFault("no room".to_owned());
-        let said = |ends: &Dag| ends.stage(0).status(0).unwrap().message;
-        assert_eq!(said(&ends(1, &[(0, fault.clone())])).as_deref(), Some("no room"));
-        assert_eq!(said(&ends(1, &[(0, fault.clone()), (0, EndReason::Exit(1))])), None);
+        let message_of = |ends: &Dag| ends.stage(0).status(0).unwrap().message;
+        assert_eq!(message_of(&ends(1, &[(0, fault.clone())])).as_deref(), Some("no room"));
+        assert_eq!(message_of(&ends(1, &[(0, fault.clone()), (0, EndReason::Exit(1))])), None);
         let mut lost = ends(1, &[(0, fault)]);
         let attempt = AttemptId { job: JobId(1), epoch: Epoch(1), number: 9 };
         lost.launched(0, 0, attempt, NodeId(0), Instant(3));
         lost.lost(0, 0, LostCause::NodeLost, false, Instant(4));
-        assert_eq!(said(&lost), None);
+        assert_eq!(message_of(&lost), None);
     }
 
     #[test]
-    fn what_succeeded_ran_for_as_long_as_it_had_its_cpu() {
+    fn run_times_exclude_the_time_without_cpu() {
         let mut dag = ends(2, &[(0, EndReason::Exit(1))]);
         let attempt = AttemptId { job: JobId(1), epoch: Epoch(1), number: 9 };
         dag.launched(0, 1, attempt, NodeId(0), Instant(1));
@@ -803,11 +802,11 @@ mod tests {
     }
 
     #[test]
-    fn messages_of_earlier_attempts_leave_room_for_those_of_others() {
+    fn replaced_messages_leave_room_for_others() {
         let total = KEPT_MESSAGES as u32;
         let fault = |index| (index, EndReason::NodeFault("no room".to_owned()));
-        let mended = (0..total).map(|index| (index, EndReason::Exit(0)));
-        let all: Vec<_> = (0..total).map(fault).chain(mended).chain([fault(total)]).collect();
+        let repaired = (0..total).map(|index| (index, EndReason::Exit(0)));
+        let all: Vec<_> = (0..total).map(fault).chain(repaired).chain([fault(total)]).collect();
         assert!(ends(total + 1, &all).stage(0).status(total).unwrap().message.is_some());
     }
 

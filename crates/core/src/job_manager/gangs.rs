@@ -1,8 +1,8 @@
-//! Stages whose tasks begin together (gang scheduling; Ousterhout 1982, and the future work of Megha, section VIII). ADR 54.
+//! Stages whose tasks start together (gang scheduling; Ousterhout 1982, and the future work of Megha, section VIII). ADR 54.
 //!
-//! Their launches wait at the nodes until all of them are in place; then each is told to begin. Where only some found room,
-//! these wait for the others for a while and are taken back then, so that two gangs do not hold for ever what the other lacks. Once
-//! they run, they run together: where one of them has to be tried again, all that have not ended are.
+//! Their launches wait at the nodes until all are in place; then all are started. If only some find room, they wait for a
+//! limited time and are withdrawn, so that two gangs do not block each other permanently. Running tasks stay together: if one
+//! has to be tried again, all that have not ended are.
 
 use super::{JobManager, Life, RunningAttempt};
 use crate::protocol::{Address, ToNode};
@@ -12,20 +12,20 @@ use crate::why::Why;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// For about so long those that have room wait for the others; after each time in vain, and before the next one, for twice as long.
+/// About how long placed tasks wait for the others. Doubled after each failed try. Also the pause before the next try.
 const PATIENCE: Duration = Duration::from_secs(1);
 const MOST_PATIENCE: Duration = Duration::from_secs(30);
-/// Launches without files to fetch that have not arrived within this time are taken for lost somewhere.
+/// Launches without files to fetch that do not arrive within this time are considered lost.
 const ARRIVE_WITHIN: Duration = Duration::from_secs(60);
 
-const NOT_COMPLETE: &str = "its job manager began anew, and another task of its gang has to be tried again";
+const NOT_COMPLETE: &str = "its job manager was restarted, and another task of its gang has to be tried again";
 
 pub(super) struct Gangs {
-    /// By stage; only those that are gangs.
+    /// By stage; gangs only.
     stages: BTreeMap<u32, Gang>,
-    /// What people call the nodes, of those that said so in this life.
+    /// Names of the nodes that reported them since the last restart.
     names: BTreeMap<NodeId, String>,
-    /// Attempts were launched in an earlier life.
+    /// Whether attempts were launched before a restart.
     is_recovered: bool,
     chance: Chance,
 }
@@ -34,18 +34,18 @@ pub(super) struct Gangs {
 struct Gang {
     phase: Phase,
     in_place: BTreeSet<AttemptId>,
-    /// Where all of it are, from when it began in this life.
+    /// Hosts of all its tasks, known once it runs.
     hosts: Option<Arc<HostList>>,
-    /// How often it was taken back since it last ran.
+    /// Number of withdrawals since it last ran.
     tries: u32,
 }
 
 enum Phase {
-    /// All that wait are asked for. Where not all come into place, those that do wait until then.
+    /// All waiting tasks are asked for. If not all are placed, the placed ones wait until then.
     Gathers { until: Option<Instant> },
-    /// All were told to begin, and nothing more is asked for.
+    /// All were started, and nothing more is asked for.
     Runs,
-    /// Its attempts end for this reason. Then it gathers again, and not before, while that lies ahead.
+    /// Its attempts are stopped for this reason. Then it gathers again, but not before this time.
     Dissolves { reason: EndReason, not_before: Option<Instant> },
 }
 
@@ -55,18 +55,18 @@ impl Default for Phase {
     }
 }
 
-/// How far a stage's tasks are.
+/// Progress of a stage's tasks.
 struct Standing {
     waiting: u32,
     running: u32,
-    /// Some of it never succeeds, so none is worth anything.
+    /// A task never succeeds, so the others are of no use.
     has_failed: bool,
-    /// Of some that were launched in an earlier life it is not known whether they were told to begin.
+    /// It is not known whether some attempts launched before a restart were started.
     is_unsure: bool,
     fetches: bool,
 }
 
-/// What follows for a gang.
+/// The next step of a gang.
 enum Step {
     None,
     Begin,
@@ -80,8 +80,8 @@ impl Gangs {
         Gangs {
             stages: gangs.map(|(_, number)| (number, Gang::default())).collect(),
             names: BTreeMap::new(),
-            // Two jobs are not to be patient for equally long again and again.
             is_recovered: false,
+            // Two jobs must not wait for the same times repeatedly.
             chance: Chance::new(job, "patience of gangs"),
         }
     }
@@ -90,7 +90,7 @@ impl Gangs {
         self.stages.contains_key(&stage)
     }
 
-    /// Whether nothing of the stage is asked for now, although some of it could run.
+    /// Whether the stage asks for nothing now, although some of its tasks could run.
     pub(super) fn withholds(&self, stage: u32) -> bool {
         self.stages.get(&stage).is_some_and(|gang| !matches!(gang.phase, Phase::Gathers { .. }))
     }
@@ -114,7 +114,7 @@ impl Gangs {
         self.stages.values().filter_map(at).min()
     }
 
-    /// Between a half and one and a half times of the usual time, that of a gang which was taken back so often.
+    /// Between 0.5 and 1.5 times the usual patience after `tries` withdrawals.
     fn patience(&mut self, tries: u32) -> Duration {
         let usual = Duration(PATIENCE.0 << tries.min(5)).min(MOST_PATIENCE);
         Duration(usual.0 / 2 + self.chance.below(usual.0))
@@ -152,7 +152,8 @@ impl Gangs {
             }
             Phase::Runs if of.running == 0 => Step::Gather,
             Phase::Runs if of.waiting > 0 => {
-                let reason = withdrawn("another task of its gang has to be tried again, and all of it is together");
+                let reason =
+                    withdrawn("another task of its gang has to be tried again, and all tasks of a gang run together");
                 Step::Dissolve { reason, pauses: false }
             }
             Phase::Dissolves { not_before, .. } if not_before.is_none_or(|at| at <= now) => {
@@ -180,7 +181,7 @@ impl Gangs {
 }
 
 impl JobManager {
-    /// Takes every step that is due; asked before it is said what the job wants, and whenever something may have come into place.
+    /// Takes all steps that are due. Called before the asks are updated, and when an attempt may have arrived at its node.
     pub(super) fn review_gangs(&mut self, now: Instant, out: &mut Outbox) {
         if self.stopping {
             return;
@@ -223,8 +224,8 @@ impl JobManager {
         self.tell_to_begin(stage, |_| true, out);
     }
 
-    /// Tells these attempts of a gang that they may begin, if they have not. Where the name of a node is not known yet, as this manager
-    /// began anew, that is done when the node has said it.
+    /// Starts these attempts of a gang, if they have not started. After a restart of the manager, this waits until all nodes
+    /// have reported their names.
     fn tell_to_begin(&mut self, stage: u32, which: impl Fn(AttemptId) -> bool, out: &mut Outbox) {
         let Some(hosts) = self.hosts_of(stage) else { return };
         for (attempt, running) in self.attempts.of_stage(stage).filter(|(attempt, _)| which(*attempt)) {
@@ -234,7 +235,7 @@ impl JobManager {
         }
     }
 
-    /// Where its tasks are, in their order; without those that had succeeded before the others were tried again.
+    /// Hosts of its tasks, in task order; without tasks that succeeded before the others were tried again.
     fn hosts_of(&mut self, stage: u32) -> Option<Arc<HostList>> {
         if let Some(hosts) = &self.gangs.stages.get(&stage)?.hosts {
             return Some(Arc::clone(hosts));
@@ -247,7 +248,7 @@ impl JobManager {
         Some(hosts)
     }
 
-    /// What people call a node; gangs that began without this name go on.
+    /// Stores the name of a node, and starts gangs that lacked it.
     pub(super) fn learn_name(&mut self, node: NodeId, name: String, out: &mut Outbox) {
         if self.gangs.stages.is_empty() || self.gangs.names.get(&node) == Some(&name) {
             return;
@@ -295,7 +296,7 @@ impl JobManager {
                 in_place.insert(attempt);
                 self.review_gangs(now, out);
             }
-            // What it was told was lost.
+            // The start message was lost.
             Some(Gang { phase: Phase::Runs, .. }) => self.tell_to_begin(task.stage, |id| id == attempt, out),
             Some(Gang { phase: Phase::Dissolves { reason, .. }, .. }) => {
                 let reason = reason.clone();
@@ -304,7 +305,7 @@ impl JobManager {
         }
     }
 
-    /// A task has started or succeeded: the others may begin, too, if this was said in an earlier life.
+    /// A task started or succeeded, so its gang was started before a restart: the others may start too.
     pub(super) fn note_gang_began(&mut self, now: Instant, task: TaskId, out: &mut Outbox) {
         if !self.gangs.is_gang(task.stage) || self.gangs.withholds(task.stage) || self.stopping {
             return;
@@ -313,14 +314,14 @@ impl JobManager {
         if stage.waiting() == 0 && stage.failed == 0 {
             return self.begin_gang(task.stage, out);
         }
-        // Another one has to be tried again meanwhile.
+        // Another task has to be tried again.
         if let Some(gang) = self.gangs.stages.get_mut(&task.stage) {
             gang.phase = Phase::Runs;
         }
         self.review_gangs(now, out);
     }
 
-    /// An attempt is live at its node, to which something may have been lost.
+    /// Repeats the last message to an attempt that is live at its node: it may have been lost.
     pub(super) fn say_again_to_gang(&mut self, attempt: AttemptId, out: &mut Outbox) {
         let Some(running) = self.attempts.get(&attempt) else { return };
         match self.gangs.stages.get(&running.task.stage).map(|gang| &gang.phase) {
@@ -333,7 +334,7 @@ impl JobManager {
         }
     }
 
-    /// In an earlier life some of these were to be taken back, or to be joined by others: which, is not known, and they begin anew.
+    /// Before the restart, some of these were being withdrawn or still gathered. It is not known which, so all are stopped.
     pub(super) fn recover_gangs(&mut self) {
         self.gangs.is_recovered = !self.attempts.is_empty();
         for (&stage, gang) in &mut self.gangs.stages {
@@ -348,7 +349,7 @@ impl JobManager {
         }
     }
 
-    /// Gangs of which some tasks have room and wait for the others.
+    /// Gangs with placed tasks that wait for the others.
     pub(super) fn gangs_that_gather(&self) -> impl Iterator<Item = Why> {
         let gathering = |(stage, gang): (&u32, &Gang)| {
             let entry = self.dag.stage(*stage);

@@ -1,5 +1,5 @@
-//! What the job asks for: one counted ask per kind of task (shape, constraints, execution type, nodes with its
-//! input), whatever the number of stages and tasks behind it. Which task uses a grant is decided when the grant is there.
+//! The job's asks: one counted ask for each kind of task (shape, constraints, execution type, nodes with its input), for any
+//! number of stages and tasks. The task that uses a grant is chosen when the grant arrives.
 
 use super::Attempts;
 use super::dag::Dag;
@@ -10,7 +10,7 @@ use crate::vocabulary::{AskId, Chance, Duration, ExecutionType, Instant, Resourc
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-/// How far the job is, as its policy sees it.
+/// The progress of the job, as its policy sees it.
 #[derive(Clone, Copy)]
 pub(super) struct Progress<'a> {
     pub job: &'a AdmittedJob,
@@ -65,38 +65,38 @@ pub(super) struct Requests {
     asks: Vec<Counted>,
     stages: Vec<StageKinds>,
     runnable: Vec<RunnableStage>,
-    /// Makes tasks guaranteed or opportunistic; without it each asks for what its stage says.
+    /// Makes tasks guaranteed or opportunistic; without it, the execution type of the stage applies.
     mix: Option<(Mix, Chance)>,
-    /// When the policy wants to be asked again.
+    /// When to ask the policy again.
     review_at: Option<Instant>,
-    /// The policy took long when it was asked last.
+    /// Whether the policy took long at the last call.
     took_long: bool,
-    /// What the policy said last of what could wait.
+    /// Deferrable demand from the last policy call.
     deferrable: Vec<Deferrable>,
     demand: OpenDemand,
 }
 
-/// What the tasks hold together that were asked for and not granted. Counted only while some could wait.
+/// Total resources asked for and not granted. Counted only while some demand is deferrable.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(super) struct OpenDemand {
-    /// That of those that must start now.
+    /// For tasks that must start now.
     pub needed: Totals,
     pub deferred: Totals,
 }
 
-/// The ready tasks of a stage, each of which is guaranteed or opportunistic. It is counted how many are and not which.
+/// Counts the guaranteed and opportunistic ready tasks of a stage, but not which tasks they are.
 struct StageKinds {
     accepts: ExecutionType,
-    /// The asks of the two kinds, where they are told apart.
+    /// Numbers of the asks for the two execution types; equal if one ask serves both.
     guaranteed: u32,
     opportunistic: u32,
-    /// Ready tasks whose kind is decided, and how many of them are opportunistic.
+    /// Ready tasks whose execution type is decided, and how many of them are opportunistic.
     decided: u32,
     ready_opportunistic: u32,
 }
 
 impl StageKinds {
-    /// So many tasks are ready: decides about those that are new.
+    /// Decides the execution type of tasks that became ready.
     fn review(&mut self, stage: &RunnableStage, mix: &mut Option<(Mix, Chance)>) {
         let Some((mix, chance)) = mix else { return };
         let new = stage.ready.saturating_sub(self.decided);
@@ -111,7 +111,7 @@ impl StageKinds {
         self.ready_opportunistic = self.ready_opportunistic.min(stage.ready);
     }
 
-    /// A task leaves for a node.
+    /// A task is sent to a node.
     fn take(&mut self, is_opportunistic: bool) {
         self.decided = self.decided.saturating_sub(1);
         self.ready_opportunistic = self.ready_opportunistic.saturating_sub(u32::from(is_opportunistic));
@@ -120,11 +120,11 @@ impl StageKinds {
 
 struct Counted {
     ask: Ask,
-    /// Stages whose tasks may use its grants, whoever comes first at the front.
+    /// Stages whose tasks may use its grants, in order.
     stages: VecDeque<u32>,
     /// Grants received for it from the present master, or tasks bound by the job's own scheduler.
     granted: u64,
-    /// Whether the master was told `ask.wanted`.
+    /// Whether the master has the current `ask`.
     told: bool,
 }
 
@@ -150,7 +150,7 @@ impl Requests {
             };
             let [guaranteed, opportunistic] = [guaranteed, opportunistic].map(|execution| {
                 let (resources, near) = (job.resources[number], &job.near[number]);
-                // Where its input is is another question for each stage of which that is known.
+                // Stages with known inputs have an ask each: their inputs are on different nodes.
                 let reads = stage.has_inputs().then_some(number);
                 let kind = (resources, execution, stage.constraints.clone(), Arc::clone(near), reads);
                 let kind = (kind, stage.priority_in(&job.spec), stage.gang.then_some(number));
@@ -162,13 +162,13 @@ impl Requests {
         requests
     }
 
-    /// The job has another priority: its asks are others, none of which has been told.
+    /// The job has another priority: makes new asks, none of which has been sent.
     pub(super) fn update_job(&mut self, job: &AdmittedJob) {
         let mix = self.mix.take();
         *self = Requests::new(job, mix);
     }
 
-    /// An ask for tasks such as those of this stage.
+    /// Adds an ask for tasks like those of this stage.
     fn add(&mut self, job: &AdmittedJob, stage: usize, execution: ExecutionType) -> u32 {
         let number = self.asks.len() as u32;
         let ask = Ask {
@@ -191,7 +191,7 @@ impl Requests {
         self.asks.iter().map(|counted| counted.ask.clone())
     }
 
-    /// Asks the policy anew. Returns the asks whose count the master does not know yet.
+    /// Asks the policy again. Returns the asks that changed since they were sent.
     pub(super) fn update(
         &mut self,
         now: Instant,
@@ -203,7 +203,7 @@ impl Requests {
         let Progress { job, dag, gangs, .. } = progress;
         self.runnable.clear();
         if !paused {
-            // Of a gang nothing starts while one of its tasks may not.
+            // A gang starts nothing while one of its tasks may not start.
             let is_withheld =
                 |stage: &u32| gangs.withholds(*stage) || gangs.is_gang(*stage) && !dag.stage(*stage).may_all_start();
             self.runnable.extend(dag.runnable().filter(|stage| !is_withheld(stage)).map(|stage| RunnableStage {
@@ -224,10 +224,10 @@ impl Requests {
         (self.review_at, self.took_long) = (demand.review_at, demand.took_long);
         let mut open = vec![Open::default(); self.asks.len()];
         self.asks.iter_mut().for_each(|counted| counted.stages.clear());
-        // An ask that has a rank after the one before it keeps it, and is not told again.
+        // An ask whose rank is still higher than that of the ask before it keeps the rank, and is not sent again.
         let mut last_rank = 0;
         for (stage, count, needed) in by_stage(&demand) {
-            // Of a gang all tasks or none.
+            // A gang asks for all its tasks or none.
             let all = gangs.is_gang(stage).then(|| dag.stage(stage).ready());
             let (count, needed) = all.map_or((count, needed), |all| (all, if needed > 0 { all } else { 0 }));
             for (ask, count) in self.parts(stage, count).into_iter().filter(|(_, count)| *count > 0) {
@@ -259,7 +259,7 @@ impl Requests {
         self.took_long
     }
 
-    /// What could wait, by stage, as the policy said last.
+    /// Deferrable demand by stage, from the last policy call.
     pub(super) fn deferrable(&self) -> &[Deferrable] {
         &self.deferrable
     }
@@ -284,7 +284,7 @@ impl Requests {
 
     /// In tests and debug builds.
     pub(super) fn check_invariants(&self) {
-        assert_eq!(self.demand, self.count_open(), "what is open is counted as it is granted");
+        assert_eq!(self.demand, self.count_open(), "the open demand matches the asks and grants");
     }
 
     fn untold(&mut self) -> Vec<Ask> {
@@ -297,7 +297,7 @@ impl Requests {
             .collect()
     }
 
-    /// A master that knows nothing of the job's asks counts from zero.
+    /// A master without the job's asks counts from zero.
     pub(super) fn restart(&mut self) {
         for counted in &mut self.asks {
             counted.granted = 0;
@@ -309,14 +309,14 @@ impl Requests {
         self.demand = OpenDemand::default();
     }
 
-    /// Of so many tasks of a stage, how many belong to which ask.
+    /// How many of `count` tasks of a stage belong to each of its asks.
     fn parts(&self, stage: u32, count: u32) -> [(usize, u32); 2] {
         let kinds = &self.stages[stage as usize];
         let opportunistic = kinds.ready_opportunistic.min(count);
         [(kinds.opportunistic as usize, opportunistic), (kinds.guaranteed as usize, count - opportunistic)]
     }
 
-    /// The stage whose next task uses the grant, if one is left that could. Nobody of a held job does.
+    /// The stage whose next task uses the grant; `None` if no task is left or the job is held.
     pub(super) fn on_grant(&mut self, ask: AskId, dag: &Dag, is_held: bool) -> Option<(u32, ExecutionType)> {
         let counted = self.asks.get_mut(ask.number as usize)?;
         if !self.deferrable.is_empty() {
@@ -343,7 +343,7 @@ impl Requests {
         None
     }
 
-    /// A task of the stage waits again, as what it was.
+    /// A task of the stage waits again, with the same execution type.
     pub(super) fn came_back(&mut self, stage: u32, is_opportunistic: bool) {
         if self.mix.is_some() {
             let kinds = &mut self.stages[stage as usize];
@@ -352,12 +352,12 @@ impl Requests {
         }
     }
 
-    /// How many asks there are.
+    /// Number of asks.
     pub(super) fn len(&self) -> u32 {
         self.asks.len() as u32
     }
 
-    /// The stage whose task goes next by this ask.
+    /// The stage whose task is next for this ask.
     pub(super) fn next_stage(&self, ask: u32) -> Option<u32> {
         self.asks[ask as usize].stages.front().copied()
     }
@@ -380,7 +380,7 @@ impl Requests {
 }
 
 impl OpenDemand {
-    /// One more task of the ask, of which so many were granted before. The first are those that must start.
+    /// Counts one more grant of the ask, after `granted` earlier ones. Tasks that must start now come first.
     fn on_grant(&mut self, ask: &Ask, granted: u64) {
         if granted < ask.needed {
             self.needed.sub(&ask.resources);
@@ -390,14 +390,14 @@ impl OpenDemand {
     }
 }
 
-/// Of one ask.
+/// Ungranted tasks of one ask.
 #[derive(Clone, Copy, Default)]
 struct Open {
     count: u64,
     needed: u64,
 }
 
-/// The stages that ask for something: for how much, and how much of that is needed now.
+/// The stages with demand: how many tasks, and how many of them are needed now.
 fn by_stage(demand: &JobDemand) -> Vec<(u32, u32, u32)> {
     let mut stages: Vec<(u32, u32, u32)> =
         demand.needed.iter().map(|part| (part.stage, part.count, part.count)).collect();
