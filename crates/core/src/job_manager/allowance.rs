@@ -1,6 +1,6 @@
-//! A job manager that places all its tasks itself keeps to what its job is entitled to: as much as it is allowed is guaranteed,
-//! and beyond that a part as large as its share, or several times as large, is opportunistic. It says what its job would hold
-//! and does hold, and the master what that entitles it to and what of that it may have now.
+//! A job manager that places all its tasks itself stays within the job's allowance. Guaranteed tasks may hold the allowance,
+//! opportunistic tasks in addition a percentage of the job's share. The manager reports what the job would hold and does
+//! hold; the master replies with the job's share and its present allowance.
 
 use super::by_age::ByAge;
 use super::{Holding, JobManager, RunningAttempt};
@@ -12,58 +12,59 @@ use crate::vocabulary::{AttemptId, Duration, ExecutionType, Instant, Resources, 
 use crate::why::{Used, Why};
 use serde::{Deserialize, Serialize};
 
-/// What the master knows is off by one part in so many before it is told anew.
+/// The master gets a new report when the last one is off by more than one part in this number.
 const TOLD_WITHIN: u64 = 16;
 
-/// A master that has not answered for so long is away.
+/// A master that has not answered within this time is considered down.
 const ANSWERED_WITHIN: Duration = Duration::from_millis(100);
 
-/// Of so many attempts that could be promoted, the oldest, one is chosen.
+/// Number of attempts, the oldest that could be promoted, from which one is chosen.
 const LOOKS: usize = 32;
-/// So many hundredths of what is allowed may be held beyond that by second attempts of slow tasks.
+/// Duplicates of slow tasks may exceed the allowance by this percentage.
 const BESIDE: u32 = 10;
-/// An attempt weighs as much as so many at most: where there are few tasks, more would not make them start much sooner, and
-/// what becomes ready later finds the allowance used up.
+/// Maximum weight of an attempt. A higher weight would not start few tasks much sooner, and would use up the allowance for
+/// tasks that become ready later.
 const MOST_WEIGHT: u64 = 16;
-/// Nobody calls that waiting.
+/// A wait up to this long counts as none.
 const AT_ONCE: Duration = Duration::from_millis(100);
 
-/// How much of a job may be sent to nodes without a booking.
+/// Limits for the tasks of a job that are sent to nodes without a booking.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct AllowanceRules {
-    /// Its opportunistic tasks may hold so many hundredths of the job's share.
+    /// Percentage of the job's share that its opportunistic tasks may hold.
     pub opportunistic: u32,
-    /// An opportunistic attempt that has waited for so long gets what the job may hold next, before all that was not sent yet.
-    /// What is free is kept for it until that is enough.
+    /// An opportunistic attempt that has waited for this long is promoted before new tasks are sent. Free allowance is kept
+    /// for it until it suffices.
     pub starved_after: Duration,
-    /// And one that yields its CPU, or waits where it would start at once if it were guaranteed, goes before it however short that
-    /// was: a stage is over when its last task is, and not when most are.
+    /// Also promote attempts that yield their CPU, or would start at once if guaranteed, before new tasks are sent: a stage
+    /// ends with its last task.
     pub sent_first: bool,
 }
 
-/// What its tasks that were sent to nodes hold, or will once they start.
+/// Resources that sent tasks hold, or will hold once they start.
 pub(super) struct Allowance {
     rules: AllowanceRules,
     guaranteed: Held,
     opportunistic: Held,
-    /// What opportunistic attempts hold, each as often as it weighs while it waits: that is within what they may hold.
+    /// Resources of opportunistic attempts, each multiplied by its weight while it waits. Limited by their part of the share.
     weighed: Totals,
-    /// Opportunistic attempts since they were sent, which wait as far as is known; and those that run, since then, with their
-    /// CPU or without.
+    /// Opportunistic attempts: those that wait, by when they were sent; those that run, with or without their CPU, by when
+    /// they started.
     waiting: ByAge,
     running: ByAge,
     yielding: ByAge,
-    /// It has waited for too long, and needs more than is free: that is kept for it.
+    /// An attempt that has waited for too long and needs more than is free, which is kept for it.
     kept_for: Option<AttemptId>,
-    /// What its guaranteed tasks may hold together, as the master said last, and the number of that word; zero where the present
-    /// master said nothing.
+    /// Maximum for guaranteed tasks from the master's last message, and the number of this message; zero if the present
+    /// master has sent none.
     most: Totals,
     number: u32,
-    /// What the present master was told, and the most that was allowed since.
+    /// The last report to the present master, the number of reports, and the largest allowance since.
     told: Option<Box<Wants>>,
     said: u32,
     most_since: Totals,
-    /// Until then an answer to what was told last is waited for: what may be guaranteed in a moment is not sent as opportunistic.
+    /// When to stop waiting for the answer to the last report. Until then, no opportunistic tasks are sent: they may soon be
+    /// guaranteed.
     pub(super) answer_due: Option<Instant>,
 }
 
@@ -110,7 +111,7 @@ impl Allowance {
         }
     }
 
-    /// An opportunistic attempt runs since then, and nobody draws it any more.
+    /// An opportunistic attempt runs: nodes no longer draw it by its weight.
     pub(super) fn on_started(&mut self, attempt: AttemptId, sent: &RunningAttempt, resources: &Resources) {
         if let Some(since) = sent.started_at.filter(|_| sent.holding().counts_as_opportunistic()) {
             self.weighed.take(resources, u64::from(sent.weight) - 1);
@@ -135,7 +136,7 @@ impl Allowance {
         }
     }
 
-    /// One of those that run has its CPU, or has not.
+    /// A running attempt got its CPU back, or lost it.
     fn on_cpu(&mut self, attempt: AttemptId, stage: u32, since: Instant, has_cpu: bool) {
         let (from, to) =
             if has_cpu { (&mut self.yielding, &mut self.running) } else { (&mut self.running, &mut self.yielding) };
@@ -144,8 +145,8 @@ impl Allowance {
         }
     }
 
-    /// What may go beside what is out. A job may always have one opportunistic attempt out, however small its share: so none
-    /// starves, and where there are more jobs than may have a guaranteed task the rest of the cluster is used.
+    /// Resources for more attempts. A job may always have one opportunistic attempt, however small its share: no job starves,
+    /// and the rest of the cluster is used if there are more jobs than guaranteed tasks.
     fn allowed(&self, execution: ExecutionType, share: &Totals) -> Option<Allowed> {
         let (most, held, one_goes) = match execution {
             ExecutionType::Opportunistic if self.answer_due.is_some() => return None,
@@ -157,8 +158,8 @@ impl Allowance {
         Some(Allowed { execution, room: most.saturating_sub(held), one_goes })
     }
 
-    /// How much more likely a node is to draw a task than one of a job with many, where this one has only these left: as often
-    /// as they go into what the job may still send.
+    /// Weight of a task in the nodes' random choice: how often the job's remaining tasks (`open`) fit into what the job may
+    /// still send. Makes up for having fewer tasks than other jobs.
     fn weight(&self, share: &Totals, open: &Totals) -> u16 {
         let room = share.hundredths(self.rules.opportunistic).saturating_sub(&self.weighed);
         let wanted = (0..WIDTH).filter(|&kind| open.0[kind] > 0);
@@ -166,7 +167,7 @@ impl Allowance {
         times.clamp(1, MOST_WEIGHT) as u16
     }
 
-    /// The same for second attempts of slow tasks, which what may not be guaranteed of the cluster is for as well.
+    /// The same for duplicates of slow tasks, which may exceed the guaranteed allowance.
     fn allowed_beside(&self, execution: ExecutionType, share: &Totals) -> Totals {
         match execution {
             ExecutionType::Opportunistic => self.allowed(execution, share).map_or(Totals::ZERO, |allowed| allowed.room),
@@ -177,18 +178,18 @@ impl Allowance {
         }
     }
 
-    /// A master that knows nothing of the job is told anew. Until it says otherwise, the last one's word holds.
+    /// A new master gets a new report. Until it answers, the last allowance applies.
     pub(super) fn restart(&mut self) {
         (self.number, self.told, self.answer_due) = (0, None, None);
     }
 
-    /// The job had ended.
+    /// The job had ended and runs again.
     pub(super) fn rerun(&mut self) {
         self.most = Totals::ZERO;
         self.restart();
     }
 
-    /// What the master does not know and has use for: whoever holds more than it is allowed says so as it becomes less.
+    /// Whether the master needs a new report. A job above its allowance also reports when it holds less.
     fn is_news(&self, wants: &Wants) -> bool {
         let Some(told) = &self.told else { return wants.all != Totals::ZERO || wants.may_hold() != Totals::ZERO };
         let is_over = !told.holds.fits_in(&self.most);
@@ -199,7 +200,7 @@ impl Allowance {
     }
 }
 
-/// As one of them counts that runs.
+/// A running attempt counts once.
 fn weight_now(sent: &RunningAttempt) -> u64 {
     if sent.started_at.is_some() { 1 } else { u64::from(sent.weight) }
 }
@@ -209,7 +210,7 @@ fn is_off(told: &Totals, now: &Totals) -> bool {
 }
 
 impl JobManager {
-    /// The master says how much may be guaranteed.
+    /// The master sets the maximum for guaranteed tasks.
     pub(super) fn on_allowance(&mut self, now: Instant, number: u32, answers: u32, most: &Totals, out: &mut Outbox) {
         let Some(allowance) = &mut self.allowance else { return };
         if allowance.most != *most {
@@ -221,13 +222,13 @@ impl JobManager {
         self.place(now, out);
     }
 
-    /// How much of a kind may be sent.
+    /// How much may be sent of an execution type.
     pub(super) fn allowed(&self, execution: ExecutionType) -> Option<Allowed> {
         let share = self.share.as_deref().copied().unwrap_or(Totals::ZERO);
         self.allowance.as_ref()?.allowed(execution, &share)
     }
 
-    /// That of an opportunistic attempt of the stage, which is about to be sent.
+    /// The weight of an opportunistic attempt of the stage that is about to be sent.
     pub(super) fn weight(&self, stage: u32) -> u16 {
         let Some(allowance) = &self.allowance else { return 1 };
         let mut open = Totals::ZERO;
@@ -241,14 +242,14 @@ impl JobManager {
         allowance.weight(&self.share.as_deref().copied().unwrap_or(Totals::ZERO), &open)
     }
 
-    /// What may go beside a slow attempt.
+    /// Resources for duplicates of slow attempts.
     pub(super) fn allowed_beside(&self, execution: ExecutionType) -> Option<Totals> {
         let share = self.share.as_deref().copied().unwrap_or(Totals::ZERO);
         self.allowance.as_ref().map(|allowance| allowance.allowed_beside(execution, &share))
     }
 
-    /// What has waited for too long goes before all that was not sent yet, the oldest first. False where the oldest needs more than
-    /// is free: nothing else gets that.
+    /// Promotes attempts that have waited for too long before new tasks are sent, the oldest first. False if the oldest needs
+    /// more than is free, which is kept for it.
     pub(super) fn promote_starved(&mut self, now: Instant, out: &mut Outbox) -> bool {
         while let Some(attempt) = self.starved(now) {
             let Some(task) = self.attempts.get(&attempt).map(|sent| sent.task) else { break };
@@ -267,7 +268,7 @@ impl JobManager {
         self.allowance.iter_mut().for_each(|allowance| allowance.kept_for = kept_for);
     }
 
-    /// So does what was sent and does not run, the oldest first, where it would.
+    /// Promotes sent attempts that do not run and would if guaranteed, the oldest first.
     pub(super) fn promote_sent(&mut self, now: Instant, out: &mut Outbox) {
         while self.allowance.as_ref().is_some_and(|allowance| allowance.rules.sent_first) && !self.stopping {
             let next = self.allowed(ExecutionType::Guaranteed).and_then(|allowed| self.first_sent(&allowed.room));
@@ -276,7 +277,7 @@ impl JobManager {
         }
     }
 
-    /// Of what fits into the room.
+    /// Only among attempts that fit into the room.
     fn first_sent(&self, room: &Totals) -> Option<AttemptId> {
         let allowance = self.allowance.as_ref()?;
         let (yielding, waiting) =
@@ -286,7 +287,7 @@ impl JobManager {
         Some(at_once.fold(first, |first, one| first.min(one)).1)
     }
 
-    /// The attempt's node says that it has its CPU, or has not.
+    /// The attempt's node reports that the attempt has its CPU, or has not.
     pub(super) fn on_yields(&mut self, from: Address, attempt: AttemptId, has_cpu: bool) {
         let Some(sent) = self.attempts.get(&attempt).filter(|sent| Address::Node(sent.node) == from) else { return };
         if let (Some(allowance), Some(since)) = (&mut self.allowance, sent.started_at) {
@@ -294,8 +295,8 @@ impl JobManager {
         }
     }
 
-    /// Opportunistic attempts become guaranteed as far as the allowance goes, first what makes most of it: what waits where it would
-    /// start at once, then what runs, then what would wait least, and what runs without its CPU last.
+    /// Promotes opportunistic attempts as far as the allowance permits: first those that would start at once, then running
+    /// ones, then the one with the shortest wait, and last those that run without their CPU.
     pub(super) fn promote_within_allowance(&mut self, now: Instant, out: &mut Outbox) {
         while let Some(allowed) = self.allowed(ExecutionType::Guaranteed).filter(|_| !self.stopping) {
             let Some((attempt, wait)) = self.best_to_promote(&allowed.room) else { return };
@@ -309,7 +310,7 @@ impl JobManager {
         }
     }
 
-    /// The attempt is guaranteed from now on, and is expected to start after so long.
+    /// The attempt is guaranteed from now on, and is expected to start after `wait`.
     fn promote(&mut self, now: Instant, attempt: AttemptId, wait: Duration, out: &mut Outbox) {
         self.take_promotion(attempt);
         let Some(running) = self.attempts.get_mut(&attempt) else { return };
@@ -321,24 +322,24 @@ impl JobManager {
 
     fn starved(&self, now: Instant) -> Option<AttemptId> {
         let allowance = self.allowance.as_ref().filter(|_| !self.stopping)?;
-        // What is larger than all that is allowed keeps nobody waiting.
+        // An attempt larger than the whole allowance does not keep others waiting.
         let (since, attempt) = self.promotable(&allowance.waiting, &allowance.most).next()?;
         (now.since(since) >= allowance.rules.starved_after).then_some(attempt)
     }
 
-    /// Of what fits into the room.
+    /// Only among attempts that fit into the room.
     fn best_to_promote(&self, room: &Totals) -> Option<(AttemptId, Duration)> {
         let allowance = self.allowance.as_ref()?;
         let waiting = self.promotable(&allowance.waiting, room);
         let waiting = waiting.map(|(_, attempt)| (attempt, self.wait_if_promoted(attempt)));
         let best = waiting.min_by_key(|best| best.1);
         let first = |those| self.promotable(those, room).next().map(|(_, attempt)| (attempt, Duration::ZERO));
-        // Who has no CPU gets it back after other guaranteed work.
+        // An attempt without its CPU gets it back after other guaranteed work.
         let running = || first(&allowance.running);
         best.filter(|(_, wait)| *wait <= AT_ONCE).or_else(running).or(best).or_else(|| first(&allowance.yielding))
     }
 
-    /// The oldest of those for which the room is large enough, and of whose task there is no other attempt.
+    /// The oldest attempts that fit into the room and have no twin.
     fn promotable<'a>(&'a self, those: &'a ByAge, room: &'a Totals) -> impl Iterator<Item = (Instant, AttemptId)> + 'a {
         let fits = |stage| room.holds(&self.job.resources[stage as usize]) > 0;
         let is_alone = |attempt| self.attempts.get(&attempt).is_some_and(|sent| sent.twin.is_none());
@@ -353,7 +354,7 @@ impl JobManager {
         scheduler.wait(ask, sent.node, ExecutionType::Guaranteed)
     }
 
-    /// The attempt is within what the job is entitled to from now on.
+    /// The attempt is within the job's allowance from now on.
     pub(super) fn take_promotion(&mut self, attempt: AttemptId) {
         let Some(running) =
             self.attempts.get_mut(&attempt).filter(|running| running.holding() == Holding::Opportunistic)
@@ -371,7 +372,7 @@ impl JobManager {
         }
     }
 
-    /// Tells the master what the job would hold if all of it ran that runs or could, and what it holds.
+    /// Reports to the master what the job would hold if all its running and ready tasks ran, and what it holds.
     pub(super) fn tell_wants(&mut self, now: Instant, out: &mut Outbox) {
         let Some(allowance) = &mut self.allowance else { return };
         allowance.answer_due = allowance.answer_due.filter(|due| *due > now);
@@ -380,7 +381,7 @@ impl JobManager {
         let mut of_running = Resources::ZERO;
         for (number, (stage, resources)) in (0..).zip(self.dag.stages.iter().zip(&self.job.resources)) {
             let ask = self.requests.ask_of(number, false);
-            // What no node suits has no use for anything.
+            // A stage that suits no node needs nothing.
             let waits = !self.held && self.scheduler.as_ref().is_some_and(|scheduler| scheduler.is_suited(ask));
             let ready = if waits { u64::from(stage.ready()) } else { 0 };
             wants.all.add_times(resources, u64::from(stage.running) + ready);
@@ -406,11 +407,11 @@ impl JobManager {
         }
     }
 
-    /// What keeps the next task from being sent, where that is what the job may hold.
+    /// The allowance, if it keeps the next task from being sent.
     pub(super) fn allowance_that_binds(&self) -> Option<Why> {
         let (allowance, scheduler) = (self.allowance.as_ref()?, self.scheduler.as_ref()?);
         if allowance.answer_due.is_some() {
-            // What it may hold is asked for just now.
+            // A new allowance has just been requested.
             return None;
         }
         let waits = |stage: &u32| scheduler.is_suited(self.requests.ask_of(*stage, false));
@@ -439,13 +440,16 @@ impl JobManager {
                 if running.holding().counts_as_opportunistic() { weight_now(running) } else { 0 },
             );
         }
-        assert_eq!(weighed, allowance.weighed, "what opportunistic tasks hold by their weights");
+        assert_eq!(weighed, allowance.weighed, "resources of opportunistic tasks by weight");
         let opportunistic = allowance.waiting.len() + allowance.running.len() + allowance.yielding.len();
-        assert_eq!(opportunistic, allowance.opportunistic.attempts as usize, "each of them waits or runs");
+        assert_eq!(
+            opportunistic, allowance.opportunistic.attempts as usize,
+            "each opportunistic attempt waits or runs"
+        );
         assert_eq!(
             counted,
             [allowance.guaranteed, allowance.opportunistic],
-            "what guaranteed and opportunistic tasks hold"
+            "resources of guaranteed and opportunistic tasks"
         );
     }
 }
@@ -464,10 +468,10 @@ mod tests {
     }
 
     #[test]
-    fn few_tasks_weigh_as_much_together_as_the_allowance_has_room_for() {
+    fn weights_of_few_tasks_use_up_the_allowance() {
         let rules = AllowanceRules { opportunistic: 200, starved_after: Duration::ZERO, sent_first: false };
         let mut allowance = Allowance::new(rules);
-        // Twice this share.
+        // The limit is twice this share.
         let share = cores(20);
         let mut sum = 0;
         for left in (1..=7).rev() {
@@ -475,24 +479,24 @@ mod tests {
             allowance.weighed.add_times(&CORE, u64::from(weight));
             sum += weight;
         }
-        assert_eq!((sum, allowance.weighed), (40, cores(40)), "all of it");
-        assert_eq!(allowance.weight(&share, &cores(1)), 1, "nothing is left, and it weighs something");
+        assert_eq!((sum, allowance.weighed), (40, cores(40)), "the whole limit");
+        assert_eq!(allowance.weight(&share, &cores(1)), 1, "at least 1, with nothing left");
     }
 
     #[test]
-    fn no_task_weighs_more_than_is_settled_and_the_scarcest_kind_decides() {
+    fn weights_are_limited_by_a_maximum_and_the_scarcest_resource() {
         let allowance =
             Allowance::new(AllowanceRules { opportunistic: 100, starved_after: Duration::ZERO, sent_first: false });
         let mut large = Totals::ZERO;
         large.add(&Resources::new(1_000, 2_560));
         assert_eq!(allowance.weight(&cores(12), &cores(1)), 12);
         assert_eq!(allowance.weight(&cores(1_000), &cores(1)), MOST_WEIGHT as u16);
-        assert_eq!(allowance.weight(&cores(12), &large), 2, "twice its memory");
-        assert_eq!(allowance.weight(&cores(12), &Totals::ZERO), 1, "what wants nothing");
+        assert_eq!(allowance.weight(&cores(12), &large), 2, "limited by memory");
+        assert_eq!(allowance.weight(&cores(12), &Totals::ZERO), 1, "no demand");
     }
 
     #[test]
-    fn who_runs_without_its_cpu_is_told_from_who_has_it() {
+    fn running_attempts_with_and_without_cpu_are_kept_apart() {
         let mut allowance =
             Allowance::new(AllowanceRules { opportunistic: 100, starved_after: Duration::ZERO, sent_first: false });
         let attempt = |number| AttemptId { job: JobId(1), epoch: Epoch(1), number };
@@ -505,6 +509,6 @@ mod tests {
         allowance.on_cpu(one.1, 3, one.0, true);
         assert_eq!((all(&allowance.running), all(&allowance.yielding)), (vec![one, other], vec![]));
         allowance.on_cpu(attempt(3), 3, Instant(9), false);
-        assert_eq!(allowance.yielding.len(), 0, "one that is not known");
+        assert_eq!(allowance.yielding.len(), 0, "an unknown attempt");
     }
 }

@@ -1,12 +1,9 @@
-//! What a job gives to others and what it receives from them, added up over time. This is the one place that says what
-//! that is (ADR 38):
+//! Resources that a job donates to others and receives from them, added up over time. This module is the definition (ADR 38):
 //!
-//! * it **gives** the resources of its runnable tasks that it puts off, as far as they would fit into what it is entitled to
-//!   beyond what it holds and what it needs;
-//! * it **receives** what it holds, kind by kind, beyond what it is entitled to, as far as it was launched because nobody
-//!   needed the room.
+//! * a job **donates** the resources of deferred runnable tasks, as far as they fit into its share after what it holds and needs;
+//! * it **receives** what it holds of each kind beyond its share, as far as it was launched on leftover resources.
 //!
-//! Whoever does not know what it is entitled to gives and receives nothing.
+//! A job whose share is not known donates and receives nothing.
 
 use super::JobManager;
 use super::requests::{OpenDemand, Progress};
@@ -17,11 +14,10 @@ use crate::vocabulary::resources::WIDTH;
 use crate::vocabulary::{Duration, Exchange, Instant, Resources, Totals};
 use std::collections::BTreeSet;
 
-/// So much of it may be lost with the server: it is kept with the next end of a task when it was kept longer ago, and
-/// with the end of the job.
+/// The sums are stored when a task ends, at most this often, and when the job ends. Later changes may be lost with the server.
 const KEPT_EVERY: Duration = Duration::from_secs(10);
 
-/// Of a job whose policy yields.
+/// The account of a job whose policy yields.
 #[derive(Default)]
 pub(super) struct Account {
     /// Up to `since`.
@@ -30,16 +26,16 @@ pub(super) struct Account {
     /// From then on.
     rates: Rates,
     held: Totals,
-    /// Of what is held, that which nobody needed.
+    /// The part of `held` that was launched on leftover resources.
     leftover: Totals,
-    /// As it was made durable last, and when.
+    /// The sums as last stored, and when.
     kept: Exchange,
     kept_at: Instant,
-    /// The end alone was estimated in an earlier life, which knew more of the job's beginning.
+    /// The end alone was estimated before a restart, with more knowledge of the job's start.
     alone_is_known: bool,
-    /// The run times, by stage, that it was estimated with.
+    /// Expected run times by stage that the estimate used.
     run_times: Vec<Duration>,
-    /// Stages that are known to put tasks off.
+    /// Stages whose deferred tasks are recorded.
     deferring: BTreeSet<u32>,
 }
 
@@ -60,9 +56,9 @@ impl Rates {
     }
 }
 
-/// The largest part of the demand that fits, the same of every kind.
+/// The largest fraction of the demand that fits, equal for all kinds.
 fn part_that_fits(demand: &Totals, room: &Totals) -> Totals {
-    // The kind of which the smallest part fits, compared by cross multiplication.
+    // The kind with the smallest fraction that fits, compared by cross multiplication.
     let mut tightest: Option<usize> = None;
     for kind in (0..WIDTH).filter(|&kind| demand.0[kind] > room.0[kind]) {
         let part = |kind: usize| (u128::from(room.0[kind]), u128::from(demand.0[kind]));
@@ -77,7 +73,7 @@ fn part_that_fits(demand: &Totals, room: &Totals) -> Totals {
 }
 
 impl Account {
-    /// Adds up until now.
+    /// Adds up to now.
     fn advance(&mut self, now: Instant) {
         if self.rates != Rates::default() {
             let time = now.since(self.since);
@@ -101,20 +97,20 @@ impl Account {
         }
     }
 
-    /// What an earlier life kept, when these run times were expected.
+    /// Restores the stored sums and the run times that they were estimated with.
     pub(super) fn recover(&mut self, kept: &Exchange, run_times: Vec<Duration>) {
         (self.sum, self.kept, self.run_times) = (*kept, *kept, run_times);
         self.alone_is_known = kept.alone.is_some();
     }
 
-    /// As it is durable.
+    /// The sums as last stored.
     pub(super) fn kept(&self) -> Exchange {
         self.kept
     }
 }
 
 impl JobManager {
-    /// What it gave and received until now; `None` where nobody yields.
+    /// Resources donated and received until now; `None` if the policy never yields.
     pub fn exchange(&self, now: Instant) -> Option<Exchange> {
         let account = self.account.as_ref()?;
         let mut sum = account.sum;
@@ -131,7 +127,7 @@ impl JobManager {
         for running in self.attempts.values() {
             again.on_held(&self.job.resources[running.task.stage as usize], running.rule);
         }
-        assert_eq!((account.held, account.leftover), (again.held, again.leftover), "what is held");
+        assert_eq!((account.held, account.leftover), (again.held, again.leftover), "held resources");
     }
 
     /// Before an event.
@@ -141,7 +137,7 @@ impl JobManager {
         }
     }
 
-    /// After an event: what is given and received from now on.
+    /// After an event: updates the rates.
     pub(super) fn review_exchange(&mut self) {
         if let Some(account) = &mut self.account {
             account.rates =
@@ -149,12 +145,12 @@ impl JobManager {
         }
     }
 
-    /// When it would end alone, by what is known now.
+    /// Estimates when the job would end alone.
     pub(super) fn review_alone(&mut self, now: Instant) {
         let Some(account) = self.account.as_mut().filter(|account| !account.alone_is_known) else { return };
         let (job, dag, attempts, gangs) = (&self.job, &self.dag, &self.attempts, &self.gangs);
         let progress = Progress { job, dag, attempts, gangs, is_news: self.is_news };
-        // On hold nothing of it starts, as without a share.
+        // A held job starts nothing, like a job without a share.
         let share = self.share.as_deref().filter(|_| !self.held);
         if let Some(alone) = self.intra_job.end_alone(now, &progress, share, self.has_time) {
             account.sum.alone = Some(alone);
@@ -162,7 +158,7 @@ impl JobManager {
         }
     }
 
-    /// What is run again is compared from then on.
+    /// A rerun is compared from its own start.
     pub(super) fn forget_alone(&mut self) {
         self.intra_job.rerun();
         if let Some(account) = &mut self.account {
@@ -171,7 +167,7 @@ impl JobManager {
         }
     }
 
-    /// After its policy was asked: what it puts off that it did not put off before.
+    /// After a policy call: records stages that defer tasks and did not before.
     pub(super) fn note_demand(&mut self, now: Instant, out: &mut Outbox) {
         let Some(account) = &mut self.account else { return };
         let before = std::mem::take(&mut account.deferring);
@@ -184,7 +180,7 @@ impl JobManager {
         }
     }
 
-    /// Makes it durable, where that was long ago.
+    /// Stores the sums, if that was long ago.
     pub(super) fn keep_exchange_now_and_then(&mut self, now: Instant, out: &mut Outbox) {
         if self.account.as_ref().is_some_and(|account| now.since(account.kept_at) >= KEPT_EVERY) {
             self.review_alone(now);
@@ -196,7 +192,7 @@ impl JobManager {
         let Some(account) = &mut self.account else { return };
         account.kept_at = now;
         if !account.run_times.iter().zip(self.dag.run_times()).all(|(&taken, expected)| is_near(taken, expected)) {
-            // It was estimated with others. Better nothing than that, where the course behind it is gone.
+            // The estimate used other run times. Drop it: the history behind it would be gone.
             account.sum.alone = None;
         }
         if account.kept != account.sum {
@@ -222,21 +218,21 @@ mod tests {
     }
 
     #[test]
-    fn it_gives_what_it_puts_off_as_far_as_that_fits_beside_what_it_holds_and_needs() {
+    fn deferred_tasks_are_donated_as_far_as_they_fit_into_the_rest_of_the_share() {
         let given = |share, needed, deferred, held| rates(share, needed, deferred, held, Totals::ZERO).0;
         let share = of(4_000, 8_000);
         assert_eq!(given(share, of(0, 0), of(1_000, 500), of(1_000, 500)), of(1_000, 500), "all of it");
         assert_eq!(given(share, of(1_000, 0), of(4_000, 2_000), of(1_000, 0)), of(2_000, 1_000), "half of it");
-        assert_eq!(given(share, of(0, 0), of(1_000, 16_000), of(1_000, 0)), of(500, 8_000), "by its memory");
+        assert_eq!(given(share, of(0, 0), of(1_000, 16_000), of(1_000, 0)), of(500, 8_000), "limited by memory");
         assert_eq!(given(share, of(0, 0), of(1_000, 500), of(4_000, 0)), of(0, 0), "memory alone runs nothing");
-        assert_eq!(given(share, of(0, 0), of(1_000, 500), of(5_000, 0)), of(0, 0), "it has more than its share");
+        assert_eq!(given(share, of(0, 0), of(1_000, 500), of(5_000, 0)), of(0, 0), "it holds more than its share");
         // The two jobs of Carbyne's section 2.1, before they hold anything.
         assert_eq!(given(of(500, 0), of(210, 0), of(500, 0), of(0, 0)), of(290, 0));
         assert_eq!(given(of(500, 0), of(290, 0), of(290, 0), of(0, 0)), of(210, 0));
     }
 
     #[test]
-    fn it_receives_what_it_holds_beyond_its_share_and_nobody_needed() {
+    fn leftover_resources_beyond_the_share_are_received() {
         let received = |held, leftover| rates(of(4_000, 8_000), of(0, 0), of(0, 0), held, leftover).1;
         assert_eq!(received(of(4_000, 8_000), of(4_000, 8_000)), of(0, 0));
         assert_eq!(received(of(6_000, 4_000), of(3_000, 1_000)), of(2_000, 0));
@@ -244,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn who_knows_no_share_gives_and_receives_nothing() {
+    fn a_job_without_a_share_donates_and_receives_nothing() {
         let open = OpenDemand { needed: of(0, 0), deferred: of(1, 1) };
         assert_eq!(Rates::of(None, &open, &of(5, 5), &of(5, 5)), Rates::default());
     }

@@ -7,10 +7,10 @@ use std::collections::btree_map::{Iter, Values};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Index;
 
-/// Attempts that were given up and may still report what they used: all of most jobs, and the latest where there are more.
+/// Maximum number of given-up attempts whose nodes may still report their usage. The latest are kept.
 const MOST_GIVEN_UP: usize = 4_096;
 
-/// Makes attempt ids, and keeps the attempts that have not ended, with how many of them are booked.
+/// Makes attempt ids, and keeps the attempts that have not ended and how many of them are booked.
 pub(super) struct Attempts {
     job: JobId,
     epoch: Epoch,
@@ -19,7 +19,7 @@ pub(super) struct Attempts {
     outstanding: Outstanding,
     /// Nodes that may still run attempts which were written off.
     estranged: BTreeSet<NodeId>,
-    /// Attempts that are not awaited any more, whose nodes may still report what they used.
+    /// Given-up attempts whose nodes may still report their usage.
     given_up: BTreeMap<AttemptId, TaskId>,
 }
 
@@ -65,7 +65,7 @@ impl Attempts {
         self.open.insert(attempt, running);
     }
 
-    /// It has ended, or is not awaited any more. A twin stays, as the only attempt of its task.
+    /// Removes an attempt that ended or was given up. A twin stays, as the only attempt of its task.
     pub fn remove(&mut self, attempt: AttemptId) -> Option<RunningAttempt> {
         let running = self.open.remove(&attempt)?;
         *self.outstanding.counter(running.holding.is_booked()) -= 1;
@@ -99,12 +99,12 @@ impl Attempts {
         self.open.len()
     }
 
-    /// Those of a stage, by id.
+    /// Attempts of a stage, in the order of ids.
     pub fn of_stage(&self, stage: u32) -> impl Iterator<Item = (AttemptId, &RunningAttempt)> {
         self.open.iter().filter(move |(_, running)| running.task.stage == stage).map(|(id, running)| (*id, running))
     }
 
-    /// Those at a node, by id.
+    /// Attempts at a node, in the order of ids.
     pub fn at_node(&self, node: NodeId) -> Vec<AttemptId> {
         self.open.iter().filter(|(_, running)| running.node == node).map(|(id, _)| *id).collect()
     }
@@ -113,7 +113,7 @@ impl Attempts {
         self.outstanding
     }
 
-    /// A ledger holds the resources of the attempt from now on.
+    /// A ledger has booked the attempt from now on.
     pub fn book(&mut self, attempt: AttemptId) {
         let unbooked = |running: &&mut RunningAttempt| !running.holding.is_booked();
         if let Some(running) = self.open.get_mut(&attempt).filter(unbooked) {
@@ -123,7 +123,7 @@ impl Attempts {
         }
     }
 
-    /// Two attempts of one task. With a race one of them is slow, and the first that ends well counts.
+    /// Two attempts of one task. In a race one of them is slow, and the first to succeed counts.
     pub fn pair(&mut self, first: AttemptId, second: AttemptId, is_race: bool) {
         for (one, other) in [(first, second), (second, first)] {
             if let Some(one) = self.open.get_mut(&one) {
@@ -132,14 +132,14 @@ impl Attempts {
         }
     }
 
-    // ---- nodes that may still run what was written off -------------------------------------------------------------
+    // ---- nodes that may still run attempts that were written off ---------------------------------------------------
 
     /// The node may still run an attempt that was written off.
     pub fn estrange(&mut self, node: NodeId) {
         self.estranged.insert(node);
     }
 
-    /// The node runs only what is ours.
+    /// The node runs only our attempts.
     pub fn reconcile(&mut self, node: NodeId) {
         self.estranged.remove(&node);
     }
@@ -148,14 +148,14 @@ impl Attempts {
         self.estranged.contains(&node)
     }
 
-    /// By id.
+    /// In the order of ids.
     pub fn estranged(&self) -> impl Iterator<Item = NodeId> {
         self.estranged.iter().copied()
     }
 
-    // ---- attempts that are not awaited any more --------------------------------------------------------------------
+    // ---- given-up attempts -----------------------------------------------------------------------------------------
 
-    /// The attempt is not awaited any more, and its node may report later what it used.
+    /// The attempt is given up, and its node may still report its usage.
     pub fn give_up(&mut self, attempt: AttemptId, task: TaskId) {
         self.given_up.insert(attempt, task);
         if self.given_up.len() > MOST_GIVEN_UP {
@@ -163,7 +163,7 @@ impl Attempts {
         }
     }
 
-    /// The task of an attempt that was given up and has been reported on now.
+    /// The task of a given-up attempt whose end has been reported now.
     pub fn take_given_up(&mut self, attempt: AttemptId) -> Option<TaskId> {
         self.given_up.remove(&attempt)
     }
@@ -181,11 +181,11 @@ impl Attempts {
     pub fn check_invariants(&self) {
         let mut counted = Outstanding::default();
         self.open.values().for_each(|running| *counted.counter(running.holding.is_booked()) += 1);
-        assert_eq!(self.outstanding, counted, "attempts that are booked and that are not");
+        assert_eq!(self.outstanding, counted, "numbers of booked and unbooked attempts");
         for (attempt, running) in &self.open {
             let Some(twin) = running.twin else { continue };
             let back = self.open.get(&twin).and_then(|twin| twin.twin);
-            assert_eq!(back, Some(*attempt), "twins know each other");
+            assert_eq!(back, Some(*attempt), "twins refer to each other");
         }
     }
 }
@@ -203,16 +203,16 @@ pub(super) struct RunningAttempt {
     pub task: TaskId,
     pub node: NodeId,
     holding: Holding,
-    /// The other attempt of its task, where there are two.
+    /// The other attempt of its task, if there are two.
     pub twin: Option<AttemptId>,
-    /// The other one that there is, or was last, is there because one of the two was slow; whichever ends well first counts.
+    /// Its present or last twin exists because one of the two was slow; the first to succeed counts.
     pub had_rival: bool,
-    /// How long it was expected to wait when it was sent, and when it starts by its node's last report.
+    /// Expected wait when it was sent, and expected start from the last report of its node.
     pub expected_wait: Duration,
     pub starts_at: Option<Instant>,
     /// The rule by which it was launched.
     pub rule: Rule,
-    /// As its node draws by it, if it is opportunistic.
+    /// Weight in its node's random choice among opportunistic attempts.
     pub weight: u16,
     pub launched_at: Instant,
     pub started_at: Option<Instant>,
@@ -220,7 +220,7 @@ pub(super) struct RunningAttempt {
 }
 
 impl RunningAttempt {
-    /// One that has just been launched in the present life, without a twin.
+    /// An attempt that has just been launched, without a twin.
     pub fn launched(task: TaskId, node: NodeId, holding: Holding, rule: Rule, at: Instant) -> RunningAttempt {
         RunningAttempt {
             task,
@@ -242,25 +242,25 @@ impl RunningAttempt {
         self.holding
     }
 
-    /// It was opportunistic, and is within what the job is entitled to from now on.
+    /// The attempt was opportunistic, and is within the job's allowance from now on.
     pub fn promote(&mut self) {
         debug_assert!(!self.holding.is_booked(), "a booked attempt needs no entitlement");
         self.holding = Holding::Promoted;
     }
 }
 
-/// By what right an attempt holds resources of its node.
+/// What entitles an attempt to the resources of its node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(super) enum Holding {
-    /// A grant: a ledger has booked them since its launch.
+    /// A grant: booked since its launch.
     Granted,
-    /// It was launched as opportunistic, and a ledger has booked them since.
+    /// Launched as opportunistic, and booked since.
     GrantedLater,
-    /// They are within what the job is entitled to.
+    /// The job's allowance.
     Entitled,
-    /// It was launched as opportunistic, and is within what the job is entitled to since.
+    /// Launched as opportunistic, and within the job's allowance since.
     Promoted,
-    /// None: it is preempted by those that have one.
+    /// Nothing: entitled attempts preempt it.
     Opportunistic,
 }
 
@@ -269,23 +269,23 @@ impl Holding {
         matches!(self, Holding::Granted | Holding::GrantedLater)
     }
 
-    /// Whether it counts as opportunistic where its job accounts for it, also if a ledger has booked it since.
+    /// Whether it counts as opportunistic in the job's accounting, even if it was booked since.
     pub fn counts_as_opportunistic(self) -> bool {
         matches!(self, Holding::Opportunistic | Holding::GrantedLater)
     }
 
-    /// As it is from now on if a ledger has booked it.
+    /// The holding after a booking.
     pub fn booked(self) -> Holding {
         if self.counts_as_opportunistic() { Holding::GrantedLater } else { Holding::Granted }
     }
 }
 
-/// In which life of the job manager an attempt was launched.
+/// In which incarnation of the job manager an attempt was launched.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Life {
     Present,
     /// In an earlier one, and its node has not confirmed it yet.
     Earlier,
-    /// In an earlier one, and its node has it.
+    /// In an earlier one, and its node has confirmed it.
     Adopted,
 }

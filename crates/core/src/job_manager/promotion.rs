@@ -1,4 +1,4 @@
-//! What runs opportunistically for long is asked to be booked, so that it is not lost to guaranteed work.
+//! Requests bookings for opportunistic attempts that have run for long, so that guaranteed work does not preempt them.
 
 use super::JobManager;
 use crate::protocol::{TheMaster, ToMaster};
@@ -6,10 +6,10 @@ use crate::role::{Change, Outbox};
 use crate::vocabulary::{AttemptId, Duration, GrantId, Instant};
 use std::collections::BTreeSet;
 
-/// When attempts ask for it, and ask again.
+/// When attempts request a booking, and repeat the request.
 #[derive(Default)]
 pub(super) struct Promotions {
-    /// Attempts that have run for so long; `None` if none ask.
+    /// Run time before the request; `None` if no attempt makes one.
     after: Option<Duration>,
     due: BTreeSet<(Instant, AttemptId)>,
 }
@@ -19,7 +19,7 @@ impl Promotions {
         Promotions { after, due: BTreeSet::new() }
     }
 
-    /// The process of an attempt that nobody booked runs since then.
+    /// The process of an unbooked attempt started at this time.
     pub(super) fn on_started(&mut self, since: Instant, attempt: AttemptId) {
         if let Some(after) = self.after {
             self.due.insert((since + after, attempt));
@@ -56,7 +56,7 @@ impl JobManager {
         self.place(now, out);
     }
 
-    /// From now on a ledger holds the resources of the attempt.
+    /// A ledger has booked the attempt from now on.
     pub(super) fn book(&mut self, attempt: AttemptId) {
         self.attempts.book(attempt);
     }

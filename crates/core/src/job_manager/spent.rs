@@ -1,5 +1,5 @@
-//! What the attempts of a job used, whatever became of them: those that were tried again, gave way or were first given up count like
-//! the ones that succeeded. Of an attempt that never said how it ended nothing is known.
+//! Resources used by the attempts of a job, however they ended: retried, preempted and given-up attempts count like those
+//! that succeeded. The usage of an attempt that never reported its end is not known.
 
 use super::{Dag, JobManager};
 use crate::role::{Change, LostCause, Outbox};
@@ -7,12 +7,12 @@ use crate::vocabulary::{AttemptId, Duration, Ended, Instant, NodeId, TaskId, Usa
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
-/// What several attempts used together.
+/// Total usage of several attempts.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 pub struct Spent {
     pub wall: Duration,
     pub cpu: Duration,
-    /// The most that one of them had at a time.
+    /// The highest value of a single attempt.
     pub max_memory_bytes: u64,
 }
 
@@ -31,7 +31,7 @@ impl From<&Usage> for Spent {
 }
 
 impl Dag {
-    /// Counts what an attempt used, before the record of its task shows it; of one that was given up no record does.
+    /// Counts the usage of an attempt before its task's record shows it. No record shows a given-up attempt (`is_late`).
     pub(super) fn spend(&mut self, task: TaskId, usage: &Usage, is_late: bool) {
         let entry = &mut self.stages[task.stage as usize];
         let spent = Spent::from(usage);
@@ -39,19 +39,19 @@ impl Dag {
         let Some(record) = entry.record(task.index).filter(|record| is_late || record.attempts > 1) else {
             return;
         };
-        // Until its second attempt a task's record says it all.
+        // Until its second attempt, the record of a task has its whole usage.
         let first = record.spent();
         entry.spent_again.entry(task.index).or_insert(first).add(&spent);
     }
 
-    /// What all attempts of a task used that have ended.
+    /// Usage of all ended attempts of a task.
     pub fn spent_by(&self, stage: u32, index: u32) -> Spent {
         let entry = self.stage(stage);
         let last = || entry.record(index).map(super::TaskRecord::spent).unwrap_or_default();
         entry.spent_again.get(&index).copied().unwrap_or_else(last)
     }
 
-    /// What all attempts of the job used that have ended.
+    /// Usage of all ended attempts of the job.
     pub fn spent(&self) -> Spent {
         let mut all = Spent::default();
         self.stages.iter().for_each(|stage| all.add(&stage.spent));
@@ -60,7 +60,7 @@ impl Dag {
 }
 
 impl JobManager {
-    /// The attempt is not awaited any more, and may say later what it used.
+    /// The attempt is given up, and its node may report the usage later.
     pub(super) fn note_given_up(&mut self, attempt: AttemptId, task: TaskId, cause: LostCause) {
         match cause {
             LostCause::NotTaken | LostCause::Refused(_) => return,
@@ -69,7 +69,7 @@ impl JobManager {
         self.attempts.give_up(attempt, task);
     }
 
-    /// It does.
+    /// The node of a given-up attempt reports the usage.
     pub(super) fn end_late(
         &mut self,
         now: Instant,
