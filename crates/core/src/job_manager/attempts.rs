@@ -1,4 +1,4 @@
-//! The life of attempts as their job's manager sees it: launched, started, ended, lost, and what follows for their tasks.
+//! The course of attempts in the job manager: launch, start, end and loss, and the consequences for their tasks.
 
 use super::correction::counts_as_failure;
 use super::{Basis, Holding, JobManager, Life, Room, RunningAttempt};
@@ -11,8 +11,7 @@ use crate::vocabulary::{
 };
 use std::sync::Arc;
 
-/// A task that failed through its nodes this often, most likely, takes them down with it or finds none that works; it
-/// fails.
+/// A task with this many losses through its nodes fails: most likely it takes its nodes down, or no node can run it.
 const MAX_LOSSES: u8 = 16;
 
 impl JobManager {
@@ -39,7 +38,7 @@ impl JobManager {
             None => Holding::Opportunistic,
         };
         let opportunistic = holding == Holding::Opportunistic;
-        // A second attempt is one more than there are tasks.
+        // A duplicate is an attempt beyond the job's tasks.
         let weight = if opportunistic && !rule.is_second() { self.weight(task.stage) } else { 1 };
         let mut launched = RunningAttempt::launched(task, node, holding, rule, now);
         (launched.expected_wait, launched.weight) = (expected_wait, weight);
@@ -56,7 +55,7 @@ impl JobManager {
             launch.token = self.sealing.token(node, self.generation, &launch.allocation());
         }
         if self.tell_awaited(&launch, node, out) {
-            // Another node would only fetch the same.
+            // Another node would have to fetch the same files.
             self.exploration.forget(task);
         }
         let launch = Box::new(launch);
@@ -100,12 +99,12 @@ impl JobManager {
         }
     }
 
-    /// Who keeps to what its job may hold is told how long tasks would wait, and may look at it or not.
+    /// Whether expected waits are known: nodes report them to a manager with an allowance, if its scheduler uses them.
     pub(super) fn knows_waits(&self) -> bool {
         self.allowance.is_some() && self.scheduler.as_ref().is_some_and(LocalScheduler::knows_load)
     }
 
-    /// What is said of the start of an attempt. Of a task that was asked for that was done then.
+    /// The prediction of an attempt's start. For a grant or a probe, it was made with the ask.
     pub(super) fn foretell(
         &mut self,
         now: Instant,
@@ -184,7 +183,7 @@ impl JobManager {
             if let Some(allowance) = &mut self.allowance {
                 allowance.on_started(attempt, running, &self.job.resources[running.task.stage as usize]);
             }
-            // Of a recovered attempt the record was written in an earlier life.
+            // The record of a recovered attempt was written before the restart.
             if running.life == Life::Present {
                 let (task, node, waited) = (running.task, running.node, now.since(running.launched_at));
                 let expected = self.allowance.is_some().then_some(running.expected_wait);
@@ -209,7 +208,7 @@ impl JobManager {
         }
     }
 
-    /// Its node did not take it, or the master of the node's cluster did not pass it on.
+    /// The node did not accept the launch, or the master of its cluster did not send it on.
     pub(super) fn on_not_launched(
         &mut self,
         now: Instant,
@@ -218,14 +217,14 @@ impl JobManager {
         cause: LostCause,
         out: &mut Outbox,
     ) {
-        // Of an attempt that it was never asked to run, a node can say nothing.
+        // A node can only report on attempts that were sent to it.
         let may_say = |running: &&RunningAttempt| match cause {
             LostCause::Refused(_) => from == Address::Master,
             _ => from == Address::Node(running.node),
         };
         let running = self.attempts.get(&attempt).filter(may_say);
         if let Some(running) = running {
-            // The node does not take work now, and would not at once.
+            // The node does not accept work now, and would not at once.
             let (node, booked) = (running.node, running.holding().is_booked());
             if !booked {
                 self.close_node(now, node, out);
@@ -250,15 +249,15 @@ impl JobManager {
         out: &mut Outbox,
     ) {
         if let Address::Node(node) = from {
-            // Leaves only after what this handler persists is durable.
+            // Sent only after the changes of this handler are durable.
             out.send(node, ToNode::Acknowledge { attempt });
         }
         if let Some(&RunningAttempt { task, twin: Some(other), had_rival, .. }) = self.attempts.get(&attempt) {
-            let failed_for_good = !had_rival && counts_as_failure(&ended.reason) && self.is_last(task, &ended.reason);
+            let failed_finally = !had_rival && counts_as_failure(&ended.reason) && self.is_last(task, &ended.reason);
             if ended.reason.is_success() {
                 self.tell_overtaken(attempt, out);
             }
-            if ended.reason.is_success() || failed_for_good {
+            if ended.reason.is_success() || failed_finally {
                 self.discard(now, other, out);
             }
         }
@@ -289,7 +288,7 @@ impl JobManager {
         }
         match (&ended.reason, instead) {
             (EndReason::Shed, Some(instead)) if !last && self.send_to(task.stage, instead) => {}
-            // A node that sheds has a longer queue than its load as it was published says.
+            // A node that sheds has a longer queue than its published load shows.
             (EndReason::NodeFault(_) | EndReason::Shed, _) => self.close_node(now, node, out),
             _ => {}
         }
@@ -312,7 +311,7 @@ impl JobManager {
             self.on_task_failed(task, out);
         }
         self.drop_idle_copies(now, out);
-        // A success that frees no stage changes nothing that is asked for, but where others of its gang are to begin anew.
+        // A success that makes no stage ready changes no asks, unless others of its gang have to start again.
         if !succeeded
             || !ready.is_empty()
             || self.attempts.is_empty()
@@ -348,7 +347,7 @@ impl JobManager {
         out.record(Record::Retried { task, failures: u32::from(record.failures), retries, delay, costs_none });
     }
 
-    /// A task failed for good: what depends on it never runs, and too many failures end the job.
+    /// A task failed and is not tried again: its dependents never run, and too many failures stop the job.
     pub(super) fn on_task_failed(&mut self, task: TaskId, out: &mut Outbox) {
         self.dag.abandon_dependents(task.stage);
         if self.gangs.is_gang(task.stage) {

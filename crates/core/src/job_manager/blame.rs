@@ -1,5 +1,5 @@
-//! Whose fault it was: the master is told of nodes that fail attempts, and of tasks that fail on one node after another, since
-//! then it was not the nodes. What a task did to itself, what gave way, and what was cancelled is nobody's fault here.
+//! Reports nodes that fail attempts to the master, and tasks that fail on one node after another, since then the nodes are
+//! not at fault. Failures of the task itself, preemptions and cancellations are not reported.
 
 use super::{JobManager, Life, RunningAttempt};
 use crate::protocol::{Rule, TheMaster, ToMaster};
@@ -7,14 +7,14 @@ use crate::role::{LostCause, Outbox};
 use crate::vocabulary::{EndReason, Ended, Instant, NodeId, TaskId};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Where tasks failed through their nodes that have not ended. It does not outlive the server.
+/// By task that has not ended, the nodes that failed it. Not kept across restarts.
 #[derive(Default)]
 pub(super) struct Blame {
     failed: BTreeMap<TaskId, Vec<(NodeId, Instant)>>,
 }
 
 impl Blame {
-    /// The task is over.
+    /// The task has ended.
     pub(super) fn forget(&mut self, task: TaskId) {
         self.failed.remove(&task);
     }
@@ -37,9 +37,9 @@ impl JobManager {
         let mut suspects = BTreeSet::from([attempt.node]);
         match &ended.reason {
             EndReason::NodeFault(_) => {}
-            // One of an earlier life may have been given up because the server was away.
+            // An attempt from before a restart may have been given up because the server was down.
             EndReason::NodeLost if attempt.life == Life::Present => {}
-            // Either it cannot get files or the others cannot send them; where nobody was asked, nobody failed.
+            // Either this node cannot get files or the others cannot send them. If no node was asked, none failed.
             EndReason::NoInput(_) if !ended.missing().is_empty() => {
                 suspects.extend(ended.missing().iter().map(|(_, node)| *node));
             }
@@ -51,7 +51,8 @@ impl JobManager {
         self.note_failure(now, attempt, out);
     }
 
-    /// It never said how it ended. What had not started may have been lost on the way, which is not its node's fault.
+    /// The attempt never reported its end. If it had not started, it may have been lost on the way, which is not its node's
+    /// fault.
     pub(super) fn blame_loss(&mut self, now: Instant, attempt: &RunningAttempt, cause: LostCause, out: &mut Outbox) {
         let &RunningAttempt { node, started_at, life, .. } = attempt;
         if started_at.is_none() || life != Life::Present {
@@ -59,7 +60,7 @@ impl JobManager {
         }
         match cause {
             LostCause::Unknown => out.send(TheMaster, ToMaster::NodeFailed { node, suspects: 1 }),
-            // The master said so.
+            // The master reported this itself.
             LostCause::NodeLost => {}
             LostCause::NotTaken | LostCause::Refused(_) | LostCause::Superseded | LostCause::Copied => return,
         }
@@ -69,7 +70,7 @@ impl JobManager {
     fn note_failure(&mut self, now: Instant, attempt: &RunningAttempt, out: &mut Outbox) {
         let &RunningAttempt { task, node, rule, .. } = attempt;
         if rule == Rule::Copy {
-            // The task is over.
+            // The task has already ended.
             return;
         }
         let failed = self.blame.failed.entry(task).or_default();

@@ -1,8 +1,8 @@
-//! A task that waits long for a file, since the node that has it is slow or away: whoever wrote the file runs again elsewhere, so
-//! that there is a second way to it. Whichever copy is there first is read; the task that runs again keeps the result that it has.
+//! If a task waits long for a file because the node of the file is slow or down, the task that wrote the file runs again on
+//! another node. The copy that arrives first is read. The task that runs again keeps its result.
 //!
-//! That is the re-run of a slow upstream task of Boutin et al. 2014, section 3.4. Departs: it is looked for where tasks wait for
-//! declared files, and not in the rate at which a process reads.
+//! This is the re-run of a slow upstream task of Boutin et al. 2014, section 3.4. Departs: it starts when tasks wait for
+//! declared files, and not by the rate at which a process reads.
 
 use super::correction::{CorrectionRules, part_of};
 use super::{Basis, JobManager, Room, RunningAttempt};
@@ -12,10 +12,10 @@ use crate::role::{Change, LostCause, Outbox, Record};
 use crate::vocabulary::{AttemptId, Digest, Duration, Ended, ExecutionType, Instant, NodeId, TaskId};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// In bytes a second, what is taken for the way of a file where nothing is slow.
+/// Assumed transfer rate of a file if nothing is slow, in bytes per second.
 const USUAL_RATE: u64 = 80_000_000;
 
-/// An attempt that waits for a file, and since when the file is under way.
+/// An attempt that waits for a file, and for how long.
 #[derive(Clone, Copy)]
 struct Waiting {
     attempt: AttemptId,
@@ -46,7 +46,7 @@ impl JobManager {
         }
     }
 
-    /// Of a fetch nobody knows how far it has come: it is taken to be half done.
+    /// The progress of a fetch is not known: it counts as half done.
     fn review_fetch(&mut self, now: Instant, waiting: Waiting, rules: CorrectionRules, out: &mut Outbox) {
         let Waiting { attempt, task, node, digest, waited: left } = waiting;
         let Some((place, bytes)) = self.files.as_ref().and_then(|files| files.writer_of(&digest)) else { return };
@@ -79,13 +79,13 @@ impl JobManager {
         }
     }
 
-    /// Once is enough: a third node would be as far.
+    /// One copy is enough: a third node would be as far away.
     fn is_copied(&self, writer: TaskId) -> bool {
         self.corrections.copied.contains(&writer)
             || self.corrections.copies.iter().any(|attempt| self.attempts[attempt].task == writer)
     }
 
-    /// A copy ended. If it left what the task left already, those who wait for it are told where.
+    /// A copy ended. If its files equal those of the task, the nodes that wait for them are notified.
     pub(super) fn end_copy(
         &mut self,
         now: Instant,
@@ -121,7 +121,7 @@ impl JobManager {
         out.persist(Change::Lost { attempt, task, node, cause, last: false, at: now });
     }
 
-    /// Copies for which nobody waits any more, or whose task is to run again as a whole.
+    /// Stops copies that no task waits for any more, and those whose task is to run again as a whole.
     pub(super) fn drop_idle_copies(&mut self, now: Instant, out: &mut Outbox) {
         if self.corrections.copies.is_empty() {
             return;
@@ -137,7 +137,7 @@ impl JobManager {
         idle.into_iter().for_each(|attempt| self.discard(now, attempt, out));
     }
 
-    /// Nodes where tasks wait that read what the stage leaves.
+    /// Nodes where tasks wait that read the output of the stage.
     fn waiting_readers(&self, writer: u32) -> BTreeSet<NodeId> {
         let readers = self.dag.stage(writer).dependents.iter().copied();
         let readers = readers.filter(|reader| self.reads_from(*reader, writer));

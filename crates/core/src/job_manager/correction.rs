@@ -1,10 +1,10 @@
-//! Decisions are looked at again when a node is heard of: a task that would be done sooner elsewhere is launched there a second
-//! time. Whichever attempt starts first is kept, and the other one is taken back.
+//! Placements are reviewed when a node reports: a task that would end sooner elsewhere gets a duplicate there. The attempt
+//! that starts first is kept, and the other one is stopped.
 //!
-//! That is the duplicate scheduling of Boutin et al. 2014, section 3.4, with its three triggers. Departs: what a task still
-//! has to wait is not looked up for one that would come now: its node says of each guaranteed one when it starts. Opportunistic
-//! ones, of which nobody knows when, get none before they are promoted. A duplicate is sent whatever is left of what the job
-//! may hold, since only one of the two is to run, and counts as held while it is out.
+//! This is the duplicate scheduling of Boutin et al. 2014, section 3.4, with its three triggers. Departs: the remaining wait
+//! of a task is not that of a new task; nodes report when each guaranteed task starts. Opportunistic tasks, whose start is
+//! not known, get no duplicates before they are promoted. A duplicate is sent regardless of the remaining allowance, since
+//! only one of the two runs, and counts as held while it is open.
 
 use super::{Basis, Holding, JobManager, Life, Room, RunningAttempt};
 use crate::policy::{Standing, run_time};
@@ -16,19 +16,19 @@ use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// Decisions that are looked at again at one event, the oldest first.
+/// Maximum number of placements reviewed in one event, the oldest first.
 const LOOKS: usize = 32;
 
-/// When a decision is changed.
+/// When a task gets a duplicate.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct CorrectionRules {
-    /// Only if the task is expected to be done sooner elsewhere by at least so long.
+    /// Minimum time that the duplicate saves.
     pub least_saving: Duration,
-    /// And by so many hundredths of what it would still have to wait, and of its run time: a duplicate is work for two nodes.
+    /// The same as a percentage of the remaining time and of the run time: a duplicate is work for two nodes.
     pub saving: u32,
-    /// The same where it only waits so far: then the other attempt never runs.
+    /// The same for an attempt that only waits so far: only one of the two ever runs.
     pub saving_while_waiting: u32,
-    /// With it attempts that run are corrected as well: their nodes say so often how far they have come.
+    /// If set, running attempts are reviewed as well, and their nodes report progress at this interval.
     pub progress_every: Option<Duration>,
 }
 
@@ -43,14 +43,13 @@ impl CorrectionRules {
 
 pub(super) struct Corrections {
     pub(super) rules: Option<CorrectionRules>,
-    /// Guaranteed attempts that wait as far as is known, by node and all of them: of an opportunistic one no node says when it
-    /// starts.
+    /// Guaranteed attempts that wait as far as is known, by node and in total. Nodes do not report when opportunistic ones start.
     waiting: BTreeMap<NodeId, BTreeSet<AttemptId>>,
     waiting_anywhere: BTreeSet<AttemptId>,
-    /// Attempts that write the files of finished tasks once more, and tasks that had one in this life.
+    /// Open attempts that write the files of finished tasks again, and tasks that had one since the last restart.
     pub(super) copies: BTreeSet<AttemptId>,
     pub(super) copied: BTreeSet<TaskId>,
-    /// By stage, how long tasks waited that have started.
+    /// By stage, the waiting times of tasks that have started.
     waited: Vec<Waited>,
 }
 
@@ -76,7 +75,7 @@ impl Corrections {
         if sent.rule == Rule::Copy {
             self.copies.insert(attempt);
         }
-        // Of an attempt of an earlier life it is not known whether it waits, and a duplicate gets none.
+        // It is not known whether an attempt from before a restart waits, and a duplicate gets no duplicate.
         let is_reviewed =
             !sent.holding().counts_as_opportunistic() && sent.life == Life::Present && !sent.rule.is_second();
         if self.rules.is_some() && is_reviewed {
@@ -123,7 +122,7 @@ impl JobManager {
         }
     }
 
-    /// Looks again at what waits on this node, or anywhere.
+    /// Reviews the attempts that wait on this node, or on any node.
     pub(super) fn review_waiting(&mut self, now: Instant, node: Option<NodeId>, out: &mut Outbox) {
         let is_idle = self.stopping || self.held || self.exploration.is_on();
         let Some(rules) = self.corrections.rules.filter(|_| !is_idle) else { return };
@@ -138,7 +137,7 @@ impl JobManager {
 
     fn review_decision(&mut self, now: Instant, attempt: AttemptId, rules: CorrectionRules, out: &mut Outbox) {
         let Some(sent) = self.attempts.get(&attempt) else { return };
-        // Its node has not said so yet.
+        // Its node has not reported the start yet.
         let Some(starts_at) = sent.starts_at else { return };
         let task = sent.task;
         let (elapsed, left, expected) = (now.since(sent.launched_at), starts_at.since(now), sent.expected_wait);
@@ -161,8 +160,8 @@ impl JobManager {
         self.send_beside(now, attempt, left, margin, trigger, out);
     }
 
-    /// An opportunistic attempt of which so much is left to wait may become guaranteed: is it rather launched as such elsewhere?
-    /// That is no second thought about a decision, but what the paper says of upgrades (section 3.5).
+    /// Launches a guaranteed attempt elsewhere instead of promoting an opportunistic one that would still wait for `left`, if
+    /// that saves enough. This is not a review of a placement, but part of the paper's upgrades (section 3.5).
     pub(super) fn upgrade_elsewhere(
         &mut self,
         now: Instant,
@@ -177,7 +176,7 @@ impl JobManager {
         left > margin && self.send_beside(now, attempt, left, margin, Trigger::Upgraded, out)
     }
 
-    /// Launches a guaranteed attempt beside this one, where it is done sooner by so much.
+    /// Launches a guaranteed attempt beside this one, if that ends sooner by at least `margin`.
     fn send_beside(
         &mut self,
         now: Instant,
@@ -187,7 +186,7 @@ impl JobManager {
         trigger: Trigger,
         out: &mut Outbox,
     ) -> bool {
-        // A copy is of a task that is over.
+        // The task of a copy has already ended.
         let may_have_two =
             |sent: &&RunningAttempt| sent.rule != Rule::Copy && !self.dag.stage(sent.task.stage).is_limited();
         let Some(sent) = self.attempts.get(&attempt).filter(may_have_two) else { return false };
@@ -204,7 +203,7 @@ impl JobManager {
         true
     }
 
-    /// The task as the job's own scheduler looks at it again.
+    /// The task as input of a new decision of the job's own scheduler.
     pub(super) fn placed(
         &self,
         task: TaskId,
@@ -216,7 +215,7 @@ impl JobManager {
         PlacedTask { ask, node, execution, expected, pieces: self.blocks_of(task) }
     }
 
-    /// The attempt was launched beside the one that the task's record shows.
+    /// Links the attempt to the one that the task's record shows.
     pub(super) fn pair(&mut self, attempt: AttemptId, task: TaskId) {
         let Some(first) = self.dag.shown(task).filter(|first| *first != attempt) else { return };
         if self.attempts.get(&first).is_none() {
@@ -226,7 +225,7 @@ impl JobManager {
         self.attempts.pair(first, attempt, is_race);
     }
 
-    /// The other attempt of its task was first.
+    /// Stops an attempt that is no longer needed.
     pub(super) fn discard(&mut self, now: Instant, attempt: AttemptId, out: &mut Outbox) {
         let Some(gone) = self.remove_running(attempt) else { return };
         let (task, node, reason) = (gone.task, gone.node, EndReason::Cancelled);
@@ -237,7 +236,7 @@ impl JobManager {
             out.record(Record::WaitedInVain { task, attempt, node, waited, expected });
         }
         out.send(node, ToNode::Stop { attempt, reason, grace: self.settings.stop_grace });
-        // Should the node not hear of it, it is told what is not ours when it is back.
+        // If the node misses the message, the next claim to it stops the attempt.
         self.attempts.estrange(node);
         self.pass_on(task, node, false, gone.twin);
         if gone.rule == Rule::Copy {
@@ -247,7 +246,7 @@ impl JobManager {
         out.persist(Change::Lost { attempt, task, node, cause: LostCause::Superseded, last: false, at: now });
     }
 
-    /// One of two attempts ended, and not well: the other one goes on.
+    /// One of two attempts ended without success. The other one continues.
     pub(super) fn end_beside(
         &mut self,
         now: Instant,
@@ -283,7 +282,7 @@ impl JobManager {
         out.persist(Change::Lost { attempt, task, node, cause, last: false, at: now });
     }
 
-    /// The task is that other attempt's from now on.
+    /// The task's record shows the other attempt from now on.
     pub(super) fn pass_on(&mut self, task: TaskId, over: NodeId, failed: bool, other: Option<AttemptId>) {
         if let Some((other, node)) = other.and_then(|other| Some((other, self.attempts.get(&other)?.node))) {
             self.dag.went_on(task, over, failed, other, node);
@@ -292,14 +291,14 @@ impl JobManager {
 }
 
 impl RunningAttempt {
-    /// Whether its failure counts, where another attempt of its task goes on. Two that race are one try of the task, which
-    /// fails if both do.
+    /// Whether its failure counts while another attempt of its task continues. Two attempts that race are one try of the
+    /// task, which fails if both do.
     pub(super) fn counts_beside(&self, reason: &EndReason) -> bool {
         !self.had_rival && counts_as_failure(reason)
     }
 }
 
-/// So many hundredths.
+/// A percentage of a duration.
 pub(super) fn part_of(of: Duration, hundredths: u32) -> Duration {
     Duration(of.0 / 100 * u64::from(hundredths))
 }

@@ -1,10 +1,10 @@
-//! Nobody says how long tasks wait: what waits at a node for some time is launched at another one too, and if it waits there as
-//! well, at one after the other. Whichever attempt starts first is kept, and the first one keeps its place until then.
+//! Without known waits: a task that waits at a node for some time is launched at another one too, and if it waits there as
+//! well, at one after the other. The attempt that starts first is kept. The first attempt keeps its place until then.
 //!
-//! That is how the baseline scheduler of Boutin et al. 2014, section 4, works: "when tasks wait in a queue, the baseline scheduler
-//! systematically triggers duplicates to explore other idle" nodes. Departs: a task has one duplicate at a time, which is taken
-//! back when the next is sent; opportunistic attempts get none before they are promoted, and those none that wait for files, which
-//! each node would fetch anew; and when the next comes is not said.
+//! This is how the baseline scheduler of Boutin et al. 2014, section 4, works: "when tasks wait in a queue, the baseline
+//! scheduler systematically triggers duplicates to explore other idle" nodes. Departs: a task has one duplicate at a time,
+//! which is stopped when the next is sent; opportunistic attempts get none before they are promoted; attempts that wait for
+//! files get none, since each node would fetch them again; and the paper does not state when the next duplicate is sent.
 
 use super::{Basis, JobManager, Room, RunningAttempt};
 use crate::policy::Standing;
@@ -17,7 +17,7 @@ use std::collections::{BTreeMap, BTreeSet};
 /// When other nodes are tried.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct ExplorationRules {
-    /// As soon as a task has waited for so long, and each time that it has for as long again.
+    /// The time after which a waiting task is tried on another node, and then on the next.
     pub after: Duration,
 }
 
@@ -33,7 +33,7 @@ impl Exploration {
         Exploration { rules, due: BTreeSet::new(), of_task: BTreeMap::new() }
     }
 
-    /// Instead of looking at what nodes say of their waits.
+    /// Whether other nodes are tried instead of using the waits that nodes report.
     pub(super) fn is_on(&self) -> bool {
         self.rules.is_some()
     }
@@ -50,7 +50,7 @@ impl Exploration {
         self.due.insert((at, task));
     }
 
-    /// It has started, or has no attempt any more.
+    /// The task has started, or has no attempt any more.
     pub(super) fn forget(&mut self, task: TaskId) {
         if let Some(at) = self.of_task.remove(&task) {
             self.due.remove(&(at, task));
@@ -73,7 +73,7 @@ impl JobManager {
         let Some(rules) = self.exploration.rules else { return };
         while let Some(task) = self.exploration.take_due(now) {
             if self.still_waits(task) {
-                // Unless the other node has to fetch files for it.
+                // The launch removes this again if the other node has to fetch files.
                 self.exploration.set(task, now + rules.after);
                 self.try_another_node(now, task, out);
             }
@@ -89,7 +89,7 @@ impl JobManager {
         })
     }
 
-    /// Sends the task to another node than those where it waits, and takes back what was sent last.
+    /// Sends the task to a node where it does not wait yet, and stops its last duplicate.
     fn try_another_node(&mut self, now: Instant, task: TaskId, out: &mut Outbox) {
         let Some(attempt) = self.dag.shown(task) else { return };
         let may_have_two = |sent: &&RunningAttempt| {

@@ -1,24 +1,23 @@
-//! How fast the tasks of a stage come on: what is known of each running attempt, and of those that finished.
+//! Speed of a stage's tasks: progress of the running attempts, and the work of finished tasks.
 //!
-//! Tasks of a stage differ in their work, so an attempt is compared by how fast it works and not by how much it has done. Its
-//! work is measured in bytes of its input where those are declared, else in CPU time where that tells something, and else all
-//! tasks of the stage are taken to be alike.
+//! Tasks of a stage differ in size, so attempts are compared by speed and not by progress. Work is measured in bytes of input
+//! if declared, else in CPU time if the tasks use enough of it, else all tasks of the stage are assumed to be equal.
 
 use crate::vocabulary::{AttemptId, Duration, Sample, WHOLE};
 use std::collections::BTreeMap;
 
-/// Less CPU time than this is too little to measure work by.
+/// Minimum CPU time for measuring work by it.
 const LEAST_CPU: Duration = Duration(100_000);
-/// And tasks that use less of one CPU than one part in so many do not work by it.
+/// Tasks that use less of one CPU than one part in this number are not measured by CPU time.
 const IDLE_PART: u64 = 10;
 
-/// What some attempts have done, and in which time. Of many it is the sum.
+/// Work and time of one attempt or the sum of several.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 struct Work {
     time: u64,
-    /// Of tasks, in millionths.
+    /// Completed parts of tasks, in millionths.
     parts: u128,
-    /// Of their inputs, in millionths of a byte.
+    /// Completed input, in millionths of a byte.
     input: u128,
     cpu: u64,
 }
@@ -43,28 +42,27 @@ impl Work {
         self.cpu -= other.cpu;
     }
 
-    /// How long so much of the work takes at this speed, by one of its measures.
+    /// Time for this amount of work at this speed, where `of` is the measure of the amount.
     fn time_for(&self, amount: u128, of: u128) -> Option<Duration> {
         let time = amount.saturating_mul(u128::from(self.time)).checked_div(of)?;
         Some(Duration(u64::try_from(time).unwrap_or(u64::MAX)))
     }
 }
 
-/// A running attempt as it was heard of last.
+/// The progress of a running attempt, as last reported.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Course {
     stage: u32,
     input_bytes: u64,
     said: Option<u32>,
     work: Work,
-    /// Of its work, in millionths.
+    /// Completed part of its work, in millionths.
     pub(super) part: u32,
     pub(super) running_for: Duration,
 }
 
 impl Course {
-    /// How long it takes still if it goes on as it did. Of one that has done nothing yet nobody knows: it is taken to be half
-    /// done.
+    /// Remaining time at its speed so far. An attempt without any progress counts as half done.
     pub(super) fn left(&self) -> Duration {
         let (elapsed, part) = (u128::from(self.running_for.0), u128::from(self.part));
         let left = (elapsed * (u128::from(WHOLE) - part)).checked_div(part).unwrap_or(elapsed);
@@ -72,13 +70,13 @@ impl Course {
     }
 }
 
-/// Of the tasks of a stage.
+/// Speed of the tasks of a stage.
 #[derive(Clone, Copy, Default)]
 struct StageSpeed {
     finished: u64,
     finished_input: u128,
     finished_cpu: u128,
-    /// Of finished tasks and of running attempts.
+    /// Of finished tasks and running attempts.
     work: Work,
 }
 
@@ -92,14 +90,14 @@ impl Speeds {
         Speeds { stages: vec![StageSpeed::default(); stages], courses: BTreeMap::new() }
     }
 
-    /// The input of a running attempt, if it was heard of before.
+    /// The input of a running attempt, if it reported before.
     pub(super) fn input_of(&self, attempt: AttemptId) -> Option<u64> {
         self.courses.get(&attempt).map(|course| course.input_bytes)
     }
 
     pub(super) fn on_sample(&mut self, attempt: AttemptId, stage: u32, input_bytes: u64, sample: &Sample) {
         let said = self.courses.get(&attempt).and_then(|course| course.said);
-        // Its file may be half written just now.
+        // Its progress file may be half written.
         let said = sample.said.map(|part| part.min(WHOLE)).or(said);
         self.on_gone(attempt);
         let speed = &mut self.stages[stage as usize];
@@ -124,7 +122,8 @@ impl Speeds {
         speed.work.add(&Work::of(wall, WHOLE, input_bytes, cpu));
     }
 
-    /// An attempt, and how long its whole task would take at the speed of the others of its stage; `None` where nobody knows.
+    /// The progress of an attempt, and how long its whole task would take at the speed of the others of its stage; `None` if
+    /// not known.
     pub(super) fn compare(&self, attempt: AttemptId) -> Option<(&Course, Duration)> {
         let course = self.courses.get(&attempt)?;
         let mut others = self.stages[course.stage as usize].work;
@@ -148,9 +147,8 @@ impl Course {
 }
 
 impl StageSpeed {
-    /// How much of its work an attempt has done that does not say so itself: as it has read of its input, or as much of the CPU
-    /// time as it has used that finished tasks did, for their input. The larger counts. Who has passed both is nearly done,
-    /// as far as anybody can tell.
+    /// Completed part of an attempt that does not report its progress: the part of its input that it has read, or its CPU
+    /// time relative to finished tasks, for their input. The larger one counts. An attempt beyond both counts as done.
     fn part_of(&self, input_bytes: u64, sample: &Sample) -> Option<u32> {
         let read = part(u128::from(sample.read_bytes), u128::from(input_bytes));
         let works_by_it = self.finished_cpu >= u128::from(LEAST_CPU.0) * u128::from(self.finished);
@@ -183,13 +181,14 @@ mod tests {
         AttemptId { job: JobId(1), epoch: Epoch(1), number }
     }
 
-    /// After so many seconds, of which it had a CPU for so many milliseconds.
+    /// A sample after this many seconds, with this many milliseconds of CPU time.
     fn sample(seconds: u64, said: Option<u32>, cpu_millis: u64, read_bytes: u64) -> Sample {
         let (running_for, cpu) = (Duration(seconds * SECOND), Duration::from_millis(cpu_millis));
         Sample { running_for, said: said.map(|hundredths| hundredths * 10_000), cpu, read_bytes }
     }
 
-    /// In seconds, what is left of the first attempt and what another would take, where this is said of it and of another one.
+    /// In seconds, the remaining time of the first attempt and the time of a new one, given a sample of it and of another
+    /// attempt.
     fn compared(input: [u64; 2], samples: [Sample; 2]) -> Option<(u64, u64)> {
         let mut speeds = Speeds::new(1);
         for (number, (input, sample)) in input.iter().zip(&samples).enumerate() {
@@ -204,35 +203,35 @@ mod tests {
     }
 
     #[test]
-    fn who_is_slow_takes_as_long_again_as_it_took_and_elsewhere_as_long_as_the_others() {
+    fn slow_attempts_stay_slow_and_new_ones_are_as_fast_as_the_others() {
         let slow = sample(20, Some(10), 0, 0);
         assert_eq!(compared([0, 0], [slow, sample(20, Some(80), 0, 0)]), Some((180, 25)));
         assert_eq!(compared([0, 0], [slow, slow]), Some((180, 200)), "as slow as the other");
         let none = Speeds::new(1).compare(attempt(0)).is_none();
-        assert!(none && compared([0, 0], [sample(20, None, 0, 0), slow]).is_none(), "nobody says anything");
+        assert!(none && compared([0, 0], [sample(20, None, 0, 0), slow]).is_none(), "no progress reported");
         let mut alone = Speeds::new(1);
         alone.on_sample(attempt(0), 0, 0, &slow);
-        assert_eq!(seconds(&alone), None, "with nobody to compare it with");
+        assert_eq!(seconds(&alone), None, "no other attempt to compare with");
     }
 
     #[test]
-    fn a_large_input_makes_no_straggler_and_a_slow_disk_does() {
+    fn a_slow_disk_makes_a_straggler_and_a_large_input_does_not() {
         let read = |bytes| sample(10, None, 0, bytes);
         assert_eq!(compared([10 * GIB, GIB], [read(GIB), read(GIB)]), Some((90, 100)), "ten times as much to read");
         assert_eq!(compared([GIB, GIB], [read(GIB / 10), read(GIB)]), Some((90, 10)));
         let said = |hundredths| sample(10, Some(hundredths), 0, 0);
-        assert_eq!(compared([10 * GIB, GIB], [said(10), said(99)]), Some((90, 101)), "by what it says of it");
+        assert_eq!(compared([10 * GIB, GIB], [said(10), said(99)]), Some((90, 101)), "by its reported progress");
     }
 
     #[test]
-    fn who_works_as_hard_as_the_others_has_more_to_do_and_who_gets_less_cpu_is_slow() {
+    fn cpu_time_tells_larger_tasks_from_slower_ones() {
         let others = sample(10, Some(100), 10_000, 0);
         assert_eq!(compared([0, 0], [sample(10, Some(10), 10_000, 0), others]), Some((90, 100)));
         assert_eq!(compared([0, 0], [sample(10, Some(10), 1_000, 0), others]), Some((90, 10)));
-        // Of many cores for days, too.
+        // Also with many cores for days.
         let days = |hundredths| sample(100_000, Some(hundredths), 100_000 * 1_000 * 512, 0);
         assert_eq!(compared([0, 0], [days(50), days(100)]), Some((100_000, 200_000)));
-        // Who has hardly run says nothing by its CPU time, nor do those that wait for something else.
+        // Neither short CPU times are used, nor those of stages that mostly wait.
         assert_eq!(compared([0, 0], [sample(10, Some(10), 99, 0), others]), Some((90, 10)));
         assert_eq!(compared([0, 0], [sample(10, Some(10), 900, 0), sample(10, Some(100), 900, 0)]), Some((90, 10)));
         assert_eq!(
@@ -242,17 +241,17 @@ mod tests {
     }
 
     #[test]
-    fn who_says_nothing_is_as_far_as_its_cpu_time_is_of_that_of_finished_tasks() {
+    fn unreported_progress_is_estimated_from_the_cpu_time_of_finished_tasks() {
         let mut speeds = Speeds::new(1);
         let slow = sample(20, None, 1_000, 0);
         speeds.on_sample(attempt(0), 0, 0, &slow);
-        assert_eq!(seconds(&speeds), None, "nobody has finished");
+        assert_eq!(seconds(&speeds), None, "no task has finished");
         (0..4).for_each(|_| speeds.on_finished(0, 0, Duration(10 * SECOND), Duration(10 * SECOND)));
         speeds.on_sample(attempt(0), 0, 0, &slow);
         assert_eq!(seconds(&speeds), Some((180, 10)));
         speeds.on_sample(attempt(0), 0, 0, &sample(20, None, 20_000, 0));
-        assert_eq!(seconds(&speeds), Some((0, 20)), "it has more to do, and nobody knows how much");
-        // For its input.
+        assert_eq!(seconds(&speeds), Some((0, 20)), "it has more to do, but it is not known how much");
+        // Relative to its input.
         let mut speeds = Speeds::new(1);
         speeds.on_finished(0, GIB, Duration(10 * SECOND), Duration(10 * SECOND));
         speeds.on_sample(attempt(0), 0, 4 * GIB, &sample(10, None, 10_000, GIB / 2));
@@ -268,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_said_once_holds_and_nothing_said_is_half_done() {
+    fn reported_progress_is_kept_and_no_progress_counts_as_half_done() {
         let mut speeds = Speeds::new(1);
         speeds.on_finished(0, 0, Duration(10 * SECOND), Duration::ZERO);
         speeds.on_sample(attempt(0), 0, 0, &sample(10, Some(0), 0, 0));

@@ -1,5 +1,5 @@
-//! Tasks that failed and wait before they are tried again: twice as long after each failure, so that what fails at once does not
-//! fail a thousand times a second. After a restart each waits until the same time, which follows from how its attempts ended.
+//! Failed tasks rest before the next try, twice as long after each failure, so that a task that fails at once does not fail a
+//! thousand times a second. A restart does not change the end of a rest, which follows from the recorded ends of attempts.
 
 use super::{Dag, JobManager};
 use crate::vocabulary::{Duration, EndReason, Instant, StageSpec};
@@ -7,15 +7,15 @@ use crate::why::Why;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Nodes that fail are paused by themselves, and a task that none can run fails after some tries: it need not take long.
+/// Failing nodes are paused separately, and a task that no node can run fails after some tries, which need not take long.
 const MOST_AFTER_LOSS: Duration = Duration::from_secs(4);
 
-/// The tasks of a job that rest, by when each is due and by its stage and place.
+/// The resting tasks of a job, by the end of the rest and by stage and place.
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 pub(super) struct Rests {
     due: BTreeSet<(Instant, u32, u32)>,
     until: BTreeMap<(u32, u32), Instant>,
-    /// Nobody rests for longer.
+    /// Maximum rest.
     longest: Duration,
 }
 
@@ -30,7 +30,7 @@ impl Rests {
         self.due.insert((until, stage, index));
     }
 
-    /// False if it did not rest.
+    /// False if the task did not rest.
     pub(super) fn remove(&mut self, stage: u32, index: u32) -> bool {
         let until = self.until.remove(&(stage, index));
         until.is_some_and(|until| self.due.remove(&(until, stage, index)))
@@ -40,7 +40,7 @@ impl Rests {
         self.due.first().map(|(until, ..)| *until)
     }
 
-    /// The next that is due by now. A task that would rest for longer than any does is due as well: the clock was set back.
+    /// The next task whose rest has ended. A rest longer than the maximum has ended as well: the clock was set back.
     pub(super) fn take_due(&mut self, now: Instant) -> Option<(u32, u32)> {
         let &(until, stage, index) = self.due.first()?;
         let is_due = until <= now || until.since(now) > self.longest;
@@ -54,8 +54,8 @@ impl Rests {
     }
 }
 
-/// How long a task rests that ended for this reason, after so many failures of its own and so many losses through its nodes. The
-/// first loss says nothing about the task, which is tried elsewhere at once.
+/// The rest after an attempt that ended for this reason, given the failures of the task and its losses through nodes. The
+/// first loss is not the task's fault: it is tried elsewhere at once.
 pub(super) fn rest_after(reason: &EndReason, first: Duration, failures: u16, losses: u8) -> Duration {
     match reason {
         reason if reason.is_success() || *reason == EndReason::Cancelled => Duration::ZERO,
@@ -68,7 +68,7 @@ pub(super) fn rest_after(reason: &EndReason, first: Duration, failures: u16, los
 }
 
 impl Duration {
-    /// This, doubled so often, and no longer than the longest of delays unless this is.
+    /// The duration doubled `times` times, but not above the maximum of delays unless it is longer itself.
     fn doubled(self, times: u32) -> Duration {
         let doubled = self.0.saturating_mul(1_u64.checked_shl(times).unwrap_or(u64::MAX));
         Duration(doubled).min(StageSpec::MOST_RETRY_DELAY.max(self))
@@ -76,22 +76,22 @@ impl Duration {
 }
 
 impl Dag {
-    /// When the next task is due that rests.
+    /// When the next rest ends.
     pub(super) fn next_due(&self) -> Option<Instant> {
         self.rests.next()
     }
 
-    /// Until when a task rests.
+    /// When the rest of a task ends.
     pub fn rests_until(&self, stage: u32, index: u32) -> Option<Instant> {
         self.rests.until.get(&(stage, index)).copied()
     }
 
-    /// The tasks of a stage that rest.
+    /// The resting tasks of a stage.
     pub(super) fn resting_in(&self, stage: u32) -> impl Iterator<Item = u32> {
         self.rests.until.range((stage, 0)..=(stage, u32::MAX)).map(|((_, index), _)| *index)
     }
 
-    /// Tasks that rest, the one first that is due first.
+    /// Resting tasks, by the end of the rest.
     pub fn resting(&self) -> impl ExactSizeIterator<Item = (Instant, u32, u32)> {
         self.rests.due.iter().copied()
     }
@@ -111,7 +111,7 @@ impl JobManager {
         (left > Duration::ZERO).then_some(Why::TriedAgain { task, left, failures, others: 0 })
     }
 
-    /// The same of the task that is tried again next, and how many others rest.
+    /// The same for the task that is tried again next, with the number of other resting tasks.
     pub fn why_some_rest(&self, now: Instant) -> Option<Why> {
         let mut resting = self.dag.resting();
         let others = resting.len().saturating_sub(1) as u64;
@@ -135,13 +135,13 @@ mod tests {
     fn rests_double_up_to_a_minute() {
         let rests: Vec<u64> = (1..=9).map(|failures| after(1, failures).as_millis() / 1_000).collect();
         assert_eq!(rests, [1, 2, 4, 8, 16, 32, 60, 60, 60]);
-        assert_eq!(after(0, 9), Duration::ZERO, "none is asked for");
-        assert_eq!([after(300, 1), after(300, u16::MAX)], [Duration::from_secs(300); 2], "the first is longer");
+        assert_eq!(after(0, 9), Duration::ZERO, "no delay requested");
+        assert_eq!([after(300, 1), after(300, u16::MAX)], [Duration::from_secs(300); 2], "the first delay is longer");
         assert_eq!(after(5, 4), Duration::from_secs(40));
     }
 
     #[test]
-    fn what_gives_way_is_tried_again_at_once_and_what_is_lost_again_and_again_is_not() {
+    fn preempted_tasks_are_tried_again_at_once_and_repeatedly_lost_ones_are_not() {
         let rest = |reason: EndReason, losses| rest_after(&reason, Duration::from_secs(1), 0, losses);
         for reason in [EndReason::Preempted, EndReason::Shed, EndReason::Withdrawn(String::new())] {
             assert_eq!(rest(reason, 9), Duration::ZERO);
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_is_set_back_lets_nobody_rest_for_longer() {
+    fn a_clock_that_is_set_back_does_not_prolong_rests() {
         let mut rests = Rests::new(Duration::ZERO);
         let [early, late] = [1_000, 5_000].map(|seconds| Instant(Duration::from_secs(seconds).0));
         rests.add(0, 7, late);

@@ -1,7 +1,7 @@
-//! A running attempt that makes slow progress gets a duplicate where the whole task is expected to be done sooner than what is
-//! left of it. Both run, and whichever ends well first counts; the other one is ended.
+//! A running attempt with slow progress gets a duplicate, if the whole task is expected to end sooner elsewhere than the rest
+//! of the attempt. Both run. The first to succeed counts, and the other one is stopped.
 //!
-//! That is the straggler detection of Boutin et al. 2014, section 3.4. Departs: both go on until one ends, also when the
+//! This is the straggler detection of Boutin et al. 2014, section 3.4. Departs: both continue until one ends, even if the
 //! duplicate has caught up.
 
 use super::correction::{CorrectionRules, part_of};
@@ -12,17 +12,17 @@ use crate::protocol::{Address, Rule};
 use crate::role::{Outbox, Record};
 use crate::vocabulary::{AttemptId, Duration, Ended, ExecutionType, Instant, NodeId, Sample, TaskId, Totals, Workdir};
 
-/// A straggler as it was found.
+/// A detected straggler.
 #[derive(Clone, Copy)]
 struct Straggler {
     task: TaskId,
     node: NodeId,
-    /// Of its work, in millionths.
+    /// Completed part of its work, in millionths.
     part: u32,
     left: Duration,
-    /// All of it, at the speed of the others of its stage.
+    /// Time for the whole task, at the speed of the others of its stage.
     takes: Duration,
-    /// By so much sooner it has to be done elsewhere.
+    /// Minimum time to be saved elsewhere.
     margin: Duration,
 }
 
@@ -76,12 +76,12 @@ impl JobManager {
         }
     }
 
-    /// Whether two attempts of it can run at once: in a directory that they share they would write over each other's files.
+    /// Whether two attempts of it can run at once: in a shared directory they would overwrite each other's files.
     fn keeps_to_itself(&self, task: TaskId) -> bool {
         self.job.spec.stages[task.stage as usize].program.workdir == Workdir::Own
     }
 
-    /// Whether it is slower than its stage, by enough for a duplicate, and for long enough to tell.
+    /// The attempt as a straggler, if it is slower than its stage by enough for a duplicate and has run long enough to tell.
     fn find_straggler(&self, attempt: AttemptId, rules: CorrectionRules) -> Option<Straggler> {
         let sent = self.attempts.get(&attempt)?;
         let may_have_one =
@@ -100,7 +100,7 @@ impl JobManager {
         Some(Straggler { task, node, part: course.part, left, takes, margin })
     }
 
-    /// Both run, so the second one is within the job's share as well; and it may always have one, however small its share.
+    /// Both attempts run, so the second one has to fit into the job's share. A job may always have one, however small its share.
     pub(super) fn may_send_another(&self, task: TaskId, execution: ExecutionType) -> bool {
         let Some(room) = self.allowed_beside(execution) else { return execution == ExecutionType::Guaranteed };
         let mut taken = Totals::ZERO;
@@ -111,7 +111,7 @@ impl JobManager {
         taken.fits_in(&room) || !self.attempts.values().any(is_rival)
     }
 
-    /// A duplicate was done before the slow attempt.
+    /// Records that a duplicate succeeded before the slow attempt.
     pub(super) fn tell_overtaken(&self, by: AttemptId, out: &mut Outbox) {
         let Some(first) = self.attempts.get(&by).filter(|first| first.rule == Rule::Straggler) else { return };
         if let Some((attempt, slow)) = first.twin.and_then(|slow| Some((slow, self.attempts.get(&slow)?))) {
@@ -119,7 +119,7 @@ impl JobManager {
         }
     }
 
-    /// What a task took that succeeded.
+    /// Counts the work of a task that succeeded.
     pub(super) fn note_speed(&mut self, task: TaskId, ended: &Ended) {
         if self.watches_progress() && ended.reason.is_success() {
             let input = self.input_bytes(task);
@@ -127,7 +127,7 @@ impl JobManager {
         }
     }
 
-    /// The same, of all that succeeded in earlier lives.
+    /// The same for all tasks that succeeded before a restart.
     pub(super) fn recall_speeds(&mut self) {
         if !self.watches_progress() {
             return;
