@@ -1,10 +1,10 @@
-//! Attempts, the oldest first, of those stages that are asked for: how many there are of the others costs nothing.
+//! Attempts by age, oldest first, of the stages that are asked for. Attempts of other stages cost nothing.
 
 use crate::vocabulary::{AttemptId, Instant};
 use std::collections::{BTreeMap, BTreeSet};
 use std::iter;
 
-/// Since when, and who.
+/// The start of its age, and the attempt.
 type Since = (Instant, AttemptId);
 
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
@@ -17,7 +17,7 @@ impl ByAge {
         self.of_stage.entry(stage).or_default().insert(since);
     }
 
-    /// Whether it was there.
+    /// Returns whether it was there.
     pub(super) fn remove(&mut self, stage: u32, since: &Since) -> bool {
         let Some(those) = self.of_stage.get_mut(&stage) else { return false };
         let was_there = those.remove(since);
@@ -31,7 +31,7 @@ impl ByAge {
         self.of_stage.values().map(BTreeSet::len).sum()
     }
 
-    /// Those of some stages that are eligible.
+    /// Eligible attempts of some stages, oldest first.
     pub(super) fn oldest<'a>(
         &'a self,
         is_asked_for: impl Fn(u32) -> bool,
@@ -60,7 +60,7 @@ mod tests {
     use crate::vocabulary::{Epoch, JobId};
 
     #[test]
-    fn the_oldest_of_all_that_are_asked_for_come_first() {
+    fn the_oldest_attempts_of_the_requested_stages_come_first() {
         let since = |number| (Instant(10 - u64::from(number)), AttemptId { job: JobId(1), epoch: Epoch(1), number });
         let mut all = ByAge::default();
         (0..9).for_each(|number| all.insert(number % 3, since(number)));

@@ -1,23 +1,23 @@
-//! How the run time of a stage's tasks depends on how much they read: a line through some that finished, whose slope is the
-//! median of the slopes between any two of them (Sen 1968, "Estimates of the regression coefficient based on Kendall's tau"),
-//! so that a few slow ones do not bend it. It counts only while Kendall's tau (1938) says that they depend on each other, and
-//! much.
+//! Run times of a stage's tasks as a function of their input size: a line through samples of finished tasks, whose slope is
+//! the median of the slopes between any two of them (Sen 1968, "Estimates of the regression coefficient based on Kendall's
+//! tau"), so that a few slow tasks do not bend it. The line is used only while Kendall's tau (1938) shows a strong dependence
+//! that is not due to chance.
 //!
-//! A bounded number is remembered: every task at first, and of later ones every second, every fourth, and so on, so that those
-//! of all times are among them. The line is drawn anew when one is added, which comes to be seldom; to ask it costs a
+//! The number of samples is bounded: every task at first, and of later ones every second, every fourth, and so on, so that
+//! the samples cover the whole time. The line is computed again when a sample is added, which becomes rare; a query costs one
 //! multiplication.
 
 use crate::vocabulary::Duration;
 use serde::{Deserialize, Serialize};
 
-/// Tasks that are remembered at most, and at least for a line.
+/// Maximum number of samples, and minimum number for a line.
 const MOST: usize = 64;
 const LEAST: usize = 8;
-/// Of the pairs that differ in size, the larger takes longer in so many hundredths more than in which it takes less long.
+/// Minimum of Kendall's tau in percent: of the pairs that differ in size, how many more take longer with size than less long.
 const LEAST_TAU: i64 = 50;
-/// And in so many standard deviations more than by chance.
+/// Minimum number of standard deviations above chance.
 const DEVIATIONS: i64 = 3;
-/// In which slopes are kept: a microsecond for a GiB.
+/// KiB in the unit of slopes, which is one microsecond per GiB.
 const SCALE: i128 = 1 << 20;
 
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
@@ -32,11 +32,11 @@ pub struct BySize {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 struct Line {
-    /// Microseconds for so many KiB as [`SCALE`] says.
+    /// Microseconds for [`SCALE`] KiB.
     slope: i64,
-    /// At a size of zero.
+    /// Microseconds at a size of zero.
     base: i64,
-    /// What those that are remembered took.
+    /// Range of the sampled run times.
     shortest: Duration,
     longest: Duration,
 }
@@ -60,11 +60,11 @@ impl BySize {
         self.line = draw(&self.kept);
     }
 
-    /// `None` where size says nothing.
+    /// `None` if the run time does not depend on the size.
     pub fn expected(&self, kib: u32) -> Option<Duration> {
         let Line { slope, base, shortest, longest } = self.line?;
         let micros = i128::from(base) + i128::from(slope) * i128::from(kib) / SCALE;
-        // Far beyond all sizes that were seen nobody knows.
+        // Limits the extrapolation far beyond the sampled sizes.
         let (least, most) = (i128::from(shortest.0 / 2), i128::from(longest.0) * 2);
         Some(Duration(micros.clamp(least.max(1), most.max(1)).try_into().unwrap_or(u64::MAX)))
     }
@@ -84,7 +84,7 @@ fn draw(samples: &[(u32, Duration)]) -> Option<Line> {
         surplus += (longer * more).signum() as i64;
     }
     let count = samples.len() as i64;
-    // What the surplus of `count` tasks varies by if neither depends on the other, squared; times 18.
+    // Variance of the surplus of `count` tasks if size and run time are independent, times 18.
     let variance = count * (count - 1) * (2 * count + 5);
     let is_by_chance = surplus * surplus * 18 <= DEVIATIONS * DEVIATIONS * variance;
     if surplus <= 0 || is_by_chance || surplus * 100 < LEAST_TAU * slopes.len() as i64 {
@@ -99,7 +99,7 @@ fn draw(samples: &[(u32, Duration)]) -> Option<Line> {
     Some(Line { slope, base, shortest: took().min()?, longest: took().max()? })
 }
 
-/// Of an even number the lower one of the two.
+/// Of an even number of values, the lower one of the middle two.
 fn median(values: &mut [i64]) -> Option<i64> {
     let middle = values.len().checked_sub(1)? / 2;
     Some(*values.select_nth_unstable(middle).1)
@@ -128,14 +128,14 @@ mod tests {
     }
 
     #[test]
-    fn who_reads_more_is_expected_to_take_longer_once_enough_have() {
+    fn larger_inputs_are_expected_to_take_longer_once_enough_tasks_have_finished() {
         assert_eq!(millis(&learned((1..8).map(|size| on_the_line(size * 10))), 20), None);
         let by_size = learned((1..9).map(|size| on_the_line(size * 10)));
         assert_eq!([20, 35, 100].map(|mib| millis(&by_size, mib)), [Some(2_200), Some(2_350), Some(3_000)]);
     }
 
     #[test]
-    fn a_fifth_of_slow_ones_does_not_bend_the_line() {
+    fn a_fifth_of_slow_tasks_does_not_bend_the_line() {
         let slow = |mib: u32| if mib.is_multiple_of(5) { (mib, 60_000) } else { on_the_line(mib) };
         let by_size = learned((1..60).map(|number| slow(number * 37 % 101)));
         let found = millis(&by_size, 50).unwrap();
@@ -143,29 +143,29 @@ mod tests {
     }
 
     #[test]
-    fn where_size_tells_nothing_or_all_are_alike_there_is_no_line() {
+    fn independent_and_equal_sizes_give_no_line() {
         let mut chance = Chance::new(1, "sizes");
         for _ in 0..200 {
             let samples: Vec<(u32, u64)> =
                 (0..63).map(|_| (1 + chance.below(1_000_u32), 1 + chance.below(100_000_u64))).collect();
             assert_eq!(learned(samples).line, None);
         }
-        assert_eq!(learned((0..40).map(|number| (7, number + 1))).line, None, "of one size");
+        assert_eq!(learned((0..40).map(|number| (7, number + 1))).line, None, "all of one size");
         assert_eq!(
             learned((1..40).map(|mib| (mib, 50_000 - 1_000 * u64::from(mib)))).line,
             None,
-            "the more the shorter"
+            "larger inputs take less time"
         );
-        // Who reads more takes longer in two of three pairs only.
+        // The larger task takes longer in only two of three pairs.
         let weak = (0..60).map(|number: u32| (1 + number, u64::from(number) * 10 + u64::from(number * 41 % 59) * 18));
         assert_eq!(learned(weak).line, None);
-        // Of few, as much could be by chance.
+        // With few samples, as much could be by chance.
         let few = [3, 1, 2, 5, 4, 8, 6, 7].into_iter().zip(1..).map(|(seconds, mib)| (mib, 1_000 * seconds));
         assert_eq!(learned(few).line, None);
     }
 
     #[test]
-    fn beyond_what_was_seen_it_is_believed_by_a_factor_of_two() {
+    fn extrapolation_is_limited_to_a_factor_of_two() {
         let by_size = learned((1..9).map(|size| on_the_line(size * 100)));
         assert_eq!(millis(&by_size, 1_000_000), Some(20_000));
         let steep = learned((10..20).map(|mib| (mib, 1_000 * u64::from(mib) - 9_000)));
@@ -173,12 +173,12 @@ mod tests {
     }
 
     #[test]
-    fn of_many_some_of_all_times_are_remembered() {
+    fn samples_of_many_tasks_cover_the_whole_time() {
         let by_size = learned((0..100_000).map(|number| on_the_line(1 + number % 997)));
         assert!(by_size.kept.len() < MOST && by_size.kept.len() >= MOST / 2);
         let found = millis(&by_size, 500).unwrap();
         assert!((6_990..=7_010).contains(&found), "{found}");
-        // A change is followed once as many came after it as before.
+        // A change is followed once as many tasks finished after it as before.
         let mut changed = learned((0..1_000).map(|number| on_the_line(1 + number % 97)));
         for number in 0..5_000u32 {
             changed.learn((1 + number % 97) * MIB, Duration::from_millis(100 * u64::from(1 + number % 97)));
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn the_largest_numbers_do_no_harm() {
+    fn the_largest_numbers_do_not_overflow() {
         let mut by_size = BySize::default();
         for number in 0..100u32 {
             by_size.learn(u32::MAX - number, Duration(u64::MAX - u64::from(number)));

@@ -1,19 +1,19 @@
-//! How long a task of a stage runs, learned from those that finished: their mean, or where it depends on how much a task
-//! reads, what it is for one that reads as much.
+//! Expected run time of a stage's tasks, learned from those that finished: their mean, or a value for the input size of the
+//! task if run times depend on it.
 
 use super::by_size::BySize;
 use crate::vocabulary::{Duration, Estimated};
 use serde::{Deserialize, Serialize};
 
-/// Two buckets for every doubling, from 1 us to 2^31.5 us (50 minutes), and the last for all that is longer.
+/// Two buckets for every doubling, from 1 us to 2^31.5 us (50 minutes), and the last for longer times.
 const BUCKETS: usize = 64;
 
-/// What is known of the run times of a stage's tasks; a few hundred bytes however many there are.
+/// Known run times of a stage's tasks, in a few hundred bytes for any number of tasks.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Estimate {
-    /// Whatever is known, this is taken for it.
+    /// Used instead of all other sources.
     assumed: Option<Duration>,
-    /// What the job file says.
+    /// From the job file.
     stated: Option<Duration>,
     /// The mean of the job's last runs.
     recalled: Option<Duration>,
@@ -21,11 +21,11 @@ pub struct Estimate {
     sum: Duration,
     longest: Duration,
     histogram: Vec<u32>,
-    /// Where the sizes of inputs are known.
+    /// If the input sizes are known.
     by_size: Option<Box<BySize>>,
 }
 
-/// From where a run time is expected.
+/// Source of an expected run time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum EstimateSource {
     FinishedTasks,
@@ -47,12 +47,12 @@ impl Estimate {
         }
     }
 
-    /// From now on it is expected to be this.
+    /// Expects this run time from now on.
     pub fn assume(&mut self, run_time: Duration) {
         self.assumed = Some(run_time);
     }
 
-    /// A task that read so much, if that is known, took so long.
+    /// Adds a finished task. `input_kib` is zero if not known.
     pub fn learn(&mut self, input_kib: u32, wall: Duration) {
         if self.histogram.is_empty() {
             self.histogram = vec![0; BUCKETS];
@@ -66,24 +66,24 @@ impl Estimate {
         }
     }
 
-    /// The expected run time of a task that reads so much; as that of any other, where this says nothing.
+    /// The expected run time of a task with this input size, or of any task if size makes no known difference.
     pub fn expected_for(&self, input_kib: u32) -> Option<Duration> {
         let by_size = self.by_size.as_ref().filter(|_| input_kib > 0 && self.assumed.is_none());
         by_size.and_then(|by_size| by_size.expected(input_kib)).or_else(|| self.expected())
     }
 
-    /// The expected run time: what is assumed, else the mean of finished tasks, else what was stated, else what the job's last
-    /// runs took.
+    /// The expected run time: the assumed one, else the mean of finished tasks, else the stated one, else that of the job's
+    /// last runs.
     pub fn expected(&self) -> Option<Duration> {
         self.assumed.or(self.mean()).or(self.stated).or(self.recalled)
     }
 
-    /// Of the finished tasks.
+    /// Mean of the finished tasks.
     pub fn mean(&self) -> Option<Duration> {
         self.sum.0.checked_div(u64::from(self.finished)).map(Duration)
     }
 
-    /// What [`Estimate::expected`] is known from.
+    /// The source of [`Estimate::expected`].
     pub fn source(&self) -> Option<EstimateSource> {
         let sources = [
             (self.mean(), EstimateSource::FinishedTasks),
@@ -104,14 +104,13 @@ impl Estimate {
         Some(upper_edge(bucket).min(self.longest))
     }
 
-    /// What the finished tasks were said to take together, and what they took; `None` where nothing was
-    /// said, or has finished.
+    /// Stated and measured run times of the finished tasks in total; `None` if none was stated or none has finished.
     pub fn judged(&self) -> Option<Estimated> {
         let each = self.stated.filter(|_| self.finished > 0)?;
         Some(Estimated { stated: Duration(each.0.saturating_mul(u64::from(self.finished))), measured: self.sum })
     }
 
-    /// Of the finished tasks; zero where there is none.
+    /// Longest of the finished tasks; zero if there is none.
     pub fn longest(&self) -> Duration {
         self.longest
     }
@@ -142,7 +141,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn finished_tasks_replace_what_was_stated_and_that_what_was_recalled() {
+    fn finished_tasks_replace_stated_times_and_these_replace_recalled_ones() {
         let mut estimate = Estimate::new(None, Some(Duration::from_secs(5)));
         assert_eq!((estimate.expected(), estimate.judged()), (Some(Duration::from_secs(5)), None));
         estimate = Estimate::new(Some(Duration::from_secs(9)), Some(Duration::from_secs(5)));

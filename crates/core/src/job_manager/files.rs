@@ -1,4 +1,4 @@
-//! The files of a job: which attempt's are those of a task, which nodes have them, and what follows when none has.
+//! The files of a job: the attempt whose files count for a task, the nodes that have them, and the recovery of lost files.
 
 use super::dag::TaskState;
 use super::{JobManager, RunningAttempt};
@@ -13,29 +13,29 @@ use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// A launch names so many nodes that have a file, so that a file that is everywhere makes no long message.
+/// Maximum number of nodes with a file that a launch names, so that a file on all nodes makes no long message.
 const MOST_HOLDERS: usize = 4;
 
 /// A stage and the position of a task in it.
 pub(super) type Place = (u32, u32);
 
-/// What tasks left that others read, and where it is.
+/// Files that tasks wrote and others read, and the nodes that have them.
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 pub(super) struct Files {
     committed: BTreeMap<Place, Committed>,
     holders: BTreeMap<Digest, BTreeSet<NodeId>>,
-    /// The tasks whose file it is, of those that are committed.
+    /// The committed tasks that wrote the file.
     #[serde(skip)]
     writers: BTreeMap<Digest, BTreeSet<Place>>,
-    /// Tasks with a file that nobody has.
+    /// Tasks with a file that no node has.
     lost: BTreeSet<Place>,
-    /// By stage, what each of its tasks reads, where all read the same: made once and not for each.
+    /// By stage, the input of each of its tasks, if all read the same: made once and not for each.
     #[serde(skip)]
     shared: BTreeMap<u32, Arc<[InputFile]>>,
-    /// By stage, nodes where a task of it started; so many copies are enough to know of.
+    /// By stage, nodes where a task of it started. Only a few copies need to be known.
     #[serde(skip)]
     arrivals: BTreeMap<u32, BTreeSet<NodeId>>,
-    /// Stages of which the scheduler knows where their input is.
+    /// Stages whose input locations the scheduler knows.
     #[serde(skip)]
     located: BTreeSet<u32>,
 }
@@ -44,17 +44,17 @@ pub(super) struct Files {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 struct Committed {
     attempt: AttemptId,
-    /// By name.
+    /// Sorted by name.
     files: Vec<OutputFile>,
 }
 
-/// What a task left that has ended well.
+/// The files of a task that succeeded.
 #[derive(Clone, Copy, Debug)]
 pub struct TaskOutputs<'a> {
     pub task: TaskId,
-    /// Whose files they are.
+    /// The attempt that wrote the files.
     pub attempt: AttemptId,
-    /// By name.
+    /// Sorted by name.
     pub files: &'a [OutputFile],
 }
 
@@ -64,13 +64,13 @@ impl Files {
         spec.stages.iter().any(|stage| stage.has_files()).then(Box::default)
     }
 
-    /// Without what can be made again.
+    /// Without the parts that can be rebuilt.
     pub(super) fn saved(&self) -> Box<Files> {
         let Files { committed, holders, lost, .. } = self.clone();
         Box::new(Files { committed, holders, lost, ..Files::default() })
     }
 
-    /// What was saved, with what was made again.
+    /// Rebuilds the parts that were not saved.
     pub(super) fn recovered(mut self: Box<Files>) -> Box<Files> {
         for (&place, committed) in &self.committed {
             for file in &committed.files {
@@ -80,7 +80,7 @@ impl Files {
         self
     }
 
-    /// The attempt that ended well first is the one whose files count.
+    /// The files of the first attempt that succeeds count.
     fn commit(&mut self, task: Place, attempt: AttemptId, node: NodeId, files: &[OutputFile]) {
         if files.is_empty() || self.committed.contains_key(&task) {
             return;
@@ -95,7 +95,7 @@ impl Files {
         self.committed.insert(task, Committed { attempt, files });
     }
 
-    /// Which task left the file, and how large it is.
+    /// The task that wrote the file, and the size of the file in bytes.
     pub(super) fn writer_of(&self, digest: &Digest) -> Option<(Place, u64)> {
         let place = *self.writers.get(digest)?.first()?;
         let file = self.committed.get(&place)?.files.iter().find(|file| file.digest == *digest)?;
@@ -106,7 +106,7 @@ impl Files {
         self.committed.contains_key(&task)
     }
 
-    /// The task left these once more, on that node: those that are as the first ones count.
+    /// The task wrote its files again, on that node. Returns those that equal the committed ones.
     pub(super) fn add_copy(&mut self, task: Place, node: NodeId, ended: &Ended) -> Vec<Digest> {
         let Some(committed) = self.committed.get(&task) else { return Vec::new() };
         let is_same = |digest: &Digest| committed.files.iter().any(|file| file.digest == *digest);
@@ -133,7 +133,7 @@ impl Files {
         self.lost.remove(&task);
     }
 
-    /// The node does not have these any more, or whatever it had.
+    /// The node no longer has these files, or no longer any if `None`.
     fn drop_holder(&mut self, node: NodeId, gone: Option<&BTreeSet<Digest>>) {
         self.shared.clear();
         for nodes in self.arrivals.values_mut() {
@@ -154,7 +154,7 @@ impl Files {
         }
     }
 
-    /// A file of the task that nobody has.
+    /// A file of the task that no node has.
     fn lost_file(&self, task: Place) -> Option<&str> {
         let files = &self.committed.get(&task)?.files;
         files.iter().find(|file| !self.holders.contains_key(&file.digest)).map(|file| file.name.as_str())
@@ -164,7 +164,7 @@ impl Files {
         self.holders.get(digest).into_iter().flatten().take(MOST_HOLDERS).copied().collect()
     }
 
-    /// What a task finds in its working directory, in the order of paths.
+    /// The input files in the working directory of a task, sorted by path.
     fn inputs_of(&mut self, spec: &JobSpec, place: Place) -> Arc<[InputFile]> {
         let (stage, _) = place;
         if spec.stages[stage as usize].inputs.iter().any(is_by_index) {
@@ -178,7 +178,7 @@ impl Files {
         shared
     }
 
-    /// How much that is.
+    /// Total size of these files.
     pub(super) fn input_bytes(&mut self, spec: &JobSpec, place: Place) -> u64 {
         let (stage, _) = place;
         if spec.stages[stage as usize].inputs.is_empty() {
@@ -205,21 +205,21 @@ impl Files {
     }
 }
 
-/// Whether tasks of different indexes read different files by it.
+/// Whether tasks of different indexes read different files.
 pub(super) fn is_by_index(input: &InputSpec) -> bool {
     input.files.contains(INDEX)
 }
 
 impl Committed {
     fn find(&self, name: &str) -> Option<&OutputFile> {
-        // What an earlier version saved has the order of the job file.
+        // State saved by an earlier version has the order of the job file.
         let sorted = self.files.binary_search_by(|file| file.name.as_str().cmp(name)).ok();
         sorted.map(|at| &self.files[at]).or_else(|| self.files.iter().find(|file| file.name == name))
     }
 }
 
 impl JobManager {
-    /// What the task reads; all of it is committed once its stage is ready.
+    /// The input files of the task. All of them are committed once its stage is ready.
     pub(super) fn inputs_of(&mut self, task: TaskId) -> Arc<[InputFile]> {
         let reads_files = self.reads_files(task);
         match &mut self.files {
@@ -232,7 +232,7 @@ impl JobManager {
         !self.job.spec.stages[task.stage as usize].inputs.is_empty()
     }
 
-    /// What the node lacks of what the launch reads, as far as is known; whether it lacks anything.
+    /// Records the input files that the node lacks as far as is known. Returns whether it lacks any.
     pub(super) fn tell_awaited(&self, launch: &Launch, node: NodeId, out: &mut Outbox) -> bool {
         let Some(files) = self.files.as_ref().filter(|_| !launch.inputs.is_empty()) else { return false };
         let is_there = |input: &&InputFile| files.holders.get(&input.digest).is_some_and(|nodes| nodes.contains(&node));
@@ -248,7 +248,7 @@ impl JobManager {
         count > 0
     }
 
-    /// Says to the job's own scheduler where the input of stages lies that can run now, if all of a stage's tasks read the same.
+    /// Reports the input locations of runnable stages to the job's own scheduler, if all tasks of the stage read the same.
     pub(super) fn locate_inputs(&mut self) {
         let (Some(files), Some(scheduler)) = (&mut self.files, &mut self.scheduler) else { return };
         for stage in self.dag.runnable() {
@@ -259,7 +259,7 @@ impl JobManager {
             }
             let mut parts: BTreeMap<NodeId, u64> = BTreeMap::new();
             for input in files.inputs_of(&self.job.spec, (stage, 0)).iter() {
-                // Of several holders one counts: a part that is at two nodes is not twice as much.
+                // Only one of several holders counts: a part on two nodes is not twice as much.
                 input.holders.iter().take(1).for_each(|node| *parts.entry(*node).or_default() += input.bytes);
             }
             let parts: Vec<Holder> = parts.into_iter().map(|(node, bytes)| Holder { node, bytes }).collect();
@@ -269,13 +269,13 @@ impl JobManager {
         }
     }
 
-    /// An attempt started: its node has everything that it reads.
+    /// An attempt started: its node has all its input files.
     pub(super) fn note_arrival(&mut self, task: TaskId, node: NodeId) {
         if self.files.is_none() || !self.reads_files(task) {
             return;
         }
         let Some(files) = &mut self.files else { return };
-        // Where each task reads its own files, a node that has those of one has none of another's.
+        // If each task reads its own files, a node with the files of one task has none of another's.
         let read_the_same = !self.job.spec.stages[task.stage as usize].inputs.iter().any(is_by_index);
         let nodes = files.arrivals.entry(task.stage).or_default();
         if read_the_same && (nodes.len() >= MOST_HOLDERS || !nodes.insert(node)) {
@@ -292,7 +292,7 @@ impl JobManager {
         files.shared.remove(&task.stage);
     }
 
-    /// What the end of an attempt says about files, before it is taken into the DAG.
+    /// Applies what the end of an attempt reports about files, before the DAG handles the end.
     pub(super) fn take_files(&mut self, task: TaskId, attempt: AttemptId, node: NodeId, ended: &Ended) {
         let Some(files) = &mut self.files else { return };
         if ended.reason.is_success() {
@@ -306,7 +306,7 @@ impl JobManager {
         }
     }
 
-    /// What tasks left, of this stage and position on, in their order.
+    /// The files of tasks, from this stage and position on, in order.
     pub fn outputs_from(&self, from: (u32, u32)) -> impl Iterator<Item = TaskOutputs<'_>> {
         let committed = self.files.iter().flat_map(move |files| files.committed.range(from..));
         committed.map(|(&(stage, index), Committed { attempt, files })| {
@@ -315,7 +315,7 @@ impl JobManager {
         })
     }
 
-    /// The nodes that may have a file of these: those that said so, or else the one that the attempt ran on.
+    /// The nodes that may have one of these files: those known to have it, else the node of the attempt.
     pub fn holders(&self, left: &TaskOutputs<'_>, digest: &Digest) -> Vec<NodeId> {
         let known = self.files.as_ref().map(|files| files.holders_of(digest)).unwrap_or_default();
         if !known.is_empty() {
@@ -330,14 +330,14 @@ impl JobManager {
             .collect()
     }
 
-    /// Everything that the node had is out of reach.
+    /// All files of the node are out of reach.
     pub(super) fn forget_files_at(&mut self, node: NodeId) {
         if let Some(files) = &mut self.files {
             files.drop_holder(node, None);
         }
     }
 
-    /// Tasks whose output nobody has run again, where somebody still reads it; and those whose output they need in turn.
+    /// Runs tasks again whose output is lost and still read, and those whose lost output these need in turn.
     pub(super) fn reopen_lost(&mut self, now: Instant, out: &mut Outbox) {
         let mut reopened = BTreeSet::new();
         while let Some((task, file)) = self.next_lost() {
@@ -359,7 +359,7 @@ impl JobManager {
         self.attempts.of_stage(stage).filter(|(_, running)| running.started_at.is_none())
     }
 
-    /// Nobody waits at a node for a file that is written again: it will be another one, and elsewhere.
+    /// Stops attempts that wait for a file that is written again: the new one may differ and be on another node.
     fn stop_readers(&self, writer: u32, file: &str, out: &mut Outbox) {
         for &reader in &self.dag.stage(writer).dependents {
             let inputs = &self.job.spec.stages[reader as usize].inputs;
@@ -377,7 +377,7 @@ impl JobManager {
         self.job.spec.stages[reader as usize].inputs.iter().any(|input| input.stage == writer)
     }
 
-    /// Whether tasks are left that read what the stage leaves, and have not started.
+    /// Whether tasks that have not started still read the output of the stage.
     pub(super) fn is_read_still(&self, writer: u32) -> bool {
         self.dag.stage(writer).dependents.iter().any(|&reader| {
             let stage = self.dag.stage(reader);
@@ -389,7 +389,7 @@ impl JobManager {
     fn next_lost(&self) -> Option<(TaskId, String)> {
         let files = self.files.as_ref().filter(|files| !files.lost.is_empty() && !self.stopping)?;
         files.lost.iter().find_map(|&(stage, index)| {
-            // A copy may have turned up since.
+            // Another copy may have been found since.
             let file = files.lost_file((stage, index)).filter(|_| self.is_read_still(stage))?;
             Some((TaskId { job: self.id(), stage, index }, file.to_owned()))
         })
@@ -425,41 +425,41 @@ mod tests {
     }
 
     #[test]
-    fn of_two_attempts_that_end_well_the_first_ones_files_count() {
+    fn the_files_of_the_first_attempt_that_succeeds_count() {
         let mut files = Files::default();
         files.commit((0, 0), attempt(1), NodeId(1), &[output(ONE)]);
         files.commit((0, 0), attempt(2), NodeId(2), &[output(OTHER)]);
         assert_eq!(files.committed[&(0, 0)], Committed { attempt: attempt(1), files: vec![output(ONE)] });
-        assert_eq!(files.holders_of(&OTHER), [], "the loser's is nobody's");
+        assert_eq!(files.holders_of(&OTHER), [], "no node is known for the file of the second");
     }
 
     #[test]
-    fn a_file_is_lost_when_its_last_holder_is_and_a_copy_saves_it() {
+    fn a_file_is_lost_with_its_last_holder_unless_there_is_a_copy() {
         let mut files = Files::default();
         files.commit((0, 0), attempt(1), NodeId(1), &[output(ONE)]);
         files.commit((0, 1), attempt(2), NodeId(2), &[output(ONE)]);
         files.drop_holder(NodeId(1), None);
-        assert!(files.lost.is_empty(), "another task left the same");
+        assert!(files.lost.is_empty(), "another task wrote the same file");
         files.drop_holder(NodeId(2), Some(&BTreeSet::from([OTHER])));
         assert!(files.lost.is_empty());
         files.drop_holder(NodeId(2), Some(&BTreeSet::from([ONE])));
         assert_eq!(files.lost, BTreeSet::from([(0, 0), (0, 1)]));
         assert_eq!(files.lost_file((0, 1)), Some("o"));
-        // Written again by one of the two, it is there for both.
+        // Written again by one of the two tasks, it is there for both.
         files.uncommit((0, 0));
         files.commit((0, 0), attempt(3), NodeId(3), &[output(ONE)]);
         assert_eq!(files.lost_file((0, 1)), None);
     }
 
     #[test]
-    fn whose_a_file_is_outlives_a_restart_and_ends_with_the_commit() {
+    fn the_writers_of_a_file_survive_a_restart_and_end_with_the_commit() {
         let mut files = Files::default();
         files.commit((0, 0), attempt(1), NodeId(1), &[output(ONE), output(OTHER)]);
         files.commit((0, 1), attempt(2), NodeId(2), &[output(ONE)]);
         let mut files = files.saved().recovered();
         assert_eq!(files.writer_of(&ONE), Some(((0, 0), 3)));
         files.drop_holder(NodeId(1), None);
-        assert_eq!(files.lost, BTreeSet::from([(0, 0)]), "another task left one of the two on another node");
+        assert_eq!(files.lost, BTreeSet::from([(0, 0)]), "another task wrote one of the two files on another node");
         files.uncommit((0, 0));
         assert_eq!((files.writer_of(&ONE), files.writer_of(&OTHER)), (Some(((0, 1), 3)), None));
         files.drop_holder(NodeId(2), None);
@@ -467,7 +467,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_found_by_name_in_what_was_saved_in_another_order_too() {
+    fn files_are_found_by_name_even_if_saved_in_another_order() {
         let named = |name: &str| OutputFile { name: name.to_owned(), ..output(ONE) };
         let left = [named("b"), named("c"), named("a")];
         let mut files = Files::default();
@@ -483,7 +483,7 @@ mod tests {
     }
 
     #[test]
-    fn readers_are_told_of_a_few_holders() {
+    fn launches_name_only_a_few_holders() {
         let mut files = Files::default();
         files.commit((0, 0), attempt(1), NodeId(0), &[output(ONE)]);
         files.holders.get_mut(&ONE).unwrap().extend((1..10).map(NodeId));

@@ -1,11 +1,11 @@
-//! When tasks could run, and which have started: how long their allocation took is told once for each.
+//! When stages became ready, and which tasks have started: the allocation time is reported once for each task.
 
 use crate::vocabulary::{Duration, Instant, TaskId};
 
 pub(super) struct FirstStarts {
-    /// By stage, when its inputs were there, as far as that was in this life.
+    /// By stage, when it became ready, if that was after the last restart.
     ready: Vec<Option<Instant>>,
-    /// By stage, one bit for each task that has started; no words before the first.
+    /// By stage, one bit for each task that has started; empty before the first.
     started: Vec<Vec<u64>>,
 }
 
@@ -18,7 +18,7 @@ impl FirstStarts {
         self.ready[stage as usize].get_or_insert(now);
     }
 
-    /// How long it was since the task, one of `tasks` of its stage, could run; `None` where that is not known, and of a later start.
+    /// Time from ready to launch for a task of a stage with `tasks` tasks; `None` if not known, and for a later start.
     pub(super) fn on_started(&mut self, launched_at: Instant, task: TaskId, tasks: u32) -> Option<Duration> {
         let started = &mut self.started[task.stage as usize];
         started.resize(tasks.div_ceil(64) as usize, 0);
@@ -35,7 +35,7 @@ mod tests {
     use crate::vocabulary::JobId;
 
     #[test]
-    fn only_first_starts_count_and_those_whose_stage_was_seen_to_be_ready() {
+    fn only_first_starts_of_stages_known_to_be_ready_count() {
         let mut starts = FirstStarts::new(2);
         let task = |stage, index| TaskId { job: JobId(1), stage, index };
         starts.on_ready(Instant(5), 0);

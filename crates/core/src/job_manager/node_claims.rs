@@ -1,4 +1,4 @@
-//! Claims: which attempts a job manager says it has at a node. The node answers with those that are alive.
+//! A job manager's claims to its attempts at a node. The node answers with those that are alive.
 
 use crate::vocabulary::{AttemptId, Instant, NodeId};
 use std::collections::BTreeMap;
@@ -36,7 +36,7 @@ impl NodeClaims {
         self.open.remove(&node).map(|claim| claim.attempts)
     }
 
-    /// Nobody waits for an answer of the node any more.
+    /// The node's answer is not awaited any more.
     pub fn close(&mut self, node: NodeId) {
         self.open.remove(&node);
     }

@@ -1,7 +1,7 @@
-//! Where lies what tasks read in place: blocks that the job names, and what earlier tasks left where they ran.
+//! Locations of input that tasks read in place: blocks that the job names, and output of earlier tasks on their nodes.
 //!
-//! Files that are fetched are another matter ([`super::files`]). Departs: what an earlier task left is taken to lie where it
-//! ran for as long as the job runs.
+//! Files that are fetched are handled by [`super::files`]. Departs: output of an earlier task is assumed to stay on its node
+//! for as long as the job runs.
 
 use super::JobManager;
 use super::dag::Dag;
@@ -11,10 +11,10 @@ use crate::scheduling::NextTask;
 use crate::vocabulary::{Block, JobSpec, NodeId, Piece, Reads, TaskId};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Who has room on a node looks among so many of a stage's next tasks for the one that has most of its input there.
+/// Number of next tasks of a stage that are searched for the one with the most input on a node.
 const LOOKS: usize = 64;
 
-/// Stages whose input lies where others ran, of which the scheduler was not told yet.
+/// Stages whose input is stored where earlier tasks ran, not yet reported to the scheduler.
 #[derive(Default)]
 pub(super) struct Unlocated(BTreeSet<u32>);
 
@@ -25,7 +25,7 @@ impl Unlocated {
     }
 }
 
-/// The blocks that a task reads; `None` where its stage has none.
+/// The blocks that a task reads; `None` if its stage has none.
 fn blocks_of(job: &AdmittedJob, stage: u32, index: u32) -> Option<Vec<Piece>> {
     let Reads::Blocks(blocks) = &job.spec.stages[stage as usize].reads else { return None };
     let nodes = job.places.get(stage as usize);
@@ -39,7 +39,7 @@ fn bytes_at(pieces: &[Piece], node: NodeId) -> u64 {
     pieces.iter().filter(|piece| piece.at.contains(&node)).map(|piece| piece.bytes).sum()
 }
 
-/// For the job's own scheduler: which tasks of an ask come next, where each reads blocks of its own.
+/// For the job's own scheduler: the next tasks of an ask, if each reads blocks of its own.
 pub(super) fn next_tasks<'a>(
     job: &'a AdmittedJob,
     dag: &'a Dag,
@@ -64,8 +64,7 @@ impl JobManager {
         blocks_of(&self.job, task.stage, task.index)
     }
 
-    /// The task of the stage that gets room on this node: the one that was decided on, or that has most of its input there, else
-    /// the first.
+    /// The task of the stage that starts on this node: the decided one, else the one with the most input there, else the first.
     pub(super) fn next_on(&self, stage: u32, decided: Option<u32>, node: NodeId) -> Option<u32> {
         let decided = decided.filter(|index| self.dag.is_upcoming(stage, *index));
         decided.or_else(|| self.nearest_to(stage, node)).or_else(|| self.dag.next_task(stage))
@@ -77,12 +76,12 @@ impl JobManager {
         }
         let here = |index| bytes_at(&blocks_of(&self.job, stage, index).unwrap_or_default(), node);
         let first = self.dag.upcoming(stage).take(LOOKS).map(|index| (index, here(index)));
-        // Of equals the first.
+        // The first of equals.
         let best = first.reduce(|best, next| if next.1 > best.1 { next } else { best });
         best.filter(|(_, bytes)| *bytes > 0).map(|(index, _)| index)
     }
 
-    /// Says to the job's own scheduler where the tasks ran whose output can be read now, and so how far it is.
+    /// Reports to the job's own scheduler where earlier tasks ran whose output can be read now.
     pub(super) fn locate_earlier(&mut self) {
         let Some(scheduler) = self.scheduler.as_mut().filter(|_| !self.unlocated.0.is_empty()) else { return };
         let ready: Vec<u32> = self.dag.runnable().filter(|stage| self.unlocated.0.contains(stage)).collect();

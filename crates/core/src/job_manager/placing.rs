@@ -13,28 +13,28 @@ use crate::vocabulary::{
 use crate::why::Why;
 use std::sync::Arc;
 
-/// What a job manager that places tasks itself is given.
+/// Settings of a job manager that places tasks itself.
 pub struct OwnPlacement {
     pub placement: Box<dyn PlacementPolicy>,
-    /// With it only opportunistic tasks are its own, and the master places the others.
+    /// If set, the job manager places only opportunistic tasks, and the master the others.
     pub mix: Option<(Mix, Chance)>,
     pub quota: Quota,
-    /// With it, it decides itself which tasks are guaranteed, within what the job is entitled to.
+    /// If set, the job manager decides which tasks are guaranteed, within the job's allowance.
     pub allowance: Option<AllowanceRules>,
-    /// The master is told how much work the job is, since what it may have goes by that.
+    /// Report the amount of work of the job to the master, which the allowance depends on.
     pub tells_work: bool,
-    /// With it, it looks again at what it decided when it hears of a node.
+    /// If set, placements are reviewed when a node reports.
     pub corrections: Option<CorrectionRules>,
-    /// With it, it does not wait for that, and tries other nodes for what waits.
+    /// If set, other nodes are tried for waiting tasks, without any report.
     pub explores: Option<ExplorationRules>,
-    /// All tasks are taken to run for so long, whatever is known of them.
+    /// Assumed run time of all tasks, used instead of estimates.
     pub assumed_run_time: Option<Duration>,
-    /// Attempts of its own that have run for so long are asked to be booked, and again each time that they have not been.
+    /// Request a booking for own attempts that have run for this long, and repeat the request at this interval.
     pub promote_after: Option<Duration>,
 }
 
 impl OwnPlacement {
-    /// All tasks are its own, and nothing else is set.
+    /// All tasks are placed by the job manager, and nothing else is set.
     pub fn everything(placement: Box<dyn PlacementPolicy>) -> OwnPlacement {
         OwnPlacement {
             placement,
@@ -69,7 +69,7 @@ impl JobManager {
         self.place(now, out);
     }
 
-    /// A node says how long tasks would wait there.
+    /// A node reports how long tasks would wait there.
     pub(super) fn on_waits(
         &mut self,
         now: Instant,
@@ -91,7 +91,7 @@ impl JobManager {
         self.review_waiting(now, Some(node), out);
     }
 
-    /// Does what the scheduler decides.
+    /// Carries out the decisions of the scheduler.
     pub(super) fn place(&mut self, now: Instant, out: &mut Outbox) {
         if self.allowance.is_some() {
             self.place_within_allowance(now, out);
@@ -123,7 +123,7 @@ impl JobManager {
         self.expect_next();
         let guaranteed = is_free.then_some(ExecutionType::Guaranteed);
         for execution in guaranteed.into_iter().chain([ExecutionType::Opportunistic]) {
-            // What is sent in the first turn is out in the second.
+            // Tasks sent in the first turn count in the second.
             let Some(allowed) = self.allowed(execution) else { return };
             let Some(scheduler) = &mut self.scheduler else { return };
             let steps = scheduler.decide_batches(now, allowed, &next_tasks(&self.job, &self.dag, &self.requests));
@@ -134,7 +134,7 @@ impl JobManager {
         }
     }
 
-    /// Says to the job's own scheduler how long the task runs that comes next of each ask; those that come after it read less.
+    /// Sets the expected run time of the next task of each ask in the job's own scheduler. Later tasks read less.
     fn expect_next(&mut self) {
         for ask in 0..self.requests.len() {
             self.requests.next_stage(ask).into_iter().for_each(|stage| self.line_up(stage));
@@ -148,7 +148,7 @@ impl JobManager {
         }
     }
 
-    /// Once each time that it comes to hold tasks back.
+    /// Records a limit once, each time that it starts to hold tasks back.
     fn tell_limit(&mut self, limit: Option<Why>, out: &mut Outbox) {
         let did_bind = std::mem::replace(&mut self.limit_binds, limit.is_some());
         if let Some(why) = limit.filter(|_| !did_bind) {
@@ -156,7 +156,7 @@ impl JobManager {
         }
     }
 
-    /// What keeps tasks of its own from being sent to nodes.
+    /// The quota, if it keeps the job's own tasks from being sent to nodes.
     pub(super) fn quota_that_binds(&self) -> Option<Why> {
         let Outstanding { booked, unbooked } = self.attempts.outstanding();
         let limit = self.quota.limit_on(booked, unbooked);
@@ -177,7 +177,8 @@ impl JobManager {
         }
     }
 
-    /// The next opportunistic task of the stage goes to a node that had room when its own did not. False if it does not suit.
+    /// Sends the next opportunistic task of the stage to a node that had room when another one did not. False if it does not
+    /// suit.
     pub(super) fn send_to(&mut self, stage: u32, node: NodeId) -> bool {
         let ask = self.requests.opportunistic_ask(stage);
         self.scheduler.as_mut().is_some_and(|scheduler| scheduler.send_to(ask, node))
@@ -204,7 +205,7 @@ impl JobManager {
         scheduler.on_ready(now, probe.number)
     }
 
-    /// It gets nothing more for a while, or before the master has published anew which nodes take work.
+    /// The node gets no more tasks for some time, or until the master publishes again which nodes take work.
     pub(super) fn close_node(&mut self, now: Instant, node: NodeId, out: &mut Outbox) {
         if let Some(scheduler) = &mut self.scheduler {
             let steps = scheduler.close(now, node);
@@ -212,7 +213,7 @@ impl JobManager {
         }
     }
 
-    /// The node has lost what waited there.
+    /// The node has lost its probes.
     pub(super) fn forget_probes(&mut self, now: Instant, node: NodeId, out: &mut Outbox) {
         if let Some(scheduler) = &mut self.scheduler {
             let steps = scheduler.forget_node(node);

@@ -1,4 +1,4 @@
-//! What a job manager answers without changing anything: for the interface, for its host, for a simulator.
+//! Queries that change nothing: for the interface, the host of the job manager and the simulator.
 
 use super::{Dag, Holding, JobManager, Life, RunningAttempt};
 use crate::policy::Deferrable;
@@ -8,7 +8,7 @@ use crate::vocabulary::{AttemptId, Duration, Instant, NodeId, TaskId};
 use crate::why::Why;
 use std::sync::Arc;
 
-/// A job's state for people and for a simulator that starts from it.
+/// A job's state, for display and for a simulator that starts from it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct JobDescription {
     pub job: Arc<AdmittedJob>,
@@ -36,7 +36,7 @@ pub struct OpenAttempt {
     pub attempt: AttemptId,
     pub task: TaskId,
     pub node: NodeId,
-    /// A ledger holds its resources.
+    /// Whether a ledger has booked its resources.
     pub booked: bool,
     pub opportunistic: bool,
     /// When its process started; `None` while it waits at the node.
@@ -65,7 +65,7 @@ impl JobManager {
         self.attempts.get(&attempt)?.started_at
     }
 
-    /// Whether it has something to claim at the node, or to have ended there, or takes it for one that cannot be reached.
+    /// Whether it has attempts to claim or to stop at the node, has probes there, or considers the node unreachable.
     pub fn concerns(&self, node: NodeId) -> bool {
         self.attempts.is_estranged(node)
             || self.scheduler.as_ref().is_some_and(|scheduler| !scheduler.reaches(node))
@@ -78,7 +78,7 @@ impl JobManager {
         self.attempts.iter().map(|(attempt, running)| (*attempt, running.task, running.node))
     }
 
-    /// The running attempts, and what holds their resources.
+    /// The running attempts, and whether their resources are booked.
     pub fn open_attempts(&self) -> impl Iterator<Item = OpenAttempt> {
         self.attempts.iter().map(|(attempt, running)| {
             let RunningAttempt { task, node, started_at, .. } = *running;
@@ -88,13 +88,13 @@ impl JobManager {
         })
     }
 
-    /// What keeps the tasks from starting that it places itself and the master does not know.
+    /// Reasons why tasks do not start that the job manager places itself. The master does not know them.
     pub fn explain(&self) -> Vec<Why> {
         if let Some(told) = &self.told_why {
             let is_ready = self.dag.runnable().any(|stage| self.dag.stage(stage).ready() > 0);
             return if is_ready { vec![Why::clone(told)] } else { Vec::new() };
         }
-        // Of an attempt of an earlier life it is not known yet whether it has started.
+        // It is not known yet whether an attempt from before a restart has started.
         let waits = |running: &&RunningAttempt| {
             !running.holding().is_booked() && running.started_at.is_none() && running.life != Life::Earlier
         };
@@ -119,7 +119,7 @@ impl JobManager {
         })
     }
 
-    /// What of it could wait, and how long still.
+    /// Tasks that can wait, and for how long.
     pub fn can_wait(&self, now: Instant) -> impl Iterator<Item = Why> {
         self.deferred().filter(move |part| part.due > now).map(move |part| Why::CanWait {
             stage: self.job.spec.stages[part.stage as usize].name.clone(),
@@ -128,11 +128,11 @@ impl JobManager {
         })
     }
 
-    /// The same of one task that has not started.
+    /// The same for one task that has not started.
     pub fn task_can_wait(&self, stage: u32, index: u32, now: Instant) -> Option<Why> {
         let part = self.deferred().find(|part| part.stage == stage && part.due > now)?;
         let entry = self.dag.stage(stage);
-        // Whoever stands first in line is needed first.
+        // The first tasks in line are needed first.
         let is_needed = entry.place_in_line(index) < entry.ready() - part.count;
         let (stage, left) = (self.job.spec.stages[stage as usize].name.clone(), part.due.since(now));
         (!is_needed).then_some(Why::CanWait { stage, tasks: 1, left })
@@ -144,14 +144,14 @@ impl JobManager {
         ready == self.deferred().map(|part| u64::from(part.count)).sum()
     }
 
-    /// What the policy said last, less what has started since: what could wait starts last.
+    /// Deferrable tasks of the last policy call, without those that have started since: deferrable tasks start last.
     fn deferred(&self) -> impl Iterator<Item = Deferrable> {
         let left = |part: &Deferrable| part.count.min(self.dag.stage(part.stage).ready());
         let parts = self.requests.deferrable().iter().map(move |part| Deferrable { count: left(part), ..*part });
         parts.filter(|part| part.count > 0)
     }
 
-    /// The part that places its tasks, where the master does not.
+    /// The scheduler of the job's own; `None` if the master places its tasks.
     pub fn local_scheduler(&self) -> Option<&LocalScheduler> {
         self.scheduler.as_ref()
     }

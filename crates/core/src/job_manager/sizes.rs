@@ -1,20 +1,20 @@
-//! How much tasks read. Those of a stage that read different amounts start in the order of these, the largest first (Boutin et
-//! al. 2014, section 3.3), and are expected to run accordingly.
+//! Input sizes of tasks. If the tasks of a stage read different amounts, the largest start first (Boutin et al. 2014, section
+//! 3.3), and their expected run times depend on the size.
 //!
-//! What a task reads are the files that its stage declares, once they are written, and what the job says of its items.
-//! Departs: in a stage of more tasks than stand in its line ([`super::Dag::line_up`]) the largest of these is first. Where it is
-//! much work to add up what tasks read, the line grows by few at once, and is short at first.
+//! The input of a task is the files that its stage declares, once they are written, and the sizes that the job states for its
+//! items. Departs: in a stage with more tasks than its line holds ([`super::Dag::line_up`]), the largest in the line is
+//! first. If adding up sizes is expensive, the line grows by few tasks at once, and is short at first.
 
 use super::JobManager;
 use super::files::{Files, is_by_index};
 use crate::vocabulary::{JobSpec, StageSpec, TaskId};
 
-/// So many names of files are gone through at once, so that whoever waits for this job's manager does not wait for long; those
-/// of one task at least.
+/// Maximum number of file names processed at once, so that the job manager's other events do not wait for long; those of one
+/// task at least.
 const NAMES_AT_ONCE: u64 = 20_000;
 
 impl JobManager {
-    /// Before its next task is chosen.
+    /// Called before the next task of the stage is chosen.
     pub(super) fn line_up(&mut self, stage: u32) {
         let JobManager { job, dag, files, .. } = self;
         if reads_unevenly(&job.spec.stages[stage as usize])
@@ -26,12 +26,12 @@ impl JobManager {
         }
     }
 
-    /// How much the task reads, as far as is known.
+    /// Input size of the task, as far as is known.
     pub(super) fn input_bytes(&mut self, task: TaskId) -> u64 {
         input_bytes(&self.job.spec, self.files.as_deref_mut(), task.stage, task.index)
     }
 
-    /// The same as it was when the task was launched in an earlier life.
+    /// Restores the input size of a task that was launched before a restart.
     pub(super) fn recall_size(&mut self, task: TaskId) {
         if reads_unevenly(&self.job.spec.stages[task.stage as usize]) {
             let bytes = self.input_bytes(task);
@@ -46,12 +46,12 @@ fn reads_unevenly(stage: &StageSpec) -> bool {
 }
 
 fn input_bytes(spec: &JobSpec, files: Option<&mut Files>, stage: u32, index: u32) -> u64 {
-    let said = spec.stages[stage as usize].input_kib.get(index as usize).copied().unwrap_or(0);
+    let stated = spec.stages[stage as usize].input_kib.get(index as usize).copied().unwrap_or(0);
     let declared = files.map_or(0, |files| files.input_bytes(spec, (stage, index)));
-    declared.saturating_add(u64::from(said) * 1_024)
+    declared.saturating_add(u64::from(stated) * 1_024)
 }
 
-/// How many names are gone through to find what a task of the stage reads: about as many for each.
+/// Number of names processed to find the input of a task of the stage, about equal for all its tasks.
 fn names(spec: &JobSpec, stage: u32, index: u32) -> u64 {
     let reader = &spec.stages[stage as usize];
     let names = reader.inputs.iter().map(|input| {
