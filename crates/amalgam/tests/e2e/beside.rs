@@ -39,8 +39,7 @@ fn a_job_keeps_the_preset_of_its_queue_when_the_server_comes_back_and_both_kinds
     assert_eq!(scene.job(&old).summary.preset, Some("apollo-baseline".to_owned()));
     scene.write("go", "");
     scene.ok(&["wait", &new, &old]);
-    let sent =
-        |id: &str| told(scene, id, "launched").iter().any(|text| text.contains("earliest expected completion"));
+    let sent = |id: &str| told(scene, id, "launched").iter().any(|text| text.contains("earliest expected completion"));
     assert!(sent(&new) && !sent(&old), "{:?}", scene.story(&old));
     let said = |id: &str| told(scene, id, "launched").iter().any(|text| text.contains("sent as guaranteed work to"));
     assert!(said(&new) && said(&old), "{:?}", scene.story(&new));

@@ -301,7 +301,10 @@ fn what_waits_moves_to_a_node_that_has_room() {
     scene.ok(&["node", "undrain", &nodes[1].name]);
     until_true("both run", || running(&scene, &id) == (0, 2));
     let launched = told(&scene.story(&id), "launched");
-    assert!(launched.iter().any(|text| text.contains("room on this node while the task waited on another")), "{launched:?}");
+    assert!(
+        launched.iter().any(|text| text.contains("room on this node while the task waited on another")),
+        "{launched:?}"
+    );
     assert_eq!(scene.job(&id).attempts.shed, 1);
     scene.write("go", "");
     scene.ok(&["wait", &id]);
