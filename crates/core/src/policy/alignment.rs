@@ -1,11 +1,11 @@
-//! How well a task and a node's free resources go together (Grandl et al. 2014, Tetris, 3.2): the dot product of the
-//! task's demand and what is free, both as parts of the node's capacity. It prefers the larger task, and the one that
-//! wants most of what there is most of.
+//! Alignment of a task with a node's free resources (Grandl et al. 2014, Tetris, 3.2): the dot product of the task's
+//! demand and the free resources, both as fractions of the node's capacity. It prefers large tasks, and tasks that
+//! mostly need the kinds of which most is free.
 
 use crate::vocabulary::Resources;
 use crate::vocabulary::resources::WIDTH;
 
-/// One kind of which everything is free and everything is wanted counts as much.
+/// A kind of resource that is completely free and completely requested contributes 2 to this power.
 const ONE_BITS: u32 = 40;
 
 /// A node's free resources, ready to be multiplied with demands.
@@ -13,7 +13,7 @@ const ONE_BITS: u32 = 40;
 pub struct Alignment([u64; WIDTH]);
 
 impl Alignment {
-    /// For a node of this capacity with so much room.
+    /// For a node with this room and capacity.
     pub fn with(room: &Resources, capacity: &Resources) -> Alignment {
         let mut factors = [0; WIDTH];
         for (factor, (&free, &of)) in factors.iter_mut().zip(room.0.iter().zip(&capacity.0)) {
@@ -28,7 +28,7 @@ impl Alignment {
         Alignment(factors)
     }
 
-    /// Of a task that wants `shape`, which fits into the room.
+    /// The alignment of a task that needs `shape`, which has to fit into the room.
     #[inline]
     pub fn of(&self, shape: &Resources) -> u64 {
         let parts = shape.0.iter().zip(&self.0).map(|(&wanted, factor)| u64::from(wanted).saturating_mul(*factor));
@@ -42,7 +42,7 @@ mod tests {
     use crate::vocabulary::resources::GPU;
 
     #[test]
-    fn it_is_the_dot_product_of_parts_of_the_capacity() {
+    fn alignment_is_the_dot_product_of_fractions_of_the_capacity() {
         let capacity = Resources::new(64_000, 256 << 10).with(GPU, 8);
         let room = Resources::new(32_000, 64 << 10).with(GPU, 8);
         let aligned =

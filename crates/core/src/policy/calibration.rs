@@ -1,41 +1,43 @@
-//! How far off it was what was foretold of starts, and so how wide what is foretold has to be for nine of ten to be right.
+//! Calibrates predictions of starts: learns from past errors how wide the interval must be for nine of ten predictions
+//! to be right.
 //!
-//! Of each class of predictions the last errors are kept, and an interval reaches from one of their quantiles to another. Which
-//! ones is corrected after every start: by a little towards the middle after one that was foretold, and by nine times as much
-//! outwards after one that was not. In the long run nine of ten are right whatever the errors come from, also where they change
-//! or depend on each other (Gibbs and Candes 2021, "Adaptive conformal inference under distribution shift", section 2).
+//! The last errors of each class of predictions are kept. An interval spans two of their quantiles, which are corrected
+//! after every start: inwards by a small step after a right prediction, outwards by nine times that step after a wrong
+//! one. In the long run, nine of ten are right whatever the distribution of errors, even if it changes or errors depend
+//! on each other (Gibbs and Candes 2021, "Adaptive conformal inference under distribution shift", section 2).
 //!
-//! Departs: predictions are judged when tasks start, and many others are made before that; where all errors that are kept were
-//! too small, the interval grows beyond them.
+//! Departs: predictions are judged when tasks start, and many others are made before that. If all kept errors were too
+//! small, the interval grows beyond them.
 
 use crate::vocabulary::foretold::{LENGTHS, WAYS, length_of, step_of};
 use crate::vocabulary::{Crowd, Duration, ForetoldStart, Instant, Late, Margins, Way};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// One in so many may be wrong.
+/// One in this many predictions may be wrong.
 const WRONG: i32 = 10;
-/// By so many millionths the part that is left out grows after a start that was foretold.
+/// The fraction of errors left out grows by this much after a right prediction, in millionths.
 const GAIN: i64 = 1_000;
-/// And where only one in many errors is kept, by as much less; so it is counted more finely.
+/// If only one in N errors is kept, the step is N times smaller; so it is counted in these fractions.
 const FINE: i64 = 1 << 32;
-/// Of a part, in millionths.
+/// The unit of fractions.
 const MILLION: i32 = 1_000_000;
-/// More than this is not left out, and so far the interval grows beyond all errors: by [`BEYOND`] steps for a million.
+/// Bounds of the fraction left out. Where it is negative, the interval extends beyond all errors: by [`BEYOND`] steps
+/// for minus one.
 const MOST_LEFT_OUT: i32 = MILLION / 2;
 const LEAST_LEFT_OUT: i32 = -MILLION;
 const BEYOND: i32 = 96;
-/// Errors that are kept of a class, of the last so long: where there are more, one in two of them, in four, and so on. Those of
-/// tasks that come at once are much alike, and must not be all that is known.
+/// Maximum number of kept errors of a class, which have to span this time: of more, one in two is kept, then one in
+/// four, and so on. Errors of tasks that arrive together are alike, and must not displace all others.
 const KEPT: usize = 1_024;
 const KEPT_FOR: Duration = Duration::from_secs(600);
-/// With fewer of its own, a class of waits goes by those of all lengths.
+/// With fewer errors than this, a class uses the errors of all lengths.
 const ENOUGH: usize = 32;
 
 #[derive(Default, Debug)]
 pub struct Calibration {
     ways: [WayErrors; WAYS],
-    /// As it was made last.
+    /// The latest margins.
     margins: Arc<Margins>,
 }
 
@@ -47,19 +49,19 @@ struct WayErrors {
 
 #[derive(Default, Debug)]
 struct Errors {
-    /// In steps, the newest last.
+    /// Errors in steps, the newest last.
     last: VecDeque<(Instant, i16)>,
-    /// One in 2 to this power is kept of all that were seen.
+    /// One in 2 to this power of all errors is kept.
     thinned: u32,
     seen: u64,
-    /// How much more than one in [`WRONG`] is left out at both ends together, in millionths, in parts of [`FINE`].
+    /// How much more than one in [`WRONG`] is left out at both ends in total: in millionths, times [`FINE`].
     correction: i64,
-    /// Since the margins were made from them, with those that are to come.
+    /// Errors since the last margins, including late tasks whose errors are not known yet.
     new: usize,
 }
 
 impl Errors {
-    /// What is left out grows by a little after what was foretold, and shrinks by far more after what was not.
+    /// The fraction left out grows a little after a right prediction, and shrinks much more after a wrong one.
     fn correct(&mut self, is_right: bool) {
         let gain = (GAIN * FINE) >> self.thinned;
         self.correction += if is_right { gain } else { -i64::from(WRONG - 1) * gain };
@@ -99,7 +101,7 @@ impl Errors {
         self.last.len() >= ENOUGH
     }
 
-    /// The interval of errors, as many steps below what is expected and above.
+    /// The interval around the expected wait: steps below and above.
     fn margins(&self) -> (i16, i16) {
         let mut sorted: Vec<i16> = self.last.iter().map(|(_, error)| *error).collect();
         sorted.sort_unstable();
@@ -109,14 +111,14 @@ impl Errors {
         (sorted[outside] - beyond, sorted[sorted.len() - 1 - outside] + beyond)
     }
 
-    /// Whether they have changed enough for new margins; those of a few errors change with each.
+    /// Whether there are enough new errors for new margins; while there are few errors, each one is enough.
     fn is_news(&self) -> bool {
         self.new * 32 >= self.last.len() && self.new > 0
     }
 }
 
 impl Calibration {
-    /// A task started of which that was foretold.
+    /// A task with a prediction started.
     pub fn learn(&mut self, now: Instant, start: &ForetoldStart) {
         let error = step_of(start.waited) - step_of(start.expected);
         if !start.is_counted {
@@ -127,7 +129,7 @@ impl Calibration {
         way.all.learn(now, error);
     }
 
-    /// A task has waited for longer than foretold; for how much longer is learned when it starts.
+    /// A task has waited longer than predicted; its error is learned when it starts.
     pub fn on_late(&mut self, late: &Late) {
         self.correct(late.way, late.expected, false);
         let way = &mut self.ways[late.way as usize];
@@ -141,14 +143,14 @@ impl Calibration {
         way.all.correct(is_right);
     }
 
-    /// How full the nodes are.
+    /// Sets how full the nodes are.
     pub fn set_crowd(&mut self, crowd: Crowd) {
         if self.margins.crowd != crowd {
             Arc::make_mut(&mut self.margins).crowd = crowd;
         }
     }
 
-    /// What is to be foretold by from now on.
+    /// The margins for predictions from now on.
     pub fn margins(&mut self) -> Arc<Margins> {
         let Calibration { ways, margins } = self;
         for (number, way) in ways.iter_mut().enumerate() {
@@ -178,8 +180,8 @@ mod tests {
     use crate::vocabulary::{Chance, Foretold};
     use std::collections::VecDeque;
 
-    /// Foretells tasks one after the other whose true waits are these, and hears of each when so many others were foretold.
-    /// What part of the later half was right, and the mean width in steps.
+    /// Predicts tasks one by one and learns each actual wait after `delay` more predictions. Returns the fraction of
+    /// right predictions in the later half, and their mean width in steps.
     fn covered(total: usize, delay: usize, mut draw: impl FnMut(usize) -> (Duration, Duration)) -> (f64, f64) {
         let mut calibration = Calibration::default();
         let mut open: VecDeque<(Foretold, Duration)> = VecDeque::new();
@@ -212,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn nine_of_ten_are_right_wherever_errors_come_from() {
+    fn nine_of_ten_predictions_are_right_for_any_errors() {
         for seed in 0..5 {
             let mut chance = Chance::new(seed, "calibration");
             assert_ninety(covered(20_000, 0, |_| (wait(1_000), wait(chance.below(5_000_u64)))), "uniform");
@@ -221,24 +223,24 @@ mod tests {
                     let expected = 1 << chance.below(20_u32);
                     (wait(expected), wait(expected * chance.below(900_u64) / 300))
                 }),
-                "in proportion, and heard of late",
+                "proportional errors, learned late",
             );
-            // Twice as long from hour to hour, and then as before.
+            // Doubles every 500 tasks, seven times, then starts again.
             assert_ninety(
                 covered(40_000, 50, |number| {
                     (wait(1_000), wait((500 + chance.below(1_000_u64)) << (number / 500 % 8)))
                 }),
-                "what changes",
+                "changing errors",
             );
             // Most are exactly as expected, so that no quantile leaves out one in ten.
             let alike = covered(40_000, 0, |_| (wait(0), wait(if chance.below(50_u32) == 0 { 60_000 } else { 0 })));
-            assert!(alike.0 > 0.97 && alike.1 < 2.0, "nothing is left out of what is all alike: {alike:?}");
-            assert_ninety(covered(40_000, 0, |number| (wait(100), wait(100 + number as u64 * 50))), "ever longer");
+            assert!(alike.0 > 0.97 && alike.1 < 2.0, "equal errors have a narrow interval: {alike:?}");
+            assert_ninety(covered(40_000, 0, |number| (wait(100), wait(100 + number as u64 * 50))), "growing waits");
         }
     }
 
     #[test]
-    fn waits_of_each_length_have_margins_of_their_own() {
+    fn each_class_of_wait_lengths_has_separate_margins() {
         let mut chance = Chance::new(1, "lengths");
         let mut calibration = Calibration::default();
         for _ in 0..4_000 {
@@ -254,14 +256,14 @@ mod tests {
         };
         assert!(width(0) < 5_000 && width(60_000) > 40_000_000, "{} and {}", width(0), width(60_000));
         let other = margins.foretell(Way::Probed, wait(60_000));
-        assert_eq!(other, Margins::default().foretell(Way::Probed, wait(60_000)), "nobody probed");
-        // Where nobody was sent with such a wait, all together tell.
+        assert_eq!(other, Margins::default().foretell(Way::Probed, wait(60_000)), "no task was probed for");
+        // A class without errors of its own uses those of all lengths.
         let unseen = margins.steps[Way::Asked as usize][length_of(wait(1_000_000))];
         assert_ne!(unseen, Margins::default().steps[0][0]);
     }
 
     #[test]
-    fn many_at_once_do_not_make_forget_what_was_before() {
+    fn many_simultaneous_errors_do_not_displace_all_older_ones() {
         let mut errors = Errors::default();
         let at = |second: u64| Instant(second * 1_000_000);
         for second in 0..900 {
@@ -270,7 +272,7 @@ mod tests {
         }
         let (oldest, newest) = (errors.last.front().unwrap().1, errors.last.back().unwrap().1);
         assert!(newest == 899 && oldest <= 300, "{oldest} to {newest}");
-        // Where few come, all of them count again.
+        // With few tasks, every error is kept again.
         (1..20_000).for_each(|more| errors.learn(at(900 + more * 10), 0));
         assert_eq!((errors.thinned, errors.last.len()), (0, KEPT));
     }

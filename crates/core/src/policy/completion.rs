@@ -1,23 +1,23 @@
-//! When a task would be done on a node (Boutin et al. 2014: Apollo, section 3.3). It fetches its files, waits, reads its
-//! input and works: E = I + W + R; and what may fail costs more: C = P E + K (1 - P) E. How long it waits and works is
-//! handed in, and so is what the node has already.
+//! Estimated completion time of a task on a node (Boutin et al. 2014: Apollo, section 3.3). The task fetches its files,
+//! waits, reads its input and works: E = I + W + R. The risk of failure adds to it: C = P E + K (1 - P) E. The caller
+//! provides the times for waiting and working, and the files that the node already has.
 //!
-//! Departs: files are taken to be fetched before the wait, as the sum says, also where they would come during it.
+//! Departs: files count as fetched before the wait, as in the formula, even if they would be fetched during it.
 
 use crate::vocabulary::{Distance, Duration};
 use serde::{Deserialize, Serialize};
 
-/// Of a probability, and of a factor.
+/// The unit of probabilities and factors.
 pub const MILLION: u64 = 1_000_000;
 
-/// A part of an input, or a file.
+/// A file, or a part of an input.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Part {
     pub bytes: u64,
     pub lies: Distance,
 }
 
-/// How fast bytes are read, in bytes a second.
+/// Read rates, in bytes per second.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Rates {
     pub on_node: u64,
@@ -25,7 +25,7 @@ pub struct Rates {
     pub elsewhere: u64,
 }
 
-/// How likely a node is to see a task through, and what it costs if it does not.
+/// The probability that a task succeeds on a node, and the cost if it does not.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Odds {
     /// P, in millionths.
@@ -34,24 +34,24 @@ pub struct Odds {
     pub penalty: u64,
 }
 
-/// What a task goes through on a node, in this order.
+/// The phases of a task on a node, in this order.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Estimate {
-    /// I: until the files that it needs are there; zero where they are.
+    /// I: until the node has the task's files; zero if it has them.
     pub fetch: Duration,
-    /// W: until it may start.
+    /// W: until the task may start.
     pub wait: Duration,
     /// R: reading its input, and working.
     pub run: Duration,
 }
 
 impl Estimate {
-    /// E: when it is done if nothing fails.
+    /// E: the completion time if nothing fails.
     pub fn unless_it_fails(&self) -> Duration {
         self.fetch + self.wait + self.run
     }
 
-    /// C: what it is to be counted as. [`Duration::MAX`] is never.
+    /// C: the completion time including the risk of failure. [`Duration::MAX`] means never.
     pub fn completion(&self, odds: &Odds) -> Duration {
         let success = u128::from(odds.success.min(MILLION));
         let one = u128::from(MILLION);
@@ -66,18 +66,18 @@ impl Odds {
 }
 
 impl Rates {
-    /// How long it takes to get them, one after the other; what lies on the node is read from its disk.
+    /// Time to read all parts, one after the other; parts on the node are read from its disk.
     pub fn reading(&self, parts: &[Part]) -> Duration {
         parts.iter().fold(Duration::ZERO, |time, part| time + self.time(part))
     }
 
-    /// How long it takes to get what is not on the node yet.
+    /// Time to fetch the files that are not on the node.
     pub fn fetching(&self, files: &[Part]) -> Duration {
         let missing = files.iter().filter(|file| file.lies != Distance::OnNode);
         missing.fold(Duration::ZERO, |time, file| time + self.time(file))
     }
 
-    /// Rounded up; never, where there is no way.
+    /// Rounded up; [`Duration::MAX`] if the rate is zero.
     fn time(&self, part: &Part) -> Duration {
         let rate = match part.lies {
             Distance::OnNode => self.on_node,
@@ -108,9 +108,9 @@ mod tests {
         Part { bytes: megabytes * MB, lies }
     }
 
-    /// Figure 4: 100 MB lie on A and 5 GB on C; B is in the rack of A, D in that of C.
+    /// Figure 4: 100 MB are stored on A and 5 GB on C; B is in the rack of A, D in that of C.
     #[test]
-    fn the_papers_example_takes_the_node_beside_the_large_input() {
+    fn the_papers_example_takes_the_node_in_the_rack_of_the_large_input() {
         use Distance::{Elsewhere, InRack, OnNode};
         let servers = [(OnNode, Elsewhere, 0), (InRack, Elsewhere, 0), (Elsewhere, OnNode, 40), (Elsewhere, InRack, 5)];
         let completion = servers.map(|(small, large, wait)| {
@@ -122,25 +122,25 @@ mod tests {
     }
 
     #[test]
-    fn files_on_the_node_cost_nothing_and_others_their_way() {
+    fn files_on_the_node_need_no_fetching() {
         let files = [part(160, Distance::OnNode), part(100, Distance::InRack), part(40, Distance::Elsewhere)];
         assert_eq!(RATES.fetching(&files), Duration::from_millis(1_500));
         assert_eq!(RATES.reading(&files), Duration::from_millis(2_500));
     }
 
     #[test]
-    fn a_node_that_fails_once_in_ten_times_counts_for_longer() {
+    fn failures_of_a_node_raise_its_estimate() {
         let second = Duration::from_secs(1);
         let estimate = Estimate { fetch: second, wait: second, run: second };
         let odds = |success, penalty| Odds { success, penalty };
         assert_eq!(estimate.completion(&Odds::SURE), Duration::from_secs(3));
         assert_eq!(estimate.completion(&odds(900_000, 2 * MILLION)), Duration::from_millis(3_300));
         assert_eq!(estimate.completion(&odds(0, 4 * MILLION)), Duration::from_secs(12));
-        assert_eq!(estimate.completion(&odds(2 * MILLION, 9 * MILLION)), Duration::from_secs(3), "sure is the most");
+        assert_eq!(estimate.completion(&odds(2 * MILLION, 9 * MILLION)), Duration::from_secs(3), "success is at most 1");
     }
 
     #[test]
-    fn what_never_ends_stays_never_and_nothing_overflows() {
+    fn infinite_times_stay_infinite_and_nothing_overflows() {
         let no_way = Rates { elsewhere: 0, ..RATES };
         assert_eq!(no_way.reading(&[part(1, Distance::Elsewhere), part(1, Distance::OnNode)]), Duration::MAX);
         assert_eq!(no_way.reading(&[part(0, Distance::Elsewhere)]), Duration::ZERO);
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn longer_is_later_and_likelier_is_sooner() {
+    fn estimates_grow_with_waits_and_shrink_with_success() {
         let mut chance = Chance::new(1, "completion");
         for _ in 0..2_000 {
             let mut draw = || Duration(1 << chance.below(64_u32));

@@ -1,27 +1,27 @@
-//! How much of a node guaranteed work will take: resource policing (Karanasos et al. 2015: Mercury, sections 4.3 and 7.2.3).
-//! The paper says that the forecast comes from history and not how. Here it is the smoothed mean and some smoothed mean
-//! deviations on top, as a transport foresees the time of its answers (Jacobson 1988, appendix A).
+//! Predicts how much of a node guaranteed work will use: resource policing (Karanasos et al. 2015: Mercury, sections
+//! 4.3 and 7.2.3). The paper states that the prediction is based on history, but not how. Here it is the smoothed mean
+//! plus a multiple of the smoothed mean deviation, as in TCP's round-trip estimate (Jacobson 1988, appendix A).
 
 use crate::vocabulary::Resources;
 use crate::vocabulary::resources::WIDTH;
 
-/// A sample counts for one part in so many of the mean, and of the deviation.
+/// The weight of a sample is one part in this many, in the mean and in the deviation.
 const MEAN_PARTS: i64 = 8;
 const DEVIATION_PARTS: i64 = 4;
-/// Deviations on top of the mean.
+/// Deviations added to the mean.
 const DEVIATIONS: i64 = 2;
-/// Fractions that are kept of an amount, so that a mean comes close enough to what it is the mean of.
+/// Fixed-point scale of amounts, so that the mean of a constant converges to it.
 const SCALE: i64 = 1 << 16;
 
 #[derive(Clone, Default, Debug)]
 pub struct Forecast {
-    /// In parts of [`SCALE`]; `None` before the first sample.
+    /// Scaled by [`SCALE`]; `None` before the first sample.
     mean: Option<[i64; WIDTH]>,
     deviation: [i64; WIDTH],
 }
 
 impl Forecast {
-    /// What guaranteed work holds now.
+    /// Adds a sample: the resources that guaranteed work holds now.
     pub fn learn(&mut self, held: &Resources) {
         let sample = held.0.map(|amount| i64::from(amount) * SCALE);
         let Some(mean) = &mut self.mean else {
@@ -35,7 +35,7 @@ impl Forecast {
         }
     }
 
-    /// What it will probably not exceed.
+    /// The resources that guaranteed work will probably not exceed.
     pub fn demand(&self) -> Resources {
         let mut demand = Resources::ZERO;
         let known = self.mean.iter().flatten().zip(&self.deviation);
@@ -60,13 +60,13 @@ mod tests {
     }
 
     #[test]
-    fn steady_demand_is_foreseen_as_it_is_and_nothing_without_history() {
+    fn constant_demand_is_predicted_exactly_and_zero_without_history() {
         assert_eq!(after(std::iter::empty()), 0);
         assert_eq!(after((0..50).map(|_| 700)), 700);
     }
 
     #[test]
-    fn demand_that_varies_is_seldom_above_what_was_foreseen() {
+    fn varying_demand_rarely_exceeds_the_prediction() {
         let mut chance = Chance::new(1, "demand");
         let mut forecast = Forecast::default();
         let mut above = 0;
@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_of_demand_is_followed() {
+    fn predictions_follow_a_change_of_demand() {
         let changed = after((0..50).map(|_| 1_000).chain((0..50).map(|_| 9_000)));
         assert!((8_900..=9_200).contains(&changed), "{changed}");
         let ended = after((0..50).map(|_| 9_000).chain((0..120).map(|_| 0)));
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn a_single_device_that_is_free_again_is_foreseen_to_stay_so() {
+    fn a_device_that_became_free_is_predicted_to_stay_free() {
         let mut forecast = Forecast::default();
         let held = (0..50).map(|_| 1).chain((0..50).map(|_| 0));
         held.for_each(|gpus| forecast.learn(&Resources::ZERO.with(GPU, gpus)));

@@ -1,8 +1,8 @@
-//! Which tasks of a job are opportunistic: hybrid-GQ(t_d, p_q) of Mercury (Karanasos et al. 2015, section 5). A task that is
-//! expected to run shorter than t_d is opportunistic in p_q of the cases, all others are guaranteed.
+//! Decides which tasks of a job are opportunistic: hybrid-GQ(t_d, p_q) of Mercury (Karanasos et al. 2015, section 5). A
+//! task with an expected run time below t_d is opportunistic with probability p_q; all others are guaranteed.
 //!
-//! Departs: of tasks that become ready together the whole part p_q is opportunistic, and chance decides only about what is
-//! left over; so an array of a million costs one draw.
+//! Departs: of N tasks that become ready together, the integer part of p_q N are opportunistic, and only the fraction
+//! that remains is drawn at random; so an array of a million tasks costs one draw.
 
 use super::run_time;
 use crate::vocabulary::{Chance, Duration};
@@ -24,7 +24,7 @@ impl Mix {
     pub const ONLY_GUARANTEED: Mix = Mix { shorter_than: None, opportunistic: 0 };
     pub const ONLY_OPPORTUNISTIC: Mix = Mix { shorter_than: None, opportunistic: MILLION };
 
-    /// How many of so many tasks, each expected to run so long, are opportunistic.
+    /// How many of `tasks` tasks with this expected run time are opportunistic.
     pub fn draw(&self, tasks: u32, expected: Option<Duration>, chance: &mut Chance) -> u32 {
         if self.shorter_than.is_some_and(|limit| run_time(expected) >= limit) {
             return 0;
@@ -35,11 +35,11 @@ impl Mix {
     }
 }
 
-/// How many opportunistic attempts of a job may be out at once (section 4.1).
+/// Limit of a job's opportunistic attempts that are active at once (section 4.1).
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 pub struct Quota {
     pub absolute: Option<u32>,
-    /// In hundredths of the guaranteed ones that are out; one is allowed to a job that has none.
+    /// In percent of the active guaranteed attempts; a job without any may have one.
     pub relative: Option<u32>,
 }
 
@@ -53,14 +53,14 @@ impl Quota {
         self.tighter(guaranteed).map_or(u64::MAX, |(most, _)| most).saturating_sub(opportunistic)
     }
 
-    /// Why no more may be launched; `None` where one may.
+    /// The reason why no more may be launched; `None` if one may.
     pub fn limit_on(&self, guaranteed: u64, opportunistic: u64) -> Option<Why> {
         let (most, is_relative) = self.tighter(guaranteed)?;
         let beside = is_relative.then_some(guaranteed);
         (opportunistic >= most).then_some(Why::Quota { launched: opportunistic, most, beside })
     }
 
-    /// The most that may be out, and whether the guaranteed ones decide that.
+    /// The maximum number of active attempts, and whether it depends on the guaranteed ones.
     fn tighter(&self, guaranteed: u64) -> Option<(u64, bool)> {
         let absolute = self.absolute.map(|most| (u64::from(most), false));
         let relative = self.relative.map(|hundredths| ((guaranteed * u64::from(hundredths) / 100).max(1), true));
@@ -75,7 +75,7 @@ mod tests {
     const SHORT: Option<Duration> = Some(Duration::from_secs(3));
 
     #[test]
-    fn the_two_ends_are_all_and_nothing_whatever_is_expected() {
+    fn pure_mixes_draw_all_or_none_for_any_run_time() {
         let mut chance = Chance::new(1, "mix");
         for expected in [None, SHORT] {
             assert_eq!(Mix::ONLY_GUARANTEED.draw(1_000, expected, &mut chance), 0);
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn only_tasks_below_the_limit_are_opportunistic_and_an_unknown_one_is_long() {
+    fn tasks_below_the_limit_are_opportunistic_and_unknown_ones_count_as_long() {
         let mix = Mix { shorter_than: Some(Duration::from_secs(10)), opportunistic: MILLION };
         let mut chance = Chance::new(1, "mix");
         assert_eq!(mix.draw(7, SHORT, &mut chance), 7);
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn one_by_one_or_together_the_share_is_the_same() {
+    fn drawing_one_by_one_or_together_gives_the_same_share() {
         let mix = Mix { shorter_than: None, opportunistic: 700_000 };
         let mut chance = Chance::new(1, "mix");
         let together = mix.draw(10_000, SHORT, &mut chance);
@@ -110,13 +110,13 @@ mod tests {
         assert_eq!(Quota::default().left(0, 9), u64::MAX - 9);
         assert_eq!(quota.left(10, 20), 5);
         assert_eq!(quota.left(10, 30), 0);
-        assert_eq!((quota.left(0, 0), quota.left(0, 1)), (1, 0), "a job of opportunistic tasks alone gets on");
+        assert_eq!((quota.left(0, 0), quota.left(0, 1)), (1, 0), "a job with only opportunistic tasks can run");
         assert_eq!(quota.left(1_000, 20), 80);
         assert!(quota.is_set() && !Quota::default().is_set());
     }
 
     #[test]
-    fn a_quota_that_allows_no_more_says_by_what() {
+    fn an_exhausted_quota_reports_which_limit_applies() {
         let quota = Quota { absolute: Some(100), relative: Some(250) };
         assert_eq!(quota.limit_on(10, 24), None);
         assert_eq!(quota.limit_on(10, 26), Some(Why::Quota { launched: 26, most: 25, beside: Some(10) }));

@@ -1,5 +1,5 @@
-//! The four kinds of decision that a policy takes. A policy sees values and returns values; it knows no roles and
-//! sends no messages. Which policies a cluster uses is said in the module `preset`.
+//! Policies: the four kinds of scheduling decision. A policy gets values and returns values; it knows no roles and
+//! sends no messages. The module `preset` defines which policies a cluster uses.
 
 mod alignment;
 mod calibration;
@@ -28,53 +28,54 @@ use crate::vocabulary::{
 };
 use crate::why::Why;
 
-/// An ask's place in the scheduler's request queue; policies keep dense vectors by it.
+/// Position of an ask in the scheduler's request queue. Policies use it as an index into dense vectors.
 pub type AskSlot = u32;
-/// A job's place in the scheduler's request queue.
+/// Position of a job in the scheduler's request queue.
 pub type JobSlot = u32;
 
-/// Whose turn is it? Incremental: it is told what changed and asked for the next best.
+/// The order of jobs. Incremental: callers report changes and ask for the next ask to serve.
 pub trait InterJobPolicy: Send {
     fn on_change(&mut self, change: &DemandChange);
 
-    /// What the job is entitled to now, of the whole cluster.
+    /// The resources of the whole cluster that the job is entitled to now.
     fn share(&self, job: JobSlot) -> Totals;
 
-    /// What a job was told of its share, or would be, that places its tasks itself.
+    /// For a job that places its own tasks: the share that was sent to it, or would be sent.
     fn told_share(&self, _job: JobSlot) -> Option<Totals> {
         None
     }
 
-    /// The jobs that are to be told of their shares, because these have changed. Nobody where jobs do not plan by them.
+    /// Jobs whose shares have changed and have to be sent to them. Empty where jobs do not plan by their shares.
     fn new_shares(&mut self) -> Vec<JobSlot> {
         Vec::new()
     }
 
-    /// The jobs that are to be told what their guaranteed tasks may hold together. Nobody where the master places these.
+    /// Jobs whose allowances for guaranteed tasks have changed and have to be sent to them. Empty where the master
+    /// places these tasks.
     fn new_allowances(&mut self) -> Vec<NewAllowance> {
         Vec::new()
     }
 
-    /// The next ask for this offer; `None` where nothing that is open goes with it.
+    /// The next ask for this offer; `None` if no open ask fits it.
     fn next(&mut self, offer: &Offer<'_>) -> Option<Choice>;
 
-    /// What became of the ask that `next` returned.
+    /// Reports the outcome for the ask that `next` returned.
     fn outcome(&mut self, ask: AskSlot, outcome: Outcome);
 
-    /// Shows the asks that found no room and that no limit holds back, in its own order and until it is told that no more are wanted.
+    /// Passes the asks without room that no limit keeps from starting to `is_enough`, in scheduling order, until it
+    /// returns true.
     fn blocked(&self, is_enough: &mut dyn FnMut(AskSlot) -> bool);
 
-    /// Shows the asks of a queue that takes jobs which found no room and which no limit holds back, in its own order and until it is
-    /// told that no more are wanted. None where it is nobody's turn by queues.
+    /// The same for the asks of one queue that accepts jobs. Passes none where the order does not depend on queues.
     fn blocked_in(&self, _queue: QueueId, _is_enough: &mut dyn FnMut(AskSlot) -> bool) {}
 
-    /// Which limit keeps the ask from starting, if one does.
+    /// The limit that keeps the ask from starting, if any.
     fn limit_on(&self, ask: AskSlot) -> Option<Why>;
 
-    /// Which limit keeps the job from holding so much more, if one does.
+    /// The limit that keeps the job from holding `more`, if any.
     fn limit_for(&self, job: JobSlot, more: &Resources) -> Option<Why>;
 
-    /// Jobs with open asks that come before this one's: how many, and the first of them.
+    /// Jobs with open asks that are scheduled before this one's job: their number, and the first of them.
     fn ahead_of(&self, ask: AskSlot) -> Option<(u32, JobId)>;
 
     fn rule(&self) -> Rule;
@@ -82,13 +83,13 @@ pub trait InterJobPolicy: Send {
     fn queue_usage(&self, queue: QueueId) -> QueueUsage;
 }
 
-/// What a job's guaranteed tasks may hold together from now on.
+/// The new limit of what a job's guaranteed tasks may hold in total.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct NewAllowance {
     pub job: JobSlot,
-    /// Each of a job's has a larger one.
+    /// Increases with each allowance of the job.
     pub number: u32,
-    /// Of what the job said ([`Wants::said`]), the last that this takes into account.
+    /// The last message of the job ([`Wants::said`]) that this takes into account.
     pub answers: u32,
     pub allowance: Totals,
 }
@@ -108,7 +109,7 @@ pub enum DemandChange {
     JobRemoved {
         job: JobSlot,
     },
-    /// How much work the job is.
+    /// The work that the job has left.
     Work {
         job: JobSlot,
         work: JobWork,
@@ -118,38 +119,38 @@ pub enum DemandChange {
         job: JobSlot,
         shape: Resources,
         class: u32,
-        /// Of its tasks, which may be another than the job's.
+        /// Priority of its tasks, which may differ from the job's.
         priority: i32,
-        /// All of its open tasks get resources at once, or none: it goes with no offer of one node.
+        /// All of its open tasks get resources at once, or none do. An offer of a single node never fits it.
         is_gang: bool,
     },
     AskRemoved {
         ask: AskSlot,
     },
-    /// The ask takes other nodes than before.
+    /// The set of nodes that the ask accepts has changed.
     Class {
         ask: AskSlot,
         class: u32,
     },
-    /// There is room for an ask that had been found without.
+    /// There is room again for an ask that had found none.
     RoomFor {
         ask: AskSlot,
     },
-    /// So many tasks of the ask are open. Of a job's asks of equal priority the one of the smallest rank goes first; of those of equal
-    /// rank the one that is best aligned with the room, then the older one.
+    /// The number of open tasks of the ask has changed. Among a job's asks of equal priority, the one with the smallest
+    /// rank is served first; among those of equal rank, the one that is best aligned with the room, then the older one.
     Open {
         ask: AskSlot,
         count: u64,
-        /// Of these, so many must start now, or their job ends later than it could with its share.
+        /// The number of these tasks that must start now so that the job does not end later than its share allows.
         needed: u64,
         rank: u32,
     },
-    /// What the job, whose asks nobody here serves, wants to hold: all that runs of it or could.
+    /// For a job that places its own tasks: the resources it needs for all tasks that run or could run.
     Wants {
         job: JobSlot,
         wants: Box<Wants>,
     },
-    /// The job holds more than the policy granted, for instance attempts found again after a restart.
+    /// The job holds resources that the policy did not grant, for instance for attempts found again after a restart.
     Taken {
         job: JobSlot,
         resources: Resources,
@@ -158,35 +159,36 @@ pub enum DemandChange {
         job: JobSlot,
         resources: Resources,
     },
-    /// Nodes were added or opened: asks that found no room may find some.
+    /// Nodes were added or opened: asks without room may find some.
     RoomOpened,
 }
 
-/// What is to be given away.
+/// Room to be assigned.
 pub enum Offer<'a> {
     /// One node's room.
     Node { node: usize, room: Resources, capacity: Resources, classes: &'a ClassTable },
-    /// Any room anywhere: the next ask that has not been found without room; with `only_gangs`, of those that take no room of
-    /// a single node.
+    /// Any room in the cluster, for the next ask that is not known to lack room. With `only_gangs`: only asks that do
+    /// not fit an offer of a single node.
     Cluster { only_gangs: bool },
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Choice {
     pub ask: AskSlot,
-    /// Jobs before it whose asks did not go with the offer; one with asks of several priorities counts for each.
+    /// Number of jobs before it whose asks did not fit the offer; a job with asks of several priorities counts once for
+    /// each.
     pub passed_over: u32,
-    /// It found no room anywhere, and none of the room that was opened since.
+    /// It found no room anywhere, and none in what was opened since.
     pub parked: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Outcome {
-    /// One task of it got resources.
+    /// One of its tasks got resources.
     Started,
-    /// No open node has room for it. It is passed over in cluster offers until room is opened.
+    /// No open node has room for it. Cluster offers skip it until room is opened.
     NoRoom,
-    /// The owner of the node refused; it is open still.
+    /// The owner of the node refused the task, which is still open.
     Refused,
 }
 
@@ -198,14 +200,14 @@ pub struct QueueUsage {
     pub dominant_share: u64,
 }
 
-/// What does a job ask for now? (Carbyne's half of a scheduler lives here.)
+/// The demand of a job. (Carbyne's rules within a job are implemented here.)
 pub trait IntraJobPolicy: Send {
-    /// `share` is what the job is entitled to, as far as it was told.
+    /// `share` is the job's share as last received.
     fn demand(&mut self, now: Instant, dag: &DagProgress<'_>, share: Option<&Totals>) -> JobDemand;
 
-    /// When the job would end with its share to itself: it yields nothing and is given nothing. Asked whatever
-    /// happens, and without a share while nothing of the job may start; `None` where it does not plan by its share, or has
-    /// nothing new to say. What takes long is put off where there is no time for it.
+    /// When the job would end with exactly its share: it donates nothing and receives nothing. Called after every
+    /// event, and without a share while no task of the job may start. `None` if the policy does not plan by the share,
+    /// or has no new value. Long computations are delayed while `has_time` is false.
     fn end_alone(
         &mut self,
         _now: Instant,
@@ -216,37 +218,38 @@ pub trait IntraJobPolicy: Send {
         None
     }
 
-    /// The job had ended, and some of it runs again.
+    /// The job had ended, and some of its tasks run again.
     fn rerun(&mut self) {}
 
-    /// A task of the stage had started and waits again.
+    /// A task of the stage had started and is waiting again.
     fn came_back(&mut self, _stage: u32) {}
 
-    /// Whether it may say of tasks that they could wait.
+    /// Whether it may declare tasks deferrable.
     fn yields(&self) -> bool {
         false
     }
 }
 
-/// How long a task is taken to run: as learned or stated, else [`UNKNOWN_RUN_TIME`].
+/// Assumed run time of a task: learned or stated, else [`UNKNOWN_RUN_TIME`].
 pub fn run_time(expected: Option<Duration>) -> Duration {
     expected.unwrap_or(UNKNOWN_RUN_TIME)
 }
 
-/// A run time that is off by one part in so many is another one.
+/// Run times that differ by more than one part in this many count as different.
 const OFF_BY: u64 = 16;
 
-/// Whether a run time that was taken, above zero, is about what is expected now.
+/// Whether an assumed run time (above zero) is close to the one expected now.
 pub fn is_near(taken: Duration, expected: Duration) -> bool {
     taken.0.abs_diff(expected.0.max(1)).saturating_mul(OFF_BY) <= taken.0
 }
 
-/// Taken for the run time of a task of which nothing is known: whoever says nothing comes after those who say less.
+/// Assumed run time of a task without an estimate: in orders by run time, its job comes after jobs with smaller
+/// estimates.
 const UNKNOWN_RUN_TIME: Duration = Duration::from_secs(60);
 
-/// How far a job is.
+/// The progress of a job.
 pub struct DagProgress<'a> {
-    /// Something happened, and not only that the policy wanted to be asked again.
+    /// Something happened since the last call; false if the policy only asked to be called again.
     pub is_news: bool,
     /// The stages that have tasks ready to run, in the order of the job file.
     pub runnable: &'a [RunnableStage],
@@ -254,25 +257,25 @@ pub struct DagProgress<'a> {
 }
 
 impl DagProgress<'_> {
-    /// All that could run now.
+    /// All tasks that could run now.
     fn everything(&self) -> Vec<StageDemand> {
         self.runnable.iter().map(|stage| StageDemand { stage: stage.stage, count: stage.ready }).collect()
     }
 }
 
-/// All stages of a job. Each comes after those that it depends on.
+/// All stages of a job. A stage has a higher index than those it depends on.
 pub trait StageGraph {
     fn len(&self) -> usize;
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
-    /// The stages that depend on this one directly.
+    /// Direct dependents of this stage.
     fn dependents(&self, stage: u32) -> &[u32];
-    /// The stages that this one depends on directly.
+    /// Direct dependencies of this stage.
     fn dependencies(&self, stage: u32) -> &[u32];
-    /// How long one of its tasks runs, as learned or as stated.
+    /// Run time of one of its tasks, learned or stated.
     fn expected(&self, stage: u32) -> Option<Duration>;
-    /// How long the longest took of its tasks that have finished.
+    /// Run time of the longest of its finished tasks.
     fn longest(&self, _stage: u32) -> Duration {
         Duration::ZERO
     }
@@ -280,12 +283,12 @@ pub trait StageGraph {
     fn knows_run_times(&self) -> bool {
         (0..self.len() as u32).all(|stage| self.expected(stage).is_some())
     }
-    /// Of one task.
+    /// Resources of one task.
     fn resources(&self, stage: u32) -> &Resources;
     fn tasks(&self, stage: u32) -> u32;
-    /// Tasks that do not run and have not ended: they will run, now or later.
+    /// Tasks that do not run and have not ended: they run now or later.
     fn unstarted(&self, stage: u32) -> u32;
-    /// Shows the stage of every task that runs, and since when.
+    /// Passes the stage and start of every running task to `show`.
     fn each_running(&self, show: &mut dyn FnMut(u32, Instant));
 }
 
@@ -294,24 +297,24 @@ pub struct RunnableStage {
     pub stage: u32,
     pub resources: Resources,
     pub ready: u32,
-    /// Of one task, as learned or as stated.
+    /// Run time of one task, learned or stated.
     pub expected: Option<Duration>,
 }
 
-/// Tasks to ask for, per stage: those that must start now, and those that could wait.
+/// Tasks to ask for, by stage: those that must start now, and those that can start later.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct JobDemand {
     pub needed: Vec<StageDemand>,
     pub deferrable: Vec<Deferrable>,
-    /// Whoever stands first is served first. Otherwise whoever is best aligned with a node's room is.
+    /// Stages are served in this order. Otherwise, the stage that is best aligned with a node's room is served first.
     pub in_order: bool,
-    /// When some of what could wait must start, if nothing else happens before.
+    /// When some of the deferrable tasks must start, if nothing else happens before.
     pub review_at: Option<Instant>,
-    /// A plan was made, or an order searched for: whatever else takes long is for another event.
+    /// A plan was made, or an order searched for: other long computations are delayed to another event.
     pub took_long: bool,
 }
 
-/// Tasks of a stage that could wait.
+/// Tasks of a stage that can start later.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Deferrable {
     pub stage: u32,
@@ -326,33 +329,33 @@ pub struct StageDemand {
     pub count: u32,
 }
 
-/// Which node for which ask?
+/// The choice of nodes for asks.
 pub trait PlacementPolicy: Send {
-    /// Whether it decides about many tasks at once, of several asks, and each of them to be sent to another node.
+    /// Whether it decides about many tasks of several asks at once, each of which may go to another node.
     fn takes_batches(&self) -> bool {
         false
     }
 
-    /// Whether it asks for the node with the least or the most room, and so needs nodes in the order of their room.
+    /// Whether it looks for the node with the least or the most room, and so needs nodes ordered by room.
     fn compares_room(&self) -> bool {
         false
     }
 
-    /// Whether it asks how loaded nodes are.
+    /// Whether it uses the load of nodes.
     fn knows_load(&self) -> bool {
         true
     }
 
     fn place(&mut self, now: Instant, asks: &[OpenAsk], budget: Budget, view: &dyn NodeViews, out: &mut Vec<Decision>);
 
-    /// The owner of a node did not take what was placed there: somebody else was first, most likely.
+    /// The owner of a node refused a placement there, most likely because another scheduler was first.
     fn on_refused(&mut self, _now: Instant, _node: usize) {}
 
-    /// A guaranteed task started that was expected to wait for so long when it was sent, and waited.
+    /// A guaranteed task started: its expected wait when it was sent, and its actual wait.
     fn on_started(&mut self, _expected: Duration, _waited: Duration) {}
 
-    /// A task of the ask is on this node: where it would go now, if it had not been sent yet. `None` where the policy would not
-    /// know, or leave it.
+    /// A task of the ask was sent to `node`: a better node for it now. `None` if the policy knows none, or would leave
+    /// the task where it is.
     fn reconsider(
         &mut self,
         _ask: &OpenAsk,
@@ -364,24 +367,24 @@ pub trait PlacementPolicy: Send {
     }
 }
 
-/// What a task still has to do where it is.
+/// The state of a task at its node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Standing {
-    /// It waits for so long still, and then runs.
+    /// It starts after this time.
     Waits(Duration),
-    /// It has waited for so long, and nobody says for how long it still will.
+    /// It has waited for this time, and its expected wait is unknown.
     Waited(Duration),
-    /// It runs for so long still.
+    /// It ends after this time.
     Runs(Duration),
 }
 
-/// A node where a task would be done sooner.
+/// A node where a task would end earlier.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Alternative {
     pub node: usize,
-    /// How long it would wait there.
+    /// Its wait there.
     pub wait: Duration,
-    /// By how much sooner.
+    /// How much earlier it would end.
     pub saving: Duration,
 }
 
@@ -392,11 +395,11 @@ pub struct OpenAsk {
     pub shape: Resources,
     pub class: u32,
     pub count: u64,
-    /// Probes that are out for its tasks.
+    /// Number of probes sent for its tasks.
     pub probes: u64,
-    /// How its tasks would run.
+    /// The execution type of its tasks.
     pub execution: ExecutionType,
-    /// How long one runs, if that is known.
+    /// Run time of a task, if known.
     pub expected: Option<Duration>,
 }
 
@@ -410,22 +413,23 @@ pub struct Budget {
 pub enum Decision {
     /// One task of the ask on this node (a dense index).
     Start { ask: AskSlot, node: usize },
-    /// The node is to ask for a task when it is ready.
+    /// The node asks for a task when it has room.
     Probe { ask: AskSlot, node: usize },
     /// No open node has room.
     Wait { ask: AskSlot },
 }
 
 impl Decision {
-    /// A start on this node, or a wait where there is none.
+    /// A start on this node, or `Wait` if there is none.
     fn on(ask: &OpenAsk, node: Option<usize>) -> Decision {
         node.map_or(Decision::Wait { ask: ask.slot }, |node| Decision::Start { ask: ask.slot, node })
     }
 }
 
-/// Which waiting entry starts next at a node?
+/// The order of a node's queue.
 pub trait QueuePolicy: Send {
-    /// The position in `queue` of the entry to start, if one fits into `free`. What runs is told in the order of launch.
+    /// The position in `queue` of the next entry to start, if one fits into `free`. `running` is in the order of
+    /// launch.
     fn pick(
         &mut self,
         now: Instant,
@@ -434,7 +438,7 @@ pub trait QueuePolicy: Send {
         free: &Resources,
     ) -> Option<usize>;
 
-    /// The position of the opportunistic entry that is given up first, of those that may go.
+    /// The position of the opportunistic entry to shed first, among those that `may_go`.
     fn last(&self, queue: &QueueView<'_>, may_go: &dyn Fn(&QueuedEntry) -> bool) -> Option<usize> {
         queue.entries.iter().rposition(|entry| entry.is_opportunistic() && may_go(entry))
     }

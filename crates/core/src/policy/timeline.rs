@@ -1,11 +1,11 @@
-//! What is free of something from now on, in a time that has no end.
+//! Free resources over time, from now on, without an end.
 
-/// Of each kind that matters, how much: a demand, or what is free, which is below zero while running tasks hold more
-/// than the share.
+/// An amount of each relevant kind: a demand, or free resources, which are negative while running tasks hold more than
+/// the share.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Amounts<const K: usize>(pub [i64; K]);
 
-/// Segments of time, each from one point to the next, in a list that runs both ways. Points stay where they are.
+/// Segments of time, each from one point to the next, in a doubly linked list. Points keep their index.
 pub(crate) struct Timeline<const K: usize> {
     pub points: Vec<Point<K>>,
 }
@@ -13,7 +13,7 @@ pub(crate) struct Timeline<const K: usize> {
 #[derive(Clone, Copy)]
 pub(crate) struct Point<const K: usize> {
     pub at: u64,
-    /// From here to the next point.
+    /// Free resources from here to the next point.
     pub free: Amounts<K>,
     pub previous: u32,
     pub next: u32,
@@ -21,7 +21,7 @@ pub(crate) struct Point<const K: usize> {
 
 pub(crate) const NONE: u32 = u32::MAX;
 
-/// Where a run has room: from a moment in the segment of a point to another point.
+/// A place with room for a run: from `start`, within a segment, to the point `to`.
 pub(crate) struct Place {
     pub start: u64,
     segment: u32,
@@ -36,7 +36,7 @@ impl<const K: usize> Amounts<K> {
         }
     }
 
-    /// As free room: whether the demand fits. What is not wanted may be overdrawn.
+    /// Whether the demand fits into these free resources. Kinds that it does not need may be negative.
     #[inline]
     pub fn has(&self, demand: &Amounts<K>) -> bool {
         let mut fits = true;
@@ -46,7 +46,7 @@ impl<const K: usize> Amounts<K> {
         fits
     }
 
-    /// As free room: how often the demand fits.
+    /// How many times the demand fits into these free resources.
     #[inline]
     pub fn times(&self, demand: &Amounts<K>) -> u32 {
         if !self.has(demand) {
@@ -57,7 +57,7 @@ impl<const K: usize> Amounts<K> {
         times.map_or(u32::MAX, |times| u32::try_from(times).unwrap_or(u32::MAX))
     }
 
-    /// Of each kind the smaller amount.
+    /// The smaller amount of each kind.
     pub fn least(&self, other: &Amounts<K>) -> Amounts<K> {
         Amounts(std::array::from_fn(|kind| self.0[kind].min(other.0[kind])))
     }
@@ -68,14 +68,14 @@ impl<const K: usize> Amounts<K> {
 }
 
 impl<const K: usize> Timeline<K> {
-    /// Nothing is held until then.
+    /// A timeline with the whole share free until `end`.
     pub(crate) fn empty(share: Amounts<K>, end: u64) -> Timeline<K> {
         let first = Point { at: 0, free: share, previous: NONE, next: 1 };
         Timeline { points: vec![first, Point { at: end, previous: 0, next: NONE, ..first }] }
     }
 
-    /// Takes room for up to `most` of what wants so much, as many as there is room for at the first moment, not before
-    /// `from`, at which there is as much as `needed`. Returns when they start, and how many.
+    /// Takes room for up to `most` tasks of this demand at the earliest time from `from` at which `needed` is free: as
+    /// many tasks as fit there. Returns their start and number.
     pub(crate) fn take_earliest(
         &mut self,
         from: u64,
@@ -92,10 +92,11 @@ impl<const K: usize> Timeline<K> {
         (start, count)
     }
 
-    /// The earliest place for so much, for so long, that does not begin before `from`, a moment in this segment.
+    /// The earliest place with room for `needed` for the time `lasting` that does not start before `from`, a time in
+    /// this segment.
     ///
     /// # Panics
-    /// When there is none before the end of the last segment, which callers see to.
+    /// If there is none before the end of the last segment. Callers prevent that.
     pub(crate) fn earliest(&mut self, segment: u32, from: u64, lasting: u64, needed: &Amounts<K>) -> Place {
         let (mut start, mut segment, mut here) = (from, segment, segment);
         loop {
@@ -114,7 +115,7 @@ impl<const K: usize> Timeline<K> {
         Place { start, segment, to }
     }
 
-    /// The same at the last moment, not ending after `until`. Returns when they end, and how many.
+    /// The same at the latest time, ending at `until` or before. Returns their end and number.
     pub(crate) fn take_latest(
         &mut self,
         until: u64,
@@ -143,7 +144,7 @@ impl<const K: usize> Timeline<K> {
         self.points[point as usize].at
     }
 
-    /// A point at the end of the list, unless the last one lies there.
+    /// The last point of the list, which is appended unless it exists.
     pub(crate) fn append(&mut self, at: u64) -> u32 {
         let last = self.points.len() as u32 - 1;
         if self.at(last) == at {
@@ -164,7 +165,7 @@ impl<const K: usize> Timeline<K> {
         }
     }
 
-    /// The latest place for so much, for so long, that ends at `by` or before.
+    /// The latest place with room for `needed` for the time `lasting` that ends at `by` or before.
     pub(crate) fn latest(&self, by: u32, lasting: u64, needed: &Amounts<K>) -> Option<Place> {
         let mut to = by;
         let mut segment = self.points[to as usize].previous;
@@ -189,7 +190,7 @@ impl<const K: usize> Timeline<K> {
         }
     }
 
-    /// How often the demand fits into a place.
+    /// How many times the demand fits into a place.
     pub(crate) fn times(&self, place: &Place, demand: &Amounts<K>) -> u32 {
         let mut free = self.points[place.segment as usize].free;
         let mut here = place.segment;
@@ -201,14 +202,14 @@ impl<const K: usize> Timeline<K> {
         free.times(demand)
     }
 
-    /// Takes so much out of a place; returns the point at which it starts.
+    /// Takes these amounts in a place; returns the point at which it starts.
     pub(crate) fn take(&mut self, place: &Place, amounts: &Amounts<K>) -> u32 {
         let start = self.split(place.segment, place.start);
         self.change(start, place.to, amounts, -1);
         start
     }
 
-    /// A point at this time, within the segment.
+    /// The point at this time within the segment, inserted if missing.
     pub(crate) fn split(&mut self, segment: u32, at: u64) -> u32 {
         let Point { at: begin, free, next, .. } = self.points[segment as usize];
         if begin == at {

@@ -1,15 +1,16 @@
-//! Whose estimates are believed. Work is placed and queues are shed by estimated run times, so a user who understates them
-//! again and again gets ahead of others. Mercury (Karanasos et al. 2015, section 4.3) says that such users can be detected and
-//! handed guaranteed work, and not how; here some jobs in a row cost the trust and as many honest ones bring it back.
+//! Which users' estimates are trusted. Placement and shedding depend on estimated run times, so a user who repeatedly
+//! understates them gains an advantage. Mercury (Karanasos et al. 2015, section 4.3) states that such users can be
+//! detected and given guaranteed work, but not how. Here, a few jobs with wrong estimates in a row cost the trust,
+//! and as many with right ones restore it.
 
 use crate::vocabulary::Estimated;
 
-/// Estimates are wrong when the tasks ran for more than so many times as long.
+/// An estimate is wrong if the tasks ran for more than this many times as long.
 const FACTOR: u64 = 2;
-/// Jobs with wrong estimates, less those with right ones, that cost the trust.
+/// Jobs with wrong estimates, minus those with right ones, that cost the trust.
 const STRIKES: u32 = 3;
 
-/// In one user.
+/// Trust in one user.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Trust {
     strikes: u32,
@@ -17,7 +18,7 @@ pub struct Trust {
 }
 
 impl Trust {
-    /// A job of the user ended. Whether that changed what is thought of the user.
+    /// A job of the user ended. Returns whether that changed the trust.
     pub fn learn(&mut self, job: Estimated) -> bool {
         let is_wrong = job.measured.0 > job.stated.0.saturating_mul(FACTOR);
         self.strikes = if is_wrong { STRIKES.min(self.strikes + 1) } else { self.strikes.saturating_sub(1) };
@@ -40,7 +41,7 @@ mod tests {
     }
 
     #[test]
-    fn trust_is_lost_by_understating_again_and_again_and_comes_back_as_slowly() {
+    fn trust_is_lost_by_repeated_understating_and_restored_as_slowly() {
         let mut trust = Trust::default();
         let mut lost = Vec::new();
         for measured in [21, 30, 20, 50, 50, 9, 21, 5, 5, 5, 90] {
@@ -52,13 +53,13 @@ mod tests {
     }
 
     #[test]
-    fn who_states_too_much_harms_nobody_else() {
+    fn overstated_estimates_cost_no_trust() {
         let mut trust = Trust::default();
         assert!((0..9).all(|_| !trust.learn(job(1))) && !trust.is_lost());
     }
 
     #[test]
-    fn a_change_of_mind_is_told_once() {
+    fn a_change_of_trust_is_reported_once() {
         let mut trust = Trust::default();
         let told: Vec<bool> =
             [30, 30, 30, 30, 1, 1, 1].into_iter().map(|measured| trust.learn(job(measured))).collect();
