@@ -1,59 +1,59 @@
-//! How a job would go with its share to itself: its tasks start as they fit into the share, nothing is put off, and nobody
-//! gives it more. Its end is what the job's real end is compared with (ADR 38).
+//! How a job would run with exactly its share: its tasks start as they fit into the share, none is delayed, and the job
+//! receives no more than its share. The job's real end is compared with the end of this course (ADR 38).
 //!
-//! Its course is a list of turns, from one moment at which something changed for it to the next: another share, or tasks that
-//! came back, of which it then has one more to run each while what runs of their stage ends. In a turn it goes on by itself,
-//! whatever happens to the job. While the job has no share, or is on hold, nothing starts.
+//! The course is a list of phases. A new phase starts when something changes for the job: its share, or tasks that came
+//! back (each adds one task to run, and one running task of the stage less). Within a phase the course does not depend
+//! on events. While the job has no share, or is on hold, nothing starts.
 //!
-//! A new turn is packed from where the course stands: one packing. When run times turn out others than they were taken to be,
-//! they were so from the beginning: all turns are packed again. So that this takes less than a millisecond, fewer turns are
-//! kept of a job of many stages; it is done once while the job's age grows by an eighth, and not together with a plan; until
-//! then the course stays wrong. At the end of the job it has the run times that its tasks had in the mean, and no stage ends
-//! before one of its tasks could that takes as long as its longest did.
+//! A new phase is packed from the present state of the course: one packing. When run times differ from those assumed,
+//! they did so from the beginning, and all phases are packed again. To keep this below a millisecond, fewer phases are
+//! kept for jobs of many stages, and all phases are packed again at most once while the job's age grows by an eighth,
+//! and not in the same event as a plan; until then the course is inexact. At the end of the job it uses the mean run
+//! times of its tasks, and no stage ends before a task as long as its longest could.
 
 use super::plan::{Order, Schedule, StageWork, pack};
 use crate::policy::{StageGraph, is_near, run_time};
 use crate::vocabulary::{Duration, Instant, Totals};
 
-/// While the age grows by one part in so many, all is packed again once.
+/// All phases are packed again at most once while the age grows by one part in this many.
 const AGAIN_BY: u64 = 8;
 
-/// Of more turns, or where stages times turns are more, the two neighbours that were shortest together become one, with the
-/// mean of their shares. What was packed already stays as it is then.
-const MOST_TURNS: usize = 64;
-const STAGES_TIMES_TURNS: usize = 600;
-/// So many are kept however many stages there are.
-const LEAST_TURNS: usize = 4;
+/// If there are more phases, or stages times phases are more, the two neighbours with the shortest total time are merged,
+/// with the mean of their shares. Phases that are packed already are not packed again for that.
+const MOST_PHASES: usize = 64;
+const STAGES_TIMES_PHASES: usize = 600;
+/// This many phases are kept for any number of stages.
+const LEAST_PHASES: usize = 4;
 
 pub(super) struct Alone {
-    /// The job when this began, with the run times that were expected then.
+    /// The job when the course started, with the run times expected then.
     begin: Vec<StageWork>,
     /// At least one.
-    turns: Vec<Turn>,
-    /// When the last turn begins, with the run times that are expected now.
+    phases: Vec<Phase>,
+    /// The job at the start of the last phase, with the run times expected now.
     work: Vec<StageWork>,
-    /// By stage, what the longest of its tasks is taken to take.
+    /// By stage: the assumed run time of the longest task.
     longest: Vec<Duration>,
-    /// From then on.
+    /// The schedule from the start of the last phase.
     schedule: Schedule,
-    /// Tasks that came back since the last look, by stage.
+    /// By stage: tasks that came back since the last call of `follow`.
     came_back: Vec<(u32, u32)>,
-    /// Not before then all is packed again.
+    /// All phases are not packed again before this time.
     again_at: Instant,
-    /// It was packed in another order than it is now.
+    /// The order of stages has changed since the last packing of all phases.
     is_reordered: bool,
 }
 
-struct Turn {
+struct Phase {
     at: Instant,
     share: Totals,
-    /// Nothing starts.
+    /// No task starts.
     is_paused: bool,
-    /// By stage, how many tasks.
+    /// By stage: the number of tasks.
     came_back: Vec<(u32, u32)>,
 }
 
-impl Turn {
+impl Phase {
     fn add(&mut self, came_back: Vec<(u32, u32)>) {
         for (stage, tasks) in came_back {
             add(&mut self.came_back, stage, tasks);
@@ -72,12 +72,12 @@ impl Alone {
     pub fn new(now: Instant, begin: Vec<StageWork>, share: &Totals, order: &Order) -> Alone {
         let schedule = pack(&begin, share, order);
         let longest = begin.iter().map(|work| work.duration).collect();
-        let turn = Turn { at: now, share: *share, is_paused: false, came_back: Vec::new() };
+        let phase = Phase { at: now, share: *share, is_paused: false, came_back: Vec::new() };
         Alone {
             work: begin.clone(),
             begin,
             longest,
-            turns: vec![turn],
+            phases: vec![phase],
             schedule,
             came_back: Vec::new(),
             again_at: now,
@@ -85,18 +85,18 @@ impl Alone {
         }
     }
 
-    /// Of a course that is paused, if it went on now. `None` while run times are not known, or known to be others than it has.
+    /// The end of the course; for a paused one, the end if it continued now. `None` while run times are unknown, or
+    /// known to differ from the assumed ones.
     pub fn end(&self, now: Instant, graph: &dyn StageGraph) -> Option<Instant> {
         if self.is_off(graph) || !graph.knows_run_times() {
             return None;
         }
-        let turn = self.last();
-        let waits = turn.is_paused && self.work.iter().any(|work| work.unstarted > 0);
-        Some((if waits { now } else { turn.at }) + self.schedule.length)
+        let phase = self.last();
+        let waits = phase.is_paused && self.work.iter().any(|work| work.unstarted > 0);
+        Some((if waits { now } else { phase.at }) + self.schedule.length)
     }
 
-    /// Takes in what has become of the job; nothing starts where there is no share. All is packed again only where there is
-    /// time for it.
+    /// Applies changes of the job; without a share no task starts. All phases are packed again only if `has_time`.
     pub fn follow(
         &mut self,
         now: Instant,
@@ -111,7 +111,7 @@ impl Alone {
         let is_due = self.is_off(graph) && now >= self.again_at || self.is_reordered;
         let again = is_due && has_time || self.is_inexact(graph) && has_ended(graph);
         if !came_back.is_empty() || (share, is_paused) != (last.share, last.is_paused) {
-            self.turn(Turn { at: now, share, is_paused, came_back });
+            self.start_phase(Phase { at: now, share, is_paused, came_back });
             if !again {
                 self.pack(order);
             }
@@ -119,11 +119,11 @@ impl Alone {
         if again {
             self.replay(graph, order);
             self.is_reordered = false;
-            self.again_at = now + Duration(now.since(self.turns[0].at).0 / AGAIN_BY);
+            self.again_at = now + Duration(now.since(self.phases[0].at).0 / AGAIN_BY);
         }
     }
 
-    /// The order of the stages is another one from now on, and was so from the beginning.
+    /// The order of the stages has changed; the new one applies from the start of the course.
     pub fn reorder(&mut self) {
         self.is_reordered = true;
     }
@@ -132,16 +132,16 @@ impl Alone {
         add(&mut self.came_back, stage, 1);
     }
 
-    fn last(&self) -> &Turn {
-        self.turns.last().expect("it began with one")
+    fn last(&self) -> &Phase {
+        self.phases.last().expect("there is always a phase")
     }
 
-    /// By stage, as they are taken to be.
+    /// By stage: the assumed mean and longest run times.
     fn run_times(&self) -> impl Iterator<Item = [Duration; 2]> {
         self.work.iter().zip(&self.longest).map(|(work, longest)| [work.duration, *longest])
     }
 
-    /// Whether run times are others than they are taken to be.
+    /// Whether run times differ from the assumed ones.
     fn is_off(&self, graph: &dyn StageGraph) -> bool {
         let is_near =
             |taken: &[Duration; 2], expected: [Duration; 2]| (0..2).all(|at| is_near(taken[at], expected[at]));
@@ -152,26 +152,26 @@ impl Alone {
         self.run_times().zip(0..).any(|(taken, stage)| taken != run_times(graph, stage))
     }
 
-    /// From now on it is this one's turn.
-    fn turn(&mut self, turn: Turn) {
-        self.work = self.work_at(turn.at);
-        self.work.iter_mut().zip(0..).for_each(|(work, stage)| work.take_back(stage, &turn.came_back));
-        match self.turns.last_mut().filter(|last| last.at == turn.at) {
+    /// Starts a new phase.
+    fn start_phase(&mut self, phase: Phase) {
+        self.work = self.work_at(phase.at);
+        self.work.iter_mut().zip(0..).for_each(|(work, stage)| work.take_back(stage, &phase.came_back));
+        match self.phases.last_mut().filter(|last| last.at == phase.at) {
             Some(last) => {
-                (last.share, last.is_paused) = (turn.share, turn.is_paused);
-                last.add(turn.came_back);
+                (last.share, last.is_paused) = (phase.share, phase.is_paused);
+                last.add(phase.came_back);
             }
-            None => self.turns.push(turn),
+            None => self.phases.push(phase),
         }
-        let most = (STAGES_TIMES_TURNS / self.begin.len().max(1)).clamp(LEAST_TURNS, MOST_TURNS);
-        if self.turns.len() > most {
+        let most = (STAGES_TIMES_PHASES / self.begin.len().max(1)).clamp(LEAST_PHASES, MOST_PHASES);
+        if self.phases.len() > most {
             self.merge_the_shortest();
         }
     }
 
     fn pack(&mut self, order: &Order) {
-        let turn = self.last();
-        let (share, is_paused) = (turn.share, turn.is_paused);
+        let phase = self.last();
+        let (share, is_paused) = (phase.share, phase.is_paused);
         self.schedule = pack(&self.work, &share, order);
         if is_paused {
             self.schedule.starts.iter_mut().for_each(Vec::clear);
@@ -179,12 +179,12 @@ impl Alone {
     }
 
     fn merge_the_shortest(&mut self) {
-        let length = |first: usize| self.turns[first + 2].at.since(self.turns[first].at);
-        let Some(first) = (0..self.turns.len() - 2).min_by_key(|&first| length(first)) else { return };
-        let second = self.turns.remove(first + 1);
-        let end = self.turns[first + 1].at;
-        let kept = &mut self.turns[first];
-        let weight = |turn: &Turn, until: Instant| if turn.is_paused { 0 } else { u128::from(until.since(turn.at).0) };
+        let length = |first: usize| self.phases[first + 2].at.since(self.phases[first].at);
+        let Some(first) = (0..self.phases.len() - 2).min_by_key(|&first| length(first)) else { return };
+        let second = self.phases.remove(first + 1);
+        let end = self.phases[first + 1].at;
+        let kept = &mut self.phases[first];
+        let weight = |phase: &Phase, until: Instant| if phase.is_paused { 0 } else { u128::from(until.since(phase.at).0) };
         let (one, other) = (weight(kept, second.at), weight(&second, end));
         let time = u128::from(end.since(kept.at).0).max(1);
         if one + other > 0 {
@@ -196,7 +196,7 @@ impl Alone {
         kept.add(second.came_back);
     }
 
-    /// All turns again, with the run times of now.
+    /// Packs all phases again, with the run times expected now.
     fn replay(&mut self, graph: &dyn StageGraph, order: &Order) {
         let again = self.begin.iter().zip(0..).map(|(work, stage)| {
             let [expected, longest] = run_times(graph, stage);
@@ -208,22 +208,22 @@ impl Alone {
         });
         self.work = again.collect();
         self.longest = (0..self.begin.len() as u32).map(|stage| run_times(graph, stage)[1]).collect();
-        let turns = std::mem::take(&mut self.turns);
-        for turn in turns {
-            if !self.turns.is_empty() {
-                self.work = self.work_at(turn.at);
+        let phases = std::mem::take(&mut self.phases);
+        for phase in phases {
+            if !self.phases.is_empty() {
+                self.work = self.work_at(phase.at);
             }
-            self.work.iter_mut().zip(0..).for_each(|(work, stage)| work.take_back(stage, &turn.came_back));
-            self.turns.push(turn);
+            self.work.iter_mut().zip(0..).for_each(|(work, stage)| work.take_back(stage, &phase.came_back));
+            self.phases.push(phase);
             self.pack(order);
         }
     }
 
-    /// What is left of it.
+    /// The work left at this time.
     fn work_at(&self, now: Instant) -> Vec<StageWork> {
         let passed = now.since(self.last().at);
         let stages = self.work.iter().zip(&self.schedule.starts).map(|(work, starts)| {
-            // What would start just now may start otherwise.
+            // Tasks that would start now may start in another way.
             let starts = || starts.iter().filter(|(start, _)| *start < passed);
             let ends =
                 starts().map(|(start, count)| (*start + work.duration, *count)).chain(work.running.iter().copied());
@@ -242,7 +242,7 @@ impl Alone {
     }
 }
 
-/// Of a task in the mean, and of the longest.
+/// Mean and longest run time of a stage's tasks.
 fn run_times(graph: &dyn StageGraph, stage: u32) -> [Duration; 2] {
     let expected = Duration(run_time(graph.expected(stage)).0.max(1));
     [expected, graph.longest(stage).max(expected)]
@@ -257,21 +257,21 @@ fn has_ended(graph: &dyn StageGraph) -> bool {
 }
 
 impl StageWork {
-    /// What runs ends as much later or earlier.
+    /// Ends of running tasks move by the difference.
     fn with_run_time(&self, duration: Duration) -> StageWork {
         let shifted = |left: Duration| left.0.saturating_add(duration.0).saturating_sub(self.duration.0).max(1);
         let running = self.running.iter().map(|(left, count)| (Duration(shifted(*left)), *count)).collect();
         StageWork { duration, running, after: self.after.clone(), ..*self }
     }
 
-    /// One more to run of each task of this stage that came back.
+    /// Adds one task to run for each task of this stage that came back.
     fn take_back(&mut self, stage: u32, came_back: &[(u32, u32)]) {
         let tasks = came_back.iter().filter(|(of, _)| *of == stage).map(|(_, tasks)| tasks).sum();
         self.unstarted += tasks;
         self.drop_running(tasks);
     }
 
-    /// So many of those that run do not any more: those that would end last.
+    /// Removes this many running tasks, those that end last.
     fn drop_running(&mut self, mut tasks: u32) {
         while let Some((_, count)) = self.running.last_mut().filter(|_| tasks > 0) {
             let dropped = tasks.min(*count);

@@ -1,15 +1,15 @@
-//! Altruism (Carbyne 3.3, lines 16 to 25 of its pseudocode): a job asks for the tasks that must start now if it is to end as
-//! soon as its share allows, and says of the others that they can wait.
+//! Altruism (Carbyne 3.3, lines 16 to 25 of its pseudocode): a job asks for the tasks that must start now so that it
+//! ends as soon as its share allows, and declares the others deferrable.
 //!
-//! When it could end, T, comes from packing what is left of it into its share; then every task is put off as far as T allows
-//! (`plan.rs`). The plan is kept: it is made anew when its share falls, run times turn out others, tasks come back, or it has
-//! fallen behind; and when the share grows or stages are done, in case it can end earlier. So while nothing of that kind
-//! happens T does not move, which is theorem 3.1.
+//! The earliest end T results from packing the remaining work into the share; then every task is delayed as far as T
+//! allows (`plan.rs`). The plan is kept. A new one is made when the share shrinks, run times change, tasks come back,
+//! or the job has fallen behind; and when the share grows or stages end, in case T can be earlier. Between such events
+//! T does not change, which is theorem 3.1.
 //!
-//! At a scheduling event it yields with the probability P(altruism) (3.4), and otherwise needs everything.
+//! At a scheduling event the job yields with the probability P(altruism) (3.4), and otherwise needs everything.
 //!
-//! Beside the plan, and whether it yields or not, it follows how the job would go with its share to itself (`alone.rs`), to
-//! compare its end with.
+//! Besides the plan, and whether the job yields or not, the policy follows how the job would run with exactly its share
+//! (`alone.rs`), to compare its end with that.
 
 use super::alone::Alone;
 use super::dagps::Search;
@@ -22,68 +22,71 @@ use crate::vocabulary::{Chance, Duration, Instant, Totals};
 /// The unit of probabilities.
 const WHOLE: u32 = 1_000_000;
 
-/// Up to so many running tasks are planned with one by one; of more, the remaining times are rounded up to a part of the
-/// run time.
+/// Up to this many running tasks are planned individually; for more, the remaining times are rounded up to a fraction
+/// of the run time.
 const EXACT_RUNNING: usize = 256;
 
-/// Parts of a run time that are told apart then.
+/// Number of these fractions.
 const PARTS: u64 = 16;
 
-/// A task that runs for longer than expected is taken to go on for one part in so many of the time it ran, so that the plan
-/// of its job is made anew a few times while that doubles; but at least for so long, in which its end may be on its way.
+/// A task that runs longer than expected is assumed to run for one part in LATE_BY of the time it ran already, so that
+/// its job is planned again only a few times while that time doubles; but at least for LATE, while the message about
+/// its end may be on its way.
 const LATE_BY: u64 = 8;
 const LATE: Duration = Duration::from_millis(10);
 
-/// In which order plans are packed.
+/// The order in which plans are packed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum PlanOrder {
     Fixed(Order),
-    /// As DAGPS finds it for the job as it is at first (`dagps.rs`). It takes long to find, so that the search goes on from event
-    /// to event, and holds for the whole DAG. Until it is found it is that of the critical path.
+    /// The order that DAGPS finds for the job at its start (`dagps.rs`). The search takes long, so it continues from
+    /// event to event, and covers the whole DAG. Until it ends, the order is the critical path.
     Dagps,
 }
 
-/// After a piece of the search others have their turn.
+/// Pause after a piece of the search, for other work.
 const BETWEEN_PIECES: Duration = Duration::from_micros(1);
-/// After this many plans in a row that could not be kept, the search for an order goes on beside the next ones, and they are
-/// made this far apart: tasks are due that may not start, as a limit at once, a delay before a retry or a user keeps them.
+/// After this many plans in a row that could not be kept, the search for an order continues while plans are made, and
+/// plans are at least BETWEEN_PLANS apart: tasks that must start are kept from it by a limit of concurrent tasks, a
+/// delay before a retry, or a user.
 const MOST_IN_VAIN: u32 = 8;
 const BETWEEN_PLANS: Duration = Duration::from_millis(10);
 
-/// A share that is more than so many times as large or small asks for another search, but not more often than so.
+/// A share that is larger or smaller by more than this factor starts another search, but at most MOST_SEARCHES in
+/// total.
 const OTHER_SHARE: u64 = 2;
 const MOST_SEARCHES: u32 = 4;
 
 pub struct Altruistic {
     order: Order,
     search: Searching,
-    /// How often one was begun.
+    /// Number of searches started.
     searches: u32,
-    /// It is to be asked again only for the search.
+    /// The policy asked to be called again for the search only.
     awaits_piece: bool,
-    /// Plans in a row that could not be kept.
+    /// Number of plans in a row that could not be kept.
     in_vain: u32,
     /// P(altruism), in millionths.
     altruism: u32,
     chance: Chance,
-    /// As the die fell last.
+    /// The result of the last draw.
     yields: bool,
     held: Option<HeldPlan>,
     alone: Option<Alone>,
 }
 
-/// How far the search for the order is.
+/// The state of the search for an order.
 enum Searching {
-    /// The order was given.
+    /// The order is given.
     Never,
     ToBegin,
     Begun(Box<Search>),
-    /// With the order for this share.
+    /// The order was found for this share.
     Ended(Totals),
 }
 
 struct HeldPlan {
-    /// No better order was found since.
+    /// No better order was found since the plan was made.
     has_best_order: bool,
     share: Totals,
     end: Instant,
@@ -94,9 +97,9 @@ struct HeldPlan {
 
 struct PlannedStage {
     run_time: Duration,
-    /// Tasks that had started, at the last look.
+    /// Tasks that had started at the last review.
     started: u32,
-    /// By when how many must have started, since the beginning of the job; ascending.
+    /// The number of tasks that must have started by each time, counted from the start of the job; ascending.
     due: Vec<(Instant, u32)>,
 }
 
@@ -110,7 +113,7 @@ impl Altruistic {
         Altruistic { order, search, searches, awaits_piece, in_vain, altruism, chance, yields, held, alone }
     }
 
-    /// The die is not cast where it is asked only because the search goes on.
+    /// Whether the job yields. There is no new draw if the policy is called only to continue the search.
     fn yields_now(&mut self, is_news: bool) -> bool {
         if !std::mem::take(&mut self.awaits_piece) || is_news {
             self.yields = self.altruism >= WHOLE || self.chance.below(WHOLE) < self.altruism;
@@ -118,12 +121,12 @@ impl Altruistic {
         self.yields
     }
 
-    /// A piece of the search for an order, where there is time for it. Whether it goes on.
+    /// Runs a piece of the search for an order if there is time for it. Returns whether the search continues.
     fn search_on(&mut self, now: Instant, graph: &dyn StageGraph, share: &Totals, has_time: bool) -> bool {
         let begins = match &self.search {
             Searching::Never => return false,
             Searching::Begun(_) => false,
-            // For no share every order is as good as the others.
+            // For an empty share all orders are equal.
             _ if *share == Totals::ZERO => return false,
             Searching::ToBegin => true,
             Searching::Ended(of) if self.searches < MOST_SEARCHES && is_far(of, share) => true,
@@ -146,7 +149,7 @@ impl Altruistic {
         true
     }
 
-    /// Has a plan that holds, the old one if possible. Whether another was made.
+    /// Ensures that there is a valid plan, the old one if possible. Returns whether a new one was made.
     fn review(&mut self, now: Instant, dag: &DagProgress<'_>, share: &Totals) -> bool {
         let holds = self.held.as_mut().is_some_and(|held| held.holds(now, dag, share));
         self.in_vain = if holds || self.held.is_none() { 0 } else { self.in_vain.saturating_add(1) };
@@ -157,7 +160,7 @@ impl Altruistic {
         let work = work_left(now, dag.graph);
         let new = HeldPlan::new(now, dag, share, &work, &self.order);
         match &mut self.held {
-            // Greedy packing may find a later end although less is to be done.
+            // Greedy packing may find a later end although less work is left.
             Some(held) if holds && new.end > held.end => {
                 held.share = *share;
                 held.runnable = new.runnable;
@@ -173,7 +176,7 @@ impl IntraJobPolicy for Altruistic {
     fn demand(&mut self, now: Instant, dag: &DagProgress<'_>, share: Option<&Totals>) -> JobDemand {
         let yields = self.yields_now(dag.is_news);
         let in_order = self.order != Order::Packing;
-        // Who does not know how long its tasks run cannot tell what could wait.
+        // Without known run times no task can be declared deferrable.
         let is_known = dag.graph.knows_run_times();
         let Some(share) = share.filter(|_| yields && is_known) else {
             return JobDemand { needed: dag.everything(), in_order, ..JobDemand::default() };
@@ -217,7 +220,7 @@ impl IntraJobPolicy for Altruistic {
             alone.follow(now, graph, share, &self.order, has_time);
             return alone.end(now, graph);
         }
-        // Who never yields plans nothing.
+        // A job that never yields has no plans.
         let share = share.filter(|_| self.altruism > 0)?;
         let work = work_left(now, graph);
         self.alone.insert(Alone::new(now, work, share, &self.order)).end(now, graph)
@@ -265,7 +268,7 @@ impl HeldPlan {
         self.runnable.iter().copied().eq(runnable.iter().map(|runnable| runnable.stage))
     }
 
-    /// Whether the job still ends when it was planned to.
+    /// Whether the job can still end when planned.
     fn holds(&mut self, now: Instant, dag: &DagProgress<'_>, share: &Totals) -> bool {
         let graph = dag.graph;
         self.share.fits_in(share)
@@ -284,7 +287,7 @@ impl HeldPlan {
 }
 
 impl PlannedStage {
-    /// How many more must have started by now.
+    /// How many more tasks must have started by now.
     fn missing(&self, now: Instant) -> u32 {
         let due = self.due.partition_point(|(at, _)| *at <= now);
         let wanted = due.checked_sub(1).map_or(0, |last| self.due[last].1);

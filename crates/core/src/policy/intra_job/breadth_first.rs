@@ -1,4 +1,4 @@
-//! Everything that can run is asked for at once, in the order of the stages. (Carbyne 4.1, the baseline.)
+//! Asks for all runnable tasks at once, in the order of the stages. (Carbyne 4.1, the baseline.)
 
 use crate::policy::{DagProgress, IntraJobPolicy, JobDemand};
 use crate::vocabulary::{Instant, Totals};

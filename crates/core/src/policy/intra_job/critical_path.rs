@@ -1,9 +1,9 @@
-//! Critical path method (Kelley and Walker 1959; an alternative of Carbyne 4.1): everything that can run is asked for,
-//! and what is granted goes to the stage from which the longest path leads to the end of the job.
+//! Critical path method (Kelley and Walker 1959; an alternative in Carbyne 4.1): asks for all runnable tasks, and uses
+//! grants for the stage with the longest path to the end of the job.
 //!
-//! The length of a path is the sum of the expected run times of one task of each stage on it, the stage's own
-//! included; the smaller index decides between equals. Leaves out: how many tasks a stage has, and how many of them can
-//! run at once.
+//! The length of a path is the sum of the expected run times of one task of each stage on it, including the first;
+//! among equal paths the stage with the smaller index is first. Leaves out: the number of tasks of a stage, and how
+//! many of them can run at once.
 
 use crate::policy::{DagProgress, IntraJobPolicy, JobDemand, StageGraph, run_time};
 use crate::vocabulary::{Duration, Instant, Totals};
@@ -16,7 +16,7 @@ pub struct CriticalPath {
 }
 
 impl CriticalPath {
-    /// Stages come after those that they depend on, so one pass from the last to the first sees every path.
+    /// Stages have higher indices than those they depend on, so one pass from the last to the first covers every path.
     fn measure(&mut self, graph: &dyn StageGraph) {
         self.paths.clear();
         self.paths.resize(graph.len(), Duration::ZERO);

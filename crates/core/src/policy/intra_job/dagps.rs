@@ -1,10 +1,10 @@
-//! Packing of a whole DAG around its troublesome stages (Grandl et al. 2016, DAGPS/Graphene): those that are long or
+//! Packing of a whole DAG around its troublesome stages (Grandl et al. 2016, DAGPS/Graphene): stages that are long or
 //! hard to pack are placed first in an empty space of time and resources, the others before, after and beside them. The
-//! stages in the order in which they start there are the priorities.
+//! order in which stages start there is their priority.
 //!
 //! Departs: whole stages instead of tasks are troublesome; and the tasks of a stage are placed in at most a few pieces.
-//! What runs now counts only when the orders are compared. Each order is compared by the schedule that comes of it, and
-//! with those of breadth first, of the critical path and of packing.
+//! Running tasks are considered only when the orders are compared. Orders are compared by the schedules that result
+//! from them, also with breadth first, the critical path and packing.
 
 use super::packing;
 use super::plan::{Order, StageWork, pack};
@@ -14,39 +14,39 @@ use crate::vocabulary::resources::WIDTH;
 use crate::vocabulary::{Duration, Totals};
 use std::cmp::Reverse;
 
-/// So many thresholds of each of the two scores are tried, and so at most 16 pairs: fewer with more stages than 100, and
+/// Number of thresholds tried for each of the two scores, so at most 16 pairs: fewer with more than 100 stages, and
 /// none with more than 400.
 const THRESHOLDS: usize = 4;
 const STAGES_TIMES_THRESHOLDS: usize = 400;
-/// So many rows of tasks, one after the other, a stage is placed in at most, each in so many pieces at most.
+/// A stage is placed in at most this many rows of tasks, one after the other, and each row in at most this many pieces.
 const MOST_ROWS: u32 = 4;
 const MOST_PIECES: u32 = 2;
 /// One, in scores.
 const MILLION: u64 = 1_000_000;
 
-/// So many stages, or all of a job once, are placed or packed for one [`Search::go_on`].
+/// Stages that are placed or packed in one [`Search::go_on`]; at least all of a job once.
 const STAGES_AT_ONCE: usize = 100;
 
-/// The search for what [`pack`](super::pack) makes the shortest schedule of: the stages by priority, or packing where no list
-/// is as good. Its end is never longer than breadth first, the critical path or packing.
+/// The search for the order with the shortest schedule by [`pack`](super::pack): a list of stages by priority, or
+/// packing if no list is as good. The schedule is never longer than by breadth first, the critical path or packing.
 ///
-/// It goes on piece by piece, because it is long: at most 16 times 6 placements of every stage, each in a time that grows
-/// with the number of stages, and 20 schedules. A piece is one of these: 0.4 ms for 100 stages, tens for 1,000.
+/// It runs in pieces because it takes long: at most 16 times 6 placements of every stage, each in a time that grows
+/// with the number of stages, and 20 schedules. A piece is one of these: 0.4 ms for 100 stages, tens of ms for 1,000.
 pub struct Search {
     stages: Vec<StageWork>,
     share: Totals,
-    /// Partings of the stages that are worth a try.
+    /// The distinct partitions of the stages.
     partings: Vec<Vec<Part>>,
-    /// How many of all steps are done: the candidates that need no placing, then the plans of each parting.
+    /// Number of steps done: first the candidates without placement, then the plans of each partition.
     done: usize,
-    /// The shortest placement of the present parting.
+    /// The shortest placement of the current partition.
     placed: Option<(u64, Vec<u32>)>,
-    /// The shortest schedule so far, and what it is of.
+    /// The shortest schedule so far, and its order.
     best: (Duration, Order),
 }
 
 impl Search {
-    /// Takes as long as one schedule. The order is that of the critical path until something is found.
+    /// Takes as long as one schedule. The order is the critical path until a better one is found.
     pub fn new(stages: Vec<StageWork>, share: &Totals) -> Search {
         let partings = match kinds_of(&stages, share) {
             0..=2 => partings::<2>(&stages, share),
@@ -67,7 +67,7 @@ impl Search {
         &self.best.1
     }
 
-    /// False, and nothing was done, once there is nothing left to try.
+    /// Runs a piece of the search. Returns false, without doing anything, when nothing is left to try.
     pub fn go_on(&mut self) -> bool {
         let steps = (STAGES_AT_ONCE / self.stages.len().max(1)).max(1);
         let all = STEPS_WITHOUT_PLACING + self.partings.len() * STEPS_OF_A_PARTING;
@@ -102,7 +102,7 @@ impl Search {
         }
     }
 
-    /// The first of the shortest is kept.
+    /// Among equally short schedules the first is kept.
     fn try_order(&mut self, order: Order) {
         let length = pack(&self.stages, &self.share, &order).length;
         if length < self.best.0 {
@@ -111,12 +111,12 @@ impl Search {
     }
 }
 
-/// Breadth first, packing, and the order in which that starts the stages.
+/// Breadth first, packing, and the order in which packing starts the stages.
 const STEPS_WITHOUT_PLACING: usize = 3;
-/// Each plan is placed, and the shortest of what comes of them is packed.
+/// Each plan is placed, and the shortest of the placements is packed.
 const STEPS_OF_A_PARTING: usize = PLANS.len() + 1;
 
-/// One for each pair of thresholds that parts the stages otherwise than those before it.
+/// The distinct partitions, for all pairs of thresholds.
 fn partings<const K: usize>(stages: &[StageWork], share: &Totals) -> Vec<Vec<Part>> {
     let job = Remaining::<K>::of(stages, share);
     let scores = scores(&job);
@@ -134,7 +134,7 @@ fn partings<const K: usize>(stages: &[StageWork], share: &Totals) -> Vec<Vec<Par
     partings
 }
 
-/// The stages as packing starts them.
+/// The stages in the order in which packing starts them.
 fn by_first_start<const K: usize>(job: &Remaining<K>) -> Vec<u32> {
     let mut first = vec![u64::MAX; job.stages.len()];
     for run in packing::pack(job, &Order::Packing) {
@@ -152,9 +152,10 @@ fn sorted_by(starts: &[u64]) -> Vec<u32> {
 
 /// How troublesome a stage is, in millionths.
 struct Score {
-    /// Against the longest task.
+    /// Run time relative to the longest task.
     long: u64,
-    /// How much longer it takes alone than its work over the share: what it cannot use of the room.
+    /// How much longer the stage takes alone than its work divided by the share: the part of the share that it cannot
+    /// use.
     hard: u64,
 }
 
@@ -167,7 +168,7 @@ fn scores<const K: usize>(job: &Remaining<K>) -> Vec<Score> {
         }
         let at_once = job.share.times(&stage.demand).max(1);
         let rows = u64::from(stage.unstarted.div_ceil(at_once));
-        // How many full shares its tasks take together, in the kind of which they take most.
+        // How many full shares its tasks take in total, in the kind of which they take most.
         let used = (0..K).filter(|&kind| job.share.0[kind] > 0).map(|kind| {
             let wanted = u128::from(stage.demand.0[kind].unsigned_abs()) * u128::from(stage.unstarted);
             (wanted * u128::from(MILLION) / u128::from(job.share.0[kind].unsigned_abs())) as u64
@@ -178,7 +179,7 @@ fn scores<const K: usize>(job: &Remaining<K>) -> Vec<Score> {
     scored.collect()
 }
 
-/// A few of the values, spread over them, from the largest down.
+/// A few of the values, evenly spaced by rank, from the largest down.
 fn thresholds(values: impl Iterator<Item = u64>, most: usize) -> Vec<u64> {
     let mut values: Vec<u64> = values.collect();
     values.sort_unstable_by_key(|&value| Reverse(value));
@@ -195,7 +196,7 @@ enum Part {
     Beside,
 }
 
-/// What lies on a path between two troublesome stages belongs to them.
+/// Stages on a path between two troublesome stages are troublesome too.
 fn parts<const K: usize>(job: &Remaining<K>, mut troublesome: Vec<bool>) -> Vec<Part> {
     let count = job.stages.len();
     let (mut after, mut before) = (troublesome.clone(), troublesome.clone());
@@ -224,8 +225,8 @@ enum Towards {
 }
 use Towards::{Earlier, Later};
 
-/// The orders in which the parts can be placed so that each finds those that it depends on, or those that depend on it,
-/// in place but never both. What lies beside goes either way where neither its own inputs nor its dependents are placed.
+/// The orders of placing the parts in which each part has either its dependencies or its dependents placed before it,
+/// but never both. `Beside` goes in either direction if neither its dependencies nor its dependents are placed.
 const PLANS: [[(Part, Towards); 4]; 6] = [
     [(Part::Troublesome, Later), (Part::Beside, Later), (Part::Before, Earlier), (Part::After, Later)],
     [(Part::Troublesome, Later), (Part::Beside, Earlier), (Part::Before, Earlier), (Part::After, Later)],
@@ -235,7 +236,7 @@ const PLANS: [[(Part, Towards); 4]; 6] = [
     [(Part::Troublesome, Later), (Part::After, Later), (Part::Beside, Earlier), (Part::Before, Earlier)],
 ];
 
-/// The length of what comes of these steps, and the stages in the order of their starts.
+/// The length of the placement with these steps, and the stages in the order of their starts.
 fn placed<const K: usize>(job: &Remaining<K>, parts: &[Part], steps: &[(Part, Towards); 4]) -> (u64, Vec<u32>) {
     let mut space = Space::new(job);
     for &(part, towards) in steps {
@@ -249,16 +250,16 @@ fn placed<const K: usize>(job: &Remaining<K>, parts: &[Part], steps: &[(Part, To
     (space.end - space.begin, sorted_by(&starts))
 }
 
-/// The middle of the space of time: stages are placed on both sides.
+/// The middle of the time axis: stages are placed on both sides.
 const MIDDLE: u64 = 1 << 62;
 
 struct Space<'a, const K: usize> {
     job: &'a Remaining<K>,
     inputs: Vec<Vec<u32>>,
     room: Timeline<K>,
-    /// By stage, once it is placed: from the start of its first task to the end of its last.
+    /// By stage, once placed: the start of its first task and the end of its last.
     spans: Vec<Option<(u64, u64)>>,
-    /// What all spans cover.
+    /// The range that all spans cover.
     begin: u64,
     end: u64,
 }
@@ -273,7 +274,8 @@ impl<'a, const K: usize> Space<'a, K> {
         Space { job, inputs, room: Timeline::empty(job.share, 2 * MIDDLE), spans, begin: MIDDLE, end: MIDDLE }
     }
 
-    /// As early as its inputs let it, or as late as its dependents do; anywhere beside what is placed where those are not.
+    /// Places a stage as early as its dependencies allow, or as late as its dependents do; beside all others if none of
+    /// these are placed.
     fn place(&mut self, index: u32, towards: Towards) {
         let stage = &self.job.stages[index as usize];
         if stage.unstarted == 0 {
@@ -329,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lies_between_troublesome_stages_is_placed_with_them() {
+    fn stages_between_troublesome_ones_are_placed_with_them() {
         use Part::{After, Before, Beside, Troublesome};
         let after: [&[u32]; 7] = [&[], &[0], &[1], &[2], &[3], &[0], &[2, 5]];
         let stages = after.map(|after| stage(1, 1, 1, 1, after));
@@ -340,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_never_longer_than_breadth_first_the_critical_path_and_packing() {
+    fn the_found_order_is_never_longer_than_breadth_first_critical_path_or_packing() {
         let mut chance = Chance::new(1, "dagps");
         let (mut ours, mut theirs, mut listed) = (0, [0; 3], 0);
         for _ in 0..200 {
@@ -368,6 +370,6 @@ mod tests {
             (0..3).for_each(|at| theirs[at] += others[at].0);
         }
         assert!(theirs.iter().all(|theirs| ours < *theirs), "{ours} against {theirs:?}");
-        assert!(listed >= 40, "a list is shorter than all of them in {listed} of 200 only");
+        assert!(listed >= 40, "a list is the shortest in only {listed} of 200");
     }
 }

@@ -1,4 +1,4 @@
-//! What a job asks for, and in which order it uses what it gets.
+//! Policies within a job: what it asks for, and the order in which it uses grants.
 
 mod alone;
 mod altruistic;

@@ -1,4 +1,4 @@
-//! Greedy list scheduling of what is left of a job into its share. (Carbyne, Pseudocode 1, line 17.)
+//! Greedy list scheduling of a job's remaining work into its share. (Carbyne, Pseudocode 1, line 17.)
 
 use super::plan::Order;
 use super::remaining::{Remaining, Run};
@@ -6,11 +6,11 @@ use crate::policy::timeline::Amounts;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// Tasks that are much shorter run in a row for up to so many ticks.
+/// Tasks that are much shorter than this many ticks run in a row for up to that time.
 const TICKS_IN_A_ROW: u64 = 2;
-/// Freed room of more than one part in so many of the share is given away at once, however short a tick has passed.
+/// Freed room of more than one part in this many of the share is used at once, without waiting for the next tick.
 const SMALL_PARTS: i64 = 16;
-/// One kind of which everything is free and everything is wanted counts as much in the alignment.
+/// A kind of resource that is completely free and completely requested contributes this much to the alignment.
 const ONE: u128 = 1 << 120;
 
 pub(super) fn pack<const K: usize>(job: &Remaining<K>, order: &Order) -> Vec<Run> {
@@ -21,17 +21,17 @@ pub(super) fn pack<const K: usize>(job: &Remaining<K>, order: &Order) -> Vec<Run
 
 struct Packer<'a, const K: usize> {
     job: &'a Remaining<K>,
-    /// By stage: its place among those that are ready. None where the best aligned goes first.
+    /// By stage: its rank among ready stages. `None` if the best aligned stage is served first.
     ranks: Option<Vec<u32>>,
     alignment: Alignment<K>,
     free: Amounts<K>,
     ends: BinaryHeap<Reverse<(u64, End)>>,
     unstarted: Vec<u32>,
-    /// By stage: how many of its inputs have not ended.
+    /// By stage: how many of its dependencies have not ended.
     missing: Vec<u32>,
-    /// By stage: the end of the last of its tasks so far.
+    /// By stage: the latest end of its tasks so far.
     until: Vec<u64>,
-    /// Stages that have unstarted tasks and no missing inputs, by rank.
+    /// Stages that have unstarted tasks and no missing dependencies, by rank.
     ready: Vec<u32>,
     left: u64,
     runs: Vec<Run>,
@@ -39,7 +39,7 @@ struct Packer<'a, const K: usize> {
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum End {
-    /// Tasks that run now, by the place of their release.
+    /// Running tasks, by the index of their release.
     Running(u32),
     Run(u32),
     /// All tasks of a stage.
@@ -89,8 +89,8 @@ impl<'a, const K: usize> Packer<'a, K> {
         }
     }
 
-    /// Lets everything end that ends by then, or only until a stage ends or much room is free: that should not wait for a
-    /// tick. Returns until when.
+    /// Processes all ends until then, or only until a stage ends or much room is free, which must not wait for a tick.
+    /// Returns the time reached.
     fn pass(&mut self, mut until: u64) -> u64 {
         let before = self.free;
         while let Some(&Reverse((at, end))) = self.ends.peek().filter(|Reverse((at, _))| *at <= until) {
@@ -164,13 +164,13 @@ impl<'a, const K: usize> Packer<'a, K> {
         self.ready.retain(|&stage| unstarted[stage as usize] > 0);
     }
 
-    /// As many as there are of a stage of which so many fit.
+    /// Starts tasks of a stage of which `fitting` fit at once.
     fn start(&mut self, stage: u32, fitting: u32, now: u64) {
         let (unstarted, duration) = (self.unstarted[stage as usize], self.job.stages[stage as usize].duration);
         let count = fitting.min(unstarted);
         let rows = unstarted.div_ceil(count);
         let in_a_row = (TICKS_IN_A_ROW * self.job.tick / duration).clamp(1, u64::from(rows)) as u32;
-        // In the last row there may be too few for all.
+        // The last row may not have enough tasks for all.
         let lacking = (u64::from(count) * u64::from(in_a_row)).saturating_sub(u64::from(unstarted)) as u32;
         self.run(Run { stage, at: now, count: count - lacking, in_a_row });
         if lacking > 0 {
@@ -213,8 +213,8 @@ fn ranks<const K: usize>(job: &Remaining<K>, order: &Order) -> Option<Vec<u32>> 
     Some(ranks)
 }
 
-/// The dot product of a demand and what is free, both as parts of the share (as `policy::Alignment`, which is for one
-/// node's resources).
+/// The dot product of a demand and the free resources, both as fractions of the share (as `policy::Alignment`, which is
+/// for the resources of a single node).
 struct Alignment<const K: usize>([u128; K]);
 
 impl<const K: usize> Alignment<K> {
@@ -222,7 +222,7 @@ impl<const K: usize> Alignment<K> {
         Alignment(share.0.map(|of| ONE.checked_div(of as u128 * of as u128).unwrap_or(0)))
     }
 
-    /// Of a demand that fits into what is free.
+    /// The alignment of a demand that fits into `free`.
     fn of(&self, demand: &Amounts<K>, free: &Amounts<K>) -> u128 {
         (0..K).map(|kind| (demand.0[kind] as u128 * free.0[kind].max(0) as u128) * self.0[kind]).sum()
     }

@@ -1,23 +1,24 @@
-//! What is left of a job, in the form that packing works on: only the kinds of resources that matter, groups of equal
-//! tasks, integers that cannot overflow.
+//! The remaining work of a job as input of packing: only the relevant kinds of resources, groups of equal tasks, and
+//! integers that cannot overflow.
 
 use super::plan::StageWork;
 use crate::policy::timeline::Amounts;
 use crate::vocabulary::Totals;
 use crate::vocabulary::resources::WIDTH;
 
-/// The most of one kind that counts: a quarter of a million such amounts still add up.
+/// Upper limit of an amount of one kind: a quarter of a million such amounts can be added.
 const MOST: i64 = 1 << 44;
-/// Latest end of a schedule, in microseconds. Longer durations are cut so that even one task after the other ends by then.
+/// Latest end of a schedule, in microseconds. Longer durations are cut so that even running all tasks one after the
+/// other ends by then.
 const LATEST: u64 = 1 << 60;
-/// Up to so many unstarted tasks a schedule is exact.
+/// Schedules are exact up to this many unstarted tasks.
 pub const EXACT_TASKS: u64 = 256;
-/// Into so many ticks a lower bound of the length of a larger job is cut.
+/// Number of ticks in a lower bound of the length of a larger job.
 pub const TICKS: u64 = 64;
-/// More different ends than this of tasks that run are rounded up to so many.
+/// If running tasks have more distinct ends than this, the ends are rounded up to about this many.
 const EXACT_ENDS: usize = 256;
 
-/// Tasks of a stage that start together, each followed by others of the stage until so many have run in a row.
+/// Tasks of a stage that start together. Each is followed by others of the stage until `in_a_row` have run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Run {
     pub stage: u32,
@@ -29,10 +30,10 @@ pub(super) struct Run {
 pub(super) struct Remaining<const K: usize> {
     pub share: Amounts<K>,
     pub stages: Vec<Stage<K>>,
-    /// What running tasks free, and when, ascending.
+    /// The resources that running tasks free, and when; ascending.
     pub releases: Vec<(u64, Amounts<K>)>,
     pub unstarted: u64,
-    /// So long freed room may stay unused; nothing where times are exact.
+    /// Time for which freed room may stay unused; zero if times are exact.
     pub tick: u64,
 }
 
@@ -40,18 +41,18 @@ pub(super) struct Stage<const K: usize> {
     pub demand: Amounts<K>,
     pub duration: u64,
     pub unstarted: u32,
-    /// When the last of its running tasks ends, at the earliest.
+    /// The earliest end of the last running task.
     pub running_until: u64,
-    /// So long after its first start it does not end.
+    /// The stage ends at the earliest this long after its first start.
     pub longest: u64,
-    /// How many stages must end first.
+    /// Number of stages that must end first.
     pub inputs: u32,
     pub dependents: Vec<u32>,
-    /// The longest path from its start to the end of the job, one task of each stage.
+    /// The longest path from the start of the stage to the end of the job, with one task of each stage.
     pub path: u64,
 }
 
-/// How many kinds matter: those that some stage wants, and one more where a task must run alone.
+/// Number of relevant kinds: those that some stage needs, and one more if a task must run alone.
 pub(super) fn kinds_of(stages: &[StageWork], share: &Totals) -> usize {
     let wanted = wanted_kinds(stages).count();
     wanted + usize::from(stages.iter().any(|stage| is_too_large(stage, share)))
@@ -77,7 +78,7 @@ impl<const K: usize> Remaining<K> {
         for (place, kind) in kinds.iter_mut().zip(wanted_kinds(stages)) {
             *place = Some(kind);
         }
-        // A kind of which every task takes one, and one that must run alone everything.
+        // An artificial kind of which every task takes one, and a task that must run alone takes all.
         let presence = (kinds_of(stages, share) > wanted_kinds(stages).count()).then(|| wanted_kinds(stages).count());
         let limits = Amounts(std::array::from_fn(|place| match kinds[place] {
             Some(kind) => i64::try_from(share.0[kind]).unwrap_or(MOST).min(MOST),
@@ -110,7 +111,7 @@ impl<const K: usize> Remaining<K> {
                 each.0[presence] = MOST;
             }
             for &before in &stage.after {
-                assert!((before as usize) < index, "a stage stands before one that it comes after");
+                assert!((before as usize) < index, "a stage comes before one that it depends on");
                 job.stages[before as usize].dependents.push(index as u32);
             }
             job.stages.push(Stage {
@@ -132,7 +133,7 @@ impl<const K: usize> Remaining<K> {
         job
     }
 
-    /// In ascending order, and not too many: where there are, tasks count as ending a little later.
+    /// Sorts releases by time, and reduces their number by rounding ends up if there are too many.
     fn round_releases(&mut self) {
         self.releases.sort_unstable_by_key(|(end, _)| *end);
         if self.releases.len() <= EXACT_ENDS {
@@ -142,7 +143,7 @@ impl<const K: usize> Remaining<K> {
         let step = last.div_ceil(EXACT_ENDS as u64).max(1);
         let mut rounded: Vec<(u64, Amounts<K>)> = Vec::with_capacity(EXACT_ENDS + 1);
         for (end, freed) in &self.releases {
-            // The last one ends when it does.
+            // The last end is kept.
             let end = end.div_ceil(step).saturating_mul(step).min(last);
             match rounded.last_mut().filter(|(before, _)| *before == end) {
                 Some((_, together)) => together.add(freed, 1),
@@ -161,23 +162,23 @@ impl<const K: usize> Remaining<K> {
         }
     }
 
-    /// What is free of the share now.
+    /// The part of the share that is free now.
     pub fn free(&self) -> Amounts<K> {
         let mut free = self.share;
         self.releases.iter().for_each(|(_, held)| free.add(held, -1));
         free
     }
 
-    /// How long a run lasts.
+    /// The duration of a run.
     pub fn lasting(&self, run: &Run) -> u64 {
         self.stages[run.stage as usize].duration * u64::from(run.in_a_row)
     }
 
-    /// When the last of these runs, and of what runs now, has ended.
+    /// When the last of these runs and of the running tasks ends.
     pub fn end_of(&self, runs: &[Run]) -> u64 {
         let mut has_started = vec![false; self.stages.len()];
         let mut end = self.stages.iter().map(|stage| stage.running_until).max().unwrap_or(0);
-        // The first of a stage comes before its others.
+        // The first run of a stage precedes its others.
         for run in runs {
             let is_first = !std::mem::replace(&mut has_started[run.stage as usize], true);
             let longest = if is_first { self.stages[run.stage as usize].longest } else { 0 };
@@ -186,8 +187,8 @@ impl<const K: usize> Remaining<K> {
         end
     }
 
-    /// The job takes at least so long: the longest path, each stage as if it had the share to itself, and the work over
-    /// the share.
+    /// A lower bound of the job's length: the longest path, with each stage as if it had the share alone, and the total
+    /// work divided by the share.
     pub fn at_least(&self) -> u64 {
         let mut begin = vec![0; self.stages.len()];
         let mut work = [0u128; K];

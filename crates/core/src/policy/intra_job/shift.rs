@@ -1,17 +1,18 @@
-//! Runs of a schedule, moved as late as they can go.
+//! Moves the runs of a schedule as late as possible.
 
 use super::remaining::{Remaining, Run};
 use crate::policy::timeline::{NONE, Point, Timeline};
 use std::cmp::Reverse;
 
-/// Into so many pieces at most all runs of a large job together are cut.
+/// All runs of a large job together are cut into at most this many pieces.
 const MOST_PIECES: u32 = 1_024;
 
-/// Moves these runs, a schedule of this length, as late as the share and the stages' dependencies let them end by then.
+/// Moves these runs, a schedule of this length, as late as the share and the stages' dependencies allow with the same
+/// end.
 ///
-/// From the one that ends last to the one that ends first, each goes to the latest place where it has room between
-/// those that were moved and those that were not. Its own place is free, so it never starts earlier than it did. A run
-/// that finds room for some of its tasks only is cut: where times are exact as often as it helps, else into few pieces.
+/// From the run that ends last to the one that ends first, each moves to the latest place with room among moved and
+/// unmoved runs. Its own place is free, so it never starts earlier than before. A run of which only some tasks fit is
+/// cut: as often as it helps if times are exact, else into a few pieces.
 pub(super) fn shift_right<const K: usize>(job: &Remaining<K>, runs: &[Run], length: u64) -> Vec<Run> {
     let mut by_end: Vec<u32> = (0..runs.len() as u32).collect();
     let key = |&run: &u32| {
@@ -21,7 +22,7 @@ pub(super) fn shift_right<const K: usize>(job: &Remaining<K>, runs: &[Run], leng
     by_end.sort_unstable_by_key(key);
 
     let (mut timeline, spans) = Timeline::of(job, runs, length);
-    // By stage: the earliest point at which one of its tasks starts, and until when to look for room for others.
+    // By stage: the earliest start of its moved tasks, and where to continue the search for room.
     let mut begins = vec![NONE; job.stages.len()];
     let mut searches: Vec<Option<Search>> = vec![None; job.stages.len()];
     let last = timeline.points.len() as u32 - 1;
@@ -31,7 +32,7 @@ pub(super) fn shift_right<const K: usize>(job: &Remaining<K>, runs: &[Run], leng
         let run = runs[index as usize];
         let (stage, lasting) = (&job.stages[run.stage as usize], job.lasting(&run));
         let search = searches[run.stage as usize].get_or_insert_with(|| {
-            // All that depends on the stage starts after it ended, so it was moved before.
+            // All dependents of the stage start after it ended, so they have been moved already.
             let dependents = stage.dependents.iter().map(|&next| begins[next as usize]).filter(|&point| point != NONE);
             Search::until(dependents.min_by_key(|&point| timeline.at(point)).unwrap_or(last))
         });
@@ -58,8 +59,8 @@ pub(super) fn shift_right<const K: usize>(job: &Remaining<K>, runs: &[Run], leng
     shifted
 }
 
-/// How far the search for room for a stage's tasks has come. What is taken from a run's old place lies before all the
-/// places that were found so far, so where there was no room there will be none for as many that take as long.
+/// The progress of the search for room for a stage's tasks. Room freed at a run's old place is earlier than all places
+/// found so far, so where there was no room, there will be none for as many tasks of the same duration.
 #[derive(Clone, Copy)]
 struct Search {
     deadline: u32,
@@ -86,8 +87,8 @@ enum Change {
 }
 
 impl<const K: usize> Timeline<K> {
-    /// What these runs and the running tasks leave free, and at which points each run begins and ends. The last point
-    /// lies at the schedule's end.
+    /// The room that these runs and the running tasks leave free, and the points at which each run starts and ends. The
+    /// last point is the end of the schedule.
     fn of(job: &Remaining<K>, runs: &[Run], length: u64) -> (Timeline<K>, Vec<(u32, u32)>) {
         let mut changes: Vec<(u64, Change)> = Vec::with_capacity(2 * runs.len() + job.releases.len());
         changes.extend(job.releases.iter().zip(0..).map(|((end, _), index)| (*end, Change::Release(index))));

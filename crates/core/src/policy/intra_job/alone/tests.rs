@@ -2,7 +2,7 @@ use super::super::altruistic::work_left;
 use super::*;
 use crate::vocabulary::Resources;
 
-/// Stages of tasks of one CPU, none of which has started; each of those after the first comes after the first.
+/// Stages of tasks of one CPU, none of which has started; every stage depends on the first.
 struct Job {
     tasks: Vec<u32>,
     expected: Option<Duration>,
@@ -78,10 +78,10 @@ fn at(second: u64) -> Instant {
 }
 
 #[test]
-fn with_other_run_times_all_is_packed_again_once_there_is_time_and_until_then_nothing_is_said() {
+fn changed_run_times_give_no_end_until_all_is_packed_again() {
     let mut job = Job::new(&[2], None);
     let mut alone = job.begin(1);
-    assert_eq!(job.end(&alone), None, "nobody knows how long its tasks run");
+    assert_eq!(job.end(&alone), None, "run times are unknown");
     job.expected = Some(Duration::from_secs(10));
     job.follow(&mut alone, 1, 1, false);
     assert_eq!(job.end(&alone), None);
@@ -90,18 +90,18 @@ fn with_other_run_times_all_is_packed_again_once_there_is_time_and_until_then_no
 }
 
 #[test]
-fn fewer_turns_are_kept_the_more_stages_there_are() {
+fn jobs_with_more_stages_keep_fewer_phases() {
     for (stages, kept) in [(1, 64), (20, 30), (100, 6), (300, 4)] {
         let job = Job::new(&vec![1; stages], Some(10));
         let mut alone = job.begin(1);
         (1..200).for_each(|second| job.follow(&mut alone, second, 1 + second % 2, false));
-        assert_eq!(alone.turns.len(), kept, "of {stages} stages");
+        assert_eq!(alone.phases.len(), kept, "of {stages} stages");
     }
 }
 
-/// Three run together, and come back when there is room for one at a time.
+/// Three tasks run at the same time, and come back when there is room for one at a time.
 #[test]
-fn of_tasks_that_came_back_together_each_runs_again() {
+fn all_tasks_that_came_back_together_run_again() {
     let mut job = Job::new(&[3], Some(10));
     let mut alone = job.begin(3);
     alone.came_back(0);
@@ -112,23 +112,23 @@ fn of_tasks_that_came_back_together_each_runs_again() {
     assert_eq!(job.end(&alone), Some(5 + 30));
     job.expected = Some(Duration::from_secs(20));
     job.follow(&mut alone, 6, 1, true);
-    assert_eq!(job.end(&alone), Some(5 + 60), "also when all is packed again");
+    assert_eq!(job.end(&alone), Some(5 + 60), "also after packing all phases again");
 }
 
-/// In the mean they take 5 seconds.
+/// The mean run time is 5 seconds.
 #[test]
-fn a_stage_waits_for_its_longest_task_through_every_turn() {
+fn a_stage_ends_with_its_longest_task_across_phases() {
     for (stages, end) in [(&[2][..], 9), (&[2, 1], 9 + 9)] {
         let mut job = Job::new(stages, Some(10));
         let mut alone = job.begin(2);
         (job.expected, job.longest) = (Some(Duration::from_secs(5)), Duration::from_secs(9));
         job.follow(&mut alone, 1, 2, true);
-        let turns = (2..9).map(|second| {
+        let phases = (2..9).map(|second| {
             let end = job.end(&alone);
             job.follow(&mut alone, second, 1 + second % 2, false);
             end
         });
-        assert!(turns.eq([Some(end); 7]), "of {stages:?}");
+        assert!(phases.eq([Some(end); 7]), "of {stages:?}");
         assert_eq!(job.end(&alone), Some(end), "of {stages:?}");
     }
 }

@@ -31,7 +31,7 @@ fn random_job(chance: &mut Chance, most_stages: u32, most_tasks: u32) -> (Vec<St
     (stages, share)
 }
 
-/// One task, or several that are alike, for a while. Those that run now have no start.
+/// One task, or several that are alike, for an interval. Running tasks have no start.
 #[derive(Clone, Copy)]
 struct Held {
     stage: u32,
@@ -51,7 +51,7 @@ fn running(stages: &[StageWork]) -> Vec<Held> {
     (0..).zip(stages).flat_map(of_stage).collect()
 }
 
-/// Every task by itself in time, however a run describes it.
+/// Every task separately, however a run groups them.
 fn tasks(stages: &[StageWork], runs: &[Run]) -> Vec<Held> {
     let mut tasks = running(stages);
     for run in runs {
@@ -64,7 +64,7 @@ fn tasks(stages: &[StageWork], runs: &[Run]) -> Vec<Held> {
     tasks
 }
 
-/// What keeps a schedule from being carried out, found by looking at every single start.
+/// The first reason why a schedule cannot be executed, found by checking every single start.
 fn fault(stages: &[StageWork], share: &Totals, runs: &[Run], length: u64) -> Option<String> {
     let tasks = tasks(stages, runs);
     for (index, stage) in (0..).zip(stages) {
@@ -80,7 +80,7 @@ fn fault(stages: &[StageWork], share: &Totals, runs: &[Run], length: u64) -> Opt
         }
         let is_input = |other: &&Held| stages[task.stage as usize].after.contains(&other.stage);
         if tasks.iter().filter(is_input).any(|other| other.end > start) {
-            return Some(format!("stage {} starts before what it comes after has ended", task.stage));
+            return Some(format!("stage {} starts before its dependencies have ended", task.stage));
         }
         let (mut held, mut others) = (Totals::ZERO, 0);
         for other in tasks.iter().filter(|other| other.start.unwrap_or(0) <= start && start < other.end) {
@@ -97,7 +97,7 @@ fn fault(stages: &[StageWork], share: &Totals, runs: &[Run], length: u64) -> Opt
     None
 }
 
-/// That nothing waits that could start: no list scheduling leaves room free.
+/// Asserts that no task waits that could start: list scheduling leaves no usable room free.
 fn check_greedy(stages: &[StageWork], share: &Totals, runs: &[Run]) {
     let tasks = tasks(stages, runs);
     let moments: Vec<u64> = tasks.iter().map(|task| task.end).chain([0]).collect();
@@ -144,7 +144,7 @@ fn at_once(stages: &[StageWork], share: &Totals, runs: &[Run]) -> u64 {
 }
 
 #[test]
-fn every_schedule_and_every_plan_can_be_carried_out() {
+fn every_schedule_and_every_plan_is_valid() {
     let mut chance = Chance::new(1, "plans");
     for _ in 0..3_000 {
         let (stages, share) = random_job(&mut chance, 8, 9);
@@ -156,7 +156,7 @@ fn every_schedule_and_every_plan_can_be_carried_out() {
             assert!(length >= job.at_least(), "shorter than the work or the longest path");
             let shifted = shift::shift_right(&job, &runs, length);
             assert_eq!(fault(&stages, &share, &shifted, length), None);
-            // Task by task, none is earlier than in the forward schedule.
+            // No task is earlier than in the forward schedule.
             for (forward, latest) in by_stage(&job, &runs).iter().zip(by_stage(&job, &shifted)) {
                 let each = |starts: &[(Duration, u32)]| -> Vec<Duration> {
                     starts.iter().flat_map(|&(at, count)| vec![at; count as usize]).collect()
@@ -195,13 +195,13 @@ fn in_the_papers_example_half_of_the_cluster_is_yielded() {
         assert_eq!(plan_of_first.latest, [starts(&[(1_000, 2)]), starts(&[(0, 1), (1_000, 2)]), starts(&[(2_000, 1)])]);
         let plan_of_second = plan(&second, &share_of_cpu(500), &order);
         assert_eq!(plan_of_second.length, Duration::from_millis(2_000));
-        // 0.29 of 0.5 must: 0.21 are yielded.
+        // 0.29 of 0.5 must start now: 0.21 are yielded.
         assert_eq!(plan_of_second.latest, [starts(&[(0, 1), (1_000, 1)])]);
     }
 }
 
 #[test]
-fn of_equals_the_earlier_stage_goes_first() {
+fn equal_stages_are_served_in_their_order() {
     let stages = [alike(100, 1_000, 2, &[]), alike(100, 1_000, 2, &[])];
     for order in ORDERS {
         let packed = pack(&stages, &share_of_cpu(200), &order);
@@ -212,19 +212,19 @@ fn of_equals_the_earlier_stage_goes_first() {
 }
 
 #[test]
-fn what_is_too_large_runs_alone_and_what_needs_nothing_runs_at_once() {
+fn too_large_tasks_run_alone_and_tasks_without_demand_at_once() {
     let mut stages = [alike(300, 1_000, 2, &[]), alike(0, 1_000, 5, &[]), alike(100, 500, 1, &[])];
     let packed = pack(&stages, &share_of_cpu(200), &Order::BreadthFirst);
     assert_eq!(packed.starts, [starts(&[(0, 1), (1_000, 1)]), starts(&[(0, 5)]), starts(&[(2_000, 1)])]);
-    // More than the share runs: nothing starts until there is room.
+    // Running tasks hold more than the share: nothing starts until there is room.
     stages[2].running = vec![(Duration::from_millis(700), 3), (Duration::from_millis(900), 1)];
     let packed = pack(&stages, &share_of_cpu(200), &Order::BreadthFirst);
     assert_eq!(packed.starts[2], starts(&[(700, 1)]));
 }
 
-/// Of what runs at odd moments, and many more tasks than are scheduled one by one.
+/// With running tasks that end at irregular times, and many more tasks than are scheduled exactly.
 #[test]
-fn large_jobs_have_plans_that_can_be_carried_out_too() {
+fn plans_of_large_jobs_are_valid() {
     let mut chance = Chance::new(4, "large");
     let (mut longer, mut packed_exactly) = (0, 0);
     for _ in 0..60 {
@@ -246,7 +246,7 @@ fn large_jobs_have_plans_that_can_be_carried_out_too() {
 }
 
 #[test]
-fn no_amount_and_no_time_is_too_large() {
+fn extreme_amounts_and_times_do_not_overflow() {
     let huge = StageWork {
         resources: Resources::MAX,
         duration: Duration::MAX,
@@ -266,7 +266,7 @@ fn no_amount_and_no_time_is_too_large() {
 }
 
 #[test]
-fn a_stage_that_has_the_share_to_itself_is_exact_whatever_its_size() {
+fn a_stage_with_the_whole_share_is_exact_at_any_size() {
     for tasks in [255, 257, 1_000, 99_999, 4_000_000] {
         for slots in [1, 7, 100, 2_000] {
             let stages = [alike(1, 1_000, tasks, &[]), alike(1, 3_000, tasks, &[0])];
@@ -283,7 +283,7 @@ fn a_stage_that_has_the_share_to_itself_is_exact_whatever_its_size() {
 }
 
 #[test]
-fn coarse_time_makes_schedules_of_a_hundred_thousand_tasks_little_longer() {
+fn coarse_time_makes_large_schedules_only_slightly_longer() {
     let mut chance = Chance::new(5, "coarse");
     let (mut sum, mut worst, mut cases) = (0, 0, 0);
     for one_in in [1_000_u32, 20, 4] {
@@ -312,7 +312,7 @@ fn coarse_time_makes_schedules_of_a_hundred_thousand_tasks_little_longer() {
     assert!(sum / cases <= 1_080 && worst <= 1_170);
 }
 
-/// What the module's comment says about packing the reversed DAG.
+/// Measures the numbers on reversed packing in the module's comment.
 #[test]
 #[ignore = "an experiment that prints what it finds"]
 fn the_reversed_packing_is_no_better_than_the_shift() {
