@@ -302,7 +302,7 @@ fn a_queue_that_there_is_not_is_pointed_at_where_it_is_written() {
     scene.write("job.toml", "command = [\"true\"]\nqueue = \"research.deeep\"\n");
     for verb in ["submit", "run"] {
         let told = scene.run(&[verb, "job.toml"]);
-        let said = "error: job.toml:2:9: there is no queue `research.deeep`; there are: root.research.deep\n  help: did you mean `research.deep`?\n";
+        let said = "error: job.toml:2:9: queue `research.deeep` not found; use one of: root.research.deep\n  help: did you mean `research.deep`?\n";
         assert_eq!((told.code, told.err.as_str()), (2, said), "{verb}");
     }
     let told = scene.run(&["submit", "--queue", "research", "job.toml"]);

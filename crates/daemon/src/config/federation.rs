@@ -242,11 +242,11 @@ mod tests {
             (format!("preset = 'drf'\n{TWO}"), "drf is no preset for a federation\n  help: choose one of megha"),
             (
                 format!("{TWO}globals = 2\n[[queue]]\nname = 'a'\nglobal = 2"),
-                "server.toml:5:8: queue `root.a` is with global master 2\n  help: there are global masters 0 to 1: name one of them",
+                "server.toml:5:8: queue `root.a` is assigned to global master 2\n  help: use a global master from 0 to 1",
             ),
             (
                 format!("{TWO}globals = 2\n[[queue]]\nname = 'a'\nmaximum = 0.5"),
-                "server.toml:5:8: queue `root.a` has a limit, and jobs at several global masters, which count their own alone",
+                "server.toml:5:8: queue `root.a` has a limit, but jobs at several global masters, each of which counts only its own jobs",
             ),
         ] {
             let error = parse(&text).unwrap_err();

@@ -1,4 +1,4 @@
-//! Who uses how much, and what they may use at most: the accounts behind every inter-job order.
+//! What queues, users and jobs use, and the most that they may use: the accounts behind every order of jobs.
 
 use super::queue_tree::WHOLE;
 use super::{Demand, FitIndex, QueueTree, fair_shares};
@@ -9,27 +9,27 @@ use crate::why::Why;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-/// Usage of queues, users and jobs, and the open asks. Slots are those of the scheduler's request queue.
+/// Usage of queues, users and jobs, and the open asks. Slots are positions in the scheduler's request queue.
 pub struct Accounts {
     pub tree: QueueTree,
     pub capacity: Totals,
     pub queues: Vec<QueueAccount>,
     pub jobs: Vec<Option<JobAccount>>,
     pub asks: Vec<Option<AskAccount>>,
-    /// The asks that go with the present offer.
+    /// The asks that fit the current offer.
     index: FitIndex,
-    /// Room and capacity of the node on offer, where it is one.
+    /// Room and capacity of the offered node; `None` for other offers.
     on_offer: Option<(Resources, Resources)>,
-    /// Whether some of them were left out again, because of one queue's limits.
+    /// Whether some of them were excluded again because of one queue's limits.
     narrowed: bool,
-    /// The only ask of a job, or [`SEVERAL`] (or none).
+    /// The only ask of a job, or [`SEVERAL`] if it has several or none.
     only_ask: Vec<AskSlot>,
-    /// Parked asks that only a limit kept from the present offer: there may be room for them from now on.
+    /// Parked asks that only a limit kept from the current offer: there may be room for them now.
     limited: Vec<AskSlot>,
     starts: u64,
 }
 
-/// Instead of a job's only ask.
+/// Value for jobs that do not have exactly one ask.
 const SEVERAL: AskSlot = AskSlot::MAX;
 
 #[derive(Default)]
@@ -37,7 +37,7 @@ pub struct QueueAccount {
     pub used: Totals,
     /// In millionths of the cluster.
     pub share: u64,
-    /// When it last got something, counted in starts of all.
+    /// When it was last served: the number of starts in the cluster until then.
     pub served_at: u64,
     maximum: Totals,
     user_maximum: Totals,
@@ -54,15 +54,15 @@ pub struct JobAccount {
     pub used: Totals,
     /// In millionths of the cluster.
     pub share: u64,
-    /// By priority, then rank, then age.
+    /// Ordered by priority, then rank, then age.
     pub asks: Vec<AskSlot>,
-    /// Of each priority that its asks have, the highest first; at least one.
+    /// One for each priority of its asks, the highest first; at least one.
     pub levels: Vec<Level>,
     work: JobWork,
-    /// For how long all of its work, and what is left of it, would occupy the whole cluster; nanoseconds.
+    /// The time for which all of its work, and its remaining work, would occupy the whole cluster; in nanoseconds.
     pub total_time: u64,
     pub remaining_time: u64,
-    /// Its dominant share at most, in millionths, unless it holds nothing.
+    /// The maximum of its dominant share, in millionths; not applied while it holds nothing.
     pub most: Option<u64>,
 }
 
@@ -72,7 +72,7 @@ pub struct Level {
     pub priority: i32,
     /// Asks with open tasks.
     pub open_asks: u32,
-    /// Asks with open tasks that have not been found without room.
+    /// Asks with open tasks that are not known to lack room.
     pub fresh_asks: u32,
 }
 
@@ -89,17 +89,17 @@ pub struct AskAccount {
     pub is_gang: bool,
     rank: u32,
     pub open: u64,
-    /// No open node had room for it when it was last tried everywhere.
+    /// No open node had room for it when all nodes were tried last.
     pub parked: bool,
 }
 
 impl AskAccount {
-    /// How many of its tasks get resources at once.
+    /// Number of its tasks that get resources at once.
     fn at_once(&self) -> u64 {
         if self.is_gang { self.open.max(1) } else { 1 }
     }
 
-    /// Of its job's asks the smallest goes first.
+    /// The job's ask with the smallest value is served first.
     fn place(&self) -> (Reverse<i32>, u32) {
         (Reverse(self.priority), self.rank)
     }
@@ -114,7 +114,7 @@ impl JobAccount {
         self.levels.iter().any(|level| level.fresh_asks > 0)
     }
 
-    /// The highest priority of which it has something open, or else of all.
+    /// The highest priority among its open asks, or among all asks if none is open.
     pub fn priority(&self) -> i32 {
         let open = self.levels.iter().find(|level| level.open_asks > 0);
         open.or(self.levels.first()).map_or(0, |level| level.priority)
@@ -131,7 +131,7 @@ impl JobAccount {
         &mut self.levels[at]
     }
 
-    /// Measures what it holds and what it has to do by the cluster's capacity.
+    /// Measures what it holds and its work against the cluster's capacity.
     fn weigh(&mut self, capacity: &Totals) {
         self.share = self.used.dominant_share(capacity);
         self.total_time = self.work.total.on_whole(capacity);
@@ -167,7 +167,7 @@ impl Accounts {
         self.asks[ask as usize].as_ref().expect("an ask slot in use")
     }
 
-    /// Takes in a change. Returns the job whose place in an order may have moved.
+    /// Applies a change. Returns the job whose position in an order may have changed.
     pub fn on_change(&mut self, change: &DemandChange) -> Option<JobSlot> {
         match *change {
             DemandChange::Capacity(total) => self.on_capacity(total),
@@ -188,7 +188,7 @@ impl Accounts {
                 put(&mut self.jobs, job, account);
             }
             DemandChange::JobRemoved { job } => {
-                assert!(self.job(job).asks.is_empty() && self.job(job).used == Totals::ZERO, "a job left something");
+                assert!(self.job(job).asks.is_empty() && self.job(job).used == Totals::ZERO, "a job left asks or resources");
                 self.jobs[job as usize] = None;
             }
             DemandChange::Work { job, work } => {
@@ -267,7 +267,7 @@ impl Accounts {
         }
     }
 
-    /// Limits jobs to their fair shares by these weights.
+    /// Limits jobs to their fair shares with these weights.
     pub fn limit_to_fair_shares(&mut self, weights: &[(JobSlot, u64)]) {
         let demands =
             weights.iter().map(|&(job, weight)| Demand { weight, wants: self.wants(job), most: u64::from(WHOLE) });
@@ -277,14 +277,14 @@ impl Accounts {
         }
     }
 
-    /// Jobs that hold something or want more.
+    /// Jobs that hold resources or have open asks.
     pub fn active_jobs(&self) -> impl Iterator<Item = JobSlot> {
         let is_active = |job: &JobAccount| job.has_open() || job.used != Totals::ZERO;
         let slots = self.jobs.iter().enumerate();
         slots.filter(move |(_, job)| job.as_ref().is_some_and(is_active)).map(|(slot, _)| slot as JobSlot)
     }
 
-    /// What the job holds and what it has open.
+    /// The resources that the job holds, and those of its open tasks.
     fn wants(&self, job: JobSlot) -> Totals {
         let mut wants = self.job(job).used;
         for ask in self.job(job).asks.iter().map(|&ask| self.ask(ask)) {
@@ -327,7 +327,7 @@ impl Accounts {
         level.fresh_asks = level.fresh_asks + u32::from(is_fresh) - u32::from(was_fresh);
     }
 
-    /// Takes in what came of an ask. Returns the job whose place in an order may have moved.
+    /// Applies the outcome for an ask. Returns the job whose position in an order may have changed.
     pub fn on_outcome(&mut self, ask: AskSlot, outcome: Outcome) -> Option<JobSlot> {
         match outcome {
             Outcome::Started => self.start(ask),
@@ -424,7 +424,7 @@ impl Accounts {
         }
     }
 
-    /// Finds the asks that go with the offer, whatever their queue. Whether there are any.
+    /// Finds the asks of all queues that fit the offer. Returns whether there are any.
     pub fn find(&mut self, offer: &Offer<'_>) -> bool {
         self.narrowed = false;
         self.on_offer = match offer {
@@ -437,7 +437,7 @@ impl Accounts {
         }
     }
 
-    /// After [`Accounts::find`] found some: keeps those that the limits of this queue let through.
+    /// To be called after [`Accounts::find`] found asks: keeps those that the limits of this queue allow.
     pub fn find_within(&mut self, leaf: QueueId, offer: &Offer<'_>) -> bool {
         if self.narrowed {
             self.find(offer);
@@ -451,13 +451,13 @@ impl Accounts {
         let found = self.index.keep_fitting(&headroom);
         let Accounts { asks, jobs, index, limited, .. } = self;
         limited.extend(parked.into_iter().filter(|&ask| {
-            let job = asks[ask as usize].as_ref().expect("a found ask is there").job;
+            let job = asks[ask as usize].as_ref().expect("a found ask has an account").job;
             jobs[job as usize].as_ref().is_some_and(|job| job.queue == leaf) && !index.is_found(ask)
         }));
         found
     }
 
-    /// What a queue may still take, by its own maximum and those above it.
+    /// The resources that a queue may still take, by its maximum and those of the queues above it.
     fn headroom(&self, leaf: QueueId) -> Resources {
         let mut left = Resources([u32::MAX; WIDTH]);
         let mut next = Some(leaf);
@@ -472,13 +472,13 @@ impl Accounts {
         left
     }
 
-    /// The job's first found ask that no limit keeps back.
+    /// The job's first found ask that no limit keeps from starting.
     #[inline]
     pub fn first_found(&mut self, job: JobSlot) -> Option<AskSlot> {
         self.first_found_of(job, None)
     }
 
-    /// The same, of those of a priority if one is named.
+    /// The same, among asks of `priority` only if it is given.
     #[inline]
     pub fn first_found_of(&mut self, job: JobSlot, priority: Option<i32>) -> Option<AskSlot> {
         let only = self.only_ask[job as usize];
@@ -513,7 +513,8 @@ impl Accounts {
         })
     }
 
-    /// Shows every found ask that no limit keeps back, unless another one of its job goes before it by rank.
+    /// Passes every found ask that no limit keeps from starting to `show`, unless another ask of its job is before it
+    /// by rank.
     pub fn each_found(&mut self, mut show: impl FnMut(AskSlot, &AskAccount, &JobAccount)) {
         let mut limited = std::mem::take(&mut self.limited);
         for slot in self.index.found() {
@@ -534,7 +535,7 @@ impl Accounts {
             || !before.into_iter().any(|&other| self.index.is_found(other) && !self.exceeds_limit(job, self.ask(other)))
     }
 
-    /// The job's first ask of this priority that found no room and that no limit keeps back.
+    /// The job's parked asks of this priority that no limit keeps from starting.
     pub fn blocked(&self, job: JobSlot, priority: i32) -> impl Iterator<Item = AskSlot> {
         let is_blocked = move |slot: &AskSlot| {
             let ask = self.ask(*slot);
@@ -543,7 +544,8 @@ impl Accounts {
         self.job(job).asks.iter().copied().filter(is_blocked)
     }
 
-    /// Jobs whose parked asks were kept back by a limit and nothing else; the asks are tried everywhere again.
+    /// Unparks the asks that only a limit kept from starting, so that they are tried on all nodes again. Returns their
+    /// jobs.
     pub fn unpark_limited(&mut self) -> Vec<JobSlot> {
         let limited = std::mem::take(&mut self.limited);
         for &ask in &limited {
@@ -559,7 +561,7 @@ impl Accounts {
             && self.limit_hit(job, &ask.shape, ask.at_once()).is_some()
     }
 
-    /// The limit that so many of the shape would pass.
+    /// The limit that `count` tasks of the shape would exceed.
     fn limit_hit(&self, job: &JobAccount, shape: &Resources, count: u64) -> Option<Why> {
         let mut more = Totals::ZERO;
         more.add_times(shape, count);
@@ -631,7 +633,7 @@ fn fraction(total: &Totals, millionths: u32) -> Totals {
     part
 }
 
-/// The first kind of which `used` and `more` together pass `limit`.
+/// The first kind in which `used` plus `more` exceeds `limit`.
 fn first_excess(used: &Totals, more: &Totals, limit: &Totals) -> Option<usize> {
     (0..WIDTH).find(|&kind| more.0[kind] > 0 && used.0[kind].saturating_add(more.0[kind]) > limit.0[kind])
 }

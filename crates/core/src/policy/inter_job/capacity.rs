@@ -1,9 +1,9 @@
 //! Hierarchical capacity (Hadoop's CapacityScheduler; a baseline of Carbyne 5.1): every queue has a guaranteed share,
-//! borrows what others leave idle up to its maximum, and serves its own jobs in the order of submission.
+//! borrows idle resources of others up to its maximum, and serves its jobs in the order of submission.
 //!
-//! Of siblings, the one that uses the smallest part of its guarantee goes first, so whoever is below its own goes
-//! before whoever is above; those without a guarantee come last, the smallest dominant share for its weight first.
-//! Leaves out: preemption. What was borrowed returns as its tasks end.
+//! Among siblings, the queue that uses the smallest part of its guarantee is served first, so queues below their
+//! guarantee precede those above it. Queues without a guarantee come last, the smallest dominant share relative to its
+//! weight first. Leaves out: preemption. Borrowed resources return when their tasks end.
 
 use super::accounts::{JobAccount, QueueAccount};
 use super::tree_line::{QueueKey, QueueOrder, TreeLine};

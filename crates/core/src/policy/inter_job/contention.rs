@@ -1,13 +1,13 @@
-//! Who may have others give way, and which of them first (Megha, section IV-C, algorithm 2): only where there is no room, whoever
-//! holds less than its share, at the cost of the queue that is furthest beyond its own.
+//! Which queues may have work of others preempted, and whose work first (Megha, section IV-C, algorithm 2): only if
+//! there is no room, a queue below its share, at the cost of the queue that is furthest above its own.
 //!
-//! Departs: with what it asks for it still has to be within its share, where the paper lets it pass that by a task. So two queues
-//! whose tasks are large beside their shares do not take them from each other for ever.
+//! Departs: the queue has to be within its share including the tasks it asks for; the paper lets it exceed its share by
+//! one task. So two queues with tasks that are large compared with their shares do not preempt each other endlessly.
 
 use super::QueueTree;
 use crate::vocabulary::{QueueId, Resources, Totals};
 
-/// What a queue holds, and what it is to have.
+/// What a queue holds, and its share.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Standing {
     pub queue: QueueId,
@@ -17,20 +17,20 @@ pub struct Standing {
 }
 
 impl Standing {
-    /// Whether it would be within its share with so many more of this shape.
+    /// Whether it would be within its share with `count` more of this shape.
     pub fn may_have(&self, more: &Resources, count: u64, capacity: &Totals) -> bool {
         let mut with = self.used;
         with.add_times(more, count);
         with.dominant_share(capacity) <= self.share
     }
 
-    /// In millionths of the cluster; nothing where it is within its share.
+    /// How far it is above its share, in millionths of the cluster; zero within its share.
     fn violation(&self, capacity: &Totals) -> u64 {
         self.used.dominant_share(capacity).saturating_sub(self.share)
     }
 }
 
-/// Those beyond their shares: the one that is so by most first, and of equals the one of the smaller number.
+/// Queues above their shares: the one furthest above first; among equals, the one with the smaller number.
 pub fn violators(standings: &[Standing], capacity: &Totals) -> Vec<QueueId> {
     let violations = standings.iter().map(|standing| (standing.violation(capacity), standing.queue));
     let mut beyond: Vec<(u64, QueueId)> = violations.filter(|(violation, _)| *violation > 0).collect();
@@ -39,12 +39,13 @@ pub fn violators(standings: &[Standing], capacity: &Totals) -> Vec<QueueId> {
 }
 
 impl QueueTree {
-    /// The queues that take jobs, and what part of the cluster each is to have when there is not enough for all, in millionths.
+    /// The queues that accept jobs, and the share of each when there is not enough for all, in millionths of the
+    /// cluster.
     pub fn shares(&self) -> impl Iterator<Item = (QueueId, u64)> {
         self.leaves().map(|queue| (queue, u64::from(self.spec(queue).guaranteed)))
     }
 
-    /// Whether some queue is made room for.
+    /// Whether work may be preempted for some queue.
     pub fn has_shares(&self) -> bool {
         self.shares().any(|(queue, share)| share > 0 && self.global_of(queue).is_some())
     }
@@ -65,16 +66,16 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_may_have_what_leaves_it_within_its_share() {
+    fn a_queue_may_have_more_up_to_its_share() {
         let capacity = cores(100);
         let standing = standing(1, 250_000, 24);
         assert!(standing.may_have(&Resources::new(1_000, 0), 1, &capacity));
         assert!(!standing.may_have(&Resources::new(1_001, 0), 1, &capacity));
-        assert!(!standing.may_have(&Resources::new(0, 1), 1, &capacity), "of memory the cluster has none");
+        assert!(!standing.may_have(&Resources::new(0, 1), 1, &capacity), "the cluster has no memory");
     }
 
     #[test]
-    fn the_largest_violation_comes_first_and_who_is_within_its_share_not_at_all() {
+    fn the_largest_violation_comes_first_and_queues_within_their_shares_are_left_out() {
         let standings = [standing(1, 100_000, 20), standing(2, 500_000, 50), standing(3, 0, 20), standing(4, 0, 10)];
         assert_eq!(violators(&standings, &cores(100)), [QueueId(3), QueueId(1), QueueId(4)]);
         let equal = [standing(9, 0, 5), standing(2, 0, 5)];

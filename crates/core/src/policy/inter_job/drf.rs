@@ -1,14 +1,14 @@
 //! Weighted dominant resource fairness over hierarchical queues (Ghodsi et al. 2011; the baseline of Carbyne 3.3), by
-//! progressive filling: whoever has least gets the next task.
+//! progressive filling: the job with the least gets the next task.
 //!
-//! Of siblings, the queue furthest below its guarantee goes first, then the one with the smallest dominant share for
-//! its weight. Within a leaf the higher priority goes first, then the job with the smaller dominant share, then the
-//! earlier one. Whoever has tasks that fit is served: nothing idles.
+//! Among siblings, the queue furthest below its guarantee is served first, then the one with the smallest dominant
+//! share relative to its weight. Within a leaf, the order is: higher priority, smaller dominant share, earlier
+//! submission. Any job whose tasks fit is served, so no room stays idle.
 //!
-//! With strict shares ([`Drf::strict`]) nobody gets more than its fair share in closed form (`fair_shares.rs`), although
-//! room may idle; but whoever holds nothing may start one task. A job's weight is then the part of its queue by weight,
-//! among siblings with jobs, divided by the jobs there; guarantees do not count. The shares are found anew when a
-//! demand has changed, at the cost of one step for each job.
+//! With strict shares ([`Drf::strict`]) no job gets more than its fair share in closed form (`fair_shares.rs`),
+//! although room may stay idle; but a job that holds nothing may start one task. A job's weight is then its queue's
+//! part by weight, among siblings with jobs, divided by the number of jobs there; guarantees are not considered. The
+//! shares are computed again when a demand has changed, in one step for each job.
 
 use super::accounts::{JobAccount, QueueAccount};
 use super::tree_line::{QueueKey, QueueOrder, TreeLine};

@@ -1,16 +1,17 @@
-//! Nobody's turn: job managers place all tasks themselves, and are told what their jobs are entitled to and how much of that
-//! they may have now.
+//! No order of jobs: job managers place all tasks themselves. The master sends them what their jobs are entitled to,
+//! and how much of that they may hold now.
 //!
-//! The second are the tokens of Boutin et al. 2014 (Apollo, section 2.1), each the right to run some guaranteed work, counted
-//! in resources: a job's **allowance**. No more is allowed to all jobs together than there is. Where a job's due shrinks its
-//! allowance does at once, and what its tasks hold beyond that is free for others when they end; so a job that is due more
-//! gets it when it is free, whoever has the least part of its due first.
+//! The latter corresponds to the tokens of Boutin et al. 2014 (Apollo, section 2.1), each the right to run some
+//! guaranteed work, counted in resources: a job's **allowance**. The allowances of all jobs together do not exceed the
+//! resources to share. When a job's entitlement shrinks, its allowance shrinks at once, and what its tasks hold beyond
+//! that becomes free for others when they end; so a job entitled to more gets it when it is free, the job with the
+//! smallest part of its entitlement first.
 //!
-//! What the jobs of a queue are due together is theirs by fair shares, or goes to whichever of them would be done first by
-//! fair shares ([`Within`], `sojourn.rs`).
+//! The total entitlement of a queue's jobs is divided among them by fair shares, or given to the job that would be done
+//! first by fair shares ([`Within`], `sojourn.rs`).
 //!
-//! Departs: a job's due is its fair share of today, as far as it has use for it, and not a number that it names when it is
-//! submitted and keeps. A job that is allowed nothing yet has its manager already, and may send opportunistic tasks.
+//! Departs: a job's entitlement is its present fair share, as far as it has use for it, and not a number that it states
+//! at submission and keeps. A job without an allowance has its manager already, and may send opportunistic tasks.
 
 use super::QueueTree;
 use super::shares::{Shares, put};
@@ -25,65 +26,66 @@ use std::cmp::Reverse;
 use std::collections::BTreeSet;
 use std::ops::Bound;
 
-/// A job is told of an allowance that has changed by one part in so many.
+/// An allowance is sent to its job if it has changed by one part in this many.
 const TOLD_WITHIN: u64 = 16;
 
-/// Of a due, all.
+/// All of an entitlement.
 const ALL: u64 = 1_000_000;
 
-/// Who of the jobs of a queue gets what these are due together.
+/// How the total entitlement of a queue's jobs is divided among them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Within {
-    /// Each its fair share.
+    /// Each job gets its fair share.
     FairShares,
-    /// All that it has use for, whoever would be done first if each had its fair share; then the next.
+    /// The job that would be done first by fair shares gets all that it has use for; then the next one.
     FairSojourn,
 }
 
 pub struct Entitlement {
     shares: Shares,
-    /// Where jobs do not simply have their fair shares.
+    /// Set unless jobs simply get their fair shares.
     sojourn: Option<Sojourn>,
-    /// So many hundredths of the cluster are shared: what is left evens out that tasks do not fill nodes without a gap.
+    /// Percentage of the cluster that is shared: the rest compensates for gaps that tasks leave on nodes.
     guaranteed: u32,
     shared: Totals,
     jobs: Vec<Option<Account>>,
-    /// What all jobs together may hold.
+    /// What all jobs in total may hold.
     may_hold: Totals,
-    /// Jobs that are due more than they are allowed, in the order in which they get it.
-    waiting: BTreeSet<Turn>,
-    /// How many of them lack something of a kind.
+    /// Jobs that are entitled to more than they are allowed, in the order in which they get it.
+    waiting: BTreeSet<WaitKey>,
+    /// By kind: how many of them lack some of it.
     lacking: [usize; WIDTH],
-    /// Those to be told.
+    /// Jobs to which an allowance has to be sent.
     news: BTreeSet<JobSlot>,
-    /// Since it was looked at last, something may be given.
+    /// Something has changed since the last call of `give`, so there may be something to give.
     may_give: bool,
 }
 
-/// Higher priority first; then who has the smaller part of its due, or would be done first by fair shares; then who came first.
-type Turn = (Reverse<i32>, u64, JobId, JobSlot);
+/// Higher priority first; then the smaller part of the entitlement, or the earlier end by fair shares; then the smaller
+/// id.
+type WaitKey = (Reverse<i32>, u64, JobId, JobSlot);
 
 #[derive(Clone, Copy)]
 struct Account {
     id: JobId,
     priority: i32,
-    /// One of its smallest tasks.
+    /// The resources of one of its smallest tasks.
     one: Totals,
     due: Totals,
-    /// Where turns do not go by parts of dues.
+    /// `None` if the order depends on parts of entitlements.
     rank: Option<u64>,
     allowed: Totals,
-    /// Of the message with which it was, or is to be, told.
+    /// The number of the message with its allowance: the last one sent, or the next one.
     number: u32,
-    /// What it said last.
+    /// The number of its last message.
     said: u32,
-    /// The most that its guaranteed tasks can hold, whatever of that it has heard: more than it is allowed where its
-    /// allowance shrank.
+    /// The most that its guaranteed tasks can hold, whichever allowances it has received: more than it is allowed if
+    /// its allowance shrank.
     may_hold: Totals,
 }
 
 impl Account {
-    /// Its part of its due: of the kind of which it has the smallest.
+    /// The allowed part of its entitlement, in the kind in which it is smallest.
     fn part(&self) -> u64 {
         let kinds = self.due.0.iter().zip(&self.allowed.0).filter(|(due, _)| **due > 0);
         let part = |(&due, &allowed): (&u64, &u64)| u128::from(allowed.min(due)) * u128::from(ALL) / u128::from(due);
@@ -94,8 +96,8 @@ impl Account {
         self.due.0.iter().zip(&self.allowed.0).map(|(due, allowed)| due > allowed)
     }
 
-    /// None where it has what it is due, or about that.
-    fn turn(&self, slot: JobSlot) -> Option<Turn> {
+    /// `None` if it has (about) what it is entitled to.
+    fn key(&self, slot: JobSlot) -> Option<WaitKey> {
         let has_none = !self.one.fits_in(&self.allowed) && self.due != Totals::ZERO;
         let rank = || self.rank.unwrap_or_else(|| self.part());
         (has_none || is_more(&self.allowed, &self.due)).then(|| (Reverse(self.priority), rank(), self.id, slot))
@@ -119,7 +121,8 @@ impl Entitlement {
         }
     }
 
-    /// Changes a job's account, and its turn with it. Whether it is to be told is what the change returns.
+    /// Changes a job's account and its place among those that wait. `change` returns whether the allowance has to be
+    /// sent.
     fn change(&mut self, slot: JobSlot, change: impl FnOnce(&mut Account) -> bool) {
         let account = self.jobs[slot as usize].as_mut().expect("a job slot in use");
         let before = *account;
@@ -136,25 +139,25 @@ impl Entitlement {
         self.queue(slot, &before, Some(&after));
     }
 
-    /// Its turn is another one.
+    /// Updates its place among those that wait.
     fn queue(&mut self, slot: JobSlot, before: &Account, after: Option<&Account>) {
-        let turns = (before.turn(slot), after.and_then(|after| after.turn(slot)));
-        if let Some(turn) = &turns.0 {
-            self.waiting.remove(turn);
+        let keys = (before.key(slot), after.and_then(|after| after.key(slot)));
+        if let Some(key) = &keys.0 {
+            self.waiting.remove(key);
             before.lacks().enumerate().for_each(|(kind, lacks)| self.lacking[kind] -= usize::from(lacks));
         }
-        if let (Some(turn), Some(after)) = (turns.1, after) {
-            self.waiting.insert(turn);
+        if let (Some(key), Some(after)) = (keys.1, after) {
+            self.waiting.insert(key);
             after.lacks().enumerate().for_each(|(kind, lacks)| self.lacking[kind] += usize::from(lacks));
         }
-        self.may_give |= turns.0 != turns.1;
+        self.may_give |= keys.0 != keys.1;
     }
 
     fn on_wants(&mut self, slot: JobSlot, wants: &Wants) {
         self.change(slot, |account| {
-            // What another master allowed it counts as well, and its review goes by it.
+            // This includes allowances of another master, which `review` considers.
             let may_hold = wants.may_hold();
-            // Until it has heard the last word, it may do as any of those before it said.
+            // Until it has received the last allowance, it may act on any earlier one.
             let has_heard = wants.number == account.number;
             account.may_hold = if has_heard { may_hold } else { account.may_hold.larger_of(&may_hold) };
             account.one = Totals::ZERO;
@@ -162,11 +165,11 @@ impl Entitlement {
             account.said = wants.said;
             false
         });
-        // It waits for an answer, whatever that is.
+        // The job waits for an answer, even without a change.
         self.news.insert(slot);
     }
 
-    /// What the job is due now.
+    /// Updates what the job is entitled to.
     fn review(&mut self, slot: JobSlot) {
         let one = self.jobs[slot as usize].as_ref().expect("a job slot in use").one;
         match &mut self.sojourn {
@@ -176,14 +179,14 @@ impl Entitlement {
         }
     }
 
-    /// Shares out anew what the jobs of a queue are due together, where that has changed, or who is before whom.
+    /// Divides the total entitlement of a queue's jobs again if that, or their order, has changed.
     fn share_out(&mut self) {
         let Some(mut sojourn) = self.sojourn.take() else { return };
         sojourn.share_out(|slot, due, rank| self.set_due(slot, due, Some(rank)));
         self.sojourn = Some(sojourn);
     }
 
-    /// Its allowance shrinks with what it is due at once, and grows into what the job may still hold.
+    /// The allowance shrinks with the entitlement at once, and grows up to what the job may still hold.
     fn set_due(&mut self, slot: JobSlot, due: Totals, rank: Option<u64>) {
         let account = self.jobs[slot as usize].as_ref().expect("a job slot in use");
         let has_all = due.smaller_of(&account.may_hold).fits_in(&account.allowed);
@@ -194,7 +197,7 @@ impl Entitlement {
             (account.due, account.rank) = (due, rank);
             let allowed = account.allowed.smaller_of(&account.due);
             let allowed = allowed.larger_of(&account.due.smaller_of(&account.may_hold));
-            // What is too little for any of its tasks would only be kept from others.
+            // Too little for any of its tasks would only be kept from others.
             let allowed = if account.one.fits_in(&allowed) { allowed } else { Totals::ZERO };
             let is_news = is_more(&allowed, &account.allowed) || is_more(&account.allowed, &allowed);
             if is_news {
@@ -204,20 +207,20 @@ impl Entitlement {
         });
     }
 
-    /// Gives what is free to those that wait for it. What is too little for the first is not for those after it.
+    /// Gives free resources to jobs that wait. What is too little for the first is not given to those after it.
     fn give(&mut self) {
         if !std::mem::take(&mut self.may_give) {
             return;
         }
         let mut free = self.shared.saturating_sub(&self.may_hold);
         let mut next = self.waiting.first().copied();
-        while let Some(turn) = next.filter(|_| !self.is_exhausted(&free)) {
-            let slot = turn.3;
-            let account = *self.jobs[slot as usize].as_ref().expect("who waits is there");
+        while let Some(key) = next.filter(|_| !self.is_exhausted(&free)) {
+            let slot = key.3;
+            let account = *self.jobs[slot as usize].as_ref().expect("waiting jobs have accounts");
             let others = self.may_hold.saturating_sub(&account.may_hold);
             let mut allowed = part_within(&account, &free);
-            if !account.one.fits_in(&allowed) && nobody_holds(&others, &account.one) {
-                // Its task is larger than what may be guaranteed of the cluster.
+            if !account.one.fits_in(&allowed) && none_holds(&others, &account.one) {
+                // Its task is larger than the guaranteed part of the cluster.
                 allowed = allowed.larger_of(&account.one);
             }
             if account.one.fits_in(&allowed) && is_more(&account.allowed, &allowed) {
@@ -230,23 +233,24 @@ impl Entitlement {
             } else {
                 free = free.saturating_sub(&account.due.saturating_sub(&account.may_hold));
             }
-            next = self.waiting.range((Bound::Excluded(turn), Bound::Unbounded)).next().copied();
+            next = self.waiting.range((Bound::Excluded(key), Bound::Unbounded)).next().copied();
         }
         self.may_give = false;
     }
 
-    /// All that wait lack a kind of which nothing is left.
+    /// All jobs that wait lack a kind that is used up.
     fn is_exhausted(&self, free: &Totals) -> bool {
         free.0.iter().zip(&self.lacking).any(|(&free, &lacking)| free == 0 && lacking == self.waiting.len())
     }
 }
 
-/// What the job could be allowed: all that it is due, or as much more of every kind, in proportion to what it lacks, as is free.
+/// What the job could be allowed: all that it is entitled to, or the same part of what it lacks in every kind, as far
+/// as it is free.
 fn part_within(account: &Account, free: &Totals) -> Totals {
     let Account { due, allowed, may_hold, .. } = account;
     let room = may_hold.zip(free, u64::saturating_add);
     let lacks = due.saturating_sub(allowed);
-    // The smallest of these fractions, as it is: a rounded one would fall short of whole tasks.
+    // The smallest of these fractions, not rounded: a rounded one would be too small for whole tasks.
     let mut part = (1, 1);
     for (kind, &lacks) in lacks.0.iter().enumerate().filter(|(_, lacks)| **lacks > 0) {
         let more = u128::from(room.0[kind].saturating_sub(allowed.0[kind]));
@@ -258,12 +262,12 @@ fn part_within(account: &Account, free: &Totals) -> Totals {
     lacks.zip(allowed, |lacks, allowed| allowed + (u128::from(lacks) * part / of) as u64)
 }
 
-/// Nobody else may hold anything of what this takes.
-fn nobody_holds(others: &Totals, one: &Totals) -> bool {
+/// No other job may hold any of the kinds that `one` needs.
+fn none_holds(others: &Totals, one: &Totals) -> bool {
     others.0.iter().zip(&one.0).all(|(held, of_one)| *held == 0 || *of_one == 0)
 }
 
-/// Of some kind it is more, by a part that counts.
+/// Whether `now` is significantly larger than `known` in some kind.
 fn is_more(known: &Totals, now: &Totals) -> bool {
     known.0.iter().zip(&now.0).any(|(&known, &now)| now.saturating_sub(known).saturating_mul(TOLD_WITHIN) > known)
 }
@@ -336,7 +340,7 @@ impl InterJobPolicy for Entitlement {
     fn new_allowances(&mut self) -> Vec<NewAllowance> {
         self.give();
         let told = |slot: JobSlot| {
-            let account = self.jobs[slot as usize].as_ref().expect("whoever is told is there");
+            let account = self.jobs[slot as usize].as_ref().expect("jobs with news have accounts");
             NewAllowance { job: slot, number: account.number, answers: account.said, allowance: account.allowed }
         };
         std::mem::take(&mut self.news).into_iter().map(told).collect()
@@ -380,7 +384,7 @@ mod tests {
 
     const CORES: u64 = 40;
 
-    /// A job's manager: it launches tasks of one size as far as it was allowed, and says what it should.
+    /// A job manager: it launches tasks of one size up to its allowance, and sends the messages that it should.
     #[derive(Default)]
     struct Manager {
         of_one: u64,
@@ -389,7 +393,7 @@ mod tests {
         allowed: u64,
         number: u32,
         said: u32,
-        /// On their way to it and from it.
+        /// Messages on their way to it and from it.
         inbox: VecDeque<NewAllowance>,
         outbox: VecDeque<Wants>,
     }
@@ -422,15 +426,15 @@ mod tests {
     }
 
     impl Cluster {
-        /// Of jobs with tasks of these sizes; 30 cores may be guaranteed.
+        /// With jobs that have tasks of these sizes; 30 cores may be guaranteed.
         fn new(sizes: &[u64], priority: impl Fn(usize) -> i32) -> Cluster {
             Cluster::within(Within::FairShares, sizes, priority)
         }
 
-        /// The later a job comes the less work it is, as it says at once.
+        /// The later a job comes, the less work it has, which it reports at once.
         fn within(within: Within, sizes: &[u64], priority: impl Fn(usize) -> i32) -> Cluster {
             let tree = QueueTree::single();
-            let queue = tree.find("root.default").expect("it is there");
+            let queue = tree.find("root.default").expect("the default queue");
             let mut policy = Entitlement::new(tree, 75, within);
             policy.on_change(&DemandChange::Capacity(cpu(CORES)));
             for job in 0..sizes.len() {
@@ -490,7 +494,8 @@ mod tests {
             }
         }
 
-        /// Another master, which hears from all jobs before it allows them anything; what was on its way is lost.
+        /// Another master, which receives messages of all jobs before it allows them anything; messages on their way
+        /// are lost.
         fn restart(&mut self, sizes: &[u64], priority: impl Fn(usize) -> i32) {
             let jobs = std::mem::take(&mut self.jobs);
             *self = Cluster { jobs, ..Cluster::within(self.within, sizes, priority) };
@@ -513,9 +518,10 @@ mod tests {
         }
     }
 
-    /// Whatever is on its way: no more is held than may be, but for one task that is larger than that and is alone.
+    /// Whichever messages are on their way: no more is held than may be, except for one task that is larger than that
+    /// and alone.
     #[test]
-    fn together_they_never_hold_more_than_is_shared() {
+    fn jobs_in_total_never_hold_more_than_is_shared() {
         for seed in 0..600 {
             let within = [Within::FairShares, Within::FairSojourn][seed as usize % 2];
             let mut chance = Chance::new(seed / 2, "entitlement");
@@ -536,7 +542,7 @@ mod tests {
                 let is_alone = held.iter().filter(|held| **held > 0).count() == 1;
                 assert!(held.iter().sum::<u64>() <= 30 || is_alone, "seed {seed}: {held:?} of {sizes:?}");
             }
-            // All that is wanted is done in the end.
+            // All requested work is done in the end.
             for _ in 0..2_000 {
                 cluster.settle();
                 (0..jobs).for_each(|job| cluster.end_one(job));
@@ -547,14 +553,14 @@ mod tests {
     }
 
     #[test]
-    fn who_comes_gets_what_others_leave_until_it_has_its_due() {
+    fn a_new_job_gets_freed_resources_up_to_its_entitlement() {
         let mut cluster = Cluster::new(&[1, 1, 1], |_| 0);
         cluster.want(0, 200);
         cluster.settle();
         assert_eq!(cluster.held(), [30, 0, 0]);
         cluster.want(1, 200);
         cluster.settle();
-        assert_eq!(cluster.held(), [30, 0, 0], "nobody gives back what runs");
+        assert_eq!(cluster.held(), [30, 0, 0], "running tasks are not given back");
         for held in [[29, 1, 0], [28, 2, 0], [27, 3, 0]] {
             cluster.end_one(0);
             cluster.settle();
@@ -565,7 +571,7 @@ mod tests {
             cluster.settle();
         });
         assert_eq!(cluster.held(), [15, 15, 0]);
-        // The newest has least of its due, and only what it has use for.
+        // The newest job has the smallest part of its entitlement, and use for a small amount only.
         cluster.want(2, 4);
         cluster.settle();
         cluster.end_one(0);
@@ -575,7 +581,7 @@ mod tests {
     }
 
     #[test]
-    fn by_fair_sojourn_the_job_with_least_to_do_has_all_that_it_wants_and_others_what_is_left() {
+    fn by_fair_sojourn_the_shortest_job_gets_all_it_wants_and_others_the_rest() {
         let mut cluster = Cluster::within(Within::FairSojourn, &[1, 1, 1], |_| 0);
         cluster.want(0, 200);
         cluster.settle();
@@ -587,7 +593,7 @@ mod tests {
             cluster.end_one(0);
             cluster.settle();
         });
-        assert_eq!(cluster.held(), [0, 10, 20], "the last has least to do, and all go before the first");
+        assert_eq!(cluster.held(), [0, 10, 20], "the last has the least work, and the first comes after all others");
         (0..20).for_each(|_| {
             cluster.end_one(2);
             cluster.settle();
@@ -596,7 +602,7 @@ mod tests {
     }
 
     #[test]
-    fn of_those_that_wait_the_higher_priority_is_first() {
+    fn the_waiting_job_with_the_higher_priority_is_first() {
         let mut cluster = Cluster::new(&[1, 1, 1], |job| job as i32);
         cluster.want(0, 30);
         cluster.settle();
@@ -610,7 +616,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_little_for_the_first_is_kept_for_it() {
+    fn resources_too_small_for_the_first_job_are_kept_for_it() {
         let mut cluster = Cluster::new(&[1, 12, 1], |_| 0);
         cluster.want(0, 30);
         cluster.settle();
@@ -629,7 +635,7 @@ mod tests {
     }
 
     #[test]
-    fn who_lacks_nothing_of_what_is_used_up_gets_its_due_whoever_waits_for_that() {
+    fn a_job_that_needs_no_exhausted_kind_gets_its_entitlement_before_those_that_do() {
         let mut cluster = Cluster::new(&[1; 3], |_| 0);
         let of = |kind: usize, amount: u64| Totals(std::array::from_fn(|other| if other == kind { amount } else { 0 }));
         cluster.policy.on_change(&DemandChange::Capacity(cpu(CORES).larger_of(&of(MEMORY, CORES))));
@@ -642,12 +648,12 @@ mod tests {
             told.iter().find(|told| told.job == job).map(|told| told.allowance)
         };
         assert_eq!(allowed(0, CPU), Some(cpu(30)));
-        assert_eq!(allowed(1, CPU), Some(Totals::ZERO), "all of it may be held");
+        assert_eq!(allowed(1, CPU), Some(Totals::ZERO), "job 0 may hold all of it");
         assert_eq!(allowed(2, MEMORY), Some(of(MEMORY, 30)));
     }
 
     #[test]
-    fn another_master_counts_what_the_last_one_allowed() {
+    fn a_new_master_counts_the_allowances_of_the_last_one() {
         let mut cluster = Cluster::new(&[1, 1], |_| 0);
         cluster.want(0, 30);
         cluster.settle();

@@ -1,49 +1,49 @@
 //! Dominant resource fairness in closed form (Parkes, Procaccia and Shah 2012; Carbyne 3.3): the shares at which
 //! progressive filling would stop.
 //!
-//! Water rises at the same speed for all, in proportion to their weights: at level x a job has the dominant share w x,
-//! and of every other kind as much as goes with it. While no demand is met, the level at which a resource is full is
-//! x = 1 / max_r sum_k w_k d_kr, with d_k the job's demand scaled to a dominant share of 1. Then:
+//! The shares of all jobs rise at the same speed, in proportion to their weights, like water: at level x a job has the
+//! dominant share w x, and a proportional amount of every other kind. While no demand is met, the level at which a
+//! resource is full is x = 1 / max_r sum_k w_k d_kr, with d_k the job's demand scaled to a dominant share of 1. Then:
 //!
-//! * whoever has all it wants below that level is met, and what it leaves lifts the others;
-//! * where there is nobody like that, whoever uses the full resource stays at that level, and the others rise on.
+//! * jobs whose demand is met below that level stop there, and what they leave raises the others;
+//! * if there are none, the jobs that use the full resource stop at that level, and the others continue to rise.
 
 use crate::vocabulary::Totals;
 use crate::vocabulary::resources::WIDTH;
 use std::cmp::Reverse;
 
-/// What a job wants of the cluster: all that its runnable and running tasks would hold together.
+/// The demand of a job: the total resources of its runnable and running tasks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Demand {
-    /// In any unit, the same for all; at least 1.
+    /// In any unit, the same for all demands; at least 1.
     pub weight: u64,
     pub wants: Totals,
     /// The largest dominant share that it may have, in millionths of the cluster.
     pub most: u64,
 }
 
-/// What it gets of the cluster.
+/// The job's share of the cluster.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct FairShare {
     /// The dominant share, in millionths of the cluster, rounded up.
     pub share: u64,
-    /// The kind of which there is no more for it; `None` where it gets all that it wants or may have.
+    /// The kind of which there is no more for it; `None` if it gets all that it wants or may have.
     pub short_of: Option<usize>,
 }
 
-/// One, as a share; parts of it are rounded down.
+/// One, as a share; fractions of it are rounded down.
 const ONE: u128 = 1_000_000_000_000;
 const MILLIONTH: u128 = ONE / 1_000_000;
 
-/// The fair share of each demand. Who wants a kind that the cluster does not have gets nothing. Takes O(n log n) steps for
-/// n demands.
+/// The fair share of each demand. A demand for a kind that the cluster does not have gets nothing. Takes O(n log n)
+/// steps for n demands.
 pub fn fair_shares(demands: &[Demand], capacity: &Totals) -> Vec<FairShare> {
     let mut shares = vec![FairShare::default(); demands.len()];
     let jobs: Vec<Rising> =
         demands.iter().enumerate().filter_map(|(at, demand)| Rising::new(at, demand, capacity)).collect();
     let mut water = Water::below(&jobs);
     let mut rising: Vec<&Rising> = jobs.iter().collect();
-    // Who is met first comes last.
+    // The job that is met first is last.
     rising.sort_unstable_by_key(|job| Reverse((job.met_at, job.at)));
     while !rising.is_empty() {
         let (level, full) = water.level_at_which_one_is_full();
@@ -70,19 +70,19 @@ pub fn fair_shares(demands: &[Demand], capacity: &Totals) -> Vec<FairShare> {
 struct Rising {
     at: usize,
     weight: u128,
-    /// The dominant share that it wants.
+    /// The dominant share that it demands.
     wants: u128,
-    /// The level at which it has that.
+    /// The level at which its demand is met.
     met_at: u128,
-    /// What it uses of each kind when its dominant share is one.
+    /// Its use of each kind at a dominant share of one.
     direction: [u128; WIDTH],
 }
 
-/// What those use together that rise.
+/// The total use of the jobs that rise.
 struct Water {
-    /// Of each kind, what those leave that stay where they are.
+    /// By kind: what the jobs that have stopped leave.
     left: [u128; WIDTH],
-    /// How much faster the use of a kind rises than the level.
+    /// By kind: how much faster its use rises than the level.
     speed: [u128; WIDTH],
 }
 
@@ -95,7 +95,7 @@ impl Rising {
             }
         }
         let largest = parts.into_iter().max().filter(|largest| *largest > 0)?;
-        // Of huge demands the last digits do not count.
+        // The last digits of huge demands are dropped.
         let shift = (u128::BITS - largest.leading_zeros()).saturating_sub(80);
         let direction = parts.map(|part| ((part >> shift) * ONE).div_ceil(largest >> shift));
         let weight = u128::from(demand.weight.max(1));
@@ -110,14 +110,14 @@ impl Water {
         Water { left: [ONE; WIDTH], speed }
     }
 
-    /// The level at which the first of the resources is full if all go on rising, and which one that is.
+    /// The level at which the first resource is full if all jobs continue to rise, and that resource.
     fn level_at_which_one_is_full(&self) -> (u128, usize) {
         let kinds = self.left.iter().zip(&self.speed).zip(0..);
         let levels = kinds.filter_map(|((left, speed), kind)| Some(((left * ONE).checked_div(*speed)?, kind)));
-        levels.min().expect("everybody rises in some kind")
+        levels.min().expect("every rising job uses some kind")
     }
 
-    /// The job stays at this share.
+    /// The job stops at this share.
     fn stop(&mut self, job: &Rising, share: u128) {
         for ((left, speed), direction) in self.left.iter_mut().zip(&mut self.speed).zip(job.direction) {
             if direction > 0 {
@@ -147,7 +147,7 @@ mod tests {
         Totals(Resources::new(cpu, memory).0.map(u64::from))
     }
 
-    /// The example of Ghodsi et al. 2011, section 4.1: 9 CPUs and 18 GB, tasks of <1, 4> and <3, 1>, as many as go.
+    /// The example of Ghodsi et al. 2011, section 4.1: 9 CPUs and 18 GB, tasks of <1, 4> and <3, 1>, as many as fit.
     #[test]
     fn the_example_of_the_drf_paper() {
         let shares = shares_of(&[demand(1, 900, 3_600), demand(1, 2_700, 900)], &capacity(9, 18));
@@ -155,26 +155,26 @@ mod tests {
     }
 
     #[test]
-    fn what_a_small_demand_leaves_lifts_the_others() {
+    fn resources_left_by_a_small_demand_raise_the_others() {
         let all = capacity(100, 0);
         assert_eq!(
             shares_of(&[demand(1, 10, 0), demand(1, 500, 0), demand(2, 500, 0)], &all),
             [100_000, 300_000, 600_000]
         );
-        assert_eq!(shares_of(&[demand(1, 10, 0), demand(1, 20, 0)], &all), [100_000, 200_000], "nobody lacks anything");
-        assert_eq!(shares_of(&[demand(1, 10, 5), demand(1, 0, 0)], &all), [0, 0], "there is no memory");
+        assert_eq!(shares_of(&[demand(1, 10, 0), demand(1, 20, 0)], &all), [100_000, 200_000], "all demands are met");
+        assert_eq!(shares_of(&[demand(1, 10, 5), demand(1, 0, 0)], &all), [0, 0], "the cluster has no memory");
         assert_eq!(shares_of(&[], &all), [] as [u64; 0]);
     }
 
     #[test]
-    fn nobody_gets_more_than_it_may_have_and_the_others_get_the_rest() {
+    fn a_limited_job_stops_at_its_limit_and_others_get_the_rest() {
         let limited = Demand { most: 100_000, ..demand(3, 500, 0) };
         let fair = fair_shares(&[limited, demand(1, 500, 0), demand(2, 500, 0)], &capacity(100, 0));
         assert_eq!(fair.iter().map(|fair| fair.share).collect::<Vec<_>>(), [100_000, 300_000, 600_000]);
         assert_eq!(fair[0].short_of, None);
     }
 
-    /// The oracle: everybody takes a little in turn, in proportion to the weights, until nobody can or wants to.
+    /// The oracle: all jobs take a little in turn, in proportion to their weights, until none can or wants more.
     fn by_progressive_filling(demands: &[Demand], capacity: &Totals) -> Vec<f64> {
         const STEP: f64 = 1e-5;
         let part = |demand: &Demand, kind: usize| match demand.wants.0[kind] {
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn the_closed_form_is_where_progressive_filling_stops() {
+    fn the_closed_form_equals_progressive_filling() {
         let mut chance = Chance::new(3, "demands");
         let mut below = |limit: u64| chance.below(limit);
         for round in 0..60 {
@@ -226,10 +226,10 @@ mod tests {
         }
     }
 
-    /// What makes shares fair, without any filling: who lacks something is held back by a resource that is full and of which nobody
-    /// has more for his weight.
+    /// The definition of fairness, without any filling: a job whose demand is not met is limited by a resource that is
+    /// full and of which no job has more relative to its weight.
     #[test]
-    fn whoever_lacks_something_uses_a_full_resource_of_which_nobody_has_more_for_his_weight() {
+    fn an_unmet_job_uses_a_full_resource_of_which_none_has_more_for_its_weight() {
         let mut chance = Chance::new(1, "demands");
         for _ in 0..200 {
             let all = Totals(std::array::from_fn(|kind| if kind < 5 { 1_000_000 } else { 0 }));

@@ -1,4 +1,4 @@
-//! First come, first served: the higher priority, then the earlier submission, over all queues.
+//! First come, first served: by priority, then by submission, across all queues.
 
 use super::accounts::JobAccount;
 use super::line::{JobOrder, Line};

@@ -1,14 +1,14 @@
-//! Which open asks go with some room, without a look at each of them.
+//! An index of open asks that finds those that fit into some room without checking each of them.
 //!
-//! For every kind of resource that somebody asks for there are levels, eight to a doubling, and for each level one bit
-//! per ask: it wants no more of the kind than this level. What fits is then an intersection of a few rows of bits, at
-//! the cost of one step for 64 asks; only asks on the room's own level have to be compared in full.
+//! For every requested kind of resource there are levels, eight to a doubling, and for each level one bit per ask: the
+//! ask needs no more of the kind than this level. The asks that fit are the intersection of a few rows of bits, at the
+//! cost of one step for 64 asks; only asks on the room's own level are compared in full.
 
 use crate::policy::AskSlot;
 use crate::vocabulary::resources::WIDTH;
 use crate::vocabulary::{ClassTable, Resources};
 
-/// Level 0 is nothing; then eight for each of 32 doublings.
+/// Level 0 is zero; then there are eight for each of 32 doublings.
 const LEVELS: usize = 1 + 32 * 8;
 
 type Bits = Vec<u64>;
@@ -17,7 +17,7 @@ type Bits = Vec<u64>;
 pub struct FitIndex {
     shapes: Vec<Resources>,
     classes: Vec<u32>,
-    /// Per kind that is asked for: a row of bits for every level.
+    /// For each requested kind: a row of bits for every level.
     at_most: [Option<Box<[Bits]>>; WIDTH],
     of_class: Vec<Bits>,
     open: Bits,
@@ -43,7 +43,7 @@ impl FitIndex {
         set(&mut self.of_class[class as usize], ask, true);
         for kind in 0..WIDTH {
             if shape.0[kind] > 0 && self.at_most[kind].is_none() {
-                // Nobody has asked for it so far: everybody wants no more than nothing.
+                // No ask needed this kind so far: all existing asks are at level zero.
                 self.at_most[kind] = Some(vec![vec![u64::MAX; self.words]; LEVELS].into_boxed_slice());
             }
             if let Some(rows) = &mut self.at_most[kind] {
@@ -53,7 +53,7 @@ impl FitIndex {
         }
     }
 
-    /// Makes the rows long enough, with some to spare.
+    /// Extends the rows to at least this length.
     fn make_room(&mut self, words: usize) {
         if words <= self.words {
             return;
@@ -94,12 +94,13 @@ impl FitIndex {
         set(&mut self.parked, ask, parked);
     }
 
-    /// Its tasks do not get room one by one.
+    /// The ask's tasks do not get room one by one.
     pub fn set_gang(&mut self, ask: AskSlot, is_gang: bool) {
         set(&mut self.gangs, ask, is_gang);
     }
 
-    /// Finds the open asks that fit into `room` and whose class the node meets, but for gangs. Whether there are any.
+    /// Finds the open asks, other than gangs, that fit into `room` and whose class the node meets. Returns whether
+    /// there are any.
     pub fn find_on(&mut self, room: &Resources, node: usize, classes: &ClassTable) -> bool {
         let Self { found, open, gangs, .. } = self;
         for ((found, open), gangs) in found.iter_mut().zip(open).zip(gangs) {
@@ -108,7 +109,7 @@ impl FitIndex {
         self.keep_fitting(room) && self.keep_meeting(node, classes)
     }
 
-    /// Finds the open asks that are not parked, or the gangs among them. Whether there are any.
+    /// Finds the open asks that are not parked, or only the gangs among them. Returns whether there are any.
     pub fn find_fresh(&mut self, only_gangs: bool) -> bool {
         let Self { found, open, parked, gangs, .. } = self;
         let others = if only_gangs { 0 } else { u64::MAX };
@@ -118,9 +119,9 @@ impl FitIndex {
         any(&self.found)
     }
 
-    /// Keeps of the found asks those that fit into `room`. Whether some are left.
+    /// Keeps the found asks that fit into `room`. Returns whether any are left.
     pub fn keep_fitting(&mut self, room: &Resources) -> bool {
-        // For each kind the row of the room's level, and the one below, whose asks surely fit.
+        // For each kind: the row of the room's level, and the one below, whose asks certainly fit.
         let mut rows: [(&[u64], &[u64]); WIDTH] = [(&[], &[]); WIDTH];
         let mut kinds = 0;
         for (of_kind, &amount) in self.at_most.iter().zip(&room.0) {
@@ -204,7 +205,7 @@ fn ones(word: usize, mut bits: u64) -> impl Iterator<Item = AskSlot> {
     })
 }
 
-/// Monotonous; exact for 0 only.
+/// Monotonic; exact for 0 only.
 #[inline]
 fn level(amount: u32) -> usize {
     if amount == 0 {
@@ -247,9 +248,9 @@ mod tests {
         assert_eq!(level(u32::MAX), LEVELS - 1);
     }
 
-    /// Against the plain test of every ask, over many shapes, rooms and changes.
+    /// Compared with a check of every ask, for many shapes, rooms and changes.
     #[test]
-    fn it_finds_what_a_look_at_every_ask_finds() {
+    fn the_index_finds_the_same_asks_as_a_full_scan() {
         let mut state = 1u64;
         let mut below = |limit: u32| {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);

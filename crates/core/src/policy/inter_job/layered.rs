@@ -1,12 +1,12 @@
-//! Two orders of jobs in one: the first knows only the tasks that must start now, the second all that are open, and has what
-//! the first leaves (Carbyne 3.3, lines 2 and 6 of its pseudocode; 4.2).
+//! Two orders of jobs in one: the first considers only tasks that must start now; the second considers all open tasks,
+//! and gets what the first leaves (Carbyne 3.3, lines 2 and 6 of its pseudocode; 4.2).
 //!
-//! With fair shares below and the shortest remaining job above it is the paper's; packing, in either place, is the order of
-//! its implementation. Where everything is needed, the first decides alone.
+//! With fair shares as the first and the shortest remaining job as the second order, it is the paper's; packing, in
+//! either place, is the order of its implementation. If all tasks are needed, only the first order decides.
 //!
-//! Departs: what is needed is not packed before all else but served in the order of the first layer, which may pack; and the
-//! second layer does not pack what the order by remaining work left, since that order passes over what does not fit and so
-//! leaves nothing that would.
+//! Departs: needed tasks are not packed before all others but served in the first order, which may pack; and the second
+//! order does not pack what the order by remaining work left, since that order skips tasks that do not fit and so
+//! leaves none that would.
 
 use super::QueueTree;
 use super::shares::Shares;
@@ -16,13 +16,13 @@ use crate::vocabulary::{JobId, QueueId, Resources, Totals};
 use crate::why::Why;
 
 pub struct Layered {
-    /// Knows of each ask what is needed.
+    /// Considers the needed tasks of each ask.
     needed: Box<dyn InterJobPolicy>,
-    /// Knows of each ask all that is open.
+    /// Considers all open tasks of each ask.
     open: Box<dyn InterJobPolicy>,
     asks: Vec<Option<OpenTasks>>,
     shares: Shares,
-    /// Which of the two chose last.
+    /// The layer that chose last.
     chose: Layer,
 }
 
@@ -36,7 +36,7 @@ struct OpenTasks {
     job: JobSlot,
     shape: Resources,
     count: u64,
-    /// Of these, so many must start now.
+    /// The number of them that must start now.
     needed: u64,
 }
 
@@ -49,7 +49,7 @@ impl Layered {
         self.asks[ask as usize].as_ref().expect("an ask slot in use")
     }
 
-    /// The layer in whose order the next task of the ask stands.
+    /// The layer that orders the next task of the ask.
     fn layer_of(&self, ask: AskSlot) -> &dyn InterJobPolicy {
         if self.ask(ask).needed > 0 { self.needed.as_ref() } else { self.open.as_ref() }
     }
@@ -57,7 +57,7 @@ impl Layered {
     fn on_started(&mut self, ask: AskSlot) {
         let tasks = self.asks[ask as usize].as_mut().expect("an ask slot in use");
         tasks.count = tasks.count.saturating_sub(1);
-        // Its tasks are alike: whichever layer chose it, the first to start are those that must.
+        // Its tasks are alike: whichever layer chose it, the needed tasks start first.
         if tasks.needed > 0 {
             tasks.needed -= 1;
             self.needed.outcome(ask, Outcome::Started);
@@ -163,11 +163,11 @@ mod tests {
 
     const CORE: Resources = Resources([1_000, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
 
-    /// Jobs of one ask each, on a cluster of twelve cores: how many tasks are open, how many of them needed, and how many seconds
-    /// of work are left.
+    /// Jobs of one ask each, on a cluster of twelve cores: the numbers of open and of needed tasks, and the seconds of
+    /// work left.
     fn layered(jobs: &[(u64, u64, u32)]) -> Layered {
         let tree = QueueTree::single();
-        let leaf = tree.find("root.default").expect("it is there");
+        let leaf = tree.find("root.default").expect("the default queue");
         let (needed, open) = (Box::new(Drf::new(tree.clone())), Box::new(Srtf::new(tree.clone())));
         let mut policy = Layered::new(needed, open, tree);
         let mut capacity = Totals::ZERO;
@@ -191,7 +191,7 @@ mod tests {
         policy
     }
 
-    /// The jobs that are given a core each, one after the other, and by which rule.
+    /// The jobs that get a core each, in order, and the rule.
     fn served(policy: &mut Layered, cores: usize) -> Vec<(AskSlot, Rule)> {
         let mut classes = ClassTable::default();
         let anywhere = classes.add_class_of(Vec::new());
@@ -207,32 +207,32 @@ mod tests {
     }
 
     #[test]
-    fn what_is_needed_goes_by_shares_and_what_is_left_to_the_job_with_least_work_left() {
+    fn needed_tasks_follow_shares_and_leftover_goes_to_the_shortest_remaining_job() {
         let mut policy = layered(&[(3, 2, 90), (2, 1, 10)]);
         let (by_share, left) = (Rule::DominantShare, Rule::Leftover);
         assert_eq!(served(&mut policy, 9), [(0, by_share), (1, by_share), (0, by_share), (1, left), (0, left)]);
     }
 
     #[test]
-    fn what_was_given_of_what_is_left_counts_for_the_share_and_against_what_is_needed() {
+    fn leftover_counts_for_the_share_and_reduces_the_needed_tasks() {
         let mut policy = layered(&[(9, 0, 10), (9, 0, 90)]);
         assert_eq!(served(&mut policy, 3), [(0, Rule::Leftover); 3]);
-        // Of seven tasks in all two must have started, and three have.
+        // Two of seven tasks must have started, and three have.
         policy.on_change(&DemandChange::Open { ask: 0, count: 4, needed: 0, rank: 0 });
         policy.on_change(&DemandChange::Open { ask: 1, count: 9, needed: 2, rank: 0 });
         assert_eq!(served(&mut policy, 2), [(1, Rule::DominantShare); 2]);
         policy.on_change(&DemandChange::Open { ask: 0, count: 4, needed: 4, rank: 0 });
         policy.on_change(&DemandChange::Open { ask: 1, count: 7, needed: 7, rank: 0 });
-        assert_eq!(served(&mut policy, 1), [(1, Rule::DominantShare)], "it holds two cores, and the other three");
+        assert_eq!(served(&mut policy, 1), [(1, Rule::DominantShare)], "job 1 holds two cores, and job 0 three");
     }
 
     #[test]
-    fn a_job_is_told_its_share_when_it_begins_and_when_others_change_it() {
+    fn shares_are_sent_when_a_job_starts_and_when_others_change_them() {
         let mut policy = layered(&[(100, 0, 1), (100, 0, 1)]);
         let cores = |policy: &Layered, job| policy.share(job).0[0] / 1_000;
         assert_eq!((policy.new_shares(), cores(&policy, 0)), (vec![0, 1], 6));
         assert_eq!(policy.new_shares(), []);
-        // Who wants little leaves the rest to the other, and is entitled to half all the same.
+        // A job with a small demand leaves the rest to the other, and is still entitled to half.
         policy.on_change(&DemandChange::Open { ask: 1, count: 3, needed: 0, rank: 0 });
         assert_eq!((policy.new_shares(), cores(&policy, 0), cores(&policy, 1)), (vec![0], 9, 6));
         policy.on_change(&DemandChange::AskRemoved { ask: 1 });
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn jobs_are_told_their_shares_of_a_cluster_that_has_become_larger_or_smaller() {
+    fn shares_are_sent_when_the_cluster_grows_or_shrinks() {
         let mut policy = layered(&[(100, 0, 1), (100, 0, 1)]);
         let cores = |policy: &Layered, job| policy.share(job).0[0] / 1_000;
         assert_eq!((policy.new_shares(), cores(&policy, 0)), (vec![0, 1], 6));
@@ -253,13 +253,13 @@ mod tests {
         };
         assert_eq!(resize(24), (vec![0, 1], [12, 12]));
         assert_eq!(resize(25).0, []);
-        assert_eq!(resize(26).0, [0, 1], "it counts from what they were told");
+        assert_eq!(resize(26).0, [0, 1], "changes count from the shares sent last");
         assert_eq!(resize(0).0, [0, 1]);
         assert_eq!(resize(12), (vec![0, 1], [6, 6]));
     }
 
     #[test]
-    fn starts_and_ends_of_a_job_that_wants_more_than_its_share_change_no_share() {
+    fn starts_and_ends_of_a_job_with_unmet_demand_change_no_share() {
         let mut policy = layered(&[(100, 50, 1), (100, 50, 1)]);
         policy.new_shares();
         served(&mut policy, 8);

@@ -1,6 +1,5 @@
-//! All jobs of all queues in one line. What a job's place in it goes by is a [`JobOrder`]; the higher priority comes
-//! before it, and the earlier submission decides between equals. Whoever does not fit is passed over; queue and user
-//! limits hold.
+//! All jobs of all queues in one order: by priority, then by a [`JobOrder`], then by submission. Jobs that do not fit
+//! are skipped; queue and user limits apply.
 
 use super::accounts::{JobAccount, Level};
 use super::{Accounts, QueueTree};
@@ -12,10 +11,10 @@ use std::cmp::Reverse;
 use std::collections::BTreeSet;
 use std::marker::PhantomData;
 
-/// By what jobs of equal priority are ordered.
+/// The order of jobs of equal priority.
 pub trait JobOrder: Send {
     const RULE: Rule;
-    /// The smaller goes first; where it is equal, the job that was submitted earlier.
+    /// The job with the smaller rank is scheduled first; among equals, the one that was submitted earlier.
     fn rank(job: &JobAccount) -> u64;
 }
 
@@ -26,9 +25,9 @@ pub struct Line<O> {
     accounts: Accounts,
     /// Jobs with open asks.
     waiting: BTreeSet<Key>,
-    /// Those of them with an ask that was not yet found without room.
+    /// Waiting jobs with an ask that is not known to lack room.
     fresh: BTreeSet<Key>,
-    /// The keys under which a job waits: one for each priority of which it has open asks.
+    /// The keys under which a job waits: one for each priority of its open asks.
     keys: Vec<Vec<Key>>,
     order: PhantomData<O>,
 }
@@ -69,7 +68,7 @@ impl<O: JobOrder> Line<O> {
     }
 }
 
-/// How many jobs stand there beside this one, and the first of them. Each counts where it stands with its highest priority.
+/// The number of other jobs at these places, and the first of them. Each job is counted at its highest priority only.
 pub(super) fn ahead<'a>(
     accounts: &Accounts,
     of: JobSlot,
@@ -96,7 +95,7 @@ impl<O: JobOrder> InterJobPolicy for Line<O> {
         }
         match change {
             DemandChange::RoomOpened => self.fresh = self.waiting.clone(),
-            // Work is measured by it.
+            // Work is measured relative to it.
             DemandChange::Capacity(_) => self.put_all_in_place(),
             _ => {}
         }

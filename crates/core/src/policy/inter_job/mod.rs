@@ -1,4 +1,4 @@
-//! Whose turn it is. All orders share one set of accounts: queues, users, jobs, and the limits on them.
+//! Orders of jobs. All of them share one set of accounts: queues, users, jobs, and the limits on them.
 
 mod accounts;
 mod capacity;

@@ -1,14 +1,14 @@
-//! The configured queues as a tree: jobs go into its leaves, limits hold for whole branches.
+//! The tree of configured queues: leaves accept jobs, limits apply to whole branches.
 
 use crate::vocabulary::{Named, QueueId, QueueSpec};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::fmt;
 
-/// A share of everything, in millionths.
+/// The whole of a share, in millionths.
 pub(super) const WHOLE: u32 = 1_000_000;
 
-/// The configured queues as a tree; `QueueId` 0 is the root.
+/// The tree of configured queues; `QueueId` 0 is the root.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct QueueTree {
     specs: Vec<QueueSpec>,
@@ -18,7 +18,7 @@ pub struct QueueTree {
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct QueueTreeError {
-    /// The queue that is wrong.
+    /// The name of the invalid queue.
     pub queue: String,
     pub problem: String,
     pub remedy: String,
@@ -30,10 +30,10 @@ impl QueueTree {
         QueueTree::new(Vec::new()).expect("the default tree is well-formed")
     }
 
-    /// Builds the tree; the root, and a `root.default` where no leaf is named, are added.
+    /// Builds the tree; adds the root, and `root.default` if there is no leaf.
     ///
     /// # Errors
-    /// Names the queue that has no parent, is named twice, or asks for more than its parent has.
+    /// Names the queue that has no parent, is configured twice, or is guaranteed more than its parent.
     pub fn new(mut specs: Vec<QueueSpec>) -> Result<QueueTree, QueueTreeError> {
         specs.sort_by(|a, b| a.name.cmp(&b.name));
         if specs.first().is_none_or(|first| first.name != "root") {
@@ -54,14 +54,14 @@ impl QueueTree {
             if is_inner && of_leaves {
                 return Err(wrong(
                     spec,
-                    "holds other queues, which take the jobs",
-                    "give user_limit, max_running_jobs and default_timeout to those",
+                    "holds other queues and takes no jobs",
+                    "set user_limit, max_running_jobs and default_timeout on the queues below it",
                 ));
             }
             if granted > u64::from(spec.guaranteed) {
                 let (granted, own) = (granted as f64 / 1e4, f64::from(spec.guaranteed) / 1e4);
-                let problem = format!("is guaranteed {own:.1} %, and the queues below it {granted:.1} % together");
-                return Err(wrong(spec, &problem, "guarantee it as much as them, or them less"));
+                let problem = format!("is guaranteed {own:.1} %, but the queues below it {granted:.1} % in total");
+                return Err(wrong(spec, &problem, "raise its guarantee, or lower theirs"));
             }
         }
         Ok(tree)
@@ -74,7 +74,7 @@ impl QueueTree {
         let (parent_name, own_name) = spec.name.rsplit_once('.').unwrap_or(("", &spec.name));
         if let Err(wrong) = Named::Queue.check(own_name) {
             let remedy =
-                format!("{}; write for instance `root.research`, a name of its own after each point", wrong.remedy);
+                format!("{}; for example `root.research`, with one name after each dot", wrong.remedy);
             return Err(QueueTreeError { queue: spec.name, problem: wrong.problem, remedy });
         }
         let Some(parent) = self.find(parent_name) else {
@@ -83,7 +83,7 @@ impl QueueTree {
             return Err(wrong(&spec, "has no parent", &remedy));
         };
         if spec.weight == 0 {
-            return Err(wrong(&spec, "has weight 0", "a weight is at least 0.001"));
+            return Err(wrong(&spec, "has weight 0", "set it to at least 0.001"));
         }
         if spec.guaranteed > spec.maximum {
             return Err(wrong(&spec, "is guaranteed more than its maximum", "lower `guaranteed`, or raise `maximum`"));
@@ -100,10 +100,10 @@ impl QueueTree {
         self.specs.iter().position(|spec| spec.name == name).map(|index| QueueId(index as u32))
     }
 
-    /// The leaf that a job file means: a full name, a name below the root, or nothing for the default.
+    /// The leaf for the name in a job file: a full name, a name below the root, or empty for the default.
     ///
     /// # Errors
-    /// A sentence that lists the queues there are.
+    /// A sentence that lists the existing queues.
     pub fn leaf(&self, name: &str) -> Result<QueueId, String> {
         let found = match name {
             "" => self.find("root.default").or_else(|| self.leaves().next()),
@@ -116,35 +116,36 @@ impl QueueTree {
                 self.spec(queue).name,
                 self.leaf_names()
             )),
-            None => Err(format!("there is no queue `{name}`; there are: {}", self.leaf_names())),
+            None => Err(format!("queue `{name}` not found; use one of: {}", self.leaf_names())),
         }
     }
 
-    /// Whether the queues can be those of a federation with so many global masters, each of which counts what its own jobs hold.
+    /// Checks that the queues are valid for a federation with this many global masters, each of which counts only its
+    /// own jobs.
     ///
     /// # Errors
-    /// Names the first queue that cannot.
+    /// Names the first queue that is invalid.
     pub fn check_federated(&self, globals: u8) -> Result<(), QueueTreeError> {
         let last = globals.saturating_sub(1);
         for (number, spec) in (0..).zip(&self.specs) {
             if let Some(global) = spec.global.filter(|global| *global > last) {
-                let problem = format!("is with global master {global}");
-                return Err(wrong(spec, &problem, &format!("there are global masters 0 to {last}: name one of them")));
+                let problem = format!("is assigned to global master {global}");
+                return Err(wrong(spec, &problem, &format!("use a global master from 0 to {last}")));
             }
             let is_limited = spec.maximum < WHOLE || spec.user_limit < WHOLE || spec.max_running_jobs.is_some();
             if is_limited && globals > 1 && !self.is_at_one_global(QueueId(number)) {
-                let problem = "has a limit, and jobs at several global masters, which count their own alone";
+                let problem = "has a limit, but jobs at several global masters, each of which counts only its own jobs";
                 return Err(wrong(
                     spec,
                     problem,
-                    "say with `global` which of them has its jobs, or leave the limit out",
+                    "assign it to one of them with `global`, or remove the limit",
                 ));
             }
         }
         Ok(())
     }
 
-    /// Whether all queues below it that take jobs, or itself, are with the same global master.
+    /// Whether all leaves at or below the queue are assigned to the same global master.
     fn is_at_one_global(&self, queue: QueueId) -> bool {
         let is_below = |leaf: &QueueId| {
             let mut chain = std::iter::successors(Some(*leaf), |next| self.parent(*next));
@@ -155,12 +156,12 @@ impl QueueTree {
         homes.len() == 1 && !homes.contains(&None)
     }
 
-    /// The global master of the leaf that a job file means.
+    /// The global master of the leaf for a name in a job file.
     pub fn home(&self, name: &str) -> Option<usize> {
         self.global_of(self.leaf(name).ok()?).map(usize::from)
     }
 
-    /// Its own, or that of a queue above it.
+    /// The global master of the queue, or of the nearest queue above it that has one.
     pub fn global_of(&self, queue: QueueId) -> Option<u8> {
         let mut next = Some(queue);
         while let Some(queue) = next {
@@ -184,13 +185,13 @@ impl QueueTree {
         &self.specs[queue.0 as usize]
     }
 
-    /// The preset that jobs of the queue go by, where it or one above it names one.
+    /// The preset of the queue's jobs: its own, or that of the nearest queue above it that has one.
     pub fn preset(&self, queue: QueueId) -> Option<&str> {
         let above = std::iter::successors(Some(queue), |queue| self.parent(*queue));
         above.filter_map(|queue| self.spec(queue).preset.as_deref()).next()
     }
 
-    /// All that are named.
+    /// All presets that queues name.
     pub fn presets(&self) -> impl Iterator<Item = &str> {
         self.specs.iter().filter_map(|spec| spec.preset.as_deref())
     }
@@ -211,7 +212,7 @@ impl QueueTree {
         &self.children[queue.0 as usize]
     }
 
-    /// The queue's part of an amount by weight, among siblings that are active, as this one is taken to be.
+    /// The queue's part of an amount by weight, among active siblings. The queue counts as active.
     pub fn part_by_weight(&self, queue: QueueId, amount: u64, is_active: impl Fn(QueueId) -> bool) -> u64 {
         let mut part = u128::from(amount);
         let mut next = queue;
@@ -265,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn queues_find_their_parents_and_refuse_nonsense() {
+    fn queues_find_their_parents_and_invalid_ones_are_refused() {
         let tree = QueueTree::new(vec![spec("root.a.x", 0, WHOLE), spec("root.a", 0, WHOLE), spec("root.b", 0, WHOLE)])
             .unwrap();
         assert_eq!(tree.leaf("a.x"), Ok(tree.find("root.a.x").unwrap()));
@@ -291,9 +292,9 @@ mod tests {
                 (tree.check_federated(2).is_ok(), tree.check_federated(1).is_ok())
             };
             assert_eq!(with("root.a.x", None), (false, true));
-            assert_eq!(with("root.a.x", Some(0)), (true, true), "that of the queue above");
+            assert_eq!(with("root.a.x", Some(0)), (true, true), "inherited from the queue above");
             assert_eq!(with("root.b", Some(0)), (false, true));
-            assert_eq!(with("root.a.x", Some(1)), (true, false), "there is only one");
+            assert_eq!(with("root.a.x", Some(1)), (true, false), "there is only one global master");
         }
         let maximum_of_a = |own: Option<u8>, below: [Option<u8>; 2]| {
             let leaf = |name: &str, global| QueueSpec { global, ..spec(name, 0, WHOLE) };

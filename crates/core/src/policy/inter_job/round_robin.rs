@@ -1,8 +1,8 @@
-//! Queues take turns (Megha, section IV-C): of siblings, the one that got something longest ago goes first, and in each the
-//! job that was submitted first.
+//! Queues in rotation (Megha, section IV-C): among siblings, the queue that was served longest ago is first, and within
+//! a queue the job that was submitted first.
 //!
-//! Departs: those within their shares come before those beyond them. What is free is enough for all or it is not, and then others
-//! would be started only to give way.
+//! Departs: queues within their shares precede those above them. If there is not enough for all, tasks of the latter
+//! would be started only to be preempted.
 
 use super::accounts::{JobAccount, QueueAccount};
 use super::tree_line::{QueueKey, QueueOrder, TreeLine};

@@ -1,9 +1,10 @@
-//! What each job is entitled to, for job managers that plan by it (Carbyne 3.3, lines 8 to 15 of its pseudocode): its fair
-//! dominant share in closed form, found anew when what jobs want has changed.
+//! The shares of jobs whose managers plan by them (Carbyne 3.3, lines 8 to 15 of its pseudocode): the fair dominant
+//! share in closed form, computed again when demands have changed.
 //!
-//! A share is a part of the cluster, the same of every kind: a job that runs long on one kind of resource needs another
-//! tomorrow. It is never less than the job's part by weights, which is its own whatever the others want, and which it may
-//! plan with although it wants less today. What a job wants is all that its running and its runnable tasks hold together.
+//! A share is a fraction of the cluster, the same of every kind: a job that mostly uses one kind of resource now may
+//! need another one later. It is never less than the job's part by weight, to which it is entitled whatever the others
+//! request, and with which it may plan although it requests less now. A job's demand is the total of its running and
+//! its runnable tasks.
 
 use super::queue_tree::WHOLE;
 use super::{Demand, QueueTree, fair_shares};
@@ -12,46 +13,47 @@ use crate::vocabulary::resources::WIDTH;
 use crate::vocabulary::{QueueId, Resources, Totals, UserId};
 use std::collections::BTreeMap;
 
-/// A job is told its share when what it knows is off by one part in so many.
+/// A share is sent to its job if it differs from the last one sent by one part in this many.
 const TOLD_WITHIN: u64 = 16;
 
-/// Shares are found anew when what jobs take of the cluster has changed by one part in so many of the smallest share.
+/// Shares are computed again when the resources that jobs take have changed by one part in this many of the smallest
+/// share.
 const FOUND_WITHIN: u64 = 32;
 
-/// All of the cluster, where weights are parts of it.
+/// The whole cluster, in the unit of parts by weight.
 const WHOLE_PART: u64 = 1_000_000_000;
-/// As many of these parts are one of those that shares are given in.
+/// Number of these parts in one unit of shares.
 const OF_A_SHARE: u64 = WHOLE_PART / WHOLE as u64;
 
 pub struct Shares {
     tree: QueueTree,
     capacity: Totals,
-    /// As it was when shares were found last.
+    /// The capacity when shares were computed last.
     found_for: Totals,
-    /// As it was when the jobs were told their parts of it.
+    /// The capacity when the jobs were last sent their fractions of it.
     told_capacity: Totals,
     jobs: Vec<Option<Entitled>>,
     asks: Vec<Option<Asked>>,
-    /// Jobs by leaf, and by all queues above it.
+    /// Number of jobs in each leaf, and below each other queue.
     jobs_below: Vec<u32>,
-    /// Some queue or user may not have the whole cluster.
+    /// Some queue or user may not use the whole cluster.
     has_limits: bool,
-    /// There are other jobs, another cluster, or other kinds that somebody is short of.
+    /// The set of jobs, the cluster, or the kinds that some job lacks have changed.
     stale: bool,
-    /// By how much what all jobs take of each kind has changed since shares were found, and how much of that is let be.
+    /// By kind: how much the total use has changed since shares were computed, and how much of that is tolerated.
     drift: [i64; WIDTH],
     tolerated: [u64; WIDTH],
     kinds: [Use; WIDTH],
 }
 
-/// Who uses a kind of resource, in parts of the whole.
+/// The use of a kind of resource, in parts of the whole.
 #[derive(Clone, Copy, Default)]
 struct Use {
     all: u64,
-    /// Of those that are short of it, and of those among them that lack more than a part that they would be told of.
+    /// By jobs that lack it, and by those among them that lack more than a significant part.
     short: u64,
     lacking_much: u64,
-    /// The one furthest above the others: its level and what it takes.
+    /// The job with the highest level: the level, and its use.
     highest: (u64, u64),
 }
 
@@ -61,12 +63,12 @@ struct Entitled {
     wants: Totals,
     /// In millionths of the cluster.
     share: u64,
-    /// It wanted no more than its share when that was found.
+    /// Its demand was no more than its share when that was computed.
     is_met: bool,
-    /// The kind of which it is short; and whether it lacks more than a part that it would be told of.
+    /// The kind that it lacks, and whether it lacks more than a significant part of it.
     short_of: Option<usize>,
     lacks_much: bool,
-    /// What it took when shares were found.
+    /// Its use when shares were computed.
     took: [u64; WIDTH],
     told: Option<u64>,
 }
@@ -142,13 +144,13 @@ impl Shares {
         }
     }
 
-    /// What was open is held from now on: the job wants as much as before.
+    /// An open task is held from now on: the demand is unchanged.
     pub fn on_started(&mut self, ask: AskSlot) {
         let asked = self.asks[ask as usize].as_mut().expect("an ask slot in use");
         asked.open = asked.open.checked_sub(1).expect("only what is open starts");
     }
 
-    /// Finds the shares anew where something has changed. Returns the jobs that are to be told, by slot.
+    /// Computes the shares if something has changed. Returns the jobs to which theirs have to be sent, by slot.
     pub fn review(&mut self) -> Vec<JobSlot> {
         if !self.is_due() {
             return Vec::new();
@@ -165,7 +167,7 @@ impl Shares {
         self.limit(&slots, &mut demands);
         let shares = fair_shares(&demands, &self.capacity);
         let mut kinds = [Use::default(); WIDTH];
-        // The same part of another cluster is another share.
+        // The same fraction of another cluster is another share.
         let is_other_cluster = is_off(&self.told_capacity, &self.capacity, TOLD_WITHIN);
         if is_other_cluster {
             self.told_capacity = self.capacity;
@@ -177,7 +179,7 @@ impl Shares {
             entry.is_met = !entry.lacks(&self.capacity);
             entry.took = entry.takes(&self.capacity);
             let level = fair.share * WHOLE_PART / demand.weight;
-            // Who is held back by a limit has the others of its queue to hope for.
+            // A job that is limited by its queue may get what other jobs of the queue leave.
             let most_used = || (0..WIDTH).max_by_key(|kind| entry.took[*kind]).filter(|_| !entry.is_met);
             entry.short_of = fair.short_of.or_else(most_used);
             entry.lacks_much = entry.lacks_much(&self.capacity);
@@ -198,14 +200,14 @@ impl Shares {
         self.stale || self.drift.iter().zip(&self.tolerated).any(|(drift, tolerated)| drift.unsigned_abs() > *tolerated)
     }
 
-    /// As it was told last.
+    /// The share as last sent.
     pub fn of(&self, job: JobSlot) -> Totals {
         let share = u128::from(self.job(job).told.unwrap_or_default());
         Totals(self.capacity.0.map(|amount| (u128::from(amount) * share / u128::from(WHOLE)) as u64))
     }
 
-    /// What of its share it has use for now: all that it wants, or as much of every kind as its share lets it have, in whole
-    /// multiples of what one of its tasks takes.
+    /// The part of its share that it has use for now: its whole demand, or the same fraction of every kind as its share
+    /// allows, in whole multiples of `of_one`, the resources of one task.
     pub fn due(&self, job: JobSlot, of_one: &Totals) -> Totals {
         let Entitled { wants, share, .. } = self.job(job);
         let wanted = wants.dominant_share(&self.capacity).max(1);
@@ -214,13 +216,13 @@ impl Shares {
         if wanted <= *share { *wants } else { wants.zip(of_one, whole) }
     }
 
-    /// Of each job of the leaf.
+    /// The part by weight of each job of the leaf.
     fn part_by_weight(&self, leaf: QueueId) -> u64 {
         let part = self.tree.part_by_weight(leaf, WHOLE_PART, |queue| self.jobs_below[queue.0 as usize] > 0);
         (part / u64::from(self.jobs_below[leaf.0 as usize].max(1))).max(1)
     }
 
-    /// What queues and users may hold at most is shared by their jobs as if it were a cluster of its own.
+    /// The maximum of a queue or user is divided among its jobs as if it were a separate cluster.
     fn limit(&self, slots: &[usize], demands: &mut [Demand]) {
         let mut groups: BTreeMap<(QueueId, Option<UserId>), Vec<usize>> = BTreeMap::new();
         for (at, &slot) in slots.iter().enumerate() {
@@ -268,7 +270,7 @@ impl Shares {
         for kind in 0..WIDTH {
             let (before, after) = (before[kind], after[kind]);
             drift[kind] = drift[kind].saturating_add_unsigned(after).saturating_sub_unsigned(before);
-            // Who begins to use a kind that is full stays behind, however little it uses.
+            // A job that starts to use a kind that is full is limited by it, however little it uses.
             let of_other_kinds = (lacked || lacks) && (before == 0) != (after == 0);
             *stale |= of_other_kinds || after.abs_diff(entry.took[kind]) > own;
         }
@@ -304,16 +306,16 @@ impl Use {
         self.highest = self.highest.max((level, took));
     }
 
-    /// Somebody that is short of it lacks much of late, or no longer.
+    /// A job that lacks this kind now lacks much of it, or no longer does.
     fn lack(&mut self, took: u64, much: bool) {
         let all = self.lacking_much;
         self.lacking_much = if much { all.saturating_add(took) } else { all.saturating_sub(took) };
     }
 
-    /// How much more or less of it may be taken before a share is off by a part that counts. What comes or goes moves all
-    /// that are short by the same part, unless some of them soon have what they want and leave it to the others; where
-    /// nobody is short, half of what is left may go, or the one with most is the first to give way. What is left says
-    /// nothing where queues or users may not have it.
+    /// How much the use of the kind may change before some share is off by a significant part. A change moves all jobs
+    /// that lack the kind by the same fraction, unless some of them are almost met and leave the rest to the others. If
+    /// no job lacks it, half of the rest may be used before the job with the highest level is affected. The rest is not
+    /// meaningful if queues or users may not use it.
     fn tolerated(self, has_limits: bool) -> u64 {
         let moved = match self {
             Use { lacking_much: 1.., .. } => self.lacking_much,
@@ -335,8 +337,9 @@ impl Entitled {
         wanted.saturating_mul(TOLD_WITHIN) > self.share.saturating_mul(TOLD_WITHIN + 1)
     }
 
-    /// What others cannot have, of each kind in parts of the whole: all that it wants, or of that what its share lets it have.
-    /// Who wants more than its share before a change and after it, in the same proportions, moves nobody's share.
+    /// What is not available to others, by kind in parts of the whole: its whole demand, or the part of it that its
+    /// share allows. A job whose demand exceeds its share before and after a change, in the same proportions, moves no
+    /// other share.
     fn takes(&self, capacity: &Totals) -> [u64; WIDTH] {
         let part = |(&wanted, &of): (&u64, &u64)| match (wanted, of) {
             (0, _) | (_, 0) => 0,
@@ -356,7 +359,7 @@ impl Entitled {
     }
 }
 
-/// By more than one part in so many.
+/// Whether they differ by more than one part in `within`.
 fn is_off(known: &Totals, now: &Totals, within: u64) -> bool {
     known.0.iter().zip(&now.0).any(|(&known, &now)| known.abs_diff(now).saturating_mul(within) > known)
 }
@@ -373,10 +376,10 @@ mod tests {
     use super::*;
     use crate::vocabulary::{Chance, JobId, QueueSpec, UserId};
 
-    /// So many jobs that ask for tasks of the first kinds of resources, on a cluster of a hundred thousand of each.
+    /// This many jobs that ask for tasks of the first kinds of resources, on a cluster of 100,000 of each.
     fn shares(jobs: u32, kinds: usize, chance: &mut Chance) -> Shares {
         let tree = QueueTree::single();
-        let queue = tree.find("root.default").expect("it is there");
+        let queue = tree.find("root.default").expect("the default queue");
         let mut shares = Shares::new(tree);
         shares.on_change(&DemandChange::Capacity(Totals(std::array::from_fn(
             |kind| if kind < kinds { 100_000 } else { 0 },
@@ -399,7 +402,7 @@ mod tests {
         shares
     }
 
-    /// By how much the told shares are off at most, as a part of them, after this many changes; and how often they were found.
+    /// The largest relative error of the sent shares after this many changes, and how often shares were computed.
     fn worst_of(changes: u32, jobs: u32, kinds: usize) -> (f64, u32) {
         let mut chance = Chance::new(u64::from(jobs), "changes");
         let mut shares = shares(jobs, kinds, &mut chance);
@@ -423,10 +426,10 @@ mod tests {
         (worst, found)
     }
 
-    /// Jobs that wanted much more than their shares come to their last tasks: what they leave from then on is for those that
-    /// still want more, although nobody's part of it is large.
+    /// Jobs with demands far above their shares come to their last tasks: what they leave from then on goes to those
+    /// with more demand, although the part of each is small.
     #[test]
-    fn what_many_leave_one_by_one_is_told_to_the_one_that_is_left() {
+    fn resources_left_by_many_jobs_are_sent_to_the_remaining_one() {
         const LEAVING: u32 = 99;
         let mut shares = shares(LEAVING + 1, 0, &mut Chance::new(1, "unused"));
         shares.on_change(&DemandChange::Capacity(Totals(std::array::from_fn(
@@ -451,16 +454,16 @@ mod tests {
         let told = |shares: &Shares| shares.of(LEAVING).0[0];
         assert_eq!(told(&shares), 1_000);
         (0..LEAVING).for_each(|job| put_open(&mut shares, job, 1_000));
-        assert_eq!(told(&shares), 1_000, "they want what they have");
+        assert_eq!(told(&shares), 1_000, "their demands equal their shares");
         (0..LEAVING).for_each(|job| put_open(&mut shares, job, 970));
         assert!((3_600..=3_970).contains(&told(&shares)), "{}", told(&shares));
     }
 
     #[test]
-    fn a_share_is_no_more_than_queues_and_users_may_hold() {
+    fn a_share_never_exceeds_queue_and_user_limits() {
         let half = QueueSpec { maximum: 500_000, user_limit: 200_000, ..QueueSpec::named("root.half") };
-        let tree = QueueTree::new(vec![half, QueueSpec::named("root.other")]).expect("a sound tree");
-        let queue = tree.find("root.half").expect("it is there");
+        let tree = QueueTree::new(vec![half, QueueSpec::named("root.other")]).expect("a valid tree");
+        let queue = tree.find("root.half").expect("a configured queue");
         let mut shares = Shares::new(tree);
         shares.on_change(&DemandChange::Capacity(Totals([1_000; WIDTH])));
         let mut told = Vec::new();
@@ -476,7 +479,7 @@ mod tests {
         assert_eq!(told[1], [100, 100]);
         assert_eq!(told[2], [100, 100, 166]);
         assert_eq!(told[5], [83, 83, 83, 83, 83, 83]);
-        // Who wants little leaves what the queue may hold to the others, up to what a user may.
+        // Jobs with small demands leave the queue's maximum to the others, up to the user limit.
         (0..5).for_each(|job| {
             shares.on_change(&DemandChange::Open { ask: job, count: 70, needed: 70, rank: 0 });
         });
@@ -484,13 +487,13 @@ mod tests {
         assert_eq!(shares.of(5).0[0], 150);
     }
 
-    /// A job's part of the cluster may be less than can be said in numbers.
+    /// A job's part of the cluster may be too small for the unit of shares.
     #[test]
-    fn queues_may_differ_by_any_weight() {
+    fn weights_of_queues_may_differ_by_any_factor() {
         let queue = |name: &str, weight| QueueSpec { weight, ..QueueSpec::named(name) };
         let tree =
-            QueueTree::new(vec![queue("root.small", 1), queue("root.large", 1_000_000_000)]).expect("a sound tree");
-        let leaves = ["root.small", "root.large"].map(|name| tree.find(name).expect("it is there"));
+            QueueTree::new(vec![queue("root.small", 1), queue("root.large", 1_000_000_000)]).expect("a valid tree");
+        let leaves = ["root.small", "root.large"].map(|name| tree.find(name).expect("a configured queue"));
         let mut shares = Shares::new(tree);
         shares.on_change(&DemandChange::Capacity(Totals([1_000; WIDTH])));
         for (job, queue) in (0..).zip([leaves[0], leaves[0], leaves[1]]) {
@@ -501,11 +504,11 @@ mod tests {
     }
 
     #[test]
-    fn shares_are_found_rarely_and_told_ones_are_off_by_little() {
+    fn shares_are_computed_rarely_and_sent_ones_are_nearly_exact() {
         for jobs in [2, 10, 40] {
             let (worst, found) = worst_of(2_000, jobs, 1);
-            assert!(worst < 0.1 && found < 100, "{jobs} jobs: found {found} times, off by {worst}");
-            // Who uses little of a kind that is full has them found more often.
+            assert!(worst < 0.1 && found < 100, "{jobs} jobs: computed {found} times, off by {worst}");
+            // Small uses of a kind that is full cause more computations.
             let (worst, _) = worst_of(2_000, jobs, 4);
             assert!(worst < 0.1, "{jobs} jobs, four kinds: off by {worst}");
         }

@@ -1,9 +1,9 @@
-//! Shortest job first: the job whose work, all of it, would occupy the whole cluster for the shortest time. (The
-//! baseline of Carbyne 5.1; the rule is Smith's of 1956.)
+//! Shortest job first: the job whose total work would occupy the whole cluster for the shortest time. (The baseline of
+//! Carbyne 5.1; the rule is Smith's of 1956.)
 //!
-//! Work is resources times expected run time, in the kind of resource that is scarcest: what a job needs of a cluster,
-//! and not how long its longest path is. Estimates are refined while it runs, and the order follows them. Leaves out:
-//! preemption of what runs.
+//! Work is resources times expected run time, in the scarcest kind of resource: the job's need of the cluster, not the
+//! length of its longest path. Estimates are refined while the job runs, and the order follows them. Leaves out:
+//! preemption of running tasks.
 
 use super::accounts::JobAccount;
 use super::line::{JobOrder, Line};

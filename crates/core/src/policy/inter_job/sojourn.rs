@@ -1,14 +1,14 @@
-//! Who is first of the jobs of a queue: whichever would be done first if each had its fair share (Friedman and Henderson 2003,
-//! "Fairness and efficiency in web server protocols": the fair sojourn protocol). It has all that it has use for, then the next,
-//! as far as what the queue's jobs are due together goes. So short jobs are done sooner than by fair shares, and a long one is
-//! overtaken only by those that would have overtaken it there as well.
+//! The order of a queue's jobs by when they would be done with fair shares (Friedman and Henderson 2003, "Fairness and
+//! efficiency in web server protocols": the fair sojourn protocol). The first job gets all that it has use for, then
+//! the next, up to the total entitlement of the queue's jobs. So short jobs are done sooner than with fair shares, and
+//! a long job is overtaken only by jobs that would have overtaken it with fair shares as well.
 //!
-//! A queue has a clock, which advances by the work that its jobs have done, divided by their number: what each would have done by fair
-//! shares (Golestani 1994, self-clocked fair queueing). A job is done when the clock has advanced by its work since it came, so its
-//! rank is known when it comes and changes only with what is known of its work.
+//! A queue has a clock, which advances by the work that its jobs have done, divided by their number: what each would
+//! have done with fair shares (Golestani 1994, self-clocked fair queueing). A job is done when the clock has advanced
+//! by its work since it came, so its rank is known when it comes and changes only with the estimate of its work.
 //!
-//! Departs: the clock goes by what has truly been done, and counts the jobs that are there; that a job cannot use its share when few of
-//! its tasks are ready counts in neither.
+//! Departs: the clock counts the work actually done and the jobs present; it ignores that a job cannot use its share
+//! when few of its tasks are ready.
 
 use crate::policy::JobSlot;
 use crate::vocabulary::{JobId, QueueId, Totals};
@@ -18,7 +18,7 @@ use std::collections::BTreeSet;
 pub(super) struct Sojourn {
     queues: Vec<Queue>,
     jobs: Vec<Option<Member>>,
-    /// In which something has changed.
+    /// Queues in which something has changed.
     stale: Vec<QueueId>,
     /// Kept to save allocations.
     order: Vec<JobSlot>,
@@ -27,28 +27,28 @@ pub(super) struct Sojourn {
 #[derive(Clone, Default)]
 struct Queue {
     line: BTreeSet<Place>,
-    /// What its jobs are due together.
+    /// The total entitlement of its jobs.
     due: Totals,
-    /// In nanoseconds of all that may be guaranteed.
+    /// In nanoseconds of the whole guaranteed part of the cluster.
     clock: u64,
     is_stale: bool,
 }
 
-/// Higher priority first, then who would be done first, then who came first.
+/// Higher priority first, then the earlier end with fair shares, then the smaller id.
 type Place = (Reverse<i32>, u64, JobId, JobSlot);
 
 struct Member {
     queue: QueueId,
     id: JobId,
     priority: i32,
-    /// The clock when it came.
+    /// The clock when the job came.
     came: u64,
-    /// Its work, all of it and what is left; `None` before it has said.
+    /// Its total and remaining work; `None` before its first report.
     work: Option<(u64, u64)>,
     wants: Totals,
-    /// Its part of what the queue's jobs are due together.
+    /// What it adds to the total entitlement of the queue's jobs.
     due: Totals,
-    /// One of its smallest tasks.
+    /// The resources of one of its smallest tasks.
     one: Totals,
 }
 
@@ -57,18 +57,18 @@ impl Member {
         (Reverse(self.priority), self.rank(), self.id, slot)
     }
 
-    /// What the clock shows when it would be done; whoever has not said how much work it is comes last.
+    /// The clock when it would be done; jobs that have not reported their work come last.
     fn rank(&self) -> u64 {
         self.work.map_or(u64::MAX, |(total, _)| self.came.saturating_add(total))
     }
 
-    /// All that it wants, or as much of every kind, in whole multiples of one of its tasks, as there is.
+    /// All that it wants, or the same fraction of every kind that is left, in whole multiples of one of its tasks.
     fn part_of(&self, left: &Totals, is_first: bool) -> Totals {
         if self.wants.fits_in(left) {
             return self.wants;
         }
         let kinds = self.wants.0.iter().zip(&left.0).filter(|(wants, _)| **wants > 0);
-        // The smallest of these fractions, as it is.
+        // The smallest of these fractions, not rounded.
         let smallest = kinds.map(|(&wants, &left)| (u128::from(left.min(wants)), u128::from(wants)));
         let (part, of) = smallest.reduce(|a, b| if a.0 * b.1 <= b.0 * a.1 { a } else { b }).unwrap_or((0, 1));
         let whole = |wants: u64, of_one: u64| {
@@ -78,7 +78,7 @@ impl Member {
         let due = self.wants.zip(&self.one, whole);
         match (self.one.fits_in(&due), is_first) {
             (true, _) => due,
-            // However large one of its tasks is: it is its turn.
+            // The first job gets one task, however large.
             (false, true) => due.larger_of(&self.one),
             (false, false) => Totals::ZERO,
         }
@@ -106,12 +106,12 @@ impl Sojourn {
         self.note(gone.queue);
     }
 
-    /// How much work it is, and how much of that is left.
+    /// Reports the total and remaining work of a job.
     pub(super) fn on_work(&mut self, job: JobSlot, total: u64, left: u64) {
         let member = self.jobs[job as usize].as_mut().expect("a job slot in use");
         let queue = &mut self.queues[member.queue.0 as usize];
         queue.line.remove(&member.place(job));
-        // What had been done before the first word was done under another master.
+        // Work done before the first report was done under another master.
         let done = member.work.map_or(0, |(total_then, left_then)| {
             total.saturating_sub(left).saturating_sub(total_then.saturating_sub(left_then))
         });
@@ -128,7 +128,7 @@ impl Sojourn {
         self.note(queue);
     }
 
-    /// What it adds to what its queue's jobs are due together.
+    /// Sets what the job adds to the total entitlement of the queue's jobs.
     pub(super) fn on_due(&mut self, job: JobSlot, due: Totals, one: &Totals) {
         let member = self.jobs[job as usize].as_mut().expect("a job slot in use");
         let queue = &mut self.queues[member.queue.0 as usize];
@@ -144,7 +144,7 @@ impl Sojourn {
         }
     }
 
-    /// Tells what each job is due of the queues in which something has changed, and its rank.
+    /// Passes the entitlement and rank of each job in queues that have changed to `tell`.
     pub(super) fn share_out(&mut self, mut tell: impl FnMut(JobSlot, Totals, u64)) {
         while let Some(queue) = self.stale.pop() {
             let queue = &mut self.queues[queue.0 as usize];
@@ -153,7 +153,7 @@ impl Sojourn {
             self.order.extend(queue.line.iter().map(|place| place.3));
             let (mut left, mut is_first) = (queue.due, true);
             for &slot in &self.order {
-                let member = self.jobs[slot as usize].as_ref().expect("who is in line is there");
+                let member = self.jobs[slot as usize].as_ref().expect("jobs in line have members");
                 let due = member.part_of(&left, is_first);
                 is_first &= member.wants == Totals::ZERO;
                 left = left.saturating_sub(&due);
@@ -174,7 +174,7 @@ mod tests {
     struct Line(Sojourn);
 
     impl Line {
-        /// Of a queue whose jobs are due so much each.
+        /// Adds a job with this entitlement.
         fn add(&mut self, job: JobSlot, priority: i32, work: u64, wants: u64, due: u64) {
             self.0.add(job, QueueId(0), JobId(u64::from(job)), priority);
             self.0.on_work(job, work, work);
@@ -191,12 +191,12 @@ mod tests {
     }
 
     #[test]
-    fn who_would_be_done_first_has_all_that_it_wants_and_the_last_what_is_left() {
+    fn the_job_done_first_gets_all_it_wants_and_the_last_the_rest() {
         let mut line = Line(Sojourn::new(1));
         line.add(0, 0, 900, 30, 10);
         line.add(1, 0, 100, 12, 10);
         line.add(2, 0, 400, 15, 10);
-        assert_eq!(line.dues(), [(1, 12), (2, 15), (0, 3)], "30 together");
+        assert_eq!(line.dues(), [(1, 12), (2, 15), (0, 3)], "30 in total");
         line.add(3, 1, 5_000, 20, 0);
         assert_eq!(line.dues(), [(3, 20), (1, 10), (2, 0), (0, 0)], "its priority is higher");
         line.0.remove(3);
@@ -205,22 +205,22 @@ mod tests {
     }
 
     #[test]
-    fn what_is_less_than_a_task_goes_to_the_next_unless_it_is_the_first() {
+    fn less_than_one_task_goes_to_the_next_job_except_for_the_first() {
         let mut line = Line(Sojourn::new(1));
         line.add(0, 0, 100, 80, 10);
         line.0.on_due(0, cpu(10), &cpu(20));
         line.add(1, 0, 50, 4, 0);
         assert_eq!(line.dues(), [(1, 4), (0, 0)]);
         line.0.on_wants(1, Totals::ZERO);
-        assert_eq!(line.dues(), [(1, 0), (0, 20)], "one task, however large, where nobody before it wants anything");
+        assert_eq!(line.dues(), [(1, 0), (0, 20)], "one task, however large, if no job before it has a demand");
     }
 
     #[test]
-    fn a_long_job_is_overtaken_only_by_those_that_would_be_done_before_it_by_fair_shares() {
+    fn a_long_job_is_overtaken_only_as_with_fair_shares() {
         let mut line = Line(Sojourn::new(1));
         line.add(0, 0, 1_000, 10, 10);
-        // One after the other comes, is done at once, and goes; by fair shares each would take twice its work, and so half of what
-        // is done is the long one's.
+        // Jobs come one after the other; each is done at once and leaves. With fair shares each would take twice its
+        // work, so half of the work done belongs to the long job.
         let mut before = 0;
         for job in 1..=100 {
             line.add(job, 0, 100, 10, 0);
@@ -228,7 +228,7 @@ mod tests {
             line.0.on_work(job, 100, 0);
             line.0.remove(job);
         }
-        // The clock has advanced by 50 with each: after 18 the next one would be done later.
+        // The clock has advanced by 50 with each: after 18 jobs the next one would be done later.
         assert_eq!(before, 18);
     }
 }

@@ -1,8 +1,8 @@
-//! Shortest remaining time first: the job of whose work least is left. (The baseline of Carbyne 5.1, and its order for
-//! leftover resources, 3.3; Schrage 1968.)
+//! Shortest remaining time first: the job with the least remaining work. (The baseline of Carbyne 5.1, and its order
+//! for leftover resources, 3.3; Schrage 1968.)
 //!
-//! Work is measured as in `sjf.rs`. A running task counts as not begun until it ends, and what a job manager said last
-//! may be off by a sixteenth. Leaves out: preemption of what runs.
+//! Work is measured as in `sjf.rs`. A running task counts as not started until it ends, and the last report of a job
+//! manager may be off by a sixteenth. Leaves out: preemption of running tasks.
 
 use super::accounts::JobAccount;
 use super::line::{JobOrder, Line};

@@ -1,14 +1,14 @@
-//! Multi-resource packing (Grandl et al. 2014, Tetris; a baseline of Carbyne 5.1): of the tasks that fit on a node the
-//! one with the best score goes first, where score = a - (ā / p̄) p, with a the task's [`Alignment`] with the node's
+//! Multi-resource packing (Grandl et al. 2014, Tetris; a baseline of Carbyne 5.1): among the tasks that fit on a node,
+//! the one with the best score is first, where score = a - (ā / p̄) p, with a the task's [`Alignment`] with the node's
 //! room, p its job's remaining work, and ā and p̄ their means over the tasks that are compared.
 //!
 //! The fairness knob f: only the ceil((1 - f) n) of the n waiting jobs that are furthest below their fair share, at
 //! least one, are considered, so f near 1 is fair and f = 0 packs. Fair shares are equal, so these are the jobs with
-//! the smallest dominant shares. Where no task of theirs fits, the others are considered: no room stays idle.
+//! the smallest dominant shares. If none of their tasks fits, the others are considered: no room stays idle.
 //!
-//! Higher priorities go before everything else, and queues count through their limits only. Departs: a new ask is
-//! tried on the whole cluster once, in the order of dominant shares; its node is then the placement's choice. Remaining
-//! work is that of `srtf.rs`. Leaves out: the penalty for remote inputs.
+//! Higher priorities precede everything else, and queues matter through their limits only. Departs: a new ask is tried
+//! on the whole cluster once, in the order of dominant shares; placement then chooses the node. Remaining work is that
+//! of `srtf.rs`. Leaves out: the penalty for remote inputs.
 
 use super::accounts::JobAccount;
 use super::queue_tree::WHOLE;
@@ -27,7 +27,7 @@ pub struct Tetris {
     accounts: Accounts,
     /// Jobs with open asks.
     waiting: Neediest,
-    /// Those of them with an ask that was not yet found without room.
+    /// Waiting jobs with an ask that is not known to lack room.
     fresh: BTreeSet<Key>,
     /// The key under which a job waits.
     keys: Vec<Option<Key>>,
@@ -35,9 +35,9 @@ pub struct Tetris {
     candidates: Vec<Candidate>,
 }
 
-/// Keys, cut into those that are considered and the rest.
+/// Keys, split into those that are considered and the rest.
 struct Neediest {
-    /// The part that is considered, in millionths of all.
+    /// The fraction that is considered, in millionths.
     part: u32,
     considered: BTreeSet<Key>,
     rest: BTreeSet<Key>,
@@ -50,7 +50,7 @@ struct Candidate {
     /// Whether its job is considered, then its priority.
     group: (bool, i32),
     alignment: u64,
-    /// Of its job, in nanoseconds of the whole cluster.
+    /// The remaining work of its job, in nanoseconds of the whole cluster.
     remaining: u64,
 }
 
@@ -58,7 +58,7 @@ impl Tetris {
     /// `fairness` is the knob f in millionths.
     ///
     /// # Panics
-    /// When it is 1 or more: then nobody would be considered.
+    /// If it is 1 or more: then no job would be considered.
     pub fn new(tree: QueueTree, fairness: u32) -> Tetris {
         let part = WHOLE.checked_sub(fairness).filter(|part| *part > 0).expect("the fairness knob is below 1");
         Tetris {
@@ -95,7 +95,7 @@ impl Tetris {
         }
     }
 
-    /// The task with the best score on this room.
+    /// The task with the best score for this room.
     fn best_on(&mut self, alignment: &Alignment) -> Option<AskSlot> {
         let last_considered = *self.waiting.considered.last()?;
         let mut candidates = std::mem::take(&mut self.candidates);
@@ -125,13 +125,13 @@ fn key(job: &JobAccount, slot: JobSlot) -> Key {
     (Reverse(job.priority()), job.share, job.id, slot)
 }
 
-/// The candidate with the best score in the first group; the earlier job's where the score is equal.
+/// The candidate with the best score in the first group; among equals, the one of the earlier job.
 fn best(candidates: &mut Vec<Candidate>) -> Option<AskSlot> {
     let group = candidates.iter().map(|candidate| candidate.group).max()?;
     candidates.retain(|candidate| candidate.group == group);
     let alignments: i128 = candidates.iter().map(|candidate| i128::from(candidate.alignment)).sum();
     let remaining: i128 = candidates.iter().map(|candidate| i128::from(candidate.remaining)).sum();
-    // The score times the sum of p, so that nothing is divided; that all p are 0 leaves the alignment.
+    // The score times the sum of p, which avoids a division; if all p are 0, the alignment decides.
     let score = |candidate: &Candidate| {
         i128::from(candidate.alignment) * remaining.max(1) - alignments * i128::from(candidate.remaining)
     };
@@ -185,7 +185,7 @@ impl InterJobPolicy for Tetris {
         }
     }
 
-    /// An equal part for every job that waits.
+    /// An equal part for every waiting job.
     fn share(&self, _: JobSlot) -> Totals {
         let jobs = self.waiting.iter().count().max(1) as u64;
         Totals(self.accounts.capacity.0.map(|amount| amount / jobs))
@@ -225,8 +225,7 @@ impl InterJobPolicy for Tetris {
         self.accounts.limit_for(job, more)
     }
 
-    /// Jobs that are further below their fair share. (Which of those that are considered goes first depends on the
-    /// node.)
+    /// Jobs that are further below their fair share. (The order among considered jobs depends on the node.)
     fn ahead_of(&self, ask: AskSlot) -> Option<(u32, JobId)> {
         let key = (*self.keys.get(self.accounts.ask(ask).job as usize)?)?;
         let mut ahead = self.waiting.iter().take_while(|other| **other < key);

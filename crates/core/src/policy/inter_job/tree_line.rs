@@ -1,5 +1,5 @@
-//! Jobs in the leaves of a tree of queues. What siblings, and the jobs of a leaf, go by is a [`QueueOrder`]. Maximum
-//! shares and user limits hold at every start. Whoever does not fit is passed over.
+//! Jobs in the leaves of a tree of queues. A [`QueueOrder`] orders siblings, and the jobs of a leaf. Maximum shares and
+//! user limits apply to every start. Jobs that do not fit are skipped.
 
 use super::accounts::{JobAccount, Level, QueueAccount};
 use super::line::{Key, ahead};
@@ -12,35 +12,35 @@ use std::cmp::Reverse;
 use std::collections::BTreeSet;
 use std::marker::PhantomData;
 
-/// By what sibling queues are ordered, and by what the jobs of equal priority in a leaf.
+/// The order of sibling queues, and of jobs of equal priority in a leaf.
 pub trait QueueOrder: Send {
     const RULE: Rule;
-    /// The smaller goes first; where it is equal, the queue whose name comes first.
+    /// The queue with the smaller key is first; among equals, the one whose name comes first.
     fn queue_key(spec: &QueueSpec, account: &QueueAccount) -> QueueKey;
-    /// The smaller goes first; where it is equal, the job that was submitted earlier.
+    /// The job with the smaller rank is first; among equals, the one that was submitted earlier.
     fn job_rank(job: &JobAccount) -> u64;
 }
 
-/// Whether jobs are held to their fair shares.
+/// Whether jobs are limited to their fair shares.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Limits {
     None,
     FairShares {
-        /// Some demand has changed since they were found.
+        /// Some demand has changed since they were computed.
         stale: bool,
     },
 }
 
-/// All of the cluster, where weights are parts of it.
+/// The whole cluster, in the unit of parts by weight.
 const WHOLE_PART: u64 = 1_000_000_000;
 
-/// Whether it comes in the second group, then its place there.
+/// Whether the queue is in the second group, then its position there.
 pub type QueueKey = (bool, u64);
 
 pub struct TreeLine<O> {
     accounts: Accounts,
     lines: Vec<Line>,
-    /// The keys under which a job stands in its line: one for each priority of which it has open asks.
+    /// The keys of a job in its line: one for each priority of its open asks.
     keys: Vec<Vec<Key>>,
     /// Children of the queues on the way down, sorted; kept to save allocations.
     siblings: Vec<(QueueKey, u32)>,
@@ -48,12 +48,13 @@ pub struct TreeLine<O> {
     order: PhantomData<O>,
 }
 
-/// What waits in a queue: jobs in a leaf, counts above. A job with open asks of several priorities stands there once for each.
+/// What waits in a queue: jobs in a leaf, counts above. A job with open asks of several priorities is listed once for
+/// each.
 #[derive(Default)]
 struct Line {
     waiting: BTreeSet<Key>,
     fresh: BTreeSet<Key>,
-    /// Jobs that stand in this very line, with one priority or several.
+    /// Number of jobs in this line, each counted once.
     jobs: u32,
     waiting_below: u32,
     fresh_below: u32,
@@ -72,7 +73,7 @@ impl<O: QueueOrder> TreeLine<O> {
         }
     }
 
-    /// Nobody gets more than its fair share.
+    /// Limits every job to its fair share.
     pub fn strict(tree: QueueTree) -> TreeLine<O> {
         TreeLine { limits: Limits::FairShares { stale: true }, ..TreeLine::new(tree) }
     }
@@ -132,7 +133,8 @@ impl<O: QueueOrder> TreeLine<O> {
         self.accounts.limit_to_fair_shares(&weights);
     }
 
-    /// The job's queue's part of an amount by weight, among queues with jobs, divided by the jobs that wait there.
+    /// The part of an amount for the job's queue by weight, among queues with jobs, divided by the number of jobs that
+    /// wait there.
     fn part_of(&self, job: JobSlot, amount: u64) -> u64 {
         let queue = self.accounts.job(job).queue;
         let is_active = |queue: QueueId| {
@@ -210,7 +212,7 @@ impl<O: QueueOrder> InterJobPolicy for TreeLine<O> {
                 }
             }
             DemandChange::JobRemoved { job } => {
-                assert!(self.keys.get(*job as usize).is_none_or(Vec::is_empty), "a removed job stands in line");
+                assert!(self.keys.get(*job as usize).is_none_or(Vec::is_empty), "a removed job is still in line");
             }
             _ => {}
         }
@@ -241,7 +243,7 @@ impl<O: QueueOrder> InterJobPolicy for TreeLine<O> {
 
     fn blocked(&self, is_enough: &mut dyn FnMut(AskSlot) -> bool) {
         let asks = |key: &Key| self.accounts.blocked(key.3, key.0.0);
-        // Queues in the order in which it would be the turn of the first of each.
+        // Queues in the order in which the first job of each would be served.
         let first = |(queue, line): (usize, &Line)| {
             let key = line.waiting.iter().find(|key| asks(key).next().is_some())?;
             Some((self.queue_key(queue as u32), *key, queue))
