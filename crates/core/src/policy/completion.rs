@@ -136,7 +136,11 @@ mod tests {
         assert_eq!(estimate.completion(&Odds::SURE), Duration::from_secs(3));
         assert_eq!(estimate.completion(&odds(900_000, 2 * MILLION)), Duration::from_millis(3_300));
         assert_eq!(estimate.completion(&odds(0, 4 * MILLION)), Duration::from_secs(12));
-        assert_eq!(estimate.completion(&odds(2 * MILLION, 9 * MILLION)), Duration::from_secs(3), "success is at most 1");
+        assert_eq!(
+            estimate.completion(&odds(2 * MILLION, 9 * MILLION)),
+            Duration::from_secs(3),
+            "success is at most 1"
+        );
     }
 
     #[test]

@@ -188,7 +188,10 @@ impl Accounts {
                 put(&mut self.jobs, job, account);
             }
             DemandChange::JobRemoved { job } => {
-                assert!(self.job(job).asks.is_empty() && self.job(job).used == Totals::ZERO, "a job left asks or resources");
+                assert!(
+                    self.job(job).asks.is_empty() && self.job(job).used == Totals::ZERO,
+                    "a job left asks or resources"
+                );
                 self.jobs[job as usize] = None;
             }
             DemandChange::Work { job, work } => {

@@ -73,8 +73,7 @@ impl QueueTree {
         }
         let (parent_name, own_name) = spec.name.rsplit_once('.').unwrap_or(("", &spec.name));
         if let Err(wrong) = Named::Queue.check(own_name) {
-            let remedy =
-                format!("{}; for example `root.research`, with one name after each dot", wrong.remedy);
+            let remedy = format!("{}; for example `root.research`, with one name after each dot", wrong.remedy);
             return Err(QueueTreeError { queue: spec.name, problem: wrong.problem, remedy });
         }
         let Some(parent) = self.find(parent_name) else {
@@ -135,11 +134,7 @@ impl QueueTree {
             let is_limited = spec.maximum < WHOLE || spec.user_limit < WHOLE || spec.max_running_jobs.is_some();
             if is_limited && globals > 1 && !self.is_at_one_global(QueueId(number)) {
                 let problem = "has a limit, but jobs at several global masters, each of which counts only its own jobs";
-                return Err(wrong(
-                    spec,
-                    problem,
-                    "assign it to one of them with `global`, or remove the limit",
-                ));
+                return Err(wrong(spec, problem, "assign it to one of them with `global`, or remove the limit"));
             }
         }
         Ok(())

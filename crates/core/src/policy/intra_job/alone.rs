@@ -184,7 +184,8 @@ impl Alone {
         let second = self.phases.remove(first + 1);
         let end = self.phases[first + 1].at;
         let kept = &mut self.phases[first];
-        let weight = |phase: &Phase, until: Instant| if phase.is_paused { 0 } else { u128::from(until.since(phase.at).0) };
+        let weight =
+            |phase: &Phase, until: Instant| if phase.is_paused { 0 } else { u128::from(until.since(phase.at).0) };
         let (one, other) = (weight(kept, second.at), weight(&second, end));
         let time = u128::from(end.since(kept.at).0).max(1);
         if one + other > 0 {

@@ -42,7 +42,7 @@ impl<'a> Sampler<'a> {
             Shape::Plain(name) => plain(name, out),
             Shape::Option(inner) => {
                 self.turn += 1;
-                match self.turn % 4 == 0 || depth > DEEPEST {
+                match self.turn.is_multiple_of(4) || depth > DEEPEST {
                     true => mp::write_nil(out).unwrap(),
                     false => self.shape(inner, depth, out),
                 }
