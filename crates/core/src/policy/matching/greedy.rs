@@ -1,15 +1,15 @@
-//! What a matching is compared with: one task after the other takes the best node that is left.
+//! The baseline of matchings: each task in turn takes the best remaining node.
 
 use super::{Costs, Pair, UNSUITABLE};
 
-/// The pairs, in the order of their tasks.
+/// The pairs, ordered by task.
 pub fn greedy(costs: &Costs) -> Vec<Pair> {
     let mut taken = vec![false; costs.nodes()];
     let mut pairs = Vec::with_capacity(costs.tasks().min(costs.nodes()));
     for task in 0..costs.tasks() {
         let mut best = (UNSUITABLE, 0);
         for (node, &cost) in costs.row(task).iter().enumerate() {
-            // The cheaper comparison first: most nodes fail it.
+            // The cheaper comparison comes first: most nodes fail it.
             if cost < best.0 && !taken[node] {
                 best = (cost, node);
             }
@@ -28,7 +28,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_task_takes_the_first_of_the_best_nodes_that_are_left() {
+    fn each_task_takes_the_first_of_the_best_remaining_nodes() {
         each_small(|costs| {
             let pairs = greedy(costs);
             check(costs, &pairs);

@@ -1,6 +1,6 @@
-//! Which task of a batch goes to which node, when a node takes one task of a batch at most (Boutin et al. 2014: Apollo,
-//! section 3.3), or as many as are done soonest there ([`Regret`]). Each pair has a cost, the time at which the task would be done there, and whoever finds pairs sees
-//! costs only. Whatever is equal goes by the smaller index.
+//! Matching of a batch of tasks with nodes: a node takes at most one task of a batch (Boutin et al. 2014: Apollo,
+//! section 3.3), or as many as finish earliest there ([`Regret`]). The cost of a pair is the time at which the task
+//! would finish on the node; matching uses costs only. Ties go to the smaller index.
 
 mod greedy;
 mod optimal;
@@ -16,18 +16,18 @@ pub use stable::{Acceptance, Stable};
 
 use crate::vocabulary::Duration;
 
-/// The cost of a node that does not suit a task: there it is never done.
+/// The cost of a node that does not suit a task: it would never finish there.
 pub const UNSUITABLE: Duration = Duration::MAX;
 
-/// What each task of a batch would cost on each node. It can be filled anew without being made anew.
+/// The cost of each task of a batch on each node. The table can be reused for other batches.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Costs {
     nodes: usize,
-    /// Task after task.
+    /// The rows of all tasks, one after the other.
     costs: Vec<Duration>,
 }
 
-/// A task and its node, by their indices in the table.
+/// A task and its node, by their indices in [`Costs`].
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Pair {
     pub task: u32,
@@ -35,14 +35,14 @@ pub struct Pair {
 }
 
 impl Costs {
-    /// No node suits any task yet.
+    /// A table in which no node suits any task.
     pub fn new(tasks: usize, nodes: usize) -> Costs {
         let mut costs = Costs::default();
         costs.clear(tasks, nodes);
         costs
     }
 
-    /// The same for another batch.
+    /// Resets the table for another batch.
     pub fn clear(&mut self, tasks: usize, nodes: usize) {
         self.nodes = nodes;
         self.costs.clear();
@@ -74,7 +74,7 @@ impl Costs {
         self.row(pair.task as usize)[pair.node as usize]
     }
 
-    /// Of all pairs together.
+    /// Total cost of these pairs.
     pub fn total(&self, pairs: &[Pair]) -> u128 {
         pairs.iter().map(|&pair| u128::from(self.of(pair).0)).sum()
     }
@@ -82,12 +82,12 @@ impl Costs {
 
 impl Pair {
     fn new(task: usize, node: usize) -> Pair {
-        // A batch and its candidates are far fewer.
+        // Batches and their candidates are far smaller.
         Pair { task: task as u32, node: node as u32 }
     }
 }
 
-/// The order in which pairs are dispatched, as far as capacity goes: whoever waits least is matched best.
+/// Sorts pairs into the order of dispatch, as far as capacity allows: the best match is the one with the shortest wait.
 pub fn sort_by_quality(pairs: &mut [Pair], wait: impl Fn(Pair) -> Duration) {
     pairs.sort_unstable_by_key(|&pair| (wait(pair), pair));
 }
@@ -97,7 +97,7 @@ mod tests {
     use super::*;
     use crate::vocabulary::Chance;
 
-    /// Many costs are equal where there are few different ones, and one pair in so many does not suit.
+    /// A random table. With few different costs many are equal; one pair in `unsuitable_in` does not suit.
     pub(super) fn random(chance: &mut Chance, tasks: usize, nodes: usize, different: u64, unsuitable_in: u32) -> Costs {
         let mut costs = Costs::new(tasks, nodes);
         for task in 0..tasks {
@@ -110,7 +110,7 @@ mod tests {
         costs
     }
 
-    /// Small tables of all kinds.
+    /// Passes small tables of all kinds to `look`.
     pub(super) fn each_small(mut look: impl FnMut(&Costs)) {
         for seed in 0..1_500 {
             let mut chance = Chance::new(seed, "matching");
@@ -122,7 +122,7 @@ mod tests {
     }
 
     /// # Panics
-    /// When a task or a node has two pairs, a pair does not suit, or the pairs are not in the order of their tasks.
+    /// If a task or a node has two pairs, a pair does not suit, or the pairs are not ordered by task.
     pub(super) fn check(costs: &Costs, pairs: &[Pair]) {
         assert!(pairs.is_sorted_by(|one, next| one.task < next.task), "{pairs:?}");
         let mut taken = vec![false; costs.nodes()];
@@ -132,7 +132,7 @@ mod tests {
         }
     }
 
-    /// No node could be given to a task that has none.
+    /// Whether no free node suits a task without a node.
     pub(super) fn is_maximal(costs: &Costs, pairs: &[Pair]) -> bool {
         let without = (0..costs.tasks()).filter(|&task| !pairs.iter().any(|pair| pair.task as usize == task));
         let free: Vec<usize> =
@@ -144,7 +144,7 @@ mod tests {
         of.iter().map(|&(task, node)| Pair { task, node }).collect()
     }
 
-    /// Figure 5: the inputs of tasks 0 and 1 lie on A, that of task 2 on B.
+    /// Figure 5: the inputs of tasks 0 and 1 are stored on A, that of task 2 on B.
     pub(super) fn figure_5() -> Costs {
         let mut costs = Costs::new(3, 3);
         for (task, local) in [(0, 0), (1, 0), (2, 1)] {
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn pairs_that_wait_less_go_first_and_of_equal_ones_the_smaller_task() {
+    fn pairs_are_sorted_by_wait_and_then_by_task() {
         let mut of = pairs(&[(0, 2), (1, 1), (2, 0), (3, 3)]);
         let waits = [5, 1, 1, 0].map(Duration);
         sort_by_quality(&mut of, |pair| waits[pair.node as usize]);
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_that_is_filled_again_forgets() {
+    fn a_cleared_table_keeps_no_costs() {
         let mut costs = figure_5();
         costs.clear(2, 4);
         assert_eq!(costs, Costs::new(2, 4));

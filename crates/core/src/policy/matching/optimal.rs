@@ -1,19 +1,20 @@
-//! The matching of the least cost: as many pairs as there can be, and of these the least sum. Shortest augmenting paths
-//! with potentials (Kuhn 1955, Jonker and Volgenant 1987), in a time that grows with tasks * nodes * the fewer of them.
+//! The matching of minimum cost: the maximum number of pairs, and among these matchings the minimum sum. Shortest
+//! augmenting paths with potentials (Kuhn 1955, Jonker and Volgenant 1987), in time proportional to tasks * nodes * the
+//! smaller of both.
 
 use super::{Costs, Pair, UNSUITABLE};
 
-/// No cost and no sum of costs reaches it.
+/// Larger than every cost and every sum of costs.
 const NEVER: i64 = i64::MAX;
-/// No row, and no column.
+/// No row or no column.
 const NONE: usize = usize::MAX;
-/// In place of a column.
+/// Used instead of a column for a row that stays alone.
 const ALONE: usize = usize::MAX - 1;
 
-/// The pairs, in the order of their tasks. Costs above 2^60 microseconds divided by the number of tasks or nodes, which is
-/// centuries, count as that.
+/// The pairs, ordered by task. Costs above 2^60 microseconds divided by the number of tasks or nodes, which is
+/// centuries, count as that limit.
 pub fn optimal(costs: &Costs) -> Vec<Pair> {
-    // Each of the fewer is given one of the more.
+    // Rows are the smaller side: each gets one column of the larger side.
     let is_turned = costs.tasks() > costs.nodes();
     let (few, many) = if is_turned { (costs.nodes(), costs.tasks()) } else { (costs.tasks(), costs.nodes()) };
     let mut search = Search::new(few, many, |row, column| {
@@ -29,32 +30,32 @@ pub fn optimal(costs: &Costs) -> Vec<Pair> {
     pairs
 }
 
-/// Rows take columns. Or a row stays alone, which costs more than all pairs together.
+/// Matches rows with columns. A row may also stay alone, which costs more than all pairs in total.
 struct Search {
     columns: usize,
     costs: Vec<i64>,
     alone: i64,
     column_of: Vec<usize>,
     row_of: Vec<usize>,
-    /// No pair costs less than its two potentials together, and those that were found cost exactly as much.
+    /// The potentials: no pair costs less than the sum of its two, and pairs found so far cost exactly that.
     of_rows: Vec<i64>,
     of_columns: Vec<i64>,
-    /// Of the search for one path: what it costs to come to a column, and from which row.
+    /// In the search for one path: the cost of reaching a column, and the row before it.
     distances: Vec<i64>,
     reached_from: Vec<usize>,
     is_done: Vec<bool>,
-    /// In the order of their distances.
+    /// Columns ordered by distance.
     done: Vec<usize>,
 }
 
-/// A row that has been reached, and at what cost.
+/// A row that has been reached, and the cost of reaching it.
 #[derive(Clone, Copy)]
 struct Reached {
     row: usize,
     distance: i64,
 }
 
-/// Where a path leads, and at what cost.
+/// The end of a path, and its cost.
 struct End {
     row: usize,
     column: usize,
@@ -104,7 +105,7 @@ impl Search {
         }
     }
 
-    /// Gives the row a column, and others that it drives away other ones, at the least cost; or one of them stays alone.
+    /// Gives the row a column, moving other rows to other columns, at the minimum cost; or one of them stays alone.
     fn find_room(&mut self, row: usize) {
         if self.column_of[row] != NONE {
             return;
@@ -116,7 +117,7 @@ impl Search {
             self.of_columns[column] -= nearer;
             self.of_rows[self.row_of[column]] += nearer;
         }
-        // Backwards, each takes what the next one had.
+        // Backwards along the path, each row takes the column of the next one.
         let (mut taker, mut column) = (end.row, end.column);
         loop {
             let had = self.column_of[taker];
@@ -135,7 +136,7 @@ impl Search {
         }
     }
 
-    /// Dijkstra's, over what pairs cost more than their potentials.
+    /// Dijkstra's algorithm on the reduced costs: a pair's cost minus its potentials.
     fn shortest_path(&mut self, row: usize) -> End {
         self.distances.fill(NEVER);
         self.is_done.fill(false);
@@ -161,7 +162,7 @@ impl Search {
         }
     }
 
-    /// The nearest column that is not done, after the ways from this row were counted in.
+    /// Updates distances with the paths through this row. Returns the nearest column that is not done.
     fn look_from(&mut self, at: Reached) -> Option<(i64, usize)> {
         let costs = &self.costs[at.row * self.columns..][..self.columns];
         let base = at.distance - self.of_rows[at.row];
@@ -192,7 +193,7 @@ mod tests {
     use super::*;
     use crate::vocabulary::{Chance, Duration};
 
-    /// The most pairs that there can be from this task on, and the least that they can cost.
+    /// The maximum number of pairs from this task on, and their minimum cost.
     fn by_trying_all(costs: &Costs, task: usize, taken: &mut [bool]) -> (usize, u128) {
         if task == costs.tasks() {
             return (0, 0);
@@ -214,9 +215,9 @@ mod tests {
     }
 
     #[test]
-    fn no_other_matching_has_more_pairs_or_as_many_that_cost_less() {
+    fn no_other_matching_has_more_pairs_or_a_lower_cost() {
         each_small(|costs| {
-            // What counts as centuries is not told apart.
+            // Costs of centuries are all equal.
             let mut bounded = costs.clone();
             for task in 0..costs.tasks() {
                 let finite = bounded.row_mut(task).iter_mut().filter(|cost| **cost != UNSUITABLE);
@@ -231,12 +232,12 @@ mod tests {
     }
 
     #[test]
-    fn costs_beyond_all_bounds_are_matched_too() {
+    fn unbounded_costs_are_matched_too() {
         each_small(|costs| check(costs, &optimal(costs)));
     }
 
     #[test]
-    fn larger_batches_cost_no_more_than_what_is_greedy_and_no_exchange_makes_them_cheaper() {
+    fn larger_batches_cost_no_more_than_greedy_and_no_exchange_is_cheaper() {
         for (seed, (tasks, nodes)) in (0..).zip([(60, 60), (40, 90), (90, 40), (70, 71)]) {
             let costs = random(&mut Chance::new(seed, "matching"), tasks, nodes, 1_000_000, 3);
             let pairs = optimal(&costs);
@@ -257,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn it_matches_the_papers_example_at_the_least_cost() {
+    fn the_papers_example_is_matched_at_minimum_cost() {
         assert_eq!(figure_5().total(&optimal(&figure_5())), 6 + 6 + 10);
     }
 }

@@ -1,25 +1,27 @@
-//! Several tasks of a batch on one node, whose cost grows with each that it is given: one task after the other takes the node
-//! where it would be done first, and the next one sees what it took.
+//! Matching with several tasks on one node, whose cost grows with each task it is given: each task in turn takes the
+//! node where it would finish first, and later tasks see what it took.
 //!
-//! First is the task that would be done last if it missed its node: what it loses at the next best one ("sufferage" of Maheswaran
-//! et al. 1999, "Dynamic matching and scheduling of a class of independent tasks onto heterogeneous computing systems", section 3)
-//! and its run time together (the longest first: Graham 1969), since a stage is over when its last task is.
+//! The first task is the one that would finish last if it missed its node: by the sum of what it loses at its
+//! second-best node ("sufferage" of Maheswaran et al. 1999, "Dynamic matching and scheduling of a class of independent
+//! tasks onto heterogeneous computing systems", section 3) and its run time (the longest first: Graham 1969), since a
+//! stage ends with its last task.
 //!
-//! Departs: losses change with every task that is given away, and are looked at again when it is a task's turn, and all of them each time
-//! that a part of the tasks has been given away. How often tasks are put back because others come before them now is limited to a few
-//! times a task. So the work is a few dozen looks at each task's nodes, and not one for every other task.
+//! Departs: losses change with every match. They are updated when a task is next, and for all tasks each time that a
+//! fraction of the tasks has been matched. The number of times that tasks are put back because others now precede them
+//! is limited to a few per task. So each task's nodes are checked a few dozen times, and not once for every other task.
 
 use super::Match;
 use crate::vocabulary::Duration;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// So often, for each task of a batch, one is put back.
+/// Per task of a batch, this many tasks may be put back.
 const PUT_BACK: usize = 4;
-/// All are looked at again each time that one in so many of those left has been given away.
+/// All losses are updated each time that one part in this many of the remaining tasks has been matched.
 const LOOKED_AT_AFTER: usize = 16;
 
-/// One of the nodes that suit a task, by their numbers: that of the node among those of the batch, and that of this pair.
+/// A candidate node of a task: `place` is the node's number among those of the batch, `pair` the number of this
+/// candidate.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Pairing {
     pub task: u32,
@@ -28,43 +30,43 @@ pub struct Pairing {
     pub pair: u32,
 }
 
-/// What nodes cost, which grows with what they are given.
+/// Costs of nodes, which grow with the tasks they are given.
 pub trait Growing {
-    /// What the task would cost there, and how long it would wait of that.
+    /// The cost of the task on the node, and how much of that is waiting.
     fn offer(&self, of: Pairing) -> (Duration, Duration);
 
-    /// It is given to the node.
+    /// Gives the task to the node.
     fn take(&mut self, of: Pairing);
 }
 
-/// The nodes that suit the tasks of a batch, and who gets which. It can be filled anew without being made anew.
+/// The candidate nodes of a batch of tasks, and the matching. It can be reused for other batches.
 #[derive(Clone, Default, Debug)]
 pub struct Regret {
-    /// By task, where its candidates begin.
+    /// By task: the index of its first candidate.
     starts: Vec<u32>,
     all: Vec<Candidate>,
-    /// The nodes of the batch in ascending order, and how often each has been taken.
+    /// The nodes of the batch in ascending order, and how many tasks each has been given.
     nodes: Vec<u32>,
     taken: Vec<u32>,
-    /// Tasks that were not given to a node when all were looked at last, and those that have been.
+    /// Tasks that had no node at the last update of all losses, and whether each task has one now.
     left: Vec<u32>,
     is_given: Vec<bool>,
-    /// Who loses most; of equals the smaller.
+    /// Tasks by loss, the largest first; among equals, the smaller task.
     waiting: BinaryHeap<(Duration, Reverse<u32>)>,
     matches: Vec<Match>,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Candidate {
-    /// The node, and then its place among those of the batch.
+    /// The node, and later its place among those of the batch.
     node: u32,
-    /// As it was when its node had been taken so often.
+    /// The cost when the node had been given `at` tasks.
     cost: Duration,
     wait: Duration,
     at: u32,
 }
 
-/// No offer was made yet.
+/// No cost was requested yet.
 const NEVER: u32 = u32::MAX;
 
 /// The best node of a task, and what the task loses without it.
@@ -81,14 +83,15 @@ impl Regret {
         self.all.clear();
     }
 
-    /// Begins the next task.
+    /// Starts the next task.
     pub fn push_task(&mut self) {
         self.starts.push(self.all.len() as u32);
     }
 
-    /// A node for the task that was begun last. False where that was said already; else the pair has the next number.
+    /// Adds a node for the task started last. Returns false if it was added before; otherwise the pair gets the next
+    /// number.
     pub fn push(&mut self, node: u32) -> bool {
-        let first = *self.starts.last().expect("a task was begun") as usize;
+        let first = *self.starts.last().expect("a task was started") as usize;
         let is_new = !self.all[first..].iter().any(|other| other.node == node);
         if is_new {
             self.all.push(Candidate { node, cost: Duration::ZERO, wait: Duration::ZERO, at: NEVER });
@@ -100,7 +103,8 @@ impl Regret {
         self.starts.len()
     }
 
-    /// Gives every task that has a candidate to a node. Those that wait least come first. The nodes of the batch are told before.
+    /// Gives every task that has a candidate to a node. The shortest waits come first. `make` gets the nodes of the
+    /// batch first.
     pub fn find<B: Growing>(&mut self, make: impl FnOnce(&[u32]) -> B) -> &[Match] {
         self.number_nodes();
         let mut batch = make(&self.nodes);
@@ -137,7 +141,7 @@ impl Regret {
         &self.matches
     }
 
-    /// At all that are left.
+    /// Updates the losses of all remaining tasks.
     fn look_at_all(&mut self, batch: &impl Growing) {
         let is_given = &self.is_given;
         self.left.retain(|task| !is_given[*task as usize]);
@@ -161,12 +165,12 @@ impl Regret {
         }
     }
 
-    /// By what its nodes cost now; of equals the smaller.
+    /// The best node at present costs; among equals, the smaller node.
     fn best_of(&mut self, task: u32, batch: &impl Growing) -> Option<Best> {
         let first = self.starts[task as usize];
         let end = self.starts.get(task as usize + 1).map_or(self.all.len(), |&next| next as usize);
         let mut best = None::<(Duration, Pairing, Duration)>;
-        // What it costs, and how long it waits of that.
+        // Its cost, and the wait in it.
         let mut second = (Duration::MAX, Duration::ZERO);
         for (candidate, pair) in self.all[first as usize..end].iter_mut().zip(first..) {
             let place = candidate.node;
@@ -189,7 +193,7 @@ impl Regret {
                 }
             }
         }
-        // By how much later it would be done at the next best one, and its run time.
+        // The delay at the second-best node, plus the run time.
         best.map(|(cost, of, wait)| {
             let runs = (cost - wait).max(second.0 - second.1);
             Best { of, cost, wait, loss: (second.0 - cost) + runs }
@@ -203,7 +207,7 @@ mod tests {
     use super::*;
     use crate::vocabulary::Chance;
 
-    /// Tasks run for so long on each node, one after the other.
+    /// Queues in which tasks run one after the other, with these run times on each node.
     struct Queues<'a> {
         run_times: &'a [Vec<u64>],
         waits: Vec<u64>,
@@ -220,7 +224,7 @@ mod tests {
         }
     }
 
-    /// Who goes where, and when each is done.
+    /// Each task's node and completion time.
     fn matched(matcher: &mut Regret, run_times: &[Vec<u64>], waits: &[u64]) -> Vec<(u32, u32, u64)> {
         matcher.clear();
         for row in run_times {
@@ -240,7 +244,7 @@ mod tests {
         (run_times, (0..nodes).map(|_| chance.below(different)).collect())
     }
 
-    /// The least time after which all are done, by trying everything.
+    /// The earliest end of all tasks, by exhaustive search.
     fn least_end(run_times: &[Vec<u64>], waits: &mut [u64], end: u64) -> u64 {
         let Some((row, rest)) = run_times.split_first() else { return end };
         let mut least = u64::MAX;
@@ -253,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn all_get_a_node_and_each_node_works_off_what_it_got() {
+    fn all_tasks_get_a_node_and_run_there_one_after_the_other() {
         let mut matcher = Regret::default();
         for seed in 0..500 {
             let mut chance = Chance::new(seed, "regret");
@@ -271,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_seldom_far_from_the_best_of_all_schedules_and_never_by_a_factor_of_two() {
+    fn schedules_are_nearly_optimal_and_less_than_twice_as_long() {
         let mut matcher = Regret::default();
         let (mut sum, mut worst, mut count) = (0.0, 1.0_f64, 0);
         for seed in 0..400 {
@@ -288,12 +292,12 @@ mod tests {
     }
 
     #[test]
-    fn where_each_has_a_node_of_its_own_that_is_best_it_is_the_least_sum() {
+    fn distinct_best_nodes_give_the_minimum_sum() {
         let mut matcher = Regret::default();
         for seed in 0..200 {
             let mut chance = Chance::new(seed, "regret and least sum");
             let nodes = 2 + chance.below(6_u32) as usize;
-            // Elsewhere each takes longer than the others together, so that nobody takes another's.
+            // On other nodes each task takes longer than all others in total, so that none takes another's node.
             let slow = |chance: &mut Chance| 10_000 + chance.below(1_000_u64);
             let run_times: Vec<Vec<u64>> = (0..nodes)
                 .map(|task| {
@@ -313,17 +317,17 @@ mod tests {
     }
 
     #[test]
-    fn who_would_be_done_last_without_its_node_is_first_and_of_equals_the_smaller() {
+    fn the_task_that_would_finish_last_without_its_node_is_first() {
         let mut matcher = Regret::default();
         // Both are faster on the first node; the second one would lose more without it.
         let run_times = [vec![5, 7], vec![5, 30]];
         assert_eq!(matched(&mut matcher, &run_times, &[0, 0]), [(0, 1, 7), (1, 0, 5)]);
-        // Nodes with room for several: four alike on two nodes.
+        // Nodes with room for several: four equal tasks on two nodes.
         assert_eq!(matched(&mut matcher, &vec![vec![4, 4]; 4], &[0, 0]), [(0, 0, 4), (1, 1, 4), (2, 0, 8), (3, 1, 8)]);
     }
 
     #[test]
-    fn a_task_that_no_node_takes_goes_nowhere() {
+    fn a_task_that_suits_no_node_is_not_matched() {
         let mut matcher = Regret::default();
         let mut found = |took: u64| matched(&mut matcher, &[vec![took], vec![3]], &[0]).len();
         assert_eq!((found(3), found(u64::MAX)), (2, 1));

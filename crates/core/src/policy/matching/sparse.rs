@@ -1,15 +1,15 @@
-//! The same matching as [`super::Stable`] with what a node took it keeps, where each task has a few candidates among many
-//! nodes: a batch costs what its candidates cost, however many nodes there are.
+//! The same matching as [`super::Stable`] with final acceptance, for tasks that have a few candidates among many nodes:
+//! the cost of a batch depends on its candidates, not on the number of nodes.
 
 use crate::vocabulary::Duration;
 
-/// The candidates of a batch of tasks, and who gets whom. It can be filled anew without being made anew.
+/// The candidates of a batch of tasks, and the matching. It can be reused for other batches.
 #[derive(Clone, Default, Debug)]
 pub struct Candidates {
-    /// By task, where its candidates begin.
+    /// By task: the index of its first candidate.
     starts: Vec<u32>,
     all: Vec<Candidate>,
-    /// The nodes that somebody may choose, in ascending order.
+    /// The candidate nodes, in ascending order.
     nodes: Vec<u32>,
     /// By place in `nodes`: the task that it holds, and what that saves.
     held: Vec<Option<(u32, Duration)>>,
@@ -21,7 +21,7 @@ pub struct Candidates {
 
 #[derive(Clone, Copy, Debug)]
 struct Candidate {
-    /// The node, and then its place among those of the batch.
+    /// The node, and later its place among those of the batch.
     node: u32,
     cost: Duration,
     wait: Duration,
@@ -42,15 +42,15 @@ impl Candidates {
         self.all.clear();
     }
 
-    /// Begins the next task.
+    /// Starts the next task.
     pub fn push_task(&mut self) {
         self.starts.push(self.all.len() as u32);
     }
 
-    /// A node for the task that was begun last: what it would cost there, and how long it would wait. Named twice, the first
-    /// word counts.
+    /// Adds a node for the task started last, with the task's cost and wait there. If a node is added twice, the first
+    /// values count.
     pub fn push(&mut self, node: u32, cost: Duration, wait: Duration) {
-        let first = *self.starts.last().expect("a task was begun") as usize;
+        let first = *self.starts.last().expect("a task was started") as usize;
         if !self.all[first..].iter().any(|other| other.node == node) {
             self.all.push(Candidate { node, cost, wait });
         }
@@ -60,7 +60,7 @@ impl Candidates {
         self.starts.len()
     }
 
-    /// Gives tasks to nodes, with so many rounds of proposals at most. Those that wait least come first.
+    /// Matches tasks with nodes in at most this many rounds of proposals. The shortest waits come first.
     pub fn find(&mut self, rounds: u32) -> &[Match] {
         self.number_nodes();
         self.held.clear();
@@ -80,7 +80,7 @@ impl Candidates {
         for (place, held) in self.held.iter().enumerate() {
             let Some((task, _)) = *held else { continue };
             let own = row(&self.starts, &self.all, task).iter().find(|candidate| candidate.node as usize == place);
-            let Candidate { cost, wait, .. } = *own.expect("it proposed to it");
+            let Candidate { cost, wait, .. } = *own.expect("the task proposed to this node");
             self.matches.push(Match { task, node: self.nodes[place], cost, wait });
         }
         self.matches.sort_unstable_by_key(|one| (one.wait, one.task));
@@ -123,7 +123,7 @@ fn row<'a>(starts: &[u32], all: &'a [Candidate], task: u32) -> &'a [Candidate] {
     &all[starts[task] as usize..end]
 }
 
-/// The best open node and what it saves against the next best; of equals the smaller.
+/// The best open node, and its saving over the second-best; among equals, the smaller node.
 fn best_of(row: &[Candidate], is_full: &[bool]) -> Option<(u32, Duration)> {
     let (mut best, mut second) = (None::<(Duration, u32)>, Duration::MAX);
     for candidate in row.iter().filter(|candidate| !is_full[candidate.node as usize]) {
@@ -153,7 +153,7 @@ mod tests {
         for task in 0..costs.tasks() {
             candidates.push_task();
             for (node, &cost) in costs.row(task).iter().enumerate().filter(|(_, cost)| **cost != UNSUITABLE) {
-                // Numbers as of a large cluster.
+                // Node numbers as in a large cluster.
                 candidates.push(1_000 + 7 * node as u32, cost, Duration::ZERO);
             }
         }
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn it_finds_what_is_found_among_all_nodes() {
+    fn sparse_and_dense_matching_are_equal() {
         let mut candidates = Candidates::default();
         let mut look = |costs: &Costs| {
             for rounds in [0, 1, 3, u32::MAX] {
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn those_that_wait_least_come_first_and_a_node_named_twice_is_one() {
+    fn matches_are_sorted_by_wait_and_a_node_added_twice_counts_once() {
         let mut candidates = Candidates::default();
         for (node, wait) in [(5, 9), (3, 1)] {
             candidates.push_task();

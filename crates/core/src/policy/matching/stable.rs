@@ -1,31 +1,33 @@
-//! Apollo's variation of stable matching (Boutin et al. 2014, section 3.3; Gale and Shapley 1962). In each round every task
-//! without a node proposes to its best one, and a node with several proposals takes the task that saves most there,
-//! against its next best node. The others propose anew in the next round; rounds are limited.
+//! Apollo's variant of stable matching (Boutin et al. 2014, section 3.3; Gale and Shapley 1962). In each round every
+//! task without a node proposes to its best node, and a node with several proposals takes the task that saves most
+//! there, compared with its second-best node. The other tasks propose again in the next round; the number of rounds is
+//! limited.
 //!
-//! "The remaining tasks and servers" go on, the paper says: what a node took it keeps. So it is stable only in that an
-//! earlier round comes first: a later proposal may save more than the one that was taken. [`Acceptance::Deferred`] is
-//! Gale's and Shapley's rule, by which a node gives up its task for one that saves more.
+//! According to the paper, "the remaining tasks and servers" continue, so a node keeps the task it took. The matching
+//! is stable only with respect to rounds: a later proposal may save more than the one that was accepted.
+//! [`Acceptance::Deferred`] is the rule of Gale and Shapley, by which a node gives up its task for one that saves more.
 
 use super::{Costs, Pair, UNSUITABLE, sort_by_quality};
 use crate::vocabulary::Duration;
 
-/// Costs of so many nodes are known by the least of them, so that a task need not look at all of its costs again.
+/// Number of nodes in a block. Each block has the minimum of its costs, so that a task need not check all of its costs
+/// again.
 const BLOCK: usize = 16;
 
-/// Finds pairs, batch after batch, without allocating for a batch that is no larger than one before.
+/// Finds pairs for successive batches. Allocates only for a batch that is larger than those before.
 #[derive(Clone, Debug)]
 pub struct Stable {
     rounds: u32,
     acceptance: Acceptance,
     /// By task and block: no open node of the block costs less.
     least: Vec<Duration>,
-    /// By task: nodes that come before, in the order of costs, have refused it.
+    /// By task: nodes before this one, in the order of costs, have refused it.
     from: Vec<(Duration, u32)>,
     /// By node: the task that it holds, and what that saves.
     held: Vec<Option<Held>>,
-    /// By node: it took a task in an earlier round.
+    /// By node: whether it took a task in an earlier round.
     is_full: Vec<bool>,
-    /// Tasks that propose in this round, and those that will in the next one.
+    /// Tasks that propose in this round, and those for the next round.
     proposing: Vec<u32>,
     losing: Vec<u32>,
     pairs: Vec<Pair>,
@@ -45,7 +47,7 @@ struct Held {
     round: u32,
 }
 
-/// The best node of a task, and what it saves against the next best one.
+/// The best node of a task, and its saving over the second-best.
 #[derive(Clone, Copy, Debug)]
 struct Proposal {
     node: u32,
@@ -53,7 +55,7 @@ struct Proposal {
 }
 
 impl Stable {
-    /// With so many rounds at most.
+    /// A matcher with at most this many rounds.
     pub fn new(rounds: u32, acceptance: Acceptance) -> Stable {
         Stable {
             rounds,
@@ -68,7 +70,7 @@ impl Stable {
         }
     }
 
-    /// The pairs of a batch, those that wait least first. Tasks without a pair come again in another batch.
+    /// The pairs of a batch, the shortest waits first. Tasks without a pair are for another batch.
     pub fn find(&mut self, costs: &Costs, wait: impl Fn(Pair) -> Duration) -> &[Pair] {
         self.match_up(costs);
         self.pairs.clear();
@@ -105,8 +107,8 @@ impl Stable {
         }
     }
 
-    /// Each proposes once. In which order is all the same: the best proposal stays, and nodes are only full for others from
-    /// the next round on.
+    /// Each task proposes once, in any order: the best proposal stays, and nodes are full for others only from the next
+    /// round on.
     fn propose(&mut self, costs: &Costs, round: u32) {
         while let Some(task) = self.proposing.pop() {
             let Some(Proposal { node, saving }) = self.proposal(costs, task) else {
@@ -129,7 +131,7 @@ impl Stable {
         self.is_full.iter_mut().zip(&self.held).for_each(|(is_full, held)| *is_full = held.is_some());
     }
 
-    /// `None` where no node is left.
+    /// `None` if no node is left.
     fn proposal(&mut self, costs: &Costs, task: u32) -> Option<Proposal> {
         let row = costs.row(task as usize);
         let blocks = row.len().div_ceil(BLOCK);
@@ -147,10 +149,10 @@ impl Stable {
     }
 }
 
-/// `least` is brought up to date where that matters: what is closed to a task stays closed.
+/// Updates `least` where that matters: what is closed to a task stays closed.
 fn best_of(row: &[Duration], least: &mut [Duration], is_open: impl Fn(Duration, u32) -> bool) -> Option<Proposal> {
     let (mut best, mut second) = ((UNSUITABLE, u32::MAX), UNSUITABLE);
-    // What looks best is looked at first, so that most others need not be.
+    // The most promising block is checked first, so that most others need not be.
     let start = (0..least.len()).min_by_key(|&block| least[block])?;
     for block in std::iter::once(start).chain((0..least.len()).filter(|&block| block != start)) {
         if least[block] <= second && least[block] != UNSUITABLE {
@@ -170,7 +172,7 @@ fn best_of(row: &[Duration], least: &mut [Duration], is_open: impl Fn(Duration, 
     (cost != UNSUITABLE).then_some(Proposal { node, saving })
 }
 
-/// The best open node of a block that begins with this node, and the cost of the next best.
+/// The best open node of a block that starts with the node `from`, and the second-lowest cost.
 fn two_least(block: &[Duration], from: u32, is_open: impl Fn(Duration, u32) -> bool) -> ((Duration, u32), Duration) {
     let (mut best, mut second) = ((UNSUITABLE, from), UNSUITABLE);
     for (node, &cost) in (from..).zip(block) {
@@ -200,7 +202,7 @@ mod tests {
         pairs
     }
 
-    /// The nodes of a task that are left, best first.
+    /// The remaining nodes of a task, best first.
     fn preferences(costs: &Costs, task: usize, is_left: impl Fn(usize) -> bool) -> Vec<(Duration, usize)> {
         let row = costs.row(task).iter().copied().enumerate();
         let mut nodes: Vec<(Duration, usize)> =
@@ -213,7 +215,7 @@ mod tests {
         nodes.get(1).map_or(Duration::MAX, |second| second.0 - nodes[0].0)
     }
 
-    /// As the paper tells it, word by word.
+    /// The paper's algorithm, literally.
     fn plain(costs: &Costs, rounds: u32) -> Vec<Pair> {
         let mut pairs: Vec<Pair> = Vec::new();
         for _ in 0..rounds {
@@ -248,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn it_does_what_the_paper_tells_with_any_number_of_rounds() {
+    fn the_matching_equals_the_papers_algorithm_for_any_number_of_rounds() {
         let mut matchers = [0, 1, 2, 3, UNLIMITED].map(|rounds| Stable::new(rounds, Acceptance::Final));
         each_small(|costs| {
             for matcher in &mut matchers {
@@ -260,7 +262,7 @@ mod tests {
                 );
             }
         });
-        // With several blocks of nodes, too.
+        // Also with several blocks of nodes.
         for seed in 0..60 {
             let mut chance = Chance::new(seed, "matching");
             let (tasks, nodes) = (20 + chance.below(30_u32) as usize, 20 + chance.below(30_u32) as usize);
@@ -272,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_limit_nobody_is_left_who_could_have_a_node() {
+    fn without_a_limit_no_task_is_left_that_suits_a_free_node() {
         let mut matchers = [Acceptance::Final, Acceptance::Deferred].map(|rule| Stable::new(UNLIMITED, rule));
         each_small(|costs| {
             for matcher in &mut matchers {
@@ -282,18 +284,18 @@ mod tests {
         });
     }
 
-    /// A pair blocks that would rather have each other than what they have.
+    /// A blocking pair: a task and a node that would both prefer each other to what they have.
     #[test]
-    fn no_pair_blocks_where_an_earlier_round_comes_first_and_then_what_saves_more() {
+    fn final_acceptance_has_no_blocking_pair_within_a_round() {
         let mut matcher = Stable::new(UNLIMITED, Acceptance::Final);
         each_small(|costs| {
             let pairs = by_task(&mut matcher, costs);
             let taken_in = |node: usize| matcher.held.get(node).copied().flatten().map_or(UNLIMITED, |held| held.round);
             for (task, own) in with_own(costs, &pairs) {
                 for (cost, node) in preferences(costs, task, |_| true).into_iter().filter(|of| *of < own) {
-                    let held = matcher.held[node].expect("whoever would rather be on a free node proposes to it");
+                    let held = matcher.held[node].expect("a task proposes to a free node that it prefers");
                     let left_then = preferences(costs, task, |other| taken_in(other) >= held.round);
-                    assert!(held.round <= taken_in(own.1), "a node that is better was open");
+                    assert!(held.round <= taken_in(own.1), "a better node was open");
                     if left_then[0] == (cost, node) {
                         let other = (saving(&left_then), std::cmp::Reverse(task));
                         assert!((held.saving, std::cmp::Reverse(held.task as usize)) > other, "{costs:?} {pairs:?}");
@@ -304,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn no_pair_blocks_where_a_node_gives_up_its_task_for_one_that_saves_more() {
+    fn deferred_acceptance_has_no_blocking_pair() {
         let mut matcher = Stable::new(UNLIMITED, Acceptance::Deferred);
         let mut look = |costs: &Costs| {
             let pairs = by_task(&mut matcher, costs);
@@ -315,7 +317,7 @@ mod tests {
             };
             for (task, own) in with_own(costs, &pairs) {
                 for (_, node) in preferences(costs, task, |_| true).into_iter().filter(|of| *of < own) {
-                    let holder = pairs.iter().find(|pair| pair.node as usize == node).expect("it proposed to the node");
+                    let holder = pairs.iter().find(|pair| pair.node as usize == node).expect("the task proposed to the node");
                     assert!(saves(holder.task as usize, node) > saves(task, node), "{costs:?} {pairs:?}");
                 }
             }
@@ -326,7 +328,7 @@ mod tests {
         }
     }
 
-    /// Every task, and what it has.
+    /// Every task, with its cost and node.
     fn with_own(costs: &Costs, pairs: &[Pair]) -> Vec<(usize, (Duration, usize))> {
         let own = |task: usize| {
             let pair = pairs.iter().find(|pair| pair.task as usize == task);
@@ -336,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn the_order_of_tasks_and_nodes_matters_only_where_costs_are_equal() {
+    fn the_order_of_tasks_and_nodes_matters_only_for_equal_costs() {
         for seed in 0..200 {
             let mut chance = Chance::new(seed, "matching");
             let costs = random(&mut chance, 12, 14, u64::MAX, 5);
@@ -365,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn equal_nodes_go_by_their_index_and_equal_tasks_too() {
+    fn equal_nodes_and_equal_tasks_are_matched_by_index() {
         let mut costs = Costs::new(3, 5);
         (0..3).for_each(|task| costs.row_mut(task).fill(Duration(7)));
         let mut matcher = Stable::new(UNLIMITED, Acceptance::Final);
@@ -373,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn pairs_that_wait_less_come_first() {
+    fn pairs_are_sorted_by_wait() {
         let mut matcher = Stable::new(3, Acceptance::Final);
         let waits = [4, 2, 2].map(Duration);
         let found = matcher.find(&figure_5(), |pair| waits[pair.node as usize]);
