@@ -317,7 +317,8 @@ mod tests {
             };
             for (task, own) in with_own(costs, &pairs) {
                 for (_, node) in preferences(costs, task, |_| true).into_iter().filter(|of| *of < own) {
-                    let holder = pairs.iter().find(|pair| pair.node as usize == node).expect("the task proposed to the node");
+                    let holder =
+                        pairs.iter().find(|pair| pair.node as usize == node).expect("the task proposed to the node");
                     assert!(saves(holder.task as usize, node) > saves(task, node), "{costs:?} {pairs:?}");
                 }
             }
