@@ -23,6 +23,7 @@ const MOST: usize = 10_000;
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct InputPart {
     pub offset: u64,
+    #[serde(with = "amalgam_core::vocabulary::byte_string")]
     pub bytes: Vec<u8>,
     /// Nothing follows.
     pub ends: bool,

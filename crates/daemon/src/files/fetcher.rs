@@ -22,12 +22,13 @@ const PAUSES: u32 = 3;
 /// A part of a file of another node, or why there is none.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Piece {
-    Bytes(Vec<u8>),
+    Bytes(#[serde(with = "amalgam_core::vocabulary::byte_string")] Vec<u8>),
     Absent,
     /// The node does not answer, or cannot read its file now.
     Unreachable,
     /// The first, with the time at which the file was written, in microseconds since 1970.
     First {
+        #[serde(with = "amalgam_core::vocabulary::byte_string")]
         bytes: Vec<u8>,
         written: i64,
     },

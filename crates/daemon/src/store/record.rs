@@ -21,6 +21,7 @@ pub struct Entry {
     pub kind: u8,
     pub job: u64,
     pub at_micros: u64,
+    #[serde(with = "amalgam_core::vocabulary::byte_string")]
     pub payload: Vec<u8>,
 }
 

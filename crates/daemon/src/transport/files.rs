@@ -51,7 +51,7 @@ enum Via {
 /// A piece of what an attempt wrote, or why it cannot be had.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum Fetched {
-    Bytes(Vec<u8>),
+    Bytes(#[serde(with = "amalgam_core::vocabulary::byte_string")] Vec<u8>),
     Failed(String),
     /// The node is not connected, or did not answer in time.
     Away,
