@@ -11,7 +11,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 /// The longest first line of a journal.
-const LONGEST_LINE: usize = 80;
+const LONGEST_LINE: u64 = 80;
 const PIECE: usize = 1 << 20;
 
 #[derive(Debug, thiserror::Error)]
@@ -81,10 +81,9 @@ impl JournalReader {
     pub fn open(path: &Path) -> Result<JournalReader, JournalError> {
         let wrong = |error| JournalError::Io { what: "read", path: path.to_owned(), error };
         let mut file = File::open(path).map_err(wrong)?;
-        let mut start = vec![0; LONGEST_LINE];
-        let length = read_full(&mut file, &mut start).map_err(wrong)?;
-        let start = &start[..length];
-        let line = &start[..start.iter().position(|byte| *byte == b'\n').map_or(length, |end| end + 1)];
+        let mut start = Vec::new();
+        Read::by_ref(&mut file).take(LONGEST_LINE).read_to_end(&mut start).map_err(wrong)?;
+        let line = &start[..start.iter().position(|byte| *byte == b'\n').map_or(start.len(), |end| end + 1)];
         // A process that was killed at once has not written its first line, or not whole.
         if !JOURNAL.line("journal").as_bytes().starts_with(line) {
             let foreign = |found| JournalError::Foreign { path: path.to_owned(), found };
@@ -112,16 +111,6 @@ impl JournalReader {
                 0 => return Ok(None),
                 bytes => self.frames.push(&piece[..bytes]),
             }
-        }
-    }
-}
-
-fn read_full(file: &mut File, buffer: &mut [u8]) -> io::Result<usize> {
-    let mut length = 0;
-    loop {
-        match file.read(&mut buffer[length..])? {
-            0 => return Ok(length),
-            more => length += more,
         }
     }
 }

@@ -129,7 +129,8 @@ impl ToNode {
 }
 
 impl ToExecutor {
-    fn since(&self) -> u32 {
+    /// The version of the wire that brought this message.
+    pub fn since(&self) -> u32 {
         match self {
             ToExecutor::Launch(..)
             | ToExecutor::Signal { .. }

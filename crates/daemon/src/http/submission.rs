@@ -57,13 +57,12 @@ impl Kind {
 /// A newer client may ask for what this server would leave out unnoticed.
 fn check_version(parameters: &str) -> Result<(), Error> {
     let version = parameters.split(';').find_map(|parameter| parameter.trim().strip_prefix("version="));
-    match version.map(str::parse::<u32>) {
-        None => Ok(()),
-        Some(Ok(version)) if WIRE.contains(version) => Ok(()),
-        Some(_) => {
-            let what = format!("the job is of version {}, and this server reads {WIRE}", version.unwrap_or_default());
+    match version {
+        Some(version) if !version.parse().is_ok_and(|version| WIRE.contains(version)) => {
+            let what = format!("the job is of version {}, and this server reads {WIRE}", version.escape_debug());
             Err(Error::bad_request(what, "use a command line of the server's version"))
         }
+        _ => Ok(()),
     }
 }
 

@@ -5,6 +5,7 @@ use super::openapi::{CALLS, openapi};
 use crate::api::*;
 use crate::auth;
 use crate::encoding;
+use crate::versions::WIRE;
 use amalgam_core::vocabulary::{IndexRange, Items, JobSpec, Program, StageSpec, TaskSet};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -294,6 +295,16 @@ fn bad_calls_are_told_what_is_wrong() {
     for kind in ["application/json", JOB_MSGPACK, SPEC.1] {
         let answer = client.post(&client.ada, "/v1/jobs", &[("content-type", kind)], b"\xff\xff{rubbish");
         assert_eq!(answer.error().0, 400, "{kind}");
+    }
+    let whole = encoding::to_vec(&job(TaskSet::Count(1), &["x"])).unwrap();
+    let of_version = |version: &str| {
+        let kind = format!("{JOB_MSGPACK}; version={version}");
+        client.post(&client.ada, "/v1/jobs", &[("content-type", &kind)], &whole)
+    };
+    assert_eq!(of_version(&WIRE.newest.to_string()).status, 201);
+    for version in [(WIRE.newest + 1).to_string(), (WIRE.oldest - 1).to_string(), "x".to_owned()] {
+        let (status, _, message) = of_version(&version).error();
+        assert_eq!((status, message), (400, format!("the job is of version {version}, and this server reads {WIRE}")));
     }
 }
 

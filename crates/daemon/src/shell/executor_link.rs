@@ -36,6 +36,8 @@ pub struct ExecutorLink {
     setup: ExecutorSetup,
     stream: UnixStream,
     decoder: Decoder,
+    /// Of the messages that the executor understands.
+    version: u32,
     pub enforcement: Enforcement,
 }
 
@@ -43,9 +45,9 @@ impl ExecutorLink {
     /// Reaches the executor, or starts one. To be called before other threads start.
     pub fn open(setup: ExecutorSetup) -> Result<ExecutorLink, ExecutorError> {
         let stream = ensure_running(&setup.program, &setup.arguments, &setup.config)?;
-        let (stream, decoder, enforcement) =
+        let (stream, decoder, version, enforcement) =
             greet(stream).map_err(|error| ExecutorError::System { what: "understand the executor", error })?;
-        Ok(ExecutorLink { setup, stream, decoder, enforcement })
+        Ok(ExecutorLink { setup, stream, decoder, version, enforcement })
     }
 
     pub fn setup(&self) -> &ExecutorSetup {
@@ -60,6 +62,8 @@ pub struct Executor {
     setup: Option<ExecutorSetup>,
     /// Counts the connections.
     incarnation: u64,
+    /// That of the present connection.
+    version: u32,
     routing: ExecutorRouting,
     /// Carries out orders about files, which are for this process.
     files: Option<Fetcher>,
@@ -85,7 +89,7 @@ struct Reconnect {
 impl Executor {
     #[cfg(test)]
     pub fn over(link: Link) -> Executor {
-        Executor { state: ExecutorState::Connected(link), ..Executor::default() }
+        Executor { state: ExecutorState::Connected(link), version: WIRE.newest, ..Executor::default() }
     }
 
     /// Nothing runs, and what is launched ends in time.
@@ -95,7 +99,8 @@ impl Executor {
 
     /// Goes on with this connection, and returns its number.
     pub fn connect(&mut self, fresh: ExecutorLink) -> io::Result<u64> {
-        let ExecutorLink { setup, stream, decoder, .. } = fresh;
+        let ExecutorLink { setup, stream, decoder, version, .. } = fresh;
+        self.version = version;
         self.setup = Some(setup);
         self.incarnation += 1;
         self.state = ExecutorState::Connected(Link::new(stream, decoder)?);
@@ -191,7 +196,15 @@ impl Executor {
             orders.for_each(|order| executor.take(order));
             return;
         }
-        let orders: Vec<ExecutorFrame> = orders.map(ExecutorFrame::Order).collect();
+        let version = self.version;
+        let known = orders.filter(|order| {
+            let is_known = order.since() <= version;
+            if !is_known {
+                tracing::warn!(version, "the executor is of an older version and does not know an order: restart it when its tasks have ended");
+            }
+            is_known
+        });
+        let orders: Vec<ExecutorFrame> = known.map(ExecutorFrame::Order).collect();
         if !orders.is_empty() {
             self.tell(&orders);
         }
@@ -235,18 +248,18 @@ fn take_in(link: &mut Link, routing: &mut ExecutorRouting, letters: &mut Vec<Let
     Ok(())
 }
 
-fn greet(mut stream: UnixStream) -> io::Result<(UnixStream, Decoder, Enforcement)> {
+fn greet(mut stream: UnixStream) -> io::Result<(UnixStream, Decoder, u32, Enforcement)> {
     let mut decoder = Decoder::default();
     loop {
         match next_reply(&mut decoder)? {
-            Some(ExecutorReply::Hello(hello)) if WIRE.common(hello.wire).is_some() => {
-                return Ok((stream, decoder, hello.enforcement));
-            }
-            Some(ExecutorReply::Hello(Hello { version, pid, wire, .. })) => {
-                return Err(io::Error::other(format!(
-                    "the executor (pid {pid}) is of Amalgam {version} and speaks {wire}, and we {WIRE}; use the program that started \
-                     it until its tasks have ended, or end them with `kill {pid}`"
-                )));
+            Some(ExecutorReply::Hello(Hello { version, pid, enforcement, wire })) => {
+                let common = WIRE.common(wire).ok_or_else(|| {
+                    io::Error::other(format!(
+                        "the executor (pid {pid}) is of Amalgam {version} and speaks {wire}, and we {WIRE}; use the program that \
+                         started it until its tasks have ended, or end them with `kill {pid}`"
+                    ))
+                })?;
+                return Ok((stream, decoder, common, enforcement));
             }
             Some(ExecutorReply::Report(_) | ExecutorReply::Note(_)) => return Err(io::ErrorKind::InvalidData.into()),
             None => fill(&mut stream, &mut decoder)?,

@@ -15,7 +15,7 @@ pub enum Shape {
     List(Box<Shape>),
     Map(Box<(Shape, Shape)>),
     Tuple(Vec<Shape>),
-    /// So many of the same.
+    /// N of the same.
     Array(usize, Box<Shape>),
     /// One of the named types.
     Named(String),
