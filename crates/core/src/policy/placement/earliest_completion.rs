@@ -1,17 +1,17 @@
 //! The node where a task would be done first (Boutin et al. 2014: Apollo, section 3.3), for a batch of tasks at once.
 //!
-//! Looked at are nodes with much of the input, some of those in their racks, two that are lightly loaded, and two that have
-//! spoken for themselves lately. What a task would
-//! cost on each is estimated ([`completion`](crate::policy::completion)), and a little chance added, so that schedulers which know the same do not all do
-//! the same (section 3.4). Then tasks are matched with nodes, one for each node and batch ([`matching`](crate::policy::matching)), and sent by
-//! quality: who waits least goes first, and who would have to wait is matched again with others. What may fail is taken to wait
-//! for longer, by what it is expected to lose.
+//! Candidates are nodes with much of the input, some nodes in their racks, two lightly loaded nodes, and two nodes that
+//! reported directly of late. The cost of a task on each candidate is estimated ([`completion`](crate::policy::completion)).
+//! A small random time is added, so that schedulers with the same information decide differently (section 3.4). Tasks are then
+//! matched with nodes, one task for each node and batch ([`matching`](crate::policy::matching)), and sent in ascending order of
+//! wait. Tasks that would have to wait are matched again in another batch. Where an attempt may fail, its expected loss is
+//! added to the wait.
 //!
-//! One step beyond the paper, by settings: a node may take several tasks of a batch (`several.rs`), and nodes are looked at with what
-//! others may have sent there (`unseen.rs`).
+//! Beyond the paper, by settings: a node may take several tasks of a batch (`several.rs`), and estimates include tasks that
+//! other schedulers may have sent to a node (`unseen.rs`).
 //!
-//! Departs: of a rack some nodes are drawn, and not all looked at; how long a task works is learned from others that have
-//! finished, wherever these read their input, so that a part of its reading counts twice, the same on every node.
+//! Departs: some nodes of a rack are drawn instead of examining all. The run time of a task is learned from finished tasks,
+//! wherever they read their input, so a part of the reading time counts twice, equally on every node.
 
 use super::several::{Known, Part as PairPart, Several};
 use super::unseen::Unseen;
@@ -21,47 +21,47 @@ use crate::policy::{Alternative, Budget, Decision, OpenAsk, PlacementPolicy, Sta
 use crate::vocabulary::{Chance, Duration, Instant, NodeId, NodeViews};
 use serde::{Deserialize, Serialize};
 
-/// Tasks that are matched at once.
+/// Maximum number of tasks in a batch.
 const BATCH: usize = 1_000;
-/// And so many for each node, which takes one of them.
+/// Maximum number of tasks in a batch for each node of the view. Each node takes one of them.
 const PER_NODE: usize = 4;
-/// Nodes with the input that are looked at for a task, and as many in their racks.
+/// Maximum number of candidates with the input for a task, and of candidates in their racks.
 const NEAR: usize = 4;
-/// Those that are lightly loaded are the best part of the ranking, one in so many, at least so many, and all that are as good.
+/// Lightly loaded nodes are the best quarter of the ranking, at least [`LIGHT_LEAST`], and all nodes that rank equally.
 const LIGHT_PART: usize = 4;
 const LIGHT_LEAST: usize = 4;
-/// Of the nodes that were heard of last without the master, so many.
+/// Candidates that reported directly are drawn from this many of the latest.
 const HEARD: usize = 16;
-/// Of a batch, those are sent that start at once, and at least the best part, one in so many.
+/// The tasks of a batch that start at once are sent, and in any case the best one in this many.
 const SENT_PART: usize = 4;
-/// Draws for a node that suits, after which all are looked at.
+/// Draws for a suitable node before all nodes are examined.
 const DRAWS: u32 = 16;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct CompletionSettings {
-    /// Lightly loaded nodes that are looked at for each task.
+    /// Number of lightly loaded candidates for each task.
     pub light: u32,
-    /// Rounds of proposals in which a batch is matched.
+    /// Maximum number of rounds of proposals to match a batch.
     pub rounds: u32,
-    /// To each estimate is added a random time below so many hundredths of the time in which nodes are heard of anew: so long
-    /// others may decide without knowing of each other.
+    /// Upper bound of the random time that is added to each estimate, in percent of the interval between two updates of the
+    /// nodes. Within that interval, schedulers decide without knowing each other's decisions.
     pub spread: u32,
-    /// Where a node may fail, the part of the time that is lost with it counts so many hundredfold: K.
+    /// K, in percent: the factor for the time that is expected to be lost where an attempt may fail.
     pub penalty: u32,
     pub rates: Rates,
-    /// A node may take several tasks of a batch, each behind those before it.
+    /// A node may take several tasks of a batch, each placed behind the previous ones.
     pub several: bool,
-    /// Room that nobody holds comes first: opportunistic tasks start there at once, and for guaranteed ones nobody has to yield.
+    /// Prefer unused room: opportunistic tasks start there at once, and guaranteed tasks displace no opportunistic work.
     pub spares: bool,
-    /// Nodes are looked at with what others may have sent there: so that so many hundredths of the tasks that are expected to start
-    /// at once do so.
+    /// Estimates include tasks that other schedulers may have sent to a node, so that this percentage of the tasks that are
+    /// expected to start at once do so.
     pub at_once: Option<u32>,
 }
 
 impl CompletionSettings {
-    /// With two lightly loaded nodes and the rates of the paper's example in figure 4, and three rounds, in which its matching usually ends.
-    /// A task that fails has run for nothing at worst, and takes as long again elsewhere: twice the time. The paper found its
-    /// constant empirically, and does not say it.
+    /// Two lightly loaded nodes and the rates of the paper's example in figure 4, and three rounds, in which its matching
+    /// usually ends. At worst, a task that fails has run in vain and takes as long again elsewhere: twice the time. The paper
+    /// found its constant empirically and does not state it.
     pub const USUAL: CompletionSettings = CompletionSettings {
         light: 2,
         rounds: 3,
@@ -80,21 +80,21 @@ pub struct EarliestCompletion {
     candidates: Candidates,
     several: Several,
     unseen: Option<Unseen>,
-    /// By task of the batch, the place of its ask.
+    /// For each task of the batch, the index of its ask.
     asks: Vec<u32>,
-    /// The same for all tasks of an ask: its nodes with the input that are looked at.
+    /// Candidates with the input, the same for all tasks of an ask.
     local: Vec<usize>,
-    /// Lightly loaded nodes that are looked at for one task.
+    /// Lightly loaded candidates of the current task.
     drawn: Vec<usize>,
-    /// All that suit the ask, once draws have failed to find one.
+    /// All nodes that suit the ask; computed when draws do not find one.
     suitable: Option<Vec<usize>>,
-    /// In the batch that is made.
+    /// Whether nodes take several tasks of the current batch.
     takes_several: bool,
-    /// No task is to go there.
+    /// A node that is no candidate.
     avoided: Option<usize>,
-    /// So many of the best nodes are lightly loaded.
+    /// Number of lightly loaded nodes, at the start of the ranking.
     lightly_loaded: u32,
-    /// The random time that is added is below this.
+    /// Upper bound of the random time that is added.
     spread: Duration,
 }
 
@@ -146,7 +146,7 @@ impl EarliestCompletion {
                 self.drawn.push(node);
                 self.add(node, ask, view);
             }
-            // What a node said itself is newer than any list.
+            // A node's direct report is newer than any list.
             let heard = view.heard();
             if let Some(last) = heard.len().checked_sub(1) {
                 let node = heard[last - self.chance.below(heard.len().min(HEARD) as u64) as usize];
@@ -155,8 +155,8 @@ impl EarliestCompletion {
         }
     }
 
-    /// One more lightly loaded node that suits; where none of those drawn does, any that does. What the job itself has filled since
-    /// the nodes were ranked is not lightly loaded any more.
+    /// Another lightly loaded node that suits, or any suitable node if the draws find none. Nodes that the job itself has filled
+    /// since the ranking are used only if the draws find no other.
     fn light(&mut self, ask: &OpenAsk, view: &dyn NodeViews) -> Option<usize> {
         let (best, among) = (view.best(), self.lightly_loaded);
         let mut filled = None;
@@ -206,7 +206,7 @@ impl EarliestCompletion {
         self.candidates.push(node as u32, cost, estimate.wait + risk);
     }
 
-    /// Those with most of the input.
+    /// Finds the suitable nodes with most of the input.
     fn find_local(&mut self, ask: &OpenAsk, view: &dyn NodeViews) {
         self.local.clear();
         self.suitable = None;
@@ -219,7 +219,7 @@ impl EarliestCompletion {
     }
 }
 
-/// The best part of the ranking, and all that are as good as the last of that part.
+/// The number of lightly loaded nodes: the best part of the ranking, and all nodes that rank equally to its last.
 fn lightly_loaded(view: &dyn NodeViews) -> u32 {
     let best = view.best();
     let part = (best.len() / LIGHT_PART).max(LIGHT_LEAST).min(best.len());
@@ -227,7 +227,7 @@ fn lightly_loaded(view: &dyn NodeViews) -> u32 {
     (part + best[part..].partition_point(|&node| view.rank(node as usize) <= last)) as u32
 }
 
-/// C, without chance.
+/// C, without the random time.
 pub(super) fn cost(node: usize, estimate: &Estimate, view: &dyn NodeViews, settings: &CompletionSettings) -> Duration {
     let success = u64::from(view.success(node));
     if success >= MILLION {
@@ -236,13 +236,13 @@ pub(super) fn cost(node: usize, estimate: &Estimate, view: &dyn NodeViews, setti
     estimate.completion(&Odds { success, penalty: u64::from(settings.penalty) * (MILLION / 100) })
 }
 
-/// What a task of the ask would go through on the node.
+/// Estimated times of a task of the ask on the node.
 pub fn estimate(node: usize, ask: &OpenAsk, view: &dyn NodeViews, rates: &Rates) -> Estimate {
     let wait = view.wait(node, &ask.shape, ask.execution);
     Estimate { fetch: Duration::ZERO, wait, run: run_on(node, ask, view, rates) }
 }
 
-/// How long it would read and work there.
+/// Estimated time to read the input and run on the node.
 fn run_on(node: usize, ask: &OpenAsk, view: &dyn NodeViews, rates: &Rates) -> Duration {
     let mut reading = Duration::ZERO;
     view.input(node, ask.class, &mut |bytes, lies| reading += rates.reading(&[Part { bytes, lies }]));
@@ -276,7 +276,7 @@ impl PlacementPolicy for EarliestCompletion {
         };
         let ask_of = |task: u32| asks[self.asks[task as usize] as usize].slot;
         let start = |task: u32, node: u32| Decision::Start { ask: ask_of(task), node: node as usize };
-        // Who would have to wait may find a better node in another batch.
+        // Tasks that would have to wait may get a better node in another batch.
         let at_once = found.partition_point(|one| one.wait <= self.spread);
         let sent = at_once.max(found.len().div_ceil(SENT_PART));
         out.extend(found[..sent].iter().map(|one| start(one.task, one.node)));
@@ -301,7 +301,7 @@ impl PlacementPolicy for EarliestCompletion {
             Standing::Waits(wait) => here.wait = wait,
             Standing::Waited(_) => {}
             Standing::Runs(left) => {
-                // It is the node that may be slow.
+                // The node may be the cause of the slow attempt.
                 self.avoided = Some(node);
                 let reading = here.run - run_time(ask.expected);
                 (here.wait, here.run) = (Duration::ZERO, reading + left);
@@ -328,16 +328,16 @@ mod tests {
 
     const MB: u64 = 1_000_000;
 
-    /// Nodes by what a task waits there, in ranked order, and how far its input of 5 GB is.
+    /// Nodes with their waits, their ranking, and the distance of the 5 GB input.
     struct Nodes {
         waits: Vec<Duration>,
         ranked: Vec<u32>,
         lies: Vec<Distance>,
         local: Vec<NodeId>,
-        /// In millionths; those after the last are sure.
+        /// In millionths; 1 for nodes after the last entry.
         success: Vec<u32>,
         interval: Duration,
-        /// What was sent there since they were ranked, as equals, fills them.
+        /// Nodes that tasks have filled since the ranking. If there are any, all nodes rank equally.
         filled: Vec<usize>,
     }
 
@@ -417,7 +417,7 @@ mod tests {
 
     #[test]
     fn a_task_goes_where_it_would_be_done_first() {
-        // Read on the node 5 GB take 31.25 s, elsewhere 62.5 s.
+        // Reading 5 GB takes 31.25 s on the node and 62.5 s elsewhere.
         for (wait, expected) in [(31, 0), (32, 1)] {
             let mut waits = vec![0; 40];
             waits[0] = wait;

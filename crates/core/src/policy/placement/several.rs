@@ -1,5 +1,5 @@
-//! A batch in which a node may take several tasks: each time that it is given one, what the others would wait there is looked up
-//! anew behind it. That happens on a copy; the view of the nodes stays as it is until tasks are launched.
+//! A batch in which a node may take several tasks. Each time that a node gets a task, the waits of the other tasks there are
+//! computed again behind it. This uses a copy of the load; the view of the nodes does not change until tasks are launched.
 
 use super::earliest_completion::{CompletionSettings, cost};
 use super::unseen::Unseen;
@@ -8,34 +8,34 @@ use crate::policy::matching::{Growing, Pairing, Regret};
 use crate::policy::{OpenAsk, run_time};
 use crate::vocabulary::{Duration, ExecutionType, Load, NodeViews};
 
-/// What is kept from one batch to the next.
+/// Buffers that are reused between batches.
 #[derive(Default)]
 pub(super) struct Several {
     pub(super) matcher: Regret,
-    /// By pair.
+    /// For each pair of a task and a node.
     pub(super) parts: Vec<Part>,
-    /// By place of a node in the batch, what was given to it.
+    /// The load given to each node, by its place in the batch.
     loads: Vec<Load>,
 }
 
-/// What does not change of a task on a node.
+/// The part of a task's cost on a node that does not change within a batch.
 #[derive(Clone, Copy)]
 pub(super) struct Part {
-    /// Reading its input, and working.
+    /// Time to read the input and run.
     pub(super) run: Duration,
-    /// Added by chance.
+    /// The random time that is added.
     pub(super) chance: Duration,
 }
 
-/// What tasks are matched by.
+/// Input of the matching.
 pub(super) struct Known<'a> {
     pub(super) asks: &'a [OpenAsk],
-    /// By task, the place of its ask.
+    /// For each task, the index of its ask.
     pub(super) ask_of: &'a [u32],
     pub(super) view: &'a dyn NodeViews,
     pub(super) settings: &'a CompletionSettings,
     pub(super) unseen: Option<Unseen>,
-    /// What is added by chance is below this.
+    /// Upper bound of the random time that is added.
     pub(super) spread: Duration,
 }
 
@@ -51,7 +51,7 @@ impl Several {
         self.parts.clear();
     }
 
-    /// The tasks of the batch with their nodes, those that wait least first.
+    /// The tasks of the batch with their nodes, in ascending order of wait.
     pub(super) fn find(&mut self, known: &Known<'_>) -> &[crate::policy::matching::Match] {
         let Several { matcher, parts, loads } = self;
         matcher.find(|nodes| {
@@ -82,7 +82,7 @@ impl Growing for Batch<'_> {
             true => Duration::ZERO,
             false => view.wait_behind(node, &ask.shape, ask.execution, &before),
         };
-        // Not for what somebody else would lose, which nobody knows, but where it is the same to the task.
+        // The loss of displaced work is unknown. So it only decides between nodes that are about equal for the task.
         let displaces = settings.spares && !is_opportunistic && !has_spare;
         let estimate = Estimate { fetch: Duration::ZERO, wait, run: part.run };
         let cost = cost(node, &estimate, view, settings);
@@ -105,13 +105,13 @@ mod tests {
     use crate::vocabulary::{Chance, Instant, NodeView, Resources};
 
     const CORE: Resources = Resources::new(1_000, 0);
-    /// So many are drawn for each task that all nodes are looked at.
+    /// Draws enough candidates for each task to include all nodes.
     const SEVERAL: CompletionSettings = CompletionSettings { light: 32, several: true, ..CompletionSettings::USUAL };
 
-    /// Nodes by how many cores are free. Who finds none waits for a minute.
+    /// Nodes with numbers of free cores. A task that finds none waits for a minute.
     struct Free {
         cores: Vec<u64>,
-        /// Cores of each that opportunistic work would leave to guaranteed work.
+        /// Cores of each node that opportunistic work would yield to guaranteed work.
         yielding: u64,
         ranked: Vec<u32>,
     }

@@ -1,26 +1,27 @@
-//! What others send to a node that nobody has heard of yet. A node that is expected to have room may have none when the task comes;
-//! the more room it has beyond that, the likelier the task starts at once all the same. So a node is looked at as if so much more were on
-//! its way there, and how much is learned from how it went: it is right when all but a small part of the tasks that were expected to
-//! start at once did so. In place of the mean of what a task would wait this looks at a quantile.
+//! Estimates the load that other schedulers have sent to a node and that is not reported yet. A node that is expected to
+//! have room may have none when the task arrives; the more room it has beyond the task, the more likely the task still starts
+//! at once. So estimates add a margin to the load of each node. The margin is learned from results: it is right when all but
+//! a small part of the tasks that were expected to start at once do so. This uses a quantile of the wait instead of its mean.
 //!
-//! The quantile is followed by steps: up after a task that had to wait, by so much less down after each that had not, that both are even
-//! at that part (Robbins and Monro 1951, "A stochastic approximation method"; for quantiles Gibbs and Candes 2021, section 2).
+//! The quantile is tracked in steps: up after a task that had to wait, down after each task that did not. The step down is
+//! smaller, so that both balance at the intended part (Robbins and Monro 1951, "A stochastic approximation method"; for
+//! quantiles Gibbs and Candes 2021, section 2).
 
 use crate::vocabulary::{Duration, Load, Resources};
 
-/// Of a task's size, one.
+/// Units of the margin for the size of one task.
 const PARTS: u32 = 64;
-/// At first, and at most.
+/// Initial margin; [`MOST`] is its maximum.
 const FIRST: u32 = PARTS;
 const MOST: u32 = 8 * PARTS;
-/// Nobody calls that waiting.
+/// Waits up to this count as starting at once.
 const AT_ONCE: Duration = Duration::from_millis(100);
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Unseen {
-    /// So many hundredths of the tasks that are expected to start at once are to do so.
+    /// Target: the percentage of the tasks expected to start at once that do so.
     at_once: u32,
-    /// In parts of a task that is looked at.
+    /// The margin, in units of 1 / [`PARTS`] of the size of the task that is placed.
     parts: u32,
 }
 
@@ -29,7 +30,7 @@ impl Unseen {
         Unseen { at_once: at_once.min(99), parts: FIRST }
     }
 
-    /// A task started that was expected to wait for so long, and waited.
+    /// A task started after it `waited`; its `expected` wait was predicted.
     pub(super) fn learn(&mut self, expected: Duration, waited: Duration) {
         if expected > AT_ONCE {
             return;
@@ -39,7 +40,7 @@ impl Unseen {
         self.parts = if is_late { (self.parts + late).min(MOST) } else { self.parts.saturating_sub(1) };
     }
 
-    /// Adds what is taken to come before a task of this shape.
+    /// Adds the margin for a task of this shape to the load.
     pub(super) fn add_to(&self, load: &mut Load, shape: &Resources) {
         for (sum, &amount) in load.resources.0.iter_mut().zip(&shape.0) {
             *sum = sum.saturating_add(u64::from(amount) * u64::from(self.parts) / u64::from(PARTS));
@@ -60,7 +61,7 @@ mod tests {
         load.resources.0[0] as f64 / 1_000.0
     }
 
-    /// Nodes have room for so many tasks beyond the one that comes, as few as are allowed are chosen, and others send up to four.
+    /// The chosen node has exactly the margin beyond the task, and other schedulers send up to four tasks.
     #[test]
     fn it_comes_to_be_as_much_as_nine_of_ten_need() {
         let mut chance = Chance::new(1, "unseen");

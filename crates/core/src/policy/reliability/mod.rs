@@ -1,18 +1,18 @@
-//! How likely each node is to see a task through, by what became of attempts there lately (Boutin et al. 2014: Apollo, the
-//! `P_succ` of section 3.3). Section 4 tells how a model that held a power failure against every server that went through it
-//! kept work from them when the power was back. So three things are told apart:
+//! The probability that a task succeeds on a node, estimated from recent attempts there (Boutin et al. 2014: Apollo, the
+//! `P_succ` of section 3.3). Section 4 reports that a model which counted a power failure against every affected server
+//! kept work from these servers after the power was back. So three causes are distinguished:
 //!
-//! * A **bad machine** fails alone, and again: each failure counts against it, and for less with time.
-//! * In an **outage** many nodes fail within a short time: that is one event of their rack, or of the cluster, and says
-//!   nothing about any of them ([`outages`]).
-//! * A **bad task** fails on one node after another: of k failures each counts for 1/k², so all together for 1/k.
+//! * A **bad machine** fails alone and repeatedly. Each failure counts against it, with a weight that decays over time.
+//! * In an **outage** many nodes fail within a short time. It is one event of their rack or of the cluster, and no evidence
+//!   against any single node ([`outages`]).
+//! * A **bad task** fails on several nodes. Each of its k failures counts for 1/k², so all of them count for 1/k.
 //!
-//! P = (s p + g) / (s + g + b), from the failures b that count and the good ends g, with s attempts' worth of the prior p,
-//! which is how the median node does. A good past counts for less the more fails now: g shrinks by s / (s + b). Who has no
-//! failures is sure.
+//! P = (s p + g) / (s + g + b), where b is the weight of the failures, g that of the successes, p the prior (the rate of the
+//! median node), and s the weight of the prior in attempts. Recent failures reduce the weight of past successes: g is
+//! multiplied by s / (s + b). For a node without failures, P = 1.
 //!
-//! Departs: the paper says neither how its model weighs what, nor how it tells failures apart; maintenance that is announced
-//! is not known here.
+//! Departs: the paper specifies neither the weights of its model nor how it distinguishes failures. Announced maintenance
+//! is not taken into account here.
 
 mod outages;
 
@@ -21,32 +21,32 @@ use crate::vocabulary::{Duration, Instant, NodeId};
 use outages::{OWN_FAULT_AFTER, Outages};
 use serde::{Deserialize, Serialize};
 
-/// Evidence is counted in parts of an attempt.
+/// The weight of one attempt.
 const ONE: u64 = 1 << 16;
-/// The prior counts as much as so many attempts.
+/// Weight of the prior.
 const PRIOR: u64 = 4 * ONE;
-/// Attempts of a node that ended well count as so many at most: what was long ago says little once it fails.
+/// Maximum weight of a node's successes, so that a long good past does not hide new failures.
 const MOST_GOOD: u64 = 16 * ONE;
-/// The last failures of a node, so many.
+/// Maximum number of failures that are kept for a node. The oldest are dropped.
 const MOST_FAILURES: usize = 16;
-/// What fails at a node within so long fails for the same reason.
+/// Failures on a node within this time of each other have the same cause.
 const AT_ONCE: Duration = Duration::from_secs(1);
-/// What was said to have failed at some time is what failed there then, to within so long.
+/// A reported failure matches a recorded one if their times differ by at most this.
 const SAME_TIME: Duration = Duration::from_secs(2);
-/// Of evidence that has become less than this, nobody speaks any more.
+/// Failures whose weight has decayed below this are ignored.
 const FORGOTTEN: u64 = ONE / 64;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct ReliabilitySettings {
-    /// After so long, what became of an attempt counts for half.
+    /// Time in which the weight of an attempt's result halves.
     pub half_life: Duration,
-    /// Nodes that fail within so long of each other fail together.
+    /// Nodes that fail within this time of each other may be part of the same outage.
     pub together: Duration,
 }
 
 impl ReliabilitySettings {
-    /// A machine that has failed four times gets as much as others again within the hour. A node that is away for its grace
-    /// period, and one that is back before, are heard of within a minute of each other.
+    /// A machine that has failed four times gets as many tasks as others again within an hour. In an outage, the failures of
+    /// nodes that reconnect within their grace period and of those that do not are reported within a minute of each other.
     pub const USUAL: ReliabilitySettings =
         ReliabilitySettings { half_life: Duration::from_secs(600), together: Duration::from_secs(60) };
 }
@@ -57,7 +57,7 @@ impl Default for ReliabilitySettings {
     }
 }
 
-/// What is known of all nodes. Nothing of it outlives its process, and it holds a little for each node.
+/// Evidence about all nodes. It is kept in memory only, with a small amount of data for each node.
 #[derive(Clone, Debug)]
 pub struct Reliability {
     settings: ReliabilitySettings,
@@ -67,45 +67,45 @@ pub struct Reliability {
 
 #[derive(Clone, Default, Debug)]
 struct Evidence {
-    /// What ended well counted so much at this time.
+    /// Weight of the successes at `good_at`.
     good: u64,
     good_at: Instant,
-    /// In the order in which they happened.
+    /// Oldest first.
     failures: Vec<Failure>,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Failure {
     at: Instant,
-    /// It counts so much, new.
+    /// Weight when it happened, before decay.
     weight: u64,
-    /// Attempts that failed with it.
+    /// Number of attempts that failed.
     attempts: u32,
-    /// It belongs to an outage.
+    /// It is part of an outage.
     excused: bool,
 }
 
-/// Why a node is doubted, for people.
+/// Why a node is considered unreliable, for display.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Doubt {
     /// P, in millionths.
     pub success: u32,
-    /// Failures that count against it, the first of them so long ago.
+    /// Number of failures that count against it. `since` is the time since the first of them.
     pub failures: u32,
     pub since: Duration,
 }
 
 impl Doubt {
-    /// Nobody is told of a node that is better than this, in millionths.
+    /// Only nodes with a lower P are reported, in millionths.
     const FROM: u64 = 900_000;
 }
 
-/// A half after one half-life, a quarter after two; between them a curve that is 2^-x to within a hundredth.
+/// Half of the weight after one half-life, a quarter after two. In between, a curve that approximates 2^-x to within 1 %.
 fn decayed(weight: u64, age: Duration, half_life: Duration) -> u64 {
     let half_life = half_life.0.max(1);
     let (halves, rest) = (age.0 / half_life, age.0 % half_life);
     let Some(then) = u32::try_from(halves).ok().and_then(|halves| weight.checked_shr(halves)) else { return 0 };
-    // In parts of 2^16: what is lost grows from none to the half.
+    // In units of 2^-16: the loss grows from 0 to one half.
     let x = ((u128::from(rest) << 16) / u128::from(half_life)) as u64;
     then - ((then * x * (44_080 - ((11_312 * x) >> 16))) >> 32)
 }
@@ -121,7 +121,7 @@ impl Evidence {
         if bad < FORGOTTEN { 0 } else { bad }
     }
 
-    /// In millionths, where the median node does like the prior.
+    /// P in millionths, for the given prior in millionths.
     fn success(&self, now: Instant, half_life: Duration, prior: u64) -> u64 {
         let bad = self.bad(now, half_life);
         if bad == 0 {
@@ -145,15 +145,15 @@ impl Reliability {
         &mut self.nodes[index]
     }
 
-    // ---- what happens ----------------------------------------------------------------------------------------------
+    // ---- events ----------------------------------------------------------------------------------------------------
 
-    /// The node is there, in this rack.
+    /// The node joined, in this rack.
     pub fn on_join(&mut self, node: NodeId, rack: Option<&str>) {
         self.entry(node);
         self.outages.on_join(node, rack);
     }
 
-    /// So many attempts ended well there.
+    /// The given number of attempts succeeded on the node.
     pub fn on_success(&mut self, now: Instant, node: NodeId, attempts: u32) {
         let half_life = self.settings.half_life;
         let entry = self.entry(node);
@@ -161,7 +161,7 @@ impl Reliability {
         entry.good_at = now;
     }
 
-    /// The node failed: an attempt, or all that it had. With it, so many nodes could be at fault.
+    /// An attempt on the node failed, or all of its attempts. The cause is one of `suspects` nodes, this one included.
     pub fn on_failure(&mut self, now: Instant, node: NodeId, suspects: u32) {
         let ReliabilitySettings { half_life, together } = self.settings;
         let weight = ONE / u64::from(suspects.max(1));
@@ -183,18 +183,18 @@ impl Reliability {
         }
     }
 
-    /// What failed at the node lately, first, is of an outage.
+    /// The node's first recent failure is part of an outage and does not count.
     fn excuse(&mut self, now: Instant, node: NodeId) {
         let together = self.settings.together;
         let is_lately = |failure: &&mut Failure| now.since(failure.at) < together;
         let mut lately = self.nodes[node.0 as usize].failures.iter_mut().filter(is_lately);
-        // Once in an outage: who fails again is at fault himself.
+        // Only once in an outage: further failures are the node's fault.
         if let Some(first) = lately.next().filter(|first| !first.excused) {
             (first.weight, first.excused) = (0, true);
         }
     }
 
-    /// One task failed at each of these nodes, so long ago: most likely it is at fault itself.
+    /// One task failed on each of these nodes, the given time ago. Most likely the task is the cause.
     pub fn on_bad_task(&mut self, now: Instant, at: &[(NodeId, Duration)]) {
         let tries = at.len() as u64;
         for &(node, age) in at {
@@ -209,14 +209,14 @@ impl Reliability {
         }
     }
 
-    /// Somebody says that the node works.
+    /// Clears the node's failures: an administrator states that it works.
     pub fn forgive(&mut self, node: NodeId) {
         self.entry(node).failures.clear();
     }
 
-    // ---- what is thought of it -------------------------------------------------------------------------------------
+    // ---- estimates -------------------------------------------------------------------------------------------------
 
-    /// How the median node does, in millionths; the prior of all.
+    /// P of the median node, in millionths: the prior of all nodes.
     pub fn usual(&self, now: Instant) -> u64 {
         let half_life = self.settings.half_life;
         let rates = self.nodes.iter().map(|entry| entry.success(now, half_life, MILLION));
@@ -225,7 +225,7 @@ impl Reliability {
         if failing.len() <= half { MILLION } else { *failing.select_nth_unstable(half).1 }
     }
 
-    /// P, in millionths, where the median node does like this.
+    /// P in millionths. `usual` is P of the median node.
     pub fn success(&self, now: Instant, node: NodeId, usual: u64) -> u64 {
         let half_life = self.settings.half_life;
         let own = self.nodes.get(node.0 as usize).map_or(MILLION, |entry| entry.success(now, half_life, usual));
@@ -233,7 +233,7 @@ impl Reliability {
         if again == 0 { own } else { own * PRIOR / (PRIOR + again) }
     }
 
-    /// By the numbers of nodes, P in millionths; those after the last are sure.
+    /// P in millionths, by the number of the node. P is 1 for nodes after the last entry.
     pub fn all(&self, now: Instant) -> Vec<u32> {
         let usual = self.usual(now);
         let nodes = (0..self.nodes.len() as u32).map(NodeId);
@@ -243,7 +243,7 @@ impl Reliability {
         all
     }
 
-    /// Why the node is doubted, if it is.
+    /// Why the node is considered unreliable; `None` if it is not.
     pub fn doubt(&self, now: Instant, node: NodeId, usual: u64) -> Option<Doubt> {
         let half_life = self.settings.half_life;
         let success = self.success(now, node, usual);

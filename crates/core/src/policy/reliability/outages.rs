@@ -1,50 +1,50 @@
-//! Which failures are an outage: many nodes of one rack, or of the cluster, that had been well and fail within a short time.
+//! Detects outages: many nodes of one rack, or of the cluster, that were healthy and fail within a short time.
 //!
-//! Machines that fail again and again are no sign of one: were they counted, three of them in a rack would excuse each other
-//! for ever. An outage is held against its rack only if another came not long before it.
+//! Machines that fail repeatedly are not counted: otherwise three of them in a rack would excuse each other
+//! permanently. An outage counts against its rack only if another one happened not long before.
 
 use super::{ONE, decayed};
 use crate::vocabulary::{Duration, Instant, NodeId};
 use std::collections::{BTreeMap, VecDeque};
 
-/// A node with more failures than this on its account had not been well.
+/// A node whose failures have this weight or more was not healthy.
 pub(super) const OWN_FAULT_AFTER: u64 = ONE / 2;
-/// Fewer nodes are no outage.
+/// Minimum number of failed nodes in an outage.
 const LEAST: u32 = 3;
-/// Of a rack, one node in so many.
+/// One in this many nodes of a rack must have failed for an outage of the rack.
 const OF_RACK: u32 = 4;
-/// Of all nodes, which fail now and then, one in so many.
+/// One in this many nodes of the cluster must have failed for an outage of the cluster: some nodes always fail.
 const OF_ALL: u32 = 1_000;
-/// The last outages of a rack, so many.
+/// Maximum number of outages that are kept for a rack. The oldest are dropped.
 const MOST: usize = 8;
 
-/// All nodes together.
+/// Index of the group of all nodes.
 const ALL: usize = 0;
 
 #[derive(Clone, Debug)]
 pub(super) struct Outages {
-    /// All nodes, and each rack.
+    /// The group of all nodes, then one group for each rack.
     groups: Vec<Group>,
     by_rack: BTreeMap<String, usize>,
-    /// By number.
+    /// By number of the node.
     nodes: Vec<Member>,
-    /// Nodes that had been well and failed lately, each once, the first one first.
+    /// Nodes that were healthy and failed recently, each once, oldest failure first.
     lately: VecDeque<(Instant, NodeId)>,
 }
 
 #[derive(Clone, Default, Debug)]
 struct Group {
     nodes: u32,
-    /// So many of them failed lately.
+    /// Number of nodes that failed recently.
     failed: u32,
-    /// When it had outages.
+    /// Times of its outages, oldest first.
     outages: Vec<Instant>,
 }
 
 #[derive(Clone, Copy, Default, Debug)]
 struct Member {
     has_joined: bool,
-    /// Its rack's place among the groups; that of all where it is in none.
+    /// Index of its rack's group; [`ALL`] if it is in no rack.
     rack: usize,
     failed_lately: bool,
 }
@@ -98,13 +98,13 @@ impl Outages {
         *self.member(node) = Member { has_joined: true, rack: place, ..was };
     }
 
-    /// The groups that a node is in, with the part of each that makes an outage.
+    /// The groups of a node. An outage of a group requires that one in N of its nodes failed; N is the second value.
     fn groups_of(&self, node: NodeId) -> impl Iterator<Item = (usize, u32)> + use<> {
         let rack = self.nodes[node.0 as usize].rack;
         [(ALL, OF_ALL), (rack, OF_RACK)].into_iter().take(if rack == ALL { 1 } else { 2 })
     }
 
-    /// Those that are excused by it.
+    /// Returns the nodes whose failures are part of an outage, as far as this failure shows.
     pub(super) fn on_failure(&mut self, now: Instant, node: NodeId, was_well: bool, together: Duration) -> Vec<NodeId> {
         self.advance(now, together);
         let is_new = !self.member(node).failed_lately && was_well;
@@ -148,7 +148,7 @@ impl Outages {
         }
     }
 
-    /// What the outages of its rack count against a node, beyond the last one.
+    /// Weight against a node of its rack's outages, without the last one.
     pub(super) fn again(&self, now: Instant, node: NodeId, half_life: Duration) -> u64 {
         let rack = self.nodes.get(node.0 as usize).map_or(ALL, |member| member.rack);
         if rack == ALL || self.groups[rack].outages.len() < 2 {

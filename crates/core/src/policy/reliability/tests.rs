@@ -1,7 +1,7 @@
 use super::*;
 use crate::vocabulary::Chance;
 
-/// So many nodes; `racks` of them in turn are in one rack each, or in none if there are none.
+/// A test cluster, with `in_rack` consecutive nodes in each rack, or without racks.
 struct Cluster {
     model: Reliability,
     now: Instant,
@@ -119,7 +119,7 @@ fn of_two_that_could_be_at_fault_each_is_so_by_half() {
     let mut cluster = Cluster::new(10, None);
     cluster.model.on_failure(cluster.now, NodeId(0), 2);
     assert!((885..895).contains(&cluster.odds(0)), "{}", cluster.odds(0));
-    // Another that nobody else had a part in.
+    // A failure for which no other node could be the cause.
     cluster.fail(0);
     assert_eq!(cluster.odds(0), 800);
 }
@@ -150,7 +150,7 @@ fn only_what_a_person_would_want_to_know_is_told() {
 fn where_most_nodes_fail_now_and_then_the_others_failures_say_less() {
     let mut cluster = Cluster::new(9, None);
     let alone = cluster.fail(0).odds(0);
-    // Far apart, so that none of it is an outage.
+    // Far apart in time, so that the failures are not an outage.
     for node in 1..6 {
         for _ in 0..3 {
             cluster.wait(70).fail(node);
@@ -184,7 +184,7 @@ fn equal_nodes_have_equal_odds_and_order_is_no_matter() {
 
 #[test]
 fn an_outage_of_a_rack_is_held_against_none_of_its_nodes() {
-    // More nodes than make an outage of so large a cluster.
+    // Large enough that the failures are not an outage of the whole cluster.
     let mut cluster = Cluster::new(20_000, Some(40));
     for node in 0..9 {
         cluster.fail(node);
@@ -194,7 +194,7 @@ fn an_outage_of_a_rack_is_held_against_none_of_its_nodes() {
     assert!((0..40).all(|node| cluster.odds(node) == 1_000), "ten are an outage");
     cluster.wait(20).fail(10).fail(11).fail(50);
     assert_eq!([10, 11, 12, 50].map(|node| cluster.odds(node)), [1_000, 1_000, 1_000, 800], "another rack");
-    // When it is over, each speaks for himself.
+    // After the outage, failures count against the node again.
     cluster.wait(61).fail(12);
     assert_eq!(cluster.odds(12), 800);
 }
@@ -322,7 +322,7 @@ fn a_bad_task_takes_no_other_failure_off_the_account() {
     cluster.model.on_bad_task(cluster.now, &[(NodeId(5_000), Duration::ZERO)]);
 }
 
-// ---- whatever happens ----------------------------------------------------------------------------------------------
+// ---- invariants ----------------------------------------------------------------------------------------------------
 
 #[test]
 fn failing_never_helps_and_neither_time_nor_success_harms() {
@@ -336,7 +336,7 @@ fn failing_never_helps_and_neither_time_nor_success_harms() {
                 0 | 1 => {
                     let was_excused = cluster.model.outages.clone();
                     cluster.fail(node);
-                    // Unless it makes an outage of what came before.
+                    // Unless it turns earlier failures into an outage.
                     let is_outage = format!("{was_excused:?}").matches("Instant").count()
                         != format!("{:?}", cluster.model.outages).matches("Instant").count();
                     assert!(cluster.odds(node) <= before || is_outage, "seed {seed}");
@@ -349,7 +349,7 @@ fn failing_never_helps_and_neither_time_nor_success_harms() {
                     let usual = cluster.model.usual(cluster.now);
                     cluster.wait(chance.below(300_u64));
                     let later = cluster.model.success(cluster.now, NodeId(node), usual) / 1_000;
-                    // What is forgotten gives way to the prior.
+                    // Without evidence, the estimate returns to the prior.
                     assert!(later + 1 >= before.min(usual / 1_000), "seed {seed}: {later} after {before}");
                 }
                 4 => cluster.model.on_bad_task(cluster.now, &[(NodeId(node), Duration::ZERO); 2]),
