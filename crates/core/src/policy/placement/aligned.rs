@@ -1,8 +1,8 @@
 //! The node whose room is best aligned with the task (Grandl et al. 2014, Tetris; the measure is [`Alignment`]).
 //!
-//! Departs: Tetris fills one machine at a time as it reports, which is what happens here when room comes free
-//! (`inter_job/tetris.rs`); this file places new asks. It looks at the next [`CANDIDATES`] nodes with room, cyclically,
-//! and not at all of them, so that a decision on a large and empty cluster costs no more than on a small one.
+//! Departs: Tetris fills one machine at a time as it reports; here this happens when room becomes free
+//! (`inter_job/tetris.rs`). This file places new asks. It examines only the next [`CANDIDATES`] nodes with room, cyclically,
+//! so that a decision on a large and empty cluster costs no more than on a small one.
 
 use crate::policy::{Alignment, Budget, Decision, OpenAsk, PlacementPolicy};
 use crate::vocabulary::{Instant, NodeViews};

@@ -2,13 +2,13 @@
 //! task of a batch, all different as long as there are enough, and the tasks go to those that are ready first. Per-job
 //! and per-task constraints (section 4.1) are the classes of the asks.
 //!
-//! Departs: probes that were lost are replaced, and a task that is tried again shares the probes that are out still.
+//! Departs: lost probes are replaced, and a task that is retried shares the outstanding probes.
 
 use crate::policy::{Budget, Decision, OpenAsk, PlacementPolicy};
 use crate::vocabulary::{Chance, Instant, NodeViews};
 use std::collections::BTreeSet;
 
-/// Draws for each node that is wanted, after which all nodes are looked at.
+/// Draws for each requested node before all nodes are examined.
 const DRAWS: usize = 4;
 
 pub struct BatchSampling {
@@ -22,8 +22,8 @@ impl BatchSampling {
         BatchSampling { chance, ratio }
     }
 
-    /// So many nodes that suit the ask, each as likely as the others, and none twice before all were drawn. Empty where
-    /// none suits.
+    /// `wanted` nodes that suit the ask, drawn uniformly; a node repeats only after all suitable nodes were drawn. Empty if no
+    /// node suits.
     fn sample(&mut self, ask: &OpenAsk, wanted: usize, view: &dyn NodeViews) -> Vec<usize> {
         let mut sampled = self.draw(ask, wanted, view);
         if sampled.len() < wanted {
@@ -37,12 +37,12 @@ impl BatchSampling {
         sampled
     }
 
-    /// Different nodes that suit, as far as a few draws find them.
+    /// At most `wanted` different suitable nodes, as far as a few draws find them.
     fn draw(&mut self, ask: &OpenAsk, wanted: usize, view: &dyn NodeViews) -> Vec<usize> {
         let nodes = u32::try_from(view.len()).expect("a node's number has 32 bits");
         let mut sampled = Vec::with_capacity(wanted);
         let mut drawn = BTreeSet::new();
-        // Where most nodes are wanted, most draws would be in vain.
+        // If more than half of the nodes are requested, most draws would fail.
         let draws = if wanted * 2 > view.len() { 0 } else { wanted * DRAWS };
         for _ in 0..draws {
             let node = self.chance.below(nodes) as usize;
@@ -56,7 +56,7 @@ impl BatchSampling {
         sampled
     }
 
-    /// Fisher and Yates.
+    /// Fisher-Yates shuffle.
     fn shuffle(&mut self, nodes: &mut [usize]) {
         for last in (1..nodes.len()).rev() {
             nodes.swap(last, self.chance.below(last as u32 + 1) as usize);

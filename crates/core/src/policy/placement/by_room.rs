@@ -2,8 +2,8 @@
 //! room, or with the most. Best fit keeps room together for large tasks, worst fit evens out the load.
 //!
 //! Rooms with several kinds of resources are compared by [`RoomScale`](crate::vocabulary::RoomScale): the sum over
-//! kinds, each as a part of the largest node. The task takes the same from whichever node it gets, so whoever has least
-//! before has least after.
+//! kinds, each as a part of the largest node. A task takes the same amount on every node, so the node with the least room
+//! before the placement also has the least room after it.
 
 use crate::policy::{Budget, Decision, OpenAsk, PlacementPolicy};
 use crate::vocabulary::{Instant, NodeViews};

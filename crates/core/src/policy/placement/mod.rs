@@ -1,4 +1,4 @@
-//! Where a task goes.
+//! Policies that choose the node for a task.
 
 mod aligned;
 mod batch_sampling;

@@ -1,6 +1,5 @@
-//! The next node, cyclically, that has room: next fit of bin packing (Johnson 1973), but for closing the bins that were
-//! passed. It spreads tasks over the nodes and finds room without visiting the
-//! occupied ones.
+//! The next node, cyclically, that has room: next fit of bin packing (Johnson 1973), except that skipped bins are not closed.
+//! It spreads tasks over the nodes and finds room without visiting the occupied ones.
 
 use crate::policy::{Budget, Decision, OpenAsk, PlacementPolicy};
 use crate::vocabulary::{Instant, NodeViews};
@@ -11,7 +10,7 @@ pub struct NextFit {
 }
 
 impl PlacementPolicy for NextFit {
-    /// Decides one start per ask and call, so that every decision sees the room that the one before left.
+    /// Decides one start for each ask and call, so that each decision sees the room that the previous one left.
     fn place(&mut self, _: Instant, asks: &[OpenAsk], budget: Budget, view: &dyn NodeViews, out: &mut Vec<Decision>) {
         for ask in asks.iter().take(budget.starts as usize) {
             let node = view.find_room(ask.class, &ask.shape, self.next);

@@ -1,40 +1,40 @@
-//! Megha's match (section IV-B): the partitions that are internal to a global master, by turns of the clusters; and where none
-//! of them has room, all others, by turns.
+//! Megha's match (section IV-B): search the partitions that are internal to the global master, in turns over the clusters. If
+//! none of them has room, search the external partitions in turns.
 //!
-//! Departs: where no node of any partition has room, that is found by one search of all nodes and not by one of each partition.
-//! Beyond the paper, if it is told to avoid conflicts: within a partition it begins at a node that it draws, so that two global
-//! masters seldom choose the same room; an own partition where it was refused comes after the other own ones for a while, but
-//! never after others'; and of others' room it takes what the search of all nodes finds that begins at a node that it draws. So
-//! it seldom takes where little is left, which whoever owns it is about to use, as taking turns does.
+//! Departs: one search over all nodes, instead of one for each partition, finds that no partition has room.
+//! Beyond the paper, if conflicts are to be avoided: a search within a partition starts at a random node, so that two global
+//! masters seldom choose the same room. For 500 ms after a refusal, an internal partition is searched after the other internal
+//! ones, but always before external ones. External room is found by a search over all nodes that starts at a random node.
+//! Unlike turns, this seldom takes room in a partition that has little left and whose owner is about to use it.
 
 use crate::policy::{Budget, Decision, OpenAsk, PlacementPolicy};
 use crate::vocabulary::{Chance, ClusterId, Duration, Federation, GlobalId, Instant, NodeId, NodeViews};
 
-/// For so long an own partition comes last among these where a launch was refused: others place there just now.
+/// For this time after a refused launch, an internal partition is searched last: other global masters are placing tasks there.
 const LAST_FOR: Duration = Duration::from_millis(500);
 
 pub struct Partitions {
     federation: Federation,
     own: GlobalId,
-    /// The cluster whose turn it is.
+    /// The cluster whose internal partition is searched next.
     internal: u32,
-    /// The partition whose turn it is, of those that are not internal: of each cluster in turn the next global master's.
+    /// The external partition that is searched next: those of the next global master in each cluster, then the one after.
     external: u32,
     avoidance: Option<Avoidance>,
 }
 
 /// How conflicts with other global masters are avoided.
 struct Avoidance {
-    /// Where searches begin; without it, at the first node.
+    /// Draws the node at which a search starts.
     scatter: Chance,
-    /// When the own partition of each cluster was the last to be refused.
+    /// For each cluster, when a launch in its internal partition was last refused.
     refused_at: Vec<Option<Instant>>,
 }
 
 impl Partitions {
-    /// With `scatter`, conflicts are avoided, and it says where searches begin.
+    /// With `scatter`, conflicts are avoided and searches start at random nodes.
     pub fn new(federation: Federation, own: GlobalId, scatter: Option<Chance>) -> Partitions {
-        // Global masters that begin together do not all begin with the same cluster.
+        // Global masters that start at the same time start with different clusters.
         let clusters = u32::from(federation.clusters);
         let internal = u32::from(own.0) % clusters;
         let avoidance = scatter.map(|scatter| Avoidance { scatter, refused_at: vec![None; clusters as usize] });
@@ -52,7 +52,7 @@ impl Partitions {
         if let Some(node) = self.find_internal(now, ask, view) {
             return Some(node);
         }
-        // What was found anywhere is another's, then.
+        // Then `anywhere` is in an external partition.
         if self.avoidance.is_some() { Some(anywhere) } else { self.find_external(ask, view) }
     }
 
@@ -88,7 +88,7 @@ impl Partitions {
         None
     }
 
-    /// Of the own partitions, that of this cluster.
+    /// Whether the internal partition of this cluster is searched last because of a recent refusal.
     fn comes_last(&self, now: Instant, cluster: u32) -> bool {
         let refused_at = |avoidance: &Avoidance| avoidance.refused_at[cluster as usize];
         self.avoidance.as_ref().and_then(refused_at).is_some_and(|at| now.since(at) < LAST_FOR)
@@ -100,7 +100,7 @@ impl Partitions {
         view.find_in_partition(ask.class, &ask.shape, &partition, start)
     }
 
-    /// The first of so many nodes, or if conflicts are avoided any of them.
+    /// An offset below `length` at which a search starts: random if conflicts are avoided, otherwise 0.
     fn draw(&mut self, length: usize) -> usize {
         match &mut self.avoidance {
             Some(avoidance) if length > 0 => avoidance.scatter.below(length as u64) as usize,
@@ -110,7 +110,7 @@ impl Partitions {
 }
 
 impl PlacementPolicy for Partitions {
-    /// Decides one start per ask and call, so that every decision sees the room that the one before left.
+    /// Decides one start for each ask and call, so that each decision sees the room that the previous one left.
     fn place(&mut self, now: Instant, asks: &[OpenAsk], budget: Budget, view: &dyn NodeViews, out: &mut Vec<Decision>) {
         for ask in asks.iter().take(budget.starts as usize) {
             let node = self.find(now, ask, view);
@@ -160,7 +160,7 @@ mod tests {
         let own = GlobalId(2);
         for seed in 0..100 {
             let nodes = Nodes::random(seed, 60);
-            // Few nodes are as large.
+            // Few nodes are large enough.
             let ask = Nodes::ask(3_500, 3_200);
             let mut policy = Partitions::new(federation, own, (seed % 2 == 0).then(|| Chance::new(seed, "scatter")));
             let internal = |node: &usize| federation.internal_to(crate::vocabulary::NodeId(*node as u32)) == own;
@@ -215,7 +215,7 @@ mod tests {
         }
     }
 
-    /// Of one of others' partitions all nodes are free, of another one is.
+    /// In one external partition all nodes are free, in another only one node.
     #[test]
     fn of_others_room_it_takes_most_where_there_is_most() {
         let federation = Federation::new(2, 4, 100).unwrap();

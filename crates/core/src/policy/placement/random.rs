@@ -1,8 +1,8 @@
 //! A random node with room, and the better of two of them (the power of two choices; Mitzenmacher 2001): the one with the
-//! shorter queue; of equal queues, the one whose resources are taken to a smaller part, in the kind that is taken most.
+//! shorter queue; of equal queues, the one with the smaller dominant share of resources in use.
 //!
-//! Nodes are drawn until one has room; after [`DRAWS`] in vain it is the first with room after the last drawn, so that
-//! a full cluster costs no more than a search. Then nodes after long stretches of full ones are likelier than others.
+//! Nodes are drawn until one has room. After [`DRAWS`] draws without success, the first node with room after the last drawn
+//! one is chosen, so that a full cluster costs no more than a search. In this case, nodes after many full ones are more likely.
 
 use crate::policy::{Budget, Decision, OpenAsk, PlacementPolicy};
 use crate::vocabulary::{Chance, Instant, NodeView, NodeViews, Totals};
@@ -63,7 +63,7 @@ fn draw(chance: &mut Chance, ask: &OpenAsk, view: &dyn NodeViews) -> Option<usiz
     view.find_room(ask.class, &ask.shape, node)
 }
 
-/// What waits there, and the largest part of a kind that is taken, in millionths.
+/// The length of the node's queue, and the dominant share of resources in use, in millionths.
 fn load(node: &NodeView) -> (u32, u64) {
     let mut taken = Totals::ZERO;
     taken.add(&node.capacity.saturating_sub(&node.free));

@@ -1,22 +1,22 @@
-//! Where the input is, then in its racks, then anywhere, the longer a task has waited; of such nodes a random one, since
-//! nobody says how loaded they are (the baseline scheduler of Boutin et al. 2014: Apollo, section 4: "locality is modeled as
-//! a per-task scheduling constraint that is relaxed over time", "without any global cluster load information").
+//! Places a task on a node with its input, then in a rack with it, then anywhere, the longer the task has waited. The node is
+//! chosen at random, since its load is unknown (the baseline scheduler of Boutin et al. 2014: Apollo, section 4: "locality is
+//! modeled as a per-task scheduling constraint that is relaxed over time", "without any global cluster load information").
 //!
-//! Nodes queue what they are sent, so the first attempt of a task goes to a node with its input at once; what is relaxed is where
-//! those go that are sent beside it while it waits. A task without an input goes anywhere. Departs: how long each step takes is
-//! not said.
+//! Nodes queue the tasks they get, so the first attempt of a task is sent to a node with its input at once. The constraint is
+//! relaxed for the duplicates that are sent while it waits. A task without an input is placed anywhere. Departs: the paper
+//! does not state how long each step takes.
 
 use crate::policy::{Alternative, Budget, Decision, OpenAsk, PlacementPolicy, Standing, run_time};
 use crate::vocabulary::{Chance, Duration, Instant, NodeViews};
 
-/// Draws for a node that suits, after which nodes are looked at one by one.
+/// Draws for a suitable node before nodes are examined one by one.
 const DRAWS: u32 = 16;
 
 pub struct RelaxedLocality {
     chance: Chance,
-    /// For so long only nodes with the input are taken.
+    /// Waiting time within which only nodes with the input are chosen.
     node: Duration,
-    /// And after that, for so long, those in their racks too.
+    /// Time after `node` within which nodes in racks with the input are chosen as well.
     rack: Duration,
 }
 
@@ -25,7 +25,7 @@ impl RelaxedLocality {
         RelaxedLocality { chance, node, rack }
     }
 
-    /// Where a task goes that has waited for so long; not to the node that it is to avoid.
+    /// The node for a task that has waited for the given time, never the avoided one.
     fn choose(
         &mut self,
         ask: &OpenAsk,
@@ -45,7 +45,7 @@ impl RelaxedLocality {
         if within.is_empty() {
             return self.anywhere(ask, avoided, view);
         }
-        // Where none is left, the constraint still holds.
+        // If no node is left, the constraint still holds: the task is not placed elsewhere.
         within.retain(|node| Some(*node) != avoided);
         let count = u32::try_from(within.len()).ok().filter(|count| *count > 0)?;
         Some(within[self.chance.below(count) as usize])
@@ -97,9 +97,9 @@ impl PlacementPolicy for RelaxedLocality {
     ) -> Option<Alternative> {
         let (waited, saving) = match standing {
             Standing::Waited(waited) => (waited, Duration::ZERO),
-            // It was near its input for long enough.
+            // It has run, so the constraint on its input is fully relaxed.
             Standing::Runs(left) => (Duration::MAX, Duration(left.0.checked_sub(run_time(ask.expected).0)?)),
-            // Nobody here is told that.
+            // Waits are unknown to this policy.
             Standing::Waits(_) => return None,
         };
         let node = self.choose(ask, waited, Some(node), view)?;
@@ -115,7 +115,7 @@ mod tests {
 
     const STEP: Duration = Duration::from_secs(3);
 
-    /// Ten nodes, of which some have the input and others are in their racks; some take nothing.
+    /// Ten nodes: some have the input, others are in their racks, and some have no room.
     #[derive(Default)]
     struct Nodes {
         local: Vec<NodeId>,
@@ -177,7 +177,7 @@ mod tests {
         decisions.into_iter().map(start).collect()
     }
 
-    /// Where a task goes that waits on this node for so many seconds already.
+    /// The nodes that may get a duplicate of a task that has waited on this node for the given number of seconds.
     fn beside(nodes: &Nodes, node: usize, seconds: u64) -> BTreeSet<usize> {
         let waited = Standing::Waited(Duration::from_secs(seconds));
         (0..200).filter_map(|seed| Some(policy(seed).reconsider(&ask(1), node, waited, nodes)?.node)).collect()

@@ -1,14 +1,14 @@
-//! A random one of the k nodes that are ranked best (Karanasos et al. 2015: Mercury, section 4.2): the best one of all would
-//! be chosen by everybody who knows the same ranking.
+//! A random one of the k nodes that are ranked best (Karanasos et al. 2015: Mercury, section 4.2). All schedulers with the
+//! same ranking would choose the best node.
 //!
-//! Nodes that do not suit the ask are passed over in favour of the next best. Where nothing is ranked, any node that suits.
-//! "While respecting locality": a node with the input is preferred if its wait is no longer than that of the k-th, then one of
-//! the k that is in a rack with the input.
+//! Nodes that do not suit the ask are skipped in favour of the next best. If no node is ranked, any suitable node is chosen.
+//! "While respecting locality": a node with the input is preferred if its wait is not longer than that of the k-th node, then
+//! one of the k nodes that is in a rack with the input.
 
 use crate::policy::{Budget, Decision, OpenAsk, PlacementPolicy};
 use crate::vocabulary::{Chance, Instant, NodeViews};
 
-/// Draws before the best nodes are looked at one by one.
+/// Draws before the best nodes are examined one by one.
 const DRAWS: u32 = 8;
 
 pub struct TopRanked {
@@ -44,7 +44,7 @@ impl TopRanked {
         }
     }
 
-    /// A node with the input or in its rack, if it is as good as the best so many.
+    /// A node with the input or in a rack with it, if it ranks no worse than the best `among` nodes.
     fn near(&mut self, ask: &OpenAsk, view: &dyn NodeViews, among: u32) -> Option<usize> {
         let best = &view.best()[..among as usize];
         let longest = best.last().map(|last| view.rank(*last as usize))?;
@@ -82,7 +82,7 @@ mod tests {
     use crate::vocabulary::{Duration, NodeId, NodeView, Resources};
     use std::collections::BTreeSet;
 
-    /// Nodes and their ranking: they wait for as many seconds as they stand behind. Some have the input; racks have ten.
+    /// Nodes, their ranking, and the nodes with the input. The wait in seconds is the place in the ranking. Racks have ten nodes.
     struct Ranked(Nodes, Vec<u32>, Vec<NodeId>);
 
     impl NodeViews for Ranked {
@@ -174,7 +174,7 @@ mod tests {
                 chosen(10, &ask, &ranked).into_iter().collect::<BTreeSet<usize>>()
             };
             assert_eq!(on(7), BTreeSet::from([suitable[7]]), "one of the ten best has it");
-            // Too busy itself: who is in its rack is taken if there is one of the ten, else any of them.
+            // Too busy itself: one of the ten best nodes in its rack is taken if there is one, otherwise any of the ten.
             let rack: BTreeSet<usize> =
                 suitable[..10].iter().copied().filter(|node| node / 10 == suitable[10] / 10).collect();
             let all: BTreeSet<usize> = suitable[..10].iter().copied().collect();

@@ -209,7 +209,7 @@ impl Reliability {
         }
     }
 
-    /// Clears the node's failures: an administrator states that it works.
+    /// Clears the node's failures: it was put into use again.
     pub fn forgive(&mut self, node: NodeId) {
         self.entry(node).failures.clear();
     }
