@@ -27,7 +27,7 @@ pub struct Demand {
 pub struct FairShare {
     /// The dominant share, in millionths of the cluster, rounded up.
     pub share: u64,
-    /// The kind of which there is no more for it; `None` if it gets all that it wants or may have.
+    /// The kind of resource that limits it; `None` if it gets all that it requests or may have.
     pub short_of: Option<usize>,
 }
 

@@ -1,7 +1,7 @@
-//! Guaranteed work before all opportunistic work (Karanasos et al. 2015: Mercury, section 3.4), and of each kind whoever
-//! came first; or, re-ordered (section 4.3), the job that was submitted first. Jobs are numbered in that order.
+//! Guaranteed work before all opportunistic work (Karanasos et al. 2015: Mercury, section 3.4). Within a kind, the order is
+//! that of arrival or, with re-ordering (section 4.3), of the jobs' submission. Jobs are numbered in that order.
 //!
-//! Nothing opportunistic starts while something guaranteed waits for room: it would only have to go again.
+//! No opportunistic task starts while a guaranteed one waits for room: it would be preempted soon.
 
 use crate::policy::QueuePolicy;
 use crate::vocabulary::{Instant, QueueView, QueuedEntry, Resources, RunningEntry};
@@ -11,7 +11,7 @@ pub struct ByKind {
 }
 
 impl ByKind {
-    /// The first of all entries of a kind.
+    /// The first entry of a kind.
     fn first(&self, queue: &QueueView<'_>, opportunistic: bool) -> Option<usize> {
         let mut of_kind =
             queue.entries.iter().enumerate().filter(|(_, entry)| entry.is_opportunistic() == opportunistic);

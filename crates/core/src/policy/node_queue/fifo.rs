@@ -1,5 +1,5 @@
-//! First come, first started; nobody overtakes: the queue of a worker in Sparrow (Ousterhout et al. 2013, section 3),
-//! and Mercury's before it is re-ordered (Karanasos et al. 2015). Departs: where the first lacks room, the others wait.
+//! First come, first started, without overtaking: the queue of a worker in Sparrow (Ousterhout et al. 2013, section 3),
+//! and Mercury's queue before re-ordering (Karanasos et al. 2015). Departs: while the first entry has no room, the others wait.
 
 use crate::policy::QueuePolicy;
 use crate::vocabulary::{Instant, QueueView, Resources, RunningEntry};

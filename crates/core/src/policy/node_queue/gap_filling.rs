@@ -1,15 +1,15 @@
-//! Guaranteed work in order of arrival, and what fits into the gaps that it leaves; where nothing guaranteed waits, a random
-//! opportunistic task (Boutin et al. 2014: Apollo, sections 3.2 and 3.5).
+//! Guaranteed work in order of arrival, with later entries filling gaps; if no guaranteed entry waits, a random opportunistic
+//! task (Boutin et al. 2014: Apollo, sections 3.2 and 3.5).
 //!
-//! A later entry starts before an earlier one only if, as far as run times are known, that delays no start of those before it.
-//! What runs longer than expected, or for an unknown time, may end at any moment; what waits and of which nothing is known may
-//! take for ever. So a gap is filled only by what is known to end in time, or by what the earlier ones leave room for.
+//! A later entry starts before earlier ones only if, as far as run times are known, this delays none of their starts.
+//! A running task that exceeds its expected run time, or has none, may end at any time. A waiting task without an expected run
+//! time may run without end. So an entry fills a gap only if it is known to end in time, or if the earlier entries fit beside it.
 
 use super::projection::{Use, Workload};
 use crate::policy::QueuePolicy;
 use crate::vocabulary::{Chance, Duration, Instant, QueueView, QueuedEntry, Resources, RunningEntry};
 
-/// What may end at any moment does so after this.
+/// Assumed remaining run time of a task that may end at any time.
 const ANY_MOMENT: Duration = Duration::from_micros(1);
 
 pub struct GapFilling {
@@ -23,8 +23,8 @@ impl GapFilling {
         GapFilling { chance, running: Vec::new(), queued: Vec::new() }
     }
 
-    /// A random one of those that fit, each as likely as it has weight: who came first has no right to be first, or those that
-    /// come later would get nothing of what is left.
+    /// A random entry that fits, with probability in proportion to its weight. The order of arrival does not count, because
+    /// later entries would get none of the leftover then.
     fn draw(&mut self, entries: &[QueuedEntry], room: &Resources) -> Option<usize> {
         let fitting = || entries.iter().enumerate().filter(|(_, entry)| entry.shape.resources.fits_in(room));
         let weight = |entry: &QueuedEntry| u64::from(entry.weight.max(1));
@@ -40,7 +40,7 @@ impl GapFilling {
         chosen.map(|(at, _)| at)
     }
 
-    /// The first guaranteed entry that starts now if each starts as early as it can.
+    /// The first guaranteed entry that starts now if each starts as early as possible.
     fn first_to_start(
         &mut self,
         now: Instant,
@@ -54,7 +54,7 @@ impl GapFilling {
         if fits(entry) {
             return Some(first);
         }
-        // In most cases the node is full, and nobody need be asked about gaps.
+        // In most cases the node is full, and no search for gaps is needed.
         if !guaranteed.any(|(_, entry)| fits(entry)) {
             return None;
         }
@@ -67,7 +67,7 @@ impl GapFilling {
             lasting: entry.expected.unwrap_or(Duration::MAX),
         }));
         let capacity = self.running.iter().fold(*free, |sum, one| sum.saturating_add(&one.resources));
-        // Of GPUs `free` is what one task may have, which may be less than is free; what waits here fits into the node.
+        // For GPUs, `free` is the amount for one task, which may be less than all that is free. Waiting tasks fit into the node.
         let capacity = self.queued.iter().fold(capacity, |most, one| most.larger_of(&one.resources));
         let starts = Workload { capacity: &capacity, running: &self.running, queued: &self.queued }.starts();
         let mut starting = guaranteed().zip(starts).filter(|(_, start)| *start == Duration::ZERO);
@@ -171,7 +171,7 @@ mod tests {
         assert!(drawn.iter().zip(expected).all(|(drawn, expected)| drawn.abs_diff(expected) < 150), "{drawn:?}");
     }
 
-    /// With exact run times, whatever comes later.
+    /// With exact run times, whatever arrives later.
     #[test]
     fn nobody_starts_later_than_was_projected_when_it_came() {
         let mut gaps = 0;

@@ -1,4 +1,4 @@
-//! Orders in which a node starts what waits there.
+//! Policies that order the tasks in a node's queue.
 
 mod by_kind;
 mod fifo;

@@ -1,32 +1,32 @@
-//! What comes of a node's queue if everything goes as expected (Boutin et al. 2014: Apollo, section 3.2): when each entry
+//! Projects a node's queue from expected run times (Boutin et al. 2014: Apollo, section 3.2): when each entry
 //! starts, and how long a task of any size would wait behind them.
 //!
-//! In their order, entries get the earliest room for as long as they are expected to take; so a later one fills a gap that is
-//! left, and none delays the start of one before it.
+//! Each entry in turn gets the earliest room for its expected run time. So a later entry may fill a gap, and no entry delays
+//! the start of an earlier one.
 
 use crate::policy::timeline::{Amounts, NONE, Timeline};
 use crate::vocabulary::resources::{CPU, MEMORY, WIDTH};
 use crate::vocabulary::{Duration, Resources, WaitMatrix};
 
-/// So many entries at most are placed one by one; what comes behind them counts as work that is done at full use.
+/// Maximum number of entries that are placed one by one. Further entries count as work that is done at full utilization.
 pub const MOST_PLACED: usize = 1_000;
 
-/// Longer is taken to be as long: so many microseconds, 12 days.
+/// Longer run times are reduced to this, in microseconds: 12 days.
 const LONGEST: u64 = 1 << 40;
 const END: u64 = 1 << 60;
 
-/// Something that takes up resources for so long.
+/// Resources that are used for a time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Use {
     pub resources: Resources,
     pub lasting: Duration,
 }
 
-/// What is to be done at a node, in this order.
+/// The running tasks and the queue of a node.
 #[derive(Clone, Copy, Debug)]
 pub struct Workload<'a> {
     pub capacity: &'a Resources,
-    /// With what is left of each. Together they may hold more than the capacity.
+    /// With the remaining run time of each. Together they may use more than the capacity.
     pub running: &'a [Use],
     pub queued: &'a [Use],
 }
@@ -42,12 +42,12 @@ impl Workload<'_> {
         }
     }
 
-    /// How long a task of any size would wait that comes now and takes about so long.
+    /// How long a task of any size and about this run time would wait if it arrived now.
     pub fn waits(&self, lasting: Duration) -> WaitMatrix {
         self.waits_and_starts(lasting).0
     }
 
-    /// The same, and when each queued entry starts.
+    /// [`Workload::waits`] and [`Workload::starts`] in one pass.
     pub fn waits_and_starts(&self, lasting: Duration) -> (WaitMatrix, Vec<Duration>) {
         match self.kinds().len() {
             0..=2 => Projection::<2>::of(self).both(self, lasting),
@@ -57,7 +57,7 @@ impl Workload<'_> {
         }
     }
 
-    /// CPU, memory, and what else somebody holds or waits for.
+    /// The kinds of resources to consider: CPU, memory, and all that running or queued entries use.
     fn kinds(&self) -> Vec<usize> {
         let mut wanted = [false; WIDTH];
         (wanted[CPU], wanted[MEMORY]) = (true, true);
@@ -71,11 +71,11 @@ impl Workload<'_> {
 }
 
 struct Projection<const K: usize> {
-    /// In ascending order: CPU and memory come first.
+    /// In ascending order, so CPU and memory are first.
     kinds: Vec<usize>,
     room: Timeline<K>,
     starts: Vec<Duration>,
-    /// For so long all would be in use for those that were not placed.
+    /// How long the entries that were not placed take at full utilization.
     behind: Duration,
 }
 
@@ -96,9 +96,9 @@ impl<const K: usize> Projection<K> {
             least = least.least(&wanted);
         }
         let mut starts = Vec::with_capacity(workload.queued.len());
-        // Before this segment there is room for none of them.
+        // Before this segment, no entry has room.
         let mut first = 0;
-        // That of the entry before, and where it was placed: one that wants as much finds nothing before that.
+        // The previous entry and its segment: an equal entry has no room before that.
         let mut before: Option<(&Use, u32)> = None;
         for one in placed {
             let wanted = amounts(&one.resources);
@@ -124,7 +124,7 @@ impl<const K: usize> Projection<K> {
 
     fn waits(&self, workload: &Workload<'_>, lasting: Duration) -> WaitMatrix {
         let free = self.free_for(limited(lasting));
-        // What is larger waits longer, so that a row of the matrix is one walk.
+        // Larger tasks wait longer, so a row of the matrix takes one pass.
         let (mut before, mut at) = (0, 0);
         let by_cpu_and_memory = |cpu: u32, memory: u32| {
             if memory < std::mem::replace(&mut before, memory) {
@@ -150,7 +150,7 @@ impl<const K: usize> Projection<K> {
         (self.waits(workload, lasting), self.starts)
     }
 
-    /// For each moment at which something changes: what is free from then on for so long.
+    /// For each time at which the free resources change: what is free for the given duration from then on.
     fn free_for(&self, lasting: u64) -> Vec<(u64, Amounts<K>)> {
         let mut free: Vec<(u64, Amounts<K>)> = Vec::with_capacity(self.room.points.len());
         let mut here = 0;
@@ -159,8 +159,8 @@ impl<const K: usize> Projection<K> {
             free.push((point.at, point.free));
             here = point.next;
         }
-        // The window over [at, last] is one of two parts: up to `middle`, of which only the least is known, and from there on,
-        // of which the least up to each moment is.
+        // The window [at, last] has two parts: before `middle`, of which only the minimum is kept, and from `middle` on, of which
+        // the running minimum up to each time is kept.
         let mut least = free.clone();
         let (mut middle, mut last) = (free.len() - 1, free.len() - 1);
         let mut left = free[last].1;
@@ -188,7 +188,7 @@ fn limited(lasting: Duration) -> u64 {
     lasting.0.clamp(1, LONGEST)
 }
 
-/// The room beside what runs, which ends one after the other.
+/// The room beside the running tasks, as they end.
 fn with_running<const K: usize>(
     capacity: Amounts<K>,
     running: impl Iterator<Item = (Amounts<K>, Duration)>,
@@ -204,7 +204,7 @@ fn with_running<const K: usize>(
     room
 }
 
-/// How long these take if they fill the node.
+/// How long the work takes at full utilization of the node.
 pub fn at_full_use(capacity: &Resources, work: &[Use]) -> Duration {
     let placeable = || work.iter().filter(|one| one.resources.fits_in(capacity));
     let kinds = (0..WIDTH).filter(|&kind| capacity.0[kind] > 0);
@@ -248,7 +248,7 @@ mod tests {
         assert_eq!(wait(5, FOREVER), None);
     }
 
-    /// The same, second by second.
+    /// The test oracle: a projection second by second.
     struct Slow {
         free: Vec<[i64; 3]>,
     }
@@ -298,7 +298,7 @@ mod tests {
                 };
                 (0..count).map(one).collect::<Vec<Use>>()
             };
-            // Together they may hold more than there is.
+            // Together they may use more than the capacity.
             let (running, queued) = (draw(seed as u32 % 7, 30), draw(seed as u32 % 13, 70));
             let workload = Workload { capacity: &capacity, running: &running, queued: &queued };
             let (slow, expected) = Slow::of(&workload);
@@ -311,7 +311,7 @@ mod tests {
             for _ in 0..50 {
                 let wanted = Resources::new(chance.below(70_u32), chance.below(70_u32));
                 let wait = matrix.wait(&capacity, &wanted, &Age::NEW);
-                // As one of the size that is told: at least as long as it really would, and as long for that size.
+                // The matrix reports the wait of the next larger size in its grid, which is never shorter than the real one.
                 let size = |kind: usize| {
                     let of = u64::from(capacity.0[kind]);
                     let parts = [1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 40, 48, 64];
