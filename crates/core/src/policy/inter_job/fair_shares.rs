@@ -174,7 +174,7 @@ mod tests {
         assert_eq!(fair[0].short_of, None);
     }
 
-    /// The oracle: all jobs take a little in turn, in proportion to their weights, until none can or wants more.
+    /// The oracle: all jobs take a little in turn, in proportion to their weights, until none can get or requests more.
     fn by_progressive_filling(demands: &[Demand], capacity: &Totals) -> Vec<f64> {
         const STEP: f64 = 1e-5;
         let part = |demand: &Demand, kind: usize| match demand.wants.0[kind] {

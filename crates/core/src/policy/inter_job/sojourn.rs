@@ -62,7 +62,7 @@ impl Member {
         self.work.map_or(u64::MAX, |(total, _)| self.came.saturating_add(total))
     }
 
-    /// All that it wants, or the same fraction of every kind that is left, in whole multiples of one of its tasks.
+    /// All that it requests, or the same fraction of every kind that is left, in whole multiples of one of its tasks.
     fn part_of(&self, left: &Totals, is_first: bool) -> Totals {
         if self.wants.fits_in(left) {
             return self.wants;
