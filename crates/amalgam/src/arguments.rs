@@ -84,12 +84,12 @@ pub enum Verb {
 }
 
 impl Verb {
-    /// Whether it only talks to a server, and so may die of a broken pipe.
+    /// Whether the verb only calls a server. Then a broken pipe may kill the process.
     pub fn is_client(&self) -> bool {
         !self.is_daemon() && !matches!(self, Verb::Run(_))
     }
 
-    /// Whether its work is for others, who have their own ways to learn how it goes.
+    /// Whether the verb is a daemon, which does not report through its standard streams.
     pub fn is_daemon(&self) -> bool {
         matches!(
             self,

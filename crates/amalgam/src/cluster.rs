@@ -1,4 +1,4 @@
-//! What the verbs that start daemons have in common.
+//! The common parts of the verbs that start daemons.
 
 use crate::connection::Connection;
 use crate::environment;
@@ -20,13 +20,14 @@ use signal_hook::iterator::Signals;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// An executor without an agent, a task or an unreported end leaves after this time.
+/// An executor exits after this time without an agent, a task or an unreported end.
 const IDLE_EXIT: Duration = Duration::from_secs(60);
 
-/// What proves a daemon, the agent of `node` if it is one, to the server and to other daemons. A file is read now, so that a wrong one is told at once.
+/// The secrets with which a daemon authenticates to the server and other daemons; `node` is set for that node's agent. Token
+/// files are read now, so that errors appear at the start.
 ///
 /// # Errors
-/// When the file of tokens cannot be used.
+/// If the token file cannot be used.
 pub fn secrets(connection: &Connection, state_dir: &Path, node: Option<&str>) -> Result<Secrets> {
     if let (Some(token), None) = (environment::token()?, &connection.token_file) {
         return Ok(Secrets::Single(token));
@@ -37,7 +38,7 @@ pub fn secrets(connection: &Connection, state_dir: &Path, node: Option<&str>) ->
     Ok(secrets)
 }
 
-/// As it is written on the command line; of several, separated by commas.
+/// The address as written on the command line; several are separated by commas.
 pub fn agents_address(written: &str) -> String {
     let each = |address: &str| address.trim().trim_start_matches("http://").trim_end_matches('/').to_owned();
     written.split(',').map(each).collect::<Vec<_>>().join(",")
@@ -122,14 +123,14 @@ impl ServerSettings {
         Ok(config)
     }
 
-    /// Also that of a federation whose size is still to be said.
+    /// Also accepts the configuration of a federation whose size is not known yet.
     pub fn read_any(self) -> Result<Config> {
         let mut config = configured(self.config.as_deref(), self.preset)?;
         config.listen = self.listen.or(config.listen);
         Ok(config)
     }
 
-    /// What the command line names, before any file.
+    /// The preset on the command line, without the file's.
     pub fn preset(&self) -> Option<Preset> {
         self.preset
     }
@@ -145,7 +146,7 @@ pub struct Numbered {
 
 impl Numbered {
     /// # Errors
-    /// Where there is no federation to be a part of.
+    /// If the configuration has no federation.
     pub fn apply(self, config: &mut Config) -> Result<()> {
         match (&mut config.federation, self.number) {
             (Some(federation), number) => federation.number = number.or(federation.number),
@@ -206,12 +207,12 @@ fn parse_attribute(text: &str) -> std::result::Result<(String, String), String> 
     let (name, value) = text.split_once('=').ok_or_else(wrong)?;
     let (name, value) = (name.trim(), value.trim());
     Named::Attribute.check(name).map_err(|wrong| wrong.to_string())?;
-    // A value is text as the title of a job is.
+    // A value follows the rules of a job's title.
     Named::Job.check(value).map_err(|_| wrong())?;
     Ok((name.to_owned(), value.to_owned()))
 }
 
-/// How a daemon with this state directory starts its executor: this same program.
+/// How a daemon with this state directory starts its executor, which is this program too.
 pub fn executor_setup(state_dir: &Path, enforcement: EnforcementChoice) -> Result<ExecutorSetup> {
     let program = std::env::current_exe().map_err(|error| {
         Failure::new(format!("cannot find this program's own file: {error}"), "start it by its path")
@@ -222,8 +223,7 @@ pub fn executor_setup(state_dir: &Path, enforcement: EnforcementChoice) -> Resul
     Ok(ExecutorSetup { program, arguments: vec!["executor".into()], config })
 }
 
-/// What `--config` and `--preset` say together: a preset that is named takes the place of the file's own, whose `[policies]`
-/// apply to it.
+/// Combines `--config` and `--preset`: a named preset replaces the file's, and the file's `[policies]` apply to it.
 pub fn configured(config: Option<&Path>, preset: Option<Preset>) -> Result<Config> {
     match config {
         Some(path) => read_config(path, preset),
@@ -231,7 +231,7 @@ pub fn configured(config: Option<&Path>, preset: Option<Preset>) -> Result<Confi
     }
 }
 
-/// With `preset` in place of the file's own, if given.
+/// Reads the file, with `preset` instead of its own if given.
 pub fn read_config(path: &Path, preset: Option<Preset>) -> Result<Config> {
     Config::read(path, preset).map_err(|error| match error {
         ConfigError::Wrong(error) => error.into(),
@@ -239,7 +239,7 @@ pub fn read_config(path: &Path, preset: Option<Preset>) -> Result<Config> {
     })
 }
 
-/// Waits for Ctrl-C or a request to terminate. The next one ends the process, however long it takes to stop.
+/// Waits for Ctrl-C or SIGTERM. A second signal kills the process, even if it is still stopping.
 pub fn until_stopped(mut signals: Signals) {
     signals.forever().next();
     for signal in [SIGINT, SIGTERM] {
@@ -248,7 +248,7 @@ pub fn until_stopped(mut signals: Signals) {
     }
 }
 
-/// Those two, from now on, whatever our parent made of them.
+/// Both signals from now on, also if our parent ignored them.
 pub fn stop_signals() -> Result<Signals> {
     Ok(Signals::new([SIGINT, SIGTERM])?)
 }

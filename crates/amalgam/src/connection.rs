@@ -1,4 +1,4 @@
-//! The flags that say where the server is.
+//! The flags for the server's address and token.
 
 use clap::Args;
 use std::path::PathBuf;

@@ -1,4 +1,4 @@
-//! Finding the server: as told, else the one that left its address in the state directory.
+//! Finds the server: the named one, or else the one whose address is in the state directory.
 
 use crate::client::Client;
 use crate::connection::Connection;
@@ -13,7 +13,7 @@ use std::time::Duration;
 use std::{env, fs, io};
 use ureq::http::Uri;
 
-/// The state directory of this user: as told, else where the desktop's rules put it.
+/// The state directory of this user: the named one, or else the one of the XDG rules.
 pub fn state_dir(connection: &Connection) -> Result<PathBuf> {
     if let Some(state_dir) = &connection.state_dir {
         return Ok(state_dir.clone());
@@ -26,7 +26,7 @@ pub fn state_dir(connection: &Connection) -> Result<PathBuf> {
     home.map(|home| home.join(".local/state/amalgam")).ok_or_else(none)
 }
 
-/// The server, which must be there.
+/// The server. Fails if there is none.
 pub fn connect(connection: &Connection) -> Result<Client> {
     find(connection)?.ok_or_else(|| {
         let place = state_dir(connection).map_or_else(|_| "this machine".to_owned(), |dir| dir.display().to_string());
@@ -35,12 +35,12 @@ pub fn connect(connection: &Connection) -> Result<Client> {
     })
 }
 
-/// The server, if one was named or one runs here.
+/// The server, if one was named or one runs on this machine.
 pub fn find(connection: &Connection) -> Result<Option<Client>> {
     if let Some(server) = named_server(connection)? {
         return Ok(Some(Client::new(base_url(&server)?, token(connection, None)?)));
     }
-    // A file that is half written or left by a dead server means that none is there.
+    // A half-written file, or one that a dead server left, means that no server runs.
     let Some(file) =
         server_file(&state_dir(connection)?)?.and_then(|text| serde_json::from_str::<ServerFile>(&text).ok())
     else {
@@ -60,7 +60,7 @@ fn named_server(connection: &Connection) -> Result<Option<String>> {
     }
 }
 
-/// What the server wrote down, if there is one. Where nobody may look there may be one all the same.
+/// The content of the server's file, if it exists. A directory that cannot be read is an error: a server may run there.
 fn server_file(state_dir: &Path) -> Result<Option<String>> {
     match fs::read_to_string(state_dir.join(ServerFile::NAME)) {
         Ok(text) => Ok(Some(text)),
@@ -81,10 +81,10 @@ fn server_file(state_dir: &Path) -> Result<Option<String>> {
     }
 }
 
-/// Whether there is somebody; nobody listens any more where a server that was killed did.
+/// Whether a process listens at the address. The file of a killed server is still there.
 ///
 /// # Errors
-/// When somebody listens and takes no connection: that is not the same as nobody, for a job would run elsewhere.
+/// If a process listens but accepts no connection. That is not the same as no server, because a job would run elsewhere.
 fn listens(file: &ServerFile) -> Result<bool> {
     const PATIENCE: Duration = Duration::from_secs(2);
     let mut silent = None;
@@ -115,7 +115,7 @@ fn base_url(server: &str) -> Result<String> {
     Ok(url)
 }
 
-/// The token: from the file that was named, the environment, or the server's own file.
+/// The token from the named file, the environment, or the server's own file.
 fn token(connection: &Connection, server_file: Option<&Path>) -> Result<String> {
     let user = env::var("USER").unwrap_or_default();
     if let Some(path) = &connection.token_file {
@@ -128,7 +128,7 @@ fn token(connection: &Connection, server_file: Option<&Path>) -> Result<String> 
         Some(path) => path.to_owned(),
         None => state_dir(connection)?.join(Tokens::FILE),
     };
-    // One that may not be read says so itself.
+    // A file without read permission has a message of its own.
     if matches!(default.try_exists(), Ok(false)) {
         let remedy = "pass --token-file, or set AMALGAM_TOKEN_FILE or AMALGAM_TOKEN";
         return Err(Failure::usage("there is no token to show to the server", remedy));

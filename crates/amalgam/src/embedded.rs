@@ -1,4 +1,4 @@
-//! A cluster that lives as long as one `run`.
+//! A cluster that exists for one `run`.
 
 use crate::cluster::{self, Size};
 use crate::failure::{Failure, Result};
@@ -16,10 +16,10 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-/// The executor of a cluster whose process has died follows it after this time, with its tasks.
+/// Time after which the executor of a cluster exits, with its tasks, once the cluster's process is dead.
 const LEASH: Duration = Duration::from_secs(2);
 
-/// A running cluster. Dropping it stops it, kills what still runs and leaves nothing behind.
+/// A running cluster. Dropping it stops it, kills running tasks and removes its files.
 pub struct Embedded {
     /// `127.0.0.1:40123`.
     pub address: String,
@@ -68,7 +68,7 @@ impl Drop for Embedded {
     }
 }
 
-/// Removes the directory of a cluster that has ended, its tokens first: they are to go whatever tasks have left.
+/// Removes the directory of a stopped cluster. Its tokens go first, so that they are removed even if files of tasks cannot be.
 fn remove(state_dir: &Path) {
     let _ = std::fs::remove_file(state_dir.join(Tokens::FILE));
     if let Err(Leftover { example, error, count }) = remove_tree(state_dir, &mut Pace::fast()) {
@@ -97,8 +97,8 @@ fn temporary_dir() -> Result<PathBuf> {
     Err(Failure::new(format!("{} is full of old clusters", base.display()), "remove its amalgam-run-* directories"))
 }
 
-/// What runs that were killed left behind: directories of ours whose log nobody holds, or that have lost theirs to a removal which
-/// did not come to its end.
+/// Removes what killed runs left: our directories whose log is not locked, and directories without a log that a removal left
+/// incomplete.
 fn remove_remains(base: &Path) {
     // SAFETY: it has no preconditions.
     let own = unsafe { libc::geteuid() };
@@ -111,7 +111,7 @@ fn remove_remains(base: &Path) {
         let is_left = match std::fs::File::open(entry.path().join("log/lock")) {
             // SAFETY: the descriptor is open for as long as `lock` lives.
             Ok(lock) => unsafe { libc::flock(lock.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) == 0 },
-            // One that is just starting has none yet.
+            // A run that is just starting has no log yet.
             Err(_) => !is_alive(rest) && entry.metadata().and_then(|found| found.modified()).is_ok_and(is_old),
         };
         if is_left {
@@ -121,7 +121,7 @@ fn remove_remains(base: &Path) {
     }
 }
 
-/// Whether the process that a directory is named after is there, as far as it can be seen from here.
+/// Whether the process with the directory's number exists, as far as this process can see.
 fn is_alive(name: &str) -> bool {
     let pid = name.split('-').next().unwrap_or_default();
     !pid.is_empty() && Path::new("/proc").join(pid).exists()

@@ -1,4 +1,4 @@
-//! The output of tasks: of one as it is written, of many as each ends, so that their lines do not mix.
+//! Output of tasks: of one task while it is written, of several tasks as each ends, so that their lines do not mix.
 
 use crate::client::{Client, Query, patiently, very_patiently};
 use crate::failure::{Failure, Kind, Result};
@@ -10,12 +10,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Read, Write};
 use std::time::{Duration, Instant};
 
-/// Where output goes; progress bars put themselves in its way.
+/// Destination of output. Progress bars wrap it.
 pub trait Sink {
     fn write(&mut self, stream: Stream, bytes: &[u8]) -> io::Result<()>;
 }
 
-/// Straight to our own streams.
+/// Writes to our own standard streams.
 pub struct Plain;
 
 impl Sink for Plain {
@@ -27,7 +27,7 @@ impl Sink for Plain {
     }
 }
 
-/// Everything to standard output, for someone who asked for one stream only.
+/// Writes everything to standard output, for a single requested stream.
 pub struct ToStdout;
 
 impl Sink for ToStdout {
@@ -36,7 +36,7 @@ impl Sink for ToStdout {
     }
 }
 
-/// Everything to standard error, where standard output is for something else.
+/// Writes everything to standard error, where standard output is used for something else.
 pub struct ToStderr(pub Box<dyn Sink + Send>);
 
 impl Sink for ToStderr {
@@ -45,7 +45,7 @@ impl Sink for ToStderr {
     }
 }
 
-/// A task and what to print before each of its lines.
+/// A task and the prefix of its lines.
 #[derive(Clone, Debug)]
 pub struct Source {
     pub job: u64,
@@ -66,8 +66,8 @@ impl Source {
     }
 }
 
-/// Copies a task's output, until it has ended if `follow`, with that of all its further attempts. A connection that
-/// breaks is taken up where it broke, and only a server that says so has told everything.
+/// Copies a task's output; if `follow`, until the task has ended, including further attempts. After a broken connection it
+/// continues at the same place. Output is complete only if the server says so.
 pub fn copy(client: &Client, source: &Source, stream: Stream, follow: bool, sink: &mut dyn Sink) -> Result<()> {
     let mut writer = LineWriter { prefix: source.prefix.as_deref(), stream, sink, partial: Vec::new() };
     let (mut attempt, mut offset) = (None, 0u64);
@@ -77,7 +77,7 @@ pub fn copy(client: &Client, source: &Source, stream: Stream, follow: bool, sink
         let answer = match if follow { very_patiently(open) } else { patiently(open) } {
             Ok(answer) => answer,
             Err(failure) => {
-                // What came of its last line is shown all the same.
+                // The part of the last line that arrived is still shown.
                 writer.finish()?;
                 return Err(failure);
             }
@@ -106,7 +106,7 @@ pub fn copy(client: &Client, source: &Source, stream: Stream, follow: bool, sink
     }
 }
 
-/// Puts a prefix before every line, and hands on whole lines only; without a prefix hands on what comes.
+/// Writes whole lines with a prefix; without a prefix, writes bytes as they arrive.
 struct LineWriter<'a> {
     prefix: Option<&'a str>,
     stream: Stream,
@@ -114,7 +114,7 @@ struct LineWriter<'a> {
     partial: Vec<u8>,
 }
 
-/// A line that is longer is broken: it must not fill the memory.
+/// A longer line is split, to bound the memory.
 const MAX_LINE: usize = 1 << 20;
 
 impl LineWriter<'_> {
@@ -135,7 +135,7 @@ impl LineWriter<'_> {
         self.sink.write(self.stream, bytes).map_err(|error| Failure::unwritten(place, &error))
     }
 
-    /// Ends the line that is begun.
+    /// Ends an incomplete line.
     fn finish(&mut self) -> Result<()> {
         if let Some(prefix) = self.prefix.filter(|_| !self.partial.is_empty()) {
             let mut out = Vec::new();
@@ -154,17 +154,17 @@ fn push_line(out: &mut Vec<u8>, prefix: &str, line: &mut Vec<u8>) {
     }
 }
 
-/// A job of several tasks: the lines of each say whose they are.
+/// The output of a job with several tasks: a prefix names the task of each line.
 pub struct Followed {
     client: Client,
     job: u64,
-    /// Stages of one task, whose lines need no index.
+    /// Stages with one task, whose prefix has no index.
     single: BTreeSet<String>,
     prefixed: bool,
 }
 
 impl Followed {
-    /// With the task's name before each line, if `prefixed`.
+    /// Puts the task's name before each line if `prefixed`.
     pub fn new<'a>(
         client: &Client,
         job: u64,
@@ -175,8 +175,8 @@ impl Followed {
         Followed { client: client.clone(), job, single: single.collect(), prefixed }
     }
 
-    /// Copies the output of every task as it ends, until the job has. `from` is a sequence number before the first of
-    /// its events. `wanted` chooses tasks.
+    /// Copies the output of every task as it ends, until the job has ended. `from` is a sequence number before the job's first
+    /// event. `wanted` selects tasks.
     pub fn copy_as_tasks_end(
         &self,
         mut from: u64,
@@ -208,7 +208,7 @@ impl Followed {
                     _ => {}
                 }
             }
-            // The connection ended. A server that stops for good must not be asked for ever.
+            // The connection ended. Give up on a server that has stopped for good.
             let since = *failing_since.get_or_insert_with(Instant::now);
             if since.elapsed() > Duration::from_secs(30) {
                 let what = "the server ends the connection again and again";
@@ -218,7 +218,7 @@ impl Followed {
         }
     }
 
-    /// What happened unseen is read from the state that it led to.
+    /// Copies the output of tasks whose events were missed, according to the tasks' states.
     fn copy_unseen(
         &self,
         streams: &[Stream],
@@ -248,8 +248,7 @@ impl Followed {
         Ok(())
     }
 
-    /// Prints what the tasks have written so far, one after the other. Returns which nodes have
-    /// some that cannot be had now.
+    /// Prints the output of the tasks so far, one after the other. Returns the nodes whose output is not available now.
     pub fn copy_tasks(
         &self,
         tasks: &[TaskSummary],
@@ -259,7 +258,7 @@ impl Followed {
         let mut missing = BTreeMap::new();
         for task in tasks.iter().filter(|task| !matches!(task.state, TaskState::Waiting | TaskState::Queued)) {
             let Some(place) = parse_task(&task.task) else { continue };
-            // To be told once that a node does not answer may take ten seconds.
+            // It can take ten seconds until a node counts as not answering, so each is asked once.
             if task.node.as_ref().is_some_and(|node| missing.contains_key(node)) {
                 continue;
             }

@@ -1,4 +1,4 @@
-//! Passes the standard input of `run` on to the only task of its job.
+//! Passes the standard input of `run` to the only task of its job.
 
 use crate::client::{Client, Query, very_patiently};
 use crate::failure::{Failure, Result};
@@ -13,9 +13,9 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::sync::Arc;
 use std::thread;
 
-/// So much of it can be given to a task once more, when that is tried again.
+/// Bytes of input that are kept for further attempts of the task.
 const KEPT: usize = 1 << 20;
-/// So much goes in one call.
+/// Bytes of input in one call.
 const PART: usize = 256 << 10;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
@@ -26,10 +26,10 @@ pub enum Stdin {
     None,
 }
 
-/// Whether the job's task is to read our input, which is noted in the job.
+/// Whether the job's task reads our input. The job is marked accordingly.
 ///
 /// # Errors
-/// When that was asked for and cannot be.
+/// If that was requested and is not possible.
 pub fn prepare(job: &mut JobSpec, wanted: Option<Stdin>) -> Result<bool> {
     let is_single = job.task_count() == 1;
     if wanted == Some(Stdin::Inherit) && !is_single {
@@ -43,18 +43,19 @@ pub fn prepare(job: &mut JobSpec, wanted: Option<Stdin>) -> Result<bool> {
     Ok(passes)
 }
 
-/// Whether there is something to read now, and not only somebody who may write.
+/// Whether input is available now, not only a writer.
 pub fn holds_something() -> bool {
     let stdin = io::stdin();
     !stdin.is_terminal() && rustix::io::ioctl_fionread(&stdin).is_ok_and(|bytes| bytes > 0)
 }
 
-/// The task finds its input empty after all.
+/// Gives the task an empty input after all.
 pub fn leave_out(job: &mut JobSpec) {
     job.stages.iter_mut().for_each(|stage| Arc::make_mut(&mut stage.program).stdin = false);
 }
 
-/// Not where it is closed or `/dev/null`, and not a terminal of which we are in the background: to read from that would stop us.
+/// Whether standard input is usable: not closed, not `/dev/null`, and not a terminal that has us in the background, where a read
+/// would stop us.
 fn brings_something() -> bool {
     let stdin = io::stdin();
     if stdin.is_terminal() {
@@ -69,13 +70,13 @@ fn brings_something() -> bool {
     })
 }
 
-/// Passes input on, on a thread of its own that ends with this program. When that cannot go on the job is cancelled.
+/// Passes input on a thread that ends with this program. If that fails, the job is cancelled.
 pub fn pass_on(client: &Client, job: u64) {
     let client = client.clone();
     thread::spawn(move || {
         if let Err(failure) = Passing::new(&client, job).run(io::stdin().lock()) {
             show::note(&failure.to_string());
-            // One that has ended meanwhile cannot be cancelled, and need not be.
+            // A job that has ended meanwhile cannot be cancelled, and does not need to be.
             let _ = very_patiently(|| client.act(vec![job], Action::Cancel));
         }
     });
@@ -84,11 +85,11 @@ pub fn pass_on(client: &Client, job: u64) {
 struct Passing<'a> {
     client: &'a Client,
     job: u64,
-    /// Whose input it is at present.
+    /// The attempt that gets the input now.
     attempt: Option<String>,
-    /// Before this the attempt has it.
+    /// The position up to which the attempt has the input.
     taken: u64,
-    /// What was read first.
+    /// The first bytes of the input.
     kept: Vec<u8>,
     read: u64,
 }
@@ -121,8 +122,8 @@ impl Passing<'_> {
         }
     }
 
-    /// Brings the task everything up to the end of this part. After the last part it goes on for as long as the task may be tried
-    /// again. False when nobody reads any more.
+    /// Sends the input up to the end of this part. After the last part it continues while the task may be retried. Returns
+    /// false if no attempt reads any more.
     fn pass(&mut self, start: u64, part: &[u8], is_last: bool) -> Result<bool> {
         while self.taken < self.read || is_last {
             let bytes = match self.taken.checked_sub(start) {
@@ -144,7 +145,7 @@ impl Passing<'_> {
         Ok(true)
     }
 
-    /// What an attempt that began anew has not got yet, of what was kept.
+    /// The kept input that a new attempt has not got yet.
     fn again(&self) -> Result<&[u8]> {
         let kept = self.kept.get(self.taken as usize..).unwrap_or_default();
         if self.read > self.kept.len() as u64 {

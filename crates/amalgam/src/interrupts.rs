@@ -1,4 +1,4 @@
-//! Signals to a `run`: the first cancels its job, the second leaves at once, and neither waits for a server that hangs.
+//! Signals to a `run`: the first cancels its job, the second exits at once. Neither waits for a server that hangs.
 
 use crate::client::Client;
 use crate::failure::Result;
@@ -14,16 +14,16 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-/// How long a submission that is under way may take to be answered, once a signal came.
+/// Time limit for the answer to a submission after a signal.
 const SUBMISSION_PATIENCE: Duration = Duration::from_secs(5);
 
-/// How long the server may take to answer that it cancels.
+/// Time limit for the server's answer to the cancellation.
 const CANCEL_PATIENCE: Duration = Duration::from_secs(5);
 
-/// How long the last words may take: standard error may be blocked, too.
+/// Time limit for the last message: standard error may be blocked too.
 const LAST_WORDS: Duration = Duration::from_millis(500);
 
-/// What signals are about, and the first that came.
+/// The job that signals cancel, and the first signal received.
 pub struct Interrupts(Arc<Shared>);
 
 #[derive(Default)]
@@ -31,7 +31,7 @@ struct Shared {
     /// `None` until the submission is answered.
     job: Mutex<Option<Watched>>,
     submitted: Condvar,
-    /// 0 until one came.
+    /// 0 until a signal arrives.
     first: AtomicI32,
 }
 
@@ -39,14 +39,14 @@ struct Shared {
 struct Watched {
     client: Client,
     job: u64,
-    /// Whether it ends with this process anyway.
+    /// Whether the job ends with this process anyway.
     is_ours: bool,
 }
 
 impl Interrupts {
-    /// From now on signals are about the job that is going to be submitted.
+    /// From now on signals concern the job that is about to be submitted.
     pub fn heed() -> Result<Interrupts> {
-        // Whoever starts a program with these ignored, as `nohup` does, wants it to outlive them.
+        // A program such as `nohup` ignores these signals so that its child survives them.
         let unless_ignored = [SIGHUP, SIGQUIT].into_iter().filter(|signal| !is_ignored(*signal));
         let signals = Signals::new([SIGINT, SIGTERM].into_iter().chain(unless_ignored))?;
         let shared = Arc::new(Shared::default());
@@ -55,14 +55,14 @@ impl Interrupts {
         Ok(Interrupts(shared))
     }
 
-    /// The submission was answered.
+    /// Call it once the submission is answered.
     pub fn watch(&self, client: &Client, job: u64, is_ours: bool) {
         let watched = Watched { client: client.clone(), job, is_ours };
         *self.0.job.lock().unwrap_or_else(PoisonError::into_inner) = Some(watched);
         self.0.submitted.notify_all();
     }
 
-    /// What a program that the first signal ended would exit with.
+    /// The exit code of a program that the first signal killed.
     pub fn code(&self) -> Option<u8> {
         match self.0.first.load(Ordering::Relaxed) {
             0 => None,
@@ -83,7 +83,7 @@ impl Shared {
         }
     }
 
-    /// Returns when the job's end will end the process.
+    /// Returns if the job's end will end the process.
     fn cancel(&self, signal: i32) {
         let guard = self.job.lock().unwrap_or_else(PoisonError::into_inner);
         let waited = self.submitted.wait_timeout_while(guard, SUBMISSION_PATIENCE, |job| job.is_none());
@@ -100,7 +100,7 @@ impl Shared {
         }
     }
 
-    /// What becomes of the job without us, if it is worth a line.
+    /// What happens to the job without us, if the user has to know.
     fn left_behind(&self) -> Option<String> {
         match &*self.job.lock().unwrap_or_else(PoisonError::into_inner) {
             None => Some(
@@ -113,7 +113,7 @@ impl Shared {
     }
 }
 
-/// What somebody should know who leaves a job.
+/// A note about a job that may continue without us.
 pub fn may_still_run(job: u64) -> String {
     format!("job {job} may still run: `amalgam info {job}` shows it, `amalgam cancel {job}` ends it")
 }

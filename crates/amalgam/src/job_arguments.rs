@@ -1,4 +1,4 @@
-//! What `run` and `submit` have in common: a job from a file or from a command.
+//! The common part of `run` and `submit`: a job from a file or a command.
 
 use crate::client::{Client, idempotency_key};
 use crate::failure::{Failure, Kind, Result};
@@ -162,7 +162,7 @@ enum Execution {
     Auto,
 }
 
-/// Wrapped, since the command line's parser takes a bare list for several occurrences.
+/// A wrapper, since the parser takes a bare list as several occurrences of the flag.
 #[derive(Clone, Debug)]
 struct Ranges(quantities::LimitedArray);
 
@@ -174,7 +174,7 @@ enum Need {
     Custom(String, u32),
 }
 
-/// Reads `NAME=VALUE`, or `NAME` of a variable that is set here.
+/// Reads `NAME=VALUE`, or `NAME` for a variable that is set in this process.
 fn parse_variable(text: OsString) -> std::result::Result<(ByteString, ByteString), Malformed> {
     if text.as_bytes().contains(&b'=') {
         return quantities::parse_variable(&text);
@@ -184,14 +184,14 @@ fn parse_variable(text: OsString) -> std::result::Result<(ByteString, ByteString
     quantities::parse_variable(OsStr::from_bytes(&[name.as_bytes(), b"=", value.as_bytes()].concat()))
 }
 
-/// That of this process.
+/// The environment of this process.
 fn environment() -> Vec<(ByteString, ByteString)> {
     env::vars_os().map(|(name, value)| (bytes_of(name), bytes_of(value))).collect()
 }
 
-/// That of this process, which can only be read by setting another.
+/// The umask of this process. It can only be read by setting another one.
 fn umask() -> u16 {
-    // SAFETY: the calls have no preconditions. No other thread runs yet that could make a file meanwhile.
+    // SAFETY: the calls have no preconditions. No other thread runs yet that could create a file meanwhile.
     unsafe {
         let mask = libc::umask(0o077);
         libc::umask(mask);
@@ -215,12 +215,12 @@ fn parse_need(text: &str) -> std::result::Result<Need, Malformed> {
     }
 }
 
-/// A job, and others that must have succeeded, or ended, first: which ones only the server can say.
+/// A job and its dependencies on other jobs, which the server resolves.
 pub struct Prepared {
     pub job: JobSpec,
     after: Vec<Selector>,
     after_any: Vec<Selector>,
-    /// What it was read from, where that may name its queue.
+    /// The job file, where that may name the queue.
     file: Option<(PathBuf, String, Format)>,
 }
 
@@ -233,7 +233,7 @@ impl Prepared {
         client.submit(&self.job, &idempotency_key()?).map_err(|failure| self.point_at_queue(client, failure))
     }
 
-    /// A queue that takes no jobs is a mistake in the file or on the command line, which only the server can notice.
+    /// Points at the place of a wrong queue in the file or on the command line. Only the server knows the queues.
     fn point_at_queue(&self, client: &Client, refused: Failure) -> Failure {
         let written = self.job.queue.as_str();
         if written.is_empty() || !matches!(refused.kind, Kind::Refused | Kind::NotFound) {
@@ -262,7 +262,7 @@ impl JobArgs {
         self.file.as_deref().is_some_and(is_stdin)
     }
 
-    /// For the verb of this name.
+    /// `verb` is used in messages.
     pub fn read(mut self, verb: &str) -> Result<Prepared> {
         let after = std::mem::take(&mut self.after);
         let after_any = std::mem::take(&mut self.after_any);
@@ -313,7 +313,7 @@ impl JobArgs {
     }
 }
 
-/// Where relative paths of a job start.
+/// The directory that relative paths of a job start from.
 pub fn context() -> Result<Context> {
     let submit_dir = env::current_dir().map_err(|error| {
         Failure::new(format!("the working directory is gone: {error}"), "change to one that exists")
@@ -321,7 +321,7 @@ pub fn context() -> Result<Context> {
     Ok(Context { submit_dir })
 }
 
-/// This process, of which a job may take over something.
+/// The values of this process that a job may take over.
 pub fn submitter() -> Submitter {
     Submitter { environment: Some(environment()), umask: Some(umask()), ..Submitter::default() }
 }
@@ -379,7 +379,7 @@ fn is_stdin(file: &Path) -> bool {
     file.as_os_str() == "-"
 }
 
-/// Reads the text of a job file, and how messages call it.
+/// Reads the text of a job file, and returns its name in messages.
 pub fn read_text(file: &Path, format: Option<FileFormat>) -> Result<(PathBuf, String, Format)> {
     if is_stdin(file) {
         let Some(format) = format else {
@@ -402,7 +402,7 @@ pub fn read_text(file: &Path, format: Option<FileFormat>) -> Result<(PathBuf, St
     Ok((file.to_owned(), text, format))
 }
 
-/// Where a program was given for a job file, the command that runs it.
+/// If a program was given as a job file, adds the command that runs it.
 fn with_program(failure: Failure, file: &Path, verb: &str) -> Failure {
     if is_stdin(file) || Format::of(file).is_ok() || !file.is_file() {
         return failure;

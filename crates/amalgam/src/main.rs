@@ -1,4 +1,4 @@
-//! The one program: a command line over the daemons.
+//! The `amalgam` program: the command line of all daemons and clients.
 
 mod arguments;
 mod cluster;
@@ -41,7 +41,7 @@ fn main() -> ExitCode {
         show::note(&failure.to_string());
         ExitCode::from(failure.code)
     });
-    // What should have been known was not.
+    // A note that could not be written was lost.
     if code == ExitCode::SUCCESS && !is_daemon && output::has_lost_notes() { ExitCode::FAILURE } else { code }
 }
 

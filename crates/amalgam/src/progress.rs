@@ -1,4 +1,4 @@
-//! How a job is doing: bars on a terminal, a line for each change elsewhere, nothing for a single task that runs.
+//! Progress of a job: bars on a terminal, otherwise a line for each change, and nothing for a single running task.
 
 use crate::following::{Plain, Sink};
 use crate::show;
@@ -8,7 +8,7 @@ use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::collections::BTreeMap;
 use std::io;
 
-/// More stages than this are shown as one line.
+/// Jobs with more stages are shown as one line.
 const MAX_BARS: usize = 12;
 
 pub enum Progress {
@@ -17,7 +17,7 @@ pub enum Progress {
 }
 
 impl Progress {
-    /// In the way that suits standard error.
+    /// The kind that suits standard error.
     pub fn new() -> Progress {
         if show::is_watched() { Progress::Bars(Bars::default()) } else { Progress::Lines(Lines::default()) }
     }
@@ -29,14 +29,14 @@ impl Progress {
         }
     }
 
-    /// Takes the bars off the screen, but for what remains interesting.
+    /// Removes the bars, except those that remain of interest.
     pub fn finish(&mut self) {
         if let Progress::Bars(bars) = self {
             bars.stages.values().filter(|bar| !bar.is_finished()).for_each(ProgressBar::abandon);
         }
     }
 
-    /// A place for output that does not garble the bars.
+    /// A destination for output that does not garble the bars.
     pub fn sink(&self) -> Box<dyn Sink + Send> {
         match self {
             Progress::Bars(bars) => Box::new(BesideBars(bars.screen.clone())),
@@ -77,7 +77,7 @@ impl Default for Bars {
 
 impl Bars {
     fn update(&mut self, job: &JobDetail) {
-        // One task shows itself by its output. It is worth a line only while it waits.
+        // A single task is visible by its output. It gets a line only while it waits.
         if job.summary.tasks.total <= 1 {
             return self.update_single(job);
         }
@@ -135,7 +135,7 @@ fn message(stage: &StageDetail) -> String {
     parts.join(", ")
 }
 
-/// Each stage's line as it was printed last.
+/// The last printed line of each stage.
 #[derive(Default)]
 pub struct Lines {
     printed: BTreeMap<String, &'static str>,

@@ -1,4 +1,4 @@
-//! Which jobs: `7`, `1-5`, `3,7`, `last`, `all`; and which tasks: `7.count`, `7.count.3`, `47.0.0`, `7.count.0-49`, `7-1-3`.
+//! Selection of jobs: `7`, `1-5`, `3,7`, `last`, `all`; and of tasks: `7.count`, `7.count.3`, `47.0.0`, `7.count.0-49`, `7-1-3`.
 
 use crate::client::{Client, Query};
 use crate::failure::{Failure, Kind, Result};
@@ -8,16 +8,16 @@ use std::collections::BTreeSet;
 use std::num::NonZeroUsize;
 use std::ops::RangeInclusive;
 
-/// More jobs than one command may name by a range.
+/// Maximum number of jobs in a range.
 const MAX_RANGE: u64 = 100_000;
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Selector {
-    /// Ranges of ids in the order they were written.
+    /// Ranges of ids in the order of the command line.
     Ids(Vec<RangeInclusive<u64>>),
-    /// Your newest job.
+    /// The user's newest job.
     Last,
-    /// All of your jobs that the verb can act on.
+    /// All of the user's jobs that the verb can act on.
     All,
 }
 
@@ -43,24 +43,24 @@ impl Selector {
     }
 }
 
-/// A job that somebody meant.
+/// A selected job.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Named {
     pub id: u64,
-    /// Whether by its own number or as `last`; a range and `all` mean whichever of theirs there are.
+    /// Whether the job was named by its number or as `last`, not by a range or `all`.
     pub by_itself: bool,
 }
 
-/// What `all` and ranges mean to a verb that acts on jobs.
+/// The jobs that `all` and ranges select for a verb.
 #[derive(Clone, Copy)]
 pub struct Reach {
-    /// As the interface's filter takes them.
+    /// States in the form of the interface's filter.
     pub states: &'static str,
-    /// Among the jobs in these states.
+    /// A further condition on jobs in these states.
     pub admits: fn(&JobSummary) -> bool,
 }
 
-/// The jobs that the selectors name, each once. `all` means yours in these states; a range may name numbers that no job has.
+/// The selected jobs, each once. `all` selects the user's jobs in these states; a range may contain numbers without a job.
 pub fn resolve(client: &Client, selectors: &[Selector], all: &str) -> Result<Vec<Named>> {
     let mut named = Vec::new();
     for selector in selectors {
@@ -73,7 +73,7 @@ pub fn resolve(client: &Client, selectors: &[Selector], all: &str) -> Result<Vec
     Ok(each_once(named))
 }
 
-/// The jobs within reach that the selectors name, each once, and those named by themselves in any case; and which ranges are wrong.
+/// The selected jobs within reach, each once, including jobs outside it that were named individually; and the invalid ranges.
 pub fn resolve_within(client: &Client, selectors: &[Selector], reach: Reach) -> Result<(Vec<Named>, Vec<Failure>)> {
     let (mut named, mut wrong) = (Vec::new(), Vec::new());
     let mut everybodys: Option<Vec<JobSummary>> = None;
@@ -106,7 +106,7 @@ pub fn resolve_within(client: &Client, selectors: &[Selector], reach: Reach) -> 
     Ok((each_once(named), wrong))
 }
 
-/// What the call says of each job that there is. Of a range and `all` that may be some, but not none.
+/// Calls each job that exists. For a range and `all` some may be missing, but not all.
 pub fn each<T>(named: &[Named], mut call: impl FnMut(u64) -> Result<T>) -> Result<Vec<T>> {
     let mut answers = Vec::with_capacity(named.len());
     let mut absent = None;
@@ -126,12 +126,12 @@ pub fn each<T>(named: &[Named], mut call: impl FnMut(u64) -> Result<T>) -> Resul
     }
 }
 
-/// The ids of those that there are; whether one that was named by itself is, is for others to say.
+/// The ids of the existing jobs. Jobs that were named individually are not checked.
 pub fn existing(client: &Client, named: &[Named]) -> Result<Vec<u64>> {
     let by_itself: BTreeSet<u64> = named.iter().filter(|job| job.by_itself).map(|job| job.id).collect();
     each(named, |id| match (!by_itself.contains(&id)).then(|| client.job(id)) {
         Some(Err(failure)) if failure.kind != Kind::Refused => Err(failure),
-        // Also one that its owner alone may look into.
+        // Also a job that only its owner may read.
         _ => Ok(id),
     })
 }
@@ -158,7 +158,7 @@ fn no_such(range: &RangeInclusive<u64>) -> Failure {
     Failure { kind: Kind::NotFound, ..Failure::new(what, "`amalgam list --all` shows the jobs") }
 }
 
-/// The newest first; no states are all states.
+/// The newest first; empty `states` means all states.
 fn listed(client: &Client, states: &str, user: Option<&str>) -> Result<Vec<JobSummary>> {
     let mut query = Query::default();
     query.add("user", user);
@@ -175,7 +175,7 @@ fn last(client: &Client) -> Result<u64> {
     found.jobs.first().map(|job| job.id).ok_or_else(none)
 }
 
-/// Which jobs `last` and `all` name is known only where every global master answers.
+/// `last` and `all` need an answer from every global master.
 fn all_known(silent: Vec<Failure>) -> Result<()> {
     match silent.into_iter().next() {
         None => Ok(()),
@@ -186,28 +186,28 @@ fn all_known(silent: Vec<Failure>) -> Result<()> {
     }
 }
 
-/// A job, or tasks of it: `JOB[.STAGE[.PLACES]]`, where a stage is named or numbered and places are `3`, `0-49` or `0-4,7`; or an
-/// attempt of a task, as stories and lists print it, such as `7-1-3`.
+/// A job, or tasks of it: `JOB[.STAGE[.PLACES]]`, where a stage is a name or number and places are `3`, `0-49` or `0-4,7`; or an
+/// attempt of a task, as printed in stories and lists, such as `7-1-3`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Target {
     job: Option<u64>,
     stage: Option<String>,
-    /// Tasks by their places in the stage; all of them where there are none.
+    /// Places of tasks in the stage; empty means all.
     places: Vec<RangeInclusive<u32>>,
     attempt: Option<String>,
     pub typed: String,
 }
 
-/// What of a job is meant.
+/// The selected part of a job.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Meant {
     pub stage: Option<u32>,
-    /// All of the stage where there are none.
+    /// Places in the stage; empty means all.
     pub places: Vec<RangeInclusive<u32>>,
 }
 
 impl Meant {
-    /// The place of the task, where one is written.
+    /// The place of the task, if one is given.
     pub fn index(&self) -> Option<u32> {
         match &self.places[..] {
             [place] if place.start() == place.end() => Some(*place.start()),
@@ -215,7 +215,7 @@ impl Meant {
         }
     }
 
-    /// Whether the task at this place of the stage is among them.
+    /// Whether the task at this place of the stage is selected.
     pub fn has(&self, index: u32) -> bool {
         self.places.is_empty() || self.places.iter().any(|places| places.contains(&index))
     }
@@ -254,7 +254,7 @@ impl Target {
         (stage.as_deref() != Some("")).then(|| target(job, stage, places, None))
     }
 
-    /// Whether it is a job as a whole.
+    /// Whether it is a whole job.
     pub fn is_job(&self) -> bool {
         self.stage.is_none() && self.attempt.is_none()
     }
@@ -263,7 +263,7 @@ impl Target {
         self.job.map_or_else(|| last(client), Ok)
     }
 
-    /// What it means of the job, which has all of it.
+    /// The selected part of the job, which must exist.
     pub fn find(&self, client: &Client, job: &JobDetail) -> Result<Meant> {
         if let Some(attempt) = &self.attempt {
             return task_of(client, job.summary.id, attempt);
@@ -284,7 +284,7 @@ impl Target {
         Ok(Meant { stage, places: self.places.clone() })
     }
 
-    /// A name goes before a number that reads the same.
+    /// A name has priority over an equal number.
     fn stage_number(&self, job: &JobDetail) -> Result<Option<u32>> {
         let Some(wanted) = &self.stage else { return Ok(None) };
         let named = job.stages.iter().position(|stage| stage.name == *wanted);

@@ -1,11 +1,11 @@
-//! How jobs, their tasks and what they use are shown, and the ways of [`amalgam_cli::show`] to print.
+//! Formats of jobs, tasks and resource usage, and the functions of [`amalgam_cli::show`].
 
 pub use amalgam_cli::show::*;
 use amalgam_core::vocabulary::Duration;
 use amalgam_daemon::api::{AttemptCounts, JobState, JobSummary, StageDetail, TaskCounts, Timestamp, Waited};
 use std::collections::BTreeMap;
 
-/// What the attempts of a job used; empty where none has ended.
+/// Resources that the attempts of a job used; empty if none has ended.
 pub fn used(job: &JobSummary) -> String {
     if job.wall_seconds == 0.0 {
         return String::new();
@@ -14,7 +14,7 @@ pub fn used(job: &JobSummary) -> String {
     format!("{cpu} of CPU in {wall} of run time, at most {memory} of memory at a time; all attempts that have ended")
 }
 
-/// The time between two moments; an absent end is now.
+/// The time between two moments; a missing end means now.
 pub fn between(start: Timestamp, end: Option<Timestamp>) -> String {
     let end = end.unwrap_or_else(Timestamp::now);
     // Whole seconds: fractions only flicker.
@@ -33,8 +33,8 @@ pub fn counts(tasks: &TaskCounts) -> String {
     format!("{}/{}{failed}", tasks.succeeded, tasks.total)
 }
 
-/// `1 guaranteed and 3 opportunistic run, 2 at nodes and not started; 4 were preempted and 1 was shed so far`; of what is
-/// not out any more only what befell it. Empty where there is nothing to tell apart.
+/// `1 guaranteed and 3 opportunistic run, 2 at nodes and not started; 4 were preempted and 1 was shed so far`. Without active
+/// attempts only the second part. Empty if there is nothing to distinguish.
 pub fn attempts(counts: &AttemptCounts) -> String {
     let AttemptCounts { guaranteed, opportunistic, at_nodes, preempted, shed } = counts;
     let waiting = if *at_nodes > 0 { format!(", {at_nodes} at nodes and not started") } else { String::new() };
@@ -76,7 +76,7 @@ pub fn resource_seconds(amounts: &BTreeMap<String, f64>) -> String {
     if text.is_empty() { "nothing".to_owned() } else { text }
 }
 
-/// By how much a job that succeeded ended before or after the end that it would have had with its share to itself.
+/// How much earlier or later a job that succeeded ended, compared with the estimate for it alone with its share.
 pub fn against_alone(job: &JobSummary) -> Option<String> {
     let (end, alone) = (job.ended_at.filter(|_| job.state == JobState::Succeeded)?, job.exchange.as_ref()?.alone_end?);
     let difference = (alone.0 as f64 - end.0 as f64) / 1e6;
@@ -88,7 +88,7 @@ pub fn against_alone(job: &JobSummary) -> Option<String> {
     })
 }
 
-/// What was not kept of a stage's output, and what may help; `None` when all was.
+/// How much of a stage's output was not kept, and what may help; `None` if nothing was dropped.
 pub fn dropped_output(stage: &StageDetail) -> Option<String> {
     let dropped = (stage.dropped_bytes > 0).then(|| bytes(stage.dropped_bytes))?;
     let name = visible(&stage.name);
@@ -101,7 +101,7 @@ pub fn dropped_output(stage: &StageDetail) -> Option<String> {
     ))
 }
 
-/// A job's state, and why: `failed: task main exited with code 3`, `cancelled by ada`.
+/// A job's state and its reason: `failed: task main exited with code 3`, `cancelled by ada`.
 pub fn ending(waited: &Waited) -> String {
     match &waited.reason {
         None => waited.state.to_string(),

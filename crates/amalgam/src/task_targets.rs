@@ -1,11 +1,11 @@
-//! Jobs, or tasks of one: `3-7`, `15.main`, `15.main.3`, `15.main.0-4,7`.
+//! Jobs, or tasks of one job: `3-7`, `15.main`, `15.main.3`, `15.main.0-4,7`.
 
 use crate::client::Client;
 use crate::failure::Result;
 use crate::selectors::{Meant, Selector, Target};
 use amalgam_daemon::api::ChosenTasks;
 
-/// What a verb is for.
+/// The argument of a verb: jobs, or tasks of one.
 #[derive(Clone, Debug)]
 pub enum ActTarget {
     Jobs(Selector),
@@ -40,7 +40,7 @@ impl ActTarget {
     }
 }
 
-/// The job, and the tasks that it has of these.
+/// The job, and those of these tasks that it has.
 pub fn chosen(target: &Target, client: &Client) -> Result<(u64, Vec<ChosenTasks>)> {
     let id = target.job(client)?;
     let job = client.job(id)?;

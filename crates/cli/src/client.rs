@@ -1,4 +1,4 @@
-//! The HTTP interface from the caller's side. Blocking, and without a runtime to start.
+//! A blocking client of the HTTP interface. It needs no async runtime.
 
 use crate::failure::{Failure, Kind, Result};
 use amalgam_core::vocabulary::JobSpec;
@@ -21,26 +21,26 @@ use std::time::{Duration, Instant};
 use ureq::http::Response;
 use ureq::{Agent, Body};
 
-/// How long a server may take to accept a connection.
+/// Time limit for establishing a connection.
 const CONNECT_PATIENCE: Duration = Duration::from_secs(5);
 
-/// How long a server may say nothing where it has nothing to wait for, and beyond what it waits for where it has.
+/// Maximum silence of a server, in addition to the time that the call itself waits for an event.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(30);
 
-/// The output of a silent task says nothing for as long as it likes, and events come with a sign of life every 15 seconds; a
-/// stream of either that says nothing for so long is opened again, which a server that lives answers within 20 seconds.
+/// Maximum silence of a stream. Event streams carry a keep-alive every 15 seconds; the output of a task may be silent for any
+/// time. A silent stream is opened again, and a live server answers that within 20 seconds.
 const STREAM_PATIENCE: Duration = Duration::from_secs(45);
 
-/// How much later than a deadline the server's own answer about it may come.
+/// Time that the server's own answer about a deadline may take after the deadline.
 const GRACE: Duration = Duration::from_millis(500);
 
-/// How long a server that went away may take to come back while a job is watched.
+/// Time limit for a server to come back while a job is watched.
 const RETURN_PATIENCE: Duration = Duration::from_secs(30);
 
-/// The most items that a server gives at once.
+/// Maximum number of items on one page of a list.
 const MAX_PAGE: usize = 10_000;
 
-/// How long another global master may take for a list of its jobs.
+/// Time limit for another global master's list of jobs.
 const OTHERS_PATIENCE: Duration = Duration::from_secs(5);
 
 #[derive(Clone)]
@@ -48,24 +48,24 @@ pub struct Client {
     agent: Agent,
     base: String,
     authorization: String,
-    /// When its user wants to know, whatever the server does.
+    /// The user's deadline, independent of the server.
     deadline: Option<Instant>,
 }
 
 /// Jobs of a list.
 pub struct Jobs {
     pub jobs: Vec<JobSummary>,
-    /// Whether the limit left some out.
+    /// Whether jobs are missing because of the limit.
     pub has_more: bool,
-    /// What is wrong with global masters that do not answer, whose jobs are missing.
+    /// One failure for each global master that does not answer. Its jobs are missing.
     pub silent: Vec<Failure>,
 }
 
-/// All pages of a list, or as many as its limit allows.
+/// All pages of a list, up to its limit.
 struct Pages<T> {
     items: Vec<T>,
     has_more: bool,
-    /// Where else such items are.
+    /// The servers that have more such items.
     others: Option<Elsewhere>,
 }
 
@@ -74,17 +74,17 @@ impl Client {
         Client { agent: agent(), base, authorization: format!("Bearer {token}"), deadline: None }
     }
 
-    /// The same server, whose calls are given up soon after this moment.
+    /// A client of the same server whose calls fail shortly after the deadline.
     pub fn until(&self, deadline: Option<Instant>) -> Client {
         Client { deadline, ..self.clone() }
     }
 
-    /// The same server, which is given so long for all that is asked of it.
+    /// A client of the same server with a time limit for all its calls together.
     pub fn within(&self, patience: Duration) -> Client {
         self.until(Instant::now().checked_add(patience))
     }
 
-    /// Whether there is no time left to ask.
+    /// Whether the deadline has passed.
     pub fn is_out_of_time(&self) -> bool {
         self.deadline.is_some_and(|deadline| Instant::now() >= deadline)
     }
@@ -93,12 +93,12 @@ impl Client {
         self.get_late(path, ANSWER_PATIENCE)
     }
 
-    /// A question that the server may think about for so long.
+    /// A call that the server may answer after up to `silence`.
     fn get_late<T: DeserializeOwned>(&self, path: &str, silence: Duration) -> Result<T> {
         self.decode(self.ask(path, silence)?)
     }
 
-    /// A call whose answer is read piece by piece, as it comes.
+    /// A call whose answer is read as a stream.
     pub fn open(&self, path: &str) -> Result<Response<Body>> {
         self.ask(path, STREAM_PATIENCE)
     }
@@ -110,7 +110,7 @@ impl Client {
         })
     }
 
-    /// What is left of the time for a call; the server itself may answer at the deadline.
+    /// The time left for a call, including the grace for the server's answer at the deadline.
     fn left(&self) -> Option<Duration> {
         Some(self.deadline?.saturating_duration_since(Instant::now()) + GRACE)
     }
@@ -119,12 +119,12 @@ impl Client {
         self.decode(self.send(path, "application/json", &encode_json(body)?, None)?)
     }
 
-    /// A call with bytes.
+    /// A call with a body of bytes.
     pub fn post_bytes<T: DeserializeOwned>(&self, path: &str, body: &[u8]) -> Result<T> {
         self.decode(self.send(path, "application/octet-stream", body, None)?)
     }
 
-    /// A call that is answered without content.
+    /// A call whose answer has no content.
     pub fn post_quietly(&self, path: &str, body: &impl Serialize) -> Result<()> {
         self.send(path, "application/json", &encode_json(body)?, None).map(drop)
     }
@@ -149,8 +149,8 @@ impl Client {
         })
     }
 
-    /// Asks the server, and, if that says who has what was asked for, that one. Nobody is followed further: two that name each other
-    /// would be asked for ever.
+    /// Asks the server and, if it redirects to another server, that one. Further redirects are not followed, because two servers
+    /// that name each other would be a loop.
     fn wherever_it_is(
         &self,
         call: impl Fn(&str) -> std::result::Result<Response<Body>, ureq::Error>,
@@ -164,8 +164,8 @@ impl Client {
         }
     }
 
-    /// Where to go on. Our token goes to nobody else than the server meant: not from the other end of a tunnel, whose addresses are
-    /// others' here, and not off this machine.
+    /// The servers of a redirect that may get our token. They are on this machine, and the user has to have named a server by its
+    /// own address: the addresses behind a tunnel belong to another machine.
     fn led_to<'a>(&self, elsewhere: Option<&'a Elsewhere>) -> Vec<&'a str> {
         let elsewhere = elsewhere.filter(|elsewhere| same_place(&self.base, &elsewhere.here));
         let at = elsewhere.map(|elsewhere| elsewhere.at.as_slice()).unwrap_or_default();
@@ -187,7 +187,7 @@ impl Client {
         })
     }
 
-    /// Submits once, however often the connection breaks: the key makes repetitions harmless.
+    /// Submits a job, and repeats that if the connection breaks. The key makes repetitions harmless.
     pub fn submit(&self, job: &JobSpec, key: &str) -> Result<Submitted> {
         let body =
             encoding::to_vec(job).map_err(|error| Failure::new(format!("cannot encode the job: {error}"), ""))?;
@@ -212,12 +212,12 @@ impl Client {
         self.get_late(&path, patience + ANSWER_PATIENCE)
     }
 
-    /// Each job by itself, whoever of a federation has it; in the order in which they were named.
+    /// Acts on each job separately, at the global master that owns it. Results are in the order of `jobs`.
     pub fn act(&self, jobs: Vec<u64>, action: Action) -> Result<Vec<ActionResult>> {
         self.act_on_tasks(jobs, action, Vec::new())
     }
 
-    /// Does it for these tasks of each of the jobs; for the whole jobs where there are none.
+    /// Acts on these tasks of the jobs, or on whole jobs if `tasks` is empty.
     pub fn act_on_tasks(&self, jobs: Vec<u64>, action: Action, tasks: Vec<ChosenTasks>) -> Result<Vec<ActionResult>> {
         let request = ActionRequest { jobs, action, tasks };
         let mut results: Vec<ActionResult> = self.post("/v1/jobs/actions", &request)?;
@@ -238,7 +238,7 @@ impl Client {
                 Ok(answers) => {
                     places.into_iter().zip(answers).for_each(|(place, answer)| results[place] = answer);
                 }
-                // What was done to the others is to be told all the same.
+                // The results of the other jobs still have to be reported.
                 Err(failure) => {
                     let error = api::Error::new(api::ErrorCode::Unavailable, failure.what, failure.remedy);
                     places.into_iter().for_each(|place| results[place].error = Some(error.clone()));
@@ -253,7 +253,7 @@ impl Client {
         Ok(self.pages(path, query, None)?.items)
     }
 
-    /// The first items of a list, if it has a limit, and whether there are more.
+    /// The first items of a list up to its limit, and whether there are more.
     pub fn list_first<T: DeserializeOwned>(
         &self,
         path: &str,
@@ -264,14 +264,14 @@ impl Client {
         Ok((pages.items, pages.has_more))
     }
 
-    /// The jobs of all global masters in a federation, the newest first: all, or so many of them.
+    /// The jobs of all global masters in a federation, newest first, up to the limit.
     pub fn jobs(&self, path: &str, query: &Query, limit: Option<NonZeroUsize>) -> Result<Jobs> {
         let Pages { items: mut jobs, others, mut has_more } = self.pages::<JobSummary>(path, query, limit)?;
         let Some(others) = others else { return Ok(Jobs { jobs, has_more, silent: Vec::new() }) };
         let bases = self.led_to(Some(&others));
         let asked = thread::scope(|scope| {
             let ask = |base: &&str| {
-                // One that is paused takes connections and says nothing.
+                // A paused global master accepts connections and sends nothing.
                 let other = Client { base: (*base).to_owned(), ..self.within(OTHERS_PATIENCE) };
                 scope.spawn(move || other.pages::<JobSummary>(path, query, limit))
             };
@@ -334,7 +334,7 @@ impl Client {
     }
 }
 
-/// A server that is stopped, or whose machine is gone, takes connections and bytes, and says nothing: each read and write has its limit.
+/// Sets a limit for each read and write: a stopped server or a lost machine accepts connections and bytes and sends nothing.
 fn agent() -> Agent {
     let config = Agent::config_builder()
         .http_status_as_error(false)
@@ -342,7 +342,7 @@ fn agent() -> Agent {
         .timeout_per_read(Some(ANSWER_PATIENCE))
         .timeout_per_write(Some(ANSWER_PATIENCE))
         .user_agent(concat!("amalgam/", env!("CARGO_PKG_VERSION")))
-        // A proxy in the environment is not meant for the cluster.
+        // A proxy of the environment is not for the cluster.
         .proxy(None)
         .build();
     config.new_agent()
@@ -352,7 +352,7 @@ fn address_of(base: &str) -> &str {
     base.trim_start_matches("http://")
 }
 
-/// Whether both are the same port of this machine's loopback, however that is called.
+/// Whether both are the same port on this machine's loopback interface, under any of its names.
 fn same_place(one: &str, other: &str) -> bool {
     let port = |base: &str| address_of(base).rsplit_once(':').map(|(_, port)| port.to_owned());
     let are_here = [one, other].into_iter().all(|base| is_loopback(address_of(base)));
@@ -403,12 +403,12 @@ fn encode_json(body: &impl Serialize) -> Result<Vec<u8>> {
     serde_json::to_vec(body).map_err(|error| Failure::new(format!("cannot encode the call: {error}"), ""))
 }
 
-/// Tries again while the server is away, for a server that is restarted under a watched job.
+/// Retries while the server is unreachable, such as during a restart.
 pub fn patiently<T>(call: impl FnMut() -> Result<T>) -> Result<T> {
     again_while(|kind| matches!(kind, Kind::Unreachable | Kind::Broken), call)
 }
 
-/// Tries again also while the server stops, or a node that it needs is away.
+/// Retries also while the server stops or a node that it needs is not connected.
 pub fn very_patiently<T>(call: impl FnMut() -> Result<T>) -> Result<T> {
     again_while(|kind| matches!(kind, Kind::Unreachable | Kind::Broken | Kind::Unavailable), call)
 }
@@ -425,7 +425,7 @@ fn again_while<T>(passes: impl Fn(Kind) -> bool, mut call: impl FnMut() -> Resul
     }
 }
 
-/// Makes a submission repeatable: no two have the same key.
+/// A unique key that makes a submission repeatable.
 pub fn idempotency_key() -> Result<String> {
     let nonce = amalgam_daemon::auth::new_nonce()?;
     Ok(nonce[..16].iter().map(|byte| format!("{byte:02x}")).collect())
@@ -449,7 +449,7 @@ impl Query {
         }
     }
 
-    /// A list; an empty one says nothing.
+    /// Adds a list, unless it is empty.
     pub fn add_list(&mut self, name: &str, values: &[String]) {
         self.add(name, (!values.is_empty()).then(|| values.join(",")).as_deref());
     }

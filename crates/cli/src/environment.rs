@@ -1,4 +1,4 @@
-//! The variables that the program reads. An empty one says nothing, as if it were not set; what a set one cannot mean is refused.
+//! The environment variables that the program reads. An empty one counts as unset; an invalid value is refused.
 
 use crate::failure::{Failure, Result};
 use crate::output::Standard;
@@ -11,21 +11,21 @@ const SERVER: &str = "AMALGAM_SERVER";
 const TOKEN: &str = "AMALGAM_TOKEN";
 const LOG: &str = "AMALGAM_LOG";
 
-/// All of ours that are read; the command line's parser reads the others of them.
+/// All variables of this program that it reads itself. The parser of the command line reads the others.
 const READ: [&str; 5] = [SERVER, TOKEN, LOG, "AMALGAM_STATE", "AMALGAM_TOKEN_FILE"];
 
-/// Call it before other threads start.
+/// Removes empty variables. Call it before other threads start.
 pub fn drop_empty() {
     for name in READ.into_iter().filter(|name| env::var_os(name).is_some_and(|value| value.is_empty())) {
-        // SAFETY: there is no other thread.
+        // SAFETY: no other thread runs.
         unsafe { env::remove_var(name) };
     }
 }
 
-/// What is wrong in the environment, for every verb: a mistake must not show only in the verb that happens to read it.
+/// Checks all variables for every verb, so that a mistake does not depend on which verb reads the variable.
 ///
 /// # Errors
-/// Names the variable and what it may be.
+/// Names the variable and its allowed values.
 pub fn check() -> Result<()> {
     log_level()?;
     server()?;
@@ -53,7 +53,7 @@ fn text(name: &str) -> Result<Option<String>> {
     text.map(Some).map_err(|_| Failure::usage(format!("{name} is not UTF-8"), "set it anew, or unset it"))
 }
 
-/// Warnings and worse, unless AMALGAM_LOG says otherwise.
+/// The level in AMALGAM_LOG, by default warnings.
 fn log_level() -> Result<LevelFilter> {
     let Some(level) = text(LOG)? else { return Ok(LevelFilter::WARN) };
     let levels = ["off", "error", "warn", "info", "debug", "trace"];
@@ -64,10 +64,10 @@ fn log_level() -> Result<LevelFilter> {
     })
 }
 
-/// Daemons say on standard error what happens, from AMALGAM_LOG on.
+/// Writes a daemon's diagnostics to standard error, from the level in AMALGAM_LOG up.
 ///
 /// # Errors
-/// When that is not a level.
+/// If AMALGAM_LOG is not a level.
 pub fn log_to_stderr() -> Result<()> {
     let colours = show::is_watched() && show::wants_colour();
     let writer = move || Log { out: output::stderr(), colours };
@@ -77,20 +77,20 @@ pub fn log_to_stderr() -> Result<()> {
     Ok(())
 }
 
-/// One line for each event, whatever nodes and users call themselves.
+/// Writes one line for each event, also if names of nodes and users contain control characters.
 struct Log {
     out: Standard,
     colours: bool,
 }
 
 impl Write for Log {
-    /// Is given whole events.
+    /// Gets one whole event for each call.
     fn write(&mut self, event: &[u8]) -> io::Result<usize> {
         let text = String::from_utf8_lossy(event);
         let line = text.strip_suffix('\n').unwrap_or(&text);
-        // The escapes left in it are the colours: those in values are written out before they get here.
+        // The only escapes left are colours: those in values are already printed as text.
         let shown = if self.colours { show::visible_in_colour(line) } else { show::visible(line) };
-        // A log that cannot be written has nowhere to say so, and its daemon goes on.
+        // If the diagnostics cannot be written, the daemon continues without them.
         let _ = self.out.write_all(&[shown.as_bytes(), b"\n"].concat());
         Ok(event.len())
     }

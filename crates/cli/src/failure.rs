@@ -1,4 +1,4 @@
-//! What went wrong, why, and what would help: the only way that a verb fails.
+//! The error of every verb: what is wrong, why, and what helps.
 
 use crate::show;
 use amalgam_daemon::api;
@@ -17,28 +17,28 @@ pub type Result<T> = std::result::Result<T, Failure>;
 pub struct Failure {
     pub what: String,
     pub remedy: String,
-    /// What the process exits with.
+    /// The exit code of the process.
     pub code: u8,
     pub kind: Kind,
-    /// Who can answer instead.
+    /// The servers that can answer instead.
     pub elsewhere: Option<api::Elsewhere>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
-    /// Nobody listens where the server should be.
+    /// No process listens at the server's address.
     Unreachable,
-    /// The connection broke while the call was under way; whether it was done is not known.
+    /// The connection broke during the call; whether the call took effect is unknown.
     Broken,
-    /// The server says that it may work in a moment.
+    /// The server reports that it may work again soon.
     Unavailable,
     Refused,
     NotFound,
-    /// This kind of server cannot do it.
+    /// This kind of server does not support the call.
     Unsupported,
-    /// What was to be read was closed by its reader.
+    /// The reader closed the other end of our output.
     NobodyReads,
-    /// What was to be written could not be: the disk is full, for instance.
+    /// Output could not be written, for example because the disk is full.
     Unwritten,
 }
 
@@ -47,12 +47,12 @@ impl Failure {
         Failure { what: what.into(), remedy: remedy.into(), code: 1, kind: Kind::Refused, elsewhere: None }
     }
 
-    /// The command line itself is wrong.
+    /// A mistake on the command line.
     pub fn usage(what: impl Into<String>, remedy: impl Into<String>) -> Failure {
         Failure { code: 2, ..Failure::new(what, remedy) }
     }
 
-    /// A file that should be read as text; `otherwise` helps where what went wrong does not say what would.
+    /// A text file that cannot be read. `otherwise` is the help where the error does not suggest another one.
     pub fn unreadable(path: &Path, error: &io::Error, otherwise: &str) -> Failure {
         let remedy = match error.kind() {
             io::ErrorKind::InvalidData => "name a text file, or convert it to UTF-8",
@@ -63,7 +63,7 @@ impl Failure {
         Failure::usage(format!("cannot read {}: {error}", path.display()), remedy)
     }
 
-    /// Output that did not get to where it should.
+    /// Output that could not be written.
     pub fn unwritten(place: &str, error: &io::Error) -> Failure {
         let (kind, remedy) = match error.kind() {
             io::ErrorKind::BrokenPipe => (Kind::NobodyReads, ""),

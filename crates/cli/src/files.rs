@@ -1,11 +1,11 @@
-//! Files that a verb writes where its user says.
+//! Files that a verb writes at a path of the user's choice.
 
 use crate::failure::{Failure, Result};
 use amalgam_daemon::durable::Draft;
 use std::io;
 use std::path::Path;
 
-/// A file that gets its name once it is finished: one that could not be written leaves what was there.
+/// A file that gets its name once it is complete. Until then an existing file stays as it is.
 ///
 /// # Errors
 /// Names the file and why it cannot be written.

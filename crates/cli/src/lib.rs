@@ -1,5 +1,5 @@
-//! What the command lines of this project are made of: how they fail, what they print and how, the values that their
-//! arguments take, the variables that they read, and the client of the HTTP interface.
+//! The common parts of this project's command lines: failures, output, values of arguments, environment variables, and the
+//! client of the HTTP interface.
 
 pub mod client;
 pub mod environment;

@@ -1,4 +1,4 @@
-//! The one way to standard output and standard error: every byte is written, or the caller learns why not.
+//! Standard output and standard error. A write stores every byte or returns an error.
 
 use crate::show;
 use std::io::{self, Write};
@@ -6,18 +6,18 @@ use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-/// A standard stream, without a buffer. A descriptor that others made non-blocking is waited for: its flags are shared with
-/// whoever else has it, so they stay as they are.
+/// An unbuffered standard stream. If another process made the descriptor non-blocking, writes wait for it: its flags are
+/// shared, so they stay unchanged.
 pub struct Standard {
     descriptor: RawFd,
     whole: &'static Mutex<()>,
 }
 
-/// What one thread writes does not get into what another writes.
+/// Keeps the writes of several threads apart.
 static STDOUT: Mutex<()> = Mutex::new(());
 static STDERR: Mutex<()> = Mutex::new(());
 
-/// Some note could not be written.
+/// Whether a note could not be written.
 static NOTES_LOST: AtomicBool = AtomicBool::new(false);
 
 pub fn stdout() -> Standard {
@@ -78,10 +78,10 @@ impl Write for Standard {
     }
 }
 
-/// Returns when something can be written, or when the next write will say why not.
+/// Returns once the descriptor can be written to, or the next write will return an error.
 fn wait_for_room(descriptor: RawFd) -> io::Result<()> {
     let mut waited = libc::pollfd { fd: descriptor, events: libc::POLLOUT, revents: 0 };
-    // SAFETY: it points to one entry, as is said.
+    // SAFETY: it points to one entry, as the length says.
     match unsafe { libc::poll(&mut waited, 1, -1) } {
         -1 => match io::Error::last_os_error() {
             error if error.kind() == io::ErrorKind::Interrupted => Ok(()),
@@ -91,7 +91,7 @@ fn wait_for_room(descriptor: RawFd) -> io::Result<()> {
     }
 }
 
-/// A line on standard error. That nobody reads it is no reason to fail, and that it cannot be written is one for later.
+/// Prints a line on standard error. A missing reader is ignored; another error is kept for [`has_lost_notes`].
 pub fn note(line: &str) {
     let written = stderr().write_all(format!("{}\n", show::visible_lines(line)).as_bytes());
     if written.is_err_and(|error| error.kind() != io::ErrorKind::BrokenPipe) {
@@ -99,23 +99,23 @@ pub fn note(line: &str) {
     }
 }
 
-/// Whether something that should be known was not written to standard error: not even this can be said there.
+/// Whether a note could not be written to standard error.
 pub fn has_lost_notes() -> bool {
     NOTES_LOST.load(Ordering::Relaxed)
 }
 
-/// Which of the three standard descriptors were closed when the program started. Rust's runtime puts /dev/null in their place
-/// before `main`, where output would vanish as if it had been written.
+/// Which of the three standard descriptors were closed when the program started. Before `main` Rust's runtime opens /dev/null
+/// in their place, where output would be lost without an error.
 static CLOSED: [AtomicBool; 3] = [const { AtomicBool::new(false) }; 3];
 
 extern "C" fn look_for_closed() {
     for (descriptor, closed) in (0..).zip(&CLOSED) {
-        // SAFETY: it takes any number.
+        // SAFETY: fcntl accepts any number.
         closed.store(unsafe { libc::fcntl(descriptor, libc::F_GETFD) } == -1, Ordering::Relaxed);
     }
 }
 
-// SAFETY: the loader calls what is in this section before the runtime, without other threads; it only calls fcntl.
+// SAFETY: the loader calls the functions of this section before the runtime, without other threads; this one only calls fcntl.
 #[used]
 #[unsafe(link_section = ".init_array")]
 static LOOK_FOR_CLOSED: extern "C" fn() = look_for_closed;
@@ -129,7 +129,7 @@ mod tests {
 
     fn pipe() -> (File, File) {
         let mut ends = [0; 2];
-        // SAFETY: there is room for both ends, which nobody else owns.
+        // SAFETY: there is room for both ends, and no other code owns them.
         unsafe {
             assert_eq!(libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC), 0);
             (File::from_raw_fd(ends[0]), File::from_raw_fd(ends[1]))

@@ -1,11 +1,11 @@
-//! This process: who runs it, what it holds, and what signals do to it.
+//! This process: its user, its memory and its signals.
 
 use amalgam_core::vocabulary::Named;
 use std::ffi::CStr;
 use std::mem::MaybeUninit;
 use std::ptr;
 
-/// Who runs this program.
+/// The user who runs this program.
 pub fn user() -> String {
     let named =
         ["USER", "LOGNAME"].into_iter().find_map(|name| std::env::var(name).ok().filter(|user| can_name_user(user)));
@@ -18,22 +18,22 @@ fn can_name_user(name: &str) -> bool {
     Named::User.check(name).is_ok()
 }
 
-/// As the system's database of users has it.
+/// The name in the system's user database.
 fn name_of(user: libc::uid_t) -> Option<String> {
     let mut entry = MaybeUninit::<libc::passwd>::uninit();
     let mut texts = [0; 16 << 10];
     let mut found = ptr::null_mut();
-    // SAFETY: all that is pointed to lives as long as the call, and the length is that of the buffer.
+    // SAFETY: all pointers are valid during the call, and the length is the buffer's.
     unsafe { libc::getpwuid_r(user, entry.as_mut_ptr(), texts.as_mut_ptr(), texts.len(), &mut found) };
     if found.is_null() {
         return None;
     }
-    // SAFETY: `found` points to `entry`, which was filled, and its name is a C string within `texts`.
+    // SAFETY: `found` points to `entry`, which the call filled, and its name is a C string within `texts`.
     let name = unsafe { CStr::from_ptr((*found).pw_name) };
     name.to_str().ok().filter(|name| can_name_user(name)).map(str::to_owned)
 }
 
-/// The most that this process ever held, in bytes.
+/// The peak memory of this process in bytes.
 pub fn peak_memory() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
@@ -41,7 +41,7 @@ pub fn peak_memory() -> u64 {
     kib.unwrap_or(0) * 1_024
 }
 
-/// `amalgam list | head` must end like any other filter. Rust's runtime ignores the signal unless told otherwise.
+/// Restores the default action of SIGPIPE, which Rust's runtime ignores: `amalgam list | head` has to end like other filters.
 pub fn die_of_broken_pipes() {
     // SAFETY: no other thread runs yet, and the default action needs no handler.
     unsafe {
@@ -49,10 +49,10 @@ pub fn die_of_broken_pipes() {
     }
 }
 
-/// A write past the limit for files fails, with an error that names the file, rather than end the process without a word.
-/// The executor gives tasks the default back.
+/// Ignores SIGXFSZ: a write past the file size limit fails with an error that names the file, instead of killing the process.
+/// The executor restores the default for tasks.
 pub fn outlive_full_files() {
-    // SAFETY: no other thread runs yet, and to ignore needs no handler.
+    // SAFETY: no other thread runs yet, and ignoring a signal needs no handler.
     unsafe {
         libc::signal(libc::SIGXFSZ, libc::SIG_IGN);
     }

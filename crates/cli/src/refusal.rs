@@ -1,6 +1,5 @@
-//! What the parser of the command line has to say: help, or what is wrong. Its tips and usage lines are made here, where the verb
-//! that was meant is known: it offers what sounds alike, of any verb, and lists the arguments that were given as if they belonged
-//! together.
+//! The output of the command line's parser: help and errors. Tips and usage lines are made here, where the intended verb is
+//! known. The parser itself would suggest similar names of any verb, and print a usage line with all given arguments.
 
 use crate::failure::Failure;
 use crate::{output, show};
@@ -15,14 +14,14 @@ use std::num::{ParseFloatError, ParseIntError};
 use std::os::unix::ffi::OsStrExt;
 use std::process;
 
-/// An argument must be a text and is none.
+/// An argument that has to be text is not UTF-8.
 fn no_text(arguments: &[OsString]) -> Failure {
     let wrong = arguments.iter().find(|argument| argument.to_str().is_none()).map(|argument| argument.as_bytes());
     let what = format!("the argument `{}` is not UTF-8", shown(wrong.unwrap_or_default()));
     Failure::usage(what, "write a text; only paths, variables and what is behind `--` may be of any bytes")
 }
 
-/// Ends with what is to be said about these arguments of the program, its own name first.
+/// Exits with the message about these arguments. The first one is the program's name.
 pub fn refuse(error: Error, program: Command, arguments: &[OsString]) -> ! {
     if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {
         let shown = show::print_raw(rendered(&error, io::stdout().is_terminal()).as_bytes());
@@ -49,7 +48,7 @@ fn rendered(error: &Error, is_watched: bool) -> String {
     if is_watched && show::wants_colour() { text.ansi().to_string() } else { text.to_string() }
 }
 
-/// Of numbers the standard library says what a programmer would know.
+/// The standard library's messages about numbers are for programmers.
 fn wrong_number(error: &Error) -> Option<Failure> {
     let source = error.source()?;
     let allowed = match (source.is::<ParseIntError>(), source.is::<ParseFloatError>()) {
@@ -62,7 +61,7 @@ fn wrong_number(error: &Error) -> Option<Failure> {
     Some(Failure::usage(format!("`{}` is not possible for {argument}", show::visible(&value)), allowed))
 }
 
-/// The error with usage lines and hints of the verb that was meant. `arguments` start with the program's name.
+/// The error with usage lines and tips of the intended verb. `arguments` start with the program's name.
 pub fn improved(mut error: Error, mut program: Command, arguments: &[OsString]) -> Error {
     program.build();
     let mut verb = meant(&program, arguments);
@@ -98,7 +97,7 @@ pub fn improved(mut error: Error, mut program: Command, arguments: &[OsString]) 
         _ => {}
     }
     if let Some(ContextValue::StyledStrs(tips)) = error.remove(ContextKind::Suggested) {
-        // The others name arguments of other verbs.
+        // The other tips are about arguments of other verbs.
         let of_this = |tip: &String| tip.starts_with("to pass") || tip.starts_with("subcommand");
         let kept: Vec<_> = tips.into_iter().filter(|tip| of_this(&tip.to_string())).collect();
         if !kept.is_empty() {
@@ -116,7 +115,7 @@ pub fn improved(mut error: Error, mut program: Command, arguments: &[OsString]) 
     error
 }
 
-/// The verb, and its own verb, that the arguments name, as far as they do.
+/// The verb and subcommand in the arguments, as far as they exist.
 fn meant(program: &Command, arguments: &[OsString]) -> Command {
     let takes_value = |written: &str| {
         let name = written.strip_prefix("--").unwrap_or_default();

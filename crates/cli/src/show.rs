@@ -1,4 +1,4 @@
-//! What people see: columns, numbers, amounts, and the ways to print them.
+//! Formats for people: columns, numbers, amounts, and functions that print them.
 
 use crate::failure::{Failure, Result};
 use crate::output;
@@ -10,7 +10,7 @@ use serde::Serialize;
 use std::borrow::Cow;
 use std::io::{self, IsTerminal, Write};
 
-/// Left-aligned columns under their headings; the last one is as wide as it likes. Cells may hold anything: a row stays a line.
+/// Left-aligned columns under headings; the last column has any width. Control characters are escaped, so a row is one line.
 pub fn table(headings: &[&str], rows: &[Vec<String>]) -> String {
     let rows: Vec<Vec<Cow<str>>> = rows.iter().map(|row| row.iter().map(|cell| visible(cell)).collect()).collect();
     let mut widths: Vec<usize> = headings.iter().map(|heading| heading.len()).collect();
@@ -35,8 +35,7 @@ pub fn table(headings: &[&str], rows: &[Vec<String>]) -> String {
     text
 }
 
-/// Prints the interface's own types, the stable form: every text is what it is, in escapes of JSON where a terminal would take it for
-/// a command.
+/// Prints the interface's types as JSON. Characters that a terminal would interpret are escaped within strings.
 pub fn json(value: &impl Serialize) -> Result<()> {
     let text = serde_json::to_string_pretty(value).map_err(|error| Failure::new(error.to_string(), ""))?;
     let mut shown = String::with_capacity(text.len() + 1);
@@ -51,29 +50,29 @@ pub fn json(value: &impl Serialize) -> Result<()> {
     print_raw(shown.as_bytes())
 }
 
-/// Lines for a person.
+/// Prints lines for people.
 pub fn print(text: &str) -> Result<()> {
     print_raw(visible_lines(text).as_bytes())
 }
 
-/// What must reach its reader as it is.
+/// Prints bytes unchanged.
 pub fn print_raw(bytes: &[u8]) -> Result<()> {
     output::stdout().write_all(bytes).map_err(|error| Failure::unwritten("standard output", &error))
 }
 
-/// A daemon's line that it is ready. A daemon whose line goes nowhere does its work all the same.
+/// Prints a daemon's ready line. A daemon continues if it cannot be written.
 pub fn announce(line: &str) {
     if let Err(failure) = print(&format!("{line}\n")) {
         note(&failure.to_string());
     }
 }
 
-/// What went wrong beside what was done.
+/// Prints failures that occurred beside a partial success.
 pub fn failures<'a>(failures: impl IntoIterator<Item = &'a Failure>) {
     failures.into_iter().for_each(|failure| note(&failure.to_string()));
 }
 
-/// Whether someone watches, and so wants to see progress move.
+/// Whether standard error is a terminal, so that progress can be drawn.
 pub fn is_watched() -> bool {
     io::stderr().is_terminal()
 }

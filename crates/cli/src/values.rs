@@ -1,4 +1,4 @@
-//! Values of arguments that verbs of several programs take.
+//! Values of arguments that verbs of several programs have in common.
 
 use crate::failure::{Failure, Result};
 use amalgam_core::preset::Preset;
@@ -9,7 +9,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 /// # Errors
-/// A sentence with the nearest preset and all there are.
+/// A sentence with the nearest preset and all known ones.
 pub fn parse_preset(name: &str) -> std::result::Result<Preset, String> {
     Preset::parse(name).map_err(|allowed| {
         let near = amalgam_workload::closest(name, Preset::all().map(Preset::name));
@@ -23,7 +23,7 @@ pub fn parse_option(text: &str) -> std::result::Result<(String, String), String>
     Ok((key.to_owned(), value.to_owned()))
 }
 
-/// `1..200`, the last one included.
+/// `1..200`, including the last one.
 pub fn parse_seeds(text: &str) -> std::result::Result<RangeInclusive<u64>, String> {
     let (first, last) = text.split_once("..").ok_or("write it as 1..200")?;
     let number = |text: &str| text.trim_start_matches('=').parse::<u64>().map_err(|_| format!("`{text}` is no seed"));
@@ -31,12 +31,12 @@ pub fn parse_seeds(text: &str) -> std::result::Result<RangeInclusive<u64>, Strin
     if seeds.is_empty() { Err("the first seed comes after the last".to_owned()) } else { Ok(seeds) }
 }
 
-/// Takes words of the interface, and lists them where another is given.
+/// Accepts the interface's words, and lists them if the value is another one.
 pub fn one_of<T: Copy>(all: &[T], word: fn(T) -> &'static str) -> PossibleValuesParser {
     PossibleValuesParser::new(all.iter().map(|value| word(*value)))
 }
 
-/// A path as part of a text, which not every path can be.
+/// A path as part of a text. Fails if it is not UTF-8.
 pub fn as_text(path: &Path) -> Result<&str> {
     path.to_str().ok_or_else(|| {
         let what =

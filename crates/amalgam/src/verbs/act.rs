@@ -37,10 +37,10 @@ pub struct CancelArgs {
     force: bool,
 }
 
-/// One of the verbs.
+/// The parameters of one verb.
 struct Act {
     action: Action,
-    /// What `all` and ranges mean.
+    /// The jobs that `all` and ranges select.
     reach: Reach,
     done: &'static str,
 }
@@ -55,7 +55,7 @@ pub fn hold(args: ActArgs, connection: &Connection) -> Result<ExitCode> {
 }
 
 pub fn release(args: ActArgs, connection: &Connection) -> Result<ExitCode> {
-    // Running jobs are held, too: nothing more of them starts.
+    // Running jobs can be held too: they start no more tasks.
     let reach = Reach { states: "held,running", admits: |job| job.held };
     act(args, connection, Act { action: Action::Release, reach, done: "released" })
 }
@@ -69,7 +69,7 @@ fn in_states(states: &'static str) -> Reach {
     Reach { states, admits: |_| true }
 }
 
-/// Does what can be done, then says what could not.
+/// Acts on all jobs that allow it, then prints the failures.
 fn act(args: ActArgs, connection: &Connection, act: Act) -> Result<ExitCode> {
     let client = discovery::connect(connection)?;
     let selectors: Vec<Selector> = args.targets.iter().filter_map(ActTarget::jobs).collect();
@@ -127,7 +127,7 @@ fn act_on_tasks(client: &Client, target: &Target, act: &Act) -> Result<ActionRes
     }
 }
 
-/// How many it was done for, and how many of the others are in which state.
+/// The number of changed tasks, and of the others by state.
 fn tell_tasks(typed: &str, counts: &ChosenCounts, act: &Act) -> String {
     let ChosenCounts { waiting, held, running, succeeded, failed, cancelled } = *counts;
     let ended = [(succeeded, "succeeded"), (failed, "failed"), (cancelled, "been cancelled")];
@@ -145,11 +145,11 @@ fn tell_tasks(typed: &str, counts: &ChosenCounts, act: &Act) -> String {
     format!("{}: {} {verb}{others}\n", show::visible(typed), counted(u64::from(done), "task"))
 }
 
-/// What became of each job, but for those of a range or `all` that left its reach meanwhile.
+/// The result of each job, except jobs of a range or `all` that left its reach meanwhile.
 fn results(client: &Client, jobs: &[Named], act: &Act) -> Result<Vec<ActionResult>> {
     let mut order: Vec<u64> = jobs.iter().map(|job| job.id).collect();
     if matches!(act.action, Action::Cancel | Action::Abandon) {
-        // A job comes after older ones: from the newest on all are cancelled, and none ends because another did.
+        // Jobs depend on older ones. Cancelling the newest first prevents that one ends because of another.
         order.sort_unstable_by(|one, other| other.cmp(one));
     }
     if order.is_empty() {

@@ -14,7 +14,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// How long the server may take to appear.
+/// Time limit for the server to appear.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 #[derive(Args)]

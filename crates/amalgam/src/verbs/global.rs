@@ -45,7 +45,7 @@ pub fn execute(args: GlobalArgs, connection: &Connection) -> Result<ExitCode> {
     args.numbered.apply(&mut config)?;
     let of = config.federation.as_ref().map(|federation| (federation.number, federation.size.clusters));
     let preset = config.preset.name();
-    // A file of tokens proves it to the masters; its own clients have theirs in its state directory.
+    // The token file authenticates it to the masters; its own clients use the tokens in its state directory.
     let secrets =
         connection.token_file.is_some().then(|| cluster::secrets(connection, &state_dir, None)).transpose()?;
     let options = GlobalOptions {

@@ -178,7 +178,7 @@ fn describe(job: &JobDetail) -> String {
     line("after ends of", all(&job.after_jobs_any));
     line("max fails", job.max_fails.map(|count| count.to_string()).unwrap_or_default());
     line("exit code", job.exit_code.map(|code| code.to_string()).unwrap_or_default());
-    // Of a job that waits the first of them is its reason.
+    // The reason of a waiting job is also the first of `reasons`.
     let of_end = summary.reason.iter().filter(|reason| !job.reasons.contains(reason));
     for (place, reason) in of_end.chain(&job.reasons).enumerate() {
         line(if place == 0 { "reason" } else { "" }, reason.clone());
@@ -193,7 +193,7 @@ fn describe(job: &JobDetail) -> String {
     text
 }
 
-/// How it would go with its share to itself.
+/// The estimated end of the job alone with its share.
 fn alone(job: &JobSummary) -> String {
     let Some(end) = job.exchange.as_ref().and_then(|exchange| exchange.alone_end) else { return String::new() };
     match show::against_alone(job) {

@@ -13,10 +13,10 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// How long the server may take to appear.
+/// Time limit for the server to appear.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Where the server listens for agents unless it is told otherwise; the processes of job managers come next.
+/// The server's default port for agents. The processes of job managers use the ports after it.
 const FIRST_PORT: u16 = 7434;
 
 #[derive(Args)]

@@ -52,9 +52,9 @@ pub struct HistoryArgs {
     filter: Filter,
 }
 
-/// A moment in UTC, or how long ago it was.
+/// A moment in UTC, or a time before now.
 fn parse_moment(text: &str) -> std::result::Result<Timestamp, String> {
-    // `2026` and `12:30` would read as durations, and mean something else here.
+    // `2026` and `12:30` would parse as durations, but mean something else here.
     let has_unit = text.chars().any(|character| character.is_ascii_alphabetic()) && !text.contains(':');
     let age = if has_unit { Duration::parse(text).ok() } else { None };
     let ago = || Some(Timestamp(Timestamp::now().0.saturating_sub(age?.as_micros())));
@@ -133,7 +133,7 @@ impl Filter {
     }
 }
 
-/// How jobs are printed.
+/// The output format of a list.
 #[derive(Clone, Copy)]
 enum Form {
     Table,
@@ -142,7 +142,7 @@ enum Form {
     Csv,
 }
 
-/// `none` is said where there are no such jobs.
+/// Prints `none` if the list is empty.
 fn list(
     path: &str,
     query: &Query,
@@ -169,13 +169,13 @@ fn list(
     Ok(if silent.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// A text of a user. A spreadsheet takes a cell that begins like this for a formula, and runs it, unless there is an apostrophe first.
+/// A user's text in CSV. An apostrophe comes before a first character that would make a spreadsheet run the cell as a formula.
 fn cell(text: &str) -> String {
     let apostrophe = if text.starts_with(['=', '+', '-', '@', '\t', '\r']) { "'" } else { "" };
     format!("{apostrophe}{text}")
 }
 
-/// The names of the interface's JSON, and of its counts of tasks.
+/// The column names are those of the interface's JSON and of its task counts.
 fn csv(jobs: &[JobSummary]) -> Result<Vec<u8>> {
     let headings = [
         "id",

@@ -81,7 +81,7 @@ fn sink(both: bool) -> Box<dyn Sink> {
     if both { Box::new(Plain) } else { Box::new(ToStdout) }
 }
 
-/// The one task that is meant, if it is one.
+/// The selected task, if it is exactly one.
 fn single(job: &JobDetail, meant: &Meant) -> Option<Source> {
     let id = job.summary.id;
     match (meant.stage, meant.index()) {
@@ -95,7 +95,7 @@ fn single(job: &JobDetail, meant: &Meant) -> Option<Source> {
 }
 
 fn follow_one(client: &Client, source: &Source, streams: &[Stream], follow: bool) -> Result<()> {
-    // Both at once, as they are written.
+    // Both streams in parallel, as they are written.
     thread::scope(|scope| {
         let copies: Vec<_> = streams
             .iter()

@@ -1,4 +1,4 @@
-//! One file per verb: its arguments and what it does.
+//! One file for each verb: its arguments and its code.
 
 pub mod act;
 pub mod agent;
@@ -26,5 +26,5 @@ pub mod usage;
 pub mod wait;
 pub mod workload;
 
-/// The states that a job can be in before its end, as the interface's filter takes them.
+/// The states of a job before its end, in the form of the interface's filter.
 pub const ACTIVE: &str = "held,pending,running";

@@ -79,7 +79,7 @@ pub fn execute(args: NodeArgs, connection: &Connection) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Does what can be done, then says what could not.
+/// Acts on all nodes that allow it, then prints the failures.
 fn drain_each(client: &Client, nodes: &[String], is_drained: bool) -> Result<ExitCode> {
     let mut failures = Vec::new();
     for node in nodes {
@@ -103,7 +103,7 @@ fn drain(client: &Client, node: &str, drain: bool) -> Result<()> {
     ))
 }
 
-/// A node by its number, with or without its `n`, or by its name.
+/// Finds a node by its number, with or without its `n`, or by its name.
 fn find(client: &Client, wanted: &str) -> Result<u32> {
     if let Ok(id) = wanted.strip_prefix('n').unwrap_or(wanted).parse() {
         return Ok(id);

@@ -16,7 +16,7 @@ use std::io::{self, Read, Write};
 use std::path::{Component, Path, PathBuf};
 use std::process::{self, ExitCode};
 
-/// How often a file is asked for that came with another checksum.
+/// How many times a file with a wrong checksum is requested.
 const TRIES: u32 = 3;
 
 #[derive(Args)]
@@ -77,7 +77,7 @@ pub fn execute(args: OutputsArgs, connection: &Connection) -> Result<ExitCode> {
             place(&directory, &file).and_then(|path| fetch(&client, id, &file, &directory, &path, args.force));
         match fetched {
             Ok(path) => written.push(Written { file, path: path.display().to_string() }),
-            // Without a disk or a server the others would fail as well.
+            // Without a disk or a server the other files would fail as well.
             Err(failure) if failure.kind == Kind::Unreachable => return Err(failure),
             Err(failure) => failures.push(failure),
         }
@@ -125,7 +125,7 @@ fn list(files: &[OutputFile], json: bool) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Where the file belongs. The server is not trusted to say nothing that leads elsewhere.
+/// The path of a file. The server's names are not trusted: they may not point outside the directory.
 fn place(directory: &Path, file: &OutputFile) -> Result<PathBuf> {
     let outside = |why: &str| {
         let what = format!("output `{}` of task {} is left out: {why}", file.name.escape_debug(), file.task);
@@ -154,7 +154,7 @@ fn place(directory: &Path, file: &OutputFile) -> Result<PathBuf> {
     Ok(directory.join(relative))
 }
 
-/// The file as a whole, unless it is there.
+/// Fetches the whole file, unless it exists.
 fn fetch(client: &Client, job: u64, file: &OutputFile, directory: &Path, path: &Path, force: bool) -> Result<PathBuf> {
     if let Ok(found) = fs::symlink_metadata(path) {
         let is_same =
@@ -183,19 +183,19 @@ fn fetch(client: &Client, job: u64, file: &OutputFile, directory: &Path, path: &
     Err(Failure::new(what, "run the task again; somebody has written to the file on its node"))
 }
 
-/// A file that is not whole yet; it goes if it does not get its name.
+/// An incomplete file. It is removed unless it gets its final name.
 struct Part(PathBuf);
 
 impl Part {
     fn create(directory: &Path) -> Result<Part> {
         let path = directory.join(format!(".amalgam-outputs-{}", process::id()));
-        // Of a process that had the same number.
+        // It may be left from a process with the same number.
         let _ = fs::remove_file(&path);
         OpenOptions::new().write(true).create_new(true).open(&path).map_err(|error| cannot("write", &path, &error))?;
         Ok(Part(path))
     }
 
-    /// Fetches what is missing, also over several connections, and returns the checksum of what came.
+    /// Fetches the missing bytes, if necessary over several connections, and returns the checksum of the received bytes.
     fn fill(&self, client: &Client, job: u64, file: &OutputFile, suspect: bool) -> Result<String> {
         let mut out = File::create(&self.0).map_err(|error| cannot("write", &self.0, &error))?;
         let (mut hash, mut received) = (Sha256::new(), 0);
@@ -215,7 +215,7 @@ impl Part {
                         hash.update(&part[..length]);
                         received += length as u64;
                     }
-                    // The connection broke; the next one goes on from here.
+                    // The connection broke; the next one continues from here.
                     Err(_) => break,
                 }
             }
@@ -231,7 +231,7 @@ impl Part {
 
 impl Drop for Part {
     fn drop(&mut self) {
-        // Where it got its name there is nothing of this one.
+        // Once renamed, the file does not exist under this name.
         let _ = fs::remove_file(&self.0);
     }
 }

@@ -1,4 +1,4 @@
-//! `amalgam run`: submit, show, and end as the job ends.
+//! `amalgam run`: submits a job, shows its output, and exits with its code.
 
 use crate::client::{Client, patiently, very_patiently};
 use crate::cluster::Size;
@@ -19,10 +19,10 @@ use std::process::ExitCode;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-/// As for a program that the closed pipe has ended.
+/// The exit code of a program that SIGPIPE killed.
 const BROKEN_PIPE: u8 = 128 + 13;
 
-/// How often progress is drawn anew. The end of the job does not wait for it.
+/// Interval of progress updates. The job's end is shown at once.
 const REFRESH: Duration = Duration::from_millis(250);
 
 #[derive(Args)]
@@ -79,10 +79,10 @@ pub fn execute(args: RunArgs, connection: &Connection) -> Result<ExitCode> {
             Client::new(format!("http://{}", cluster.address), cluster.token.clone())
         }
     };
-    // A signal from here on is meant for the job, however soon it comes.
+    // From here on a signal cancels the job, even before the submission is answered.
     let interrupts = Interrupts::heed()?;
     let submitted = match prepared.submit(&client) {
-        // It was not asked for, and seems to be empty.
+        // Input was not requested explicitly, and seems to be empty.
         Err(failure)
             if failure.kind == Kind::Unsupported
                 && passes_input
@@ -131,8 +131,8 @@ pub fn execute(args: RunArgs, connection: &Connection) -> Result<ExitCode> {
     Ok(ExitCode::from(exit_code(&waited, interrupts.code(), is_unwritten)))
 }
 
-/// A job that ended by itself passes its code on: that matters more than that its output could not be shown. But one whose output
-/// could not be written was no success, also where it was cancelled for that.
+/// A job that ended without an interrupt passes its exit code on, even if its output could not be shown. If its output could not
+/// be written, the code is never 0, also if the job was cancelled for that reason.
 fn exit_code(waited: &Waited, interrupted: Option<u8>, is_unwritten: bool) -> u8 {
     let code = waited.exit_code.unwrap_or(1);
     match (waited.state, interrupted) {
@@ -142,20 +142,20 @@ fn exit_code(waited: &Waited, interrupted: Option<u8>, is_unwritten: bool) -> u8
     }
 }
 
-/// A cluster that lasts as long as the job has nobody else who could release it.
+/// A held job in a cluster of its own could never be released.
 fn held_for_ever() -> Failure {
     let what = "the job is to be held, and no server runs where it could be released";
     Failure::usage(what, "run it without --hold (`hold` in a job file), or start a server with `amalgam dev`")
 }
 
-/// How what tasks write is shown.
+/// How the output of tasks is shown.
 struct Output {
     prefixed: bool,
     to_stderr: bool,
 }
 
 impl Output {
-    /// Shows output on threads of its own, which end with the job. When it cannot be written any more, the job is cancelled.
+    /// Shows output on threads that end with the job. If output cannot be written, the job is cancelled.
     fn follow(
         &self,
         client: &Client,
@@ -171,7 +171,7 @@ impl Output {
                 let result = work();
                 let in_vain = |failure: &Failure| matches!(failure.kind, Kind::NobodyReads | Kind::Unwritten);
                 if result.as_ref().is_err_and(in_vain) {
-                    // One that has ended meanwhile cannot be cancelled, and need not be.
+                    // A job that has ended meanwhile cannot be cancelled, and does not need to be.
                     let _ = very_patiently(|| client.act(vec![id], Action::Cancel));
                 }
                 result
@@ -196,9 +196,9 @@ impl Output {
     }
 }
 
-/// How the job ended, and unless `quiet` its last state.
+/// The job's end, and its last state unless `quiet`.
 fn watch(client: &Client, job: u64, quiet: bool, progress: &mut Progress) -> Result<(Waited, Option<JobDetail>)> {
-    // A job that ends at once should not cost a second question.
+    // A job that ends at once needs no second request.
     let mut patience = REFRESH;
     loop {
         let waited = patiently(|| client.wait(job, patience))?;
@@ -213,7 +213,7 @@ fn watch(client: &Client, job: u64, quiet: bool, progress: &mut Progress) -> Res
     }
 }
 
-/// One line about a job that did not succeed. The command's own messages speak for a single task that exited.
+/// Prints one line about a job that did not succeed. A single task that exited has printed its own messages.
 fn explain_end(waited: &Waited, tasks: u64) {
     let speaks_for_itself = tasks == 1 && waited.state == JobState::Failed && waited.reason.is_none();
     if waited.state == JobState::Succeeded || speaks_for_itself {

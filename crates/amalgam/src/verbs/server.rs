@@ -64,7 +64,7 @@ pub fn execute(args: ServerArgs, connection: &Connection) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Says that the last writes before a crash were cut off; nothing acknowledged was in them.
+/// Prints that a crash cut off the log's last writes. They were not acknowledged.
 pub fn report_torn(server: &Server) {
     if server.torn_bytes > 0 {
         let bytes = server.torn_bytes;

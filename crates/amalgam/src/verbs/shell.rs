@@ -24,7 +24,7 @@ pub struct ManArgs {
     directory: Option<PathBuf>,
 }
 
-/// Of this program.
+/// Prints the completions of this program.
 pub fn completions(args: CompletionsArgs, mut program: Command) -> Result<ExitCode> {
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut program, "amalgam", &mut script);
@@ -32,7 +32,7 @@ pub fn completions(args: CompletionsArgs, mut program: Command) -> Result<ExitCo
     Ok(ExitCode::SUCCESS)
 }
 
-/// Of this program.
+/// Prints or writes the manual pages of this program.
 pub fn man(args: ManArgs, program: Command) -> Result<ExitCode> {
     match args.directory {
         None => {

@@ -33,7 +33,7 @@ pub fn execute(args: StoryArgs, connection: &Connection) -> Result<ExitCode> {
         (stage, _) => query.add("stage", stage.map(|stage| stage.to_string()).as_deref()),
     }
     let mut lines: Vec<StoryLine> = client.list(&format!("/v1/jobs/{id}/story"), &query)?;
-    // What is said of the job as a whole concerns all of its tasks.
+    // Records about the whole job concern all of its tasks.
     let place = |task: &String| task.rsplit('.').next().and_then(|place| place.parse().ok());
     lines.retain(|line| line.task.as_ref().and_then(place).is_none_or(|place| meant.has(place)));
     if args.json {

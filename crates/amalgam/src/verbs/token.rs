@@ -1,4 +1,4 @@
-//! `amalgam token`: works on the server's own file, which a running server reads again by itself.
+//! `amalgam token`: changes the server's token file. A running server reads it again automatically.
 
 use crate::connection::Connection;
 use crate::failure::{Failure, Result};
@@ -88,7 +88,7 @@ struct Held {
     #[serde(skip_serializing_if = "Option::is_none")]
     agent: Option<String>,
     admin: bool,
-    /// When a token that was replaced ends.
+    /// When a replaced token expires.
     #[serde(skip_serializing_if = "Option::is_none")]
     until: Option<String>,
 }
@@ -151,7 +151,7 @@ fn add(path: &Path, (name, is_agent): (String, bool), admin: bool, revokes: bool
     if is_agent {
         return tell(path, &auth::add(path, Holder::Agent { name }, revokes)?);
     }
-    // Who is an administrator does not cease to be one by getting a new token.
+    // An administrator stays one when the token is replaced.
     let was_admin = auth::read(path)?.iter().any(|entry| {
         entry.is_valid(SystemTime::now())
             && matches!(&entry.holder, Holder::User { name: user, admin: true } if *user == name)
@@ -166,7 +166,7 @@ fn add(path: &Path, (name, is_agent): (String, bool), admin: bool, revokes: bool
     tell(path, &entry)
 }
 
-/// The token, and how long the one before it is good.
+/// Prints the token, and until when the previous one is valid.
 fn tell(path: &Path, entry: &TokenEntry) -> Result<()> {
     let is_older = |other: &TokenEntry| other.holder.name() == entry.holder.name() && other.token != entry.token;
     let until = auth::read(path)?.into_iter().filter(is_older).filter_map(|other| other.until).max();

@@ -1,4 +1,4 @@
-//! `amalgam top`: the cluster at a glance, again and again on a terminal.
+//! `amalgam top`: an overview of the cluster, updated repeatedly on a terminal.
 
 use super::ACTIVE;
 use crate::client::{Client, Jobs, Query};
@@ -15,7 +15,7 @@ use std::process::ExitCode;
 use std::thread;
 use std::time::Duration;
 
-/// What fits on a screen.
+/// The number of rows that fit on a screen.
 const ROWS: Option<NonZeroUsize> = NonZeroUsize::new(20);
 
 #[derive(Args)]
@@ -40,7 +40,7 @@ pub fn execute(args: TopArgs, connection: &Connection) -> Result<ExitCode> {
     }
     let pause = Duration::try_from_secs_f64(args.interval).unwrap_or(Duration::from_secs(1));
     loop {
-        // Home, then each line with the rest of its old self cleared, then everything below: no flicker.
+        // Home, then each line with its old rest cleared, then everything below: no flicker.
         let screen = show::visible_lines(&picture(&client)?).replace('\n', "\x1b[K\n");
         show::print_raw(format!("\x1b[H{screen}\x1b[J").as_bytes())?;
         thread::sleep(pause.max(Duration::from_millis(100)));
@@ -106,7 +106,7 @@ fn left_out<T>(all: &[T], what: &str, verb: &str) -> String {
     }
 }
 
-/// What a global master believes of its clusters, and how old that is.
+/// A global master's view of its clusters, and its age.
 fn federation(cluster: &ClusterSummary) -> String {
     let place = match (cluster.global, cluster.cluster) {
         (Some(global), _) => format!("global master {global}"),
@@ -122,7 +122,7 @@ fn federation(cluster: &ClusterSummary) -> String {
     format!("{place}; {}\n", views.join("; "))
 }
 
-/// What is used beside what is booked.
+/// Resources in use in addition to booked ones.
 fn opportunistic_use(cluster: &ClusterSummary) -> String {
     match cluster.opportunistic_used.values().any(|amount| *amount > 0.0) {
         true => format!(", and {} opportunistically", show::amounts(&cluster.opportunistic_used)),

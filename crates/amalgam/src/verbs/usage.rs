@@ -1,4 +1,4 @@
-//! `amalgam usage`: what queues and jobs use, gave to others and received from them.
+//! `amalgam usage`: resources that queues and jobs use, donated and received.
 
 use crate::client::{Jobs, Query};
 use crate::connection::Connection;
@@ -79,7 +79,7 @@ pub fn execute(args: UsageArgs, connection: &Connection) -> Result<ExitCode> {
 }
 
 fn queue_table(queues: &[QueueSummary]) -> String {
-    // Where jobs do not yield nothing is ever given.
+    // Where jobs do not yield, nothing is ever donated.
     let seconds = |amounts: &BTreeMap<String, f64>| match amounts.is_empty() {
         true => "-".to_owned(),
         false => show::resource_seconds(amounts),

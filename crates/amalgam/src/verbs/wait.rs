@@ -12,7 +12,7 @@ use clap::Args;
 use std::process::ExitCode;
 use std::time::{Duration as StdDuration, Instant};
 
-/// How long one question may take; the server answers when the job ends.
+/// Time limit of one request; the server answers when the job ends.
 const POLL: StdDuration = StdDuration::from_secs(30);
 
 #[derive(Args)]
@@ -69,7 +69,7 @@ fn wait_for(client: &Client, job: u64, deadline: Option<Instant>) -> Result<Wait
     }
 }
 
-/// A failure after the deadline is that the time is over, and is not tried again.
+/// After the deadline, any failure counts as a timeout and is not retried.
 fn late(client: &Client, failure: Failure) -> Failure {
     let passes = matches!(failure.kind, Kind::Unreachable | Kind::Broken | Kind::Unavailable);
     match passes && client.is_out_of_time() {

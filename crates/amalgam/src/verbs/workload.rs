@@ -1,4 +1,4 @@
-//! `amalgam workload`: what traces and generators describe.
+//! `amalgam workload`: describes traces and generated workloads.
 
 use crate::failure::{Failure, Result};
 use crate::{output, show};
@@ -98,7 +98,7 @@ impl Cluster {
     }
 }
 
-/// What `info --json` prints.
+/// The output of `info --json`.
 #[derive(Serialize)]
 struct Info<'a> {
     name: &'a str,
@@ -107,7 +107,7 @@ struct Info<'a> {
     load: Option<Load>,
     notes: &'a [String],
     malformed: u64,
-    /// The first of them.
+    /// The first malformed lines.
     malformed_lines: Vec<String>,
 }
 

@@ -1,4 +1,4 @@
-//! A whole federation in one process: for each cluster a server with nodes of its own, and global masters over them.
+//! A federation in one process: a server with nodes for each cluster, and global masters.
 
 use crate::cluster;
 use crate::failure::{Failure, Result};
@@ -26,29 +26,29 @@ use std::process::ExitCode;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long the global masters may take to hear of all nodes before clients are told that all is ready.
+/// Time limit for the global masters to learn all nodes before the ready line is printed.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Enough for a machine, and few enough that what is known of each costs nothing.
+/// Span of node ids for each cluster: enough for one machine, and few enough that the state of each id costs little.
 const SPAN: u32 = 10_000;
 
-/// What `--clusters` and `--globals` and the rest of the command line make of it.
+/// The result of `--clusters`, `--globals` and the other flags.
 pub struct Plan {
     pub state_dir: PathBuf,
     pub config: Config,
     pub clusters: u32,
     pub globals: u32,
-    /// Of each cluster.
+    /// The nodes of each cluster.
     pub nodes: Vec<NodeOptions>,
     pub enforcement: EnforcementChoice,
     pub journal: Option<PathBuf>,
 }
 
-/// Runs until it is told to stop. Call it before other threads start: it starts the executors.
+/// Runs until a signal stops it. Call it before other threads start: it starts the executors.
 pub fn execute(plan: Plan) -> Result<ExitCode> {
     let size = Federation::new(plan.clusters, plan.globals, SPAN).map_err(|problem| Failure::usage(problem, ""))?;
     let config = federated(&plan, size)?;
     let (config, listeners) = with_interfaces(config, size)?;
-    // All of them have the same tokens.
+    // All processes have the same tokens.
     Tokens::open(&plan.state_dir, &user())?;
     seat::keep_whole(&plan.state_dir, size).map_err(ServerError::from)?;
     let mut executors = Vec::new();
@@ -84,7 +84,7 @@ pub fn execute(plan: Plan) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What all processes of the federation have in common.
+/// The common configuration of all processes of the federation.
 fn federated(plan: &Plan, size: Federation) -> Result<Config> {
     let mut config = plan.config.clone();
     if !config.preset.is_federated() {
@@ -92,7 +92,7 @@ fn federated(plan: &Plan, size: Federation) -> Result<Config> {
         let such: Vec<&str> = Preset::all().filter(|preset| preset.is_federated()).map(Preset::name).collect();
         return Err(Failure::usage(what, format!("choose one of {}, or leave out --clusters", such.join(", "))));
     }
-    // The file of the configuration cannot know how many global masters there are.
+    // The configuration's own check does not know the number of global masters.
     let checked = config.queues.check_federated(size.globals);
     checked.map_err(|error| Failure::usage(error.problem, error.remedy))?;
     let kinds = &mut config.master.dispatch.kinds;
@@ -105,7 +105,7 @@ fn federated(plan: &Plan, size: Federation) -> Result<Config> {
     Ok(config)
 }
 
-/// Takes an address for each global master, before any is started: each of them says where the others are.
+/// Opens an address for each global master before any starts, since each publishes the addresses of the others.
 fn with_interfaces(mut config: Config, size: Federation) -> Result<(Config, Vec<TcpListener>)> {
     let listeners = size.globals().map(|global| take_address(&next_port(config.interface(), global.0)));
     let listeners = listeners.collect::<std::result::Result<Vec<TcpListener>, ServerError>>()?;
@@ -117,7 +117,7 @@ fn with_interfaces(mut config: Config, size: Federation) -> Result<(Config, Vec<
     Ok((config, listeners))
 }
 
-/// A directory for one of its processes, with the tokens of all.
+/// The state directory of one process, with a link to the common tokens.
 fn home(state_dir: &Path, name: &str) -> Result<PathBuf> {
     let home = state_dir.join(name);
     let wrong = |error| Failure::new(format!("cannot make {}: {error}", home.display()), "name another --state-dir");
@@ -176,7 +176,7 @@ fn start_global(
     Ok(server)
 }
 
-/// The address of global master `number`, where the first has this one. What is no address is said by whoever listens there.
+/// The address of global master `number`, if the first one has `first`. An invalid address is reported when it is opened.
 fn next_port(first: &str, number: u8) -> String {
     match first.to_socket_addrs().ok().and_then(|mut found| found.next()) {
         Some(mut address) if address.port() > 0 => {
@@ -187,7 +187,7 @@ fn next_port(first: &str, number: u8) -> String {
     }
 }
 
-/// Whoever submits to any of them finds all nodes. One that does not hear of them is not waited for.
+/// Waits until all global masters know all nodes, so that any of them can place tasks on them. Gives up after the time limit.
 fn await_nodes(globals: &[Server], nodes: usize) {
     let deadline = Instant::now() + PATIENCE;
     for global in globals {

@@ -1,5 +1,5 @@
-//! Seeds of misfortune: each draws a cluster and what goes wrong in it, and every rule is checked after every event. In
-//! the end it is told what the seeds met, so that a reader sees that the rules had something to check.
+//! Random faults by seed: each seed draws a cluster and its faults, and every rule is checked after every event. The summary
+//! counts what the seeds covered, to show that the rules had something to check.
 
 use super::parse_task;
 use crate::failure::{Failure, Result};
@@ -39,7 +39,7 @@ struct Summary {
     seeds: u64,
     failed: Vec<u64>,
     steps: u64,
-    /// How many seeds met what.
+    /// How many seeds covered each item.
     coverage: TotalCoverage,
     reports: Vec<Report>,
 }
@@ -112,7 +112,7 @@ fn conclude(summary: &Summary) -> String {
     text
 }
 
-/// How many seeds met what, and how often.
+/// How many seeds covered each item, and how many times.
 fn describe_coverage(coverage: &TotalCoverage) -> String {
     let TotalCoverage { presets, faults, events, rules } = coverage;
     let groups = [("preset", presets), ("fault", faults), ("what came about", events), ("rule", rules)];

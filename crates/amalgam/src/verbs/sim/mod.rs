@@ -1,4 +1,4 @@
-//! `amalgam sim`: a cluster of any size, simulated.
+//! `amalgam sim`: simulates a cluster of any size.
 
 mod chaos;
 mod printing;
@@ -50,7 +50,7 @@ fn with_scenario(args: SimArgs) -> Result<SimArgs> {
     scenario::with_flags_of(path)
 }
 
-/// `3.0.2`: the number of the job, which counts from 1, of the stage and the index.
+/// `3.0.2`: the number of the job from 1, the stage, and the index.
 fn parse_task(text: &str) -> std::result::Result<TaskId, String> {
     let parts: Vec<u64> = text.split('.').filter_map(|part| part.parse().ok()).collect();
     match parts[..] {

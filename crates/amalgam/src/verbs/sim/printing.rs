@@ -1,4 +1,4 @@
-//! The results of runs as people read them.
+//! Results of runs as text for people.
 
 use crate::show;
 use amalgam_core::why::counted;
@@ -9,10 +9,10 @@ use amalgam_sim::{
 use amalgam_workload::trace::Summary;
 use std::ops::RangeInclusive;
 
-/// Refused jobs that the text names; the JSON has them all.
+/// Number of refused jobs that the text lists; the JSON has all.
 const SHOWN: usize = 10;
 
-/// What happened, a line each, by the simulated time in seconds.
+/// The story, one line for each record, with the simulated time in seconds.
 pub fn story(run: &Outcome) -> String {
     if run.story.is_empty() {
         return "nothing happened to it before the run ended\n\n".to_owned();
@@ -20,8 +20,8 @@ pub fn story(run: &Outcome) -> String {
     run.story.iter().map(|line| format!("{line}\n")).collect::<String>() + "\n"
 }
 
-/// One line for each preset: its run, or the means over its runs with several seeds. The runs are in the order of the
-/// presets. What no job or task stands behind is a dash.
+/// One line for each preset: its run, or the means over its runs with several seeds. `runs` follow the order of the presets. A
+/// value without any job or task behind it is a dash.
 pub fn comparison(runs: &[&Results], seeds: &RangeInclusive<u64>) -> String {
     let mut headings =
         vec!["PRESET", "JCT MEAN", "P50", "P95", "WAIT MEAN", "P95", "MAKESPAN", "JAIN", "CPU", "MEMORY"];
@@ -49,7 +49,7 @@ pub fn comparison(runs: &[&Results], seeds: &RangeInclusive<u64>) -> String {
         let Some(found) = &run.altruism else { continue };
         match (several, &found.against_selfish) {
             (false, _) => text += &format!("{}: {}", run.preset, altruism(found)),
-            // Of many runs only what was asked for.
+            // Of many runs only the requested comparison is printed.
             (true, Some(selfish)) => {
                 text += &format!("{}, seed {}:\n{}", run.preset, run.seed, against_selfish(selfish));
             }
@@ -65,7 +65,7 @@ pub fn comparison(runs: &[&Results], seeds: &RangeInclusive<u64>) -> String {
     text + &runs.first().and_then(|run| run.reference.as_ref()).map(bounds).unwrap_or_default()
 }
 
-/// What jobs gave and received, and how their ends compare with others.
+/// Donated and received resources, and the comparison of jobs' ends.
 fn altruism(found: &Altruism) -> String {
     let number = show::number;
     let sum = |of: fn(&QueueExchange) -> f64| number(found.queues.iter().map(of).sum());
@@ -111,7 +111,7 @@ fn against(what: &str, Against { jobs, earlier, later, jct_s, speedup }: &Agains
 }
 
 fn comparison_row(runs: &[&Results], several: bool) -> Vec<String> {
-    // The mean over the runs in which something stands behind the number.
+    // The mean over the runs that have jobs or tasks behind the number.
     let mean = |number: fn(&Results) -> (u64, f64)| {
         let numbers: Vec<f64> = runs
             .iter()
@@ -151,7 +151,7 @@ fn comparison_row(runs: &[&Results], several: bool) -> Vec<String> {
     cells
 }
 
-/// How jobs' ends compare with those that an oracle reaches.
+/// Comparison of jobs' ends with an oracle's.
 fn oracle(found: &Oracle) -> String {
     let number = show::number;
     let over = |summary: &Summary| format!("{} s ({})", number(summary.mean), number(found.jct_s.mean / summary.mean));
@@ -244,7 +244,7 @@ pub fn table(results: &Results) -> String {
     text
 }
 
-/// From where tasks read.
+/// Where tasks read their inputs.
 fn reading(reading: &Reading) -> String {
     let row = |name: &str, of: &ReadFrom| {
         let parts = [
@@ -264,7 +264,7 @@ fn reading(reading: &Reading) -> String {
     format!("\n{}\n", show::table(&headings, &rows))
 }
 
-/// How right it was what was said of attempts before they started.
+/// Accuracy of the predictions made before attempts started.
 fn foretold(results: &Results) -> String {
     let (number, Forecast { predicted, covered, early, late, median_width_s, .. }) = (show::number, results.forecast);
     let mut text = String::new();
@@ -284,7 +284,7 @@ fn foretold(results: &Results) -> String {
     text
 }
 
-/// How attempts fared that were sent to nodes' queues.
+/// Waiting times of attempts in nodes' queues.
 fn queueing(queueing: &Queueing) -> String {
     let number = show::number;
     let Queueing { guaranteed_wait_s, guaranteed, opportunistic_wait_s, opportunistic, .. } = queueing;
@@ -297,7 +297,7 @@ fn queueing(queueing: &Queueing) -> String {
     let mut text = wait("guaranteed", *guaranteed, guaranteed_wait_s);
     text += &wait("promoted", queueing.promoted, &queueing.promoted_wait_s);
     text += &wait("opportunistic", *opportunistic, opportunistic_wait_s);
-    // Who tries node after node estimates nothing.
+    // A scheduler that tries node after node makes no estimates.
     if queueing.duplicates.explored == 0 {
         text += &format!(
             "guaranteed and promoted ones as estimated to within a second: {:.1} %; off by {} s at p95\n",
@@ -334,7 +334,7 @@ fn queueing(queueing: &Queueing) -> String {
     text
 }
 
-/// The jobs of each preset.
+/// Results for the jobs of each preset.
 fn side_by_side(all: &[OfPreset]) -> String {
     if all.is_empty() {
         return String::new();
@@ -352,7 +352,7 @@ fn side_by_side(all: &[OfPreset]) -> String {
     format!("\n{}\n", show::table(&headings, &all.iter().map(row).collect::<Vec<_>>()))
 }
 
-/// Jobs that can never run, the first of them by name.
+/// The first jobs that can never run, by name.
 fn misfits(results: &Results) -> String {
     let refused = &results.refused_jobs;
     if refused.is_empty() {

@@ -1,4 +1,4 @@
-//! The journal of a real daemon, taken by the same roles without the world around them.
+//! Replays the journal of a daemon: the same roles handle the recorded events without any IO.
 
 use crate::failure::{Failure, Result};
 use crate::show;
@@ -61,9 +61,9 @@ fn in_directory(directory: &Path) -> Result<Vec<PathBuf>> {
 }
 
 struct Replayed {
-    /// That its roles took.
+    /// Events that the roles handled.
     events: u64,
-    /// Bytes after the last whole entry.
+    /// Bytes after the last complete entry.
     left_over: usize,
 }
 

@@ -95,7 +95,7 @@ pub struct RunArgs {
     world: WorldArgs,
 }
 
-/// The presets of a command line.
+/// The presets on the command line.
 #[derive(Clone)]
 struct Presets(Vec<Preset>);
 
@@ -110,7 +110,7 @@ fn parse_presets(text: &str) -> std::result::Result<Presets, String> {
     }
 }
 
-/// A preset, and the part of the jobs that goes by it.
+/// A preset, and the part of the jobs that use it.
 #[derive(Clone)]
 struct BesideArg {
     preset: Preset,
@@ -281,7 +281,7 @@ fn number(text: &str) -> std::result::Result<f64, String> {
 }
 
 impl ClusterArgs {
-    /// How many clusters and global masters.
+    /// The numbers of clusters and global masters.
     fn federation(&self) -> (u8, u8) {
         (self.clusters.unwrap_or(1), self.globals.unwrap_or(1))
     }
@@ -368,7 +368,7 @@ impl RunArgs {
     }
 }
 
-/// The options, with the seed of the run where they name none.
+/// The options, with the run's seed unless they set one.
 fn seeded(options: &[(String, String)], seed: u64) -> Vec<(String, String)> {
     let mut options = options.to_vec();
     if !options.iter().any(|(key, _)| key == "seed") {
@@ -377,7 +377,7 @@ fn seeded(options: &[(String, String)], seed: u64) -> Vec<(String, String)> {
     options
 }
 
-/// What is the same for all presets.
+/// The inputs that all presets have in common.
 struct World {
     seed: u64,
     nodes: Vec<Node>,
@@ -394,7 +394,7 @@ impl World {
     }
 }
 
-/// Whether jobs of the other preset may share a cluster with each of these.
+/// Whether jobs of the other preset can share a cluster with each of these presets.
 fn check_shares(presets: &[Preset], other: Preset) -> Result<()> {
     let shares = |own: &Preset| own.beside(other.name()).map(drop);
     let Err((what, remedy)) = presets.iter().try_for_each(shares) else { return Ok(()) };
@@ -448,11 +448,11 @@ pub fn execute(args: &RunArgs) -> Result<()> {
         let allows = |preset: &Preset| preset.entitled().is_some();
         check_compares("--against-oracle", &presets, allows, "jobs are allowed nothing", "in which they are")?;
     }
-    // Before the work, so that a place that cannot be written costs no time.
+    // Before the simulation, so that an unwritable place costs no time.
     let report = args.report.as_deref().map(|path| Ok::<_, Failure>((path, create(path)?))).transpose()?;
     args.csv.iter().chain(&args.parquet).try_for_each(|directory| tables::make(directory))?;
 
-    // After all that may be wrong: an error stands alone.
+    // After all checks, so that an error is the only output.
     tell_gaps(&first.workload);
     tell_heartbeats(first, args.world.heartbeat);
     tell_inputs(args, first);
@@ -472,7 +472,7 @@ pub fn execute(args: &RunArgs) -> Result<()> {
         ([run], false) => show::print(&printing::table(run))?,
         (runs, false) => show::print(&printing::comparison(runs, &seeds))?,
     }
-    // Files come last: they may find the disk full.
+    // Files are written last: the disk may be full.
     for run in &runs {
         args.csv.iter().try_for_each(|directory| tables::write_csv(directory, run))?;
         args.parquet.iter().try_for_each(|directory| tables::write_parquet(directory, run))?;
@@ -488,7 +488,7 @@ pub fn execute(args: &RunArgs) -> Result<()> {
     if args.strict { runs.iter().try_for_each(check_ends) } else { Ok(()) }
 }
 
-/// Clusters and global masters mean something only in a federation, and no cluster is empty.
+/// Clusters and global masters need a preset of federations, and no cluster may be empty.
 fn check_federation(args: &ClusterArgs, presets: &[Preset], nodes: usize) -> Result<()> {
     let names = || Preset::FEDERATED.map(Preset::name).join(" or ");
     if (args.clusters.is_some() || args.globals.is_some()) && !presets.iter().any(|preset| preset.is_federated()) {
@@ -503,7 +503,7 @@ fn check_federation(args: &ClusterArgs, presets: &[Preset], nodes: usize) -> Res
     Ok(())
 }
 
-/// Every preset in every world, in the order of the presets and then of the seeds.
+/// Runs every preset in every world, in the order of the presets and then of the seeds.
 fn run_all(args: &RunArgs, worlds: &[World], configs: &[Config]) -> Vec<Outcome> {
     let cores = || std::thread::available_parallelism().map_or(1, usize::from);
     let last = (configs.len() * worlds.len()) as u64;
@@ -528,13 +528,13 @@ fn run_all(args: &RunArgs, worlds: &[World], configs: &[Config]) -> Vec<Outcome>
     runs
 }
 
-/// The same preset with jobs that never yield; `None` where they do not anyway.
+/// The same preset without yielding jobs; `None` if its jobs never yield.
 fn selfish(mut preset: Preset) -> Option<Preset> {
     preset.yielding_mut().filter(|yielding| yielding.altruism > 0)?.altruism = 0;
     Some(preset)
 }
 
-/// Whether there is anything to compare: some preset has what the option is about, which is that in others `never`.
+/// Checks that an option compares something: at least one preset has the property that the others lack (`never`).
 fn check_compares(
     option: &str,
     presets: &[Preset],
@@ -551,7 +551,7 @@ fn check_compares(
     Err(Failure::usage(problem, format!("name a preset {what} ({}), or leave it out", with.join(", "))))
 }
 
-/// What a strict run does not go on with.
+/// Failures of a strict run.
 fn check_fits(run: &Outcome) -> Result<()> {
     let Results { preset, refused_jobs, .. } = &run.results;
     let Some(first) = refused_jobs.first() else { return Ok(()) };
@@ -559,7 +559,7 @@ fn check_fits(run: &Outcome) -> Result<()> {
     Err(Failure::new(what, "give larger nodes, or leave out --strict to go on without such jobs"))
 }
 
-/// A run without a job says nothing of the scheduler.
+/// A run without any job is an error.
 fn check_any_fits(runs: &[Outcome], workload: &Workload) -> Result<()> {
     let is_empty = |run: &Outcome| run.results.refused_jobs.len() >= workload.jobs.len();
     if !runs.iter().all(is_empty) {
@@ -594,7 +594,7 @@ fn check_ends(run: &Outcome) -> Result<()> {
     Ok(())
 }
 
-/// Whether something could lie on nodes.
+/// Whether the workload has inputs that can be stored on nodes.
 fn check_inputs(workload: &Workload) -> Result<()> {
     let mut stages = workload.jobs.iter().flat_map(|job| &job.spec.stages);
     if stages.any(|stage| !stage.input_kib.is_empty()) {
@@ -611,7 +611,7 @@ fn check_workload(workload: &Workload) -> Result<()> {
     Err(Failure::new(what, "mend the file, or leave out --strict to go on without such lines"))
 }
 
-/// Whether there is somebody to tell of.
+/// Whether the subject of the story exists.
 fn check_subject(subject: Subject, workload: &Workload) -> Result<()> {
     let JobId(id) = match subject {
         Subject::Job(job) => job,
@@ -644,7 +644,7 @@ fn check_subject(subject: Subject, workload: &Workload) -> Result<()> {
     Ok(())
 }
 
-/// What the trace lacks and what was made of it is said, not hidden.
+/// Prints what the trace lacks and how the gaps were filled.
 fn tell_gaps(workload: &Workload) {
     workload.notes.iter().for_each(|note| show::note(&format!("note: {note}")));
     if workload.malformed.count > 0 {
@@ -654,7 +654,7 @@ fn tell_gaps(workload: &Workload) {
     }
 }
 
-/// Why it may take long, and what would help.
+/// Explains why the run may take long, and what would help.
 fn tell_heartbeats(world: &World, heartbeat: Duration) {
     const MANY: u64 = 20_000_000;
     let span = world.workload.jobs.last().map_or(Duration::ZERO, |job| job.arrival);
@@ -668,7 +668,7 @@ fn tell_heartbeats(world: &World, heartbeat: Duration) {
     }
 }
 
-/// What is said of inputs and means nothing, or not what it says.
+/// Prints options about inputs that have no effect, or another effect than expected.
 fn tell_inputs(args: &RunArgs, world: &World) {
     let nodes = world.nodes.len();
     match args.world.replicas {
@@ -683,7 +683,7 @@ fn tell_inputs(args: &RunArgs, world: &World) {
     }
 }
 
-/// What nothing can beat holds for the jobs that fit on a node, when all of them have done all their work.
+/// Lower bounds of any scheduler, for the jobs that fit on a node. Only if all of them did all their work.
 fn reference(run: &Outcome, workload: &Workload, nodes: &[Node]) -> Option<Reference> {
     let Results { unfinished_jobs, failed_jobs, succeeded_jobs, .. } = run.results;
     let fitting = workload.jobs.iter().zip(&run.jobs).filter(|(_, result)| result.outcome != "refused");
@@ -691,7 +691,7 @@ fn reference(run: &Outcome, workload: &Workload, nodes: &[Node]) -> Option<Refer
         .then(|| Reference::of(fitting.map(|(job, _)| job), &capacity(nodes)))
 }
 
-/// A bar for people who watch: the jobs of all runs that have ended.
+/// A progress bar on a terminal: the jobs of all runs that have ended.
 struct Progress(ProgressBar);
 
 impl Progress {

@@ -1,4 +1,4 @@
-//! A scenario: the flags of `sim run` in a file, a TOML key for each.
+//! A scenario: the flags of `sim run` in a TOML file, one key for each.
 
 use super::SimArgs;
 use crate::connection::Connection;
@@ -26,10 +26,10 @@ enum OnlyVerb {
     Sim(SimArgs),
 }
 
-/// The same command line, with the flags of its scenario file before its own, which replace them.
+/// The same command line with the flags of its scenario file. Flags of the command line come later and replace them.
 ///
 /// # Errors
-/// Names the file, the line and what is allowed there.
+/// Names the file, the line and the allowed values.
 pub fn with_flags_of(path: &Path) -> Result<SimArgs> {
     let flags = read(path)?;
     let own: Vec<OsString> = std::env::args_os().collect();
@@ -39,8 +39,8 @@ pub fn with_flags_of(path: &Path) -> Result<SimArgs> {
     Ok(args)
 }
 
-/// The place after the words `sim run`. A flag before them may have a value of that name, and then what comes up to there
-/// is no command line.
+/// The index after the words `sim run`. A flag before them may have the value `run`; then the words up to there do not parse as
+/// a command line.
 fn after_verb(words: &[OsString]) -> usize {
     let is_verb = |at: &usize| {
         let begin = words[..*at].iter().cloned();
@@ -60,7 +60,7 @@ fn read(path: &Path) -> Result<Vec<String>> {
     })
 }
 
-/// What is wrong, at which byte of the file.
+/// An error and its byte offset in the file.
 #[derive(Debug)]
 struct Mistake {
     at: usize,
@@ -153,7 +153,7 @@ fn scalar(value: &DeValue<'_>) -> Option<String> {
     }
 }
 
-/// Whether a command line would take these flags.
+/// Whether the command line's parser accepts these flags.
 fn check(flags: &[String]) -> std::result::Result<(), String> {
     let words = ["amalgam", "sim", "run", "--workload", "synthetic"].map(str::to_owned);
     let Err(error) = CommandLine::try_parse_from(words.into_iter().chain(flags.iter().cloned())) else { return Ok(()) };

@@ -30,7 +30,7 @@ pub fn write_parquet(directory: &Path, run: &Outcome) -> Result<()> {
     write_parquet_table(&directory.join(format!("windows-{preset}.parquet")), &run.windows[..])
 }
 
-/// Before the simulation, so that a place that cannot be written costs no time.
+/// Creates the directory before the simulation, so that an unwritable place costs no time.
 pub fn make(directory: &Path) -> Result<()> {
     std::fs::create_dir_all(directory).map_err(|error| match error.kind() {
         io::ErrorKind::AlreadyExists => Failure::new(
