@@ -1,5 +1,5 @@
-//! What a global master of 50,000 nodes does for each task and for each word of a cluster (Megha, section IV): a match with eight
-//! constraints, beside a scan of all nodes; everything told anew; what has changed of 100 nodes.
+//! Costs of a global master with 50,000 nodes for each task and each message of a cluster (Megha, section IV): a match with eight
+//! constraints, compared with a scan of all nodes; a full update; an update about 100 nodes.
 
 use amalgam_core::dispatch::DispatchSettings;
 use amalgam_core::global_master::GlobalMaster;
@@ -24,14 +24,14 @@ const NODES: u32 = 50_000;
 const CAPACITY: Resources = Resources::new(64_000, 16_384);
 const TASK: Resources = Resources::new(1_000, 256);
 const OWN: GlobalId = GlobalId(3);
-/// Of 21 constraints a task has so many.
+/// Number of constraints of a task, of 21 possible ones.
 const CONSTRAINTS: usize = 8;
 
 fn federation() -> Federation {
     Federation::new(CLUSTERS, CLUSTERS, NODES / CLUSTERS).unwrap()
 }
 
-/// Each node meets each of 21 constraints with three chances in four.
+/// A node meets each of 21 constraints with a probability of three quarters.
 fn attributes(chance: &mut Chance) -> Arc<Attributes> {
     let pairs = (0..21).map(|name| (format!("c{name}"), u8::from(chance.below(4_u64) > 0).to_string()));
     Arc::new(Attributes::new(pairs))
@@ -50,7 +50,7 @@ fn suits(attributes: &Attributes) -> bool {
     constraints().iter().all(|constraint| constraint.is_met_by(attributes))
 }
 
-/// Where `is_full` says so of its attributes, a node has no room for a task.
+/// A node has no room for a task if `is_full` is true for its attributes.
 fn ledger(is_full: impl Fn(&Attributes) -> bool) -> Ledger {
     let mut ledger = Ledger::new();
     for (node, attributes) in (0..).map(NodeId).zip(all_attributes()) {
@@ -67,7 +67,7 @@ fn ledger(is_full: impl Fn(&Attributes) -> bool) -> Ledger {
     ledger
 }
 
-/// What a search comes down to without any index.
+/// The work of a search without any index.
 fn scan(ledger: &Ledger, constraints: &[Constraint]) -> Option<usize> {
     (0..ledger.len()).find(|&index| {
         let node = ledger.node(index);
@@ -131,7 +131,7 @@ fn room(node: NodeId, free: Resources) -> NodeNews {
     NodeNews::Room { node, free, shut: None, held: Box::default() }
 }
 
-/// All that there is, as the answers to the global master's introductions.
+/// The full state, as in the answers to the global master's introductions.
 fn everything(attributes: &[Arc<Attributes>]) -> Vec<Event<ToGlobalMaster>> {
     let of_cluster = |cluster: ClusterId| {
         let nodes = federation().nodes_of(cluster).map(NodeId).flat_map(|node| {
@@ -150,7 +150,7 @@ fn global_epoch() -> Epoch {
     Epoch::of_host(OWN.host(), 1).unwrap()
 }
 
-/// It has introduced itself everywhere, and knows nothing yet.
+/// A global master that has introduced itself everywhere and knows no node yet.
 fn global_master() -> GlobalMaster {
     let settings = DispatchSettings::default();
     let mut global = Preset::MEGHA.global_master(global_epoch(), (federation(), OWN), settings, QueueTree::single());
@@ -171,7 +171,7 @@ fn hear(global: &mut GlobalMaster, words: Vec<Event<ToGlobalMaster>>) {
 
 type Known = (String, Arc<Attributes>);
 
-/// The least that can be done with words: what else they take is their price.
+/// The least work for these messages; anything more is overhead of the global master.
 fn put_into_vectors(words: Vec<Event<ToGlobalMaster>>) -> (Vec<Known>, Vec<[Resources; 2]>) {
     let (mut known, mut rooms) = (Vec::new(), Vec::new());
     for word in words {

@@ -1,4 +1,4 @@
-//! A federation of daemons on loopback, whose nodes are hollow: each master, global master and group of nodes is a process.
+//! A federation of daemons with hollow nodes on loopback: each master, global master and group of nodes is a process.
 
 use crate::bench::cluster::{ask_to_stop, first_line, new_state_dir, spawn, stop};
 use crate::bench::failed;
@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
-/// How long all nodes may take until every global master knows them.
+/// Time limit for every global master to learn all nodes.
 const PATIENCE: Duration = Duration::from_secs(240);
 
 pub struct Plan<'a> {
@@ -24,15 +24,15 @@ pub struct Plan<'a> {
     pub preset: &'a str,
     pub clusters: u32,
     pub globals: u32,
-    /// Of the masters; without it the usual one.
+    /// Heartbeat of the masters; `None` for the default.
     pub heartbeat: Option<Duration>,
     pub nodes: Nodes<'a>,
 }
 
 pub enum Nodes<'a> {
-    /// So many of all clusters together, with so many CPUs each: those of a cluster are one process.
+    /// `count` nodes of all clusters in total, with `cpus` CPUs each. The nodes of a cluster are one process.
     Alike { count: u32, cpus: u32 },
-    /// A process each. The first ones are of the first cluster, and join it in this order, as in the simulator.
+    /// One process for each node. The first nodes belong to the first cluster and join it in this order, as in the simulator.
     Each(&'a [Node]),
 }
 
@@ -40,27 +40,27 @@ pub struct Daemons {
     masters: Vec<Child>,
     globals: Vec<Child>,
     agents: Vec<Child>,
-    /// Of the global masters.
+    /// Clients of the global masters.
     pub clients: Vec<Client>,
     pub of_masters: Vec<Client>,
     state_dir: PathBuf,
 }
 
-/// What processes have had of the processors, in seconds.
+/// CPU time of processes in seconds.
 #[derive(Default)]
 pub struct Spent {
-    /// By what the process is, and the thread's name.
+    /// By the kind of process, and the thread's name.
     pub by_thread: BTreeMap<&'static str, BTreeMap<String, f64>>,
-    /// All threads together had to wait for one, be it for each other or for what else runs on this machine.
+    /// Time that all threads together waited for a core, because of each other or of other programs on this machine.
     pub waited: f64,
 }
 
 impl Daemons {
-    /// Starts them, and returns when every global master knows all nodes.
+    /// Starts all daemons, and returns once every global master knows all nodes.
     pub fn start(plan: &Plan<'_>) -> Result<Daemons> {
         let state_dir = new_state_dir();
         let (masters, globals, agents, clients, of_masters) = Default::default();
-        // From here on whatever was started is stopped when something fails.
+        // From here on a failure stops all processes started so far.
         let mut daemons = Daemons { masters, globals, agents, clients, of_masters, state_dir };
         let addresses = free_addresses(plan.clusters)?;
         let first = daemons.home("global-0")?;
@@ -93,7 +93,7 @@ impl Daemons {
         Ok(daemons)
     }
 
-    /// A process that says on one line when it is ready.
+    /// Starts a process and returns its ready line.
     fn daemon(
         &self,
         verb: &str,
@@ -133,7 +133,7 @@ impl Daemons {
         Ok(())
     }
 
-    /// One of each cluster at a time.
+    /// One node of each cluster at a time.
     fn add_each(&mut self, nodes: &[Node], masters: &[String], tokens: &Path) -> Result<()> {
         let of_cluster: Vec<&[Node]> = nodes.chunks(nodes.len().div_ceil(masters.len()).max(1)).collect();
         for place in 0..of_cluster.iter().map(|nodes| nodes.len()).max().unwrap_or(0) {
@@ -150,7 +150,7 @@ impl Daemons {
         Ok(())
     }
 
-    /// A process of hollow nodes that may not have joined yet.
+    /// A process of hollow nodes, which may not have joined yet.
     fn agent(&self, master: &str, name: &str, offer: &[&str], tokens: &Path) -> Result<Child> {
         let who = ["agent", "--server", master, "--token-file", as_text(tokens)?, "--name", name];
         spawn(&self.state_dir, &[&who[..], offer].concat(), Stdio::piped())
@@ -177,7 +177,7 @@ impl Daemons {
         Err(Failure::new("the nodes did not become known to all global masters", "look at the machine's load"))
     }
 
-    /// What all processes have used of the processors so far.
+    /// CPU time of all processes so far.
     pub fn spent(&self) -> Result<Spent> {
         let mut spent = Spent::default();
         for (who, processes) in [("masters", &self.masters), ("globals", &self.globals), ("agents", &self.agents)] {
@@ -234,7 +234,7 @@ fn offer(node: &Node) -> Vec<String> {
     own.into_iter().chain(node.attributes.iter().flat_map(attribute)).collect()
 }
 
-/// Waits for what it says when it is.
+/// Waits for the ready line.
 fn is_ready(process: &mut Child) -> Result<String> {
     let ready = first_line(process)?;
     match ready.starts_with("ready: ") {
@@ -243,7 +243,7 @@ fn is_ready(process: &mut Child) -> Result<String> {
     }
 }
 
-/// What a daemon counts, by the names of its `/metrics`.
+/// The metrics of a daemon, by their names in `/metrics`.
 pub struct Counts(BTreeMap<String, f64>);
 
 impl Counts {
@@ -260,14 +260,14 @@ impl Counts {
         Counts(lines.filter_map(count).collect())
     }
 
-    /// Zero where nothing was counted yet.
+    /// Zero if nothing was counted yet.
     pub fn get(&self, name: &str) -> f64 {
         self.0.get(name).copied().unwrap_or_default()
     }
 }
 
-/// Ports that were free a moment ago, for the masters' addresses are in everybody's configuration. They are below those that the
-/// system gives to connections and to whoever asks for any: one of the daemons could else be given another's.
+/// Ports that are free now, chosen in advance because every configuration contains the masters' addresses. They are below the
+/// ephemeral ports, so that the system does not give one of them to another daemon.
 fn free_addresses(count: u32) -> Result<Vec<String>> {
     const PORTS: std::ops::Range<u32> = 20_000..32_000;
     let start = std::process::id() % PORTS.len() as u32;

@@ -1,5 +1,5 @@
-//! `amalgam-lab`: the figures of the papers and the benchmarks. It stands beside the product and starts the product's
-//! program where a figure or a benchmark needs real daemons.
+//! `amalgam-lab`: the figures of the papers and the benchmarks. It is a separate program, and starts the product's program
+//! where a figure or a benchmark needs real daemons.
 
 mod bench;
 mod hollow_federation;

@@ -1,16 +1,16 @@
-//! The product's program, which figures and benchmarks start as an operator would.
+//! The product's program, which figures and benchmarks start like an operator.
 
 use amalgam_cli::failure::{Failure, Result};
 use std::env;
 use std::path::PathBuf;
 
-/// Names another program than the one beside this one.
+/// Names a program to use instead of the one in this program's directory.
 const VARIABLE: &str = "AMALGAM_PROGRAM";
 
-/// The file of `amalgam`.
+/// The path of `amalgam`.
 ///
 /// # Errors
-/// When there is no such file beside this program, and the variable names no other.
+/// If the file does not exist and the variable is not set.
 pub fn program() -> Result<PathBuf> {
     if let Some(named) = env::var_os(VARIABLE).filter(|named| !named.is_empty()) {
         return Ok(named.into());

@@ -1,12 +1,12 @@
-//! `amalgam-lab bench`: benchmarks end, in a small form, and print what others read. Those with real daemons start the
-//! product's program, which `cargo test --workspace` builds beside the lab's.
+//! `amalgam-lab bench`: small benchmarks end and print the lines that others read. Those with real daemons start the product's
+//! program, which `cargo test --workspace` builds in the same directory.
 
 use std::fs::File;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use tempfile::TempDir;
 
-/// The lab with a directory of its own for the clusters that it starts.
+/// The lab, with a directory for the clusters that it starts.
 fn lab(directory: &TempDir, arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_amalgam-lab"));
     command.args(arguments).env("TMPDIR", directory.path()).stdin(Stdio::null());
@@ -75,7 +75,7 @@ fn costs_are_measured_in_the_words_that_a_simulation_takes() {
     let mut run = Command::new(product);
     run.args(["sim", "run", "--nodes", "2", "--workload", "synthetic:gridmix", "-w", "jobs=3", "--json"]).args(flags);
     let result: serde_json::Value = serde_json::from_slice(&run.output().unwrap().stdout).unwrap();
-    // A launch takes real time, so a wait of none was not simulated with what was measured.
+    // A launch takes real time. A wait of 0 would mean that the measured costs were not simulated.
     assert!(result["task_wait_s"]["p50"].as_f64().unwrap() > 0.0001, "{result}");
 }
 
@@ -83,7 +83,7 @@ fn costs_are_measured_in_the_words_that_a_simulation_takes() {
 fn real_and_simulated_waits_are_compared() {
     let small =
         ["--hops", "5", "--tasks", "50", "--burst", "40", "--jobs", "5", "--preset", "fifo,sparrow", "--rounds", "1"];
-    // On a machine that runs other tests they need not agree; the benchmark itself is asked on a quiet one.
+    // Beside other tests they may differ; the limit applies to a quiet machine.
     let output = bench(&[&["agreement"], &small[..]].concat());
     let (out, err) = (text(&output.stdout), text(&output.stderr));
     let rows: Vec<Vec<&str>> =

@@ -1,4 +1,4 @@
-//! The page of the lab's help texts is what the program prints. `UPDATE_DOCS=1` writes it anew.
+//! The page of the lab's help texts equals the program's output. `UPDATE_DOCS=1` rewrites the page.
 
 #[path = "../../amalgam/tests/docs/help.rs"]
 mod help;

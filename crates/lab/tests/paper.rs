@@ -1,4 +1,4 @@
-//! `amalgam-lab paper`: each figure runs, in a small form, and its results have the form that others rely on.
+//! `amalgam-lab paper`: each figure runs at a small size, and its results have the documented form.
 
 use serde_json::Value;
 use std::process::{Command, Output};
@@ -254,7 +254,7 @@ fn meghas_constraints_are_read_from_the_traces_and_what_no_node_suits_is_left_ou
     assert!(left_out.len() == 1 && !left_out[0].contains("seed, 0 were"), "{left_out:?}");
 }
 
-/// In the scenario of the figure: what is put for what, and what is said of it.
+/// Replacements in the figure's scenario, and the expected message of each.
 fn wrong_scenarios(figure: &str, wrong: &[(&str, &str, &str)]) {
     let frozen = String::from_utf8(paper(&["scenario", figure]).stdout).unwrap();
     let directory = tempfile::tempdir().unwrap();

@@ -1,5 +1,5 @@
-//! Whether the simulator waits as the daemons do: the same jobs on a server and agents on loopback, and simulated with
-//! the costs that were measured just before, under a light load.
+//! Compares waits in the simulator with those of daemons: the same light load on a server and agents on loopback, and simulated
+//! with costs that were measured immediately before.
 
 use super::cluster::{Cluster, array};
 use super::costs::{self, AGENTS, CPUS, CostsArgs, Measured, SLEEP, SLEEP_MICROS};
@@ -38,17 +38,17 @@ pub struct AgreementArgs {
     seed: u64,
 }
 
-/// How far the simulator may be off, as a share of the real wait.
+/// Maximum error of the simulator, as a share of the real wait.
 const TOLERANCE: f64 = 0.2;
 const TASKS_OF_A_JOB: u32 = 20;
 
-/// Jobs and when they come.
+/// Jobs and their arrival times.
 struct Load {
     name: String,
     jobs: Vec<(Duration, JobSpec)>,
 }
 
-/// The same jobs for real and simulated.
+/// The waits of the same jobs, real and simulated.
 #[derive(Clone, Copy)]
 struct Pair {
     real: Waits,
@@ -68,7 +68,7 @@ pub fn execute(args: &AgreementArgs) -> Result<()> {
         args.preset.iter().flat_map(|preset| loads.iter().map(|load| (*preset, load))).collect();
     let mut compared: Vec<Vec<Pair>> = vec![Vec::new(); cases.len()];
     for _ in 0..args.rounds {
-        // Anew each time: what else the machine does changes from minute to minute.
+        // Measured again each time: other load on the machine changes from minute to minute.
         let measured = costs::measure(&args.costs)?;
         measured.print()?;
         say!();
@@ -93,7 +93,7 @@ pub fn execute(args: &AgreementArgs) -> Result<()> {
     Ok(())
 }
 
-/// Returns how far the simulator is off, as a share of the real wait, at most.
+/// Returns the maximum error of the simulator, as a share of the real wait.
 fn print_case(preset: Preset, load: &Load, pairs: &[Pair]) -> Result<f64> {
     let median = |of: fn(&Pair) -> f64| percentile(&sorted(pairs.iter().map(of).collect()), 50.0);
     let ratios = [median(|pair| pair.simulated.p50 / pair.real.p50), median(|pair| pair.simulated.p95 / pair.real.p95)];
@@ -127,7 +127,7 @@ fn random(args: &AgreementArgs) -> Load {
     Load { name, jobs: (0..args.jobs).map(arrive).collect() }
 }
 
-/// Runs them for real. The workload is what came, when it really came.
+/// Runs the jobs on daemons. The returned workload has their real arrival times.
 fn run(load: &Load, preset: Preset, enforcement: &str) -> Result<(Waits, Workload)> {
     let mut cluster = Cluster::with_agents(AGENTS, CPUS, enforcement, preset.name(), true)?;
     let started = Instant::now();

@@ -1,4 +1,4 @@
-//! Very large jobs: how fast they are accepted, and whether a small job notices them.
+//! Very large jobs: how fast they are accepted, and how much they delay a small job.
 
 use super::cluster::{Cluster, array};
 use super::latency::submit_to_start;

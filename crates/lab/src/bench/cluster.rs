@@ -1,4 +1,4 @@
-//! A cluster of its own for a benchmark: `amalgam dev`, or a server and its agents, as separate processes.
+//! The cluster of a benchmark: `amalgam dev`, or a server and its agents, as separate processes.
 
 use super::failed;
 use crate::product;
@@ -33,11 +33,11 @@ pub struct Cluster {
     pub ready_after: Duration,
 }
 
-/// How long a process may take to come up.
+/// Time limit for a process to start.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 impl Cluster {
-    /// One process, with these further arguments of `amalgam dev`.
+    /// One process, with these additional arguments of `amalgam dev`.
     pub fn dev(arguments: &[&str]) -> Result<Cluster> {
         let state_dir = new_state_dir();
         let started = Instant::now();
@@ -45,7 +45,7 @@ impl Cluster {
         Cluster::of(process, state_dir, started)
     }
 
-    /// A server and so many agents with so many CPUs each, on loopback, which may keep journals.
+    /// A server and `agents` agents with `cpus` CPUs each on loopback, optionally with journals.
     pub fn with_agents(agents: u32, cpus: u32, enforcement: &str, preset: &str, journal: bool) -> Result<Cluster> {
         let state_dir = new_state_dir();
         let journals = state_dir.join("journals");
@@ -114,12 +114,12 @@ impl Cluster {
         self.state_dir.join(format!("agent-{agent}"))
     }
 
-    /// Of the server.
+    /// The process id of the server.
     pub fn pid(&self) -> u32 {
         self.processes[0].id()
     }
 
-    /// Stops it, and leaves the journals to be read.
+    /// Stops all processes. Their journals stay readable.
     pub fn stop(&mut self) {
         for process in self.processes.drain(..).rev() {
             stop(process);
@@ -140,7 +140,7 @@ impl Cluster {
         Ok(self.client.submit(job, &amalgam_cli::client::idempotency_key()?)?.job)
     }
 
-    /// Until it has ended, which must be well.
+    /// Waits for the end of the job, which must succeed.
     pub fn wait(&self, job: u64) -> Result<Waited> {
         loop {
             let waited = self.client.wait(job, Duration::from_secs(30))?;
@@ -153,7 +153,7 @@ impl Cluster {
         }
     }
 
-    /// What a verb of the product prints, with the cluster as its server.
+    /// The output of a verb of the product, with this cluster as its server.
     pub fn verb(&self, arguments: &[&str]) -> Result<String> {
         let output = Command::new(product::program()?)
             .args(arguments)
@@ -182,7 +182,7 @@ pub fn new_state_dir() -> PathBuf {
     std::env::temp_dir().join(format!("amalgam-bench-{}-{}", std::process::id(), super::wall_micros()))
 }
 
-/// A daemon of its own there, whatever server and token the user has.
+/// Starts a daemon with its state there, independent of the user's server and token.
 pub fn spawn(state_dir: &Path, arguments: &[&str], stdout: Stdio) -> Result<Child> {
     let mut command = Command::new(product::program()?);
     for own in ["AMALGAM_SERVER", "AMALGAM_TOKEN", "AMALGAM_TOKEN_FILE"] {
@@ -205,9 +205,9 @@ pub fn stop(mut process: Child) {
     let _ = process.wait();
 }
 
-/// One that was not waited for yet.
+/// Sends SIGTERM to a child that was not waited for yet.
 pub fn ask_to_stop(process: &Child) {
-    // SAFETY: it is our child and was not waited for, so the number is its own.
+    // SAFETY: it is our child and was not waited for, so the process id is still its own.
     unsafe {
         libc::kill(process.id() as libc::pid_t, libc::SIGTERM);
     }
@@ -218,7 +218,7 @@ pub fn array(tasks: u32, command: &[&str]) -> JobSpec {
     chain(1, tasks, command)
 }
 
-/// A job of `stages` stages, each after the one before it.
+/// A job of `stages` stages, each depending on the one before it.
 pub fn chain(stages: u32, tasks: u32, command: &[&str]) -> JobSpec {
     use amalgam_core::vocabulary::{Program, ResourceSpec, Resources, StageSpec, TaskSet};
     let program = std::sync::Arc::new(Program {
@@ -245,7 +245,7 @@ pub fn chain(stages: u32, tasks: u32, command: &[&str]) -> JobSpec {
 pub const JOB: JobId = JobId(1);
 pub const NODE: NodeId = NodeId(0);
 
-/// A job manager of this preset, and the job that it is of.
+/// A job and its job manager under this preset.
 pub fn manager(preset: &Preset, spec: JobSpec) -> (Arc<AdmittedJob>, JobManager) {
     let stages = spec.stages.len();
     let job = Arc::new(AdmittedJob {

@@ -1,10 +1,10 @@
-//! What an event at a role, a message, a launch and an exit cost on this machine: the constants of the simulator.
+//! Measures the constants of the simulator on this machine: the costs of an event at a role, a message, a launch and an exit.
 //!
-//! All come from real processes: a server and two agents on loopback, from their journals, and from the kernel's account
-//! of a server's CPU. The load under which they are measured is light, so that nothing waits for anything.
+//! All values come from real processes: from the journals of a server and two agents on loopback, and from the kernel's
+//! account of a server's CPU time. The load is light, so that no event waits for another.
 //!
-//! What a message costs is all that the server's process spends on a task, its interface and its log included, less its
-//! roles, by the messages about the task. Its threads share that work; the simulator charges it to the one process.
+//! The cost of a message is the CPU time of the server's process for a task, including its interface and its log but without
+//! its roles, divided by the messages about the task. The process has several threads; the simulator charges one process.
 
 use super::cluster::{Cluster, array, chain};
 use super::journals::{self, Journals, WorkByRole};
@@ -27,23 +27,23 @@ pub struct CostsArgs {
     pub enforcement: String,
 }
 
-/// How long a task of the chain sleeps.
+/// Sleep of a task of the chain.
 pub const SLEEP_MICROS: u64 = 10_000;
 pub const SLEEP: [&str; 2] = ["sleep", "0.01"];
-/// Agents, and the CPUs of each.
+/// Number of agents, and the CPUs of each.
 pub const AGENTS: u32 = 2;
 pub const CPUS: u32 = 2;
 
-/// What was measured, in microseconds where nothing else is said.
+/// The results, in microseconds unless stated otherwise.
 pub struct Measured {
     pub costs: Costs,
-    /// From one process to another, without what the two ends spend.
+    /// The delay between two processes, without the costs at both ends.
     pub delay_micros: u64,
     work: WorkByRole,
     letters_per_task: f64,
-    /// From an order to a process, to its end: over what it sleeps, at best.
+    /// Time from spawning a process to its end, minus its sleep, without any cluster.
     bare_micros: f64,
-    /// As measured, which is below 0 when the parts exceed the whole.
+    /// The measured value. It is negative if the parts exceed the whole.
     ways_micros: f64,
     exit_spread: String,
 }
@@ -100,7 +100,7 @@ pub fn measure(args: &CostsArgs) -> Result<Measured> {
     Ok(Measured { costs, delay_micros, ways_micros: ways / 2.0, work, letters_per_task, bare_micros, exit_spread })
 }
 
-/// A chain of tasks that sleep, then many short ones, with everything written down.
+/// A chain of tasks that sleep, then many short ones, with journals.
 fn journals_of_light_work(args: &CostsArgs) -> Result<Journals> {
     let mut cluster = Cluster::with_agents(AGENTS, CPUS, &args.enforcement, Preset::default().name(), true)?;
     for job in [chain(args.hops, 1, &SLEEP), array(args.tasks, &["/bin/true"])] {
@@ -111,7 +111,7 @@ fn journals_of_light_work(args: &CostsArgs) -> Result<Journals> {
     Journals::of(&cluster)
 }
 
-/// CPU of a server that writes nothing down but its log.
+/// CPU time of a server that writes its log but no journal.
 fn server_nanos_per_task(args: &CostsArgs) -> Result<f64> {
     let cluster = Cluster::with_agents(AGENTS, CPUS, &args.enforcement, Preset::default().name(), false)?;
     let before = cpu_nanos(cluster.pid())?;
@@ -120,7 +120,7 @@ fn server_nanos_per_task(args: &CostsArgs) -> Result<f64> {
     Ok((cpu_nanos(cluster.pid())? - before) as f64 / f64::from(args.tasks))
 }
 
-/// CPU that all threads of a process have used.
+/// CPU time of all threads of a process.
 fn cpu_nanos(pid: u32) -> Result<u64> {
     let mut nanos = 0;
     for thread in std::fs::read_dir(format!("/proc/{pid}/task"))? {
@@ -131,7 +131,7 @@ fn cpu_nanos(pid: u32) -> Result<u64> {
     Ok(nanos)
 }
 
-/// What spawning, waiting and the timer add to a sleep, with nothing around it.
+/// Time that spawning, waiting and the timer add to a sleep, without any cluster.
 fn bare_micros(count: u32) -> Result<f64> {
     let mut samples = Vec::new();
     for _ in 0..count {

@@ -1,5 +1,4 @@
-//! Allocations a second of a federation of real daemons, whose nodes are hollow: everything but the processes of tasks is
-//! what it would be.
+//! Allocations per second of a federation of real daemons with hollow nodes: only the processes of tasks are missing.
 
 use super::cluster::array;
 use super::{fdatasync_p50, percentile, sorted};
@@ -14,13 +13,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::ScopedJoinHandle;
 use std::time::{Duration, Instant};
 
-/// Between the first submission and the time that is measured.
+/// Time between the first submission and the measured period.
 const WARM_UP: Duration = Duration::from_secs(3);
-/// Between two jobs of the backlog of a global master.
+/// Time between two jobs of a global master's backlog.
 const BETWEEN_JOBS: Duration = Duration::from_millis(200);
-/// Tasks of a job when they come at a rate.
+/// Tasks of a job when jobs arrive at a rate.
 const PACED_JOB: u32 = 100;
-/// Jobs of each global master whose tasks' allocation times are looked at.
+/// Jobs of each global master whose allocation times are evaluated.
 const LOOKED_AT: usize = 20;
 
 #[derive(Args)]
@@ -79,7 +78,7 @@ fn measure(args: &FederationArgs, nodes: u32) -> Result<()> {
     at_half_the_rate(args, &daemons, rate)
 }
 
-/// More tasks than can be done. Returns the allocations a second.
+/// Submits more tasks than can run. Returns the allocations per second.
 fn with_a_backlog(args: &FederationArgs, daemons: &Daemons) -> Result<f64> {
     let job = array(args.job_tasks, &["sleep", &args.sleep.to_string()]);
     let is_over = AtomicBool::new(false);
@@ -119,7 +118,7 @@ fn before_and_after(daemons: &Daemons, seconds: u64) -> Result<(Sample, Sample)>
     Ok((before, Sample::of(daemons)?))
 }
 
-/// Submits such jobs until it is over, and returns their numbers.
+/// Submits such jobs until `is_over`, and returns their ids.
 fn feed(client: &Client, job: &JobSpec, is_over: &AtomicBool) -> Result<Vec<u64>> {
     let mut jobs = Vec::new();
     while !is_over.load(Ordering::Relaxed) {
@@ -129,7 +128,7 @@ fn feed(client: &Client, job: &JobSpec, is_over: &AtomicBool) -> Result<Vec<u64>
     Ok(jobs)
 }
 
-/// Jobs that come evenly, half as many tasks a second as there could be, and what the allocation of these took.
+/// Submits jobs evenly, at half of the possible tasks per second, and prints their allocation times.
 fn at_half_the_rate(args: &FederationArgs, daemons: &Daemons, rate: f64) -> Result<()> {
     let job = array(PACED_JOB, &["sleep", &args.sleep.to_string()]);
     let pause = Duration::from_secs_f64(f64::from(PACED_JOB) / (rate / 2.0));
@@ -159,7 +158,7 @@ fn submit(client: &Client, job: &JobSpec) -> Result<u64> {
     Ok(client.submit(job, &amalgam_cli::client::idempotency_key()?)?.job)
 }
 
-/// Of each task of a job.
+/// The allocation times of each task of a job.
 fn allocation_times(client: &Client, job: u64) -> Result<Vec<AllocationParts>> {
     let lines: Vec<StoryLine> = client.list(&format!("/v1/jobs/{job}/story"), &Query::default())?;
     Ok(lines.into_iter().filter_map(|line| line.allocation).collect())
@@ -179,19 +178,19 @@ fn report_times(times: &[AllocationParts]) -> Result<()> {
     line("node", |parts| parts.node)
 }
 
-/// What the daemons have done by some time.
+/// Counters of the daemons at one time.
 struct Sample {
     at: Instant,
-    /// Tasks that were seen to start, and to end, by all global masters together.
+    /// Tasks whose start, and whose end, the global masters have learned, in total.
     started: f64,
     ended: f64,
-    /// Asked for and not placed.
+    /// Requested and not placed.
     open: f64,
     running: f64,
-    /// Attempts that ended before they began, or that nobody knows the end of: nearly all were refused by a master.
+    /// Attempts that ended before they started or whose end is unknown: nearly all were refused by a master.
     lost: f64,
     commits: f64,
-    /// Seconds that the loops of all global masters stood still for them.
+    /// Seconds that the event loops of all global masters waited for commits.
     committing: f64,
     spent: Spent,
 }
@@ -213,7 +212,7 @@ impl Sample {
         })
     }
 
-    /// Prints what was done since `before`, and returns the allocations a second.
+    /// Prints the work since `before`, and returns the allocations per second.
     fn report(&self, what: &str, before: &Sample) -> Result<f64> {
         let seconds = self.at.duration_since(before.at).as_secs_f64();
         let per_second = |count: fn(&Sample) -> f64| (count(self) - count(before)) / seconds;

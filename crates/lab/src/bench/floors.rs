@@ -1,4 +1,4 @@
-//! Launches a second of the executor without a scheduler, and a small durable write of this disk.
+//! Launches per second of the executor without a scheduler, and the time of a small durable write to this disk.
 
 use super::{failed, millis};
 use crate::measure::{disk_floor, launch_floor};
@@ -9,7 +9,7 @@ use amalgam_daemon::removal::{Pace, remove_tree};
 use clap::Args;
 use std::path::Path;
 
-/// Of each pair the one with the median ratio is shown.
+/// The pair with the median ratio is printed.
 const ROUNDS: usize = 5;
 
 #[derive(Args)]
@@ -35,7 +35,7 @@ fn measure(args: &FloorsArgs, dir: &Path) -> Result<()> {
     let executor = ["executor".into()];
     for &slots in &args.slots {
         for enforcement in [EnforcementChoice::None, EnforcementChoice::Polling, EnforcementChoice::Auto] {
-            // In turns, so that whatever else the machine does meets both.
+            // Alternating, so that other load on the machine affects both.
             let mut rates = Vec::new();
             let mut mechanism = None;
             for _ in 0..ROUNDS {

@@ -1,4 +1,4 @@
-//! What an idle cluster costs, and how fast it is there.
+//! Resources of an idle cluster, and its start-up time.
 
 use super::arrays::resident_bytes;
 use super::cluster::Cluster;
@@ -24,7 +24,7 @@ pub fn execute(args: &IdleArgs) -> Result<()> {
     Ok(())
 }
 
-/// User and system time of a process, as fine as the kernel accounts for its threads.
+/// User and system time of a process, as precise as the kernel's account for its threads.
 fn cpu_seconds(pid: u32) -> Result<f64> {
     let mut nanos = 0u64;
     for task in std::fs::read_dir(format!("/proc/{pid}/task"))? {

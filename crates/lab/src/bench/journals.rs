@@ -1,4 +1,4 @@
-//! What the journals of a cluster say about times.
+//! Times from the journals of a cluster.
 
 use super::cluster::Cluster;
 use amalgam_cli::failure::{Failure, Result};
@@ -16,8 +16,7 @@ pub struct Journals {
     pub agents: Vec<Entry>,
 }
 
-/// When it was that an attempt was ordered, that its process ran, and that it had ended, for one process and by its
-/// clock.
+/// When an attempt was ordered, its process ran, and it had ended; as seen by one process, by its clock.
 #[derive(Clone, Copy, Default)]
 pub struct Times {
     pub ordered: Option<Instant>,
@@ -25,7 +24,7 @@ pub struct Times {
     pub ended: Option<Instant>,
 }
 
-/// Events that roles of a kind took in a replay, and the nanoseconds that they took for them.
+/// Events that roles of a kind handled in a replay, and the nanoseconds for them.
 #[derive(Clone, Copy, Default)]
 pub struct Work {
     pub events: u64,
@@ -37,7 +36,7 @@ pub struct WorkByRole {
     pub master: Work,
     pub job_managers: Work,
     pub nodes: Work,
-    /// Tasks that were placed, and what events with such decisions took beyond others of their role.
+    /// Placed tasks, and the additional time of the events that placed them, compared with other events of the role.
     pub decisions: Work,
 }
 
@@ -48,7 +47,7 @@ impl Work {
 }
 
 impl Journals {
-    /// Of a cluster that has stopped.
+    /// Reads the journals of a stopped cluster.
     pub fn of(cluster: &Cluster) -> Result<Journals> {
         let directory = cluster.state_dir.join("journals");
         let server = read(&directory.join("server-1.journal"))?;
@@ -63,7 +62,7 @@ impl Journals {
         Ok(Journals { server, agents })
     }
 
-    /// When the server took each job.
+    /// When the server accepted each job.
     pub fn submissions(&self) -> BTreeMap<JobId, Instant> {
         let mut submitted = BTreeMap::new();
         for (now, _, left) in handled(&self.server) {
@@ -75,7 +74,7 @@ impl Journals {
         submitted
     }
 
-    /// Letters between the server and its nodes, about tasks.
+    /// Messages about tasks between the server and its nodes.
     pub fn task_letters(&self) -> u64 {
         let out = handled(&self.server).flat_map(|(_, _, left)| &left.sends);
         let out = out.filter(|(_, message)| match message {
@@ -107,7 +106,7 @@ fn handled(entries: &[Entry]) -> impl Iterator<Item = (Instant, &RoleEvent, &ama
     })
 }
 
-/// By attempt, as the job managers saw it in a server's journal, or the nodes in those of agents.
+/// Times by attempt, from the job managers in a server's journal or the nodes in those of agents.
 pub fn times(entries: &[Entry]) -> BTreeMap<AttemptId, Times> {
     let mut times: BTreeMap<AttemptId, Times> = BTreeMap::new();
     for (now, event, left) in handled(entries) {
@@ -140,7 +139,7 @@ pub fn times(entries: &[Entry]) -> BTreeMap<AttemptId, Times> {
     times
 }
 
-/// What the roles of a journal cost when they do the same again, on this machine and now.
+/// The costs of the roles of a journal when they handle the events again, measured on this machine now.
 pub fn work(entries: &[Entry]) -> Result<WorkByRole> {
     let defect = |_| Failure::new("the roles did not do the same again", "see `amalgam sim replay`");
     let (mut work, mut deciding, mut replay) = (WorkByRole::default(), Work::default(), Replay::new(HMAC));
@@ -163,7 +162,7 @@ pub fn work(entries: &[Entry]) -> Result<WorkByRole> {
         (place.nanos, place.events) = (place.nanos + nanos, place.events + 1);
         work.decisions.events += decided;
     }
-    // A decision costs what it adds to an event at the master, who decides in the presets of these measurements.
+    // The cost of a decision is what it adds to an event of the master. In the presets measured here the master decides.
     work.decisions.nanos = deciding.nanos.saturating_sub(deciding.events * work.master.each());
     Ok(work)
 }

@@ -1,4 +1,4 @@
-//! How long one task takes to start, a chain takes per hop, and tasks that only sleep take altogether.
+//! The start-up time of one task, the time for each hop of a chain, and the total time of tasks that only sleep.
 
 use super::cluster::{Cluster, array, chain};
 use super::{failed, fdatasync_p50, millis, percentile, sorted, spread, wall_micros};
@@ -47,7 +47,7 @@ pub fn execute(args: &LatencyArgs) -> Result<()> {
     Ok(())
 }
 
-/// One task after another through the command line; each prints when it started.
+/// Runs one task after another with the command line; each prints when it started.
 pub fn submit_to_start(cluster: &Cluster, count: u32) -> Result<Vec<f64>> {
     let program = std::env::current_exe()?;
     let program = as_text(&program)?;
@@ -111,7 +111,7 @@ fn bare_sleeps(count: u32, slots: u32) -> Result<f64> {
             wait_for_any()?;
             running -= 1;
         }
-        // Reaped by `wait_for_any`, whichever ends first.
+        // `wait_for_any` reaps the child that ends first.
         let _child = Command::new("sleep").arg("0.1").stdin(Stdio::null()).spawn().map_err(failed("spawn"))?;
         running += 1;
     }

@@ -1,4 +1,4 @@
-//! Tasks per second through submit, schedule, launch, exit and record, against a bare loop of spawns.
+//! Tasks per second with submission, scheduling, launch, exit and recording, compared with a bare loop that spawns processes.
 
 use super::cluster::{Cluster, array};
 use super::failed;
@@ -38,7 +38,7 @@ pub fn execute(args: &LaunchArgs) -> Result<()> {
             for _ in 0..args.runs {
                 bare.push(bare_loop(args.tasks, slots).map_err(failed("run the bare loop"))?.per_second());
                 ours.push(through_cluster(args.tasks, slots, enforcement)?);
-                // Peers know no enforcement: they take turns with the first.
+                // Peers have no enforcement: they alternate with the first mechanism.
                 for ((_, command), rates) in args.peers.iter().zip(&mut peers).filter(|_| round == 0) {
                     rates.push(of_peer(command, args.tasks, slots)?);
                 }

@@ -1,4 +1,4 @@
-//! What it takes to match a batch of tasks to nodes, on costs of several kinds.
+//! The time to match a batch of tasks to nodes, for several distributions of costs.
 
 use super::{millis, percentile, sorted};
 use amalgam_cli::failure::Result;
@@ -10,9 +10,9 @@ use clap::Args;
 use std::hint::black_box;
 use std::time::Instant;
 
-/// Rounds of a matching that is limited.
+/// Rounds of a limited matching.
 const ROUNDS: u32 = 3;
-/// The exact matching takes so much longer that it is timed so many times less often.
+/// The exact matching is much slower, so it is timed this many times less often.
 const SELDOM: u32 = 20;
 
 #[derive(Args)]
@@ -33,11 +33,11 @@ pub struct MatchingArgs {
 /// How the costs of tasks differ.
 #[derive(Clone, Copy)]
 enum Kind {
-    /// Every task likes other nodes.
+    /// Every task prefers different nodes.
     Own,
-    /// Every task finds all but twenty nodes unsuitable: its input is there, or they were drawn.
+    /// All but twenty nodes are unsuitable for a task: because of its input, or because only twenty were drawn.
     Few,
-    /// All tasks like the same nodes: how long these let wait is what matters most.
+    /// All tasks prefer the same nodes, so the nodes' expected waits matter most.
     Alike,
 }
 
@@ -99,7 +99,7 @@ fn measure(args: &MatchingArgs, kind: Kind, nodes: u32) -> Result<()> {
     timings.into_iter().filter(|timing| !timing.millis.is_empty()).try_for_each(Timing::print)
 }
 
-/// A node may take several tasks, one after the other. Only where a few suit a task, since a job manager never looks at more.
+/// A node may take several tasks, one after the other. Only where few nodes suit a task: job managers never consider more.
 fn of_regret(matcher: &mut Regret, costs: &Costs, waits: &[Duration]) -> Vec<Pair> {
     matcher.clear();
     for task in 0..costs.tasks() {
@@ -114,7 +114,7 @@ fn of_regret(matcher: &mut Regret, costs: &Costs, waits: &[Duration]) -> Vec<Pai
 struct Queues<'a> {
     costs: &'a Costs,
     waits: &'a [Duration],
-    /// By place of a node, what it was given.
+    /// By place of a node, the run time of the tasks that it got.
     added: Vec<Duration>,
 }
 
@@ -130,7 +130,7 @@ impl Growing for Queues<'_> {
     }
 }
 
-/// Costs in microseconds, and how long each node lets wait.
+/// Costs in microseconds, and the expected wait of each node.
 fn draw(chance: &mut Chance, kind: Kind, tasks: usize, nodes: usize) -> (Costs, Vec<Duration>) {
     const SUITABLE: usize = 20;
     let waits: Vec<Duration> = (0..nodes).map(|_| Duration(chance.below(60_000_000_u64))).collect();
@@ -158,7 +158,7 @@ struct Timing {
     what: &'static str,
     millis: Vec<f64>,
     pairs: usize,
-    /// Seconds of all pairs.
+    /// Sum of the costs of all pairs, in seconds.
     costs: f64,
 }
 

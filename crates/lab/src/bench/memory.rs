@@ -1,4 +1,4 @@
-//! Bytes per task of a job manager: untouched, half finished, half retried. The real role, without a cluster around it.
+//! Bytes for each task of a job manager: untouched, half finished, half to be retried. The real role, without a cluster.
 
 use super::arrays::resident_bytes;
 use super::cluster::{JOB, NODE, array, manager};
@@ -44,7 +44,7 @@ pub fn execute(args: &MemoryArgs) -> Result<()> {
     Ok(())
 }
 
-/// The allocator keeps what was freed; it is not the tasks'.
+/// Returns freed memory, which the allocator would keep, to the system.
 fn give_back_free_memory() {
     // SAFETY: it has no preconditions.
     unsafe {
@@ -105,7 +105,7 @@ impl Run {
         self.end(attempt, reason);
     }
 
-    /// Launches the next untouched task while the one before it still runs, so that no retry is launched.
+    /// Launches the next untouched task while the previous one still runs, so that no retry is launched.
     fn attempt_and_leave(&mut self, reason: EndReason) {
         let attempt = self.launch();
         self.waiting.push(attempt);

@@ -1,13 +1,13 @@
-//! `amalgam-lab bench`: what this machine can do, and what this program makes of it. Every figure is printed beside its
-//! floor from the same run.
+//! `amalgam-lab bench`: measures this machine and Amalgam on it. Every figure is printed with its lower bound from the same
+//! run.
 
-/// Prints a line, or ends the function with why that could not be.
+/// Prints a line, or returns the error from the function.
 macro_rules! say {
     () => { amalgam_cli::show::print("\n")? };
     ($($text:tt)*) => { amalgam_cli::show::print(&(format!($($text)*) + "\n"))? };
 }
 
-/// The same without the end of the line.
+/// The same without a newline.
 macro_rules! say_on {
     ($($text:tt)*) => { amalgam_cli::show::print(&format!($($text)*))? };
 }
@@ -110,7 +110,7 @@ fn wall_micros() -> u64 {
     since.as_micros() as u64
 }
 
-/// The value below which `percent` of the sorted samples lie.
+/// The smallest value that at least `percent` of the sorted samples do not exceed.
 fn percentile(sorted: &[f64], percent: f64) -> f64 {
     let rank = (percent / 100.0 * sorted.len() as f64).ceil() as usize;
     sorted.get(rank.clamp(1, sorted.len().max(1)) - 1).copied().unwrap_or(f64::NAN)
@@ -135,7 +135,7 @@ fn millis(duration: Duration) -> f64 {
     duration.as_secs_f64() * 1e3
 }
 
-/// The disk's own time for a small durable write, in milliseconds.
+/// The time of a small durable write to this disk, in milliseconds.
 pub fn fdatasync_p50() -> Result<f64> {
     let dir = std::env::temp_dir();
     let floor = crate::measure::disk_floor::fdatasync_floor(&dir, 200)?;

@@ -1,4 +1,4 @@
-//! Decisions of the scheduler beside a job manager, on a large cluster.
+//! Decisions of the scheduler at a job manager, on a large cluster.
 
 use crate::measure::completion;
 use crate::measure::placement::measure;
@@ -8,7 +8,7 @@ use clap::Args;
 
 const TASKS: u32 = 20_000;
 const ROUNDS: usize = 9;
-/// Of the cluster of the paper on estimates.
+/// The size of the cluster in Apollo's paper.
 const COMPLETION_NODES: u32 = 20_000;
 
 #[derive(Args)]

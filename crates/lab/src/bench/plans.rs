@@ -1,8 +1,8 @@
-//! What a job manager takes for an event: that of a large DAG whose run times are not as expected, some of whose tasks fail
-//! and whose share goes up and down, run to its end by the real role without a cluster around it.
+//! The time of a job manager for an event of a large DAG: run times differ from the expected ones, some tasks fail, and the
+//! share changes. The real role runs the job to its end, without a cluster.
 //!
-//! An event counts with the least CPU time that it took in several runs, which are alike to the last event: what is above that
-//! is the machine's.
+//! The time of an event is the least CPU time over several runs. The runs are identical to the last event, so the rest is
+//! noise of the machine.
 
 use super::cluster::{JOB, NODE, array, manager};
 use super::{percentile, sorted};
@@ -20,15 +20,15 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 const RUNS: usize = 3;
-/// Which lead to launches, and in most cases to nothing else.
+/// Events that usually result in launches and nothing else.
 const GRANTS: &str = "grants";
 const BETWEEN_GRANTS: Duration = Duration::from_millis(1);
 const BETWEEN_SHARES: Duration = Duration::from_secs(5);
-/// One task in so many fails once.
+/// One task in this many fails once.
 const FAILS: u32 = 500;
-/// No job takes longer than this many times its work over its share.
+/// Maximum duration of a job, as a multiple of its work divided by its share.
 const PATIENCE: u64 = 100;
-/// Milliseconds that are asked of a decision, for a hundred stages and a hundred thousand tasks.
+/// Maximum milliseconds for a decision, with a hundred stages and a hundred thousand tasks.
 const ASKED: f64 = 1.0;
 
 #[derive(Args)]
@@ -81,7 +81,7 @@ pub fn execute(args: &PlansArgs) -> Result<()> {
     Ok(())
 }
 
-/// By kind of event, what each took, in order.
+/// By kind of event, the time of each event in order.
 type Decisions = BTreeMap<&'static str, Vec<Decided>>;
 
 struct Decided {
@@ -111,10 +111,10 @@ fn not_alike() -> Failure {
     Failure::new("two runs of one seed are not alike", "this is a bug")
 }
 
-/// Of this thread, in milliseconds.
+/// CPU time of this thread in milliseconds.
 fn cpu_time() -> f64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: it writes to a place of ours.
+    // SAFETY: it writes to a local variable.
     unsafe {
         libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time);
     }
@@ -124,7 +124,7 @@ fn cpu_time() -> f64 {
 enum Happening {
     Grants,
     NewShare,
-    /// Of an attempt of a stage.
+    /// The end of an attempt of a stage.
     End(AttemptId, usize),
 }
 
@@ -135,20 +135,20 @@ struct Run {
     now: Instant,
     out: Outbox,
     chance: Chance,
-    /// What happens when, in the order in which it was found out.
+    /// Pending events by time, then by the order in which they were scheduled.
     agenda: BTreeMap<(Instant, u64), Happening>,
     found_out: u64,
-    /// By number.
+    /// By the number of the ask.
     asks: BTreeMap<u32, Open>,
     cluster: Totals,
     free: Totals,
     share: Totals,
     grants: u64,
-    /// By stage, in millionths of what was expected.
+    /// By stage, in millionths of the expected run time.
     off_by: Vec<u64>,
     has_ended: bool,
     decisions: Decisions,
-    /// Launches that the event led to.
+    /// Launches that the event caused.
     launches: u64,
 }
 
@@ -250,7 +250,7 @@ impl Run {
         Ok(())
     }
 
-    /// For what must start, and for some of the rest of each ask.
+    /// Grants for all tasks that must start, and for some of the others of each ask.
     fn grants(&mut self) -> Vec<Grant> {
         let mut grants = Vec::new();
         for is_needed in [true, false] {
@@ -333,7 +333,7 @@ fn fits(resources: &Resources, free: &Totals) -> bool {
     wanted.fits_in(free)
 }
 
-/// Ten layers at most; a stage depends on some of the layer before its own.
+/// Ten layers at most; a stage depends on some stages of the layer before its own.
 fn layered(args: &PlansArgs, chance: &mut Chance) -> JobSpec {
     let mut spec = array(args.tasks, &["/bin/true"]);
     let width = args.stages.div_ceil(10);

@@ -1,5 +1,5 @@
-//! The simulator on one core: events a second, and what an event costs on a large cluster. Beside each figure stands the
-//! time that a bare agenda takes for as many things, with as many waiting as at the busiest moment of the run.
+//! The simulator on one core: events per second, and the cost of an event on a large cluster. Each figure is compared with the
+//! time of a bare agenda for the same number of entries, with as many pending as at the peak of the run.
 
 use crate::measure::OnCore;
 use amalgam_cli::failure::Result;
@@ -38,10 +38,10 @@ const QUICK: u32 = 200;
 /// Longer than any run.
 const NEVER: Duration = Duration::from_secs(1_000_000);
 
-/// Runs of what takes only a moment; the median counts.
+/// Number of runs of a short case; the median counts.
 const REPEATS: usize = 5;
 
-/// In the mean, of jobs of [`FEW_TASKS`] with [`MINUTE`].
+/// CPU seconds of a mean job of [`FEW_TASKS`] with [`MINUTE`].
 const SECONDS_PER_JOB: f64 = 10.5 * 60.0;
 const FEW_TASKS: &str = "uniform:1-20";
 const MINUTE: &str = "exponential:60s";
@@ -63,26 +63,26 @@ struct Case {
     preset: Preset,
     nodes: u32,
     cpus: u32,
-    /// Without one nobody is asked whether he is there.
+    /// `None` for no heartbeats.
     heartbeat: Option<Duration>,
     workload: Workload,
 }
 
-/// Nearly all that happens are heartbeats.
+/// Nearly all events are heartbeats.
 fn idle(nodes: u32) -> Result<Case> {
     let workload = drawn(nodes * 3, FEW_TASKS, MINUTE, "task", &poisson(nodes, 4, 0.05))?;
     let title = "hardly loaded (5 %)".to_owned();
     Ok(Case { title, preset: Preset::FIFO, nodes, cpus: 4, heartbeat: Some(Duration::from_secs(10)), workload })
 }
 
-/// All that fits runs and the rest waits.
+/// All that fits runs, and the rest waits.
 fn contended(nodes: u32) -> Result<Case> {
     let workload = drawn(nodes, "uniform:1-1000", "exponential:300s", "task", "at-once")?;
     let title = "full, all jobs at once".to_owned();
     Ok(Case { title, preset: Preset::DRF, nodes, cpus: 96, heartbeat: Some(Duration::from_secs(10)), workload })
 }
 
-/// The same for each node, however many there are.
+/// The same load for each node, independent of their number.
 fn loaded(nodes: u32) -> Result<Case> {
     let workload = drawn(nodes, FEW_TASKS, MINUTE, "task", &poisson(nodes, 4, 0.8))?;
     let title = "80 % loaded".to_owned();
@@ -106,7 +106,7 @@ fn late_binding(args: &SimArgs, scale: u32) -> Result<Case> {
     Ok(Case { title, preset: Preset::SPARROW, nodes: 4_000 / scale, cpus: 1, heartbeat: None, workload })
 }
 
-/// A million tasks of many DAGs, all at once on a cluster that holds a fifth of them.
+/// A million tasks of many DAGs, all submitted at once to a cluster that holds a fifth of them.
 fn dags(args: &SimArgs, scale: u32) -> Result<Case> {
     let workload = match &args.dags {
         Some(workload) => trace::read(workload, &args.dag_options)?,
@@ -122,7 +122,7 @@ fn dags(args: &SimArgs, scale: u32) -> Result<Case> {
     Ok(Case { title, preset: Preset::DRF, nodes, cpus: 4, heartbeat: Some(Duration::from_secs(60)), workload })
 }
 
-/// Arrivals of jobs of [`SECONDS_PER_JOB`] that load a cluster so much.
+/// Arrivals of jobs of [`SECONDS_PER_JOB`] that load a cluster to this part.
 fn poisson(nodes: u32, cpus: u32, load: f64) -> String {
     format!("poisson:{:.0}us", SECONDS_PER_JOB / (f64::from(nodes * cpus) * load) * 1e6)
 }
@@ -135,7 +135,7 @@ fn drawn(jobs: u32, tasks: &str, run_time: &str, drawn_per: &str, arrival: &str)
     Ok(trace::read("synthetic:gridmix", &options)?)
 }
 
-/// What a run took on a core, and the bare agenda for as much.
+/// The time of a run on a core, and of the bare agenda for the same number of entries.
 struct Measured {
     events: u64,
     seconds: f64,
@@ -184,7 +184,7 @@ fn one_run(case: &Case, asked: &str) -> Result<()> {
     Ok(())
 }
 
-/// The small cluster is done in a moment, so it is run several times, before the large one and after it.
+/// The run on the small cluster is short, so it is repeated, before the large one and after it.
 fn compare(small: &Case, large: &Case) -> Result<()> {
     let mut few = (1..REPEATS).map(|_| small.measure()).collect::<Result<Vec<_>>>()?;
     let many = large.measure()?;

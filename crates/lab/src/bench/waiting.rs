@@ -1,4 +1,4 @@
-//! What an event of one job costs the master while many others wait.
+//! The cost of an event of one job for the master while many other jobs wait.
 
 use crate::measure::waiting::{EVENTS, Waiting, measure};
 use amalgam_cli::failure::Result;

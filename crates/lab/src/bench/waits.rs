@@ -1,4 +1,4 @@
-//! What a node takes to say how long a task of any size would wait there.
+//! The time of a node to compute how long a task of any size would wait there.
 
 use super::{percentile, sorted};
 use amalgam_cli::failure::Result;
@@ -10,7 +10,7 @@ use std::time::Instant;
 
 const NODES: usize = 200;
 const REPEATED: usize = 20;
-/// Microseconds that are asked of a hundred.
+/// Maximum microseconds with a hundred waiting tasks.
 const ASKED: f64 = 20.0;
 
 #[derive(Args)]
@@ -38,7 +38,7 @@ pub fn execute(args: &WaitsArgs) -> Result<()> {
             })
         });
         let matrix = sorted(matrix.collect());
-        // Each of them has to be looked at once, and its end has its place among the others.
+        // The lower bound: each task is looked at once, and its end is inserted among the others.
         let floor = nodes.iter().map(|node| {
             least(|| {
                 let mut ends: Vec<Duration> = node.running.iter().chain(&node.queued).map(|one| one.lasting).collect();
@@ -59,7 +59,7 @@ pub fn execute(args: &WaitsArgs) -> Result<()> {
     Ok(())
 }
 
-/// Microseconds, without the machine's interruptions.
+/// Microseconds, without interruptions by the machine.
 fn least(mut work: impl FnMut()) -> f64 {
     let once = |_| {
         let begun = Instant::now();

@@ -1,5 +1,5 @@
-//! What the scheduler beside a job manager takes to send a task where it would be done first, on a large cluster, and what the
-//! waits of all its nodes take up in memory.
+//! The time of the scheduler at a job manager to choose the node that completes a task first, on a large cluster, and the memory
+//! of the expected waits of all its nodes.
 
 use super::OnCore;
 use amalgam_core::policy::node_queue::projection::{Use, Workload};
@@ -15,19 +15,19 @@ use std::time::Duration;
 
 const CORE: Resources = Resources::new(1_000, 1_024);
 const CAPACITY: Resources = Resources::new(32_000, 131_072);
-/// Nodes whose queues are drawn; the others are like one of them.
+/// Nodes with different queues; each of the others equals one of them.
 const DIFFERENT: usize = 500;
 
 #[derive(Clone, Copy, Debug)]
 pub struct Estimating {
-    /// To place one task, of the median round; and to look up as many waits as were looked at for it, at best.
+    /// Time to place one task, in the median round; and the lower bound: to look up the waits that this needs.
     pub placed: Duration,
     pub lookups: Duration,
-    /// Of the waits of all nodes.
+    /// Size of the waits of all nodes.
     pub bytes: usize,
 }
 
-/// Places so many tasks as the preset does on so many nodes in each round, of which about half let small tasks wait.
+/// Places `tasks` tasks on `nodes` nodes with the preset in each round. On about half of the nodes small tasks have to wait.
 pub fn measure(preset: &Preset, nodes: u32, tasks: u32, rounds: usize) -> Estimating {
     let list = Arc::new(list(nodes));
     let bytes = list.nodes.iter().filter_map(|node| node.waits.as_ref()).map(|waits| waits.waits.matrix.bytes()).sum();
@@ -70,7 +70,7 @@ fn ask(wanted: u64) -> Ask {
     }
 }
 
-/// Two for a task, as many as are drawn.
+/// Looks up two waits for each task, like the draws of the policy.
 fn look_up(list: &NodeList, tasks: u32) -> Duration {
     let mut chance = Chance::new(1, "floor");
     let watch = OnCore::start();
@@ -89,7 +89,7 @@ fn list(nodes: u32) -> NodeList {
         capacity: CAPACITY,
         attributes: Arc::default(),
         report: NodeReport::default(),
-        // Each has its own, as it would have been received.
+        // Each node has its own copy, as if it had been received.
         waits: Some(ListedWaits {
             waits: Arc::new((*different[number % DIFFERENT]).clone()),
             age: Length::ZERO,

@@ -1,10 +1,10 @@
-//! How many placements a second the master decides, on its own: no store, no wire, no processes.
+//! Placements per second of the master alone: no store, no network, no processes.
 //!
-//! The real `Master` role takes the messages that nodes and job managers would send it. A cluster of 50,000 nodes is
-//! filled until little that is pending fits anywhere. Then, step after step, one random task ends, the master gives
-//! its room away, and the jobs that were granted something ask for as much again, so that the same number of tasks
-//! stays pending. Only calls of `handle` are timed; they end with the ledger committed and the grants in the outbox.
-//! Rates count the time that this thread had a core; time in which the machine ran somebody else is taken out.
+//! The real `Master` role gets the messages that nodes and job managers would send it. A cluster of 50,000 nodes is
+//! filled until hardly any pending task fits anywhere. Then, in each step, one random task ends, the master grants its room
+//! to other tasks, and the jobs with grants ask for as many tasks again, so that the number of pending tasks is
+//! constant. Only calls of `handle` are timed; at their end the ledger is committed and the grants are in the outbox.
+//! Rates count the time that this thread had a core; time in which the machine ran other threads is excluded.
 
 use super::{OnCore, SEALING};
 use amalgam_core::master::{Master, MasterSettings};
@@ -28,11 +28,11 @@ pub struct Scale {
     pub preset: Preset,
     pub nodes: u32,
     pub jobs: u32,
-    /// Tasks that are asked for and not granted, all the time; in one cluster and in the other.
+    /// Pending tasks throughout, in one cluster and in the other.
     pub pending: [u64; 2],
-    /// Tasks that end in each before the measurement begins.
+    /// Tasks that end in each cluster before the measurement starts.
     pub warm_up: u32,
-    /// Both are measured in turns, so that whatever else the machine does meets both.
+    /// Both clusters are measured alternately, so that other load on the machine affects both.
     pub rounds: u32,
     /// Tasks that end in each round.
     pub departures: u32,
@@ -58,30 +58,30 @@ impl Scale {
 #[derive(Clone, Debug)]
 pub struct Comparison {
     pub clusters: [Decisions; 2],
-    /// The time of a decision in the second cluster, for one in the first: the median over rounds.
+    /// The time of a decision in the second cluster divided by that in the first: the median over rounds.
     pub slowdown: f64,
-    /// What a decision cannot avoid, the median over the same rounds: see [`floor`].
+    /// The lower bound of a decision, the median over the same rounds: see [`floor`].
     pub floor: Duration,
 }
 
 #[derive(Clone, Debug)]
 pub struct Decisions {
     pub pending: u64,
-    /// The booked parts of the cluster at the end.
+    /// Booked parts of the cluster at the end.
     pub cpu_full: f64,
     pub memory_full: f64,
-    /// Grants while it was timed.
+    /// Grants in the timed period.
     pub decisions: u64,
-    /// Calls of `handle` while it was timed.
+    /// Calls of `handle` in the timed period.
     pub events: u64,
-    /// Of the median round.
+    /// Decisions per second in the median round.
     pub per_second: f64,
-    /// Of one call.
+    /// Time of one call.
     pub p50: Duration,
     pub p99: Duration,
-    /// One in ten thousand takes longer.
+    /// One in ten thousand calls takes longer.
     pub p9999: Duration,
-    /// With the machine's interruptions.
+    /// Includes interruptions by the machine.
     pub longest: Duration,
 }
 
@@ -129,9 +129,9 @@ struct Cluster {
     granted: u64,
     /// Open tasks of every job.
     pending_each: u64,
-    /// Jobs that were granted something and ask for as much again.
+    /// Jobs that got grants and ask for as many tasks again.
     topped_up: Vec<usize>,
-    /// Nanoseconds of every call, once it is timed.
+    /// Nanoseconds of every call in the timed period.
     times: Vec<u32>,
     is_timed: bool,
 }
@@ -153,7 +153,7 @@ struct Running {
 }
 
 impl Cluster {
-    /// A full one.
+    /// Creates a full cluster.
     fn new(scale: &Scale, pending: u64) -> Cluster {
         let mut cluster = Cluster {
             master: scale.preset.master(Epoch(1), MasterSettings::default(), QueueTree::single(), SEALING),
@@ -218,7 +218,7 @@ impl Cluster {
         }
     }
 
-    /// Asks for more, by equal parts, until hardly anything is granted; then for as much as is to stay pending.
+    /// Asks for more tasks, equally for all jobs, until hardly any is granted; then for the number that stays pending.
     fn fill(&mut self) {
         const PART: u64 = 100;
         let mut granted = u64::MAX;
@@ -237,7 +237,7 @@ impl Cluster {
         }
     }
 
-    /// Lets so many tasks end. Seconds for each decision.
+    /// Ends `departures` tasks. Returns the seconds for each decision.
     fn round(&mut self, departures: u32) -> f64 {
         let (granted, calls) = (self.granted, self.times.len());
         let watch = OnCore::start();
@@ -299,7 +299,7 @@ impl Cluster {
             locality: Arc::default(),
         };
         let id = entry.id;
-        // What is pending is left; of what was done, the total tells.
+        // The work that is left covers the pending tasks only; the finished part is in the total.
         let work = |tasks: u64| Work::of(&entry.shape, entry.each, u32::try_from(tasks).unwrap_or(u32::MAX));
         let work = Box::new(JobWork { total: work(entry.wanted), remaining: work(open) });
         self.tell(Address::JobManager(id), ToMaster::Demand { job: id, asks: vec![ask], work });
@@ -331,7 +331,7 @@ impl Cluster {
     }
 }
 
-// ---- what the cluster is made of -----------------------------------------------------------------------------------
+// ---- nodes and jobs of the cluster ---------------------------------------------------------------------------------
 
 /// Cores, GiB, GPUs.
 const SIZES: [(u32, u32, u32); 4] = [(16, 64, 0), (32, 128, 0), (64, 256, 0), (64, 512, 8)];
@@ -407,11 +407,11 @@ fn pick<'a, T>(chance: &mut Chance, of: &'a [T]) -> &'a T {
     &of[chance.below(of.len() as u64) as usize]
 }
 
-// ---- floor ---------------------------------------------------------------------------------------------------------
+// ---- lower bound ---------------------------------------------------------------------------------------------------
 
-/// What a decision cannot avoid, without any deciding: a random booking is read and written again, its node's vector
-/// is enlarged, tested and reduced, two jobs change their places in an ordered set, and one message is allocated and
-/// put into an outbox. The same sizes as in the measured run, so the same misses of the processor's caches.
+/// The lower bound of a decision, without the choice itself: a random booking is read and rewritten, its node's vector is
+/// enlarged, tested and reduced, two jobs change their places in an ordered set, and one message is allocated and put
+/// into an outbox. The sizes equal those of the measured run, for the same misses of the processor's caches.
 pub fn floor(nodes: u32, jobs: u32, bookings: usize, rounds: u32) -> Duration {
     #[derive(Clone, Copy)]
     struct Held {

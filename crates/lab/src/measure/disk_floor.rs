@@ -1,4 +1,4 @@
-//! How fast this disk makes a small write durable: the floor of everything that is acknowledged.
+//! The time of a small durable write to this disk: the lower bound of every acknowledgement.
 
 use std::fs::File;
 use std::io::{self, Write};

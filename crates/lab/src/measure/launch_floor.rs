@@ -1,4 +1,4 @@
-//! How many processes a second this machine starts: bare, and through the executor without a scheduler.
+//! Processes per second that this machine starts: in a bare loop, and through the executor without a scheduler.
 
 use amalgam_core::protocol::{ExecutorReport, ToExecutor};
 use amalgam_core::vocabulary::{
@@ -14,14 +14,14 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// What every launch runs.
+/// The program of every launch.
 const PROGRAM: &str = "/bin/true";
 
 #[derive(Clone, Copy, Debug)]
 pub struct LaunchFloor {
     pub launches: u32,
     pub took: Duration,
-    /// What enforced limits; `None` for the bare loop.
+    /// The mechanism that enforced limits; `None` for the bare loop.
     pub mechanism: Option<Mechanism>,
 }
 
@@ -31,7 +31,7 @@ impl LaunchFloor {
     }
 }
 
-/// The best that one process can do: it spawns, keeps `slots` children and waits for whichever ends next.
+/// The best that one process can do: it spawns, keeps `slots` children and waits for the one that ends next.
 pub fn bare_loop(launches: u32, slots: u32) -> io::Result<LaunchFloor> {
     let start = Instant::now();
     let mut running = 0;
@@ -48,7 +48,7 @@ pub fn bare_loop(launches: u32, slots: u32) -> io::Result<LaunchFloor> {
     Ok(LaunchFloor { launches, took: start.elapsed(), mechanism: None })
 }
 
-/// The same through an executor of its own in `dir`, which `program arguments..` starts.
+/// The same through an executor in `dir`, which `program arguments..` starts.
 pub fn through_executor(
     launches: u32,
     slots: u32,
@@ -87,7 +87,7 @@ pub fn through_executor(
     let took = start.elapsed();
     run.send(&ExecutorFrame::Shutdown)?;
     run.flush()?;
-    // The executor hangs up when it is done with its directory.
+    // The executor closes the connection when it no longer uses its directory.
     while run.stream.read(&mut [0; 4096]).is_ok_and(|length| length > 0) {}
     Ok(LaunchFloor { launches, took, mechanism: run.mechanism })
 }
@@ -111,7 +111,7 @@ impl Run {
         Ok(())
     }
 
-    /// Waits for something and takes everything that is there.
+    /// Waits for a report and reads all that have arrived.
     fn receive(&mut self) -> io::Result<()> {
         let mut buffer = [0; 64 << 10];
         let length = self.stream.read(&mut buffer)?;

@@ -1,5 +1,4 @@
-//! What a small message and its answer cost over loopback: the floor of everything that daemons of one machine tell each
-//! other.
+//! The time of a small message and its answer over loopback: the lower bound of communication between daemons of one machine.
 
 use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -9,17 +8,17 @@ use std::time::{Duration, Instant};
 /// Bytes of a message, about those of a launch.
 const MESSAGE: usize = 256;
 
-/// Rounds of a message and its answer over one connection between two threads, in which neither does anything else.
+/// Round trips per second over one connection between two threads that do nothing else.
 ///
 /// # Errors
-/// When loopback cannot be used.
+/// If loopback cannot be used.
 pub fn rounds_a_second(time: Duration) -> io::Result<f64> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let stream = TcpStream::connect(listener.local_addr()?)?;
     let (peer, _) = listener.accept()?;
     let echo = thread::spawn(move || echo(peer));
     let rounds = ask(stream, time);
-    // It ends with the connection, which `ask` has closed.
+    // The thread ends with the connection, which `ask` has closed.
     echo.join().map_err(|_| io::Error::other("the thread that answers has failed"))?;
     rounds
 }

@@ -1,4 +1,4 @@
-//! Floors: what this machine can do at best, measured in the same run as the figures that are compared with it.
+//! Lower bounds of this machine, measured in the same run as the figures that are compared with them.
 
 pub mod completion;
 pub mod decisions;
@@ -13,5 +13,5 @@ use amalgam_core::vocabulary::{Key, Sealing};
 use amalgam_daemon::sealing::HMAC;
 pub use on_core::OnCore;
 
-/// What masters make tokens with here: as fast as with any other root.
+/// The key of the masters' tokens in benchmarks: as fast as any other.
 const SEALING: Sealing = Sealing { root: Key([0; 32]), mac: HMAC };

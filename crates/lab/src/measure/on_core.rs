@@ -1,9 +1,9 @@
-//! Time that a thread really had, on a machine with other things to do.
+//! CPU time of a thread, on a machine with other load.
 
 use rustix::time::{ClockId, clock_gettime};
 use std::time::{Duration, Instant};
 
-/// Which part of some time this thread had a core.
+/// Measures the part of a period in which this thread had a core.
 pub struct OnCore {
     started: Instant,
     ran: Duration,

@@ -1,5 +1,5 @@
-//! What the scheduler beside a job manager takes for a decision on a large cluster, and what a new list of its nodes costs:
-//! to the master that makes it, and to everybody who gets it.
+//! The time of the scheduler at a job manager for a decision on a large cluster, and the costs of a new list of nodes: for the
+//! master that makes it, and for a job manager that gets it.
 
 use super::{OnCore, SEALING};
 use amalgam_core::master::{Master, MasterSettings};
@@ -22,22 +22,22 @@ const JOB: JobId = JobId(1);
 const CORE: Resources = Resources::new(1_000, 1_024);
 const CAPACITY: Resources = Resources::new(32_000, 131_072);
 
-/// Of the median round each.
+/// Times of the median round.
 #[derive(Clone, Debug)]
 pub struct Placing {
-    /// To place one task, and to draw a node of as many and test the fit without any scheduler.
+    /// To place one task; and the lower bound: to draw as many nodes and test the fit, without any scheduler.
     pub decision: Duration,
     pub draw: Duration,
-    /// To make a list of the nodes, ranked, from what they reported last.
+    /// To make a ranked list of the nodes from their latest reports.
     pub list: Duration,
-    /// For one job manager to work by it from now on.
+    /// For one job manager to start using the list.
     pub applied: Duration,
 }
 
-/// Places so many tasks on so many nodes in each round.
+/// Places `tasks` tasks on `nodes` nodes in each round.
 ///
 /// # Panics
-/// When the master does not publish its nodes, which is our own bug.
+/// If the master does not publish its nodes, which is a bug.
 pub fn measure(nodes: u32, tasks: u32, rounds: usize) -> Placing {
     let mut master = Publisher::new(nodes);
     let QueueChoice::TopRanked { k } = choice() else { unreachable!("the preset ranks its nodes") };
@@ -48,7 +48,7 @@ pub fn measure(nodes: u32, tasks: u32, rounds: usize) -> Placing {
         let watch = OnCore::start();
         black_box(scheduler.on_nodes(master.now, Arc::clone(&list)));
         let applied = watch.elapsed();
-        // Each task is one more than were wanted before.
+        // The totals of requested tasks grow.
         let wanted = u64::from(tasks) * (round as u64 + 1);
         scheduler.on_ask(Instant::ZERO, &Ask { wanted, needed: wanted, ..ask() });
         let watch = OnCore::start();
@@ -89,7 +89,7 @@ fn choice() -> QueueChoice {
     Preset::MERCURY.opportunistic().expect("the preset has opportunistic tasks").placement
 }
 
-/// What a decision cannot avoid.
+/// The lower bound of a decision.
 fn draw(list: &NodeList, k: u32, tasks: u32) -> Duration {
     let (mut chance, mut fitting) = (Chance::new(1, "floor"), 0_u32);
     let watch = OnCore::start();
@@ -101,7 +101,7 @@ fn draw(list: &NodeList, k: u32, tasks: u32) -> Duration {
     watch.elapsed() / tasks
 }
 
-/// A master with its nodes, which report at random, and one job that wants to know of them.
+/// A master with its nodes, which send random reports, and one job that gets their list.
 struct Publisher {
     master: Master,
     nodes: u32,
@@ -158,7 +158,7 @@ impl Publisher {
         self.master.handle(self.now, Event::Message { from, body }, &mut self.out);
     }
 
-    /// All report; then the master tells of it, in so much time.
+    /// All nodes report; then the master publishes the list. Also returns its time for that.
     fn publish(&mut self) -> (Arc<NodeList>, Duration) {
         for number in 0..self.nodes {
             let report = NodeReport {

@@ -1,9 +1,9 @@
-//! What a submission, an end, a cancellation and a new priority cost the master while many other jobs wait.
+//! Costs of a submission, an end, a cancellation and a new priority for the master while many other jobs wait.
 //!
-//! The real `Master` role takes the messages of clients and of job managers; there is no store, no wire and no process. Half of
-//! the jobs wait in a chain, each for the one before it; the others wait for the limit of their queue, with drawn
-//! priorities. Each event is followed by others that keep the numbers as they are. Only calls of `handle` are timed, with the
-//! wakeups that they ask for; the sizes are measured in turns, so that whatever else the machine does meets all.
+//! The real `Master` role gets the messages of clients and job managers; there is no store, no network and no process. Half of
+//! the jobs wait in a chain, each for the one before it; the others wait for the limit of their queue, with random
+//! priorities. Each event is followed by others that restore the numbers. Only calls of `handle` are timed, with the
+//! wakeups that they request; the sizes are measured alternately, so that other load on the machine affects all.
 
 use super::{OnCore, SEALING};
 use amalgam_core::dispatch::JobState;
@@ -24,7 +24,7 @@ const CHAINED: &str = "root.chained";
 const LIMITED: &str = "root.limited";
 const PRIORITIES: u64 = 1_000;
 
-/// What is timed, in this order everywhere.
+/// The timed events, in this order everywhere.
 pub const EVENTS: [&str; 6] = [
     "submit the next of the chain",
     "end the first of the chain",
@@ -34,19 +34,19 @@ pub const EVENTS: [&str; 6] = [
     "change the priority of one",
 ];
 
-/// What one event costs while this many jobs wait: the median over rounds.
+/// The cost of one event while this number of jobs wait: the median over rounds.
 #[derive(Clone, Debug)]
 pub struct Waiting {
     pub jobs: u64,
     pub each: [Duration; EVENTS.len()],
-    /// To take an entry out of an ordered map of as many and to put in another: what no index can avoid.
+    /// The lower bound: to remove an entry from an ordered map of this size and insert another one.
     pub floor: Duration,
 }
 
 /// Measures with each of these numbers of waiting jobs, in rounds of `events` events of each kind.
 ///
 /// # Panics
-/// When the master does not do as it is told, which is our own bug.
+/// If the master does not react as expected, which is a bug.
 pub fn measure(sizes: &[u64], rounds: usize, events: u32) -> Vec<Waiting> {
     let mut masters: Vec<Jobs> = sizes.iter().map(|&size| Jobs::waiting(size)).collect();
     let mut samples: Vec<[Vec<Duration>; EVENTS.len() + 1]> = sizes.iter().map(|_| Default::default()).collect();
@@ -67,15 +67,15 @@ pub fn measure(sizes: &[u64], rounds: usize, events: u32) -> Vec<Waiting> {
     sizes.iter().zip(samples).map(summary).collect()
 }
 
-/// A master without nodes, whose jobs end when the benchmark says so.
+/// A master without nodes, whose jobs end when the benchmark ends them.
 struct Jobs {
     master: Master,
     now: Instant,
     out: Outbox,
     chance: Chance,
-    /// The job that runs of the chain, and the last one.
+    /// The running job of the chain, and its last one.
     chain: (JobId, JobId),
-    /// The job that runs of the limited queue, and those that wait there.
+    /// The running job of the limited queue, and those that wait there.
     limited: JobId,
     waiting: Vec<JobId>,
     map: BTreeMap<(u64, u64), [u64; 8]>,
@@ -109,7 +109,7 @@ impl Jobs {
         jobs_of
     }
 
-    /// The time on a core that the master takes for an event and for what it leaves for its next wakeups at once.
+    /// The CPU time of the master for an event and for the wakeups that the event requests at once.
     fn handle(&mut self, event: Event<ToMaster>) -> Duration {
         self.out.clear();
         self.now.0 += 1;
@@ -147,14 +147,14 @@ impl Jobs {
         (submitted.expect("an answer"), took)
     }
 
-    /// One more job waits at the chain's end.
+    /// Submits a job to the chain's end.
     fn lengthen(&mut self) -> Duration {
         let (job, took) = self.submit_timed(JobSpec { after_jobs: vec![self.chain.1], ..spec(CHAINED) });
         self.chain.1 = job;
         took
     }
 
-    /// One more job waits for the queue's limit.
+    /// Submits a job to the limited queue.
     fn queue_up(&mut self) -> Duration {
         let priority = self.chance.below(PRIORITIES) as i32;
         let (job, took) = self.submit_timed(JobSpec { priority, ..spec(LIMITED) });
@@ -180,7 +180,7 @@ impl Jobs {
         self.chance.below(self.waiting.len() as u64) as usize
     }
 
-    /// The mean of each kind of event, and the floor's.
+    /// The mean of each kind of event, and of the lower bound.
     fn round(&mut self, events: u32) -> [Duration; EVENTS.len() + 1] {
         let mut sums = [Duration::ZERO; EVENTS.len() + 1];
         for _ in 0..events {

@@ -1,4 +1,4 @@
-//! Apollo (Boutin et al. 2014), sections 3.3 and 5.5: its figures, and what the paper says that they show.
+//! Apollo (Boutin et al. 2014), sections 3.3 and 5.5: its figures, compared with the paper's results.
 
 mod bounds;
 mod examples;
@@ -85,13 +85,13 @@ fn matchings(_: &str, scenario: &ScenarioText, extent: &Extent) -> Result<Findin
     Ok(Findings { departures: [off_in_12(&rows), sentences(&FIGURE_12)].concat(), rows, plots })
 }
 
-/// Stable is to be within its 5 %, and the others are to be about as far off as they are in the paper.
+/// Stable has to be within its 5 %, and the others about as far off as in the paper.
 fn off_in_12(rows: &[Row]) -> Vec<String> {
     let (at_most, about): (Vec<Row>, Vec<Row>) = rows.iter().cloned().partition(|row| row.paper == Some(rows::WITHIN));
     [missed(&at_most, |row, paper| row.ours > paper), misses(&about)].concat()
 }
 
-/// What the paper says: the least or, of waits and duplicates, the most. Table 2 has 81.3, 81.3 and 83 % by trigger, which is 82 of all.
+/// The paper's numbers: lower limits, but upper limits for waits and duplicates. Table 2 has 81.3, 81.3 and 83 %: 82 of all.
 const NUMBERS: [PaperNumber; 35] = [
     ("apollo-8", "apollo, load 0.8", FASTER, 0.8),
     ("apollo-8", "apollo, load 0.8", GREATEST, 3.0),
@@ -148,7 +148,7 @@ fn in_production(figure: &str, scenario: &ScenarioText, extent: &Extent) -> Resu
     Ok(Findings { departures, rows, plots: Vec::new() })
 }
 
-/// What is asked of the step beyond the paper.
+/// Requirements on apollo-plus, the step beyond the paper.
 fn off(rows: &[Row], figure: &str) -> Vec<String> {
     let asked = |row: &&Row| figure.starts_with("apollo-plus") && row.case.starts_with("apollo-plus");
     let sentence = |row: &Row| {
@@ -166,10 +166,10 @@ fn off(rows: &[Row], figure: &str) -> Vec<String> {
     rows.iter().filter(asked).filter_map(sentence).collect()
 }
 
-/// As production names it.
+/// The name of this metric in production.rs.
 const OVER_BASELINE: &str = "mean_jct over apollo-baseline";
 
-/// With the figures that they are about; none for all.
+/// Departures and the figures that they concern; an empty list means all figures.
 const IN_PRODUCTION: [(&[&str], &str); 10] = [
     (
         &[],
@@ -224,11 +224,11 @@ const IN_PRODUCTION: [(&[&str], &str); 10] = [
     ),
 ];
 
-/// Those with a row for it.
+/// Figures with a row for the baseline.
 const BASELINE: &[&str] =
     &["apollo-8", "apollo-9", "apollo-table-1", "apollo-plus", "apollo-plus-dags", "apollo-plus-spark"];
 
-/// Where inputs lie nowhere.
+/// The departure of figures without locations of inputs.
 const WITHOUT_INPUTS: [&str; 1] = ["these jobs say nothing of where their input is, so that no locality is at stake"];
 
 const WITH_INPUTS: [&str; 6] = [

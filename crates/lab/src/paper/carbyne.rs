@@ -1,4 +1,4 @@
-//! Carbyne (Grandl et al. 2016), section 5: its figures, and what the paper says that they show.
+//! Carbyne (Grandl et al. 2016), section 5: its figures, compared with the paper's results.
 
 mod departures;
 mod experiment;
@@ -50,7 +50,7 @@ pub const FIGURES: [Figure; 16] = [
     ),
 ];
 
-/// What the paper says.
+/// The paper's numbers.
 const NUMBERS: [PaperNumber; 46] = [
     ("carbyne-2", "DRF, strict", "mean_jct_s", 2.05),
     ("carbyne-2", "Carbyne", "mean_jct_s", 1.55),
@@ -104,9 +104,9 @@ fn paper(figure: &str, case: &str, metric: &str) -> Option<f64> {
     figure::number_of(&NUMBERS, figure, case, metric)
 }
 
-// ---- what is found -------------------------------------------------------------------------------------------------
+// ---- findings ------------------------------------------------------------------------------------------------------
 
-/// Every scheduler against the one that is best of all in something.
+/// Compares every scheduler with the one that is best in each metric.
 fn best_of_each(figure: &str, scenario: &ScenarioText, extent: &Extent) -> Result<Findings> {
     findings(figure, scenario, extent, |of, _, cases| {
         let mut found = rows::levels(of);
@@ -115,7 +115,7 @@ fn best_of_each(figure: &str, scenario: &ScenarioText, extent: &Extent) -> Resul
     })
 }
 
-/// By how much jobs end sooner than under each of those that are compared with.
+/// How much earlier jobs end than under each of the schedulers to compare with.
 fn improvements(figure: &str, scenario: &ScenarioText, extent: &Extent) -> Result<Findings> {
     findings(figure, scenario, extent, |of, baselines, _| {
         let mut found: Vec<_> = baselines.iter().flat_map(|base| rows::improvement(of, base)).collect();
@@ -133,7 +133,7 @@ fn job_by_job(figure: &str, scenario: &ScenarioText, extent: &Extent) -> Result<
     })
 }
 
-/// How many of its tasks run, and for how long.
+/// The running tasks of one job over time.
 fn one_job(figure: &str, scenario: &ScenarioText, extent: &Extent) -> Result<Findings> {
     let job = Scenario::parse(scenario)?.figure(figure)?.watched_job.unwrap_or_default();
     findings(figure, scenario, extent, |of, _, _| rows::course(of, job))
@@ -159,7 +159,7 @@ fn example(figure: &str, scenario: &ScenarioText, extent: &Extent) -> Result<Fin
     Ok(told(figure, set_up, extent, &cases, |of, _, _| rows::ends(of)))
 }
 
-/// What decisions take.
+/// The time of decisions.
 fn overhead(figure: &str, scenario: &ScenarioText, extent: &Extent) -> Result<Findings> {
     let scenario = Scenario::parse(scenario)?;
     let set_up = scenario.figure(figure)?;
@@ -172,8 +172,8 @@ fn overhead(figure: &str, scenario: &ScenarioText, extent: &Extent) -> Result<Fi
     Ok(Findings { rows, departures: departures::of(figure, set_up), plots: Vec::new() })
 }
 
-/// Runs the cases; `rows` makes those of one, with the cases of the same workload and setting that it is compared with, and
-/// all of them.
+/// Runs the cases. `rows` makes the rows of one case from it, the cases of the same workload and setting to compare with, and
+/// all cases.
 fn findings(
     figure: &str,
     scenario: &ScenarioText,
@@ -198,7 +198,7 @@ fn told(
         let alike: Vec<&CaseRuns> = cases.iter().filter(alike).collect();
         let is_base =
             |other: &&CaseRuns| set_up.baselines.contains(&other.scheduler) && other.scheduler != of.scheduler;
-        // Those that are only compared with are compared with nothing.
+        // Schedulers that are only compared with have no rows.
         let is_compared = set_up.schedulers.contains(&of.scheduler);
         let baselines: Vec<&CaseRuns> = alike.iter().copied().filter(is_base).filter(|_| is_compared).collect();
         let row = |(metric, of_seeds): Pair| Row::of(&of.name, &metric, paper(figure, &of.name, &metric), &of_seeds);

@@ -1,4 +1,4 @@
-//! What a figure of a paper is here, and what running it finds.
+//! A figure of a paper, and the results of running it.
 
 use amalgam_cli::failure::{Failure, Result};
 use amalgam_cli::values::as_text;
@@ -21,11 +21,11 @@ pub struct Figure {
     pub find: Find,
 }
 
-/// What its figures have in common.
+/// The common properties of a paper's figures.
 pub struct Paper {
-    /// What they are run with, frozen.
+    /// The frozen scenario.
     pub scenario: &'static str,
-    /// What is cut of a quick run, and of a test.
+    /// The part that a quick run, or a test, leaves of the work.
     pub quick: &'static str,
     pub smoke: &'static str,
 }
@@ -39,13 +39,13 @@ impl Paper {
 /// Runs the figure of this name.
 pub type Find = fn(&str, &ScenarioText, &Extent) -> Result<Findings>;
 
-/// A scenario file, and what it is called in an error.
+/// A scenario file, and its name in errors.
 pub struct ScenarioText {
     pub text: String,
     pub name: String,
 }
 
-/// How much of the work is done, and where the traces are.
+/// The amount of work, and the location of the traces.
 #[derive(Clone)]
 pub struct Extent {
     pub seeds: RangeInclusive<u64>,
@@ -58,19 +58,19 @@ pub struct Extent {
 pub enum Amount {
     Whole,
     Quick,
-    /// A small cluster for a moment.
+    /// A small cluster for a short time.
     Smoke,
 }
 
-/// What came out.
+/// The results of a figure.
 pub struct Findings {
     pub rows: Vec<Row>,
-    /// Where it differs from the paper, and why, in sentences.
+    /// Differences from the paper and their reasons, in sentences.
     pub departures: Vec<String>,
     pub plots: Vec<report::Figure>,
 }
 
-/// One number, beside the paper's.
+/// One number, and the paper's.
 #[derive(Clone, PartialEq, Serialize, Debug)]
 pub struct Row {
     pub case: String,
@@ -83,7 +83,7 @@ pub struct Row {
 }
 
 impl Row {
-    /// From a number of each seed.
+    /// Combines the numbers of all seeds.
     pub fn of(case: &str, metric: &str, paper: Option<f64>, of_seeds: &[f64]) -> Row {
         Row {
             case: case.to_owned(),
@@ -96,8 +96,8 @@ impl Row {
     }
 }
 
-/// The paper's numbers that ours are not within a tenth of. Of what is over an optimum, a bound or an oracle that counts which is more
-/// than all of it: 1.15 is three times as far away as 1.05.
+/// The paper's numbers that ours miss by more than a tenth. For numbers relative to an optimum, a bound or an oracle, the part
+/// above 1 is compared: 1.15 is three times as far off as 1.05.
 pub fn misses(rows: &[Row]) -> Vec<String> {
     const NEAR: f64 = 0.1;
     let least = |metric: &str| {
@@ -107,7 +107,7 @@ pub fn misses(rows: &[Row]) -> Vec<String> {
     missed(rows, |row, paper| (row.ours - paper).abs() > NEAR * (paper - least(&row.metric)).abs())
 }
 
-/// The paper's numbers that ours are off in this sense.
+/// The paper's numbers for which `is_off` is true.
 pub fn missed(rows: &[Row], is_off: impl Fn(&Row, f64) -> bool) -> Vec<String> {
     let missed = |row: &Row| {
         let paper = row.paper.filter(|paper| is_off(row, *paper))?;
@@ -116,8 +116,8 @@ pub fn missed(rows: &[Row], is_off: impl Fn(&Row, f64) -> bool) -> Vec<String> {
     rows.iter().filter_map(missed).collect()
 }
 
-/// Where a workload is: `read` is a format and, if it reads files, a path in the folder of traces, of which the paper's page of
-/// results says what is in it.
+/// The location of a workload: `read` is a format and, if it reads files, a path in the directory of traces. The paper's page of
+/// results describes that directory.
 pub fn source(paper: &str, read: &str, extent: &Extent) -> Result<String> {
     let Some((format, path)) = read.split_once(':').filter(|(format, _)| *format != "synthetic") else {
         return Ok(read.to_owned());
@@ -125,7 +125,7 @@ pub fn source(paper: &str, read: &str, extent: &Extent) -> Result<String> {
     Ok(format!("{format}:{}", as_text(&in_traces(paper, path, extent)?)?))
 }
 
-/// A path in the folder of traces, if there is something.
+/// A path in the directory of traces, if it exists.
 pub fn in_traces(paper: &str, path: &str, extent: &Extent) -> Result<PathBuf> {
     let remedy =
         format!("give the folder that holds them: --traces DIR; docs/results/{paper}/README.md says what is in it");
@@ -134,7 +134,7 @@ pub fn in_traces(paper: &str, path: &str, extent: &Extent) -> Result<PathBuf> {
     if file.exists() { Ok(file) } else { Err(Failure::usage(format!("there is no {}", file.display()), &*remedy)) }
 }
 
-/// So many of one size.
+/// `count` nodes of one size.
 pub fn nodes(resources: Resources, count: u32) -> Vec<Node> {
     let node = |number: u32| Node {
         name: format!("node-{number}"),
@@ -148,14 +148,14 @@ pub fn seconds(seconds: f64) -> Duration {
     Duration::from_micros((seconds * 1e6).round() as u64)
 }
 
-/// What a paper says: figure, case, metric, number.
+/// A number in a paper: figure, case, metric, number.
 pub type PaperNumber = (&'static str, &'static str, &'static str, f64);
 
 pub fn number_of(numbers: &[PaperNumber], figure: &str, case: &str, metric: &str) -> Option<f64> {
     numbers.iter().find(|(of, its, name, _)| (*of, *its, *name) == (figure, case, metric)).map(|(.., number)| *number)
 }
 
-/// Runs every case with every seed. What it led to stands in the order of the cases, then of the seeds.
+/// Runs every case with every seed. The results are in the order of the cases, then of the seeds.
 pub fn run_all<C: Sync, R: Send>(cases: &[C], extent: &Extent, run: impl Fn(&C, u64) -> R + Sync) -> Vec<Vec<R>> {
     let seeds: Vec<u64> = extent.seeds.clone().collect();
     let count = cases.len() * seeds.len();
@@ -171,24 +171,24 @@ pub fn run_all<C: Sync, R: Send>(cases: &[C], extent: &Extent, run: impl Fn(&C, 
     cases.iter().map(|_| runs.by_ref().take(seeds.len()).collect()).collect()
 }
 
-/// Zero for none.
+/// Zero for an empty list.
 pub fn mean(values: &[f64]) -> f64 {
     if values.is_empty() { 0.0 } else { values.iter().sum::<f64>() / values.len() as f64 }
 }
 
-/// Of sorted values; zero for none.
+/// A percentile of sorted values; zero for none.
 pub fn percentile(sorted: &[f64], percent: usize) -> f64 {
     let last = sorted.len().saturating_sub(1);
     sorted.get((last * percent + 50) / 100).copied().unwrap_or(0.0)
 }
 
-/// Zero where there is nothing to compare with.
+/// Zero if `base` is zero.
 pub fn ratio(ours: f64, base: f64) -> f64 {
     if base > 0.0 { ours / base } else { 0.0 }
 }
 
 /// # Errors
-/// Names the key, what it is and what it may be.
+/// Names the key, its value and the allowed range.
 pub fn within(key: &str, value: impl Into<f64>, allowed: RangeInclusive<f64>) -> std::result::Result<(), String> {
     let value = value.into();
     let message = || format!("{key} is {value}, and may be {} to {}", allowed.start(), allowed.end());
@@ -206,7 +206,7 @@ impl ScenarioText {
         Ok(ScenarioText { text, name: path.display().to_string() })
     }
 
-    /// What it says, if `check` finds nothing wrong with it.
+    /// Parses the scenario, and checks it with `check`.
     pub fn parse<T: DeserializeOwned>(
         &self,
         paper: &str,
@@ -222,13 +222,13 @@ impl ScenarioText {
     }
 }
 
-/// What a scenario says of the figure.
+/// The scenario's table for the figure.
 pub fn figure_of<'a, F>(figures: &'a BTreeMap<String, F>, name: &str) -> Result<&'a F> {
     let missing = || Failure::usage(format!("the scenario file has no figure `{name}`"), "add a table for it");
     figures.get(name).ok_or_else(missing)
 }
 
-/// All that can be run.
+/// All figures.
 pub fn all() -> impl Iterator<Item = &'static Figure> {
     super::mercury::FIGURES
         .iter()
@@ -238,7 +238,7 @@ pub fn all() -> impl Iterator<Item = &'static Figure> {
 }
 
 /// # Errors
-/// A sentence with what is known, and what may have been meant.
+/// A sentence, and a remedy with the known figures and the nearest one.
 pub fn find(name: &str) -> std::result::Result<&'static Figure, (String, String)> {
     all().find(|figure| figure.name == name).ok_or_else(|| {
         let known: Vec<&str> = all().map(|figure| figure.name).collect();

@@ -1,4 +1,4 @@
-//! Megha (Narayanan et al.), section VI: its figures, and what the paper says that they show.
+//! Megha (Narayanan et al.), section VI: its figures, compared with the paper's results.
 
 mod experiment;
 mod peak;
@@ -51,7 +51,7 @@ fn find(figure: &str, scenario: &ScenarioText, extent: &Extent) -> Result<Findin
     Ok(Findings { departures, rows, plots: rows::plots(set_up, &cases) })
 }
 
-/// What is asked of the step beyond the paper.
+/// Requirements on megha-plus, the step beyond the paper.
 fn off(figure: &str, rows: &[Row]) -> Vec<String> {
     let most = |metric: &str| match metric {
         P50_OVER_SPARROW => Some(1.0),
@@ -67,7 +67,7 @@ fn off(figure: &str, rows: &[Row]) -> Vec<String> {
     rows.iter().filter(asked).filter_map(sentence).collect()
 }
 
-/// With the first seed.
+/// Jobs that were left out, with the first seed.
 fn left_out(cases: &[CaseRuns]) -> Vec<String> {
     let mut sentences: Vec<String> = Vec::new();
     for CaseRuns { case, runs, .. } in cases {
@@ -88,7 +88,7 @@ fn said_left_out(workload: &str, left_out: LeftOut) -> Option<String> {
     })
 }
 
-/// With the figures that they are about; none for all.
+/// Departures and the figures that they concern; an empty list means all figures.
 const ABOUT: [(&[&str], &str); 9] = [
     (
         &[],

@@ -1,4 +1,4 @@
-//! Mercury (Karanasos et al. 2015), section 7: its figures, and what the paper says that they show.
+//! Mercury (Karanasos et al. 2015), section 7: its figures, compared with the paper's results.
 
 mod experiment;
 mod page;
@@ -39,17 +39,17 @@ pub const FIGURES: [Figure; 9] = [
     ),
 ];
 
-/// A number of a run, as the rows call it.
+/// A number of a run, and its name in rows.
 type Metric = (&'static str, fn(&Run) -> f64);
 
-/// Given in relation to the same number of the case that a case is compared with, with the same seed.
+/// Metrics that are divided by those of the case to compare with, with the same seed.
 const GAINS: [Metric; 3] = [
     ("task_throughput_vs_only_g", |run| run.tasks_per_second),
     ("job_throughput_vs_only_g", |run| run.jobs_per_second),
     ("mean_latency_vs_only_g", |run| run.mean_latency(None)),
 ];
 
-/// Given as it is.
+/// Absolute metrics.
 const LEVELS: [Metric; 7] = [
     ("tasks_per_second", |run| run.tasks_per_second),
     ("jobs_per_second", |run| run.jobs_per_second),
@@ -60,14 +60,14 @@ const LEVELS: [Metric; 7] = [
     ("preempted_of_launched", |run| run.preempted),
 ];
 
-/// Of table 1.
+/// Metrics of table 1.
 const POLICING: [Metric; 3] = [
     ("preempted_per_node", |run| run.preempted_per_node),
     ("opportunistic_utilization", |run| run.opportunistic),
     ("utilization", |run| run.utilization),
 ];
 
-/// What the paper says: figure, case, metric, number.
+/// The paper's numbers: figure, case, metric, number.
 const NUMBERS: [PaperNumber; 29] = [
     ("mercury-5", "only-Q, 150 jobs", "task_throughput_vs_only_g", 1.38),
     ("mercury-5", "only-Q, 150 jobs", "job_throughput_vs_only_g", 1.36),
@@ -105,9 +105,9 @@ fn paper(figure: &str, case: &str, metric: &str) -> Option<f64> {
     number_of(&NUMBERS, figure, case, metric)
 }
 
-// ---- what is found -------------------------------------------------------------------------------------------------
+// ---- findings ------------------------------------------------------------------------------------------------------
 
-/// Throughput and latency of every case against only-G.
+/// Throughput and latency of every case relative to only-G.
 fn gains(figure: &str, scenario: &ScenarioText, extent: &Extent) -> Result<Findings> {
     findings(figure, scenario, extent, |of, base| {
         let mut rows = compared(figure, of, base, &GAINS);
@@ -128,7 +128,7 @@ fn by_class(figure: &str, scenario: &ScenarioText, extent: &Extent) -> Result<Fi
     })
 }
 
-/// All of that, the slowest jobs and the preemptions.
+/// All of these, the slowest jobs and the preemptions.
 fn beyond(figure: &str, scenario: &ScenarioText, extent: &Extent) -> Result<Findings> {
     const POLICED: [Metric; 2] =
         [("preempted_per_node", |run| run.preempted_per_node), ("opportunistic_utilization", |run| run.opportunistic)];
@@ -142,12 +142,12 @@ fn beyond(figure: &str, scenario: &ScenarioText, extent: &Extent) -> Result<Find
     })
 }
 
-/// Preemptions and what opportunistic work got.
+/// Preemptions and the CPUs of opportunistic work.
 fn levels(figure: &str, scenario: &ScenarioText, extent: &Extent) -> Result<Findings> {
     findings(figure, scenario, extent, |of, _| as_they_are(figure, of, &POLICING))
 }
 
-/// How closely what is held follows what is allowed at the watched node.
+/// How closely the held resources follow the limit at the watched node.
 fn tracking(figure: &str, scenario: &ScenarioText, extent: &Extent) -> Result<Findings> {
     const TRACKING: [Metric; 4] = [
         ("allowed", |run| of_watched(run, |at| at.limit)),
@@ -162,7 +162,7 @@ fn of_watched(run: &Run, value: fn(&amalgam_sim::Watched) -> f64) -> f64 {
     figure::mean(&run.watched.iter().map(value).collect::<Vec<f64>>())
 }
 
-/// Runs the cases; `rows` makes the rows of one, beside the one that it is compared with.
+/// Runs the cases; `rows` makes the rows of one case, with the case that it is compared with.
 fn findings(
     figure: &str,
     scenario: &ScenarioText,
@@ -202,7 +202,7 @@ fn as_they_are(figure: &str, of: &CaseRuns, metrics: &[Metric]) -> Vec<Row> {
     metrics.iter().map(row).collect()
 }
 
-/// None where in some run no job of the class ended.
+/// No rows if in some run no job of the class ended.
 fn latencies(figure: &str, of: &CaseRuns, base: Option<&CaseRuns>, class: &str) -> Vec<Row> {
     if !of.all_ended_some(class) {
         return Vec::new();
@@ -218,7 +218,7 @@ fn latencies(figure: &str, of: &CaseRuns, base: Option<&CaseRuns>, class: &str) 
     rows
 }
 
-/// A run without an end of these jobs says nothing of their latency.
+/// Runs in which no such job ended have no latency.
 fn unfinished(cases: &[CaseRuns], classes: &[JobClass]) -> Vec<String> {
     let missing = |of: &CaseRuns| {
         let classes = classes.iter().filter(|class| of.case.jobs.is_none() && !of.all_ended_some(&class.name));
@@ -227,9 +227,9 @@ fn unfinished(cases: &[CaseRuns], classes: &[JobClass]) -> Vec<String> {
     cases.iter().flat_map(missing).collect()
 }
 
-// ---- where it differs ----------------------------------------------------------------------------------------------
+// ---- departures ----------------------------------------------------------------------------------------------------
 
-/// What is not as in the paper's experiment, of all figures and of this one.
+/// Differences from the paper's experiment, of all figures and of this one.
 fn departures_of(figure: &str, set_up: &FigureScenario) -> Vec<String> {
     let mut departures: Vec<String> = ALL_DEPART.map(str::to_owned).into();
     let own = DEPARTURES.iter().filter(|(of, _)| *of == figure).map(|(_, departure)| (*departure).to_owned());

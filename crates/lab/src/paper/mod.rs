@@ -1,4 +1,4 @@
-//! `amalgam-lab paper`: the figures of the papers, run in the simulator, or one of them by daemons, and laid beside the papers' numbers.
+//! `amalgam-lab paper`: runs the papers' figures in the simulator or with daemons, and compares them with the papers.
 
 mod apollo;
 mod carbyne;
@@ -76,7 +76,7 @@ struct RunArgs {
     smoke: bool,
 }
 
-/// The stable form.
+/// The stable output format.
 #[derive(Serialize)]
 struct Found<'a> {
     figure: &'a str,
@@ -119,13 +119,13 @@ fn run(args: &RunArgs) -> Result<()> {
     if let Some(cut) = &cut {
         show::note(&format!("note: {cut}"));
     }
-    // Before the work, so that a place that cannot be written costs no time.
+    // Before the simulation, so that an unwritable place costs no time.
     let report = args.report.as_deref().map(|path| Ok::<_, Failure>((path, create(path)?))).transpose()?;
     let scenario = args.scenario.as_deref().map_or_else(|| Ok(ScenarioText::frozen(figure)), ScenarioText::read)?;
     let mut findings = (figure.find)(figure.name, &scenario, &extent)?;
     let other = args.scenario.as_deref().map(|path| format!("not the frozen scenario but {}", path.display()));
     findings.departures.splice(0..0, cut.into_iter().chain(other));
-    // First what the work was for: a report may find the disk full.
+    // The results first: the report may find the disk full.
     match args.json {
         true => show::json(&Found {
             figure: figure.name,
@@ -147,7 +147,7 @@ fn run(args: &RunArgs) -> Result<()> {
     Ok(())
 }
 
-/// How much of the work is done, and what was cut.
+/// The amount of work, and a description of the cuts.
 fn extent(figure: &Figure, args: &RunArgs) -> (Extent, Option<String>) {
     const SEEDS: RangeInclusive<u64> = 1..=5;
     let cores = || std::thread::available_parallelism().map_or(1, usize::from);
@@ -180,7 +180,7 @@ fn text(title: &str, findings: &Findings, seeds: &RangeInclusive<u64>) -> String
 
 const HEADINGS: [&str; 6] = ["CASE", "METRIC", "PAPER", "OURS", "LOW", "HIGH"];
 
-/// A row as people read it.
+/// A row as text for people.
 fn cells(row: &Row) -> Vec<String> {
     let number = |value: f64| format!("{value:.3}");
     let paper = row.paper.map_or_else(|| "-".to_owned(), number);

@@ -1,14 +1,14 @@
-//! What no schedule of a job can be better than: when its last task is done, and when its tasks are done in the mean.
+//! Lower bounds of all schedules of a job: for the completion of its last task, and for the mean completion of its tasks.
 
 use super::quality::Job;
 use amalgam_core::policy::matching::{Costs, optimal};
 use amalgam_core::vocabulary::Duration;
 
-/// No schedule is done sooner. Two things hold of every one that is done at T. Each task is done by T somewhere, alone. And
-/// the servers have the room: each works for T less its wait. If a server is given no more of the tasks that prefer it
-/// than that, and the rest of them goes elsewhere at its slower time, in whatever pieces, nothing takes less room: to drive
-/// a piece that prefers a server away from it costs more elsewhere than it frees. The bound is the least T of which both
-/// hold.
+/// A lower bound of the completion of any schedule. A schedule that completes at T meets two conditions. Each task alone can
+/// complete by T on some server. And the servers have the room: each works for T less its wait. For the second condition,
+/// each server gets the tasks that prefer it up to its room, and the rest goes, in arbitrary pieces, to other servers at the
+/// slower time. No other assignment needs less room: moving a piece off its preferred server costs more elsewhere than it
+/// frees. The bound is the least T that meets both conditions.
 pub fn least_completion_s(job: &Job) -> f64 {
     let servers = 0..job.waits.len();
     let alone = |task: usize| servers.clone().map(|server| job.waits[server] + job.time(task, server)).min();
@@ -28,7 +28,7 @@ fn total_s(job: &Job) -> f64 {
     job.tasks.iter().map(|task| task.slow.as_secs_f64()).sum()
 }
 
-/// Whether all tasks, cut into pieces, are done by then.
+/// Whether all tasks, divided into pieces, can complete by then.
 fn has_room(job: &Job, by_s: f64) -> bool {
     let mut room: Vec<f64> = job.waits.iter().map(|wait| (by_s - wait.as_secs_f64()).max(0.0)).collect();
     let mut elsewhere = 0.0;
@@ -43,11 +43,11 @@ fn has_room(job: &Job, by_s: f64) -> bool {
     elsewhere <= room.iter().sum()
 }
 
-/// When the last task is done in the best of all schedules, of which some end at `known`.
+/// The completion of the best schedule, given that a schedule completes at `known`.
 pub fn exact_completion_s(job: &Job, known: f64) -> f64 {
     let mut search = Search { job, best: known, bound: least_completion_s(job), order: Vec::new() };
     let mut loads: Vec<f64> = job.waits.iter().map(|wait| wait.as_secs_f64()).collect();
-    // Whoever has the fewest choices first, so that what cannot be is seen soon.
+    // Tasks with the fewest choices first, which prunes the search early.
     let choices = |task: usize| (0..loads.len()).filter(|&server| search.end(&loads, task, server) < known).count();
     let mut order: Vec<usize> = (0..job.tasks.len()).collect();
     order.sort_by_cached_key(|&task| (choices(task), std::cmp::Reverse(job.tasks[task].slow)));
@@ -56,7 +56,7 @@ pub fn exact_completion_s(job: &Job, known: f64) -> f64 {
     search.best
 }
 
-/// All schedules, but for those that cannot be better than the best that was found.
+/// A search of all schedules, except those that cannot be better than the best one found.
 struct Search<'a> {
     job: &'a Job,
     best: f64,
@@ -92,12 +92,12 @@ impl Search<'_> {
     }
 }
 
-/// When tasks are done in the mean in the schedule in which that is least. A task that is the k-th from the end on a server
-/// adds the server's wait once and its own time k times to the sum, so the best schedule is a matching of tasks to places.
+/// The least mean completion of tasks over all schedules. A task that is the k-th from the end on a server adds the server's
+/// wait once and its own time k times to the sum, so the best schedule is a matching of tasks to places.
 pub fn least_mean_s(job: &Job) -> f64 {
     let mut places = 4;
     loop {
-        // If a task were better at a place beyond the last one, that would be better still, and is free.
+        // If the last place is used, a task might be better off at a further place.
         match least_sum_in(job, places) {
             Some(sum) => return sum / job.tasks.len() as f64,
             None => places *= 2,
@@ -105,7 +105,7 @@ pub fn least_mean_s(job: &Job) -> f64 {
     }
 }
 
-/// With so many places on each server; `None` where the last one is used.
+/// With this number of places on each server; `None` if the last one is used.
 fn least_sum_in(job: &Job, places: usize) -> Option<f64> {
     let servers = job.waits.len();
     let mut costs = Costs::new(job.tasks.len(), servers * places);
@@ -134,8 +134,7 @@ mod tests {
         Job::draw(&set_up, tasks, speed_up, &mut Chance::new(seed, "bounds"))
     }
 
-    /// The least time of the last task, and the least mean, over all ways to give tasks to servers; on each the shorter
-    /// tasks go first.
+    /// The least completion and the least mean over all assignments of tasks to servers; on each server shorter tasks run first.
     fn by_trying_all(job: &Job) -> (f64, f64) {
         let (tasks, servers) = (job.tasks.len(), job.waits.len());
         let mut best = (f64::INFINITY, f64::INFINITY);

@@ -6,7 +6,7 @@ use amalgam_core::policy::completion::{Estimate, Odds, Part, Rates};
 use amalgam_core::policy::matching::{Acceptance, Costs, Pair, Stable, greedy, optimal};
 use amalgam_core::vocabulary::{Distance, Duration};
 
-/// What the paper says. Servers are counted from 1.
+/// The paper's numbers. Servers are counted from 1.
 const NUMBERS: [PaperNumber; 14] = [
     ("apollo-4", "A", "io_s", 63.13),
     ("apollo-4", "B", "io_s", 63.5),
@@ -28,7 +28,7 @@ fn row(figure: &str, case: &str, metric: &str, ours: f64) -> Row {
     Row::of(case, metric, number_of(&NUMBERS, figure, case, metric), &[ours])
 }
 
-/// Figure 4: when the task would be done on each server.
+/// Figure 4: the completion of the task on each server.
 pub fn estimates(set_up: &Placing, rates: &Rates) -> Vec<Row> {
     let of_server = |server: &Server| {
         let part = |(mb, on): (u32, &str)| part(mb, on, server, &set_up.servers);
@@ -41,7 +41,7 @@ pub fn estimates(set_up: &Placing, rates: &Rates) -> Vec<Row> {
     set_up.servers.iter().flat_map(of_server).collect()
 }
 
-/// As seen from `server`.
+/// The part of the input on `on`, as seen from `server`.
 fn part(mb: u32, on: &str, server: &Server, servers: &[Server]) -> Part {
     let is_in_rack = servers.iter().any(|other| other.name == on && other.rack == server.rack);
     let lies = match (server.name == on, is_in_rack) {
@@ -52,7 +52,7 @@ fn part(mb: u32, on: &str, server: &Server, servers: &[Server]) -> Part {
     Part { bytes: u64::from(mb) * 1_000_000, lies }
 }
 
-/// Figure 5: which task is matched to which server.
+/// Figure 5: the server that each task is matched to.
 pub fn pairs(set_up: &Matching, rates: &Rates) -> Vec<Row> {
     let mut costs = Costs::new(set_up.tasks.len(), set_up.servers.len());
     for (row, task) in set_up.tasks.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! Inputs that lie on nodes: how they are laid out, and from where tasks read them.
+//! Inputs that are stored on nodes: their placement, and the distance from which tasks read them.
 
 use super::super::figure::{PaperNumber, Row, number_of};
 use super::production::Run;
@@ -11,7 +11,7 @@ use amalgam_workload::trace::Node;
 pub const TASKS: [&str; 3] = ["tasks_on_node", "tasks_in_rack", "tasks_across"];
 pub const IO: [&str; 3] = ["io_on_node", "io_in_rack", "io_across"];
 
-/// Nodes that follow each other share a rack.
+/// Consecutive nodes share a rack.
 pub fn put_in_racks(nodes: &mut [Node], nodes_in_rack: u32) {
     for (number, node) in (0..).zip(nodes) {
         let rack: u32 = number / nodes_in_rack;
@@ -19,12 +19,12 @@ pub fn put_in_racks(nodes: &mut [Node], nodes_in_rack: u32) {
     }
 }
 
-/// A partition is what one task reads, and one block.
+/// A partition is the input of one task and is one block.
 pub fn layout(inputs: &Inputs, rates: Rates) -> InputSettings {
     InputSettings { block_bytes: u64::MAX, replicas: inputs.replicas, rates }
 }
 
-/// Which tasks.
+/// Groups of tasks.
 const ALL: [(&str, Part); 3] = [
     ("", |reading| reading.all),
     (", first stages", |reading| reading.blocks),

@@ -1,5 +1,5 @@
-//! Runs a steady stream of a trace's jobs on a cluster, as the paper's cluster has it in production, and keeps of a run what
-//! figures are about.
+//! Runs a steady stream of a trace's jobs on a cluster, like the paper's cluster in production, and keeps the results that the
+//! figures need.
 
 use super::super::figure::{
     Amount, Extent, PaperNumber, Row, mean, nodes, number_of, percentile, ratio, run_all, seconds, source,
@@ -19,7 +19,7 @@ use amalgam_workload::trace::{self, Workload};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Metrics of which the paper has numbers.
+/// Metrics for which the paper has numbers.
 pub const WITHIN: &str = "waits estimated within 1 s";
 pub const RUN_TIMES: &str = "run times estimated within 25 %";
 pub const DUPLICATES: &str = "duplicates, part of attempts";
@@ -35,11 +35,11 @@ pub const SPREAD: &str = "deviation of waits across nodes, s";
 pub const SAME_ORACLE: &str = "mean_jct over the oracle of apollo";
 pub const COVERED: &str = "starts within what was foretold";
 
-/// The figures of the preset that goes one step further than the paper's, as their names begin.
+/// Prefix of the figures of apollo-plus, the preset that goes one step beyond the paper's.
 const PLUS: &str = "apollo-plus";
 const PAPERS: &str = "apollo";
 
-/// As cases are told.
+/// Parts of the names of cases.
 const SIDE_BY_SIDE: &str = ", half of the jobs beside";
 const UNIFORM: &str = ", without estimates";
 
@@ -47,13 +47,13 @@ const UNIFORM: &str = ", without estimates";
 pub struct Case {
     pub preset: String,
     pub load: f64,
-    /// The probability that an attempt is slow.
+    /// Probability that an attempt is slow.
     stragglers: f64,
-    /// Whether anything is done about those that are.
+    /// Whether slow attempts are corrected.
     corrects_slow: bool,
-    /// A part of the jobs goes by another preset at the same time.
+    /// Another preset, and the part of the jobs that use it at the same time.
     beside: Option<(String, f64)>,
-    /// All tasks are taken to run for so long.
+    /// The assumed run time of every task.
     assumed_run_time_s: Option<f64>,
 }
 
@@ -74,7 +74,7 @@ impl Case {
         self.beside.is_none() && self.assumed_run_time_s.is_none()
     }
 
-    /// Who tries node after node estimates nothing.
+    /// Apollo-baseline tries node after node and makes no estimates.
     fn estimates_waits(&self) -> bool {
         Preset::parse(&self.preset).is_ok_and(|preset| preset.entitled().is_some() && !preset.is_without_estimates())
     }
@@ -91,14 +91,14 @@ impl Case {
     }
 }
 
-/// What is kept of a run.
+/// The results of a run.
 pub struct Run {
     mean_jct_s: f64,
-    /// Of an omniscient greedy scheduler on one pooled machine.
+    /// The mean with an omniscient greedy scheduler on one pooled machine.
     greedy_jct_s: f64,
     oracle: Option<Oracle>,
     task_wait_p95_s: f64,
-    /// While jobs arrived, but for the first quarter of that time.
+    /// The mean while jobs arrived, without the first quarter of that time.
     cpu: f64,
     decisions_per_s: f64,
     launched: f64,
@@ -110,10 +110,10 @@ pub struct Run {
     chain: Chain,
     queueing: Option<Queueing>,
     side_by_side: Vec<OfPreset>,
-    /// Of the waits of guaranteed attempts at nodes: the deviation, and the 20th, 80th and 95th percentile of nodes, while jobs
-    /// arrived; the means over windows.
+    /// Of the waits of guaranteed attempts at nodes while jobs arrived: the deviation, and the 20th, 80th and 95th percentile of
+    /// nodes; means over windows.
     across_nodes: [f64; 4],
-    /// By recurring job, how long it took in the mean.
+    /// Mean completion time by recurring job.
     recurring: BTreeMap<String, f64>,
 }
 
@@ -202,7 +202,7 @@ fn one(
     Ok(Run::of(&Simulation::new(settings, &nodes, &workload).run(), greedy_jct_s, last))
 }
 
-/// Jobs that come at random, at the rate at which they keep so many cores busy.
+/// Jobs that arrive at random, at the rate that keeps this number of cores busy.
 fn workload(
     production: &Production,
     figure: &ProductionFigure,
@@ -267,7 +267,7 @@ impl Run {
     }
 }
 
-/// The means over the windows that begin while jobs arrive.
+/// Means over the windows that start while jobs arrive.
 fn across_nodes(queueing: Option<&Queueing>, last_arrival_s: f64) -> [f64; 4] {
     let windows = queueing.map_or(&[][..], |queueing| &queueing.across_nodes);
     let windows: Vec<&AcrossNodes> = windows.iter().filter(|window| window.begins_s < last_arrival_s).collect();
@@ -275,7 +275,7 @@ fn across_nodes(queueing: Option<&Queueing>, last_arrival_s: f64) -> [f64; 4] {
     [mean_of(|all| all.deviation_s), mean_of(|all| all.p20_s), mean_of(|all| all.p80_s), mean_of(|all| all.p95_s)]
 }
 
-/// Jobs of one name are one that recurs.
+/// Jobs with the same name are runs of one recurring job.
 fn recurring(outcome: &Outcome) -> BTreeMap<String, f64> {
     let mut all: BTreeMap<String, Vec<f64>> = BTreeMap::new();
     for job in outcome.jobs.iter().filter(|job| job.outcome == "succeeded") {
@@ -284,7 +284,7 @@ fn recurring(outcome: &Outcome) -> BTreeMap<String, f64> {
     all.into_iter().map(|(name, took)| (name, mean(&took))).collect()
 }
 
-/// How many times as fast each recurring job is as under the other one, the slowest first.
+/// The speed-up of each recurring job over the other run, the slowest first.
 fn speed_ups(run: &Run, other: &Run) -> Vec<f64> {
     let pairs = run.recurring.iter().filter_map(|(name, took)| Some(ratio(*other.recurring.get(name)?, *took)));
     let mut speed_ups: Vec<f64> = pairs.collect();
@@ -292,18 +292,18 @@ fn speed_ups(run: &Run, other: &Run) -> Vec<f64> {
     speed_ups
 }
 
-/// Of the jobs of one preset, where two shared the cluster.
+/// Results for the jobs of one preset, if two shared the cluster.
 fn of_preset<'a>(run: &'a Run, preset: &str) -> Option<&'a OfPreset> {
     run.side_by_side.iter().find(|of| of.preset == preset)
 }
 
-/// One oracle for all: with the most that each job was ever allowed under the paper's preset on the same arrivals.
+/// Compares with one common oracle: the maximum allowance of each job under the paper's preset on the same arrivals.
 fn over_papers_oracle(case: &str, runs: &[Run], papers: &[Run]) -> Row {
     let of = |(run, paper): (&Run, &Run)| Some(ratio(run.mean_jct_s, paper.oracle?.most_allowed_s.mean));
     Row::of(case, SAME_ORACLE, None, &runs.iter().zip(papers).filter_map(of).collect::<Vec<f64>>())
 }
 
-/// What was foretold of starts, and what the last tasks of the stages went through that jobs waited for.
+/// Accuracy of predicted starts, and the parts of the time of the stages' last tasks that jobs waited for.
 fn where_time_went(case: &str, runs: &[Run]) -> Vec<Row> {
     let row = |metric: &str, of: &dyn Fn(&Run) -> f64| {
         Row::of(case, metric, None, &runs.iter().map(of).collect::<Vec<f64>>())

@@ -1,6 +1,6 @@
-//! A job of figure 12, and what each matcher makes of it: tasks of random run times on servers with one slot, each of which
-//! lets wait for a random time and is the preferred one of some tasks. All tasks are dispatched at once; a server runs
-//! them in the order of their dispatch.
+//! A job of figure 12, and its schedule by each matcher: tasks of random run times on servers with one slot. Each server has a
+//! random wait and is preferred by some tasks. All tasks are dispatched at once; a server runs them in the order of their
+//! dispatch.
 
 use super::scenario::Quality;
 use amalgam_core::policy::matching::{Acceptance, Costs, Growing, Pair, Pairing, Regret, Stable, greedy, optimal};
@@ -16,28 +16,28 @@ pub struct Job {
 #[derive(Clone, Copy)]
 pub struct Task {
     pub preferred: usize,
-    /// On its preferred server, and on any other.
+    /// The run time on the preferred server; the field after it is for any other server.
     pub fast: Duration,
     pub slow: Duration,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Matcher {
-    /// As in the paper, in so many rounds a batch.
+    /// As in the paper, with a limited number of rounds for each batch.
     Stable,
-    /// In as many rounds as there is something to match.
+    /// With as many rounds as there are unmatched tasks.
     AllRounds,
-    /// Gale's and Shapley's own rule.
+    /// The rule of Gale and Shapley.
     Deferred,
-    /// One task after the other, each where it is done first, and the next one sees what it has taken.
+    /// One task after the other, each on the server that completes it first, considering the tasks before it.
     Greedy,
-    /// The same with one task a server and batch, as in figure 5.
+    /// The same with at most one task for each server in a batch, as in figure 5.
     GreedyBatches,
-    /// Greedy, and the longest task first.
+    /// Greedy, with the longest task first.
     LongestFirst,
-    /// In batches, each at the least sum of its completion times.
+    /// In batches, each with the least sum of completion times.
     LeastSum,
-    /// One task after the other, and first the one that would be done last without its best server: the preset apollo-plus.
+    /// One task after the other; first the one that would complete last without its best server: the preset apollo-plus.
     Regret,
 }
 
@@ -66,11 +66,11 @@ impl Matcher {
         }
     }
 
-    /// When each task is done.
+    /// The completion of each task.
     pub fn complete(self, job: &Job, rounds: u32) -> Vec<Duration> {
         let stable = |rounds, acceptance| {
             let mut matcher = Stable::new(rounds, acceptance);
-            // In which order pairs are dispatched does not matter: each server gets one of a batch.
+            // The order of dispatch does not matter: each server gets at most one pair of a batch.
             job.in_batches(move |costs| matcher.find(costs, |pair| costs.of(pair)).to_vec())
         };
         match self {
@@ -108,7 +108,7 @@ impl Job {
         if server == preferred { fast } else { slow }
     }
 
-    /// All tasks that are left are a batch, of which each server gets one at most, and waits are updated after it.
+    /// All remaining tasks are a batch. Each server gets at most one of them, and waits are updated after the batch.
     fn in_batches(&self, mut find: impl FnMut(&Costs) -> Vec<Pair>) -> Vec<Duration> {
         let mut waits = self.waits.clone();
         let mut done: Vec<Option<Duration>> = vec![None; self.tasks.len()];
@@ -132,7 +132,7 @@ impl Job {
         }
     }
 
-    /// All tasks are one batch, of which a server gets as many as are done there first.
+    /// All tasks are one batch. A server gets all tasks that complete there first.
     fn by_regret(&self) -> Vec<Duration> {
         let mut matcher = Regret::default();
         for _ in &self.tasks {
@@ -161,7 +161,7 @@ impl Job {
     }
 }
 
-/// Waits grow with what servers are given.
+/// Waits grow with the tasks that servers get.
 struct Servers<'a> {
     job: &'a Job,
     waits: Vec<Duration>,

@@ -7,20 +7,20 @@ use super::scenario::{Batch, Quality};
 use amalgam_core::vocabulary::{Chance, Duration};
 use amalgam_sim::report::{Figure, Spread};
 
-/// Of so many tasks all schedules are searched for the one that is done first.
+/// Up to this number of tasks, all schedules are searched for the one that completes first.
 const SEARCHED: u32 = 10;
-/// Of so many tasks the schedule with the least mean is found.
+/// Up to this number of tasks, the schedule with the least mean is computed.
 const LEAST_MEAN: u32 = 100;
 
-/// Of the jobs of one seed, in seconds.
+/// Results of the jobs of one seed, in seconds.
 pub struct Run {
-    /// When the last task is done, by job, and of each matcher.
+    /// The completion of the last task: by matcher, then by job.
     completion: Vec<Vec<f64>>,
-    /// When tasks are done in the mean.
+    /// The mean completion of tasks.
     of_tasks: Vec<Vec<f64>>,
-    /// What no schedule is better than.
+    /// The lower bound of all schedules.
     limit: Vec<f64>,
-    /// Of the matcher that is best for the job.
+    /// The completion with the matcher that is best for the job.
     best: Vec<f64>,
     least_of_tasks: Vec<f64>,
 }
@@ -56,7 +56,7 @@ pub fn run(set_up: &Quality, batch: Batch, speed_up: f64, seed: u64) -> Run {
     run
 }
 
-/// How the rows of a case begin.
+/// The prefix of the names of a case's rows.
 fn case(batch: Batch, speed_up: f64) -> String {
     format!("{} tasks, {speed_up}x", batch.tasks)
 }
@@ -91,10 +91,10 @@ pub fn of(batch: Batch, speed_up: f64, seeds: &[Run]) -> Vec<Row> {
     rows
 }
 
-/// "Within 5 % of the optimal matching": at most.
+/// "Within 5 % of the optimal matching": an upper limit.
 pub const WITHIN: f64 = 1.05;
 
-/// That, and "57 % slower".
+/// This limit, and "57 % slower".
 fn paper(matcher: Matcher) -> Option<f64> {
     match matcher {
         Matcher::Stable => Some(WITHIN),
@@ -103,7 +103,7 @@ fn paper(matcher: Matcher) -> Option<f64> {
     }
 }
 
-/// When jobs are done.
+/// Distributions of the jobs' completions.
 pub fn plot(batch: Batch, speed_up: f64, seeds: &[Run]) -> Figure {
     let spread = |name: &str, of: &dyn Fn(&Run) -> &Vec<f64>| {
         let mut values: Vec<f64> = seeds.iter().flat_map(of).copied().collect();

@@ -1,4 +1,4 @@
-//! What Apollo's figures are run with, as their scenario file says it.
+//! The scenario file of Apollo's figures.
 
 use super::super::figure::{ScenarioText, figure_of, within};
 use amalgam_cli::failure::Result;
@@ -33,43 +33,43 @@ pub struct Production {
     figure: BTreeMap<String, ProductionFigure>,
 }
 
-/// Where they lie, of the figures in which they do.
+/// Locations of inputs, for figures that use them.
 #[derive(Clone, Copy, Deserialize, Debug)]
 #[serde(deny_unknown_fields)]
 pub struct Inputs {
     pub nodes_in_rack: u32,
     pub replicas: u32,
-    /// That a task runs in its stage's mean.
+    /// Input for each second of the mean run time of a task's stage.
     pub mb_for_each_second: f64,
 }
 
 #[derive(Clone, Deserialize, Debug)]
 #[serde(deny_unknown_fields)]
 pub struct ProductionFigure {
-    /// Instead of the production's.
+    /// Replaces the value of `production`.
     pub nodes: Option<u32>,
     pub jobs: Option<u32>,
-    /// A quick run has one in so many of both, so that it ends within a minute; 10 if not said.
+    /// A quick run has one in this many nodes and jobs, so that it ends within a minute; 10 by default.
     pub quick_part: Option<u32>,
-    /// Processes among which the job managers are shared out; without it the server has them.
+    /// Number of processes that host the job managers; by default the server hosts them.
     pub manager_processes: Option<u8>,
-    /// And instead of its trace, and of the options for that.
+    /// Replaces the trace of `production` and its options.
     pub read: Option<String>,
     #[serde(default)]
     pub options: BTreeMap<String, String>,
-    /// Parts of the cluster's CPUs that would be busy if nobody waited.
+    /// Parts of the cluster's CPUs that would be busy if no task waited.
     pub loads: Vec<f64>,
-    /// Those that are compared with.
+    /// The schedulers to compare with.
     #[serde(default)]
     pub baselines: Vec<String>,
     pub schedulers: Vec<String>,
-    /// Once more with the baselines on the same cluster: so much of the jobs goes by the first of them.
+    /// Also runs with the baselines on the same cluster: the part of the jobs that use the first of them.
     pub beside: Option<f64>,
-    /// Once more with every task taken to run for so long.
+    /// Also runs with this assumed run time of every task.
     pub assumed_run_time_s: Option<f64>,
-    /// The probability that an attempt is slow.
+    /// Probability that an attempt is slow.
     pub stragglers: Option<f64>,
-    /// Inputs lie somewhere.
+    /// Whether inputs have locations.
     #[serde(default)]
     pub inputs: bool,
 }
@@ -149,7 +149,7 @@ pub struct Quality {
 #[serde(deny_unknown_fields)]
 pub struct Batch {
     pub tasks: u32,
-    /// With each seed.
+    /// Number of jobs for each seed.
     pub draws: u32,
 }
 
@@ -185,7 +185,7 @@ impl Scenario {
     }
 }
 
-/// Of anything that is counted, and in seconds.
+/// Upper limit of counts and of seconds.
 const MANY: f64 = 1e6;
 
 fn check_servers<'a>(

@@ -1,8 +1,8 @@
-//! What is not as in the paper's experiments.
+//! Differences from the paper's experiments.
 
 use super::scenario::FigureScenario;
 
-/// Of all figures, of the workloads, and of this figure.
+/// The departures of all figures, of the workloads, and of this figure.
 pub fn of(figure: &str, set_up: &FigureScenario) -> Vec<String> {
     if !set_up.job.is_empty() {
         return own(figure).collect();

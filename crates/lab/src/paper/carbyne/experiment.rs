@@ -1,5 +1,5 @@
-//! Runs each workload of a figure under each setting with each scheduler and each seed, and keeps of a run what figures are
-//! about.
+//! Runs each workload of a figure under each setting with each scheduler and each seed, and keeps the results that the figures
+//! need.
 
 use super::super::figure::{Amount, Extent, nodes, run_all, seconds, source};
 use super::scenario::{
@@ -13,35 +13,35 @@ use amalgam_sim::{Outcome, Settings, Simulation};
 use amalgam_workload::trace::{self, MalformedLines, Node, RunTimes, TraceJob, Workload};
 use std::sync::Arc;
 
-/// What is kept of a run.
+/// The results of a run.
 pub struct Run {
-    /// Of the jobs that ended, by their numbers in the workload.
+    /// Completion times by the number of the job in the workload; `None` if it did not end.
     pub jct_s: Vec<Option<f64>>,
     pub makespan_s: f64,
-    /// Of windows in which two jobs were there.
+    /// Jain's index of the windows with at least two jobs.
     pub jain: Vec<f64>,
     pub cpu: f64,
-    /// When so many tasks of the watched job ran: seconds since it came.
+    /// The number of running tasks of the watched job over the seconds since its arrival.
     pub running: Vec<(f64, f64)>,
 }
 
-/// A workload under a setting with a scheduler: the runs in the order of the seeds.
+/// The runs of a workload under a setting with a scheduler, in the order of the seeds.
 pub struct CaseRuns {
     pub workload: String,
     pub setting: String,
     pub scheduler: String,
-    /// What it is called in rows.
+    /// The name in rows.
     pub name: String,
     pub runs: Vec<Run>,
 }
 
-/// All that a run needs but its seed.
+/// All inputs of a run except its seed.
 struct World<'a> {
     setup: &'a Setup,
     load: f64,
     amount: Amount,
     workload: &'a WorkloadEntry,
-    /// What the workload is read from: its format and the full path.
+    /// The workload's format and full path.
     source: String,
     setting: &'a Setting,
     preset: Preset,
@@ -87,7 +87,7 @@ pub fn run(scenario: &Scenario, figure: &FigureScenario, extent: &Extent) -> Res
     Ok(cases)
 }
 
-/// The jobs of a workload as they are run, under no particular setting.
+/// The jobs of a workload without any particular setting.
 pub fn workload(scenario: &Scenario, name: &str, seed: u64, extent: &Extent) -> Result<Workload> {
     let entry = entry(scenario, name, extent);
     let world = World {
@@ -115,7 +115,7 @@ impl World<'_> {
         Ok(Run::of(&simulate(&nodes, &workload, self.preset, seed, self.setup.heartbeat_s, self.watched_job)))
     }
 
-    /// A sixteenth of the cluster and few jobs, where only the machinery is tested.
+    /// Smoke runs have a sixteenth of the cluster and few jobs.
     fn whole_nodes(&self) -> u32 {
         let nodes = self.workload.nodes.unwrap_or(self.setup.nodes);
         if self.amount == Amount::Smoke { (nodes / 16).max(1) } else { nodes }
@@ -130,7 +130,7 @@ impl World<'_> {
         }
     }
 
-    /// The workload with the load that the scenario asks for, told and asked for as the setting says.
+    /// The workload with the scenario's load, and with the errors of estimates and demands of the setting.
     fn jobs(&self, seed: u64) -> Result<Workload> {
         let Setting { demand_scale, gap_scale, .. } = *self.setting;
         let arrival = self.setting.arrival.unwrap_or(self.workload.arrival);
@@ -139,7 +139,7 @@ impl World<'_> {
             Arrival::Trace => plain.jobs.last().map_or(0.0, |job| job.arrival.as_secs_f64()),
             _ => self.setup.gap_s * f64::from(self.job_count()),
         };
-        // At this factor of the run times there is as much work as is asked for.
+        // With this factor of the run times the work matches the load.
         let factor = self.load * span / self.work(&plain).max(1e-9);
         let (times, arrivals) = match self.workload.scaled {
             Scaled::RunTimes => (factor, gap_scale / factor),
@@ -174,7 +174,7 @@ impl World<'_> {
         trace::read(&self.source, &options).map_err(|error| Failure::usage(error.problem, error.remedy))
     }
 
-    /// For how many seconds the whole cluster would be busy with it, in the kind of which it needs most.
+    /// The seconds for which the workload would keep the whole cluster busy, for its most needed kind of resource.
     fn work(&self, workload: &Workload) -> f64 {
         let node = node_resources(self.setup);
         let mut needs = [0.0; WIDTH];
@@ -192,7 +192,7 @@ impl World<'_> {
     }
 }
 
-/// One run of the jobs of an example on one node. They begin together, once an earlier job has left it.
+/// One run of the jobs of an example on one node. They start together, when an earlier job has left the node.
 pub fn run_example(figure: &FigureScenario, preset: Preset, seed: u64, heartbeat_s: f64) -> Run {
     let before = ExampleStage { tasks: 1, cores: 100, run_time_s: 1.0, after: Vec::new() };
     let before = ExampleJob { name: "before".to_owned(), stage: vec![before] };

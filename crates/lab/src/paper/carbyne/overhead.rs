@@ -1,5 +1,4 @@
-//! What a decision takes, in wall time: of the master, by how much is pending, and of a job manager, for the jobs of a
-//! workload.
+//! Wall time of decisions: of the master, by the number of pending tasks, and of a job manager, for the jobs of a workload.
 
 use super::super::figure::{Amount, Extent, mean, percentile};
 use super::experiment;
@@ -14,13 +13,13 @@ use amalgam_workload::trace::TraceJob;
 use std::hint::black_box;
 use std::time::Instant;
 
-/// How many tasks are pending at the master.
+/// Numbers of pending tasks at the master.
 const PENDING: [u64; 2] = [10_000, 50_000];
 
-/// The cases, and the numbers of each.
+/// The cases with their numbers.
 pub fn measure(scenario: &Scenario, figure: &FigureScenario, extent: &Extent) -> Result<Vec<(String, Vec<Pair>)>> {
     let mut found = Vec::new();
-    // One run after the other: beside each other they would measure each other.
+    // One run after the other: parallel runs would disturb each other.
     let seeds: Vec<u64> = extent.seeds.clone().collect();
     let mut of_presets = Vec::new();
     let schedulers = figure.all_schedulers();
@@ -56,7 +55,7 @@ pub fn measure(scenario: &Scenario, figure: &FigureScenario, extent: &Extent) ->
     Ok(found)
 }
 
-/// What the master takes for a task that it places, in all messages together; the median over rounds.
+/// The time of the master for a placed task, including all messages; the median over rounds.
 fn decisions_us(preset: Preset, seed: u64, amount: Amount) -> [f64; 2] {
     let (warm_up, rounds, departures) = if amount == Amount::Smoke { (10, 1, 10) } else { (20_000, 5, 4_000) };
     let jobs = 250;
@@ -64,7 +63,7 @@ fn decisions_us(preset: Preset, seed: u64, amount: Amount) -> [f64; 2] {
     compare(&scale).clusters.map(|decisions| 1e6 / decisions.per_second)
 }
 
-/// What a plan of a whole job takes, in a tenth of the cluster.
+/// The time to plan a whole job, with a tenth of the cluster.
 fn plan_us(job: &TraceJob, scenario: &Scenario) -> f64 {
     let stage =
         |(stage, times): (&amalgam_core::vocabulary::StageSpec, &amalgam_workload::trace::RunTimes)| StageWork {

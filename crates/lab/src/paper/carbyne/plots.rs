@@ -1,4 +1,4 @@
-//! The plots of a figure's page: how completion times, gains and fairness are distributed.
+//! Plots of a figure's page: distributions of completion times, gains and fairness.
 
 use super::super::figure::{mean, percentile};
 use super::experiment::{CaseRuns, Run};
@@ -55,11 +55,11 @@ fn spread(name: String, mut values: Vec<f64>) -> Spread {
     Spread { name, percentiles, mean: mean(&values) }
 }
 
-/// Of the watched job, with the first seed.
+/// The watched job, with the first seed.
 fn course(of_group: &[&CaseRuns], group: &str) -> Option<Figure> {
     let line = |of: &&CaseRuns| {
         let running = &of.runs.first()?.running;
-        // As steps.
+        // Drawn as steps.
         let steps = running.windows(2).flat_map(|pair| [pair[0], (pair[1].0, pair[0].1)]).collect::<Vec<_>>();
         (!steps.is_empty()).then(|| (of.scheduler.clone(), steps))
     };

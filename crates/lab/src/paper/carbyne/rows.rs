@@ -1,4 +1,4 @@
-//! The numbers of a figure: each with its name, and one for each seed.
+//! The numbers of a figure: each with its name and one value for each seed.
 
 use super::super::figure::{mean, percentile, ratio};
 use super::experiment::{CaseRuns, Run};
@@ -9,12 +9,12 @@ fn of_runs(name: impl Into<String>, of: &CaseRuns, number: impl Fn(&Run) -> f64)
     (name.into(), of.runs.iter().map(number).collect())
 }
 
-/// With the run of the same seed.
+/// Compares runs of the same seed.
 fn of_pairs(name: String, of: &CaseRuns, base: &CaseRuns, number: impl Fn(&Run, &Run) -> f64) -> Pair {
     (name, of.runs.iter().zip(&base.runs).map(|(run, base)| number(run, base)).collect())
 }
 
-/// As they are.
+/// Absolute values.
 pub fn levels(of: &CaseRuns) -> Vec<Pair> {
     vec![
         of_runs("jain", of, |run| mean(&run.jain)),
@@ -28,7 +28,7 @@ pub fn levels(of: &CaseRuns) -> Vec<Pair> {
     ]
 }
 
-/// Against the fairest, the one with the shortest jobs and the one with the shortest makespan.
+/// Compared with the fairest scheduler, the one with the shortest jobs and the one with the shortest makespan.
 pub fn against_the_best(of: &CaseRuns, cases: &[&CaseRuns]) -> Vec<Pair> {
     type Compared = fn(&Run, &Run) -> f64;
     let compared: [(&str, &str, Compared); 3] = [
@@ -43,8 +43,8 @@ pub fn against_the_best(of: &CaseRuns, cases: &[&CaseRuns]) -> Vec<Pair> {
     compared.into_iter().filter_map(row).collect()
 }
 
-/// Factors of improvement: how long jobs take under the one that is compared with, divided by how long under this one; of
-/// means and percentiles, and percentiles of the factors of the jobs.
+/// Factors of improvement: completion times under the other scheduler divided by those under this one, for means and
+/// percentiles, and percentiles of the factors of the jobs.
 pub fn improvement(of: &CaseRuns, base: &CaseRuns) -> Vec<Pair> {
     let name = |what: &str| format!("over {}, {what}", base.scheduler);
     let mut found = vec![of_pairs(name("of means"), of, base, |run, base| ratio(base.mean_jct(), run.mean_jct()))];
@@ -66,9 +66,9 @@ pub fn improvement(of: &CaseRuns, base: &CaseRuns) -> Vec<Pair> {
     found
 }
 
-/// Which part of the jobs gains, and which loses.
+/// The parts of the jobs that gain and lose.
 pub fn job_by_job(of: &CaseRuns, base: &CaseRuns) -> Vec<Pair> {
-    /// A job that takes as long but for the time of a message neither gains nor loses.
+    /// A difference within about the delay of a message is neither a gain nor a loss.
     const SAME: f64 = 0.01;
     let name = &base.scheduler;
     let share = |what: String, is_it: fn(f64) -> bool| {
@@ -86,7 +86,7 @@ pub fn job_by_job(of: &CaseRuns, base: &CaseRuns) -> Vec<Pair> {
     ]
 }
 
-/// The course of the job of this number.
+/// The course of the job with this number.
 pub fn course(of: &CaseRuns, job: u32) -> Vec<Pair> {
     vec![
         of_runs("jct_s", of, |run| run.jct_s.get(job as usize).copied().flatten().unwrap_or_default()),
@@ -113,7 +113,7 @@ fn running_in(run: &Run, from: f64, to: f64) -> f64 {
     ratio(spans.sum(), to - from)
 }
 
-/// When each job of an example ends.
+/// The end of each job of an example.
 pub fn ends(of: &CaseRuns) -> Vec<Pair> {
     let mut found = vec![of_runs("mean_jct_s", of, Run::mean_jct)];
     let jobs = of.runs.first().map_or(0, |run| run.jct_s.len());
@@ -132,7 +132,7 @@ pub fn unfinished(cases: &[CaseRuns]) -> Vec<String> {
     cases.iter().filter_map(missing).collect()
 }
 
-/// Of jobs that ended in both, sorted.
+/// Factors of the jobs that ended in both runs, sorted.
 pub fn factors(run: &Run, base: &Run) -> Vec<f64> {
     let pairs = run.jct_s.iter().zip(&base.jct_s);
     let mut factors: Vec<f64> = pairs.filter_map(|(ours, base)| Some(ratio((*base)?, (*ours)?))).collect();

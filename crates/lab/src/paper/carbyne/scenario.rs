@@ -1,4 +1,4 @@
-//! What Carbyne's figures are run with, as their scenario file says it.
+//! The scenario file of Carbyne's figures.
 
 use super::super::figure::{ScenarioText, figure_of, within};
 use amalgam_cli::failure::Result;
@@ -14,7 +14,7 @@ pub struct Scenario {
     pub free: Free,
     pub setup: Setup,
     workload: BTreeMap<String, WorkloadEntry>,
-    /// By name: what a server's configuration would say.
+    /// By name, the text of a server's configuration.
     scheduler: BTreeMap<String, String>,
     figure: BTreeMap<String, FigureScenario>,
 }
@@ -23,8 +23,7 @@ pub struct Scenario {
 #[derive(Clone, Copy, Deserialize, Debug)]
 #[serde(deny_unknown_fields)]
 pub struct Free {
-    /// All work of a workload, in the kind of resource of which it needs most, by what the cluster could do while jobs
-    /// arrive.
+    /// The work of a workload in its most needed kind of resource, divided by the cluster's capacity while jobs arrive.
     pub load: f64,
 }
 
@@ -37,29 +36,29 @@ pub struct Setup {
     pub disk_mb_s: u32,
     pub network_mb_s: u32,
     pub jobs: u32,
-    /// Between jobs that arrive at random, on average.
+    /// Mean gap between jobs that arrive at random.
     pub gap_s: f64,
     pub heartbeat_s: f64,
-    /// What tasks need: the traces do not say it.
+    /// The demands of tasks, which the traces do not contain.
     pub demand: String,
-    /// Read in place of any other where only the machinery is to be tested.
+    /// Replaces every workload in smoke runs.
     pub stand_in: WorkloadEntry,
 }
 
-/// Where jobs are from.
+/// The source of jobs.
 #[derive(Clone, Deserialize, Debug)]
 #[serde(deny_unknown_fields)]
 pub struct WorkloadEntry {
-    /// A format and, if it reads files, a path in the folder of traces.
+    /// A format and, if it reads files, a path in the directory of traces.
     pub read: String,
     #[serde(default)]
     pub options: BTreeMap<String, String>,
-    /// Instead of the setup's.
+    /// Replaces the value of `setup`.
     pub nodes: Option<u32>,
     pub jobs: Option<u32>,
     #[serde(default)]
     pub arrival: Arrival,
-    /// What is stretched or shrunk until the load is right.
+    /// The value that is scaled until the load is right.
     #[serde(default)]
     pub scaled: Scaled,
 }
@@ -69,7 +68,7 @@ pub struct WorkloadEntry {
 pub enum Arrival {
     #[default]
     Poisson,
-    /// All jobs are there from the beginning: the offline case.
+    /// All jobs are submitted at the start: the offline case.
     AtOnce,
     Trace,
 }
@@ -87,27 +86,27 @@ pub enum Scaled {
 pub struct FigureScenario {
     #[serde(default)]
     pub workloads: Vec<String>,
-    /// Those that are compared with.
+    /// The schedulers to compare with.
     #[serde(default)]
     pub baselines: Vec<String>,
     pub schedulers: Vec<String>,
     #[serde(default)]
     pub setting: Vec<Setting>,
-    /// The number of the job that is looked at.
+    /// The number of the watched job.
     pub watched_job: Option<u32>,
-    /// Instead of workloads.
+    /// Replaces workloads.
     #[serde(default)]
     pub job: Vec<ExampleJob>,
 }
 
-/// Under which each workload is run with each scheduler; what it does not say is as in the setup.
+/// A setting under which each workload runs with each scheduler. By default, values are those of the setup.
 #[derive(Clone, Deserialize, Debug)]
 #[serde(deny_unknown_fields)]
 pub struct Setting {
     #[serde(default)]
     pub name: String,
     pub arrival: Option<Arrival>,
-    /// The same work on so many times fewer nodes.
+    /// Divides the number of nodes for the same work.
     #[serde(default = "one")]
     pub contention: f64,
     #[serde(default = "one")]
@@ -115,14 +114,14 @@ pub struct Setting {
     /// Multiplies the gaps between jobs.
     #[serde(default = "one")]
     pub gap_scale: f64,
-    /// Factors by which what is told is wrong.
+    /// Error factors of the expected run times and the demands.
     #[serde(default)]
     pub expected_error: Option<String>,
     #[serde(default)]
     pub demand_error: Option<String>,
 }
 
-/// A job of an example, on one node with a core for each hundredth.
+/// A job of an example, on one node with a hundred cores.
 #[derive(Clone, Deserialize, Debug)]
 #[serde(deny_unknown_fields)]
 pub struct ExampleJob {
@@ -168,7 +167,7 @@ impl Scenario {
     }
 
     /// # Panics
-    /// When nobody checked that it is there.
+    /// If `check` did not run before.
     pub fn workload(&self, name: &str) -> &WorkloadEntry {
         &self.workload[name]
     }
@@ -180,7 +179,7 @@ impl Scenario {
         Ok(config.preset)
     }
 
-    /// Whether a simulation can be made of it.
+    /// Whether the scenario can be simulated.
     fn check(&self) -> std::result::Result<(), String> {
         let Setup { nodes, cpus, memory_gib, disk_mb_s, network_mb_s, jobs, gap_s, heartbeat_s, .. } = self.setup;
         within("free.load", self.free.load, 0.001..=100.0)?;
@@ -226,11 +225,11 @@ impl Scenario {
     }
 }
 
-/// Of anything that is counted, and in seconds.
+/// Upper limit of counts and of seconds.
 const MANY: f64 = 1e6;
 
 impl FigureScenario {
-    /// Those that are compared with first.
+    /// The schedulers to compare with come first.
     pub fn all_schedulers(&self) -> Vec<String> {
         self.baselines.iter().chain(&self.schedulers).cloned().collect()
     }

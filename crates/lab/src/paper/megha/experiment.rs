@@ -1,4 +1,4 @@
-//! Runs each case of a figure with every seed, and keeps of a run what figures are about.
+//! Runs each case of a figure with every seed, and keeps the results that the figures need.
 
 use super::super::figure::{Amount, Extent, in_traces, nodes, run_all, seconds, source};
 use super::peak::Plan;
@@ -26,31 +26,31 @@ pub struct Case {
 
 pub struct CaseRuns {
     pub case: Case,
-    /// What it is called in rows.
+    /// The name in rows.
     pub name: String,
     /// In the order of the seeds.
     pub runs: Vec<Run>,
 }
 
-/// What is kept of a run.
+/// The results of a run.
 pub struct Run {
     pub wait_s: Summary,
     pub allocation: Allocation,
     pub jct_s: Summary,
     pub counters: Counters,
     pub busy: Busy,
-    /// When windows begin, and the part of the CPUs in use in them.
+    /// The start of each window, and the part of the CPUs in use in it.
     pub cpu: Vec<(f64, f64)>,
     /// Quantiles of the waits of tasks.
     pub wait_curve: Vec<f64>,
-    /// Of those tasks that there were, the part that started.
+    /// The part of the tasks that started.
     pub started: f64,
     /// The jobs of users that succeeded: user, seconds.
     pub of_users: Vec<(String, f64)>,
     pub left_out: LeftOut,
 }
 
-/// How many jobs of those that were drawn.
+/// Numbers of drawn jobs that were left out.
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
 pub struct LeftOut {
     pub unsuited: usize,
@@ -58,7 +58,7 @@ pub struct LeftOut {
     pub long: usize,
 }
 
-/// What a run is of.
+/// The inputs of a run.
 pub struct Prepared {
     pub nodes: Vec<Node>,
     pub workload: Workload,
@@ -66,7 +66,7 @@ pub struct Prepared {
     pub left_out: LeftOut,
 }
 
-/// All that a run needs but its seed.
+/// All inputs of a run except its seed.
 pub struct World<'a> {
     scenario: &'a Scenario,
     figure: &'a FigureScenario,
@@ -77,7 +77,7 @@ pub struct World<'a> {
     extent: &'a Extent,
 }
 
-/// All combinations of what the figure lists.
+/// All combinations of the values that the figure lists.
 pub fn cases(scenario: &Scenario, figure: &FigureScenario) -> Vec<Case> {
     let setup = &scenario.setup;
     let usual = Case {
@@ -98,7 +98,7 @@ pub fn cases(scenario: &Scenario, figure: &FigureScenario) -> Vec<Case> {
     for_each(cases, &figure.schedulers, |case, name| case.scheduler.clone_from(name))
 }
 
-/// Each case with each value; without values, the cases as they are.
+/// Each case with each value; without values, the cases unchanged.
 fn for_each<T>(cases: Vec<Case>, values: &[T], set: impl Fn(&mut Case, &T)) -> Vec<Case> {
     if values.is_empty() {
         return cases;
@@ -146,7 +146,7 @@ pub fn run(scenario: &Scenario, figure: &FigureScenario, extent: &Extent) -> Res
     named.collect()
 }
 
-/// One in so many nodes and tasks is left.
+/// Divides the numbers of nodes and tasks.
 pub fn part(amount: Amount) -> u32 {
     match amount {
         Amount::Whole => 1,
@@ -205,7 +205,7 @@ impl<'a> World<'a> {
         Resources::new(setup.cpus * 1_000, setup.memory_gib * 1_024)
     }
 
-    /// Fewer are the first of more.
+    /// A smaller cluster has the first nodes of a larger one.
     fn nodes(&self, count: u32, seed: u64) -> Result<Vec<Node>> {
         let count = self.count(count);
         if !self.is_constrained() {
@@ -223,7 +223,7 @@ impl<'a> World<'a> {
         trace::read_nodes(&source, &options).map_err(|error| Failure::usage(error.problem, error.remedy))
     }
 
-    /// The jobs that can run on the smallest cluster of the figure, the same for all its clusters.
+    /// The jobs that can run on the smallest cluster of the figure. All its clusters get the same ones.
     fn jobs(&self, seed: u64) -> Result<(Workload, LeftOut)> {
         let mut workload = self.read(seed)?;
         let least = self.figure.nodes.iter().copied().min().unwrap_or(self.case.nodes);
@@ -237,7 +237,7 @@ impl<'a> World<'a> {
         Ok((workload, left_out))
     }
 
-    /// Drawn with replacement, in the order in which they were drawn.
+    /// Drawn with replacement, in the order of the draws.
     fn read(&self, seed: u64) -> Result<Workload> {
         let source = source("megha", &self.workload.read, self.extent)?;
         let mut options: Vec<(String, String)> = self.workload.options.clone().into_iter().collect();
@@ -257,8 +257,8 @@ impl<'a> World<'a> {
         (self.workload.tasks / u64::from(part(self.extent.amount))).max(1)
     }
 
-    /// Keeps jobs until they have as many tasks as there are to be. How many of those that came before were left out, because no node suits them,
-    /// because they are too wide or because they last too long.
+    /// Keeps jobs until they have enough tasks. Counts the jobs before that which were left out, because no node suits them,
+    /// they are too wide or they run too long.
     fn leave_out(&self, jobs: &mut Vec<TraceJob>, nodes: &[Node]) -> LeftOut {
         let widest = self.scenario.setup.widest * f64::from(self.load_nodes());
         let (mut left, mut left_out) = (self.tasks(), LeftOut::default());
@@ -291,7 +291,7 @@ impl<'a> World<'a> {
         self.count(self.figure.load_nodes.unwrap_or(self.case.nodes))
     }
 
-    /// Jobs come from the third heartbeat on: in the first all nodes join, and what follows from that is done in the second.
+    /// Jobs arrive from the third heartbeat on: in the first all nodes join, and the second is for the resulting messages.
     fn arrive(&self, jobs: &mut [TraceJob], seed: u64) -> Result<()> {
         let mut chance = Chance::new(seed, "arrivals");
         let mut at = 0.0;

@@ -1,34 +1,34 @@
-//! How much of a cluster jobs would use if nobody ever waited.
+//! The part of a cluster that jobs would use if no task ever waited.
 
 use amalgam_core::vocabulary::Resources;
 use amalgam_core::vocabulary::resources::WIDTH;
 use amalgam_workload::trace::TraceJob;
 
-/// When each task would run.
+/// The time at which each task would run.
 pub struct Plan {
     tasks: Vec<Planned>,
 }
 
-/// Microseconds.
+/// Times in microseconds.
 struct Planned {
     /// The arrival of its job.
     arrival: f64,
-    /// Since then.
+    /// Start after the arrival.
     begins: u64,
     ends: u64,
-    /// For each kind, the part of a node in millionths.
+    /// For each kind of resource, the part of a node in millionths.
     part: [i64; WIDTH],
 }
 
 impl Plan {
-    /// On nodes of this size.
+    /// A plan for nodes of this size.
     pub fn of(jobs: &[TraceJob], node: &Resources) -> Plan {
         let mut tasks = Vec::new();
         jobs.iter().for_each(|job| push_job(&mut tasks, job, node));
         Plan { tasks }
     }
 
-    /// The nodes in use at the busiest moment, of the kind of resource of which most is, if all gaps between arrivals are so many times as long.
+    /// The peak number of nodes in use, for the kind of resource that is used most, if all gaps between arrivals are scaled.
     pub fn peak(&self, scale: f64) -> f64 {
         let mut moments: Vec<(u64, bool, usize)> = Vec::with_capacity(self.tasks.len() * 2);
         for (index, task) in self.tasks.iter().enumerate() {
@@ -36,7 +36,7 @@ impl Plan {
             moments.push((arrival + task.begins, true, index));
             moments.push((arrival + task.ends, false, index));
         }
-        // What ends makes room for what begins.
+        // Ends come before starts at the same time, since they free resources.
         moments.sort_unstable();
         let mut used = [0_i64; WIDTH];
         let mut most = 0;
@@ -49,8 +49,8 @@ impl Plan {
         most as f64 / 1e6
     }
 
-    /// By how much gaps are to be scaled so that no more nodes than these are in use at any moment: to within a thousandth, and
-    /// nothing where jobs are too wide.
+    /// The least scale of gaps with at most this number of nodes in use at any time, to within a thousandth; `None` if jobs are
+    /// too wide.
     pub fn least_gap(&self, most: f64) -> Option<f64> {
         const DOUBLINGS: u32 = 60;
         const HALVINGS: u32 = 10;
@@ -96,7 +96,7 @@ mod tests {
 
     const NODE: Resources = Resources::new(4_000, 1_000);
 
-    /// Half a node's CPUs and a tenth of its memory for so many tasks, then all of one's memory for one, each for a second.
+    /// Half a node's CPUs and a tenth of its memory for `tasks` tasks, then a node's whole memory for one task; a second each.
     fn job(arrival_s: u64, tasks: u32) -> TraceJob {
         let stage = |tasks, after: &[u32], basic| StageSpec {
             tasks: TaskSet::Count(tasks),

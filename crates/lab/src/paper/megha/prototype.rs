@@ -1,4 +1,4 @@
-//! Figure 12: jobs as the paper's prototype had them, on real daemons in real time, and the same jobs in the simulator.
+//! Figure 12: jobs like those of the paper's prototype on real daemons in real time, and the same jobs in the simulator.
 
 mod replay;
 
@@ -19,7 +19,7 @@ use std::time::Duration;
 const FIGURE: &str = "megha-12";
 const DELAY: &str = "execution delay, p50_s";
 
-/// All numbers that its text has of the prototype.
+/// All numbers about the prototype in the paper's text.
 const NUMBERS: [PaperNumber; 2] =
     [(FIGURE, "Alibaba 2018, daemons", DELAY, 2.15), (FIGURE, "Google 2011, daemons", DELAY, 3.32)];
 
@@ -27,9 +27,9 @@ const NUMBERS: [PaperNumber; 2] =
 struct Waits {
     /// Sorted.
     all: Vec<f64>,
-    /// Quantiles, where all are not known: p50, p95, p99 and the most.
+    /// p50, p95, p99 and the maximum.
     percentiles: [f64; 4],
-    /// The median of each: queue, processing, communication, at the node.
+    /// The median of each part: queue, processing, communication, at the node.
     parts: [f64; 4],
     refused: u64,
     repartitions: u64,
@@ -37,29 +37,29 @@ struct Waits {
     started: f64,
 }
 
-/// What only real daemons have.
+/// Results that only real daemons have.
 struct Real {
     waits: Waits,
-    /// By how much longer a task ran than it was to, in the median.
+    /// The median additional run time of a task.
     delay: f64,
-    /// The most by which a job was submitted after its time.
+    /// The maximum delay of a submission.
     late: f64,
-    /// Threads that could run and had no core, at a time.
+    /// The mean number of threads that could run and had no core.
     without_core: f64,
 }
 
-/// Of one seed.
+/// Results of one seed.
 struct Compared {
     floor: Floor,
     daemons: Real,
     simulated: Waits,
-    /// With the time that this machine's disk takes.
+    /// Simulated with the measured time of this machine's disk.
     with_this_disk: Waits,
     left_out: LeftOut,
 }
 
 struct Floor {
-    /// A message over loopback, and its answer.
+    /// A message and its answer over loopback.
     round: f64,
     fdatasync: f64,
 }
@@ -90,7 +90,7 @@ pub fn find(_: &str, text: &ScenarioText, extent: &Extent) -> Result<Findings> {
     Ok(Findings { rows, departures, plots })
 }
 
-/// The daemons first, so that nothing of ours runs beside them.
+/// The daemons run first, so that no other work of the benchmark runs beside them.
 fn compare(prepared: Prepared, amount: Amount) -> Result<Compared> {
     let floor = Floor::measure(amount)?;
     let daemons = replay::replay(&prepared)?;
@@ -126,7 +126,7 @@ fn simulate(prepared: &Prepared, disk_s: Option<f64>) -> Waits {
 }
 
 impl Waits {
-    /// Of what each task waited for.
+    /// The waits from the parts of each task's wait.
     fn of(parts: &[[f64; 4]], tasks: u64) -> Waits {
         let all = sorted(parts.iter().map(|parts| parts.iter().sum()));
         let median = |part: usize| percentile(&sorted(parts.iter().map(|parts| parts[part])), 50);
@@ -179,7 +179,7 @@ fn over(run: &Compared, simulated: &Waits, which: usize) -> f64 {
     ratio(run.daemons.waits.percentiles[which], simulated.percentiles[which])
 }
 
-/// Where the jobs ran, and what of it.
+/// Where the jobs ran, and the results from there.
 type Kind = (&'static str, fn(&Compared) -> &Waits);
 
 const KINDS: [Kind; 3] = [
@@ -205,11 +205,11 @@ fn rows_of(replay: &str, of_seeds: &[Compared]) -> Vec<Row> {
     rows
 }
 
-/// With the first seed.
+/// The waits with the first seed.
 fn plot(replay: &str, run: &Compared) -> Figure {
     let kinds =
         [("daemons", &run.daemons.waits), ("simulator", &run.simulated), ("with this disk", &run.with_this_disk)];
-    // As the simulator tells them: at the quantiles 0, 0.005, .., 1.
+    // At the quantiles that the simulator reports: 0, 0.005, .., 1.
     let quantile = |all: &[f64], number: usize| all.get(all.len().saturating_sub(1) * number / 200).copied();
     let curve = |all: &[f64]| (0..=200).filter_map(|number| quantile(all, number)).collect();
     let curves = kinds.map(|(kind, waits)| (kind.to_owned(), curve(&waits.all)));

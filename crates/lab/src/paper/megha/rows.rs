@@ -1,4 +1,4 @@
-//! The numbers of a figure, the paper's beside them, and the plots.
+//! The numbers of a figure, the paper's numbers, and the plots.
 
 use super::super::figure::{PaperNumber, Row, mean, missed, number_of, ratio};
 use super::experiment::{Case, CaseRuns, Run};
@@ -17,11 +17,11 @@ const PROCESSING: &str = "processing, part of the medians";
 const SINGLES_P50: &str = "wait_p50 over that of 10 over 10";
 
 const SPARROW: &str = "sparrow";
-/// What a single global master over a single cluster is compared with.
+/// The case that a single global master over a single cluster is compared with.
 const FEDERATED: Masters = Masters { globals: 10, clusters: 10 };
 const SINGLE: Masters = Masters { globals: 1, clusters: 1 };
 
-/// What the paper says: of Megha's waits the most, of Sparrow's p99 the least ("2 orders of magnitude").
+/// The paper's numbers: upper limits of Megha's waits, and lower limits of Sparrow's p99 ("2 orders of magnitude").
 const NUMBERS: [PaperNumber; 9] = [
     ("megha-3", "NYH, load 0.9, megha", MAX, 1.5),
     ("megha-3", "NYH, load 0.9, megha", SPARROWS_P99, 100.0),
@@ -110,7 +110,7 @@ fn part_of_medians(run: &Run, part: f64) -> f64 {
     ratio(part, all.queue + all.processing + all.communication + all.node)
 }
 
-/// Against the same case under Sparrow, and of a single global master against ten over ten.
+/// Compares with the same case under Sparrow, and a single global master with ten over ten.
 fn compared(of: &CaseRuns, cases: &[CaseRuns]) -> Vec<(&'static str, Vec<f64>)> {
     let pairs = |base: Case, number: fn(&Run, &Run) -> f64| {
         let base = cases.iter().find(|other| other.case == base).filter(|_| base != of.case)?;
@@ -130,7 +130,7 @@ fn compared(of: &CaseRuns, cases: &[CaseRuns]) -> Vec<(&'static str, Vec<f64>)> 
     rows
 }
 
-/// How waits are distributed, and what is in use over time; with the first seed.
+/// Distributions of waits, and CPUs in use over time; with the first seed.
 pub fn plots(set_up: &FigureScenario, cases: &[CaseRuns]) -> Vec<Figure> {
     let mut plots = Vec::new();
     for workload in &set_up.workloads {

@@ -1,4 +1,4 @@
-//! What Megha's figures are run with, as their scenario file says it.
+//! The scenario file of Megha's figures.
 
 use super::super::figure::{ScenarioText, figure_of, within};
 use amalgam_cli::failure::Result;
@@ -28,34 +28,34 @@ pub struct Setup {
     pub delay_ms: f64,
     globals: u8,
     clusters: u8,
-    /// A file in the folder of traces, and a folder there.
+    /// A file in the directory of traces, and a directory there.
     pub node_constraints: String,
     pub task_constraints: String,
     /// The part of the stages that get constraints.
     pub constrained: f64,
-    /// The part of the cluster that one job may need at once.
+    /// The maximum part of the cluster that one job may need at once.
     pub widest: f64,
-    /// How long a job may take even if nothing waits.
+    /// The maximum duration of a job without any waits.
     pub longest_s: Option<f64>,
-    /// Read in place of any other where only the machinery is to be tested.
+    /// Replaces every workload in smoke runs.
     stand_in: WorkloadEntry,
 }
 
-/// Where jobs are from.
+/// The source of jobs.
 #[derive(Clone, Deserialize, Debug)]
 #[serde(deny_unknown_fields)]
 pub struct WorkloadEntry {
-    /// A format and a path in the folder of traces.
+    /// A format and a path in the directory of traces.
     pub read: String,
     #[serde(default)]
     pub options: BTreeMap<String, String>,
-    /// So many of them.
+    /// The number of tasks to read.
     pub tasks: u64,
     #[serde(default)]
     pub constrained: bool,
 }
 
-/// Its cases are all combinations of what it lists; of what it does not list, the setup's.
+/// The cases are all combinations of the listed values. By default, values are those of the setup.
 #[derive(Clone, Default, Deserialize, Debug)]
 #[serde(deny_unknown_fields)]
 pub struct FigureScenario {
@@ -63,13 +63,13 @@ pub struct FigureScenario {
     pub schedulers: Vec<String>,
     #[serde(default)]
     loads: Vec<f64>,
-    /// Between jobs that come at random, in the mean; 0: all come at once.
+    /// Mean gap between jobs that arrive at random; 0: all arrive at once.
     #[serde(default)]
     gaps_s: Vec<f64>,
-    /// From the first job to the last one, all of which come at random.
+    /// Time from the first job to the last one; jobs arrive at random.
     #[serde(default)]
     within_s: Vec<f64>,
-    /// The nodes that the loads are parts of, where those of a case are others.
+    /// The number of nodes that loads refer to, if it differs from the case's.
     pub load_nodes: Option<u32>,
     #[serde(default)]
     pub nodes: Vec<u32>,
@@ -90,19 +90,19 @@ pub struct Masters {
     pub clusters: u8,
 }
 
-/// When jobs come.
+/// The arrivals of jobs.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Arrivals {
-    /// At random, so that at the busiest moment this part of the nodes would be busy if nobody waited.
+    /// At random, so that this part of the nodes would be busy at the peak if no task waited.
     Load(f64),
-    /// At random, with this gap in the mean.
+    /// At random, with this mean gap.
     Gap(f64),
-    /// At random, the last one so many seconds after the first.
+    /// At random, with this number of seconds between the first and the last.
     Within(f64),
     AtOnce,
 }
 
-/// What work costs, where it is not what it costs on a usual machine.
+/// Costs that differ from those of a usual machine.
 #[derive(Clone, Deserialize, Debug)]
 #[serde(deny_unknown_fields)]
 pub struct CostCase {
@@ -111,7 +111,7 @@ pub struct CostCase {
     set: String,
 }
 
-/// What real daemons are to do, and what of it the simulator is told.
+/// A run on real daemons, and the settings of its simulation.
 #[derive(Clone, Deserialize, Debug)]
 #[serde(deny_unknown_fields)]
 pub struct Prototype {
@@ -119,13 +119,13 @@ pub struct Prototype {
     clusters: u8,
     globals: u8,
     scheduler: String,
-    /// Of the run times in the trace.
+    /// Factor of the run times in the trace.
     time_scale: f64,
     longest_s: f64,
     within_s: f64,
-    /// From one process to another, in the simulator.
+    /// The simulator's delay between two processes.
     delay_ms: f64,
-    /// As in `sim run --cost`.
+    /// In the form of `sim run --cost`.
     costs: String,
     #[serde(rename = "replay")]
     pub replays: Vec<Replay>,
@@ -141,7 +141,7 @@ pub struct Replay {
     memory_gib: u32,
 }
 
-/// A user, whose jobs are in a queue of its own.
+/// A user, whose jobs have a queue of their own.
 #[derive(Clone, Deserialize, Debug)]
 #[serde(deny_unknown_fields)]
 pub struct User {
@@ -151,7 +151,7 @@ pub struct User {
     global: u8,
 }
 
-/// Of anything that is counted, and in seconds.
+/// Upper limit of counts and of seconds.
 const MANY: f64 = 1e6;
 
 impl Scenario {
@@ -167,7 +167,7 @@ impl Scenario {
         &self.workload[name]
     }
 
-    /// The scenario and the figure with the one case of a replay, where all times are divided by `part`.
+    /// The scenario and the figure with the only case of a replay. All times are divided by `part`.
     pub fn replayed(&self, replay: &Replay, part: u32) -> (Scenario, FigureScenario) {
         let Prototype { nodes, clusters, globals, ref scheduler, time_scale, longest_s, within_s, delay_ms, .. } =
             self.prototype;
@@ -300,7 +300,7 @@ impl FigureScenario {
 
 impl CostCase {
     /// # Errors
-    /// A sentence that says what is allowed.
+    /// A sentence with the allowed values.
     pub fn costs(&self) -> std::result::Result<Costs, String> {
         let mut costs = Costs::default();
         match &*self.set {

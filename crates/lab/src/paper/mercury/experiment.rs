@@ -1,4 +1,4 @@
-//! Runs the cases of a figure, each with every seed, and keeps of a run what figures are about.
+//! Runs the cases of a figure, each with every seed, and keeps the results that the figures need.
 
 use super::super::figure::{Amount, Extent, mean, percentile, run_all};
 use super::scenario::{Case, Centre, Drawn, FigureScenario, JobClass, Scenario, Setup};
@@ -17,7 +17,7 @@ use amalgam_sim::{
 use amalgam_workload::trace::{MalformedLines, Node, RunTimes, TraceJob, Workload};
 use std::sync::Arc;
 
-/// The simulated time, where it is not the scenario's.
+/// The simulated time, if it differs from the scenario's.
 fn length_s(amount: Amount) -> Option<f64> {
     match amount {
         Amount::Whole => None,
@@ -26,23 +26,23 @@ fn length_s(amount: Amount) -> Option<f64> {
     }
 }
 
-/// The part of the nodes and of the jobs, with k, that is left: one in so many.
+/// Divides the number of nodes, of jobs, and k.
 fn one_in(amount: Amount) -> u32 {
     if amount == Amount::Smoke { 16 } else { 1 }
 }
 
-/// What is kept of a run. The first window is the warm-up, and in nothing of this.
+/// The results of a run. The first window is the warm-up and is excluded from all of them.
 pub struct Run {
     pub tasks_per_second: f64,
     pub jobs_per_second: f64,
-    /// Of windows.
+    /// By window.
     pub task_throughput: Vec<f64>,
     pub job_throughput: Vec<f64>,
-    /// In seconds, with the names of the jobs' classes.
+    /// In seconds, with the classes of the jobs.
     pub latencies: Vec<(String, f64)>,
-    /// In so much time as a whole run takes, however long this one was.
+    /// Extrapolated to the time of a whole run.
     pub preempted_per_node: f64,
-    /// Attempts that were shed, and that were preempted, of all that were launched.
+    /// Part of the launched attempts that were shed, and that were preempted.
     pub shed: f64,
     pub preempted: f64,
     /// The share of the CPUs that opportunistic tasks held.
@@ -57,7 +57,7 @@ pub struct CaseRuns {
     pub runs: Vec<Run>,
 }
 
-/// Every case with every seed, in the order of the cases.
+/// Runs every case with every seed. The results are in the order of the cases.
 pub fn run(scenario: &Scenario, figure: &FigureScenario, extent: &Extent) -> Result<Vec<CaseRuns>> {
     let worlds =
         figure.case.iter().map(|case| World::of(scenario, figure, case, extent)).collect::<Result<Vec<_>>>()?;
@@ -65,23 +65,23 @@ pub fn run(scenario: &Scenario, figure: &FigureScenario, extent: &Extent) -> Res
     Ok(figure.case.iter().zip(runs).map(|(case, runs)| CaseRuns { case: case.clone(), runs }).collect())
 }
 
-/// A case with all that it leaves to the defaults.
+/// A case with its defaults.
 struct World {
     setup: Setup,
     start_up_s: f64,
-    /// How long a run takes that is not cut.
+    /// The duration of a run that is not cut.
     whole_s: f64,
     settings: Settings,
     nodes: Vec<Node>,
     groups: Vec<Group>,
 }
 
-/// Jobs of one queue, so many at once.
+/// Jobs of one queue, `at_once` at the same time.
 struct Group {
     queue: String,
     classes: Vec<JobClass>,
     at_once: u32,
-    /// More than can end in the time.
+    /// More jobs than can end in the time.
     count: usize,
 }
 
@@ -133,7 +133,7 @@ impl World {
     }
 
     fn jobs(&self, group: &Group, seed: u64) -> Vec<TraceJob> {
-        /// The first jobs come one after the other within so long, or they would go on in step.
+        /// The first jobs arrive over this time; otherwise they would stay in step.
         const RAMP: f64 = 10.0;
         let mut chance = Chance::new(seed, &group.queue);
         let ready = 2.0 * self.setup.heartbeat_s;
@@ -166,7 +166,7 @@ impl World {
             tasks: TaskSet::Count(tasks_in_job),
             program: Arc::new(Program { command: vec!["true".into()], ..Program::default() }),
             resources: resources(task_cpus, task_memory_gib),
-            // As job managers that learn from finished tasks see it.
+            // The estimate of a job manager that learns from finished tasks.
             expected: Some(seconds(class.run_time_s + self.start_up_s)),
             execution: class.execution.of_core(),
             ..StageSpec::default()
@@ -228,7 +228,7 @@ fn preset(scenario: &Scenario, case: &Case, one_in: u32) -> Preset {
         None => OpportunisticLimit::Everything,
     };
     let mix = Mix {
-        // What is expected of a task begins with its start-up.
+        // The estimate of a task includes its start-up.
         shorter_than: case.shorter_than_s.map(|limit| seconds(limit + scenario.free.start_up_s)),
         opportunistic: millionths(case.opportunistic.unwrap_or(defaults.opportunistic)),
     };
@@ -263,7 +263,7 @@ fn resources(cpus: u32, memory_gib: u32) -> ResourceSpec {
     ResourceSpec { basic: Resources::new(cpus * 1_000, memory_gib * 1_024), custom: Vec::new() }
 }
 
-/// What would end if nothing was ever idle, and somewhat more: chance may draw many short jobs.
+/// Slightly more jobs than could end if no CPU was ever idle: many short jobs may be drawn by chance.
 fn most_jobs(setup: &Setup, start_up_s: f64, classes: &[JobClass]) -> usize {
     let weights: u64 = classes.iter().map(|class| class.weight).sum();
     let work: f64 = classes.iter().map(|class| class.weight as f64 * (class.run_time_s + start_up_s)).sum();

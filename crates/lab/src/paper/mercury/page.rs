@@ -1,4 +1,4 @@
-//! The plots of a figure's page: boxes as in the paper, and how latencies are distributed.
+//! Plots of a figure's page: boxes as in the paper, and distributions of latencies.
 
 use super::super::figure::{mean, percentile};
 use super::experiment::{CaseRuns, Run};
@@ -39,7 +39,7 @@ fn spread(of: &CaseRuns, of_run: fn(&Run) -> Vec<f64>) -> Spread {
     Spread { name: of.case.name.clone(), percentiles, mean: mean(&values) }
 }
 
-/// At the watched node, with the first seed.
+/// The watched node, with the first seed.
 fn over_time(of: &CaseRuns) -> Option<Figure> {
     let watched = &of.runs.first()?.watched;
     let line = |name: &str, value: fn(&amalgam_sim::Watched) -> f64| {

@@ -1,4 +1,4 @@
-//! What a paper's figures are run with, as its scenario file says it.
+//! The scenario file of Mercury's figures.
 
 use super::super::figure::{ScenarioText, figure_of, within};
 use amalgam_cli::failure::Result;
@@ -64,21 +64,21 @@ pub struct FigureScenario {
     pub case: Vec<Case>,
 }
 
-/// Jobs that are alike.
+/// Jobs with the same properties.
 #[derive(Clone, Deserialize, Debug)]
 #[serde(deny_unknown_fields)]
 pub struct JobClass {
     pub name: String,
-    /// Of all jobs, in proportion to the others.
+    /// Relative weight among all jobs.
     #[serde(default = "one")]
     pub weight: u64,
     pub run_time_s: f64,
     pub drawn: Drawn,
     #[serde(default)]
     pub execution: Execution,
-    /// The most of the cluster that they take: they are in a queue of their own then.
+    /// Maximum share of the cluster. If set, the jobs have a queue of their own.
     pub share: Option<f64>,
-    /// How many are there at once, beside the others.
+    /// Number of these jobs at the same time, in addition to the others.
     pub at_once: Option<u32>,
 }
 
@@ -98,22 +98,22 @@ pub enum Execution {
     Auto,
 }
 
-/// When the master decides, and job managers hear of it.
+/// When the master decides and job managers get its list of nodes.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Deserialize, Debug)]
 #[serde(rename_all = "kebab-case")]
 pub enum Centre {
     #[default]
     Heartbeats,
-    /// As soon as something changed.
+    /// After each change.
     Events,
 }
 
-/// One bar of a figure; what it does not say is the default.
+/// One bar of a figure; missing values are the defaults.
 #[derive(Clone, Deserialize, Debug)]
 #[serde(deny_unknown_fields)]
 pub struct Case {
     pub name: String,
-    /// The case that it is compared with; only-G where it is not said.
+    /// The case to compare with; only-G by default.
     pub against: Option<String>,
     /// p_q and t_d of hybrid-GQ.
     pub opportunistic: Option<f64>,
@@ -123,16 +123,16 @@ pub struct Case {
     pub shaping: Option<bool>,
     pub deviations: Option<f64>,
     pub reorder: Option<bool>,
-    /// The part of a node that opportunistic work may hold, or a forecast says it.
+    /// The part of a node that opportunistic work may hold; by default a forecast sets it.
     pub limit: Option<f64>,
     #[serde(default)]
     pub forecast: bool,
     #[serde(default)]
     pub centre: Centre,
-    /// Nodes and master do what `mercury-plus` adds.
+    /// Whether nodes and master use the additions of `mercury-plus`.
     #[serde(default)]
     pub plus: bool,
-    /// Instead of the figure's.
+    /// Replaces the figure's jobs.
     pub jobs: Option<Vec<JobClass>>,
 }
 
@@ -149,7 +149,7 @@ impl Scenario {
         figure_of(&self.figure, name)
     }
 
-    /// Whether a simulation can be made of it.
+    /// Whether the scenario can be simulated.
     fn check(&self) -> std::result::Result<(), String> {
         let Scenario { free, setup, defaults, figure } = self;
         within("free.start_up_s", free.start_up_s, 0.0..=LONG)?;
@@ -204,12 +204,12 @@ impl JobClass {
     }
 }
 
-/// Of anything that is counted, and in seconds.
+/// Upper limit of counts and of seconds.
 const MANY: f64 = 1e5;
 const LONG: f64 = 1e6;
 
 impl Case {
-    /// What it is compared with.
+    /// The case to compare with.
     pub fn base(&self) -> &str {
         self.against.as_deref().unwrap_or("only-G")
     }

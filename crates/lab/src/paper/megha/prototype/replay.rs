@@ -1,4 +1,4 @@
-//! Jobs on real daemons, at their times.
+//! Runs jobs on real daemons, at their arrival times.
 
 use super::super::experiment::Prepared;
 use super::{Real, Waits, percentile, sorted};
@@ -11,12 +11,12 @@ use amalgam_workload::trace::TraceJob;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Of one job.
+/// Results of one job.
 #[derive(Default)]
 struct Told {
-    /// Of each task that started: queue, processing, communication, at the node.
+    /// For each task that started: queue, processing, communication, at the node.
     parts: Vec<[f64; 4]>,
-    /// Of each, by how much longer it ran than it was to.
+    /// For each task, the run time in excess of the expected one.
     delays: Vec<f64>,
 }
 
@@ -34,7 +34,7 @@ pub fn replay(prepared: &Prepared) -> Result<Real> {
         workload.jobs.iter().map(|job| Ok((job, runnable(job)?))).collect::<Result<_>>()?;
     let first = workload.jobs.first().map_or(SimDuration::ZERO, |job| job.arrival);
     let (waited, started) = (daemons.spent()?.waited, Instant::now());
-    // As in the simulator the global masters have jobs in turns.
+    // As in the simulator, jobs are distributed over the global masters in turn.
     let of_globals = daemons.clients.iter().enumerate();
     let submitted = thread::scope(|threads| {
         let feeders: Vec<_> = of_globals
@@ -69,7 +69,7 @@ fn runnable(job: &TraceJob) -> Result<JobSpec> {
 
 type Submitted<'a> = (Vec<(u64, &'a TraceJob)>, Duration);
 
-/// The jobs with their numbers, and the most by which one came too late. The first of all comes at once.
+/// The jobs with their ids, and the maximum delay of a submission. The first job is submitted at once.
 fn submit_in_time<'a>(
     client: &Client,
     jobs: impl Iterator<Item = &'a (&'a TraceJob, JobSpec)>,
