@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_offered_is_near_and_of_the_same_verb() {
+    fn suggestions_are_similar_and_of_the_same_verb() {
         for (arguments, tip) in [
             ("amalgam list --reason", None),
             ("amalgam exec", None),

@@ -327,14 +327,14 @@ mod tests {
     }
 
     #[test]
-    fn a_job_is_named_once_and_by_itself_if_somebody_did() {
+    fn a_job_is_listed_once_and_marked_if_named_individually() {
         let named = |id, by_itself| Named { id, by_itself };
         let mentions = [1..=3, 2..=2].iter().flat_map(in_range).collect();
         assert_eq!(each_once(mentions), [named(1, false), named(2, true), named(3, false)]);
     }
 
     #[test]
-    fn a_range_means_the_jobs_that_there_are_and_a_number_is_one() {
+    fn a_range_selects_existing_jobs_and_a_number_has_to_exist() {
         let ask = |there_are: &'static [u64]| {
             move |id| match there_are.contains(&id) {
                 true => Ok(id),
@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn targets_read_all_that_is_printed() {
+    fn targets_accept_all_printed_forms() {
         let target = Target::parse("7.count.3").unwrap();
         assert_eq!((target.job, target.stage.as_deref(), &target.places[..]), (Some(7), Some("count"), &[3..=3][..]));
         assert_eq!(Target::parse("47.0.0").unwrap().stage.as_deref(), Some("0"));

@@ -116,7 +116,7 @@ mod tests {
     use amalgam_daemon::api::Exchange;
 
     #[test]
-    fn attempts_are_told_apart_as_far_as_there_are_any() {
+    fn attempts_are_counted_by_kind_if_there_are_any() {
         let counts = |guaranteed, opportunistic, at_nodes, preempted| {
             attempts(&AttemptCounts { guaranteed, opportunistic, at_nodes, preempted, shed: 0 })
         };

@@ -1,4 +1,4 @@
-//! The program itself before a fake cluster: what it prints, where, and what it exits with.
+//! The program with a fake cluster: its output, its streams, and its exit codes.
 
 #[path = "command_line/lists.rs"]
 mod lists;
@@ -85,7 +85,7 @@ fn run_passes_output_and_exit_code_on() {
 }
 
 #[test]
-fn run_prefixes_the_lines_of_many_tasks_and_tells_how_stages_go() {
+fn run_prefixes_the_lines_of_many_tasks_and_prints_progress_of_stages() {
     let cluster = Cluster::start();
     std::fs::write(
         cluster.state.path().join("job.yaml"),
@@ -131,7 +131,7 @@ fn a_reader_that_goes_away_cancels_the_job() {
 }
 
 #[test]
-fn submitted_jobs_are_listed_shown_waited_for_and_told() {
+fn submitted_jobs_are_listed_shown_waited_for_and_have_stories() {
     let cluster = Cluster::start();
     assert_eq!(cluster.run(&["submit", "--", "echo", "x"]), says(0, "job 1 submitted: echo, 1 task\n", ""));
     assert_eq!(
@@ -237,7 +237,7 @@ fn the_cluster_is_shown_and_nodes_are_drained() {
 }
 
 #[test]
-fn tokens_are_added_for_others_who_cannot_touch_what_is_not_theirs() {
+fn users_with_tokens_cannot_change_jobs_of_others() {
     let cluster = Cluster::start();
     let added = cluster.run(&["token", "add", "bob"]);
     assert!(added.err.starts_with("warning: tasks of bob will run as the daemon's own user"), "{added:?}");
@@ -263,7 +263,7 @@ fn tokens_are_added_for_others_who_cannot_touch_what_is_not_theirs() {
 }
 
 #[test]
-fn wrong_command_lines_exit_with_2_and_say_what_would_be_right() {
+fn wrong_command_lines_exit_with_2_and_print_a_remedy() {
     let cluster = Cluster::start();
     for arguments in [
         &["lsit"][..],
@@ -339,7 +339,7 @@ fn without_a_server_the_remedy_is_named() {
     let told_without = |arguments: &[&str]| told(command(state.path(), arguments).output().unwrap());
     let list = told_without(&["list"]);
     assert!(list.code == 1 && list.err.contains("help: start one with `amalgam dev`"), "{list:?}");
-    // A server that died without cleaning up is no server.
+    // The file of a server that died is not a running server.
     drop(FakeServer::start(state.path(), "ada"));
     assert_eq!(told_without(&["list"]).err, list.err);
     let named = told_without(&["list", "--server", "127.0.0.1:1"]);

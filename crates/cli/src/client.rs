@@ -471,7 +471,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn our_token_goes_only_where_the_server_that_was_meant_leads_and_stays_on_this_machine() {
+    fn token_is_sent_only_to_redirects_of_the_named_server_on_this_machine() {
         let client = |base: &str| Client::new(base.to_owned(), String::new());
         let led = |asked: &str, here: &str, at: &[&str]| {
             let at = at.iter().map(|at| (*at).to_owned()).collect();

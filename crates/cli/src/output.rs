@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_disk_and_an_absent_reader_are_told_apart() {
+    fn a_full_disk_and_an_absent_reader_are_distinguished() {
         let full = File::options().write(true).open("/dev/full").unwrap();
         let error = Standard::of(full.as_raw_fd()).write_all(b"x").unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::StorageFull);

@@ -115,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_that_a_terminal_would_obey_gets_into_a_line() {
+    fn control_characters_are_escaped() {
         assert_eq!(visible("plain \u{e9} \u{1f980}"), "plain \u{e9} \u{1f980}");
         assert_eq!(visible("a\nb\r\t\x07\x1b[31m\x7f"), "a\\nb\\r\\t\\u{7}\\u{1b}[31m\\u{7f}");
         assert_eq!(visible("\u{9b}2J \u{202e}gpj.exe\u{2066}\u{2028}"), "\\u{9b}2J \\u{202e}gpj.exe\\u{2066}\\u{2028}");

@@ -39,7 +39,7 @@ fn the_simulator_is_measured_beside_a_bare_agenda() {
 }
 
 #[test]
-fn output_that_could_not_be_written_is_no_success() {
+fn unwritten_output_is_a_failure() {
     let directory = tempfile::tempdir().unwrap();
     for arguments in [&["bench", "sim", "--quick"][..], &["paper", "list"], &["--help"]] {
         let full = File::options().write(true).open("/dev/full").unwrap();
@@ -66,7 +66,7 @@ fn the_program_to_start_is_named_where_there_is_none() {
 }
 
 #[test]
-fn costs_are_measured_in_the_words_that_a_simulation_takes() {
+fn costs_are_printed_as_flags_of_a_simulation() {
     let output = bench(&["costs", "--hops", "5", "--tasks", "50"]);
     assert!(output.status.success(), "{}", text(&output.stderr));
     let said = text(&output.stdout);

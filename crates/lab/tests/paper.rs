@@ -65,7 +65,7 @@ fn all_figures_are_listed_paper_by_paper() {
 }
 
 #[test]
-fn every_figure_runs_and_says_what_the_paper_has_and_what_was_cut() {
+fn every_figure_runs_and_names_the_papers_numbers_and_its_cuts() {
     for figure in figures() {
         let found = json(&["run", &figure, "--smoke", "--json"]);
         assert_eq!((&found["figure"], &found["seeds"]), (&Value::from(figure.clone()), &Value::from(vec![1])));
@@ -146,7 +146,7 @@ fn the_examples_of_apollo_are_as_the_paper_says() {
 }
 
 #[test]
-fn of_apollos_tasks_it_is_told_from_where_they_read() {
+fn apollos_rows_have_the_distances_from_which_tasks_read() {
     let found = json(&["run", "apollo-table-1", "--smoke", "--json"]);
     let row = |case: &str, metric: &str| {
         let mut rows = found["rows"].as_array().unwrap().iter();
@@ -167,7 +167,7 @@ fn of_apollos_tasks_it_is_told_from_where_they_read() {
 }
 
 #[test]
-fn of_meghas_waits_it_is_told_what_they_were_spent_on() {
+fn meghas_rows_have_the_parts_of_waits() {
     let found = json(&["run", "megha-7", "--smoke", "--json"]);
     let part = |case: &str, part: &str| {
         let metric = format!("{part}, part of the medians");
@@ -219,7 +219,7 @@ M1,5,j_3,1,Terminated,102,130,9600,0.2
 ";
 
 #[test]
-fn meghas_constraints_are_read_from_the_traces_and_what_no_node_suits_is_left_out() {
+fn meghas_constraints_are_read_from_the_traces_and_unsuitable_jobs_are_left_out() {
     let traces = tempfile::tempdir().unwrap();
     let write = |path: &str, content: &str| {
         let file = traces.path().join(path);

@@ -227,7 +227,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_jobs_own_code_goes_before_what_became_of_its_output() {
+    fn the_jobs_exit_code_has_priority_over_lost_output() {
         let code = |state, code, interrupted, is_unwritten| {
             exit_code(&Waited { state, exit_code: code, ..Waited::default() }, interrupted, is_unwritten)
         };

@@ -1,10 +1,10 @@
-//! Lists are whole, or say what they leave out.
+//! Lists are complete, or print what they leave out.
 
 use super::{Cluster, says};
 use amalgam_daemon::api::{JobSummary, StoryLine, TaskSummary};
 
 #[test]
-fn all_tasks_are_listed_or_it_is_said_that_some_are_not() {
+fn lists_of_tasks_are_complete_or_note_the_limit() {
     let cluster = Cluster::start();
     assert_eq!(cluster.run(&["submit", "-q", "--hold", "--array", "0-12000", "--", "hang"]).code, 0);
     let told = cluster.run(&["info", "1", "--tasks"]);
@@ -17,7 +17,7 @@ fn all_tasks_are_listed_or_it_is_said_that_some_are_not() {
 }
 
 #[test]
-fn all_jobs_are_listed_or_it_is_said_that_some_are_not() {
+fn lists_of_jobs_are_complete_or_note_the_limit() {
     let cluster = Cluster::start();
     for _ in 0..25 {
         assert_eq!(cluster.run(&["submit", "-q", "--", "exit", "1"]).code, 0);
@@ -38,7 +38,7 @@ fn all_jobs_are_listed_or_it_is_said_that_some_are_not() {
 }
 
 #[test]
-fn an_empty_list_says_among_which_jobs_it_looked() {
+fn an_empty_list_names_its_filter() {
     let cluster = Cluster::start();
     let none = |arguments: &[&str]| {
         let told = cluster.run(arguments);
@@ -75,7 +75,7 @@ fn a_stages_story_has_all_of_its_tasks() {
 }
 
 #[test]
-fn history_is_of_the_time_that_is_asked_for() {
+fn history_is_of_the_requested_time() {
     let cluster = Cluster::start();
     assert_eq!(cluster.run(&["submit", "-q", "--", "echo"]).code, 0);
     let ids = |arguments: &[&str]| cluster.run(&[&["history", "-q"], arguments].concat()).out;

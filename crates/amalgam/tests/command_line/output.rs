@@ -1,4 +1,4 @@
-//! Whatever a verb writes gets to where it should, or the exit code says that it did not; and it tells a terminal nothing but text.
+//! Output of a verb is complete, or the exit code reports the loss; and no output contains escapes for a terminal.
 
 use super::{Cluster, command, says, told};
 use std::fs::File;
@@ -34,7 +34,7 @@ fn full() -> File {
 }
 
 #[test]
-fn output_that_could_not_be_written_is_no_success() {
+fn unwritten_output_is_a_failure() {
     let cluster = Cluster::start();
     assert_eq!(cluster.run(&["submit", "-q", "--", "echo", "x"]).code, 0);
     let more: [&[&str]; 5] = [
@@ -53,7 +53,7 @@ fn output_that_could_not_be_written_is_no_success() {
 }
 
 #[test]
-fn a_simulation_in_which_no_job_can_run_is_no_success() {
+fn a_simulation_in_which_no_job_can_run_fails() {
     let nowhere = tempfile::tempdir().unwrap();
     let run = |more: &[&str]| {
         let arguments = [&["sim", "run", "--workload", "synthetic", "--nodes", "2"], more].concat();
@@ -104,7 +104,7 @@ fn a_pipe_that_does_not_block_gets_every_byte() {
         let arguments: Vec<&str> = verb.iter().chain(words.iter().filter(|_| is_run_or_submit)).copied().collect();
         let blocking = cluster.run(if is_run_or_submit { &[] } else { verb }).out;
         let mut ends = [0; 2];
-        // SAFETY: there is room for two descriptors, which are ours.
+        // SAFETY: there is room for two descriptors, and no other code owns them.
         let (mut reader, writer) = unsafe {
             use std::os::fd::FromRawFd;
             assert_eq!(libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC), 0);
@@ -125,7 +125,7 @@ fn a_pipe_that_does_not_block_gets_every_byte() {
 }
 
 #[test]
-fn what_users_call_their_jobs_tells_a_terminal_nothing() {
+fn names_of_jobs_contain_no_escapes_in_output() {
     let cluster = Cluster::start();
     let name = "a\u{1b}[31m\rb\u{202e}c";
     let submitted = cluster.run(&["submit", "--name", name, "--", "echo"]);
@@ -149,7 +149,7 @@ fn what_users_call_their_jobs_tells_a_terminal_nothing() {
 }
 
 #[test]
-fn run_says_which_job_it_is_and_can_leave_the_rest_to_scripts() {
+fn run_prints_the_jobs_id_also_for_scripts() {
     let cluster = Cluster::start();
     std::fs::write(cluster.state.path().join("words"), "a\nb\n").unwrap();
     let many = ["--each-line", "words", "--", "item"];
@@ -177,7 +177,7 @@ fn a_reader_that_goes_away_ends_a_verb_like_any_filter() {
 }
 
 #[test]
-fn variables_that_say_nothing_are_as_if_not_set_and_wrong_ones_are_refused() {
+fn empty_variables_count_as_unset_and_invalid_ones_are_refused() {
     let cluster = Cluster::start();
     for name in ["AMALGAM_SERVER", "AMALGAM_TOKEN", "AMALGAM_TOKEN_FILE", "AMALGAM_LOG"] {
         let told = told(cluster.command(&["list"]).env(name, "").output().unwrap());
@@ -204,7 +204,7 @@ fn variables_that_say_nothing_are_as_if_not_set_and_wrong_ones_are_refused() {
 }
 
 #[test]
-fn ranges_and_all_mean_the_jobs_that_there_are_and_can_be_acted_on() {
+fn ranges_and_all_select_existing_jobs_that_allow_the_action() {
     let cluster = Cluster::start();
     for arguments in [&["--", "echo"][..], &["--", "hang"], &["--hold", "--", "hang"]] {
         assert_eq!(cluster.run(&[&["submit", "-q"], arguments].concat()).code, 0);

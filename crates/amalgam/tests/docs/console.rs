@@ -1,4 +1,4 @@
-//! Blocks marked ```` ```console run ````: `$ ` starts a command, `> ` goes on with it, and its output follows.
+//! Blocks marked ```` ```console run ````: `$ ` starts a command, `> ` continues it, and its output follows.
 
 use crate::markdown::Page;
 use crate::normal::{matches, renewed};
@@ -16,13 +16,13 @@ pub fn blocks(page: &Page) -> Vec<Step> {
         .collect()
 }
 
-/// A command and what it is to print.
+/// A command and its expected output.
 #[derive(PartialEq, Eq, Debug)]
 pub struct Step {
-    /// Of the command, from 1.
+    /// The line of the command, from 1.
     pub line: usize,
     pub command: String,
-    /// Of the first line of output.
+    /// The first line of output.
     pub output_line: usize,
     pub output: Vec<String>,
 }
@@ -42,7 +42,7 @@ fn steps(first_line: usize, content: &str) -> Vec<Step> {
                 step.output_line = line + 1;
             }
             (None, _) => {
-                // What stands before the first command is the output of one that cannot be found.
+                // Lines before the first command would be the output of a command that does not exist.
                 let nothing = || Step { line, command: String::new(), output_line: line, output: Vec::new() };
                 if steps.is_empty() {
                     steps.push(nothing());
@@ -54,7 +54,7 @@ fn steps(first_line: usize, content: &str) -> Vec<Step> {
     steps
 }
 
-/// Runs the blocks of a page. Returns what is wrong, and the page with the outputs that were got if these are not as expected.
+/// Runs the blocks of a page. Returns the failures, and if there are any the page with the actual outputs.
 pub fn run(page: &Page) -> (Vec<String>, Option<String>) {
     let misplaced = page.blocks().into_iter().filter(|block| block.info == MARK && !block.is_at_margin);
     let mut wrong: Vec<String> =
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn commands_and_their_outputs_are_told_apart() {
+    fn commands_and_their_outputs_are_distinguished() {
         let of = |block: &str| blocks(&page(block));
         let step = |line, command: &str, output_line, output: &[&str]| Step {
             line,
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_that_is_not_is_told_by_line_and_renewed() {
+    fn a_page_with_wrong_output_is_reported_by_line_and_renewed() {
         let page = page("$ echo a\nb\nc\n$ echo took 2s; echo d\ntook 5s\n$ false\n$ echo $?\n0\n");
         let (wrong, written) = run(&page);
         let said = "page.md:4: `echo a` prints something else\n  expected\n    b\n    c\n  got\n    a\n";
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cluster_of_a_page_answers_at_the_port_that_the_page_says_and_ends_with_it() {
+    fn a_cluster_of_a_page_answers_at_the_pages_port_and_ends_with_it() {
         let text = "$ amalgam dev --cpus 1 --memory 64MiB &\n\
             ready: 1 node at http://127.0.0.1:7433, preset drf, state in /home/ada/.local/state/amalgam\n\
             $ amalgam submit -- true\njob 1 submitted: true, 1 task\n\

@@ -3,10 +3,10 @@
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// The `--help` of every verb of a program, without hidden ones, below this title.
+/// The `--help` of every visible verb of a program, below this title.
 pub fn help_page(title: &str, program: &str, file: &Path) -> String {
     let mut page = title.to_owned();
-    // In the order in which a reader goes through the lists of commands.
+    // In the order in which a reader follows the lists of commands.
     let mut open: Vec<Vec<String>> = vec![Vec::new()];
     while let Some(verb) = open.pop() {
         let help = help(file, &verb);
@@ -32,12 +32,12 @@ fn help(file: &Path, verb: &[String]) -> String {
 
 fn subcommands(help: &str) -> Vec<String> {
     let list = help.lines().skip_while(|line| *line != "Commands:").skip(1).take_while(|line| !line.is_empty());
-    // Lines that go on with a description are indented further.
+    // Continued descriptions are indented further.
     let names = list.filter(|line| line.starts_with("  ") && !line.starts_with("   "));
     names.filter_map(|line| line.split_whitespace().next()).map(str::to_owned).collect()
 }
 
-/// Where two texts part.
+/// The first line in which two texts differ.
 pub fn difference(path: &str, is: &str, wanted: &str) -> Vec<String> {
     if is == wanted {
         return Vec::new();
@@ -59,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_that_parts_from_the_program_is_told_by_line() {
+    fn a_page_that_differs_from_the_program_is_reported_by_line() {
         assert!(difference("p", "a\nb\n", "a\nb\n").is_empty());
         assert!(difference("p", "a\nb\n", "a\nc\n")[0].starts_with("p:2: says\n    b\nand the program\n    c\n"));
         assert_eq!(difference("p", "", "a\n").len(), 1);

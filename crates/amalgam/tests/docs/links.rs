@@ -3,10 +3,10 @@
 use crate::markdown::{Link, Page};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Pages that the summary need not list: decision records are found by their numbers.
+/// Pages that the summary does not have to list: decision records are found by their numbers.
 const NOT_OF_THE_BOOK: [&str; 2] = ["docs/SUMMARY.md", "docs/decisions/"];
 
-/// What is wrong with the links of a page.
+/// The broken links of a page.
 pub fn broken(page: &Page, pages: &BTreeMap<String, Page>, exists: &dyn Fn(&str) -> bool) -> Vec<String> {
     let each = page.links().into_iter().filter(|link| !is_external(&link.to));
     let wrong = each.filter_map(|Link { line, to }| {
@@ -44,7 +44,7 @@ fn is_external(to: &str) -> bool {
     to.split_once(':').is_some_and(|(scheme, _)| !scheme.contains(['/', '#', '.']))
 }
 
-/// A path in the repository, of a link on a page of it; `None` where it leads outside.
+/// The target of a page's link as a path in the repository; `None` if it is outside.
 fn resolved(from: &str, link: &str) -> Option<String> {
     if link.is_empty() {
         return Some(from.to_owned());

@@ -1,6 +1,6 @@
-//! The documentation, kept true: its links lead somewhere, its runnable blocks print what they say, and its reference pages name what
-//! the program has. `UPDATE_DOCS=1` writes outputs and generated pages anew. docs/developers/testing.md explains the marks.
-//! Each rule is shown to notice a violation, beside its code.
+//! Checks of the documentation: links have targets, runnable blocks print the output shown, and reference pages name what the
+//! program has. `UPDATE_DOCS=1` rewrites outputs and generated pages. docs/developers/testing.md explains the marks. A test
+//! beside each rule shows that it detects a violation.
 
 mod console;
 mod help;
@@ -83,7 +83,7 @@ fn the_summary_lists_every_page() {
 }
 
 #[test]
-fn runnable_blocks_print_what_they_say() {
+fn runnable_blocks_print_the_output_shown() {
     let mut runnable: Vec<Page> = pages().into_values().filter(|page| !console::blocks(page).is_empty()).collect();
     assert!(!runnable.is_empty(), "no page has a runnable block");
     runnable.reverse();

@@ -1,10 +1,10 @@
-//! A page of Markdown, as far as the rules need it.
+//! The parts of a Markdown page that the rules need.
 
 use pulldown_cmark::{CodeBlockKind, Event, Options, Parser, Tag, TagEnd};
 use std::collections::{BTreeMap, BTreeSet};
 
 pub struct Page {
-    /// In the repository.
+    /// The path in the repository.
     pub path: String,
     pub text: String,
 }
@@ -17,10 +17,10 @@ pub struct Link {
 
 /// A fenced block.
 pub struct Block {
-    /// Of its first line of content, from 1.
+    /// The first line of content, from 1.
     pub line: usize,
     pub info: String,
-    /// Whether the fence stands at the margin.
+    /// Whether the fence is not indented.
     pub is_at_margin: bool,
     pub content: String,
 }
@@ -49,7 +49,7 @@ impl Page {
         links.collect()
     }
 
-    /// What links can name after `#`: each heading in lower case without its punctuation, with a number where it is there again.
+    /// The anchors of headings: in lower case without punctuation, with a number for a repeated heading.
     pub fn anchors(&self) -> BTreeSet<String> {
         let (mut anchors, mut seen) = (BTreeSet::new(), BTreeMap::<String, u32>::new());
         let mut heading: Option<String> = None;
@@ -95,7 +95,7 @@ impl Page {
         blocks
     }
 
-    /// Everything that is set as code, in lines and in blocks.
+    /// All inline code and code blocks.
     pub fn code(&self) -> Vec<String> {
         let spans = self.events().filter_map(|(event, _)| match event {
             Event::Code(text) => Some(text.into_string()),
@@ -104,7 +104,7 @@ impl Page {
         spans.chain(self.blocks().into_iter().map(|block| block.content)).collect()
     }
 
-    /// The code in the first cell of each row of tables, but of their headings.
+    /// The code in the first cell of each table row, without header rows.
     pub fn first_cells(&self) -> Vec<String> {
         let (mut found, mut cell) = (Vec::new(), 0);
         let mut is_head = false;

@@ -1,9 +1,9 @@
-//! What two runs of the same commands differ in, and readers do not mind.
+//! Differences between two runs of the same commands that readers can ignore.
 
 use regex::Regex;
 use std::sync::LazyLock;
 
-/// In this order; a later rule sees what the earlier ones left.
+/// Applied in this order; a later rule sees the result of the earlier ones.
 static RULES: LazyLock<Vec<(Regex, &str)>> = LazyLock::new(|| {
     const UNIT: &str = "(?:ns|us|µs|ms|s|m|h|d)";
     let rules = [
@@ -19,13 +19,13 @@ static RULES: LazyLock<Vec<(Regex, &str)>> = LazyLock::new(|| {
     rules.into_iter().map(|(rule, instead)| (Regex::new(&rule).expect("a rule"), instead)).collect()
 });
 
-/// A line with times, durations, ids of processes, passing addresses and versions replaced, and one space for any number of them.
+/// A line with times, durations, process ids, temporary addresses and versions replaced, and each run of spaces as one space.
 pub fn normal(line: &str) -> String {
     let replaced = |text: String, (rule, instead): &(Regex, &str)| rule.replace_all(&text, *instead).into_owned();
     RULES.iter().fold(line.trim_end().to_owned(), replaced)
 }
 
-/// Whether these lines are as expected; `...` stands for any number of any lines.
+/// Whether the lines are as expected; `...` stands for any number of lines.
 pub fn matches(expected: &[&str], got: &[&str]) -> bool {
     match expected.split_first() {
         None => got.is_empty(),
@@ -36,7 +36,7 @@ pub fn matches(expected: &[&str], got: &[&str]) -> bool {
     }
 }
 
-/// What was got, in the words of what was expected where they are equal but for what readers do not mind.
+/// The actual lines; where they match the expected ones, the expected text is kept.
 pub fn renewed(expected: &[&str], got: &[&str]) -> Vec<String> {
     let mut rest = expected;
     let mut lines = Vec::new();

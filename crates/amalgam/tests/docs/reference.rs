@@ -1,4 +1,4 @@
-//! Reference pages: help texts, keys of the configuration and of job files, as the program itself says them.
+//! Reference pages: help texts, keys of the configuration and of job files, compared with the program.
 
 use crate::markdown::Page;
 use serde_json::Value;
@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 
 // ---- the configuration ---------------------------------------------------------------------------------------------
 
-/// What a configuration may say, by full dotted names.
+/// The keys of a configuration, by full dotted names.
 #[derive(Default, PartialEq, Eq, Debug)]
 pub struct Keys {
     pub values: BTreeSet<String>,
@@ -18,7 +18,7 @@ pub struct Keys {
 /// A key that no configuration has.
 const UNKNOWN: &str = "xyzzy_plugh";
 
-/// The keys that the program knows: asked with an unknown key in each section, it lists those there are.
+/// The keys that the program knows. It lists the keys of a section when it refuses an unknown one.
 pub fn configuration() -> Keys {
     let (mut keys, mut open) = (Keys::default(), vec![String::new()]);
     while let Some(section) = open.pop() {
@@ -34,7 +34,7 @@ pub fn configuration() -> Keys {
     keys
 }
 
-/// The keys of a section, or of each entry of a list of sections; `None` where it is a value.
+/// The keys of a section, or of each entry of a list of sections; `None` for a value.
 fn known_in(section: &str) -> Option<Vec<String>> {
     let headers = if section.is_empty() {
         vec![String::new()]
@@ -54,13 +54,13 @@ fn refusal(configuration: &str) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// Those that the refusal of an unknown key lists.
+/// The keys listed in the refusal of an unknown key.
 fn known_keys(refusal: &str) -> Option<Vec<String>> {
     let (_, known) = refusal.split_once(&format!("unknown key `{UNKNOWN}`"))?.1.split_once("known are ")?;
     Some(known.lines().next()?.split(", ").map(|key| key.trim().to_owned()).collect())
 }
 
-/// The keys that the page's tables have in their first column; entries of a list may be written with `[]`.
+/// The keys in the first column of the page's tables; entries of a list may be written with `[]`.
 pub fn first_column(page: &Page) -> Vec<String> {
     page.first_cells().into_iter().map(|cell| cell.replace("[]", "")).collect()
 }
@@ -100,7 +100,7 @@ pub fn keys_of_schema(schema: &str) -> BTreeSet<String> {
     keys
 }
 
-/// The keys that a page names nowhere in code.
+/// The keys that do not occur in the page's code.
 pub fn unnamed(page: &Page, keys: &BTreeSet<String>) -> Vec<String> {
     let code = page.code();
     let split = |is_part: fn(char) -> bool| code.iter().flat_map(move |code| code.split(move |c| !is_part(c)));
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn the_program_says_which_keys_it_knows() {
+    fn the_program_lists_its_known_keys() {
         let keys = configuration();
         for value in ["preset", "federation.masters", "policies.queueing.light", "queue.weight"] {
             assert!(keys.values.contains(value), "{value}: {keys:?}");

@@ -1,4 +1,4 @@
-//! Who may do what through the public interface, and what it promises to programs.
+//! Permissions of the public interface, and its promises to programs.
 
 use crate::running::AWAIT_GO;
 use crate::support::{Cluster, Daemon, PATIENCE, Scene, job_spec, told, until_true};
@@ -28,7 +28,7 @@ fn a_repeated_submission_makes_one_job() {
     assert_ne!(one["job"], other["job"]);
     scene.ok(&["wait", "1-2"]);
 
-    // Also when the server was killed in between.
+    // Also if the server was killed in between.
     scene.kill_daemon();
     scene.start_dev(&[]);
     let (_, after_restart) = scene.http().post("/v1/jobs", &key, &spec);
@@ -50,7 +50,7 @@ fn events_go_on_where_they_were_left() {
     let rest: Vec<Event> = http.events(middle).take_while(|event| event.kind != EventKind::JobEnded).collect();
     assert_eq!(rest, all[all.len() / 2..]);
 
-    // A stream that is open sees what happens.
+    // An open stream gets new events.
     let open = http.events(all.last().unwrap().sequence + 1);
     scene.run(&["run", "--", "sh", "-c", "exit 5"]);
     let ended: Vec<Event> = open.filter(|event| event.kind == EventKind::TaskEnded).take(1).collect();
@@ -77,7 +77,7 @@ fn each_thing_has_one_name_and_every_printed_id_is_taken() {
     let ended = all.iter().find(|event| event.kind == EventKind::TaskEnded).unwrap();
     assert_eq!((ended.state.as_deref(), ended.task.as_deref()), (Some("failed"), Some("1.0.0")));
 
-    // States are those that a list can be asked for.
+    // Every printed state can be used as a filter of the list.
     for line in http.text("/metrics").lines().filter(|line| line.starts_with("amalgam_jobs{")) {
         let state = line.split('"').nth(1).unwrap();
         assert_eq!(http.get(&format!("/v1/jobs?state={state}")).0, 200, "{line}");
@@ -106,7 +106,7 @@ fn each_thing_has_one_name_and_every_printed_id_is_taken() {
     assert_eq!(http.get("/v1/nodes/node-7").0, 404);
 }
 
-/// Values of variables are their owner's: other users find them nowhere, and the daemon's log has them at no level.
+/// Values of variables are visible to their owner only: not to other users, and at no level in the daemon's diagnostics.
 #[test]
 fn values_of_variables_are_shown_to_no_other_user_and_not_logged() {
     const SECRETS: [&str; 4] = ["hunter2-env", "hunter2-export", "hunter2-own", "hunter2-file"];
@@ -186,7 +186,7 @@ fn values_of_variables_are_shown_to_no_other_user_and_not_logged() {
         assert!(!shown.contains(secret), "{secret} is shown:\n{shown}");
         assert!(!log.contains(secret), "{secret} is in the log:\n{log}");
     }
-    // What must be kept of them is on the disk for the daemon's user only.
+    // Stored values are in files that only the daemon's user can read.
     let mode = std::fs::metadata(scene.state()).unwrap().permissions().mode();
     assert_eq!(mode & 0o077, 0, "{mode:o}");
 }
@@ -225,7 +225,7 @@ fn users_see_all_jobs_and_touch_their_own() {
 }
 
 #[test]
-fn nobody_gets_in_without_a_token() {
+fn calls_without_a_token_are_refused() {
     let scene = Scene::dev(&[]);
     let http = scene.http();
     for path in ["/v1/jobs", "/v1/events", "/v1/nodes", "/metrics", "/openapi.json", "/v1/nothing"] {
@@ -245,7 +245,7 @@ fn nobody_gets_in_without_a_token() {
     let refused = told(missing);
     assert!(refused.code == 2 && refused.err.contains("no token"), "{refused:?}");
 
-    // A file that others can read is no secret.
+    // A file that others can read is not a secret.
     let tokens = scene.state().join("tokens.toml");
     assert_eq!(std::fs::metadata(&tokens).unwrap().permissions().mode() & 0o777, 0o600);
     std::fs::set_permissions(&tokens, std::fs::Permissions::from_mode(0o644)).unwrap();
@@ -256,7 +256,7 @@ fn nobody_gets_in_without_a_token() {
 }
 
 #[test]
-fn half_sent_calls_and_introductions_shut_nobody_out() {
+fn incomplete_calls_and_introductions_do_not_block_others() {
     let cluster = Cluster::start(1, 2, "");
     let http = cluster.scene.http();
     let mut halves = Vec::new();
@@ -272,7 +272,7 @@ fn half_sent_calls_and_introductions_shut_nobody_out() {
     let started = Instant::now();
     assert_eq!(cluster.scene.ok(&["run", "--", "echo", "served"]), "served\n");
     assert!(started.elapsed() < Duration::from_secs(10), "{:?}", started.elapsed());
-    // Another agent comes in, too.
+    // Another agent can still join.
     let second = Daemon::start(cluster.agent_command(1)).unwrap_or_else(|said| panic!("no agent: {said}"));
     second.kill();
     for mut half in halves {
@@ -284,7 +284,7 @@ fn half_sent_calls_and_introductions_shut_nobody_out() {
 }
 
 #[test]
-fn a_mistake_in_the_token_file_locks_nobody_out() {
+fn a_mistake_in_the_token_file_keeps_the_previous_tokens() {
     let scene = Scene::dev(&[]);
     let path = scene.state().join("tokens.toml");
     let good = fs::read_to_string(&path).unwrap();
@@ -306,13 +306,13 @@ fn a_mistake_in_the_token_file_locks_nobody_out() {
     assert!(refused.code == 1 && refused.err.contains("mend line 4"), "{refused:?}");
 }
 
-/// Replaces a file of tokens as `cp` to a node does.
+/// Replaces a token file like `cp` to a node.
 fn give(path: &Path, text: &str) {
     fs::write(path, text).unwrap();
     fs::set_permissions(path, fs::Permissions::from_mode(0o600)).unwrap();
 }
 
-/// The same command with its messages in a file, where they can be read meanwhile.
+/// The same command with its diagnostics in a file that can be read while it runs.
 fn saying_into(command: Command, file: &Path) -> Command {
     let mut shell = Command::new("sh");
     shell.args(["-c", "exec \"$@\" 2>>\"$SAID\"", "sh"]).arg(command.get_program()).args(command.get_args());
@@ -339,14 +339,14 @@ fn an_agent_whose_token_was_replaced_stays_or_comes_back_and_loses_nothing() {
     let job = scene.submit(&["--", "sh", "-c", &format!("echo began; {AWAIT_GO}; echo went on")]);
     until_true("its start", || scene.ok(&["logs", &job]) == "began\n");
 
-    // The old token is good for a day.
+    // The old token is valid for a day.
     let newer = scene.ok(&["token", "rotate", "--agent", "node-0"]);
     cluster.kill_server();
     cluster.start_server();
     let up = || scene.ok(&["node", "list"]).contains(" up ");
     until_true("the agent with its old token", up);
 
-    // Then it is not, and the agent tries until it is given the new one.
+    // After that it is not, and the agent retries until it has the new one.
     let newest = scene.ok(&["token", "rotate", "--agent", "node-0", "--revoke-now"]);
     cluster.kill_server();
     cluster.start_server();
@@ -361,7 +361,7 @@ fn an_agent_whose_token_was_replaced_stays_or_comes_back_and_loses_nothing() {
     first.kill();
     assert_eq!(refusals(), 1, "it says so once");
 
-    // One that is started with an old copy waits for a fresh one, too.
+    // An agent that starts with an old copy waits for a new one, too.
     give(&own, &newer);
     let mut late = Daemon::spawn(saying_into(agent(), &said));
     until_true("its refusal", || refusals() == 2);
@@ -371,7 +371,7 @@ fn an_agent_whose_token_was_replaced_stays_or_comes_back_and_loses_nothing() {
 }
 
 #[test]
-fn a_token_is_good_for_its_holder_only() {
+fn a_token_is_valid_for_its_holder_only() {
     let cluster = Cluster::start(0, 1, "job_hosts = 1\npreset = 'sparrow'\n");
     let scene = &cluster.scene;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -395,14 +395,14 @@ fn a_token_is_good_for_its_holder_only() {
 }
 
 #[test]
-fn a_node_has_a_name_that_can_be_a_path_whoever_gives_it() {
+fn node_names_that_cannot_be_a_path_are_refused() {
     let cluster = Cluster::start(0, 2, "");
     for name in ["", " ", ".", "..", "../x", "a/b", "-x", "a b", "a\nb", "\u{1b}[31mred", &"x".repeat(65)] {
         let told = cluster.scene.run(&["agent", "--server", cluster.agents_address(), &format!("--name={name}")]);
         assert_eq!(told.code, 2, "{name:?}: {told:?}");
         assert!(told.err.contains("node") && !told.err.contains("\u{1b}[31m"), "{name:?}: {told:?}");
 
-        // A program of one's own does not look at what it says.
+        // A modified program might not check the name.
         let secrets = Secrets::file(cluster.scene.state().join("tokens.toml"), "ada".to_owned(), None);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let introduction = || Introduction::Node { name: name.to_owned() };

@@ -1,4 +1,4 @@
-//! What the allocation of tasks takes, in its four parts, is told of real runs under every preset.
+//! The four parts of tasks' allocation times are reported under every preset.
 
 use crate::support::Scene;
 use amalgam_core::preset::Preset;
@@ -17,10 +17,10 @@ fn is_told(preset: Preset) {
     let started: Vec<&StoryLine> = story.iter().filter(|line| line.kind == "started").collect();
     let mut waits: Vec<f64> = Vec::new();
     for line in started {
-        // Of a second attempt of a task nothing is told.
+        // Second attempts have no allocation time.
         let Some(AllocationParts { queue, processing, communication, node }) = line.allocation else { continue };
         let total = queue + processing + communication + node;
-        // The log gives what happened in a turn of the loop the time of its end.
+        // Log entries have the time at which their turn of the event loop ended.
         let at_most = seconds(line) - begun + 0.1;
         assert!(total > 0.0 && total <= at_most, "{preset:?}: {total} of {at_most}: {line:?}", preset = preset.name());
         assert!(line.text.contains(" communication, "), "{line:?}");
@@ -37,6 +37,6 @@ fn is_told(preset: Preset) {
 }
 
 #[test]
-fn every_preset_tells_what_the_allocation_of_a_task_took() {
+fn every_preset_records_allocation_times() {
     Preset::all().for_each(is_told);
 }

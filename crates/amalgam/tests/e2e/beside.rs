@@ -1,4 +1,4 @@
-//! Two presets on one cluster: the jobs of a queue go by another one than the server's.
+//! Two presets on one cluster: the jobs of a queue use another preset than the server's.
 
 use crate::support::{Cluster, Scene, until, until_true};
 use amalgam_daemon::api::QueueSummary;
@@ -7,7 +7,7 @@ use serde_json::Value;
 const CONFIG: &str = "preset = \"apollo\"\nheartbeat = \"200ms\"\n[policies.queueing]\nguaranteed = 1.0\n\
                       [[queue]]\nname = \"new\"\n[[queue]]\nname = \"old\"\npreset = \"apollo-baseline\"\n";
 
-/// Tasks of one CPU.
+/// Submits tasks of one CPU.
 fn submit(scene: &Scene, queue: &str, name: &str, tasks: u32, command: &str) -> String {
     let job = format!(
         "name = \"{name}\"\nqueue = \"{queue}\"\nwait_for_nodes = true\n[[stage]]\nname = \"only\"\ntasks = {tasks}\n\
@@ -46,7 +46,7 @@ fn a_job_keeps_the_preset_of_its_queue_when_the_server_comes_back_and_both_kinds
 }
 
 #[test]
-fn a_launch_says_whether_it_is_guaranteed_where_nobody_grants() {
+fn a_launch_without_grants_records_its_execution_type() {
     let cluster = Cluster::start(1, 1, "preset = \"apollo\"\nheartbeat = \"200ms\"\n");
     let scene = &cluster.scene;
     let id = scene.submit(&["--wait-for-nodes", "--execution", "opportunistic", "--", "true"]);
@@ -80,7 +80,7 @@ fn what_waits_without_news_of_waits_is_tried_at_another_node() {
     let wait = "until test -e go; do sleep 0.1; done";
     let blocker = submit(scene, "new", "blocker", 1, wait);
     until_true("it runs", || scene.job(&blocker).summary.tasks.running == 1);
-    // Half of them are sent to the node that is busy.
+    // Half of them are sent to the busy node.
     let tried = until("a task that waits there", || {
         let id = submit(scene, "old", "quick", 1, "true");
         scene.ok(&["wait", &id]);
@@ -110,7 +110,7 @@ fn a_server_refuses_presets_of_federations_and_names_what_runs_them() {
 }
 
 #[test]
-fn a_simulation_tells_of_the_jobs_of_each_preset() {
+fn a_simulation_has_results_for_the_jobs_of_each_preset() {
     let scene = Scene::new();
     let run = |preset: &'static str, beside: &'static str| {
         let mut words = vec!["sim", "run", "--preset", preset, "--beside", beside, "--nodes", "8", "--cpus", "4"];

@@ -8,10 +8,10 @@ use std::path::PathBuf;
 
 /// In Latin-1.
 const CAFE: &[u8] = b"caf\xe9";
-/// What a program shows that takes everything for UTF-8.
+/// The output of a program that decodes everything as UTF-8.
 const BESIDE: &str = "caf\u{fffd}";
 
-/// Two directories that only differ in the byte that is no UTF-8, each with a file that says which it is.
+/// Two directories whose names differ only in the byte that is not UTF-8, each with a file that identifies it.
 fn two_directories(scene: &Scene) -> PathBuf {
     let directory = scene.work().join(OsStr::from_bytes(CAFE));
     for (path, which) in [(&directory, "right"), (&scene.work().join(BESIDE), "wrong")] {
@@ -79,7 +79,7 @@ fn a_state_directory_a_token_file_and_a_configuration_may_have_such_a_name() {
     let directory = two_directories(&scene);
     let (state, config) = (directory.join("state"), directory.join("server.toml"));
     fs::write(&config, "preset = 'fifo'\n").unwrap();
-    // Another cluster's state, in the directory with which it must not be confused.
+    // Another cluster's state, in the directory that is easily confused with this one.
     fs::create_dir(scene.work().join(BESIDE).join("state")).unwrap();
     let mut dev = scene.command(&["dev", "--listen", "127.0.0.1:0", "--cpus", "2", "--memory", "1GiB", "--config"]);
     dev.arg(&config).env("AMALGAM_STATE", &state);
@@ -97,13 +97,13 @@ fn a_state_directory_a_token_file_and_a_configuration_may_have_such_a_name() {
     let address = address.split('"').nth(3).unwrap().to_owned();
     let by_token = with_state("AMALGAM_TOKEN_FILE", state.join("tokens.toml").into(), &["list", "--server", &address]);
     assert_eq!(by_token.code, 0, "{by_token:?}");
-    // Output goes where it is named, too.
+    // Output is written to the named directory, too.
     let told = with_state("AMALGAM_STATE", state.into(), &["logs", "1"]);
     assert_eq!(told.out, "found\n");
 }
 
 #[test]
-fn what_must_be_a_text_and_is_none_is_refused_by_name() {
+fn values_that_are_not_utf8_are_refused_by_name() {
     let scene = Scene::new();
     let mut name = scene.command(&["submit", "--name"]);
     name.arg(OsStr::from_bytes(CAFE)).args(["--", "true"]);

@@ -1,5 +1,4 @@
-//! The simulator beside the daemons: journals are replayed. Other tests here replay the journals of the daemons that serve
-//! them when they end.
+//! Journals of daemons are replayed by the simulator's roles. Other tests here replay the journals of their daemons at the end.
 
 use crate::support::{Scene, told};
 use amalgam_daemon::versions::JOURNAL;
@@ -11,7 +10,7 @@ fn cells(line: &str) -> Vec<&str> {
 }
 
 #[test]
-fn a_journal_tells_of_every_life_and_is_replayed() {
+fn each_incarnation_has_a_journal_that_is_replayed() {
     let scene = Scene::dev(&[]);
     scene.ok(&["wait", &scene.submit(&["--array", "0-9", "--", "true"])]);
     scene.kill_daemon();
@@ -29,7 +28,7 @@ fn a_journal_tells_of_every_life_and_is_replayed() {
 }
 
 #[test]
-fn what_is_no_journal_is_said() {
+fn files_that_are_no_journals_are_refused() {
     let scene = Scene::new();
     let journals = scene.journals();
     fs::create_dir(&journals).unwrap();

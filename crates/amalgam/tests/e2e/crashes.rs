@@ -1,4 +1,4 @@
-//! `kill -9` for servers, agents and executors: what was promised is kept, and what ran goes on.
+//! `kill -9` for servers, agents and executors: acknowledged work is kept, and running tasks continue.
 
 use crate::running::AWAIT_GO;
 use crate::support::{Cluster, Daemon, Scene, is_alive, until, until_true};
@@ -8,13 +8,13 @@ use std::os::unix::process::CommandExt;
 /// Nodes count as lost after about a second.
 const HASTY: &str = "heartbeat = '100ms'\nmissed_heartbeats = 3\nnode_grace = '700ms'\n";
 
-/// How many lines of the story are of this kind and about an attempt.
+/// The number of lines of the story of this kind that name an attempt.
 fn kinds(story: &[StoryLine], kind: &str) -> usize {
     story.iter().filter(|line| line.kind == kind && line.attempt.is_some()).count()
 }
 
-/// Work in every state, a server that dies, and one that takes over. `restart` kills and starts again; what it is
-/// given is called in between.
+/// Tasks in every state, a server that dies, and one that takes over. `restart` kills and starts it again, and calls its argument
+/// in between.
 fn a_killed_server_is_survived(scene: &Scene, restart: impl FnOnce(&dyn Fn())) {
     let done = scene.submit(&["--array", "0-3", "--", "sh", "-c", "echo $AMALGAM_INDEX >> done"]);
     scene.ok(&["wait", &done]);
@@ -25,7 +25,7 @@ fn a_killed_server_is_survived(scene: &Scene, restart: impl FnOnce(&dyn Fn())) {
     let held = scene.submit(&["--hold", "--after", &waiting, "--", "true"]);
 
     restart(&|| {
-        // One task ends while nobody is there to be told.
+        // One task ends while no server runs.
         scene.write("go-0", "");
         until_true("the end of a task without a server", || !is_alive(&pids[0]));
         assert!(is_alive(&pids[1]), "tasks do not end with the server");
@@ -77,7 +77,7 @@ fn an_agent_that_returns_in_time_takes_its_tasks_over() {
     let script = format!("echo $$ >> pids-$AMALGAM_INDEX; {}", AWAIT_GO.replace("go", "go-$AMALGAM_INDEX"));
     let id = cluster.scene.submit(&["--array", "0-1", "--", "sh", "-c", &script]);
     let pids = [cluster.scene.line_in("pids-0"), cluster.scene.line_in("pids-1")];
-    // A task can be quicker than the news of its start.
+    // A task can be faster than the message about its start.
     until_true("the news of both starts", || kinds(&cluster.scene.story(&id), "started") == 2);
     cluster.kill_agent(0);
     cluster.scene.write("go-0", "");
@@ -94,7 +94,7 @@ fn an_agent_that_returns_in_time_takes_its_tasks_over() {
     assert_eq!(kinds(&story, "adopted"), 1, "{story:#?}");
 }
 
-/// Each attempt says who it is and waits for its own file.
+/// Each attempt prints its id and waits for a file of its own.
 const ONE_BY_ONE: &str = "echo $AMALGAM_ATTEMPT $$ >> attempts; \
     while [ ! -e go-$AMALGAM_ATTEMPT ]; do sleep 0.02; done; exit $(cat go-$AMALGAM_ATTEMPT)";
 
@@ -123,7 +123,7 @@ fn a_task_of_a_lost_node_runs_elsewhere_and_the_late_result_is_refused() {
     let (second, _) = attempts(&cluster.scene, 2).remove(1);
     assert_ne!(node_of(&cluster.scene, &id), lost);
 
-    // The first attempt fails while its node is away, and the node returns with that.
+    // The first attempt fails while its node is not connected, and the node returns with that result.
     cluster.scene.write(&format!("go-{first}"), "5\n");
     until_true("the end of the lost attempt", || !is_alive(&pid));
     cluster.start_agent(lost);

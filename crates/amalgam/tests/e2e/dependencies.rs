@@ -1,4 +1,4 @@
-//! Jobs that come after others, and what is said where these did not succeed; who holds and cancels jobs.
+//! Jobs that depend on others, including failed ones; holding and cancelling jobs.
 
 use crate::running::AWAIT_GO;
 use crate::support::{Scene, until_true};
@@ -52,7 +52,7 @@ fn a_job_may_wait_for_an_end_of_any_kind() {
 }
 
 #[test]
-fn it_is_told_who_cancelled_a_job_also_after_a_restart() {
+fn the_user_who_cancelled_a_job_is_named_also_after_a_restart() {
     let scene = Scene::dev(&[]);
     let stages = "[[stage]]\nname = 'map'\ncommand = 'sleep 300'\n[[stage]]\nname = 'merge'\nafter = ['map']\ncommand = 'true'\n";
     let file = scene.write("job.toml", &format!("name = 'train'\n{stages}"));
@@ -119,7 +119,7 @@ fn a_long_chain_ends_at_once_when_its_first_job_is_cancelled() {
 }
 
 #[test]
-fn what_a_user_changes_about_a_job_is_heeded_and_told() {
+fn a_users_changes_of_a_job_take_effect_and_are_recorded() {
     let scene = Scene::dev(&["--cpus", "1"]);
     let blocker = scene.submit(&["--", "sh", "-c", AWAIT_GO]);
     let first = scene.submit(&["--", "sh", "-c", "echo first >> order"]);
@@ -134,7 +134,7 @@ fn what_a_user_changes_about_a_job_is_heeded_and_told() {
     assert_eq!(scene.run(&["wait", &second]).code, 124);
     scene.ok(&["wait", &blocker, &first]);
     assert_eq!(scene.read("order"), "second\nfirst\n");
-    // What runs has the new one, too.
+    // Running attempts get the new one, too.
     let third = scene.submit(&["--timeout", "1h", "--", "sleep", "300"]);
     until_true("it runs", || scene.job(&third).summary.state == JobState::Running);
     scene.ok(&["update", &third, "timeout=100ms"]);
@@ -160,7 +160,7 @@ fn a_queue_with_jobs_that_have_not_ended_is_not_taken_out_silently() {
     assert!(told.code != 0, "{told:?}");
     let said = format!("no queue root.deep that takes jobs, and 1 job of it has not ended ({held})");
     assert!(told.err.contains(&said) && told.err.contains("put the queue back"), "{told:?}");
-    // A queue that gets queues beneath it takes no jobs any more.
+    // A queue that gets child queues accepts no more jobs.
     let parent = scene.write(
         "parent.toml",
         "[[queue]]\nname = \"deep\"\n[[queue]]\nname = \"deep.er\"\n[[queue]]\nname = \"default\"\n",
@@ -178,7 +178,7 @@ fn a_queue_with_jobs_that_have_not_ended_is_not_taken_out_silently() {
     assert_eq!((queue(&ended).as_str(), queue(&held).as_str()), ("root.deep", "root.default"));
 }
 
-/// What an operator changes under jobs, and what a start with it says.
+/// Changes of the configuration under existing jobs, and the messages of a start with it.
 #[test]
 fn a_configuration_that_cannot_go_on_with_its_jobs_is_refused_with_them_named() {
     let scene = Scene::new();
@@ -215,7 +215,7 @@ fn a_configuration_that_cannot_go_on_with_its_jobs_is_refused_with_them_named() 
     scene.start_dev(&["--config", &leaf]);
     scene.ok(&["cancel", &gang]);
     scene.kill_daemon();
-    // What runs was placed by the master, and goes on under managers that place for themselves; what waits goes by these.
+    // The master placed the running tasks, which continue; waiting tasks are placed by their job managers.
     scene.start_dev(&["--config", &sparrow]);
     scene.ok(&["release", &held]);
     scene.ok(&["wait", &held]);
@@ -224,7 +224,7 @@ fn a_configuration_that_cannot_go_on_with_its_jobs_is_refused_with_them_named() 
     assert_eq!(scene.read("ran"), "once\n");
 }
 
-/// A node comes back with less than runs there, and without a kind of device that a job waits for.
+/// A node returns with less than its running tasks use, and without a kind of device that a job waits for.
 #[test]
 fn a_node_that_has_less_than_runs_on_it_keeps_what_runs_and_says_why_others_wait() {
     let scene = Scene::dev(&["--cpus", "2", "--resource", "fpga=1"]);

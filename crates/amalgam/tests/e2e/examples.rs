@@ -1,4 +1,4 @@
-//! The examples, as a newcomer runs them: no server, a fresh directory.
+//! The examples as a new user runs them: no server, a fresh directory.
 
 use crate::support::{PATIENCE, Scene, Told, told, told_within};
 use std::fs;
@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 fn run(scene: &Scene, example: &str) -> Told {
     let mut command = scene.command(&["run", &format!("examples/{example}.toml")]);
     command.current_dir(copy_of_repository(scene));
-    // Ten thousand tasks take their time in a debug build.
+    // Ten thousand tasks take longer in a debug build.
     let told = told_within(4 * PATIENCE, command);
     assert_eq!(told.code, 0, "{told:?}");
     let left: Vec<_> = fs::read_dir(scene.path().join("tmp")).unwrap().collect();
@@ -113,7 +113,7 @@ fn the_example_configuration_starts_a_server() {
     assert_eq!(scene.run(&["run", "--queue", "root.research.interactive", "--", "true"]).code, 0);
 }
 
-/// All but the time that a simulation took itself; and of columns only their order.
+/// Rows without the run time of the simulation itself, and with normalised spaces.
 fn rows(text: &str) -> Vec<String> {
     let row = |line: &str| line.split_whitespace().rev().skip(1).collect::<Vec<_>>().join(" ");
     text.lines().skip_while(|line| !line.starts_with("PRESET")).take_while(|line| !line.is_empty()).map(row).collect()

@@ -1,4 +1,4 @@
-//! Federations as real processes: jobs span clusters, and whatever link or daemon fails, every task ends once.
+//! Federations as real processes: jobs span clusters, and every task ends once, whichever link or daemon fails.
 
 use crate::kill_loop::seed;
 use crate::running::AWAIT_GO;
@@ -27,7 +27,7 @@ fn clusters_of(scene: &Scene, id: &str) -> BTreeSet<u32> {
     scene.tasks(id).into_iter().filter_map(|task| of(task.node)).collect()
 }
 
-/// Each of so many tasks wrote its number once, and its global master knows it for one that succeeded.
+/// Each of these tasks wrote its number once, and its global master has recorded its success.
 pub fn all_ran_once(scene: &Scene, id: &str, file: &str, tasks: u32) {
     scene.ok(&["wait", id]);
     let mut ran: Vec<u32> = scene.read(file).lines().map(|line| line.parse().unwrap()).collect();
@@ -36,7 +36,7 @@ pub fn all_ran_once(scene: &Scene, id: &str, file: &str, tasks: u32) {
     ended_once(scene, id, tasks);
 }
 
-/// Of each of so many tasks it is known that it succeeded, and it was said once.
+/// Each of these tasks is recorded as succeeded, exactly once.
 pub fn ended_once(scene: &Scene, id: &str, tasks: u32) {
     let known = scene.tasks(id);
     assert_eq!(known.len(), tasks as usize);
@@ -76,7 +76,7 @@ fn an_array_fills_all_clusters_of_a_federation_in_one_process() {
     assert!(launched.text.contains(" of cluster "), "{launched:?}");
     let started = scene.story(&id).into_iter().filter(|line| line.kind == "started");
     let parts: Vec<_> = started.map(|line| line.allocation.expect("each is told what its allocation took")).collect();
-    // Where a process gets no core for long enough, that of a single one may be all its stay there.
+    // On a busy machine a process may get no core for a time that is longer than a single task.
     let is_whole = parts.iter().any(|parts| parts.communication > 0.0 && parts.processing > 0.0);
     assert!(parts.len() == 12 && is_whole, "their launches go by a master: {parts:?}");
 }
@@ -95,7 +95,7 @@ fn files_go_from_one_cluster_to_another() {
 }
 
 #[test]
-fn each_process_of_a_federation_says_what_is_not_its_own() {
+fn each_process_of_a_federation_names_calls_for_other_processes() {
     let scene = dev();
     let of_cluster = scene.state().join("cluster-1");
     let of_cluster = of_cluster.to_str().unwrap();
@@ -116,7 +116,7 @@ fn each_process_of_a_federation_says_what_is_not_its_own() {
 }
 
 #[test]
-fn whoever_of_a_federation_is_asked_leads_to_who_has_the_job() {
+fn commands_are_redirected_to_the_global_master_that_owns_the_job() {
     let federation = Federation::start(2, 2, 1, "[[queue]]\nname = 'any'\n[[queue]]\nname = 'ours'\nglobal = 1");
     let scene = &federation.scene;
     until_true("both nodes", || nodes(scene).len() == 2 && federation.ok_at(1, &["node", "list"]).lines().count() == 3);
@@ -156,7 +156,7 @@ fn whoever_of_a_federation_is_asked_leads_to_who_has_the_job() {
 }
 
 #[test]
-fn who_lacks_some_of_his_share_has_it_soon_and_the_others_tasks_run_later() {
+fn a_queue_below_its_share_gets_it_soon_and_other_tasks_run_later() {
     let queues = "heartbeat = '200ms'\n[[queue]]\nname = 'anybody'\n\
                   [[queue]]\nname = 'owner'\nguaranteed = 0.5\nglobal = 0";
     let federation = Federation::start(2, 2, 1, queues);
@@ -179,7 +179,7 @@ fn who_lacks_some_of_his_share_has_it_soon_and_the_others_tasks_run_later() {
     all_ran_once(scene, &anybodys, "anybodys", 4);
 }
 
-/// Says that it runs, and goes on when it is told to.
+/// A task that reports its start, and continues once its file exists.
 const STEP: &str = "echo $$ > pid-$AMALGAM_INDEX; while [ ! -e go-$AMALGAM_INDEX ]; do sleep 0.02; done; \
     echo $AMALGAM_INDEX >> ran; echo said by $AMALGAM_INDEX";
 
@@ -192,7 +192,7 @@ fn half_way() -> (Federation, String, Vec<String>) {
     go_half_way(Federation::start(2, 2, 1, "heartbeat = '200ms'"))
 }
 
-/// As that.
+/// Runs the first four of six tasks on this federation.
 pub fn go_half_way(federation: Federation) -> (Federation, String, Vec<String>) {
     let scene = &federation.scene;
     until_true("both nodes", || nodes(scene).len() == 2);
@@ -236,7 +236,7 @@ fn a_killed_master_takes_its_nodes_over_and_jobs_go_on_elsewhere() {
         let_go(scene, on.iter().copied());
         on
     };
-    // The cluster whose master is there goes on with what waited.
+    // The cluster with a running master continues with the waiting tasks.
     let there = let_go_on(1);
     assert_eq!(there.len(), 2);
     scene.line_in("pid-4");
@@ -269,7 +269,7 @@ fn a_federation_in_one_process_is_killed_and_its_tasks_go_on() {
 fn cut_from_a_global_master(fault: Fault) {
     let (federation, id, pids) = half_way();
     let scene = &federation.scene;
-    // Its own link alone: the other global master goes on with both clusters.
+    // Only its own link: the other global master still reaches both clusters.
     federation.to_masters[0][0].break_by(fault);
     let_go(scene, 0..6);
     until_true("all that it started", || pids.iter().all(|pid| !is_alive(pid)));
@@ -277,7 +277,7 @@ fn cut_from_a_global_master(fault: Fault) {
     let other = other.to_str().unwrap();
     let elsewhere = scene.ok(&["submit", "-q", "--state-dir", other, "--array", "0-3", "--", "true"]);
     scene.ok(&["wait", "--state-dir", other, elsewhere.trim()]);
-    // What waited runs in the cluster that it reaches.
+    // Waiting tasks run in the cluster that it reaches.
     until_true("all but what ended out of its sight", || scene.job(&id).summary.tasks.succeeded == 4);
     assert_eq!(scene.job(&id).summary.state, JobState::Running);
     federation.to_masters[0][0].heal();
@@ -324,7 +324,7 @@ fn what_a_lost_node_had_runs_in_another_cluster() {
     until_true("four tasks", || scene.read("began").lines().count() == 4);
     federation.of_agents[0][0].break_by(Fault::Cut);
     until_true("the node is given up", || nodes(scene).values().any(|node| node.state == NodeState::Lost));
-    // Only now, or its tasks would end well.
+    // Only now; otherwise its tasks would succeed.
     federation.kill_agent(0, 0);
     until_true("they are tried again", || scene.story(&id).iter().filter(|line| line.kind == "lost").count() == 2);
     scene.write("go", "");
@@ -333,8 +333,8 @@ fn what_a_lost_node_had_runs_in_another_cluster() {
     assert!(scene.tasks(&id).iter().all(|task| task.node.as_deref() == Some("c1-0")));
 }
 
-/// Many short tasks of both global masters run while `trouble` comes and goes, drawn again and again. Every one of them ends once,
-/// and all start when everything is well again.
+/// Many short tasks of both global masters run under repeated random `trouble`. Every task ends once, and all have started when
+/// the troubles are over.
 fn survives(troubles: u32, trouble: impl Fn(&Federation, &mut dyn FnMut(usize) -> usize)) {
     const TASKS: u32 = 300;
     let federation = Federation::start(2, 2, 2, "heartbeat = '200ms'");
@@ -367,7 +367,7 @@ fn survives(troubles: u32, trouble: impl Fn(&Federation, &mut dyn FnMut(usize) -
         assert_eq!((ran.len(), lines.lines().count()), (TASKS as usize, TASKS as usize), "each once: {file}");
     }
     ended_once(scene, &jobs[0], TASKS);
-    // Whatever was held somewhere is free again.
+    // All resources are free again.
     until_true("all room", || nodes(scene).values().all(|node| node.free["cpu"] == 2.0 && node.running == 0));
 }
 

@@ -1,4 +1,4 @@
-//! Files that tasks leave for others, with agents that share nothing but the machine.
+//! Files that tasks leave for other tasks, with agents that share only the machine.
 
 use crate::support::{Cluster, Daemon, Scene, until, until_true};
 use amalgam_daemon::api::{JobState, OutputFile};
@@ -43,7 +43,7 @@ fn mapped(config: &str) -> (Cluster, String) {
     (cluster, id)
 }
 
-/// An agent on a host of its own, on which alone the second stage can run.
+/// An agent on a host of its own, the only one that can run the second stage.
 fn start_big(cluster: &Cluster, more: &[&str]) -> Daemon {
     let mut command = cluster.agent_command(1);
     command.args(["--resource", "gpu=1"]).args(more);
@@ -61,7 +61,7 @@ fn told(scene: &Scene, id: &str, kind: &str) -> Vec<String> {
     scene.story(id).into_iter().filter(|line| line.kind == kind).map(|line| line.text).collect()
 }
 
-/// Damage that no time of change tells of.
+/// Damages a file without changing its modification time.
 fn damage(file: &Path) {
     fs::set_permissions(file, Permissions::from_mode(0o644)).unwrap();
     let mut open = OpenOptions::new().write(true).open(file).unwrap();
@@ -100,7 +100,7 @@ command = 'stat -c "%Y %n" inputs/write/0/* > "$AMALGAM_SUBMIT_DIR/there"'
     for place in ["here", "there"] {
         let said = cluster.scene.read(place);
         let times: Vec<u64> = said.lines().map(|line| line.split_once(' ').unwrap().0.parse().unwrap()).collect();
-        // Of empty, new and old.
+        // Empty, new and old files.
         assert_eq!((times[0], times[2]), (946_598_400, 981_173_106), "{place}: {said}");
         assert!(times[1] <= now && now < times[1] + 60, "{place}: {said}");
     }
@@ -119,7 +119,7 @@ fn a_task_reads_what_others_left_on_another_node() {
     assert_eq!(told(scene, &id, "awaits-files"), ["node-1 lacks 2 files of 4388905 bytes that reduce reads"]);
     let own = |agent: usize| scene.path().join(format!("node-{agent}/executor/own/{id}"));
     assert!(own(1).exists() && !glob_inputs(&own(1)), "inputs are there while a task runs");
-    // What the master forgets, no node keeps.
+    // Nodes keep no files that the master has forgotten.
     let next = scene.submit(&["--", "true"]);
     scene.ok(&["wait", &next]);
     until_true("all of it is gone", || (0..2).all(|agent| !own(agent).exists() && stored(&cluster, agent).is_empty()));
@@ -273,7 +273,7 @@ fn outputs_are_fetched_from_the_node_that_has_them() {
     }
     assert_eq!(fs::read_dir(&out).unwrap().count(), 1, "nothing else is left there");
 
-    // What is there and differs is not replaced by accident.
+    // Existing files that differ are not replaced by accident.
     let own = out.join("map/0/part/numbers-0");
     fs::write(&own, "mine").unwrap();
     let told = fetch(&id, &[]);
@@ -282,7 +282,7 @@ fn outputs_are_fetched_from_the_node_that_has_them() {
     assert_eq!(fetch(&id, &["--force"]).code, 0);
     assert!(fs::read_to_string(&own).unwrap().starts_with("0\n1\n"));
 
-    // A copy that was written to is not taken for the output, and one that is gone is named.
+    // A modified copy is not taken for the output, and a missing one is named.
     fs::remove_dir_all(&out).unwrap();
     damage(&stored(&cluster, 0)[0]);
     let told = fetch(&id, &[]);

@@ -1,16 +1,16 @@
-//! Stages whose tasks begin together, as real processes: on one cluster, and over the clusters of a federation.
+//! Gangs as real processes: on one cluster, and across the clusters of a federation.
 
 use crate::federations::ended_once;
 use crate::support::{Fault, Federation, Scene, is_alive, until_true};
 use amalgam_daemon::api::{NodeSummary, TaskState};
 use std::collections::BTreeSet;
 
-/// Says that it is there and waits for the three others, as ranks of one computation do.
+/// Announces itself and waits for the three others, like the ranks of a computation.
 const RANK: &str = "echo $$ > pid-$AMALGAM_INDEX; (echo $AMALGAM_NODES; cat $AMALGAM_NODES_FILE) > nodes-$AMALGAM_INDEX; touch here-$AMALGAM_INDEX; \
     until [ -e here-0 ] && [ -e here-1 ] && [ -e here-2 ] && [ -e here-3 ]; do sleep 0.02; done; \
     while [ ! -e go ]; do sleep 0.02; done; echo $AMALGAM_INDEX >> ran";
 
-/// Each of the four was told on which nodes they are, in their order.
+/// Each of the four knows the nodes of all, in order.
 fn each_knows_where_all_are(scene: &Scene, id: &str, prefix: &str, on_nodes: usize) {
     let nodes: Vec<String> = scene.tasks(id).into_iter().filter_map(|task| task.node).collect();
     let first = |at: usize| !nodes[..at].contains(&nodes[at]);
@@ -37,7 +37,7 @@ fn two_gangs_of_which_one_has_room_run_one_after_the_other() {
     let submit = |name: &str| scene.submit(&["--gang", "--array", "0-3", "--", "sh", "-c", &script(name)]);
     let (first, second) = (submit("first"), submit("second"));
     until_true("all of the first", || running(&scene, &first) == 4);
-    // Two CPUs are free, and nothing of the second has them.
+    // Two CPUs are free, and the second gang uses none of them.
     let reason = scene.job(&second).summary.reason.unwrap_or_default();
     assert!(reason.contains("its 4 tasks start together, and nodes have room for 2"), "{reason}");
     assert_eq!(running(&scene, &second), 0);

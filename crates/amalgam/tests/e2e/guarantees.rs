@@ -1,4 +1,4 @@
-//! Guaranteed and opportunistic work on the same machines: who gives way, what becomes of it, and what is said about it.
+//! Guaranteed and opportunistic work on the same machines: which is preempted, what happens to it, and what is reported.
 
 use crate::running::AWAIT_GO;
 use crate::support::{Cluster, Scene, until, until_true};
@@ -12,10 +12,10 @@ use amalgam_daemon::api::{
 use amalgam_daemon::journal::JournalReader;
 use std::time::{Duration, Instant};
 
-/// As [`AWAIT_GO`], and each start leaves a line.
+/// Like [`AWAIT_GO`], and each start writes a line.
 const AWAIT_GO_EACH: &str = "echo start >> starts-$AMALGAM_INDEX; while [ ! -e go ]; do sleep 0.02; done";
 
-/// What the story of a job says in lines of one kind.
+/// The lines of one kind in a job's story.
 fn told(story: &[StoryLine], kind: &str) -> Vec<String> {
     story.iter().filter(|line| line.kind == kind).map(|line| line.text.clone()).collect()
 }
@@ -30,7 +30,7 @@ fn running(scene: &Scene, id: &str) -> (u64, u64) {
     (attempts.guaranteed, attempts.opportunistic)
 }
 
-/// Two CPUs that two opportunistic tasks of this script hold.
+/// Two CPUs that two opportunistic tasks of this script use.
 fn filled(script: &str) -> (Scene, String) {
     let scene = Scene::dev(&["--preset", "mercury"]);
     let id = submit(&scene, "opportunistic", &["--array", "0-1"], script);
@@ -39,9 +39,9 @@ fn filled(script: &str) -> (Scene, String) {
 }
 
 #[test]
-fn guaranteed_work_starts_at_once_and_what_gave_way_runs_again_by_itself() {
+fn guaranteed_work_starts_at_once_and_preempted_tasks_run_again() {
     let (scene, opportunistic) = filled(&format!("trap 'echo $AMALGAM_INDEX >> terms; exit 1' TERM; {AWAIT_GO_EACH}"));
-    // A shell that runs may not have come to its trap.
+    // A started shell may not have set its trap yet.
     (0..2).for_each(|index| drop(scene.line_in(&format!("starts-{index}"))));
     let submitted = Instant::now();
     let guaranteed = submit(&scene, "guaranteed", &[], &format!("echo here > arrived; {AWAIT_GO}"));
@@ -162,7 +162,7 @@ fn tasks_that_a_quota_holds_back_say_so_and_what_would_change_it() {
 }
 
 #[test]
-fn an_agent_of_its_own_says_for_whom_its_attempts_give_way() {
+fn an_agent_names_the_attempt_that_preempts() {
     let cluster = Cluster::start(1, 1, "preset = 'mercury'\n");
     let scene = &cluster.scene;
     let opportunistic = submit(scene, "opportunistic", &[], AWAIT_GO);
@@ -175,7 +175,7 @@ fn an_agent_of_its_own_says_for_whom_its_attempts_give_way() {
     assert!(ended.contains(&format!("(to make room for attempt {guaranteed}-")), "{ended}");
 }
 
-/// The newest generation before which tokens are void, as agents of their own were told.
+/// The oldest valid generation of tokens, as sent to the separate agents.
 fn oldest_generation(scene: &Scene) -> Option<Generation> {
     let files = std::fs::read_dir(scene.journals()).unwrap().map(|file| file.unwrap().path());
     let of_agents = files.filter(|path| path.to_string_lossy().contains("node-"));
@@ -216,7 +216,7 @@ fn work_of_both_kinds_goes_on_through_generations_of_tokens_and_with_the_key_of_
 }
 
 #[test]
-fn who_ignores_the_request_to_end_is_killed_after_the_grace_and_runs_again() {
+fn a_task_that_ignores_sigterm_is_killed_after_the_grace_period_and_runs_again() {
     let (scene, opportunistic) = filled(&format!("trap '' TERM; {AWAIT_GO_EACH}"));
     let submitted = Instant::now();
     let guaranteed = submit(&scene, "guaranteed", &[], "true");
@@ -230,7 +230,7 @@ fn who_ignores_the_request_to_end_is_killed_after_the_grace_and_runs_again() {
 }
 
 #[test]
-fn what_runs_long_is_promoted_and_gives_way_to_nobody() {
+fn long_tasks_are_promoted_and_not_preempted() {
     let scene = Scene::new();
     let config = scene.write("server.toml", "preset = 'mercury'\n[policies.opportunistic]\npromote_after = '500ms'\n");
     scene.start_dev(&["--cpus", "1", "--config", config.to_str().unwrap()]);

@@ -1,11 +1,11 @@
-//! A server that is there and says nothing, as one whose machine is paused: no command outlives what its user wants of it.
+//! A server that accepts connections and does not answer, like a paused one: no command runs longer than its user wants.
 
 use crate::support::{Scene, read, until, until_true};
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// What the server does while this lives.
+/// Pauses the server until this is dropped.
 struct Paused<'a>(&'a Scene);
 
 impl<'a> Paused<'a> {
@@ -42,7 +42,7 @@ fn is_connected(child: &Child) -> bool {
     links.into_iter().any(|link| link.to_string_lossy().starts_with("socket:"))
 }
 
-/// Whether TERM would not just end it.
+/// Whether it handles SIGTERM.
 fn catches_signals(child: &Child) -> bool {
     let status = std::fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap_or_default();
     let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
@@ -53,7 +53,7 @@ fn catches_signals(child: &Child) -> bool {
 fn run_ends_by_signals_while_the_server_answers_nothing() {
     let scene = Scene::dev(&[]);
     for (first, code) in [("INT", 130), ("TERM", 143), ("HUP", 129), ("QUIT", 131)] {
-        // While it submits: what came of that is not known.
+        // While it submits: the result of the submission is unknown.
         let paused = Paused::now(&scene);
         let mut child = spawn(&scene, &["run", "--", "true"]);
         until_true("its submission", || catches_signals(&child));
@@ -67,7 +67,7 @@ fn run_ends_by_signals_while_the_server_answers_nothing() {
 }
 
 #[test]
-fn the_second_signal_leaves_a_job_at_once_and_the_first_if_nobody_cancels_it() {
+fn run_exits_at_the_second_signal_or_if_the_server_does_not_cancel() {
     let scene = Scene::dev(&[]);
     for (signals, code) in [(&["INT", "INT"][..], 130), (&["TERM"], 143), (&["HUP", "TERM"], 143)] {
         let mut child = spawn(&scene, &["run", "--", "sh", "-c", "echo started; exec sleep 600"]);
@@ -82,7 +82,7 @@ fn the_second_signal_leaves_a_job_at_once_and_the_first_if_nobody_cancels_it() {
         err.read_line(&mut said).unwrap();
         for name in signals {
             signal(&child, name);
-            // The next one is another.
+            // The same signal twice may count as one; a different one is a second one.
             if *name == signals[0] {
                 err.read_line(&mut said).unwrap();
             }

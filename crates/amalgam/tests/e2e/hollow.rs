@@ -1,4 +1,4 @@
-//! Hollow nodes: many in one process, which speak the real protocol and only pretend to run what they are sent.
+//! Hollow nodes: many in one process, which speak the real protocol and only pretend to run tasks.
 
 use crate::support::{Cluster, Daemon, told, until_true};
 use amalgam_daemon::api::{JobState, NodeState, NodeSummary, TaskState};
@@ -46,7 +46,7 @@ fn fifty_nodes_in_a_process_run_thousands_of_tasks_and_are_lost_with_it() {
     assert!(tasks.iter().all(|task| (task.state, task.attempts) == (TaskState::Succeeded, 1)));
     assert_eq!(scene.ok(&["logs", &format!("{id}.0.1")]), "", "nothing was written");
 
-    // All of them run at a time.
+    // All of them run at the same time.
     let id = scene.submit(&["--array", "0-199", "--", "sleep", "3"]);
     until_true("200 tasks that run", || scene.job(&id).summary.tasks.running == 200);
     hollow.kill();

@@ -1,4 +1,4 @@
-//! What tasks take over from the process that submitted them, and how a job reaches it.
+//! What tasks inherit from the submitting process, and the ways to pass a job file.
 
 use crate::support::{Scene, told};
 use std::fs;
@@ -6,7 +6,7 @@ use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::process::Stdio;
 
-/// What a task sees of variables that begin with `X_`.
+/// Prints the task's variables that start with `X_`.
 const SHOW: [&str; 4] = ["--", "sh", "-c", "env | grep ^X_ | sort | tr '\\n' ' '"];
 
 #[test]

@@ -1,4 +1,4 @@
-//! What `run` is given on its standard input is what its task reads.
+//! The standard input of `run` is passed to its task.
 
 use crate::support::{Cluster, Federation, Scene, Told, read};
 use std::io::Write;
@@ -6,7 +6,7 @@ use std::process::{Child, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Starts a command that is given these bytes, as far as it reads them.
+/// Starts a command with these bytes as its input, as far as it reads them.
 fn given(scene: &Scene, arguments: &[&str], input: Vec<u8>) -> Child {
     let mut command = scene.command(arguments);
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
@@ -31,7 +31,7 @@ fn passes_input(scene: &Scene) {
     let told = run(scene, &["run", "-q", "--", "sh", "-c", "cat > got"], &noise(5 << 20));
     assert_eq!(told.code, 0, "{told:?}");
     assert!(std::fs::read(scene.work().join("got")).unwrap() == noise(5 << 20));
-    // Nobody has to read it.
+    // The task does not have to read it.
     let started = Instant::now();
     assert_eq!(run(scene, &["run", "-q", "--", "true"], &noise(5 << 20)).code, 0);
     let told = run(scene, &["run", "-q", "--", "head", "-c", "3"], &vec![b'y'; 50 << 20]);

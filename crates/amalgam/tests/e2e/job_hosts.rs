@@ -1,4 +1,4 @@
-//! Job managers in a process of their own: jobs go on while the server is away, and tasks while the job managers are.
+//! Job managers in a separate process: jobs continue while the server is down, and tasks while the job managers are.
 
 use crate::support::{Cluster, is_alive, read, told, until_true};
 use amalgam_daemon::api::{Event, EventKind, JobState, TaskState};
@@ -11,7 +11,7 @@ use std::time::Duration;
 
 const CONFIG: &str = "preset = 'apollo'\njob_hosts = 1\nheartbeat = '100ms'\n";
 
-/// Says that it runs, and goes on when it is told to.
+/// A task that reports its start, and continues once its file exists.
 const STEP: &str = "echo $$ > pid-$AMALGAM_INDEX; echo $AMALGAM_INDEX >> ran; \
     while [ ! -e go-$AMALGAM_INDEX ]; do sleep 0.02; done";
 
@@ -25,7 +25,7 @@ fn let_go(cluster: &Cluster, tasks: impl IntoIterator<Item = u32>) {
     tasks.into_iter().for_each(|task| drop(cluster.scene.write(&format!("go-{task}"), "")));
 }
 
-/// Each task has run once, and the server knows it.
+/// Each task has run once, and the server has recorded it.
 fn all_ran_once(cluster: &Cluster, id: &str, tasks: u32) {
     let scene = &cluster.scene;
     scene.ok(&["wait", id]);
@@ -69,7 +69,7 @@ fn an_agent_that_starts_while_the_server_is_away_goes_on_with_the_job_managers_i
 }
 
 #[test]
-fn tasks_go_on_while_their_job_managers_are_away_and_whoever_asks_is_told() {
+fn tasks_continue_without_their_job_managers_and_requests_are_queued() {
     let cluster = cluster();
     let id = cluster.scene.submit(&["--array", "0-4", "--", "sh", "-c", STEP]);
     let pid = cluster.scene.line_in("pid-0");
@@ -83,7 +83,7 @@ fn tasks_go_on_while_their_job_managers_are_away_and_whoever_asks_is_told() {
     assert!(listed.reason.is_some_and(|why| why.starts_with("job host 1")), "also in a list, while tasks run");
     let_go(&cluster, [0]);
     until_true("the end of a task without its manager", || !is_alive(&pid));
-    // What is wished meanwhile is heard later.
+    // Requests are queued until the job managers are back.
     let said = scene.ok(&["hold", &id]);
     assert!(said.contains("waits for job managers 1"), "{said}");
     cluster.start_jobs(1);
@@ -95,7 +95,7 @@ fn tasks_go_on_while_their_job_managers_are_away_and_whoever_asks_is_told() {
     all_ran_once(&cluster, &id, 5);
 }
 
-/// What one says that is refused for a reason that may pass, before it gives up.
+/// The output of a command that is refused for a reason that may pass, before it gives up.
 fn refused_for_a_while(mut command: Command) -> String {
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     thread::sleep(Duration::from_millis(500));
@@ -117,7 +117,7 @@ fn job_managers_that_the_server_does_not_know_are_refused_with_a_remedy() {
     cluster.start_jobs(1);
     let again = refused(cluster.jobs_command(1));
     assert!(again.contains("is in use by process"), "{again}");
-    // One of the same number that has another directory takes nothing from the first.
+    // Another process with the same number and a different directory does not affect the first.
     let twin = refused_for_a_while(cluster.jobs_command_in(1, &cluster.scene.path().join("twin")));
     assert!(twin.contains("job managers 1 are connected already"), "{twin}");
     let id = cluster.scene.submit(&["--", "true"]);
@@ -143,8 +143,8 @@ fn what_ran_while_the_server_was_away_is_shown_as_running_when_it_is_back() {
     });
     let_go(&cluster, 1..3);
     all_ran_once(&cluster, &id, 3);
-    // Of what comes at once the end of a stage is told once, and each event with its own time. The end of the job comes another way
-    // than what its manager wrote down, and may come first.
+    // Of simultaneous events, the end of a stage is recorded once, and each event has its own time. The end of the job takes
+    // another path than its manager's records, and may be first.
     let mut awaited = vec![EventKind::JobEnded, EventKind::StageEnded];
     let mut coming = scene.http().events(0);
     let mut events: Vec<Event> = Vec::new();
@@ -170,7 +170,7 @@ fn a_job_is_not_taken_for_another_that_had_its_number() {
     scene.ok(&["wait", &old]);
     cluster.kill_server();
     cluster.kill_jobs(1);
-    // The server's log is that of the day before.
+    // The server's log is an old copy.
     fs::remove_dir_all(&state).unwrap();
     copy(&backup, &state);
     cluster.start_server();

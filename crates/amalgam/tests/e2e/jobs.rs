@@ -1,4 +1,4 @@
-//! What a user does with jobs: retry, hold, cancel, chain.
+//! A user's actions on jobs: retry, hold, cancel, chain.
 
 use crate::running::AWAIT_GO;
 use crate::support::{Scene, is_alive, until_true};
@@ -20,7 +20,7 @@ fn a_failed_task_is_tried_again_as_often_as_allowed() {
 }
 
 #[test]
-fn who_waits_for_its_next_try_says_so_until_it_is_tried_as_its_job_file_says() {
+fn a_task_that_waits_for_its_retry_has_a_reason_and_follows_the_job_file() {
     let scene = Scene::dev(&[]);
     let job = "command = 'echo x >> tries; exit 4'\nretries = 5\nretry_delay = '1h'\n";
     let id = scene.submit(&[scene.write("job.toml", job).to_str().unwrap()]);
@@ -147,7 +147,7 @@ fn each_attempt_of_a_followed_task_is_shown_from_its_beginning() {
 }
 
 #[test]
-fn a_job_gives_up_after_so_many_failures() {
+fn a_job_gives_up_after_max_fails() {
     let scene = Scene::dev(&[]);
     let told = scene.run(&["run", "--array", "0-199", "--max-fails", "2", "--", "sh", "-c", "exit 9"]);
     assert_eq!(told.code, 9, "{told:?}");
@@ -257,7 +257,7 @@ fn a_drained_node_gets_nothing_new() {
 }
 
 #[test]
-fn each_reason_is_told_once() {
+fn each_reason_is_printed_once() {
     let scene = Scene::dev(&[]);
     let file = scene.write(
         "job.toml",
@@ -271,7 +271,7 @@ fn each_reason_is_told_once() {
     assert_eq!(said.matches("waits for stages train and pages to succeed").count(), 1, "{said}");
     scene.write("go", "");
     assert_eq!(scene.run(&["wait", &job]).code, 3);
-    // Why it ended, and what never ran for that.
+    // The reason of its end, and the tasks that never ran because of it.
     let said = scene.ok(&["info", &job]);
     assert_eq!(said.matches("task pages").count(), 1, "{said}");
     let never = "publish: never runs: stage pages, which it comes after, failed (exited with code 3)";
@@ -288,14 +288,14 @@ fn listings_without_jobs_say_so() {
     let usage = scene.ok(&["usage"]);
     assert!(usage.contains("root.default") && usage.ends_with("\n\nno jobs\n"), "{usage}");
     scene.ok(&["run", "--", "true"]);
-    // From its submission, which `list` counts from its start.
+    // Counted from the submission; `list` counts from the start.
     let usage = scene.ok(&["usage", "1"]);
     assert!(usage.contains(" TURNAROUND ") && !usage.contains(" TIME "), "{usage}");
     assert!(scene.ok(&["list", "--all"]).contains(" TIME "));
 }
 
 #[test]
-fn a_queue_that_there_is_not_is_pointed_at_where_it_is_written() {
+fn an_unknown_queue_is_reported_at_its_place_in_the_file() {
     let scene = Scene::new();
     let config = scene.write("server.toml", "[[queue]]\nname = \"research\"\n[[queue]]\nname = \"research.deep\"\n");
     scene.start_dev(&["--config", config.to_str().unwrap()]);

@@ -1,7 +1,7 @@
-//! Thousands of short tasks while the daemons are killed again and again: every task ends once, and whatever ran
-//! twice has a reason that the story tells.
+//! Thousands of short tasks while the daemons are killed repeatedly: every task ends once, and the story has a reason for each
+//! task that ran twice.
 //!
-//! AMALGAM_KILL_SEED chooses the moments and victims; a failure prints the seed. The long form runs many seeds:
+//! AMALGAM_KILL_SEED selects the times and victims; a failure prints the seed. The long form runs many seeds:
 //! `cargo test --release -p amalgam --test e2e kill_loop -- --ignored --nocapture`
 
 use crate::support::{Cluster, until_true};
@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 const TASKS: usize = 2_000;
 const KILLS: usize = 20;
 
-/// Which daemons are killed.
+/// The daemons to kill.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Victims {
     Server,
@@ -40,7 +40,7 @@ fn many_seeds() {
     }
 }
 
-/// That of whatever a test draws.
+/// The seed of a test's random choices.
 pub fn seed() -> u64 {
     std::env::var("AMALGAM_KILL_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(1)
 }
@@ -48,7 +48,7 @@ pub fn seed() -> u64 {
 fn kill_loop(victims: Victims, seed: u64, tasks: usize, kills: usize) {
     println!("{victims:?}, AMALGAM_KILL_SEED={seed}");
     let mut random = Random(seed);
-    // So hasty that an agent's death often costs its node.
+    // So short that an agent's death often loses its node.
     let config = match victims {
         Victims::Server => "",
         Victims::All => "heartbeat = '100ms'\nmissed_heartbeats = 3\nnode_grace = '400ms'\n",
@@ -61,7 +61,7 @@ fn kill_loop(victims: Victims, seed: u64, tasks: usize, kills: usize) {
     let started = Instant::now();
     let id = scene.submit(&["--array", &range, "--", "sh", "-c", script]);
 
-    // Moments are told by the tasks' own progress, so that all kills fall into the run on any machine.
+    // Kills follow the tasks' own progress, so that all of them happen during the run on any machine.
     let mut moments: Vec<usize> = (0..kills).map(|_| random.below(tasks * 19 / 20)).collect();
     moments.sort_unstable();
     let mut server_kills = 0;
@@ -78,7 +78,7 @@ fn kill_loop(victims: Victims, seed: u64, tasks: usize, kills: usize) {
             }
             agent => {
                 cluster.kill_agent(agent - 1);
-                // Back within the time of grace, or too late.
+                // Back within the grace period, or too late.
                 thread::sleep(Duration::from_millis(random.below(1_500) as u64));
                 cluster.start_agent(agent - 1);
             }
@@ -99,8 +99,7 @@ fn kill_loop(victims: Victims, seed: u64, tasks: usize, kills: usize) {
     }
 }
 
-/// Compares what tasks wrote with what the store says. Returns how many lines were written by attempts that were
-/// given up.
+/// Compares the tasks' output with the store. Returns the number of lines that abandoned attempts wrote.
 fn check(lines: &str, tasks: &[TaskSummary], story: &[StoryLine], count: usize, seed: u64) -> usize {
     let mut wrote: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for line in lines.lines() {

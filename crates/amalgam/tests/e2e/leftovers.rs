@@ -1,10 +1,10 @@
-//! What tasks leave in their directories keeps no node from starting and no cluster from going away.
+//! Files that tasks leave in their directories do not prevent a node's start or a cluster's removal.
 
 use crate::support::{Scene, until_true};
 use std::fs;
 
-/// Leaves what plain programs cannot remove: closed directories, a deep tree, a name that is no
-/// UTF-8, and, where they may be made, an immutable file and a mount of a directory that is somebody's.
+/// Leaves files that plain programs cannot remove: closed directories, a deep tree, a name that is not UTF-8, and, where
+/// permitted, an immutable file and a bind mount of another directory.
 const LEAVE: &str = "cd $TMPDIR && mkdir -p m/closed/x && touch m/f \"$(printf 'caf\\351')\"; \
      mkdir mounted; mount --bind $AMALGAM_SUBMIT_DIR/mine mounted 2> /dev/null; chattr +i m/f 2> /dev/null; \
      chmod 000 m/closed; chmod a-w m; \
@@ -49,7 +49,7 @@ fn a_cluster_for_one_run_leaves_nothing_whatever_its_task_has_left() {
 #[test]
 fn what_an_earlier_run_could_not_remove_is_removed_by_the_next() {
     let scene = scene();
-    // Its process is no more, its lock and most of the rest are gone, and its tokens are not.
+    // Its process, its lock and most other files are gone, but its tokens are not.
     let remains = scene.path().join("tmp/amalgam-run-4194304-0");
     fs::create_dir_all(remains.join("executor/removed/x")).unwrap();
     fs::write(remains.join("tokens.toml"), "secret").unwrap();

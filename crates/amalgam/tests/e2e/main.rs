@@ -1,4 +1,4 @@
-//! The program as its users meet it: real processes, through the built binary, each test in a directory of its own.
+//! End-to-end tests: real processes of the built binary, each test in a directory of its own.
 
 mod access;
 mod allocation;

@@ -1,11 +1,11 @@
-//! Clients that go away, tasks that flood and fork.
+//! Clients that disconnect, and tasks that flood and fork.
 
 use crate::support::{Scene, is_alive, until_true};
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
-/// Kilobytes that a process holds in memory.
+/// Resident memory of a process in kilobytes.
 fn resident_kib(pid: u32) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
@@ -28,7 +28,7 @@ fn a_client_that_goes_away_while_it_submits_leaves_nothing() {
         half.write_all(head(10_000).as_bytes()).unwrap();
         half.write_all(b"{\"name\": \"half a job\", \"stages\": [").unwrap();
     }
-    // One that sends nothing more and stays is no obstacle either.
+    // A client that stays connected and sends nothing more does no harm either.
     let mut idle = TcpStream::connect(&http.address).unwrap();
     idle.write_all(head(10_000).as_bytes()).unwrap();
     let mut huge = TcpStream::connect(&http.address).unwrap();
@@ -60,7 +60,7 @@ fn a_flood_of_output_is_capped() {
 #[test]
 fn children_that_a_task_leaves_behind_end_with_it() {
     let scene = Scene::dev(&[]);
-    // One in the same group, one that fled into a session of its own, one whose parent has gone.
+    // One in the same group, one that moved into a session of its own, one whose parent has exited.
     let script = "sleep 300 & echo $! >> pids; setsid sh -c 'echo $$ >> pids; exec sleep 300' & \
                   (sleep 300 & echo $! >> pids); while [ $(wc -l < pids) -lt 3 ]; do sleep 0.02; done; exit 6";
     assert_eq!(scene.run(&["run", "--", "sh", "-c", script]).code, 6);

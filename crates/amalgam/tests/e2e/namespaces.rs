@@ -1,13 +1,13 @@
-//! Federations across network namespaces: an interface goes down in the middle of an array, what is sent is lost and nobody is told,
-//! and whatever is cut off, every task ends once.
+//! Federations across network namespaces: an interface goes down in the middle of an array, packets are lost without an error,
+//! and every task ends once, whichever process is cut off.
 
 use crate::federations::{all_ran_once, go_half_way, let_go, nodes};
 use crate::support::{Federation, Network, is_alive, until_true};
 use amalgam_daemon::api::{ClusterSummary, JobState, NodeState};
 use std::io::Write;
 
-/// Two clusters of a node each under two global masters, every process of which has a namespace, and the first four of six tasks run. None
-/// where namespaces are not permitted, which is said, also by tests that pass.
+/// Two clusters of a node each under two global masters, each process in its own namespace, with the first four of six tasks
+/// running. `None` if namespaces are not permitted, which is printed.
 fn half_way() -> Option<(Federation, String, Vec<String>)> {
     match Network::new(6) {
         Ok(network) => Some(go_half_way(Federation::across(Some(network), [2, 2, 1], "heartbeat = '200ms'"))),
@@ -18,7 +18,7 @@ fn half_way() -> Option<(Federation, String, Vec<String>)> {
     }
 }
 
-/// Cuts a host off, lets all tasks go that run, looks at what can be known then, and heals it.
+/// Cuts a host off, lets all running tasks end, calls `look`, and heals the host.
 fn while_cut_off(host: impl Fn(&Federation) -> usize, look: impl Fn(&Federation, &str)) {
     let Some((federation, id, pids)) = half_way() else { return };
     let (scene, network) = (&federation.scene, federation.network.as_ref().unwrap());

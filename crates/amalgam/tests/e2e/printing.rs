@@ -1,4 +1,4 @@
-//! What the command line prints of real jobs: every byte of their output, and of all else lines that stay lines.
+//! Output of the command line about real jobs: every byte of the tasks' output, and one line for each other text.
 
 use crate::support::{Scene, read};
 use amalgam_daemon::api::{StoryLine, TaskSummary};
@@ -13,7 +13,7 @@ fn all_output_reaches_a_slow_reader_through_a_pipe_that_does_not_block() {
     let scene = Scene::dev(&[]);
     for verb in [&["run", "-q", "--"][..], &["run", "-q", "--no-prefix", "--array", "0-1", "--"]] {
         let mut ends = [0; 2];
-        // SAFETY: there is room for two descriptors, which are ours.
+        // SAFETY: there is room for two descriptors, and no other code owns them.
         let (mut reader, writer) = unsafe {
             assert_eq!(libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC), 0);
             (File::from_raw_fd(ends[0]), File::from_raw_fd(ends[1]))
@@ -48,7 +48,7 @@ fn a_job_whose_output_cannot_be_written_is_cancelled_and_no_success() {
 }
 
 #[test]
-fn what_tasks_say_of_themselves_stays_within_its_line() {
+fn messages_of_tasks_stay_within_a_line() {
     let scene = Scene::dev(&[]);
     let script = r"printf 'a\n\033[31mb\007\r\302\233c' > $AMALGAM_ERROR_FILE; printf '\033[1mraw'; exit 3";
     let run = scene.run(&["run", "--retries", "0", "--", "sh", "-c", script]);
@@ -108,7 +108,7 @@ fn past_jobs_are_a_table_with_what_they_used() {
     assert!(cell("reason").contains("a,\"b\"\nc"), "{table}");
 }
 
-/// A task is called `1.0.2` by the interface, `1.main.2` by people, and by its attempts in stories.
+/// The interface calls a task `1.0.2`, people call it `1.main.2`, and stories use its attempts.
 #[test]
 fn every_verb_takes_every_name_of_a_task_that_is_printed() {
     let scene = Scene::dev(&[]);

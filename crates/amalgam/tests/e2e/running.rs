@@ -10,7 +10,7 @@ use std::io::{BufRead, BufReader, Read};
 use std::os::unix::fs::PermissionsExt;
 use std::process::Stdio;
 
-/// A script that goes on when the file `go` appears.
+/// A script that continues when the file `go` appears.
 pub const AWAIT_GO: &str = "while [ ! -e go ]; do sleep 0.02; done";
 
 #[test]
@@ -44,7 +44,7 @@ fn a_task_over_its_memory_is_killed_and_said_to_be() {
         println!("skipped: no cgroups here ({})", nodes.enforcement);
         return;
     }
-    // One line without an end is kept as a whole by tail.
+    // `tail` keeps a line without an end in memory.
     let told = scene.run(&["run", "-r", "memory=24MiB", "--", "sh", "-c", "head -c 300m /dev/zero | tail; exit $?"]);
     assert_eq!(told.code, 137, "{told:?}");
     let wanted = "used 24 of 24 MiB; ask for more with -r memory";
@@ -102,7 +102,7 @@ fn a_task_runs_where_it_was_submitted_or_in_a_directory_of_its_own() {
     let second = scene.ok(&["run", "--workdir", "own", "--", "sh", "-c", own]);
     assert!(first.starts_with('/') && second.starts_with('/') && first != second, "{first}{second}");
     assert_eq!(scene.ok(&["run", "--workdir", "/", "--", "pwd"]), "/\n");
-    // A message of the task's own choice becomes its reason.
+    // A task's own message becomes the reason.
     scene.run(&["run", "--", "sh", "-c", "echo the sensor is offline > $AMALGAM_ERROR_FILE; exit 3"]);
     let task = &scene.tasks("last")[0];
     assert!(task.reason.as_deref().is_some_and(|reason| reason.contains("the sensor is offline")), "{task:?}");
@@ -149,7 +149,7 @@ fn output_that_finds_the_disk_full_is_said_to_be_lost_for_that() {
     let attempt = AttemptId { job: JobId(1), epoch: Epoch(1), number: 1 };
     let path = output_path(&executor, attempt, Stream::Stdout);
     let directory = path.parent().unwrap().to_str().unwrap();
-    // Where its output is to go every write finds the disk full.
+    // Every write to its output directory finds the disk full.
     let script = format!("mkdir -p {directory}; ln -s /dev/full {directory}/$AMALGAM_ATTEMPT.out; echo lost");
     let id = scene.submit(&["--", "sh", "-c", &script]);
     assert_eq!(scene.run(&["wait", &id]).code, 0);
@@ -174,9 +174,9 @@ fn an_interrupted_run_ends_its_task() {
 }
 
 #[test]
-fn a_cluster_for_one_run_is_as_large_as_told() {
+fn a_cluster_for_one_run_has_the_requested_size() {
     let scene = Scene::new();
-    // Four tasks that need each other at once.
+    // Four tasks that run only at the same time.
     let script = "touch here-$AMALGAM_INDEX; while [ $(ls here-* | wc -l) -lt 4 ]; do sleep 0.02; done";
     let size = ["run", "--nodes", "2", "--cpus", "2", "--array", "0-3", "--", "sh", "-c", script];
     let told = scene.run(&size);
@@ -207,7 +207,7 @@ fn a_state_directory_that_cannot_be_read_is_not_one_without_a_server() {
     let closed = scene.work().join("closed");
     fs::create_dir(&closed).unwrap();
     fs::set_permissions(&closed, fs::Permissions::from_mode(0o000)).unwrap();
-    // Some may read everything.
+    // Root may read everything.
     if fs::read_dir(&closed).is_err() {
         let mut command = scene.command(&["list"]);
         command.env("AMALGAM_STATE", &closed);

@@ -1,4 +1,4 @@
-//! Who goes first, who waits, on what, and what is said about it.
+//! Order of jobs, waiting jobs and their reasons.
 
 use crate::running::AWAIT_GO;
 use crate::support::{Cluster, Scene, until, until_true};
@@ -12,7 +12,7 @@ fn reasons(job: &JobDetail) -> String {
     all.join("\n")
 }
 
-/// Waits until the job gives a reason with these words, and returns it.
+/// Waits until the job has a reason with these words, and returns it.
 fn waits_because(scene: &Scene, id: &str, words: &str) -> String {
     until(&format!("`{words}` as a reason of job {id}"), || {
         let reasons = reasons(&scene.job(id));
@@ -64,7 +64,7 @@ fn jobs_that_place_their_tasks_themselves_run_each_once_also_when_the_server_is_
 }
 
 #[test]
-fn a_task_runs_near_its_input_or_after_a_while_elsewhere() {
+fn a_task_runs_near_its_input_or_after_a_delay_elsewhere() {
     let cluster = Cluster::start(2, 1, "[policies]\nnode_delay = '3s'\nrack_delay = '0s'\n");
     let scene = &cluster.scene;
     until_true("two nodes", || scene.json::<Vec<NodeSummary>>(&["node", "list"]).len() == 2);
@@ -142,7 +142,7 @@ fn what_no_node_can_run_is_refused_with_the_reason() {
 }
 
 #[test]
-fn a_full_cluster_says_what_is_short() {
+fn a_full_cluster_names_the_missing_resource() {
     let scene = Scene::dev(&[]);
     let blocker = scene.submit(&["-r", "cpu=1.5", "--", "sh", "-c", AWAIT_GO]);
     until_true("a busy node", || scene.job(&blocker).summary.tasks.running == 1);
@@ -159,7 +159,7 @@ fn a_full_cluster_says_what_is_short() {
 #[test]
 fn gpus_are_handed_out_by_index() {
     let scene = Scene::dev(&["--resource", "gpu=2", "--resource", "fpga=1"]);
-    // Both must run at once to end.
+    // Both must run at the same time to end.
     let script = "echo $CUDA_VISIBLE_DEVICES $AMALGAM_RESOURCE_GPU > gpu-$AMALGAM_INDEX; \
                   while [ ! -e gpu-0 ] || [ ! -e gpu-1 ]; do sleep 0.02; done";
     let told = scene.run(&["run", "--array", "0-1", "-r", "cpu=0.5,gpu=1", "--", "sh", "-c", script]);
@@ -173,7 +173,7 @@ fn gpus_are_handed_out_by_index() {
     let none = scene.ok(&["run", "--", "sh", "-c", "echo \"[$CUDA_VISIBLE_DEVICES]\""]);
     assert_eq!(none, "[]\n");
 
-    // Four share each of the two, and a ninth waits: these are there at once, and nothing of a GPU is left.
+    // Four tasks share each of the two GPUs and run at the same time; a ninth waits, since no part of a GPU is left.
     let script =
         "echo $AMALGAM_GPUS $CUDA_VISIBLE_DEVICES > part-$AMALGAM_INDEX; while [ ! -e parts ]; do sleep 0.02; done";
     let parts = scene.submit(&["--array", "0-8", "-r", "cpu=0.1,gpu=0.25", "--", "sh", "-c", script]);
@@ -188,7 +188,7 @@ fn gpus_are_handed_out_by_index() {
     let mut on: Vec<String> = (0..8).map(|index| scene.read(&format!("part-{index}"))).collect();
     on.sort();
     assert_eq!(on.concat(), "0.25 0\n".repeat(4) + &"0.25 1\n".repeat(4));
-    // What is left of both together is most of one, and no whole one.
+    // Together the rest of both is most of a GPU, but no whole one.
     let third = scene.submit(&["--array", "0-1", "-r", "cpu=0.1,gpu=0.6", "--", "sh", "-c", AWAIT_GO]);
     until_true("a part of each", || scene.job(&third).summary.tasks.running == 2);
     let whole = scene.submit(&["-r", "cpu=0.1,gpu=1", "--", "true"]);
@@ -201,7 +201,7 @@ fn gpus_are_handed_out_by_index() {
     let refused = scene.run(&["submit", "-r", "gpu=1.5", "--", "true"]);
     assert!(refused.code == 2 && refused.err.contains("neither whole nor less than one"), "{refused:?}");
 
-    // Of the one other device, one task at a time has it.
+    // One task at a time has the other device.
     let script = "mkdir using && echo $AMALGAM_RESOURCE_FPGA && rmdir using";
     let told = scene.run(&["run", "--array", "0-9", "-r", "cpu=0.1,fpga=1", "--", "sh", "-c", script]);
     assert_eq!((told.code, told.out.matches(": 0\n").count()), (0, 10), "{told:?}");

@@ -1,4 +1,4 @@
-//! `sim run` as its users meet it: the printed results, the tables, scenarios, the page, and what goes wrong.
+//! `sim run`: printed results, tables, scenarios, the page, and errors.
 
 use crate::support::Scene;
 use parquet::file::reader::{FileReader, SerializedFileReader};
@@ -25,7 +25,7 @@ fn small<'a>(more: &[&'a str]) -> Vec<&'a str> {
     [&SMALL, more].concat()
 }
 
-/// Without what is of the machine and not of the seed.
+/// The result without the values that depend on the machine instead of the seed.
 fn result(scene: &Scene, arguments: &[&str]) -> Value {
     let mut result: Value = scene.json(arguments);
     for key in ["wall_seconds", "peak_memory_bytes"] {
@@ -77,7 +77,7 @@ fn one_object_has_the_promised_keys_and_a_seed_gives_it_again() {
 }
 
 #[test]
-fn where_inputs_lie_is_said_by_flags_or_a_scenario_and_told_from_where_they_were_read() {
+fn flags_or_a_scenario_place_inputs_and_results_count_distances() {
     let scene = Scene::new();
     let flags = ["--preset", "apollo", "--racks", "2", "--replicas", "2", "-w", "input=80", "--seed", "3"];
     let by_flags = result(&scene, &small(&flags));
@@ -99,7 +99,7 @@ fn where_inputs_lie_is_said_by_flags_or_a_scenario_and_told_from_where_they_were
 }
 
 #[test]
-fn inputs_that_cannot_lie_anywhere_are_refused_with_what_would_help() {
+fn inputs_that_cannot_be_placed_are_refused_with_a_remedy() {
     let scene = Scene::new();
     for (flags, said) in [
         (&["--replicas", "3"][..], "say it with -w input=MB"),
@@ -115,7 +115,7 @@ fn inputs_that_cannot_lie_anywhere_are_refused_with_what_would_help() {
 }
 
 #[test]
-fn what_is_said_of_inputs_and_changes_nothing_is_noted() {
+fn options_about_inputs_without_effect_are_noted() {
     let scene = Scene::new();
     for (flags, said) in [
         (&["-w", "input=80"][..], "nothing says where that lies: it takes no time to read; --replicas N"),
@@ -170,7 +170,7 @@ fn several_presets_make_one_table_and_one_page() {
         let plot = below.split("<h2>").next().unwrap();
         assert!(plot.contains("<svg"), "nothing below `{heading}`");
     }
-    // It is to be looked at without a network.
+    // The page has to work without a network.
     assert!(!page.contains("src=\"http") && !page.contains("href=\"http"));
 }
 
@@ -194,7 +194,7 @@ fn a_federation_places_everything_on_stale_views_and_refusals_are_counted() {
         assert!(count("repartitioned") > 0 && count("refused") > 0, "{}", many["counters"]);
         let part = |run: &serde_json::Value, part: &str| run["allocation_s"]["parts"][part].as_f64().unwrap();
         assert!(part(&many, "communication") > part(&central, "communication"), "two hops are longer than one");
-        // A refused launch is an attempt more, and nothing else is.
+        // Only a refused launch is an additional attempt.
         assert_eq!(count("launched"), central["tasks"].as_u64().unwrap() + count("refused"));
     }
 }
@@ -238,7 +238,7 @@ fn jobs_that_yield_are_compared_with_the_same_jobs_without_altruism() {
 }
 
 #[test]
-fn every_run_says_how_it_compares_with_the_same_without_altruism_or_that_none_can() {
+fn every_run_is_compared_with_one_without_altruism_or_refused() {
     let scene = Scene::new();
     let seeds = ["--preset", "drf,carbyne", "--seeds", "3..4"];
     assert!(!scene.ok(&small(&seeds)).contains("altruism"));
@@ -285,7 +285,7 @@ fn an_oracle_needs_no_longer_than_the_jobs_that_were_allowed_something() {
 }
 
 #[test]
-fn the_tables_say_the_same_in_both_formats() {
+fn the_tables_are_equal_in_both_formats() {
     let scene = Scene::new();
     scene.ok(&small(&["--preset", "sjf", "--csv", "csv", "--parquet", "parquet"]));
     for (table, least) in [("jobs-sjf", 6), ("windows-sjf", 2)] {
@@ -359,7 +359,7 @@ fn the_policies_of_a_configuration_apply_to_the_presets_that_are_named() {
     let scene = Scene::new();
     scene.write("strict.toml", "preset = 'drf'\n[policies]\nstrict_shares = true\n[[queue]]\nname = 'default'\n");
     scene.write("random.toml", "preset = 'fifo'\n[policies]\nplacement = 'random'\n");
-    // So much work that the order matters.
+    // Enough work for the order to matter.
     let run = |more: &[&str]| result(&scene, &small(&[&["-w", "jobs=30"], more].concat()));
     let strict = run(&["--config", "strict.toml"]);
     assert_eq!(run(&["--config", "strict.toml", "--preset", "drf"]), strict);
@@ -375,7 +375,7 @@ fn the_policies_of_a_configuration_apply_to_the_presets_that_are_named() {
 }
 
 #[test]
-fn the_story_of_a_job_and_of_a_task_is_told() {
+fn stories_of_a_job_and_of_a_task_are_printed() {
     let scene = Scene::new();
     let said = scene.ok(&small(&["--story", "2"]));
     for part in ["job 2 admitted", "task 2.0.0 launched on", "process of", "job 2 ended: Succeeded"] {
@@ -406,7 +406,7 @@ fn the_story_of_a_job_and_of_a_task_is_told() {
 }
 
 #[test]
-fn what_cannot_be_is_said_before_the_work() {
+fn errors_are_reported_before_the_simulation() {
     let scene = Scene::new();
     for place in ["--report=nowhere/page.html", "--csv=file/tables", "--parquet=file/tables"] {
         scene.write("file", "");
@@ -420,7 +420,7 @@ fn what_cannot_be_is_said_before_the_work() {
         let told = scene.run(&small(&[wrong]));
         assert!(told.code == 2 && told.err.contains("error"), "{wrong}: {told:?}");
     }
-    // An error stands alone, without the notes that are for whoever goes on.
+    // An error is the only output, without the notes of a successful run.
     scene.write("wrong.toml", "spares = true\n");
     let told = scene.run(&small(&["-w", "input=80", "--config", "wrong.toml"]));
     let alone = told.err.starts_with("error: wrong.toml:1:1: unknown key") && !told.err.contains("note");
@@ -433,7 +433,7 @@ fn what_cannot_be_is_said_before_the_work() {
 }
 
 #[test]
-fn failed_jobs_are_told_and_kept_out_of_means_and_bounds() {
+fn failed_jobs_are_counted_and_excluded_from_means_and_bounds() {
     let scene = Scene::new();
     let fail = ["--failures", "0.2", "--seed", "3"];
     let failed = result(&scene, &small(&fail));
@@ -458,7 +458,7 @@ fn jobs_that_fit_nowhere_are_named_and_stop_a_strict_run() {
     let wide = ["-w", "demand=8"];
     let told = scene.run(&small(&["-w", "demand=uniform:1-5,1MiB"]));
     assert!(told.code == 0 && told.out.contains("5 jobs can never run on these nodes and were left out"), "{told:?}");
-    // Where there is no other job, there is nothing to tell.
+    // Without any other job there are no results.
     let told = scene.run(&small(&wide));
     let none = "6 jobs can never run on these nodes, and `synthetic:layered` has no other; the first: job-1";
     assert!(told.code == 1 && told.out.is_empty() && told.err.contains(none), "{told:?}");

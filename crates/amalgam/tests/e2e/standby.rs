@@ -1,4 +1,4 @@
-//! A master with a standby, whose records are in etcd: whatever becomes of the active one, its nodes are taken over and every task
+//! A master with a standby and its records in etcd: when the active one fails, the standby takes its nodes over, and every task
 //! ends once.
 
 use crate::federations::ended_once;
@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// How long the active one may be silent, in seconds.
+/// The lease of the active server in seconds.
 const LEASE: u64 = 2;
 
 /// One member of etcd.
@@ -22,7 +22,7 @@ struct Etcd {
 }
 
 impl Etcd {
-    /// None where etcd is not installed, which is said.
+    /// `None` if etcd is not installed, which is printed.
     fn start(scene: &Scene) -> Option<Etcd> {
         let (client, peer) = (free_port(), free_port());
         let (endpoint, peer) = (format!("http://127.0.0.1:{client}"), format!("http://127.0.0.1:{peer}"));
@@ -51,7 +51,7 @@ impl Drop for Etcd {
     }
 }
 
-/// One cluster of two nodes with two CPUs each under one global master, and two servers of which one is its master.
+/// A cluster of two nodes with two CPUs each under one global master, and two servers, one of which is its master.
 struct Pair {
     servers: [RefCell<Option<Daemon>>; 2],
     others: RefCell<Vec<Daemon>>,
@@ -103,7 +103,7 @@ impl Pair {
         home
     }
 
-    /// Does not wait for it: a standby is not ready.
+    /// Does not wait for the ready line: a standby is not ready.
     fn start_server(&self, server: usize) {
         let mut command = self.scene.command(&["server", "--listen", &self.listen[server], "--config"]);
         command.arg(&self.config).args(["--listen-agents", &self.listen_agents[server]]);
@@ -134,7 +134,7 @@ impl Pair {
         unsafe { libc::kill(pid as libc::pid_t, signal) };
     }
 
-    /// As the global master believes.
+    /// In the global master's view.
     fn nodes_up(&self) -> usize {
         self.states().into_iter().filter(|state| *state == NodeState::Up).count()
     }
@@ -146,7 +146,7 @@ impl Pair {
         states
     }
 
-    /// As this server knows.
+    /// As reported by this server.
     fn nodes(&self, server: usize) -> Vec<NodeSummary> {
         self.scene.json(&["node", "list", "--state-dir", self.home(server).to_str().unwrap()])
     }
@@ -180,7 +180,7 @@ impl Pair {
             ran.sort_unstable();
             assert_eq!(ran, (0..tasks).collect::<Vec<_>>(), "{file}");
         }
-        // A launch that was lost with its master is an attempt more, of which nothing began.
+        // A launch that was lost with its master is an additional attempt that did not start.
         for task in self.scene.tasks(id) {
             if task.attempts > 1 {
                 println!("{} attempts: {:#?}", task.attempts, self.scene.story(&format!("{id}.0.{}", task.index)));
@@ -191,7 +191,7 @@ impl Pair {
 }
 
 #[test]
-fn a_standby_says_so_and_takes_over_from_a_killed_master_without_losing_a_task() {
+fn a_standby_takes_over_from_a_killed_master_without_losing_a_task() {
     const TASKS: u32 = 60;
     let Some(pair) = Pair::start() else { return };
     let home = pair.home(1);
@@ -212,7 +212,7 @@ fn a_standby_says_so_and_takes_over_from_a_killed_master_without_losing_a_task()
     assert!(active < Duration::from_secs(LEASE + 10), "{active:?}");
     pair.all_ran_once(&id, TASKS);
     assert_eq!(pair.numbers(1), before, "nodes keep their numbers");
-    // And back: whoever was active is the next standby.
+    // And back: the previously active one is the next standby.
     pair.start_server(0);
     let home = pair.home(1);
     pair.scene.ok(&["node", "drain", "--state-dir", home.to_str().unwrap(), "a"]);
@@ -235,7 +235,7 @@ fn a_master_that_was_paused_for_longer_than_its_lease_ends_itself_and_nothing_ru
     pair.await_active(1);
     let active = paused.elapsed();
     let began = pair.begun();
-    // While the old one still is there: its connections are open, and it says nothing.
+    // While the old one is paused: its connections are open, and it sends nothing.
     pair.until_more_than(began);
     println!("takeover from a paused master: active after {active:?}, tasks begin after {:?}", paused.elapsed());
     pair.signal(0, libc::SIGCONT);

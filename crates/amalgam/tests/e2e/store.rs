@@ -1,4 +1,4 @@
-//! What is acknowledged is on disk, and a disk that lies or is full is noticed.
+//! Acknowledged changes are on disk, and a damaged or full disk is detected.
 
 use crate::support::{Cluster, Daemon, Scene, job_spec, told};
 use amalgam_daemon::api::JobState;
@@ -29,7 +29,7 @@ fn what_has_ended_stays_ended() {
     assert_eq!(scene.read("ran").lines().count(), 5);
     assert_eq!(scene.submit(&["--", "true"]), "3", "ids are not given twice");
 
-    // An orderly stop and start is no different.
+    // The same for an orderly stop and start.
     let daemon = scene.daemons.borrow_mut().pop().unwrap();
     assert!(daemon.stop().success());
     scene.start_dev(&[]);
@@ -100,7 +100,7 @@ fn a_torn_last_write_is_cut_off_and_said_to_be() {
     scene.kill_daemon();
     let segment = segment(&scene);
     let mut bytes = fs::read(&segment).unwrap();
-    // The beginning of a record, as a power cut leaves it.
+    // The start of a record, as left by a power failure.
     bytes.extend_from_within(20..31);
     fs::write(&segment, &bytes).unwrap();
     scene.start_dev(&[]);
@@ -146,7 +146,7 @@ fn a_full_disk_loses_nothing_acknowledged() {
     let server = start().unwrap();
     let filler = scene.state().join("filler");
     fs::write(&filler, vec![7; 3 << 20]).unwrap();
-    // Far larger than what is kept of a small job, and far smaller than what is left.
+    // Much larger than the records of a small job, and much smaller than the free space.
     let mut spec = job_spec(&scene, &["true"]);
     spec["wait_for_nodes"] = true.into();
     spec["stages"][0]["program"]["env"] = serde_json::json!([["BLOB", "x".repeat(100_000)]]);
@@ -172,7 +172,7 @@ fn a_full_disk_loses_nothing_acknowledged() {
 }
 
 #[test]
-fn a_first_start_on_a_full_disk_is_in_nobodys_way() {
+fn a_failed_first_start_on_a_full_disk_does_not_block_the_next() {
     let scene = Scene::new();
     let (mut room, mut refused) = (0, 0);
     loop {
@@ -185,7 +185,7 @@ fn a_first_start_on_a_full_disk_is_in_nobodys_way() {
             command.env("AMALGAM_LOG", "error");
             Daemon::start(command)
         };
-        // The disk ends after so many pages of 4 KiB.
+        // The disk is full after this number of pages of 4 KiB.
         let filler = scene.state().join("filler");
         fs::write(&filler, vec![7; (1 << 20) - (room << 12)]).unwrap();
         let full = start();

@@ -1,4 +1,4 @@
-//! Tasks that say how far they have come, and what becomes of one that is slow.
+//! Tasks that report their progress, and the duplicate of a slow one.
 
 use crate::support::{Cluster, Scene, until_true};
 use amalgam_daemon::api::JobState;
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 const CONFIG: &str = "preset = \"apollo\"\nheartbeat = \"200ms\"\n[policies.queueing]\n\
                       progress_every = \"250ms\"\nduplicate_saves = \"500ms\"\ntell_every = \"100ms\"\n";
 
-/// The first attempt of the first task would take two minutes, and says so; whatever else runs takes two seconds.
+/// The first attempt of the first task would take two minutes and reports that; all others take two seconds.
 const SLOW: &str = r#"
 name = "slow"
 wait_for_nodes = true
@@ -41,7 +41,7 @@ fn count(scene: &Scene, id: &str, kind: &str) -> usize {
     told(scene, id, kind).len()
 }
 
-/// A cluster with a job whose first task is slow and has its second attempt.
+/// A cluster with a job whose slow first task has its second attempt.
 fn racing() -> (Cluster, String) {
     let cluster = Cluster::start(2, 2, CONFIG);
     let job = cluster.scene.write("job.toml", SLOW);
@@ -51,7 +51,7 @@ fn racing() -> (Cluster, String) {
 }
 
 #[test]
-fn a_process_that_says_that_it_is_slow_is_overtaken_and_the_output_is_its_duplicates() {
+fn a_slow_process_is_overtaken_and_the_output_is_its_duplicates() {
     let submitted = Instant::now();
     let (cluster, id) = racing();
     let scene = &cluster.scene;

@@ -1,4 +1,4 @@
-//! What daemons and tasks take over from the process that started the daemon, and what they do not.
+//! What daemons and tasks inherit from the process that started the daemon, and what they do not.
 
 use crate::support::{Scene, until_true};
 use std::collections::BTreeSet;
@@ -8,7 +8,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The variables that a task finds where its job says nothing of any.
+/// The variables of a task whose job sets none.
 const VARIABLES: [&str; 23] = [
     "AMALGAM_ATTEMPT",
     "AMALGAM_COUNT",
@@ -35,7 +35,7 @@ const VARIABLES: [&str; 23] = [
     "USER",
 ];
 
-/// Started as from a shell in another directory that holds a lock, and that ignores and blocks whatever it can.
+/// Started as from a shell in another directory that holds a lock, and that ignores and blocks all possible signals.
 fn burdened(mut command: Command, lock: &File) -> Command {
     for (name, value) in [
         ("PWD", "/somewhere"),
@@ -65,7 +65,7 @@ fn burdened(mut command: Command, lock: &File) -> Command {
     command
 }
 
-/// What a process has open.
+/// The open files of a process.
 fn open_in(pid: &str) -> Vec<PathBuf> {
     let entries = fs::read_dir(format!("/proc/{pid}/fd")).unwrap().flatten();
     entries.filter_map(|entry| fs::read_link(entry.path()).ok()).collect()
@@ -75,7 +75,7 @@ fn assert_little_is_found(said: &str, work: &Path) {
     let lines: Vec<&str> = said.lines().collect();
     let (variables, rest) = lines.split_at(lines.iter().position(|line| *line == "-").unwrap());
     let names: BTreeSet<&str> = variables.iter().filter_map(|line| Some(line.split_once('=')?.0)).collect();
-    // A shell has some of its own.
+    // A shell sets some itself.
     let names: Vec<&str> = names.into_iter().filter(|name| !["_", "SHLVL"].contains(name)).collect();
     assert_eq!(names, VARIABLES, "{said}");
     for line in [format!("PWD={}", work.display()), "HOME=/home/ada".to_owned(), "LC_ALL=C".to_owned()] {
@@ -86,12 +86,12 @@ fn assert_little_is_found(said: &str, work: &Path) {
     assert_eq!(rest, ["-", "0 1 2 3", &format!("SigBlk:\t{none}"), &format!("SigIgn:\t{none}")], "{said}");
 }
 
-/// Its own mask is read by the shell itself: while it starts a program it blocks all signals for a moment.
+/// The shell reads its own mask itself, because it briefly blocks all signals while it starts a program.
 const LOOK: &str = "env; echo -; echo $(ls /proc/self/fd); \
     while read -r line; do case $line in SigBlk*|SigIgn*) echo \"$line\";; esac; done < /proc/$$/status";
 
 #[test]
-fn daemons_and_tasks_have_nothing_of_whoever_started_the_daemon() {
+fn daemons_and_tasks_inherit_nothing_from_the_starting_process() {
     let scene = Scene::new();
     let lock = File::create(scene.path().join("lock")).unwrap();
     let state = scene.state();

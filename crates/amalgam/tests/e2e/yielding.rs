@@ -1,4 +1,4 @@
-//! Jobs that give room to others and receive it, as the two examples show.
+//! Jobs that donate resources to others and receive them, as in the two examples.
 
 use crate::examples::repository;
 use crate::support::{Scene, until};
@@ -6,7 +6,7 @@ use amalgam_daemon::api::{Exchange, JobDetail, JobState, JobSummary, QueueSummar
 use serde::Deserialize;
 use std::thread;
 
-/// What `usage --json` prints.
+/// The output of `usage --json`.
 #[derive(Deserialize)]
 struct Usage {
     queues: Vec<QueueSummary>,
@@ -54,10 +54,10 @@ fn rules(story: &[StoryLine]) -> usize {
     story.iter().filter(|line| line.kind == "launched" && line.text.contains("room that no job needs")).count()
 }
 
-/// The query may have two of four CPUs, needs 12 seconds with them, and waits up to two for its first ones. A third one takes
-/// four seconds off that.
+/// The query may use two of four CPUs, needs 12 seconds with them, and waits up to two seconds for its first ones. A third CPU
+/// saves four seconds.
 #[test]
-fn what_one_job_yields_lets_another_end_earlier_and_costs_it_nothing() {
+fn donated_resources_let_another_job_end_earlier_at_no_cost() {
     let without = thread::spawn(|| second_of_both("drf").1);
     let (scene, query) = second_of_both("carbyne");
     let without = without.join().unwrap();
@@ -98,7 +98,7 @@ fn usage_adds_up(scene: &Scene) {
     assert!(scene.ok(&["usage", "2"]).contains("query") && !scene.ok(&["usage", "2"]).contains("nightly"));
     assert!(scene.ok(&["info", "2"]).contains("with its share to itself it would have ended, as estimated, at"));
 
-    // What ended keeps it.
+    // Ended jobs keep their totals.
     let before = scene.job("2").summary;
     scene.kill_daemon();
     scene.start_dev(&["--cpus", "4", "--memory", "1GiB", "--preset", "carbyne"]);

@@ -194,7 +194,7 @@ mod tests {
 
     /// Their list is published less often than every heartbeat.
     #[test]
-    fn so_many_nodes_that_they_report_less_often_are_measured_as_well() {
+    fn nodes_that_report_less_often_are_measured_as_well() {
         assert!(MasterSettings::default().heartbeat_of(10_001) > MasterSettings::default().heartbeat);
         assert!(measure(10_001, 50, 2).list > Duration::ZERO);
     }

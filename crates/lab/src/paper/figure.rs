@@ -255,7 +255,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_over_the_best_is_compared_by_how_far() {
+    fn ratios_to_an_optimum_are_compared_by_their_excess() {
         let missed =
             |metric: &str, paper: f64, ours: f64| misses(&[Row::of("case", metric, Some(paper), &[ours])]).len();
         assert_eq!([1.41, 1.52, 1.62, 1.64].map(|ours| missed("over_bound", 1.57, ours)), [1, 0, 0, 1]);

@@ -20,7 +20,7 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// A server with this configuration and some agents with so many CPUs each.
+    /// A server with this configuration, and agents with `cpus` CPUs each.
     pub fn start(agents: usize, cpus: u32, config: &str) -> Cluster {
         let scene = Scene::new();
         let cluster = Cluster {
@@ -79,7 +79,7 @@ impl Cluster {
         command
     }
 
-    /// One process that is so many hollow nodes of this name.
+    /// One process of `count` hollow nodes with this name.
     pub fn hollow_command(&self, name: &str, count: u32) -> Command {
         let tokens = self.scene.state().join("tokens.toml");
         let mut command = self.scene.command(&["agent", "--server", &self.listen_agents, "--name", name]);
@@ -95,7 +95,7 @@ impl Cluster {
         self.jobs.borrow_mut().insert(number, daemon);
     }
 
-    /// Each listens elsewhere in each life.
+    /// Each incarnation listens on another port.
     pub fn jobs_command(&self, number: u8) -> Command {
         self.jobs_command_in(number, &self.jobs_home(number))
     }

@@ -1,4 +1,4 @@
-//! A server, agent or whole cluster as a process of its own.
+//! A server, agent or whole cluster as a separate process.
 
 use super::PATIENCE;
 use std::io::{BufRead, BufReader, Read};
@@ -11,21 +11,21 @@ use std::thread;
 
 pub struct Daemon {
     child: Child,
-    /// Its first line.
+    /// The ready line.
     pub ready: String,
     says: mpsc::Receiver<String>,
     stderr: Option<thread::JoinHandle<String>>,
 }
 
 impl Daemon {
-    /// Starts it and waits until it is ready; an error is what it said instead.
+    /// Starts it and waits until it is ready; an error is its output.
     pub fn start(command: Command) -> Result<Daemon, String> {
         let mut daemon = Daemon::spawn(command);
         daemon.await_ready()?;
         Ok(daemon)
     }
 
-    /// Starts it, whether it is ready soon or not.
+    /// Starts it without waiting until it is ready.
     pub fn spawn(mut command: Command) -> Daemon {
         die_with_us(&mut command);
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
@@ -46,7 +46,7 @@ impl Daemon {
         Daemon { child, ready: String::new(), says, stderr: Some(stderr) }
     }
 
-    /// An error is what it said instead; it has ended then.
+    /// An error is its output; it has exited then.
     pub fn await_ready(&mut self) -> Result<(), String> {
         let line = self.says.recv_timeout(PATIENCE).unwrap_or_default();
         line.trim_end().clone_into(&mut self.ready);
@@ -57,19 +57,19 @@ impl Daemon {
         self.child.id()
     }
 
-    /// Kills it without a warning; returns what it had written to stderr.
+    /// Kills it; returns its output on stderr.
     pub fn kill(mut self) -> String {
         self.end()
     }
 
-    /// Asks it to stop and waits until it has.
+    /// Sends SIGTERM and waits until it has exited.
     pub fn stop(mut self) -> ExitStatus {
         // SAFETY: kill has no preconditions; the child has not been waited for.
         unsafe { libc::kill(self.child.id() as libc::pid_t, libc::SIGTERM) };
         super::until("the daemon's end", || self.child.try_wait().unwrap())
     }
 
-    /// Waits until it has ended by itself; returns how, and what it said.
+    /// Waits until it has exited without a signal; returns its exit status and its output.
     pub fn ended(mut self) -> (ExitStatus, String) {
         let status = super::until("the daemon's end", || self.child.try_wait().unwrap());
         (status, self.end())
@@ -91,7 +91,7 @@ impl Drop for Daemon {
     }
 }
 
-/// Nothing outlives a test that is killed.
+/// The process is killed with the test.
 pub fn die_with_us(command: &mut Command) {
     // SAFETY: prctl is async-signal-safe.
     unsafe {
@@ -102,8 +102,7 @@ pub fn die_with_us(command: &mut Command) {
     }
 }
 
-/// A port that nothing listens on and that the system gives to no outgoing connection, for daemons that must come
-/// back at the same address.
+/// A port without a listener that is not an ephemeral port, for daemons that have to restart at the same address.
 pub fn free_port() -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     let start = std::process::id().wrapping_mul(61) as u16;

@@ -1,4 +1,4 @@
-//! A federation of separate processes, each link of which goes through a proxy, and which may each have a network namespace.
+//! A federation of separate processes. Each link goes through a proxy, and each process may have a network namespace.
 
 use super::namespace::address;
 use super::{Daemon, Namespace, Network, Proxy, Scene, free_port, told};
@@ -20,7 +20,7 @@ pub struct Federation {
     pub of_agents: Vec<Vec<Proxy>>,
     /// To each master from the other namespaces.
     _gates: Vec<Proxy>,
-    /// Its hosts are those of the masters, of the global masters and of the agents.
+    /// Hosts of the masters, then the global masters, then the agents.
     pub network: Option<Network>,
     listen_agents: Vec<String>,
     listen: Vec<String>,
@@ -28,7 +28,7 @@ pub struct Federation {
 }
 
 impl Federation {
-    /// So many clusters of so many agents with two CPUs each, under so many global masters.
+    /// `clusters` clusters of `agents` agents with two CPUs each, under `globals` global masters.
     pub fn start(clusters: usize, globals: usize, agents: usize, config: &str) -> Federation {
         Federation::across(None, [clusters, globals, agents], config)
     }
@@ -39,7 +39,7 @@ impl Federation {
         let loopback = || format!("127.0.0.1:{}", free_port());
         let listen_agents: Vec<String> = (0..clusters).map(|_| loopback()).collect();
         let host = |number: usize| network.as_ref().map(|network| &network.hosts[number]);
-        // Every master listens on its own loopback alone: who is elsewhere comes by a gate on its host.
+        // Every master listens on its own loopback only; other hosts connect through a gate on its host.
         let is_apart = |_: &usize| network.is_some();
         let gates: Vec<Proxy> = (0..clusters)
             .filter(is_apart)
@@ -100,7 +100,7 @@ impl Federation {
         Daemon::start(command).unwrap_or_else(|said| panic!("no {what}: {said}"))
     }
 
-    /// What a command prints that asks this global master, and succeeds.
+    /// The output of a command that asks this global master and succeeds.
     pub fn ok_at(&self, global: usize, arguments: &[&str]) -> String {
         let mut command = self.scene.command(&arguments[..1]);
         command.arg("--state-dir").arg(self.global_home(global)).args(&arguments[1..]);
@@ -110,7 +110,7 @@ impl Federation {
         told.out
     }
 
-    /// The state directory of a process, which has the tokens of all.
+    /// The state directory of a process, with the common tokens.
     pub fn home(&self, name: &str) -> PathBuf {
         let home = self.scene.path().join(name);
         if !home.exists() {
@@ -125,7 +125,7 @@ impl Federation {
     }
 
     fn config(&self, name: &str, number: usize, masters: &[String]) -> PathBuf {
-        // Nobody reaches the loopback of another namespace.
+        // The loopback of another namespace cannot be reached.
         let globals = match self.network {
             Some(_) => self.globals.len().to_string(),
             None => format!("{:?}", &self.listen[self.masters.len()..]),

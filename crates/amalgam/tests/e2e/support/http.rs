@@ -17,7 +17,7 @@ pub struct Http {
     pub token: String,
 }
 
-/// An answer's status and its body, which is null when it is no JSON.
+/// An answer's status and its body, which is null if it is not JSON.
 pub type Answer = (u16, Value);
 
 impl Http {
@@ -32,7 +32,7 @@ impl Http {
         }
     }
 
-    /// The same server, as somebody else.
+    /// The same server, as another user.
     pub fn with_token(&self, token: &str) -> Http {
         Http::new(&self.address, token)
     }
@@ -41,7 +41,7 @@ impl Http {
         answer(self.agent.get(format!("{}{path}", self.base)).header("Authorization", self.bearer()).call().unwrap())
     }
 
-    /// What is not JSON.
+    /// The text of an answer that is not JSON.
     pub fn text(&self, path: &str) -> String {
         let call = self.agent.get(format!("{}{path}", self.base)).header("Authorization", self.bearer());
         call.call().unwrap().body_mut().read_to_string().unwrap()
@@ -55,7 +55,7 @@ impl Http {
         answer(request.header("Content-Type", content_type(path)).send(body.to_string()).unwrap())
     }
 
-    /// As `post`, but the server may be gone.
+    /// Like `post`, but the server may be gone.
     pub fn try_post(&self, path: &str, body: &Value) -> Option<Answer> {
         let request = self.agent.post(format!("{}{path}", self.base)).header("Authorization", self.bearer());
         request.header("Content-Type", content_type(path)).send(body.to_string()).ok().map(answer)
@@ -70,7 +70,7 @@ impl Http {
         self.events_at(&format!("from={from}"))
     }
 
-    /// All events of a job that are kept.
+    /// All stored events of a job.
     pub fn events_of(&self, job: u64) -> Events {
         self.events_at(&format!("job={job}"))
     }
@@ -88,7 +88,7 @@ impl Http {
     }
 }
 
-/// Jobs are sent as what our own clients make of them.
+/// Jobs are sent in the form of our own clients.
 fn content_type(path: &str) -> &'static str {
     if path == "/v1/jobs" { JOB_JSON } else { "application/json" }
 }
@@ -117,7 +117,7 @@ impl Iterator for Events {
     }
 }
 
-/// A job as the interface takes it.
+/// A job in the form that the interface accepts.
 pub fn job_spec(scene: &Scene, command: &[&str]) -> Value {
     let context = Context { submit_dir: scene.work() };
     let command = command.iter().map(|&part| part.into()).collect();

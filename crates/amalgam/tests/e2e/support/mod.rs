@@ -1,4 +1,4 @@
-//! A scene: a directory, the daemons and commands that run in it, and the promise that all of them end with it.
+//! A scene: a directory, and the daemons and commands that run in it. All of them end with it.
 
 mod cluster;
 mod daemon;
@@ -30,10 +30,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// Longer than anything takes on a busy machine.
+/// Longer than any step takes on a busy machine.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
-/// How often a condition that nobody announces is looked at.
+/// Polling interval for conditions without a notification.
 const GLANCE: Duration = Duration::from_millis(10);
 
 pub struct Scene {
@@ -41,7 +41,7 @@ pub struct Scene {
     /// State directories that may have an executor.
     hosts: RefCell<Vec<PathBuf>>,
     pub daemons: RefCell<Vec<Daemon>>,
-    /// Where commands run, if it is elsewhere.
+    /// Working directory of commands, if it is another one.
     pub namespace: OnceCell<Namespace>,
 }
 
@@ -79,17 +79,17 @@ impl Scene {
         ready
     }
 
-    /// A daemon with this state directory is about to start an executor, which is to end with the scene.
+    /// A daemon with this state directory is about to start an executor, which has to end with the scene.
     pub fn has_executor(&self, host: &Path) {
         self.hosts.borrow_mut().push(host.to_owned());
     }
 
-    /// Where its daemons keep their journals.
+    /// The daemons' directory of journals.
     pub fn journals(&self) -> PathBuf {
         self.path().join("journals")
     }
 
-    /// Whatever happened to the daemons, their roles do the same again without clock, disk and network.
+    /// Replays the journals of all daemons: the roles must have the same effects without clock, disk and network.
     fn replay_journals(&self) {
         let journals = self.journals();
         if journals.exists() {
@@ -97,7 +97,7 @@ impl Scene {
         }
     }
 
-    /// Kills the newest daemon without a warning; returns what it had written to stderr.
+    /// Kills the newest daemon; returns its output on stderr.
     pub fn kill_daemon(&self) -> String {
         self.daemons.borrow_mut().pop().expect("a daemon runs").kill()
     }
@@ -117,7 +117,7 @@ impl Scene {
         self.path().join("state")
     }
 
-    /// Where commands run, and with them tasks.
+    /// The working directory of commands and their tasks.
     pub fn work(&self) -> PathBuf {
         self.path().join("work")
     }
@@ -152,7 +152,7 @@ impl Scene {
         told(self.command(arguments))
     }
 
-    /// What a command prints when it succeeds.
+    /// The output of a command that succeeds.
     pub fn ok(&self, arguments: &[&str]) -> String {
         let told = self.run(arguments);
         assert_eq!(told.code, 0, "{arguments:?}: {told:?}");
@@ -237,7 +237,7 @@ pub fn told_within(patience: Duration, mut command: Command) -> Told {
     match is_done.recv_timeout(patience) {
         Ok(output) => read(output.unwrap()),
         Err(_) => {
-            // SAFETY: kill has no preconditions; the child has not been waited for, so the number is still its own.
+            // SAFETY: kill has no preconditions; the child has not been waited for, so the process id is still its own.
             unsafe { libc::kill(pid, libc::SIGKILL) };
             let output = is_done.recv().map(Result::unwrap).map(read);
             panic!("{command:?} did not end in time: {output:?}")
@@ -250,7 +250,7 @@ pub fn read(output: Output) -> Told {
     Told { code: output.status.code().unwrap_or(-1), out: text(output.stdout), err: text(output.stderr) }
 }
 
-/// Looks until there is something, which must be in time.
+/// Polls until there is a value, within the time limit.
 pub fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     let started = Instant::now();
     loop {

@@ -1,4 +1,4 @@
-//! Network namespaces that a test makes for itself: hosts with a loopback of their own, whose links are real interfaces.
+//! Network namespaces that a test creates: hosts with a loopback of their own, linked by real interfaces.
 
 use std::fs::File;
 use std::io;
@@ -8,11 +8,11 @@ use std::process::Command;
 use std::sync::Arc;
 use std::thread;
 
-/// It has no name, and lasts for as long as somebody has it open or is in it: whatever becomes of the test, nothing is left.
+/// It has no name, and exists while a process has it open or is in it, so that a test leaves nothing behind.
 #[derive(Clone)]
 pub struct Namespace(Arc<File>);
 
-/// Hosts that a bridge connects, which is in a namespace of its own.
+/// Hosts that are connected by a bridge in a separate namespace.
 pub struct Network {
     pub hosts: Vec<Namespace>,
     bridge: Namespace,
@@ -21,7 +21,7 @@ pub struct Network {
 impl Namespace {
     fn new() -> io::Result<Namespace> {
         let made = thread::spawn(|| {
-            // SAFETY: unshare has no preconditions, and concerns this thread alone.
+            // SAFETY: unshare has no preconditions, and affects this thread only.
             if unsafe { libc::unshare(libc::CLONE_NEWNET) } != 0 {
                 return Err(io::Error::last_os_error());
             }
@@ -30,9 +30,9 @@ impl Namespace {
         Ok(Namespace(Arc::new(made.join().unwrap()?)))
     }
 
-    /// This thread goes there, and so do those that it starts from now on.
+    /// This thread enters it, and so do threads that it starts from now on.
     pub fn enter(&self) -> io::Result<()> {
-        // SAFETY: the descriptor is open for as long as `self` is there.
+        // SAFETY: the descriptor is open while `self` exists.
         match unsafe { libc::setns(self.0.as_raw_fd(), libc::CLONE_NEWNET) } {
             0 => Ok(()),
             _ => Err(io::Error::last_os_error()),
@@ -42,11 +42,11 @@ impl Namespace {
     /// The command will run there.
     pub fn has(&self, command: &mut Command) {
         let namespace = self.clone();
-        // SAFETY: setns is async-signal-safe, and nothing else is called unless it fails.
+        // SAFETY: setns is async-signal-safe, and no other function is called unless it fails.
         unsafe { command.pre_exec(move || namespace.enter()) };
     }
 
-    /// As another process can open it.
+    /// A path with which another process can open it.
     fn path(&self) -> String {
         format!("/proc/{}/fd/{}", std::process::id(), self.0.as_raw_fd())
     }
@@ -63,7 +63,7 @@ impl Namespace {
 
 impl Network {
     /// # Errors
-    /// Why it cannot be made here.
+    /// Why namespaces cannot be created here.
     pub fn new(hosts: usize) -> Result<Network, String> {
         let namespace = || Namespace::new().map_err(|why| format!("no network namespace can be made: {why}"));
         let bridge = namespace()?;
@@ -82,7 +82,7 @@ impl Network {
         Ok(network)
     }
 
-    /// What is sent from now on is lost, and nobody is told.
+    /// Packets are lost from now on, without an error.
     pub fn cut(&self, host: usize) {
         self.bridge.ip(&format!("link set port{host} down")).unwrap();
     }
@@ -92,7 +92,7 @@ impl Network {
     }
 }
 
-/// Of a host, for the others.
+/// The address of a host for the others.
 pub fn address(host: usize) -> String {
     format!("10.77.0.{}", host + 1)
 }

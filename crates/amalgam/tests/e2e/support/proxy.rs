@@ -8,11 +8,11 @@ use std::sync::{Arc, Condvar, Mutex, mpsc};
 use std::thread;
 use std::time::Duration;
 
-/// How long the other end may take to answer. Who was refused tries again.
+/// Time limit for the other end to answer. A refused client tries again.
 const CONNECTING: Duration = Duration::from_secs(1);
 
 pub struct Proxy {
-    /// Who connects here is connected with the other end.
+    /// Connections to this address are connected with the other end.
     pub address: String,
     link: Arc<Link>,
     listener: TcpListener,
@@ -31,18 +31,18 @@ struct State {
     streams: Vec<TcpStream>,
 }
 
-/// What is wrong with a link.
+/// A fault of a link.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fault {
-    /// Connections break, and no others come about.
+    /// Connections break, and new ones fail.
     Cut,
-    /// Nothing arrives, and nobody is told: what was sent comes when the link is healed.
+    /// Packets are held without an error, and arrive when the link is healed.
     Held,
 }
 
 impl Proxy {
-    /// Listens at this address and connects to a daemon that listens at that one, or will, in a namespace or here: sockets belong to the namespace that
-    /// their thread was in when it made them, and a thread is where the one was that started it.
+    /// Listens at `address` and connects to a daemon at `target`, also one that starts later, in a namespace or here. A socket
+    /// belongs to the namespace of the thread that created it, and a thread starts in that of its parent.
     pub fn within(namespace: Option<&Namespace>, address: String, target: &str) -> Proxy {
         let link = Arc::new(Link { state: Mutex::default(), changed: Condvar::new() });
         let (accepting, namespace, at) = (Arc::clone(&link), namespace.cloned(), address.clone());
@@ -78,7 +78,7 @@ impl Drop for Proxy {
     fn drop(&mut self) {
         self.link.state.lock().unwrap().is_over = true;
         self.break_by(Fault::Cut);
-        // SAFETY: the socket is ours. Whoever waits for connections there wakes.
+        // SAFETY: the socket is ours. A thread that waits for connections there wakes.
         unsafe { libc::shutdown(self.listener.as_raw_fd(), libc::SHUT_RDWR) };
     }
 }

@@ -1,5 +1,4 @@
-//! What an agent and its server said to each other: recorded by a proxy between them, and said again by a test that stands in
-//! for the agent.
+//! Messages between an agent and its server: recorded by a proxy, and sent again by a test in place of the agent.
 
 use std::fs;
 use std::io::{self, Read, Write};
@@ -69,7 +68,7 @@ pub fn write_frame(to: &mut impl Write, frame: &[u8]) -> io::Result<()> {
     to.write_all(&[&(frame.len() as u32).to_le_bytes()[..], frame].concat())
 }
 
-/// In the file, a byte before each frame tells whose it is.
+/// In the file, a byte before each frame names its sender.
 pub fn save(frames: &Frames, path: &Path) {
     let mut bytes = Vec::new();
     for (side, frame) in frames {

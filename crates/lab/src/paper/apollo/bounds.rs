@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_called_best_is_what_trying_all_finds_and_no_bound_is_above_it() {
+    fn the_best_schedule_equals_exhaustive_search_and_no_bound_exceeds_it() {
         for seed in 0..60 {
             let job = job(seed, 2 + seed as u32 % 4, 2 + seed as u32 % 3, [1.0, 1.5, 3.0][seed as usize % 3]);
             let (last, of_tasks) = by_trying_all(&job);

@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn the_peak_is_of_what_most_is_used_of_and_stages_come_one_after_the_other() {
+    fn the_peak_counts_the_scarcest_resource_and_stages_run_in_sequence() {
         assert_eq!(Plan::of(&[job(0, 6)], &NODE).peak(1.0), 3.0);
         assert_eq!(Plan::of(&[job(0, 1)], &NODE).peak(1.0), 1.0, "the memory of the second stage");
         assert_eq!(Plan::of(&[job(0, 6), job(1, 6)], &NODE).peak(1.0), 3.25, "the second beside the first of another");
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn gaps_are_as_short_as_the_most_allows() {
+    fn gaps_are_as_short_as_the_limit_allows() {
         let plan = Plan::of(&[job(0, 6), job(1, 6)], &NODE);
         for (most, gap) in [(6.0, 0.0), (3.25, 1.0), (3.0, 2.0)] {
             let least = plan.least_gap(most).unwrap();

@@ -232,7 +232,7 @@ mod tests {
     const FROZEN: &str = include_str!("../mercury.toml");
 
     #[test]
-    fn what_no_simulation_can_be_made_of_is_said_with_its_key_and_what_is_allowed() {
+    fn invalid_values_are_refused_with_their_key_and_the_allowed_range() {
         let parse = |text: String| Scenario::parse(&ScenarioText { text, name: "mine".to_owned() });
         assert!(parse(FROZEN.to_owned()).is_ok());
         for (of, is, said) in [
