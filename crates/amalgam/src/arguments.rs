@@ -23,7 +23,7 @@ pub struct Arguments {
 pub enum Verb {
     /// Run a job, show its output, exit with its code
     Run(verbs::run::RunArgs),
-    /// Leave a job with the cluster
+    /// Submit a job and return at once
     Submit(verbs::submit::SubmitArgs),
     /// List jobs
     List(verbs::list::ListArgs),
@@ -37,7 +37,7 @@ pub enum Verb {
     Wait(verbs::wait::WaitArgs),
     /// Cancel jobs
     Cancel(verbs::act::CancelArgs),
-    /// Keep jobs from starting tasks; what runs goes on
+    /// Keep jobs from starting tasks; running tasks continue
     Hold(verbs::act::ActArgs),
     /// Let held jobs start
     Release(verbs::act::ActArgs),
@@ -47,17 +47,17 @@ pub enum Verb {
     Update(verbs::update::UpdateArgs),
     /// Watch the cluster
     Top(verbs::top::TopArgs),
-    /// Tell everything that happened to a job or a task
+    /// Print the story of a job or a task
     Story(verbs::story::StoryArgs),
     /// List, show and drain nodes
     Node(verbs::node::NodeArgs),
     /// List queues
     Queue(verbs::queue::QueueArgs),
-    /// Show what queues and jobs use, gave to others and received from them
+    /// Show what queues and jobs use, donated and received
     Usage(verbs::usage::UsageArgs),
     /// List jobs that have ended
     History(verbs::list::HistoryArgs),
-    /// Give users tokens
+    /// Manage access tokens of users and agents
     Token(verbs::token::TokenArgs),
     /// Check job files, print their schema
     Config(verbs::config::ConfigArgs),
@@ -77,7 +77,7 @@ pub enum Verb {
     Agent(verbs::agent::AgentArgs),
     /// Start a global master of a federation of clusters
     Global(verbs::global::GlobalArgs),
-    /// Start a process of job managers, whose jobs go on while the server is away
+    /// Start a process of job managers, whose jobs continue while the server is down
     Jobs(verbs::jobs::JobsArgs),
     #[command(hide = true)]
     Executor(verbs::executor::ExecutorArgs),

@@ -47,7 +47,7 @@ pub fn agents_address(written: &str) -> String {
 /// How large a cluster in one process is; like this machine where nothing is said.
 #[derive(clap::Args, Clone, Default, Debug)]
 pub struct Size {
-    /// How many nodes the cluster has [default: 1]
+    /// Number of nodes [default: 1]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub nodes: Option<u32>,
     /// CPUs of each node [default: those of this machine]
@@ -67,7 +67,7 @@ pub struct Offer {
     /// An attribute of each node, such as zone=a; may be repeated
     #[arg(long = "attribute", value_name = "NAME=VALUE", value_parser = parse_attribute)]
     pub attributes: Vec<(String, String)>,
-    /// The most that each node keeps of files for tasks to read, such as 50GiB [default: 10GiB]
+    /// Maximum size of the files that each node keeps for tasks to read, such as 50GiB [default: 10GiB]
     #[arg(long, value_name = "SIZE", value_parser = amalgam_workload::quantities::parse_size)]
     pub cache: Option<u64>,
     /// How tasks are held to their limits: auto, cgroup, polling or none
@@ -78,7 +78,7 @@ pub struct Offer {
 /// For whoever looks into what a daemon did.
 #[derive(clap::Args, Debug)]
 pub struct JournalArgs {
-    /// Write down what the roles take and leave, in a file of this directory, for `amalgam sim replay`
+    /// Record every event of the roles in a journal in this directory, for `amalgam sim replay`
     #[arg(long, value_name = "DIR")]
     pub journal: Option<PathBuf>,
 }
@@ -103,7 +103,7 @@ pub struct ServerSettings {
     /// Queues and other settings
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Where the interface listens [default: 127.0.0.1:7433, or what [federation] says of a global master]
+    /// Address of the HTTP interface [default: 127.0.0.1:7433, or that of the global master in [federation]]
     #[arg(long, value_name = "ADDRESS")]
     listen: Option<String>,
 }

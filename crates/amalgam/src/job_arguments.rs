@@ -33,7 +33,7 @@ pub struct JobArgs {
     #[arg(last = true, value_name = "COMMAND", conflicts_with = "file")]
     command: Vec<OsString>,
 
-    /// What the job file is written in, where its name does not say so
+    /// Format of the job file, if the extension of its name does not show it
     #[arg(long, value_enum, requires = "file")]
     format: Option<FileFormat>,
     /// A name for the job
@@ -42,31 +42,31 @@ pub struct JobArgs {
     /// The queue, such as root.analytics
     #[arg(long)]
     queue: Option<String>,
-    /// Higher goes first within the queue
+    /// Priority within the queue; jobs with a higher one are scheduled first
     #[arg(long, allow_negative_numbers = true)]
     priority: Option<i32>,
     /// A variable for the tasks, with the value that it has here if none is given; repeatable
     #[arg(long, value_name = "NAME[=VALUE]", value_parser = OsStringValueParser::new().try_map(parse_variable))]
     env: Vec<(ByteString, ByteString)>,
-    /// Which other variables of yours tasks find: all, none, or names such as A,B=value [default: none, or what the job file says]
+    /// Which other variables of yours tasks get: all, none, or names such as A,B=value [default: that of the job file, or none]
     #[arg(long, value_name = "WHICH", value_parser = OsStringValueParser::new().try_map(|text| Export::parse(text.as_bytes())))]
     export: Option<Export>,
-    /// The mask of the modes of files that tasks make: octal digits such as 027, or submitter for yours [default: the node's]
+    /// Umask of the tasks: octal digits such as 027, or submitter for yours [default: the node's]
     #[arg(long, value_name = "MASK", value_parser = Umask::parse)]
     umask: Option<Umask>,
     /// Jobs that must have succeeded first: 7, 1-5, 3,7, last or all (of yours that have not ended); repeatable
     #[arg(long, value_name = "JOBS", value_parser = Selector::parse)]
     after: Vec<Selector>,
-    /// Jobs that must have ended first, be it without success; named as for --after; repeatable
+    /// Jobs that must have ended first, with or without success; named as for --after; repeatable
     #[arg(long, value_name = "JOBS", value_parser = Selector::parse)]
     after_any: Vec<Selector>,
-    /// Cancel the rest once more tasks than this have failed
+    /// Maximum number of failed tasks; after one more the rest is cancelled
     #[arg(long, value_name = "N")]
     max_fails: Option<u32>,
     /// Accept the job but start nothing until it is released
     #[arg(long)]
     hold: bool,
-    /// Accept the job although no node could run it now
+    /// Accept the job even if no current node can run it
     #[arg(long)]
     wait_for_nodes: bool,
 
@@ -103,37 +103,37 @@ struct StageArgs {
     /// A file; one task per line
     #[arg(long, value_name = "FILE", conflicts_with = "array")]
     each_line: Option<PathBuf>,
-    /// The most tasks that run at once
+    /// Maximum number of tasks that run at once
     #[arg(long, value_name = "N", value_parser = quantities::parse_at_once)]
     at_once: Option<u32>,
-    /// What each task needs, such as cpu=2,memory=1GiB,gpu=0.5 [default: cpu=1]
+    /// Resources of each task, such as cpu=2,memory=1GiB,gpu=0.5 [default: cpu=1]
     #[arg(short, long, value_name = "KIND=AMOUNT", value_delimiter = ',', value_parser = parse_need)]
     resources: Vec<Need>,
     /// A condition on nodes, such as kernel>=5.10; repeatable
     #[arg(long, value_parser = Constraint::parse)]
     constraint: Vec<Constraint>,
-    /// How often a failed task is tried again
+    /// Maximum number of retries of a failed task
     #[arg(long, value_name = "N")]
     retries: Option<u32>,
-    /// How long it waits before, and twice as long after each further failure, up to a minute; 0s for at once [default: 1s]
+    /// Wait before the first retry; doubled after each further failure, up to a minute; 0s for none [default: 1s]
     #[arg(long, value_name = "DURATION", value_parser = Duration::parse)]
     retry_delay: Option<Duration>,
-    /// End tasks that run longer, such as 90s or 00:01:30
+    /// Maximum run time of a task, such as 90s or 00:01:30
     #[arg(long, value_name = "DURATION", value_parser = quantities::parse_timeout)]
     timeout: Option<Duration>,
-    /// No task begins before there is room for all of them, and if one has to be tried again, all that have not ended are
+    /// Start all tasks at the same time, once all have room; if one is retried, all that have not ended are
     #[arg(long)]
     gang: bool,
-    /// How long a task is expected to run
+    /// Expected run time of a task
     #[arg(long, value_name = "DURATION", value_parser = Duration::parse)]
     expected: Option<Duration>,
-    /// Whether guaranteed work may preempt the tasks; it means something under the presets mercury and mercury-plus only
+    /// Whether guaranteed work may preempt the tasks; it has an effect under the presets mercury and mercury-plus only
     #[arg(long)]
     execution: Option<Execution>,
-    /// submitted, own or an absolute path
+    /// Working directory: submitted, own or an absolute path
     #[arg(long, value_name = "DIR")]
     workdir: Option<PathBuf>,
-    /// How much of each task's output is kept, and of its errors, such as 1GiB [default: 64MiB]
+    /// Maximum size of each task's output, and of its errors, such as 1GiB [default: 64MiB]
     #[arg(long, value_name = "SIZE", value_parser = quantities::parse_size)]
     output_cap: Option<u64>,
 }

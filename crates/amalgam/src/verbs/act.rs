@@ -31,8 +31,8 @@ pub struct ActArgs {
 pub struct CancelArgs {
     #[command(flatten)]
     act: ActArgs,
-    /// End jobs whose managers are in a process of job managers that is away (`amalgam jobs`), without these. What still runs
-    /// ends when its nodes have not heard of that process for some time
+    /// End jobs whose managers are in a process of job managers (`amalgam jobs`) that is not connected. Running tasks stop once
+    /// their nodes have lost that process for some time
     #[arg(long)]
     force: bool,
 }

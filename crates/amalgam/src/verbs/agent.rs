@@ -30,10 +30,10 @@ These are nodes hollow-0 to hollow-2999, each with a node agent and connections 
 pretended: nothing runs, is read or written, and every task succeeds after as long as the first `sleep` in its command
 says, or at once. They have the attribute hollow=true, and are lost with the process.")]
 pub struct AgentArgs {
-    /// Where the server listens for agents, as its first line says; with a comma between them, also its standby
+    /// The server's address for agents, as in its ready line; also the standby's, separated by a comma
     #[arg(long, value_name = "HOST:PORT[,..]", default_value = "127.0.0.1:7434", help_heading = "Connection")]
     server: String,
-    /// Be so many nodes at once, whose tasks are only pretended: each succeeds after as long as its command sleeps
+    /// Number of hollow nodes in this process, whose tasks do not run: each succeeds after the time that its command would sleep
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..),
         conflicts_with_all = ["work_dir", "cache", "enforcement"])]
     hollow: Option<u32>,
@@ -48,7 +48,7 @@ pub struct AgentArgs {
     memory: Option<u32>,
     #[command(flatten)]
     offer: Offer,
-    /// Where the executor keeps directories and output, for this agent alone [default: agent-NAME in the state
+    /// Directory of the executor for task directories and output, for this agent only [default: agent-NAME in the state
     /// directory]
     #[arg(long, value_name = "DIR")]
     work_dir: Option<PathBuf>,

@@ -22,7 +22,7 @@ enum ConfigVerb {
         /// Job files; `-` is standard input
         #[arg(required_unless_present = "server_config")]
         files: Vec<PathBuf>,
-        /// What they are written in, where their names do not say so
+        /// Format of the job files, if the extensions of their names do not show it
         #[arg(long, value_enum, requires = "files")]
         format: Option<FileFormat>,
         /// A configuration for `amalgam server --config`

@@ -26,10 +26,10 @@ Jobs and finished tasks survive a restart. Ctrl-C ends what runs, to be run agai
 pub struct DevArgs {
     #[command(flatten)]
     size: Size,
-    /// Start a federation of so many clusters, each with --nodes nodes and a master of its own
+    /// Start a federation with this number of clusters, each with --nodes nodes and a master of its own
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=200))]
     clusters: Option<u32>,
-    /// How many global masters the federation has [default: 1]; they listen at --listen and the ports after it
+    /// Number of global masters of the federation [default: 1]; they listen at --listen and the ports after it
     #[arg(long, value_name = "N", requires = "clusters", value_parser = clap::value_parser!(u32).range(1..=200))]
     globals: Option<u32>,
     #[command(flatten)]

@@ -29,13 +29,13 @@ pub struct InfoArgs {
     /// List the tasks too
     #[arg(short, long)]
     tasks: bool,
-    /// With --tasks: list the attempts of the tasks instead, with what each used: those that were tried again, too
+    /// With --tasks: list all attempts of the tasks instead, with the resources that each used
     #[arg(long, conflicts_with = "state")]
     attempts: bool,
     /// With --tasks: only tasks in these states
     #[arg(long, value_delimiter = ',', value_parser = one_of(TaskState::ALL, TaskState::word))]
     state: Vec<String>,
-    /// With --tasks: at most so many of each job [default: all]
+    /// With --tasks: maximum number of tasks of each job [default: all]
     #[arg(short = 'n', long)]
     limit: Option<NonZeroUsize>,
     /// Print the interface's JSON: the jobs, or with --tasks their tasks, or their attempts

@@ -27,14 +27,14 @@ pub struct JobsArgs {
     /// Which of the server's processes of job managers this is, from 1 to its `job_hosts`
     #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u8).range(1..))]
     number: u8,
-    /// Where the server listens for agents, as its first line says
+    /// The server's address for agents, as in its ready line
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:7434", help_heading = "Connection")]
     server: String,
-    /// Where agents reach this process. It is best the same in each life: agents that hear of no other look for it there
+    /// Address of this process for agents. Keep it the same after a restart: agents that know no other address look for it there
     /// [default: 127.0.0.1, port 7434 + N]
     #[arg(long, value_name = "ADDRESS")]
     listen: Option<String>,
-    /// Where this process keeps its log, for itself alone [default: jobs-N in the state directory]
+    /// Directory of this process's log, for this process only [default: jobs-N in the state directory]
     #[arg(long, value_name = "DIR")]
     work_dir: Option<PathBuf>,
     #[command(flatten)]

@@ -38,14 +38,14 @@ pub struct HistoryArgs {
     /// Only jobs in these states, separated by commas
     #[arg(long, value_delimiter = ',', value_parser = one_of(JobState::ENDED, JobState::word))]
     state: Vec<String>,
-    /// Only jobs that ended then or later: 2026-11-01, 2026-11-01T12:30 (UTC), or 7d for so long ago
+    /// Only jobs that ended then or later: 2026-11-01, 2026-11-01T12:30 (UTC), or 7d for seven days ago
     #[arg(long, value_name = "TIME", value_parser = parse_moment)]
     since: Option<Timestamp>,
-    /// Only jobs that ended before; a date is its beginning
+    /// Only jobs that ended before this time; a date means its start
     #[arg(long, value_name = "TIME", value_parser = parse_moment)]
     until: Option<Timestamp>,
-    /// Print comma-separated values, with what each job used: CPU and wall-clock seconds of all its attempts, and the most memory of one.
-    /// A text that a spreadsheet would take for a formula, which begins with = + - @, has an apostrophe before it
+    /// Print comma-separated values, with what each job used: CPU and wall-clock seconds of all its attempts, and the most memory
+    /// of one. A text that starts with = + - @, which a spreadsheet would take for a formula, gets an apostrophe before it
     #[arg(long, conflicts_with_all = ["json", "quiet"])]
     csv: bool,
     #[command(flatten)]
@@ -74,7 +74,7 @@ struct Filter {
     /// Only jobs of this name
     #[arg(long)]
     name: Option<String>,
-    /// At most so many, the newest [default: all]
+    /// Maximum number of jobs; the newest are listed [default: all]
     #[arg(short = 'n', long)]
     limit: Option<NonZeroUsize>,
     /// Print only ids

@@ -21,7 +21,7 @@ pub struct LogsArgs {
     /// JOB, JOB.STAGE, JOB.STAGE.PLACE, JOB.STAGE.FIRST-LAST, or an attempt such as 7-1-3
     #[arg(value_parser = Target::parse)]
     target: Target,
-    /// Go on until the tasks have ended
+    /// Continue until the tasks have ended
     #[arg(short, long)]
     follow: bool,
     /// Standard error instead of standard output
@@ -30,7 +30,7 @@ pub struct LogsArgs {
     /// Standard output and standard error, each to our own
     #[arg(long, conflicts_with = "stderr")]
     both: bool,
-    /// Leave out the task's name before each line where there are several tasks
+    /// Omit the task's name before each line if there are several tasks
     #[arg(long)]
     no_prefix: bool,
 }

@@ -26,7 +26,7 @@ enum NodeVerb {
         #[arg(long, conflicts_with = "quiet")]
         json: bool,
     },
-    /// Show a node: its room, its attributes, and what holds its tasks to their limits
+    /// Show a node: its resources, its attributes, and how its tasks are held to their limits
     Info {
         /// A node's id or name
         node: String,
@@ -34,13 +34,13 @@ enum NodeVerb {
         #[arg(long)]
         json: bool,
     },
-    /// Give a node no new tasks; those that run may end
+    /// Give a node no new tasks; running ones continue
     Drain {
         /// Ids or names of nodes
         #[arg(required = true, value_name = "NODES")]
         nodes: Vec<String>,
     },
-    /// Forget a node that does not come back: it is lost, or drained and not connected. Should it, it joins as a new one
+    /// Remove a node that is lost, or drained and not connected. If it returns, it joins as a new one
     Remove {
         /// A node's id or name
         node: String,

@@ -34,13 +34,13 @@ pub struct OutputsArgs {
     /// Only files of such names, in which `*` stands for any text
     #[arg(default_value = "*", hide_default_value = true)]
     pattern: String,
-    /// The directory to write them to; it is made where it is missing
+    /// Directory for the files; it is created if missing
     #[arg(short, long, value_name = "DIR", required_unless_present = "list")]
     output: Option<PathBuf>,
     /// List them instead
     #[arg(long, conflicts_with_all = ["output", "force"])]
     list: bool,
-    /// Replace files that are there and differ
+    /// Replace existing files that differ
     #[arg(long)]
     force: bool,
     /// Print JSON: each file, and where it was written

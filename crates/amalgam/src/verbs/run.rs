@@ -39,14 +39,14 @@ pub struct RunArgs {
     /// Show no progress, nor the job's id
     #[arg(short, long)]
     quiet: bool,
-    /// Leave out the task's name before each line of a job of several tasks
+    /// Omit the task's name before each line of a job with several tasks
     #[arg(long)]
     no_prefix: bool,
-    /// At the end print the job as `info --json` does, which has its id and exit code; all output of tasks goes to standard error
+    /// Print the job as `info --json` does at the end, with its id and exit code; output of tasks goes to standard error
     #[arg(long)]
     json: bool,
-    /// Whether the task of a job that has only one reads our standard input [default: inherit, unless that is closed, /dev/null, or
-    /// a terminal of which we are in the background]
+    /// Whether the task of a job with a single task reads our standard input [default: inherit, unless that is closed, /dev/null,
+    /// or a terminal that has us in the background]
     #[arg(long, value_name = "HOW")]
     stdin: Option<Stdin>,
     #[command(flatten)]

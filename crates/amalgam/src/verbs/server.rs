@@ -25,7 +25,7 @@ and takes over when the lease of the first ends. Global masters and agents are g
 pub struct ServerArgs {
     #[command(flatten)]
     settings: ServerSettings,
-    /// Where agents connect [default: where [federation] says that this master is, or 127.0.0.1:7434]
+    /// Address for agents [default: that of this master in [federation], or 127.0.0.1:7434]
     #[arg(long, value_name = "ADDRESS")]
     listen_agents: Option<String>,
     #[command(flatten)]

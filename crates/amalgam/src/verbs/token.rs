@@ -20,12 +20,12 @@ pub struct TokenArgs {
 enum TokenVerb {
     /// Make a token for a user or an agent and print it
     ///
-    /// A user's token keeps users apart on the interface: without --admin its holder lists all jobs but reads and acts on their own
-    /// only. It does not protect the state directory from their tasks: all tasks run as the user that the server and its
-    /// agents run as, and can read and change whatever that user can, the tokens and the output of others' tasks
-    /// included. An agent's token lets the agent of that name join and is good for nothing else.
+    /// A user's token keeps users apart on the interface: without --admin its holder lists all jobs but reads and acts on their
+    /// own only. It does not protect the state directory from their tasks: all tasks run as the user that the server and its
+    /// agents run as, and can read and change whatever that user can, the tokens and the output of others' tasks included. An
+    /// agent's token lets the agent of that name join and is valid for nothing else.
     ///
-    /// One that has a token gets a new one, and the old one is good for another 24 hours.
+    /// If the user or agent has a token already, the old one is valid for another 24 hours.
     Add {
         #[command(flatten)]
         holder: HolderArgs,
@@ -35,21 +35,21 @@ enum TokenVerb {
         #[command(flatten)]
         overlap: OverlapArgs,
     },
-    /// Make a new token for one who has a token, with the same rights, and print it
+    /// Replace the token of a user or an agent by a new one with the same rights, and print it
     ///
-    /// The old one is good for another 24 hours, so that copies of it can be replaced meanwhile.
+    /// The old one is valid for another 24 hours, so that copies of it can be replaced.
     Rotate {
         #[command(flatten)]
         holder: HolderArgs,
         #[command(flatten)]
         overlap: OverlapArgs,
     },
-    /// Take all tokens of a user or an agent away
+    /// Remove all tokens of a user or an agent
     Remove {
         #[command(flatten)]
         holder: HolderArgs,
     },
-    /// List who has a token
+    /// List users and agents with tokens
     List {
         /// Print JSON
         #[arg(long)]
@@ -76,7 +76,7 @@ impl HolderArgs {
 
 #[derive(Args)]
 struct OverlapArgs {
-    /// End the old token now, and not in 24 hours
+    /// Revoke the old token now instead of in 24 hours
     #[arg(long)]
     revoke_now: bool,
 }

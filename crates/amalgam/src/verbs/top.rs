@@ -20,10 +20,10 @@ const ROWS: Option<NonZeroUsize> = NonZeroUsize::new(20);
 
 #[derive(Args)]
 pub struct TopArgs {
-    /// Seconds between pictures on a terminal
+    /// Seconds between updates on a terminal
     #[arg(short, long, default_value_t = 1.0)]
     interval: f64,
-    /// One picture, as the interface's JSON
+    /// Print one snapshot as the interface's JSON
     #[arg(long)]
     json: bool,
 }

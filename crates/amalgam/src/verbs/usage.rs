@@ -29,7 +29,7 @@ pub struct UsageArgs {
     /// Only these jobs, and no queues: 7, 1-5, 3,7, last or all
     #[arg(value_name = "JOBS", value_parser = Selector::parse)]
     jobs: Vec<Selector>,
-    /// At most so many jobs, the newest
+    /// Maximum number of jobs; the newest are listed
     #[arg(short = 'n', long, default_value = "20", conflicts_with = "jobs")]
     limit: NonZeroUsize,
     /// Print the interface's JSON: the queues and the jobs

@@ -48,7 +48,7 @@ enum WorkloadVerb {
     Sample {
         #[command(flatten)]
         source: Source,
-        /// How many jobs
+        /// Number of jobs
         #[arg(short = 'n', long, value_name = "N")]
         count: usize,
         /// The seed of the draw

@@ -48,33 +48,33 @@ enum Bench {
     Launch(launch::LaunchArgs),
     /// From submission to the start of the process; a chain of tasks; tasks that sleep
     Latency(latency::LatencyArgs),
-    /// A million tasks: how fast they are accepted, and whether others notice them
+    /// A million tasks: time to accept them, and their effect on other jobs
     Arrays(arrays::ArraysArgs),
     /// Bytes per task of a job manager
     Memory(memory::MemoryArgs),
     /// Placement decisions of the core per second
     Decisions(Box<decisions::DecisionsArgs>),
-    /// What the scheduler beside a job manager takes for a decision, and for a new list of nodes
+    /// Time of the scheduler at a job manager for a decision, and for a new list of nodes
     Placement(placement::PlacementArgs),
-    /// What it takes to match a batch of tasks to nodes
+    /// Time to match a batch of tasks to nodes
     Matching(matching::MatchingArgs),
-    /// What a job manager takes for an event, where jobs plan and where they do not
+    /// Time of a job manager for an event, with and without plans
     Plans(plans::PlansArgs),
-    /// What a node takes to say how long a task of any size would wait there
+    /// Time of a node to compute the expected wait of a task of any size
     Waits(waits::WaitsArgs),
-    /// What a submission or an end costs the master while many other jobs wait
+    /// Time of the master for a submission or an end while many other jobs wait
     Waiting(waiting::WaitingArgs),
-    /// What events, messages, launches and exits cost here: the constants of the simulator
+    /// Costs of events, messages, launches and exits here: the constants of the simulator
     Costs(costs::CostsArgs),
-    /// Whether the simulator waits as the daemons do
+    /// Waits in the simulator compared with those of daemons
     Agreement(agreement::AgreementArgs),
     /// Events of the simulator per second, against a bare agenda; --quick only tries it
     Sim(sim::SimArgs),
-    /// Allocations a second of a federation of daemons with thousands of hollow nodes, and what they take
+    /// Allocations per second of a federation of daemons with thousands of hollow nodes, and their costs
     Federation(federation::FederationArgs),
-    /// Launches a second of the executor without a scheduler, and what a durable write takes
+    /// Launches per second of the executor without a scheduler, and the time of a durable write
     Floors(floors::FloorsArgs),
-    /// What an idle cluster costs
+    /// Resources of an idle cluster
     Idle(idle::IdleArgs),
     /// Stand in for a task that says when it started
     #[command(hide = true)]

@@ -37,9 +37,9 @@ enum PaperVerb {
         #[arg(long)]
         json: bool,
     },
-    /// Run a figure and lay the results beside the paper's numbers
+    /// Run a figure and compare the results with the paper's numbers
     Run(RunArgs),
-    /// Print the frozen scenario of a figure, to begin one of your own with
+    /// Print the frozen scenario of a figure, as a start for your own
     Scenario {
         /// Such as mercury-6
         figure: String,
@@ -53,7 +53,7 @@ struct RunArgs {
     /// Print one JSON object
     #[arg(long)]
     json: bool,
-    /// Cut it down to what ends within a minute or two, and say what was cut
+    /// Run a smaller version that ends within a minute or two, and print what was cut
     #[arg(long)]
     quick: bool,
     /// Write a page with boxes and distributions
@@ -62,7 +62,7 @@ struct RunArgs {
     /// Run with each of these seeds, the last one included [default: 1..5]
     #[arg(long, value_name = "A..B", value_parser = parse_seeds)]
     seeds: Option<RangeInclusive<u64>>,
-    /// How many runs go on at once; all cores by default. The results do not depend on it
+    /// Number of runs at the same time; all cores by default. The results do not depend on it
     #[arg(long, value_name = "N")]
     threads: Option<usize>,
     /// Run with this scenario file instead of the frozen one, which `amalgam-lab paper scenario` prints; the results say so

@@ -23,10 +23,10 @@ pub struct ChaosArgs {
     /// Run these seeds, the last one included
     #[arg(long, value_name = "A..B", value_parser = parse_seeds)]
     seeds: Option<RangeInclusive<u64>>,
-    /// How many seeds run at once; all cores by default. The output does not depend on it
+    /// Number of seeds that run at once; all cores by default. The output does not depend on it
     #[arg(long, value_name = "N")]
     threads: Option<usize>,
-    /// Tell everything that happened in the seed, or to one task such as 3.0.2 (job, stage, index)
+    /// Print the story of the seed, or of one task such as 3.0.2 (job, stage, index)
     #[arg(long, value_name = "TASK", num_args = 0..=1, requires = "seed", value_parser = parse_task)]
     story: Option<Option<TaskId>>,
     /// Print the reports as JSON

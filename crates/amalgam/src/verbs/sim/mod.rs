@@ -25,11 +25,11 @@ pub struct SimArgs {
 
 #[derive(Subcommand)]
 enum SimVerb {
-    /// Run a workload on a simulated cluster and say how it went
+    /// Run a workload on a simulated cluster and print the results
     Run(Box<run::RunArgs>),
-    /// Let everything go wrong that can, by seeds, and check every rule after every event
+    /// Run simulations with random faults, and check every rule after every event
     Chaos(chaos::ChaosArgs),
-    /// Lead the roles through what a daemon wrote down, and say where they would do otherwise
+    /// Replay a daemon's journal, and print where the roles have other effects
     Replay(replay::ReplayArgs),
 }
 

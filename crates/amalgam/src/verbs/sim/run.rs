@@ -35,8 +35,8 @@ pub struct RunArgs {
     /// Which policies schedule: one preset, several with commas between, or `all` [default: that of --config, or drf]
     #[arg(long, value_name = "PRESETS", value_parser = parse_presets)]
     preset: Option<Presets>,
-    /// A part of the jobs, drawn by the seed, goes by another preset on the same cluster, such as apollo-baseline:0.5, and
-    /// results are told for each as well; both must place tasks at nodes' queues. Queues may name their own in --config
+    /// Part of the jobs, drawn by the seed, that use another preset on the same cluster, such as apollo-baseline:0.5; results are
+    /// also printed for each preset. Both must place tasks at nodes' queues. Queues may name their own in --config
     #[arg(long, value_name = "PRESET:PART", value_parser = parse_beside)]
     beside: Option<BesideArg>,
     /// FORMAT:PATH, such as hawk:YH1.tr.gz; see `amalgam workload formats`
@@ -49,16 +49,16 @@ pub struct RunArgs {
     /// --preset
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// The seed of all chance, in the workload and the nodes as well unless they are given their own
+    /// Seed of all random choices, also of the workload and the nodes unless they have their own
     #[arg(long, default_value_t = 1, overrides_with = "seeds")]
     seed: u64,
     /// Run with each of these seeds, the last one included, and print means; for --json a list of all runs
     #[arg(long, value_name = "A..B", value_parser = parse_seeds, overrides_with = "seed", conflicts_with_all = ["report", "csv", "parquet"])]
     seeds: Option<RangeInclusive<u64>>,
-    /// How many runs go on at once; all cores by default. The results do not depend on it
+    /// Number of runs at the same time; all cores by default. The results do not depend on it
     #[arg(long, value_name = "N", value_parser = threads)]
     threads: Option<usize>,
-    /// End after so much simulated time, whatever is left
+    /// Maximum simulated time
     #[arg(long, value_name = "TIME", value_parser = Duration::parse)]
     until: Option<Duration>,
     /// Fail when a line of the workload is malformed or, at once, when a job can never run; and when a job failed or had
@@ -71,8 +71,8 @@ pub struct RunArgs {
     /// Write a page with tables and plots
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
-    /// Tell everything that happened to a job, such as 3, the third to arrive, or to one of its tasks, such as 3.0.2 (job,
-    /// stage, index), and then the results
+    /// Print the story of a job, such as 3, the third to arrive, or of one of its tasks, such as 3.0.2 (job, stage, index),
+    /// before the results
     #[arg(long, value_name = "JOB|TASK", value_parser = parse_subject, conflicts_with_all = ["seeds", "json"])]
     story: Option<Subject>,
     /// Write a table of the jobs and one of the windows of 60 s to this directory, as CSV
@@ -81,12 +81,12 @@ pub struct RunArgs {
     /// The same as Parquet
     #[arg(long, value_name = "DIR")]
     parquet: Option<PathBuf>,
-    /// Run presets in which jobs yield, such as carbyne, once more without altruism, and compare each job's end; of others
-    /// it says nothing, and alone they are refused
+    /// Run presets in which jobs yield, such as carbyne, again without altruism, and compare each job's end; at least one such
+    /// preset is required
     #[arg(long)]
     against_selfish: bool,
-    /// Compare the jobs of presets with allowances, such as apollo, with what each would have taken by itself within what it
-    /// was allowed, had nothing ever waited
+    /// Compare the jobs of presets with allowances, such as apollo, with the time of each job alone within its allowance and
+    /// without any waits
     #[arg(long)]
     against_oracle: bool,
     #[command(flatten)]
@@ -138,13 +138,13 @@ struct ClusterArgs {
     /// Memory of each node
     #[arg(long, value_name = "SIZE", default_value = "4GiB")]
     memory: String,
-    /// In so many racks, of equally many nodes
+    /// Number of racks, with the same number of nodes each
     #[arg(long, value_name = "N")]
     racks: Option<u32>,
-    /// For presets of federations: in so many clusters, of equally many nodes and each with a master of its own
+    /// For presets of federations: number of clusters, with the same number of nodes each and a master of their own
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=200))]
     clusters: Option<u8>,
-    /// And so many global masters over them
+    /// For presets of federations: number of global masters
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=200))]
     globals: Option<u8>,
     /// An option of the nodes, such as shares=0.4,0.1; repeatable
@@ -155,59 +155,59 @@ struct ClusterArgs {
 #[derive(Args)]
 #[command(next_help_heading = "How it behaves")]
 struct WorldArgs {
-    /// How often nodes report
+    /// Interval of the nodes' reports
     #[arg(long, value_name = "TIME", value_parser = period, default_value = "10s")]
     heartbeat: Duration,
-    /// Give a node's room away only when it reports, as the papers' systems do
+    /// Grant a node's room only when the node reports, as the papers' systems do
     #[arg(long)]
     decide_on_heartbeats: bool,
-    /// And of that room at most so many tasks' at a time
+    /// Maximum number of grants for each report
     #[arg(long, value_name = "N", requires = "decide_on_heartbeats")]
     grants_per_heartbeat: Option<NonZeroU32>,
-    /// Processes among which job managers are shared out that place all tasks themselves; 0: they are in the server
+    /// Number of processes of job managers that place all tasks themselves; 0: they are in the server
     #[arg(long, value_name = "N", default_value_t = 0)]
     manager_processes: u8,
-    /// From one process to another
+    /// Delay of a message between two processes
     #[arg(long, value_name = "TIME", value_parser = Duration::parse, default_value = "500us")]
     delay: Duration,
-    /// Added to each delay, uniformly up to this
+    /// Maximum random addition to each delay, uniformly distributed
     #[arg(long, value_name = "TIME", value_parser = Duration::parse, default_value = "0s")]
     jitter: Duration,
-    /// The probability that a packet is lost and sent again after 200 ms
+    /// Probability that a packet is lost and sent again after 200 ms
     #[arg(long, value_name = "PROBABILITY", default_value_t = 0.0, value_parser = probability)]
     loss: f64,
-    /// Decisions, disks, launches and the making of messages take no time; the way of a message takes its delay
+    /// Decisions, disks, launches and the handling of messages take no time; messages still have their delay
     #[arg(long, overrides_with = "cost")]
     free: bool,
-    /// What something costs, such as message=12us,disk=1ms; `amalgam-lab bench costs` prints those of a machine
+    /// Time of an operation, such as message=12us,disk=1ms; `amalgam-lab bench costs` prints those of a machine
     #[arg(long, value_name = "NAME=TIME", overrides_with = "free", value_parser = parse_costs, default_value_t)]
     cost: Costs,
-    /// How much longer tasks run beside others that use all CPUs of their node; 0.5 is half as long again
+    /// Slowdown of tasks beside others that use all CPUs of their node; 0.5 means 1.5 times the run time
     #[arg(long, value_name = "SHARE", default_value_t = 0.0, value_parser = slowdown)]
     slowdown: f64,
     /// The probability that an attempt is a straggler
     #[arg(long, value_name = "PROBABILITY", default_value_t = 0.0, value_parser = probability)]
     stragglers: f64,
-    /// How many times as long a straggler runs
+    /// Factor of a straggler's run time
     #[arg(long, value_name = "TIMES", default_value_t = 5.0, value_parser = straggler_factor)]
     straggler_factor: f64,
     /// The probability that an attempt fails; -w retries=N lets it be tried again
     #[arg(long, value_name = "PROBABILITY", default_value_t = 0.0, value_parser = probability)]
     failures: f64,
-    /// Of each file that tasks declare as an output
+    /// Size of each file that tasks declare as an output
     #[arg(long, value_name = "SIZE", value_parser = amalgam_workload::quantities::parse_size, default_value = "1MiB")]
     file_size: u64,
-    /// How fast a file comes from another node, in a second
+    /// Bytes per second of a file from another node
     #[arg(long, value_name = "SIZE", value_parser = rate, default_value = "100MiB")]
     file_rate: u64,
-    /// The most that a node keeps of files for tasks to read
+    /// Maximum size of the files that a node keeps for tasks to read
     #[arg(long, value_name = "SIZE", value_parser = amalgam_workload::quantities::parse_size, default_value = "10GiB")]
     cache: u64,
-    /// What tasks read lies on nodes, each block on so many: those of first stages read blocks, later ones what earlier tasks left.
-    /// The workload says how much that is, or -w input=MB does
+    /// Store the inputs of tasks on nodes, each block on this number of nodes: tasks of first stages read blocks, later ones the
+    /// outputs of earlier tasks. The workload or -w input=MB sets the sizes
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100))]
     replicas: Option<u32>,
-    /// The most in one block
+    /// Maximum size of a block
     #[arg(long, value_name = "SIZE", value_parser = rate, default_value = "256MiB", requires = "replicas")]
     block: u64,
     /// MB a second at which a task reads from its own node, from another one in its rack and from elsewhere
