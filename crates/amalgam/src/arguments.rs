@@ -10,7 +10,7 @@ use clap::{Parser, Subcommand};
 #[command(after_help = "Examples:
   amalgam run -- make -j4                   run a command and exit with its code
   amalgam run examples/wordcount.toml       run a job file and show its progress
-  amalgam submit --array 0-99 -- ./step     leave 100 tasks with the cluster
+  amalgam submit --array 0-99 -- ./step     submit 100 tasks and return at once
   amalgam list; amalgam logs -f last        see how they are doing")]
 pub struct Arguments {
     #[command(flatten)]

@@ -113,7 +113,7 @@ impl ServerSettings {
         let config = self.read_any()?;
         if config.preset.is_federated() && config.federation.is_none() {
             let name = config.preset.name();
-            let what = format!("{name} is for federations of clusters, and this is the server of one");
+            let what = format!("preset `{name}` is for federations, and this is the server of a single cluster");
             let remedy = format!(
                 "write [federation] into --config, start a federation on this machine with `amalgam dev --clusters 3`, \
                  choose another preset, or simulate: amalgam sim run --preset {name}"
@@ -152,7 +152,7 @@ impl Numbered {
             (Some(federation), number) => federation.number = number.or(federation.number),
             (None, None) => {}
             (None, Some(_)) => {
-                let what = "--number says which part of a federation this is, and the configuration has none";
+                let what = "--number requires a federation, and the configuration has none";
                 return Err(Failure::usage(what, "write [federation] into --config"));
             }
         }

@@ -22,7 +22,7 @@ pub fn state_dir(connection: &Connection) -> Result<PathBuf> {
         return Ok(base.join("amalgam"));
     }
     let home = env::var_os("HOME").map(PathBuf::from).filter(|home| home.is_absolute());
-    let none = || Failure::new("there is no home directory to keep state in", "set HOME or AMALGAM_STATE");
+    let none = || Failure::new("no home directory for the state directory", "set HOME or AMALGAM_STATE");
     home.map(|home| home.join(".local/state/amalgam")).ok_or_else(none)
 }
 
@@ -69,7 +69,7 @@ fn server_file(state_dir: &Path) -> Result<Option<String>> {
             let what =
                 format!("cannot read {} in the state directory {}: {error}", ServerFile::NAME, state_dir.display());
             let mend = match error.kind() {
-                io::ErrorKind::PermissionDenied => "make both readable for yourself, or ",
+                io::ErrorKind::PermissionDenied => "make both readable for your user, or ",
                 _ => "",
             };
             let remedy = format!(
@@ -96,15 +96,15 @@ fn listens(file: &ServerFile) -> Result<bool> {
         }
     }
     let Some(error) = silent else { return Ok(false) };
-    let what = format!("the server at {} (process {}) takes no connections: {error}", file.address, file.pid);
-    Err(Failure::unreachable(what, "it has too many or is paused: try again, or look what it does"))
+    let what = format!("the server at {} (process {}) accepts no connections: {error}", file.address, file.pid);
+    Err(Failure::unreachable(what, "it has too many connections or is paused: try again, or check its process"))
 }
 
 fn base_url(server: &str) -> Result<String> {
     let url = server.trim();
     if url.starts_with("https://") {
         let remedy = "use http:// to this machine; reach others through `ssh -L`";
-        return Err(Failure::usage("encrypted connections are not possible yet", remedy));
+        return Err(Failure::usage("encrypted connections are not supported", remedy));
     }
     let url = format!("http://{}", url.strip_prefix("http://").unwrap_or(url).trim_end_matches('/'));
     let host = url.parse::<Uri>().ok().and_then(|url| url.host().map(|host| !host.is_empty())).unwrap_or(false);
@@ -131,7 +131,7 @@ fn token(connection: &Connection, server_file: Option<&Path>) -> Result<String> 
     // A file without read permission has a message of its own.
     if matches!(default.try_exists(), Ok(false)) {
         let remedy = "pass --token-file, or set AMALGAM_TOKEN_FILE or AMALGAM_TOKEN";
-        return Err(Failure::usage("there is no token to show to the server", remedy));
+        return Err(Failure::usage("no token for the server", remedy));
     }
     Ok(auth::client_token(&default, &user)?)
 }

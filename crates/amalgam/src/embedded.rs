@@ -74,7 +74,7 @@ fn remove(state_dir: &Path) {
     if let Err(Leftover { example, error, count }) = remove_tree(state_dir, &mut Pace::fast()) {
         let more = if count > 1 { format!(" and {} more", count - 1) } else { String::new() };
         let error = std::io::Error::from(error);
-        show::note(&format!("{} stays, for {example}{more} in it cannot be removed: {error}", state_dir.display()));
+        show::note(&format!("cannot remove {}: {example}{more} in it cannot be removed: {error}", state_dir.display()));
     }
 }
 

@@ -211,7 +211,7 @@ impl Followed {
             // The connection ended. Give up on a server that has stopped for good.
             let since = *failing_since.get_or_insert_with(Instant::now);
             if since.elapsed() > Duration::from_secs(30) {
-                let what = "the server ends the connection again and again";
+                let what = "the server closes the connection repeatedly";
                 return Err(Failure::unreachable(what, "check that it runs"));
             }
             std::thread::sleep(Duration::from_millis(100));

@@ -33,7 +33,7 @@ pub enum Stdin {
 pub fn prepare(job: &mut JobSpec, wanted: Option<Stdin>) -> Result<bool> {
     let is_single = job.task_count() == 1;
     if wanted == Some(Stdin::Inherit) && !is_single {
-        let what = format!("standard input is for one task, and the job has {}", job.task_count());
+        let what = format!("standard input can be passed to a single task only, and the job has {}", job.task_count());
         return Err(Failure::usage(what, "leave out --stdin inherit, or name files as inputs"));
     }
     let passes = is_single && wanted.map_or_else(brings_something, |wanted| wanted == Stdin::Inherit);
@@ -108,7 +108,7 @@ impl Passing<'_> {
                 Err(error) => {
                     return Err(Failure::new(
                         format!("cannot read standard input: {error}"),
-                        "--stdin none passes nothing on",
+                        "use --stdin none to pass no input",
                     ));
                 }
             };
@@ -150,7 +150,7 @@ impl Passing<'_> {
         let kept = self.kept.get(self.taken as usize..).unwrap_or_default();
         if self.read > self.kept.len() as u64 {
             let what =
-                "the task is tried again, and of its standard input more was read than the 1 MiB that is kept for that";
+                "the task is retried, and the first attempt read more standard input than the 1 MiB that is kept for that";
             return Err(Failure::new(what, "give it the input as a file, or run it with --retries 0"));
         }
         Ok(&kept[..kept.len().min(PART)])

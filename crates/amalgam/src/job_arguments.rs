@@ -332,7 +332,7 @@ impl TraceArgs {
         options.extend(self.time_scale.iter().map(|factor| ("time-scale".to_owned(), factor.clone())));
         let workload = trace::read(trace, &options)?;
         let [job] = &workload.jobs[..] else {
-            let problem = format!("`{trace}` holds {} jobs, and this runs one", workload.jobs.len());
+            let problem = format!("`{trace}` has {} jobs, and only one can be run", workload.jobs.len());
             return Err(Failure::usage(problem, "choose a file, or the first with `-w limit=1`"));
         };
         let mut spec = job.sleeping().map_err(|problem| Failure::usage(problem, ""))?;
@@ -383,8 +383,8 @@ fn is_stdin(file: &Path) -> bool {
 pub fn read_text(file: &Path, format: Option<FileFormat>) -> Result<(PathBuf, String, Format)> {
     if is_stdin(file) {
         let Some(format) = format else {
-            let what = "nothing says what the job file on standard input is written in";
-            return Err(Failure::usage(what, "say it with --format toml, --format yaml or --format json"));
+            let what = "the format of the job file on standard input is not known";
+            return Err(Failure::usage(what, "use --format toml, --format yaml or --format json"));
         };
         let (name, mut bytes) = (PathBuf::from("stdin"), Vec::new());
         io::stdin().read_to_end(&mut bytes).map_err(|error| Failure::unreadable(&name, &error, "give it a file"))?;
@@ -395,7 +395,7 @@ pub fn read_text(file: &Path, format: Option<FileFormat>) -> Result<(PathBuf, St
     let format = match format {
         Some(format) => format.into(),
         None => Format::of(file).map_err(|problem| {
-            Failure::usage(problem, "say with --format what it is, or run a program: amalgam run -- PROGRAM")
+            Failure::usage(problem, "use --format to name its format, or run a program: amalgam run -- PROGRAM")
         })?,
     };
     let text = text::read_text(file).map_err(|error| Failure::unreadable(file, &error, "check the path"))?;
@@ -408,6 +408,6 @@ fn with_program(failure: Failure, file: &Path, verb: &str) -> Failure {
         return failure;
     }
     let here = if file.as_os_str().as_bytes().contains(&b'/') { "" } else { "./" };
-    let remedy = format!("to run it as a program, write it behind `--`: amalgam {verb} -- {here}{}", file.display());
+    let remedy = format!("to run it as a program, write it after `--`: amalgam {verb} -- {here}{}", file.display());
     Failure { remedy, ..failure }
 }

@@ -154,7 +154,7 @@ fn each_once(named: Vec<Named>) -> Vec<Named> {
 }
 
 fn no_such(range: &RangeInclusive<u64>) -> Failure {
-    let what = format!("there are no jobs {}-{}", range.start(), range.end());
+    let what = format!("jobs {}-{} not found", range.start(), range.end());
     Failure { kind: Kind::NotFound, ..Failure::new(what, "`amalgam list --all` shows the jobs") }
 }
 
@@ -171,7 +171,7 @@ fn listed(client: &Client, states: &str, user: Option<&str>) -> Result<Vec<JobSu
 fn last(client: &Client) -> Result<u64> {
     let found = client.jobs("/v1/jobs", &Query::default().with("user", "me"), Some(NonZeroUsize::MIN))?;
     all_known(found.silent)?;
-    let none = || Failure::new("you have no jobs, so none is the last", "submit one with `amalgam submit`");
+    let none = || Failure::new("you have no jobs, so `last` names none", "submit one with `amalgam submit`");
     found.jobs.first().map(|job| job.id).ok_or_else(none)
 }
 
@@ -180,7 +180,7 @@ fn all_known(silent: Vec<Failure>) -> Result<()> {
     match silent.into_iter().next() {
         None => Ok(()),
         Some(failure) => {
-            let remedy = "name the jobs that you mean by their numbers; `amalgam list` shows those that are known";
+            let remedy = "name the jobs by their ids; `amalgam list` shows the known ones";
             Err(Failure { remedy: remedy.to_owned(), ..failure })
         }
     }
@@ -276,9 +276,9 @@ impl Target {
             let id = job.summary.id;
             let tasks = counted(tasks, "task");
             let what =
-                format!("there is no task {} in stage `{}` of job {id}, which has {tasks}", places.end(), stage.name);
+                format!("no task {} in stage `{}` of job {id}, which has {tasks}", places.end(), stage.name);
             let remedy =
-                format!("count from 0, whatever the array's values are; `amalgam info {id} --tasks` lists them");
+                format!("places count from 0, whatever the array's values are; `amalgam info {id} --tasks` lists them");
             return Err(Failure::new(what, remedy));
         }
         Ok(Meant { stage, places: self.places.clone() })
@@ -343,7 +343,7 @@ mod tests {
         };
         let range: Vec<Named> = in_range(&(1..=4)).collect();
         assert_eq!(each(&range, ask(&[2, 4])).unwrap(), [2, 4]);
-        assert_eq!(each(&range, ask(&[])).unwrap_err().what, "there are no jobs 1-4");
+        assert_eq!(each(&range, ask(&[])).unwrap_err().what, "jobs 1-4 not found");
         assert!(each(&[], ask(&[])).unwrap().is_empty());
         let single: Vec<Named> = in_range(&(3..=3)).collect();
         assert_eq!(each(&single, ask(&[2])).unwrap_err().what, "there is no job 3");

@@ -175,7 +175,7 @@ fn logs_print_one_task_or_all() {
     assert_eq!(cluster.run(&["logs", "last", "--stderr"]).out, "oh\n");
     assert_eq!(cluster.run(&["logs", "-f", "last", "--both"]), says(0, "", "oh\n"));
     let beyond = cluster.run(&["logs", "last.main.9"]);
-    let expected = "error: there is no task 9 in stage `main` of job 3, which has 1 task\n";
+    let expected = "error: no task 9 in stage `main` of job 3, which has 1 task\n";
     assert!(
         beyond.code == 1 && beyond.err.starts_with(expected) && beyond.err.contains("info 3 --tasks"),
         "{beyond:?}"

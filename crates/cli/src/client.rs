@@ -192,7 +192,7 @@ impl Client {
         let body =
             encoding::to_vec(job).map_err(|error| Failure::new(format!("cannot encode the job: {error}"), ""))?;
         if body.len() > MAX_BODY {
-            let what = format!("the job is {} MiB large, and {} are accepted", body.len() >> 20, MAX_BODY >> 20);
+            let what = format!("the job has {} MiB, and the limit is {} MiB", body.len() >> 20, MAX_BODY >> 20);
             return Err(Failure::new(what, "split it, or give each task an index instead of a line"));
         }
         let content_type = format!("{JOB_MSGPACK}; version={}", WIRE.newest);
@@ -296,7 +296,7 @@ impl Client {
                 format!("{missing}: this one is reached at another address than {}, where it listens", others.here);
             silent.push(Failure::unreachable(
                 what,
-                "reach all at the addresses that they have, or ask each with --server",
+                "use addresses at which all can be reached, or ask each one with --server",
             ));
         }
         jobs.sort_by_key(|job| Reverse((job.submitted_at, job.id)));
@@ -384,9 +384,9 @@ fn unanswered(base: &str, error: &ureq::Error) -> Failure {
     };
     let why = match error {
         ureq::Error::Timeout(ureq::Timeout::Connect | ureq::Timeout::Resolve) => {
-            format!("no connection came about within {} seconds", CONNECT_PATIENCE.as_secs())
+            format!("no connection within {} seconds", CONNECT_PATIENCE.as_secs())
         }
-        ureq::Error::Timeout(_) => "it takes connections, but said nothing in time".to_owned(),
+        ureq::Error::Timeout(_) => "it accepts connections, but did not answer in time".to_owned(),
         error => error.to_string(),
     };
     let failure = Failure::unreachable(format!("the server at {base} does not answer: {why}"), remedy);

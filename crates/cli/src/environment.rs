@@ -41,7 +41,7 @@ pub fn token() -> Result<Option<String>> {
     let Some(token) = text(TOKEN)? else { return Ok(None) };
     let token = token.trim();
     if token.is_empty() || !token.bytes().all(|byte| byte.is_ascii_graphic()) {
-        let what = format!("{TOKEN} holds no token: a token has letters, digits and signs of ASCII, and no spaces");
+        let what = format!("{TOKEN} is not a token: a token has ASCII letters, digits and punctuation, and no spaces");
         return Err(Failure::usage(what, "copy the line that `amalgam token add` printed, or unset it"));
     }
     Ok(Some(token.to_owned()))
@@ -50,7 +50,7 @@ pub fn token() -> Result<Option<String>> {
 fn text(name: &str) -> Result<Option<String>> {
     let Some(value) = env::var_os(name).filter(|value| !value.is_empty()) else { return Ok(None) };
     let text = value.into_string();
-    text.map(Some).map_err(|_| Failure::usage(format!("{name} is not UTF-8"), "set it anew, or unset it"))
+    text.map(Some).map_err(|_| Failure::usage(format!("{name} is not UTF-8"), "set it to UTF-8 text, or unset it"))
 }
 
 /// The level in AMALGAM_LOG, by default warnings.

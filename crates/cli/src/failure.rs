@@ -57,7 +57,7 @@ impl Failure {
         let remedy = match error.kind() {
             io::ErrorKind::InvalidData => "name a text file, or convert it to UTF-8",
             io::ErrorKind::IsADirectory => "name a file in it",
-            io::ErrorKind::PermissionDenied => "make it readable for yourself",
+            io::ErrorKind::PermissionDenied => "make it readable for your user",
             _ => otherwise,
         };
         Failure::usage(format!("cannot read {}: {error}", path.display()), remedy)
@@ -68,9 +68,9 @@ impl Failure {
         let (kind, remedy) = match error.kind() {
             io::ErrorKind::BrokenPipe => (Kind::NobodyReads, ""),
             io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge => {
-                (Kind::Unwritten, "make room there, or send it elsewhere")
+                (Kind::Unwritten, "free space there, or write to another place")
             }
-            _ => (Kind::Unwritten, "send it to a place that can be written"),
+            _ => (Kind::Unwritten, "write to another place"),
         };
         Failure { kind, ..Failure::new(format!("cannot write to {place}: {error}"), remedy) }
     }
@@ -116,7 +116,7 @@ impl From<ServerError> for Failure {
                 Failure::usage(error.to_string(), "start it with `amalgam server`, or leave out job_hosts")
             }
             ServerError::Federation(_) => {
-                Failure::usage(error.to_string(), "say it with --number, or mend [federation] in --config")
+                Failure::usage(error.to_string(), "use --number, or correct [federation] in --config")
             }
             ServerError::Inseparable => {
                 Failure::usage(error.to_string(), "start it with `amalgam server`, or leave [store] out")

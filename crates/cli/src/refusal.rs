@@ -18,7 +18,7 @@ use std::process;
 fn no_text(arguments: &[OsString]) -> Failure {
     let wrong = arguments.iter().find(|argument| argument.to_str().is_none()).map(|argument| argument.as_bytes());
     let what = format!("the argument `{}` is not UTF-8", shown(wrong.unwrap_or_default()));
-    Failure::usage(what, "write a text; only paths, variables and what is behind `--` may be of any bytes")
+    Failure::usage(what, "write UTF-8 text; only paths, variables and arguments after `--` may have other bytes")
 }
 
 /// Exits with the message about these arguments. The first one is the program's name.
@@ -58,7 +58,7 @@ fn wrong_number(error: &Error) -> Option<Failure> {
     };
     let said = |kind| error.get(kind).map(ToString::to_string).unwrap_or_default();
     let (value, argument) = (said(ContextKind::InvalidValue), said(ContextKind::InvalidArg));
-    Some(Failure::usage(format!("`{}` is not possible for {argument}", show::visible(&value)), allowed))
+    Some(Failure::usage(format!("invalid value `{}` for `{argument}`", show::visible(&value)), allowed))
 }
 
 /// The error with usage lines and tips of the intended verb. `arguments` start with the program's name.

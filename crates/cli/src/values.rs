@@ -26,9 +26,9 @@ pub fn parse_option(text: &str) -> std::result::Result<(String, String), String>
 /// `1..200`, including the last one.
 pub fn parse_seeds(text: &str) -> std::result::Result<RangeInclusive<u64>, String> {
     let (first, last) = text.split_once("..").ok_or("write it as 1..200")?;
-    let number = |text: &str| text.trim_start_matches('=').parse::<u64>().map_err(|_| format!("`{text}` is no seed"));
+    let number = |text: &str| text.trim_start_matches('=').parse::<u64>().map_err(|_| format!("`{text}` is not a seed"));
     let seeds = number(first)?..=number(last)?;
-    if seeds.is_empty() { Err("the first seed comes after the last".to_owned()) } else { Ok(seeds) }
+    if seeds.is_empty() { Err("the first seed is greater than the last".to_owned()) } else { Ok(seeds) }
 }
 
 /// Accepts the interface's words, and lists them if the value is another one.
@@ -40,8 +40,8 @@ pub fn one_of<T: Copy>(all: &[T], word: fn(T) -> &'static str) -> PossibleValues
 pub fn as_text(path: &Path) -> Result<&str> {
     path.to_str().ok_or_else(|| {
         let what =
-            format!("the path `{}` is not UTF-8, and becomes part of a text", shown(path.as_os_str().as_bytes()));
-        Failure::usage(what, "use another directory, or set TMPDIR to one where it is only for a while")
+            format!("the path `{}` is not UTF-8, and has to be part of a text", shown(path.as_os_str().as_bytes()));
+        Failure::usage(what, "use another directory; for temporary ones, set TMPDIR")
     })
 }
 

@@ -239,7 +239,7 @@ fn is_ready(process: &mut Child) -> Result<String> {
     let ready = first_line(process)?;
     match ready.starts_with("ready: ") {
         true => Ok(ready),
-        false => Err(Failure::new("a daemon did not come up", "see its message above")),
+        false => Err(Failure::new("a daemon did not start", "see its message above")),
     }
 }
 
@@ -277,7 +277,7 @@ fn free_addresses(count: u32) -> Result<Vec<String>> {
         addresses.filter(|address| TcpListener::bind(address).is_ok()).take(count as usize).collect();
     if free.len() < count as usize {
         let said = format!("fewer than {count} ports from {} to {} are free", PORTS.start, PORTS.end - 1);
-        return Err(Failure::new(said, "end what listens there"));
+        return Err(Failure::new(said, "stop the programs that listen there"));
     }
     Ok(free)
 }
@@ -287,7 +287,7 @@ fn interface(ready: &str) -> Result<String> {
     let address = ready.strip_prefix("ready: ").and_then(|rest| rest.split(',').next());
     address
         .map(|address| address.trim().to_owned())
-        .ok_or_else(|| Failure::new(format!("a global master said `{ready}`"), ""))
+        .ok_or_else(|| Failure::new(format!("a global master printed `{ready}`"), ""))
 }
 
 fn token(file: &Path, user: &str) -> Result<String> {

@@ -117,7 +117,7 @@ fn a_figure_that_is_run_with_traces_says_which_and_where_they_are_looked_for() {
     assert!(text.contains("constraints/megha_config") && text.contains("docs/results/megha/README.md"), "{text}");
     let empty = tempfile::tempdir().unwrap();
     let text = refused(&["run", "carbyne-5", "--quick", "--traces", empty.path().to_str().unwrap()]);
-    assert!(text.contains("there is no") && text.contains("tpcds_hive_tez_30tb"), "{text}");
+    assert!(text.contains("file not found") && text.contains("tpcds_hive_tez_30tb"), "{text}");
 }
 
 #[test]
@@ -274,7 +274,7 @@ fn a_wrong_scenario_is_pointed_at() {
     let of_apollo = [
         ("loads = [0.9]", "loads = [0.0]", "production.figure.apollo-7: loads is 0, and may be"),
         ("[\"apollo\"]", "[\"apolo\"]", "unknown preset `apolo`"),
-        ("on = \"C\"", "on = \"X\"", "figure.apollo-4: there is no server `X`"),
+        ("on = \"C\"", "on = \"X\"", "figure.apollo-4: unknown server `X`"),
         ("speed_ups = [1.2,", "speed_ups = [0.2,", "figure.apollo-12: speed_ups is 0.2"),
         ("in_rack_mb_s = 100", "in_rack_mb_s = 0", "rates.in_rack_mb_s is 0"),
         ("replicas = 3", "replicas = 0", "production.inputs.replicas is 0"),
@@ -283,7 +283,7 @@ fn a_wrong_scenario_is_pointed_at() {
         ("preset = 'sjf'", "preset = 'sfj'", "sfj"),
         ("load = ", "load = -", "free.load is -"),
         ("contention = 2.0", "contention = 0.0", "figure.carbyne-9: contention is 0"),
-        ("workloads = [\"TPC-DS\"]", "workloads = [\"TPC-D\"]", "there is no workload `TPC-D`"),
+        ("workloads = [\"TPC-DS\"]", "workloads = [\"TPC-D\"]", "unknown workload `TPC-D`"),
     ];
     let of_megha = [
         ("schedulers = [\"megha\"]", "schedulers = [\"mega\"]", "unknown preset `mega`"),
@@ -292,7 +292,7 @@ fn a_wrong_scenario_is_pointed_at() {
         ("share = 0.50, global = 3", "share = 0.60, global = 3", "110.0 % in total"),
         ("launch=0us", "lunch=0us", "there is no cost `lunch`"),
         ("time_scale = 0.01", "time_scale = 0.0", "prototype: time_scale is 0, and may be"),
-        ("workloads = [\"Google 2011\"]", "workloads = [\"Google\"]", "there is no workload `Google`"),
+        ("workloads = [\"Google 2011\"]", "workloads = [\"Google\"]", "unknown workload `Google`"),
     ];
     wrong_scenarios("apollo-12", &of_apollo);
     wrong_scenarios("megha-10", &of_megha);

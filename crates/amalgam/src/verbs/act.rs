@@ -112,7 +112,7 @@ fn act(args: ActArgs, connection: &Connection, act: Act) -> Result<ExitCode> {
     show::failures(&failures);
     let names_ranges = selectors.iter().any(|selector| matches!(selector, Selector::Ids(_)));
     if jobs.is_empty() && failures.is_empty() && names_ranges && !args.quiet {
-        show::note("nothing was to be done: none of these jobs is in a state for it, see `amalgam list --all`");
+        show::note("nothing to do: no job is in a suitable state, see `amalgam list --all`");
     }
     Ok(if failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
@@ -123,7 +123,7 @@ fn act_on_tasks(client: &Client, target: &Target, act: &Act) -> Result<ActionRes
     match results.into_iter().next() {
         Some(ActionResult { error: Some(error), .. }) => Err(error.into()),
         Some(result) => Ok(result),
-        None => Err(Failure::new("the server did not say what became of it", "look at the job with `amalgam info`")),
+        None => Err(Failure::new("the server sent no result", "look at the job with `amalgam info`")),
     }
 }
 

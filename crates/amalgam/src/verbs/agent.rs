@@ -21,14 +21,14 @@ const PATIENCE: Duration = Duration::from_secs(30);
 #[command(after_help = "Example:
   amalgam token add --agent rack1-node3 > rack1-node3.token      # at the server; copy it to the node, with mode 600
   amalgam agent --server 127.0.0.1:7434 --token-file rack1-node3.token --name rack1-node3
-A server that does not know the token is asked again and again, and the file is read anew each time.
-Tasks go on while the agent is away, and are taken over when it returns.
+If the server does not know the token, the agent retries, and reads the file again each time.
+Tasks continue while the agent is down, and are taken over when it returns.
 
 To measure a scheduler at the size of thousands of nodes on one machine:
   amalgam agent --hollow 3000 --cpus 16 --memory 64GiB --name hollow
-These are nodes hollow-0 to hollow-2999, each with a node agent and connections of its own. Their tasks are only
-pretended: nothing runs, is read or written, and every task succeeds after as long as the first `sleep` in its command
-says, or at once. They have the attribute hollow=true, and are lost with the process.")]
+These are nodes hollow-0 to hollow-2999, each with a node agent and connections of its own. Their tasks do
+not run, read or write: every task succeeds after the time of the first `sleep` in its command, or at once.
+They have the attribute hollow=true, and are lost with the process.")]
 pub struct AgentArgs {
     /// The server's address for agents, as in its ready line; also the standby's, separated by a comma
     #[arg(long, value_name = "HOST:PORT[,..]", default_value = "127.0.0.1:7434", help_heading = "Connection")]
@@ -114,7 +114,7 @@ fn remedy(error: &AgentError) -> &'static str {
         AgentError::Join(JoinError::Unreachable { .. }) => "start the server first: `amalgam server`",
         AgentError::Join(JoinError::Refused { .. }) => "",
         AgentError::Auth(_) => "try again",
-        AgentError::Lock(_) => "--work-dir names another directory",
+        AgentError::Lock(_) => "use --work-dir for another directory",
         _ => "`amalgam agent --help` shows how to name server and token",
     }
 }

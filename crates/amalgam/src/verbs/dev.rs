@@ -22,7 +22,7 @@ use std::process::ExitCode;
   amalgam dev --clusters 3 --globals 2 --nodes 4   a federation: 3 clusters of 4 nodes each, and 2 global masters
 Commands find the first global master of a federation; --server names another, and --state-dir STATE/cluster-1 that
 cluster's master.
-Jobs and finished tasks survive a restart. Ctrl-C ends what runs, to be run again at the next start.")]
+Jobs and finished tasks survive a restart. Ctrl-C stops running tasks; they run again at the next start.")]
 pub struct DevArgs {
     #[command(flatten)]
     size: Size,

@@ -26,7 +26,7 @@ use std::process::ExitCode;
   amalgam agent --server 127.0.0.1:7534 ...          # a node of cluster 1
   amalgam submit --server 127.0.0.1:7633 -- ./step
 
-Its jobs and what runs of them outlive it: it takes them over when it is started again. See `amalgam dev --clusters`
+Its jobs and their running tasks outlive it: it takes them over after a restart. See `amalgam dev --clusters`
 for a whole federation on one machine."
 )]
 pub struct GlobalArgs {

@@ -46,7 +46,7 @@ pub struct InfoArgs {
 pub fn execute(args: InfoArgs, connection: &Connection) -> Result<ExitCode> {
     let names_jobs = args.jobs.iter().any(|target| matches!(target, ActTarget::Jobs(_)));
     if names_jobs && !args.tasks && (args.attempts || !args.state.is_empty() || args.limit.is_some()) {
-        let what = "--attempts, --state and --limit are of tasks";
+        let what = "--attempts, --state and --limit require tasks";
         return Err(Failure::usage(what, "add --tasks, or name tasks, such as `7.main`"));
     }
     if args.json && !args.tasks && args.jobs.iter().any(|target| matches!(target, ActTarget::Tasks(_))) && names_jobs {
@@ -198,11 +198,11 @@ fn alone(job: &JobSummary) -> String {
     let Some(end) = job.exchange.as_ref().and_then(|exchange| exchange.alone_end) else { return String::new() };
     match show::against_alone(job) {
         Some(how) => format!(
-            "with its share to itself it would have ended, as estimated, at {}: it ended {how}",
+            "estimated end alone with its share: {}; it ended {how}",
             show::time(end)
         ),
         None if job.state.has_ended() => String::new(),
-        None => format!("with its share to itself it would end, as estimated, at {}", show::time(end)),
+        None => format!("estimated end alone with its share: {}", show::time(end)),
     }
 }
 

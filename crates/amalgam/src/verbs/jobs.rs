@@ -22,7 +22,7 @@ const FIRST_PORT: u16 = 7434;
 #[derive(Args)]
 #[command(after_help = "Example, with `job_hosts = 1` in the server's configuration:
   amalgam jobs --number 1 --token-file /var/lib/amalgam/tokens.toml --work-dir /var/lib/amalgam-jobs
-Jobs whose managers are here go on while the server is away; tasks go on while this process is away.")]
+Jobs whose managers are here continue while the server is down; tasks continue while this process is down.")]
 pub struct JobsArgs {
     /// Which of the server's processes of job managers this is, from 1 to its `job_hosts`
     #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u8).range(1..))]
@@ -57,7 +57,7 @@ pub fn execute(args: JobsArgs, connection: &Connection) -> Result<ExitCode> {
     };
     let signals = cluster::stop_signals()?;
     let ready = move |address: SocketAddr, is_joined: bool| {
-        let there = if is_joined { "" } else { ", which is away" };
+        let there = if is_joined { "" } else { ", which is not connected" };
         show::announce(&format!("ready: job managers {number} for agents at {address}, server {server}{there}"));
     };
     let until_stopped = move || cluster::until_stopped(signals);
@@ -70,10 +70,10 @@ fn remedy(error: &JobsError) -> &'static str {
         JobsError::Join(JoinError::Unreachable { .. }) => "start the server first: `amalgam server`",
         JobsError::Join(JoinError::Refused { .. }) => "",
         JobsError::OfOthers { .. } | JobsError::OfAnotherServer { .. } => {
-            "--work-dir names another directory, --number another process"
+            "use --work-dir for another directory, or --number for another process"
         }
-        JobsError::Store(_) | JobsError::TooManyStarts { .. } => "--work-dir names another directory",
-        JobsError::Start(_) => "--listen names another address",
+        JobsError::Store(_) | JobsError::TooManyStarts { .. } => "use --work-dir for another directory",
+        JobsError::Start(_) => "use --listen for another address",
         _ => "`amalgam jobs --help` shows how to name server and token",
     }
 }

@@ -72,7 +72,7 @@ pub fn execute(args: NodeArgs, connection: &Connection) -> Result<ExitCode> {
         NodeVerb::Remove { node } => {
             let id = find(&client, &node)?;
             client.delete(&format!("/v1/nodes/{id}"))?;
-            show::print(&format!("node {node} is forgotten\n"))?;
+            show::print(&format!("node {node} removed\n"))?;
         }
         NodeVerb::Undrain { nodes } => return drain_each(&client, &nodes, false),
     }
@@ -156,7 +156,7 @@ fn heard(node: &NodeSummary) -> String {
 
 fn in_words(doubt: &NodeDoubt) -> String {
     let mut text = match doubt.failures {
-        0 => "its rack had one outage after another".to_owned(),
+        0 => "its rack had several outages in a row".to_owned(),
         1 => format!("an attempt failed through the node {} ago", show::seconds(doubt.since_seconds)),
         many => format!("failed {many} times in the last {}", show::seconds(doubt.since_seconds)),
     };

@@ -106,8 +106,8 @@ fn nothing(job: &JobDetail, all: usize, pattern: &str) -> Failure {
         let what = format!("none of the {} of job {id} has a name like `{pattern}`", counted(all as u64, "output"));
         return Failure::new(what, format!("`amalgam outputs {id} --list` shows their names"));
     }
-    let what = format!("there is no output of job {id}");
-    let remedy = "tasks that have succeeded leave those that their stage declares: outputs = [\"NAME\"] in a job file";
+    let what = format!("no outputs of job {id}");
+    let remedy = "tasks that have succeeded leave the outputs that their stage declares: outputs = [\"NAME\"] in a job file";
     Failure::new(what, remedy)
 }
 
@@ -135,7 +135,7 @@ fn place(directory: &Path, file: &OutputFile) -> Result<PathBuf> {
     check_output(&file.name).map_err(|(problem, _)| outside(problem))?;
     let name = Path::new(&file.name);
     if !name.components().all(|part| matches!(part, Component::Normal(_))) {
-        return Err(outside("its name leads elsewhere"));
+        return Err(outside("its name points outside the directory"));
     }
     let relative = Path::new(&file.stage).join(file.index.to_string()).join(name);
     let mut parent = directory.to_owned();
@@ -147,8 +147,8 @@ fn place(directory: &Path, file: &OutputFile) -> Result<PathBuf> {
         }
         let found = fs::symlink_metadata(&parent).map_err(|error| cannot("look at", &parent, &error))?;
         if !found.is_dir() {
-            let what = format!("{} is in the way: it is no directory", parent.display());
-            return Err(Failure::new(what, "move it away, or name another directory with --output"));
+            let what = format!("{} is not a directory", parent.display());
+            return Err(Failure::new(what, "move it, or name another directory with --output"));
         }
     }
     Ok(directory.join(relative))
@@ -164,7 +164,7 @@ fn fetch(client: &Client, job: u64, file: &OutputFile, directory: &Path, path: &
         }
         if !found.is_file() && !found.is_symlink() || !force {
             let what =
-                format!("{} is there, and differs from output `{}` of task {}", path.display(), file.name, file.task);
+                format!("{} exists, and differs from output `{}` of task {}", path.display(), file.name, file.task);
             let remedy = if found.is_dir() { "name another directory with --output" } else { "--force replaces it" };
             return Err(Failure::new(what, remedy));
         }
@@ -180,7 +180,7 @@ fn fetch(client: &Client, job: u64, file: &OutputFile, directory: &Path, path: &
         suspect = true;
     }
     let what = format!("output `{}` of task {} has another checksum on every node that has it", file.name, file.task);
-    Err(Failure::new(what, "run the task again; somebody has written to the file on its node"))
+    Err(Failure::new(what, "run the task again; the file was modified on its node"))
 }
 
 /// An incomplete file. It is removed unless it gets its final name.

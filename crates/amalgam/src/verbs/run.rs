@@ -33,7 +33,7 @@ const REFRESH: Duration = Duration::from_millis(250);
   amalgam run --array 0-9 --timeout 5m -- ./simulate
 Without a server, a cluster on this machine is started for the duration.
 The job's id, its progress and how it ended go to standard error, its output to the streams that it was written to.
-Ctrl-C cancels the job; a second one leaves at once. When a reader goes away, such as `| head`, or output cannot be written, the
+Ctrl-C cancels the job; a second one exits at once. When a reader closes its pipe, such as `| head`, or output cannot be written, the
 job's next output cancels it, too.")]
 pub struct RunArgs {
     /// Show no progress, nor the job's id

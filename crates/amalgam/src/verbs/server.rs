@@ -13,13 +13,13 @@ use std::process::ExitCode;
 #[command(after_help = "Example:
   amalgam server --state-dir /var/lib/amalgam &
   amalgam agent --server 127.0.0.1:7434 --token-file /var/lib/amalgam/tokens.toml
-Tasks go on while the server is away, and are taken over when it returns.
+Tasks continue while the server is down, and are taken over when it returns.
 
 With [federation] in its configuration it is the master of one cluster of a federation, which takes no jobs itself:
   amalgam server --config federation.toml --number 1
 They are submitted to one of its global masters, see `amalgam global --help`.
 
-Where [store] names an etcd as well, a second one with the same number is its standby: it waits, says so to whoever asks it,
+Where [store] names an etcd as well, a second one with the same number is its standby: it waits, answers calls with that state,
 and takes over when the lease of the first ends. Global masters and agents are given both addresses:
   amalgam agent --server 10.0.0.1:7434,10.0.0.2:7434")]
 pub struct ServerArgs {

@@ -11,7 +11,7 @@ use std::process::ExitCode;
 
 #[derive(Args)]
 #[command(after_help = "Examples:
-  amalgam story last          all that happened to your newest job
+  amalgam story last          the story of your newest job
   amalgam story 7.count       to the tasks of one stage, and to the job
   amalgam story 7.count.3     to one task, and to the job")]
 pub struct StoryArgs {

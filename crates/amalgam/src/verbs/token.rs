@@ -121,7 +121,7 @@ pub fn execute(args: TokenArgs, connection: &Connection) -> Result<ExitCode> {
     let path = discovery::state_dir(connection)?.join(Tokens::FILE);
     if !path.exists() {
         let remedy = "start the server once, or name its state directory with --state-dir";
-        return Err(Failure::new(format!("there is no token file {}", path.display()), remedy));
+        return Err(Failure::new(format!("token file not found: {}", path.display()), remedy));
     }
     match args.verb {
         TokenVerb::Add { holder, admin, overlap } => add(&path, holder.split(), admin, overlap.revoke_now)?,
@@ -173,7 +173,7 @@ fn tell(path: &Path, entry: &TokenEntry) -> Result<()> {
     if let Some(until) = until {
         let until = humantime::format_rfc3339_seconds(until);
         let name = entry.holder.name();
-        show::note(&format!("note: the token that {name} had before is good until {until}; --revoke-now ends it"));
+        show::note(&format!("note: the previous token of {name} is valid until {until}; --revoke-now revokes it"));
     }
     show::print(&format!("{}\n", entry.token))
 }

@@ -59,10 +59,10 @@ pub fn execute(args: UpdateArgs, connection: &Connection) -> Result<ExitCode> {
         }
     }
     if selectors.is_empty() {
-        return Err(Failure::usage("no job is named", "write for instance `amalgam update 7 priority=5`"));
+        return Err(Failure::usage("no job is given", "write for instance `amalgam update 7 priority=5`"));
     }
     if (request.priority, request.timeout_seconds, &request.queue) == (None, None, &None) {
-        return Err(Failure::usage("nothing is to be changed", "write for instance `amalgam update 7 priority=5`"));
+        return Err(Failure::usage("no change is given", "write for instance `amalgam update 7 priority=5`"));
     }
     let client = discovery::connect(connection)?;
     let named = resolve(&client, &selectors, ACTIVE)?;

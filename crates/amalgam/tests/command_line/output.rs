@@ -210,7 +210,7 @@ fn ranges_and_all_select_existing_jobs_that_allow_the_action() {
         assert_eq!(cluster.run(&[&["submit", "-q"], arguments].concat()).code, 0);
     }
     assert_eq!(cluster.run(&["wait", "1,90-95"]), says(0, "job 1 succeeded\n", ""));
-    let none = "error: there are no jobs 90-95\n  help: `amalgam list --all` shows the jobs\n";
+    let none = "error: jobs 90-95 not found\n  help: `amalgam list --all` shows the jobs\n";
     assert_eq!(cluster.run(&["wait", "90-95"]), says(1, "", none));
     assert_eq!(cluster.run(&["cancel", "90-95"]), says(1, "", none));
     assert_eq!(cluster.run(&["info", "1-9", "--json"]).code, 0);
@@ -218,7 +218,7 @@ fn ranges_and_all_select_existing_jobs_that_allow_the_action() {
     assert_eq!(cluster.run(&["submit", "-q", "--after", "1-3", "--after", "3-9", "--", "echo"]), says(0, "4\n", ""));
     assert_eq!(cluster.run(&["cancel", "1-6"]), says(0, "job 2 cancelled\njob 3 cancelled\n", ""));
     let ended = cluster.run(&["cancel", "1-6"]);
-    assert!(ended.code == 0 && ended.out.is_empty() && ended.err.starts_with("nothing was to be done"), "{ended:?}");
+    assert!(ended.code == 0 && ended.out.is_empty() && ended.err.starts_with("nothing to do"), "{ended:?}");
     let named = cluster.run(&["cancel", "3"]);
     assert!(named.code == 1 && named.err.starts_with("error: job 3 "), "{named:?}");
     assert_eq!(cluster.run(&["cancel", "all"]), says(0, "", ""));

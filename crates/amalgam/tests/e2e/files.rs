@@ -277,7 +277,7 @@ fn outputs_are_fetched_from_the_node_that_has_them() {
     let own = out.join("map/0/part/numbers-0");
     fs::write(&own, "mine").unwrap();
     let told = fetch(&id, &[]);
-    assert!(told.code == 1 && told.err.contains("numbers-0 is there, and differs"), "{told:?}");
+    assert!(told.code == 1 && told.err.contains("numbers-0 exists, and differs"), "{told:?}");
     assert_eq!(fs::read_to_string(&own).unwrap(), "mine");
     assert_eq!(fetch(&id, &["--force"]).code, 0);
     assert!(fs::read_to_string(&own).unwrap().starts_with("0\n1\n"));

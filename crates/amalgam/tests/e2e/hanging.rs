@@ -149,7 +149,7 @@ fn a_question_to_a_server_that_hangs_is_given_up() {
     ends_within(&mut list, Duration::from_secs(45), "list");
     let told = read(list.wait_with_output().unwrap());
     assert!(
-        told.code == 1 && told.err.contains("does not answer: it takes connections, but said nothing in time"),
+        told.code == 1 && told.err.contains("does not answer: it accepts connections, but did not answer in time"),
         "{told:?}"
     );
     assert!(told.err.contains("\n  help: it may be stopped or overloaded"), "{told:?}");

@@ -131,7 +131,7 @@ fn single_tasks_and_ranges_are_held_cancelled_and_run_again() {
     assert_eq!((now.succeeded, now.failed, now.cancelled), (8, 1, 1));
     for wrong in [".10", ".0-10"] {
         let told = scene.run(&["rerun-failed", &format!("{id}.main{wrong}")]);
-        assert!(told.code == 1 && told.err.contains("there is no task 10 in stage `main`"), "{told:?}");
+        assert!(told.code == 1 && told.err.contains("no task 10 in stage `main`"), "{told:?}");
     }
     let told = scene.run(&["run", "--", "sh", "-c", "echo $AMALGAM_NODE"]);
     assert_eq!(told.out.trim(), scene.tasks("last")[0].node.clone().unwrap());

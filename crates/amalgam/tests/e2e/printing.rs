@@ -130,7 +130,7 @@ fn every_verb_takes_every_name_of_a_task_that_is_printed() {
         let told = scene.run(&["wait", &name]);
         assert!(told.code == 2 && (told.err.contains("it names tasks") || name.contains("last")), "{told:?}");
         let told = scene.run(&["outputs", &name, "--list"]);
-        assert!(told.code == 1 && told.err.contains("there is no output of"), "{told:?}");
+        assert!(told.code == 1 && told.err.contains("no outputs of"), "{told:?}");
     }
     for range in [format!("{id}.main.0-1"), format!("{id}.0.0,1")] {
         let lines = scene.ok(&["logs", "--no-prefix", &range]);

@@ -213,7 +213,7 @@ fn a_state_directory_that_cannot_be_read_is_not_one_without_a_server() {
         command.env("AMALGAM_STATE", &closed);
         let told = crate::support::told(command);
         assert!(told.code == 1 && told.err.contains("Permission denied"), "{told:?}");
-        assert!(told.err.contains("help: make both readable for yourself, or name another"), "{told:?}");
+        assert!(told.err.contains("help: make both readable for your user, or name another"), "{told:?}");
     }
     fs::set_permissions(&closed, fs::Permissions::from_mode(0o700)).unwrap();
 }

@@ -30,7 +30,7 @@ fn run_takes_one_job_of_a_trace() {
     scene.write("a.tr", TRACE);
     let told = scene.run(&["run", "--from", "hawk:a.tr"]);
     assert_eq!(told.code, 2);
-    assert!(told.err.contains("holds 3 jobs") && told.err.contains("-w limit=1"), "{told:?}");
+    assert!(told.err.contains("has 3 jobs") && told.err.contains("-w limit=1"), "{told:?}");
     assert_eq!(scene.run(&["run", "--time-scale", "2", "--", "true"]).code, 2, "only with --from");
     let told = scene.run(&["run", "--from", "hwak:a.tr"]);
     assert!(told.code == 2 && told.err.contains("did you mean `hawk`?"), "{told:?}");

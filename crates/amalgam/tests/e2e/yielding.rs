@@ -96,7 +96,7 @@ fn usage_adds_up(scene: &Scene) {
     let table = scene.ok(&["usage"]);
     assert!(table.contains(" earlier") && table.contains("RECEIVED"), "{table}");
     assert!(scene.ok(&["usage", "2"]).contains("query") && !scene.ok(&["usage", "2"]).contains("nightly"));
-    assert!(scene.ok(&["info", "2"]).contains("with its share to itself it would have ended, as estimated, at"));
+    assert!(scene.ok(&["info", "2"]).contains("estimated end alone with its share: "));
 
     // Ended jobs keep their totals.
     let before = scene.job("2").summary;

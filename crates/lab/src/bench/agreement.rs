@@ -149,7 +149,7 @@ fn run(load: &Load, preset: Preset, enforcement: &str) -> Result<(Waits, Workloa
         Some(times.started?.since(*came.get(&attempt.job)?).as_micros() as f64 / 1e3)
     };
     let waits = sorted(times.iter().filter_map(wait).collect());
-    let first = came.values().next().copied().ok_or_else(|| Failure::new("the journals tell of no job", ""))?;
+    let first = came.values().next().copied().ok_or_else(|| Failure::new("the journals have no job", ""))?;
     let job = |(at, (_, spec)): (_, &(Duration, JobSpec))| TraceJob {
         arrival: amalgam_core::vocabulary::Instant::since(at, first),
         spec: Arc::new(spec.clone()),

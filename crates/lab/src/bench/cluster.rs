@@ -58,7 +58,7 @@ impl Cluster {
         let ready = first_line(&mut process)?;
         let mut cluster = Cluster::of(process, state_dir, started)?;
         let address = ready.split("agents at ").nth(1).and_then(|rest| rest.split(',').next());
-        let address = address.ok_or_else(|| Failure::new(format!("the server said `{ready}`"), ""))?;
+        let address = address.ok_or_else(|| Failure::new(format!("the server printed `{ready}`"), ""))?;
         for agent in 0..agents {
             let name = format!("node-{agent}");
             let (home, cpus) = (cluster.agent_home(agent), cpus.to_string());
@@ -95,7 +95,7 @@ impl Cluster {
             }
             std::thread::sleep(Duration::from_millis(1));
         }
-        Err(Failure::new("the cluster did not come up", "look at the machine's load"))
+        Err(Failure::new("the cluster did not start", "look at the machine's load"))
     }
 
     fn wait_for_nodes(&self, count: usize) -> Result<()> {

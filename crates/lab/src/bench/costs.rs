@@ -77,7 +77,7 @@ pub fn measure(args: &CostsArgs) -> Result<Measured> {
         round_trips.push(heard.since(sent).as_micros().saturating_sub(launch) as f64);
     }
     if launches.is_empty() {
-        return Err(Failure::new("the journals tell of no task", ""));
+        return Err(Failure::new("the journals have no task", ""));
     }
     let median = |samples| percentile(&sorted(samples), 50.0);
     let disk = fdatasync_p50()? * 1e6;

@@ -64,7 +64,7 @@ fn of_peer(command: &str, tasks: u32, slots: u32) -> Result<f64> {
     let took = started.elapsed().as_secs_f64();
     if !output.status.success() {
         let what = format!("`{command}` failed: {}", String::from_utf8_lossy(&output.stderr).trim());
-        return Err(Failure::new(what, "run the command by itself, and correct it"));
+        return Err(Failure::new(what, "run the command alone, and correct it"));
     }
     let told = String::from_utf8_lossy(&output.stdout);
     let rate = told.lines().last().and_then(|line| line.trim().parse().ok());

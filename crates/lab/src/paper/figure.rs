@@ -128,10 +128,10 @@ pub fn source(paper: &str, read: &str, extent: &Extent) -> Result<String> {
 /// A path in the directory of traces, if it exists.
 pub fn in_traces(paper: &str, path: &str, extent: &Extent) -> Result<PathBuf> {
     let remedy =
-        format!("give the folder that holds them: --traces DIR; docs/results/{paper}/README.md says what is in it");
+        format!("name their directory: --traces DIR; docs/results/{paper}/README.md says what is in it");
     let missing = || Failure::usage(format!("this figure is run with public traces, such as {path}"), &*remedy);
     let file = extent.traces.as_ref().ok_or_else(missing)?.join(path);
-    if file.exists() { Ok(file) } else { Err(Failure::usage(format!("there is no {}", file.display()), &*remedy)) }
+    if file.exists() { Ok(file) } else { Err(Failure::usage(format!("file not found: {}", file.display()), &*remedy)) }
 }
 
 /// `count` nodes of one size.
@@ -213,7 +213,7 @@ impl ScenarioText {
         check: impl FnOnce(&T) -> std::result::Result<(), String>,
     ) -> Result<T> {
         let wrong = |what: String| {
-            let remedy = format!("begin with the frozen one: `amalgam-lab paper scenario {paper}-5`");
+            let remedy = format!("start with the frozen one: `amalgam-lab paper scenario {paper}-5`");
             Failure::usage(format!("{}: {what}", self.name), remedy)
         };
         let scenario = toml::from_str(&self.text).map_err(|error| wrong(error.to_string()))?;
@@ -243,10 +243,10 @@ pub fn find(name: &str) -> std::result::Result<&'static Figure, (String, String)
     all().find(|figure| figure.name == name).ok_or_else(|| {
         let known: Vec<&str> = all().map(|figure| figure.name).collect();
         let remedy = match closest(name, known.iter().copied()) {
-            Some(close) => format!("did you mean `{close}`? There are: {}", known.join(", ")),
-            None => format!("there are: {}", known.join(", ")),
+            Some(close) => format!("did you mean `{close}`? Known figures: {}", known.join(", ")),
+            None => format!("known figures: {}", known.join(", ")),
         };
-        (format!("there is no figure `{name}`"), remedy)
+        (format!("unknown figure `{name}`"), remedy)
     })
 }
 

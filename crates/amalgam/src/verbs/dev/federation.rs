@@ -88,7 +88,7 @@ pub fn execute(plan: Plan) -> Result<ExitCode> {
 fn federated(plan: &Plan, size: Federation) -> Result<Config> {
     let mut config = plan.config.clone();
     if !config.preset.is_federated() {
-        let what = format!("{} is no preset for a federation", config.preset.name());
+        let what = format!("preset `{}` is not for federations", config.preset.name());
         let such: Vec<&str> = Preset::all().filter(|preset| preset.is_federated()).map(Preset::name).collect();
         return Err(Failure::usage(what, format!("choose one of {}, or leave out --clusters", such.join(", "))));
     }

@@ -55,6 +55,6 @@ fn parse_task(text: &str) -> std::result::Result<TaskId, String> {
     let parts: Vec<u64> = text.split('.').filter_map(|part| part.parse().ok()).collect();
     match parts[..] {
         [job, stage, index] => Ok(TaskId { job: JobId(job), stage: stage as u32, index: index as u32 }),
-        _ => Err(format!("`{text}` is no task; write job, stage and index as 3.0.2")),
+        _ => Err(format!("`{text}` is not a task; write job, stage and index as 3.0.2")),
     }
 }

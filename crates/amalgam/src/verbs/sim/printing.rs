@@ -25,7 +25,7 @@ pub fn story(run: &Outcome) -> String {
 pub fn comparison(runs: &[&Results], seeds: &RangeInclusive<u64>) -> String {
     let mut headings =
         vec!["PRESET", "JCT MEAN", "P50", "P95", "WAIT MEAN", "P95", "MAKESPAN", "JAIN", "CPU", "MEMORY"];
-    headings.extend(["FORETOLD", "WIDTH", "FAILED", "NEVER FIT", "NOT ENDED", "WALL"]);
+    headings.extend(["PREDICTED", "WIDTH", "FAILED", "NEVER FIT", "NOT ENDED", "WALL"]);
     let several = seeds.start() < seeds.end();
     if several {
         headings.insert(2, "OF SEEDS");
@@ -34,8 +34,8 @@ pub fn comparison(runs: &[&Results], seeds: &RangeInclusive<u64>) -> String {
     let rows: Vec<Vec<String>> = of_preset.map(|runs| comparison_row(runs, several)).collect();
     let mut text = show::table(&headings, &rows);
     text += "\nseconds; Jain's index is the mean over windows of 60 s; jobs that failed, could never run or had not ended are \
-             not in the means; foretold: the starts that came as was said of them, nine of ten of which were to, and the median width of \
-             what was said\n";
+             not in the means; predicted: the part of the starts within their predicted range, which \
+             is to be nine of ten, and the median width of the ranges\n";
     text += &runs.first().map(|run| misfits(run)).unwrap_or_default();
     if several {
         let (first, last) = (seeds.start(), seeds.end());
@@ -228,7 +228,7 @@ pub fn table(results: &Results) -> String {
     if let (Some(mean), Some(least)) = (results.jain.mean, results.jain.min) {
         text += &format!("fairness (Jain, 60 s windows): mean {mean:.3}, least {least:.3}\n");
     }
-    text += &foretold(results);
+    text += &predictions(results);
     text += &results.reading.as_ref().map(reading).unwrap_or_default();
     text += &side_by_side(&results.side_by_side);
     text += &results.queueing.as_ref().map(queueing).unwrap_or_default();
@@ -265,21 +265,21 @@ fn reading(reading: &Reading) -> String {
 }
 
 /// Accuracy of the predictions made before attempts started.
-fn foretold(results: &Results) -> String {
+fn predictions(results: &Results) -> String {
     let (number, Forecast { predicted, covered, early, late, median_width_s, .. }) = (show::number, results.forecast);
     let mut text = String::new();
     if predicted > 0 {
         let [covered, early, late] = [covered, early, late].map(|part| part * 100.0);
         text += &format!(
-            "starts foretold, 9 of 10 to be right: {covered:.1} % were, {early:.1} % came early and {late:.1} % late; half of the \
-             intervals are at most {} s wide\n",
+            "starts predicted, 9 of 10 to be within the range: {covered:.1} % were, {early:.1} % were earlier and {late:.1} % \
+             later; half of the ranges are at most {} s wide\n",
             number(median_width_s)
         );
     }
     let runs = &results.run_times;
     if runs.predicted > 0 {
         let (good, all) = (runs.within_a_quarter * 100.0, 100.0 * runs.predicted as f64 / runs.attempts as f64);
-        text += &format!("run times foretold to within a quarter: {good:.1} %, of the {all:.1} % of which any was\n");
+        text += &format!("run times predicted to within a quarter: {good:.1} %, of the {all:.1} % with a prediction\n");
     }
     text
 }

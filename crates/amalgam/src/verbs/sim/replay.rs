@@ -14,7 +14,7 @@ use std::process::ExitCode;
 #[command(after_help = "Example:
   amalgam dev --journal /tmp/journal
   amalgam sim replay /tmp/journal
-Exits with 1 when a role would do otherwise, which is a defect of the program.")]
+Exits with 1 if a role has other effects, which is a bug of the program.")]
 pub struct ReplayArgs {
     /// Journals, or directories of them
     #[arg(required = true, value_name = "JOURNAL")]
@@ -37,8 +37,8 @@ pub fn execute(args: &ReplayArgs) -> Result<ExitCode> {
         show::print(&format!("{}: {}, the same effects{cut}\n", path.display(), counted(events, "event")))?;
     }
     if all == 0 {
-        let remedy = "processes that were killed at once leave such journals; give others";
-        return Err(Failure::new("nothing tells of an event, so nothing was compared", remedy));
+        let remedy = "processes that were killed at once leave such journals; name others";
+        return Err(Failure::new("the journals have no events, so nothing was compared", remedy));
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -94,10 +94,10 @@ fn tell(path: &Path, number: u64, what: &str, difference: &Difference) -> Failur
     match difference {
         Difference::Nobody => {
             let remedy = "replay the journal whole, by the version that wrote it";
-            Failure::new(format!("{place}: no role is there to take it"), remedy)
+            Failure::new(format!("{place}: the role for it does not exist"), remedy)
         }
         Difference::Effects { recorded, replayed } => {
-            let what = format!("{place}: the roles do otherwise now\n  then {recorded:?}\n  now  {replayed:?}");
+            let what = format!("{place}: the roles have other effects now\n  then {recorded:?}\n  now  {replayed:?}");
             Failure::new(what, "replay it by the version that wrote it; if that differs, too, report both")
         }
     }

@@ -231,7 +231,7 @@ fn parse_rates(text: &str) -> std::result::Result<Rates, String> {
 
 fn rate(text: &str) -> std::result::Result<u64, String> {
     match amalgam_workload::quantities::parse_size(text) {
-        Ok(0) => Err("no file would ever come; write for instance `100MiB`".to_owned()),
+        Ok(0) => Err("a rate of 0 transfers no file; write for instance `100MiB`".to_owned()),
         Ok(rate) => Ok(rate),
         Err(wrong) => Err(wrong.to_string()),
     }
@@ -251,7 +251,7 @@ fn parse_costs(text: &str) -> std::result::Result<Costs, String> {
 
 fn period(text: &str) -> std::result::Result<Duration, String> {
     let period = Duration::parse(text)?;
-    if period < Duration::from_millis(1) { Err("it is to be at least 1ms".to_owned()) } else { Ok(period) }
+    if period < Duration::from_millis(1) { Err("it must be at least 1ms".to_owned()) } else { Ok(period) }
 }
 
 fn threads(text: &str) -> std::result::Result<usize, String> {
@@ -263,21 +263,21 @@ fn threads(text: &str) -> std::result::Result<usize, String> {
 
 fn probability(text: &str) -> std::result::Result<f64, String> {
     let value = number(text)?;
-    if (0.0..1.0).contains(&value) { Ok(value) } else { Err("it is to be at least 0 and less than 1".to_owned()) }
+    if (0.0..1.0).contains(&value) { Ok(value) } else { Err("it must be at least 0 and less than 1".to_owned()) }
 }
 
 fn slowdown(text: &str) -> std::result::Result<f64, String> {
     let value = number(text)?;
-    if (0.0..=1_000.0).contains(&value) { Ok(value) } else { Err("it is to be at least 0 and at most 1000".to_owned()) }
+    if (0.0..=1_000.0).contains(&value) { Ok(value) } else { Err("it must be at least 0 and at most 1000".to_owned()) }
 }
 
 fn straggler_factor(text: &str) -> std::result::Result<f64, String> {
     let value = number(text)?;
-    if (1.0..=1_000.0).contains(&value) { Ok(value) } else { Err("it is to be at least 1 and at most 1000".to_owned()) }
+    if (1.0..=1_000.0).contains(&value) { Ok(value) } else { Err("it must be at least 1 and at most 1000".to_owned()) }
 }
 
 fn number(text: &str) -> std::result::Result<f64, String> {
-    text.parse().map_err(|_| format!("`{text}` is no number"))
+    text.parse().map_err(|_| format!("`{text}` is not a number"))
 }
 
 impl ClusterArgs {
@@ -302,7 +302,7 @@ impl RunArgs {
 
     fn workload(&self, seed: u64) -> Result<Workload> {
         let remedy = "name one with --workload, or as `workload = \"FORMAT:PATH\"` in the scenario";
-        let workload = self.workload.as_deref().ok_or_else(|| Failure::usage("there is no workload", remedy))?;
+        let workload = self.workload.as_deref().ok_or_else(|| Failure::usage("no workload", remedy))?;
         Ok(trace::read(workload, &seeded(&self.workload_options, seed))?)
     }
 
@@ -388,7 +388,7 @@ impl World {
     fn of(args: &RunArgs, seed: u64) -> Result<World> {
         let world = World { seed, nodes: args.nodes(seed)?, workload: args.workload(seed)? };
         if world.nodes.is_empty() {
-            return Err(Failure::usage("there are no nodes", "give at least one with --nodes"));
+            return Err(Failure::usage("no nodes", "give at least one with --nodes"));
         }
         Ok(world)
     }
@@ -556,7 +556,7 @@ fn check_fits(run: &Outcome) -> Result<()> {
     let Results { preset, refused_jobs, .. } = &run.results;
     let Some(first) = refused_jobs.first() else { return Ok(()) };
     let what = format!("{preset}: a job can never run on these nodes: {first}");
-    Err(Failure::new(what, "give larger nodes, or leave out --strict to go on without such jobs"))
+    Err(Failure::new(what, "give larger nodes, or leave out --strict to continue without such jobs"))
 }
 
 /// A run without any job is an error.
@@ -600,15 +600,15 @@ fn check_inputs(workload: &Workload) -> Result<()> {
     if stages.any(|stage| !stage.input_kib.is_empty()) {
         return Ok(());
     }
-    let what = format!("`{}` does not say what its tasks read, so that nothing lies on nodes", workload.name);
-    Err(Failure::usage(what, "say it with -w input=MB, for each second of a task's run time, or leave out --replicas"))
+    let what = format!("`{}` has no sizes of inputs, so no inputs can be stored on nodes", workload.name);
+    Err(Failure::usage(what, "use -w input=MB, for each second of a task's run time, or leave out --replicas"))
 }
 
 fn check_workload(workload: &Workload) -> Result<()> {
     let Some(first) = workload.malformed.first.first() else { return Ok(()) };
     let what =
         format!("{} of the workload are malformed; the first: {first}", counted(workload.malformed.count, "line"));
-    Err(Failure::new(what, "mend the file, or leave out --strict to go on without such lines"))
+    Err(Failure::new(what, "correct the file, or leave out --strict to continue without such lines"))
 }
 
 /// Whether the subject of the story exists.
@@ -622,7 +622,7 @@ fn check_subject(subject: Subject, workload: &Workload) -> Result<()> {
     let Some(job) = job else {
         let remedy = format!("jobs count from 1 in the order of their arrival: 1 to {jobs}");
         return Err(Failure::usage(
-            format!("there is no job {id}: the workload has {}", counted(jobs as u64, "job")),
+            format!("no job {id}: the workload has {}", counted(jobs as u64, "job")),
             remedy,
         ));
     };
@@ -630,7 +630,7 @@ fn check_subject(subject: Subject, workload: &Workload) -> Result<()> {
     let stages = &job.spec.stages;
     let Some(stage) = stages.get(task.stage as usize) else {
         let what = format!(
-            "there is no stage {} of job {id}, which has {}",
+            "no stage {} of job {id}, which has {}",
             task.stage,
             counted(stages.len() as u64, "stage")
         );
@@ -638,7 +638,7 @@ fn check_subject(subject: Subject, workload: &Workload) -> Result<()> {
     };
     let tasks = stage.tasks.len();
     if task.index >= tasks {
-        let what = format!("there is no task {task}: its stage has {}", counted(u64::from(tasks), "task"));
+        let what = format!("no task {task}: its stage has {}", counted(u64::from(tasks), "task"));
         return Err(Failure::usage(what, "tasks count from 0"));
     }
     Ok(())
@@ -673,11 +673,11 @@ fn tell_inputs(args: &RunArgs, world: &World) {
     let nodes = world.nodes.len();
     match args.world.replicas {
         Some(replicas) if replicas as usize > nodes => show::note(&format!(
-            "note: there are {}, so that as many copies of each block are made and not {replicas}",
+            "note: with {} each block has as many copies, not {replicas}",
             counted(nodes as u64, "node")
         )),
         None if args.workload_options.iter().any(|(key, _)| key == "input") => show::note(
-            "note: -w input says how much tasks read, and nothing says where that lies: it takes no time to read; --replicas N puts it on nodes",
+            "note: -w input has no effect without --replicas N, which stores inputs on nodes: reading them takes no time",
         ),
         _ => {}
     }

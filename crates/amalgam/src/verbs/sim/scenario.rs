@@ -72,7 +72,7 @@ fn flags(text: &str) -> std::result::Result<Vec<String>, Mistake> {
     let table = DeTable::parse(text).map_err(|error| Mistake {
         at: error.span().map_or(0, |span| span.start),
         what: format!("this is not TOML: {}", error.message().replace('\n', ", ")),
-        remedy: "mend the syntax here".to_owned(),
+        remedy: "correct the syntax here".to_owned(),
     })?;
     let command = run_command();
     let mut entries: Vec<_> = table.get_ref().iter().collect();
@@ -105,10 +105,10 @@ fn flags_of(
     let Some(argument) = command.get_arguments().find(|argument| argument.get_long() == Some(name)) else {
         let near = closest(name, known());
         let remedy = near.map_or_else(
-            || format!("there are: {}", known().collect::<Vec<_>>().join(", ")),
+            || format!("known keys: {}", known().collect::<Vec<_>>().join(", ")),
             |near| format!("did you mean `{near}`?"),
         );
-        return Err(Mistake { at: key.span().start, what: format!("there is no key `{name}`"), remedy });
+        return Err(Mistake { at: key.span().start, what: format!("unknown key `{name}`"), remedy });
     };
     let wrong = |remedy: &str| Mistake {
         at: value.span().start,
@@ -201,13 +201,13 @@ mod tests {
     #[test]
     fn mistakes_name_the_place_and_what_is_allowed() {
         for (text, at, what, remedy) in [
-            ("nodes = 3\nprest = 'fifo'", 10, "there is no key `prest`", "did you mean `preset`?"),
-            ("colour = 'red'", 0, "there is no key `colour`", "there are: preset, beside, workload"),
+            ("nodes = 3\nprest = 'fifo'", 10, "unknown key `prest`", "did you mean `preset`?"),
+            ("colour = 'red'", 0, "unknown key `colour`", "known keys: preset, beside, workload"),
             ("nodes = 3\npreset = 'fifi'", 10, "known: fifo, capacity, drf", "--help"),
             ("loss = 7", 0, "at least 0 and less than 1", "--help"),
             ("strict = 1", 9, "`strict` does not take this", "true or false"),
             ("until = [[1]]", 8, "`until` does not take this", "a list of texts or numbers"),
-            ("nodes = 3\nnodes = 4", 10, "this is not TOML", "mend the syntax"),
+            ("nodes = 3\nnodes = 4", 10, "this is not TOML", "correct the syntax"),
             ("seed = 1979-05-27", 7, "`seed` does not take this", "a text, a number"),
         ] {
             let mistake = flags(text).unwrap_err();

@@ -196,7 +196,7 @@ fn check_servers<'a>(
         within("wait_s", server.wait_s, 0.0..=MANY)?;
     }
     match named.find(|name| servers.iter().all(|server| server.name != **name)) {
-        Some(missing) => Err(format!("there is no server `{missing}`")),
+        Some(missing) => Err(format!("unknown server `{missing}`")),
         None => Ok(()),
     }
 }

@@ -173,7 +173,7 @@ impl Scenario {
     }
 
     pub fn preset(&self, scheduler: &str) -> std::result::Result<Preset, String> {
-        let missing = || format!("there is no scheduler `{scheduler}`");
+        let missing = || format!("unknown scheduler `{scheduler}`");
         let text = self.scheduler.get(scheduler).ok_or_else(missing)?;
         let config = Config::parse(text, Path::new(scheduler)).map_err(|error| format!("scheduler.{error}"))?;
         Ok(config.preset)
@@ -209,7 +209,7 @@ impl Scenario {
             self.preset(scheduler)?;
         }
         if let Some(missing) = figure.workloads.iter().find(|name| !self.workload.contains_key(*name)) {
-            return Err(format!("there is no workload `{missing}`"));
+            return Err(format!("unknown workload `{missing}`"));
         }
         for setting in &figure.setting {
             within("contention", setting.contention, 0.01..=1_000.0)?;

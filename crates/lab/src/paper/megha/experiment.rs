@@ -165,7 +165,7 @@ impl<'a> World<'a> {
         let of_case = figure.costs.iter().find(|costs| Some(&costs.name) == case.costs.as_ref());
         let costs = of_case.map_or_else(|| Ok(Costs::default()), CostCase::costs);
         let wrong =
-            |what: String| Failure::usage(what, "begin with the frozen scenario: `amalgam-lab paper scenario megha-3`");
+            |what: String| Failure::usage(what, "start with the frozen scenario: `amalgam-lab paper scenario megha-3`");
         Ok(World {
             scenario,
             figure,
@@ -328,7 +328,7 @@ impl<'a> World<'a> {
         settings.master.heartbeat = seconds(self.case.heartbeat_s);
         settings.join_over = settings.master.heartbeat;
         settings.network.delay = seconds(setup.delay_ms / 1e3);
-        settings.queues = self.figure.queues().map_err(|what| Failure::usage(what, "mend the users of the figure"))?;
+        settings.queues = self.figure.queues().map_err(|what| Failure::usage(what, "correct the users of the figure"))?;
         match self.preset.is_federated() {
             true => settings.federation = Some((clusters, globals)),
             // As many schedulers as there are global masters.

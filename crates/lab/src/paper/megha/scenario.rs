@@ -196,7 +196,7 @@ impl Scenario {
         self.prototype.check().map_err(|what| format!("prototype: {what}"))?;
         let replayed = self.prototype.replays.iter().map(|replay| &replay.workload);
         if let Some(unknown) = replayed.into_iter().find(|name| !self.workload.contains_key(*name)) {
-            return Err(format!("prototype: there is no workload `{unknown}`"));
+            return Err(format!("prototype: unknown workload `{unknown}`"));
         }
         for (name, entry) in &self.workload {
             within(&format!("workload.{name}: tasks"), entry.tasks as f64, 1.0..=1e8)?;
@@ -204,7 +204,7 @@ impl Scenario {
         for (name, figure) in &self.figure {
             figure.check().map_err(|what| format!("figure.{name}: {what}"))?;
             if let Some(unknown) = figure.workloads.iter().find(|workload| !self.workload.contains_key(*workload)) {
-                return Err(format!("figure.{name}: there is no workload `{unknown}`"));
+                return Err(format!("figure.{name}: unknown workload `{unknown}`"));
             }
             let globals = figure.masters.iter().map(|masters| masters.globals).min().unwrap_or(self.setup.globals);
             for user in &figure.users {
