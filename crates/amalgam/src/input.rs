@@ -149,8 +149,7 @@ impl Passing<'_> {
     fn again(&self) -> Result<&[u8]> {
         let kept = self.kept.get(self.taken as usize..).unwrap_or_default();
         if self.read > self.kept.len() as u64 {
-            let what =
-                "the task is retried, and the first attempt read more standard input than the 1 MiB that is kept for that";
+            let what = "the task is retried, and the first attempt read more standard input than the 1 MiB that is kept for that";
             return Err(Failure::new(what, "give it the input as a file, or run it with --retries 0"));
         }
         Ok(&kept[..kept.len().min(PART)])

@@ -275,8 +275,7 @@ impl Target {
         if let (Some(stage), Some(places)) = (of, beyond) {
             let id = job.summary.id;
             let tasks = counted(tasks, "task");
-            let what =
-                format!("no task {} in stage `{}` of job {id}, which has {tasks}", places.end(), stage.name);
+            let what = format!("no task {} in stage `{}` of job {id}, which has {tasks}", places.end(), stage.name);
             let remedy =
                 format!("places count from 0, whatever the array's values are; `amalgam info {id} --tasks` lists them");
             return Err(Failure::new(what, remedy));

@@ -26,7 +26,8 @@ pub fn parse_option(text: &str) -> std::result::Result<(String, String), String>
 /// `1..200`, including the last one.
 pub fn parse_seeds(text: &str) -> std::result::Result<RangeInclusive<u64>, String> {
     let (first, last) = text.split_once("..").ok_or("write it as 1..200")?;
-    let number = |text: &str| text.trim_start_matches('=').parse::<u64>().map_err(|_| format!("`{text}` is not a seed"));
+    let number =
+        |text: &str| text.trim_start_matches('=').parse::<u64>().map_err(|_| format!("`{text}` is not a seed"));
     let seeds = number(first)?..=number(last)?;
     if seeds.is_empty() { Err("the first seed is greater than the last".to_owned()) } else { Ok(seeds) }
 }

@@ -26,8 +26,8 @@ Tasks continue while the agent is down, and are taken over when it returns.
 
 To measure a scheduler at the size of thousands of nodes on one machine:
   amalgam agent --hollow 3000 --cpus 16 --memory 64GiB --name hollow
-These are nodes hollow-0 to hollow-2999, each with a node agent and connections of its own. Their tasks do
-not run, read or write: every task succeeds after the time of the first `sleep` in its command, or at once.
+These are nodes hollow-0 to hollow-2999, each with a node agent and connections of its own.
+Their tasks do not run, read or write: each succeeds after the first `sleep` of its command, or at once.
 They have the attribute hollow=true, and are lost with the process.")]
 pub struct AgentArgs {
     /// The server's address for agents, as in its ready line; also the standby's, separated by a comma

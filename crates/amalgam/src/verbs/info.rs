@@ -197,10 +197,7 @@ fn describe(job: &JobDetail) -> String {
 fn alone(job: &JobSummary) -> String {
     let Some(end) = job.exchange.as_ref().and_then(|exchange| exchange.alone_end) else { return String::new() };
     match show::against_alone(job) {
-        Some(how) => format!(
-            "estimated end alone with its share: {}; it ended {how}",
-            show::time(end)
-        ),
+        Some(how) => format!("estimated end alone with its share: {}; it ended {how}", show::time(end)),
         None if job.state.has_ended() => String::new(),
         None => format!("estimated end alone with its share: {}", show::time(end)),
     }

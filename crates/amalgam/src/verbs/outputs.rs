@@ -107,7 +107,8 @@ fn nothing(job: &JobDetail, all: usize, pattern: &str) -> Failure {
         return Failure::new(what, format!("`amalgam outputs {id} --list` shows their names"));
     }
     let what = format!("no outputs of job {id}");
-    let remedy = "tasks that have succeeded leave the outputs that their stage declares: outputs = [\"NAME\"] in a job file";
+    let remedy =
+        "tasks that have succeeded leave the outputs that their stage declares: outputs = [\"NAME\"] in a job file";
     Failure::new(what, remedy)
 }
 

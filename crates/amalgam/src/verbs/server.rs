@@ -19,8 +19,8 @@ With [federation] in its configuration it is the master of one cluster of a fede
   amalgam server --config federation.toml --number 1
 They are submitted to one of its global masters, see `amalgam global --help`.
 
-Where [store] names an etcd as well, a second one with the same number is its standby: it waits, answers calls with that state,
-and takes over when the lease of the first ends. Global masters and agents are given both addresses:
+Where [store] names an etcd as well, a second one with the same number is its standby: it waits,
+answers calls with that state, and takes over when the lease of the first ends. Global masters and agents are given both addresses:
   amalgam agent --server 10.0.0.1:7434,10.0.0.2:7434")]
 pub struct ServerArgs {
     #[command(flatten)]

@@ -621,19 +621,12 @@ fn check_subject(subject: Subject, workload: &Workload) -> Result<()> {
     let job = usize::try_from(id).ok().and_then(|id| workload.jobs.get(id.checked_sub(1)?));
     let Some(job) = job else {
         let remedy = format!("jobs count from 1 in the order of their arrival: 1 to {jobs}");
-        return Err(Failure::usage(
-            format!("no job {id}: the workload has {}", counted(jobs as u64, "job")),
-            remedy,
-        ));
+        return Err(Failure::usage(format!("no job {id}: the workload has {}", counted(jobs as u64, "job")), remedy));
     };
     let Subject::Task(task) = subject else { return Ok(()) };
     let stages = &job.spec.stages;
     let Some(stage) = stages.get(task.stage as usize) else {
-        let what = format!(
-            "no stage {} of job {id}, which has {}",
-            task.stage,
-            counted(stages.len() as u64, "stage")
-        );
+        let what = format!("no stage {} of job {id}, which has {}", task.stage, counted(stages.len() as u64, "stage"));
         return Err(Failure::usage(what, "stages count from 0"));
     };
     let tasks = stage.tasks.len();

@@ -328,7 +328,8 @@ impl<'a> World<'a> {
         settings.master.heartbeat = seconds(self.case.heartbeat_s);
         settings.join_over = settings.master.heartbeat;
         settings.network.delay = seconds(setup.delay_ms / 1e3);
-        settings.queues = self.figure.queues().map_err(|what| Failure::usage(what, "correct the users of the figure"))?;
+        settings.queues =
+            self.figure.queues().map_err(|what| Failure::usage(what, "correct the users of the figure"))?;
         match self.preset.is_federated() {
             true => settings.federation = Some((clusters, globals)),
             // As many schedulers as there are global masters.
