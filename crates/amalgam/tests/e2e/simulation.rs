@@ -393,10 +393,10 @@ fn stories_of_a_job_and_of_a_task_are_printed() {
     for (subject, said) in [
         (
             "9999",
-            "there is no job 9999: the workload has 6 jobs\n  help: jobs count from 1 in the order of their arrival: 1 to 6",
+            "no job 9999: the workload has 6 jobs\n  help: jobs count from 1 in the order of their arrival: 1 to 6",
         ),
-        ("0", "there is no job 0: "),
-        ("7.0.0", "there is no job 7: "),
+        ("0", "no job 0: "),
+        ("7.0.0", "no job 7: "),
         ("2.99.0", "no stage 99 of job 2, which has "),
         ("2.0.99", "no task 2.0.99: its stage has "),
     ] {
