@@ -2,9 +2,9 @@
 
 use crate::client::{Client, idempotency_key};
 use crate::failure::{Failure, Kind, Result};
+use crate::selectors::ACTIVE;
 use crate::selectors::{Selector, existing, resolve};
 use crate::show;
-use crate::verbs::ACTIVE;
 use amalgam_cli::values::parse_option;
 use amalgam_core::vocabulary::launch_size;
 use amalgam_core::vocabulary::{ByteString, Constraint, Duration, ExecutionType, JobId, JobSpec};

@@ -8,6 +8,9 @@ use std::collections::BTreeSet;
 use std::num::NonZeroUsize;
 use std::ops::RangeInclusive;
 
+/// The states of a job before its end, in the form of the interface's filter.
+pub const ACTIVE: &str = "held,pending,running";
+
 /// Maximum number of jobs in a range.
 const MAX_RANGE: u64 = 100_000;
 

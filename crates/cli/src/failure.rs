@@ -1,9 +1,9 @@
 //! The error of every verb: what is wrong, why, and what helps.
 
-use crate::show;
 use amalgam_daemon::api;
 use amalgam_daemon::auth::AuthError;
 use amalgam_daemon::server::ServerError;
+use amalgam_daemon::terminal::visible;
 use amalgam_workload::FileError;
 use amalgam_workload::quantities::Malformed;
 use amalgam_workload::trace::WorkloadError;
@@ -95,7 +95,7 @@ impl From<api::Error> for Failure {
             api::ErrorCode::Unsupported => Kind::Unsupported,
             _ => Kind::Refused,
         };
-        let (what, remedy) = (show::visible(&error.message), show::visible(&error.remedy));
+        let (what, remedy) = (visible(&error.message), visible(&error.remedy));
         Failure { kind, elsewhere: error.elsewhere, ..Failure::new(what, remedy) }
     }
 }

@@ -1,6 +1,6 @@
 //! Standard output and standard error. A write stores every byte or returns an error.
 
-use crate::show;
+use amalgam_daemon::terminal::visible_lines;
 use std::io::{self, Write};
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -93,7 +93,7 @@ fn wait_for_room(descriptor: RawFd) -> io::Result<()> {
 
 /// Prints a line on standard error. A missing reader is ignored; another error is kept for [`has_lost_notes`].
 pub fn note(line: &str) {
-    let written = stderr().write_all(format!("{}\n", show::visible_lines(line)).as_bytes());
+    let written = stderr().write_all(format!("{}\n", visible_lines(line)).as_bytes());
     if written.is_err_and(|error| error.kind() != io::ErrorKind::BrokenPipe) {
         NOTES_LOST.store(true, Ordering::Relaxed);
     }

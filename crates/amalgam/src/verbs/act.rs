@@ -1,9 +1,9 @@
 //! `amalgam cancel`, `hold`, `release` and `rerun-failed`
 
-use super::ACTIVE;
 use crate::client::Client;
 use crate::connection::Connection;
 use crate::failure::{Failure, Result};
+use crate::selectors::ACTIVE;
 use crate::selectors::{Named, Reach, Selector, Target, resolve_within};
 use crate::task_targets::{ActTarget, chosen};
 use crate::{discovery, show};

@@ -3,6 +3,7 @@
 use crate::client::{Client, Query};
 use crate::connection::Connection;
 use crate::failure::{Failure, Result};
+use crate::selectors::ACTIVE;
 use crate::selectors::{Meant, Named, Selector, Target, each, resolve};
 use crate::task_targets::ActTarget;
 use crate::{discovery, show};
@@ -55,7 +56,7 @@ pub fn execute(args: InfoArgs, connection: &Connection) -> Result<ExitCode> {
     }
     let client = discovery::connect(connection)?;
     let selectors: Vec<Selector> = args.jobs.iter().filter_map(ActTarget::jobs).collect();
-    let jobs = resolve(&client, &selectors, super::ACTIVE)?;
+    let jobs = resolve(&client, &selectors, ACTIVE)?;
     let tasks: Vec<(u64, Meant)> =
         args.jobs.iter().filter_map(ActTarget::tasks).map(|target| meant(&client, target)).collect::<Result<_>>()?;
     if args.json {

@@ -1,9 +1,9 @@
 //! `amalgam list` and `amalgam history`
 
-use super::ACTIVE;
 use crate::client::{Jobs, Query};
 use crate::connection::Connection;
 use crate::failure::{Failure, Result};
+use crate::selectors::ACTIVE;
 use crate::{discovery, show};
 use amalgam_cli::values::one_of;
 use amalgam_core::vocabulary::Duration;

@@ -25,6 +25,3 @@ pub mod update;
 pub mod usage;
 pub mod wait;
 pub mod workload;
-
-/// The states of a job before its end, in the form of the interface's filter.
-pub const ACTIVE: &str = "held,pending,running";

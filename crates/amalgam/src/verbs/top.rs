@@ -1,9 +1,9 @@
 //! `amalgam top`: an overview of the cluster, updated repeatedly on a terminal.
 
-use super::ACTIVE;
 use crate::client::{Client, Jobs, Query};
 use crate::connection::Connection;
 use crate::failure::Result;
+use crate::selectors::ACTIVE;
 use crate::{discovery, show};
 use amalgam_core::why::counted;
 use amalgam_daemon::api::{ClusterSummary, ClusterView, NodeSummary};

@@ -1,8 +1,8 @@
 //! `amalgam update`
 
-use super::ACTIVE;
 use crate::connection::Connection;
 use crate::failure::{Failure, Result};
+use crate::selectors::ACTIVE;
 use crate::selectors::{Selector, existing, resolve};
 use crate::{discovery, show};
 use amalgam_core::vocabulary::Duration;

@@ -3,6 +3,7 @@
 use crate::client::{Jobs, Query};
 use crate::connection::Connection;
 use crate::failure::Result;
+use crate::selectors::ACTIVE;
 use crate::selectors::{Selector, each, resolve};
 use crate::{discovery, show};
 use amalgam_core::why::counted;
@@ -60,7 +61,7 @@ pub fn execute(args: UsageArgs, connection: &Connection) -> Result<ExitCode> {
         }
         Usage { queues, jobs }
     } else {
-        let jobs = resolve(&client, &args.jobs, super::ACTIVE)?;
+        let jobs = resolve(&client, &args.jobs, ACTIVE)?;
         Usage { queues: Vec::new(), jobs: each(&jobs, |id| Ok(client.job(id)?.summary))? }
     };
     let code = if is_whole { ExitCode::SUCCESS } else { ExitCode::FAILURE };

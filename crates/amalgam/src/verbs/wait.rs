@@ -1,9 +1,9 @@
 //! `amalgam wait`
 
-use super::ACTIVE;
 use crate::client::{Client, patiently};
 use crate::connection::Connection;
 use crate::failure::{Failure, Kind, Result};
+use crate::selectors::ACTIVE;
 use crate::selectors::{Selector, each, resolve};
 use crate::{discovery, show};
 use amalgam_core::vocabulary::Duration;
