@@ -9,6 +9,7 @@ pub mod master;
 pub mod node;
 pub mod policy;
 pub mod preset;
+pub mod progress;
 pub mod protocol;
 pub mod role;
 pub mod scheduling;

@@ -1,5 +1,7 @@
 //! The interface of all roles: a state machine that takes an event and leaves its effects in an outbox.
 
+pub use crate::progress::LostCause;
+use crate::progress::SavedProgress;
 use crate::protocol::{Address, AdmittedJob, ClaimError, JobOutcome, JobUpdate, Message, Peer, Rule};
 use crate::vocabulary::{
     AllocationTime, AttemptId, Chosen, ClockOffset, ClusterId, Duration, Ended, Exchange, Foretold, ForetoldStart,
@@ -269,25 +271,8 @@ pub enum Change {
     /// The whole progress of a job, in a snapshot.
     Progress {
         job: JobId,
-        progress: Box<crate::job_manager::SavedProgress>,
+        progress: Box<SavedProgress>,
     },
-}
-
-/// Why an attempt was written off.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub enum LostCause {
-    /// Its node was silent for longer than the grace period.
-    NodeLost,
-    /// The node answered that it does not have the attempt: the launch was lost on the way, or its executor exited.
-    Unknown,
-    /// The node refused the launch.
-    NotTaken,
-    /// Another attempt of its task started, or succeeded, first; or it is not needed any more.
-    Superseded,
-    /// The master of its node's cluster refused to forward its launch.
-    Refused(ClaimError),
-    /// It has written the files of a finished task once more, or failed to: the state of the task is unchanged.
-    Copied,
 }
 
 /// Why an attempt that waits got a duplicate.

@@ -7,6 +7,7 @@
 
 use super::JobManager;
 use super::requests::{OpenDemand, Progress};
+use super::work::run_times;
 use crate::policy::is_near;
 use crate::protocol::Rule;
 use crate::role::{Change, Outbox, Record};
@@ -154,7 +155,7 @@ impl JobManager {
         let share = self.share.as_deref().filter(|_| !self.held);
         if let Some(alone) = self.intra_job.end_alone(now, &progress, share, self.has_time) {
             account.sum.alone = Some(alone);
-            account.run_times = self.dag.run_times().collect();
+            account.run_times = run_times(&self.dag).collect();
         }
     }
 
@@ -191,7 +192,7 @@ impl JobManager {
     pub(super) fn keep_exchange(&mut self, now: Instant, out: &mut Outbox) {
         let Some(account) = &mut self.account else { return };
         account.kept_at = now;
-        if !account.run_times.iter().zip(self.dag.run_times()).all(|(&taken, expected)| is_near(taken, expected)) {
+        if !account.run_times.iter().zip(run_times(&self.dag)).all(|(&taken, expected)| is_near(taken, expected)) {
             // The estimate used other run times. Drop it: the history behind it would be gone.
             account.sum.alone = None;
         }

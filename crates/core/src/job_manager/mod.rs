@@ -7,52 +7,49 @@ mod allowance;
 mod attempts;
 mod blame;
 mod by_age;
-mod by_size;
 mod chosen;
 mod copies;
 mod correction;
-mod dag;
-mod estimate;
 mod exchange;
 mod exploration;
 mod files;
 mod first_starts;
 mod gangs;
+mod late_ends;
 mod node_claims;
 mod open_attempts;
 mod places;
 mod placing;
-mod progress;
 mod promotion;
 mod questions;
-mod records;
 mod requests;
-mod rests;
+mod retries;
 mod saved;
 mod sizes;
-mod spent;
+mod speeds;
 mod stragglers;
 mod templates;
 mod updates;
 mod work;
 
 pub use allowance::AllowanceRules;
-pub use chosen::ChosenCounts;
 pub use correction::CorrectionRules;
-pub use dag::{Dag, Stage, TaskRecord, TaskState, TaskStatus};
-pub use estimate::{Estimate, EstimateSource};
 pub use exploration::ExplorationRules;
-pub use files::TaskOutputs;
 pub use questions::{JobDescription, OpenAttempt, RunningDescription};
-pub use saved::SavedProgress;
-pub use spent::Spent;
+
+pub use crate::progress::{
+    ChosenCounts, Dag, Estimate, EstimateSource, SavedProgress, Spent, Stage, TaskOutputs, TaskRecord, TaskState,
+    TaskStatus,
+};
 
 use crate::policy::{IntraJobPolicy, Quota};
+use crate::progress::files::Files;
+use crate::progress::{Holding, LostCause};
 use crate::protocol::{
     Address, AdmittedJob, Ask, Claim, Grant, JobAction, JobOutcome, Rule, TheMaster, ToJobHost, ToJobManager, ToMaster,
     ToNode, Wishes,
 };
-use crate::role::{Change, Event, LostCause, Outbox, Record, Role};
+use crate::role::{Change, Event, Outbox, Record, Role};
 use crate::scheduling::LocalScheduler;
 use crate::vocabulary::{
     AskId, AttemptId, Chosen, Duration, EndReason, Epoch, Estimated, ExecutionType, Federation, Foretold, Generation,
@@ -63,17 +60,16 @@ use allowance::Allowance;
 use blame::Blame;
 use correction::Corrections;
 use exploration::Exploration;
-use files::Files;
 use first_starts::FirstStarts;
 use gangs::Gangs;
 use node_claims::NodeClaims;
-use open_attempts::{Attempts, Holding, Life, RunningAttempt};
+use open_attempts::{Attempts, Life, RunningAttempt};
 use places::Unlocated;
 pub use placing::OwnPlacement;
-use progress::Speeds;
 use promotion::Promotions;
 use requests::{Progress, Requests};
 use serde::{Deserialize, Serialize};
+use speeds::Speeds;
 use std::sync::Arc;
 use templates::Templates;
 use work::WorkLeft;

@@ -1,8 +1,8 @@
 //! The attempts of a job that have not ended, and those that nodes may still report on.
 
+use crate::progress::Holding;
 use crate::protocol::Rule;
 use crate::vocabulary::{AttemptId, Duration, Epoch, Instant, JobId, NodeId, TaskId};
-use serde::{Deserialize, Serialize};
 use std::collections::btree_map::{Iter, Values};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Index;
@@ -246,37 +246,6 @@ impl RunningAttempt {
     pub fn promote(&mut self) {
         debug_assert!(!self.holding.is_booked(), "a booked attempt needs no entitlement");
         self.holding = Holding::Promoted;
-    }
-}
-
-/// What entitles an attempt to the resources of its node.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub(super) enum Holding {
-    /// A grant: booked since its launch.
-    Granted,
-    /// Launched as opportunistic, and booked since.
-    GrantedLater,
-    /// The job's allowance.
-    Entitled,
-    /// Launched as opportunistic, and within the job's allowance since.
-    Promoted,
-    /// Nothing: entitled attempts preempt it.
-    Opportunistic,
-}
-
-impl Holding {
-    pub fn is_booked(self) -> bool {
-        matches!(self, Holding::Granted | Holding::GrantedLater)
-    }
-
-    /// Whether it counts as opportunistic in the job's accounting, even if it was booked since.
-    pub fn counts_as_opportunistic(self) -> bool {
-        matches!(self, Holding::Opportunistic | Holding::GrantedLater)
-    }
-
-    /// The holding after a booking.
-    pub fn booked(self) -> Holding {
-        if self.counts_as_opportunistic() { Holding::GrantedLater } else { Holding::Granted }
     }
 }
 

@@ -4,8 +4,8 @@
 //! for as long as the job runs.
 
 use super::JobManager;
-use super::dag::Dag;
 use super::requests::Requests;
+use crate::progress::Dag;
 use crate::protocol::{AdmittedJob, Holder};
 use crate::scheduling::NextTask;
 use crate::vocabulary::{Block, JobSpec, NodeId, Piece, Reads, TaskId};

@@ -2,9 +2,9 @@
 //! number of stages and tasks. The task that uses a grant is chosen when the grant arrives.
 
 use super::Attempts;
-use super::dag::Dag;
 use super::gangs::Gangs;
 use crate::policy::{DagProgress, Deferrable, IntraJobPolicy, JobDemand, Mix, RunnableStage, StageGraph};
+use crate::progress::Dag;
 use crate::protocol::{AdmittedJob, Ask};
 use crate::vocabulary::{AskId, Chance, Duration, ExecutionType, Instant, Resources, Totals};
 use std::collections::{BTreeMap, VecDeque};

@@ -1,51 +1,13 @@
 //! What a job manager keeps across a restart: its changes one by one, and its whole progress in a snapshot.
 
-use super::files::Files;
-use super::{Dag, Holding, JobManager, Life, RunningAttempt};
+use super::work::run_times;
+use super::{JobManager, Life, RunningAttempt};
+use crate::progress::files::Files;
+use crate::progress::{Holding, LostCause, SavedAttempt, SavedProgress};
 use crate::protocol::Rule;
-use crate::role::{Change, LostCause, Record};
-use crate::vocabulary::{AttemptId, ClockOffset, Exchange, Instant, NodeId, TaskId};
+use crate::role::{Change, Record};
+use crate::vocabulary::{AttemptId, Exchange, Instant};
 use crate::why::Why;
-use serde::{Deserialize, Serialize};
-use std::collections::BTreeSet;
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-struct SavedAttempt {
-    attempt: AttemptId,
-    task: TaskId,
-    node: NodeId,
-    holding: Holding,
-    rule: Rule,
-    weight: u16,
-    had_rival: bool,
-    launched_at: Instant,
-}
-
-/// A job's progress in a snapshot.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct SavedProgress {
-    dag: Dag,
-    run: u32,
-    cancelled: bool,
-    stopping: bool,
-    running: Vec<SavedAttempt>,
-    estranged: BTreeSet<NodeId>,
-    given_up: Vec<(AttemptId, TaskId)>,
-    /// Resources donated and received; `None` if the policy never yields.
-    exchange: Option<Box<Exchange>>,
-    files: Option<Box<Files>>,
-}
-
-impl SavedProgress {
-    /// See [`Change::set_clock`].
-    pub(crate) fn set_clock(&mut self, offset: ClockOffset) {
-        self.dag.set_clock(offset);
-        for saved in &mut self.running {
-            saved.launched_at = saved.launched_at.by_clock(offset);
-        }
-        self.exchange.iter_mut().for_each(|exchange| exchange.set_clock(offset));
-    }
-}
 
 impl JobManager {
     /// Applies a change of the same manager in another process. A follower handles no events.
@@ -192,7 +154,7 @@ impl JobManager {
 
     fn recover_exchange(&mut self, kept: &Exchange) {
         if let Some(account) = &mut self.account {
-            account.recover(kept, self.dag.run_times().collect());
+            account.recover(kept, run_times(&self.dag).collect());
         }
     }
 

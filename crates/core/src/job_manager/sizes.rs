@@ -6,7 +6,7 @@
 //! first. If adding up sizes is expensive, the line grows by few tasks at once, and is short at first.
 
 use super::JobManager;
-use super::files::{Files, is_by_index};
+use crate::progress::files::{Files, is_by_index};
 use crate::vocabulary::{JobSpec, StageSpec, TaskId};
 
 /// Maximum number of file names processed at once, so that the job manager's other events do not wait for long; those of one

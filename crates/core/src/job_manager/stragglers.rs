@@ -5,7 +5,7 @@
 //! duplicate has caught up.
 
 use super::correction::{CorrectionRules, part_of};
-use super::progress::Speeds;
+use super::speeds::Speeds;
 use super::{Basis, Dag, JobManager, Room, RunningAttempt};
 use crate::policy::Standing;
 use crate::protocol::{Address, Rule};

@@ -1,8 +1,8 @@
 //! The total and the remaining work of a job, updated as tasks end: an update costs the same for a stage of one task and of a
 //! million.
 
-use super::dag::Dag;
 use crate::policy::run_time;
+use crate::progress::Dag;
 use crate::protocol::AdmittedJob;
 use crate::vocabulary::{Duration, JobWork, Work};
 
@@ -76,4 +76,9 @@ impl WorkLeft {
     pub(super) fn now(&self) -> &JobWork {
         &self.now
     }
+}
+
+/// By stage, the assumed run time of a task.
+pub(super) fn run_times(dag: &Dag) -> impl Iterator<Item = Duration> {
+    dag.stages.iter().map(|stage| Duration(run_time(stage.estimate.expected()).0.max(1)))
 }

@@ -5,8 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 
 /// Modules of a crate that depend on each other today. The list may only become shorter.
-const KNOTS: [(&str, &[&str]); 6] = [
-    ("core", &["job_manager", "role"]),
+const KNOTS: [(&str, &[&str]); 5] = [
     ("daemon", &["backend", "server", "standby", "transport"]),
     ("daemon", &["executor", "files", "http", "input", "shell", "views"]),
     ("daemon", &["replica", "store"]),

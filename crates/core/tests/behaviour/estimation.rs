@@ -1,0 +1,874 @@
+//! Job managers that send their tasks where they are done first, as promised: how much of a job is guaranteed and how much
+//! opportunistic, what becomes of the one and of the other, what nodes tell, and what comes of decisions that were wrong.
+
+use crate::world::{World, job, stage};
+use amalgam_core::job_manager::{JobManager, TaskState};
+use amalgam_core::preset::Preset;
+use amalgam_core::protocol::{Address, JobAction, JobOutcome, Message, Rule, ToJobManager, ToNode};
+use amalgam_core::role::{Change, Event, LostCause, Outbox, Record, Role};
+use amalgam_core::vocabulary::resources::CPU;
+use amalgam_core::vocabulary::{
+    AttemptId, Constraint, Duration, EndReason, Ended, Epoch, ExecutionType, Instant, Items, JobId, JobSpec, NodeId,
+    Resources, StageSpec, TaskSet,
+};
+use amalgam_core::why::{Used, Why};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use ExecutionType::{Auto, Guaranteed, Opportunistic};
+
+const CORE: Resources = Resources::new(1_000, 0);
+const TWO: Resources = Resources::new(2_000, 0);
+const FOUR: Resources = Resources::new(4_000, 0);
+
+fn seconds(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+/// So many hundredths of the cluster may be guaranteed, and as much as that opportunistic. Decisions are final.
+fn preset(guaranteed: u32) -> Preset {
+    let mut preset = Preset::APOLLO;
+    let settings = preset.entitled_mut().expect("job managers have entitlements");
+    (settings.guaranteed, settings.corrections) = (guaranteed, None);
+    preset
+}
+
+fn of_kind(execution: ExecutionType, tasks: u32, length: &str, cpu_millis: u32) -> StageSpec {
+    let mut stage = stage("only", tasks, length, cpu_millis);
+    stage.execution = execution;
+    stage.expected = length.split(' ').next().and_then(|length| Duration::parse(length).ok());
+    stage
+}
+
+/// A task of one core for each length.
+fn lasting(lengths: &[&str]) -> StageSpec {
+    let mut items = Items::default();
+    lengths.iter().for_each(|length| items.push(length).expect("short"));
+    StageSpec { tasks: TaskSet::Each(items), ..of_kind(Auto, 1, "1s", 1_000) }
+}
+
+/// How many attempts of a job are out, guaranteed and opportunistic ones.
+fn out_of(world: &World, job: JobId) -> (usize, usize) {
+    let mut out: BTreeMap<AttemptId, bool> = BTreeMap::new();
+    for change in world.disk.iter().filter(|change| change.job() == Some(job)) {
+        match change {
+            Change::Launched { attempt, opportunistic, .. } => drop(out.insert(*attempt, *opportunistic)),
+            Change::Promoted { attempt, .. } => drop(out.insert(*attempt, false)),
+            Change::Finished { attempt, .. } | Change::Lost { attempt, .. } => drop(out.remove(attempt)),
+            _ => {}
+        }
+    }
+    let opportunistic = out.values().filter(|opportunistic| **opportunistic).count();
+    (out.len() - opportunistic, opportunistic)
+}
+
+fn running_of(world: &World, job: JobId) -> usize {
+    world.running_tasks().iter().filter(|task| task.job == job).count()
+}
+
+/// The jobs whose attempts gave way.
+fn preempted(world: &World) -> Vec<JobId> {
+    let gave_way = |change: &Change| match change {
+        Change::Finished { task, ended, .. } if ended.reason == EndReason::Preempted => Some(task.job),
+        _ => None,
+    };
+    world.disk.iter().filter_map(gave_way).collect()
+}
+
+fn promotions(world: &World) -> Vec<AttemptId> {
+    let promoted = |change: &Change| match change {
+        Change::Promoted { attempt, grant: None, .. } => Some(*attempt),
+        _ => None,
+    };
+    world.disk.iter().filter_map(promoted).collect()
+}
+
+fn succeeded(world: &World, job: JobId) {
+    assert_eq!(world.outcome(job), Some(JobOutcome::Succeeded), "{}", world.log.join("\n"));
+}
+
+// ---- shares --------------------------------------------------------------------------------------------------------
+
+#[test]
+fn a_job_has_its_part_of_the_share_guaranteed_and_a_share_beyond_and_no_more() {
+    for (execution, sent) in [(Auto, (14, 14)), (Guaranteed, (14, 0))] {
+        let mut world = World::with_nodes(preset(90), 4, FOUR);
+        let id = world.submit(job(vec![of_kind(execution, 60, "20s", 1_000)]));
+        world.run_for(seconds(5));
+        assert_eq!(out_of(&world, id), sent, "{execution:?}");
+        world.kill_server();
+        world.start_server();
+        world.run_for(seconds(5));
+        assert_eq!(out_of(&world, id), sent, "{execution:?}, after a restart");
+        let manager = &world.server.as_ref().unwrap().jobs[&id];
+        assert_eq!(world.recovered(id, &manager.durable()).durable(), manager.durable(), "a snapshot says the same");
+        world.run_for(seconds(400));
+        succeeded(&world, id);
+    }
+}
+
+#[test]
+fn a_stage_that_accepts_only_opportunistic_work_is_sent_nothing_else_and_becomes_guaranteed_within_the_share() {
+    let mut world = World::with_nodes(preset(90), 4, FOUR);
+    let id = world.submit(job(vec![of_kind(Opportunistic, 60, "20s", 1_000)]));
+    world.run_for(seconds(5));
+    assert_eq!(out_of(&world, id), (14, 14));
+    world.run_for(seconds(400));
+    succeeded(&world, id);
+    let guaranteed = |change: &Change| matches!(change, Change::Launched { opportunistic: false, .. });
+    assert!(!world.disk.iter().any(guaranteed));
+}
+
+#[test]
+fn where_more_jobs_wait_than_may_have_a_guaranteed_task_the_rest_of_the_cluster_is_used_all_the_same() {
+    let mut world = World::with_nodes(preset(50), 2, FOUR);
+    let jobs: Vec<JobId> = (0..12).map(|_| world.submit(job(vec![of_kind(Auto, 4, "20s", 1_000)]))).collect();
+    world.run_for(seconds(10));
+    let out = jobs.iter().map(|id| out_of(&world, *id));
+    let (guaranteed, opportunistic) = out.fold((0, 0), |sum, out| (sum.0 + out.0, sum.1 + out.1));
+    assert!(guaranteed <= 4 && opportunistic >= 4, "{guaranteed} and {opportunistic}");
+    assert_eq!(world.running_tasks().len(), 8, "{}", world.log.join("\n"));
+    world.run_for(seconds(400));
+    jobs.iter().for_each(|id| succeeded(&world, *id));
+}
+
+#[test]
+fn who_has_next_to_no_share_has_one_attempt_out_all_the_same() {
+    for execution in [Auto, Guaranteed, Opportunistic] {
+        let mut preset = preset(1);
+        preset.entitled_mut().unwrap().allowance.opportunistic = 1;
+        let mut world = World::with_nodes(preset, 2, CORE);
+        let id = world.submit(job(vec![of_kind(execution, 3, "4s", 1_000)]));
+        for _ in 0..3 {
+            world.run_for(seconds(2));
+            let out = out_of(&world, id);
+            // One beside what may be guaranteed: what is opportunistic becomes that, and then another may be sent.
+            let (guaranteed, opportunistic) = out;
+            assert!(guaranteed <= 1 && opportunistic <= 1, "{execution:?}: {out:?}");
+            assert!(guaranteed + opportunistic > 0 || world.outcome(id).is_some(), "{execution:?}");
+            assert!(execution != Guaranteed || opportunistic == 0, "{out:?}");
+            world.run_for(seconds(2));
+        }
+        world.run_for(seconds(2));
+        succeeded(&world, id);
+    }
+}
+
+/// The weights of the job's opportunistic attempts; its nodes heard the same.
+fn weights(world: &World, job: JobId) -> Vec<u16> {
+    let launched = world.disk.iter().filter_map(|change| match change {
+        Change::Launched { attempt, opportunistic: true, weight, .. } if attempt.job == job => {
+            let heard = world.heard_launches.iter().find(|(_, launch)| launch.attempt == *attempt);
+            assert_eq!(heard.map(|(_, launch)| launch.weight), Some(*weight));
+            Some(*weight)
+        }
+        _ => None,
+    });
+    launched.collect()
+}
+
+#[test]
+fn a_job_with_few_tasks_makes_up_for_it_by_their_weights() {
+    // 14 are guaranteed, and as much may be opportunistic.
+    for (tasks, expected) in [(16, vec![7, 7]), (17, vec![4, 5, 5]), (28, vec![1; 14]), (60, vec![1; 14])] {
+        let mut world = World::with_nodes(preset(90), 4, FOUR);
+        let id = world.submit(job(vec![of_kind(Auto, tasks, "20s", 1_000)]));
+        world.run_for(seconds(1));
+        assert_eq!(weights(&world, id), expected, "{tasks} tasks");
+    }
+}
+
+#[test]
+fn what_waits_weighs_and_what_runs_does_not() {
+    let mut world = World::with_nodes(preset(90), 4, FOUR);
+    let short = StageSpec { name: "short".to_owned(), ..of_kind(Auto, 30, "20s", 1_000) };
+    let first = StageSpec { name: "first".to_owned(), ..of_kind(Auto, 1, "1s", 1_000) };
+    let id = world.submit(job(vec![of_kind(Auto, 16, "20s", 1_000), first, StageSpec { after: vec![1], ..short }]));
+    world.run_for(seconds(4));
+    let sent = weights(&world, id);
+    // Three that started at once or wait, and then as many more as may be out: none beyond the allowance.
+    assert!(sent.iter().any(|weight| *weight > 1), "{sent:?}");
+    let (_, opportunistic) = out_of(&world, id);
+    assert!((10..=14).contains(&opportunistic), "{opportunistic}: {sent:?}");
+    world.kill_server();
+    world.start_server();
+    world.run_for(seconds(4));
+    let manager = &world.server.as_ref().unwrap().jobs[&id];
+    assert_eq!(world.recovered(id, &manager.durable()).durable(), manager.durable(), "a snapshot says the same");
+    world.run_for(seconds(400));
+    succeeded(&world, id);
+}
+
+#[test]
+fn a_stage_that_no_node_suits_keeps_none_of_its_jobs_others_from_running() {
+    let mut world = World::with_nodes(preset(90), 2, FOUR);
+    let large = of_kind(Auto, 3_000, "1s", 5_000);
+    let small = StageSpec { name: "small".to_owned(), ..of_kind(Auto, 20, "1s", 1_000) };
+    let id = world.submit(JobSpec { wait_for_nodes: true, ..job(vec![large, small]) });
+    world.run_for(seconds(10));
+    let succeeded =
+        |change: &&Change| matches!(change, Change::Finished { task, .. } if task.job == id && task.stage == 1);
+    assert_eq!(world.disk.iter().filter(succeeded).count(), 20);
+}
+
+#[test]
+fn the_shares_of_two_jobs_are_told_to_both() {
+    let mut world = World::with_nodes(preset(90), 4, FOUR);
+    let first = world.submit(job(vec![of_kind(Auto, 600, "3s", 1_000)]));
+    world.run_for(seconds(2));
+    assert_eq!(out_of(&world, first), (14, 14));
+    let tasks = StageSpec { after: vec![0], name: "many".to_owned(), ..of_kind(Auto, 80, "3s", 1_000) };
+    let second = world.submit(job(vec![of_kind(Guaranteed, 4, "10s", 1_000), tasks]));
+    world.run_for(seconds(8));
+    assert_eq!((out_of(&world, first), out_of(&world, second)), ((10, 10), (4, 0)), "all that the second one leaves");
+    // What was opportunistic already goes on, in what little room there is.
+    world.run_for(seconds(28));
+    assert_eq!((out_of(&world, first), out_of(&world, second)), ((7, 7), (7, 7)), "half the cluster each");
+    world.run_for(seconds(50));
+    succeeded(&world, second);
+    assert_eq!(out_of(&world, first), (14, 14), "all of it again");
+}
+
+/// A job that fills the cluster: of its first tasks, which are short, 14 are guaranteed.
+fn filled(yields_for: Option<Duration>) -> (World, JobId) {
+    let mut preset = preset(90);
+    preset.entitled_mut().unwrap().yields_for = yields_for;
+    let mut world = World::with_nodes(preset, 4, FOUR);
+    let lengths: Vec<&str> = [["10s"; 14].as_slice(), &["60s"; 46]].concat();
+    let id = world.submit(job(vec![StageSpec { expected: Some(seconds(30)), ..lasting(&lengths) }]));
+    world.run_for(seconds(2));
+    assert_eq!((running_of(&world, id), out_of(&world, id)), (16, (14, 14)));
+    (world, id)
+}
+
+#[test]
+fn nobody_is_allowed_what_another_still_holds() {
+    let (mut world, first) = filled(Some(seconds(300)));
+    let second = world.submit(job(vec![of_kind(Guaranteed, 20, "60s", 1_000)]));
+    world.run_for(seconds(2));
+    assert_eq!((running_of(&world, first), out_of(&world, second)), (16, (0, 0)), "all of it is held");
+    let why = |world: &World| world.server.as_ref().unwrap().jobs[&second].explain();
+    let bound = |guaranteed: Used, opportunistic: Used| vec![Why::Allowance { kind: CPU, guaranteed, opportunistic }];
+    let share = Used { used: 0, most: 7_200 };
+    assert_eq!(why(&world), bound(Used { used: 0, most: 0 }, share));
+    world.run_for(seconds(7));
+    assert_eq!((out_of(&world, first).0, out_of(&world, second)), (7, (7, 0)), "{}", world.log.join("\n"));
+    assert!(why(&world).ends_with(&bound(Used { used: 7_000, most: 7_000 }, share)), "{:?}", why(&world));
+    world.control(first, JobAction::Cancel);
+    world.run_for(seconds(12));
+    assert_eq!(out_of(&world, second), (14, 0), "what a job held that ended is for the others");
+}
+
+/// A short job comes to one with much to do that was there first: how much it holds once the tasks of that one have ended.
+fn short_beside_long(preset: Preset) -> usize {
+    let mut world = World::with_nodes(preset, 1, Resources::new(16_000, 0));
+    world.submit(job(vec![of_kind(Guaranteed, 400, "20s", 1_000)]));
+    world.run_for(seconds(5));
+    let short = world.submit(job(vec![of_kind(Guaranteed, 12, "20s", 1_000)]));
+    world.run_for(seconds(20));
+    out_of(&world, short).0
+}
+
+#[test]
+fn within_a_queue_a_short_job_has_all_that_it_wants_or_its_fair_share() {
+    assert_eq!(short_beside_long(preset(100)), 8);
+    let mut further = Preset::APOLLO_PLUS;
+    further.entitled_mut().unwrap().guaranteed = 100;
+    assert_eq!(short_beside_long(further), 12);
+}
+
+#[test]
+fn opportunistic_work_gives_way_to_guaranteed_work_that_nobody_booked() {
+    let (mut world, first) = filled(None);
+    let second = world.submit(job(vec![of_kind(Guaranteed, 1, "60s", 400)]));
+    world.run_for(seconds(6));
+    assert_eq!((running_of(&world, first), running_of(&world, second)), (15, 1), "{}", world.log.join("\n"));
+    assert_eq!((preempted(&world), out_of(&world, first).0), (vec![first], 14));
+}
+
+// ---- promotions ----------------------------------------------------------------------------------------------------
+
+/// On a node of two cores, one of which is its share: a short guaranteed task, and an opportunistic one that becomes
+/// guaranteed when that has ended.
+fn promoted() -> (World, JobId, AttemptId) {
+    let mut world = World::with_nodes(preset(50), 1, TWO);
+    let id = world.submit(job(vec![lasting(&["2s", "40s"])]));
+    world.run_for(seconds(1));
+    assert_eq!((out_of(&world, id), promotions(&world)), ((1, 1), vec![]));
+    world.run_for(seconds(2));
+    let promoted = promotions(&world);
+    assert_eq!((out_of(&world, id), promoted.len()), ((1, 0), 1));
+    (world, id, promoted[0])
+}
+
+/// Another job wants the whole node, and gets it when the first one's task is done.
+fn is_not_preempted(mut world: World, promoted: JobId) {
+    let other = world.submit(job(vec![of_kind(Guaranteed, 1, "1s", 2_000)]));
+    world.run_for(seconds(20));
+    assert_eq!((running_of(&world, promoted), running_of(&world, other)), (1, 0), "{}", world.log.join("\n"));
+    world.run_for(seconds(30));
+    succeeded(&world, promoted);
+    succeeded(&world, other);
+    assert_eq!((preempted(&world), promotions(&world).len()), (vec![], 1));
+}
+
+#[test]
+fn what_runs_opportunistically_is_guaranteed_once_the_share_has_room_and_gives_way_to_nobody() {
+    let (world, id, _) = promoted();
+    is_not_preempted(world, id);
+}
+
+#[test]
+fn a_promotion_within_the_share_outlives_the_server() {
+    let (mut world, id, _) = promoted();
+    world.kill_server();
+    world.start_server();
+    world.run_for(seconds(2));
+    is_not_preempted(world, id);
+}
+
+#[test]
+fn the_executor_remembers_a_promotion_within_the_share_for_the_next_agent() {
+    let (mut world, id, _) = promoted();
+    world.kill_server();
+    world.kill_agent(0);
+    world.start_agent(0);
+    world.settle();
+    let room = world.nodes[0].agent.as_ref().unwrap().opportunistic_room();
+    assert_eq!(room, Resources::MAX, "nothing opportunistic runs there");
+    world.start_server();
+    world.run_for(seconds(2));
+    is_not_preempted(world, id);
+}
+
+#[test]
+fn a_node_that_missed_a_promotion_is_told_again() {
+    let mut world = World::with_nodes(preset(50), 2, CORE);
+    let id = world.submit(job(vec![lasting(&["2s", "40s"])]));
+    world.run_for(seconds(1));
+    let of_long = |world: &World| {
+        world.nodes.iter().position(|host| host.executor.running.values().any(|(order, ..)| order.task.index == 1))
+    };
+    let node = of_long(&world).expect("both run");
+    world.unlink(node);
+    world.run_for(seconds(2));
+    assert_eq!(promotions(&world).len(), 1);
+    let opportunistic_room = |world: &World| world.nodes[node].agent.as_ref().unwrap().opportunistic_room();
+    assert_ne!(opportunistic_room(&world), Resources::MAX, "it has not heard of it");
+    world.link(node);
+    world.settle();
+    assert_eq!((opportunistic_room(&world), running_of(&world, id)), (Resources::MAX, 1));
+}
+
+#[test]
+fn what_has_waited_for_too_long_is_guaranteed_before_anything_new() {
+    for (starved_after, promoted, launched) in [(3, 1, [false, true, true]), (60, 0, [false, true, false])] {
+        let mut preset = preset(100);
+        preset.entitled_mut().unwrap().allowance.starved_after = seconds(starved_after);
+        let mut world = World::with_nodes(preset, 1, CORE);
+        let id = world.submit(job(vec![of_kind(Auto, 3, "5s", 1_000)]));
+        world.run_for(Duration::from_millis(5_001));
+        let kind = |change: &Change| match change {
+            Change::Launched { opportunistic, .. } => Some(*opportunistic),
+            _ => None,
+        };
+        let kinds: Vec<bool> = world.disk.iter().filter_map(kind).collect();
+        assert_eq!((promotions(&world).len(), &kinds[..3]), (promoted, &launched[..]), "after {starved_after} s");
+        world.run_for(seconds(20));
+        succeeded(&world, id);
+    }
+}
+
+/// A task of four cores waits beside a stage of small ones that end one after the other, on a node of four cores.
+fn large_beside_small(starved_after: u64) -> (World, JobId) {
+    let mut preset = preset(100);
+    preset.entitled_mut().unwrap().allowance.starved_after = seconds(starved_after);
+    let mut world = World::with_nodes(preset, 1, FOUR);
+    let lengths = [["4s", "5s", "6s", "7s"].as_slice(), &["5s"; 26]].concat();
+    let small = StageSpec { name: "small".to_owned(), execution: Guaranteed, ..lasting(&lengths) };
+    let id = world.submit(job(vec![small, of_kind(Opportunistic, 1, "5s", 4_000)]));
+    (world, id)
+}
+
+#[test]
+fn what_is_free_is_kept_for_a_large_task_that_has_waited_for_too_long() {
+    for (starved_after, kept) in [(3, true), (600, false)] {
+        let (mut world, id) = large_beside_small(starved_after);
+        world.run_for(Duration::from_millis(5_500));
+        let why = |used| {
+            let opportunistic = Used { used: 4_000, most: 4_000 };
+            Why::Allowance { kind: CPU, guaranteed: Used { used, most: 4_000 }, opportunistic }
+        };
+        let said = world.server.as_ref().unwrap().jobs[&id].explain();
+        assert!(said.contains(&why(if kept { 2_000 } else { 4_000 })), "after {starved_after} s: {said:?}");
+        world.run_for(Duration::from_millis(2_500));
+        let running = world.running_tasks();
+        assert_eq!(running.len() == 1 && running[0].stage == 1, kept, "after {starved_after} s: {running:?}");
+        world.run_for(seconds(120));
+        succeeded(&world, id);
+    }
+}
+
+#[test]
+fn a_task_is_promoted_however_many_older_ones_are_larger_than_what_is_free() {
+    let mut preset = preset(50);
+    preset.entitled_mut().unwrap().allowance.opportunistic = 20_000;
+    let eight = Resources::new(8_000, 0);
+    let mut world = World::with_nodes(preset, 1, eight);
+    world.submit(job(vec![of_kind(Auto, 8, "10s", 1_000)]));
+    world.run_for(seconds(1));
+    // All of them wait: none is at its node yet.
+    world.hold_launches = true;
+    let id = world.submit(job(vec![of_kind(Opportunistic, 40, "20s", 8_000), of_kind(Opportunistic, 1, "5s", 1_000)]));
+    world.run_for(seconds(5));
+    assert_eq!(out_of(&world, id), (0, 41));
+    world.run_for(seconds(5));
+    assert_eq!(out_of(&world, id), (1, 40), "{}", world.log.join("\n"));
+}
+
+#[test]
+fn what_waits_and_is_promoted_waits_as_guaranteed_work_does() {
+    let mut world = World::with_nodes(preset(200), 1, CORE);
+    world.submit(job(vec![of_kind(Guaranteed, 1, "10s", 1_000)]));
+    world.run_for(seconds(1));
+    let id = world.submit(job(vec![of_kind(Opportunistic, 1, "1s", 1_000)]));
+    world.run_for(seconds(3));
+    assert_eq!((running_of(&world, id), promotions(&world).len()), (0, 1));
+    let starts = world.told_waits.iter().flat_map(|told| &told.starts).any(|(attempt, _)| attempt.job == id);
+    assert!(starts, "its node says when it starts");
+}
+
+// ---- what nodes tell -----------------------------------------------------------------------------------------------
+
+/// When the node told its waits, and to whom, since then.
+fn told(world: &World, from: usize) -> Vec<(u64, Address)> {
+    world.told_waits[from..].iter().map(|told| (told.at.0 / 1_000, told.to)).collect()
+}
+
+#[test]
+fn a_node_tells_the_master_and_its_jobs_how_long_tasks_wait_and_when_theirs_start() {
+    let mut world = World::with_nodes(preset(200), 1, CORE);
+    world.run_for(seconds(10));
+    let begin = world.told_waits.len();
+    let first = world.submit(job(vec![of_kind(Guaranteed, 2, "5s", 1_000)]));
+    world.run_for(seconds(9));
+    let manager = Address::JobManager(first);
+    assert_eq!(told(&world, begin), [(10_010, Address::Master), (10_010, manager)], "then all goes as expected");
+    let waiting = AttemptId { job: first, epoch: Epoch(1), number: 1 };
+    assert_eq!(world.told_waits.last().unwrap().starts, [(waiting, Duration::from_millis(4_990))]);
+    let begin = world.told_waits.len();
+    let second = world.submit(job(vec![of_kind(Guaranteed, 1, "20s", 1_000)]));
+    world.run_for(seconds(1));
+    let all = [Address::Master, manager, Address::JobManager(second)];
+    assert_eq!(told(&world, begin), all.map(|to| (19_010, to)));
+}
+
+#[test]
+fn what_runs_for_longer_than_expected_has_its_node_tell_its_waits_anew() {
+    let mut world = World::with_nodes(preset(200), 1, CORE);
+    world.run_for(seconds(10));
+    let mut overruns = of_kind(Guaranteed, 1, "60s", 1_000);
+    overruns.expected = Some(seconds(10));
+    world.submit(job(vec![overruns]));
+    let second = world.submit(job(vec![of_kind(Guaranteed, 1, "10s", 1_000)]));
+    world.run_for(seconds(9));
+    let begin = world.told_waits.len();
+    world.run_for(seconds(30));
+    let to_master = told(&world, begin).into_iter().filter(|(_, to)| *to == Address::Master).count();
+    assert!((5..=30).contains(&to_master), "it starts at any moment and would take ten seconds: {to_master}");
+    let to_job = world.told_waits[begin..].iter().filter(|told| told.to == Address::JobManager(second));
+    let starts: BTreeSet<Duration> = to_job.flat_map(|told| told.starts.iter().map(|(_, start)| *start)).collect();
+    assert_eq!(starts, BTreeSet::from([Duration::from_micros(1)]));
+}
+
+#[test]
+fn where_room_counts_a_node_tells_of_it_although_all_went_as_expected() {
+    for (preset, rooms) in [(Preset::APOLLO, vec![0]), (Preset::APOLLO_PLUS, vec![0, 1_000])] {
+        let mut world = World::with_nodes(preset, 1, CORE);
+        world.run_for(seconds(10));
+        let begin = world.told_waits.len();
+        let id = world.submit(job(vec![of_kind(Guaranteed, 1, "5s", 1_000)]));
+        world.run_for(seconds(20));
+        assert_eq!(world.outcome(id), Some(JobOutcome::Succeeded));
+        let to_master = world.told_waits[begin..].iter().filter(|told| told.to == Address::Master);
+        // What is taken to have half its time left whenever it is looked at has its node tell again of the same room.
+        let mut told: Vec<u32> = to_master.map(|told| told.room.cpu_millis()).collect();
+        told.dedup();
+        assert_eq!(told, rooms, "{preset:?}");
+    }
+}
+
+#[test]
+fn a_node_tells_its_waits_at_most_every_so_often_and_with_a_report() {
+    let mut world = World::with_nodes(preset(2_000), 1, CORE);
+    world.run_for(seconds(10));
+    let begin = world.told_waits.len();
+    for _ in 0..20 {
+        world.submit(job(vec![of_kind(Guaranteed, 1, "60s", 1_000)]));
+        world.run_for(Duration::from_millis(100));
+    }
+    let to_master = told(&world, begin).into_iter().filter(|(_, to)| *to == Address::Master);
+    let at: Vec<u64> = to_master.map(|(at, _)| at).collect();
+    assert_eq!(at, [10_010, 10_510, 11_000, 11_500, 12_000]);
+}
+
+#[test]
+fn many_nodes_tell_their_master_less_often_and_their_jobs_as_before() {
+    let mut world = World::with_nodes(preset(2_000), 4, CORE);
+    world.settings.most_reports = std::num::NonZeroU32::MIN;
+    world.kill_server();
+    world.start_server();
+    world.run_for(seconds(10));
+    let begin = world.told_waits.len();
+    for _ in 0..200 {
+        world.submit(job(vec![of_kind(Guaranteed, 1, "60s", 1_000)]));
+        world.run_for(Duration::from_millis(100));
+    }
+    let told = &world.told_waits[begin..];
+    let first = told[0].node;
+    let of_first = || told.iter().filter(|told| told.node == first);
+    let to_master: Vec<Instant> = of_first().filter(|told| told.to == Address::Master).map(|told| told.at).collect();
+    assert!((4..=6).contains(&to_master.len()), "four nodes and a report a second: {to_master:?}");
+    assert!(to_master.windows(2).skip(1).all(|pair| pair[1].since(pair[0]) == seconds(4)), "{to_master:?}");
+    let to_jobs: BTreeSet<Instant> = of_first().filter(|told| told.to != Address::Master).map(|told| told.at).collect();
+    assert!(to_jobs.len() >= 2 * to_master.len(), "{to_jobs:?}");
+}
+
+#[test]
+fn a_node_that_is_welcomed_again_tells_its_waits_again() {
+    let mut world = World::with_nodes(preset(100), 1, CORE);
+    world.submit(job(vec![of_kind(Guaranteed, 1, "60s", 1_000)]));
+    world.run_for(seconds(10));
+    let begin = world.told_waits.len();
+    world.kill_server();
+    world.start_server();
+    world.run_for(seconds(1));
+    let to_master = told(&world, begin).into_iter().filter(|(_, to)| *to == Address::Master);
+    assert_eq!(to_master.count(), 1, "{}", world.log.join("\n"));
+}
+
+#[test]
+fn of_every_attempt_that_waits_it_is_said_when_it_starts_also_if_others_wait_no_longer_for_it() {
+    let mut world = World::with_nodes(preset(200), 1, CORE);
+    world.submit(job(vec![of_kind(Guaranteed, 1, "60s", 1_000)]));
+    world.run_for(seconds(10));
+    let begin = world.told_waits.len();
+    let second = world.submit(job(vec![of_kind(Guaranteed, 1, "1s", 1_000)]));
+    world.run_for(seconds(1));
+    let told: Vec<_> = world.told_waits[begin..].iter().filter(|told| told.to == Address::JobManager(second)).collect();
+    let attempt = AttemptId { job: second, epoch: Epoch(1), number: 0 };
+    assert_eq!(
+        told.iter().map(|told| &told.starts[..]).collect::<Vec<_>>(),
+        [[(attempt, Duration::from_millis(49_990))]]
+    );
+}
+
+// ---- decisions -----------------------------------------------------------------------------------------------------
+
+#[test]
+fn a_job_that_begins_knows_where_others_sent_theirs_a_moment_ago() {
+    for seed in 0..20 {
+        let mut preset = preset(400);
+        preset.seed = seed;
+        let mut world = World::with_nodes(preset, 8, CORE);
+        // Just after a list was made.
+        world.run_for(Duration::from_millis(10_200));
+        world.submit(job(vec![of_kind(Guaranteed, 4, "60s", 1_000)]));
+        world.run_for(Duration::from_millis(500));
+        let second = world.submit(job(vec![of_kind(Guaranteed, 1, "60s", 1_000)]));
+        world.run_for(Duration::from_millis(100));
+        assert_eq!(running_of(&world, second), 1, "seed {seed}: it is sent where nothing waits");
+    }
+}
+
+#[test]
+fn a_burst_of_tasks_spreads_as_far_as_nodes_have_room() {
+    let mut world = World::with_nodes(preset(100), 8, TWO);
+    world.run_for(seconds(10));
+    let id = world.submit(job(vec![of_kind(Guaranteed, 16, "10s", 1_000)]));
+    world.run_for(seconds(1));
+    assert_eq!(running_of(&world, id), 16, "{}", world.log.join("\n"));
+}
+
+#[test]
+fn a_job_manager_goes_on_without_the_master() {
+    let mut world = World::with_nodes(preset(50), 2, CORE);
+    let id = world.submit(job(vec![of_kind(Guaranteed, 3, "5s", 1_000)]));
+    world.run_for(seconds(1));
+    assert_eq!(out_of(&world, id), (1, 0));
+    let manager = world.server.as_mut().unwrap().jobs.get_mut(&id).unwrap();
+    let (attempt, _, node) = manager.running().next().unwrap();
+    manager.handle(world.now, Event::Disconnected { peer: Address::Master }, &mut Outbox::default());
+    let ended = Ended::without_run(EndReason::Exit(0));
+    let body = ToJobManager::Finished { attempt, ended, instead: None };
+    let mut out = Outbox::default();
+    manager.handle(world.now, Event::Message { from: Address::Node(node), body }, &mut out);
+    let launch = |(_, message): &(Address, Message)| matches!(message, Message::ToNode(ToNode::Launch(_)));
+    assert_eq!(out.sends.iter().filter(|send| launch(send)).count(), 1);
+}
+
+// ---- duplicates ----------------------------------------------------------------------------------------------------
+
+/// One of two tasks waits for another job's on the only node, which nobody expected, and another node comes.
+mod duplicates {
+    use super::*;
+
+    /// The job, and the attempts of its only task: on nodes 0 and 1. The launch on node 1 is on its way.
+    struct Pair {
+        world: World,
+        job: JobId,
+        first: AttemptId,
+        second: AttemptId,
+    }
+
+    fn preset() -> Preset {
+        // Twice as much may be guaranteed as there is.
+        let mut preset = Preset::APOLLO;
+        preset.entitled_mut().unwrap().guaranteed = 200;
+        preset
+    }
+
+    /// How the task ends, and how often it is tried again.
+    fn pair(length: &str, retries: u32) -> Pair {
+        let mut world = World::with_nodes(preset(), 1, CORE);
+        world.submit(job(vec![of_kind(Guaranteed, 1, "60s", 1_000)]));
+        let id = world.submit(job(vec![StageSpec { retries, ..of_kind(Guaranteed, 1, length, 1_000) }]));
+        world.run_for(seconds(5));
+        assert_eq!((running_of(&world, id), out_of(&world, id)), (0, (1, 0)), "it waits");
+        world.hold_launches = true;
+        world.add_node(CORE, &[]);
+        world.run_for(seconds(5));
+        assert_eq!(out_of(&world, id), (2, 0), "{}", world.log.join("\n"));
+        world.hold_launches = false;
+        let mut launched = world.disk.iter().filter_map(|change| match change {
+            Change::Launched { attempt, rule, node, .. } if attempt.job == id => Some((*attempt, *rule, *node)),
+            _ => None,
+        });
+        let (first, rule, node) = launched.next().unwrap();
+        assert_eq!((rule, node), (Rule::Completion, NodeId(0)));
+        let (second, rule, node) = launched.next().unwrap();
+        assert_eq!((rule, node), (Rule::Duplicate, NodeId(1)));
+        drop(launched);
+        Pair { world, job: id, first, second }
+    }
+
+    impl Pair {
+        fn finish(&mut self) {
+            self.world.run_for(seconds(100));
+            succeeded(&self.world, self.job);
+            let success = |change: &&Change| matches!(change, Change::Finished { task, ended, .. } if task.job == self.job && ended.reason.is_success());
+            assert_eq!(self.world.disk.iter().filter(success).count(), 1, "it is done once");
+            let launches = |change: &&Change| matches!(change, Change::Launched { task, .. } if task.job == self.job);
+            assert_eq!(self.world.disk.iter().filter(launches).count(), 2, "it is not launched a third time");
+        }
+
+        /// The node of the attempt that the task's record shows.
+        fn shown_on(&mut self) -> NodeId {
+            self.manager().dag().stage(0).record(0).unwrap().node
+        }
+
+        /// What the job manager keeps of what it is told.
+        fn told(&mut self, by: NodeId, body: ToJobManager) -> Vec<Change> {
+            let (now, mut out) = (self.world.now, Outbox::default());
+            self.manager().handle(now, Event::Message { from: Address::Node(by), body }, &mut out);
+            out.changes
+        }
+
+        /// The attempt on node 0 ended.
+        fn ended(&mut self, attempt: AttemptId, reason: EndReason) -> Vec<Change> {
+            let ended = Ended::without_run(reason);
+            self.told(NodeId(0), ToJobManager::Finished { attempt, ended, instead: None })
+        }
+
+        fn manager(&mut self) -> &mut JobManager {
+            self.world.server.as_mut().unwrap().jobs.get_mut(&self.job).unwrap()
+        }
+    }
+
+    #[test]
+    fn whichever_attempt_starts_first_is_kept() {
+        let mut pair = pair("4s", 0);
+        pair.world.deliver_held_launches();
+        pair.world.settle();
+        let (first, superseded) = (pair.first, Some(&LostCause::Superseded));
+        assert_eq!(pair.world.losses().get(&first), superseded, "{}", pair.world.log.join("\n"));
+        let in_vain = pair.world.records.iter().filter_map(|record| match record {
+            Record::WaitedInVain { attempt, waited, expected, .. } => Some((*attempt, waited > expected)),
+            _ => None,
+        });
+        assert_eq!(in_vain.collect::<Vec<_>>(), [(first, true)]);
+        assert_eq!(pair.world.nodes[0].agent.as_ref().unwrap().describe(pair.world.now).queued.len(), 0);
+        assert_eq!(pair.shown_on(), NodeId(1));
+        pair.finish();
+
+        let mut pair = self::pair("4s", 0);
+        // The other job's task makes room before the launch arrives.
+        pair.world.run_for(seconds(52));
+        assert_eq!(pair.world.losses().get(&pair.second), superseded);
+        pair.world.deliver_held_launches();
+        pair.finish();
+    }
+
+    #[test]
+    fn of_two_that_start_at_once_one_is_kept() {
+        for server_dies in [false, true] {
+            let mut pair = pair("4s", 0);
+            pair.world.run_for(seconds(49));
+            // Just then the connection to one node breaks.
+            pair.world.unlink(0);
+            pair.world.now += seconds(1);
+            pair.world.happen();
+            pair.world.deliver_held_launches();
+            pair.world.settle();
+            assert_eq!(running_of(&pair.world, pair.job), 2);
+            assert_eq!(pair.world.losses().get(&pair.first), Some(&LostCause::Superseded));
+            if server_dies {
+                pair.world.kill_server();
+                pair.world.start_server();
+            } else {
+                pair.world.link(0);
+            }
+            pair.world.settle();
+            assert_eq!(running_of(&pair.world, pair.job), 1, "the node is told that nobody wants the other");
+            pair.finish();
+        }
+    }
+
+    #[test]
+    fn who_starts_soon_is_not_launched_again() {
+        let mut world = World::with_nodes(preset(), 1, CORE);
+        world.submit(job(vec![of_kind(Guaranteed, 1, "6s", 1_000)]));
+        let waits = world.submit(job(vec![of_kind(Guaranteed, 1, "4s", 1_000)]));
+        world.run_for(seconds(1));
+        world.submit(job(vec![of_kind(Guaranteed, 1, "60s", 1_000)]));
+        world.run_for(Duration::from_millis(4_200));
+        world.add_node(CORE, &[]);
+        world.run_for(Duration::from_millis(700));
+        let launches = |change: &&Change| matches!(change, Change::Launched { task, .. } if task.job == waits);
+        assert_eq!(world.disk.iter().filter(launches).count(), 1, "{}", world.log.join("\n"));
+    }
+
+    #[test]
+    fn a_task_is_launched_again_however_many_older_ones_wait_that_are_opportunistic() {
+        let mut preset = self::preset();
+        preset.entitled_mut().unwrap().guaranteed = 60;
+        preset.entitled_mut().unwrap().allowance.opportunistic = 10_000;
+        let mut world = World::with_nodes(preset, 1, Resources::new(8_000, 0));
+        let small = |world: &mut World| {
+            world.add_node(TWO, &[("kind", "small")]);
+            world.run_for(seconds(1));
+        };
+        small(&mut world);
+        let of_small = |tasks, length| StageSpec {
+            constraints: vec![Constraint::parse("kind=small").expect("it is one")],
+            ..of_kind(Guaranteed, tasks, length, 1_000)
+        };
+        world.submit(job(vec![of_small(1, "60s")]));
+        // Larger than what may be guaranteed.
+        let large = of_kind(Opportunistic, 40, "600s", 8_000);
+        let first = StageSpec { name: "first".to_owned(), ..of_kind(Guaranteed, 1, "3s", 1_000) };
+        let next = StageSpec { after: vec![0], ..of_small(2, "50s") };
+        let id = world.submit(job(vec![first, large, next]));
+        world.run_for(seconds(5));
+        assert_eq!((running_of(&world, id), out_of(&world, id)), (2, (2, 40)), "{}", world.log.join("\n"));
+        small(&mut world);
+        world.run_for(seconds(4));
+        let launches =
+            |change: &&Change| matches!(change, Change::Launched { task, .. } if (task.job, task.stage) == (id, 2));
+        assert_eq!(world.disk.iter().filter(launches).count(), 3, "{}", world.log.join("\n"));
+    }
+
+    #[test]
+    fn where_one_has_succeeded_the_other_is_not_wanted() {
+        let mut pair = pair("4s", 0);
+        let (first, second) = (pair.first, pair.second);
+        // That it started was not heard.
+        let changes = pair.ended(first, EndReason::Exit(0));
+        let lost = |change: &Change| matches!(change, Change::Lost { attempt, cause: LostCause::Superseded, .. } if *attempt == second);
+        assert!(changes.iter().any(lost), "{changes:?}");
+        assert_eq!(pair.manager().outcome(), Some(JobOutcome::Succeeded));
+    }
+
+    #[test]
+    fn where_one_is_lost_with_its_node_the_other_goes_on() {
+        let mut pair = pair("4s", 0);
+        pair.world.kill_agent(0);
+        pair.world.run_for(seconds(25));
+        assert_eq!(pair.world.losses().get(&pair.first), Some(&LostCause::NodeLost));
+        assert_eq!(pair.shown_on(), NodeId(1));
+        // It would be done sooner on yet another one.
+        pair.world.add_node(CORE, &[]);
+        pair.world.run_for(seconds(1));
+        let starts = Box::new([(pair.second, seconds(60))]);
+        let changes = pair.told(NodeId(1), ToJobManager::Waits { waits: Arc::default(), starts });
+        assert_eq!(changes, [], "once is enough");
+        pair.world.deliver_held_launches();
+        pair.finish();
+    }
+
+    #[test]
+    fn where_one_fails_that_counts_and_the_other_goes_on_if_the_task_may_be_tried_again() {
+        for (retries, state) in [(0, TaskState::Failed), (1, TaskState::Running)] {
+            let mut pair = pair("4s 1", retries);
+            // That it started was not heard.
+            let changes = pair.ended(pair.first, EndReason::Exit(1));
+            let log: Vec<Change> = pair.world.disk.iter().chain(&changes).cloned().collect();
+            let recovered = pair.world.recovered(pair.job, &log);
+            for manager in [&*pair.manager(), &recovered] {
+                let record = manager.dag().stage(0).record(0).unwrap();
+                assert_eq!((record.failures, record.state), (1, state));
+            }
+            if retries == 0 {
+                assert_eq!(pair.manager().outcome(), Some(JobOutcome::Failed { exit_code: 1 }));
+                continue;
+            }
+            pair.world.deliver_held_launches();
+            pair.world.run_for(seconds(10));
+            let launches = |change: &&Change| matches!(change, Change::Launched { task, .. } if task.job == pair.job);
+            assert_eq!(pair.world.disk.iter().filter(launches).count(), 2, "{}", pair.world.log.join("\n"));
+            assert_eq!(pair.world.outcome(pair.job), Some(JobOutcome::Failed { exit_code: 1 }));
+        }
+    }
+
+    #[test]
+    fn a_server_that_dies_between_any_two_changes_knows_the_pair() {
+        let mut whole = pair("4s", 0);
+        whole.world.deliver_held_launches();
+        whole.finish();
+        let log = std::mem::take(&mut whole.world.disk);
+        for length in 0..=log.len() {
+            let manager = whole.world.recovered(whole.job, &log[..length]);
+            // A snapshot says the same.
+            let again = whole.world.recovered(whole.job, &manager.durable());
+            assert_eq!(again.durable(), manager.durable());
+            let attempts: Vec<AttemptId> = manager.running().map(|(attempt, ..)| attempt).collect();
+            let (first, second) = (whole.first, whole.second);
+            if attempts == [second] {
+                let node = manager.dag().stage(0).record(0).unwrap().node;
+                assert_eq!(node, NodeId(1), "the record is that of the other one");
+            }
+            if attempts != [first, second] {
+                continue;
+            }
+            for (mut manager, starts, stops) in [(manager, first, second), (again, second, first)] {
+                let mut out = Outbox::default();
+                let from = Address::Node(NodeId(u32::from(starts == second)));
+                let body = ToJobManager::Started { attempt: starts, running_for: Duration::ZERO, at_node: None };
+                manager.handle(whole.world.now, Event::Message { from, body }, &mut out);
+                let superseded = |change: &Change| matches!(change, Change::Lost { attempt, cause: LostCause::Superseded, .. } if *attempt == stops);
+                assert!(out.changes.iter().any(superseded), "after {length} changes");
+                assert_eq!(manager.running().count(), 1);
+            }
+        }
+    }
+
+    #[test]
+    fn a_server_killed_while_both_wait_keeps_one() {
+        let mut pair = pair("4s", 0);
+        pair.world.deliver_held_launches();
+        // Both are at their nodes, and what the second one's says is lost with the server.
+        pair.world.kill_server();
+        pair.world.start_server();
+        pair.finish();
+    }
+}

@@ -1,0 +1,305 @@
+//! What jobs give and receive is counted, and compared with how they would have gone alone.
+
+use crate::world::{World, job, stage};
+use amalgam_core::preset::Preset;
+use amalgam_core::protocol::{JobAction, JobOutcome, ToMaster};
+use amalgam_core::role::{Change, Role};
+use amalgam_core::vocabulary::{
+    Duration, Exchange, Instant, Items, JobId, JobSpec, NodeId, Resources, StageSpec, TaskSet, resources::CPU,
+};
+use amalgam_core::why::Why;
+
+fn drain(world: &mut World, drained: bool) {
+    world.ask_master(ToMaster::Drain { node: NodeId(0), drained });
+}
+
+/// The jobs of Carbyne's section 2.1 on one machine, which opens when both are there: the moment of that, and their ids.
+fn examples(world: &mut World) -> (Instant, [JobId; 2]) {
+    let ids = waiting_examples(world);
+    drain(world, false);
+    (world.now, ids)
+}
+
+fn waiting_examples(world: &mut World) -> [JobId; 2] {
+    let timed = |name, tasks, length, cpu, after: &[u32]| StageSpec {
+        expected: Some(Duration::parse(length).expect("a length")),
+        after: after.to_vec(),
+        ..stage(name, tasks, length, cpu)
+    };
+    drain(world, true);
+    let first = vec![timed("a", 2, "1s", 40, &[]), timed("b", 3, "1s", 210, &[]), timed("c", 1, "100ms", 40, &[0, 1])];
+    [first, vec![timed("d", 2, "1s", 290, &[])]].map(|stages| world.submit(job(stages)))
+}
+
+fn exchange(world: &World, id: JobId) -> Exchange {
+    world.server.as_ref().expect("it runs").jobs[&id].exchange(world.now).expect("it yields")
+}
+
+/// Thousandths of CPU seconds.
+fn cpu(exchange: &Exchange) -> (u64, u64) {
+    let rounded = |time: f64| time.round() as u64;
+    (rounded(exchange.given.seconds(CPU)), rounded(exchange.received.seconds(CPU)))
+}
+
+/// Each is entitled to half. For a second the first holds 0.29 of it and puts two tasks of 0.21 off, of which so much more would
+/// fit as is left of its half. The other holds 0.58, and ends a second early.
+#[test]
+fn what_one_gives_the_other_receives_and_ends_before_it_would_have_alone() {
+    let mut world = World::with_nodes(Preset::CARBYNE, 1, Resources::new(1_000, 0));
+    let (begin, ids) = examples(&mut world);
+    world.run_for(Duration::from_secs(10));
+    let [first, second] = ids.map(|id| exchange(&world, id));
+    assert_eq!((cpu(&first), cpu(&second)), ((210, 0), (0, 80)));
+    let alone = [first, second].map(|exchange| exchange.alone.expect("it planned").since(begin).as_millis());
+    assert_eq!(alone, [2_100, 2_000]);
+    let ended = ids.map(|id| world.end_of(id).since(begin).as_millis());
+    assert_eq!(ended, [2_100, 1_000]);
+}
+
+#[test]
+fn where_nobody_yields_nothing_is_counted_and_nothing_kept() {
+    let mut world = World::with_nodes(Preset::DRF, 1, Resources::new(1_000, 0));
+    let (_, ids) = examples(&mut world);
+    world.run_for(Duration::from_secs(10));
+    let server = world.server.as_ref().expect("it runs");
+    assert!(ids.iter().all(|id| server.jobs[id].exchange(world.now).is_none()));
+    assert!(!world.disk.iter().any(|change| matches!(change, Change::Exchanged { .. })));
+}
+
+/// A long stage beside a short one before a third, while another job takes all that is left.
+fn one_that_waits(world: &mut World) -> JobId {
+    let timed = |name, length, after: &[u32]| StageSpec {
+        expected: Some(Duration::parse(length).expect("a length")),
+        after: after.to_vec(),
+        ..stage(name, 1, length, 250)
+    };
+    world.submit(job(vec![stage("before", 1, "1s", 1_000)]));
+    let stages = vec![timed("long", "30s", &[]), timed("short", "2s", &[]), timed("last", "1s", &[0, 1])];
+    let id = world.submit(job(stages));
+    let many = StageSpec { expected: Some(Duration::from_millis(300)), ..stage("many", 1_000, "300ms", 250) };
+    world.submit(JobSpec { priority: 1, ..job(vec![many]) });
+    world.run_for(Duration::from_secs(2));
+    id
+}
+
+fn describe(world: &World, why: &Why) -> String {
+    world.server.as_ref().expect("it runs").master.dispatch().describe_why(why)
+}
+
+#[test]
+fn who_waits_although_it_could_run_is_told_for_how_long_and_the_story_has_it() {
+    let mut world = World::with_nodes(Preset::CARBYNE, 1, Resources::new(1_000, 0));
+    let id = one_that_waits(&mut world);
+    let manager = &world.server.as_ref().expect("it runs").jobs[&id];
+    assert!(manager.needs_nothing_now());
+    let why: Vec<String> = manager.can_wait(world.now).map(|why| describe(&world, &why)).collect();
+    assert!(why.len() == 1 && why[0].starts_with("1 task of stage short can wait 27."), "{why:?}");
+    assert!(manager.task_can_wait(1, 0, world.now).is_some() && manager.task_can_wait(0, 0, world.now).is_none());
+    let told = world.log.iter().filter(|line| line.contains(&format!("of job {id} could wait"))).count();
+    assert_eq!(told, 1, "{}", world.log.join("\n"));
+    world.run_for(Duration::from_secs(28));
+    let manager = &world.server.as_ref().expect("it runs").jobs[&id];
+    assert_eq!(manager.can_wait(world.now).count(), 0, "it had to start");
+}
+
+#[test]
+fn of_tasks_alike_the_first_are_those_that_must_start() {
+    let mut world = World::with_nodes(Preset::CARBYNE, 1, Resources::new(1_000, 0));
+    let [_, second] = waiting_examples(&mut world);
+    let manager = &world.server.as_ref().expect("it runs").jobs[&second];
+    assert!(!manager.needs_nothing_now());
+    let can_wait = [0, 1].map(|index| manager.task_can_wait(0, index, world.now).map(|why| describe(&world, &why)));
+    assert!(
+        can_wait[0].is_none() && can_wait[1].as_ref().is_some_and(|why| why.contains("can wait 1.00s")),
+        "{can_wait:?}"
+    );
+}
+
+/// What is lost with the server is at most what has happened since the last end of a task that came ten seconds after the
+/// one before.
+#[test]
+fn what_was_given_and_received_outlives_the_server() {
+    let mut world = World::with_nodes(Preset::CARBYNE, 1, Resources::new(1_000, 0));
+    let (_, ids) = examples(&mut world);
+    world.run_for(Duration::from_secs(10));
+    let ended = ids.map(|id| exchange(&world, id));
+    let many = one_that_waits(&mut world);
+    let receiver = JobId(many.0 + 1);
+    world.run_for(Duration::from_secs(15));
+    let (waits, receives) = (exchange(&world, many), exchange(&world, receiver));
+    assert!(cpu(&waits).0 > 2_000 && cpu(&receives).1 > 2_000, "{waits:?} {receives:?}");
+    world.kill_server();
+    world.start_server();
+    assert_eq!(ids.map(|id| exchange(&world, id)), ended);
+    let again = exchange(&world, receiver);
+    let lost = cpu(&receives).1 - cpu(&again).1;
+    assert!(cpu(&again).1 > 0 && lost < 11 * cpu(&receives).1 / 15, "{lost} of {receives:?} are lost");
+    assert_eq!(again.alone, receives.alone);
+    world.run_for(Duration::from_secs(200));
+    let server = world.server.as_ref().expect("it runs");
+    let before: Vec<Exchange> = server.jobs.values().filter_map(|manager| manager.exchange(world.now)).collect();
+    world.kill_server();
+    world.start_server();
+    let server = world.server.as_ref().expect("it runs");
+    let after: Vec<Exchange> = server.jobs.values().filter_map(|manager| manager.exchange(world.now)).collect();
+    assert_eq!(before, after, "all have ended");
+}
+
+/// What a job receives at the moment, in thousandths of a CPU.
+fn received_now(world: &World, id: JobId) -> u64 {
+    let manager = &world.server.as_ref().expect("it runs").jobs[&id];
+    let until = |now| manager.exchange(now).expect("it yields").received.seconds(CPU);
+    (until(world.now + Duration::from_secs(1)) - until(world.now)).round() as u64
+}
+
+/// What runs then runs by the rule that it was launched by, and the end alone knows of the beginning, be it from the log or from a
+/// snapshot.
+#[test]
+fn who_receives_when_the_server_is_killed_receives_when_it_is_back() {
+    for from_snapshot in [false, true] {
+        let mut world = World::with_nodes(Preset::CARBYNE, 1, Resources::new(1_000, 0));
+        let id = one_that_waits(&mut world);
+        let receiver = JobId(id.0 + 1);
+        world.run_for(Duration::from_secs(13));
+        let (rate, kept) = (received_now(&world, receiver), exchange(&world, receiver));
+        assert!(rate > 0 && kept.alone.is_some());
+        if from_snapshot {
+            let server = world.server.as_ref().expect("it runs");
+            let mut snapshot = server.master.durable();
+            snapshot.extend(server.jobs.values().flat_map(Role::durable));
+            world.disk = snapshot;
+        }
+        world.kill_server();
+        world.start_server();
+        world.settle();
+        assert_eq!(received_now(&world, receiver), rate, "from a snapshot: {from_snapshot}");
+        world.run_for(Duration::from_secs(3));
+        assert_eq!(exchange(&world, receiver).alone, kept.alone, "from a snapshot: {from_snapshot}");
+    }
+}
+
+/// Of a job that has the cluster to itself: when it ended, and when it is said that it would have ended alone, since it was
+/// submitted, in seconds.
+fn on_an_idle_cluster(expected: Option<&str>, tasks: u32, run: &str) -> (f64, f64) {
+    let mut world = World::with_nodes(Preset::CARBYNE, 1, Resources::new(1_000, 0));
+    let expected = expected.map(|length| Duration::parse(length).expect("a length"));
+    let begin = world.now;
+    let id = world.submit(job(vec![StageSpec { expected, ..stage("sleep", tasks, run, 500) }]));
+    world.run_for(Duration::from_secs(60));
+    let alone = exchange(&world, id).alone.expect("it planned");
+    [world.end_of(id), alone].map(|end| end.since(begin).as_secs_f64()).into()
+}
+
+#[test]
+fn however_wrong_a_run_time_was_the_end_alone_is_that_with_the_right_one() {
+    for expected in [None, Some("1s"), Some("3s"), Some("999999999999s")] {
+        for tasks in [1, 2, 9] {
+            let (end, alone) = on_an_idle_cluster(expected, tasks, "3s");
+            assert!((end - alone).abs() < 0.1, "{tasks} tasks, expected {expected:?}: {alone} s for {end} s");
+        }
+    }
+}
+
+/// What they take in the mean, 3 s, is what none of them takes.
+#[test]
+fn no_stage_would_end_alone_before_its_longest_task() {
+    for (cpus, then, least) in [(4, 2, 11), (2, 2, 11), (1, 2, 14), (4, 0, 9), (2, 0, 9), (1, 0, 12)] {
+        let mut world = World::with_nodes(Preset::CARBYNE, 1, Resources::new(1_000 * cpus, 0));
+        let begin = world.now;
+        let mut items = Items::default();
+        ["1s", "1s", "1s", "9s"].into_iter().for_each(|item| items.push(item).expect("it is small"));
+        let expected = Some(Duration::from_secs(3));
+        let vary = StageSpec { tasks: TaskSet::Each(items), expected, ..stage("vary", 4, "-", 1_000) };
+        let expected = Some(Duration::from_secs(then));
+        let then = (then > 0).then(|| StageSpec { after: vec![0], expected, ..stage("then", 1, "2s", 1_000) });
+        let id = world.submit(job([vary].into_iter().chain(then).collect()));
+        world.run_for(Duration::from_secs(60));
+        let alone = exchange(&world, id).alone.expect("it planned");
+        let least = Duration::from_secs(least);
+        assert!((least..least + Duration::from_millis(100)).contains(&alone.since(begin)), "{cpus}: {alone:?}");
+        assert!(world.end_of(id) > alone.before(Duration::from_millis(100)), "nobody delayed it, or gave it more");
+    }
+}
+
+/// Two of four tasks at a time, and a hold of 100 seconds from the middle of the first two on.
+#[test]
+fn while_a_job_is_on_hold_it_would_not_go_on_alone_either() {
+    let mut world = World::with_nodes(Preset::CARBYNE, 1, Resources::new(1_000, 0));
+    let id =
+        world.submit(job(vec![StageSpec { expected: Some(Duration::from_secs(10)), ..stage("sleep", 4, "10s", 500) }]));
+    world.run_for(Duration::from_secs(5));
+    world.control(id, JobAction::Hold);
+    world.run_for(Duration::from_secs(100));
+    world.control(id, JobAction::Release);
+    world.run_for(Duration::from_secs(60));
+    let (end, alone) = (world.end_of(id), exchange(&world, id).alone.expect("it planned"));
+    assert!(end > Instant::ZERO + Duration::from_secs(110));
+    assert!(end.since(alone).max(alone.since(end)) < Duration::from_millis(100), "{alone:?} for {end:?}");
+}
+
+/// Its node is lost with two of four tasks, and comes back after 100 seconds. The tasks began after the last event that changed what
+/// it asks for.
+#[test]
+fn who_has_no_share_would_not_go_on_alone_either() {
+    let mut world = World::with_nodes(Preset::CARBYNE, 1, Resources::new(1_000, 0));
+    let timed = StageSpec { expected: Some(Duration::from_secs(10)), ..stage("sleep", 4, "10s", 500) };
+    let id = world.submit(job(vec![timed]));
+    world.run_for(Duration::from_secs(15));
+    world.kill_agent(0);
+    world.run_for(Duration::from_secs(100));
+    world.start_agent(0);
+    world.run_for(Duration::from_secs(60));
+    let (end, alone) = (world.end_of(id), exchange(&world, id).alone.expect("it planned"));
+    assert!(end > Instant::ZERO + Duration::from_secs(125));
+    assert!(end.since(alone).max(alone.since(end)) < Duration::from_millis(100), "{alone:?} for {end:?}");
+}
+
+/// A day after it failed, and the server has been another since then or not.
+#[test]
+fn who_is_run_again_is_compared_from_then_on() {
+    for restarts in [0, 1, 2] {
+        let mut world = World::with_nodes(Preset::CARBYNE, 1, Resources::new(1_000, 0));
+        let timed = StageSpec { expected: Some(Duration::from_secs(3)), ..stage("fails", 1, "3s 1", 500) };
+        let id = world.submit(job(vec![timed]));
+        world.run_for(Duration::from_secs(86_400));
+        assert!(matches!(world.outcome(id), Some(JobOutcome::Failed { .. })));
+        let restart = |world: &mut World| {
+            world.kill_server();
+            world.start_server();
+            world.settle();
+        };
+        if restarts > 0 {
+            restart(&mut world);
+        }
+        let again = world.now;
+        world.control(id, JobAction::RerunFailed);
+        world.run_for(Duration::from_secs(1));
+        if restarts > 1 {
+            restart(&mut world);
+        }
+        world.run_for(Duration::from_secs(10));
+        assert!(matches!(world.outcome(id), Some(JobOutcome::Failed { .. })));
+        let took = exchange(&world, id).alone.expect("it planned").since(again);
+        let right = Duration::from_millis(2_900)..Duration::from_millis(3_100);
+        assert!(right.contains(&took), "{restarts} restarts: {took}");
+    }
+}
+
+/// The first stage has ended, and of the second, of which a minute was expected, the server that began it knew nothing. It kept
+/// what it estimated when the one beside them ended.
+#[test]
+fn what_an_earlier_life_estimated_with_wrong_run_times_is_not_compared_with() {
+    for (expected, is_compared) in [(Duration::from_secs(60), false), (Duration::from_secs(16), true)] {
+        let mut world = World::with_nodes(Preset::CARBYNE, 1, Resources::new(1_000, 0));
+        let timed = |name, run, expected| StageSpec { expected: Some(expected), ..stage(name, 1, run, 500) };
+        let second = StageSpec { after: vec![0], ..timed("second", "16s", expected) };
+        let beside = timed("beside", "23s", Duration::from_secs(23));
+        let id = world.submit(job(vec![timed("first", "12s", expected.min(Duration::from_secs(12))), second, beside]));
+        world.run_for(Duration::from_secs(24));
+        world.kill_server();
+        world.start_server();
+        world.run_for(Duration::from_secs(60));
+        assert!(world.end_of(id) > Instant::ZERO);
+        assert_eq!(exchange(&world, id).alone.is_some(), is_compared);
+    }
+}

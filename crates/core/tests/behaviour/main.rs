@@ -1,0 +1,40 @@
+//! What the roles and policies do in a test cluster, one module for each subject. One program, since each program has to be linked.
+
+mod allowance;
+mod altruism;
+mod at_once;
+mod beside;
+mod by_kind;
+mod chosen;
+mod copies;
+mod dags;
+mod estimation;
+mod exchange;
+mod fairness;
+mod faults;
+mod files;
+mod first_refusal;
+mod gangs;
+mod inter_job;
+mod intra_job;
+mod late_binding;
+mod locality;
+mod node_agent;
+mod nodes;
+mod placement;
+mod places;
+mod predictions;
+mod probes;
+mod recurring;
+mod reliability;
+mod replay;
+mod reruns;
+mod retries;
+mod sizes;
+mod stragglers;
+mod timeouts;
+mod tokens;
+mod turns;
+#[path = "../world/mod.rs"]
+mod world;
+mod yields;

@@ -1,0 +1,150 @@
+//! What is said of the starts of tasks before they start, in every preset, and what is learned from how right that was.
+
+use crate::world::*;
+use amalgam_core::preset::Preset;
+use amalgam_core::role::{Change, Record};
+use amalgam_core::vocabulary::*;
+use std::collections::BTreeSet;
+
+const CORE: Resources = Resources::new(1_000, 0);
+const TWO: Resources = Resources::new(2_000, 0);
+const SECOND: Duration = Duration::from_secs(1);
+
+fn any(tasks: u32) -> StageSpec {
+    StageSpec { execution: ExecutionType::Auto, expected: Some(SECOND), ..stage("only", tasks, "1s", 1_000) }
+}
+
+/// What was said of each start, in their order.
+fn told(world: &World) -> Vec<(TaskId, Foretold, ForetoldStart)> {
+    let told = world.records.iter().filter_map(|record| match record {
+        Record::Foretold { task, foretold, start, .. } => Some((*task, *foretold, *start)),
+        _ => None,
+    });
+    told.collect()
+}
+
+#[test]
+fn every_start_was_foretold_once_in_every_preset() {
+    for preset in Preset::all() {
+        let mut world = World::with_nodes(preset, 2, TWO);
+        for _ in 0..3 {
+            world.submit(job(vec![any(10)]));
+            world.run_for(SECOND);
+        }
+        world.run_for(Duration::from_secs(60));
+        let started = world.records.iter().filter(|record| matches!(record, Record::Started { .. })).count();
+        let told = told(&world);
+        // Who is preempted while its process is made has not started, although its job hears that it had.
+        assert!((30..=started).contains(&told.len()), "{}: {} of {started}", preset.name(), told.len());
+        assert_eq!(told.iter().map(|(task, ..)| task).collect::<BTreeSet<_>>().len(), 30, "{}", preset.name());
+        for (task, told, start) in told {
+            let is_within = told.least <= start.waited && start.waited <= told.most;
+            assert!(told.least <= told.most && start.is_right == is_within, "{task}: {told:?}, {start:?}");
+            assert_eq!((start.way, start.expected), (told.way, told.expected));
+        }
+    }
+}
+
+#[test]
+fn a_task_is_foretold_by_those_that_stand_before_it() {
+    let mut world = World::with_nodes(Preset::FIFO, 1, CORE);
+    let first = world.submit(job(vec![any(400)]));
+    world.run_for(Duration::from_secs(300));
+    let second = world.submit(job(vec![any(5)]));
+    world.run_for(Duration::from_secs(130));
+    let told = told(&world);
+    let of = |job: JobId| told.iter().filter(move |(task, ..)| task.job == job);
+    // A task a second leaves, and a hundred stand before it, with one of which the pace is known from more than its number.
+    for (place, (_, told, start)) in of(second).enumerate() {
+        let (expected, waited) = (told.expected.as_secs_f64(), start.waited.as_secs_f64());
+        assert_eq!((told.way, waited.round()), (Way::Asked, 100.0 + place as f64));
+        assert!((expected / waited - 1.0).abs() < 0.1, "{expected} s, and it was {waited} s");
+    }
+    // When the first job came nobody had left, and a second was as good as anything.
+    let expected: Vec<u64> = of(first).map(|(_, told, _)| told.expected.0 / 1_000_000).collect();
+    assert!(expected.is_sorted() && expected[0] == 0 && expected[399] == 398, "{expected:?}");
+}
+
+#[test]
+fn intervals_narrow_down_to_what_happens() {
+    for (preset, way) in [(Preset::FIFO, Way::Asked), (Preset::SPARROW, Way::Probed), (Preset::APOLLO, Way::Sent)] {
+        let mut world = World::with_nodes(preset, 2, TWO);
+        let spec = || StageSpec { execution: ExecutionType::Guaranteed, ..any(1) };
+        for _ in 0..60 {
+            world.submit(job(vec![spec()]));
+            world.run_for(Duration::from_secs(3));
+        }
+        let told = told(&world);
+        let width = |at: usize| told[at].1.most.0 - told[at].1.least.0;
+        assert_eq!(told[59].1.way, way, "{}", preset.name());
+        assert!(width(0) > 30_000 && width(59) < 2_000, "{}: {} and {}", preset.name(), width(0), width(59));
+        assert!(told[40..].iter().all(|(_, _, start)| start.is_right), "all alike");
+    }
+}
+
+#[test]
+fn what_was_asked_for_again_is_foretold_again() {
+    let mut world = World::with_nodes(Preset::FIFO, 1, CORE);
+    let spec = StageSpec { retries: 1, ..stage("fails", 1, "5s 1", 1_000) };
+    let id = world.submit(job(vec![spec]));
+    world.run_for(Duration::from_secs(2));
+    let other = world.submit(job(vec![any(3)]));
+    world.run_for(Duration::from_secs(30));
+    let told = told(&world);
+    let waited: Vec<u64> =
+        told.iter().filter(|(task, ..)| task.job == id).map(|(_, _, start)| start.waited.0 / 1_000_000).collect();
+    // The second time it is asked for when it has failed, and its job comes first once another task has ended.
+    assert_eq!(waited, [0, 1]);
+    assert_eq!(told.iter().filter(|(task, ..)| task.job == other).count(), 3);
+}
+
+#[test]
+fn what_was_asked_of_a_master_that_is_gone_is_asked_anew() {
+    let mut world = World::with_nodes(Preset::FIFO, 1, CORE);
+    let id = world.submit(job(vec![any(8)]));
+    world.run_for(Duration::from_millis(3_500));
+    world.kill_server();
+    world.start_server();
+    world.run_for(Duration::from_secs(30));
+    let launched = world.disk.iter().filter(|change| matches!(change, Change::Launched { .. })).count();
+    let told = told(&world);
+    assert_eq!((launched, told.len()), (8, 8));
+    let ages: Vec<u64> = told.iter().map(|(_, told, _)| told.age.0.div_ceil(1_000_000)).collect();
+    assert_eq!(ages[..4], [0, 1, 2, 3]);
+    assert!(ages[4] <= 1 && ages[7] <= 4, "{ages:?} since the second was asked");
+    assert_eq!(world.outcome(id), Some(amalgam_core::protocol::JobOutcome::Succeeded));
+}
+
+#[test]
+fn who_waits_for_too_long_is_counted_before_it_starts_and_once() {
+    let sent = (Preset::MERCURY, Way::SentOpportunistic, ExecutionType::Opportunistic);
+    for (preset, way, execution) in [(Preset::FIFO, Way::Asked, ExecutionType::Guaranteed), sent] {
+        let mut world = World::with_nodes(preset, 1, CORE);
+        let spec = |tasks| StageSpec { execution, ..any(tasks) };
+        for _ in 0..100 {
+            world.submit(job(vec![spec(1)]));
+            world.run_for(Duration::from_millis(1_100));
+        }
+        // Whoever comes behind this one was told that it takes a second.
+        world.submit(job(vec![StageSpec { execution, expected: Some(SECOND), ..stage("long", 1, "100s", 1_000) }]));
+        let unlucky = world.submit(job(vec![spec(60)]));
+        world.run_for(Duration::from_secs(95));
+        let later = world.submit(job(vec![spec(1)]));
+        world.run_for(Duration::from_secs(200));
+        let told = told(&world);
+        let of = |job: JobId| told.iter().filter(move |(task, ..)| task.job == job);
+        for (_, told, start) in of(unlucky) {
+            assert_eq!(
+                (told.way, told.is_counted),
+                (way, start.waited > told.most),
+                "{}: {told:?} {start:?}",
+                preset.name()
+            );
+        }
+        assert!(of(unlucky).filter(|(_, told, _)| told.is_counted).count() >= 50, "{}", preset.name());
+        let reach = |told: &Foretold| told.most.as_secs_f64() / told.expected.as_secs_f64().max(0.01);
+        let before = of(unlucky).map(|(_, told, _)| reach(told)).fold(0.0, f64::max);
+        let after = of(later).map(|(_, told, _)| reach(told)).next().unwrap();
+        assert!(after > 1.1 * before, "{}: {before} and {after} times what was expected", preset.name());
+    }
+}

@@ -1,0 +1,177 @@
+//! When failed tasks are tried again.
+
+use crate::world::{World, job, stage};
+use amalgam_core::preset::Preset;
+use amalgam_core::protocol::{JobAction, JobOutcome};
+use amalgam_core::role::{Change, Record};
+use amalgam_core::vocabulary::{Duration, Instant, JobId, Resources, StageSpec};
+use amalgam_core::why::Why;
+
+const CORE: Resources = Resources::new(1_000, 0);
+
+fn seconds(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+/// A stage of tasks that fail at once, or as soon as they have run for so long.
+fn failing(tasks: u32, run: &str, retries: u32, retry_delay: Option<u64>) -> StageSpec {
+    StageSpec { retries, retry_delay: retry_delay.map(seconds), ..stage("fails", tasks, run, 1_000) }
+}
+
+/// How long after each end of a task its next attempt was launched.
+fn rests(world: &World, of: JobId) -> Vec<Duration> {
+    let mut ended: Option<Instant> = None;
+    let mut rests = Vec::new();
+    for change in &world.disk {
+        match change {
+            Change::Finished { task, at, .. } if task.job == of => ended = Some(*at),
+            Change::Launched { task, at, .. } if task.job == of => {
+                rests.extend(ended.take().map(|ended| at.since(ended)));
+            }
+            _ => {}
+        }
+    }
+    rests
+}
+
+#[test]
+fn each_failure_makes_a_task_wait_twice_as_long_for_its_next_try() {
+    for preset in [Preset::FIFO, Preset::DRF, Preset::MERCURY, Preset::SPARROW, Preset::APOLLO, Preset::CARBYNE] {
+        let mut world = World::with_nodes(preset, 1, CORE);
+        let id = world.submit(job(vec![failing(1, "1s 1", 4, None)]));
+        world.run_for(seconds(60));
+        assert_eq!(world.outcome(id), Some(JobOutcome::Failed { exit_code: 1 }));
+        let whole: Vec<u64> = rests(&world, id).iter().map(|rest| rest.as_millis() / 1_000).collect();
+        assert_eq!(whole, [1, 2, 4, 8], "{}", world.log.join("\n"));
+    }
+}
+
+#[test]
+fn a_task_of_endless_retries_comes_to_be_tried_once_a_minute() {
+    let mut world = World::with_nodes(Preset::DRF, 1, CORE);
+    let id = world.submit(job(vec![failing(1, "0s 1", u32::MAX, None)]));
+    world.run_for(seconds(600));
+    let rests = rests(&world, id);
+    assert!((13..=16).contains(&rests.len()), "{rests:?}");
+    assert!(rests.iter().all(|rest| *rest < seconds(62)), "{rests:?}");
+}
+
+#[test]
+fn a_stage_says_how_long_its_tasks_wait_and_zero_is_at_once() {
+    let mut world = World::with_nodes(Preset::DRF, 1, CORE);
+    let at_once = world.submit(job(vec![failing(1, "1s 1", 3, Some(0))]));
+    world.run_for(seconds(10));
+    assert!(rests(&world, at_once).iter().all(|rest| *rest < seconds(1)));
+    let slow = world.submit(job(vec![failing(1, "1s 1", 2, Some(90))]));
+    world.run_for(seconds(300));
+    let whole: Vec<u64> = rests(&world, slow).iter().map(|rest| rest.as_millis() / 1_000).collect();
+    assert_eq!(whole, [90, 90]);
+}
+
+#[test]
+fn who_waits_for_its_next_try_leaves_its_room_to_others_and_says_why_it_waits() {
+    let mut world = World::with_nodes(Preset::DRF, 1, CORE);
+    let id = world.submit(job(vec![failing(3, "1s 1", 1, Some(20))]));
+    let other = world.submit(job(vec![stage("other", 1, "2s", 1_000)]));
+    world.run_for(seconds(8));
+    assert_eq!(world.outcome(other), Some(JobOutcome::Succeeded));
+    let why = world.server.as_ref().unwrap().jobs[&id].why_some_rest(world.now);
+    let Some(Why::TriedAgain { task, left, failures: 1, others: 2 }) = why else { panic!("{why:?}") };
+    assert!(task == "fails/0" && left > seconds(10) && left < seconds(15), "{task} {left}");
+    let delays = world.records.iter().filter_map(|record| match record {
+        Record::Retried { delay, .. } => Some(*delay),
+        _ => None,
+    });
+    assert_eq!(delays.collect::<Vec<_>>(), [seconds(20); 3]);
+    world.run_for(seconds(30));
+    assert_eq!(world.outcome(id), Some(JobOutcome::Failed { exit_code: 1 }));
+    assert_eq!(world.server.as_ref().unwrap().jobs[&id].why_some_rest(world.now), None);
+}
+
+#[test]
+fn a_server_that_comes_back_tries_a_task_again_when_it_would_have_been() {
+    let mut world = World::with_nodes(Preset::DRF, 1, CORE);
+    let id = world.submit(job(vec![failing(1, "1s 1", 1, Some(20))]));
+    world.run_for(seconds(5));
+    world.kill_server();
+    world.run_for(seconds(5));
+    world.start_server();
+    world.settle();
+    world.run_for(seconds(8));
+    assert_eq!(rests(&world, id), [], "it still waits");
+    world.run_for(seconds(10));
+    let rests = rests(&world, id);
+    assert!(rests.len() == 1 && rests[0] >= seconds(20) && rests[0] < seconds(21), "{rests:?}");
+    assert_eq!(world.outcome(id), Some(JobOutcome::Failed { exit_code: 1 }));
+}
+
+#[test]
+fn a_gang_waits_as_a_whole_for_the_next_try_of_one_of_its_tasks() {
+    let mut world = World::with_nodes(Preset::DRF, 3, CORE);
+    let id = world.submit(job(vec![StageSpec { gang: true, ..failing(3, "2s 1", 1, Some(20)) }]));
+    world.run_for(seconds(15));
+    assert_eq!(world.running_tasks(), [], "none of it starts alone");
+    let other = world.submit(job(vec![stage("other", 3, "1s", 1_000)]));
+    world.run_for(seconds(2));
+    assert_eq!(world.outcome(other), Some(JobOutcome::Succeeded), "they hold no room meanwhile");
+    world.run_for(seconds(60));
+    assert_eq!(world.outcome(id), Some(JobOutcome::Failed { exit_code: 1 }));
+}
+
+#[test]
+fn who_is_cancelled_while_it_waits_for_its_next_try_ends_at_once() {
+    let mut world = World::with_nodes(Preset::DRF, 1, CORE);
+    let id = world.submit(job(vec![failing(1, "1s 1", 1, Some(20))]));
+    world.run_for(seconds(5));
+    world.control(id, JobAction::Cancel);
+    world.settle();
+    assert_eq!(world.outcome(id), Some(JobOutcome::Cancelled));
+}
+
+#[test]
+fn all_attempts_of_a_task_count_whatever_became_of_them_and_after_a_restart_too() {
+    let mut world = World::with_nodes(Preset::DRF, 1, CORE);
+    let id = world.submit(job(vec![failing(2, "2s 1", 2, Some(0)), stage("well", 1, "3s", 1_000)]));
+    world.run_for(seconds(30));
+    let check = |world: &World| {
+        let dag = world.server.as_ref().unwrap().jobs[&id].dag();
+        let walls = [dag.spent_by(0, 0), dag.spent_by(0, 1), dag.stage(0).spent, dag.stage(1).spent, dag.spent()];
+        assert_eq!(walls.map(|spent| spent.wall), [6, 6, 12, 3, 15].map(seconds));
+        assert!(dag.spent().cpu > Duration::ZERO);
+    };
+    check(&world);
+    world.kill_server();
+    world.start_server();
+    world.settle();
+    check(&world);
+}
+
+#[test]
+fn what_an_attempt_used_that_was_given_up_counts_once_its_node_says_so() {
+    let mut world = World::with_nodes(Preset::DRF, 2, CORE);
+    let id = world.submit(job(vec![stage("only", 1, "30s", 1_000)]));
+    world.run_for(seconds(5));
+    let first = (0..2).find(|&node| !world.nodes[node].executor.running.is_empty()).expect("it runs");
+    world.unlink(first);
+    world.run_for(seconds(60));
+    let spent = |world: &World| world.server.as_ref().unwrap().jobs[&id].dag().spent_by(0, 0).wall;
+    assert_eq!(world.outcome(id), Some(JobOutcome::Succeeded), "the second try did it");
+    world.link(first);
+    world.settle();
+    world.run_for(seconds(15));
+    let late: Vec<Duration> = world
+        .disk
+        .iter()
+        .filter_map(|change| match change {
+            Change::EndedLate { ended, .. } => Some(ended.usage.wall),
+            _ => None,
+        })
+        .collect();
+    assert!(late.len() == 1 && late[0] > seconds(5), "{late:?}");
+    let all = seconds(30) + late[0];
+    assert_eq!(spent(&world), all);
+    world.kill_server();
+    world.start_server();
+    world.settle();
+    assert_eq!(spent(&world), all);
+}
