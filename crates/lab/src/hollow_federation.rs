@@ -1,7 +1,7 @@
 //! A federation of daemons with hollow nodes on loopback: each master, global master and group of nodes is a process.
 
-use crate::bench::cluster::{ask_to_stop, first_line, new_state_dir, spawn, stop};
-use crate::bench::failed;
+use crate::cluster::failed;
+use crate::cluster::{ask_to_stop, first_line, new_state_dir, spawn, stop};
 use amalgam_cli::client::Client;
 use amalgam_cli::failure::{Failure, Result};
 use amalgam_cli::values::as_text;

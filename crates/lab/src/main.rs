@@ -2,6 +2,7 @@
 //! where a figure or a benchmark needs real daemons.
 
 mod bench;
+mod cluster;
 mod hollow_federation;
 mod measure;
 mod paper;

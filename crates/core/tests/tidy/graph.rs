@@ -5,11 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 
 /// Modules of a crate that depend on each other today. The list may only become shorter.
-const KNOTS: [(&str, &[&str]); 5] = [
+const KNOTS: [(&str, &[&str]); 4] = [
     ("daemon", &["backend", "server", "standby", "transport"]),
     ("daemon", &["executor", "files", "http", "input", "shell", "views"]),
     ("daemon", &["replica", "store"]),
-    ("lab", &["bench", "hollow_federation"]),
     (
         "sim",
         &["checkers", "faults", "inputs", "network", "node", "places", "process", "settings", "simulation", "story"],

@@ -1,10 +1,10 @@
 //! Compares waits in the simulator with those of daemons: the same light load on a server and agents on loopback, and simulated
 //! with costs that were measured immediately before.
 
-use super::cluster::{Cluster, array};
 use super::costs::{self, AGENTS, CPUS, CostsArgs, Measured, SLEEP, SLEEP_MICROS};
 use super::journals::{self, Journals};
 use super::{percentile, sorted};
+use crate::cluster::{Cluster, array};
 use amalgam_cli::failure::{Failure, Result};
 use amalgam_core::master::MasterSettings;
 use amalgam_core::preset::Preset;

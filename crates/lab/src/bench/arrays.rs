@@ -1,8 +1,8 @@
 //! Very large jobs: how fast they are accepted, and how much they delay a small job.
 
-use super::cluster::{Cluster, array};
 use super::latency::submit_to_start;
 use super::{fdatasync_p50, spread};
+use crate::cluster::{Cluster, array};
 use amalgam_cli::failure::{Failure, Result};
 use amalgam_cli::values::as_text;
 use amalgam_core::vocabulary::{Items, StageSpec, TaskSet};

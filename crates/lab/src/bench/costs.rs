@@ -6,9 +6,9 @@
 //! The cost of a message is the CPU time of the server's process for a task, including its interface and its log but without
 //! its roles, divided by the messages about the task. The process has several threads; the simulator charges one process.
 
-use super::cluster::{Cluster, array, chain};
 use super::journals::{self, Journals, WorkByRole};
-use super::{failed, fdatasync_p50, percentile, sorted};
+use super::{fdatasync_p50, percentile, sorted};
+use crate::cluster::{Cluster, array, chain, failed};
 use amalgam_cli::failure::{Failure, Result};
 use amalgam_core::preset::Preset;
 use amalgam_sim::Costs;

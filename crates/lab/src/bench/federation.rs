@@ -1,7 +1,7 @@
 //! Allocations per second of a federation of real daemons with hollow nodes: only the processes of tasks are missing.
 
-use super::cluster::array;
 use super::{fdatasync_p50, percentile, sorted};
+use crate::cluster::array;
 use crate::hollow_federation::{Counts, Daemons, Nodes, Plan, Spent};
 use crate::measure::loopback_floor::rounds_a_second;
 use amalgam_cli::client::{Client, Query};

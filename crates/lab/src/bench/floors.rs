@@ -1,6 +1,7 @@
 //! Launches per second of the executor without a scheduler, and the time of a small durable write to this disk.
 
-use super::{failed, millis};
+use super::millis;
+use crate::cluster::failed;
 use crate::measure::{disk_floor, launch_floor};
 use crate::product;
 use amalgam_cli::failure::Result;
@@ -23,7 +24,7 @@ pub struct FloorsArgs {
 }
 
 pub fn execute(args: &FloorsArgs) -> Result<()> {
-    let dir = super::cluster::new_state_dir();
+    let dir = crate::cluster::new_state_dir();
     std::fs::create_dir(&dir).map_err(failed("make a directory for the executor"))?;
     let measured = measure(args, &dir);
     let _ = remove_tree(&dir, &mut Pace::fast());

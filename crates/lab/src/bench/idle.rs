@@ -1,8 +1,8 @@
 //! Resources of an idle cluster, and its start-up time.
 
 use super::arrays::resident_bytes;
-use super::cluster::Cluster;
 use super::millis;
+use crate::cluster::Cluster;
 use amalgam_cli::failure::{Failure, Result};
 use clap::Args;
 use std::time::{Duration, Instant};

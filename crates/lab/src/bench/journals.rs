@@ -1,6 +1,6 @@
 //! Times from the journals of a cluster.
 
-use super::cluster::Cluster;
+use crate::cluster::Cluster;
 use amalgam_cli::failure::{Failure, Result};
 use amalgam_core::hosting::{Entry, Replay, RoleEvent, decisions};
 use amalgam_core::protocol::{ExecutorReport, Message, ToExecutor, ToJobManager, ToNode};

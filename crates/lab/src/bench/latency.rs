@@ -1,7 +1,7 @@
 //! The start-up time of one task, the time for each hop of a chain, and the total time of tasks that only sleep.
 
-use super::cluster::{Cluster, array, chain};
-use super::{failed, fdatasync_p50, millis, percentile, sorted, spread, wall_micros};
+use super::{fdatasync_p50, millis, percentile, sorted, spread};
+use crate::cluster::{Cluster, array, chain, failed, wall_micros};
 use amalgam_cli::failure::{Failure, Result};
 use amalgam_cli::values::as_text;
 use clap::Args;

@@ -1,7 +1,7 @@
 //! Tasks per second with submission, scheduling, launch, exit and recording, compared with a bare loop that spawns processes.
 
-use super::cluster::{Cluster, array};
-use super::failed;
+use crate::cluster::failed;
+use crate::cluster::{Cluster, array};
 use crate::measure::launch_floor::bare_loop;
 use amalgam_cli::failure::{Failure, Result};
 use amalgam_cli::values::parse_option;

@@ -1,7 +1,7 @@
 //! Bytes for each task of a job manager: untouched, half finished, half to be retried. The real role, without a cluster.
 
 use super::arrays::resident_bytes;
-use super::cluster::{JOB, NODE, array, manager};
+use crate::cluster::{JOB, NODE, array, manager};
 use amalgam_cli::failure::Result;
 use amalgam_core::job_manager::JobManager;
 use amalgam_core::preset::Preset;

@@ -14,7 +14,6 @@ macro_rules! say_on {
 
 mod agreement;
 mod arrays;
-pub mod cluster;
 mod costs;
 mod decisions;
 mod federation;
@@ -31,7 +30,8 @@ mod sim;
 mod waiting;
 mod waits;
 
-use amalgam_cli::failure::{Failure, Result};
+use crate::cluster;
+use amalgam_cli::failure::Result;
 use clap::{Args, Subcommand};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -99,15 +99,9 @@ pub fn execute(args: BenchArgs) -> Result<ExitCode> {
         Bench::Federation(args) => federation::execute(&args)?,
         Bench::Floors(args) => floors::execute(&args)?,
         Bench::Idle(args) => idle::execute(&args)?,
-        Bench::Stamp => say!("{}", wall_micros()),
+        Bench::Stamp => say!("{}", cluster::wall_micros()),
     }
     Ok(ExitCode::SUCCESS)
-}
-
-/// Microseconds since the Unix epoch.
-fn wall_micros() -> u64 {
-    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-    since.as_micros() as u64
 }
 
 /// The smallest value that at least `percent` of the sorted samples do not exceed.
@@ -140,9 +134,4 @@ pub fn fdatasync_p50() -> Result<f64> {
     let dir = std::env::temp_dir();
     let floor = crate::measure::disk_floor::fdatasync_floor(&dir, 200)?;
     Ok(millis(floor.p50))
-}
-
-pub fn failed(what: &str) -> impl FnOnce(std::io::Error) -> Failure {
-    let what = what.to_owned();
-    move |error| Failure::new(format!("cannot {what}: {error}"), "")
 }

@@ -4,8 +4,8 @@
 //! The time of an event is the least CPU time over several runs. The runs are identical to the last event, so the rest is
 //! noise of the machine.
 
-use super::cluster::{JOB, NODE, array, manager};
 use super::{percentile, sorted};
+use crate::cluster::{JOB, NODE, array, manager};
 use amalgam_cli::failure::{Failure, Result};
 use amalgam_core::job_manager::JobManager;
 use amalgam_core::preset::{Plans, Preset};

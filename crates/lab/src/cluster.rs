@@ -1,6 +1,5 @@
 //! The cluster of a benchmark: `amalgam dev`, or a server and its agents, as separate processes.
 
-use super::failed;
 use crate::product;
 use amalgam_cli::client::Client;
 use amalgam_cli::failure::{Failure, Result};
@@ -179,7 +178,7 @@ impl Drop for Cluster {
 }
 
 pub fn new_state_dir() -> PathBuf {
-    std::env::temp_dir().join(format!("amalgam-bench-{}-{}", std::process::id(), super::wall_micros()))
+    std::env::temp_dir().join(format!("amalgam-bench-{}-{}", std::process::id(), wall_micros()))
 }
 
 /// Starts a daemon with its state there, independent of the user's server and token.
@@ -266,4 +265,16 @@ pub fn manager(preset: &Preset, spec: JobSpec) -> (Arc<AdmittedJob>, JobManager)
     let sealing = Sealing { root: Key([0; 32]), mac: HMAC };
     let manager = preset.job_manager(Arc::clone(&job), Epoch(1), JobManagerSettings::default(), sealing);
     (job, manager)
+}
+
+/// Turns an IO error of an action into a failure: `cannot <what>: <error>`.
+pub fn failed(what: &str) -> impl FnOnce(std::io::Error) -> Failure {
+    let what = what.to_owned();
+    move |error| Failure::new(format!("cannot {what}: {error}"), "")
+}
+
+/// Microseconds since the Unix epoch.
+pub fn wall_micros() -> u64 {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    since.as_micros() as u64
 }
