@@ -5,18 +5,18 @@ mod named;
 mod settings;
 
 pub use settings::{
-    Booked, Booking, Choice, DemandOrder, Entitled, InterJob, IntraJob, Opportunistic, Placement, Plans, Probed,
-    QueueChoice, Scheduling, Yielding,
+    Booked, Booking, Choice, DemandOrder, Entitled, IntraJob, Opportunistic, Placement, Plans, Probed, QueueChoice,
+    Scheduling, Yielding,
 };
+
+pub use crate::policy::inter_job::InterJob;
 
 use crate::dispatch::DispatchSettings;
 use crate::global_master::GlobalMaster;
 use crate::job_manager::{JobManager, JobManagerSettings, OwnPlacement};
 use crate::master::{Master, MasterSettings, Publish};
 use crate::node::{NodeAgent, NodeSettings, OpportunisticRules};
-use crate::policy::inter_job::{
-    Capacity, Drf, Entitlement, Fifo, Layered, QueueTree, RoundRobin, Sjf, Srtf, Tetris, Within,
-};
+use crate::policy::inter_job::{Entitlement, Layered, QueueTree, Within};
 use crate::policy::intra_job::{Order, PlanOrder};
 use crate::policy::{InterJobPolicy, IntraJobPolicy, PlacementPolicy, QueuePolicy, intra_job, node_queue, placement};
 use crate::protocol::AdmittedJob;
@@ -285,21 +285,6 @@ impl Preset {
         NodeAgent::new(node, settings, queue, rules, mac)
             .telling_waits(entitled.map(|settings| settings.waits))
             .telling_progress(entitled.and_then(|settings| settings.corrections?.progress_every))
-    }
-}
-
-impl InterJob {
-    fn policy(self, queues: QueueTree) -> Box<dyn InterJobPolicy> {
-        match self {
-            InterJob::Fifo => Box::new(Fifo::new(queues)),
-            InterJob::Capacity => Box::new(Capacity::new(queues)),
-            InterJob::Drf { strict: false } => Box::new(Drf::new(queues)),
-            InterJob::Drf { strict: true } => Box::new(Drf::strict(queues)),
-            InterJob::Sjf => Box::new(Sjf::new(queues)),
-            InterJob::Srtf => Box::new(Srtf::new(queues)),
-            InterJob::RoundRobin => Box::new(RoundRobin::new(queues)),
-            InterJob::Tetris { fairness } => Box::new(Tetris::new(queues, fairness)),
-        }
     }
 }
 

@@ -1,13 +1,14 @@
 //! All presets: the papers' systems, improved variants of some of them, and the usual orders of jobs.
 
 use super::settings::{
-    Booked, Booking, Choice, DemandOrder, Entitled, InterJob, IntraJob, Opportunistic, Placement, Plans, Probed,
-    QueueChoice, Scheduling, Yielding, choose,
+    Booked, Booking, Choice, DemandOrder, Entitled, IntraJob, Opportunistic, Placement, Plans, Probed, QueueChoice,
+    Scheduling, Yielding, choose,
 };
 use super::{Name, Preset};
 use crate::job_manager::{AllowanceRules, CorrectionRules, ExplorationRules};
 use crate::master::{OpportunisticLimit, Steering};
 use crate::node::{OpportunisticRules, TellWaits};
+use crate::policy::inter_job::InterJob;
 use crate::policy::inter_job::Within;
 use crate::policy::placement::CompletionSettings;
 use crate::policy::{Mix, Quota};
@@ -187,8 +188,8 @@ impl Preset {
     pub const HYBRID: [Preset; 2] = [Preset::MERCURY, Preset::MERCURY_PLUS];
 
     /// Presets in which the master places tasks, in an order of jobs.
-    pub const CENTRAL: [Preset; 7] =
-        [Preset::FIFO, Preset::CAPACITY, Preset::DRF, Preset::SJF, Preset::SRTF, Preset::TETRIS, Preset::CARBYNE];
+    pub const CENTRAL: &[Preset] =
+        &[Preset::FIFO, Preset::CAPACITY, Preset::DRF, Preset::SJF, Preset::SRTF, Preset::TETRIS, Preset::CARBYNE];
 
     /// The baselines of the Sparrow paper (section 3): no probes, the task waits at the node that was chosen for it.
     pub const SPARROW_RANDOM: Preset = probed("sparrow-random", QueueChoice::Random);
@@ -200,7 +201,8 @@ impl Preset {
 
     pub fn all() -> impl Iterator<Item = Preset> {
         Preset::CENTRAL
-            .into_iter()
+            .iter()
+            .copied()
             .chain(Preset::DISTRIBUTED)
             .chain(Preset::HYBRID)
             .chain(Preset::QUEUEING)

@@ -3,7 +3,7 @@
 use crate::job_manager::{AllowanceRules, CorrectionRules, ExplorationRules};
 use crate::master::Steering;
 use crate::node::{OpportunisticRules, TellWaits};
-use crate::policy::inter_job::Within;
+use crate::policy::inter_job::{InterJob, Within};
 use crate::policy::placement::CompletionSettings;
 use crate::policy::{Mix, Quota};
 use crate::scheduling::Delays;
@@ -151,27 +151,6 @@ pub enum Choice {
     EarliestCompletion(CompletionSettings),
     /// A node near the input, farther away the longer a task waits; waiting tasks are tried elsewhere.
     RelaxedLocality,
-}
-
-/// The order in which jobs get room.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub enum InterJob {
-    /// Priority, then order of submission.
-    Fifo,
-    /// Guaranteed and maximum shares of hierarchical queues.
-    Capacity,
-    /// Weighted dominant resource fairness over hierarchical queues. With strict shares no job gets more than its fair share,
-    /// even if room stays idle.
-    Drf { strict: bool },
-    /// The job with the least work.
-    Sjf,
-    /// The job with the least remaining work.
-    Srtf,
-    /// Packing; `fairness` is the knob f in millionths, below 1: only the part 1 - f of the jobs, those furthest below
-    /// their fair share, is considered.
-    Tetris { fairness: u32 },
-    /// Queues take turns.
-    RoundRobin,
 }
 
 /// The order in which the stages of a job use what it gets.

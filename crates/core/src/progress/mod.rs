@@ -52,7 +52,7 @@ pub struct SavedProgress {
 }
 
 impl SavedProgress {
-    /// See [`Change::set_clock`].
+    /// See [`crate::role::Change::set_clock`].
     pub(crate) fn set_clock(&mut self, offset: ClockOffset) {
         self.dag.set_clock(offset);
         for saved in &mut self.running {

@@ -63,7 +63,7 @@ fn a_queue_below_its_guarantee_goes_first_whatever_its_weight() {
 
 #[test]
 fn a_maximum_share_holds_at_every_moment_and_is_the_reason() {
-    for preset in Preset::CENTRAL {
+    for preset in Preset::CENTRAL.iter().copied() {
         let capped = QueueSpec { maximum: 250_000, ..queue("root.capped") };
         let mut world = cluster(preset, vec![capped, queue("root.free")], 2, 4);
         let capped = world.submit(endless("capped", "ada", 20));
@@ -84,7 +84,7 @@ fn a_maximum_share_holds_at_every_moment_and_is_the_reason() {
 
 #[test]
 fn one_user_takes_no_more_than_the_users_limit_and_the_next_user_goes_on() {
-    for preset in Preset::CENTRAL {
+    for preset in Preset::CENTRAL.iter().copied() {
         let shared = QueueSpec { user_limit: 500_000, ..queue("root.shared") };
         let mut world = cluster(preset, vec![shared], 1, 4);
         let ada = world.submit(endless("shared", "ada", 50));
@@ -98,7 +98,7 @@ fn one_user_takes_no_more_than_the_users_limit_and_the_next_user_goes_on() {
 
 #[test]
 fn a_higher_priority_goes_first_within_a_queue() {
-    for preset in Preset::CENTRAL {
+    for preset in Preset::CENTRAL.iter().copied() {
         let mut world = cluster(preset, Vec::new(), 1, 1);
         let blocker = world.submit(endless("", "ada", 1));
         let low = world.submit(endless("", "ada", 1));
@@ -170,7 +170,7 @@ fn what_is_left_of_a_job_is_told_in_steps_and_decides_who_is_served_under_srtf()
 
 #[test]
 fn a_large_task_does_not_starve_behind_small_ones() {
-    for preset in Preset::CENTRAL {
+    for preset in Preset::CENTRAL.iter().copied() {
         let mut world = cluster(preset, Vec::new(), 2, 4);
         world.submit(endless("", "ada", 8));
         // It is first in every order, also in those that go by work.
@@ -393,7 +393,7 @@ fn an_idempotency_key_is_its_users_own_and_goes_with_one_job() {
 
 #[test]
 fn a_stage_near_a_node_waits_there_for_a_while_and_then_runs_anywhere() {
-    for preset in Preset::CENTRAL {
+    for preset in Preset::CENTRAL.iter().copied() {
         let delays = preset.booked().unwrap().delays;
         let mut world = cluster(preset, Vec::new(), 3, 1);
         let near = |name: &str, tasks: u32| {

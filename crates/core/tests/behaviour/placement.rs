@@ -192,7 +192,7 @@ fn no_room_stays_empty_that_an_open_ask_could_use() {
         preset.booked_mut().unwrap().by = Booking::Master { placement, reserve_after: Duration::from_secs(30) };
         preset
     };
-    for preset in Preset::CENTRAL.into_iter().chain(placements.map(with)) {
+    for preset in Preset::CENTRAL.iter().copied().chain(placements.map(with)) {
         for seed in 1..=30 {
             let mut model = Model::new(preset, seed);
             for step in 0..400 {

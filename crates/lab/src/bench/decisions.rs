@@ -29,7 +29,7 @@ pub fn execute(args: &DecisionsArgs) -> Result<()> {
         ));
     }
     let asked = |preset: &Preset| args.preset.is_none_or(|only| only == *preset);
-    for preset in Preset::CENTRAL.into_iter().filter(asked) {
+    for preset in Preset::CENTRAL.iter().copied().filter(asked) {
         let full = Scale::full(preset);
         let warm_up = full.warm_up / full.nodes * args.nodes;
         let pending = [args.pending[0], args.pending[1]];

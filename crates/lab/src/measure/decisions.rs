@@ -458,7 +458,7 @@ mod tests {
 
     #[test]
     fn the_clusters_stay_full_and_the_pending_tasks_stay_pending() {
-        for preset in Preset::CENTRAL {
+        for preset in Preset::CENTRAL.iter().copied() {
             let small = Scale { nodes: 60, jobs: 40, pending: [40, 400], warm_up: 200, ..Scale::full(preset) };
             let result = compare(&Scale { rounds: 3, departures: 100, ..small });
             assert_eq!(result.clusters.each_ref().map(|cluster| cluster.pending), [40, 400], "{preset:?}");

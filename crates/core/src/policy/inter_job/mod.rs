@@ -33,3 +33,43 @@ pub use round_robin::RoundRobin;
 pub use sjf::Sjf;
 pub use srtf::Srtf;
 pub use tetris::Tetris;
+
+use crate::policy::InterJobPolicy;
+use serde::{Deserialize, Serialize};
+
+/// The order in which jobs get room.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum InterJob {
+    /// Priority, then order of submission.
+    Fifo,
+    /// Guaranteed and maximum shares of hierarchical queues.
+    Capacity,
+    /// Weighted dominant resource fairness over hierarchical queues. With strict shares no job gets more than its fair share,
+    /// even if room stays idle.
+    Drf { strict: bool },
+    /// The job with the least work.
+    Sjf,
+    /// The job with the least remaining work.
+    Srtf,
+    /// Packing; `fairness` is the knob f in millionths, below 1: only the part 1 - f of the jobs, those furthest below
+    /// their fair share, is considered.
+    Tetris { fairness: u32 },
+    /// Queues take turns.
+    RoundRobin,
+}
+
+impl InterJob {
+    /// The policy of this order over the queues.
+    pub fn policy(self, queues: QueueTree) -> Box<dyn InterJobPolicy> {
+        match self {
+            InterJob::Fifo => Box::new(Fifo::new(queues)),
+            InterJob::Capacity => Box::new(Capacity::new(queues)),
+            InterJob::Drf { strict: false } => Box::new(Drf::new(queues)),
+            InterJob::Drf { strict: true } => Box::new(Drf::strict(queues)),
+            InterJob::Sjf => Box::new(Sjf::new(queues)),
+            InterJob::Srtf => Box::new(Srtf::new(queues)),
+            InterJob::RoundRobin => Box::new(RoundRobin::new(queues)),
+            InterJob::Tetris { fairness } => Box::new(Tetris::new(queues, fairness)),
+        }
+    }
+}
