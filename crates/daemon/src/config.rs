@@ -566,7 +566,7 @@ mod tests {
     /// The keys that a table may have, as the error for one that it may not have lists them.
     fn keys(table: &str) -> Vec<String> {
         let error = parse(&format!("{table}\nqqqqqqqqqq = 1")).unwrap_err();
-        let (_, known) = error.split_once("known are ").unwrap_or_else(|| panic!("{error}"));
+        let (_, known) = error.split_once("known: ").unwrap_or_else(|| panic!("{error}"));
         known.split(", ").map(str::to_owned).collect()
     }
 
@@ -607,7 +607,7 @@ mod tests {
         for (text, said) in [
             ("\nprest = 'fifo'", "server.toml:2:1: unknown key `prest`\n  help: did you mean `preset`?"),
             ("[policies]\nseeds = 1", "server.toml:2:1: unknown key `seeds`\n  help: did you mean `seed`?"),
-            ("colour = 1", "server.toml:1:1: unknown key `colour`\n  help: known are preset, listen,"),
+            ("colour = 1", "server.toml:1:1: unknown key `colour`\n  help: known: preset, listen,"),
             (
                 "preset = 'apollo'\nspares = true",
                 "server.toml:2:1: unknown key `spares`\n  help: `spares` belongs in `[policies.queueing]`",

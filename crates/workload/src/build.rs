@@ -1,4 +1,4 @@
-//! From the types of a job file to a checked job.
+//! Turns the types of a job file into a checked job.
 
 use crate::document::{At, Format, Node, Value, parse};
 use crate::error::{Complaint, FileError, Position};
@@ -21,38 +21,39 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Bytes of each output stream that are kept when a job file does not say.
+/// Default of `output_cap`: the bytes that are kept of each output stream of a task.
 pub const DEFAULT_OUTPUT_CAP: u64 = 64 << 20;
 
-/// Where a job comes from.
+/// Where a job is submitted.
 #[derive(Clone, Debug)]
 pub struct Context {
-    /// The directory of submission; relative paths in the file start here. Absolute.
+    /// The absolute path of the directory of submission. Relative paths in a job file start here. Empty if it is not
+    /// known.
     pub submit_dir: PathBuf,
 }
 
-/// Says of a resource that stands where only keys of a job or a stage do where it belongs.
+/// If the unknown key is a resource, replaces the remedy by the table that the resource belongs to.
 fn with_table(complaint: Complaint) -> Complaint {
     let resource = complaint.unknown_key().filter(|key| BUILT_IN.contains(key));
     let remedy = resource.map(|key| match key {
-        "memory" => "say `resources = { memory = \"1GiB\" }`".to_owned(),
-        _ => format!("say `resources = {{ {key} = 1 }}`"),
+        "memory" => "write `resources = { memory = \"1GiB\" }`".to_owned(),
+        _ => format!("write `resources = {{ {key} = 1 }}`"),
     });
     Complaint { remedy: remedy.unwrap_or_else(|| complaint.remedy.clone()), ..complaint }
 }
 
-/// Reads a job file. `origin` names it in messages and names a job without a name.
+/// Reads a job file. `origin` is the file's name in messages, and the default of the job's name.
 ///
 /// # Errors
-/// The first complaint, with its place and the remedy.
+/// The first problem, with its position and the remedy.
 pub fn read_job(text: &str, format: Format, origin: &Path, context: &Context) -> Result<JobSpec, FileError> {
     read_job_of(&Submitter::default(), text, format, origin, context)
 }
 
-/// The same, for somebody from whom it takes over what it says.
+/// Like [`read_job`], for a submitter whose variables and umask the job file may use.
 ///
 /// # Errors
-/// As of [`read_job`].
+/// As for [`read_job`].
 pub fn read_job_of(
     submitter: &Submitter,
     text: &str,
@@ -64,7 +65,7 @@ pub fn read_job_of(
     build(&document, submitter, origin, context).map_err(|complaint| complaint.in_file(origin))
 }
 
-/// Where a job file names its queue.
+/// The position of the `queue` key's value in a job file.
 pub fn queue_position(text: &str, format: Format) -> Option<Position> {
     let Value::Table(entries) = parse(text, format).ok()?.value else { return None };
     entries.iter().find(|(key, _)| key.name == "queue").map(|(_, queue)| queue.at)
@@ -88,7 +89,7 @@ fn build(document: &Node, submitter: &Submitter, origin: &Path, context: &Contex
         queue: file.queue.take().map(|queue| queue.value).unwrap_or_default(),
         user: String::new(),
         priority: file.priority.unwrap_or(0),
-        // Nothing runs there that does not say so.
+        // An unknown directory is stored as `/`; `workdir_of` prevents tasks from running there by default.
         submit_dir: if is_nowhere(context) { "/".into() } else { bytes_of(&context.submit_dir) },
         stages: Vec::new(),
         after_jobs,
@@ -103,7 +104,8 @@ fn build(document: &Node, submitter: &Submitter, origin: &Path, context: &Contex
     Ok(job)
 }
 
-/// Resolves what the job takes over from its submitter: variables below those that it sets itself.
+/// Resolves the exported variables and the umask of the submitter. The job's own variables have priority over exported
+/// ones.
 fn inherit(file: &mut JobFile, submitter: &Submitter) -> Result<(), Complaint> {
     let written = file.export.take();
     let at = written.as_ref().map_or(Position::default(), |written| written.at);
@@ -120,7 +122,7 @@ fn inherit(file: &mut JobFile, submitter: &Submitter) -> Result<(), Complaint> {
     Ok(())
 }
 
-/// A name from that of a file, which may be of any bytes.
+/// Makes a job's name from a file's name, which may contain any bytes.
 pub(crate) fn default_name(file: &[u8]) -> String {
     let mut name = String::new();
     for character in shown(file).chars() {
@@ -138,7 +140,7 @@ fn checked_name(what: Named, name: &At<String>) -> Result<String, Complaint> {
     Ok(name.value.clone())
 }
 
-/// The stages in the order of the work.
+/// The stages in topological order.
 fn stages(mut file: JobFile, top: Position, place: Place<'_>) -> Result<Vec<StageSpec>, Complaint> {
     let Some(At { at, value: list }) = file.stage.take() else {
         let only = At { at: top, value: only_stage(&mut file) };
@@ -154,7 +156,7 @@ fn stages(mut file: JobFile, top: Position, place: Place<'_>) -> Result<Vec<Stag
         ("gang", file.gang.as_ref().map(|key| key.at)),
     ] {
         if let Some(at) = at {
-            let problem = format!("`{key}` stands beside a list of stages");
+            let problem = format!("`{key}` is not allowed beside a list of stages");
             return Err(Complaint::new(problem, "move it into the stage that it belongs to").at(at));
         }
     }
@@ -188,7 +190,8 @@ fn stages(mut file: JobFile, top: Position, place: Place<'_>) -> Result<Vec<Stag
     Ok(specs)
 }
 
-/// The keys of a job that has no list of stages. The shared ones are its defaults and stay where they are.
+/// The only stage of a job without a list of stages. Keys that exist for jobs as well are left in `file`: they are the
+/// defaults of the stage.
 fn only_stage(file: &mut JobFile) -> StageFile {
     StageFile {
         name: None,
@@ -224,9 +227,7 @@ fn stage_names(list: &[At<StageFile>]) -> Result<Vec<String>, Complaint> {
             if list.len() == 1 {
                 return Ok(vec!["main".to_owned()]);
             }
-            return Err(
-                Complaint::new("this stage has no name", "give it one, for instance `name = \"count\"`").at(*at)
-            );
+            return Err(Complaint::new("this stage has no name", "add one, for instance `name = \"count\"`").at(*at));
         };
         names.push(checked_name(Named::Stage, name)?);
         if name.value.contains(['.', '/']) || name.value.contains(char::is_whitespace) {
@@ -247,10 +248,10 @@ fn dependencies(list: &[At<StageFile>], names: &[String]) -> Result<Vec<Vec<usiz
         index.get(name.value.as_str()).copied().ok_or_else(|| {
             let remedy = match suggest::closest(&name.value, names.iter().map(String::as_str)) {
                 Some(near) => format!("did you mean `{near}`?"),
-                None if names.len() <= 20 => format!("the stages are {}", names.join(", ")),
+                None if names.len() <= 20 => format!("use one of: {}", names.join(", ")),
                 None => "name a stage of this file".to_owned(),
             };
-            Complaint::new(format!("no stage is named `{}`", name.value), remedy).at(name.at)
+            Complaint::new(format!("stage `{}` not found", name.value), remedy).at(name.at)
         })
     };
     list.iter()
@@ -264,7 +265,8 @@ fn dependencies(list: &[At<StageFile>], names: &[String]) -> Result<Vec<Vec<usiz
         .collect()
 }
 
-/// One stage, with the job's defaults for what it does not say; without its inputs, which are other stages' outputs.
+/// Builds one stage. Keys that the stage does not have are taken from the job. The inputs are left empty, because they
+/// refer to outputs of other stages.
 fn stage(
     file: At<StageFile>,
     name: String,
@@ -277,7 +279,7 @@ fn stage(
     let no_command = |at| {
         Complaint::new(
             format!("the stage `{name}` has no command"),
-            "write for instance `command = [\"sort\", \"-n\"]`",
+            "add one, for instance `command = [\"sort\", \"-n\"]`",
         )
         .at(at)
     };
@@ -297,8 +299,8 @@ fn stage(
     if let Some(At { at, value: Each::Files(_) | Each::Lines(_) | Each::Json(_) }) = &file.each
         && submitter.is_elsewhere
     {
-        let problem = "the items are in files of the submitter, which the server cannot read";
-        let remedy = "list them, as `each = [\"a\", \"b\"]`, or submit the file with `amalgam submit`";
+        let problem = "`each` names files of the submitter, which the server cannot read";
+        let remedy = "list the items, such as `each = [\"a\", \"b\"]`, or submit the file with `amalgam submit`";
         return Err(Complaint::new(problem, remedy).at(*at));
     }
     let limits = [file.at_once.as_ref().map(|key| key.value), file.array.as_ref().and_then(|array| array.value.0.1)];
@@ -359,14 +361,14 @@ fn stage(
     Ok(spec)
 }
 
-/// Whom a job is read for, and where.
+/// The submitter of a job, and the directory of submission.
 #[derive(Clone, Copy)]
 struct Place<'a> {
     context: &'a Context,
     submitter: &'a Submitter,
 }
 
-/// Whether nobody says where the job was submitted from.
+/// Whether the directory of submission is not known.
 fn is_nowhere(context: &Context) -> bool {
     context.submit_dir.as_os_str().is_empty()
 }
@@ -374,8 +376,8 @@ fn is_nowhere(context: &Context) -> bool {
 fn workdir_of(written: Option<(Position, Workdir)>, has_files: bool, nowhere: bool) -> Result<Workdir, Complaint> {
     match (written, nowhere) {
         (Some((at, Workdir::Submitted)), true) => {
-            let problem = "the job was submitted from no directory of the server's";
-            let remedy = "write `own` or an absolute path, or say `?submit_dir=/PATH` with the request";
+            let problem = "the directory from which the job was submitted is not known";
+            let remedy = "write `own` or an absolute path, or add `?submit_dir=/PATH` to the request";
             Err(Complaint::new(problem, remedy).at(at))
         }
         (None, true) => Ok(Workdir::Own),
@@ -402,12 +404,13 @@ fn task_set(
         (count, array, each) => {
             let places = [count.map(|key| key.at), array.map(|key| key.at), each.map(|key| key.at)];
             let at = places.into_iter().flatten().max().unwrap_or_default();
-            Err(Complaint::new("the stage says twice which tasks it has", "keep one of tasks, array and each").at(at))
+            let problem = "the stage defines its tasks more than once";
+            Err(Complaint::new(problem, "keep one of tasks, array and each").at(at))
         }
     }
 }
 
-/// The job's variables, replaced by the stage's own where both name one.
+/// The variables of the job and of the stage. If both set a variable, the stage's value is used.
 fn environment(job: Option<&At<Environment>>, stage: Option<At<Environment>>) -> Vec<(ByteString, ByteString)> {
     let mut variables: BTreeMap<ByteString, ByteString> = BTreeMap::new();
     variables.extend(job.into_iter().flat_map(|env| env.value.0.iter().cloned()));

@@ -1,16 +1,16 @@
-//! What is wrong with a file that somebody wrote, where, and what to do about it.
+//! Errors in files that users write: the problem, its position and the remedy.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-/// A place in a file; lines and columns count from 1, columns in characters.
+/// A position in a file. Lines and columns count from 1; columns count characters.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Debug)]
 pub struct Position {
     pub line: u32,
     pub column: u32,
 }
 
-/// A complaint about a job file or a configuration: `job.toml:3:7: ...`, and the remedy on a line of its own.
+/// An error in a job file or a configuration: `job.toml:3:7: ...`, with the remedy on a line of its own.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct FileError {
     pub file: PathBuf,
@@ -19,7 +19,7 @@ pub struct FileError {
     pub remedy: String,
 }
 
-/// A complaint that does not know its file yet, and perhaps not its place.
+/// An error before its file is known. Its position may not be known either.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Complaint {
     pub at: Option<Position>,
@@ -36,7 +36,7 @@ impl Complaint {
         unknown_key(&self.problem)
     }
 
-    /// Gives the complaint a place unless it knows a more precise one.
+    /// Sets the position, unless the error already has one, which is more precise.
     pub fn at(mut self, at: Position) -> Complaint {
         self.at.get_or_insert(at);
         self
@@ -49,7 +49,7 @@ impl Complaint {
 }
 
 impl FileError {
-    /// The key that the file has where none of that name is known.
+    /// The name of the unknown key, if that is the problem.
     pub fn unknown_key(&self) -> Option<&str> {
         unknown_key(&self.problem)
     }
@@ -79,8 +79,8 @@ impl fmt::Display for Complaint {
 
 impl std::error::Error for Complaint {}
 
-/// A complaint of a value's own reader travels through serde as one text: the problem, and after this separator the
-/// remedy. Neither contains it, as both are one line.
+/// serde passes the error of a value's own deserializer on as one text. This character separates the problem from the
+/// remedy. Neither contains it: both are single lines.
 const REMEDY: char = '\n';
 
 impl From<crate::quantities::Malformed> for Complaint {
@@ -122,34 +122,34 @@ impl serde::de::Error for Complaint {
     }
 
     fn missing_field(field: &'static str) -> Complaint {
-        Complaint::new(format!("the key `{field}` is missing"), format!("say `{field} = ...`"))
+        Complaint::new(format!("the key `{field}` is missing"), format!("add `{field} = ...`"))
     }
 
     fn duplicate_field(field: &'static str) -> Complaint {
-        Complaint::new(format!("the key `{field}` is given twice"), "keep one of them")
+        Complaint::new(format!("duplicate key `{field}`"), "keep one of them")
     }
 }
 
 fn unknown(what: &str, found: &str, expected: &'static [&'static str]) -> Complaint {
-    // Aliases in kebab case are accepted but not advertised, except for names that have no other spelling.
+    // Aliases in kebab case are accepted but not suggested, except for names that have no other spelling.
     let is_alias = |name: &str| name == "stages" || name.contains('-') && expected.contains(&&*name.replace('-', "_"));
     let advertised = || expected.iter().copied().filter(|name| !is_alias(name));
     let remedy = match crate::suggest::closest(found, advertised()) {
         Some(name) => format!("did you mean `{name}`?"),
-        None => format!("known are {}", advertised().collect::<Vec<_>>().join(", ")),
+        None => format!("known: {}", advertised().collect::<Vec<_>>().join(", ")),
     };
     Complaint::new(format!("unknown {what} `{found}`"), remedy)
 }
 
-/// Rust's words for what was expected, in those of a job file.
+/// Describes an expected Rust type in the terms of a job file.
 fn plainly(expected: &dyn serde::de::Expected) -> String {
     let expected = expected.to_string();
     match expected.as_str() {
-        "u32" | "u64" | "usize" => "a whole number, not negative".to_owned(),
+        "u32" | "u64" | "usize" => "a whole number, at least 0".to_owned(),
         "u8" => "a whole number from 0 to 255".to_owned(),
-        "a nonzero u32" => "a whole number from 1 on".to_owned(),
+        "a nonzero u32" => "a whole number, at least 1".to_owned(),
         "f32" | "f64" => "a number, such as 0.5".to_owned(),
-        "i32" => "a whole number between -2147483648 and 2147483647".to_owned(),
+        "i32" => "a whole number from -2147483648 to 2147483647".to_owned(),
         "a boolean" => "`true` or `false`".to_owned(),
         "a string" => "a text in quotes".to_owned(),
         "a sequence" => "a list".to_owned(),

@@ -1,9 +1,9 @@
-//! Workloads: what users and traces describe, turned into `JobSpec`s.
+//! Workloads: job files, command lines and traces, turned into `JobSpec`s.
 //!
-//! A job file goes through three steps: its format becomes one tree of positioned nodes (`document`), the tree becomes
-//! the types that also generate the published schema (`job_file`), and those become a checked job (`build`). The
-//! position of every value survives all three, so that each complaint can point. Traces and generators are in
-//! [`trace`].
+//! A job file is read in three steps. The parser of its format builds one tree of positioned nodes (`document`). The
+//! tree is read into the types that also generate the published schema (`job_file`). Those types are turned into a
+//! checked job (`build`). Every value keeps its position through all three steps, so that error messages can point to
+//! it. Traces and generators are in [`trace`].
 
 mod build;
 mod command;
@@ -33,21 +33,21 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
-/// Reads settings in TOML. What an error of a value's own reader says and advises is put together by [`packed`]; an [`At`]
-/// remembers where its value is.
+/// Reads settings in TOML. A value's own deserializer reports its problem and remedy with [`packed`]; an [`At`] keeps
+/// the position of its value.
 ///
 /// # Errors
-/// With the place in the file, and for a key that is not known a suggestion.
+/// The first problem, with its position in the file, and a suggestion for an unknown key.
 pub fn read_settings<T: DeserializeOwned>(text: &str, file: &Path) -> Result<T, FileError> {
     document::parse(text, Format::Toml).and_then(|tree| tree.read()).map_err(|complaint| complaint.in_file(file))
 }
 
-/// The path that these bytes are.
+/// Converts bytes to a path.
 pub fn path_of(bytes: &ByteString) -> &Path {
     Path::new(OsStr::from_bytes(bytes.as_bytes()))
 }
 
-/// The bytes of a path.
+/// Converts a path to bytes.
 pub fn bytes_of(path: impl Into<PathBuf>) -> ByteString {
     path.into().into_os_string().into_vec().into()
 }

@@ -1,13 +1,13 @@
-//! The order of stages: each after those it depends on, and otherwise as written.
+//! Topological order of stages. Stages that do not depend on each other keep the order of the file.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// Sorts `0..after.len()` so that every number comes behind those that it is after; among those that could come next
-/// the smallest does.
+/// Sorts `0..after.len()` topologically: `after[n]` are the numbers that `n` depends on. Of several numbers that could
+/// be next, the smallest one is.
 ///
 /// # Errors
-/// The numbers along a cycle, the first repeated at the end.
+/// The numbers of a cycle, with the first one repeated at the end.
 pub fn topological(after: &[Vec<usize>]) -> Result<Vec<usize>, Vec<usize>> {
     let mut missing: Vec<usize> = after.iter().map(Vec::len).collect();
     let mut followers = vec![Vec::new(); after.len()];
@@ -30,8 +30,8 @@ pub fn topological(after: &[Vec<usize>]) -> Result<Vec<usize>, Vec<usize>> {
     if order.len() == after.len() { Ok(order) } else { Err(cycle(after, &missing)) }
 }
 
-/// Walks from a stage that never became ready along dependencies that never did, until one comes round again. Reads
-/// in the direction of the work: `a -> b` when b is after a.
+/// Follows dependencies from a stage that never became ready to others that never did, until one is visited again. The
+/// result is in the order of execution: `a -> b` if b depends on a.
 fn cycle(after: &[Vec<usize>], missing: &[usize]) -> Vec<usize> {
     let mut seen_at = vec![None; after.len()];
     let mut path = Vec::new();
@@ -57,14 +57,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_written_order_is_kept_where_possible() {
+    fn independent_stages_keep_the_order_of_the_file() {
         assert_eq!(topological(&[vec![], vec![], vec![0]]), Ok(vec![0, 1, 2]));
         assert_eq!(topological(&[vec![2], vec![], vec![1]]), Ok(vec![1, 2, 0]));
     }
 
     #[test]
-    fn a_cycle_is_named_in_the_direction_of_the_work() {
-        // 1 waits for 3, 2 for 1, 3 for 2; 4 only hangs behind.
+    fn a_cycle_is_reported_in_the_order_of_execution() {
+        // 1 depends on 3, 2 on 1, 3 on 2; 4 depends on the cycle but is not in it.
         assert_eq!(topological(&[vec![], vec![0, 3], vec![1], vec![2], vec![3]]), Err(vec![1, 2, 3, 1]));
         assert_eq!(topological(&[vec![0]]), Err(vec![0, 0]));
     }

@@ -1,6 +1,6 @@
-//! "Did you mean ..?"
+//! Suggestions for misspelt names: "did you mean `x`?"
 
-/// The candidate nearest to what was written, if it is near enough to be a slip.
+/// The candidate that is most similar to `written`, if it is similar enough to be a typo.
 pub fn closest<'a>(written: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let written = written.to_lowercase().replace('-', "_");
     let near_enough = (written.chars().count() / 3).clamp(1, 3);
@@ -12,7 +12,7 @@ pub fn closest<'a>(written: &str, candidates: impl IntoIterator<Item = &'a str>)
         .map(|(_, candidate)| candidate)
 }
 
-/// How many letters to insert, delete, replace or swap with their neighbour.
+/// The number of letters to insert, delete, replace or swap with the next one. Only the first 64 letters are compared.
 fn distance(left: &str, right: &str) -> usize {
     let (left, right): (Vec<char>, Vec<char>) = (left.chars().take(64).collect(), right.chars().take(64).collect());
     let mut before_last = Vec::new();
@@ -36,7 +36,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn slips_are_recognised_and_strangers_are_not() {
+    fn typos_get_a_suggestion_and_other_words_get_none() {
         let names = ["command", "retries", "timeout", "max_fails"];
         assert_eq!(closest("comand", names), Some("command"));
         assert_eq!(closest("retires", names), Some("retries"));

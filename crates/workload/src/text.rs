@@ -1,18 +1,18 @@
-//! Text files as people and the editors of other systems leave them.
+//! Reading of text files, including byte order marks and other encodings.
 
 use crate::quantities::Malformed;
 use std::fs;
 use std::io;
 use std::path::Path;
 
-/// Some editors put it before a text, where it says nothing.
+/// Some editors write it at the start of a UTF-8 text, where it has no meaning.
 pub const BYTE_ORDER_MARK: char = '\u{feff}';
 const MARK: &[u8] = b"\xef\xbb\xbf";
 
-/// What there is of a text's bytes after a mark of its encoding.
+/// Removes the byte order mark of UTF-8.
 ///
 /// # Errors
-/// When they are UTF-16 or UTF-32, by their mark or by how ASCII looks in these.
+/// The text is UTF-16 or UTF-32, which is detected by its mark or by the pattern of zero bytes around ASCII characters.
 pub fn without_mark(bytes: &[u8]) -> Result<&[u8], Malformed> {
     let encoding = match bytes {
         [0xff, 0xfe, 0, 0, ..] | [0, 0, 0xfe, 0xff, ..] | [1..=255, 0, 0, 0, ..] | [0, 0, 0, 1..=255, ..] => "UTF-32",
@@ -25,10 +25,10 @@ pub fn without_mark(bytes: &[u8]) -> Result<&[u8], Malformed> {
     ))
 }
 
-/// A text in UTF-8, without its mark.
+/// Decodes a UTF-8 text and removes its byte order mark.
 ///
 /// # Errors
-/// In which line it is something else.
+/// The first line that is not UTF-8, or another encoding that was detected.
 pub fn decode(bytes: Vec<u8>) -> Result<String, Malformed> {
     let without = without_mark(&bytes)?;
     std::str::from_utf8(without).map(str::to_owned).map_err(|error| {
@@ -37,10 +37,10 @@ pub fn decode(bytes: Vec<u8>) -> Result<String, Malformed> {
     })
 }
 
-/// Reads a file that is a text.
+/// Reads a text file in UTF-8.
 ///
 /// # Errors
-/// The system's, and of kind `InvalidData` where it is none in UTF-8.
+/// An error of the system, or one of kind `InvalidData` if the file is not UTF-8.
 pub fn read_text(path: &Path) -> io::Result<String> {
     decode(fs::read(path)?).map_err(|wrong| io::Error::new(io::ErrorKind::InvalidData, wrong.to_string()))
 }
@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_mark_is_skipped_and_other_encodings_are_named() {
+    fn byte_order_marks_are_removed_and_other_encodings_are_refused() {
         assert_eq!(decode(b"\xef\xbb\xbfab".to_vec()).as_deref(), Ok("ab"));
         assert_eq!(decode(b"ab".to_vec()).as_deref(), Ok("ab"));
         assert_eq!(decode(Vec::new()).as_deref(), Ok(""));

@@ -381,19 +381,19 @@ fn unknown_keys_come_with_a_suggestion() {
     );
     assert_eq!(
         complaint("command = 'x'\neach = { glob = 'x' }"),
-        "job.toml:2:10: unknown key `glob`\n  help: known are files, lines, json, items"
+        "job.toml:2:10: unknown key `glob`\n  help: known: files, lines, json, items"
     );
     let resource = complaint("command = 'true'\nmemory = '1GiB'\n");
-    assert_eq!(resource, "job.toml:2:1: unknown key `memory`\n  help: say `resources = { memory = \"1GiB\" }`");
+    assert_eq!(resource, "job.toml:2:1: unknown key `memory`\n  help: write `resources = { memory = \"1GiB\" }`");
     let unlike = complaint("command = 'x'\ncolour = 'red'");
-    assert!(unlike.starts_with("job.toml:2:1: unknown key `colour`\n  help: known are name, queue, "), "{unlike}");
+    assert!(unlike.starts_with("job.toml:2:1: unknown key `colour`\n  help: known: name, queue, "), "{unlike}");
 }
 
 #[test]
 fn malformed_values_are_pointed_at() {
     for (line, expected) in [
-        ("tasks = 'many'", "2:9: found the text `many`\n  help: write a whole number, not negative"),
-        ("tasks = -1", "2:9: the number `-1` is out of range\n  help: write a whole number, not negative"),
+        ("tasks = 'many'", "2:9: found the text `many`\n  help: write a whole number, at least 0"),
+        ("tasks = -1", "2:9: the number `-1` is out of range\n  help: write a whole number, at least 0"),
         (
             "resources = { cpu = 'two' }",
             "2:21: `two` is not a number of CPUs\n  help: write for instance `2`, `0.5` or `500m`",
@@ -425,7 +425,7 @@ fn malformed_values_are_pointed_at() {
         ),
         (
             "execution = 'sometimes'",
-            "2:13: unknown value `sometimes`\n  help: known are guaranteed, opportunistic, auto",
+            "2:13: unknown value `sometimes`\n  help: known: guaranteed, opportunistic, auto",
         ),
         (
             "workdir = 'here'",
@@ -448,15 +448,15 @@ fn impossible_jobs_are_refused() {
     for (text, expected) in [
         (
             "name = 'x'",
-            "1:1: the stage `main` has no command\n  help: write for instance `command = [\"sort\", \"-n\"]`",
+            "1:1: the stage `main` has no command\n  help: add one, for instance `command = [\"sort\", \"-n\"]`",
         ),
         (
             "command = []",
-            "1:11: the stage `main` has no command\n  help: write for instance `command = [\"sort\", \"-n\"]`",
+            "1:11: the stage `main` has no command\n  help: add one, for instance `command = [\"sort\", \"-n\"]`",
         ),
         (
             "command = ''",
-            "1:11: the stage `main` has no command\n  help: write for instance `command = [\"sort\", \"-n\"]`",
+            "1:11: the stage `main` has no command\n  help: add one, for instance `command = [\"sort\", \"-n\"]`",
         ),
         ("", "1:1: the file describes no job\n  help: write at least `command = [\"program\", \"argument\"]`"),
         ("command = 'x'\ntasks = 0", "2:9: the stage has no tasks\n  help: give it at least one"),
@@ -470,7 +470,7 @@ fn impossible_jobs_are_refused() {
         ),
         (
             "command = 'x'\ntasks = 2\narray = '0-1'",
-            "3:9: the stage says twice which tasks it has\n  help: keep one of tasks, array and each",
+            "3:9: the stage defines its tasks more than once\n  help: keep one of tasks, array and each",
         ),
         (
             "command = 'x'\neach = '*.nothing'",
@@ -492,11 +492,11 @@ fn impossible_jobs_are_refused() {
         ),
         (
             "gang = true\n[[stage]]\nname = 'a'\ncommand = 'x'",
-            "1:8: `gang` stands beside a list of stages\n  help: move it into the stage that it belongs to",
+            "1:8: `gang` is not allowed beside a list of stages\n  help: move it into the stage that it belongs to",
         ),
         (
             "command = 'x'\n[[stage]]\nname = 'a'\ncommand = 'x'",
-            "1:11: `command` stands beside a list of stages\n  help: move it into the stage that it belongs to",
+            "1:11: `command` is not allowed beside a list of stages\n  help: move it into the stage that it belongs to",
         ),
     ] {
         assert_eq!(complaint(text), format!("job.toml:{expected}"), "{text}");
@@ -508,11 +508,11 @@ fn a_wrong_dag_is_explained() {
     let stage = |name: &str, after: &str| format!("[[stage]]\nname = '{name}'\nafter = [{after}]\ncommand = 'x'\n");
     assert_eq!(
         complaint(&(stage("count", "") + &stage("merge", "'cuont'"))),
-        "job.toml:7:10: no stage is named `cuont`\n  help: did you mean `count`?"
+        "job.toml:7:10: stage `cuont` not found\n  help: did you mean `count`?"
     );
     assert_eq!(
         complaint(&(stage("a", "") + &stage("b", "'zebra'"))),
-        "job.toml:7:10: no stage is named `zebra`\n  help: the stages are a, b"
+        "job.toml:7:10: stage `zebra` not found\n  help: use one of: a, b"
     );
     assert_eq!(
         complaint(&(stage("a", "") + &stage("a", ""))),
@@ -524,7 +524,7 @@ fn a_wrong_dag_is_explained() {
     );
     assert_eq!(
         complaint(&(stage("a", "") + "[[stage]]\ncommand = 'x'")),
-        "job.toml:5:1: this stage has no name\n  help: give it one, for instance `name = \"count\"`"
+        "job.toml:5:1: this stage has no name\n  help: add one, for instance `name = \"count\"`"
     );
 }
 
@@ -599,7 +599,7 @@ fn wrong_files_are_explained() {
             "10:11: `map` names no outputs of a stage\n  help: write STAGE/PATTERN, such as `map/*` for all outputs of \
              `map`, or `map/part-{index}.txt`",
         ),
-        (map_and_reduce("'o'", "'mapp/o'"), "10:11: no stage is named `mapp`\n  help: did you mean `map/o`?"),
+        (map_and_reduce("'o'", "'mapp/o'"), "10:11: stage `mapp` not found\n  help: did you mean `map/o`?"),
         (
             map_and_reduce("'o'", "'map/o'").replace("after = ['map']", "retries = 1"),
             "10:11: `reduce` reads what `map` writes and does not come after it\n  help: add `map` to its `after`",
@@ -633,7 +633,7 @@ fn wrong_files_are_explained() {
         ),
         (
             "outputs = ['o']\n".to_owned() + &map_and_reduce("'o'", ""),
-            "1:11: `outputs` stands beside a list of stages\n  help: move it into the stage that it belongs to",
+            "1:11: `outputs` is not allowed beside a list of stages\n  help: move it into the stage that it belongs to",
         ),
     ] {
         assert_eq!(complaint(&text), format!("job.toml:{expected}"), "{text}");
@@ -649,7 +649,7 @@ fn broken_syntax_is_pointed_at_in_every_format() {
         ("command: [a\nb: c", Format::Yaml, "job.yaml:2:2: this is not YAML: "),
         ("command: x\n---\ncommand: y", Format::Yaml, "job.yaml:2:1: a second YAML document begins here"),
         ("{\"command\": [}", Format::Json, "job.json:1:14: this is not JSON: "),
-        ("{\"command\": \"x\", \"command\": \"y\"}", Format::Json, "job.json:1:1: the key `command` is given twice"),
+        ("{\"command\": \"x\", \"command\": \"y\"}", Format::Json, "job.json:1:1: duplicate key `command`"),
     ] {
         let message = told(text, format);
         assert!(message.starts_with(start), "{message}");

@@ -56,7 +56,7 @@ fn refusal(configuration: &str) -> String {
 
 /// The keys listed in the refusal of an unknown key.
 fn known_keys(refusal: &str) -> Option<Vec<String>> {
-    let (_, known) = refusal.split_once(&format!("unknown key `{UNKNOWN}`"))?.1.split_once("known are ")?;
+    let (_, known) = refusal.split_once(&format!("unknown key `{UNKNOWN}`"))?.1.split_once("known: ")?;
     Some(known.lines().next()?.split(", ").map(|key| key.trim().to_owned()).collect())
 }
 

@@ -366,7 +366,7 @@ mod tests {
         assert!(low.contains("penalty is 0.99") && low.contains("from 1 on"), "{low}");
         assert!(parse("preset = \"apollo\"\n[policies.queueing]\npenalty = 1\n").is_ok());
         for (key, help) in [
-            ("within_queue = \"fair\"", "unknown value `fair`\n  help: known are fair-shares, fair-sojourn"),
+            ("within_queue = \"fair\"", "unknown value `fair`\n  help: known: fair-shares, fair-sojourn"),
             ("within_queue = \"fair-share\"", "help: did you mean `fair-shares`?"),
             ("at_once = \"median\"", "found the text `median`\n  help: write a part from 0.01 to 1, or \"mean\""),
             ("at_once = 1.01", "the number `1.01` is out of range\n  help: write a part from 0.01 to 1, or \"mean\""),
