@@ -1,4 +1,4 @@
-//! A job from a plain command line: `amalgam run --array 0-9 -- ./simulate`.
+//! Makes a job from a command line: `amalgam run --array 0-9 -- ./simulate`.
 
 use crate::build::{Context, DEFAULT_OUTPUT_CAP, default_name, parse_workdir};
 use crate::job_file::Each;
@@ -11,12 +11,12 @@ use amalgam_core::vocabulary::{
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 
-/// What a command line says beside the command. Nothing is required.
+/// The options of a command line beside the command. All are optional.
 #[derive(Clone, Default, Debug)]
 pub struct CommandOptions {
     pub job: JobOptions,
     pub array: Option<LimitedArray>,
-    /// The most tasks that run at once.
+    /// Maximum number of tasks that run at once.
     pub at_once: Option<u32>,
     /// A file; one task per line.
     pub each_line: Option<ByteString>,
@@ -33,11 +33,11 @@ pub struct CommandOptions {
     pub timeout: Option<Duration>,
     pub gang: bool,
     pub workdir: Option<ByteString>,
-    /// Bytes that are kept of each stream.
+    /// Maximum number of bytes that are kept of each output stream.
     pub output_cap: Option<u64>,
 }
 
-/// Options that hold for a job file too, where they replace what the file says.
+/// Options that are also accepted with a job file. They replace its keys.
 #[derive(Clone, Default, Debug)]
 pub struct JobOptions {
     pub name: Option<String>,
@@ -75,6 +75,8 @@ impl JobOptions {
     }
 }
 
+/// Makes a job of one stage.
+///
 /// # Errors
 /// What is wrong with the command or an option, and the remedy.
 pub fn from_command(
@@ -92,7 +94,7 @@ pub fn from_command(
         (Some((ranges, _)), None) => tasks::indexed(ranges.clone())?,
         (None, Some(file)) => tasks::each(Each::Lines(file.clone()), &context.submit_dir)?,
         (Some(_), Some(_)) => {
-            return Err(Malformed::new("the tasks are given twice", "keep one of --array and --each-line"));
+            return Err(Malformed::new("the tasks are defined twice", "keep one of --array and --each-line"));
         }
     };
     if options.gang {

@@ -1,4 +1,4 @@
-//! The files that the stages of a job leave and read.
+//! Outputs and inputs of the stages of a job.
 
 use crate::document::At;
 use crate::error::{Complaint, Position};
@@ -8,13 +8,13 @@ use amalgam_core::vocabulary::files::{INDEX, MAX_INPUTS, check_output};
 use amalgam_core::vocabulary::{InputSpec, StageSpec, TaskSet, Workdir};
 use std::collections::BTreeMap;
 
-/// The declared outputs of one stage, which has these tasks.
+/// Checks the declared outputs of a stage with these tasks.
 pub(crate) fn outputs(names: Option<Vec<At<String>>>, tasks: &TaskSet) -> Result<Vec<String>, Complaint> {
     let mut seen: BTreeMap<String, Position> = BTreeMap::new();
     let mut outputs = Vec::new();
     for At { at, value: name } in names.into_iter().flatten() {
         if let Err((problem, remedy)) = check_output(&name) {
-            return Err(Complaint::new(format!("`{name}` can be no output: {problem}"), remedy).at(at));
+            return Err(Complaint::new(format!("`{name}` cannot be an output: {problem}"), remedy).at(at));
         }
         if let Some(first) = seen.insert(name.clone(), at) {
             let remedy = format!("remove one; the first is on line {}", first.line);
@@ -25,7 +25,7 @@ pub(crate) fn outputs(names: Option<Vec<At<String>>>, tasks: &TaskSet) -> Result
     let inside = |one: &str, other: &str| other.strip_prefix(one).is_some_and(|rest| rest.starts_with('/'));
     for name in &outputs {
         if let Some(inner) = outputs.iter().find(|other| inside(name, other)) {
-            let problem = format!("`{name}` is an output and a directory, which holds `{inner}`");
+            let problem = format!("`{name}` is an output and also the directory of `{inner}`");
             return Err(Complaint::new(problem, "rename one of them").at(seen[name]));
         }
     }
@@ -34,38 +34,40 @@ pub(crate) fn outputs(names: Option<Vec<At<String>>>, tasks: &TaskSet) -> Result
         None => return Ok(outputs),
         Some(Clash::Same { one, other, index }) => {
             let (first, second) = (&outputs[one.min(other)], &outputs[one.max(other)]);
-            (format!("the outputs `{first}` and `{second}` are one file for the task of index {index}"), at(one, other))
+            let problem =
+                format!("the outputs `{first}` and `{second}` are the same file for the task of index {index}");
+            (problem, at(one, other))
         }
         Some(Clash::Inside { one, other, index }) => {
             let (directory, inner) = (&outputs[one], &outputs[other]);
-            let problem = format!(
-                "`{directory}` is an output and a directory, which holds `{inner}`, for the task of index {index}"
-            );
+            let problem =
+                format!("`{directory}` is an output and also the directory of `{inner}` for the task of index {index}");
             (problem, at(one, other))
         }
         Some(Clash::TooMany) => {
             let last = seen.values().max().copied().unwrap_or_default();
-            return Err(Complaint::new(LOOK_ALIKE, "put something that is no digit before `{index}`").at(last));
+            return Err(Complaint::new(LOOK_ALIKE, "write a character that is not a digit before `{index}`").at(last));
         }
     };
     Err(Complaint::new(problem, "rename one of them").at(at))
 }
 
-/// Tasks with files run in directories of their own: they, and two attempts of one, would overwrite each other's.
+/// The working directory of a stage. Tasks with files run in directories of their own: in one directory, tasks and
+/// attempts of the same task would overwrite each other's files.
 pub(crate) fn workdir(written: Option<(Position, Workdir)>, has_files: bool) -> Result<Workdir, Complaint> {
     match written {
         None if has_files => Ok(Workdir::Own),
         None => Ok(Workdir::Submitted),
         Some((at, Workdir::Submitted | Workdir::Path(_))) if has_files => {
-            let problem = "tasks with `inputs` or `outputs` run in directories of their own, and this says another";
-            let remedy = "remove `workdir`, or write `own`; `$AMALGAM_SUBMIT_DIR` is where the job was submitted from";
+            let problem = "tasks with `inputs` or `outputs` require directories of their own";
+            let remedy = "remove `workdir`, or write `own`; `$AMALGAM_SUBMIT_DIR` is the directory of the submission";
             Err(Complaint::new(problem, remedy).at(at))
         }
         Some((_, workdir)) => Ok(workdir),
     }
 }
 
-/// What a stage reads, as it is written. `before` are the stages in their new order, so far as they are known.
+/// Reads the inputs of a stage. `before` are the stages before it in topological order.
 pub(crate) fn inputs(
     written: Vec<At<String>>,
     reader: &StageSpec,
@@ -78,7 +80,7 @@ pub(crate) fn inputs(
         inputs.push(input(&text, reader, before, names).map_err(|complaint| complaint.at(at))?);
         if let Some(first) = seen.insert(text.clone(), at) {
             let remedy = format!("remove one; the first is on line {}", first.line);
-            return Err(Complaint::new(format!("the input `{text}` is named twice"), remedy).at(at));
+            return Err(Complaint::new(format!("the input `{text}` is declared twice"), remedy).at(at));
         }
     }
     let reader = StageSpec { inputs, ..reader.clone() };
@@ -86,8 +88,8 @@ pub(crate) fn inputs(
     match (counts.max(), seen.values().max()) {
         (Some(found), Some(last)) if found > MAX_INPUTS => {
             let problem =
-                format!("the inputs of `{}` are {found} files for one task; {MAX_INPUTS} are allowed", reader.name);
-            Err(Complaint::new(problem, "merge them in a stage between the two").at(*last))
+                format!("a task of `{}` has {found} input files; at most {MAX_INPUTS} are allowed", reader.name);
+            Err(Complaint::new(problem, "merge the files in a stage between the two").at(*last))
         }
         _ => Ok(reader.inputs),
     }
@@ -96,10 +98,10 @@ pub(crate) fn inputs(
 fn input(text: &str, reader: &StageSpec, before: &[StageSpec], names: &[String]) -> Result<InputSpec, Complaint> {
     let Some((name, files)) = text.split_once('/').filter(|(name, files)| !name.is_empty() && !files.is_empty()) else {
         let remedy = "write STAGE/PATTERN, such as `map/*` for all outputs of `map`, or `map/part-{index}.txt`";
-        return Err(Complaint::new(format!("`{text}` names no outputs of a stage"), remedy));
+        return Err(Complaint::new(format!("`{text}` does not name outputs of a stage"), remedy));
     };
     let Some(stage) = before.iter().position(|stage| stage.name == name) else {
-        // A stage that comes later in the order of the work is none that this one comes after.
+        // A stage that is later in topological order cannot be one that this stage depends on.
         if names.iter().any(|known| known == name) {
             return Err(not_after(name, reader));
         }
@@ -107,7 +109,7 @@ fn input(text: &str, reader: &StageSpec, before: &[StageSpec], names: &[String])
             Some(near) => format!("did you mean `{near}/{files}`?"),
             None => "name a stage of this file".to_owned(),
         };
-        return Err(Complaint::new(format!("no stage is named `{name}`"), remedy));
+        return Err(Complaint::new(format!("stage `{name}` not found"), remedy));
     };
     if !reader.after.contains(&(stage as u32)) {
         return Err(not_after(name, reader));
@@ -117,12 +119,12 @@ fn input(text: &str, reader: &StageSpec, before: &[StageSpec], names: &[String])
 }
 
 fn not_after(name: &str, reader: &StageSpec) -> Complaint {
-    let problem = format!("`{}` reads what `{name}` writes and does not come after it", reader.name);
+    let problem = format!("`{}` reads outputs of `{name}`, which is not in its `after`", reader.name);
     Complaint::new(problem, format!("add `{name}` to its `after`"))
 }
 
-/// Each reader finds something, and not more than it can hold; of many readers with a pattern of their own the first and the
-/// last are asked.
+/// Checks that each task that reads `text` has at least one and at most `MAX_INPUTS` files. If the pattern contains both
+/// the index and `*`, only the first and the last task are checked.
 fn check_selection(text: &str, files: &str, reader: &StageSpec, writer: &StageSpec) -> Result<(), Complaint> {
     let tasks = reader.tasks.len();
     let asked: Vec<u32> = match files.contains(INDEX) {
@@ -137,14 +139,14 @@ fn check_selection(text: &str, files: &str, reader: &StageSpec, writer: &StageSp
             let whose = if files.contains(INDEX) { format!(" for the task of index {index}") } else { String::new() };
             let problem = format!("`{text}` matches no output of `{}`{whose}", writer.name);
             let remedy = match writer.outputs.is_empty() {
-                true => format!("say what its tasks leave: `outputs = [\"FILE\"]` in the stage `{}`", writer.name),
+                true => format!("declare its outputs: `outputs = [\"FILE\"]` in the stage `{}`", writer.name),
                 false => format!("its outputs are {}", writer.outputs.join(", ")),
             };
             return Err(Complaint::new(problem, remedy));
         }
         if found > MAX_INPUTS {
-            let problem = format!("`{text}` are {found} files for one task; {MAX_INPUTS} are allowed");
-            return Err(Complaint::new(problem, "merge them in a stage between the two"));
+            let problem = format!("`{text}` selects {found} files for one task; at most {MAX_INPUTS} are allowed");
+            return Err(Complaint::new(problem, "merge the files in a stage between the two"));
         }
     }
     Ok(())

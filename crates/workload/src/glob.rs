@@ -1,6 +1,6 @@
-//! Patterns of file names, expanded as a shell does: by components, sorted by bytes, and a leading dot only by a dot.
+//! Patterns of file names, expanded as in a shell: by components, sorted by bytes; a leading dot is matched by a dot only.
 //!
-//! Names are bytes. A pattern is of characters where they are UTF-8, and of the bytes where they are not.
+//! Names are bytes. A pattern matches characters where a name is UTF-8, and single bytes where it is not.
 
 use crate::quantities::Malformed;
 use amalgam_core::vocabulary::byte_string::shown;
@@ -10,19 +10,19 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-/// The paths that match, written as the pattern is: relative to `directory` unless it is absolute.
+/// The paths that match. They are relative to `directory`, or absolute if the pattern is.
 ///
 /// # Errors
-/// A pattern that is none, and a directory that cannot be read, since files in it may match. What vanishes meanwhile is
-/// not there.
+/// The pattern is malformed, or a directory whose files may match cannot be read. Files and directories that disappear
+/// meanwhile are no error.
 pub(crate) fn expand(pattern: &[u8], directory: &Path) -> Result<Vec<Vec<u8>>, Malformed> {
-    // As in a shell, a file of just this name is meant where nothing matches, brackets and all.
+    // As in a shell: if nothing matches, the pattern itself is taken as a file's name, including its brackets.
     let itself = || fs::symlink_metadata(directory.join(OsStr::from_bytes(pattern))).map(|_| vec![pattern.to_vec()]);
     let components = match parse(pattern) {
         Ok(components) => components,
         Err(problem) => {
             let problem = format!("`{}` is not a pattern: {problem}", shown(pattern));
-            return itself().map_err(|_| Malformed::new(problem, "mend the pattern"));
+            return itself().map_err(|_| Malformed::new(problem, "correct the pattern"));
         }
     };
     let mut search = Search { directory, found: Vec::new() };
@@ -38,12 +38,12 @@ pub(crate) fn expand(pattern: &[u8], directory: &Path) -> Result<Vec<Vec<u8>>, M
 }
 
 enum Component {
-    /// Nothing in it is special.
+    /// No special characters.
     Literal(Vec<u8>),
     Pattern(Vec<Token>),
-    /// `**`: any number of directories; those behind symbolic links are not among them.
+    /// `**`: any number of directories. Symbolic links to directories are not followed.
     Anywhere,
-    /// Nothing after the last slash: what matches so far, if it is a directory.
+    /// The empty component after a trailing slash: the path must be a directory.
     Directory,
 }
 
@@ -60,11 +60,11 @@ enum Token {
 
 enum Member {
     Range(Unit, Unit),
-    /// `[:alpha:]` and its like.
+    /// A named class such as `[:alpha:]`.
     Named(fn(char) -> bool),
 }
 
-/// A character, or a byte that belongs to none, which is above all characters.
+/// A character, or a byte that is not part of one. Such bytes have numbers above all characters.
 type Unit = u32;
 
 const BYTE: Unit = char::MAX as Unit + 1;
@@ -100,12 +100,12 @@ fn parse_component(component: &[u8]) -> Result<Component, &'static str> {
     while let Some((first, after)) = rest.split_first() {
         rest = after;
         tokens.push(match (char::from_u32(*first), after) {
-            // As in a shell, a backslash takes from what follows what is special about it.
+            // As in a shell: a backslash makes the next character an ordinary one.
             (Some('\\'), [quoted, after @ ..]) => {
                 rest = after;
                 Token::One(*quoted)
             }
-            (Some('*'), [next, ..]) if *next == unit('*') => return Err("`**` is a component of its own"),
+            (Some('*'), [next, ..]) if *next == unit('*') => return Err("`**` is allowed as a whole component only"),
             (Some('*'), _) => Token::Many,
             (Some('?'), _) => Token::Any,
             (Some('['), _) => parse_class(&mut rest)?,
@@ -128,7 +128,7 @@ fn bytes(units: &[Unit]) -> Vec<u8> {
     bytes
 }
 
-/// What stands between brackets, of which the first is read.
+/// Parses a class. The opening bracket has been read.
 fn parse_class(rest: &mut &[Unit]) -> Result<Token, &'static str> {
     const UNCLOSED: &str = "a `[` has no `]`; write `\\[` or `[[]` for the character itself";
     let negated = rest.first().is_some_and(|first| [unit('!'), unit('^')].contains(first));
@@ -154,7 +154,7 @@ fn parse_class(rest: &mut &[Unit]) -> Result<Token, &'static str> {
         match **rest {
             [dash, last, ..] if dash == unit('-') && last != unit(']') => {
                 if last < first {
-                    return Err("the range in its brackets goes down");
+                    return Err("the range in its brackets is not ascending");
                 }
                 members.push(Member::Range(first, last));
                 *rest = &rest[2..];
@@ -176,14 +176,14 @@ fn named_class(name: &[u8]) -> Result<fn(char) -> bool, &'static str> {
         b"xdigit" => |character| character.is_ascii_hexdigit(),
         _ => {
             return Err(
-                "its brackets name a class that is none of alpha, digit, alnum, upper, lower, space, punct, xdigit",
+                "unknown class in its brackets; known: alpha, digit, alnum, upper, lower, space, punct, xdigit",
             );
         }
     })
 }
 
 impl Token {
-    /// Whether it is for this one character; `*` is for any number of them.
+    /// Whether the token matches this character. `*` matches any number of characters.
     fn takes(&self, unit: Unit) -> bool {
         match self {
             Token::One(only) => *only == unit,
@@ -206,7 +206,7 @@ fn matches(tokens: &[Token], name: &[u8]) -> bool {
     }
     let name = units(name);
     let (mut token, mut at) = (0, 0);
-    // Where to go on after the last `*` has taken one more.
+    // Where to continue if the last `*` has to match one more character: the token after it, and the place in the name.
     let mut again: Option<(usize, usize)> = None;
     loop {
         match (tokens.get(token), name.get(at)) {
@@ -237,11 +237,11 @@ struct Search<'a> {
     found: Vec<Vec<u8>>,
 }
 
-/// A directory, and why nobody knows what it holds.
+/// A directory that cannot be read, and why.
 type Unreadable = (Vec<u8>, io::Error);
 
 impl Search<'_> {
-    /// Finds what matches in the directory `path`, which ends with a slash or is empty.
+    /// Finds the paths below the directory `path` that match the components. `path` is empty or ends with a slash.
     fn walk(&mut self, path: &[u8], components: &[Component]) -> Result<(), Unreadable> {
         let Some((first, rest)) = components.split_first() else { return Ok(()) };
         match first {
@@ -281,7 +281,7 @@ impl Search<'_> {
         }
     }
 
-    /// `path` is there and matches so far.
+    /// Continues with an existing `path` that matches the components so far.
     fn step(&mut self, mut path: Vec<u8>, may_hold_others: bool, rest: &[Component]) -> Result<(), Unreadable> {
         if rest.is_empty() {
             self.found.push(path);
@@ -319,7 +319,7 @@ impl Entry {
     }
 }
 
-/// Nothing can be there, so that nothing is left out.
+/// Whether the error means that the path does not exist, so that no match is missed.
 fn is_absence(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENOTDIR | libc::ELOOP))
 }
@@ -329,7 +329,7 @@ mod tests {
     use super::*;
     use std::os::unix::fs::{PermissionsExt, symlink};
 
-    /// A directory with these files.
+    /// Creates a directory with these files.
     fn place(files: &[&[u8]]) -> tempfile::TempDir {
         let place = tempfile::tempdir().unwrap();
         for file in files {
@@ -345,17 +345,17 @@ mod tests {
     }
 
     #[test]
-    fn names_that_are_not_utf_8_match_like_others() {
+    fn names_that_are_not_utf_8_are_matched() {
         let place = place(&[b"d/caf\xe9.txt", "d/caf\u{fffd}.txt".as_bytes(), "d/café.txt".as_bytes(), b"d\xff/x.txt"]);
         assert_eq!(found(&place, b"d/*.txt"), ["d/café.txt", "d/caf\\xe9.txt", "d/caf\u{fffd}.txt"]);
-        assert_eq!(found(&place, b"d/caf?.txt").len(), 3, "each is one character");
-        assert_eq!(found(&place, b"d/caf\xe9*"), ["d/caf\\xe9.txt"], "a pattern is bytes, too");
+        assert_eq!(found(&place, b"d/caf?.txt").len(), 3, "each is one character or byte");
+        assert_eq!(found(&place, b"d/caf\xe9*"), ["d/caf\\xe9.txt"], "a pattern may contain any bytes");
         assert_eq!(found(&place, b"*/x.txt"), ["d\\xff/x.txt"]);
         assert_eq!(found(&place, b"**/x.txt"), ["d\\xff/x.txt"]);
     }
 
     #[test]
-    fn a_leading_dot_is_matched_by_a_dot_alone() {
+    fn a_leading_dot_is_matched_by_a_dot_only() {
         let place = place(&[b"a.txt", b".hidden.txt", b".git/x.txt", b"d/.e/x.txt", b"d/f.txt"]);
         assert_eq!(found(&place, b"*.txt"), ["a.txt"]);
         assert_eq!(found(&place, b"?hidden.txt"), [""; 0]);
@@ -371,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn patterns_are_those_of_a_shell() {
+    fn patterns_match_as_in_a_shell() {
         let place = place(&[b"a1", b"a2", b"ab", b"b1", b"a[1]", b"*", b"x y", b"d/e/f", b"a\\"]);
         for (pattern, expected) in [
             ("a?", &["a1", "a2", "a\\", "ab"][..]),
@@ -397,21 +397,21 @@ mod tests {
         }
         let here = place.path().as_os_str().as_bytes();
         assert_eq!(expand(&[here, b"/a[12]"].concat(), Path::new("/")).unwrap().len(), 2, "an absolute pattern");
-        for (pattern, why) in [("a[1", "`]`"), ("b**", "`**`"), ("[z-a]", "goes down"), ("[[:name:]]", "class")] {
+        for (pattern, why) in [("a[1", "`]`"), ("b**", "`**`"), ("[z-a]", "not ascending"), ("[[:name:]]", "class")] {
             let wrong = expand(pattern.as_bytes(), place.path()).unwrap_err();
             assert!(wrong.problem.contains(why), "{wrong}");
         }
     }
 
     #[test]
-    fn a_file_of_just_the_patterns_name_is_meant_where_nothing_matches() {
+    fn a_pattern_without_matches_is_taken_as_a_files_name() {
         let place = place(&[b"set[2].txt", b"open[", b"q?"]);
         assert_eq!(found(&place, b"set[2].txt"), ["set[2].txt"]);
         assert_eq!(found(&place, b"open["), ["open["]);
     }
 
     #[test]
-    fn links_match_and_are_followed_only_where_a_component_stands_for_them() {
+    fn links_match_and_are_followed_by_components_other_than_two_stars() {
         let place = place(&[b"d/x"]);
         symlink("nowhere", place.path().join("broken")).unwrap();
         symlink("loop", place.path().join("loop")).unwrap();
@@ -424,9 +424,9 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_looked_into_is_an_error_that_names_it() {
+    fn a_directory_that_cannot_be_read_is_named_in_the_error() {
         let place = place(&[b"open/x"]);
-        // The superuser may read every directory, but reaches none whose path is longer than the kernel takes.
+        // Root can read every directory, but no path can be longer than the kernel allows.
         let (name, half) = ("y".repeat(200), place.path().join("half"));
         let deep = |top: &str| (0..11).fold(place.path().join(top), |path, _| path.join(&name));
         fs::create_dir_all(deep("deep")).unwrap();
@@ -441,7 +441,7 @@ mod tests {
         fs::set_permissions(&shut, fs::Permissions::from_mode(0o0)).unwrap();
         match fs::read_dir(&shut) {
             Err(_) => assert!(expand(b"*/x", place.path()).unwrap_err().problem.contains("open")),
-            Ok(_) => assert_eq!(found(&place, b"*/x"), ["open/x"], "the superuser reads it"),
+            Ok(_) => assert_eq!(found(&place, b"*/x"), ["open/x"], "root can read it"),
         }
     }
 }

@@ -1,37 +1,37 @@
-//! What a job takes over from the process that submits it, where it says so: variables and the mask of new files' modes.
+//! Variables and the umask that a job may take over from the process that submits it.
 
 use crate::quantities::{Malformed, check_variable};
 use amalgam_core::vocabulary::ByteString;
 use amalgam_core::vocabulary::byte_string::shown;
 
-/// Set by shells and by Amalgam, and true of one process alone.
+/// Variables that shells and Amalgam set, and that are valid for one process only.
 const NEVER: [&[u8]; 4] = [b"PWD", b"OLDPWD", b"SHLVL", b"_"];
 
-/// The process that submits a job. Without one, nothing can be taken over.
+/// The process that submits a job. A job can take over only the values that are known.
 #[derive(Clone, Default, Debug)]
 pub struct Submitter {
     pub environment: Option<Vec<(ByteString, ByteString)>>,
     pub umask: Option<u16>,
-    /// What is exported whatever a job file says.
+    /// The variables to export, instead of those of the job file.
     pub export: Option<Export>,
-    /// It is on another machine, whose files are not here.
+    /// Whether it is on another machine, whose files cannot be read here.
     pub is_elsewhere: bool,
 }
 
 impl Submitter {
-    /// Somebody of whom only the job file is known.
+    /// A submitter on another machine, of which only the job file is known.
     pub fn elsewhere() -> Submitter {
         Submitter { is_elsewhere: true, ..Submitter::default() }
     }
 }
 
-/// Which of its variables tasks find.
+/// Which of the submitter's variables tasks get.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub enum Export {
     #[default]
     None,
     All,
-    /// The submitter's value where none is given.
+    /// These variables. One without a value has the submitter's value.
     These(Vec<(ByteString, Option<ByteString>)>),
 }
 
@@ -51,7 +51,7 @@ impl Export {
             b"all" => Ok(Export::All),
             b"none" => Ok(Export::None),
             b"" => Err(Malformed::new(
-                "it does not say what to export",
+                "the list of variables to export is empty",
                 "write `all`, `none` or names, such as `A,B=value`",
             )),
             names => names.split(|byte| *byte == b',').map(parse_entry).collect::<Result<_, _>>().map(Export::These),
@@ -61,7 +61,7 @@ impl Export {
     /// The variables with their values.
     ///
     /// # Errors
-    /// A variable that is named and not set, or that nobody is there to have.
+    /// A variable without a value is not set, or the environment of the submitter is not known.
     pub fn resolve(&self, submitter: &Submitter) -> Result<Vec<(ByteString, ByteString)>, Malformed> {
         let environment = || {
             submitter.environment.as_ref().ok_or_else(|| {
@@ -97,10 +97,10 @@ fn parse_entry(entry: &[u8]) -> Result<(ByteString, Option<ByteString>), Malform
     Ok((name.into(), value.map(ByteString::from)))
 }
 
-/// The value of a variable that is named without one.
+/// The value of a variable in an environment.
 ///
 /// # Errors
-/// When it is not set.
+/// The variable is not set.
 pub fn value_of(name: &ByteString, environment: &[(ByteString, ByteString)]) -> Result<ByteString, Malformed> {
     environment.iter().find(|(known, _)| known == name).map(|(_, value)| value.clone()).ok_or_else(|| {
         let name = shown(name.as_bytes());
@@ -129,8 +129,10 @@ impl Umask {
         })
     }
 
+    /// The mask itself.
+    ///
     /// # Errors
-    /// When nobody is there to have one.
+    /// The umask of the submitter is requested and not known.
     pub fn resolve(self, submitter: &Submitter) -> Result<u16, Malformed> {
         let unknown = || Malformed::new("the umask of the submitter is not known here", "write it, such as `027`");
         match self {
@@ -157,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn variables_are_taken_over_as_it_is_said() {
+    fn only_requested_variables_are_exported() {
         assert_eq!(exported("none"), Ok(vec![]));
         assert_eq!(exported("all"), Ok(vec!["A=1".to_owned(), "B=2,3".to_owned()]));
         assert_eq!(exported("B,C=4=5"), Ok(vec!["B=2,3".to_owned(), "C=4=5".to_owned()]));

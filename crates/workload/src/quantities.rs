@@ -1,4 +1,4 @@
-//! Amounts as people write them: `256MiB`, `1.5G`, `500m`, `0-199:10`.
+//! Parsers of amounts, names and ranges that users write: `256MiB`, `1.5G`, `500m`, `0-199:10`.
 
 use crate::suggest::closest;
 use amalgam_core::vocabulary::byte_string::shown;
@@ -50,7 +50,7 @@ const UNITS: [(&str, u64); 17] = [
     ("tib", 1 << 40),
 ];
 
-/// Reads a size in bytes. A bare number is refused, since some people mean bytes by it and others mebibytes.
+/// Reads a size in bytes. A number without a unit is refused, unless it is 0: some users mean bytes, others mebibytes.
 ///
 /// # Errors
 /// What is wrong and what to write.
@@ -73,7 +73,7 @@ pub(crate) fn size_without_unit(number: impl fmt::Display) -> Malformed {
     Malformed::new(format!("the size `{number}` has no unit"), format!("write a unit, for instance `{number}MiB`"))
 }
 
-/// Mebibytes, rounded up so that a task never gets less than it asked for.
+/// Reads a size in mebibytes. It is rounded up, so that a task never gets less than it requests.
 ///
 /// # Errors
 /// What is wrong and what to write.
@@ -82,7 +82,7 @@ pub fn parse_memory_mib(text: &str) -> Result<u32, Malformed> {
     u32::try_from(mib).map_err(|_| Malformed::new(format!("`{text}` is more memory than any node has"), "write less"))
 }
 
-/// Thousandths of a core: from `2`, `0.5` or `500m`.
+/// Reads a number of cores, in thousandths: `2`, `0.5` or `500m`.
 ///
 /// # Errors
 /// What is wrong and what to write.
@@ -99,22 +99,23 @@ pub fn parse_cpu_millis(text: &str) -> Result<u32, Malformed> {
     match millis {
         _ if !millis.is_finite() || millis < 0.0 => Err(wrong("not a number of CPUs")),
         _ if whole > f64::from(u32::MAX) => Err(wrong("more CPUs than any node has")),
-        // What the decimal notation is off by is no part of the wish.
+        // Ignore the rounding error of the decimal notation.
         _ if (millis - whole).abs() > 1e-6 * whole.max(1.0) => Err(wrong("finer than a thousandth of a CPU")),
         _ => Ok(whole as u32),
     }
 }
 
-/// Refuses tasks that need nothing: nothing would be booked for them, and all of an array would start at once.
+/// Refuses tasks without any resources: nothing would be booked for them, and all tasks of an array would start at once.
 pub(crate) fn check_needs(needs: &ResourceSpec) -> Result<(), Malformed> {
     if needs.basic.is_zero() && needs.custom.iter().all(|(_, amount)| *amount == 0) {
-        let problem = "the tasks need nothing of any resource, so nothing says how many fit on a node";
-        return Err(Malformed::new(problem, "ask for a little, such as `cpu=0.001`, or for memory"));
+        let problem = "the tasks request no resources, so that any number of them would fit on a node";
+        return Err(Malformed::new(problem, "request a small amount, such as `cpu=0.001`, or memory"));
     }
     Ok(())
 }
 
-/// Thousandths of a GPU: from `2`, `0.25` or `250m`. A task has whole ones, or a part of one that it shares.
+/// Reads a number of GPUs, in thousandths: `2`, `0.25` or `250m`. A task has whole GPUs, or a part of one that it
+/// shares.
 ///
 /// # Errors
 /// What is wrong and what to write.
@@ -132,7 +133,7 @@ pub fn parse_gpu_millis(text: &str) -> Result<u32, Malformed> {
     match millis {
         _ if !millis.is_finite() || millis < 0.0 => Err(wrong("not a number of GPUs")),
         _ if whole > f64::from(u32::MAX) => Err(wrong("more than any node has")),
-        // What the decimal notation is off by is no part of the wish.
+        // Ignore the rounding error of the decimal notation.
         _ if (millis - whole).abs() > 1e-6 * whole.max(1.0) => Err(wrong("finer than a thousandth of a GPU")),
         _ if !is_gpu_amount(whole as u32) => {
             Err(wrong("neither whole nor less than one: a task has whole GPUs, or shares one"))
@@ -141,7 +142,7 @@ pub fn parse_gpu_millis(text: &str) -> Result<u32, Malformed> {
     }
 }
 
-/// A count of devices, which are given to one task at a time, or MB/s; GPUs in thousandths.
+/// Reads a number of devices, each used by one task at a time, or a rate in MB/s, or GPUs in thousandths.
 ///
 /// # Errors
 /// What is wrong and what to write.
@@ -152,33 +153,33 @@ pub fn parse_devices(kind: &str, text: &str) -> Result<u32, Malformed> {
     }
     let wrong = |problem: String, remedy: &str| Err(Malformed::new(problem, remedy));
     let counted = match BUILT_IN[2..GPU].contains(&kind) {
-        true => "it is counted in MB/s".to_owned(),
-        false => format!("each {kind} is given to one task at a time"),
+        true => "its unit is MB/s".to_owned(),
+        false => format!("each {kind} is used by one task at a time"),
     };
     match (trimmed.parse::<u32>(), trimmed.parse::<f64>()) {
         (Ok(count), _) => Ok(count),
         (_, Ok(amount)) if amount.is_finite() && amount > 0.0 && amount.fract() != 0.0 => {
-            wrong(format!("`{kind}={trimmed}` is not a whole number: {counted}"), "ask for whole ones")
+            wrong(format!("`{kind}={trimmed}` is not a whole number: {counted}"), "write a whole number")
         }
         (_, Ok(amount)) if amount >= f64::from(u32::MAX) => {
-            wrong(format!("`{kind}={trimmed}` is more than any node has"), "ask for less")
+            wrong(format!("`{kind}={trimmed}` is more than any node has"), "request less")
         }
         _ => wrong(format!("`{kind}={trimmed}` is not a resource with its count"), "write for instance `fpga=1`"),
     }
 }
 
-/// CPUs of a node, which cannot do without.
+/// Reads the CPUs of a node, which must be more than 0.
 ///
 /// # Errors
 /// What is wrong and what to write.
 pub fn parse_node_cpu_millis(text: &str) -> Result<u32, Malformed> {
     match parse_cpu_millis(text)? {
-        0 => Err(Malformed::new("a node without CPUs runs nothing", "give it some, for instance `2`, `0.5` or `500m`")),
+        0 => Err(Malformed::new("a node without CPUs can run no tasks", "write for instance `2`, `0.5` or `500m`")),
         millis => Ok(millis),
     }
 }
 
-/// The time after which a task is ended.
+/// Reads the maximum run time of a task.
 ///
 /// # Errors
 /// What is wrong and what to write.
@@ -186,7 +187,7 @@ pub fn parse_timeout(text: &str) -> Result<Duration, Malformed> {
     let remedy = "write for instance `90s`, `5m`, `1h30m`, `250ms` or `00:01:30`";
     match Duration::parse(text) {
         Ok(Duration::ZERO) => {
-            Err(Malformed::new("a timeout of zero would end every task at once", "leave it out for no timeout"))
+            Err(Malformed::new("a timeout of zero would stop every task at once", "leave it out for no timeout"))
         }
         Ok(timeout) => Ok(timeout),
         Err(_) => Err(Malformed::new(format!("`{text}` is not a duration"), remedy)),
@@ -228,7 +229,7 @@ pub fn parse_named_count(text: &str) -> Result<(String, u32), Malformed> {
     Ok((name.trim().to_owned(), count))
 }
 
-/// Every name may be a custom resource, so slips are caught only where one is likely.
+/// Checks the name of a resource. Every name may be that of a custom resource, so that only likely typos are refused.
 pub(crate) fn check_resource_name(name: &str) -> Result<(), Malformed> {
     let slip = match name {
         "cpus" | "cores" | "core" => Some("cpu"),
@@ -257,7 +258,7 @@ pub fn parse_variable(text: &OsStr) -> Result<(ByteString, ByteString), Malforme
     Ok((name.into(), value.into()))
 }
 
-/// What the names of variables begin with that tasks get from Amalgam, and from nobody else.
+/// The prefix of the variables that Amalgam sets for tasks. Users cannot set variables with it.
 const OWN_VARIABLES: &[u8] = b"AMALGAM_";
 
 pub(crate) fn check_variable(name: &[u8], value: &[u8]) -> Result<(), Malformed> {
@@ -266,7 +267,7 @@ pub(crate) fn check_variable(name: &[u8], value: &[u8]) -> Result<(), Malformed>
         return Err(Malformed::new(format!("`{shown}` cannot name a variable"), "use letters, digits and underscores"));
     }
     if name.starts_with(OWN_VARIABLES) {
-        let problem = format!("`{shown}` cannot be set: variables that begin with AMALGAM_ are Amalgam's own");
+        let problem = format!("`{shown}` cannot be set: variables that start with AMALGAM_ are reserved");
         return Err(Malformed::new(problem, "use another name"));
     }
     check_text(&format!("the value of `{shown}`"), value)
@@ -280,10 +281,10 @@ pub(crate) fn check_text(what: &str, text: &[u8]) -> Result<(), Malformed> {
     Ok(())
 }
 
-/// Indexes of an array, and how many of its tasks run at once at most, where that is said.
+/// Indexes of an array, and the maximum number of its tasks that run at once, if given.
 pub type LimitedArray = (Vec<IndexRange>, Option<u32>);
 
-/// Reads array indexes with how many tasks run at once at most: `0-199%10`.
+/// Reads array indexes with the maximum number of tasks that run at once: `0-199%10`.
 ///
 /// # Errors
 /// What is wrong and what to write.
@@ -294,13 +295,13 @@ pub fn parse_limited_array(text: &str) -> Result<LimitedArray, Malformed> {
     }
 }
 
-/// Reads how many tasks of a stage run at once at most.
+/// Reads the maximum number of tasks of a stage that run at once.
 ///
 /// # Errors
 /// What is wrong and what to write.
 pub fn parse_at_once(text: &str) -> Result<u32, Malformed> {
     match text.trim().parse() {
-        Ok(0) => Err(Malformed::new(NONE_AT_ONCE, "let at least one, or hold the job")),
+        Ok(0) => Err(Malformed::new(NONE_AT_ONCE, "write at least 1, or hold the job")),
         Ok(limit) => Ok(limit),
         Err(_) => {
             let problem = format!("`{}` is not a number of tasks that run at once", text.trim());
@@ -309,7 +310,7 @@ pub fn parse_at_once(text: &str) -> Result<u32, Malformed> {
     }
 }
 
-pub(crate) const NONE_AT_ONCE: &str = "none of the tasks could ever run: 0 may run at once";
+pub(crate) const NONE_AT_ONCE: &str = "no task could run: the maximum that run at once is 0";
 
 /// Reads array indexes: `0-199`, `7`, `0-9,20-100:10`, in ascending order.
 ///
@@ -327,7 +328,7 @@ pub fn parse_array(text: &str) -> Result<Vec<IndexRange>, Malformed> {
         if let Some(before) = ranges.last()
             && range.first <= before.last
         {
-            let problem = format!("the index {} does not come after {}", range.first, before.last);
+            let problem = format!("the index {} is not greater than {}", range.first, before.last);
             return Err(Malformed::new(problem, "write the ranges in ascending order without overlaps"));
         }
         ranges.push(range);
@@ -355,7 +356,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_need_a_unit() {
+    fn sizes_require_a_unit() {
         for (text, bytes) in
             [("256MiB", 256 << 20), ("1GB", 1_000_000_000), ("1.5G", 1_500_000_000), ("2 Ki", 2048), ("0", 0)]
         {
@@ -368,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn cpus_are_exact_in_thousandths() {
+    fn cpus_are_read_in_thousandths_and_finer_amounts_are_refused() {
         for (text, millis) in [("1", 1000), ("0.5", 500), ("500m", 500), ("0", 0), ("0.001", 1), ("1.1", 1100)] {
             assert_eq!(parse_cpu_millis(text), Ok(millis), "{text}");
         }
@@ -379,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn devices_are_whole_and_needs_are_not_nothing() {
+    fn parts_of_devices_and_empty_requests_are_refused() {
         for (text, millis) in [("2", 2_000), ("0.25", 250), ("250m", 250), ("0", 0), ("0.001", 1), ("1e0", 1_000)] {
             assert_eq!(parse_named_count(&format!("gpu={text}")), Ok(("gpu".to_owned(), millis)));
         }
@@ -402,7 +403,7 @@ mod tests {
     }
 
     #[test]
-    fn arrays_say_how_many_run_at_once() {
+    fn arrays_may_limit_the_tasks_that_run_at_once() {
         let range = vec![IndexRange { first: 0, last: 99, step: 1 }];
         assert_eq!(parse_limited_array("0-99%10"), Ok((range.clone(), Some(10))));
         assert_eq!(parse_limited_array("0-99 % 1"), Ok((range.clone(), Some(1))));
@@ -413,7 +414,7 @@ mod tests {
     }
 
     #[test]
-    fn arrays_ascend() {
+    fn array_indexes_must_ascend() {
         let range = |first, last, step| IndexRange { first, last, step };
         assert_eq!(parse_array("0-3, 10-30:10,40"), Ok(vec![range(0, 3, 1), range(10, 30, 10), range(40, 40, 1)]));
         for text in ["", "a", "3-1", "0-9:0", "0-5,5-7", "1--2", "0-18446744073709551615", "-"] {

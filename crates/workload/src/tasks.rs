@@ -1,4 +1,4 @@
-//! The tasks of a stage: counted, indexed, or one for each of something.
+//! The tasks of a stage: a number of tasks, one for each index of an array, or one for each item.
 
 use crate::job_file::Each;
 use crate::quantities::{Malformed, NONE_AT_ONCE, check_text};
@@ -13,7 +13,7 @@ use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-/// Checks that the ranges name at least one and not too many tasks.
+/// Checks that the ranges contain at least one and at most `MAX_TASKS` indexes.
 pub(crate) fn indexed(ranges: Vec<IndexRange>) -> Result<TaskSet, Malformed> {
     let count = ranges.iter().fold(0u64, |sum, range| sum.saturating_add(range.len()));
     check_count(count)?;
@@ -37,7 +37,7 @@ pub(crate) fn each(source: Each, directory: &Path) -> Result<TaskSet, Malformed>
     Ok(TaskSet::Each(items))
 }
 
-/// How large the files are that are the items, in KiB rounded up; a directory is taken for empty.
+/// The sizes of the files that are the items, in KiB, rounded up; 0 for anything that is not a regular file.
 pub(crate) fn sizes(tasks: &TaskSet, directory: &Path) -> Vec<u32> {
     let TaskSet::Each(items) = tasks else { return Vec::new() };
     let kib = |item: &[u8]| match fs::metadata(directory.join(OsStr::from_bytes(item))) {
@@ -49,41 +49,42 @@ pub(crate) fn sizes(tasks: &TaskSet, directory: &Path) -> Vec<u32> {
 
 pub(crate) fn check_count(count: u64) -> Result<(), Malformed> {
     match count {
-        0 => Err(Malformed::new("the stage has no tasks", "give it at least one")),
+        0 => Err(Malformed::new("the stage has no tasks", "define at least one")),
         1..=MAX_TASKS => Ok(()),
         _ => {
-            Err(Malformed::new(format!("{count} tasks are too many"), format!("a job may have {MAX_TASKS}: split it")))
+            let remedy = format!("split the job: at most {MAX_TASKS} are allowed");
+            Err(Malformed::new(format!("{count} tasks are too many"), remedy))
         }
     }
 }
 
-/// Whether so many tasks may begin together, which run like this.
+/// Checks that a stage with this number of tasks and this execution type can be a gang.
 pub(crate) fn check_gang(tasks: u32, execution: ExecutionType) -> Result<(), Malformed> {
     if execution == ExecutionType::Opportunistic {
-        let problem = "tasks that begin together cannot be opportunistic";
-        return Err(Malformed::new(problem, "leave one out: `gang` or `execution`"));
+        let problem = "a gang cannot be opportunistic";
+        return Err(Malformed::new(problem, "remove `gang` or `execution`"));
     }
     if tasks > MAX_GANG {
-        let problem = format!("{tasks} tasks are too many to begin together");
-        return Err(Malformed::new(problem, format!("{MAX_GANG} may: split the stage")));
+        let problem = format!("{tasks} tasks are too many for a gang");
+        return Err(Malformed::new(problem, format!("split the stage: at most {MAX_GANG} are allowed")));
     }
     Ok(())
 }
 
-/// How many tasks run at once at most, which may be said in two places.
+/// The maximum number of tasks that run at once. Two places may define it: `at_once`, and the limit of an array.
 pub(crate) fn check_at_once(limits: [Option<u32>; 2], gang: Option<u32>) -> Result<Option<u32>, Malformed> {
     let limit = match limits {
         [Some(one), Some(other)] if one != other => {
-            let problem = format!("the stage says twice how many of its tasks run at once: {one} and {other}");
+            let problem = format!("the stage has two limits of the tasks that run at once: {one} and {other}");
             return Err(Malformed::new(problem, "keep one of them"));
         }
         [one, other] => one.or(other),
     };
     match (limit, gang) {
-        (Some(0), _) => Err(Malformed::new(NONE_AT_ONCE, "let at least one, or hold the job")),
+        (Some(0), _) => Err(Malformed::new(NONE_AT_ONCE, "write at least 1, or hold the job")),
         (Some(limit), Some(tasks)) if limit < tasks => {
-            let problem = format!("{tasks} tasks begin together, and only {limit} may run at once");
-            Err(Malformed::new(problem, "leave one out: `gang` or `at_once`"))
+            let problem = format!("the gang has {tasks} tasks, but only {limit} may run at once");
+            Err(Malformed::new(problem, "remove `gang` or `at_once`"))
         }
         _ => Ok(limit),
     }
@@ -96,13 +97,13 @@ fn files(pattern: &[u8], directory: &Path) -> Result<Items, Malformed> {
     }
     if items.is_empty() {
         let problem = format!("`{}` matches no file in {}", shown(pattern), directory.display());
-        return Err(Malformed::new(problem, "mend the pattern, or submit from the directory that has the files"));
+        return Err(Malformed::new(problem, "correct the pattern, or submit from the directory that has the files"));
     }
     items.shrink();
     Ok(items)
 }
 
-/// A line ends with a newline, be a carriage return before it or not.
+/// Reads one item from each line. Lines end with LF or CR LF.
 fn lines(file: &ByteString, directory: &Path) -> Result<Items, Malformed> {
     let text = read(file, directory)?;
     let mut items = Items::default();
@@ -110,17 +111,17 @@ fn lines(file: &ByteString, directory: &Path) -> Result<Items, Malformed> {
         push(&mut items, line.strip_suffix(b"\r").unwrap_or(line))?;
     }
     if text.is_empty() {
-        return Err(Malformed::new(format!("`{file}` has no lines"), "write one line per task into it"));
+        return Err(Malformed::new(format!("`{file}` has no lines"), "write one line for each task into it"));
     }
     items.shrink();
     Ok(items)
 }
 
-/// A string becomes its text, anything else its JSON.
+/// Reads one item from each element of a list. A string becomes its text, any other value its JSON.
 fn json(file: &ByteString, directory: &Path) -> Result<Items, Malformed> {
     let text = decode(read(file, directory)?).map_err(|wrong| in_file(file, wrong))?;
     let elements: Vec<&RawValue> = serde_json::from_str(&text).map_err(|error| {
-        Malformed::new(format!("`{file}` is not a JSON list: {error}"), "write a list, with one element per task")
+        Malformed::new(format!("`{file}` is not a JSON list: {error}"), "write a list with one element for each task")
     })?;
     let mut items = Items::default();
     for element in elements {
@@ -130,7 +131,7 @@ fn json(file: &ByteString, directory: &Path) -> Result<Items, Malformed> {
         }
     }
     if items.is_empty() {
-        return Err(Malformed::new(format!("`{file}` is an empty list"), "write one element per task into it"));
+        return Err(Malformed::new(format!("`{file}` is an empty list"), "write one element for each task into it"));
     }
     items.shrink();
     Ok(items)
@@ -139,7 +140,8 @@ fn json(file: &ByteString, directory: &Path) -> Result<Items, Malformed> {
 fn read(file: &ByteString, directory: &Path) -> Result<Vec<u8>, Malformed> {
     let path = directory.join(path_of(file));
     let bytes = fs::read(&path).map_err(|error| {
-        Malformed::new(format!("cannot read `{}`: {error}", path.display()), "paths start where the job is submitted")
+        let remedy = "check the path: it is relative to the directory of the submission";
+        Malformed::new(format!("cannot read `{}`: {error}", path.display()), remedy)
     })?;
     let text = without_mark(&bytes).map_err(|wrong| in_file(file, wrong))?;
     Ok(if text.len() == bytes.len() { bytes } else { text.to_vec() })

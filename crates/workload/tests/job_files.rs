@@ -1,4 +1,4 @@
-//! What a job file may say, and what it is told when it is wrong.
+//! Reads job files: all formats, keys and notations, and the errors for wrong files.
 
 use amalgam_core::vocabulary::byte_string::shown;
 use amalgam_core::vocabulary::{ByteString, Duration, ExecutionType, JobSpec, Resources, TaskSet, Workdir};
@@ -17,7 +17,7 @@ fn read(text: &str, format: Format) -> Result<amalgam_core::vocabulary::JobSpec,
     read_in(Path::new("/nowhere"), text, format)
 }
 
-/// The whole message for a wrong TOML file.
+/// The error message for a wrong TOML file.
 fn complaint(text: &str) -> String {
     read(text, Format::Toml).expect_err(text).to_string()
 }
@@ -121,7 +121,7 @@ fn a_job_of_one_stage_needs_no_list_and_is_named_after_its_file() {
 }
 
 #[test]
-fn a_stage_begins_together_or_has_a_priority_of_its_own_where_it_says_so() {
+fn a_stage_may_be_a_gang_and_may_have_its_own_priority() {
     let stages = "priority = 3\n[[stage]]\nname = 'a'\ncommand = 'x'\ntasks = 4\ngang = true\n\
                   [[stage]]\nname = 'b'\ncommand = 'x'\npriority = -2";
     let job = read(stages, Format::Toml).unwrap();
@@ -131,14 +131,14 @@ fn a_stage_begins_together_or_has_a_priority_of_its_own_where_it_says_so() {
 }
 
 #[test]
-fn a_request_for_no_cpu_is_one_and_a_request_for_nothing_is_refused() {
+fn a_task_may_request_no_cpu_but_not_no_resources() {
     let needs = |table: &str| read(&format!("command = ['true']\nresources = {table}"), Format::Toml);
     let job = needs("{ cpu = 0, memory = '64MiB' }").unwrap();
     assert_eq!(job.stages[0].resources.basic, Resources::new(0, 64));
     let parts = ["0.25", "'250m'", "'0.25'"].map(|part| needs(&format!("{{ gpu = {part} }}")).unwrap());
     assert!(parts.iter().all(|job| job.stages[0].resources.basic.gpu_millis() == 250));
     let refused = needs("{ cpu = 0, memory = '0' }").unwrap_err();
-    assert!(refused.problem.contains("need nothing of any resource") && refused.remedy.contains("cpu=0.001"));
+    assert!(refused.problem.contains("request no resources") && refused.remedy.contains("cpu=0.001"));
     assert_eq!((refused.at.line, refused.at.column), (2, 13));
     for table in
         ["{ gpu = 1.5 }", "{ fpga = 1.5 }", "{ cpu = 0.0001 }", "{ gpu = -1 }", "{ cpu = 1e19 }", "{ gpu = 1e19 }"]
@@ -149,7 +149,7 @@ fn a_request_for_no_cpu_is_one_and_a_request_for_nothing_is_refused() {
 }
 
 #[test]
-fn a_stage_says_how_many_of_its_tasks_run_at_once_and_how_long_they_wait_for_another_try() {
+fn a_stage_may_limit_the_tasks_at_once_and_set_the_retry_delay() {
     let stage = |keys: &str| read(&format!("command = 'x'\n{keys}"), Format::Toml).map(|mut job| job.stages.remove(0));
     assert_eq!(stage("array = '0-99%10'").unwrap().at_once, Some(10));
     assert_eq!(stage("tasks = 5\nat_once = 2").unwrap().at_once, Some(2));
@@ -197,7 +197,7 @@ fn tasks_come_from_files_lines_json_and_items() {
 }
 
 #[test]
-fn texts_for_a_process_may_be_of_any_bytes() {
+fn texts_for_a_process_may_contain_any_bytes_but_nul() {
     let toml = r"
         command = ['cat', { bytes = 'caf\xe9 \\' }]
         env = { NAME = { bytes = '\xff' } }
@@ -224,7 +224,7 @@ fn texts_for_a_process_may_be_of_any_bytes() {
 }
 
 #[test]
-fn a_text_without_quotes_is_as_it_is_written() {
+fn a_text_without_quotes_is_read_exactly_as_written() {
     let words = ["1.10", "012", "0x1F", "1e3", "-0", "true", "2026-11-01", "1_000", "+5", "1e400"];
     let in_toml = ["1.10", "0x1F", "1e3", "-0", "true", "2026-11-01", "1_000", "+5", "99999999999999999999"];
     let in_json = ["1.10", "1e3", "-0", "true", "1E+2", "10000000000000000000", "1e19"];
@@ -261,13 +261,13 @@ fn a_text_without_quotes_is_as_it_is_written() {
         assert!(said.starts_with(&format!("job.yaml:{at}: found nothing")) && said.contains("in quotes"), "{said}");
     }
     let amount = read("command: a\nresources: { cpu: 0x2, memory: 1GiB }\ntimeout: 1e1", Format::Yaml).unwrap();
-    assert_eq!(amount.stages[0].resources.basic.cpu_millis(), 2_000, "an amount is a number");
+    assert_eq!(amount.stages[0].resources.basic.cpu_millis(), 2_000, "an amount is read as a number");
     let large = read("{\"command\": \"a\", \"tasks\": 10000000000000000000}", Format::Json).unwrap_err().to_string();
     assert!(large.contains("too large a number") && !large.contains("is not JSON"), "{large}");
 }
 
 #[test]
-fn marks_and_line_ends_of_other_systems_change_nothing() {
+fn byte_order_marks_and_crlf_line_ends_are_ignored() {
     let toml = r#"command = """
 if true; then
   echo a \
@@ -289,7 +289,7 @@ y''', B = "c\r\n" }
             job.stages.iter().flat_map(|stage| &stage.program.command).all(|word| !word.as_bytes().contains(&b'\r'))
         );
     }
-    assert_eq!(read(toml, Format::Toml).unwrap().stages[0].program.env[1].1, "c\r\n", "what is written is meant");
+    assert_eq!(read(toml, Format::Toml).unwrap().stages[0].program.env[1].1, "c\r\n", "escaped line ends are kept");
 
     let directory = tempfile::tempdir().unwrap();
     let items = |name: &str, bytes: &[u8], each: &str| {
@@ -309,10 +309,10 @@ y''', B = "c\r\n" }
 }
 
 #[test]
-fn no_variable_is_amalgams_and_none_is_larger_than_a_process_can_have() {
+fn reserved_and_oversized_variables_are_refused() {
     assert_eq!(
         complaint("command = ['x']\nenv = { AMALGAM_INDEX = '1' }"),
-        "job.toml:2:9: `AMALGAM_INDEX` cannot be set: variables that begin with AMALGAM_ are Amalgam's own\n  help: use another name"
+        "job.toml:2:9: `AMALGAM_INDEX` cannot be set: variables that start with AMALGAM_ are reserved\n  help: use another name"
     );
     let long = "x".repeat(128 << 10);
     let said = complaint(&format!("command = ['x']\nenv = {{ A = '{long}' }}"));
@@ -325,7 +325,7 @@ fn no_variable_is_amalgams_and_none_is_larger_than_a_process_can_have() {
 }
 
 #[test]
-fn a_job_takes_over_what_it_says_of_its_submitter() {
+fn a_job_takes_over_requested_variables_and_umask_of_its_submitter() {
     let environment =
         [("A", "1"), ("B", "2"), ("AMALGAM_TOKEN", "secret")].map(|(name, value)| (name.into(), value.into()));
     let submitter = Submitter { environment: Some(environment.into()), umask: Some(0o27), ..Submitter::default() };
@@ -351,7 +351,7 @@ fn a_job_takes_over_what_it_says_of_its_submitter() {
 }
 
 #[test]
-fn a_job_is_named_after_any_file_or_program() {
+fn a_program_with_any_name_gives_the_job_a_valid_name() {
     let context = Context { submit_dir: "/".into() };
     let named = |program: &[u8]| from_command(vec![program.into()], &CommandOptions::default(), &context).unwrap().name;
     let long = [b'x'; 300];
@@ -369,7 +369,7 @@ fn a_job_is_named_after_any_file_or_program() {
 }
 
 #[test]
-fn unknown_keys_come_with_a_suggestion() {
+fn errors_about_unknown_keys_suggest_a_key() {
     assert_eq!(complaint("comand = ['x']"), "job.toml:1:1: unknown key `comand`\n  help: did you mean `command`?");
     assert_eq!(
         complaint("[[stage]]\nname = 'a'\ncommand = ['x']\nretires = 1"),
@@ -390,7 +390,7 @@ fn unknown_keys_come_with_a_suggestion() {
 }
 
 #[test]
-fn malformed_values_are_pointed_at() {
+fn errors_about_values_have_their_position_and_a_remedy() {
     for (line, expected) in [
         ("tasks = 'many'", "2:9: found the text `many`\n  help: write a whole number, at least 0"),
         ("tasks = -1", "2:9: the number `-1` is out of range\n  help: write a whole number, at least 0"),
@@ -410,23 +410,23 @@ fn malformed_values_are_pointed_at() {
             "timeout = 'soon'",
             "2:11: `soon` is not a duration\n  help: write for instance `90s`, `5m`, `1h30m`, `250ms` or `00:01:30`",
         ),
-        ("timeout = '0s'", "2:11: a timeout of zero would end every task at once\n  help: leave it out for no timeout"),
+        (
+            "timeout = '0s'",
+            "2:11: a timeout of zero would stop every task at once\n  help: leave it out for no timeout",
+        ),
         (
             "constraints = ['arch=x86_64', 'kernel']",
             "2:31: `kernel` is not a constraint\n  help: write for instance `arch=x86_64` or `kernel>=5.10`",
         ),
         (
             "array = '0-9,5'",
-            "2:9: the index 5 does not come after 9\n  help: write the ranges in ascending order without overlaps",
+            "2:9: the index 5 is not greater than 9\n  help: write the ranges in ascending order without overlaps",
         ),
         (
             "array = 'all'",
             "2:9: `all` is not a range of indexes\n  help: write for instance `0-199`, `7` or `0-100:10`",
         ),
-        (
-            "execution = 'sometimes'",
-            "2:13: unknown value `sometimes`\n  help: known: guaranteed, opportunistic, auto",
-        ),
+        ("execution = 'sometimes'", "2:13: unknown value `sometimes`\n  help: known: guaranteed, opportunistic, auto"),
         (
             "workdir = 'here'",
             "2:11: `here` is not a working directory\n  help: write `submitted`, `own` or an absolute path",
@@ -444,7 +444,7 @@ fn malformed_values_are_pointed_at() {
 }
 
 #[test]
-fn impossible_jobs_are_refused() {
+fn jobs_that_cannot_run_are_refused() {
     for (text, expected) in [
         (
             "name = 'x'",
@@ -459,14 +459,14 @@ fn impossible_jobs_are_refused() {
             "1:11: the stage `main` has no command\n  help: add one, for instance `command = [\"sort\", \"-n\"]`",
         ),
         ("", "1:1: the file describes no job\n  help: write at least `command = [\"program\", \"argument\"]`"),
-        ("command = 'x'\ntasks = 0", "2:9: the stage has no tasks\n  help: give it at least one"),
+        ("command = 'x'\ntasks = 0", "2:9: the stage has no tasks\n  help: define at least one"),
         (
             "command = 'x'\ntasks = 20000001",
-            "2:9: 20000001 tasks are too many\n  help: a job may have 20000000: split it",
+            "2:9: 20000001 tasks are too many\n  help: split the job: at most 20000000 are allowed",
         ),
         (
             "command = 'x'\narray = '0-18446744073709551614'",
-            "2:9: 18446744073709551615 tasks are too many\n  help: a job may have 20000000: split it",
+            "2:9: 18446744073709551615 tasks are too many\n  help: split the job: at most 20000000 are allowed",
         ),
         (
             "command = 'x'\ntasks = 2\narray = '0-1'",
@@ -474,21 +474,21 @@ fn impossible_jobs_are_refused() {
         ),
         (
             "command = 'x'\neach = '*.nothing'",
-            "2:8: `*.nothing` matches no file in /nowhere\n  help: mend the pattern, or submit from the directory that has the files",
+            "2:8: `*.nothing` matches no file in /nowhere\n  help: correct the pattern, or submit from the directory that has the files",
         ),
         (
             "command = 'x'\neach = { lines = 'none' }",
-            "2:8: cannot read `/nowhere/none`: No such file or directory (os error 2)\n  help: paths start where the job is submitted",
+            "2:8: cannot read `/nowhere/none`: No such file or directory (os error 2)\n  help: check the path: it is relative to the directory of the submission",
         ),
         ("command = 'x'\neach = {}", "2:8: `each` has no source\n  help: give one of files, lines, json, items"),
         ("stage = []", "1:9: the job has 0 stages\n  help: give it between 1 and 100000"),
         (
             "command = 'x'\ntasks = 16385\ngang = true",
-            "3:8: 16385 tasks are too many to begin together\n  help: 16384 may: split the stage",
+            "3:8: 16385 tasks are too many for a gang\n  help: split the stage: at most 16384 are allowed",
         ),
         (
             "command = 'x'\ngang = true\nexecution = 'opportunistic'",
-            "2:8: tasks that begin together cannot be opportunistic\n  help: leave one out: `gang` or `execution`",
+            "2:8: a gang cannot be opportunistic\n  help: remove `gang` or `execution`",
         ),
         (
             "gang = true\n[[stage]]\nname = 'a'\ncommand = 'x'",
@@ -504,7 +504,7 @@ fn impossible_jobs_are_refused() {
 }
 
 #[test]
-fn a_wrong_dag_is_explained() {
+fn errors_in_dependencies_name_the_stages() {
     let stage = |name: &str, after: &str| format!("[[stage]]\nname = '{name}'\nafter = [{after}]\ncommand = 'x'\n");
     assert_eq!(
         complaint(&(stage("count", "") + &stage("merge", "'cuont'"))),
@@ -528,7 +528,7 @@ fn a_wrong_dag_is_explained() {
     );
 }
 
-/// A stage `map` of two tasks with these outputs, and after it `reduce` with these inputs, from line 6 on.
+/// A stage `map` of two tasks with these outputs, and a stage `reduce` after it with these inputs, which starts on line 6.
 fn map_and_reduce(outputs: &str, inputs: &str) -> String {
     format!(
         "[[stage]]\nname = 'map'\ntasks = 2\ncommand = 'x'\noutputs = [{outputs}]\n\
@@ -537,8 +537,8 @@ fn map_and_reduce(outputs: &str, inputs: &str) -> String {
 }
 
 #[test]
-fn a_stage_leaves_files_and_a_later_one_reads_them() {
-    // Written before the stage that it reads from.
+fn a_stage_reads_outputs_of_an_earlier_stage() {
+    // The reader is written before the stages that it depends on.
     let reversed = "[[stage]]\nname = 'reduce'\ncommand = 'x'\nafter = ['map', 'a']\ninputs = ['map/*']\n\
                     [[stage]]\nname = 'a'\ncommand = 'x'\n\
                     [[stage]]\nname = 'map'\ncommand = 'x'\nafter = ['a']\noutputs = ['o']\n";
@@ -559,17 +559,17 @@ fn a_stage_leaves_files_and_a_later_one_reads_them() {
 }
 
 #[test]
-fn wrong_files_are_explained() {
+fn errors_about_inputs_and_outputs_have_a_remedy() {
     let own = |text: &str| map_and_reduce("'o'", "'map/o'").replacen("tasks = 2", text, 1);
     for (text, expected) in [
         (
             map_and_reduce("'/tmp/o'", ""),
-            "5:12: `/tmp/o` can be no output: it is absolute\n  help: write a path relative to the task's working \
+            "5:12: `/tmp/o` cannot be an output: it is absolute\n  help: write a path relative to the task's working \
              directory, such as `counts.txt`",
         ),
         (
             map_and_reduce("'o', '../o'", ""),
-            "5:17: `../o` can be no output: it has an empty part, `.` or `..`\n  help: write a path that stays in the \
+            "5:17: `../o` cannot be an output: it has an empty part, `.` or `..`\n  help: write a path that stays in the \
              task's working directory",
         ),
         (
@@ -578,35 +578,36 @@ fn wrong_files_are_explained() {
         ),
         (
             map_and_reduce("'a', 'a/b'", ""),
-            "5:12: `a` is an output and a directory, which holds `a/b`\n  help: rename one of them",
+            "5:12: `a` is an output and also the directory of `a/b`\n  help: rename one of them",
         ),
         (
             map_and_reduce("'part-1', 'part-{index}'", ""),
-            "5:22: the outputs `part-1` and `part-{index}` are one file for the task of index 1\n  help: rename one of them",
+            "5:22: the outputs `part-1` and `part-{index}` are the same file for the task of index 1\n  help: rename \
+             one of them",
         ),
         (
             map_and_reduce("'a{index}', 'a1/b'", ""),
-            "5:24: `a{index}` is an output and a directory, which holds `a1/b`, for the task of index 1\n  help: rename \
+            "5:24: `a{index}` is an output and also the directory of `a1/b` for the task of index 1\n  help: rename \
              one of them",
         ),
         (
             map_and_reduce("'{item}'", ""),
-            "5:12: `{item}` can be no output: the only placeholder in braces is `{index}`\n  help: use \
+            "5:12: `{item}` cannot be an output: the only placeholder in braces is `{index}`\n  help: use \
              `{index}`, or remove the braces",
         ),
         (
             map_and_reduce("'o'", "'map'"),
-            "10:11: `map` names no outputs of a stage\n  help: write STAGE/PATTERN, such as `map/*` for all outputs of \
+            "10:11: `map` does not name outputs of a stage\n  help: write STAGE/PATTERN, such as `map/*` for all outputs of \
              `map`, or `map/part-{index}.txt`",
         ),
         (map_and_reduce("'o'", "'mapp/o'"), "10:11: stage `mapp` not found\n  help: did you mean `map/o`?"),
         (
             map_and_reduce("'o'", "'map/o'").replace("after = ['map']", "retries = 1"),
-            "10:11: `reduce` reads what `map` writes and does not come after it\n  help: add `map` to its `after`",
+            "10:11: `reduce` reads outputs of `map`, which is not in its `after`\n  help: add `map` to its `after`",
         ),
         (
             map_and_reduce("'o'", "'map/o', 'map/o'"),
-            "10:20: the input `map/o` is named twice\n  help: remove one; the first is on line 10",
+            "10:20: the input `map/o` is declared twice\n  help: remove one; the first is on line 10",
         ),
         (
             map_and_reduce("'o', 'p-{index}'", "'map/x'"),
@@ -618,18 +619,18 @@ fn wrong_files_are_explained() {
         ),
         (
             map_and_reduce("", "'map/*'"),
-            "10:11: `map/*` matches no output of `map`\n  help: say what its tasks leave: `outputs = [\"FILE\"]` in the \
-             stage `map`",
+            "10:11: `map/*` matches no output of `map`\n  help: declare its outputs: `outputs = [\"FILE\"]` in the stage \
+             `map`",
         ),
         (
             map_and_reduce("'o', 'p'", "'map/o', 'map/p'").replace("tasks = 2", "tasks = 60000"),
-            "10:20: the inputs of `reduce` are 120000 files for one task; 100000 are allowed\n  help: merge them in a \
-             stage between the two",
+            "10:20: a task of `reduce` has 120000 input files; at most 100000 are allowed\n  help: merge the files in \
+             a stage between the two",
         ),
         (
             own("workdir = 'submitted'"),
-            "3:11: tasks with `inputs` or `outputs` run in directories of their own, and this says another\n  help: \
-             remove `workdir`, or write `own`; `$AMALGAM_SUBMIT_DIR` is where the job was submitted from",
+            "3:11: tasks with `inputs` or `outputs` require directories of their own\n  help: remove `workdir`, or \
+             write `own`; `$AMALGAM_SUBMIT_DIR` is the directory of the submission",
         ),
         (
             "outputs = ['o']\n".to_owned() + &map_and_reduce("'o'", ""),
@@ -641,13 +642,13 @@ fn wrong_files_are_explained() {
 }
 
 #[test]
-fn broken_syntax_is_pointed_at_in_every_format() {
+fn syntax_errors_have_their_position_in_every_format() {
     let told = |text, format| read(text, format).unwrap_err().to_string();
     for (text, format, start) in [
         ("command = [", Format::Toml, "job.toml:1:12: this is not TOML: "),
         ("command = 'x'\ncommand = 'y'", Format::Toml, "job.toml:2:1: this is not TOML: duplicate key"),
         ("command: [a\nb: c", Format::Yaml, "job.yaml:2:2: this is not YAML: "),
-        ("command: x\n---\ncommand: y", Format::Yaml, "job.yaml:2:1: a second YAML document begins here"),
+        ("command: x\n---\ncommand: y", Format::Yaml, "job.yaml:2:1: a second YAML document starts here"),
         ("{\"command\": [}", Format::Json, "job.json:1:14: this is not JSON: "),
         ("{\"command\": \"x\", \"command\": \"y\"}", Format::Json, "job.json:1:1: duplicate key `command`"),
     ] {
@@ -677,7 +678,7 @@ fn broken_syntax_is_pointed_at_in_every_format() {
 }
 
 #[test]
-fn bombs_are_defused() {
+fn deep_nesting_and_many_aliases_are_refused() {
     let deep = format!("{{\"command\": {}1{}}}", "[".repeat(5000), "]".repeat(5000));
     assert!(read(&deep, Format::Json).unwrap_err().problem.contains("nested"));
     let deep = format!("command: {}1{}", "[".repeat(5000), "]".repeat(5000));
@@ -689,11 +690,11 @@ fn bombs_are_defused() {
         let uses = vec![format!("*{before}"); 10].join(", ");
         laughs += &format!("{name}: &{name} [{uses}]\n");
     }
-    assert!(read(&laughs, Format::Yaml).unwrap_err().problem.contains("multiply"));
+    assert!(read(&laughs, Format::Yaml).unwrap_err().problem.contains("aliases"));
 }
 
 #[test]
-fn a_million_lines_become_one_record() {
+fn a_million_lines_become_items_with_little_overhead() {
     let directory = tempfile::tempdir().unwrap();
     let lines: String = (0..1_000_000).map(|number| format!("input/file-{number:07}.dat\n")).collect();
     fs::write(directory.path().join("lines"), &lines).unwrap();
@@ -705,7 +706,7 @@ fn a_million_lines_become_one_record() {
 }
 
 #[test]
-fn the_published_schema_is_that_of_the_types() {
+fn the_published_schema_matches_the_types() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/job.schema.json");
     let schema = json_schema();
     if env::var_os("UPDATE_SCHEMA").is_some() {

@@ -28,7 +28,7 @@ fn tasks_find_the_submitters_variables_where_it_is_asked_for() {
         let unset = seen(&["--env", "X_NO"]);
         assert!(unset.code == 2 && unset.err.contains("`X_NO` is not set"), "{unset:?}");
         let own = seen(&["--env", "AMALGAM_INDEX=1"]);
-        assert!(own.code == 2 && own.err.contains("Amalgam's own"), "{own:?}");
+        assert!(own.code == 2 && own.err.contains("are reserved"), "{own:?}");
     }
     let mut all = embedded.command(&[
         "run",

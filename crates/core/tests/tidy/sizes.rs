@@ -48,7 +48,7 @@ const KNOWN: [&str; 41] = [
     "crates/workload/src/build.rs: stage",
     "crates/workload/src/trace/formats/pickle.rs: step",
     "crates/workload/tests/job_files.rs",
-    "crates/workload/tests/job_files.rs: wrong_files_are_explained",
+    "crates/workload/tests/job_files.rs: errors_about_inputs_and_outputs_have_a_remedy",
 ];
 
 #[test]

@@ -1,4 +1,4 @@
-//! Nodes as a source for serde: every complaint is given the place of the innermost value it is about.
+//! Deserializes types from nodes with serde. Every error gets the position of the innermost value that it is about.
 
 use super::{Bare, Complaint, Key, Node, Position, Value, number_out_of_range};
 use serde::Deserialize;
@@ -6,18 +6,18 @@ use serde::de::{self, DeserializeSeed, Deserializer, EnumAccess, IntoDeserialize
 use std::fmt;
 use std::marker::PhantomData;
 
-/// A value that remembers where it was written.
+/// A value with its position in the file.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct At<T> {
     pub at: Position,
     pub value: T,
 }
 
-/// The name by which [`At`] asks a node for its position.
+/// The name of the struct that [`At`] requests from a node to get the node's position.
 const AT: &str = "amalgam::At";
 
 impl Node {
-    /// Reads the types of a job file out of the tree.
+    /// Deserializes a type, such as one of a job file, from the tree.
     pub fn read<T: de::DeserializeOwned>(&self) -> Result<T, Complaint> {
         T::deserialize(self)
     }
@@ -46,7 +46,7 @@ impl<'de> Deserializer<'de> for &'de Node {
         read.map_err(|complaint| complaint.at(self.at))
     }
 
-    /// Where a text is wanted, what stands there without quotes is one: `1.10` is no other version than it says.
+    /// If a text is required, a value without quotes is read as one, exactly as written: `1.10` stays `1.10`.
     fn deserialize_str<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Complaint> {
         match &self.value {
             Value::Bare { written, .. } => {
@@ -150,7 +150,7 @@ impl<'de> Deserializer<'de> for &'de Key {
     }
 }
 
-/// An enum is a text that names one of its variants.
+/// Reads an enum from a text, which is the name of one of its variants.
 impl<'de> EnumAccess<'de> for &'de Node {
     type Error = Complaint;
     type Variant = UnitOnly;
@@ -183,7 +183,7 @@ impl<'de> de::VariantAccess<'de> for UnitOnly {
     }
 }
 
-/// Line, column, then the node itself.
+/// A sequence of the line, the column and the node itself.
 struct Positioned<'de> {
     node: &'de Node,
     step: u8,
@@ -245,7 +245,7 @@ pub fn keys_of<T: de::DeserializeOwned>() -> &'static [&'static str] {
         type Error = Complaint;
 
         fn deserialize_any<V: Visitor<'de>>(self, _: V) -> Result<V::Value, Complaint> {
-            Err(de::Error::custom("only the names of its fields are wanted"))
+            Err(de::Error::custom("only the names of the fields are read"))
         }
 
         fn deserialize_struct<V: Visitor<'de>>(
@@ -264,7 +264,7 @@ pub fn keys_of<T: de::DeserializeOwned>() -> &'static [&'static str] {
         }
     }
     let mut names: &'static [&'static str] = &[];
-    // It ends with an error, after it has said what it wants to read.
+    // The deserializer always returns an error, after it has stored the names of the fields.
     drop(T::deserialize(Names(&mut names)));
     names
 }

@@ -1,4 +1,4 @@
-//! JSON to nodes.
+//! Parses JSON into nodes.
 
 use super::{Bare, Complaint, Key, Lines, MAX_DEPTH, Node, Value, too_deep};
 use jiter::{Jiter, JiterError, JiterErrorType, Peek};
@@ -11,7 +11,7 @@ pub(super) fn parse(text: &str) -> Result<Node, Complaint> {
     Ok(document)
 }
 
-/// Its digits are checked.
+/// Converts a number whose syntax the parser has checked.
 fn number(written: &str) -> Value {
     let value = if written.bytes().all(|byte| byte == b'-' || byte.is_ascii_digit()) {
         written.parse().map_or(Bare::TooLarge, Bare::Integer)
@@ -60,7 +60,7 @@ impl Reader<'_> {
         let mut entries = Vec::new();
         let mut next = self.json.known_object().map(|key| key.map(str::to_owned));
         while let Some(name) = next.map_err(|error| self.syntax(&error))? {
-            // The reader stands behind the colon; the key began before it.
+            // The reader is behind the colon. The key is before it.
             let at = self.lines.position(self.key_start());
             let first = self.json.peek().map_err(|error| self.syntax(&error))?;
             entries.push((Key { at, name }, self.node(first, depth + 1)?));
@@ -69,7 +69,7 @@ impl Reader<'_> {
         Ok(Value::Table(entries))
     }
 
-    /// Where the key that was just read begins: at the quote that opens it.
+    /// The offset of the key that was just read: its opening quote.
     fn key_start(&self) -> usize {
         let bytes = self.lines.text.as_bytes();
         let colon = self.json.current_index().min(bytes.len());
@@ -91,6 +91,6 @@ impl Reader<'_> {
             JiterErrorType::WrongType { expected, actual } => format!("expected {expected}, found {actual}"),
         };
         let at = self.lines.position(error.index);
-        Complaint::new(format!("this is not JSON: {what}"), "mend the syntax here").at(at)
+        Complaint::new(format!("this is not JSON: {what}"), "correct the syntax").at(at)
     }
 }

@@ -1,4 +1,4 @@
-//! One tree of positioned nodes for every format.
+//! A tree of nodes with positions, the same for every format of job files.
 
 mod deserialize;
 mod json;
@@ -20,21 +20,21 @@ pub enum Format {
 }
 
 impl Format {
-    /// Told from the file's extension.
+    /// Detects the format by the extension of the file's name.
     ///
     /// # Errors
-    /// A sentence that names the extensions that are known.
+    /// The message lists the known extensions.
     pub fn of(path: &Path) -> Result<Format, String> {
         match path.extension().and_then(|extension| extension.to_str()) {
             Some("toml") => Ok(Format::Toml),
             Some("yaml" | "yml") => Ok(Format::Yaml),
             Some("json") => Ok(Format::Json),
-            _ => Err(format!("`{}` is not a job file: its name ends in none of .toml, .yaml, .json", path.display())),
+            _ => Err(format!("`{}` is not a job file: its name does not end in .toml, .yaml or .json", path.display())),
         }
     }
 }
 
-/// A value and where it begins.
+/// A value and the position of its start.
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) struct Node {
     pub at: Position,
@@ -44,7 +44,7 @@ pub(crate) struct Node {
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) enum Value {
     Null,
-    /// Written without quotes: a text where a text is wanted, exactly as it is written.
+    /// A value without quotes. It is read as a text, exactly as written, if a text is required.
     Bare {
         value: Bare,
         written: String,
@@ -59,7 +59,7 @@ pub(crate) enum Bare {
     Boolean(bool),
     Integer(i64),
     Float(f64),
-    /// An integer that does not fit.
+    /// A number that does not fit in 64 bits.
     TooLarge,
     Date,
 }
@@ -70,11 +70,11 @@ pub(crate) struct Key {
     pub name: String,
 }
 
-/// Deeper nesting than this is an attack or a mistake; a job file needs five levels.
+/// Deeper nesting than this is an attack or a mistake: a job file needs five levels.
 const MAX_DEPTH: usize = 32;
 
 pub(crate) fn parse(text: &str, format: Format) -> Result<Node, Complaint> {
-    // What an editor of another system leaves is not the user's.
+    // Byte order marks and CR LF line ends are added by editors and are not part of the content.
     let text = text.strip_prefix(BYTE_ORDER_MARK).unwrap_or(text);
     let unix: Cow<'_, str> = if text.contains("\r\n") { text.replace("\r\n", "\n").into() } else { text.into() };
     match format {
@@ -92,7 +92,7 @@ fn number_out_of_range(text: &str) -> Complaint {
     Complaint::new(format!("`{text}` is too large a number"), "write a number that fits in 64 bits")
 }
 
-/// Turns byte offsets into positions.
+/// Converts byte offsets to positions.
 struct Lines<'a> {
     text: &'a str,
     starts: Vec<usize>,

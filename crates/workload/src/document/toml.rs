@@ -1,4 +1,4 @@
-//! TOML to nodes.
+//! Parses TOML into nodes.
 
 use super::{Bare, Complaint, Key, Lines, MAX_DEPTH, Node, Value, too_deep};
 use toml::Spanned;
@@ -8,7 +8,7 @@ pub(super) fn parse(text: &str) -> Result<Node, Complaint> {
     let lines = Lines::new(text);
     let document = DeTable::parse(text).map_err(|error| {
         let at = error.span().map_or_else(Default::default, |span| lines.position(span.start));
-        Complaint::new(format!("this is not TOML: {}", error.message().replace('\n', ", ")), "mend the syntax here")
+        Complaint::new(format!("this is not TOML: {}", error.message().replace('\n', ", ")), "correct the syntax")
             .at(at)
     })?;
     let at = lines.position(0);
@@ -41,7 +41,7 @@ fn node(value: &Spanned<DeValue<'_>>, lines: &Lines<'_>, depth: usize) -> Result
 
 fn table(entries: &DeTable<'_>, lines: &Lines<'_>, depth: usize) -> Result<Value, Complaint> {
     let mut entries: Vec<_> = entries.iter().collect();
-    // The parser hands them out by name; the order of the file is what people expect in messages.
+    // The parser sorts the keys by name. Restore the order of the file, so that the first error in it is reported.
     entries.sort_by_key(|(key, _)| key.span().start);
     let read = |(key, value): (&Spanned<_>, &Spanned<DeValue<'_>>)| {
         let name: &std::borrow::Cow<'_, str> = key.get_ref();

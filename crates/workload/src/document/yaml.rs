@@ -1,10 +1,10 @@
-//! YAML 1.2 (core schema) to nodes.
+//! Parses YAML 1.2 (core schema) into nodes.
 
 use super::{Bare, Complaint, Key, MAX_DEPTH, Node, Position, Value, too_deep};
 use saphyr_parser::{Event, Parser, ScalarStyle, ScanError, Span};
 use std::collections::BTreeMap;
 
-/// Aliases repeat nodes; a file that multiplies them past this is a bomb.
+/// The maximum number of nodes that aliases repeat. A file with more is an attack ("billion laughs").
 const MAX_ALIASED_NODES: usize = 100_000;
 
 pub(super) fn parse(text: &str) -> Result<Node, Complaint> {
@@ -34,7 +34,7 @@ impl<'a> Reader<'a> {
         match self.parser.next_event() {
             Some(Ok(found)) => Ok(found),
             Some(Err(error)) => Err(syntax(&error)),
-            None => Err(Complaint::new("the file ends too early", "mend the syntax here")),
+            None => Err(Complaint::new("the file ends too early", "correct the syntax")),
         }
     }
 
@@ -44,8 +44,8 @@ impl<'a> Reader<'a> {
                 (Event::StreamEnd, _) => return Ok(()),
                 (Event::DocumentEnd, _) => {}
                 (_, span) => {
-                    let remedy = "one file describes one job: put the others into files of their own";
-                    return Err(Complaint::new("a second YAML document begins here", remedy).at(position(span)));
+                    let remedy = "move it into another file: one file describes one job";
+                    return Err(Complaint::new("a second YAML document starts here", remedy).at(position(span)));
                 }
             }
         }
@@ -64,7 +64,7 @@ impl<'a> Reader<'a> {
             Event::SequenceStart(anchor, _) => (anchor, self.list(depth)?),
             Event::MappingStart(anchor, _) => (anchor, self.table(depth)?),
             Event::Alias(anchor) => return self.alias(anchor, at),
-            _ => return Err(Complaint::new("expected a value", "mend the syntax here").at(at)),
+            _ => return Err(Complaint::new("expected a value", "correct the syntax").at(at)),
         };
         let node = Node { at, value };
         if anchor > 0 {
@@ -90,7 +90,7 @@ impl<'a> Reader<'a> {
                 (Event::MappingEnd, _) => return Ok(Value::Table(entries)),
                 (Event::Scalar(name, ..), span) => Key { at: position(span), name: name.into() },
                 (_, span) => {
-                    return Err(Complaint::new("a key must be a text", "mend the syntax here").at(position(span)));
+                    return Err(Complaint::new("a key must be a text", "correct the syntax").at(position(span)));
                 }
             };
             let (event, span) = self.next()?;
@@ -99,11 +99,12 @@ impl<'a> Reader<'a> {
     }
 
     fn alias(&mut self, anchor: usize, at: Position) -> Result<Node, Complaint> {
-        let unknown = || Complaint::new("this alias names no anchor", "define the anchor with `&` before it").at(at);
+        let unknown = || Complaint::new("unknown anchor of an alias", "define the anchor with `&` before it").at(at);
         let node = self.anchors.get(&anchor).ok_or_else(unknown)?;
         self.aliased += count(node);
         if self.aliased > MAX_ALIASED_NODES {
-            return Err(Complaint::new("the aliases in this file multiply without bound", "write values out").at(at));
+            let problem = format!("the aliases in this file repeat more than {MAX_ALIASED_NODES} values");
+            return Err(Complaint::new(problem, "write the values without aliases").at(at));
         }
         Ok(Node { at, value: node.value.clone() })
     }
@@ -123,10 +124,10 @@ fn position(span: Span) -> Position {
 
 fn syntax(error: &ScanError) -> Complaint {
     let at = Position { line: error.marker().line() as u32, column: error.marker().col() as u32 + 1 };
-    Complaint::new(format!("this is not YAML: {}", error.info()), "mend the syntax here").at(at)
+    Complaint::new(format!("this is not YAML: {}", error.info()), "correct the syntax").at(at)
 }
 
-/// The core schema's reading of a plain scalar.
+/// Converts a plain scalar as the core schema defines.
 fn resolve(text: &str) -> Value {
     let value = match text {
         "" | "~" | "null" | "Null" | "NULL" => return Value::Null,

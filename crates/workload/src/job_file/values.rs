@@ -1,4 +1,4 @@
-//! Values of a job file that are written in several ways.
+//! Values of a job file that have several notations.
 
 use crate::error::packed;
 use crate::inherit::{Export, Umask};
@@ -18,7 +18,7 @@ pub(crate) struct Command(pub Vec<ByteString>);
 #[derive(Clone, Debug)]
 pub(crate) struct Array(pub LimitedArray);
 
-/// Where the items of a stage come from.
+/// The source of a stage's items.
 #[derive(Clone, Debug)]
 pub(crate) enum Each {
     Files(ByteString),
@@ -27,7 +27,7 @@ pub(crate) enum Each {
     Items(Items),
 }
 
-/// Only what was written, so that a stage can fall back to the job's defaults kind by kind.
+/// The amounts that the file gives. A stage takes each missing kind from the job's defaults.
 #[derive(Clone, Default, Debug)]
 pub(crate) struct ResourceTable {
     built_in: [Option<u32>; BUILT_IN.len()],
@@ -53,7 +53,7 @@ pub(crate) struct ConstraintText(pub Constraint);
 pub(crate) struct JobIds(pub Vec<u64>);
 
 impl ResourceTable {
-    /// These amounts, and those of `defaults` for kinds that are not given here.
+    /// Adds the amounts of `defaults` for kinds that are not given here.
     pub fn or(mut self, defaults: &ResourceTable) -> ResourceTable {
         for (own, default) in self.built_in.iter_mut().zip(defaults.built_in) {
             *own = own.or(default);
@@ -66,7 +66,7 @@ impl ResourceTable {
         self
     }
 
-    /// The amounts per task: one CPU where nothing is said about CPUs.
+    /// The amounts for each task. Default: one CPU, and 0 of all other kinds.
     pub fn spec(self) -> ResourceSpec {
         let mut spec = ResourceSpec { custom: self.custom, ..ResourceSpec::default() };
         for (kind, amount) in self.built_in.into_iter().enumerate() {
@@ -81,7 +81,7 @@ fn refused<E: Error>(malformed: Malformed) -> E {
     E::custom(packed(&malformed))
 }
 
-/// An amount, which is a number or a text with a unit.
+/// An amount: a number, or a text with a unit.
 struct Scalar(String);
 
 impl<'de> Deserialize<'de> for Scalar {
@@ -110,7 +110,7 @@ impl<'de> Deserialize<'de> for Scalar {
     }
 }
 
-/// A text, or a table such as `{ bytes = 'caf\xe9' }` where it is not UTF-8.
+/// A text, or a table such as `{ bytes = 'caf\xe9' }` if it is not UTF-8.
 #[derive(Clone, Debug)]
 pub(crate) struct Word(pub ByteString);
 
@@ -274,7 +274,7 @@ impl<'de> Deserialize<'de> for ResourceTable {
     }
 }
 
-/// Keys check themselves while they are read, so that a complaint points at the key.
+/// The name is checked while the key is read, so that an error has the position of the key.
 struct ResourceName(String);
 
 impl<'de> Deserialize<'de> for ResourceName {
@@ -352,7 +352,7 @@ impl<'de> Deserialize<'de> for Environment {
                 while let Some((VariableName(name), Word(value))) = entries.next_entry()? {
                     variables.push((name.into(), value));
                 }
-                // TOML and JSON give no order to keys.
+                // Keys have no order in TOML and JSON.
                 variables.sort();
                 Ok(Environment(variables))
             }
@@ -371,7 +371,7 @@ impl<'de> Deserialize<'de> for VariableName {
     }
 }
 
-/// The variables that a job takes over.
+/// The variables that a job takes over from its submitter.
 #[derive(Clone, Debug)]
 pub(crate) struct ExportText(pub Export);
 
@@ -414,7 +414,7 @@ impl<'de> Deserialize<'de> for JobIds {
     }
 }
 
-/// Published schemas of the values above, which the derive cannot see.
+/// Published schemas of the values above, which cannot be derived because the types have their own deserializers.
 macro_rules! schema {
     ($type:ty, $name:literal, $schema:tt) => {
         impl JsonSchema for $type {
@@ -431,7 +431,7 @@ macro_rules! schema {
     };
 }
 
-/// Of a [`Word`].
+/// The schema of a [`Word`].
 fn word() -> serde_json::Value {
     json!({
         "type": ["string", "number", "boolean", "object"],
