@@ -1,4 +1,4 @@
-//! When jobs arrive, where the trace does not say or is not to decide.
+//! Arrivals of jobs, for traces without them, or instead of those of the trace.
 
 use super::chance::Samplers;
 use crate::quantities::Malformed;
@@ -7,20 +7,21 @@ use amalgam_core::vocabulary::Chance;
 use amalgam_core::vocabulary::Duration;
 use std::f64::consts::TAU;
 
-/// An arrival process. Gaps are those between jobs, on average where they are random.
+/// An arrival process. A gap is the time between two jobs, or between two bursts, or its mean if it is random.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Arrival {
-    /// As the trace says; at once where it does not.
+    /// The arrivals of the trace. All jobs arrive at once if it has none.
     Trace,
     AtOnce,
     Every(Duration),
     Poisson(Duration),
-    /// Bursts of `size` jobs at one instant; the bursts are a Poisson process of their own.
+    /// Bursts of `size` jobs at the same instant. The bursts are a Poisson process.
     Bursts {
         gap: Duration,
         size: u32,
     },
-    /// A Poisson process whose rate follows a sine: `peak` times the mean rate (1 to 2) at its highest.
+    /// A Poisson process whose rate follows a sine. The highest rate is `peak` times the mean rate; `peak` is from 1 to
+    /// 2.
     Diurnal {
         gap: Duration,
         peak: f64,
@@ -29,7 +30,7 @@ pub enum Arrival {
 }
 
 const DAY: Duration = Duration::from_secs(86_400);
-/// Each process by name, and how it is written.
+/// The name and the notation of each process.
 const FORMS: [(&str, &str); 6] = [
     ("trace", "trace"),
     ("at-once", "at-once"),
@@ -51,7 +52,8 @@ impl Arrival {
             ["poisson", gap] => Ok(Arrival::Poisson(above_zero(gap)?)),
             ["bursts", gap, size] => {
                 let size = size.parse().ok().filter(|size| *size > 0);
-                let size = size.ok_or_else(|| wrong(text, "bursts:GAP:SIZE` with a size above 0, as `bursts:5m:20"))?;
+                let size =
+                    size.ok_or_else(|| wrong(text, "bursts:GAP:SIZE` with a size above 0, such as `bursts:5m:20"))?;
                 Ok(Arrival::Bursts { gap: above_zero(gap)?, size })
             }
             ["diurnal", gap, peak] => diurnal(text, gap, peak, DAY),
@@ -68,7 +70,7 @@ impl Arrival {
         }
     }
 
-    /// The instants of `count` jobs since the start; `None` when the trace decides.
+    /// The arrivals of `count` jobs since the start, or `None` if those of the trace are used.
     pub(crate) fn instants(&self, count: usize, chance: &mut Chance) -> Option<Vec<Duration>> {
         let mut at = 0.0;
         let mut next: Box<dyn FnMut(usize) -> f64> = match *self {
@@ -86,7 +88,7 @@ impl Arrival {
                 at
             }),
             Arrival::Diurnal { gap, peak, period } => Box::new(move |_| {
-                // Thinning: candidates at the highest rate, kept as often as the rate of their instant asks.
+                // Thinning: draw candidates at the highest rate, and keep each in proportion to the rate at its instant.
                 loop {
                     at += chance.exponential(gap.as_secs_f64() / peak);
                     let rate = 1.0 + (peak - 1.0) * (TAU * at / period.as_secs_f64()).sin();
@@ -102,9 +104,10 @@ impl Arrival {
 
 fn diurnal(text: &str, gap: &str, peak: &str, period: Duration) -> Result<Arrival, Malformed> {
     let peak = peak.parse().ok().filter(|peak| (1.0..=2.0).contains(peak));
-    let peak = peak.ok_or_else(|| wrong(text, "diurnal:GAP:PEAK` with a peak from 1 to 2, as `diurnal:20s:1.8"))?;
+    let peak =
+        peak.ok_or_else(|| wrong(text, "diurnal:GAP:PEAK` with a peak from 1 to 2, such as `diurnal:20s:1.8"))?;
     if period == Duration::ZERO {
-        return Err(wrong(text, "diurnal:GAP:PEAK:PERIOD` with a period above 0, as `diurnal:20s:1.8:24h"));
+        return Err(wrong(text, "diurnal:GAP:PEAK:PERIOD` with a period above 0, such as `diurnal:20s:1.8:24h"));
     }
     Ok(Arrival::Diurnal { gap: above_zero(gap)?, peak, period })
 }
@@ -140,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn processes_keep_their_mean_gap() {
+    fn arrival_processes_have_their_mean_gap() {
         for (text, gap) in [("every:5s", 5.0), ("poisson:5s", 5.0), ("bursts:100s:20", 5.0), ("diurnal:5s:2", 5.0)] {
             let instants = instants(text, 100_000);
             assert!(instants.is_sorted());
@@ -150,21 +153,21 @@ mod tests {
     }
 
     #[test]
-    fn a_burst_comes_at_one_instant() {
+    fn the_jobs_of_a_burst_arrive_at_the_same_instant() {
         let instants = instants("bursts:60s:4", 8);
         assert!(instants[..4].iter().all(|at| *at == instants[0]));
         assert!(instants[4] > instants[3]);
     }
 
     #[test]
-    fn a_day_has_a_busy_half() {
+    fn most_diurnal_arrivals_are_in_the_first_half_of_a_day() {
         let instants = instants("diurnal:60s:2:24h", 14_400);
         let morning = instants.iter().filter(|at| *at % 86_400.0 < 43_200.0).count() as f64;
         assert!((0.75..0.89).contains(&(morning / 14_400.0)), "{morning} of 14400 in the busy half");
     }
 
     #[test]
-    fn wrong_processes_are_refused_with_a_remedy() {
+    fn errors_about_arrival_processes_have_a_remedy() {
         let remedy = |text: &str| Arrival::parse(text).unwrap_err().remedy;
         assert_eq!(remedy("poison:3s"), "write `poisson:GAP`");
         assert_eq!(remedy("poisson"), "write `poisson:GAP`");

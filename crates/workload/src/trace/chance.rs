@@ -1,7 +1,7 @@
-//! The few samplers that workloads need, over the project's one generator.
+//! Samplers for workloads, based on the project's random number generator.
 //!
-//! The samplers are written out here: the same seed must give the same workload for as long as the project lives. Only
-//! logarithms and their like are the platform's, whose last bit may differ.
+//! The samplers are implemented here, because the same seed must give the same workload in all later versions. Only
+//! functions such as logarithms are the platform's; their last bit may differ between platforms.
 
 use crate::quantities::{Malformed, parse_size};
 use crate::suggest;
@@ -9,7 +9,7 @@ use amalgam_core::vocabulary::job::MAX_TASKS;
 use amalgam_core::vocabulary::{Chance, Duration};
 use std::fmt;
 
-/// What workloads draw beside uniform numbers.
+/// Distributions other than the uniform one.
 pub trait Samplers {
     fn exponential(&mut self, mean: f64) -> f64;
     /// Standard normal.
@@ -21,7 +21,7 @@ impl Samplers for Chance {
         -mean * (1.0 - self.unit()).ln()
     }
 
-    /// By Box and Muller; the second number of the pair is not kept.
+    /// Uses the method of Box and Muller. The second number of each pair is not kept.
     fn normal(&mut self) -> f64 {
         let radius = (-2.0 * (1.0 - self.unit()).ln()).sqrt();
         radius * (std::f64::consts::TAU * self.unit()).cos()
@@ -39,7 +39,7 @@ pub enum Distribution {
     Pareto { minimum: f64, exponent: f64 },
 }
 
-/// What the amounts of a distribution are, and so how they are written.
+/// The unit of a distribution's amounts, which defines how they are written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Unit {
     /// Seconds, written as durations: `90s`, `5m`.
@@ -97,15 +97,15 @@ impl Distribution {
             _ => {
                 let remedy = match suggest::closest(shape, SHAPES) {
                     Some(known) => format!("did you mean `{known}`?"),
-                    None => format!("known are {}", SHAPES.join(", ")),
+                    None => format!("known: {}", SHAPES.join(", ")),
                 };
-                Err(Malformed::new(format!("`{shape}` is not a known distribution"), remedy))
+                Err(Malformed::new(format!("unknown distribution `{shape}`"), remedy))
             }
         }
     }
 
-    /// Refuses amounts that nobody can mean: nothing smaller than `least` is to be the smallest of a range, or the mean
-    /// or median of what has no smallest; nothing larger than `most` to be the largest.
+    /// Checks that the characteristic amounts are from `least` to `most`: the bounds of a uniform distribution, the
+    /// mean of an exponential one, the median of a log-normal one, the minimum of a Pareto one.
     ///
     /// # Errors
     /// What is wrong and what to write.
@@ -122,7 +122,7 @@ impl Distribution {
             return Ok(self);
         }
         let remedy = format!("write amounts from {least} to {most}, such as `2` or `uniform:1-4`");
-        Err(Malformed::new(format!("{strange} is no {what}"), remedy))
+        Err(Malformed::new(format!("{strange} is not a valid {what}"), remedy))
     }
 
     pub(crate) fn draw(&self, chance: &mut Chance) -> f64 {
@@ -135,7 +135,7 @@ impl Distribution {
         }
     }
 
-    /// Draws a whole number of at least `minimum`; every whole number of a uniform range is as likely as the others.
+    /// Draws a whole number of at least `minimum`. All whole numbers of a uniform range are equally likely.
     pub(crate) fn draw_count(&self, chance: &mut Chance, minimum: u32) -> u32 {
         let drawn = match *self {
             Distribution::Uniform(low, high) => {
@@ -151,7 +151,7 @@ impl Distribution {
     }
 }
 
-/// A distribution of counts, such as numbers of tasks.
+/// Reads a distribution of counts, such as numbers of tasks.
 ///
 /// # Errors
 /// What is wrong and what to write.
@@ -172,8 +172,7 @@ impl Unit {
             Unit::Memory => Ok(parse_size(text)? as f64 / f64::from(1 << 20)),
             Unit::Number => {
                 let number = text.parse().ok().filter(|number: &f64| number.is_finite() && *number >= 0.0);
-                number
-                    .ok_or_else(|| Malformed::new(format!("`{text}` is not an amount"), "write a number, not negative"))
+                number.ok_or_else(|| Malformed::new(format!("`{text}` is not an amount"), "write a number, at least 0"))
             }
         }
     }
@@ -203,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn every_count_of_a_range_is_drawn_as_often() {
+    fn all_counts_of_a_range_are_equally_likely() {
         let mut chance = Chance::new(1, "counts");
         let dice = Distribution::Uniform(1.0, 6.0);
         let mut seen = [0; 7];
@@ -215,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn purposes_have_chance_of_their_own() {
+    fn each_purpose_and_seed_has_its_own_random_numbers() {
         let first = |seed, purpose| Chance::new(seed, purpose).below(u64::MAX);
         assert_eq!(first(1, "arrivals"), first(1, "arrivals"));
         assert_ne!(first(1, "arrivals"), first(1, "demands"));
@@ -223,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_distribution_is_refused_with_a_remedy() {
+    fn errors_about_distributions_have_a_remedy() {
         let remedy = |text, unit| Distribution::parse(text, unit).unwrap_err().remedy;
         assert_eq!(remedy("exponental:3", Unit::Number), "did you mean `exponential`?");
         assert!(remedy("uniform:9-3", Unit::Number).contains("smaller amount first"));

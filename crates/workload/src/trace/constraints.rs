@@ -1,9 +1,9 @@
-//! Constraints for the tasks of traces that have none, from two tables: which share of the tasks of a task cluster has
-//! which constraint, and which share of the tasks of each type belongs to which cluster. Megha draws them so, after
-//! Sharma et al. (SoCC 2011).
+//! Draws constraints for the tasks of traces that have none, from two tables: the share of the tasks of each task
+//! cluster that have each constraint, and the share of the tasks of each type that belong to each cluster. Megha draws
+//! them in this way, after Sharma et al. (SoCC 2011).
 //!
-//! Departs: all tasks of a stage get the same constraints, and as nothing says which job has which type, all types are
-//! equally likely.
+//! Departs: all tasks of a stage get the same constraints. All types are equally likely, because traces do not state
+//! the types of jobs.
 
 use super::error::WorkloadError;
 use super::formats::fields;
@@ -12,7 +12,7 @@ use amalgam_core::vocabulary::Chance;
 use amalgam_core::vocabulary::{Constraint, Operator};
 use std::path::Path;
 
-/// The two tables, and how many stages get constraints.
+/// The two tables, and the share of the stages that get constraints.
 pub(crate) struct ConstraintTables {
     /// For each cluster, the probability of each constraint.
     of_cluster: Vec<Vec<f64>>,
@@ -25,11 +25,11 @@ impl ConstraintTables {
     /// Reads `task_constraint_percent.csv` and `task_cluster_occurrence.csv` of a folder.
     ///
     /// # Errors
-    /// When a table is missing, or they do not have the same clusters.
+    /// A table is missing, or the tables do not have the same clusters.
     pub fn read(directory: &Path, constrained: f64) -> Result<ConstraintTables, WorkloadError> {
         if !directory.is_dir() {
             let remedy = "name a folder with task_constraint_percent.csv and task_cluster_occurrence.csv";
-            return Err(WorkloadError::new(format!("there is no folder {}", directory.display()), remedy));
+            return Err(WorkloadError::new(format!("folder `{}` not found", directory.display()), remedy));
         }
         let of_cluster: Vec<Vec<f64>> = table(&directory.join("task_constraint_percent.csv"))?
             .into_iter()
@@ -45,7 +45,7 @@ impl ConstraintTables {
         Ok(ConstraintTables { of_cluster, of_type, constrained })
     }
 
-    /// The constraints of one stage.
+    /// Draws the constraints of one stage.
     pub fn draw(&self, chance: &mut Chance) -> Vec<Constraint> {
         if chance.unit() >= self.constrained {
             return Vec::new();
@@ -63,7 +63,7 @@ impl ConstraintTables {
     }
 }
 
-/// An index, as often as its weight says.
+/// Draws an index with a probability in proportion to its weight.
 fn weighted(weights: &[f64], chance: &mut Chance) -> usize {
     let mut left = chance.unit() * weights.iter().sum::<f64>();
     for (index, weight) in weights.iter().enumerate() {
@@ -75,7 +75,7 @@ fn weighted(weights: &[f64], chance: &mut Chance) -> usize {
     weights.len() - 1
 }
 
-/// The numbers of a table with a line of headings and a first column of names; all rows are equally long.
+/// Reads the numbers of a table. The first line has headings and the first column names. All rows have the same length.
 fn table(file: &Path) -> Result<Vec<Vec<f64>>, WorkloadError> {
     let text = input::text(file)?;
     let mut rows: Vec<Vec<f64>> = Vec::new();

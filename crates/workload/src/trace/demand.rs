@@ -1,4 +1,4 @@
-//! What tasks need, where the trace does not say.
+//! Demands of tasks, for traces that do not have them.
 
 use super::chance::{Distribution, Unit};
 use crate::quantities::Malformed;
@@ -7,19 +7,19 @@ use amalgam_core::vocabulary::resources::{BUILT_IN, GPU};
 use amalgam_core::vocabulary::{Chance, ResourceSpec, Resources, WHOLE_GPU};
 use std::sync::LazyLock;
 
-/// A named distribution of demands. All tasks of a stage need the same.
+/// A distribution of demands. All tasks of a stage have the same demand.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Demand {
     /// One core and no memory: a slot.
     Unit,
     /// Plan CPU and plan memory of the 9.7 million batch tasks of Alibaba's trace of 2018, drawn independently.
     Alibaba2018,
-    /// Cores, MiB of memory, and other kinds of resources by their numbers, in MB/s or devices.
+    /// Cores, MiB of memory, and other kinds of resources by their indexes, in MB/s or devices.
     Drawn { cpu: Distribution, memory: Distribution, others: Vec<(usize, Distribution)> },
 }
 
-/// What 100 of the normalised memory of Alibaba's traces is taken for. Alibaba does not publish it: their machines of
-/// 96 cores are assumed to have 4 GiB a core.
+/// The assumed memory of a machine, which is 100 in Alibaba's traces. Alibaba does not publish it. Their machines have
+/// 96 cores, and 4 GiB for each core are assumed.
 pub(crate) const ALIBABA_MACHINE_MIB: f64 = 384.0 * 1024.0;
 
 impl Demand {
@@ -32,7 +32,7 @@ impl Demand {
             _ => {}
         }
         if let Some(name) = suggest::closest(text, ["unit", "alibaba2018"]) {
-            return Err(Malformed::new(format!("`{text}` is not a known demand"), format!("did you mean `{name}`?")));
+            return Err(Malformed::new(format!("unknown demand `{text}`"), format!("did you mean `{name}`?")));
         }
         let (named, plain): (Vec<&str>, Vec<&str>) = text.split(',').partition(|part| part.contains('='));
         let [cpu, memory] = match plain[..] {
@@ -50,13 +50,13 @@ impl Demand {
         Ok(Demand::Drawn { cpu: cpu.map_err(advise)?, memory: memory.map_err(advise)?, others: others? })
     }
 
-    /// A sentence for the notes of a workload.
+    /// Describes the distribution for the notes of a workload.
     pub(crate) fn describe(&self) -> String {
         match self {
             Demand::Unit => "one core and no memory for each task (demand=unit)".to_owned(),
             Demand::Alibaba2018 => format!(
-                "drawn for each stage from the batch tasks of Alibaba's trace of 2018, taking a machine's memory for \
-                 {} GiB (demand=alibaba2018)",
+                "drawn for each stage from the batch tasks of Alibaba's trace of 2018, assuming machines of {} GiB \
+                 (demand=alibaba2018)",
                 ALIBABA_MACHINE_MIB / 1024.0
             ),
             Demand::Drawn { cpu, memory, others } => {
@@ -86,7 +86,7 @@ impl Demand {
     }
 }
 
-/// MB/s; or thousandths of GPUs, whole ones but for those who want less than one.
+/// An amount in MB/s, or in thousandths of GPUs. GPUs are whole ones, or less than one.
 fn units_of(kind: usize, amount: f64) -> u32 {
     match kind {
         GPU if amount < 1.0 => (amount * f64::from(WHOLE_GPU)).round() as u32,
@@ -95,26 +95,26 @@ fn units_of(kind: usize, amount: f64) -> u32 {
     }
 }
 
-/// What is counted of a core, and the most that a node or a task may have.
+/// The smallest part of a core that is counted, and the maximum number of cores of a node or a task.
 const LEAST_CORES: f64 = 0.001;
 const MOST_CORES: f64 = 1e6;
 
-/// `disk-read=20`: a kind of resource beside CPU and memory, and how much.
+/// Reads the kind and the amount of a resource other than CPU and memory: `disk-read=20`.
 fn other_kind(text: &str) -> Result<(usize, Distribution), Malformed> {
     let (name, amount) = text.split_once('=').unwrap_or((text, ""));
     let Some(kind) = BUILT_IN.iter().skip(2).position(|known| *known == name) else {
-        let remedy = format!("the kinds beside cores and memory are {}", BUILT_IN[2..].join(", "));
-        return Err(Malformed::new(format!("`{name}` is not a kind of resource"), remedy));
+        let remedy = format!("known beside cores and memory: {}", BUILT_IN[2..].join(", "));
+        return Err(Malformed::new(format!("unknown kind of resource `{name}`"), remedy));
     };
     Ok((kind + 2, Distribution::parse(amount, Unit::Number)?.within(0.0, 1e6, "amount")?))
 }
 
-/// A distribution of cores.
+/// Reads a distribution of cores.
 pub(crate) fn cores(text: &str) -> Result<Distribution, Malformed> {
     Distribution::parse(text, Unit::Number)?.within(LEAST_CORES, MOST_CORES, "number of cores")
 }
 
-/// A demand in cores, at least a thousandth, and MiB, rounded up.
+/// A demand of at least a thousandth of a core, and of memory in MiB, rounded up.
 pub(crate) fn resources(cores: f64, memory_mib: f64) -> ResourceSpec {
     let millis = ((cores * 1000.0).round() as u32).max(1);
     ResourceSpec { basic: Resources::new(millis, memory_mib.ceil() as u32), custom: Vec::new() }
@@ -125,14 +125,17 @@ static ALIBABA_CPU: LazyLock<Histogram> =
 static ALIBABA_MEMORY: LazyLock<Histogram> =
     LazyLock::new(|| Histogram::parse(include_str!("../../distributions/alibaba2018_task_mem.dat")));
 
-/// Values and how often they were seen.
+/// Values and the numbers of their observations.
 struct Histogram {
     /// Each value with the number of observations up to and including it.
     cumulative: Vec<(f64, u64)>,
 }
 
 impl Histogram {
-    /// Reads lines of `count value`. The files are part of this program, so what they lack is our own bug.
+    /// Reads lines of `count value`. The files are part of this program.
+    ///
+    /// # Panics
+    /// If a file is malformed.
     fn parse(text: &str) -> Histogram {
         let mut total = 0;
         let line = |line: &str| {
@@ -140,7 +143,8 @@ impl Histogram {
             total += count.parse::<f64>().ok()? as u64;
             Some((value.parse().ok()?, total))
         };
-        let cumulative = text.lines().map(line).collect::<Option<Vec<_>>>().expect("a histogram of our own");
+        let cumulative =
+            text.lines().map(line).collect::<Option<Vec<_>>>().expect("built-in histograms are well-formed");
         Histogram { cumulative }
     }
 

@@ -1,30 +1,29 @@
-//! What is wrong with a trace, where, and what to do about it.
+//! Errors in traces: the problem, its position and the remedy.
 
 use crate::quantities;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-/// Why a workload could not be read at all. Single lines that make no sense do not end the reading: see
-/// [`MalformedLines`].
+/// Why a workload could not be read at all. Single malformed lines are skipped: see [`MalformedLines`].
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct WorkloadError {
     pub problem: String,
-    /// What to do about it; may be empty.
+    /// What to do about the problem. May be empty.
     pub remedy: String,
 }
 
-/// Lines or records that were left out because they make no sense: how many, and the first few.
+/// Malformed lines or records, which were skipped: their number, and the first ones.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct MalformedLines {
     pub count: u64,
     pub first: Vec<MalformedLine>,
 }
 
-/// `trace.tr:17: the line has 3 fields, not 4`
+/// A malformed line or record. It is printed as `trace.tr:17: the line has 3 fields, not 4`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MalformedLine {
     pub file: PathBuf,
-    /// Counts from 1; for formats without lines, the number of the record.
+    /// Counts from 1. For formats without lines, the number of the record.
     pub line: u64,
     pub problem: String,
 }
@@ -34,14 +33,14 @@ impl WorkloadError {
         WorkloadError { problem: problem.into(), remedy: remedy.into() }
     }
 
-    /// A complaint about a whole file.
+    /// An error about a file, without a remedy.
     pub(crate) fn in_file(file: &Path, problem: impl fmt::Display) -> WorkloadError {
         WorkloadError::new(format!("{}: {problem}", file.display()), "")
     }
 }
 
 impl MalformedLines {
-    /// How many are kept with their place and problem.
+    /// The maximum number of lines that are kept with their positions and problems.
     const KEPT: usize = 10;
 
     pub(crate) fn add(&mut self, file: &Path, line: u64, problem: impl Into<String>) {

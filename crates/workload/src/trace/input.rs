@@ -1,4 +1,4 @@
-//! Files as they are: plain, gzip or zstd, read as streams.
+//! Reads files as streams: plain, gzip or zstd.
 
 use super::error::WorkloadError;
 use crate::glob;
@@ -13,21 +13,21 @@ use std::ops::ControlFlow;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
-/// No line of a trace is longer: one with the most tasks that a job may have is not.
+/// The maximum length of a line in bytes. A job with the maximum number of tasks fits in one.
 const LONGEST_LINE: u64 = 512 << 20;
 
-/// The files that a path means: itself, those below a directory with one of the endings, or those that match a
-/// pattern; sorted. An ending counts before `.gz`, `.zst` or `.zstd`.
+/// The files that a path selects, sorted: the file itself, all files below a directory with one of the endings, or all
+/// files that match a pattern. `.gz`, `.zst` and `.zstd` at the end of a name are ignored.
 ///
 /// # Errors
-/// When there are none, or a directory cannot be read.
+/// There are no such files, or a directory cannot be read.
 pub(crate) fn files(path: &str, endings: &[&str]) -> Result<Vec<PathBuf>, WorkloadError> {
     let missing =
         |problem: String| WorkloadError::new(problem, "check the path; it may be a file, a directory or a pattern");
     if path.is_empty() {
         return Err(WorkloadError::new(
             "the path is missing",
-            "write it behind the format, as `hawk:traces/YH1.tr.gz`",
+            "write it after the format, such as `hawk:traces/YH1.tr.gz`",
         ));
     }
     let mut found = Vec::new();
@@ -43,11 +43,11 @@ pub(crate) fn files(path: &str, endings: &[&str]) -> Result<Vec<PathBuf>, Worklo
     }
     if found.is_empty() {
         if !Path::new(path).is_dir() {
-            return Err(missing(format!("there is no file at `{path}`")));
+            return Err(missing(format!("file `{path}` not found")));
         }
         let mut others = Vec::new();
         below(Path::new(path), &[""], &mut others)?;
-        let problem = format!("there is no file named {} at `{path}`", endings.join(" or "));
+        let problem = format!("no file in `{path}` has a name that ends in {}", endings.join(" or "));
         return Err(match others.iter().min() {
             Some(other) => WorkloadError::new(problem, format!("name the file itself, such as {}", other.display())),
             None => missing(problem),
@@ -70,17 +70,17 @@ fn below(directory: &Path, endings: &[&str], found: &mut Vec<PathBuf>) -> Result
     Ok(())
 }
 
-/// The file's name without the ending of a compressed file.
+/// The file's name without `.gz`, `.zst` or `.zstd`.
 pub(crate) fn plain_name(path: &Path) -> String {
     let name = path.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned());
     let compressed = [".gz", ".zst", ".zstd"].into_iter().find_map(|ending| name.strip_suffix(ending));
     compressed.map_or(name.clone(), str::to_owned)
 }
 
-/// Opens a file and decompresses it according to its first bytes.
+/// Opens a file and decompresses it. The compression is detected by the first bytes.
 ///
 /// # Errors
-/// When it cannot be opened.
+/// The file cannot be opened.
 pub(crate) fn open(path: &Path) -> Result<Box<dyn BufRead>, WorkloadError> {
     let file = File::open(path).map_err(|error| unreadable(path, &error))?;
     let mut reader = BufReader::with_capacity(1 << 16, file);
@@ -92,10 +92,10 @@ pub(crate) fn open(path: &Path) -> Result<Box<dyn BufRead>, WorkloadError> {
     })
 }
 
-/// The same, of a file that is a text: without a mark of its encoding.
+/// Like [`open`], for a text file. Removes its byte order mark.
 ///
 /// # Errors
-/// When it cannot be opened, or is no UTF-8 by its first bytes.
+/// The file cannot be opened, or its first bytes are those of another encoding than UTF-8.
 pub(crate) fn open_text(path: &Path) -> Result<Box<dyn BufRead>, WorkloadError> {
     let mut content = open(path)?;
     let start = content.fill_buf().map_err(|error| unreadable(path, &error))?;
@@ -107,49 +107,49 @@ pub(crate) fn open_text(path: &Path) -> Result<Box<dyn BufRead>, WorkloadError> 
     Ok(content)
 }
 
-/// Why a file could not be opened, or its content not be read to its end.
+/// The error for a file that could not be opened or not be read to its end.
 pub(crate) fn unreadable(path: &Path, error: &io::Error) -> WorkloadError {
     let path = path.display();
     let wrong = |problem: &str, remedy: &str| WorkloadError::new(format!("{path}: {problem}"), remedy);
     match error.kind() {
         io::ErrorKind::UnexpectedEof => {
-            wrong("the compressed data ends too early", "the file is truncated: fetch it again")
+            wrong("the compressed data ends too early", "fetch the file again: it is truncated")
         }
-        io::ErrorKind::NotFound => wrong("there is no such file", "check the path"),
-        io::ErrorKind::PermissionDenied => wrong("permission denied", "make it readable for yourself"),
+        io::ErrorKind::NotFound => wrong("file not found", "check the path"),
+        io::ErrorKind::PermissionDenied => wrong("permission denied", "change the permissions of the file"),
         io::ErrorKind::InvalidData | io::ErrorKind::InvalidInput => {
-            wrong(&error.to_string(), "the file is damaged: fetch it again")
+            wrong(&error.to_string(), "fetch the file again: it is damaged")
         }
-        io::ErrorKind::IsADirectory => wrong("it is a directory", "name a file"),
+        io::ErrorKind::IsADirectory => wrong("not a file but a directory", "name a file"),
         _ => wrong(&error.to_string(), "check the path"),
     }
 }
 
-/// The whole content, decompressed.
+/// Reads the whole content, decompressed.
 ///
 /// # Errors
-/// When it cannot be read to its end.
+/// The file cannot be read to its end.
 pub(crate) fn content(path: &Path) -> Result<Vec<u8>, WorkloadError> {
     let mut bytes = Vec::new();
     open(path)?.read_to_end(&mut bytes).map_err(|error| unreadable(path, &error))?;
     Ok(bytes)
 }
 
-/// The whole content as text.
+/// Reads the whole content as text.
 ///
 /// # Errors
-/// When it cannot be read to its end or is not UTF-8.
+/// The file cannot be read to its end, or is not UTF-8.
 pub(crate) fn text(path: &Path) -> Result<String, WorkloadError> {
     let mut bytes = Vec::new();
     open_text(path)?.read_to_end(&mut bytes).map_err(|error| unreadable(path, &error))?;
     String::from_utf8(bytes).map_err(|_| WorkloadError::in_file(path, "the file is not UTF-8"))
 }
 
-/// Hands out the lines of a file with their numbers, from 1, until told to stop. A line that is not UTF-8 is handed
-/// out as a problem.
+/// Calls `on_line` with the number (from 1) and the text of each line, until it returns `Break`. A line that is not
+/// UTF-8 is passed as an error.
 ///
 /// # Errors
-/// When the file cannot be read to its end.
+/// The file cannot be read to its end.
 pub(crate) fn lines(
     path: &Path,
     mut on_line: impl FnMut(u64, Result<&str, &str>) -> ControlFlow<()>,
@@ -175,7 +175,7 @@ pub(crate) fn lines(
 
 /// The members of a gzip file, one after the other.
 struct Members<R: BufRead> {
-    /// `None` only while one follows the other.
+    /// `None` only while the next member is started.
     member: Option<GzDecoder<R>>,
 }
 
@@ -196,7 +196,7 @@ impl<R: BufRead> Read for Members<R> {
                 [] => break,
                 [0x1f, ..] => self.member = self.member.take().map(|member| GzDecoder::new(member.into_inner())),
                 _ => {
-                    let problem = "after the end of the gzip data follows something else";
+                    let problem = "the gzip data is followed by other data";
                     return Err(io::Error::new(io::ErrorKind::InvalidData, problem));
                 }
             }
@@ -228,7 +228,7 @@ impl<R: BufRead> Frames<R> {
         Ok(())
     }
 
-    /// Damage at the end of the data is an end that came too early.
+    /// The error for damaged data. Damage at the end of the file means that the file is truncated.
     fn damage(&mut self, error: &FrameDecoderError) -> io::Error {
         match self.source.fill_buf() {
             Ok([]) => io::ErrorKind::UnexpectedEof.into(),

@@ -1,4 +1,4 @@
-//! A workload as JSON lines, one job a line, that the format `job` reads back. `docs/workloads.md` describes it.
+//! A workload as JSON lines, one job in each line, which the format `job` reads. `docs/workloads.md` describes it.
 
 use super::reading::{Draft, DraftStage};
 use super::{RunTimes, TraceJob, Workload};
@@ -33,7 +33,7 @@ struct StageLine {
     run_times_us: TimesLine,
     #[serde(default)]
     expected_us: Option<u64>,
-    /// In thousandths of a core, MiB, MB/s and devices; absent where the option `demand` is to decide.
+    /// In thousandths of a core, MiB, MB/s and devices. If it is missing, the option `demand` is used.
     #[serde(default)]
     resources: Option<BTreeMap<String, u32>>,
     #[serde(default)]
@@ -51,7 +51,7 @@ impl Workload {
     /// Writes the jobs as JSON lines.
     ///
     /// # Errors
-    /// When `out` cannot be written.
+    /// `out` cannot be written.
     pub fn write_lines(&self, out: &mut impl Write) -> io::Result<()> {
         for job in &self.jobs {
             serde_json::to_writer(&mut *out, &JobLine::of(job))?;
@@ -107,7 +107,7 @@ pub(super) fn draft(line: &str) -> Result<Draft, String> {
 impl StageLine {
     fn draft(self, stages: usize) -> Result<DraftStage, String> {
         if let Some(strange) = self.after.iter().find(|before| **before >= stages) {
-            return Err(format!("the stage `{}` is after stage {strange} of {stages}", self.name));
+            return Err(format!("the stage `{}` is after stage {strange}, but the job has {stages} stages", self.name));
         }
         let run_times = match self.run_times_us {
             TimesLine::Same(time) => RunTimes::Same(Duration::from_micros(time)),

@@ -1,8 +1,8 @@
-//! Traces and generators: what others have run, or what a few numbers describe, as jobs with their true run times.
+//! Traces and generators, read as jobs with their true run times.
 //!
-//! A format's reader (`formats`) describes each job as a `Draft`; `Reading` applies the options that all formats share,
-//! checks the result against the limits of the vocabulary and collects it. What a trace lacks is filled from an option
-//! and said in the workload's notes; what makes no sense is counted with its place.
+//! The reader of a format (`formats`) describes each job as a `Draft`. `Reading` applies the options that all formats
+//! share, checks the result against the limits of the vocabulary and collects it. Values that a trace lacks are filled
+//! in from options, and the workload's notes say so. Malformed lines and records are counted, with their positions.
 
 mod arrival;
 mod chance;
@@ -29,24 +29,24 @@ use options::Options;
 use reading::Reading;
 use std::sync::Arc;
 
-/// What a trace or a generator describes.
+/// The jobs of a trace or a generator.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Workload {
     pub name: String,
-    /// In order of arrival; the first arrives at zero unless an arrival process was asked for.
+    /// In the order of their arrivals. The first arrives at zero, unless an arrival process was requested.
     pub jobs: Vec<TraceJob>,
-    /// Gaps, substitutions and assumptions, as sentences for people.
+    /// Gaps, substitutions and assumptions, as messages for users.
     pub notes: Vec<String>,
     pub malformed: MalformedLines,
 }
 
-/// A job, and what only the one who runs it knows: when it arrives and how long its tasks really take.
+/// A job with its arrival and the true run times of its tasks, which schedulers do not know in advance.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TraceJob {
     /// Since the workload's start.
     pub arrival: Duration,
-    /// Its program does nothing: a simulator takes the run times instead, and
-    /// [`TraceJob::sleeping`] makes real processes of them.
+    /// Its program does nothing. A simulator uses the run times instead, and [`TraceJob::sleeping`] makes processes of
+    /// them.
     pub spec: Arc<JobSpec>,
     /// One for each stage.
     pub run_times: Arc<[RunTimes]>,
@@ -60,11 +60,11 @@ pub enum RunTimes {
     Each(Vec<Duration>),
 }
 
-/// Reads a workload such as `hawk:traces/YH1.tr.gz` or `synthetic:gridmix`: the name of a format and a file, a
+/// Reads a workload such as `hawk:traces/YH1.tr.gz` or `synthetic:gridmix`: the name of a format, and a file, a
 /// directory or a pattern. Equal arguments give equal workloads.
 ///
 /// # Errors
-/// When the format or an option is not known, a file cannot be read, or nothing in it makes sense.
+/// The format or an option is unknown, a file cannot be read, or it has no valid job.
 pub fn read(workload: &str, options: &[(String, String)]) -> Result<Workload, WorkloadError> {
     let (format, path) = formats::find(workload)?;
     let options = Options::parse(options, format.keys)?;
@@ -74,7 +74,7 @@ pub fn read(workload: &str, options: &[(String, String)]) -> Result<Workload, Wo
 }
 
 impl Workload {
-    /// Keeps `count` jobs, drawn without replacement; all of them where there are no more.
+    /// Keeps `count` jobs, drawn without replacement, or all jobs if there are fewer.
     pub fn sample(&mut self, count: usize, seed: u64) {
         let mut chance = Chance::new(seed, "sample");
         let mut chosen: Vec<usize> = (0..self.jobs.len()).collect();
@@ -97,7 +97,7 @@ impl RunTimes {
     /// The run time of the task at an index.
     ///
     /// # Panics
-    /// When the stage has no such task.
+    /// If the stage has no such task.
     pub fn of(&self, task: u32) -> Duration {
         match self {
             RunTimes::Same(time) => *time,
@@ -105,7 +105,7 @@ impl RunTimes {
         }
     }
 
-    /// The mean over a stage's tasks, zero without any.
+    /// The mean over a stage's tasks, or zero if it has none.
     pub fn mean(&self) -> Duration {
         match self {
             RunTimes::Same(time) => *time,

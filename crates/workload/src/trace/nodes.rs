@@ -1,7 +1,7 @@
-//! Nodes for workloads: with attributes, of unequal sizes, from traces or drawn.
+//! Nodes for workloads, with attributes and different sizes, read from traces or drawn.
 //!
-//! Constraints without meaning, such as the 21 of Sharma et al. (SoCC 2011) that Megha uses, are the attributes `c1`,
-//! `c2`, ..: a node that meets the first has `c1=1`, and a task that needs it has the constraint `c1=1`.
+//! Abstract constraints, such as the 21 of Sharma et al. (SoCC 2011) that Megha uses, are the attributes `c1`, `c2`,
+//! ..: a node that meets the first has `c1=1`, and a task that requires it has the constraint `c1=1`.
 
 use super::chance::{Distribution, Unit};
 use super::demand::{cores, resources};
@@ -19,7 +19,7 @@ use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// A node of a cluster that is to be simulated.
+/// A node of a simulated cluster.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Node {
     pub name: String,
@@ -33,27 +33,27 @@ pub const NODE_KEYS: [Key; 7] = [
     Key { name: "memory", default: "4GiB", meaning: "memory of a node, a distribution; openb has its own" },
     Key { name: "count", default: "", meaning: "draw N nodes with replacement from those of the file" },
     Key { name: "shares", default: "", meaning: "for drawn nodes: the share that meets c1, c2, .., such as 0.4,0.1" },
-    Key { name: "racks", default: "", meaning: "in so many racks, of equally many nodes: the attribute `rack`" },
+    Key { name: "racks", default: "", meaning: "number of racks of equal size; sets the attribute `rack`" },
     Key { name: "gpu-unit", default: "devices", meaning: "for openb: devices, or thousandths as gpu-milli" },
-    Key { name: "seed", default: "1", meaning: "the seed of all chance" },
+    Key { name: "seed", default: "1", meaning: "seed of all random numbers" },
 ];
 
-/// The most nodes that are drawn.
+/// The maximum number of nodes that can be drawn.
 const MAX_NODES: usize = 1_000_000;
 
-/// The formats by name, and what they read.
+/// The name and the description of each format.
 pub const NODE_FORMATS: [(&str, &str); 3] = [
     ("openb", "the node list of Alibaba's GPU trace of 2023 (openb_node_list*.csv)"),
-    ("bit-vectors", "Megha's configurations: for each constraint a bit for each node (.json)"),
-    ("drawn", "drawn:COUNT, or the count alone: nodes of drawn sizes that meet drawn constraints"),
+    ("bit-vectors", "Megha's configurations: a bit for each constraint and node (.json)"),
+    ("drawn", "drawn:COUNT, or only the count: nodes with drawn sizes and constraints"),
 ];
 const FORMATS: [&str; 3] = [NODE_FORMATS[0].0, NODE_FORMATS[1].0, NODE_FORMATS[2].0];
 
 /// Reads nodes: `openb:FILE` (the node list of Alibaba's GPU trace of 2023), `bit-vectors:FILE` (Megha's configuration:
-/// for each constraint a bit for each node) or `drawn:COUNT`, where the count may stand alone. Equal arguments give equal nodes.
+/// a bit for each constraint and node), `drawn:COUNT` or only the count. Equal arguments give equal nodes.
 ///
 /// # Errors
-/// When the format or an option is not known, or the file cannot be read or makes no sense.
+/// The format or an option is unknown, or the file cannot be read or is malformed.
 pub fn read_nodes(nodes: &str, options: &[(String, String)]) -> Result<Vec<Node>, WorkloadError> {
     let values = Values::parse("node option", options, &[&NODE_KEYS])?;
     let sizes = Sizes {
@@ -69,7 +69,7 @@ pub fn read_nodes(nodes: &str, options: &[(String, String)]) -> Result<Vec<Node>
     };
     let mut nodes = match format {
         "openb" | "bit-vectors" if path.is_empty() => {
-            return Err(WorkloadError::new(format!("the path is missing behind `{format}`"), "write FORMAT:PATH"));
+            return Err(WorkloadError::new(format!("the path is missing after `{format}`"), "write FORMAT:PATH"));
         }
         "openb" => openb(Path::new(path), values.get("gpu-unit", gpu_unit)?)?,
         "bit-vectors" => bit_vectors(Path::new(path), &sizes, &mut chance)?,
@@ -93,7 +93,7 @@ pub fn read_nodes(nodes: &str, options: &[(String, String)]) -> Result<Vec<Node>
     Ok(nodes)
 }
 
-/// Nodes that follow each other share a rack.
+/// Assigns the nodes to racks in their order.
 fn put_in_racks(nodes: &mut [Node], racks: usize) -> Result<(), WorkloadError> {
     let count = nodes.len();
     if racks > count {
@@ -111,7 +111,7 @@ fn put_in_racks(nodes: &mut [Node], racks: usize) -> Result<(), WorkloadError> {
 fn unknown_format(format: &str) -> WorkloadError {
     let remedy = match suggest::closest(format, FORMATS) {
         Some(name) => format!("did you mean `{name}`?"),
-        None => format!("known are {}", FORMATS.join(", ")),
+        None => format!("known: {}", FORMATS.join(", ")),
     };
     WorkloadError::new(format!("unknown format of nodes `{format}`"), remedy)
 }
@@ -158,8 +158,8 @@ fn openb_node(line: &str, unit: GpuUnit) -> Result<Node, String> {
     Ok(Node { name: name.to_owned(), resources, attributes: Attributes::new(model) })
 }
 
-/// `{"LMs": {"1": {"partitions": {"1": ["0b0110..", ..]}}}}`: of each master, of each partition, for each constraint a
-/// digit for each node.
+/// `{"LMs": {"1": {"partitions": {"1": ["0b0110..", ..]}}}}`: a vector for each constraint of each partition of each
+/// master, with a digit for each node.
 #[derive(Deserialize)]
 struct BitVectors {
     #[serde(rename = "LMs")]
@@ -184,7 +184,7 @@ fn bit_vectors(file: &Path, sizes: &Sizes, chance: &mut Chance) -> Result<Vec<No
             let count = vectors.first().map_or(0, Vec::len);
             if vectors.iter().any(|vector| vector.len() != count || vector.iter().any(|digit| !b"01".contains(digit))) {
                 return Err(wrong(format!(
-                    "partition {master}-{partition}: the vectors are not equally long or not of 0 and 1"
+                    "partition {master}-{partition}: the vectors differ in length, or have other digits than 0 and 1"
                 )));
             }
             nodes.extend((0..count).map(|number| Node {
@@ -221,5 +221,5 @@ fn shares(text: &str) -> Result<Vec<f64>, Malformed> {
 }
 
 fn not_empty(file: &Path, nodes: Vec<Node>) -> Result<Vec<Node>, WorkloadError> {
-    if nodes.is_empty() { Err(WorkloadError::in_file(file, "the file holds no nodes")) } else { Ok(nodes) }
+    if nodes.is_empty() { Err(WorkloadError::in_file(file, "the file has no nodes")) } else { Ok(nodes) }
 }

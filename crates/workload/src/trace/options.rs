@@ -9,7 +9,7 @@ use crate::suggest;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-/// An option: its key, what it is when it is not given, and what it does.
+/// An option: its key, its default and its meaning.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Key {
     pub name: &'static str,
@@ -17,9 +17,9 @@ pub struct Key {
     pub meaning: &'static str,
 }
 
-/// The options that every format takes.
+/// The options of all formats.
 pub const COMMON_KEYS: [Key; 19] = [
-    Key { name: "limit", default: "", meaning: "keep only the first N jobs of the file; a benchmark's queries repeat" },
+    Key { name: "limit", default: "", meaning: "keep the first N jobs of the file; queries of a benchmark may repeat" },
     Key { name: "draw", default: "", meaning: "draw N jobs with replacement from those that were read" },
     Key {
         name: "arrival",
@@ -32,36 +32,36 @@ pub const COMMON_KEYS: [Key; 19] = [
     Key {
         name: "demand",
         default: "unit",
-        meaning: "what a task needs where the trace has none: unit (1 core), alibaba2018, or CPU[,MEMORY][,KIND=AMOUNT..]",
+        meaning: "demand of a task if the trace has none: unit (1 core), alibaba2018, or CPU[,MEMORY][,KIND=AMOUNT..]",
     },
-    Key { name: "demand-scale", default: "1", meaning: "multiply what tasks need" },
-    Key { name: "expected", default: "mean", meaning: "what the user tells of run times: mean, exact or none" },
-    Key { name: "expected-error", default: "1", meaning: "by how much that is wrong: a factor for each stage" },
+    Key { name: "demand-scale", default: "1", meaning: "multiply the demands of tasks" },
+    Key { name: "expected", default: "mean", meaning: "expected run times that jobs state: mean, exact or none" },
+    Key { name: "expected-error", default: "1", meaning: "factor by which they are wrong, drawn for each stage" },
     Key {
         name: "demand-error",
         default: "1",
-        meaning: "by how much a stage's demand is wrong: below 1 its tasks run longer, above 1 room is wasted",
+        meaning: "factor by which a stage's demand is wrong: below 1 tasks run longer, above 1 resources are wasted",
     },
     Key {
         name: "retries",
         default: "0",
-        meaning: "how often a failed task is tried again; job files say it themselves",
+        meaning: "maximum number of retries of a failed task; job files define their own",
     },
     Key {
         name: "input",
         default: "",
-        meaning: "where the trace does not say what tasks read: so many MB for each second of their stage's mean run time",
+        meaning: "MB that tasks read for each second of their stage's mean run time, if the trace does not state it",
     },
-    Key { name: "constraints", default: "", meaning: "a folder of tables to draw constraints of stages from" },
-    Key { name: "constrained", default: "0.5", meaning: "the share of stages that get constraints from those tables" },
+    Key { name: "constraints", default: "", meaning: "folder of tables from which constraints of stages are drawn" },
+    Key { name: "constrained", default: "0.5", meaning: "share of the stages that get constraints from those tables" },
     Key {
         name: "near",
         default: "0",
-        meaning: "each stage is near N nodes, drawn from node-0 to node-(M-1) of near-of=M",
+        meaning: "number of nodes that each stage is near, drawn from node-0 to node-(M-1) of near-of=M",
     },
-    Key { name: "near-of", default: "1", meaning: "how many nodes there are to be near" },
-    Key { name: "seed", default: "1", meaning: "the seed of all chance" },
-    Key { name: "name", default: "", meaning: "a name for the workload" },
+    Key { name: "near-of", default: "1", meaning: "number of nodes from which near draws" },
+    Key { name: "seed", default: "1", meaning: "seed of all random numbers" },
+    Key { name: "name", default: "", meaning: "name of the workload" },
 ];
 
 /// Checked options: the common ones, and those of one format.
@@ -76,37 +76,39 @@ pub struct Options {
     pub demand: Demand,
     pub demand_scale: f64,
     pub expected: Expected,
-    /// Factors of what is told of run times, and of what is asked for.
+    /// Factor by which expected run times are wrong.
     pub expected_error: Distribution,
+    /// Factor by which requested resources are wrong.
     pub demand_error: Distribution,
     pub retries: u32,
-    /// MB that a task reads for each second that it runs.
+    /// MB that a task reads for each second of its stage's mean run time.
     pub input: Option<f64>,
-    /// A folder of tables, and the share of the stages that get constraints from them.
+    /// Folder of tables from which constraints are drawn.
     pub constraints: Option<PathBuf>,
+    /// Share of the stages that get constraints from the tables.
     pub constrained: f64,
-    /// How many nodes a stage is near, and of how many.
+    /// Number of nodes that a stage is near, and number of nodes from which they are drawn.
     pub near: (u32, u32),
     pub seed: u64,
     pub name: Option<String>,
     values: Values,
 }
 
-/// The texts of known options, given or by default.
+/// The texts of all options, given ones and defaults.
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) struct Values {
-    /// What the options are called in messages, such as `workload option`.
+    /// Name of the options in messages, such as `workload option`.
     kind: &'static str,
     texts: BTreeMap<&'static str, String>,
 }
 
-/// What a user would have told about the run time of a stage's tasks.
+/// Which expected run time of its tasks a stage states.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Expected {
     Nothing,
-    /// The trace's own mean or estimate, or else the mean of the true run times.
+    /// The trace's own mean or estimate, or the mean of the true run times if the trace has none.
     Mean,
-    /// The mean of the true run times, whatever the trace estimates.
+    /// The mean of the true run times, even if the trace has an estimate.
     Exact,
 }
 
@@ -114,7 +116,7 @@ impl Options {
     /// Checks `key=value` pairs against the common keys and those of a format; a later pair replaces an earlier one.
     ///
     /// # Errors
-    /// The first key that is not known, with the nearest known one, or the first value that is not understood.
+    /// The first unknown key, with the most similar known one, or the first malformed value.
     pub fn parse(pairs: &[(String, String)], own_keys: &[Key]) -> Result<Options, WorkloadError> {
         let values = Values::parse("workload option", pairs, &[&COMMON_KEYS, own_keys])?;
         Ok(Options {
@@ -148,17 +150,17 @@ impl Options {
     /// The value of one of the format's own keys.
     ///
     /// # Errors
-    /// When its text is not understood.
+    /// The text is malformed.
     pub(crate) fn own<T>(&self, key: &str, parse: fn(&str) -> Result<T, Malformed>) -> Result<T, WorkloadError> {
         self.values.get(key, parse)
     }
 }
 
 impl Values {
-    /// Checks that every key is a known one; a later pair replaces an earlier one.
+    /// Checks that every key is known. A later pair replaces an earlier one.
     ///
     /// # Errors
-    /// The first key that is not, with the nearest known one.
+    /// The first unknown key, with the most similar known one.
     pub fn parse(kind: &'static str, pairs: &[(String, String)], known: &[&[Key]]) -> Result<Values, WorkloadError> {
         let known = || known.iter().copied().flatten();
         let mut texts: BTreeMap<_, _> = known().map(|key| (key.name, key.default.to_owned())).collect();
@@ -172,22 +174,22 @@ impl Values {
     }
 
     /// # Panics
-    /// When the key is not listed, which is our own bug.
+    /// If the key is not one of the known keys, which is a bug of the caller.
     fn text(&self, key: &str) -> &str {
         self.texts.get(key).unwrap_or_else(|| panic!("the key `{key}` is not listed"))
     }
 
     /// # Errors
-    /// When the text is not understood.
+    /// The text is malformed.
     pub fn get<T>(&self, key: &str, parse: impl Fn(&str) -> Result<T, Malformed>) -> Result<T, WorkloadError> {
         parse(self.text(key))
             .map_err(|wrong| WorkloadError::new(format!("{} `{key}`: {}", self.kind, wrong.problem), wrong.remedy))
     }
 
-    /// `None` where nothing is given and there is no default.
+    /// `None` if the option is not given and has no default.
     ///
     /// # Errors
-    /// When the text is not understood.
+    /// The text is malformed.
     pub fn optional<T>(
         &self,
         key: &str,
@@ -200,13 +202,13 @@ impl Values {
 fn unknown_key<'a>(kind: &str, key: &str, known: impl Iterator<Item = &'a str> + Clone) -> WorkloadError {
     let remedy = match suggest::closest(key, known.clone()) {
         Some(name) => format!("did you mean `{name}`?"),
-        None => format!("known are {}", known.collect::<Vec<_>>().join(", ")),
+        None => format!("known: {}", known.collect::<Vec<_>>().join(", ")),
     };
     WorkloadError::new(format!("unknown {kind} `{key}`"), remedy)
 }
 
 pub(crate) fn whole(text: &str) -> Result<u64, Malformed> {
-    text.parse().map_err(|_| Malformed::new(format!("`{text}` is not a number"), "write a whole number, not negative"))
+    text.parse().map_err(|_| Malformed::new(format!("`{text}` is not a number"), "write a whole number, at least 0"))
 }
 
 pub(crate) fn count(text: &str) -> Result<usize, Malformed> {
@@ -221,7 +223,7 @@ pub(crate) fn scale(text: &str) -> Result<f64, Malformed> {
     number.ok_or_else(|| Malformed::new(format!("`{text}` is not a factor"), "write a number above 0, such as 0.01"))
 }
 
-/// A factor by which something is wrong.
+/// Reads a factor by which a value is wrong.
 fn wrong_by(text: &str) -> Result<Distribution, Malformed> {
     Distribution::parse(text, Unit::Number)?.within(0.01, 100.0, "factor of an error")
 }
@@ -232,7 +234,7 @@ fn share(text: &str) -> Result<f64, Malformed> {
 }
 
 pub(crate) fn flag(text: &str) -> Result<bool, Malformed> {
-    text.parse().map_err(|_| Malformed::new(format!("`{text}` is neither"), "write `true` or `false`"))
+    text.parse().map_err(|_| Malformed::new(format!("`{text}` is not a boolean"), "write `true` or `false`"))
 }
 
 fn number(text: &str) -> Result<u32, Malformed> {
@@ -244,8 +246,8 @@ fn near(values: &Values) -> Result<(u32, u32), WorkloadError> {
     if near < of || near == 0 {
         return Ok((near, of));
     }
-    let problem = format!("each stage is to be near {near} of {of} nodes");
-    Err(WorkloadError::new(problem, "say with `near-of` how many nodes there are: more than `near`"))
+    let problem = format!("workload option `near`: cannot draw {near} of {of} nodes, the value of `near-of`");
+    Err(WorkloadError::new(problem, "set `near-of` to the number of nodes, which must be more than `near`"))
 }
 
 fn expected(text: &str) -> Result<Expected, Malformed> {
@@ -253,6 +255,6 @@ fn expected(text: &str) -> Result<Expected, Malformed> {
         "none" => Ok(Expected::Nothing),
         "mean" => Ok(Expected::Mean),
         "exact" => Ok(Expected::Exact),
-        _ => Err(Malformed::new(format!("`{text}` is not known"), "write `mean`, `exact` or `none`")),
+        _ => Err(Malformed::new(format!("unknown value `{text}`"), "write `mean`, `exact` or `none`")),
     }
 }

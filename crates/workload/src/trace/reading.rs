@@ -1,4 +1,4 @@
-//! One reading of a workload: what all formats share.
+//! Reads one workload: the part that all formats share.
 
 use super::arrival::Arrival;
 use super::constraints::ConstraintTables;
@@ -21,17 +21,17 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// No error makes less of anything: drawn factors may be near zero.
+/// The minimum of the factors by which values are wrong. Drawn factors may be near zero.
 const LEAST_ERROR: f64 = 0.01;
 
-/// A job as a format's reader describes it.
+/// A job as the reader of a format describes it.
 #[derive(Clone, PartialEq, Default, Debug)]
 pub(crate) struct Draft {
     pub name: String,
     pub user: String,
     pub queue: String,
     pub priority: i32,
-    /// In the trace's own time; `None` where the format has no arrivals.
+    /// In the trace's own time, or `None` if the trace does not state it.
     pub arrival: Option<Duration>,
     /// In any order.
     pub stages: Vec<DraftStage>,
@@ -46,15 +46,15 @@ pub(crate) struct DraftStage {
     pub run_times: RunTimes,
     /// The trace's own mean or estimate of the tasks' run times.
     pub estimate: Option<Duration>,
-    /// Per task; `None` where the trace does not say.
+    /// The demand of each task, or `None` if the trace does not state it.
     pub demand: Option<ResourceSpec>,
     pub constraints: Vec<Constraint>,
-    /// By task, how much it reads; empty where the trace does not say.
+    /// The amount that each task reads. Empty if the trace does not state it.
     pub input_kib: Vec<u32>,
 }
 
 impl DraftStage {
-    /// A stage of which only tasks and run times are known.
+    /// A stage with a number of tasks and their run times.
     pub fn new(name: impl Into<String>, tasks: u32, run_times: RunTimes) -> DraftStage {
         DraftStage {
             name: name.into(),
@@ -68,7 +68,7 @@ impl DraftStage {
         }
     }
 
-    /// Its tasks read so many bytes.
+    /// Sets the number of bytes that each task reads.
     pub fn reading(mut self, bytes: &[u64]) -> DraftStage {
         if bytes.iter().any(|bytes| *bytes > 0) {
             let kib = bytes.iter().map(|bytes| u32::try_from(bytes.div_ceil(1_024)).unwrap_or(u32::MAX));
@@ -85,7 +85,7 @@ impl DraftStage {
 
 /// Collects the jobs of a workload.
 pub(crate) struct Reading<'a> {
-    /// What the user wrote behind the format's name.
+    /// The path after the format's name.
     pub path: &'a str,
     pub options: &'a Options,
     jobs: Vec<TraceJob>,
@@ -93,18 +93,18 @@ pub(crate) struct Reading<'a> {
     malformed: MalformedLines,
     demands: Chance,
     errors: Chance,
-    /// Which nodes stages are near.
+    /// For the nodes that stages are near.
     nodes: Chance,
     constraints: Option<(ConstraintTables, Chance)>,
-    /// Shared by all stages, as nothing executes it.
+    /// Shared by all stages, because it is never executed.
     program: Arc<Program>,
     stages: u64,
-    /// Stages of which the trace does not say what a task needs.
+    /// Number of stages whose demand the trace does not state.
     without_demand: u64,
-    /// Stages of which what their tasks read was filled in, and of which it was known, where that was asked for.
+    /// If the option `input` is given: number of stages whose input was filled in, and of those whose input was known.
     inputs: (u64, u64),
     saw_no_arrival: bool,
-    /// Tasks whose run times were brought up to one second.
+    /// Number of run times that were raised to one second.
     lifted: u64,
     repeats: bool,
 }
@@ -132,16 +132,16 @@ impl<'a> Reading<'a> {
         })
     }
 
-    /// Chance for one purpose of a format's own.
+    /// Random numbers for one purpose of a format.
     pub fn chance(&self, purpose: &str) -> Chance {
         Chance::new(self.options.seed, purpose)
     }
 
-    /// The files that the user's path means; see [`input::files`].
+    /// The files that the path selects; see [`input::files`].
     pub fn files(&mut self, endings: &[&str]) -> Result<Vec<PathBuf>, WorkloadError> {
         let files = input::files(self.path, endings)?;
         if files.len() > 1 {
-            self.note(format!("`{}` means {} files", self.path, files.len()));
+            self.note(format!("`{}` matches {} files", self.path, files.len()));
         }
         Ok(files)
     }
@@ -151,13 +151,13 @@ impl<'a> Reading<'a> {
         self.options.limit.is_some_and(|limit| self.jobs.len() >= limit)
     }
 
-    /// What is read is a benchmark's queries rather than what arrived somewhere: where more jobs are wanted than there
-    /// are, they come again.
+    /// Declares that the jobs are queries of a benchmark and have no arrivals. If `limit` is larger than the number of
+    /// jobs, jobs are repeated.
     pub fn repeats(&mut self) {
         self.repeats = true;
     }
 
-    /// Says something about the whole workload, once.
+    /// Adds a note about the whole workload, unless the workload has it already.
     pub fn note(&mut self, text: impl Into<String>) {
         let text = text.into();
         if !self.notes.contains(&text) {
@@ -169,8 +169,8 @@ impl<'a> Reading<'a> {
         self.malformed.add(file, line, problem);
     }
 
-    /// Hands each line of a file to `on_line` until enough jobs were read. What it complains about is counted as
-    /// malformed.
+    /// Calls `on_line` with each line of a file until enough jobs were read. Lines for which it returns an error are
+    /// counted as malformed.
     pub fn lines(
         &mut self,
         file: &Path,
@@ -188,10 +188,10 @@ impl<'a> Reading<'a> {
         })
     }
 
-    /// Takes a job.
+    /// Adds a job.
     ///
     /// # Errors
-    /// Why it makes no sense; the caller knows the place.
+    /// Why the job is invalid, without its position, which the caller knows.
     pub fn add(&mut self, draft: Draft) -> Result<(), String> {
         check(&draft)?;
         let after: Vec<Vec<usize>> = draft.stages.iter().map(|stage| distinct(&stage.after)).collect();
@@ -228,7 +228,7 @@ impl<'a> Reading<'a> {
         Ok(())
     }
 
-    /// Takes a job that is already in order, with its true run times.
+    /// Adds a job whose stages are already in topological order, with its true run times.
     pub fn push(&mut self, arrival: Option<Duration>, mut spec: JobSpec, mut run_times: Vec<RunTimes>) {
         for (stage, run_times) in spec.stages.iter_mut().zip(&mut run_times) {
             self.fill_in_input(stage, run_times);
@@ -239,8 +239,8 @@ impl<'a> Reading<'a> {
         self.jobs.push(TraceJob { arrival, spec: Arc::new(spec), run_times: run_times.into() });
     }
 
-    /// What is asked for and told is off by as much as the options say. Who asks for too little runs longer in proportion, who
-    /// asks for too much no shorter.
+    /// Applies the errors of demands and of expected run times that the options define. A task that requests too little
+    /// runs longer in proportion; one that requests too much does not run shorter.
     fn misjudge(&mut self, stage: &mut StageSpec, run_times: &mut RunTimes) {
         let Options { demand_scale, demand_error, expected_error, .. } = self.options;
         let (told, asked) = (expected_error.draw(&mut self.errors), demand_error.draw(&mut self.errors));
@@ -292,8 +292,8 @@ impl<'a> Reading<'a> {
         Ok((spec, run_times))
     }
 
-    /// How much tasks read, where that is not said; 4 TiB at most. Those of a stage read alike: were it in proportion to their own run
-    /// times, it would tell the schedulers what nobody knows beforehand.
+    /// Fills in the amount that tasks read if it is not known; at most 4 TiB. All tasks of a stage read the same amount:
+    /// an amount in proportion to their own run times would reveal these to the schedulers.
     fn fill_in_input(&mut self, stage: &mut StageSpec, run_times: &RunTimes) {
         let Some(rate) = self.options.input else { return };
         if stage.input_kib.is_empty() {
@@ -305,7 +305,7 @@ impl<'a> Reading<'a> {
         }
     }
 
-    /// Different nodes by the names that drawn nodes have.
+    /// Draws the names of different nodes, as drawn nodes are named.
     fn draw_near(&mut self) -> Vec<String> {
         let (near, of) = self.options.near;
         let mut drawn = BTreeSet::new();
@@ -315,10 +315,11 @@ impl<'a> Reading<'a> {
         drawn.into_iter().map(|node| format!("node-{node}")).collect()
     }
 
-    /// Run times as the options want them. Whole seconds are the trace's, so they come before the scale.
+    /// Rounds and scales run times as the options define. They are rounded before they are scaled, because the whole
+    /// seconds are those of the trace.
     ///
     /// # Errors
-    /// When one is longer than any trace.
+    /// A run time is longer than 30 years.
     pub fn timed(&mut self, run_times: RunTimes) -> Result<RunTimes, String> {
         let mut timed = |time: Duration| {
             if !self.options.whole_seconds {
@@ -332,7 +333,7 @@ impl<'a> Reading<'a> {
             RunTimes::Same(time) => RunTimes::Same(timed(time)),
             RunTimes::Each(times) => {
                 let mut times: Vec<Duration> = times.into_iter().map(timed).collect();
-                // Readers do not know how many there will be, and a workload may hold many millions.
+                // Readers do not know the number in advance, and a workload may have many millions.
                 times.shrink_to_fit();
                 RunTimes::Each(times)
             }
@@ -341,10 +342,10 @@ impl<'a> Reading<'a> {
         Ok(run_times)
     }
 
-    /// What the user tells of a stage whose run times are already as the options want them.
+    /// The expected run time of a stage. The run times have been rounded and scaled already.
     ///
     /// # Errors
-    /// When it is longer than any trace.
+    /// It is longer than 30 years.
     pub fn expected(&self, estimate: Option<Duration>, run_times: &RunTimes) -> Result<Option<Duration>, String> {
         let expected = match self.options.expected {
             Expected::Nothing => return Ok(None),
@@ -359,8 +360,10 @@ impl<'a> Reading<'a> {
         scale(time, self.options.time_scale)
     }
 
+    /// Returns the workload, in the order of arrivals.
+    ///
     /// # Errors
-    /// When there is no job.
+    /// There is no job, or the last one arrives after more than 30 years.
     pub fn finish(mut self, workload: &str) -> Result<Workload, WorkloadError> {
         if self.jobs.is_empty() {
             return Err(self.nothing(workload));
@@ -383,24 +386,26 @@ impl<'a> Reading<'a> {
     fn nothing(&self, workload: &str) -> WorkloadError {
         match self.malformed.first.first() {
             Some(first) => WorkloadError::new(
-                format!("`{workload}` holds no job that makes sense; the first complaint is\n  {first}"),
-                "check that the format is the right one",
+                format!("`{workload}` has no valid job; the first problem is\n  {first}"),
+                "check that the format is correct",
             ),
-            None => WorkloadError::new(format!("`{workload}` holds no job"), "check the path and the options"),
+            None => WorkloadError::new(format!("`{workload}` has no job"), "check the path and the options"),
         }
     }
 
-    /// Draws with replacement; equal jobs share their description.
+    /// Draws jobs with replacement. All draws of a job share its description.
     fn draw_jobs(&mut self) {
         let more = self.options.limit.filter(|limit| self.repeats && *limit > self.jobs.len());
         let Some(count) = self.options.draw.or(more) else { return };
         let mut chance = self.chance("draw");
         let from = self.jobs.len() as u64;
         self.jobs = (0..count).map(|_| self.jobs[chance.below(from) as usize].clone()).collect();
-        self.note(format!("{count} jobs were drawn with replacement from {from}; all draws of a job need the same"));
+        self.note(format!(
+            "{count} jobs were drawn with replacement from {from}; all draws of a job have the same demand"
+        ));
     }
 
-    /// Brings the jobs into the order of their arrival and applies the scales of time.
+    /// Sorts the jobs by arrival and scales their arrivals.
     fn arrive(&mut self) {
         let Options { arrival, arrival_scale, time_scale, .. } = *self.options;
         let factor = arrival_scale * time_scale;
@@ -431,11 +436,11 @@ impl<'a> Reading<'a> {
             };
             self.note(format!("demands are not in the trace{of}: {}", self.options.demand.describe()));
         } else if self.options.demand != Demand::Unit {
-            self.note("the trace has demands of its own: the option `demand` was not used");
+            self.note("the trace has demands: the option `demand` was not used");
         }
         match (self.options.input, self.inputs) {
             (None, _) => {}
-            (Some(_), (0, _)) => self.note("the trace says what tasks read: the option `input` was not used"),
+            (Some(_), (0, _)) => self.note("the trace states what tasks read: the option `input` was not used"),
             (Some(rate), (filled, known)) => {
                 let of = if known > 0 { format!(" for {filled} of {} stages", filled + known) } else { String::new() };
                 let how = format!("{rate} MB for each second of their stage's mean run time");
@@ -449,7 +454,7 @@ impl<'a> Reading<'a> {
             self.note("arrivals are not in the trace: all jobs arrive at once; see the option `arrival`");
         }
         if self.lifted > 0 {
-            self.note(format!("{} run times below half a second were brought up to 1 s", self.lifted));
+            self.note(format!("{} run times below half a second were raised to 1 s", self.lifted));
         }
     }
 }
@@ -460,7 +465,7 @@ fn check_length(what: &str, time: Duration) -> Result<(), String> {
 
 fn check(draft: &Draft) -> Result<(), String> {
     if draft.stages.is_empty() || draft.stages.len() > MAX_STAGES {
-        return Err(format!("the job has {} stages, not between 1 and {MAX_STAGES}", draft.stages.len()));
+        return Err(format!("the job has {} stages, not 1 to {MAX_STAGES}", draft.stages.len()));
     }
     let tasks: u64 = draft.stages.iter().map(|stage| u64::from(stage.tasks)).sum();
     if tasks > MAX_TASKS {
@@ -476,7 +481,7 @@ fn check(draft: &Draft) -> Result<(), String> {
             RunTimes::Same(_) => stage.tasks as usize,
             RunTimes::Each(times) => times.len(),
         };
-        assert_eq!(known, stage.tasks as usize, "a reader gave another number of run times than of tasks");
+        assert_eq!(known, stage.tasks as usize, "the number of run times must equal the number of tasks");
     }
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! What a workload looks like: the sizes and shapes of its jobs, and how much of a cluster they would take.
+//! Statistics of a workload: the sizes and shapes of its jobs, and their load on a cluster.
 
 use super::{Node, RunTimes, TraceJob, Workload};
 use amalgam_core::vocabulary::{Resources, StageSpec};
@@ -10,13 +10,14 @@ use std::collections::VecDeque;
 pub struct JobShape {
     pub stages: usize,
     pub tasks: u64,
-    /// Stages on the longest path, counted in stages.
+    /// Number of stages on the longest path, counted in stages.
     pub critical_stages: usize,
-    /// The longest path when each stage takes as long as its longest task: with a boundless cluster the job takes this.
+    /// Length of the longest path, if each stage takes as long as its longest task. The job takes this time on a cluster
+    /// without limits.
     pub critical_seconds: f64,
-    /// How few paths, of which no two share a stage, hold all stages: so many sequences of stages can run side by side.
+    /// Minimum number of paths that contain all stages and have no common stage.
     pub disjoint_paths: usize,
-    /// Stages that wait for more than one other.
+    /// Number of stages that depend on more than one other.
     pub barriers: usize,
     /// Core-seconds of all tasks.
     pub core_seconds: f64,
@@ -24,7 +25,7 @@ pub struct JobShape {
     pub memory_mib_seconds: f64,
 }
 
-/// A distribution in a few numbers.
+/// Mean, quantiles and maximum of a distribution.
 #[derive(Clone, Copy, PartialEq, Default, Debug, Serialize)]
 pub struct Summary {
     pub mean: f64,
@@ -59,16 +60,17 @@ pub struct WorkloadShape {
     pub memory_mib_seconds: f64,
 }
 
-/// What a workload would take of a cluster.
+/// The load of a workload on a cluster.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize)]
 pub struct Load {
-    /// Work divided by what the cluster could do from the start to the last arrival; absent when all jobs arrive at
-    /// once. At 1 the cluster just keeps up.
+    /// Work divided by the cluster's capacity from the start to the last arrival, or `None` if all jobs arrive at once.
+    /// Above 1, the cluster cannot finish the work as fast as it arrives.
     pub cpu: Option<f64>,
     pub memory: Option<f64>,
-    /// No schedule is shorter: neither the longest critical path after its arrival nor all work on all nodes.
+    /// Lower bound of every schedule's length: the latest end of a critical path that starts at its job's arrival, or all
+    /// work divided by the capacity of all nodes.
     pub shortest_makespan_s: f64,
-    /// Tasks that fit on no node, in CPU and memory.
+    /// Number of tasks whose CPU and memory fit on no node.
     pub tasks_too_large: u64,
 }
 
@@ -147,7 +149,7 @@ impl Workload {
     }
 }
 
-/// The nodes that no other has more CPU and memory than: from the one with most CPU to the one with most memory.
+/// CPU and memory of the nodes that no other node exceeds in both, from the most CPU to the most memory.
 struct LargestNodes(Vec<(u32, u32)>);
 
 impl LargestNodes {
@@ -164,14 +166,14 @@ impl LargestNodes {
         LargestNodes(largest)
     }
 
-    /// In CPU and memory.
+    /// Whether the CPU and memory of the task fit on one of the nodes.
     fn fit(&self, task: &Resources) -> bool {
         let with_cpus = self.0.partition_point(|(cpu, _)| *cpu >= task.cpu_millis());
         with_cpus > 0 && self.0[with_cpus - 1].1 >= task.memory_mib()
     }
 }
 
-/// Each run time of a stage, with how many tasks take it.
+/// Each run time of a stage, with the number of tasks that have it.
 fn weighted<'a>(stage: &StageSpec, times: &'a RunTimes) -> Box<dyn Iterator<Item = (f64, u64)> + 'a> {
     match times {
         RunTimes::Same(time) => Box::new(std::iter::once((time.as_secs_f64(), u64::from(stage.tasks.len())))),
@@ -180,13 +182,13 @@ fn weighted<'a>(stage: &StageSpec, times: &'a RunTimes) -> Box<dyn Iterator<Item
 }
 
 impl Summary {
-    /// Of values that each count so many times; zeros without any.
+    /// Summarizes values with their counts. All fields are 0 if there are no values.
     pub fn of(values: impl Iterator<Item = (f64, u64)>) -> Summary {
         let mut values: Vec<(f64, u64)> = values.collect();
         values.sort_by(|left, right| left.0.total_cmp(&right.0));
         let total: u64 = values.iter().map(|(_, count)| count).sum();
         let Some((max, _)) = values.last().filter(|_| total > 0) else { return Summary::default() };
-        // The smallest value that at least this share of all do not exceed.
+        // The smallest value that at least this share of all values do not exceed.
         let quantile = |share: f64| {
             let rank = (share * total as f64).ceil() as u64;
             let mut seen = 0;
@@ -207,7 +209,7 @@ impl Summary {
     }
 }
 
-/// The weight of the heaviest path; stages come after those they depend on.
+/// The weight of the heaviest path. The stages must be in topological order.
 fn longest_path(stages: &[StageSpec], weight: impl Fn(usize) -> f64) -> f64 {
     let mut up_to: Vec<f64> = Vec::with_capacity(stages.len());
     for (index, stage) in stages.iter().enumerate() {
@@ -217,8 +219,9 @@ fn longest_path(stages: &[StageSpec], weight: impl Fn(usize) -> f64) -> f64 {
     up_to.into_iter().fold(0.0, f64::max)
 }
 
-/// The smallest number of paths without common stages that hold all stages: each stage is a path of its own until it is
-/// matched with one that follows it, so it is their number less that of a largest matching.
+/// The minimum number of paths that contain all stages and have no common stage. Each stage is a path of its own until it
+/// is matched with a stage that follows it. The result is therefore the number of stages minus the size of a maximum
+/// matching.
 fn disjoint_paths(stages: &[StageSpec]) -> usize {
     let mut followers = vec![Vec::new(); stages.len()];
     for (index, stage) in stages.iter().enumerate() {
@@ -227,7 +230,7 @@ fn disjoint_paths(stages: &[StageSpec]) -> usize {
         }
     }
     let mut matching = Matching::new(stages.len());
-    // Most stages find a follower at once, which leaves little for the search.
+    // Match greedily first: it finds followers for most stages and leaves little work for the search.
     for (stage, followers) in followers.iter().enumerate() {
         if let Some(free) = followers.iter().find(|follower| matching.previous[**follower].is_none()) {
             matching.join(stage, *free);
@@ -241,11 +244,11 @@ fn disjoint_paths(stages: &[StageSpec]) -> usize {
     matching.next.iter().filter(|next| next.is_none()).count()
 }
 
-/// Which stage follows which on a path.
+/// The next and the previous stage of each stage on its path.
 struct Matching {
     next: Vec<Option<usize>>,
     previous: Vec<Option<usize>>,
-    /// For each follower, the last search that looked at it and the stage from which it did.
+    /// For each follower, the last search that visited it, and the stage from which it was visited.
     seen: Vec<(usize, usize)>,
 }
 
@@ -260,7 +263,7 @@ impl Matching {
         self.previous[follower] = Some(stage);
     }
 
-    /// Finds `start` a follower, if need be by giving other stages another one.
+    /// Searches for a follower of `start`. Other stages may get another follower.
     fn augment(&mut self, start: usize, followers: &[Vec<usize>]) {
         let mut open = VecDeque::from([start]);
         while let Some(stage) = open.pop_front() {
@@ -277,7 +280,8 @@ impl Matching {
         }
     }
 
-    /// Gives the free `follower` to the stage that saw it, that stage's old one to the stage that saw that, and so on.
+    /// Matches the free `follower` with the stage from which it was visited, that stage's old follower with the stage
+    /// from which that one was visited, and so on.
     fn hand_on(&mut self, mut follower: usize) {
         loop {
             let (_, stage) = self.seen[follower];
@@ -324,15 +328,15 @@ mod tests {
     }
 
     #[test]
-    fn paths_are_counted_without_common_stages() {
+    fn disjoint_paths_have_no_common_stages() {
         assert_eq!(disjoint_paths(&stages(&[&[], &[0], &[1]])), 1, "a chain");
         assert_eq!(disjoint_paths(&stages(&[&[], &[0], &[0], &[1, 2]])), 2, "a diamond");
         assert_eq!(disjoint_paths(&stages(&[&[], &[], &[]])), 3, "no edges");
-        // The first stage must leave stage 2 to stage 1, which has no other follower.
+        // Stage 0 must not be matched with stage 2, which is the only follower of stage 1.
         assert_eq!(disjoint_paths(&stages(&[&[], &[], &[0, 1], &[0]])), 2);
     }
 
-    /// The fewest paths, by trying every follower of every stage.
+    /// The minimum number of paths, found by trying every follower of every stage.
     fn fewest_paths(stages: &[StageSpec], stage: usize, taken: u32) -> usize {
         if stage == stages.len() {
             return stages.len() - taken.count_ones() as usize;
@@ -344,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_are_as_few_as_a_search_of_all_finds() {
+    fn disjoint_paths_are_as_few_as_an_exhaustive_search_finds() {
         let mut chance = Chance::new(1, "paths");
         for _ in 0..500 {
             let count = 1 + chance.below(7_u32);
@@ -356,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_path_is_the_heaviest() {
+    fn the_longest_path_has_the_largest_weight() {
         let stages = stages(&[&[], &[0], &[], &[1, 2]]);
         assert_eq!(longest_path(&stages, |_| 1.0), 3.0);
         assert_eq!(longest_path(&stages, |stage| [1.0, 1.0, 5.0, 1.0][stage]), 6.0);

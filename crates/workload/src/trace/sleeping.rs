@@ -1,4 +1,4 @@
-//! A job of a trace as real processes that sleep for as long as its tasks ran.
+//! Turns a job of a trace into processes that sleep for the run times of its tasks.
 
 use super::{RunTimes, TraceJob};
 use crate::build::DEFAULT_OUTPUT_CAP;
@@ -6,10 +6,11 @@ use amalgam_core::vocabulary::{ByteString, Duration, Items, JobSpec, Program, Ta
 use std::sync::Arc;
 
 impl TraceJob {
-    /// The job with `sleep` as every task's command. It costs a few bytes for each task, so it is for real runs only.
+    /// The job with `sleep` as the command of every task. It takes a few bytes for each task, so use it for real runs
+    /// only.
     ///
     /// # Errors
-    /// When the run times of a stage do not fit into one record.
+    /// The run times of a stage do not fit in one record.
     pub fn sleeping(&self) -> Result<JobSpec, String> {
         let mut spec = JobSpec::clone(&self.spec);
         for (stage, times) in spec.stages.iter_mut().zip(self.run_times.iter()) {

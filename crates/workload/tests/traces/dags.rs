@@ -13,7 +13,7 @@ fn npy(rows: usize, columns: usize, values: &[f64]) -> Vec<u8> {
     bytes
 }
 
-/// A pickled array that holds what `content` pushes.
+/// A pickled array with the objects that the opcodes `content` push.
 fn pickle(content: &[u8]) -> Vec<u8> {
     let header = "{'descr': '|O', 'fortran_order': False, 'shape': (), }\n";
     let mut bytes = b"\x93NUMPY\x01\x00".to_vec();
@@ -57,7 +57,7 @@ fn tpch() -> Samples {
 }
 
 #[test]
-fn a_tpch_query_has_a_task_for_each_measured_one() {
+fn a_tpch_query_has_a_task_for_each_measured_task() {
     let workload = tpch().read("tpch", "2g", "").unwrap();
     let job = &workload.jobs[0];
     assert_eq!(job.spec.name, "tpch-2g-q7");
@@ -67,7 +67,7 @@ fn a_tpch_query_has_a_task_for_each_measured_one() {
 }
 
 #[test]
-fn queries_come_again_where_more_jobs_are_wanted_than_there_are() {
+fn queries_are_repeated_if_the_limit_exceeds_their_number() {
     let read = |options: &str| tpch().read("tpch", "2g", options).unwrap();
     let (few, many) = (read("").jobs.len(), read("limit=40"));
     assert!(few < 40 && many.jobs.len() == 40, "{few} queries");
@@ -76,9 +76,13 @@ fn queries_come_again_where_more_jobs_are_wanted_than_there_are() {
 }
 
 #[test]
-fn tpch_run_times_may_come_from_one_list_and_another_number_of_executors() {
+fn tpch_run_times_may_be_drawn_from_one_list_or_use_another_number_of_executors() {
     let read = |options: &str| tpch().read("tpch", "", options).unwrap().jobs[0].run_times.to_vec();
-    assert_eq!(read("run-times=fresh"), [each(&[5.0, 5.0, 5.0]), each(&[3.0])], "the first wave where none was fresh");
+    assert_eq!(
+        read("run-times=fresh"),
+        [each(&[5.0, 5.0, 5.0]), each(&[3.0])],
+        "the first wave if no run time was fresh"
+    );
     assert_eq!(read("run-times=rest-wave executors=10"), [each(&[3.0, 3.0, 3.0]), each(&[4.0])]);
     assert_eq!(read("executors=5"), [each(&[6.0, 5.0, 3.0]), each(&[4.0])], "the next larger number");
 }
@@ -91,7 +95,7 @@ fn a_damaged_array_is_malformed_and_names_its_file() {
     let workload = samples.read("tpch", "2g", "").unwrap();
     assert_eq!((workload.jobs.len(), workload.malformed.count), (1, 1));
     let told = workload.malformed.first[0].to_string();
-    assert!(told.ends_with("task_duration_8.npy:8: the file does not begin as an array of NumPy"), "{told}");
+    assert!(told.ends_with("task_duration_8.npy:8: the file is not an array of NumPy"), "{told}");
 }
 
 #[test]
@@ -117,7 +121,7 @@ fn alibabas_arrays_may_be_a_folder_or_a_tar_file() {
     let archive = archive.into_inner().expect("memory");
     samples.add("cut.tar", &archive[..archive.len() - 1_024 - 700]);
     let error = samples.read("alibaba-dag", "cut.tar", "").unwrap_err();
-    assert!(error.remedy.starts_with("the file is truncated"), "{error}");
+    assert!(error.remedy.contains("truncated"), "{error}");
     samples.add("all.tar", archive);
     for path in ["folder", "all.tar"] {
         let workload = samples.read("alibaba-dag", path, "").unwrap();

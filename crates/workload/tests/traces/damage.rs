@@ -1,4 +1,4 @@
-//! Damaged files: whatever a reader is given, it answers with jobs, complaints or an error.
+//! Damaged files: a reader never panics, but returns jobs, malformed lines or an error.
 
 use crate::support::Samples;
 use proptest::prelude::*;
@@ -40,7 +40,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 2_000, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn no_damage_panics(
+    fn damaged_files_do_not_panic(
         sample in 0..SAMPLES.len(),
         at in any::<prop::sample::Index>(),
         removed in 0usize..12,

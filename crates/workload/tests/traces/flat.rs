@@ -5,13 +5,13 @@ use crate::support::{Samples, each, has_note, public, seconds, try_read};
 const HAWK: &str = "10.5 2 1.5 1 2\n\n12 1 0.25 0.2657\n";
 
 #[test]
-fn hawks_lines_are_jobs_with_the_run_time_of_each_task() {
+fn a_line_of_hawk_is_a_job_with_the_run_time_of_each_task() {
     let workload = Samples::one("a.tr", HAWK).read("hawk", "a.tr", "").unwrap();
     assert_eq!(workload.jobs.len(), 2);
     let [first, second] = &workload.jobs[..] else { panic!("two jobs") };
     assert_eq!((first.arrival, second.arrival), (seconds(0.0), seconds(1.5)));
     assert_eq!(first.run_times[..], [each(&[1.0, 2.0])]);
-    assert_eq!(first.spec.stages[0].expected, Some(seconds(1.5)), "what the trace tells");
+    assert_eq!(first.spec.stages[0].expected, Some(seconds(1.5)), "the mean in the trace");
     assert_eq!(second.run_times[0].of(0), seconds(0.2657));
     assert!(has_note(&workload, "demand=unit") && has_note(&workload, "10.50s"), "{:?}", workload.notes);
     assert_eq!(workload.malformed.count, 0);
@@ -26,13 +26,13 @@ fn whole_seconds_are_rounded_before_they_are_scaled() {
 }
 
 #[test]
-fn malformed_lines_are_counted_with_their_place() {
+fn malformed_lines_are_counted_with_their_positions() {
     let text = "1 1 2 2\n5 2 1 1\n6 0 1\nx 1 1 1\n7 1 1 -1\n8 1 1 nan\n1370000000000 1 1 1\n9 1 1 3\n";
     let workload = Samples::one("a.tr", text).read("hawk", "a.tr", "").unwrap();
     assert_eq!((workload.jobs.len(), workload.malformed.count), (2, 6));
     let told: Vec<String> = workload.malformed.first.iter().map(ToString::to_string).collect();
     for (line, problem) in [
-        (2, "the line says 2 tasks but has 1 run times"),
+        (2, "the line states 2 tasks but has 1 run times"),
         (3, "the job has no tasks"),
         (4, "the submit time `x` is not a number"),
         (5, "the run time `-1` is not a time"),
@@ -44,7 +44,7 @@ fn malformed_lines_are_counted_with_their_place() {
 }
 
 #[test]
-fn a_line_that_is_not_text_is_malformed() {
+fn a_line_that_is_not_utf_8_is_malformed() {
     let workload = Samples::one("a.tr", b"1 1 1 1\n\xff\xfe\n").read("hawk", "a.tr", "").unwrap();
     assert_eq!(workload.malformed.first[0].line, 2);
 }

@@ -45,12 +45,12 @@ STAGE PLANS:
 ";
 
 #[test]
-fn a_plans_vertices_are_stages_with_times_from_their_bytes() {
+fn vertices_of_a_plan_are_stages_with_run_times_from_their_bytes() {
     let samples = Samples::one("query7.q.out", PLAN);
     let workload = samples.read("hive-explain", "", "most-bytes=1GiB reduce-input=256MiB").unwrap();
     let job = &workload.jobs[0];
     assert_eq!(job.spec.name, "query7");
-    // Both members of the union come before its reader, Map 1 before Reducer 2 too. 1049 MiB reach Reducer 5.
+    // Both members of the union are before its reader, and Map 1 is before Reducer 2. Reducer 5 reads 1049 MiB.
     assert_eq!(shape(job), ["Map 4(1)<-", "Map 1(2)<-Map 4", "Reducer 2(1)<-Map 1", "Reducer 5(5)<-Map 1,Reducer 2"]);
     let run_time = |stage: usize| job.run_times[stage].of(0).as_secs_f64();
     assert_eq!(job.run_times[0], RunTimes::Same(seconds(2.0)), "50 MiB at 50 MiB/s and one second");
@@ -67,7 +67,7 @@ fn a_smaller_database_has_fewer_tasks() {
 }
 
 #[test]
-fn a_plan_without_vertices_or_with_a_strange_edge_is_malformed() {
+fn a_plan_without_vertices_or_with_an_unknown_edge_is_malformed() {
     let samples = Samples::one("a.q.out", "Plan optimized by CBO.\n");
     samples.add("b.q.out", PLAN.replace("Map 4 (BROADCAST", "Map 9 (BROADCAST"));
     samples.add("c.q.out", PLAN);
@@ -79,7 +79,7 @@ fn a_plan_without_vertices_or_with_a_strange_edge_is_malformed() {
 }
 
 #[test]
-fn sharks_stages_have_the_times_of_their_successes() {
+fn stages_of_shark_have_the_run_times_of_successful_tasks() {
     let task = |stage: u32, tid: u32, status: &str, finish: u32| {
         format!(
             "2014/02/07 01:50:43: TASK_TYPE=RESULT_TASK STATUS={status} TID={tid} STAGE_ID={stage} START_TIME=1000 \
@@ -132,27 +132,27 @@ fn spark() -> Vec<String> {
 }
 
 #[test]
-fn sparks_jobs_have_the_stages_that_ran_in_them() {
+fn jobs_of_spark_have_the_stages_that_ran_in_them() {
     let workload = Samples::one("app_eventlog", spark().join("\n")).read("spark-events", "", "").unwrap();
     let [first, second] = &workload.jobs[..] else { panic!("two jobs with tasks") };
     assert_eq!(shape(first), ["stage-0(2)<-", "stage-1(1)<-stage-0"]);
-    assert_eq!(first.run_times[..], [each(&[2.0, 1.0]), each(&[0.25])], "by index, the success of each");
+    assert_eq!(first.run_times[..], [each(&[2.0, 1.0]), each(&[0.25])], "the successful attempt of each index");
     assert_eq!((shape(second), second.arrival), (vec!["stage-2(1)<-".to_owned()], seconds(4.0)));
     let told: Vec<String> =
         workload.malformed.first.iter().map(|line| format!("{}: {}", line.line, line.problem)).collect();
-    assert_eq!(told, ["9: no job has started stage 7", "10: the line is no event"]);
+    assert_eq!(told, ["9: no job has started stage 7", "10: the line is not an event"]);
     assert!(has_note(&workload, "1 attempts that did not") && has_note(&workload, "1 jobs without a successful task"));
 }
 
 #[test]
-fn a_damaged_name_of_an_event_is_counted() {
+fn a_line_with_an_unknown_event_is_malformed() {
     let mut lines = spark();
     let damaged = lines[3].replace("TaskEnd", "TskEnd");
     lines.extend([damaged, r#"{"Evnt":"SparkListenerJobEnd"}"#.to_owned()]);
     lines.push(r#"{"Event":"org.apache.spark.sql.execution.ui.SparkListenerSQLExecutionEnd"}"#.to_owned());
     let workload = Samples::one("app_eventlog", lines.join("\n")).read("spark-events", "", "").unwrap();
     let told: Vec<&str> = workload.malformed.first.iter().map(|line| line.problem.as_str()).collect();
-    assert_eq!(told[2..], ["`SparkListenerTskEnd` is no event of Spark", "the line is no event"]);
+    assert_eq!(told[2..], ["`SparkListenerTskEnd` is not an event of Spark", "the line is not an event"]);
 }
 
 #[test]
@@ -162,7 +162,7 @@ fn zstd_files_are_read_frame_by_frame_and_a_truncated_one_is_an_error() {
         compress_to_vec(text.as_bytes(), CompressionLevel::Fastest)
     };
     let (first, second) = (compress(&spark()[..4]), compress(&spark()[4..]));
-    // A skippable frame of three bytes between them.
+    // A frame between them that has to be skipped, with three bytes.
     let skippable = [0x50, 0x2a, 0x4d, 0x18, 3, 0, 0, 0, 1, 2, 3];
     let whole = [&first[..], &skippable, &second].concat();
     let samples = Samples::one("a_eventlog.zst", &whole);

@@ -1,5 +1,4 @@
-//! Readers and generators of workloads, against small samples with known answers and, where they are present, against
-//! public traces.
+//! Readers and generators of workloads, checked with small samples and, if they are present, with public traces.
 
 mod dags;
 mod damage;

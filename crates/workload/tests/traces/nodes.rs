@@ -1,4 +1,4 @@
-//! Nodes with attributes and constraints of tasks.
+//! Nodes with attributes, and constraints of tasks.
 
 use crate::support::{Samples, has_note, public, try_read};
 use amalgam_core::vocabulary::resources::GPU;
@@ -31,7 +31,7 @@ fn gpu_nodes_have_their_model_as_an_attribute() {
 }
 
 #[test]
-fn nodes_may_be_in_racks_of_equal_size_beside_their_other_attributes() {
+fn nodes_may_be_assigned_to_racks_of_equal_size_and_keep_their_attributes() {
     let read = nodes("drawn:10", "racks=4 shares=1").unwrap();
     let racks: Vec<&str> = read.iter().map(|node| node.attributes.get("rack").unwrap()).collect();
     assert_eq!(racks, ["0", "0", "0", "1", "1", "2", "2", "2", "3", "3"]);
@@ -52,11 +52,11 @@ fn bit_vectors_are_attributes() {
     assert_eq!(read[2].resources.basic, Resources::new(4_000, 8_192));
     assert_eq!(nodes(&path, "count=100").unwrap().len(), 100);
     samples.add("c.json", text.replace("0b011", "0b01"));
-    assert!(nodes(&path, "").unwrap_err().problem.contains("partition 1-1: the vectors are not equally long"));
+    assert!(nodes(&path, "").unwrap_err().problem.contains("partition 1-1: the vectors differ in length"));
 }
 
 #[test]
-fn drawn_nodes_meet_constraints_as_often_as_asked() {
+fn drawn_nodes_meet_constraints_in_the_requested_shares() {
     let drawn = nodes("drawn:10000", "shares=0.25,1,0 cpus=uniform:1-8 memory=4GiB seed=3").unwrap();
     assert_eq!(drawn, nodes("drawn:10000", "shares=0.25,1,0 cpus=uniform:1-8 memory=4GiB seed=3").unwrap());
     assert!((2_300..2_700).contains(&met(&drawn, "c1=1")));
@@ -68,7 +68,7 @@ fn drawn_nodes_meet_constraints_as_often_as_asked() {
 }
 
 #[test]
-fn what_is_no_number_of_nodes_or_cores_is_refused_with_what_is_allowed() {
+fn errors_about_numbers_of_nodes_and_cores_state_the_allowed_range() {
     for count in ["0", "1.5", "-3", "ten", "1000001", "99999999999"] {
         for text in [count.to_owned(), format!("drawn:{count}")] {
             let error = nodes(&text, "").unwrap_err();
@@ -77,7 +77,7 @@ fn what_is_no_number_of_nodes_or_cores_is_refused_with_what_is_allowed() {
         }
     }
     assert_eq!(nodes("3", "").unwrap().len(), 3);
-    assert_eq!(nodes("openb", "").unwrap_err().problem, "the path is missing behind `openb`");
+    assert_eq!(nodes("openb", "").unwrap_err().problem, "the path is missing after `openb`");
     for cpus in ["0", "0.0001", "uniform:0-2", "1e9"] {
         let error = nodes("3", &format!("cpus={cpus}")).unwrap_err();
         assert!(error.problem.starts_with("node option `cpus`: ") && error.remedy.contains("from 0.001"), "{error}");
@@ -109,7 +109,7 @@ fn constraints_are_drawn_from_the_tables() {
 }
 
 #[test]
-fn tables_that_do_not_belong_together_are_refused() {
+fn tables_with_different_task_clusters_are_refused() {
     let samples = tables();
     samples.add("task_cluster_occurrence.csv", "task_cluster,type1\n1,1\n");
     let error = try_read("synthetic", &format!("constraints={}", samples.path(""))).unwrap_err();

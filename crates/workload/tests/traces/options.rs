@@ -1,4 +1,4 @@
-//! The options that all formats share, and files as they are found.
+//! The options of all formats, and the kinds of files and paths.
 
 use crate::support::{Samples, has_note, seconds, try_read};
 use amalgam_workload::trace::{COMMON_KEYS, FORMATS, NODE_KEYS, Workload, read_nodes};
@@ -22,7 +22,7 @@ fn names(workload: &Workload) -> Vec<&str> {
 }
 
 #[test]
-fn unknown_formats_and_options_come_with_a_suggestion() {
+fn errors_about_unknown_formats_and_options_suggest_a_name() {
     assert_eq!(try_read("hawks:a.tr", "").unwrap_err().remedy, "did you mean `hawk`?");
     assert_eq!(try_read("hawk:a.tr", "whole-second=true").unwrap_err().remedy, "did you mean `whole-seconds`?");
     assert_eq!(try_read("hawk:a.tr", "arrival=poison:3s").unwrap_err().remedy, "write `poisson:GAP`");
@@ -31,11 +31,11 @@ fn unknown_formats_and_options_come_with_a_suggestion() {
 }
 
 #[test]
-fn a_path_that_leads_nowhere_says_so() {
+fn errors_about_missing_files_name_the_path() {
     let error = try_read("hawk:/no/such/file.tr", "").unwrap_err();
-    assert_eq!(error.problem, "there is no file at `/no/such/file.tr`");
+    assert_eq!(error.problem, "file `/no/such/file.tr` not found");
     let empty = Samples::new();
-    assert!(empty.read("hawk", "", "").unwrap_err().problem.contains("there is no file named .tr"));
+    assert!(empty.read("hawk", "", "").unwrap_err().problem.contains("has a name that ends in .tr"));
     assert!(try_read("hawk", "").unwrap_err().remedy.contains("hawk:traces/"));
 }
 
@@ -60,28 +60,28 @@ fn a_truncated_gzip_file_is_an_error_that_names_it() {
 }
 
 #[test]
-fn what_follows_gzip_data_is_not_taken_for_a_truncated_file() {
+fn other_data_after_gzip_data_is_reported_as_damage() {
     for rest in [&b"garbage"[..], b"\0\0\0"] {
         let samples = Samples::one("a.tr.gz", [&gzipped("1 1 1 1\n")[..], rest].concat());
         let error = samples.read("hawk", "a.tr.gz", "").unwrap_err();
-        assert!(error.problem.ends_with("a.tr.gz: after the end of the gzip data follows something else"), "{error}");
-        assert_eq!(error.remedy, "the file is damaged: fetch it again");
+        assert!(error.problem.ends_with("a.tr.gz: the gzip data is followed by other data"), "{error}");
+        assert_eq!(error.remedy, "fetch the file again: it is damaged");
     }
 }
 
 #[test]
-fn a_directory_without_the_usual_names_asks_for_the_files_name() {
+fn a_directory_without_matching_names_suggests_to_name_a_file() {
     let samples = Samples::one("in/NYH_trace70.gz", gzipped("1 1 1 1\n"));
     let error = samples.read("hawk", "in", "").unwrap_err();
     assert!(error.remedy.starts_with("name the file itself, such as ") && error.remedy.ends_with("NYH_trace70.gz"));
     assert_eq!(samples.read("hawk", "in/NYH*", "").unwrap().jobs.len(), 1);
     samples.add("in/NYH_trace90.gz", gzipped("1 1 1 1\n"));
     let both = samples.read("hawk", "in/NYH*", "").unwrap();
-    assert!(has_note(&both, "in/NYH*` means 2 files"), "{:?}", both.notes);
+    assert!(has_note(&both, "in/NYH*` matches 2 files"), "{:?}", both.notes);
 }
 
 #[test]
-fn whatever_cannot_be_opened_comes_with_a_remedy() {
+fn errors_about_files_that_cannot_be_opened_have_a_remedy() {
     let samples = Samples::one("t/adj_mat_3.npy", "");
     for (workload, options) in [
         (format!("tpch:{}", samples.path("t")), ""),
@@ -95,7 +95,7 @@ fn whatever_cannot_be_opened_comes_with_a_remedy() {
 }
 
 #[test]
-fn gzip_members_follow_one_another() {
+fn all_members_of_a_gzip_file_are_read() {
     let mut both = gzipped("1 1 1 1\n");
     both.extend(gzipped("2 1 1 1\n"));
     assert_eq!(Samples::one("a.tr.gz", both).read("hawk", "a.tr.gz", "").unwrap().jobs.len(), 2);
@@ -114,7 +114,7 @@ fn arrivals_may_be_scaled_without_the_run_times() {
 }
 
 #[test]
-fn draws_repeat_with_their_seed_and_share_their_jobs() {
+fn draws_with_the_same_seed_are_equal() {
     let samples = Samples::one("a.tr", lines(10));
     let draw = |seed| samples.read("hawk", "a.tr", &format!("draw=200 seed={seed} arrival=every:1s")).unwrap();
     let (first, again, other) = (draw(1), draw(1), draw(2));
@@ -125,7 +125,7 @@ fn draws_repeat_with_their_seed_and_share_their_jobs() {
 }
 
 #[test]
-fn expectations_come_from_the_trace_from_the_truth_or_not_at_all() {
+fn expected_run_times_are_the_traces_the_true_means_or_none() {
     let samples = Samples::one("a.tr", "0 2 9 1 2\n");
     for (option, told) in [("mean", Some(seconds(9.0))), ("exact", Some(seconds(1.5))), ("none", None)] {
         let workload = samples.read("hawk", "a.tr", &format!("expected={option}")).unwrap();
@@ -134,7 +134,7 @@ fn expectations_come_from_the_trace_from_the_truth_or_not_at_all() {
 }
 
 #[test]
-fn what_is_told_and_asked_for_may_be_wrong_by_a_factor() {
+fn expected_run_times_and_demands_may_be_wrong_by_a_factor() {
     let samples = Samples::one("a.tr", "0 2 9 1 2\n");
     let stage = |option: &str| {
         let workload = samples.read("hawk", "a.tr", &format!("demand=2,1GiB,network-in=10 {option}")).unwrap();
@@ -146,24 +146,28 @@ fn what_is_told_and_asked_for_may_be_wrong_by_a_factor() {
     assert_eq!(stage(""), true_one);
     assert_eq!(stage("expected-error=1.5"), (seconds(13.5), true_one.1, true_one.2));
     assert_eq!(stage("demand-scale=2"), (true_one.0, [4_000, 2_048, 20], true_one.2));
-    assert_eq!(stage("demand-error=1.5"), (true_one.0, [3_000, 1_536, 15], true_one.2), "room is wasted");
-    assert_eq!(stage("demand-error=0.5"), (true_one.0, [1_000, 512, 5], seconds(4.0)), "half the room, twice the time");
+    assert_eq!(stage("demand-error=1.5"), (true_one.0, [3_000, 1_536, 15], true_one.2), "resources are wasted");
+    assert_eq!(
+        stage("demand-error=0.5"),
+        (true_one.0, [1_000, 512, 5], seconds(4.0)),
+        "half the resources, twice the time"
+    );
     let drawn = stage("expected-error=uniform:0.5-1.5").0;
     assert!(drawn != true_one.0 && drawn >= seconds(4.5) && drawn <= seconds(13.5), "{drawn}");
     assert!(samples.read("hawk", "a.tr", "demand-error=0").is_err());
 }
 
 #[test]
-fn counts_below_one_are_refused_and_not_replaced() {
+fn invalid_counts_are_refused() {
     for option in ["tasks=0", "tasks=uniform:0-3", "layers=0.5", "width=0", "tasks=1e9"] {
         let error = try_read("synthetic:layered", option).unwrap_err();
-        assert!(error.problem.ends_with("is no count"), "{error}");
+        assert!(error.problem.ends_with("is not a valid count"), "{error}");
         assert!(error.remedy.starts_with("write amounts from 1 to 20000000"), "{error}");
     }
 }
 
 #[test]
-fn times_of_more_than_30_years_are_refused_also_when_they_come_of_a_scale() {
+fn times_of_more_than_30_years_are_refused_before_and_after_scaling() {
     let samples = Samples::one("a.tr", "0 1 4 4\n900 1 800000 800000\n");
     let workload = samples.read("hawk", "a.tr", "time-scale=10000").unwrap();
     assert_eq!((workload.jobs.len(), workload.malformed.count), (1, 1));
@@ -191,7 +195,7 @@ fn stages_may_be_near_drawn_nodes() {
 }
 
 #[test]
-fn what_only_some_stages_lack_is_counted() {
+fn stages_without_demand_are_counted() {
     let line = |extra: &str| format!(r#"{{"name":"j","stages":[{{"name":"s","tasks":1,"run_times_us":1{extra}}}]}}"#);
     let text = format!("{}\n{}\n{}\n", line(""), line(r#","resources":{"cpu":5}"#), line(""));
     let workload = Samples::one("a.jsonl", text).read("job", "a.jsonl", "").unwrap();
@@ -199,7 +203,7 @@ fn what_only_some_stages_lack_is_counted() {
 }
 
 #[test]
-fn what_tasks_read_is_filled_in_by_their_stages_mean_and_what_a_trace_says_of_it_stays() {
+fn the_input_of_tasks_is_filled_in_from_the_mean_run_time_of_their_stage() {
     let stage = |extra: &str| format!(r#"{{"name":"s","tasks":2,"run_times_us":[1000000,3000000]{extra}}}"#);
     let text = format!("{{\"name\":\"j\",\"stages\":[{},{}]}}\n", stage(""), stage(r#","after":[0]"#));
     let samples = Samples::one("a.jsonl", text);
@@ -209,7 +213,7 @@ fn what_tasks_read_is_filled_in_by_their_stages_mean_and_what_a_trace_says_of_it
         (sizes, workload)
     };
     assert!(sizes("").0.iter().all(Vec::is_empty));
-    // 2 s of 5.12 MB, and ten times as long.
+    // 2 s at 5.12 MB per second. With `time-scale=10`, 20 s.
     let (found, workload) = sizes("input=5.12");
     assert_eq!(found, [[10_000, 10_000], [10_000, 10_000]]);
     assert!(
@@ -241,7 +245,7 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn arrivals_are_in_order_and_everything_scales(
+    fn arrivals_are_in_order_and_all_times_are_scaled(
         seed in 0u64..1_000,
         arrival in proptest::sample::select(vec!["trace", "at-once", "poisson:20s", "bursts:1m:3", "diurnal:10s:1.5"]),
     ) {

@@ -1,4 +1,4 @@
-//! What a workload looks like, and samples of it.
+//! Statistics and samples of workloads.
 
 use crate::support::{Samples, public, try_read};
 use amalgam_workload::trace::{Node, read_nodes};
@@ -9,7 +9,7 @@ fn nodes(cpus: &str, memory: &str) -> Vec<Node> {
 }
 
 #[test]
-fn a_workloads_shape_is_that_of_its_jobs() {
+fn shape_and_load_are_computed_from_the_jobs() {
     let text = r#"{"name":"diamond","arrival_us":0,"stages":[
         {"name":"a","tasks":1,"run_times_us":1000000},
         {"name":"b","tasks":2,"after":[0],"run_times_us":[2000000,4000000],"resources":{"cpu":2000,"memory":1024}},
@@ -32,9 +32,9 @@ fn a_workloads_shape_is_that_of_its_jobs() {
     assert_eq!(load.cpu, Some(18.0 / 20.0));
     assert_eq!(load.memory, Some(6.0 / 20.0));
     assert_eq!(load.shortest_makespan_s, 11.0, "the last job arrives at 10 s and takes one");
-    assert_eq!(load.tasks_too_large, 2, "those of two cores");
+    assert_eq!(load.tasks_too_large, 2, "the tasks with two cores");
     assert_eq!(workload.load(&nodes("uniform:1-4", "1GiB")).tasks_too_large, 0);
-    assert_eq!(workload.load(&nodes("4", "512MiB")).tasks_too_large, 2, "those of a GiB");
+    assert_eq!(workload.load(&nodes("4", "512MiB")).tasks_too_large, 2, "the tasks with one GiB");
 }
 
 #[test]
@@ -51,7 +51,7 @@ fn a_sample_is_drawn_without_replacement_and_keeps_its_order() {
 }
 
 #[test]
-fn tpcds_is_as_deep_as_carbyne_says() {
+fn tpcds_has_critical_paths_as_long_as_in_carbynes_paper() {
     let Some(path) = public("dag/tpcds_hive_tez_30tb") else { return };
     let shape = try_read(&format!("hive-explain:{path}"), "").unwrap().shape();
     // Carbyne, table 2: a median critical path of 5 stages.

@@ -1,4 +1,4 @@
-//! What the tests share: samples in a directory of their own, and the public traces beside the repository.
+//! Shared helpers of the tests: samples in a temporary directory, and public traces beside the repository.
 
 use amalgam_core::vocabulary::Duration;
 use amalgam_workload::trace::{RunTimes, TraceJob, Workload, WorkloadError, read};
@@ -6,7 +6,7 @@ use std::fs;
 use std::path::PathBuf;
 use tempfile::TempDir;
 
-/// Samples that vanish with the test.
+/// Samples in a temporary directory, which is removed at the end of the test.
 pub struct Samples(TempDir);
 
 impl Samples {
@@ -44,14 +44,14 @@ pub fn try_read(workload: &str, options: &str) -> Result<Workload, WorkloadError
     read(workload, &options.split_whitespace().map(pair).collect::<Vec<_>>())
 }
 
-/// The path of a public trace; says so and gives nothing when it is not there.
+/// The path of a public trace. If it is not present, prints that the test is skipped and returns `None`.
 pub fn public(path: &str) -> Option<String> {
     let root = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
     let places = [root.join("../shared/traces"), root.join("../../shared/traces")];
     match places.iter().map(|place| place.join(path)).find(|path| path.exists()) {
         Some(found) => Some(found.display().to_string()),
         None => {
-            eprintln!("SKIPPED: ../shared/traces/{path} is not there");
+            eprintln!("SKIPPED: ../shared/traces/{path} not found");
             None
         }
     }
@@ -65,7 +65,7 @@ pub fn each(times: &[f64]) -> RunTimes {
     RunTimes::Each(times.iter().map(|time| seconds(*time)).collect())
 }
 
-/// `stage(tasks)<-befores` for every stage of a job.
+/// `stage(tasks)<-dependencies` for every stage of a job.
 pub fn shape(job: &TraceJob) -> Vec<String> {
     let stages = job.spec.stages.iter();
     stages

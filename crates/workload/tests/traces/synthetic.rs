@@ -5,7 +5,7 @@ use amalgam_workload::trace::RunTimes;
 use proptest::prelude::*;
 
 #[test]
-fn gridmix_draws_jobs_of_tasks() {
+fn gridmix_draws_flat_jobs() {
     let workload = try_read("synthetic:gridmix", "jobs=50 tasks=uniform:2-3 run-time=5s arrival=every:2s").unwrap();
     assert_eq!(workload.jobs.len(), 50);
     assert_eq!(workload.jobs[49].arrival, seconds(98.0));
@@ -17,14 +17,14 @@ fn gridmix_draws_jobs_of_tasks() {
 }
 
 #[test]
-fn a_run_time_drawn_once_is_kept_once() {
+fn a_run_time_drawn_per_job_is_stored_once() {
     let workload = try_read("synthetic", "jobs=1 tasks=1000000 drawn-per=job").unwrap();
     assert_eq!(workload.task_count(), 1_000_000);
     assert!(matches!(workload.jobs[0].run_times[0], RunTimes::Same(_)));
 }
 
 #[test]
-fn layers_depend_on_the_layer_before() {
+fn stages_depend_on_stages_of_the_layer_before() {
     let workload = try_read("synthetic:layered", "jobs=2 layers=3 width=1 tasks=4 run-time=1s").unwrap();
     assert_eq!(shape(&workload.jobs[0]), ["0-0(4)<-", "1-0(4)<-0-0", "2-0(4)<-1-0"]);
     assert!(has_note(&workload, "all jobs arrive at once"));

@@ -1,4 +1,4 @@
-//! Formats that are tables or logs of clusters: Alibaba, Google, SWF, SWIM, Rumen.
+//! Formats that are tables or logs of clusters: Alibaba, Google, SWF, SWIM and Rumen.
 
 use crate::support::{Samples, each, has_note, public, seconds, shape, try_read};
 use amalgam_core::vocabulary::Resources;
@@ -10,7 +10,7 @@ fn told(workload: &Workload) -> Vec<String> {
 }
 
 #[test]
-fn alibabas_rows_of_2017_are_gathered_into_jobs() {
+fn rows_of_alibaba_2017_with_the_same_job_become_one_job() {
     let text = "task_create_time, task_end_time, job_id, task_id,n, status, cpu,mem\n\
                 100,160,3,4,15740,Terminated,50,0.5\n50,51,9,1,1,Terminated,100,0.25\n\
                 90,93,3,5,2,Terminated,,\n6036,6046,4,7,393,Waiting,,\n7,6,9,2,1,Terminated,100,0.1\n\
@@ -18,16 +18,16 @@ fn alibabas_rows_of_2017_are_gathered_into_jobs() {
     let workload = Samples::one("t.csv", text).read("alibaba2017", "t.csv", "machine-memory=100GiB").unwrap();
     let [first, second] = &workload.jobs[..] else { panic!("two jobs") };
     assert_eq!((first.spec.name.as_str(), second.spec.name.as_str()), ("9", "3"), "in order of arrival");
-    assert_eq!(second.arrival, seconds(40.0), "of its first row in time");
+    assert_eq!(second.arrival, seconds(40.0), "the earliest start of its rows");
     assert_eq!(shape(second), ["4(15740)<-", "5(2)<-"]);
     assert_eq!(second.run_times[0], RunTimes::Same(seconds(60.0)));
     assert_eq!(second.spec.stages[0].resources.basic, Resources::new(500, 50 * 1024));
-    assert_eq!(second.spec.stages[1].resources.basic, Resources::new(1_000, 0), "demand=unit where it is empty");
+    assert_eq!(second.spec.stages[1].resources.basic, Resources::new(1_000, 0), "demand=unit if the columns are empty");
     assert!(has_note(&workload, "1 rows of tasks that are Waiting"), "{:?}", workload.notes);
     assert_eq!(
         told(&workload),
         [
-            "6: the end lies 1.00s before the start",
+            "6: the end is 1.00s before the start",
             "7: the memory `7` is more than one machine's",
             "8: the line has 3 fields, not 8"
         ]
@@ -35,7 +35,7 @@ fn alibabas_rows_of_2017_are_gathered_into_jobs() {
 }
 
 #[test]
-fn alibabas_task_names_of_2018_are_dags() {
+fn task_names_of_alibaba_2018_define_the_dag() {
     let text = "R3_1_2,1,j_1,1,Terminated,20,25,100,0.5\nM1,4,j_1,1,Terminated,10,20,50,0.25\n\
                 M2,2,j_1,1,Terminated,11,20,50,0.25\nJ2_1_Stg8,1,j_2,1,Terminated,30,31,100,0.5\n\
                 task_abc,7,j_3,1,Terminated,40,41,100,0.5\n";
@@ -47,12 +47,12 @@ fn alibabas_task_names_of_2018_are_dags() {
         Resources::new(500, 984),
         "0.25 % of 384 GiB, rounded up"
     );
-    assert!(has_note(&workload, "1 of 3 jobs name tasks that the file does not hold"));
+    assert!(has_note(&workload, "1 of 3 jobs depend on tasks that the file does not have"));
     assert_eq!(samples.read("alibaba2018", "t.csv", "complete=true").unwrap().jobs.len(), 2);
 }
 
 #[test]
-fn googles_jobs_run_from_their_last_scheduling_to_their_end() {
+fn jobs_of_google_run_from_their_last_scheduling_to_their_end() {
     let text = "600000000,,1,0,u1,2,n,l\n601000000,,1,1,u1,2,n,l\n602000000,,2,0,u2,0,n,l\n602500000,,1,3,u1,2,n,l\n\
                 603000000,,3,4,u3,0,n,l\n603500000,,2,1,u2,0,n,l\n610000000,,2,4,u2,0,n,l\n611000000,,4,0,u,0,n,l\n\
                 611000000,,4,9,u,0,n,l\n";
@@ -88,7 +88,7 @@ fn processors_of_swf_are_tasks_or_cores() {
 }
 
 #[test]
-fn swims_bytes_become_tasks_and_times() {
+fn bytes_of_swim_become_tasks_and_run_times() {
     let text = "job0\t49\t49\t268435456\t104857600\t52428800\njob1\t101\t52\t0\t0\t52428800\njob2\t1\t1\t-5\t0\t0\n";
     let workload = Samples::one("a.tsv", text).read("swim", "a.tsv", "").unwrap();
     let [both, only_maps] = &workload.jobs[..] else { panic!("two jobs") };
@@ -113,15 +113,15 @@ fn pods_run_from_their_scheduling_to_their_deletion() {
     assert_eq!(workload.jobs[0].run_times[..], [RunTimes::Same(seconds(80.0))]);
     assert_eq!(workload.jobs[0].spec.stages[0].resources.basic, Resources::new(12_000, 16_384).with(GPU, 1_000));
     assert_eq!(workload.jobs[1].arrival, seconds(1.0));
-    assert!(has_note(&workload, "1 pods that were never scheduled") && has_note(&workload, "1 pods that ask for less"));
-    assert_eq!(told(&workload), ["5: the end lies 1.00s before the start"]);
+    assert!(has_note(&workload, "1 pods that were never scheduled") && has_note(&workload, "1 pods that request less"));
+    assert_eq!(told(&workload), ["5: the end is 1.00s before the start"]);
     let shared = samples.read("openb", "pods.csv", "gpu-unit=thousandths").unwrap();
     let custom = |job: usize| shared.jobs[job].spec.stages[0].resources.custom.clone();
     assert_eq!((custom(0), custom(1)), (vec![("gpu-milli".to_owned(), 460)], vec![("gpu-milli".to_owned(), 8_000)]));
 }
 
 #[test]
-fn rumens_tasks_take_as_long_as_their_successful_attempt() {
+fn tasks_of_rumen_run_as_long_as_their_successful_attempt() {
     let attempt = |result: &str, start: u64, end: u64| {
         format!(r#"{{"attempts":[{{"result":"{result}","startTime":{start},"finishTime":{end}}}]}}"#)
     };
@@ -145,7 +145,7 @@ fn rumens_tasks_take_as_long_as_their_successful_attempt() {
 #[test]
 fn the_public_tables_have_their_known_sizes() {
     for (workload, jobs, tasks, malformed) in [
-        // Of 67,013 terminated rows 167 began before the trace, at -60, and one ends before it starts.
+        // Of 67,013 terminated rows 167 started before the trace, at -60, and one ends before it starts.
         ("alibaba2017:flat/alibaba2017_batch_task/batch_task.csv.gz", 11_625, 10_134_850, 168),
         ("google2011:flat/google2011_job_events", 4_256, 4_256, 0),
         ("openb:flat/alibaba_gpu2023/openb_pod_list_default.csv.gz", 7_255, 7_255, 0),
@@ -177,22 +177,26 @@ fn the_samples_of_facebook_have_their_known_sizes() {
 }
 
 #[test]
-fn alibabas_rows_of_2018_are_mostly_incomplete() {
+fn most_jobs_of_alibaba_2018_have_missing_dependencies() {
     let Some(path) = public("dag/alibaba2018_rows/sorted_batch_task.csv.gz") else { return };
     let workload = try_read(&format!("alibaba2018:{path}"), "").unwrap();
     let stages: usize = workload.jobs.iter().map(|job| job.spec.stages.len()).sum();
     assert_eq!((workload.jobs.len(), stages), (6_294, 17_502), "the terminated rows");
-    assert!(has_note(&workload, "6285 of 6294 jobs name tasks that the file does not hold"), "{:?}", workload.notes);
+    assert!(
+        has_note(&workload, "6285 of 6294 jobs depend on tasks that the file does not have"),
+        "{:?}",
+        workload.notes
+    );
     assert_eq!(try_read(&format!("alibaba2018:{path}"), "complete=true").unwrap().jobs.len(), 9);
 }
 
 #[test]
-fn of_a_folder_with_both_tables_of_the_gpu_trace_only_the_pods_are_read() {
+fn only_the_pods_are_read_from_a_folder_with_both_tables_of_the_gpu_trace() {
     let samples = Samples::one("in/openb_node_list.csv", "sn,cpu_milli,memory_mib,gpu,model\na,32000,262144,0,\n");
     samples.add("in/openb_pod_list.csv", "name,cpu_milli\np0,12000,16384,1,460,,LS,Running,5,105,25\n");
     let workload = samples.read("openb", "in", "").unwrap();
     assert_eq!((workload.jobs.len(), workload.malformed.count), (1, 0), "{:?}", workload.malformed);
     assert!(has_note(&workload, "openb_node_list.csv lists nodes and no pods: it was left out"));
     let error = samples.read("openb", "in/openb_node_list.csv", "").unwrap_err();
-    assert_eq!(error.remedy, "name it behind --nodes, and a file of pods here");
+    assert_eq!(error.remedy, "use it with `--nodes`, and name a file of pods here");
 }

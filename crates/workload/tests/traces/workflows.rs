@@ -1,4 +1,4 @@
-//! Workflow instances, our own job files, and what is made of a job for a real run.
+//! Workflow instances, Amalgam's own job files and JSON lines, and jobs as processes that sleep.
 
 use crate::support::{Samples, each, has_note, public, seconds, shape, try_read};
 use amalgam_workload::trace::RunTimes;
@@ -18,7 +18,7 @@ const V15: &str = r#"{"name": "new", "schemaVersion": "1.5", "workflow": {
         {"id": "x", "runtimeInSeconds": 0.5, "coreCount": 4}, {"id": "y", "runtimeInSeconds": 8.5}]}}}"#;
 
 #[test]
-fn three_versions_of_wfformat_are_read() {
+fn all_three_versions_of_wfformat_are_read() {
     let samples = Samples::one("1.json", V13);
     samples.add("2.json", V14);
     samples.add("3.json", V15);
@@ -33,13 +33,13 @@ fn three_versions_of_wfformat_are_read() {
     assert_eq!(shape(mid), ["a(1)<-", "b(1)<-a"]);
     assert_eq!(mid.spec.stages[1].resources.basic.memory_mib(), 2, "bytes, rounded up");
 
-    assert_eq!(shape(new), ["y(1)<-", "x(1)<-y"], "ids count, names are equal");
+    assert_eq!(shape(new), ["y(1)<-", "x(1)<-y"], "by id, the names are equal");
     assert_eq!(new.spec.stages[1].resources.basic.cpu_millis(), 4_000);
-    assert!(has_note(&workload, "demand=unit"), "of those that were not measured");
+    assert!(has_note(&workload, "demand=unit"), "for tasks that were not measured");
 }
 
 #[test]
-fn instances_that_make_no_sense_are_counted_with_their_file() {
+fn malformed_instances_are_counted_with_their_file() {
     let samples = Samples::one("1.json", V13.replace("1.3", "1.1"));
     samples.add("2.json", V15.replace("\"id\": \"y\", \"runtimeInSeconds\": 8.5", "\"id\": \"z\""));
     samples.add("3.json", V14.replace("[\"a\"]", "[\"c\"]"));
@@ -51,17 +51,17 @@ fn instances_that_make_no_sense_are_counted_with_their_file() {
     for (told, part) in told.iter().zip([
         "1.json:1: version 1.1 is not one of",
         "2.json:1: the task `y` was not executed",
-        "3.json:1: the task `b` names `c`, which does not exist",
+        "3.json:1: the task `b` refers to `c`, which does not exist",
         "4.json:2: invalid type: integer",
         "5.json:1: the job has an empty name",
     ]) {
-        assert!(told.contains(part), "{told} should say {part}");
+        assert!(told.contains(part), "{told} does not contain {part}");
     }
     assert_eq!((workload.jobs.len(), told.len()), (1, 5));
 }
 
 #[test]
-fn a_job_file_takes_what_it_expects() {
+fn a_job_file_runs_for_its_expected_times() {
     let text = "name = \"a\"\n[[stage]]\nname = \"x\"\ntasks = 3\nexpected = \"4s\"\ncommand = [\"true\"]\n\
                 [[stage]]\nname = \"y\"\nafter = [\"x\"]\ncommand = [\"true\"]\n";
     let workload = Samples::one("a.toml", text).read("job", "a.toml", "run-time=2s time-scale=0.5").unwrap();
@@ -93,7 +93,7 @@ fn a_damaged_line_of_a_converted_workload_is_malformed() {
     ];
     let workload = Samples::one("a.jsonl", text.join("\n")).read("job", "a.jsonl", "").unwrap();
     let told: Vec<String> = workload.malformed.first.iter().map(ToString::to_string).collect();
-    assert!(told[0].ends_with("a.jsonl:2: the stage `s` is after stage 1 of 1"), "{told:?}");
+    assert!(told[0].ends_with("a.jsonl:2: the stage `s` is after stage 1, but the job has 1 stages"), "{told:?}");
     assert!(told[1].ends_with("a.jsonl:3: the stage `s` has 2 tasks but 1 run times"), "{told:?}");
     assert!(told[2].contains("a.jsonl:4: unknown field `nam`"), "{told:?}");
 }
@@ -102,7 +102,7 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn a_converted_workload_is_read_back_as_it_was(seed in 0u64..1_000) {
+    fn a_converted_workload_is_read_back_unchanged(seed in 0u64..1_000) {
         let options = format!("jobs=4 seed={seed} arrival=poisson:3s demand=alibaba2018");
         let workload = try_read("synthetic:layered", &options).unwrap();
         let mut bytes = Vec::new();

@@ -1,9 +1,9 @@
-//! `alibaba2017` and `alibaba2018`: the table `batch_task` of Alibaba's cluster traces. Rows of one job name or id are
-//! the stages of a job, wherever they stand in the file.
+//! `alibaba2017` and `alibaba2018`: the table `batch_task` of Alibaba's cluster traces. All rows with the same job name or
+//! id are the stages of a job, in any order in the file.
 //!
-//! An instance is taken to run as long as its task, from its start (of 2017: its creation) to its end. That is an upper
-//! bound, as the instances of a task need not start together. CPU is in hundredths of a core and memory a fraction of
-//! a machine's, whose size Alibaba does not publish: see the option `machine-memory`.
+//! An instance is assumed to run as long as its task, from the task's start (in 2017: its creation) to its end. This is
+//! an upper bound, because the instances of a task need not start together. CPU is in hundredths of a core. Memory is a
+//! fraction of a machine's memory, whose size Alibaba does not publish: see the option `machine-memory`.
 
 use super::{TraceFormat, fields};
 use crate::quantities::parse_memory_mib;
@@ -30,22 +30,15 @@ pub(super) const FORMAT_2018: TraceFormat = TraceFormat {
     read: read_2018,
 };
 
-const KEYS_2017: [Key; 1] = [Key {
-    name: "machine-memory",
-    default: "256GiB",
-    meaning: "what the memory of one machine is taken for; 64 cores at 4 GiB",
-}];
+const KEYS_2017: [Key; 1] =
+    [Key { name: "machine-memory", default: "256GiB", meaning: "assumed memory of one machine; 64 cores at 4 GiB" }];
 
 const KEYS_2018: [Key; 2] = [
-    Key {
-        name: "machine-memory",
-        default: "384GiB",
-        meaning: "what the memory of one machine is taken for; 96 cores at 4 GiB",
-    },
-    Key { name: "complete", default: "false", meaning: "keep only jobs whose DAG names no task that the file lacks" },
+    Key { name: "machine-memory", default: "384GiB", meaning: "assumed memory of one machine; 96 cores at 4 GiB" },
+    Key { name: "complete", default: "false", meaning: "keep only jobs whose dependencies are all in the file" },
 ];
 
-/// A row of the table, in the columns that both years have.
+/// The columns of a row that the tables of both years have.
 struct Row<'a> {
     job: &'a str,
     task: &'a str,
@@ -55,16 +48,16 @@ struct Row<'a> {
     end: &'a str,
     cpu: &'a str,
     memory: &'a str,
-    /// How much of the normalised memory is one machine's.
+    /// The memory of one machine in the table's normalised unit.
     memory_of_machine: f64,
 }
 
 #[derive(Default)]
 struct Table {
-    /// In the order of their first rows.
+    /// In the order of their first rows in the file.
     jobs: Vec<Draft>,
     by_name: BTreeMap<String, usize>,
-    /// Rows that were left out, by status.
+    /// Number of rows that were left out, by status.
     unfinished: BTreeMap<String, u64>,
 }
 
@@ -87,7 +80,7 @@ fn read_2018(reading: &mut Reading) -> Result<(), WorkloadError> {
     Ok(())
 }
 
-/// Reads all rows; a first line that contains `heading` is one of headings.
+/// Reads all rows. A first line that contains `heading` is skipped.
 fn read_table(
     reading: &mut Reading,
     heading: &str,
@@ -126,7 +119,7 @@ impl Table {
         Ok(())
     }
 
-    /// Follows the names of the tasks: `R3_1_2` is task 3, after tasks 1 and 2.
+    /// Reads the dependencies from the names of the tasks: `R3_1_2` is task 3, after tasks 1 and 2.
     fn connected(mut self, reading: &mut Reading, complete: bool) -> Table {
         let before = self.jobs.len();
         let mut incomplete = 0;
@@ -137,8 +130,9 @@ impl Table {
         });
         if incomplete > 0 {
             let consequence = if complete { "they were left out" } else { "those dependencies were left out" };
-            reading
-                .note(format!("{incomplete} of {before} jobs name tasks that the file does not hold: {consequence}"));
+            reading.note(format!(
+                "{incomplete} of {before} jobs depend on tasks that the file does not have: {consequence}"
+            ));
         }
         self
     }
@@ -157,9 +151,9 @@ impl Table {
         for (status, count) in self.unfinished {
             reading.note(format!("{count} rows of tasks that are {status} were left out: they have no run time"));
         }
-        reading.note("an instance runs as long as its task: an upper bound, the table does not tell them apart");
+        reading.note("an instance runs as long as its task, an upper bound: the table does not list instances");
         if !has_dags {
-            reading.note("the trace has no dependencies: the stages of a job run side by side");
+            reading.note("the trace has no dependencies: the stages of a job may run at the same time");
         }
     }
 }
@@ -176,12 +170,12 @@ fn demand(row: &Row, machine_mib: f64) -> Result<Option<ResourceSpec>, String> {
     Ok(Some(resources(cores, share * machine_mib)))
 }
 
-/// Sets the dependencies of a job's stages; false when it names tasks that it does not have.
+/// Sets the dependencies of a job's stages. Returns false if a stage depends on a task that the job does not have.
 fn connect(job: &mut Draft) -> bool {
     let numbers = |name: &str| -> Option<(u64, Vec<u64>)> {
         let mut parts = name.trim_start_matches(|c: char| c.is_ascii_alphabetic()).split('_');
         let own = parts.next()?.parse().ok()?;
-        // Parts such as `Stg8` are remarks.
+        // Parts such as `Stg8` are not dependencies.
         Some((own, parts.filter_map(|part| part.parse().ok()).collect()))
     };
     let parsed: Vec<Option<(u64, Vec<u64>)>> = job.stages.iter().map(|stage| numbers(&stage.name)).collect();

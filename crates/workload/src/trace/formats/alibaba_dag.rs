@@ -1,6 +1,6 @@
-//! `alibaba-dag`: DAGs of Alibaba's trace of 2018 as NumPy arrays, in a folder or in a tar file: `adj_mat_N.npy`, with
-//! a 1 at `[i][j]` where stage `i` comes before stage `j`, and `ins_durN.npy`, with a row of instances and their run
-//! time in seconds for each stage. All instances of a stage take equally long, since the trace says no more.
+//! `alibaba-dag`: DAGs of Alibaba's trace of 2018 as NumPy arrays, in a folder or in a tar file. `adj_mat_N.npy` has a 1
+//! at `[i][j]` if stage `i` is before stage `j`. `ins_durN.npy` has a row for each stage: the number of instances, and
+//! their run time in seconds. All instances of a stage have the same run time, because the trace states only one.
 
 use super::TraceFormat;
 use super::npy::Matrix;
@@ -21,11 +21,11 @@ pub(super) const FORMAT: TraceFormat = TraceFormat {
     read,
 };
 
-/// The two halves of a job, as far as they were found.
+/// The two files of a job, as far as they were found.
 #[derive(Default)]
 struct Halves {
     befores: Option<Result<Vec<Vec<usize>>, String>>,
-    /// Instances and seconds.
+    /// Number of instances and their run time.
     stages: Option<Result<Vec<(u32, Duration)>, String>>,
 }
 
@@ -69,20 +69,20 @@ fn read(reading: &mut Reading) -> Result<(), WorkloadError> {
             reading.malformed(path, number, problem);
         }
     }
-    reading.note("all instances of a stage take the stage's run time: the trace does not tell them apart");
+    reading.note("all instances of a stage have the stage's run time: the trace does not list instances");
     Ok(())
 }
 
-/// What is wrong with an archive: its reader tells of an early end only in words.
+/// The error for an archive. Its reader reports an early end only in the text of an error.
 fn unreadable(file: &Path, error: &std::io::Error) -> WorkloadError {
     if error.to_string().contains("failed to read entire block") {
         let problem = format!("{}: the archive ends too early", file.display());
-        return WorkloadError::new(problem, "the file is truncated: fetch it again");
+        return WorkloadError::new(problem, "fetch the file again: it is truncated");
     }
     input::unreadable(file, error)
 }
 
-/// Which half of which job a file holds, by its name.
+/// The kind of a file and the number of its job, by the file's name.
 fn half(path: &Path) -> Option<(Half, u64)> {
     let name = path.file_name()?.to_str()?.strip_suffix(".npy")?;
     let (half, number) = match name.strip_prefix("adj_mat_") {
@@ -94,7 +94,7 @@ fn half(path: &Path) -> Option<(Half, u64)> {
 
 fn instances(matrix: &Matrix) -> Result<Vec<(u32, Duration)>, String> {
     if matrix.columns != 2 {
-        return Err(format!("the stages have {} columns, not instances and seconds", matrix.columns));
+        return Err(format!("the stages have {} columns, not 2 (instances and seconds)", matrix.columns));
     }
     let row = |row: usize| {
         let (count, seconds) = (matrix.at(row, 0), matrix.at(row, 1));

@@ -1,5 +1,5 @@
-//! `bdb`: the job logs of Shark from the Big Data Benchmark, one query a file. `STAGE_ID=4 .. STAGE_DEP=(5,1)(8,2)`
-//! names the stages before a stage (each with the shuffle between them); each task that succeeded took from its `START_TIME`
+//! `bdb`: the job logs of Shark from the Big Data Benchmark, one query in each file. `STAGE_ID=4 .. STAGE_DEP=(5,1)(8,2)`
+//! names the stages before a stage, each with the shuffle between them. A task that succeeded ran from its `START_TIME`
 //! to its `FINISH_TIME`, in milliseconds. Stages without tasks were cached and are left out.
 
 use super::stages::Stages;
@@ -38,11 +38,11 @@ fn read(reading: &mut Reading) -> Result<(), WorkloadError> {
             reading.malformed(&file, 1, problem);
         }
     }
-    reading.note("each query ran alone: its log says nothing about arrivals");
+    reading.note("each query ran alone: its log has no arrivals");
     Ok(())
 }
 
-/// What follows a key up to the next space.
+/// The text after a key, up to the next space.
 fn field<'a>(line: &'a str, key: &str) -> Result<&'a str, String> {
     let found = line.split_ascii_whitespace().find_map(|word| word.strip_prefix(key));
     found.ok_or_else(|| format!("`{key}` is missing"))

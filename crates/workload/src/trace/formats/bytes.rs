@@ -1,9 +1,9 @@
-//! Tasks and run times where a trace knows only bytes.
+//! Tasks and run times of traces that only state bytes.
 //!
-//! A stage that reads so many bytes has as many tasks as it has splits, at least one; a task takes a fixed overhead and
-//! the time that its share of the bytes, read and written, takes at a rate for one task:
-//! `overhead + (read + written) / tasks / rate`. All tasks of a stage take equally long. The defaults are those of a
-//! task that keeps a disk of its day half busy; they set the scale of a workload, not its shape.
+//! A stage has one task for each split of the bytes that it reads, at least one. The run time of a task is a fixed
+//! overhead plus the time to read and write its share of the bytes at the rate of one task:
+//! `overhead + (read + written) / tasks / rate`. All tasks of a stage have the same run time. The defaults are those of
+//! a task that keeps a disk of that time half busy. They set the scale of a workload, not its shape.
 
 use crate::quantities::parse_size;
 use crate::trace::RunTimes;
@@ -16,18 +16,18 @@ use amalgam_core::vocabulary::Duration;
 pub(super) const SPLIT: Key = Key { name: "split", default: "128MiB", meaning: "input of one map task" };
 pub(super) const REDUCE_INPUT: Key = Key { name: "reduce-input", default: "1GiB", meaning: "input of one reduce task" };
 pub(super) const RATE: Key =
-    Key { name: "rate", default: "50MiB", meaning: "bytes that a task reads and writes in a second" };
+    Key { name: "rate", default: "50MiB", meaning: "bytes that a task reads and writes per second" };
 pub(super) const OVERHEAD: Key =
-    Key { name: "overhead", default: "1s", meaning: "what every task takes beside its bytes" };
+    Key { name: "overhead", default: "1s", meaning: "fixed part of the run time of every task" };
 pub(super) const MOST_WRITTEN: Key = Key {
     name: "most-written",
     default: "1000TB",
-    meaning: "what a task writes at most: a stage that writes more has more",
+    meaning: "maximum output of one task: a stage that writes more has more tasks",
 };
 pub(super) const MOST_TASKS: Key =
-    Key { name: "most-tasks", default: "100000", meaning: "the most tasks of one stage" };
+    Key { name: "most-tasks", default: "100000", meaning: "maximum number of tasks of one stage" };
 
-/// How bytes become tasks.
+/// The parameters for converting bytes to tasks.
 pub(super) struct Rates {
     split: f64,
     reduce_input: f64,
@@ -44,13 +44,13 @@ impl Rates {
             if bytes > 0 {
                 Ok(bytes as f64)
             } else {
-                Err(WorkloadError::new(format!("workload option `{}` is 0", key.name), ""))
+                Err(WorkloadError::new(format!("workload option `{}` is 0", key.name), "write a size above 0"))
             }
         };
         let overhead = options.own(OVERHEAD.name, |text| Distribution::parse(text, Unit::Time))?;
         let Distribution::Fixed(overhead) = overhead else {
             return Err(WorkloadError::new(
-                "workload option `overhead` is one time, not a distribution",
+                "workload option `overhead` cannot be a distribution",
                 "write for instance `1s`",
             ));
         };

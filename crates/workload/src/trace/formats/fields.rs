@@ -1,21 +1,21 @@
-//! Numbers in the lines of traces, with their units checked.
+//! Parsers of the numbers in the lines of traces. They check the units.
 
 use amalgam_core::vocabulary::Duration;
 
-/// No trace is longer, some 30 years: a larger number is in another unit than was taken for granted.
+/// The maximum time in a trace, about 30 years. A larger number has another unit than assumed.
 pub(crate) const LONGEST: Duration = Duration::from_secs(1_000_000_000);
 
-/// A time in seconds.
+/// Reads a time in seconds.
 pub(crate) fn seconds(text: &str, what: &str) -> Result<Duration, String> {
     time(text, what, "seconds", 1.0)
 }
 
-/// A time in milliseconds.
+/// Reads a time in milliseconds.
 pub(crate) fn millis(text: &str, what: &str) -> Result<Duration, String> {
     time(text, what, "milliseconds", 1e3)
 }
 
-/// A time of so many milliseconds, since the epoch perhaps.
+/// A duration from milliseconds, or an instant from milliseconds since the epoch.
 pub(crate) fn from_millis(millis: u64) -> Duration {
     Duration::from_micros(millis.saturating_mul(1_000))
 }
@@ -31,7 +31,7 @@ fn time(text: &str, what: &str, unit: &str, per_second: f64) -> Result<Duration,
     Ok(Duration::from_micros((number / per_second * 1e6).round() as u64))
 }
 
-/// The fields of a line of comma-separated values. None of the formats quotes.
+/// Splits a line of comma-separated values. None of the formats quotes values.
 pub(crate) fn columns<const COUNT: usize>(line: &str) -> Result<[&str; COUNT], String> {
     let found = line.split(',').count();
     let mut fields = line.split(',').map(str::trim);
@@ -39,18 +39,18 @@ pub(crate) fn columns<const COUNT: usize>(line: &str) -> Result<[&str; COUNT], S
     if found == COUNT { Ok(columns) } else { Err(format!("the line has {found} fields, not {COUNT}")) }
 }
 
-/// Any number that is neither negative nor endless.
+/// Reads a finite number that is not negative.
 pub(crate) fn amount(text: &str, what: &str) -> Result<f64, String> {
     let number = text.parse().ok().filter(|number: &f64| number.is_finite() && *number >= 0.0);
     number.ok_or_else(|| format!("{what} `{}` is not an amount", shortened(text)))
 }
 
-/// The time from a start to an end that is not before it.
+/// The time from `start` to `end`, which must not be before it.
 pub(crate) fn between(start: Duration, end: Duration) -> Result<Duration, String> {
-    if end < start { Err(format!("the end lies {} before the start", start - end)) } else { Ok(end - start) }
+    if end < start { Err(format!("the end is {} before the start", start - end)) } else { Ok(end - start) }
 }
 
-/// A number of tasks, at least one.
+/// Reads a number of tasks, at least one.
 pub(crate) fn tasks(text: &str) -> Result<u32, String> {
     match text.parse() {
         Ok(0) => Err("the job has no tasks".to_owned()),
@@ -59,12 +59,12 @@ pub(crate) fn tasks(text: &str) -> Result<u32, String> {
     }
 }
 
-/// Any other number.
+/// Reads a whole number.
 pub(crate) fn number<T: std::str::FromStr>(text: &str, what: &str) -> Result<T, String> {
     text.parse().map_err(|_| format!("{what} `{}` is not a whole number in range", shortened(text)))
 }
 
-/// Enough of a text to recognise it by.
+/// The start of a text, for messages.
 fn shortened(text: &str) -> String {
     text.chars().take(40).collect()
 }

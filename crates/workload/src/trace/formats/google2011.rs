@@ -1,6 +1,6 @@
 //! `google2011`: the table `job_events` of Google's cluster trace of 2011. A job arrives when it is first submitted and
-//! runs from its last scheduling to its end. The table names neither tasks nor demands: the option `tasks` says how
-//! many of them a job has, and all of them run as long as the job.
+//! runs from its last scheduling to its end. The table has neither tasks nor demands: the option `tasks` sets the number
+//! of tasks of a job, and all of them run as long as the job.
 
 use super::{TraceFormat, fields};
 use crate::quantities::Malformed;
@@ -16,11 +16,11 @@ pub(super) const FORMAT: TraceFormat =
     TraceFormat { name: "google2011", about: "job_events of Google's trace of 2011 (.csv)", keys: &KEYS, read };
 
 const KEYS: [Key; 2] = [
-    Key { name: "tasks", default: "1", meaning: "tasks of a job, a distribution; the table does not say" },
-    Key { name: "ends", default: "finish", meaning: "which jobs are kept: finish, or any that ended after it ran" },
+    Key { name: "tasks", default: "1", meaning: "number of tasks of a job, a distribution" },
+    Key { name: "ends", default: "finish", meaning: "jobs that are kept: finish, or any that ran and ended" },
 ];
 
-/// The trace's times begin with 600 s in which nothing was recorded.
+/// The time of events before the trace. The trace itself starts at 600 s.
 const BEFORE_THE_TRACE: &str = "0";
 
 /// A job that has not ended yet.
@@ -89,7 +89,7 @@ fn any_end(text: &str) -> Result<bool, Malformed> {
     match text {
         "finish" => Ok(false),
         "any" => Ok(true),
-        _ => Err(Malformed::new(format!("`{text}` is not known"), "write `finish` or `any`")),
+        _ => Err(Malformed::new(format!("unknown value `{text}`"), "write `finish` or `any`")),
     }
 }
 

@@ -1,5 +1,5 @@
-//! `hawk`: one flat job a line, `submit_s tasks mean_s d1 .. dn`, all times in seconds. Hawk's and Eagle's traces are
-//! written so, and Pigeon's. The mean is what the schedulers of those papers are told.
+//! `hawk`: one flat job in each line, `submit_s tasks mean_s d1 .. dn`, with all times in seconds. The traces of Hawk,
+//! Eagle and Pigeon have this format. The mean is the expected run time that the schedulers of those papers get.
 
 use super::{TraceFormat, fields};
 use crate::trace::RunTimes;
@@ -32,7 +32,7 @@ fn job(line: &str, number: u32) -> Result<Draft, String> {
     let mean = fields::seconds(word("the mean run time")?, "the mean run time")?;
     let times: Vec<Duration> = words.map(|word| fields::seconds(word, "the run time")).collect::<Result<_, _>>()?;
     if times.len() != tasks as usize {
-        return Err(format!("the line says {tasks} tasks but has {} run times", times.len()));
+        return Err(format!("the line states {tasks} tasks but has {} run times", times.len()));
     }
     let mut stage = DraftStage::new("tasks", tasks, RunTimes::Each(times));
     stage.estimate = Some(mean);

@@ -1,11 +1,11 @@
 //! `hive-explain`: the plans that Hive on Tez prints for queries, for instance for TPC-DS. A plan has vertices, edges
-//! and the optimizer's estimates of bytes, but no tasks and no run times: those come from the bytes, as `bytes.rs`
-//! says.
+//! and the optimizer's estimates of bytes, but no tasks and no run times. These are computed from the bytes, see
+//! `bytes.rs`.
 //!
-//! A map vertex reads what its table scans are estimated to hold. What a vertex writes, the sum of its output
-//! operators, is shared equally among the vertices that read it. Members of a union count as inputs of those that read
-//! the union. A broadcast counts once, not once a task. No estimate counts for more than `most-bytes`, by default the
-//! size of the database: what the optimizer believes about a chain of joins can pass it a thousandfold.
+//! A map vertex reads the estimated bytes of its table scans. The output of a vertex is the sum of its output operators,
+//! and is divided equally among the vertices that read it. Members of a union are inputs of the vertices that read the
+//! union. A broadcast is counted once, not once for each task. Estimates are limited to `most-bytes`, by default the size
+//! of the database: for a chain of joins, the optimizer's estimate can be a thousand times larger.
 
 use super::TraceFormat;
 use super::bytes::{MOST_TASKS, MOST_WRITTEN, OVERHEAD, RATE, REDUCE_INPUT, Rates, SPLIT};
@@ -27,14 +27,14 @@ const KEYS: [Key; 8] = [
     MOST_WRITTEN,
     MOST_TASKS,
     Key { name: "data-scale", default: "1", meaning: "multiply all bytes, for a smaller database" },
-    Key { name: "most-bytes", default: "30TB", meaning: "the most that one estimate counts for" },
+    Key { name: "most-bytes", default: "30TB", meaning: "maximum of one estimate; larger ones are cut to it" },
 ];
 
 #[derive(Default)]
 struct Plan {
     /// In the order of the plan.
     vertices: Vec<Vertex>,
-    /// For each vertex and each union, what it reads from.
+    /// For each vertex and each union, the vertices and unions from which it reads.
     reads_from: BTreeMap<String, Vec<String>>,
     capped: u64,
 }
@@ -81,7 +81,8 @@ fn read(reading: &mut Reading) -> Result<(), WorkloadError> {
         reading.note(format!("{capped} estimates above {} were cut to it", reading.options.own_text("most-bytes")));
     }
     reading.note(
-        "plans have estimated bytes only: tasks by `split` and `reduce-input`, run times by `overhead` and `rate`",
+        "plans have estimated bytes only: tasks follow from `split` and `reduce-input`, run times from `overhead` and \
+         `rate`",
     );
     Ok(())
 }
@@ -89,7 +90,7 @@ fn read(reading: &mut Reading) -> Result<(), WorkloadError> {
 struct Parser {
     plan: Plan,
     part: Part,
-    /// The operator that statistics belong to.
+    /// The operator to which the next statistics belong.
     operator: String,
     most_bytes: f64,
 }
@@ -111,7 +112,7 @@ impl Parser {
         }
     }
 
-    /// `Reducer 2 <- Map 1 (SIMPLE_EDGE), Union 3 (CONTAINS)`; a union contains what stands on the left.
+    /// Parses `Reducer 2 <- Map 1 (SIMPLE_EDGE), Union 3 (CONTAINS)`. A union contains the vertex on the left.
     fn edge(&mut self, text: &str) {
         let Some((reader, sources)) = text.split_once(" <- ") else { return };
         for source in sources.split(", ") {
@@ -173,13 +174,13 @@ impl Plan {
         Ok(stages.collect())
     }
 
-    /// The vertices that a vertex reads from, unions replaced by their members.
+    /// The vertices from which a vertex reads. Unions are replaced by their members.
     fn inputs(&self, reader: &str, index_of: &BTreeMap<&str, usize>) -> Result<Vec<usize>, String> {
         let mut found = Vec::new();
         for source in self.reads_from.get(reader).into_iter().flatten() {
             match index_of.get(source.as_str()) {
                 Some(index) => found.push(*index),
-                // Unions hold no unions, so this ends.
+                // Unions contain no unions, so the recursion ends.
                 None if source.starts_with("Union ") && !reader.starts_with("Union ") => {
                     found.extend(self.inputs(source, index_of)?);
                 }

@@ -1,5 +1,5 @@
-//! `job`: our own job files, and workloads that were converted to JSON lines (`.jsonl`). A job file says what a user
-//! expects, not what is true: that, or the option `run-time`, is what its tasks take.
+//! `job`: Amalgam's own job files, and workloads that were converted to JSON lines (`.jsonl`). A job file states expected
+//! run times, not true ones. The expected run time of a stage, or else the option `run-time`, is used as the true one.
 
 use super::TraceFormat;
 use crate::trace::RunTimes;
@@ -13,12 +13,12 @@ use amalgam_core::vocabulary::JobSpec;
 use std::path::Path;
 
 pub(super) const FORMAT: TraceFormat =
-    TraceFormat { name: "job", about: "job files of our own (.toml, .yaml, .json, .jsonl)", keys: &KEYS, read };
+    TraceFormat { name: "job", about: "Amalgam's own job files (.toml, .yaml, .json, .jsonl)", keys: &KEYS, read };
 
 const KEYS: [Key; 1] = [Key {
     name: "run-time",
     default: "10s",
-    meaning: "run times of a job file's stages that expect nothing, a distribution",
+    meaning: "run times of stages without `expected` in a job file, a distribution",
 }];
 
 fn read(reading: &mut Reading) -> Result<(), WorkloadError> {
@@ -44,7 +44,8 @@ fn read(reading: &mut Reading) -> Result<(), WorkloadError> {
             stage.expected = reading.expected(stage.expected, &times).map_err(wrong)?;
             run_times.push(times);
         }
-        reading.note("a job file's tasks take what their stage expects, or else the option `run-time`");
+        reading
+            .note("tasks of a job file run for the `expected` time of their stage, or else for the option `run-time`");
         reading.push(None, spec, run_times);
     }
     Ok(())

@@ -1,4 +1,4 @@
-//! The formats by name, one file each.
+//! The formats of workloads, one in each file.
 
 mod alibaba;
 mod alibaba_dag;
@@ -29,9 +29,9 @@ use crate::suggest;
 /// A format of traces, or a family of generators.
 pub struct TraceFormat {
     pub name: &'static str,
-    /// What it reads, for people.
+    /// A description for users.
     pub about: &'static str,
-    /// The options that only it takes.
+    /// The format's own options.
     pub keys: &'static [Key],
     pub(crate) read: fn(&mut Reading) -> Result<(), WorkloadError>,
 }
@@ -56,7 +56,7 @@ pub const FORMATS: &[TraceFormat] = &[
     wfformat::FORMAT,
 ];
 
-/// Splits `hawk:PATH` into the format and the path; a format that needs no path may stand alone.
+/// Splits `hawk:PATH` into the format and the path. The path may be missing.
 pub(super) fn find(workload: &str) -> Result<(&'static TraceFormat, &str), WorkloadError> {
     let (name, path) = workload.split_once(':').unwrap_or((workload, ""));
     if let Some(format) = FORMATS.iter().find(|format| format.name == name) {
@@ -65,7 +65,7 @@ pub(super) fn find(workload: &str) -> Result<(&'static TraceFormat, &str), Workl
     let known = || FORMATS.iter().map(|format| format.name);
     let remedy = match suggest::closest(name, known()) {
         Some(name) => format!("did you mean `{name}`?"),
-        None => format!("write FORMAT:PATH with one of {}", known().collect::<Vec<_>>().join(", ")),
+        None => format!("write FORMAT:PATH; known formats: {}", known().collect::<Vec<_>>().join(", ")),
     };
     Err(WorkloadError::new(format!("unknown workload format `{name}`"), remedy))
 }

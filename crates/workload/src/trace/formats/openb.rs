@@ -1,7 +1,6 @@
-//! `openb`: the pods of Alibaba's GPU trace of 2023, one job of one task each, which ran from its scheduling to its
-//! deletion, whatever became of it. Pods that were never scheduled are left out. GPUs are whole
-//! devices unless `gpu-unit=thousandths`: then a pod asks for the custom resource `gpu-milli`, so that pods may share a
-//! device.
+//! `openb`: the pods of Alibaba's GPU trace of 2023. Each pod is a job of one task, which ran from its scheduling to its
+//! deletion, with any result. Pods that were never scheduled are left out. GPUs are whole devices by default. With
+//! `gpu-unit=thousandths` a pod requests the custom resource `gpu-milli`, so that pods may share a device.
 
 use super::{TraceFormat, fields};
 use crate::quantities::Malformed;
@@ -25,7 +24,7 @@ pub(super) const FORMAT: TraceFormat = TraceFormat {
 const KEYS: [Key; 1] =
     [Key { name: "gpu-unit", default: "devices", meaning: "devices, or thousandths as the custom resource gpu-milli" }];
 
-/// How GPUs are asked for and offered.
+/// The unit in which GPUs are requested and offered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum GpuUnit {
     Devices,
@@ -43,7 +42,7 @@ fn read(reading: &mut Reading) -> Result<(), WorkloadError> {
         if is_node_list(&file)? {
             let what = format!("{} lists nodes and no pods", file.display());
             if is_only {
-                return Err(WorkloadError::new(what, "name it behind --nodes, and a file of pods here"));
+                return Err(WorkloadError::new(what, "use it with `--nodes`, and name a file of pods here"));
             }
             reading.note(format!("{what}: it was left out"));
             continue;
@@ -81,13 +80,13 @@ fn read(reading: &mut Reading) -> Result<(), WorkloadError> {
     }
     if sharing > 0 && unit == GpuUnit::Devices {
         reading
-            .note(format!("{sharing} pods that ask for less than one GPU get a whole one; see the option `gpu-unit`"));
+            .note(format!("{sharing} pods that request less than one GPU get a whole one; see the option `gpu-unit`"));
     }
-    reading.note("the user of a pod is its class of service, as the trace names no users");
+    reading.note("the user of a pod is its class of service, because the trace has no users");
     Ok(())
 }
 
-/// The trace's other table lies beside that of the pods. Its heading tells it.
+/// Whether a file is the table of nodes, which the trace has in the same directory. It is recognised by its heading.
 fn is_node_list(file: &Path) -> Result<bool, WorkloadError> {
     let mut is_node_list = false;
     input::lines(file, |_, line| {
@@ -101,11 +100,11 @@ pub(crate) fn gpu_unit(text: &str) -> Result<GpuUnit, Malformed> {
     match text {
         "devices" => Ok(GpuUnit::Devices),
         "thousandths" => Ok(GpuUnit::Thousandths),
-        _ => Err(Malformed::new(format!("`{text}` is not known"), "write `devices` or `thousandths`")),
+        _ => Err(Malformed::new(format!("unknown value `{text}`"), "write `devices` or `thousandths`")),
     }
 }
 
-/// `milli` is what is asked of each of the `gpus` devices.
+/// The demand of a pod. `milli` is the requested part of each of the `gpus` devices, in thousandths.
 fn demand(basic: Resources, gpus: u32, milli: u32, unit: GpuUnit) -> ResourceSpec {
     match unit {
         GpuUnit::Devices => ResourceSpec { basic: basic.with(GPU, gpus.saturating_mul(WHOLE_GPU)), custom: Vec::new() },

@@ -1,7 +1,7 @@
-//! Python's pickles, as far as NumPy writes them for an array that holds one dictionary of numbers and lists.
+//! Reads the subset of Python's pickles that NumPy writes for an array with one dictionary of numbers and lists.
 //!
-//! Only the opcodes that such a file needs are known, and of classes only NumPy's own; nothing is ever executed. See
-//! Python's `pickletools` for the opcodes' meaning.
+//! Only the opcodes of such files are supported, and of classes only those of NumPy. No code is ever executed. Python's
+//! `pickletools` documents the opcodes.
 
 /// A value of plain Python.
 #[derive(Clone, PartialEq, Debug)]
@@ -9,22 +9,22 @@ pub(super) enum Value {
     Int(i64),
     Text(String),
     List(Vec<Value>),
-    /// In the order in which it was written.
+    /// In the order of the file.
     Dict(Vec<(Value, Value)>),
 }
 
 impl Value {
-    /// The entry of a dictionary under a text.
+    /// The value of a text key, if this is a dictionary that has it.
     pub fn get(&self, key: &str) -> Option<&Value> {
         let Value::Dict(entries) = self else { return None };
         entries.iter().find(|(name, _)| matches!(name, Value::Text(name) if name == key)).map(|(_, value)| value)
     }
 }
 
-/// Unpacks the one object of a pickled array.
+/// Unpacks the only object of a pickled array.
 ///
 /// # Errors
-/// The first thing that such a file would not hold.
+/// The first difference from such a file.
 pub(super) fn array_object(bytes: &[u8]) -> Result<Value, String> {
     let mut machine =
         Machine { rest: bytes, stack: Vec::new(), marks: Vec::new(), memo: Vec::new(), objects: Vec::new() };
@@ -39,9 +39,9 @@ pub(super) fn array_object(bytes: &[u8]) -> Result<Value, String> {
         // Version, shape, type, order, content.
         Object::Tuple(parts) if parts.len() == 5 => match machine.value(parts[4], 0)? {
             Value::List(mut content) if content.len() == 1 => Ok(content.remove(0)),
-            _ => Err("the pickled array does not hold one object".to_owned()),
+            _ => Err("the pickled array does not have exactly one object".to_owned()),
         },
-        _ => Err("the state of the pickled array is not known".to_owned()),
+        _ => Err("unknown state of the pickled array".to_owned()),
     }
 }
 
@@ -53,16 +53,16 @@ const GLOBALS: [&str; 5] = [
     "numpy\ndtype",
     "_codecs\nencode",
 ];
-/// Deeper ones are damage, or an object that holds itself.
+/// The maximum depth of objects. Deeper ones are damaged, or contain themselves.
 const DEEPEST: usize = 16;
 
 #[derive(Clone, Copy)]
 enum Item<'a> {
-    /// `None`, a truth value or a class: nothing that a dictionary of numbers holds.
+    /// `None`, a boolean or a class. They cannot be part of a dictionary of numbers.
     Other,
     Int(i64),
     Text(&'a str),
-    /// An index; lists and dictionaries go on growing after they were remembered.
+    /// The index of an object. Lists and dictionaries may grow after they were stored in the memo.
     Object(usize),
 }
 
@@ -70,7 +70,7 @@ enum Object<'a> {
     List(Vec<Item<'a>>),
     Dict(Vec<(Item<'a>, Item<'a>)>),
     Tuple(Vec<Item<'a>>),
-    /// What a class made, and its state.
+    /// An instance of a class, with its state.
     Built(Option<Item<'a>>),
 }
 
@@ -83,7 +83,7 @@ struct Machine<'a> {
 }
 
 impl<'a> Machine<'a> {
-    /// Executes one opcode; false after the last.
+    /// Executes one opcode. Returns false after the last one.
     fn step(&mut self) -> Result<bool, String> {
         match self.byte()? {
             0x80 => drop(self.byte()?),
@@ -156,7 +156,7 @@ impl<'a> Machine<'a> {
                 self.make(Object::Built(None));
             }
             b'b' => self.build()?,
-            other => return Err(format!("the pickle uses the opcode {other:#04x}, which no array of numbers needs")),
+            other => return Err(format!("unsupported opcode {other:#04x} in the pickle")),
         }
         Ok(true)
     }
@@ -173,7 +173,7 @@ impl<'a> Machine<'a> {
     }
 
     fn pop(&mut self) -> Result<Item<'a>, String> {
-        self.stack.pop().ok_or_else(|| "the pickle takes more than it made".to_owned())
+        self.stack.pop().ok_or_else(|| "the stack of the pickle is empty".to_owned())
     }
 
     fn text(&mut self, length: usize) -> Result<(), String> {
@@ -189,7 +189,7 @@ impl<'a> Machine<'a> {
     }
 
     fn tuple(&mut self, size: usize) -> Result<(), String> {
-        let start = self.stack.len().checked_sub(size).ok_or("the pickle takes more than it made")?;
+        let start = self.stack.len().checked_sub(size).ok_or("the stack of the pickle has too few values")?;
         let items = self.stack.split_off(start);
         self.make(Object::Tuple(items));
         Ok(())
@@ -203,18 +203,22 @@ impl<'a> Machine<'a> {
     fn top(&mut self) -> Result<&mut Object<'a>, String> {
         match self.stack.last() {
             Some(Item::Object(index)) => Ok(&mut self.objects[*index]),
-            _ => Err("the pickle changes what is no object".to_owned()),
+            _ => Err("the pickle changes a value that is not an object".to_owned()),
         }
     }
 
     fn append(&mut self, items: &[Item<'a>]) -> Result<(), String> {
-        let Object::List(list) = self.top()? else { return Err("the pickle appends to what is no list".to_owned()) };
+        let Object::List(list) = self.top()? else {
+            return Err("the pickle appends to a value that is not a list".to_owned());
+        };
         list.extend(items);
         Ok(())
     }
 
     fn set(&mut self, items: &[Item<'a>]) -> Result<(), String> {
-        let Object::Dict(dict) = self.top()? else { return Err("the pickle sets a key of what has none".to_owned()) };
+        let Object::Dict(dict) = self.top()? else {
+            return Err("the pickle sets a key of a value that is not a dictionary".to_owned());
+        };
         let (pairs, odd) = items.as_chunks();
         if !odd.is_empty() {
             return Err("the pickle sets a key without a value".to_owned());
@@ -223,12 +227,12 @@ impl<'a> Machine<'a> {
         Ok(())
     }
 
-    /// Slots are numbered in the order in which they are first used.
+    /// Stores the top of the stack in the memo. Slots are numbered in the order of their first use.
     fn remember(&mut self, slot: usize) -> Result<(), String> {
-        let item = *self.stack.last().ok_or("the pickle remembers nothing")?;
-        // Protocol 2 numbers from 0 or, as written by Python 2, from 1.
+        let item = *self.stack.last().ok_or("the stack of the pickle is empty")?;
+        // Protocol 2 numbers slots from 0, or from 1 if written by Python 2.
         if slot > self.memo.len() + 1 {
-            return Err("the pickle skips a place of its memory".to_owned());
+            return Err("the pickle skips a slot of its memo".to_owned());
         }
         self.memo.resize(self.memo.len().max(slot + 1), Item::Other);
         self.memo[slot] = item;
@@ -236,7 +240,7 @@ impl<'a> Machine<'a> {
     }
 
     fn recall(&mut self, slot: usize) -> Result<(), String> {
-        self.stack.push(*self.memo.get(slot).ok_or("the pickle recalls what it never remembered")?);
+        self.stack.push(*self.memo.get(slot).ok_or("the pickle reads an empty slot of its memo")?);
         Ok(())
     }
 
@@ -245,7 +249,7 @@ impl<'a> Machine<'a> {
         let end = ends.nth(1).ok_or("the pickle ends too early")?;
         let name = std::str::from_utf8(&self.rest[..end]).unwrap_or_default();
         if !GLOBALS.contains(&name) {
-            return Err(format!("the pickle names `{}`, which no array of numbers needs", name.replace('\n', ".")));
+            return Err(format!("the pickle uses `{}`, which is not allowed", name.replace('\n', ".")));
         }
         self.rest = &self.rest[end + 1..];
         self.stack.push(Item::Other);
@@ -255,7 +259,7 @@ impl<'a> Machine<'a> {
     fn build(&mut self) -> Result<(), String> {
         let state = self.pop()?;
         let Object::Built(built) = self.top()? else {
-            return Err("the pickle gives a state to what has none".to_owned());
+            return Err("the pickle sets the state of a value that has none".to_owned());
         };
         *built = Some(state);
         Ok(())
@@ -263,13 +267,15 @@ impl<'a> Machine<'a> {
 
     fn value(&self, item: Item, depth: usize) -> Result<Value, String> {
         if depth > DEEPEST {
-            return Err("the pickled object is too deep".to_owned());
+            return Err("the pickled object is nested too deep".to_owned());
         }
         let deeper = |item: &Item| self.value(*item, depth + 1);
         match item {
             Item::Int(number) => Ok(Value::Int(number)),
             Item::Text(text) => Ok(Value::Text(text.to_owned())),
-            Item::Other => Err("the pickled object holds more than numbers, texts, lists and dictionaries".to_owned()),
+            Item::Other => {
+                Err("the pickled object has other values than numbers, texts, lists and dictionaries".to_owned())
+            }
             Item::Object(index) => match &self.objects[index] {
                 Object::List(items) | Object::Tuple(items) => {
                     Ok(Value::List(items.iter().map(deeper).collect::<Result<_, _>>()?))
@@ -288,7 +294,7 @@ impl<'a> Machine<'a> {
 mod tests {
     use super::*;
 
-    /// An array around what the opcodes in the middle push.
+    /// A pickled array whose content is pushed by these opcodes.
     fn array_of(content: &[u8]) -> Vec<u8> {
         let class =
             b"\x80\x02cnumpy.core.multiarray\n_reconstruct\nq\x00cnumpy\nndarray\nq\x01K\x00\x85U\x01b\x87Rq\x02";
@@ -297,8 +303,8 @@ mod tests {
     }
 
     #[test]
-    fn an_arrays_object_is_unpacked() {
-        // {0: {'a': [1, 300]}, 1: {'a': []}}, the text remembered and recalled.
+    fn the_object_of_an_array_is_unpacked() {
+        // {0: {'a': [1, 300]}, 1: {'a': []}}; the text is stored in the memo and read again.
         let bytes = array_of(b"}q\x03(K\x00}(U\x01aq\x04](K\x01M\x2c\x01euK\x01}h\x04]su");
         let ints = |numbers: &[i64]| Value::List(numbers.iter().map(|number| Value::Int(*number)).collect());
         let inner = |list| Value::Dict(vec![(Value::Text("a".to_owned()), list)]);
@@ -307,12 +313,12 @@ mod tests {
     }
 
     #[test]
-    fn what_no_array_needs_is_refused() {
+    fn other_opcodes_classes_and_damaged_pickles_are_refused() {
         let refused = |bytes: &[u8]| array_object(bytes).unwrap_err();
-        assert!(refused(b"\x80\x02cos\nsystem\n.").contains("names `os.system`"));
+        assert!(refused(b"\x80\x02cos\nsystem\n.").contains("uses `os.system`"));
         assert!(refused(&array_of(b"\x93")).contains("opcode 0x93"));
         assert!(refused(&array_of(b"}(K\x01u")).contains("key without a value"));
-        assert!(refused(&array_of(b"]q\x03h\x03a")).contains("too deep"), "a list that holds itself");
+        assert!(refused(&array_of(b"]q\x03h\x03a")).contains("too deep"), "a list that contains itself");
         assert!(refused(b"\x80\x02K").contains("ends too early"));
         for end in 0..array_of(b"}").len() {
             assert!(array_object(&array_of(b"}")[..end]).is_err());

@@ -1,6 +1,6 @@
-//! `rumen`: Hadoop's job traces as Rumen writes them, JSON objects one after the other, times in milliseconds. A task
-//! takes as long as its successful attempt; a reduce's time includes its wait for the shuffle. Tasks without one take
-//! the median of their stage. Setup and cleanup are left out.
+//! `rumen`: Hadoop's job traces as Rumen writes them: a sequence of JSON objects, with times in milliseconds. A task runs
+//! as long as its successful attempt. The time of a reduce includes its wait for the shuffle. Tasks without a successful
+//! attempt run for the median of their stage. Setup and cleanup are left out.
 
 use super::{TraceFormat, fields};
 use crate::trace::RunTimes;
@@ -21,7 +21,7 @@ struct Job {
     job_id: String,
     user: Option<String>,
     submit_time: Option<i64>,
-    /// MiB of a map, and of a reduce.
+    /// Memory of a map and of a reduce, in MiB.
     #[serde(rename = "jobMapMB")]
     map_mb: Option<i64>,
     #[serde(rename = "jobReduceMB")]
@@ -57,7 +57,7 @@ fn read(reading: &mut Reading) -> Result<(), WorkloadError> {
                 Ok(job) => draft(job).and_then(|draft| reading.add(draft)),
                 Err(error) if error.is_io() => return Err(input::unreadable(&file, &error.into())),
                 Err(error) => {
-                    // What follows damaged JSON cannot be told apart.
+                    // The start of the next object cannot be found after damaged JSON.
                     reading.malformed(&file, error.line() as u64, error.to_string());
                     break;
                 }
@@ -90,7 +90,7 @@ fn draft(job: Job) -> Result<Draft, String> {
     })
 }
 
-/// `None` without tasks.
+/// The stage of these tasks, or `None` if there are none.
 fn stage(name: &str, tasks: &[Task], memory_mb: Option<i64>) -> Result<Option<DraftStage>, String> {
     let run_times: Vec<Option<Duration>> = tasks.iter().map(Task::run_time).collect::<Result<_, _>>()?;
     if run_times.is_empty() {

@@ -1,6 +1,6 @@
-//! `spark-events`: Spark's event logs, one JSON object a line. Each Spark job is a job: its stages are those that ran
-//! in it, a task takes from its launch to its finish and reads what its metrics say, and what an application does between its jobs is in their
-//! arrivals.
+//! `spark-events`: Spark's event logs, one JSON object in each line. Each Spark job is a job; its stages are those that
+//! ran in it. A task runs from its launch to its finish, and reads the bytes that its metrics state. The time of an
+//! application between its jobs is part of the jobs' arrivals.
 
 use super::stages::Stages;
 use super::{TraceFormat, fields};
@@ -14,7 +14,7 @@ use std::path::Path;
 pub(super) const FORMAT: TraceFormat =
     TraceFormat { name: "spark-events", about: "Spark's event logs (JSON lines)", keys: &[], read };
 
-/// The events that matter; of the others only the name is looked at.
+/// The events that are read. Of all other events only the name is checked.
 #[derive(Deserialize)]
 #[serde(tag = "Event")]
 enum Event {
@@ -64,7 +64,8 @@ struct TaskInfo {
     finished: u64,
 }
 
-/// What a task read, of files and of what the stages before it left. Logs of old versions lack some of it.
+/// The bytes that a task read from files and from the output of stages before it. Logs of old versions have only some of
+/// them.
 #[derive(Default, Deserialize)]
 struct Metrics {
     #[serde(rename = "Input Metrics", default)]
@@ -95,7 +96,8 @@ impl Metrics {
     }
 }
 
-/// What Spark's `JsonProtocol` writes besides, each after `SparkListener`. Everything else goes by the name of a class.
+/// The other events of Spark's `JsonProtocol`, without the prefix `SparkListener`. All further events are named after
+/// their class.
 const OTHER_EVENTS: [&str; 34] = [
     "ApplicationEnd",
     "ApplicationStart",
@@ -133,25 +135,26 @@ const OTHER_EVENTS: [&str; 34] = [
     "UnschedulableTaskSetRemoved",
 ];
 
-/// The name of a line's event, which stands first.
+/// The name of a line's event, which is the first key of the object.
 fn event_name(line: &str) -> Option<&str> {
     let rest = line.strip_prefix('{')?.trim_start().strip_prefix("\"Event\"")?.trim_start();
     let (name, _) = rest.strip_prefix(':')?.trim_start().strip_prefix('"')?.split_once('"')?;
     Some(name)
 }
 
-/// Whether it may be the full name of a class, such as `org.apache.spark.sql.execution.ui.SparkListenerSQLExecutionEnd`.
+/// Whether a name may be the full name of a class, such as
+/// `org.apache.spark.sql.execution.ui.SparkListenerSQLExecutionEnd`.
 fn is_class(name: &str) -> bool {
     let is_word = |word: &str| !word.is_empty() && word.chars().all(|c| c.is_alphanumeric() || "_$".contains(c));
     name.contains('.') && name.split('.').all(is_word)
 }
 
-/// An application's jobs as far as its log was read.
+/// The jobs of an application, from the lines of its log that were read so far.
 #[derive(Default)]
 struct Application {
-    /// Submission in milliseconds of the epoch, and stages.
+    /// The submission in milliseconds since the epoch, and the stages.
     jobs: BTreeMap<u64, (u64, Stages)>,
-    /// The first job that named a stage runs it; later ones find its output.
+    /// The job that runs each stage: the first job that names it. Later jobs use its output.
     job_of: BTreeMap<u64, u64>,
     failed: u64,
 }
@@ -165,7 +168,7 @@ fn read(reading: &mut Reading) -> Result<(), WorkloadError> {
         reading.lines(&file, |_, line| application.line(line))?;
         application.finish(reading, &file);
     }
-    reading.note("what an application's driver does between its jobs is only in their arrivals");
+    reading.note("the time that an application's driver spends between its jobs is only part of their arrivals");
     Ok(())
 }
 
@@ -174,10 +177,10 @@ impl Application {
         if line.is_empty() {
             return Ok(());
         }
-        let name = event_name(line).ok_or("the line is no event")?;
+        let name = event_name(line).ok_or("the line is not an event")?;
         if !matches!(name, "SparkListenerJobStart" | "SparkListenerTaskEnd") {
             let is_known = name.strip_prefix("SparkListener").is_some_and(|name| OTHER_EVENTS.contains(&name));
-            return if is_known || is_class(name) { Ok(()) } else { Err(format!("`{name}` is no event of Spark")) };
+            return if is_known || is_class(name) { Ok(()) } else { Err(format!("`{name}` is not an event of Spark")) };
         }
         match serde_json::from_str(line).map_err(|error| error.to_string())? {
             Event::JobStart { job, submitted, stages } => {

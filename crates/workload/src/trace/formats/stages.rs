@@ -1,4 +1,4 @@
-//! Stages as logs tell of them: dependencies first, then one success after the other.
+//! Collects stages from logs, which have the dependencies first and then the tasks that succeeded.
 
 use super::fields;
 use crate::trace::RunTimes;
@@ -6,7 +6,7 @@ use crate::trace::reading::DraftStage;
 use amalgam_core::vocabulary::Duration;
 use std::collections::BTreeMap;
 
-/// The stages of one job by the log's own numbers.
+/// The stages of one job, by their numbers in the log.
 #[derive(Default)]
 pub(super) struct Stages {
     stages: BTreeMap<u64, Stage>,
@@ -15,7 +15,7 @@ pub(super) struct Stages {
 #[derive(Default)]
 struct Stage {
     befores: Vec<u64>,
-    /// Of each task its last success, and the bytes that it read.
+    /// For each task, the run time of its last successful attempt, and the bytes that it read.
     runs: BTreeMap<u64, (Duration, u64)>,
 }
 
@@ -24,10 +24,11 @@ impl Stages {
         self.stages.entry(stage).or_default().befores = befores;
     }
 
-    /// A task's success, with its start and its end in milliseconds, and the bytes that it read, if the log says so.
+    /// Records that a task succeeded, with its start and its end in milliseconds, and the bytes that it read (0 if the
+    /// log does not state them).
     ///
     /// # Errors
-    /// When it ended before it started.
+    /// The task ended before it started.
     pub fn succeeded(&mut self, stage: u64, task: u64, start: u64, finish: u64, read: u64) -> Result<(), String> {
         let millis = finish.checked_sub(start).ok_or("the task ended before it started")?;
         let stage = self.stages.entry(stage).or_default();
@@ -35,7 +36,7 @@ impl Stages {
         Ok(())
     }
 
-    /// The stages that ran. One without tasks had its output already, so nobody waits for it.
+    /// The stages that ran. A stage without tasks is left out: its output existed already, so no stage waits for it.
     pub fn into_drafts(self) -> Vec<DraftStage> {
         let ran: BTreeMap<u64, Stage> = self.stages.into_iter().filter(|(_, stage)| !stage.runs.is_empty()).collect();
         let index_of: BTreeMap<u64, usize> = ran.keys().enumerate().map(|(index, number)| (*number, index)).collect();

@@ -1,7 +1,7 @@
-//! `swf`: the Standard Workload Format of the Parallel Workloads Archive, 18 columns, times in seconds and memory in kB
-//! for each processor. A job of n processors becomes n tasks of one core, or with `processors=cores` one task of n
-//! cores. Those tasks need not start together, as the archive's machines had them. Jobs that failed or were
-//! cancelled are kept with the time for which they ran.
+//! `swf`: the Standard Workload Format of the Parallel Workloads Archive. It has 18 columns, with times in seconds and
+//! memory in kB for each processor. A job of n processors becomes n tasks of one core, or one task of n cores with
+//! `processors=cores`. On the archive's machines the n processors started together; here the n tasks need not. Jobs that
+//! failed or were cancelled are kept, with the time for which they ran.
 
 use super::{TraceFormat, fields};
 use crate::quantities::Malformed;
@@ -21,7 +21,7 @@ pub(super) const FORMAT: TraceFormat = TraceFormat {
 const KEYS: [Key; 1] = [Key {
     name: "processors",
     default: "tasks",
-    meaning: "whether n processors are n tasks of one core, or the cores of one task",
+    meaning: "tasks: n processors are n tasks of one core; cores: they are the cores of one task",
 }];
 
 fn read(reading: &mut Reading) -> Result<(), WorkloadError> {
@@ -45,7 +45,7 @@ fn processors_are_tasks(text: &str) -> Result<bool, Malformed> {
     match text {
         "tasks" => Ok(true),
         "cores" => Ok(false),
-        _ => Err(Malformed::new(format!("`{text}` is not known"), "write `tasks` or `cores`")),
+        _ => Err(Malformed::new(format!("unknown value `{text}`"), "write `tasks` or `cores`")),
     }
 }
 

@@ -1,5 +1,6 @@
 //! `swim`: jobs of Hadoop at Facebook, `job submit_s gap_s map_input_bytes shuffle_bytes reduce_output_bytes`. Tasks
-//! and run times come from the bytes, as `bytes.rs` says. A job without shuffle has maps only, which write its output.
+//! and run times are computed from the bytes, see `bytes.rs`. A job without shuffle has only maps, which write its
+//! output.
 
 use super::bytes::{MOST_TASKS, MOST_WRITTEN, OVERHEAD, RATE, REDUCE_INPUT, Rates, SPLIT};
 use super::{TraceFormat, fields};
@@ -17,7 +18,10 @@ fn read(reading: &mut Reading) -> Result<(), WorkloadError> {
     for file in reading.files(&[".tsv"])? {
         reading.lines(&file, |reading, line| reading.add(job(line, &rates)?))?;
     }
-    reading.note("the trace has bytes only: tasks by `split` and `reduce-input`, run times by `overhead` and `rate`");
+    reading.note(
+        "the trace states bytes only: tasks follow from `split` and `reduce-input`, run times from `overhead` and \
+         `rate`",
+    );
     Ok(())
 }
 

@@ -1,5 +1,5 @@
-//! `synthetic`: jobs drawn from distributions. `gridmix` draws flat jobs, jobs x tasks x run times; `layered` draws
-//! DAGs whose stages stand in layers. Arrivals come from the option `arrival`.
+//! `synthetic`: jobs drawn from distributions. `gridmix` draws flat jobs, jobs x tasks x run times. `layered` draws DAGs
+//! whose stages form layers. The option `arrival` defines the arrivals.
 
 use super::TraceFormat;
 use crate::quantities::Malformed;
@@ -16,10 +16,10 @@ pub(super) const FORMAT: TraceFormat =
     TraceFormat { name: "synthetic", about: "generated jobs: synthetic:gridmix, synthetic:layered", keys: &KEYS, read };
 
 const KEYS: [Key; 6] = [
-    Key { name: "jobs", default: "100", meaning: "how many jobs" },
+    Key { name: "jobs", default: "100", meaning: "number of jobs" },
     Key { name: "tasks", default: "uniform:1-20", meaning: "tasks of a stage, a distribution" },
     Key { name: "run-time", default: "exponential:10s", meaning: "run times, a distribution" },
-    Key { name: "drawn-per", default: "task", meaning: "what a run time is drawn for: task, stage or job" },
+    Key { name: "drawn-per", default: "task", meaning: "draw one run time for each task, stage or job" },
     Key { name: "layers", default: "", meaning: "layers of stages; 1 for gridmix, uniform:2-6 for layered" },
     Key { name: "width", default: "", meaning: "stages of a layer; 1 for gridmix, uniform:1-4 for layered" },
 ];
@@ -76,7 +76,7 @@ fn read(reading: &mut Reading) -> Result<(), WorkloadError> {
 fn unknown_shape(shape: &str) -> WorkloadError {
     let remedy = match suggest::closest(shape, SHAPES) {
         Some(name) => format!("did you mean `{name}`?"),
-        None => format!("known are {}", SHAPES.join(", ")),
+        None => format!("known: {}", SHAPES.join(", ")),
     };
     WorkloadError::new(format!("unknown generator `{shape}`"), remedy)
 }
@@ -86,7 +86,7 @@ fn drawn_per(text: &str) -> Result<DrawnPer, Malformed> {
         "task" => Ok(DrawnPer::Task),
         "stage" => Ok(DrawnPer::Stage),
         "job" => Ok(DrawnPer::Job),
-        _ => Err(Malformed::new(format!("`{text}` is not known"), "write `task`, `stage` or `job`")),
+        _ => Err(Malformed::new(format!("unknown value `{text}`"), "write `task`, `stage` or `job`")),
     }
 }
 
@@ -98,7 +98,7 @@ impl Generator {
         for layer in 0..self.layers.draw_count(chance, 1) {
             let layer_start = stages.len();
             for column in 0..self.width.draw_count(chance, 1) {
-                // One more than a job may have is refused, and does not fill the memory before.
+                // One more task than a job may have: the job is refused, but does not fill the memory before.
                 let tasks = self.tasks.draw_count(chance, 1).min(MAX_TASKS as u32 + 1);
                 let run_times = match self.drawn_per {
                     DrawnPer::Task => RunTimes::Each((0..tasks).map(|_| self.run_time.draw_time(chance)).collect()),
@@ -114,7 +114,7 @@ impl Generator {
     }
 }
 
-/// One stage of the layer before, and each other one with even chance.
+/// Draws one stage of the layer before, and each other one with a probability of 1/2.
 fn befores(layer: std::ops::Range<usize>, chance: &mut Chance) -> Vec<usize> {
     if layer.is_empty() {
         return Vec::new();

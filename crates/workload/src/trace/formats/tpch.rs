@@ -1,13 +1,13 @@
 //! `tpch`: the TPC-H queries on Spark that were published with Decima, for instance the folder `tpch/10g`, or `tpch`
-//! with all sizes. A query is `adj_mat_N.npy`, its DAG, and `task_duration_N.npy`, which holds for each stage, for
-//! each number of executors that it was measured with, three lists of run times in milliseconds: `first_wave` (the
+//! with all sizes. A query has two files: `adj_mat_N.npy`, its DAG, and `task_duration_N.npy`. The latter has, for each
+//! stage and each number of executors that was measured, three lists of run times in milliseconds: `first_wave` (the
 //! first tasks of every executor), `fresh_durations` (those of them on executors that had just started) and
 //! `rest_wave`.
 //!
-//! As in Decima's own simulator a stage has as many tasks as its first and rest waves together. By default each task
-//! takes what was measured for it (`run-times=recorded`) with the fewest executors, two: in that run the fewest tasks
-//! paid for the start of an executor, and none competed with many others. The lists of more executors show how tasks
-//! slow down in a crowd, which a scheduler that does not model it should not see.
+//! As in Decima's own simulator, a stage has as many tasks as its first and rest waves together. By default each task
+//! has the run time that was measured for it (`run-times=recorded`) with the smallest number of executors, two. In that
+//! run the fewest tasks include the start of an executor, and none competed with many others. The lists of more executors
+//! show how tasks slow down if many run together. A scheduler that does not model this should not see it.
 
 use super::npy::{Matrix, pickled};
 use super::pickle::{Value, array_object};
@@ -31,7 +31,7 @@ const KEYS: [Key; 2] = [
         default: "recorded",
         meaning: "recorded (each task's own), or drawn from one list: fresh, first-wave or rest-wave",
     },
-    Key { name: "executors", default: "2", meaning: "the number of executors that the run times were measured with" },
+    Key { name: "executors", default: "2", meaning: "number of executors with which the run times were measured" },
 ];
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -70,7 +70,7 @@ fn read(reading: &mut Reading) -> Result<(), WorkloadError> {
         }
     }
     reading.note(format!(
-        "run times: {}, measured with {executors} executors or, where a stage was not, the next number",
+        "run times: {}, measured with {executors} executors, or with the next number if a stage was not",
         reading.options.own_text("run-times")
     ));
     Ok(())
@@ -89,7 +89,7 @@ fn times(text: &str) -> Result<Times, Malformed> {
         "first-wave" => Ok(Times::Drawn(["first_wave", FRESH, "rest_wave"])),
         "rest-wave" => Ok(Times::Drawn(["rest_wave", "first_wave", FRESH])),
         _ => Err(Malformed::new(
-            format!("`{text}` is not known"),
+            format!("unknown value `{text}`"),
             "write `recorded`, `fresh`, `first-wave` or `rest-wave`",
         )),
     }
@@ -104,7 +104,7 @@ fn stages(
 ) -> Result<Vec<DraftStage>, String> {
     let befores = Matrix::read(dag)?.befores()?;
     let measured = array_object(pickled(measured)?)?;
-    let Value::Dict(entries) = &measured else { return Err("the run times are not by stage".to_owned()) };
+    let Value::Dict(entries) = &measured else { return Err("the run times are not a dictionary of stages".to_owned()) };
     if entries.len() != befores.len() {
         return Err(format!("the DAG has {} stages, but {} have run times", befores.len(), entries.len()));
     }
@@ -136,15 +136,15 @@ fn run_times(lists: &Value, times: Times, executors: u64, chance: &mut Chance) -
     Ok(Vec::new())
 }
 
-/// The list for a number of executors, or for the next larger one, or else for the largest.
+/// The list for a number of executors, or for the next larger number that was measured, or else for the largest one.
 fn milliseconds(by_executors: Option<&Value>, executors: u64) -> Result<Vec<Duration>, String> {
-    let Some(Value::Dict(entries)) = by_executors else { return Err("there are no lists by executors".to_owned()) };
+    let Some(Value::Dict(entries)) = by_executors else { return Err("no dictionary of executors".to_owned()) };
     let counted = entries.iter().filter_map(|(key, list)| match key {
         Value::Int(count) => Some((u64::try_from(*count).ok()?, list)),
         _ => None,
     });
     let nearest = counted.min_by_key(|(count, _)| (*count < executors, count.abs_diff(executors)));
-    let Some((_, Value::List(times))) = nearest else { return Err("there is no list".to_owned()) };
+    let Some((_, Value::List(times))) = nearest else { return Err("no list of run times".to_owned()) };
     let time = |time: &Value| match time {
         Value::Int(millis) => fields::millis(&millis.to_string(), "the run time"),
         _ => Err("a run time is not a number".to_owned()),

@@ -1,5 +1,5 @@
-//! `wfformat`: a workflow instance of WfCommons, versions 1.3 to 1.5. Each task becomes a stage of one task, since each
-//! has dependencies of its own.
+//! `wfformat`: workflow instances of WfCommons, versions 1.3 to 1.5. Each task becomes a stage of one task, because each
+//! has its own dependencies.
 //!
 //! | what | 1.3 | 1.4 | 1.5 |
 //! |---|---|---|---|
@@ -7,7 +7,7 @@
 //! | run time | `runtime`, seconds | `runtimeInSeconds` | `runtimeInSeconds` |
 //! | memory | `memory`, kB | `memoryInBytes` | `memoryInBytes` |
 //! | cores | `cores` | `cores` | `coreCount` |
-//! | named by others with | name or id | name or id | id |
+//! | referred to by | name or id | name or id | id |
 
 use super::TraceFormat;
 use crate::trace::RunTimes;
@@ -46,7 +46,7 @@ struct Tasks {
     tasks: Vec<Task>,
 }
 
-/// A task as it is specified, as it was measured, or both.
+/// A task's specification, its measurements, or both.
 #[derive(Deserialize, Default)]
 #[serde(rename_all = "camelCase", default)]
 struct Task {
@@ -121,7 +121,7 @@ impl Task {
         Some(Duration::from_micros((seconds * 1e6).round() as u64))
     }
 
-    /// Cores and memory as far as they were measured: without cores one, without memory none.
+    /// Cores and memory, or `None` if neither was measured. Defaults: one core, no memory.
     fn demand(&self) -> Option<ResourceSpec> {
         let bytes = self.memory_in_bytes.or(self.memory.map(|kilobytes| kilobytes * 1e3));
         if self.core_count.is_none() && bytes.is_none() {
@@ -131,19 +131,19 @@ impl Task {
     }
 }
 
-/// The tasks before each task. A dependency may be written at either of its ends.
+/// The tasks before each task. A dependency may be stated by either of its tasks.
 fn befores(tasks: &[Task]) -> Result<Vec<Vec<usize>>, String> {
     let mut index_of = BTreeMap::new();
     for (index, task) in tasks.iter().enumerate() {
         index_of.entry(task.name.as_str()).or_insert(index);
     }
-    // An id is unique and so outweighs an equal name.
+    // Ids are unique, so an id has priority over an equal name.
     for (index, task) in tasks.iter().enumerate().filter(|(_, task)| !task.id.is_empty()) {
         index_of.insert(&task.id, index);
     }
     let find = |task: &Task, other: &str| match index_of.get(other) {
         Some(index) => Ok(*index),
-        None => Err(format!("the task `{}` names `{other}`, which does not exist", task.label())),
+        None => Err(format!("the task `{}` refers to `{other}`, which does not exist", task.label())),
     };
     let mut befores = vec![Vec::new(); tasks.len()];
     for (index, task) in tasks.iter().enumerate() {
