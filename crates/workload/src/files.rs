@@ -123,8 +123,8 @@ fn not_after(name: &str, reader: &StageSpec) -> Complaint {
     Complaint::new(problem, format!("add `{name}` to its `after`"))
 }
 
-/// Checks that each task that reads `text` has at least one and at most `MAX_INPUTS` files. If the pattern contains both
-/// the index and `*`, only the first and the last task are checked.
+/// Checks that each task that reads `text` has at least one and at most `MAX_INPUTS` files. If the pattern contains
+/// both the index and `*`, only the first and the last task are checked.
 fn check_selection(text: &str, files: &str, reader: &StageSpec, writer: &StageSpec) -> Result<(), Complaint> {
     let tasks = reader.tasks.len();
     let asked: Vec<u32> = match files.contains(INDEX) {

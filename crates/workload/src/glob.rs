@@ -1,4 +1,5 @@
-//! Patterns of file names, expanded as in a shell: by components, sorted by bytes; a leading dot is matched by a dot only.
+//! Patterns of file names, expanded as in a shell: by components, sorted by bytes; a leading dot is matched by a dot
+//! only.
 //!
 //! Names are bytes. A pattern matches characters where a name is UTF-8, and single bytes where it is not.
 

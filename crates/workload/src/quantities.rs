@@ -105,7 +105,8 @@ pub fn parse_cpu_millis(text: &str) -> Result<u32, Malformed> {
     }
 }
 
-/// Refuses tasks without any resources: nothing would be booked for them, and all tasks of an array would start at once.
+/// Refuses tasks without any resources: nothing would be booked for them, and all tasks of an array would start at
+/// once.
 pub(crate) fn check_needs(needs: &ResourceSpec) -> Result<(), Malformed> {
     if needs.basic.is_zero() && needs.custom.iter().all(|(_, amount)| *amount == 0) {
         let problem = "the tasks request no resources, so that any number of them would fit on a node";

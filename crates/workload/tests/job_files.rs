@@ -528,7 +528,8 @@ fn errors_in_dependencies_name_the_stages() {
     );
 }
 
-/// A stage `map` of two tasks with these outputs, and a stage `reduce` after it with these inputs, which starts on line 6.
+/// A stage `map` of two tasks with these outputs, and a stage `reduce` after it with these inputs, which starts on line
+/// 6.
 fn map_and_reduce(outputs: &str, inputs: &str) -> String {
     format!(
         "[[stage]]\nname = 'map'\ntasks = 2\ncommand = 'x'\noutputs = [{outputs}]\n\

@@ -88,7 +88,8 @@ impl Arrival {
                 at
             }),
             Arrival::Diurnal { gap, peak, period } => Box::new(move |_| {
-                // Thinning: draw candidates at the highest rate, and keep each in proportion to the rate at its instant.
+                // Thinning: draw candidates at the highest rate, and keep each in proportion to the rate at its
+                // instant.
                 loop {
                     at += chance.exponential(gap.as_secs_f64() / peak);
                     let rate = 1.0 + (peak - 1.0) * (TAU * at / period.as_secs_f64()).sin();

@@ -292,8 +292,8 @@ impl<'a> Reading<'a> {
         Ok((spec, run_times))
     }
 
-    /// Fills in the amount that tasks read if it is not known; at most 4 TiB. All tasks of a stage read the same amount:
-    /// an amount in proportion to their own run times would reveal these to the schedulers.
+    /// Fills in the amount that tasks read if it is not known; at most 4 TiB. All tasks of a stage read the same
+    /// amount: an amount in proportion to their own run times would reveal these to the schedulers.
     fn fill_in_input(&mut self, stage: &mut StageSpec, run_times: &RunTimes) {
         let Some(rate) = self.options.input else { return };
         if stage.input_kib.is_empty() {

@@ -12,8 +12,8 @@ pub struct JobShape {
     pub tasks: u64,
     /// Number of stages on the longest path, counted in stages.
     pub critical_stages: usize,
-    /// Length of the longest path, if each stage takes as long as its longest task. The job takes this time on a cluster
-    /// without limits.
+    /// Length of the longest path, if each stage takes as long as its longest task. The job takes this time on a
+    /// cluster without limits.
     pub critical_seconds: f64,
     /// Minimum number of paths that contain all stages and have no common stage.
     pub disjoint_paths: usize,
@@ -67,8 +67,8 @@ pub struct Load {
     /// Above 1, the cluster cannot finish the work as fast as it arrives.
     pub cpu: Option<f64>,
     pub memory: Option<f64>,
-    /// Lower bound of every schedule's length: the latest end of a critical path that starts at its job's arrival, or all
-    /// work divided by the capacity of all nodes.
+    /// Lower bound of every schedule's length: the latest end of a critical path that starts at its job's arrival, or
+    /// all work divided by the capacity of all nodes.
     pub shortest_makespan_s: f64,
     /// Number of tasks whose CPU and memory fit on no node.
     pub tasks_too_large: u64,
@@ -219,8 +219,8 @@ fn longest_path(stages: &[StageSpec], weight: impl Fn(usize) -> f64) -> f64 {
     up_to.into_iter().fold(0.0, f64::max)
 }
 
-/// The minimum number of paths that contain all stages and have no common stage. Each stage is a path of its own until it
-/// is matched with a stage that follows it. The result is therefore the number of stages minus the size of a maximum
+/// The minimum number of paths that contain all stages and have no common stage. Each stage is a path of its own until
+/// it is matched with a stage that follows it. The result is therefore the number of stages minus the size of a maximum
 /// matching.
 fn disjoint_paths(stages: &[StageSpec]) -> usize {
     let mut followers = vec![Vec::new(); stages.len()];

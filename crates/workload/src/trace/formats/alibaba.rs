@@ -1,5 +1,5 @@
-//! `alibaba2017` and `alibaba2018`: the table `batch_task` of Alibaba's cluster traces. All rows with the same job name or
-//! id are the stages of a job, in any order in the file.
+//! `alibaba2017` and `alibaba2018`: the table `batch_task` of Alibaba's cluster traces. All rows with the same job name
+//! or id are the stages of a job, in any order in the file.
 //!
 //! An instance is assumed to run as long as its task, from the task's start (in 2017: its creation) to its end. This is
 //! an upper bound, because the instances of a task need not start together. CPU is in hundredths of a core. Memory is a

@@ -1,6 +1,6 @@
-//! `alibaba-dag`: DAGs of Alibaba's trace of 2018 as NumPy arrays, in a folder or in a tar file. `adj_mat_N.npy` has a 1
-//! at `[i][j]` if stage `i` is before stage `j`. `ins_durN.npy` has a row for each stage: the number of instances, and
-//! their run time in seconds. All instances of a stage have the same run time, because the trace states only one.
+//! `alibaba-dag`: DAGs of Alibaba's trace of 2018 as NumPy arrays, in a folder or in a tar file. `adj_mat_N.npy` has a
+//! 1 at `[i][j]` if stage `i` is before stage `j`. `ins_durN.npy` has a row for each stage: the number of instances,
+//! and their run time in seconds. All instances of a stage have the same run time, because the trace states only one.
 
 use super::TraceFormat;
 use super::npy::Matrix;

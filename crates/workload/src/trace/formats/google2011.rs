@@ -1,6 +1,6 @@
 //! `google2011`: the table `job_events` of Google's cluster trace of 2011. A job arrives when it is first submitted and
-//! runs from its last scheduling to its end. The table has neither tasks nor demands: the option `tasks` sets the number
-//! of tasks of a job, and all of them run as long as the job.
+//! runs from its last scheduling to its end. The table has neither tasks nor demands: the option `tasks` sets the
+//! number of tasks of a job, and all of them run as long as the job.
 
 use super::{TraceFormat, fields};
 use crate::quantities::Malformed;

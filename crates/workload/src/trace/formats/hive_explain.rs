@@ -2,10 +2,10 @@
 //! and the optimizer's estimates of bytes, but no tasks and no run times. These are computed from the bytes, see
 //! `bytes.rs`.
 //!
-//! A map vertex reads the estimated bytes of its table scans. The output of a vertex is the sum of its output operators,
-//! and is divided equally among the vertices that read it. Members of a union are inputs of the vertices that read the
-//! union. A broadcast is counted once, not once for each task. Estimates are limited to `most-bytes`, by default the size
-//! of the database: for a chain of joins, the optimizer's estimate can be a thousand times larger.
+//! A map vertex reads the estimated bytes of its table scans. The output of a vertex is the sum of its output
+//! operators, and is divided equally among the vertices that read it. Members of a union are inputs of the vertices
+//! that read the union. A broadcast is counted once, not once for each task. Estimates are limited to `most-bytes`, by
+//! default the size of the database: for a chain of joins, the optimizer's estimate can be a thousand times larger.
 
 use super::TraceFormat;
 use super::bytes::{MOST_TASKS, MOST_WRITTEN, OVERHEAD, RATE, REDUCE_INPUT, Rates, SPLIT};

@@ -1,5 +1,6 @@
-//! `job`: Amalgam's own job files, and workloads that were converted to JSON lines (`.jsonl`). A job file states expected
-//! run times, not true ones. The expected run time of a stage, or else the option `run-time`, is used as the true one.
+//! `job`: Amalgam's own job files, and workloads that were converted to JSON lines (`.jsonl`). A job file states
+//! expected run times, not true ones. The expected run time of a stage, or else the option `run-time`, is used as the
+//! true one.
 
 use super::TraceFormat;
 use crate::trace::RunTimes;

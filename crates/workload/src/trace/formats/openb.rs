@@ -1,5 +1,5 @@
-//! `openb`: the pods of Alibaba's GPU trace of 2023. Each pod is a job of one task, which ran from its scheduling to its
-//! deletion, with any result. Pods that were never scheduled are left out. GPUs are whole devices by default. With
+//! `openb`: the pods of Alibaba's GPU trace of 2023. Each pod is a job of one task, which ran from its scheduling to
+//! its deletion, with any result. Pods that were never scheduled are left out. GPUs are whole devices by default. With
 //! `gpu-unit=thousandths` a pod requests the custom resource `gpu-milli`, so that pods may share a device.
 
 use super::{TraceFormat, fields};

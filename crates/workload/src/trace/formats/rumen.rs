@@ -1,6 +1,6 @@
-//! `rumen`: Hadoop's job traces as Rumen writes them: a sequence of JSON objects, with times in milliseconds. A task runs
-//! as long as its successful attempt. The time of a reduce includes its wait for the shuffle. Tasks without a successful
-//! attempt run for the median of their stage. Setup and cleanup are left out.
+//! `rumen`: Hadoop's job traces as Rumen writes them: a sequence of JSON objects, with times in milliseconds. A task
+//! runs as long as its successful attempt. The time of a reduce includes its wait for the shuffle. Tasks without a
+//! successful attempt run for the median of their stage. Setup and cleanup are left out.
 
 use super::{TraceFormat, fields};
 use crate::trace::RunTimes;

@@ -64,8 +64,8 @@ struct TaskInfo {
     finished: u64,
 }
 
-/// The bytes that a task read from files and from the output of stages before it. Logs of old versions have only some of
-/// them.
+/// The bytes that a task read from files and from the output of stages before it. Logs of old versions have only some
+/// of them.
 #[derive(Default, Deserialize)]
 struct Metrics {
     #[serde(rename = "Input Metrics", default)]

@@ -1,7 +1,7 @@
 //! `swf`: the Standard Workload Format of the Parallel Workloads Archive. It has 18 columns, with times in seconds and
 //! memory in kB for each processor. A job of n processors becomes n tasks of one core, or one task of n cores with
-//! `processors=cores`. On the archive's machines the n processors started together; here the n tasks need not. Jobs that
-//! failed or were cancelled are kept, with the time for which they ran.
+//! `processors=cores`. On the archive's machines the n processors started together; here the n tasks need not. Jobs
+//! that failed or were cancelled are kept, with the time for which they ran.
 
 use super::{TraceFormat, fields};
 use crate::quantities::Malformed;

@@ -1,5 +1,5 @@
-//! `synthetic`: jobs drawn from distributions. `gridmix` draws flat jobs, jobs x tasks x run times. `layered` draws DAGs
-//! whose stages form layers. The option `arrival` defines the arrivals.
+//! `synthetic`: jobs drawn from distributions. `gridmix` draws flat jobs, jobs x tasks x run times. `layered` draws
+//! DAGs whose stages form layers. The option `arrival` defines the arrivals.
 
 use super::TraceFormat;
 use crate::quantities::Malformed;

@@ -6,8 +6,8 @@
 //!
 //! As in Decima's own simulator, a stage has as many tasks as its first and rest waves together. By default each task
 //! has the run time that was measured for it (`run-times=recorded`) with the smallest number of executors, two. In that
-//! run the fewest tasks include the start of an executor, and none competed with many others. The lists of more executors
-//! show how tasks slow down if many run together. A scheduler that does not model this should not see it.
+//! run the fewest tasks include the start of an executor, and none competed with many others. The lists of more
+//! executors show how tasks slow down if many run together. A scheduler that does not model this should not see it.
 
 use super::npy::{Matrix, pickled};
 use super::pickle::{Value, array_object};

@@ -1,5 +1,5 @@
-//! `wfformat`: workflow instances of WfCommons, versions 1.3 to 1.5. Each task becomes a stage of one task, because each
-//! has its own dependencies.
+//! `wfformat`: workflow instances of WfCommons, versions 1.3 to 1.5. Each task becomes a stage of one task, because
+//! each has its own dependencies.
 //!
 //! | what | 1.3 | 1.4 | 1.5 |
 //! |---|---|---|---|
