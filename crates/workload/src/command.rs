@@ -78,7 +78,7 @@ impl JobOptions {
 /// Makes a job of one stage.
 ///
 /// # Errors
-/// What is wrong with the command or an option, and the remedy.
+/// The problem of the command or an option, and the remedy.
 pub fn from_command(
     command: Vec<ByteString>,
     options: &CommandOptions,

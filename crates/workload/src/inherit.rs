@@ -45,7 +45,7 @@ impl Export {
     /// Reads `all`, `none` or `A,B=value`.
     ///
     /// # Errors
-    /// What is wrong and what to write.
+    /// The problem and the remedy.
     pub fn parse(text: &[u8]) -> Result<Export, Malformed> {
         match text {
             b"all" => Ok(Export::All),
@@ -116,7 +116,7 @@ impl Umask {
     /// Reads octal digits such as `027`, or `submitter`.
     ///
     /// # Errors
-    /// What is wrong and what to write.
+    /// The problem and the remedy.
     pub fn parse(text: &str) -> Result<Umask, Malformed> {
         if text == "submitter" {
             return Ok(Umask::OfSubmitter);

@@ -9,7 +9,7 @@ use std::ffi::OsStr;
 use std::fmt;
 use std::os::unix::ffi::OsStrExt;
 
-/// What is wrong with a text, and what to write instead.
+/// The problem of a malformed text, and the remedy.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Malformed {
     pub problem: String,
@@ -53,7 +53,7 @@ const UNITS: [(&str, u64); 17] = [
 /// Reads a size in bytes. A number without a unit is refused, unless it is 0: some users mean bytes, others mebibytes.
 ///
 /// # Errors
-/// What is wrong and what to write.
+/// The problem and the remedy.
 pub fn parse_size(text: &str) -> Result<u64, Malformed> {
     let trimmed = text.trim();
     let unit_at = trimmed.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(trimmed.len());
@@ -76,7 +76,7 @@ pub(crate) fn size_without_unit(number: impl fmt::Display) -> Malformed {
 /// Reads a size in mebibytes. It is rounded up, so that a task never gets less than it requests.
 ///
 /// # Errors
-/// What is wrong and what to write.
+/// The problem and the remedy.
 pub fn parse_memory_mib(text: &str) -> Result<u32, Malformed> {
     let mib = parse_size(text)?.div_ceil(1 << 20);
     u32::try_from(mib).map_err(|_| Malformed::new(format!("`{text}` is more memory than any node has"), "write less"))
@@ -85,7 +85,7 @@ pub fn parse_memory_mib(text: &str) -> Result<u32, Malformed> {
 /// Reads a number of cores, in thousandths: `2`, `0.5` or `500m`.
 ///
 /// # Errors
-/// What is wrong and what to write.
+/// The problem and the remedy.
 pub fn parse_cpu_millis(text: &str) -> Result<u32, Malformed> {
     let trimmed = text.trim();
     let (number, millis_per_unit) = match trimmed.strip_suffix('m') {
@@ -119,7 +119,7 @@ pub(crate) fn check_needs(needs: &ResourceSpec) -> Result<(), Malformed> {
 /// shares.
 ///
 /// # Errors
-/// What is wrong and what to write.
+/// The problem and the remedy.
 pub fn parse_gpu_millis(text: &str) -> Result<u32, Malformed> {
     let trimmed = text.trim();
     let (number, millis_per_unit) = match trimmed.strip_suffix('m') {
@@ -146,7 +146,7 @@ pub fn parse_gpu_millis(text: &str) -> Result<u32, Malformed> {
 /// Reads a number of devices, each used by one task at a time, or a rate in MB/s, or GPUs in thousandths.
 ///
 /// # Errors
-/// What is wrong and what to write.
+/// The problem and the remedy.
 pub fn parse_devices(kind: &str, text: &str) -> Result<u32, Malformed> {
     let trimmed = text.trim();
     if kind == BUILT_IN[GPU] {
@@ -172,7 +172,7 @@ pub fn parse_devices(kind: &str, text: &str) -> Result<u32, Malformed> {
 /// Reads the CPUs of a node, which must be more than 0.
 ///
 /// # Errors
-/// What is wrong and what to write.
+/// The problem and the remedy.
 pub fn parse_node_cpu_millis(text: &str) -> Result<u32, Malformed> {
     match parse_cpu_millis(text)? {
         0 => Err(Malformed::new("a node without CPUs can run no tasks", "write for instance `2`, `0.5` or `500m`")),
@@ -183,7 +183,7 @@ pub fn parse_node_cpu_millis(text: &str) -> Result<u32, Malformed> {
 /// Reads the maximum run time of a task.
 ///
 /// # Errors
-/// What is wrong and what to write.
+/// The problem and the remedy.
 pub fn parse_timeout(text: &str) -> Result<Duration, Malformed> {
     let remedy = "write for instance `90s`, `5m`, `1h30m`, `250ms` or `00:01:30`";
     match Duration::parse(text) {
@@ -198,7 +198,7 @@ pub fn parse_timeout(text: &str) -> Result<Duration, Malformed> {
 /// Reads the name of a job.
 ///
 /// # Errors
-/// What is wrong and what to write.
+/// The problem and the remedy.
 pub fn parse_job_name(text: &str) -> Result<String, Malformed> {
     check_name(Named::Job, text)?;
     Ok(text.to_owned())
@@ -207,7 +207,7 @@ pub fn parse_job_name(text: &str) -> Result<String, Malformed> {
 /// Reads the name of a node.
 ///
 /// # Errors
-/// What is wrong and what to write.
+/// The problem and the remedy.
 pub fn parse_node_name(text: &str) -> Result<String, Malformed> {
     check_name(Named::Node, text)?;
     Ok(text.to_owned())
@@ -220,7 +220,7 @@ pub(crate) fn check_name(named: Named, name: &str) -> Result<(), Malformed> {
 /// Reads `name=count`, for a resource that is not built in.
 ///
 /// # Errors
-/// What is wrong and what to write.
+/// The problem and the remedy.
 pub fn parse_named_count(text: &str) -> Result<(String, u32), Malformed> {
     let malformed =
         || Malformed::new(format!("`{text}` is not a resource with its count"), "write for instance `fpga=1`");
@@ -247,7 +247,7 @@ pub(crate) fn check_resource_name(name: &str) -> Result<(), Malformed> {
 /// Reads `NAME=VALUE`.
 ///
 /// # Errors
-/// What is wrong and what to write.
+/// The problem and the remedy.
 pub fn parse_variable(text: &OsStr) -> Result<(ByteString, ByteString), Malformed> {
     let bytes = text.as_bytes();
     let end = bytes
@@ -265,7 +265,10 @@ const OWN_VARIABLES: &[u8] = b"AMALGAM_";
 pub(crate) fn check_variable(name: &[u8], value: &[u8]) -> Result<(), Malformed> {
     let shown = shown(name);
     if name.is_empty() || name.iter().any(|byte| b"=\0".contains(byte)) {
-        return Err(Malformed::new(format!("`{shown}` cannot name a variable"), "use letters, digits and underscores"));
+        return Err(Malformed::new(
+            format!("`{shown}` is not a valid name of a variable"),
+            "use letters, digits and underscores",
+        ));
     }
     if name.starts_with(OWN_VARIABLES) {
         let problem = format!("`{shown}` cannot be set: variables that start with AMALGAM_ are reserved");
@@ -288,7 +291,7 @@ pub type LimitedArray = (Vec<IndexRange>, Option<u32>);
 /// Reads array indexes with the maximum number of tasks that run at once: `0-199%10`.
 ///
 /// # Errors
-/// What is wrong and what to write.
+/// The problem and the remedy.
 pub fn parse_limited_array(text: &str) -> Result<LimitedArray, Malformed> {
     match text.split_once('%') {
         None => Ok((parse_array(text)?, None)),
@@ -299,7 +302,7 @@ pub fn parse_limited_array(text: &str) -> Result<LimitedArray, Malformed> {
 /// Reads the maximum number of tasks of a stage that run at once.
 ///
 /// # Errors
-/// What is wrong and what to write.
+/// The problem and the remedy.
 pub fn parse_at_once(text: &str) -> Result<u32, Malformed> {
     match text.trim().parse() {
         Ok(0) => Err(Malformed::new(NONE_AT_ONCE, "write at least 1, or hold the job")),
@@ -316,7 +319,7 @@ pub(crate) const NONE_AT_ONCE: &str = "no task could run: the maximum that run a
 /// Reads array indexes: `0-199`, `7`, `0-9,20-100:10`, in ascending order.
 ///
 /// # Errors
-/// What is wrong and what to write.
+/// The problem and the remedy.
 pub fn parse_array(text: &str) -> Result<Vec<IndexRange>, Malformed> {
     let mut ranges: Vec<IndexRange> = Vec::new();
     for part in text.split(',') {

@@ -431,7 +431,10 @@ fn errors_about_values_have_their_position_and_a_remedy() {
             "workdir = 'here'",
             "2:11: `here` is not a working directory\n  help: write `submitted`, `own` or an absolute path",
         ),
-        ("env = { 'A=B' = 'x' }", "2:9: `A=B` cannot name a variable\n  help: use letters, digits and underscores"),
+        (
+            "env = { 'A=B' = 'x' }",
+            "2:9: `A=B` is not a valid name of a variable\n  help: use letters, digits and underscores",
+        ),
         (
             "env = { A = \"\\u0000\" }",
             "2:13: the text contains a NUL character\n  help: remove it: no process can receive it",
@@ -528,8 +531,7 @@ fn errors_in_dependencies_name_the_stages() {
     );
 }
 
-/// A stage `map` of two tasks with these outputs, and a stage `reduce` after it with these inputs, which starts on line
-/// 6.
+/// A stage `map` of two tasks with these outputs, and after it, from line 6, a stage `reduce` with these inputs.
 fn map_and_reduce(outputs: &str, inputs: &str) -> String {
     format!(
         "[[stage]]\nname = 'map'\ntasks = 2\ncommand = 'x'\noutputs = [{outputs}]\n\

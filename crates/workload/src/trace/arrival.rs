@@ -42,7 +42,7 @@ const FORMS: [(&str, &str); 6] = [
 
 impl Arrival {
     /// # Errors
-    /// What is wrong and what to write.
+    /// The problem and the remedy.
     pub fn parse(text: &str) -> Result<Arrival, Malformed> {
         let parts: Vec<&str> = text.split(':').collect();
         match parts[..] {

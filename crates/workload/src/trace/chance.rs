@@ -66,7 +66,7 @@ const SHAPES: [&str; 5] = ["fixed", "uniform", "exponential", "lognormal", "pare
 
 impl Distribution {
     /// # Errors
-    /// What is wrong and what to write.
+    /// The problem and the remedy.
     pub fn parse(text: &str, unit: Unit) -> Result<Distribution, Malformed> {
         let Some((shape, rest)) = text.split_once(':') else {
             return Ok(Distribution::Fixed(unit.parse(text)?));
@@ -108,7 +108,7 @@ impl Distribution {
     /// mean of an exponential one, the median of a log-normal one, the minimum of a Pareto one.
     ///
     /// # Errors
-    /// What is wrong and what to write.
+    /// The problem and the remedy.
     pub(crate) fn within(self, least: f64, most: f64, what: &str) -> Result<Distribution, Malformed> {
         let (low, high) = match self {
             Distribution::Uniform(low, high) => (low, high),
@@ -154,7 +154,7 @@ impl Distribution {
 /// Reads a distribution of counts, such as numbers of tasks.
 ///
 /// # Errors
-/// What is wrong and what to write.
+/// The problem and the remedy.
 pub(crate) fn counts(text: &str) -> Result<Distribution, Malformed> {
     Distribution::parse(text, Unit::Number)?.within(1.0, MAX_TASKS as f64, "count")
 }

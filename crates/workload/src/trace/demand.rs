@@ -24,7 +24,7 @@ pub(crate) const ALIBABA_MACHINE_MIB: f64 = 384.0 * 1024.0;
 
 impl Demand {
     /// # Errors
-    /// What is wrong and what to write.
+    /// The problem and the remedy.
     pub fn parse(text: &str) -> Result<Demand, Malformed> {
         match text {
             "unit" => return Ok(Demand::Unit),

@@ -89,7 +89,7 @@ impl JobLine {
 /// Reads one line.
 ///
 /// # Errors
-/// What is wrong with it.
+/// The problem of the line.
 pub(super) fn draft(line: &str) -> Result<Draft, String> {
     let job: JobLine = serde_json::from_str(line).map_err(|error| error.to_string())?;
     let count = job.stages.len();

@@ -1,6 +1,6 @@
-//! `bdb`: the job logs of Shark from the Big Data Benchmark, one query in each file. `STAGE_ID=4 ..
-//! STAGE_DEP=(5,1)(8,2)` names the stages before a stage, each with the shuffle between them. A task that succeeded ran
-//! from its `START_TIME` to its `FINISH_TIME`, in milliseconds. Stages without tasks were cached and are left out.
+//! `bdb`: the job logs of Shark from the Big Data Benchmark, one query in each file. The stages before a stage are named
+//! as in `STAGE_ID=4 .. STAGE_DEP=(5,1)(8,2)`, each with the shuffle between them. A task that succeeded ran from its
+//! `START_TIME` to its `FINISH_TIME`, in milliseconds. Stages without tasks were cached and are left out.
 
 use super::stages::Stages;
 use super::{TraceFormat, fields};
