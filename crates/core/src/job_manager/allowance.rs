@@ -212,7 +212,7 @@ fn is_off(told: &Totals, now: &Totals) -> bool {
 impl JobManager {
     /// The master sets the maximum for guaranteed tasks.
     pub(super) fn on_allowance(&mut self, now: Instant, number: u32, answers: u32, most: &Totals, out: &mut Outbox) {
-        let Some(allowance) = &mut self.allowance else { return };
+        let Some(allowance) = &mut self.own.allowance else { return };
         if allowance.most != *most {
             out.record(Record::Allowed { job: self.job.id, most: Box::new(*most) });
         }
@@ -225,12 +225,12 @@ impl JobManager {
     /// How much may be sent of an execution type.
     pub(super) fn allowed(&self, execution: ExecutionType) -> Option<Allowed> {
         let share = self.share.as_deref().copied().unwrap_or(Totals::ZERO);
-        self.allowance.as_ref()?.allowed(execution, &share)
+        self.own.allowance.as_ref()?.allowed(execution, &share)
     }
 
     /// The weight of an opportunistic attempt of the stage that is about to be sent.
     pub(super) fn weight(&self, stage: u32) -> u16 {
-        let Some(allowance) = &self.allowance else { return 1 };
+        let Some(allowance) = &self.own.allowance else { return 1 };
         let mut open = Totals::ZERO;
         let stages = self.dag.stages.iter().zip(&self.job.spec.stages).zip(&self.job.resources);
         for ((stage, spec), resources) in stages {
@@ -245,7 +245,7 @@ impl JobManager {
     /// Resources for duplicates of slow attempts.
     pub(super) fn allowed_beside(&self, execution: ExecutionType) -> Option<Totals> {
         let share = self.share.as_deref().copied().unwrap_or(Totals::ZERO);
-        self.allowance.as_ref().map(|allowance| allowance.allowed_beside(execution, &share))
+        self.own.allowance.as_ref().map(|allowance| allowance.allowed_beside(execution, &share))
     }
 
     /// Promotes attempts that have waited for too long before new tasks are sent, the oldest first. False if the oldest needs
@@ -265,12 +265,14 @@ impl JobManager {
     }
 
     fn keep_room(&mut self, kept_for: Option<AttemptId>) {
-        self.allowance.iter_mut().for_each(|allowance| allowance.kept_for = kept_for);
+        self.own.allowance.iter_mut().for_each(|allowance| allowance.kept_for = kept_for);
     }
 
     /// Promotes sent attempts that do not run and would if guaranteed, the oldest first.
     pub(super) fn promote_sent(&mut self, now: Instant, out: &mut Outbox) {
-        while self.allowance.as_ref().is_some_and(|allowance| allowance.rules.sent_first) && !self.stopping {
+        while self.own.allowance.as_ref().is_some_and(|allowance| allowance.rules.sent_first)
+            && !self.lifecycle.is_stopping()
+        {
             let next = self.allowed(ExecutionType::Guaranteed).and_then(|allowed| self.first_sent(&allowed.room));
             let Some(attempt) = next else { return };
             self.promote(now, attempt, Duration::ZERO, out);
@@ -279,7 +281,7 @@ impl JobManager {
 
     /// Only among attempts that fit into the room.
     fn first_sent(&self, room: &Totals) -> Option<AttemptId> {
-        let allowance = self.allowance.as_ref()?;
+        let allowance = self.own.allowance.as_ref()?;
         let (yielding, waiting) =
             (self.promotable(&allowance.yielding, room), self.promotable(&allowance.waiting, room));
         let mut at_once = yielding.chain(waiting).filter(|(_, attempt)| self.wait_if_promoted(*attempt) <= AT_ONCE);
@@ -290,7 +292,7 @@ impl JobManager {
     /// The attempt's node reports that the attempt has its CPU, or has not.
     pub(super) fn on_yields(&mut self, from: Address, attempt: AttemptId, has_cpu: bool) {
         let Some(sent) = self.attempts.get(&attempt).filter(|sent| Address::Node(sent.node) == from) else { return };
-        if let (Some(allowance), Some(since)) = (&mut self.allowance, sent.started_at) {
+        if let (Some(allowance), Some(since)) = (&mut self.own.allowance, sent.started_at) {
             allowance.on_cpu(attempt, sent.task.stage, since, has_cpu);
         }
     }
@@ -298,7 +300,7 @@ impl JobManager {
     /// Promotes opportunistic attempts as far as the allowance permits: first those that would start at once, then running
     /// ones, then the one with the shortest wait, and last those that run without their CPU.
     pub(super) fn promote_within_allowance(&mut self, now: Instant, out: &mut Outbox) {
-        while let Some(allowed) = self.allowed(ExecutionType::Guaranteed).filter(|_| !self.stopping) {
+        while let Some(allowed) = self.allowed(ExecutionType::Guaranteed).filter(|_| !self.lifecycle.is_stopping()) {
             let Some((attempt, wait)) = self.best_to_promote(&allowed.room) else { return };
             self.promote_here_or_elsewhere(now, attempt, wait, out);
         }
@@ -321,7 +323,7 @@ impl JobManager {
     }
 
     fn starved(&self, now: Instant) -> Option<AttemptId> {
-        let allowance = self.allowance.as_ref().filter(|_| !self.stopping)?;
+        let allowance = self.own.allowance.as_ref().filter(|_| !self.lifecycle.is_stopping())?;
         // An attempt larger than the whole allowance does not keep others waiting.
         let (since, attempt) = self.promotable(&allowance.waiting, &allowance.most).next()?;
         (now.since(since) >= allowance.rules.starved_after).then_some(attempt)
@@ -329,7 +331,7 @@ impl JobManager {
 
     /// Only among attempts that fit into the room.
     fn best_to_promote(&self, room: &Totals) -> Option<(AttemptId, Duration)> {
-        let allowance = self.allowance.as_ref()?;
+        let allowance = self.own.allowance.as_ref()?;
         let waiting = self.promotable(&allowance.waiting, room);
         let waiting = waiting.map(|(_, attempt)| (attempt, self.wait_if_promoted(attempt)));
         let best = waiting.min_by_key(|best| best.1);
@@ -347,7 +349,7 @@ impl JobManager {
     }
 
     fn wait_if_promoted(&self, attempt: AttemptId) -> Duration {
-        let (Some(sent), Some(scheduler)) = (self.attempts.get(&attempt), &self.scheduler) else {
+        let (Some(sent), Some(scheduler)) = (self.attempts.get(&attempt), &self.own.scheduler) else {
             return Duration::ZERO;
         };
         let ask = self.requests.ask_of(sent.task.stage, false);
@@ -361,20 +363,12 @@ impl JobManager {
         else {
             return;
         };
-        if let Some(allowance) = &mut self.allowance {
-            let resources = &self.job.resources[running.task.stage as usize];
-            allowance.on_gone(attempt, running, resources);
-            running.promote();
-            allowance.on_sent(attempt, running, resources);
-        }
-        if running.started_at.is_none() {
-            self.corrections.on_sent(attempt, running);
-        }
+        self.own.on_promoted(attempt, running, &self.job.resources[running.task.stage as usize]);
     }
 
     /// Reports to the master what the job would hold if all its running and ready tasks ran, and what it holds.
     pub(super) fn tell_wants(&mut self, now: Instant, out: &mut Outbox) {
-        let Some(allowance) = &mut self.allowance else { return };
+        let Some(allowance) = &mut self.own.allowance else { return };
         allowance.answer_due = allowance.answer_due.filter(|due| *due > now);
         let Allowance { most, number, .. } = **allowance;
         let mut wants = Wants { allowance: most, number, holds: allowance.guaranteed.resources, ..Wants::default() };
@@ -382,7 +376,8 @@ impl JobManager {
         for (number, (stage, resources)) in (0..).zip(self.dag.stages.iter().zip(&self.job.resources)) {
             let ask = self.requests.ask_of(number, false);
             // A stage that suits no node needs nothing.
-            let waits = !self.held && self.scheduler.as_ref().is_some_and(|scheduler| scheduler.is_suited(ask));
+            let waits = !self.lifecycle.is_held()
+                && self.own.scheduler.as_ref().is_some_and(|scheduler| scheduler.is_suited(ask));
             let ready = if waits { u64::from(stage.ready()) } else { 0 };
             wants.all.add_times(resources, u64::from(stage.running) + ready);
             for (count, one) in [(ready, &mut wants.one), (u64::from(stage.running), &mut of_running)] {
@@ -395,7 +390,7 @@ impl JobManager {
             wants.one = of_running;
         }
         if allowance.is_news(&wants) {
-            if self.tells_work && !self.work.is_told() {
+            if self.own.tells_work && !self.work.is_told() {
                 let (job, asks, work) = (self.job.id, Vec::new(), self.work.tell());
                 out.send(TheMaster, ToMaster::Demand { job, asks, work });
             }
@@ -409,7 +404,7 @@ impl JobManager {
 
     /// The allowance, if it keeps the next task from being sent.
     pub(super) fn allowance_that_binds(&self) -> Option<Why> {
-        let (allowance, scheduler) = (self.allowance.as_ref()?, self.scheduler.as_ref()?);
+        let (allowance, scheduler) = (self.own.allowance.as_ref()?, self.own.scheduler.as_ref()?);
         if allowance.answer_due.is_some() {
             // A new allowance has just been requested.
             return None;
@@ -428,7 +423,7 @@ impl JobManager {
 
     /// In tests and debug builds.
     pub(super) fn check_allowance(&self) {
-        let Some(allowance) = &self.allowance else { return };
+        let Some(allowance) = &self.own.allowance else { return };
         let (mut counted, mut weighed) = ([Held::default(); 2], Totals::ZERO);
         for running in self.attempts.values() {
             let held = &mut counted[usize::from(running.holding().counts_as_opportunistic())];

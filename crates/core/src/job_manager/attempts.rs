@@ -31,7 +31,7 @@ impl JobManager {
         } else {
             self.dag.launched(task.stage, task.index, attempt, node, now);
         }
-        let is_entitled = self.allowance.is_some() && execution == ExecutionType::Guaranteed;
+        let is_entitled = self.own.has_allowance() && execution == ExecutionType::Guaranteed;
         let holding = match basis.grant() {
             Some(_) => Holding::Granted,
             None if is_entitled => Holding::Entitled,
@@ -52,11 +52,11 @@ impl JobManager {
         let master =
             self.settings.federation.filter(|_| holding.is_booked()).map(|federation| federation.cluster_of(node));
         if master.is_none() {
-            launch.token = self.sealing.token(node, self.generation, &launch.allocation());
+            launch.token = self.tokens.token(node, &launch.allocation());
         }
         if self.tell_awaited(&launch, node, out) {
             // Another node would have to fetch the same files.
-            self.exploration.forget(task);
+            self.own.on_awaits_files(task);
         }
         let launch = Box::new(launch);
         match master {
@@ -101,7 +101,7 @@ impl JobManager {
 
     /// Whether expected waits are known: nodes report them to a manager with an allowance, if its scheduler uses them.
     pub(super) fn knows_waits(&self) -> bool {
-        self.allowance.is_some() && self.scheduler.as_ref().is_some_and(LocalScheduler::knows_load)
+        self.own.has_allowance() && self.own.scheduler.as_ref().is_some_and(LocalScheduler::knows_load)
     }
 
     /// The prediction of an attempt's start. For a grant or a probe, it was made with the ask.
@@ -119,7 +119,7 @@ impl JobManager {
                 let way = if opportunistic { Way::SentOpportunistic } else { Way::Sent };
                 let known = self.knows_waits().then_some(expected_wait);
                 let ask = self.requests.ask_of(stage, opportunistic);
-                Some(self.scheduler.as_mut()?.foretell(now, way, known, ask))
+                Some(self.own.scheduler.as_mut()?.foretell(now, way, known, ask))
             }
         }
     }
@@ -128,15 +128,7 @@ impl JobManager {
         if let Some(account) = &mut self.account {
             account.on_held(&self.job.resources[running.task.stage as usize], running.rule);
         }
-        if let Some(allowance) = &mut self.allowance {
-            allowance.on_sent(attempt, &running, &self.job.resources[running.task.stage as usize]);
-        }
-        if running.started_at.is_none() {
-            self.corrections.on_sent(attempt, &running);
-            if running.life == Life::Present {
-                self.exploration.on_sent(&running);
-            }
-        }
+        self.own.on_sent(attempt, &running, &self.job.resources[running.task.stage as usize]);
         let (task, rule) = (running.task, running.rule);
         self.attempts.insert(attempt, running);
         if rule.is_second() {
@@ -149,15 +141,9 @@ impl JobManager {
         if let Some(account) = &mut self.account {
             account.on_freed(&self.job.resources[running.task.stage as usize], running.rule);
         }
-        if let Some(allowance) = &mut self.allowance {
-            allowance.on_gone(attempt, &running, &self.job.resources[running.task.stage as usize]);
-        }
-        self.corrections.on_gone(attempt, &running);
+        self.own.on_gone(attempt, &running, &self.job.resources[running.task.stage as usize]);
         self.speeds.on_gone(attempt);
         self.gangs.on_gone(running.task.stage, attempt);
-        if running.twin.is_none() {
-            self.exploration.forget(running.task);
-        }
         Some(running)
     }
 
@@ -174,19 +160,13 @@ impl JobManager {
             return out.record(Record::Stale { from, attempt });
         };
         if running.started_at.is_none() {
-            self.scheduler.iter_mut().for_each(LocalScheduler::on_started);
             let since = now.before(running_for);
             running.started_at = Some(since);
-            if !running.holding().is_booked() {
-                self.promotions.on_started(since, attempt);
-            }
-            if let Some(allowance) = &mut self.allowance {
-                allowance.on_started(attempt, running, &self.job.resources[running.task.stage as usize]);
-            }
+            self.own.on_started(attempt, running, since, &self.job.resources[running.task.stage as usize]);
             // The record of a recovered attempt was written before the restart.
             if running.life == Life::Present {
                 let (task, node, waited) = (running.task, running.node, now.since(running.launched_at));
-                let expected = self.allowance.is_some().then_some(running.expected_wait);
+                let expected = self.own.has_allowance().then_some(running.expected_wait);
                 let (opportunistic, promoted) =
                     (running.holding().counts_as_opportunistic(), running.holding() == Holding::Promoted);
                 let queue = self.first_starts.on_started(running.launched_at, task, self.dag.stage(task.stage).total);
@@ -198,8 +178,6 @@ impl JobManager {
             }
             let (task, node, twin) = (running.task, running.node, running.twin.filter(|_| !running.had_rival));
             self.note_arrival(task, node);
-            self.note_start(attempt);
-            self.exploration.forget(task);
             if let Some(twin) = twin {
                 self.discard(now, twin, out);
             }
@@ -307,7 +285,7 @@ impl JobManager {
         }
         if !last {
             self.record_retry(now, task, costs_none, out);
-        } else if !succeeded && !self.cancelled {
+        } else if !succeeded && !self.lifecycle.is_cancelled() {
             self.on_task_failed(task, out);
         }
         self.drop_idle_copies(now, out);
@@ -319,7 +297,7 @@ impl JobManager {
             || self.dag.stage(task.stage).is_limited()
         {
             self.update_demand(now, out);
-        } else if self.quota.is_set() || self.allowance.is_some() {
+        } else if self.own.quota.is_set() || self.own.has_allowance() {
             self.place(now, out);
         }
         self.keep_exchange_now_and_then(now, out);
@@ -327,7 +305,7 @@ impl JobManager {
     }
 
     pub(super) fn is_last(&self, task: TaskId, reason: &EndReason) -> bool {
-        let is_given_up = self.cancelled || self.is_cancelled_task(task);
+        let is_given_up = self.lifecycle.is_cancelled() || self.is_cancelled_task(task);
         if is_given_up || reason.is_success() || *reason == EndReason::Cancelled {
             return true;
         }
@@ -373,7 +351,7 @@ impl JobManager {
         }
         let RunningAttempt { task, node, .. } = running;
         self.note_given_up(attempt, task, cause);
-        let is_given_up = self.cancelled || self.is_cancelled_task(task);
+        let is_given_up = self.lifecycle.is_cancelled() || self.is_cancelled_task(task);
         let last = cause == LostCause::NodeLost && self.is_last(task, &EndReason::NodeLost) || is_given_up;
         self.dag.lost(task.stage, task.index, cause, last, now);
         if last {
@@ -386,7 +364,7 @@ impl JobManager {
         out.persist(Change::Lost { attempt, task, node, cause, last, at: now });
         if !last {
             self.record_retry(now, task, true, out);
-        } else if !self.cancelled {
+        } else if !self.lifecycle.is_cancelled() {
             self.on_task_failed(task, out);
         }
     }

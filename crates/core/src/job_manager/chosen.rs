@@ -40,7 +40,7 @@ impl JobManager {
 
     fn act_on_tasks(&mut self, now: Instant, action: TaskAction, stage: u32, tasks: Spans, out: &mut Outbox) {
         let is_known = self.dag.stages.get(stage as usize).is_some_and(|entry| tasks.last() < Some(entry.total));
-        if !is_known || action == TaskAction::RerunFailed || self.outcome.is_some() {
+        if !is_known || action == TaskAction::RerunFailed || self.lifecycle.outcome().is_some() {
             return;
         }
         self.choose(action, stage, &tasks);

@@ -35,10 +35,14 @@ impl JobManager {
         files: &[(Digest, Duration)],
         out: &mut Outbox,
     ) {
-        let Some(rules) = self.corrections.rules.filter(|rules| rules.progress_every.is_some()) else { return };
+        let Some(rules) = self.own.corrections.rules.filter(|rules| rules.progress_every.is_some()) else { return };
         let Some(running) = self.attempts.get(&attempt) else { return };
         let RunningAttempt { task, node, started_at, .. } = *running;
-        if from != Address::Node(node) || started_at.is_some() || self.stopping || self.held {
+        if from != Address::Node(node)
+            || started_at.is_some()
+            || self.lifecycle.is_stopping()
+            || self.lifecycle.is_held()
+        {
             return;
         }
         for &(digest, waited) in files {
@@ -66,12 +70,12 @@ impl JobManager {
                 continue;
             }
             let placed = self.placed(writer, from, execution, expected);
-            let Some(scheduler) = &mut self.scheduler else { return };
+            let Some(scheduler) = &mut self.own.scheduler else { return };
             scheduler.advance(now);
             let better = scheduler.reconsider(placed, Standing::Runs(left), margin);
             let Some(better) = better else { continue };
             let (elsewhere, expected_wait) = (NodeId(better.node as u32), better.wait);
-            self.corrections.copied.insert(writer);
+            self.own.corrections.copied.insert(writer);
             out.record(Record::SlowInput { task, attempt, node, waited: left, writer, from, elsewhere });
             let (basis, rule) = (Basis::Queue, Rule::Copy);
             let room = Room { node: elsewhere, basis, rule, passed_over: 0, execution, expected_wait };
@@ -81,8 +85,8 @@ impl JobManager {
 
     /// One copy is enough: a third node would be as far away.
     fn is_copied(&self, writer: TaskId) -> bool {
-        self.corrections.copied.contains(&writer)
-            || self.corrections.copies.iter().any(|attempt| self.attempts[attempt].task == writer)
+        self.own.corrections.copied.contains(&writer)
+            || self.own.corrections.copies.iter().any(|attempt| self.attempts[attempt].task == writer)
     }
 
     /// A copy ended. If its files equal those of the task, the nodes that wait for them are notified.
@@ -123,16 +127,18 @@ impl JobManager {
 
     /// Stops copies that no task waits for any more, and those whose task is to run again as a whole.
     pub(super) fn drop_idle_copies(&mut self, now: Instant, out: &mut Outbox) {
-        if self.corrections.copies.is_empty() {
+        if self.own.corrections.copies.is_empty() {
             return;
         }
         let mut read_still: BTreeMap<u32, bool> = BTreeMap::new();
         let mut is_wanted = |attempt: &AttemptId| {
             let TaskId { stage, index, .. } = self.attempts[attempt].task;
             let is_committed = self.files.as_ref().is_some_and(|files| files.has_outputs((stage, index)));
-            is_committed && !self.stopping && *read_still.entry(stage).or_insert_with(|| self.is_read_still(stage))
+            is_committed
+                && !self.lifecycle.is_stopping()
+                && *read_still.entry(stage).or_insert_with(|| self.is_read_still(stage))
         };
-        let copies = self.corrections.copies.iter().copied();
+        let copies = self.own.corrections.copies.iter().copied();
         let idle: Vec<AttemptId> = copies.filter(|copy| !is_wanted(copy)).collect();
         idle.into_iter().for_each(|attempt| self.discard(now, attempt, out));
     }

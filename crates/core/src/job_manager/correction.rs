@@ -6,7 +6,7 @@
 //! not known, get no duplicates before they are promoted. A duplicate is sent regardless of the remaining allowance, since
 //! only one of the two runs, and counts as held while it is open.
 
-use super::{Basis, Holding, JobManager, Life, Room, RunningAttempt};
+use super::{Basis, JobManager, Life, Room, RunningAttempt};
 use crate::policy::{Standing, run_time};
 use crate::protocol::{Rule, ToNode};
 use crate::role::{Change, LostCause, Outbox, Record, Trigger};
@@ -84,7 +84,7 @@ impl Corrections {
         }
     }
 
-    fn on_started(&mut self, attempt: AttemptId, sent: &RunningAttempt) {
+    pub(super) fn on_started(&mut self, attempt: AttemptId, sent: &RunningAttempt) {
         if self.rules.is_some() {
             self.forget(attempt, sent.node);
             let waited = &mut self.waited[sent.task.stage as usize];
@@ -110,24 +110,12 @@ impl Corrections {
 }
 
 impl JobManager {
-    pub(super) fn note_start(&mut self, attempt: AttemptId) {
-        if let Some(running) = self.attempts.get(&attempt) {
-            self.corrections.on_started(attempt, running);
-            let is_as_it_was_sent = matches!(running.holding(), Holding::Granted | Holding::Entitled);
-            if let (Some(scheduler), Some(started_at), Rule::Completion, true) =
-                (&mut self.scheduler, running.started_at, running.rule, is_as_it_was_sent)
-            {
-                scheduler.learn_start(running.expected_wait, started_at.since(running.launched_at));
-            }
-        }
-    }
-
     /// Reviews the attempts that wait on this node, or on any node.
     pub(super) fn review_waiting(&mut self, now: Instant, node: Option<NodeId>, out: &mut Outbox) {
-        let is_idle = self.stopping || self.held || self.exploration.is_on();
-        let Some(rules) = self.corrections.rules.filter(|_| !is_idle) else { return };
+        let is_idle = self.lifecycle.is_stopping() || self.lifecycle.is_held() || self.own.exploration.is_on();
+        let Some(rules) = self.own.corrections.rules.filter(|_| !is_idle) else { return };
         let is_alone = |attempt: &&AttemptId| self.attempts.get(attempt).is_some_and(|sent| sent.twin.is_none());
-        let Corrections { waiting, waiting_anywhere, .. } = &self.corrections;
+        let Corrections { waiting, waiting_anywhere, .. } = &self.own.corrections;
         let there = node.map_or(Some(waiting_anywhere), |node| waiting.get(&node));
         let waiting: Vec<AttemptId> = there.into_iter().flatten().filter(is_alone).take(LOOKS).copied().collect();
         for attempt in waiting {
@@ -147,7 +135,7 @@ impl JobManager {
         if left <= margin {
             return;
         }
-        let mean = self.corrections.waited[task.stage as usize].mean().unwrap_or(Duration::MAX);
+        let mean = self.own.corrections.waited[task.stage as usize].mean().unwrap_or(Duration::MAX);
         let trigger = if elapsed + left > expected + expected.max(rules.least_saving) {
             Trigger::Underestimated
         } else if left > mean {
@@ -169,7 +157,7 @@ impl JobManager {
         left: Duration,
         out: &mut Outbox,
     ) -> bool {
-        let (Some(rules), Some(sent)) = (self.corrections.rules, self.attempts.get(&attempt)) else { return false };
+        let (Some(rules), Some(sent)) = (self.own.corrections.rules, self.attempts.get(&attempt)) else { return false };
         let expected_run = self.dag.expected(sent.task.stage, sent.task.index);
         let part = |of| part_of(of, rules.saving_while_waiting);
         let margin = rules.least_saving.max(part(left)).max(part(run_time(expected_run)));
@@ -193,7 +181,7 @@ impl JobManager {
         let (task, node, execution) = (sent.task, sent.node, ExecutionType::Guaranteed);
         let expected_run = self.dag.expected(task.stage, task.index);
         let placed = self.placed(task, node, execution, expected_run);
-        let Some(scheduler) = &mut self.scheduler else { return false };
+        let Some(scheduler) = &mut self.own.scheduler else { return false };
         scheduler.advance(now);
         let Some(better) = scheduler.reconsider(placed, Standing::Waits(left), margin) else { return false };
         let (node, expected_wait, rule) = (NodeId(better.node as u32), better.wait, Rule::Duplicate);
@@ -230,7 +218,7 @@ impl JobManager {
         let Some(gone) = self.remove_running(attempt) else { return };
         let (task, node, reason) = (gone.task, gone.node, EndReason::Cancelled);
         out.record(Record::Stopping { task, attempt, node, reason: reason.clone() });
-        let has_waited = gone.started_at.is_none() && gone.life == Life::Present && self.allowance.is_some();
+        let has_waited = gone.started_at.is_none() && gone.life == Life::Present && self.own.allowance.is_some();
         if has_waited && !gone.holding().counts_as_opportunistic() {
             let (waited, expected) = (now.since(gone.launched_at), gone.expected_wait);
             out.record(Record::WaitedInVain { task, attempt, node, waited, expected });

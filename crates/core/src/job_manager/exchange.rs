@@ -152,7 +152,7 @@ impl JobManager {
         let (job, dag, attempts, gangs) = (&self.job, &self.dag, &self.attempts, &self.gangs);
         let progress = Progress { job, dag, attempts, gangs, is_news: self.is_news };
         // A held job starts nothing, like a job without a share.
-        let share = self.share.as_deref().filter(|_| !self.held);
+        let share = self.share.as_deref().filter(|_| !self.lifecycle.is_held());
         if let Some(alone) = self.intra_job.end_alone(now, &progress, share, self.has_time) {
             account.sum.alone = Some(alone);
             account.run_times = run_times(&self.dag).collect();

@@ -70,11 +70,11 @@ impl Exploration {
 
 impl JobManager {
     pub(super) fn explore(&mut self, now: Instant, out: &mut Outbox) {
-        let Some(rules) = self.exploration.rules else { return };
-        while let Some(task) = self.exploration.take_due(now) {
+        let Some(rules) = self.own.exploration.rules else { return };
+        while let Some(task) = self.own.exploration.take_due(now) {
             if self.still_waits(task) {
                 // The launch removes this again if the other node has to fetch files.
-                self.exploration.set(task, now + rules.after);
+                self.own.exploration.set(task, now + rules.after);
                 self.try_another_node(now, task, out);
             }
         }
@@ -85,7 +85,7 @@ impl JobManager {
         let first = self.dag.shown(task).and_then(|attempt| self.attempts.get(&attempt));
         first.is_some_and(|first| {
             let twin = first.twin.and_then(|twin| self.attempts.get(&twin));
-            waits(first) && twin.is_none_or(waits) && !self.stopping
+            waits(first) && twin.is_none_or(waits) && !self.lifecycle.is_stopping()
         })
     }
 
@@ -93,7 +93,9 @@ impl JobManager {
     fn try_another_node(&mut self, now: Instant, task: TaskId, out: &mut Outbox) {
         let Some(attempt) = self.dag.shown(task) else { return };
         let may_have_two = |sent: &&RunningAttempt| {
-            !sent.holding().counts_as_opportunistic() && !self.held && !self.dag.stage(sent.task.stage).is_limited()
+            !sent.holding().counts_as_opportunistic()
+                && !self.lifecycle.is_held()
+                && !self.dag.stage(sent.task.stage).is_limited()
         };
         let Some(sent) = self.attempts.get(&attempt).filter(may_have_two) else { return };
         let (node, twin, waited) = (sent.node, sent.twin, now.since(sent.launched_at));
@@ -101,7 +103,7 @@ impl JobManager {
         let expected = self.dag.stage(task.stage).estimate.expected();
         let execution = ExecutionType::Guaranteed;
         let placed = self.placed(task, node, execution, expected);
-        let Some(scheduler) = &mut self.scheduler else { return };
+        let Some(scheduler) = &mut self.own.scheduler else { return };
         scheduler.advance(now);
         let other = scheduler.reconsider(placed, Standing::Waited(waited), Duration::ZERO);
         let other = other.map(|other| NodeId(other.node as u32)).filter(|other| Some(*other) != tried);

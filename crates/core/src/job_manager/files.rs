@@ -35,7 +35,7 @@ impl JobManager {
 
     /// Reports the input locations of runnable stages to the job's own scheduler, if all tasks of the stage read the same.
     pub(super) fn locate_inputs(&mut self) {
-        let (Some(files), Some(scheduler)) = (&mut self.files, &mut self.scheduler) else { return };
+        let (Some(files), Some(scheduler)) = (&mut self.files, &mut self.own.scheduler) else { return };
         for stage in self.dag.runnable() {
             let Some(parts) = files.locate(&self.job.spec, stage) else { continue };
             for is_opportunistic in [false, true] {
@@ -140,7 +140,7 @@ impl JobManager {
     }
 
     fn next_lost(&self) -> Option<(TaskId, String)> {
-        let files = self.files.as_ref().filter(|_| !self.stopping)?;
+        let files = self.files.as_ref().filter(|_| !self.lifecycle.is_stopping())?;
         let mut read = files.lost().filter(|((stage, _), _)| self.is_read_still(*stage));
         read.next().map(|((stage, index), file)| (TaskId { job: self.id(), stage, index }, file.to_owned()))
     }

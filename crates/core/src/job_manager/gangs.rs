@@ -183,7 +183,7 @@ impl Gangs {
 impl JobManager {
     /// Takes all steps that are due. Called before the asks are updated, and when an attempt may have arrived at its node.
     pub(super) fn review_gangs(&mut self, now: Instant, out: &mut Outbox) {
-        if self.stopping {
+        if self.lifecycle.is_stopping() {
             return;
         }
         let stages: Vec<u32> = self.gangs.stages.keys().copied().collect();
@@ -291,7 +291,9 @@ impl JobManager {
         self.learn_name(node, node_name, out);
         match self.gangs.stages.get_mut(&task.stage) {
             None => out.record(stale),
-            Some(_) if self.stopping => self.stop(attempt, &self.attempts[&attempt], EndReason::Cancelled, out),
+            Some(_) if self.lifecycle.is_stopping() => {
+                self.stop(attempt, &self.attempts[&attempt], EndReason::Cancelled, out)
+            }
             Some(Gang { phase: Phase::Gathers { .. }, in_place, .. }) => {
                 in_place.insert(attempt);
                 self.review_gangs(now, out);
@@ -307,7 +309,7 @@ impl JobManager {
 
     /// A task started or succeeded, so its gang was started before a restart: the others may start too.
     pub(super) fn note_gang_began(&mut self, now: Instant, task: TaskId, out: &mut Outbox) {
-        if !self.gangs.is_gang(task.stage) || self.gangs.withholds(task.stage) || self.stopping {
+        if !self.gangs.is_gang(task.stage) || self.gangs.withholds(task.stage) || self.lifecycle.is_stopping() {
             return;
         }
         let stage = self.dag.stage(task.stage);

@@ -3,11 +3,13 @@
 //!
 //! Handlers follow the order of a job's life.
 
+mod actions;
 mod allowance;
 mod attempts;
 mod blame;
 mod by_age;
 mod chosen;
+mod connections;
 mod copies;
 mod correction;
 mod exchange;
@@ -16,8 +18,10 @@ mod files;
 mod first_starts;
 mod gangs;
 mod late_ends;
+mod lifecycle;
 mod node_claims;
 mod open_attempts;
+mod own_scheduling;
 mod places;
 mod placing;
 mod promotion;
@@ -29,6 +33,7 @@ mod sizes;
 mod speeds;
 mod stragglers;
 mod templates;
+mod tokens;
 mod updates;
 mod work;
 
@@ -42,36 +47,34 @@ pub use crate::progress::{
     TaskStatus,
 };
 
-use crate::policy::{IntraJobPolicy, Quota};
+use crate::policy::IntraJobPolicy;
 use crate::progress::files::Files;
 use crate::progress::{Holding, LostCause};
 use crate::protocol::{
-    Address, AdmittedJob, Ask, Claim, Grant, JobAction, JobOutcome, Rule, TheMaster, ToJobHost, ToJobManager, ToMaster,
-    ToNode, Wishes,
+    Address, AdmittedJob, Ask, Grant, JobOutcome, Rule, TheMaster, ToJobHost, ToJobManager, ToMaster, ToNode, Wishes,
 };
 use crate::role::{Change, Event, Outbox, Record, Role};
 use crate::scheduling::LocalScheduler;
 use crate::vocabulary::{
-    AskId, AttemptId, Chosen, Duration, EndReason, Epoch, Estimated, ExecutionType, Federation, Foretold, Generation,
-    GrantId, HostId, Instant, JobId, NodeId, ProbeId, Sealing, SharedGpu, TaskId, Totals,
+    AskId, Duration, Epoch, Estimated, ExecutionType, Federation, Foretold, Generation, GrantId, HostId, Instant,
+    JobId, NodeId, ProbeId, Sealing, SharedGpu, TaskId, Totals,
 };
 use crate::why::Why;
-use allowance::Allowance;
 use blame::Blame;
-use correction::Corrections;
-use exploration::Exploration;
 use first_starts::FirstStarts;
 use gangs::Gangs;
+use lifecycle::Lifecycle;
 use node_claims::NodeClaims;
 use open_attempts::{Attempts, Life, RunningAttempt};
+use own_scheduling::OwnScheduling;
 use places::Unlocated;
 pub use placing::OwnPlacement;
-use promotion::Promotions;
 use requests::{Progress, Requests};
 use serde::{Deserialize, Serialize};
 use speeds::Speeds;
 use std::sync::Arc;
 use templates::Templates;
+use tokens::Tokens;
 use work::WorkLeft;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -115,44 +118,23 @@ pub struct JobManager {
     has_time: bool,
     /// Resources donated and received; `None` if the policy never yields.
     account: Option<Box<exchange::Account>>,
-    /// Places all tasks of the job, or only the opportunistic ones; `None` if the master places all.
-    scheduler: Option<LocalScheduler>,
-    /// If set, the job's own placements stay within its allowance.
-    allowance: Option<Box<Allowance>>,
-    corrections: Corrections,
-    exploration: Exploration,
+    own: OwnScheduling,
     blame: Blame,
     speeds: Speeds,
     first_starts: FirstStarts,
     gangs: Gangs,
-    quota: Quota,
-    /// Whether the quota or the allowance held tasks back at the last check.
-    limit_binds: bool,
     /// `None` if no task writes or reads files.
     files: Option<Box<Files>>,
     /// Stages whose input locations the scheduler does not know yet.
     unlocated: Unlocated,
-    promotions: Promotions,
     work: WorkLeft,
-    /// Report the remaining work to the master even without asks.
-    tells_work: bool,
     templates: Templates,
     /// Open attempts may have been launched with another timeout.
     has_new_timeout: bool,
-    begun: bool,
-    /// Number of times the job was reopened to rerun failed tasks.
-    run: u32,
-    held: bool,
-    cancelled: bool,
-    /// Running attempts are being stopped: the job was cancelled, or too many tasks failed.
-    stopping: bool,
-    /// Reported to the master and not withdrawn since.
-    outcome: Option<JobOutcome>,
+    lifecycle: Lifecycle,
     /// Epoch of the master that counts the asks now.
     master_epoch: Epoch,
-    sealing: Sealing,
-    /// The newest known generation, used for new tokens.
-    generation: Generation,
+    tokens: Tokens,
     attempts: Attempts,
     node_claims: NodeClaims,
     /// In a follower: the last reason that the followed manager gave for tasks that do not start.
@@ -218,21 +200,14 @@ impl JobManager {
         if let Some(assumed) = own.as_ref().and_then(|own| own.assumed_run_time) {
             dag.stages.iter_mut().for_each(|stage| stage.estimate.assume(assumed));
         }
-        let corrections = Corrections::new(own.as_ref().and_then(|own| own.corrections), dag.stages.len());
-        let exploration = Exploration::new(own.as_ref().and_then(|own| own.explores));
-        let tells_work = own.as_ref().is_some_and(|own| own.tells_work);
         let speeds = Speeds::new(dag.stages.len());
         let first_starts = FirstStarts::new(dag.stages.len());
         let gangs = Gangs::new(&job.spec, job.id.0);
-        let (placement, mix, quota, allowance, promote_after) = match own {
-            Some(OwnPlacement { placement, mix, quota, allowance, promote_after, .. }) => {
-                (Some(placement), mix, quota, allowance, promote_after)
-            }
-            None => (None, None, Quota::default(), None, None),
-        };
+        let mut own = own;
+        let mix = own.as_mut().and_then(|own| own.mix.take());
         let requests = Requests::new(&job, mix);
         let (work, templates) = (WorkLeft::new(&job, &dag), Templates::new(&job));
-        let scheduler = placement.map(|placement| LocalScheduler::new(job.id, epoch, requests.asks(), placement));
+        let own = OwnScheduling::new(own, (job.id, epoch), dag.stages.len(), requests.asks());
         let account = intra_job.yields().then(Box::default);
         let attempts = Attempts::new(job.id, epoch);
         let (files, unlocated) = (Files::new(&job.spec), Unlocated::new(&job.spec));
@@ -247,32 +222,19 @@ impl JobManager {
             is_news: true,
             has_time: true,
             account,
-            scheduler,
-            allowance: allowance.map(|rules| Box::new(Allowance::new(rules))),
-            corrections,
-            exploration,
+            own,
             blame: Blame::default(),
             speeds,
             first_starts,
             gangs,
-            quota,
-            limit_binds: false,
             files,
             unlocated,
-            promotions: Promotions::after(promote_after),
             work,
-            tells_work,
             templates,
-            begun: false,
-            run: 0,
-            held: false,
-            cancelled: false,
             has_new_timeout: false,
-            stopping: false,
-            outcome: None,
+            lifecycle: Lifecycle::default(),
             master_epoch: Epoch(0),
-            sealing,
-            generation: Generation::default(),
+            tokens: Tokens::new(sealing),
             attempts,
             node_claims: NodeClaims::default(),
             told_why: None,
@@ -282,14 +244,14 @@ impl JobManager {
     /// Uses this generation for its tokens from now on, as counted by its job host.
     #[must_use]
     pub fn beginning_with(mut self, generation: Generation) -> JobManager {
-        self.generation = generation;
+        self.tokens.generation = generation;
         self
     }
 
     /// Takes the master's token generation, unless a job host counts its own.
     fn on_generation(&mut self, generation: Generation) {
         if self.job.host == HostId::SERVER {
-            self.generation = generation.max(self.generation);
+            self.tokens.advance(generation);
         }
     }
 
@@ -335,7 +297,7 @@ impl JobManager {
                 self.on_live(now, (node, node_name), (epoch, number), &attempts, out);
             }
             ToJobManager::Forgotten => self.on_forgotten(out),
-            ToJobManager::Generation { generation } => self.generation = generation,
+            ToJobManager::Generation { generation } => self.tokens.generation = generation,
             ToJobManager::NodesReturned { nodes } => self.on_nodes_returned(now, &nodes, out),
             ToJobManager::NodeLost { node } => self.on_node_lost(now, node, out),
         }
@@ -350,13 +312,15 @@ impl JobManager {
         lost: &[NodeId],
         out: &mut Outbox,
     ) {
-        if wishes.run < self.run {
+        if wishes.run < self.lifecycle.run() {
             // A late repetition from before the latest run.
             return;
         }
         self.share = share.or(self.share.take());
-        let is_begun = std::mem::replace(&mut self.begun, true);
-        let is_news = !is_begun || (wishes.held, wishes.cancelled, wishes.run) != (self.held, self.cancelled, self.run);
+        let is_begun = self.lifecycle.start();
+        let is_news = !is_begun
+            || (wishes.held, wishes.cancelled, wishes.run)
+                != (self.lifecycle.is_held(), self.lifecycle.is_cancelled(), self.lifecycle.run());
         if !is_begun && self.job.host != HostId::SERVER {
             out.persist(Change::Managed { job: Arc::clone(&self.job) });
             let (job, submitted_at) = (self.id(), self.job.submitted_at);
@@ -366,7 +330,7 @@ impl JobManager {
         for node in lost {
             self.on_node_lost(now, *node, out);
         }
-        if wishes.run > self.run {
+        if wishes.run > self.lifecycle.run() {
             self.run_again(wishes.run, wishes.tasks.rerun.clone(), out);
         }
         let is_news = self.do_what_is_wished(now, &wishes.tasks, out) || is_news;
@@ -384,7 +348,7 @@ impl JobManager {
 
     /// Sends changed asks to the scheduler of the tasks (the master or the job's own); ends the job when nothing is left to do.
     fn update_demand(&mut self, now: Instant, out: &mut Outbox) {
-        if !self.begun {
+        if !self.lifecycle.has_started() {
             return;
         }
         self.reopen_lost(now, out);
@@ -395,24 +359,30 @@ impl JobManager {
         self.review_gangs(now, out);
         let (job, dag, attempts, gangs) = (&self.job, &self.dag, &self.attempts, &self.gangs);
         let progress = Progress { job, dag, attempts, gangs, is_news: self.is_news };
-        let asks = self.requests.update(now, progress, self.share.as_deref(), self.intra_job.as_mut(), self.held);
+        let asks = self.requests.update(
+            now,
+            progress,
+            self.share.as_deref(),
+            self.intra_job.as_mut(),
+            self.lifecycle.is_held(),
+        );
         self.has_time &= !self.requests.took_long();
         self.note_demand(now, out);
         self.review_alone(now);
-        let is_for_master = |ask: &Ask| self.scheduler.is_none() || self.requests.is_for_master(ask.execution);
+        let is_for_master = |ask: &Ask| self.own.scheduler.is_none() || self.requests.is_for_master(ask.execution);
         let (asks, own): (Vec<Ask>, Vec<Ask>) = asks.into_iter().partition(is_for_master);
         if !asks.is_empty() {
             out.send(TheMaster, ToMaster::Demand { job: self.id(), asks, work: self.work.tell() });
         }
         self.schedule(now, &own, out);
-        if self.dag.is_finished() && self.attempts.is_empty() && self.outcome.is_none() {
+        if self.dag.is_finished() && self.attempts.is_empty() && self.lifecycle.outcome().is_none() {
             let outcome = self.final_outcome();
-            self.outcome = Some(outcome);
+            self.lifecycle.end(outcome);
             self.keep_exchange(now, out);
             // Only complete stages: in others, the tasks that succeeded may be the short ones.
             let stages = self.dag.stages.iter();
             let means = stages.map(|stage| stage.estimate.mean().filter(|_| stage.is_complete())).collect();
-            let (job, run, estimated) = (self.id(), self.run, self.estimated());
+            let (job, run, estimated) = (self.id(), self.lifecycle.run(), self.estimated());
             let submitted_at = self.job.submitted_at;
             let ended = ToMaster::JobEnded { job, submitted_at, run, outcome, estimated, means };
             out.send(TheMaster, ended);
@@ -435,7 +405,7 @@ impl JobManager {
 
     fn final_outcome(&self) -> JobOutcome {
         match self.dag.first_failure() {
-            _ if self.cancelled => JobOutcome::Cancelled,
+            _ if self.lifecycle.is_cancelled() => JobOutcome::Cancelled,
             Some((_, _, reason)) => JobOutcome::Failed { exit_code: reason.exit_code() },
             None if self.dag.has_cancelled() => JobOutcome::Cancelled,
             None => JobOutcome::Succeeded,
@@ -465,7 +435,7 @@ impl JobManager {
             out.send(TheMaster, ToMaster::Return { grants: unused });
             self.update_demand(now, out);
         }
-        if self.quota.is_set() {
+        if self.own.quota.is_set() {
             // The quota may have become wider.
             self.place(now, out);
         }
@@ -473,7 +443,7 @@ impl JobManager {
 
     /// Launches the next task of an ask, or the decided one; false if none is left.
     fn bind(&mut self, now: Instant, ask: AskId, decided: Option<u32>, room: Room, out: &mut Outbox) -> bool {
-        let stage = self.requests.on_grant(ask, &self.dag, self.held);
+        let stage = self.requests.on_grant(ask, &self.dag, self.lifecycle.is_held());
         stage.iter().for_each(|(stage, _)| self.line_up(*stage));
         let task =
             stage.and_then(|(stage, execution)| Some((stage, self.next_on(stage, decided, room.node)?, execution)));
@@ -482,118 +452,6 @@ impl JobManager {
             self.launch(now, room, task, execution, out);
         }
         task.is_some()
-    }
-
-    // ---- node connections ------------------------------------------------------------------------------------------
-
-    fn on_node_connected(&mut self, now: Instant, node: NodeId, out: &mut Outbox) {
-        if let Some(scheduler) = &mut self.scheduler {
-            scheduler.set_reached(node, true);
-        }
-        self.claim(now, node, out);
-        self.forget_probes(now, node, out);
-        self.place(now, out);
-    }
-
-    /// Messages sent there now would be lost, even if the master is still connected to the node.
-    fn on_node_disconnected(&mut self, now: Instant, node: NodeId, out: &mut Outbox) {
-        if let Some(scheduler) = &mut self.scheduler {
-            let steps = scheduler.set_reached(node, false);
-            self.take(now, steps, out);
-            self.place(now, out);
-        }
-    }
-
-    fn on_nodes_returned(&mut self, now: Instant, nodes: &[NodeId], out: &mut Outbox) {
-        let running = self.attempts.values().map(|running| running.node);
-        let mut concerned: Vec<NodeId> = running.chain(self.attempts.estranged()).collect();
-        concerned.sort_unstable();
-        concerned.dedup();
-        for node in concerned.into_iter().filter(|node| nodes.binary_search(node).is_ok()) {
-            self.claim(now, node, out);
-        }
-    }
-
-    /// Claims our attempts at a node; the node kills the others.
-    fn claim(&mut self, now: Instant, node: NodeId, out: &mut Outbox) {
-        let attempts = self.attempts.at_node(node);
-        if attempts.is_empty() && !self.attempts.is_estranged(node) {
-            return;
-        }
-        let repeat_at = now + self.settings.repeat_claims;
-        let number = self.node_claims.open(node, attempts.clone(), repeat_at);
-        self.send_claim(node, number, attempts, out);
-    }
-
-    fn send_claim(&self, node: NodeId, number: u32, attempts: Vec<AttemptId>, out: &mut Outbox) {
-        let (job, epoch, next_attempt) = (self.id(), self.epoch, self.attempts.next_number());
-        let generation = self.generation;
-        out.send(node, ToNode::Claim(Claim { job, epoch, number, attempts, next_attempt, generation }));
-    }
-
-    /// Which of the claimed attempts the node has. The others were lost on the way there, or with its executor.
-    fn on_live(
-        &mut self,
-        now: Instant,
-        (node, name): (NodeId, String),
-        answered: (Epoch, u32),
-        live: &[AttemptId],
-        out: &mut Outbox,
-    ) {
-        let (epoch, number) = answered;
-        if epoch != self.epoch {
-            return;
-        }
-        let Some(claimed) = self.node_claims.answered(node, number) else { return };
-        self.attempts.reconcile(node);
-        self.learn_name(node, name, out);
-        for attempt in claimed {
-            let Some(running) = self.attempts.get_mut(&attempt) else { continue };
-            if !live.contains(&attempt) {
-                self.write_off(now, attempt, LostCause::Unknown, out);
-            } else if running.life == Life::Earlier || running.started_at.is_some() {
-                if running.life == Life::Earlier {
-                    running.life = Life::Adopted;
-                    if running.started_at.is_none() {
-                        self.exploration.on_sent(running);
-                    }
-                }
-                out.record(Record::Adopted { task: running.task, attempt, node });
-            }
-            if self.attempts.get(&attempt).is_some_and(|running| running.holding() == Holding::Promoted) {
-                // The node may have missed the promotion.
-                out.send(node, ToNode::Promote { attempt, grant: None });
-            }
-            // The request may have been lost with the connection.
-            match self.attempts.get(&attempt) {
-                Some(running) if self.stopping || self.is_cancelled_task(running.task) => {
-                    self.stop(attempt, running, EndReason::Cancelled, out);
-                }
-                Some(running) => {
-                    self.say_timeout_again(attempt, running, out);
-                    self.say_again_to_gang(attempt, out);
-                }
-                None => {}
-            }
-        }
-        self.update_demand(now, out);
-    }
-
-    fn on_node_lost(&mut self, now: Instant, node: NodeId, out: &mut Outbox) {
-        self.node_claims.close(node);
-        let lost = self.attempts.at_node(node);
-        if !lost.is_empty() && self.job.host != HostId::SERVER {
-            // The node may be connected to us although the master lost it.
-            let number = self.node_claims.number();
-            self.send_claim(node, number, Vec::new(), out);
-        }
-        for attempt in lost {
-            self.write_off(now, attempt, LostCause::NodeLost, out);
-        }
-        // A launch there would be lost, and no second message would report the loss.
-        self.close_node(now, node, out);
-        self.forget_files_at(node);
-        self.update_demand(now, out);
     }
 
     fn on_wakeup(&mut self, now: Instant, out: &mut Outbox) {
@@ -619,89 +477,6 @@ impl JobManager {
         }
     }
 
-    // ---- user actions ----------------------------------------------------------------------------------------------
-
-    fn on_act(&mut self, now: Instant, action: JobAction, out: &mut Outbox) {
-        match action {
-            JobAction::Hold => self.hold(true, out),
-            JobAction::Release => self.hold(false, out),
-            JobAction::Cancel => self.cancel(now, out),
-            // A rerun arrives as a new `Begin`.
-            JobAction::RerunFailed => {}
-            // Only for jobs whose manager is not connected.
-            JobAction::Abandon => {}
-        }
-        self.update_demand(now, out);
-    }
-
-    fn hold(&mut self, held: bool, out: &mut Outbox) {
-        // On the server, the master's log records it already.
-        if self.held != held && self.job.host != HostId::SERVER {
-            out.persist(Change::HoldHeard { job: self.id(), held });
-        }
-        self.held = held;
-    }
-
-    fn cancel(&mut self, now: Instant, out: &mut Outbox) {
-        if !self.cancelled && self.outcome.is_none() {
-            out.persist(Change::Cancelled { job: self.id(), at: now });
-            self.cancelled = true;
-            self.stop_everything(out);
-        }
-    }
-
-    /// The scheduler of the tasks counts asks from zero.
-    fn restart_requests(&mut self) {
-        self.requests.restart();
-        if let Some(scheduler) = &mut self.scheduler {
-            scheduler.restart();
-        }
-        if let Some(allowance) = &mut self.allowance {
-            allowance.restart();
-        }
-    }
-
-    /// Reruns tasks that failed or were cancelled, or only the given ones of these.
-    fn run_again(&mut self, run: u32, only: Option<Chosen>, out: &mut Outbox) {
-        self.rerun(run, only.as_ref());
-        out.persist(Change::Rerun { job: self.id(), run, only: only.map(Box::new) });
-    }
-
-    fn rerun(&mut self, run: u32, only: Option<&Chosen>) {
-        self.run = run;
-        self.cancelled = false;
-        self.stopping = false;
-        self.outcome = None;
-        // The master forgot the job's asks when the job ended.
-        self.restart_requests();
-        self.allowance.iter_mut().for_each(|allowance| allowance.rerun());
-        self.work.restart();
-        match only {
-            Some(only) => self.dag.rerun_tasks(&only.0),
-            None => self.dag.rerun(),
-        }
-        self.gangs.restart();
-        self.blame.clear();
-        self.forget_alone();
-        self.work.recount(&self.job, &self.dag);
-    }
-
-    fn stop_everything(&mut self, out: &mut Outbox) {
-        self.stopping = true;
-        self.gangs.restart();
-        self.dag.abandon_all();
-        self.work.recount(&self.job, &self.dag);
-        for (&attempt, running) in self.attempts.iter() {
-            self.stop(attempt, running, EndReason::Cancelled, out);
-        }
-    }
-
-    fn stop(&self, attempt: AttemptId, running: &RunningAttempt, reason: EndReason, out: &mut Outbox) {
-        let (task, node) = (running.task, running.node);
-        out.record(Record::Stopping { task, attempt, node, reason: reason.clone() });
-        out.send(node, ToNode::Stop { attempt, reason, grace: self.settings.stop_grace });
-    }
-
     /// In tests and debug builds, after every event.
     fn check_invariants(&self) {
         if !cfg!(debug_assertions) {
@@ -711,7 +486,7 @@ impl JobManager {
         let twins = self.attempts.values().filter(|running| running.twin.is_some()).count();
         assert_eq!(
             running as usize,
-            self.attempts.len() - twins / 2 - self.corrections.copies.len(),
+            self.attempts.len() - twins / 2 - self.own.corrections.copies.len(),
             "numbers of running tasks and running attempts"
         );
         self.attempts.check_invariants();
@@ -720,7 +495,7 @@ impl JobManager {
             assert_eq!(counted, stage.total, "each task of stage {index} is in one state");
         }
         assert_eq!(self.work.now(), WorkLeft::new(&self.job, &self.dag).now(), "remaining work");
-        self.scheduler.iter().for_each(LocalScheduler::check_invariants);
+        self.own.scheduler.iter().for_each(LocalScheduler::check_invariants);
         for task in self.blame.tasks() {
             let record = self.dag.stage(task.stage).record(task.index).expect("a task that failed has a record");
             assert!(record.state <= TaskState::Running, "{task} has ended, but the nodes it failed on are still kept");
@@ -745,11 +520,11 @@ impl Role for JobManager {
                 match self.job.host {
                     HostId::SERVER => self.restart_requests(),
                     // The manager kept running, and only it counts its asks.
-                    _ => self.allowance.iter_mut().for_each(|allowance| allowance.restart()),
+                    _ => self.own.restart_allowance(),
                 }
                 self.work.restart();
                 // Reported again below if it still applies.
-                self.outcome = None;
+                self.lifecycle.withdraw_outcome();
                 self.update_demand(now, out);
             }
             Event::Connected { peer: Address::Node(node), .. } => self.on_node_connected(now, node, out),
@@ -762,12 +537,9 @@ impl Role for JobManager {
     }
 
     fn next_wakeup(&self) -> Option<Instant> {
-        let opening = self.scheduler.as_ref().and_then(LocalScheduler::next_opening);
-        let answer = self.allowance.as_ref().and_then(|allowance| allowance.answer_due);
         let reviews = [self.requests.review_at(), self.gangs.next_review(), self.next_rest_end()];
-        let own = [opening, self.promotions.next(), answer, self.exploration.next()];
-        let own = own.into_iter().chain(reviews);
-        self.node_claims.next_repeat().into_iter().chain(own.flatten()).min()
+        let own = [self.node_claims.next_repeat(), self.own.next_wakeup()];
+        own.into_iter().chain(reviews).flatten().min()
     }
 
     fn recover(&mut self, changes: &[Change]) {
@@ -785,7 +557,7 @@ impl Role for JobManager {
         let mut changes = Vec::new();
         if self.job.host != HostId::SERVER {
             changes.push(Change::Managed { job: Arc::clone(&self.job) });
-            changes.push(Change::HoldHeard { job, held: self.held });
+            changes.push(Change::HoldHeard { job, held: self.lifecycle.is_held() });
         }
         changes.push(Change::Progress { job, progress });
         changes

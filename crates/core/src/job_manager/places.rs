@@ -83,7 +83,7 @@ impl JobManager {
 
     /// Reports to the job's own scheduler where earlier tasks ran whose output can be read now.
     pub(super) fn locate_earlier(&mut self) {
-        let Some(scheduler) = self.scheduler.as_mut().filter(|_| !self.unlocated.0.is_empty()) else { return };
+        let Some(scheduler) = self.own.scheduler.as_mut().filter(|_| !self.unlocated.0.is_empty()) else { return };
         let ready: Vec<u32> = self.dag.runnable().filter(|stage| self.unlocated.0.contains(stage)).collect();
         for stage in ready {
             self.unlocated.0.remove(&stage);

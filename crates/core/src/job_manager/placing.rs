@@ -53,7 +53,7 @@ impl OwnPlacement {
 impl JobManager {
     pub(super) fn on_nodes(&mut self, now: Instant, list: Arc<NodeList>, margins: Arc<Margins>, out: &mut Outbox) {
         self.on_generation(list.generation);
-        if let Some(scheduler) = &mut self.scheduler {
+        if let Some(scheduler) = &mut self.own.scheduler {
             scheduler.set_margins(now, margins);
             let steps = scheduler.on_nodes(now, list);
             self.take(now, steps, out);
@@ -63,7 +63,7 @@ impl JobManager {
     }
 
     pub(super) fn schedule(&mut self, now: Instant, asks: &[Ask], out: &mut Outbox) {
-        if let Some(scheduler) = &mut self.scheduler {
+        if let Some(scheduler) = &mut self.own.scheduler {
             asks.iter().for_each(|ask| scheduler.on_ask(now, ask));
         }
         self.place(now, out);
@@ -84,7 +84,7 @@ impl JobManager {
                 running.starts_at = Some(now + *wait);
             }
         }
-        if let Some(scheduler) = &mut self.scheduler {
+        if let Some(scheduler) = &mut self.own.scheduler {
             scheduler.on_waits(now, node, waits);
         }
         self.place(now, out);
@@ -93,28 +93,28 @@ impl JobManager {
 
     /// Carries out the decisions of the scheduler.
     pub(super) fn place(&mut self, now: Instant, out: &mut Outbox) {
-        if self.allowance.is_some() {
+        if self.own.has_allowance() {
             self.place_within_allowance(now, out);
             return self.tell_limit(self.allowance_that_binds(), out);
         }
         let Outstanding { booked, unbooked } = self.attempts.outstanding();
-        let left = self.quota.left(booked, unbooked);
-        let steps = self.scheduler.as_mut().map(|scheduler| scheduler.decide(now, left)).unwrap_or_default();
+        let left = self.own.quota.left(booked, unbooked);
+        let steps = self.own.scheduler.as_mut().map(|scheduler| scheduler.decide(now, left)).unwrap_or_default();
         self.take(now, steps, out);
-        if self.quota.is_set() {
+        if self.own.quota.is_set() {
             self.tell_limit(self.quota_that_binds(), out);
         }
     }
 
     fn place_within_allowance(&mut self, now: Instant, out: &mut Outbox) {
         self.tell_wants(now, out);
-        let Some(scheduler) = &mut self.scheduler else { return };
+        let Some(scheduler) = &mut self.own.scheduler else { return };
         scheduler.advance(now);
         let is_free = self.promote_starved(now, out);
         if is_free {
             self.promote_sent(now, out);
         }
-        if !self.scheduler.as_ref().is_some_and(LocalScheduler::has_open_tasks) {
+        if !self.own.scheduler.as_ref().is_some_and(LocalScheduler::has_open_tasks) {
             if is_free {
                 self.promote_within_allowance(now, out);
             }
@@ -125,7 +125,7 @@ impl JobManager {
         for execution in guaranteed.into_iter().chain([ExecutionType::Opportunistic]) {
             // Tasks sent in the first turn count in the second.
             let Some(allowed) = self.allowed(execution) else { return };
-            let Some(scheduler) = &mut self.scheduler else { return };
+            let Some(scheduler) = &mut self.own.scheduler else { return };
             let steps = scheduler.decide_batches(now, allowed, &next_tasks(&self.job, &self.dag, &self.requests));
             self.take(now, steps, out);
             if execution == ExecutionType::Guaranteed {
@@ -143,15 +143,15 @@ impl JobManager {
         let of_stage = |stage| {
             dag.next_task(stage).map_or(dag.stage(stage).estimate.expected(), |index| dag.expected(stage, index))
         };
-        if let Some(scheduler) = &mut self.scheduler {
+        if let Some(scheduler) = &mut self.own.scheduler {
             scheduler.expect(|ask| requests.next_stage(ask).and_then(of_stage));
         }
     }
 
     /// Records a limit once, each time that it starts to hold tasks back.
     fn tell_limit(&mut self, limit: Option<Why>, out: &mut Outbox) {
-        let did_bind = std::mem::replace(&mut self.limit_binds, limit.is_some());
-        if let Some(why) = limit.filter(|_| !did_bind) {
+        let starts_to_bind = self.own.starts_to_bind(limit.is_some());
+        if let Some(why) = limit.filter(|_| starts_to_bind) {
             out.record(Record::Blocked { job: self.id(), why });
         }
     }
@@ -159,8 +159,8 @@ impl JobManager {
     /// The quota, if it keeps the job's own tasks from being sent to nodes.
     pub(super) fn quota_that_binds(&self) -> Option<Why> {
         let Outstanding { booked, unbooked } = self.attempts.outstanding();
-        let limit = self.quota.limit_on(booked, unbooked);
-        limit.filter(|_| self.scheduler.as_ref().is_some_and(LocalScheduler::has_open_tasks))
+        let limit = self.own.quota.limit_on(booked, unbooked);
+        limit.filter(|_| self.own.scheduler.as_ref().is_some_and(LocalScheduler::has_open_tasks))
     }
 
     pub(super) fn take(&mut self, now: Instant, steps: Vec<Step>, out: &mut Outbox) {
@@ -181,7 +181,7 @@ impl JobManager {
     /// suit.
     pub(super) fn send_to(&mut self, stage: u32, node: NodeId) -> bool {
         let ask = self.requests.opportunistic_ask(stage);
-        self.scheduler.as_mut().is_some_and(|scheduler| scheduler.send_to(ask, node))
+        self.own.scheduler.as_mut().is_some_and(|scheduler| scheduler.send_to(ask, node))
     }
 
     /// A node keeps room for a probe: the next task gets it, if one is left.
@@ -201,13 +201,13 @@ impl JobManager {
     }
 
     fn take_probe(&mut self, now: Instant, probe: ProbeId) -> Option<(AskId, Option<Foretold>)> {
-        let scheduler = self.scheduler.as_mut().filter(|_| probe.epoch == self.epoch)?;
+        let scheduler = self.own.scheduler.as_mut().filter(|_| probe.epoch == self.epoch)?;
         scheduler.on_ready(now, probe.number)
     }
 
     /// The node gets no more tasks for some time, or until the master publishes again which nodes take work.
     pub(super) fn close_node(&mut self, now: Instant, node: NodeId, out: &mut Outbox) {
-        if let Some(scheduler) = &mut self.scheduler {
+        if let Some(scheduler) = &mut self.own.scheduler {
             let steps = scheduler.close(now, node);
             self.take(now, steps, out);
         }
@@ -215,7 +215,7 @@ impl JobManager {
 
     /// The node has lost its probes.
     pub(super) fn forget_probes(&mut self, now: Instant, node: NodeId, out: &mut Outbox) {
-        if let Some(scheduler) = &mut self.scheduler {
+        if let Some(scheduler) = &mut self.own.scheduler {
             let steps = scheduler.forget_node(node);
             self.take(now, steps, out);
         }

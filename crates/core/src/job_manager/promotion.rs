@@ -33,15 +33,17 @@ impl Promotions {
 
 impl JobManager {
     pub(super) fn ask_for_promotions(&mut self, now: Instant, out: &mut Outbox) {
-        let Some(again) = self.promotions.after else { return };
-        while let Some(&(at, attempt)) = self.promotions.due.first().filter(|(at, _)| *at <= now) {
-            self.promotions.due.remove(&(at, attempt));
-            let running =
-                self.attempts.get(&attempt).filter(|running| !running.holding().is_booked() && !self.stopping);
+        let Some(again) = self.own.promotions.after else { return };
+        while let Some(&(at, attempt)) = self.own.promotions.due.first().filter(|(at, _)| *at <= now) {
+            self.own.promotions.due.remove(&(at, attempt));
+            let running = self
+                .attempts
+                .get(&attempt)
+                .filter(|running| !running.holding().is_booked() && !self.lifecycle.is_stopping());
             let Some(running) = running else { continue };
             let resources = Box::new(self.job.resources[running.task.stage as usize]);
             out.send(TheMaster, ToMaster::Promote { attempt, node: running.node, resources });
-            self.promotions.due.insert((now + again, attempt));
+            self.own.promotions.due.insert((now + again, attempt));
         }
     }
 

@@ -53,11 +53,11 @@ impl JobManager {
     }
 
     pub fn outcome(&self) -> Option<JobOutcome> {
-        self.outcome
+        self.lifecycle.outcome()
     }
 
     pub fn is_cancelled(&self) -> bool {
-        self.cancelled
+        self.lifecycle.is_cancelled()
     }
 
     /// When the process of a running attempt started.
@@ -68,9 +68,9 @@ impl JobManager {
     /// Whether it has attempts to claim or to stop at the node, has probes there, or considers the node unreachable.
     pub fn concerns(&self, node: NodeId) -> bool {
         self.attempts.is_estranged(node)
-            || self.scheduler.as_ref().is_some_and(|scheduler| !scheduler.reaches(node))
+            || self.own.scheduler.as_ref().is_some_and(|scheduler| !scheduler.reaches(node))
             || self.attempts.values().any(|running| running.node == node)
-            || self.scheduler.as_ref().is_some_and(|scheduler| scheduler.has_probes_at(node))
+            || self.own.scheduler.as_ref().is_some_and(|scheduler| scheduler.has_probes_at(node))
     }
 
     /// The running attempts.
@@ -100,7 +100,7 @@ impl JobManager {
         };
         let tasks = self.attempts.values().filter(waits).count() as u64;
         let at_nodes = (tasks > 0).then_some(Why::AtNodes { tasks });
-        let no_node = self.scheduler.iter().flat_map(LocalScheduler::explain);
+        let no_node = self.own.scheduler.iter().flat_map(LocalScheduler::explain);
         self.stages_with_held_tasks()
             .chain(self.stages_at_their_limit())
             .chain(self.gangs_that_gather())
@@ -153,7 +153,7 @@ impl JobManager {
 
     /// The scheduler of the job's own; `None` if the master places its tasks.
     pub fn local_scheduler(&self) -> Option<&LocalScheduler> {
-        self.scheduler.as_ref()
+        self.own.scheduler.as_ref()
     }
 
     pub(super) fn description(&self, now: Instant) -> JobDescription {
@@ -166,9 +166,9 @@ impl JobManager {
         });
         JobDescription {
             job: Arc::clone(&self.job),
-            held: self.held,
-            cancelled: self.cancelled,
-            outcome: self.outcome,
+            held: self.lifecycle.is_held(),
+            cancelled: self.lifecycle.is_cancelled(),
+            outcome: self.lifecycle.outcome(),
             dag: self.dag.clone(),
             running: running.collect(),
         }

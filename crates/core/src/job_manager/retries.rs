@@ -6,7 +6,7 @@ use crate::why::Why;
 
 impl JobManager {
     pub(super) fn next_rest_end(&self) -> Option<Instant> {
-        self.dag.next_due().filter(|_| self.begun)
+        self.dag.next_due().filter(|_| self.lifecycle.has_started())
     }
 
     /// Why a task that failed is not tried again yet.

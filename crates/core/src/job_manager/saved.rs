@@ -37,8 +37,10 @@ impl JobManager {
     /// Applies one recorded change.
     pub(super) fn take_back(&mut self, change: &Change) {
         match change {
-            Change::JobBegun { .. } | Change::Managed { .. } => self.begun = true,
-            Change::JobHeld { held, .. } | Change::HoldHeard { held, .. } => self.held = *held,
+            Change::JobBegun { .. } | Change::Managed { .. } => {
+                self.lifecycle.start();
+            }
+            Change::JobHeld { held, .. } | Change::HoldHeard { held, .. } => self.lifecycle.hold(*held),
             Change::Launched { attempt, task, node, grant, opportunistic, weight, rule, at, .. } => {
                 if rule.is_second() {
                     self.dag.launched_beside(task.stage, task.index);
@@ -68,7 +70,7 @@ impl JobManager {
                 } else if running.is_some() {
                     self.take_files(*task, *attempt, *node, ended);
                     self.dag.ended(task.stage, task.index, ended, *last, *at);
-                    let failed = *last && !ended.reason.is_success() && !self.cancelled;
+                    let failed = *last && !ended.reason.is_success() && !self.lifecycle.is_cancelled();
                     self.recover_failure(failed, task.stage);
                 }
             }
@@ -86,7 +88,7 @@ impl JobManager {
                     self.pass_on(*task, *node, false, Some(other));
                 } else if running.is_some() {
                     self.dag.lost(task.stage, task.index, *cause, *last, *at);
-                    self.recover_failure(*last && !self.cancelled, task.stage);
+                    self.recover_failure(*last && !self.lifecycle.is_cancelled(), task.stage);
                 }
             }
             Change::EndedLate { attempt, task, ended, .. } => {
@@ -96,25 +98,23 @@ impl JobManager {
             Change::OutputLost { task, file, .. } => self.reopen(*task, file),
             Change::Exchanged { exchange, .. } => self.recover_exchange(exchange),
             Change::Cancelled { .. } => {
-                (self.cancelled, self.stopping) = (true, true);
+                self.lifecycle.cancel();
                 self.dag.abandon_all();
             }
             Change::JobEnded { outcome, .. } => {
-                self.begun = true;
-                self.outcome = Some(*outcome);
+                self.lifecycle.end(*outcome);
                 // The tasks of a job that ended before it started are not abandoned yet.
                 self.dag.abandon_all();
             }
-            Change::JobReopened { .. } => self.outcome = None,
+            Change::JobReopened { .. } => self.lifecycle.withdraw_outcome(),
             Change::TasksChosen { action, stage, tasks, .. } => self.choose(*action, *stage, tasks),
             Change::Rerun { run, only, .. } => self.rerun(*run, only.as_deref()),
             Change::Progress { progress, .. } => {
                 let SavedProgress { dag, run, cancelled, stopping, running, estranged, given_up, exchange, files } =
                     progress.as_ref().clone();
                 self.attempts.recover(estranged, given_up);
-                self.run = run;
                 (self.dag, self.files) = (dag, files.map(Files::recovered));
-                (self.cancelled, self.stopping) = (cancelled, stopping);
+                self.lifecycle.recover(run, cancelled, stopping);
                 for saved in running {
                     let SavedAttempt { attempt, task, node, holding, rule, weight, had_rival, launched_at } = saved;
                     let mut launched = RunningAttempt::launched(task, node, holding, rule, launched_at);
@@ -136,9 +136,9 @@ impl JobManager {
         let (estranged, given_up) = self.attempts.saved();
         SavedProgress {
             dag: self.dag.clone(),
-            run: self.run,
-            cancelled: self.cancelled,
-            stopping: self.stopping,
+            run: self.lifecycle.run(),
+            cancelled: self.lifecycle.is_cancelled(),
+            stopping: self.lifecycle.is_stopping(),
             running: running.collect(),
             estranged,
             given_up,
@@ -165,7 +165,7 @@ impl JobManager {
                 self.dag.abandon(stage);
             }
             if self.job.spec.max_fails.is_some_and(|limit| self.dag.failed_tasks() > u64::from(limit)) {
-                self.stopping = true;
+                self.lifecycle.stop();
                 self.dag.abandon_all();
             }
         }

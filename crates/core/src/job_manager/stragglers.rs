@@ -34,7 +34,7 @@ impl JobManager {
         samples: &[(AttemptId, Sample)],
         out: &mut Outbox,
     ) {
-        let Some(rules) = self.corrections.rules.filter(|rules| rules.progress_every.is_some()) else { return };
+        let Some(rules) = self.own.corrections.rules.filter(|rules| rules.progress_every.is_some()) else { return };
         for (attempt, sample) in samples {
             let Some(running) = self.attempts.get(attempt).filter(|running| from == Address::Node(running.node)) else {
                 continue;
@@ -52,7 +52,7 @@ impl JobManager {
     }
 
     fn review_progress(&mut self, now: Instant, attempt: AttemptId, rules: CorrectionRules, out: &mut Outbox) {
-        if self.stopping || self.held {
+        if self.lifecycle.is_stopping() || self.lifecycle.is_held() {
             return;
         }
         let Some(straggler) = self.find_straggler(attempt, rules) else { return };
@@ -64,7 +64,7 @@ impl JobManager {
             }
             let Straggler { task, node, part, left, takes, margin } = straggler;
             let placed = self.placed(task, node, execution, expected);
-            let Some(scheduler) = &mut self.scheduler else { return };
+            let Some(scheduler) = &mut self.own.scheduler else { return };
             scheduler.advance(now);
             let better = scheduler.reconsider(placed, Standing::Runs(left), margin);
             let Some(better) = better else { continue };
@@ -140,7 +140,7 @@ impl JobManager {
     }
 
     fn watches_progress(&self) -> bool {
-        self.corrections.rules.is_some_and(|rules| rules.progress_every.is_some())
+        self.own.corrections.rules.is_some_and(|rules| rules.progress_every.is_some())
     }
 }
 

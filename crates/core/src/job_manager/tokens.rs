@@ -1,0 +1,24 @@
+//! The tokens of a job manager's launches.
+
+use crate::vocabulary::{Allocation, Generation, NodeId, Sealing, Token};
+
+/// Makes tokens of the newest known generation.
+pub(super) struct Tokens {
+    sealing: Sealing,
+    pub(super) generation: Generation,
+}
+
+impl Tokens {
+    pub(super) fn new(sealing: Sealing) -> Tokens {
+        Tokens { sealing, generation: Generation::default() }
+    }
+
+    /// A late message may name an earlier generation.
+    pub(super) fn advance(&mut self, generation: Generation) {
+        self.generation = generation.max(self.generation);
+    }
+
+    pub(super) fn token(&self, node: NodeId, allocation: &Allocation<'_>) -> Token {
+        self.sealing.token(node, self.generation, allocation)
+    }
+}
