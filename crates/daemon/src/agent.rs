@@ -1,4 +1,4 @@
-//! A node's agent as a process of its own: it reaches the executor first, then the server, and stays until stopped.
+//! The process of a node agent. It connects to the executor, then to the server, and runs until it is stopped.
 
 use crate::auth::AuthError;
 use crate::durable;
@@ -28,26 +28,26 @@ use std::thread;
 use std::time::Duration;
 use tokio::sync::oneshot;
 
-/// While the server is away, one that knows its number goes on without it after so long.
+/// An agent that knows its node number continues without the server if it cannot connect within this time.
 const BRIEFLY: Duration = Duration::from_secs(3);
 
 pub struct AgentOptions {
-    /// Where the server listens for agents; addresses of standbys too, separated by commas.
+    /// The server's address for agents; addresses of standbys may follow, separated by commas.
     pub server: String,
     pub secrets: Secrets,
     pub node: NodeOptions,
-    /// For this agent alone.
+    /// The executor of this agent, which no other process uses.
     pub executor: ExecutorSetup,
-    /// A directory in which what the role takes and leaves is written down.
+    /// Directory for the journal of the role's events and effects.
     pub journal: Option<PathBuf>,
-    /// How long the first connection may take; later ones are tried for ever.
+    /// Time limit for the first connection. Later connections are retried without limit.
     pub patience: Duration,
 }
 
-/// What an agent keeps of what it was told, so that a later life can go on while the server is away.
+/// What the agent stores of the server's answer, so that a later run can continue without the server.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 struct Known {
-    /// Of another server it would mean nothing.
+    /// The server that sent the other values. They are invalid for any other server.
     server: String,
     name: String,
     node: NodeId,
@@ -58,19 +58,19 @@ struct Known {
 impl Known {
     const FILE: &str = "known.json";
 
-    /// What was kept for this name at this server.
+    /// The stored values for this name at this server.
     fn load(files: &Path, server: &str, name: &str) -> Option<Known> {
         let text = fs::read(files.join(Known::FILE)).ok()?;
         let known: Known = serde_json::from_slice(&text).ok()?;
         (known.server == server && known.name == name).then_some(known)
     }
 
-    /// Without it a later life waits for the server.
+    /// Stores the values. If that fails, the next run needs the server to start.
     fn keep(&self, files: &Path) {
         let path = files.join(Known::FILE);
         let text = serde_json::to_vec(self).expect("names and numbers can be written");
         if let Err(error) = durable::replace(&path, &text) {
-            tracing::warn!(path = %path.display(), %error, "what the server said cannot be kept");
+            tracing::warn!(path = %path.display(), %error, "cannot store the server's answer");
         }
     }
 }
@@ -93,20 +93,21 @@ pub enum AgentError {
     Runtime(std::io::Error),
 }
 
-/// Runs until the server refuses this node or `until_stopped` returns. Call it before other threads start: it starts the
-/// executor.
+/// Runs until the server refuses this node or `until_stopped` returns. Call it before other threads start, because it
+/// starts the executor.
 pub fn run(
     options: AgentOptions,
     joined_as: impl FnMut(&str),
     until_stopped: impl FnOnce() + Send + 'static,
 ) -> Result<(), AgentError> {
-    // Before anything else: a second agent must not touch the executor of the first.
+    // First of all: a second agent must not use the executor of the first.
     let _lock = executor::claim(&options.executor.config.state)?;
     let executor = ExecutorLink::open(options.executor.clone())?;
     run_until_stopped(until_stopped, async |started| stay(options, executor, joined_as, started).await)
 }
 
-/// Runs what stays, or a signal to stop comes first; the loop that it started has done what it was sent then.
+/// Runs `stay` until it returns or `until_stopped` does. Then it stops the event loop in `started`, which handles all
+/// earlier inputs first.
 pub(crate) fn run_until_stopped<E: From<AgentError>>(
     until_stopped: impl FnOnce() + Send + 'static,
     stay: impl AsyncFnOnce(&mut Option<Handle>) -> Result<(), E>,
@@ -139,7 +140,7 @@ pub(crate) fn run_until_stopped<E: From<AgentError>>(
     ended
 }
 
-/// Serves the server for as long as it takes this node; the loop that it starts is `started`.
+/// Joins the server and serves it until the server refuses this node. `started` receives the handle of the event loop.
 async fn stay(
     options: AgentOptions,
     executor: ExecutorLink,
@@ -158,7 +159,7 @@ async fn stay(
         Ok(joined) => Some(joined),
         Err(error) if before.is_none() || error.is_lasting() => return Err(error.into()),
         Err(error) => {
-            tracing::warn!("{error}; going on with the job managers that were known before");
+            tracing::warn!("{error}; continuing with the job managers of the last run");
             None
         }
     };
@@ -168,10 +169,10 @@ async fn stay(
             Known { server: server.clone(), name: name.clone(), node, preset, job_hosts }
         }
         (None, Some(before)) => before,
-        (None, None) => unreachable!("it would have ended with the error"),
+        (None, None) => unreachable!("without stored values the error was returned"),
     };
     joined_as(&name);
-    // The number that the server gave is part of the role, so the loop starts when it is known.
+    // The node's number is part of the role, so the loop can only start once the number is known.
     let Known { node, preset, ref job_hosts, .. } = known;
     let mut roles = Roles::new(preset, Epoch(0), JobManagerSettings::default(), sealing);
     let journal = journal.map(|directory| JournalWriter::create(&directory, &name)).transpose()?;
@@ -186,7 +187,7 @@ async fn stay(
     let others = Arc::new(OtherNodes::default());
     let source = Arc::clone(&others) as Arc<dyn Source>;
     tokio::spawn(orders.carry_out(files.clone(), Some(source), handle.clone()));
-    // The loop was started just now and takes what it is sent.
+    // The loop has just started and accepts inputs.
     let _ = handle.send(Input::ExecutorConnected(Box::new(executor)));
     let keep = {
         let (known, files) = (known.clone(), files.clone());
@@ -199,14 +200,14 @@ async fn stay(
     Err(member.stay(first).await.into())
 }
 
-/// A node of this process as the server knows it.
+/// One node of this process, and its connections.
 pub(crate) struct Member {
     pub server: String,
     pub secrets: Secrets,
     pub name: String,
     pub node: NodeId,
     pub preset: Preset,
-    /// The executor's state directory; none where tasks are pretended.
+    /// The executor's state directory. `None` if tasks are only simulated.
     pub files: Option<PathBuf>,
     pub others: Arc<OtherNodes>,
     pub hosts: HostLinks,
@@ -214,14 +215,14 @@ pub(crate) struct Member {
 }
 
 impl Member {
-    /// Serves the server, which may be joined already, for as long as it takes this node for the one that it was. One that does
-    /// not let it in is asked again and again: what runs here goes on meanwhile.
+    /// Serves the server until it permanently refuses this node or assigns it another number. `joined` is a connection
+    /// that exists already. After a disconnection it connects again without limit; tasks continue meanwhile.
     pub async fn stay(&self, mut joined: Option<Joined>) -> JoinError {
         let Member { server, secrets, name, node, preset, files, others, hosts, handle } = self;
         loop {
             if let Some(joined) = joined.take() {
                 let end = serve_server(joined, *node, handle, files.as_deref(), others, hosts).await;
-                tracing::warn!(name, %end, "the connection to the server broke");
+                tracing::warn!(name, %end, "lost the connection to the server");
                 tokio::time::sleep(RETRY.0).await;
             }
             let introduction = || Introduction::Node { name: name.clone() };
@@ -229,22 +230,20 @@ impl Member {
                 Ok(again) => again,
                 Err(error) => return error,
             };
-            tracing::warn!(name, "connected with the server again");
+            tracing::warn!(name, "connected to the server again");
             if number != *node {
                 let why = format!(
-                    "this node was {node} before and would be {number} now: the server has lost its state; start the \
-                     agent again"
+                    "the number of this node changed from {node} to {number}: the server has lost its state; restart \
+                     the agent"
                 );
                 if let Some(files) = files {
-                    // So that the next life does not go by it.
+                    // The next run must not use the old number.
                     let _ = fs::remove_file(files.join(Known::FILE));
                 }
                 return JoinError::lasting(server, why);
             }
             if rules != *preset {
-                tracing::warn!(
-                    "the server schedules by other rules than before; start this agent again to follow them"
-                );
+                tracing::warn!("the server now uses other scheduling settings; restart this agent to apply them");
             }
             joined = Some(again);
         }
@@ -265,7 +264,7 @@ pub(crate) fn numbered(joined: &Joined, server: &str) -> Result<(NodeId, Preset)
     match &joined.terms {
         Terms::Node { node, preset } => Ok((*node, **preset)),
         Terms::NodeOf | Terms::JobHost { .. } | Terms::Global => {
-            let why = "it took us for somebody else".to_owned();
+            let why = "it treats this process as another kind of daemon".to_owned();
             Err(JoinError::lasting(server, why))
         }
     }

@@ -1,4 +1,4 @@
-//! The attempts of a job, as its log tells them: all of them, those of tasks that were tried again included.
+//! The attempts of a job, read from its log. They include earlier attempts of tasks that were retried.
 
 use crate::api::{AttemptState, AttemptSummary, Timestamp};
 use crate::story::Names;
@@ -7,16 +7,16 @@ use amalgam_core::role::{Change, LostCause, Record};
 use amalgam_core::vocabulary::{AttemptId, EndReason, Ended, TaskId};
 use std::collections::BTreeMap;
 
-/// Attempts of a job, or of one of its tasks, in the order in which they were launched.
+/// Attempts of a job or of one of its tasks, in launch order.
 pub struct Attempts {
     names: Names,
     task: Option<TaskId>,
     limit: usize,
     found: Vec<AttemptSummary>,
     places: BTreeMap<AttemptId, usize>,
-    /// Those that have not ended.
+    /// Number of found attempts that have not ended.
     open: usize,
-    /// The number in the log of the first that is not among them.
+    /// Log sequence number of the first attempt beyond the limit.
     next: Option<u64>,
 }
 
@@ -26,7 +26,7 @@ impl Attempts {
         Attempts { names, task, limit, found, places, open: 0, next: None }
     }
 
-    /// Takes in the next fact of the log. False once nothing later could matter.
+    /// Processes the next fact of the log. Returns false if no later fact can change the result.
     pub fn take(&mut self, sequence: u64, at: u64, fact: &Fact) -> bool {
         let at = Timestamp(at);
         match fact {
@@ -69,7 +69,7 @@ impl Attempts {
         self.next.is_none() || self.open > 0
     }
 
-    /// With the number in the log to go on from.
+    /// The attempts, and the log sequence number from which the next page starts.
     pub fn found(self) -> (Vec<AttemptSummary>, Option<u64>) {
         (self.found, self.next)
     }
@@ -128,11 +128,11 @@ fn lost_state(cause: LostCause) -> AttemptState {
 
 fn lost_reason(cause: LostCause) -> String {
     match cause {
-        LostCause::NodeLost => "its node stayed away too long".to_owned(),
-        LostCause::Unknown => "its node does not have it (any more)".to_owned(),
-        LostCause::NotTaken => "its node did not take it".to_owned(),
+        LostCause::NodeLost => "its node was not connected for too long".to_owned(),
+        LostCause::Unknown => "its node does not have it, or no longer".to_owned(),
+        LostCause::NotTaken => "its node did not accept it".to_owned(),
         LostCause::Refused(why) => format!("it was not launched: {why}"),
-        LostCause::Superseded => "another attempt of its task was first".to_owned(),
-        LostCause::Copied => "it wrote the files of its task once more".to_owned(),
+        LostCause::Superseded => "another attempt of its task started or finished first".to_owned(),
+        LostCause::Copied => "it wrote the files of its task again".to_owned(),
     }
 }

@@ -1,4 +1,4 @@
-//! The real cluster around core's state machines.
+//! Daemons, transport and storage: they run the state machines of `amalgam-core` on a real cluster.
 
 pub mod agent;
 pub mod api;
