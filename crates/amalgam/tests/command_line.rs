@@ -192,7 +192,7 @@ fn jobs_are_held_released_cancelled_and_run_again() {
     assert_eq!(cluster.run(&["release", "last"]), says(0, "job 1 released\n", ""));
     assert_eq!(
         cluster.run(&["cancel", "1,9"]),
-        says(1, "job 1 cancelled\n", "error: there is no job 9\n  help: `amalgam list --all` shows the jobs\n")
+        says(1, "job 1 cancelled\n", "error: job 9 not found\n  help: `amalgam list --all` shows the jobs\n")
     );
     assert_eq!(cluster.run(&["rerun-failed", "1", "-q"]), says(0, "1\n", ""));
     assert_eq!(cluster.run(&["cancel", "all"]), says(0, "job 1 cancelled\n", ""));

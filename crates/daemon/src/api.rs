@@ -1,4 +1,5 @@
-//! The public interface's JSON, shared by server and command line. Stable: fields are added, never changed.
+//! The JSON of the public interface, shared by server and command line. Stable: fields are added, never changed or
+//! removed.
 
 use amalgam_core::job_manager::TaskState as EndedTask;
 use amalgam_core::protocol::JobOutcome;
@@ -9,13 +10,13 @@ use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use std::{borrow::Cow, fmt};
 
-/// A checked job in a request's body, as our own clients send it, in the encoding of messages between daemons. The parameter
-/// `version` names the version of the fields.
+/// Media type of a checked job in a request's body, as our own clients send it: the encoding of messages between
+/// daemons. The parameter `version` is the version of the fields.
 pub const JOB_MSGPACK: &str = "application/vnd.amalgam.job+msgpack";
-/// The same as JSON.
+/// Media type of a checked job as JSON.
 pub const JOB_JSON: &str = "application/vnd.amalgam.job+json";
 
-/// Declares types that go over the wire in both directions.
+/// Declares types that are sent in both directions.
 macro_rules! wire {
     ($($(#[$attribute:meta])* $visibility:vis struct $name:ident { $($(#[$field_attribute:meta])* $field:ident: $type:ty,)* })*) => {
         $($(#[$attribute])*
@@ -24,7 +25,7 @@ macro_rules! wire {
     };
 }
 
-/// How a [`ByteString`] is described.
+/// The JSON schema of a [`ByteString`].
 struct AnyText;
 
 impl JsonSchema for AnyText {
@@ -34,7 +35,7 @@ impl JsonSchema for AnyText {
 
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
         json_schema!({
-            "description": "A text; where it is not UTF-8 an object with its bytes, of which `\\xNN` is one and `\\\\` a backslash.",
+            "description": "A string. Text that is not UTF-8 is an object with its bytes, in which `\\xNN` is a byte and `\\\\` a backslash.",
             "oneOf": [
                 { "type": "string" },
                 { "type": "object", "properties": { "bytes": { "type": "string" } }, "required": ["bytes"] },
@@ -44,7 +45,7 @@ impl JsonSchema for AnyText {
 }
 
 wire! {
-    /// The answer to a submission.
+    /// The response to a submission.
     pub struct Submitted {
         job: u64,
         /// Events of the job have this sequence number or a higher one.
@@ -56,85 +57,85 @@ wire! {
         name: String,
         user: String,
         queue: String,
-        /// The preset that it goes by; absent where that is the cluster's own.
+        /// The preset that the job uses; absent if it is the cluster's own.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         preset: Option<String>,
-        /// Where its manager is; absent where that is the server.
+        /// The job host that runs its manager; absent if the server does.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         manager: Option<ManagerPlace>,
         priority: i32,
         state: JobState,
-        /// A user holds it: nothing more of it starts. One that runs may be held as well.
+        /// A user holds it: no more tasks start. Its running tasks continue.
         #[serde(default)]
         held: bool,
-        /// Why it is not running, or how it ended; one line.
+        /// Why it is not running, or how it ended, in one line.
         reason: Option<String>,
-        /// Who cancelled it.
+        /// The user who cancelled it.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         cancelled_by: Option<String>,
-        /// The job that it came after and whose end without success ended it.
+        /// The dependency that ended without success and so ended this job.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         failed_dependency: Option<u64>,
         submitted_at: Timestamp,
         started_at: Option<Timestamp>,
         ended_at: Option<Timestamp>,
         tasks: TaskCounts,
-        /// What all of its attempts used together that have ended, whatever became of them; of memory the most that one had.
+        /// Totals of all its ended attempts, with any outcome; of memory, the maximum of one attempt.
         #[serde(default)]
         wall_seconds: f64,
         #[serde(default)]
         cpu_seconds: f64,
         #[serde(default)]
         max_memory_bytes: u64,
-        /// What it gave to other jobs and received from them; absent under presets in which jobs do not yield.
+        /// Resources donated to and received from other jobs; absent under presets in which jobs do not yield.
         #[serde(default)]
         exchange: Option<Exchange>,
     }
 
-    /// A process of job managers.
+    /// A job host.
     pub struct ManagerPlace {
         /// `amalgam jobs --number`.
         number: u32,
-        /// Whether it is connected with the server.
+        /// Whether it is connected to the server.
         connected: bool,
     }
 
-    /// What a job gave and received: resource-seconds by kind, in the units of the kinds, such as core seconds and MiB
-    /// seconds.
+    /// Resources that a job donated and received: resource-seconds by kind, in the units of the kinds, such as core
+    /// seconds and MiB seconds.
     pub struct Exchange {
-        /// What it was entitled to and left to others, for its tasks could wait.
+        /// Resources within its share that it left to other jobs, because its tasks could wait.
         given: BTreeMap<String, f64>,
-        /// What it held beyond what it was entitled to, for nobody needed the room.
+        /// Resources beyond its share that it held, because no other job needed them.
         received: BTreeMap<String, f64>,
-        /// When it would end, or would have ended, with its share to itself, as estimated; once it plans.
+        /// Estimated end with only its own share, once the job is planned.
         alone_end: Option<Timestamp>,
     }
 
-    /// How many tasks are in which state.
+    /// Number of tasks in each state.
     pub struct TaskCounts {
         total: u64,
-        /// For other stages or jobs.
+        /// Waiting for other stages or jobs.
         waiting: u64,
-        /// For resources, or sent to a node and not started.
+        /// Waiting for resources, or sent to a node and not started.
         queued: u64,
-        /// Their processes run.
+        /// Started, not ended.
         running: u64,
         succeeded: u64,
         failed: u64,
         cancelled: u64,
     }
 
-    /// Attempts that were launched, by what they are.
+    /// Launched attempts by type and state.
     pub struct AttemptCounts {
-        /// Running, and guaranteed: in room that is booked for them, or within what their job may hold.
+        /// Running and guaranteed: their resources are booked, or within the allowance of their job.
         guaranteed: u64,
-        /// Running, in room that nobody has booked: guaranteed ones may preempt them.
+        /// Running on resources that are not booked: guaranteed attempts may preempt them.
         opportunistic: u64,
         /// Sent to a node and not started.
         at_nodes: u64,
-        /// How often one was preempted so far, in the jobs that are still known.
+        /// Preemptions so far, in the jobs that are not forgotten.
         preempted: u64,
-        /// How often one was shed from a node's queue, likewise.
+        /// Attempts that were shed from a node's queue so far, in the same jobs.
         shed: u64,
     }
 
@@ -144,18 +145,18 @@ wire! {
         #[serde(default)]
         attempts: AttemptCounts,
         stages: Vec<StageDetail>,
-        /// Everything that keeps it from running.
+        /// All reasons why it is not running.
         reasons: Vec<String>,
-        /// Jobs that must have succeeded first.
+        /// Jobs that must succeed first.
         after_jobs: Vec<u64>,
-        /// Jobs that must have ended first, in whatever way.
+        /// Jobs that must end first, with any outcome.
         #[serde(default)]
         after_jobs_any: Vec<u64>,
         #[schemars(with = "AnyText")]
         submit_dir: ByteString,
         max_fails: Option<u32>,
         expected_end: Option<Timestamp>,
-        /// What `wait` exits with; set when the job has ended.
+        /// Exit code of `wait`; set once the job has ended.
         exit_code: Option<u8>,
     }
 
@@ -165,39 +166,39 @@ wire! {
         #[schemars(with = "Vec<AnyText>")]
         command: Vec<ByteString>,
         tasks: TaskCounts,
-        /// Finished tasks per second, lately.
+        /// Succeeded and failed tasks per second since the stage's first launch.
         rate: Option<f64>,
-        /// Of the tasks that finished, or as it is expected of the first: `mean_of` says which.
+        /// Measured or expected mean run time of a task; `mean_of` is its source.
         mean_seconds: Option<f64>,
         mean_of: Option<MeanOf>,
         p50_seconds: Option<f64>,
         expected_end: Option<Timestamp>,
         reasons: Vec<String>,
-        /// What each task needs, by kind, in the units of the kinds: cores, MiB, MB/s, devices.
+        /// Resources of each task by kind, in the units of the kinds: cores, MiB, MB/s, devices.
         resources: BTreeMap<String, f64>,
         constraints: Vec<String>,
         retries: u32,
-        /// How long a task waits before it is tried again after its first failure.
+        /// Delay before a task is retried after its first failure.
         #[serde(default)]
         retry_delay_seconds: f64,
-        /// Its tasks begin together.
+        /// Whether its tasks start together.
         gang: bool,
-        /// The most of them that run at once.
+        /// Maximum number of its tasks that run at once.
         #[serde(default)]
         at_once: Option<u32>,
-        /// Of its tasks, the job's unless the stage has its own.
+        /// Priority of its tasks: the job's, unless the stage has its own.
         priority: i32,
         timeout_seconds: Option<f64>,
-        /// What all of its attempts used together that have ended, whatever became of them; of memory the most that one had.
+        /// Totals of all its ended attempts, with any outcome; of memory, the maximum of one attempt.
         #[serde(default)]
         wall_seconds: f64,
         #[serde(default)]
         cpu_seconds: f64,
         #[serde(default)]
         max_memory_bytes: u64,
-        /// Output that was not kept, of all its attempts together.
+        /// Bytes of output that were not kept, of all its attempts in total.
         dropped_bytes: u64,
-        /// Why it could not be written, where it was not for the cap alone.
+        /// Why output could not be written, if the limit was not the only reason.
         #[serde(default)]
         output_unwritten: Option<String>,
     }
@@ -208,20 +209,20 @@ wire! {
         stage: String,
         /// The position in the stage, from 0.
         index: u32,
-        /// The index value of an array, which may differ from the position.
+        /// The task's value in the array, which may differ from the position.
         value: u64,
         #[schemars(with = "Option<AnyText>")]
         item: Option<ByteString>,
         state: TaskState,
         node: Option<String>,
-        /// The latest attempt.
+        /// Its latest attempt.
         attempt: Option<String>,
         attempts: u32,
         exit_code: Option<u8>,
         reason: Option<String>,
         started_at: Option<Timestamp>,
         ended_at: Option<Timestamp>,
-        /// What all of its attempts used together that have ended, whatever became of them; of memory the most that one had.
+        /// Totals of all its ended attempts, with any outcome; of memory, the maximum of one attempt.
         wall_seconds: Option<f64>,
         cpu_seconds: Option<f64>,
         max_memory_bytes: Option<u64>,
@@ -238,13 +239,13 @@ wire! {
         node: String,
         state: AttemptState,
         exit_code: Option<u8>,
-        /// How it ended, where it did not succeed.
+        /// How it ended, if it did not succeed.
         reason: Option<String>,
         launched_at: Timestamp,
-        /// When its process started, if it did.
+        /// When its process started; absent if it did not.
         started_at: Option<Timestamp>,
         ended_at: Option<Timestamp>,
-        /// What it used; not known of an attempt that never said how it ended.
+        /// Resources that it used; absent if its end was never reported.
         wall_seconds: Option<f64>,
         cpu_seconds: Option<f64>,
         max_memory_bytes: Option<u64>,
@@ -259,63 +260,65 @@ wire! {
         task: Option<String>,
         attempt: Option<String>,
         node: Option<String>,
-        /// Of the start of a task, its first: what its allocation took.
+        /// The allocation time of a task's first start, in parts.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         allocation: Option<AllocationParts>,
     }
 
-    /// The time from when a task could run to its start, in seconds, by what it was spent on.
+    /// The time from when a task could run to its start, in seconds, by part.
     pub struct AllocationParts {
-        /// Until the launch that led to its start was decided on.
+        /// Until the decision to launch it.
         queue: f64,
-        /// Work for it alone: what was decided was made durable, and its process was made.
+        /// Work for this task: making the decision durable and creating its process.
         processing: f64,
-        /// The launch on its way to the node, as half of its way and that of the news of the start, with whoever passed them on.
+        /// Sending the launch to the node: half of the time that the launch and the report of the start were under way,
+        /// including processes that forward them.
         communication: f64,
-        /// At the node, for its turn and for files.
+        /// At the node: in its queue and for input files.
         node: f64,
     }
 
     pub struct NodeSummary {
         id: u32,
         name: String,
-        /// Its cluster, in a federation. A global master tells what it believes of it, and when it last heard of the cluster.
+        /// Its cluster, in a federation. A global master reports its view of the node, and when it last received a
+        /// report from the cluster.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         cluster: Option<u32>,
         state: NodeState,
-        /// By kind, in the units of the kinds: cores, MiB, MB/s, devices.
+        /// Resources by kind, in the units of the kinds: cores, MiB, MB/s, devices.
         capacity: BTreeMap<String, f64>,
         free: BTreeMap<String, f64>,
-        /// Attempts for which room is booked, and others that are guaranteed and run.
+        /// Attempts with booked resources, and other guaranteed attempts that run.
         running: u32,
-        /// Opportunistic attempts that run in room that nobody has booked.
+        /// Opportunistic attempts that run. Their resources are not booked.
         #[serde(default)]
         opportunistic: u32,
-        /// Opportunistic attempts that were sent there and have not started.
+        /// Opportunistic attempts that were sent to the node and have not started.
         #[serde(default)]
         opportunistic_waiting: u32,
-        /// What the running ones of them hold; `free` does not count it.
+        /// Resources that running opportunistic attempts hold; `free` does not count them as used.
         #[serde(default)]
         opportunistic_used: BTreeMap<String, f64>,
-        /// How long ago it was heard last; null where that is not known.
+        /// Seconds since its last message; null if unknown.
         last_heard_seconds: Option<f64>,
-        /// When the server started, which has not heard it since.
+        /// Start of the server, if it has not received a message from the node since.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         unheard_since: Option<Timestamp>,
-        /// What is held against it, where attempts failed through the node lately and more often than they should.
+        /// Recent failures of attempts that the node caused, if there were more than expected.
         #[serde(default)]
         doubt: Option<NodeDoubt>,
     }
 
-    /// Failures of a node alone; those of many nodes at once, and of tasks that fail everywhere, are held against none.
+    /// Failures of this node. Failures of many nodes at once, and of tasks that fail everywhere, are not counted.
     pub struct NodeDoubt {
-        /// How likely it is to see an attempt through, as estimated.
+        /// Estimated probability that an attempt is not interrupted by the node.
         success: f64,
-        /// None where it is only that its rack had one outage after another.
+        /// Number of failures; 0 if the only reason is repeated outages of its rack.
         failures: u32,
-        /// The first of them was so long ago.
+        /// Seconds since the first of them.
         since_seconds: f64,
-        /// Whether tasks are sent elsewhere for it.
+        /// Whether tasks are placed on other nodes because of it.
         avoided: bool,
     }
 
@@ -323,13 +326,13 @@ wire! {
         #[serde(flatten)]
         summary: NodeSummary,
         attributes: BTreeMap<String, String>,
-        /// The mechanism that holds tasks to what they asked for.
+        /// The mechanism that enforces the resources of tasks.
         enforcement: String,
-        /// What that mechanism cannot hold them to.
+        /// What that mechanism does and does not enforce.
         notes: Vec<String>,
-        /// Why it gets no work for a while: a launch failed there.
+        /// Why it gets no tasks for some time: a launch failed there.
         paused: Option<String>,
-        /// How long it gets none still.
+        /// Remaining time until it gets tasks again.
         pause_left_seconds: Option<f64>,
         attempts: Vec<RunningAttempt>,
     }
@@ -339,7 +342,7 @@ wire! {
         task: String,
         #[serde(default)]
         guarantee: Guarantee,
-        /// Whether its process has not started.
+        /// Whether its process has not started yet.
         #[serde(default)]
         waiting: bool,
         running_seconds: f64,
@@ -361,7 +364,8 @@ wire! {
         pending_tasks: u64,
         #[serde(default)]
         attempts: AttemptCounts,
-        /// What its jobs gave to others and received from them, in resource-seconds by kind, in the jobs that are still known.
+        /// Resources that its jobs donated and received, in resource-seconds by kind, in the jobs that are not
+        /// forgotten.
         #[serde(default)]
         given: BTreeMap<String, f64>,
         #[serde(default)]
@@ -375,9 +379,9 @@ wire! {
         nodes_up: u32,
         nodes_total: u32,
         capacity: BTreeMap<String, f64>,
-        /// What guaranteed work holds.
+        /// Resources that guaranteed work holds.
         used: BTreeMap<String, f64>,
-        /// What opportunistic work holds.
+        /// Resources that opportunistic work holds.
         #[serde(default)]
         opportunistic_used: BTreeMap<String, f64>,
         jobs: BTreeMap<String, u64>,
@@ -386,13 +390,13 @@ wire! {
         attempts: AttemptCounts,
         tasks_per_second: f64,
         queues: Vec<QueueSummary>,
-        /// Processes of job managers beside the server.
+        /// Job hosts of this cluster.
         #[serde(default)]
         job_managers: Vec<ManagerPlace>,
-        /// The number of the global master that tells this; what it tells of nodes it believes.
+        /// Number of the global master that answers. Its data about nodes may be out of date.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         global: Option<u32>,
-        /// The number of the cluster, where a master in a federation tells this.
+        /// Number of the cluster, if the master of a cluster in a federation answers.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         cluster: Option<u32>,
         /// The clusters of a global master.
@@ -407,11 +411,11 @@ wire! {
         connected: bool,
         nodes_up: u32,
         nodes_total: u32,
-        /// How long ago its master told something; absent before the first time.
+        /// Seconds since the last report of its master; absent before the first.
         told_seconds: Option<f64>,
     }
 
-    /// Something that happened.
+    /// One event of the event stream.
     pub struct Event {
         sequence: u64,
         at: Timestamp,
@@ -424,11 +428,11 @@ wire! {
         stage: Option<String>,
         index: Option<u32>,
         attempt: Option<String>,
-        /// Its name.
+        /// Name of the node.
         node: Option<String>,
-        /// Its number, which no other node of that name has had.
+        /// Number of the node, which is never used for another node name.
         node_id: Option<u32>,
-        /// Of a job or task that has ended: as lists and metrics name it.
+        /// State of an ended job or task, as in lists and metrics.
         state: Option<String>,
         exit_code: Option<u8>,
         reason: Option<String>,
@@ -437,7 +441,7 @@ wire! {
         stderr_bytes: Option<u64>,
     }
 
-    /// A declared output as its task left it.
+    /// A declared output file that a task wrote.
     pub struct OutputFile {
         /// `JOB.STAGE.INDEX`, with the stage's number and the task's position in it.
         task: String,
@@ -445,29 +449,29 @@ wire! {
         /// The task's position in the stage, from 0.
         index: u32,
         attempt: String,
-        /// As it is declared: a path in the task's working directory.
+        /// Declared path, relative to the task's working directory.
         name: String,
         bytes: u64,
         /// In hexadecimal digits.
         sha256: String,
-        /// The names of those that have it, as far as is known. Another may be asked in vain.
+        /// Names of the nodes known to have it. A node may have removed it.
         nodes: Vec<String>,
     }
 
-    /// What became of a part of a task's standard input.
+    /// The response to a part of a task's standard input.
     pub struct InputTaken {
         state: InputState,
-        /// Whose input it is. Where that is another attempt than was named, its input begins anew.
+        /// The attempt that reads the input. If it is not the requested one, its input starts at 0.
         attempt: Option<String>,
-        /// The attempt has, or will find, what comes before this offset.
+        /// Bytes before this offset are passed on to the attempt.
         taken: u64,
     }
 
-    /// How a job stands after a wait.
+    /// State of a job after a wait.
     pub struct Waited {
         job: u64,
         state: JobState,
-        /// Set when the job has ended: 0, or that of its first failed task.
+        /// Set once the job has ended: 0, or the exit code of its first failed task.
         exit_code: Option<u8>,
         reason: Option<String>,
     }
@@ -475,84 +479,84 @@ wire! {
     pub struct ActionRequest {
         jobs: Vec<u64>,
         action: Action,
-        /// Only these tasks of each of the jobs; the whole jobs where there are none.
+        /// Only these tasks of each job; empty for whole jobs.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         tasks: Vec<ChosenTasks>,
     }
 
-    /// Tasks of a stage that stand next to each other.
+    /// A range of tasks of a stage.
     pub struct ChosenTasks {
         /// The stage's number, from 0.
         stage: u32,
-        /// Positions in the stage, from 0; the last one is among them.
+        /// Positions in the stage, from 0; both ends are included.
         first: u32,
         last: u32,
     }
 
-    /// In which states tasks were that an action was for.
+    /// Number of tasks in each state before an action on them.
     pub struct ChosenCounts {
-        /// For their turn, for others or for resources.
+        /// Waiting for other tasks, resources or their turn.
         waiting: u32,
         held: u32,
-        /// Launched; perhaps not started yet.
+        /// Launched, started or not.
         running: u32,
         succeeded: u32,
         failed: u32,
         cancelled: u32,
     }
 
-    /// What is changed about jobs that have not ended; what is left out stays.
+    /// Changes to jobs that have not ended. Absent fields are unchanged.
     pub struct UpdateRequest {
         jobs: Vec<u64>,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         priority: Option<i32>,
-        /// Of all their stages, for attempts that start from now on; 0 is the queue's own.
+        /// Timeout of all their stages, for attempts that start from now on; 0 is the queue's default.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         timeout_seconds: Option<f64>,
-        /// Not of a job whose tasks hold room.
+        /// New queue. Refused if tasks of the job hold resources.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         queue: Option<String>,
     }
 
-    /// What an action did to one job.
+    /// The result of an action for one job.
     pub struct ActionResult {
         job: u64,
-        /// Absent when it was done.
+        /// Absent on success.
         error: Option<Error>,
-        /// Where it was for single tasks: in which states they were just before.
+        /// For actions on single tasks: the states of these tasks just before.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         tasks: Option<ChosenCounts>,
-        /// When it is not done at once: what it waits for.
+        /// What a delayed action waits for.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         waits_for: Option<String>,
-        /// When nothing was to be done: how it is already.
+        /// If the action had nothing to change: the state that the job already has.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         unchanged: Option<String>,
     }
 
     pub struct DrainRequest {
-        /// False takes the node back into use.
+        /// False returns the node to use.
         drain: bool,
     }
 
-    /// Every unsuccessful answer.
+    /// The body of every response that is an error.
     pub struct Error {
         error: ErrorCode,
         /// What is wrong, and why.
         message: String,
-        /// What would help.
+        /// What to do about it.
         remedy: String,
-        /// Who can answer instead.
+        /// Other processes that can answer.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         elsewhere: Option<Elsewhere>,
     }
 
-    /// Other processes of a federation. Who reached this one at another address than `here`, through a tunnel for instance, may find
-    /// anybody at the others.
+    /// Other processes of a federation. A client that reached this process at another address than `here`, such as
+    /// through a tunnel, may not reach the others at their addresses.
     pub struct Elsewhere {
-        /// Where the one that says this is known to listen: a base URL.
+        /// Base URL at which this process listens.
         here: String,
-        /// Where those listen that have what was asked for.
+        /// Base URLs of the processes that have the requested object.
         at: Vec<String>,
     }
 }
@@ -561,14 +565,14 @@ wire! {
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct Listing<T> {
     pub items: Vec<T>,
-    /// Pass it as `cursor` for the next page; absent on the last one.
+    /// Value of `cursor` for the next page; absent on the last page.
     pub next: Option<String>,
-    /// The other global masters of a federation, each of which has such jobs of its own.
+    /// The other global masters of a federation. Each may have more such jobs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub others: Option<Elsewhere>,
 }
 
-/// Declares a set of words with their spelling.
+/// Declares an enumeration with the spelling of each value.
 macro_rules! words {
     ($($(#[$attribute:meta])* $visibility:vis enum $name:ident { $($(#[$variant_attribute:meta])* $variant:ident = $word:literal,)* })*) => {
         $($(#[$attribute])*
@@ -589,13 +593,13 @@ macro_rules! words {
 }
 
 words! {
-    /// Whether a task takes input.
+    /// Whether a task accepts standard input.
     pub enum InputState {
-        /// No attempt of it runs yet: send the same again.
+        /// No attempt runs yet: send the same part again.
         #[default]
         Waiting = "waiting",
         Open = "open",
-        /// It reads nothing more, or has ended.
+        /// The task reads no more input, or has ended.
         Closed = "closed",
     }
 
@@ -620,17 +624,17 @@ words! {
     }
 
     pub enum AttemptState {
-        /// It was sent to its node and has not started.
+        /// Sent to its node, not started.
         #[default]
         Queued = "queued",
         Running = "running",
         Succeeded = "succeeded",
         Failed = "failed",
-        /// It gave way to other work, while it ran or while it waited at its node.
+        /// Preempted by other work, while it ran or while it waited at its node.
         Preempted = "preempted",
-        /// Its node was lost, or had lost it, or did not take it.
+        /// Its node was lost, lost the attempt, or did not accept it.
         Lost = "lost",
-        /// It was cancelled or taken back, or another attempt of its task was first.
+        /// It was cancelled or withdrawn, or another attempt of its task started or finished first.
         Cancelled = "cancelled",
     }
 
@@ -640,21 +644,21 @@ words! {
         Unreachable = "unreachable",
         Draining = "draining",
         Drained = "drained",
-        /// It could not launch a task and gets none for a while.
+        /// It could not launch a task and gets none for some time.
         Paused = "paused",
-        /// As a global master believes: its cluster's master drains it, or gives it no task for a while.
+        /// In the view of a global master: the cluster's master drains the node or gives it no tasks for some time.
         Closed = "closed",
         Lost = "lost",
     }
 
-    /// Whether an attempt gives way to others.
+    /// Whether an attempt may be preempted by others.
     pub enum Guarantee {
         #[default]
         Guaranteed = "guaranteed",
         Opportunistic = "opportunistic",
     }
 
-    /// What a stage's mean run time is known from.
+    /// The source of a stage's mean run time.
     pub enum MeanOf {
         #[default]
         FinishedTasks = "finished-tasks",
@@ -667,9 +671,9 @@ words! {
         Cancel = "cancel",
         Hold = "hold",
         Release = "release",
-        /// Runs the tasks again that failed for good or were cancelled.
+        /// Runs tasks again that failed finally or were cancelled.
         RerunFailed = "rerun-failed",
-        /// Ends a job whose manager is in a process of job managers that is away, without it.
+        /// Ends a job whose job host is not connected, without its manager.
         Abandon = "abandon",
     }
 
@@ -683,7 +687,7 @@ words! {
         StageEnded = "stage-ended",
         AttemptStarted = "attempt-started",
         AttemptEnded = "attempt-ended",
-        /// The task will not be tried again.
+        /// The task is not retried.
         TaskEnded = "task-ended",
         NodeUp = "node-up",
         NodeUnreachable = "node-unreachable",
@@ -703,9 +707,9 @@ words! {
         MethodNotAllowed = "method-not-allowed",
         Conflict = "conflict",
         TooLarge = "too-large",
-        /// It is sound, and this kind of server cannot do it.
+        /// The request is valid, but this kind of server does not support it.
         Unsupported = "unsupported",
-        /// Another process of the federation has what was asked for.
+        /// Another process of the federation has the requested object.
         Elsewhere = "elsewhere",
         Unavailable = "unavailable",
         #[default]
@@ -714,7 +718,7 @@ words! {
 }
 
 impl JobSummary {
-    /// `running, held`: its state, and what beside it stands.
+    /// Its state, with `held` added: `running, held`.
     pub fn state_words(&self) -> String {
         match self.state {
             JobState::Held => self.state.to_string(),
@@ -725,7 +729,8 @@ impl JobSummary {
 }
 
 impl JobState {
-    /// How a job stands that has ended so. One whose dependency failed counts as cancelled: it never ran, and its reason says why.
+    /// The state of a job that ended with this outcome. A job whose dependency failed is cancelled: it never ran, and
+    /// its reason names the dependency.
     pub fn of_outcome(outcome: JobOutcome) -> JobState {
         match outcome {
             JobOutcome::Succeeded => JobState::Succeeded,
@@ -742,7 +747,7 @@ impl JobState {
 }
 
 impl TaskState {
-    /// How a task stands that has ended; `None` before.
+    /// The state of an ended task; `None` for one that has not ended.
     pub fn of_end(state: EndedTask) -> Option<TaskState> {
         match state {
             EndedTask::Waiting | EndedTask::Running => None,
@@ -788,9 +793,9 @@ impl Error {
         Error { error, message: message.into(), remedy: remedy.into(), elsewhere: None }
     }
 
-    /// Another global master has it; where that is, if it is known.
+    /// The error for an object that another global master has; `elsewhere` is its address, if known.
     pub fn with_global(message: impl Into<String>, elsewhere: Option<Elsewhere>) -> Error {
-        let remedy = "name that one with --server, or its directory with --state-dir";
+        let remedy = "use --server with its address, or --state-dir with its directory";
         Error { elsewhere, ..Error::new(ErrorCode::Elsewhere, message, remedy) }
     }
 
@@ -799,7 +804,7 @@ impl Error {
     }
 
     pub fn no_such_job(job: u64) -> Error {
-        Error::new(ErrorCode::NotFound, format!("there is no job {job}"), "`amalgam list --all` shows the jobs")
+        Error::new(ErrorCode::NotFound, format!("job {job} not found"), "`amalgam list --all` shows the jobs")
     }
 }
 
@@ -820,7 +825,7 @@ impl Timestamp {
         SystemTime::now().into()
     }
 
-    /// A moment as people write it, in UTC: `2026-11-01`, which is its beginning, `2026-11-01T12:30`, with seconds and a `Z` or without.
+    /// Parses a date or time in UTC: `2026-11-01` (0:00), `2026-11-01T12:30`, with or without seconds and `Z`.
     pub fn parse(text: &str) -> Option<Timestamp> {
         let text = text.trim().trim_end_matches('Z').replace(' ', "T");
         let whole = match text.split_once('T').map(|(_, time)| time.matches(':').count()) {
@@ -837,7 +842,7 @@ impl Timestamp {
 }
 
 impl From<Instant> for Timestamp {
-    /// The daemons' instants count from the Unix epoch.
+    /// Instants of daemons count from the Unix epoch.
     fn from(instant: Instant) -> Timestamp {
         Timestamp(instant.0)
     }
@@ -884,7 +889,7 @@ impl JsonSchema for Timestamp {
     }
 }
 
-/// What a server leaves in its state directory for clients on the same machine: `server.json`.
+/// The file `server.json` in a server's state directory, for clients on the same machine.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct ServerFile {
     /// `127.0.0.1:7433`.

@@ -36,11 +36,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::time::{sleep, timeout};
 
-/// How often a file that may grow is looked at.
+/// Interval between checks of a file that may grow.
 const LOOK: Duration = Duration::from_millis(50);
-/// Events that a follower is given at once.
+/// Events read at once for one event stream.
 const EVENTS_AT_ONCE: usize = 1_000;
-/// The time over which tasks per second are counted.
+/// The period over which tasks per second are averaged.
 const LATELY: Duration = Duration::from_secs(5);
 
 pub struct ServerBackend {
@@ -50,13 +50,13 @@ pub struct ServerBackend {
     pub metrics: Arc<Metrics>,
     pub remote: Arc<RemoteNodes>,
     pub started: Instant,
-    /// Ended tasks at recent looks, for the rate.
+    /// Ended tasks at the recent calls of `cluster`, for the rate.
     pub ended: Mutex<VecDeque<(std::time::Instant, u64)>>,
-    /// In a federation.
+    /// Set in a federation.
     pub neighbours: Option<Neighbours>,
 }
 
-/// Where a task's output is, and whether it can still grow.
+/// The place of a task's output, and whether the output can still grow.
 enum OutputPlace {
     Nowhere { ended: bool },
     At { node: NodeId, attempt: AttemptId, ended: bool, newer: Option<AttemptId> },
@@ -94,7 +94,7 @@ impl ServerBackend {
         }
     }
 
-    /// The log knows where an earlier attempt ran.
+    /// The node of an earlier attempt, from the log.
     async fn node_of_earlier(&self, attempt: AttemptId) -> Result<NodeId, Error> {
         let history = self.history.clone();
         let found = blocking(move || {
@@ -108,8 +108,9 @@ impl ServerBackend {
             })?;
             Ok(found)
         });
-        let missing =
-            || Error::new(ErrorCode::NotFound, format!("there is no attempt {attempt}"), "`amalgam story` names them");
+        let missing = || {
+            Error::new(ErrorCode::NotFound, format!("attempt {attempt} not found"), "`amalgam story` shows attempts")
+        };
         found.await?.ok_or_else(missing)
     }
 
@@ -124,18 +125,21 @@ impl ServerBackend {
             Fetched::Bytes(bytes) => Ok(bytes),
             Fetched::Failed(why) => {
                 let node = self.name_of(node).await?;
-                Err(Error::new(ErrorCode::Internal, format!("node {node} cannot read it: {why}"), "look at the node"))
+                Err(Error::new(
+                    ErrorCode::Internal,
+                    format!("node {node} cannot read the output: {why}"),
+                    "check the node's disk",
+                ))
             }
             Fetched::Away => {
-                let what =
-                    format!("what was written is on node {}, which is not reachable now", self.name_of(node).await?);
-                Err(Error::new(ErrorCode::Unavailable, what, "try again when it is back"))
+                let what = format!("the output is on node {}, which is not reachable", self.name_of(node).await?);
+                Err(Error::new(ErrorCode::Unavailable, what, "try again when the node is reachable"))
             }
         }
     }
 }
 
-/// A piece of an attempt's output from this machine's files; empty past its present end.
+/// Part of an attempt's output from this machine's files; empty at or past its current end.
 pub fn read_output(state: &Path, attempt: AttemptId, stream: Stream, offset: u64, limit: u32) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     match std::fs::File::open(output_path(state, attempt, stream)) {
@@ -143,7 +147,7 @@ pub fn read_output(state: &Path, attempt: AttemptId, stream: Stream, offset: u64
             file.seek(SeekFrom::Start(offset))?;
             file.take(u64::from(limit)).read_to_end(&mut bytes)?;
         }
-        // It does not exist before the first byte.
+        // The file does not exist before the first byte is written.
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
         Err(error) => return Err(error),
     }
@@ -159,8 +163,8 @@ fn chosen(tasks: &[ChosenTasks]) -> Result<Chosen, Error> {
     let mut chosen = Chosen::default();
     for ChosenTasks { stage, first, last } in tasks {
         if first > last || *last == u32::MAX {
-            let what = format!("{first} to {last} are no positions in a stage");
-            return Err(Error::bad_request(what, "give the first and the last, counted from 0"));
+            let what = format!("invalid range of tasks: {first} to {last}");
+            return Err(Error::bad_request(what, "give the first and the last position, from 0"));
         }
         chosen.0.entry(*stage).or_default().add(*first, last + 1);
     }
@@ -187,7 +191,7 @@ fn latest_attempt(roles: &Roles, task: TaskId) -> Option<Latest> {
 impl Backend for ServerBackend {
     async fn submit(&self, job: JobSpec, key: Option<String>) -> Result<Submitted, Error> {
         if self.neighbours.is_some() && job.stages.iter().any(|stage| stage.program.stdin) {
-            let message = "standard input cannot be passed on in a federation";
+            let message = "tasks cannot have standard input in a federation";
             let remedy = "use `--stdin none`, or let the task read a file";
             return Err(Error::new(ErrorCode::Unsupported, message, remedy));
         }
@@ -250,7 +254,7 @@ impl Backend for ServerBackend {
             let mut next = None;
             history.scan(Some(job.0), from, |sequence, entry| {
                 let line = decode(entry).ok().and_then(|fact| story_line(sequence, entry.at_micros, &fact, of, &names));
-                // Said again whenever it was looked at again.
+                // The reason is recorded again at every check.
                 let is_repeated = |line: &StoryLine| {
                     let before = items.iter().rev().find(|before: &&StoryLine| before.attempt.is_none());
                     line.kind == "blocked"
@@ -308,12 +312,12 @@ impl Backend for ServerBackend {
             let how = match action {
                 Action::Hold => "it was held already",
                 Action::Release => "nothing was held",
-                Action::Cancel | Action::RerunFailed | Action::Abandon => "it was asked for before",
+                Action::Cancel | Action::RerunFailed | Action::Abandon => "it was requested before",
             };
             how.to_owned()
         });
         let hosts = self.handle.routes().job_hosts();
-        // Where all managers are here, none is away.
+        // If all managers are in this process, all are connected.
         let waits_for = self.look(move |roles, _| views::manager_that_is_away(roles, job, &hosts)).await?;
         Ok(Acted { waits_for, unchanged })
     }
@@ -331,8 +335,8 @@ impl Backend for ServerBackend {
             Action::Release => TaskAction::Release,
             Action::RerunFailed => TaskAction::RerunFailed,
             Action::Abandon => {
-                let remedy = "leave the tasks out, or cancel them without --force";
-                return Err(Error::bad_request("only a whole job can be ended without its manager", remedy));
+                let remedy = "use --force for the whole job, or cancel the tasks without it";
+                return Err(Error::bad_request("tasks cannot be ended without their job's manager", remedy));
             }
         };
         let counted = chosen.clone();
@@ -345,7 +349,7 @@ impl Backend for ServerBackend {
 
     async fn update(&self, job: JobId, update: JobUpdate, by: &str) -> Result<Acted, Error> {
         let answer = self.order(ToMaster::Update { job, update: Box::new(update), by: by.to_owned() }).await?;
-        let unchanged = (answer == ToClient::AsBefore).then(|| "it is so already".to_owned());
+        let unchanged = (answer == ToClient::AsBefore).then(|| "it has these values already".to_owned());
         let hosts = self.handle.routes().job_hosts();
         let waits_for = self.look(move |roles, _| views::manager_that_is_away(roles, job, &hosts)).await?;
         Ok(Acted { waits_for, unchanged })
@@ -399,9 +403,8 @@ impl Backend for ServerBackend {
 
     async fn node(&self, node: NodeId) -> Result<NodeDetail, Error> {
         let found = self.look(move |roles, now| views::node(roles, node, now)).await?;
-        let missing = || {
-            Error::new(ErrorCode::NotFound, format!("there is no node {node}"), "`amalgam node list` shows the nodes")
-        };
+        let missing =
+            || Error::new(ErrorCode::NotFound, format!("node {node} not found"), "`amalgam node list` shows the nodes");
         found.ok_or_else(missing)
     }
 
@@ -448,7 +451,7 @@ impl Backend for ServerBackend {
     async fn events(&self, from: u64, job: Option<JobId>) -> Result<BoxStream<'static, Event>, Error> {
         let events = Arc::clone(&self.events);
         let newest = events.watch();
-        // Some of what is missing may be the job's.
+        // Missing events may be the job's.
         let wanted =
             move |event: &Event| job.is_none_or(|job| event.job == Some(job.0)) || event.kind == EventKind::Gap;
         let stream = stream::unfold(
@@ -496,26 +499,29 @@ impl Backend for ServerBackend {
             if let (Some(node), Some(attempt)) = (node, attempt) {
                 let unsent = part.bytes.len();
                 match self.remote.feed(&self.handle, node, attempt, part.clone()).await {
-                    // What was taken last is not told before there is news: the task may be tried again.
+                    // Report an unchanged offset only at the deadline: the task may be retried meanwhile.
                     Taken::UpTo(taken) if unsent > 0 || is_over || taken != part.offset => {
                         return answer(InputState::Open, Some(attempt), taken);
                     }
                     Taken::UpTo(_) | Taken::NotOpen => {}
-                    // It may be tried again all the same.
+                    // The task may still be retried.
                     Taken::Closed if is_over => {
                         return answer(InputState::Open, Some(attempt), part.offset);
                     }
                     Taken::Closed => {}
                     Taken::Lost => {
-                        let message = format!(
-                            "the agent of the node was started again while task {task} read its standard input"
-                        );
-                        return Err(Error::new(ErrorCode::Conflict, message, "run it again"));
+                        let message =
+                            format!("the node's agent was restarted while task {task} read its standard input");
+                        return Err(Error::new(ErrorCode::Conflict, message, "run the task again"));
                     }
                     Taken::Away if is_over => {
                         let node = self.name_of(node).await?;
-                        let message = format!("node {node}, where task {task} runs, is not reachable now");
-                        return Err(Error::new(ErrorCode::Unavailable, message, "try again when it is back"));
+                        let message = format!("node {node}, where task {task} runs, is not reachable");
+                        return Err(Error::new(
+                            ErrorCode::Unavailable,
+                            message,
+                            "try again when the node is reachable",
+                        ));
                     }
                     Taken::Away => {}
                 }
@@ -555,8 +561,8 @@ impl Backend for ServerBackend {
         let wanted = name.to_owned();
         let found = self.look(move |roles, _| outputs::find(roles, task, &wanted)).await?;
         found.ok_or_else(|| {
-            let remedy = format!("`amalgam outputs {} --list` shows which there are", task.job);
-            Error::new(ErrorCode::NotFound, format!("task {task} has left no output `{name}`"), remedy)
+            let remedy = format!("`amalgam outputs {} --list` shows the outputs", task.job);
+            Error::new(ErrorCode::NotFound, format!("task {task} has no output `{name}`"), remedy)
         })
     }
 
@@ -574,22 +580,22 @@ impl Backend for ServerBackend {
     }
 }
 
-/// What is done about a node its own master does.
+/// An error for an action on a node that only the node's own master can do.
 fn of_other_master(roles: &Roles, node: NodeId, does: &str) -> Option<Error> {
     let federation = roles.global.as_ref()?.federation();
     let known =
-        || Error::new(ErrorCode::NotFound, format!("there is no node {node}"), "`amalgam node list` shows them");
+        || Error::new(ErrorCode::NotFound, format!("node {node} not found"), "`amalgam node list` shows the nodes");
     if !federation.has(node) {
         return Some(known());
     }
     let message = format!("node {node} is of {}, whose master {does} it", federation.cluster_of(node));
-    Some(Error::new(ErrorCode::Conflict, message, "name that cluster's server with --server"))
+    Some(Error::new(ErrorCode::Conflict, message, "use --server with that cluster's server"))
 }
 
 async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, Box<dyn std::error::Error + Send + Sync>> + Send + 'static,
 ) -> Result<T, Error> {
-    let internal = |why: String| Error::new(ErrorCode::Internal, why, "look at the server's state directory");
+    let internal = |why: String| Error::new(ErrorCode::Internal, why, "check the server's state directory");
     match tokio::task::spawn_blocking(work).await {
         Ok(Ok(done)) => Ok(done),
         Ok(Err(error)) => Err(internal(error.to_string())),
@@ -602,19 +608,19 @@ fn cursor(page: &Page) -> Result<Option<u64>, Error> {
 }
 
 fn bad_cursor(text: &str) -> Error {
-    Error::bad_request(format!("`{text}` is not a cursor of this list"), "pass what `next` said, or nothing")
+    Error::bad_request(format!("`{text}` is not a cursor of this list"), "use the value of `next`, or leave it out")
 }
 
 fn no_such_task(task: TaskId) -> Error {
     Error::new(
         ErrorCode::NotFound,
-        format!("there is no task {task}"),
-        format!("`amalgam info {} --tasks` lists its tasks with their places, which are counted from 0", task.job),
+        format!("task {task} not found"),
+        format!("`amalgam info {} --tasks` lists its tasks with their places, from 0", task.job),
     )
 }
 
 fn stopping(_: Stopped) -> Error {
-    Error::new(ErrorCode::Unavailable, "the server is stopping", "try again when it is back")
+    Error::new(ErrorCode::Unavailable, "the server is stopping", "try again when it runs again")
 }
 
 fn refused(refusal: Refusal) -> Error {

@@ -125,7 +125,7 @@ fn a_users_changes_of_a_job_take_effect_and_are_recorded() {
     let first = scene.submit(&["--", "sh", "-c", "echo first >> order"]);
     let second = scene.submit(&["--", "sh", "-c", "echo second >> order; sleep 300"]);
     assert_eq!(scene.ok(&["update", &second, "priority=5", "timeout=1s"]), format!("job {second} updated\n"));
-    assert_eq!(scene.ok(&["update", &second, "priority=5"]), format!("job {second}: it is so already\n"));
+    assert_eq!(scene.ok(&["update", &second, "priority=5"]), format!("job {second}: it has these values already\n"));
     let job = scene.job(&second);
     assert_eq!((job.summary.priority, job.stages[0].timeout_seconds), (5, Some(1.0)));
     let text = format!("priority = 5, timeout = 1.00s set by {}", user(&scene));
