@@ -1,5 +1,5 @@
-//! A configuration that was changed under jobs which have not ended: what would run them in another way than they were submitted
-//! for is refused at start, with the jobs and what helps.
+//! Checks a changed configuration against the jobs that have not ended. If it would run them differently than they were
+//! submitted, the start is refused with the jobs and a remedy.
 
 use amalgam_core::dispatch::{Dispatcher, JobState};
 use amalgam_core::hosting::Roles;
@@ -8,7 +8,7 @@ use amalgam_core::vocabulary::{HostId, JobId, Seat};
 use amalgam_core::why::counted;
 use std::collections::BTreeMap;
 
-/// Why today's configuration cannot go on with some jobs.
+/// Why the configuration does not fit some jobs.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{what}, and {jobs} not ended ({named})")]
 pub struct Misfit {
@@ -22,17 +22,17 @@ pub struct Misfit {
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct Wrong {
     what: String,
-    /// What the jobs have to do with it.
+    /// How the jobs are affected, as the end of "2 jobs ..".
     which: &'static str,
-    /// What to do, where `JOB` is one of them.
+    /// What to do; `JOB` stands for one of the jobs.
     remedy: String,
 }
 
 const PRESET_BACK: &str =
-    "start the server with the preset that it had, and let these jobs end, or cancel them, before you change it";
+    "start the server with its previous preset, and change the preset once these jobs have ended or are cancelled";
 
 /// # Errors
-/// The first misfit, with all jobs that it concerns.
+/// The first misfit, with all affected jobs.
 pub(crate) fn check(roles: &Roles) -> Result<(), Misfit> {
     let Some(dispatch) = roles.dispatch() else { return Ok(()) };
     let mut wrong: BTreeMap<Wrong, Vec<JobId>> = BTreeMap::new();
@@ -49,7 +49,7 @@ pub(crate) fn check(roles: &Roles) -> Result<(), Misfit> {
     for (queue, ended) in queues_gone {
         let jobs = counted(ended, "ended job");
         tracing::warn!(
-            "the configuration has no queue {} that takes jobs; what has ended there keeps its name ({jobs})",
+            "the configuration has no queue {} that takes jobs; its ended jobs keep the name ({jobs})",
             queue.escape_debug()
         );
     }
@@ -79,32 +79,31 @@ fn queue_misfit(roles: &Roles, dispatch: &Dispatcher, job: &AdmittedJob) -> Opti
             false => format!("the configuration has no queue {name} that takes jobs"),
         };
         let put_back = match holds_others {
-            true => "take the queues below it out, and before you add them",
-            false => "put the queue back, and before you take it out",
+            true => "remove the queues below it, and before you add them",
+            false => "restore the queue, and before you remove it",
         };
         return Some(Wrong { what, which: "of it", remedy: format!("{put_back} {move_them}") });
     };
     let (Some(Seat::Global(_, own)), Some(home)) = (roles.seat(), queues.global_of(queue)) else { return None };
     (own.0 != home).then(|| {
-        let what = format!("queue {name} is with global master {home} now, and this is global master {}", own.0);
-        let remedy = format!("write `global = {}` for it again, and before you change that {move_them}", own.0);
+        let what = format!("queue {name} belongs to global master {home} now, and this is global master {}", own.0);
+        let remedy = format!("restore `global = {}` for it, and before you change that {move_them}", own.0);
         Wrong { what, which: "of it", remedy }
     })
 }
 
 fn preset_misfit(roles: &Roles, dispatch: &Dispatcher, job: &AdmittedJob) -> Option<Wrong> {
     let preset = roles.preset();
-    // Where the master books, managers that are elsewhere could not go on with their jobs.
+    // If the master books tasks, job managers in job hosts cannot run their jobs.
     if roles.master.is_some() && job.host != HostId::SERVER && !preset.is_distributed() {
-        let what = format!("processes of job managers cannot go by the preset {}", preset.name());
-        return Some(Wrong { what, which: "with its manager there", remedy: PRESET_BACK.to_owned() });
+        let what = format!("job hosts do not support the preset {}", preset.name());
+        return Some(Wrong { what, which: "of a job host", remedy: PRESET_BACK.to_owned() });
     }
     let wanted = job.preset.as_deref().filter(|wanted| *wanted != preset.name())?;
     let drawn = dispatch.drawn_preset();
     (!preset.still_serves(wanted, dispatch.queues(), drawn)).then(|| {
-        let what =
-            format!("no job can go by the preset {wanted} with this configuration, of the preset {}", preset.name());
-        Wrong { what, which: "that is to", remedy: PRESET_BACK.to_owned() }
+        let what = format!("jobs cannot use the preset {wanted} on a cluster with the preset {}", preset.name());
+        Wrong { what, which: "with that preset", remedy: PRESET_BACK.to_owned() }
     })
 }
 
@@ -112,8 +111,7 @@ fn gang_misfit(roles: &Roles, dispatch: &Dispatcher, job: &AdmittedJob) -> Optio
     let is_gang = dispatch.jobs_place_all() && job.spec.stages.iter().any(|stage| stage.gang);
     is_gang.then(|| {
         let preset = roles.preset().name();
-        let what =
-            format!("tasks cannot begin together by the preset {preset}, whose jobs place their tasks one by one");
-        Wrong { what, which: "that needs it", remedy: PRESET_BACK.to_owned() }
+        let what = format!("the preset {preset} does not support gangs, because its jobs place their tasks one by one");
+        Wrong { what, which: "with gangs", remedy: PRESET_BACK.to_owned() }
     })
 }

@@ -28,28 +28,28 @@ use std::path::{Path, PathBuf};
 pub use store::StoreConfig;
 use store::StoreKeys;
 
-/// Where the public interface listens where nothing is said.
+/// Default address of the public interface.
 const INTERFACE: &str = "127.0.0.1:7433";
-/// Where agents connect where nothing is said.
+/// Default address for agents.
 const AGENTS: &str = "127.0.0.1:7434";
 
-/// What a server's operator decides.
+/// The settings of a server.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Config {
     pub preset: Preset,
     pub queues: QueueTree,
     pub master: MasterSettings,
-    /// Where it is one process of a federation.
+    /// Set for a process of a federation.
     pub federation: Option<FederationConfig>,
-    /// Where the durable records of a federation's master are, if not in its directory.
+    /// Store of the durable records of a federation's master; `None` if they are in its directory.
     pub store: Option<StoreConfig>,
-    /// Where the public interface listens, if that is said.
+    /// Address of the public interface, if configured.
     pub listen: Option<String>,
-    /// Where agents connect, if that is said.
+    /// Address for agents, if configured.
     pub listen_agents: Option<String>,
-    /// What the log keeps beyond its last snapshot, for stories and history.
+    /// Bytes of the log that are kept besides the last snapshot, for stories and history.
     pub history_bytes: u64,
-    /// After so much of the log a snapshot is written.
+    /// A snapshot is written after this many bytes of the log.
     pub segment_bytes: u64,
 }
 
@@ -77,7 +77,7 @@ pub enum ConfigError {
     Wrong(FileError),
 }
 
-/// What is wrong with a value, what to write instead, and where.
+/// What is wrong with a value, a remedy, and the position.
 type Mistake = At<Malformed>;
 
 fn mistake(at: Position, problem: impl Into<String>, remedy: impl Into<String>) -> Mistake {
@@ -98,23 +98,23 @@ struct File {
     #[serde(default, deserialize_with = "duration")]
     heartbeat: Option<At<Duration>>,
     missed_heartbeats: Option<At<u32>>,
-    /// That all nodes together send in a second, at most.
+    /// Maximum number of reports per second of all nodes in total.
     most_reports: Option<NonZeroU32>,
     #[serde(default, deserialize_with = "duration")]
     node_grace: Option<At<Duration>>,
     #[serde(default, deserialize_with = "duration")]
     token_life: Option<At<Duration>>,
-    /// A failure of a node counts for half after so long.
+    /// A failure of a node counts half after this time.
     #[serde(default, deserialize_with = "duration")]
     failures_half_life: Option<At<Duration>>,
-    /// Many nodes that fail within so long have an outage, and no fault of their own.
+    /// Many nodes that fail within this time have an outage, which is not counted against them.
     #[serde(default, deserialize_with = "duration")]
     outage_window: Option<At<Duration>>,
     /// "events" or "heartbeats".
     decide: Option<At<String>>,
     grants_per_heartbeat: Option<At<NonZeroU32>>,
     kept_jobs: Option<usize>,
-    /// So many processes, `amalgam jobs`, have the managers of new jobs.
+    /// Number of job hosts (`amalgam jobs`) that run the managers of new jobs.
     job_hosts: Option<At<u8>>,
     history_mib: Option<u64>,
     segment_mib: Option<u64>,
@@ -142,7 +142,7 @@ struct QueueEntry {
     global: Option<At<u8>>,
 }
 
-/// A part of the jobs goes by another preset.
+/// A part of the jobs uses another preset.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct BesideEntry {
@@ -159,7 +159,7 @@ fn preset<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<At<Preset
     named(deserializer, Preset::parse, Preset::all().map(Preset::name))
 }
 
-/// One of those that have names.
+/// Parses a named value; the error suggests the closest name.
 fn named<'de, D: Deserializer<'de>, T>(
     deserializer: D,
     parse: fn(&str) -> Result<T, String>,
@@ -173,33 +173,33 @@ fn named<'de, D: Deserializer<'de>, T>(
 }
 
 impl Config {
-    /// Where the public interface listens of a process that is no global master.
+    /// Address of the public interface, except for global masters.
     pub fn interface(&self) -> &str {
         self.listen.as_deref().unwrap_or(INTERFACE)
     }
 
-    /// That of a global master, which `[federation]` may say.
+    /// Address of a global master's interface, which `[federation]` may define.
     pub fn interface_of_global(&self) -> &str {
         let said = || self.federation.as_ref().and_then(FederationConfig::interface);
         self.listen.as_deref().or_else(said).unwrap_or(INTERFACE)
     }
 
-    /// Where agents connect; `[federation]` says where those of each cluster do.
+    /// Address for agents. `[federation]` may define it for each cluster.
     pub fn agents(&self) -> &str {
         let said = || self.federation.as_ref().and_then(FederationConfig::agents);
         self.listen_agents.as_deref().or_else(said).unwrap_or(AGENTS)
     }
 
-    /// With `preset` in place of the file's own, if given; the file's `[policies]` apply to it all the same.
+    /// Reads the file, with `preset` instead of its own if given. The file's `[policies]` apply to it in any case.
     ///
     /// # Errors
-    /// Names the file, line and column, what is wrong there and what is allowed.
+    /// Names the file, the line and column, what is wrong, and what is allowed.
     pub fn read(path: &Path, preset: Option<Preset>) -> Result<Config, ConfigError> {
         let text = read_text(path).map_err(|error| ConfigError::Read { path: path.to_owned(), error })?;
         Config::of_text(&text, path, preset).map_err(ConfigError::Wrong)
     }
 
-    /// What a file with this text would say; `name` is what it is called in an error.
+    /// The configuration of a file with this text; `name` is its name in errors.
     ///
     /// # Errors
     /// As of [`Config::read`].
@@ -261,7 +261,7 @@ impl Config {
     }
 }
 
-/// Says of a key that belongs into another table where that is.
+/// Adds the right table to the error for a key in the wrong table.
 fn with_table(error: FileError) -> FileError {
     let tables = [
         ("at the top, before the first table", keys_of::<File>()),
@@ -294,7 +294,7 @@ fn at_least<T: PartialOrd + Display>(key: &str, found: Option<At<T>>, least: T, 
     }
 }
 
-/// Only where they place all tasks themselves can job managers be without their master.
+/// Job managers can only be separate from their master if they place all tasks themselves.
 fn job_hosts(found: Option<At<u8>>, preset: Preset) -> Result<u8, Mistake> {
     match found {
         Some(At { at, value }) if value > 0 && !preset.is_distributed() => {
@@ -314,7 +314,7 @@ fn decide(when: Option<At<String>>, most: Option<At<NonZeroU32>>) -> Result<Deci
         (Some("heartbeats"), _) => Ok(Decide::OnHeartbeats { most: most_of }),
         (None | Some("events"), Some(At { at, .. })) => {
             let problem = "grants_per_heartbeat is for decide = \"heartbeats\"";
-            Err(mistake(at, problem, "say that as well, or leave it out"))
+            Err(mistake(at, problem, "set it, or leave this key out"))
         }
         (Some(other), _) => {
             let at = when.as_ref().map_or_else(Position::default, |when| when.at);
@@ -329,12 +329,12 @@ fn queues(entries: &[QueueEntry], preset: Preset) -> Result<QueueTree, Mistake> 
 }
 
 fn of_queue(entries: &[QueueEntry], error: QueueTreeError) -> Mistake {
-    // Of one that is there twice the second is wrong, and of the root that nobody wrote all are.
+    // Of a duplicated queue, report the second entry; of an error of the implicit root, the first entry.
     let written = entries.iter().rfind(|entry| entry.full_name() == error.queue).or(entries.first());
     mistake(written.map_or_else(Position::default, |entry| entry.name.at), error.problem, error.remedy)
 }
 
-/// One that may share the cluster with its own.
+/// The name of a preset that can share the cluster with `own`.
 fn beside(own: Preset, At { at, value: name }: &At<String>) -> Result<String, Mistake> {
     own.beside(name).map(|other| other.name().to_owned()).map_err(|(problem, remedy)| {
         let near = || closest(name, Preset::all().map(Preset::name)).map(|near| format!("did you mean `{near}`?"));
@@ -351,11 +351,11 @@ impl BesideEntry {
             format!("`beside = {{ preset = \"{name}\", part = 0.5 }}`")
         };
         let Some(preset) = &self.preset else {
-            let problem = "beside does not say by which preset a part of the jobs goes";
+            let problem = "beside has no `preset`";
             return Err(mistake(section, problem, format!("write for instance {}", example())));
         };
         let Some(At { at, value: part }) = self.part else {
-            let problem = "beside does not say which part of the jobs goes by its preset";
+            let problem = "beside has no `part`";
             return Err(mistake(section, problem, format!("write a number from 0 to 1, as in {}", example())));
         };
         if !(0.0..=1.0).contains(&part) {
@@ -363,7 +363,7 @@ impl BesideEntry {
         }
         let name = beside(own, preset)?;
         if name == own.name() {
-            let problem = format!("beside names {name}, by which all jobs go anyway");
+            let problem = format!("beside names {name}, which is the cluster's preset");
             return Err(mistake(
                 preset.at,
                 problem,
@@ -446,10 +446,10 @@ mod tests {
     }
 
     #[test]
-    fn jobs_of_a_queue_or_a_part_of_all_go_by_another_preset() {
+    fn a_queue_or_a_part_of_all_jobs_can_use_another_preset() {
         let text = "preset = 'apollo'\nbeside = { preset = 'apollo-baseline', part = 0.25 }\n[[queue]]\nname = 'old'\n\
                     preset = 'apollo-baseline'\n[[queue]]\nname = 'old.er'\n[[queue]]\nname = 'new'\n";
-        let config = parse(text).expect("they share a cluster");
+        let config = parse(text).expect("the presets can share a cluster");
         let preset = |queue: &str| config.queues.preset(config.queues.leaf(queue).unwrap());
         assert_eq!((preset("old.er"), preset("new")), (Some("apollo-baseline"), None));
         let beside = config.master.dispatch.beside.clone().expect("a part of all");
@@ -457,7 +457,7 @@ mod tests {
     }
 
     #[test]
-    fn a_preset_that_cannot_share_the_cluster_is_pointed_at_with_one_that_can() {
+    fn a_preset_that_cannot_share_the_cluster_is_refused_and_a_suitable_one_is_suggested() {
         let queue = "[[queue]]\nname = 'old'\npreset = ";
         for (text, wanted) in [
             (
@@ -476,15 +476,15 @@ mod tests {
             ),
             (
                 "preset = 'apollo'\nbeside = { preset = 'apollo-baseline' }".to_owned(),
-                "server.toml:2:10: beside does not say which part of the jobs goes by its preset\n  help: write a number from 0 to 1, as in `beside = { preset = \"apollo-plus\", part = 0.5 }`",
+                "server.toml:2:10: beside has no `part`\n  help: write a number from 0 to 1, as in `beside = { preset = \"apollo-plus\", part = 0.5 }`",
             ),
             (
                 "preset = 'apollo'\nbeside = { part = 0.5 }".to_owned(),
-                "server.toml:2:10: beside does not say by which preset a part of the jobs goes\n  help: write for instance `beside = {",
+                "server.toml:2:10: beside has no `preset`\n  help: write for instance `beside = {",
             ),
             (
                 "preset = 'apollo'\nbeside = { preset = 'apollo', part = 0.5 }".to_owned(),
-                "server.toml:2:21: beside names apollo, by which all jobs go anyway\n  help: name another preset, as in `beside",
+                "server.toml:2:21: beside names apollo, which is the cluster's preset\n  help: name another preset, as in `beside",
             ),
         ] {
             let error = parse(&text).unwrap_err();
@@ -529,7 +529,7 @@ mod tests {
     }
 
     #[test]
-    fn settings_that_mean_nothing_under_the_preset_are_refused() {
+    fn settings_without_effect_under_the_preset_are_refused() {
         for (preset, key) in [
             ("megha", "reserve_after = '5s'"),
             ("megha", "placement = 'random'"),
@@ -547,13 +547,13 @@ mod tests {
             ("capacity", "altruism = 0.5"),
         ] {
             let error = parse(&format!("preset = '{preset}'\n[policies]\n{key}")).unwrap_err();
-            assert!(error.contains(&format!("and not of {preset} as it is here")), "{preset}, {key}: {error}");
+            assert!(error.contains(&format!("and not of {preset} as configured here")), "{preset}, {key}: {error}");
             assert!(error.starts_with("server.toml:3:"), "{preset}, {key}: {error}");
         }
     }
 
     #[test]
-    fn delays_near_input_can_be_set_where_some_job_managers_hold_out_for_it() {
+    fn delays_near_input_can_be_set_if_some_job_managers_use_them() {
         let delays = |text: &str| parse(text).map(|config| config.preset.entitled().expect("entitlements").delays);
         let wanted = Delays { node: Duration::from_secs(5), rack: Duration::from_secs(3) };
         for head in
@@ -563,7 +563,7 @@ mod tests {
         }
     }
 
-    /// The keys that a table may have, as the error for one that it may not have lists them.
+    /// The keys of a table, as listed in the error for an unknown key.
     fn keys(table: &str) -> Vec<String> {
         let error = parse(&format!("{table}\nqqqqqqqqqq = 1")).unwrap_err();
         let (_, known) = error.split_once("known: ").unwrap_or_else(|| panic!("{error}"));
@@ -573,7 +573,7 @@ mod tests {
     #[test]
     fn the_example_mentions_every_key() {
         let example = include_str!("../../../examples/server.toml");
-        // What is off is in comments.
+        // Keys that are off by default are in comments.
         let lines = example.lines().map(|line| line.trim_start_matches(['#', ' ']));
         let mut tables = vec![("", String::new())];
         for line in lines {
@@ -603,7 +603,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_are_named() {
+    fn errors_name_the_position_the_problem_and_the_remedy() {
         for (text, said) in [
             ("\nprest = 'fifo'", "server.toml:2:1: unknown key `prest`\n  help: did you mean `preset`?"),
             ("[policies]\nseeds = 1", "server.toml:2:1: unknown key `seeds`\n  help: did you mean `seed`?"),
@@ -656,7 +656,7 @@ mod tests {
                 "[policies]\nfairness = 0.5",
                 "server.toml:2:12: fairness is a setting of the preset tetris, and of carbyne with leftover",
             ),
-            ("preset = 'carbyne'\n[policies]\nfairness = 0.5", "and not of carbyne as it is here"),
+            ("preset = 'carbyne'\n[policies]\nfairness = 0.5", "and not of carbyne as configured here"),
             (
                 "preset = 'tetris'\n[policies]\nfairness = 1.0",
                 "server.toml:3:12: fairness is 1\n  help: write a number from 0 to below 1",
@@ -667,7 +667,7 @@ mod tests {
             ),
             (
                 "[policies]\nintra_job = 'dagps'",
-                "of the preset carbyne, and not of drf as it is here\n  help: leave it out, or choose the preset carbyne",
+                "of the preset carbyne, and not of drf as configured here\n  help: leave it out, or choose the preset carbyne",
             ),
             (
                 "preset = 'carbyne'\n[policies]\naltruism = 1.5",

@@ -159,7 +159,7 @@ fn a_queue_with_jobs_that_have_not_ended_is_not_taken_out_silently() {
     let told = scene.run(&["dev", "--config", without.to_str().unwrap()]);
     assert!(told.code != 0, "{told:?}");
     let said = format!("no queue root.deep that takes jobs, and 1 job of it has not ended ({held})");
-    assert!(told.err.contains(&said) && told.err.contains("put the queue back"), "{told:?}");
+    assert!(told.err.contains(&said) && told.err.contains("restore the queue"), "{told:?}");
     // A queue that gets child queues accepts no more jobs.
     let parent = scene.write(
         "parent.toml",
@@ -201,7 +201,7 @@ fn a_configuration_that_cannot_go_on_with_its_jobs_is_refused_with_them_named() 
         assert!(told.code == 2 && told.err.contains(jobs) && told.err.contains(remedy), "{told:?}");
     };
     let remedy = format!(
-        "take the queues below it out, and before you add them cancel these jobs or move them, `amalgam update {held} "
+        "remove the queues below it, and before you add them cancel these jobs or move them, `amalgam update {held} "
     );
     refused(
         &parent,
@@ -209,9 +209,10 @@ fn a_configuration_that_cannot_go_on_with_its_jobs_is_refused_with_them_named() 
         &remedy,
     );
     let told = format!(
-        "by the preset sparrow, whose jobs place their tasks one by one, and 1 job that needs it has not ended ({gang})"
+        "the preset sparrow does not support gangs, because its jobs place their tasks one by one, and 1 job with gangs has \
+         not ended ({gang})"
     );
-    refused(&sparrow, &told, "start the server with the preset that it had");
+    refused(&sparrow, &told, "start the server with its previous preset");
     scene.start_dev(&["--config", &leaf]);
     scene.ok(&["cancel", &gang]);
     scene.kill_daemon();

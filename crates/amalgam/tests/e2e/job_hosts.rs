@@ -243,7 +243,7 @@ fn a_preset_that_books_is_refused_while_jobs_are_elsewhere() {
     let mut drf = cluster.scene.command(&["server", "--listen", "127.0.0.1:0", "--listen-agents", "127.0.0.1:0"]);
     drf.args(["--preset", "drf"]);
     let said = told(drf);
-    assert!(said.code == 2 && said.err.contains("1 job with its manager there has not ended (1)"), "{said:?}");
+    assert!(said.code == 2 && said.err.contains("1 job of a job host has not ended (1)"), "{said:?}");
     cluster.start_server();
     let_go(&cluster, [0]);
     cluster.scene.ok(&["wait", &id]);

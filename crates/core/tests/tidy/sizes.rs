@@ -27,7 +27,7 @@ const KNOWN: [&str; 39] = [
     "crates/core/tests/world/executor.rs: at_executor",
     "crates/core/tests/world/show.rs: show_message",
     "crates/daemon/src/api.rs",
-    "crates/daemon/src/config.rs: mistakes_are_named",
+    "crates/daemon/src/config.rs: errors_name_the_position_the_problem_and_the_remedy",
     "crates/daemon/src/executor/tasks.rs",
     "crates/daemon/src/server.rs: start",
     "crates/daemon/src/shell/mod.rs: take",

@@ -1,5 +1,5 @@
-//! `[federation]`: several clusters under several global masters. All processes of a federation say the same of it but for
-//! `number`, which each has of its own.
+//! `[federation]`: several clusters under several global masters. All processes of a federation have the same values,
+//! except `number`, which is each process's own.
 
 use super::{Mistake, mistake};
 use amalgam_core::preset::Preset;
@@ -11,47 +11,48 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::net::SocketAddr;
 
-/// Numbers of nodes that a cluster has where nothing is said.
+/// Default number of node numbers of one cluster.
 const SPAN: u32 = 10_000;
 
-/// The federation that a process is of.
+/// The federation of a process.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct FederationConfig {
     pub size: Federation,
-    /// Of the cluster whose master this is, or of the global master.
+    /// Number of this master's cluster, or of this global master.
     pub number: Option<u8>,
-    /// Where the clusters' masters listen for agents, by their numbers. Of one with a standby both addresses, separated by a comma.
+    /// Addresses for agents of the clusters' masters, in the order of their numbers. A cluster with a standby has two,
+    /// separated by a comma.
     pub masters: Vec<String>,
-    /// Where the global masters' interfaces are, by their numbers; empty where that is not known.
+    /// Addresses of the global masters' interfaces, in the order of their numbers; empty if they are not configured.
     pub interfaces: Vec<String>,
-    /// The custom kinds of resources, which have the same numbers everywhere.
+    /// Custom kinds of resources, which have the same numbers in all processes.
     pub kinds: Kinds,
 }
 
 impl FederationConfig {
-    /// The cluster whose master this process is.
+    /// The cluster of this master.
     ///
     /// # Errors
-    /// A sentence, where it has no such number.
+    /// A sentence if the number is missing or too large.
     pub fn cluster(&self) -> Result<ClusterId, String> {
         self.own(self.size.clusters, "clusters").map(ClusterId)
     }
 
-    /// The global master that this process is.
+    /// The number of this global master.
     ///
     /// # Errors
-    /// A sentence, where it has no such number.
+    /// A sentence if the number is missing or too large.
     pub fn global(&self) -> Result<GlobalId, String> {
         self.own(self.size.globals, "global masters").map(GlobalId)
     }
 
-    /// Where agents find this cluster's master, if there is one such place: masters with a standby have two.
+    /// Address for agents of this cluster's master. `None` if there are two, because of a standby.
     pub fn agents(&self) -> Option<&str> {
         let written = self.masters.get(usize::from(self.number?))?;
         (!written.contains(',')).then_some(written)
     }
 
-    /// Where this global master's interface is, if the configuration says so.
+    /// Address of this global master's interface, if configured.
     pub fn interface(&self) -> Option<&str> {
         self.interfaces.get(usize::from(self.number?)).map(String::as_str)
     }
@@ -60,7 +61,7 @@ impl FederationConfig {
         match self.number {
             Some(number) if number < count => Ok(number),
             Some(number) => Err(format!("its number is {number}, and {of} are numbered from 0 to {}", count - 1)),
-            None => Err(format!("it is not said which of the {of} it is, 0 to {}", count - 1)),
+            None => Err(format!("`number` is missing: {of} are numbered from 0 to {}", count - 1)),
         }
     }
 }
@@ -75,21 +76,21 @@ pub(super) struct FederationKeys {
     kinds: Option<At<Vec<String>>>,
 }
 
-/// How many global masters there are, or also where each has its interface.
+/// The number of global masters, or the address of each one's interface.
 enum Globals {
     Count(u32),
     Interfaces(Vec<At<String>>),
 }
 
 impl<'de> Deserialize<'de> for Globals {
-    // Not derived: whoever tries one form after the other has lost the positions.
+    // Not derived: a derived implementation tries one form after the other and loses the positions.
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Globals, D::Error> {
         struct Either;
         impl<'de> Visitor<'de> for Either {
             type Value = Globals;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("how many global masters there are, or a list of where each listens for clients")
+                f.write_str("the number of global masters, or a list of the addresses at which they listen for clients")
             }
 
             fn visit_u64<E>(self, count: u64) -> Result<Globals, E> {
@@ -112,7 +113,7 @@ impl FederationKeys {
     pub(super) fn config(self, section: Position) -> Result<FederationConfig, Mistake> {
         let example = "write for instance `masters = [\"127.0.0.1:7434\", \"127.0.0.1:7534\"]`";
         let Some(At { at, value: masters }) = self.masters else {
-            return Err(mistake(section, "[federation] does not say where its clusters' masters are", example));
+            return Err(mistake(section, "[federation] has no `masters`", example));
         };
         let globals_at = self.globals.as_ref().map(|globals| globals.at);
         let (globals, interfaces) = match self.globals.map(|globals| globals.value) {
@@ -123,7 +124,7 @@ impl FederationKeys {
         let span = self.span.map_or(SPAN, |span| span.value);
         let size = Federation::new(masters.len() as u32, globals, span).map_err(|problem| {
             let at = globals_at.or(self.span.map(|span| span.at)).unwrap_or(at);
-            mistake(at, problem, "mend `masters`, `globals` or `span`")
+            mistake(at, problem, "correct `masters`, `globals` or `span`")
         })?;
         let mut seen = BTreeSet::new();
         check_addresses(&masters, true, &mut seen)?;
@@ -131,7 +132,7 @@ impl FederationKeys {
         let mut kinds = Kinds::new();
         if let Some(At { at, value: names }) = self.kinds {
             for name in names {
-                kinds.add(&name).map_err(|problem| mistake(at, problem, "mend `kinds`, or leave some out"))?;
+                kinds.add(&name).map_err(|problem| mistake(at, problem, "correct `kinds`, or remove some"))?;
             }
         }
         let values = |each: Vec<At<String>>| each.into_iter().map(|address| address.value).collect();
@@ -140,14 +141,14 @@ impl FederationKeys {
     }
 }
 
-/// Each is a host and a port, and no two are the same; of masters, one with a standby has two, separated by a comma. Clients are led to
-/// loopback only, as long as connections are not encrypted.
+/// Each address is a host and a port, and no two are the same. A master with a standby has two, separated by a comma.
+/// Clients are only redirected to loopback addresses, because connections are not encrypted.
 fn check_addresses(written: &[At<String>], are_masters: bool, seen: &mut BTreeSet<String>) -> Result<(), Mistake> {
     for At { at, value } in written {
         let each: Vec<&str> = if are_masters { value.split(',').map(str::trim).collect() } else { vec![value] };
         for address in each {
             if !is_address(address) {
-                let problem = format!("`{address}` is no address that can be connected to");
+                let problem = format!("invalid address `{address}`");
                 return Err(mistake(*at, problem, "write a host and a port, as in \"127.0.0.1:7434\""));
             }
             if !are_masters && !is_loopback(address) {
@@ -155,8 +156,8 @@ fn check_addresses(written: &[At<String>], are_masters: bool, seen: &mut BTreeSe
                 return Err(mistake(*at, problem, "write for instance \"127.0.0.1:7633\""));
             }
             if !seen.insert(address.to_owned()) {
-                let problem = format!("`{address}` is there twice");
-                return Err(mistake(*at, problem, "each process has an address of its own"));
+                let problem = format!("`{address}` is listed twice");
+                return Err(mistake(*at, problem, "use a different address for each process"));
             }
         }
     }
@@ -172,7 +173,7 @@ fn is_address(text: &str) -> bool {
     }
 }
 
-/// Whether a host and a port are this machine's own, whoever resolves names.
+/// Whether the address is certainly on loopback, independent of name resolution.
 pub fn is_loopback(address: &str) -> bool {
     match address.parse::<SocketAddr>() {
         Ok(address) => address.ip().is_loopback(),
@@ -180,11 +181,11 @@ pub fn is_loopback(address: &str) -> bool {
     }
 }
 
-/// A federation takes a preset of federations, and such a preset a federation.
+/// A federation requires a preset for federations.
 pub(super) fn check_preset(federation: Option<Position>, preset: Preset) -> Result<(), Mistake> {
     let Some(at) = federation.filter(|_| !preset.is_federated()) else { return Ok(()) };
     let such: Vec<&str> = Preset::all().filter(|preset| preset.is_federated()).map(Preset::name).collect();
-    let problem = format!("{} is no preset for a federation", preset.name());
+    let problem = format!("the preset {} does not support federations", preset.name());
     Err(mistake(at, problem, format!("choose one of {}, or leave [federation] out", such.join(", "))))
 }
 
@@ -196,7 +197,7 @@ mod tests {
     const TWO: &str = "[federation]\nmasters = ['127.0.0.1:1', '127.0.0.1:2']\n";
 
     #[test]
-    fn a_federation_has_as_many_clusters_as_masters_and_goes_by_a_preset_of_federations() {
+    fn a_federation_has_one_cluster_for_each_master_and_uses_a_preset_for_federations() {
         let text = format!("{TWO}globals = 3\nspan = 64\nnumber = 1\nkinds = ['fpga']\n");
         let config = parse(&text).unwrap();
         let federation = config.federation.unwrap();
@@ -218,28 +219,31 @@ mod tests {
         assert_eq!(of(""), ["c:2", "127.0.0.1:7434", "[::1]:3"]);
         assert_eq!(of("listen = 'x:5'\nlisten_agents = 'y:6'\n"), ["y:6", "y:6", "x:5"]);
         let federation = parse(TWO).unwrap().federation.unwrap();
-        assert!(federation.cluster().unwrap_err().contains("which of the clusters it is, 0 to 1"));
+        assert!(federation.cluster().unwrap_err().contains("`number` is missing: clusters are numbered from 0 to 1"));
     }
 
     #[test]
-    fn what_makes_no_federation_is_pointed_at() {
+    fn an_invalid_federation_is_reported_with_its_position() {
         for (text, said) in [
-            ("[federation]\nglobals = 2".to_owned(), "server.toml:1:1: [federation] does not say where"),
+            ("[federation]\nglobals = 2".to_owned(), "server.toml:1:1: [federation] has no `masters`"),
             ("[federation]\nmasters = []".to_owned(), "server.toml:2:11: a federation has 1 to 200 clusters"),
             (format!("{TWO}globals = 0"), "server.toml:3:11: a federation has 1 to 200 clusters"),
             (format!("{TWO}globals = []"), "server.toml:3:11: a federation has 1 to 200 clusters"),
             (format!("{TWO}span = 2000001"), "server.toml:3:8: a federation has 1 to 4000000 nodes, not 2 clusters"),
             (format!("{TWO}globals = 'two'"), "server.toml:3:11: "),
-            ("[federation]\nmasters = ['a:1', 'b']".to_owned(), "server.toml:2:19: `b` is no address"),
-            ("[federation]\nmasters = ['a:1,:2']".to_owned(), "server.toml:2:12: `:2` is no address"),
-            ("[federation]\nmasters = ['a:0']".to_owned(), "server.toml:2:12: `a:0` is no address"),
-            ("[federation]\nmasters = ['a:1', 'a:1']".to_owned(), "server.toml:2:19: `a:1` is there twice"),
-            (format!("{TWO}globals = ['http://a:1']"), "server.toml:3:12: `http://a:1` is no address"),
-            (format!("{TWO}globals = ['::1:3']"), "server.toml:3:12: `::1:3` is no address"),
+            ("[federation]\nmasters = ['a:1', 'b']".to_owned(), "server.toml:2:19: invalid address `b`"),
+            ("[federation]\nmasters = ['a:1,:2']".to_owned(), "server.toml:2:12: invalid address `:2`"),
+            ("[federation]\nmasters = ['a:0']".to_owned(), "server.toml:2:12: invalid address `a:0`"),
+            ("[federation]\nmasters = ['a:1', 'a:1']".to_owned(), "server.toml:2:19: `a:1` is listed twice"),
+            (format!("{TWO}globals = ['http://a:1']"), "server.toml:3:12: invalid address `http://a:1`"),
+            (format!("{TWO}globals = ['::1:3']"), "server.toml:3:12: invalid address `::1:3`"),
             (format!("{TWO}globals = ['head:3']"), "server.toml:3:12: `head:3` is not on loopback"),
-            (format!("{TWO}globals = ['127.0.0.1:2']"), "server.toml:3:12: `127.0.0.1:2` is there twice"),
+            (format!("{TWO}globals = ['127.0.0.1:2']"), "server.toml:3:12: `127.0.0.1:2` is listed twice"),
             (format!("{TWO}kinds = ['Big Thing']"), "server.toml:3:9: `Big Thing` is not a valid resource name"),
-            (format!("preset = 'drf'\n{TWO}"), "drf is no preset for a federation\n  help: choose one of megha"),
+            (
+                format!("preset = 'drf'\n{TWO}"),
+                "the preset drf does not support federations\n  help: choose one of megha",
+            ),
             (
                 format!("{TWO}globals = 2\n[[queue]]\nname = 'a'\nglobal = 2"),
                 "server.toml:5:8: queue `root.a` is assigned to global master 2\n  help: use a global master from 0 to 1",

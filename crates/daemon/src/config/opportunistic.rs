@@ -1,4 +1,4 @@
-//! What a configuration may say about opportunistic work: `[policies.opportunistic]`.
+//! `[policies.opportunistic]`: settings of opportunistic work.
 //!
 //! Values are checked while they are read, so that an error names their line.
 
@@ -10,49 +10,49 @@ use serde::{Deserialize, Deserializer};
 use std::fmt;
 use std::num::NonZeroU32;
 
-/// Of the largest number that a setting in thousandths or hundredths takes.
+/// Maximum of settings in thousandths or hundredths.
 const LARGEST: f64 = 1e6;
 
 #[derive(Deserialize, Default)]
 #[serde(deny_unknown_fields)]
 pub(super) struct OpportunisticKeys {
-    /// t_d: `auto` tasks that are expected to run shorter may be opportunistic.
+    /// t_d: `auto` tasks with a shorter expected run time may be opportunistic.
     shorter_than: Option<LengthOrAny>,
     /// p_q, in percent.
     percent: Option<Percent>,
-    /// Of so many best nodes one is drawn.
+    /// A random one of this many best nodes is chosen.
     k: Option<AtLeastOne>,
-    /// At most so many opportunistic attempts of a job at once.
+    /// Maximum number of opportunistic attempts of a job at once.
     quota: Option<AtLeastOne>,
-    /// At most so many for each guaranteed one.
+    /// Maximum number of them for each guaranteed attempt of the job.
     quota_per_guaranteed: Option<QuotaRatio>,
-    /// Attempts that have run for so long ask to be guaranteed.
+    /// Attempts that have run for this time ask to be promoted.
     promote_after: Option<LengthOrNever>,
-    /// A queue may be longer than the mean of all by so many standard deviations.
+    /// A queue may be longer than the mean by this many standard deviations.
     deviations: Option<DeviationsOrAny>,
     limit: Option<Limit>,
-    /// Whether the job that was submitted first goes first in a node's queue.
+    /// Whether a node's queue is ordered by the submission of the jobs.
     reorder: Option<bool>,
-    /// The most that may wait at a node.
+    /// Maximum number of tasks that wait at a node.
     queue_limit: Option<AtLeastOne>,
-    /// For how long nodes keep room that guaranteed work leaves for guaranteed work.
+    /// How long nodes keep resources that guaranteed work frees for guaranteed work.
     keep_freed: Option<LengthOrNever>,
-    /// Attempts that have run for so long are offered room that no guaranteed work holds.
+    /// Attempts that have run for this time are offered resources that no guaranteed work holds.
     offer_after: Option<LengthOrNever>,
-    /// Whether what waits in the longest queue is moved to a node that has room, which then reports at once, but not more
-    /// often than this.
+    /// Tasks that wait in the longest queue are moved to nodes with room. Nodes report room immediately, but at most
+    /// once in this time.
     move_every: Option<LengthOrNever>,
 }
 
 impl OpportunisticKeys {
-    /// What is wrong and what would help, where they do not fit the preset.
+    /// Applies the keys to the preset. The error is a problem and a remedy.
     pub(super) fn apply(self, preset: &mut Preset) -> Result<(), (String, String)> {
         let name = preset.name();
         let Some(own) = preset.opportunistic_mut() else {
             let with = Preset::HYBRID.map(Preset::name);
             let problem =
                 format!("[policies.opportunistic] is a setting of the preset {}, and not of {name}", with.join(" or "));
-            return Err((problem, format!("say `preset = \"{}\"`, or leave it out", with[0])));
+            return Err((problem, format!("set `preset = \"{}\"`, or leave it out", with[0])));
         };
         if let Some(LengthOrAny(length)) = self.shorter_than {
             own.mix.shorter_than = length;
@@ -103,7 +103,7 @@ struct QuotaRatio(u32);
 #[derive(Clone, Copy)]
 pub(super) struct Ratio(pub(super) u32);
 
-/// Hundredths, and nothing at all is allowed.
+/// Hundredths; 0 is allowed.
 #[derive(Clone, Copy)]
 pub(super) struct RatioOrNone(pub(super) u32);
 
@@ -112,7 +112,7 @@ struct DeviationsOrAny(Option<u32>);
 
 struct Limit(OpportunisticLimit);
 
-/// A number or a word, and what is made of them.
+/// Accepts a number or a word, and converts it.
 pub(super) struct NumberOrWord<T> {
     pub expected: &'static str,
     pub number: fn(f64) -> Option<T>,
@@ -150,7 +150,7 @@ pub(super) fn scaled(value: f64, range: std::ops::RangeInclusive<f64>, parts: f6
 impl<'de> Deserialize<'de> for LengthOrAny {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_any(NumberOrWord {
-            expected: "a length such as \"10s\", or \"any\"",
+            expected: "a duration such as \"10s\", or \"any\"",
             number: |_| None,
             word: |word| match word {
                 "any" => Some(LengthOrAny(None)),
@@ -163,7 +163,7 @@ impl<'de> Deserialize<'de> for LengthOrAny {
 impl<'de> Deserialize<'de> for LengthOrNever {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_any(NumberOrWord {
-            expected: "a length above zero such as \"30s\", or \"never\"",
+            expected: "a duration above zero such as \"30s\", or \"never\"",
             number: |_| None,
             word: |word| match word {
                 "never" => Some(LengthOrNever(None)),
@@ -205,7 +205,7 @@ fn at_least_one(number: u32) -> AtLeastOne {
 impl<'de> Deserialize<'de> for QuotaRatio {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_any(NumberOrWord {
-            expected: "a number from 0.01 on; leave the key out for as many as there is room for",
+            expected: "a number from 0.01 on; leave the key out for the preset's own",
             number: |ratio| scaled(ratio, 0.01..=LARGEST, 100.0).map(QuotaRatio),
             word: |_| None,
         })
@@ -270,12 +270,13 @@ mod tests {
     const TABLE: &str = "preset = 'mercury'\n[policies.opportunistic]\n";
 
     fn parse(keys: &str) -> Result<Opportunistic, String> {
-        parse_config(&format!("{TABLE}{keys}")).map(|config| *config.preset.opportunistic().expect("it has kinds"))
+        parse_config(&format!("{TABLE}{keys}"))
+            .map(|config| *config.preset.opportunistic().expect("mercury has opportunistic work"))
     }
 
     #[test]
-    fn each_part_can_be_set_and_what_is_not_stays() {
-        assert_eq!(parse(""), Ok(*Preset::MERCURY.opportunistic().expect("it has kinds")));
+    fn each_part_can_be_set_and_others_keep_the_presets_value() {
+        assert_eq!(parse(""), Ok(*Preset::MERCURY.opportunistic().expect("mercury has opportunistic work")));
         let keys = "shorter_than = '5s'\npercent = 50\nk = 20\nquota = 100\nquota_per_guaranteed = 2.5\npromote_after = '30s'\n\
                     deviations = 1.5\nlimit = 0.2\nreorder = false\nqueue_limit = 8\nkeep_freed = '20ms'\noffer_after = '4s'\nmove_every = '1s'";
         let wanted = Opportunistic {
@@ -300,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_are_named_with_their_line_and_what_would_do() {
+    fn errors_name_the_line_and_the_allowed_values() {
         for (key, said) in [
             ("percent = 170", "from 0 (all"),
             ("percent = -0.1", "from 0 (all"),

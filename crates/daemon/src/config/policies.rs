@@ -1,4 +1,4 @@
-//! What a configuration may replace of its preset: `[policies]`.
+//! `[policies]`: the parts of a preset that a configuration may replace.
 
 use super::opportunistic::OpportunisticKeys;
 use super::queueing::QueueingKeys;
@@ -9,7 +9,7 @@ use amalgam_core::vocabulary::Duration;
 use amalgam_workload::{At, Position};
 use serde::{Deserialize, Deserializer};
 
-/// Parts of the preset that are replaced.
+/// The replaced parts of the preset.
 #[derive(Deserialize, Default)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Policies {
@@ -23,15 +23,15 @@ pub(super) struct Policies {
     rack_delay: Option<At<Duration>>,
     #[serde(default, deserialize_with = "duration")]
     reserve_after: Option<At<Duration>>,
-    /// Of the placements that draw nodes, and of jobs that yield.
+    /// Seed of random placements, and of jobs that yield.
     seed: Option<u64>,
-    /// Of the preset drf: whether room stays idle rather than go to a job above its fair share.
+    /// Preset drf: whether resources stay idle instead of going to a job beyond its fair share.
     strict_shares: Option<At<bool>>,
-    /// The knob f of what packs: the preset tetris, or what is left over under carbyne.
+    /// The fairness f of packing: in the preset tetris, or for leftover resources under carbyne.
     fairness: Option<At<f64>>,
-    /// Of the preset carbyne: the probability with which a job yields when its demand changes.
+    /// Preset carbyne: the probability with which a job yields when its demand changes.
     altruism: Option<At<f64>>,
-    /// Of the preset carbyne: whose turn it is for what jobs need, and for what is left.
+    /// Preset carbyne: the order of jobs for needed and for leftover resources.
     #[serde(default, deserialize_with = "layer")]
     needed: Option<At<Layer>>,
     #[serde(default, deserialize_with = "layer")]
@@ -41,7 +41,7 @@ pub(super) struct Policies {
 }
 
 impl Policies {
-    /// `beside` are the presets that other jobs on the cluster go by.
+    /// `beside` are the other presets that jobs on the cluster use.
     pub(super) fn apply(self, preset: &mut Preset, beside: &[&str]) -> Result<(), Mistake> {
         preset.seed = self.seed.unwrap_or(preset.seed);
         self.apply_booking(preset)?;
@@ -57,7 +57,7 @@ impl Policies {
         Ok(())
     }
 
-    /// What only a master that books has use for.
+    /// Settings of presets in which the master books tasks.
     fn apply_booking(&self, preset: &mut Preset) -> Result<(), Mistake> {
         let central = "drf, and of others in which the master books tasks";
         let keys =
@@ -72,7 +72,8 @@ impl Policies {
         Ok(())
     }
 
-    /// Whether tasks hold out for room near their input, which those of job managers with estimates do not: the estimate weighs it.
+    /// How long tasks wait for room near their input. Tasks of job managers with estimates do not wait: the estimate
+    /// includes the input.
     fn apply_delays(&self, preset: &mut Preset, beside: &[&str]) -> Result<(), Mistake> {
         let keys = [("node_delay", self.node_delay), ("rack_delay", self.rack_delay)];
         let Some((key, at)) = keys.into_iter().find_map(|(key, found)| Some((key, found?.at))) else { return Ok(()) };
@@ -89,7 +90,7 @@ impl Policies {
         Ok(())
     }
 
-    /// What jobs ask for, and the order of jobs where they yield.
+    /// The demand of jobs, and the order of jobs that yield.
     fn apply_yielding(&self, preset: &mut Preset) -> Result<(), Mistake> {
         let dagps = self.intra_job.filter(|key| key.value == Plans::Dagps);
         let keys = [
@@ -120,7 +121,7 @@ impl Policies {
         Ok(())
     }
 
-    /// What only some orders of jobs have use for.
+    /// Settings of single orders of jobs.
     fn apply_order(&self, preset: &mut Preset) -> Result<(), Mistake> {
         if let Some(At { at, value }) = self.strict_shares {
             let foreign = foreign(at, "strict_shares", "drf", preset);
@@ -151,13 +152,12 @@ impl Policies {
     }
 }
 
-/// The key is none of this preset's.
+/// The error for a key that this preset does not use.
 fn foreign(at: Position, key: &str, owner: &str, preset: &Preset) -> Mistake {
-    let problem = format!("{key} is a setting of the preset {owner}, and not of {} as it is here", preset.name());
+    let problem = format!("{key} is a setting of the preset {owner}, and not of {} as configured here", preset.name());
     let name = owner.split(',').next().unwrap_or(owner);
-    let remedy = format!(
-        "leave it out, or choose the preset {name}: with --preset, or, where none is named, with `preset` in this file"
-    );
+    let remedy =
+        format!("leave it out, or choose the preset {name}: with --preset, or else with `preset` in this file");
     mistake(at, problem, remedy)
 }
 
@@ -173,7 +173,7 @@ fn layer<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<At<Layer>>
     named(deserializer, Layer::parse, Layer::NAMES.iter().map(|(name, _)| *name))
 }
 
-/// An order of jobs in one of the two layers.
+/// An order of jobs in one of the two layers of carbyne.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Layer(InterJob);
 
@@ -189,7 +189,7 @@ impl Layer {
         let found = Layer::NAMES.iter().find(|(known, _)| *known == name);
         found.map(|(_, order)| Layer(*order)).ok_or_else(|| {
             let known = Layer::NAMES.map(|(name, _)| name);
-            format!("there is no order of jobs `{name}` here; there are: {}", known.join(", "))
+            format!("unknown order of jobs `{name}`; known: {}", known.join(", "))
         })
     }
 }

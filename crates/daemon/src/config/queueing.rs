@@ -1,4 +1,4 @@
-//! What a configuration may say about tasks that wait at nodes and nobody booked: `[policies.queueing]`.
+//! `[policies.queueing]`: settings of tasks that wait at nodes without being booked.
 
 use super::opportunistic::{AtLeastOne, LengthOrNever, NumberOrWord, Ratio, RatioOrNone, scaled};
 use super::{Mistake, mistake};
@@ -9,52 +9,53 @@ use amalgam_core::vocabulary::Duration;
 use amalgam_workload::{At, Position};
 use serde::{Deserialize, Deserializer};
 
-/// Who tries other nodes more often does nothing else.
+/// A shorter interval would only try other nodes and do nothing else.
 const LEAST: Duration = Duration::from_millis(10);
 
 #[derive(Deserialize, Default)]
 #[serde(deny_unknown_fields)]
 pub(super) struct QueueingKeys {
-    /// So much of the cluster may be guaranteed, all jobs together.
+    /// The part of the cluster that may be guaranteed, for all jobs together.
     guaranteed: Option<At<Ratio>>,
-    /// A job's opportunistic tasks may hold so many times its share of that.
+    /// A job's opportunistic tasks may hold this multiple of its share of that part.
     opportunistic: Option<At<Ratio>>,
-    /// An opportunistic task that has waited for so long gets what the job may hold next.
+    /// An opportunistic task that has waited for this time gets the next resources within the job's allowance.
     starved_after: Option<At<LengthOrNever>>,
-    /// A task that waits gets a duplicate where it would be done sooner by so much.
+    /// A waiting task gets a duplicate on another node if it would finish this much earlier there.
     duplicate_saves: Option<At<LengthOrNever>>,
-    /// And by this part of what it would still wait, and of its run time.
+    /// In addition, the duplicate has to save this part of the remaining wait and of the run time.
     duplicate_part: Option<At<RatioOrNone>>,
-    /// A task that runs slowly gets a duplicate as well, by the progress that nodes tell so often.
+    /// Nodes report progress at this interval, and slow running tasks get a duplicate.
     progress_every: Option<At<LengthOrNever>>,
-    /// Nodes say how long tasks would wait when that has changed, but not more often than this.
+    /// Nodes report changed waits at most once in this time.
     tell_every: Option<At<LengthOrNever>>,
-    /// Of what runs, at least this part of the time that it was expected to take is taken to be left.
+    /// A running task is assumed to run for at least this part of its expected run time more.
     least_left: Option<At<RatioOrNone>>,
-    /// For how long nodes keep room that guaranteed work leaves for guaranteed work.
+    /// How long nodes keep resources that guaranteed work frees for guaranteed work.
     keep_freed: Option<At<LengthOrNever>>,
-    /// Opportunistic tasks yield their CPU to guaranteed ones for so long at most before they are ended; "never" ends them at once.
+    /// How long opportunistic tasks yield their CPU to guaranteed ones before they are stopped; "never" stops them at
+    /// once.
     yields_for: Option<At<LengthOrNever>>,
-    /// What has waited for so long at a node is tried at another one, and again each time that it has.
+    /// A task that has waited at a node for this time is tried at another one, and again after each such time.
     explore_after: Option<At<LengthOrNever>>,
-    /// All tasks are taken to run for so long, whatever is known of them; "never" is as usual.
+    /// Every task is assumed to run for this time, whatever its estimate is; "never" uses the estimates.
     assumed_run_time: Option<At<LengthOrNever>>,
-    /// Lightly loaded nodes that are looked at for each task.
+    /// Number of lightly loaded nodes that are considered for each task.
     light: Option<At<AtLeastOne>>,
-    /// What a task costs that fails with its node, in times of what it would take.
+    /// The cost of a task that fails with its node, as a multiple of its duration.
     penalty: Option<At<Ratio>>,
-    /// Who of the jobs of a queue gets what these are due together: "fair-shares" or "fair-sojourn".
+    /// The order of the jobs of a queue within the queue's share: "fair-shares" or "fair-sojourn".
     within_queue: Option<At<WithinQueue>>,
-    /// Opportunistic tasks that do not run are guaranteed before new ones are sent.
+    /// Waiting opportunistic tasks are promoted before new tasks are sent.
     sent_first: Option<At<bool>>,
-    /// Room that nobody holds comes first.
+    /// Resources that no task holds are used first.
     spares: Option<At<bool>>,
     /// A node may take several tasks of a batch.
     several: Option<At<bool>>,
-    /// Nodes are looked at with what others may have sent there: this part of the tasks that are expected to start at once is
-    /// to do so; or "mean", by what is known only.
+    /// Nodes are chosen such that this part of the tasks expected to start at once does so, given the tasks that other
+    /// jobs may have sent there; "mean" uses only the reported state.
     at_once: Option<At<AtOnce>>,
-    /// To each estimate is added a random part of the time between two lists of nodes, below this.
+    /// A random part, below this, of the time between two node lists is added to each estimate.
     spread: Option<At<RatioOrNone>>,
 }
 
@@ -82,7 +83,7 @@ impl<'de> Deserialize<'de> for AtOnce {
 }
 
 impl QueueingKeys {
-    /// `section` is where they are, and `beside` are the presets that other jobs on the cluster go by.
+    /// `section` is the position of the table, and `beside` are the other presets that jobs on the cluster use.
     pub(super) fn apply(self, section: Position, preset: &mut Preset, beside: &[&str]) -> Result<(), Mistake> {
         let name = preset.name();
         self.check_owner(preset, beside)?;
@@ -90,7 +91,7 @@ impl QueueingKeys {
             let owners = Preset::QUEUEING.map(Preset::name).join(" or ");
             let problem = format!("[policies.queueing] is a setting of the preset {owners}, and not of {name}");
             let own = Preset::APOLLO.name();
-            return Err(mistake(section, problem, format!("say `preset = \"{own}\"`, or leave it out")));
+            return Err(mistake(section, problem, format!("set `preset = \"{own}\"`, or leave it out")));
         };
         let allowance = &mut rules.allowance;
         let part = |key: &'static str, part: &Option<At<RatioOrNone>>| {
@@ -100,7 +101,7 @@ impl QueueingKeys {
         let parts = [guaranteed, part("spread", &self.spread), part("least_left", &self.least_left)];
         for (key, at, part, least) in parts.into_iter().flatten() {
             if part > 100 {
-                let problem = format!("{key} is {}, and a part is 1 at most", f64::from(part) / 100.0);
+                let problem = format!("{key} is {}, and the maximum is 1", f64::from(part) / 100.0);
                 return Err(mistake(at, problem, format!("write a number from {least} to 1")));
             }
         }
@@ -138,8 +139,7 @@ impl QueueingKeys {
         rules.keep_freed = self.keep_freed.map_or(rules.keep_freed, |length| length.value.0.unwrap_or(Duration::ZERO));
         rules.yields_for = self.yields_for.map_or(rules.yields_for, |length| length.value.0);
         if let Some(At { at, value: Ratio(penalty) }) = self.penalty.as_ref().filter(|penalty| penalty.value.0 < 100) {
-            let problem =
-                format!("penalty is {}: nodes that fail would be the better ones", f64::from(*penalty) / 100.0);
+            let problem = format!("penalty is {}: nodes that fail would be preferred", f64::from(*penalty) / 100.0);
             return Err(mistake(*at, problem, "write a number from 1 on"));
         }
         if let Choice::EarliestCompletion(settings) = &mut rules.choice {
@@ -150,7 +150,7 @@ impl QueueingKeys {
         self.apply_further(preset)
     }
 
-    /// What is on under `apollo-plus` and off under `apollo`.
+    /// Rules that are on under `apollo-plus` and off under `apollo`.
     fn apply_further(&self, preset: &mut Preset) -> Result<(), Mistake> {
         let Some(rules) = preset.entitled_mut() else { return Ok(()) };
         rules.within = match self.within_queue.as_ref().map(|key| key.value) {
@@ -177,13 +177,13 @@ impl QueueingKeys {
         match spares.or(at_once) {
             Some((key, at)) if !settings.several => {
                 let problem = format!("{key} is set, and several is not");
-                Err(mistake(at, problem, "say `several = true`, or leave it out"))
+                Err(mistake(at, problem, "set `several = true`, or leave it out"))
             }
             _ => Ok(()),
         }
     }
 
-    /// What only those have use for that estimate, or only those that cannot.
+    /// Checks keys that only apply to presets with estimates, or only to presets without.
     fn check_owner(&self, preset: &Preset, beside: &[&str]) -> Result<(), Mistake> {
         let (own, blind) = (Preset::APOLLO.name(), Preset::APOLLO_BASELINE.name());
         let foreign = |at: Position, key: &str, other: &str, remedy: String| {
@@ -205,12 +205,12 @@ impl QueueingKeys {
                 ("at_once", self.at_once.as_ref().map(|key| key.at)),
             ];
             let Some((key, at)) = estimates.into_iter().find_map(|(key, at)| Some((key, at?))) else { return Ok(()) };
-            return foreign(at, key, own, format!("say `preset = \"{own}\"`, or leave it out"));
+            return foreign(at, key, own, format!("set `preset = \"{own}\"`, or leave it out"));
         }
         match &self.explore_after {
             Some(key) if !beside.contains(&blind) => {
                 let remedy = format!(
-                    "say `beside = {{ preset = \"{blind}\", part = 0.5 }}`, or `preset = \"{blind}\"` for the cluster or in a \
+                    "set `beside = {{ preset = \"{blind}\", part = 0.5 }}`, or `preset = \"{blind}\"` for the cluster or in a \
                      `[[queue]]`, or leave it out"
                 );
                 foreign(key.at, "explore_after", blind, remedy)
@@ -226,7 +226,7 @@ mod tests {
     use amalgam_core::preset::Entitled;
 
     fn entitled(preset: &Preset) -> Entitled {
-        *preset.entitled().expect("job managers have entitlements")
+        *preset.entitled().expect("the preset has entitlements")
     }
 
     fn parse(text: &str) -> Result<Preset, String> {
@@ -246,12 +246,12 @@ mod tests {
         assert_eq!((rules.corrections, rules.waits.every), (None, Duration::from_millis(50)));
         assert_eq!((rules.keep_freed, rules.yields_for), (Duration::from_millis(7), Some(Duration::from_secs(480))));
         assert_eq!(rules.assumed_run_time, Some(Duration::from_secs(9)));
-        let Choice::EarliestCompletion(settings) = rules.choice else { panic!("job managers estimate") };
+        let Choice::EarliestCompletion(settings) = rules.choice else { panic!("the preset has estimates") };
         assert_eq!((settings.light, settings.penalty, settings.spread), (5, 350, 25));
     }
 
     #[test]
-    fn each_rule_of_the_step_beyond_apollo_is_a_key_of_its_own() {
+    fn each_rule_of_apollo_plus_has_its_own_key() {
         let all = "within_queue = \"fair-sojourn\"\nsent_first = true\nseveral = true\nspares = true\nat_once = 0.95\n\
                    least_left = 0.5\nduplicate_part = 0\n";
         let preset =
@@ -264,11 +264,11 @@ mod tests {
         assert_eq!(parts(made), parts(plus));
         assert_eq!(entitled(&made).corrections, entitled(&plus).corrections);
         let hundredths = entitled(&preset("apollo", "duplicate_part = 0.01\n")).corrections;
-        assert_eq!(hundredths.expect("it corrects").saving_while_waiting, 1);
+        assert_eq!(hundredths.expect("corrections are on").saving_while_waiting, 1);
         let none = "within_queue = \"fair-shares\"\nsent_first = false\nseveral = false\nleast_left = 0\n";
         let Entitled { within, allowance, choice, .. } = entitled(&preset("apollo-plus", none));
         assert_eq!((within, allowance.sent_first), (Within::FairShares, false));
-        assert_eq!(choice, entitled(&Preset::APOLLO).choice, "what needs several is off as well");
+        assert_eq!(choice, entitled(&Preset::APOLLO).choice, "keys that require `several` are off, too");
         let mean = entitled(&preset("apollo-plus", "at_once = \"mean\"\n"));
         assert!(matches!(mean.choice, Choice::EarliestCompletion(settings) if settings.at_once.is_none()));
         let lonely = parse("preset = \"apollo\"\n[policies.queueing]\nspares = true\n").unwrap_err();
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn progress_is_told_as_often_as_is_said_or_never() {
+    fn the_interval_of_progress_reports_can_be_set_or_never() {
         let corrections = |keys: &str| {
             let preset = parse(&format!("preset = \"apollo\"\n[policies.queueing]\n{keys}\n"));
             preset.map(|preset| entitled(&preset).corrections)
@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn other_nodes_are_tried_as_often_as_is_said_by_those_that_know_no_waits() {
+    fn presets_without_estimates_explore_at_the_set_interval() {
         let explores = |keys: &str| {
             let preset = parse(&format!("preset = \"apollo-baseline\"\n[policies.queueing]\n{keys}\n"));
             preset.map(|preset| entitled(&preset).explores.map(|rules| rules.after))
@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn other_nodes_are_tried_by_the_jobs_of_a_queue_or_beside_that_know_no_waits() {
+    fn exploration_can_be_set_for_a_queue_or_a_part_of_the_jobs() {
         let explores = |head: &str, after: &str| {
             let queueing = format!("[policies.queueing]\nlight = 3\nexplore_after = \"{after}\"\n");
             let preset = match head.split_once("[[") {
@@ -337,7 +337,9 @@ mod tests {
                 None => parse(&format!("preset = \"apollo\"\n{head}{queueing}")),
             };
             preset.map(|preset| {
-                entitled(&preset.beside("apollo-baseline").expect("they share")).explores.map(|rules| rules.after)
+                entitled(&preset.beside("apollo-baseline").expect("the presets can share a cluster"))
+                    .explores
+                    .map(|rules| rules.after)
             })
         };
         let beside = "beside = { preset = \"apollo-baseline\", part = 0.5 }\n";
@@ -350,13 +352,13 @@ mod tests {
         for head in ["", "[[queue]]\nname = \"old\"\npreset = \"apollo\"\n"] {
             let foreign = explores(head, "9s").unwrap_err();
             let wanted = "server.toml:4:17: explore_after is a setting of the preset apollo-baseline, and not of apollo\n  \
-                          help: say `beside = { preset = \"apollo-baseline\", part = 0.5 }`";
+                          help: set `beside = { preset = \"apollo-baseline\", part = 0.5 }`";
             assert!(foreign.starts_with(wanted), "{foreign}");
         }
     }
 
     #[test]
-    fn keys_of_another_preset_and_words_that_mean_nothing_are_pointed_at() {
+    fn keys_of_another_preset_and_unknown_words_are_reported() {
         let foreign = parse("preset = \"drf\"\n[policies.queueing]\nlight = 5\n").unwrap_err();
         let wanted = "server.toml:2:1: [policies.queueing] is a setting of the preset apollo or apollo-plus or apollo-baseline, and not of drf";
         assert!(foreign.starts_with(wanted), "{foreign}");
@@ -379,7 +381,7 @@ mod tests {
         }
         for key in ["guaranteed", "spread", "least_left"] {
             let high = parse(&format!("preset = \"apollo\"\n[policies.queueing]\n{key} = 1.01\n")).unwrap_err();
-            assert!(high.contains("a part is 1 at most") && high.contains(key), "{high}");
+            assert!(high.contains("the maximum is 1") && high.contains(key), "{high}");
         }
     }
 }

@@ -1,23 +1,23 @@
-//! `[store]`: where the master of a federation's cluster has its durable records, so that a standby can take over.
+//! `[store]`: where the master of a federation's cluster stores its durable records, so that a standby can take over.
 
 use super::{Mistake, mistake, value};
 use amalgam_core::vocabulary::Duration;
 use amalgam_workload::{At, Position};
 use serde::Deserialize;
 
-/// etcd takes no leases that are shorter than this.
+/// etcd accepts no shorter leases.
 const LEAST_LEASE: Duration = Duration::from_secs(2);
 const LEASE: Duration = Duration::from_secs(5);
 const PREFIX: &str = "amalgam";
 
-/// A cluster of etcd, for an active master and its standbys.
+/// An etcd cluster for an active master and its standbys.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct StoreConfig {
-    /// Any of them will do, as `http://127.0.0.1:2379`.
+    /// Any of them is used, such as `http://127.0.0.1:2379`.
     pub endpoints: Vec<String>,
-    /// All keys begin with it, and the number of the cluster comes next.
+    /// Prefix of all keys, before the number of the cluster.
     pub prefix: String,
-    /// An active master that is silent for so long is replaced.
+    /// An active master that does not renew its lease for this time is replaced.
     pub lease: std::time::Duration,
 }
 
@@ -34,15 +34,14 @@ impl StoreKeys {
     pub(super) fn config(self, section: Position, is_federated: bool) -> Result<StoreConfig, Mistake> {
         let example = "write for instance `etcd = [\"http://127.0.0.1:2379\"]`";
         if !is_federated {
-            let problem =
-                "[store] is for the master of a federation's cluster: no other server can have a standby so far";
-            return Err(mistake(section, problem, "leave [store] out, or write [federation] as well"));
+            let problem = "[store] is for the master of a federation's cluster: no other server can have a standby";
+            return Err(mistake(section, problem, "remove [store], or add [federation]"));
         }
         let Some(At { at, value: endpoints }) = self.etcd.filter(|endpoints| !endpoints.value.is_empty()) else {
-            return Err(mistake(section, "[store] does not say where etcd is", example));
+            return Err(mistake(section, "[store] has no `etcd`", example));
         };
         if let Some(wrong) = endpoints.iter().find(|endpoint| !endpoint.starts_with("http://")) {
-            let problem = format!("`{wrong}` is no endpoint of etcd that can be used: it has to begin with http://");
+            let problem = format!("invalid endpoint `{wrong}`: it has to start with http://");
             return Err(mistake(at, problem, example));
         }
         super::at_least("lease", self.lease, LEAST_LEASE, "2s")?;
@@ -63,18 +62,18 @@ mod tests {
     const MASTER: &str = "[federation]\nmasters = ['127.0.0.1:1']\n[store]\n";
 
     #[test]
-    fn a_federations_master_has_its_records_in_etcd_where_that_is_named() {
+    fn the_store_of_a_federations_master_can_be_etcd() {
         let store =
             parse(&format!("{MASTER}etcd = ['http://a:1', 'http://b:1']\nlease = '3s'")).unwrap().store.unwrap();
         assert_eq!((store.endpoints.len(), store.prefix.as_str(), store.lease), (2, "amalgam", Duration::from_secs(3)));
     }
 
     #[test]
-    fn what_makes_no_store_is_pointed_at() {
+    fn an_invalid_store_is_reported_with_its_position() {
         for (text, said) in [
             ("[store]\netcd = ['http://a:1']".to_owned(), "server.toml:1:1: [store] is for the master of a federation"),
-            (MASTER.to_owned(), "server.toml:3:1: [store] does not say where etcd is"),
-            (format!("{MASTER}etcd = ['https://a:1']"), "server.toml:4:8: `https://a:1` is no endpoint"),
+            (MASTER.to_owned(), "server.toml:3:1: [store] has no `etcd`"),
+            (format!("{MASTER}etcd = ['https://a:1']"), "server.toml:4:8: invalid endpoint `https://a:1`"),
             (format!("{MASTER}etcd = ['http://a:1']\nlease = '1s'"), "lease is 1.00s\n  help: write 2s or more"),
         ] {
             let error = parse(&text).unwrap_err();
