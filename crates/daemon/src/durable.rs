@@ -1,6 +1,7 @@
-//! Files that are there as a whole or not at all: also after a crash, on a full disk, or on one that fails.
+//! Files that are complete or absent, even after a crash, a full disk or a disk failure.
 //!
-//! Every file that a later start trusts is written as a draft beside it, synced, renamed, and its directory synced.
+//! Every file that a later start reads is written as a draft beside it, synced and renamed, and its directory is
+//! synced.
 
 use rustix::fs::{Gid, Uid};
 use std::ffi::OsString;
@@ -9,37 +10,37 @@ use std::io::{self, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-/// How the name of a file ends that is not whole yet.
+/// Extension of an incomplete file.
 pub const DRAFT: &str = "tmp";
 
-/// A file under construction. It gets its name in [`Draft::finish`]; dropped before that, it is removed.
+/// An incomplete file. It gets its name in [`Draft::finish`]; if it is dropped before, it is removed.
 #[derive(Debug)]
 pub struct Draft {
     file: File,
     path: PathBuf,
-    /// `None` where the file has no directory in which it could be replaced: a pipe or a device.
+    /// `None` for a pipe or a device, which cannot be replaced.
     draft: Option<PathBuf>,
 }
 
 impl Draft {
-    /// Starts a file that only we can read. The name is free: one caller at a time writes a file.
+    /// Starts a file that only this user can read. Only one caller may write a file at a time.
     ///
     /// # Errors
-    /// When its directory cannot be written to.
+    /// If its directory cannot be written to.
     pub fn private(path: &Path) -> io::Result<Draft> {
         Draft::start(path, 0o600)
     }
 
-    /// Starts a file that others may read as far as the user's umask lets them.
+    /// Starts a file that others may read, within the user's umask.
     ///
     /// # Errors
-    /// When its directory cannot be written to.
+    /// If its directory cannot be written to.
     pub fn shared(path: &Path) -> io::Result<Draft> {
         Draft::start(path, 0o666)
     }
 
     fn start(path: &Path, mode: u32) -> io::Result<Draft> {
-        // What a link points to is replaced, and not the link.
+        // The target of a link is replaced, not the link.
         let path = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
         let before = fs::metadata(&path).ok();
         if before.as_ref().is_some_and(|found| !found.is_file()) {
@@ -47,7 +48,7 @@ impl Draft {
             return Ok(Draft { file, path, draft: None });
         }
         let draft = draft_of(&path);
-        // One that a crash left may be another user's, or a link.
+        // A draft that a crash left may belong to another user, or be a link.
         match fs::remove_file(&draft) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
@@ -58,7 +59,7 @@ impl Draft {
         Ok(made)
     }
 
-    /// An administrator who changes a user's file leaves it to that user.
+    /// If an administrator changes a user's file, it still belongs to that user.
     fn take_after(&self, before: &Metadata) {
         let _ = self.file.set_permissions(Permissions::from_mode(before.mode() & 0o777));
         if before.uid() != rustix::process::geteuid().as_raw() {
@@ -67,10 +68,10 @@ impl Draft {
         }
     }
 
-    /// The file has its name, and that survives a crash.
+    /// Gives the file its name, which survives a crash.
     ///
     /// # Errors
-    /// When it could not be written to the disk; what had the name before is there as it was.
+    /// If it could not be written to the disk. The previous file is unchanged then.
     pub fn finish(mut self) -> io::Result<()> {
         let Some(draft) = &self.draft else { return self.file.flush() };
         self.file.sync_all()?;
@@ -93,16 +94,16 @@ impl Write for Draft {
 impl Drop for Draft {
     fn drop(&mut self) {
         if let Some(draft) = &self.draft {
-            // It would take room on a full disk, and may hold a secret.
+            // It would use space on a full disk, and may contain a secret.
             let _ = fs::remove_file(draft);
         }
     }
 }
 
-/// Replaces or makes a file that only we can read.
+/// Replaces or creates a file that only this user can read.
 ///
 /// # Errors
-/// When it could not be written to the disk; what was there before is there as it was.
+/// If it could not be written to the disk. The previous file is unchanged then.
 pub fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
     let mut draft = Draft::private(path)?;
     draft.write_all(content)?;
@@ -116,10 +117,10 @@ fn draft_of(path: &Path) -> PathBuf {
     path.with_file_name(name)
 }
 
-/// What was made, renamed or removed in the directory of this file stays so after a crash.
+/// Makes creations, renames and removals in the directory of this file durable.
 ///
 /// # Errors
-/// As of the file system.
+/// As reported by the file system.
 pub fn sync_parent(path: &Path) -> io::Result<()> {
     match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => sync_dir(parent),
@@ -127,13 +128,13 @@ pub fn sync_parent(path: &Path) -> io::Result<()> {
     }
 }
 
-/// The same for the directory itself.
+/// Makes creations, renames and removals in this directory durable.
 ///
 /// # Errors
-/// As of the file system.
+/// As reported by the file system.
 pub fn sync_dir(dir: &Path) -> io::Result<()> {
     match File::open(dir)?.sync_all() {
-        // Some file systems have no such thing for directories.
+        // Some file systems do not support this for directories.
         Err(error) if error.kind() == io::ErrorKind::InvalidInput => Ok(()),
         synced => synced,
     }
@@ -151,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_replaced_as_a_whole_or_stays_as_it_was() {
+    fn a_file_is_replaced_completely_or_unchanged() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("known.json");
         replace(&path, b"one").unwrap();
@@ -166,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_crash_left_is_in_nobodys_way_and_a_link_stays_one() {
+    fn a_draft_of_a_crash_is_replaced_and_a_link_stays_a_link() {
         let dir = tempfile::tempdir().unwrap();
         let (path, link) = (dir.path().join("real"), dir.path().join("link"));
         fs::write(dir.path().join("real.tmp"), "half").unwrap();

@@ -1,18 +1,18 @@
-//! How messages and records become bytes: MessagePack in which fields and variants are numbers.
+//! The encoding of messages and records: MessagePack in which fields and variants are numbers.
 //!
 //! A struct is a map from the number of each field, in the order of its declaration, to its value. An enum is the number of
 //! its variant, or a map from this number to its content. Readers skip fields that they do not know, and take the default of
 //! fields that are missing, so that a type may grow at its end (ADR 63). `rmp-serde` reads what this module writes.
 //!
-//! 128-bit integers are 16 bytes, most significant first, as `rmp-serde` reads them. `std::time::Duration` cannot be read, as the standard
-//! library knows its fields by name only; messages have core's.
+//! 128-bit integers are 16 bytes, most significant first, as `rmp-serde` reads them. `std::time::Duration` cannot be
+//! read, because the standard library knows its fields by name only; messages use core's type.
 
 use rmp::encode as mp;
 use serde::de::DeserializeOwned;
 use serde::ser::{self, Serialize, SerializeMap};
 use std::fmt::{self, Display};
 
-/// A value that cannot be written, or bytes that are not the expected value.
+/// A value that cannot be encoded, or bytes that cannot be decoded.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct EncodingError(String);
@@ -23,28 +23,29 @@ impl ser::Error for EncodingError {
     }
 }
 
-/// Appends the bytes of a value to `out`.
+/// Appends the encoding of a value to `out`.
 ///
 /// # Errors
-/// If the value has a map or a tuple of more than 2^32 - 1 elements, or its own serialization fails. Then `out` ends with part of the value.
+/// If the value has a map, a sequence or a text of more than 2^32 - 1 elements, or its own serialization fails. Then `out`
+/// ends with a part of the value.
 pub fn append<T: Serialize + ?Sized>(value: &T, out: &mut Vec<u8>) -> Result<(), EncodingError> {
     value.serialize(Encoder { out })
 }
 
-/// The bytes of a value.
+/// The encoding of a value.
 ///
 /// # Errors
-/// As of [`append`].
+/// As for [`append`].
 pub fn to_vec<T: Serialize + ?Sized>(value: &T) -> Result<Vec<u8>, EncodingError> {
     let mut bytes = Vec::new();
     append(value, &mut bytes)?;
     Ok(bytes)
 }
 
-/// Reads one value that takes up all of `bytes`.
+/// Decodes one value from all of `bytes`.
 ///
 /// # Errors
-/// If the bytes are something else, or more than that.
+/// If the bytes are not such a value, or more bytes follow it.
 pub fn from_slice<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, EncodingError> {
     match take_from_slice(bytes)? {
         (value, 0) => Ok(value),
@@ -52,7 +53,7 @@ pub fn from_slice<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, EncodingError>
     }
 }
 
-/// Reads one value, and counts the bytes after it.
+/// Decodes one value, and returns it with the number of bytes after it.
 ///
 /// # Errors
 /// If the bytes do not start with such a value.
@@ -67,13 +68,13 @@ struct Encoder<'a> {
     out: &'a mut Vec<u8>,
 }
 
-/// Vectors take all bytes, so that only lengths can be wrong.
+/// Writing to a vector cannot fail, so only lengths can be invalid.
 fn length(length: usize) -> Result<u32, EncodingError> {
-    u32::try_from(length).map_err(|_| EncodingError(format!("{length} elements are more than one value may have")))
+    u32::try_from(length).map_err(|_| EncodingError(format!("{length} elements are too many for one value")))
 }
 
 fn written<T, E: fmt::Debug>(result: Result<T, E>) {
-    result.expect("a vector takes all bytes");
+    result.expect("writing to a vector cannot fail");
 }
 
 impl<'a> Encoder<'a> {
@@ -81,7 +82,7 @@ impl<'a> Encoder<'a> {
         written(mp::write_uint(self.out, number.into()));
     }
 
-    /// The head of the content of a variant.
+    /// Writes the start of a variant with content.
     fn variant(&mut self, index: u32) {
         written(mp::write_map_len(self.out, 1));
         written(mp::write_uint(self.out, index.into()));
@@ -260,12 +261,12 @@ impl<'a> ser::Serializer for Encoder<'a> {
 /// The elements of an array, or keys and values of a map.
 struct Elements<'a> {
     out: &'a mut Vec<u8>,
-    /// Where the length is to be written, which is not known yet, and how many there were so far.
+    /// The position of the length, which is not known yet, and the number of elements so far.
     unknown: Option<(usize, u32)>,
 }
 
 impl<'a> Elements<'a> {
-    /// With a 32-bit length that is written at the end.
+    /// Starts elements with a 32-bit length that is written at the end.
     fn counted(out: &'a mut Vec<u8>, marker: u8) -> Elements<'a> {
         out.push(marker);
         let at = out.len();
@@ -424,7 +425,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read(numbers: (i8, u64, i64, u128), text: String, circle: u64, width: Option<u32>) {
+        fn every_value_is_decoded_as_it_was_encoded(numbers: (i8, u64, i64, u128), text: String, circle: u64, width: Option<u32>) {
             let deep = Box::new(everything(numbers, text.clone(), Vec::new()));
             let shapes = vec![Shape::Point, Shape::Circle(circle), Shape::Pair(-1, text.clone()), Shape::Named { width, deep }];
             let value = everything(numbers, text, shapes);
@@ -436,7 +437,7 @@ mod tests {
         }
 
         #[test]
-        fn random_bytes_are_errors_and_no_panics(bytes: Vec<u8>) {
+        fn random_bytes_cause_errors_but_no_panics(bytes: Vec<u8>) {
             let _ = from_slice::<Everything>(&bytes);
             let _ = from_slice::<Vec<Shape>>(&bytes);
         }
@@ -458,7 +459,7 @@ mod tests {
     }
 
     #[test]
-    fn older_readers_skip_new_fields_and_newer_ones_take_defaults() {
+    fn older_readers_skip_new_fields_and_newer_readers_use_defaults() {
         let old = Old { first: 5, second: "x".to_owned() };
         let read: New = from_slice(&to_vec(&old).unwrap()).unwrap();
         assert_eq!(read, New { first: 5, second: "x".to_owned(), third: Vec::new(), fourth: None });

@@ -1,10 +1,10 @@
-//! How jobs ended, in words.
+//! The ends of jobs as text and exit codes.
 
 use amalgam_core::dispatch::{Dispatcher, JobState};
 use amalgam_core::protocol::JobOutcome;
 use amalgam_core::vocabulary::JobId;
 
-/// The exit code that a job's end gives `wait`.
+/// The exit code of `wait` for a job with this outcome.
 pub fn exit_code(outcome: JobOutcome) -> u8 {
     match outcome {
         JobOutcome::Succeeded => 0,
@@ -14,7 +14,7 @@ pub fn exit_code(outcome: JobOutcome) -> u8 {
     }
 }
 
-/// Why a job ended without success, as far as its tasks are not asked.
+/// Why a job ended without success, without the details of its tasks.
 pub fn reason(dispatch: Option<&Dispatcher>, job: JobId, outcome: JobOutcome) -> Option<String> {
     match outcome {
         JobOutcome::Succeeded => None,
@@ -24,7 +24,7 @@ pub fn reason(dispatch: Option<&Dispatcher>, job: JobId, outcome: JobOutcome) ->
     }
 }
 
-/// `cancelled by ada`, where it is known by whom.
+/// `cancelled by ada`, or `cancelled` if the user is not known.
 pub fn cancelled(dispatch: Option<&Dispatcher>, job: JobId) -> String {
     match dispatch.and_then(|dispatch| dispatch.cancellation(job)) {
         Some(cancellation) => format!("cancelled by {}", cancellation.by),
@@ -32,19 +32,19 @@ pub fn cancelled(dispatch: Option<&Dispatcher>, job: JobId) -> String {
     }
 }
 
-/// What became of a job that another came after: `job 39 (train), which it came after, was cancelled by ada`.
+/// The outcome of a job's dependency: `its dependency job 39 (train) was cancelled by ada`.
 pub fn of_dependency(dispatch: Option<&Dispatcher>, after: JobId) -> String {
     let Some((job, state)) = dispatch.and_then(|dispatch| dispatch.job(after)) else {
-        return format!("job {after}, which it came after, did not succeed");
+        return format!("its dependency job {after} did not succeed");
     };
     let how = match state {
         JobState::Ended(end) => match end.outcome {
             JobOutcome::Failed { exit_code } => format!("failed with exit code {exit_code}"),
             JobOutcome::Cancelled => format!("was {}", cancelled(dispatch, after)),
-            JobOutcome::DependencyFailed { after } => format!("never ran, since job {after} did not succeed"),
+            JobOutcome::DependencyFailed { after } => format!("never ran, because job {after} did not succeed"),
             JobOutcome::Succeeded => "succeeded later".to_owned(),
         },
         JobState::Pending | JobState::Begun => "did not succeed, and runs again".to_owned(),
     };
-    format!("job {after} ({}), which it came after, {how}", job.spec.name)
+    format!("its dependency job {after} ({}) {how}", job.spec.name)
 }

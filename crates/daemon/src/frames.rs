@@ -1,12 +1,13 @@
 //! Frames on a byte stream: a length as a little-endian `u32`, then a value of that many bytes (`encoding.rs`).
 //!
-//! Both halves work on buffers and do no IO, so the executor's epoll loop and the daemons' transport share them.
+//! Encoder and decoder work on buffers and do no IO, so the executor's epoll loop and the daemons' transport share
+//! them.
 
 use crate::encoding::{self, EncodingError};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// The longest frame that is sent or accepted.
+/// Maximum length of a frame that is sent or accepted, in bytes.
 pub const MAX_FRAME: usize = 256 << 20;
 
 const LENGTH: usize = 4;
@@ -15,18 +16,18 @@ const LENGTH: usize = 4;
 pub enum FrameError {
     #[error("a frame of {bytes} bytes is longer than the limit of {limit}")]
     TooLong { bytes: usize, limit: usize },
-    #[error("a frame does not hold what was expected: {0}")]
+    #[error("invalid frame: {0}")]
     Malformed(#[from] EncodingError),
-    #[error("a frame has {0} bytes after its message")]
+    #[error("invalid frame: {0} bytes follow its message")]
     Trailing(usize),
 }
 
-/// Appends one frame to `out`, which stays as it was on an error.
+/// Appends one frame to `out`, which is unchanged after an error.
 pub fn encode<T: Serialize + ?Sized>(message: &T, out: &mut Vec<u8>) -> Result<(), FrameError> {
     encode_within(message, MAX_FRAME, out)
 }
 
-/// The same with a limit of one's own.
+/// As [`encode`], with another limit.
 pub fn encode_within<T: Serialize + ?Sized>(message: &T, limit: usize, out: &mut Vec<u8>) -> Result<(), FrameError> {
     let start = out.len();
     out.extend_from_slice(&[0; LENGTH]);
@@ -40,12 +41,12 @@ pub fn encode_within<T: Serialize + ?Sized>(message: &T, limit: usize, out: &mut
     result
 }
 
-/// Cuts a byte stream into messages. It holds what arrived and not what a length promises, so a false length costs
-/// no memory.
+/// Splits a byte stream into messages. It allocates memory for received bytes only, not for the length that a frame
+/// announces.
 #[derive(Debug)]
 pub struct Decoder {
     buffer: Vec<u8>,
-    /// Where the bytes that were not yet decoded start.
+    /// Position of the first byte that is not decoded yet.
     start: usize,
     limit: usize,
 }
@@ -74,7 +75,7 @@ impl Decoder {
         self.buffer.extend_from_slice(bytes);
     }
 
-    /// Bytes that are no whole message yet.
+    /// Number of bytes that are not a complete message yet.
     pub fn waiting(&self) -> usize {
         self.buffer.len() - self.start
     }
@@ -104,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn messages_survive_any_cutting_of_the_stream() {
+    fn messages_are_decoded_however_the_stream_is_split() {
         let sent: Vec<(u32, String)> = (0..50).map(|n| (n, "x".repeat(n as usize * 7))).collect();
         let mut stream = Vec::new();
         for message in &sent {
@@ -124,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn a_false_length_or_content_is_an_error() {
+    fn an_invalid_length_or_content_is_an_error() {
         let mut decoder = Decoder::with_limit(100);
         decoder.push(&101u32.to_le_bytes());
         assert!(matches!(decoder.next::<u8>(), Err(FrameError::TooLong { bytes: 101, limit: 100 })));

@@ -1,4 +1,5 @@
-//! A global master: it has jobs and their managers, a log and a public interface, and a stream with the master of each cluster.
+//! The process of a global master: jobs and their managers, a log, a public interface, and a connection to the master
+//! of each cluster.
 
 use crate::auth::Tokens;
 use crate::changed;
@@ -18,28 +19,28 @@ use std::path::PathBuf;
 use std::sync::{Arc, mpsc};
 use tokio::net::TcpListener as AsyncListener;
 
-/// Which global master to start, and where.
+/// What global master to start, and where.
 pub struct GlobalOptions {
     pub state_dir: PathBuf,
-    /// Its `[federation]` says which it is, and where the clusters' masters are.
+    /// Its `[federation]` defines the number and the addresses of the clusters' masters.
     pub config: Config,
-    /// Where its interface listens, if that is taken already, and not to be taken as the configuration says.
+    /// Listener of the interface, if the caller has bound it already; `None` to bind the configured address.
     pub listener: Option<TcpListener>,
-    /// Who owns the first token.
+    /// The user of the first token.
     pub user: String,
-    /// What proves it to the clusters' masters; its own tokens, where nothing is said.
+    /// Secrets for the clusters' masters; `None` for its own tokens.
     pub secrets: Option<Secrets>,
-    /// A directory in which what the roles take and leave is written down.
+    /// Directory for the journal of the roles' events and effects.
     pub journal: Option<PathBuf>,
 }
 
-/// Starts everything and returns when jobs can be submitted; the clusters may come later.
+/// Starts all parts and returns when jobs can be submitted. The clusters may connect later.
 ///
 /// # Errors
-/// When the configuration names no global master, or the log or an address cannot be used.
+/// If the configuration defines no global master, or the log or an address cannot be used.
 pub fn start(options: GlobalOptions) -> Result<Server, ServerError> {
     let GlobalOptions { state_dir, config, listener, user, secrets, journal } = options;
-    let missing = || ServerError::Federation("it is missing, and a global master needs it".to_owned());
+    let missing = || ServerError::Federation("a global master requires this section".to_owned());
     let federation = config.federation.clone().ok_or_else(missing)?;
     let own = federation.global().map_err(ServerError::Federation)?;
     let address = resolve(config.interface_of_global())?;
@@ -83,8 +84,8 @@ pub fn start(options: GlobalOptions) -> Result<Server, ServerError> {
     Server::serve(hosted, remote, tokens, runtime, listener, kept)
 }
 
-/// Serves the master of a cluster for as long as this process lives. One that does not let it in is asked again: its operator may
-/// mend that.
+/// Serves the master of a cluster as long as this process runs. If the master refuses the connection, it is retried:
+/// its operator may fix the reason.
 async fn stay_with(
     master: &str,
     introduction: GlobalIntroduction,
@@ -96,17 +97,17 @@ async fn stay_with(
     loop {
         let introduce = || Introduction::Global(Box::new(introduction.clone()));
         let joined = join_for_ever(master, secrets, introduce).await;
-        tracing::info!("connected with the master of {cluster}");
+        tracing::info!("connected to the master of {cluster}");
         let end = serve_cluster(joined, federation, cluster, handle, remote).await;
-        tracing::warn!(%end, "the connection to the master of {cluster} broke");
+        tracing::warn!(%end, "lost the connection to the master of {cluster}");
         tokio::time::sleep(RETRY.0).await;
     }
 }
 
-/// How many nodes a global master has been told of. Not to be called on one of its own threads.
+/// Number of nodes in a global master's view. Must not be called on one of its own threads.
 ///
 /// # Errors
-/// When it is stopping.
+/// If it is stopping.
 pub fn known_nodes(handle: &Handle) -> Result<usize, Stopped> {
     let (answer, answered) = mpsc::channel();
     let count = move |roles: &Roles, now| {

@@ -1,8 +1,8 @@
-//! Many nodes in one process, to measure a scheduler by: each has a real node agent and connections of its own, and tasks
-//! that are only pretended.
+//! Many nodes in one process, to measure a scheduler: each has a real node agent and its own connections, but its tasks
+//! are only simulated.
 //!
-//! One loop has all node agents and the pretended executor, and one thread all connections. Nothing is kept on disk: when
-//! the process ends, so do its tasks, as those of nodes whose machines break.
+//! One event loop runs all node agents and the simulated executor, and one thread all connections. Nothing is stored on
+//! disk: when the process exits, its tasks are lost, as on nodes whose machines fail.
 
 use crate::agent::{AgentError, Member, numbered, run_until_stopped};
 use crate::descriptors;
@@ -24,21 +24,22 @@ use std::time::Duration;
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinSet;
 
-/// So many nodes join at a time: a server lets in who introduces himself within seconds.
+/// Number of nodes that join at the same time. A server closes connections that do not introduce themselves within
+/// seconds.
 const JOINING: usize = 64;
 /// File descriptors of a process without nodes.
 const OWN_DESCRIPTORS: u64 = 64;
 
 pub struct HollowOptions {
-    /// Where the server listens for agents.
+    /// The server's address for agents.
     pub server: String,
     pub secrets: Secrets,
-    /// What each node offers. Their names are the one given here, a dash and a number.
+    /// The settings of each node. Node names are the name given here, a dash and a number.
     pub node: NodeOptions,
     pub count: u32,
-    /// A directory in which what the roles take and leave is written down.
+    /// Directory for the journal of the roles' events and effects.
     pub journal: Option<PathBuf>,
-    /// How long the first connection of each may take; later ones are tried for ever.
+    /// Time limit for the first connection of each node. Later connections are retried without limit.
     pub patience: Duration,
 }
 
@@ -46,7 +47,7 @@ pub struct HollowOptions {
 pub enum HollowError {
     #[error(transparent)]
     Agent(#[from] AgentError),
-    #[error("{count} hollow nodes need {needed} file descriptors, and this process may have {allowed}")]
+    #[error("{count} hollow nodes need {needed} file descriptors, and the limit of this process is {allowed}")]
     Descriptors { count: u32, needed: u64, allowed: u64 },
 }
 
@@ -56,10 +57,11 @@ impl From<JoinError> for HollowError {
     }
 }
 
-/// Runs until the server refuses one of the nodes or `until_stopped` returns. `ready` is called when all have joined.
+/// Runs until the server refuses one of the nodes or `until_stopped` returns. `ready` is called when all nodes have
+/// joined.
 ///
 /// # Errors
-/// When a node is refused, or the process may not have a connection for each.
+/// If a node is refused, or the process may not have one connection for each node.
 pub fn run(
     options: HollowOptions,
     ready: impl FnOnce(),
@@ -73,24 +75,24 @@ pub fn run(
     run_until_stopped(until_stopped, async |started| stay(options, ready, started).await)
 }
 
-/// What all nodes of the process share.
+/// The data that all nodes of the process share.
 struct Hollow {
     server: String,
     secrets: Secrets,
     patience: Duration,
-    /// Of each, but for its name.
+    /// Settings of each node, except its name.
     settings: NodeSettings,
     preset: Preset,
     handle: Handle,
-    /// To join one after the other would take long, and all at once too.
+    /// Limits concurrent joins: one at a time would be slow, all at once would be too many for the server.
     joining: Semaphore,
 }
 
-/// All nodes join, and stay for as long as the server takes them for those that they were.
+/// Joins all nodes and serves them until the server refuses one.
 async fn stay(options: HollowOptions, ready: impl FnOnce(), started: &mut Option<Handle>) -> Result<(), HollowError> {
     let HollowOptions { server, secrets, node, count, journal, patience } = options;
     let settings = node.hollow_settings(&Host::inspect());
-    // The first one learns the rules, which are part of the roles.
+    // The first node receives the preset, which is part of the roles.
     let name = hollow_name(&settings.name, 0);
     let first =
         join_patiently(&server, &secrets, || Introduction::Node { name: name.clone() }, Patience::AtFirst(patience))
@@ -124,7 +126,7 @@ async fn stay(options: HollowOptions, ready: impl FnOnce(), started: &mut Option
     }
 }
 
-/// One node's life, which ends when the server refuses it.
+/// Joins and serves one node until the server refuses it.
 async fn live(
     hollow: Arc<Hollow>,
     number: u32,
@@ -147,7 +149,7 @@ async fn live(
         Ok(numbered) => numbered,
         Err(error) => return error,
     };
-    // A loop that has stopped needs no nodes.
+    // After the loop has stopped, the node is not needed.
     let _ = handle.send(Input::HollowNode { node, settings: Box::new(settings) });
     let _ = tell_joined.send(());
     drop(tell_joined);

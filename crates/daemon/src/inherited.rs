@@ -1,5 +1,5 @@
-//! What a daemon does not take over from the process that started it. A lock or a pipe that a shell has open would otherwise
-//! stay open for as long as the daemon, its executor and its tasks run, and a blocked signal could never stop them.
+//! Releases what a daemon inherits from the process that started it. Otherwise a lock or a pipe of a shell would stay
+//! open as long as the daemon, its executor and its tasks run, and a blocked signal could never stop them.
 
 use rustix::io::{FdFlags, fcntl_setfd};
 use std::ffi::{OsStr, OsString};
@@ -11,18 +11,19 @@ use std::{mem, ptr};
 /// The first descriptor that is not standard input, output or error.
 const FIRST: RawFd = 3;
 
-/// Closes inherited descriptors, unblocks all signals and gives the end of a child its default meaning. Descriptors that were passed
-/// on purpose stay open, but not for children: those that an argument names (`/dev/fd/63`), and those of a service manager
-/// (`LISTEN_FDS`). Call it first in a program, before it opens anything and before other threads start.
+/// Closes inherited descriptors, unblocks all signals and restores the default action of SIGCHLD. Descriptors that were
+/// passed on purpose stay open, but are closed in child processes: those that an argument names (`/dev/fd/63`), and
+/// those of a service manager (`LISTEN_FDS`). Call it at the start of a program, before it opens files or starts
+/// threads.
 pub fn let_go(arguments: impl IntoIterator<Item = OsString>) {
     let (is_listening, count) = (own_number("LISTEN_PID"), own_number("LISTEN_FDS"));
     let passed = if is_listening == Some(std::process::id() as i32) { count.unwrap_or(0) } else { 0 };
     let named: Vec<RawFd> = arguments.into_iter().filter_map(|argument| descriptor_in(&argument)).collect();
     let is_kept = |number: &RawFd| named.contains(number) || (FIRST..FIRST.saturating_add(passed)).contains(number);
-    // All are listed before any is closed; that of the list itself is closed by then.
+    // All are listed before any is closed. The descriptor of the list itself is closed by then.
     for number in open_descriptors().into_iter().filter(|number| *number >= FIRST) {
         if is_kept(&number) {
-            // SAFETY: it is open, and nobody else closes it meanwhile, as there are no other threads.
+            // SAFETY: it is open, and no other code closes it meanwhile, as there are no other threads.
             let _ = fcntl_setfd(unsafe { BorrowedFd::borrow_raw(number) }, FdFlags::CLOEXEC);
         } else {
             // SAFETY: nothing in this program has opened it, so nothing in it will use it.
@@ -34,7 +35,7 @@ pub fn let_go(arguments: impl IntoIterator<Item = OsString>) {
         let mut none: libc::sigset_t = mem::zeroed();
         libc::sigemptyset(&raw mut none);
         libc::sigprocmask(libc::SIG_SETMASK, &raw const none, ptr::null_mut());
-        // Where it is ignored, nobody learns how a child has ended.
+        // If the signal is ignored, the exit status of child processes is lost.
         libc::signal(libc::SIGCHLD, libc::SIG_DFL);
     }
 }
@@ -63,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn descriptors_that_arguments_name_are_found() {
+    fn descriptors_named_in_arguments_are_found() {
         let of = |argument: &str| descriptor_in(OsStr::new(argument));
         assert_eq!(of("/dev/fd/63"), Some(63));
         assert_eq!(of("--config=/proc/self/fd/5"), Some(5));

@@ -1,4 +1,4 @@
-//! The standard input of tasks on its way to the node: what this process has written to the pipes of attempts.
+//! The standard input of tasks: what this process has written to the pipes of attempts.
 
 use crate::executor::{end_of_input, input_path};
 use amalgam_core::vocabulary::AttemptId;
@@ -12,11 +12,11 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
-/// How long a task that does not read is waited for before the answer says so.
+/// How long to wait for a task that does not read, before the answer reports it.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// Between two tries to write to a full pipe.
+/// Pause between attempts to write to a full pipe.
 const PAUSE: Duration = Duration::from_millis(5);
-/// So many inputs are remembered; those of ended attempts go first, for they are older.
+/// Maximum number of stored inputs. The oldest are removed first; their attempts have most likely ended.
 const MOST: usize = 10_000;
 
 /// A part of an attempt's input.
@@ -25,38 +25,38 @@ pub struct InputPart {
     pub offset: u64,
     #[serde(with = "amalgam_core::vocabulary::byte_string")]
     pub bytes: Vec<u8>,
-    /// Nothing follows.
+    /// Whether this is the last part.
     pub ends: bool,
 }
 
-/// What became of it.
+/// The result of writing a part.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Taken {
-    /// The task has, or will find, what comes before this offset.
+    /// Bytes before this offset are written.
     UpTo(u64),
-    /// The attempt has not begun, or has ended.
+    /// The attempt has not started, or has ended.
     NotOpen,
-    /// The task reads nothing more.
+    /// The task reads no more input.
     Closed,
-    /// This process does not know what the task has read: it was started again meanwhile.
+    /// This process was restarted meanwhile and does not know what the task has read.
     Lost,
     /// The node is not connected, or did not answer in time.
     Away,
 }
 
-/// The inputs that this process has begun.
+/// The inputs that this process has started to write.
 #[derive(Default)]
 pub struct Inputs(std::sync::Mutex<BTreeMap<AttemptId, Arc<tokio::sync::Mutex<Feed>>>>);
 
 #[derive(Default)]
 struct Feed {
-    /// Until the input has ended.
+    /// `None` before the start and after the end of the input.
     pipe: Option<File>,
     written: u64,
 }
 
 impl Inputs {
-    /// Writes as much as the pipe takes in a moment.
+    /// Writes the bytes that the pipe accepts within about two seconds.
     pub async fn take(&self, state: &Path, attempt: AttemptId, part: &InputPart) -> Taken {
         let feed = {
             let mut feeds = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -69,7 +69,7 @@ impl Inputs {
         match feed.take(state, attempt, part).await {
             Ok(taken) => taken,
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Taken::Closed,
-            // No pipe, or nobody at its other end.
+            // No pipe, or no process has opened it for reading.
             Err(_) => Taken::NotOpen,
         }
     }
@@ -86,7 +86,7 @@ impl Feed {
             let pipe = rustix::fs::open(input_path(state, attempt), flags, Mode::empty())?;
             (self.pipe, self.written) = (Some(File::from(pipe)), 0);
         }
-        // What is repeated was written when the answer was lost.
+        // A repeated part was written already, but the answer was lost.
         let Some(known) = self.written.checked_sub(part.offset) else { return Ok(Taken::Lost) };
         let mut left = part.bytes.get(known as usize..).unwrap_or_default();
         let deadline = Instant::now() + PATIENCE;
@@ -106,7 +106,7 @@ impl Feed {
             }
         }
         if left.is_empty() && part.ends && self.pipe.is_some() {
-            // The mark first: who finds the pipe closed looks for it.
+            // Create the mark first: the reader looks for it once the pipe is closed.
             File::create(end_of_input(state, attempt))?;
             self.pipe = None;
         }
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_passed_on_arrives_once_and_in_order_with_its_end() {
+    async fn input_arrives_once_and_in_order_with_its_end() {
         let dir = tempfile::tempdir().unwrap();
         let inputs = Inputs::default();
         assert_eq!(inputs.take(dir.path(), ATTEMPT, &part(0, b"early", false)).await, Taken::NotOpen);
@@ -138,11 +138,11 @@ mod tests {
             File::from(task).read_to_end(&mut text).unwrap();
             text
         });
-        // The thread of the pipe may take a moment to open it.
+        // The thread of the pipe may need some time to open it.
         while inputs.take(dir.path(), ATTEMPT, &part(0, b"one", false)).await == Taken::NotOpen {
             sleep(PAUSE).await;
         }
-        // Its answer was lost.
+        // The answer to the first part was lost.
         assert_eq!(inputs.take(dir.path(), ATTEMPT, &part(0, b"one\0\xff", false)).await, Taken::UpTo(5));
         let large = vec![7; 1 << 20];
         let mut sent = 0;
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_task_that_does_not_read_or_ends_holds_nobody_up() {
+    async fn a_task_that_does_not_read_or_has_ended_does_not_block_the_writer() {
         let dir = tempfile::tempdir().unwrap();
         let inputs = Inputs::default();
         let (input, task) = Input::open(dir.path(), ATTEMPT).unwrap();
@@ -175,7 +175,7 @@ mod tests {
             }
         };
         assert!(matches!(taken, Taken::UpTo(offset) if offset > 0 && offset < 1 << 20), "{taken:?}");
-        // Who writes knows by now that this came from an earlier life of this process.
+        // Another instance stands for a restarted process.
         assert_eq!(Inputs::default().take(dir.path(), ATTEMPT, &part(5, b"x", false)).await, Taken::Lost);
         drop(task);
         let Taken::UpTo(offset) = taken else { unreachable!() };

@@ -1,5 +1,5 @@
-//! Job managers in a process of their own, a job host: it has a log, outlives an absent server and stays until stopped
-//! (ADR 49).
+//! The process of a job host: it runs job managers, has a log, continues while the server is not connected, and runs
+//! until it is stopped (ADR 49).
 
 use crate::auth::AuthError;
 use crate::descriptors;
@@ -27,21 +27,21 @@ use std::thread;
 use std::time::Duration;
 use tokio::sync::oneshot;
 
-/// While the server is away, one that had joined before goes on without it after so long.
+/// A job host that has joined before continues without the server if it cannot connect within this time.
 const BRIEFLY: Duration = Duration::from_secs(3);
 
 pub struct JobsOptions {
     pub number: HostId,
-    /// Where the server listens for agents.
+    /// The server's address for agents.
     pub server: String,
     pub secrets: Secrets,
-    /// Where agents reach this process.
+    /// Address at which agents reach this process.
     pub listen: String,
-    /// For this process alone.
+    /// State directory, which no other process uses.
     pub state_dir: PathBuf,
-    /// A directory in which what the roles take and leave is written down.
+    /// Directory for the journal of the roles' events and effects.
     pub journal: Option<PathBuf>,
-    /// How long the first connection may take; later ones are tried for ever.
+    /// Time limit for the first connection. Later connections are retried without limit.
     pub patience: Duration,
 }
 
@@ -57,15 +57,15 @@ pub enum JobsError {
     Join(#[from] JoinError),
     #[error(transparent)]
     Start(#[from] ServerError),
-    #[error("{path} was started more often than its attempts can be numbered", path = path.display())]
+    #[error("too many starts with {path}: new attempts cannot be numbered", path = path.display())]
     TooManyStarts { path: PathBuf },
-    #[error("{path} is of job managers {found}, and not {wanted}", path = path.display())]
+    #[error("{path} belongs to job host {found}, not to job host {wanted}", path = path.display())]
     OfOthers { path: PathBuf, found: u8, wanted: u8 },
-    #[error("{path} is of the jobs of another server: that at {server} has another log", path = path.display())]
+    #[error("{path} belongs to the jobs of another server: the server at {server} has another log", path = path.display())]
     OfAnotherServer { path: PathBuf, server: String },
     #[error(
-        "{path} is damaged ({error}), and says which server the jobs of its log are of: put it back from a backup; or remove it, \
-         if --server names that server",
+        "{path} is damaged ({error}), and names the server of the jobs in its log: restore it from a backup; or remove it, \
+         if that server is the one of --server",
         path = path.display()
     )]
     Unknown { path: PathBuf, error: serde_json::Error },
@@ -79,7 +79,7 @@ impl JobsError {
     }
 }
 
-/// What the server said, for a life in which it is away.
+/// The stored answer of the server, for a later run in which the server is not connected.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 struct Known {
     server: ServerId,
@@ -91,7 +91,7 @@ struct Known {
 impl Known {
     const FILE: &str = "known.json";
 
-    /// What was kept. Where nothing was ever written down, what a first start left unfinished does not matter.
+    /// The stored values. If the log has no jobs, an incomplete file of a first start is ignored.
     fn load(state_dir: &Path, has_jobs: bool) -> Result<Option<Known>, JobsError> {
         let path = state_dir.join(Known::FILE);
         let text = match fs::read(&path) {
@@ -103,7 +103,7 @@ impl Known {
             Ok(known) => Ok(Some(known)),
             Err(error) if has_jobs => Err(JobsError::Unknown { path, error }),
             Err(error) => {
-                tracing::warn!(path = %path.display(), %error, "a first start did not finish this file; it is made again");
+                tracing::warn!(path = %path.display(), %error, "this file is incomplete after a first start; creating it again");
                 Ok(None)
             }
         }
@@ -121,18 +121,18 @@ impl Known {
                 Ok(Known { server: *server, number, settings: *settings, preset: **preset })
             }
             Terms::Node { .. } | Terms::NodeOf | Terms::Global => {
-                let why = "it took us for somebody else".to_owned();
+                let why = "it treats this process as another kind of daemon".to_owned();
                 Err(JoinError::lasting(server, why))
             }
         }
     }
 }
 
-/// Runs until the server refuses this process or `until_stopped` returns. `ready` is told where agents reach it, and
-/// whether the server is there.
+/// Runs until the server refuses this process or `until_stopped` returns. `ready` receives the address for agents, and
+/// whether the server is connected.
 ///
 /// # Errors
-/// When the log cannot be used, the server refuses it, or it is no server.
+/// If the log cannot be used, the server refuses this process, or the peer is not a server.
 pub fn run(
     options: JobsOptions,
     ready: impl FnMut(SocketAddr, bool),
@@ -142,7 +142,7 @@ pub fn run(
     let is_new = !log_dir.exists();
     make_private_dir(&options.state_dir).map_err(JobsError::io(format!("make {}", options.state_dir.display())))?;
     let log = Store::open(&log_dir, Options::default())?;
-    // Each agent has a connection.
+    // Each agent has a connection to this process.
     descriptors::raise();
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(1)
@@ -170,14 +170,14 @@ pub fn run(
     });
     runtime.shutdown_timeout(Duration::from_secs(1));
     if is_new && !state_dir.join(Known::FILE).exists() {
-        // It was not let in: a log that nobody knows would be in the way of the right one.
+        // This process never joined: its unused log would prevent the start of the right one.
         let _ = fs::remove_dir_all(&log_dir);
         let _ = fs::remove_dir(&state_dir);
     }
     ended
 }
 
-/// Serves agents and the server for as long as the latter takes it; the loop that it starts is `started`.
+/// Serves agents and the server until the server refuses this process. `started` receives the handle of the event loop.
 async fn stay(
     options: JobsOptions,
     (store, recovered): (Store, Recovered),
@@ -198,7 +198,7 @@ async fn stay(
         Ok(joined) => Some(joined),
         Err(error) if before.is_none() || error.is_lasting() => return Err(error.into()),
         Err(error) => {
-            tracing::warn!("{error}; what runs is taken over, and new tasks start when it is back");
+            tracing::warn!("{error}; continuing with running tasks; new tasks start when the server is connected");
             None
         }
     };
@@ -209,7 +209,7 @@ async fn stay(
     {
         return Err(JobsError::OfAnotherServer { path: state_dir, server });
     }
-    let known = told.or(before).expect("one of them is there, or it would have ended with the error");
+    let known = told.or(before).expect("without stored values the error was returned");
     known.keep(&state_dir)?;
     let handle = started.insert(start_loop(&known, store, recovered, journal, &state_dir)?).clone();
     let gate = Gate { handle: handle.clone(), secrets: secrets.clone(), side: Side::JobHost(number), lease: None };
@@ -218,9 +218,9 @@ async fn stay(
     let mut joined = first;
     loop {
         if let Some(joined) = joined.take() {
-            tracing::info!("connected with the server");
+            tracing::info!("connected to the server");
             let end = serve_as_job_host(joined, &handle, &history).await;
-            tracing::warn!(%end, "the connection to the server broke");
+            tracing::warn!(%end, "lost the connection to the server");
         }
         tokio::time::sleep(RETRY.0).await;
         let again = join_for_ever(&server, &secrets, introduction).await;
@@ -228,9 +228,9 @@ async fn stay(
         if told.server != known.server {
             return Err(JobsError::OfAnotherServer { path: state_dir, server });
         }
-        tracing::warn!("connected with the server again");
+        tracing::warn!("connected to the server again");
         if told != known {
-            tracing::warn!("the server schedules by other rules than before; start this process again to follow them");
+            tracing::warn!("the server now uses other scheduling settings; restart this process to apply them");
         }
         joined = Some(again);
     }

@@ -1,6 +1,6 @@
-//! The journal of a daemon as a file: what its roles were given and what they left, for a replay elsewhere.
+//! The journal of a daemon as a file: the events and effects of its roles, for a replay elsewhere.
 //!
-//! A line that names the format, then a frame for each entry.
+//! It is one line that names the format, then a frame for each entry.
 
 use crate::frames::{self, Decoder, FrameError};
 use crate::versions::JOURNAL;
@@ -10,7 +10,7 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-/// The longest first line of a journal.
+/// Maximum length of a journal's first line, in bytes.
 const LONGEST_LINE: u64 = 80;
 const PIECE: usize = 1 << 20;
 
@@ -19,7 +19,7 @@ pub enum JournalError {
     #[error("cannot {what} {path}: {error}", path = path.display())]
     Io { what: &'static str, path: PathBuf, error: io::Error },
     #[error(
-        "{path} is no journal that this program reads: it starts with {found:?}, and the program reads {JOURNAL} of `amalgam journal`",
+        "{path} is not a journal that this program reads: it starts with {found:?}, and the program reads {JOURNAL} of `amalgam journal`",
         path = path.display()
     )]
     Foreign { path: PathBuf, found: String },
@@ -35,8 +35,8 @@ pub struct JournalWriter {
 }
 
 impl JournalWriter {
-    /// A new file in `directory`, which is made where it is missing: each life of a process has a journal of its own. Nobody
-    /// else can read it: with it one could make tokens of this life.
+    /// Creates a new file in `directory`, and the directory if it is missing. Each run of a process has its own
+    /// journal. Only this user can read it, because it contains the key for the tokens of this run.
     pub fn create(directory: &Path, process: &str) -> Result<JournalWriter, JournalError> {
         let wrong = |what, path: &Path| {
             let path = path.to_owned();
@@ -51,11 +51,11 @@ impl JournalWriter {
                 Err(error) => return Err(wrong("create", &path)(error)),
             }
         }
-        unreachable!("nobody keeps so many journals")
+        unreachable!("there are fewer than 2^32 journals")
     }
 
     /// # Errors
-    /// When the file cannot be written. It has to be given up then: what would follow has a hole before it.
+    /// If the file cannot be written. The journal must not be continued then, because entries are missing.
     pub fn write(&mut self, entries: &[Entry]) -> Result<(), JournalError> {
         let wrong = |error| JournalError::Io { what: "write", path: self.path.clone(), error };
         for entry in entries {
@@ -67,7 +67,7 @@ impl JournalWriter {
     }
 }
 
-/// A journal from its beginning.
+/// Reads a journal from its start.
 pub struct JournalReader {
     path: PathBuf,
     file: File,
@@ -77,14 +77,14 @@ pub struct JournalReader {
 
 impl JournalReader {
     /// # Errors
-    /// When it cannot be read, or is something else.
+    /// If it cannot be read, or has another format.
     pub fn open(path: &Path) -> Result<JournalReader, JournalError> {
         let wrong = |error| JournalError::Io { what: "read", path: path.to_owned(), error };
         let mut file = File::open(path).map_err(wrong)?;
         let mut start = Vec::new();
         Read::by_ref(&mut file).take(LONGEST_LINE).read_to_end(&mut start).map_err(wrong)?;
         let line = &start[..start.iter().position(|byte| *byte == b'\n').map_or(start.len(), |end| end + 1)];
-        // A process that was killed at once has not written its first line, or not whole.
+        // A process that was killed at its start has not written the first line, or only a part of it.
         if !JOURNAL.line("journal").as_bytes().starts_with(line) {
             let foreign = |found| JournalError::Foreign { path: path.to_owned(), found };
             JOURNAL.of_line("journal", line).map_err(foreign)?;
@@ -94,10 +94,10 @@ impl JournalReader {
         Ok(JournalReader { path: path.to_owned(), file, frames, read: 0 })
     }
 
-    /// The next entry; `None` at the end, where the last one may be cut off when its process was killed.
+    /// The next entry; `None` at the end. The last entry may be incomplete if its process was killed.
     ///
     /// # Errors
-    /// When the file cannot be read, or holds what this version does not understand.
+    /// If the file cannot be read, or has an entry that this version does not know.
     pub fn next_entry(&mut self) -> Result<Option<Entry>, JournalError> {
         loop {
             let damaged = |error| JournalError::Damaged { path: self.path.clone(), entry: self.read + 1, error };
@@ -116,7 +116,8 @@ impl JournalReader {
 }
 
 impl JournalReader {
-    /// Bytes after the last whole entry, once the end is reached: of an entry that a kill cut off, or of a damaged one.
+    /// Number of bytes after the last complete entry, once the end is reached: an entry that was cut off by a kill, or
+    /// a damaged one.
     pub fn left_over(&self) -> usize {
         self.frames.waiting()
     }
@@ -149,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_written_is_read_and_what_a_kill_cut_off_is_left_out() {
+    fn written_entries_are_read_and_an_incomplete_last_entry_is_ignored() {
         let dir = tempfile::tempdir().unwrap();
         for life in [1, 2] {
             let mut journal = JournalWriter::create(dir.path(), "server").unwrap();
@@ -168,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn a_life_that_was_killed_at_once_has_a_journal_without_entries() {
+    fn the_journal_of_a_process_that_was_killed_at_its_start_has_no_entries() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("server-1.journal");
         let line = JOURNAL.line("journal");
@@ -179,14 +180,17 @@ mod tests {
     }
 
     #[test]
-    fn another_file_and_a_damaged_one_are_named() {
+    fn another_format_and_a_damaged_entry_are_reported() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("log");
         fs::write(&path, "something").unwrap();
         let error = entries(&path).unwrap_err().to_string();
-        assert!(error.contains("log is no journal that this program reads: it starts with \"something\""), "{error}");
+        assert!(
+            error.contains("log is not a journal that this program reads: it starts with \"something\""),
+            "{error}"
+        );
         fs::write(&path, [JOURNAL.line("journal").as_bytes(), &[2, 0, 0, 0, 99, 99]].concat()).unwrap();
         let error = entries(&path).unwrap_err().to_string();
-        assert!(error.contains("log, entry 1: a frame does not hold what was expected"), "{error}");
+        assert!(error.contains("log, entry 1: invalid frame"), "{error}");
     }
 }

@@ -1,4 +1,4 @@
-//! A directory that one process at a time may use. The lock ends with its holder, however that ends.
+//! A lock on a directory for one process at a time. It ends when its process exits, for any reason.
 
 use crate::private::make_private_dir;
 use rustix::fs::FlockOperation;
@@ -18,7 +18,8 @@ pub enum LockError {
     File { what: &'static str, path: PathBuf, error: io::Error },
 }
 
-/// Makes the directory if need be and takes the lock of this name in it, which lasts as long as the file is open.
+/// Creates the directory if it is missing and takes the lock with this name in it. The lock is held as long as the file
+/// is open.
 pub fn lock(dir: &Path, name: &str) -> Result<File, LockError> {
     let failed = |what, path: &Path| {
         let path = path.to_owned();
@@ -29,7 +30,7 @@ pub fn lock(dir: &Path, name: &str) -> Result<File, LockError> {
     try_lock(&path).map_err(failed("lock", &path))?.map_err(|pid| LockError::InUse { dir: dir.to_owned(), pid })
 }
 
-/// The locked file with our number in it, or the number of the process that has it.
+/// The locked file, with the id of this process in it; or else the id of the process that holds the lock.
 fn try_lock(path: &Path) -> io::Result<Result<File, String>> {
     let mut file = OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)?;
     match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
@@ -52,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_second_holder_is_told_of_the_first() {
+    fn the_refusal_of_a_lock_names_the_process_that_holds_it() {
         let dir = tempfile::tempdir().unwrap();
         let first = lock(dir.path(), "lock").unwrap();
         let refused = lock(dir.path(), "lock").unwrap_err().to_string();

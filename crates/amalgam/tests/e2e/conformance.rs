@@ -37,7 +37,7 @@ fn files_that_are_no_journals_are_refused() {
     assert!(said.code == 1 && said.err.contains("has no journals"), "{said:?}");
     fs::write(journals.join("a.journal"), "amalgam journal 3\n").unwrap();
     let said = scene.run(&["sim", "replay", path]);
-    assert!(said.code == 1 && said.err.contains("a.journal is no journal that this program reads"), "{said:?}");
+    assert!(said.code == 1 && said.err.contains("a.journal is not a journal that this program reads"), "{said:?}");
     fs::write(journals.join("a.journal"), JOURNAL.line("journal")).unwrap();
     let said = scene.run(&["sim", "replay", path]);
     assert!(said.code == 1 && said.err.contains("nothing was compared"), "{said:?}");

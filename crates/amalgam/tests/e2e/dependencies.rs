@@ -17,7 +17,7 @@ fn a_job_after_one_that_failed_already_ends_as_one_that_was_there_before() {
     assert_eq!(scene.run(&["wait", &early]).code, 1);
     let late = scene.submit(&["--after", &fails, "--", "touch", "never"]);
     let last = scene.submit(&["--after", &late, "--", "touch", "never"]);
-    let why = format!("job {fails} (fetch), which it came after, failed with exit code 8");
+    let why = format!("its dependency job {fails} (fetch) failed with exit code 8");
     for id in [&early, &late] {
         let told = scene.run(&["wait", id]);
         assert_eq!((told.code, told.out), (1, format!("job {id} cancelled: {why}\n")));
@@ -29,7 +29,7 @@ fn a_job_after_one_that_failed_already_ends_as_one_that_was_there_before() {
         assert!(scene.ok(&["list", "--all"]).contains(&why) && scene.ok(&["info", id]).contains(&why));
     }
     let waited: Vec<Waited> = serde_json::from_str(&scene.run(&["wait", "--json", &last]).out).unwrap();
-    let why = format!("job {late} (touch), which it came after, never ran, since job {fails} did not succeed");
+    let why = format!("its dependency job {late} (touch) never ran, because job {fails} did not succeed");
     assert_eq!((waited[0].exit_code, waited[0].reason.as_deref()), (Some(1), Some(&*why)));
     assert!(!scene.work().join("never").exists());
 }
@@ -70,7 +70,7 @@ fn the_user_who_cancelled_a_job_is_named_also_after_a_restart() {
             assert!(scene.story(id).iter().any(|line| line.text == by), "{:#?}", scene.story(id));
         }
         let of_second = scene.job(&second).summary.reason.unwrap_or_default();
-        assert_eq!(of_second, format!("job {first} (train), which it came after, was {by}"));
+        assert_eq!(of_second, format!("its dependency job {first} (train) was {by}"));
         let said = scene.ok(&["info", &first]);
         assert!(said.contains(&format!("merge: never runs: the job was {by} at 2")), "{said}");
     };

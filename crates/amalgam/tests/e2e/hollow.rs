@@ -111,7 +111,7 @@ fn flags_that_mean_nothing_for_hollow_nodes_are_refused() {
     let told = told(limited);
     assert_eq!(told.code, 1, "{told:?}");
     assert!(
-        told.err.contains("1000 hollow nodes need 1064 file descriptors, and this process may have 500"),
+        told.err.contains("1000 hollow nodes need 1064 file descriptors, and the limit of this process is 500"),
         "{told:?}"
     );
     assert!(told.err.contains("help: raise the hard limit"), "{told:?}");
