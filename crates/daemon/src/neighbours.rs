@@ -1,48 +1,49 @@
-//! What other processes of a federation have. Clients come to any of them and are led to the one that can answer.
+//! Redirections in a federation: clients may ask any process, which redirects them to the one that can answer.
 
 use crate::api::{Elsewhere, Error, ErrorCode};
 use amalgam_core::policy::inter_job::QueueTree;
 use amalgam_core::vocabulary::{GlobalId, JobId, JobSpec, Seat};
 use std::net::SocketAddr;
 
-/// The global masters beside this process.
+/// This process's place in a federation, and the addresses of the global masters.
 #[derive(Clone, Debug)]
 pub struct Neighbours {
     pub seat: Seat,
-    /// Where this process listens for clients.
+    /// Address at which this process listens for clients.
     pub here: SocketAddr,
-    /// Where the global masters listen for clients, by their numbers; empty where that is not known.
+    /// Addresses of the global masters' interfaces, in the order of their numbers; empty if they are not configured.
     pub interfaces: Vec<String>,
 }
 
 impl Neighbours {
-    /// Who has this job, if this process cannot have it: its number says so.
+    /// The error for a job that another global master has, according to the job's number. `None` if this process has
+    /// it.
     pub fn has_job(&self, job: JobId) -> Option<Error> {
         self.is_with(self.admitted_by(job), &format!("job {job}"))
     }
 
-    /// Who takes this job, if this process does not: a queue may have one global master, jobs that come after others are with the
-    /// one that has those, and a cluster's master has none. What nobody could take is refused.
+    /// The error for a submission that another global master has to accept; `None` if this process may. A queue may
+    /// belong to one global master. A job with dependencies belongs to the global master of these. The master of a
+    /// cluster accepts no jobs. Dependencies at several global masters are refused.
     pub fn takes(&self, queues: &QueueTree, job: &JobSpec) -> Option<Error> {
         let home = queues.home(&job.queue).map(|home| (GlobalId(home as u8), format!("queue `{}`", job.queue)));
         let first = job.comes_after().next().map(|first| (self.admitted_by(first), format!("job {first}")));
-        // The first of them, where any would do.
+        // The first global master if any of them could accept the job.
         let any = || match self.seat {
-            Seat::Cluster(..) => (!self.interfaces.is_empty()).then(|| (GlobalId(0), "every job".to_owned())),
+            Seat::Cluster(..) => (!self.interfaces.is_empty()).then(|| (GlobalId(0), "the job".to_owned())),
             Seat::Global(_, own) => Some((own, String::new())),
         };
         let (taker, what) = home.or(first).or_else(any)?;
         if let Some(other) = job.comes_after().find(|other| self.admitted_by(*other) != taker) {
             let has = self.admitted_by(other);
-            let message =
-                format!("{what} is with {taker}, and job {other}, which this one is to come after, with {has}");
-            let remedy = "name only jobs of one global master, and a queue that is not with another; or wait for those others first";
+            let message = format!("{what} belongs to {taker}, and the dependency job {other} to {has}");
+            let remedy = "use dependencies of one global master, and a queue that does not belong to another; or wait for the others first";
             return Some(Error::new(ErrorCode::Conflict, message, remedy));
         }
         self.is_with(taker, &what)
     }
 
-    /// Where the other global masters are.
+    /// Addresses of the other global masters.
     pub fn others(&self) -> Option<Elsewhere> {
         let is_other = |number: usize| !matches!(self.seat, Seat::Global(_, own) if usize::from(own.0) == number);
         let others = self.interfaces.iter().enumerate().filter(|(number, _)| is_other(*number));
@@ -62,7 +63,7 @@ impl Neighbours {
             Seat::Cluster(_, cluster) => format!("the master of {cluster}"),
         };
         let interface = self.interfaces.get(usize::from(global.0)).map(|address| self.elsewhere(vec![url(address)]));
-        Some(Error::with_global(format!("{what} is with {global}, and this is {this}"), interface))
+        Some(Error::with_global(format!("{what} belongs to {global}, and this is {this}"), interface))
     }
 
     fn elsewhere(&self, at: Vec<String>) -> Elsewhere {
@@ -70,7 +71,7 @@ impl Neighbours {
     }
 }
 
-/// Nobody listens on addresses that would need encryption.
+/// Interfaces only listen on addresses without encryption.
 fn url(address: &str) -> String {
     format!("http://{address}")
 }
@@ -81,7 +82,7 @@ mod tests {
     use amalgam_core::vocabulary::{ClusterId, Federation, QueueSpec};
 
     #[test]
-    fn whoever_asks_for_what_another_global_master_has_is_told_which_and_where() {
+    fn requests_for_jobs_and_queues_of_another_global_master_are_redirected() {
         let federation = Federation::new(2, 3, 8).unwrap();
         let queues = QueueTree::new(vec![
             QueueSpec { global: Some(2), ..QueueSpec::named("root.a") },
@@ -98,9 +99,9 @@ mod tests {
             Some(Elsewhere { here: "http://127.0.0.1:2".to_owned(), at })
         };
         let elsewhere = |message: &str, at: &str| Some((ErrorCode::Elsewhere, message.to_owned(), led(&[at])));
-        let third = elsewhere("job 6 is with global master 2, and this is global master 1", "c:3");
+        let third = elsewhere("job 6 belongs to global master 2, and this is global master 1", "c:3");
         assert_eq!(of(global.has_job(JobId(6))), third.clone());
-        let queue = elsewhere("queue `a` is with global master 2, and this is global master 1", "c:3");
+        let queue = elsewhere("queue `a` belongs to global master 2, and this is global master 1", "c:3");
         let job = |queue: &str, after: &[u64]| JobSpec {
             queue: queue.to_owned(),
             after_jobs: after.iter().copied().map(JobId).collect(),
@@ -113,19 +114,19 @@ mod tests {
         let mixed: [(&str, &[u64]); 3] = [("a", &[2]), ("b", &[2, 3]), ("b", &[6, 2])];
         for (queue, after) in mixed {
             let (code, message, _) = of(global.takes(&queues, &job(queue, after))).unwrap();
-            assert!(code == ErrorCode::Conflict && message.contains("which this one is to come after"), "{message}");
+            assert!(code == ErrorCode::Conflict && message.contains("and the dependency job"), "{message}");
         }
         assert_eq!(global.others(), led(&["a:1", "c:3"]));
 
         let master = Neighbours { seat: Seat::Cluster(federation, ClusterId(0)), here, interfaces };
-        let first = elsewhere("job 1 is with global master 0, and this is the master of cluster 0", "a:1");
+        let first = elsewhere("job 1 belongs to global master 0, and this is the master of cluster 0", "a:1");
         assert_eq!(of(master.has_job(JobId(1))), first);
-        let any = elsewhere("every job is with global master 0, and this is the master of cluster 0", "a:1");
+        let any = elsewhere("the job belongs to global master 0, and this is the master of cluster 0", "a:1");
         assert_eq!(takes(&master, "b", &[]), any);
         assert_eq!(master.others(), led(&["a:1", "b:2", "c:3"]));
         let silent = Neighbours { interfaces: Vec::new(), ..master };
-        assert_eq!((takes(&silent, "b", &[]), silent.others()), (None, None), "its master refuses by itself");
-        let unknown = "job 1 is with global master 0, and this is the master of cluster 0".to_owned();
+        assert_eq!((takes(&silent, "b", &[]), silent.others()), (None, None), "the master refuses it later");
+        let unknown = "job 1 belongs to global master 0, and this is the master of cluster 0".to_owned();
         assert_eq!(of(silent.has_job(JobId(1))), Some((ErrorCode::Elsewhere, unknown, None)));
     }
 }

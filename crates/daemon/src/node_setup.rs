@@ -1,4 +1,4 @@
-//! What a node offers: this machine, or an emulated part of it, as its agent will introduce it.
+//! The settings of a node: this machine or an emulated part of it.
 
 use crate::executor::Enforcement;
 use crate::executor::Mechanism;
@@ -7,7 +7,7 @@ use amalgam_core::node::NodeSettings;
 use amalgam_core::vocabulary::resources::GPU;
 use amalgam_core::vocabulary::{Attributes, Duration, ResourceSpec, Resources, WHOLE_GPU};
 
-/// How a node is to differ from the machine it is on.
+/// How a node differs from its machine.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct NodeOptions {
     pub name: Option<String>,
@@ -17,19 +17,19 @@ pub struct NodeOptions {
     /// Devices of other kinds, by name.
     pub resources: Vec<(String, u32)>,
     pub attributes: Vec<(String, String)>,
-    /// Of files that it keeps for tasks to read.
+    /// Bytes of files that the node caches for tasks.
     pub cache_bytes: Option<u64>,
 }
 
-/// What a node keeps of files where nothing is said.
+/// Default size of the file cache in bytes.
 pub const DEFAULT_CACHE: u64 = 10 << 30;
 
 impl NodeOptions {
-    /// Without what this machine is: nothing runs there that could tell.
+    /// Settings of a hollow node. Nothing is enforced, because no task runs.
     pub fn hollow_settings(&self, host: &Host) -> NodeSettings {
         let hollow = ("hollow".to_owned(), "true".to_owned());
         let options = NodeOptions { attributes: [self.attributes.clone(), vec![hollow]].concat(), ..self.clone() };
-        let notes = vec!["tasks are only pretended: nothing runs, and everything succeeds".to_owned()];
+        let notes = vec!["tasks are only simulated: nothing runs, and all tasks succeed".to_owned()];
         let (enforces_memory, enforces_cpu) = (false, false);
         options.settings(host, &Enforcement { mechanism: Mechanism::None, enforces_memory, enforces_cpu, notes })
     }
@@ -44,7 +44,7 @@ impl NodeOptions {
             ("hostname".to_owned(), host.hostname.clone()),
         ];
         attributes.extend(host.os.iter().map(|os| ("os".to_owned(), os.clone())));
-        // What the operator says comes first: of two attributes of a name the first is kept.
+        // Attributes of the operator have priority: of two with the same name the first is kept.
         let own = self.attributes.iter().cloned().chain(attributes);
         let mut seen = std::collections::BTreeMap::new();
         for (name, value) in own {
@@ -65,7 +65,7 @@ impl NodeOptions {
     }
 }
 
-/// The mechanism first, then what it does and does not do.
+/// The mechanism first, then what it enforces and what it does not.
 fn sentences(enforcement: &Enforcement) -> Vec<String> {
     let name = match enforcement.mechanism {
         Mechanism::CgroupV2 => "cgroup v2",

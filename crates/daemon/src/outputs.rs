@@ -5,17 +5,17 @@ use crate::http::{FoundFile, OutputFilter};
 use amalgam_core::hosting::Roles;
 use amalgam_core::vocabulary::{JobId, NodeId, TaskId};
 
-/// A stage, a position in it, and which file of that task.
+/// A stage, a position in it, and the number of a file of that task.
 pub type From = (u32, u32, usize);
 
-/// What a list goes on from, as it said.
+/// Parses the cursor of a list.
 pub fn cursor(text: &str) -> Option<From> {
     let mut parts = text.split('.');
     let from = (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
     parts.next().is_none().then_some(from)
 }
 
-/// Up to `limit` of them, in the order of tasks and names, and what comes after. `None` for an unknown job.
+/// Up to `limit` outputs, ordered by task and name, and the start of the next page. `None` for an unknown job.
 pub fn list(
     roles: &Roles,
     job: JobId,
@@ -56,7 +56,7 @@ pub fn list(
     Some((items, None))
 }
 
-/// The output of this name of a task.
+/// The output of a task with this name.
 pub fn find(roles: &Roles, task: TaskId, name: &str) -> Option<FoundFile> {
     let manager = roles.jobs.get(&task.job)?;
     let left = manager.outputs_from((task.stage, task.index)).next().filter(|left| left.task == task)?;

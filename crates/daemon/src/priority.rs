@@ -1,7 +1,8 @@
-//! The control plane must answer while tasks keep every processor busy: its threads ask for a short slice, which lets
-//! them run soon after they wake up, and for more weight where that is permitted. Children get neither.
+//! Scheduling priority of threads. The control plane has to answer while tasks use all processors, so its threads
+//! request a short time slice, which lets them run soon after they wake up, and a lower nice value if it is permitted.
+//! Child processes get neither.
 
-/// Of a slice, in nanoseconds: the least that the kernel grants (Linux 6.12 and later; earlier ones ignore it).
+/// Length of a time slice in nanoseconds: the minimum of the kernel (Linux 6.12 and later; earlier versions ignore it).
 const SLICE: u64 = 100_000;
 const NICE: i32 = -10;
 const RESET_ON_FORK: u64 = 1;
@@ -19,18 +20,18 @@ struct Attributes {
     period: u64,
 }
 
-/// Makes the calling thread answer soon. Where it is not permitted, everything still works, only later.
+/// Gives the calling thread a higher priority. If this is not permitted, the thread only runs later.
 pub fn answer_soon() {
     // SAFETY: it has no preconditions.
     let own = unsafe { libc::getpriority(libc::PRIO_PROCESS, 0) };
-    // Whoever was made nice stays so, and so do its children.
+    // A process with another nice value keeps it, and so do its children.
     let wanted = if own == 0 { NICE } else { own };
     if !set(wanted) {
         set(own);
     }
 }
 
-/// The calling thread gets the CPU and the disks that nobody else wants.
+/// Gives the calling thread the lowest priority for CPU and disks.
 pub fn give_way() {
     const LEAST: i32 = 19;
     const THREAD: i32 = 1;
@@ -60,13 +61,13 @@ fn set(nice: i32) -> bool {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn children_do_not_inherit_it() {
+    fn children_do_not_inherit_the_priority() {
         let inherited = std::thread::spawn(|| {
             super::answer_soon();
             let output = std::process::Command::new("nice").output().expect("nice runs");
             String::from_utf8_lossy(&output.stdout).trim().to_owned()
         });
         let own = std::process::Command::new("nice").output().expect("nice runs");
-        assert_eq!(inherited.join().expect("it ends"), String::from_utf8_lossy(&own.stdout).trim());
+        assert_eq!(inherited.join().expect("the thread ends"), String::from_utf8_lossy(&own.stdout).trim());
     }
 }

@@ -1,4 +1,4 @@
-//! Directories that nobody else may look into.
+//! Directories that other users cannot read.
 
 use crate::durable;
 use std::fs::{self, DirBuilder, Metadata, Permissions};
@@ -10,20 +10,20 @@ const MODE: u32 = 0o700;
 const OTHERS: u32 = 0o077;
 const STICKY: u32 = 0o1000;
 
-/// Makes the directory if need be, and closes one of ours to others.
+/// Creates the directory if it is missing, and removes the permissions of other users.
 ///
 /// # Errors
-/// When it belongs to somebody else, or everybody is to have a place in it.
+/// If it belongs to another user, or is shared by all users (sticky bit).
 pub fn make_private_dir(path: &Path) -> io::Result<()> {
     let missing: Vec<&Path> =
         path.ancestors().take_while(|above| !above.as_os_str().is_empty() && !above.exists()).collect();
     DirBuilder::new().recursive(true).mode(MODE).create(path)?;
-    // What is made in it would be lost with it.
+    // Without these entries, the files in it would be lost after a crash.
     missing.into_iter().try_for_each(durable::sync_parent)?;
     let found = fs::metadata(path)?;
     check_owner(&found)?;
     if found.mode() & STICKY != 0 {
-        return Err(io::Error::other("it is shared by all users; name a directory inside it"));
+        return Err(io::Error::other("it is shared by all users; use a directory inside it"));
     }
     if found.mode() & OTHERS != 0 {
         fs::set_permissions(path, Permissions::from_mode(found.mode() & 0o7777 & !OTHERS))?;
@@ -31,12 +31,12 @@ pub fn make_private_dir(path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Whether what is in this directory, which may be in a place where everybody can write, was put there by us.
+/// Checks that only this user could write to the directory. Its parent may be writable for all users.
 ///
 /// # Errors
-/// When others can get or have got at it.
+/// If other users have or had access to it.
 pub fn check_private_dir(path: &Path) -> io::Result<()> {
-    // Not through a link that somebody else put there.
+    // Do not follow a link that another user created.
     let found = fs::symlink_metadata(path)?;
     if !found.is_dir() {
         return Err(io::ErrorKind::NotADirectory.into());
@@ -44,7 +44,9 @@ pub fn check_private_dir(path: &Path) -> io::Result<()> {
     check_owner(&found)?;
     match found.mode() & OTHERS {
         0 => Ok(()),
-        _ => Err(io::Error::new(io::ErrorKind::PermissionDenied, "others can get at it; run `chmod 700` on it")),
+        _ => {
+            Err(io::Error::new(io::ErrorKind::PermissionDenied, "other users have access to it; run `chmod 700` on it"))
+        }
     }
 }
 
@@ -52,7 +54,7 @@ fn check_owner(found: &Metadata) -> io::Result<()> {
     if found.uid() == rustix::process::geteuid().as_raw() {
         return Ok(());
     }
-    let why = format!("it belongs to the user with number {}; use a directory of your own", found.uid());
+    let why = format!("it belongs to the user with the id {}; use your own directory", found.uid());
     Err(io::Error::new(io::ErrorKind::PermissionDenied, why))
 }
 
@@ -61,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_open_directory_is_closed_and_a_shared_one_refused() {
+    fn an_open_directory_is_made_private_and_a_shared_one_is_refused() {
         let home = tempfile::tempdir().unwrap();
         let path = home.path().join("a/b");
         make_private_dir(&path).unwrap();
@@ -78,12 +80,12 @@ mod tests {
     }
 
     #[test]
-    fn a_link_or_a_directory_of_somebody_else_is_not_ours() {
+    fn a_link_or_a_directory_of_another_user_is_refused() {
         let home = tempfile::tempdir().unwrap();
         let link = home.path().join("link");
         std::os::unix::fs::symlink(home.path(), &link).unwrap();
         assert!(check_private_dir(&link).is_err());
-        // Whoever runs this does not own both.
+        // The user of this test does not own both.
         let foreign = ["/proc/1", "/proc/self"].map(Path::new);
         let ours = rustix::process::geteuid().as_raw();
         for path in foreign.into_iter().filter(|path| fs::metadata(path).is_ok_and(|found| found.uid() != ours)) {

@@ -5,10 +5,10 @@ use amalgam_core::vocabulary::{Key, Mac, Sealing};
 use hmac::{Hmac, KeyInit, Mac as _};
 use sha2::Sha256;
 
-/// HMAC-SHA256 of the words, each as its eight bytes with the lowest first.
+/// HMAC-SHA256 of the words, each as eight bytes, little-endian.
 pub const HMAC: Mac = Mac {
     seal: |key, words| hmac(key, words).finalize().into_bytes().into(),
-    // Takes the same time wherever they differ.
+    // Takes constant time.
     verify: |key, words, tag| hmac(key, words).verify_truncated_left(tag).is_ok(),
 };
 
@@ -18,10 +18,10 @@ fn hmac(key: &Key, words: &[u64]) -> Hmac<Sha256> {
     hmac
 }
 
-/// For one life of a process: nobody knew its root before.
+/// Sealing with a new random root key, for one run of a process.
 ///
 /// # Errors
-/// When the system gives no random numbers.
+/// If the system returns no random numbers.
 pub fn new_sealing() -> Result<Sealing, AuthError> {
     Ok(Sealing { root: Key(new_nonce()?), mac: HMAC })
 }
@@ -36,19 +36,20 @@ mod tests {
         Key(std::array::from_fn(|byte| byte as u8))
     }
 
-    /// By Python: `hmac.new(bytes(range(32)), struct.pack('<3Q', 1, 2, 0xfedcba9876543210), 'sha256').digest()`.
+    /// Computed with Python: `hmac.new(bytes(range(32)), struct.pack('<3Q', 1, 2, 0xfedcba9876543210),
+    /// 'sha256').digest()`.
     const KNOWN: [u8; 32] = [
         0x1a, 0x58, 0x9c, 0xfd, 0x7e, 0x3f, 0xa6, 0x63, 0xeb, 0x91, 0xc3, 0x08, 0xf5, 0x1f, 0x9b, 0x5c, 0xbe, 0x1c,
         0x22, 0x22, 0xda, 0x9b, 0xc1, 0x28, 0xa4, 0xd0, 0x07, 0x67, 0x1a, 0x7b, 0x3e, 0x3b,
     ];
 
     #[test]
-    fn a_seal_is_what_others_compute() {
+    fn a_seal_equals_that_of_another_implementation() {
         assert_eq!((HMAC.seal)(&key(), &WORDS), KNOWN);
     }
 
     #[test]
-    fn a_tag_is_right_for_its_key_and_its_words_only() {
+    fn a_tag_is_valid_only_for_its_key_and_its_words() {
         let tag = std::array::from_fn(|byte| KNOWN[byte]);
         assert!((HMAC.verify)(&key(), &WORDS, &tag));
         assert!(!(HMAC.verify)(&Key([0; 32]), &WORDS, &tag));
@@ -61,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn each_life_has_a_root_of_its_own() {
+    fn each_run_has_its_own_root() {
         let [one, other] = [(); 2].map(|()| new_sealing().unwrap().root);
         assert_ne!(one, other);
     }

@@ -1,5 +1,5 @@
-//! A state directory belongs to one server, or to one place in one federation: numbers of nodes and jobs in its log mean nothing
-//! elsewhere.
+//! The owner of a state directory: one server, or one process of a federation. The numbers of nodes and jobs in its log
+//! are invalid for any other.
 
 use crate::durable;
 use amalgam_core::vocabulary::{Federation, Seat};
@@ -12,26 +12,27 @@ const FILE: &str = "federation";
 #[derive(thiserror::Error, Debug)]
 pub enum SeatError {
     #[error(
-        "{path} belongs to {kept}, and this would be {given}: use another --state-dir, or start it as it was begun: with the same \
+        "{path} belongs to {kept}, and this process would be {given}: use another --state-dir, or start it with the same \
          configuration and --number, or --clusters and --globals"
     )]
     Other { path: String, kept: String, given: String },
-    #[error("cannot keep in {path} which place in its federation it belongs to: {error}")]
+    #[error("cannot store the owner of the state directory in {path}: {error}")]
     Io { path: String, error: io::Error },
 }
 
-/// Notes at the first start whose state this is, and compares it at each later one; the directory is locked by its caller.
+/// Stores the owner of the state directory at the first start, and compares it at each later one. The caller has locked
+/// the directory.
 ///
 /// # Errors
-/// Where it is another's, or cannot be read or written.
+/// If it belongs to another process, or cannot be read or written.
 pub(crate) fn keep(state_dir: &Path, seat: Option<Seat>) -> Result<(), SeatError> {
     keep_as(state_dir, describe(seat))
 }
 
-/// The same for a directory that has those of all processes of a federation in it, and must be there.
+/// As [`keep`], for an existing directory with the state directories of all processes of a federation.
 ///
 /// # Errors
-/// Where it is another's, or cannot be read or written.
+/// If it belongs to another process, or cannot be read or written.
 pub fn keep_whole(state_dir: &Path, federation: Federation) -> Result<(), SeatError> {
     keep_as(state_dir, format!("all processes of {}", size(federation)))
 }
@@ -42,7 +43,7 @@ fn keep_as(state_dir: &Path, given: String) -> Result<(), SeatError> {
     let write = |text: &str| durable::replace(&path, format!("{text}\n").as_bytes()).map_err(failed);
     match fs::read_to_string(&path) {
         Ok(kept) if kept.strip_suffix('\n') == Some(&*given) => Ok(()),
-        // It is written before anything that is of this place and no other.
+        // An incomplete file: it is written before any other file of this process.
         Ok(kept) if given.starts_with(&kept) && !kept.ends_with('\n') => write(&given),
         Ok(kept) => {
             let (path, kept) = (state_dir.display().to_string(), kept.trim_end().to_owned());
@@ -73,7 +74,7 @@ mod tests {
     use amalgam_core::vocabulary::{ClusterId, GlobalId};
 
     #[test]
-    fn a_state_directory_keeps_its_place() {
+    fn a_state_directory_cannot_change_its_owner() {
         let dir = tempfile::tempdir().unwrap();
         let cluster = |number, span| Some(Seat::Cluster(Federation::new(3, 2, span).unwrap(), ClusterId(number)));
         keep(dir.path(), cluster(1, 10)).unwrap();
@@ -81,7 +82,7 @@ mod tests {
         for length in 0..=whole.len() {
             fs::write(dir.path().join(FILE), &whole[..length]).unwrap();
             keep(dir.path(), cluster(1, 10)).unwrap();
-            assert_eq!(fs::read(dir.path().join(FILE)).unwrap(), whole, "as a start that was cut off here left it");
+            assert_eq!(fs::read(dir.path().join(FILE)).unwrap(), whole, "an incomplete file is written again");
         }
         let others =
             [cluster(0, 10), cluster(1, 11), None, Some(Seat::Global(Federation::new(3, 2, 10).unwrap(), GlobalId(1)))];
@@ -93,7 +94,7 @@ mod tests {
         keep(plain.path(), None).unwrap();
         let refused = keep_whole(plain.path(), Federation::new(3, 2, 10).unwrap()).unwrap_err().to_string();
         assert!(
-            refused.contains("belongs to a server without a federation, and this would be all processes"),
+            refused.contains("belongs to a server without a federation, and this process would be all processes"),
             "{refused}"
         );
     }

@@ -1,4 +1,4 @@
-//! A server that waits until its cluster has no active master any more, and says so to whoever asks it.
+//! A standby: it waits until its cluster has no active master, and answers all requests with that until then.
 
 use crate::api::{Error, ErrorCode};
 use crate::auth::Tokens;
@@ -11,10 +11,10 @@ use std::path::Path;
 use std::time::Duration;
 use tokio::runtime::Runtime;
 
-/// Returns with the records of the cluster when this is its active master.
+/// Returns the records of the cluster once this process is its active master.
 ///
 /// # Errors
-/// When the records, or the directory with what happened here, cannot be used.
+/// If the records, or the directory of the local history, cannot be used.
 pub(crate) fn wait(
     state_dir: &Path,
     config: &Config,
@@ -25,17 +25,17 @@ pub(crate) fn wait(
 ) -> Result<Log, ServerError> {
     let mut interface = None;
     let stands_by = |active: &str| {
-        tracing::warn!("standby: the active master of {cluster} is {active}; this one takes over when that ends");
+        tracing::warn!("standby: the active master of {cluster} is {active}; this one takes over when its lease ends");
         match answer_meanwhile(state_dir, address, tokens, refusal(cluster, active)) {
             Ok(runtime) => interface = Some(runtime),
-            Err(error) => tracing::warn!(%error, "this standby has no interface"),
+            Err(error) => tracing::warn!(%error, "cannot open the interface of this standby"),
         }
     };
     let lost = |error: crate::replica::ReplicaError| end_process(&error, error.remedy());
     let says = format!("process {} at {address}", std::process::id());
     let log = Log::take_over(state_dir, config, store, cluster, &says, stands_by, lost)?;
     if let Some(interface) = interface {
-        // Its address is wanted again.
+        // The server needs the same address.
         interface.shutdown_timeout(Duration::from_millis(200));
         tracing::warn!("this is the active master of {cluster} now");
     }
@@ -44,7 +44,7 @@ pub(crate) fn wait(
 
 fn refusal(cluster: ClusterId, active: &str) -> Error {
     let message = format!("this is a standby of {cluster}, and its active master is {active}");
-    Error::new(ErrorCode::Unavailable, message, "ask the active one, or wait until this one has taken over")
+    Error::new(ErrorCode::Unavailable, message, "use the active master, or wait until this one takes over")
 }
 
 fn answer_meanwhile(

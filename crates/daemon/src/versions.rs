@@ -1,7 +1,7 @@
-//! Which versions of each format this program reads. It writes the newest (ADR 63).
+//! The versions of each format that this program reads. It writes the newest (ADR 63).
 //!
-//! A format gets a new version when a message, a field or a variant is added. A program reads the version before its own as well,
-//! so that the daemons of a cluster are replaced one after the other.
+//! A format gets a new version when a message, a field or a variant is added. A program also reads the version before
+//! its own, so that the daemons of a cluster can be replaced one after the other.
 
 use std::fmt;
 
@@ -12,7 +12,7 @@ pub const STORE: Versions = Versions { oldest: 24, newest: 24 };
 /// Recordings for `amalgam sim replay`.
 pub const JOURNAL: Versions = Versions { oldest: 30, newest: 30 };
 
-/// A range of versions, both ends included.
+/// A range of versions, including both ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
 pub struct Versions {
     pub oldest: u32,
@@ -33,7 +33,7 @@ impl Versions {
     /// The version in the first line of a file, such as `amalgam store 24`, if this program reads it.
     ///
     /// # Errors
-    /// The whole line, where it names another format or version.
+    /// The whole line, if it names another format or version.
     pub fn of_line(self, name: &str, line: &[u8]) -> Result<u32, String> {
         let text = String::from_utf8_lossy(line);
         let version = text.strip_prefix("amalgam ").and_then(|rest| rest.strip_prefix(name)?.strip_prefix(' '));
@@ -41,7 +41,7 @@ impl Versions {
         version.filter(|version| self.contains(*version)).ok_or_else(|| text.chars().take(80).collect())
     }
 
-    /// The first line of a file of the newest version.
+    /// The first line of a file with the newest version.
     pub fn line(self, name: &str) -> String {
         format!("amalgam {name} {}\n", self.newest)
     }
