@@ -1,4 +1,4 @@
-//! A server: master, job managers, log, public interface, and, for `dev` and `run`, nodes of its own.
+//! The process of a server: master, job managers, log and public interface; for `dev` and `run` also its own nodes.
 
 use crate::api::ServerFile;
 use crate::auth::{AuthError, Tokens, check_bind, new_nonce};
@@ -43,18 +43,18 @@ use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 
-/// Which server to start, and where.
+/// What server to start, and where.
 pub struct ServerOptions {
     pub state_dir: PathBuf,
     pub config: Config,
-    /// Who owns the first token.
+    /// The user of the first token.
     pub user: String,
-    /// Nodes in this process, and the executor that runs their tasks.
+    /// Nodes of this process; `executor` runs their tasks.
     pub nodes: Vec<NodeOptions>,
     pub executor: Option<ExecutorSetup>,
     /// Whether agents may connect.
     pub takes_agents: bool,
-    /// A directory in which what the roles take and leave is written down.
+    /// Directory for the journal of the roles' events and effects.
     pub journal: Option<PathBuf>,
 }
 
@@ -72,33 +72,33 @@ pub enum ServerError {
     Executor(#[from] ExecutorError),
     #[error(transparent)]
     Journal(#[from] JournalError),
-    /// It was told to listen where it cannot or must not.
+    /// The address is invalid or not allowed.
     #[error("{0}")]
     Address(String),
-    #[error("job_hosts of the configuration: nobody else can join this cluster, also no process of job managers")]
+    #[error("job_hosts of the configuration: no other process can join this cluster, so no job host either")]
     Unhosted,
     #[error(transparent)]
     Changed(#[from] Misfit),
     #[error("[federation] of the configuration: {0}")]
     Federation(String),
     #[error(
-        "it is to listen at {address}, and `globals` of [federation] tells clients that it does at {told}: leave out --listen and \
-         `listen`, or mend `globals`"
+        "the interface would listen at {address}, but `globals` of [federation] announces {told}: leave out --listen and \
+         `listen`, or correct `globals`"
     )]
     Elsewhere { address: SocketAddr, told: String },
     #[error(transparent)]
     Seat(#[from] SeatError),
-    #[error("[store] of the configuration: a server with nodes of its own has no standby")]
+    #[error("[store] of the configuration: a server with its own nodes cannot have a standby")]
     Inseparable,
-    #[error("{path} was started more often than its attempts can be numbered", path = path.display())]
+    #[error("too many starts with {path}: new attempts cannot be numbered", path = path.display())]
     TooManyStarts { path: PathBuf },
     #[error("{0}")]
     Bind(String),
-    #[error("the log holds something that this version does not understand: {0}; use the version that wrote it")]
+    #[error("the log has an entry that this version cannot read: {0}; use the version that wrote it")]
     Log(String),
     #[error(
-        "{path} holds {bytes} bytes instead of 16, and processes of job managers know this server by them: put it back from a \
-         backup, or remove it, and start each of those processes with an empty state directory once its jobs have ended",
+        "{path} has {bytes} bytes instead of 16, and job hosts identify this server by them: restore it from a \
+         backup, or remove it and start each job host with an empty state directory once its jobs have ended",
         path = path.display()
     )]
     NoIdentity { path: PathBuf, bytes: usize },
@@ -112,13 +112,13 @@ impl ServerError {
     }
 }
 
-/// Tells the log of a server from all others, whatever becomes of it: a random number, made with it.
+/// Identifies the log of a server among all others: a random number that is created with the log.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct ServerId([u8; IDENTITY_BYTES]);
 
 impl ServerId {
-    /// That of this directory; a new one where there is none. One that is torn is made again, unless job hosts go by it:
-    /// `has_hosts`.
+    /// The id in this directory; a new one if there is none. An incomplete one is replaced, unless job hosts rely on it
+    /// (`has_hosts`).
     fn of(directory: &Path, has_hosts: bool) -> Result<ServerId, ServerError> {
         let path = directory.join(IDENTITY);
         let torn = match fs::read(&path) {
@@ -132,7 +132,7 @@ impl ServerId {
         match torn {
             Some(bytes) if has_hosts => return Err(ServerError::NoIdentity { path, bytes }),
             Some(bytes) => {
-                tracing::warn!(path = %path.display(), bytes, "this file was not finished; it is made again")
+                tracing::warn!(path = %path.display(), bytes, "this file is incomplete; creating it again")
             }
             None => {}
         }
@@ -143,16 +143,16 @@ impl ServerId {
     }
 }
 
-/// The log of a process, and what it held.
+/// The log of a process, with the recovered changes.
 pub(crate) struct Log {
     pub directory: PathBuf,
     pub store: Store,
-    /// Where the changes are, if not in `store`, and how that is left to a standby.
+    /// The replica that has the changes if they are not in `store`, and the means to leave it to a standby.
     pub replica: Option<(Replica, Resignation)>,
-    /// Counts the lives of the process, this one included.
+    /// Number of runs of this process, including this one.
     pub life: u32,
     pub changes: Vec<Change>,
-    /// It goes on after the last entry.
+    /// Continues after the last entry.
     pub clock: Clock,
     pub torn_bytes: u64,
 }
@@ -167,8 +167,8 @@ impl Log {
         Ok(Log { directory, store, replica: None, life, changes, clock, torn_bytes })
     }
 
-    /// With the changes of etcd, once this process is the active master of the cluster; see [`Replica::take_over`]. What happened
-    /// while it is active is in its directory as well, for stories.
+    /// Returns with the changes in etcd, once this process is the active master of the cluster; see
+    /// [`Replica::take_over`]. The facts of its time as active master are also stored in its directory, for stories.
     pub(crate) fn take_over(
         state_dir: &Path,
         config: &Config,
@@ -178,7 +178,7 @@ impl Log {
         stands_by: impl FnOnce(&str),
         lost: impl FnOnce(ReplicaError) + Send + 'static,
     ) -> Result<Log, ServerError> {
-        // Not that of a server which has its changes here, too: they would be taken for newer than they are.
+        // Not the directory `log` of a server without a replica, whose changes would be mistaken for newer ones.
         let directory = state_dir.join("history");
         let (local, recovered) = open_store(&directory, config)?;
         let (replica, inherited) = Replica::take_over(store, cluster, says, stands_by, lost)?;
@@ -195,7 +195,7 @@ fn open_store(directory: &Path, config: &Config) -> Result<(Store, Recovered), S
     Store::open(directory, Options { history_bytes, segment_bytes, ..Options::default() })
 }
 
-/// A loop that runs over a log, and what the interface needs of it.
+/// A running event loop with a log, and the parts of it that the interface uses.
 pub(crate) struct Hosted {
     pub handle: Handle,
     history: History,
@@ -205,7 +205,8 @@ pub(crate) struct Hosted {
 }
 
 impl Hosted {
-    /// `files` are the executor's state directory of the nodes of this process, and who fetches others there.
+    /// `files` are the executor's state directory for the nodes of this process, and the fetcher for files of other
+    /// nodes.
     pub(crate) fn start(
         roles: Roles,
         store: Store,
@@ -227,7 +228,7 @@ impl Hosted {
     }
 }
 
-/// What a running server keeps of its start.
+/// Values of the start that a running server keeps.
 pub(crate) struct Kept {
     pub agents_address: Option<SocketAddr>,
     pub torn_bytes: u64,
@@ -237,7 +238,7 @@ pub(crate) struct Kept {
     pub neighbours: Option<Neighbours>,
 }
 
-/// Those of a process with this configuration, which has none yet.
+/// Empty roles for a process with this configuration.
 pub(crate) fn roles(config: &Config, epoch: Epoch, seat: Option<Seat>) -> Result<Roles, ServerError> {
     let settings = JobManagerSettings {
         token_life: config.master.token_life,
@@ -248,14 +249,14 @@ pub(crate) fn roles(config: &Config, epoch: Epoch, seat: Option<Seat>) -> Result
     Ok(Roles::new(config.preset, epoch, settings, new_sealing()?).seated(seat))
 }
 
-/// Who else is in the federation of this configuration.
+/// The other processes in the federation of this configuration.
 pub(crate) fn neighbours(config: &Config, seat: Seat, listener: &TcpListener) -> Result<Neighbours, ServerError> {
     let interfaces = config.federation.as_ref().map_or_else(Vec::new, |federation| federation.interfaces.clone());
     let here = listener.local_addr().map_err(ServerError::io("learn the interface's address"))?;
     Ok(Neighbours { seat, here, interfaces })
 }
 
-/// How a global master with this configuration introduces itself to a cluster.
+/// The introduction of a global master with this configuration to a cluster.
 pub(crate) fn global_introduction(
     config: &Config,
     federation: Federation,
@@ -286,11 +287,11 @@ pub struct Server {
     pub address: SocketAddr,
     pub agents_address: Option<SocketAddr>,
     pub token_file: PathBuf,
-    /// What was cut off a log whose last writes were interrupted.
+    /// Bytes that were removed from the end of the log because the last write was incomplete.
     pub torn_bytes: u64,
     state_dir: PathBuf,
     _executor_lock: Option<File>,
-    /// Where a standby may take over.
+    /// Set if a standby may take over.
     resignation: Option<Resignation>,
     handle: Handle,
     stop: oneshot::Sender<()>,
@@ -298,14 +299,15 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts everything and returns when it can be used. Call it before other threads start: it starts the executor.
+    /// Starts all parts and returns when the server can be used. Call it before other threads start, because it starts
+    /// the executor.
     pub fn start(options: ServerOptions) -> Result<Server, ServerError> {
         let ServerOptions { state_dir, mut config, user, nodes, executor, takes_agents, journal } = options;
         if config.master.dispatch.hosts > 0 && !takes_agents {
             return Err(ServerError::Unhosted);
         }
         if takes_agents && executor.is_none() {
-            // Each agent has a connection.
+            // Each agent has a connection to this process.
             descriptors::raise();
         }
         let federated = config.federation.as_ref().map(|federation| Ok((federation.size, federation.cluster()?)));
@@ -313,7 +315,7 @@ impl Server {
         let address = resolve(config.interface())?;
         let agents = takes_agents.then(|| resolve(config.agents())).transpose()?;
         let tokens = Arc::new(Tokens::open(&state_dir, &user)?);
-        // The lock on the log comes first: a second server must not touch the executor of the first.
+        // Lock the log first: a second server must not use the executor of the first.
         let log = match (&config.store, config.master.federated) {
             (Some(store), Some((_, cluster))) if takes_agents && executor.is_none() => {
                 standby::wait(&state_dir, &config, store, cluster, address, &tokens)?
@@ -353,7 +355,7 @@ impl Server {
         let remote = Arc::new(RemoteNodes::new(seat, local_files.clone()));
         if let Some(files) = local_files {
             FileStore::remove_remains(&files);
-            // Who has nodes of its own has no agents that hold files; but other clusters may.
+            // A server with its own nodes has no agents that store files, but other clusters may have.
             let (remote, handle) = (Arc::clone(&remote), handle.clone());
             let source = seat.is_some().then(|| Arc::new(FederatedFiles { remote, handle }) as Arc<dyn Source>);
             runtime.spawn(file_orders.carry_out(files, source, hosted.handle.clone()));
@@ -421,7 +423,7 @@ impl Server {
         Ok(server)
     }
 
-    /// Leaves the address where clients on this machine look for it.
+    /// Writes the address to a file where clients on this machine look for it.
     pub fn write_server_file(&self, state_dir: &Path) -> Result<(), ServerError> {
         leave_address(state_dir, self.address, &self.token_file)
     }
@@ -430,7 +432,7 @@ impl Server {
         &self.handle
     }
 
-    /// Answers what is under way, makes everything durable, and stops. Tasks go on in their executor.
+    /// Answers pending requests, makes all changes durable, and stops. Tasks continue in their executor.
     pub fn stop(self) {
         let _ = std::fs::remove_file(self.state_dir.join(ServerFile::NAME));
         let _ = self.stop.send(());
@@ -445,7 +447,7 @@ impl Server {
     }
 }
 
-/// Leaves the address of an interface where clients on this machine look for it.
+/// Writes the address of an interface to a file where clients on this machine look for it.
 pub(crate) fn leave_address(state_dir: &Path, address: SocketAddr, token_file: &Path) -> Result<(), ServerError> {
     let token_file = token_file.as_os_str().as_bytes().into();
     let file = ServerFile { address: address.to_string(), pid: std::process::id(), token_file };
@@ -454,7 +456,7 @@ pub(crate) fn leave_address(state_dir: &Path, address: SocketAddr, token_file: &
     durable::replace(&path, text.as_bytes()).map_err(ServerError::io(format!("write {}", path.display())))
 }
 
-/// The changes among these entries, in order, and when the last entry was written.
+/// The changes in these entries, in order, and the time of the last entry.
 pub(crate) fn changes<'a>(
     entries: impl Iterator<Item = &'a crate::store::Entry>,
 ) -> Result<(Vec<Change>, Instant), ServerError> {
@@ -471,8 +473,9 @@ pub(crate) fn changes<'a>(
     Ok((changes, last))
 }
 
-/// Starts the loop on a thread of its own. A log that cannot be written ends the process, and so does a panic: nothing
-/// that is not durable has left this machine, and the executor goes on with what runs and keeps the ends of the rest.
+/// Starts the loop on its own thread. A log that cannot be written ends the process, and so does a panic. This is safe:
+/// nothing that is not durable has left this machine, and the executor continues running tasks and stores the ends of
+/// others.
 pub(crate) fn spawn_loop(shell: Shell) -> Result<(), ServerError> {
     let run = move || {
         crate::priority::answer_soon();
@@ -485,7 +488,7 @@ pub(crate) fn spawn_loop(shell: Shell) -> Result<(), ServerError> {
     Ok(())
 }
 
-/// Says why, and what helps.
+/// Prints the error and the remedy, and exits.
 pub(crate) fn end_process(error: &dyn Error, remedy: &str) -> ! {
     eprintln!("error: {}", visible(&error.to_string()));
     eprintln!("  help: {}", visible(remedy));
@@ -494,7 +497,7 @@ pub(crate) fn end_process(error: &dyn Error, remedy: &str) -> ! {
 
 fn start_nodes(handle: &Handle, nodes: &[NodeOptions], executor: Option<ExecutorLink>) {
     let Some(executor) = executor else { return };
-    // The loop was started just now and takes what it is sent.
+    // The loop has just started and accepts inputs.
     let host = Host::inspect();
     for options in nodes {
         let settings = options.settings(&host, &executor.enforcement);
@@ -503,8 +506,8 @@ fn start_nodes(handle: &Handle, nodes: &[NodeOptions], executor: Option<Executor
     let _ = handle.send(Input::ExecutorConnected(Box::new(executor)));
 }
 
-/// Whoever finds the interface finds these nodes, too: a job that fits on none of them is refused from the first moment.
-/// An executor that does not answer is not waited for.
+/// Waits until the local nodes have joined: clients that find the interface find these nodes, too, and a job that fits on
+/// none of them is refused from the start. The wait is limited, in case the executor does not answer.
 async fn local_nodes_join(handle: &Handle, count: usize) {
     const PATIENCE: Duration = Duration::from_secs(5);
     let joined = |roles: &Roles, _| {
@@ -521,11 +524,11 @@ async fn local_nodes_join(handle: &Handle, count: usize) {
 pub(crate) fn resolve(address: &str) -> Result<SocketAddr, ServerError> {
     let wrong = |why: String| {
         ServerError::Address(format!(
-            "`{address}` is not an address to listen on: {why}; write for instance `127.0.0.1:7433`"
+            "invalid address `{address}` to listen on: {why}; use for example `127.0.0.1:7433`"
         ))
     };
     let mut found = address.to_socket_addrs().map_err(|error| wrong(error.to_string()))?;
-    let first = found.next().ok_or_else(|| wrong("it names nothing".to_owned()))?;
+    let first = found.next().ok_or_else(|| wrong("it resolves to no address".to_owned()))?;
     check_bind(first).map_err(ServerError::Address)?;
     Ok(first)
 }
@@ -536,26 +539,26 @@ pub(crate) async fn bind(address: SocketAddr) -> Result<TcpListener, ServerError
 
 fn cannot_bind(address: SocketAddr, error: &io::Error) -> ServerError {
     let remedy = if error.kind() == io::ErrorKind::AddrInUse {
-        "; another server has it: stop that one, or listen elsewhere with --listen"
+        "; another process uses it: stop that process, or use another address with --listen"
     } else {
         ""
     };
     ServerError::Bind(format!("cannot listen on {address}: {error}{remedy}"))
 }
 
-/// Takes an address before whoever listens there is started, for others to be told which one it is.
+/// Binds an address before the process that listens there is started, so that others can be told the address.
 ///
 /// # Errors
-/// When it is no address of this machine's loopback, or is in use.
+/// If it is not a loopback address of this machine, or is in use.
 pub fn take_address(address: &str) -> Result<StdListener, ServerError> {
     let address = resolve(address)?;
     let taken = StdListener::bind(address).and_then(|listener| listener.set_nonblocking(true).map(|()| listener));
     taken.map_err(|error| cannot_bind(address, &error))
 }
 
-/// Where the executor of a server or agent with this state directory keeps its files and its socket.
+/// The directory and the socket of the executor of a server or agent with this state directory.
 pub fn executor_paths(state_dir: &Path) -> (PathBuf, PathBuf) {
-    /// A unix socket's path has 108 bytes, the last of them 0.
+    /// The path of a unix socket has 108 bytes, including the final 0.
     const LONGEST: usize = 100;
     let state = state_dir.join("executor");
     let socket = state.join("socket");
@@ -573,7 +576,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_identity_that_was_not_finished_is_made_again_unless_somebody_goes_by_it() {
+    fn an_incomplete_identity_is_created_again_unless_job_hosts_rely_on_it() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join(IDENTITY);
         let first = ServerId::of(dir.path(), false).unwrap();
@@ -582,7 +585,7 @@ mod tests {
         for length in 0..IDENTITY_BYTES {
             fs::write(&path, &whole[..length]).unwrap();
             let refused = ServerId::of(dir.path(), true).unwrap_err().to_string();
-            assert!(refused.contains(&format!("identity holds {length} bytes instead of 16")), "{refused}");
+            assert!(refused.contains(&format!("identity has {length} bytes instead of 16")), "{refused}");
             let again = ServerId::of(dir.path(), false).unwrap();
             assert!(again != first && ServerId::of(dir.path(), true).unwrap() == again);
         }

@@ -1,4 +1,4 @@
-//! Facts as lines of a story, for people.
+//! Converts facts to lines of a story.
 
 use crate::api::{AllocationParts, StoryLine, Timestamp};
 use crate::endings;
@@ -16,16 +16,16 @@ use amalgam_core::why::{Why, counted};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// What the lines call things by.
+/// The names that the lines use.
 pub struct Names {
     job: Arc<AdmittedJob>,
     nodes: BTreeMap<NodeId, String>,
-    /// Of the global master that tells it.
+    /// The federation and this global master, if this process is one.
     federation: Option<(Federation, GlobalId)>,
     kinds: Kinds,
-    /// What became of the job that ended it, where one did that it came after.
+    /// The dependency that ended the job, and its outcome.
     dependency: Option<(JobId, String)>,
-    /// Whether it matters that a task is guaranteed or opportunistic.
+    /// Whether tasks are guaranteed or opportunistic under the preset.
     tells_guarantees: bool,
 }
 
@@ -62,7 +62,7 @@ impl Names {
         }
     }
 
-    /// Whose partition of its cluster a node is in, if not this global master's.
+    /// The partition of a node, if it is not this global master's.
     fn partition(&self, node: NodeId) -> String {
         let Some((federation, own)) = self.federation else { return String::new() };
         match federation.internal_to(node) {
@@ -78,7 +78,7 @@ impl Names {
         }
     }
 
-    /// As what a task was launched.
+    /// How a task was launched.
     fn guarantee(&self, grant: Option<GrantId>, opportunistic: bool) -> &'static str {
         match (self.tells_guarantees, grant) {
             (true, Some(_)) => "granted as guaranteed work",
@@ -94,7 +94,7 @@ impl Names {
     }
 }
 
-/// What a fact says of a line: kind, text, and whom it is about.
+/// The content of a line: kind, text and subject.
 struct Told {
     kind: &'static str,
     text: String,
@@ -104,7 +104,7 @@ struct Told {
     allocation: Option<AllocationTime>,
 }
 
-/// The line that a fact adds to the story of a job, or of some of its tasks; `None` if it adds none.
+/// The line that a fact adds to the story of a job or of some of its tasks; `None` if it adds none.
 pub fn story_line(sequence: u64, at: u64, fact: &Fact, of: StoryFilter, names: &Names) -> Option<StoryLine> {
     let told = match fact {
         Fact::Change(change) => of_change(change, names)?,
@@ -145,10 +145,10 @@ fn of_change(change: &Change, names: &Names) -> Option<Told> {
         }
         Change::JobHeld { held: true, .. } => of_job("held", "held"),
         Change::JobHeld { held: false, .. } => of_job("released", "released"),
-        Change::JobBegun { .. } => of_job("begun", "admitted: its stages without inputs ask for resources"),
+        Change::JobBegun { .. } => of_job("begun", "admitted: its stages without dependencies request resources"),
         Change::CancelAsked { by, .. } => of_job("cancel-asked", format!("cancelled by {by}")),
         Change::JobUpdated { update, by, .. } => of_job("updated", format!("{} set by {by}", updated(update))),
-        Change::JobReopened { .. } => of_job("reopened", "opened again to run what had failed"),
+        Change::JobReopened { .. } => of_job("reopened", "reopened to run failed and cancelled tasks again"),
         Change::JobEnded { outcome, .. } => {
             let how = match outcome {
                 JobOutcome::Succeeded => "succeeded".to_owned(),
@@ -161,11 +161,11 @@ fn of_change(change: &Change, names: &Names) -> Option<Told> {
             };
             of_job("ended", format!("job {how}"))
         }
-        Change::Cancelled { .. } => of_job("cancelled", "cancelled: nothing more of it starts"),
+        Change::Cancelled { .. } => of_job("cancelled", "cancelled: no more tasks start"),
         Change::Launched { attempt, task, node, grant, opportunistic, rule, passed_over, .. } => {
             let passed = match passed_over {
                 0 => String::new(),
-                &jobs => format!(", past {} that did not fit", counted(u64::from(jobs), "job")),
+                &jobs => format!(", before {} that did not fit", counted(u64::from(jobs), "job")),
             };
             let how = names.guarantee(*grant, *opportunistic);
             let place = if grant.is_some() { "on" } else { "to" };
@@ -183,19 +183,19 @@ fn of_change(change: &Change, names: &Names) -> Option<Told> {
         }
         Change::Lost { attempt, task, node, cause, last, .. } => {
             let why = match cause {
-                LostCause::NodeLost => format!("{} stayed away too long", names.node(*node)),
-                LostCause::Unknown => format!("{} does not have it (any more)", names.node(*node)),
-                LostCause::NotTaken => format!("{} did not take it", names.node(*node)),
+                LostCause::NodeLost => format!("{} was not connected for too long", names.node(*node)),
+                LostCause::Unknown => format!("{} does not have it, or no longer", names.node(*node)),
+                LostCause::NotTaken => format!("{} did not accept it", names.node(*node)),
                 LostCause::Refused(why) => {
                     let text = format!("{} is not launched on {}: {why}", names.task(*task), names.node(*node));
                     return of_attempt("refused", *task, *attempt, *node, text);
                 }
                 LostCause::Copied => {
-                    let text = format!("{} has run once more for its files", names.task(*task));
+                    let text = format!("{} has run again to write its files", names.task(*task));
                     return of_attempt("copied", *task, *attempt, *node, text);
                 }
                 LostCause::Superseded => {
-                    let text = format!("{}: another attempt was first", names.task(*task));
+                    let text = format!("{}: another attempt started or finished first", names.task(*task));
                     return of_attempt("superseded", *task, *attempt, *node, text);
                 }
             };
@@ -221,7 +221,7 @@ fn of_change(change: &Change, names: &Names) -> Option<Told> {
         }
         Change::OutputLost { task, file, .. } => {
             let text =
-                format!("{} runs again: nobody has its output `{file}` any more, which others read", names.task(*task));
+                format!("{} runs again: no node has its output `{file}`, which other tasks read", names.task(*task));
             Some(Told { kind: "output-lost", text, task: Some(*task), attempt: None, node: None, allocation: None })
         }
         _ => None,
@@ -259,11 +259,11 @@ fn of_end(ended: &Ended, last: bool) -> String {
     let gave_way = matches!(ended.reason, EndReason::Preempted | EndReason::Shed);
     let again = match (last, gave_way) {
         (true, _) => "",
-        (false, true) => "; it waits again by itself",
+        (false, true) => "; it waits again",
         (false, false) => "; it will be tried again",
     };
     let message = ended.message.as_ref().map(|text| format!(" ({})", text.trim_end())).unwrap_or_default();
-    // What was shed never ran.
+    // A shed attempt never ran.
     let ran = match ended.reason {
         EndReason::Shed => String::new(),
         _ => format!(" after {}", ended.usage.wall),
@@ -311,7 +311,7 @@ fn of_record(record: &Record, names: &Names) -> Option<Told> {
         }
         Record::GangBegins { stage, tasks, .. } => {
             let text = format!(
-                "{} of stage {}, all that have not succeeded, are in place and begin",
+                "{} of stage {}, all that have not succeeded, are in place and start",
                 counted(u64::from(*tasks), "task"),
                 names.stage(*stage)
             );
@@ -323,7 +323,7 @@ fn of_record(record: &Record, names: &Names) -> Option<Told> {
             of_attempt("awaits-files", *task, *attempt, *node, text)
         }
         Record::FilesArrived { task, attempt, node } => {
-            let text = format!("all that {} reads is at {}", names.task(*task), names.node(*node));
+            let text = format!("all input files of {} are on {}", names.task(*task), names.node(*node));
             of_attempt("files-arrived", *task, *attempt, *node, text)
         }
         Record::Started { task, attempt, node, waited, allocation, .. } => {
@@ -333,12 +333,12 @@ fn of_record(record: &Record, names: &Names) -> Option<Told> {
             Some(Told { allocation: *allocation, ..of_attempt("started", *task, *attempt, *node, text)? })
         }
         Record::WaitedInVain { task, attempt, node, waited, expected } => {
-            let text = format!("it waited {waited} on {} in vain; {expected} had been expected", names.node(*node));
+            let text = format!("it waited {waited} on {} and did not start; expected: {expected}", names.node(*node));
             of_attempt("waited-in-vain", *task, *attempt, *node, text)
         }
         Record::Foretold { task, attempt, node, foretold, start, .. } => {
             let (least, most) = (foretold.least, foretold.most);
-            let text = format!("it waited {}; {least} to {most} had been foretold", start.waited);
+            let text = format!("it waited {}; predicted: {least} to {most}", start.waited);
             of_attempt("foretold", *task, *attempt, *node, text)
         }
         Record::LaunchRefused { task, attempt, node, why } => {
@@ -350,21 +350,19 @@ fn of_record(record: &Record, names: &Names) -> Option<Told> {
             of_attempt("adopted", *task, *attempt, *node, text)
         }
         Record::Stopping { task, attempt, node, reason } => {
-            let text = format!("{} on {} is told to end: {reason}", names.task(*task), names.node(*node));
+            let text = format!("{} on {} is stopped: {reason}", names.task(*task), names.node(*node));
             of_attempt("stopping", *task, *attempt, *node, text)
         }
         Record::Preempting { task, attempt, node, by } => {
             let (task_name, node_name) = (names.task(*task), names.node(*node));
-            let text = format!(
-                "{task_name} on {node_name} is told to end to make room for attempt {by} of job {}, which is guaranteed",
-                by.job
-            );
+            let text =
+                format!("{task_name} on {node_name} is preempted for the guaranteed attempt {by} of job {}", by.job);
             of_attempt("preempting", *task, *attempt, *node, text)
         }
         Record::Yielding { task, attempt, node, by } => {
             let (task_name, node_name) = (names.task(*task), names.node(*node));
             let text = format!(
-                "{task_name} on {node_name} leaves its CPU to attempt {by} of job {}, which is guaranteed, and goes on with \
+                "{task_name} on {node_name} yields its CPU to the guaranteed attempt {by} of job {}, and continues with \
                  what is left",
                 by.job
             );
@@ -380,7 +378,7 @@ fn of_record(record: &Record, names: &Names) -> Option<Told> {
         }
         Record::Orphaned { task, attempt, node } => {
             let text =
-                format!("an attempt of {} on {} has no owner and is ended", names.task(*task), names.node(*node));
+                format!("an attempt of {} on {} has no owner and is stopped", names.task(*task), names.node(*node));
             of_attempt("orphaned", *task, *attempt, *node, text)
         }
         Record::EstimatesJudged { believed: false, .. } => of_job(
@@ -400,8 +398,8 @@ fn of_record(record: &Record, names: &Names) -> Option<Told> {
         }
         Record::Straggles { task, attempt, node, part, left, elsewhere, takes } => {
             let text = format!(
-                "{} is slow on {}: {:.0} % done, and {left} to go; it is launched on {}, too, where all of it is expected to \
-                 take {takes}",
+                "{} is slow on {}: {:.0} % done, and {left} left; it is also launched on {}, where it is expected to \
+                 take {takes} in total",
                 names.task(*task),
                 names.node(*node),
                 f64::from(*part) / 1e4,
@@ -411,7 +409,7 @@ fn of_record(record: &Record, names: &Names) -> Option<Told> {
         }
         Record::SlowInput { task, attempt, node, waited, writer, from, elsewhere } => {
             let text = format!(
-                "{} has waited at {} for {waited} for a file that {} has: {}, which wrote it, runs once more on {}",
+                "{} has waited at {} for {waited} for a file that {} has: {}, which wrote it, runs again on {}",
                 names.task(*task),
                 names.node(*node),
                 names.node(*from),
@@ -422,7 +420,7 @@ fn of_record(record: &Record, names: &Names) -> Option<Told> {
         }
         Record::Overtaken { task, attempt, node, by } => {
             let text = format!(
-                "{} was done by attempt {by} before the slow one on {}, which is ended",
+                "attempt {by} of {} finished before the slow one on {}, which is stopped",
                 names.task(*task),
                 names.node(*node)
             );
@@ -440,7 +438,7 @@ fn of_record(record: &Record, names: &Names) -> Option<Told> {
         Record::Stale { attempt, .. } => Some(Told {
             kind: "stale",
             text: format!(
-                "a message about attempt {attempt} came after that was settled, as after a duplicate or when a node comes back; it changes nothing"
+                "a message about attempt {attempt} arrived after its end, for example after a duplicate or from a reconnected node; it is ignored"
             ),
             task: None,
             attempt: Some(*attempt),

@@ -134,7 +134,10 @@ fn a_task_of_a_lost_node_runs_elsewhere_and_the_late_result_is_refused() {
     };
     until_true("the late result", || about("stale").contains(&first));
     let stale = scene.story(&id).into_iter().find(|line| line.kind == "stale").unwrap();
-    assert!(stale.text.contains("as after a duplicate or when a node comes back; it changes nothing"), "{stale:?}");
+    assert!(
+        stale.text.contains("arrived after its end, for example after a duplicate or from a reconnected node"),
+        "{stale:?}"
+    );
     assert_eq!(scene.tasks(&id)[0].state, TaskState::Running);
     scene.write(&format!("go-{second}"), "0\n");
     assert_eq!(scene.run(&["wait", &id]).code, 0);

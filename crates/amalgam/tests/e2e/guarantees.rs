@@ -120,12 +120,12 @@ fn preemption_is_told(scene: &Scene, opportunistic: &str, guaranteed: &str) {
     let launched = told(&story, "launched");
     assert!(launched.len() == 3 && launched.iter().all(|text| text.contains("sent as opportunistic work to")));
     let preempting = told(&story, "preempting").join("\n");
-    let cause = format!("is told to end to make room for attempt {guaranteed}-");
-    assert!(preempting.contains(&cause) && preempting.contains(&format!("of job {guaranteed},")), "{preempting}");
+    let cause = format!("is preempted for the guaranteed attempt {guaranteed}-");
+    assert!(preempting.contains(&cause) && preempting.contains(&format!("of job {guaranteed}")), "{preempting}");
     let ended = told(&story, "ended").join("\n");
     let cause = format!("preempted by guaranteed work (to make room for attempt {guaranteed}-");
     assert!(ended.contains(&cause), "{ended}");
-    assert!(ended.contains("it waits again by itself"), "{ended}");
+    assert!(ended.contains("; it waits again"), "{ended}");
     assert!(told(&story, "queued").join("\n").contains("for room"));
     let own = told(&scene.story(guaranteed), "launched").join("\n");
     assert!(own.contains("granted as guaranteed work on"), "{own}");
@@ -260,7 +260,7 @@ fn a_full_queue_sheds_with_a_reason_and_nothing_is_lost() {
         ended.contains("shed").then_some(ended)
     });
     assert!(shed.contains("shed from a node's queue (1 waited there, and no more may)"), "{shed}");
-    assert!(shed.contains("it waits again by itself"), "{shed}");
+    assert!(shed.contains("; it waits again"), "{shed}");
     scene.write("go", "");
     scene.ok(&["wait", &id]);
     let job = scene.job(&id);
