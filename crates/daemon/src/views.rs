@@ -1,4 +1,4 @@
-//! The roles' state as the public interface shows it.
+//! Converts the state of the roles to the data of the public interface.
 
 use crate::api::{
     AttemptCounts, ChosenCounts, ClusterSummary, ClusterView, Exchange, Guarantee, JobDetail, JobState, JobSummary,
@@ -23,19 +23,19 @@ use amalgam_core::why::{Why, counted};
 use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Tasks that one page looks at; a filter that few tasks pass may take several pages.
+/// Maximum number of tasks that one page examines. A filter that few tasks match may need several pages.
 const LOOKED_AT: u32 = 100_000;
 
-/// What one look at a job needs.
+/// A job with its manager at one time.
 struct Job<'a> {
     job: &'a AdmittedJob,
     state: &'a dispatch::JobState,
     manager: Option<&'a JobManager>,
     dispatch: &'a Dispatcher,
     now: Instant,
-    /// Whether the process that has its manager is connected.
+    /// Whether the job host of its manager is connected. Always true for the server's own managers.
     is_managed: bool,
-    /// What the master says about it, and then its job manager; not cheap to find out.
+    /// Reasons of the master, then of the job manager. They are expensive to compute.
     explained: OnceCell<Vec<Why>>,
 }
 
@@ -46,7 +46,7 @@ fn look(roles: &Roles, id: JobId, now: Instant) -> Option<Job<'_>> {
     Some(Job { job, state, manager, dispatch, now, is_managed, explained: OnceCell::new() })
 }
 
-/// Processes of job managers that are connected.
+/// The connected job hosts.
 pub type Hosts = [HostId];
 
 // ---- jobs ----------------------------------------------------------------------------------------------------------
@@ -55,7 +55,7 @@ pub fn owner(roles: &Roles, id: JobId) -> Option<String> {
     Some(roles.dispatch()?.job(id)?.0.spec.user.clone())
 }
 
-/// Up to `limit` jobs below `before`, the newest first, and the id to go on below.
+/// Up to `limit` jobs with ids below `before`, the newest first, and the `before` of the next page.
 pub fn jobs(
     roles: &Roles,
     filter: &JobFilter,
@@ -140,7 +140,7 @@ impl Job<'_> {
             let Some(manager) = self.manager else { return reasons };
             reasons.extend(manager.explain());
             reasons.extend(manager.why_some_rest(self.now));
-            // Where all of it can wait this says more than that there is no room.
+            // If all tasks can wait, this reason is more informative than the lack of room.
             let place = if manager.needs_nothing_now() { 0 } else { reasons.len() };
             reasons.splice(place..place, manager.can_wait(self.now));
             reasons
@@ -171,7 +171,7 @@ impl Job<'_> {
         Some(format!("task {which} {}{more}", describe_end(&reason, timeout)))
     }
 
-    /// The job that it came after and that ended it.
+    /// The dependency that ended it.
     fn failed_dependency(&self) -> Option<u64> {
         match self.state {
             dispatch::JobState::Ended(end) => match end.outcome {
@@ -182,7 +182,7 @@ impl Job<'_> {
         }
     }
 
-    /// Why nothing more of it starts; the most telling first.
+    /// Why no more of its tasks start, the most important reason first.
     fn reasons(&self) -> Vec<String> {
         if let dispatch::JobState::Ended(_) = self.state {
             return Vec::new();
@@ -197,7 +197,7 @@ impl Job<'_> {
         sum
     }
 
-    /// Of so many tasks none has run.
+    /// Counts of `total` tasks that have never run.
     fn counts_without_manager(&self, total: u64) -> TaskCounts {
         let ended = matches!(self.state, dispatch::JobState::Ended(_));
         let (waiting, cancelled) = if ended { (0, total) } else { (total, 0) };
@@ -212,7 +212,7 @@ impl Job<'_> {
             state if state.has_ended() => self.end_reason(),
             _ => self.reasons().into_iter().next(),
         };
-        // What was only sent to nodes' queues has not started.
+        // Attempts that only wait in nodes' queues have not started.
         let has_started = |manager: &&JobManager| state != JobState::Pending || manager.dag().has_run();
         let started_at = self.manager.filter(has_started).and_then(|manager| manager.dag().first_launch());
         let ended_at = match self.state {
@@ -282,14 +282,14 @@ impl Job<'_> {
         }
     }
 
-    /// The latest of its stages' ends, once all of them can be told.
+    /// The latest expected end of its stages, once all of them are known.
     fn expected_end(&self, stages: &[StageDetail]) -> Option<Timestamp> {
         let open = stages.iter().filter(|stage| stage.tasks.ended() < stage.tasks.total);
         let ends: Option<Vec<Timestamp>> = open.map(|stage| stage.expected_end).collect();
         ends?.into_iter().max_by_key(|end| end.0)
     }
 
-    /// For each stage, one that failed and that it comes after, be it through others.
+    /// For each stage, a failed stage that it depends on, directly or indirectly.
     fn broken_by(&self) -> Vec<Option<u32>> {
         let Some(manager) = self.manager else { return Vec::new() };
         let mut broken: Vec<Option<u32>> = Vec::with_capacity(self.job.spec.stages.len());
@@ -303,7 +303,7 @@ impl Job<'_> {
         broken
     }
 
-    /// `ran` is how long its running attempts have run; `broken_by` a stage that it comes after and that failed.
+    /// `ran` contains the run times of its running attempts so far; `broken_by` is a failed stage that it depends on.
     fn stage(
         &self,
         number: usize,
@@ -378,20 +378,20 @@ impl Job<'_> {
                     format!("failed ({} {})", task_name(spec, place), describe_end(&reason, timeout))
                 }
             };
-            return format!("stage {}, which it comes after, {how}", spec.name);
+            return format!("its dependency stage {} {how}", spec.name);
         }
         let failed = self.manager.map_or(0, |manager| manager.dag().failed_tasks());
         match self.job.spec.max_fails {
             Some(most) if failed > u64::from(most) => {
                 format!("{} failed, and the job allows {most}", counted(failed, "task"))
             }
-            _ if self.job.spec.stages[number].gang => "its tasks begin together, and one of them failed".to_owned(),
+            _ if self.job.spec.stages[number].gang => "its tasks start together, and one of them failed".to_owned(),
             _ => "the job was cancelled".to_owned(),
         }
     }
 }
 
-/// A job's tasks by stage. Those whose processes have not started are queued, be it at a node.
+/// Task counts of a job by stage. Tasks whose processes have not started are queued, even if they wait at a node.
 fn task_counts(manager: &JobManager) -> Vec<TaskCounts> {
     let mut counts: Vec<TaskCounts> = manager.dag().stages.iter().map(stage_counts).collect();
     for open in manager.open_attempts().filter(|open| open.started_at.is_none()) {
@@ -402,7 +402,7 @@ fn task_counts(manager: &JobManager) -> Vec<TaskCounts> {
     counts
 }
 
-/// As far as the stage knows: whatever was launched counts as running.
+/// Task counts from the DAG, in which launched tasks count as running.
 fn stage_counts(stage: &Stage) -> TaskCounts {
     let waiting = u64::from(stage.waiting());
     let mut counts = TaskCounts {
@@ -421,7 +421,7 @@ fn stage_counts(stage: &Stage) -> TaskCounts {
     counts
 }
 
-/// A job's attempts by what they are.
+/// Attempts of a job by type and state.
 pub fn attempt_counts(manager: &JobManager) -> AttemptCounts {
     let mut counts = AttemptCounts::default();
     for OpenAttempt { opportunistic, started_at, .. } in manager.open_attempts() {
@@ -452,7 +452,7 @@ fn mean_of(source: job_manager::EstimateSource) -> MeanOf {
     }
 }
 
-/// For each of its stages, how long those of its attempts have run that run now.
+/// For each stage, the run times of its running attempts so far.
 fn running_for(manager: &JobManager, now: Instant) -> Vec<Vec<Duration>> {
     let mut stages = vec![Vec::new(); manager.dag().stages.len()];
     for OpenAttempt { task, started_at, .. } in manager.open_attempts() {
@@ -461,8 +461,8 @@ fn running_for(manager: &JobManager, now: Instant) -> Vec<Vec<Duration>> {
     stages
 }
 
-/// When a stage ends if each of its tasks takes the `mean`, of which the running ones have had a part, and the waiting ones
-/// take their places. Who is late ends now.
+/// The end of a stage if each of its tasks takes `mean` in total, and waiting tasks start as running ones end. A
+/// running task that has exceeded `mean` is assumed to end now.
 fn expected_end(mean: Duration, ran: &[Duration], waiting: u64, now: Instant) -> Option<Timestamp> {
     let mut left: Vec<u64> = ran.iter().map(|ran| mean.0.saturating_sub(ran.0)).collect();
     left.sort_unstable();
@@ -477,7 +477,7 @@ fn expected_end(mean: Duration, ran: &[Duration], waiting: u64, now: Instant) ->
 
 // ---- tasks ---------------------------------------------------------------------------------------------------------
 
-/// Tasks, and the (stage, position) to go on from.
+/// Tasks, and the (stage, position) at which the next page starts.
 pub type TasksFound = (Vec<TaskSummary>, Option<(u32, u32)>);
 
 /// Tasks from (stage, position) on.
@@ -548,7 +548,7 @@ impl Job<'_> {
         };
         let can_wait = self.manager.filter(|_| state == TaskState::Queued && !launched);
         let can_wait = can_wait.and_then(|manager| manager.task_can_wait(stage, index, self.now));
-        // Of one that runs for the first time there is nothing to tell yet.
+        // While its first attempt runs, no usage is known.
         let has_ended = ended.is_some() || record.is_some_and(|record| record.attempts > 1);
         let spent = self.manager.filter(|_| has_ended).map(|manager| manager.dag().spent_by(stage, index));
         let rests = self.manager.and_then(|manager| manager.why_rests(stage, index, self.now));
@@ -580,7 +580,7 @@ impl Job<'_> {
     }
 }
 
-/// In which states these tasks are. Of those that the job does not have none is counted.
+/// Counts these tasks by state. Tasks that the job does not have are not counted.
 pub fn count_chosen(roles: &Roles, id: JobId, chosen: &Chosen) -> ChosenCounts {
     let mut sum = ChosenCounts::default();
     let Some((job, state)) = roles.dispatch().and_then(|dispatch| dispatch.job(id)) else { return sum };
@@ -604,7 +604,7 @@ pub fn count_chosen(roles: &Roles, id: JobId, chosen: &Chosen) -> ChosenCounts {
     sum
 }
 
-/// What people call a task of a stage: by its place, as selectors do, and by its value where that is another number.
+/// The displayed name of a task: its place as in selectors, and its value if that is another number.
 pub fn task_name(stage: &StageSpec, place: u32) -> String {
     let value = stage.tasks.index_value(place);
     match &stage.name {
@@ -614,7 +614,7 @@ pub fn task_name(stage: &StageSpec, place: u32) -> String {
     }
 }
 
-/// The reason itself says why.
+/// Whether the reason contains its own explanation.
 fn is_explained(reason: &EndReason) -> bool {
     use EndReason::{LaunchFailed, NoInput, NoOutput, NodeFault, Withdrawn};
     matches!(reason, LaunchFailed(_) | NodeFault(_) | NoInput(_) | NoOutput(_) | Withdrawn(_))
@@ -631,7 +631,7 @@ fn task_reason(reason: &EndReason, message: Option<&String>, timeout: Option<Dur
 fn describe_end(reason: &EndReason, timeout: Option<Duration>) -> String {
     match reason {
         EndReason::OutOfMemory => "ran out of memory".to_owned(),
-        EndReason::Signal(signal) => format!("was ended by signal {signal}"),
+        EndReason::Signal(signal) => format!("was killed by signal {signal}"),
         other => with_limit(other, timeout),
     }
 }
@@ -660,7 +660,7 @@ pub fn nodes(roles: &Roles, now: Instant) -> Vec<NodeSummary> {
     master.node_statuses(now).iter().map(summary).collect()
 }
 
-/// That of the master of this process, in a federation.
+/// The cluster of this process's master, in a federation.
 fn own_cluster(roles: &Roles) -> Option<u32> {
     match roles.seat() {
         Some(Seat::Cluster(_, cluster)) => Some(cluster.0.into()),
@@ -674,7 +674,10 @@ pub fn node(roles: &Roles, node: NodeId, now: Instant) -> Option<NodeDetail> {
         return Some(NodeDetail {
             summary: believed_summary(&believed, &global.dispatch().kinds),
             attributes: named_attributes(&believed.attributes),
-            enforcement: format!("known to the master of {}, as is what others run there", believed.cluster),
+            enforcement: format!(
+                "known only to the master of {}, like attempts of other global masters",
+                believed.cluster
+            ),
             notes: Vec::new(),
             paused: None,
             pause_left_seconds: None,
@@ -706,7 +709,7 @@ fn attempts_at(roles: &Roles, node: NodeId, now: Instant) -> Vec<RunningAttempt>
     open.filter(|open| open.node == node).map(|open| running_attempt(&open, now)).collect()
 }
 
-/// A node as a global master believes it to be; it was heard when its cluster's master told something last.
+/// A node in the view of a global master. It was last heard when its cluster's master sent the last report.
 fn believed_summary(node: &BelievedNode, kinds: &Kinds) -> NodeSummary {
     let state = match node.state {
         Presence::Up if node.is_open => NodeState::Up,
@@ -737,7 +740,7 @@ fn running_attempt(open: &OpenAttempt, now: Instant) -> RunningAttempt {
     }
 }
 
-/// A node's attempts that are in no ledger: only their job managers know them.
+/// A node's attempts without booked resources: only their job managers know them.
 #[derive(Clone, Copy, Default)]
 struct AtNode {
     guaranteed: Tally,
@@ -831,7 +834,7 @@ pub fn queues(roles: &Roles, now: Instant) -> Vec<QueueSummary> {
     }
     let summary = |status: &QueueStatus| queue_summary(status, &dispatch.kinds, work.get(&status.queue));
     let mut summaries: Vec<QueueSummary> = statuses.iter().map(summary).collect();
-    // A queue stands before those below it, so from the end on every sum is complete when it is passed up.
+    // A queue precedes the queues below it, so in reverse order each sum is complete before it is added to the parent.
     for index in (1..summaries.len()).rev() {
         let below = summaries[index].clone();
         if let Some(parent) = summaries[..index].iter_mut().find(|queue| Some(&queue.name) == below.parent.as_ref()) {
@@ -847,7 +850,7 @@ pub fn queues(roles: &Roles, now: Instant) -> Vec<QueueSummary> {
     summaries
 }
 
-/// What is guaranteed and in no ledger its queue uses all the same, and so do those above.
+/// Adds guaranteed attempts without booked resources to the usage of their queue and the queues above.
 fn add_unbooked(statuses: &mut [QueueStatus], work: &BTreeMap<QueueId, QueueWork>, capacity: &Totals) {
     let own = |status: &QueueStatus| work.get(&status.queue).map_or(Totals::ZERO, |work| work.unbooked);
     let mut unbooked: Vec<Totals> = statuses.iter().map(own).collect();
@@ -865,10 +868,10 @@ fn add_unbooked(statuses: &mut [QueueStatus], work: &BTreeMap<QueueId, QueueWork
     }
 }
 
-/// The tasks of a queue's jobs.
+/// Totals of the jobs of a queue.
 #[derive(Clone, Default)]
 struct QueueWork {
-    /// What guaranteed attempts hold that no ledger has booked.
+    /// Resources of running guaranteed attempts that are not booked.
     unbooked: Totals,
     running: u64,
     pending: u64,
@@ -899,7 +902,7 @@ fn queue_summary(status: &QueueStatus, kinds: &Kinds, work: Option<&QueueWork>) 
     }
 }
 
-/// Those that the configuration names, and others that have jobs.
+/// Job hosts in the configuration, and others that have jobs.
 fn job_managers(roles: &Roles, hosts: &Hosts) -> Vec<ManagerPlace> {
     let Some(dispatch) = roles.dispatch() else { return Vec::new() };
     let unended = dispatch.jobs_from(JobId(0)).filter(|(_, state)| !matches!(state, dispatch::JobState::Ended(_)));
@@ -908,15 +911,14 @@ fn job_managers(roles: &Roles, hosts: &Hosts) -> Vec<ManagerPlace> {
     all.into_iter().map(|host| ManagerPlace { number: host.0.into(), connected: hosts.contains(&host) }).collect()
 }
 
-/// What something that was asked of a job waits for, where that is its manager.
+/// What a request for a job waits for, if the job's manager is not connected.
 pub fn manager_that_is_away(roles: &Roles, id: JobId, hosts: &Hosts) -> Option<String> {
     let (job, state) = roles.dispatch()?.job(id)?;
     let is_away = job.host != HostId::SERVER && !hosts.contains(&job.host);
-    (is_away && *state == dispatch::JobState::Begun)
-        .then(|| format!("job managers {}, which are not connected", job.host.0))
+    (is_away && *state == dispatch::JobState::Begun).then(|| format!("job host {}, which is not connected", job.host.0))
 }
 
-/// What there is of nodes, or is believed to be.
+/// The resources of a node, in the ledger or in a view.
 struct Room {
     is_up: bool,
     capacity: Resources,
@@ -936,7 +938,7 @@ fn rooms(roles: &Roles, now: Instant) -> Vec<Room> {
     }
 }
 
-/// The clusters of a global master, of which the masters of these are connected.
+/// The clusters of a global master; `connected` are those with a connected master.
 fn cluster_views(roles: &Roles, connected: &[ClusterId], now: Instant) -> Vec<ClusterView> {
     let Some(global) = &roles.global else { return Vec::new() };
     let nodes = global.believed_nodes(now);
@@ -1005,7 +1007,7 @@ pub fn cluster(
     })
 }
 
-/// Amounts by kind, in the units of the kinds; kinds of which there are none are left out.
+/// Amounts by kind, in the units of the kinds. Kinds with the amount 0 are left out, except CPU and memory.
 fn named(resources: &Resources, kinds: &Kinds) -> BTreeMap<String, f64> {
     let mut totals = Totals::ZERO;
     totals.add(resources);
@@ -1021,7 +1023,7 @@ fn named_totals(totals: &Totals, kinds: &Kinds) -> BTreeMap<String, f64> {
     present.filter_map(|kind| Some((kinds.name(kind)?.to_owned(), amount(kind)))).collect()
 }
 
-/// Resource-seconds by kind, in the units of the kinds; kinds of which there are none are left out.
+/// Resource-seconds by kind, in the units of the kinds. Kinds with the amount 0 are left out.
 fn named_seconds(time: &ResourceTime, kinds: &Kinds) -> BTreeMap<String, f64> {
     let amount = |kind: usize| if is_in_thousandths(kind) { time.seconds(kind) / 1e3 } else { time.seconds(kind) };
     let present = (0..WIDTH).filter(|&kind| time.0[kind] > 0);
@@ -1037,18 +1039,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_stage_is_expected_to_end_by_what_its_tasks_have_left() {
+    fn the_expected_end_of_a_stage_follows_from_the_remaining_run_times() {
         let seconds = Duration::from_secs;
         let end = |ran: &[u64], waiting: u64| {
             let ran: Vec<Duration> = ran.iter().map(|ran| seconds(*ran)).collect();
             expected_end(seconds(10), &ran, waiting, Instant(5_000_000)).map(|end| (end.0 - 5_000_000) / 1_000_000)
         };
-        assert_eq!(end(&[], 3), None, "nothing sets a pace");
+        assert_eq!(end(&[], 3), None, "no task runs");
         assert_eq!(end(&[1], 0), Some(9));
         assert_eq!(end(&[9], 0), Some(1));
-        assert_eq!(end(&[2, 9], 0), Some(8), "the last counts");
-        assert_eq!(end(&[25], 0), Some(0), "late already");
-        assert_eq!(end(&[2, 9], 1), Some(11), "where the first ends");
+        assert_eq!(end(&[2, 9], 0), Some(8), "the last end counts");
+        assert_eq!(end(&[25], 0), Some(0), "it is late already");
+        assert_eq!(end(&[2, 9], 1), Some(11), "it starts when the first task ends");
         assert_eq!(end(&[2, 9], 2), Some(18));
         assert_eq!(end(&[2, 9], 3), Some(21));
     }

@@ -85,7 +85,7 @@ fn tasks_continue_without_their_job_managers_and_requests_are_queued() {
     until_true("the end of a task without its manager", || !is_alive(&pid));
     // Requests are queued until the job managers are back.
     let said = scene.ok(&["hold", &id]);
-    assert!(said.contains("waits for job managers 1"), "{said}");
+    assert!(said.contains("waits for job host 1"), "{said}");
     cluster.start_jobs(1);
     until_true("the end that was kept", || scene.job(&id).summary.tasks.succeeded == 1);
     let_go(&cluster, 1..5);
@@ -199,7 +199,7 @@ fn jobs_of_job_managers_that_are_lost_can_be_ended_and_others_take_over() {
     let said = told(cluster.jobs_command(1)).err;
     assert!(said.contains("it was lost, or --work-dir is another one"), "{said}");
     let waits = scene.ok(&["cancel", &lost]);
-    assert!(waits.contains("waits for job managers 1"), "{waits}");
+    assert!(waits.contains("waits for job host 1"), "{waits}");
     scene.ok(&["cancel", "--force", &lost]);
     assert_eq!(scene.run(&["wait", &lost]).code, 130);
     let rerun = scene.run(&["rerun-failed", &lost]);

@@ -274,7 +274,7 @@ fn each_reason_is_printed_once() {
     // The reason of its end, and the tasks that never ran because of it.
     let said = scene.ok(&["info", &job]);
     assert_eq!(said.matches("task pages").count(), 1, "{said}");
-    let never = "publish: never runs: stage pages, which it comes after, failed (exited with code 3)";
+    let never = "publish: never runs: its dependency stage pages failed (exited with code 3)";
     assert_eq!(said.matches(never).count(), 1, "{said}");
 }
 
