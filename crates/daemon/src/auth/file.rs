@@ -1,5 +1,5 @@
-//! The token file: who holds which token, since when replaced. It is edited by people and by `amalgam token`, which keeps
-//! their comments.
+//! The token file: the holder of each token, and until when replaced tokens are valid. It is edited by people and by
+//! `amalgam token`, which keeps their comments.
 
 use super::AuthError;
 use crate::durable;
@@ -13,15 +13,15 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 use toml_edit::{ArrayOfTables, Document, DocumentMut, Item, Table, TableLike, value};
 
-/// For so long a token that was replaced is still good: copies of it elsewhere can be replaced meanwhile.
+/// How long a replaced token stays valid, so that copies of it can be replaced.
 pub const OVERLAP: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// Whose a token is, and with that what it is good for.
+/// The holder of a token, which determines its rights.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Holder {
-    /// A person, or a program that acts for one. An administrator's also proves daemons to each other.
+    /// A person, or a program that acts for one. An administrator's token also authenticates daemons to each other.
     User { name: String, admin: bool },
-    /// The agent of the node of this name, and nothing else.
+    /// The agent of the node with this name. Its token has no other use.
     Agent { name: String },
 }
 
@@ -32,7 +32,7 @@ impl Holder {
         }
     }
 
-    /// Whether both are the same user, whatever their rights, or the same agent.
+    /// Whether both are the same user, with any rights, or the same agent.
     fn is_same(&self, other: &Holder) -> bool {
         matches!(self, Holder::Agent { .. }) == matches!(other, Holder::Agent { .. }) && self.name() == other.name()
     }
@@ -42,7 +42,7 @@ impl Holder {
 pub struct TokenEntry {
     pub holder: Holder,
     pub token: String,
-    /// It was replaced, and is no longer good then.
+    /// Set if the token was replaced: the end of its validity.
     pub until: Option<SystemTime>,
 }
 
@@ -51,13 +51,13 @@ impl TokenEntry {
         self.until.is_none_or(|until| now < until)
     }
 
-    /// The later of two entries of a holder, by which is good for longer.
+    /// For ordering the entries of a holder: the one that is valid for longer is newer.
     fn rank(&self) -> (bool, Option<SystemTime>) {
         (self.until.is_none(), self.until)
     }
 }
 
-/// Why a text is no token file, and where.
+/// Why a text is not a valid token file, and where.
 struct Mistake {
     at: usize,
     problem: String,
@@ -67,7 +67,7 @@ struct Mistake {
 /// Reads the entries of a token file that only its owner can read.
 ///
 /// # Errors
-/// When it cannot be used, has a mistake, or can be read by others.
+/// If it cannot be used, has a mistake, or can be read by others.
 pub fn read(path: &Path) -> Result<Vec<TokenEntry>, AuthError> {
     parse(path, &read_private(path)?)
 }
@@ -79,22 +79,19 @@ pub(super) fn parse(path: &Path, text: &str) -> Result<Vec<TokenEntry>, AuthErro
     })
 }
 
-/// What is quoted of the text is never a value: it could be a secret.
+/// Errors never quote values of the text, which could be secrets.
 fn entries(text: &str) -> Result<Vec<TokenEntry>, Mistake> {
     let text = text.trim_start_matches('\u{feff}');
     let document = Document::parse(text).map_err(|error| {
         let problem = error.message().lines().next().unwrap_or_default().to_owned();
-        Mistake { at: start(error.span()), problem, remedy: "write what stands there as TOML wants it" }
+        Mistake { at: start(error.span()), problem, remedy: "write valid TOML" }
     })?;
     let mut entries: Vec<TokenEntry> = Vec::new();
     for (name, item) in document.iter() {
         let at = start(item.span());
         let wrong = |problem: &str, remedy| Mistake { at, problem: problem.to_owned(), remedy };
         if name != "token" {
-            return Err(wrong(
-                "this key means nothing here",
-                "each token is a [[token]] with `user` or `agent`, and `token`",
-            ));
+            return Err(wrong("unknown key", "each token is a [[token]] with `user` or `agent`, and `token`"));
         }
         let tables: Vec<&dyn TableLike> = match item {
             Item::ArrayOfTables(tables) => tables.iter().map(|table| table as &dyn TableLike).collect(),
@@ -102,15 +99,15 @@ fn entries(text: &str) -> Result<Vec<TokenEntry>, Mistake> {
                 let tables = list.as_array().map(|list| list.iter().map(|one| one.as_inline_table()));
                 let tables: Option<Vec<_>> = tables.and_then(Iterator::collect);
                 let tables =
-                    tables.ok_or_else(|| wrong("`token` is no list of tables", "write [[token]] before each"))?;
+                    tables.ok_or_else(|| wrong("`token` is not a list of tables", "write [[token]] before each"))?;
                 tables.into_iter().map(|table| table as &dyn TableLike).collect()
             }
-            _ => return Err(wrong("`token` is no list of tables", "write [[token]] with two brackets")),
+            _ => return Err(wrong("`token` is not a list of tables", "write [[token]] with two brackets")),
         };
         for table in tables {
             let (at, entry) = entry(table, at)?;
             if entries.iter().any(|other| other.token == entry.token) {
-                let problem = format!("the token of {} is that of another entry, too", entry.holder.name());
+                let problem = format!("the token of {} is also that of another entry", entry.holder.name());
                 return Err(Mistake { at, problem, remedy: "remove one of the two entries" });
             }
             entries.push(entry);
@@ -123,7 +120,7 @@ fn start(span: Option<Range<usize>>) -> usize {
     span.map_or(0, |span| span.start)
 }
 
-/// With where its token is.
+/// The entry, and the position of its token.
 fn entry(table: &dyn TableLike, above: usize) -> Result<(usize, TokenEntry), Mistake> {
     let (mut user, mut agent, mut token, mut admin, mut until) = (None, None, None, None, None);
     let mut place = above;
@@ -133,7 +130,7 @@ fn entry(table: &dyn TableLike, above: usize) -> Result<(usize, TokenEntry), Mis
         let wrong = |problem: String, remedy| Mistake { at, problem, remedy };
         let text = || {
             let text = item.as_str().map(str::to_owned);
-            text.ok_or_else(|| wrong(format!("`{name}` is no text"), "write it in quotes"))
+            text.ok_or_else(|| wrong(format!("`{name}` is not a string"), "write it in quotes"))
         };
         match name {
             "user" => user = Some((at, text()?)),
@@ -150,10 +147,10 @@ fn entry(table: &dyn TableLike, above: usize) -> Result<(usize, TokenEntry), Mis
                 let given = item.as_str().map(str::to_owned).or_else(|| item.as_datetime().map(ToString::to_string));
                 let time = given.and_then(|text| humantime::parse_rfc3339_weak(&text).ok());
                 let remedy = "write for instance until = 2026-12-31T00:00:00Z, or leave it out";
-                until = Some(time.ok_or_else(|| wrong("`until` is no point in time".to_owned(), remedy))?);
+                until = Some(time.ok_or_else(|| wrong("`until` is not a time".to_owned(), remedy))?);
             }
             _ => {
-                // Where a quote is missing the key may be a secret.
+                // If a quote is missing, the key may be a secret.
                 let problem = if name.len() > 16 { "unknown key".to_owned() } else { format!("unknown key `{name}`") };
                 return Err(wrong(problem, "keys are user, agent, token, admin and until"));
             }
@@ -164,32 +161,34 @@ fn entry(table: &dyn TableLike, above: usize) -> Result<(usize, TokenEntry), Mis
         (Some((at, name)), None) => (Named::User, at, name),
         (None, Some((at, name))) => (Named::Node, at, name),
         (Some((at, _)), Some(_)) => return wrong(at, "an entry has both `user` and `agent`", "keep one of them"),
-        (None, None) => return wrong(place, "an entry names nobody", "write user = \"NAME\", or agent = \"NAME\""),
+        (None, None) => {
+            return wrong(place, "an entry has no `user` or `agent`", "write user = \"NAME\", or agent = \"NAME\"");
+        }
     };
     named.check(&name).map_err(|bad| Mistake { at, problem: bad.problem, remedy: bad.remedy })?;
     let Some((at, token)) = token else {
-        return wrong(at, &format!("the entry of {name} has no `token`"), "make one with `amalgam token add`");
+        return wrong(at, &format!("the entry of {name} has no `token`"), "create one with `amalgam token add`");
     };
     if token.is_empty() || token.contains(|c: char| c.is_whitespace() || c.is_control()) {
         return wrong(
             at,
             &format!("the token of {name} is empty or has a space in it"),
-            "make one with `amalgam token add`",
+            "create one with `amalgam token add`",
         );
     }
     let holder = match (named, admin) {
         (Named::User, admin) => Holder::User { name, admin: admin.unwrap_or(false) },
-        (_, Some(true)) => return wrong(at, "an agent is no administrator", "leave out `admin`"),
+        (_, Some(true)) => return wrong(at, "an agent cannot be an administrator", "leave out `admin`"),
         (_, _) => Holder::Agent { name },
     };
     Ok((at, TokenEntry { holder, token, until }))
 }
 
-/// Gives a user or an agent a new token. What it had is good for another [`OVERLAP`], or not any more where that is to be
-/// revoked now. A running server notices by itself. A file with a mistake is left as it is.
+/// Adds a new token for a user or an agent. Its earlier tokens stay valid for [`OVERLAP`], or are removed if `revokes`.
+/// A running server notices the change. A file with a mistake is not changed.
 ///
 /// # Errors
-/// When the file cannot be used, or the name is none.
+/// If the file cannot be used, or the name is invalid.
 pub fn add(path: &Path, holder: Holder, revokes: bool) -> Result<TokenEntry, AuthError> {
     let named = if matches!(holder, Holder::Agent { .. }) { Named::Node } else { Named::User };
     named.check(holder.name()).map_err(AuthError::BadName)?;
@@ -202,10 +201,10 @@ pub fn add(path: &Path, holder: Holder, revokes: bool) -> Result<TokenEntry, Aut
     Ok(entry)
 }
 
-/// The same for one who has a token, and with the same rights.
+/// Adds a new token for a user or agent that has one already, with the same rights.
 ///
 /// # Errors
-/// When the file cannot be used, or there is no such user or agent.
+/// If the file cannot be used, or the user or agent has no token.
 pub fn rotate(path: &Path, name: &str, is_agent: bool, revokes: bool) -> Result<TokenEntry, AuthError> {
     let token = super::new_token()?;
     let mut made = None;
@@ -216,13 +215,13 @@ pub fn rotate(path: &Path, name: &str, is_agent: bool, revokes: bool) -> Result<
         made = Some(entry);
         Ok(())
     })?;
-    Ok(made.expect("it was made, or the error returned"))
+    Ok(made.expect("it was set, or the error was returned"))
 }
 
-/// Takes all tokens of a user or an agent away.
+/// Removes all tokens of a user or an agent.
 ///
 /// # Errors
-/// When the file cannot be used, or there is no such user or agent.
+/// If the file cannot be used, or the user or agent has no token.
 pub fn remove(path: &Path, name: &str, is_agent: bool) -> Result<(), AuthError> {
     change(path, |entries, tables| {
         let holder = held_by(path, entries, name, is_agent)?;
@@ -231,7 +230,7 @@ pub fn remove(path: &Path, name: &str, is_agent: bool) -> Result<(), AuthError> 
     })
 }
 
-/// With the rights of the newest entry.
+/// The holder with this name, with the rights of its newest entry.
 fn held_by(path: &Path, entries: &[TokenEntry], name: &str, is_agent: bool) -> Result<Holder, AuthError> {
     let wanted = match is_agent {
         true => Holder::Agent { name: name.to_owned() },
@@ -242,7 +241,7 @@ fn held_by(path: &Path, entries: &[TokenEntry], name: &str, is_agent: bool) -> R
     own.map(|entry| entry.holder.clone()).ok_or_else(missing)
 }
 
-/// Lets what this holder has run out, and removes what has.
+/// Limits the validity of this holder's tokens, and removes those that are no longer valid.
 fn replace(entries: &[TokenEntry], tables: &mut ArrayOfTables, holder: &Holder, revokes: bool) {
     let now = SystemTime::now();
     let end = now + OVERLAP;
@@ -276,13 +275,14 @@ fn table(entry: &TokenEntry) -> Table {
     table
 }
 
-/// Reads, changes and replaces the file, one process at a time. The tables are those of the entries, in their order.
+/// Reads, changes and replaces the file, one process at a time. The tables correspond to the entries, in the same
+/// order.
 fn change(
     path: &Path,
     edit: impl FnOnce(&[TokenEntry], &mut ArrayOfTables) -> Result<(), AuthError>,
 ) -> Result<(), AuthError> {
     let wrong = |source| AuthError::Io { path: path.to_owned(), source };
-    // A link's own directory need not be writable.
+    // The directory of a link need not be writable.
     let path: PathBuf = std::fs::canonicalize(path).map_err(wrong)?;
     let directory = File::open(path.parent().unwrap_or(Path::new("/"))).map_err(wrong)?;
     rustix::fs::flock(&directory, FlockOperation::LockExclusive).map_err(|error| wrong(error.into()))?;
@@ -298,7 +298,7 @@ fn change(
     durable::replace(&path, document.to_string().as_bytes()).map_err(wrong)
 }
 
-/// A file with the first token of a state directory.
+/// Creates a file with the first token of a state directory.
 pub(super) fn create(path: &Path, first: &TokenEntry) -> Result<(), AuthError> {
     let mut document = DocumentMut::new();
     document.insert("token", Item::ArrayOfTables(std::iter::once(table(first)).collect()));
@@ -306,11 +306,11 @@ pub(super) fn create(path: &Path, first: &TokenEntry) -> Result<(), AuthError> {
     durable::replace(path, document.to_string().as_bytes()).map_err(wrong)
 }
 
-/// The token that a client sends: from a server's token file the newest of `user`, or else the first user's; from any other
-/// file its only line.
+/// The token that a client sends: of a server's token file, the newest of `user`, or else the first user's; of any
+/// other file, its only line.
 ///
 /// # Errors
-/// When the file cannot be used, holds none, or can be read by others.
+/// If the file cannot be used, has no token, or can be read by others.
 pub fn client_token(path: &Path, user: &str) -> Result<String, AuthError> {
     let text = read_private(path)?;
     if let Some(line) = only_line(&text) {
@@ -325,11 +325,11 @@ pub fn client_token(path: &Path, user: &str) -> Result<String, AuthError> {
     found.map(|entry| entry.token.clone()).ok_or_else(|| AuthError::Empty { path: path.to_owned() })
 }
 
-/// The token that proves a daemon: the only line of a file; from a server's token file the newest of the agent `node`, else an
-/// administrator's, `user`'s rather than another's.
+/// The token with which a daemon authenticates: the only line of a file; or of a server's token file, the newest of the
+/// agent `node`, or else an administrator's, preferably that of `user`.
 ///
 /// # Errors
-/// As of [`client_token`].
+/// As for [`client_token`].
 pub fn daemon_token(path: &Path, node: Option<&str>, user: &str) -> Result<String, AuthError> {
     let text = read_private(path)?;
     if let Some(line) = only_line(&text) {
@@ -339,7 +339,7 @@ pub fn daemon_token(path: &Path, node: Option<&str>, user: &str) -> Result<Strin
     let preference = |entry: &TokenEntry| match &entry.holder {
         Holder::Agent { name } => (node == Some(name.as_str())).then_some(2),
         Holder::User { name, admin: true } => Some(i32::from(name == user)),
-        // The other side says that it is no administrator's.
+        // The other side reports that it is not an administrator's.
         Holder::User { admin: false, .. } => Some(-1),
     };
     let ranked = entries.iter().rev().filter_map(|entry| Some((preference(entry)?, entry.rank(), entry)));
@@ -347,10 +347,11 @@ pub fn daemon_token(path: &Path, node: Option<&str>, user: &str) -> Result<Strin
     best.map(|(_, _, entry)| entry.token.clone()).ok_or_else(|| AuthError::Empty { path: path.to_owned() })
 }
 
-/// Those by which a daemon with this file knows others: the only line of a file counts as an administrator's.
+/// The entries with which a daemon with this file verifies others. The only line of a file counts as an administrator's
+/// token.
 ///
 /// # Errors
-/// As of [`client_token`].
+/// As for [`client_token`].
 pub fn daemon_entries(path: &Path) -> Result<Vec<TokenEntry>, AuthError> {
     let text = read_private(path)?;
     match only_line(&text) {
@@ -360,7 +361,7 @@ pub fn daemon_entries(path: &Path) -> Result<Vec<TokenEntry>, AuthError> {
 }
 
 impl TokenEntry {
-    /// A token without a file is taken for an administrator's.
+    /// A token without a file counts as an administrator's.
     pub(crate) fn single(token: &str) -> TokenEntry {
         let holder = Holder::User { name: "administrator".to_owned(), admin: true };
         TokenEntry { holder, token: token.to_owned(), until: None }
@@ -381,7 +382,7 @@ fn only_line(text: &str) -> Option<&str> {
 pub(super) fn read_private(path: &Path) -> Result<String, AuthError> {
     let wrong = |source| AuthError::Io { path: path.to_owned(), source };
     let file = File::open(path).map_err(wrong)?;
-    // Asked of the open file: its name may point elsewhere by now.
+    // Use the open file: its name may refer to another file by now.
     let mode = file.metadata().map_err(wrong)?.mode() & 0o777;
     if mode & 0o077 != 0 {
         return Err(AuthError::Exposed { path: path.to_owned(), mode });
@@ -391,7 +392,7 @@ pub(super) fn read_private(path: &Path) -> Result<String, AuthError> {
     String::from_utf8(bytes).map_err(|error| {
         let sound = error.utf8_error().valid_up_to();
         let line = error.as_bytes()[..sound].iter().filter(|byte| **byte == b'\n').count() + 1;
-        let (problem, remedy) = ("a byte is no UTF-8".to_owned(), "save the file as UTF-8");
+        let (problem, remedy) = ("a byte is not UTF-8".to_owned(), "save the file as UTF-8");
         AuthError::Malformed { path: path.to_owned(), line, problem, remedy }
     })
 }
@@ -418,23 +419,23 @@ mod tests {
                        [[token]]\nagent = \"vm-1\"\ntoken = \"t2\"\n";
 
     #[test]
-    fn a_mistake_is_named_with_its_line_and_remedy_and_without_secrets() {
+    fn a_mistake_is_reported_with_its_line_and_remedy_and_without_secrets() {
         let one = "[[token]]\nuser = 'ada'\n";
         for (text, line, said) in [
             (format!("{one}token = 'hunter2\n"), 3, ""),
             (format!("{one}token = hunter2\n"), 3, ""),
-            (format!("{one}token = 12345678\n"), 3, "`token` is no text"),
+            (format!("{one}token = 12345678\n"), 3, "`token` is not a string"),
             (format!("{one}tokn = 'hunter2'\n"), 3, "unknown key `tokn`"),
             (one.to_owned(), 2, "has no `token`"),
             (format!("{one}token = ''\n"), 3, "is empty"),
             (format!("{one}token = 'hunter2'\nadmin = 'yes'\n"), 4, "`admin` is neither"),
-            (format!("{one}token = 'hunter2'\nuntil = 'soon'\n"), 4, "`until` is no point in time"),
+            (format!("{one}token = 'hunter2'\nuntil = 'soon'\n"), 4, "`until` is not a time"),
             (format!("{one}token = 'hunter2'\nagent = 'x'\n"), 2, "both `user` and `agent`"),
-            ("\n[[token]]\ntoken = 'hunter2'\n".to_owned(), 3, "names nobody"),
+            ("\n[[token]]\ntoken = 'hunter2'\n".to_owned(), 3, "has no `user` or `agent`"),
             ("[[token]]\nuser = '../x'\ntoken = 'hunter2'\n".to_owned(), 2, "`../x` is not a valid user name"),
             (format!("{one}token = 'hunter2'\n\n[[token]]\nuser = 'bob'\ntoken = 'hunter2'\n"), 7, "of another entry"),
-            ("[token]\nuser = 'ada'\ntoken = 'hunter2'\n".to_owned(), 1, "no list of tables"),
-            ("tokens = []\n".to_owned(), 1, "means nothing here"),
+            ("[token]\nuser = 'ada'\ntoken = 'hunter2'\n".to_owned(), 1, "not a list of tables"),
+            ("tokens = []\n".to_owned(), 1, "unknown key"),
             (format!("{one}{one}"), 2, "has no `token`"),
         ] {
             let (_dir, path) = file(&text);
@@ -446,11 +447,11 @@ mod tests {
         }
         let (_dir, path) = file("");
         fs::write(&path, b"[[token]]\nuser = 'a\xff'\n").unwrap();
-        assert!(read(&path).unwrap_err().to_string().contains("tokens.toml:2: a byte is no UTF-8"));
+        assert!(read(&path).unwrap_err().to_string().contains("tokens.toml:2: a byte is not UTF-8"));
     }
 
     #[test]
-    fn what_cannot_be_read_is_not_written_either() {
+    fn an_invalid_file_is_not_changed() {
         for text in ["[[token]]\nuser = 'ada'\ntoken = 'x\n", "garbage", "[[token]]\nuser = 'ada'\n"] {
             let (_dir, path) = file(text);
             add(&path, user("bob", false), false).unwrap_err();
@@ -461,7 +462,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_that_is_replaced_is_good_for_a_day_and_comments_stay() {
+    fn a_replaced_token_is_valid_for_a_day_and_comments_stay() {
         let (_dir, path) = file(TWO);
         let new = rotate(&path, "ada", false, false).unwrap();
         assert_eq!(new.holder, user("ada", true));
@@ -474,7 +475,7 @@ mod tests {
         assert!(old.is_valid(now + OVERLAP - Duration::from_secs(60)) && !old.is_valid(now + OVERLAP));
         assert_eq!(client_token(&path, "ada").unwrap(), new.token);
 
-        // Once more: the oldest does not live longer for it.
+        // Again: the end of the oldest token is not delayed.
         let newer = add(&path, user("ada", true), false).unwrap();
         let again = read(&path).unwrap();
         assert_eq!((again.len(), again[0].until), (4, old.until));
@@ -488,7 +489,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_run_out_is_not_used_and_removed_in_passing() {
+    fn expired_tokens_are_not_used_and_are_removed_by_the_next_change() {
         let past = "[[token]]\nuser = 'ada'\ntoken = 'old'\nuntil = 2020-01-01T00:00:00Z\n";
         let (_dir, path) = file(&format!("{past}[[token]]\nuser = 'bob'\ntoken = 'bobs'\n"));
         assert_eq!(client_token(&path, "ada").unwrap(), "bobs");
@@ -500,7 +501,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_on_one_line_is_edited_too() {
+    fn a_list_on_one_line_can_be_edited() {
         let (_dir, path) = file("token = [{ user = 'ada', token = 't1', admin = true }]\n");
         add(&path, Holder::Agent { name: "vm-1".to_owned() }, false).unwrap();
         let holders: Vec<Holder> = read(&path).unwrap().into_iter().map(|entry| entry.holder).collect();
@@ -508,18 +509,18 @@ mod tests {
     }
 
     #[test]
-    fn a_daemon_takes_its_own_token_and_else_an_administrators() {
+    fn a_daemon_uses_its_own_token_or_else_an_administrators() {
         let (_dir, path) = file(&format!("{TWO}[[token]]\nuser = 'bob'\ntoken = 't3'\n"));
         assert_eq!(daemon_token(&path, Some("vm-1"), "bob").unwrap(), "t2");
         assert_eq!(daemon_token(&path, Some("vm-2"), "bob").unwrap(), "t1");
         assert_eq!(daemon_token(&path, None, "ada").unwrap(), "t1");
-        assert_eq!(client_token(&path, "vm-1").unwrap(), "t1", "an agent's is no client's");
+        assert_eq!(client_token(&path, "vm-1").unwrap(), "t1", "clients do not use an agent's token");
         let (_dir, path) = file("only-one\n");
         assert_eq!(daemon_token(&path, Some("vm-1"), "bob").unwrap(), "only-one");
     }
 
     #[test]
-    fn two_that_add_at_once_lose_nothing() {
+    fn concurrent_additions_are_all_kept() {
         let (_dir, path) = file(TWO);
         std::thread::scope(|scope| {
             for name in ["a", "b", "c", "d"] {

@@ -1,7 +1,7 @@
-//! Who may do what: tokens, their file, and the proof that daemons give each other.
+//! Authentication: access tokens, their file, and the proofs that daemons exchange.
 //!
-//! A token is a secret that names a user or an agent. Clients send it with every call; daemons never send theirs but prove
-//! that they hold it. Until the connection is encrypted nothing may listen beyond this machine.
+//! A token is a secret that identifies a user or an agent. Clients send it with every call. Daemons never send theirs,
+//! but prove that they have it. As long as connections are not encrypted, no daemon may listen beyond this machine.
 
 mod file;
 
@@ -21,7 +21,7 @@ use std::time::SystemTime;
 use subtle::ConstantTimeEq;
 use thiserror::Error;
 
-/// Who a caller is.
+/// The user of a call.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Identity {
     pub user: String,
@@ -29,7 +29,7 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// Users rule over their own jobs, administrators over all.
+    /// Users may access their own jobs, administrators all jobs.
     pub fn may_access(&self, owner: &str) -> bool {
         self.admin || self.user == owner
     }
@@ -43,7 +43,7 @@ pub enum AuthError {
     Exposed { path: PathBuf, mode: u32 },
     #[error("{path}:{line}: {problem}")]
     Malformed { path: PathBuf, line: usize, problem: String, remedy: &'static str },
-    #[error("{path} holds no token")]
+    #[error("{path} has no token")]
     Empty { path: PathBuf },
     #[error("{path} is empty, and its server has been in use")]
     Emptied { path: PathBuf },
@@ -51,49 +51,54 @@ pub enum AuthError {
     Unknown { path: PathBuf, name: String },
     #[error("{}", .0.problem)]
     BadName(BadName),
-    #[error("the system gives no random numbers: {0}")]
+    #[error("the system returns no random numbers: {0}")]
     Random(getrandom::Error),
 }
 
 impl AuthError {
-    /// What would help.
+    /// What to do about it.
     pub fn remedy(&self) -> String {
         match self {
             AuthError::Io { source, .. } if source.kind() == io::ErrorKind::NotFound => {
-                "check the path; a server makes tokens.toml in its state directory when it starts first".to_owned()
+                "check the path; a server creates tokens.toml in its state directory at its first start".to_owned()
             }
-            AuthError::Io { source, .. } if source.kind() == io::ErrorKind::StorageFull => "make room there".to_owned(),
-            AuthError::Io { .. } => "check the path, and that you may read it".to_owned(),
+            AuthError::Io { source, .. } if source.kind() == io::ErrorKind::StorageFull => {
+                "free space on its disk".to_owned()
+            }
+            AuthError::Io { .. } => "check the path and its permissions".to_owned(),
             AuthError::Exposed { path, .. } => format!("run `chmod 600 {}`", path.display()),
-            AuthError::Malformed { line, remedy, .. } => format!("mend line {line}: {remedy}"),
+            AuthError::Malformed { line, remedy, .. } => format!("correct line {line}: {remedy}"),
             AuthError::Empty { .. } => "add one with `amalgam token add USER`".to_owned(),
             AuthError::Emptied { path } => format!(
-                "restore it from a backup; or remove {} to have a new token made for you, and all others void",
+                "restore it from a backup; or remove {} to get a new token and make all others invalid",
                 path.display()
             ),
-            AuthError::Unknown { .. } => "`amalgam token list` shows who has; `amalgam token add` gives one".to_owned(),
+            AuthError::Unknown { .. } => {
+                "`amalgam token list` shows all tokens; `amalgam token add` creates one".to_owned()
+            }
             AuthError::BadName(bad) => bad.remedy.to_owned(),
             AuthError::Random(_) => "try again".to_owned(),
         }
     }
 }
 
-/// The tokens of a server, read again whenever their file changes.
+/// The tokens of a server. They are read again whenever their file changes.
 pub struct Tokens {
     path: PathBuf,
     loaded: Mutex<Loaded>,
 }
 
-/// Inode, size and time of the last change (of contents or mode) of a file: a replaced one differs in one of them.
+/// Inode, size and time of the last change (of contents or mode) of a file. A replaced file differs in at least one of
+/// them.
 pub(crate) type Version = Option<(u64, u64, i64, i64)>;
 
 struct Loaded {
-    /// Of the file that was looked at last, whether it could be used or not.
+    /// Version of the file at the last read, whether it was valid or not.
     version: Version,
     known: Vec<Known>,
 }
 
-/// With the token's digest, so that comparing takes the same time whatever its length.
+/// An entry with its token's digest, so that comparisons take constant time for any length.
 struct Known {
     digest: [u8; 32],
     entry: TokenEntry,
@@ -102,11 +107,12 @@ struct Known {
 impl Tokens {
     pub const FILE: &'static str = "tokens.toml";
 
-    /// Opens the tokens of a state directory. The first start makes both, with an administrator's token for
-    /// `first_user`; so does one that finds nothing in the file, where no start has ended well before.
+    /// Opens the tokens of a state directory. The first start creates the directory and the file, with an
+    /// administrator's token for `first_user`. So does a start that finds an empty file, unless the server has been
+    /// used before.
     ///
     /// # Errors
-    /// When the file cannot be used, has a mistake, or can be read by others.
+    /// If the file cannot be used, has a mistake, or can be read by others.
     pub fn open(state_dir: &Path, first_user: &str) -> Result<Tokens, AuthError> {
         make_private_dir(state_dir)?;
         let path = state_dir.join(Tokens::FILE);
@@ -128,7 +134,7 @@ impl Tokens {
         &self.path
     }
 
-    /// Those that are good now, by which daemons are known.
+    /// The valid entries, which daemons use to verify each other.
     pub fn entries(&self) -> Vec<TokenEntry> {
         let now = SystemTime::now();
         let loaded = self.current();
@@ -136,7 +142,7 @@ impl Tokens {
         valid.map(|known| known.entry.clone()).collect()
     }
 
-    /// Whose token this is. Looks at every entry whichever fits.
+    /// The holder of a token. Compares all entries, so that the time does not depend on the match.
     pub fn holder(&self, token: &str) -> Option<Holder> {
         let now = SystemTime::now();
         let digest: [u8; 32] = Sha256::digest(token.as_bytes()).into();
@@ -149,7 +155,7 @@ impl Tokens {
         found
     }
 
-    /// The user whose token this is; agents are none.
+    /// The user of a token. `None` for tokens of agents.
     pub fn identify(&self, token: &str) -> Option<Identity> {
         match self.holder(token)? {
             Holder::User { name, admin } => Some(Identity { user: name, admin }),
@@ -157,25 +163,25 @@ impl Tokens {
         }
     }
 
-    /// What the file says, or said when it could be used last: a file that is being edited must not lock everyone out.
+    /// The entries of the file, or of its last valid version: a file that is being edited must not lock out all users.
     fn current(&self) -> MutexGuard<'_, Loaded> {
         let mut loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
         if version(&self.path) != loaded.version
             && let Err(error) = self.reload(&mut loaded)
         {
-            // One that became public must.
+            // Except a file that became readable for others.
             if matches!(error, AuthError::Exposed { .. }) {
                 loaded.known.clear();
-                tracing::error!("{error}; nobody is let in before that: {}", error.remedy());
+                tracing::error!("{error}; all tokens are refused until this is done: {}", error.remedy());
             } else {
-                tracing::error!("{error}; the tokens that were good before stay so until that: {}", error.remedy());
+                tracing::error!("{error}; the previous tokens stay valid until this is done: {}", error.remedy());
             }
         }
         loaded
     }
 
     fn reload(&self, loaded: &mut Loaded) -> Result<(), AuthError> {
-        // Asked before: what changes meanwhile is read again. A mistake is told once.
+        // Get the version first, so that later changes are read again. A mistake is reported once for each version.
         loaded.version = version(&self.path);
         let entries = file::read(&self.path)?;
         let known = |entry: TokenEntry| Known { digest: Sha256::digest(entry.token.as_bytes()).into(), entry };
@@ -184,7 +190,7 @@ impl Tokens {
     }
 }
 
-/// Whether a start has come to its log, which it does once it has tokens.
+/// Whether an earlier start opened its log, which happens after its tokens exist.
 fn has_been_used(state_dir: &Path) -> bool {
     let counts = ["log", "history"].map(|log| state_dir.join(log).join("epoch"));
     counts.iter().any(|count| fs::metadata(count).is_ok_and(|found| found.len() > 0))
@@ -194,7 +200,7 @@ fn make_private_dir(path: &Path) -> Result<(), AuthError> {
     crate::private::make_private_dir(path).map_err(|source| AuthError::Io { path: path.to_owned(), source })
 }
 
-/// Which file this is, to see when it has changed.
+/// The version of a file, to detect changes.
 pub(crate) fn version(path: &Path) -> Version {
     let metadata = fs::metadata(path).ok()?;
     Some((metadata.ino(), metadata.size(), metadata.ctime(), metadata.ctime_nsec()))
@@ -211,40 +217,40 @@ fn hex(bytes: &[u8]) -> String {
     })
 }
 
-/// A challenge that was never given before.
+/// A random challenge that is never used again.
 ///
 /// # Errors
-/// When the system gives no random numbers.
+/// If the system returns no random numbers.
 pub fn new_nonce() -> Result<[u8; 32], AuthError> {
     let mut bytes = [0; 32];
     getrandom::fill(&mut bytes).map_err(AuthError::Random)?;
     Ok(bytes)
 }
 
-/// Shows that one holds the token without sending it. `side` says who speaks (`agent`, `server`), so that an answer
-/// cannot be reflected to the one who gave it.
+/// Proves possession of the token without sending it. `side` is the sender (`agent`, `server`), so that a proof cannot
+/// be sent back to its sender as an answer.
 pub fn prove(token: &str, side: &str, nonce: &[u8]) -> [u8; 32] {
     mac(token, side, nonce).finalize().into_bytes().into()
 }
 
-/// Whether the other side holds the token; takes the same time either way.
+/// Whether the other side has the token. Takes constant time.
 pub fn verify(token: &str, side: &str, nonce: &[u8], proof: &[u8]) -> bool {
     mac(token, side, nonce).verify_slice(proof).is_ok()
 }
 
 fn mac(token: &str, side: &str, nonce: &[u8]) -> Hmac<Sha256> {
     let mut mac = Hmac::<Sha256>::new_from_slice(token.as_bytes()).expect("a key of any length");
-    // Lengths first: no two pairs of side and nonce give the same bytes.
+    // The length first, so that different pairs of side and nonce have different bytes.
     mac.update(&(side.len() as u64).to_le_bytes());
     mac.update(side.as_bytes());
     mac.update(nonce);
     mac
 }
 
-/// Refuses to listen beyond this machine.
+/// Refuses addresses that other machines can reach.
 ///
 /// # Errors
-/// When the address is not a loopback one; the text says what to do instead.
+/// If the address is not a loopback address. The text contains a remedy.
 pub fn check_bind(address: SocketAddr) -> Result<(), String> {
     if address.ip().is_loopback() {
         return Ok(());
@@ -262,7 +268,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     #[test]
-    fn the_first_start_makes_a_private_file_with_an_administrator() {
+    fn the_first_start_creates_a_private_file_with_an_administrator() {
         let directory = tempfile::tempdir().unwrap();
         let state = directory.path().join("state");
         let tokens = Tokens::open(&state, "ada").unwrap();
@@ -295,14 +301,14 @@ mod tests {
     }
 
     #[test]
-    fn the_last_good_tokens_stay_good_while_the_file_has_a_mistake_or_is_away() {
+    fn the_last_valid_tokens_stay_valid_while_the_file_is_invalid_or_missing() {
         let directory = tempfile::tempdir().unwrap();
         let tokens = Tokens::open(directory.path(), "ada").unwrap();
         let token = client_token(tokens.path(), "ada").unwrap();
         let good = fs::read_to_string(tokens.path()).unwrap();
         for length in 1..good.len() {
             fs::write(tokens.path(), &good[..length]).unwrap();
-            // What is cut off between two entries is a good file; this one has a single entry.
+            // A file that is cut between two entries is valid, but this one has a single entry.
             let is_whole = read(tokens.path()).is_ok();
             assert!(tokens.identify(&token).is_some() || is_whole, "cut at {length}");
             if !is_whole {
@@ -316,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_a_first_start_left_empty_is_made_again() {
+    fn an_empty_file_of_a_first_start_is_created_again() {
         let directory = tempfile::tempdir().unwrap();
         fs::write(directory.path().join(Tokens::FILE), "").unwrap();
         fs::set_permissions(directory.path().join(Tokens::FILE), fs::Permissions::from_mode(0o600)).unwrap();
@@ -326,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_was_emptied_later_is_not_made_again() {
+    fn an_empty_file_of_a_used_server_is_refused() {
         let directory = tempfile::tempdir().unwrap();
         let path = Tokens::open(directory.path(), "ada").unwrap().path().to_owned();
         fs::create_dir(directory.path().join("log")).unwrap();
@@ -350,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn a_proof_holds_for_its_token_side_and_nonce_only() {
+    fn a_proof_is_valid_only_for_its_token_side_and_nonce() {
         let proof = prove("secret", "agent", b"nonce");
         assert!(verify("secret", "agent", b"nonce", &proof));
         assert!(!verify("other", "agent", b"nonce", &proof));

@@ -1,4 +1,4 @@
-//! The executor alone, as the tests of this crate start it. The product's binary has the same behind a hidden
+//! The executor as a program of its own, for the tests of this crate. The product's binary has it as a hidden
 //! subcommand.
 
 use amalgam_daemon::{executor, inherited};

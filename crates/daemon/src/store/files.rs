@@ -6,10 +6,10 @@ use crate::versions::STORE;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// By which the owner of a log tells it from all others. It is made when the store was opened for the first time.
+/// The file that identifies a log among all others. Its owner creates it after the store was opened for the first time.
 pub const IDENTITY: &str = "identity";
 pub const IDENTITY_BYTES: usize = 16;
-/// Bytes before the first record of a segment or a snapshot: eight of magic, the number in its name, a checksum.
+/// Bytes before the first record of a segment or a snapshot: eight bytes of magic, the number in its name, a checksum.
 pub const HEADER: usize = 20;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -33,12 +33,12 @@ impl Kind {
         }
     }
 
-    /// The numbers have a fixed width, so that a listing by name is in order.
+    /// The path of a file. Numbers have a fixed width, so that names are in order.
     pub fn path(self, dir: &Path, number: u64) -> PathBuf {
         dir.join(format!("{}{number:020}", self.prefix()))
     }
 
-    /// The numbers of all files of this kind, ascending.
+    /// The numbers of all files of this kind, in ascending order.
     pub fn list(self, dir: &Path) -> Result<Vec<u64>, StoreError> {
         let mut numbers = Vec::new();
         for entry in fs::read_dir(dir).map_err(StoreError::file("read", dir))? {
@@ -60,7 +60,7 @@ impl Kind {
     }
 }
 
-/// Makes a file that is there as a whole or not at all, also after a crash.
+/// Creates a file that is complete or absent, even after a crash.
 pub fn create_whole(path: &Path, content: &[u8]) -> Result<(), StoreError> {
     durable::replace(path, content).map_err(StoreError::file("write", path))
 }
@@ -69,13 +69,13 @@ pub fn sync_dir(dir: &Path) -> Result<(), StoreError> {
     durable::sync_dir(dir).map_err(StoreError::file("sync", dir))
 }
 
-/// Whether nothing was ever acknowledged from this directory: what is torn in it is left of a first start, which may have met
-/// a full disk, and does not matter.
+/// Whether nothing was ever acknowledged from this directory. Then incomplete files are left from a first start, for
+/// example on a full disk, and can be replaced.
 pub fn is_unused(dir: &Path) -> Result<bool, StoreError> {
     let long = |number: &u64| {
         fs::metadata(Kind::Segment.path(dir, *number)).is_ok_and(|segment| segment.len() > HEADER as u64)
     };
-    // The owner's identity is made last. Where it is whole, a segment that is too short is damaged.
+    // The owner's identity is created last. If it is complete, a segment that is too short is damaged.
     let was_opened = fs::metadata(dir.join(IDENTITY)).is_ok_and(|identity| identity.len() >= IDENTITY_BYTES as u64);
     let segments = Kind::Segment.list(dir)?;
     let has_short = segments.iter().any(|number| {
@@ -85,8 +85,8 @@ pub fn is_unused(dir: &Path) -> Result<bool, StoreError> {
     Ok(!(has_snapshot || segments.iter().any(long) || was_opened && has_short))
 }
 
-/// Marks the directory with the newest version before anything of it is written there. What an older version wrote stays as it is: it is
-/// readable.
+/// Writes the newest version to the directory before anything else is written there. Files of an older version are not
+/// changed, because they are readable.
 pub fn check_format(dir: &Path, is_unused: bool) -> Result<(), StoreError> {
     let path = dir.join("format");
     let line = STORE.line("store");
@@ -98,13 +98,13 @@ pub fn check_format(dir: &Path, is_unused: bool) -> Result<(), StoreError> {
         },
         Ok(found) => match STORE.of_line("store", &found) {
             Ok(version) => {
-                tracing::info!(path = %path.display(), version, newest = STORE.newest, "the store of an older version is upgraded");
+                tracing::info!(path = %path.display(), version, newest = STORE.newest, "upgrading the store of an older version");
                 create_whole(&path, line.as_bytes())
             }
             Err(found) => Err(StoreError::Format { path, dir: dir.to_owned(), found }),
         },
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            // Without it, what is there was written by nobody knows what.
+            // Without this file, the format of the other files is unknown.
             match is_unused {
                 true => create_whole(&path, line.as_bytes()),
                 false => Err(StoreError::damaged(&path, 0, "the file is missing although there are segments")),
@@ -114,21 +114,21 @@ pub fn check_format(dir: &Path, is_unused: bool) -> Result<(), StoreError> {
     }
 }
 
-/// Counts this opening, durably.
+/// Increments the epoch durably.
 pub fn next_epoch(dir: &Path, is_unused: bool) -> Result<u32, StoreError> {
     let path = dir.join("epoch");
     let before = match fs::read_to_string(&path) {
-        // Without its last character the number would be another one.
+        // If its last character is missing, the number is wrong.
         Ok(text) => match (text.strip_suffix('\n').map(str::parse::<u32>), is_unused) {
             (Some(Ok(number)), _) => number,
             (_, true) => {
-                tracing::warn!(path = %path.display(), "a first start did not finish this file; it is made again");
+                tracing::warn!(path = %path.display(), "this file is incomplete after a first start; creating it again");
                 0
             }
-            (_, false) => return Err(StoreError::damaged(&path, 0, "it holds no number, or not a whole one")),
+            (_, false) => return Err(StoreError::damaged(&path, 0, "it has no complete number")),
         },
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            // A restart at 1 would issue ids a second time.
+            // A restart with epoch 1 would issue ids a second time.
             if !is_unused {
                 return Err(StoreError::damaged(&path, 0, "the file is missing although there are segments"));
             }
@@ -141,8 +141,8 @@ pub fn next_epoch(dir: &Path, is_unused: bool) -> Result<u32, StoreError> {
     Ok(epoch)
 }
 
-/// The same as [`create_whole`] for a file that was torn.
+/// As [`create_whole`], for an incomplete file.
 pub fn make_again(path: &Path, content: &[u8]) -> Result<(), StoreError> {
-    tracing::warn!(path = %path.display(), "a first start did not finish this file; it is made again");
+    tracing::warn!(path = %path.display(), "this file is incomplete after a first start; creating it again");
     create_whole(path, content)
 }

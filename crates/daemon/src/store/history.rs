@@ -1,4 +1,4 @@
-//! Readers beside the writer.
+//! Readers of a log that is being written.
 
 use super::StoreError;
 use super::files::{HEADER, Kind};
@@ -14,12 +14,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 #[derive(Clone, Debug)]
 pub struct History {
     dir: PathBuf,
-    /// The writer's; all ones where there is none.
+    /// The writer's counter; the maximum if there is no writer.
     committed: Arc<AtomicU64>,
 }
 
 impl History {
-    /// For a directory that nobody writes to.
+    /// A reader of a directory without a writer.
     pub fn of(dir: &Path) -> History {
         History { dir: dir.to_owned(), committed: Arc::new(AtomicU64::new(u64::MAX)) }
     }
@@ -28,13 +28,13 @@ impl History {
         History { dir: dir.to_owned(), committed }
     }
 
-    /// The number after the last entry that is committed.
+    /// The number after the last committed entry.
     pub fn end(&self) -> u64 {
         self.committed.load(Ordering::Acquire)
     }
 
-    /// Shows `visit` every entry from number `from` on that is about `job` (or every one), in order, until it breaks.
-    /// Returns the number to go on from. Entries that are older than the kept history are passed over.
+    /// Calls `visit` for every entry from number `from` on that is about `job` (or for all), in order, until it breaks.
+    /// Returns the number to continue from. Entries that are older than the kept history are skipped.
     pub fn scan(
         &self,
         job: Option<u64>,
@@ -51,7 +51,7 @@ impl History {
             }
             let path = Kind::Segment.path(&self.dir, first);
             let file = match File::open(&path) {
-                // It has become too old since the listing.
+                // It was removed after the listing.
                 Err(error) if error.kind() == ErrorKind::NotFound => continue,
                 other => other.map_err(StoreError::file("open", &path))?,
             };
@@ -72,7 +72,7 @@ impl History {
 /// A pass over one segment.
 struct Scan {
     reader: BufReader<File>,
-    /// Of the next record.
+    /// Number of the next record.
     sequence: u64,
     record: Vec<u8>,
 }
@@ -123,7 +123,7 @@ impl Scan {
     }
 }
 
-/// False when the file ends before, which is where the writer is.
+/// Returns false if the file ends before, at the writer's position.
 fn read_whole(reader: &mut impl Read, buffer: &mut [u8]) -> io::Result<bool> {
     match reader.read_exact(buffer) {
         Ok(()) => Ok(true),

@@ -1,4 +1,4 @@
-//! The writer.
+//! The writer of the log.
 
 use super::StoreError;
 use super::files::{HEADER, Kind, check_format, create_whole, is_unused, next_epoch, sync_dir};
@@ -15,13 +15,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// A segment that has grown past this is followed by a new one.
+    /// Size after which a new segment is started.
     pub segment_bytes: u64,
-    /// How much is kept of segments that recovery no longer needs.
+    /// Size of older segments that are kept although recovery does not need them.
     pub history_bytes: u64,
-    /// Writes fail as on a full disk once a segment would pass this; for tests.
+    /// For tests: writes fail as on a full disk if a segment would exceed this size.
     pub full_at_bytes: Option<u64>,
-    /// Syncs fail as on a broken disk once a segment has passed this; for tests.
+    /// For tests: syncs fail as on a broken disk if a segment has exceeded this size.
     pub broken_at_bytes: Option<u64>,
 }
 
@@ -31,8 +31,9 @@ impl Default for Options {
     }
 }
 
-/// The one writer of a state directory. Its owner calls [`Store::append`] as often as it likes, then [`Store::write`]
-/// for what must survive this process, and [`Store::commit`], where it may block, for what must survive the machine.
+/// The only writer of a state directory. Its owner calls [`Store::append`] any number of times, then [`Store::write`]
+/// for entries that must survive this process, and [`Store::commit`], which may block, for entries that must survive
+/// the machine.
 #[derive(Debug)]
 pub struct Store {
     dir: PathBuf,
@@ -40,12 +41,12 @@ pub struct Store {
     _lock: File,
     file: File,
     segment: u64,
-    /// Of the segment, up to the last commit.
+    /// Length of the segment up to the last commit.
     length: u64,
     next_sequence: u64,
-    /// Appended and not written.
+    /// Appended entries that are not written.
     buffer: Vec<u8>,
-    /// Bytes of the segment that were written and not synced.
+    /// Bytes of the segment that are written but not synced.
     unsynced: u64,
     committed: Arc<AtomicU64>,
     needs_snapshot: bool,
@@ -57,7 +58,7 @@ impl Store {
         let lock = lock(dir, "lock")?;
         let is_unused = is_unused(dir)?;
         check_format(dir, is_unused)?;
-        // Read before the epoch is counted: a damaged store is left as it was found.
+        // Read before the epoch is incremented: a damaged store must not be changed.
         let (mut recovered, tail) = recover(dir, is_unused)?;
         recovered.epoch = next_epoch(dir, is_unused)?;
         let (segment, length, next_sequence) = match tail {
@@ -81,7 +82,7 @@ impl Store {
             buffer: Vec::new(),
             unsynced: 0,
             committed: Arc::new(AtomicU64::new(next_sequence)),
-            // Several segments since the last snapshot make a slow start.
+            // Several segments since the last snapshot make starts slow.
             needs_snapshot: segment > recovered.first_sequence,
             poisoned: None,
             options,
@@ -89,7 +90,7 @@ impl Store {
         Ok((store, recovered))
     }
 
-    /// Takes entries up; they are not durable before the next [`Store::commit`]. Returns the number of the first.
+    /// Adds entries, which are durable after the next [`Store::commit`]. Returns the number of the first.
     pub fn append(&mut self, entries: &[EntryRef<'_>]) -> Result<u64, StoreError> {
         self.check()?;
         let too_large = entries.iter().map(|entry| FIELDS + entry.payload.len()).find(|bytes| *bytes > MOST_BODY);
@@ -104,33 +105,33 @@ impl Store {
         Ok(first)
     }
 
-    /// Hands everything appended so far to the operating system: it survives the end of this process from here on, but
-    /// not that of the machine.
+    /// Passes all appended entries to the operating system. They then survive the exit of this process, but not a
+    /// failure of the machine.
     ///
     /// # Errors
-    /// For good, as those of [`Store::commit`].
+    /// Permanent, like those of [`Store::commit`].
     pub fn write(&mut self) -> Result<(), StoreError> {
         self.check()?;
         if self.buffer.is_empty() {
             return Ok(());
         }
         if let Err(error) = self.write_out() {
-            // Best effort: a restart recognises a torn end as well.
+            // Best effort: a restart also detects an incomplete end.
             let _ = self.file.set_len(self.length + self.unsynced);
             return Err(self.fail(error));
         }
         self.unsynced += self.buffer.len() as u64;
         self.buffer.clear();
-        // One huge commit should not keep its memory for ever.
+        // Free the memory of a huge commit.
         self.buffer.shrink_to(1 << 20);
         Ok(())
     }
 
-    /// Makes everything appended so far durable: one write, unless it was written already, and one fdatasync.
+    /// Makes all appended entries durable: one write, unless they are written already, and one fdatasync.
     ///
     /// # Errors
-    /// For good: what a disk holds after a failed sync is unknown, so nothing more is taken until a restart has read
-    /// back what is there.
+    /// Permanent: the content of a disk after a failed sync is unknown, so no entries are accepted until a restart has
+    /// read the log.
     pub fn commit(&mut self) -> Result<(), StoreError> {
         self.write()?;
         if self.unsynced == 0 {
@@ -169,7 +170,7 @@ impl Store {
         self.poison(error)
     }
 
-    /// Starts a new segment; the buffer is empty.
+    /// Starts a new segment. The buffer has to be empty.
     fn rotate(&mut self) -> Result<(), StoreError> {
         let first = self.next_sequence;
         let made = create_whole(&Kind::Segment.path(&self.dir, first), &Kind::Segment.header(first))
@@ -180,13 +181,13 @@ impl Store {
         Ok(())
     }
 
-    /// Whether a segment was filled since the last snapshot.
+    /// Whether a segment has become full since the last snapshot.
     pub fn needs_snapshot(&self) -> bool {
         self.needs_snapshot
     }
 
-    /// Commits, and begins a snapshot of the state after the last entry appended. It is written through the returned
-    /// value, on any thread; the number that [`SnapshotWriter::finish`] returns goes to [`Store::forget_before`].
+    /// Commits, and starts a snapshot of the state after the last appended entry. The returned writer can be used on
+    /// any thread. The number that [`SnapshotWriter::finish`] returns is the argument of [`Store::forget_before`].
     pub fn begin_snapshot(&mut self) -> Result<SnapshotWriter, StoreError> {
         self.commit()?;
         if self.segment != self.next_sequence {
@@ -196,7 +197,7 @@ impl Store {
         SnapshotWriter::new(&self.dir, self.next_sequence)
     }
 
-    /// A whole snapshot at once.
+    /// Writes a complete snapshot.
     pub fn write_snapshot<'a>(&mut self, state: impl IntoIterator<Item = EntryRef<'a>>) -> Result<(), StoreError> {
         let mut writer = self.begin_snapshot()?;
         for entry in state {
@@ -206,7 +207,7 @@ impl Store {
         self.forget_before(finished)
     }
 
-    /// After a finished snapshot: removes the older ones, and the oldest segments past the limit for history.
+    /// After a finished snapshot: removes older snapshots, and the oldest segments beyond the limit for history.
     pub fn forget_before(&mut self, snapshot: u64) -> Result<(), StoreError> {
         for older in Kind::Snapshot.list(&self.dir)?.into_iter().filter(|number| *number < snapshot) {
             remove(&Kind::Snapshot.path(&self.dir, older))?;

@@ -1,18 +1,20 @@
-//! The durable log: segments that only grow, snapshots that shorten recovery, and one fdatasync for many entries.
+//! The durable log: segments that are only appended to, snapshots that shorten recovery, and one fdatasync for many
+//! entries.
 //!
 //! ```text
 //! lock               held by the process that writes
-//! format             what wrote this directory
-//! epoch              how often it was opened
+//! format             version of the format of this directory
+//! epoch              number of times that it was opened
 //! segment-<first>    a header, then records; named after the number of its first entry
 //! snapshot-<next>    the state before entry <next>, as records of its own
 //! ```
 //!
-//! Entries are numbered from 0 for ever. Recovery reads the newest snapshot and the segments after it; older segments
-//! are history. Each record says how much was synced when it was made. What a crash damaged after that point was never
-//! acknowledged and is cut off; damage before it is refused, because to go on would forget what was promised.
+//! Entries are numbered from 0, and numbers are never reused. Recovery reads the newest snapshot and the segments after
+//! it; older segments are history. Each record contains how much of its segment was synced when it was created. Damage
+//! after that point was never acknowledged and is cut off. Damage before it is refused, because acknowledged entries
+//! would be lost.
 //!
-//! * `record.rs` framing; `files.rs` names, headers and durable renames; `recovery.rs` reading it all back
+//! * `record.rs` framing; `files.rs` names, headers and durable renames; `recovery.rs` reading the log
 //! * `log.rs` [`Store`], the writer; `snapshot.rs` its snapshots; `history.rs` readers beside it
 
 mod files;
@@ -44,7 +46,7 @@ pub enum StoreError {
     #[error(transparent)]
     Replica(#[from] ReplicaError),
     #[error(
-        "{path} says {found:?}, and this program reads {STORE} of `amalgam store`; use a program that reads it, or move \
+        "{path} has the format {found:?}, and this program reads {STORE} of `amalgam store`; use a program that reads it, or move \
          {dir} aside to start afresh",
         path = path.display(), dir = dir.display()
     )]
@@ -55,18 +57,20 @@ pub enum StoreError {
         path = path.display(), dir = dir.display()
     )]
     Damaged { path: PathBuf, dir: PathBuf, offset: u64, what: String },
-    #[error("the store has failed earlier and takes nothing more until a restart: {0}")]
+    #[error("the store has failed earlier and accepts no entries until a restart: {0}")]
     Poisoned(String),
     #[error("an entry of {bytes} bytes is larger than the limit of {limit}")]
     TooLarge { bytes: usize, limit: usize },
 }
 
 impl StoreError {
-    /// What helps an operator whose process ended with it.
+    /// The remedy for an operator whose process exited with this error.
     pub fn remedy(&self) -> &'static str {
         match self {
             StoreError::Replica(error) => error.remedy(),
-            _ => "nothing that was acknowledged is lost; make room on the disk, or mend it, and start the server again",
+            _ => {
+                "nothing that was acknowledged is lost; make room on the disk, or repair it, and start the server again"
+            }
         }
     }
 

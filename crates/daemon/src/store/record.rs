@@ -1,16 +1,16 @@
 //! The framing of entries: `[length u32][crc32 u32][synced u64]`, then `length` bytes of
 //! `[kind u8][job u64][at u64][payload]`, all little-endian. The checksum covers everything but itself.
 //!
-//! `synced` is how much of the segment was on disk for certain when the record was made: what is damaged before it was
-//! whole once, and what is damaged after it may be what a power failure left of a write.
+//! `synced` is the part of the segment that was certainly on disk when the record was created. A damaged record before
+//! it was complete once. A damaged record after it may be an incomplete write of a power failure.
 
 use serde::{Deserialize, Serialize};
 
-/// One record of the log; what it means is its reader's affair.
+/// One record of the log. Its content is interpreted by its reader.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct EntryRef<'a> {
     pub kind: u8,
-    /// The job it is about; lets a reader skip the others.
+    /// The job that it is about, so that readers can skip other jobs.
     pub job: u64,
     pub at_micros: u64,
     pub payload: &'a [u8],
@@ -39,11 +39,11 @@ impl EntryRef<'_> {
 
 /// Bytes before the body.
 pub const HEAD: usize = 16;
-/// Where the checksum is.
+/// The position of the checksum.
 const CRC: std::ops::Range<usize> = 4..8;
 /// Bytes of a body before its payload.
 pub const FIELDS: usize = 17;
-/// The longest body.
+/// Maximum length of a body.
 pub const MOST_BODY: usize = 1 << 30;
 
 pub fn write(entry: EntryRef<'_>, synced: u64, out: &mut Vec<u8>) {
@@ -60,16 +60,16 @@ pub fn write(entry: EntryRef<'_>, synced: u64, out: &mut Vec<u8>) {
     record[CRC].copy_from_slice(&crc.to_le_bytes());
 }
 
-/// A record as it lies in a file.
+/// A record in a file.
 #[derive(Clone, Copy)]
 pub struct Framed<'a> {
     pub entry: EntryRef<'a>,
-    /// Of the whole record.
+    /// Length of the whole record.
     pub length: usize,
     pub synced: u64,
 }
 
-/// The record at the start of `bytes`, or `None` when it is cut short or damaged.
+/// The record at the start of `bytes`, or `None` if it is incomplete or damaged.
 pub fn read(bytes: &[u8]) -> Option<Framed<'_>> {
     let length = HEAD + body_length(bytes)?;
     let record = bytes.get(..length)?;
@@ -78,7 +78,7 @@ pub fn read(bytes: &[u8]) -> Option<Framed<'_>> {
     Some(Framed { entry: parse_body(&record[HEAD..])?, length, synced })
 }
 
-/// The length of the body of the record at the start of `bytes`; `None` when it is none that `write` makes.
+/// The length of the body of the record at the start of `bytes`; `None` if `write` never creates this length.
 pub fn body_length(bytes: &[u8]) -> Option<usize> {
     let length = u32::from_le_bytes(*bytes.first_chunk::<4>()?) as usize;
     (FIELDS..=MOST_BODY).contains(&length).then_some(length)

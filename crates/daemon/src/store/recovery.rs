@@ -1,4 +1,4 @@
-//! Reading the log back: the newest snapshot, then every segment after it.
+//! Recovery: reads the newest snapshot, then every segment after it.
 
 use super::files::{HEADER, Kind, make_again, sync_dir};
 use super::record::{self, Entry};
@@ -8,32 +8,32 @@ use std::fs::{self, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-/// What a directory held when it was opened.
+/// The content of a directory when it was opened.
 #[derive(Debug)]
 pub struct Recovered {
-    /// How often this directory has been opened, this time included.
+    /// Number of times that this directory has been opened, including this one.
     pub epoch: u32,
-    /// The state in the newest snapshot; empty when there is none.
+    /// The state in the newest snapshot; empty if there is none.
     pub snapshot: Vec<Entry>,
-    /// Everything committed after that, in order.
+    /// All entries that were committed after the snapshot, in order.
     pub entries: Vec<Entry>,
     /// The number of the first of `entries`.
     pub first_sequence: u64,
-    /// What a crash left of the last, never acknowledged writes, and was cut off.
+    /// Bytes of incomplete writes that a crash left. They were never acknowledged and are cut off.
     pub torn_bytes: u64,
 }
 
-/// The log as far as the writer needs to know it.
+/// The end of the log, for the writer.
 pub struct Tail {
-    /// The segment to go on with.
+    /// The segment to continue.
     pub segment: u64,
     pub length: u64,
-    /// As much of it is on disk for certain.
+    /// The part of it that is certainly on disk.
     pub synced: u64,
     pub next_sequence: u64,
 }
 
-/// The sound part of a segment.
+/// The undamaged part of a segment.
 struct Sound {
     length: u64,
     synced: u64,
@@ -73,7 +73,7 @@ pub fn recover(dir: &Path, is_unused: bool) -> Result<(Recovered, Option<Tail>),
     }
 }
 
-/// Files that a crash kept from getting their names.
+/// Removes files that a crash left under their draft names.
 fn remove_staged(dir: &Path) -> Result<(), StoreError> {
     for entry in fs::read_dir(dir).map_err(StoreError::file("read", dir))?.flatten() {
         let path = entry.path();
@@ -84,11 +84,11 @@ fn remove_staged(dir: &Path) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// A first start that did not write all of its segment's header has written nothing after it.
+/// Completes the header of the first segment. If a first start did not write all of it, it wrote nothing after it.
 fn mend_first_segment(dir: &Path) -> Result<(), StoreError> {
     let (path, header) = (Kind::Segment.path(dir, 0), Kind::Segment.header(0));
     let found = fs::read(&path).map_err(StoreError::file("read", &path))?;
-    // Of a file that was not synced a crash may leave zeros.
+    // A crash may leave zeros in a file that was not synced.
     let is_torn = found.len() < HEADER && header.starts_with(&found) || found.iter().all(|byte| *byte == 0);
     if is_torn { make_again(&path, &header) } else { Ok(()) }
 }
@@ -115,8 +115,8 @@ fn read_segment(dir: &Path, first: u64, is_last: bool, recovered: &mut Recovered
     Ok(Sound { length: at as u64, synced })
 }
 
-/// What was written and not synced is whole after a power failure, or cut short, or has holes, with sound records
-/// behind them. What a later record calls synced was whole once, and then lost.
+/// Unsynced writes are complete after a power failure, or cut short, or have holes before undamaged records. But a
+/// record before the point that a later record calls synced was complete once: its damage is an error.
 fn check_torn(path: &Path, bytes: &[u8], at: usize, is_last: bool) -> Result<(), StoreError> {
     if !is_last {
         return Err(StoreError::damaged(path, at as u64, "a record is damaged, and a later segment follows"));
@@ -125,14 +125,14 @@ fn check_torn(path: &Path, bytes: &[u8], at: usize, is_last: bool) -> Result<(),
     match (at + 1..bytes.len()).find(|later| was_synced(*later)) {
         None => Ok(()),
         Some(later) => {
-            let what = format!("a record is damaged that was on disk when the one at byte {later} was made");
+            let what = format!("a damaged record was on disk before the record at byte {later} was written");
             Err(StoreError::damaged(path, at as u64, what))
         }
     }
 }
 
-/// Puts the end of the last segment on disk. A process that was killed may have left it to the kernel; and when a sync
-/// failed, the kernel may take what it could not write for written, so it is written again.
+/// Syncs the end of the last segment. A process that was killed may have left it to the kernel. After a failed sync,
+/// the kernel may consider unwritten pages as written, so the end is written again.
 pub fn sync_again(dir: &Path, tail: &Tail) -> Result<(), StoreError> {
     let path = Kind::Segment.path(dir, tail.segment);
     let sync = || {
@@ -146,7 +146,7 @@ pub fn sync_again(dir: &Path, tail: &Tail) -> Result<(), StoreError> {
 }
 
 fn cut(path: &Path, length: u64) -> Result<(), StoreError> {
-    let failed = StoreError::file("cut the torn end off", path);
+    let failed = StoreError::file("truncate", path);
     let cut = || {
         let file = OpenOptions::new().write(true).open(path)?;
         file.set_len(length)?;

@@ -1,4 +1,4 @@
-//! Snapshots: the whole state as records, so that recovery need not read the log from its beginning.
+//! Snapshots: the whole state as records, so that recovery need not read the log from its start.
 
 use super::StoreError;
 use super::files::{HEADER, Kind};
@@ -8,11 +8,11 @@ use std::fs;
 use std::io::{BufWriter, IntoInnerError, Write};
 use std::path::{Path, PathBuf};
 
-/// What ends a complete snapshot: a length no record has, then the count of its records.
+/// The end of a complete snapshot: a length that no record has, then the number of its records.
 const END: u32 = u32::MAX;
 const FOOTER: usize = 16;
 
-/// Writes one snapshot. It may go to another thread while the store takes more entries.
+/// Writes one snapshot. It can be sent to another thread while the store accepts more entries.
 #[derive(Debug)]
 pub struct SnapshotWriter {
     file: BufWriter<Draft>,
@@ -35,7 +35,7 @@ impl SnapshotWriter {
     }
 
     /// # Errors
-    /// After which this snapshot is to be dropped; the older ones stay valid.
+    /// After an error the snapshot has to be dropped. Older snapshots stay valid.
     pub fn write(&mut self, entry: EntryRef<'_>) -> Result<(), StoreError> {
         self.buffer.clear();
         record::write(entry, 0, &mut self.buffer);
@@ -43,7 +43,7 @@ impl SnapshotWriter {
         self.file.write_all(&self.buffer).map_err(StoreError::file("write", &self.path))
     }
 
-    /// Makes the snapshot durable and valid. Returns what [`super::Store::forget_before`] takes.
+    /// Makes the snapshot durable and valid. Returns the argument for [`super::Store::forget_before`].
     pub fn finish(mut self) -> Result<u64, StoreError> {
         let mut footer = [0; FOOTER];
         footer[..4].copy_from_slice(&END.to_le_bytes());
@@ -57,7 +57,7 @@ impl SnapshotWriter {
     }
 }
 
-/// A snapshot got its name when it was complete, so whatever is wrong with it is damage.
+/// Reads a snapshot. It got its name when it was complete, so any error in it is damage.
 pub fn read(path: &Path) -> Result<Vec<Entry>, StoreError> {
     let bytes = fs::read(path).map_err(StoreError::file("read", path))?;
     let number = path.file_name().and_then(|name| name.to_str()?.rsplit('-').next()?.parse().ok()).unwrap_or(0);
