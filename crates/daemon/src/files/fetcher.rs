@@ -1,4 +1,4 @@
-//! Brings files from other nodes into a node's store, in the background, and tells the node's agent what became of each.
+//! Fetches files from other nodes into a node's store, in the background, and reports each result to the node's agent.
 
 use super::{FileStore, Incoming, PIECE};
 use crate::shell::{Handle, Input};
@@ -15,18 +15,18 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 use tokio::sync::mpsc;
 
-/// Between asking for a piece and asking for it again, and how often.
+/// Pause before a piece is requested again, and the number of repetitions.
 const PAUSE: Duration = Duration::from_millis(if cfg!(test) { 1 } else { 1_000 });
 const PAUSES: u32 = 3;
 
-/// A part of a file of another node, or why there is none.
+/// A part of a file of another node, or the reason why there is none.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Piece {
     Bytes(#[serde(with = "amalgam_core::vocabulary::byte_string")] Vec<u8>),
     Absent,
     /// The node does not answer, or cannot read its file now.
     Unreachable,
-    /// The first, with the time at which the file was written, in microseconds since 1970.
+    /// The first piece, with the time at which the file was written, in microseconds since 1970.
     First {
         #[serde(with = "amalgam_core::vocabulary::byte_string")]
         bytes: Vec<u8>,
@@ -45,7 +45,7 @@ impl Piece {
     }
 }
 
-/// Whatever another node says that it is.
+/// Converts a time from another node, which may be out of range.
 fn time_of(micros: i64) -> SystemTime {
     let length = Duration::from_micros(micros.unsigned_abs());
     let epoch = SystemTime::UNIX_EPOCH;
@@ -53,32 +53,32 @@ fn time_of(micros: i64) -> SystemTime {
     time.unwrap_or_else(SystemTime::now)
 }
 
-/// What one node asks another one for.
+/// A request for a piece of a file of another node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct PieceAsk {
     pub node: NodeId,
     pub digest: Digest,
     pub offset: u64,
     pub limit: u32,
-    /// What came of the file had another checksum: the node is to look whether its copy has.
+    /// The received file had another checksum: the node has to verify its copy.
     pub is_suspect: bool,
 }
 
-/// Where files of other machines' nodes come from.
+/// The source of files from nodes of other machines.
 pub trait Source: Send + Sync {
     fn piece(&self, ask: PieceAsk) -> Pin<Box<dyn Future<Output = Piece> + Send + '_>>;
 }
 
-/// Orders about files, from the loop.
+/// Accepts orders about files from the loop.
 #[derive(Clone)]
 pub struct Fetcher(mpsc::UnboundedSender<ToExecutor>);
 
 impl Fetcher {
-    /// Takes the orders that are about files; the others come back.
+    /// Accepts orders about files, and returns other orders.
     pub fn take(&self, order: ToExecutor) -> Option<ToExecutor> {
         match order {
             ToExecutor::Fetch { .. } | ToExecutor::Drop { .. } => {
-                // When its other end is gone, the process is ending.
+                // If the receiver is gone, the process is ending.
                 let _ = self.0.send(order);
                 None
             }
@@ -87,7 +87,7 @@ impl Fetcher {
     }
 }
 
-/// One for the loop, and what it orders.
+/// A fetcher for the loop, and the receiver of its orders.
 pub fn fetcher() -> (Fetcher, FileOrders) {
     let (orders, ordered) = mpsc::unbounded_channel();
     (Fetcher(orders), FileOrders(ordered))
@@ -96,14 +96,14 @@ pub fn fetcher() -> (Fetcher, FileOrders) {
 pub struct FileOrders(mpsc::UnboundedReceiver<ToExecutor>);
 
 impl FileOrders {
-    /// Carries orders out for as long as the loop lives. How many fetches there are at once is the agent's to say. Without a
-    /// source all nodes keep their files in the same state directory.
+    /// Executes orders as long as the loop runs. The agent limits the number of concurrent fetches. Without a source,
+    /// all nodes have their files in the same state directory.
     pub async fn carry_out(mut self, state: PathBuf, source: Option<Arc<dyn Source>>, handle: Handle) {
         let under_way = Arc::new(Mutex::new(HashSet::new()));
         while let Some(order) = self.0.recv().await {
             match order {
                 ToExecutor::Drop { node, files } => {
-                    // Here and now: a fetch that is ordered later must not be undone.
+                    // Remove it immediately: a fetch that is ordered later must not be undone.
                     files.iter().for_each(|digest| FileStore::of(&state, node).remove(digest));
                 }
                 ToExecutor::Fetch { node, file, from } => {
@@ -152,11 +152,11 @@ async fn fetch(state: &Path, node: NodeId, file: StoredFile, from: NodeId, sourc
     }
 }
 
-/// Piece by piece, so that no file is ever in memory.
+/// Receives a file piece by piece, so that it is never completely in memory.
 async fn receive(store: FileStore, file: StoredFile, from: NodeId, source: &dyn Source) -> io::Result<Fetched> {
     let mut incoming = away_from_the_loop(move || store.incoming()).await?;
     let mut offset = 0;
-    // Of an empty file the time is asked for.
+    // An empty file is requested for its time.
     while offset < file.bytes || file.bytes == 0 {
         let ask = PieceAsk { node: from, digest: file.digest, offset, limit: PIECE, is_suspect: false };
         let piece = match next_piece(source, ask).await {
@@ -186,7 +186,8 @@ async fn receive(store: FileStore, file: StoredFile, from: NodeId, source: &dyn 
     Ok(if kept.is_some() { Fetched::Done } else { Fetched::Wrong })
 }
 
-/// Who sent the beginning, and then nothing, is asked again before the beginning is thrown away.
+/// Requests the next piece. A node that has sent the start and does not answer now is asked again before the start is
+/// discarded.
 async fn next_piece(source: &dyn Source, ask: PieceAsk) -> Piece {
     let mut pauses = if ask.offset > 0 { PAUSES } else { 0 };
     loop {
@@ -198,7 +199,7 @@ async fn next_piece(source: &dyn Source, ask: PieceAsk) -> Piece {
     }
 }
 
-/// On a thread that may wait for the disk.
+/// Runs the work on a thread that may wait for the disk.
 async fn away_from_the_loop<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send + 'static) -> io::Result<T> {
     tokio::task::spawn_blocking(work).await.map_err(io::Error::other)?
 }
@@ -209,12 +210,12 @@ mod tests {
     use crate::files::Left;
     use std::collections::VecDeque;
 
-    /// What a node that was asked says, in order.
+    /// A source with scripted answers, in order.
     struct Scripted(Mutex<VecDeque<Piece>>);
 
     impl Source for Scripted {
         fn piece(&self, _: PieceAsk) -> Pin<Box<dyn Future<Output = Piece> + Send + '_>> {
-            let next = lock(&self.0).pop_front().expect("nothing more is asked");
+            let next = lock(&self.0).pop_front().expect("no further requests");
             Box::pin(async move { next })
         }
     }
@@ -228,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_comes_in_pieces_and_what_is_wrong_is_noticed() {
+    fn a_file_is_received_in_pieces_and_errors_are_detected() {
         let state = tempfile::tempdir().unwrap();
         std::fs::write(state.path().join("o"), "abcdef").unwrap();
         let there = FileStore::of(state.path(), NodeId(2));
@@ -236,7 +237,7 @@ mod tests {
         let bytes = |text: &str| Piece::Bytes(text.as_bytes().to_vec());
         let here = FileStore::of(state.path(), NodeId(1));
         for (pieces, outcome) in [
-            // The node that sent it is asked to look at its copy.
+            // The sender is asked to verify its copy.
             (vec![bytes("abc"), bytes("dex"), bytes("a")], Fetched::Wrong),
             (vec![bytes("abc"), bytes("dex"), Piece::Unreachable], Fetched::Wrong),
             (vec![bytes("abc"), bytes("dex"), Piece::Absent], Fetched::Spoiled),
@@ -248,7 +249,7 @@ mod tests {
             assert_eq!(fetched(state.path(), file, &pieces), outcome);
             assert_eq!(here.list(), [], "{outcome:?}");
         }
-        // One that says nothing for a while goes on where it was.
+        // A transfer continues after a short silence.
         let silence = vec![Piece::Unreachable; 3];
         let pieces = [vec![bytes("abc")], silence.clone(), vec![bytes("de")], silence, vec![bytes("f")]].concat();
         assert_eq!(fetched(state.path(), file, &pieces), Fetched::Done);
@@ -259,7 +260,7 @@ mod tests {
         assert_eq!(fetched(state.path(), file, &dated), Fetched::Done);
         let apart = here.written(&file.digest).unwrap().duration_since(written).unwrap();
         assert!(here.has(&file.digest, 6) && apart < Duration::from_millis(1), "{apart:?}");
-        // An empty one has a time, too, and a node may say nonsense.
+        // An empty file has a time, too, and the time may be invalid.
         std::fs::write(state.path().join("e"), "").unwrap();
         let empty = there.put(&Left::find(state.path(), "e").unwrap(), false).unwrap();
         let nonsense = Piece::First { bytes: Vec::new(), written: i64::MIN };
@@ -274,11 +275,11 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_kept_says_where_and_why() {
+    fn an_unusable_store_is_reported_with_its_path_and_the_reason() {
         let state = tempfile::tempdir().unwrap();
         std::fs::write(state.path().join("files"), "in the way").unwrap();
         let file = StoredFile { digest: Digest([7; 32]), bytes: 3 };
-        let Fetched::NoRoom(why) = fetched(state.path(), file, &[]) else { panic!("it has no room") };
+        let Fetched::NoRoom(why) = fetched(state.path(), file, &[]) else { panic!("the store is usable") };
         assert!(why.contains("files/1 cannot be used"), "{why}");
     }
 }

@@ -1,4 +1,4 @@
-//! A file that a task left in its directory, found without following any link: nothing outside is taken for it.
+//! A file that a task left in its directory. It is found without following links, so that files outside are never used.
 
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags};
 use rustix::io::Errno;
@@ -8,28 +8,28 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 
 pub struct Left<'a> {
-    /// The directory that it is in.
+    /// The directory that contains it.
     parent: OwnedFd,
     name: &'a str,
-    /// It has another name, too, so that it is not only the task's.
+    /// Whether it has another name, so that it does not belong to the task alone.
     is_shared: bool,
 }
 
-/// Why a file was not taken.
+/// Why a file was not stored.
 #[derive(Debug)]
 pub enum PutError {
     Missing,
     NotAFile,
-    /// A directory on the way to it is a link.
+    /// A directory in its path is a link.
     Linked,
-    /// Its task left it so that nobody can read it.
+    /// The task left it unreadable.
     Unreadable(io::Error),
-    /// The node cannot keep it.
+    /// The node cannot store it.
     Io(io::Error),
 }
 
 impl PutError {
-    /// Of what was done with the file that is to be taken: most of it is its task's doing.
+    /// The reason for an error of the task's file. Most errors are caused by the task.
     pub fn of_source(error: impl Into<io::Error>) -> PutError {
         let error = error.into();
         match error.raw_os_error() {
@@ -53,7 +53,7 @@ impl PutError {
 }
 
 impl<'a> Left<'a> {
-    /// Looks for the file in the directory of a task.
+    /// Finds the file in the directory of a task.
     pub fn find(directory: &Path, path: &'a str) -> Result<Left<'a>, PutError> {
         let (parents, name) = path.rsplit_once('/').unwrap_or(("", path));
         let mut parent = enter(CWD, directory)?;
@@ -73,14 +73,14 @@ impl<'a> Left<'a> {
 
     pub fn open(&self) -> Result<File, PutError> {
         if !self.is_shared {
-            // The task may have forbidden it to itself.
+            // The task may have removed its own permissions.
             let _ = rustix::fs::chmodat(&self.parent, self.name, Mode::RUSR | Mode::WUSR, AtFlags::empty());
         }
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         rustix::fs::openat(&self.parent, self.name, flags, Mode::empty()).map(File::from).map_err(PutError::of_source)
     }
 
-    /// Gives it another name, in place of this one or besides it.
+    /// Renames the file, or gives it another name if `is_kept`.
     pub fn rename(&self, target: &Path, is_kept: bool) -> io::Result<()> {
         match is_kept {
             true => rustix::fs::linkat(&self.parent, self.name, CWD, target, AtFlags::empty())?,
@@ -94,7 +94,7 @@ impl<'a> Left<'a> {
     }
 }
 
-/// A directory that is one, and not the name of another.
+/// Opens a directory that is not a link.
 fn enter(parent: impl std::os::fd::AsFd, path: &Path) -> Result<OwnedFd, PutError> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     rustix::fs::openat(&parent, path, flags, Mode::empty()).map_err(|error| match error {
@@ -113,7 +113,7 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     #[test]
-    fn no_link_is_followed_anywhere_below_the_tasks_directory() {
+    fn no_link_is_followed_below_the_tasks_directory() {
         let home = tempfile::tempdir().unwrap();
         let own = home.path().join("own");
         for directory in ["own/a/b", "elsewhere/b"] {
@@ -136,12 +136,12 @@ mod tests {
         for missing in ["none", "none/o", "a/none", "a/b/o/o"] {
             assert!(matches!(find(missing), Err(PutError::Missing)), "{missing}");
         }
-        assert!(matches!(find(&"a".repeat(300)), Err(PutError::Unreadable(_))), "no node is at fault for it");
+        assert!(matches!(find(&"a".repeat(300)), Err(PutError::Unreadable(_))), "this is not an error of the node");
         assert!(matches!(find(&format!("{}/o", "a".repeat(300))), Err(PutError::Unreadable(_))));
     }
 
     #[test]
-    fn what_a_disk_cannot_do_is_no_tasks_fault() {
+    fn disk_errors_are_not_the_tasks_errors() {
         let of = |number| PutError::of_source(io::Error::from_raw_os_error(number));
         assert!(
             [libc::EIO, libc::ESTALE, libc::ENOSPC, libc::EMFILE].map(of).iter().all(|e| matches!(e, PutError::Io(_)))

@@ -1,7 +1,7 @@
-//! Files that tasks leave for others: each node's store of them, and how they come from another node's.
+//! Files that tasks leave for other tasks: the store of each node, and the transfer from other nodes.
 //!
-//! Both the agent and its executor use the store. It is a directory of files that are named after their contents, which
-//! appear and go in one step, so they need not agree about it.
+//! The agent and its executor both use the store. It is a directory of files that are named after their contents. Files
+//! appear and disappear atomically, so the two processes need no coordination.
 
 mod fetcher;
 mod left;
@@ -11,7 +11,7 @@ pub use fetcher::{Fetcher, Piece, PieceAsk, Source, fetcher};
 pub use left::{Left, PutError};
 pub use store::{FileStore, Incoming};
 
-/// So many bytes of a file are in one frame: letters between server and agent wait for no more.
+/// Number of bytes of a file in one frame. Messages between server and agent do not wait for larger ones.
 pub const PIECE: u32 = 512 << 10;
-/// So many pieces are read for others at once.
+/// Maximum number of pieces that are read for other nodes at once.
 pub const MOST_SERVED: usize = 8;

@@ -1,8 +1,8 @@
-//! The files of one node, each named after its contents.
+//! The file store of one node. Each file is named after its contents.
 //!
-//! A task finds its inputs as further names of these same files, which may not be written to; but who runs as root may.
-//! A stored file has the time at which it was written, but for a mark within its millisecond: so one that was written to since is
-//! known, and is not served any more.
+//! Tasks get their inputs as additional names of the stored files, which are read-only; but a task of root can write to
+//! them. A stored file keeps the time at which it was written, except for a mark within its millisecond. So a file that
+//! was written to later is detected, and is not served any more.
 
 use super::{Left, PutError};
 use crate::removal::{Pace, remove_or_put_aside};
@@ -15,10 +15,11 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
-/// What the time of change of every stored file has within its millisecond, in nanoseconds.
+/// The mark: the nanoseconds within the millisecond of every stored file's modification time.
 const MARK: i64 = 321_000;
 const MILLISECOND: i64 = 1_000_000;
-/// The time of change of all where the file system knows only whole seconds; 1980-01-02, as archives cannot hold earlier ones.
+/// The modification time of all files on a file system that stores whole seconds; 1980-01-02, as archives cannot store
+/// earlier times.
 const COARSE: Duration = Duration::from_secs(315_619_200);
 const READ_ONLY: u32 = 0o444;
 const PART: usize = 1 << 20;
@@ -28,7 +29,7 @@ pub struct FileStore {
 }
 
 impl FileStore {
-    /// That of a node whose executor has this state directory.
+    /// The store of a node whose executor has this state directory.
     pub fn of(state: &Path, node: NodeId) -> FileStore {
         FileStore { directory: state.join("files").join(node.0.to_string()) }
     }
@@ -37,7 +38,7 @@ impl FileStore {
         self.directory.join(digest.to_string())
     }
 
-    /// What cannot be kept, with the directory and what would help.
+    /// A message for an error of the store, with the directory and a remedy.
     pub fn trouble(&self, error: &io::Error) -> String {
         let directory = self.directory.display();
         match error.kind() {
@@ -48,10 +49,10 @@ impl FileStore {
         }
     }
 
-    /// Takes a file that a task left. Unless it is kept there, it is not in the task's directory any more.
+    /// Stores a file that a task left. Unless `is_kept`, it is removed from the task's directory.
     pub fn put(&self, left: &Left, is_kept: bool) -> Result<StoredFile, PutError> {
         let mut file = left.open()?;
-        // What has another name, too, must not become read only there.
+        // A file with another name must not become read-only there.
         if left.is_shared() {
             return self.copy(&mut file, left, is_kept);
         }
@@ -78,23 +79,23 @@ impl FileStore {
                 length => incoming.write(&part[..length]).map_err(PutError::Io)?,
             }
         }
-        let stored = incoming.keep(None).map_err(PutError::Io)?.expect("any contents are right");
+        let stored = incoming.keep(None).map_err(PutError::Io)?.expect("no digest is required");
         if !is_kept {
-            // The task may have forbidden it; then it stays there besides.
+            // The task may have forbidden it. Then the file also stays there.
             let _ = left.remove();
         }
         Ok(stored)
     }
 
-    /// What is whole under its passing name gets its own, or goes.
+    /// Renames a complete file from its temporary name to its final one.
     fn take(&self, fresh: &Path, digest: &Digest) -> io::Result<()> {
         let taken = fs::rename(fresh, self.path(digest));
-        // Where both are names of one file already, renaming does nothing at all.
+        // If both are names of the same file, renaming does nothing.
         let _ = fs::remove_file(fresh);
         taken
     }
 
-    /// A file that is about to come from elsewhere.
+    /// A new file that is received from elsewhere.
     pub fn incoming(&self) -> io::Result<Incoming> {
         let path = self.fresh()?;
         let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path)?;
@@ -108,14 +109,14 @@ impl FileStore {
         })
     }
 
-    /// A name that nobody uses.
+    /// An unused temporary name.
     fn fresh(&self) -> io::Result<PathBuf> {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         DirBuilder::new().recursive(true).mode(0o700).create(&self.directory)?;
         loop {
             let number = NEXT.fetch_add(1, Ordering::Relaxed);
             let path = self.directory.join(format!(".new-{}-{number}", std::process::id()));
-            // In a container an earlier process may have had the same number.
+            // In a container, an earlier process may have had the same id.
             if fs::symlink_metadata(&path).is_err() {
                 return Ok(path);
             }
@@ -126,7 +127,7 @@ impl FileStore {
         File::open(&self.directory)?.sync_all()
     }
 
-    /// Whether the file is here and as it was stored; if it was written to, it is removed.
+    /// Whether the file is stored and unchanged. A changed file is removed.
     pub fn has(&self, digest: &Digest, bytes: u64) -> bool {
         let path = self.path(digest);
         let Ok(metadata) = fs::symlink_metadata(&path) else { return false };
@@ -137,20 +138,20 @@ impl FileStore {
         is_whole
     }
 
-    /// Gives the file another name. Where the file system has no more links, it is copied.
+    /// Gives the file another name. If the file system allows no more links, it is copied.
     pub fn link(&self, digest: &Digest, target: &Path) -> io::Result<()> {
         let path = self.path(digest);
         match fs::hard_link(&path, target) {
             Err(error) if matches!(error.kind(), io::ErrorKind::TooManyLinks | io::ErrorKind::CrossesDevices) => {
                 fs::copy(&path, target)?;
-                // Of a copy the time of change is another.
+                // A copy has another modification time.
                 seal(&File::open(target)?, fs::metadata(&path)?.modified()?)
             }
             other => other,
         }
     }
 
-    /// Takes over what another node of this machine has; false if it has not.
+    /// Links a file from the store of another node of this machine. Returns false if that store does not have it.
     pub fn link_from(&self, other: &FileStore, file: &StoredFile) -> io::Result<bool> {
         if !other.has(&file.digest, file.bytes) {
             return Ok(false);
@@ -164,7 +165,7 @@ impl FileStore {
         Ok(true)
     }
 
-    /// A piece of a file; `None` if it is not here.
+    /// A piece of a file; `None` if the file is not stored.
     pub fn read(&self, digest: &Digest, offset: u64, limit: u32) -> io::Result<Option<Vec<u8>>> {
         let file = match File::open(self.path(digest)) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -181,13 +182,13 @@ impl FileStore {
         Ok(Some(piece))
     }
 
-    /// When a file was written; `None` if it is not here.
+    /// The time at which a file was written; `None` if it is not stored.
     pub fn written(&self, digest: &Digest) -> Option<SystemTime> {
         fs::symlink_metadata(self.path(digest)).ok()?.modified().ok()
     }
 
-    /// Reads the whole file, of which somebody says that it is not what it was; a damaged one is removed, and one that cannot be
-    /// read now is not.
+    /// Compares the whole file with its digest, after a report that it has changed. A changed file is removed; one that
+    /// cannot be read now is kept.
     pub fn verify(&self, digest: &Digest) -> io::Result<bool> {
         let path = self.path(digest);
         let mut file = match File::open(&path) {
@@ -196,13 +197,13 @@ impl FileStore {
         };
         let is_whole = digest_of(&mut file)?.0 == *digest;
         if !is_whole {
-            tracing::warn!(file = %path.display(), "its contents have changed, and it is removed");
+            tracing::warn!(file = %path.display(), "removing a stored file whose contents have changed");
             let _ = fs::remove_file(&path);
         }
         Ok(is_whole)
     }
 
-    /// All files, those first that were given a name longest ago.
+    /// All files, ordered by the time at which they last got a name.
     pub fn list(&self) -> Vec<StoredFile> {
         let entries = fs::read_dir(&self.directory).into_iter().flatten().flatten();
         let mut files: Vec<((i64, i64), StoredFile)> = entries
@@ -210,7 +211,7 @@ impl FileStore {
                 let digest = Digest::parse(entry.file_name().to_str()?)?;
                 let metadata = entry.metadata().ok()?;
                 if !is_sealed(&metadata) {
-                    // Nobody is given it any more.
+                    // A changed file is not served any more.
                     self.remove(&digest);
                     return None;
                 }
@@ -225,7 +226,7 @@ impl FileStore {
         let _ = fs::remove_file(self.path(digest));
     }
 
-    /// Removes what nodes had whose executor this was before.
+    /// Removes the stores of other nodes that used this executor before.
     pub fn remove_others(state: &Path, node: NodeId) {
         let own = FileStore::of(state, node).directory;
         for store in fs::read_dir(state.join("files")).into_iter().flatten().flatten() {
@@ -237,10 +238,10 @@ impl FileStore {
         }
     }
 
-    /// Removes what processes were writing that are no more, before this one writes anything.
+    /// Removes incomplete files of processes that have exited. Call it before this process writes files.
     pub fn remove_remains(state: &Path) {
         let writer = |name: &str| name.strip_prefix(".new-")?.split('-').next()?.parse::<u32>().ok();
-        // Of this process's number an earlier one was.
+        // A file with this process's id was written by an earlier process.
         let is_alive = |pid: u32| pid != std::process::id() && Path::new(&format!("/proc/{pid}")).exists();
         for store in fs::read_dir(state.join("files")).into_iter().flatten().flatten() {
             for entry in fs::read_dir(store.path()).into_iter().flatten().flatten() {
@@ -253,14 +254,14 @@ impl FileStore {
     }
 }
 
-/// A file on its way in, under a name of its own until it is whole.
+/// An incomplete file under a temporary name.
 pub struct Incoming {
     store: FileStore,
     path: PathBuf,
     file: File,
     hash: Sha256,
     bytes: u64,
-    /// When its task wrote it, which may not be known.
+    /// The time at which its task wrote it, which may be unknown.
     pub written: SystemTime,
 }
 
@@ -271,7 +272,7 @@ impl Incoming {
         self.file.write_all(part)
     }
 
-    /// The file is whole. `None` if it is not the one that was wanted.
+    /// Stores the complete file. `None` if its digest is not the requested one.
     pub fn keep(self, wanted: Option<Digest>) -> io::Result<Option<StoredFile>> {
         let digest = Digest(self.hash.clone().finalize().into());
         if wanted.is_some_and(|wanted| wanted != digest) {
@@ -286,12 +287,12 @@ impl Incoming {
 
 impl Drop for Incoming {
     fn drop(&mut self) {
-        // Where it was kept, there is nothing of that name any more.
+        // If it was stored, the temporary name does not exist any more.
         let _ = fs::remove_file(&self.path);
     }
 }
 
-/// What is written is on disk, and nobody writes to it from now on.
+/// Syncs the file, and makes it read-only with a marked time.
 fn seal(file: &File, written: SystemTime) -> io::Result<()> {
     let coarse = SystemTime::UNIX_EPOCH + COARSE;
     file.set_permissions(Permissions::from_mode(READ_ONLY))?;
@@ -302,7 +303,7 @@ fn seal(file: &File, written: SystemTime) -> io::Result<()> {
     file.sync_all()
 }
 
-/// The same time within a millisecond, with the mark.
+/// The same time to the millisecond, with the mark.
 fn marked(time: SystemTime) -> Option<SystemTime> {
     let within = |length: Duration| i64::from(length.subsec_nanos()) % MILLISECOND;
     let above = match time.duration_since(SystemTime::UNIX_EPOCH) {
@@ -349,7 +350,7 @@ mod tests {
         let state = tempfile::tempdir().unwrap();
         let (store, path) = (store(state.path()), state.path().join("o"));
         let stored = store.put(&left(state.path(), "o", "abc"), false).unwrap();
-        // By `printf abc | sha256sum`.
+        // Computed with `printf abc | sha256sum`.
         let known = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
         assert_eq!((stored.digest.to_string().as_str(), stored.bytes), (known, 3));
         assert!(!path.exists());
@@ -366,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kept_file_stays_and_that_of_somebody_else_is_left_alone() {
+    fn a_kept_file_stays_and_a_file_with_another_name_is_not_changed() {
         let state = tempfile::tempdir().unwrap();
         let store = store(state.path());
         store.put(&left(state.path(), "o", "abc"), true).unwrap();
@@ -381,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_written_to_is_not_the_file_any_more() {
+    fn a_changed_file_is_removed() {
         let state = tempfile::tempdir().unwrap();
         let store = store(state.path());
         let stored = store.put(&left(state.path(), "o", "abc"), false).unwrap();
@@ -406,7 +407,7 @@ mod tests {
             opened.set_times(FileTimes::new().set_modified(time)).unwrap();
             let shared = state.path().join("shared");
             fs::hard_link(state.path().join(name), &shared).unwrap();
-            // Of a file with two names a copy is stored.
+            // A file with two names is copied.
             for kept in [Left::find(state.path(), "shared").unwrap(), file] {
                 let stored = one.put(&kept, false).unwrap();
                 assert!(other.link_from(&one, &stored).unwrap());
@@ -424,23 +425,23 @@ mod tests {
     }
 
     #[test]
-    fn what_was_written_to_is_found_when_all_are_listed() {
+    fn a_changed_file_is_removed_by_a_listing() {
         let state = tempfile::tempdir().unwrap();
         let store = store(state.path());
         let stored = store.put(&left(state.path(), "o", "abc"), false).unwrap();
         fs::set_permissions(store.path(&stored.digest), Permissions::from_mode(0o600)).unwrap();
         fs::write(store.path(&stored.digest), "abd").unwrap();
         assert_eq!(store.list(), []);
-        assert!(!store.path(&stored.digest).exists(), "it takes no room for ever");
+        assert!(!store.path(&stored.digest).exists(), "it does not use space permanently");
     }
 
     #[test]
-    fn what_earlier_processes_and_nodes_left_is_in_nobodys_way() {
+    fn leftovers_of_earlier_processes_and_nodes_are_removed() {
         let state = tempfile::tempdir().unwrap();
         let (store, other) = (store(state.path()), FileStore::of(state.path(), NodeId(4)));
         let stored = store.put(&left(state.path(), "o", "abc"), false).unwrap();
         other.put(&left(state.path(), "p", "xyz"), false).unwrap();
-        // One of the same number, in a container.
+        // Files of an earlier process with the same id, in a container.
         let remains = |number: u32| store.directory.join(format!(".new-{}-{number}", std::process::id()));
         (0..300).for_each(|number| fs::write(remains(number), "").unwrap());
         assert!(store.incoming().is_ok());
@@ -451,7 +452,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_wrong_is_not_kept() {
+    fn a_file_with_the_wrong_digest_is_not_stored() {
         let state = tempfile::tempdir().unwrap();
         let store = store(state.path());
         let stored = store.put(&left(state.path(), "o", "abc"), false).unwrap();
@@ -477,24 +478,24 @@ mod tests {
         );
         let names = |store: &FileStore| fs::read_dir(&store.directory).unwrap().count();
         assert!(one.link_from(&other, &stored).unwrap() && one.link_from(&other, &stored).unwrap());
-        assert_eq!((names(&one), names(&other)), (1, 1), "once more leaves no second name");
+        assert_eq!((names(&one), names(&other)), (1, 1), "a repetition leaves no second name");
     }
 
     #[test]
-    fn what_cannot_be_read_for_a_moment_stays() {
+    fn a_file_that_cannot_be_read_now_is_kept() {
         let state = tempfile::tempdir().unwrap();
         let (store, digest) = (store(state.path()), Digest([7; 32]));
         fs::create_dir_all(&store.directory).unwrap();
-        // Of a directory every read fails, as of a disk in trouble.
+        // Reads of a directory always fail, as on a broken disk.
         std::os::unix::fs::symlink(state.path(), store.path(&digest)).unwrap();
         assert!(store.verify(&digest).is_err());
         assert!(fs::symlink_metadata(store.path(&digest)).is_ok());
         store.remove(&digest);
-        assert!(!store.verify(&digest).unwrap(), "it is gone");
+        assert!(!store.verify(&digest).unwrap(), "it is removed");
     }
 
     #[test]
-    fn a_full_disk_names_the_directory_and_what_helps() {
+    fn the_message_for_a_full_disk_names_the_directory_and_a_remedy() {
         let state = tempfile::tempdir().unwrap();
         let said = store(state.path()).trouble(&io::Error::from_raw_os_error(libc::ENOSPC));
         assert!(said.contains(state.path().to_str().unwrap()) && said.contains("--cache"), "{said}");

@@ -1,5 +1,5 @@
-//! What tasks leave is removed away from the loop that launches tasks: it only renames a directory away, and a thread of low
-//! precedence removes it. What an earlier process had not yet removed, the next one does.
+//! Removes files of ended tasks without blocking the loop that launches tasks: the loop only renames a directory, and a
+//! thread with low priority removes it. The next process removes what an earlier one has not.
 
 mod tree;
 
@@ -14,30 +14,30 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Where directories wait to be removed.
+/// Name of the directory with entries that wait for removal.
 const WAITING: &str = "removed";
-/// Where those are that could not be.
+/// Name of the directory with entries that could not be removed.
 const ASIDE: &str = "unremovable";
-/// The thread makes no pauses when so many wait.
+/// Number of waiting entries from which the thread makes no pauses.
 const MANY: u64 = 64;
-/// The most that the thread is told of; what else waits it finds in their directory.
+/// Maximum number of entries that are sent to the thread. It finds further ones in their directory.
 const MOST: u64 = 4_096;
 
-/// Of one state directory; any number of threads may use it.
+/// The remover of one state directory. Any number of threads may use it.
 pub struct Remover {
     state: PathBuf,
-    /// How many the thread has been told of and has not removed.
+    /// Number of entries that were sent to the thread and are not removed.
     waiting: Arc<AtomicU64>,
-    /// More were put away than it was told of.
+    /// Whether there are entries that were not sent to the thread.
     has_more: Arc<AtomicBool>,
     orders: Mutex<Option<Sender<PathBuf>>>,
     notes: (Sender<String>, Mutex<Receiver<String>>),
-    /// Rings when there are notes.
+    /// Readable when there are notes.
     bell: Arc<OwnedFd>,
 }
 
 impl Remover {
-    /// Begins with what is there already, if there is anything.
+    /// Starts with the entries that an earlier process left.
     pub fn new(state: &Path) -> io::Result<Remover> {
         use rustix::event::{EventfdFlags, eventfd};
         let bell = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
@@ -50,15 +50,15 @@ impl Remover {
             notes: (send, Mutex::new(receive)),
             bell,
         };
-        // Whoever was in the way may have gone.
+        // The reason why entries could not be removed may be gone.
         for left in [ASIDE, WAITING].iter().flat_map(|name| entries(&state.join(name))) {
             remover.put_away(&left);
         }
         Ok(remover)
     }
 
-    /// Has a file or directory removed. It is not there any more when this returns, unless it cannot even be renamed: then it is
-    /// removed where it is, if it can be.
+    /// Removes a file or directory in the background. Its path is free when this returns, unless it cannot be renamed:
+    /// then it is removed at its path, if possible.
     pub fn put_away(&self, path: &Path) {
         let waiting = self.state.join(WAITING);
         let (path, is_away) = match rename_into(path, &waiting) {
@@ -66,7 +66,7 @@ impl Remover {
             Err(error) if error.kind() == io::ErrorKind::NotFound && fs::symlink_metadata(path).is_err() => return,
             Err(_) => (path.to_owned(), false),
         };
-        // What is where it was cannot be found in their directory.
+        // An entry at its old path cannot be found in their directory.
         if self.waiting.fetch_add(1, Ordering::Relaxed) < MOST || !is_away {
             let mut orders = self.orders.lock().unwrap_or_else(PoisonError::into_inner);
             let is_ordered = match orders.take().map_or_else(|| self.start(), Ok) {
@@ -82,19 +82,19 @@ impl Remover {
             self.has_more.store(true, Ordering::Relaxed);
             return;
         }
-        // There is no thread for it.
+        // No thread can remove it.
         if let Some(note) = remove_or_put_aside(&self.state, &path, &mut Pace::fast()) {
             self.say(note);
         }
     }
 
-    /// What could not be removed, where it is now and why, since this was asked last.
+    /// Messages about entries that could not be removed, with place and reason, since the last call.
     pub fn take_notes(&self) -> Vec<String> {
         let _ = rustix::io::read(&*self.bell, &mut [0; 8]);
         self.notes.1.lock().unwrap_or_else(PoisonError::into_inner).try_iter().collect()
     }
 
-    /// Rings when [`Remover::take_notes`] has some.
+    /// Readable when [`Remover::take_notes`] has messages.
     pub fn bell(&self) -> BorrowedFd<'_> {
         self.bell.as_fd()
     }
@@ -119,7 +119,7 @@ impl Remover {
                 }
             };
             for path in ordered {
-                // It may have been found in the directory meanwhile.
+                // It may have been found in the directory and removed meanwhile.
                 if fs::symlink_metadata(&path).is_ok() {
                     remove(&path);
                 }
@@ -133,19 +133,19 @@ impl Remover {
     }
 }
 
-/// Removes a directory of an executor's state, or moves it to where it is in nobody's way. Says so then, for people.
+/// Removes a directory of an executor's state, or else moves it aside. Returns a message if it could not be removed.
 pub fn remove_or_put_aside(state: &Path, path: &Path, pace: &mut Pace) -> Option<String> {
     let Leftover { example, error, count } = remove_tree(path, pace).err()?;
     let now = rename_into(path, &state.join(ASIDE)).unwrap_or_else(|_| path.to_owned());
     let more = if count > 1 { format!(" and {} more", count - 1) } else { String::new() };
     Some(format!(
-        "cannot remove {example}{more} ({}), which a task left; it is in {} until somebody removes it, or the node's next start does",
+        "cannot remove {example}{more} ({}), which a task left; it is in {} until an administrator or the node's next start removes it",
         io::Error::from(error),
         now.display()
     ))
 }
 
-/// Moves something into a directory, under a name that nothing else has.
+/// Moves an entry into a directory, under a new name.
 fn rename_into(path: &Path, directory: &Path) -> io::Result<PathBuf> {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
@@ -161,7 +161,7 @@ fn rename_into(path: &Path, directory: &Path) -> io::Result<PathBuf> {
     Ok(target)
 }
 
-/// A file in its place is nobody's.
+/// Creates the directory. A file at its path is removed.
 fn make_directory(directory: &Path) -> io::Result<()> {
     match crate::private::make_private_dir(directory) {
         Err(error) if fs::symlink_metadata(directory).is_ok_and(|found| !found.is_dir()) => {
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_put_away_is_gone_at_once_and_removed_soon_also_by_the_next_process() {
+    fn removed_entries_vanish_at_once_and_leftovers_of_an_earlier_process_are_removed() {
         let state = tempfile::tempdir().unwrap();
         let remover = Remover::new(state.path()).unwrap();
         let left = state.path().join("left");
@@ -201,22 +201,22 @@ mod tests {
         }
         remover.put_away(&left);
         let is_empty = |name: &str| entries(&state.path().join(name)).is_empty();
-        wait_until("all is removed", || is_empty(WAITING));
+        wait_until("all entries are removed", || is_empty(WAITING));
         drop(remover);
         for left in ["removed/earlier/a", "unremovable/earlier/a"] {
             fs::create_dir_all(state.path().join(left)).unwrap();
         }
         let remover = Remover::new(state.path()).unwrap();
-        wait_until("what an earlier one left is removed", || is_empty(WAITING) && is_empty(ASIDE));
+        wait_until("leftovers of an earlier process are removed", || is_empty(WAITING) && is_empty(ASIDE));
         assert_eq!(remover.take_notes(), Vec::<String>::new());
     }
 
-    /// It finds in their directory what it was not told of.
+    /// The thread finds further entries in their directory.
     #[test]
-    fn more_than_the_thread_is_told_of_goes_too_and_nobody_waits_for_it() {
+    fn entries_beyond_the_limit_are_removed_without_blocking_the_caller() {
         let state = tempfile::tempdir().unwrap();
         let remover = Remover::new(state.path()).unwrap();
-        // As if the most waited.
+        // As if the maximum number waited.
         remover.waiting.store(MOST, Ordering::Relaxed);
         for number in 0..3 {
             let left = state.path().join(number.to_string());
@@ -228,19 +228,19 @@ mod tests {
         remover.waiting.store(0, Ordering::Relaxed);
         fs::create_dir(state.path().join("last")).unwrap();
         remover.put_away(&state.path().join("last"));
-        wait_until("all is removed", || entries(&state.path().join(WAITING)).is_empty());
+        wait_until("all entries are removed", || entries(&state.path().join(WAITING)).is_empty());
     }
 
     #[test]
-    fn what_cannot_be_removed_is_named_and_in_nobody_s_way() {
+    fn an_entry_that_cannot_be_removed_is_reported_and_blocks_no_other() {
         let state = tempfile::tempdir().unwrap();
         let remover = Remover::new(state.path()).unwrap();
-        // Nobody can remove or rename what is there, whoever he is.
+        // No user can remove or rename this directory.
         remover.put_away(Path::new("/proc/self/task"));
-        wait_until("it is said", || remover.waiting.load(Ordering::Relaxed) == 0);
+        wait_until("it is reported", || remover.waiting.load(Ordering::Relaxed) == 0);
         let [note] = remover.take_notes().try_into().unwrap();
         assert!(note.starts_with("cannot remove ") && note.contains("it is in /proc/self/task until"), "{note}");
-        // A file in the way of its own directory does not stop it.
+        // A file at the path of the remover's own directory does not stop it.
         fs::remove_dir(state.path().join(WAITING)).unwrap();
         fs::write(state.path().join(WAITING), "").unwrap();
         fs::create_dir(state.path().join("left")).unwrap();

@@ -1,8 +1,8 @@
-//! Removes whatever a task has left in a directory, with a few descriptors however deep and wide it is, and never anything
-//! outside: no link is followed, and what is mounted there is unmounted rather than emptied.
+//! Removes all files that a task has left in a directory, with a few descriptors for any depth and width, and never
+//! files outside: no link is followed, and mounted file systems are unmounted, not emptied.
 //!
-//! A directory that is not empty is first moved up into the one that is to be removed, under a name of its own. So no path becomes
-//! long, nothing is kept in memory for each level, and a mount point, which cannot be moved, is never entered.
+//! A directory that is not empty is first moved up into the top directory, under a new name. So no path becomes long,
+//! nothing is kept in memory for each level, and a mount point, which cannot be moved, is never entered.
 
 use rustix::fs::{AtFlags, CWD, Dir, FileType, IFlags, Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
@@ -13,14 +13,14 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// Beneath what a mount may be stacked on others.
+/// Maximum number of mounts on one name.
 const MOST_MOUNTS: u32 = 16;
-/// So many entries are removed between two pauses.
+/// Number of entries that are removed between two pauses.
 const STRIDE: u32 = 256;
 const LONGEST_PAUSE: Duration = Duration::from_millis(100);
 const OWNER: Mode = Mode::RWXU;
 
-/// What could not be removed: one example with the reason, and how many there are.
+/// Entries that could not be removed: one example with the reason, and their number.
 #[derive(Debug)]
 pub struct Leftover {
     pub example: String,
@@ -28,16 +28,16 @@ pub struct Leftover {
     pub count: u64,
 }
 
-/// How fast files are removed.
+/// The speed of a removal.
 pub struct Pace {
     removed: u32,
     since: Instant,
-    /// Whether there is no time for pauses.
+    /// Whether pauses are skipped.
     hurries: Box<dyn Fn() -> bool + Send>,
 }
 
 impl Pace {
-    /// Half of the time at most, unless there is a reason to hurry.
+    /// Works at most half of the time, unless `hurries` returns true.
     pub fn gentle(hurries: impl Fn() -> bool + Send + 'static) -> Pace {
         Pace { removed: 0, since: Instant::now(), hurries: Box::new(hurries) }
     }
@@ -59,10 +59,10 @@ impl Pace {
     }
 }
 
-/// Removes a file, a link, or a directory with all that is in it. What is not there is removed already.
+/// Removes a file, a link, or a directory with its content. A missing path is no error.
 ///
 /// # Errors
-/// With what remains, in a directory of this name.
+/// The entries that remain, in a directory with this name.
 pub fn remove_tree(path: &Path, pace: &mut Pace) -> Result<(), Leftover> {
     let failed = |error| Leftover { example: path.display().to_string(), error, count: 1 };
     let name = CString::new(path.as_os_str().as_bytes()).map_err(|_| failed(Errno::INVAL))?;
@@ -87,16 +87,16 @@ struct Removal<'a> {
     next: u64,
     pace: &'a mut Pace,
     first: Option<(String, Errno)>,
-    /// Entries of the top that stay.
+    /// Entries of the top directory that cannot be removed.
     failed: HashSet<CString>,
     count: u64,
 }
 
-/// Something stays, and the reason is known.
+/// An entry cannot be removed, and the reason is recorded.
 struct Noted;
 
 impl Removal<'_> {
-    /// One look at all that is in the directory; false when nothing more can be done.
+    /// Removes all entries of the top directory once. Returns false if no more can be removed.
     fn pass(&mut self) -> Result<bool, Errno> {
         let mut has_come_on = false;
         for entry in Dir::read_from(&self.top)? {
@@ -118,7 +118,7 @@ impl Removal<'_> {
         Ok(has_come_on)
     }
 
-    /// Removes a directory of the top, of which directories that are not empty go to the top themselves.
+    /// Removes a directory of the top directory. Directories in it that are not empty are moved to the top directory.
     fn remove_directory(&mut self, name: &CStr) -> Result<(), Noted> {
         match unlink(self.top.as_fd(), name, AtFlags::REMOVEDIR) {
             Ok(()) => return Ok(()),
@@ -127,17 +127,17 @@ impl Removal<'_> {
         }
         let directory = open_directory(self.top.as_fd(), name).map_err(|error| self.note(name, error))?;
         let noted = self.count;
-        // Some file systems skip entries of a list from which others are removed.
+        // Some file systems skip entries of a list while others are removed.
         while self.empty(&directory).map_err(|error| self.note(name, error))? && self.count == noted {}
         match unlink(self.top.as_fd(), name, AtFlags::REMOVEDIR) {
             Ok(()) => Ok(()),
-            // What is in it has been noted.
+            // The reason is recorded already.
             Err(_) if self.count > noted => Err(Noted),
             Err(error) => Err(self.note(name, error)),
         }
     }
 
-    /// True if something was in it and is not any more.
+    /// Returns true if an entry was removed.
     fn empty(&mut self, directory: &OwnedFd) -> Result<bool, Errno> {
         let mut has_come_on = false;
         for entry in Dir::read_from(directory)? {
@@ -167,7 +167,7 @@ impl Removal<'_> {
         loop {
             let fresh = format!(".removed-{}", self.next);
             let moved = match rustix::fs::renameat_with(from, name, &self.top, &fresh, RenameFlags::NOREPLACE) {
-                // A file system without that flag.
+                // The file system does not support the flag.
                 Err(Errno::INVAL) if rustix::fs::statat(&self.top, &fresh, AtFlags::SYMLINK_NOFOLLOW).is_err() => {
                     rustix::fs::renameat(from, name, &self.top, &fresh)
                 }
@@ -200,7 +200,7 @@ fn is_itself_or_parent(name: &CStr) -> bool {
     name == c"." || name == c".."
 }
 
-/// Removes one name, after what forbids it is taken away where that is permitted.
+/// Removes one name. Obstacles such as permissions, attributes and mounts are removed if possible.
 fn unlink(parent: impl AsFd, name: &CStr, flags: AtFlags) -> Result<(), Errno> {
     let (mut is_released, mut mounts) = (false, 0);
     loop {
@@ -210,7 +210,7 @@ fn unlink(parent: impl AsFd, name: &CStr, flags: AtFlags) -> Result<(), Errno> {
                 is_released = true;
                 release(&parent, name);
             }
-            // The directory that is to be removed as a whole may be a mount of the node's administrator.
+            // The top directory itself may be a mount of the node's administrator.
             Err(Errno::BUSY) if mounts < MOST_MOUNTS && !name.to_bytes().contains(&b'/') && unmount(&parent, name) => {
                 mounts += 1;
             }
@@ -219,7 +219,7 @@ fn unlink(parent: impl AsFd, name: &CStr, flags: AtFlags) -> Result<(), Errno> {
     }
 }
 
-/// Opens a directory that its owner may have closed to himself.
+/// Opens a directory, even if its owner has no permission for it.
 fn open_directory(parent: impl AsFd, name: &CStr) -> Result<OwnedFd, Errno> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let open = || rustix::fs::openat(&parent, name, flags, Mode::empty());
@@ -234,21 +234,21 @@ fn open_directory(parent: impl AsFd, name: &CStr) -> Result<OwnedFd, Errno> {
     Ok(directory)
 }
 
-/// Lets its owner into a directory again, through no link.
+/// Restores the owner's permissions for a directory, without following links.
 fn open_up(parent: impl AsFd, name: &CStr) -> Result<(), Errno> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let directory = rustix::fs::openat(parent, name, flags, Mode::empty())?;
     rustix::fs::chmod(format!("/proc/self/fd/{}", directory.as_raw_fd()), OWNER)
 }
 
-/// Takes away what forbids to remove a name: attributes of the file or its directory, or the mode of the latter.
+/// Removes obstacles to the removal of a name: attributes of the file or its directory, or the mode of the directory.
 fn release(parent: impl AsFd, name: &CStr) {
     if !name.to_bytes().contains(&b'/') {
         let _ = rustix::fs::fchmod(&parent, OWNER);
         clear_attributes(&parent);
     }
     let kind = rustix::fs::statat(&parent, name, AtFlags::SYMLINK_NOFOLLOW).map(|found| found.st_mode);
-    // To open anything else may do something.
+    // Opening other kinds of files may have side effects.
     if kind.is_ok_and(|mode| matches!(FileType::from_raw_mode(mode), FileType::RegularFile | FileType::Directory)) {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         if let Ok(file) = rustix::fs::openat(&parent, name, flags, Mode::empty()) {
@@ -266,7 +266,7 @@ fn clear_attributes(file: impl AsFd) {
     }
 }
 
-/// Lets go of what is mounted on a name; true if something was.
+/// Detaches a mount on this name. Returns true if there was one.
 fn unmount(parent: impl AsFd, name: &CStr) -> bool {
     let start = format!("/proc/self/fd/{}/", parent.as_fd().as_raw_fd());
     let Ok(path) = CString::new([start.as_bytes(), name.to_bytes()].concat()) else { return false };
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_is_in_a_directory_goes_and_nothing_outside() {
+    fn all_entries_of_a_directory_are_removed_and_none_outside() {
         let home = tempfile::tempdir().unwrap();
         let (top, outside) = (home.path().join("top"), home.path().join("outside"));
         for directory in [top.join("closed/inner"), top.join("empty"), outside.clone()] {
@@ -298,7 +298,7 @@ mod tests {
         symlink(outside.join("mine"), top.join("closed/link")).unwrap();
         fs::write(top.join("closed/inner/file"), "").unwrap();
         fs::write(top.join(OsStr::from_bytes(b"caf\xe9")), "").unwrap();
-        // Its own names must not be in the way.
+        // Names that the removal itself uses must not be an obstacle.
         fs::create_dir_all(top.join(".removed-0/.removed-1/.removed-0/x")).unwrap();
         for closed in ["closed/inner", "closed"] {
             fs::set_permissions(top.join(closed), Permissions::from_mode(0o000)).unwrap();
@@ -312,12 +312,12 @@ mod tests {
     }
 
     #[test]
-    fn a_very_deep_tree_goes_with_few_descriptors() {
+    fn a_very_deep_tree_is_removed_with_few_descriptors() {
         let home = tempfile::tempdir().unwrap();
         let top = home.path().join("top");
         fs::create_dir(&top).unwrap();
         let mut at = open_directory(CWD, &CString::new(top.as_os_str().as_bytes()).unwrap()).unwrap();
-        // Longer than any path may be, and deeper than descriptors allow.
+        // Longer than the maximum path, and deeper than the descriptor limit.
         for _ in 0..1_500 {
             rustix::fs::mkdirat(&at, c"deeper", OWNER).unwrap();
             rustix::fs::openat(&at, c"file", OFlags::CREATE | OFlags::WRONLY, Mode::RUSR).unwrap();
@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_mounted_there_is_let_go_and_not_emptied() {
+    fn a_mounted_file_system_is_unmounted_and_not_emptied() {
         let home = tempfile::tempdir().unwrap();
         let (top, data) = (home.path().join("top"), home.path().join("data"));
         fs::create_dir_all(top.join("a/b/mounted")).unwrap();
@@ -336,14 +336,14 @@ mod tests {
         fs::write(data.join("mine"), "").unwrap();
         let mount = Command::new("mount").arg("--bind").args([&data, &top.join("a/b/mounted")]).output();
         if !mount.is_ok_and(|mount| mount.status.success()) {
-            return println!("skipped: nothing can be mounted here");
+            return println!("skipped: this user cannot mount");
         }
         remove(&top).unwrap();
         assert!(!top.exists() && data.join("mine").exists());
     }
 
     #[test]
-    fn what_is_immutable_goes_where_it_may_be_changed() {
+    fn immutable_files_are_removed_if_the_attribute_can_be_cleared() {
         let home = tempfile::tempdir().unwrap();
         let top = home.path().join("top");
         fs::create_dir_all(top.join("a/b")).unwrap();
@@ -351,14 +351,14 @@ mod tests {
         let names = ["a/b/c", "a/b", "a"].map(|name| top.join(name));
         let chattr = Command::new("chattr").arg("+i").args(&names).output();
         if !chattr.is_ok_and(|chattr| chattr.status.success()) {
-            return println!("skipped: nothing can be made immutable here");
+            return println!("skipped: this user cannot set the attribute");
         }
         remove(&top).unwrap();
         assert!(!top.exists());
     }
 
     #[test]
-    fn what_stays_is_named_and_all_else_goes() {
+    fn an_entry_that_cannot_be_removed_is_counted() {
         let home = tempfile::tempdir().unwrap();
         let proc = Path::new("/proc/self/task");
         let error = remove(proc).unwrap_err();

@@ -1,7 +1,8 @@
-//! A thin client of etcd: its JSON gateway over HTTP. Every call has a time limit and is tried at each endpoint in turn.
+//! A small client for etcd: its JSON gateway over HTTP. Every call has a time limit and is tried at each endpoint in
+//! turn.
 //!
-//! Keys and values are base64 there, and 64-bit numbers are strings. What fails at one endpoint may have been done all the same,
-//! so callers make only calls that may be repeated.
+//! Keys and values are base64 in this interface, and 64-bit numbers are strings. A call that failed at one endpoint may
+//! have been executed, so callers only use calls that may be repeated.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
@@ -11,50 +12,50 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use ureq::Agent;
 
-/// No call takes less patience than this at one endpoint.
+/// Minimum time limit of a call at one endpoint.
 const LEAST_PATIENCE: Duration = Duration::from_millis(200);
 
 #[derive(Debug, thiserror::Error)]
 pub enum EtcdError {
-    #[error("no endpoint of etcd answers as it should; the last that was tried, {endpoint}: {why}")]
+    #[error("no endpoint of etcd answers correctly; the last one tried, {endpoint}: {why}")]
     Unanswered { endpoint: String, why: String },
-    #[error("what etcd answers to {call} is not understood: it lacks {what}")]
+    #[error("unexpected answer of etcd to {call}: it lacks {what}")]
     Strange { call: &'static str, what: &'static str },
 }
 
-/// A cluster of etcd.
+/// An etcd cluster.
 #[derive(Debug)]
 pub struct Etcd {
     agent: Agent,
     endpoints: Vec<String>,
-    /// The place of the endpoint that answered last.
+    /// Index of the endpoint that answered last.
     preferred: AtomicUsize,
 }
 
-/// A key that etcd has.
+/// A key in etcd.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Found {
     pub key: String,
     pub value: Vec<u8>,
-    /// Grows with every change of anything: it tells this key from one of the same name that was there before.
+    /// Increases with every change in etcd. It distinguishes this key from earlier ones with the same name.
     pub create_revision: i64,
-    /// The lease with which it ends; 0 for none.
+    /// The lease whose end removes the key; 0 for none.
     pub lease: i64,
 }
 
-/// What must hold for a transaction to be done.
+/// A condition of a transaction: the key was created at this revision.
 pub fn was_created_at(key: &str, create_revision: i64) -> Value {
     json!({
         "key": BASE64.encode(key), "target": "CREATE", "result": "EQUAL", "create_revision": create_revision.to_string(),
     })
 }
 
-/// The same of a key that is not to be there.
+/// A condition of a transaction: the key does not exist.
 pub fn is_absent(key: &str) -> Value {
     was_created_at(key, 0)
 }
 
-/// A part of a transaction. With a lease the key ends when that does.
+/// A part of a transaction: writes a key. With a lease, the end of the lease removes the key.
 pub fn put(key: &str, value: &[u8], lease: Option<i64>) -> Value {
     let lease = lease.unwrap_or_default().to_string();
     json!({ "requestPut": { "key": BASE64.encode(key), "value": BASE64.encode(value), "lease": lease } })
@@ -66,38 +67,38 @@ pub fn delete(from: &str, to: &str) -> Value {
 }
 
 impl Etcd {
-    /// `patience` is for one call at all endpoints together.
+    /// `patience` is the time limit of one call at all endpoints together.
     pub fn new(endpoints: &[String], patience: Duration) -> Etcd {
         let each = (patience / endpoints.len().max(1) as u32).max(LEAST_PATIENCE);
         let config = Agent::config_builder()
             .http_status_as_error(false)
             .timeout_global(Some(each))
-            // A proxy in the environment is not meant for the cluster.
+            // A proxy in the environment is not intended for the cluster.
             .proxy(None)
             .build();
         let endpoints = endpoints.iter().map(|endpoint| endpoint.trim_end_matches('/').to_owned()).collect();
         Etcd { agent: config.new_agent(), endpoints, preferred: AtomicUsize::new(0) }
     }
 
-    /// A new lease, and the seconds that it lasts, which may be more than were asked for.
+    /// A new lease, and its duration in seconds, which may be longer than requested.
     pub fn grant(&self, seconds: u64) -> Result<(i64, u64), EtcdError> {
         const CALL: &str = "a grant of a lease";
         let answer = self.call("/v3/lease/grant", &json!({ "TTL": seconds.to_string() }))?;
         let lease = number(&answer["ID"]).ok_or(EtcdError::Strange { call: CALL, what: "the lease" })?;
-        let lasts = number(&answer["TTL"]).ok_or(EtcdError::Strange { call: CALL, what: "how long it lasts" })?;
+        let lasts = number(&answer["TTL"]).ok_or(EtcdError::Strange { call: CALL, what: "its duration" })?;
         Ok((lease, lasts.max(0) as u64))
     }
 
-    /// False when the lease has ended.
+    /// Renews a lease. Returns false if it has ended.
     pub fn keep_alive(&self, lease: i64) -> Result<bool, EtcdError> {
         let answer = self.call("/v3/lease/keepalive", &json!({ "ID": lease.to_string() }))?;
         let result = answer.get("result");
         let result = result.ok_or(EtcdError::Strange { call: "a keep-alive", what: "a result" })?;
-        // Zeros are left out.
+        // Etcd omits fields that are 0.
         Ok(number(&result["TTL"]).is_some_and(|left| left > 0))
     }
 
-    /// Ends a lease, and with it its keys.
+    /// Ends a lease, which removes its keys.
     pub fn revoke(&self, lease: i64) -> Result<(), EtcdError> {
         self.call("/v3/lease/revoke", &json!({ "ID": lease.to_string() })).map(drop)
     }
@@ -115,7 +116,7 @@ impl Etcd {
         keys(&self.call("/v3/kv/range", &asked)?)
     }
 
-    /// Does all of `operations` or nothing, and says which: all, where what `compare` says holds.
+    /// Executes all of `operations` if `compare` holds, or else none. Returns whether it did.
     pub fn transact(&self, compare: Value, operations: Vec<Value>) -> Result<bool, EtcdError> {
         let answer = self.call("/v3/kv/txn", &json!({ "compare": [compare], "success": operations }))?;
         Ok(answer["succeeded"].as_bool().unwrap_or(false))
@@ -124,7 +125,7 @@ impl Etcd {
     fn call(&self, path: &str, body: &Value) -> Result<Value, EtcdError> {
         let body = body.to_string();
         let first = self.preferred.load(Ordering::Relaxed);
-        let mut failed = EtcdError::Unanswered { endpoint: String::new(), why: "none is named".to_owned() };
+        let mut failed = EtcdError::Unanswered { endpoint: String::new(), why: "no endpoint is configured".to_owned() };
         for place in (0..self.endpoints.len()).map(|turn| (first + turn) % self.endpoints.len()) {
             let endpoint = &self.endpoints[place];
             match self.call_at(endpoint, path, &body) {
@@ -148,9 +149,9 @@ impl Etcd {
             let said = String::from_utf8_lossy(&bytes);
             return Err(format!("{status}: {}", said.trim().chars().take(300).collect::<String>()));
         }
-        // A keep-alive is a stream of answers, of which the first is ours.
+        // The answer to a keep-alive is a stream, of which only the first one is used.
         let first = serde_json::Deserializer::from_slice(&bytes).into_iter().next();
-        first.unwrap_or(Ok(Value::Null)).map_err(|error| format!("it answers something else: {error}"))
+        first.unwrap_or(Ok(Value::Null)).map_err(|error| format!("invalid answer: {error}"))
     }
 }
 
@@ -169,8 +170,7 @@ fn keys(answer: &Value) -> Result<Vec<Found>, EtcdError> {
         })
     };
     let all = answer["kvs"].as_array().map_or(&[][..], Vec::as_slice).iter();
-    all.map(|one| found(one).ok_or(EtcdError::Strange { call: "a question for keys", what: "what a key has" }))
-        .collect()
+    all.map(|one| found(one).ok_or(EtcdError::Strange { call: "a query for keys", what: "fields of a key" })).collect()
 }
 
 #[cfg(test)]
@@ -209,13 +209,13 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_that_has_ended_is_told_from_one_that_goes_on() {
+    fn a_renewal_reports_whether_the_lease_has_ended() {
         assert!(etcd(&[answering(r#"{"result":{"ID":"7","TTL":"5"}}"#)]).keep_alive(7).unwrap());
         assert!(!etcd(&[answering(r#"{"result":{"ID":"7"}}"#)]).keep_alive(7).unwrap());
     }
 
     #[test]
-    fn an_endpoint_that_says_nothing_is_not_waited_for() {
+    fn a_silent_endpoint_causes_a_timeout() {
         let silent = TcpListener::bind("127.0.0.1:0").unwrap();
         let endpoint = format!("http://{}", silent.local_addr().unwrap());
         let etcd = Etcd::new(std::slice::from_ref(&endpoint), Duration::ZERO);

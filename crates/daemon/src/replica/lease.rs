@@ -1,4 +1,4 @@
-//! Who is the active one: whoever made the leader's key, for as long as its lease lasts.
+//! Election of the active master: the process that created the leader's key, as long as its lease lasts.
 
 use super::etcd::{Etcd, EtcdError, Found, is_absent, put};
 use super::{Keys, ReplicaError};
@@ -8,27 +8,27 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// A standby looks so often whether there is an active one.
+/// Interval at which a standby checks for an active master.
 const LOOK: Duration = Duration::from_millis(200);
-/// etcd may be starting as well, and has no leader of its own then.
+/// etcd may be starting too, and have no leader of its own yet.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// That this process is the active one. Another may take its place at any time after the lease: what etcd takes from this one is
-/// checked by the revision, and never by the clock.
+/// The state of being the active master. Another process may take over at any time after the lease. Writes are guarded
+/// by the revision in etcd, never by the clock.
 #[derive(Debug)]
 pub struct Leadership {
     pub(super) etcd: Arc<Etcd>,
     pub(super) keys: Keys,
-    /// Of the leader's key: nobody else's has the same.
+    /// Revision of the leader's key, which no other process's key has.
     pub(super) revision: i64,
-    /// How long it lasts after it was kept alive.
+    /// Duration of the lease after each renewal.
     pub(super) lasts: Duration,
     lease: i64,
-    /// At the latest; counted from before etcd was asked.
+    /// The latest end of the lease, counted from before the request to etcd.
     until: Instant,
 }
 
-/// Gives the leadership up.
+/// Gives up the leadership.
 #[derive(Debug)]
 pub struct Resignation {
     etcd: Arc<Etcd>,
@@ -37,7 +37,7 @@ pub struct Resignation {
 }
 
 impl Resignation {
-    /// A standby takes over at once. Nothing may be written any more.
+    /// Lets a standby take over at once. Nothing may be written afterwards.
     pub fn resign(self) {
         self.resigned.store(true, Ordering::Release);
         if let Err(error) = self.etcd.revoke(self.lease) {
@@ -46,11 +46,11 @@ impl Resignation {
     }
 }
 
-/// Waits until there is no active one, and becomes it. `stands_by` is called once, with what the active one says of itself, where
-/// there is one.
+/// Waits until there is no active master, and becomes it. `stands_by` is called once, with the active master's
+/// description of itself, if there is one.
 ///
 /// # Errors
-/// When etcd does not answer within [`PATIENCE`] at first. Whoever stands by already goes on asking.
+/// If etcd does not answer within [`PATIENCE`] at first. A process that already stands by continues to ask.
 pub fn take_over(
     config: &StoreConfig,
     keys: Keys,
@@ -71,9 +71,9 @@ pub fn take_over(
                 }
             }
             Err(error) if stands_by.is_some() && started.elapsed() >= PATIENCE => return Err(error.into()),
-            // Once for as long as it lasts.
+            // Log each failure period once.
             Err(error) if !std::mem::replace(&mut is_away, true) => {
-                tracing::warn!(%error, "it cannot be seen whether there is an active master; trying again");
+                tracing::warn!(%error, "cannot find out whether there is an active master; trying again");
             }
             Err(_) => {}
         }
@@ -81,7 +81,7 @@ pub fn take_over(
     }
 }
 
-/// Becomes the active one, or says who is.
+/// Becomes the active master, or returns the key of the one that is.
 fn campaign(
     etcd: &Arc<Etcd>,
     keys: &Keys,
@@ -95,7 +95,7 @@ fn campaign(
     let asked = Instant::now();
     let (lease, lasts) = etcd.grant(lasts.as_secs().max(1))?;
     etcd.transact(is_absent(&leader), vec![put(&leader, says.as_bytes(), Some(lease))])?;
-    // Not by the answer: where the first endpoint did it and did not say so, the second found the key there.
+    // The answer is not enough: if the first endpoint did it and failed to answer, the second one found the key.
     match etcd.get(&leader)? {
         Some(own) if own.lease == lease => {
             let lasts = Duration::from_secs(lasts);
@@ -103,19 +103,20 @@ fn campaign(
             Ok(Ok(Leadership { etcd, keys, revision, lasts, lease, until: asked + lasts }))
         }
         Some(active) => {
-            // Best effort: it ends by itself.
+            // Best effort: the lease also ends on its own.
             let _ = etcd.revoke(lease);
             Ok(Err(active))
         }
-        None => Err(EtcdError::Strange { call: "a transaction", what: "the leader's key, which was just made" }),
+        None => Err(EtcdError::Strange { call: "a transaction", what: "the leader's key, which was just created" }),
     }
 }
 
 impl Leadership {
-    /// Keeps the lease alive from a thread of its own, until it is lost or given up. `lost` is told why; it should end the process.
+    /// Renews the lease from its own thread until it is lost or given up. `lost` is called with the reason, and should
+    /// end the process.
     ///
     /// # Errors
-    /// When no thread can be started.
+    /// If no thread can be started.
     pub(super) fn keep(&self, lost: impl FnOnce(ReplicaError) + Send + 'static) -> std::io::Result<Resignation> {
         let resigned = Arc::new(AtomicBool::new(false));
         let resignation =
@@ -125,7 +126,7 @@ impl Leadership {
             let mut pause = lasts / 3;
             let why = loop {
                 thread::sleep(pause);
-                // After a pause of this process nobody has to be asked.
+                // After a long pause of this process the lease has certainly ended.
                 if Instant::now() >= until {
                     break ReplicaError::Lost;
                 }
@@ -135,7 +136,7 @@ impl Leadership {
                     Ok(false) => break ReplicaError::Lost,
                     Err(error) if Instant::now() >= until => break ReplicaError::Away(error),
                     Err(error) => {
-                        tracing::warn!(%error, "the lease could not be kept alive; trying again");
+                        tracing::warn!(%error, "cannot renew the lease; trying again");
                         pause = lasts / 20;
                     }
                 }

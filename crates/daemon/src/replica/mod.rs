@@ -1,19 +1,19 @@
-//! The durable records of a federation's master in etcd, for an active one and its standbys.
+//! The durable records of a federation's master in etcd, for an active master and its standbys.
 //!
 //! ```text
-//! <prefix>/cluster-<number>/leader              who is active; ends with its lease
-//! <prefix>/cluster-<number>/format              what wrote these records
-//! <prefix>/cluster-<number>/life                how often somebody became active: the epoch
-//! <prefix>/cluster-<number>/entries/<first>     changes, from this number on
-//! <prefix>/cluster-<number>/snapshot            which is the newest: the number of the next change, and in how many pieces
+//! <prefix>/cluster-<number>/leader              the active master; removed when its lease ends
+//! <prefix>/cluster-<number>/format              version of the format of these records
+//! <prefix>/cluster-<number>/life                number of times that a process became active: the epoch
+//! <prefix>/cluster-<number>/entries/<first>     changes, starting with this number
+//! <prefix>/cluster-<number>/snapshot            the newest snapshot: the number of the next change, and the number of pieces
 //! <prefix>/cluster-<number>/snapshots/<next>/<piece>
 //! ```
 //!
-//! Every write is a transaction on the condition that the leader's key is the one that this process made. So whoever was away for
-//! longer than its lease writes nothing after another began to read. Records of what happened, which nobody decides by, stay in
-//! the directory of the process.
+//! Every write is a transaction on the condition that the leader's key is the one that this process created. So a
+//! process that was not connected for longer than its lease writes nothing after another one has started to read.
+//! Records on which no decision depends are stored in the directory of the process.
 //!
-//! * `etcd.rs` the client; `lease.rs` who is active
+//! * `etcd.rs` the client; `lease.rs` the election of the active master
 
 mod etcd;
 mod lease;
@@ -31,28 +31,28 @@ use lease::{Leadership, take_over};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// A value of etcd is at most so long, roughly; etcd takes 1.5 MiB.
+/// Approximate maximum size of a value in etcd; etcd accepts 1.5 MiB.
 const PIECE: usize = 512 << 10;
-/// After so many writes a snapshot is made.
+/// Number of writes after which a snapshot is written.
 const SNAPSHOT_AFTER: u32 = 1_000;
-/// Between two tries to write.
+/// Pause between attempts to write.
 const PAUSE: Duration = Duration::from_millis(50);
 
 #[derive(Debug, thiserror::Error)]
 pub enum ReplicaError {
     #[error("this is not the active master any more: its lease in etcd has ended")]
     Lost,
-    #[error("for as long as the lease lasts etcd could not be reached: {0}")]
+    #[error("etcd could not be reached for the duration of the lease: {0}")]
     Away(EtcdError),
     #[error(transparent)]
     Etcd(#[from] EtcdError),
     #[error(
-        "the records in etcd at {prefix} say {found:?}, and this program reads {STORE} of `amalgam store`; use a program that reads \
+        "the records in etcd at {prefix} have the format {found:?}, and this program reads {STORE} of `amalgam store`; use a program that reads \
          them, or another `prefix` to start afresh"
     )]
     Format { prefix: String, found: String },
     #[error(
-        "the records in etcd are damaged: {key}: {what}. Nothing was changed. Restore etcd from a backup, or write another `prefix`"
+        "the records in etcd are damaged: {key}: {what}. Nothing was changed. Restore etcd from a backup, or use another `prefix`"
     )]
     Damaged { key: String, what: &'static str },
     #[error("cannot start a thread: {0}")]
@@ -60,18 +60,18 @@ pub enum ReplicaError {
 }
 
 impl ReplicaError {
-    /// What helps an operator whose process ended with it.
+    /// The remedy for an operator whose process exited with this error.
     pub fn remedy(&self) -> &'static str {
         match self {
             ReplicaError::Lost | ReplicaError::Away(_) => {
-                "nothing that was acknowledged is lost; a standby takes over if there is one, and this one is the next once it is started again: run it under something that does, such as systemd"
+                "nothing that was acknowledged is lost; a standby takes over if there is one; restart this process, which is a standby then: use a supervisor such as systemd"
             }
-            _ => "see to it that etcd answers, and that [store] names it",
+            _ => "check that etcd answers, and that [store] has its endpoints",
         }
     }
 }
 
-/// The names of what etcd holds of a cluster.
+/// The names of a cluster's keys in etcd.
 #[derive(Clone, Debug)]
 pub struct Keys {
     prefix: String,
@@ -90,7 +90,7 @@ impl Keys {
         format!("{}/{name}", self.prefix)
     }
 
-    /// In the order of their numbers, which have a fixed width.
+    /// Numbers have a fixed width, so that names are in order.
     fn entries(&self, first: u64) -> String {
         self.named(&format!("entries/{first:020}"))
     }
@@ -100,36 +100,36 @@ impl Keys {
     }
 }
 
-/// Behind all keys with a number: no digit is as great.
+/// Sorts after all keys with a number, because it is greater than every digit.
 const BEHIND: &str = ":";
 
-/// The one writer of a cluster's records.
+/// The only writer of a cluster's records.
 #[derive(Debug)]
 pub struct Replica {
     leadership: Leadership,
-    /// Of the next change that is written.
+    /// Number of the next change to write.
     next: u64,
     unwritten: Vec<Entry>,
-    /// Since the last snapshot.
+    /// Number of writes since the last snapshot.
     writes: u32,
 }
 
-/// What etcd held when this process became active.
+/// The records in etcd when this process became active.
 pub struct Inherited {
     pub resignation: Resignation,
-    /// How often somebody became active, this time included.
+    /// Number of times that a process became active, including this one.
     pub life: u32,
-    /// The state in the newest snapshot and everything after that, in order.
+    /// The state in the newest snapshot and all later changes, in order.
     pub entries: Vec<Entry>,
 }
 
 impl Replica {
-    /// Waits until there is no active master of this cluster, becomes it, and reads what the earlier ones left. `stands_by` is
-    /// called with what the active one says of itself, where there is one. `lost` is called from another thread when this is not
-    /// the active one any more, or cannot know it; it should end the process.
+    /// Waits until this cluster has no active master, becomes it, and reads the records of earlier ones. If there is an
+    /// active master, `stands_by` is called with its description of itself. `lost` is called from another thread when
+    /// this process is no longer the active master, or cannot know whether it is. It should end the process.
     ///
     /// # Errors
-    /// When etcd does not answer, holds what makes no sense, or gave the place to another meanwhile.
+    /// If etcd does not answer, has invalid records, or another process became active meanwhile.
     pub fn take_over(
         config: &StoreConfig,
         cluster: ClusterId,
@@ -144,7 +144,7 @@ impl Replica {
         Ok((replica, Inherited { resignation, life, entries }))
     }
 
-    /// From here on nobody else writes, so what is read is all there is.
+    /// No other process writes from here on, so the records are complete.
     fn inherit(&mut self) -> Result<(u32, Vec<Entry>), ReplicaError> {
         let Leadership { etcd, keys, .. } = &self.leadership;
         if let Some(format) = etcd.get(&keys.named("format"))? {
@@ -154,7 +154,7 @@ impl Replica {
         let life = etcd.get(&keys.named("life"))?;
         let life = life.map(|found| number::<u32>(&found.key, &found.value)).transpose()?.unwrap_or(0);
         let life =
-            life.checked_add(1).ok_or(ReplicaError::Damaged { key: keys.named("life"), what: "it is too great" })?;
+            life.checked_add(1).ok_or(ReplicaError::Damaged { key: keys.named("life"), what: "it is too large" })?;
         let (mut entries, first) = self.snapshot()?;
         let mut next = first;
         let written = etcd.range(&keys.entries(first), &keys.named(&format!("entries/{BEHIND}")))?;
@@ -173,13 +173,13 @@ impl Replica {
         Ok((life, entries))
     }
 
-    /// The newest, and the number of the change after it.
+    /// The newest snapshot, and the number of the change after it.
     fn snapshot(&self) -> Result<(Vec<Entry>, u64), ReplicaError> {
         let Leadership { etcd, keys, .. } = &self.leadership;
         let Some(newest) = etcd.get(&keys.named("snapshot"))? else { return Ok((Vec::new(), 0)) };
         let damaged = |what| ReplicaError::Damaged { key: newest.key.clone(), what };
         let text = String::from_utf8_lossy(&newest.value);
-        let (next, pieces) = text.split_once(' ').ok_or(damaged("it has no two numbers"))?;
+        let (next, pieces) = text.split_once(' ').ok_or(damaged("it is not two numbers"))?;
         let (next, pieces): (u64, u32) =
             (number(&newest.key, next.as_bytes())?, number(&newest.key, pieces.as_bytes())?);
         let found = etcd.range(&keys.snapshots(next, 0), &keys.snapshots(next, pieces))?;
@@ -193,20 +193,20 @@ impl Replica {
         Ok((entries, next))
     }
 
-    /// After so long without a keep-alive another may be active.
+    /// Time without a keep-alive after which another process may be active.
     pub fn lease(&self) -> Duration {
         self.leadership.lasts
     }
 
-    /// Takes changes up; they are durable after the next [`Replica::commit`].
+    /// Adds changes, which are durable after the next [`Replica::commit`].
     pub fn append(&mut self, changes: impl IntoIterator<Item = Entry>) {
         self.unwritten.extend(changes);
     }
 
-    /// Makes what was appended durable.
+    /// Makes all appended changes durable.
     ///
     /// # Errors
-    /// For good: this process is not the active one any more, or cannot know whether it is, and has to end.
+    /// Permanent: this process is no longer the active master, or cannot know whether it is, and has to exit.
     pub fn commit(&mut self) -> Result<(), ReplicaError> {
         for (count, value) in pieces(&std::mem::take(&mut self.unwritten)) {
             self.write(vec![put(&self.leadership.keys.entries(self.next), &value, None)])?;
@@ -220,10 +220,10 @@ impl Replica {
         self.writes >= SNAPSHOT_AFTER
     }
 
-    /// Replaces the changes so far by the state that they led to.
+    /// Replaces the changes so far by the resulting state.
     ///
     /// # Errors
-    /// As of [`Replica::commit`].
+    /// As for [`Replica::commit`].
     pub fn write_snapshot(&mut self, state: &[Entry]) -> Result<(), ReplicaError> {
         self.commit()?;
         let (keys, next) = (self.leadership.keys.clone(), self.next);
@@ -232,7 +232,7 @@ impl Replica {
             self.write(vec![put(&keys.snapshots(next, count), &value, None)])?;
             count += 1;
         }
-        // All at once: there is one snapshot or the other, and what belongs to it.
+        // In one transaction: there is always one snapshot with its entries.
         self.write(vec![
             put(&keys.named("snapshot"), format!("{next} {count}").as_bytes(), None),
             delete(&keys.snapshots(0, 0), &keys.snapshots(next, 0)),
@@ -242,7 +242,8 @@ impl Replica {
         Ok(())
     }
 
-    /// Does this if the leader's key is still ours. While etcd does not answer it is tried again, for as long as the lease can last.
+    /// Executes the operations if the leader's key is still ours. While etcd does not answer, the write is retried for
+    /// the duration of the lease.
     fn write(&self, operations: Vec<serde_json::Value>) -> Result<(), ReplicaError> {
         let Leadership { etcd, keys, revision, lasts, .. } = &self.leadership;
         let started = Instant::now();
@@ -251,14 +252,14 @@ impl Replica {
                 Ok(true) => return Ok(()),
                 Ok(false) => return Err(ReplicaError::Lost),
                 Err(error) if started.elapsed() >= *lasts => return Err(ReplicaError::Away(error)),
-                Err(error) => tracing::warn!(%error, "a write is tried again"),
+                Err(error) => tracing::warn!(%error, "retrying a write"),
             }
             thread::sleep(PAUSE);
         }
     }
 }
 
-/// Values that hold these entries, and how many are in each.
+/// Values with these entries, and the number of entries in each.
 fn pieces(entries: &[Entry]) -> Vec<(u64, Vec<u8>)> {
     let mut pieces: Vec<Vec<&Entry>> = Vec::new();
     let mut bytes = PIECE;
@@ -268,19 +269,20 @@ fn pieces(entries: &[Entry]) -> Vec<(u64, Vec<u8>)> {
             bytes = 0;
         }
         bytes += entry.payload.len() + size_of::<Entry>();
-        pieces.last_mut().expect("one was begun").push(entry);
+        pieces.last_mut().expect("a piece was started").push(entry);
     }
-    let encode = |piece: &Vec<&Entry>| encoding::to_vec(piece).expect("entries hold nothing that cannot be written");
+    let encode = |piece: &Vec<&Entry>| encoding::to_vec(piece).expect("entries can be encoded");
     pieces.iter().map(|piece| (piece.len() as u64, encode(piece))).collect()
 }
 
 fn decode(key: &str, value: &[u8]) -> Result<Vec<Entry>, ReplicaError> {
-    encoding::from_slice(value).map_err(|_| ReplicaError::Damaged { key: key.to_owned(), what: "it holds no entries" })
+    encoding::from_slice(value)
+        .map_err(|_| ReplicaError::Damaged { key: key.to_owned(), what: "it has no valid entries" })
 }
 
 fn number<T: std::str::FromStr>(key: &str, text: &[u8]) -> Result<T, ReplicaError> {
     let read = std::str::from_utf8(text).ok().and_then(|text| text.parse().ok());
-    read.ok_or(ReplicaError::Damaged { key: key.to_owned(), what: "it holds no number" })
+    read.ok_or(ReplicaError::Damaged { key: key.to_owned(), what: "it is not a number" })
 }
 
 #[cfg(test)]
@@ -290,7 +292,7 @@ mod tests {
     use std::process::{Child, Command, Stdio};
 
     #[test]
-    fn pieces_hold_every_entry_once_and_none_is_too_long() {
+    fn pieces_contain_every_entry_once_and_are_not_too_long() {
         let entry =
             |number: usize| Entry { kind: 0, job: 0, at_micros: number as u64, payload: vec![7; 1_000 * number] };
         let entries: Vec<Entry> = (0..80).map(entry).collect();
@@ -306,7 +308,7 @@ mod tests {
         assert_eq!(read, entries);
     }
 
-    /// One member of etcd, ended with the test.
+    /// One member of etcd, stopped with the test.
     struct Etcd {
         process: Child,
         config: StoreConfig,
@@ -314,7 +316,7 @@ mod tests {
     }
 
     impl Etcd {
-        /// None where it is not installed, which is said.
+        /// `None` if it is not installed, with a message.
         fn start() -> Option<Etcd> {
             let dir = tempfile::tempdir().unwrap();
             let free = || TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
@@ -354,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_takes_over_has_all_that_was_written_and_who_was_replaced_writes_nothing_more() {
+    fn a_new_master_has_all_records_and_the_replaced_one_cannot_write() {
         let Some(etcd) = Etcd::start() else { return };
         let (mut first, inherited) = etcd.take_over();
         assert_eq!((inherited.life, inherited.entries.len()), (1, 0));
@@ -369,7 +371,7 @@ mod tests {
         first.append(entries(90..91, 10));
         assert!(matches!(first.commit(), Err(ReplicaError::Lost)));
         assert!(matches!(first.write_snapshot(&[]), Err(ReplicaError::Lost)));
-        // In several pieces, twice, so that one snapshot replaces another.
+        // Several pieces, twice, so that one snapshot replaces another.
         second.write_snapshot(&entries(0..2, PIECE)).unwrap();
         second.append(entries(5..6, 10));
         second.commit().unwrap();
@@ -391,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_are_in_the_order_of_their_numbers_and_clusters_apart() {
+    fn keys_are_in_the_order_of_their_numbers_and_separate_for_each_cluster() {
         let keys = Keys::of("amalgam", ClusterId(1));
         assert!(
             keys.entries(9) < keys.entries(10) && keys.entries(u64::MAX) < keys.named(&format!("entries/{BEHIND}"))
