@@ -1,4 +1,4 @@
-//! The executor with real processes.
+//! Tests of the executor with real processes.
 
 mod agent;
 
@@ -58,7 +58,7 @@ fn output_that_cannot_be_written_does_not_stop_the_task() {
 }
 
 #[test]
-fn signals_that_executors_ignore_end_tasks() {
+fn signals_that_the_executor_ignores_kill_tasks() {
     let home = Home::new(EnforcementChoice::None);
     let mut agent = home.agent();
     for (number, signal) in [(1, libc::SIGXFSZ), (2, libc::SIGPIPE), (3, libc::SIGHUP)] {
@@ -69,7 +69,7 @@ fn signals_that_executors_ignore_end_tasks() {
 }
 
 #[test]
-fn what_cannot_be_launched_says_why() {
+fn a_failed_launch_has_a_reason() {
     let home = Home::new(EnforcementChoice::Auto);
     let mut agent = home.agent();
     let mut why = |order: LaunchOrder| match agent.run(order).reason {
@@ -90,14 +90,14 @@ fn what_cannot_be_launched_says_why() {
 }
 
 #[test]
-fn a_launch_that_fails_through_the_node_says_so() {
+fn a_launch_that_fails_because_of_the_node_is_a_node_fault() {
     let home = Home::new(EnforcementChoice::None);
     let mut agent = home.agent();
-    // A file in the place of the tasks' directories is moved away.
+    // A file at the path of the tasks' directories is moved away.
     fs::remove_dir_all(home.state.join("tasks")).unwrap();
     fs::write(home.state.join("tasks"), "in the way").unwrap();
     assert_eq!(agent.run(sh(1, ":")).reason, EndReason::Exit(0));
-    // Nothing helps where the state directory is none.
+    // This cannot be repaired if the state directory is a file.
     let moved = home.state.with_extension("moved");
     fs::rename(&home.state, &moved).unwrap();
     fs::write(&home.state, "in the way").unwrap();
@@ -108,12 +108,12 @@ fn a_launch_that_fails_through_the_node_says_so() {
 }
 
 #[test]
-fn directories_of_tasks_that_somebody_removed_are_made_again() {
+fn removed_directories_of_tasks_are_created_again() {
     let home = Home::new(EnforcementChoice::None);
     let mut agent = home.agent();
     let script = "[ -d $TMPDIR ] && touch $TMPDIR/f";
     for number in 1..4 {
-        // Of the second round the directory would be one that was passed on.
+        // In the second round the task would reuse a directory of an earlier task.
         assert_eq!(agent.run(sh(number * 2, ":")).reason, EndReason::Exit(0));
         if number == 3 {
             fs::remove_dir_all(home.state.join("tasks")).unwrap();
@@ -126,23 +126,23 @@ fn directories_of_tasks_that_somebody_removed_are_made_again() {
 }
 
 #[test]
-fn a_task_that_leaves_very_many_files_holds_nobody_up() {
+fn the_removal_of_many_files_does_not_delay_other_tasks() {
     let home = Home::new(EnforcementChoice::None);
     let mut agent = home.agent();
     let many = "cd $TMPDIR && seq 1 60000 | xargs touch";
     assert_eq!(agent.run(sh(1, many)).reason, EndReason::Exit(0));
     let waits = || fs::read_dir(home.state.join("removed")).unwrap().count();
-    assert_eq!((waits(), home.scratch_files()), (1, 0), "it is put away, and not yet removed");
+    assert_eq!((waits(), home.scratch_files()), (1, 0), "the directory is moved away and not removed yet");
     assert_eq!(agent.run(sh(2, "exit 7")).reason, EndReason::Exit(7));
     assert_eq!(waits(), 1, "another task has run meanwhile");
-    // The next executor goes on with it.
+    // The next executor continues the removal.
     home.kill_executor(agent.hello.pid);
     home.agent();
     home.wait_until("it is removed", || waits() == 0);
 }
 
 #[test]
-fn what_an_earlier_executor_s_tasks_left_is_in_no_way() {
+fn leftovers_of_an_earlier_executors_tasks_are_removed() {
     let home = Home::new(EnforcementChoice::None);
     let mut agent = home.agent();
     let script = "mkdir -p $TMPDIR/m/n; touch $TMPDIR/m/f; chmod 000 $TMPDIR/m/n; chmod a-w $TMPDIR/m; echo $TMPDIR > $0; sleep 100";
@@ -150,7 +150,9 @@ fn what_an_earlier_executor_s_tasks_left_is_in_no_way() {
     let mut left = sh(1, script);
     change_program(&mut left).command.push(said.to_str().unwrap().into());
     agent.start(left);
-    home.wait_until("it has left something", || fs::read_to_string(&said).is_ok_and(|text| text.ends_with('\n')));
+    home.wait_until("the task has created its files", || {
+        fs::read_to_string(&said).is_ok_and(|text| text.ends_with('\n'))
+    });
     home.kill_executor(agent.hello.pid);
     let mut next = home.agent();
     assert!(!Path::new(fs::read_to_string(&said).unwrap().trim()).join("m").exists());
@@ -159,7 +161,7 @@ fn what_an_earlier_executor_s_tasks_left_is_in_no_way() {
 }
 
 #[test]
-fn only_text_is_handed_to_a_shell() {
+fn only_text_is_executed_by_a_shell() {
     let home = Home::new(EnforcementChoice::Auto);
     let mut agent = home.agent();
     let elf = fs::read("/bin/true").unwrap();
@@ -187,7 +189,7 @@ fn only_text_is_handed_to_a_shell() {
 }
 
 #[test]
-fn a_memory_limit_that_stops_a_start_is_named() {
+fn a_memory_limit_that_prevents_a_start_is_reported() {
     let Some(home) = cgroups_or_skip() else { return };
     let mut launch = order(1, &["/bin/true"]);
     change_program(&mut launch).env =
@@ -199,7 +201,7 @@ fn a_memory_limit_that_stops_a_start_is_named() {
         matches!(&ended.reason, EndReason::LaunchFailed(why) if why.contains("its memory limit of 1 MiB has no room")),
         "{ended:?}"
     );
-    assert_eq!(agent.run(sh(2, "exit 0")).reason, EndReason::Exit(0), "the executor is unharmed");
+    assert_eq!(agent.run(sh(2, "exit 0")).reason, EndReason::Exit(0), "the executor still works");
 }
 
 #[test]
@@ -214,7 +216,7 @@ fn a_script_without_a_first_line_runs_in_the_shell() {
 }
 
 #[test]
-fn a_tree_that_ignores_terminate_is_killed() {
+fn a_process_tree_that_ignores_sigterm_is_killed() {
     for enforcement in BOTH {
         let home = Home::new(enforcement);
         let mut agent = home.agent();
@@ -230,7 +232,7 @@ fn a_tree_that_ignores_terminate_is_killed() {
         agent.send(ToExecutor::Signal { attempt, signal: TaskSignal::Kill, reason: EndReason::Cancelled });
         assert_eq!(agent.end_of(attempt).reason, EndReason::Cancelled);
         for pid in home.pids(&pids) {
-            assert!(!exists(pid), "{pid} is still there");
+            assert!(!exists(pid), "{pid} still exists");
         }
     }
 }
@@ -246,7 +248,7 @@ fn a_stopped_task_can_be_terminated_and_killed() {
         let attempt = agent.start(sh(number, &format!("echo $$ > {}; kill -STOP $$; sleep 60", ready.display())));
         home.wait_for_lines(&ready, 1);
         agent.send(ToExecutor::Signal { attempt, signal, reason: reason.clone() });
-        assert_eq!(agent.end_of(attempt).reason, reason, "the end has the reason it was ordered for");
+        assert_eq!(agent.end_of(attempt).reason, reason, "the end has the reason of the order");
     }
 }
 
@@ -257,7 +259,8 @@ fn leftovers_are_killed_before_the_end_is_reported() {
         let mut agent = home.agent();
         let pids = home.state.join("pids");
         let shown = pids.display();
-        // One in the task's group, one that became a daemon, one that also cleared its environment; all hold the pipe.
+        // One in the task's group, one that became a daemon, and one that also cleared its environment. All of them
+        // hold the pipe.
         let script = format!(
             "sleep 100 & echo $! >> {shown}; \
              (setsid sh -c 'echo $$ >> {shown}; exec sleep 100' &); \
@@ -269,12 +272,12 @@ fn leftovers_are_killed_before_the_end_is_reported() {
         assert!(ended.usage.wall.as_millis() < 5_000, "the leftovers delayed the end: {}", ended.usage.wall);
         assert_eq!(home.output(1, Stream::Stdout), "done\n");
         let left: Vec<i32> = home.pids(&pids).into_iter().filter(|pid| exists(*pid)).collect();
-        assert!(left.is_empty(), "{left:?} are still there under {enforcement}");
+        assert!(left.is_empty(), "{left:?} still exist under {enforcement}");
     }
 }
 
 #[test]
-fn a_daemon_of_a_running_task_is_left_alone_when_another_task_ends() {
+fn a_daemon_of_a_running_task_continues_when_another_task_ends() {
     let home = Home::new(EnforcementChoice::None);
     let mut agent = home.agent();
     let pids = home.state.join("pids");
@@ -303,17 +306,17 @@ fn a_task_over_its_memory_is_reported_as_out_of_memory_under_cgroups() {
     let killed = agent.run(limited(1, &format!("exec {HOG}")));
     assert_eq!(killed.reason, EndReason::OutOfMemory);
     assert_eq!(killed.message.as_deref(), Some("used 64 of 64 MiB; ask for more with -r memory"));
-    // The shell passes on that its child was killed.
+    // The shell returns the exit status of its killed child.
     assert_eq!(agent.run(limited(2, &format!("{HOG}; exit $?"))).reason, EndReason::OutOfMemory);
     let coped = agent.run(limited(3, &format!("{HOG}; exit 0")));
     assert_eq!(coped.reason, EndReason::Exit(0));
     assert!(coped.message.unwrap().contains("memory limit"));
-    // The pooled group's counter has grown, which is not the next attempt's fault.
+    // The counter of the reused group has increased, which must not affect the next attempt.
     assert_eq!(agent.run(limited(4, "exit 7")).reason, EndReason::Exit(7));
 }
 
 #[test]
-fn a_task_over_its_memory_is_found_by_polling() {
+fn a_task_over_its_memory_is_detected_by_polling() {
     let home = Home::new(EnforcementChoice::Polling);
     let mut agent = home.agent();
     assert_eq!(agent.hello.enforcement.mechanism, Mechanism::Polling);
@@ -335,11 +338,11 @@ fn without_cgroups_a_fast_task_is_stopped_by_its_data_limit() {
     assert_eq!(agent.run(order).reason, EndReason::Exit(0));
     assert_eq!(home.output(1, Stream::Stdout).trim(), ((64 * 2 + 1_024) << 10).to_string(), "in KiB");
     agent.run(sh(2, "ulimit -d"));
-    assert_eq!(home.output(2, Stream::Stdout).trim(), "unlimited", "who asked for no memory has no limit");
+    assert_eq!(home.output(2, Stream::Stdout).trim(), "unlimited", "without a memory request there is no limit");
 }
 
 #[test]
-fn a_task_gets_no_more_cpu_than_it_asked_for() {
+fn a_task_gets_no_more_cpu_than_it_requested() {
     let Some(home) = cgroups_or_skip() else { return };
     let mut order = sh(1, "end=$(($(date +%s%N) + 1000000000)); while [ $(date +%s%N) -lt $end ]; do :; done");
     change_shape(&mut order).resources = Resources::new(200, 0);
@@ -349,7 +352,7 @@ fn a_task_gets_no_more_cpu_than_it_asked_for() {
 }
 
 #[test]
-fn a_cgroup_that_cannot_be_entered_is_not_passed_on() {
+fn a_cgroup_that_cannot_be_entered_is_not_used_again() {
     let Some(home) = cgroups_or_skip() else { return };
     let mut agent = home.agent();
     assert_eq!(agent.run(sh(1, "exit 0")).reason, EndReason::Exit(0));
@@ -385,7 +388,7 @@ fn a_task_sees_its_variables_and_directories() {
 }
 
 #[test]
-fn a_task_with_a_directory_of_its_own_leaves_its_files_there() {
+fn files_in_a_tasks_own_directory_are_kept() {
     let home = Home::new(EnforcementChoice::None);
     let mut order = sh(1, "pwd; ls | wc -l; echo kept > file");
     change_program(&mut order).workdir = Workdir::Own;
@@ -398,7 +401,7 @@ fn a_task_with_a_directory_of_its_own_leaves_its_files_there() {
     assert!(!own.exists());
 }
 
-/// The order reads a file of its node's store, in a directory of its own.
+/// Adds an input file of the node's store to the order, and its own working directory.
 fn with_input(home: &Home, mut order: LaunchOrder) -> LaunchOrder {
     fs::write(home.state.join("o"), "text").unwrap();
     let left = Left::find(&home.state, "o").unwrap();
@@ -409,7 +412,7 @@ fn with_input(home: &Home, mut order: LaunchOrder) -> LaunchOrder {
     order
 }
 
-/// The kernel releases the lock of a killed executor after its socket has gone.
+/// The kernel releases the lock of a killed executor after it has closed the socket.
 #[test]
 fn an_agent_waits_for_the_lock_of_an_executor_that_has_just_died() {
     let home = Home::new(EnforcementChoice::None);
@@ -425,7 +428,7 @@ fn an_agent_waits_for_the_lock_of_an_executor_that_has_just_died() {
 }
 
 #[test]
-fn inputs_are_laid_out_while_a_task_runs_and_not_longer_however_it_ends() {
+fn inputs_exist_only_while_a_task_runs() {
     let home = Home::new(EnforcementChoice::None);
     let mut agent = home.agent();
     let inputs = |order: &LaunchOrder| own_dir(&home.state, order.attempt).join("inputs");
@@ -447,7 +450,7 @@ fn inputs_are_laid_out_while_a_task_runs_and_not_longer_however_it_ends() {
 }
 
 #[test]
-fn tasks_go_on_and_ends_are_kept_while_the_agent_is_away() {
+fn tasks_continue_and_ends_are_kept_while_the_agent_is_not_connected() {
     let home = Home::new(EnforcementChoice::Auto);
     let mut first = home.agent();
     let pids = home.state.join("pids");
@@ -468,7 +471,7 @@ fn tasks_go_on_and_ends_are_kept_while_the_agent_is_away() {
     assert_eq!(attempts[0].order, sh(2, "sleep 1000"));
     assert!(attempts[0].running_for.as_millis() >= 100);
     assert_eq!(second.end_of(short).reason, EndReason::Exit(9));
-    // A repeated order is answered with the present state and starts nothing.
+    // A repeated order is answered with the current state and starts nothing.
     assert_eq!(second.run(sh(1, "exit 1")).reason, EndReason::Exit(9));
     second.send(ToExecutor::Launch(Box::new(sh(2, "sleep 1000"))));
     let again = second.report_beside_ends();
@@ -484,7 +487,7 @@ fn tasks_go_on_and_ends_are_kept_while_the_agent_is_away() {
 }
 
 #[test]
-fn attempts_of_nodes_that_are_not_served_any_more_are_ended() {
+fn attempts_of_nodes_that_are_no_longer_served_are_killed() {
     let home = Home::new(EnforcementChoice::Auto);
     let mut agent = home.agent();
     let pids = home.state.join("pids");
@@ -500,7 +503,7 @@ fn attempts_of_nodes_that_are_not_served_any_more_are_ended() {
     agent.send_frame(&ExecutorFrame::Serve { nodes: vec![NodeId(1)] });
     home.wait_until("the other node's task has been killed", || !exists(of_other));
     assert!(exists(of_kept));
-    // Its process is gone a moment before the executor is done with it.
+    // Its process has exited shortly before the executor has processed the end.
     let mut reports = Vec::new();
     while reports.last() != Some(&ExecutorReport::Executing { attempts: Vec::new() }) {
         assert!(reports.len() < 1_000, "it is still listed");
@@ -508,13 +511,13 @@ fn attempts_of_nodes_that_are_not_served_any_more_are_ended() {
         reports.push(agent.report_within(Duration::from_secs(5)).expect("a list is answered"));
     }
     let told = reports.iter().any(|report| matches!(report, ExecutorReport::Finished { .. }));
-    assert!(!told, "nobody is told of its end");
+    assert!(!told, "its end is not reported");
     agent.send(ToExecutor::Signal { attempt: kept, signal: TaskSignal::Kill, reason: EndReason::Cancelled });
     assert_eq!(agent.end_of(kept).reason, EndReason::Cancelled);
 }
 
 #[test]
-fn tasks_die_with_their_executor_and_the_next_one_clears_up() {
+fn tasks_die_with_their_executor_and_the_next_one_cleans_up() {
     for enforcement in BOTH {
         let home = Home::new(enforcement);
         let mut agent = home.agent();
@@ -524,7 +527,7 @@ fn tasks_die_with_their_executor_and_the_next_one_clears_up() {
         home.kill_executor(agent.hello.pid);
         let mut next = home.agent();
         assert_ne!(next.hello.pid, agent.hello.pid);
-        home.wait_until("the remains are gone", || home.pids(&pids).iter().all(|pid| !exists(*pid)));
+        home.wait_until("the remaining processes have exited", || home.pids(&pids).iter().all(|pid| !exists(*pid)));
         next.send(ToExecutor::List { node: NodeId(1) });
         let listed = next.report_within(Duration::from_secs(5));
         assert_eq!(listed, Some(ExecutorReport::Executing { attempts: Vec::new() }));
@@ -545,7 +548,7 @@ fn a_second_executor_on_the_same_state_is_refused() {
 }
 
 #[test]
-fn terminate_and_shutdown_end_everything() {
+fn sigterm_and_shutdown_stop_the_executor_and_its_tasks() {
     for by_signal in [true, false] {
         let home = Home::new(EnforcementChoice::Auto);
         let mut agent = home.agent();
@@ -558,7 +561,7 @@ fn terminate_and_shutdown_end_everything() {
         } else {
             agent.send_frame(&ExecutorFrame::Shutdown);
         }
-        home.wait_until("the executor is gone", || !exists(agent.hello.pid as i32));
+        home.wait_until("the executor has exited", || !exists(agent.hello.pid as i32));
         assert!(!exists(home.pids(&pids)[0]));
         assert!(!home.config.socket.exists());
         assert!(agent::cgroups_of(agent.hello.pid).is_empty());
@@ -566,7 +569,7 @@ fn terminate_and_shutdown_end_everything() {
 }
 
 #[test]
-fn an_idle_executor_exits_by_itself_but_not_with_an_unacknowledged_end() {
+fn an_idle_executor_exits_unless_it_has_an_unacknowledged_end() {
     let mut home = Home::new(EnforcementChoice::None);
     home.config.idle_exit = Duration::from_millis(200);
     let mut agent = home.agent();
@@ -578,11 +581,11 @@ fn an_idle_executor_exits_by_itself_but_not_with_an_unacknowledged_end() {
     let mut agent = home.agent();
     agent.send(ToExecutor::Acknowledge { attempt });
     drop(agent);
-    home.wait_until("the executor is gone", || !exists(pid));
+    home.wait_until("the executor has exited", || !exists(pid));
 }
 
 #[test]
-fn a_malformed_frame_drops_the_connection_and_nothing_else() {
+fn a_malformed_frame_only_closes_its_connection() {
     let home = Home::new(EnforcementChoice::None);
     let mut agent = home.agent();
     let attempt = agent.start(sh(1, "sleep 0.3; exit 2"));
@@ -599,7 +602,7 @@ fn a_malformed_frame_drops_the_connection_and_nothing_else() {
 }
 
 #[test]
-fn two_thousand_launches_leak_nothing() {
+fn two_thousand_launches_leak_no_resources() {
     for enforcement in BOTH {
         let home = Home::new(enforcement);
         let mut agent = home.agent();
@@ -619,7 +622,7 @@ fn two_thousand_launches_leak_nothing() {
         run_some(21, 2_000, &mut agent);
         agent.send(ToExecutor::List { node: NodeId(1) });
         agent.report_within(Duration::from_secs(5));
-        // Which of ten finish together varies, so the pool may have grown to ten groups of five descriptors.
+        // The order of the ends varies, so the pool may have grown to ten groups with five descriptors each.
         assert!(open() <= open_before + 50, "{open_before} open files became {}", open());
         assert!(agent::cgroups_of(pid).len() <= groups_before.max(24), "{:?}", agent::cgroups_of(pid));
         assert_eq!(home.scratch_files(), 0);
@@ -627,7 +630,7 @@ fn two_thousand_launches_leak_nothing() {
     }
 }
 
-/// What the executor sees of these attempts now.
+/// The executor's measurements of these attempts.
 fn measure(agent: &mut Agent, attempts: &[AttemptId]) -> Vec<(AttemptId, Sample)> {
     agent.send(ToExecutor::Measure { node: NodeId(1), attempts: attempts.to_vec() });
     match agent.report_beside_ends() {
@@ -636,7 +639,7 @@ fn measure(agent: &mut Agent, attempts: &[AttemptId]) -> Vec<(AttemptId, Sample)
     }
 }
 
-/// Asks until the last of the attempts has come so far.
+/// Measures until the last of the attempts meets the condition.
 fn measure_until(agent: &mut Agent, attempts: &[AttemptId], is_there: impl Fn(&Sample) -> bool) -> Vec<Sample> {
     for _ in 0..400 {
         let samples = measure(agent, attempts);
@@ -646,18 +649,18 @@ fn measure_until(agent: &mut Agent, attempts: &[AttemptId], is_there: impl Fn(&S
         }
         std::thread::sleep(Duration::from_millis(25));
     }
-    panic!("it does not come so far: {:?}", measure(agent, attempts));
+    panic!("the condition is not met: {:?}", measure(agent, attempts));
 }
 
 #[test]
-fn an_attempt_is_known_by_what_it_says_reads_and_uses_with_its_children() {
+fn measurements_include_the_reported_progress_and_all_child_processes() {
     for enforcement in BOTH {
         let home = Home::new(enforcement);
         let mut agent = home.agent();
         let input = home.state.join("input");
         fs::write(&input, vec![b'x'; 3 << 20]).unwrap();
         let idle = agent.start(sh(1, "sleep 100"));
-        // The reader has ended when a process in a session of its own goes on working.
+        // The process that reads has ended when a process in another session continues to work.
         let script = format!(
             "cat {} > /dev/null; echo 0.25 > $AMALGAM_PROGRESS_FILE; echo 40% >> $AMALGAM_PROGRESS_FILE; \
              setsid sh -c 'while :; do :; done'",
@@ -667,21 +670,21 @@ fn an_attempt_is_known_by_what_it_says_reads_and_uses_with_its_children() {
         let is_there = |sample: &Sample| sample.said == Some(400_000) && sample.cpu.as_millis() >= 200;
         let samples = measure_until(&mut agent, &[idle, busy], is_there);
         assert!((3 << 20..4 << 20).contains(&samples[1].read_bytes), "{enforcement}: {:?}", samples[1]);
-        assert!(samples[1].running_for >= samples[1].cpu, "one process works: {:?}", samples[1]);
+        assert!(samples[1].running_for >= samples[1].cpu, "only one process works: {:?}", samples[1]);
         assert_eq!(samples[0].said, None);
         assert!(samples[0].read_bytes < 1 << 20 && samples[0].cpu.as_millis() < 100, "{enforcement}: {:?}", samples[0]);
         assert!(samples[0].running_for >= samples[1].running_for);
         agent.send(ToExecutor::Signal { attempt: busy, signal: TaskSignal::Kill, reason: EndReason::Cancelled });
         agent.end_of(busy);
-        assert_eq!(measure(&mut agent, &[busy]), [], "it does not run");
-        // What comes next into the same place begins from nothing.
+        assert_eq!(measure(&mut agent, &[busy]), [], "it does not run any more");
+        // The next attempt in the same place starts with zero.
         let next = agent.start(sh(3, "sleep 100"));
         let sample = measure(&mut agent, &[next])[0].1;
         assert!(sample.said.is_none() && sample.cpu.as_millis() < 100, "{enforcement}: {sample:?}");
     }
 }
 
-/// Niceness, and the class of IO, of a process.
+/// Nice value and IO class of a process.
 fn precedence_of(pid: i32) -> (String, i64) {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
     let nice = stat.rsplit_once(')').unwrap().1.split_whitespace().nth(16).unwrap().to_owned();
@@ -695,7 +698,7 @@ fn opportunistic(mut launch: LaunchOrder) -> LaunchOrder {
     launch
 }
 
-/// Two processes in two groups, which write their numbers to the file.
+/// Two processes in two groups, which write their ids to the file.
 fn family(number: u32, pids: &Path) -> LaunchOrder {
     let file = pids.display();
     sh(number, &format!("set -m; sh -c 'echo $$ >> {file}; sleep 60; :' & echo $$ >> {file}; sleep 60; :"))
@@ -713,10 +716,10 @@ fn opportunistic_work_has_lower_precedence_until_it_is_promoted() {
     let all = |expected: &(String, i64)| home.pids(&pids).iter().all(|pid| precedence_of(*pid) == *expected);
     assert!(all(&lower), "{:?}", home.pids(&pids).into_iter().map(precedence_of).collect::<Vec<_>>());
     agent.send(ToExecutor::Promote { attempt, grant: None });
-    // Without the privilege it stays nice, and says so.
+    // Without the privilege it keeps its nice value, which the notes report.
     let may_raise = agent.hello.enforcement.notes.iter().all(|note| !note.contains("stays nice"));
     let promoted = if may_raise { usual.clone() } else { ("19".to_owned(), 0) };
-    home.wait_until("it has its precedence", || all(&promoted));
+    home.wait_until("it has its new precedence", || all(&promoted));
 
     let (guaranteed, booked) = (home.state.join("guaranteed"), home.state.join("booked"));
     agent.start(family(2, &guaranteed));
@@ -749,10 +752,10 @@ fn the_group_of_opportunistic_work_is_idle_until_it_is_promoted() {
     assert!(is_lower(&weights()), "{:?}", weights());
     assert_eq!(class(), [3, 3]);
     agent.send(ToExecutor::Promote { attempt, grant: None });
-    home.wait_until("its group has its weight", || !is_lower(&weights()) && class() == [0, 0]);
+    home.wait_until("its group has its new weight", || !is_lower(&weights()) && class() == [0, 0]);
     agent.send(ToExecutor::Signal { attempt, signal: TaskSignal::Kill, reason: EndReason::Cancelled });
     agent.end_of(attempt);
-    // The next of its kind has a group that is idle again.
+    // The group of the next opportunistic attempt is idle again.
     let (first, second) = (home.state.join("first"), home.state.join("second"));
     let mut guaranteed = opportunistic(family(2, &first));
     change_shape(&mut guaranteed).execution = ExecutionType::Guaranteed;
@@ -766,11 +769,11 @@ fn the_group_of_opportunistic_work_is_idle_until_it_is_promoted() {
 }
 
 #[test]
-fn an_attempt_that_yields_has_lower_precedence_and_its_clock_stands_still() {
+fn an_attempt_that_yields_has_lower_precedence_and_a_stopped_clock() {
     let home = Home::new(EnforcementChoice::None);
     let mut agent = home.agent();
     if agent.hello.enforcement.notes.iter().any(|note| note.contains("stays nice")) {
-        return println!("skipped: nothing can be raised again here");
+        return println!("skipped: this user cannot raise the priority again");
     }
     let usual = (precedence_of(std::process::id() as i32).0, 0);
     let pids = home.state.join("pids");
@@ -791,7 +794,7 @@ fn an_attempt_that_yields_has_lower_precedence_and_its_clock_stands_still() {
     let (second, longer) = listed(&mut agent);
     assert!(first == second && longer > yields_for && yields_for.is_some(), "{first:?} {second:?}");
     agent.send(ToExecutor::Resume { attempt });
-    home.wait_until("it goes on", || all(&usual));
+    home.wait_until("it continues", || all(&usual));
     let (third, none) = listed(&mut agent);
     assert!(third > second && none.is_none());
     agent.send(ToExecutor::Signal { attempt, signal: TaskSignal::Kill, reason: EndReason::Cancelled });

@@ -1,4 +1,4 @@
-//! The durable log against crashes, damage and full disks.
+//! Tests of the durable log with crashes, damage and full disks.
 
 use amalgam_daemon::store::{Entry, EntryRef, History, Options, Recovered, Store, StoreError};
 use proptest::prelude::*;
@@ -36,7 +36,7 @@ fn segments(dir: &Path) -> usize {
     names.filter(|name| name.to_str().unwrap().starts_with("segment-")).count()
 }
 
-/// Where a sync costs nothing, if there is such a place: what is read back is the same.
+/// A directory in memory if possible, where a sync is fast. The result of reading is the same.
 fn in_memory() -> tempfile::TempDir {
     tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap()
 }
@@ -56,7 +56,7 @@ fn flip(path: &Path, at: u64) {
     file.write_all(&[byte ^ 0x10]).unwrap();
 }
 
-/// Makes a hole between two places in this part of a file; false where there were zeros already.
+/// Fills a random range of this part of a file with zeros. Returns false if it had only zeros before.
 fn zero(path: &Path, part: Range<usize>, ends: &[prop::sample::Index]) -> bool {
     let mut bytes = fs::read(path).unwrap();
     let mut ends = [part.start + ends[0].index(part.len()), part.start + ends[1].index(part.len())];
@@ -73,7 +73,7 @@ fn refusal(dir: &Path) -> String {
 }
 
 #[test]
-fn nobody_else_can_read_the_store() {
+fn other_users_cannot_read_the_store() {
     let home = tempfile::tempdir().unwrap();
     let dir = home.path().join("log");
     let (mut store, _) = open(&dir);
@@ -105,7 +105,7 @@ fn committed_entries_and_the_epoch_survive_a_restart() {
 }
 
 #[test]
-fn a_second_writer_is_told_who_holds_the_directory() {
+fn the_refusal_of_a_second_writer_names_the_first() {
     let dir = tempfile::tempdir().unwrap();
     let (_store, _) = open(dir.path());
     let error = refusal(dir.path());
@@ -126,7 +126,7 @@ fn an_unknown_format_and_missing_files_are_refused() {
 }
 
 #[test]
-fn a_snapshot_replaces_what_came_before_it() {
+fn a_snapshot_replaces_the_entries_before_it() {
     let dir = tempfile::tempdir().unwrap();
     let options = Options { segment_bytes: 200, ..Options::default() };
     let (mut store, _) = Store::open(dir.path(), options).unwrap();
@@ -141,7 +141,7 @@ fn a_snapshot_replaces_what_came_before_it() {
     let (mut store, recovered) = open(dir.path());
     assert_eq!(recovered.snapshot, [entry(0, "the state")]);
     assert_eq!((recovered.entries.as_slice(), recovered.first_sequence), ([entry(20, "after")].as_slice(), 20));
-    // The next one makes the first superfluous.
+    // The next snapshot replaces the first.
     store.write_snapshot([entry(0, "newer").as_ref()]).unwrap();
     drop(store);
     let (_, recovered) = open(dir.path());
@@ -149,13 +149,13 @@ fn a_snapshot_replaces_what_came_before_it() {
 }
 
 #[test]
-fn a_snapshot_that_was_not_finished_changes_nothing() {
+fn an_incomplete_snapshot_changes_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let (mut store, _) = open(dir.path());
     put(&mut store, &[entry(1, "a")]);
     let mut writer = store.begin_snapshot().unwrap();
     writer.write(entry(0, "half").as_ref()).unwrap();
-    // More is taken meanwhile.
+    // More entries are accepted meanwhile.
     put(&mut store, &[entry(2, "b")]);
     drop((writer, store));
     let (_, recovered) = open(dir.path());
@@ -267,7 +267,7 @@ fn history_is_limited_to_its_bytes() {
 }
 
 #[test]
-fn a_full_disk_stops_the_store_and_loses_nothing_that_was_committed() {
+fn a_full_disk_stops_the_store_and_committed_entries_are_kept() {
     let dir = tempfile::tempdir().unwrap();
     let options = Options { full_at_bytes: Some(200), ..Options::default() };
     let (mut store, _) = Store::open(dir.path(), options).unwrap();
@@ -288,7 +288,7 @@ fn cut(path: &Path, length: u64) {
 }
 
 #[test]
-fn what_a_first_start_left_unfinished_is_made_again() {
+fn incomplete_files_of_a_first_start_are_created_again() {
     let dir = in_memory();
     drop(open(dir.path()));
     for name in ["format", "epoch", "segment-00000000000000000000"] {
@@ -297,22 +297,22 @@ fn what_a_first_start_left_unfinished_is_made_again() {
             cut(&torn.path().join(name), length);
             let (mut store, recovered) = open(torn.path());
             assert!(recovered.epoch >= 1 && recovered.entries.is_empty(), "{name} cut at {length}");
-            put(&mut store, &[entry(1, "it goes on")]);
+            put(&mut store, &[entry(1, "more entries")]);
             drop(store);
-            assert_eq!(open(torn.path()).1.entries, [entry(1, "it goes on")], "{name} cut at {length}");
+            assert_eq!(open(torn.path()).1.entries, [entry(1, "more entries")], "{name} cut at {length}");
         }
         let missing = copy(dir.path());
         fs::remove_file(missing.path().join(name)).unwrap();
         open(missing.path());
     }
-    // As a machine that lost its power leaves a file that was not synced.
+    // After a power failure, a file that was not synced may contain zeros.
     let zeros = copy(dir.path());
     fs::write(zeros.path().join("segment-00000000000000000000"), [0; HEADER as usize]).unwrap();
     open(zeros.path());
 }
 
 #[test]
-fn what_is_torn_beside_something_that_was_acknowledged_is_named() {
+fn an_incomplete_file_of_a_used_store_is_refused() {
     let dir = in_memory();
     let (mut store, _) = open(dir.path());
     put(&mut store, &[entry(1, "acknowledged")]);
@@ -328,7 +328,7 @@ fn what_is_torn_beside_something_that_was_acknowledged_is_named() {
             );
         }
     }
-    // Its owner went on after this segment was made, and may have written to it.
+    // The owner continued after this segment was created, and may have written to it.
     fs::write(dir.path().join("identity"), [7; 16]).unwrap();
     for length in 0..HEADER {
         let torn = copy(dir.path());
@@ -341,7 +341,7 @@ fn what_is_torn_beside_something_that_was_acknowledged_is_named() {
 fn batches() -> impl Strategy<Value = Vec<Vec<Entry>>> {
     let payload = prop_oneof![
         3 => proptest::collection::vec(any::<u8>(), 0..60),
-        // Looks like lengths.
+        // Bytes that look like lengths.
         1 => proptest::collection::vec(prop_oneof![Just(0u8), Just(17), Just(20)], 0..60),
     ];
     let entry = (any::<u8>(), 0..5u64, any::<u64>(), payload).prop_map(|(kind, job, at_micros, payload)| Entry {
@@ -357,7 +357,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 24, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn a_cut_anywhere_in_the_last_record_recovers_what_came_before(batches in batches(), segment_bytes in 60..400u64) {
+    fn a_cut_in_the_last_record_recovers_all_entries_before_it(batches in batches(), segment_bytes in 60..400u64) {
         let dir = in_memory();
         let (mut store, _) = Store::open(dir.path(), Options { segment_bytes, ..Options::default() }).unwrap();
         for batch in &batches {
@@ -365,7 +365,7 @@ proptest! {
         }
         drop(store);
         let mut all: Vec<Entry> = batches.concat();
-        // A commit that filled its segment left an empty one behind, and then the last record is not at the end.
+        // A commit that filled its segment left an empty one behind. Then the last record is not at the end.
         let segment = last_segment(dir.path());
         let length = fs::metadata(&segment).unwrap().len();
         prop_assume!(length > HEADER);
@@ -378,7 +378,7 @@ proptest! {
             let (mut store, recovered) = open(crashed.path());
             prop_assert_eq!(&recovered.entries, &all);
             prop_assert_eq!(recovered.torn_bytes, cut - (length - record));
-            // It goes on from there.
+            // The log continues from there.
             put(&mut store, std::slice::from_ref(&last));
             drop(store);
             let (_, recovered) = open(crashed.path());
@@ -401,10 +401,10 @@ proptest! {
         let before = fs::read(&segment).unwrap();
         let error = refusal(dir.path());
         prop_assert!(error.contains("the store is damaged") && error.contains("segment-"), "{}", error);
-        prop_assert_eq!(fs::read(&segment).unwrap(), before, "a refused store is left as it was");
+        prop_assert_eq!(fs::read(&segment).unwrap(), before, "a refused store is not changed");
     }
     #[test]
-    fn holes_in_what_was_not_synced_are_cut_off_and_holes_before_that_are_refused(
+    fn holes_in_unsynced_entries_are_cut_off_and_holes_before_them_are_refused(
         synced in batches(),
         unsynced in batches(),
         ends in any::<[prop::sample::Index; 4]>(),
@@ -429,7 +429,7 @@ proptest! {
         zero(&last_segment(torn.path()), synced_bytes..all_bytes, &ends[2..]);
         let (mut store, recovered) = open(torn.path());
         prop_assert!(recovered.entries.len() >= synced.concat().len() && all.starts_with(&recovered.entries));
-        put(&mut store, &[entry(1, "it goes on from there")]);
+        put(&mut store, &[entry(1, "more entries")]);
         drop(store);
         prop_assert_eq!(open(torn.path()).1.entries.len(), recovered.entries.len() + 1);
 

@@ -1,4 +1,4 @@
-//! A plain agent: blocking, one frame at a time, with a state directory that cleans up after itself.
+//! A simple agent for tests: blocking, one frame at a time, with a state directory that is removed at the end.
 
 use amalgam_core::protocol::{ExecutorReport, ToExecutor};
 use amalgam_core::vocabulary::*;
@@ -56,7 +56,7 @@ impl Home {
         fs::read_to_string(output_path(&self.state, attempt(number), stream)).unwrap()
     }
 
-    /// Files in tasks' scratch directories; a few empty directories are kept for the next tasks.
+    /// Number of files in tasks' scratch directories. A few empty directories are kept for the next tasks.
     pub fn scratch_files(&self) -> usize {
         let directories: Vec<PathBuf> =
             fs::read_dir(self.state.join("tasks")).unwrap().map(|dir| dir.unwrap().path()).collect();
@@ -97,7 +97,7 @@ impl Drop for Home {
             let command = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
             if String::from_utf8_lossy(&command).contains(&*self.state.to_string_lossy()) {
                 self.signal(*pid, libc::SIGTERM);
-                self.wait_until("the executor is gone", || !exists(*pid as i32));
+                self.wait_until("the executor has exited", || !exists(*pid as i32));
             }
         }
     }
@@ -107,7 +107,7 @@ pub struct Agent {
     stream: UnixStream,
     decoder: Decoder,
     pub hello: Hello,
-    /// Ends that came while another was waited for.
+    /// Ends that arrived while the test waited for another one.
     ends: HashMap<AttemptId, Arc<Ended>>,
 }
 
@@ -146,7 +146,7 @@ impl Agent {
         self.stream.write_all(bytes).unwrap();
     }
 
-    /// Launches and waits until it has started.
+    /// Launches the attempt and waits for its start.
     pub fn start(&mut self, order: LaunchOrder) -> AttemptId {
         let attempt = order.attempt;
         self.send(ToExecutor::Launch(Box::new(order)));
@@ -156,7 +156,7 @@ impl Agent {
         }
     }
 
-    /// Launches and waits for the end.
+    /// Launches the attempt and waits for its end.
     pub fn run(&mut self, order: LaunchOrder) -> Ended {
         let attempt = order.attempt;
         self.send(ToExecutor::Launch(Box::new(order)));
@@ -189,7 +189,7 @@ impl Agent {
         }
     }
 
-    /// The next report that is no end; ends are kept for `end_of`.
+    /// The next report that is not an end. Ends are stored for `end_of`.
     pub fn report_beside_ends(&mut self) -> Option<ExecutorReport> {
         loop {
             match self.report_within(Duration::from_secs(20))? {
@@ -203,7 +203,7 @@ impl Agent {
         match self.reply_within(patience)? {
             ExecutorReply::Report(report) => Some(report),
             ExecutorReply::Hello(_) => panic!("a second hello"),
-            ExecutorReply::Note(note) => panic!("not expected: {note}"),
+            ExecutorReply::Note(note) => panic!("unexpected note: {note}"),
         }
     }
 
@@ -260,7 +260,7 @@ pub fn order(number: u32, command: &[&str]) -> LaunchOrder {
     }
 }
 
-/// What is different about an order.
+/// The template of an order, to change it.
 pub fn change(order: &mut LaunchOrder) -> &mut TaskTemplate {
     Arc::make_mut(&mut order.template)
 }
@@ -277,7 +277,7 @@ pub fn sh(number: u32, script: &str) -> LaunchOrder {
     order(number, &["sh", "-c", script])
 }
 
-/// Whether a process is there and not just a zombie.
+/// Whether a process exists and is not a zombie.
 pub fn exists(pid: i32) -> bool {
     let status = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     status.rsplit_once(')').is_some_and(|(_, after)| !after.starts_with(" Z") && !after.starts_with(" X"))
@@ -293,7 +293,7 @@ pub fn cgroups_or_skip() -> Option<Home> {
     usable.then_some(home)
 }
 
-/// The leaf groups of an executor, wherever they are mounted.
+/// The groups of an executor, in any hierarchy.
 pub fn cgroups_of(executor: u32) -> Vec<PathBuf> {
     let mut found = Vec::new();
     let mut waiting = vec![PathBuf::from("/sys/fs/cgroup")];
