@@ -202,7 +202,7 @@ impl Config {
     /// The configuration of a file with this text; `name` is its name in errors.
     ///
     /// # Errors
-    /// As of [`Config::read`].
+    /// As for [`Config::read`].
     pub fn parse(text: &str, name: &Path) -> Result<Config, ConfigError> {
         Config::of_text(text, name, None).map_err(ConfigError::Wrong)
     }
