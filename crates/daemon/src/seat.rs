@@ -29,7 +29,7 @@ pub(crate) fn keep(state_dir: &Path, seat: Option<Seat>) -> Result<(), SeatError
     keep_as(state_dir, describe(seat))
 }
 
-/// As [`keep`], for an existing directory with the state directories of all processes of a federation.
+/// Stores and compares the owner of an existing directory with the state directories of all processes of a federation.
 ///
 /// # Errors
 /// If it belongs to another process, or cannot be read or written.

@@ -296,7 +296,10 @@ fn a_mistake_in_the_token_file_keeps_the_previous_tokens() {
     assert_eq!(listed.code, 0, "{listed:?}");
     for arguments in [&["token", "add", "grace"][..], &["token", "list"], &["list"]] {
         let told = scene.run(arguments);
-        assert!(told.code == 1 && told.err.contains("tokens.toml:4: ") && told.err.contains("correct line 4"), "{told:?}");
+        assert!(
+            told.code == 1 && told.err.contains("tokens.toml:4: ") && told.err.contains("correct line 4"),
+            "{told:?}"
+        );
         assert!(!told.err.contains("remove"), "{told:?}");
     }
     assert_eq!(fs::read_to_string(&path).unwrap(), bad, "nothing was changed");
