@@ -43,7 +43,7 @@ impl Word {
             }
             Some(("queue", "")) => Err("name a queue; `amalgam queue list` shows them".to_owned()),
             Some(("queue", value)) => Ok(Word::Queue(value.to_owned())),
-            Some((key, _)) => Err(format!("`{key}` cannot be changed; known are priority, timeout, queue")),
+            Some((key, _)) => Err(format!("`{key}` cannot be changed; known: priority, timeout, queue")),
         }
     }
 }

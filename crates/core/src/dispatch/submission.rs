@@ -190,7 +190,7 @@ impl Dispatcher {
             .chain(self.kinds.custom().iter().map(String::as_str))
             .collect();
         let message =
-            format!("stage `{stage}` asks for `{unknown}`, which no node has; known are {}", known.join(", "));
+            format!("stage `{stage}` asks for `{unknown}`, which no node has; known: {}", known.join(", "));
         (RefusalKind::Invalid, message, format!("start an agent with `--resource {unknown}=N`, or mend the name"))
     }
 

@@ -106,7 +106,7 @@ fn words<T: Copy>(text: Option<&str>, what: &str, word: fn(T) -> &'static str, a
     let known = |text: &str| {
         all.iter().copied().find(|known| word(*known) == text).ok_or_else(|| {
             let words: Vec<_> = all.iter().map(|known| word(*known)).collect();
-            Error::bad_request(format!("`{text}` is not a {what}"), format!("known are {}", words.join(", ")))
+            Error::bad_request(format!("`{text}` is not a {what}"), format!("known: {}", words.join(", ")))
         })
     };
     text.into_iter().flat_map(|text| text.split(',')).map(known).collect()

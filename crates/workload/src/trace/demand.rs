@@ -198,7 +198,7 @@ mod tests {
         assert!(Demand::parse("2,4096").unwrap_err().remedy.contains("2,4GiB"), "memory without a unit");
         for none in ["0", "0.0001", "uniform:0-2", "1e9"] {
             let wrong = Demand::parse(none).unwrap_err();
-            assert!(wrong.problem.ends_with("is no number of cores"), "{wrong}");
+            assert!(wrong.problem.ends_with("is not a valid number of cores"), "{wrong}");
             assert!(wrong.remedy.contains("cores from 0.001 to 1000000"), "{wrong}");
         }
     }
