@@ -223,7 +223,7 @@ fn the_cluster_is_shown_and_nodes_are_drained() {
         says(
             1,
             "node fake is draining\n",
-            "error: there is no node `nowhere`\n  help: `amalgam node list` shows them\nerror: there is no node n9\n  help: `amalgam node list` shows them\n"
+            "error: there is no node `nowhere`\n  help: `amalgam node list` shows them\nerror: node n9 not found\n  help: `amalgam node list` shows the nodes\n"
         )
     );
     assert_eq!(cluster.run(&["node", "undrain", "1"]).code, 0);
@@ -245,7 +245,7 @@ fn users_with_tokens_cannot_change_jobs_of_others() {
     assert_eq!(cluster.run(&["token", "list"]).out, "NAME  ROLE           UNTIL\nada   administrator\nbob   user\n");
     let agent = cluster.run(&["token", "add", "--agent", "vm-1"]).out;
     let of_agent = told(cluster.command(&["list"]).env("AMALGAM_TOKEN", agent.trim()).output().unwrap());
-    let no_user = "error: the token is that of the agent of vm-1, which is no user\n";
+    let no_user = "error: the token belongs to the agent of node `vm-1`, not to a user\n";
     assert!(of_agent.code == 1 && of_agent.err.starts_with(no_user), "{of_agent:?}");
     assert_eq!(cluster.run(&["token", "remove", "--agent", "vm-1"]).code, 0);
     assert_eq!(cluster.run(&["token", "rotate", "--agent", "vm-1"]).code, 1);
@@ -259,7 +259,7 @@ fn users_with_tokens_cannot_change_jobs_of_others() {
     assert_eq!(bob(&["logs", "1"]), says(1, "", refused));
     assert_eq!(bob(&["cancel", "all"]), says(0, "", ""));
     let stranger = told(cluster.command(&["list"]).env("AMALGAM_TOKEN", "wrong").output().unwrap());
-    assert!(stranger.code == 1 && stranger.err.starts_with("error: the token is not known"), "{stranger:?}");
+    assert!(stranger.code == 1 && stranger.err.starts_with("error: this server does not know the token"), "{stranger:?}");
 }
 
 #[test]

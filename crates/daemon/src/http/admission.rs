@@ -1,4 +1,4 @@
-//! What a job from outside must satisfy before anything else sees it. Clients check too; this does not trust them.
+//! Checks of a submitted job, before any other part of the server gets it. Clients check jobs too, but are not trusted.
 
 use crate::api::Error;
 use amalgam_core::vocabulary::clashes::{Clash, LOOK_ALIKE, clash};
@@ -8,16 +8,17 @@ use amalgam_core::vocabulary::launch_size;
 use amalgam_core::vocabulary::{ByteString, Duration, InputSpec, JobSpec, Named, StageSpec, TaskSet, Workdir};
 use std::collections::BTreeSet;
 
-/// Of patterns with the names of files that they may stand for; it takes seconds.
+/// Maximum number of comparisons of input patterns with names of files. This number takes seconds.
 const MAX_COMPARISONS: u64 = 100_000_000;
 
 pub fn check(job: &JobSpec) -> Result<(), Error> {
-    let refuse = |message: String| Err(Error::bad_request(message, "submit what `amalgam submit` makes of a job file"));
+    let refuse =
+        |message: String| Err(Error::bad_request(message, "submit a job that `amalgam submit` made from a job file"));
     if job.stages.is_empty() || job.stages.len() > MAX_STAGES {
         return refuse(format!("the job has {} stages; it may have 1 to {MAX_STAGES}", job.stages.len()));
     }
     if !job.submit_dir.as_bytes().starts_with(b"/") {
-        return refuse(format!("the directory of submission `{}` is not absolute", job.submit_dir));
+        return refuse(format!("the submit directory `{}` is not absolute", job.submit_dir));
     }
     if let Err(wrong) = Named::Job.check(&job.name) {
         return refuse(wrong.to_string());
@@ -41,12 +42,14 @@ pub fn check(job: &JobSpec) -> Result<(), Error> {
         return Err(Error::bad_request(format!("stage {stage} (`{name}`) cannot start: {wrong}"), wrong.remedy()));
     }
     if tasks > MAX_TASKS {
-        return refuse(format!("{tasks} tasks are too many: a job may have {MAX_TASKS}"));
+        return refuse(format!("the job has {tasks} tasks; it may have at most {MAX_TASKS}"));
     }
-    // Only now is it known that they can be counted.
+    // The numbers of tasks have been checked, so the products below do not overflow.
     let comparisons = job.stages.iter().map(|stage| comparisons(&job.stages, stage)).fold(0, u64::saturating_add);
     if comparisons > MAX_COMPARISONS {
-        return refuse(format!("its inputs are patterns over {comparisons} names; {MAX_COMPARISONS} are allowed"));
+        return refuse(format!(
+            "the job's inputs require {comparisons} comparisons of patterns with names; {MAX_COMPARISONS} are allowed"
+        ));
     }
     for (index, stage) in job.stages.iter().enumerate() {
         if let Err(wrong) = check_names(stage) {
@@ -63,12 +66,12 @@ pub fn check(job: &JobSpec) -> Result<(), Error> {
     Ok(())
 }
 
-/// Computed without overflow, which `TaskSet::len` may assume does not happen.
+/// Number of tasks. Saturates, unlike `TaskSet::len`, which requires a checked set.
 fn count(tasks: &TaskSet) -> u64 {
     match tasks {
         TaskSet::Count(count) => u64::from(*count),
         TaskSet::Indexes(ranges) => ranges.iter().fold(0, |sum, range| {
-            // A range over all numbers has one more than fits; it is far too many anyway.
+            // The range of all numbers has 2^64 tasks. Saturation at 2^64 - 1 is still above the limit.
             let steps = range.last.saturating_sub(range.first) / range.step.max(1);
             sum.saturating_add(steps.saturating_add(1))
         }),
@@ -81,9 +84,9 @@ fn has_nul(text: &ByteString) -> bool {
 }
 
 fn check_stage(index: usize, stage: &StageSpec) -> Result<(), String> {
-    Named::Stage.check(&stage.name).map_err(|wrong| format!("has a wrong name: {wrong}"))?;
+    Named::Stage.check(&stage.name).map_err(|wrong| format!("has an invalid name: {wrong}"))?;
     if stage.after.iter().any(|before| *before as usize >= index) {
-        return Err("depends on itself or on a stage behind it".to_owned());
+        return Err("depends on itself or on a later stage".to_owned());
     }
     if stage.after.windows(2).any(|pair| pair[0] >= pair[1]) {
         return Err("lists its dependencies twice or out of order".to_owned());
@@ -103,18 +106,19 @@ fn check_stage(index: usize, stage: &StageSpec) -> Result<(), String> {
         bad_name || has_nul(value)
     };
     if program.env.iter().any(bad_variable) {
-        return Err("has a malformed variable".to_owned());
+        let problem = "its name is empty or contains `=`, or it contains a NUL character";
+        return Err(format!("has an invalid environment variable: {problem}"));
     }
     if let Some((name, _)) = program.env.iter().find(|(name, _)| name.as_bytes().starts_with(b"AMALGAM_")) {
-        return Err(format!("sets the variable `{name}`: those that begin with AMALGAM_ are Amalgam's own"));
+        return Err(format!("sets the variable `{name}`: names that start with AMALGAM_ are reserved"));
     }
     if matches!(&program.workdir, Workdir::Path(path) if !path.as_bytes().starts_with(b"/") || has_nul(path)) {
         return Err("has a working directory that is not absolute".to_owned());
     }
     match stage.at_once {
-        Some(0) => return Err("lets none of its tasks run at once: let at least one".to_owned()),
+        Some(0) => return Err("allows 0 tasks at once: allow at least 1".to_owned()),
         Some(limit) if stage.gang && u64::from(limit) < count(&stage.tasks) => {
-            return Err(format!("lets {limit} of its tasks run at once, and all begin together"));
+            return Err(format!("is a gang, whose tasks all start together, but allows only {limit} tasks at once"));
         }
         _ => {}
     }
@@ -126,7 +130,7 @@ fn check_stage(index: usize, stage: &StageSpec) -> Result<(), String> {
 
 fn check_files(before: &[StageSpec], stage: &StageSpec) -> Result<(), String> {
     if stage.has_files() && stage.program.workdir != Workdir::Own {
-        return Err("has inputs or outputs, and its tasks do not run in directories of their own".to_owned());
+        return Err("has inputs or outputs, but its tasks do not run in directories of their own".to_owned());
     }
     for name in &stage.outputs {
         check_output(name).map_err(|(problem, _)| format!("cannot have the output `{name}`: {problem}"))?;
@@ -141,20 +145,20 @@ fn check_files(before: &[StageSpec], stage: &StageSpec) -> Result<(), String> {
     }
     for InputSpec { stage: writer, files } in &stage.inputs {
         let Some(writer) = before.get(*writer as usize).filter(|_| stage.after.contains(writer)) else {
-            return Err("reads what a stage writes that it does not come after".to_owned());
+            return Err("has an input from a stage that is not one of its dependencies".to_owned());
         };
         if files.is_empty() || files.len() > MAX_NAME {
             return Err("has an input that is empty or too long".to_owned());
         }
-        // It names a directory for those that read from it.
+        // The name becomes a directory in the working directory of the readers.
         if writer.name.contains('/') || writer.name.starts_with('.') {
-            return Err(format!("reads from a stage of the name `{}`", writer.name));
+            return Err(format!("has an input from stage `{}`, whose name cannot be a directory", writer.name));
         }
     }
     Ok(())
 }
 
-/// For no task one output is, or hides, another.
+/// Checks that for each task the outputs have different paths, and that no output is a directory of another one.
 fn check_names(stage: &StageSpec) -> Result<(), String> {
     let outputs = &stage.outputs;
     match clash(outputs, &stage.tasks) {
@@ -162,12 +166,12 @@ fn check_names(stage: &StageSpec) -> Result<(), String> {
         Some(Clash::TooMany) => Err(format!("cannot have these outputs: {LOOK_ALIKE}")),
         Some(Clash::Same { one, other, index } | Clash::Inside { one, other, index }) => {
             let (one, other) = (&outputs[one], &outputs[other]);
-            Err(format!("has the outputs `{one}` and `{other}`, of which one hides the other for index {index}"))
+            Err(format!("has the outputs `{one}` and `{other}`, whose paths clash for index {index}"))
         }
     }
 }
 
-/// How many names are made to see what the stage reads.
+/// Number of names that are compared with the stage's patterns to find its inputs.
 fn comparisons(stages: &[StageSpec], stage: &StageSpec) -> u64 {
     let of = |input: &InputSpec| {
         let writer = &stages[input.stage as usize];
@@ -187,11 +191,15 @@ fn check_tasks(tasks: &TaskSet) -> Result<(), String> {
         TaskSet::Indexes(ranges) => {
             let malformed = ranges.iter().any(|range| range.step == 0 || range.last < range.first);
             let unordered = ranges.windows(2).any(|pair| pair[1].first <= pair[0].last);
-            if malformed || unordered { Err("has ranges that do not ascend".to_owned()) } else { Ok(()) }
+            if malformed || unordered {
+                Err("has index ranges with step 0 or not in ascending order".to_owned())
+            } else {
+                Ok(())
+            }
         }
         TaskSet::Each(items) => {
             let sound = (0..items.len()).all(|at| items.get(at).is_some_and(|item| !item.contains(&0)));
-            if sound { Ok(()) } else { Err("has malformed items".to_owned()) }
+            if sound { Ok(()) } else { Err("has an invalid item, for example one with a NUL character".to_owned()) }
         }
     }
 }
@@ -208,7 +216,7 @@ mod tests {
         StageSpec { name: name.to_owned(), tasks: TaskSet::Count(tasks), program, ..StageSpec::default() }
     }
 
-    /// A stage of so many tasks with these outputs, and one that reads of them by these patterns.
+    /// Checks a job of two stages: the first has `tasks` tasks with `outputs`, the second reads `patterns` from it.
     fn refused(tasks: u32, outputs: &[&str], patterns: &[&str]) -> Option<String> {
         let texts = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
         let writer = StageSpec { outputs: texts(outputs), ..stage("a", tasks) };
@@ -220,29 +228,32 @@ mod tests {
     }
 
     #[test]
-    fn a_task_reads_no_more_files_than_a_launch_can_name() {
+    fn a_task_with_too_many_input_files_is_refused() {
         assert_eq!(refused(100_000, &["o"], &["*"]), None);
         let said = refused(100_001, &["o"], &["*"]).unwrap();
         assert!(said.contains("`b`") && said.contains("100001 files"), "{said}");
-        assert!(refused(60_000, &["o", "p"], &["o", "p"]).unwrap().contains("120000 files"), "of all its patterns");
+        assert!(
+            refused(60_000, &["o", "p"], &["o", "p"]).unwrap().contains("120000 files"),
+            "the patterns' files are added"
+        );
         assert_eq!(refused(100_001, &["o-{index}"], &["o-{index}"]), None);
-        assert!(refused(100_001, &["to-1"], &["to-{index}"]).is_some(), "the last of its tasks reads them");
+        assert!(refused(100_001, &["to-1"], &["to-{index}"]).is_some(), "the second task reads them");
         let said = refused(1_000_000, &["o-{index}"], &["*x"; 101]).unwrap();
-        assert!(said.contains("patterns over 101000101 names"), "{said}");
+        assert!(said.contains("101000101 comparisons"), "{said}");
     }
 
     #[test]
-    fn outputs_do_not_get_in_each_others_way() {
+    fn outputs_with_clashing_paths_are_refused() {
         assert!(refused(1, &["o", "o"], &[]).unwrap().contains("twice"));
         assert!(refused(1, &["a/b/c", "a/b"], &[]).unwrap().contains("`a/b`, which is a directory"));
         assert_eq!(refused(1, &["a/b/c", "a/bc", "c"], &[]), None);
         let said = refused(12, &["part-11", "part-{index}"], &[]).unwrap();
-        assert!(said.contains("hides the other for index 11"), "{said}");
+        assert!(said.contains("paths clash for index 11"), "{said}");
         assert_eq!(refused(11, &["part-11", "part-{index}"], &[]), None);
     }
 
     #[test]
-    fn no_name_is_longer_than_a_files_may_be() {
+    fn names_longer_than_255_bytes_are_refused() {
         let long = "x".repeat(256);
         assert!(check_stage(0, &stage(&long, 1)).is_err() && check_stage(0, &stage(&long[1..], 1)).is_ok());
         assert!(refused(1, &[&long], &[]).unwrap().contains("255 bytes"));

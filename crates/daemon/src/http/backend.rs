@@ -1,4 +1,4 @@
-//! What stands behind the interface.
+//! The interface between the HTTP handlers and the cluster.
 
 use crate::api::{
     Action, AttemptSummary, ChosenCounts, ChosenTasks, ClusterSummary, Error, Event, InputTaken, JobDetail, JobState,
@@ -13,96 +13,98 @@ use async_trait::async_trait;
 use futures_util::stream::BoxStream;
 use std::time::Duration;
 
-/// A cluster as the interface needs it. Callers are already known to be allowed to do what they ask for.
+/// The operations of a cluster that the HTTP handlers need. The handlers have checked that the caller may do them.
 #[async_trait]
 pub trait Backend: Send + Sync + 'static {
-    /// Accepts a checked job; returns only when it is durable. A key that was used before returns what it returned
-    /// then, whatever the job is now.
+    /// Accepts a checked job and returns once the job is durable. A key that was used before returns the same answer as
+    /// the first time, whatever the job's current state.
     async fn submit(&self, job: JobSpec, idempotency_key: Option<String>) -> Result<Submitted, Error>;
 
-    /// The user a job belongs to.
+    /// The job's user.
     async fn owner(&self, job: JobId) -> Result<String, Error>;
 
-    /// Jobs that are not forgotten, the newest first.
+    /// Jobs that the server still keeps, the newest first.
     async fn jobs(&self, filter: JobFilter, page: Page) -> Result<Listing<JobSummary>, Error>;
     async fn job(&self, job: JobId) -> Result<JobDetail, Error>;
-    /// In the order of their ids.
+    /// The tasks of a job, in the order of their ids.
     async fn tasks(&self, job: JobId, filter: TaskFilter, page: Page) -> Result<Listing<TaskSummary>, Error>;
-    /// Every record about a job, or about some of its tasks and the job as a whole, in order.
+    /// All records about the job, in order. With a filter: those about the selected tasks and about the job as a whole.
     async fn story(&self, job: JobId, of: StoryFilter, page: Page) -> Result<Listing<StoryLine>, Error>;
-    /// Every attempt of a job, or of one of its tasks, in the order of their launches.
+    /// All attempts of a job or of one of its tasks, in the order of their launches.
     async fn attempts(&self, job: JobId, task: Option<TaskId>, page: Page) -> Result<Listing<AttemptSummary>, Error>;
-    /// Jobs that have ended, from the durable store, the last one first.
+    /// Jobs that have ended, from the durable store, the most recently ended first.
     async fn history(&self, filter: JobFilter, page: Page) -> Result<Listing<JobSummary>, Error>;
 
-    /// What this user wants of a job.
+    /// Applies an action that the user `by` requests.
     async fn act(&self, job: JobId, action: Action, by: &str) -> Result<Acted, Error>;
-    /// The same for single tasks. Returns in which states they were before, too.
+    /// Applies an action to single tasks. Also returns how many of them were in each state before.
     async fn act_on_tasks(
         &self,
         job: JobId,
         action: Action,
         tasks: &[ChosenTasks],
     ) -> Result<(Option<String>, ChosenCounts), Error>;
-    /// What this user changes about a job.
+    /// Applies a change that the user `by` requests.
     async fn update(&self, job: JobId, update: JobUpdate, by: &str) -> Result<Acted, Error>;
-    /// Returns when the job has ended or `patience` is over, whichever comes first.
+    /// Returns when the job has ended or `patience` has passed, whichever is earlier.
     async fn wait(&self, job: JobId, patience: Duration) -> Result<Waited, Error>;
-    /// A piece of an attempt's output. When there is none at the offset yet, returns as soon as there is, when the
-    /// task has ended, or when `patience` is over.
+    /// A piece of an attempt's output. If there is none at the offset yet, waits until there is, until the task has
+    /// ended, or until `patience` has passed.
     async fn output(&self, request: OutputRequest) -> Result<OutputChunk, Error>;
 
-    /// The number of the job's stage of this name.
+    /// The number of the job's stage with this name.
     async fn stage(&self, job: JobId, name: &str) -> Result<Option<u32>, Error>;
     /// The node that has this name now.
     async fn node_named(&self, name: &str) -> Result<Option<NodeId>, Error>;
 
-    /// What tasks that have ended well left, in the order of tasks and names.
+    /// The outputs of tasks that have succeeded, ordered by task and name.
     async fn outputs(&self, job: JobId, filter: OutputFilter, page: Page) -> Result<Listing<OutputFile>, Error>;
     async fn output_file(&self, task: TaskId, name: &str) -> Result<FoundFile, Error>;
-    /// A part of a file at a node, or why it cannot be had.
+    /// A part of a file on a node, or the reason why it is not available.
     async fn piece(&self, ask: PieceAsk) -> Piece;
 
-    /// A part of a task's standard input. Returns as soon as some of it was taken, or there is another attempt, or after a while.
+    /// Sends a part of a task's standard input. Returns when the task has taken at least a part of the bytes, when a
+    /// newer attempt runs, or after a timeout.
     async fn input(&self, request: InputRequest) -> Result<InputTaken, Error>;
 
     async fn nodes(&self) -> Result<Vec<NodeSummary>, Error>;
     async fn node(&self, node: NodeId) -> Result<NodeDetail, Error>;
-    /// Takes a node out of use once its attempts have ended, or back into use.
+    /// Starts or ends the draining of a node. A draining node gets no new attempts; its running attempts continue.
     async fn drain(&self, node: NodeId, drain: bool) -> Result<(), Error>;
-    /// Forgets a node that does not come back.
+    /// Removes a node that will not connect again.
     async fn remove_node(&self, node: NodeId) -> Result<(), Error>;
     async fn queues(&self) -> Result<Vec<QueueSummary>, Error>;
     async fn cluster(&self) -> Result<ClusterSummary, Error>;
 
-    /// Events with this sequence number and higher, those of one job if one is given, as they happen. Begins with a
-    /// `gap` when some of them are no longer kept. The caller drops those that belong to others.
+    /// Events from this sequence number on, as they happen; with `job`, only those of the job. Starts with a `gap`
+    /// event if some of them are no longer kept. The caller removes the events of other users.
     async fn events(&self, from: u64, job: Option<JobId>) -> Result<BoxStream<'static, Event>, Error>;
 
-    /// In Prometheus' text format.
+    /// All metrics in Prometheus' text format.
     async fn metrics(&self) -> Result<String, Error>;
-    /// Whether submissions can be accepted now.
+    /// Checks that the server can accept submissions now.
     async fn ready(&self) -> Result<(), Error>;
 }
 
-/// What became of an action.
+/// Result of an action.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Acted {
-    /// What it waits for, where it is not done at once.
+    /// What the action waits for, if it is not done yet.
     pub waits_for: Option<String>,
-    /// How it is already, where nothing was to be done.
+    /// The current state, if the action had nothing to change.
     pub unchanged: Option<String>,
 }
 
-/// Which jobs; what is absent does not restrict.
+/// Selects jobs. An absent or empty field selects all.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct JobFilter {
     pub states: Vec<JobState>,
     pub user: Option<String>,
     pub queue: Option<String>,
     pub name: Option<String>,
-    /// Those that ended at this moment or later, and before this one.
+    /// Only jobs that ended at or after this time.
     pub ended_since: Option<Timestamp>,
+    /// Only jobs that ended before this time.
     pub ended_until: Option<Timestamp>,
 }
 
@@ -110,35 +112,35 @@ pub struct JobFilter {
 pub struct TaskFilter {
     pub states: Vec<TaskState>,
     pub stage: Option<u32>,
-    /// One position in the stage.
+    /// A task's place in the stage.
     pub index: Option<u32>,
 }
 
-/// Whose story; what is absent does not restrict.
+/// Selects tasks for a story. An absent field selects all.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct StoryFilter {
     pub stage: Option<u32>,
-    /// One position in the stage.
+    /// A task's place in the stage.
     pub index: Option<u32>,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct InputRequest {
     pub task: TaskId,
-    /// Whose input the part is; none before the first answer.
+    /// The attempt that reads the part. Absent until the first answer has named it.
     pub attempt: Option<AttemptId>,
     pub part: InputPart,
 }
 
-/// Outputs of which tasks; what is absent does not restrict.
+/// Selects tasks whose outputs are listed. An absent field selects all.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct OutputFilter {
     pub stage: Option<u32>,
-    /// One position in the stage.
+    /// A task's place in the stage.
     pub index: Option<u32>,
 }
 
-/// An output, and who may have it.
+/// An output and the nodes that may have a copy.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct FoundFile {
     pub digest: Digest,
@@ -146,7 +148,7 @@ pub struct FoundFile {
     pub nodes: Vec<NodeId>,
 }
 
-/// A part of a list. The cursor is what the backend returned as `next`.
+/// A part of a list. The cursor is the `next` of the page before.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Page {
     pub cursor: Option<String>,
@@ -156,11 +158,11 @@ pub struct Page {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct OutputRequest {
     pub task: TaskId,
-    /// The latest attempt unless given.
+    /// If absent, the latest attempt.
     pub attempt: Option<AttemptId>,
     pub stream: Stream,
     pub offset: u64,
-    /// The most bytes to return.
+    /// Maximum number of bytes to return.
     pub limit: u32,
     pub patience: Duration,
 }
@@ -168,16 +170,16 @@ pub struct OutputRequest {
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct OutputChunk {
     pub bytes: Vec<u8>,
-    /// Nothing follows these bytes: the task has ended, or has a newer attempt.
+    /// This attempt's output ends with these bytes: the task has ended, or has a newer attempt.
     pub ended: bool,
-    /// Whose output this is; none before the task's first attempt.
+    /// The attempt that wrote the output; none before the task's first attempt.
     pub attempt: Option<AttemptId>,
-    /// The task's latest attempt, if that is another.
+    /// The task's latest attempt, if it is not `attempt`.
     pub newer: Option<AttemptId>,
 }
 
 impl JobFilter {
-    /// What is held counts as held whatever else it is.
+    /// Whether the filter selects a job in this state. A held job also matches [`JobState::Held`].
     pub fn has_state(&self, state: JobState, is_held: bool) -> bool {
         self.states.is_empty() || self.states.contains(&state) || is_held && self.states.contains(&JobState::Held)
     }

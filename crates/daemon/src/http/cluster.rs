@@ -1,4 +1,4 @@
-//! Calls about nodes, queues and the server itself.
+//! Requests about nodes, queues and the server itself.
 
 use super::App;
 use super::reply::{Answer, Number, Reply, bad_body, parse_json};
@@ -23,7 +23,7 @@ pub async fn node(
 ) -> Answer<NodeDetail> {
     let mut detail = app.backend.node(app.node(&node).await?).await?;
     if !caller.admin {
-        // Which tasks of others run where is not everyone's business; how many is in the summary.
+        // Only administrators may see other users' tasks. The summary has their number.
         detail.attempts.clear();
     }
     Ok(Json(detail))

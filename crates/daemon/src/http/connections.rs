@@ -1,6 +1,7 @@
-//! The connections of the interface: how many there may be, and how long a call may take to arrive.
+//! The connections of the HTTP interface: their maximum number, and how long a request may take to arrive.
 //!
-//! One that has not sent a whole head yet waits for nothing of ours, so it makes room for others when there are too many.
+//! At the maximum number of connections, a new one replaces the oldest connection that is not busy, that is, has not
+//! sent a complete request head.
 
 use super::reply::Reply;
 use crate::api::{Error, ErrorCode};
@@ -30,24 +31,25 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, Sleep, sleep, sleep_until, timeout};
 use tower::ServiceExt;
 
-/// How long and how many.
+/// Limits on connections and on the time that a request may take to arrive.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// For a head to arrive, from the end of the call before it on.
+    /// Maximum time until a request's head has arrived, from the end of the previous request.
     pub head: Duration,
-    /// Between two parts of a body.
+    /// Maximum time between two parts of a body.
     pub pause: Duration,
-    /// A body that has come for longer than `pause` has brought so much each second.
+    /// Minimum rate of a body that takes long to arrive, on average, in bytes per second. See
+    /// `Arriving::next_deadline`.
     pub bytes_per_second: u64,
-    /// Connections in all.
+    /// Maximum number of connections in total.
     pub most: usize,
-    /// Of these, from one address.
+    /// Maximum number of connections from one address.
     pub most_of_peer: usize,
 }
 
 impl Default for Limits {
     fn default() -> Limits {
-        /// Files that the process needs for other things.
+        /// File descriptors that the process needs for other purposes.
         const RESERVED: u64 = 256;
         let most = descriptors::allowed().saturating_sub(RESERVED).clamp(64, 20_000) as usize;
         let (head, pause) = (Duration::from_secs(10), Duration::from_secs(10));
@@ -55,7 +57,7 @@ impl Default for Limits {
     }
 }
 
-/// Answers calls until `shutdown`; then those that are under way are answered.
+/// Answers requests until `shutdown` completes. Then it answers the requests in flight and returns.
 pub async fn serve(listener: TcpListener, router: Router, limits: Limits, shutdown: impl Future<Output = ()> + Send) {
     let seats = Arc::new(Seats { limits, ..Seats::default() });
     let graceful = GracefulShutdown::new();
@@ -68,12 +70,13 @@ pub async fn serve(listener: TcpListener, router: Router, limits: Limits, shutdo
             () = &mut shutdown => break,
         };
         let Ok((stream, address)) = accepted else {
-            // Out of file descriptors, most likely. One that waits for a head makes room; else it passes.
+            // The process has most likely no file descriptors left. Closing an idle connection frees one. If none is
+            // idle, the loop tries again until one is free.
             seats.let_one_go();
             sleep(Duration::from_millis(20)).await;
             continue;
         };
-        // Answers are small: waiting to fill a packet would cost more than it saves.
+        // Answers are small: a delay to fill a packet costs more than it saves.
         let _ = stream.set_nodelay(true);
         let Some(seat) = Seats::take(&seats, address.ip()) else {
             seats.turn_away(stream);
@@ -89,7 +92,7 @@ pub async fn serve(listener: TcpListener, router: Router, limits: Limits, shutdo
         let connection = graceful.watch(http.serve_connection(TokioIo::new(stream), service));
         tokio::spawn(async move {
             tokio::select! {
-                // Whatever is wrong with it is its peer's affair.
+                // Errors of a connection concern only its client.
                 _ = connection => {}
                 () = seat.place.must_go.notified() => {}
             }
@@ -102,7 +105,7 @@ pub async fn serve(listener: TcpListener, router: Router, limits: Limits, shutdo
 #[derive(Default)]
 struct Seats {
     limits: Limits,
-    /// By age.
+    /// Connections by their number, so the oldest is first.
     taken: Mutex<BTreeMap<u64, Arc<Place>>>,
     next: AtomicUsize,
     turned_away: AtomicUsize,
@@ -110,12 +113,12 @@ struct Seats {
 
 struct Place {
     peer: IpAddr,
-    /// A call is being answered.
+    /// A request is being answered.
     is_busy: AtomicBool,
     must_go: Notify,
 }
 
-/// A connection's place among the others, until the last copy of it is dropped.
+/// A connection's place in [`Seats`]. It is released when the last copy is dropped.
 #[derive(Clone)]
 struct Seat {
     place: Arc<Place>,
@@ -138,8 +141,8 @@ impl Seats {
         self.taken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A place for one more. Where there are too many, the one that has waited longest for a head has to go; `None` where all are
-    /// busy.
+    /// Takes a place for a new connection. At the limit, the oldest idle connection is closed. Returns `None` if all
+    /// are busy.
     fn take(seats: &Arc<Seats>, peer: IpAddr) -> Option<Seat> {
         let mut taken = seats.lock();
         let of_peer = taken.values().filter(|place| place.peer == peer).count();
@@ -158,7 +161,8 @@ impl Seats {
         let _ = evict(&mut self.lock(), |_| true);
     }
 
-    /// Says why, if it can be said soon.
+    /// Answers with an error and closes the connection. At most `MOST` connections are answered at a time; others are
+    /// closed without an answer.
     fn turn_away(self: &Arc<Seats>, stream: TcpStream) {
         const MOST: usize = 64;
         if self.turned_away.fetch_add(1, Ordering::Relaxed) >= MOST {
@@ -173,7 +177,7 @@ impl Seats {
     }
 }
 
-/// The oldest of these that waits for a head.
+/// Closes the oldest idle connection that `is_meant` selects. Returns `None` if there is none.
 fn evict(taken: &mut BTreeMap<u64, Arc<Place>>, is_meant: impl Fn(&Place) -> bool) -> Option<()> {
     let waits = |place: &Place| is_meant(place) && !place.is_busy.load(Ordering::Relaxed);
     let (number, place) = taken.iter().find(|(_, place)| waits(place))?;
@@ -184,8 +188,8 @@ fn evict(taken: &mut BTreeMap<u64, Arc<Place>>, is_meant: impl Fn(&Place) -> boo
 }
 
 async fn say_full(mut stream: TcpStream) -> io::Result<()> {
-    let message = "the server has as many connections as it takes";
-    let full = Error::new(ErrorCode::Unavailable, message, "try again in a moment, or end some of your own clients");
+    let message = "the server has reached its maximum number of connections";
+    let full = Error::new(ErrorCode::Unavailable, message, "try again in a few seconds, or stop some of your clients");
     let answer = Reply(full).into_response();
     let body = axum::body::to_bytes(answer.into_body(), 1 << 16).await.unwrap_or_default();
     let head = format!(
@@ -194,13 +198,13 @@ async fn say_full(mut stream: TcpStream) -> io::Result<()> {
     );
     stream.write_all(&[head.as_bytes(), &body].concat()).await?;
     stream.shutdown().await?;
-    // To close before its call is read would take the answer back.
+    // Closing a socket with unread input resets the connection, and the client may lose the answer.
     let mut unread = [0; 4096];
     while stream.read(&mut unread).await? > 0 {}
     Ok(())
 }
 
-/// While it lives, a call of the connection is under way.
+/// Marks a connection as busy until it is dropped.
 struct Busy(Seat);
 
 impl Busy {
@@ -216,7 +220,7 @@ impl Drop for Busy {
     }
 }
 
-/// The body of a call, which ends with an error where it does not go on.
+/// The body of a request. It ends with an error if the next part does not arrive by the deadline.
 struct Arriving {
     body: Incoming,
     limits: Limits,
@@ -231,7 +235,8 @@ impl Arriving {
         Arriving { body, limits, started, received: 0, deadline: Box::pin(sleep_until(started + limits.pause)) }
     }
 
-    /// The next part is here by then: soon, and what came so far makes up for the time that it took.
+    /// Deadline of the next part: `pause` from now, but at most `3 * pause` after the body's start plus the time that
+    /// the received bytes take at `bytes_per_second`.
     fn next_deadline(&self) -> Instant {
         let earned = Duration::from_secs(self.received / self.limits.bytes_per_second.max(1));
         (Instant::now() + self.limits.pause).min(self.started + self.limits.pause * 3 + earned)
@@ -254,7 +259,7 @@ impl HttpBody for Arriving {
             return Poll::Ready(frame.map(|frame| frame.map_err(Into::into)));
         }
         self.deadline.as_mut().poll(context).map(|()| {
-            let late = io::Error::new(io::ErrorKind::TimedOut, "the rest of the body did not come in time");
+            let late = io::Error::new(io::ErrorKind::TimedOut, "the rest of the body did not arrive in time");
             Some(Err(late.into()))
         })
     }
@@ -268,7 +273,7 @@ impl HttpBody for Arriving {
     }
 }
 
-/// The body of an answer; its connection is busy until it has left.
+/// The body of an answer. Its connection is busy until the body has been sent.
 struct Leaving {
     body: Body,
     _busy: Busy,
@@ -309,7 +314,7 @@ mod tests {
         most_of_peer: 6,
     };
 
-    /// A server that answers at once at `/`, with what it is sent at `/echo`, and never at `/never`.
+    /// Starts a server that answers `/` immediately, `/echo` with the request's body, and `/never` never.
     async fn start(limits: Limits) -> (SocketAddr, oneshot::Sender<()>) {
         let router = Router::new()
             .route("/", get(|| async { "here" }))
@@ -330,10 +335,12 @@ mod tests {
         stream
     }
 
-    /// All that comes until the other side closes, which it does in time.
+    /// Reads until the server closes the connection.
     async fn rest(mut stream: TcpStream) -> String {
         let mut text = Vec::new();
-        let read = timeout(Duration::from_secs(20), stream.read_to_end(&mut text)).await.expect("it is closed");
+        let read = timeout(Duration::from_secs(20), stream.read_to_end(&mut text))
+            .await
+            .expect("the server closes the connection");
         let _ = read;
         String::from_utf8_lossy(&text).into_owned()
     }
@@ -341,7 +348,7 @@ mod tests {
     const WHOLE: &str = "GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
 
     #[tokio::test]
-    async fn half_a_head_is_not_waited_for_and_shuts_nobody_out() {
+    async fn connections_with_half_a_head_are_closed_and_do_not_block_others() {
         let (address, _stop) = start(LIMITS).await;
         let mut halves = Vec::new();
         for number in 0..40 {
@@ -355,7 +362,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn half_a_body_and_one_that_trickles_are_not_waited_for() {
+    async fn incomplete_and_slow_bodies_are_refused() {
         let (address, _stop) = start(LIMITS).await;
         let head = "POST /echo HTTP/1.1\r\nhost: x\r\ncontent-length: 100000\r\n\r\n";
         let half = rest(open(address, &format!("{head}abc")).await).await;
@@ -366,34 +373,34 @@ mod tests {
             sleep(Duration::from_millis(50)).await;
             sent += 1;
         }
-        assert!(sent < 200, "ten seconds of a byte at a time");
+        assert!(sent < 200, "the server accepts a body of one byte every 50 ms for 10 s");
         let whole = "POST /echo HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: 3\r\n\r\nabc";
         assert!(rest(open(address, whole).await).await.ends_with("abc"));
     }
 
     #[tokio::test]
-    async fn one_for_whom_there_is_no_place_is_told() {
+    async fn a_connection_above_the_limit_gets_an_error() {
         let (address, _stop) = start(LIMITS).await;
         let mut busy = Vec::new();
         for _ in 0..LIMITS.most_of_peer {
             let mut stream = open(address, "GET /never HTTP/1.1\r\nhost: x\r\n\r\n").await;
-            // It is being answered once nothing more is read.
+            // Give the server time to read the request; then it is being answered.
             assert!(timeout(Duration::from_millis(50), stream.read_u8()).await.is_err());
             busy.push(stream);
         }
         let answer = rest(open(address, WHOLE).await).await;
-        assert!(answer.starts_with("HTTP/1.1 503") && answer.contains("as many connections as it takes"), "{answer}");
+        assert!(answer.starts_with("HTTP/1.1 503") && answer.contains("maximum number of connections"), "{answer}");
         drop(busy.pop());
         let served = async {
             while !rest(open(address, WHOLE).await).await.ends_with("here") {
                 sleep(Duration::from_millis(10)).await;
             }
         };
-        timeout(Duration::from_secs(20), served).await.expect("a place is free again");
+        timeout(Duration::from_secs(20), served).await.expect("the server accepts a connection again");
     }
 
     #[tokio::test]
-    async fn what_is_under_way_is_answered_before_the_end() {
+    async fn requests_in_flight_are_answered_before_the_server_stops() {
         let (address, stop) = start(Limits { head: Duration::from_secs(20), ..LIMITS }).await;
         let stream = open(address, "POST /echo HTTP/1.1\r\nhost: x\r\ncontent-length: 3\r\n\r\na").await;
         sleep(Duration::from_millis(50)).await;

@@ -1,4 +1,4 @@
-//! What happens, as server-sent events. A client that comes back names the last event that it has seen.
+//! The event stream, as server-sent events. A client that reconnects sends the id of the last event that it received.
 
 use super::App;
 use super::reply::{Parameters, Reply};
@@ -29,7 +29,7 @@ pub async fn stream(
     if let Some(job) = job {
         app.allow(&caller, job).await?;
     }
-    // A reconnecting client repeats its original address, so what it has seen since wins.
+    // A reconnecting client repeats its original URL with `from`, so the id of the last event has priority.
     let from = match headers.get("last-event-id") {
         Some(seen) => after(seen.to_str().ok())?,
         None => parameters.from.unwrap_or(0),

@@ -1,7 +1,8 @@
-//! A cluster in memory for tests of clients: it understands five commands and ends every other at once.
+//! A cluster in memory for tests of clients. It runs no processes. Five commands have an effect; a task with any other
+//! command succeeds immediately.
 //!
-//! `echo TEXT..` writes its arguments, `item` its item, `warn TEXT..` writes to standard error, `exit CODE` ends so,
-//! `hang` writes a line and runs until it is cancelled.
+//! `echo TEXT..` writes its arguments, `item` writes the task's item, `warn TEXT..` writes to standard error,
+//! `exit CODE` ends with this exit code, `hang` writes a line and runs until it is cancelled.
 
 use super::backend::{
     Acted, Backend, FoundFile, InputRequest, JobFilter, OutputChunk, OutputFilter, OutputRequest, Page, StoryFilter,
@@ -23,10 +24,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::watch;
 
-/// The only output of a task: what it has written.
+/// The name of a task's only output, which contains its standard output.
 const SAID: &str = "said";
 
-/// Reads `JOB.STAGE.INDEX`, as events have it.
+/// Reads the `JOB.STAGE.INDEX` of an event.
 fn numbers(job: JobId, task: &str) -> Option<TaskId> {
     let mut parts = task.strip_prefix(&format!("{job}."))?.split('.');
     Some(TaskId { job, stage: parts.next()?.parse().ok()?, index: parts.next()?.parse().ok()? })
@@ -38,7 +39,7 @@ fn digest_of(bytes: &[u8]) -> Digest {
 
 pub struct FakeCluster {
     state: Arc<Mutex<State>>,
-    /// Counts changes, for those who wait for one.
+    /// Counts changes; subscribers wait for the next one.
     changed: Arc<watch::Sender<u64>>,
 }
 
@@ -76,14 +77,14 @@ impl FakeCluster {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Changes the state and wakes everyone who waits for a change.
+    /// Changes the state and notifies the subscribers of `changed`.
     fn change<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
         let result = change(&mut self.lock());
         self.changed.send_modify(|count| *count += 1);
         result
     }
 
-    /// Asks again after every change until there is an answer or the patience is over.
+    /// Calls `ask` again after every change, until it returns an answer or `patience` has passed.
     async fn until<T>(
         &self,
         patience: Duration,
@@ -251,12 +252,12 @@ impl FakeJob {
     }
 }
 
-/// A page of a list that is at hand as a whole; the cursor is the place where the next one begins.
+/// A page of a complete list. The cursor is the position of the next page's first item.
 fn paged<T>(all: Vec<T>, page: &Page) -> Result<Listing<T>, Error> {
     let start: usize = match &page.cursor {
         None => 0,
         Some(cursor) => cursor.parse().map_err(|_| {
-            Error::bad_request(format!("`{cursor}` is not a cursor"), "pass the `next` of the page before")
+            Error::bad_request(format!("invalid cursor `{cursor}`"), "use the `next` of the page before")
         })?,
     };
     let end = start.saturating_add(page.limit as usize).min(all.len());
@@ -499,8 +500,8 @@ impl Backend for FakeCluster {
             bytes: task.stdout.len() as u64,
             nodes: vec![NodeId(1)],
         });
-        let message = format!("task {task} has left no output `{name}`");
-        found.ok_or_else(|| Error::new(ErrorCode::NotFound, message, format!("its only one is `{SAID}`")))
+        let message = format!("task {task} has no output `{name}`");
+        found.ok_or_else(|| Error::new(ErrorCode::NotFound, message, format!("its only output is `{SAID}`")))
     }
 
     async fn piece(&self, ask: PieceAsk) -> Piece {
@@ -512,7 +513,7 @@ impl Backend for FakeCluster {
     }
 
     async fn input(&self, request: InputRequest) -> Result<InputTaken, Error> {
-        // Its commands read nothing.
+        // No command of the fake cluster reads its input.
         self.lock().job(request.task.job)?;
         Ok(InputTaken { state: InputState::Closed, attempt: None, taken: request.part.offset })
     }
@@ -532,7 +533,7 @@ impl Backend for FakeCluster {
 
     async fn node(&self, node: NodeId) -> Result<NodeDetail, Error> {
         let summary = self.nodes().await?.into_iter().find(|known| known.id == node.0).ok_or_else(|| {
-            Error::new(ErrorCode::NotFound, format!("there is no node {node}"), "`amalgam node list` shows them")
+            Error::new(ErrorCode::NotFound, format!("node {node} not found"), "`amalgam node list` shows the nodes")
         })?;
         let attributes = BTreeMap::from([("arch".to_owned(), "x86_64".to_owned())]);
         Ok(NodeDetail { summary, attributes, enforcement: "none".to_owned(), ..NodeDetail::default() })
@@ -589,7 +590,7 @@ impl Backend for FakeCluster {
     }
 }
 
-/// A fake cluster that listens on a port of this machine, found through its state directory like a real one.
+/// A fake cluster that listens on a local port. Clients find it through its state directory, as they find a server.
 pub struct FakeServer {
     pub address: std::net::SocketAddr,
     pub tokens: Arc<crate::auth::Tokens>,
@@ -599,7 +600,7 @@ pub struct FakeServer {
 
 impl FakeServer {
     /// # Panics
-    /// When the server cannot be started: it serves tests only.
+    /// If the server cannot be started.
     pub fn start(state_dir: &std::path::Path, user: &str) -> FakeServer {
         let tokens = Arc::new(crate::auth::Tokens::open(state_dir, user).expect("a usable state directory"));
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();

@@ -1,4 +1,4 @@
-//! The standard input of a job's only task, in parts that its client sends one after the other.
+//! The standard input of a job's only task. The client sends it in parts, one after the other.
 
 use super::App;
 use super::backend::InputRequest;
@@ -17,14 +17,14 @@ use serde::Deserialize;
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct InputParameters {
-    /// Whose input the part is; before the first answer none is known.
+    /// The attempt that reads the part. Absent until the first answer has named it.
     attempt: Option<String>,
     offset: u64,
-    /// Nothing follows.
+    /// Whether this is the last part.
     ends: Option<bool>,
 }
 
-/// Answers when some of it was taken, when there is another attempt, or when a while is over.
+/// Answers when the task has taken at least a part of the bytes, when a newer attempt runs, or after a timeout.
 pub async fn take(
     State(app): State<App>,
     Extension(caller): Extension<Identity>,

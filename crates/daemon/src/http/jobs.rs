@@ -1,4 +1,4 @@
-//! Calls about jobs.
+//! Requests about jobs.
 
 use super::App;
 use super::backend::{Acted, Backend, JobFilter, Page, StoryFilter, TaskFilter};
@@ -21,22 +21,22 @@ use serde::Deserialize;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Bodies above this are decoded off the event loop, which they would hold up.
+/// Bodies above this size in bytes are decoded on another thread, so that they do not block the event loop.
 const LARGE_BODY: usize = 1 << 20;
 const MAX_PAGE: u32 = 10_000;
 const DEFAULT_PAGE: u32 = 1_000;
-/// Jobs that are acted on at a time.
+/// Maximum number of jobs that one request acts on concurrently.
 const AT_ONCE: usize = 256;
 const MAX_PATIENCE: Duration = Duration::from_secs(60);
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SubmitParameters {
-    /// Of a job file: where tasks run unless it says otherwise.
+    /// The directory in which the tasks of a job file run, if the file sets no `workdir`.
     submit_dir: Option<PathBuf>,
 }
 
-/// Reads the whole body before anything happens: a client that goes away leaves nothing behind.
+/// Submits a job after the whole body has arrived. If the client disconnects before, no job is submitted.
 pub async fn submit(
     State(app): State<App>,
     Extension(caller): Extension<Identity>,
@@ -73,8 +73,9 @@ pub struct ListParameters {
     user: Option<String>,
     queue: Option<String>,
     name: Option<String>,
-    /// Of the job's end.
+    /// Only jobs that ended at or after this time.
     since: Option<String>,
+    /// Only jobs that ended before this time.
     until: Option<String>,
     cursor: Option<String>,
     limit: Option<u32>,
@@ -93,7 +94,7 @@ impl ListParameters {
 }
 
 fn moment(text: &str) -> Result<Timestamp, Error> {
-    let wrong = || Error::bad_request(format!("`{text}` is not a moment"), "write for instance 2026-11-01T12:30:00Z");
+    let wrong = || Error::bad_request(format!("invalid time `{text}`"), "write it like 2026-11-01T12:30:00Z");
     Timestamp::parse(text).ok_or_else(wrong)
 }
 
@@ -106,7 +107,7 @@ fn words<T: Copy>(text: Option<&str>, what: &str, word: fn(T) -> &'static str, a
     let known = |text: &str| {
         all.iter().copied().find(|known| word(*known) == text).ok_or_else(|| {
             let words: Vec<_> = all.iter().map(|known| word(*known)).collect();
-            Error::bad_request(format!("`{text}` is not a {what}"), format!("known: {}", words.join(", ")))
+            Error::bad_request(format!("unknown {what} `{text}`"), format!("known: {}", words.join(", ")))
         })
     };
     text.into_iter().flat_map(|text| text.split(',')).map(known).collect()
@@ -143,7 +144,7 @@ pub async fn detail(
 #[serde(deny_unknown_fields)]
 pub struct TaskParameters {
     state: Option<String>,
-    /// Its number or name.
+    /// The stage's number or name.
     stage: Option<String>,
     index: Option<u32>,
     cursor: Option<String>,
@@ -166,9 +167,9 @@ pub async fn tasks(
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct StoryParameters {
-    /// As `parse_task` reads it.
+    /// A task in the format that [`parse_task`] reads.
     task: Option<String>,
-    /// All tasks of this stage, by its number or name.
+    /// A stage's number or name: the stories of all its tasks.
     stage: Option<String>,
     cursor: Option<String>,
     limit: Option<u32>,
@@ -188,7 +189,7 @@ pub async fn story(
     let stage = parse_stage(&*app.backend, JobId(job), parameters.stage.as_deref()).await?;
     let of = match (task, stage) {
         (Some(_), Some(_)) => {
-            return Err(Reply(Error::bad_request("`task` and `stage` are given", "give one of them")));
+            return Err(Reply(Error::bad_request("both `task` and `stage` are set", "set one of them")));
         }
         (Some(task), None) => StoryFilter { stage: Some(task.stage), index: Some(task.index) },
         (None, stage) => StoryFilter { stage, index: None },
@@ -199,7 +200,7 @@ pub async fn story(
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AttemptParameters {
-    /// As [`parse_task`] reads it.
+    /// A task in the format that [`parse_task`] reads.
     task: Option<String>,
     cursor: Option<String>,
     limit: Option<u32>,
@@ -219,7 +220,7 @@ pub async fn attempts(
     Ok(Json(app.backend.attempts(JobId(job), task, page(parameters.cursor, parameters.limit)).await?))
 }
 
-/// Reads a task as it is printed anywhere: `JOB.STAGE.INDEX`, or `STAGE.INDEX`, with the stage's number or name.
+/// Reads a task, written as `JOB.STAGE.INDEX` or `STAGE.INDEX`, with the stage's number or name.
 pub async fn parse_task(backend: &dyn Backend, job: JobId, text: &str) -> Result<TaskId, Error> {
     let wrong = || {
         let message = format!("`{}` is not a task of job {job}", text.escape_debug());
@@ -227,7 +228,7 @@ pub async fn parse_task(backend: &dyn Backend, job: JobId, text: &str) -> Result
     };
     let (before, index) = text.rsplit_once('.').ok_or_else(wrong)?;
     let index = index.parse().map_err(|_| wrong())?;
-    // What is left is a stage, or the job and a stage.
+    // `before` is a stage, or the job and a stage.
     let of_job = before.strip_prefix(&format!("{job}."));
     for stage in [Some(before), of_job].into_iter().flatten() {
         if let Some(stage) = find_stage(backend, job, stage).await? {
@@ -237,7 +238,7 @@ pub async fn parse_task(backend: &dyn Backend, job: JobId, text: &str) -> Result
     Err(wrong())
 }
 
-/// A stage by its number or name.
+/// Finds a stage by its number or name. Does not check that the number exists.
 async fn find_stage(backend: &dyn Backend, job: JobId, text: &str) -> Result<Option<u32>, Error> {
     match text.parse() {
         Ok(number) => Ok(Some(number)),
@@ -245,17 +246,17 @@ async fn find_stage(backend: &dyn Backend, job: JobId, text: &str) -> Result<Opt
     }
 }
 
-/// A stage that is to be there.
+/// Reads a stage's number or name. An unknown name is an error.
 pub async fn parse_stage(backend: &dyn Backend, job: JobId, text: Option<&str>) -> Result<Option<u32>, Error> {
     let Some(text) = text else { return Ok(None) };
     let none = || {
         let message = format!("job {job} has no stage `{}`", text.escape_debug());
-        Error::bad_request(message, "write its number or name; the job's `stages` have both")
+        Error::bad_request(message, "write a stage's number or name; the job's `stages` list them")
     };
     find_stage(backend, job, text).await?.ok_or_else(none).map(Some)
 }
 
-/// Does each job by itself: one that is refused does not stop the others.
+/// Acts on each job separately: a refused job does not affect the others.
 pub async fn act(
     State(app): State<App>,
     Extension(caller): Extension<Identity>,
@@ -276,11 +277,11 @@ pub async fn act(
             Err(error) => result(job, Err(error)),
         }
     };
-    // What is done at a time shares one write to the disk.
+    // Concurrent actions share one write to the disk.
     Ok(Json(stream::iter(request.jobs).map(one).buffered(AT_ONCE).collect().await))
 }
 
-/// As [`act`] does.
+/// Changes each job separately, as [`act`] does.
 pub async fn update(
     State(app): State<App>,
     Extension(caller): Extension<Identity>,
@@ -292,12 +293,13 @@ pub async fn update(
         let length = Duration::try_from_secs_f64(seconds).ok();
         let micros = length.and_then(|length| u64::try_from(length.as_micros()).ok());
         micros.map(CoreDuration::from_micros).ok_or_else(|| {
-            Error::bad_request(format!("{seconds} is no timeout"), "write seconds from 0 on; 0 is the queue's own")
+            let remedy = "write a number of seconds from 0; 0 sets the queue's default";
+            Error::bad_request(format!("invalid timeout `{seconds}`"), remedy)
         })
     });
     let update = JobUpdate { priority, timeout: timeout.transpose()?, queue };
     if update == JobUpdate::default() {
-        return Err(Error::bad_request("nothing is to be changed", "name a priority, a timeout or a queue").into());
+        return Err(Error::bad_request("the request changes nothing", "set a priority, a timeout or a queue").into());
     }
     let (app, caller, update) = (&app, &caller, &update);
     let one = |job: u64| async move {
@@ -326,7 +328,7 @@ pub struct WaitParameters {
     timeout_seconds: Option<f64>,
 }
 
-/// A long poll: answers when the job has ended, or with its present state when the time is over.
+/// A long poll: answers when the job has ended, or with its current state when the timeout has passed.
 pub async fn wait(
     State(app): State<App>,
     Extension(caller): Extension<Identity>,

@@ -1,7 +1,7 @@
-//! The HTTP interface: routes, who may call them, and how they answer. What is behind them is a [`Backend`].
+//! The HTTP interface: routes, authorization and answers. A [`Backend`] carries out the requests.
 //!
-//! Everything under `/v1` and `/metrics` needs a token. Whether a caller may touch a job is decided in one place,
-//! `App::allow`; a backend is only ever asked for what the caller may have.
+//! Everything under `/v1` and `/metrics` requires an access token. One function, `App::allow`, decides whether a caller
+//! may access a job. A backend gets only requests that the caller is allowed to make.
 
 mod admission;
 mod backend;
@@ -44,10 +44,10 @@ use std::sync::Arc;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
-/// The largest submission that is read. Twenty million short lines fit.
+/// Maximum size of a request's body in bytes. Twenty million short items fit.
 pub const MAX_BODY: usize = 256 << 20;
 
-/// Answers calls until `shutdown`; then streams end and calls in flight are answered.
+/// Answers requests until `shutdown` completes. Then it ends the streams, answers the requests in flight and returns.
 pub async fn serve(
     listener: TcpListener,
     backend: Arc<dyn Backend>,
@@ -63,7 +63,7 @@ pub async fn serve(
     connections::serve(listener, router(app), Limits::default(), stop).await;
 }
 
-/// Answers every call with this, but says that the process lives.
+/// Answers every request with `refusal`, except `/healthz`, which reports that the process runs.
 pub async fn refuse_all(listener: TcpListener, refusal: Error) {
     let refuse = move || std::future::ready(Reply(refusal.clone()));
     let router = Router::new().route("/healthz", get(cluster::healthy)).fallback(refuse);
@@ -78,7 +78,7 @@ struct App {
 }
 
 impl App {
-    /// The one place that decides whether a caller may act on or look into a job.
+    /// Checks that the caller may read and change the job: its user or an administrator.
     async fn allow(&self, caller: &Identity, job: JobId) -> Result<(), Error> {
         let owner = self.backend.owner(job).await?;
         if caller.may_access(&owner) {
@@ -96,18 +96,14 @@ impl App {
         Err(Error::new(ErrorCode::Forbidden, message, "use an administrator's token"))
     }
 
-    /// A node by its name, or its number, with or without the `n` before it.
+    /// Finds a node by its name, or by its number with or without a leading `n`. Does not check that the number exists.
     async fn node(&self, text: &str) -> Result<NodeId, Error> {
         if let Some(named) = self.backend.node_named(text).await? {
             return Ok(named);
         }
         text.strip_prefix('n').unwrap_or(text).parse().map(NodeId).map_err(|_| {
             let shown = text.escape_debug();
-            Error::new(
-                ErrorCode::NotFound,
-                format!("there is no node `{shown}`"),
-                "`amalgam node list` shows the nodes",
-            )
+            Error::new(ErrorCode::NotFound, format!("node `{shown}` not found"), "`amalgam node list` shows the nodes")
         })
     }
 
@@ -115,9 +111,9 @@ impl App {
         self.backend.node(node).await.map_or_else(|_| node.to_string(), |node| node.summary.name)
     }
 
-    /// Returns when the server wants to stop.
+    /// Returns when the server shuts down.
     async fn closing(mut self) {
-        // An error means that the server is gone already.
+        // An error means that `serve` has returned already.
         let _ = self.closing.wait_for(|closing| *closing).await;
     }
 }
@@ -157,7 +153,7 @@ fn router(app: App) -> Router {
         .with_state(app)
 }
 
-/// Refuses a body that announces itself as too large before a byte of it is read.
+/// Refuses a request whose `Content-Length` is above the limit, before its body is read.
 async fn refuse_large(request: Request, next: Next) -> Result<Response, Reply> {
     let length = request.headers().get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
     if length.is_some_and(|length| length > MAX_BODY as u64) {
@@ -166,19 +162,19 @@ async fn refuse_large(request: Request, next: Next) -> Result<Response, Reply> {
     Ok(next.run(request).await)
 }
 
-/// Lets nothing past that does not name a known user, and hands the name on.
+/// Refuses requests without a user's access token, and adds the user's [`Identity`] to the others.
 async fn authenticate(State(app): State<App>, mut request: Request, next: Next) -> Result<Response, Reply> {
     let remedy = "pass a token: --token-file, AMALGAM_TOKEN_FILE, or the header `Authorization: Bearer TOKEN`";
     let refuse = |message: &str| Reply(Error::new(ErrorCode::Unauthorized, message, remedy));
-    let header = request.headers().get(AUTHORIZATION).ok_or_else(|| refuse("the call carries no token"))?;
+    let header = request.headers().get(AUTHORIZATION).ok_or_else(|| refuse("the request has no access token"))?;
     let token = header.to_str().ok().and_then(|text| text.strip_prefix("Bearer ")).map(str::trim);
     let token = token.ok_or_else(|| refuse("the authorization header is not `Bearer TOKEN`"))?;
     let identity = match app.tokens.holder(token) {
         Some(Holder::User { name, admin }) => Identity { user: name, admin },
         Some(Holder::Agent { name }) => {
-            return Err(refuse(&format!("the token is that of the agent of {name}, which is no user")));
+            return Err(refuse(&format!("the token belongs to the agent of node `{name}`, not to a user")));
         }
-        None => return Err(refuse("the token is not known to this server")),
+        None => return Err(refuse("this server does not know the token")),
     };
     request.extensions_mut().insert(identity);
     Ok(next.run(request).await)

@@ -1,4 +1,4 @@
-//! The interface's description, made from one table of calls and the types themselves.
+//! The OpenAPI description of the HTTP interface, generated from a table of requests and from the types.
 
 use crate::api;
 use schemars::generate::SchemaSettings;
@@ -49,9 +49,10 @@ pub(super) const CALLS: &[Call] = &[
         parameters: &[("submit_dir", "string")],
         ..read(
             "/v1/jobs",
-            "Submits a job file, as TOML, YAML or JSON; answered once it is durable. Header `Idempotency-Key` makes it \
-             repeatable. A task runs in `submit_dir` where that is given and the file names no `workdir`, and in a \
-             directory of its own where it is not. Items are part of the file: `each` cannot name files",
+            "Submits a job file, as TOML, YAML or JSON; answered once the job is durable. With the header \
+             `Idempotency-Key`, a repeated submission returns the first job. If the file sets no `workdir`, tasks run in \
+             `submit_dir` if it is set, and in directories of their own otherwise. The file must contain its items: \
+             `each` cannot name files",
             Answer::Json(schema::<api::Submitted>),
         )
     },
@@ -60,7 +61,7 @@ pub(super) const CALLS: &[Call] = &[
         body: Some(schema::<api::ActionRequest>),
         ..read(
             "/v1/jobs/actions",
-            "Cancels, holds, releases jobs or runs their failed tasks again",
+            "Cancels, holds or releases jobs, or runs their failed tasks again",
             Answer::Json(schema::<Vec<api::ActionResult>>),
         )
     },
@@ -96,7 +97,7 @@ pub(super) const CALLS: &[Call] = &[
         parameters: &[("task", "string"), ("cursor", "string"), ("limit", "integer")],
         ..read(
             "/v1/jobs/{job}/story",
-            "Every record about a job, about a `task` of it or about the tasks of a `stage`",
+            "Every record about a job, about one `task` of it or about the tasks of one `stage`",
             Answer::Json(schema::<api::Listing<api::StoryLine>>),
         )
     },
@@ -104,7 +105,7 @@ pub(super) const CALLS: &[Call] = &[
         parameters: &[("timeout_seconds", "number")],
         ..read(
             "/v1/jobs/{job}/wait",
-            "Answers when the job has ended or the time is over",
+            "Answers when the job has ended, or after `timeout_seconds`",
             Answer::Json(schema::<api::Waited>),
         )
     },
@@ -120,9 +121,10 @@ pub(super) const CALLS: &[Call] = &[
         ..read(
             "/v1/jobs/{job}/output",
             "The output of a task. `follow` is `false`, `true` (until the task has ended, through further attempts) or \
-             `attempt` (until the attempt has ended). Header `amalgam-attempt` names the attempt that `offset` counts \
-             in; `amalgam-newer-attempt` or `amalgam-ended` tell what follows, where that is known at the beginning. A \
-             body that is cut short ends with an error",
+             `attempt` (until the attempt has ended). The header `amalgam-attempt` names the attempt whose output starts \
+             the body; `offset` counts its bytes. If it is known when the body starts, `amalgam-newer-attempt` names the \
+             next attempt to read, or `amalgam-ended` reports that the task has ended. An incomplete body ends with an \
+             error",
             Answer::Other("application/octet-stream"),
         )
     },
@@ -132,8 +134,8 @@ pub(super) const CALLS: &[Call] = &[
         body: Some(bytes_body),
         ..read(
             "/v1/jobs/{job}/input",
-            "A part of the standard input of a job's only task, if its program says `stdin`; `ends` with the last one. Names the \
-             attempt that reads it, and the offset up to which it was taken: go on from there",
+            "Sends a part of the standard input of a job's only task, if its program sets `stdin`; set `ends` with the \
+             last part. The answer names the attempt that reads the input, and the offset of the next part to send",
             Answer::Json(schema::<api::InputTaken>),
         )
     },
@@ -149,8 +151,9 @@ pub(super) const CALLS: &[Call] = &[
         parameters: &[("task", "string"), ("name", "string"), ("offset", "integer"), ("suspect", "boolean")],
         ..read(
             "/v1/jobs/{job}/outputs/content",
-            "An output, from whichever node has it, from `offset` on. Header `amalgam-sha256` is the checksum of the whole; \
-             `suspect=true` after what came had another, so that nodes look at their copies first",
+            "The content of an output, from `offset` on. The header `amalgam-sha256` is the checksum of the whole file. \
+             If the received file has another checksum, repeat the request with `suspect=true`: nodes then check their \
+             copies before they send",
             Answer::Other("application/octet-stream"),
         )
     },
@@ -158,7 +161,8 @@ pub(super) const CALLS: &[Call] = &[
         parameters: LIST,
         ..read(
             "/v1/history",
-            "Jobs that have ended, the last one first; with `since` and `until` those that ended from the one moment and before the other",
+            "Jobs that have ended, the most recently ended first. `since` and `until` select jobs that ended at or after \
+             `since` and before `until`",
             Answer::Json(schema::<api::Listing<api::JobSummary>>),
         )
     },
@@ -167,11 +171,11 @@ pub(super) const CALLS: &[Call] = &[
     Call {
         method: "post",
         body: Some(schema::<api::DrainRequest>),
-        ..read("/v1/nodes/{node}/drain", "Takes a node out of use, or back", Answer::Nothing)
+        ..read("/v1/nodes/{node}/drain", "Starts or ends the draining of a node", Answer::Nothing)
     },
     Call {
         method: "delete",
-        ..read("/v1/nodes/{node}", "Forgets a node that is lost, or drained and not connected", Answer::Nothing)
+        ..read("/v1/nodes/{node}", "Removes a node that is lost, or drained and not connected", Answer::Nothing)
     },
     read("/v1/queues", "The queues and what they use", Answer::Json(schema::<Vec<api::QueueSummary>>)),
     read("/v1/cluster", "The whole cluster", Answer::Json(schema::<api::ClusterSummary>)),
@@ -179,16 +183,15 @@ pub(super) const CALLS: &[Call] = &[
         parameters: &[("from", "integer"), ("job", "integer")],
         ..read(
             "/v1/events",
-            "Events from a sequence number on, each an `Event`, once they are durable; with `job` those of that job and \
-             no others. The newest are kept, and none \
-             from before the server started: an event `gap` stands for those that are not, and what they led to is \
-             read from the jobs, their tasks and their stories",
+            "Events from a sequence number on, each an `Event`, once they are durable; with `job`, only those of the job. \
+             The server keeps the newest events since it started. A `gap` event stands for events that are no longer \
+             kept: read the jobs, their tasks and their stories instead",
             Answer::Other("text/event-stream"),
         )
     },
     read("/metrics", "Metrics for Prometheus", Answer::Other("text/plain")),
     read("/openapi.json", "This description", Answer::Other("application/json")),
-    read("/healthz", "Whether the process lives", Answer::Other("text/plain")),
+    read("/healthz", "Whether the process runs", Answer::Other("text/plain")),
     read("/readyz", "Whether jobs can be submitted", Answer::Other("text/plain")),
 ];
 
@@ -196,7 +199,7 @@ fn schema<T: JsonSchema>(generator: &mut SchemaGenerator) -> Value {
     generator.subschema_for::<T>().to_value()
 }
 
-/// The published schema of job files.
+/// The schema of job files.
 fn job_body(generator: &mut SchemaGenerator) -> Value {
     amalgam_workload::job_file_schema(generator).to_value()
 }
@@ -211,7 +214,7 @@ pub fn openapi() -> Value {
     settings.definitions_path = "/components/schemas".into();
     let mut generator = settings.into_generator();
     let error = schema::<api::Error>(&mut generator);
-    // Sent inside the event stream, where no call names it.
+    // The event stream sends it, but the answer of no request refers to it.
     let _ = schema::<api::Event>(&mut generator);
     let mut paths = Map::new();
     for call in CALLS {
@@ -233,13 +236,13 @@ pub fn openapi() -> Value {
     })
 }
 
-/// What a thing may be called by.
+/// Adds a description of the parameter's format.
 fn describe(parameter: &mut Value, name: &str) {
     let by = match name {
-        "node" => "The node's name, or its number, as `node` and `node_id` of an event",
-        "task" => "`JOB.STAGE.INDEX`, as everywhere, or `STAGE.INDEX`; the stage by its number or name",
+        "node" => "The node's name or number: `node` or `node_id` of an event",
+        "task" => "`JOB.STAGE.INDEX` or `STAGE.INDEX`, with the stage's number or name",
         "stage" => "The stage's number or name",
-        "attempt" => "As everywhere: `JOB-EPOCH-NUMBER`",
+        "attempt" => "`JOB-EPOCH-NUMBER`",
         _ => return,
     };
     parameter["description"] = by.into();
@@ -271,7 +274,7 @@ fn operation(call: &Call, error: &Value, generator: &mut SchemaGenerator) -> Val
         Answer::Other(kind) => ("200", json!({ "description": call.summary, "content": { *kind: {} } })),
         Answer::Nothing => ("204", json!({ "description": "Done" })),
     };
-    let failure = json!({ "description": "What is wrong and what would help",
+    let failure = json!({ "description": "The error and its remedy",
         "content": { "application/json": { "schema": error } } });
     let mut operation = json!({
         "summary": call.summary,

@@ -1,8 +1,9 @@
-//! The output of tasks, as far as it goes or until the task ends.
+//! The output of tasks: what is written so far, or all of it until the task ends.
 //!
-//! An offset is one in the output of one attempt, so a reader keeps to the attempt that it began with, to its end. Only
-//! then does one who follows the task go on with the attempt after it, from its beginning. The headers tell which
-//! attempt the body begins with, and, where that is known when it begins, what comes after it:
+//! An offset counts the bytes of one attempt's output. A reader therefore reads one attempt to its end. A reader that
+//! follows the task then continues with the next attempt, from its first byte. The headers name the attempt that the
+//! body starts with. They also name the newer attempt, or report the end of the task, if this is known when the body
+//! starts:
 //!
 //! ```text
 //! client: GET output?task=0.0&follow=attempt                    server: attempt 7-1-1, its bytes; it ends
@@ -28,12 +29,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 const CHUNK: u32 = 256 << 10;
-/// How long a backend may hold an empty answer back before it is asked again.
+/// How long a backend may wait for output before it returns an empty answer and is asked again.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// The attempt that the body begins with.
+/// The attempt that the body starts with.
 pub const ATTEMPT: HeaderName = HeaderName::from_static("amalgam-attempt");
-/// The task's latest attempt, if the body is the last of an earlier one.
+/// The task's latest attempt, if the body is the end of an earlier attempt's output.
 pub const NEWER: HeaderName = HeaderName::from_static("amalgam-newer-attempt");
 /// Present if the task has ended and nothing follows the body.
 pub const ENDED: HeaderName = HeaderName::from_static("amalgam-ended");
@@ -41,26 +42,26 @@ pub const ENDED: HeaderName = HeaderName::from_static("amalgam-ended");
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct OutputParameters {
-    /// As [`parse_task`] reads it.
+    /// A task in the format that [`parse_task`] reads.
     task: String,
     attempt: Option<String>,
     /// `stdout` or `stderr`.
     stream: Option<String>,
     offset: Option<u64>,
-    /// The most bytes.
+    /// Maximum number of bytes.
     limit: Option<u64>,
     follow: Option<Follow>,
 }
 
-/// How far to go.
+/// Where the body ends.
 #[derive(Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum Follow {
-    /// To the present end.
+    /// At the end of the output written so far.
     False,
-    /// Until the task has ended, through all further attempts; through none if `attempt` names one.
+    /// At the end of the task, through all further attempts. With `attempt`: at the end of that attempt.
     True,
-    /// Until the attempt has ended, or for a while if there is none yet.
+    /// At the end of the attempt; after `PATIENCE` if the task has no attempt yet.
     Attempt,
 }
 
@@ -80,7 +81,8 @@ pub async fn read(
             stream: parse_stream(parameters.stream.as_deref())?,
             offset: parameters.offset.unwrap_or(0),
             limit: CHUNK,
-            // Only one who resumes can tell nothing from the headers before something has happened.
+            // Clients resume with `follow=attempt`. Their headers wait for more output or the attempt's end, so that
+            // they can name the newer attempt. Other requests get their headers without delay.
             patience: if follow == Follow::Attempt { PATIENCE } else { Duration::ZERO },
         },
         left: parameters.limit.unwrap_or(u64::MAX),
@@ -88,11 +90,12 @@ pub async fn read(
         done: false,
     };
     let mut reader = Reader { backend: app.backend.clone(), place };
-    // The first piece is read before the answer begins, so that an error still has its status.
+    // The first piece is read before the answer starts, so that an error is sent with its HTTP status.
     let first = unless_closing(&app, reader.next()).await?;
     let headers = headers(&first);
     reader.place.request.patience = if follow == Follow::False { Duration::ZERO } else { PATIENCE };
-    // A body that ended in good order would say that there is no more.
+    // If a read fails or the server shuts down, the body ends with an error: a regular end would mean that the output
+    // is complete.
     let rest = stream::unfold((reader, app), |(mut reader, app)| async move {
         if reader.place.done {
             return None;
@@ -113,7 +116,7 @@ async fn unless_closing(
         biased;
         piece = piece => piece,
         () = app.clone().closing() => {
-            Err(Error::new(ErrorCode::Unavailable, "the server is stopping", "try again when it is back"))
+            Err(Error::new(ErrorCode::Unavailable, "the server is shutting down", "try again when it runs again"))
         }
     }
 }
@@ -139,7 +142,7 @@ struct Reader {
     place: Place,
 }
 
-/// How far a reader has come.
+/// Position of a reader, and when it is done.
 struct Place {
     request: OutputRequest,
     left: u64,
@@ -196,7 +199,7 @@ mod tests {
     use amalgam_core::vocabulary::{Epoch, TaskId};
 
     #[test]
-    fn a_retried_task_is_followed_from_the_beginning_of_its_next_attempt() {
+    fn following_a_retried_task_continues_at_offset_0_of_its_next_attempt() {
         let attempt = |number| AttemptId { job: JobId(7), epoch: Epoch(1), number };
         let (first, second) = (Some(attempt(1)), Some(attempt(2)));
         let piece = |bytes: &str, ended, attempt, newer| OutputChunk { bytes: bytes.into(), ended, attempt, newer };

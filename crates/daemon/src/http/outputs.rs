@@ -1,4 +1,4 @@
-//! The declared outputs of a job's tasks: which there are, and what is in them.
+//! The declared outputs of a job's tasks: their list and their content.
 
 use super::App;
 use super::backend::OutputFilter;
@@ -23,7 +23,7 @@ pub const SHA256: HeaderName = HeaderName::from_static("amalgam-sha256");
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ListParameters {
-    /// Its number or name.
+    /// The stage's number or name.
     stage: Option<String>,
     index: Option<u32>,
     cursor: Option<String>,
@@ -45,15 +45,15 @@ pub async fn list(
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ContentParameters {
-    /// `JOB.STAGE.INDEX`, or `STAGE.INDEX`; a stage by its name or number.
+    /// `JOB.STAGE.INDEX` or `STAGE.INDEX`, with the stage's number or name.
     task: String,
     name: String,
     offset: Option<u64>,
-    /// What came had another checksum: the nodes are to look at their copies first.
+    /// The client received another checksum: the nodes check their copies before they send the file.
     suspect: Option<bool>,
 }
 
-/// The file, from whichever node has it. Who has a part goes on at an offset.
+/// Sends the file from a node that has it. A client that has the first bytes already continues at an offset.
 pub async fn content(
     State(app): State<App>,
     Extension(caller): Extension<Identity>,
@@ -65,8 +65,8 @@ pub async fn content(
     let found = app.backend.output_file(task, &parameters.name).await?;
     let offset = parameters.offset.unwrap_or(0);
     let left = found.bytes.checked_sub(offset).ok_or_else(|| {
-        let message = format!("`{}` has {} bytes, and the offset is {offset}", parameters.name, found.bytes);
-        Error::bad_request(message, "begin within the file")
+        let message = format!("the offset {offset} is beyond the end of `{}`", parameters.name);
+        Error::bad_request(message, format!("use an offset of at most {}", found.bytes))
     })?;
     let mut reader = Reader {
         app,
@@ -81,7 +81,7 @@ pub async fn content(
         nodes: found.nodes.into(),
         name: format!("{} of task {task}", parameters.name),
     };
-    // Before the answer begins, so that an error still has its status.
+    // The first piece is read before the answer starts, so that an error is sent with its HTTP status.
     let first = if left == 0 { Vec::new() } else { reader.next().await? };
     let mut headers = HeaderMap::new();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
@@ -108,7 +108,7 @@ struct Reader {
     app: App,
     ask: PieceAsk,
     end: u64,
-    /// Those that may have the file; the first is asked.
+    /// Nodes that may have the file. Pieces are requested from the first.
     nodes: VecDeque<NodeId>,
     name: String,
 }
@@ -121,7 +121,7 @@ impl Reader {
             match self.app.backend.piece(self.ask).await {
                 Piece::Bytes(bytes) | Piece::First { bytes, .. } if !bytes.is_empty() => {
                     self.ask.offset += bytes.len() as u64;
-                    // It was looked at once.
+                    // The node has checked its copy.
                     self.ask.is_suspect = false;
                     return Ok(bytes);
                 }
@@ -132,12 +132,12 @@ impl Reader {
         }
         let name = &self.name;
         let Some(&first) = away.first() else {
-            let message = format!("no node has {name} any more");
+            let message = format!("no node has a copy of {name}");
             return Err(Error::new(ErrorCode::NotFound, message, "run the task again with `amalgam submit`"));
         };
         let node = self.app.name_of(first).await;
         self.nodes = away.into();
-        let message = format!("{name} is on node {node}, which is not reachable now");
-        Err(Error::new(ErrorCode::Unavailable, message, "try again when it is back"))
+        let message = format!("{name} is stored on node {node}, which is not connected");
+        Err(Error::new(ErrorCode::Unavailable, message, "try again when the node is connected again"))
     }
 }

@@ -1,4 +1,4 @@
-//! Answers: JSON, and errors that say what would help.
+//! Answers: JSON, and errors with a remedy.
 
 use crate::api::{Error, ErrorCode};
 use axum::Json;
@@ -9,7 +9,7 @@ use axum::http::{Method, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 use serde::de::DeserializeOwned;
 
-/// An error on its way to the caller.
+/// An error as an HTTP response.
 #[derive(Debug)]
 pub struct Reply(pub Error);
 
@@ -40,13 +40,13 @@ impl IntoResponse for Reply {
 }
 
 pub async fn not_found(uri: Uri) -> Reply {
-    let message = format!("there is nothing at {}", uri.path());
-    Reply(Error::new(ErrorCode::NotFound, message, "/openapi.json lists what there is"))
+    let message = format!("path `{}` not found", uri.path());
+    Reply(Error::new(ErrorCode::NotFound, message, "/openapi.json lists all paths"))
 }
 
 pub async fn method_not_allowed(method: Method, uri: Uri) -> Reply {
-    let message = format!("{method} is not possible at {}", uri.path());
-    Reply(Error::new(ErrorCode::MethodNotAllowed, message, "/openapi.json lists what is"))
+    let message = format!("invalid method {method} for `{}`", uri.path());
+    Reply(Error::new(ErrorCode::MethodNotAllowed, message, "/openapi.json lists the methods of each path"))
 }
 
 /// The parameters after the `?`.
@@ -62,10 +62,10 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Parameters<T> 
 }
 
 fn bad_query(rejection: QueryRejection) -> Reply {
-    Reply(Error::bad_request(rejection.body_text(), "/openapi.json lists the parameters of every call"))
+    Reply(Error::bad_request(rejection.body_text(), "/openapi.json lists the parameters of each request"))
 }
 
-/// A number in the path.
+/// The parameter in the path: a job's number, or a node's name or number.
 pub struct Number<T>(pub T);
 
 impl<T: DeserializeOwned + Send, S: Send + Sync> FromRequestParts<S> for Number<T> {
@@ -78,15 +78,15 @@ impl<T: DeserializeOwned + Send, S: Send + Sync> FromRequestParts<S> for Number<
 }
 
 fn bad_path(rejection: PathRejection) -> Reply {
-    Reply(Error::bad_request(rejection.body_text(), "write the job's or node's number into the path"))
+    Reply(Error::bad_request(rejection.body_text(), "write a job's number, or a node's name or number, into the path"))
 }
 
 pub fn too_large() -> Reply {
-    let message = format!("the submission is larger than {} MiB", super::MAX_BODY >> 20);
-    Reply(Error::new(ErrorCode::TooLarge, message, "split the job, or give each task an index instead"))
+    let message = format!("the request's body is larger than {} MiB", super::MAX_BODY >> 20);
+    Reply(Error::new(ErrorCode::TooLarge, message, "split the job, or use indexes instead of items"))
 }
 
-/// A body that could not be read: too large, or the client went away.
+/// The answer to a body that could not be read: it is too large, or the client disconnected.
 pub fn bad_body(rejection: BytesRejection) -> Reply {
     if rejection.status() == StatusCode::PAYLOAD_TOO_LARGE {
         return too_large();
@@ -96,6 +96,6 @@ pub fn bad_body(rejection: BytesRejection) -> Reply {
 
 pub fn parse_json<T: DeserializeOwned>(body: &[u8]) -> Result<T, Error> {
     serde_json::from_slice(body).map_err(|error| {
-        Error::bad_request(format!("the body is not what it should be: {error}"), "/openapi.json describes the bodies")
+        Error::bad_request(format!("invalid body: {error}"), "/openapi.json describes the body of each request")
     })
 }

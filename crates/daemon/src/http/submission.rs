@@ -1,4 +1,4 @@
-//! What is submitted: a job file as people write it, or what our own clients make of one.
+//! The body of a submission: a job file, or the job that Amalgam's own clients made from one.
 
 use super::admission;
 use super::reply::parse_json;
@@ -12,14 +12,14 @@ use axum::http::HeaderMap;
 use axum::http::header::CONTENT_TYPE;
 use std::path::{Path, PathBuf};
 
-/// Job files, each with the names that are in use for it; the first is the registered one.
+/// Formats of job files with their media types. The first one of each is the registered one.
 const FILES: [(&[&str], Format); 3] = [
     (&["application/toml", "application/x-toml", "text/toml", "text/x-toml"], Format::Toml),
     (&["application/yaml", "application/x-yaml", "text/yaml", "text/x-yaml"], Format::Yaml),
     (&["application/json", "text/json"], Format::Json),
 ];
 
-/// How a body is written.
+/// Format of a body.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
     SpecBinary,
@@ -29,14 +29,14 @@ pub enum Kind {
 
 impl Kind {
     /// # Errors
-    /// When the header `Content-Type` is missing or names something else.
+    /// If the header `Content-Type` is missing or names another type.
     pub fn of(headers: &HeaderMap) -> Result<Kind, Error> {
         let remedy = "send a job file as application/toml, application/yaml or application/json";
         let Some(written) = headers.get(CONTENT_TYPE) else {
-            return Err(Error::bad_request("the header `Content-Type` does not say what the body is", remedy));
+            return Err(Error::bad_request("the request has no header `Content-Type`", remedy));
         };
         let written = String::from_utf8_lossy(written.as_bytes()).to_lowercase();
-        // What follows is about characters, and all of them are UTF-8.
+        // The parameters name only a character set, and the body is decoded as UTF-8 in any case.
         let (kind, parameters) = written.split_once(';').unwrap_or((&written, ""));
         let kind = kind.trim();
         match kind {
@@ -48,33 +48,31 @@ impl Kind {
             _ => {}
         }
         let file = FILES.into_iter().find(|(names, _)| names.contains(&kind)).map(|(_, format)| Kind::File(format));
-        file.ok_or_else(|| {
-            Error::bad_request(format!("a body of the type `{}` is no job", kind.escape_debug()), remedy)
-        })
+        file.ok_or_else(|| Error::bad_request(format!("unknown `Content-Type` `{}`", kind.escape_debug()), remedy))
     }
 }
 
-/// A newer client may ask for what this server would leave out unnoticed.
+/// Checks the version of a binary job: a newer client may use fields that this server would ignore silently.
 fn check_version(parameters: &str) -> Result<(), Error> {
     let version = parameters.split(';').find_map(|parameter| parameter.trim().strip_prefix("version="));
     match version {
         Some(version) if !version.parse().is_ok_and(|version| WIRE.contains(version)) => {
-            let what = format!("the job is of version {}, and this server reads {WIRE}", version.escape_debug());
-            Err(Error::bad_request(what, "use a command line of the server's version"))
+            let what = format!("the job has version {}, and this server reads {WIRE}", version.escape_debug());
+            Err(Error::bad_request(what, "use an `amalgam` of the server's version"))
         }
         _ => Ok(()),
     }
 }
 
-/// The job in a body, checked. `submit_dir` is what the request says of the directory of submission.
+/// Decodes and checks the job in a body. `submit_dir` is the request's parameter, which only job files use.
 ///
 /// # Errors
-/// What is wrong with it, and where.
+/// If the body is not a valid job. The error names the problem and its place.
 pub fn decode(kind: Kind, body: &[u8], submit_dir: Option<PathBuf>, user: String) -> Result<JobSpec, Error> {
     let mut job: JobSpec = match kind {
         Kind::SpecBinary => encoding::from_slice(body).map_err(|error| {
-            let remedy = "use a command line of the server's version";
-            Error::bad_request(format!("the body is not a job: {error}"), remedy)
+            let remedy = "use an `amalgam` of the server's version";
+            Error::bad_request(format!("invalid job in the body: {error}"), remedy)
         })?,
         Kind::SpecJson => parse_json(body)?,
         Kind::File(format) => read_file(format, body, submit_dir)?,
@@ -86,13 +84,13 @@ pub fn decode(kind: Kind, body: &[u8], submit_dir: Option<PathBuf>, user: String
 
 fn read_file(format: Format, body: &[u8], submit_dir: Option<PathBuf>) -> Result<JobSpec, Error> {
     if submit_dir.as_ref().is_some_and(|directory| !directory.is_absolute()) {
-        return Err(Error::bad_request("`submit_dir` is not absolute", "write a path that begins with `/`"));
+        return Err(Error::bad_request("`submit_dir` is not absolute", "write a path that starts with `/`"));
     }
     let text = text::decode(body.to_vec())
-        .map_err(|wrong| Error::bad_request(format!("the job file cannot be read: {}", wrong.problem), wrong.remedy))?;
+        .map_err(|wrong| Error::bad_request(format!("cannot read the job file: {}", wrong.problem), wrong.remedy))?;
     let context = Context { submit_dir: submit_dir.unwrap_or_default() };
     read_job_of(&Submitter::elsewhere(), &text, format, Path::new("job"), &context).map_err(|wrong| {
         let place = format!("line {}, column {}", wrong.at.line, wrong.at.column);
-        Error::bad_request(format!("the job file, {place}: {}", wrong.problem), wrong.remedy)
+        Error::bad_request(format!("job file, {place}: {}", wrong.problem), wrong.remedy)
     })
 }

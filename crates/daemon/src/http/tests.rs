@@ -1,4 +1,4 @@
-//! The interface over a real connection, before a fake cluster.
+//! Tests of the HTTP interface over real connections, with a fake cluster as the backend.
 
 use super::fake::FakeServer;
 use super::openapi::{CALLS, openapi};
@@ -79,7 +79,7 @@ impl Client {
     }
 }
 
-/// What says that a body is a checked job.
+/// The header of a body that is a checked job in JSON.
 const SPEC: (&str, &str) = ("content-type", JOB_JSON);
 
 fn answered(mut response: ureq::http::Response<ureq::Body>) -> Answered {
@@ -102,7 +102,7 @@ fn job(tasks: TaskSet, command: &[&str]) -> JobSpec {
 }
 
 #[test]
-fn nothing_but_health_is_answered_without_a_known_token() {
+fn only_health_checks_are_answered_without_a_known_token() {
     let client = Client::start();
     for call in CALLS {
         let path = call.path.replace("{job}", "1").replace("{node}", "1");
@@ -136,12 +136,12 @@ fn every_described_call_exists_and_every_answer_has_a_schema() {
     let text = serde_json::to_string(&openapi()).unwrap();
     for reference in text.split("\"$ref\":\"#").skip(1) {
         let pointer = reference.split('"').next().unwrap();
-        assert!(openapi().pointer(pointer).is_some(), "{pointer} leads nowhere");
+        assert!(openapi().pointer(pointer).is_some(), "{pointer} not found");
     }
 }
 
 #[test]
-fn a_job_is_submitted_listed_told_and_its_output_read() {
+fn a_submitted_job_is_listed_and_has_details_output_and_a_story() {
     let client = Client::start();
     let id = client.submit(&client.ada, &job(TaskSet::Count(2), &["echo", "hello", "you"]));
     let listed: Listing<JobSummary> = client.get(&client.ada, "/v1/jobs?state=succeeded&user=ada").json();
@@ -161,7 +161,7 @@ fn a_job_is_submitted_listed_told_and_its_output_read() {
 }
 
 #[test]
-fn lists_come_in_pages() {
+fn lists_are_returned_in_pages() {
     let client = Client::start();
     for _ in 0..5 {
         client.submit(&client.ada, &job(TaskSet::Count(1), &["echo"]));
@@ -188,7 +188,7 @@ fn a_repeated_submission_with_the_same_key_is_one_job() {
 }
 
 #[test]
-fn other_users_jobs_are_listed_but_neither_read_nor_touched() {
+fn other_users_jobs_are_listed_but_cannot_be_read_or_changed() {
     let client = Client::start();
     let adas = client.submit(&client.ada, &job(TaskSet::Count(1), &["hang"]));
     let bobs = client.submit(&client.bob, &job(TaskSet::Count(1), &["hang"]));
@@ -208,7 +208,7 @@ fn other_users_jobs_are_listed_but_neither_read_nor_touched() {
 }
 
 #[test]
-fn wait_answers_at_the_end_or_when_its_time_is_over() {
+fn wait_answers_when_the_job_ends_or_its_timeout_passes() {
     let client = Client::start();
     let id = client.submit(&client.ada, &job(TaskSet::Count(1), &["hang"]));
     let wait = |seconds: f64| -> Waited {
@@ -228,7 +228,7 @@ fn wait_answers_at_the_end_or_when_its_time_is_over() {
 }
 
 #[test]
-fn events_resume_behind_the_last_one_that_was_seen() {
+fn the_event_stream_resumes_after_the_last_event_id() {
     let client = Client::start();
     for token in [&client.ada, &client.bob] {
         client.submit(token, &job(TaskSet::Count(1), &["echo"]));
@@ -252,7 +252,7 @@ fn events_resume_behind_the_last_one_that_was_seen() {
 }
 
 #[test]
-fn a_million_tasks_are_taken_quickly() {
+fn a_job_of_a_million_items_is_accepted() {
     let client = Client::start();
     let mut items = Items::default();
     (0..1_000_000).for_each(|number| items.push(format!("input/{number:07}.dat")).unwrap());
@@ -266,7 +266,7 @@ fn a_million_tasks_are_taken_quickly() {
 }
 
 #[test]
-fn bad_calls_are_told_what_is_wrong() {
+fn invalid_requests_get_an_error_that_names_the_problem() {
     let client = Client::start();
     let status = |path: &str| client.get(&client.ada, path).error().0;
     assert_eq!(status("/v1/nothing"), 404);
@@ -304,12 +304,12 @@ fn bad_calls_are_told_what_is_wrong() {
     assert_eq!(of_version(&WIRE.newest.to_string()).status, 201);
     for version in [(WIRE.newest + 1).to_string(), (WIRE.oldest - 1).to_string(), "x".to_owned()] {
         let (status, _, message) = of_version(&version).error();
-        assert_eq!((status, message), (400, format!("the job is of version {version}, and this server reads {WIRE}")));
+        assert_eq!((status, message), (400, format!("the job has version {version}, and this server reads {WIRE}")));
     }
 }
 
 #[test]
-fn a_job_file_is_taken_in_each_of_its_formats() {
+fn job_files_are_accepted_in_every_format() {
     let client = Client::start();
     let post = |kind: &str, query: &str, text: &[u8]| {
         client.post(&client.ada, &format!("/v1/jobs{query}"), &[("content-type", kind)], text)
@@ -351,7 +351,7 @@ fn a_job_file_is_taken_in_each_of_its_formats() {
 }
 
 #[test]
-fn a_body_beyond_the_limit_is_refused_before_it_is_read() {
+fn a_body_above_the_limit_is_refused_before_it_is_read() {
     let client = Client::start();
     let mut stream = TcpStream::connect(client.server.address).unwrap();
     let head = format!(
@@ -366,7 +366,7 @@ fn a_body_beyond_the_limit_is_refused_before_it_is_read() {
 }
 
 #[test]
-fn a_client_that_goes_away_while_it_submits_leaves_nothing_behind() {
+fn no_job_is_submitted_if_the_client_disconnects_before_the_end_of_the_body() {
     let client = Client::start();
     let body = serde_json::to_vec(&job(TaskSet::Count(1), &["echo"])).unwrap();
     let head = format!(
@@ -379,13 +379,13 @@ fn a_client_that_goes_away_while_it_submits_leaves_nothing_behind() {
     stream.write_all(head.as_bytes()).unwrap();
     stream.write_all(&body[..body.len() - 1]).unwrap();
     drop(stream);
-    // The next job is the first: had the other been accepted, it would be the second.
+    // The next job gets id 1, so the first submission was not accepted.
     assert_eq!(client.submit(&client.ada, &job(TaskSet::Count(1), &["echo"])), 1);
     assert_eq!(client.get(&client.ada, "/v1/jobs").json::<Listing<JobSummary>>().items.len(), 1);
 }
 
 #[test]
-fn stopping_the_server_ends_its_streams() {
+fn streams_end_when_the_server_stops() {
     let client = Client::start();
     client.submit(&client.ada, &job(TaskSet::Count(1), &["hang"]));
     let events = client.agent.get(client.url("/v1/events")).header("authorization", format!("Bearer {}", client.ada));
@@ -398,6 +398,6 @@ fn stopping_the_server_ends_its_streams() {
     assert!(started.elapsed() < Duration::from_secs(5));
     let (mut told, mut written) = (String::new(), String::new());
     events.read_to_string(&mut told).unwrap();
-    output.read_to_string(&mut written).expect_err("an end in good order would say that the task has ended");
+    output.read_to_string(&mut written).expect_err("a regular end would mean that the task has ended");
     assert_eq!(written, "hanging\n");
 }
