@@ -1,4 +1,4 @@
-//! The daemons' clock: microseconds since the Unix epoch that never step back, not even over a restart.
+//! The daemons' clock: microseconds since the Unix epoch. It never goes back, not even after a restart.
 
 use amalgam_core::vocabulary::Instant;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -10,7 +10,7 @@ pub struct Clock {
 }
 
 impl Clock {
-    /// Begins now, but not before `floor`, the last instant that an earlier life wrote down.
+    /// Starts at the system's time, but not before `floor`, the last instant in the log of an earlier run.
     pub fn starting_at_least(floor: Instant) -> Clock {
         let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let wall = Instant(u64::try_from(since_epoch.as_micros()).unwrap_or(0));

@@ -1,8 +1,8 @@
-//! Makes the facts of a turn durable and then lets out what waited for them.
+//! Makes the facts of a turn durable, then sends the messages and events that waited for them.
 //!
-//! It runs on the loop's own thread: while the disk is busy inputs pile up, and the next turn takes them all, so one
-//! write and one fdatasync serve as many facts as there are. Another thread would add two hand-overs to every launch.
-//! What may leave before the fdatasync, and why, is ADR 25.
+//! It runs on the loop's own thread. While the disk is busy, inputs accumulate and the next turn takes them all, so one
+//! write and one fdatasync serve many facts. Another thread would add two thread switches to every launch. ADR 25
+//! defines which messages may be sent before the fdatasync.
 
 use super::executor_link::Executor;
 use super::routes::Routes;
@@ -17,43 +17,45 @@ use amalgam_core::vocabulary::{self as words, HostId, Instant};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Changes that nobody outside this machine was told of are on disk after this time at the latest.
+/// Maximum time until changes are on disk that were not sent to another machine.
 pub const GROUP: Duration = Duration::from_millis(5);
-/// Records that nothing waits for are on disk after this time at the latest.
+/// Maximum time until records are on disk that nothing waits for.
 pub const LAZY: Duration = Duration::from_millis(250);
 
-/// What one turn of the loop leads to.
+/// The effects of one turn of the loop.
 pub struct Turn {
     pub now: Instant,
     pub facts: Vec<Fact>,
-    /// Of the logs of other processes, which come after these.
+    /// Facts of the logs of job hosts. They are written after `facts`.
     pub followed: Vec<(HostId, Followed)>,
-    /// Whether `facts` holds a change.
+    /// Whether `facts` or `followed` contains a change.
     pub durable: bool,
     pub letters: Vec<(Egress, Letter)>,
-    /// With the position of what they tell, in `facts` and then `followed`.
+    /// Events, each with the position of its fact in `facts` followed by `followed`.
     pub events: Vec<(usize, Event)>,
     pub after: Vec<AfterCommit>,
 }
 
 pub struct Committer {
-    /// An agent keeps nothing: its executor remembers.
+    /// `None` in an agent, which keeps no log: its executor keeps the state of attempts.
     pub store: Option<Store>,
-    /// Has the changes as well, where a standby may need them. What `store` says of them is only for people then.
+    /// A second copy of the changes, for a standby. With a replica, the changes in `store` only serve the history that
+    /// users read.
     pub replica: Option<Replica>,
     pub executor: Executor,
     pub routes: Arc<Routes>,
     pub events: Arc<EventRing>,
     pub metrics: Arc<Metrics>,
-    /// When the facts that are not on disk have to be, at the latest.
+    /// When the appended facts must be on disk; `None` if they are.
     due: Option<Instant>,
-    /// There are changes among them.
+    /// Whether changes are among these facts.
     must_sync: bool,
-    /// What is told about facts that are not on disk: after a crash their numbers would be given again.
+    /// Events about facts that are not on disk. They are not published yet, because their numbers would be used again
+    /// after a crash.
     untold: Vec<(u64, Vec<(usize, Event)>)>,
-    /// What lets the executor forget ends that are not on disk here.
+    /// Acknowledgements of ends that are not on disk here. The executor forgets an end once it is acknowledged.
     acknowledgements: Vec<Letter>,
-    /// The server is told what the log holds, once that is on disk.
+    /// Whether entries of the log are sent to the server once they are on disk.
     tells_log: bool,
     untold_entries: Vec<Entry>,
 }
@@ -77,24 +79,25 @@ impl Committer {
         }
     }
 
-    /// Whoever has no master tells the server what it writes down.
+    /// Sends the entries of the log to the server. Used by processes without a master.
     #[must_use]
     pub fn telling_log(mut self) -> Committer {
         self.tells_log = true;
         self
     }
 
-    /// Nothing of the turn leaves this machine before the changes of this and of earlier turns are durable, and what the
-    /// public is told waits for its facts.
+    /// Writes the facts of a turn and sends its messages. No message leaves this machine before the changes of this and
+    /// of earlier turns are durable. Events are published once their facts are durable.
     ///
-    /// The executor and its tasks end with this machine at the latest. What survives the end of this process is durable
-    /// enough for them, so orders to launch and to signal leave after the write, and the fdatasync waits a moment for
-    /// company, unless the turn ends a job, which somebody may be waiting for. An acknowledgement waits for the
-    /// fdatasync: a disk that fails can take along every copy of the end but the executor's (ADR 25).
+    /// The executor and its tasks do not survive a crash of this machine. A fact that survives the end of this process
+    /// is durable enough for them, so orders to launch and to signal are sent after the write. The fdatasync is delayed
+    /// by up to [`GROUP`] to serve several turns, unless the turn ends a job, which a client may be waiting for. An
+    /// acknowledgement waits for the fdatasync: if the disk fails, the executor may have the only copy of the end
+    /// (ADR 25).
     ///
     /// # Errors
-    /// When the log cannot be written. Nothing after the last durable fact has left the machine then; the caller must
-    /// end the process.
+    /// If the log cannot be written. No message that depends on a fact after the last durable one has left the machine.
+    /// The caller must end the process.
     pub fn commit(&mut self, turn: Turn) -> Result<(), StoreError> {
         let first = self.append(&turn)?;
         let Turn { facts, letters, events, after, .. } = turn;
@@ -118,7 +121,8 @@ impl Committer {
         Ok(())
     }
 
-    /// Takes the facts of a turn up, and writes them if there are changes among them. Returns the number of the first.
+    /// Appends the facts of a turn to the log, and writes them if changes are among them. Returns the number of the
+    /// first entry.
     fn append(&mut self, turn: &Turn) -> Result<u64, StoreError> {
         let Turn { now, facts, followed, durable, .. } = turn;
         let is_empty = facts.is_empty() && followed.is_empty();
@@ -144,24 +148,24 @@ impl Committer {
         Ok(first)
     }
 
-    /// Every change so far is durable after this: whoever looks at the roles then sees nothing that could be lost.
+    /// Makes all changes so far durable, so that the state of the roles contains nothing that a crash could undo.
     pub fn settle(&mut self) -> Result<(), StoreError> {
         if self.must_sync { self.flush() } else { Ok(()) }
     }
 
-    /// Everything appended so far is durable after this.
+    /// Makes all facts appended so far durable.
     pub fn flush(&mut self) -> Result<(), StoreError> {
         self.write_out()?;
         self.let_go();
         Ok(())
     }
 
-    /// Writes what nothing waits for, once it is old enough. Inputs that keep coming must not put that off.
+    /// Makes facts durable whose time has come, whether or not more inputs are waiting.
     pub fn flush_if_due(&mut self, now: Instant) -> Result<(), StoreError> {
         if self.due_in(now) == Some(Duration::ZERO) { self.flush() } else { Ok(()) }
     }
 
-    /// How long until there is something to flush.
+    /// Time until the next flush, if facts are waiting for it.
     pub fn due_in(&self, now: Instant) -> Option<Duration> {
         self.due.map(|due| Duration::from_micros(due.since(now).as_micros()))
     }
@@ -181,7 +185,7 @@ impl Committer {
         Ok(())
     }
 
-    /// Lets out what waits for the disk, where there is nothing left to wait for.
+    /// Sends the acknowledgements and publishes the events whose facts are on disk.
     fn let_go(&mut self) {
         if !self.must_sync {
             self.executor.order(std::mem::take(&mut self.acknowledgements));
@@ -198,7 +202,7 @@ impl Committer {
         of_store || self.replica.as_ref().is_some_and(Replica::needs_snapshot)
     }
 
-    /// Writes the state that all facts so far lead to.
+    /// Writes a snapshot with this state, after all facts so far.
     pub fn write_snapshot(&mut self, now: Instant, state: Vec<Change>) -> Result<(), StoreError> {
         self.flush()?;
         let Some(store) = &mut self.store else { return Ok(()) };
@@ -238,7 +242,7 @@ mod tests {
     const LIST: ToExecutor = ToExecutor::List { node: NodeId(1) };
     const ACKNOWLEDGE: ToExecutor = ToExecutor::Acknowledge { attempt: ATTEMPT };
 
-    /// A committer over a store in `dir`, and the far end of its executor's connection.
+    /// A committer with a store in `dir`, the store's history, and the executor's end of the connection.
     fn committer(dir: &Path, options: Options) -> (Committer, History, Link) {
         let (store, _) = Store::open(dir, options).unwrap();
         let history = store.history();
@@ -259,12 +263,12 @@ mod tests {
         facts
     }
 
-    /// The next order that has arrived at the executor.
+    /// The next order that the executor has received, if any.
     fn heard(executor: &mut Link) -> Option<ToExecutor> {
         assert!(executor.receive().unwrap());
         executor.next().unwrap().map(|frame| match frame {
             ExecutorFrame::Order(order) => order,
-            other => panic!("{other:?} is no order"),
+            other => panic!("{other:?} is not an order"),
         })
     }
 
@@ -279,7 +283,7 @@ mod tests {
         Turn { now: at, facts, followed: vec![], durable: true, letters, events: vec![], after: vec![] }
     }
 
-    /// The one fact of such a turn, and no letters.
+    /// A turn with one fact and no messages.
     fn quiet(at: Instant, fact: Fact) -> Turn {
         let durable = fact.is_change();
         Turn { facts: vec![fact], durable, ..turn(at, vec![]) }
@@ -289,7 +293,7 @@ mod tests {
         (Egress::Executor, Message::ToExecutor(order))
     }
 
-    /// A node over the network: its connection, and what arrives there.
+    /// A node over the network: its route, and the messages that it receives.
     fn node(committer: &Committer) -> (PeerRoute, UnboundedReceiver<Parcel>) {
         let (peer, letters) = tokio::sync::mpsc::unbounded_channel();
         (committer.routes.add(PeerId::Node(NodeId(2)), peer).unwrap(), letters)
@@ -301,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn an_order_for_the_executor_leaves_with_the_write_and_everything_else_with_the_fdatasync() {
+    fn orders_are_sent_after_the_write_and_other_messages_after_the_fdatasync() {
         let dir = tempfile::tempdir().unwrap();
         let (mut committer, history, mut executor) = committer(dir.path(), Options::default());
         committer.commit(turn(Instant(0), vec![order(ACKNOWLEDGE), order(LIST)])).unwrap();
@@ -321,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn an_agent_without_a_log_waits_for_nothing() {
+    fn without_a_log_acknowledgements_are_sent_immediately() {
         let (mut committer, _, mut executor) = committer(tempfile::tempdir().unwrap().path(), Options::default());
         committer.store = None;
         committer.commit(turn(Instant(0), vec![order(ACKNOWLEDGE)])).unwrap();
@@ -329,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_a_job_is_told_at_once() {
+    fn the_end_of_a_job_is_durable_and_published_immediately() {
         let dir = tempfile::tempdir().unwrap();
         let (mut committer, history, _executor) = committer(dir.path(), Options::default());
         let event = Event::new(Timestamp(0), EventKind::JobEnded);
@@ -340,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn no_order_leaves_after_a_write_that_failed() {
+    fn no_order_is_sent_after_a_failed_write() {
         let dir = tempfile::tempdir().unwrap();
         let full = Options { full_at_bytes: Some(30), ..Options::default() };
         let (mut committer, _, mut executor) = committer(dir.path(), full);
@@ -349,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_but_orders_leaves_after_a_sync_that_failed() {
+    fn only_orders_are_sent_after_a_failed_sync() {
         let dir = tempfile::tempdir().unwrap();
         let broken = Options { broken_at_bytes: Some(30), ..Options::default() };
         let (mut committer, history, mut executor) = committer(dir.path(), broken);
@@ -369,13 +373,13 @@ mod tests {
     }
 
     #[test]
-    fn records_are_told_when_they_are_written_and_written_when_they_are_old() {
+    fn records_are_written_and_published_after_250_ms() {
         let dir = tempfile::tempdir().unwrap();
         let (store, _) = Store::open(dir.path(), Options::default()).unwrap();
         let (history, events) = (store.history(), Arc::new(EventRing::starting_at(0)));
         let mut committer = Committer::new(Some(store), Arc::clone(&events), Arc::default());
         let lazy = LAZY.as_micros() as u64;
-        // Inputs never cease.
+        // A turn with more facts before and at the deadline does not delay the write.
         for at in [0, lazy / 2, lazy - 1, lazy] {
             let joined = Fact::Record(Record::NodeJoined { node: NodeId(1) });
             let event = Event::new(Timestamp(0), EventKind::NodeUp);
@@ -389,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn the_server_is_told_of_entries_once_they_are_on_disk_and_before_letters_that_follow_from_them() {
+    fn log_entries_are_sent_to_the_server_once_on_disk_and_before_later_messages() {
         let dir = tempfile::tempdir().unwrap();
         let (committer, history, _executor) = committer(dir.path(), Options::default());
         let mut committer = committer.telling_log();
@@ -397,7 +401,7 @@ mod tests {
         committer.routes.set_server(Some(server));
         let joined = Fact::Record(Record::NodeJoined { node: NodeId(1) });
         committer.commit(quiet(Instant(0), joined)).unwrap();
-        assert!(told.try_recv().is_err(), "it is not on disk");
+        assert!(told.try_recv().is_err(), "the entry is not on disk");
         let message = Message::ToMaster(amalgam_core::protocol::ToMaster::Return { grants: vec![] });
         committer.commit(turn(Instant(1), vec![(Egress::Server, message)])).unwrap();
         assert!(matches!(told.try_recv(), Ok(Parcel::Log { first: 0, entries, .. }) if entries.len() == 2));
@@ -410,7 +414,7 @@ mod tests {
     }
 
     #[test]
-    fn what_another_process_wrote_down_keeps_its_time() {
+    fn entries_of_job_hosts_keep_their_time() {
         let dir = tempfile::tempdir().unwrap();
         let (mut committer, history, _executor) = committer(dir.path(), Options::default());
         let held = |held| Fact::Change(Change::JobHeld { job: JobId(1), held });

@@ -1,31 +1,31 @@
-//! The newest events, for those who follow along.
+//! The newest events, for clients that follow the event stream.
 
 use crate::api::{Event, EventKind, Timestamp};
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use tokio::sync::watch;
 
-/// Events that are kept; older ones are told as a gap.
+/// Number of events that are kept. A `gap` event stands for older ones.
 const KEPT: usize = 100_000;
-/// Events that one entry of the log may lead to.
+/// Maximum number of events of one entry of the log.
 const PER_ENTRY: u64 = 4;
 
 pub struct EventRing {
     ring: Mutex<Ring>,
     /// The newest sequence number.
     newest: watch::Sender<u64>,
-    /// Counts ends of jobs.
+    /// Changes when a job ends.
     ended: watch::Sender<u64>,
 }
 
 struct Ring {
     events: VecDeque<Event>,
-    /// Everything from here on is in `events`.
+    /// `events` contains all events from this sequence number on.
     complete_from: u64,
 }
 
 impl EventRing {
-    /// Of a log whose next entry has this sequence number.
+    /// A ring for a log whose next entry has this number.
     pub fn starting_at(next_entry: u64) -> EventRing {
         let complete_from = next_entry * PER_ENTRY;
         EventRing {
@@ -35,7 +35,7 @@ impl EventRing {
         }
     }
 
-    /// Adds the events of entries that are numbered from `first` on.
+    /// Adds the events of entries from number `first` on. Each event has the position of its entry, from 0.
     pub fn publish(&self, first: u64, events: Vec<(usize, Event)>) {
         if events.is_empty() {
             return;
@@ -73,7 +73,7 @@ impl EventRing {
         self.ended.subscribe()
     }
 
-    /// Up to `limit` events from this number on, after a `gap` where some are no longer kept.
+    /// Up to `limit` events from this sequence number on. They start with a `gap` if some of them are no longer kept.
     pub fn read(&self, from: u64, limit: usize) -> Vec<Event> {
         let ring = self.lock();
         let mut events = Vec::new();
@@ -95,7 +95,7 @@ fn gap(before: u64) -> Event {
 }
 
 impl Event {
-    /// One that names nothing yet.
+    /// An event without a job, task or node.
     pub fn new(at: Timestamp, kind: EventKind) -> Event {
         Event {
             sequence: 0,
@@ -123,7 +123,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_unique_and_old_events_become_a_gap() {
+    fn sequence_numbers_are_unique_and_old_events_become_a_gap() {
         let ring = EventRing::starting_at(10);
         let event = || Event::new(Timestamp(0), EventKind::AttemptEnded);
         ring.publish(10, vec![(0, event()), (0, event()), (2, event())]);

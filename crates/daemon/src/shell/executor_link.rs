@@ -1,4 +1,4 @@
-//! The connection to the executor: made before anything else, kept, and made again when the executor died.
+//! The connection to the executor. It is opened before other threads start, and opened again if the executor exits.
 
 use super::executor_routing::ExecutorRouting;
 use super::inbox::Sender;
@@ -31,18 +31,18 @@ pub struct ExecutorSetup {
     pub config: ExecutorConfig,
 }
 
-/// A fresh connection that has said hello.
+/// A new connection whose hello has been received.
 pub struct ExecutorLink {
     setup: ExecutorSetup,
     stream: UnixStream,
     decoder: Decoder,
-    /// Of the messages that the executor understands.
+    /// Version of the messages that both sides understand.
     version: u32,
     pub enforcement: Enforcement,
 }
 
 impl ExecutorLink {
-    /// Reaches the executor, or starts one. To be called before other threads start.
+    /// Connects to the executor, and starts one if none runs. Must be called before other threads start.
     pub fn open(setup: ExecutorSetup) -> Result<ExecutorLink, ExecutorError> {
         let stream = ensure_running(&setup.program, &setup.arguments, &setup.config)?;
         let (stream, decoder, version, enforcement) =
@@ -55,32 +55,33 @@ impl ExecutorLink {
     }
 }
 
-/// The executor as the loop has it.
+/// The loop's side of the executor.
 #[derive(Default)]
 pub struct Executor {
     state: ExecutorState,
     setup: Option<ExecutorSetup>,
-    /// Counts the connections.
+    /// Number of connections so far.
     incarnation: u64,
-    /// That of the present connection.
+    /// Version of the messages on the current connection.
     version: u32,
     routing: ExecutorRouting,
-    /// Carries out orders about files, which are for this process.
+    /// Executes orders about files in this process.
     files: Option<Fetcher>,
     reconnects: Option<mpsc::Sender<Reconnect>>,
 }
 
 #[derive(Default)]
 enum ExecutorState {
-    /// There is none, or the connection is about to be made again.
+    /// This process has no executor, or is about to reconnect.
     #[default]
     Away,
     Connected(Link),
-    /// In this process, for its nodes are hollow.
+    /// Simulated in this process, for nodes that run no processes.
     Pretended(PretendedExecutor),
 }
 
-/// The order to make another connection. The inbox's sender comes with it: one that is kept would keep the loop going.
+/// A request to reconnect. It contains the inbox's sender because a sender that the thread kept would keep the loop
+/// running.
 struct Reconnect {
     setup: ExecutorSetup,
     inputs: Sender,
@@ -92,12 +93,12 @@ impl Executor {
         Executor { state: ExecutorState::Connected(link), version: WIRE.newest, ..Executor::default() }
     }
 
-    /// Nothing runs, and what is launched ends in time.
+    /// A simulated executor: it starts no processes, and its attempts end after their run time.
     pub fn pretended() -> Executor {
         Executor { state: ExecutorState::Pretended(PretendedExecutor::default()), ..Executor::default() }
     }
 
-    /// Goes on with this connection, and returns its number.
+    /// Uses this connection from now on. Returns its number.
     pub fn connect(&mut self, fresh: ExecutorLink) -> io::Result<u64> {
         let ExecutorLink { setup, stream, decoder, version, .. } = fresh;
         self.version = version;
@@ -107,12 +108,12 @@ impl Executor {
         Ok(self.incarnation)
     }
 
-    /// Orders about files go there.
+    /// Sends orders about files to `files` from now on.
     pub fn fetch_with(&mut self, files: Fetcher) {
         self.files = Some(files);
     }
 
-    /// What the loop is to watch.
+    /// The descriptor and the events that the loop has to wait for.
     pub fn watch(&self) -> Option<(BorrowedFd<'_>, PollFlags)> {
         let ExecutorState::Connected(link) = &self.state else { return None };
         let mut interest = PollFlags::IN;
@@ -120,7 +121,7 @@ impl Executor {
         Some((link.as_fd(), interest))
     }
 
-    /// When it is to be heard although nothing can be watched.
+    /// When the next report of a simulated executor is due. It has no descriptor to wait for.
     pub fn due(&self) -> Option<Instant> {
         match &self.state {
             ExecutorState::Pretended(executor) => executor.due(),
@@ -128,10 +129,10 @@ impl Executor {
         }
     }
 
-    /// Takes in what the executor has reported, as letters to the nodes, and sends what waited for room.
+    /// Returns the executor's reports as messages to the nodes, and sends orders that are still in the send buffer.
     ///
-    /// With the letters that came before it, an error says that the connection broke; [`Executor::reconnect`] makes
-    /// another.
+    /// An error means that the connection is broken, and comes with the messages received before. Call
+    /// [`Executor::reconnect`] then.
     pub fn exchange(&mut self, now: Instant) -> (Vec<Letter>, io::Result<()>) {
         let mut letters = Vec::new();
         let link = match &mut self.state {
@@ -142,7 +143,7 @@ impl Executor {
             }
             ExecutorState::Connected(link) => link,
         };
-        // What arrived before a connection broke is taken in.
+        // Reports that arrived before the connection broke are still delivered.
         let received = link.receive();
         let outcome = take_in(link, &mut self.routing, &mut letters).and(received).and_then(|is_open| match is_open {
             true => link.send(),
@@ -151,12 +152,12 @@ impl Executor {
         (letters, outcome)
     }
 
-    /// Starts the thread that makes later connections. By then the machine may have no process to spare.
+    /// Starts the thread that reconnects. It is started early because the machine may not allow a new thread later.
     pub fn prepare_to_reconnect(&mut self) -> io::Result<()> {
         let (requests, requested) = mpsc::channel::<Reconnect>();
         let work = move || {
             for Reconnect { setup, inputs } in requested {
-                // A loop that has stopped needs none.
+                // An error means that the loop has stopped and needs no connection.
                 let _ = inputs.send(Input::ExecutorConnected(Box::new(reconnect(&setup))));
             }
         };
@@ -165,22 +166,22 @@ impl Executor {
         Ok(())
     }
 
-    /// Makes another connection in the background, which comes in as an input.
+    /// Reconnects in the background. The new connection arrives as [`Input::ExecutorConnected`].
     pub fn reconnect(&mut self, inputs: Sender) {
         self.state = ExecutorState::Away;
         self.routing.forget_lists();
         if let (Some(reconnects), Some(setup)) = (&self.reconnects, &self.setup) {
-            // The thread lives for as long as this does.
+            // The thread runs until `reconnects` is dropped, so this does not fail.
             let _ = reconnects.send(Reconnect { setup: setup.clone(), inputs });
         }
     }
 
-    /// Tells the executor which nodes this process has.
+    /// Sends the executor the numbers of this process's nodes.
     pub fn serve_nodes(&mut self, nodes: Vec<NodeId>) {
         self.tell(&[ExecutorFrame::Serve { nodes }]);
     }
 
-    /// Orders for somebody who is not there are lost, as the protocol allows.
+    /// Sends orders to the executor. Without a connection they are lost, as the protocol allows.
     pub fn order(&mut self, letters: Vec<Letter>) {
         let orders = letters.into_iter().filter_map(|letter| match letter.message {
             Message::ToExecutor(order) => {
@@ -200,7 +201,7 @@ impl Executor {
         let known = orders.filter(|order| {
             let is_known = order.since() <= version;
             if !is_known {
-                tracing::warn!(version, "the executor is of an older version and does not know an order: restart it when its tasks have ended");
+                tracing::warn!(version, "the executor's version is too old for an order, which is dropped; restart the executor when its tasks have ended");
             }
             is_known
         });
@@ -214,29 +215,29 @@ impl Executor {
         let ExecutorState::Connected(link) = &mut self.state else { return };
         for frame in frames {
             if let Err(error) = link.queue(frame) {
-                tracing::error!(%error, "a frame for the executor cannot be written");
+                tracing::error!(%error, "cannot encode a frame for the executor");
             }
         }
-        // The next exchange finds a connection that broke.
+        // If the connection is broken, the next `exchange` returns the error.
         if let Err(error) = link.send() {
-            tracing::warn!(%error, "the executor does not take orders");
+            tracing::warn!(%error, "cannot send an order to the executor");
         }
     }
 }
 
-/// Ends an executor and its tasks, if one is there.
+/// Stops the executor and its tasks, if one runs.
 pub fn shut_down(config: &ExecutorConfig) {
     if let Ok(mut stream) = crate::executor::connect(&config.socket) {
         let mut frame = Vec::new();
         if frames::encode(&ExecutorFrame::Shutdown, &mut frame).is_ok() && stream.write_all(&frame).is_ok() {
-            // It closes the connection when it is done.
+            // The executor closes the connection when it has stopped.
             let _ = stream.set_read_timeout(Some(Duration::from_secs(5)));
             let _ = io::copy(&mut stream, &mut io::sink());
         }
     }
 }
 
-/// The reports that have arrived, as letters.
+/// Adds the reports that have arrived to `letters`, as messages to the nodes.
 fn take_in(link: &mut Link, routing: &mut ExecutorRouting, letters: &mut Vec<Letter>) -> io::Result<()> {
     while let Some(reply) = link.next().map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))? {
         match reply {
@@ -255,8 +256,9 @@ fn greet(mut stream: UnixStream) -> io::Result<(UnixStream, Decoder, u32, Enforc
             Some(ExecutorReply::Hello(Hello { version, pid, enforcement, wire })) => {
                 let common = WIRE.common(wire).ok_or_else(|| {
                     io::Error::other(format!(
-                        "the executor (pid {pid}) is of Amalgam {version} and speaks {wire}, and we {WIRE}; use the program that \
-                         started it until its tasks have ended, or end them with `kill {pid}`"
+                        "the executor (pid {pid}) of Amalgam {version} supports protocol {wire}, and this program supports \
+                         {WIRE}; use the program that started the executor until its tasks have ended, or stop them with \
+                         `kill {pid}`"
                     ))
                 })?;
                 return Ok((stream, decoder, common, enforcement));
@@ -286,7 +288,7 @@ fn reconnect(setup: &ExecutorSetup) -> ExecutorLink {
     loop {
         match ExecutorLink::open(setup.clone()) {
             Ok(link) => return link,
-            Err(error) => tracing::error!(%error, "no executor can be used"),
+            Err(error) => tracing::error!(%error, "cannot start or reach an executor; trying again"),
         }
         std::thread::sleep(RETRY);
     }
@@ -298,7 +300,7 @@ mod tests {
     use amalgam_core::protocol::{ExecutorReport, ToExecutor};
 
     #[test]
-    fn reports_that_came_before_a_broken_frame_are_taken_in() {
+    fn reports_before_a_malformed_frame_are_delivered() {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         let mut executor = Executor::over(Link::new(ours, Decoder::default()).unwrap());
         executor.routing.note(&ToExecutor::List { node: NodeId(1) });

@@ -1,4 +1,5 @@
-//! Which node a report of the executor is for: one executor serves all nodes of a process, and knows attempts.
+//! Finds the node that an executor's report is for. One executor serves all nodes of a process, and its reports name
+//! attempts.
 
 use amalgam_core::hosting::Letter;
 use amalgam_core::protocol::{Address, ExecutorReport, Message, ToExecutor, ToNode};
@@ -8,12 +9,12 @@ use std::collections::{HashMap, VecDeque};
 #[derive(Default)]
 pub struct ExecutorRouting {
     owners: HashMap<AttemptId, NodeId>,
-    /// Lists that were asked for and not answered, in order.
+    /// Nodes whose lists of attempts were requested and have not been answered, in the order of the requests.
     listing: VecDeque<NodeId>,
 }
 
 impl ExecutorRouting {
-    /// An order leaves for the executor.
+    /// Takes note of an order that is sent to the executor.
     pub fn note(&mut self, order: &ToExecutor) {
         match order {
             ToExecutor::Launch(order) => {
@@ -34,19 +35,20 @@ impl ExecutorRouting {
         }
     }
 
-    /// What was asked on a connection that broke is not answered on the next.
+    /// Forgets requests on a connection that has broken: they are not answered on the next one.
     pub fn forget_lists(&mut self) {
         self.listing.clear();
     }
 
-    /// The report as a letter to its node; `None` for an attempt that nobody here knows.
+    /// The report as a message to its node; `None` if its attempt belongs to no node of this process.
     pub fn letter(&mut self, report: ExecutorReport) -> Option<Letter> {
         let node = self.node_of(&report)?;
         let message = Message::ToNode(ToNode::Executor(report));
         Some(Letter { from: Address::Executor(node), to: Address::Node(node), message })
     }
 
-    /// Before a list is answered come the ends that belong to it, so an unknown attempt is of the node being listed.
+    /// The executor sends the ends of a node's attempts before the list, so an unknown attempt belongs to the node
+    /// whose list is next.
     fn node_of(&mut self, report: &ExecutorReport) -> Option<NodeId> {
         match report {
             ExecutorReport::Started { attempt, .. } => self.owners.get(attempt).copied(),

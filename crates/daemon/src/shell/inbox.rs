@@ -1,5 +1,5 @@
-//! What the loop waits for: inputs of other threads, the executor, and time. One thread reads them all, since every
-//! hand-over between threads costs a launch a wake-up.
+//! The loop's queue of inputs. The loop's thread waits for inputs of other threads, the executor's descriptor and a
+//! timeout at once: a second thread would add a wake-up to every launch.
 
 use super::{Input, Stopped};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
@@ -9,37 +9,37 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// The loop's end; dropping it stops the senders.
+/// The loop's end. After it is dropped, senders return [`Stopped`].
 pub struct Inbox {
     shared: Arc<Shared>,
 }
 
-/// The other threads' end; the loop learns when the last of them is dropped.
+/// The other threads' end. When the last one is dropped, [`Awake::deserted`] is set.
 pub struct Sender {
     shared: Arc<Shared>,
 }
 
 struct Shared {
     state: Mutex<State>,
-    /// Readable while the loop is to wake up.
+    /// An eventfd that is readable when the loop has to wake up.
     bell: OwnedFd,
 }
 
 #[derive(Default)]
 struct State {
     waiting: VecDeque<Input>,
-    /// The loop waits for the bell.
+    /// Whether the loop waits for `bell`.
     asleep: bool,
     stopped: bool,
     senders: usize,
 }
 
-/// What ended a wait.
+/// Result of a wait.
 pub struct Awake {
     pub inputs: Vec<Input>,
-    /// The descriptor beside the bell is ready, or broken.
+    /// Whether the other descriptor is ready or has an error.
     pub ready: bool,
-    /// No sender is left, and all that they sent was taken.
+    /// Whether all senders are dropped and all their inputs have been taken.
     pub deserted: bool,
 }
 
@@ -86,14 +86,14 @@ impl Drop for Sender {
 }
 
 impl Inbox {
-    /// Another sender. The loop must not keep one, or it would never be deserted.
+    /// Creates a sender. The loop must not keep one, otherwise it does not notice that all others are dropped.
     pub fn sender(&self) -> Sender {
         self.shared.lock().senders += 1;
         Sender { shared: Arc::clone(&self.shared) }
     }
 
-    /// Sleeps until there is an input, `other` is ready for what is given with it, or `patience` is over. Takes `most`
-    /// inputs at most; what is left ends the next wait at once.
+    /// Waits until there is an input, `other` is ready for its events, or `patience` has passed. Returns at most `most`
+    /// inputs. If more are left, the next wait returns immediately.
     pub fn wait(&self, patience: Option<Duration>, other: Option<(BorrowedFd<'_>, PollFlags)>, most: usize) -> Awake {
         let mut state = self.shared.lock();
         let has_some = !state.waiting.is_empty() || state.senders == 0;
@@ -105,7 +105,7 @@ impl Inbox {
         let (rung, ready) = match other {
             None => {
                 let mut watched = [bell];
-                // An interrupted wait is one that ended early.
+                // An interrupted wait just returns early.
                 let _ = poll(&mut watched, timeout.as_ref());
                 (!watched[0].revents().is_empty(), false)
             }
@@ -130,7 +130,7 @@ impl Drop for Inbox {
     fn drop(&mut self) {
         let mut state = self.shared.lock();
         state.stopped = true;
-        // Whoever waits for an answer to one of these learns that there will be none.
+        // Dropping the inputs closes the channels of their answers, so that waiting threads get an error.
         let lost = std::mem::take(&mut state.waiting);
         drop(state);
         drop(lost);
@@ -139,11 +139,11 @@ impl Drop for Inbox {
 
 impl Shared {
     fn ring(&self) {
-        // It fails only when it was rung more often than fits a `u64`.
+        // The write fails only if the eventfd's counter would exceed a `u64`; the descriptor is readable then.
         let _ = rustix::io::write(&self.bell, &1_u64.to_ne_bytes());
     }
 
-    /// Nothing can panic while it is held.
+    /// Ignores poisoning: no code that holds the lock can panic.
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -158,7 +158,7 @@ mod tests {
     use std::thread::spawn;
 
     #[test]
-    fn inputs_and_a_descriptor_end_the_wait_and_the_last_sender_leaves_it_deserted() {
+    fn a_wait_ends_with_an_input_a_ready_descriptor_or_the_last_senders_drop() {
         let (sender, inbox) = inbox().unwrap();
         let (mut theirs, ours) = UnixStream::pair().unwrap();
         let executor = Some((ours.as_fd(), PollFlags::IN));

@@ -1,4 +1,4 @@
-//! Counts and distributions for Prometheus. No label names a job: their number has no bound.
+//! Metrics for Prometheus. No label names a job, because the number of jobs is unbounded.
 
 use crate::api::AttemptCounts;
 use crate::views::attempt_counts;
@@ -91,39 +91,40 @@ impl Metrics {
         registry.register("jobs_ended", "Jobs ended, by outcome", self.jobs_ended.clone());
         registry.register("attempts_launched", "Attempts launched", self.attempts_launched.clone());
         registry.register("attempts_ended", "Attempts ended, by reason", self.attempts_ended.clone());
-        registry.register("attempts_lost", "Attempts written off", self.attempts_lost.clone());
-        let not_taken = "Of these, launches that the master of a federation's cluster refused";
+        registry.register("attempts_lost", "Attempts lost, except superseded ones", self.attempts_lost.clone());
+        let not_taken = "Lost attempts whose launch the master of a federation's cluster refused";
         registry.register("launches_refused", not_taken, self.launches_refused.clone());
-        let lent = "Launches that this master let pass on a node of another global master's partition";
+        let lent = "Launches that this master accepted on a node of another global master's partition";
         registry.register("repartitions", lent, self.repartitions.clone());
-        let preempted = "Opportunistic attempts ended to make room for guaranteed ones";
+        let preempted = "Opportunistic attempts preempted for guaranteed work";
         registry.register("attempts_preempted", preempted, self.attempts_preempted.clone());
-        registry.register("attempts_shed", "Opportunistic attempts shed from queues", self.attempts_shed.clone());
-        let superseded = "Attempts that another attempt of their task made superfluous";
+        registry.register("attempts_shed", "Opportunistic attempts shed from node queues", self.attempts_shed.clone());
+        let superseded = "Attempts superseded by another attempt of their task";
         registry.register("attempts_superseded", superseded, self.attempts_superseded.clone());
-        let refused = "Launches that a node of this process refused for their tokens";
+        let refused = "Launches that a node of this process refused because of an invalid token";
         registry.register("tokens_refused", refused, self.tokens_refused.clone());
         let stragglers = "Running attempts that were slow and got a duplicate";
         registry.register("stragglers", stragglers, self.stragglers.clone());
-        let overtaken = "Of these, those whose duplicate was done first";
+        let overtaken = "Stragglers whose duplicate finished first";
         registry.register("stragglers_overtaken", overtaken, self.stragglers_overtaken.clone());
-        let slow = "Files that were slow to come, whose tasks ran once more elsewhere";
+        let slow = "Input files that arrived slowly, whose tasks ran again on another node";
         registry.register("slow_inputs", slow, self.slow_inputs.clone());
         registry.register("tasks_retried", "Tasks tried again", self.tasks_retried.clone());
-        let launch = "From the grant to the start of the process";
+        let launch = "Time from the grant to the start of the process";
         registry.register_with_unit("launch", launch, Unit::Seconds, self.launch_seconds.clone());
-        let parts = "From when a task could run to its first start, by part: queue, processing, communication, node";
+        let parts =
+            "Time from when a task is ready to its first start, by part: queue, processing, communication, node";
         registry.register_with_unit("allocation", parts, Unit::Seconds, self.allocation_seconds.clone());
         let mut histogram = |name, help, histogram: &Histogram| {
             registry.register_with_unit(name, help, Unit::Seconds, histogram.clone());
         };
-        histogram("run", "From the start of an attempt to its end", &self.run_seconds);
-        histogram("commit", "Making a group of facts durable", &self.commit_seconds);
-        registry.register("open_tasks", "Tasks asked for and not granted", self.open_tasks.clone());
+        histogram("run", "Time from the start of an attempt to its end", &self.run_seconds);
+        histogram("commit", "Time to make a group of facts durable", &self.commit_seconds);
+        registry.register("open_tasks", "Tasks requested and not granted", self.open_tasks.clone());
         registry.register("running_attempts", "Attempts launched and not ended", self.running_attempts.clone());
-        let by_kind = "Attempts whose processes run, guaranteed or opportunistic";
+        let by_kind = "Attempts whose processes run, by execution type";
         registry.register("running_attempts_by_kind", by_kind, self.running_by_kind.clone());
-        let waiting = "Attempts sent to nodes whose processes have not started";
+        let waiting = "Attempts sent to nodes and not started";
         registry.register("waiting_attempts", waiting, self.waiting_at_nodes.clone());
         registry.register("jobs", "Jobs known, by state", self.jobs.clone());
         registry.register("nodes", "Nodes known, by state", self.nodes.clone());
@@ -201,7 +202,7 @@ impl Metrics {
         }
     }
 
-    /// Attempts that ended since the start.
+    /// Number of attempts that have ended since the process started.
     pub fn tasks_ended(&self) -> u64 {
         self.ended.load(Ordering::Relaxed)
     }
@@ -210,7 +211,7 @@ impl Metrics {
         self.commit_seconds.observe(took.as_secs_f64());
     }
 
-    /// Everything in Prometheus' text format; the gauges are as the roles stand now.
+    /// All metrics in Prometheus' text format. Sets the gauges to the current state of the roles.
     pub fn render(&self, roles: &Roles, now: Instant) -> String {
         if let Some(dispatch) = roles.dispatch() {
             self.open_tasks.set(dispatch.scheduler.open_tasks() as i64);

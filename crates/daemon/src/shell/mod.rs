@@ -1,10 +1,11 @@
-//! The one event loop of every daemon.
+//! The event loop of every daemon.
 //!
-//! A single thread takes inputs in turns, hands them to the roles, makes what follows durable and lets it out. Nothing
-//! else touches a role; questions from the interface are closures that run here between two turns.
+//! A single thread takes inputs in turns, passes them to the roles, makes the resulting facts durable and sends the
+//! resulting messages. No other thread accesses a role. Questions from the HTTP interface are closures that run on this
+//! thread between two turns.
 //!
 //! ```text
-//!  transport, executor, interface --Input--> loop: roles, then log --> executor, then fsync --> transport, interface
+//!  transport, executor, HTTP --Input--> loop: roles, then log --> executor, then fsync --> transport, HTTP
 //! ```
 
 mod clock;
@@ -44,19 +45,19 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::sync::oneshot;
 
-/// Inputs that one turn takes at most, so that a flood does not delay what follows from its beginning.
+/// Maximum number of inputs of a turn. It limits how long the effects of the first input wait for the other inputs.
 const TURN: usize = 1_024;
 
-/// Runs on the loop's thread, with all roles at rest.
+/// Runs on the loop's thread between two turns.
 pub type Question = Box<dyn FnOnce(&Roles, Instant) + Send>;
 
-/// Runs when everything before it is durable.
+/// Runs when all facts up to its turn are durable.
 pub type AfterCommit = Box<dyn FnOnce() + Send>;
 
-/// What the loop reacts to.
+/// An input of the loop.
 pub enum Input {
     Mail(Vec<Letter>),
-    /// A node's agent came in over the network.
+    /// A node's agent connected over the network.
     NodeConnected {
         node: NodeId,
         incarnation: u64,
@@ -64,7 +65,7 @@ pub enum Input {
     NodeDisconnected {
         node: NodeId,
     },
-    /// A process of job managers came in.
+    /// A job host connected.
     HostConnected {
         host: HostId,
         incarnation: u64,
@@ -72,7 +73,7 @@ pub enum Input {
     HostDisconnected {
         host: HostId,
     },
-    /// This master of a cluster and a global master have each other.
+    /// At the master of a cluster: it and a global master are connected.
     GlobalConnected {
         global: GlobalId,
         incarnation: u64,
@@ -80,7 +81,7 @@ pub enum Input {
     GlobalDisconnected {
         global: GlobalId,
     },
-    /// This global master and the master of a cluster have each other.
+    /// At a global master: it and the master of a cluster are connected.
     ClusterConnected {
         cluster: ClusterId,
         incarnation: u64,
@@ -88,31 +89,32 @@ pub enum Input {
     ClusterDisconnected {
         cluster: ClusterId,
     },
-    /// What the log of a process of job managers holds from this entry on, with the instants of this process.
+    /// Entries of a job host's log, from number `first` on. The instants are those of this process's clock.
     HostTells {
         host: HostId,
         first: u64,
         facts: Vec<(Instant, Fact)>,
     },
-    /// All that it knows before entry `next`, where its log does not go back to what was heard of it.
+    /// The full state of a job host before its log's entry `next`. It is sent if its log no longer has the entries
+    /// after those that this process received.
     HostTellsAll {
         host: HostId,
         next: u64,
         changes: Vec<Change>,
     },
-    /// And what it knows besides.
+    /// The state of a job host that its log does not contain.
     HostPresent {
         host: HostId,
         present: Present,
     },
-    /// What a snapshot would hold, and the number of the next entry. All of it is durable.
+    /// Asks for the contents of a snapshot and the number of the log's next entry. The answer is durable.
     TellAll(oneshot::Sender<(u64, Vec<Change>)>),
-    /// This process of job managers reached its server.
+    /// At a job host: it is connected to its server.
     MasterConnected {
         incarnation: u64,
     },
     MasterDisconnected,
-    /// A node of this agent reached its server, or a process of job managers.
+    /// At an agent: one of its nodes is connected to the server or to a job host.
     LocalNodeConnected {
         node: NodeId,
         peer: Address,
@@ -123,24 +125,24 @@ pub enum Input {
         peer: Address,
     },
     ExecutorConnected(Box<ExecutorLink>),
-    /// Which number has the node of this name? The answer is durable.
+    /// Asks for the number of the node with this name. A new name gets a number. The answer is durable.
     NameNode {
         name: String,
         answer: oneshot::Sender<NodeId>,
     },
-    /// A node of this process begins; it has connected to the master in this process.
+    /// Starts a node of this process and connects it to the master in this process.
     LocalNode(Box<NodeSettings>),
-    /// One whose executor is pretended begins, with the number that its server gave it.
+    /// Starts a node with a simulated executor. `node` is the number that its server gave it.
     HollowNode {
         node: NodeId,
         settings: Box<NodeSettings>,
     },
     Ask(Question),
-    /// Everything before this is to be durable, then the loop ends.
+    /// Makes the effects of all earlier inputs durable, then ends the loop.
     Stop(oneshot::Sender<()>),
 }
 
-/// How others reach the loop.
+/// Sends inputs to the loop from other threads.
 #[derive(Clone)]
 pub struct Handle {
     inputs: inbox::Sender,
@@ -149,7 +151,7 @@ pub struct Handle {
     next_client: Arc<AtomicU64>,
 }
 
-/// The loop has ended.
+/// The error that the loop has ended.
 #[derive(Clone, Copy, Debug)]
 pub struct Stopped;
 
@@ -158,7 +160,7 @@ impl Handle {
         self.inputs.send(input)
     }
 
-    /// That of the loop.
+    /// The loop's clock.
     pub fn clock(&self) -> Clock {
         self.clock
     }
@@ -167,7 +169,7 @@ impl Handle {
         &self.routes
     }
 
-    /// Asks the roles something.
+    /// Runs a question on the loop's thread and returns its answer. All facts that the answer depends on are durable.
     pub async fn ask<T: Send + 'static>(
         &self,
         question: impl FnOnce(&Roles, Instant) -> T + Send + 'static,
@@ -178,7 +180,7 @@ impl Handle {
         answered.await.map_err(|_| Stopped)
     }
 
-    /// Sends the master a client's message and waits for its durable answer.
+    /// Sends a client's message to the master and waits for the answer, which is durable.
     pub async fn request(&self, body: ToMaster) -> Result<ToClient, Stopped> {
         let client = ClientId(self.next_client.fetch_add(1, Ordering::Relaxed));
         let answered = self.routes.expect_answer(client);
@@ -194,17 +196,17 @@ pub struct Shell {
     inputs: Inbox,
     committer: Committer,
     journal: Option<JournalWriter>,
-    /// The executor's state directory of the nodes of this process.
+    /// The executor's state directory, if this process has nodes.
     files: Option<PathBuf>,
     effects: Effects,
-    /// Facts of the logs of other processes.
+    /// Facts of the logs of job hosts.
     followed: Vec<(HostId, Followed)>,
     after: Vec<AfterCommit>,
     stays: Stays,
 }
 
 impl Shell {
-    /// A loop over these roles, and the handle to it; `run` makes it go.
+    /// Creates a loop over these roles, and its handle. [`Shell::run`] starts it.
     pub fn new(
         roles: Roles,
         clock: Clock,
@@ -223,10 +225,10 @@ impl Shell {
         Ok((shell, handle))
     }
 
-    /// Takes turns until it is told to stop or nobody can reach it any more.
+    /// Runs turns until [`Input::Stop`] arrives or the last handle is dropped.
     ///
     /// # Errors
-    /// When the log cannot be written; the process must end then.
+    /// If the log cannot be written. The process must exit then.
     pub fn run(mut self) -> Result<(), StoreError> {
         let now = self.clock.now();
         if self.roles.dispatch().is_some() {
@@ -273,7 +275,7 @@ impl Shell {
             self.roles.deliver(now, letter, &mut self.effects);
         }
         if let Err(error) = outcome {
-            tracing::warn!(%error, "the connection to the executor broke");
+            tracing::warn!(%error, "lost the connection to the executor; reconnecting");
             self.lose_executor(now);
         }
     }
@@ -285,13 +287,13 @@ impl Shell {
 
     fn take(&mut self, input: Input) -> Result<(), StoreError> {
         let now = self.clock.now();
-        // What is answered must not be lost afterwards.
+        // An answer must not depend on changes that could be lost.
         match input {
             Input::Ask(_) => {
                 self.finish_turn(now)?;
                 self.committer.settle()?;
             }
-            // Nor may numbers of entries be given again.
+            // Numbers of entries that were sent must not be used again, so records have to be durable too.
             Input::TellAll(_) => {
                 self.finish_turn(now)?;
                 self.committer.flush()?;
@@ -323,8 +325,8 @@ impl Shell {
                     self.followed.extend(news.into_iter().map(|followed| (host, followed)));
                 }
                 Err(gap) => {
-                    // On the next connection it goes on from where it was heard.
-                    tracing::error!(?gap, "job managers {} left something out; their connection is closed", host.0);
+                    // On its next connection, the job host continues after the last entry that was received.
+                    tracing::error!(?gap, "log entries of job host {} are missing; closing its connection", host.0);
                     self.committer.routes.close(PeerId::JobHost(host));
                 }
             },
@@ -349,7 +351,7 @@ impl Shell {
                     roles.executor_connected(now, incarnation, effects);
                 }
                 Err(error) => {
-                    tracing::error!(%error, "the connection to the executor cannot be used");
+                    tracing::error!(%error, "cannot use the connection to the executor; reconnecting");
                     self.lose_executor(now);
                 }
             },
@@ -371,12 +373,12 @@ impl Shell {
                 roles.local_node_connected(now, node, Address::Executor(node), 0, effects);
             }
             Input::Ask(question) => question(roles, now),
-            Input::Stop(_) => unreachable!("handled by the loop"),
+            Input::Stop(_) => unreachable!("`run` handles it"),
         }
         Ok(())
     }
 
-    /// Makes what this turn led to durable and lets it out.
+    /// Makes the facts of this turn durable and sends its messages and events.
     fn finish_turn(&mut self, now: Instant) -> Result<(), StoreError> {
         self.write_journal();
         let mut effects = std::mem::take(&mut self.effects);
@@ -384,7 +386,7 @@ impl Shell {
         let forgotten = std::mem::take(&mut effects.forgotten);
         let (after, followed) = (std::mem::take(&mut self.after), std::mem::take(&mut self.followed));
         if effects.misdirected > 0 {
-            tracing::warn!(effects.misdirected, "letters for roles that this process does not host were dropped");
+            tracing::warn!(effects.misdirected, "dropped messages for roles that this process does not host");
         }
         let has_facts = !(effects.facts.is_empty() && followed.is_empty());
         if !has_facts && effects.letters.is_empty() && after.is_empty() && forgotten.is_empty() {
@@ -402,7 +404,7 @@ impl Shell {
             self.stays.left(launched, self.clock.now().since(now));
         }
         if let Some(files) = self.files.clone().filter(|_| !forgotten.is_empty()) {
-            // A job that comes back with the log should find its output.
+            // If the change were lost, the log would restore the job, whose output has to exist then.
             self.committer.settle()?;
             remove_files(files, forgotten);
         }
@@ -412,36 +414,37 @@ impl Shell {
         Ok(())
     }
 
-    /// A journal is for whoever looks into a defect; the cluster goes on without it.
+    /// Writes the journal. An error ends the journal only: it serves the diagnosis of defects, and the cluster does not
+    /// need it.
     fn write_journal(&mut self) {
         let Some(journal) = &mut self.journal else { return };
         let entries = self.roles.take_journal();
         if let Err(error) = journal.write(&entries) {
-            tracing::warn!(%error, "the journal ends here");
+            tracing::warn!(%error, "cannot write the journal; it ends here");
             self.journal = None;
             self.roles.end_journal();
         }
     }
 }
 
-/// A thread that the process cannot do without: a panic in it ends the process, so that nobody takes what is left for a
-/// daemon that works.
+/// Runs the work of a thread that the process cannot work without. A panic ends the process, which would otherwise
+/// continue to run without this thread.
 pub(crate) fn end_process_on_panic<T>(work: impl FnOnce() -> T) -> T {
-    // Nothing is looked at again after a panic.
+    // After a panic the process exits, so nothing sees a broken invariant.
     match std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)) {
         Ok(done) => done,
         Err(_) => {
-            eprintln!("error: this is a defect of the program, and it ends");
+            eprintln!("error: the program exits because of a defect in it");
             eprintln!(
-                "  help: nothing that was acknowledged is lost, and tasks go on: start it again, and report what it \
-                 wrote above"
+                "  help: start it again and report the text above; nothing that was acknowledged is lost, and tasks \
+                 continue to run"
             );
             std::process::exit(101);
         }
     }
 }
 
-/// Removes what is kept of these jobs, away from the loop.
+/// Removes the files of these jobs on a thread of its own.
 fn remove_files(files: PathBuf, jobs: Vec<JobId>) {
     let remove = move || {
         crate::priority::give_way();
@@ -450,7 +453,7 @@ fn remove_files(files: PathBuf, jobs: Vec<JobId>) {
         }
     };
     if let Err(error) = std::thread::Builder::new().name("cleaner".to_owned()).spawn(remove) {
-        tracing::warn!(%error, "the files of forgotten jobs stay");
+        tracing::warn!(%error, "cannot start a thread to remove the files of forgotten jobs; they are kept");
     }
 }
 
@@ -468,7 +471,8 @@ mod tests {
     use std::process::Command;
     use std::sync::mpsc;
 
-    /// The loop of a server whose store is new, after it gave a node its number. Files of tasks are beside the store.
+    /// The loop of a server with a new store, after it has given a node a number that is not yet written. The
+    /// executor's directory is the parent of the store's directory.
     fn shell_with_a_change(options: Options) -> (tempfile::TempDir, Shell) {
         let dir = tempfile::tempdir().unwrap();
         let (store, _) = Store::open(&dir.path().join("log"), options).unwrap();
@@ -481,13 +485,13 @@ mod tests {
         (dir, shell)
     }
 
-    /// What opening a store writes can be synced, and nothing more.
+    /// A store whose disk fails when anything is synced after opening.
     fn broken() -> Options {
         Options { broken_at_bytes: Some(30), ..Options::default() }
     }
 
     #[test]
-    fn a_question_is_answered_when_what_it_sees_is_durable() {
+    fn a_question_is_answered_after_all_changes_are_durable() {
         let (_dir, mut shell) = shell_with_a_change(Options::default());
         let history = shell.committer.store.as_ref().unwrap().history();
         let (answer, answered) = mpsc::channel();
@@ -505,7 +509,7 @@ mod tests {
     }
 
     #[test]
-    fn a_question_about_what_the_disk_did_not_take_is_not_answered() {
+    fn no_question_is_answered_after_a_failed_sync() {
         let (_dir, mut shell) = shell_with_a_change(broken());
         let (answer, answered) = mpsc::channel();
         let question = move |_: &Roles, _| answer.send(()).unwrap();
@@ -514,13 +518,13 @@ mod tests {
     }
 
     #[test]
-    fn output_stays_when_the_disk_did_not_take_that_its_job_is_forgotten() {
+    fn output_of_a_forgotten_job_is_kept_after_a_failed_sync() {
         let (dir, mut shell) = shell_with_a_change(broken());
         let output = dir.path().join("output/1");
         std::fs::create_dir_all(&output).unwrap();
         shell.effects.forgotten.push(JobId(1));
         assert!(shell.finish_turn(Instant::ZERO).is_err());
-        // A cleaner would have a thread of its own.
+        // Time for the thread that would remove the files.
         std::thread::sleep(Duration::from_millis(20));
         assert!(output.exists());
     }

@@ -1,4 +1,4 @@
-//! Facts as events of the public interface.
+//! Converts facts to events of the HTTP interface.
 
 use crate::api::{Event, EventKind, JobState, TaskState, Timestamp};
 use crate::endings;
@@ -7,10 +7,10 @@ use amalgam_core::role::{Change, LostCause, Record};
 use amalgam_core::vocabulary::{AttemptId, EndReason, Ended, Instant, JobId, NodeId, TaskId};
 use std::collections::BTreeMap;
 
-/// What the public hears of these facts, with the position of the fact that each tells.
+/// The events for these facts, each with the position of its fact.
 pub fn events<'a>(facts: impl Iterator<Item = (Instant, &'a Fact)> + Clone, roles: &Roles) -> Vec<(usize, Event)> {
     let mut events = Vec::new();
-    // What is known of stages is what all these facts have led to.
+    // The roles have applied all facts already, so only the last task's end in a stage may report the stage's end.
     let ends = facts.clone().enumerate().filter_map(|(position, (_, fact))| Some((ended_task(fact)?, position)));
     let last_ends: BTreeMap<(JobId, u32), usize> = ends.map(|(task, at)| ((task.job, task.stage), at)).collect();
     for (position, (at, fact)) in facts.enumerate() {
@@ -25,7 +25,7 @@ pub fn events<'a>(facts: impl Iterator<Item = (Instant, &'a Fact)> + Clone, role
     events
 }
 
-/// The task that ended with this, for good.
+/// The task that ends with this fact and is not tried again.
 fn ended_task(fact: &Fact) -> Option<TaskId> {
     match fact {
         Fact::Change(Change::Finished { task, last: true, .. } | Change::Lost { task, last: true, .. }) => Some(*task),
@@ -36,7 +36,7 @@ fn ended_task(fact: &Fact) -> Option<TaskId> {
 struct View<'a> {
     roles: &'a Roles,
     at: Timestamp,
-    /// No other task of the stage ends with what is told at once.
+    /// Whether no later fact ends a task of the same stage.
     is_last_end: bool,
 }
 
@@ -60,7 +60,7 @@ impl View<'_> {
                 tell(event.clone());
                 self.of_last(*last, event, *task, tell);
             }
-            // It was no attempt yet, and the last only where its job was cancelled.
+            // The launch was refused, so there was no attempt. It ends the task only if the job was cancelled.
             Change::Lost { attempt, task, node, cause: LostCause::Refused(_), last, .. } => {
                 let end = Ended::without_run(EndReason::Cancelled);
                 self.of_last(*last, self.of_end(EventKind::TaskEnded, *attempt, *task, *node, &end), *task, tell);
@@ -152,7 +152,7 @@ impl View<'_> {
         self.at_node(node, Event::new(self.at, kind))
     }
 
-    /// By the name that it has everywhere else.
+    /// Adds the node's number, and its name if it is known.
     fn at_node(&self, node: NodeId, event: Event) -> Event {
         let name = self.roles.dispatch().and_then(|dispatch| dispatch.names.of(node));
         let name = name.map_or_else(|| node.to_string(), str::to_owned);

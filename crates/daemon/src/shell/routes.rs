@@ -1,4 +1,4 @@
-//! Where letters go that leave this machine: to a peer over the network, to a waiting client.
+//! Sends the messages that leave this machine: to peers over the network, and to waiting clients.
 
 use crate::store::Entry;
 use amalgam_core::hosting::{Egress, Letter};
@@ -10,11 +10,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::{mpsc, oneshot};
 
-/// What goes to one peer.
+/// Data for one peer.
 #[derive(Debug)]
 pub enum Parcel {
     Mail(Vec<Letter>),
-    /// What the log of this process holds from entry `first` on. Only the server is told.
+    /// Entries of this process's log, from number `first` on. Only sent to the server.
     Log {
         first: u64,
         entries: Vec<Entry>,
@@ -22,7 +22,7 @@ pub enum Parcel {
     },
 }
 
-/// So many bytes wait for a peer, until this is dropped.
+/// Counts bytes that are queued for a peer, until it is dropped.
 #[derive(Debug)]
 pub struct Untold {
     all: Arc<AtomicUsize>,
@@ -35,29 +35,30 @@ impl Drop for Untold {
     }
 }
 
-/// Of the log, what waits for a server that takes nothing; more than that it reads from the log when it is back.
+/// Maximum number of bytes of the log that are queued for the server. Beyond it, the connection is closed, and the
+/// server gets the entries from the log when it is connected again.
 const MOST_UNTOLD: usize = 64 << 20;
 
-/// Parcels for one peer, in order.
+/// Queues data for one peer, in order.
 pub type PeerSender = mpsc::UnboundedSender<Parcel>;
 
-/// The far end of a connection of which this process may have many.
+/// The peer of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum PeerId {
     Node(NodeId),
     JobHost(HostId),
-    /// The server, as this node of an agent reaches it: each has a connection of its own.
+    /// The server, connected to this node of the agent. Each node has a connection of its own.
     ServerOf(NodeId),
-    /// And a process of job managers.
+    /// A job host, connected to this node of the agent.
     JobHostOf(NodeId, HostId),
-    /// The master of a cluster, as a global master reaches it.
+    /// At a global master: the master of a cluster.
     Cluster(ClusterId),
-    /// A global master, at the master of a cluster.
+    /// At the master of a cluster: a global master.
     Global(GlobalId),
 }
 
-/// The one connection of a peer. Dropping it makes room for the next, which must not begin before the loop was told
-/// that this one has ended.
+/// The only route to a peer. The peer can have another one after this is dropped. Before that, the loop must have been
+/// notified of the connection's end.
 pub struct PeerRoute {
     routes: Arc<Routes>,
     peer: PeerId,
@@ -71,11 +72,11 @@ impl Drop for PeerRoute {
 
 #[derive(Default)]
 pub struct Routes {
-    /// `None`: its connection is to end.
+    /// `None` if the peer's connection has to end.
     peers: Mutex<HashMap<PeerId, Option<PeerSender>>>,
-    /// Of a process of job managers.
+    /// In a job host: its connection to the server.
     server: Mutex<Option<PeerSender>>,
-    /// Bytes of the log that it was sent and that are not written to it.
+    /// Bytes of the log that are queued for the server and not yet written to its connection.
     untold: Arc<AtomicUsize>,
     clients: Mutex<HashMap<ClientId, oneshot::Sender<ToClient>>>,
 }
@@ -85,7 +86,7 @@ impl Routes {
         *lock(&self.server) = peer;
     }
 
-    /// Letters to the peer go there from now on; `None` if it already has a connection.
+    /// Sends messages for the peer to `sender` from now on. Returns `None` if the peer already has a connection.
     pub fn add(self: &Arc<Routes>, peer: PeerId, sender: PeerSender) -> Option<PeerRoute> {
         match lock(&self.peers).entry(peer) {
             hash_map::Entry::Occupied(_) => None,
@@ -101,7 +102,7 @@ impl Routes {
         lock(&self.peers).entry(peer).and_modify(|sender| *sender = None);
     }
 
-    /// Which of them are connected.
+    /// The job hosts that are connected.
     pub fn job_hosts(&self) -> Vec<HostId> {
         let hosts = |peer: &PeerId| match peer {
             PeerId::JobHost(host) => Some(*host),
@@ -110,7 +111,7 @@ impl Routes {
         lock(&self.peers).keys().filter_map(hosts).collect()
     }
 
-    /// Whose masters are connected.
+    /// The clusters whose masters are connected.
     pub fn clusters(&self) -> Vec<ClusterId> {
         let clusters = |peer: &PeerId| match peer {
             PeerId::Cluster(cluster) => Some(*cluster),
@@ -126,7 +127,8 @@ impl Routes {
         answered
     }
 
-    /// Letters to everybody but the executor. Those for somebody who is not reachable are lost, as the protocol allows.
+    /// Sends messages to all receivers except the executor. Messages for peers that are not connected are lost, as the
+    /// protocol allows.
     pub fn send(&self, letters: Vec<(Egress, Letter)>) {
         let mut by_peer: HashMap<PeerId, Vec<Letter>> = HashMap::new();
         let mut up = Vec::new();
@@ -167,7 +169,7 @@ impl Routes {
     pub fn tell_log(&self, first: u64, entries: Vec<Entry>) {
         let bytes = entries.iter().map(|entry| entry.payload.len()).sum();
         if self.untold.fetch_add(bytes, Ordering::Relaxed) > MOST_UNTOLD {
-            // Its stream ends with this, and the next begins with what the server has heard.
+            // This ends the connection. The next one continues after the entries that the server has received.
             self.set_server(None);
         }
         let size = Untold { all: Arc::clone(&self.untold), bytes };
@@ -182,13 +184,13 @@ impl Routes {
 
     fn answer(&self, client: ClientId, answer: ToClient) {
         if let Some(waiting) = lock(&self.clients).remove(&client) {
-            // A client that went away does not need its answer.
+            // An error means that the client no longer waits.
             let _ = waiting.send(answer);
         }
     }
 }
 
-/// No lock here is held while something can panic halfway.
+/// Ignores poisoning: no code that holds a lock here can panic with the data half changed.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -198,23 +200,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_node_has_one_connection_until_that_one_has_said_goodbye() {
+    fn a_peer_has_one_route_until_it_is_dropped() {
         let routes = Arc::new(Routes::default());
         let (sender, receiver) = mpsc::unbounded_channel();
         let peer = PeerId::Node(NodeId(1));
         let first = routes.add(peer, sender.clone());
-        // Its writer may be gone while its reader still has to notice.
+        // The connection's writer may have stopped while its reader still runs.
         drop(receiver);
         assert!(first.is_some() && routes.add(peer, sender.clone()).is_none());
-        assert!(routes.add(PeerId::JobHost(HostId(1)), sender.clone()).is_some(), "another one");
+        assert!(routes.add(PeerId::JobHost(HostId(1)), sender.clone()).is_some(), "another peer");
         routes.close(peer);
-        assert!(routes.add(peer, sender.clone()).is_none(), "it still has to notice");
+        assert!(routes.add(peer, sender.clone()).is_none(), "its connection has not ended yet");
         drop(first);
         assert!(routes.add(peer, sender).is_some());
     }
 
     #[test]
-    fn a_server_that_takes_nothing_is_left_and_no_more_is_kept_for_it() {
+    fn the_connection_to_a_server_that_reads_nothing_is_closed_and_its_queue_is_bounded() {
         let routes = Routes::default();
         let (sender, mut told) = mpsc::unbounded_channel();
         routes.set_server(Some(sender));

@@ -1,4 +1,5 @@
-//! How long launches stay in this process after they were decided on: until what must be durable before them is.
+//! Measures how long launches stay in this process after the decision, until the facts that must be durable before them
+//! are durable.
 
 use amalgam_core::hosting::{Fact, Letter};
 use amalgam_core::protocol::{Message, ToMaster, ToNode};
@@ -6,11 +7,11 @@ use amalgam_core::role::{Change, Record};
 use amalgam_core::vocabulary::{AttemptId, Duration};
 use std::collections::HashMap;
 
-/// Of attempts that have left and neither started nor ended, as far as is known here.
+/// How long each launch stayed, by attempt. An attempt is removed when its start or end is reported.
 #[derive(Default)]
 pub struct Stays(HashMap<AttemptId, Duration>);
 
-/// The attempt that a letter launches, from the process of its manager.
+/// The attempt that a message from a job manager launches.
 pub fn launched(letter: &Letter) -> Option<AttemptId> {
     match &letter.message {
         Message::ToNode(ToNode::Launch(launch)) => Some(launch.attempt),
@@ -20,12 +21,12 @@ pub fn launched(letter: &Letter) -> Option<AttemptId> {
 }
 
 impl Stays {
-    /// These have left so long after they were decided on.
+    /// Notes launches that left this process `stayed` after the decision.
     pub fn left(&mut self, launched: Vec<AttemptId>, stayed: Duration) {
         self.0.extend(launched.into_iter().map(|attempt| (attempt, stayed)));
     }
 
-    /// What is said of starts tells of it.
+    /// Adds the noted times to the allocation times of attempts that start.
     pub fn tell(&mut self, facts: &mut [Fact]) {
         for fact in facts {
             match fact {
