@@ -239,7 +239,7 @@ fn calls_without_a_token_are_refused() {
     let mut wrong = scene.command(&["list"]);
     wrong.env("AMALGAM_TOKEN", "wrong");
     let refused = told(wrong);
-    assert!(refused.code == 1 && refused.err.contains("not known to this server\n  help: "), "{refused:?}");
+    assert!(refused.code == 1 && refused.err.contains("does not know the token\n  help: "), "{refused:?}");
     let mut missing = scene.command(&["list", "--server", &http.address]);
     missing.env("AMALGAM_STATE", scene.path().join("tmp"));
     let refused = told(missing);
@@ -388,11 +388,11 @@ fn a_token_is_valid_for_its_holder_only() {
     let node = |name: &str| Introduction::Node { name: name.to_owned() };
     let (agent, user) = (scene.ok(&["token", "add", "--agent", "vm-1"]), scene.ok(&["token", "add", "grace"]));
     assert_eq!(refused(&agent, node("vm-1")), None);
-    assert!(refused(&agent, node("vm-2")).unwrap().contains("is that of the agent of vm-1"));
+    assert!(refused(&agent, node("vm-2")).unwrap().contains("belongs to the agent of node vm-1"));
     let jobs = Introduction::JobHost { host: HostId(1), address: "127.0.0.1:1".to_owned(), next: 0 };
-    assert!(refused(&agent, jobs.clone()).unwrap().contains("only an administrator's will do"));
+    assert!(refused(&agent, jobs.clone()).unwrap().contains("use an administrator's token"));
     for introduction in [node("grace"), jobs] {
-        assert!(refused(&user, introduction).unwrap().contains("grace, who is no administrator"));
+        assert!(refused(&user, introduction).unwrap().contains("grace, who is not an administrator"));
     }
     assert!(refused("wrong", node("vm-1")).unwrap().contains("does not know this token"));
 }

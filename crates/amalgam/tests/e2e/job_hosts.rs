@@ -112,14 +112,14 @@ fn job_managers_that_the_server_does_not_know_are_refused_with_a_remedy() {
         said.err
     };
     let second = refused(cluster.jobs_command(2));
-    assert!(second.contains("this server has job managers 1 to 1, and not 2"), "{second}");
+    assert!(second.contains("unknown job host 2; this server"), "{second}");
     assert!(!cluster.jobs_home(2).exists(), "one that was not let in leaves nothing");
     cluster.start_jobs(1);
     let again = refused(cluster.jobs_command(1));
     assert!(again.contains("is in use by process"), "{again}");
     // Another process with the same number and a different directory does not affect the first.
     let twin = refused_for_a_while(cluster.jobs_command_in(1, &cluster.scene.path().join("twin")));
-    assert!(twin.contains("job managers 1 are connected already"), "{twin}");
+    assert!(twin.contains("job host 1 is connected already"), "{twin}");
     let id = cluster.scene.submit(&["--", "true"]);
     cluster.scene.ok(&["wait", &id]);
     let other = Cluster::start(0, 1, "preset = 'apollo'");
@@ -197,7 +197,7 @@ fn jobs_of_job_managers_that_are_lost_can_be_ended_and_others_take_over() {
     cluster.kill_jobs(1);
     fs::remove_dir_all(cluster.jobs_home(1)).unwrap();
     let said = told(cluster.jobs_command(1)).err;
-    assert!(said.contains("it was lost, or --work-dir is another one"), "{said}");
+    assert!(said.contains("the log was lost, or --work-dir names another directory"), "{said}");
     let waits = scene.ok(&["cancel", &lost]);
     assert!(waits.contains("waits for job host 1"), "{waits}");
     scene.ok(&["cancel", "--force", &lost]);

@@ -128,7 +128,7 @@ fn an_agent_of_a_version_that_is_too_old_is_refused() {
     let hello = Hello { version: WIRE.oldest - 1, introduction, nonce: [0; 32], proof };
     write_frame(&mut stream, &encoding::to_vec(&hello).unwrap()).unwrap();
     let answer = read_frame(&mut stream).unwrap();
-    let expected = format!("you speak version {} and we {WIRE}", WIRE.oldest - 1);
+    let expected = format!("unsupported protocol version {}; this program supports {WIRE}", WIRE.oldest - 1);
     assert!(String::from_utf8_lossy(&answer).contains(&expected), "{:?}", String::from_utf8_lossy(&answer));
 }
 

@@ -1,4 +1,4 @@
-//! A node's agent: its stream with the server, and those with processes of job managers, of which the server tells.
+//! The connections of a node's agent: to the server, and to the job hosts whose addresses the server sends.
 
 use super::files::{answer_in_turn, piece};
 use super::{Fetched, Introduction, Joined, OtherNodes, RETRY, Secrets, Terms, Wire, join_for_ever};
@@ -14,8 +14,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::{mpsc, watch};
 
-/// Passes letters between a node in this agent's loop and the server until the connection breaks. A hollow node has no
-/// directory of files: its tasks leave nothing.
+/// Passes messages between a node of this agent's loop and the server until the connection breaks. `files` is `None`
+/// for a hollow node, whose tasks write no files.
 pub async fn serve_server(
     joined: Joined,
     node: NodeId,
@@ -28,7 +28,7 @@ pub async fn serve_server(
     let (parcels_in, parcels) = mpsc::unbounded_channel();
     let (wire_in, wire) = mpsc::unbounded_channel();
     let Some(route) = handle.routes().add(PeerId::ServerOf(node), parcels_in) else {
-        return io::Error::other("there is another connection to it");
+        return io::Error::other("another connection to it exists already");
     };
     let peer = Address::Master;
     if handle.send(Input::LocalNodeConnected { node, peer, incarnation }).is_err() {
@@ -98,15 +98,15 @@ pub async fn serve_server(
     end
 }
 
-/// The processes of job managers that a node of this agent has heard of. It stays connected with each, whether the server is there
-/// or not.
+/// The job hosts that a node of this agent knows. The node stays connected to each of them, whether or not it is
+/// connected to the server.
 pub struct HostLinks {
     handle: Handle,
     secrets: Secrets,
     node: NodeId,
-    /// Where they are.
+    /// The job hosts' addresses.
     addresses: Mutex<BTreeMap<HostId, watch::Sender<String>>>,
-    /// Called with all of them when one is new or elsewhere.
+    /// Called with all addresses when one is new or has changed.
     keep: Keep,
 }
 
@@ -122,7 +122,7 @@ impl HostLinks {
         HostLinks { handle, secrets, node, addresses: Mutex::default(), keep: Box::new(keep) }
     }
 
-    /// These are there, and others that were named before may be as well.
+    /// Adds job hosts or changes their addresses. Job hosts that are not in the list are kept.
     pub fn know(&self, list: impl IntoIterator<Item = (HostId, String)>) {
         let mut addresses = self.addresses.lock().unwrap_or_else(PoisonError::into_inner);
         let mut is_news = false;
@@ -147,7 +147,7 @@ impl HostLinks {
     }
 }
 
-/// Serves a process of job managers wherever it is, for as long as this agent lives.
+/// Keeps a connection to a job host at its current address, for as long as this agent runs.
 async fn stay_with(host: HostId, mut address: watch::Receiver<String>, handle: Handle, secrets: Secrets, node: NodeId) {
     loop {
         let at = address.borrow_and_update().clone();
@@ -162,9 +162,9 @@ async fn stay_with(host: HostId, mut address: watch::Receiver<String>, handle: H
         match joined {
             joined @ Joined { terms: Terms::NodeOf, .. } => {
                 let end = serve_host(host, joined, &handle, &mut address, node).await;
-                tracing::warn!(%end, "the connection to job managers {} broke", host.0);
+                tracing::warn!(%end, "lost the connection to job host {}", host.0);
             }
-            _ => tracing::warn!("what answers at {at} is no process of job managers"),
+            _ => tracing::warn!("the peer at {at} is not a job host"),
         }
         tokio::select! {
             () = tokio::time::sleep(RETRY.1) => {}
@@ -183,14 +183,14 @@ async fn serve_host(
     let Joined { incarnation, link, .. } = joined;
     let (parcels_in, parcels) = mpsc::unbounded_channel();
     let Some(route) = handle.routes().add(PeerId::JobHostOf(node, host), parcels_in) else {
-        return io::Error::other("there is another connection to it");
+        return io::Error::other("another connection to it exists already");
     };
     let peer = Address::JobHost(host);
     if handle.send(Input::LocalNodeConnected { node, peer, incarnation }).is_err() {
         return io::Error::other("the agent is stopping");
     }
-    tracing::warn!("connected with job managers {}", host.0);
-    // Nothing but mail goes there; the end would be taken for that of the connection.
+    tracing::warn!("connected to job host {}", host.0);
+    // The agent sends no other frames, but dropping the sender would end the connection.
     let (_wire_in, wire) = mpsc::unbounded_channel();
     let clock = handle.clock();
     let mut conversation = link.converse(parcels, wire, move || clock.now());
@@ -198,7 +198,7 @@ async fn serve_host(
         let next = tokio::select! {
             next = conversation.next() => next,
             moved = address.changed() => {
-                let why = if moved.is_ok() { "it is elsewhere now" } else { "the agent is stopping" };
+                let why = if moved.is_ok() { "its address has changed" } else { "the agent is stopping" };
                 address.mark_changed();
                 break io::Error::other(why);
             }

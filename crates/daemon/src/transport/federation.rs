@@ -1,5 +1,5 @@
-//! A global master and the master of a cluster: their stream, which carries letters, and pieces of what tasks wrote and of
-//! files between clusters.
+//! The connection between a global master and the master of a cluster. It carries messages, and pieces of output, input
+//! and files between clusters.
 
 use super::files::answer_in_turn;
 use super::{Conversation, Joined, Outgoing, RemoteNodes, Wire};
@@ -13,8 +13,8 @@ use std::io;
 use std::sync::Arc;
 use tokio::sync::{Semaphore, mpsc};
 
-/// Who a global master is and what it takes the cluster for. Where both do not mean the same, numbers of nodes, jobs and kinds of
-/// resources would not either.
+/// The identity of a global master, and the configuration that it expects of the cluster. If both configurations
+/// differ, the numbers of nodes, jobs and kinds of resources would have different meanings.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct GlobalIntroduction {
     pub federation: Federation,
@@ -22,57 +22,59 @@ pub struct GlobalIntroduction {
     pub cluster: ClusterId,
     pub preset: String,
     pub kinds: Kinds,
-    /// By number, with the share and the global master of each.
+    /// Name, share and global master of each queue, by queue number.
     pub queues: Vec<(String, u32, Option<u8>)>,
 }
 
 impl GlobalIntroduction {
+    /// Compares the global master's configuration with this cluster's `own`.
+    ///
     /// # Errors
-    /// In which the master of this cluster is of another opinion, and what to do.
+    /// The first difference, with a remedy.
     pub(super) fn check(&self, own: &GlobalIntroduction) -> Result<(), String> {
         let Federation { clusters, globals, span } = own.federation;
         if self.federation != own.federation {
             return Err(format!(
-                "this is a federation of {clusters} clusters and {globals} global masters, with {span} numbers of nodes for a \
-                 cluster, and yours is another: write the same [federation] into all configurations"
+                "this cluster's federation has {clusters} clusters, {globals} global masters and {span} node numbers for each \
+                 cluster, and the global master's differs; write the same [federation] into all configurations"
             ));
         }
         if self.global.0 >= globals {
-            return Err(format!("this federation has global masters 0 to {}, and not {}", globals - 1, self.global.0));
+            return Err(format!("unknown global master {}; known: 0 to {}", self.global.0, globals - 1));
         }
         if self.cluster != own.cluster {
             return Err(format!(
-                "this is {}, and not {}: mend the order of `masters`, or the `number` of one of us",
+                "this is {}, not {}; correct the order of `masters`, or this cluster's `number`",
                 own.cluster, self.cluster
             ));
         }
         if self.preset != own.preset {
             return Err(format!(
-                "this cluster goes by the preset {}, and not {}: use the same",
+                "this cluster uses the preset {}, and the global master {}; use the same preset",
                 own.preset, self.preset
             ));
         }
         if self.kinds != own.kinds {
             let (ours, yours) = (own.kinds.custom().join(", "), self.kinds.custom().join(", "));
             return Err(format!(
-                "this cluster's custom kinds of resources are [{ours}], and yours [{yours}]: write the same `kinds` into all \
-                 configurations"
+                "this cluster's custom kinds of resources are [{ours}], and the global master's are [{yours}]; write the same \
+                 `kinds` into all configurations"
             ));
         }
         if self.queues != own.queues {
             let shorter = own.queues.len().min(self.queues.len());
             let first = own.queues.iter().zip(&self.queues).position(|(ours, yours)| ours != yours).unwrap_or(shorter);
-            let (queue, _, _) = own.queues.get(first).or(self.queues.get(first)).expect("one of us has more");
+            let (queue, _, _) = own.queues.get(first).or(self.queues.get(first)).expect("one list is longer");
             return Err(format!(
-                "the queues here and yours are not the same, first {queue}: write the same [[queue]] into all configurations, for \
-                 their shares hold in all clusters together"
+                "the queues of this cluster and of the global master differ, first at {queue}; write the same [[queue]] into \
+                 all configurations, because shares are fractions of all clusters together"
             ));
         }
         Ok(())
     }
 }
 
-/// Passes letters between this global master's loop and the master of a cluster, until the connection breaks.
+/// Passes messages between this global master's loop and the master of a cluster, until the connection breaks.
 pub async fn serve_cluster(
     joined: Joined,
     federation: Federation,
@@ -84,7 +86,7 @@ pub async fn serve_cluster(
     let (parcels_in, parcels) = mpsc::unbounded_channel();
     let (wire_in, wire) = mpsc::unbounded_channel();
     let Some(route) = handle.routes().add(PeerId::Cluster(cluster), parcels_in) else {
-        return io::Error::other("there is another connection to it");
+        return io::Error::other("another connection to it exists already");
     };
     if handle.send(Input::ClusterConnected { cluster, incarnation }).is_err() {
         return stopping();
@@ -92,7 +94,7 @@ pub async fn serve_cluster(
     let clock = handle.clock();
     let conversation = link.converse(parcels, wire, move || clock.now());
     remote.add_cluster(cluster, wire_in.clone());
-    // A master speaks for itself and for its nodes.
+    // A master may send messages of its own and of its nodes.
     let may_say = move |letter: &Letter| match letter.from {
         Address::Master => {
             !matches!(&letter.message, Message::ToGlobalMaster(ToGlobalMaster::Told(told)) if told.cluster != cluster)
@@ -107,7 +109,7 @@ pub async fn serve_cluster(
     end
 }
 
-/// What a global master may say: it speaks for itself and for the managers of its jobs.
+/// Whether a global master may send a message: one of its own, or of the managers of its jobs.
 pub(super) fn may_say(federation: Federation, global: GlobalId) -> impl Fn(&Letter) -> bool {
     move |letter| match letter.from {
         Address::GlobalMaster(sender) => sender == global,
@@ -116,7 +118,7 @@ pub(super) fn may_say(federation: Federation, global: GlobalId) -> impl Fn(&Lett
     }
 }
 
-/// Takes what the other side says until the connection breaks.
+/// Handles the peer's frames until the connection breaks.
 pub(super) async fn exchange(
     mut conversation: Conversation,
     answers: mpsc::UnboundedSender<Outgoing>,
@@ -162,7 +164,7 @@ pub(super) async fn exchange(
 }
 
 fn stopping() -> io::Error {
-    io::Error::other("it is stopping")
+    io::Error::other("this process is stopping")
 }
 
 #[cfg(test)]
@@ -183,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn who_means_another_federation_is_told_where_they_differ() {
+    fn a_different_configuration_is_refused_with_the_difference() {
         let own = introduction();
         assert_eq!(introduction().check(&own), Ok(()));
         let mut kinds = Kinds::new();
@@ -191,13 +193,13 @@ mod tests {
         for (other, said) in [
             (
                 GlobalIntroduction { federation: Federation::new(3, 2, 11).unwrap(), ..introduction() },
-                "with 10 numbers",
+                "10 node numbers",
             ),
-            (GlobalIntroduction { global: GlobalId(2), ..introduction() }, "global masters 0 to 1, and not 2"),
-            (GlobalIntroduction { cluster: ClusterId(0), ..introduction() }, "this is cluster 2, and not cluster 0"),
-            (GlobalIntroduction { preset: "megha-plus".to_owned(), ..introduction() }, "goes by the preset megha"),
-            (GlobalIntroduction { kinds, ..introduction() }, "resources are [], and yours [fpga]"),
-            (GlobalIntroduction { queues: own.queues[..1].to_vec(), ..introduction() }, "not the same, first root.a"),
+            (GlobalIntroduction { global: GlobalId(2), ..introduction() }, "unknown global master 2; known: 0 to 1"),
+            (GlobalIntroduction { cluster: ClusterId(0), ..introduction() }, "this is cluster 2, not cluster 0"),
+            (GlobalIntroduction { preset: "megha-plus".to_owned(), ..introduction() }, "uses the preset megha"),
+            (GlobalIntroduction { kinds, ..introduction() }, "resources are [], and the global master's are [fpga]"),
+            (GlobalIntroduction { queues: own.queues[..1].to_vec(), ..introduction() }, "differ, first at root.a"),
         ] {
             let refused = other.check(&own).unwrap_err();
             assert!(refused.contains(said), "{refused}");
@@ -205,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn a_global_master_speaks_for_itself_and_the_managers_of_its_jobs() {
+    fn a_global_master_may_send_messages_of_its_own_and_of_its_jobs_managers() {
         let may_say = may_say(introduction().federation, GlobalId(1));
         let says = |from| {
             let message = Message::ToMaster(ToMaster::CannotLaunch { why: String::new() });

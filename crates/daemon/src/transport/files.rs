@@ -1,4 +1,4 @@
-//! What tasks wrote and the files that they hand on, as they go between nodes: by way of the server.
+//! Requests for output, input and files of tasks on other nodes. They are forwarded by the server.
 
 use super::{Outgoing, Wire};
 use crate::backend::read_output;
@@ -19,36 +19,36 @@ use tokio::time::timeout;
 
 const FETCH: Duration = Duration::from_secs(10);
 
-/// What a server, or a global master, has of the nodes that are connected over the network, and a server of processes of job
-/// managers.
+/// Connections of a server or a global master through which nodes are reached, and the addresses of a server's job
+/// hosts.
 #[derive(Default)]
 pub struct RemoteNodes {
-    /// Its place in a federation.
+    /// The process's place in a federation.
     seat: Option<Seat>,
-    /// The executor's state directory of the nodes in this process.
+    /// The executor's state directory, if this process has nodes.
     local_files: Option<PathBuf>,
-    /// Where agents reach those that have said so in this life of the server.
+    /// Addresses for agents of the job hosts that have connected since the server started.
     pub(super) job_hosts: watch::Sender<BTreeMap<HostId, String>>,
     peers: Mutex<BTreeMap<Via, mpsc::UnboundedSender<Outgoing>>>,
     waiting: Mutex<HashMap<u64, oneshot::Sender<Fetched>>>,
     waiting_pieces: Mutex<HashMap<u64, oneshot::Sender<Piece>>>,
     waiting_inputs: Mutex<HashMap<u64, oneshot::Sender<Taken>>>,
     next: AtomicU64,
-    /// Of attempts at nodes in this process.
+    /// Inputs of attempts on nodes in this process.
     inputs: Inputs,
 }
 
-/// Who is asked for what is at a node.
+/// The peer that is asked for data of a node.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Via {
     Node(NodeId),
-    /// The master of its cluster, by a global master.
+    /// In a global master: the master of the node's cluster.
     Cluster(ClusterId),
-    /// Any global master, for a node of another cluster.
+    /// In a cluster's master: a global master, for a node of another cluster.
     Global(GlobalId),
 }
 
-/// A piece of what an attempt wrote, or why it cannot be had.
+/// A piece of an attempt's output, or why it is not available.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum Fetched {
     Bytes(#[serde(with = "amalgam_core::vocabulary::byte_string")] Vec<u8>),
@@ -68,7 +68,7 @@ impl RemoteNodes {
         RemoteNodes { seat, local_files, ..RemoteNodes::default() }
     }
 
-    /// A piece of what an attempt wrote at a node of this process or elsewhere.
+    /// A piece of an attempt's output on any node, in this process or connected.
     pub async fn output(
         &self,
         handle: &Handle,
@@ -85,14 +85,14 @@ impl RemoteNodes {
         tokio::task::spawn_blocking(read).await.unwrap_or_else(|error| Err(error.into())).into()
     }
 
-    /// A piece of a file at a node of this process or elsewhere.
+    /// A piece of a file on any node, in this process or connected.
     pub(crate) async fn any_piece(&self, handle: &Handle, ask: PieceAsk) -> Piece {
         let Some(files) = self.files_of(handle, ask.node).await else { return self.piece(ask).await };
         let read = move || piece(&FileStore::of(&files, ask.node), &ask);
         tokio::task::spawn_blocking(read).await.unwrap_or(Piece::Unreachable)
     }
 
-    /// Passes a part of an attempt's input to a node of this process or elsewhere.
+    /// Sends a part of an attempt's input to any node, in this process or connected.
     pub(crate) async fn feed(&self, handle: &Handle, node: NodeId, attempt: AttemptId, part: InputPart) -> Taken {
         if let Some(files) = self.files_of(handle, node).await {
             return self.inputs.take(&files, attempt, &part).await;
@@ -118,7 +118,7 @@ impl RemoteNodes {
         handle.ask(move |roles, _| roles.nodes.contains(node)).await.is_ok_and(|is_local| is_local).then_some(files)
     }
 
-    /// Whoever knows more of the node, and is connected.
+    /// The connection through which the node is reached, if there is one.
     fn toward(&self, node: NodeId) -> Option<mpsc::UnboundedSender<Outgoing>> {
         let peers = lock(&self.peers);
         let via = match self.seat {
@@ -195,7 +195,7 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A piece of a file of this node.
+/// Reads a piece of a file of this node.
 pub(super) fn piece(store: &FileStore, ask: &PieceAsk) -> Piece {
     let is_as_it_was = if ask.is_suspect { store.verify(&ask.digest) } else { Ok(true) };
     let read = is_as_it_was.and_then(|is_as_it_was| match is_as_it_was {
@@ -209,14 +209,14 @@ pub(super) fn piece(store: &FileStore, ask: &PieceAsk) -> Piece {
         },
         Ok(None) => Piece::Absent,
         Err(error) => {
-            // It may be readable in a moment; whoever asks does so again, and not for ever.
-            tracing::warn!(file = %ask.digest, "cannot be read: {error}");
+            // The file may be readable later; the reader tries again a limited number of times.
+            tracing::warn!(file = %ask.digest, "cannot read the file: {error}");
             Piece::Unreachable
         }
     }
 }
 
-/// Files of all nodes of a federation, as the server of some of them reaches them.
+/// Files of all nodes of a federation, for a server with nodes of its own.
 pub struct FederatedFiles {
     pub remote: Arc<RemoteNodes>,
     pub handle: Handle,
@@ -228,14 +228,14 @@ impl Source for FederatedFiles {
     }
 }
 
-/// Files of other nodes, as an agent reaches them through its server.
+/// Files of other nodes, for an agent. They are requested from the server.
 pub struct OtherNodes {
     server: watch::Sender<Option<mpsc::UnboundedSender<Outgoing>>>,
     waiting: Mutex<HashMap<u64, oneshot::Sender<Piece>>>,
     next: AtomicU64,
-    /// Places for those that ask for files of this node.
+    /// Limits the number of pieces of this node's files that are read and sent at once.
     pub(super) served: Arc<Semaphore>,
-    /// Of attempts at this node.
+    /// Inputs of attempts on this node.
     pub(super) inputs: Inputs,
 }
 
@@ -254,7 +254,7 @@ impl Default for OtherNodes {
 impl OtherNodes {
     pub(super) fn reach_through(&self, server: Option<mpsc::UnboundedSender<Outgoing>>) {
         self.server.send_replace(server);
-        // What was asked on an earlier connection is not answered on this one.
+        // Requests on an earlier connection are not answered on this one.
         lock(&self.waiting).clear();
     }
 
@@ -264,7 +264,8 @@ impl OtherNodes {
         }
     }
 
-    /// While there is no server it waits for one: that says nothing of the node.
+    /// Requests a piece. Without a connection to the server, it waits for one, because the node itself may be
+    /// reachable.
     async fn ask(&self, ask: PieceAsk) -> Piece {
         let mut connections = self.server.subscribe();
         loop {
@@ -297,7 +298,8 @@ impl Source for OtherNodes {
     }
 }
 
-/// Gets a piece of a file when there is a place for it, which is free again once the piece is written.
+/// Gets a piece of a file once there is a permit, and queues the answer. The permit is released when the answer has
+/// been written.
 pub(super) async fn answer_in_turn(
     places: Arc<Semaphore>,
     id: u64,
@@ -317,7 +319,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     #[test]
-    fn pieces_that_nobody_takes_are_few() {
+    fn the_number_of_queued_pieces_is_limited() {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         runtime.block_on(async {
             let (answers, mut taken) = mpsc::unbounded_channel();
@@ -332,7 +334,7 @@ mod tests {
                     tokio::task::yield_now().await;
                 }
                 assert_eq!(taken.len(), waiting);
-                // As it is written, its place is free.
+                // Dropping the frame, as after it is written, releases its permit.
                 drop(taken.recv().await);
                 written += 1;
             }
@@ -341,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn a_copy_that_somebody_doubts_is_read_as_a_whole_and_goes_if_it_is_damaged() {
+    fn a_suspect_copy_is_verified_and_removed_if_it_is_damaged() {
         let state = tempfile::tempdir().unwrap();
         let store = FileStore::of(state.path(), NodeId(1));
         fs::write(state.path().join("o"), "abc").unwrap();
@@ -351,7 +353,7 @@ mod tests {
         };
         let written = store.written(&stored.digest).unwrap();
         assert_eq!(said(true), Piece::first(b"abc".to_vec(), written));
-        // Damage that no time of change tells of.
+        // Damage that the time of modification does not show.
         let path = state.path().join("files/1").join(stored.digest.to_string());
         fs::set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
         fs::write(&path, "abd").unwrap();
@@ -359,8 +361,8 @@ mod tests {
         file.set_times(FileTimes::new().set_modified(written)).unwrap();
         assert_eq!(said(false), Piece::first(b"abd".to_vec(), written));
         assert_eq!((said(true), said(false)), (Piece::Absent, Piece::Absent));
-        assert!(!store.has(&stored.digest, 3), "its own readers are not given it either");
-        // One that cannot be opened is there all the same.
+        assert!(!store.has(&stored.digest, 3), "the node's own readers do not get it either");
+        // A file that cannot be opened is unreachable, not absent.
         std::os::unix::fs::symlink(&path, &path).unwrap();
         assert_eq!((said(true), said(false)), (Piece::Unreachable, Piece::Unreachable));
     }

@@ -1,4 +1,4 @@
-//! A process of job managers: its stream with the server, which it tells what it writes down.
+//! The connection of a job host to the server, to which it sends the entries of its log.
 
 use super::{Joined, Terms, Wire};
 use crate::shell::{Handle, Input};
@@ -7,16 +7,17 @@ use std::io;
 use std::ops::ControlFlow;
 use tokio::sync::{mpsc, oneshot};
 
-/// The server is told of the log in pieces of so many bytes.
+/// Size in bytes of the pieces in which the log is sent.
 const PIECE: usize = 1 << 20;
 
-/// Passes letters between this process's loop and the server, and tells that what the log holds, until the connection breaks.
+/// Passes messages between this process's loop and the server, and sends the log to the server, until the connection
+/// breaks.
 pub async fn serve_as_job_host(joined: Joined, handle: &Handle, history: &History) -> io::Error {
     let Joined { terms, incarnation, mut link } = joined;
     let Terms::JobHost { heard, .. } = terms else {
-        return io::Error::other("the server took us for somebody else");
+        return io::Error::other("unexpected answer: the server did not accept this process as a job host");
     };
-    // From here on what is written is told, after what was written before.
+    // New entries are queued from now on, and sent after the older entries below.
     let (parcels_in, parcels) = mpsc::unbounded_channel();
     handle.routes().set_server(Some(parcels_in));
     let end = async {
@@ -27,9 +28,9 @@ pub async fn serve_as_job_host(joined: Joined, handle: &Handle, history: &Histor
             return error;
         }
         if handle.send(Input::MasterConnected { incarnation }).is_err() {
-            return io::Error::other("it is stopping");
+            return io::Error::other("this process is stopping");
         }
-        // Nothing but mail and the log goes there; the end would be taken for that of the connection.
+        // A job host sends no other frames, but dropping the sender would end the connection.
         let (_wire_in, wire) = mpsc::unbounded_channel();
         let clock = handle.clock();
         let mut conversation = link.converse(parcels, wire, move || clock.now());
@@ -37,7 +38,7 @@ pub async fn serve_as_job_host(joined: Joined, handle: &Handle, history: &Histor
             match conversation.next().await {
                 Ok(Wire::Mail(letters)) => {
                     if handle.send(Input::Mail(letters)).is_err() {
-                        break io::Error::other("it is stopping");
+                        break io::Error::other("this process is stopping");
                     }
                 }
                 Ok(_) => {}
@@ -52,7 +53,7 @@ pub async fn serve_as_job_host(joined: Joined, handle: &Handle, history: &Histor
     end
 }
 
-/// Tells what the log holds from entry `heard` on; all that is known, where it does not go back so far.
+/// Sends the log from entry `heard` on. If the log no longer has that entry, sends the full state instead.
 async fn catch_up(heard: u64, handle: &Handle, history: &History, link: &mut super::Link) -> io::Result<()> {
     let clock = handle.clock();
     let mut from = heard;
@@ -65,8 +66,8 @@ async fn catch_up(heard: u64, handle: &Handle, history: &History, link: &mut sup
         }
         if first != from || entries.is_empty() {
             let (answer, answered) = oneshot::channel();
-            let stopping = |_| io::Error::other("it is stopping");
-            handle.send(Input::TellAll(answer)).map_err(|_| io::Error::other("it is stopping"))?;
+            let stopping = |_| io::Error::other("this process is stopping");
+            handle.send(Input::TellAll(answer)).map_err(|_| io::Error::other("this process is stopping"))?;
             let (next, changes) = answered.await.map_err(stopping)?;
             link.write(&Wire::All { now: clock.now(), next, changes }).await?;
             from = next;
@@ -77,14 +78,14 @@ async fn catch_up(heard: u64, handle: &Handle, history: &History, link: &mut sup
     }
 }
 
-/// Tells what is known now that the log does not hold, or holds as what nobody recovers from.
+/// Sends the state that the log does not contain, or contains only as records, which are not used for recovery.
 async fn tell_present(handle: &Handle, link: &mut super::Link) -> io::Result<()> {
     let present = handle.ask(|roles, _| roles.present()).await;
-    let present = present.map_err(|_| io::Error::other("it is stopping"))?;
+    let present = present.map_err(|_| io::Error::other("this process is stopping"))?;
     link.write(&Wire::Present { now: handle.clock().now(), present }).await
 }
 
-/// The next entries of the log, and the number of the first of them.
+/// The next entries of the log from `from` on, and the number of the first of them.
 fn piece_of(history: &History, from: u64) -> Result<(u64, Vec<Entry>), StoreError> {
     let (mut first, mut entries, mut bytes) = (from, Vec::new(), 0);
     history.scan(None, from, |number, entry| {
@@ -126,7 +127,7 @@ mod tests {
         (link(ours), link(theirs))
     }
 
-    /// A process of job managers whose log has ten entries, of which the first six are forgotten.
+    /// A job host whose log has had 10 entries, of which the first 6 are deleted.
     fn host(dir: &std::path::Path) -> (Handle, History) {
         let options = Options { history_bytes: 0, ..Options::default() };
         let (mut store, _) = Store::open(dir, options).unwrap();
@@ -153,7 +154,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_server_is_told_the_rest_of_the_log_and_everything_where_that_is_not_there_any_more() {
+    async fn the_server_gets_the_rest_of_the_log_or_the_full_state_if_entries_are_deleted() {
         let dir = tempfile::tempdir().unwrap();
         let (handle, history) = host(dir.path());
         let (mut ours, mut theirs) = links().await;
@@ -162,9 +163,9 @@ mod tests {
         assert!(matches!(said, Wire::Log { first: 7, ref entries, .. } if entries.len() == 3));
         catch_up(10, &handle, &history, &mut ours).await.unwrap();
         catch_up(2, &handle, &history, &mut ours).await.unwrap();
-        // Nothing was said where it had heard all.
+        // Nothing was sent when `heard` was the end of the log.
         let Wire::All { next: 10, changes, .. } = theirs.read::<Wire>().await.unwrap() else {
-            panic!("not everything")
+            panic!("expected the full state")
         };
         assert_eq!(changes, [Change::KindsNamed { kinds: Kinds::new() }]);
     }

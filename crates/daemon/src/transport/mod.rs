@@ -1,14 +1,20 @@
-//! The streams between daemons: framed batches of letters over TCP, both sides proven to hold the same token before the
-//! first one. Agents have one with the server and with each process of job managers, and these have one with the server; in a
-//! federation each global master has one with the master of each cluster.
+//! The connections between daemons: frames over TCP that carry batches of messages. Before the first message, both
+//! sides prove that they have the same token. An agent connects to the server and to each job host, and a job host
+//! connects to the server. In a federation, each global master connects to the master of each cluster.
 //!
 //! ```text
-//! who listens: Challenge { versions, nonce }   who joins: Hello { version, who it is, nonce, proof of the listener's nonce }
-//! who listens: Accepted { terms, proof of the other's nonce } or Refused { why }
-//! then both: Mail; with the server Fetch / Fetched for what tasks wrote, AskFile / FilePiece for files of tasks, which it
-//! passes on from one node to another, and Hosts, where job managers are; to it Log and All, what these wrote down. Masters and
-//! global masters ask each other for what is at nodes of other clusters
+//! listener: Challenge { versions, nonce }   joiner: Hello { version, introduction, nonce, proof of the listener's nonce }
+//! listener: Accepted { terms, proof of the joiner's nonce } or Refused { why }
+//! then both sides send frames:
+//!   Mail                  messages between roles
+//!   Fetch / Fetched       output of tasks
+//!   Feed / Fed            standard input of tasks
+//!   AskFile / FilePiece   files of tasks; the server forwards them between nodes
+//!   Hosts                 addresses of job hosts, from the server to agents
+//!   Log, All, Present     state of a job host, to the server
 //! ```
+//!
+//! Masters and global masters also send each other requests for output, input and files of nodes in other clusters.
 
 mod agents;
 mod federation;
@@ -52,11 +58,12 @@ use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-/// A peer that says nothing for so long before it is accepted is dropped.
+/// Maximum duration of a handshake.
 const HANDSHAKE: Duration = Duration::from_secs(5);
-/// The same where others may be asked instead. One whose process is paused takes connections, and says nothing.
+/// Maximum duration of a handshake if there are other addresses to try. A stopped process still accepts connections but
+/// does not answer.
 const HANDSHAKE_AMONG_SEVERAL: Duration = Duration::from_secs(1);
-/// The first frame of a stranger is short.
+/// Maximum size of a frame in bytes before the peer is authenticated.
 const STRANGERS_FRAME: usize = 4 * 1024;
 
 #[derive(Serialize, Deserialize)]
@@ -67,35 +74,35 @@ struct Challenge {
 
 #[derive(Serialize, Deserialize)]
 struct Hello {
-    /// The one that both sides use from here on, of those that both know.
+    /// The protocol version that both sides use from now on. Both support it.
     version: u32,
     introduction: Introduction,
     nonce: [u8; 32],
     proof: [u8; 32],
 }
 
-/// Who wants to be let in.
+/// The identity of the joining side.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum Introduction {
-    /// A node's agent, at the server, which gives it its number.
+    /// A node's agent, to the server, which gives the node its number.
     Node { name: String },
-    /// The same at a process of job managers.
+    /// A node's agent, to a job host.
     NodeOf { node: NodeId },
-    /// A process of job managers, at the server: where agents reach it, and the number of the next entry of its log.
+    /// A job host, to the server: its address for agents, and the number of its log's next entry.
     JobHost { host: HostId, address: String, next: u64 },
-    /// A global master, at the master of a cluster of its federation.
+    /// A global master, to the master of a cluster of its federation.
     Global(Box<GlobalIntroduction>),
 }
 
 #[derive(Serialize, Deserialize)]
 enum Answer {
-    /// The number is that by which both sides know the connection.
+    /// The connection is accepted. `incarnation` identifies it on both sides.
     Accepted {
         incarnation: u64,
         terms: Terms,
         proof: [u8; 32],
-        /// Whoever listens says something more often than this for as long as it lives. A master that has a standby is not the
-        /// active one any more when it was silent for so long.
+        /// The listener sends a frame at least once in this time. If a master with a standby is silent for longer, it
+        /// is no longer the active one.
         longest_silence: Option<vocabulary::Duration>,
     },
     Refused {
@@ -104,18 +111,19 @@ enum Answer {
     },
 }
 
-/// What stands in the way of one that is not let in.
+/// Why a connection is refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Obstacle {
-    /// It goes away by itself, as a connection before this one that still looks good.
+    /// The reason may pass without a change on either side, for example an earlier connection whose end is not noticed
+    /// yet.
     Passing,
-    /// The token: an operator may put a fresh one where it is read.
+    /// The token is not accepted. An operator may replace it in its file.
     Token,
-    /// One of both sides has to be started otherwise.
+    /// One of both sides has to be restarted with another configuration or version.
     Lasting,
 }
 
-/// What the joining side is told, by how it introduced itself.
+/// The listener's answer to each kind of introduction.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum Terms {
     Node {
@@ -123,9 +131,9 @@ pub enum Terms {
         preset: Box<Preset>,
     },
     NodeOf,
-    /// The server has what the host's log holds before this entry.
+    /// The server has the entries of the job host's log before number `heard`.
     JobHost {
-        /// Tells the server's log from all others.
+        /// Identifies the server's log.
         server: ServerId,
         preset: Box<Preset>,
         settings: JobManagerSettings,
@@ -136,10 +144,10 @@ pub enum Terms {
 
 #[derive(Serialize, Deserialize)]
 enum Wire {
-    /// Who says this lives.
+    /// A sign of life, sent if there is nothing else to send.
     Alive,
     Mail(Vec<Letter>),
-    /// For a piece of what an attempt wrote at this node.
+    /// Requests a piece of an attempt's output from its node.
     Fetch {
         id: u64,
         node: NodeId,
@@ -163,7 +171,7 @@ enum Wire {
         id: u64,
         taken: Taken,
     },
-    /// For a piece of a file of another node.
+    /// Requests a piece of a file of another node.
     AskFile {
         id: u64,
         ask: PieceAsk,
@@ -172,20 +180,20 @@ enum Wire {
         id: u64,
         piece: Piece,
     },
-    /// Where agents reach processes of job managers, as far as these have said.
+    /// Addresses of the job hosts that have connected to the server.
     Hosts(Vec<(HostId, String)>),
-    /// What a process of job managers has on disk from entry `first` on, and what its clock says now.
+    /// Durable entries of a job host's log, from number `first` on. `now` is the time of the job host's clock.
     Log {
         now: Instant,
         first: u64,
         entries: Vec<Entry>,
     },
-    /// What it knows besides, told once it has told what its log holds.
+    /// The state of a job host that its log does not contain. Sent after the log.
     Present {
         now: Instant,
         present: Present,
     },
-    /// All that it knows before entry `next`.
+    /// The full state of a job host before its log's entry `next`.
     All {
         now: Instant,
         next: u64,
@@ -194,7 +202,7 @@ enum Wire {
 }
 
 impl Wire {
-    /// The version of the wire that brought this message.
+    /// The protocol version that introduced this frame.
     fn since(&self) -> u32 {
         match self {
             Wire::Alive
@@ -213,7 +221,8 @@ impl Wire {
     }
 }
 
-/// What is to be written, with the place that it takes until it is: what nobody reads must not fill the memory.
+/// A frame to be written. It holds its permit until it is written, so that pieces for a peer that reads slowly take a
+/// limited amount of memory.
 struct Outgoing {
     wire: Wire,
     _place: Option<OwnedSemaphorePermit>,
@@ -234,14 +243,14 @@ pub struct Joined {
     link: Link,
 }
 
-/// What stands between a daemon and the one that it wants to join.
+/// Why a daemon cannot join another one.
 #[derive(Debug, thiserror::Error)]
 pub enum JoinError {
     #[error("cannot reach {address}: {error}")]
     Unreachable { address: String, error: io::Error },
-    #[error("{address} does not let us in: {why}")]
+    #[error("{address} refuses the connection: {why}")]
     Refused { address: String, why: String, obstacle: Obstacle },
-    #[error("what answers at {address} cannot prove that it has our token")]
+    #[error("the peer at {address} cannot prove that it has the token; check the address")]
     Impostor { address: String },
     #[error(transparent)]
     Auth(#[from] AuthError),
@@ -252,7 +261,7 @@ impl JoinError {
         JoinError::Refused { address: address.to_owned(), why, obstacle: Obstacle::Lasting }
     }
 
-    /// Whether nothing that happens elsewhere can help.
+    /// Whether trying again is useless without a change of the configuration or the version.
     pub fn is_lasting(&self) -> bool {
         matches!(self, JoinError::Refused { obstacle: Obstacle::Lasting, .. })
     }
@@ -262,11 +271,11 @@ impl JoinError {
     }
 }
 
-/// Joins the daemon that listens there. Where that is one of several, as an active master and its standbys, their addresses are
-/// separated by commas, and the first that answers is joined.
+/// Joins the daemon at one of these addresses, which are separated by commas. An active master and its standbys have
+/// several. The addresses are tried in order, and the first daemon that answers is joined.
 ///
 /// # Errors
-/// When it cannot be reached, does not let us in, or cannot prove that it holds the same token.
+/// If the daemon cannot be reached, refuses the connection, or cannot prove that it has the same token.
 pub async fn join(
     addresses: &str,
     secrets: &Secrets,
@@ -276,7 +285,7 @@ pub async fn join(
     let mut errors = Vec::new();
     for address in addresses.split(',').map(str::trim) {
         let late = |_| {
-            let error = io::Error::new(io::ErrorKind::TimedOut, "it says nothing; is this its address for agents?");
+            let error = io::Error::new(io::ErrorKind::TimedOut, "no answer; check that this is its address for agents");
             JoinError::Unreachable { address: address.to_owned(), error }
         };
         match timeout(patience, shake_hands(address, secrets, introduction())).await.map_err(late).flatten() {
@@ -301,7 +310,10 @@ async fn shake_hands(address: &str, secrets: &Secrets, introduction: Introductio
     let mut link = Link::new(stream, STRANGERS_FRAME).map_err(unreachable)?;
     let challenge: Challenge = link.read().await.map_err(unreachable)?;
     let Some(version) = WIRE.common(challenge.versions) else {
-        let why = format!("it speaks {} and we {WIRE}; install programs of the same version", challenge.versions);
+        let why = format!(
+            "it supports protocol {}, and this program supports {WIRE}; install programs of the same version",
+            challenge.versions
+        );
         return Err(JoinError::lasting(address, why));
     };
     let nonce = auth::new_nonce()?;
@@ -321,7 +333,7 @@ async fn shake_hands(address: &str, secrets: &Secrets, introduction: Introductio
     }
 }
 
-/// What each side proves to hold the token for.
+/// The roles that the proofs name, so that one side's proof cannot serve as the other's.
 const JOINING: &str = "agent";
 const LISTENING: &str = "server";
 
@@ -331,15 +343,15 @@ struct Link {
     reader: OwnedReadHalf,
     writer: OwnedWriteHalf,
     decoder: Decoder,
-    /// Of the messages that the peer understands.
+    /// Protocol version of this connection.
     version: u32,
-    /// Of the other side; a longer one is the end of the connection.
+    /// Maximum silence of the peer. A longer silence ends the connection.
     longest_silence: Option<Duration>,
-    /// On our side nothing is as long as this.
+    /// Maximum silence of this side.
     pulse: Option<Duration>,
 }
 
-/// A link on which both sides say what they like, until it is dropped.
+/// An accepted link. Both sides send frames at any time, until it is dropped.
 struct Conversation {
     reader: OwnedReadHalf,
     decoder: Decoder,
@@ -355,7 +367,7 @@ impl Link {
         Ok(Link { reader, writer, decoder, version: WIRE.oldest, longest_silence: None, pulse: None })
     }
 
-    /// The peer has proven itself: it may send whole batches.
+    /// Allows large frames, because the peer is authenticated.
     fn trust(&mut self) {
         self.decoder.set_limit(frames::MAX_FRAME);
     }
@@ -383,15 +395,15 @@ impl Link {
 }
 
 impl Conversation {
-    /// What the peer says next. After an error there is nothing more.
+    /// The next frame of the peer. After an error, the connection cannot be used.
     async fn next(&mut self) -> io::Result<Wire> {
         loop {
             let silence = after(self.longest_silence);
             let next = tokio::select! {
                 next = read_frame(&mut self.reader, &mut self.decoder) => next,
-                // A connection that takes nothing any more is of no use, even if something still comes.
+                // A connection that cannot be written to is ended, even if frames still arrive.
                 _ = &mut self.writing => Err(io::ErrorKind::BrokenPipe.into()),
-                () = silence => Err(io::Error::new(io::ErrorKind::TimedOut, "it is silent")),
+                () = silence => Err(io::Error::new(io::ErrorKind::TimedOut, "the peer has been silent for too long")),
             };
             match next {
                 Ok(Wire::Alive) => {}
@@ -407,7 +419,7 @@ impl Drop for Conversation {
     }
 }
 
-/// Never, where no time is given.
+/// Waits for this time; for `None`, never returns.
 async fn after(time: Option<Duration>) {
     match time {
         Some(time) => tokio::time::sleep(time).await,
@@ -427,12 +439,12 @@ async fn read_frame<T: DeserializeOwned>(reader: &mut OwnedReadHalf, decoder: &m
 }
 
 thread_local! {
-    /// What has arrived, on its way to a decoder. The connections of a thread share it: of thousands most are silent, and to make
-    /// one for each read would cost more than most reads.
+    /// Buffer for received bytes, which the connections of a thread share. Most of thousands of connections are silent,
+    /// and allocating a buffer for each read would cost more than most reads.
     static ARRIVED: RefCell<Box<[u8]>> = RefCell::new(vec![0; 64 * 1024].into());
 }
 
-/// Takes in what has arrived.
+/// Adds the bytes that have arrived to the decoder.
 fn fill(reader: &OwnedReadHalf, decoder: &mut Decoder) -> io::Result<()> {
     ARRIVED.with_borrow_mut(|bytes| match reader.try_read(bytes) {
         Ok(0) => Err(io::ErrorKind::UnexpectedEof.into()),
@@ -445,7 +457,7 @@ fn fill(reader: &OwnedReadHalf, decoder: &mut Decoder) -> io::Result<()> {
     })
 }
 
-/// Writes what comes, as much at once as has piled up.
+/// Writes queued parcels and frames. Parcels that are queued already are written together.
 async fn write_out(
     mut writer: OwnedWriteHalf,
     version: u32,
@@ -482,13 +494,13 @@ fn encode_parcel(parcel: Parcel, version: u32, clock: impl Fn() -> Instant, byte
             letters.retain(|letter| {
                 let is_known = letter.message.since() <= version;
                 if !is_known {
-                    tracing::warn!(to = ?letter.to, version, "the peer is of an older version, and does not know this message");
+                    tracing::warn!(to = ?letter.to, version, "dropped a message that the peer's older version does not support");
                 }
                 is_known
             });
             encode_mail(letters, frames::MAX_FRAME, bytes);
         }
-        // Without one entry the next ones mean nothing.
+        // Entries are never left out: without one of them, the later ones are useless.
         Parcel::Log { first, entries, .. } => {
             frames::encode(&Wire::Log { now: clock(), first, entries }, bytes).map_err(io::Error::other)?;
         }
@@ -496,13 +508,13 @@ fn encode_parcel(parcel: Parcel, version: u32, clock: impl Fn() -> Instant, byte
     Ok(())
 }
 
-/// Letters that are too long are left out, for others go the same way.
+/// Encodes a batch of messages. A message that is too long is dropped, and the others are sent.
 fn encode_mail(letters: Vec<Letter>, limit: usize, bytes: &mut Vec<u8>) {
     let mail = Wire::Mail(letters);
     let Err(error) = frames::encode_within(&mail, limit, bytes) else { return };
     let Wire::Mail(letters) = mail else { return };
     match &letters[..] {
-        [only] => tracing::error!(to = ?only.to, %error, "a letter is lost that cannot be sent"),
+        [only] => tracing::error!(to = ?only.to, %error, "dropped a message that cannot be sent"),
         _ => letters.into_iter().for_each(|letter| encode_mail(vec![letter], limit, bytes)),
     }
 }
@@ -513,7 +525,7 @@ mod tests {
     use amalgam_core::protocol::{Address, Message, ToMaster};
 
     #[test]
-    fn a_letter_that_is_too_long_does_not_hold_up_the_others() {
+    fn a_message_that_is_too_long_is_dropped_and_the_others_are_sent() {
         let letter = |length: usize| {
             let why = "x".repeat(length);
             let message = Message::ToMaster(ToMaster::CannotLaunch { why });

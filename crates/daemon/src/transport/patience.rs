@@ -1,30 +1,32 @@
-//! How long a daemon tries to be let in. What keeps it out is written to its log once, and again when that changes.
+//! How long a daemon tries to join another one. It writes the reason of a failure to its diagnostics once, and again
+//! when the reason changes.
 
 use super::{Introduction, JoinError, Joined, Secrets, join};
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
-/// Between two tries to reach a peer: at first, and at most.
+/// Pause between two tries to reach a peer: the first one, and the maximum.
 pub const RETRY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
-/// The most between two tries with a peer that is there and does not let us in.
+/// Maximum pause between two tries if the peer refuses the connection.
 const RETRY_REFUSED: Duration = Duration::from_secs(30);
-/// How often a file of tokens is looked at, in which a fresh one ends a pause.
+/// Interval at which a token file is checked during a pause. A changed file ends the pause.
 const GLANCE: Duration = Duration::from_secs(1);
 
-/// For how long.
+/// How long to try.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Patience {
-    /// The first time, when its operator may be looking on: so long for a peer that is not there, and for ever where the peer does
-    /// not know the token of a file, as after its restart with an old copy. What nothing elsewhere can mend is told at once.
+    /// For the first start, which an operator may be watching. Tries for this duration if the peer cannot be reached,
+    /// and without limit if the peer does not accept the token of a file that can change. Lasting obstacles fail
+    /// immediately.
     AtFirst(Duration),
-    /// For one that can go on without. Only what nothing elsewhere can mend is told at once.
+    /// For a daemon that can work without the peer. Tries for this duration. Lasting obstacles fail immediately.
     Briefly(Duration),
 }
 
-/// Tries again with longer and longer pauses. A file of tokens is read anew for each try.
+/// Tries to join, with increasing pauses. A token file is read again for each try.
 ///
 /// # Errors
-/// As of [`join`], when the patience is over.
+/// As for [`join`], when `patience` has passed or the obstacle is lasting.
 pub async fn join_patiently(
     address: &str,
     secrets: &Secrets,
@@ -50,7 +52,8 @@ pub async fn join_patiently(
     }
 }
 
-/// Goes on whatever keeps it out: what runs here is lost if nobody does, and an operator may mend it at the other side.
+/// Tries to join without limit, whatever the error: otherwise the running tasks would be lost, and an operator may
+/// repair the other side.
 pub async fn join_for_ever(address: &str, secrets: &Secrets, introduction: impl Fn() -> Introduction) -> Joined {
     let mut pauses = Pauses::new();
     loop {
@@ -61,7 +64,7 @@ pub async fn join_for_ever(address: &str, secrets: &Secrets, introduction: impl 
     }
 }
 
-/// Between tries.
+/// The pauses between tries.
 struct Pauses {
     next: Duration,
     said: String,
@@ -91,10 +94,10 @@ impl Pauses {
     }
 }
 
-/// Between three and five quarters of it: many that were sent away at once do not come back at once.
+/// A random duration between 3/4 and 5/4 of `pause`, so that many refused peers do not all try again at the same time.
 fn jittered(pause: Duration) -> Duration {
     let mut byte = [128];
-    // Without a random number nothing but the spreading is lost.
+    // Without a random number, the pause has its nominal length.
     let _ = getrandom::fill(&mut byte);
     pause * 3 / 4 + pause / 2 * u32::from(byte[0]) / 255
 }
@@ -104,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pauses_are_spread_around_what_they_should_be() {
+    fn pauses_vary_between_three_and_five_quarters_of_their_nominal_length() {
         let pause = Duration::from_secs(8);
         let drawn: Vec<Duration> = (0..100).map(|_| jittered(pause)).collect();
         assert!(drawn.iter().all(|drawn| (pause * 3 / 4..=pause * 5 / 4).contains(drawn)), "{drawn:?}");

@@ -1,5 +1,5 @@
-//! The shape of everything that daemons send or keep, compared with that of the version before (ADR 63): types grow at their end only,
-//! and whatever the version before could write is read.
+//! Tests that compare the shapes of all values that daemons send or store with those of the previous version (ADR 63).
+//! Types grow only at their end, and this version reads all values that the previous one could write.
 
 mod sample;
 mod shape;
@@ -16,7 +16,7 @@ use shape::Schema;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Of the version before.
+/// Path of the previous version's schema.
 fn fixture() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/v32/schema.json")
 }
@@ -55,11 +55,11 @@ fn of_the_version_before() -> Schema {
 #[test]
 fn types_grow_at_their_end_only() {
     if let Err(what) = of_the_version_before().grows_into(&of_this_version()) {
-        panic!("{what}. A field or variant is added at the end, and none is removed: see docs/formats.md");
+        panic!("{what}; add fields and variants at the end, and do not remove any: see docs/formats.md");
     }
 }
 
-/// Reads values of every shape that the version before could write.
+/// Reads values of all shapes that the previous version could write.
 fn read_samples<T: DeserializeOwned>(name: &str, before: &Schema) {
     let mut sampler = Sampler::new(before);
     for samples in 0.. {
@@ -67,18 +67,16 @@ fn read_samples<T: DeserializeOwned>(name: &str, before: &Schema) {
         if samples >= 500 && missing.is_none() {
             break;
         }
-        assert!(samples < 100_000, "{name}: no sample had {missing:?}");
+        assert!(samples < 100_000, "{name}: no sample contains {missing:?}");
         let bytes = sampler.sample(name);
         if let Err(error) = encoding::from_slice::<T>(&bytes) {
-            panic!(
-                "{name} of the version before cannot be read: {error}. Does a new field lack a default? {bytes:02x?}"
-            );
+            panic!("cannot read {name} of the previous version: {error}; give each new field a default: {bytes:02x?}");
         }
     }
 }
 
 #[test]
-fn what_the_version_before_could_write_is_read() {
+fn all_values_of_the_previous_version_can_be_read() {
     let before = of_the_version_before();
     for_each_root!(read_samples(&before));
 }
@@ -90,7 +88,7 @@ fn write_fixture() {
         PathBuf::from(std::env::var_os("AMALGAM_FIXTURES").expect("AMALGAM_FIXTURES names the directory to write"));
     fs::create_dir_all(&directory).unwrap();
     let schema = of_this_version();
-    // A line for each type.
+    // One line for each type.
     let line =
         |(name, shape): (&String, &shape::Type)| format!("{:?}: {}", name, serde_json::to_string(shape).unwrap());
     let types: Vec<String> = schema.types.iter().map(line).collect();
@@ -100,7 +98,7 @@ fn write_fixture() {
 }
 
 #[test]
-fn a_changed_shape_is_noticed() {
+fn removed_and_reordered_fields_are_found() {
     use serde::Deserialize;
     #[derive(Deserialize)]
     struct Two(#[expect(dead_code)] Before, #[expect(dead_code)] Option<Kind>);

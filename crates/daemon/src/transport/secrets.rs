@@ -1,26 +1,26 @@
-//! What proves a daemon to another one, and others to it.
+//! The access tokens with which daemons authenticate each other.
 
 use crate::auth::{self, AuthError, TokenEntry, Tokens};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Where the tokens are.
+/// A source of access tokens.
 #[derive(Clone)]
 pub enum Secrets {
-    /// Those of this server.
+    /// The tokens of this server.
     Server(Arc<Tokens>),
-    /// A file as a server has it, or one with a single token, read again whenever it is needed.
+    /// A server's `tokens.toml`, or a file with a single token. It is read again each time a token is needed.
     File(Arc<TokenFile>),
     Single(String),
 }
 
 pub struct TokenFile {
     path: PathBuf,
-    /// Whose token is preferred.
+    /// The user whose token is preferred, if the node has none.
     user: String,
-    /// The node whose agent this is; its own token is preferred to anybody's.
+    /// The node whose agent this is. Its own token is preferred to users' tokens.
     node: Option<String>,
-    /// What was read last: a file that is being edited must not keep anybody out.
+    /// The last tokens that could be read. They are used while the file cannot be read, for example during an edit.
     good: Mutex<Good>,
 }
 
@@ -31,15 +31,15 @@ struct Good {
 }
 
 impl Secrets {
-    /// The tokens of a file, for the agent of `node` if it is one.
+    /// The tokens of a file. `node` is set for the agent of a node.
     pub fn file(path: PathBuf, user: String, node: Option<String>) -> Secrets {
         Secrets::File(Arc::new(TokenFile { path, user, node, good: Mutex::default() }))
     }
 
-    /// The one that proves this process.
+    /// The token with which this process authenticates itself.
     ///
     /// # Errors
-    /// When the file cannot be read, and never could.
+    /// If the file cannot be read and no earlier read succeeded, or if other users can read it.
     pub fn own(&self) -> Result<String, AuthError> {
         match self {
             Secrets::Server(tokens) => auth::daemon_token(tokens.path(), None, ""),
@@ -52,10 +52,10 @@ impl Secrets {
         }
     }
 
-    /// Those that others may prove.
+    /// The tokens with which peers may authenticate themselves.
     ///
     /// # Errors
-    /// When the file cannot be read, and never could.
+    /// If the file cannot be read and no earlier read succeeded, or if other users can read it.
     pub(super) fn all(&self) -> Result<Vec<TokenEntry>, AuthError> {
         match self {
             Secrets::Server(tokens) => Ok(tokens.entries()),
@@ -64,12 +64,12 @@ impl Secrets {
         }
     }
 
-    /// Whether an operator can change them while this process lives.
+    /// Whether an operator can change the tokens while this process runs.
     pub(super) fn may_change(&self) -> bool {
         !matches!(self, Secrets::Single(_))
     }
 
-    /// Changes when the file does.
+    /// A value that changes when the file changes.
     pub(super) fn version(&self) -> auth::Version {
         match self {
             Secrets::Server(tokens) => auth::version(tokens.path()),
@@ -80,7 +80,7 @@ impl Secrets {
 }
 
 impl TokenFile {
-    /// What was read, or what could be read last, which is told.
+    /// Returns `read`, or the last value with a warning if `read` is an error.
     fn or_last<T: Clone + Default + PartialEq>(
         &self,
         read: Result<T, AuthError>,
@@ -95,7 +95,7 @@ impl TokenFile {
             }
             Err(error) if matches!(error, AuthError::Exposed { .. }) || *last == T::default() => Err(error),
             Err(error) => {
-                tracing::warn!("{error}; going on with what it said before; {}", error.remedy());
+                tracing::warn!("{error}; the previous tokens stay in use; {}", error.remedy());
                 Ok(last.clone())
             }
         }
@@ -109,7 +109,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     #[test]
-    fn a_file_that_is_being_edited_keeps_nobody_out() {
+    fn the_last_valid_tokens_are_used_while_the_file_is_invalid() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("token");
         let write = |text: &str| {

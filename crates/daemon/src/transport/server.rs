@@ -1,4 +1,4 @@
-//! Who listens: the server, for agents and for processes of job managers; and one of these, for agents.
+//! The listening side: a server, for agents, job hosts and global masters; or a job host, for agents.
 
 use super::federation::{GlobalIntroduction, exchange, may_say};
 use super::files::answer_in_turn;
@@ -26,39 +26,39 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::time::timeout;
 
-/// The most connections that have not proven who they are.
+/// Maximum number of connections that are not authenticated yet.
 const MOST_STRANGERS: usize = 256;
-/// So many signs of life come in the time of a lease.
+/// Number of signs of life in the time of a lease.
 const PULSES: u32 = 5;
 
-/// Who may come in, and to whom.
+/// Authenticates and accepts connections.
 pub struct Gate {
     pub handle: Handle,
     pub secrets: Secrets,
     pub side: Side,
-    /// Of a master that has a standby: nobody takes it for the active one when it was silent for so long.
+    /// The lease of a master that has a standby: after a silence of this length, peers no longer consider it active.
     pub lease: Option<Duration>,
 }
 
-/// Who listens.
+/// The listening process.
 pub enum Side {
     Server {
         remote: Arc<RemoteNodes>,
         id: ServerId,
         preset: Box<Preset>,
         epoch: u32,
-        /// As a global master of its federation has to introduce itself.
+        /// The introduction that this server expects of a global master of its federation.
         federated: Option<Box<GlobalIntroduction>>,
     },
     JobHost(HostId),
 }
 
-/// Somebody who was let in.
+/// An accepted peer.
 struct Guest {
     peer: PeerId,
-    /// As the log of this process names it.
+    /// The peer's name in the diagnostics.
     name: String,
-    /// Where agents reach it, if they do.
+    /// The address for agents of a job host.
     address: Option<String>,
     incarnation: u64,
     link: Link,
@@ -66,7 +66,7 @@ struct Guest {
     route: PeerRoute,
 }
 
-/// Why somebody is not let in, and whether that may change by itself.
+/// Why a connection is refused, and whether the reason may pass.
 struct Refusal {
     why: String,
     obstacle: Obstacle,
@@ -78,25 +78,27 @@ impl Refusal {
     }
 
     fn stopping() -> Refusal {
-        Refusal { why: "it is stopping".to_owned(), obstacle: Obstacle::Passing }
+        Refusal { why: "the process is stopping".to_owned(), obstacle: Obstacle::Passing }
     }
 }
 
-/// Lets daemons in for as long as the process lives.
+/// Accepts connections of daemons for as long as the process runs.
 pub async fn serve_daemons(listener: TcpListener, gate: Gate) {
     let gate = Arc::new(gate);
     let connections = AtomicU64::new(1);
     let mut strangers: VecDeque<oneshot::Sender<()>> = VecDeque::new();
     loop {
         let Ok((stream, address)) = listener.accept().await else {
-            // Out of file descriptors, most likely; it passes.
+            // The process has most likely no file descriptors left. Closing a connection that is not authenticated
+            // frees one; then the loop tries again.
             strangers.pop_front();
             tokio::time::sleep(Duration::from_millis(20)).await;
             continue;
         };
         let gate = Arc::clone(&gate);
         let incarnation = gate.incarnation(connections.fetch_add(1, Ordering::Relaxed));
-        // The oldest of too many strangers is sent away. One that speaks at once is let in before.
+        // At the limit, the oldest connection that is not authenticated is closed. A peer that answers immediately is
+        // authenticated before that.
         strangers.retain(|stranger| !stranger.is_closed());
         if strangers.len() >= MOST_STRANGERS {
             strangers.pop_front();
@@ -106,19 +108,19 @@ pub async fn serve_daemons(listener: TcpListener, gate: Gate) {
         tokio::spawn(async move {
             let let_in = tokio::select! {
                 let_in = timeout(HANDSHAKE, gate.let_in(stream, incarnation)) => let_in,
-                _ = must_go => return tracing::warn!(%address, "too many that do not introduce themselves; one was sent away"),
+                _ = must_go => return tracing::warn!(%address, "too many connections without a handshake; closed the oldest"),
             };
             match let_in {
                 Ok(Ok(guest)) => gate.serve(guest).await,
-                Ok(Err(error)) => tracing::warn!(%address, %error, "a daemon was not let in"),
-                Err(_) => tracing::warn!(%address, "a daemon did not introduce itself in time"),
+                Ok(Err(error)) => tracing::warn!(%address, %error, "refused the connection of a daemon"),
+                Err(_) => tracing::warn!(%address, "a connection did not complete the handshake in time"),
             }
         });
     }
 }
 
 impl Gate {
-    /// Tells a connection from all others, and by its lower half the server's life.
+    /// A number that identifies the connection. Its lower 32 bits identify the server's run.
     fn incarnation(&self, connection: u64) -> u64 {
         match self.side {
             Side::Server { epoch, .. } => connection << 32 | u64::from(epoch),
@@ -132,8 +134,10 @@ impl Gate {
         link.write(&Challenge { versions: WIRE, nonce }).await?;
         let hello: Hello = link.read().await?;
         if !WIRE.contains(hello.version) {
-            let why =
-                format!("you speak version {} and we {WIRE}; install programs of the same version", hello.version);
+            let why = format!(
+                "unsupported protocol version {}; this program supports {WIRE}; install programs of the same version",
+                hello.version
+            );
             return Err(refuse(link, Refusal::for_good(why)).await);
         }
         let entries = self.secrets.all().map_err(io::Error::other)?;
@@ -161,10 +165,10 @@ impl Gate {
                 }
                 PeerId::JobHost(host) => are_connected(host),
                 PeerId::Global(global) => {
-                    format!("{global} is connected already; give each of them a --number of its own")
+                    format!("{global} is connected already; give each global master a --number of its own")
                 }
                 PeerId::ServerOf(_) | PeerId::JobHostOf(..) | PeerId::Cluster(_) => {
-                    unreachable!("nobody is admitted as one")
+                    unreachable!("`admit` returns no such peer")
                 }
             };
             return Err(refuse(link, Refusal { why, obstacle: Obstacle::Passing }).await);
@@ -198,24 +202,27 @@ impl Gate {
                 let Known { is_wanted, most, heard, settings } = known.map_err(|_| Refusal::stopping())?;
                 if !is_wanted {
                     let why = match most {
-                        0 => "this server has all job managers itself; write `job_hosts = 1` into its configuration, \
+                        0 => "this server runs all job managers itself; write `job_hosts = 1` into its configuration, \
                               or a higher number"
                             .to_owned(),
-                        most => format!("this server has job managers 1 to {most}, and not {}", host.0),
+                        most => format!(
+                            "unknown job host {}; this server's configuration allows job hosts 1 to {most}",
+                            host.0
+                        ),
                     };
                     return Err(Refusal::for_good(why));
                 }
                 if next < heard {
                     let why = format!(
-                        "the log of job managers {} holds {next} entries and had {heard}: it was lost, or --work-dir \
-                         is another one than before. Bring it back; or end their jobs with `amalgam cancel --force`, and give this process a --number that \
-                         was not used before",
+                        "the log of job host {} has {next} entries, and the server received {heard}: the log was lost, or \
+                         --work-dir names another directory than before; restore the log, or end the job host's jobs with \
+                         `amalgam cancel --force` and give this process a --number that was not used before",
                         host.0
                     );
                     return Err(Refusal::for_good(why));
                 }
                 let terms = Terms::JobHost { server: *id, preset: preset.clone(), settings, heard };
-                Ok((PeerId::JobHost(host), format!("job managers {}", host.0), terms))
+                Ok((PeerId::JobHost(host), format!("job host {}", host.0), terms))
             }
             (Side::Server { federated: Some(own), .. }, Introduction::Global(introduction)) => {
                 introduction.check(own).map_err(Refusal::for_good)?;
@@ -223,17 +230,17 @@ impl Gate {
                 Ok((PeerId::Global(global), global.to_string(), Terms::Global))
             }
             (Side::Server { federated: None, .. }, Introduction::Global(_)) => {
-                let why = "this server's cluster is in no federation: write [federation] into its configuration";
+                let why = "this server's cluster is not in a federation; write [federation] into its configuration";
                 Err(Refusal::for_good(why.to_owned()))
             }
             (Side::JobHost(_), Introduction::NodeOf { node }) => {
                 Ok((PeerId::Node(node), node.to_string(), Terms::NodeOf))
             }
             (Side::Server { .. }, Introduction::NodeOf { .. }) => {
-                Err(Refusal::for_good("this is a server, and no process of job managers".to_owned()))
+                Err(Refusal::for_good("this is a server, not a job host; check the address".to_owned()))
             }
             (Side::JobHost(_), _) => {
-                Err(Refusal::for_good("this is a process of job managers, and no server".to_owned()))
+                Err(Refusal::for_good("this is a job host, not a server; check the address".to_owned()))
             }
         }
     }
@@ -252,7 +259,7 @@ impl Gate {
         }
     }
 
-    /// The server passes files on and says where job managers are.
+    /// Serves a node's agent. `remote` is set in a server, which forwards files and sends the addresses of job hosts.
     async fn serve_agent(&self, guest: Guest, node: NodeId, remote: Option<&Arc<RemoteNodes>>) {
         let Guest { name, incarnation, link, parcels, route, .. } = guest;
         let (wire_in, wire) = mpsc::unbounded_channel();
@@ -287,7 +294,7 @@ impl Gate {
             };
             match next {
                 Ok(Wire::Mail(letters)) => {
-                    // A node speaks for itself only.
+                    // A node may send only messages of its own.
                     let own = letters.into_iter().filter(|letter| letter.from == Address::Node(node)).collect();
                     if self.handle.send(Input::Mail(own)).is_err() {
                         return;
@@ -310,7 +317,7 @@ impl Gate {
                 }
                 Ok(Wire::AskFile { id, ask }) => {
                     let Some(remote) = remote else { continue };
-                    // Passed on while others speak; the answer finds its way by the number.
+                    // Forwarded concurrently; `id` assigns the answer to the request.
                     let (remote, answers, places) = (Arc::clone(remote), wire_in.clone(), Arc::clone(&passed_on));
                     tokio::spawn(answer_in_turn(places, id, async move { remote.piece(ask).await }, answers));
                 }
@@ -326,7 +333,7 @@ impl Gate {
                 Err(error) => break error,
             }
         };
-        tracing::info!(%node, name, %end, "a node's agent left");
+        tracing::info!(%node, name, %end, "a node's agent disconnected");
         if let Some(remote) = remote {
             remote.remove(node);
         }
@@ -345,7 +352,7 @@ impl Gate {
         let conversation = link.converse(parcels, wire, move || clock.now());
         remote.add_global(global, wire_in.clone());
         let end = exchange(conversation, wire_in, &self.handle, remote, may_say(federation, global)).await;
-        tracing::info!(%end, "{global} left");
+        tracing::info!(%end, "{global} disconnected");
         remote.remove_global(global);
         let _ = self.handle.send(Input::GlobalDisconnected { global });
         drop(route);
@@ -353,13 +360,13 @@ impl Gate {
 
     async fn serve_job_host(&self, guest: Guest, host: HostId, remote: &RemoteNodes) {
         let Guest { name, address, incarnation, link, parcels, route, .. } = guest;
-        // Not before it is the only one of its number.
+        // The address is published only now that this is the only connection of the job host.
         remote.job_hosts.send_modify(|hosts| hosts.extend(address.map(|address| (host, address))));
         if self.handle.send(Input::HostConnected { host, incarnation }).is_err() {
             return;
         }
         tracing::info!("{name} connected");
-        // It is told nothing but mail; the end would be taken for that of the connection.
+        // The server sends no other frames to it, but dropping the sender would end the connection.
         let (_wire_in, wire) = mpsc::unbounded_channel();
         let clock = self.handle.clock();
         let mut conversation = link.converse(parcels, wire, move || clock.now());
@@ -393,46 +400,47 @@ impl Gate {
                 return;
             }
         };
-        tracing::info!(%end, "{name} left");
+        tracing::info!(%end, "{name} disconnected");
         let _ = self.handle.send(Input::HostDisconnected { host });
         drop(route);
     }
 }
 
 fn unknown_token() -> Refusal {
-    let why = "the server does not know this token: put a fresh copy of its tokens.toml here, or what `amalgam token add --agent \
-               NAME` prints there; it is read again for each try";
+    let why = "the server does not know this token; replace the token file with a new copy of the server's tokens.toml, or \
+               with the output of `amalgam token add --agent NAME`; the file is read again for each try";
     Refusal { why: why.to_owned(), obstacle: Obstacle::Token }
 }
 
-/// Whether this token is good for what its holder wants to be.
+/// Checks that the token's holder may join as what it introduces itself as.
 fn may_join(holder: &Holder, hello: &Hello) -> Result<(), String> {
     match (holder, &hello.introduction) {
         (Holder::User { admin: true, .. }, _) => Ok(()),
         (Holder::User { name, admin: false }, _) => Err(format!(
-            "the token is that of the user {name}, who is no administrator: use what `amalgam token add --agent NAME` prints"
+            "the token belongs to the user {name}, who is not an administrator; use the output of `amalgam token add --agent \
+             NAME`"
         )),
         (Holder::Agent { name }, Introduction::Node { name: node }) if name == node => Ok(()),
-        // Its number was given to the one whose name it has.
+        // The token's name is not compared: a job host knows only the numbers of nodes.
         (Holder::Agent { .. }, Introduction::NodeOf { .. }) => Ok(()),
         (Holder::Agent { name }, Introduction::Node { name: node }) => Err(format!(
-            "the token is that of the agent of {name}, and this one is named {node}: use --name {name}, or give {node} a token \
-             of its own with `amalgam token add --agent {node}`"
+            "the token belongs to the agent of node {name}, and this node is named {node}; use --name {name}, or give {node} \
+             a token of its own with `amalgam token add --agent {node}`"
         )),
         (Holder::Agent { name }, Introduction::JobHost { .. } | Introduction::Global(_)) => {
-            Err(format!("the token is that of the agent of {name}, and only an administrator's will do here"))
+            Err(format!("the token belongs to the agent of node {name}; use an administrator's token"))
         }
     }
 }
 
 fn are_connected(HostId(host): HostId) -> String {
-    format!("job managers {host} are connected already; give each process of job managers a --number of its own")
+    format!("job host {host} is connected already; give each job host a --number of its own")
 }
 
-/// What the server knows of a process of job managers.
+/// The server's knowledge of a job host.
 struct Known {
     is_wanted: bool,
-    /// The greatest number that the configuration names.
+    /// The highest number that the configuration allows.
     most: u8,
     heard: u64,
     settings: JobManagerSettings,
@@ -441,7 +449,7 @@ struct Known {
 impl Known {
     fn of(roles: &Roles, host: HostId) -> Known {
         let (most, settings) = (roles.dispatch().map_or(0, |dispatch| dispatch.settings.hosts), roles.of_managers());
-        // One that the configuration names no longer may still have jobs.
+        // A job host that the configuration no longer allows may still have jobs.
         let has_jobs = || roles.dispatch().is_some_and(|dispatch| dispatch.has_jobs_at(host));
         let is_wanted = host != HostId::SERVER && (host.0 <= most || roles.heard(host) > 0 || has_jobs());
         Known { is_wanted, most, heard: roles.heard(host), settings }
@@ -453,7 +461,7 @@ async fn refuse(mut link: Link, Refusal { why, obstacle }: Refusal) -> io::Error
     told.err().unwrap_or_else(|| io::Error::new(io::ErrorKind::PermissionDenied, why))
 }
 
-/// With the instants of this process.
+/// The facts of log entries, with their instants converted to this process's clock.
 fn facts(entries: &[Entry], offset: ClockOffset) -> Result<Vec<(Instant, Fact)>, String> {
     let fact = |entry: &Entry| {
         let mut fact = decode(entry.as_ref())?;

@@ -1,13 +1,13 @@
-//! Bytes as the version of a schema writes them.
+//! Generates encoded values that fit a schema.
 
 use super::shape::{Content, Schema, Shape, Type};
 use rmp::encode as mp;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Beyond this, lists and options are empty.
+/// Maximum depth. Deeper lists, maps and options are empty.
 const DEEPEST: usize = 12;
 
-/// Makes values of which each differs: enums and options take turns.
+/// Generates values that differ from each other: enums cycle through their variants, and options are sometimes empty.
 pub struct Sampler<'a> {
     schema: &'a Schema,
     next: BTreeMap<&'a str, usize>,
@@ -27,7 +27,7 @@ impl<'a> Sampler<'a> {
         bytes
     }
 
-    /// A variant, of the types that were met, that no sample had so far.
+    /// A variant of an enum in the samples so far that none of them contains.
     pub fn missing(&self) -> Option<String> {
         self.next.keys().find_map(|name| {
             let Type::Enum(variants) = &self.schema.types[*name] else { return None };
@@ -38,7 +38,7 @@ impl<'a> Sampler<'a> {
 
     fn shape(&mut self, shape: &'a Shape, depth: usize, out: &mut Vec<u8>) {
         match shape {
-            Shape::Unknown => panic!("a shape that was not met cannot be sampled"),
+            Shape::Unknown => panic!("the schema contains an unknown shape"),
             Shape::Plain(name) => plain(name, out),
             Shape::Option(inner) => {
                 self.turn += 1;
@@ -117,6 +117,6 @@ fn plain(name: &str, out: &mut Vec<u8>) {
         "bytes" => mp::write_bin(out, b"drf").unwrap(),
         "unit" => mp::write_nil(out).unwrap(),
         integer if integer.starts_with(['i', 'u']) => drop(mp::write_uint(out, 1).unwrap()),
-        other => panic!("values of {other} are not known"),
+        other => panic!("unknown plain type {other}"),
     }
 }

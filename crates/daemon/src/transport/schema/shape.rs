@@ -1,4 +1,4 @@
-//! The shapes of types, found by reading values of them that this module makes up.
+//! The shapes of types. They are found by deserializing each type from generated values.
 
 use serde::de::{self, DeserializeOwned, DeserializeSeed, IntoDeserializer, Visitor};
 use serde::{Deserialize, Serialize};
@@ -7,7 +7,7 @@ use std::fmt;
 
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 pub enum Shape {
-    /// Not met yet.
+    /// Not found yet.
     #[default]
     Unknown,
     Plain(String),
@@ -15,9 +15,9 @@ pub enum Shape {
     List(Box<Shape>),
     Map(Box<(Shape, Shape)>),
     Tuple(Vec<Shape>),
-    /// N of the same.
+    /// A tuple of N elements with the same shape.
     Array(usize, Box<Shape>),
-    /// One of the named types.
+    /// A type in `Schema::types`.
     Named(String),
 }
 
@@ -40,7 +40,7 @@ pub enum Type {
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 pub struct Schema {
     pub roots: BTreeMap<String, Shape>,
-    /// By their paths. A type may be renamed or moved: only its shape is compared.
+    /// Structs and enums by their paths. Only shapes are compared, so a type may be renamed or moved.
     pub types: BTreeMap<String, Type>,
 }
 
@@ -52,7 +52,7 @@ impl Schema {
         loop {
             T::deserialize(Slot { tracer: &mut tracer, shape: &mut shape })
                 .unwrap_or_else(|error| panic!("{root}: {error}"));
-            // Each pass reads one more variant of each enum.
+            // Each pass reads the next variant of each enum.
             let is_finished = |(name, next): (&String, &usize)| match &tracer.types[name] {
                 Type::Enum(variants) => *next >= variants.len(),
                 Type::Struct(_) => true,
@@ -64,10 +64,10 @@ impl Schema {
         self.roots.insert(root.to_owned(), shape);
     }
 
-    /// Whether the newer one has everything of this one, at the same places.
+    /// Checks that `newer` contains all fields and variants of this schema, at the same positions.
     ///
     /// # Errors
-    /// What it lacks, and where.
+    /// The first difference and its place.
     pub fn grows_into(&self, newer: &Schema) -> Result<(), String> {
         let mut comparison = Comparison { older: self, newer, compared: BTreeSet::new() };
         for (root, shape) in &self.roots {
@@ -168,11 +168,12 @@ impl de::Error for Wrong {
 
 struct Tracer<'t> {
     types: &'t mut BTreeMap<String, Type>,
-    /// Of each enum, the variant that is read next.
+    /// For each enum, the variant that is read next.
     next: BTreeMap<String, usize>,
     /// The types whose values are being read.
     within: Vec<&'static str>,
-    /// One of them is there twice: its lists and options are left empty, or there would be no end.
+    /// Whether one of them contains itself. Its inner lists, maps and options are left empty, so that the recursion
+    /// ends.
     is_repeated: bool,
 }
 
@@ -188,7 +189,7 @@ impl Tracer<'_> {
     }
 }
 
-/// The place of one value, whose shape is noted.
+/// Deserializes one value and notes its shape.
 struct Slot<'a, 't> {
     tracer: &'a mut Tracer<'t>,
     shape: &'a mut Shape,
@@ -214,7 +215,7 @@ macro_rules! plain {
 impl<'de> de::Deserializer<'de> for Slot<'_, '_> {
     type Error = Wrong;
 
-    // Numbers that may not be zero, and names of presets, are checked when they are read.
+    // Numbers are not zero and strings name a preset, because some types check this when they are read.
     plain! {
         deserialize_bool => visit_bool(true), "bool";
         deserialize_i8 => visit_i8(1), "i8";
@@ -237,12 +238,12 @@ impl<'de> de::Deserializer<'de> for Slot<'_, '_> {
     }
 
     fn deserialize_any<V: Visitor<'de>>(self, _: V) -> Result<V::Value, Wrong> {
-        Err(de::Error::custom(format!("{} is of no fixed shape", std::any::type_name::<V::Value>())))
+        Err(de::Error::custom(format!("{} has no fixed shape", std::any::type_name::<V::Value>())))
     }
 
     fn deserialize_option<V: Visitor<'de>>(mut self, visitor: V) -> Result<V::Value, Wrong> {
         self.note(Shape::Option(Box::default()));
-        let Shape::Option(inner) = self.shape else { unreachable!("it was noted") };
+        let Shape::Option(inner) = self.shape else { unreachable!("its shape was noted") };
         if self.tracer.is_repeated {
             return visitor.visit_none();
         }
@@ -264,7 +265,7 @@ impl<'de> de::Deserializer<'de> for Slot<'_, '_> {
 
     fn deserialize_seq<V: Visitor<'de>>(mut self, visitor: V) -> Result<V::Value, Wrong> {
         self.note(Shape::List(Box::default()));
-        let Shape::List(inner) = self.shape else { unreachable!("it was noted") };
+        let Shape::List(inner) = self.shape else { unreachable!("its shape was noted") };
         let shapes = if self.tracer.is_repeated { Vec::new() } else { vec![&mut **inner] };
         visitor.visit_seq(Values { tracer: self.tracer, shapes: shapes.into_iter() })
     }
@@ -298,7 +299,7 @@ impl<'de> de::Deserializer<'de> for Slot<'_, '_> {
 
     fn deserialize_map<V: Visitor<'de>>(mut self, visitor: V) -> Result<V::Value, Wrong> {
         self.note(Shape::Map(Box::default()));
-        let Shape::Map(inner) = self.shape else { unreachable!("it was noted") };
+        let Shape::Map(inner) = self.shape else { unreachable!("its shape was noted") };
         let (key, value) = &mut **inner;
         let shapes = if self.tracer.is_repeated { Vec::new() } else { vec![key, value] };
         visitor.visit_map(Values { tracer: self.tracer, shapes: shapes.into_iter() })
@@ -361,7 +362,8 @@ fn shapes(fields: &mut Fields) -> std::vec::IntoIter<&mut Shape> {
     fields.iter_mut().map(|(_, shape)| shape).collect::<Vec<_>>().into_iter()
 }
 
-/// A type that holds itself was met again meanwhile: what either pass found out is kept.
+/// Adds the shapes of a struct's fields. A type that contains itself is read again during its own pass; the shapes that
+/// either pass found are kept.
 fn merge_struct(types: &mut BTreeMap<String, Type>, name: &str, found: Fields) {
     match types.get_mut(name) {
         Some(Type::Struct(known)) => {
@@ -423,7 +425,7 @@ impl Variant<'_, '_> {
     fn known(&self) -> Content {
         match &self.tracer.types[self.name] {
             Type::Enum(variants) => variants[self.index].1.clone(),
-            Type::Struct(_) => unreachable!("it was entered as an enum"),
+            Type::Struct(_) => unreachable!("`deserialize_enum` inserts an enum"),
         }
     }
 
