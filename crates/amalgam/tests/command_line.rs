@@ -259,7 +259,10 @@ fn users_with_tokens_cannot_change_jobs_of_others() {
     assert_eq!(bob(&["logs", "1"]), says(1, "", refused));
     assert_eq!(bob(&["cancel", "all"]), says(0, "", ""));
     let stranger = told(cluster.command(&["list"]).env("AMALGAM_TOKEN", "wrong").output().unwrap());
-    assert!(stranger.code == 1 && stranger.err.starts_with("error: this server does not know the token"), "{stranger:?}");
+    assert!(
+        stranger.code == 1 && stranger.err.starts_with("error: this server does not know the token"),
+        "{stranger:?}"
+    );
 }
 
 #[test]

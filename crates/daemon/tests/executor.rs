@@ -104,7 +104,10 @@ fn a_launch_that_fails_because_of_the_node_is_a_node_fault() {
     let ended = agent.run(sh(2, ":"));
     fs::remove_file(&home.state).unwrap();
     fs::rename(&moved, &home.state).unwrap();
-    assert!(matches!(&ended.reason, EndReason::NodeFault(why) if why.contains("cannot make a directory")), "{ended:?}");
+    assert!(
+        matches!(&ended.reason, EndReason::NodeFault(why) if why.contains("cannot create a directory")),
+        "{ended:?}"
+    );
 }
 
 #[test]
@@ -198,7 +201,7 @@ fn a_memory_limit_that_prevents_a_start_is_reported() {
     let mut agent = home.agent();
     let ended = agent.run(launch);
     assert!(
-        matches!(&ended.reason, EndReason::LaunchFailed(why) if why.contains("its memory limit of 1 MiB has no room")),
+        matches!(&ended.reason, EndReason::LaunchFailed(why) if why.contains("its memory limit of 1 MiB is too low")),
         "{ended:?}"
     );
     assert_eq!(agent.run(sh(2, "exit 0")).reason, EndReason::Exit(0), "the executor still works");
@@ -305,8 +308,8 @@ fn a_task_over_its_memory_is_reported_as_out_of_memory_under_cgroups() {
     };
     let killed = agent.run(limited(1, &format!("exec {HOG}")));
     assert_eq!(killed.reason, EndReason::OutOfMemory);
-    assert_eq!(killed.message.as_deref(), Some("used 64 of 64 MiB; ask for more with -r memory"));
-    // The shell returns the exit status of its killed child.
+    assert_eq!(killed.message.as_deref(), Some("used 64 of 64 MiB; request more with -r memory"));
+    // The shell passes on that its child was killed.
     assert_eq!(agent.run(limited(2, &format!("{HOG}; exit $?"))).reason, EndReason::OutOfMemory);
     let coped = agent.run(limited(3, &format!("{HOG}; exit 0")));
     assert_eq!(coped.reason, EndReason::Exit(0));
@@ -326,7 +329,7 @@ fn a_task_over_its_memory_is_detected_by_polling() {
     assert_eq!(ended.reason, EndReason::OutOfMemory);
     let message = ended.message.unwrap();
     let used: u64 = message.split(' ').nth(1).unwrap().parse().unwrap();
-    assert!(used > 64 && message.ends_with(" of 64 MiB; ask for more with -r memory"), "{message}");
+    assert!(used > 64 && message.ends_with(" of 64 MiB; request more with -r memory"), "{message}");
 }
 
 #[test]
@@ -544,7 +547,7 @@ fn a_second_executor_on_the_same_state_is_refused() {
     let output = home.run_executor(&config);
     let error = String::from_utf8_lossy(&output.stderr);
     assert!(!output.status.success());
-    assert!(error.contains(&format!("pid {}", agent.hello.pid)) && error.contains("already serves"), "{error}");
+    assert!(error.contains(&format!("pid {}", agent.hello.pid)) && error.contains("another executor"), "{error}");
 }
 
 #[test]

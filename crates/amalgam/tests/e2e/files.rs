@@ -183,8 +183,8 @@ fn committed_files_survive_a_killed_server_and_a_killed_agent() {
 fn a_declared_file_that_is_missing_fails_the_task_and_is_named() {
     let scene = Scene::dev(&[]);
     for (command, said) in [
-        ("true", "it exited with 0 and left no `counts.txt`, which its stage declares as an output"),
-        ("mkdir counts.txt", "its output `counts.txt` is no regular file"),
+        ("true", "the task exited with 0 and did not write `counts.txt`, which its stage declares as an output"),
+        ("mkdir counts.txt", "the output `counts.txt` is not a regular file"),
     ] {
         let job = scene.write("job.toml", &format!("outputs = ['counts.txt']\ncommand = '{command}'\nretries = 1\n"));
         let id = scene.submit(&[job.to_str().unwrap()]);
@@ -242,7 +242,7 @@ command = 'true'
     let job = scene.write("job.toml", text);
     let id = scene.submit(&[job.to_str().unwrap()]);
     assert_eq!(scene.run(&["wait", &id]).code, 1);
-    assert!(scene.ok(&["info", &id]).contains("its output `out/result` is behind a link to a directory"));
+    assert!(scene.ok(&["info", &id]).contains("the output `out/result` is behind a link to a directory"));
     let mine = scene.work().join("out/result");
     assert_eq!(fs::read_to_string(&mine).unwrap(), "mine\n");
     assert_ne!(fs::metadata(&mine).unwrap().permissions().mode() & 0o222, 0, "it is as it was");

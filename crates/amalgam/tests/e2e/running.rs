@@ -47,7 +47,7 @@ fn a_task_over_its_memory_is_killed_and_said_to_be() {
     // `tail` keeps a line without an end in memory.
     let told = scene.run(&["run", "-r", "memory=24MiB", "--", "sh", "-c", "head -c 300m /dev/zero | tail; exit $?"]);
     assert_eq!(told.code, 137, "{told:?}");
-    let wanted = "used 24 of 24 MiB; ask for more with -r memory";
+    let wanted = "used 24 of 24 MiB; request more with -r memory";
     assert!(told.err.contains(wanted), "{told:?}");
     let task = &scene.tasks("last")[0];
     assert!(task.reason.as_deref().is_some_and(|reason| reason.ends_with(wanted)), "{task:?}");

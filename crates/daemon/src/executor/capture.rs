@@ -1,4 +1,4 @@
-//! One stream of a task's output: a pipe that is read to its end and a file with as much of it as is kept.
+//! One stream of a task's output: a pipe that is read to its end, and a file for the output up to the cap.
 
 use amalgam_core::vocabulary::OUTPUT_UNWRITTEN;
 use rustix::fs::OFlags;
@@ -7,33 +7,33 @@ use std::io::{self, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 
-/// How much is read in one turn, so that a flood does not keep the loop from everyone else.
+/// Number of bytes that are read in one turn, so that a task with much output does not delay others.
 const PIECE: usize = 64 << 10;
 
 #[derive(Debug)]
 pub struct Capture {
     pipe: Option<OwnedFd>,
     path: PathBuf,
-    /// Made at the first byte: most tasks say nothing.
+    /// Created at the first byte, because most tasks write no output.
     file: Option<File>,
     cap: u64,
     pub bytes: u64,
     pub dropped: u64,
-    /// Why nothing more is written, once something failed.
+    /// Why the file is no longer written to, after an error.
     pub trouble: Option<String>,
 }
 
 pub enum Progress {
     /// There may be more.
     More,
-    /// Nothing more at the moment.
+    /// The pipe is empty.
     Empty,
-    /// Every writer has closed it.
+    /// All writers have closed the pipe.
     Closed,
 }
 
 impl Capture {
-    /// Returns the end that the task writes to as well. Only our end is non-blocking.
+    /// Creates a pipe. Also returns the end that the task writes to. Only the executor's end is non-blocking.
     pub fn new(path: PathBuf, cap: u64) -> io::Result<(Capture, OwnedFd)> {
         let (pipe, writer) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
         rustix::fs::fcntl_setfl(&pipe, OFlags::NONBLOCK)?;
@@ -41,7 +41,7 @@ impl Capture {
         Ok((capture, writer))
     }
 
-    /// How much was not kept for the cap alone; where a write failed, its trouble says so.
+    /// Number of bytes that were dropped because of the cap; 0 after a failed write, which `trouble` reports.
     pub fn past_cap(&self) -> u64 {
         if self.trouble.is_none() { self.dropped } else { 0 }
     }
@@ -50,7 +50,7 @@ impl Capture {
         self.pipe.as_ref().map(AsFd::as_fd)
     }
 
-    /// Reads one piece and keeps what the cap allows. A failed write does not disturb the task.
+    /// Reads one piece and writes it to the file, up to the cap. A failed write does not affect the task.
     pub fn read(&mut self, buffer: &mut Vec<u8>) -> Progress {
         let Some(pipe) = &self.pipe else { return Progress::Closed };
         buffer.resize(PIECE, 0);
@@ -70,9 +70,9 @@ impl Capture {
         if length < PIECE { Progress::Empty } else { Progress::More }
     }
 
-    /// Reads what is left and closes the pipe, whoever else still holds its other end.
+    /// Reads the rest of the pipe and closes it, even if another process still has its other end open.
     pub fn finish(&mut self, buffer: &mut Vec<u8>) {
-        // A pipe holds at most what fits in it, so a writer that we could not kill cannot keep us here.
+        // Limited, so that a writer that could not be killed does not block the executor.
         for _ in 0..64 {
             if !matches!(self.read(buffer), Progress::More) {
                 break;
@@ -105,7 +105,7 @@ impl Capture {
         let directory = self.path.parent().unwrap_or(&self.path).display();
         match error.kind() {
             io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
-                format!("the disk of {directory} is full ({error}); make room there")
+                format!("the disk of {directory} is full ({error}); free space there")
             }
             _ => format!("cannot write {}: {error}; make {directory} writable", self.path.display()),
         }

@@ -1,11 +1,11 @@
-//! A pool of cgroups. Limits are written when a group is made; after that attempts of the same shape pass it on, so in
-//! the steady state a launch writes no limit at all.
+//! A pool of cgroups. Limits are written when a group is created, and later attempts of the same shape reuse it. In the
+//! steady state, a launch writes no limits.
 
 use super::hierarchy::{Hierarchy, Leaf, Shape};
 use std::collections::HashMap;
 use std::io;
 
-/// How many groups without an attempt are kept.
+/// Maximum number of idle groups that are kept.
 const MOST_IDLE: usize = 256;
 
 #[derive(Debug)]
@@ -30,8 +30,8 @@ impl Cgroups {
         self.hierarchy.make_leaf(self.next, shape)
     }
 
-    /// Takes a group back; it must have no members. One whose last attempt left memory charged to it, such as files
-    /// on a tmpfs, is not passed on: the next attempt would start with less than its limit.
+    /// Takes a group back, which must have no members. A group with memory still charged to it, such as files on a
+    /// tmpfs, is removed: the next attempt would have less memory than its limit.
     pub fn give_back(&mut self, leaf: Leaf) {
         let limit = u64::from(leaf.shape.memory_mib) << 20;
         let stained = limit > 0 && leaf.memory_bytes() > limit / 4;

@@ -1,4 +1,4 @@
-//! The agent's side: reach the executor, or start one.
+//! The agent's side: connects to the executor, or starts one.
 
 use super::{Enforcement, EnforcementChoice, ExecutorConfig, ExecutorError};
 use crate::lock::{LockError, lock};
@@ -13,41 +13,42 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// How long two agents that start an executor at the same moment, or one that meets an executor about to exit, try.
+/// How long an agent tries again if another agent starts an executor at the same time, or if the executor is about to
+/// exit.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The executor's first words on a connection.
+/// The executor's first message on a connection.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Hello {
     pub version: String,
     pub pid: u32,
     pub enforcement: Enforcement,
-    /// Of the messages that it understands.
+    /// The protocol versions that it supports.
     pub wire: Versions,
 }
 
-/// Takes the executor of this state directory for this process alone, for as long as the file is open: an executor
-/// listens to whoever came last.
+/// Reserves the executor of this state directory for this process, for as long as the returned file is open. Without
+/// this lock, a second agent would replace the first: an executor serves the agent that connected last.
 pub fn claim(state: &Path) -> Result<File, LockError> {
     lock(state, "agent.lock")
 }
 
-/// Connects to a running executor. The stream has not been read from; its first reply will be the `Hello`.
+/// Connects to a running executor. Nothing has been read from the returned stream: its first message is the `Hello`.
 pub fn connect(socket: &Path) -> io::Result<UnixStream> {
-    // Somebody else's executor would be told what we run, and answer what it likes.
+    // Another user's executor would get this agent's orders and could send false reports.
     if let Some(directory) = socket.parent() {
         crate::private::check_private_dir(directory)?;
     }
     let stream = UnixStream::connect(socket)?;
-    // An executor that is about to exit leaves connections unanswered, so wait for its first byte.
+    // An executor that is about to exit does not answer, so wait for the first byte.
     match rustix::net::recv(&stream, &mut [0; 1][..], RecvFlags::PEEK)? {
         (_, 0) => Err(io::ErrorKind::ConnectionReset.into()),
         _ => Ok(stream),
     }
 }
 
-/// Connects to the executor of `config`, which is started when there is none: by `program` with `arguments` followed
-/// by [`ExecutorConfig::arguments`].
+/// Connects to the executor of `config`. If none runs, starts one: `program` with `arguments`, followed by
+/// [`ExecutorConfig::arguments`].
 pub fn ensure_running(
     program: &Path,
     arguments: &[OsString],
@@ -70,8 +71,8 @@ pub fn ensure_running(
         if started.status.success() {
             continue;
         }
-        // Another agent may have been faster, in which case its executor answers soon. A killed executor keeps its
-        // lock until the kernel has closed its files.
+        // Another agent may have started an executor, which answers soon. A killed executor has its lock until the
+        // kernel has closed its files.
         if let Ok(stream) = connect(&config.socket) {
             return Ok(stream);
         }
@@ -111,18 +112,20 @@ impl ExecutorConfig {
         let mut arguments = arguments.into_iter();
         while let Some(name) = arguments.next() {
             let name = name.to_string_lossy();
-            let value = arguments.next().ok_or_else(|| format!("`{name}` needs a value"))?;
+            let value = arguments.next().ok_or_else(|| format!("`{name}` requires a value"))?;
             let text = value.to_string_lossy();
             match name.as_ref() {
                 "--socket" => socket = Some(PathBuf::from(value)),
                 "--state" => state = Some(PathBuf::from(value)),
                 "--enforcement" => enforcement = text.parse()?,
                 "--idle-exit-ms" | "--leash-ms" => {
-                    let millis = text.parse().map_err(|_| format!("`{text}` is not a number of milliseconds"))?;
+                    let millis = text
+                        .parse()
+                        .map_err(|_| format!("invalid value `{text}` for `{name}`: not a number of milliseconds"))?;
                     let length = Duration::from_millis(millis);
                     if name == "--leash-ms" { leash = Some(length) } else { idle_exit = length }
                 }
-                _ => return Err(format!("the executor knows no option `{name}`")),
+                _ => return Err(format!("unknown option `{name}` of the executor")),
             }
         }
         Ok(ExecutorConfig {
@@ -140,7 +143,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_configuration_survives_its_command_line() {
+    fn the_command_line_of_a_configuration_parses_to_the_same_configuration() {
         let config = ExecutorConfig {
             socket: "/a/socket".into(),
             state: "/a state".into(),

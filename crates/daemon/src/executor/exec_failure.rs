@@ -1,4 +1,4 @@
-//! Why a program could not be executed, in words for its user, who has only the kernel's number otherwise.
+//! Explains to users why a program could not be executed. The kernel only returns an error number.
 
 use super::prepare::{Prepared, is_command_line, is_out_of_reach, needs_shell, node_fault};
 use amalgam_core::vocabulary::EndReason;
@@ -11,15 +11,16 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// As much of a file as the kernel looks at.
+/// Number of bytes of a file that the kernel reads to recognize its format.
 const HEAD: u64 = 256;
 const ELF: &[u8] = b"\x7fELF";
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
-/// The most that arguments and environment may take, however large the stack may become, and the least.
+/// The highest and the lowest limit of the size of arguments and environment, whatever the limit of the stack.
 const MOST_OF_ALL: u64 = 6 << 20;
 const LEAST_OF_ALL: u64 = 128 << 10;
 
-/// What an `execve` that failed means to a user. `memory_mib` is the limit of the task, 0 for none.
+/// The end of an attempt whose `execve` failed, with a sentence for the user. `memory_mib` is the task's limit, 0 for
+/// none.
 pub fn exec_failure(prepared: &Prepared, error: &io::Error, memory_mib: u32) -> EndReason {
     let (program, file) = (path(&prepared.program), file(prepared));
     let shown = program.display();
@@ -38,21 +39,22 @@ pub fn exec_failure(prepared: &Prepared, error: &io::Error, memory_mib: u32) -> 
         },
         Some(libc::EACCES) => format!("cannot execute {shown}: {}", not_permitted(&program, &file)),
         Some(libc::ELOOP) if file.exists() => {
-            format!("cannot execute {shown}: the interpreter on its first line is a script, and so on too often")
+            format!("cannot execute {shown}: the interpreter on its first line is a script, nested too deeply")
         }
         Some(libc::ETXTBSY) => format!(
-            "cannot execute {shown}: a process has it open for writing; wait until that has ended, or write it under \
-             another name and rename it"
+            "cannot execute {shown}: a process has it open for writing; wait until the process closes it, or write it \
+             under another name and rename it"
         ),
         Some(libc::ENOEXEC) => format!("cannot execute {shown}: it is {DAMAGED}"),
         _ => format!("cannot execute {shown}: {error}"),
     })
 }
 
-/// The arguments with which `/bin/sh` runs a program that the kernel cannot: a script without an interpreter on its first line.
+/// The arguments with which `/bin/sh` runs a script without an interpreter on its first line, which the kernel cannot
+/// execute.
 ///
 /// # Errors
-/// With what is wrong if it is no text. A shell would run whatever looks like a command in it.
+/// If the file is not a script. A shell would run everything in it that looks like a command.
 pub fn as_script(prepared: &Prepared) -> Result<Vec<CString>, EndReason> {
     let (program, file) = (path(&prepared.program), file(prepared));
     match head(&file).map(|head| why_no_script(&head)) {
@@ -66,7 +68,7 @@ pub fn as_script(prepared: &Prepared) -> Result<Vec<CString>, EndReason> {
     }
 }
 
-/// What may be behind the failure of a script that was executed, in spite of its end in a carriage return.
+/// A message if the first line of a script ends with a carriage return. It may explain why an executed script failed.
 pub fn carriage_return(program: &Path) -> Option<String> {
     let head = head(program).ok()?;
     let line = first_line(&head);
@@ -75,8 +77,8 @@ pub fn carriage_return(program: &Path) -> Option<String> {
         .then(|| format!("the first line of {shown} {}", is_from_windows(program)))
 }
 
-/// The end of an attempt whose program was cut short: the kernel executes a file of which a part is missing, and ends it when it
-/// comes to that part.
+/// The end of an attempt whose program file is incomplete. The kernel executes such a file, and kills the process when
+/// it reaches the missing part.
 pub fn cut_short(program: &Path) -> Option<EndReason> {
     let file = OpenOptions::new().read(true).custom_flags(OFlags::NONBLOCK.bits() as i32).open(program).ok()?;
     let metadata = file.metadata().ok().filter(fs::Metadata::is_file)?;
@@ -84,16 +86,16 @@ pub fn cut_short(program: &Path) -> Option<EndReason> {
     file.take(MOST_HEADERS).read_to_end(&mut headers).ok()?;
     (needed(&headers)? > metadata.len()).then(|| {
         EndReason::LaunchFailed(format!(
-            "cannot execute {}: it is damaged: it was not written or copied to its end",
+            "cannot execute {}: the file is incomplete; write or copy it again",
             program.display()
         ))
     })
 }
 
-/// The program headers of an ELF file lie at its beginning.
+/// Number of bytes at the start of an ELF file in which its program headers are expected.
 const MOST_HEADERS: u64 = 64 << 10;
 
-/// The length that a 64-bit ELF file of this machine's byte order has at least, by its program headers.
+/// The minimum length in bytes of a 64-bit ELF file of this machine's byte order, from its program headers.
 fn needed(headers: &[u8]) -> Option<u64> {
     const CLASS_64: u8 = 2;
     const LOADED: u32 = 1;
@@ -120,10 +122,10 @@ const DAMAGED: &str = "damaged, or for another machine";
 
 fn is_from_windows(program: &Path) -> String {
     let shown = program.display();
-    format!("ends with a carriage return, as lines do on Windows; convert the file: sed -i 's/\\r$//' {shown}")
+    format!("ends with a carriage return, as on Windows; convert the file: sed -i 's/\\r$//' {shown}")
 }
 
-/// Where the program is.
+/// The path of the program file.
 pub fn file(prepared: &Prepared) -> PathBuf {
     path(&prepared.directory).join(path(&prepared.program))
 }
@@ -132,7 +134,7 @@ fn path(text: &CStr) -> PathBuf {
     PathBuf::from(OsStr::from_bytes(text.to_bytes()))
 }
 
-/// The beginning of a file, which may be a pipe that nobody writes to.
+/// The start of a regular file; empty for others. Opening a pipe does not block.
 fn head(file: &Path) -> io::Result<Vec<u8>> {
     let opened: File = OpenOptions::new().read(true).custom_flags(OFlags::NONBLOCK.bits() as i32).open(file)?;
     let mut head = Vec::new();
@@ -146,7 +148,7 @@ fn first_line(head: &[u8]) -> &[u8] {
     head.split(|byte| *byte == b'\n').next().unwrap_or_default()
 }
 
-/// What the kernel would execute: the first word behind `#!`.
+/// The interpreter that the kernel would execute: the first word after `#!`.
 fn interpreter(line: &[u8]) -> Option<PathBuf> {
     let words = line.strip_prefix(b"#!")?;
     let word = words.split(|byte| matches!(byte, b' ' | b'\t' | 0)).find(|word| !word.is_empty())?;
@@ -167,7 +169,7 @@ fn missing(program: &Path, file: &Path) -> String {
                 interpreter.display()
             ),
             None => format!(
-                "cannot execute {shown}: its loader is missing on this node, so it was made for another system; build it here"
+                "cannot execute {shown}: its loader is missing on this node, so it was built for another system; build it here"
             ),
         };
     }
@@ -182,7 +184,7 @@ fn not_permitted(program: &Path, file: &Path) -> String {
     let metadata = match fs::metadata(file) {
         Ok(metadata) => metadata,
         Err(_) => {
-            return "a directory on the way to it is closed to the user that tasks run as on this node".to_owned();
+            return "the user that tasks run as on this node may not enter a directory of its path".to_owned();
         }
     };
     if let Some(why) = why_not_executable(file, &metadata) {
@@ -195,7 +197,7 @@ fn not_permitted(program: &Path, file: &Path) -> String {
     {
         return format!("the interpreter on its first line, {}, {why}", interpreter.display());
     }
-    format!("the user that tasks run as on this node may not; see `ls -l {}`", program.display())
+    format!("the user that tasks run as on this node has no permission; see `ls -l {}`", program.display())
 }
 
 fn why_not_executable(file: &Path, metadata: &fs::Metadata) -> Option<String> {
@@ -203,34 +205,34 @@ fn why_not_executable(file: &Path, metadata: &fs::Metadata) -> Option<String> {
         return Some("is a directory, not a program".to_owned());
     }
     if !metadata.is_file() {
-        return Some("is no regular file".to_owned());
+        return Some("is not a regular file".to_owned());
     }
     if metadata.mode() & 0o111 == 0 {
-        return Some("is not executable here (`chmod +x` makes it so)".to_owned());
+        return Some("is not executable on this node; use `chmod +x`".to_owned());
     }
     let mounted = rustix::fs::statvfs(file).is_ok_and(|system| system.f_flag.contains(StatVfsMountFlags::NOEXEC));
     mounted.then(|| "is on a file system that is mounted `noexec` on this node; put it on another one".to_owned())
 }
 
-/// Why a file that the kernel does not know how to execute is not given to a shell either.
+/// Why a file in a format that the kernel does not know is not a script for a shell; `None` if it is one.
 fn why_no_script(head: &[u8]) -> Option<String> {
     let line = first_line(head);
     if head.is_empty() {
-        return Some("it is empty, so it was not written or copied to its end".to_owned());
+        return Some("it is empty; write or copy it again".to_owned());
     }
     if head.strip_prefix(BYTE_ORDER_MARK).is_some_and(|rest| rest.starts_with(b"#!")) {
         return Some("a byte order mark is before its `#!`; remove it: sed -i '1s/^\\xef\\xbb\\xbf//' FILE".to_owned());
     }
     if line.starts_with(b"#!") {
         return Some(match interpreter(line) {
-            None => "its first line names no interpreter behind `#!`".to_owned(),
+            None => "its first line names no interpreter after `#!`".to_owned(),
             Some(_) if line.len() as u64 >= HEAD => {
-                format!("its first line is longer than the {} bytes that the kernel reads of it", HEAD - 1)
+                format!("its first line is longer than the {} bytes that the kernel reads", HEAD - 1)
             }
             Some(path) => format!("the interpreter on its first line, {}, is {DAMAGED}", path.display()),
         });
     }
-    // As shells do: a text has no such bytes in its first line.
+    // Like shells, this takes a file for binary if its first line contains one of these bytes.
     let is_binary = |byte: &u8| matches!(byte, 0..=6 | 0x0e..=0x1a | 0x1c..=0x1f | 0x7f);
     if !head.starts_with(ELF) && !line.iter().any(is_binary) {
         return None;
@@ -242,7 +244,7 @@ fn why_no_script(head: &[u8]) -> Option<String> {
     })
 }
 
-/// What an ELF file says that it is for, as `uname -m` would say it.
+/// The machine of an ELF file, in the form of `uname -m`.
 fn machine(head: &[u8]) -> Option<&'static str> {
     let number: [u8; 2] = head.starts_with(ELF).then(|| head.get(18..20)?.try_into().ok())??;
     let number = if head.get(5) == Some(&2) { u16::from_be_bytes(number) } else { u16::from_le_bytes(number) };
@@ -259,23 +261,23 @@ fn machine(head: &[u8]) -> Option<&'static str> {
     NAMES.into_iter().find_map(|(known, name)| (known == number).then_some(name))
 }
 
-/// The kernel has a limit for each of arguments and environment, and one for all together. What is within both was refused because
-/// the task's own memory had no room for it.
+/// Explains `E2BIG`. The kernel has a limit for each argument and variable, and one for all together. If neither is
+/// exceeded, the task's memory limit is too low.
 fn too_large(prepared: &Prepared, memory_mib: u32) -> String {
     let most_of_one = rustix::param::page_size() * 32 - 1;
     let is_too_long = |text: &&CString| text.as_bytes().len() > most_of_one;
-    let remedy = "write it into a file, and name that instead";
+    let remedy = "write it to a file, and pass the file's name";
     if let Some(variable) = prepared.environment.iter().find(is_too_long) {
         let name = variable.as_bytes().split(|byte| *byte == b'=').next().unwrap_or_default();
         let (name, length) = (String::from_utf8_lossy(name), variable.as_bytes().len());
         return format!(
-            "its variable {name} is {length} bytes long with its name, and the kernel takes no more than {most_of_one}; {remedy}"
+            "its variable {name} is {length} bytes long with its name, and the kernel allows at most {most_of_one}; {remedy}"
         );
     }
     if let Some((place, argument)) = prepared.arguments.iter().enumerate().find(|(_, text)| is_too_long(text)) {
         let length = argument.as_bytes().len();
         return format!(
-            "its argument {place} is {length} bytes long, and the kernel takes no more than {most_of_one}; {remedy}"
+            "its argument {place} is {length} bytes long, and the kernel allows at most {most_of_one}; {remedy}"
         );
     }
     let most_of_all = getrlimit(Resource::Stack).current.map_or(MOST_OF_ALL, |stack| stack / 4);
@@ -284,8 +286,8 @@ fn too_large(prepared: &Prepared, memory_mib: u32) -> String {
     match memory_mib {
         1.. if bytes <= most_of_all => no_room(prepared, memory_mib),
         _ => format!(
-            "its arguments and environment are {bytes} bytes together, and the kernel takes no more than {most_of_all} here, \
-             a quarter of the stack's limit; write them into a file, and name that instead"
+            "its arguments and environment are {bytes} bytes together, and the kernel allows at most {most_of_all} on this \
+             node, a quarter of the stack's limit; write them to a file, and pass the file's name"
         ),
     }
 }
@@ -293,18 +295,18 @@ fn too_large(prepared: &Prepared, memory_mib: u32) -> String {
 fn no_room(prepared: &Prepared, memory_mib: u32) -> String {
     let bytes = size(prepared);
     format!(
-        "its memory limit of {memory_mib} MiB has no room to start it with {bytes} bytes of arguments and environment; ask for \
+        "its memory limit of {memory_mib} MiB is too low to start it with {bytes} bytes of arguments and environment; request \
          more with `-r memory`"
     )
 }
 
-/// What the kernel counts: the texts, and a pointer to each.
+/// Size of arguments and environment as the kernel counts it: the texts, and a pointer to each.
 fn size(prepared: &Prepared) -> u64 {
     let texts = prepared.arguments.iter().chain(&prepared.environment);
     texts.map(|text| (text.as_bytes_with_nul().len() + size_of::<usize>()) as u64).sum()
 }
 
-/// Whether a lack of memory is not the machine's.
+/// Whether the machine has free memory, so that a lack of memory is due to the task's limit.
 fn machine_has_memory() -> bool {
     const ENOUGH_KIB: u64 = 64 << 10;
     let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
@@ -328,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn only_text_is_given_to_a_shell() {
+    fn only_scripts_are_run_by_a_shell() {
         let home = tempfile::tempdir().unwrap();
         let file = home.path().join("program");
         let mut elf = vec![0_u8; 64];
@@ -368,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_named() {
+    fn the_message_names_the_missing_file() {
         let home = tempfile::tempdir().unwrap();
         let script = |name: &str, text: &str| {
             let file = home.path().join(name);
@@ -392,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_permitted_says_which_file_and_why() {
+    fn a_denied_execution_names_the_file_and_the_reason() {
         let home = tempfile::tempdir().unwrap();
         let directory = why(home.path(), libc::EACCES);
         assert!(directory.contains("it is a directory, not a program") && !directory.contains("chmod"), "{directory}");
@@ -407,7 +409,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_node_cannot_reach_is_its_own_fault() {
+    fn errors_of_disks_file_servers_and_processes_are_node_faults() {
         let is_nodes = |number| {
             let error = io::Error::from_raw_os_error(number);
             matches!(exec_failure(&prepared(Path::new("/shared/tool"), &[]), &error, 0), EndReason::NodeFault(_))
@@ -417,12 +419,12 @@ mod tests {
     }
 
     #[test]
-    fn the_limit_that_stopped_it_is_the_one_that_is_named() {
+    fn the_message_names_the_exceeded_limit() {
         let long = CString::new("x".repeat(200_000)).unwrap();
         let too_big = io::Error::from_raw_os_error(libc::E2BIG);
         let program = Path::new("/bin/true");
         let one = exec_failure(&prepared(program, std::slice::from_ref(&long)), &too_big, 1).to_string();
-        assert!(one.contains("its argument 1 is 200000 bytes long, and the kernel takes no more than 131071"), "{one}");
+        assert!(one.contains("its argument 1 is 200000 bytes long, and the kernel allows at most 131071"), "{one}");
         let mut variable = prepared(program, &[]);
         variable.environment.push(CString::new(format!("BIG={}", "x".repeat(200_000))).unwrap());
         assert!(exec_failure(&variable, &too_big, 1).to_string().contains("its variable BIG is 200004 bytes long"));
@@ -430,6 +432,6 @@ mod tests {
         let all = exec_failure(&prepared(program, &many), &too_big, 1).to_string();
         assert!(all.contains("are 7000") && all.contains("a quarter of the stack's limit"), "{all}");
         let little = exec_failure(&prepared(program, &many[..10]), &too_big, 1).to_string();
-        assert!(little.contains("its memory limit of 1 MiB has no room") && little.contains("-r memory"), "{little}");
+        assert!(little.contains("its memory limit of 1 MiB is too low") && little.contains("-r memory"), "{little}");
     }
 }

@@ -1,8 +1,7 @@
-//! Where cgroups are on this machine and how one is made: version 2 with its one tree, version 1 with a tree for each
-//! controller.
+//! Finds and creates cgroups: version 2 with one tree, version 1 with a tree for each controller.
 //!
-//! Every executor has a parent group of its own beneath the group it was started in, named after its pid and start
-//! time, so that a later executor can tell which parents are left over from dead ones.
+//! Each executor has a parent group below the group in which it was started. The parent is named after the executor's
+//! pid and start time, so that a later executor finds the parents of executors that have exited.
 
 use super::{Mechanism, members};
 use std::fs::{self, File, OpenOptions};
@@ -11,19 +10,19 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-/// The length of a scheduling period, in which a group may use its quota.
+/// Length of a scheduling period, in which a group may use its quota.
 const PERIOD_MICROS: u64 = 100_000;
-/// The kernel refuses shorter quotas.
+/// Minimum quota that the kernel accepts.
 const LEAST_QUOTA_MICROS: u64 = 1_000;
-/// What the name of an executor's parent group starts with.
+/// Prefix of the names of executors' parent groups.
 const PREFIX: &str = "amalgam-";
 
-/// What a group is limited to; zero means no limit.
+/// The limits of a group; zero means no limit.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Shape {
     pub cpu_millis: u32,
     pub memory_mib: u32,
-    /// It gets the CPU that its siblings do not want.
+    /// Whether it gets only the CPU time that its siblings leave idle.
     pub lower: bool,
 }
 
@@ -33,7 +32,7 @@ pub enum Hierarchy {
     V1 {
         cpu: Option<PathBuf>,
         memory: Option<PathBuf>,
-        /// Where `pids` or another controller tracks members when there is no memory controller.
+        /// The group whose members are listed: that of the memory controller, or of another one if there is none.
         members: PathBuf,
     },
     V2 {
@@ -45,15 +44,15 @@ pub enum Hierarchy {
 #[derive(Debug)]
 pub struct Leaf {
     pub shape: Shape,
-    /// Version 1: the child writes `0` to each.
+    /// Version 1: files to which the child writes `0` to enter the group.
     pub join: Vec<OwnedFd>,
-    /// Version 2: the child is born in it.
+    /// Version 2: the directory of the group in which the child is created.
     pub born_in: Option<OwnedFd>,
-    /// Holds the counter `oom_kill`.
+    /// The file with the counter `oom_kill`.
     events: Option<File>,
     usage: Option<File>,
     cpu: Option<File>,
-    /// Where a controller sees to its CPU.
+    /// The group with the CPU controller, if there is one.
     weighed: Option<Weighed>,
     members: PathBuf,
     kill: Option<PathBuf>,
@@ -64,22 +63,23 @@ pub struct Leaf {
 #[derive(Debug)]
 struct Weighed {
     directory: PathBuf,
-    /// What the weight is called there, and the least that it can be.
+    /// Name of the file with the weight.
     file: &'static str,
+    /// The lowest weight that the kernel accepts.
     least: u64,
     usual: u64,
 }
 
 impl Weighed {
-    /// Makes the group one that gets the CPU which its siblings do not want, or one of the usual weight again.
+    /// Gives the group only the CPU time that its siblings leave idle, or its usual weight.
     fn set(&self, lower: bool) -> io::Result<()> {
         let write = |name: &str, number: u64| {
             let mut file = OpenOptions::new().write(true).truncate(true).open(self.directory.join(name))?;
             file.write_all(number.to_string().as_bytes())
         };
-        // Of disks only version 2 can be told, where it has a controller for them.
+        // Only version 2 has disk weights, and only with the IO controller.
         let _ = write("io.weight", if lower { 1 } else { 100 });
-        // Kernels before 5.15 have no such file; while it says 1 there is no other weight.
+        // Kernels before 5.15 have no `cpu.idle`. While it is 1, the weight cannot be set.
         match write("cpu.idle", lower.into()) {
             Ok(()) if lower => Ok(()),
             _ => write(self.file, if lower { self.least } else { self.usual }),
@@ -88,7 +88,10 @@ impl Weighed {
 }
 
 impl Hierarchy {
-    /// The best that this machine permits, or why there is nothing.
+    /// Sets up version 2, or otherwise version 1. Also returns notes about missing controllers.
+    ///
+    /// # Errors
+    /// Why neither version can be used.
     pub fn find() -> Result<(Hierarchy, Vec<String>), String> {
         let mounts = fs::read_to_string("/proc/self/mountinfo").map_err(|error| error.to_string())?;
         let own = fs::read_to_string("/proc/self/cgroup").map_err(|error| error.to_string())?;
@@ -129,7 +132,7 @@ impl Hierarchy {
         let parent = group.join(name);
         make(&parent)?;
         enable(&parent.join("cgroup.subtree_control"))?;
-        // All tasks together weigh as much as the machine's cores, not as one process.
+        // All tasks together get a weight for each of the machine's cores, not the weight of one process.
         let weight = (100 * host_cpus()).min(10_000);
         let _ = fs::write(parent.join("cpu.weight"), weight.to_string());
         Ok(Hierarchy::V2 { parent })
@@ -146,7 +149,7 @@ impl Hierarchy {
             result.map_err(|error| errors.push(error)).ok()
         });
         if let Some(cpu) = &cpu {
-            // All tasks together weigh as much as the machine's cores, not as one process.
+            // All tasks together get a weight for each of the machine's cores, not the weight of one process.
             let _ = fs::write(cpu.join("cpu.shares"), (1024 * host_cpus()).min(262_144).to_string());
         }
         let mut notes = Vec::new();
@@ -159,7 +162,7 @@ impl Hierarchy {
         if cpu.is_none() && memory.is_none() {
             return Err(errors.join("; "));
         }
-        // One controller is enough to find members by; `pids` is only for machines without the memory controller.
+        // Members are listed in one tree. `pids` is used only without the memory controller.
         let members = match (&memory, pids) {
             (Some(memory), Some(pids)) => {
                 let _ = fs::remove_dir(pids);
@@ -182,7 +185,7 @@ impl Hierarchy {
         }
     }
 
-    /// Removes the parents; their leaves must be gone.
+    /// Removes the parent groups. Their leaves must have been removed.
     pub fn remove(&self) {
         let parents = match self {
             Hierarchy::V2 { parent } => vec![parent],
@@ -200,7 +203,7 @@ fn make_leaf_v2(directory: &Path, shape: Shape) -> io::Result<Leaf> {
         let quota = quota_micros(shape.cpu_millis);
         fs::write(directory.join("cpu.max"), format!("{quota} {PERIOD_MICROS}"))?;
     }
-    // That of a group which nobody gave one is 100.
+    // The default weight of a group is 100.
     let usual = if shape.cpu_millis > 0 { (u64::from(shape.cpu_millis) / 10).clamp(1, 10_000) } else { 100 };
     let weighed = Weighed { directory: directory.to_owned(), file: "cpu.weight", least: 1, usual };
     if shape.cpu_millis > 0 || shape.lower {
@@ -208,7 +211,7 @@ fn make_leaf_v2(directory: &Path, shape: Shape) -> io::Result<Leaf> {
     }
     if shape.memory_mib > 0 {
         fs::write(directory.join("memory.max"), bytes(shape.memory_mib).to_string())?;
-        // Missing where the kernel does no swap accounting.
+        // The file is missing without swap accounting in the kernel.
         let _ = fs::write(directory.join("memory.swap.max"), "0");
     }
     let kill = directory.join("cgroup.kill");
@@ -232,13 +235,13 @@ fn make_leaf_v1(cpu: Option<PathBuf>, memory: Option<PathBuf>, members: PathBuf,
     for directory in &directories {
         create(directory)?;
     }
-    // Nearly everywhere one tree does both.
+    // `cpuacct` is usually in the same tree as `cpu`.
     let accounting = cpu.as_ref().and_then(|cpu| File::open(cpu.join("cpuacct.usage")).ok());
     if let Some(cpu) = cpu.as_ref().filter(|_| shape.cpu_millis > 0) {
         fs::write(cpu.join("cpu.cfs_period_us"), PERIOD_MICROS.to_string())?;
         fs::write(cpu.join("cpu.cfs_quota_us"), quota_micros(shape.cpu_millis).to_string())?;
     }
-    // That of a group which nobody gave one is 1024.
+    // The default number of shares of a group is 1024.
     let shares = (u64::from(shape.cpu_millis) * 1024 / 1000).clamp(2, 262_144);
     let usual = if shape.cpu_millis > 0 { shares } else { 1024 };
     let weighed = cpu.map(|directory| Weighed { directory, file: "cpu.shares", least: 2, usual });
@@ -248,11 +251,12 @@ fn make_leaf_v1(cpu: Option<PathBuf>, memory: Option<PathBuf>, members: PathBuf,
     if let Some(memory) = memory.as_ref().filter(|_| shape.memory_mib > 0) {
         let limit = bytes(shape.memory_mib).to_string();
         fs::write(memory.join("memory.limit_in_bytes"), &limit)?;
-        // Missing where the kernel does no swap accounting. It may not be below the limit above, so it comes second.
+        // The file is missing without swap accounting in the kernel. Its limit may not be below the one above, so it is
+        // written second.
         let _ = fs::write(memory.join("memory.memsw.limit_in_bytes"), &limit);
     }
-    // `tasks`, not `cgroup.procs`: a lone thread that moves itself skips the kernel's lock over all processes, which
-    // costs up to ten milliseconds when it was not taken lately.
+    // `tasks`, not `cgroup.procs`: a single thread that moves itself does not take the kernel's lock on all processes,
+    // which can take up to 10 ms.
     let join = directories
         .iter()
         .map(|directory| OpenOptions::new().write(true).open(directory.join("tasks")).map(OwnedFd::from));
@@ -271,12 +275,12 @@ fn make_leaf_v1(cpu: Option<PathBuf>, memory: Option<PathBuf>, members: PathBuf,
 }
 
 impl Leaf {
-    /// How many processes the kernel has killed in it for memory, ever.
+    /// Number of processes that the kernel has killed in the group at its memory limit since it was created.
     pub fn oom_kills(&self) -> u64 {
         self.events.as_ref().and_then(|file| counter(file, Some("oom_kill"))).unwrap_or(0)
     }
 
-    /// The CPU time that was used in it, ever; `None` where the kernel does not count it.
+    /// CPU time used in the group since it was created, in microseconds; `None` if the kernel does not count it.
     pub fn cpu_micros(&self) -> Option<u64> {
         let file = self.cpu.as_ref()?;
         counter(file, Some("usage_usec")).or_else(|| Some(counter(file, None)? / 1_000))
@@ -286,25 +290,25 @@ impl Leaf {
         self.usage.as_ref().and_then(|file| counter(file, None)).unwrap_or(0)
     }
 
-    /// Whether it is the group that sees to the CPU, and not its processes.
+    /// Whether the group sets the CPU priority, so that its processes need no nice value.
     pub fn weighs_cpu(&self) -> bool {
         self.weighed.is_some()
     }
 
-    /// From now on it gives way to its siblings, or not any more.
+    /// Sets whether the group gets only the CPU time that its siblings leave idle.
     pub fn set_lower(&mut self, lower: bool) {
-        // A group that cannot be changed must not be taken for one that was.
+        // After an error the shape keeps the old value, so that the pool does not reuse the group wrongly.
         if self.weighed.as_ref().is_none_or(|weighed| weighed.set(lower).is_ok()) {
             self.shape.lower = lower;
         }
     }
 
-    /// The pids in it. Opened anew each time: version 1 shows an open file a list that may be a second old.
+    /// The pids in the group. The file is opened each time: in version 1, an open file's list may be a second old.
     pub fn members(&self) -> Vec<i32> {
         pids_in(&self.members)
     }
 
-    /// Kills every member; true when there was none.
+    /// Kills all members. Returns true if there were none.
     pub fn kill_members(&self) -> bool {
         let members = self.members();
         if members.is_empty() {
@@ -317,16 +321,16 @@ impl Leaf {
         false
     }
 
-    /// Removes its directories; it must be empty.
+    /// Removes the group's directories. It must have no members.
     pub fn remove(self) {
-        // A task may have made some beneath its own.
+        // A task may have created groups below its own.
         for directory in self.directories.iter().flat_map(|directory| groups_of(directory)) {
             let _ = fs::remove_dir(directory);
         }
     }
 }
 
-/// A group and all beneath it, each after those beneath it.
+/// A group and all groups below it, children before their parents.
 fn groups_of(group: &Path) -> Vec<PathBuf> {
     let mut all = vec![group.to_owned()];
     let mut next = 0;
@@ -341,7 +345,7 @@ fn groups_of(group: &Path) -> Vec<PathBuf> {
     all
 }
 
-/// The number in `file`, or the one after `name` on a line of its own.
+/// The number in `file`, or the number on the line that starts with `name`.
 fn counter(file: &File, name: Option<&str>) -> Option<u64> {
     let mut buffer = [0; 512];
     let length = file.read_at(&mut buffer, 0).ok()?;
@@ -377,21 +381,22 @@ fn create(directory: &Path) -> io::Result<()> {
 }
 
 fn make(directory: &Path) -> Result<(), String> {
-    create(directory).map_err(|error| format!("cannot make {}: {error}", directory.display()))
+    create(directory).map_err(|error| format!("cannot create {}: {error}", directory.display()))
 }
 
 fn write(file: &Path, text: &str) -> Result<(), String> {
     fs::write(file, text).map_err(|error| format!("cannot write `{text}` to {}: {error}", file.display()))
 }
 
-/// What children of a group have: limits and, where the machine can, weights that tell disks who gives way to whom.
+/// Enables the CPU and memory controllers for the children of a group, and the IO controller if it is available.
 fn enable(control: &Path) -> Result<(), String> {
     let _ = fs::write(control, "+io");
     write(control, "+cpu +memory")
 }
 
-/// Lets `group` have children with limits. Version 2 forbids that while the group itself has members, so those that
-/// run our own program move into a child; for others the administrator has to give us a group of our own.
+/// Enables limits for children of `group`. Version 2 forbids this while the group itself has members, so members that
+/// run this program move into a child group. If other programs are members, an administrator has to provide a separate
+/// group.
 fn enable_controllers(group: &Path) -> Result<(), String> {
     let control = group.join("cgroup.subtree_control");
     if enable(&control).is_ok() {
@@ -406,10 +411,10 @@ fn enable_controllers(group: &Path) -> Result<(), String> {
         }
     }
     enable(&control)
-        .map_err(|error| format!("{error} (other programs share this group: start under a unit with Delegate=yes)"))
+        .map_err(|error| format!("{error} (other programs are in this group; start under a unit with Delegate=yes)"))
 }
 
-/// The directory of this process's own group: in the tree of a version 1 controller, or in version 2.
+/// The directory of this process's group, in the tree of a version 1 controller or in version 2.
 pub fn own_group(mounts: &str, own: &str, controller: Option<&str>) -> Option<PathBuf> {
     let path = own.lines().find_map(|line| {
         let mut fields = line.splitn(3, ':');
@@ -430,20 +435,21 @@ pub fn own_group(mounts: &str, own: &str, controller: Option<&str>) -> Option<Pa
         };
         let mut fields = before.split(' ').skip(3);
         let (root, mount) = (fields.next()?, fields.next()?);
-        // Inside a container the mount may show only a part of the tree, while the path counts from its root.
+        // In a container, the mount may contain only a part of the tree, but the path starts at the tree's root.
         let beneath = Path::new(path).strip_prefix(root).unwrap_or(Path::new(""));
         matches.then(|| Path::new(mount).join(beneath))
     })
 }
 
-/// `amalgam-<pid>-<start time>`: a pid alone comes back. Of a process that is dead it is a name that none has.
+/// `amalgam-<pid>-<start time>`. The start time is needed because pids are reused. It is 0 for a pid without a running
+/// process, which is no executor's name.
 fn parent_name(pid: u32) -> String {
     let alive = members::stat(pid as i32).filter(|stat| !matches!(stat.state, b'Z' | b'X'));
     let started = alive.map_or(0, |stat| stat.started_ticks);
     format!("{PREFIX}{pid}-{started}")
 }
 
-/// Removes the groups of executors that are dead, with whatever still runs in them.
+/// Kills all processes in groups of executors that have exited, and removes the groups.
 fn remove_stale(group: &Path) {
     let Ok(entries) = fs::read_dir(group) else { return };
     for entry in entries.flatten() {
@@ -457,8 +463,8 @@ fn remove_stale(group: &Path) {
     }
 }
 
-/// Kills the members of a group and of all beneath it, and removes it. Pid 0 stands for a process that we cannot see, in
-/// which case the group belongs to another container and is left alone.
+/// Kills the members of a group and of all groups below it, and removes the groups. Pid 0 stands for a process in
+/// another pid namespace. Such a group belongs to another container and is kept.
 fn clear_out(group: &Path) {
     for directory in &groups_of(group) {
         for _ in 0..50 {
@@ -481,7 +487,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn groups_come_after_those_beneath_them() {
+    fn child_groups_are_listed_before_their_parents() {
         let tree = tempfile::tempdir().unwrap();
         let deep = tree.path().join("a/b/c");
         fs::create_dir_all(&deep).unwrap();
@@ -497,7 +503,7 @@ mod tests {
     }
 
     #[test]
-    fn version_2_limits_are_written_where_the_kernel_looks() {
+    fn version_2_limits_are_written_to_the_leafs_files() {
         let tree = tempfile::tempdir().unwrap();
         fs::write(tree.path().join("cgroup.controllers"), "cpuset cpu io memory pids\n").unwrap();
         let hierarchy = Hierarchy::set_up_v2(tree.path(), "amalgam-1-2").unwrap();
@@ -515,7 +521,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lower_group_is_idle_until_it_is_raised() {
+    fn a_group_of_low_priority_is_idle_until_it_is_raised() {
         let tree = tempfile::tempdir().unwrap();
         fs::write(tree.path().join("cgroup.controllers"), "cpu memory\n").unwrap();
         let hierarchy = Hierarchy::set_up_v2(tree.path(), "amalgam-1-2").unwrap();
@@ -530,14 +536,14 @@ mod tests {
         assert_eq!((said(), leaf.shape), (["0", "150", "100"].map(String::from), SHAPE));
         fs::remove_file(directory.join("cpu.idle")).unwrap();
         leaf.set_lower(true);
-        assert_eq!((said(), leaf.shape.lower), (["", "1", "1"].map(String::from), true), "the least that it can weigh");
+        assert_eq!((said(), leaf.shape.lower), (["", "1", "1"].map(String::from), true), "the lowest weight");
         fs::remove_file(directory.join("cpu.weight")).unwrap();
         leaf.set_lower(false);
-        assert!(leaf.shape.lower, "it could not be raised");
+        assert!(leaf.shape.lower, "the weight could not be set");
     }
 
     #[test]
-    fn version_2_without_its_controllers_is_refused() {
+    fn version_2_without_the_cpu_controller_is_refused() {
         let tree = tempfile::tempdir().unwrap();
         fs::write(tree.path().join("cgroup.controllers"), "cpuset pids\n").unwrap();
         let error = Hierarchy::set_up_v2(tree.path(), "amalgam-1-2").unwrap_err();
@@ -575,7 +581,7 @@ mod tests {
     }
 
     #[test]
-    fn the_own_group_is_found_in_hosts_and_containers() {
+    fn the_own_group_is_found_on_hosts_and_in_containers() {
         let mounts = "\
             25 21 0:22 / /sys/fs/cgroup/cpu rw,relatime - cgroup cgroup rw,cpu,cpuacct\n\
             26 21 0:23 /docker/abc /sys/fs/cgroup/memory rw shared:3 - cgroup cgroup rw,memory\n\

@@ -1,4 +1,4 @@
-//! What this machine has, as seen from inside its cgroup.
+//! The properties of this machine, as seen from this process's cgroup.
 
 use super::hierarchy::own_group;
 use std::fs;
@@ -7,16 +7,16 @@ use std::path::{Path, PathBuf};
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Host {
     pub hostname: String,
-    /// Processors that we may run on.
+    /// Processors that this process may use.
     pub cpus: u32,
-    /// Of the machine or of our cgroup, whichever is less.
+    /// Memory of the machine or the limit of this process's cgroup, whichever is less.
     pub memory_mib: u32,
     pub arch: String,
     /// The kernel's release, such as `6.1.0-28-amd64`.
     pub kernel: String,
     /// The `ID` of os-release, such as `debian`.
     pub os: Option<String>,
-    /// NVIDIA devices.
+    /// Number of NVIDIA devices.
     pub gpus: u32,
 }
 
@@ -45,7 +45,7 @@ fn total_memory(meminfo: &str) -> Option<u64> {
     line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok().map(|kib| kib << 10)
 }
 
-/// The least limit of our group and those above it, in either version.
+/// The lowest limit of this process's cgroup and its ancestors, in version 1 or 2.
 fn memory_limit(mounts: &str, own: &str) -> Option<u64> {
     let v1 = own_group(mounts, own, Some("memory")).map(|group| (group, "memory.limit_in_bytes"));
     let v2 = own_group(mounts, own, None).map(|group| (group, "memory.max"));
@@ -62,7 +62,7 @@ fn os_id(release: &str) -> Option<String> {
     Some(id.trim_matches(['"', '\'']).to_owned())
 }
 
-/// `/dev/nvidia0` and so on; asking the driver would need its library.
+/// Counts `/dev/nvidia0` and so on. A query to the driver would require its library.
 fn count_gpus(devices: &Path) -> u32 {
     let names = fs::read_dir(devices).into_iter().flatten().flatten().map(|entry| PathBuf::from(entry.file_name()));
     let is_gpu = |name: &PathBuf| {
@@ -77,14 +77,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn this_machine_can_be_described() {
+    fn inspect_finds_the_properties_of_this_machine() {
         let host = Host::inspect();
         assert!(host.cpus > 0 && host.memory_mib > 0, "{host:?}");
         assert!(!host.arch.is_empty() && !host.kernel.is_empty() && !host.hostname.is_empty(), "{host:?}");
     }
 
     #[test]
-    fn the_least_limit_above_counts() {
+    fn the_lowest_limit_of_the_ancestors_is_used() {
         let tree = tempfile::tempdir().unwrap();
         let inner = tree.path().join("outer/inner");
         fs::create_dir_all(&inner).unwrap();
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn names_and_numbers_are_read() {
+    fn os_memory_and_gpus_are_read() {
         assert_eq!(os_id("NAME=\"Debian\"\nID=\"debian\"\n").as_deref(), Some("debian"));
         assert_eq!(total_memory("MemTotal:       24683520 kB\n"), Some(24_683_520 << 10));
         let devices = tempfile::tempdir().unwrap();

@@ -1,8 +1,8 @@
-//! What a task reads as its standard input, where somebody passes that on.
+//! The standard input of a task that gets one.
 //!
-//! The agent's process writes to a named pipe, and a thread here passes it on to the pipe that the task reads: so the agent
-//! may go and come back, and a task that reads nothing holds up nobody but who writes. The input is over once the agent
-//! has closed the named pipe and left a mark beside it.
+//! The agent writes to a named pipe, and a thread of the executor copies it to the pipe that the task reads. So the
+//! agent may restart, and a task that does not read blocks only the writer. The input ends when the agent has closed
+//! the named pipe and created a file that marks the end.
 
 use amalgam_core::vocabulary::AttemptId;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// How often the thread looks whether the task has ended.
+/// Interval at which the thread checks whether the task has ended.
 const GLANCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 
 /// The named pipe of an attempt.
@@ -24,12 +24,12 @@ pub fn input_path(state: &Path, attempt: AttemptId) -> PathBuf {
     state.join("input").join(attempt.to_string())
 }
 
-/// It is there once nothing more comes.
+/// The file that marks the end of an attempt's input. The agent creates it after the last byte.
 pub fn end_of_input(state: &Path, attempt: AttemptId) -> PathBuf {
     state.join("input").join(format!("{attempt}.end"))
 }
 
-/// The input of an attempt; it is over when this is dropped.
+/// The input of an attempt. It ends when this is dropped.
 pub struct Input {
     pipe: PathBuf,
     end: PathBuf,
@@ -37,7 +37,7 @@ pub struct Input {
 }
 
 impl Input {
-    /// With the end that the task reads.
+    /// Creates the pipes and starts the thread. Also returns the end that the task reads.
     pub fn open(state: &Path, attempt: AttemptId) -> io::Result<(Input, OwnedFd)> {
         let (pipe, end) = (input_path(state, attempt), end_of_input(state, attempt));
         DirBuilder::new().recursive(true).mode(0o700).create(state.join("input"))?;
@@ -45,10 +45,10 @@ impl Input {
         let input = Input { pipe: pipe.clone(), end: end.clone(), is_over: Arc::default() };
         let (reader, writer) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
         let (is_over, task) = (Arc::clone(&input.is_over), File::from(writer));
-        // It blocks all signals, as the thread that starts it does.
+        // The thread inherits the blocked signals of the loop's thread, which handles them.
         std::thread::Builder::new().name("input".to_owned()).spawn(move || {
             let _ = pass_on(&pipe, &end, task, &is_over);
-            // Whoever still writes is told that nobody reads.
+            // A connected writer gets an error because the pipe has no reader; later ones find no pipe.
             let _ = fs::remove_file(&pipe);
         })?;
         Ok((input, reader))
@@ -63,7 +63,7 @@ impl Drop for Input {
     }
 }
 
-/// Passes on until the input or the task has ended.
+/// Copies the input until it ends or the task ends.
 fn pass_on(pipe: &Path, end: &Path, mut task: File, is_over: &AtomicBool) -> io::Result<()> {
     let mut bytes = vec![0; 64 << 10];
     loop {
@@ -82,7 +82,7 @@ fn pass_on(pipe: &Path, end: &Path, mut task: File, is_over: &AtomicBool) -> io:
             }
             match from.read(&mut bytes) {
                 Ok(0) if end.exists() => return Ok(()),
-                // Its writer was killed, or stopped: the next one goes on.
+                // The writer was killed or stopped. The next one continues.
                 Ok(0) => break,
                 Ok(length) => task.write_all(&bytes[..length])?,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}

@@ -7,7 +7,7 @@ use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 
-/// How much is read in one turn.
+/// Maximum number of bytes that are read in one turn.
 const MOST_PER_TURN: usize = 1 << 20;
 
 #[derive(Debug)]
@@ -18,13 +18,13 @@ pub struct Link {
 }
 
 impl Link {
-    /// Goes on with a stream of which `decoder` has taken in what was read already.
+    /// Creates a link for a stream. `decoder` has the bytes that were already read from it.
     pub fn new(stream: UnixStream, decoder: Decoder) -> io::Result<Link> {
         stream.set_nonblocking(true)?;
         Ok(Link { stream, decoder, unsent: Vec::new() })
     }
 
-    /// Takes in what has arrived; false when the other end has closed the connection.
+    /// Reads the bytes that have arrived. Returns false if the peer has closed the connection.
     pub fn receive(&mut self) -> io::Result<bool> {
         let mut buffer = [0; 16 << 10];
         let mut taken = 0;
@@ -46,19 +46,19 @@ impl Link {
         Ok(true)
     }
 
-    /// The next whole message of what was received.
+    /// The next complete message of the received bytes.
     // Not an iterator: each call may fail.
     #[allow(clippy::should_implement_trait)]
     pub fn next<T: DeserializeOwned>(&mut self) -> Result<Option<T>, FrameError> {
         self.decoder.next()
     }
 
-    /// Puts a message behind those that wait to be sent.
+    /// Adds a message to the send buffer.
     pub fn queue<T: Serialize + ?Sized>(&mut self, message: &T) -> Result<(), FrameError> {
         frames::encode(message, &mut self.unsent)
     }
 
-    /// Writes what the socket takes.
+    /// Writes as much of the send buffer as the socket accepts.
     pub fn send(&mut self) -> io::Result<()> {
         let mut sent = 0;
         while sent < self.unsent.len() {
@@ -73,7 +73,7 @@ impl Link {
         Ok(())
     }
 
-    /// Bytes that wait for room in the socket.
+    /// Number of bytes in the send buffer.
     pub fn unsent(&self) -> usize {
         self.unsent.len()
     }
@@ -90,14 +90,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_socket_does_not_take_waits_and_arrives_whole() {
+    fn a_message_larger_than_the_sockets_buffer_arrives_completely() {
         let (ours, theirs) = UnixStream::pair().unwrap();
         let mut sender = Link::new(ours, Decoder::default()).unwrap();
         let mut receiver = Link::new(theirs, Decoder::default()).unwrap();
         let message: Vec<u32> = (0..2_000_000).collect();
         sender.queue(&message).unwrap();
         sender.send().unwrap();
-        assert!(sender.unsent() > 0, "the socket took several megabytes at once");
+        assert!(sender.unsent() > 0, "the socket accepted several megabytes at once");
         let received: Vec<u32> = loop {
             assert!(receiver.receive().unwrap());
             if let Some(received) = receiver.next().unwrap() {

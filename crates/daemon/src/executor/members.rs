@@ -1,8 +1,8 @@
-//! Which processes belong to an attempt where no cgroup says so.
+//! Finds the processes of an attempt without a cgroup.
 //!
-//! The executor is a subreaper: whatever loses its parent beneath a task becomes our child. Such a stray is known by
-//! its session, or by the variable that every task inherits. One that has cleared both is killed once every attempt
-//! that could have started it has ended.
+//! The executor is a subreaper: a task's process that loses its parent becomes a child of the executor, a *stray*. Its
+//! attempt is found by its session, or by the environment variable that all processes of a task inherit. A stray that
+//! has changed both is killed when all attempts that could have started it have ended.
 
 use super::sys;
 use std::collections::{HashMap, HashSet};
@@ -12,10 +12,10 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-/// The variable that marks everything that an attempt starts.
+/// The environment variable that marks all processes of an attempt.
 pub const MARK: &str = "AMALGAM_TASK_DIR";
 
-/// The fields of `/proc/PID/stat` that are of use.
+/// The used fields of `/proc/PID/stat`.
 #[derive(Clone, Copy, Debug)]
 pub struct Stat {
     pub state: u8,
@@ -23,13 +23,13 @@ pub struct Stat {
     pub session: i32,
     pub started_ticks: u64,
     pub rss_pages: u64,
-    /// With that of its children that have ended.
+    /// Including its children that have exited.
     pub cpu_ticks: u64,
 }
 
 pub fn stat(pid: i32) -> Option<Stat> {
     let text = fs::read(format!("/proc/{pid}/stat")).ok()?;
-    // The name may hold spaces and parentheses, so the fields are counted from its last one.
+    // The name may contain spaces and parentheses, so the fields are counted from the last closing parenthesis.
     let after = text.iter().rposition(|byte| *byte == b')')? + 2;
     let text = std::str::from_utf8(text.get(after..)?).ok()?;
     let fields: Vec<&str> = text.split(' ').collect();
@@ -46,13 +46,13 @@ pub fn stat(pid: i32) -> Option<Stat> {
     })
 }
 
-/// The CPU time of a process, with that of its children that have ended.
+/// The CPU time of a process and its exited children, in microseconds.
 pub fn cpu_micros(pid: i32) -> Option<u64> {
     let ticks = stat(pid)?.cpu_ticks;
     Some(ticks.saturating_mul(1_000_000) / rustix::param::clock_ticks_per_second().max(1))
 }
 
-/// What a process has read, with its children that have ended: from disks, pipes and memory alike.
+/// Number of bytes that a process and its exited children have read, from disks, pipes and the page cache.
 pub fn read_bytes(pid: i32) -> Option<u64> {
     let text = fs::read_to_string(format!("/proc/{pid}/io")).ok()?;
     text.lines().find_map(|line| line.strip_prefix("rchar: ")?.parse().ok())
@@ -70,7 +70,7 @@ fn all_pids() -> impl Iterator<Item = i32> {
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
 }
 
-/// The value of [`MARK`] in the environment that a process was started with.
+/// The value of [`MARK`] in a process's initial environment.
 fn mark(pid: i32) -> Option<PathBuf> {
     let environment = fs::read(format!("/proc/{pid}/environ")).ok()?;
     let mut variables = environment.split(|byte| *byte == 0);
@@ -78,7 +78,7 @@ fn mark(pid: i32) -> Option<PathBuf> {
     Some(PathBuf::from(OsStr::from_bytes(value)))
 }
 
-/// Kills what an executor that died here left running: PDEATHSIG has ended its tasks, but not their children.
+/// Kills the remaining processes of an earlier executor: PDEATHSIG has killed its tasks, but not their children.
 pub fn kill_remains(task_dirs: &Path) {
     let own = std::process::id() as i32;
     for pid in all_pids().filter(|pid| *pid != own) {
@@ -90,7 +90,7 @@ pub fn kill_remains(task_dirs: &Path) {
 
 /// The children of this process.
 pub struct Children {
-    /// Kept open; absent in kernels built without it, where all of `/proc` is read instead.
+    /// The kernel's list of children. `None` in kernels built without it; all of `/proc` is read then.
     list: Option<File>,
     own: i32,
 }
@@ -114,7 +114,7 @@ impl Children {
     }
 }
 
-/// Children of ours that are nobody's main process.
+/// Children of the executor that are not the main process of an attempt.
 #[derive(Default)]
 pub struct Strays {
     known: HashMap<i32, Stray>,
@@ -122,13 +122,13 @@ pub struct Strays {
 
 enum Stray {
     Of(u64),
-    /// Nothing says whose it is; it was there when this was the latest attempt.
+    /// Its attempt is unknown. It was found when `latest` was the latest attempt.
     Unmarked {
         latest: u64,
     },
 }
 
-/// The attempts as far as attribution needs them, by serial number of launch.
+/// The attempts, by the serial number of their launch, to find the owners of strays.
 pub trait Owners {
     fn by_main_process(&self, pid: i32) -> Option<u64>;
     fn by_task_dir(&self, directory: &Path) -> Option<u64>;
@@ -140,7 +140,7 @@ pub trait Owners {
 }
 
 impl Strays {
-    /// Kills the strays of attempts whose main process has ended and returns which of those attempts still have some.
+    /// Kills the strays of attempts whose main process has exited. Returns the attempts that still have strays.
     pub fn sweep(&mut self, children: &[i32], owners: &dyn Owners) -> HashSet<u64> {
         let mut unfinished = HashSet::new();
         self.known.retain(|pid, _| children.contains(pid));
@@ -180,7 +180,7 @@ impl Strays {
     }
 }
 
-/// One look at all processes, to add up what the trees of attempts hold.
+/// A list of all processes on the machine, to add up the memory of attempts.
 pub struct Census {
     processes: HashMap<i32, Stat>,
 }
@@ -190,8 +190,8 @@ impl Census {
         Census { processes: all_pids().filter_map(|pid| Some((pid, stat(pid)?))).collect() }
     }
 
-    /// The resident bytes of each main process's session and descendants, in the order of `mains`. Memory that
-    /// processes share is counted for each of them.
+    /// The resident bytes of each main process's session and descendants, in the order of `mains`. Shared memory is
+    /// counted once for each process.
     pub fn resident_bytes(&self, mains: &[i32]) -> Vec<u64> {
         let places: HashMap<i32, usize> = mains.iter().enumerate().map(|(place, pid)| (*pid, place)).collect();
         let mut pages = vec![0; mains.len()];
@@ -220,7 +220,7 @@ impl Census {
         if let Some(place) = places.get(&stat.session) {
             return Some(*place);
         }
-        // Processes come and go during the census, so a chain of parents might close into a ring.
+        // Processes start and exit while the list is read, so parents could form a cycle.
         let mut ancestor = pid;
         for _ in 0..64 {
             if let Some(place) = places.get(&ancestor) {

@@ -1,20 +1,20 @@
-//! The executor: a process of its own that owns the tasks and outlives the agent.
+//! The executor: a separate process that starts the tasks and outlives the agent.
 //!
-//! It has one thread, a small heap and one epoll loop (`serve.rs`). An agent connects over a unix socket, orders
-//! launches and is told what became of them; when it goes away the tasks go on, and every end is kept until an agent
-//! acknowledges it. Nothing here decides anything about scheduling.
+//! It has a small heap, one epoll loop on its main thread (`serve.rs`), and threads for slow file operations and for
+//! input. An agent connects over a Unix socket, sends orders to launch attempts and receives reports. Tasks continue
+//! without an agent, and every end is kept until an agent acknowledges it. The executor makes no scheduling decisions.
 //!
-//! * `serve.rs` the loop: lock, socket, the agent's link, when to exit
-//! * `tasks.rs` the life of an attempt: launch, output, exit, leftovers, end
-//! * `prepare.rs` environment, directories and the search for the program; `exec_failure.rs` why it did not start
-//! * `outputs.rs` the files that tasks declare to leave
-//! * `task_dirs.rs` scratch directories; `capture.rs` one stream of output
-//! * `progress.rs` how far attempts have come; `precedence.rs` who gives way to whom
-//! * `members.rs` which processes belong to an attempt
-//! * `cgroups.rs` the pool of cgroups over `hierarchy.rs` (v1 and v2)
-//! * `sys.rs` the only unsafe code; `host.rs` what this machine has
-//! * `client.rs` the agent's side; `link.rs` either end of the connection
-//! * `pretended.rs` stands in for all of it where tasks are only pretended, in the agent's own process
+//! * `serve.rs`: the loop, the lock, the socket, the agent's link, and when to exit
+//! * `tasks.rs`: the steps of an attempt: launch, output, exit, remaining processes, end
+//! * `prepare.rs`: environment, directories and the search for the program; `exec_failure.rs`: why it did not start
+//! * `outputs.rs`: the declared outputs of tasks; `input.rs`: their standard input
+//! * `task_dirs.rs`: scratch directories; `capture.rs`: one stream of output
+//! * `progress.rs`: the progress of attempts; `precedence.rs`: their CPU and disk priority
+//! * `members.rs`: the processes of an attempt without a cgroup
+//! * `cgroups.rs`: the pool of cgroups; `hierarchy.rs`: their versions 1 and 2
+//! * `sys.rs`: the only unsafe code; `host.rs`: the properties of this machine
+//! * `client.rs`: the agent's side; `link.rs`: either end of the connection
+//! * `pretended.rs`: a simulated executor in the agent's process, which starts no tasks
 
 mod capture;
 mod cgroups;
@@ -57,7 +57,7 @@ use std::process::ExitCode;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// The exit code of a process that found another executor in its state directory.
+/// The exit code if another executor uses the state directory.
 const ALREADY_RUNNING: u8 = 3;
 
 /// Runs an executor with the arguments of a command line, see [`run`].
@@ -79,20 +79,20 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
 #[derive(Clone, Debug)]
 pub struct ExecutorConfig {
     pub socket: PathBuf,
-    /// Where tasks' directories and output live; one executor per state directory.
+    /// Directory of tasks' directories and output. Only one executor can use it.
     pub state: PathBuf,
     pub enforcement: EnforcementChoice,
-    /// How long it stays without an agent, a task or an unacknowledged end.
+    /// Time without an agent, a task and an unacknowledged end after which the executor exits.
     pub idle_exit: Duration,
-    /// How long tasks may go on without an agent before they are killed; `None` for ever.
+    /// Time without an agent after which all tasks are killed; `None` means never.
     pub leash: Option<Duration>,
 }
 
-/// What an agent sends.
+/// A message from an agent to the executor.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum ExecutorFrame {
     Order(ToExecutor),
-    /// The agent serves these nodes and no others: attempts of nodes that were here before have no owner.
+    /// The agent serves only these nodes: attempts of other nodes have no owner.
     Serve {
         nodes: Vec<NodeId>,
     },
@@ -100,22 +100,22 @@ pub enum ExecutorFrame {
     Shutdown,
 }
 
-/// What an agent receives; `Hello` comes first on every connection.
+/// A message from the executor to an agent. `Hello` is the first one on every connection.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum ExecutorReply {
     Hello(Hello),
     Report(ExecutorReport),
-    /// For whoever reads the agent's log.
+    /// A line for the agent's diagnostics.
     Note(String),
 }
 
-/// What holds tasks to their limits on this machine, and what nothing does.
+/// How the limits of tasks are enforced on this machine, and which are not.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Enforcement {
     pub mechanism: Mechanism,
     pub enforces_memory: bool,
     pub enforces_cpu: bool,
-    /// What cannot be enforced and why, for people.
+    /// The limits that are not enforced and the reasons, for users.
     pub notes: Vec<String>,
 }
 
@@ -123,17 +123,17 @@ pub struct Enforcement {
 pub enum Mechanism {
     CgroupV2,
     CgroupV1,
-    /// Memory is watched and a task over its limit is killed.
+    /// Memory is measured periodically, and a task above its limit is killed.
     Polling,
     None,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub enum EnforcementChoice {
-    /// Cgroups where they are permitted, else polling.
+    /// Cgroups if they can be used, otherwise polling.
     #[default]
     Auto,
-    /// Cgroups, or refuse to start.
+    /// Cgroups. If they cannot be used, the executor does not start.
     Cgroup,
     Polling,
     None,
@@ -144,19 +144,19 @@ pub enum ExecutorError {
     #[error("cannot {what} {path}: {error}", path = path.display())]
     File { what: &'static str, path: PathBuf, error: io::Error },
     #[error(
-        "an executor (pid {pid}) already serves {state}; connect to its socket, or stop it with `kill {pid}`",
+        "another executor (pid {pid}) uses {state}; connect to its socket, or stop it with `kill {pid}`",
         state = state.display()
     )]
     AlreadyRunning { pid: String, state: PathBuf },
     #[error(transparent)]
     Lock(LockError),
-    #[error("cgroups were asked for but cannot be used: {0}. Use `--enforcement auto` to go on without them")]
+    #[error("cgroups are requested but cannot be used: {0}; use `--enforcement auto` to run without them")]
     NoCgroups(String),
     #[error("cannot {what}: {error}")]
     System { what: &'static str, error: io::Error },
     #[error("the executor did not start: {0}")]
     NotStarted(String),
-    /// The same because of [`ExecutorError::AlreadyRunning`], as the starting process reports it.
+    /// Like `NotStarted`, because of [`ExecutorError::AlreadyRunning`] in the started process.
     #[error("the executor did not start: {0}")]
     Locked(String),
 }
@@ -171,7 +171,7 @@ impl ExecutorError {
     }
 }
 
-/// The file that holds the output of an attempt. It does not exist before the first byte.
+/// The file with the output of an attempt. It does not exist before the first byte.
 pub fn output_path(state: &Path, attempt: AttemptId, stream: Stream) -> PathBuf {
     let ending = match stream {
         Stream::Stdout => "out",
@@ -185,7 +185,8 @@ pub fn own_dir(state: &Path, attempt: AttemptId) -> PathBuf {
     own_dirs(state, attempt.job).join(attempt.to_string())
 }
 
-/// Removes everything kept for a job: its output and its tasks' own directories. Returns what could not be removed, for people.
+/// Removes the files of a job: its output and its tasks' own directories. Returns messages about files that could not
+/// be removed.
 pub fn forget_job(state: &Path, job: JobId) -> Vec<String> {
     let directories = [output_dir(state, job), own_dirs(state, job)];
     let mut pace = Pace::gentle(|| false);
@@ -209,7 +210,7 @@ impl FromStr for EnforcementChoice {
             "cgroup" => Ok(EnforcementChoice::Cgroup),
             "polling" => Ok(EnforcementChoice::Polling),
             "none" => Ok(EnforcementChoice::None),
-            _ => Err(format!("`{text}` is not a way to enforce limits; use auto, cgroup, polling or none")),
+            _ => Err(format!("unknown enforcement `{text}`; known: auto, cgroup, polling, none")),
         }
     }
 }

@@ -1,5 +1,5 @@
-//! What tasks declare to leave: hashed and stored by a thread of its own, for a large file takes seconds, and other tasks
-//! start and end meanwhile.
+//! The declared outputs of tasks. A thread of its own hashes and stores them: a large file takes seconds, during which
+//! other tasks start and end.
 
 use super::prepare::node_fault;
 use crate::files::{FileStore, Left, PutError};
@@ -13,14 +13,14 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 
 pub struct Outputs {
     state: PathBuf,
-    /// Of the thread, once there is one.
+    /// Sends orders to the thread, once it is started.
     orders: Option<Sender<LaunchOrder>>,
     done: (Sender<Stored>, Receiver<Stored>),
-    /// Counts what is done, for the loop to wait on.
+    /// An eventfd on which the loop waits for results.
     bell: Arc<OwnedFd>,
 }
 
-/// What an attempt left, and why it has not ended well after all.
+/// The stored outputs of an attempt, and the failure if not all could be stored.
 pub struct Stored {
     pub attempt: AttemptId,
     pub outputs: Vec<OutputFile>,
@@ -33,18 +33,18 @@ impl Outputs {
         Ok(Outputs { state: state.to_owned(), orders: None, done: channel(), bell: Arc::new(bell) })
     }
 
-    /// Rings when something is done.
+    /// Readable when [`Outputs::take_done`] has results.
     pub fn bell(&self) -> BorrowedFd<'_> {
         self.bell.as_fd()
     }
 
-    /// Begins to store what an attempt left that ended well.
+    /// Starts to store the outputs of an attempt that has succeeded.
     pub fn store(&mut self, order: LaunchOrder) -> Result<(), EndReason> {
         let orders = match self.orders.take() {
             Some(orders) => orders,
-            None => self.start().map_err(|error| node_fault("start a thread to store its output", &error))?,
+            None => self.start().map_err(|error| node_fault("start a thread to store the task's outputs", &error))?,
         };
-        // Its thread ends with this process only.
+        // The thread runs as long as this process, so this does not fail.
         let _ = self.orders.insert(orders).send(order);
         Ok(())
     }
@@ -58,7 +58,7 @@ impl Outputs {
     fn start(&self) -> io::Result<Sender<LaunchOrder>> {
         let (orders, ordered) = channel::<LaunchOrder>();
         let (state, done, bell) = (self.state.clone(), self.done.0.clone(), Arc::clone(&self.bell));
-        // It blocks all signals, as the thread that starts it does.
+        // The thread inherits the blocked signals of the loop's thread, which handles them.
         std::thread::Builder::new().name("outputs".to_owned()).spawn(move || {
             for order in ordered {
                 let (outputs, failure) = store_all(&state, &order);
@@ -70,7 +70,8 @@ impl Outputs {
     }
 }
 
-/// What could be stored, and why the rest could not. Unless all files are there, all of them stay where they are.
+/// Stores the outputs. Returns the stored ones, and the failure if not all could be stored. If a file is missing, all
+/// files stay in the working directory.
 fn store_all(state: &Path, order: &LaunchOrder) -> (Vec<OutputFile>, Option<EndReason>) {
     let directory = super::own_dir(state, order.attempt);
     let store = FileStore::of(state, order.node);
@@ -95,22 +96,22 @@ fn failure(name: &str, error: PutError, store: &FileStore) -> EndReason {
     let why = match error {
         PutError::Io(error) => {
             return EndReason::NodeFault(format!(
-                "this node cannot keep its output `{name}`: {}",
+                "this node cannot store the output `{name}`: {}",
                 store.trouble(&error)
             ));
         }
         PutError::Missing => format!(
-            "it exited with 0 and left no `{name}`, which its stage declares as an output; write it in the working \
-             directory, or remove it from `outputs`"
+            "the task exited with 0 and did not write `{name}`, which its stage declares as an output; write it in the \
+             working directory, or remove it from `outputs`"
         ),
         PutError::NotAFile => {
-            format!("its output `{name}` is no regular file; declared outputs are files, and links to none")
+            format!("the output `{name}` is not a regular file; write a file, not a link or a directory")
         }
         PutError::Linked => format!(
-            "its output `{name}` is behind a link to a directory, and what is elsewhere is left alone; write it in the \
+            "the output `{name}` is behind a link to a directory, and files elsewhere are not stored; write it in the \
              working directory itself"
         ),
-        PutError::Unreadable(error) => format!("its output `{name}` cannot be read: {error}"),
+        PutError::Unreadable(error) => format!("cannot read the output `{name}`: {error}"),
     };
     EndReason::NoOutput(why)
 }
@@ -140,7 +141,8 @@ mod tests {
         }
     }
 
-    /// A task with these outputs that has left `a`, in a directory that it has prepared like this.
+    /// Stores these outputs of a task that wrote `a`, after `prepare` changed its directory. Returns the number of
+    /// stored outputs, the failure, and whether `a` is still in the directory.
     fn stored(outputs: &[&str], prepare: impl Fn(&Path)) -> (usize, Option<EndReason>, bool) {
         let state = tempfile::tempdir().unwrap();
         let order = order(outputs);
@@ -149,12 +151,12 @@ mod tests {
         fs::write(own.join("a"), "text").unwrap();
         prepare(&own);
         let (stored, failure) = store_all(state.path(), &order);
-        assert_eq!(FileStore::of(state.path(), order.node).list().len(), stored.len(), "all that is there is told");
+        assert_eq!(FileStore::of(state.path(), order.node).list().len(), stored.len(), "all stored files are returned");
         (stored.len(), failure, own.join("a").exists())
     }
 
     #[test]
-    fn what_a_task_did_to_its_files_is_no_fault_of_its_node() {
+    fn missing_and_invalid_outputs_are_failures_of_the_task() {
         let long = "b".repeat(300);
         let (in_link, in_loop) = (["a", "link/b"], ["a", "loop/b"]);
         let no_link = |_: &Path| {};
@@ -172,15 +174,15 @@ mod tests {
             stored(&["a", "b"], no_link),
         ] {
             assert!(matches!(failed, Some(EndReason::NoOutput(_))), "{failed:?}");
-            assert_eq!((number, stayed), (0, true), "nothing is moved before all is there");
+            assert_eq!((number, stayed), (0, true), "no file is moved if another one is missing");
         }
         assert_eq!(stored(&["a"], no_link), (1, None, false));
     }
 
     #[test]
-    fn what_was_stored_before_something_failed_is_told() {
+    fn outputs_stored_before_a_failure_are_returned() {
         let refused = |own: &Path| {
-            // There is a file of that name in the way of what `b` would be stored as, by `printf other | sha256sum`.
+            // A directory has the name under which `b` would be stored: the output of `printf other | sha256sum`.
             fs::write(own.join("b"), "other").unwrap();
             let store = own.ancestors().nth(3).unwrap().join("files/1");
             let digest = "d9298a10d1b0735837dc4bd85dac641b0f3cef27a47e5d53a54f2f3f5b2fcffa";

@@ -1,9 +1,9 @@
-//! What is opportunistic gets the CPU and the disks that nothing else wants.
+//! CPU and disk priority: opportunistic attempts get only what other work leaves idle.
 //!
-//! A cgroup is made idle beside those of guaranteed attempts, and that can be taken back at any time. Where there is none, the
-//! attempt's processes are made nice, and it takes a privilege (`CAP_SYS_NICE`, or `RLIMIT_NICE` of 20) to undo that: without
-//! it a promoted attempt stays nice. Its class of IO goes with its processes everywhere, and can always be taken back.
-//! Nothing of this is worth an attempt: where a step fails, it runs on as it is.
+//! The cgroup of an opportunistic attempt is set to idle. This can be undone at any time. Without a cgroup, the
+//! attempt's processes get nice value 19. Undoing this requires a privilege (`CAP_SYS_NICE`, or an `RLIMIT_NICE` of
+//! 20); without it, a promoted attempt keeps this nice value. The IO class is always set for the processes, and can
+//! always be undone. If a step fails, the attempt continues with its current priority.
 
 use super::members;
 use super::sys::{self, Precedence};
@@ -11,12 +11,12 @@ use rustix::process::{Resource, getpriority_process, getrlimit};
 use rustix::thread::{CapabilitySet, capabilities};
 use std::fs;
 
-/// Where a process that forks all the time is looked for its new threads no longer.
+/// Maximum number of passes over the threads of processes that keep creating new ones.
 const MOST_LOOKS: usize = 8;
 
-/// Gives processes the precedence that this one's children are born with, or takes it from them. It belongs to threads, and new ones have that of the
-/// thread that made them; so it is looked until there are none that were not seen. With a cgroup that sees to the CPU only
-/// their IO is concerned.
+/// Sets the priority of processes to low, or to the one with which this process's children start. Priorities belong to
+/// threads, and a new thread inherits the priority of its creator, so the threads are listed until no new ones appear.
+/// Without `with_cpu`, for a cgroup that sets the CPU priority, only the IO class is set.
 pub fn set(processes: impl Fn() -> Vec<i32>, lower: bool, with_cpu: bool) {
     let precedence = if lower { Precedence::LOWER } else { Precedence::usual(usual_nice()) };
     let mut seen: Vec<i32> = Vec::new();
@@ -31,7 +31,7 @@ pub fn set(processes: impl Fn() -> Vec<i32>, lower: bool, with_cpu: bool) {
     }
 }
 
-/// What children are born with: this process may have asked to answer soon, for itself alone.
+/// The nice value with which children start. This process may have raised its own priority, which children do not keep.
 fn usual_nice() -> i32 {
     getpriority_process(None).unwrap_or(0).max(0)
 }
@@ -46,18 +46,18 @@ pub fn processes_of(main: i32) -> Vec<i32> {
     members::Census::take().members(&[main]).pop().unwrap_or_default()
 }
 
-/// Whether this process may undo that others were made nice.
+/// Whether this process may lower the nice value of other processes.
 pub fn may_raise() -> bool {
     let capable = capabilities(None).is_ok_and(|sets| sets.effective.contains(CapabilitySet::SYS_NICE));
-    // The limit counts downwards: 1 is the nicest.
+    // A limit of `n` allows nice values from `20 - n` on.
     let allows = |limit: u64| limit >= 20_u64.saturating_add_signed(-i64::from(usual_nice()));
     capable || getrlimit(Resource::Nice).current.is_none_or(allows)
 }
 
-/// What is not as it should be on this machine.
+/// A note for users if promoted attempts keep their low priority on this machine.
 pub fn note(groups_see_to_cpu: bool) -> Option<String> {
     (!groups_see_to_cpu && !may_raise()).then(|| {
-        "an opportunistic task stays nice when it is promoted, for no cgroup sees to its CPU and the executor lacks \
+        "an opportunistic task stays nice when it is promoted: no cgroup sets its CPU priority, and the executor lacks \
          CAP_SYS_NICE"
             .to_owned()
     })

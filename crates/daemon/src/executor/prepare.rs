@@ -1,4 +1,4 @@
-//! What has to be known before a launch: the environment, the directories and where the program is.
+//! Prepares a launch: the environment, the directories and the path of the program.
 
 use super::members::MARK;
 use super::own_dir;
@@ -18,16 +18,16 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// The directory of marks of attempts that have inputs.
+/// The directory with a file for each attempt that has inputs.
 const READERS: &str = "readers";
-/// Where programs are looked for when the environment has no `PATH`.
+/// The `PATH` if the environment has none.
 const DEFAULT_PATH: &[u8] = b"/usr/local/bin:/usr/bin:/bin";
-/// The names of a gang's nodes are a variable up to this length, in bytes; the file has them in any case.
+/// Maximum length in bytes of the variable with the names of a gang's nodes. The file always has the names.
 const MOST_NAMES: usize = 64 << 10;
-/// Variables of the daemon that tasks find, beside those that start with `LC_`.
+/// Variables of the daemon that tasks get, in addition to those that start with `LC_`.
 const PASSED_ON: [&[u8]; 7] = [b"PATH", b"HOME", b"USER", b"LOGNAME", b"SHELL", b"LANG", b"TZ"];
 
-/// A launch with everything resolved.
+/// A launch with all paths and values resolved.
 pub struct Prepared {
     pub program: CString,
     pub arguments: Vec<CString>,
@@ -35,8 +35,8 @@ pub struct Prepared {
     pub directory: CString,
 }
 
-/// What every task finds of the node's own environment, as `NAME=value`: who it runs as, where programs are, and the language
-/// and time zone of messages. Whatever else the daemon was started with may be a secret, or true of the daemon alone.
+/// The part of the daemon's environment that every task gets, as `NAME=value`: the user, the `PATH`, the language and
+/// the time zone. Other variables may be secrets, or may apply only to the daemon.
 pub struct BaseEnvironment(Vec<Vec<u8>>);
 
 impl BaseEnvironment {
@@ -57,8 +57,8 @@ impl BaseEnvironment {
         BaseEnvironment(environment)
     }
 
-    /// The node's environment, then the product's variables, then the program's, then the directories: later wins, so a
-    /// program may set `OMP_NUM_THREADS` but nothing that starts with `AMALGAM_`.
+    /// The node's environment, then Amalgam's variables, then the job's, then the directories. A later value replaces
+    /// an earlier one, so a job may set `OMP_NUM_THREADS`, but no variable that starts with `AMALGAM_`.
     fn for_task(&self, order: &LaunchOrder, task_dir: &Path, directory: &Path) -> Vec<Vec<u8>> {
         let mut environment = self.0.clone();
         for (name, value) in &order.variables() {
@@ -80,7 +80,7 @@ impl BaseEnvironment {
                 set("AMALGAM_NODES", names.as_bytes());
             }
         }
-        // By the name that was asked for, as a shell would say it, although links may lead elsewhere.
+        // The requested path with its links, as a shell sets it.
         set("PWD", Path::new("/").join(directory).as_os_str().as_bytes());
         environment
     }
@@ -98,10 +98,10 @@ fn get<'a>(environment: &'a [Vec<u8>], name: &[u8]) -> Option<&'a [u8]> {
     environment.iter().find_map(|entry| entry.strip_prefix(name)?.strip_prefix(b"="))
 }
 
-/// Resolves an order, and makes the working directory if it is to have one of its own.
+/// Resolves an order, and creates the working directory if the task has its own.
 ///
 /// # Errors
-/// Whose fault it is, with a sentence for the user that says what is missing and what would help.
+/// A failure of the task or of the node, with a sentence for the user that names the problem and a remedy.
 pub fn prepare(
     order: &LaunchOrder,
     task_dir: &Path,
@@ -115,7 +115,7 @@ pub fn prepare(
     let directory = working_directory(order, state, remover)?;
     if let Some(hosts) = &order.hosts {
         let written = fs::write(nodes_file(task_dir), hosts.lines());
-        written.map_err(|error| node_fault("write the list of its gang's nodes", &error))?;
+        written.map_err(|error| node_fault("write the list of the gang's nodes", &error))?;
     }
     let environment = base.for_task(order, task_dir, &directory);
     let command = OsStr::from_bytes(command.as_bytes());
@@ -133,24 +133,24 @@ pub fn prepare(
 }
 
 fn c_string(bytes: Vec<u8>) -> Result<CString, EndReason> {
-    let no_zero = "a zero byte is in its command, its environment or its directory";
+    let no_zero = "its command, environment or directory contains a zero byte";
     CString::new(bytes).map_err(|_| EndReason::LaunchFailed(no_zero.to_owned()))
 }
 
-/// The end of an attempt that this node could not launch, whatever its task is.
+/// The end of an attempt that could not be launched because of this node, not because of its task.
 pub fn node_fault(what: &str, error: &io::Error) -> EndReason {
     EndReason::NodeFault(format!("this node cannot {what}: {error}"))
 }
 
-/// Whether a program or a directory may well be there, but this node cannot get at it: its disk or its file server fails.
+/// Whether this error means that the node cannot access a program or directory because a disk or a file server fails.
 pub fn is_out_of_reach(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EIO | libc::ESTALE | libc::ENOTCONN | libc::ETIMEDOUT))
 }
 
-/// What a `chdir` that failed means to a user.
+/// The end of an attempt whose `chdir` failed, with a sentence for the user.
 pub fn directory_failure(directory: &Path, error: &io::Error) -> EndReason {
     let shown = directory.display();
-    let remedy = "share it with this node, or say `--workdir own` (`workdir = \"own\"` in a job file) to run each task \
+    let remedy = "share it with this node, or use `--workdir own` (`workdir = \"own\"` in a job file) to run each task \
                   in an empty directory";
     EndReason::LaunchFailed(match error.kind() {
         _ if is_out_of_reach(error) => return node_fault(&format!("enter the directory {shown}"), error),
@@ -159,7 +159,8 @@ pub fn directory_failure(directory: &Path, error: &io::Error) -> EndReason {
     })
 }
 
-/// An empty directory. What is there is an attempt's of the same id, from a server that has lost its state since.
+/// Creates an empty directory. An existing one belongs to an attempt with the same id, of a server that has lost its
+/// state since, and is removed.
 fn make_empty(directory: &Path, remover: &Remover) -> io::Result<()> {
     match fs::create_dir(directory) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => fs::create_dir_all(directory),
@@ -182,14 +183,14 @@ fn working_directory(order: &LaunchOrder, state: &Path, remover: &Remover) -> Re
         Workdir::Own => {
             let own = own_dir(state, order.attempt);
             make_empty(&own, remover)
-                .map_err(|error| node_fault(&format!("make the directory {}", own.display()), &error))?;
+                .map_err(|error| node_fault(&format!("create the directory {}", own.display()), &error))?;
             lay_out_inputs(order, &own, state)?;
             Ok(own)
         }
     }
 }
 
-/// The end of an order with an input that its node does not have any more, or not as it was.
+/// The end of an attempt if one of its inputs is missing on this node or was changed.
 pub fn lacking(order: &LaunchOrder, state: &Path) -> Option<Arc<Ended>> {
     let store = FileStore::of(state, order.node);
     let mut missing: Vec<(Digest, NodeId)> = Vec::new();
@@ -198,33 +199,33 @@ pub fn lacking(order: &LaunchOrder, state: &Path) -> Option<Arc<Ended>> {
         missing.push((input.digest, order.node));
         first.get_or_insert(&input.path);
     }
-    let why = format!("its input {} is not on this node any more, or was written to", first?);
+    let why = format!("its input {} is missing on this node, or was changed", first?);
     let mut ended = Ended::without_run(EndReason::NoInput(why));
     Arc::make_mut(&mut ended).files = Some(Box::new(EndedFiles { outputs: Vec::new(), missing }));
     Some(ended)
 }
 
-/// Gives the task's inputs the names by which it knows them.
+/// Links the task's inputs into its working directory.
 fn lay_out_inputs(order: &LaunchOrder, own: &Path, state: &Path) -> Result<(), EndReason> {
     if order.inputs.is_empty() {
         return Ok(());
     }
     let mark = readers_mark(state, &order.attempt.to_string());
     let marked = fs::create_dir_all(state.join(READERS)).and_then(|()| fs::write(&mark, ""));
-    marked.map_err(|error| node_fault(&format!("make the file {}", mark.display()), &error))?;
+    marked.map_err(|error| node_fault(&format!("create the file {}", mark.display()), &error))?;
     let store = FileStore::of(state, order.node);
     for input in order.inputs.iter() {
         let target = own.join(&input.path);
         let laid = fs::create_dir_all(target.parent().unwrap_or(own)).and_then(|()| store.link(&input.digest, &target));
         laid.map_err(|error| {
-            let what = format!("this node cannot lay out its input {}: {}", input.path, store.trouble(&error));
+            let what = format!("this node cannot provide the input {}: {}", input.path, store.trouble(&error));
             EndReason::NodeFault(what)
         })?;
     }
     Ok(())
 }
 
-/// Nobody reads them any more, and names would keep what the store drops.
+/// Removes the links to an attempt's inputs after its end: they would keep files that the store deletes.
 pub fn remove_inputs(order: &LaunchOrder, state: &Path, remover: &Remover) {
     if !order.inputs.is_empty() {
         remover.put_away(&own_dir(state, order.attempt).join(INPUTS));
@@ -232,7 +233,7 @@ pub fn remove_inputs(order: &LaunchOrder, state: &Path, remover: &Remover) {
     }
 }
 
-/// The same, of all attempts that died with an earlier executor.
+/// Removes the links to inputs of attempts that ended with an earlier executor.
 pub fn remove_remaining_inputs(state: &Path, remover: &Remover) {
     for mark in fs::read_dir(state.join(READERS)).into_iter().flatten().flatten() {
         let name = mark.file_name();
@@ -243,7 +244,8 @@ pub fn remove_remaining_inputs(state: &Path, remover: &Remover) {
     }
 }
 
-/// Says that an attempt's inputs are laid out: a task may make a directory of that name itself.
+/// The file that marks an attempt with links to inputs. The directory of inputs alone is no mark, because a task may
+/// create one with this name.
 fn readers_mark(state: &Path, attempt: &str) -> PathBuf {
     state.join(READERS).join(attempt)
 }
@@ -262,7 +264,7 @@ fn find_program(name: &OsStr, search: &[u8], directory: &Path) -> Result<PathBuf
     Err(not_found(&shown(name.as_bytes()), search, not_executable, out_of_reach))
 }
 
-/// Why no program was found: it may be where nobody could look.
+/// Why no program was found. If a directory could not be accessed, the node is at fault.
 fn not_found(
     name: &str,
     search: &[u8],
@@ -273,25 +275,24 @@ fn not_found(
         return node_fault(&format!("look for {}", path.display()), &error);
     }
     EndReason::LaunchFailed(match not_executable {
-        Some(path) => format!("{} is not executable (`chmod +x` makes it so)", path.display()),
+        Some(path) => format!("{} is not executable; use `chmod +x`", path.display()),
         None if is_command_line(name) => needs_shell(name),
         None => format!("the command `{name}` was not found on this node; PATH is {}", shortened(search)),
     })
 }
 
-/// Someone meant a shell to take it apart.
+/// Whether this is a command line for a shell rather than the name of a program.
 pub fn is_command_line(program: &str) -> bool {
     program.contains(char::is_whitespace)
 }
 
 pub fn needs_shell(line: &str) -> String {
     format!(
-        "there is no program `{line}` on this node; write its arguments as words of their own, or have a shell read it: \
-         `sh -c '...'`"
+        "program `{line}` not found on this node; write its arguments as separate words, or use a shell: `sh -c '...'`"
     )
 }
 
-/// The first places of a path, as many as are read at a glance.
+/// The first directories of a search path, and the number of the others.
 fn shortened(search: &[u8]) -> String {
     const SHOWN: usize = 4;
     let search = String::from_utf8_lossy(search);
@@ -314,7 +315,7 @@ mod tests {
         Remover::new(state).unwrap()
     }
 
-    /// Of two cores.
+    /// An order of a task with 2 cores.
     fn order(env: &[(&str, &str)]) -> LaunchOrder {
         let env = env.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect();
         let program = Arc::new(Program { env, ..Program::default() });
@@ -336,7 +337,7 @@ mod tests {
         }
     }
 
-    /// An attempt that reads one file, laid out.
+    /// An attempt with one input in its working directory.
     fn laid_out(state: &Path) -> (LaunchOrder, PathBuf) {
         fs::write(state.join("o"), "abc").unwrap();
         let mut order = order(&[]);
@@ -356,21 +357,21 @@ mod tests {
     }
 
     #[test]
-    fn inputs_of_attempts_that_died_with_an_executor_go_and_no_task_s_own_directory_does() {
+    fn inputs_of_attempts_of_an_earlier_executor_are_removed_and_tasks_own_directories_are_kept() {
         let state = tempfile::tempdir().unwrap();
         let (order, own) = laid_out(state.path());
         remove_inputs(&order, state.path(), &remover(state.path()));
         assert!(own.exists() && !own.join(INPUTS).exists());
         fs::create_dir(own.join(INPUTS)).unwrap();
         remove_remaining_inputs(state.path(), &remover(state.path()));
-        assert!(own.join(INPUTS).exists(), "nobody laid that one out");
+        assert!(own.join(INPUTS).exists(), "the task created this directory");
         let (_, own) = laid_out(state.path());
         remove_remaining_inputs(state.path(), &remover(state.path()));
         assert!(own.exists() && !own.join(INPUTS).exists());
     }
 
     #[test]
-    fn an_attempt_finds_nothing_of_another_one_of_its_id() {
+    fn an_own_directory_contains_no_files_of_an_earlier_attempt_with_the_same_id() {
         let state = tempfile::tempdir().unwrap();
         let (_, own) = laid_out(state.path());
         fs::write(own.join("result"), "old").unwrap();
@@ -379,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn the_later_source_of_a_variable_wins() {
+    fn a_later_source_of_a_variable_replaces_an_earlier_one() {
         let base =
             BaseEnvironment(vec![b"HOME=/root".to_vec(), b"TMPDIR=/tmp".to_vec(), b"AMALGAM_TASK_DIR=/x".to_vec()]);
         let order =
@@ -396,11 +397,11 @@ mod tests {
         let mut names: Vec<&[u8]> =
             environment.iter().filter_map(|entry| entry.split(|byte| *byte == b'=').next()).collect();
         names.sort_unstable();
-        assert!(names.is_sorted_by(|one, next| one < next), "each is set once");
+        assert!(names.is_sorted_by(|one, next| one < next), "each variable is set once");
     }
 
     #[test]
-    fn tasks_find_little_of_the_daemon_s_environment_and_a_working_directory_of_their_own() {
+    fn tasks_get_only_a_few_of_the_daemons_variables() {
         let daemon = [
             ("PATH", "/opt/bin"),
             ("HOME", "/root"),
@@ -432,7 +433,7 @@ mod tests {
     }
 
     #[test]
-    fn programs_are_found_along_the_path_and_from_the_working_directory() {
+    fn programs_are_searched_in_the_path_relative_to_the_working_directory() {
         let directory = tempfile::tempdir().unwrap();
         let here = directory.path();
         fs::create_dir(here.join("bin")).unwrap();
@@ -451,7 +452,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_node_cannot_reach_is_its_own_fault() {
+    fn errors_of_disks_and_file_servers_are_node_faults() {
         let (path, directory) = (Path::new("/shared/tool"), Path::new("/shared"));
         let is_nodes = |end: EndReason| matches!(end, EndReason::NodeFault(_));
         for number in [libc::EIO, libc::ESTALE, libc::ENOTCONN, libc::ETIMEDOUT] {

@@ -1,5 +1,5 @@
-//! An executor whose tasks are only pretended: nothing runs, nothing is read or written, and every task succeeds when its
-//! time is over. It is for hollow nodes, by which schedulers are measured.
+//! A simulated executor: it starts no processes, reads and writes no files, and every task succeeds after its run time.
+//! It serves hollow nodes, with which schedulers are measured.
 
 use amalgam_core::protocol::{Executing, ExecutorReport, ToExecutor};
 use amalgam_core::vocabulary::files::name_for;
@@ -11,22 +11,22 @@ use sha2::{Digest as _, Sha256};
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
-/// What a task says its process is: there is none.
+/// The reported pid of tasks, which have no process.
 const NO_PROCESS: u32 = 0;
 
-/// It has no clock: orders wait until it is told what time it is.
+/// A simulated executor. It has no clock: orders are carried out when [`PretendedExecutor::reports`] passes the time.
 #[derive(Default)]
 pub struct PretendedExecutor {
     orders: Vec<ToExecutor>,
     attempts: HashMap<AttemptId, Pretence>,
-    /// When those end that run.
+    /// Ends of the running attempts, by time.
     ends: BTreeSet<(Instant, AttemptId)>,
 }
 
 struct Pretence {
     order: LaunchOrder,
     began: Instant,
-    /// Without the present time, if it yields.
+    /// Time for which it has yielded, without the current time if it yields now.
     yielded: Duration,
     state: State,
 }
@@ -42,12 +42,12 @@ impl PretendedExecutor {
         self.orders.push(order);
     }
 
-    /// When there is something to report next.
+    /// When the next report is due. Orders that wait make it due immediately.
     pub fn due(&self) -> Option<Instant> {
         if self.orders.is_empty() { self.ends.first().map(|(at, _)| *at) } else { Some(Instant::ZERO) }
     }
 
-    /// What came of the orders, and what has ended by now.
+    /// Carries out the orders, and ends the attempts whose time has passed. Returns the reports.
     pub fn reports(&mut self, now: Instant) -> Vec<ExecutorReport> {
         let mut reports = Vec::new();
         for order in std::mem::take(&mut self.orders) {
@@ -179,8 +179,8 @@ impl Pretence {
     }
 }
 
-/// What the first `sleep` in the command says, be it in a shell's script; no time without one. `$AMALGAM_ITEM` is the task's
-/// own, as in jobs that are made of traces.
+/// The run time of a task: the argument of the first `sleep` in the command, which may be in a shell script; zero
+/// without one. `$AMALGAM_ITEM` stands for the task's item, as in jobs that are generated from traces.
 fn run_time(order: &LaunchOrder) -> Duration {
     let texts = order.template.program.command.iter().filter_map(ByteString::to_str);
     let mut words = texts.flat_map(str::split_whitespace);
@@ -193,7 +193,7 @@ fn run_time(order: &LaunchOrder) -> Duration {
     length.and_then(|length| Duration::parse(length).ok()).unwrap_or(Duration::ZERO)
 }
 
-/// Whoever reads what the stage declares to leave finds it, with nothing in it.
+/// The stage's declared outputs, as empty files for the stages that read them.
 fn empty_outputs(order: &LaunchOrder) -> Option<Box<EndedFiles>> {
     let digest = Digest(Sha256::digest([]).into());
     let empty = |name: &String| OutputFile { name: name_for(name, order.index), digest, bytes: 0 };
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn a_task_takes_as_long_as_the_first_sleep_in_its_command_says() {
+    fn the_run_time_is_the_argument_of_the_first_sleep_in_the_command() {
         let cases: [(&[&str], u64); 9] = [
             (&["true"], 0),
             (&["sleep", "0.25"], 250),
@@ -281,11 +281,11 @@ mod tests {
     }
 
     #[test]
-    fn tasks_succeed_when_their_time_is_over_and_leave_what_they_declare() {
+    fn tasks_succeed_after_their_run_time_with_their_declared_outputs() {
         let mut executor = PretendedExecutor::default();
         assert_eq!(executor.due(), None);
         executor.take(launch(1, &["sleep", "5"]));
-        assert_eq!(executor.due(), Some(Instant::ZERO), "an order is carried out at once");
+        assert_eq!(executor.due(), Some(Instant::ZERO), "an order is carried out immediately");
         assert_eq!(executor.reports(secs(1)), [started(1)]);
         let reports = told(&mut executor, secs(2), [launch(2, &["true"])]);
         assert_eq!((&reports[..1], end(&reports[1..]).0), (&[started(2)][..], id(2)));
@@ -303,7 +303,7 @@ mod tests {
         let mut executor = PretendedExecutor::default();
         let first = told(&mut executor, secs(1), [launch(1, &["true"])]);
         let again = told(&mut executor, secs(9), [launch(1, &["true"])]);
-        assert_eq!(first[1..], again, "a repeated order is answered with what became of the attempt");
+        assert_eq!(first[1..], again, "a repeated order is answered with the attempt's end");
         let listed = told(&mut executor, secs(9), [ToExecutor::List { node: NODE }]);
         assert_eq!((&listed[0], &listed[1]), (&again[0], &ExecutorReport::Executing { attempts: vec![] }));
         let acknowledge = ToExecutor::Acknowledge { attempt: id(1) };
@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn a_signal_ends_a_task_for_its_reason_and_what_has_ended_stays_so() {
+    fn a_signal_ends_a_running_task_with_its_reason_and_has_no_effect_on_ended_tasks() {
         let mut executor = PretendedExecutor::default();
         told(&mut executor, secs(1), [launch(1, &["sleep", "9"])]);
         let signal =
@@ -324,13 +324,13 @@ mod tests {
             (&EndReason::Timeout, Duration::from_secs(2), &[][..])
         );
         assert_eq!((told(&mut executor, secs(4), [signal()]), executor.due()), (vec![], None));
-        // Nor does one for somebody unknown do anything.
+        // A signal for an unknown attempt has no effect.
         let signal = ToExecutor::Signal { attempt: id(2), signal: TaskSignal::Kill, reason: EndReason::Cancelled };
         assert_eq!(told(&mut executor, secs(4), [signal]), []);
     }
 
     #[test]
-    fn the_time_for_which_others_have_its_cpu_does_not_count() {
+    fn the_time_for_which_a_task_yields_is_not_part_of_its_run_time() {
         let mut executor = PretendedExecutor::default();
         told(&mut executor, secs(0), [launch(1, &["sleep", "4"])]);
         told(&mut executor, secs(1), [ToExecutor::Yield { attempt: id(1) }]);
@@ -350,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn every_file_is_there_at_once() {
+    fn files_are_fetched_immediately() {
         let file = StoredFile { digest: Digest([7; 32]), bytes: 1 << 40 };
         let fetch = ToExecutor::Fetch { node: NODE, file, from: NodeId(4) };
         let reports = told(&mut PretendedExecutor::default(), secs(1), [fetch]);

@@ -1,7 +1,7 @@
-//! How far an attempt has come, as far as this machine can tell: what its processes say of it, read and use.
+//! Measures the progress of attempts: the progress that a task reports, the bytes that it has read and its CPU time.
 //!
-//! A task says so in a file and not on its standard output: that may be held back in buffers, is for its user, and would have
-//! to be searched through whether anybody asks or not.
+//! A task reports its progress in a file and not on its standard output. The output may be buffered, is for the user,
+//! and would have to be parsed all the time.
 
 use super::hierarchy::Leaf;
 use super::members::{Census, cpu_micros, read_bytes};
@@ -10,25 +10,25 @@ use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// How much of the end of the file is read.
+/// Number of bytes that are read from the end of the file.
 const TAIL: u64 = 256;
 
-/// Where a task may say how far it has come.
+/// The file in which a task may report its progress.
 pub fn progress_file(task_dir: &Path) -> PathBuf {
     task_dir.join("progress")
 }
 
-/// What of the attempt is looked at.
+/// The properties of an attempt that its measurement needs.
 pub struct Measured<'a> {
     pub pid: i32,
     pub running_for: Duration,
     pub task_dir: &'a Path,
     pub leaf: Option<&'a Leaf>,
-    /// What its cgroup had used before.
+    /// CPU time of its cgroup before the attempt started, in microseconds.
     pub cpu_before: u64,
 }
 
-/// Of several attempts, with one look at the machine's processes where that is needed.
+/// Measures attempts. The processes of the machine are listed at most once, if an attempt has no cgroup.
 pub fn measure(attempts: &[Measured]) -> Vec<Sample> {
     let without: Vec<i32> = attempts.iter().filter(|one| one.leaf.is_none()).map(|one| one.pid).collect();
     let mut found = if without.is_empty() { Vec::new() } else { Census::take().members(&without) }.into_iter();
@@ -43,17 +43,17 @@ pub fn measure(attempts: &[Measured]) -> Vec<Sample> {
             running_for: one.running_for,
             said: said(&progress_file(one.task_dir)),
             cpu: Duration::from_micros(cpu),
-            // Not what the group read from disks: an input is often in memory.
+            // The cgroup's disk reads are not used: inputs are often cached in memory.
             read_bytes: members.iter().filter_map(|pid| read_bytes(*pid)).sum(),
         }
     };
     attempts.iter().map(sample).collect()
 }
 
-/// The last word of the file that says something, in millionths.
+/// The progress in the last valid line of the file, in millionths.
 fn said(path: &Path) -> Option<u32> {
     let flags = rustix::fs::OFlags::NOFOLLOW | rustix::fs::OFlags::NONBLOCK;
-    // A link or a pipe in its place would lead us elsewhere, or keep us waiting.
+    // Links are not followed, and a pipe does not block.
     let file = OpenOptions::new().read(true).custom_flags(flags.bits() as i32).open(path).ok()?;
     last_part(&tail(&file)?)
 }
@@ -64,7 +64,7 @@ fn tail(file: &File) -> Option<String> {
     let from = found.len().saturating_sub(TAIL);
     let length = file.read_at(&mut text, from).ok()?;
     let text = String::from_utf8_lossy(&text[..length]);
-    // What is left of a line that was cut would be another number.
+    // The rest of a line that was cut could be another number, so it is skipped.
     Some(if from == 0 { text.into_owned() } else { text.split_once('\n')?.1.to_owned() })
 }
 
@@ -72,7 +72,7 @@ fn last_part(text: &str) -> Option<u32> {
     text.lines().rev().find_map(parse)
 }
 
-/// `0.42` or `42%`.
+/// Parses `0.42` or `42%`.
 fn parse(line: &str) -> Option<u32> {
     let line = line.trim();
     let part = match line.strip_suffix('%') {
@@ -88,7 +88,7 @@ mod tests {
     use std::fs;
 
     #[test]
-    fn a_part_is_a_number_up_to_one_or_a_percentage() {
+    fn progress_is_a_number_from_0_to_1_or_a_percentage() {
         for (text, part) in [("0.42", 420_000), (" 42 %\n", 420_000), ("1", 1_000_000), ("0", 0), ("99.95%", 999_500)] {
             assert_eq!(last_part(text), Some(part), "{text}");
         }
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_line_that_says_something_counts_however_long_the_file_is() {
+    fn the_last_valid_line_of_a_file_of_any_length_is_used() {
         let home = tempfile::tempdir().unwrap();
         let path = home.path().join("progress");
         assert_eq!(said(&path), None);
@@ -106,11 +106,11 @@ mod tests {
         fs::write(&path, lines.concat() + "\nwriting\n").unwrap();
         assert_eq!(said(&path), Some(900_000));
         fs::write(&path, "0.1\n".to_owned() + &"x".repeat(254) + "\n").unwrap();
-        assert_eq!(said(&path), None, "a 1 is left of it");
+        assert_eq!(said(&path), None, "the line is cut");
     }
 
     #[test]
-    fn what_is_no_plain_file_says_nothing() {
+    fn only_a_regular_file_is_read() {
         let home = tempfile::tempdir().unwrap();
         let (real, link, pipe) = (home.path().join("real"), home.path().join("link"), home.path().join("pipe"));
         fs::write(&real, "0.5").unwrap();

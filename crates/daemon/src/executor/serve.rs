@@ -1,4 +1,4 @@
-//! The executor's loop: its lock and socket, the link to the agent, and when to exit.
+//! The executor's loop, its lock and socket, the agent's link, and when to exit.
 
 use super::cgroups::Cgroups;
 use super::hierarchy::Hierarchy;
@@ -21,24 +21,24 @@ use std::time::{Duration, Instant};
 
 const SIGNALS: u64 = 0;
 const LISTENER: u64 = 1;
-/// Tokens between these belong to pipes.
+/// Tokens between `LISTENER` and `REMOVAL` belong to pipes.
 const LINK: u64 = u64::MAX;
 const OUTPUTS: u64 = u64::MAX - 1;
 const REMOVAL: u64 = u64::MAX - 2;
-/// Of what nobody has read.
+/// Maximum number of notes that wait for an agent.
 const MOST_NOTES: usize = 64;
-/// Orders are not read while more than this waits to be taken by the agent.
+/// Orders are not read while more than this number of bytes waits to be sent to the agent.
 const MOST_UNSENT: usize = 4 << 20;
 const MOST_LOG: u64 = 256 << 10;
 const LOCK: &str = "executor.lock";
-/// What a new executor reports to the process that started it: this, or why it failed. In front of the latter stands
-/// `LOCKED` if another executor has the state directory.
+/// What a new executor reports to the process that started it: `READY`, or an error. If another executor uses the state
+/// directory, the error starts with `LOCKED`.
 const READY: &str = "ready";
 const LOCKED: &str = "locked: ";
 
-/// Serves agents until there is nothing left to do. The calling process, which must have a single thread, returns
-/// as soon as the socket accepts connections, or with the reason why it never will; a child of it goes on as the
-/// executor, in a session of its own, and ends the process when it is done.
+/// Starts an executor, which serves agents until it has nothing left to do. The calling process must have a single
+/// thread. It forks a child that becomes the executor in a session of its own. The caller returns when the socket
+/// accepts connections, or with the error of the child. In the child, this function does not return.
 pub fn run(config: ExecutorConfig) -> Result<(), ExecutorError> {
     let config = absolute(config)?;
     let (ready, report) =
@@ -49,7 +49,7 @@ pub fn run(config: ExecutorConfig) -> Result<(), ExecutorError> {
         let _ = File::from(ready).read_to_string(&mut said);
         return match said.as_str() {
             READY => Ok(()),
-            "" => Err(ExecutorError::NotStarted("it ended at once".to_owned())),
+            "" => Err(ExecutorError::NotStarted("its process exited immediately".to_owned())),
             error => Err(match error.strip_prefix(LOCKED) {
                 Some(error) => ExecutorError::Locked(error.to_owned()),
                 None => ExecutorError::NotStarted(error.to_owned()),
@@ -77,7 +77,7 @@ pub fn run(config: ExecutorConfig) -> Result<(), ExecutorError> {
     }
 }
 
-/// The executor leaves the directory it was started in.
+/// Makes the paths absolute, because the executor changes its working directory.
 fn absolute(mut config: ExecutorConfig) -> Result<ExecutorConfig, ExecutorError> {
     for path in [&mut config.socket, &mut config.state] {
         *path = std::path::absolute(&*path).map_err(ExecutorError::file("resolve", path))?;
@@ -87,7 +87,7 @@ fn absolute(mut config: ExecutorConfig) -> Result<ExecutorConfig, ExecutorError>
 
 struct Executor<'a> {
     config: &'a ExecutorConfig,
-    /// Held as long as the process lives.
+    /// Held for as long as the process runs.
     _lock: File,
     log: Log,
     poll: OwnedFd,
@@ -96,18 +96,18 @@ struct Executor<'a> {
     hello: Hello,
     agent: Option<Agent>,
     tasks: Tasks,
-    /// What an agent is to write into its log.
+    /// Lines for the agent's diagnostics.
     notes: Vec<String>,
     stopping: bool,
     idle_since: Instant,
-    /// Since when there is no agent.
+    /// When an agent was last connected.
     alone_since: Instant,
 }
 
 /// The agent's connection.
 struct Agent {
     link: Link,
-    /// What epoll was asked to watch for.
+    /// The events that epoll watches for.
     interest: epoll::EventFlags,
 }
 
@@ -122,7 +122,7 @@ impl<'a> Executor<'a> {
             .write(true)
             .open("/dev/null")
             .map_err(ExecutorError::file("open", Path::new("/dev/null")))?;
-        let no_stdio = ExecutorError::system("let go of the terminal");
+        let no_stdio = ExecutorError::system("detach from the terminal");
         rustix::stdio::dup2_stdin(&null)
             .and_then(|()| rustix::stdio::dup2_stdout(&null))
             .and_then(|()| rustix::stdio::dup2_stderr(&null))
@@ -136,7 +136,7 @@ impl<'a> Executor<'a> {
         let tasks = Tasks::new(state, enforcer, sys::raise_open_files())
             .map_err(ExecutorError::file("prepare the state directory", state))?;
         let listener = listen(&config.socket)?;
-        let poll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(ExecutorError::system("make an epoll"))?;
+        let poll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(ExecutorError::system("create an epoll"))?;
         let sources = [
             (signals.as_fd(), SIGNALS),
             (listener.as_fd(), LISTENER),
@@ -167,7 +167,7 @@ impl<'a> Executor<'a> {
         })
     }
 
-    /// One turn of the loop takes everything that is there and answers it with one write.
+    /// Runs the loop. Each turn handles all events that are ready and sends all replies with one write.
     fn serve(&mut self) -> Result<(), ExecutorError> {
         let mut events: Vec<epoll::Event> = Vec::with_capacity(256);
         loop {
@@ -205,7 +205,7 @@ impl<'a> Executor<'a> {
         self.tasks.on_children();
     }
 
-    /// A new agent replaces the old one: it is the same one after a crash, or its successor.
+    /// Accepts a new agent, which replaces the connected one: it is the same agent after a crash, or its successor.
     fn on_connection(&mut self) {
         loop {
             let stream = match self.listener.accept() {
@@ -251,7 +251,7 @@ impl<'a> Executor<'a> {
         }
     }
 
-    /// Something could not be removed.
+    /// Writes and forwards messages about files that could not be removed.
     fn on_removal(&mut self) {
         for note in self.tasks.remover().take_notes() {
             self.log.say(&note);
@@ -263,7 +263,7 @@ impl<'a> Executor<'a> {
 
     fn send_reports(&mut self) {
         let reports = std::mem::take(&mut self.tasks.reports);
-        // Without an agent they are not lost: `List` tells the next one everything.
+        // Reports without an agent are not lost: the next agent gets the state with `List`.
         let Some(agent) = &mut self.agent else { return };
         let notes = self.notes.drain(..).map(ExecutorReply::Note);
         let replies = notes.chain(reports.into_iter().map(ExecutorReply::Report)).collect();
@@ -306,11 +306,11 @@ impl<'a> Executor<'a> {
         let leash = self.config.leash.filter(|_| self.agent.is_none() && !self.stopping);
         let leash = leash.map(|leash| self.alone_since + leash);
         let next = self.tasks.next_wakeup().into_iter().chain(idle).chain(leash).min()?;
-        // Rounded up, or the loop would spin through the last fraction.
+        // Rounded up; otherwise the loop would spin during the last fraction.
         Some(next.saturating_duration_since(Instant::now()) + Duration::from_micros(100))
     }
 
-    /// Whoever connects from here on finds no socket rather than a dead one.
+    /// Removes the socket, so that a connecting agent finds none instead of one that nothing listens on.
     fn stop(self) {
         let _ = fs::remove_file(&self.config.socket);
         drop(self.tasks);
@@ -318,7 +318,7 @@ impl<'a> Executor<'a> {
 }
 
 impl Agent {
-    /// Writes what the socket takes and waits for room for the rest.
+    /// Writes as much as the socket accepts, and the rest when it is writable again.
     fn send(&mut self, replies: Vec<ExecutorReply>, poll: &OwnedFd) -> io::Result<()> {
         for reply in replies {
             self.link.queue(&reply).map_err(io::Error::other)?;
@@ -364,17 +364,17 @@ fn enforcer(choice: EnforcementChoice) -> Result<(Enforcer, Enforcement), Execut
     };
     let mut notes = vec![
         format!("cgroups are not used: {no_cgroups}"),
-        "memory is added up five times a second and a task over its limit is killed: a fast one can pass it, at most \
-         to twice its memory and 1 GiB (RLIMIT_DATA)"
+        "memory is measured 5 times per second, and a task above its limit is killed: until then it can use up to twice \
+         its memory plus 1 GiB (RLIMIT_DATA)"
             .to_owned(),
-        "CPU is not limited: a task can use more cores than it asked for".to_owned(),
+        "CPU is not limited: a task can use more cores than it requested".to_owned(),
     ];
     notes.extend(precedence::note(false));
     let mechanism = Mechanism::Polling;
     Ok((Enforcer::Census, Enforcement { mechanism, enforces_memory: true, enforces_cpu: false, notes }))
 }
 
-/// One executor per state directory.
+/// Takes the lock of the state directory, which only one executor can have.
 fn lock(state: &Path) -> Result<File, ExecutorError> {
     lock::lock(state, LOCK).map_err(|error| match error {
         LockError::InUse { dir, pid } => ExecutorError::AlreadyRunning { pid, state: dir },
@@ -384,14 +384,14 @@ fn lock(state: &Path) -> Result<File, ExecutorError> {
 
 fn listen(socket: &Path) -> Result<UnixListener, ExecutorError> {
     if let Some(directory) = socket.parent() {
-        // It may have to be in `/tmp`, where somebody else can have put one of that name.
+        // The directory may be in `/tmp`, where another user can have created one with this name.
         let made = match private::check_private_dir(directory) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => private::make_private_dir(directory),
             checked => checked,
         };
         made.map_err(ExecutorError::file("use the directory", directory))?;
     }
-    // We hold the lock, so a socket that is there is a dead one's.
+    // This process has the lock, so an existing socket belongs to an executor that has exited.
     let _ = fs::remove_file(socket);
     let listener = UnixListener::bind(socket).map_err(ExecutorError::file("listen on", socket))?;
     fs::set_permissions(socket, Permissions::from_mode(0o600)).map_err(ExecutorError::file("protect", socket))?;
@@ -403,7 +403,7 @@ fn timespec(duration: Duration) -> Timespec {
     Timespec { tv_sec: duration.as_secs() as i64, tv_nsec: duration.subsec_nanos().into() }
 }
 
-/// A few lines for people, cut when they become many.
+/// The executor's diagnostics in a file, which is emptied when it becomes too long.
 struct Log {
     file: File,
     started: Instant,

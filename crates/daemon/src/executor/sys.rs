@@ -1,11 +1,11 @@
-//! The system calls that need `unsafe`: the launch itself, waiting with resource usage, and signals as a descriptor.
+//! The system calls that require `unsafe`: launching, waiting with resource usage, and signals as a descriptor.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr;
 
-/// A process to start: everything is resolved and allocated, because the child may not allocate.
+/// A process to start. Everything is resolved and allocated, because the child may not allocate memory.
 pub struct Launch<'a> {
     pub program: &'a CStr,
     pub arguments: &'a [CString],
@@ -15,14 +15,14 @@ pub struct Launch<'a> {
     pub stdio: [BorrowedFd<'a>; 3],
     /// Files that the child writes `0` to, which moves it into their cgroups.
     pub join: &'a [OwnedFd],
-    /// A cgroup v2 directory that the child is born in.
+    /// A cgroup v2 directory in which the child is created.
     pub born_in: Option<BorrowedFd<'a>>,
     pub open_files: Option<libc::rlimit>,
-    /// Of private writable memory, mapped or used.
+    /// Limit of private writable memory, mapped or used (`RLIMIT_DATA`).
     pub data: Option<libc::rlimit>,
-    /// It gives way to others; `Lower::Io` where its cgroup sees to the CPU.
+    /// Low priority; `Lower::Io` if its cgroup sets the CPU priority.
     pub lower: Option<Lower>,
-    /// The executor is spared when the machine runs out of memory, which is not meant for tasks.
+    /// Whether the executor is protected from the kernel's out-of-memory killer. Tasks must not inherit this.
     pub is_spared: bool,
     pub umask: Option<u16>,
 }
@@ -33,25 +33,25 @@ pub enum Lower {
     CpuAndIo,
 }
 
-/// Who of those that want a CPU or a disk gets it.
+/// Priority for CPU and disks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Precedence {
     nice: c_int,
-    /// As `ioprio_set` takes it.
+    /// In the format of `ioprio_set`.
     io: c_int,
 }
 
 impl Precedence {
-    /// Whatever nobody else wants. The class is the idle one.
+    /// Only what other processes leave idle: nice value 19 and the idle IO class.
     pub const LOWER: Precedence = Precedence { nice: 19, io: 3 << 13 };
 
-    /// The class is none, so that it goes by how nice a thread is.
+    /// A nice value, and no IO class, so that the kernel derives the IO priority from the nice value.
     pub fn usual(nice: c_int) -> Precedence {
         Precedence { nice, io: 0 }
     }
 }
 
-/// What the child was doing when it failed.
+/// The step in which the child failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(i32)]
 pub enum Step {
@@ -70,7 +70,7 @@ pub struct LaunchError {
     pub error: io::Error,
 }
 
-/// The stack that children run on until they exec; one is enough, because the parent stands still meanwhile.
+/// The stack of children until they exec. One is enough, because the parent is suspended until then.
 pub struct ChildStack(Vec<u128>);
 
 impl Default for ChildStack {
@@ -79,7 +79,7 @@ impl Default for ChildStack {
     }
 }
 
-/// Shared by parent and child, which have one memory until the child execs.
+/// Shared by parent and child, which use the same memory until the child execs.
 #[repr(C)]
 struct Shared {
     program: *const c_char,
@@ -99,8 +99,8 @@ struct Shared {
     errno: c_int,
 }
 
-/// Starts a process the way `vfork` does: it borrows our memory until it execs, so a launch copies no page tables.
-/// Returns its pid once it has exec'd.
+/// Starts a process like `vfork`: the child uses the parent's memory until it execs, so no page tables are copied.
+/// Returns its pid when the exec has succeeded.
 pub fn launch(order: &Launch<'_>, stack: &mut ChildStack) -> Result<i32, LaunchError> {
     let table = |strings: &[CString]| -> Vec<*const c_char> {
         strings.iter().map(|string| string.as_ptr()).chain([ptr::null()]).collect()
@@ -130,16 +130,17 @@ pub fn launch(order: &Launch<'_>, stack: &mut ChildStack) -> Result<i32, LaunchE
     let shared_at = ptr::from_mut(&mut shared);
     let pid = match order.born_in {
         // SAFETY: `shared` and all that it points to live until the child has exec'd or exited, since CLONE_VFORK
-        // suspends us until then; the stack is exclusively ours.
+        // suspends this thread until then; the stack is not used otherwise.
         Some(cgroup) => unsafe { clone_into(cgroup, stack, shared_at) }.or_else(|error| {
-            // Kernels before 5.7 and strict seccomp filters lack it; then the child moves itself, which is slower.
+            // Kernels before 5.7 and strict seccomp filters do not allow it. The child then moves itself, which is
+            // slower.
             if !matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EPERM | libc::EINVAL | libc::E2BIG)) {
                 return Err(error);
             }
             let flags = rustix::fs::OFlags::WRONLY | rustix::fs::OFlags::CLOEXEC;
             let file = rustix::fs::openat(cgroup, c"cgroup.procs", flags, rustix::fs::Mode::empty())?;
             join.push(members.insert(file).as_raw_fd());
-            // SAFETY: as above; `join` stays as it is from here on.
+            // SAFETY: as above; `join` does not change from here on.
             unsafe {
                 ((*shared_at).join, (*shared_at).join_count) = (join.as_ptr(), join.len());
                 clone(stack, shared_at)
@@ -149,12 +150,12 @@ pub fn launch(order: &Launch<'_>, stack: &mut ChildStack) -> Result<i32, LaunchE
         None => unsafe { clone(stack, shared_at) },
     }
     .map_err(|error| LaunchError { step: Step::Clone, error })?;
-    // SAFETY: `shared_at` is valid; volatile, because another process wrote it behind the compiler's back.
+    // SAFETY: `shared_at` is valid; volatile, because the child wrote it, which the compiler does not know.
     let (failed_step, errno) = unsafe {
         (ptr::read_volatile(&raw const (*shared_at).failed_step), ptr::read_volatile(&raw const (*shared_at).errno))
     };
     let Some(step) = failed_step else { return Ok(pid) };
-    // SAFETY: plain wait for our own child, which has exited.
+    // SAFETY: plain wait for this process's child, which has exited.
     unsafe { libc::waitpid(pid, ptr::null_mut(), 0) };
     Err(LaunchError { step, error: io::Error::from_raw_os_error(errno) })
 }
@@ -168,7 +169,7 @@ unsafe fn clone(stack: &mut ChildStack, shared: *mut Shared) -> io::Result<i32> 
     if pid < 0 { Err(io::Error::last_os_error()) } else { Ok(pid) }
 }
 
-/// Of `clone_args.flags`; libc's constant is too narrow for its value.
+/// A bit of `clone_args.flags`; libc's constant has a type that is too narrow.
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
 
@@ -184,9 +185,9 @@ unsafe fn clone_into(cgroup: BorrowedFd<'_>, stack: &mut ChildStack, shared: *mu
     arguments.stack_size = size_of_val(stack.0.as_slice()) as u64;
     arguments.cgroup = cgroup.as_raw_fd() as u64;
     let result: isize;
-    // glibc has no wrapper: a child on a stack of its own cannot return from `syscall`, so it calls on from here.
-    // SAFETY: the kernel starts the child on its own stack, where it calls `child`, which never returns; the
-    // parent's registers and stack are as after any system call.
+    // glibc has no wrapper, and a child on another stack cannot return from `syscall`, so the child's function is
+    // called from assembly. SAFETY: the kernel starts the child on its own stack, where it calls `child`, which never
+    // returns; the parent's registers and stack are as after any system call.
     #[cfg(target_arch = "x86_64")]
     unsafe {
         std::arch::asm!(
@@ -234,7 +235,7 @@ unsafe fn clone_into(_: BorrowedFd<'_>, _: &mut ChildStack, _: *mut Shared) -> i
     Err(io::Error::from_raw_os_error(libc::ENOSYS))
 }
 
-/// Runs in the child on borrowed memory: nothing but system calls, no allocation, no locks.
+/// Runs in the child on the parent's memory: only system calls, no allocation, no locks.
 extern "C" fn child(shared: *mut c_void) -> c_int {
     let shared: *mut Shared = shared.cast();
     // SAFETY: the parent is suspended and keeps `shared` alive; every call below is async-signal-safe.
@@ -246,14 +247,14 @@ extern "C" fn child(shared: *mut c_void) -> c_int {
     }
 }
 
-/// Returns only when a step failed.
+/// Sets up the process and executes the program. Returns only if a step failed.
 ///
 /// # Safety
-/// Only in the child of a clone that suspends its parent.
+/// Must be called only in the child of a clone that suspends its parent.
 unsafe fn become_the_task(shared: &Shared) -> Step {
     // SAFETY: pointers come from `launch` and are valid; all calls are plain system calls.
     unsafe {
-        // Ignored signals would stay ignored across exec.
+        // Ignored signals would stay ignored after the exec.
         let mut default: libc::sigaction = std::mem::zeroed();
         default.sa_sigaction = libc::SIG_DFL;
         for signal in IGNORED {
@@ -288,14 +289,14 @@ unsafe fn become_the_task(shared: &Shared) -> Step {
             set_precedence(0, Precedence::LOWER, lower == Lower::CpuAndIo);
         }
         if shared.is_spared {
-            // While it borrows our memory the kernel changes it for this process alone.
+            // The kernel changes the score only for the child, although it shares the parent's memory.
             let file = libc::open(OOM_SCORE.as_ptr(), libc::O_WRONLY | libc::O_CLOEXEC);
             if file < 0 || libc::write(file, c"0".as_ptr().cast(), 1) != 1 {
                 return Step::Limits;
             }
         }
-        // Nothing but its streams. What we have open is closed on exec anyway, if it was opened as it should be; kernels
-        // before 5.9 do not know the call.
+        // The task gets only its three streams. Other descriptors should be close-on-exec already. Kernels before 5.9
+        // do not have this call.
         libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, 0);
         if let Some(mask) = shared.umask {
             libc::umask(libc::mode_t::from(mask));
@@ -308,23 +309,24 @@ unsafe fn become_the_task(shared: &Shared) -> Step {
     }
 }
 
-/// How much rather than others the kernel ends a process when the machine runs out of memory.
+/// The score by which the kernel selects the process to kill when the machine runs out of memory.
 const OOM_SCORE: &CStr = c"/proc/self/oom_score_adj";
 
-/// Whether the kernel would rather end others than this process, when the machine runs out of memory.
+/// Whether this process is protected when the machine runs out of memory: the kernel prefers to kill others.
 pub fn is_spared() -> bool {
     let score = OOM_SCORE.to_str().ok().and_then(|path| std::fs::read_to_string(path).ok());
     score.and_then(|score| score.trim().parse::<i32>().ok()).is_some_and(|score| score < 0)
 }
 
-/// A child that has exited and was reaped.
+/// The exit status and resource usage of a reaped child.
 pub struct Exit {
     pub status: c_int,
     pub cpu_micros: u64,
     pub max_rss_bytes: u64,
 }
 
-/// The pid of a child that has exited but is still a zombie, so its pid and process group cannot be anyone else's.
+/// The pid of a child that has exited and is not reaped. While it is a zombie, its pid and process group are not
+/// reused.
 pub fn exited_child() -> Option<i32> {
     // SAFETY: `siginfo_t` is plain data that the kernel fills in.
     let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
@@ -339,7 +341,7 @@ pub fn exited_child() -> Option<i32> {
     (pid > 0).then_some(pid)
 }
 
-/// Reaps a child that [`exited_child`] named.
+/// Reaps a child that [`exited_child`] returned.
 pub fn reap(pid: i32) -> io::Result<Exit> {
     let mut status = 0;
     // SAFETY: `rusage` is plain data that the kernel fills in.
@@ -356,20 +358,20 @@ pub fn reap(pid: i32) -> io::Result<Exit> {
     })
 }
 
-/// Those of a terminal, that of a connection that breaks, and that of a file which is as large as files may be: its write
-/// fails, which can be told.
+/// Signals that the executor ignores: those of a terminal, `SIGPIPE`, and `SIGXFSZ`. For the latter two, the write
+/// returns an error, which is reported.
 const IGNORED: [c_int; 5] = [libc::SIGINT, libc::SIGQUIT, libc::SIGHUP, libc::SIGPIPE, libc::SIGXFSZ];
 
-/// `SIGCHLD` and `SIGTERM` as a readable descriptor. All other signals get their default, whatever our parent made of
-/// them, but for the few that are ignored.
+/// Returns a descriptor from which `SIGCHLD` and `SIGTERM` are read. Sets all other signals to their default, except
+/// the ignored ones, whatever was inherited from the parent.
 pub fn signal_descriptor() -> io::Result<OwnedFd> {
     // SAFETY: signal sets are plain data and every pointer is valid; no handler runs, so no invariants are at stake.
     unsafe {
         for signal in 1..=libc::SIGRTMAX() {
             libc::signal(signal, if IGNORED.contains(&signal) { libc::SIG_IGN } else { libc::SIG_DFL });
         }
-        // The C library keeps the first real-time signals to itself and touches them only when it needs them, so only the
-        // kernel can be asked.
+        // The C library reserves the first real-time signals and does not allow to change them, so this uses the system
+        // call.
         let default = [0_u64; 4];
         for signal in 32..libc::SIGRTMIN() {
             let nothing = ptr::null_mut::<c_void>();
@@ -387,7 +389,7 @@ pub fn signal_descriptor() -> io::Result<OwnedFd> {
     }
 }
 
-/// Takes all pending signals off the descriptor; true when one of them was `SIGTERM`.
+/// Reads all pending signals from the descriptor. Returns true if one of them is `SIGTERM`.
 pub fn take_signals(descriptor: BorrowedFd<'_>) -> bool {
     let mut terminate = false;
     loop {
@@ -403,22 +405,22 @@ pub fn take_signals(descriptor: BorrowedFd<'_>) -> bool {
     }
 }
 
-/// Splits the process in two; true in the child. Only for a process with a single thread.
+/// Forks the process, which must have a single thread. Returns true in the child.
 pub fn fork() -> io::Result<bool> {
-    // SAFETY: with one thread no lock can be held by another, so the child may go on with everything.
+    // SAFETY: with one thread, no other thread can hold a lock, so the child may call any function.
     match unsafe { libc::fork() } {
         -1 => Err(io::Error::last_os_error()),
         pid => Ok(pid == 0),
     }
 }
 
-/// Ends the process without running destructors or exit handlers, which belong to its other half after a [`fork`].
+/// Exits without destructors or exit handlers: after a [`fork`], they belong to the parent.
 pub fn exit_at_once(code: c_int) -> ! {
     // SAFETY: no preconditions.
     unsafe { libc::_exit(code) }
 }
 
-/// Raises the soft limit of open files to the hard one. Returns the limit as it was, for tasks.
+/// Raises the soft limit of open files to the hard limit. Returns the previous limits, which tasks get.
 pub fn raise_open_files() -> Option<libc::rlimit> {
     let mut before = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: `before` is valid for writing.
@@ -431,18 +433,19 @@ pub fn raise_open_files() -> Option<libc::rlimit> {
     Some(before)
 }
 
-/// Sends a signal to a process, or with a negative pid to its process group. False when there is none.
+/// Sends a signal to a process, or with a negative pid to its process group. Returns false if it was not sent, for
+/// example because there is no such process.
 pub fn kill(pid: i32, signal: c_int) -> bool {
-    // SAFETY: kill has no memory preconditions; callers never pass 0 or -1, which would mean "everyone".
+    // SAFETY: kill has no memory preconditions. 0 and -1, which mean many processes, are excluded.
     pid != 0 && pid != -1 && unsafe { libc::kill(pid, signal) } == 0
 }
 
-/// Of a thread, or of the caller if it is 0: nothing but system calls. Where one is not permitted, or there is no such thread,
-/// nothing changes.
+/// Sets the priority of a thread, or of the calling thread for 0. Makes only system calls. Errors are ignored: if a
+/// call is not permitted or the thread does not exist, nothing changes.
 pub fn set_precedence(thread: c_int, precedence: Precedence, with_cpu: bool) {
-    /// What `thread` names.
+    /// `IOPRIO_WHO_PROCESS`: `thread` is a thread id.
     const WHO_PROCESS: c_int = 1;
-    // SAFETY: neither call touches memory.
+    // SAFETY: neither call accesses memory.
     unsafe {
         if with_cpu {
             libc::setpriority(libc::PRIO_PROCESS, thread.cast_unsigned(), precedence.nice);
@@ -477,19 +480,19 @@ mod tests {
     }
 
     fn wait(pid: i32) {
-        // SAFETY: plain wait for our own child.
+        // SAFETY: plain wait for this process's child.
         unsafe { libc::waitpid(pid, ptr::null_mut(), 0) };
     }
 
     #[test]
-    fn the_failed_step_is_reported_from_the_child() {
+    fn a_failed_exec_is_reported_with_its_error() {
         let out = tempfile::tempfile().unwrap();
         let failure = run(c"/no/such/program", None, &out).unwrap_err();
         assert_eq!((failure.step, failure.error.raw_os_error()), (Step::Exec, Some(libc::ENOENT)));
     }
 
     #[test]
-    fn a_process_is_born_in_a_version_2_cgroup() {
+    fn a_process_is_created_in_a_version_2_cgroup() {
         let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
         let own = fs::read_to_string("/proc/self/cgroup").unwrap();
         let Some(group) = crate::executor::hierarchy::own_group(&mounts, &own, None) else {
@@ -498,7 +501,7 @@ mod tests {
         let name = format!("amalgam-test-{}", std::process::id());
         let directory = group.join(&name);
         if let Err(error) = fs::create_dir(&directory) {
-            return println!("skipped: cannot make {}: {error}", directory.display());
+            return println!("skipped: cannot create {}: {error}", directory.display());
         }
         let out = tempfile::NamedTempFile::new().unwrap();
         let cgroup = File::open(&directory).unwrap();

@@ -1,7 +1,7 @@
 //! The tasks' scratch directories, each for one attempt at a time.
 //!
-//! Making and removing a directory costs a journalling filesystem a third of a whole launch, and most tasks never
-//! touch theirs, so one that was left as it was is passed on.
+//! On a journalling file system, creating and removing a directory takes a third of the time of a launch. Most tasks do
+//! not use theirs, so an unchanged directory is reused.
 
 use crate::removal::Remover;
 use std::fs::{self, DirBuilder};
@@ -10,7 +10,7 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// How much of an error file is passed on.
+/// Maximum number of bytes of an error file that are reported.
 const MOST_MESSAGE: u64 = 4096;
 const MODE: u32 = 0o700;
 
@@ -22,10 +22,10 @@ pub struct TaskDirs {
 }
 
 impl TaskDirs {
-    /// What is in `root` belonged to attempts that died with an earlier executor.
+    /// Removes the contents of `root`, which belong to attempts of an earlier executor.
     pub fn new(root: PathBuf, remover: Arc<Remover>) -> io::Result<TaskDirs> {
         if fs::symlink_metadata(&root).is_ok_and(|found| !found.is_dir()) {
-            // What a link leads to is somebody else's.
+            // A link is removed; its target is not touched.
             remover.put_away(&root);
         }
         for left in fs::read_dir(&root).into_iter().flatten().flatten() {
@@ -37,7 +37,7 @@ impl TaskDirs {
 
     pub fn take(&mut self) -> io::Result<PathBuf> {
         while let Some(dir) = self.idle.pop() {
-            // Somebody may have cleaned up.
+            // The directory may have been removed by another program.
             if fs::symlink_metadata(&dir).is_ok_and(|found| found.is_dir()) {
                 return Ok(dir);
             }
@@ -47,7 +47,7 @@ impl TaskDirs {
             let dir = self.root.join(self.next.to_string());
             match make(&dir) {
                 Ok(()) => return Ok(dir),
-                // What an earlier executor's task left could neither be removed nor renamed.
+                // A directory of an earlier executor could neither be removed nor renamed.
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
                 Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
                     if fs::symlink_metadata(&self.root).is_ok_and(|found| !found.is_dir()) {
@@ -62,7 +62,7 @@ impl TaskDirs {
         }
     }
 
-    /// Takes a directory back, emptied, and returns what the task wrote to its error file.
+    /// Takes a directory back. A changed one is removed. Returns the content of the task's error file.
     pub fn give_back(&mut self, dir: PathBuf) -> Option<String> {
         if is_untouched(&dir) {
             self.idle.push(dir);
@@ -74,12 +74,12 @@ impl TaskDirs {
     }
 }
 
-/// Where a task may leave a message about its failure.
+/// The file in which a task may write a message about its failure.
 pub fn error_file(dir: &Path) -> PathBuf {
     dir.join("error")
 }
 
-/// Where a task of a gang finds the names of the nodes of all its tasks.
+/// The file with the names of the nodes of a gang's tasks.
 pub fn nodes_file(dir: &Path) -> PathBuf {
     dir.join("nodes")
 }
@@ -89,14 +89,14 @@ fn make(dir: &Path) -> io::Result<()> {
 }
 
 fn is_untouched(dir: &Path) -> bool {
-    // Not through a link that the task put there instead.
+    // A link that the task put in its place is not followed.
     let is_ours = fs::symlink_metadata(dir).is_ok_and(|found| found.is_dir() && found.mode() & 0o7777 == MODE);
     is_ours && fs::read_dir(dir).is_ok_and(|mut entries| entries.next().is_none())
 }
 
 fn message_in(dir: &Path) -> Option<String> {
     let path = error_file(dir);
-    // A pipe in its place would keep us waiting.
+    // A pipe in its place would block.
     fs::symlink_metadata(&path).ok().filter(fs::Metadata::is_file)?;
     let mut text = Vec::new();
     fs::File::open(&path).ok()?.take(MOST_MESSAGE).read_to_end(&mut text).ok()?;
@@ -110,7 +110,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     #[test]
-    fn only_an_untouched_directory_is_passed_on() {
+    fn only_an_unchanged_directory_is_reused() {
         let home = tempfile::tempdir().unwrap();
         let remover = Arc::new(Remover::new(home.path()).unwrap());
         let mut dirs = TaskDirs::new(home.path().join("tasks"), remover).unwrap();
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn directories_that_somebody_removed_are_made_again() {
+    fn removed_directories_are_created_again() {
         let home = tempfile::tempdir().unwrap();
         let root = home.path().join("tasks");
         let mut dirs = TaskDirs::new(root.clone(), Arc::new(Remover::new(home.path()).unwrap())).unwrap();
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_in_the_way_at_the_start_is_not() {
+    fn a_link_a_file_or_old_directories_at_the_start_are_replaced() {
         let home = tempfile::tempdir().unwrap();
         let root = home.path().join("tasks");
         let remover = Arc::new(Remover::new(home.path()).unwrap());

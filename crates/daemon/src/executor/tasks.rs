@@ -1,4 +1,4 @@
-//! The life of an attempt on this machine: launch, output, exit, leftovers, end, acknowledgement.
+//! The steps of an attempt on this machine: launch, output, exit, remaining processes, end, acknowledgement.
 
 use super::capture::Capture;
 use super::cgroups::Cgroups;
@@ -28,18 +28,19 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use words::{AttemptId, EndReason, Ended, LaunchOrder, NodeId, Stream, Usage};
 
-/// How often leftovers that do not die at once are looked after.
+/// Interval at which remaining processes of ended tasks are checked and killed again.
 const LEFTOVER_INTERVAL: Duration = Duration::from_millis(5);
-/// A process in an uninterruptible wait cannot be killed; after this long the attempt ends without it.
+/// A process in an uninterruptible wait cannot be killed. After this time, the attempt ends although the process
+/// remains.
 const LEFTOVER_PATIENCE: Duration = Duration::from_secs(10);
-/// How often memory is added up where no cgroup limits it.
+/// Interval at which memory is measured, without cgroups.
 const CENSUS_INTERVAL: Duration = Duration::from_millis(200);
 
-/// A task that ends within this time wakes nobody twice: it is reported as started and finished at once, and its
-/// output is read when it has ended. Until then the pipes hold what it writes.
+/// A task that ends within this time causes only one wake-up: its start and its end are reported together, and its
+/// output is read when it has ended. Until then its output stays in the pipes.
 const YOUTH: Duration = Duration::from_millis(1);
 
-/// How limits are kept.
+/// How limits are enforced.
 pub enum Enforcer {
     Cgroups(Cgroups),
     Census,
@@ -58,20 +59,20 @@ pub struct Tasks {
     stack: ChildStack,
     buffer: Vec<u8>,
     table: Table,
-    /// Those not yet reported as started and when they will be, in the order of their launches.
+    /// Attempts whose start is not reported yet, with the time of the report, in the order of their launches.
     young: VecDeque<(Instant, u64)>,
-    /// Ends that nobody has acknowledged.
+    /// Ends that are not acknowledged.
     ends: BTreeMap<AttemptId, (NodeId, Arc<Ended>)>,
     outputs: Outputs,
-    /// Those that ended well and whose output is being stored: until then they have not ended.
+    /// Attempts that succeeded and whose outputs are being stored. They end when this is done.
     storing: BTreeMap<AttemptId, (Executing, Ended)>,
     children: Children,
     strays: Strays,
     next_serial: u64,
     next_census: Option<Instant>,
-    /// The nodes whose attempts have an owner; all of them before an agent says which.
+    /// The nodes that the agent serves; `None` means all, before an agent has sent its nodes.
     served: Option<Vec<NodeId>>,
-    /// What the agent is to be told.
+    /// Reports to send to the agent.
     pub reports: Vec<ExecutorReport>,
 }
 
@@ -81,7 +82,7 @@ struct Table {
     by_serial: BTreeMap<u64, Attempt>,
     serial_of: HashMap<AttemptId, u64>,
     serial_of_pid: HashMap<i32, u64>,
-    /// Those whose main process has exited.
+    /// Attempts whose main process has exited.
     leaving: BTreeMap<u64, Leaving>,
 }
 
@@ -91,29 +92,30 @@ struct Attempt {
     pid: i32,
     launched: Instant,
     captures: [Capture; 2],
-    /// Open for as long as the attempt.
+    /// The input ends when this is dropped.
     _input: Option<Input>,
     task_dir: PathBuf,
     leaf: Option<Leaf>,
     oom_kills_before: u64,
     cpu_before: u64,
-    /// It was reported as started.
+    /// Whether its start was reported.
     announced: bool,
-    /// Why the agent wanted it ended.
+    /// The reason for which the agent ordered its end.
     ordered_end: Option<EndReason>,
-    /// We killed it because it passed its memory limit: it had so many bytes.
+    /// Set if it was killed because it exceeded its memory limit: its memory in bytes.
     over_memory: Option<u64>,
-    /// It gets what others leave of CPU and disks.
+    /// Whether it gets only the CPU and disk time that others leave idle.
     is_lower: bool,
-    /// Others are to have its CPU since then, and had it for so long before.
+    /// When it started to yield its CPU, if it yields now.
     yields_since: Option<Instant>,
+    /// The time for which it yielded before that.
     yielded: Duration,
 }
 
 struct Leaving {
     exit: Exit,
     since: Instant,
-    /// Seen once, it stays so: from then on the group's number may be anyone's.
+    /// Whether the process group was found empty. It is not checked again, because its number may be reused.
     group_gone: bool,
 }
 
@@ -148,7 +150,7 @@ impl Tasks {
         })
     }
 
-    /// Nothing runs and nothing waits to be acknowledged.
+    /// Whether no attempt runs and no end waits for its acknowledgement.
     pub fn is_idle(&self) -> bool {
         self.table.by_serial.is_empty() && self.ends.is_empty() && self.storing.is_empty()
     }
@@ -189,7 +191,7 @@ impl Tasks {
             }
             ToExecutor::List { node } => self.on_list(node),
             ToExecutor::Measure { node, attempts } => self.on_measure(node, &attempts),
-            // The agent's process has the connection to other nodes, and sees to these itself.
+            // The agent handles these orders itself, because it has the connection to other nodes.
             ToExecutor::Fetch { .. } | ToExecutor::Drop { .. } => {}
         }
     }
@@ -214,15 +216,15 @@ impl Tasks {
         }
     }
 
-    /// Takes what an attempt needs; what was taken is given back when it cannot be launched after all.
+    /// Launches an attempt. If this fails, its directory and cgroup are returned.
     fn launch(&mut self, order: LaunchOrder) -> Result<(), EndReason> {
-        let task_dir = self.task_dirs.take().map_err(|error| node_fault("make a directory for it", &error))?;
+        let task_dir = self.task_dirs.take().map_err(|error| node_fault("create a directory for the task", &error))?;
         let leaf = match &mut self.enforcer {
             Enforcer::Cgroups(cgroups) => cgroups.take(shape(&order)).map(Some),
             Enforcer::Census | Enforcer::Nothing => Ok(None),
         };
         let leaf = leaf.inspect_err(|_| drop(self.task_dirs.give_back(task_dir.clone())));
-        let leaf = leaf.map_err(|error| node_fault("make a cgroup for it", &error))?;
+        let leaf = leaf.map_err(|error| node_fault("create a cgroup for the task", &error))?;
         let launched = Instant::now();
         let oom_kills_before = leaf.as_ref().map_or(0, Leaf::oom_kills);
         let cpu_before = leaf.as_ref().and_then(Leaf::cpu_micros).unwrap_or(0);
@@ -265,14 +267,14 @@ impl Tasks {
         Ok(())
     }
 
-    /// From an order to a process and our ends of its pipes.
+    /// Starts the process of an order. Returns its pid, its program and the executor's ends of its pipes.
     fn start(
         &mut self,
         order: &LaunchOrder,
         task_dir: &Path,
         leaf: Option<&Leaf>,
     ) -> Result<(i32, PathBuf, [Capture; 2], Option<Input>), EndReason> {
-        let no_pipe = |error: io::Error| node_fault("make a pipe for its output", &error);
+        let no_pipe = |error: io::Error| node_fault("create a pipe for the task's output", &error);
         let prepared = prepare::prepare(order, task_dir, &self.state, &self.base, &self.remover)?;
         let open =
             |stream| Capture::new(output_path(&self.state, order.attempt, stream), order.template.program.output_cap);
@@ -281,7 +283,7 @@ impl Tasks {
         let input = match order.template.program.stdin {
             true => Some(
                 Input::open(&self.state, order.attempt)
-                    .map_err(|error| node_fault("make a pipe for its input", &error))?,
+                    .map_err(|error| node_fault("create a pipe for the task's input", &error))?,
             ),
             false => None,
         };
@@ -316,8 +318,8 @@ impl Tasks {
         Ok((pid, exec_failure::file(&prepared), [stdout, stderr], input))
     }
 
-    /// Between two looks at its memory a task must not take all that the machine has. Programs map more than they use,
-    /// so the limit is wide: twice what was asked for and 1 GiB.
+    /// A limit on the memory that a task can take between two measurements, so that it cannot take all of the machine's
+    /// memory. Programs map more memory than they use, so the limit is twice the requested memory plus 1 GiB.
     fn backstop(&self, order: &LaunchOrder) -> Option<libc::rlimit> {
         let memory_mib = order.template.shape.resources.memory_mib();
         if memory_mib == 0 || !matches!(self.enforcer, Enforcer::Census) {
@@ -327,10 +329,10 @@ impl Tasks {
         Some(libc::rlimit { rlim_cur: bytes, rlim_max: bytes })
     }
 
-    /// Reports those that have outlived their youth as started, and listens to their output from here on.
+    /// Reports the start of attempts that have run for `YOUTH`, and watches their output from then on.
     pub fn announce(&mut self, poll: &OwnedFd) {
         let now = Instant::now();
-        // One that has ended leaves at once, so that nobody wakes up for it.
+        // Attempts that have ended are removed immediately, so that they cause no wake-up.
         while let Some((_, serial)) =
             self.young.pop_front_if(|(grown, serial)| *grown <= now || !self.table.by_serial.contains_key(serial))
         {
@@ -340,7 +342,7 @@ impl Tasks {
             for (place, capture) in attempt.captures.iter().enumerate() {
                 if let Some(pipe) = capture.descriptor() {
                     let token = epoll::EventData::new_u64(token(serial, place));
-                    // Should the kernel lack memory for this, the output is read at the end, as far as it fits.
+                    // If the kernel lacks memory for this, the output in the pipe is read at the end.
                     let _ = epoll::add(poll, pipe, token, epoll::EventFlags::IN);
                 }
             }
@@ -353,7 +355,8 @@ impl Tasks {
         }
     }
 
-    /// A group that could not be entered would fail the next attempt as well.
+    /// Returns the cgroup of an attempt that did not start. After a node fault it is removed, because the next attempt
+    /// might fail to enter it, too.
     fn give_back_unused(&mut self, leaf: Option<Leaf>, reason: &EndReason) {
         match reason {
             EndReason::NodeFault(_) => leaf.into_iter().for_each(Leaf::remove),
@@ -363,7 +366,7 @@ impl Tasks {
 
     fn on_signal(&mut self, attempt: AttemptId, signal: TaskSignal, reason: EndReason) {
         let Some(&serial) = self.table.serial_of.get(&attempt) else { return };
-        // A process group is safe to signal only until its leader is reaped.
+        // After its leader is reaped, the number of a process group may belong to other processes.
         if !self.table.is_running(serial) {
             return;
         }
@@ -372,7 +375,7 @@ impl Tasks {
         match signal {
             TaskSignal::Terminate => {
                 sys::kill(-running.pid, libc::SIGTERM);
-                // A stopped process takes the signal only when it goes on.
+                // A stopped process handles the signal only when it continues.
                 sys::kill(-running.pid, libc::SIGCONT);
                 self.strays.signal(serial, libc::SIGTERM);
             }
@@ -405,7 +408,7 @@ impl Tasks {
         self.reports.push(ExecutorReport::Measured { node, samples });
     }
 
-    /// A pipe has something to read, or was closed.
+    /// Reads a pipe that is readable or closed.
     pub fn on_output(&mut self, token: u64) {
         let (serial, place) = (token / 2, (token % 2) as usize);
         // The attempt may have ended in the same turn.
@@ -419,7 +422,7 @@ impl Tasks {
         while let Some(pid) = sys::exited_child() {
             let serial = self.table.serial_of_pid.get(&pid).copied();
             if serial.is_some() {
-                // While its leader is a zombie, the group's number cannot be anyone else's.
+                // While its leader is a zombie, the group's number cannot be reused.
                 sys::kill(-pid, libc::SIGKILL);
             }
             let Ok(exit) = sys::reap(pid) else { return };
@@ -429,12 +432,12 @@ impl Tasks {
         }
     }
 
-    /// Ends the attempts whose main process has exited and that have nothing left to kill.
+    /// Kills the remaining processes of attempts whose main process has exited, and ends the attempts without any.
     pub fn settle(&mut self) {
         if self.table.leaving.is_empty() {
             return;
         }
-        // Whatever an attempt left behind lost its parent and is our child now, or a descendant of such a child.
+        // A remaining process has lost its parent, so it is a child of this process or a descendant of such a child.
         let children = self.children.pids();
         let none_left = children.iter().all(|pid| self.table.is_running_main(*pid));
         let unfinished = match self.enforcer {
@@ -478,19 +481,19 @@ impl Tasks {
         let mut messages: Vec<String> = self.task_dirs.give_back(attempt.task_dir).into_iter().collect();
         messages.extend(why_failed);
         if oom_killed && reason != EndReason::OutOfMemory {
-            messages.push("the kernel killed one of its processes at the memory limit".to_owned());
+            messages.push("the kernel killed one of the task's processes at the memory limit".to_owned());
         }
         if !all_gone {
-            messages.push("a process that it left behind could not be killed".to_owned());
+            messages.push("a process of the task remains and could not be killed".to_owned());
         }
         let past_cap: u64 = attempt.captures.iter().map(Capture::past_cap).sum();
         messages.extend(attempt.captures.iter_mut().filter_map(|capture| capture.trouble.take()));
         if past_cap > 0 {
-            messages.push(format!("{past_cap} bytes at the end of its output, past the cap, were not kept"));
+            messages.push(format!("the last {past_cap} bytes of the output, above its cap, were not kept"));
         }
         let message = (!messages.is_empty()).then(|| messages.join("\n"));
         let ended = Ended { reason, usage, message, files: None };
-        // A group that still has a member cannot be passed on.
+        // A cgroup that still has a member cannot be reused.
         self.give_back(attempt.leaf.filter(|_| all_gone));
         match executing {
             Some(executing) => self.store(executing, ended),
@@ -506,28 +509,28 @@ impl Tasks {
         }
     }
 
-    /// What removes their directories.
+    /// The remover of the tasks' directories.
     pub fn remover(&self) -> &Remover {
         &self.remover
     }
 
-    /// Rings when [`Tasks::on_stored`] has something to do.
+    /// Readable when [`Tasks::on_stored`] has to be called.
     pub fn outputs_bell(&self) -> BorrowedFd<'_> {
         self.outputs.bell()
     }
 
-    /// Ends the attempts whose output is stored.
+    /// Ends the attempts whose outputs are stored.
     pub fn on_stored(&mut self) {
         for Stored { attempt, outputs, failure } in self.outputs.take_done() {
             let Some((executing, mut ended)) = self.storing.remove(&attempt) else { continue };
-            // The node has them, whatever became of the rest.
+            // The node has these outputs, even if others could not be stored.
             ended.files = (!outputs.is_empty()).then(|| Box::new(words::EndedFiles { outputs, missing: Vec::new() }));
             ended.reason = failure.unwrap_or(ended.reason);
             self.end(attempt, executing.order.node, Arc::new(ended));
         }
     }
 
-    /// Ends what belongs to other nodes; nobody would ever ask for it or acknowledge it.
+    /// Stops the attempts of other nodes and forgets their ends, because no agent would acknowledge them.
     pub fn serve_only(&mut self, nodes: Vec<NodeId>) {
         let foreign = self.table.by_serial.values().filter(|attempt| !nodes.contains(&attempt.order.node));
         let foreign: Vec<AttemptId> = foreign.map(|attempt| attempt.order.attempt).collect();
@@ -546,14 +549,14 @@ impl Tasks {
         self.reports.push(ExecutorReport::Finished { attempt, ended });
     }
 
-    /// When the loop must come back without an event.
+    /// When the loop has to run without an event.
     pub fn next_wakeup(&self) -> Option<Instant> {
         let leftovers = (!self.table.leaving.is_empty()).then(|| Instant::now() + LEFTOVER_INTERVAL);
         let young = self.young.front().map(|(grown, _)| *grown);
         leftovers.into_iter().chain(young).chain(self.next_census).min()
     }
 
-    /// Kills what passed its memory limit, where no cgroup does it.
+    /// Kills attempts above their memory limit, without cgroups.
     pub fn watch_memory(&mut self) {
         if self.next_census.is_none_or(|due| due > Instant::now()) {
             return;
@@ -586,7 +589,7 @@ impl Tasks {
 }
 
 impl Attempt {
-    /// What is guaranteed gives way no longer, once it has its CPU.
+    /// Sets the CPU and disk priority: low for opportunistic attempts and while an attempt yields, otherwise normal.
     fn set_precedence(&mut self) {
         let lower = self.order.is_opportunistic() || self.yields_since.is_some();
         if std::mem::replace(&mut self.is_lower, lower) == lower {
@@ -609,8 +612,8 @@ impl Attempt {
         }
     }
 
-    /// An ordered end has the reason it was ordered for. Else a kernel's kill for memory is the reason, unless the
-    /// task coped with it and succeeded.
+    /// The reason of the attempt's end. The reason of an ordered end has priority. A kill at the memory limit is the
+    /// reason unless the task succeeded in spite of it.
     fn reason(&self, status: i32, oom_killed: bool) -> EndReason {
         if let Some(ordered) = &self.ordered_end {
             return ordered.clone();
@@ -622,7 +625,7 @@ impl Attempt {
         let for_memory = self.over_memory.is_some() || oom_killed;
         match plain {
             _ if for_memory && !plain.is_success() => EndReason::OutOfMemory,
-            // What the kernel ends a program with whose file is not all there.
+            // The kernel sends these signals to a program whose file is incomplete.
             EndReason::Signal(signal) if [libc::SIGSEGV, libc::SIGBUS, libc::SIGKILL].contains(&signal.into()) => {
                 exec_failure::cut_short(&self.program).unwrap_or(plain)
             }
@@ -630,17 +633,17 @@ impl Attempt {
         }
     }
 
-    /// What helps to understand a failure, beside what the task says itself.
+    /// A message that explains a failure, in addition to the task's own.
     fn why_failed(&self, reason: &EndReason) -> Option<String> {
         match reason {
             EndReason::OutOfMemory => {
-                // Else it met a limit of the node's own.
+                // Without a limit of its own, the task exceeded a limit of the node.
                 let limit = Some(self.order.template.shape.resources.memory_mib()).filter(|limit| *limit > 0)?;
-                // The kernel lets none have more than its limit.
+                // With a cgroup, the kernel does not allow more than the limit.
                 let used = self.over_memory.map_or(u64::from(limit), |bytes| bytes.div_ceil(1 << 20));
-                Some(format!("used {used} of {limit} MiB; ask for more with -r memory"))
+                Some(format!("used {used} of {limit} MiB; request more with -r memory"))
             }
-            // What shells, `env` and interpreters exit with that cannot make sense of their arguments.
+            // Exit codes of shells, `env` and interpreters with invalid arguments.
             EndReason::Exit(2 | 126 | 127) => exec_failure::carriage_return(&self.program),
             _ => None,
         }
@@ -663,7 +666,7 @@ impl Attempt {
         self.yielded + self.yields_since.map_or(Duration::ZERO, |since| since.elapsed())
     }
 
-    /// Without the time for which others were to have its CPU.
+    /// Time since the launch, without the time for which the attempt yielded.
     fn running_for(&self) -> words::Duration {
         let until = self.yields_since.unwrap_or_else(Instant::now);
         micros(until.duration_since(self.launched).saturating_sub(self.yielded))
@@ -717,7 +720,7 @@ impl Table {
         let leaving = self.leaving.remove(&serial)?;
         let attempt = self.by_serial.remove(&serial)?;
         self.serial_of.remove(&attempt.order.attempt);
-        // Its pid was free since it was reaped, so a newer attempt may have it by now.
+        // The pid may belong to a newer attempt, because it could be reused since it was reaped.
         if self.serial_of_pid.get(&attempt.pid) == Some(&serial) {
             self.serial_of_pid.remove(&attempt.pid);
         }
@@ -748,7 +751,7 @@ impl Owners for Table {
     }
 }
 
-/// Names one pipe in epoll; serial numbers start at 1, so the lowest tokens are free for others.
+/// The epoll token of a pipe. Serial numbers start at 1, so the tokens 0 and 1 are free for other sources.
 fn token(serial: u64, place: usize) -> u64 {
     debug_assert!(place < 2);
     serial * 2 + place as u64
@@ -771,9 +774,9 @@ fn explain(failure: &LaunchError, prepared: &Prepared, memory_mib: u32) -> EndRe
             prepare::directory_failure(Path::new(OsStr::from_bytes(prepared.directory.as_bytes())), error)
         }
         Step::Clone => node_fault("start another process", error),
-        Step::Cgroup => node_fault("put it into its cgroup", error),
-        Step::Session => node_fault("give it a session", error),
-        Step::Streams => node_fault("connect its streams", error),
-        Step::Limits => node_fault("set its limits", error),
+        Step::Cgroup => node_fault("put the task into its cgroup", error),
+        Step::Session => node_fault("create a session for the task", error),
+        Step::Streams => node_fault("connect the task's streams", error),
+        Step::Limits => node_fault("set the task's limits", error),
     }
 }

@@ -189,7 +189,7 @@ fn parse_stream(text: Option<&str>) -> Result<Stream, Error> {
     match text {
         None | Some("stdout") => Ok(Stream::Stdout),
         Some("stderr") => Ok(Stream::Stderr),
-        Some(other) => Err(Error::bad_request(format!("`{other}` is not a stream"), "write stdout or stderr")),
+        Some(other) => Err(Error::bad_request(format!("unknown stream `{other}`"), "known: stdout, stderr")),
     }
 }
 

@@ -132,7 +132,7 @@ impl Reader {
         }
         let name = &self.name;
         let Some(&first) = away.first() else {
-            let message = format!("no node has a copy of {name}");
+            let message = format!("no node has {name}");
             return Err(Error::new(ErrorCode::NotFound, message, "run the task again with `amalgam submit`"));
         };
         let node = self.app.name_of(first).await;

@@ -3,7 +3,8 @@
 //! connects to the server. In a federation, each global master connects to the master of each cluster.
 //!
 //! ```text
-//! listener: Challenge { versions, nonce }   joiner: Hello { version, introduction, nonce, proof of the listener's nonce }
+//! listener: Challenge { versions, nonce }
+//! joiner:   Hello { version, introduction, nonce, proof of the listener's nonce }
 //! listener: Accepted { terms, proof of the joiner's nonce } or Refused { why }
 //! then both sides send frames:
 //!   Mail                  messages between roles
