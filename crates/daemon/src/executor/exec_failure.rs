@@ -169,7 +169,8 @@ fn missing(program: &Path, file: &Path) -> String {
                 interpreter.display()
             ),
             None => format!(
-                "cannot execute {shown}: its loader is missing on this node, so it was built for another system; build it here"
+                "cannot execute {shown}: its loader is missing on this node, so it was built for another system; build \
+                 it here"
             ),
         };
     }
@@ -271,7 +272,8 @@ fn too_large(prepared: &Prepared, memory_mib: u32) -> String {
         let name = variable.as_bytes().split(|byte| *byte == b'=').next().unwrap_or_default();
         let (name, length) = (String::from_utf8_lossy(name), variable.as_bytes().len());
         return format!(
-            "its variable {name} is {length} bytes long with its name, and the kernel allows at most {most_of_one}; {remedy}"
+            "its variable {name} is {length} bytes long with its name, and the kernel allows at most {most_of_one}; \
+             {remedy}"
         );
     }
     if let Some((place, argument)) = prepared.arguments.iter().enumerate().find(|(_, text)| is_too_long(text)) {
@@ -286,8 +288,8 @@ fn too_large(prepared: &Prepared, memory_mib: u32) -> String {
     match memory_mib {
         1.. if bytes <= most_of_all => no_room(prepared, memory_mib),
         _ => format!(
-            "its arguments and environment are {bytes} bytes together, and the kernel allows at most {most_of_all} on this \
-             node, a quarter of the stack's limit; write them to a file, and pass the file's name"
+            "its arguments and environment are {bytes} bytes together, and the kernel allows at most {most_of_all} on \
+             this node, a quarter of the stack's limit; write them to a file, and pass the file's name"
         ),
     }
 }
@@ -295,8 +297,8 @@ fn too_large(prepared: &Prepared, memory_mib: u32) -> String {
 fn no_room(prepared: &Prepared, memory_mib: u32) -> String {
     let bytes = size(prepared);
     format!(
-        "its memory limit of {memory_mib} MiB is too low to start it with {bytes} bytes of arguments and environment; request \
-         more with `-r memory`"
+        "its memory limit of {memory_mib} MiB is too low to start it with {bytes} bytes of arguments and environment; \
+         request more with `-r memory`"
     )
 }
 

@@ -364,8 +364,8 @@ fn enforcer(choice: EnforcementChoice) -> Result<(Enforcer, Enforcement), Execut
     };
     let mut notes = vec![
         format!("cgroups are not used: {no_cgroups}"),
-        "memory is measured 5 times per second, and a task above its limit is killed: until then it can use up to twice \
-         its memory plus 1 GiB (RLIMIT_DATA)"
+        "memory is measured 5 times per second, and a task above its limit is killed: until then it can use up to \
+         twice its memory plus 1 GiB (RLIMIT_DATA)"
             .to_owned(),
         "CPU is not limited: a task can use more cores than it requested".to_owned(),
     ];

@@ -50,8 +50,8 @@ pub(super) const CALLS: &[Call] = &[
         ..read(
             "/v1/jobs",
             "Submits a job file, as TOML, YAML or JSON; answered once the job is durable. With the header \
-             `Idempotency-Key`, a repeated submission returns the first job. If the file sets no `workdir`, tasks run in \
-             `submit_dir` if it is set, and in directories of their own otherwise. The file must contain its items: \
+             `Idempotency-Key`, a repeated submission returns the first job. If the file sets no `workdir`, tasks run \
+             in `submit_dir` if it is set, and in directories of their own otherwise. The file must contain its items: \
              `each` cannot name files",
             Answer::Json(schema::<api::Submitted>),
         )
@@ -121,10 +121,10 @@ pub(super) const CALLS: &[Call] = &[
         ..read(
             "/v1/jobs/{job}/output",
             "The output of a task. `follow` is `false`, `true` (until the task has ended, through further attempts) or \
-             `attempt` (until the attempt has ended). The header `amalgam-attempt` names the attempt whose output starts \
-             the body; `offset` counts its bytes. If it is known when the body starts, `amalgam-newer-attempt` names the \
-             next attempt to read, or `amalgam-ended` reports that the task has ended. An incomplete body ends with an \
-             error",
+             `attempt` (until the attempt has ended). The header `amalgam-attempt` names the attempt whose output \
+             starts the body; `offset` counts its bytes. If it is known when the body starts, `amalgam-newer-attempt` \
+             names the next attempt to read, or `amalgam-ended` reports that the task has ended. An incomplete body \
+             ends with an error",
             Answer::Other("application/octet-stream"),
         )
     },
@@ -151,9 +151,9 @@ pub(super) const CALLS: &[Call] = &[
         parameters: &[("task", "string"), ("name", "string"), ("offset", "integer"), ("suspect", "boolean")],
         ..read(
             "/v1/jobs/{job}/outputs/content",
-            "The content of an output, from `offset` on. The header `amalgam-sha256` is the checksum of the whole file. \
-             If the received file has another checksum, repeat the request with `suspect=true`: nodes then check their \
-             copies before they send",
+            "The content of an output, from `offset` on. The header `amalgam-sha256` is the checksum of the whole \
+             file. If the received file has another checksum, repeat the request with `suspect=true`: nodes then check \
+             their copies before they send",
             Answer::Other("application/octet-stream"),
         )
     },
@@ -161,8 +161,8 @@ pub(super) const CALLS: &[Call] = &[
         parameters: LIST,
         ..read(
             "/v1/history",
-            "Jobs that have ended, the most recently ended first. `since` and `until` select jobs that ended at or after \
-             `since` and before `until`",
+            "Jobs that have ended, the most recently ended first. `since` and `until` select jobs that ended at or \
+             after `since` and before `until`",
             Answer::Json(schema::<api::Listing<api::JobSummary>>),
         )
     },
@@ -183,9 +183,9 @@ pub(super) const CALLS: &[Call] = &[
         parameters: &[("from", "integer"), ("job", "integer")],
         ..read(
             "/v1/events",
-            "Events from a sequence number on, each an `Event`, once they are durable; with `job`, only those of the job. \
-             The server keeps the newest events since it started. A `gap` event stands for events that are no longer \
-             kept: read the jobs, their tasks and their stories instead",
+            "Events from a sequence number on, each an `Event`, once they are durable; with `job`, only those of the \
+             job. The server keeps the newest events since it started. A `gap` event stands for events that are no \
+             longer kept: read the jobs, their tasks and their stories instead",
             Answer::Other("text/event-stream"),
         )
     },

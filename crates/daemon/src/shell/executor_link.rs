@@ -256,9 +256,9 @@ fn greet(mut stream: UnixStream) -> io::Result<(UnixStream, Decoder, u32, Enforc
             Some(ExecutorReply::Hello(Hello { version, pid, enforcement, wire })) => {
                 let common = WIRE.common(wire).ok_or_else(|| {
                     io::Error::other(format!(
-                        "the executor (pid {pid}) of Amalgam {version} supports protocol {wire}, and this program supports \
-                         {WIRE}; use the program that started the executor until its tasks have ended, or stop them with \
-                         `kill {pid}`"
+                        "the executor (pid {pid}) of Amalgam {version} supports protocol {wire}, and this program \
+                         supports {WIRE}; use the program that started the executor until its tasks have ended, or \
+                         stop them with `kill {pid}`"
                     ))
                 })?;
                 return Ok((stream, decoder, common, enforcement));

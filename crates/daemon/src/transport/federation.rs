@@ -35,8 +35,9 @@ impl GlobalIntroduction {
         let Federation { clusters, globals, span } = own.federation;
         if self.federation != own.federation {
             return Err(format!(
-                "this cluster's federation has {clusters} clusters, {globals} global masters and {span} node numbers for each \
-                 cluster, and the global master's differs; write the same [federation] into all configurations"
+                "this cluster's federation has {clusters} clusters, {globals} global masters and {span} node numbers \
+                 for each cluster, and the global master's differs; write the same [federation] into all \
+                 configurations"
             ));
         }
         if self.global.0 >= globals {
@@ -57,8 +58,8 @@ impl GlobalIntroduction {
         if self.kinds != own.kinds {
             let (ours, yours) = (own.kinds.custom().join(", "), self.kinds.custom().join(", "));
             return Err(format!(
-                "this cluster's custom kinds of resources are [{ours}], and the global master's are [{yours}]; write the same \
-                 `kinds` into all configurations"
+                "this cluster's custom kinds of resources are [{ours}], and the global master's are [{yours}]; write \
+                 the same `kinds` into all configurations"
             ));
         }
         if self.queues != own.queues {
@@ -66,8 +67,8 @@ impl GlobalIntroduction {
             let first = own.queues.iter().zip(&self.queues).position(|(ours, yours)| ours != yours).unwrap_or(shorter);
             let (queue, _, _) = own.queues.get(first).or(self.queues.get(first)).expect("one list is longer");
             return Err(format!(
-                "the queues of this cluster and of the global master differ, first at {queue}; write the same [[queue]] into \
-                 all configurations, because shares are fractions of all clusters together"
+                "the queues of this cluster and of the global master differ, first at {queue}; write the same \
+                 [[queue]] into all configurations, because shares are fractions of all clusters together"
             ));
         }
         Ok(())

@@ -214,9 +214,9 @@ impl Gate {
                 }
                 if next < heard {
                     let why = format!(
-                        "the log of job host {} has {next} entries, and the server received {heard}: the log was lost, or \
-                         --work-dir names another directory than before; restore the log, or end the job host's jobs with \
-                         `amalgam cancel --force` and give this process a --number that was not used before",
+                        "the log of job host {} has {next} entries, and the server received {heard}: the log was lost, \
+                         or --work-dir names another directory than before; restore the log, or end the job host's \
+                         jobs with `amalgam cancel --force` and give this process a --number that was not used before",
                         host.0
                     );
                     return Err(Refusal::for_good(why));
@@ -407,8 +407,9 @@ impl Gate {
 }
 
 fn unknown_token() -> Refusal {
-    let why = "the server does not know this token; replace the token file with a new copy of the server's tokens.toml, or \
-               with the output of `amalgam token add --agent NAME`; the file is read again for each try";
+    let why = "the server does not know this token; replace the token file with a new copy of the server's \
+               tokens.toml, or with the output of `amalgam token add --agent NAME`; the file is read again for each \
+               try";
     Refusal { why: why.to_owned(), obstacle: Obstacle::Token }
 }
 
@@ -417,15 +418,15 @@ fn may_join(holder: &Holder, hello: &Hello) -> Result<(), String> {
     match (holder, &hello.introduction) {
         (Holder::User { admin: true, .. }, _) => Ok(()),
         (Holder::User { name, admin: false }, _) => Err(format!(
-            "the token belongs to the user {name}, who is not an administrator; use the output of `amalgam token add --agent \
-             NAME`"
+            "the token belongs to the user {name}, who is not an administrator; use the output of `amalgam token add \
+             --agent NAME`"
         )),
         (Holder::Agent { name }, Introduction::Node { name: node }) if name == node => Ok(()),
         // The token's name is not compared: a job host knows only the numbers of nodes.
         (Holder::Agent { .. }, Introduction::NodeOf { .. }) => Ok(()),
         (Holder::Agent { name }, Introduction::Node { name: node }) => Err(format!(
-            "the token belongs to the agent of node {name}, and this node is named {node}; use --name {name}, or give {node} \
-             a token of its own with `amalgam token add --agent {node}`"
+            "the token belongs to the agent of node {name}, and this node is named {node}; use --name {name}, or give \
+             {node} a token of its own with `amalgam token add --agent {node}`"
         )),
         (Holder::Agent { name }, Introduction::JobHost { .. } | Introduction::Global(_)) => {
             Err(format!("the token belongs to the agent of node {name}; use an administrator's token"))
