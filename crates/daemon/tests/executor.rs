@@ -309,7 +309,7 @@ fn a_task_over_its_memory_is_reported_as_out_of_memory_under_cgroups() {
     let killed = agent.run(limited(1, &format!("exec {HOG}")));
     assert_eq!(killed.reason, EndReason::OutOfMemory);
     assert_eq!(killed.message.as_deref(), Some("used 64 of 64 MiB; request more with -r memory"));
-    // The shell passes on that its child was killed.
+    // The shell returns the exit status of its killed child.
     assert_eq!(agent.run(limited(2, &format!("{HOG}; exit $?"))).reason, EndReason::OutOfMemory);
     let coped = agent.run(limited(3, &format!("{HOG}; exit 0")));
     assert_eq!(coped.reason, EndReason::Exit(0));
