@@ -8,7 +8,7 @@ use crate::role::Outbox;
 use crate::scheduling::{Booking, ClaimError, Granting, Ledger, NodeState};
 use crate::vocabulary::{AttemptId, Epoch, GrantId, JobId, NodeId, Resources, Sealing};
 
-/// Numbers grants, and collects those of one event.
+/// Numbers grants, and collects the grants of one event.
 pub(super) struct Claims {
     epoch: Epoch,
     next: u64,
@@ -25,7 +25,7 @@ impl Claims {
         self.epoch
     }
 
-    /// Grants that are issued from now on are not older than this one.
+    /// The lowest id that the next grant can have: later grants are not older than this one.
     pub(super) fn first_to_come(&self) -> GrantId {
         GrantId { epoch: self.epoch, number: self.next, slot: 0 }
     }
@@ -54,7 +54,7 @@ impl dispatch::Claims for Claims {
         Ok(id)
     }
 
-    /// Sends what was confirmed, one message per job.
+    /// Sends the confirmed grants, one message per job.
     fn announce(&mut self, out: &mut Outbox) {
         self.confirmed.sort_by_key(|grant| (grant.ask.job, grant.id.number));
         for grants in self.confirmed.chunk_by(|a, b| a.ask.job == b.ask.job) {
@@ -65,8 +65,8 @@ impl dispatch::Claims for Claims {
 }
 
 impl Master {
-    /// A job manager wants an attempt booked that runs already: only where that displaces nobody, also nobody for whom the
-    /// node is kept, and passes no limit.
+    /// A request to book an attempt that runs already. Granted only if it displaces no other work, the node is not
+    /// reserved, and no limit is exceeded.
     pub(super) fn on_promote(&mut self, attempt: AttemptId, node: NodeId, resources: &Resources, out: &mut Outbox) {
         let is_up = self.dispatch.rooms.state(node) == Some(NodeState::Up);
         let is_kept = self.dispatch.scheduler.reserved_nodes().binary_search(&node).is_ok();

@@ -1,8 +1,8 @@
-//! Duty in a federation: let through the launches that global masters propose, as far as there is room, and tell these what
-//! changes here (Megha, section IV-B6).
+//! Duty in a federation: pass on the launches that global masters propose, as far as there is room, and notify global
+//! masters of changes in this cluster (Megha, section IV-B6).
 //!
-//! Whatever an event concerned a global master with is answered with all that changed since it was told last; and all are told
-//! when a node joins and at each heartbeat.
+//! A global master that an event concerned is notified of all changes since its last notification. All global masters
+//! are notified when a node joins and at each heartbeat.
 
 use super::Master;
 use super::holdings::Holdings;
@@ -16,7 +16,8 @@ use crate::scheduling::{Booking, BookingChange, Ledger, NodeState};
 use crate::vocabulary::{AttemptId, ClientId, ClusterId, Epoch, Federation, GlobalId, GrantId, Instant, Kinds, NodeId};
 use std::collections::VecDeque;
 
-/// Of so many changes at least it is known which node they were of; whoever lacks more is told everything.
+/// The node of each change is kept for at least this many changes. A global master that is further behind gets the full
+/// state.
 const LEAST_CHANGES: usize = 4_096;
 
 pub(super) struct Federated {
@@ -27,38 +28,39 @@ pub(super) struct Federated {
     holdings: Holdings,
     /// Counts changes of nodes.
     version: u64,
-    /// The nodes of the last changes.
+    /// The nodes of the last changes, oldest first.
     changes: VecDeque<NodeId>,
     /// The version at which each node registered last.
     joined_at: Vec<u64>,
-    /// Attempts of refused launches; told after what their global masters are to know before they try again.
+    /// Attempts of refused launches. Their job managers are notified last: the global masters need the news before they
+    /// try again.
     not_taken: Vec<(AttemptId, ClaimError)>,
     beat_at: Option<Instant>,
-    /// When those are told who were not told of changes.
+    /// When global masters that are behind are notified.
     tell_at: Option<Instant>,
 }
 
-/// A global master as seen from here.
+/// What this master knows of a global master.
 #[derive(Clone, Default)]
 struct Global {
-    /// It has introduced itself on the present connection, by this number.
+    /// The number of its introduction on the present connection.
     introduction: Option<u64>,
-    /// Its newest life.
+    /// Its newest incarnation.
     epoch: Epoch,
-    /// The last of this life's proposals that was looked at.
+    /// The last proposal of this incarnation that was examined.
     seen: u64,
-    /// Up to which version it was told.
+    /// The version that it was notified of last.
     told: u64,
-    /// To be told everything.
+    /// It gets the full state next.
     lacks_all: bool,
-    /// To be told what there is at the end of the event.
+    /// It is notified at the end of the event.
     is_due: bool,
     freed: Vec<GrantId>,
     refused: Vec<GrantId>,
 }
 
 impl Federated {
-    /// `has_shares`: some queues are made room for.
+    /// `has_shares`: some queues have shares, for which other work is preempted.
     pub(super) fn new(federation: Federation, cluster: ClusterId, has_shares: bool) -> Federated {
         Federated {
             federation,
@@ -86,20 +88,20 @@ impl Federated {
         self.beat_at.into_iter().chain(self.tell_at).min()
     }
 
-    /// Somebody has not been told of what changed.
+    /// Whether it has not been notified of all changes.
     fn is_behind(global: &Global, version: u64) -> bool {
         global.introduction.is_some() && global.told < version
     }
 
-    /// One that this federation has.
+    /// `None` for a number that the federation does not have.
     fn global(&mut self, global: GlobalId) -> Option<&mut Global> {
         self.globals.get_mut(usize::from(global.0))
     }
 
-    /// Counts what has changed in the ledger since this was done last.
+    /// Counts the changes of the ledger since the last call.
     fn take_news(&mut self, ledger: &mut Ledger) {
         let Some(news) = ledger.news() else { return };
-        // Job managers ask at once for what may be at a node that is back.
+        // Global masters are notified at once: their job managers ask a returned node for its attempts.
         let has_joined = !news.joined.is_empty();
         self.globals.iter_mut().for_each(|global| global.is_due |= has_joined);
         for &node in &news.joined {
@@ -141,14 +143,14 @@ impl Federated {
         }
     }
 
-    /// With the queues that are known now; of nodes where that makes a difference all are told.
+    /// Counts again with the queues that are known now. A node whose counts differ counts as changed.
     fn count_holdings(&mut self, ledger: &Ledger) {
         for node in self.holdings.count(ledger) {
             self.note_change(node);
         }
     }
 
-    /// What is to be said of a node to somebody who was told up to this version.
+    /// The news of a node for a global master that was notified up to version `told`.
     fn news_of(&self, node: NodeId, told: u64, rooms: &Rooms<'_>, news: &mut Vec<NodeNews>) {
         let Rooms { ledger, names } = rooms;
         if ledger.is_removed(node) {
@@ -171,7 +173,7 @@ impl Federated {
         });
     }
 
-    /// All that this global master has not been told.
+    /// Sends the global master all that it has not been notified of.
     fn tell(&mut self, global: GlobalId, life: Epoch, rooms: &Rooms<'_>, kinds: &Kinds, out: &mut Outbox) {
         let Federated { cluster, version, .. } = *self;
         let entry = &mut self.globals[usize::from(global.0)];
@@ -203,26 +205,26 @@ impl Federated {
     }
 }
 
-/// What is known of nodes, and what they are called.
+/// The nodes, and their names.
 struct Rooms<'a> {
     ledger: &'a Ledger,
     names: &'a NodeNames,
 }
 
 impl Master {
-    /// The launch is let through if there is room, or if there will be when those have given way whom it names; then it is on its
-    /// way to the node.
+    /// Passes on the launch to its node if there is room, or if there will be room once attempts of the queue that it
+    /// names are preempted.
     pub(super) fn on_proposed(&mut self, proposed: ProposedLaunch, out: &mut Outbox) {
         let ProposedLaunch { node, queue, instead_of, mut launch } = proposed;
         let Some(federated) = &mut self.federated else { return };
         let attempt = launch.attempt;
         let stale = Record::Stale { from: Address::JobManager(attempt.job), attempt };
         let Some(grant) = launch.grant else { return out.record(stale) };
-        // Nobody proposes for another's jobs.
+        // A global master proposes launches of its own jobs only.
         let admitted_by = federated.federation.admitted_by(attempt.job);
         let owner = federated.federation.issuer(grant.epoch).filter(|owner| *owner == admitted_by);
         let Some(global) = owner.and_then(|owner| federated.global(owner)) else { return out.record(stale) };
-        // One of an earlier life or connection was given up when this one began.
+        // Proposals of an earlier incarnation or connection were given up when this one started.
         if global.introduction.is_none() || grant.epoch != global.epoch || self.dispatch.rooms.booking(grant).is_some()
         {
             return out.record(stale);
@@ -234,7 +236,7 @@ impl Master {
         let (rooms, holdings) = (&mut self.dispatch.rooms, &federated.holdings);
         let booking = Booking { grant, job, node, resources };
         let claimed = match instead_of {
-            // What was told since says that there is no such booking.
+            // A later notification has reported that this booking does not exist.
             _ if is_overtaken => Err(ClaimError::Overtaken),
             None => rooms.claim_proposed(booking).map(|()| Vec::new()),
             Some(victim) => rooms.claim_instead(booking, |other| holdings.is_of(other, victim)),
@@ -277,7 +279,7 @@ impl Master {
         }
         entry.introduction = Some(number);
         (entry.lacks_all, entry.is_due) = (true, true);
-        // Whatever it was to be told is part of everything.
+        // The full state includes all pending notifications.
         entry.freed.clear();
         entry.refused.clear();
         federated.take_news(&mut self.dispatch.rooms);
@@ -286,10 +288,10 @@ impl Master {
         federated.count_holdings(&self.dispatch.rooms);
     }
 
-    /// What nodes said to it may have been lost on the way.
+    /// Reports of nodes to this global master may have been lost in transit.
     pub(super) fn on_global_connected(&mut self, global: GlobalId, out: &mut Outbox) {
         self.forget_global(global);
-        // The connection of a node that is silent may hold.
+        // The connection of a silent node may still work.
         let may_hear =
             |node: &NodeId| matches!(self.dispatch.rooms.state(*node), Some(NodeState::Up | NodeState::Unreachable));
         for node in self.dispatch.rooms.ids().filter(may_hear) {
@@ -297,7 +299,7 @@ impl Master {
         }
     }
 
-    /// What it is told comes with its next introduction.
+    /// It is notified again after its next introduction.
     pub(super) fn forget_global(&mut self, global: GlobalId) {
         if let Some(entry) = self.federated.as_mut().and_then(|federated| federated.global(global)) {
             entry.introduction = None;
@@ -319,7 +321,7 @@ impl Master {
         }
     }
 
-    /// At the end of an event.
+    /// Runs at the end of an event.
     pub(super) fn tell_globals(&mut self, now: Instant, out: &mut Outbox) {
         let life = self.claims.epoch();
         let every = self.settings.heartbeat;
@@ -336,7 +338,7 @@ impl Master {
             let is_behind = federated.globals.iter().any(|global| Federated::is_behind(global, federated.version));
             federated.tell_at = is_behind.then(|| federated.tell_at.unwrap_or(now + after));
         }
-        // Now that their global master knows better.
+        // Now that their global masters have the news.
         for (attempt, why) in std::mem::take(&mut federated.not_taken) {
             out.send(attempt.job, ToJobManager::NotPassed { attempt, why });
         }
@@ -384,7 +386,7 @@ mod tests {
             self.federated.tell(GLOBAL, Epoch(1), &rooms, &Kinds::new(), &mut out);
             match out.sends.pop() {
                 Some((Address::GlobalMaster(GLOBAL), Message::ToGlobalMaster(ToGlobalMaster::Told(told)))) => *told,
-                other => panic!("told nothing but {other:?}"),
+                other => panic!("expected a notification, got {other:?}"),
             }
         }
 
@@ -405,7 +407,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_changes_after_it_was_told_is_told_again_also_of_the_same_node() {
+    fn each_later_change_of_the_same_node_is_sent() {
         let mut cluster = Cluster::new();
         let whole = cluster.tell();
         assert!(matches!(whole.since, Since::Nothing { introduction: 1, .. }), "{whole:?}");
@@ -424,19 +426,19 @@ mod tests {
                     assert_eq!(told.freed, [grant]);
                 }
             }
-            assert_eq!(free_of(&cluster.tell()), [], "nothing is news twice");
+            assert_eq!(free_of(&cluster.tell()), [], "a change is sent once");
         }
     }
 
     #[test]
-    fn whoever_lacks_more_changes_than_are_kept_is_told_everything() {
+    fn a_global_master_that_is_too_far_behind_gets_the_full_state() {
         let mut cluster = Cluster::new();
         cluster.tell();
         for number in 0..LEAST_CHANGES as u64 + 1 {
             let grant = cluster.book(1 + number);
             cluster.ledger.free(grant);
             cluster.federated.take_news(&mut cluster.ledger);
-            // As if others had been told in between.
+            // As if other global masters had been notified in between.
             cluster.federated.note_change(NODE);
         }
         assert!(matches!(cluster.tell().since, Since::Nothing { .. }));
@@ -444,7 +446,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_tasks_of_a_queue_hold_is_told_with_every_word() {
+    fn usage_by_queue_is_part_of_every_notification() {
         let mut cluster = Cluster::new();
         cluster.federated.holdings.learn_all(&[(JobId(1), QueueId(3))], |_| true);
         let grant = cluster.book(1);

@@ -1,4 +1,4 @@
-//! What the tasks of each queue hold in a cluster of a federation, without what gives way.
+//! Resources that the tasks of each queue hold in a cluster of a federation, without attempts that are being preempted.
 
 use crate::scheduling::{Booking, BookingChange, Ledger};
 use crate::vocabulary::{JobId, NodeId, QueueId, Resources, Totals};
@@ -6,17 +6,17 @@ use std::collections::BTreeMap;
 
 pub(super) struct Holdings {
     jobs: BTreeMap<JobId, JobHeld>,
-    /// The queues of jobs that had begun when their global masters introduced themselves.
+    /// The queues of jobs that had started when their global masters introduced themselves.
     announced: BTreeMap<JobId, QueueId>,
     usage: BTreeMap<QueueId, Totals>,
-    /// By the index of the node, sorted by queue; kept where queues have shares, for only there somebody wants to know.
+    /// By the index of the node, sorted by queue. Kept only if queues have shares; otherwise it is not needed.
     on_nodes: Option<Vec<Vec<(QueueId, Resources)>>>,
 }
 
 /// A job with tasks here.
 #[derive(Default)]
 struct JobHeld {
-    /// Unknown of what runs since before this life, until its global master says so.
+    /// Unknown for a job that runs since before this incarnation, until its global master reports it.
     queue: Option<QueueId>,
     bookings: u32,
 }
@@ -89,7 +89,8 @@ impl Holdings {
         }
     }
 
-    /// The queue of a job that has something proposed, if it is not known. Whether what was found of it before counts from now on.
+    /// Sets the queue of a job that proposes a launch, if it is unknown. True if bookings of the job exist that were
+    /// not counted before.
     pub(super) fn learn(&mut self, job: JobId, queue: QueueId) -> bool {
         let entry = self.jobs.entry(job).or_default();
         let is_new = entry.queue.is_none();
@@ -97,7 +98,7 @@ impl Holdings {
         is_new && entry.bookings > 0
     }
 
-    /// The queues of all jobs of a global master that have begun; `is_its` says which are its own.
+    /// Sets the queues of all started jobs of a global master; `is_its` returns whether a job belongs to it.
     pub(super) fn learn_all(&mut self, jobs: &[(JobId, QueueId)], is_its: impl Fn(JobId) -> bool) {
         self.announced.retain(|job, _| !is_its(*job));
         for (job, queue) in jobs.iter().filter(|(job, _)| is_its(*job)) {
@@ -108,7 +109,7 @@ impl Holdings {
         }
     }
 
-    /// Anew, with the queues that are known now. Returns the nodes of which something else is to be said.
+    /// Counts all bookings again, with the queues that are known now. Returns the nodes whose counts have changed.
     pub(super) fn count(&mut self, ledger: &Ledger) -> Vec<NodeId> {
         self.usage.clear();
         let before = self.on_nodes.as_mut().map(std::mem::take);
@@ -149,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn what_gives_way_counts_no_more_until_it_stays_after_all() {
+    fn bookings_that_are_being_preempted_are_not_counted_unless_they_stay() {
         let mut holdings = Holdings::new(true);
         holdings.learn_all(&[(JobId(1), QUEUE), (JobId(2), QUEUE)], |_| true);
         let totals = |times| {
@@ -178,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn nodes_are_told_of_again_where_it_becomes_known_whose_tasks_are_there() {
+    fn nodes_are_reported_again_once_the_queues_of_their_tasks_are_known() {
         let mut ledger = Ledger::new();
         ledger.join(NODE, Resources::new(4_000, 0), crate::vocabulary::Attributes::default());
         ledger.adopt(booking(1));

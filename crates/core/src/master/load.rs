@@ -1,4 +1,4 @@
-//! Duty: know the nodes: who is there, how loaded, and who is gone for good.
+//! Duty: know the nodes: which are connected, how loaded they are, and which are lost.
 
 use super::Master;
 use super::steer::Queues;
@@ -18,30 +18,30 @@ use crate::vocabulary::{
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// How long a node gets no work after it could not launch: doubled each time that it still cannot.
+/// How long a node gets no work after it could not launch; doubled each time that it fails again.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
-/// No pause is longer; and one that has been over for so long is forgotten.
+/// Maximum length of a pause. A pause that has been over for this long is forgotten.
 const LONGEST_PAUSE: Duration = Duration::from_secs(64);
 
-/// A longer queue counts as this one among all: the squares of as many as there may be nodes have a sum.
+/// A longer queue counts as this long, so that the sum of the squares over all nodes does not overflow.
 const LONGEST_QUEUE: Duration = Duration::from_secs(10 * 365 * 24 * 3_600);
 
-/// What is known of every node beside its resources.
+/// What is known of every node besides its resources.
 #[derive(Default)]
 pub(super) struct Nodes {
     /// The number of the first one.
     first: u32,
     entries: Vec<NodeEntry>,
     queues: Queues,
-    /// Nodes with queues, by what they last said of them.
+    /// Nodes with queues, ordered by the queue that each reported last.
     by_queue: BTreeSet<(Waiting, NodeId)>,
-    /// When silence is looked at next.
+    /// When nodes are checked for silence next.
     review_at: Option<Instant>,
-    /// When this life of the master began.
+    /// When this incarnation of the master started.
     began: Option<Instant>,
 }
 
-/// What waits at a node: the work that is expected of it, and among equals how many entries there are.
+/// A node's queue: its expected work, then the number of entries.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Waiting {
     work: Duration,
@@ -54,32 +54,33 @@ impl Waiting {
     }
 }
 
-/// In this order in memory: what each report concerns comes first, and what is rare is boxed. A large cluster's entries are
-/// come by in turn, and none is in a cache.
+/// The order in memory matters: fields that each report uses come first, and rare ones are boxed. The entries of a
+/// large cluster are visited in turn, and none is in a cache.
 #[derive(Default)]
 #[repr(C, align(64))]
 struct NodeEntry {
     report: NodeReport,
     last_heard: Option<Instant>,
-    /// Its queue as it counts among all.
+    /// Its queue as it is counted in `queues`.
     queue: Option<Waiting>,
     drained: bool,
-    /// It knows that tokens of earlier generations are void.
+    /// The oldest generation of tokens that is valid, as the node was notified.
     told_oldest: Generation,
     pause: Option<Box<Pause>>,
     forecast: Option<Box<Forecast>>,
-    /// How long tasks would wait there, and when it said so.
+    /// How long tasks would wait there, and when the node reported it.
     waits: Option<Box<(Instant, Arc<NodeWaits>)>>,
-    /// What it was told last on its present connection.
+    /// The limits that were sent last on its present connection.
     steer: Option<Box<Steer>>,
-    /// When an earlier life of the master, which has noted it, heard it last.
+    /// When an earlier incarnation of the master heard from it last, as recorded.
     heard_before: Option<Instant>,
     /// Since when it is unreachable or expected.
     away_since: Option<Instant>,
     enforcement: Vec<String>,
 }
 
-/// A node could not launch an attempt. Once over, it is remembered for a while: should it fail again, the next is longer.
+/// A node could not launch an attempt. A pause that is over is kept for some time: if the node fails again, the next
+/// one is longer.
 struct Pause {
     since: Instant,
     length: Duration,
@@ -98,12 +99,12 @@ impl NodeEntry {
         self.pause.as_deref().filter(|pause| !pause.is_over)
     }
 
-    /// Forgets its failures; true when it was paused.
+    /// Forgets its failures; true if it was paused.
     fn end_pause(&mut self) -> bool {
         self.pause.take().is_some_and(|pause| !pause.is_over)
     }
 
-    /// Whether it is to get work as far as the operator and its own pause go.
+    /// Whether its drain state and its pause let it take work.
     fn takes_work(&self) -> bool {
         self.shut().is_none()
     }
@@ -131,22 +132,22 @@ pub struct NodeStatus {
     pub paused: Option<PauseStatus>,
     pub capacity: Resources,
     pub free: Resources,
-    /// Grants that are not free again.
+    /// Grants that have not been freed.
     pub bookings: u32,
     pub report: NodeReport,
     pub attributes: Attributes,
     pub enforcement: Vec<String>,
-    /// Since it was last heard, as far as that is known.
+    /// Time since its last message, if known.
     pub silent_for: Option<Duration>,
-    /// When this life of the master began, in which it was not heard.
+    /// When this incarnation of the master started, if it has not heard from the node.
     pub unheard_since: Option<Instant>,
     pub reserved: bool,
-    /// Attempts fail there, and whether they are sent elsewhere for that.
+    /// Set if attempts fail there. `is_avoided`: attempts are therefore sent to other nodes.
     pub doubt: Option<Doubt>,
     pub is_avoided: bool,
 }
 
-/// Why a node gets no work for a while, and for how long still: a launch failed there.
+/// Why a node is paused, because a launch failed there, and the time left.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PauseStatus {
     pub why: String,
@@ -158,7 +159,7 @@ impl Nodes {
         Nodes { first: first.0, ..Nodes::default() }
     }
 
-    /// The number of the next node that is new.
+    /// The number that the next new node gets.
     pub(super) fn next(&self) -> NodeId {
         NodeId(self.first + self.entries.len() as u32)
     }
@@ -177,7 +178,7 @@ impl Nodes {
 
     pub(super) fn recover(&mut self, node: NodeId) {
         self.entry(node);
-        // Its grace period begins with the first event of this life.
+        // Its grace period starts with the first event of this incarnation.
         self.review_at = Some(Instant::ZERO);
     }
 
@@ -230,7 +231,7 @@ impl Nodes {
         self.get(node).map(|entry| &entry.report)
     }
 
-    /// How long tasks would wait there, as far as it said so.
+    /// How long tasks would wait there, if the node has reported it.
     pub(super) fn waits(&self, now: Instant, node: NodeId) -> Option<ListedWaits> {
         let entry = self.get(node)?;
         let (said_at, waits) = entry.waits.as_deref()?;
@@ -250,7 +251,7 @@ impl Nodes {
         entry.report = report;
     }
 
-    /// From now on the queue of the node counts as this; that of one that is away does not.
+    /// Counts the node with this queue from now on; `None`: the node is not counted.
     fn count_queue(&mut self, node: NodeId, queue: Option<Waiting>) {
         let old = std::mem::replace(&mut self.entry(node).queue, queue);
         self.queues.replace(old.map(|old| old.work), queue.map(|new| new.work));
@@ -262,8 +263,8 @@ impl Nodes {
         }
     }
 
-    /// The node that was told to hand over what waits there has this queue now. False if that is what it was: nothing there
-    /// may go, and until it reports others have their turn.
+    /// The node was asked to hand over entries of its queue, which is this now. False if the queue is unchanged: none
+    /// of its entries can be moved, and other nodes are asked until it reports again.
     pub(super) fn handed_over(&mut self, node: NodeId, queue: Waiting) -> bool {
         let before = self.entry(node).queue;
         if before == Some(queue) {
@@ -274,7 +275,7 @@ impl Nodes {
         before != Some(queue)
     }
 
-    /// The node with the longest queue of all.
+    /// The node with the longest queue.
     pub(super) fn longest_queue(&self) -> Option<NodeId> {
         self.by_queue.last().map(|(_, node)| *node)
     }
@@ -287,7 +288,7 @@ impl Nodes {
         self.entry(node).forecast.get_or_insert_default()
     }
 
-    /// Whether the node has not been told this; it counts as told.
+    /// Whether these limits have not been sent to the node; they count as sent from now on.
     pub(super) fn is_new_steer(&mut self, node: NodeId, steer: Steer) -> bool {
         let told = &mut self.entry(node).steer;
         let is_new = told.as_deref() != Some(&steer);
@@ -297,7 +298,7 @@ impl Nodes {
         is_new
     }
 
-    /// Whether the node has not been told that these are void; it counts as told.
+    /// Whether the node was not notified that earlier generations have expired; it counts as notified from now on.
     pub(super) fn is_new_expiry(&mut self, node: NodeId, oldest: Generation) -> bool {
         std::mem::replace(&mut self.entry(node).told_oldest, oldest) != oldest
     }
@@ -313,13 +314,13 @@ impl Master {
         self.nodes.entry(node).last_heard = Some(now);
     }
 
-    /// A node introduces itself with everything that holds resources there; the ledger is brought in line with it.
+    /// A node reports everything that holds resources there, and the ledger is reconciled with it.
     pub(super) fn on_register(&mut self, now: Instant, node: NodeId, registration: Registration, out: &mut Outbox) {
         let mut kinds = self.dispatch.kinds.clone();
         let mut enforcement = registration.enforcement;
         for (name, _) in &registration.capacity.custom {
             let added = match self.federated {
-                // All clusters go by the same numbers.
+                // All clusters number the kinds in the same way.
                 Some(_) if kinds.index(name).is_none() => {
                     Err(format!("`{name}` is not among the kinds of resources of the federation"))
                 }
@@ -391,8 +392,8 @@ impl Master {
         self.dispatch.decide(now, &[], &mut self.claims, out);
     }
 
-    /// Frees what the node does not have (its launch was lost on the way), and books what it has and the ledger
-    /// forgot (in an earlier life).
+    /// Frees bookings that the node does not have (the launch was lost in transit), and books attempts of the node that
+    /// the ledger does not have (they were booked in an earlier incarnation).
     fn reconcile(&mut self, now: Instant, node: NodeId, live: &[LiveAttempt], out: &mut Outbox) {
         let grants = live.iter().filter_map(|attempt| attempt.grant);
         let held: BTreeSet<_> = grants.map(|grant| (grant.epoch, grant.number)).collect();
@@ -404,14 +405,14 @@ impl Master {
             }
         }
         let mut without_owner = BTreeSet::new();
-        // Those first whose GPUs are numbered: the numbers of the others are chosen beside them.
+        // Attempts with a numbered GPU first: the numbers of the others are chosen around them.
         let (numbered, others): (Vec<_>, Vec<_>) = live.iter().partition(|attempt| attempt.shared_gpu.is_some());
         for attempt in numbered.into_iter().chain(others) {
             let mut job = attempt.attempt.job;
             // Jobs of a federation are not known here.
             if self.federated.is_none() && !self.dispatch.is_running(job) {
                 without_owner.insert(job);
-                // Booked for nobody until the node has ended it.
+                // Booked for no job until the node has stopped it.
                 job = JobId(0);
             }
             if let Some(grant) = attempt.grant.filter(|grant| self.dispatch.rooms.booking(*grant).is_none()) {
@@ -435,13 +436,13 @@ impl Master {
         self.nodes.take_report(now, node, report, is_there);
         match state {
             Some(NodeState::Up) => self.dispatch.decide_on_heartbeat(now, node, &mut self.claims, out),
-            // It was silent, but its connection held, so nothing was lost.
+            // It was silent, but its connection held: nothing was lost.
             Some(NodeState::Unreachable) => self.take_back(now, node, out),
             Some(NodeState::Lost) => out.send(node, ToNode::IntroduceYourself),
             Some(NodeState::Expected) | None => {}
         }
         if is_there {
-            // What guaranteed work wants shows once it has been given away what it lacked.
+            // After the decision, so that the forecast includes what guaranteed work has just been granted.
             self.steer(node, out);
             self.expire_tokens(node, out);
         }
@@ -456,7 +457,7 @@ impl Master {
         self.dispatch.decide(now, &[], &mut self.claims, out);
     }
 
-    /// Opens the node to work, or closes it, as the operator and its own pause want it.
+    /// Opens the node for work or closes it, according to its drain state and its pause.
     fn show_open(&mut self, node: NodeId) {
         match self.nodes.entry(node).shut() {
             None => self.dispatch.rooms.set_open(node, true),
@@ -464,7 +465,7 @@ impl Master {
         }
     }
 
-    /// The pause of a node goes on while it is away.
+    /// The pause of a node continues while it is not connected.
     fn record_join(&mut self, now: Instant, node: NodeId, out: &mut Outbox) {
         out.record(Record::NodeJoined { node });
         if let Some(pause) = self.nodes.entry(node).pause_now() {
@@ -478,17 +479,17 @@ impl Master {
             self.dispatch.rooms.set_state(node, NodeState::Unreachable);
             let entry = self.nodes.entry(node);
             entry.away_since = Some(now);
-            // After a restart it is still known how long it has been away.
+            // So that the time since its last message is still known after a restart.
             out.persist(Change::NodeHeard { node, at: entry.last_heard.unwrap_or(now) });
             self.nodes.count_queue(node, None);
             out.record(Record::NodeUnreachable { node });
         }
     }
 
-    /// A node that fails at once would draw one task after the other, so it gets none for a while.
+    /// A node that fails immediately would attract one task after the other, so it is paused.
     pub(super) fn on_cannot_launch(&mut self, now: Instant, node: NodeId, why: String, out: &mut Outbox) {
         let entry = self.nodes.entry(node);
-        // Of several launches that were on their way, the first says it all.
+        // Of several launches that were in transit, only the first failure counts.
         if entry.pause_now().is_some() {
             return;
         }
@@ -503,7 +504,7 @@ impl Master {
         let Some(pause) = &mut entry.pause else { return };
         let age = now.since(pause.since);
         if pause.is_over {
-            // It has launched, or nobody asked it to: either way the next failure is a first one.
+            // It has launched since, or had nothing to launch: in both cases the next failure is a first one.
             entry.pause.take_if(|pause| age >= pause.length + LONGEST_PAUSE);
         } else if age >= pause.length {
             pause.is_over = true;
@@ -515,7 +516,7 @@ impl Master {
         }
     }
 
-    /// How often the nodes report that are known.
+    /// The interval between reports, with the number of known nodes.
     fn heartbeat(&self) -> Duration {
         self.settings.heartbeat_of(self.dispatch.rooms.len())
     }
@@ -546,18 +547,18 @@ impl Master {
             }
         }
         self.dispatch.scheduler.review_reservation(now, &mut self.dispatch.rooms);
-        // Room on a kept node is seen by nobody else: its turn must not depend on another task ending there.
+        // Only this review decides about the room of reserved nodes: they must not wait until another task ends there.
         let kept: Vec<NodeId> = self.dispatch.scheduler.reserved_nodes().to_vec();
         self.dispatch.decide(now, &kept, &mut self.claims, out);
     }
 
-    /// A node stayed away for longer than its grace period: its attempts are lost.
+    /// A node was unreachable for longer than its grace period: its attempts are lost.
     fn give_up(&mut self, now: Instant, node: NodeId, out: &mut Outbox) {
         self.count_loss(now, node);
         let began = self.nodes.began;
         let entry = self.nodes.entry(node);
         if let (None, Some(began)) = (entry.heard(), began) {
-            // At least since then.
+            // It has been silent at least since then.
             entry.heard_before = Some(began);
             out.persist(Change::NodeHeard { node, at: began });
         }
@@ -579,13 +580,13 @@ impl Master {
 
     pub(super) fn on_drain(&mut self, now: Instant, client: ClientId, node: NodeId, drained: bool, out: &mut Outbox) {
         if self.dispatch.rooms.state(node).is_none() {
-            let message = format!("there is no node {node}");
+            let message = format!("node {node} not found");
             refuse(client, RefusalKind::NotFound, &message, "`amalgam node list` shows the nodes", out);
             return;
         }
         out.send(client, ToClient::Done);
         let entry = self.nodes.entry(node);
-        // Whoever takes a node into use says that it works again.
+        // Undraining a node states that it works again.
         let resumes = !drained && entry.end_pause();
         if !drained {
             self.reliability.forgive(node);
@@ -607,23 +608,19 @@ impl Master {
         }
     }
 
-    /// A node that does not come back is forgotten for good.
+    /// Forgets a node that does not return.
     pub(super) fn on_remove_node(&mut self, now: Instant, client: ClientId, node: NodeId, out: &mut Outbox) {
         let name = self.dispatch.names.of(node).map_or_else(|| node.to_string(), str::to_owned);
         let is_drained = self.nodes.is_drained(node);
         let (kind, message, remedy) = match self.dispatch.rooms.state(node) {
-            None => (RefusalKind::NotFound, format!("there is no node {node}"), "`amalgam node list` shows the nodes"),
+            None => (RefusalKind::NotFound, format!("node {node} not found"), "`amalgam node list` shows the nodes"),
             Some(NodeState::Up) => {
                 let message = format!("node {name} is connected: it would join again");
                 (RefusalKind::Conflict, message, "stop its agent first")
             }
             Some(NodeState::Unreachable | NodeState::Expected) if !is_drained => {
-                let message = format!("node {name} is away, and what it runs may still go on");
-                (
-                    RefusalKind::Conflict,
-                    message,
-                    "wait until it counts as lost, or drain it first to give up what it runs",
-                )
+                let message = format!("node {name} is not connected, and its tasks may still run");
+                (RefusalKind::Conflict, message, "wait until it is lost, or drain it first to give up its tasks")
             }
             Some(state) => {
                 out.send(client, ToClient::Done);

@@ -1,8 +1,10 @@
 //! The master of a cluster: it owns the nodes and keeps the only ledger of them.
 //!
-//! Its duties: it admits jobs and schedules them centrally, as whoever has jobs does ([`Dispatcher`]); [`load`] knows which nodes are there ([`publish`] tells of them,
-//! [`steer`] limits what is done there without the master, [`faults`] knows which of them fail), [`claims`] confirms placements against the ledger ([`tokens`]
-//! lets nodes tell what may be launched). In a federation ([`federation`]) it has no jobs: global masters propose launches, and are told of its nodes.
+//! It admits jobs and schedules them centrally ([`Dispatcher`]). [`load`] knows the nodes, [`publish`] sends lists of
+//! them to job managers, [`steer`] limits the opportunistic work that others place on them, and [`faults`] knows which
+//! nodes fail. [`claims`] confirms placements against the ledger, and [`tokens`] lets nodes verify launches. In a
+//! federation ([`federation`]) the master has no jobs: global masters propose launches and are notified of changes of
+//! its nodes.
 
 mod claims;
 mod faults;
@@ -28,40 +30,42 @@ use crate::vocabulary::{ClusterId, Duration, Epoch, Federation, Instant, Kinds, 
 use serde::{Deserialize, Serialize};
 use std::num::NonZeroU32;
 
-/// How a master behaves; every part is a setting of the configuration.
+/// The master's behaviour; every field is a setting of the configuration.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct MasterSettings {
-    /// How often nodes report; of many, as often as `most_reports` allows.
+    /// How often nodes report; less often in a large cluster, so that `most_reports` is not exceeded.
     pub heartbeat: Duration,
-    /// Reports that all nodes together send in a second, at most.
+    /// Maximum number of reports per second, over all nodes.
     pub most_reports: NonZeroU32,
-    /// Heartbeats that may be missing before a node counts as unreachable.
+    /// Heartbeats that may be missing before a node becomes unreachable.
     pub missed_heartbeats: u32,
-    /// How long an unreachable node may stay away before its attempts are given up.
+    /// How long a node may be unreachable before its attempts are given up.
     pub node_grace: Duration,
     pub dispatch: DispatchSettings,
     pub publish: Publish,
-    /// How often job managers are told how loaded nodes are; `None` for as often as these report.
+    /// How often job managers get the load of the nodes; `None`: as often as nodes report.
     pub publish_every: Option<Duration>,
-    /// `None`: there is no opportunistic work, or nobody steers it.
+    /// `None`: there is no opportunistic work, or it is not steered.
     pub steer: Option<Steering>,
     /// How failures of nodes are counted.
     pub reliability: ReliabilitySettings,
-    /// Global masters are told of changes after so long at most, where they are not told before; `None`: with each heartbeat.
+    /// Global masters are notified of changes after at most this time; `None`: at each heartbeat.
     pub tell_changes_after: Option<Duration>,
-    /// Its cluster is this one of a federation.
+    /// The federation and the number of this cluster in it.
     pub federated: Option<(Federation, ClusterId)>,
-    /// How long a generation of tokens takes. A token counts in its own and in the next one, and up to some heartbeats more.
+    /// Length of a generation of tokens. A token is valid in its own and in the next generation, and up to some
+    /// heartbeats longer.
     pub token_life: Duration,
 }
 
 impl MasterSettings {
-    /// From one message of a node that may come at any time to the next, so that all of them together are not too many.
+    /// Interval between messages of one node that may arrive at any time, so that all nodes together stay within the
+    /// limit.
     fn pace(&self, nodes: usize) -> Duration {
         Duration((nodes as u64).saturating_mul(1_000_000) / u64::from(self.most_reports.get()))
     }
 
-    /// How often so many nodes report.
+    /// Interval between the reports of a node, in a cluster of `nodes` nodes.
     pub fn heartbeat_of(&self, nodes: usize) -> Duration {
         self.heartbeat.max(self.pace(nodes))
     }
@@ -71,7 +75,7 @@ impl MasterSettings {
     }
 }
 
-/// A message costs tens of microseconds, and a master has other things to do.
+/// A report costs tens of microseconds, and the master needs time for other events.
 const MOST_REPORTS: NonZeroU32 = NonZeroU32::new(10_000).expect("not zero");
 
 impl Default for MasterSettings {
@@ -95,15 +99,15 @@ impl Default for MasterSettings {
 
 pub struct Master {
     settings: MasterSettings,
-    /// Jobs, and the ledger of the nodes that they get room on.
+    /// Jobs, and the ledger of the nodes that they are placed on.
     dispatch: Dispatcher,
     nodes: load::Nodes,
     reliability: Reliability,
-    /// Attempts that ended well at nodes in this life of the master.
+    /// Attempts that succeeded at nodes in this incarnation of the master.
     successes: u64,
     publication: publish::Publication,
     claims: claims::Claims,
-    /// Where its cluster is one of a federation.
+    /// Present if its cluster is part of a federation.
     federated: Option<Box<federation::Federated>>,
 }
 
@@ -180,7 +184,7 @@ impl Master {
                 self.on_promote(attempt, node, &resources, out);
             }
             (Address::Node(sender), ToMaster::Promote { attempt, node, resources }) if sender == node => {
-                // Where a report brings so many grants at most, what is left may be wanted at the next.
+                // With a limit on grants per report, waiting tasks may need the remaining room at the next report.
                 let is_wanted = matches!(self.settings.dispatch.decide, Decide::OnHeartbeats { most: Some(_) });
                 if !is_wanted || self.dispatch.scheduler.open_tasks() == 0 {
                     self.on_promote(attempt, node, &resources, out);
@@ -197,7 +201,7 @@ impl Master {
         }
     }
 
-    /// In tests and debug builds, after every event.
+    /// Checked after every event in tests and debug builds.
     fn check_invariants(&self) {
         if cfg!(debug_assertions) {
             self.dispatch.rooms.check_invariants();
@@ -206,17 +210,18 @@ impl Master {
 
     // ---- questions from the interface ------------------------------------------------------------------------------
 
-    /// Its jobs, and what is known of the room for them.
+    /// Its jobs, and what is known of the nodes.
     pub fn dispatch(&self) -> &Dispatcher {
         &self.dispatch
     }
 
-    /// What it knows of its nodes and has booked on them.
+    /// Its nodes and the bookings on them.
     pub fn ledger(&self) -> &Ledger {
         &self.dispatch.rooms
     }
 
-    /// The number of a node of this name; a new name gets the next number. `None` where the cluster may not have as many.
+    /// The number of the node with this name; a new name gets the next number. `None` if the cluster may not have more
+    /// nodes.
     pub fn name_node(&mut self, name: &str, out: &mut Outbox) -> Option<NodeId> {
         if let Some(known) = self.dispatch.names.find(name) {
             return Some(known);
@@ -316,7 +321,7 @@ impl Role for Master {
     }
 }
 
-/// Nodes that are lost at once are missed within some heartbeats of each other.
+/// Losses of nodes that fail together are detected within some heartbeats of each other.
 fn reliability(settings: &MasterSettings) -> Reliability {
     let ReliabilitySettings { half_life, together } = settings.reliability;
     let together = together.max(Duration(settings.heartbeat.0.saturating_mul(3)));

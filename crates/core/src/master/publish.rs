@@ -1,5 +1,5 @@
-//! Duty: know the nodes, and tell schedulers elsewhere of them. Job managers that place their own tasks get one list
-//! when they begin and another soon after it has changed.
+//! Duty: know the nodes, and publish them to job managers that place their own tasks. These get a list when they start
+//! and another one soon after it has changed.
 
 use super::Master;
 use crate::protocol::{ListedNode, NodeList, ToJobManager};
@@ -10,24 +10,24 @@ use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// Changes within so long go into one list: a cluster that starts is not told of node by node.
+/// Changes within this time are sent in one list, so that a starting cluster does not cause a list per node.
 const TOGETHER: Duration = Duration::from_millis(100);
 
-/// As many of the best nodes are told as a policy may choose among, with some to spare for those that do not suit.
+/// The number of best nodes that are published: as many as a policy may choose among, and some more for nodes that do
+/// not fit.
 const BEST: usize = 1_024;
 
-/// What the master tells schedulers elsewhere.
-/// What the one tells, those after it tell as well.
+/// What the master publishes to job managers. Each variant includes the ones before it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub enum Publish {
     Nothing,
     /// Which nodes there are, when that has changed.
     Nodes,
-    /// How loaded they are, too, on every heartbeat.
+    /// Their load, on every heartbeat.
     Load,
-    /// And which of them are the best.
+    /// The best nodes.
     Ranking,
-    /// And how long tasks would wait at each, and how likely each is to see them through.
+    /// How long tasks would wait at each node, and how likely each is to complete them.
     Waits,
 }
 
@@ -39,27 +39,27 @@ pub(super) struct Publication {
     changes: u64,
     /// When the next list is sent.
     pub(super) due: Option<Instant>,
-    /// How many tasks had ended well in all, when it was looked at.
+    /// Total number of succeeded attempts at recent points in time.
     ends: VecDeque<(Instant, u64)>,
 }
 
-/// Ends of tasks are counted over so long.
+/// Ends of attempts are counted over this time.
 const COUNTED_OVER: Duration = Duration::from_secs(60);
 
 impl Publication {
-    /// Whether the node takes work as far as those know who were told.
+    /// Whether the node takes work according to the published list.
     pub(super) fn offers(&self, node: NodeId) -> bool {
         self.list.nodes.get(node.0 as usize).is_some_and(ListedNode::is_open)
     }
 }
 
 impl Master {
-    /// After every event: whether there is something to publish, and when.
+    /// Called after every event: determines whether and when to publish.
     pub(super) fn review_publication(&mut self, now: Instant) {
         if self.settings.publish == Publish::Nothing {
             return;
         }
-        // A generation can wait for a list that comes anyway: the one before still counts.
+        // A new generation waits for the next list if one is scheduled: tokens of the previous one are still valid.
         let is_late = !self.tells_generation() && self.publication.due.is_none();
         if is_late || self.publication.changes != self.dispatch.rooms.node_changes() {
             let soon = now + TOGETHER;
@@ -67,7 +67,7 @@ impl Master {
         }
     }
 
-    /// Whether schedulers elsewhere, if any are told anything, have been told of the present generation of tokens.
+    /// Whether the current generation of tokens is published; true if nothing is published.
     pub(super) fn tells_generation(&self) -> bool {
         self.settings.publish == Publish::Nothing || self.publication.list.generation == self.claims.tokens.generation()
     }
@@ -86,11 +86,11 @@ impl Master {
         }
     }
 
-    /// Tells jobs that begin.
+    /// Sends the list to jobs that start.
     pub(super) fn publish_to(&mut self, now: Instant, jobs: &[JobId], out: &mut Outbox) {
         if self.settings.publish != Publish::Nothing && !jobs.is_empty() {
-            // Who places by waits begins with all of its tasks, and would send them where there was room when the list was made.
-            // A list of few nodes is made quickly.
+            // A job that places by waits places all of its tasks first, and would send them to nodes that had room when
+            // the list was made. A list of few nodes is made quickly.
             let kept_for = TOGETHER.min(self.settings.pace(self.dispatch.rooms.len()));
             let is_old = self.settings.publish == Publish::Waits && self.publication.made_at + kept_for <= now;
             if is_old || self.publication.changes != self.dispatch.rooms.node_changes() {
@@ -106,7 +106,7 @@ impl Master {
         ToJobManager::Nodes { list: Arc::clone(&self.publication.list), margins: self.dispatch.calibration.margins() }
     }
 
-    /// What those who place tasks foretell starts by who know nothing better.
+    /// Updates the totals from which job managers predict starts if they have no better data.
     fn count_crowd(&mut self, now: Instant) {
         let ends = &mut self.publication.ends;
         if ends.back().is_some_and(|(at, _)| now.since(*at) < TOGETHER) {
@@ -125,7 +125,7 @@ impl Master {
         }
         let (since, before) = ends.front().copied().unwrap_or((now, succeeded));
         let nanos = now.since(since).0.saturating_mul(1_000);
-        // Where nothing ends, and before anything did, a second is as good as anything.
+        // If no attempt has ended in this time, one second is as good as any value.
         crowd.each = nanos.checked_div(succeeded.saturating_sub(before)).unwrap_or(1_000_000_000);
         ends.push_back((now, succeeded));
         self.dispatch.calibration.set_crowd(crowd);
@@ -138,7 +138,8 @@ impl Master {
         let best = match self.settings.publish {
             Publish::Nothing | Publish::Nodes | Publish::Load => Vec::new(),
             Publish::Ranking => best(&nodes, BEST),
-            // Where many nodes are equally good, whoever chooses among some would choose the same ones as all others.
+            // If many nodes are equally good, job managers that choose among some of them would all choose the same
+            // ones.
             Publish::Waits => best(&nodes, usize::MAX),
         };
         let generation = self.claims.tokens.generation();
@@ -152,7 +153,7 @@ impl Master {
         });
     }
 
-    /// Whether those who place tasks are told how likely each node is to see them through.
+    /// Whether the likelihood that a node completes its tasks is published.
     pub(super) fn publishes_odds(&self) -> bool {
         self.settings.publish >= Publish::Waits
     }
@@ -173,7 +174,7 @@ impl Master {
     }
 }
 
-/// The numbers of those that take work, the shortest wait first, and of equals the smaller number.
+/// The numbers of open nodes, ordered by wait, then by number.
 fn best(nodes: &[ListedNode], most: usize) -> Vec<u32> {
     let open = nodes.iter().enumerate().filter(|(_, listed)| listed.is_open());
     let mut ranked: Vec<(Duration, u32)> = open.map(|(number, listed)| (listed.rank(), number as u32)).collect();
@@ -192,7 +193,7 @@ mod tests {
     use crate::vocabulary::{NodeWaits, Resources, WaitMatrix};
 
     #[test]
-    fn open_nodes_are_ranked_by_all_that_makes_a_task_wait() {
+    fn open_nodes_are_ranked_by_the_total_wait_of_a_task() {
         let seconds = Duration::from_secs;
         let node = |open: bool, [expected_wait, running_work, stalled]: [u64; 3]| ListedNode {
             shut: (!open).then_some(Shut::Drained),
@@ -217,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn waits_that_are_over_since_a_node_told_of_them_do_not_count() {
+    fn waits_that_have_passed_since_the_report_are_not_counted() {
         let seconds = Duration::from_secs;
         let capacity = Resources::new(4_000, 4_096);
         let rank = |busy: u64, opportunistic: u64, age: u64| {
@@ -232,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn of_very_many_nodes_the_best_are_told() {
+    fn of_many_nodes_only_the_best_are_published() {
         let node = |number: u64| ListedNode {
             shut: None,
             capacity: Default::default(),

@@ -1,5 +1,5 @@
-//! Duty: know the nodes, and steer opportunistic work at them: how long their queues may be, and how much it may hold. A
-//! node is told when it reports.
+//! Duty: know the nodes, and steer opportunistic work at them: how long their queues may be, and how much that work may
+//! hold. The limits are sent when a node reports.
 
 use super::Master;
 use super::load::Waiting;
@@ -11,13 +11,13 @@ use crate::vocabulary::resources::WIDTH;
 use crate::vocabulary::{Duration, NodeId, Resources};
 use serde::{Deserialize, Serialize};
 
-/// How opportunistic work is steered.
+/// How opportunistic work is limited.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 pub struct Steering {
-    /// A queue may be longer than the mean of all by so many standard deviations, in thousandths; `None` for any length.
+    /// How many standard deviations a queue may exceed the mean of all queues, in thousandths; `None`: no limit.
     pub deviations: Option<u32>,
     pub limit: OpportunisticLimit,
-    /// Whether what waits in the longest queue is moved to a node that reports room and no queue.
+    /// Whether entries of the longest queue are moved to a node that reports room and no queue.
     pub moves: bool,
 }
 
@@ -29,7 +29,7 @@ pub enum OpportunisticLimit {
     Everything,
     /// A fixed part of each kind, in millionths.
     Part(u32),
-    /// What guaranteed work will probably leave.
+    /// The resources that guaranteed work is not predicted to use.
     Forecast,
 }
 
@@ -42,7 +42,7 @@ pub(super) struct Queues {
 }
 
 impl Queues {
-    /// A node's queue changed from one length to another; `None` for one that does not count.
+    /// Replaces the length of a node's queue; `None` for a queue that is not counted.
     pub(super) fn replace(&mut self, old: Option<Duration>, new: Option<Duration>) {
         if let Some(old) = old {
             self.nodes -= 1;
@@ -56,7 +56,7 @@ impl Queues {
         }
     }
 
-    /// Their mean and so many thousandths of their standard deviation.
+    /// Their mean plus `deviations` thousandths of their standard deviation.
     fn beyond(&self, deviations: u32) -> Option<Duration> {
         let nodes = u128::from(self.nodes);
         let mean = self.sum.checked_div(nodes)?;
@@ -67,7 +67,7 @@ impl Queues {
 }
 
 impl Master {
-    /// The answer to a report.
+    /// Sends the limits in answer to a report, if they have changed.
     pub(super) fn steer(&mut self, node: NodeId, out: &mut Outbox) {
         let Some(Steering { deviations, limit, .. }) = self.settings.steer else { return };
         let (capacity, free) = (self.dispatch.rooms.node_capacity(node), self.dispatch.rooms.node_free(node));
@@ -81,8 +81,8 @@ impl Master {
         }
     }
 
-    /// What waits in the longest queue goes to a node that has room to spare, less what was granted there meanwhile, provided
-    /// that job managers have heard of the node.
+    /// Moves entries of the longest queue to a node with spare room, less what was granted there since, if the
+    /// published list has the node.
     pub(super) fn on_room(&mut self, to: NodeId, spare: Resources, out: &mut Outbox) {
         let moves = self.settings.steer.is_some_and(|steer| steer.moves);
         if !moves || self.dispatch.rooms.state(to) != Some(NodeState::Up) || !self.publication.offers(to) {
@@ -94,7 +94,7 @@ impl Master {
         }
     }
 
-    /// Where nothing could go, the next longest queue has its turn.
+    /// If nothing could be moved, asks the node with the next longest queue.
     pub(super) fn on_moved(&mut self, from: NodeId, to: NodeId, left: Resources, queue: Waiting, out: &mut Outbox) {
         if !self.nodes.handed_over(from, queue) {
             self.on_room(to, left, out);
@@ -121,20 +121,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_target_is_the_mean_and_some_deviations_of_what_was_reported_last() {
+    fn the_target_is_the_mean_plus_deviations_of_the_reported_queues() {
         let mut queues = Queues::default();
         assert_eq!(queues.beyond(2_000), None);
         for (old, new) in [(None, Some(100)), (None, Some(8)), (Some(100), Some(2)), (None, Some(9)), (Some(9), None)] {
             queues.replace(old.map(Duration), new.map(Duration));
         }
-        // 8 and 2 are left.
+        // 8 and 2 remain.
         assert_eq!(queues.beyond(0), Some(Duration(5)));
         assert_eq!(queues.beyond(2_000), Some(Duration(11)));
         assert_eq!(queues.beyond(1_500), Some(Duration(9)));
     }
 
     #[test]
-    fn opportunistic_work_has_everything_a_part_or_what_is_left_over() {
+    fn the_limit_for_opportunistic_work_is_everything_a_part_or_the_forecast() {
         let capacity = Resources::new(32_000, 1_000);
         let mut forecast = Forecast::default();
         forecast.learn(&Resources::new(22_000, 1_500));

@@ -1,7 +1,8 @@
-//! Nodes verify launches by themselves: each has a key, and the master counts the generations by which tokens expire.
+//! Nodes verify launches without the master: each has a key, and the master counts the generations with which tokens
+//! expire.
 //!
-//! Job managers learn of a new generation from grants and from lists of nodes, nodes when they report. While the master is
-//! away neither changes, and work goes on with the last.
+//! Job managers learn the current generation from grants and from lists of nodes, nodes from the answers to their
+//! reports. While the master is down, the generation stays the same and work continues with it.
 
 use super::Master;
 use crate::protocol::ToNode;
@@ -11,7 +12,7 @@ use crate::vocabulary::{Allocation, Generation, Instant, Key, NodeId, Sealing, T
 pub(super) struct Tokens {
     sealing: Sealing,
     generation: Generation,
-    /// When the next generation begins; looked at whenever the master wakes up.
+    /// When the next generation starts; checked whenever the master wakes up.
     advance_at: Option<Instant>,
 }
 
@@ -24,7 +25,7 @@ impl Tokens {
         self.sealing.node_key(node)
     }
 
-    /// For a launch that somebody proposed and the ledger took.
+    /// The token for a proposed launch that the ledger has accepted.
     pub(super) fn seal(&self, node: NodeId, allocation: &Allocation) -> Token {
         self.sealing.token(node, self.generation, allocation)
     }
@@ -33,7 +34,7 @@ impl Tokens {
         self.generation
     }
 
-    /// What was made just before the last advance may still be on its way.
+    /// The oldest valid generation: tokens made just before the last advance may still be in transit.
     pub(super) fn oldest(&self) -> Generation {
         Generation(self.generation.0.saturating_sub(1))
     }
@@ -44,14 +45,15 @@ impl Master {
         let (life, is_told) = (self.settings.token_life, self.tells_generation());
         let Tokens { generation, advance_at, .. } = &mut self.claims.tokens;
         let advance_at = advance_at.get_or_insert(now + life);
-        // Nobody who hears of generations from lists is two behind, however seldom these come.
+        // Advances only once the current generation is published, so that receivers of lists are never two behind,
+        // however rarely lists are sent.
         if *advance_at <= now && is_told {
             *advance_at = now + life;
             generation.0 += 1;
         }
     }
 
-    /// The answer to a report, where the node has not been told.
+    /// Sent in answer to a report, if the node has not been notified.
     pub(super) fn expire_tokens(&mut self, node: NodeId, out: &mut Outbox) {
         let before = self.claims.tokens.oldest();
         if self.nodes.is_new_expiry(node, before) {
