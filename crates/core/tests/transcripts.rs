@@ -358,7 +358,7 @@ fn jobs_after_a_failed_job_never_start_until_it_is_run_again() {
     world.run_for(seconds(2));
     assert_eq!(world.outcome(any), Some(JobOutcome::Succeeded), "it waits for the end only");
     second.after_jobs_any = vec![JobId(9)];
-    assert!(world.refusal(second).message.contains("is not known"));
+    assert!(world.refusal(second).message.contains("dependency not found: job 9"));
     world.control(first, JobAction::RerunFailed);
     world.run_for(seconds(2));
     assert_eq!(world.outcome(JobId(1)), Some(JobOutcome::Failed { exit_code: 7 }));

@@ -50,7 +50,7 @@ fn two_gangs_of_which_one_has_room_run_one_after_the_other() {
     let told: Vec<String> = scene.story(&second).into_iter().map(|line| line.kind).collect();
     assert_eq!(told.iter().filter(|kind| *kind == "gang-begins").count(), 1, "{told:?}");
     let too_many = scene.run(&["submit", "--gang", "--array", "0-6", "--", "true"]);
-    assert!(too_many.code != 0 && too_many.err.contains("the nodes that suit them hold 6"), "{too_many:?}");
+    assert!(too_many.code != 0 && too_many.err.contains("suitable nodes have room for 6"), "{too_many:?}");
 }
 
 #[test]

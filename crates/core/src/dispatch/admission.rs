@@ -1,5 +1,5 @@
-//! Which jobs there are, and where each is in its life: it waits for its turn (held, after other jobs, queue full), has a job
-//! manager, has ended.
+//! The known jobs and their states: a job waits to start (held, after other jobs, queue full), has a job manager, or
+//! has ended.
 
 use super::JobEnd;
 use super::history::History;
@@ -19,63 +19,63 @@ pub(super) struct Admission {
     pub(super) jobs: BTreeMap<JobId, JobEntry>,
     pub(super) next_job: u64,
     pub(super) users: BTreeMap<String, UserId>,
-    /// In users' estimates; in all that are not here. It does not outlive the master.
+    /// Trust in users' estimates; users that are not listed are trusted. Not kept across restarts.
     pub(super) trust: BTreeMap<UserId, Trust>,
     pub(super) history: History,
     /// By user and the user's own key.
     pub(super) by_key: BTreeMap<(String, String), JobId>,
-    /// In the order of their ends.
+    /// In the order in which they ended.
     pub(super) ended: BTreeSet<(Instant, JobId)>,
-    /// Those of these that no pending job comes after, in the same order.
+    /// Ended jobs on which no pending job depends, in the same order.
     forgettable: BTreeSet<(Instant, JobId)>,
-    /// Jobs that have begun and not ended, and that are pending, per queue.
+    /// The numbers of running and of pending jobs, per queue.
     counts: BTreeMap<QueueId, (u32, u32)>,
-    /// Jobs that have begun and not ended.
+    /// Jobs that have started and not ended.
     begun: BTreeSet<JobId>,
-    /// Which of the pending ones begin or end next.
+    /// Which of the pending jobs start or end next.
     pub(super) turns: Turns,
 }
 
 pub(super) struct JobEntry {
     pub(super) job: Arc<AdmittedJob>,
     pub(super) queue: QueueId,
-    /// The configuration has not the queue any more that it was admitted to.
+    /// The configuration no longer has the queue that it was admitted to.
     pub(super) is_queue_gone: bool,
     pub(super) key: Option<String>,
     pub(super) held: bool,
-    /// The jobs that it came after had succeeded: they may be forgotten since.
+    /// Its dependencies were met once: they may have been forgotten since.
     pub(super) has_begun: bool,
-    /// How often it was opened again, to run what had failed.
+    /// How often it was reopened to run failed tasks.
     pub(super) run: u32,
-    /// A user wants this run of it to end.
+    /// Set if a user cancelled this run.
     pub(super) cancelled: Option<Box<Cancellation>>,
-    /// What users want of single tasks of it.
+    /// What users requested of single tasks of it.
     pub(super) tasks: Arc<TaskWishes>,
-    /// What its estimates say of its user is known.
+    /// Its estimates were used to judge its user.
     pub(super) judged: bool,
     /// It ended without its manager.
     pub(super) is_abandoned: bool,
     pub(super) state: JobState,
 }
 
-/// Who wanted a job to end, and when.
+/// The user who cancelled a job, and the time.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Cancellation {
     pub by: String,
     pub at: Instant,
 }
 
-/// Where a job is in its life, as the master sees it.
+/// The state of a job, as the master sees it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum JobState {
     /// Admitted, without a job manager yet.
     Pending,
-    /// Its job manager has it; whether anything runs, that one knows.
+    /// Its job manager has it, and knows whether tasks run.
     Begun,
     Ended(JobEnd),
 }
 
-/// What dependants may take a job for.
+/// The state of a job with regard to its dependants.
 fn standing(jobs: &BTreeMap<JobId, JobEntry>, job: JobId) -> Standing {
     match jobs.get(&job).map(|entry| &entry.state) {
         Some(JobState::Ended(JobEnd { outcome: JobOutcome::Succeeded, .. })) => Standing::Succeeded,
@@ -85,7 +85,7 @@ fn standing(jobs: &BTreeMap<JobId, JobEntry>, job: JobId) -> Standing {
 }
 
 impl JobEntry {
-    /// The jobs that it waits for before it begins, and until when.
+    /// The jobs that it waits for before it starts, and the state that they have to reach.
     fn after(&self) -> impl Iterator<Item = (JobId, Until)> {
         let spec = if self.has_begun { None } else { Some(&self.job.spec) };
         let jobs = |jobs: fn(&JobSpec) -> &[JobId]| spec.map_or(&[][..], |spec| jobs(spec)).iter().copied();
@@ -144,12 +144,12 @@ impl Admission {
         self.begun.iter().filter_map(|id| self.jobs.get(id)).map(|entry| (&entry.job, entry.queue))
     }
 
-    /// Begun and not begun jobs of a queue.
+    /// The numbers of running and of pending jobs of a queue.
     pub(super) fn count_jobs(&self, queue: QueueId) -> (u32, u32) {
         self.counts.get(&queue).copied().unwrap_or_default()
     }
 
-    /// What keeps a job from getting its job manager; nothing once it has one, or for an unknown job.
+    /// Why a job has no job manager yet, or that it is held; empty for other jobs and for an unknown one.
     pub(super) fn why_not_begun(&self, job: JobId) -> Vec<Why> {
         let Some(entry) = self.jobs.get(&job) else { return Vec::new() };
         if entry.held && !matches!(entry.state, JobState::Ended(_)) {
@@ -217,7 +217,7 @@ impl Admission {
         self.enter(id);
     }
 
-    /// Adds a job to what is kept by state.
+    /// Adds a job to the collections for its state.
     fn enter(&mut self, id: JobId) {
         let Some(entry) = self.jobs.get(&id) else { return };
         let queue = entry.queue;
@@ -249,7 +249,7 @@ impl Admission {
         }
     }
 
-    /// Takes it out again.
+    /// Removes a job from these collections.
     fn leave(&mut self, id: JobId) {
         let Some(entry) = self.jobs.get(&id) else { return };
         let queue = entry.queue;
@@ -300,13 +300,13 @@ impl Admission {
         }
     }
 
-    /// Tells the dependants of jobs whose standing has changed, as many as are `left`.
+    /// Updates at most `left` dependants of jobs whose standing has changed.
     pub(super) fn spread_news(&mut self, left: &mut usize) {
         let Admission { turns, jobs, .. } = self;
         turns.spread(left, |job| standing(jobs, job));
     }
 
-    /// The job that ended longest ago, of those that no other waits for.
+    /// The job that ended first, among those on which no pending job depends.
     pub(super) fn forgettable(&self) -> Option<JobId> {
         self.forgettable.first().map(|(_, id)| *id)
     }
@@ -344,7 +344,7 @@ impl Admission {
         }
     }
 
-    /// A job that it is to come after and of which nothing is known any more.
+    /// A dependency of the job that is forgotten.
     pub(super) fn forgotten_dependency(&self, job: JobId) -> Option<JobId> {
         self.jobs.get(&job)?.after().map(|(on, _)| on).find(|on| !self.jobs.contains_key(on))
     }
@@ -379,7 +379,7 @@ impl Admission {
         }
     }
 
-    /// A user changed the job: it is sorted in anew.
+    /// A user changed the job: its place is determined again.
     pub(super) fn update(&mut self, job: JobId, update: &JobUpdate) {
         self.leave(job);
         if let Some(entry) = self.jobs.get_mut(&job) {
@@ -394,7 +394,7 @@ impl Admission {
         self.enter(job);
     }
 
-    /// Of the jobs that it came after, the first that ended without success.
+    /// The dependency that ended first without the success that the job requires.
     pub(super) fn failed_dependency(&self, job: JobId) -> Option<JobId> {
         let ended = |on: JobId| match self.jobs.get(&on)?.state {
             JobState::Ended(JobEnd { outcome: JobOutcome::Succeeded, .. }) => None,
@@ -414,7 +414,7 @@ impl Admission {
         changes.extend(self.users.iter().map(|(name, user)| Change::UserSeen { user: *user, name: name.clone() }));
         for (&id, entry) in &self.jobs {
             changes.push(Change::JobAdmitted { job: Arc::clone(&entry.job), key: entry.key.clone() });
-            // Also where it is as submitted: its job manager knows only what it was told.
+            // Also if it is as submitted: its job manager knows only what it was sent.
             changes.push(Change::JobHeld { job: id, held: entry.held });
             let begun = entry.has_begun.then_some(Change::JobBegun { job: id });
             let reopened = (entry.run > 0).then_some(Change::JobReopened { job: id, run: entry.run });

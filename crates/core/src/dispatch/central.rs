@@ -1,4 +1,4 @@
-//! Something changed, so the scheduler is asked; on events at once, or on heartbeats only.
+//! Runs the scheduler when something has changed: on events at once, or on heartbeats only.
 
 use super::{Claims, Decide, Dispatcher};
 use crate::policy::NewAllowance;
@@ -26,7 +26,7 @@ impl Dispatcher {
         self.decide(now, &[], claims, out);
     }
 
-    /// Now and then, who waits here for longer than was foretold.
+    /// Counts, at most once per second, the tasks that wait here for longer than predicted.
     pub fn count_late(&mut self, now: Instant) {
         const EVERY: Duration = Duration::from_secs(1);
         if now.since(self.looked_for_late_at) >= EVERY {
@@ -35,7 +35,7 @@ impl Dispatcher {
         }
     }
 
-    /// Takes back what these grants hold, as far as they are the speaker's own. Returns the nodes that have more room for it.
+    /// Frees these grants as far as they belong to the sender. Returns the nodes that have more room now.
     pub fn free(&mut self, now: Instant, from: Address, grants: &[GrantId], out: &mut Outbox) -> Vec<NodeId> {
         let mut nodes = Vec::with_capacity(1);
         let may_free = |booking: &Booking| match from {
@@ -57,7 +57,7 @@ impl Dispatcher {
         nodes
     }
 
-    /// Tells job managers what their jobs are entitled to and may have now, where that has changed and they keep to it.
+    /// Sends job managers what their jobs are entitled to and may hold now, if that has changed and applies to them.
     pub fn tell_shares(&mut self, out: &mut Outbox) {
         for (job, share) in self.scheduler.new_shares() {
             out.send(job, ToJobManager::Share { share: Box::new(share) });
@@ -68,7 +68,8 @@ impl Dispatcher {
         }
     }
 
-    /// What a job is entitled to that begins now: it is told with its beginning, and the others that it changes theirs.
+    /// The share of a job that starts now, which is sent with its start. Other jobs whose shares change are sent
+    /// theirs.
     pub(super) fn share_at_begin(&mut self, job: JobId, out: &mut Outbox) -> Option<Box<Totals>> {
         let mut own = None;
         for (other, share) in self.scheduler.new_shares() {
@@ -81,14 +82,14 @@ impl Dispatcher {
         own
     }
 
-    /// Some asks have held out for room near their input for long enough.
+    /// Places asks that have waited long enough for room near their input.
     pub fn on_delays(&mut self, now: Instant, claims: &mut dyn Claims, out: &mut Outbox) {
         if self.scheduler.widen(now, &mut self.rooms) {
             self.decide(now, &[], claims, out);
         }
     }
 
-    /// Gives away the room on `nodes`, then tries what is new everywhere.
+    /// Assigns the room on `nodes`, then tries new asks on all nodes.
     pub fn decide(&mut self, now: Instant, nodes: &[NodeId], claims: &mut dyn Claims, out: &mut Outbox) {
         if self.settings.decide == Decide::OnEvents {
             self.fill(now, nodes, None, claims, out);
@@ -96,11 +97,11 @@ impl Dispatcher {
         }
     }
 
-    /// In heartbeat mode, a node's report is the moment at which its room is given away.
+    /// In heartbeat mode, the room of a node is assigned when it reports.
     pub fn decide_on_heartbeat(&mut self, now: Instant, node: NodeId, claims: &mut dyn Claims, out: &mut Outbox) {
         if let Decide::OnHeartbeats { most } = self.settings.decide {
             self.fill(now, &[node], most.map(NonZeroU32::get), claims, out);
-            // No single node is enough for them.
+            // One node alone is not enough for a gang.
             self.fill_cluster(now, true, claims, out);
         }
     }

@@ -1,20 +1,21 @@
-//! How long the tasks of recurring jobs ran, for the stages of which a job file says nothing (Carbyne 4.2).
+//! Run times of tasks of recurring jobs, for stages without a run time in the job file (Carbyne 4.2).
 //!
-//! What is known of the same work goes first, and then what is known of the name. What runs so differently from one time to
-//! the next that the mean says little is not recalled.
+//! Run times of the same work have priority over those of the same name. Run times that vary so much that the mean says
+//! little are not recalled.
 
 use crate::role::Change;
 use crate::vocabulary::{Duration, JobSpec, PastRuns, Recurring, UserId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// Stages that are remembered, of all recurring jobs together; then those are forgotten that have not recurred for longest.
+/// Maximum number of stages that are remembered, of all recurring jobs together. Jobs that have not recurred for
+/// longest are forgotten first.
 const KEPT_STAGES: usize = 100_000;
 
 #[derive(Default)]
 pub(super) struct History {
     jobs: BTreeMap<Recurring, Remembered>,
-    /// Who has not recurred for longest comes first.
+    /// The job that has not recurred for longest comes first.
     by_age: BTreeSet<(u64, Recurring)>,
     last: u64,
     stages: usize,
@@ -26,7 +27,7 @@ struct Remembered {
 }
 
 impl History {
-    /// The expected run time of a task, by stage; empty where nothing is known.
+    /// The expected run time of a task, by stage; empty if nothing is known.
     pub fn recall(&self, user: UserId, spec: &JobSpec) -> Vec<Option<Duration>> {
         let known: Vec<&Remembered> =
             Recurring::of(user, spec).iter().filter_map(|recurring| self.jobs.get(recurring)).collect();
@@ -40,7 +41,7 @@ impl History {
         (0..spec.stages.len()).map(of_stage).collect()
     }
 
-    /// Takes in how long tasks of each stage ran on average, where some succeeded. Returns what is to be kept.
+    /// Learns the mean run time of each stage of which tasks succeeded. Returns the changes to persist.
     pub fn learn(&mut self, user: UserId, spec: &JobSpec, means: &[Option<Duration>]) -> Vec<Change> {
         if means.iter().all(Option::is_none) {
             return Vec::new();
@@ -71,7 +72,7 @@ impl History {
         }
     }
 
-    /// From the one that has not recurred for longest.
+    /// The job that has not recurred for longest comes first.
     pub fn durable(&self) -> impl Iterator<Item = Change> {
         self.by_age.iter().map(|(_, recurring)| Change::RunTimesLearned {
             recurring: *recurring,
@@ -117,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_work_is_recalled_under_any_name_and_else_the_same_name() {
+    fn same_work_is_recalled_under_any_name_and_otherwise_the_same_name() {
         let mut history = History::default();
         assert_eq!(recalled(&history, &spec("nightly", &["a", "b"])), []);
         run(&mut history, &spec("nightly", &["a", "b"]), &[Some(4), None]);
@@ -130,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn what_runs_elsewhere_or_by_the_name_of_its_program_is_other_work() {
+    fn another_directory_command_or_resource_is_other_work() {
         let mut history = History::default();
         let shell = |script: &str, directory: &str| {
             let mut job = spec("sh", &["sh"]);
@@ -151,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn recent_runs_count_most_and_what_differs_much_is_not_recalled() {
+    fn recent_runs_count_most_and_varying_run_times_are_not_recalled() {
         let (mut history, job) = (History::default(), spec("job", &["a"]));
         (0..20).for_each(|_| drop(run(&mut history, &job, &[Some(8)])));
         run(&mut history, &job, &[Some(16)]);
@@ -165,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_brings_everything_back_and_the_oldest_go_first() {
+    fn durable_changes_restore_everything_and_the_oldest_jobs_are_forgotten_first() {
         let mut history = History::default();
         let jobs: Vec<JobSpec> = (0..9).map(|number| spec(&format!("job-{number}"), &["a", "b"])).collect();
         let named = |number: usize| {
@@ -182,7 +183,7 @@ mod tests {
         assert_eq!(recalled(&restored, &named(4)), [Some(5), Some(1)]);
         let large = spec("large", &vec!["x"; KEPT_STAGES / 2 - 1]);
         run(&mut restored, &large, &vec![Some(1); large.stages.len()]);
-        assert_eq!(recalled(&restored, &named(4)), [], "there is room for two stages more");
+        assert_eq!(recalled(&restored, &named(4)), [], "only two more stages fit");
         assert_eq!(recalled(&restored, &named(0)), [Some(1), Some(1)], "it recurred last");
         assert_eq!(recalled(&restored, &large).len(), KEPT_STAGES / 2 - 1);
     }

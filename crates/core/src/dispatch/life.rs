@@ -1,4 +1,5 @@
-//! A job's life after its submission: it begins when nothing holds it back, users wish something of it, it ends and is forgotten.
+//! What happens to a job after its submission: it starts once nothing prevents it, users control it, it ends and is
+//! forgotten.
 
 use super::admission::{Admission, Cancellation, JobState};
 use super::turns::Turn;
@@ -8,9 +9,9 @@ use crate::role::{Change, Outbox, Record};
 use crate::vocabulary::{Chosen, ClientId, Duration, Estimated, HostId, Instant, JobId, NodeId, TaskAction};
 use std::sync::Arc;
 
-/// Jobs that begin or end, and dependants that are told of an end, in one event.
+/// Maximum number of jobs that start or end, and of dependants that are updated, in one event.
 const TURNS: usize = 250;
-/// The rest follows after what has come in the meantime.
+/// The rest follows after the events that have arrived in the meantime.
 const SOON: Duration = Duration(1);
 
 impl Dispatcher {
@@ -23,7 +24,7 @@ impl Dispatcher {
         out: &mut Outbox,
     ) {
         let Some(entry) = self.admission.jobs.get(&job) else {
-            let message = format!("there is no job {job}");
+            let message = format!("job {job} not found");
             return refuse(client, RefusalKind::NotFound, &message, "`amalgam list --all` shows the known jobs", out);
         };
         let state = entry.state.clone();
@@ -35,7 +36,7 @@ impl Dispatcher {
                 Some(("it has not ended", "wait for it, or cancel it first"))
             }
             (JobAction::RerunFailed, _) if entry.is_abandoned => {
-                Some(("it ended without its manager, and what it left is not known", "submit it again"))
+                Some(("it ended without its manager, and the state of its tasks is not known", "submit it again"))
             }
             (JobAction::Cancel | JobAction::Hold | JobAction::Release | JobAction::Abandon, JobState::Ended(_)) => {
                 Some(("it has ended", "`amalgam info` shows how"))
@@ -52,7 +53,7 @@ impl Dispatcher {
             return refuse(client, RefusalKind::Conflict, &format!("job {job}: {what}"), remedy, out);
         }
         if let Some(after) = self.admission.forgotten_dependency(job).filter(|_| action == JobAction::RerunFailed) {
-            let message = format!("job {job}: job {after}, which it is to come after, is forgotten");
+            let message = format!("job {job}: job {after}, on which it depends, is forgotten");
             return refuse(client, RefusalKind::Conflict, &message, "submit it again", out);
         }
         let is_so = match action {
@@ -71,9 +72,9 @@ impl Dispatcher {
                 self.end(now, job, JobOutcome::Cancelled, out);
                 self.take_turns(now, out);
             }
-            // Said again where its manager may not have heard of it.
+            // Sent again: its manager may not have received it.
             JobAction::Cancel => out.send(job, ToJobManager::Act(JobAction::Cancel)),
-            // What runs ends with the leases of its nodes, which do not hear of its manager.
+            // Its running attempts end with their leases at the nodes, which get no messages of its manager.
             JobAction::Abandon => {
                 out.persist(Change::JobAbandoned { job });
                 self.admission.set_abandoned(job);
@@ -97,8 +98,8 @@ impl Dispatcher {
         self.take_turns(now, out);
     }
 
-    /// The job waits for its turn again like any other, and then runs what had failed, or these tasks of it. Whoever asks for that
-    /// holds it no more.
+    /// The job waits to start like any other, and then runs the tasks that had failed, or only these. A hold is
+    /// released.
     pub(super) fn reopen_for(&mut self, now: Instant, job: JobId, only: Option<Box<Chosen>>, out: &mut Outbox) {
         let run = self.admission.jobs[&job].run + 1;
         out.persist(Change::JobReopened { job, run });
@@ -110,8 +111,8 @@ impl Dispatcher {
         self.take_turns(now, out);
     }
 
-    /// The log may end between a change and what followed from it: a job was admitted, or another's end made room for it,
-    /// and it had not begun; or it had begun again, and its manager had not heard of it.
+    /// The log may end between a change and its consequences: a job could start, since it was admitted or another job
+    /// ended, and had not started; or it was started again, and its manager was not notified.
     pub fn on_recovered(&mut self, now: Instant, out: &mut Outbox) {
         if !self.are_kinds_logged && !self.kinds.custom().is_empty() {
             self.are_kinds_logged = true;
@@ -121,7 +122,7 @@ impl Dispatcher {
         self.take_turns(now, out);
     }
 
-    /// A process of job managers, or the connection to it, is new: what was said to it before may be lost.
+    /// A job host has connected: messages of an earlier connection may be lost.
     pub fn on_host_connected(&mut self, host: HostId, connection: u64, out: &mut Outbox) {
         self.hosts.insert(host);
         let entries = self.admission.jobs.values().filter(|entry| entry.job.host == host && !entry.is_abandoned);
@@ -130,26 +131,26 @@ impl Dispatcher {
         self.begin_again(|job| job.host == host, out);
     }
 
-    /// Says again to the managers of these jobs, of those that have begun, what is wanted of them.
+    /// Sends the managers of these jobs their state again, if the jobs have started.
     fn begin_again(&mut self, are_meant: impl Fn(&AdmittedJob) -> bool, out: &mut Outbox) {
         let lost: Arc<[NodeId]> = self.nodes_given_up().collect();
         let running = self.admission.running().map(|(job, _)| job).filter(|job| are_meant(job));
         let begun: Vec<JobId> = running.map(|job| job.id).collect();
         for &id in &begun {
             let entry = &self.admission.jobs[&id];
-            // Who comes out of the same log was told nothing yet.
+            // A manager in the server recovers from the same log, and was not sent anything yet.
             let is_elsewhere = entry.job.host != HostId::SERVER;
             let share = if is_elsewhere { self.scheduler.told_share(id).map(Box::new) } else { None };
             let (job, wishes, lost) = (Arc::clone(&entry.job), entry.wishes(), Arc::clone(&lost));
             out.send(id, ToJobManager::Begin { job, share, wishes, lost });
         }
-        // Those that come out of the same log begin with what they had.
+        // Managers in the server start with the state that they recovered.
         self.begun.extend(begun.into_iter().filter(|id| self.admission.jobs[id].job.host != HostId::SERVER));
     }
 
-    /// Gives job managers to the jobs that nothing holds back, in the order of priority, then submission, and ends those that
-    /// can never begin. What an event leads to may be more than others should wait for: the rest follows at once, after what
-    /// else has come.
+    /// Starts the managers of jobs that nothing prevents, in the order of priority, then submission, and ends jobs that
+    /// can never start. An event may have more consequences than other events should wait for: the rest follows after
+    /// those.
     pub(super) fn take_turns(&mut self, now: Instant, out: &mut Outbox) {
         let mut left = TURNS;
         self.admission.spread_news(&mut left);
@@ -169,7 +170,7 @@ impl Dispatcher {
         self.turns_due = self.admission.turns.has_more().then_some(now + SOON);
     }
 
-    /// When it wants to be woken to go on with what an event led to.
+    /// When it has to be woken to continue with the consequences of an event.
     pub fn next_turns(&self) -> Option<Instant> {
         self.turns_due
     }
@@ -191,13 +192,13 @@ impl Dispatcher {
         self.begun.push(job);
     }
 
-    /// Whether this is the job that was submitted then, and it is in this run of it.
+    /// Whether this is the job that was submitted at that time, in this run.
     pub fn is_in_run(&self, job: JobId, submitted_at: Instant, run: u32) -> bool {
         let entry = self.admission.jobs.get(&job);
         entry.is_some_and(|entry| (entry.job.submitted_at, entry.run) == (submitted_at, run))
     }
 
-    /// A job that ended says how good its user's estimates were. One that ends again was judged before.
+    /// Judges the estimates of a user by a job that ended. A job that ends again was judged before.
     pub fn judge_estimates(&mut self, job: JobId, estimated: Option<Estimated>, out: &mut Outbox) {
         let Some(estimated) = estimated.filter(|_| self.admission.is_running(job)) else { return };
         let Some(entry) = self.admission.jobs.get_mut(&job).filter(|entry| !entry.judged) else { return };
@@ -209,7 +210,7 @@ impl Dispatcher {
         }
     }
 
-    /// The next job of its kind is planned with it.
+    /// Keeps the mean run times of the job's tasks for its later runs.
     pub fn remember(&mut self, job: JobId, means: &[Option<Duration>], out: &mut Outbox) {
         let Admission { jobs, history, .. } = &mut self.admission;
         if let Some(entry) = jobs.get(&job).filter(|entry| entry.state == JobState::Begun) {

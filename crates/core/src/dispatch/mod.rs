@@ -1,5 +1,5 @@
-//! What masters and global masters have in common: jobs come in, begin and end, and a scheduler gives their asks room on the
-//! nodes that are known, as far as whoever owns these confirms it.
+//! The common part of masters and global masters: admits, starts and ends jobs, and lets a scheduler place their asks
+//! on the known nodes, as far as the owners of the nodes confirm it.
 
 mod admission;
 mod central;
@@ -29,23 +29,23 @@ use std::collections::BTreeSet;
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
-/// How jobs are dispatched; every part is a setting of the configuration.
+/// How jobs are dispatched; every field is a setting of the configuration.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct DispatchSettings {
     pub decide: Decide,
-    /// Ended jobs that are remembered.
+    /// Number of ended jobs that are remembered.
     pub kept_jobs: usize,
-    /// A part of the jobs goes by another preset.
+    /// Another preset for a part of the jobs.
     pub beside: Option<Beside>,
-    /// So many processes beside the server's have job managers, which are numbered from 1; the server has none then.
+    /// Number of job hosts, which are numbered from 1. If there are any, the server has no job managers.
     pub hosts: u8,
-    /// Users whose estimates are wrong get no opportunistic tasks; where nothing is opportunistic, estimates harm nobody.
+    /// Users whose estimates are wrong get no opportunistic tasks. Not needed where nothing is opportunistic.
     pub judges_users: bool,
-    /// Each job's manager places all of its tasks, one by one: none of them can be of a gang.
+    /// Each job's manager places all of its tasks one by one, so gangs are not supported.
     pub jobs_place_all: bool,
-    /// Others may number jobs beside.
+    /// The numbers of jobs that are assigned here; other global masters may assign the others.
     pub numbers: JobNumbers,
-    /// The kinds of resources that have their numbers from the beginning.
+    /// The kinds of resources that have fixed numbers from the start.
     pub kinds: Kinds,
 }
 
@@ -64,13 +64,13 @@ impl Default for DispatchSettings {
     }
 }
 
-/// Of the jobs in queues that name no preset, so many go by another one than the cluster's own.
+/// A part of the jobs in queues that name no preset uses this preset instead of the cluster's.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Beside {
     pub preset: String,
     /// In millionths.
     pub part: u32,
-    /// By which they are drawn.
+    /// Seed of the random choice of these jobs.
     pub seed: u64,
 }
 
@@ -83,17 +83,18 @@ impl Beside {
 /// When the central path decides.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Decide {
-    /// As soon as something changed.
+    /// As soon as something changes.
     OnEvents,
     /// Per node, when it reports (what the papers' systems do).
     OnHeartbeats {
-        /// At most so many grants for a report; `None` for all that fit.
+        /// Maximum number of grants per report; `None`: all that fit.
         most: Option<NonZeroU32>,
     },
 }
 
 impl DispatchSettings {
-    /// Where the manager of a job is that is admitted now: in one of the processes that are connected, or, where none is, in any.
+    /// Where the manager of a newly admitted job runs: in one of the connected job hosts or, if none is connected, in
+    /// any.
     fn host_of(&self, job: JobId, connected: &BTreeSet<HostId>) -> HostId {
         let turn = |count: usize| (job.0 % count as u64) as usize;
         let there: Vec<HostId> = connected.iter().copied().filter(|host| host.0 <= self.hosts).collect();
@@ -105,17 +106,17 @@ impl DispatchSettings {
     }
 }
 
-/// Whoever confirms placements: the owner of the nodes, or somebody who asks their owners.
+/// Confirms placements: implemented by the owner of the nodes, and by a role that asks their owners.
 pub trait Claims {
     /// # Errors
-    /// Where there is no room after all.
+    /// If there is no room after all.
     fn confirm(&mut self, rooms: &mut Ledger, proposal: &Granting) -> Result<GrantId, ClaimError>;
 
-    /// Passes on what was confirmed since it was called last.
+    /// Sends what was confirmed since the last call.
     fn announce(&mut self, out: &mut Outbox);
 }
 
-/// What is known of a job that has ended.
+/// How and when a job ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct JobEnd {
     pub outcome: JobOutcome,
@@ -147,14 +148,14 @@ pub struct Dispatcher {
     /// The nodes: the owner's ledger, or what is believed of them.
     pub rooms: Ledger,
     pub scheduler: Scheduler,
-    /// How right it was what was said of starts.
+    /// How accurate predictions of starts were.
     pub calibration: Calibration,
-    /// Processes of job managers that are connected.
+    /// Connected job hosts.
     pub hosts: BTreeSet<HostId>,
-    /// Jobs whose managers have begun in this event, or are told again what is wanted.
+    /// Jobs whose managers were started in this event, or were sent their state again.
     pub begun: Vec<JobId>,
     admission: Admission,
-    /// Jobs are to begin or to end that an event left to the next.
+    /// When to continue with jobs that start or end and that an event left for later.
     turns_due: Option<Instant>,
     looked_for_late_at: Instant,
 }
@@ -178,7 +179,7 @@ impl Dispatcher {
         }
     }
 
-    /// What clients and job managers say to whoever has their jobs. A peer that speaks for somebody else is not believed.
+    /// Messages of clients and job managers. A peer cannot act for another one.
     pub fn on_message(
         &mut self,
         now: Instant,
@@ -224,7 +225,7 @@ impl Dispatcher {
 
     pub fn recover(&mut self, change: &Change) {
         match change {
-            // What is in the log goes by the numbers there.
+            // The log uses the numbers that it records.
             Change::KindsNamed { kinds } => {
                 self.are_kinds_logged = kinds.custom() == self.settings.kinds.custom();
                 if !self.settings.kinds.custom().starts_with(kinds.custom()) {
@@ -236,7 +237,7 @@ impl Dispatcher {
         }
     }
 
-    /// After all changes: the jobs that run are known to the scheduler.
+    /// After all changes: adds the running jobs to the scheduler.
     pub fn recovered(&mut self) {
         for (job, queue) in self.admission.running() {
             self.scheduler.add_job(job.id, queue, job.user, job.spec.priority);
@@ -251,7 +252,7 @@ impl Dispatcher {
 
     // ---- questions -------------------------------------------------------------------------------------------------
 
-    /// Why nothing (more) of the job starts: the most telling reason first.
+    /// Why no (further) task of the job starts: the most important reason first.
     pub fn explain(&self, job: JobId) -> Vec<Why> {
         match self.admission.why_not_begun(job) {
             whys if whys.is_empty() => self.scheduler.explain(job, &self.rooms),
@@ -259,7 +260,7 @@ impl Dispatcher {
         }
     }
 
-    /// Why something waits, in the words of this cluster.
+    /// Describes why something waits, with the names of this cluster.
     pub fn describe_why(&self, why: &Why) -> String {
         why.describe(&self.kinds, |node| self.names.of(node).map_or_else(|| node.to_string(), str::to_owned))
     }
@@ -278,7 +279,7 @@ impl Dispatcher {
         self.admission.jobs_below(end.unwrap_or(JobId(u64::MAX)))
     }
 
-    /// Those that have begun and not ended.
+    /// Jobs that have started and not ended.
     pub fn running(&self) -> impl Iterator<Item = (&Arc<AdmittedJob>, QueueId)> {
         self.admission.running()
     }
@@ -287,17 +288,17 @@ impl Dispatcher {
         self.admission.is_running(job)
     }
 
-    /// Whether a user holds it, be it that it runs.
+    /// Whether a user holds it, pending or running.
     pub fn is_held(&self, job: JobId) -> bool {
         self.admission.jobs.get(&job).is_some_and(|entry| entry.held)
     }
 
-    /// Who cancelled this run of it, if somebody did.
+    /// The cancellation of its current run, if a user cancelled it.
     pub fn cancellation(&self, job: JobId) -> Option<&Cancellation> {
         self.admission.jobs.get(&job)?.cancelled.as_deref()
     }
 
-    /// How many jobs and dependencies were looked at so far to find out which jobs begin and end.
+    /// How many jobs and dependencies were examined so far to determine which jobs start and end.
     pub fn steps(&self) -> u64 {
         self.admission.turns.steps()
     }
@@ -320,17 +321,17 @@ impl Dispatcher {
         self.admission.queues()
     }
 
-    /// The preset that a part of all jobs goes by, where there is one.
+    /// The preset that a random part of all jobs uses, if there is one.
     pub fn drawn_preset(&self) -> Option<&str> {
         self.settings.beside.as_ref().map(|beside| &*beside.preset)
     }
 
-    /// Whether each job places its tasks one by one, so that nobody finds room for a gang.
+    /// Whether each job places its tasks one by one, so that gangs are not supported.
     pub fn jobs_place_all(&self) -> bool {
         self.settings.jobs_place_all
     }
 
-    /// Whether this process of job managers has, or is to have, the manager of some job.
+    /// Whether the manager of some job is, or will be, in this job host.
     pub fn has_jobs_at(&self, host: HostId) -> bool {
         self.jobs_from(JobId(0)).any(|(job, _)| job.host == host)
     }

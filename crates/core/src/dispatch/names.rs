@@ -1,4 +1,4 @@
-//! What people call nodes.
+//! The names of nodes.
 
 use crate::vocabulary::NodeId;
 
@@ -9,20 +9,20 @@ pub struct NodeNames {
     index: Index,
 }
 
-/// Which node has a name: a table in which a name's place is the first free one from that on which its hash says. To compare
-/// names in a tree would be a third of the work of hearing of 50,000 nodes.
+/// Finds a node by its name: a hash table with linear probing. Comparisons of names in a tree would be a third of the
+/// work of taking in 50,000 nodes.
 #[derive(Default)]
 struct Index {
-    /// A power of two of them, at least half of them free.
+    /// A power of two in number, at least half of them free.
     places: Vec<Place>,
     used: usize,
 }
 
-/// Small, since each look at one far away in memory takes longer than all the rest.
+/// Small, since each access to distant memory takes longer than the rest of a search.
 #[derive(Clone, Copy)]
 struct Place {
     hash: u32,
-    /// No node at all where it is free.
+    /// Not the number of a node if the place is free.
     node: NodeId,
 }
 
@@ -35,7 +35,7 @@ impl Place {
 }
 
 impl NodeNames {
-    /// A node is called so from now on; where another one is already, with its number behind it.
+    /// Names a node. If another node has the name, the number of this one is appended.
     pub fn insert(&mut self, node: NodeId, name: String) {
         if self.of(node) == Some(&name) {
             return;
@@ -56,7 +56,7 @@ impl NodeNames {
         self.index.insert(Place { hash, node });
     }
 
-    /// There is no such node any more; another may have its name.
+    /// Removes a node; another one may get its name.
     pub fn remove(&mut self, node: NodeId) {
         if let Some(name) = self.names.get_mut(node.0 as usize).and_then(Option::take)
             && let Some(place) = self.index.find(hash_of(&name), |other| other == node)
@@ -82,7 +82,7 @@ impl NodeNames {
         self.names.iter().zip(0..).filter_map(|(name, number)| Some((NodeId(number), name.as_deref()?)))
     }
 
-    /// In their order.
+    /// Sorted, each name once.
     pub fn all(&self) -> impl Iterator<Item = &str> {
         let mut all: Vec<&str> = self.names.iter().flatten().map(|name| &**name).collect();
         all.sort_unstable();
@@ -135,7 +135,7 @@ impl Index {
         self.places[at] = place;
     }
 
-    /// Those behind it, up to the next free place, are put anew: some may not be found across the gap.
+    /// The entries after it, up to the next free place, are inserted again: some could not be found across the gap.
     fn remove(&mut self, at: usize) {
         self.places[at] = Place::FREE;
         self.used -= 1;
@@ -148,7 +148,8 @@ impl Index {
     }
 }
 
-/// FNV-1: names that differ in their last letter only are near each other, and nodes mostly join in the order of their names.
+/// FNV-1: names that differ in the last letter only have close hashes, and nodes mostly join in the order of their
+/// names.
 fn hash_of(name: &str) -> u32 {
     let hash = name
         .bytes()
@@ -163,7 +164,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     #[test]
-    fn nodes_are_found_by_the_names_that_they_have_now() {
+    fn nodes_are_found_by_their_present_names() {
         for seed in 0..40 {
             let chance = &mut Chance::new(seed, "names");
             let (mut names, mut expected) = (NodeNames::default(), BTreeMap::new());

@@ -1,4 +1,4 @@
-//! A job comes in: what its names mean here, and whether it could ever run.
+//! Submission of a job: resolves its names and checks whether it could ever run.
 
 use super::{Dispatcher, refuse};
 use crate::policy::Trust;
@@ -15,18 +15,18 @@ use crate::why::Why;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// What a submission's names mean here.
+/// The names in a submission, resolved.
 struct Resolved {
     queue: QueueId,
-    /// Per stage, of one task.
+    /// Per stage, for one task.
     resources: Vec<Resources>,
     /// Per stage.
     near: Vec<Arc<Vec<Holder>>>,
-    /// Per stage, of the names in its blocks.
+    /// Per stage, the nodes named in its blocks.
     places: Vec<Vec<Option<NodeId>>>,
 }
 
-/// A refusal in the making: kind, message, remedy.
+/// A refusal: kind, message, remedy.
 type Wrong = (RefusalKind, String, String);
 
 impl Dispatcher {
@@ -38,7 +38,7 @@ impl Dispatcher {
         key: Option<String>,
         out: &mut Outbox,
     ) {
-        // What it ran in is known for ever, whatever becomes of the configuration.
+        // The full name of its queue is kept, whatever changes in the configuration.
         if let Ok(queue) = self.admission.queues.leaf(&spec.queue) {
             let name = &self.admission.queues.spec(queue).name;
             if spec.queue != *name {
@@ -50,8 +50,8 @@ impl Dispatcher {
             if self.admission.jobs[&job].job.spec == spec {
                 return out.send(client, ToClient::Submitted { job });
             }
-            let message = format!("the idempotency key was used before, for job {job}, with another job");
-            return refuse(client, RefusalKind::Conflict, &message, "use a key of its own for each job", out);
+            let message = format!("the idempotency key was already used for job {job}, which differs");
+            return refuse(client, RefusalKind::Conflict, &message, "use a different key for each job", out);
         }
         let Resolved { queue, resources, near, places } = match self.check_submission(&spec) {
             Ok(resolved) => resolved,
@@ -62,7 +62,7 @@ impl Dispatcher {
         let default_timeout = self.admission.queues.spec(queue).default_timeout;
         let tasks = spec.task_count();
         let recalled = self.admission.history.recall(user, &spec);
-        // Where nothing is opportunistic, estimates harm nobody.
+        // Where nothing is opportunistic, wrong estimates cause no harm.
         let trust = self.admission.trust.get(&user).filter(|_| self.settings.judges_users);
         let admitted = Arc::new(AdmittedJob {
             id: job,
@@ -89,7 +89,7 @@ impl Dispatcher {
         }
     }
 
-    /// That of its queue, or, where no queue names one, the one that a part of all jobs goes by if it is drawn.
+    /// The preset of its queue; if no queue names one, the preset for a part of all jobs, if the job is drawn for it.
     fn preset_of(&self, queue: QueueId, job: JobId) -> Option<String> {
         let of_queue = self.admission.queues.preset(queue).map(str::to_owned);
         let drawn =
@@ -97,14 +97,14 @@ impl Dispatcher {
         of_queue.or_else(drawn)
     }
 
-    /// Resolves names, and refuses what could never run here.
+    /// Resolves names, and refuses a job that could never run here.
     fn check_submission(&mut self, spec: &JobSpec) -> Result<Resolved, Wrong> {
         check_shape(spec)?;
         let queue = self.admission.queues.leaf(&spec.queue).map_err(|message| {
             (RefusalKind::Invalid, message, "name one of these with `--queue`, or `queue` in a job file".to_owned())
         })?;
         if let Some(after) = spec.comes_after().find(|after| !self.admission.jobs.contains_key(after)) {
-            let message = format!("job {after}, which this one is to come after, is not known");
+            let message = format!("dependency not found: job {after}");
             return Err((RefusalKind::NotFound, message, "`amalgam list --all` shows the known jobs".to_owned()));
         }
         let mut resources = Vec::with_capacity(spec.stages.len());
@@ -120,13 +120,13 @@ impl Dispatcher {
             if !is_gpu_amount(shape.gpu_millis()) {
                 let asked = Thousandths(shape.gpu_millis());
                 let message = format!(
-                    "the tasks of stage `{}` want {asked} GPUs: one has whole ones, or a part of one",
+                    "stage `{}`: invalid number of GPUs per task `{asked}`: neither whole nor less than one",
                     stage.name
                 );
                 return Err((
                     RefusalKind::Invalid,
                     message,
-                    "ask for a whole number of GPUs, or for less than one".to_owned(),
+                    "request a whole number of GPUs, or less than one".to_owned(),
                 ));
             }
             if !spec.wait_for_nodes {
@@ -142,8 +142,8 @@ impl Dispatcher {
         Ok(Resolved { queue, resources, near, places })
     }
 
-    /// The nodes that a stage is to be near. How much of its input each has is not said: all have as much. A name that
-    /// nobody has yet is no error where nodes are still to come, and then names nobody.
+    /// The nodes that a stage prefers. The amount of input on each is unknown, so all count equally. An unknown name is
+    /// not an error if nodes may still join, and is ignored.
     fn holders(&self, stage: &StageSpec, are_nodes_to_come: bool) -> Result<Arc<Vec<Holder>>, Wrong> {
         let mut holders = Vec::with_capacity(stage.near.len());
         for name in &stage.near {
@@ -158,7 +158,7 @@ impl Dispatcher {
         Ok(if holders.is_empty() { Arc::default() } else { Arc::new(holders) })
     }
 
-    /// A block may be on nodes of a file system that are none of ours; it is far from all of them then.
+    /// A block may be on nodes of a file system that are not in the cluster; it is remote from all nodes then.
     fn places(&self, stage: &StageSpec) -> Vec<Option<NodeId>> {
         match &stage.reads {
             Reads::Blocks(blocks) => blocks.nodes().iter().map(|name| self.names.find(name)).collect(),
@@ -168,7 +168,7 @@ impl Dispatcher {
 
     fn unknown_node(&self, stage: &str, unknown: &str) -> Wrong {
         const NAMED: usize = 5;
-        let message = format!("stage `{stage}` is to be near `{unknown}`, and no node has that name");
+        let message = format!("stage `{stage}`: node `{unknown}` of `near` not found");
         let alike =
             |name: &str| name.bytes().zip(unknown.bytes()).take_while(|(known, written)| known == written).count();
         let mut known: Vec<&str> = self.names.all().collect();
@@ -176,11 +176,11 @@ impl Dispatcher {
         let more = known.len().saturating_sub(NAMED);
         known.truncate(NAMED);
         let there_are = match (&known[..], more) {
-            ([], _) => "none has joined yet".to_owned(),
-            (_, 0) => format!("there are {}", known.join(", ")),
-            _ => format!("there are {} and {more} more", known.join(", ")),
+            ([], _) => "no node has joined yet".to_owned(),
+            (_, 0) => format!("known: {}", known.join(", ")),
+            _ => format!("known: {} and {more} more", known.join(", ")),
         };
-        let remedy = format!("{there_are}; or say `--wait-for-nodes` to go on without those that have not joined");
+        let remedy = format!("{there_are}; or use `--wait-for-nodes` to ignore nodes that have not joined");
         (RefusalKind::Invalid, message, remedy)
     }
 
@@ -189,9 +189,8 @@ impl Dispatcher {
             .into_iter()
             .chain(self.kinds.custom().iter().map(String::as_str))
             .collect();
-        let message =
-            format!("stage `{stage}` asks for `{unknown}`, which no node has; known: {}", known.join(", "));
-        (RefusalKind::Invalid, message, format!("start an agent with `--resource {unknown}=N`, or mend the name"))
+        let message = format!("stage `{stage}`: unknown resource `{unknown}`; known: {}", known.join(", "));
+        (RefusalKind::Invalid, message, format!("start an agent with `--resource {unknown}=N`, or correct the name"))
     }
 
     /// Whether some node that is known now could run the task if it were empty.
@@ -217,18 +216,18 @@ impl Dispatcher {
         let class = self.rooms.class(&Arc::new(constraints.to_vec()));
         let why = crate::scheduling::explain_fit(class, shape, &self.rooms);
         let instead = match &why {
-            Some(Why::Constraints { .. }) => "mend the constraint",
-            _ => "ask for less",
+            Some(Why::Constraints { .. }) => "correct the constraint",
+            _ => "request less",
         };
         let what = why.map_or_else(|| "no node can run it".to_owned(), |why| self.describe_why(&why));
         let message = format!("stage `{stage}` can never start on the nodes of this cluster: {what}");
         let remedy = format!(
-            "{instead}, or say `--wait-for-nodes` (`wait_for_nodes = true` in a job file) if such a node will join"
+            "{instead}, or use `--wait-for-nodes` (`wait_for_nodes = true` in a job file) if such a node will join"
         );
         Err((RefusalKind::Invalid, message, remedy))
     }
 
-    /// Whether somebody here finds room for all of a stage at once, and the nodes together could have it.
+    /// Whether gangs are placed here, and the nodes in total have room for all tasks of the stage.
     fn check_gang(
         &self,
         stage: &StageSpec,
@@ -238,9 +237,8 @@ impl Dispatcher {
     ) -> Result<(), Wrong> {
         let (name, tasks) = (&stage.name, u64::from(stage.tasks.len()));
         if self.settings.jobs_place_all {
-            let message = format!(
-                "the tasks of stage `{name}` are to begin together, and here each job places its tasks one by one"
-            );
+            let message =
+                format!("the tasks of stage `{name}` start together, but jobs here place their tasks one by one");
             let remedy = "leave `gang` out, or submit it where a master or a global master places tasks (presets such as drf or megha)";
             return Err((RefusalKind::Invalid, message, remedy.to_owned()));
         }
@@ -265,19 +263,19 @@ impl Dispatcher {
         let (share, most) = (together.dominant_share(self.rooms.capacity()), self.most_of(queue));
         let message = if rooms < tasks {
             format!(
-                "stage `{name}` can never start on the nodes of this cluster: its {tasks} tasks begin together, and the nodes that suit them hold {rooms}"
+                "stage `{name}` can never start on the nodes of this cluster: its {tasks} tasks start together, and suitable nodes have room for {rooms}"
             )
         } else if share > most {
             let percent = |millionths: u64| millionths as f64 / 1e4;
             format!(
-                "stage `{name}` can never start in its queue: its {tasks} tasks begin together and are {:.1} % of this cluster, of which one user may have {:.1} % there",
+                "stage `{name}` can never start in its queue: its {tasks} tasks start together and need {:.1} % of this cluster, and the limit per user is {:.1} %",
                 percent(share),
                 percent(most)
             )
         } else {
             return Ok(());
         };
-        let remedy = "give it fewer tasks or smaller ones, or say `--wait-for-nodes` (`wait_for_nodes = true` in a job file) if nodes will join";
+        let remedy = "give it fewer tasks or smaller ones, or use `--wait-for-nodes` (`wait_for_nodes = true` in a job file) if nodes will join";
         Err((RefusalKind::Invalid, message, remedy.to_owned()))
     }
 }
@@ -292,9 +290,9 @@ impl Dispatcher {
     }
 }
 
-/// What a client's specification must keep to, however it was made.
+/// Checks the limits that apply to every specification, from any client.
 fn check_shape(spec: &JobSpec) -> Result<(), Wrong> {
-    let invalid = |message: String| Err((RefusalKind::Invalid, message, "mend the job".to_owned()));
+    let invalid = |message: String| Err((RefusalKind::Invalid, message, "correct the job".to_owned()));
     if spec.stages.is_empty() || spec.stages.len() > MAX_STAGES {
         return invalid(format!("a job has 1 to {MAX_STAGES} stages, this one has {}", spec.stages.len()));
     }
@@ -303,12 +301,12 @@ fn check_shape(spec: &JobSpec) -> Result<(), Wrong> {
     }
     if spec.comes_after().count() > MAX_AFTER_JOBS {
         let many = spec.comes_after().count();
-        return invalid(format!("a job comes after at most {MAX_AFTER_JOBS} others, this one after {many}"));
+        return invalid(format!("a job has at most {MAX_AFTER_JOBS} dependencies, this one has {many}"));
     }
     let priorities: BTreeSet<i32> = spec.stages.iter().filter_map(|stage| stage.priority).collect();
     if priorities.len() > MAX_PRIORITIES {
         let many = priorities.len();
-        return invalid(format!("the stages of a job have at most {MAX_PRIORITIES} priorities, here they have {many}"));
+        return invalid(format!("the stages of a job have at most {MAX_PRIORITIES} priorities, these have {many}"));
     }
     for (index, stage) in spec.stages.iter().enumerate() {
         if stage.program.command.is_empty() {
@@ -318,15 +316,15 @@ fn check_shape(spec: &JobSpec) -> Result<(), Wrong> {
             return invalid(format!("stage `{}` has no tasks", stage.name));
         }
         if stage.gang && stage.tasks.len() > MAX_GANG {
-            return invalid(format!("stage `{}` has more than {MAX_GANG} tasks that begin together", stage.name));
+            return invalid(format!("stage `{}` has more than {MAX_GANG} tasks that start together", stage.name));
         }
         if let Some(most) = stage.at_once.filter(|most| *most == 0 || stage.gang && *most < stage.tasks.len()) {
-            let tasks = if stage.gang { ", which begin together" } else { "" };
-            return invalid(format!("stage `{}` lets {most} of its tasks run at once{tasks}", stage.name));
+            let tasks = if stage.gang { ": its tasks start together" } else { "" };
+            return invalid(format!("stage `{}`: invalid limit of {most} tasks at once{tasks}", stage.name));
         }
         if stage.gang && stage.execution == ExecutionType::Opportunistic {
             return invalid(format!(
-                "the tasks of stage `{}` begin together, so they cannot be opportunistic",
+                "the tasks of stage `{}` start together, so they cannot be opportunistic",
                 stage.name
             ));
         }
@@ -336,7 +334,7 @@ fn check_shape(spec: &JobSpec) -> Result<(), Wrong> {
         let wrong = match &stage.reads {
             Reads::Blocks(blocks) => blocks.check(stage.tasks.len()).err(),
             Reads::Before if stage.after.is_empty() => {
-                Some("it reads what other stages left, and comes after none".to_owned())
+                Some("it reads the output of other stages, but depends on none".to_owned())
             }
             Reads::Unsaid | Reads::Before => None,
         };

@@ -1,4 +1,5 @@
-//! What users want of single tasks of a job: kept here, so that it counts for a job that has not begun, and done by its manager.
+//! Actions on single tasks of a job that users request. They are kept here, so that they apply to a job that has not
+//! started, and carried out by its manager.
 
 use super::admission::JobState;
 use super::{Dispatcher, refuse};
@@ -43,7 +44,7 @@ impl Dispatcher {
         tasks: &Chosen,
     ) -> Option<(RefusalKind, String, &'static str)> {
         let Some(entry) = self.admission.jobs.get(&job) else {
-            let message = format!("there is no job {job}");
+            let message = format!("job {job} not found");
             return Some((RefusalKind::NotFound, message, "`amalgam list --all` shows the known jobs"));
         };
         if let Some((stage, place)) = tasks.missing_in(&entry.job.spec) {
@@ -59,10 +60,10 @@ impl Dispatcher {
                 ("it succeeded: nothing failed", "submit it again to run all of it")
             }
             JobState::Ended(_) if is_rerun && entry.is_abandoned => {
-                ("it ended without its manager, and what it left is not known", "submit it again")
+                ("it ended without its manager, and the state of its tasks is not known", "submit it again")
             }
             JobState::Ended(_) if is_rerun && self.admission.forgotten_dependency(job).is_some() => {
-                ("a job that it is to come after is forgotten", "submit it again")
+                ("a job on which it depends is forgotten", "submit it again")
             }
             JobState::Ended(_) if !is_rerun => ("it has ended", "`amalgam info` shows how"),
             JobState::Pending | JobState::Begun if is_rerun => ("it has not ended", "wait for it, or cancel it first"),

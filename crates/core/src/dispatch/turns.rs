@@ -1,56 +1,56 @@
-//! Which pending jobs begin or end next. What that needs is kept up to date job by job, so a submission or an end costs
-//! what depends on it, however many other jobs wait.
+//! Determines which pending jobs start or end next. Its state is updated job by job, so the cost of a submission or an
+//! end depends on its dependencies only, however many other jobs wait.
 
 use crate::vocabulary::{JobId, QueueId};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// In the order in which jobs begin: higher priorities first, then the order of submission.
+/// The order in which jobs start: higher priorities first, then the order of submission.
 pub(super) type Place = (Reverse<i32>, JobId);
 
-/// What a job's dependants may take it for.
+/// The state of a job with regard to its dependants.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Standing {
     /// It has not ended.
     Open,
     Succeeded,
-    /// It ended in another way.
+    /// It ended without success.
     Failed,
 }
 
-/// What a dependant waits for.
+/// The state that a dependant waits for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Until {
     Succeeded,
     Ended,
 }
 
-/// A pending job, as it is to be entered.
+/// A pending job to be added.
 pub(super) struct Pending {
     pub place: Place,
     pub queue: QueueId,
     pub held: bool,
 }
 
-/// The next thing to do.
+/// The next step.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Turn {
     Begin(JobId),
-    /// A job that it comes after did not succeed.
+    /// A job that had to succeed before it did not.
     End(JobId),
 }
 
 #[derive(Default)]
 pub(super) struct Turns {
     waiters: BTreeMap<JobId, Waiter>,
-    /// What a dependant (second) has been told of a job that it comes after (first).
+    /// The standing of a job (first) as a dependant (second) was notified of it.
     dependencies: BTreeMap<(JobId, JobId), Dependency>,
-    /// Jobs whose standing changed, with the first dependant that has not been told.
+    /// Jobs whose standing changed, with the first dependant that was not notified.
     news: BTreeMap<JobId, JobId>,
     lines: BTreeMap<QueueId, Line>,
-    /// The first of each line that may begin now.
+    /// The first job of each line that may start now.
     heads: BTreeSet<(Place, QueueId)>,
-    /// Those that can never begin.
+    /// Jobs that can never start.
     doomed: BTreeSet<Place>,
     steps: u64,
 }
@@ -61,7 +61,7 @@ struct Waiter {
     held: bool,
     /// Jobs that it waits for.
     open: u32,
-    /// Jobs of which it needs success and that ended without.
+    /// Jobs that had to succeed and ended without success.
     failed: u32,
 }
 
@@ -71,7 +71,7 @@ struct Dependency {
     told: Standing,
 }
 
-/// The jobs of a queue that only the queue's limit keeps from beginning.
+/// The jobs of a queue that only the queue's limit keeps from starting.
 #[derive(Default)]
 struct Line {
     ready: BTreeSet<Place>,
@@ -97,7 +97,7 @@ impl Dependency {
 }
 
 impl Turns {
-    /// A job waits from now on, also for these jobs.
+    /// Adds a waiting job with its dependencies.
     pub fn enter(&mut self, job: JobId, pending: Pending, after: impl Iterator<Item = (JobId, Until, Standing)>) {
         let Pending { place, queue, held } = pending;
         let mut waiter = Waiter { place, queue, held, open: 0, failed: 0 };
@@ -105,7 +105,7 @@ impl Turns {
             self.steps += 1;
             let dependency = Dependency { until, told };
             let before = self.dependencies.get(&(on, job)).copied();
-            // Named twice, the stricter wish counts.
+            // If a job is named twice, the stricter condition applies.
             if before.is_none_or(|before| before.until == Until::Ended) {
                 self.dependencies.insert((on, job), dependency);
                 waiter.forget(before);
@@ -116,7 +116,7 @@ impl Turns {
         self.sort_in(job);
     }
 
-    /// It waits no more, and needs to know nothing of these.
+    /// Removes a job that no longer waits, with its dependencies.
     pub fn leave(&mut self, job: JobId, after: impl Iterator<Item = JobId>) {
         self.take_out(job);
         self.waiters.remove(&job);
@@ -134,19 +134,19 @@ impl Turns {
         self.sort_in(job);
     }
 
-    /// So many jobs of the queue run, of so many that may.
+    /// Sets how many jobs of the queue run, and how many may.
     pub fn set_running(&mut self, queue: QueueId, running: u32, limit: Option<u32>) {
         self.change_line(queue, |line| (line.running, line.limit) = (running, limit));
     }
 
-    /// The standing of the job is another one: its dependants are told in the next steps.
+    /// The standing of the job has changed: its dependants are notified in the next steps.
     pub fn on_change(&mut self, job: JobId) {
         if self.is_awaited(job) {
             self.news.insert(job, JobId(0));
         }
     }
 
-    /// Whether pending jobs wait for it, or waited and have not begun.
+    /// Whether pending jobs depend on it.
     pub fn is_awaited(&self, job: JobId) -> bool {
         self.dependants_from(job, JobId(0)).next().is_some()
     }
@@ -156,7 +156,7 @@ impl Turns {
         range.map(|((_, dependant), dependency)| (*dependant, *dependency))
     }
 
-    /// Tells dependants what has changed, as many as are `left`.
+    /// Notifies at most `left` dependants of changes.
     pub fn spread(&mut self, left: &mut usize, standing: impl Fn(JobId) -> Standing) {
         while *left > 0
             && let Some((&job, &from)) = self.news.first_key_value()
@@ -186,10 +186,10 @@ impl Turns {
         self.sort_in(dependant);
     }
 
-    /// What is to be done next, once all news is spread.
+    /// The next step, once all dependants are notified.
     pub fn next(&mut self) -> Option<Turn> {
         self.steps += 1;
-        // An end may be what a job waits for that is to begin before others.
+        // Ends first: a job that has to start before others may wait for such an end.
         let end = self.doomed.first().map(|(_, job)| Turn::End(*job));
         end.or_else(|| self.heads.first().map(|((_, job), _)| Turn::Begin(*job)))
     }
@@ -198,7 +198,7 @@ impl Turns {
         !(self.news.is_empty() && self.heads.is_empty() && self.doomed.is_empty())
     }
 
-    /// How many jobs and dependencies were looked at so far.
+    /// How many jobs and dependencies were examined so far.
     pub fn steps(&self) -> u64 {
         self.steps
     }

@@ -7,7 +7,7 @@ use crate::role::{Change, Outbox};
 use crate::vocabulary::{ClientId, Instant, JobId};
 use std::sync::Arc;
 
-/// A refusal in the making: kind, message, remedy.
+/// A refusal: kind, message, remedy.
 type Wrong = (RefusalKind, String, &'static str);
 
 impl Dispatcher {
@@ -35,7 +35,7 @@ impl Dispatcher {
             let (job, queue) = (Arc::clone(&entry.job), entry.queue);
             let is_placed_anew = (job.spec.priority, job.queue) != (before.spec.priority, before.queue);
             if is_placed_anew {
-                // What it asked for stands in the line at its old place.
+                // Its asks are queued at its old place.
                 self.scheduler.end_job(job.id, &mut self.rooms);
                 self.scheduler.add_job(job.id, queue, job.user, job.spec.priority);
                 self.begun.push(job.id);
@@ -45,11 +45,11 @@ impl Dispatcher {
         self.take_turns(now, out);
     }
 
-    /// Also gives the queue its full name.
+    /// Also replaces the queue's name by its full name.
     fn check_update(&self, job: JobId, update: &mut JobUpdate) -> Result<(), Wrong> {
         let conflict = |message: String, remedy| Err((RefusalKind::Conflict, message, remedy));
         let Some(entry) = self.admission.jobs.get(&job) else {
-            let message = format!("there is no job {job}");
+            let message = format!("job {job} not found");
             return Err((RefusalKind::NotFound, message, "`amalgam list --all` shows the known jobs"));
         };
         if let JobState::Ended(_) = entry.state {
@@ -65,17 +65,17 @@ impl Dispatcher {
             return Ok(());
         }
         if queues.preset(queue) != entry.job.preset.as_deref() && (queues.preset(queue).is_some() || entry.has_begun) {
-            let message = format!("job {job}: queue {} goes by another preset than the job", queues.spec(queue).name);
+            let message = format!("job {job}: queue {} uses another preset than the job", queues.spec(queue).name);
             return conflict(message, "submit it to that queue instead");
         }
         if queues.global_of(queue) != queues.global_of(entry.queue) {
-            let message = format!("job {job}: queue {} is with another global master", queues.spec(queue).name);
+            let message = format!("job {job}: queue {} belongs to another global master", queues.spec(queue).name);
             return conflict(message, "submit it to that queue instead");
         }
         if entry.state == JobState::Begun && self.scheduler.holds_resources(job) {
             let message =
-                format!("job {job}: tasks of it hold room that is counted for queue {}", entry.job.spec.queue);
-            return conflict(message, "hold it, wait until these have ended, move it, and release it");
+                format!("job {job}: its tasks hold resources that are counted for queue {}", entry.job.spec.queue);
+            return conflict(message, "hold it, wait until its tasks have ended, move it, and release it");
         }
         Ok(())
     }

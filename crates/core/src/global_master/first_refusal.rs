@@ -1,6 +1,6 @@
-//! Room that opens in another's partition is seen here a moment later, where global masters avoid conflicts: the one whose partition
-//! it is hears of it at the same time, and has it first. Without that all who have something waiting take it at once, and
-//! all but one are refused. ADR 51.
+//! Room that opens in another global master's partition is seen here after a delay, which avoids conflicts: the owner
+//! of the partition is notified at the same time and can use the room first. Without the delay, all global masters with
+//! waiting tasks would take the room at once, and all but one would be refused. See ADR 51.
 
 use super::GlobalMaster;
 use crate::role::Outbox;
@@ -10,17 +10,17 @@ use std::collections::{BTreeMap, BTreeSet};
 
 #[derive(Default)]
 pub(super) struct FirstRefusal {
-    /// For so long others have it; without it, everything is seen at once.
+    /// How long others can use the room first; `None`: everything is seen at once.
     length: Option<Duration>,
     rooms: BTreeMap<NodeId, Opening>,
     due: BTreeSet<(Instant, NodeId)>,
 }
 
-/// What its cluster said last of a node of another's partition of which not all is seen yet.
+/// The last report of a node in another's partition that is not fully in the view yet.
 struct Opening {
     due: Instant,
     free: Resources,
-    /// Proposals that this takes into account.
+    /// The last proposal that the report includes.
     seen: u64,
 }
 
@@ -29,7 +29,7 @@ impl FirstRefusal {
         FirstRefusal { length, ..FirstRefusal::default() }
     }
 
-    /// Counts from when the first of it opened.
+    /// Delays the room of the node; the delay starts when the first of it opened.
     fn put_off(&mut self, node: NodeId, now: Instant, length: Duration, free: Resources, seen: u64) {
         let due = self.rooms.get(&node).map_or(now + length, |opening| opening.due);
         self.rooms.insert(node, Opening { due, free, seen });
@@ -52,8 +52,8 @@ impl GlobalMaster {
         self.federation.internal_to(node) != self.own
     }
 
-    /// Takes in what its cluster says is free on a node, with proposals up to `seen`; but of what opens in another's partition nothing
-    /// yet. Whether all of it is seen.
+    /// Updates the view of a node with its reported free resources, which include proposals up to `seen`. Room that
+    /// opens in another's partition is delayed. Returns whether all of it is seen.
     pub(super) fn take_room(&mut self, now: Instant, node: NodeId, free: Resources, seen: u64, is_whole: bool) -> bool {
         let epoch = self.proposals.epoch();
         let is_counted = |grant: &GrantId| grant.epoch != epoch || grant.number <= seen;
@@ -70,14 +70,14 @@ impl GlobalMaster {
         true
     }
 
-    /// What ended of its own on others' nodes leaves room to these first.
+    /// Room of own attempts that ended in other partitions is left to their owners first.
     pub(super) fn leave_room(&mut self, freed: &[Booking]) {
         for booking in freed {
             self.dispatch.rooms.believe_taken(booking.node, &booking.resources);
         }
     }
 
-    /// The bookings of these grants, as far as their room is to be left.
+    /// The bookings of these grants whose room is left to others first.
     pub(super) fn to_be_left(&self, freed: &[GrantId]) -> Vec<Booking> {
         match self.first_refusal.length {
             None => Vec::new(),
@@ -88,7 +88,7 @@ impl GlobalMaster {
         }
     }
 
-    /// Whoever had the first refusal did not want it.
+    /// Adds delayed room to the view that others have not used in time.
     pub(super) fn see_openings(&mut self, now: Instant, out: &mut Outbox) {
         let epoch = self.proposals.epoch();
         let mut opened = Vec::new();

@@ -1,7 +1,8 @@
-//! A global master: it has jobs, and places their tasks over all clusters of a federation by what it believes of them (Megha,
-//! section IV). What it proposes the clusters' masters let through or refuse; they tell it what changes there.
+//! A global master: it has jobs and places their tasks on all clusters of a federation, according to its view of them
+//! (Megha, section IV). The clusters' masters pass on its proposals or refuse them, and notify it of changes.
 //!
-//! What it believes is soft: it is told everything when a connection is new. Its jobs are in its log.
+//! The view is not durable: each cluster's master sends its full state on a new connection. The jobs are in the global
+//! master's log.
 
 mod first_refusal;
 mod proposals;
@@ -25,48 +26,48 @@ use std::sync::Arc;
 pub struct GlobalMaster {
     federation: Federation,
     own: GlobalId,
-    /// Jobs, and what is believed of the room for them.
+    /// Jobs, and the view of the nodes that they are placed on.
     dispatch: Dispatcher,
     proposals: Proposals,
     sharing: Sharing,
     first_refusal: FirstRefusal,
     /// By number.
     clusters: Vec<Cluster>,
-    /// Nodes that were given up and have not come back.
+    /// Lost nodes that have not returned.
     lost: BTreeSet<NodeId>,
     /// Counts introductions.
     introductions: u32,
 }
 
-/// A cluster as far as it is known.
+/// What is known of a cluster.
 #[derive(Default)]
 struct Cluster {
-    /// Nothing is believed of it before it has told everything on the present connection; with the number of the introduction
-    /// that this answers.
+    /// Set until the cluster has sent its full state on the present connection: the number of the introduction that it
+    /// has to answer.
     awaited: Option<u64>,
-    /// The life and the version that it told last.
+    /// The incarnation and the version of its last notification.
     told: Option<(Epoch, u64)>,
-    /// When it told something last.
+    /// When it sent its last notification.
     heard: Option<Instant>,
     usage: BTreeMap<QueueId, Totals>,
     is_settled: bool,
 }
 
-/// What is believed of a node, for people.
+/// The view of a node, for people.
 #[derive(Clone, PartialEq, Debug)]
 pub struct BelievedNode {
     pub node: NodeId,
     pub name: String,
     pub cluster: ClusterId,
     pub state: NodeState,
-    /// Whether it takes work: its cluster's master may drain it, or give it none for a while.
+    /// Whether it takes work: its cluster's master may have drained or paused it.
     pub is_open: bool,
     pub capacity: Resources,
     pub free: Resources,
-    /// What this global master holds there.
+    /// Bookings of this global master there.
     pub bookings: u32,
     pub attributes: Attributes,
-    /// Since its cluster's master told something last; `None` before the first time.
+    /// Time since the last notification of its cluster's master; `None` before the first one.
     pub age: Option<Duration>,
 }
 
@@ -80,7 +81,7 @@ pub struct GlobalDescription {
 }
 
 impl GlobalMaster {
-    /// In this life, of which `epoch` says the number of the global master as well.
+    /// `epoch` identifies this incarnation and contains the number of the global master.
     pub fn new(
         epoch: Epoch,
         (federation, own): (Federation, GlobalId),
@@ -105,14 +106,14 @@ impl GlobalMaster {
         }
     }
 
-    /// Room in others' partitions is left to these for so long.
+    /// For this time, room that opens in the partitions of other global masters is left to them.
     #[must_use]
     pub fn leaving_to_others(mut self, length: Option<Duration>) -> GlobalMaster {
         self.first_refusal = FirstRefusal::of_length(length);
         self
     }
 
-    /// Its jobs, and what it believes of the room for them.
+    /// Its jobs, and its view of the nodes.
     pub fn dispatch(&self) -> &Dispatcher {
         &self.dispatch
     }
@@ -125,7 +126,7 @@ impl GlobalMaster {
         self.own
     }
 
-    /// The nodes that it has been told of.
+    /// The nodes in its view.
     pub fn believed_nodes(&self, now: Instant) -> Vec<BelievedNode> {
         let rooms = &self.dispatch.rooms;
         let believed = |node: NodeId| {
@@ -152,7 +153,7 @@ impl GlobalMaster {
         match body {
             ToGlobalMaster::Told(told) => self.on_told(now, *told, out),
             ToGlobalMaster::OfJobs(body) => match *body {
-                // The nodes' own master counts their failures.
+                // The master of the node's cluster counts its failures.
                 ToMaster::NodeFailed { node, suspects } if self.federation.has(node) => {
                     out.send(self.federation.cluster_of(node), ToMaster::NodeFailed { node, suspects });
                 }
@@ -168,7 +169,7 @@ impl GlobalMaster {
 
     // ---- clusters --------------------------------------------------------------------------------------------------
 
-    /// Nothing is proposed there before it has told what there is: what was on its way is lost.
+    /// Nothing is proposed to the cluster before it has sent its full state: messages in transit are lost.
     fn on_connected(&mut self, cluster: ClusterId, out: &mut Outbox) {
         self.close(cluster);
         self.introduce(cluster, out);
@@ -180,7 +181,7 @@ impl GlobalMaster {
         let number = u64::from(epoch.0) << 32 | u64::from(self.introductions);
         if let Some(entry) = self.clusters.get_mut(usize::from(cluster.0)) {
             entry.awaited = Some(number);
-            // What its queues hold may have changed since.
+            // The usage of its queues may have changed since.
             entry.is_settled = false;
             let jobs = self.dispatch.running().map(|(job, queue)| (job.id, queue)).collect();
             out.send(cluster, ToMaster::Introduce(Box::new(GlobalIntroduction { epoch, number, jobs })));
@@ -217,7 +218,7 @@ impl GlobalMaster {
                     return out.record(Record::OtherKinds { cluster });
                 }
                 entry.awaited = None;
-                // Of what was proposed before it was asked, all has been looked at or is lost.
+                // Proposals from before the introduction have been examined or are lost.
                 let looked_at = if is_answer { u64::MAX } else { seen };
                 let held = held.into_iter().filter(|held| is_there(held.node)).collect();
                 self.reconcile(now, cluster, looked_at, &held_grants(held));
@@ -228,7 +229,7 @@ impl GlobalMaster {
                     return out.record(Record::StaleMessage { from: Address::ClusterMaster(cluster) });
                 }
                 if entry.told != Some((life, since)) {
-                    // Something in between is missing.
+                    // A notification in between is missing.
                     return self.introduce(cluster, out);
                 }
             }
@@ -264,7 +265,8 @@ impl GlobalMaster {
         }
     }
 
-    /// Of what is held there, as the cluster says, and of nothing else: what was proposed up to `seen` and is not among it is free.
+    /// Books what the cluster reports as held, and nothing else: proposals up to `seen` that it does not report are
+    /// freed.
     fn reconcile(&mut self, now: Instant, cluster: ClusterId, seen: u64, held: &BTreeMap<(Epoch, u64), Booking>) {
         let epoch = self.proposals.epoch();
         let span = self.federation.nodes_of(cluster).map(NodeId);
@@ -337,8 +339,8 @@ impl GlobalMaster {
         }
     }
 
-    /// What is at nodes that come back is claimed, and what was at nodes that are given up is lost. At a node that had been given
-    /// up, or was not heard of before, there may be something of jobs that have ended.
+    /// Job managers claim their attempts at returned nodes and write off their attempts at lost nodes. A returned node
+    /// that was lost or unknown may have attempts of jobs that have ended, so their managers are notified, too.
     fn tell_managers(&mut self, mut returned: Vec<NodeId>, lost: Vec<NodeId>, is_whole: bool, out: &mut Outbox) {
         if returned.is_empty() && lost.is_empty() {
             return;
@@ -365,7 +367,7 @@ impl GlobalMaster {
         }
     }
 
-    /// What was held there is lost.
+    /// The bookings on the node are lost.
     fn give_up(&mut self, now: Instant, node: NodeId) {
         self.dispatch.rooms.set_state(node, NodeState::Lost);
         let booked: Vec<Booking> = self.dispatch.rooms.bookings_on(node).collect();
@@ -376,7 +378,7 @@ impl GlobalMaster {
         self.sharing.on_held(node, Box::default());
     }
 
-    /// In tests and debug builds, after every event.
+    /// Checked after every event in tests and debug builds.
     fn check_invariants(&self) {
         if cfg!(debug_assertions) {
             self.dispatch.rooms.check_invariants();

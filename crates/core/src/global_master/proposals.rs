@@ -1,5 +1,5 @@
-//! What a global master gives room to: booked in what it believes, and launched under at once. Numbers grow in the order in
-//! which the launches leave.
+//! Proposed placements of a global master: booked in its view, and launched at once. The numbers increase in the order
+//! in which the launches are sent.
 
 use crate::dispatch::Claims;
 use crate::protocol::{ClaimError, Grant, Rule, ToJobManager};
@@ -11,12 +11,12 @@ pub(super) struct Proposals {
     epoch: Epoch,
     next: u64,
     made: Vec<Grant>,
-    /// Those of which somebody wants to hear, and by which rule.
+    /// New proposals and their rules, if [`Proposals::take_new`] is in use.
     new: Option<Vec<(Booking, Rule)>>,
 }
 
 impl Proposals {
-    /// With `are_told`, [`Proposals::take_new`] tells of each.
+    /// With `are_told`, proposals are kept for [`Proposals::take_new`].
     pub(super) fn new(epoch: Epoch, are_told: bool) -> Proposals {
         Proposals { epoch, next: 1, made: Vec::new(), new: are_told.then(Vec::new) }
     }
@@ -41,13 +41,13 @@ impl Claims for Proposals {
         }
         self.new.iter_mut().for_each(|new| new.push((booking, rule)));
         self.next += 1;
-        // The node's master seals what it lets through.
+        // The master of the node's cluster seals the launches that it passes on.
         let generation = Generation::default();
         self.made.push(Grant { id: grant, ask, node, rule, passed_over, generation, foretold, shared_gpu: None });
         Ok(grant)
     }
 
-    /// In the order of the numbers: a cluster's master takes none that is below one which it has seen.
+    /// In the order of the numbers: a cluster's master refuses a number below one that it has seen.
     fn announce(&mut self, out: &mut Outbox) {
         for grants in self.made.chunk_by(|a, b| a.ask.job == b.ask.job) {
             out.send(grants[0].ask.job, ToJobManager::Granted { grants: grants.to_vec() });

@@ -1,8 +1,8 @@
-//! Duty: where there is no room, tasks of queues beyond their shares give way to those of this global master's queues that lack some
-//! of theirs (Megha, section IV-C).
+//! Duty: where there is no room, tasks of queues beyond their shares are preempted for tasks of this global master's
+//! queues that are below theirs (Megha, section IV-C).
 //!
-//! What its own queues hold it knows exactly: what it was told of, and what it proposed since. So none of them has others give
-//! way when it is beyond its own share, however stale the view of those others.
+//! The usage of its own queues is known exactly: the reported usage and the proposals since. So none of them causes
+//! preemptions beyond its own share, even if the view of other queues is out of date.
 
 use super::GlobalMaster;
 use crate::dispatch::Claims;
@@ -14,39 +14,39 @@ use crate::vocabulary::{Duration, GrantId, Instant, NodeId, QueueId, Resources, 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// Asks of a queue that are looked at together, of different shapes or constraints: the first may suit no node that others could
-/// leave.
+/// Maximum number of asks of a queue that are considered together. They have different shapes or constraints: for the
+/// first one there may be no node that other queues could leave.
 const MOST_ASKS: usize = 16;
-/// Nodes that are looked at for all of them together and one queue; the next search goes on behind those.
+/// Maximum number of nodes that are examined for these asks and one queue; the next search continues after them.
 const MOST_NODES: usize = 8_192;
-/// After a search that found nobody, the next one of the same queue.
+/// How long the same queue waits after a search that found no node.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// What is known of who holds what.
+/// What queues hold, as far as it is known.
 pub(super) struct Sharing {
     /// This global master's queues that have shares.
     own: Vec<OwnQueue>,
     /// By the number of the node.
     on_nodes: Vec<Box<[(QueueId, Resources)]>>,
     nodes_of: BTreeMap<QueueId, BTreeSet<NodeId>>,
-    /// What is on its way to be taken from a queue on a node.
+    /// Resources that proposals in transit take from a queue on a node.
     promised: BTreeMap<(NodeId, QueueId), Totals>,
-    /// What queues get and lose by proposals on their way.
+    /// Resources that queues get and lose by proposals in transit.
     coming: BTreeMap<QueueId, Totals>,
     going: BTreeMap<QueueId, Totals>,
-    /// Proposals that their clusters' words do not take into account yet, by cluster.
+    /// Proposals that the reports of their clusters do not include yet, by cluster.
     unseen: Vec<VecDeque<Unseen>>,
 }
 
 struct OwnQueue {
     queue: QueueId,
-    /// A search found nobody; then the next one.
+    /// Set if a search found no node: when the next one starts.
     retry_at: Option<Instant>,
-    /// The node that was looked at last.
+    /// The node that was examined last.
     last: NodeId,
 }
 
-/// A proposal on its way.
+/// A proposal in transit.
 struct Unseen {
     grant: GrantId,
     node: NodeId,
@@ -55,7 +55,7 @@ struct Unseen {
     instead_of: Option<QueueId>,
 }
 
-/// Where a task gets room, and who gives way to it.
+/// Where a task gets room, and the queue whose tasks are preempted for it.
 #[derive(Clone, Copy)]
 struct Place {
     ask: Blocked,
@@ -78,7 +78,7 @@ impl Sharing {
         }
     }
 
-    /// Whether anybody here could have others give way.
+    /// Whether this global master has queues for which others may be preempted.
     pub(super) fn is_wanted(&self) -> bool {
         !self.own.is_empty()
     }
@@ -113,7 +113,7 @@ impl Sharing {
         self.unseen[cluster].push_back(proposal);
     }
 
-    /// It is no longer on its way.
+    /// The proposal is no longer in transit.
     fn settle(&mut self, proposal: &Unseen) {
         let Unseen { node, queue, resources, instead_of, .. } = proposal;
         take_from(&mut self.coming, *queue, resources);
@@ -123,14 +123,14 @@ impl Sharing {
         }
     }
 
-    /// The cluster's word takes into account what was proposed up to this number.
+    /// The cluster's report includes the proposals up to this number.
     pub(super) fn on_seen(&mut self, cluster: usize, seen: u64) {
         while let Some(proposal) = self.unseen[cluster].pop_front_if(|proposal| proposal.grant.number <= seen) {
             self.settle(&proposal);
         }
     }
 
-    /// Nobody launches under these.
+    /// No task is launched with these grants.
     pub(super) fn on_returned(&mut self, grants: &[GrantId]) {
         for cluster in 0..self.unseen.len() {
             let unseen = std::mem::take(&mut self.unseen[cluster]);
@@ -141,7 +141,7 @@ impl Sharing {
         }
     }
 
-    /// What others could still leave there.
+    /// What the queue could still leave on the node.
     fn held(&self, queue: QueueId, node: NodeId) -> Resources {
         let on_node = self.on_nodes.get(node.0 as usize);
         let held = on_node.and_then(|held| held.iter().find(|(other, _)| *other == queue));
@@ -149,7 +149,7 @@ impl Sharing {
         self.promised.get(&(node, queue)).map_or(held, |promised| promised.left_of(&held))
     }
 
-    /// The nodes on which the queue holds something, those after this one first.
+    /// The nodes on which the queue holds resources, starting with those after this one.
     fn nodes_after(&self, queue: QueueId, node: NodeId) -> impl Iterator<Item = NodeId> {
         let nodes = self.nodes_of.get(&queue).into_iter();
         nodes.flat_map(move |nodes| {
@@ -160,8 +160,8 @@ impl Sharing {
 }
 
 impl GlobalMaster {
-    /// What the queue's tasks hold in all clusters together, as they say and with what was proposed since. What may be taken from it
-    /// counts still: its cluster may find that nobody has to give way.
+    /// What the queue's tasks hold in all clusters, as reported and with the proposals since. Resources that proposals
+    /// may take from it are included: the cluster may find that no task has to be preempted.
     fn held(&self, queue: QueueId) -> Totals {
         let mut held = self.sharing.coming.get(&queue).copied().unwrap_or_default();
         for told in self.clusters.iter().filter_map(|cluster| cluster.usage.get(&queue)) {
@@ -170,7 +170,7 @@ impl GlobalMaster {
         held
     }
 
-    /// The same when all has been taken from it that is on its way to be.
+    /// The same without the resources that proposals in transit may take from it.
     fn used(&self, queue: QueueId) -> Totals {
         self.held(queue).saturating_sub(&self.sharing.going.get(&queue).copied().unwrap_or_default())
     }
@@ -180,12 +180,12 @@ impl GlobalMaster {
         shares.map(|(queue, share)| Standing { queue, share, used: self.used(queue) }).collect()
     }
 
-    /// Only with this it is known that a queue of its own lacks something: every cluster has said what runs there.
+    /// Whether every cluster has reported its usage: only then it is known that an own queue is below its share.
     fn knows_all(&self) -> bool {
         self.clusters.iter().all(|cluster| cluster.told.is_some() && cluster.is_settled)
     }
 
-    /// For tasks that found no room.
+    /// Preempts tasks of queues beyond their shares for tasks that found no room.
     pub(super) fn have_others_give_way(&mut self, now: Instant, out: &mut Outbox) {
         self.note_proposals();
         if !self.sharing.is_wanted() {
@@ -222,7 +222,7 @@ impl GlobalMaster {
         self.proposals.announce(out);
     }
 
-    /// Asks that wait for room, and with which their queue would be within its share.
+    /// Waiting asks with which their queue would still be within its share.
     fn who_lacks(&self, queue: QueueId) -> Vec<Blocked> {
         let mut shares = self.dispatch.queues().shares();
         let Some((_, share)) = shares.find(|(other, _)| *other == queue) else { return Vec::new() };
@@ -231,8 +231,8 @@ impl GlobalMaster {
         self.dispatch.scheduler.blocked_in(queue, MOST_ASKS, |shape, count| own.may_have(shape, count, capacity))
     }
 
-    /// For one of the asks, at the cost of the queue furthest beyond its share for which there is one; and the node after which the
-    /// next search begins.
+    /// A place for one of the asks, at the cost of the queue furthest beyond its share that has one; and the node after
+    /// which the next search starts.
     fn find_place(&self, number: usize, asks: &[Blocked], standings: &[Standing]) -> (Option<Place>, NodeId) {
         let from = self.sharing.own[number].last;
         let most = MOST_NODES / asks.len();
@@ -250,12 +250,12 @@ impl GlobalMaster {
         (None, next.unwrap_or(from))
     }
 
-    /// Whether the victim's tasks hold enough for it there, with what is free.
+    /// Whether the free resources of the node and those that the victim's tasks hold there are enough for the ask.
     fn could_leave(&self, victim: QueueId, node: NodeId, ask: &Blocked) -> bool {
         self.places_on(victim, node, ask) > 0
     }
 
-    /// For how many of its tasks.
+    /// For how many tasks of the ask they are enough.
     fn places_on(&self, victim: QueueId, node: NodeId, ask: &Blocked) -> u32 {
         let rooms = &self.dispatch.rooms;
         if !rooms.classes().meets(ask.class, rooms.index(node)) || rooms.offer_is_closed(node) {
@@ -265,7 +265,7 @@ impl GlobalMaster {
         ask.shape.times_in(&room.smaller_of(&rooms.node_capacity(node)))
     }
 
-    /// Nobody gives way to a part of a gang, which would wait for the others in vain.
+    /// No task is preempted for a part of a gang, which could not start without the rest.
     fn has_places_for_all(&self, ask: &Blocked, standings: &[Standing]) -> bool {
         let mut places: BTreeMap<NodeId, u32> = BTreeMap::new();
         for victim in violators(standings, self.dispatch.rooms.capacity()) {
@@ -287,7 +287,7 @@ impl GlobalMaster {
         given
     }
 
-    /// What was proposed since this was done last.
+    /// Counts the proposals since the last call.
     pub(super) fn note_proposals(&mut self) {
         for (booking, rule) in self.proposals.take_new() {
             let Some(queue) = self.dispatch.queue_of(booking.job) else { continue };
@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_on_its_way_counts_until_it_is_seen_or_returned() {
+    fn proposals_in_transit_count_until_they_are_seen_or_returned() {
         let mut sharing = Sharing::new([OWN].into_iter(), 2);
         sharing.on_held(NodeId(7), Box::new([(OTHER, cores(3))]));
         sharing.on_proposed(0, proposal(1, 7, Some(OTHER)));
@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn a_search_goes_on_behind_the_node_where_the_last_one_ended() {
+    fn a_search_continues_after_the_last_node_of_the_previous_one() {
         let mut sharing = Sharing::new([OWN].into_iter(), 1);
         for node in [3, 5, 9] {
             sharing.on_held(NodeId(node), Box::new([(OTHER, cores(1))]));

@@ -416,8 +416,8 @@ fn a_stage_near_a_node_that_nobody_knows_is_refused_unless_nodes_are_to_come() {
     let mut spec = endless("", "ada", 1);
     spec.stages[0].near = vec!["host1".to_owned(), "host7".to_owned()];
     let refusal = world.refusal(spec.clone());
-    assert_eq!(refusal.message, "stage `s` is to be near `host7`, and no node has that name");
-    assert!(refusal.remedy.starts_with("there are host0, host1; or say"), "{}", refusal.remedy);
+    assert_eq!(refusal.message, "stage `s`: node `host7` of `near` not found");
+    assert!(refusal.remedy.starts_with("known: host0, host1; or use"), "{}", refusal.remedy);
     spec.wait_for_nodes = true;
     world.submit(spec);
     world.run_for(Duration::from_millis(500));

@@ -222,7 +222,7 @@ fn a_server_that_comes_back_begins_what_is_in_place_and_joins_what_has_begun() {
 fn a_gang_is_refused_where_nobody_could_give_it_room_at_once() {
     let mut world = World::with_nodes(Preset::DRF, 3, TWO);
     let refusal = world.refusal(job(vec![gang("gang", 7, "3s")]));
-    assert!(refusal.message.contains("its 7 tasks begin together, and the nodes that suit them hold 6"), "{refusal:?}");
+    assert!(refusal.message.contains("its 7 tasks start together, and suitable nodes have room for 6"), "{refusal:?}");
     let patient = StageSpec { ..gang("gang", 7, "3s") };
     let mut spec = job(vec![patient]);
     spec.wait_for_nodes = true;
@@ -235,7 +235,7 @@ fn a_gang_is_refused_where_nobody_could_give_it_room_at_once() {
 
     let mut world = World::with_nodes(Preset::SPARROW, 3, TWO);
     let refusal = world.refusal(job(vec![gang("gang", 2, "3s")]));
-    assert!(refusal.message.contains("here each job places its tasks one by one"), "{refusal:?}");
+    assert!(refusal.message.contains("jobs here place their tasks one by one"), "{refusal:?}");
 }
 
 #[test]
@@ -263,7 +263,7 @@ fn all_of_a_gang_count_for_what_its_queue_may_hold() {
     world.run_for(seconds(4));
     assert_eq!(running_of(&world, id), 4, "{:?}", world.why(id));
     let refusal = world.refusal(in_half(vec![gang("gang", 5, "3s")]));
-    assert!(refusal.message.contains("62.5 % of this cluster, of which one user may have 50.0 % there"), "{refusal:?}");
+    assert!(refusal.message.contains("need 62.5 % of this cluster, and the limit per user is 50.0 %"), "{refusal:?}");
 }
 
 #[test]
