@@ -1,8 +1,8 @@
-//! What the owner of the nodes knows: capacities, what is booked on them and by whom. The only place that accepts a
-//! claim, and, behind [`NodeViews`], the view of a scheduler that sits beside it.
+//! What the owner of the nodes knows: capacities, and what is booked on them for which jobs. Only the ledger accepts
+//! claims. Through [`NodeViews`] it is also the view of a scheduler in the same role.
 //!
-//! Room is found through maxima over blocks of 64 nodes and over 64 such blocks, so a search passes over the occupied
-//! part of a cluster without visiting it. The maxima are upper bounds, kind by kind; only the node itself decides.
+//! Room is found through maxima over blocks of 64 nodes and over 64 such blocks, so a search skips the occupied part of
+//! a cluster. The maxima are upper bounds for each kind of resource; only the node itself decides.
 
 mod giving_way;
 
@@ -19,68 +19,69 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 const BLOCK: usize = 64;
-/// Nodes that are remembered because their room grew.
+/// Number of nodes that are remembered because their room grew.
 const GROWN: usize = 64;
 /// No neighbour in a list of bookings.
 const NONE: u32 = u32::MAX;
 
 #[derive(Default)]
 pub struct Ledger {
-    /// The number of the first node; vectors by node begin with it.
+    /// The number of the first node; vectors by node start with it.
     first: u32,
     nodes: Vec<LedgerNode>,
-    /// Free resources of open nodes, apart from the rest for the sake of the search.
+    /// Free resources of open nodes, kept apart from the other fields to make searches fast.
     room: Vec<Resources>,
-    /// Their CPU once more: most searches pass over a node for its sake, and find it in few lines of the cache.
+    /// Their CPU once more: most searches skip a node because of its CPU, and read few cache lines for that.
     cpu: Vec<u32>,
     block_room: Vec<Resources>,
     super_room: Vec<Resources>,
     /// Blocks whose maxima may be too high.
     loose: Vec<u32>,
     is_loose: Vec<bool>,
-    /// Nodes whose room grew last, in a ring, and how often any did.
+    /// The nodes whose room grew last, in a ring, and how often the room of any node grew.
     grown: Vec<u32>,
     growths: u64,
     bookings: Slots,
     free_slots: Vec<u32>,
-    /// Where bookings are kept whose grants were numbered in an earlier life or by somebody else: their ids say another place.
+    /// The slots of bookings whose grants were numbered in an earlier incarnation or by another role: the slots in
+    /// their ids do not apply here.
     adopted: BTreeMap<(Epoch, u64), u32>,
     classes: Classes,
-    /// Why nodes are closed, where their owner said so.
+    /// Why nodes are closed, if their owner gave a reason.
     shut: BTreeMap<NodeId, Shut>,
-    /// Nodes that there are no more; their numbers are not used again.
+    /// Removed nodes; their numbers are not used again.
     removed: BTreeSet<NodeId>,
-    /// Those of nodes that have not joined.
+    /// The attributes of nodes that have not joined.
     no_attributes: Arc<Attributes>,
     capacity: Totals,
-    /// Counts changes to which nodes there are and which of them are open.
+    /// Counts changes of which nodes there are and which of them are open.
     node_changes: u64,
-    /// Nodes that were not seen in this life, and not given up.
+    /// The number of nodes that were not seen in this incarnation and not given up.
     expected: u32,
-    /// For placements that compare rooms.
+    /// Kept for placements that compare the room of nodes.
     by_room: Option<RoomOrder>,
-    /// What has changed since it was asked, for whoever passes it on.
+    /// Changes since the last call of `forget_news`, if a role passes them on.
     news: Option<Box<LedgerNews>>,
 }
 
-/// What has changed in a ledger; a node may be named several times.
+/// Changes of a ledger; a node may occur several times.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct LedgerNews {
-    /// With other capacities or attributes perhaps.
+    /// Possibly with another capacity or other attributes.
     pub joined: Vec<NodeId>,
-    /// Their room or their state is another.
+    /// Their room or their state has changed.
     pub changed: Vec<NodeId>,
-    /// In the order in which it was done.
+    /// In the order in which they happened.
     pub bookings: Vec<(Booking, BookingChange)>,
 }
 
-/// What became of a booking.
+/// What happened to a booking.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum BookingChange {
     Booked,
-    /// Somebody else is to have what it holds.
+    /// It is being preempted: another booking gets its resources.
     GivesWay,
-    /// It gives way no more, for nobody wants it to.
+    /// It is no longer being preempted: no booking needs its resources.
     Stays,
     Freed {
         gave_way: bool,
@@ -91,14 +92,14 @@ struct LedgerNode {
     state: NodeState,
     capacity: Resources,
     booked: Resources,
-    /// What others hold there as far as is known; nothing where this ledger is the owner's.
+    /// What others hold there, as far as it is known; zero in the ledger of the nodes' owner.
     elsewhere: Resources,
     attributes: Arc<Attributes>,
-    /// Where tasks have parts of GPUs.
+    /// Set if tasks have parts of GPUs.
     shared_gpus: Option<Box<SharedGpus>>,
     first_booking: u32,
     bookings: u32,
-    /// Those of them that give way.
+    /// Those of them that are being preempted.
     giving_way: u32,
     /// Whether it takes new work.
     open: bool,
@@ -113,7 +114,8 @@ impl LedgerNode {
 
     fn free(&self) -> Resources {
         let mut free = self.capacity.saturating_sub(&self.booked).saturating_sub(&self.elsewhere);
-        // Where others hold some, what is left is what the owner of the node said of it, who knows which devices those are.
+        // If others hold GPUs, the reported number of free ones applies: the owner of the node knows which devices
+        // those are.
         if let Some(shared) = self.shared_gpus.as_ref().filter(|_| self.elsewhere.gpu_millis() == 0) {
             free.0[GPU] = free.0[GPU].min(shared.free(self.capacity.gpu_millis(), self.booked.gpu_millis()));
         }
@@ -121,19 +123,19 @@ impl LedgerNode {
     }
 }
 
-/// Where a node is.
+/// The state of a node.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum NodeState {
-    /// Known from an earlier life, not seen in this one.
+    /// Known from an earlier incarnation, not seen in this one.
     Expected,
     Up,
-    /// Silent, its attempts are still believed to run.
+    /// Silent; its attempts are assumed to run.
     Unreachable,
     /// Its attempts were given up.
     Lost,
 }
 
-/// Resources that are taken on a node.
+/// Resources that are booked on a node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Booking {
     pub grant: GrantId,
@@ -146,13 +148,13 @@ struct Slot {
     booking: Option<Booking>,
     previous: u32,
     next: u32,
-    /// The slot of the booking that is to have what this one holds.
+    /// The slot of the booking for which this one is preempted.
     gives_way_to: u32,
-    /// Of which GPU it holds a part.
+    /// The GPU of which it holds a part.
     shared_gpu: Option<SharedGpu>,
 }
 
-/// A growing list whose entries stay where they are: with a million of them, moving all takes half a second.
+/// A growing list whose entries are never moved: moving a million of them takes half a second.
 #[derive(Default)]
 struct Slots {
     chunks: Vec<Vec<Slot>>,
@@ -190,12 +192,12 @@ impl Ledger {
         Ledger::from_node(NodeId(0))
     }
 
-    /// Of nodes with numbers from this one on.
+    /// A ledger of nodes with numbers from this one on.
     pub fn from_node(first: NodeId) -> Ledger {
         Ledger { first: first.0, classes: Classes::new(), ..Ledger::default() }
     }
 
-    /// Memory for so many nodes: a list that grows is copied.
+    /// Reserves memory for this number of nodes: a list that grows is copied.
     #[must_use]
     pub fn for_nodes(mut self, nodes: usize) -> Ledger {
         self.nodes.reserve(nodes);
@@ -204,13 +206,13 @@ impl Ledger {
         self
     }
 
-    /// The dense index of a node, which views and policies know it by.
+    /// The dense index of a node, which views and policies use.
     ///
     /// # Panics
-    /// For a node before the first: nobody asks for one that is not ours.
+    /// For a node before the first one, which belongs to another cluster.
     #[inline]
     pub fn index(&self, node: NodeId) -> usize {
-        assert!(node.0 >= self.first, "{node} is of another cluster");
+        assert!(node.0 >= self.first, "{node} belongs to another cluster");
         (node.0 - self.first) as usize
     }
 
@@ -220,7 +222,7 @@ impl Ledger {
         NodeId(self.first + index as u32)
     }
 
-    /// All nodes by number, those among them that have not joined.
+    /// All nodes by number, including nodes that have not joined.
     pub fn ids(&self) -> impl Iterator<Item = NodeId> + use<> {
         (self.first..self.first + self.nodes.len() as u32).map(NodeId)
     }
@@ -231,7 +233,7 @@ impl Ledger {
 
     // ---- nodes -----------------------------------------------------------------------------------------------------
 
-    /// Makes sure that a node is known under this number.
+    /// Adds a node under this number, unless it is known.
     pub fn expect_node(&mut self, node: NodeId) {
         let (known, all) = (self.nodes.len(), self.index(node) + 1);
         if all <= known {
@@ -260,12 +262,12 @@ impl Ledger {
         self.expected += (all - known) as u32;
     }
 
-    /// Whether it is not known of some node what it runs.
+    /// Whether it is unknown what some node runs.
     pub fn expects_nodes(&self) -> bool {
         self.expected > 0
     }
 
-    /// A node is there, with this capacity and these attributes. It stays closed until [`Ledger::set_open`].
+    /// A node has joined with this capacity and these attributes. It stays closed until [`Ledger::set_open`].
     pub fn join(&mut self, node: NodeId, capacity: Resources, attributes: impl Into<Arc<Attributes>>) {
         self.expect_node(node);
         let attributes = attributes.into();
@@ -281,7 +283,7 @@ impl Ledger {
         if let Some(by_room) = &mut self.by_room {
             by_room.on_capacity(&capacity, &self.room);
         }
-        // Those of a new node are not looked at for nothing: they are elsewhere in memory, in no cache.
+        // The attributes of a new node are not compared: they are elsewhere in memory, in no cache.
         let is_other = entry.state == NodeState::Expected || entry.attributes != attributes;
         entry.attributes = attributes;
         self.expected -= u32::from(std::mem::replace(&mut entry.state, NodeState::Up) == NodeState::Expected);
@@ -289,12 +291,12 @@ impl Ledger {
         if is_other {
             self.classify(index);
         }
-        // Whether it was told who is to give way there is not known.
+        // The node may not have received the preemptions that it was to carry out.
         self.let_stay(index, |_| true);
         if let Some(news) = &mut self.news {
             news.joined.push(node);
         }
-        // With other attributes it may suit whom it did not suit: what was known of its room is void.
+        // With other attributes it may meet other constraints: what was known of its room no longer applies.
         self.growths += GROWN as u64 + 1;
     }
 
@@ -328,7 +330,7 @@ impl Ledger {
         }
     }
 
-    /// The node, which holds nothing, is not known any more.
+    /// Removes a node, which holds nothing.
     pub fn remove(&mut self, node: NodeId) {
         self.expect_node(node);
         if self.state(node).is_some_and(|state| state != NodeState::Lost) {
@@ -398,19 +400,19 @@ impl Ledger {
         &self.nodes[self.index(node)].attributes
     }
 
-    /// Shows the room of a reserved node again.
+    /// Shows the room of a reserved node to searches again.
     pub fn unreserve(&mut self, node: NodeId) {
         let index = self.index(node);
         self.nodes[index].reserved = false;
         self.show_room(index);
     }
 
-    /// Whether the node takes nothing at all now: unreachable, lost, drained or paused.
+    /// Whether the node takes no work now: unreachable, lost, drained or paused.
     pub fn offer_is_closed(&self, node: NodeId) -> bool {
         !self.get(node).is_some_and(LedgerNode::takes_work)
     }
 
-    /// Hides a node's room from searches, so that it can fill up for one ask.
+    /// Hides a node's room from searches, so that enough of it becomes free for one ask.
     pub fn reserve(&mut self, node: NodeId) {
         let index = self.index(node);
         self.nodes[index].reserved = true;
@@ -421,7 +423,7 @@ impl Ledger {
         self.get(node).is_some_and(|entry| entry.open)
     }
 
-    /// What an offer of this node may give away; nothing where it is closed.
+    /// The room of the node that can be assigned; zero if the node is closed.
     #[inline]
     pub fn offer(&self, node: NodeId) -> Resources {
         let entry = &self.nodes[self.index(node)];
@@ -430,19 +432,19 @@ impl Ledger {
 
     // ---- classes of constraints ------------------------------------------------------------------------------------
 
-    /// The class of asks with these constraints; made when it is new.
+    /// The class of asks with these constraints; created if it is new.
     pub fn class(&mut self, constraints: &Arc<Vec<Constraint>>) -> u32 {
         let Ledger { classes, nodes, .. } = self;
         classes.class(constraints, |index| &nodes[index].attributes)
     }
 
-    /// A class of its own for one ask: of the nodes that meet `class` only these, which are sorted.
+    /// Creates a class for one ask: only these of the nodes that meet `class`. `nodes` is sorted.
     pub fn narrow_class(&mut self, class: u32, nodes: &[NodeId]) -> u32 {
         let members = nodes.iter().filter_map(|node| Some(node.0.checked_sub(self.first)? as usize)).collect();
         self.classes.narrow(class, members)
     }
 
-    /// Nobody needs the narrow class any more.
+    /// The narrow class is not used any more.
     pub fn release_class(&mut self, narrow: u32) {
         self.classes.release(narrow);
     }
@@ -457,7 +459,7 @@ impl Ledger {
 
     // ---- claims ----------------------------------------------------------------------------------------------------
 
-    /// Where the next booking will be kept; a part of its grant's id.
+    /// The slot of the next booking, which is part of its grant's id.
     pub fn next_slot(&self) -> u32 {
         self.free_slots.last().copied().unwrap_or(self.bookings.len() as u32)
     }
@@ -465,10 +467,10 @@ impl Ledger {
     /// Books resources on a node that has room for them.
     ///
     /// # Errors
-    /// When the node is not known, is closed, or has no room. Nothing has changed then.
+    /// If the node is unknown, is closed, or has no room. Nothing is changed then.
     pub fn claim(&mut self, booking: Booking) -> Result<(), ClaimError> {
         self.check_room(&booking)?;
-        assert_eq!(booking.grant.slot, self.next_slot(), "a grant is booked where its id says");
+        assert_eq!(booking.grant.slot, self.next_slot(), "a grant is booked in the slot of its id");
         self.book(booking);
         Ok(())
     }
@@ -484,7 +486,7 @@ impl Ledger {
         Ok(())
     }
 
-    /// Books, under a grant that somebody else numbered, what he proposes. Where the grant says that it is kept means nothing here.
+    /// Books a proposal under a grant that another role numbered. The slot in the grant's id does not apply here.
     ///
     /// # Errors
     /// As for [`Ledger::claim`].
@@ -494,13 +496,14 @@ impl Ledger {
         Ok(())
     }
 
-    /// What the owner of a node says is free there, in which bookings count that `is_counted` names and no others of this ledger's.
+    /// Takes over the free resources that the owner of a node reports. They include the bookings that `is_counted`
+    /// selects, and no other bookings of this ledger.
     pub fn believe(&mut self, node: NodeId, free: &Resources, is_counted: impl Fn(&GrantId) -> bool) {
         let now = self.elsewhere(node, free, is_counted);
         self.set_elsewhere(self.index(node), now);
     }
 
-    /// The same, but no more of the node is seen than was before. Whether it would be.
+    /// The same, but the visible room of the node does not grow. Returns whether it would have grown.
     pub fn believe_no_more(&mut self, node: NodeId, free: &Resources, is_counted: impl Fn(&GrantId) -> bool) -> bool {
         let index = self.index(node);
         let (before, now) = (self.nodes[index].elsewhere, self.elsewhere(node, free, is_counted));
@@ -514,7 +517,7 @@ impl Ledger {
         }
     }
 
-    /// What others hold of a node of which so much is free.
+    /// What others hold on a node that reports `free`.
     fn elsewhere(&self, node: NodeId, free: &Resources, is_counted: impl Fn(&GrantId) -> bool) -> Resources {
         let mut own = Resources::ZERO;
         for booking in self.bookings_on(node).filter(|booking| is_counted(&booking.grant)) {
@@ -523,13 +526,13 @@ impl Ledger {
         self.node_capacity(node).saturating_sub(free).saturating_sub(&own)
     }
 
-    /// Others are to have this of the node.
+    /// Assumes that others get these resources of the node.
     pub fn believe_taken(&mut self, node: NodeId, taken: &Resources) {
         let index = self.index(node);
         self.set_elsewhere(index, self.nodes[index].elsewhere.saturating_add(taken));
     }
 
-    /// From now on what changes is kept for [`Ledger::take_news`].
+    /// From now on, changes are kept for [`Ledger::news`].
     pub fn keep_news(&mut self) {
         self.news = Some(Box::default());
     }
@@ -538,7 +541,7 @@ impl Ledger {
         self.news.as_deref()
     }
 
-    /// Of the news that were seen nothing is kept.
+    /// Removes the changes that were read.
     pub fn forget_news(&mut self) {
         if let Some(LedgerNews { joined, changed, bookings }) = self.news.as_deref_mut() {
             joined.clear();
@@ -547,18 +550,18 @@ impl Ledger {
         }
     }
 
-    /// Books what runs already, whether it fits or not.
+    /// Books an attempt that runs already, even if there is no room for it.
     pub fn adopt(&mut self, booking: Booking) {
         self.adopt_at(booking, None);
     }
 
-    /// The same, of an attempt that has a part of this GPU.
+    /// The same for an attempt that has a part of this GPU.
     pub fn adopt_at(&mut self, booking: Booking, shared_gpu: Option<SharedGpu>) {
         self.adopted.insert((booking.grant.epoch, booking.grant.number), self.next_slot());
         self.book_at(booking, shared_gpu);
     }
 
-    /// Of which GPU a grant holds a part.
+    /// The GPU of which a grant holds a part.
     pub fn shared_gpu(&self, grant: GrantId) -> Option<SharedGpu> {
         let (at, _) = self.find_booking(grant)?;
         self.bookings.get(at)?.shared_gpu
@@ -601,7 +604,7 @@ impl Ledger {
         self.note_booking(booking, BookingChange::Booked);
     }
 
-    /// Frees what a grant holds; `None` for a grant that holds nothing (any more).
+    /// Frees the resources of a grant; `None` if it holds none (any more).
     pub fn free(&mut self, grant: GrantId) -> Option<Booking> {
         let (at, booking) = self.find_booking(grant)?;
         if !self.adopted.is_empty() {
@@ -639,7 +642,7 @@ impl Ledger {
         Some(booking)
     }
 
-    /// What a grant holds, also one that was adopted.
+    /// The booking of a grant, also of one that was adopted.
     pub fn booking(&self, grant: GrantId) -> Option<Booking> {
         self.find_booking(grant).map(|(_, booking)| booking)
     }
@@ -654,7 +657,7 @@ impl Ledger {
         self.slots_of(node).filter_map(|(_, slot)| slot.booking)
     }
 
-    /// Those of them that do not give way.
+    /// The bookings on a node that are not being preempted.
     pub fn staying_on(&self, node: NodeId) -> impl Iterator<Item = Booking> {
         self.slots_of(node).filter(|(_, slot)| slot.gives_way_to == NONE).filter_map(|(_, slot)| slot.booking)
     }
@@ -670,12 +673,12 @@ impl Ledger {
 
     // ---- room ------------------------------------------------------------------------------------------------------
 
-    /// How often a node's room grew.
+    /// How often the room of a node grew.
     pub fn growths(&self) -> u64 {
         self.growths
     }
 
-    /// The nodes whose room grew since there were `since` growths; `None` when those are not all remembered.
+    /// The nodes whose room grew after the first `since` growths; `None` if not all of them are remembered.
     pub fn grown_since(&self, since: u64) -> Option<impl Iterator<Item = usize>> {
         let remembered = self.growths - since <= GROWN as u64 && self.grown.len() == GROWN;
         remembered.then(|| (since..self.growths).map(|growth| self.grown[growth as usize % GROWN] as usize))
@@ -701,7 +704,8 @@ impl Ledger {
             *above = above.larger_of(&more);
             return;
         }
-        // Only where the node held a maximum can the block's maximum sink; until then it is an upper bound.
+        // The maximum of the block can only decrease if the node had a maximum; until it is computed again, it is an
+        // upper bound.
         let was = self.block_room[block];
         let held_one = old.0.iter().zip(was.0).any(|(&mine, maximum)| mine == maximum && mine > 0);
         if held_one && !std::mem::replace(&mut self.is_loose[block], true) {
@@ -714,7 +718,7 @@ impl Ledger {
         }
     }
 
-    /// Keeps the nodes in the order of their room from now on.
+    /// Keeps the nodes ordered by their room from now on.
     pub fn order_by_room(&mut self) {
         if self.by_room.is_none() {
             let capacities = self.nodes.iter().map(|node| &node.capacity);
@@ -723,10 +727,10 @@ impl Ledger {
     }
 
     fn by_room(&self) -> &RoomOrder {
-        self.by_room.as_ref().expect("whoever compares rooms has them ordered")
+        self.by_room.as_ref().expect("`order_by_room` is called before rooms are compared")
     }
 
-    /// Brings the maxima down to what is there; worth it before a search.
+    /// Computes maxima that may be too high again; worth its cost before a search.
     pub fn tighten(&mut self) {
         while let Some(block) = self.loose.pop() {
             let block = block as usize;
@@ -740,7 +744,7 @@ impl Ledger {
         }
     }
 
-    /// How many of the shape the nodes of a class have room for, counted up to `wanted`.
+    /// How many tasks of the shape find room on the nodes of a class, counted up to `wanted`.
     pub fn rooms_for(&self, class: u32, shape: &Resources, wanted: u64) -> u64 {
         let (mut rooms, mut next) = (0, 0);
         while rooms < wanted {
@@ -751,7 +755,7 @@ impl Ledger {
         rooms
     }
 
-    /// The first node from `from` on and before `to` that has room, of those whose bits `word` shows of 64 nodes at a time.
+    /// The first node in `from..to` that has room, among the nodes whose bits `word` sets for each block of 64 nodes.
     #[inline]
     fn find_in(
         &self,
@@ -793,11 +797,11 @@ impl Ledger {
         None
     }
 
-    /// What must hold after every event, in tests and debug builds. Of more than a few blocks one is looked at, the next
-    /// whenever a node's room grew: what is wrong there still is when its turn comes.
+    /// Checks what must hold after every event, in tests and debug builds. If there are more than a few blocks, one of
+    /// them is checked, and the next one when a node's room has grown: an error persists until its block is checked.
     ///
     /// # Panics
-    /// When it does not: that is our own bug.
+    /// If an invariant does not hold, which is a bug of this program.
     pub fn check_invariants(&self) {
         const FEW: usize = 4;
         let blocks = self.nodes.len().div_ceil(BLOCK);
@@ -828,7 +832,7 @@ impl Ledger {
             assert_eq!(booked.0, entry.booked.0.map(u64::from), "booked on n{index}");
             assert_eq!(shared, entry.shared_gpus.as_deref().cloned().unwrap_or_default(), "shared GPUs of n{index}");
             assert!(self.room[index].fits_in(&entry.capacity), "n{index} shows more room than it has");
-            assert_eq!(self.room[index].cpu_millis(), self.cpu[index], "n{index} shows two rooms");
+            assert_eq!(self.room[index].cpu_millis(), self.cpu[index], "`room` and `cpu` of n{index} differ");
             assert!(self.room[index].fits_in(&self.block_room[index / BLOCK]), "n{index} is hidden from searches");
             let above = &self.super_room[index / BLOCK / BLOCK];
             assert!(self.block_room[index / BLOCK].fits_in(above), "the block of n{index} is hidden from searches");
@@ -922,7 +926,7 @@ mod tests {
         assert_eq!(ledger.claim(Booking { node: NodeId(7), ..second }), Err(ClaimError::UnknownNode));
         ledger.check_invariants();
         assert_eq!(ledger.free(first.grant), Some(first));
-        assert_eq!(ledger.free(first.grant), None, "freed once");
+        assert_eq!(ledger.free(first.grant), None, "it is freed only once");
         let second = booking(&ledger, 0, Resources::new(2_000, 100), 2);
         assert_eq!(ledger.claim(second), Ok(()));
         ledger.check_invariants();

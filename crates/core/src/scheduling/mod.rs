@@ -1,4 +1,5 @@
-//! The parts that roles own: what waits, what is believed, what is known, and the scheduler over them.
+//! The parts that roles are made of: queues of asks and of nodes' entries, views of nodes, the ledger, and the
+//! schedulers that use them.
 
 mod classes;
 mod foretelling;

@@ -1,4 +1,4 @@
-//! Nodes in the order of their room, for placements that want the one with the least or the most.
+//! Nodes in the order of their room, for placements that choose the node with the least or the most.
 
 use crate::vocabulary::{Resources, RoomScale};
 use std::collections::BTreeSet;
@@ -25,7 +25,7 @@ impl RoomOrder {
         self.order = some.map(|(index, room)| (self.scale.measure(room), index as u32)).collect();
     }
 
-    /// A node of this capacity has come; all rooms are measured anew where it is larger than any before.
+    /// A node of this capacity has joined; if it is larger than all before, all rooms are measured again.
     pub(super) fn on_capacity(&mut self, capacity: &Resources, rooms: &[Resources]) {
         if self.scale.grow(capacity) {
             self.rebuild(rooms);
@@ -41,7 +41,7 @@ impl RoomOrder {
         }
     }
 
-    /// Whoever measures less than the shape has no room for it.
+    /// Nodes with a smaller measure than the shape have no room for it.
     pub(super) fn least_that(&self, shape: &Resources, fits: impl Fn(usize) -> bool) -> Option<usize> {
         let mut enough = self.order.range((self.scale.measure(shape), 0)..);
         enough.find_map(|&(_, index)| fits(index as usize).then_some(index as usize))
@@ -57,9 +57,9 @@ mod tests {
     use crate::scheduling::{Booking, Ledger};
     use crate::vocabulary::{Attributes, Chance, Epoch, GrantId, JobId, NodeId, NodeViews, Resources};
 
-    /// Against a look at every node, while nodes of new sizes join and rooms grow and shrink.
+    /// Compares with a scan of all nodes, while nodes of new sizes join and rooms grow and shrink.
     #[test]
-    fn the_ends_of_the_order_are_what_a_look_at_every_node_finds() {
+    fn the_least_and_the_most_room_match_a_scan_of_all_nodes() {
         let mut chance = Chance::new(1, "test");
         let mut ledger = Ledger::new();
         ledger.order_by_room();

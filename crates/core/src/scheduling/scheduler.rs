@@ -1,8 +1,8 @@
-//! The scheduler: a request queue, whose turn it is (inter-job policy) and where it goes (placement policy). It is
-//! hosted by a role, which confirms what it proposes; here, in the master, against the ledger.
+//! The scheduler: a request queue, the order of asks (inter-job policy) and the choice of nodes (placement policy). It
+//! is hosted by a role, which confirms its proposals against the ledger.
 //!
-//! Room on one node is offered to whoever is next and fits; an ask that is new is tried on the whole cluster once and
-//! then waits for room on some node. So the work of an event does not grow with the number of open tasks.
+//! Room on one node is offered to the first ask in the order that fits. A new ask is tried on the whole cluster once
+//! and then waits for room on some node. So the work of an event does not grow with the number of open tasks.
 
 mod gangs;
 
@@ -24,7 +24,7 @@ use gangs::Gangs;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// Nodes that an explanation looks at to find the closest one.
+/// Maximum number of nodes that an explanation examines to find the one with the most room.
 const EXPLAINED_NODES: usize = 4_096;
 
 pub struct Scheduler {
@@ -33,33 +33,34 @@ pub struct Scheduler {
     placement: Box<dyn PlacementPolicy>,
     settings: SchedulerSettings,
     reservation: Option<Reservation>,
-    /// Asks that all nodes together could not hold, as of so many changes of nodes.
+    /// Asks that all nodes together could not hold, and the count of changes of nodes for which that was found.
     hopeless: BTreeSet<AskSlot>,
     hopeless_at: u64,
-    /// When asks with a locality reach further.
+    /// When asks with a locality may use more nodes.
     widenings: BTreeSet<(Instant, AskSlot)>,
     decisions: Vec<Decision>,
-    /// All growths of room up to this one were offered to whoever waits.
+    /// All growths of room up to this one were offered to waiting asks.
     settled: u64,
-    /// By which the starts of tasks are foretold.
+    /// The margins of predictions of starts.
     margins: Arc<Margins>,
     pace: Pace,
-    /// Tasks that are open, and asks with such.
+    /// Numbers of open tasks, and of asks with open tasks.
     open_tasks: u64,
     open_asks: u64,
-    /// The slot at which the next look for late tasks begins.
+    /// The slot at which the next search for late tasks starts.
     looked_at: AskSlot,
     gangs: Gangs,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SchedulerSettings {
-    /// An ask that found no room for so long gets a node kept free for it; `None`: never.
+    /// How long an ask finds no room before a node is reserved for it; `None`: never.
     pub reserve_after: Option<Duration>,
     pub delays: Delays,
 }
 
-/// A node that fills up for the ask that waited longest; for a gang, as many as hold all of it. In ascending order.
+/// The node that is reserved for the ask that waited longest; for a gang, as many as hold all of it. In ascending
+/// order.
 #[derive(Clone, Debug)]
 struct Reservation {
     ask: AskSlot,
@@ -72,11 +73,11 @@ impl Reservation {
     }
 }
 
-/// Where there is room for an ask that found none when it last looked.
+/// Where there is room for an ask that found none before.
 enum RoomSince {
     None,
     On(NodeId),
-    /// Too much has changed; all nodes have to be searched.
+    /// Too much has changed: all nodes have to be searched.
     Unknown,
 }
 
@@ -88,7 +89,7 @@ pub struct Granting {
     pub resources: Resources,
     pub rule: Rule,
     pub passed_over: u32,
-    /// What was said of the task's start when it was asked for.
+    /// The prediction for the task's start, made when it was requested.
     pub foretold: Option<Foretold>,
 }
 
@@ -97,9 +98,9 @@ pub struct Granting {
 pub struct Blocked {
     pub slot: AskSlot,
     pub shape: Resources,
-    /// So many of its tasks get room at once.
+    /// The number of its tasks that have to get room at once.
     pub at_once: u64,
-    /// Of the nodes that suit it.
+    /// The class of nodes that it may use.
     pub class: u32,
 }
 
@@ -136,7 +137,7 @@ impl Scheduler {
 
     pub fn add_job(&mut self, id: JobId, queue: QueueId, user: UserId, priority: i32) {
         if self.queue.job_slot(id).is_some() {
-            // A job that ended and was opened again before its last resources were freed.
+            // A job that ended and was reopened before its last resources were freed.
             let slot = self.queue.job_slot(id).expect("just found");
             self.queue.job_mut(slot).ended = false;
             return;
@@ -145,12 +146,12 @@ impl Scheduler {
         self.inter_job.on_change(&DemandChange::JobAdded { job, id, queue, user, priority });
     }
 
-    /// Whether something is booked for the job.
+    /// Whether the job has bookings.
     pub fn holds_resources(&self, id: JobId) -> bool {
         self.queue.job_slot(id).is_some_and(|job| self.queue.job(job).bookings > 0)
     }
 
-    /// Takes in one ask of a job; ignored for a job that is not known.
+    /// Updates one ask of a job; ignored for an unknown job.
     pub fn on_ask(&mut self, now: Instant, ask: &Ask, ledger: &mut Ledger) {
         let Some(job) = self.queue.job_slot(ask.id.job) else { return };
         let slot = match self.queue.ask_slot(ask.id) {
@@ -174,7 +175,7 @@ impl Scheduler {
         }
         self.inter_job.on_change(&DemandChange::Open { ask: slot, count, needed, rank: ask.rank });
         if count != before {
-            // Fewer of a gang may have room.
+            // If the ask is a gang that has shrunk, it may find room.
             self.hopeless.remove(&slot);
             if self.gangs.parked.remove(&slot) {
                 self.inter_job.on_change(&DemandChange::RoomFor { ask: slot });
@@ -183,13 +184,14 @@ impl Scheduler {
         self.end_reservation_if_unwanted(slot, ledger);
     }
 
-    /// From now on starts are foretold by these.
+    /// Sets the margins of predictions of starts.
     pub fn set_margins(&mut self, margins: Arc<Margins>) {
         self.margins = margins;
     }
 
-    /// Of the tasks of an ask that were not open before: they stand behind all others in the order of submission; where jobs take
-    /// turns, behind as many of each other ask as come before them in their own.
+    /// Predicts the starts of tasks of an ask that were not open before. In the order of submission they start after
+    /// all open tasks. If jobs take turns, they start after as many tasks of each other ask as there are before them in
+    /// their own.
     fn foretell(&mut self, now: Instant, slot: AskSlot, before: u64) {
         let in_order = self.inter_job.rule() == Rule::Submission;
         let shape = self.queue.ask(slot).shape;
@@ -203,10 +205,10 @@ impl Scheduler {
         request.waiting.on_open(now, open, || Outlook { way: Way::Asked, line, margins: Arc::clone(margins) });
     }
 
-    /// Tasks that have waited for longer than was foretold and were not told before; a part of the asks is looked through
-    /// each time.
+    /// Reports tasks that have waited for longer than predicted and were not reported before. Each call examines a part
+    /// of the asks.
     pub fn late(&mut self, now: Instant, tell: &mut dyn FnMut(Late)) {
-        /// Asks, and tasks of each that were asked for at once.
+        /// Numbers of asks, and of tasks per group that was requested at once.
         const LOOKED_AT: (usize, u64) = (1_024, 64);
         let asks = self.queue.asks_from(self.looked_at, LOOKED_AT.0);
         asks.for_each(|ask| ask.waiting.late(now, LOOKED_AT.1, tell));
@@ -219,24 +221,24 @@ impl Scheduler {
         self.open_asks = self.open_asks - u64::from(before > 0) + u64::from(now > 0);
     }
 
-    /// The jobs that are to be told of their shares, and these.
+    /// The jobs whose new shares have to be sent, with the shares.
     pub fn new_shares(&mut self) -> Vec<(JobId, Totals)> {
         let jobs = self.inter_job.new_shares().into_iter().filter(|&job| !self.queue.job(job).ended);
         jobs.map(|job| (self.queue.job(job).id, self.inter_job.share(job))).collect()
     }
 
-    /// What the job was told of its share, or would be, where jobs that place their tasks themselves are told anything.
+    /// The share that was sent to the job, or would be, if jobs that place their tasks themselves get any.
     pub fn told_share(&self, id: JobId) -> Option<Totals> {
         self.inter_job.told_share(self.queue.job_slot(id)?)
     }
 
-    /// The jobs that are to be told what their guaranteed tasks may hold.
+    /// The jobs that have to be sent what their guaranteed tasks may hold.
     pub fn new_allowances(&mut self) -> Vec<(JobId, NewAllowance)> {
         let told = self.inter_job.new_allowances().into_iter().filter(|told| !self.queue.job(told.job).ended);
         told.map(|told| (self.queue.job(told.job).id, told)).collect()
     }
 
-    /// What a job wants to hold whose tasks are placed elsewhere.
+    /// What a job requests to hold whose tasks are placed elsewhere.
     pub fn on_wants(&mut self, id: JobId, wants: Box<Wants>) {
         if let Some(job) = self.queue.job_slot(id) {
             self.inter_job.on_change(&DemandChange::Wants { job, wants });
@@ -273,7 +275,7 @@ impl Scheduler {
         slot
     }
 
-    /// The job wants nothing more; it is forgotten when its last resources are free.
+    /// The job requests nothing more; it is removed when its last resources are freed.
     pub fn end_job(&mut self, id: JobId, ledger: &mut Ledger) {
         let Some(job) = self.queue.job_slot(id) else { return };
         for ask in self.queue.job(job).asks.clone() {
@@ -299,12 +301,12 @@ impl Scheduler {
         }
     }
 
-    /// Whether no limit keeps the job from holding so much more.
+    /// Whether no limit keeps the job from holding this much more.
     pub fn may_hold(&self, id: JobId, more: &Resources) -> bool {
         self.queue.job_slot(id).is_some_and(|job| self.inter_job.limit_for(job, more).is_none())
     }
 
-    /// The job holds resources that this scheduler did not give it.
+    /// The job holds resources that this scheduler did not assign.
     pub fn on_adopted(&mut self, id: JobId, resources: Resources) {
         if let Some(job) = self.queue.job_slot(id) {
             self.queue.job_mut(job).bookings += 1;
@@ -333,7 +335,7 @@ impl Scheduler {
 
     // ---- decisions -------------------------------------------------------------------------------------------------
 
-    /// Gives one node's room away.
+    /// Assigns the room of one node, with at most `most` grants.
     pub fn fill_node(
         &mut self,
         now: Instant,
@@ -366,7 +368,7 @@ impl Scheduler {
         }
     }
 
-    /// Tries every ask that is new on the whole cluster, or only gangs. Returns the asks that found no room.
+    /// Tries every new ask on the whole cluster, or only gangs. Returns the asks that found no room.
     pub fn fill_cluster(
         &mut self,
         now: Instant,
@@ -390,7 +392,7 @@ impl Scheduler {
             match self.room_since(choice.ask, ledger) {
                 RoomSince::Unknown => {}
                 RoomSince::None => {
-                    // Blocked as before: nothing new to say.
+                    // Blocked as before: nothing new to report.
                     self.queue.ask_mut(choice.ask).no_room_at = Some(ledger.growths());
                     self.inter_job.outcome(choice.ask, Outcome::NoRoom);
                     continue;
@@ -411,7 +413,7 @@ impl Scheduler {
         blocked
     }
 
-    /// One task of the ask goes where the placement policy says.
+    /// Places one task of the ask with the placement policy. Returns whether it was granted.
     fn place_one(
         &mut self,
         now: Instant,
@@ -446,7 +448,7 @@ impl Scheduler {
         self.inter_job.outcome(ask, Outcome::NoRoom);
     }
 
-    /// Whether some ask of the queue found no room that no limit holds back.
+    /// Whether some ask of the queue found no room and no limit holds it back.
     pub fn has_blocked(&self, queue: QueueId) -> bool {
         let mut has_some = false;
         self.inter_job.blocked_in(queue, &mut |_| {
@@ -456,10 +458,11 @@ impl Scheduler {
         has_some
     }
 
-    /// Asks of a queue that found no room, that no limit holds back and that are wanted, by their shape and how many tasks get room at
-    /// once: in its order the first of each shape and class, so many at most.
+    /// Asks of a queue that found no room, that no limit holds back and that `is_wanted` selects by their shape and the
+    /// number of tasks that have to get room at once. In the queue's order the first ask of each shape and class, at
+    /// most `most`.
     pub fn blocked_in(&self, queue: QueueId, most: usize, is_wanted: impl Fn(&Resources, u64) -> bool) -> Vec<Blocked> {
-        /// Asks that are looked at.
+        /// Maximum number of asks that are examined.
         const LOOKED_AT: usize = 4_096;
         let (mut blocked, mut seen): (Vec<Blocked>, usize) = (Vec::new(), 0);
         self.inter_job.blocked_in(queue, &mut |slot| {
@@ -476,7 +479,7 @@ impl Scheduler {
         blocked
     }
 
-    /// Gives the ask a place that its host chose. Whether that was confirmed.
+    /// Places the ask on a node that its host chose. Returns whether that was confirmed.
     pub fn give(
         &mut self,
         now: Instant,
@@ -489,12 +492,12 @@ impl Scheduler {
         self.grant(now, Choice { ask, passed_over: 0, parked: true }, node, rule, ledger, confirm).is_ok()
     }
 
-    /// The owner of a node did not take what was given there.
+    /// The owner of a node refused a placement there.
     pub fn on_refused(&mut self, now: Instant, node: usize) {
         self.placement.on_refused(now, node);
     }
 
-    /// Where an ask can find room that found none before: only where room grew since.
+    /// Where an ask that found no room before can find room: only where room has grown since.
     fn room_since(&self, ask: AskSlot, ledger: &Ledger) -> RoomSince {
         let request = self.queue.ask(ask);
         let Some(mut grown) = request.no_room_at.and_then(|since| ledger.grown_since(since)) else {
@@ -537,7 +540,7 @@ impl Scheduler {
             self.gangs.parked.remove(&choice.ask);
         }
         self.end_reservation_if_unwanted(choice.ask, ledger);
-        // All tasks of a gang go where they find room at the same time.
+        // The tasks of a gang use any room, so that they start at the same time.
         let request = self.queue.ask(choice.ask);
         if !request.is_gang && local_nodes(&request.locality).contains(&node) {
             self.begin_delays(now, choice.ask, ledger);
@@ -545,7 +548,7 @@ impl Scheduler {
         Ok(grant)
     }
 
-    // ---- locality: an ask holds out for a while for room near its input ---------------------------------------------
+    // ---- locality: an ask waits for some time for room near its input -----------------------------------------------
 
     fn begin_delays(&mut self, now: Instant, ask: AskSlot, ledger: &mut Ledger) {
         if !self.queue.ask(ask).locality.is_empty() {
@@ -579,7 +582,7 @@ impl Scheduler {
         self.widenings.first().map(|(end, _)| *end)
     }
 
-    /// Lets the asks reach further that have held out for long enough. Whether there were any.
+    /// Lets asks that have waited long enough use more nodes. Returns whether there were any.
     pub fn widen(&mut self, now: Instant, ledger: &mut Ledger) -> bool {
         let mut some = false;
         while let Some(&(end, ask)) = self.widenings.first().filter(|(end, _)| *end <= now) {
@@ -596,11 +599,12 @@ impl Scheduler {
 
     // ---- reservations: a large ask must not starve behind small ones -----------------------------------------------
 
-    /// So many asks are found in one review for which there are no nodes that could hold them.
+    /// Maximum number of asks in one review that turn out to fit on no nodes.
     const MOST_HOPELESS: usize = 4;
 
-    /// Keeps a node free for the ask that is first in the policy's order, once nothing of it has started for too long.
-    /// (An ask further back waits for its turn, which is no starvation, unless the nodes that are there could not hold the first if they were empty.)
+    /// Reserves a node for the first ask in the policy's order, if none of its tasks has started for too long. (An ask
+    /// further back is not starved: it waits for the asks before it. It is considered only if the present nodes could
+    /// not hold the asks before it even if they were empty.)
     pub fn review_reservation(&mut self, now: Instant, ledger: &mut Ledger) {
         let Some(reserve_after) = self.settings.reserve_after else { return };
         if let Some(kept) = &self.reservation {
@@ -626,7 +630,7 @@ impl Scheduler {
                 return true;
             }
             found = self.nodes_to_keep(ask, ledger, true).map(|nodes| Reservation { ask, nodes });
-            // Some that are drained or away now may be back soon, and it is the turn of this ask.
+            // Nodes that are drained or not connected may return soon, and this ask has priority.
             if found.is_some() || self.nodes_to_keep(ask, ledger, false).is_some() {
                 return true;
             }
@@ -640,8 +644,8 @@ impl Scheduler {
         }
     }
 
-    /// Those that could hold the ask once they are free, all of it, if it is a gang; of those that take work, or of all that are not
-    /// lost.
+    /// The nodes that could hold the ask once they are free, and all of its tasks if it is a gang; among the nodes that
+    /// take work, or among all that are not lost.
     fn nodes_to_keep(&self, ask: AskSlot, ledger: &Ledger, are_open: bool) -> Option<Vec<NodeId>> {
         let is_counted = |node: NodeId| !are_open || !ledger.offer_is_closed(node);
         let request = self.queue.ask(ask);
@@ -653,7 +657,7 @@ impl Scheduler {
         closest(ledger, request.class, &request.shape, &could_hold).map(|node| vec![node])
     }
 
-    /// Whether the ask takes the node; it may hold out for room near its input again.
+    /// Whether the ask may use the node; it may wait for room near its input again.
     fn reaches(&self, ask: AskSlot, node: NodeId, ledger: &Ledger) -> bool {
         ledger.classes().meets(self.queue.ask(ask).class, ledger.index(node))
     }
@@ -683,14 +687,14 @@ impl Scheduler {
         self.reservation.as_ref().is_some_and(|kept| kept.ask == ask)
     }
 
-    /// What the node was kept for has found room elsewhere, or is wanted no longer.
+    /// Ends the reservation if its ask has found room elsewhere or is not needed any more.
     fn end_reservation_if_unwanted(&mut self, ask: AskSlot, ledger: &mut Ledger) {
         if self.is_kept_for(ask) && self.queue.ask(ask).open() == 0 {
             self.end_reservation(ledger);
         }
     }
 
-    /// Shows the kept nodes' room again.
+    /// Shows the room of the reserved nodes to searches again.
     fn end_reservation(&mut self, ledger: &mut Ledger) {
         if let Some(reservation) = self.reservation.take() {
             reservation.nodes.into_iter().for_each(|node| ledger.unreserve(node));
@@ -700,7 +704,8 @@ impl Scheduler {
 
     // ---- reasons ---------------------------------------------------------------------------------------------------
 
-    /// Why nothing more of the job starts now: for its first ask with open tasks. `None` where nothing is open.
+    /// Why no further task of the job starts now: the reasons of its asks with open tasks, each once. Empty if no task
+    /// is open.
     pub fn explain(&self, job: JobId, ledger: &Ledger) -> Vec<Why> {
         let Some(slot) = self.queue.job_slot(job) else { return Vec::new() };
         let asks = &self.queue.job(slot).asks;
@@ -753,7 +758,7 @@ impl Scheduler {
         reasons
     }
 
-    /// Which limit or lack the ask of this id ran into.
+    /// The first reason why the ask of this id waits.
     pub fn explain_blocked(&self, ask: AskId, ledger: &Ledger) -> Option<Why> {
         let slot = self.queue.ask_slot(ask)?;
         self.explain_ask(slot, ledger).into_iter().next()
@@ -767,13 +772,13 @@ impl Scheduler {
         self.open_tasks
     }
 
-    /// Nodes that are kept free for some ask, in ascending order.
+    /// The nodes that are reserved for some ask, in ascending order.
     pub fn reserved_nodes(&self) -> &[NodeId] {
         self.reservation.as_ref().map_or(&[], |kept| &kept.nodes)
     }
 }
 
-/// Why a task of this shape and class finds no node; `None` where one has room.
+/// Why a task of this shape and class finds no node; `None` if a node has room.
 pub fn explain_fit(class: u32, shape: &Resources, ledger: &Ledger) -> Option<Why> {
     let is_alive = |index: usize| ledger.view(index).open;
     if !(0..ledger.len()).any(is_alive) {
@@ -798,7 +803,7 @@ pub fn explain_fit(class: u32, shape: &Resources, ledger: &Ledger) -> Option<Why
     Some(Why::TooLarge { closest: node, short: shape.shortage(&ledger.node_capacity(node)) })
 }
 
-/// No node takes work: why, of the first of those that there are.
+/// No node takes work: the reasons of the first known nodes.
 fn no_node(ledger: &Ledger) -> Why {
     let known = || ledger.ids().filter(|node| ledger.state(*node).is_some());
     let shut = known().filter_map(|node| Some((node, ledger.shut(node)?)));
@@ -816,7 +821,7 @@ fn unmet_constraints(class: u32, ledger: &Ledger) -> Vec<crate::vocabulary::Cons
     if unmet.is_empty() { all.to_vec() } else { unmet }
 }
 
-/// The node that lacks least of its free room, among those that count.
+/// The node whose free room lacks least, among those that count.
 fn closest(
     ledger: &Ledger,
     class: u32,
@@ -835,7 +840,7 @@ fn largest(ledger: &Ledger, class: u32, shape: &Resources) -> Option<NodeId> {
     views.map(|view| (lack(shape, &view.capacity), view.node)).min().map(|(_, node)| node)
 }
 
-/// How much of `shape` is missing, summed over kinds in millionths of what is wanted of each.
+/// How much of `shape` is missing, summed over kinds, in millionths of the requested amount of each.
 fn lack(shape: &Resources, room: &Resources) -> u64 {
     let short = shape.shortage(room);
     let kinds = shape.0.iter().zip(short.0).filter(|(wanted, _)| **wanted > 0);

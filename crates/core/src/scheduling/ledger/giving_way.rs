@@ -1,5 +1,6 @@
-//! Bookings that are to give way to another one on their node (Megha, section IV-C). The other one is booked already: until they are
-//! freed the node is booked beyond its capacity by what they hold at most, and shows no room for more.
+//! Bookings that are preempted for another one on their node (Megha, section IV-C). The other one is booked already.
+//! Until the preempted ones are freed, the node is booked beyond its capacity by at most what they hold, and shows no
+//! room.
 
 use super::{Booking, BookingChange, ClaimError, Ledger, NONE};
 use crate::vocabulary::gpus::{SharedGpus, part_of_gpu};
@@ -8,13 +9,13 @@ use crate::vocabulary::{Resources, SharedGpu, Totals};
 
 /// How room is made for a booking.
 struct Making {
-    /// Those that make it, by their slots.
+    /// The bookings to preempt, with their slots.
     victims: Vec<(u32, Booking)>,
-    /// Of which GPU the new one has a part then.
+    /// The GPU of which the new booking then has a part.
     shared_gpu: Option<SharedGpu>,
 }
 
-/// What stays on a node.
+/// The bookings that stay on a node.
 #[derive(Clone, Default)]
 struct Held {
     sum: Totals,
@@ -45,11 +46,11 @@ impl Held {
 }
 
 impl Ledger {
-    /// Books what is proposed in place of others, of those that `may_give_way` names the newest and no more than needed: these give way, and what
-    /// they hold counts for the new one. None do where there is room. Returns them.
+    /// Books a proposal in place of other bookings if there is no room. Of the bookings that `may_give_way` selects,
+    /// the newest are preempted, and no more than needed; what they hold counts for the new one. Returns them.
     ///
     /// # Errors
-    /// As for [`Ledger::claim`], where all of them together hold too little, too.
+    /// As for [`Ledger::claim`]; also if the selected bookings hold too little in total.
     pub fn claim_instead(
         &mut self,
         booking: Booking,
@@ -93,7 +94,7 @@ impl Ledger {
         if !held.has_room_for(capacity, &booking.resources) {
             return None;
         }
-        // Of those that were taken on the way, some may not be needed any more: the oldest stays first.
+        // Some of the chosen bookings may not be needed any more: the oldest ones stay first.
         for at in (0..victims.len()).rev() {
             let (_, victim, gpu) = victims[at];
             let mut with = held.clone();
@@ -108,7 +109,8 @@ impl Ledger {
         Some(Making { victims, shared_gpu })
     }
 
-    /// Of the bookings that give way on a node, those stay whose successor, by its slot, is named.
+    /// Of the bookings that are being preempted on a node, those stay for which `is_meant` selects the successor's
+    /// slot.
     pub(super) fn let_stay(&mut self, index: usize, is_meant: impl Fn(u32) -> bool) {
         if self.nodes[index].giving_way == 0 {
             return;
@@ -123,16 +125,16 @@ impl Ledger {
         }
     }
 
-    /// Books what others are to give way for, as whoever owns the node will find out.
+    /// Books resources for which other bookings are to be preempted, before the owner of the node decides about that.
     ///
     /// # Errors
-    /// When the node is not known, or is closed.
+    /// If the node is unknown or closed.
     pub fn claim_beyond(&mut self, booking: Booking) -> Result<(), ClaimError> {
         match self.check_room(&booking) {
             Ok(()) | Err(ClaimError::NoRoom) => {}
             Err(why) => return Err(why),
         }
-        assert_eq!(booking.grant.slot, self.next_slot(), "a grant is booked where its id says");
+        assert_eq!(booking.grant.slot, self.next_slot(), "a grant is booked in the slot of its id");
         self.book(booking);
         Ok(())
     }
@@ -150,7 +152,7 @@ mod tests {
         Resources::new(cores * 1_000, 0)
     }
 
-    /// A node of so many cores, with a booking of each of these, the newest last; they are numbered from 1.
+    /// A node of `capacity` cores with these bookings, the newest last; they are numbered from 1.
     fn node_with(capacity: u32, held: &[u32]) -> Ledger {
         let mut ledger = Ledger::new();
         ledger.join(NODE, cores(capacity), Attributes::default());
@@ -172,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_give_way_and_no_more_than_are_needed() {
+    fn the_newest_bookings_are_preempted_and_no_more_than_needed() {
         let instead = |capacity, held: &[u32], wanted, may: &dyn Fn(&Booking) -> bool| {
             let mut ledger = node_with(capacity, held);
             let victims = ledger.claim_instead(booking(100, wanted), may);
@@ -190,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_of_a_gpu_takes_the_place_of_another_and_counts_no_gpu_more() {
+    fn a_part_of_a_gpu_replaces_another_part_of_the_same_gpu() {
         let mut ledger = Ledger::new();
         ledger.join(NODE, Resources::new(8_000, 0).with(GPU, 2_000), Attributes::default());
         ledger.set_open(NODE, true);
@@ -212,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn what_gives_way_once_does_not_again_and_its_room_is_nobody_elses() {
+    fn a_booking_is_preempted_once_and_its_room_goes_to_its_successor_only() {
         let mut ledger = node_with(4, &[2, 2]);
         assert_eq!(numbers(&ledger.claim_instead(booking(3, 2), |one| one.grant.number < 3).unwrap()), [2]);
         assert_eq!(numbers(&ledger.claim_instead(booking(4, 1), |one| one.grant.number < 3).unwrap()), [1]);
@@ -220,13 +222,13 @@ mod tests {
         assert_eq!(ledger.staying_on(NODE).map(|one| one.grant.number).collect::<Vec<_>>(), [4, 3]);
         for (freed, free) in [(2, 0), (1, 1)] {
             ledger.free(booking(freed, 2).grant).unwrap();
-            assert_eq!(ledger.node_free(NODE), cores(free), "when {freed} is gone");
+            assert_eq!(ledger.node_free(NODE), cores(free), "after {freed} is freed");
             ledger.check_invariants();
         }
     }
 
     #[test]
-    fn who_was_to_give_way_stays_where_nobody_comes() {
+    fn a_preemption_ends_when_the_successor_is_freed_or_the_node_joins_again() {
         for joins in [false, true] {
             let mut ledger = node_with(4, &[2, 2]);
             ledger.claim_instead(booking(3, 4), |_| true).unwrap();

@@ -8,21 +8,23 @@ use crate::vocabulary::{Instant, NodeId, NodeViews, Resources};
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
-/// Asks of which all open tasks are granted at once, and that found no room.
+/// Asks whose open tasks are granted all at once, and that found no room.
 #[derive(Default)]
 pub(super) struct Gangs {
     pub(super) parked: BTreeSet<AskSlot>,
-    /// Room had grown so often when it was begun to look at all of them, of which so many are left, those after this one.
+    /// The count of growths of room when the present review of all of them started, how many are left, and the last one
+    /// that was examined.
     growths: u64,
     left: usize,
     last: AskSlot,
 }
 
 impl Scheduler {
-    /// So many gangs that found no room are looked at in one event, after some has grown.
+    /// Maximum number of waiting gangs that are examined in one event, after room has grown.
     const LOOKED_AT_GANGS: usize = 4;
 
-    /// One of which all tasks find room now stands in line again; the next when this one has taken its own.
+    /// Lets the next gang that finds room for all of its tasks be scheduled again; a further one once this gang has
+    /// been placed.
     pub(super) fn rouse_gangs(&mut self, ledger: &mut Ledger) {
         if self.gangs.growths != ledger.growths() {
             (self.gangs.growths, self.gangs.left) = (ledger.growths(), self.gangs.parked.len());
@@ -43,8 +45,8 @@ impl Scheduler {
         }
     }
 
-    /// Whether all open tasks of the ask find room, also that which is kept on these nodes. As they are of one shape, no choice of nodes
-    /// for the first of them leaves too little for the last.
+    /// Whether all open tasks of the ask find room, including the room that is reserved on these nodes. All tasks have
+    /// one shape, so no choice of nodes for the first of them leaves too little for the last.
     fn has_room_for_all(&self, ask: AskSlot, kept: &[NodeId], ledger: &Ledger) -> bool {
         let request = self.queue.ask(ask);
         let suits = |node: &&NodeId| ledger.classes().meets(request.class, ledger.index(**node));
@@ -82,7 +84,7 @@ impl Scheduler {
         true
     }
 
-    /// Once the kept nodes have room for those that find none elsewhere.
+    /// Places the gang once the reserved nodes have room for the tasks that find none elsewhere.
     pub(super) fn try_kept_gang(&mut self, now: Instant, ask: AskSlot, ledger: &mut Ledger, confirm: &mut Confirm<'_>) {
         let kept = self.reservation.as_ref().map_or(&[][..], |kept| &kept.nodes);
         ledger.tighten();
@@ -95,7 +97,8 @@ impl Scheduler {
         self.place_all(now, choice, Rule::Reservation, ledger, confirm);
     }
 
-    /// The nodes with most room for the ask of those that together could hold all of it; `None` if all of them could not.
+    /// As many nodes as can hold all tasks of the ask once they are free, starting with those with the most room;
+    /// `None` if all nodes together are too small.
     pub(super) fn nodes_for_gang(
         &self,
         ask: AskSlot,
@@ -124,7 +127,7 @@ impl Scheduler {
         (left == 0).then_some(chosen)
     }
 
-    /// Whether the kept nodes are large enough still.
+    /// Whether the reserved nodes are still large enough.
     pub(super) fn could_hold(&self, kept: &Reservation, ledger: &Ledger) -> bool {
         let request = self.queue.ask(kept.ask);
         let on = |node: &NodeId| u64::from(request.shape.times_in(&ledger.node_capacity(*node)));
