@@ -1,5 +1,6 @@
-//! Which nodes suit whom: of each constraint one bit vector over all nodes, and of each set of constraints, which is a class, the
-//! AND of theirs, made word by word when it is first asked for (Megha, section IV-B).
+//! Which nodes meet which constraints: each constraint has a bit vector over all nodes. Each set of constraints is a
+//! class and has the AND of their vectors, which is computed word by word when the class is first requested (Megha,
+//! section IV-B).
 //!
 //! A class may be narrowed to some nodes; then it belongs to one ask.
 
@@ -7,7 +8,7 @@ use crate::vocabulary::{Attributes, ClassTable, Constraint};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Words.
+/// Number of words that are computed at a time.
 const AT_A_TIME: usize = 32;
 
 #[derive(Default)]
@@ -16,7 +17,7 @@ pub struct Classes {
     constraints: Vec<OneConstraint>,
     by_constraint: BTreeMap<Constraint, u32>,
     classes: Vec<Class>,
-    /// By the sorted numbers of their constraints; without those that are narrowed.
+    /// By the sorted numbers of their constraints; without narrowed classes.
     by_constraints: BTreeMap<Vec<u32>, u32>,
     free: Vec<u32>,
     nodes: usize,
@@ -66,7 +67,7 @@ impl Classes {
         }
     }
 
-    /// The class of asks with these constraints; made when it is new.
+    /// The class of asks with these constraints; created if it is new.
     pub fn class<'a>(
         &mut self,
         constraints: &Arc<Vec<Constraint>>,
@@ -102,7 +103,7 @@ impl Classes {
         if let Some(last) = words.last_mut() {
             *last >>= (64 - self.nodes % 64) % 64;
         }
-        // A little of each after the other: memory then fetches all vectors at a time.
+        // A few words of each vector in turn, so that memory fetches all vectors at the same time.
         for (at, words) in (0..).step_by(AT_A_TIME).zip(words.chunks_mut(AT_A_TIME)) {
             for part in parts {
                 let met = &self.constraints[*part as usize].met[at..];
@@ -112,7 +113,7 @@ impl Classes {
         words
     }
 
-    /// A class of its own for one ask: of the nodes that meet `class` only these, which are sorted.
+    /// Creates a class for one ask: only these of the nodes that meet `class`. `nodes` is sorted.
     pub fn narrow(&mut self, class: u32, nodes: Vec<usize>) -> u32 {
         let Class { constraints, parts, .. } = &self.classes[class as usize];
         let (constraints, parts) = (Arc::clone(constraints), parts.clone());
@@ -128,7 +129,7 @@ impl Classes {
         narrow
     }
 
-    /// Nobody needs the narrow class any more.
+    /// The narrow class is not used any more.
     pub fn release(&mut self, narrow: u32) {
         self.table.clear(narrow);
         self.classes[narrow as usize].members = Some(Vec::new());
@@ -171,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn a_class_is_met_by_whoever_meets_each_of_its_constraints_whatever_comes_first() {
+    fn a_class_contains_exactly_the_nodes_that_meet_all_of_its_constraints() {
         for seed in 0..60 {
             let chance = &mut Chance::new(seed, "classes");
             let (mut classes, mut nodes, mut known) = (Classes::new(), Vec::new(), Vec::new());
@@ -201,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn the_order_of_constraints_makes_no_other_class() {
+    fn constraints_in_another_order_are_the_same_class() {
         let parsed = |texts: [&str; 3]| Arc::new(texts.map(|text| Constraint::parse(text).unwrap()).to_vec());
         let mut classes = Classes::new();
         let class = classes.class(&parsed(["a=1", "b=2", "c!=3"]), |_| unreachable!());
@@ -211,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn a_narrowed_class_keeps_to_its_nodes_and_is_used_again() {
+    fn a_narrowed_class_is_limited_to_its_nodes_and_its_number_is_reused() {
         let mut classes = Classes::new();
         let arch = |value: &str| Attributes::new([("arch".to_owned(), value.to_owned())]);
         let nodes = [arch("x86"), arch("arm"), arch("arm")];

@@ -1,39 +1,40 @@
-//! What was foretold of the starts of tasks that wait without a node. An ask is counted, and so is what was foretold of it: by
-//! the tasks that were asked for at once, whose intervals are made when each is given its node, from what was known when it was
-//! asked for. So a million tasks that wait cost as much as one.
+//! Predictions for the starts of tasks that wait without a node. Asks are counted, and so are their predictions: they
+//! are kept for each group of tasks that were requested at once, and the interval of a task is made when it gets its
+//! node, from what was known when it was requested. So a million waiting tasks cost as much as one.
 
 use crate::vocabulary::{Duration, Foretold, Instant, Late, Line, Margins, Resources, Totals, Way};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// Departures that are remembered, and of which at least so many tell how fast they are.
+/// Number of departures that are remembered, and the least number that is used to determine their pace.
 const DEPARTURES: usize = 4_096;
 const LEAST: usize = 256;
-/// Tasks that an ask comes to want within so long were asked for at once, and so were all that come when there are many others.
+/// Tasks of an ask that are requested within this time count as requested at once, and so do all further ones once
+/// there are `MOST_GROUPS` groups.
 const AT_ONCE: Duration = Duration::from_millis(100);
 const MOST_GROUPS: usize = 64;
 
-/// The tasks of one ask that have no node, by when they were asked for.
+/// The tasks of one ask that have no node, by the time of their request.
 #[derive(Clone, Default, Debug)]
 pub struct Waiting {
     together: VecDeque<Together>,
-    /// Of all of them, those that have no node.
+    /// The number of tasks without a node, in all groups.
     open: u64,
 }
 
-/// Tasks that were asked for at once.
+/// Tasks that were requested at once.
 #[derive(Clone, Debug)]
 struct Together {
     count: u64,
-    /// Of them, so many have a node.
+    /// The number of them that have a node.
     placed: u64,
-    /// And so many have either a node or were counted as late.
+    /// The number of them that have a node or were counted as late.
     counted: u64,
     at: Instant,
     outlook: Outlook,
 }
 
-/// What is known of the waits of tasks when they are asked for.
+/// What is known about the waits of tasks when they are requested.
 #[derive(Clone, Debug)]
 pub struct Outlook {
     pub way: Way,
@@ -42,7 +43,7 @@ pub struct Outlook {
 }
 
 impl Waiting {
-    /// So many are open now. Returns how many of them were not before.
+    /// Sets the number of open tasks. Returns how many of them are new.
     pub fn on_open(&mut self, now: Instant, open: u64, outlook: impl FnOnce() -> Outlook) -> u64 {
         let known = self.open;
         self.open = open;
@@ -70,14 +71,15 @@ impl Waiting {
         open.saturating_sub(known)
     }
 
-    /// What was foretold of the start of the next one.
+    /// The prediction for the start of the next task.
     pub fn next(&self, now: Instant) -> Option<Foretold> {
         let first = self.together.front()?;
         let is_counted = first.placed < first.counted;
         Some(Foretold { is_counted, ..first.outlook.foretell(first.placed).made(first.at, now) })
     }
 
-    /// Those that have waited for longer than foretold and were not told before; of each group the first so many.
+    /// Reports tasks that have waited for longer than predicted and were not reported before; the first `most` of each
+    /// group.
     pub fn late(&mut self, now: Instant, most: u64, tell: &mut dyn FnMut(Late)) {
         for group in &mut self.together {
             let Together { count, placed, at, ref outlook, .. } = *group;
@@ -90,7 +92,7 @@ impl Waiting {
         }
     }
 
-    /// That one has a node.
+    /// The next task has a node.
     pub fn on_placed(&mut self) {
         if let Some(first) = self.together.front_mut() {
             first.placed += 1;
@@ -108,7 +110,7 @@ impl Outlook {
     }
 }
 
-/// How fast tasks leave, and what they leave free.
+/// How fast tasks end, and how much room they leave.
 #[derive(Default)]
 pub struct Pace {
     departures: VecDeque<Instant>,
@@ -133,7 +135,8 @@ impl Pace {
         self.departures.push_back(now);
     }
 
-    /// Nanoseconds from one departure to the next: over as many of the last as are awaited; a second where nobody knows.
+    /// Nanoseconds from one departure to the next, over as many of the last ones as are awaited; one second if none is
+    /// known.
     pub fn each(&self, now: Instant, awaited: u64) -> u64 {
         let count = usize::try_from(awaited).unwrap_or(DEPARTURES).max(LEAST).min(self.departures.len());
         let Some(first) = self.departures.len().checked_sub(count).and_then(|at| self.departures.get(at)) else {
@@ -142,7 +145,7 @@ impl Pace {
         now.since(*first).0.saturating_mul(1_000) / count as u64
     }
 
-    /// How many such tasks find room at once, as if the cluster were one node.
+    /// How many tasks of this shape find room at once, as if the cluster were one node.
     pub fn room(&self, shape: &Resources) -> u64 {
         self.capacity.saturating_sub(&self.held).holds(shape)
     }
@@ -169,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_foretold_is_what_was_known_when_each_task_was_asked_for() {
+    fn predictions_use_what_was_known_when_each_task_was_requested() {
         let mut waiting = Waiting::default();
         let in_line = Line { ahead: 10, step: 2, room: 11, each: 500_000_000 };
         waiting.on_open(second(0), 4, || outlook(Way::Asked, in_line));
@@ -187,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_wanted_any_more_goes_from_the_end() {
+    fn tasks_that_are_no_longer_requested_are_removed_from_the_end() {
         let mut waiting = Waiting::default();
         waiting.on_open(second(0), 3, || outlook(Way::Asked, IDLE));
         waiting.on_open(second(1), 5, || outlook(Way::Probed, IDLE));
@@ -198,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn those_that_are_tried_again_one_by_one_are_few_groups() {
+    fn tasks_that_are_retried_one_by_one_form_few_groups() {
         let mut waiting = Waiting::default();
         for more in 0..1_000 {
             waiting.on_open(second(more), more + 1, || outlook(Way::Asked, IDLE));
@@ -211,11 +214,11 @@ mod tests {
         for open in 1..=5 {
             waiting.on_open(Instant(open * 10_000), open, || outlook(Way::Asked, IDLE));
         }
-        assert_eq!(waiting.together.len(), 1, "they came at once");
+        assert_eq!(waiting.together.len(), 1, "they were requested at once");
     }
 
     #[test]
-    fn the_pace_is_that_of_late_departures_and_the_room_what_nobody_holds() {
+    fn the_pace_follows_recent_departures_and_the_room_is_what_is_not_held() {
         let (core, mut pace) = (Resources::new(1_000, 0), Pace::default());
         assert_eq!(pace.each(second(9), 0), 1_000_000_000);
         let mut capacity = Totals::ZERO;

@@ -1,5 +1,5 @@
-//! The scheduler beside a job manager: it places one job's tasks on nodes that it knows from what the master publishes.
-//! No ledger confirms what it decides: a task waits at the node, or a probe waits there and the node asks back.
+//! The scheduler of a job manager: it places the tasks of one job on the nodes that the master publishes. No ledger
+//! confirms its decisions: a task waits at the node, or a probe waits there and the node requests the task.
 
 use super::foretelling::{Outlook, Waiting};
 use super::published::PublishedView;
@@ -14,10 +14,10 @@ use crate::why::Why;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-/// Of tasks that each read something of their own, so many are looked at by themselves in one batch.
+/// Maximum number of tasks with their own inputs that are considered individually, for each ask of a batch.
 const NAMED: u64 = 1_000;
 
-/// As long as a node's first pause at the master, of which a list tells long before that.
+/// The length of a node's first pause at the master, which publishes the pause well before it ends.
 const CLOSED: Duration = Duration::from_secs(1);
 
 pub struct LocalScheduler {
@@ -28,9 +28,9 @@ pub struct LocalScheduler {
     /// By their numbers.
     asks: Vec<LocalAsk>,
     probes: SentProbes,
-    /// By which the starts of tasks are foretold.
+    /// The margins of predictions of starts.
     margins: Arc<Margins>,
-    /// Tasks that were sent or bound since it was told by these.
+    /// Tasks that were requested since the margins were set, without those that have started.
     sent: u64,
     is_told: bool,
 }
@@ -45,30 +45,31 @@ struct NamedTask {
 struct LocalAsk {
     ask: Ask,
     shape: Arc<TaskShape>,
-    /// Of the wanted tasks, those that have a node.
+    /// The requested tasks that have a node.
     bound: u64,
-    /// Probes that are out for it.
+    /// Outstanding probes of the ask.
     probes: u64,
-    /// Nodes that had room for one task each when theirs had not.
+    /// Nodes that had room for one task each when the node of the task had not.
     instead: Vec<NodeId>,
-    /// How long one of its tasks runs, if that is known.
+    /// The expected run time of one of its tasks, if known.
     expected: Option<Duration>,
-    /// Some node of the last list suits it.
+    /// Some node of the last list is suitable.
     is_suited: bool,
-    /// What was foretold of its tasks that are open.
+    /// Predictions for its open tasks.
     waiting: Waiting,
 }
 
-/// One of an ask's tasks that come next, where each reads something of its own.
+/// One of the next tasks of an ask whose tasks have their own inputs.
 pub struct NextTask {
     /// Its place in its stage.
     pub index: u32,
     pub pieces: Vec<Piece>,
-    /// How long it runs, if that is known.
+    /// Its expected run time, if known.
     pub expected: Option<Duration>,
 }
 
-/// The tasks of an ask that come next, so many at most, without those that have a node already; `None` where they are alike.
+/// The next tasks of an ask, at most as many as given, without those that have a node already; `None` if all tasks are
+/// alike.
 pub type NextTasks<'a> = &'a dyn Fn(u32, u64, &BTreeSet<u32>) -> Option<Vec<NextTask>>;
 
 /// A task that was sent to a node.
@@ -77,31 +78,31 @@ pub struct PlacedTask {
     pub node: NodeId,
     pub execution: ExecutionType,
     pub expected: Option<Duration>,
-    /// What it reads, where that is not what the others of its ask read.
+    /// Its input, if that differs from the input of the other tasks of its ask.
     pub pieces: Option<Vec<Piece>>,
 }
 
-/// How much may be sent of one kind.
+/// How much may be sent of one execution type.
 #[derive(Clone, Copy, Debug)]
 pub struct Allowed {
     pub execution: ExecutionType,
-    /// All of these tasks together.
+    /// The resources that all of these tasks may have in total.
     pub room: Totals,
-    /// One may go although it is larger than the room.
+    /// One task may be sent even if it is larger than the room.
     pub one_goes: bool,
 }
 
-/// How far an ask is that its job manager places itself.
+/// The progress of an ask whose tasks its job manager places.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct AskState {
     pub ask: AskId,
     /// Tasks without a node.
     pub open: u64,
-    /// Tasks that were given one since they were last counted from zero.
+    /// Tasks that were given a node since the job last started to count from zero.
     pub bound: u64,
-    /// Probes that are out.
+    /// Outstanding probes.
     pub probes: u64,
-    /// Some node that takes work suits.
+    /// Some node that takes work is suitable.
     pub has_nodes: bool,
 }
 
@@ -111,7 +112,7 @@ struct SentProbe {
     node: NodeId,
 }
 
-/// Probes that are out, by their numbers, which grow by one each time: a list from the oldest that is out to the newest.
+/// Outstanding probes by their numbers, which increase by one: a list from the oldest outstanding one to the newest.
 #[derive(Default)]
 struct SentProbes {
     first: u32,
@@ -141,17 +142,17 @@ impl SentProbes {
     }
 }
 
-/// What the job manager is to do.
+/// An action that the job manager has to carry out.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Step {
     /// Launch a task of the ask; it counts as bound.
     Start {
         ask: AskId,
         node: NodeId,
-        /// Which one, where they are not alike.
+        /// Which task, if they are not alike.
         task: Option<u32>,
         rule: Rule,
-        /// How it runs where the ask leaves that open.
+        /// The execution type, if the ask leaves that open.
         execution: ExecutionType,
         /// How long it is expected to wait there.
         wait: Duration,
@@ -187,7 +188,7 @@ impl LocalAsk {
 }
 
 impl LocalScheduler {
-    /// For the asks of a job, by their numbers.
+    /// A scheduler for the asks of a job, in the order of their numbers.
     pub fn new(
         job: JobId,
         epoch: Epoch,
@@ -203,14 +204,14 @@ impl LocalScheduler {
 
     // ---- what is known ---------------------------------------------------------------------------------------------
 
-    /// How much the job wants of an ask.
+    /// Sets the number of requested tasks of an ask.
     pub fn on_ask(&mut self, now: Instant, ask: &Ask) {
         let number = ask.id.number as usize;
         self.asks[number].ask.wanted = ask.wanted;
         self.foretell_open(now, number);
     }
 
-    /// From now on starts are foretold by these; so are those of what was asked for before anything was told.
+    /// Sets the margins of predictions of starts. The first margins also apply to tasks that were requested before.
     pub fn set_margins(&mut self, now: Instant, margins: Arc<Margins>) {
         let is_first = !std::mem::replace(&mut self.is_told, true);
         (self.margins, self.sent) = (margins, 0);
@@ -230,8 +231,8 @@ impl LocalScheduler {
         self.sent += entry.waiting.on_open(now, open, outlook);
     }
 
-    /// What is to be said of the start of a task of an ask that is sent to a node's queue, where it is expected to wait for so
-    /// long; where that is not known, what was said of it when it was asked for, by how many wait altogether.
+    /// The prediction for a task of an ask that is sent to a node's queue with this expected wait. If the wait is
+    /// unknown, it is the prediction made when the task was requested, from the number of all waiting tasks.
     pub fn foretell(&mut self, now: Instant, way: Way, expected: Option<Duration>, ask: u32) -> Foretold {
         let LocalAsk { waiting, ask, .. } = &mut self.asks[ask as usize];
         if let Some(expected) = expected {
@@ -242,12 +243,12 @@ impl LocalScheduler {
         told.unwrap_or_else(|| self.margins.foretell(way, self.margins.crowd.line(self.sent, &ask.resources).wait(0)))
     }
 
-    /// A task of the job does not wait any more.
+    /// A task of the job no longer waits.
     pub fn on_started(&mut self) {
         self.sent = self.sent.saturating_sub(1);
     }
 
-    /// A guaranteed one started that was sent to a node's queue.
+    /// Learns from a guaranteed task that was sent to a node's queue and has started.
     pub fn learn_start(&mut self, expected: Duration, waited: Duration) {
         self.placement.on_started(expected, waited);
     }
@@ -256,7 +257,7 @@ impl LocalScheduler {
         self.placement.knows_load()
     }
 
-    /// The tasks of an ask read what lies at these nodes, a part at each.
+    /// The input of the ask's tasks is stored on these nodes, a part on each.
     pub fn set_parts(&mut self, ask: u32, parts: &[Holder]) {
         self.view.set_parts(ask, parts);
     }
@@ -268,7 +269,7 @@ impl LocalScheduler {
         }
     }
 
-    /// The master's latest list. Probes at nodes that take no new work any more are taken back.
+    /// Takes over the master's latest list. Probes at nodes that take no new work any more are cancelled.
     pub fn on_nodes(&mut self, now: Instant, list: Arc<NodeList>) -> Vec<Step> {
         self.view.replace(now, list);
         self.review_suited();
@@ -285,45 +286,45 @@ impl LocalScheduler {
         }
     }
 
-    /// A node says how long tasks would wait there.
+    /// A node reports how long tasks would wait there.
     pub fn on_waits(&mut self, now: Instant, node: NodeId, waits: Arc<NodeWaits>) {
         self.view.on_waits(now, node, waits);
     }
 
-    /// How long tasks of each ask run, by its number.
+    /// Sets how long tasks of each ask run, by its number.
     pub fn expect(&mut self, run_times: impl Fn(u32) -> Option<Duration>) {
         for (number, ask) in (0..).zip(&mut self.asks).filter(|(_, ask)| ask.open() > 0) {
             ask.expected = run_times(number);
         }
     }
 
-    /// The node cannot launch, or was given up: nothing goes there until the master has published its nodes again, or for
-    /// a while, because the master need not have noticed.
+    /// The node cannot launch, or was given up: it gets no tasks until the master publishes its nodes again, or until
+    /// `CLOSED` has passed, since the master may not have noticed.
     pub fn close(&mut self, now: Instant, node: NodeId) -> Vec<Step> {
         self.view.close(node, now + CLOSED);
         self.forget_node(node)
     }
 
-    /// Whether this process is connected with the node. Where it is not, nothing goes there, whatever is published, and what waited
-    /// there is forgotten.
+    /// Sets whether this process is connected to the node. A node that is not connected gets no tasks, whatever is
+    /// published, and what waited there is forgotten.
     pub fn set_reached(&mut self, node: NodeId, reached: bool) -> Vec<Step> {
         self.view.set_reached(node, reached);
         self.review_suited();
         if reached { Vec::new() } else { self.forget_node(node) }
     }
 
-    /// When a node that was closed opens by itself.
+    /// When a closed node opens automatically.
     pub fn next_opening(&self) -> Option<Instant> {
         self.view.next_opening()
     }
 
-    /// The node has forgotten what waited there for this job. All the same it is told: a probe may have been on its way
-    /// when the new connection stood already and nobody here knew.
+    /// The node has forgotten what waited there for this job. Its probes are cancelled there all the same: a probe may
+    /// have been in transit when the new connection already existed and this role did not know that.
     pub fn forget_node(&mut self, node: NodeId) -> Vec<Step> {
         self.take_back(|_, probe, _| probe.node == node)
     }
 
-    /// Takes these probes off the account and tells their nodes, with one message for each.
+    /// Removes these probes and cancels them at their nodes, with one message per node.
     fn take_back(&mut self, is_gone: impl Fn(&LocalAsk, &SentProbe, &PublishedView) -> bool) -> Vec<Step> {
         let LocalScheduler { job, epoch, probes, asks, view, .. } = self;
         let gone = probes.iter().filter(|(_, probe)| is_gone(&asks[probe.ask as usize], probe, view));
@@ -337,13 +338,13 @@ impl LocalScheduler {
         by_node.into_iter().map(|(node, probes)| Step::Cancel { node, probes }).collect()
     }
 
-    /// The probes that are out.
+    /// The outstanding probes.
     pub fn probes(&self) -> impl Iterator<Item = (ProbeId, NodeId)> {
         let LocalScheduler { job, epoch, .. } = *self;
         self.probes.iter().map(move |(number, probe)| (ProbeId { job, epoch, number }, probe.node))
     }
 
-    /// How far each ask is.
+    /// The progress of each ask.
     pub fn ask_states(&self) -> impl Iterator<Item = AskState> {
         self.asks.iter().enumerate().map(|(number, entry)| AskState {
             ask: entry.ask.id,
@@ -354,7 +355,7 @@ impl LocalScheduler {
         })
     }
 
-    /// Why the asks with open tasks that no node suits have none.
+    /// Why asks with open tasks have no suitable node, if there are such asks.
     pub fn explain(&self) -> Vec<Why> {
         let suits = |number: u32, entry: &LocalAsk| {
             (0..self.view.len()).any(|node| self.view.has_room(node, number, &entry.ask.resources))
@@ -378,8 +379,8 @@ impl LocalScheduler {
         self.probes.iter().any(|(_, probe)| probe.node == node)
     }
 
-    /// The node of a probe is ready for a task of this ask, which counts as bound, and what had been said of its start; `None` if
-    /// the probe is not out. (Those of asks without open tasks are not.)
+    /// The node of a probe is ready for a task of this ask, which counts as bound. Returns the ask and the prediction
+    /// for the task's start; `None` if the probe is not outstanding. (Probes of asks without open tasks are not.)
     pub fn on_ready(&mut self, now: Instant, number: u32) -> Option<(AskId, Option<Foretold>)> {
         let probe = self.probes.remove(number)?;
         let entry = &mut self.asks[probe.ask as usize];
@@ -390,12 +391,12 @@ impl LocalScheduler {
         Some((entry.ask.id, foretold))
     }
 
-    /// Whether some node of the last list suits the ask.
+    /// Whether some node of the last list is suitable for the ask.
     pub fn is_suited(&self, ask: u32) -> bool {
         self.asks[ask as usize].is_suited
     }
 
-    /// In the next decision a task of the ask goes to this node. False if it does not suit.
+    /// Sends a task of the ask to this node in the next decision. False if the node is not suitable.
     pub fn send_to(&mut self, ask: u32, node: NodeId) -> bool {
         let entry = &mut self.asks[ask as usize];
         let index = node.0 as usize;
@@ -408,7 +409,7 @@ impl LocalScheduler {
 
     // ---- decisions -------------------------------------------------------------------------------------------------
 
-    /// Places what is open, so many tasks at most, and takes back what is not needed any more.
+    /// Places at most `most` open tasks, and cancels probes that are not needed any more.
     pub fn decide(&mut self, now: Instant, mut most: u64) -> Vec<Step> {
         let mut steps = Vec::new();
         self.view.advance(now);
@@ -417,18 +418,18 @@ impl LocalScheduler {
             while most > 0 && self.place(now, number, &mut steps) {
                 most -= 1;
             }
-            // The room was there a moment ago.
+            // The room of these nodes may be taken by the next decision.
             self.asks[number].instead.clear();
         }
         steps
     }
 
-    /// Time goes on.
+    /// Advances the view to this time.
     pub fn advance(&mut self, now: Instant) {
         self.view.advance(now);
     }
 
-    /// Sends what is open, of this kind and within this room, batch after batch: asks in the order of their ranks.
+    /// Sends open tasks of this execution type within this room, batch by batch; asks in the order of their ranks.
     pub fn decide_batches(&mut self, now: Instant, mut allowed: Allowed, next: NextTasks<'_>) -> Vec<Step> {
         let mut steps = Vec::new();
         let mut taken = BTreeMap::new();
@@ -467,7 +468,8 @@ impl LocalScheduler {
         index.map_or(Duration::ZERO, |index| self.view.wait(index, resources, execution))
     }
 
-    /// Where the task would be sent instead; only if it is done sooner there by so much. It is taken to be on its way then.
+    /// The node where the task would end sooner by at least `least`, if there is one. The task then counts as sent
+    /// there.
     pub fn reconsider(&mut self, task: PlacedTask, standing: Standing, least: Duration) -> Option<Alternative> {
         let PlacedTask { ask, node, execution, expected, pieces } = task;
         let index = Some(node.0 as usize).filter(|index| *index < self.view.len())?;
@@ -482,8 +484,8 @@ impl LocalScheduler {
         Some(better)
     }
 
-    /// What of the open tasks fits into the room. Tasks that each read something of their own stand in it as asks of one task, whose
-    /// slots follow those of the asks.
+    /// The open tasks that fit into the room. A task with its own input is an ask of one task, whose slot follows those
+    /// of the asks.
     fn batch(
         &mut self,
         allowed: &Allowed,
@@ -500,7 +502,7 @@ impl LocalScheduler {
         let nobody = BTreeSet::new();
         for (slot, entry) in open {
             let shape = entry.ask.resources;
-            // What no node suits keeps nobody else from the room.
+            // An ask without a suitable node does not keep the others from the room.
             if self.view.find_room(slot, &shape, 0).is_none() {
                 continue;
             }
@@ -532,14 +534,14 @@ impl LocalScheduler {
         (batch, named)
     }
 
-    /// Probes of asks without open tasks are taken back.
+    /// Cancels the probes of asks without open tasks.
     fn cancel_idle_probes(&mut self, steps: &mut Vec<Step>) {
         if self.asks.iter().any(|ask| ask.probes > 0 && ask.open() == 0) {
             steps.extend(self.take_back(|ask, _, _| ask.open() == 0));
         }
     }
 
-    /// Asks the policy about one ask. Whether it started a task, so that it may be asked again.
+    /// Runs the policy for one ask. Returns whether it started a task, so that it can run again.
     fn place(&mut self, now: Instant, number: usize, steps: &mut Vec<Step>) -> bool {
         let entry = &self.asks[number];
         let (slot, count) = (number as u32, entry.open());
@@ -597,12 +599,12 @@ impl LocalScheduler {
         Step::Probe { node, probe: Probe { id, shape: Arc::clone(&entry.shape) } }
     }
 
-    /// In tests and debug builds.
+    /// Checked in tests and debug builds.
     pub fn check_invariants(&self) {
         for (number, entry) in self.asks.iter().enumerate() {
             let out = self.probes.iter().filter(|(_, probe)| probe.ask == number as u32).count();
             assert_eq!(entry.probes, out as u64, "probes of ask {number}");
-            assert!(entry.bound <= entry.ask.wanted, "no more tasks are bound than are wanted");
+            assert!(entry.bound <= entry.ask.wanted, "no more tasks are bound than requested");
         }
     }
 }
@@ -617,10 +619,10 @@ mod tests {
 
     const CORE: Resources = Resources::new(1_000, 0);
     const TWO: Resources = Resources::new(2_000, 0);
-    /// Ten seconds to read it on its node, twenty from elsewhere.
+    /// Reading it takes ten seconds on its node and twenty from elsewhere.
     const INPUT: u64 = 1_600_000_000;
 
-    /// Nodes of two cores that are busy for so many seconds.
+    /// Nodes of two cores that are busy for these numbers of seconds.
     fn nodes(busy: &[u64]) -> Arc<NodeList> {
         let node = |&seconds: &u64| {
             let running = [Use { resources: TWO, lasting: Duration::from_secs(seconds) }];
@@ -638,12 +640,13 @@ mod tests {
         Arc::new(NodeList { nodes: busy.iter().map(node).collect(), best, ..NodeList::default() })
     }
 
-    /// Where that many tasks of ten seconds go that want a core each, and how many seconds they are expected to wait.
+    /// The nodes to which this many tasks of ten seconds and one core are sent, and how many seconds each is expected
+    /// to wait.
     fn sent(wanted: u64, input: &[u32], busy: &[u64], seed: u64) -> Vec<(u32, u64)> {
         decided(wanted, input, nodes(busy), seed, Instant::ZERO)
     }
 
-    /// The same by a list that came at the beginning.
+    /// The same with a list that was received at the start.
     fn decided(wanted: u64, input: &[u32], list: Arc<NodeList>, seed: u64, now: Instant) -> Vec<(u32, u64)> {
         let holder = |&node: &u32| Holder { node: NodeId(node), bytes: INPUT };
         let ask = Ask {
@@ -658,7 +661,7 @@ mod tests {
             is_gang: false,
             locality: Arc::new(input.iter().map(holder).collect()),
         };
-        // So many are drawn for each task that all are looked at.
+        // Enough nodes are drawn for each task that all are examined.
         let settings = CompletionSettings { light: 32, ..CompletionSettings::USUAL };
         let placement = EarliestCompletion::new(Chance::new(seed, "local"), settings);
         let mut scheduler = LocalScheduler::new(JobId(1), Epoch(1), std::iter::once(ask), Box::new(placement));
@@ -676,7 +679,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_with_the_input_is_chosen_while_its_queue_costs_less_than_the_way_from_there() {
+    fn a_node_with_the_input_is_chosen_while_its_queue_costs_less_than_the_transfer() {
         for seed in 0..20 {
             assert_eq!(sent(1, &[0], &[9, 0, 0, 0], seed)[0].0, 0);
             assert_ne!(sent(1, &[0], &[11, 0, 0, 0], seed)[0].0, 0);
@@ -684,7 +687,7 @@ mod tests {
     }
 
     #[test]
-    fn a_policy_that_knows_no_loads_is_told_none_and_its_waits_are_not_foreseen() {
+    fn a_policy_without_loads_gets_none_and_its_waits_are_not_predicted() {
         let ask = Ask {
             id: AskId::default(),
             resources: CORE,
@@ -701,7 +704,7 @@ mod tests {
         let mut scheduler = LocalScheduler::new(JobId(1), Epoch(1), std::iter::once(ask), Box::new(placement));
         scheduler.on_nodes(Instant::ZERO, nodes(&[60]));
         let said = nodes(&[50]).nodes[0].waits.as_ref().map(|listed| Arc::clone(&listed.waits));
-        scheduler.on_waits(Instant::ZERO, NodeId(0), said.expect("the node says so"));
+        scheduler.on_waits(Instant::ZERO, NodeId(0), said.expect("the node reports its waits"));
         let room = Totals(std::array::from_fn(|_| 1_000_000));
         let allowed = Allowed { execution: ExecutionType::Guaranteed, room, one_goes: false };
         let steps = scheduler.decide_batches(Instant::ZERO, allowed, &|_, _, _| None);
@@ -710,7 +713,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_node_suits_keeps_nobody_else_from_the_room() {
+    fn an_ask_without_a_suitable_node_does_not_block_other_asks() {
         let ask = |number: u32, cpu_millis: u32| Ask {
             id: AskId { job: JobId(1), number },
             resources: Resources::new(cpu_millis, 0),
@@ -736,7 +739,7 @@ mod tests {
     }
 
     #[test]
-    fn tasks_that_each_read_something_of_their_own_are_sent_once_each_and_to_it_while_nobody_waits_there() {
+    fn tasks_with_their_own_inputs_are_sent_once_each_to_their_input_while_no_task_waits_there() {
         const TASKS: u64 = 40;
         let ask = Ask {
             id: AskId::default(),
@@ -791,7 +794,7 @@ mod tests {
     }
 
     #[test]
-    fn without_news_nodes_are_as_likely_to_fail_as_they_were() {
+    fn failure_rates_do_not_change_without_new_reports() {
         let list = NodeList { success: vec![1_000_000, 400_000], ..(*nodes(&[0; 3])).clone() };
         let list = Arc::new(list);
         for (seed, now) in (0..20).flat_map(|seed| [(seed, 0), (seed, 3_600)]) {
@@ -802,7 +805,7 @@ mod tests {
     }
 
     #[test]
-    fn a_burst_fills_nodes_evenly_and_none_beyond_its_room_before_all_are_full() {
+    fn a_burst_fills_nodes_evenly_and_exceeds_their_room_only_once_all_are_full() {
         for seed in 0..20 {
             let mut found = sent(12, &[], &[0; 4], seed);
             found.sort_unstable();

@@ -1,17 +1,17 @@
-//! Delay scheduling (Zaharia et al. 2010, section 4.1): an ask whose input lies on some nodes takes room there only;
-//! after a while, in their racks too; after another while, anywhere.
+//! Delay scheduling (Zaharia et al. 2010, section 4.1): an ask whose input is stored on some nodes takes room on these
+//! nodes only; after a delay, in their racks, too; after another delay, anywhere.
 //!
-//! The reach of an ask is a class of nodes like that of its constraints, so whoever searches for room, or gives room
-//! away, keeps to it without a look at localities. A start on a node with the input begins the delays anew; a start
-//! elsewhere leaves the reach as it is. Departs: the delays are the ask's own and not its job's, and a rack is what
-//! nodes of the same attribute `rack` are in when the reach widens. Leaves out: which task of the ask has which input.
+//! The reach of an ask is a class of nodes like that of its constraints, so searches for room and offers of room
+//! observe it without examining localities. A start on a node with the input restarts the delays; a start elsewhere
+//! does not change the reach. Departs: the delays belong to the ask and not to its job, and nodes are in one rack if
+//! they have the same attribute `rack` when the reach widens. Leaves out: which task of the ask has which input.
 
 use super::ledger::Ledger;
 use crate::protocol::Holder;
 use crate::vocabulary::{Duration, Instant, NodeId, NodeViews};
 use serde::{Deserialize, Serialize};
 
-/// How long an ask holds out.
+/// How long an ask waits for room near its input.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Delays {
     /// For a node with its input.
@@ -21,11 +21,11 @@ pub struct Delays {
 }
 
 impl Delays {
-    /// Any node will do at once.
+    /// Any node is accepted at once.
     pub const NONE: Delays = Delays { node: Duration::ZERO, rack: Duration::ZERO };
 }
 
-/// Which nodes an ask takes.
+/// The nodes that an ask may use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Reach {
     Node,
@@ -41,7 +41,7 @@ impl Reach {
         }
     }
 
-    /// When it widens, for an ask that has waited since then.
+    /// When it widens, for an ask that has waited since `since`.
     pub(super) fn ends(self, since: Instant, delays: &Delays) -> Option<Instant> {
         match self {
             Reach::Node => Some(since + delays.node),
@@ -60,7 +60,7 @@ impl Reach {
     }
 }
 
-/// Nodes with at least half as much of the input as the one that has most.
+/// Nodes with at least half as much of the input as the node that has the most.
 pub(super) fn local_nodes(holders: &[Holder]) -> Vec<NodeId> {
     let most = holders.iter().map(|holder| holder.bytes).max().unwrap_or(0);
     let mut nodes: Vec<NodeId> =

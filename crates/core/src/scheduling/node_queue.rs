@@ -1,4 +1,4 @@
-//! What waits at a node, in order of arrival; a queue policy says who starts.
+//! The entries that wait at a node, in order of arrival; a queue policy chooses the next one to start.
 
 use crate::policy::QueuePolicy;
 use crate::vocabulary::{Duration, EntryId, Instant, QueueView, QueuedEntry, Resources, RunningEntry};
@@ -6,19 +6,19 @@ use std::collections::BTreeSet;
 
 #[derive(Default)]
 pub struct NodeQueue {
-    /// Those from `first` on wait; those before have left. They go together when they are half of all, so that the first
-    /// of a long queue leaves it as cheaply as that of a short one.
+    /// Entries from `first` on wait; the ones before it have left. Those are removed when they are half of all, so that
+    /// removing the first entry of a long queue costs as little as of a short one.
     entries: Vec<QueuedEntry>,
     first: usize,
-    /// The expected run times of what nobody booked, in microseconds.
+    /// The sum of the expected run times of entries without a booking, in microseconds.
     unbooked_work: u128,
-    /// How many are guaranteed.
+    /// The number of guaranteed entries.
     guaranteed: usize,
-    /// Those whose turn cannot come, and what they wait for.
+    /// Entries that cannot start yet, and what they wait for.
     held: BTreeSet<(EntryId, Lack)>,
 }
 
-/// What an entry waits for before its turn can come.
+/// What an entry waits for before it can start.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Lack {
     Files,
@@ -41,7 +41,7 @@ impl NodeQueue {
         self.guaranteed += usize::from(entry.is_guaranteed());
     }
 
-    /// Puts an entry before all others: its turn has come already.
+    /// Puts an entry before all others: it was chosen to start before.
     pub fn push_front(&mut self, entry: QueuedEntry) {
         self.count(&entry);
         if self.first > 0 {
@@ -65,7 +65,7 @@ impl NodeQueue {
         entry
     }
 
-    /// The queue passes over the entry until nothing is lacking any more.
+    /// The queue skips the entry until it lacks nothing any more.
     pub fn hold(&mut self, id: EntryId, lack: Lack) {
         self.held.insert((id, lack));
     }
@@ -118,7 +118,7 @@ impl NodeQueue {
         Some(self.take(of_all[at]))
     }
 
-    /// Takes out the opportunistic entry that is given up first of those that may go.
+    /// Takes out the opportunistic entry that is given up first, of those that `may_go` selects.
     pub fn drop_last(
         &mut self,
         policy: &dyn QueuePolicy,
@@ -128,7 +128,7 @@ impl NodeQueue {
         policy.last(&queue, may_go).map(|at| self.take(at))
     }
 
-    /// The expected run times of what nobody booked, one after the other; unknown ones count as nothing.
+    /// The sum of the expected run times of entries without a booking; unknown ones count as zero.
     pub fn expected_work(&self) -> Duration {
         Duration(u64::try_from(self.unbooked_work).unwrap_or(u64::MAX))
     }
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn entries_leave_from_anywhere_and_the_others_keep_their_order() {
+    fn entries_leave_from_any_position_and_the_others_keep_their_order() {
         let mut chance = Chance::new(1, "node queue");
         let (mut queue, mut expected) = (NodeQueue::default(), Vec::new());
         for number in 0..3_000 {

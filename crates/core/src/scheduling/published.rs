@@ -1,5 +1,5 @@
-//! The nodes as a job manager knows them that places its tasks itself: as the master published them last, and what it has
-//! heard and done since.
+//! The view of nodes that a job manager has if it places its own tasks: as the master published them last, with what
+//! the job manager has received and done since.
 
 use super::locality::local_nodes;
 use crate::policy::node_queue::projection::Use;
@@ -13,53 +13,53 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// Taken for the input of a task that is to be near some nodes when nobody said how much there is.
+/// Assumed size of the input of a task that is to be near some nodes, if the size is unknown.
 const UNKNOWN_INPUT: u64 = 128 << 20;
-/// The bytes of a [`Holder`] of which nothing is known.
+/// The bytes of a [`Holder`] whose amount is unknown.
 const UNKNOWN_BYTES: u64 = 1;
 
-/// What a node said of its waits is believed for so long; each time that passes, less ([`Age`]).
+/// How long the waits that a node reported are trusted; after each such period they are trusted less ([`Age`]).
 const TRUSTED_FOR: Duration = Duration::from_secs(10);
 
 #[derive(Default)]
 pub(super) struct PublishedView {
     list: Arc<NodeList>,
-    /// What is said of loads is not looked at.
+    /// Information about load is ignored.
     is_blind: bool,
     published_at: Instant,
     now: Instant,
-    /// By the numbers of asks; behind them those of single tasks, for one decision.
+    /// By the numbers of asks, followed by those of single tasks, for one decision.
     classes: Vec<Class>,
     asks: usize,
-    /// Known while some class has an input.
+    /// Set if some class has an input.
     racks: Option<Racks>,
-    /// Nodes that could not launch, and until when nothing goes there.
+    /// Nodes that could not launch, and until when they get no tasks.
     closed: BTreeMap<NodeId, Instant>,
-    /// Nodes that this process is not connected with.
+    /// Nodes to which this process is not connected.
     unreached: BTreeSet<NodeId>,
-    /// Tasks sent to nodes since, which no report shows.
+    /// Numbers of tasks that were sent to nodes since the last list, and that no report shows.
     sent: BTreeMap<NodeId, u32>,
-    /// Of those whose waits are known, what they take that were sent since the node said so.
+    /// What tasks take that were sent to a node since it last reported its waits.
     on_the_way: BTreeMap<NodeId, OnTheWay>,
-    /// Bit by bit, those of them that have no room for one more.
+    /// A bit for each node that has no room for one more of these tasks.
     filled: Vec<u64>,
-    /// What nodes said themselves, and when.
+    /// The waits that nodes reported to this process, and when.
     heard: BTreeMap<NodeId, (Instant, Arc<NodeWaits>)>,
-    /// The same nodes in the order in which they were heard.
+    /// The same nodes, in the order in which they reported.
     heard_order: Vec<NodeId>,
 }
 
-/// The nodes that an ask takes, or one of its tasks, and where its input lies.
+/// The nodes that an ask or one of its tasks may use, and where its input is stored.
 struct Class {
     constraints: Arc<Vec<Constraint>>,
     pieces: Vec<Piece>,
-    /// Nodes with much of the input, first those with most of it; the racks that they are in, and the other nodes there.
+    /// Nodes with much of the input, the most first; the racks that they are in, and the other nodes there.
     local: Vec<NodeId>,
     racks: BTreeSet<u32>,
     near: Vec<NodeId>,
 }
 
-/// Which nodes share a rack: those whose attribute of that name is the same.
+/// Racks: nodes share one if they have the same attribute `rack`.
 struct Racks {
     /// By the numbers of nodes.
     of: Vec<Option<u32>>,
@@ -88,7 +88,7 @@ impl Racks {
     }
 }
 
-/// What was sent to a node, with what it takes together: of guaranteed tasks, and of all.
+/// Tasks that were sent to a node, and the load of the guaranteed ones and of all.
 #[derive(Default)]
 struct OnTheWay {
     sent: Vec<Sent>,
@@ -105,14 +105,14 @@ impl OnTheWay {
         self.sent.push(sent);
     }
 
-    /// Whether what the node had free has no room beside them for one more like the last.
+    /// Whether the free resources of the node leave no room for another task like the last one.
     fn fills(&self, list: &NodeList, node: NodeId) -> bool {
         let listed = list.nodes.get(node.0 as usize);
         let together = self.sent.last().map(|last| self.all.with(&last.takes.resources));
         listed.zip(together).is_some_and(|(listed, together)| !together.fits_in(&listed.report.free))
     }
 
-    /// Those that were sent after this.
+    /// The tasks that were sent after `at`.
     fn since(&self, at: Instant) -> OnTheWay {
         let mut left = OnTheWay::default();
         self.sent.iter().filter(|one| one.at > at).for_each(|one| left.push(*one));
@@ -158,7 +158,8 @@ impl Class {
     }
 }
 
-/// Of an input that each of these has whole, as far as it is known how much there is. Who has less has a part of what the others have.
+/// The pieces of an input that each of these nodes has in full, as far as its size is known. A node with fewer bytes
+/// has a part of what the others have.
 fn whole(holders: &[Holder]) -> Vec<Piece> {
     let bytes = |holder: &Holder| if holder.bytes == UNKNOWN_BYTES { UNKNOWN_INPUT } else { holder.bytes };
     let mut steps: Vec<u64> = holders.iter().map(bytes).collect();
@@ -179,7 +180,7 @@ impl PublishedView {
         PublishedView { asks: classes.len(), classes, ..PublishedView::default() }
     }
 
-    /// From now on nobody here knows how loaded nodes are: neither what is published of it nor what they say themselves.
+    /// Ignores the load of nodes from now on, both as published and as they report it.
     pub(super) fn without_loads(mut self) -> PublishedView {
         self.is_blind = true;
         self
@@ -191,14 +192,15 @@ impl PublishedView {
         self.closed.clear();
         self.sent.clear();
         let list = &self.list;
-        // What is said of waits may be older than what was sent; a report counts as new.
+        // Published waits may be older than those that a node reported here; a node without published waits counts as
+        // reported now.
         let said_at = |node: NodeId| {
             let waits = list.nodes.get(node.0 as usize).and_then(|listed| listed.waits.as_ref());
             waits.map_or(now, |waits| now.before(waits.age))
         };
         self.heard.retain(|&node, heard| heard.0 > said_at(node));
         self.heard_order.retain(|node| self.heard.contains_key(node));
-        // A report says that what was said of waits still holds.
+        // A report of the node confirms its earlier waits.
         let confirmed_at = |node: NodeId| {
             let waits = list.nodes.get(node.0 as usize).and_then(|listed| listed.waits.as_ref());
             waits.map_or(now, |waits| now.before(waits.age.min(waits.silent_for)))
@@ -211,7 +213,7 @@ impl PublishedView {
             }
             !on_the_way.sent.is_empty()
         });
-        // Lists that follow each other share what did not change.
+        // Consecutive lists share what has not changed.
         let pairs = || before.nodes.iter().zip(&list.nodes);
         let is_as_before = before.nodes.len() == list.nodes.len()
             && pairs().all(|(one, other)| Arc::ptr_eq(&one.attributes, &other.attributes));
@@ -223,7 +225,7 @@ impl PublishedView {
         }
     }
 
-    /// The tasks of an ask read what lies at these nodes, a part at each.
+    /// The input of the ask's tasks is stored on these nodes, a part on each.
     pub(super) fn set_parts(&mut self, ask: u32, parts: &[Holder]) {
         let pieces = parts.iter().map(|part| Piece { bytes: part.bytes, at: vec![part.node] }).collect();
         let class = &mut self.classes[ask as usize];
@@ -231,7 +233,7 @@ impl PublishedView {
         self.locate(ask as usize);
     }
 
-    /// A class for one task of an ask, which reads these. It is there until [`PublishedView::forget_tasks`].
+    /// Adds a class for one task of an ask, which reads these pieces. It exists until [`PublishedView::forget_tasks`].
     pub(super) fn add_task(&mut self, ask: u32, pieces: Vec<Piece>) -> u32 {
         let constraints = Arc::clone(&self.classes[ask as usize].constraints);
         self.classes.push(Class::new(constraints, pieces));
@@ -250,7 +252,7 @@ impl PublishedView {
         }
     }
 
-    /// A node says how long tasks would wait there.
+    /// A node reports how long tasks would wait there.
     pub(super) fn on_waits(&mut self, now: Instant, node: NodeId, waits: Arc<NodeWaits>) {
         if self.is_blind {
             return;
@@ -266,7 +268,7 @@ impl PublishedView {
         }
     }
 
-    /// Time goes on; nodes that were closed for a while open.
+    /// Advances the time; nodes that were closed until then open.
     pub(super) fn advance(&mut self, now: Instant) {
         self.now = now;
         self.closed.retain(|_, until| *until > now);
@@ -296,7 +298,7 @@ impl PublishedView {
         *self.sent.entry(node).or_default() += 1;
     }
 
-    /// It is counted until the node says how long others would wait behind it.
+    /// The task is counted until the node reports how long others would wait behind it.
     pub(super) fn on_the_way(&mut self, node: NodeId, takes: Use, is_opportunistic: bool) {
         if self.is_blind {
             return;
@@ -308,7 +310,7 @@ impl PublishedView {
         }
     }
 
-    /// What the node said last, by itself or through the master.
+    /// The waits that the node reported last, here or to the master.
     fn waits(&self, node: NodeId) -> Option<(&NodeWaits, Age)> {
         let listed = self.list.nodes.get(node.0 as usize)?.waits.as_ref();
         let since_published = self.now.since(self.published_at);
@@ -326,7 +328,7 @@ impl PublishedView {
         }
     }
 
-    /// Why no node that takes work suits the ask.
+    /// Why no node that takes work is suitable for the ask.
     pub(super) fn why_none(&self, ask: &Ask) -> Why {
         let open = || (0..self.len()).map(|index| NodeId(index as u32)).filter(|&node| self.is_open(node));
         if open().next().is_none() {
@@ -427,8 +429,8 @@ impl NodeViews for PublishedView {
         self.wait_behind(index, shape, execution, &Load::default())
     }
 
-    /// As one task together with those that were sent there since: what fits beside the others fits together. Where they
-    /// fill more than the node, behind them.
+    /// The task and those that were sent there since count as one: if they fit beside the running tasks, they fit
+    /// together. If they exceed the node's capacity, the task waits behind them.
     fn wait_behind(&self, index: usize, shape: &Resources, execution: ExecutionType, more: &Load) -> Duration {
         let node = NodeId(index as u32);
         let capacity = &self.list.nodes[index].capacity;
@@ -472,7 +474,7 @@ impl NodeViews for PublishedView {
         }
     }
 
-    /// A task that does not fit now waits at the node, so room is what the empty node has.
+    /// A task that does not fit now waits at the node, so the capacity of the node counts as room.
     fn has_room(&self, index: usize, class: u32, shape: &Resources) -> bool {
         let listed = &self.list.nodes[index];
         let meets = |constraint: &Constraint| constraint.is_met_by(&listed.attributes);
@@ -532,19 +534,20 @@ mod tests {
         Use { resources: Resources::new(1_000 * cores, 0), lasting: seconds(lasting) }
     }
 
-    /// So many cores are in use for so long.
+    /// The waits of a node that runs these.
     fn busy(running: &[Use]) -> NodeWaits {
         let matrix = Workload { capacity: &FOUR, running, queued: &[] }.waits(Duration::ZERO);
         NodeWaits { matrix, ..NodeWaits::default() }
     }
 
-    /// How long one core waits on the node, guaranteed and not, in seconds.
+    /// How many seconds a task of one core waits on the node, guaranteed and opportunistic.
     fn wait(view: &PublishedView) -> [u64; 2] {
         [ExecutionType::Guaranteed, ExecutionType::Opportunistic]
             .map(|execution| view.wait(0, &CORE, execution).0 / 1_000_000)
     }
 
-    /// What is read on each of four nodes: there, in the rack, elsewhere. The first two are in one rack.
+    /// The bytes that a task on each of four nodes reads there, in the rack and elsewhere. The first two nodes share a
+    /// rack.
     fn read(view: &mut PublishedView) -> [[u64; 3]; 4] {
         let racks = [Some("a"), Some("a"), Some("b"), None];
         view.replace(Instant::ZERO, list(racks.map(|rack| listed(rack, None)).to_vec()));
@@ -560,7 +563,7 @@ mod tests {
     }
 
     #[test]
-    fn of_an_input_that_each_holder_has_whole_the_nearest_is_read() {
+    fn the_nearest_of_several_complete_copies_is_read() {
         let mut view = view(vec![holds(0, 100), holds(2, 100)]);
         assert_eq!(read(&mut view), [[100, 0, 0], [0, 100, 0], [100, 0, 0], [0, 0, 100]]);
         let mut unknown = self::view(vec![holds(2, UNKNOWN_BYTES)]);
@@ -568,14 +571,14 @@ mod tests {
     }
 
     #[test]
-    fn of_an_input_in_parts_all_of_them_are_read_each_from_where_it_is() {
+    fn each_part_of_an_input_is_read_from_the_node_that_has_it() {
         let mut view = view(Vec::new());
         view.set_parts(0, &[holds(0, 100), holds(1, 50), holds(2, UNKNOWN_BYTES)]);
         assert_eq!(read(&mut view), [[100, 50, 1], [50, 100, 1], [1, 0, 150], [0, 0, 151]]);
     }
 
     #[test]
-    fn nodes_with_much_of_the_input_come_by_how_much_that_is_and_their_racks_without_them() {
+    fn nodes_with_much_of_the_input_are_listed_by_amount_and_their_racks_without_them() {
         let mut view = view(Vec::new());
         let racks = [Some("a"), Some("a"), Some("b"), None, Some("a"), Some("c"), Some("b")];
         view.replace(Instant::ZERO, list(racks.map(|rack| listed(rack, None)).to_vec()));
@@ -593,7 +596,7 @@ mod tests {
     }
 
     #[test]
-    fn who_comes_waits_as_one_with_those_on_the_way_and_behind_those_that_fill_the_node() {
+    fn a_task_waits_together_with_tasks_in_transit_or_behind_them_if_they_fill_the_node() {
         let mut view = view(Vec::new());
         view.replace(Instant::ZERO, list(vec![listed(None, Some((busy(&[cores(2, 10)]), Duration::ZERO)))]));
         assert_eq!(wait(&view), [0, 0]);
@@ -606,7 +609,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_is_filled_by_what_is_on_its_way_there_until_it_is_heard_of() {
+    fn tasks_in_transit_fill_a_node_until_it_reports() {
         let idle = |free| {
             let mut node = listed(None, Some((NodeWaits::default(), Duration::ZERO)));
             node.report.free = free;
@@ -629,18 +632,18 @@ mod tests {
     }
 
     #[test]
-    fn opportunistic_work_waits_behind_all_and_guaranteed_work_behind_its_like() {
+    fn opportunistic_work_waits_behind_all_work_and_guaranteed_work_behind_guaranteed_work() {
         let mut view = view(Vec::new());
         let waits = NodeWaits { opportunistic: seconds(30), ..NodeWaits::default() };
         view.replace(Instant::ZERO, list(vec![listed(None, Some((waits, Duration::ZERO)))]));
         view.on_the_way(NODE, cores(4, 8), true);
         assert_eq!(wait(&view), [0, 38]);
         view.advance(Instant::ZERO + seconds(10));
-        assert_eq!(wait(&view), [0, 28], "some of it is over");
+        assert_eq!(wait(&view), [0, 28], "a part of it has passed");
     }
 
     #[test]
-    fn what_is_on_the_way_counts_until_the_node_has_spoken_of_its_waits_since() {
+    fn tasks_in_transit_count_until_the_node_has_reported_its_waits() {
         let at = |second| Instant::ZERO + seconds(second);
         let said = |age, silent_for| {
             let mut node = listed(None, Some((NodeWaits::default(), seconds(age))));
@@ -652,19 +655,19 @@ mod tests {
         view.advance(at(5));
         view.on_the_way(NODE, cores(4, 8), false);
         view.replace(at(6), said(2, 2));
-        assert_eq!(wait(&view)[0], 8, "said before");
+        assert_eq!(wait(&view)[0], 8, "reported before");
         view.replace(at(7), said(3, 1));
-        assert_eq!(wait(&view)[0], 0, "a report since says that it holds");
+        assert_eq!(wait(&view)[0], 0, "confirmed by a later report");
         view.on_the_way(NODE, cores(4, 8), false);
         view.replace(at(8), said(0, 0));
-        assert_eq!(wait(&view)[0], 0, "said since");
+        assert_eq!(wait(&view)[0], 0, "reported since");
         view.on_the_way(NODE, cores(4, 8), false);
         view.on_waits(at(8), NODE, Arc::new(NodeWaits::default()));
-        assert_eq!(wait(&view)[0], 0, "the node itself says so");
+        assert_eq!(wait(&view)[0], 0, "reported by the node itself");
     }
 
     #[test]
-    fn the_newer_word_counts_whoever_brings_it() {
+    fn the_newer_report_counts_whether_published_or_direct() {
         let at = |second| Instant::ZERO + seconds(second);
         let said = |age| list(vec![listed(None, Some((busy(&[cores(4, 20)]), seconds(age))))]);
         let mut view = view(Vec::new());

@@ -1,4 +1,4 @@
-//! What jobs ask for, by slots that policies index their vectors with.
+//! The asks of jobs, in slots with which policies index their vectors.
 
 use super::foretelling::Waiting;
 use super::locality::Reach;
@@ -18,32 +18,32 @@ pub struct RequestQueue {
     job_slots: BTreeMap<JobId, JobSlot>,
 }
 
-/// A counted request and how much of it was met.
+/// A counted request, and how much of it was met.
 #[derive(Clone, Debug)]
 pub struct OpenRequest {
     pub id: AskId,
     pub job: JobSlot,
     pub shape: Resources,
-    /// The nodes that it takes now.
+    /// The class of the nodes that it may use now.
     pub class: u32,
-    /// The nodes that meet its constraints.
+    /// The class of the nodes that meet its constraints.
     pub widest_class: u32,
     pub locality: Arc<Vec<Holder>>,
     pub reach: Reach,
-    /// When its delays began.
+    /// When its delays started.
     pub delayed_since: Instant,
     pub execution: ExecutionType,
     /// All of its open tasks are granted at once, or none.
     pub is_gang: bool,
-    /// Since the job began.
+    /// Total since the job started.
     pub wanted: u64,
-    /// Since the job began.
+    /// Total since the job started.
     pub granted: u64,
-    /// Since when nothing of it was granted although something was open.
+    /// Since when nothing of it was granted although tasks were open.
     pub waiting_since: Instant,
-    /// No node had room for it when the ledger counted so many growths of room.
+    /// The ledger's count of growths of room when no node had room for it.
     pub no_room_at: Option<u64>,
-    /// What was foretold of its tasks that are open.
+    /// Predictions for its open tasks.
     pub waiting: Waiting,
 }
 
@@ -51,7 +51,7 @@ pub struct OpenRequest {
 pub struct JobEntry {
     pub id: JobId,
     pub asks: Vec<AskSlot>,
-    /// Grants that are not free again.
+    /// Grants that have not been freed.
     pub bookings: u32,
     pub ended: bool,
 }
@@ -90,7 +90,7 @@ impl RequestQueue {
     /// Removes a job that has no asks and no bookings left.
     pub fn remove_job(&mut self, slot: JobSlot) {
         let job = self.jobs[slot as usize].take().expect("a job slot in use");
-        assert!(job.asks.is_empty() && job.bookings == 0, "job {} left something in the queue", job.id);
+        assert!(job.asks.is_empty() && job.bookings == 0, "job {} still has asks or bookings", job.id);
         self.job_slots.remove(&job.id);
         self.free_jobs.push(slot);
     }
@@ -126,7 +126,7 @@ impl RequestQueue {
         self.free_asks.push(slot);
     }
 
-    /// Of so many slots from this one on, the asks that are there.
+    /// The asks in `most` slots from this one on.
     pub fn asks_from(&mut self, slot: AskSlot, most: usize) -> impl Iterator<Item = &mut OpenRequest> {
         self.asks.iter_mut().skip(slot as usize).take(most).flatten()
     }
@@ -135,7 +135,7 @@ impl RequestQueue {
         self.asks.len()
     }
 
-    /// Tasks that were asked for and not granted.
+    /// Tasks that were requested and not granted.
     pub fn open_tasks(&self) -> u64 {
         self.asks.iter().flatten().map(OpenRequest::open).sum()
     }
