@@ -17,7 +17,7 @@ pub trait Role {
     type Message;
     type Description;
 
-    /// Takes one event. Effects are left in `out`; there are no others.
+    /// Handles one event. All effects are left in `out`.
     fn handle(&mut self, now: Instant, event: Event<Self::Message>, out: &mut Outbox);
 
     /// When the role needs a `Wakeup`; asked after every `handle`.
@@ -29,7 +29,7 @@ pub trait Role {
     /// Changes that give a new role this one's durable state, for a snapshot of the store.
     fn durable(&self) -> Vec<Change>;
 
-    /// Its state for people, and for a simulator that starts from it. It has ages, no instants.
+    /// Its state for people, and for a simulator that starts from it. Times are given as ages, not as instants.
     fn describe(&self, now: Instant) -> Self::Description;
 }
 
@@ -64,13 +64,14 @@ impl Outbox {
         self.sends.push(to.envelope(body));
     }
 
-    /// Makes a change durable before any send of this or a later handle leaves. For a receiver on another machine it is on disk
-    /// by then; for an order to the executor on the same machine it is written.
+    /// Makes a change durable before any message of this or a later `handle` is sent. For a receiver on another machine
+    /// the change is on disk by then; for an order to the executor on the same machine it is written.
     pub fn persist(&mut self, change: Change) {
         self.changes.push(change);
     }
 
-    /// Reports a fact for metrics, stories, transcripts and reasons, after the changes of its event. No message waits for it.
+    /// Reports a fact for metrics, stories, transcripts and reasons, after the changes of its event. No message is
+    /// delayed by it.
     pub fn record(&mut self, fact: Record) {
         self.records.push(fact);
     }
@@ -86,7 +87,7 @@ impl Outbox {
     }
 }
 
-/// What must survive a crash.
+/// A change of a role's state that survives a crash.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Change {
     // Changes of the master.
@@ -148,7 +149,7 @@ pub enum Change {
         action: TaskAction,
         tasks: Box<Chosen>,
     },
-    /// A user changed it.
+    /// A user changed the job.
     JobUpdated {
         job: JobId,
         update: Box<JobUpdate>,
@@ -265,7 +266,7 @@ pub enum Change {
         job: JobId,
         /// How often the job has been rerun.
         run: u32,
-        /// Only these.
+        /// Only these tasks; `None` for all.
         only: Option<Box<Chosen>>,
     },
     /// The whole progress of a job, in a snapshot.
@@ -355,8 +356,8 @@ pub enum Record {
         attempt: AttemptId,
         node: NodeId,
         waited: Duration,
-        /// How long it was expected to wait when it was sent to the node's queue or became guaranteed there; `None` if that was
-        /// not estimated.
+        /// How long it was expected to wait when it was sent to the node's queue or became guaranteed there; `None` if
+        /// that was not estimated.
         expected: Option<Duration>,
         opportunistic: bool,
         /// It became guaranteed while it waited.
@@ -364,8 +365,8 @@ pub enum Record {
         /// Present for a task's first start, if this incarnation of the job's manager saw its stage become ready.
         allocation: Option<AllocationTime>,
     },
-    /// A guaranteed attempt that waited was given up for another one of its task, after `waited`; it was expected to wait for
-    /// `expected`.
+    /// A guaranteed attempt that waited was given up for another one of its task, after `waited`; it was expected to
+    /// wait for `expected`.
     WaitedInVain {
         task: TaskId,
         attempt: AttemptId,
@@ -403,8 +404,8 @@ pub enum Record {
         node: NodeId,
         trigger: Trigger,
     },
-    /// A running attempt is slow: it has done `part` of its work, in millionths, and is expected to take `left` longer. Its task
-    /// is launched on another node, too, where it is expected to take less in total.
+    /// A running attempt is slow: it has done `part` of its work, in millionths, and is expected to take `left` longer.
+    /// Its task is launched on another node, too, where it is expected to take less in total.
     Straggles {
         task: TaskId,
         attempt: AttemptId,
@@ -414,7 +415,8 @@ pub enum Record {
         elsewhere: NodeId,
         takes: Duration,
     },
-    /// The attempt has waited for this time for a file that `from` has: the task that wrote it runs once more, elsewhere.
+    /// The attempt has waited for this time for a file that `from` has: the task that wrote the file runs again on
+    /// another node.
     SlowInput {
         task: TaskId,
         attempt: AttemptId,
@@ -441,8 +443,8 @@ pub enum Record {
         /// The cause was not the task, so that no retry is used.
         costs_none: bool,
     },
-    /// The user's stated run times were far too low in some jobs: all tasks of that user are guaranteed from now on. Or, with
-    /// `believed`, no longer, after the same number of jobs with better estimates.
+    /// The user's stated run times were far too low in some jobs: all tasks of that user are guaranteed from now on.
+    /// Or, with `believed`, no longer, after the same number of jobs with better estimates.
     EstimatesJudged {
         job: JobId,
         believed: bool,
@@ -463,8 +465,8 @@ pub enum Record {
         job: JobId,
         stage: u32,
     },
-    /// These tasks of the stage could wait for `left` without delaying the job's end. Recorded each time that a stage gets such
-    /// tasks.
+    /// These tasks of the stage could wait for `left` without delaying the job's end. Recorded each time that a stage
+    /// gets such tasks.
     Deferred {
         job: JobId,
         stage: u32,
@@ -481,11 +483,12 @@ pub enum Record {
         from: Address,
         grant: GrantId,
     },
-    /// A message was too late as a whole.
+    /// A message was too late and was dropped.
     StaleMessage {
         from: Address,
     },
-    /// A cluster numbers the kinds of resources differently from the global master that records this, which places nothing there.
+    /// A cluster numbers the kinds of resources differently from the global master that records this and therefore
+    /// places nothing there.
     OtherKinds {
         cluster: ClusterId,
     },
@@ -531,8 +534,8 @@ pub enum Record {
         attempt: AttemptId,
         node: NodeId,
     },
-    /// The node stops an attempt for a guaranteed one that found no room: an opportunistic one or, in a federation, one of a
-    /// queue beyond its share.
+    /// The node stops an attempt for a guaranteed one that found no room: an opportunistic one or, in a federation, one
+    /// of a queue beyond its share.
     Preempting {
         task: TaskId,
         attempt: AttemptId,
@@ -612,8 +615,8 @@ impl Change {
         }
     }
 
-    /// Converts the instants of a job manager in another process to the clock of this one. (Instants from the master, such as the
-    /// time of the job's submission, are the master's already.)
+    /// Converts the instants of a job manager in another process to the clock of this one. (Instants from the master,
+    /// such as the time of the job's submission, use the master's clock already.)
     pub fn set_clock(&mut self, offset: ClockOffset) {
         match self {
             Change::Launched { at, .. }
@@ -633,7 +636,7 @@ impl Change {
         }
     }
 
-    /// Whether a job manager persists it, not the master.
+    /// Whether the change is persisted by a job manager, not by the master.
     pub fn is_job_managers(&self) -> bool {
         matches!(
             self,

@@ -13,13 +13,13 @@ pub enum Why {
     AfterJobs { jobs: Vec<JobId> },
     /// It waits for other jobs to end, with any outcome.
     AfterEnds { jobs: Vec<JobId> },
-    /// Its queue runs the most jobs that it may.
+    /// Its queue runs as many jobs as it may.
     QueueJobs { queue: String, limit: u32 },
-    /// No node has joined, or none is open: the reasons of the first of them.
+    /// No node has joined, or none is open; with the reasons of the first nodes.
     NoNode { known: u32, shut: Vec<(NodeId, Shut)> },
     /// No node meets all of these.
     Constraints { unmet: Vec<Constraint> },
-    /// No node is large enough even when empty; `closest` lacks least of all.
+    /// No node is large enough even when empty; `closest` lacks the least.
     TooLarge { closest: NodeId, short: Resources },
     /// Nodes are large enough but occupied; `closest` has the most room.
     Occupied { closest: NodeId, short: Resources },
@@ -43,13 +43,14 @@ pub enum Why {
     NearInput,
     /// These tasks were sent to nodes' queues and have not started there.
     AtNodes { tasks: u64 },
-    /// The job's opportunistic tasks at nodes are at their limit, which depends on the number of guaranteed ones if `beside` is
-    /// given.
+    /// The job's opportunistic tasks at nodes are at their limit, which depends on the number of guaranteed ones if
+    /// `beside` is given.
     Quota { launched: u64, most: u64, beside: Option<u64> },
-    /// What the job's guaranteed tasks may hold of this kind of resource now and what they do hold, and the same for its
-    /// opportunistic ones.
+    /// How much of this kind of resource the job's guaranteed tasks hold and may hold now, and the same for its
+    /// opportunistic tasks.
     Allowance { kind: usize, guaranteed: Used, opportunistic: Used },
-    /// These tasks of the stage need not start for `left`, because the job does not end later: other jobs may have the room.
+    /// These tasks of the stage can start up to `left` later without delaying the job's end: other jobs may use the
+    /// room.
     CanWait { stage: String, tasks: u32, left: Duration },
     /// Its manager is in this job host, which is not connected.
     ManagerAway { host: HostId },

@@ -1,7 +1,6 @@
 //! Run times of tasks of recurring jobs, for stages without a run time in the job file (Carbyne 4.2).
 //!
-//! Run times of the same work have priority over those of the same name. Run times that vary so much that the mean says
-//! little are not recalled.
+//! Run times of the same work have priority over those of the same name. Run times that vary too much are not recalled.
 
 use crate::role::Change;
 use crate::vocabulary::{Duration, JobSpec, PastRuns, Recurring, UserId};

@@ -74,7 +74,7 @@ impl Dispatcher {
             }
             // Sent again: its manager may not have received it.
             JobAction::Cancel => out.send(job, ToJobManager::Act(JobAction::Cancel)),
-            // Its running attempts end with their leases at the nodes, which get no messages of its manager.
+            // Running attempts end when their leases expire: their nodes get no messages from the job's manager.
             JobAction::Abandon => {
                 out.persist(Change::JobAbandoned { job });
                 self.admission.set_abandoned(job);

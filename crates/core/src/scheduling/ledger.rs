@@ -933,7 +933,7 @@ mod tests {
     }
 
     #[test]
-    fn closed_and_lost_nodes_take_nothing() {
+    fn closed_and_unreachable_nodes_accept_no_claims() {
         let mut ledger = ledger_of(1);
         ledger.set_open(NodeId(0), false);
         assert_eq!(ledger.find_room(0, &Resources::new(1, 0), 0), None);

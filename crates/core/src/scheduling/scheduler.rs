@@ -133,7 +133,7 @@ impl Scheduler {
         }
     }
 
-    // ---- what jobs want --------------------------------------------------------------------------------------------
+    // ---- requests of jobs ------------------------------------------------------------------------------------------
 
     pub fn add_job(&mut self, id: JobId, queue: QueueId, user: UserId, priority: i32) {
         if self.queue.job_slot(id).is_some() {
