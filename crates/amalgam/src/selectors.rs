@@ -340,7 +340,7 @@ mod tests {
         let ask = |there_are: &'static [u64]| {
             move |id| match there_are.contains(&id) {
                 true => Ok(id),
-                false => Err(Failure { kind: Kind::NotFound, ..Failure::new(format!("there is no job {id}"), "") }),
+                false => Err(Failure { kind: Kind::NotFound, ..Failure::new(format!("job {id} not found"), "") }),
             }
         };
         let range: Vec<Named> = in_range(&(1..=4)).collect();
@@ -348,7 +348,7 @@ mod tests {
         assert_eq!(each(&range, ask(&[])).unwrap_err().what, "jobs 1-4 not found");
         assert!(each(&[], ask(&[])).unwrap().is_empty());
         let single: Vec<Named> = in_range(&(3..=3)).collect();
-        assert_eq!(each(&single, ask(&[2])).unwrap_err().what, "there is no job 3");
+        assert_eq!(each(&single, ask(&[2])).unwrap_err().what, "job 3 not found");
         assert!(each(&single, |_| Err::<u64, _>(Failure::new("no", ""))).is_err());
     }
 

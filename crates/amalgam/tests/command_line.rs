@@ -223,13 +223,13 @@ fn the_cluster_is_shown_and_nodes_are_drained() {
         says(
             1,
             "node fake is draining\n",
-            "error: there is no node `nowhere`\n  help: `amalgam node list` shows them\nerror: node n9 not found\n  help: `amalgam node list` shows the nodes\n"
+            "error: node `nowhere` not found\n  help: `amalgam node list` shows them\nerror: node n9 not found\n  help: `amalgam node list` shows the nodes\n"
         )
     );
     assert_eq!(cluster.run(&["node", "undrain", "1"]).code, 0);
     assert_eq!(
         cluster.run(&["node", "info", "fakr"]),
-        says(1, "", "error: there is no node `fakr`\n  help: did you mean `fake`?\n")
+        says(1, "", "error: node `fakr` not found\n  help: did you mean `fake`?\n")
     );
     assert_eq!(cluster.run(&["queue", "list", "-q"]).out, "root.default\n");
     let top = cluster.run(&["top"]).out;

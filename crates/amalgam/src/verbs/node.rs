@@ -114,7 +114,7 @@ fn find(client: &Client, wanted: &str) -> Result<u32> {
         let near = amalgam_workload::closest(wanted, names());
         let remedy =
             near.map_or_else(|| "`amalgam node list` shows them".to_owned(), |near| format!("did you mean `{near}`?"));
-        Failure::new(format!("there is no node `{wanted}`"), remedy)
+        Failure::new(format!("node `{wanted}` not found"), remedy)
     };
     nodes.iter().find(|node| node.name == wanted).map(|node| node.id).ok_or_else(none)
 }

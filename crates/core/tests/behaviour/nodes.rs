@@ -83,7 +83,7 @@ fn a_node_is_forgotten_once_it_is_lost_or_drained_and_away_and_comes_back_as_a_n
     let mut world = World::with_nodes(Preset::FIFO, 2, CORE);
     let id = world.submit(job(vec![stage("s", 2, "100s", 1_000)]));
     assert!(remove(&mut world, FIRST).unwrap_err().contains("is connected"));
-    assert!(remove(&mut world, NodeId(7)).unwrap_err().contains("no node n7"));
+    assert!(remove(&mut world, NodeId(7)).unwrap_err().contains("node n7 not found"));
     stop_agent(&mut world);
     assert!(remove(&mut world, FIRST).unwrap_err().contains("may still go on"));
     world.ask_master(ToMaster::Drain { node: FIRST, drained: true });

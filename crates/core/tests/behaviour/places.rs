@@ -128,7 +128,7 @@ fn a_block_on_a_node_that_nobody_knows_is_far_from_all_and_what_makes_no_sense_i
 
     let too_many = StageSpec { reads: reading("read", "1s", &[1, 2]).reads, ..stage("read", 1, "1s", 1_000) };
     let of_nobody = StageSpec { reads: Reads::Before, ..stage("read", 1, "1s", 1_000) };
-    for (stage, said) in [(too_many, "it has 1 tasks, but lists the blocks of 2"), (of_nobody, "comes after none")] {
+    for (stage, said) in [(too_many, "it has 1 tasks, but lists the blocks of 2"), (of_nobody, "depends on none")] {
         let refusal = world.refusal(job(vec![stage]));
         assert_eq!(refusal.kind, RefusalKind::Invalid);
         assert!(refusal.message.contains(said), "{refusal:?}");

@@ -395,7 +395,7 @@ fn a_pending_job_is_sorted_in_anew_when_its_priority_or_its_queue_changes() {
         restart.into_iter().for_each(|from_snapshot| jobs.restart(from_snapshot));
         assert_eq!(jobs.master.dispatch().queue_name(ids[3]), Some("root.free"));
         let refused =
-            [(ids[1], "root.none", "not found"), (ids[0], "free", "has ended"), (JobId(9), "free", "no job 9")];
+            [(ids[1], "root.none", "not found"), (ids[0], "free", "has ended"), (JobId(9), "free", "job 9 not found")];
         for (job, queue, why) in refused {
             let answer = update(&mut jobs, job, elsewhere(queue));
             assert!(matches!(&answer, ToClient::Refused(refusal) if refusal.message.contains(why)), "{answer:?}");

@@ -86,7 +86,7 @@ pub(super) const CALLS: &[Call] = &[
         ..read("/v1/jobs/{job}/tasks", "The tasks of a job", Answer::Json(schema::<api::Listing<api::TaskSummary>>))
     },
     Call {
-        parameters: &[("task", "string"), ("stage", "string"), ("cursor", "string"), ("limit", "integer")],
+        parameters: &[("task", "string"), ("cursor", "string"), ("limit", "integer")],
         ..read(
             "/v1/jobs/{job}/attempts",
             "Every attempt of a job or a task, in the order of their launches",
@@ -94,7 +94,7 @@ pub(super) const CALLS: &[Call] = &[
         )
     },
     Call {
-        parameters: &[("task", "string"), ("cursor", "string"), ("limit", "integer")],
+        parameters: &[("task", "string"), ("stage", "string"), ("cursor", "string"), ("limit", "integer")],
         ..read(
             "/v1/jobs/{job}/story",
             "Every record about a job, about one `task` of it or about the tasks of one `stage`",
