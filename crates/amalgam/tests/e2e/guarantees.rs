@@ -259,8 +259,8 @@ fn a_full_queue_sheds_with_a_reason_and_nothing_is_lost() {
         let ended = told(&scene.story(&id), "ended").join("\n");
         ended.contains("shed").then_some(ended)
     });
-    assert!(shed.contains("shed from a node's queue (1 waited there, and no more may)"), "{shed}");
-    assert!(shed.contains("; it waits again"), "{shed}");
+    assert!(shed.contains("shed from a node's queue (the queue is full: limit 1)"), "{shed}");
+    assert!(shed.contains("it waits again by itself"), "{shed}");
     scene.write("go", "");
     scene.ok(&["wait", &id]);
     let job = scene.job(&id);

@@ -1,5 +1,5 @@
-//! Where guaranteed and opportunistic work want the same room: the second gives way, and keeps to the limits that the master
-//! sets it.
+//! Conflicts between guaranteed and opportunistic work for the same resources. Opportunistic work is preempted, and
+//! stays within the limits that the master sets.
 
 use super::{Attempt, NodeAgent, State};
 use crate::protocol::{Address, Launch, Steer, TheExecutor, TheMaster, ToExecutor, ToJobManager, ToMaster};
@@ -12,7 +12,7 @@ use crate::vocabulary::{
 };
 use std::sync::Arc;
 
-/// What opportunistic attempts hold of the node.
+/// Resources of the node that opportunistic attempts hold.
 #[derive(Default)]
 pub(super) struct OpportunisticUse {
     attempts: u32,
@@ -30,7 +30,7 @@ impl OpportunisticUse {
         self.held.sub(resources);
     }
 
-    /// One of them holds more than it did, or less.
+    /// An attempt that is already counted holds more than before.
     pub(super) fn hold(&mut self, resources: &Resources) {
         self.held.add(resources);
     }
@@ -53,7 +53,7 @@ impl OpportunisticUse {
 }
 
 impl Attempt {
-    /// Nobody booked its resources, and it gives way to what is booked.
+    /// Not booked and not guaranteed: it is preempted when guaranteed work needs its resources.
     pub(super) fn is_opportunistic(&self) -> bool {
         self.grant.is_none() && self.template.shape.execution == ExecutionType::Opportunistic
     }
@@ -68,18 +68,18 @@ pub(super) fn shed_because(why: String) -> Arc<Ended> {
 }
 
 impl NodeAgent {
-    /// What opportunistic work may hold beside what it holds. One attempt may always run, or a task that is larger than the
-    /// limit would wait for ever.
+    /// Resources that opportunistic work may hold in addition to what it holds. One attempt may always run; otherwise a
+    /// task that is larger than the limit would wait permanently.
     pub fn opportunistic_room(&self) -> Resources {
         if self.opportunistic.is_nothing() { Resources::MAX } else { self.opportunistic_limit() }
     }
 
-    /// What of the free room something opportunistic may take up.
+    /// The part of the free room that opportunistic work may take.
     pub(super) fn room_for_opportunistic(&self) -> Resources {
         self.opportunistic_room_of(self.kept.left_of(&self.free))
     }
 
-    /// What opportunistic work may have of so much room.
+    /// The part of `room` that opportunistic work may take.
     pub(super) fn opportunistic_room_of(&self, room: Resources) -> Resources {
         if self.opportunistic.is_nothing() { room } else { room.smaller_of(&self.opportunistic_limit()) }
     }
@@ -94,8 +94,9 @@ impl NodeAgent {
         self.shed(now, out);
     }
 
-    /// Gives up what waits beyond the limits of the queue: its job manager finds another place for it. Only when the master
-    /// has just said how long it may be: who shed by an older word before each report would keep the target from growing.
+    /// Sheds waiting entries beyond the limit of the queue: their job managers place them elsewhere. This is done only
+    /// when the master has just sent the limit. Shedding by an older limit before each report would keep the target
+    /// from growing.
     fn shed(&mut self, now: Instant, out: &mut Outbox) {
         let Some(longest) = self.steer.longest_wait else { return };
         loop {
@@ -106,7 +107,7 @@ impl NodeAgent {
             let Some(entry) = self.queue.drop_last(self.queue_policy.as_ref(), &QueuedEntry::has_length) else {
                 return;
             };
-            let why = || format!("{wait} of work waited there, {longest} may");
+            let why = || format!("{wait} of work waited there, the limit is {longest}");
             match entry.id {
                 EntryId::Attempt(attempt) => self.finish(now, attempt, shed_because(why()), out),
                 EntryId::Probe(probe) => drop(self.take_probe(probe)),
@@ -118,16 +119,16 @@ impl NodeAgent {
         self.queue.entries().iter().any(QueuedEntry::is_opportunistic)
     }
 
-    /// An opportunistic launch that finds the queue full goes back at once.
+    /// Sheds an opportunistic launch that finds the queue full.
     pub(super) fn keep_queue_short(&mut self, now: Instant, id: AttemptId, out: &mut Outbox) {
         let Some(limit) = self.rules.queue_limit.filter(|limit| self.queue.len() > *limit as usize) else { return };
         if self.attempts.get(&id).is_some_and(|entry| entry.is_opportunistic()) {
             self.queue.remove(EntryId::Attempt(id));
-            self.finish(now, id, shed_because(format!("{limit} waited there, and no more may")), out);
+            self.finish(now, id, shed_because(format!("the queue is full: limit {limit}")), out);
         }
     }
 
-    /// An opportunistic attempt is booked while it runs, or the grant goes back.
+    /// Books an opportunistic attempt that runs; otherwise returns the grant.
     pub(super) fn on_promote(&mut self, now: Instant, id: AttemptId, grant: GrantId, out: &mut Outbox) {
         if !self.honours(Some(grant)) {
             return;
@@ -158,8 +159,8 @@ impl NodeAgent {
         self.start_what_fits(now, out);
     }
 
-    /// An opportunistic attempt is within what its job is entitled to: nobody books it, and it gives way to nobody. Where it
-    /// waits, it does so behind what was guaranteed before it.
+    /// An opportunistic attempt is within its job's share: it is not booked and not preempted any more. If it waits, it
+    /// waits behind earlier guaranteed entries.
     pub(super) fn on_entitled(&mut self, now: Instant, id: AttemptId, out: &mut Outbox) {
         let Some(entry) = self.attempts.get_mut(&id).filter(|entry| entry.is_opportunistic()) else { return };
         let TaskShape { resources, .. } = *entry.template.shape;
@@ -192,7 +193,7 @@ impl NodeAgent {
         self.start_what_fits(now, out);
     }
 
-    /// The end of an attempt, which says for whom it made way if it did.
+    /// The end of an attempt, with the attempt for which it was preempted, if any.
     pub(super) fn with_cause(&mut self, id: AttemptId, mut ended: Arc<Ended>) -> Arc<Ended> {
         let by = self.making_way.remove(&id).filter(|_| ended.reason == EndReason::Preempted);
         if let Some(by) = by {
@@ -202,7 +203,7 @@ impl NodeAgent {
         ended
     }
 
-    /// Its master has others give way to a launch; none does where it is not taken.
+    /// The master preempts attempts in favour of a launch. None is preempted if the launch is refused.
     pub(super) fn on_launch_instead(
         &mut self,
         now: Instant,
@@ -233,9 +234,10 @@ impl NodeAgent {
         self.on_stop(now, victim, EndReason::Preempted, self.settings.stop_grace, out);
     }
 
-    /// Ends opportunistic attempts for guaranteed ones that wait, `by` the last of them: those that lose least, the newest, and
-    /// no more than needed. What is booked has room beside the others that are; what is not, as far as they leave it some. Where
-    /// they yield their CPU, none is ended for that.
+    /// Preempts opportunistic attempts for guaranteed ones that wait; `by` is the last of them. The newest are
+    /// preempted first, since they lose least, and no more than needed. Booked entries always fit beside other booked
+    /// ones; entries that are not booked count only as far as room is left for them. If attempts yield their CPU, none
+    /// is stopped for CPU.
     pub(super) fn make_room(&mut self, now: Instant, by: AttemptId, out: &mut Outbox) {
         if self.opportunistic.is_nothing() {
             return;
@@ -251,7 +253,7 @@ impl NodeAgent {
                 most.add(&entry.holds());
             }
         }
-        // What waits for its own CPU is before all of them.
+        // Guaranteed attempts that wait for their own CPU have priority over all of them.
         for (_, entry) in self.running_attempts().filter(|(_, entry)| entry.awaits_cpu() && !entry.is_opportunistic()) {
             most.take(&entry.cpu(), 1);
         }
@@ -275,7 +277,7 @@ impl NodeAgent {
             coming.add(&entry.holds());
             victims.push(id);
         }
-        // Of those that were taken on the way, some may not be needed any more: the one that would lose most stays first.
+        // Some victims may not be needed after later ones were added. The attempt that would lose most is spared first.
         for at in (0..victims.len()).rev() {
             let mut without = coming;
             without.sub(&self.attempts[&victims[at]].holds());

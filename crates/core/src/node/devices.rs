@@ -1,4 +1,4 @@
-//! Devices of a node, handed out by index: GPUs and custom kinds. Tasks that want a part of a GPU share one.
+//! Devices of a node, assigned by index: GPUs and custom kinds. Tasks that request a part of a GPU share one.
 
 use crate::vocabulary::gpus::{best_for_part, free_gpus, part_of_gpu};
 use crate::vocabulary::resources::{GPU, WIDTH};
@@ -6,9 +6,9 @@ use crate::vocabulary::{Devices, Kinds, Resources, SharedGpu, WHOLE_GPU};
 use std::collections::{BTreeMap, BTreeSet};
 
 pub(super) struct DevicePool {
-    /// Indexes that nobody uses per kind, from `GPU` on.
+    /// Unused indexes of each kind, from `GPU` on.
     unused: Vec<BTreeSet<u32>>,
-    /// How many there are of each.
+    /// Number of devices of each kind, from `GPU` on.
     counts: Vec<u32>,
     /// GPUs that tasks have parts of, by index.
     shared: BTreeMap<u32, Shared>,
@@ -19,7 +19,7 @@ pub(super) struct DevicePool {
 struct Shared {
     /// In thousandths.
     used: u32,
-    /// The number by which the ledger knows it, if any of its tasks is booked.
+    /// The ledger's number for this GPU, if any of its tasks is booked.
     number: Option<SharedGpu>,
 }
 
@@ -30,13 +30,14 @@ impl DevicePool {
         DevicePool { unused, counts, shared: BTreeMap::new(), has_gpus: capacity.gpu_millis() > 0 }
     }
 
-    /// The most of GPUs that one task may have, in thousandths.
+    /// The largest amount of GPU that one task may have, in thousandths.
     pub(super) fn free_gpus(&self) -> u32 {
         free_gpus(self.unused[0].len() as u32, self.shared.values().map(|shared| shared.used))
     }
 
-    /// The lowest free indexes of every kind that the attempt wants, by name; none of the GPUs that it has not asked for. A part of a GPU is
-    /// of the one that the ledger means, else of the one that is used most and has room.
+    /// Takes the lowest free indexes of every kind that the attempt requests, by name. A node with GPUs always lists
+    /// that kind, without indexes if the attempt requests none. A part of a GPU is taken from the GPU that the ledger
+    /// assigned, else from the most used one that has room.
     pub(super) fn take(&mut self, wanted: &Resources, number: Option<SharedGpu>, kinds: &Kinds) -> Devices {
         let mut taken = Devices::new();
         let is_told = |kind: usize| wanted.0[kind] > 0 || (kind == GPU && self.has_gpus);
@@ -64,14 +65,14 @@ impl DevicePool {
             best_for_part(part, those.map(|(index, shared)| (*index, shared.used)))
         };
         match number {
-            // Where the ledger counts a GPU more, its next whole task finds one less.
+            // The ledger counts one more shared GPU, and expects one less for its next task with a whole GPU.
             Some(_) => of_ledger.or(unused).or_else(|| best(&|_| true)),
-            // The ledger may count on the rest of those that have a number.
+            // The ledger may have assigned the rest of a GPU that has a number.
             None => best(&|shared| shared.number.is_none()).or(unused).or_else(|| best(&|_| true)),
         }
     }
 
-    /// Marks devices as taken that an attempt holds.
+    /// Marks devices that an attempt holds as taken.
     pub(super) fn hold(
         &mut self,
         devices: &[(String, Vec<u32>)],
@@ -102,7 +103,7 @@ impl DevicePool {
                 }
                 pool.shared.remove(&index);
             }
-            // An earlier life of the agent may have had more of them.
+            // An earlier run of the agent may have had more devices.
             if index < pool.counts[kind - GPU] {
                 pool.unused[kind - GPU].insert(index);
             }
@@ -124,7 +125,7 @@ impl DevicePool {
     }
 
     /// # Panics
-    /// Where more of a GPU is used than there is: that is our own bug.
+    /// If more of a GPU is used than it has, which is a bug in this module.
     pub(super) fn check_invariants<'a>(
         &self,
         held: impl Iterator<Item = (&'a Devices, &'a Resources)>,
@@ -138,7 +139,7 @@ impl DevicePool {
             gpus.flat_map(|(_, indexes)| indexes).for_each(|index| *of_gpus.entry(*index).or_default() += part);
         }
         for (index, used) in of_gpus {
-            // An agent that has fewer than in its earlier life may find more in use than it has.
+            // An agent that has fewer GPUs than in an earlier run may find more in use than it has.
             let is_known = index < devices(GPU, capacity.gpu_millis());
             assert!(used <= WHOLE_GPU || !is_known, "{used} thousandths of GPU {index} are in use");
             assert!(!self.unused[0].contains(&index), "GPU {index} is in use");
@@ -149,7 +150,7 @@ impl DevicePool {
     }
 }
 
-/// How many devices of a kind make so much.
+/// How many devices of a kind the amount stands for.
 fn devices(kind: usize, amount: u32) -> u32 {
     if kind == GPU { amount / WHOLE_GPU } else { amount }
 }
@@ -163,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn devices_are_handed_out_by_index_and_come_back() {
+    fn devices_are_assigned_by_index_and_returned() {
         let kinds = Kinds::new();
         let mut devices = DevicePool::new(&gpus(3_000));
         let two = devices.take(&gpus(2_000), None, &kinds);
@@ -185,9 +186,9 @@ mod tests {
         };
         assert_eq!([part(&mut devices, 400, None), part(&mut devices, 500, None)], [0, 0]);
         assert_eq!(devices.free_gpus(), 2_000);
-        assert_eq!(part(&mut devices, 200, None), 1, "no GPU is used for more than one");
-        assert_eq!(part(&mut devices, 100, None), 0, "the fullest that has room");
-        assert_eq!(part(&mut devices, 100, Some(0)), 2, "the ledger counts another one");
+        assert_eq!(part(&mut devices, 200, None), 1, "a GPU is not used beyond its whole");
+        assert_eq!(part(&mut devices, 100, None), 0, "the most used GPU that has room");
+        assert_eq!(part(&mut devices, 100, Some(0)), 2, "the ledger counts another GPU");
         assert_eq!(part(&mut devices, 900, Some(0)), 2);
         assert_eq!((devices.free_gpus(), part(&mut devices, 800, None)), (800, 1));
         assert_eq!(devices.free_gpus(), 0);
@@ -197,6 +198,6 @@ mod tests {
         assert_eq!((devices.free_gpus(), part(&mut devices, 100, Some(7))), (1_000, 2));
         devices.hold(&[("gpu".to_owned(), vec![5])], &gpus(1_000), None, &kinds);
         devices.give_back(&[("gpu".to_owned(), vec![5])], &gpus(1_000), &kinds);
-        assert_eq!(devices.free_gpus(), 900, "there is no sixth");
+        assert_eq!(devices.free_gpus(), 900, "index 5 does not exist here");
     }
 }

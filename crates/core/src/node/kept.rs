@@ -1,5 +1,5 @@
-//! Room that guaranteed work leaves is kept for guaranteed work for a moment. A master that decides on events gives it away
-//! at once, and what started there meanwhile would only have to go again.
+//! Room that guaranteed work frees is kept for guaranteed work for a short time. A master that decides on events books
+//! it at once, and opportunistic work that started there meanwhile would be preempted.
 
 use crate::vocabulary::{Duration, Instant, Resources, Totals};
 use std::collections::VecDeque;
@@ -10,19 +10,19 @@ pub(super) struct KeptRoom(Option<Box<Kept>>);
 
 struct Kept {
     length: Duration,
-    /// What was left and until when it is kept, in that order.
+    /// Freed room and until when it is kept, in the order of that time.
     parts: VecDeque<(Instant, Resources)>,
     sum: Totals,
 }
 
 impl KeptRoom {
-    /// For no time nothing is kept.
+    /// Nothing is kept if `length` is zero.
     pub(super) fn for_length(length: Duration) -> KeptRoom {
         let kept = || Box::new(Kept { length, parts: VecDeque::new(), sum: Totals::ZERO });
         KeptRoom((length > Duration::ZERO).then(kept))
     }
 
-    /// Guaranteed work has left this.
+    /// Guaranteed work has freed this room.
     pub(super) fn keep(&mut self, now: Instant, room: &Resources) {
         if let Some(kept) = &mut self.0 {
             kept.parts.push_back((now + kept.length, *room));
@@ -30,7 +30,7 @@ impl KeptRoom {
         }
     }
 
-    /// Guaranteed work takes up room: what has been kept for longest, as far as it goes.
+    /// Guaranteed work takes room: that which has been kept for longest first, up to the amount that is kept.
     pub(super) fn take(&mut self, wanted: &Resources) {
         let Some(kept) = &mut self.0 else { return };
         let mut wanted = *wanted;
@@ -43,7 +43,7 @@ impl KeptRoom {
         kept.parts.retain(|(_, part)| !part.is_zero());
     }
 
-    /// Whether something is kept no longer.
+    /// Drops room whose time has passed. Returns true if there was any.
     pub(super) fn expire(&mut self, now: Instant) -> bool {
         let Some(kept) = &mut self.0 else { return false };
         let mut some = false;
@@ -58,7 +58,7 @@ impl KeptRoom {
         self.0.as_ref()?.parts.front().map(|(until, _)| *until)
     }
 
-    /// What of so much room is for anybody.
+    /// The part of `free` that is not kept.
     pub(super) fn left_of(&self, free: &Resources) -> Resources {
         self.0.as_ref().map_or(*free, |kept| kept.sum.left_of(free))
     }
@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn room_is_kept_until_guaranteed_work_takes_it_or_nobody_has_for_so_long() {
+    fn room_is_kept_until_guaranteed_work_takes_it_or_the_time_has_passed() {
         let mut kept = KeptRoom::for_length(Duration::from_secs(1));
         kept.keep(Instant::ZERO, &cpus(2));
         kept.keep(Instant::ZERO + Duration::from_millis(500), &cpus(3));
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_kept_for_no_time() {
+    fn nothing_is_kept_for_a_length_of_zero() {
         let mut kept = KeptRoom::default();
         kept.keep(Instant::ZERO, &cpus(2));
         assert_eq!((kept.left_of(&cpus(8)), kept.next_expiry()), (cpus(8), None));

@@ -1,7 +1,7 @@
-//! The agent of a node: takes launches, queues what does not fit yet, hands out devices, has the executor run
-//! processes, ends them in time, and keeps every end until its owner has it on disk.
+//! The agent of a node. It accepts launches, queues attempts that do not fit yet, assigns devices, has the executor run
+//! processes, stops them in time, and keeps every end until its owner has stored it on disk.
 //!
-//! The executor owns the processes and outlives the agent; a new agent begins by asking what there is.
+//! The executor owns the processes and outlives the agent; a new agent starts by asking the executor what runs.
 
 mod conflicts;
 mod devices;
@@ -54,45 +54,48 @@ pub struct NodeSettings {
     pub name: String,
     pub capacity: ResourceSpec,
     pub attributes: Attributes,
-    /// How limits are enforced and what cannot be, one sentence each.
+    /// How limits are enforced and which cannot be enforced, one sentence each.
     pub enforcement: Vec<String>,
-    /// Attempts whose owner stays away for longer are killed.
+    /// Attempts whose owner is not connected for longer than this are stopped.
     pub orphan_lease: Duration,
-    /// Between the request to terminate and the kill, for timeouts and attempts without an owner.
+    /// The time between the request to terminate and the kill, for timeouts and attempts without an owner.
     pub stop_grace: Duration,
-    /// The most bytes of files that are kept here for tasks to read.
+    /// Maximum number of bytes of files that are kept here for tasks to read.
     pub cache_bytes: u64,
 }
 
-/// What a node does about opportunistic work.
+/// How a node treats opportunistic work.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 pub struct OpportunisticRules {
-    /// Opportunistic launches that come when so many wait go back at once.
+    /// An opportunistic launch that makes the queue longer than this is shed at once.
     pub queue_limit: Option<u32>,
-    /// For how long room that guaranteed work leaves is kept for guaranteed work.
+    /// For how long resources that guaranteed work has freed are kept for guaranteed work.
     pub keep_freed: Duration,
-    /// Where the ledger has room, attempts that have run for so long are offered it.
+    /// Opportunistic attempts that have run for this long are offered to the master for promotion if they fit beside
+    /// what is booked.
     pub offer_after: Option<Duration>,
-    /// The master is told of room that nothing here wants: with each report, and when it grows, but not more often than this.
+    /// The master gets a report of spare room that nothing here needs: with each node report, and when the room grows,
+    /// but then not more often than this.
     pub tell_spare: Option<Duration>,
-    /// Where guaranteed work lacks only CPU, opportunistic attempts yield theirs, for so long at most; without it they are ended.
+    /// If guaranteed work lacks only CPU, opportunistic attempts yield theirs for at most this long. Without a value
+    /// they are stopped.
     pub yields_for: Option<Duration>,
 }
 
-/// Starts of which the master is told at once, at most.
+/// Maximum number of starts, and of late attempts, in one report to the master.
 const MOST_STARTS: usize = 64;
 
-/// In this order in memory: a simulation comes by thousands of agents in turn, and finds what most events need in few lines
-/// of the cache.
+/// The fields are stored in this order. A simulation visits thousands of agents in turn, and most events need only the
+/// first few cache lines of an agent.
 #[repr(C, align(64))]
 pub struct NodeAgent {
     node: NodeId,
     executor: ExecutorLink,
-    /// When something is due for an attempt: its timeout, or its kill.
+    /// When an attempt has to be stopped because of its timeout, or killed.
     due: BTreeSet<(Instant, AttemptId)>,
-    /// Boxed, since a map keeps room for eleven of what it holds, and most nodes run few.
+    /// Boxed, since a node of the map reserves space for eleven values, and most agents have few attempts.
     attempts: BTreeMap<AttemptId, Box<Attempt>>,
-    /// Those at the executor, in the order of launch.
+    /// Attempts at the executor, in the order of launch.
     running: Vec<AtExecutor>,
     master: MasterLink,
     hosts: JobHosts,
@@ -100,35 +103,34 @@ pub struct NodeAgent {
     queue_policy: Box<dyn QueuePolicy>,
     probes: Probes,
     opportunistic: OpportunisticUse,
-    /// The capacity without what is held.
+    /// The capacity without `held`.
     free: Resources,
     kept: KeptRoom,
-    /// Since when something opportunistic waits and none has started.
+    /// Since when opportunistic work has waited and none has started.
     stalled_since: Option<Instant>,
     rules: OpportunisticRules,
     spare: Spare,
     waits: Waits,
     watch: Watch,
     yields: Yields,
-    /// What attempts at the executor and probes whose turn it is take up. An agent may find more here than it has, because
-    /// it has less than in its earlier life or does not know its custom kinds yet.
+    /// Resources of the attempts at the executor, and of the probes whose job managers were asked for a task. May
+    /// exceed the capacity if the agent has less than in an earlier run or does not know its custom kinds yet.
     held: Totals,
     capacity: Resources,
     tokens: Tokens,
     devices: DevicePool,
     files: Box<Files>,
     kinds: Kinds,
-    /// Running attempts that are to end, and for whose sake.
+    /// Running attempts that are being stopped, and the attempt that needs their resources.
     making_way: BTreeMap<AttemptId, AttemptId>,
-    /// What the master allows.
+    /// The limits that the master sets for opportunistic work.
     steer: Steer,
-    /// The number of the latest registration.
     registration: u64,
-    /// Attempts that have ended well.
+    /// Number of attempts that have succeeded.
     succeeded: u32,
-    /// What started and had been foretold; the master is told with the next report.
+    /// Starts of attempts that had a prediction. The next report sends them to the master.
     starts: Vec<ForetoldStart>,
-    /// Claims that came before the executor had said what there is.
+    /// Claims that arrived before the executor's list of attempts.
     early_claims: Vec<Claim>,
     settings: NodeSettings,
 }
@@ -137,7 +139,7 @@ enum MasterLink {
     Down {
         orphans_at: Option<Instant>,
     },
-    /// Connected, and told what is here as soon as that is known.
+    /// The agent registers as soon as it knows what runs here.
     Connected {
         registered: bool,
     },
@@ -151,18 +153,18 @@ enum MasterLink {
 #[derive(PartialEq, Eq)]
 enum ExecutorLink {
     Down,
-    /// Asked what it runs.
+    /// Asked for its list of attempts.
     Asked,
     Known,
 }
 
-/// An attempt at the executor, with what each report asks of all of them.
+/// An attempt at the executor, with the fields that each report reads of all of them.
 struct AtExecutor {
     attempt: AttemptId,
     expected: Option<Duration>,
-    /// When it would end by that.
+    /// When it would end according to `expected`.
     expected_end: Option<Instant>,
-    /// When the executor is asked next how far it has come.
+    /// When the executor is asked for its progress next.
     measured_at: Instant,
 }
 
@@ -176,28 +178,29 @@ impl AtExecutor {
 struct Attempt {
     task: TaskId,
     template: Arc<TaskTemplate>,
-    /// `None`: no ledger holds its resources.
+    /// `None`: not booked in the ledger.
     grant: Option<GrantId>,
     expected: Option<Duration>,
     devices: Devices,
-    /// Of which GPU it has a part by its grant.
+    /// The GPU that it shares according to its grant.
     shared_gpu: Option<SharedGpu>,
-    /// When it was queued, then when it went to the executor; and as much later as it had to do without its CPU since.
+    /// When it was queued. After its start: when it was sent to the executor, moved forward by the time for which it
+    /// has yielded.
     since: Instant,
     /// How long it was queued.
     waited: Duration,
     yielding: Option<Yielding>,
-    /// Until then it has to run to make up for having yielded.
+    /// Until then, the time for which it has yielded still counts towards the limit; running reduces it.
     yielded_until: Instant,
-    /// Where all tasks of its gang are, once they may begin.
+    /// The nodes of all tasks of its gang, once the gang may start.
     hosts: Option<Arc<HostList>>,
-    /// What was said of its start, and when it came here; until it has started.
+    /// The prediction of its start and when it arrived here; `None` once it has started.
     foretold: Option<(Foretold, Instant)>,
     state: State,
 }
 
 impl Attempt {
-    /// Of which nothing more is known.
+    /// All other fields are empty.
     fn new(task: TaskId, template: Arc<TaskTemplate>, since: Instant, state: State) -> Attempt {
         Attempt {
             task,
@@ -219,15 +222,15 @@ impl Attempt {
 
 enum State {
     Queued(Box<Launch>),
-    /// Ordered from the executor.
+    /// Sent to the executor.
     Starting,
     Running,
-    /// Asked to end for this reason; killed at the instant in `due`.
+    /// Asked to stop for this reason; killed at the time in `due`.
     Stopping {
         reason: EndReason,
         killed: bool,
     },
-    /// Kept until acknowledged.
+    /// Kept until its owner acknowledges it.
     Ended(Arc<Ended>),
 }
 
@@ -280,12 +283,12 @@ impl NodeAgent {
         &self.settings.name
     }
 
-    /// Whether its master knows, on the present connection, what is here.
+    /// Whether its master has accepted the registration on the present connection.
     pub fn is_welcomed(&self) -> bool {
         matches!(self.master, MasterLink::Welcomed { .. })
     }
 
-    /// All attempts that hold resources of the ledger: they are queued or running.
+    /// All attempts that have not ended: they are queued or at the executor.
     pub fn live(&self) -> impl Iterator<Item = LiveAttempt> {
         let live = self.attempts.iter().filter(|(_, attempt)| !matches!(attempt.state, State::Ended(_)));
         live.map(|(id, attempt)| LiveAttempt {
@@ -301,27 +304,27 @@ impl NodeAgent {
         self.running.iter().map(|one| (one.attempt, &*self.attempts[&one.attempt]))
     }
 
-    /// What waits for room, in the order in which it came.
+    /// Entries that wait for room, in the order of arrival.
     pub fn queued(&self) -> &[QueuedEntry] {
         self.queue.entries()
     }
 
-    /// Whether it was asked to end, and keeps what it holds until it has.
+    /// Whether the attempt was asked to stop. It holds its resources until it has ended.
     pub fn is_ending(&self, attempt: AttemptId) -> bool {
         self.attempts.get(&attempt).is_some_and(|entry| matches!(entry.state, State::Stopping { .. }))
     }
 
-    /// Whether something that waits does so for its files, and lets others pass.
+    /// Whether an entry waits for its files or its gang, so that later entries may start before it.
     pub fn awaits_files(&self, entry: EntryId) -> bool {
         self.queue.is_held(entry)
     }
 
-    /// Probes that wait for their turn, and those whose turn it is: for these, room is kept.
+    /// All probes, with true for those whose job manager was asked for a task: the node keeps room for these.
     pub fn probes(&self) -> impl Iterator<Item = (ProbeId, bool)> {
         self.probes.iter()
     }
 
-    /// What is neither used nor kept.
+    /// The resources that are neither used nor kept for a probe.
     pub fn free(&self) -> &Resources {
         &self.free
     }
@@ -332,7 +335,8 @@ impl NodeAgent {
         }
         match body {
             ToNode::Welcome(welcome) => {
-                // Since an earlier one, the ledger may have freed what was granted after its welcome.
+                // A welcome to an earlier registration is ignored: the ledger may have freed grants that it made after
+                // that welcome.
                 if welcome.registration == self.registration && self.awaits_welcome() {
                     self.on_welcome(now, *welcome, out);
                 }
@@ -376,7 +380,7 @@ impl NodeAgent {
         }
     }
 
-    // ---- an attempt's life -----------------------------------------------------------------------------------------
+    // ---- from launch to end ----------------------------------------------------------------------------------------
 
     fn take(&mut self, now: Instant, launch: Box<Launch>, out: &mut Outbox) {
         let attempt = launch.attempt;
@@ -421,7 +425,7 @@ impl NodeAgent {
         }
     }
 
-    /// If nothing but the others of its gang keeps it from starting.
+    /// Reports that the attempt can start, if it waits for nothing but the others of its gang.
     fn say_in_place(&self, id: AttemptId, out: &mut Outbox) {
         let lacks = |lack| self.queue.lacks(EntryId::Attempt(id), lack);
         if lacks(Lack::Others) && !lacks(Lack::Files) {
@@ -430,7 +434,7 @@ impl NodeAgent {
         }
     }
 
-    /// It is said again where it may have been lost.
+    /// The job manager repeats this message where it may have been lost.
     fn on_begin_task(&mut self, now: Instant, from: Address, id: AttemptId, hosts: Arc<HostList>, out: &mut Outbox) {
         let entry = EntryId::Attempt(id);
         if !self.queue.lacks(entry, Lack::Others) {
@@ -444,7 +448,7 @@ impl NodeAgent {
         self.start_what_fits(now, out);
     }
 
-    /// Whether a launch under this grant counts on the present connection.
+    /// Whether a launch under this grant is valid on the present connection.
     fn honours(&self, grant: Option<GrantId>) -> bool {
         let Some(grant) = grant else { return true };
         let MasterLink::Welcomed { first_grant: first, .. } = &self.master else { return false };
@@ -457,13 +461,14 @@ impl NodeAgent {
             None => self.start_next(now, out),
         }
         if self.queue.has_guaranteed() {
-            // What is coming was enough for those that wait, and may not be any more; or what was in their way is gone.
+            // Resources that become free were enough for the entries that wait, and may no longer be; or an obstacle is
+            // gone.
             let last = self.queue.entries().iter().rev().find_map(QueuedEntry::guaranteed_attempt);
             self.make_room(now, last.expect("one is guaranteed"), out);
         }
     }
 
-    /// As long as the queue's policy finds room for something.
+    /// Starts entries as long as the queue's policy finds one that fits.
     fn start_next(&mut self, now: Instant, out: &mut Outbox) {
         while let Some(entry) = self.pick(now) {
             match entry.id {
@@ -528,9 +533,9 @@ impl NodeAgent {
         }
     }
 
-    /// The process has been there for `running_for`: its timeout counts from its start.
+    /// The process has run for `running_for`: its timeout counts from its start.
     fn started(&mut self, now: Instant, id: AttemptId, running_for: Duration, out: &mut Outbox) {
-        let entry = self.attempts.get_mut(&id).expect("the caller found it");
+        let entry = self.attempts.get_mut(&id).expect("the caller has checked that the attempt exists");
         let mut at_node = None;
         if let State::Starting = entry.state {
             entry.state = State::Running;
@@ -554,13 +559,13 @@ impl NodeAgent {
         out.send(id.job, ToJobManager::Started { attempt: id, running_for, at_node });
     }
 
-    /// The executor says that an attempt ended; repeated until acknowledged.
+    /// The executor reports that an attempt ended. It repeats the report until it is acknowledged.
     fn on_finished(&mut self, now: Instant, id: AttemptId, ended: Arc<Ended>, out: &mut Outbox) {
         match self.attempts.get(&id).map(|entry| &entry.state) {
             Some(State::Ended(_)) => {}
             Some(_) => self.finish(now, id, ended, out),
             None => {
-                // From before this agent's time.
+                // The attempt is from before the start of this agent.
                 out.send(id.job, ToJobManager::Finished { attempt: id, ended: Arc::clone(&ended), instead: None });
                 let task = TaskId { job: id.job, ..TaskId::default() };
                 let entry = Attempt::new(task, Arc::default(), now, State::Ended(ended));
@@ -569,12 +574,12 @@ impl NodeAgent {
         }
     }
 
-    /// Frees what the attempt held, tells its owner and the master, and starts what fits now.
+    /// Frees what the attempt held, notifies its owner and the master, and starts what fits now.
     fn finish(&mut self, now: Instant, id: AttemptId, ended: Arc<Ended>, out: &mut Outbox) {
         self.finish_for(now, id, ended, None, out);
     }
 
-    /// The same; its task would find room at another node.
+    /// Like `finish`. `instead` is another node that has room for the task.
     fn finish_for(
         &mut self,
         now: Instant,
@@ -585,7 +590,7 @@ impl NodeAgent {
     ) {
         let ended = self.with_cause(id, ended);
         self.waits.on_change(now);
-        let entry = self.attempts.get_mut(&id).expect("the caller found it");
+        let entry = self.attempts.get_mut(&id).expect("the caller has checked that the attempt exists");
         let (held, is_opportunistic, grant) = (entry.is_at_executor(), entry.is_opportunistic(), entry.grant);
         entry.state = State::Ended(Arc::clone(&ended));
         let (devices, resources) = (std::mem::take(&mut entry.devices), entry.holds());
@@ -637,7 +642,7 @@ impl NodeAgent {
         self.free_beside(&self.held)
     }
 
-    /// The capacity without what is held; of GPUs what one task may have.
+    /// The capacity without `held`; of the GPUs, the most that one task may have.
     fn free_beside(&self, held: &Totals) -> Resources {
         let mut free = held.left_of(&self.capacity);
         free.0[GPU] = free.0[GPU].min(self.devices.free_gpus());
@@ -729,10 +734,10 @@ impl NodeAgent {
 
     // ---- owners ----------------------------------------------------------------------------------------------------
 
-    /// A job manager says which attempts are its own.
+    /// A job manager lists its own attempts.
     fn on_claim(&mut self, now: Instant, claim: Claim, out: &mut Outbox) {
         if self.executor != ExecutorLink::Known {
-            // A later claim says more than an earlier one.
+            // A later claim replaces an earlier one.
             self.early_claims.retain(|other| other.job != claim.job);
             return self.early_claims.push(claim);
         }
@@ -751,7 +756,7 @@ impl NodeAgent {
                 let running_for = entry.running_for(now);
                 out.send(job, ToJobManager::Started { attempt, running_for, at_node: None });
             }
-            // Said once when it was promoted, and perhaps lost.
+            // This was sent when it was promoted, and may have been lost.
             if let Some(grant) = entry.grant.filter(|_| entry.template.shape.execution == ExecutionType::Opportunistic)
             {
                 out.send(job, ToJobManager::Promoted { attempt, grant });
@@ -760,7 +765,8 @@ impl NodeAgent {
         for id in claimed.iter().filter(|id| self.attempts.contains_key(id)) {
             self.say_in_place(*id, out);
         }
-        // An end is told until its owner has it, also where that wants nothing of it any more: so it is told that it came late.
+        // An end is reported until its owner acknowledges it, even if the owner no longer claims the attempt. The owner
+        // then records that the end came late.
         let has_ended = |id: &AttemptId| matches!(self.attempts[id].state, State::Ended(_));
         let foreign: Vec<AttemptId> = here.into_iter().filter(|id| !claimed.contains(id) && !has_ended(id)).collect();
         self.stop_orphans(now, &foreign, out);
@@ -772,7 +778,7 @@ impl NodeAgent {
         self.stop_orphans(now, &here, out);
     }
 
-    /// Ends attempts without an owner; their ends interest nobody.
+    /// Stops attempts without an owner, and drops their ends, which no owner acknowledges.
     fn stop_orphans(&mut self, now: Instant, orphans: &[AttemptId], out: &mut Outbox) {
         for &id in orphans {
             let Some(entry) = self.attempts.get(&id) else { continue };
@@ -786,7 +792,7 @@ impl NodeAgent {
         }
     }
 
-    /// In tests and debug builds, after every event.
+    /// Runs after every event, in tests and debug builds.
     fn check_invariants(&self) {
         if !cfg!(debug_assertions) {
             return;
@@ -797,14 +803,14 @@ impl NodeAgent {
         assert_eq!(self.queue.len(), queued + self.probes.queued(), "queue entries, queued attempts and probes");
         let mut held = self.probes.kept_room();
         self.running_attempts().for_each(|(_, entry)| held.add(&entry.holds()));
-        assert_eq!(self.held, held, "what attempts and probes hold");
+        assert_eq!(self.held, held, "resources that attempts and probes hold");
         let mut opportunistic = Totals::ZERO;
         let those = self.running_attempts().map(|(_, entry)| entry).filter(|entry| entry.is_opportunistic());
         those.for_each(|entry| opportunistic.add(&entry.holds()));
         let yielding = self.attempts.values().filter(|entry| entry.yielding.is_some());
         assert_eq!(yielding.count(), self.yields.attempts as usize, "attempts that yield");
-        assert_eq!(*self.opportunistic.held(), opportunistic, "what opportunistic attempts hold");
-        assert_eq!(self.free, self.find_free(), "what is free is what nothing holds");
+        assert_eq!(*self.opportunistic.held(), opportunistic, "resources that opportunistic attempts hold");
+        assert_eq!(self.free, self.find_free(), "free resources are those that nothing holds");
         let devices = self.running_attempts().map(|(_, entry)| (&entry.devices, &entry.template.shape.resources));
         self.devices.check_invariants(devices, &self.capacity, &self.kinds);
         self.files.check_invariants();
@@ -813,7 +819,7 @@ impl NodeAgent {
 }
 
 impl Attempt {
-    /// Whether it holds resources, because the executor runs it.
+    /// Whether it holds resources, because it is at the executor.
     fn is_at_executor(&self) -> bool {
         matches!(self.state, State::Starting | State::Running | State::Stopping { .. })
     }
@@ -883,7 +889,7 @@ impl Role for NodeAgent {
         (next < Instant::NEVER).then_some(next)
     }
 
-    /// A node keeps nothing of its own on disk: its executor remembers.
+    /// A node agent stores nothing on disk: its executor knows what runs.
     fn recover(&mut self, _: &[Change]) {}
 
     fn durable(&self) -> Vec<Change> {

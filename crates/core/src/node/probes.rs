@@ -1,5 +1,5 @@
-//! Late binding: a probe waits in the queue as a launch does. When it is its turn the node keeps room for it and asks
-//! its job manager for a task.
+//! Late binding: a probe waits in the queue like a launch. When the probe is next to start, the node keeps room for it
+//! and asks its job manager for a task.
 
 use super::NodeAgent;
 use crate::protocol::{Probe, ToJobManager};
@@ -7,11 +7,11 @@ use crate::role::Outbox;
 use crate::vocabulary::{EntryId, HostId, Instant, JobId, ProbeId, QueuedEntry, Resources, Totals};
 use std::collections::BTreeSet;
 
-/// Each is either queued or asked about.
+/// Each probe is either queued, or its job manager was asked for a task.
 #[derive(Default)]
 pub(super) struct Probes {
     queued: BTreeSet<ProbeId>,
-    /// Their job managers were asked, and so much room is kept until they answer.
+    /// Probes whose job managers were asked, with the room that is kept until they answer.
     asked: Vec<(ProbeId, Resources)>,
 }
 
@@ -49,7 +49,7 @@ impl NodeAgent {
         self.start_what_fits(now, out);
     }
 
-    /// It is the turn of the probe: whoever comes after it sees only what room is left.
+    /// The probe is next to start. Entries after it see only the room that is left beside it.
     pub(super) fn ask_back(&mut self, probe: ProbeId, room: Resources, out: &mut Outbox) {
         self.hold(&room);
         self.probes.queued.remove(&probe);
@@ -64,7 +64,7 @@ impl NodeAgent {
         self.start_what_fits(now, out);
     }
 
-    /// Takes out a probe; true if room was kept for it, which is free now.
+    /// Removes a probe. Returns true if room was kept for it; that room is free now.
     pub(super) fn take_probe(&mut self, probe: ProbeId) -> bool {
         if let Some(at) = self.probes.asked.iter().position(|(asked, _)| *asked == probe) {
             let (_, room) = self.probes.asked.remove(at);
@@ -77,14 +77,14 @@ impl NodeAgent {
         false
     }
 
-    /// On the next connection the job managers of this process send others.
+    /// Drops the probes of the host's job managers. They send new ones on the next connection.
     pub(super) fn drop_probes(&mut self, now: Instant, host: HostId, out: &mut Outbox) {
         let all = self.probes.iter().map(|(probe, _)| probe);
         let all: Vec<ProbeId> = all.filter(|probe| probe.epoch.host() == host).collect();
         self.on_cancel(now, &all, out);
     }
 
-    /// Nobody will have a task for them.
+    /// Drops the probes of a job that will not have a task for them.
     pub(super) fn drop_probes_of(&mut self, now: Instant, job: JobId, out: &mut Outbox) {
         let of_job: Vec<ProbeId> =
             self.probes.iter().map(|(probe, _)| probe).filter(|probe| probe.job == job).collect();

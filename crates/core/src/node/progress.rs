@@ -1,5 +1,5 @@
-//! A node says now and then how far its running attempts have come, to the job managers that look for stragglers (Boutin et
-//! al. 2014, section 3.4).
+//! A node reports at intervals how far its running attempts have come, to the job managers that look for stragglers
+//! (Boutin et al. 2014, section 3.4).
 
 use super::{AtExecutor, Attempt, NodeAgent, State};
 use crate::protocol::{TheExecutor, ToExecutor, ToJobManager};
@@ -7,12 +7,12 @@ use crate::role::Outbox;
 use crate::vocabulary::{AttemptId, Duration, Instant, JobId, Sample};
 use std::collections::BTreeMap;
 
-/// Of a long attempt progress is told so often while it runs for as long as it was expected to.
+/// A long attempt is measured at most this many times during its expected run time.
 const LOOKS: u64 = 16;
-/// Of a short one it is told once it has run for longer than expected by one part in so many.
+/// A short attempt is measured once it has run for longer than expected by this fraction (one part in `LATE`).
 const LATE: u64 = 4;
-/// Who is due within one part in so many of the time between two questions is asked with the others: one question is cheaper
-/// than two.
+/// An attempt whose next measurement is at most one part in `SOON` of its interval away is measured with the others:
+/// one request costs less than two.
 const SOON: u64 = 8;
 
 #[derive(Default)]
@@ -23,7 +23,7 @@ pub(super) struct Watch {
 }
 
 impl Watch {
-    /// Something runs from now on.
+    /// An attempt starts to run.
     pub(super) fn on_running(&mut self, now: Instant, running: &mut AtExecutor) {
         let Some(every) = self.every else { return };
         running.measured_at = now + interval(every, running.expected);
@@ -32,15 +32,15 @@ impl Watch {
 }
 
 impl Watch {
-    /// Something waits for files from now on.
+    /// An attempt starts to wait for files.
     pub(super) fn on_lacking(&mut self, now: Instant) {
         let Some(every) = self.every else { return };
         self.due = Some(self.due.map_or(now + every, |due| due.min(now + every)));
     }
 }
 
-/// Seldom where little changes. Who is to be over before anybody would ask is asked when it is late, so that those that are in
-/// time, which are most, cost nothing.
+/// The time between two measurements: long where little changes. An attempt that should end before the first
+/// measurement is measured once it is late, so that attempts that end in time, which are most, cost nothing.
 fn interval(every: Duration, expected: Option<Duration>) -> Duration {
     let Some(Duration(expected)) = expected else { return every };
     let late = Duration(expected.saturating_add(expected / LATE));
@@ -48,14 +48,14 @@ fn interval(every: Duration, expected: Option<Duration>) -> Duration {
 }
 
 impl NodeAgent {
-    /// From now on it tells how far attempts have come, not more often than this.
+    /// Makes the agent report the progress of attempts, with at least this time between two reports.
     #[must_use]
     pub fn telling_progress(mut self, every: Option<Duration>) -> NodeAgent {
         self.watch.every = every;
         self
     }
 
-    /// Asks the executor how far those have come of which nothing was said for long.
+    /// Asks the executor for the progress of the attempts whose interval has passed.
     pub(super) fn measure(&mut self, now: Instant, out: &mut Outbox) {
         self.watch.due = None;
         let Some(every) = self.watch.every else { return };
@@ -74,7 +74,7 @@ impl NodeAgent {
                 out.send(attempt.job, ToJobManager::Lacks { attempt, files });
             }
         }
-        // Who has no CPU is not slow.
+        // An attempt without CPU is not slow.
         let runs = |entry: &Attempt| matches!(entry.state, State::Running) && entry.yielding.is_none();
         attempts.retain(|attempt| runs(&self.attempts[attempt]));
         if !attempts.is_empty() {

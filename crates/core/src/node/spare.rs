@@ -1,5 +1,5 @@
-//! Room that is over: a node tells the master of it, so that what waits elsewhere comes here, and offers it to what has run for
-//! long, so that this gives way to nobody.
+//! Spare room. A node reports it to the master, so that tasks that wait elsewhere come here. It also offers the room to
+//! opportunistic attempts that have run for long, so that they are no longer preempted.
 
 use super::conflicts::shed_because;
 use super::{Attempt, NodeAgent};
@@ -10,14 +10,14 @@ use crate::vocabulary::{AttemptId, EntryId, Instant, NodeId, QueuedEntry, Resour
 #[derive(Default)]
 pub(super) struct Spare {
     told_at: Option<Instant>,
-    /// When it is looked at next whether there is something to tell.
+    /// When to check next whether there is spare room to report.
     pub(super) due: Option<Instant>,
-    /// The attempt that was offered room last, after which others have their turn.
+    /// The attempt that was offered last. The next offer is for the attempt after it.
     offered: Option<(Instant, AttemptId)>,
 }
 
 impl NodeAgent {
-    /// Something has left: if the room is for opportunistic work and nothing here wants it, it is told of soon.
+    /// An attempt has ended. If its room is for opportunistic work and nothing here needs it, it is reported soon.
     pub(super) fn on_room_grew(&mut self, now: Instant) {
         if let Some(interval) = self.rules.tell_spare {
             self.spare.due = Some(self.spare.told_at.map_or(now, |at| now.max(at + interval)));
@@ -37,7 +37,8 @@ impl NodeAgent {
         }
     }
 
-    /// Hands over what waits, may run anywhere and fits into another node's room, beginning with what would start last here.
+    /// Hands over waiting attempts that may run anywhere and fit into another node's room, starting with the one that
+    /// would start last here.
     pub(super) fn on_move(&mut self, now: Instant, to: NodeId, mut room: Resources, out: &mut Outbox) {
         loop {
             let attempts = &self.attempts;
@@ -48,7 +49,7 @@ impl NodeAgent {
                 EntryId::Probe(_) => false,
             };
             let Some(entry) = self.queue.drop_last(self.queue_policy.as_ref(), &may_go) else { break };
-            let EntryId::Attempt(attempt) = entry.id else { unreachable!("no probe may go") };
+            let EntryId::Attempt(attempt) = entry.id else { unreachable!("probes are not handed over") };
             room = room.saturating_sub(&entry.shape.resources);
             self.finish_for(now, attempt, shed_because("another node had room".to_owned()), Some(to), out);
         }
@@ -56,9 +57,9 @@ impl NodeAgent {
         out.send(TheMaster, ToMaster::Moved { to, left, queued, expected_wait });
     }
 
-    /// Offers room that no grant holds to an opportunistic attempt that has run for so long that to end it would be a waste:
-    /// the one that has run for longest, and one after the other where offers come to nothing. The master takes it up where
-    /// nobody else wants the room and no limit stands against it.
+    /// Offers room that no grant holds to an opportunistic attempt that has run for so long that stopping it would be a
+    /// waste. The attempt that has run for longest is offered first, then the others in turn if an offer is not
+    /// accepted. The master accepts if no other job needs the room and no limit forbids it.
     pub(super) fn offer_promotion(&mut self, now: Instant, out: &mut Outbox) {
         let Some(offer_after) = self.rules.offer_after else { return };
         let mut booked = Totals::ZERO;

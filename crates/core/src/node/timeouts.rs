@@ -1,4 +1,4 @@
-//! A timeout that changes while an attempt is here.
+//! Changes of the timeout of an attempt.
 
 use super::{NodeAgent, State};
 use crate::protocol::{Address, TheExecutor, ToExecutor};
@@ -7,7 +7,7 @@ use crate::vocabulary::{AttemptId, Duration, TaskTemplate};
 use std::sync::Arc;
 
 impl NodeAgent {
-    /// It counts from the start of the attempt: where that is longer ago, it ends now.
+    /// The timeout counts from the start of the attempt. If it has already passed, the attempt is stopped now.
     pub(super) fn on_set_timeout(&mut self, from: Address, id: AttemptId, timeout: Option<Duration>, out: &mut Outbox) {
         let Some(entry) = self.attempts.get_mut(&id) else {
             return out.record(Record::Stale { from, attempt: id });
@@ -30,7 +30,7 @@ impl NodeAgent {
                     self.due.extend(timeout.map(|timeout| (since + timeout, id)));
                 }
             },
-            // Its end is on its way.
+            // It is being stopped or has ended.
             State::Stopping { .. } | State::Ended(_) => return,
         }
         if self.attempts[&id].is_at_executor() {
@@ -38,7 +38,7 @@ impl NodeAgent {
         }
     }
 
-    /// What the executor was told may have been lost.
+    /// The earlier message to the executor may have been lost.
     pub(super) fn say_timeout_again(&self, id: AttemptId, known: Option<Duration>, out: &mut Outbox) {
         let timeout = self.attempts[&id].template.timeout;
         if timeout != known {

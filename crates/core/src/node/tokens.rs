@@ -1,6 +1,7 @@
-//! Which launches a node takes: those whose token speaks for them, here and now, and each once.
+//! Which launches a node accepts: those with a valid token for this node and time, each once.
 //!
-//! What is not authentic gets no answer: an answer would let whoever made it up write off an attempt that is none of his.
+//! A launch that is not authentic gets no answer. With an answer, a forger could have an attempt written off that
+//! belongs to another owner.
 
 use super::NodeAgent;
 use crate::protocol::{Address, Claim, Launch, TheMaster, ToJobManager, ToMaster};
@@ -9,38 +10,38 @@ use crate::vocabulary::{AttemptId, Epoch, Generation, HostId, Instant, JobId, Ke
 
 pub(super) struct Tokens {
     mac: Mac,
-    /// The server, and those hosts of job managers that have introduced themselves, by their numbers.
+    /// The server, and the job hosts that have introduced themselves, ordered by number.
     issuers: Vec<Issuer>,
-    /// By job, in order: the last attempt whose launch was here, or was lost on the way as far as its job manager knows.
-    /// Launches of a job come in the order of their numbers, so none up to it comes any more. Dropped when no token of the
-    /// generation counts any more.
+    /// Ordered by job: the last attempt whose launch arrived here, or was lost on the way as far as its job manager
+    /// knows. Launches of a job arrive in the order of their numbers, so none up to this one arrives any more. Dropped
+    /// once all tokens of the generation are invalid.
     seen: Vec<Seen>,
-    /// Launches that came before the welcome which brings the key.
+    /// Launches that arrived before the welcome, which contains the key.
     early: Vec<(Address, Box<Launch>)>,
 }
 
-/// Whoever may launch here.
+/// A process that may launch here.
 struct Issuer {
     host: HostId,
-    /// The newest of its lives that was heard of: what comes of older ones is refused.
+    /// Its newest known incarnation. Messages from older ones are refused.
     newest: Epoch,
-    /// As it said last.
+    /// The last key that it reported.
     key: Option<Key>,
-    /// Its earlier generations are void.
+    /// Tokens of earlier generations are invalid.
     oldest: Generation,
 }
 
 struct Seen {
     job: JobId,
     last: (Epoch, u32),
-    /// Whose generations count for it.
+    /// The issuer whose generations apply to it.
     sealed_by: HostId,
     generation: Generation,
 }
 
 enum Verdict {
     Good,
-    /// An authentic launch came before, and what became of it is forgotten here.
+    /// An authentic launch arrived before, and its outcome is no longer known here.
     Repeated,
     Refused(TokenFault),
 }
@@ -62,18 +63,19 @@ impl Tokens {
         &mut self.issuers[at]
     }
 
-    /// Whether a newer life of whoever issued it was heard of.
+    /// Whether a newer incarnation of its issuer is known.
     pub(super) fn is_outdated(&self, epoch: Epoch) -> bool {
         self.issuer(epoch.host()).is_some_and(|issuer| epoch < issuer.newest)
     }
 
-    /// Something of this life came.
+    /// A message from this incarnation arrived.
     pub(super) fn heard_of(&mut self, epoch: Epoch) {
         let issuer = self.issuer_mut(epoch.host());
         issuer.newest = issuer.newest.max(epoch);
     }
 
-    /// An issuer introduces itself. A new key belongs to a new life, which counts generations anew. Its earlier lives are refused.
+    /// An issuer introduces itself. A new key belongs to a new incarnation, which numbers its generations anew. Earlier
+    /// incarnations are refused.
     pub(super) fn on_issuer(&mut self, key: Key, oldest: Generation, epoch: Epoch) {
         self.heard_of(epoch);
         let issuer = self.issuer_mut(epoch.host());
@@ -86,7 +88,8 @@ impl Tokens {
         self.expire(newest.host(), oldest);
     }
 
-    /// What was lost with an earlier connection is written off now: should it come after all, nobody would own it.
+    /// Launches that were lost with an earlier connection are written off now: if one arrived later, it would have no
+    /// owner.
     pub(super) fn on_claim(&mut self, claim: &Claim) {
         let Claim { job, epoch, next_attempt, generation, .. } = *claim;
         if let Some(number) = next_attempt.checked_sub(1) {
@@ -101,12 +104,12 @@ impl Tokens {
         self.seen.retain(|seen| seen.sealed_by != host || seen.generation >= oldest);
     }
 
-    /// What came on an earlier connection was lost with it.
+    /// Launches of an earlier connection were lost with it.
     pub(super) fn forget_early(&mut self) {
         self.early.clear();
     }
 
-    /// `sealed_by` made its token.
+    /// `sealed_by` made the token.
     fn judge(&mut self, launch: &Launch, sealed_by: HostId) -> Verdict {
         let Launch { attempt, token, .. } = launch;
         let issuer = self.issuer(sealed_by);
@@ -123,7 +126,7 @@ impl Tokens {
         }
     }
 
-    /// From now on the attempt and those before it have been seen; false if they had been already.
+    /// Marks the attempt and those before it as seen. Returns false if they were seen already.
     fn see(&mut self, attempt: AttemptId, sealed_by: HostId, generation: Generation) -> bool {
         let last = (attempt.epoch, attempt.number);
         match self.seen.binary_search_by_key(&attempt.job, |seen| seen.job) {
@@ -147,24 +150,24 @@ impl Issuer {
     }
 }
 
-/// A master seals what it passes on, and every other launch its own process of job managers.
+/// Launches that the master passes on are sealed by the server, all others by the process of their job manager.
 fn sealed_by(from: Address, launch: &Launch) -> HostId {
     if from == Address::Master { HostId::SERVER } else { launch.attempt.epoch.host() }
 }
 
 impl NodeAgent {
-    /// Tokens of this host's earlier generations are void here.
+    /// The oldest generation of this host whose tokens are valid here.
     pub fn oldest_generation(&self, host: HostId) -> Generation {
         self.tokens.issuer(host).map_or(Generation::default(), |issuer| issuer.oldest)
     }
 
-    /// Whether a newer life of whoever issued it was heard of: it is refused.
+    /// Whether a newer incarnation of its issuer is known, so that it is refused.
     pub fn is_outdated(&self, epoch: Epoch) -> bool {
         self.tokens.is_outdated(epoch)
     }
 
-    /// Before the welcome nothing can be checked, and nothing is taken: such launches are answered once it is there. Before its
-    /// greeting nothing new comes from any other host.
+    /// Before the welcome no launch can be checked, so none is accepted; such launches are answered after the welcome.
+    /// A job host sends no new launches before its greeting.
     pub(super) fn on_launch(&mut self, now: Instant, from: Address, launch: Box<Launch>, out: &mut Outbox) {
         let (attempt, host) = (launch.attempt, sealed_by(from, &launch));
         if !self.serves(host) && !self.is_outdated(attempt.epoch) {
@@ -190,7 +193,7 @@ impl NodeAgent {
         }
     }
 
-    /// Whether a launch speaks for itself. If it does not, that is recorded, and answered where the answer does no harm.
+    /// Whether the launch is accepted. If not, this is recorded, and answered if the answer does no harm.
     fn admits(&mut self, now: Instant, from: Address, launch: &Launch, out: &mut Outbox) -> bool {
         let Launch { attempt, task, grant, .. } = *launch;
         if self.attempts.contains_key(&attempt) {
@@ -198,8 +201,8 @@ impl NodeAgent {
             return false;
         }
         if self.is_outdated(attempt.epoch) {
-            // Its key is gone with the life of the server that launched it; nobody but that one would mind the answer. The
-            // probes of that life are gone, too, and no other is touched.
+            // Its key is gone with the incarnation of the server that launched it, and only that one would act on the
+            // answer. The probes of that incarnation are gone, too, and no others are affected.
             out.send(attempt.job, ToJobManager::NotTaken { attempt });
             return false;
         }
@@ -210,7 +213,7 @@ impl NodeAgent {
                 out.record(Record::TokenRefused { task, attempt, node: self.node, why });
                 if why == TokenFault::Expired {
                     self.refuse(now, launch, out);
-                    // Of an older one the master has learnt from the registration.
+                    // The master knows about older grants from the registration.
                     if let Some(grant) = grant.filter(|grant| self.honours(Some(*grant))) {
                         out.send(TheMaster, ToMaster::Freed { grants: vec![grant] });
                     }
@@ -220,7 +223,7 @@ impl NodeAgent {
         false
     }
 
-    /// Nothing is held for the launch, neither what was kept for its probe.
+    /// Holds nothing for the launch, and frees the room that was kept for its probe.
     fn refuse(&mut self, now: Instant, launch: &Launch, out: &mut Outbox) {
         if let Some(probe) = launch.probe {
             self.take_probe(probe);

@@ -1,5 +1,6 @@
-//! A node says how long tasks would wait there: to the master, and to the job managers that have tasks there, as soon as that
-//! is not what it said last, but not too often (Boutin et al. 2014, section 3.2, where it is said on every heartbeat).
+//! A node reports how long tasks would wait there. It reports to the master and to the job managers that have tasks
+//! there, as soon as the waits differ from its last report, but not too often (Boutin et al. 2014, section 3.2, where
+//! each heartbeat reports them).
 
 use super::{Attempt, NodeAgent, State};
 use crate::policy::node_queue::projection::{Use, Workload, at_full_use};
@@ -11,44 +12,44 @@ use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// When a node tells of its waits.
+/// When a node reports its waits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct TellWaits {
-    /// Not more often than this.
+    /// Minimum time between two reports.
     pub every: Duration,
-    /// And not where every wait is as it said last, to within this and a sixteenth.
+    /// No report is sent if every wait is as the last report predicts, within this and one sixteenth.
     pub tolerance: Duration,
-    /// Of what runs, at least so many hundredths of the time that it was expected to take are taken to be left: whoever has run for
-    /// longer than that is seldom about to end. At zero it may end at any moment.
+    /// Minimum part of an attempt's expected run time, in hundredths, that is assumed to be left: an attempt that has
+    /// run for longer than expected seldom ends soon. At zero it may end at any time.
     pub least_left: u32,
-    /// It tells as well whenever opportunistic work would find other room than it said last.
+    /// A report is also sent whenever the room for opportunistic work differs from the last report.
     pub tells_room: bool,
 }
 
-/// What comes within so long is told of together: who hears of the first of many launches would think that the others are
-/// counted already.
+/// Changes within this time are reported together. Otherwise a job manager that gets a report after the first of many
+/// launches would assume that the others are already counted.
 const TOGETHER: Duration = Duration::from_millis(10);
 
-/// What is over, or has run for longer than it was expected to, may end at any moment: after this.
+/// What is left of an attempt that has run for as long as expected: it may end at any time.
 const ANY_MOMENT: Duration = Duration::from_micros(1);
 
 #[derive(Default)]
 pub(super) struct Waits {
     rules: Option<TellWaits>,
     told: Option<Box<(Instant, Arc<NodeWaits>)>>,
-    /// The attempts whose starts were told with it.
+    /// The attempts whose starts the last report contained.
     told_of: BTreeSet<AttemptId>,
-    /// When it is looked at next whether there is something to say.
+    /// When to check next whether there is something to report.
     pub(super) due: Option<Instant>,
-    /// The master is not told more often than this but with reports, and when it was told last.
+    /// Minimum time between two reports to the master, apart from those with a node report.
     pace: Duration,
     master_told_at: Option<Instant>,
-    /// The master has not been told what others have.
+    /// Job managers have a report that the master has not received.
     pub(super) owes_master: bool,
 }
 
 impl Waits {
-    /// Something began to wait, to run, or ended.
+    /// An entry started to wait, or an attempt started to run or ended.
     pub(super) fn on_change(&mut self, now: Instant) {
         if let Some(TellWaits { every, .. }) = self.rules {
             let soon = now + TOGETHER;
@@ -57,7 +58,7 @@ impl Waits {
         }
     }
 
-    /// A master that knows nothing of the node is told anew.
+    /// The master knows nothing of the node and gets a new report.
     pub(super) fn forget(&mut self, now: Instant, pace: Duration) {
         (self.told, self.master_told_at, self.pace) = (None, None, pace);
         self.on_change(now);
@@ -65,14 +66,14 @@ impl Waits {
 }
 
 impl NodeAgent {
-    /// From now on it tells how long tasks would wait.
+    /// Makes the agent report how long tasks would wait.
     #[must_use]
     pub fn telling_waits(mut self, rules: Option<TellWaits>) -> NodeAgent {
         self.waits.rules = rules;
         self
     }
 
-    /// With a report the master is told what it may not have been told before.
+    /// Together with a node report (`with_report`), the master also gets waits that `pace` has held back.
     pub(super) fn tell_waits(&mut self, now: Instant, with_report: bool, out: &mut Outbox) {
         self.waits.due = None;
         let Some(rules) = self.waits.rules else { return };
@@ -108,14 +109,14 @@ impl NodeAgent {
         self.waits.told = Some(Box::new((now, waits)));
     }
 
-    /// Those with attempts here that have not ended.
+    /// Jobs with attempts here that have not ended.
     fn jobs(&self) -> BTreeSet<JobId> {
         let live = self.attempts.iter().filter(|(_, entry)| !matches!(entry.state, State::Ended(_)));
         live.map(|(id, _)| id.job).collect()
     }
 
-    /// What comes of the queue if everything goes as expected, and when each guaranteed attempt starts that waits. Guaranteed
-    /// work is taken to find room at once where opportunistic work is in its way.
+    /// The waits if everything takes as long as expected, and when each guaranteed attempt that waits would start.
+    /// Guaranteed work is assumed to get the room of opportunistic work at once.
     fn project(&self, now: Instant) -> (NodeWaits, Vec<(AttemptId, Duration)>) {
         let (mut running, mut queued, mut opportunistic) = (Vec::new(), Vec::new(), Vec::new());
         let least_left = self.waits.rules.map_or(0, |rules| rules.least_left);
@@ -140,14 +141,14 @@ impl NodeAgent {
             EntryId::Probe(_) => None,
         });
         let queued = self.queue.entries().iter();
-        // What is kept for a moment is there by the time that a task comes.
+        // Room that is kept for a short time is free by the time that a task arrives.
         let free = self.opportunistic_room_of(self.free);
         let room = queued.fold(free, |room, entry| room.saturating_sub(&entry.shape.resources));
         let opportunistic = at_full_use(&self.capacity, &opportunistic);
         (NodeWaits { matrix, opportunistic, room }, attempts.collect())
     }
 
-    /// Of what runs and waits here.
+    /// Mean expected run time of the attempts that run and the entries that wait.
     fn mean_run_time(&self) -> Duration {
         let running = self.running_attempts().map(|(_, entry)| entry.expected);
         let queued = self.queue.entries().iter().map(|entry| entry.expected);
@@ -161,7 +162,7 @@ fn left_of(entry: &Attempt, now: Instant, least: u32) -> Duration {
     left(run_time(entry.expected), entry.running_for(now), least)
 }
 
-/// Of what was expected to take so long and has run, so many hundredths of that at least.
+/// What is left of `expected` after `ran`, but at least `least` hundredths of `expected`.
 fn left(expected: Duration, ran: Duration, least: u32) -> Duration {
     Duration(expected.0.saturating_sub(ran.0).max(expected.0 / 100 * u64::from(least))).max(ANY_MOMENT)
 }
@@ -180,7 +181,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_has_run_for_longer_than_expected_ends_at_any_moment_or_is_taken_to_run_on() {
+    fn an_attempt_that_exceeds_its_expected_run_time_has_the_least_time_left() {
         let seconds = Duration::from_secs;
         assert_eq!(
             [3, 9, 10, 50].map(|ran| left(seconds(10), seconds(ran), 0)),
