@@ -1,29 +1,29 @@
-//! A file on its way to a node: who may have it, and how those behaved that were asked.
+//! A file that a node fetches: which nodes may have it, and how the nodes that were asked answered.
 
 use crate::vocabulary::{Duration, Instant, NodeId};
 use std::collections::VecDeque;
 
-/// A node that sends another file than it was asked for is asked so often.
+/// A node that sends a different file than requested is asked at most this many times.
 const MOST_WRONG: u32 = 3;
-/// One that stops on the way is asked so often.
+/// A node that stops before the end of the file is asked at most this many times.
 const MOST_CUT_SHORT: u32 = 10;
-/// Nodes that do not answer are asked again after so long, and one that does not for `PATIENCE` not any more.
+/// Nodes that do not answer are asked again after `RETRY`, and no more once they have not answered for `PATIENCE`.
 const RETRY: Duration = Duration(2_000_000);
 const PATIENCE: Duration = Duration(30_000_000);
 
 pub(super) struct Fetch {
     pub bytes: u64,
     pub readers: u32,
-    /// Of these.
+    /// Number of `readers` that are guaranteed.
     pub guaranteed: u32,
     pub step: Step,
-    /// Since when it is under way.
+    /// When the executor was first asked to fetch it.
     pub asked_at: Option<Instant>,
-    /// Nodes that may have it; the front is asked next.
+    /// Nodes that may have the file. The first is asked next.
     holders: VecDeque<Holder>,
-    /// Nodes that do not have it, whatever was said, and why not.
+    /// Nodes that turned out not to have the file, and why.
     in_vain: Vec<(NodeId, &'static str)>,
-    /// Holders to ask before the next pause.
+    /// Number of holders to ask before the next pause.
     unasked: usize,
 }
 
@@ -31,17 +31,17 @@ pub(super) struct Fetch {
 pub(super) enum Step {
     Waiting,
     Asked(NodeId),
-    /// Nobody answered; all are asked again then.
+    /// No node answered; all are asked again at this time.
     Paused(Instant),
 }
 
 struct Holder {
     node: NodeId,
-    /// How often it sent something else.
+    /// How many times it sent a different file.
     wrong: u32,
-    /// How often it began and did not go on.
+    /// How many times it stopped before the end.
     cut_short: u32,
-    /// Since when it says nothing.
+    /// Since when it has not answered.
     silent_since: Option<Instant>,
 }
 
@@ -65,7 +65,7 @@ impl Fetch {
         }
     }
 
-    /// Who is asked next.
+    /// The node that is asked next.
     pub fn next_holder(&self) -> Option<NodeId> {
         self.holders.front().map(|holder| holder.node)
     }
@@ -74,7 +74,7 @@ impl Fetch {
         self.in_vain.iter().map(|(node, _)| *node)
     }
 
-    /// Why nobody is left to ask.
+    /// Why no node is left to ask.
     pub fn why_in_vain(&self) -> String {
         let each: Vec<String> = self.in_vain.iter().map(|(node, trouble)| format!("{node} {trouble}")).collect();
         if each.is_empty() { "no node is known to have it".to_owned() } else { each.join("; ") }
@@ -93,7 +93,7 @@ impl Fetch {
         }
     }
 
-    /// One that is asked next. False if it was known to have the file.
+    /// Adds a node that is asked next. Returns false if it was known to have the file.
     pub fn add_first(&mut self, node: NodeId) -> bool {
         let is_new = self.holders.iter().all(|known| known.node != node);
         if is_new {
@@ -104,33 +104,33 @@ impl Fetch {
     }
 
     pub fn was_absent(&mut self, holder: NodeId) {
-        self.give_up(holder, "does not have it any more (what is more than a node's --cache goes there)");
+        self.give_up(holder, "no longer has it (a node drops files that exceed its --cache)");
     }
 
-    /// Its own copy is not what it was.
+    /// Its copy is damaged.
     pub fn was_spoiled(&mut self, holder: NodeId) {
-        self.give_up(holder, "had a damaged copy, whose checksum is wrong");
+        self.give_up(holder, "had a damaged copy with a wrong checksum");
     }
 
-    /// Another one is asked first, if there is one.
+    /// Another holder is asked first, if there is one.
     pub fn was_wrong(&mut self, holder: NodeId) {
         let Some(wrong) = self.holders.iter_mut().find(|known| known.node == holder) else { return };
         wrong.silent_since = None;
         wrong.wrong += 1;
         if wrong.wrong >= MOST_WRONG {
-            self.give_up(holder, "sent something else, whose checksum is wrong, each time");
+            self.give_up(holder, "sent a file with a wrong checksum each time");
         } else {
             self.holders.rotate_left(1);
         }
     }
 
-    /// It sent the beginning, and then nothing more.
+    /// It sent the start of the file, and then nothing more.
     pub fn was_cut_short(&mut self, now: Instant, holder: NodeId) {
         let Some(cut) = self.holders.iter_mut().find(|known| known.node == holder) else { return };
         cut.silent_since = Some(now);
         cut.cut_short += 1;
         if cut.cut_short >= MOST_CUT_SHORT {
-            self.give_up(holder, "did not go on to its end, each time");
+            self.give_up(holder, "stopped before the end of the file each time");
         } else {
             self.holders.rotate_left(1);
         }
@@ -140,7 +140,7 @@ impl Fetch {
     pub fn was_silent(&mut self, now: Instant, holder: NodeId) {
         let Some(silent) = self.holders.iter_mut().find(|known| known.node == holder) else { return };
         if now.since(*silent.silent_since.get_or_insert(now)) >= PATIENCE {
-            self.give_up(holder, "did not answer for long");
+            self.give_up(holder, "did not answer for 30s");
         } else {
             self.holders.rotate_left(1);
         }
@@ -180,17 +180,17 @@ mod tests {
     }
 
     #[test]
-    fn only_those_are_given_up_that_were_silent_themselves() {
+    fn only_nodes_that_were_silent_themselves_are_given_up() {
         let mut fetch = fetch();
         (0..4).for_each(|round| fetch.was_silent(at(10 * round), ONE));
         assert_eq!(fetch.asked_in_vain().collect::<Vec<_>>(), [ONE]);
         fetch.was_silent(at(31), OTHER);
-        assert_eq!(fetch.next_holder(), Some(OTHER), "it is silent since a moment ago");
-        assert_eq!(fetch.why_in_vain(), "n1 did not answer for long");
+        assert_eq!(fetch.next_holder(), Some(OTHER), "its first silence started just now");
+        assert_eq!(fetch.why_in_vain(), "n1 did not answer for 30s");
     }
 
     #[test]
-    fn who_sent_something_meanwhile_is_waited_for_anew_and_not_for_ever() {
+    fn a_node_that_sent_a_part_gets_new_patience_a_limited_number_of_times() {
         let mut fetch = fetch();
         for round in 0..9 {
             fetch.was_silent(at(40 * round), ONE);

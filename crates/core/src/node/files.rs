@@ -1,10 +1,12 @@
-//! The files of a node: what waiting tasks read is fetched from nodes that have it, in order of arrival, into a cache of
-//! limited size, which drops first what others have, too, and of that what was used longest ago.
+//! The files of a node. The files that waiting tasks read are fetched from nodes that have them, in order of arrival,
+//! into a cache of limited size. The cache first drops files that other nodes have, too, and of those the least
+//! recently used.
 //!
-//! Room is reserved for everything that a task reads at once. Tasks that each held a part of the room would wait for ever.
+//! Room is reserved at once for all files that a task reads. Tasks that each held a part of the room would wait
+//! permanently.
 //!
-//! Guaranteed tasks go first, and opportunistic ones give way to them: those that only wait lose their room, and where that is
-//! not enough, some that run are ended.
+//! Guaranteed tasks have priority over opportunistic ones. Opportunistic tasks that only wait lose their room, and if
+//! that is not enough, some that run are preempted.
 
 use super::fetch::{Fetch, Step};
 use super::{NodeAgent, State};
@@ -19,82 +21,84 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-/// So many files are fetched at once; and however many opportunistic tasks have fetched, so many for guaranteed ones besides.
+/// Maximum number of files that are fetched at once. If opportunistic tasks have reached it, guaranteed tasks may still
+/// fetch this many.
 pub const MOST_FETCHES: usize = 4;
-/// And so many that are slow are named at once for each task that waits.
+/// Maximum number of slow files that are reported at once for each task that waits.
 const MOST_LATE: usize = 16;
 
 pub(super) struct Files {
-    /// In bytes, of what is kept.
+    /// Maximum size of the files that are kept, in bytes.
     limit: u64,
     stored: BTreeMap<Digest, Stored>,
     stored_bytes: u64,
-    /// Of these, what some task waits for or runs with.
+    /// Of these, the bytes of files that some task waits for or runs with.
     pinned_bytes: u64,
     uses: u64,
     readers: BTreeMap<AttemptId, Reader>,
-    /// Readers for which there is no room yet: guaranteed ones, then the others, each in order of arrival.
+    /// Readers for which there is no room yet: guaranteed ones, then opportunistic ones, each in order of arrival.
     line: BTreeSet<(bool, u64, AttemptId)>,
     arrivals: u64,
     fetches: BTreeMap<Digest, Fetch>,
-    /// Of all fetches together.
+    /// Bytes of all fetches together.
     fetch_bytes: u64,
-    /// Those that wait until fewer are under way, and some that do so no longer: what guaranteed readers lack, and the rest.
+    /// Fetches that wait until fewer are under way, and some that no longer wait: those for guaranteed readers, and the
+    /// rest.
     waiting_first: VecDeque<Digest>,
     waiting: VecDeque<Digest>,
-    /// No pause ends before.
+    /// No pause ends before this time.
     retry_at: Option<Instant>,
     under_way: BTreeSet<Digest>,
-    /// The executor has said what it has, since it was asked.
+    /// The executor has listed its files since it was asked.
     is_listed: bool,
     effects: Effects,
 }
 
-/// Files and for how long each has been under way.
+/// Files, and for how long each has been under way.
 type Late = [(Digest, Duration)];
 
 struct Stored {
     bytes: u64,
-    /// The larger, the later.
+    /// The larger, the more recent.
     last_use: u64,
-    /// A task left it here for others, so that without it that task would run again.
+    /// A task left it here for others. If it were dropped, that task would run again.
     is_own: bool,
     readers: u32,
-    /// Those that left it or read it; of what was here before this agent, nothing is known.
+    /// Jobs whose tasks left it or read it. Not known for files that were here before this agent.
     jobs: BTreeSet<JobId>,
 }
 
 /// How a file came here.
 #[derive(Clone, Copy)]
 enum Origin {
-    /// A task of this job left it for others.
+    /// A task of this job stored it for others.
     Left(JobId),
-    /// A task of this job left it, and no task will read it.
+    /// A task of this job stored it, and no task will read it.
     Unread(JobId),
     Fetched,
-    /// It was here before this agent.
+    /// It was here before this agent started.
     Found,
 }
 
 struct Reader {
     inputs: Arc<[InputFile]>,
-    /// Its files, each once: where in the inputs it is first.
+    /// Its files, each once, with the index of its first occurrence in the inputs.
     files: BTreeMap<Digest, usize>,
     is_opportunistic: bool,
-    /// The larger, the later it came, or became guaranteed.
+    /// The larger, the later the reader arrived or became guaranteed.
     came: u64,
-    /// Room is reserved for them.
+    /// Room is reserved for its files.
     is_admitted: bool,
     missing: usize,
 }
 
-/// What follows for others.
+/// Consequences outside of this module.
 #[derive(Default)]
 struct Effects {
     ask: Vec<(StoredFile, NodeId)>,
     drop: Vec<Digest>,
     arrived: Vec<AttemptId>,
-    /// Those that had everything, and wait again for a file that is gone.
+    /// Attempts that had all files, and wait again for one that is gone.
     held: Vec<AttemptId>,
     failed: Vec<(AttemptId, Arc<Ended>)>,
 }
@@ -121,7 +125,7 @@ impl Files {
         }
     }
 
-    /// When somebody who did not answer is asked again, at the earliest.
+    /// The earliest time at which a node that did not answer is asked again.
     pub(super) fn next_retry(&self) -> Option<Instant> {
         self.retry_at
     }
@@ -146,7 +150,7 @@ impl Files {
         self.admit(own);
     }
 
-    /// It waits behind what was guaranteed before it.
+    /// It waits behind earlier guaranteed readers.
     fn guarantee(&mut self, own: NodeId, id: AttemptId) {
         let Some(reader) = self.readers.get_mut(&id).filter(|reader| reader.is_opportunistic) else { return };
         let is_in_line = self.line.remove(&reader.place(id));
@@ -166,7 +170,7 @@ impl Files {
         self.admit(own);
     }
 
-    /// Reserves room for readers in the order of the line.
+    /// Reserves room for readers in the order of `line`.
     fn admit(&mut self, own: NodeId) {
         while let Some(&(_, _, id)) = self.line.first() {
             let reader = &self.readers[&id];
@@ -203,7 +207,7 @@ impl Files {
         self.readers.insert(id, reader);
     }
 
-    /// One more reader waits for a file that these nodes may have.
+    /// Adds a reader that waits for a file that these nodes may have.
     fn send_for(&mut self, own: NodeId, file: StoredFile, holders: &[NodeId], is_guaranteed: bool) {
         let StoredFile { digest, bytes } = file;
         let mut is_new = false;
@@ -219,12 +223,12 @@ impl Files {
         } else if is_new {
             self.waiting.push_back(digest);
         }
-        // Nodes begin at different ones.
+        // Different nodes start with different holders.
         let first = own.0 as usize % holders.len().max(1);
         holders.iter().cycle().skip(first).take(holders.len()).for_each(|holder| fetch.add_holder(own, *holder));
     }
 
-    /// Keeps a file that is here for one more reader; false if it is not here.
+    /// Keeps a file that is here for one more reader. Returns false if it is not here.
     fn pin(&mut self, digest: &Digest, job: JobId) -> bool {
         let Some(stored) = self.stored.get_mut(digest) else { return false };
         self.uses += 1;
@@ -237,7 +241,7 @@ impl Files {
         true
     }
 
-    /// The task has ended: what only it needed may go.
+    /// The task has ended: files that only it needed may be dropped.
     fn remove_reader(&mut self, id: AttemptId) {
         let Some(reader) = self.readers.remove(&id) else { return };
         if reader.is_admitted {
@@ -247,7 +251,7 @@ impl Files {
         }
     }
 
-    /// Its room is for others, and it has none before them.
+    /// Frees its room for others; it waits in `line` again.
     fn send_back(&mut self, id: AttemptId) {
         let Some(mut reader) = self.readers.remove(&id) else { return };
         self.release(&reader);
@@ -258,13 +262,13 @@ impl Files {
         self.effects.held.push(id);
     }
 
-    /// What nobody else needs may go.
+    /// Files that no other reader needs may be dropped.
     fn release(&mut self, reader: &Reader) {
         for digest in reader.files.keys() {
             if let Some(fetch) = self.fetches.get_mut(digest) {
                 fetch.readers -= 1;
                 fetch.guaranteed -= u32::from(!reader.is_opportunistic);
-                // One that is under way comes to its end, and somebody may want it later.
+                // A fetch that is under way is completed, since a later reader may need the file.
                 if fetch.readers == 0 && !matches!(fetch.step, Step::Asked(_)) {
                     self.remove_fetch(digest);
                 }
@@ -273,7 +277,7 @@ impl Files {
                 if stored.readers == 0 {
                     self.pinned_bytes -= stored.bytes;
                     if stored.jobs.is_empty() {
-                        // All of them were forgotten meanwhile.
+                        // All of its jobs were forgotten meanwhile.
                         self.drop_file(digest);
                     }
                 }
@@ -281,11 +285,12 @@ impl Files {
         }
     }
 
-    /// Which of these opportunistic readers have room that guaranteed ones in the line lack, and for which of those the last is:
-    /// no more of them than needed, the first before the others. `leaving` have it still, and not for long.
+    /// Which of these opportunistic readers have room that guaranteed ones in `line` lack, and the last reader for
+    /// which they have to leave. It names no more of them than needed, those at the front of `others` before the rest.
+    /// The readers `leaving` are about to free their room.
     fn in_the_way(&self, leaving: &[AttemptId], others: &[AttemptId]) -> Option<(AttemptId, Vec<AttemptId>)> {
         let mut room = Room { files: self, readers: BTreeMap::new(), bytes: self.pinned_bytes + self.fetch_bytes };
-        // What is under way and nobody waits for any more does not stay.
+        // Fetches that are under way but have no readers do not stay.
         room.bytes -= self.fetches.values().filter(|fetch| fetch.readers == 0).map(|fetch| fetch.bytes).sum::<u64>();
         leaving.iter().chain(others).for_each(|id| room.without(&self.readers[id]));
         let mut last = None;
@@ -332,8 +337,8 @@ impl Files {
         }
     }
 
-    /// What no task needs goes, of that first what is elsewhere as well, and that which was used longest ago, until the rest
-    /// is within the limit.
+    /// Drops files that no task needs until the rest is within the limit: first those that other nodes have, too, and
+    /// of those the least recently used.
     fn make_room(&mut self) {
         let wanted = self.limit.saturating_sub(self.fetch_bytes);
         if self.stored_bytes <= wanted {
@@ -368,8 +373,8 @@ impl Files {
         Some(gone)
     }
 
-    /// What was taken to be here is not. Whoever runs with it has a name of its own for it and needs it here no more; whoever
-    /// has not started waits until it comes again.
+    /// A file that was recorded as stored is not here. A task that has started has its own link to the file and no
+    /// longer needs it here. A task that has not started waits until the file is fetched again.
     fn lose(&mut self, own: NodeId, digest: &Digest, has_started: impl Fn(AttemptId) -> bool) {
         if self.forget(digest).is_none() {
             return;
@@ -423,31 +428,31 @@ impl Files {
                 if is_guaranteed(&digest) {
                     return Some(digest);
                 }
-                // Whoever was guaranteed has gone.
+                // Its guaranteed readers are gone.
                 self.waiting.push_back(digest);
             }
         }
         if self.under_way.len() < MOST_FETCHES { self.waiting.pop_front() } else { None }
     }
 
-    /// It waits to be sent for.
+    /// The fetch waits until it may be sent for.
     fn line_up(&mut self, digest: Digest) {
         let is_guaranteed = self.fetches.get(&digest).is_some_and(|fetch| fetch.guaranteed > 0);
         if is_guaranteed { &mut self.waiting_first } else { &mut self.waiting }.push_back(digest);
     }
 
-    /// What came of asking the holder. It may have been asked before another that is faster, and answer later.
+    /// The result of asking the holder. It may have been asked before another, faster one, and answer later.
     fn on_fetched(&mut self, now: Instant, own: NodeId, (digest, holder, outcome): (Digest, NodeId, Fetched)) {
         let Some(fetch) = self.fetches.get_mut(&digest) else {
             if outcome == Fetched::Done && !self.stored.contains_key(&digest) {
-                // Its readers went while the executor was away.
+                // Its readers went while the executor was not connected.
                 self.effects.drop.push(digest);
             }
             return;
         };
         let asked = fetch.step;
         if !matches!(asked, Step::Asked(_)) {
-            // Sent for before the executor went away, and to be sent for again.
+            // It was sent for before the executor disconnected, and will be sent for again.
             if outcome == Fetched::Done {
                 let bytes = fetch.bytes;
                 self.arrive(own, StoredFile { digest, bytes }, Origin::Fetched);
@@ -472,7 +477,7 @@ impl Files {
             Fetched::Unreachable => fetch.was_silent(now, holder),
         }
         if asked != Step::Asked(holder) {
-            // Another is asked meanwhile.
+            // Another holder was asked meanwhile.
             fetch.step = asked;
             self.under_way.insert(digest);
             return;
@@ -486,7 +491,7 @@ impl Files {
         self.admit(own);
     }
 
-    /// A file is here that was not sent for; what was, is not waited for any more.
+    /// A file is here without having been fetched. If a fetch waits for it, that fetch is complete.
     fn take_in(&mut self, own: NodeId, file: StoredFile, origin: Origin) {
         if self.fetches.contains_key(&file.digest) {
             self.arrive(own, file, origin);
@@ -519,7 +524,7 @@ impl Files {
         }
     }
 
-    /// Nobody has the file, or it cannot be kept here for this reason: its readers end.
+    /// No node has the file, or it cannot be kept here for the reason `no_room`: its readers end.
     fn fail(&mut self, digest: &Digest, no_room: Option<String>) {
         let Some(fetch) = self.fetches.get(digest) else { return };
         let missing: Vec<(Digest, NodeId)> = fetch.asked_in_vain().map(|node| (*digest, node)).collect();
@@ -530,7 +535,7 @@ impl Files {
             let path = &reader.inputs[reader.files[digest]].path;
             let ended = match &no_room {
                 Some(why) => Ended::without_run(EndReason::NodeFault(format!("cannot keep its input {path}: {why}"))),
-                None => no_input(format!("its input {path} could not be had: {asked}"), missing.clone()),
+                None => no_input(format!("its input {path} is not available: {asked}"), missing.clone()),
             };
             self.remove_reader(id);
             self.effects.failed.push((id, ended));
@@ -555,7 +560,7 @@ impl Files {
         self.admit(own);
     }
 
-    /// Another node has the file. Whom we wait for is not waited for alone.
+    /// Another node has the file, and is asked besides the one that was asked before.
     fn on_holder(&mut self, own: NodeId, digest: Digest, holder: NodeId) {
         let Some(fetch) = self.fetches.get_mut(&digest).filter(|_| holder != own) else { return };
         if !fetch.add_first(holder) {
@@ -575,12 +580,12 @@ impl Files {
         }
     }
 
-    /// Whether somebody waits for something that is under way.
+    /// Whether a reader waits for a file that is being fetched.
     pub(super) fn is_any_lacking(&self) -> bool {
         !self.fetches.is_empty()
     }
 
-    /// By attempt, what it lacks that has been under way for so long at least: those that are under way longest.
+    /// For each attempt, the files that it lacks and that have been under way for at least `least`: the longest first.
     pub(super) fn lacking(&self, now: Instant, least: Duration) -> Vec<(AttemptId, Box<Late>)> {
         let mut late = Vec::new();
         for (digest, fetch) in &self.fetches {
@@ -598,10 +603,10 @@ impl Files {
         lacking.filter(|(_, files)| !files.is_empty()).collect()
     }
 
-    /// What was under way was lost with the executor.
+    /// Fetches that were under way were lost with the executor.
     fn ask_again(&mut self, own: NodeId) {
         for digest in std::mem::take(&mut self.under_way) {
-            self.fetches.get_mut(&digest).expect("it is under way").step = Step::Waiting;
+            self.fetches.get_mut(&digest).expect("a fetch under way is known").step = Step::Waiting;
             self.line_up(digest);
         }
         self.admit(own);
@@ -609,10 +614,10 @@ impl Files {
 
     pub(super) fn check_invariants(&self) {
         let stored = self.stored.values().map(|one| one.bytes).sum::<u64>();
-        assert_eq!(self.stored_bytes, stored, "bytes that are here");
+        assert_eq!(self.stored_bytes, stored, "bytes of stored files");
         let pinned = self.stored.values().filter(|one| one.readers > 0).map(|one| one.bytes).sum::<u64>();
-        assert_eq!(self.pinned_bytes, pinned, "bytes that tasks need");
-        assert_eq!(self.fetch_bytes, self.fetches.values().map(|fetch| fetch.bytes).sum::<u64>(), "bytes on their way");
+        assert_eq!(self.pinned_bytes, pinned, "bytes of pinned files");
+        assert_eq!(self.fetch_bytes, self.fetches.values().map(|fetch| fetch.bytes).sum::<u64>(), "bytes of fetches");
         let under_way = self.fetches.iter().filter(|(_, fetch)| matches!(fetch.step, Step::Asked(_)));
         assert!(under_way.map(|(digest, _)| digest).eq(&self.under_way), "fetches under way");
         let in_line = self.readers.iter().filter(|(_, reader)| !reader.is_admitted);
@@ -625,20 +630,20 @@ impl Files {
         };
         let wanted = |digest: &Digest| readers(digest, &|_| true);
         for (digest, readers) in self.stored.iter().map(|(digest, one)| (digest, one.readers)) {
-            assert_eq!(readers, wanted(digest), "readers of what is here");
+            assert_eq!(readers, wanted(digest), "readers of a stored file");
         }
         for (digest, fetch) in &self.fetches {
-            assert_eq!(fetch.readers, wanted(digest), "readers of what is on its way");
+            assert_eq!(fetch.readers, wanted(digest), "readers of a fetch");
             let guaranteed = readers(digest, &|reader| !reader.is_opportunistic);
-            assert_eq!(fetch.guaranteed, guaranteed, "guaranteed readers of it");
+            assert_eq!(fetch.guaranteed, guaranteed, "guaranteed readers of a fetch");
         }
     }
 }
 
-/// What would be reserved with other readers.
+/// The room that is reserved if other readers are admitted.
 struct Room<'a> {
     files: &'a Files,
-    /// Of each file, where that is another number than it is.
+    /// Number of readers of each file for which it differs from the present number.
     readers: BTreeMap<Digest, u32>,
     bytes: u64,
 }
@@ -669,12 +674,12 @@ impl Room<'_> {
 }
 
 impl Reader {
-    /// In the line.
+    /// Its position in `line`.
     fn place(&self, id: AttemptId) -> (bool, u64, AttemptId) {
         (self.is_opportunistic, self.came, id)
     }
 
-    /// What it reads, each once.
+    /// The files that it reads, each once.
     fn files(&self) -> impl Iterator<Item = &InputFile> {
         self.files.values().map(|at| &self.inputs[*at])
     }
@@ -686,7 +691,7 @@ fn no_input(why: String, missing: Vec<(Digest, NodeId)>) -> Arc<Ended> {
 }
 
 impl NodeAgent {
-    /// A task came that reads files. Until they are here its queue passes over it.
+    /// A task arrived that reads files. Until they are here, the queue passes over it.
     pub(super) fn gather(&mut self, now: Instant, id: AttemptId, inputs: &Arc<[InputFile]>, out: &mut Outbox) {
         if inputs.is_empty() {
             return;
@@ -714,14 +719,14 @@ impl NodeAgent {
         self.files.is_listed = false;
     }
 
-    /// The executor has said everything; one that has no files says nothing of them.
+    /// The executor has reported everything. One without files sends no list of them.
     pub(super) fn end_list(&mut self, now: Instant, out: &mut Outbox) {
         if !self.files.is_listed {
             self.on_stored(now, Vec::new(), out);
         }
     }
 
-    /// What the executor has.
+    /// The files that the executor has.
     pub(super) fn on_stored(&mut self, now: Instant, stored: Vec<StoredFile>, out: &mut Outbox) {
         self.files.is_listed = true;
         let there: BTreeSet<Digest> = stored.iter().map(|file| file.digest).collect();
@@ -754,14 +759,15 @@ impl NodeAgent {
         }
     }
 
-    /// An attempt ended: it reads nothing any more, what it left is here, and what it did not find is not.
+    /// An attempt ended: it reads no files any more. The files that it stored are here; those that it did not find are
+    /// not.
     pub(super) fn release_files(&mut self, now: Instant, id: AttemptId, ended: &Ended, out: &mut Outbox) {
         let is_reader = self.files.readers.contains_key(&id);
         if !is_reader && ended.files.is_none() {
             return;
         }
         self.files.remove_reader(id);
-        // What was stored before an attempt failed counts for nothing.
+        // Files that an attempt stored before it failed are not needed by any task.
         let is_read = self.attempts.get(&id).is_some_and(|entry| !entry.template.keeps_outputs);
         let is_read = is_read && ended.reason.is_success();
         let origin = if is_read { Origin::Left(id.job) } else { Origin::Unread(id.job) };
@@ -774,20 +780,20 @@ impl NodeAgent {
         self.follow_files(now, out);
     }
 
-    /// Nobody will ask for what is here of the job.
+    /// Drops the files that only this job has stored or read.
     pub(super) fn forget_files_of(&mut self, now: Instant, job: JobId, out: &mut Outbox) {
         self.files.forget_job(job);
         self.follow_files(now, out);
     }
 
-    /// An opportunistic attempt is not any more.
+    /// An opportunistic attempt became guaranteed.
     pub(super) fn guarantee_files(&mut self, now: Instant, id: AttemptId, out: &mut Outbox) {
         self.files.guarantee(self.node, id);
         self.follow_files(now, out);
     }
 
-    /// Opportunistic readers that wait go back in the line where guaranteed ones lack their room, the newest first; and where that
-    /// is not enough, those that run are ended, as where memory is lacking.
+    /// Opportunistic readers that wait return to the line if guaranteed ones lack their room, the newest first. If that
+    /// is not enough, those that run are preempted, as when memory is lacking.
     fn make_cache_room(&mut self, now: Instant, out: &mut Outbox) {
         if self.files.line.first().is_none_or(|(is_opportunistic, ..)| *is_opportunistic) {
             return;
@@ -816,7 +822,7 @@ impl NodeAgent {
         self.files.admit(self.node);
     }
 
-    /// Guaranteed readers lack no room that opportunistic ones have who are not about to leave it.
+    /// Checks that no guaranteed reader lacks room that opportunistic ones have, unless these are about to leave it.
     pub(super) fn check_cache_room(&self) {
         let Some(&(is_opportunistic, _, first)) = self.files.line.first() else { return };
         if is_opportunistic {
@@ -837,7 +843,7 @@ impl NodeAgent {
         };
         let left = bytes(&|id, reader| !reader.is_opportunistic || stays(id));
         let least = bytes(&|_, reader| !reader.is_opportunistic);
-        assert!(left <= self.files.limit || least > self.files.limit, "opportunistic readers keep {first} waiting");
+        assert!(left <= self.files.limit || least > self.files.limit, "opportunistic readers block {first}");
     }
 
     fn follow_files(&mut self, now: Instant, out: &mut Outbox) {
@@ -888,7 +894,7 @@ mod tests {
     const OWN: NodeId = NodeId(0);
     const JOB: JobId = JobId(1);
 
-    /// With room for three files of a byte each, which come in this order.
+    /// With room for three files of one byte each, which arrive in this order.
     fn dropped(files: &[(u8, Origin)]) -> Vec<u8> {
         let mut node = Files::new(3);
         for &(name, origin) in files {
@@ -900,15 +906,15 @@ mod tests {
     }
 
     #[test]
-    fn copies_of_what_others_have_go_before_what_is_only_here() {
+    fn copies_that_other_nodes_have_are_dropped_before_files_that_are_only_here() {
         use Origin::{Fetched, Found, Left, Unread};
         assert_eq!(dropped(&[(1, Left(JOB)), (2, Left(JOB)), (3, Left(JOB)), (4, Left(JOB))]), [1]);
         assert_eq!(dropped(&[(1, Left(JOB)), (2, Fetched), (3, Found), (4, Fetched), (5, Left(JOB))]), [2, 3]);
         let unread = [(1, Fetched), (2, Left(JOB)), (3, Left(JOB)), (4, Unread(JOB)), (5, Unread(JOB)), (6, Left(JOB))];
-        assert_eq!(dropped(&unread), [4, 5, 1], "what nobody reads comes and goes");
+        assert_eq!(dropped(&unread), [4, 5, 1], "files without readers are dropped first");
     }
 
-    /// A reader of these files of a byte each.
+    /// A reader of these files of one byte each.
     fn add(node: &mut Files, number: u32, is_opportunistic: bool, files: &[u8]) -> AttemptId {
         let id = AttemptId { job: JOB, number, ..AttemptId::default() };
         let input = |name: &u8| {
@@ -921,7 +927,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_is_guaranteed_or_becomes_so_goes_before_the_others() {
+    fn guaranteed_readers_have_priority_also_if_they_became_guaranteed() {
         let mut node = Files::new(1);
         let ids = [(0, true), (1, true), (2, true), (3, false)]
             .map(|(number, is_opportunistic)| add(&mut node, number, is_opportunistic, &[number as u8]));
@@ -930,21 +936,21 @@ mod tests {
         let line: Vec<u32> = node.line.iter().map(|(_, _, id)| id.number).collect();
         assert_eq!(line, [3, 2, 1]);
         assert_eq!(node.in_the_way(&[], &ids[..1]), Some((ids[3], vec![ids[0]])));
-        assert_eq!(node.in_the_way(&ids[..1], &[]), Some((ids[3], vec![])), "it goes anyway");
+        assert_eq!(node.in_the_way(&ids[..1], &[]), Some((ids[3], vec![])), "it leaves without being preempted");
         node.send_back(ids[0]);
         node.admit(OWN);
         node.check_invariants();
         let line: Vec<u32> = node.line.iter().map(|(_, _, id)| id.number).collect();
-        assert_eq!(line, [3, 2, 0, 1], "its file is under way, and it is before those that came later");
+        assert_eq!(line, [3, 2, 0, 1], "it is before later ones, and its file is under way");
     }
 
     #[test]
-    fn nobody_gives_way_where_that_is_not_enough_or_not_needed() {
+    fn no_reader_is_preempted_if_that_is_not_enough_or_not_needed() {
         let mut node = Files::new(4);
         let guaranteed = add(&mut node, 0, false, &[1, 2]);
         let others = [add(&mut node, 1, true, &[1, 3]), add(&mut node, 2, true, &[4])];
         let larger = add(&mut node, 3, false, &[5, 6, 7]);
-        assert_eq!(node.in_the_way(&[], &[others[1], others[0]]), None, "what is guaranteed has two of four");
+        assert_eq!(node.in_the_way(&[], &[others[1], others[0]]), None, "the guaranteed reader has two of four bytes");
         node.remove_reader(larger);
         let last = add(&mut node, 4, false, &[1, 5]);
         assert_eq!(node.in_the_way(&[], &[others[1], others[0]]), Some((last, vec![others[1]])));
@@ -953,7 +959,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fetch_that_becomes_guaranteed_waits_for_no_other() {
+    fn a_fetch_that_becomes_guaranteed_does_not_wait_for_opportunistic_ones() {
         let mut node = Files::new(20);
         let files: Vec<u8> = (0..10).collect();
         add(&mut node, 0, true, &files);

@@ -1,5 +1,5 @@
-//! Processes of job managers beside the server's: they introduce themselves, launch without the master, and answer for what they
-//! launched.
+//! Job hosts: processes of job managers beside the server. They introduce themselves, launch without the master, and
+//! own what they launched.
 
 use super::{MasterLink, NodeAgent, State};
 use crate::protocol::{Address, Greeting, ToJobManager};
@@ -8,11 +8,11 @@ use crate::vocabulary::{AttemptId, Epoch, HostId, Instant, JobId};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// Those that have been connected, by their numbers.
+/// Job hosts that have been connected, ordered by number.
 #[derive(Default)]
 pub(super) struct JobHosts {
     links: Vec<HostLink>,
-    /// The master passes on what they say: they are there while it is.
+    /// The master passes on their messages: they are connected as long as the master is.
     are_passed_on: bool,
 }
 
@@ -22,12 +22,12 @@ struct HostLink {
 }
 
 enum LinkState {
-    /// Until then it may come back for its attempts.
+    /// Until then it may reconnect and claim its attempts.
     Down {
         orphans_at: Option<Instant>,
     },
     Connected,
-    /// It has said by what its launches are known.
+    /// It has sent the key for its launches.
     Greeted,
 }
 
@@ -52,7 +52,7 @@ impl JobHosts {
         self.links.iter().filter_map(due).min()
     }
 
-    /// One that has been away for too long, once.
+    /// Takes one job host that has not been connected for longer than its lease.
     fn take_due(&mut self, now: Instant) -> Option<HostId> {
         self.links.iter_mut().find_map(|HostLink { host, state }| match state {
             LinkState::Down { orphans_at } => orphans_at.take_if(|at| *at <= now).map(|_| *host),
@@ -62,7 +62,7 @@ impl JobHosts {
 }
 
 impl NodeAgent {
-    /// Whether launches of this process of job managers, or of the server's, are taken on the present connection.
+    /// Whether launches from this job host, or from the server, are accepted on the present connection.
     pub fn serves(&self, host: HostId) -> bool {
         if host == HostId::SERVER || self.hosts.are_passed_on {
             self.is_welcomed()
@@ -71,7 +71,7 @@ impl NodeAgent {
         }
     }
 
-    /// Where the manager of a job is that has attempts here.
+    /// The host of the job's manager, if the job has attempts here.
     pub fn host_of(&self, job: JobId) -> Option<HostId> {
         let (epoch, number) = (Epoch(0), 0);
         let (first, _) = self.attempts.range(AttemptId { job, epoch, number }..).next()?;
@@ -88,7 +88,8 @@ impl NodeAgent {
         self.drop_probes(now, host, out);
     }
 
-    /// Whoever launched what runs here, and has not been connected in this life of the agent, may come back for it for so long.
+    /// Starts the leases of the processes that launched attempts here and have not been connected in this run of the
+    /// agent. Until the lease ends, they may claim their attempts.
     pub(super) fn begin_leases(&mut self, now: Instant) {
         let ends = now + self.settings.orphan_lease;
         let issuers: BTreeSet<HostId> = self.attempts.keys().map(|attempt| attempt.epoch.host()).collect();
@@ -103,7 +104,7 @@ impl NodeAgent {
         }
     }
 
-    /// Its job managers hear again of the ends that nobody has acknowledged.
+    /// Sends unacknowledged ends to its job managers again.
     pub(super) fn on_greeting(&mut self, now: Instant, from: Address, greeting: Greeting, out: &mut Outbox) {
         let Greeting { epoch, key, oldest, kinds } = greeting;
         let host = epoch.host();
@@ -120,7 +121,7 @@ impl NodeAgent {
         }
     }
 
-    /// A master is there again: whether it passes on what processes of job managers say, who are there with it then.
+    /// A master is connected again. If it passes on the messages of job hosts, these are connected with it.
     pub(super) fn on_passed_on(&mut self, are_passed_on: bool, out: &mut Outbox) {
         self.hosts.are_passed_on = are_passed_on;
         if are_passed_on {
@@ -129,14 +130,14 @@ impl NodeAgent {
         }
     }
 
-    /// Its master is gone, and with it those whose words it passed on.
+    /// The connection to the master is lost, and with it the job hosts whose messages it passed on.
     pub(super) fn on_passed_on_no_more(&mut self, now: Instant) {
         if self.hosts.are_passed_on {
             self.begin_leases(now);
         }
     }
 
-    /// Processes of job managers, without the server, of which there are attempts here.
+    /// Job hosts that have attempts here.
     fn issuers(&self) -> BTreeSet<HostId> {
         let hosts = self.attempts.keys().map(|attempt| attempt.epoch.host());
         hosts.filter(|host| *host != HostId::SERVER).collect()
@@ -150,7 +151,7 @@ impl NodeAgent {
         }
     }
 
-    /// Nobody has claimed what these launched for longer than the lease.
+    /// Stops attempts that have not been claimed for longer than the lease.
     pub(super) fn end_abandoned(&mut self, now: Instant, out: &mut Outbox) {
         while let Some(host) = self.hosts.take_due(now) {
             self.stop_orphans_of(now, host, out);

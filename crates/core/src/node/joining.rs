@@ -1,5 +1,5 @@
-//! How a node agent joins its cluster: it learns from its executor what runs here, registers with the master, is welcomed,
-//! and reports from then on.
+//! How a node agent joins its cluster: it asks its executor what runs here, registers with the master, is welcomed, and
+//! reports from then on.
 
 use super::devices::DevicePool;
 use super::{AtExecutor, Attempt, ExecutorLink, MOST_STARTS, MasterLink, NodeAgent, State, Yielding};
@@ -17,13 +17,14 @@ impl NodeAgent {
         out.send(TheExecutor(self.node), ToExecutor::List { node: self.node });
     }
 
-    /// What the executor runs. What it does not mention died with an earlier one.
+    /// The executor's list of attempts. Attempts that are missing from it were lost with an earlier executor.
     pub(super) fn on_executing(&mut self, now: Instant, executing: Vec<Executing>, out: &mut Outbox) {
         if self.executor != ExecutorLink::Asked {
-            // Asked twice, it answers twice; the second answer knows nothing of what was ordered after the first.
+            // If it was asked twice, the executor answers twice. The second answer lacks what was ordered after the
+            // first.
             return;
         }
-        // Nothing starts before it is known what runs.
+        // Nothing starts before the agent knows what runs.
         self.end_list(now, out);
         self.executor = ExecutorLink::Known;
         let there: BTreeSet<AttemptId> = executing.iter().map(|entry| entry.order.attempt).collect();
@@ -58,7 +59,7 @@ impl NodeAgent {
         self.start_what_fits(now, out);
     }
 
-    /// What was said while the connection to the executor was down is lost.
+    /// Messages that were sent while the connection to the executor was down are lost.
     fn say_again(&self, id: AttemptId, known: &LaunchOrder, does_yield: bool, out: &mut Outbox) {
         let entry = &self.attempts[&id];
         if known.is_opportunistic() && !entry.is_opportunistic() {
@@ -83,7 +84,7 @@ impl NodeAgent {
         let mut running = AtExecutor::new(order.attempt, since, order.expected);
         self.watch.on_running(now, &mut running);
         self.running.push(running);
-        // When it was asked is not known: it gets its grace again.
+        // When it was asked is not known: it gets its full grace again.
         let due = match asked_to_end {
             Some(_) => Some(now + self.settings.stop_grace),
             None if yielding.is_some() => None,
@@ -111,7 +112,7 @@ impl NodeAgent {
             return;
         }
         *registered = true;
-        // The clock goes on where the memory of an earlier life is gone.
+        // The clock keeps the numbers increasing if an earlier run's number is lost.
         self.registration = now.0.max(self.registration + 1);
         let registration = Registration {
             number: self.registration,
@@ -139,13 +140,13 @@ impl NodeAgent {
         self.on_passed_on(passes_on, out);
         self.say_ends_again(HostId::SERVER, out);
         self.answer_early_launches(now, out);
-        // A probe that came before may want kinds that were not known.
+        // A probe that arrived before may request kinds that were not known.
         self.start_what_fits(now, out);
         self.report(now, out);
         self.waits.forget(now, pace);
     }
 
-    /// The places of custom kinds are known now: capacity and devices are resolved anew.
+    /// The indexes of custom kinds are known now: resolves capacity and devices again.
     pub(super) fn on_kinds(&mut self, kinds: Kinds) {
         let mut offered = self.settings.capacity.clone();
         offered.custom.retain(|(name, _)| kinds.index(name).is_some());
@@ -159,7 +160,7 @@ impl NodeAgent {
         self.free = self.find_free();
     }
 
-    /// What waits for longer than was foretold, and was not told before.
+    /// Attempts that have waited for longer than predicted and were not reported before.
     fn late(&mut self, now: Instant) -> Vec<Late> {
         let mut all = Vec::new();
         for entry in self.queue.entries() {
@@ -190,7 +191,8 @@ impl NodeAgent {
             .filter(|_| self.has_opportunistic_waiting())
             .map_or(Duration::ZERO, |since| now.since(since));
         if self.waits.due.is_some() || self.waits.owes_master || running + queued > 0 {
-            // The report says that what was said of them still holds, and what runs for longer than expected is no event.
+            // The report confirms the last report of waits, and an attempt that runs for longer than expected causes no
+            // event.
             self.tell_waits(now, true, out);
         }
         let late = self.late(now);

@@ -1,11 +1,12 @@
-//! Where guaranteed work lacks nothing but CPU, opportunistic attempts yield theirs and are not ended: they keep what else they
-//! hold, and go on at a lower priority with whatever is left of the CPU (Boutin et al. 2014: Apollo, section 3.5).
+//! If guaranteed work lacks only CPU, opportunistic attempts yield theirs and are not stopped. They keep their other
+//! resources, and continue at a lower priority with the CPU that is left (Boutin et al. 2014: Apollo, section 3.5).
 //!
-//! What became guaranteed meanwhile takes its CPU back first, and others yield for it; then guaranteed work starts; what is left
-//! goes to those that yield, in the order of their start, and only then does new opportunistic work start. Whoever has yielded
-//! for too long is ended, so that its task can run elsewhere; the time that it has run in between is taken off that.
+//! The CPU is assigned in this order: to attempts that became guaranteed while they yielded, and others yield for them;
+//! to guaranteed work that starts; to attempts that yield, in the order of their start; and last to new opportunistic
+//! work. An attempt that has yielded for too long is stopped, so that its task can run elsewhere; time for which it has
+//! run in between is subtracted.
 //!
-//! The clock of an attempt stands still while it yields: neither its timeout nor what it was expected to take counts that time.
+//! The clock of an attempt stops while it yields: neither its timeout nor its expected run time includes that time.
 
 use super::{Attempt, ExecutorLink, NodeAgent, State};
 use crate::protocol::{TheExecutor, ToExecutor, ToJobManager};
@@ -15,33 +16,33 @@ use crate::vocabulary::{AttemptId, Duration, EndReason, EntryId, Instant, Queued
 
 #[derive(Default)]
 pub(super) struct Yields {
-    /// How many do, whatever they wait for.
+    /// Number of attempts that yield, whether opportunistic or guaranteed by now.
     pub(super) attempts: u32,
-    /// When the first of them has done so for too long.
+    /// When the first of them has yielded for too long.
     pub(super) due: Option<Instant>,
 }
 
-/// An attempt that holds all but its CPU.
+/// An attempt that holds all its resources but its CPU.
 #[derive(Clone, Copy)]
 pub(super) struct Yielding {
     pub(super) since: Instant,
-    /// For how long it had yielded before, less what it ran since.
+    /// For how long it had yielded before, less the time that it has run since.
     pub(super) before: Duration,
-    /// What is left of its timeout, which does not pass meanwhile.
+    /// The rest of its timeout, which does not pass while it yields.
     pub(super) timeout_left: Option<Duration>,
-    /// For whose sake; an agent that finds it so does not know.
+    /// The attempt for which it yields. Not known if it yielded before this agent started.
     pub(super) by: Option<AttemptId>,
 }
 
 impl Yielding {
-    /// When it has done so for that long.
+    /// When it has yielded for `length`.
     fn is_for(&self, length: Duration) -> Instant {
         self.since + Duration(length.0.saturating_sub(self.before.0))
     }
 }
 
 impl Attempt {
-    /// What is not for others.
+    /// Its resources that are not available to others.
     pub(super) fn holds(&self) -> Resources {
         if self.yielding.is_some() { self.template.shape.resources.with(CPU, 0) } else { self.template.shape.resources }
     }
@@ -50,7 +51,7 @@ impl Attempt {
         cpu_of(&self.template.shape.resources)
     }
 
-    /// It goes on as soon as it has its CPU.
+    /// It continues as soon as it has its CPU.
     pub(super) fn awaits_cpu(&self) -> bool {
         self.yielding.is_some() && matches!(self.state, State::Starting | State::Running)
     }
@@ -70,7 +71,7 @@ fn cpu_of(resources: &Resources) -> Resources {
 }
 
 impl NodeAgent {
-    /// Gives the CPU to whoever is to have it.
+    /// Assigns the CPU in the order that the module describes.
     pub(super) fn start_and_resume(&mut self, now: Instant, out: &mut Outbox) {
         if self.executor != ExecutorLink::Known {
             return;
@@ -94,13 +95,13 @@ impl NodeAgent {
         }
     }
 
-    /// For room, and not for files.
+    /// Guaranteed work waits for room, not for files.
     fn has_guaranteed_waiting(&self) -> bool {
         let waits = |entry: &QueuedEntry| entry.is_guaranteed() && !self.queue.is_held(entry.id);
         self.queue.has_guaranteed() && self.queue.entries().iter().any(waits)
     }
 
-    /// What would be free if all yielded that may.
+    /// The free resources if every attempt that may yield did so.
     fn free_if_all_yielded(&self) -> Resources {
         let mut held = self.held;
         if !self.opportunistic.is_nothing() {
@@ -110,8 +111,8 @@ impl NodeAgent {
         self.free_beside(&held)
     }
 
-    /// Takes the guaranteed entry out of the queue that starts next if it has the CPU of all that may yield. What waits for its
-    /// own CPU is before it.
+    /// Takes the guaranteed entry out of the queue that starts next if it gets the CPU of all attempts that may yield.
+    /// Attempts that wait for their own CPU have priority.
     fn pick_as_if_all_yielded(&mut self, now: Instant) -> Option<QueuedEntry> {
         let mut free = self.free_if_all_yielded();
         let mut running = Vec::with_capacity(self.running.len());
@@ -127,7 +128,8 @@ impl NodeAgent {
         self.queue.pick(now, self.queue_policy.as_mut(), &mut running.into_iter(), &free, Resources::ZERO)
     }
 
-    /// Has opportunistic attempts yield until so much is free: those that lose least, the newest, and no more than needed.
+    /// Has opportunistic attempts yield until `wanted` is free: the newest first, since they lose least, and no more
+    /// than needed.
     fn take_cpu(&mut self, now: Instant, wanted: &Resources, by: AttemptId, out: &mut Outbox) {
         let mut coming = self.free.cpu_millis();
         let mut those = Vec::new();
@@ -138,7 +140,7 @@ impl NodeAgent {
             coming += entry.cpu().cpu_millis();
             those.push((id, entry.cpu().cpu_millis()));
         }
-        // Of those that were taken on the way, some may not be needed any more.
+        // Some of them may not be needed after later ones were added.
         for at in (0..those.len()).rev() {
             if wanted.cpu_millis() <= coming - those[at].1 {
                 coming -= those.remove(at).1;
@@ -189,7 +191,7 @@ impl NodeAgent {
         self.waits.on_change(now);
     }
 
-    /// Those that became guaranteed while they yielded wait for nothing but other guaranteed work.
+    /// Attempts that became guaranteed while they yielded wait only for other guaranteed work.
     fn resume_promoted(&mut self, now: Instant, out: &mut Outbox) {
         while self.yields.attempts > 0 {
             let Some((id, cpu)) = self.first_yielding(|entry| !entry.is_opportunistic()) else { return };
@@ -201,11 +203,11 @@ impl NodeAgent {
         }
     }
 
-    /// No guaranteed work can start now; should it, they yield again.
+    /// No guaranteed work can start now. If some can later, they yield again.
     fn resume_opportunistic(&mut self, now: Instant, out: &mut Outbox) {
         while self.yields.attempts > 0 {
             let Some((id, cpu)) = self.first_yielding(Attempt::is_opportunistic) else { return };
-            // One may always run, however little others leave it.
+            // One attempt may always run, however little CPU others leave it.
             let left = self.kept.left_of(&self.free);
             let room = if self.opportunistic.is_one() { left } else { self.room_for_opportunistic() };
             if cpu.cpu_millis() > room.cpu_millis() {
@@ -215,13 +217,13 @@ impl NodeAgent {
         }
     }
 
-    /// The first of those to start, with the CPU that it waits for.
+    /// The first of these attempts to start, with the CPU that it waits for.
     fn first_yielding(&self, is_one: impl Fn(&Attempt) -> bool) -> Option<(AttemptId, Resources)> {
         let mut those = self.running_attempts().filter(|(_, entry)| entry.awaits_cpu());
         those.find(|(_, entry)| is_one(entry)).map(|(id, entry)| (id, entry.cpu()))
     }
 
-    /// Another one yields, or one does not any more.
+    /// Counts the attempts that yield, and finds when the first of them has yielded for too long.
     pub(super) fn note_yields(&mut self) {
         let yielding = || self.running_attempts().filter_map(|(_, entry)| Some((entry.yielding?, entry)));
         let those = || yielding().filter(|(_, entry)| entry.awaits_cpu());
@@ -229,7 +231,8 @@ impl NodeAgent {
         self.yields = Yields { attempts: yielding().count() as u32, due: self.rules.yields_for.and_then(ends) };
     }
 
-    /// Ends those that have yielded for too long, also if they were promoted meanwhile: their tasks may find CPU elsewhere.
+    /// Stops attempts that have yielded for too long, even if they were promoted meanwhile: their tasks may find CPU
+    /// elsewhere.
     pub(super) fn end_overdue_yields(&mut self, now: Instant, out: &mut Outbox) {
         let Some(longest) = self.rules.yields_for else { return };
         let is_overdue =
@@ -246,7 +249,8 @@ impl NodeAgent {
         self.note_yields();
     }
 
-    /// Where nobody yields, those that an agent with other rules left so go on as far as there is room, and the others end.
+    /// The rules do not allow yielding, but an earlier agent with other rules left attempts that yield. They continue
+    /// as far as there is room, and the others are stopped.
     pub(super) fn end_yields_of_other_rules(&mut self, now: Instant, out: &mut Outbox) {
         if self.rules.yields_for.is_some() || self.yields.attempts == 0 {
             return;
@@ -267,7 +271,7 @@ impl NodeAgent {
         self.note_yields();
     }
 
-    /// What was said while the connection to the executor was down is lost.
+    /// Messages that were sent while the connection to the executor was down are lost.
     pub(super) fn say_yield_again(&self, id: AttemptId, does_yield: bool, out: &mut Outbox) {
         let is_to_yield = self.attempts[&id].yielding.is_some();
         if is_to_yield != does_yield {
