@@ -1,5 +1,6 @@
-//! Every protocol story as a transcript: a script goes in, everything that happened comes out, and is compared with
-//! tests/transcripts/*.txt. `UPDATE_TRANSCRIPTS=1 cargo test -p amalgam-core --test transcripts` writes them anew.
+//! Every protocol story as a transcript. A script goes in, and all events that come out are compared with
+//! tests/transcripts/*.txt. `UPDATE_TRANSCRIPTS=1 cargo test -p amalgam-core --test transcripts` writes the transcripts
+//! again.
 
 #[allow(dead_code)]
 mod world;
@@ -28,7 +29,7 @@ fn check(name: &str, world: &World) {
     let differs = heard.lines().zip(stored.lines()).position(|(heard, stored)| heard != stored);
     if let Some(line) = differs {
         let (heard, stored) = (heard.lines().nth(line).unwrap(), stored.lines().nth(line).unwrap());
-        panic!("{name}.txt:{}\n  stored: {stored}\n  heard:  {heard}", line + 1);
+        panic!("{name}.txt:{}\n  stored: {stored}\n  now:    {heard}", line + 1);
     }
     assert_eq!(heard.lines().count(), stored.lines().count(), "{name}.txt has another length");
 }
@@ -54,7 +55,7 @@ fn a_task_runs_from_submission_to_acknowledged_end() {
 }
 
 #[test]
-fn a_launch_that_comes_too_late_is_launched_anew_and_a_forged_one_is_not_answered() {
+fn a_late_launch_is_launched_again_and_a_forged_one_gets_no_answer() {
     let mut world = World::new(Preset::FIFO);
     world.settings.token_life = seconds(1);
     world.start_server();
@@ -76,7 +77,7 @@ fn a_launch_that_comes_too_late_is_launched_anew_and_a_forged_one_is_not_answere
 }
 
 #[test]
-fn guaranteed_work_takes_room_it_left_and_what_waits_moves_to_a_node_with_room() {
+fn guaranteed_work_takes_freed_room_and_waiting_tasks_move_to_a_node_with_room() {
     let mut world = listening(Preset::MERCURY_PLUS, 1);
     let of_kind = |execution, tasks, length| {
         let mut stage = stage("only", tasks, length, 1_000);
@@ -112,7 +113,7 @@ fn a_failing_task_of_a_diamond_is_tried_again_and_the_rest_waits() {
 }
 
 #[test]
-fn a_killed_server_adopts_what_runs_and_loses_nothing() {
+fn a_restarted_server_adopts_running_attempts_and_loses_none() {
     let mut world = listening(Preset::FIFO, 1);
     let id = world.submit(job(vec![stage("only", 2, "3s", 1_000)]));
     world.run_for(seconds(1));
@@ -122,12 +123,12 @@ fn a_killed_server_adopts_what_runs_and_loses_nothing() {
     world.settle();
     world.run_for(seconds(6));
     assert_eq!(world.outcome(id), Some(JobOutcome::Succeeded));
-    assert!(world.launches().values().all(|attempts| attempts.len() == 1), "nothing ran twice");
+    assert!(world.launches().values().all(|attempts| attempts.len() == 1), "no task ran twice");
     check("server_killed", &world);
 }
 
 #[test]
-fn an_end_that_happens_while_the_server_is_away_is_kept_for_it() {
+fn an_end_while_the_server_is_down_is_kept_for_it() {
     let mut world = listening(Preset::FIFO, 1);
     let id = world.submit(job(vec![stage("only", 1, "1s", 1_000)]));
     world.run_for(Duration::from_millis(500));
@@ -141,7 +142,7 @@ fn an_end_that_happens_while_the_server_is_away_is_kept_for_it() {
 }
 
 #[test]
-fn a_killed_agent_returns_in_time_and_its_tasks_go_on() {
+fn tasks_continue_if_a_killed_agent_returns_in_time() {
     let mut world = listening(Preset::FIFO, 1);
     let id = world.submit(job(vec![stage("only", 1, "5s", 1_000)]));
     world.run_for(seconds(1));
@@ -156,7 +157,7 @@ fn a_killed_agent_returns_in_time_and_its_tasks_go_on() {
 }
 
 #[test]
-fn a_node_that_stays_away_loses_its_attempts_and_its_late_results_are_refused() {
+fn a_lost_node_loses_its_attempts_and_its_late_results_are_refused() {
     let mut world = listening(Preset::FIFO, 2);
     world.verbose = false;
     let id = world.submit(job(vec![stage("only", 1, "30s", 1_000)]));
@@ -174,7 +175,7 @@ fn a_node_that_stays_away_loses_its_attempts_and_its_late_results_are_refused() 
 }
 
 #[test]
-fn the_end_of_an_attempt_that_was_given_up_is_told_when_its_node_returns() {
+fn the_end_of_a_lost_attempt_is_reported_when_its_node_returns() {
     let mut world = listening(Preset::FIFO, 2);
     world.verbose = false;
     let id = world.submit(job(vec![stage("only", 1, "23s", 1_000)]));
@@ -192,7 +193,7 @@ fn the_end_of_an_attempt_that_was_given_up_is_told_when_its_node_returns() {
 }
 
 #[test]
-fn a_launch_that_is_lost_with_the_connection_is_issued_anew() {
+fn a_launch_lost_with_the_connection_is_issued_again() {
     let mut world = listening(Preset::FIFO, 1);
     let id = world.submit_without_delivery(job(vec![stage("only", 1, "1s", 1_000)]));
     world.unlink(0);
@@ -205,7 +206,7 @@ fn a_launch_that_is_lost_with_the_connection_is_issued_anew() {
 }
 
 #[test]
-fn an_executor_that_dies_takes_its_tasks_along_and_they_run_again() {
+fn tasks_of_a_killed_executor_run_again() {
     let mut world = listening(Preset::FIFO, 1);
     let id = world.submit(job(vec![stage("only", 1, "2s", 1_000)]));
     world.run_for(seconds(1));
@@ -227,7 +228,7 @@ fn a_node_that_cannot_launch_pauses_and_its_task_runs_elsewhere() {
 }
 
 #[test]
-fn a_task_waits_out_the_pauses_of_its_only_node() {
+fn a_task_waits_until_the_pauses_of_its_only_node_end() {
     let mut world = listening(Preset::FIFO, 1);
     world.verbose = false;
     world.nodes[0].executor.fault = Some("no space left".to_owned());
@@ -244,7 +245,7 @@ fn a_task_waits_out_the_pauses_of_its_only_node() {
 }
 
 #[test]
-fn a_pause_goes_on_while_its_node_is_away() {
+fn a_pause_continues_while_its_node_is_disconnected() {
     let mut world = listening(Preset::FIFO, 1);
     world.verbose = false;
     world.nodes[0].executor.fault = Some("no process to spare".to_owned());
@@ -261,7 +262,7 @@ fn a_pause_goes_on_while_its_node_is_away() {
 }
 
 #[test]
-fn a_node_that_is_drained_or_away_when_its_pause_ends_does_not_resume() {
+fn a_drained_or_disconnected_node_does_not_resume_when_its_pause_ends() {
     let mut world = listening(Preset::FIFO, 2);
     world.verbose = false;
     for node in 0..2 {
@@ -277,7 +278,7 @@ fn a_node_that_is_drained_or_away_when_its_pause_ends_does_not_resume() {
 }
 
 #[test]
-fn an_undrained_node_pauses_no_longer() {
+fn undraining_a_node_ends_its_pause() {
     let mut world = listening(Preset::FIFO, 1);
     world.verbose = false;
     world.nodes[0].executor.fault = Some("no process to spare".to_owned());
@@ -291,7 +292,7 @@ fn an_undrained_node_pauses_no_longer() {
 }
 
 #[test]
-fn a_job_that_only_a_closed_node_could_run_is_told_which() {
+fn why_names_the_closed_nodes_that_could_run_a_job() {
     let mut world = listening(Preset::FIFO, 1);
     world.add_node(Resources::new(4_000, 0), &[]);
     world.settle();
@@ -304,7 +305,7 @@ fn a_job_that_only_a_closed_node_could_run_is_told_which() {
 }
 
 #[test]
-fn a_task_that_no_node_can_launch_fails_in_the_end() {
+fn a_task_that_no_node_can_launch_fails_after_its_retries() {
     let mut world = World::with_nodes(Preset::FIFO, 1, CORE);
     world.nodes[0].executor.fault = Some("no space left".to_owned());
     let id = world.submit(job(vec![stage("only", 1, "1s", 1_000)]));
@@ -316,7 +317,7 @@ fn a_task_that_no_node_can_launch_fails_in_the_end() {
 }
 
 #[test]
-fn a_cancelled_job_ends_its_running_tasks_and_starts_no_more() {
+fn a_cancelled_job_stops_its_running_tasks_and_starts_no_more() {
     let mut world = listening(Preset::FIFO, 1);
     world.verbose = false;
     let id = world.submit(job(vec![stage("only", 3, "10s", 1_000)]));
@@ -329,7 +330,7 @@ fn a_cancelled_job_ends_its_running_tasks_and_starts_no_more() {
 }
 
 #[test]
-fn a_timeout_ends_an_attempt_and_says_so() {
+fn a_timeout_stops_an_attempt_and_is_its_reason() {
     let mut world = listening(Preset::FIFO, 1);
     world.verbose = false;
     let mut slow = stage("slow", 1, "60s", 1_000);
@@ -341,7 +342,7 @@ fn a_timeout_ends_an_attempt_and_says_so() {
 }
 
 #[test]
-fn jobs_after_a_failed_job_never_start_until_it_is_run_again() {
+fn jobs_that_require_the_success_of_a_failed_job_do_not_start() {
     let mut world = listening(Preset::FIFO, 1);
     world.verbose = false;
     let first = world.submit(job(vec![stage("only", 1, "1s 7", 1_000)]));
@@ -352,11 +353,11 @@ fn jobs_after_a_failed_job_never_start_until_it_is_run_again() {
     world.run_for(seconds(2));
     assert_eq!(world.outcome(waiting), Some(JobOutcome::DependencyFailed { after: first }));
     let late = world.submit(second.clone());
-    assert_eq!(world.outcome(late), Some(JobOutcome::DependencyFailed { after: first }), "it is too late for it");
+    assert_eq!(world.outcome(late), Some(JobOutcome::DependencyFailed { after: first }), "the job failed before");
     (second.after_jobs, second.after_jobs_any) = (Vec::new(), vec![first]);
     let any = world.submit(second.clone());
     world.run_for(seconds(2));
-    assert_eq!(world.outcome(any), Some(JobOutcome::Succeeded), "it waits for the end only");
+    assert_eq!(world.outcome(any), Some(JobOutcome::Succeeded), "it waits only for the end of the first job");
     second.after_jobs_any = vec![JobId(9)];
     assert!(world.refusal(second).message.contains("dependency not found: job 9"));
     world.control(first, JobAction::RerunFailed);
@@ -367,7 +368,7 @@ fn jobs_after_a_failed_job_never_start_until_it_is_run_again() {
 }
 
 #[test]
-fn what_failed_runs_again_and_asks_for_no_more_than_that() {
+fn a_rerun_asks_only_for_the_failed_tasks() {
     let mut world = listening(Preset::DRF, 2);
     world.verbose = false;
     let mut several = job(vec![stage("several", 4, "1s", 500), stage("fails", 1, "1s 7", 500)]);
@@ -385,7 +386,7 @@ fn what_failed_runs_again_and_asks_for_no_more_than_that() {
 // ---- job managers that place their tasks themselves ----------------------------------------------------------------
 
 #[test]
-fn probes_wait_at_busy_nodes_and_the_task_goes_to_the_node_that_is_ready_first() {
+fn probes_wait_at_busy_nodes_and_the_first_ready_node_gets_the_task() {
     let mut world = listening(Preset::SPARROW, 2);
     let first = world.submit(job(vec![stage("first", 2, "1s", 1_000)]));
     world.run_for(Duration::from_millis(100));
@@ -397,7 +398,7 @@ fn probes_wait_at_busy_nodes_and_the_task_goes_to_the_node_that_is_ready_first()
 }
 
 #[test]
-fn probes_of_a_cancelled_job_are_taken_back_and_their_room_goes_to_the_next() {
+fn probes_of_a_cancelled_job_are_cancelled_and_the_next_job_gets_their_room() {
     let mut world = listening(Preset::SPARROW, 1);
     world.submit(job(vec![stage("running", 1, "1s", 1_000)]));
     let cancelled = world.submit(job(vec![stage("cancelled", 1, "1s", 1_000)]));
@@ -410,7 +411,7 @@ fn probes_of_a_cancelled_job_are_taken_back_and_their_room_goes_to_the_next() {
 }
 
 #[test]
-fn probes_at_a_node_that_goes_away_are_replaced_and_no_task_waits_for_it() {
+fn probes_at_a_lost_node_are_replaced_and_no_task_waits_for_it() {
     let mut world = listening(Preset::SPARROW, 2);
     world.submit(job(vec![stage("running", 2, "2s", 1_000)]));
     let waiting = world.submit(job(vec![stage("waiting", 1, "500ms", 1_000)]));
@@ -422,7 +423,7 @@ fn probes_at_a_node_that_goes_away_are_replaced_and_no_task_waits_for_it() {
 }
 
 #[test]
-fn a_probe_that_is_ready_when_the_connection_breaks_leaves_no_room_kept_and_no_task_behind() {
+fn a_ready_probe_lost_with_the_connection_leaves_no_kept_room_and_no_task() {
     let mut world = listening(Preset::SPARROW, 1);
     let id = world.submit_without_delivery(job(vec![stage("only", 1, "1s", 1_000)]));
     world.sync();

@@ -1,5 +1,5 @@
-//! What a job manager that places its own tasks says of its job's wants and does with its allowance, word by word. Only the
-//! manager is there: the test is the master and all nodes.
+//! What a job manager that places its own tasks reports about its wants and does with its allowance, message by
+//! message. Only the manager is real: the test acts as the master and all nodes.
 
 use crate::world::{digest_of, job, sealing, stage};
 use amalgam_core::job_manager::{CorrectionRules, JobManager, JobManagerSettings};
@@ -46,7 +46,8 @@ struct Managed {
 }
 
 impl Managed {
-    /// Of a job that knows so many idle nodes, and is entitled to so many cores, but is allowed nothing yet.
+    /// The manager of a job that knows this many idle nodes, and is entitled to this many cores, but has no allowance
+    /// yet.
     fn new(corrections: Option<CorrectionRules>, stages: Vec<StageSpec>, nodes: u32, share: u64) -> Managed {
         Managed::by(Preset::APOLLO, corrections, stages, nodes, share)
     }
@@ -58,7 +59,7 @@ impl Managed {
         nodes: u32,
         share: u64,
     ) -> Managed {
-        let queueing = preset.entitled_mut().expect("job managers have entitlements");
+        let queueing = preset.entitled_mut().expect("the preset has entitlements");
         queueing.corrections = corrections;
         queueing.allowance.starved_after = seconds(1_000);
         let job = Arc::new(AdmittedJob {
@@ -96,7 +97,7 @@ impl Managed {
         self.manager.handle(self.now, Event::Message { from, body }, &mut self.out);
     }
 
-    /// It is to run again what had failed.
+    /// The job is to run its failed tasks again.
     fn reopen(&mut self) {
         let (job, wishes) = (Arc::clone(self.manager.job()), Wishes { run: 1, ..Wishes::default() });
         self.tell(Address::Master, ToJobManager::Begin { job, share: None, wishes, lost: Arc::default() });
@@ -106,14 +107,14 @@ impl Managed {
         self.tell(Address::Master, ToJobManager::Act(action));
     }
 
-    /// The master answers this word with so much.
+    /// The master answers the report with this number.
     fn answer(&mut self, answers: u32, allowance: Totals) {
         self.number += 1;
         let (number, allowance) = (self.number, Box::new(allowance));
         self.tell(Address::Master, ToJobManager::Allowance { number, answers, allowance });
     }
 
-    /// The master has heard everything, and allows so many cores.
+    /// The master answers the latest report, and allows this many cores.
     fn allow(&mut self, allowed: u64) {
         let answers = self.said().last().map_or(0, |wants| wants.said);
         self.answer(answers, cores(allowed));
@@ -127,7 +128,7 @@ impl Managed {
         said.collect()
     }
 
-    /// All attempts that were sent, with what they are.
+    /// All attempts that were sent, with their node, rule and whether they are opportunistic.
     fn sent(&self) -> Vec<(AttemptId, NodeId, Rule, bool)> {
         let sent = self.out.changes.iter().filter_map(|change| match change {
             Change::Launched { attempt, node, rule, opportunistic, .. } => {
@@ -139,7 +140,7 @@ impl Managed {
     }
 
     fn node_of(&self, attempt: AttemptId) -> NodeId {
-        self.sent().iter().find(|sent| sent.0 == attempt).expect("it was sent").1
+        self.sent().iter().find(|sent| sent.0 == attempt).expect("the attempt was sent").1
     }
 
     fn promoted(&self) -> Vec<AttemptId> {
@@ -150,7 +151,7 @@ impl Managed {
         promoted.collect()
     }
 
-    /// How many were sent as guaranteed and as opportunistic ones.
+    /// How many were sent as guaranteed and as opportunistic attempts.
     fn kinds(&self) -> (usize, usize) {
         let opportunistic = self.sent().iter().filter(|sent| sent.3).count();
         (self.sent().len() - opportunistic, opportunistic)
@@ -173,7 +174,7 @@ impl Managed {
         self.node_says(attempt, ToJobManager::Finished { attempt, ended, instead: None });
     }
 
-    /// The attempt's node says that guaranteed tasks wait there for so long.
+    /// The attempt's node reports that guaranteed tasks wait there for this time.
     fn is_busy_for(&mut self, attempt: AttemptId, busy: u64) {
         let capacity = Resources::new(64_000, 0);
         let matrix = WaitMatrix::new(&capacity, |_, _| seconds(busy), std::iter::empty(), |_, _| Duration::ZERO);
@@ -182,10 +183,10 @@ impl Managed {
     }
 }
 
-// ---- what it says --------------------------------------------------------------------------------------------------
+// ---- what it reports -----------------------------------------------------------------------------------------------
 
 #[test]
-fn what_is_the_smallest_that_can_start_is_said_though_all_together_is_as_much() {
+fn the_smallest_task_that_can_start_is_reported_even_if_the_sum_is_unchanged() {
     let stages = vec![of_kind(Guaranteed, 1, 500), named("large", of_kind(Guaranteed, 4, 1_000))];
     let mut managed = Managed::new(None, stages, 1, 8);
     let smallest = |managed: &Managed| managed.said().last().map(|wants| (wants.said, wants.one.cpu_millis()));
@@ -193,7 +194,7 @@ fn what_is_the_smallest_that_can_start_is_said_though_all_together_is_as_much() 
     let mut half = Totals::ZERO;
     half.add(&Resources::new(500, 0));
     managed.answer(1, half);
-    assert_eq!(managed.kinds(), (1, 0), "the small one");
+    assert_eq!(managed.kinds(), (1, 0), "the small task was sent");
     let small = managed.sent()[0].0;
     managed.is_busy_for(small, 0);
     let said: Vec<Totals> = managed.said().iter().map(|wants| wants.all).collect();
@@ -202,25 +203,25 @@ fn what_is_the_smallest_that_can_start_is_said_though_all_together_is_as_much() 
 }
 
 #[test]
-fn whoever_holds_more_than_it_is_allowed_says_so_as_it_becomes_less() {
+fn a_job_above_its_allowance_reports_as_it_holds_less() {
     for (first, then, holds) in [(32, 16, vec![29, 27, 25]), (17, 16, vec![16])] {
         let mut managed = Managed::new(None, vec![of_kind(Guaranteed, 200, 1_000)], 1, 100);
         managed.allow(first);
         assert_eq!(managed.kinds(), (first as usize, 0));
         managed.allow(then);
         let said = managed.said();
-        assert_eq!(said.last().map(|wants| wants.holds), Some(cores(first)), "its allowance is less");
+        assert_eq!(said.last().map(|wants| wants.holds), Some(cores(first)), "its allowance is less than it holds");
         for (attempt, ..) in managed.sent().into_iter().take(holds.len() * 2 + 1) {
             managed.finished(attempt, EndReason::Exit(0));
         }
         let holds: Vec<Totals> = holds.into_iter().map(cores).collect();
         let heard: Vec<Totals> = managed.said()[said.len()..].iter().map(|wants| wants.holds).collect();
-        assert_eq!(heard, holds, "of {first}, {then} are allowed");
+        assert_eq!(heard, holds, "{then} of {first} cores are allowed");
     }
 }
 
 #[test]
-fn nobody_says_that_it_wants_what_no_node_suits() {
+fn tasks_that_suit_no_node_are_not_reported_as_wants() {
     let large = |tasks| named("large", of_kind(Auto, tasks, 65_000));
     let managed = Managed::new(None, vec![large(9)], 2, 8);
     assert_eq!(managed.said(), []);
@@ -229,14 +230,14 @@ fn nobody_says_that_it_wants_what_no_node_suits() {
 }
 
 #[test]
-fn of_a_job_that_runs_again_the_master_hears_nothing_of_what_was_allowed_before() {
+fn a_job_that_runs_again_reports_no_earlier_allowance() {
     let mut managed = Managed::new(None, vec![of_kind(Guaranteed, 1, 1_000)], 1, 4);
     managed.allow(4);
     managed.finished(managed.sent()[0].0, EndReason::Exit(1));
     managed.reopen();
-    let wants = managed.said().pop().expect("it wants something again");
+    let wants = managed.said().pop().expect("the job has wants again");
     assert_eq!((wants.all, wants.allowance, wants.number), (cores(1), Totals::ZERO, 0));
-    assert_eq!(managed.sent().len(), 1, "it may not go on before it is told");
+    assert_eq!(managed.sent().len(), 1, "nothing is sent before the next allowance");
     managed.allow(4);
     assert_eq!(managed.sent().len(), 2);
 }
@@ -244,7 +245,7 @@ fn of_a_job_that_runs_again_the_master_hears_nothing_of_what_was_allowed_before(
 // ---- what it sends and promotes ------------------------------------------------------------------------------------
 
 #[test]
-fn what_may_be_guaranteed_in_a_moment_waits_for_the_answer_to_the_last_word() {
+fn tasks_are_sent_only_after_the_answer_to_the_latest_report() {
     let mut managed = Managed::new(None, vec![of_kind(Auto, 4, 1_000)], 4, 4);
     managed.act(JobAction::Hold);
     managed.act(JobAction::Release);
@@ -252,13 +253,13 @@ fn what_may_be_guaranteed_in_a_moment_waits_for_the_answer_to_the_last_word() {
     assert_eq!(said, [1, 2, 3]);
     for answers in [1, 2] {
         managed.answer(answers, Totals::ZERO);
-        assert_eq!(managed.kinds(), (0, 0), "that was an answer to what was said before");
+        assert_eq!(managed.kinds(), (0, 0), "the answer is to an earlier report");
     }
     managed.answer(3, cores(2));
     assert_eq!(managed.kinds(), (2, 2));
 }
 
-/// So many tasks that were all sent as opportunistic ones: to as many nodes, with some more.
+/// This many tasks, all sent as opportunistic ones to as many of 16 nodes.
 fn opportunistic(corrections: Option<CorrectionRules>, tasks: u32) -> (Managed, Vec<AttemptId>) {
     let mut managed = Managed::new(corrections, vec![of_kind(Opportunistic, tasks, 1_000)], 16, u64::from(tasks));
     managed.allow(0);
@@ -268,7 +269,7 @@ fn opportunistic(corrections: Option<CorrectionRules>, tasks: u32) -> (Managed, 
 }
 
 #[test]
-fn promoted_are_first_who_starts_at_once_then_who_runs_then_who_waits_and_last_who_has_no_cpu() {
+fn promotion_prefers_an_immediate_start_then_running_then_waiting_then_yielding() {
     let (mut managed, attempts) = opportunistic(None, 4);
     let [yields, runs, waits, starts] = attempts[..] else { panic!("{attempts:?}") };
     assert_eq!(managed.sent().iter().map(|sent| sent.1).collect::<std::collections::BTreeSet<_>>().len(), 4);
@@ -285,7 +286,7 @@ fn promoted_are_first_who_starts_at_once_then_who_runs_then_who_waits_and_last_w
 }
 
 #[test]
-fn what_would_wait_for_long_is_launched_as_guaranteed_elsewhere_and_not_promoted() {
+fn an_attempt_with_a_long_wait_is_launched_as_guaranteed_elsewhere_and_not_promoted() {
     let (mut managed, attempts) = opportunistic(Some(CorrectionRules::USUAL), 1);
     managed.is_busy_for(attempts[0], 60);
     managed.allow(1);
@@ -298,7 +299,7 @@ fn what_would_wait_for_long_is_launched_as_guaranteed_elsewhere_and_not_promoted
 }
 
 #[test]
-fn those_that_were_launched_elsewhere_hide_nobody_who_may_be_promoted() {
+fn attempts_launched_elsewhere_do_not_prevent_promotions() {
     const MANY: u32 = 50;
     let stages = vec![of_kind(Opportunistic, MANY, 1_000)];
     let mut managed = Managed::new(Some(CorrectionRules::USUAL), stages, 3 * MANY, u64::from(MANY));
@@ -312,7 +313,7 @@ fn those_that_were_launched_elsewhere_hide_nobody_who_may_be_promoted() {
 }
 
 #[test]
-fn from_its_promotion_on_an_attempt_is_expected_to_start_as_guaranteed_work_does() {
+fn a_promoted_attempt_is_expected_to_start_like_guaranteed_work() {
     let (mut managed, attempts) = opportunistic(None, 1);
     managed.now += seconds(5);
     managed.is_busy_for(attempts[0], 60);
@@ -328,7 +329,7 @@ fn from_its_promotion_on_an_attempt_is_expected_to_start_as_guaranteed_work_does
 }
 
 #[test]
-fn a_copy_that_waits_is_promoted_and_no_duplicate_of_a_task_that_is_over_is_launched() {
+fn a_waiting_copy_is_promoted_and_an_ended_task_is_not_duplicated() {
     let map = StageSpec { outputs: vec!["o".to_owned()], ..named("map", of_kind(Opportunistic, 1, 1_000)) };
     let inputs = vec![InputSpec { stage: 0, files: "*".to_owned() }];
     let reduce = StageSpec { after: vec![0], inputs, ..named("reduce", of_kind(Guaranteed, 1, 1_000)) };
@@ -351,7 +352,7 @@ fn a_copy_that_waits_is_promoted_and_no_duplicate_of_a_task_that_is_over_is_laun
 }
 
 #[test]
-fn whichever_starts_first_is_kept_also_of_two_that_come_after_a_race() {
+fn the_first_attempt_to_start_is_kept_also_after_a_race() {
     let mut stage = of_kind(Opportunistic, 6, 1_000);
     Arc::make_mut(&mut stage.program).workdir = Workdir::Own;
     let mut managed = Managed::new(Some(CorrectionRules::USUAL), vec![stage], 16, 12);
@@ -373,7 +374,7 @@ fn whichever_starts_first_is_kept_also_of_two_that_come_after_a_race() {
     let Some((rival, _, Rule::Straggler, true)) = managed.sent().get(6).copied() else {
         panic!("{:?}", managed.sent())
     };
-    // The race is over before the second of the two starts, which is launched once more elsewhere.
+    // The race is over before the rival starts, and the rival's task is launched once more elsewhere.
     managed.finished(slow, EndReason::NodeLost);
     managed.is_busy_for(rival, 60);
     managed.allow(1);
@@ -386,7 +387,7 @@ fn whichever_starts_first_is_kept_also_of_two_that_come_after_a_race() {
 }
 
 #[test]
-fn one_step_further_what_was_sent_and_does_not_run_is_guaranteed_before_what_was_not_sent() {
+fn apollo_plus_promotes_sent_attempts_before_it_sends_new_ones() {
     for (preset, promoted) in [(Preset::APOLLO, 0), (Preset::APOLLO_PLUS, 2)] {
         let mut managed = Managed::by(preset, None, vec![of_kind(Auto, 40, 1_000)], 16, 4);
         managed.allow(0);
@@ -398,17 +399,17 @@ fn one_step_further_what_was_sent_and_does_not_run_is_guaranteed_before_what_was
         managed.is_busy_for(busy, 60);
         managed.allow(3);
         assert_eq!(managed.promoted(), [yields, waits][..promoted], "{}", preset.name());
-        assert_eq!(managed.kinds().0, 3 - promoted, "and what is left is for new ones: {}", preset.name());
+        assert_eq!(managed.kinds().0, 3 - promoted, "the rest of the allowance is for new attempts: {}", preset.name());
     }
 }
 
 #[test]
-fn one_step_further_what_waits_is_sent_elsewhere_although_it_runs_for_long() {
+fn apollo_plus_duplicates_a_waiting_attempt_although_its_run_time_is_long() {
     let duplicates = |rules| {
         let mut managed = Managed::new(Some(rules), vec![of_kind(Guaranteed, 1, 1_000)], 16, 4);
         managed.allow(1);
         let attempt = managed.sent()[0].0;
-        // It is to run for 4 s, and half of that is more.
+        // It is expected to run for 4 s, and half of that is longer than its wait.
         let waits =
             ToJobManager::Waits { waits: Arc::default(), starts: Box::new([(attempt, Duration::from_millis(1_500))]) };
         managed.node_says(attempt, waits);
@@ -416,11 +417,11 @@ fn one_step_further_what_waits_is_sent_elsewhere_although_it_runs_for_long() {
     };
     assert_eq!(duplicates(CorrectionRules::USUAL), 0);
     let further = Preset::APOLLO_PLUS.entitled().and_then(|queueing| queueing.corrections);
-    assert_eq!(duplicates(further.expect("it corrects")), 1);
+    assert_eq!(duplicates(further.expect("the preset has corrections")), 1);
 }
 
 #[test]
-fn one_step_further_the_master_hears_how_much_work_there_is_before_it_hears_what_is_wanted() {
+fn apollo_plus_reports_the_work_before_the_wants() {
     let said = |preset: Preset| -> Vec<&'static str> {
         let managed = Managed::by(preset, None, vec![of_kind(Guaranteed, 3, 1_000)], 4, 4);
         let of = managed.out.sends.iter().filter_map(|(_, message)| match message {

@@ -1,4 +1,4 @@
-//! A job for policies: its stages, and what has become of their tasks.
+//! A job for policies: its stages, and the states of their tasks.
 
 use amalgam_core::policy::{DagProgress, RunnableStage, StageGraph};
 use amalgam_core::vocabulary::{Chance, Duration, Instant, Resources, Totals};
@@ -6,15 +6,15 @@ use amalgam_core::vocabulary::{Chance, Duration, Instant, Resources, Totals};
 #[derive(Clone, Debug)]
 pub struct ModelStage {
     pub resources: Resources,
-    /// As expected of each task.
+    /// Expected run time of each task.
     pub duration: Duration,
-    /// As it is.
+    /// Actual run time of each task.
     pub takes: Duration,
     pub tasks: u32,
     pub after: Vec<u32>,
     dependents: Vec<u32>,
     pub started: u32,
-    /// Since when each of those runs that do.
+    /// When each running task started.
     pub running: Vec<Instant>,
 }
 
@@ -39,13 +39,13 @@ impl ModelDag {
         });
     }
 
-    /// Of up to twelve stages.
+    /// A random DAG of up to twelve stages.
     pub fn random(chance: &mut Chance) -> ModelDag {
         let stages = 1 + chance.below(12_u32);
         ModelDag::of(chance, stages, 3)
     }
 
-    /// Of so many stages, each of which comes after one in so many of those before it.
+    /// A random DAG of this many stages, each of which comes after one in `one_in` of the earlier ones.
     pub fn of(chance: &mut Chance, stages: u32, one_in: u32) -> ModelDag {
         let mut dag = ModelDag::default();
         for stage in 0..stages {
@@ -87,11 +87,11 @@ impl ModelDag {
     pub fn start(&mut self, now: Instant, stage: u32, count: u32) {
         let stage = &mut self.stages[stage as usize];
         stage.started += count;
-        assert!(stage.started <= stage.tasks, "more tasks than there are");
+        assert!(stage.started <= stage.tasks, "no more tasks start than the stage has");
         stage.running.extend((0..count).map(|_| now));
     }
 
-    /// Starts a task where so much room has it, beside what runs; or where nothing runs.
+    /// Starts a task if it fits into `room` beside the running tasks, or if none is running.
     pub fn take_if_it_fits(&mut self, now: Instant, stage: u32, room: &Totals) -> bool {
         let mut held = Totals::ZERO;
         let running = self.stages.iter().flat_map(|stage| stage.running.iter().map(|_| &stage.resources));
@@ -109,7 +109,7 @@ impl ModelDag {
         self.stages.iter().flat_map(|stage| stage.running.iter().map(|since| *since + stage.takes)).min()
     }
 
-    /// What has run for as long as it takes ends, and from then on as much is expected of its stage.
+    /// Ends the tasks whose run time has passed. From then on their stage is expected to take that run time.
     pub fn end_what_is_due(&mut self, now: Instant) {
         for stage in &mut self.stages {
             let (takes, before) = (stage.takes, stage.running.len());
@@ -120,7 +120,7 @@ impl ModelDag {
         }
     }
 
-    /// A task that runs fails, and waits for another try: which stage's, where one ran.
+    /// Makes a running task fail and wait for another try. Returns its stage, if one was running.
     pub fn fail_one(&mut self, chance: &mut Chance) -> Option<u32> {
         let at = chance.below(self.stages.len() as u64) as usize;
         let stage = &mut self.stages[at];
@@ -129,7 +129,7 @@ impl ModelDag {
         Some(at as u32)
     }
 
-    /// By a walk along every single path.
+    /// Follows every single path.
     pub fn longest_path(&self, from: u32) -> Duration {
         let stage = &self.stages[from as usize];
         let rest = stage.dependents.iter().map(|&next| self.longest_path(next)).max();

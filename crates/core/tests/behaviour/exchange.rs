@@ -1,4 +1,4 @@
-//! What jobs give and receive is counted, and compared with how they would have gone alone.
+//! What jobs give and receive is counted, and compared with how they would have run alone.
 
 use crate::world::{World, job, stage};
 use amalgam_core::preset::Preset;
@@ -13,7 +13,8 @@ fn drain(world: &mut World, drained: bool) {
     world.ask_master(ToMaster::Drain { node: NodeId(0), drained });
 }
 
-/// The jobs of Carbyne's section 2.1 on one machine, which opens when both are there: the moment of that, and their ids.
+/// The jobs of Carbyne's section 2.1 on one machine, which opens once both are submitted: the time at which it opens,
+/// and their ids.
 fn examples(world: &mut World) -> (Instant, [JobId; 2]) {
     let ids = waiting_examples(world);
     drain(world, false);
@@ -22,7 +23,7 @@ fn examples(world: &mut World) -> (Instant, [JobId; 2]) {
 
 fn waiting_examples(world: &mut World) -> [JobId; 2] {
     let timed = |name, tasks, length, cpu, after: &[u32]| StageSpec {
-        expected: Some(Duration::parse(length).expect("a length")),
+        expected: Some(Duration::parse(length).expect("a duration")),
         after: after.to_vec(),
         ..stage(name, tasks, length, cpu)
     };
@@ -32,7 +33,7 @@ fn waiting_examples(world: &mut World) -> [JobId; 2] {
 }
 
 fn exchange(world: &World, id: JobId) -> Exchange {
-    world.server.as_ref().expect("it runs").jobs[&id].exchange(world.now).expect("it yields")
+    world.server.as_ref().expect("the server runs").jobs[&id].exchange(world.now).expect("its exchange is counted")
 }
 
 /// Thousandths of CPU seconds.
@@ -41,35 +42,36 @@ fn cpu(exchange: &Exchange) -> (u64, u64) {
     (rounded(exchange.given.seconds(CPU)), rounded(exchange.received.seconds(CPU)))
 }
 
-/// Each is entitled to half. For a second the first holds 0.29 of it and puts two tasks of 0.21 off, of which so much more would
-/// fit as is left of its half. The other holds 0.58, and ends a second early.
+/// Each is entitled to half. For a second the first job holds 0.29 of the node and defers two tasks of 0.21, of which
+/// 0.21 more would fit into its half. The other job holds 0.58, and ends a second early.
 #[test]
-fn what_one_gives_the_other_receives_and_ends_before_it_would_have_alone() {
+fn a_job_receives_what_the_other_gives_and_ends_earlier_than_alone() {
     let mut world = World::with_nodes(Preset::CARBYNE, 1, Resources::new(1_000, 0));
     let (begin, ids) = examples(&mut world);
     world.run_for(Duration::from_secs(10));
     let [first, second] = ids.map(|id| exchange(&world, id));
     assert_eq!((cpu(&first), cpu(&second)), ((210, 0), (0, 80)));
-    let alone = [first, second].map(|exchange| exchange.alone.expect("it planned").since(begin).as_millis());
+    let alone =
+        [first, second].map(|exchange| exchange.alone.expect("the end alone is known").since(begin).as_millis());
     assert_eq!(alone, [2_100, 2_000]);
     let ended = ids.map(|id| world.end_of(id).since(begin).as_millis());
     assert_eq!(ended, [2_100, 1_000]);
 }
 
 #[test]
-fn where_nobody_yields_nothing_is_counted_and_nothing_kept() {
+fn without_deferral_no_exchange_is_counted_or_stored() {
     let mut world = World::with_nodes(Preset::DRF, 1, Resources::new(1_000, 0));
     let (_, ids) = examples(&mut world);
     world.run_for(Duration::from_secs(10));
-    let server = world.server.as_ref().expect("it runs");
+    let server = world.server.as_ref().expect("the server runs");
     assert!(ids.iter().all(|id| server.jobs[id].exchange(world.now).is_none()));
     assert!(!world.disk.iter().any(|change| matches!(change, Change::Exchanged { .. })));
 }
 
-/// A long stage beside a short one before a third, while another job takes all that is left.
+/// A long stage beside a short one before a third, while another job takes all leftover resources.
 fn one_that_waits(world: &mut World) -> JobId {
     let timed = |name, length, after: &[u32]| StageSpec {
-        expected: Some(Duration::parse(length).expect("a length")),
+        expected: Some(Duration::parse(length).expect("a duration")),
         after: after.to_vec(),
         ..stage(name, 1, length, 250)
     };
@@ -83,14 +85,14 @@ fn one_that_waits(world: &mut World) -> JobId {
 }
 
 fn describe(world: &World, why: &Why) -> String {
-    world.server.as_ref().expect("it runs").master.dispatch().describe_why(why)
+    world.server.as_ref().expect("the server runs").master.dispatch().describe_why(why)
 }
 
 #[test]
-fn who_waits_although_it_could_run_is_told_for_how_long_and_the_story_has_it() {
+fn a_deferred_task_shows_how_long_it_can_wait_and_the_story_records_it() {
     let mut world = World::with_nodes(Preset::CARBYNE, 1, Resources::new(1_000, 0));
     let id = one_that_waits(&mut world);
-    let manager = &world.server.as_ref().expect("it runs").jobs[&id];
+    let manager = &world.server.as_ref().expect("the server runs").jobs[&id];
     assert!(manager.needs_nothing_now());
     let why: Vec<String> = manager.can_wait(world.now).map(|why| describe(&world, &why)).collect();
     assert!(why.len() == 1 && why[0].starts_with("1 task of stage short can wait 27."), "{why:?}");
@@ -98,15 +100,15 @@ fn who_waits_although_it_could_run_is_told_for_how_long_and_the_story_has_it() {
     let told = world.log.iter().filter(|line| line.contains(&format!("of job {id} could wait"))).count();
     assert_eq!(told, 1, "{}", world.log.join("\n"));
     world.run_for(Duration::from_secs(28));
-    let manager = &world.server.as_ref().expect("it runs").jobs[&id];
-    assert_eq!(manager.can_wait(world.now).count(), 0, "it had to start");
+    let manager = &world.server.as_ref().expect("the server runs").jobs[&id];
+    assert_eq!(manager.can_wait(world.now).count(), 0, "the stage had to start");
 }
 
 #[test]
-fn of_tasks_alike_the_first_are_those_that_must_start() {
+fn of_equal_tasks_the_first_must_start() {
     let mut world = World::with_nodes(Preset::CARBYNE, 1, Resources::new(1_000, 0));
     let [_, second] = waiting_examples(&mut world);
-    let manager = &world.server.as_ref().expect("it runs").jobs[&second];
+    let manager = &world.server.as_ref().expect("the server runs").jobs[&second];
     assert!(!manager.needs_nothing_now());
     let can_wait = [0, 1].map(|index| manager.task_can_wait(0, index, world.now).map(|why| describe(&world, &why)));
     assert!(
@@ -115,10 +117,10 @@ fn of_tasks_alike_the_first_are_those_that_must_start() {
     );
 }
 
-/// What is lost with the server is at most what has happened since the last end of a task that came ten seconds after the
-/// one before.
+/// The server can lose at most what happened since the last end of a task that came ten seconds after the one before
+/// it.
 #[test]
-fn what_was_given_and_received_outlives_the_server() {
+fn given_and_received_amounts_survive_a_server_restart() {
     let mut world = World::with_nodes(Preset::CARBYNE, 1, Resources::new(1_000, 0));
     let (_, ids) = examples(&mut world);
     world.run_for(Duration::from_secs(10));
@@ -136,26 +138,26 @@ fn what_was_given_and_received_outlives_the_server() {
     assert!(cpu(&again).1 > 0 && lost < 11 * cpu(&receives).1 / 15, "{lost} of {receives:?} are lost");
     assert_eq!(again.alone, receives.alone);
     world.run_for(Duration::from_secs(200));
-    let server = world.server.as_ref().expect("it runs");
+    let server = world.server.as_ref().expect("the server runs");
     let before: Vec<Exchange> = server.jobs.values().filter_map(|manager| manager.exchange(world.now)).collect();
     world.kill_server();
     world.start_server();
-    let server = world.server.as_ref().expect("it runs");
+    let server = world.server.as_ref().expect("the server runs");
     let after: Vec<Exchange> = server.jobs.values().filter_map(|manager| manager.exchange(world.now)).collect();
-    assert_eq!(before, after, "all have ended");
+    assert_eq!(before, after, "all jobs have ended");
 }
 
-/// What a job receives at the moment, in thousandths of a CPU.
+/// What a job receives now, in thousandths of a CPU.
 fn received_now(world: &World, id: JobId) -> u64 {
-    let manager = &world.server.as_ref().expect("it runs").jobs[&id];
-    let until = |now| manager.exchange(now).expect("it yields").received.seconds(CPU);
+    let manager = &world.server.as_ref().expect("the server runs").jobs[&id];
+    let until = |now| manager.exchange(now).expect("its exchange is counted").received.seconds(CPU);
     (until(world.now + Duration::from_secs(1)) - until(world.now)).round() as u64
 }
 
-/// What runs then runs by the rule that it was launched by, and the end alone knows of the beginning, be it from the log or from a
-/// snapshot.
+/// After the restart, running tasks keep the rule that launched them, and the end alone counts from the job's start. Both
+/// hold for a server that recovers from the log and from a snapshot.
 #[test]
-fn who_receives_when_the_server_is_killed_receives_when_it_is_back() {
+fn a_receiving_job_still_receives_after_a_server_restart() {
     for from_snapshot in [false, true] {
         let mut world = World::with_nodes(Preset::CARBYNE, 1, Resources::new(1_000, 0));
         let id = one_that_waits(&mut world);
@@ -164,7 +166,7 @@ fn who_receives_when_the_server_is_killed_receives_when_it_is_back() {
         let (rate, kept) = (received_now(&world, receiver), exchange(&world, receiver));
         assert!(rate > 0 && kept.alone.is_some());
         if from_snapshot {
-            let server = world.server.as_ref().expect("it runs");
+            let server = world.server.as_ref().expect("the server runs");
             let mut snapshot = server.master.durable();
             snapshot.extend(server.jobs.values().flat_map(Role::durable));
             world.disk = snapshot;
@@ -178,20 +180,20 @@ fn who_receives_when_the_server_is_killed_receives_when_it_is_back() {
     }
 }
 
-/// Of a job that has the cluster to itself: when it ended, and when it is said that it would have ended alone, since it was
-/// submitted, in seconds.
+/// For a job that has the cluster to itself, in seconds since its submission: when it ended, and when it would have
+/// ended alone according to the estimate.
 fn on_an_idle_cluster(expected: Option<&str>, tasks: u32, run: &str) -> (f64, f64) {
     let mut world = World::with_nodes(Preset::CARBYNE, 1, Resources::new(1_000, 0));
-    let expected = expected.map(|length| Duration::parse(length).expect("a length"));
+    let expected = expected.map(|length| Duration::parse(length).expect("a duration"));
     let begin = world.now;
     let id = world.submit(job(vec![StageSpec { expected, ..stage("sleep", tasks, run, 500) }]));
     world.run_for(Duration::from_secs(60));
-    let alone = exchange(&world, id).alone.expect("it planned");
+    let alone = exchange(&world, id).alone.expect("the end alone is known");
     [world.end_of(id), alone].map(|end| end.since(begin).as_secs_f64()).into()
 }
 
 #[test]
-fn however_wrong_a_run_time_was_the_end_alone_is_that_with_the_right_one() {
+fn the_end_alone_uses_actual_run_times_instead_of_wrong_expectations() {
     for expected in [None, Some("1s"), Some("3s"), Some("999999999999s")] {
         for tasks in [1, 2, 9] {
             let (end, alone) = on_an_idle_cluster(expected, tasks, "3s");
@@ -200,30 +202,30 @@ fn however_wrong_a_run_time_was_the_end_alone_is_that_with_the_right_one() {
     }
 }
 
-/// What they take in the mean, 3 s, is what none of them takes.
+/// Their mean run time, 3 s, is the run time of none of them.
 #[test]
 fn no_stage_would_end_alone_before_its_longest_task() {
     for (cpus, then, least) in [(4, 2, 11), (2, 2, 11), (1, 2, 14), (4, 0, 9), (2, 0, 9), (1, 0, 12)] {
         let mut world = World::with_nodes(Preset::CARBYNE, 1, Resources::new(1_000 * cpus, 0));
         let begin = world.now;
         let mut items = Items::default();
-        ["1s", "1s", "1s", "9s"].into_iter().for_each(|item| items.push(item).expect("it is small"));
+        ["1s", "1s", "1s", "9s"].into_iter().for_each(|item| items.push(item).expect("the items are small"));
         let expected = Some(Duration::from_secs(3));
         let vary = StageSpec { tasks: TaskSet::Each(items), expected, ..stage("vary", 4, "-", 1_000) };
         let expected = Some(Duration::from_secs(then));
         let then = (then > 0).then(|| StageSpec { after: vec![0], expected, ..stage("then", 1, "2s", 1_000) });
         let id = world.submit(job([vary].into_iter().chain(then).collect()));
         world.run_for(Duration::from_secs(60));
-        let alone = exchange(&world, id).alone.expect("it planned");
+        let alone = exchange(&world, id).alone.expect("the end alone is known");
         let least = Duration::from_secs(least);
         assert!((least..least + Duration::from_millis(100)).contains(&alone.since(begin)), "{cpus}: {alone:?}");
-        assert!(world.end_of(id) > alone.before(Duration::from_millis(100)), "nobody delayed it, or gave it more");
+        assert!(world.end_of(id) > alone.before(Duration::from_millis(100)), "no other job delayed it or gave it more");
     }
 }
 
-/// Two of four tasks at a time, and a hold of 100 seconds from the middle of the first two on.
+/// Two of four tasks run at a time, and the job is on hold for 100 seconds from the middle of the first two.
 #[test]
-fn while_a_job_is_on_hold_it_would_not_go_on_alone_either() {
+fn the_end_alone_includes_the_time_on_hold() {
     let mut world = World::with_nodes(Preset::CARBYNE, 1, Resources::new(1_000, 0));
     let id =
         world.submit(job(vec![StageSpec { expected: Some(Duration::from_secs(10)), ..stage("sleep", 4, "10s", 500) }]));
@@ -232,15 +234,15 @@ fn while_a_job_is_on_hold_it_would_not_go_on_alone_either() {
     world.run_for(Duration::from_secs(100));
     world.control(id, JobAction::Release);
     world.run_for(Duration::from_secs(60));
-    let (end, alone) = (world.end_of(id), exchange(&world, id).alone.expect("it planned"));
+    let (end, alone) = (world.end_of(id), exchange(&world, id).alone.expect("the end alone is known"));
     assert!(end > Instant::ZERO + Duration::from_secs(110));
     assert!(end.since(alone).max(alone.since(end)) < Duration::from_millis(100), "{alone:?} for {end:?}");
 }
 
-/// Its node is lost with two of four tasks, and comes back after 100 seconds. The tasks began after the last event that changed what
-/// it asks for.
+/// Its node is lost with two of four tasks, and returns after 100 seconds. The tasks started after the last event that
+/// changed the job's demand.
 #[test]
-fn who_has_no_share_would_not_go_on_alone_either() {
+fn the_end_alone_includes_the_time_without_a_share() {
     let mut world = World::with_nodes(Preset::CARBYNE, 1, Resources::new(1_000, 0));
     let timed = StageSpec { expected: Some(Duration::from_secs(10)), ..stage("sleep", 4, "10s", 500) };
     let id = world.submit(job(vec![timed]));
@@ -249,14 +251,14 @@ fn who_has_no_share_would_not_go_on_alone_either() {
     world.run_for(Duration::from_secs(100));
     world.start_agent(0);
     world.run_for(Duration::from_secs(60));
-    let (end, alone) = (world.end_of(id), exchange(&world, id).alone.expect("it planned"));
+    let (end, alone) = (world.end_of(id), exchange(&world, id).alone.expect("the end alone is known"));
     assert!(end > Instant::ZERO + Duration::from_secs(125));
     assert!(end.since(alone).max(alone.since(end)) < Duration::from_millis(100), "{alone:?} for {end:?}");
 }
 
-/// A day after it failed, and the server has been another since then or not.
+/// The job is run again a day after it failed, with or without a restart of the server in between.
 #[test]
-fn who_is_run_again_is_compared_from_then_on() {
+fn a_job_that_is_run_again_is_compared_from_the_rerun() {
     for restarts in [0, 1, 2] {
         let mut world = World::with_nodes(Preset::CARBYNE, 1, Resources::new(1_000, 0));
         let timed = StageSpec { expected: Some(Duration::from_secs(3)), ..stage("fails", 1, "3s 1", 500) };
@@ -279,16 +281,16 @@ fn who_is_run_again_is_compared_from_then_on() {
         }
         world.run_for(Duration::from_secs(10));
         assert!(matches!(world.outcome(id), Some(JobOutcome::Failed { .. })));
-        let took = exchange(&world, id).alone.expect("it planned").since(again);
+        let took = exchange(&world, id).alone.expect("the end alone is known").since(again);
         let right = Duration::from_millis(2_900)..Duration::from_millis(3_100);
         assert!(right.contains(&took), "{restarts} restarts: {took}");
     }
 }
 
-/// The first stage has ended, and of the second, of which a minute was expected, the server that began it knew nothing. It kept
-/// what it estimated when the one beside them ended.
+/// The first stage has ended. Of the second, which is expected to take a minute in one of the cases, the server that
+/// started it had measured nothing. It stored its estimate when the stage beside them ended.
 #[test]
-fn what_an_earlier_life_estimated_with_wrong_run_times_is_not_compared_with() {
+fn an_earlier_servers_estimate_with_wrong_run_times_is_not_compared() {
     for (expected, is_compared) in [(Duration::from_secs(60), false), (Duration::from_secs(16), true)] {
         let mut world = World::with_nodes(Preset::CARBYNE, 1, Resources::new(1_000, 0));
         let timed = |name, run, expected| StageSpec { expected: Some(expected), ..stage(name, 1, run, 500) };

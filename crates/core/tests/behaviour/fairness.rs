@@ -345,7 +345,7 @@ fn a_held_job_stays_held_over_a_snapshot() {
     world.control(id, JobAction::Release);
     world.run_for(Duration::from_millis(500));
     world.control(id, JobAction::Hold);
-    let server = world.server.as_ref().expect("it runs");
+    let server = world.server.as_ref().expect("the server runs");
     let mut snapshot = server.master.durable();
     snapshot.extend(server.jobs.values().flat_map(Role::durable));
     world.kill_server();

@@ -1,4 +1,5 @@
-//! Stages whose tasks begin together, as promised: all or none, whatever is lost on the way; and stages with a priority of their own.
+//! Stages whose tasks start together: all or none, whatever is lost on the way. And stages with a priority of their
+//! own.
 
 use crate::world::{World, job, stage};
 use amalgam_core::dispatch::Decide;
@@ -35,7 +36,7 @@ fn running_of(world: &World, job: JobId) -> usize {
     world.running_tasks().iter().filter(|task| task.job == job).count()
 }
 
-/// How often attempts ended for each reason.
+/// How many attempts ended for each reason.
 fn ends(world: &World, of: JobId) -> BTreeMap<&'static str, u32> {
     let mut ends = BTreeMap::new();
     for change in &world.disk {
@@ -57,13 +58,13 @@ fn beginnings(world: &World, of: JobId) -> Vec<u32> {
 }
 
 #[test]
-fn none_of_a_gang_begins_before_there_is_room_for_all_and_then_all_do() {
+fn a_gang_starts_once_all_its_tasks_have_room() {
     for preset in CENTRAL {
         let mut world = World::with_nodes(preset, 4, CORE);
         world.submit(job(vec![stage("short", 1, "5s", 1_000)]));
         world.submit(job(vec![stage("long", 1, "12s", 1_000)]));
         let id = world.submit(job(vec![gang("gang", 4, "3s")]));
-        // Whatever becomes free is enough for some.
+        // At each time the free nodes are enough for some of the gang.
         for _ in 0..11 {
             world.run_for(seconds(1));
             assert_eq!(running_of(&world, id), 0, "{} at {:?}", preset.name(), world.now);
@@ -79,7 +80,7 @@ fn none_of_a_gang_begins_before_there_is_room_for_all_and_then_all_do() {
 }
 
 #[test]
-fn what_a_gang_cannot_use_yet_others_use() {
+fn other_jobs_use_room_that_a_gang_cannot_use_yet() {
     let mut world = World::with_nodes(Preset::FIFO, 4, CORE);
     world.submit(job(vec![stage("long", 1, "20s", 1_000)]));
     let waits = world.submit(job(vec![gang("gang", 4, "3s")]));
@@ -89,7 +90,7 @@ fn what_a_gang_cannot_use_yet_others_use() {
 }
 
 #[test]
-fn two_gangs_of_which_only_one_has_room_do_not_hold_each_other_up() {
+fn gangs_that_compete_for_room_do_not_block_each_other() {
     for preset in CENTRAL {
         let mut world = World::with_nodes(preset, 3, TWO);
         let all: Vec<JobId> = (0..5).map(|_| world.submit(job(vec![gang("gang", 4, "3s")]))).collect();
@@ -102,12 +103,12 @@ fn two_gangs_of_which_only_one_has_room_do_not_hold_each_other_up() {
 }
 
 #[test]
-fn nodes_are_kept_for_a_gang_that_would_never_find_all_of_them_free() {
+fn nodes_are_reserved_for_a_gang_that_would_never_find_enough_free_ones() {
     let mut preset = Preset::DRF;
     preset.booked_mut().unwrap().by = Booking::Master { placement: Placement::NextFit, reserve_after: seconds(5) };
     let begun = |preset: Preset, is_first: bool| {
         let mut world = World::with_nodes(preset, 3, TWO);
-        // Each second a task comes that runs for five: five or six of six cores are busy at any time.
+        // Each second a task arrives that runs for five seconds: five or six of six cores are always busy.
         world.run_for(seconds(1));
         for _ in 0..3 {
             world.submit(job(vec![stage("before", 1, "4s", 1_000)]));
@@ -124,18 +125,18 @@ fn nodes_are_kept_for_a_gang_that_would_never_find_all_of_them_free() {
             }
             world.run_for(seconds(1));
         }
-        let id = id.expect("it came");
+        let id = id.expect("the gang was submitted");
         (world.outcome(id), beginnings(&world, id))
     };
     assert_eq!(begun(preset, true), (Some(JobOutcome::Succeeded), vec![5]));
-    assert_eq!(begun(preset, false), (Some(JobOutcome::Succeeded), vec![5]), "whatever can have none kept");
+    assert_eq!(begun(preset, false), (Some(JobOutcome::Succeeded), vec![5]), "a larger gang does not block it");
     let never = Booking::Master { placement: Placement::NextFit, reserve_after: seconds(3_600) };
     preset.booked_mut().unwrap().by = never;
-    assert_eq!(begun(preset, true), (None, vec![]), "without that it does not start");
+    assert_eq!(begun(preset, true), (None, vec![]), "without kept nodes it does not start");
 }
 
 #[test]
-fn in_heartbeat_mode_gangs_are_served_too() {
+fn gangs_start_in_heartbeat_mode() {
     let mut world = World::new(Preset::DRF);
     world.settings.dispatch.decide = Decide::OnHeartbeats { most: None };
     world.settings.heartbeat = seconds(3);
@@ -148,19 +149,19 @@ fn in_heartbeat_mode_gangs_are_served_too() {
 }
 
 #[test]
-fn what_fails_begins_anew_together_until_its_retries_are_used_up() {
+fn a_failing_gang_starts_again_together_until_its_retries_are_used_up() {
     let mut world = World::with_nodes(Preset::DRF, 4, CORE);
     let failing = StageSpec { retries: 1, ..gang("gang", 4, "3s 1") };
     let id = world.submit(job(vec![failing]));
     world.run_for(seconds(60));
-    // The first to fail takes the others with it, twice; then its retries are used up.
+    // The first task that fails stops the others, twice; then its retries are used up.
     assert_eq!(world.outcome(id), Some(JobOutcome::Failed { exit_code: 1 }));
     assert!(beginnings(&world, id).len() >= 2, "{:?}", beginnings(&world, id));
     assert_eq!(world.running_tasks(), []);
 }
 
 #[test]
-fn what_its_node_takes_with_it_is_tried_again_with_all_others() {
+fn a_gang_that_loses_a_node_starts_again_as_a_whole() {
     let mut world = World::with_nodes(Preset::DRF, 4, CORE);
     let id = world.submit(job(vec![gang("gang", 3, "60s")]));
     world.run_for(seconds(2));
@@ -176,7 +177,7 @@ fn what_its_node_takes_with_it_is_tried_again_with_all_others() {
 }
 
 #[test]
-fn those_in_place_wait_for_one_whose_launch_is_lost_and_nothing_begins_without_it() {
+fn a_gang_does_not_start_without_a_task_whose_launch_is_lost() {
     let mut world = World::with_nodes(Preset::DRF, 3, CORE);
     world.run_for(seconds(1));
     world.hold_launches = true;
@@ -193,8 +194,8 @@ fn those_in_place_wait_for_one_whose_launch_is_lost_and_nothing_begins_without_i
 }
 
 #[test]
-fn a_server_that_comes_back_begins_what_is_in_place_and_joins_what_has_begun() {
-    // At each moment of the beginning.
+fn a_restarted_server_starts_a_gang_in_place_or_adopts_a_started_one() {
+    // The server is killed after each number of delivered messages.
     let mut met = BTreeSet::new();
     for messages in 0..60 {
         let mut world = World::with_nodes(Preset::DRF, 3, CORE);
@@ -219,7 +220,7 @@ fn a_server_that_comes_back_begins_what_is_in_place_and_joins_what_has_begun() {
 }
 
 #[test]
-fn a_gang_is_refused_where_nobody_could_give_it_room_at_once() {
+fn a_gang_is_refused_if_it_could_never_have_room_at_once() {
     let mut world = World::with_nodes(Preset::DRF, 3, TWO);
     let refusal = world.refusal(job(vec![gang("gang", 7, "3s")]));
     assert!(refusal.message.contains("its 7 tasks start together, and suitable nodes have room for 6"), "{refusal:?}");
@@ -239,10 +240,10 @@ fn a_gang_is_refused_where_nobody_could_give_it_room_at_once() {
 }
 
 #[test]
-fn all_of_a_gang_count_for_what_its_queue_may_hold() {
+fn a_whole_gang_counts_towards_the_maximum_of_its_queue() {
     let mut world = World::new(Preset::CAPACITY);
     let half = QueueSpec { maximum: 500_000, ..QueueSpec::named("root.half") };
-    world.queues = QueueTree::new(vec![half]).expect("a sound tree");
+    world.queues = QueueTree::new(vec![half]).expect("a valid tree");
     world.start_server();
     (0..4).for_each(|_| world.add_node(TWO, &[]));
     world.settle();
@@ -267,7 +268,7 @@ fn all_of_a_gang_count_for_what_its_queue_may_hold() {
 }
 
 #[test]
-fn others_that_run_of_the_job_do_not_put_off_a_gang_that_begins_anew() {
+fn other_running_tasks_of_the_job_do_not_delay_a_gang_that_starts_again() {
     let mut world = World::with_nodes(Preset::DRF, 5, CORE);
     let id = world.submit(job(vec![gang("gang", 3, "60s"), stage("long", 1, "1h", 1_000)]));
     world.run_for(seconds(2));
@@ -284,7 +285,7 @@ fn others_that_run_of_the_job_do_not_put_off_a_gang_that_begins_anew() {
 }
 
 #[test]
-fn a_gang_that_is_near_some_node_takes_it_and_the_rest_elsewhere_at_once() {
+fn a_gang_with_a_preferred_node_uses_it_and_other_nodes_at_once() {
     let mut world = World::with_nodes(Preset::DRF, 4, CORE);
     world.run_for(seconds(1));
     let near = StageSpec { near: vec![world.nodes[0].name.clone()], ..gang("gang", 4, "3s") };
@@ -299,7 +300,7 @@ fn a_gang_that_is_near_some_node_takes_it_and_the_rest_elsewhere_at_once() {
 }
 
 #[test]
-fn a_cancelled_gang_leaves_nothing_behind_whatever_its_state() {
+fn a_cancelled_gang_leaves_no_tasks_in_any_state() {
     for is_partial in [false, true] {
         let mut world = World::with_nodes(Preset::DRF, 3, CORE);
         world.run_for(seconds(1));
@@ -326,7 +327,7 @@ fn a_cancelled_gang_leaves_nothing_behind_whatever_its_state() {
 // ---- priorities of stages --------------------------------------------------------------------------------------------
 
 #[test]
-fn a_stage_with_a_priority_goes_before_other_jobs_and_the_rest_of_its_job_does_not() {
+fn the_priority_of_a_stage_applies_across_jobs_but_not_to_the_rest_of_its_job() {
     for preset in [Preset::FIFO, Preset::DRF, Preset::CAPACITY, Preset::SJF, Preset::TETRIS, Preset::CARBYNE] {
         let mut world = World::with_nodes(preset, 1, CORE);
         world.run_for(seconds(1));
@@ -355,7 +356,7 @@ fn a_stage_with_a_priority_goes_before_other_jobs_and_the_rest_of_its_job_does_n
 }
 
 #[test]
-fn who_is_ahead_is_said_by_the_priority_of_what_waits() {
+fn the_job_ahead_is_found_by_the_priority_of_the_waiting_stage() {
     let mut world = World::with_nodes(Preset::FIFO, 1, CORE);
     world.run_for(seconds(1));
     world.submit(job(vec![stage("now", 1, "60s", 1_000)]));
@@ -367,7 +368,7 @@ fn who_is_ahead_is_said_by_the_priority_of_what_waits() {
         "{:?}",
         world.why(usual)
     );
-    // Of its stages one is first of all, and the other behind the earlier job.
+    // One of its stages is first of all, and the other is behind the earlier job.
     assert!(
         world.why(mixed).iter().any(|why| why.contains(&format!("job {usual} is ahead"))),
         "{:?}",

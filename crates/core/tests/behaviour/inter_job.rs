@@ -1,5 +1,5 @@
-//! What every inter-job order promises, on the policy alone and against a plain model: random jobs, asks and rooms come
-//! and go, and each choice is compared with a look at everything.
+//! What every order of jobs promises, on the policy alone and against a plain model: random jobs, asks and offers come
+//! and go, and each choice is compared with a search over all jobs.
 
 use amalgam_core::policy::inter_job::{Capacity, Demand, Drf, Fifo, QueueTree, Sjf, Srtf, Tetris, fair_shares};
 use amalgam_core::policy::{Choice, DemandChange, InterJobPolicy, Offer, Outcome};
@@ -13,7 +13,7 @@ const JOBS: usize = 20;
 const NODES: u32 = 8;
 const NODE: Resources = Resources::new(16_000, 16_384);
 
-/// A policy, and everything that it was told.
+/// A policy, and a model of everything that it was notified of.
 struct Model {
     policy: Box<dyn InterJobPolicy>,
     tree: QueueTree,
@@ -21,11 +21,11 @@ struct Model {
     capacity: Totals,
     jobs: Vec<Job>,
     chance: u64,
-    /// What was offered last.
+    /// The room that was offered last.
     room: Resources,
 }
 
-/// A job with one ask, whose slot is the job's.
+/// A job with one ask, which has the same slot as the job.
 #[derive(Clone, Debug)]
 struct Job {
     id: JobId,
@@ -57,7 +57,7 @@ fn queues() -> QueueTree {
         spec("root.b", 250_000, 1_000_000),
         spec("root.c", 0, 1_000_000),
     ];
-    QueueTree::new(specs).expect("a sound tree")
+    QueueTree::new(specs).expect("a valid tree")
 }
 
 impl Model {
@@ -91,7 +91,7 @@ impl Model {
         };
         let (job_slot, ask) = (slot as u32, slot as u32);
         let Job { id, queue, priority, shape, .. } = job;
-        // What is asked for goes by its own priority, whatever the job's is.
+        // Asks are ordered by their own priority, whatever the job's priority is.
         let of_job = self.below(3) as i32 - 1;
         self.policy.on_change(&DemandChange::JobAdded { job: job_slot, id, queue, user: UserId(0), priority: of_job });
         self.policy.on_change(&DemandChange::AskAdded {
@@ -115,7 +115,7 @@ impl Model {
         self.policy.on_change(&DemandChange::Work { job: slot as u32, work: job.work });
     }
 
-    /// Something happens to some job.
+    /// A random change of a random job.
     fn step(&mut self) {
         let slot = self.below(JOBS as u32) as usize;
         match self.below(4) {
@@ -134,9 +134,9 @@ impl Model {
         }
     }
 
-    /// Offers one node's room. The jobs that could have been chosen, and which was.
+    /// Offers the room of one node. Returns the jobs that could have been chosen, and the chosen one.
     fn offer(&mut self) -> (Vec<usize>, Option<usize>) {
-        // There is no more room on a node than in the cluster.
+        // A node has no more room than the cluster.
         let used = self.used_by(QueueId(0));
         let left = |kind: usize| u32::try_from(self.capacity.0[kind] - used.0[kind]).expect("a small cluster");
         let (cpu, memory) = (left(CPU), left(MEMORY));
@@ -156,7 +156,7 @@ impl Model {
         (0..JOBS).filter(fits).collect()
     }
 
-    /// Whether one more of its tasks takes a queue above its maximum.
+    /// Whether one more of its tasks would take a queue above its maximum.
     fn passes_maximum(&self, job: &Job) -> bool {
         let mut next = Some(job.queue);
         while let Some(queue) = next {
@@ -188,7 +188,7 @@ impl Model {
         true
     }
 
-    /// The dominant share, looked at anew: the largest part of any kind.
+    /// The dominant share, computed anew: the largest part of any kind.
     fn share_of(&self, used: &Totals) -> f64 {
         let parts = used.0.iter().zip(&self.capacity.0).filter(|(_, of)| **of > 0);
         parts.map(|(used, of)| *used as f64 / *of as f64).fold(0.0, f64::max)
@@ -200,7 +200,7 @@ impl Model {
         self.jobs[slot].running += 1;
     }
 
-    /// Many random steps with offers in between; `check` sees what could have been chosen, and what was.
+    /// Random steps with offers in between. `check` gets the jobs that could have been chosen, and the chosen one.
     fn run(
         tree: &QueueTree,
         policy: impl Fn(QueueTree) -> Box<dyn InterJobPolicy>,
@@ -212,7 +212,7 @@ impl Model {
             for _ in 0..1_000 {
                 model.step();
                 let (could, choice) = model.offer();
-                assert_eq!(choice.is_none(), could.is_empty(), "whoever fits is served");
+                assert_eq!(choice.is_none(), could.is_empty(), "a job that fits is chosen");
                 if let Some(slot) = choice {
                     assert!(could.contains(&slot), "{:?} does not fit", model.jobs[slot]);
                     check(&model, &could, slot);
@@ -237,12 +237,12 @@ fn goes_by<K: Ord>(key: impl Fn(&Model, &Job) -> K) -> impl Fn(&Model, &[usize],
 }
 
 #[test]
-fn fifo_serves_the_earliest() {
+fn fifo_chooses_the_earliest_job() {
     Model::run(&queues(), |tree| Box::new(Fifo::new(tree)), goes_by(|_, _| ()));
 }
 
 #[test]
-fn sjf_never_serves_a_job_with_more_work_than_another_that_fits() {
+fn sjf_never_chooses_a_job_with_more_work_than_another_that_fits() {
     Model::run(
         &queues(),
         |tree| Box::new(Sjf::new(tree)),
@@ -251,18 +251,19 @@ fn sjf_never_serves_a_job_with_more_work_than_another_that_fits() {
 }
 
 #[test]
-fn srtf_never_serves_a_job_with_more_work_left_than_another_that_fits() {
+fn srtf_never_chooses_a_job_with_more_work_left_than_another_that_fits() {
     let left = |model: &Model, job: &Job| job.work.remaining.on_whole(&model.capacity);
     Model::run(&queues(), |tree| Box::new(Srtf::new(tree)), goes_by(left));
 }
 
-/// Checks a choice from the root down: of the children that lead to somebody who could start, the chosen one has the
-/// smallest key (the smaller group, then the smaller number); in the leaf the job that `job_key` puts first is chosen.
+/// Checks a choice from the root down. Of the children that contain a job that could start, the chosen one has the
+/// smallest key (the smaller group, then the smaller number). In the leaf, the job with the smallest `job_key` is
+/// chosen.
 fn goes_by_queues<K: Ord>(
     queue_key: impl Fn(&QueueSpec, f64) -> (bool, f64),
     job_key: impl Fn(&Model, &Job) -> K,
 ) -> impl Fn(&Model, &[usize], usize) {
-    // Shares here are multiples of a 256th and the policy counts in millionths: what is closer than this is a tie.
+    // Shares here are multiples of a 256th and the policy counts in millionths: a smaller difference is a tie.
     const TIE: f64 = 1e-5;
     move |model, could, slot| {
         let mut at = QueueId(0);
@@ -278,7 +279,7 @@ fn goes_by_queues<K: Ord>(
                 let goes_before = (other_group, other + TIE) < (group, number);
                 assert!(!goes_before, "{} at {other} was passed by {} at {number}", name(rival), name(chosen));
                 if group && (other_group, other) == (group, number) {
-                    assert!(name(chosen) <= name(rival), "of equals the first by name");
+                    assert!(name(chosen) <= name(rival), "ties are decided by name");
                 }
             }
             at = chosen;
@@ -290,7 +291,7 @@ fn goes_by_queues<K: Ord>(
 }
 
 #[test]
-fn under_capacity_the_queue_that_uses_the_smallest_part_of_its_guarantee_goes_first() {
+fn capacity_chooses_the_queue_that_uses_the_smallest_part_of_its_guarantee() {
     let key = |queue: &QueueSpec, share: f64| match queue.guaranteed {
         0 => (true, share * 1e3 / f64::from(queue.weight)),
         guaranteed => (false, share * 1e6 / f64::from(guaranteed)),
@@ -299,7 +300,7 @@ fn under_capacity_the_queue_that_uses_the_smallest_part_of_its_guarantee_goes_fi
 }
 
 #[test]
-fn under_drf_whoever_has_the_smallest_dominant_share_for_its_weight_goes_first() {
+fn drf_chooses_the_smallest_weighted_dominant_share() {
     let key = |queue: &QueueSpec, share: f64| match f64::from(queue.guaranteed) / 1e6 {
         guaranteed if share < guaranteed => (false, share / guaranteed),
         _ => (true, share * 1e3 / f64::from(queue.weight)),
@@ -315,27 +316,27 @@ fn under_drf_whoever_has_the_smallest_dominant_share_for_its_weight_goes_first()
         guaranteed("root.c", 2),
         QueueSpec { maximum: 250_000, ..weighted("root.d", 1) },
     ];
-    for tree in [QueueTree::single(), queues(), QueueTree::new(mixed).expect("a sound tree")] {
+    for tree in [QueueTree::single(), queues(), QueueTree::new(mixed).expect("a valid tree")] {
         Model::run(&tree, |tree| Box::new(Drf::new(tree)), goes_by_queues(key, share));
     }
 }
 
-/// Offers all that is left of one node to jobs in queues of their own until nobody takes any of it. Each job is given
-/// by the weight of its queue, the shape of its tasks and their number; how many of them run then is returned.
+/// Offers the room of one node to jobs in queues of their own until no job takes any. Each job is given by the weight
+/// of its queue, the shape of its tasks and their number. Returns how many tasks of each then run.
 fn fill_one_node(node: Resources, jobs: &[(u32, Resources, u64)]) -> Vec<u64> {
     let queue = |number: usize| format!("root.q{number:02}");
     let weighted = |(number, job): (usize, &(u32, Resources, u64))| QueueSpec {
         weight: job.0 * 1_000,
         ..QueueSpec::named(&queue(number))
     };
-    let tree = QueueTree::new(jobs.iter().enumerate().map(weighted).collect()).expect("a sound tree");
+    let tree = QueueTree::new(jobs.iter().enumerate().map(weighted).collect()).expect("a valid tree");
     let mut classes = ClassTable::default();
     classes.add_class_of(Vec::new());
     classes.set(0, 0, true);
     let mut policy = Drf::new(tree.clone());
     policy.on_change(&DemandChange::Capacity(Totals(node.0.map(u64::from))));
     for (slot, &(_, shape, count)) in (0..).zip(jobs) {
-        let (id, queue) = (JobId(u64::from(slot) + 1), tree.find(&queue(slot as usize)).expect("it is there"));
+        let (id, queue) = (JobId(u64::from(slot) + 1), tree.find(&queue(slot as usize)).expect("the queue exists"));
         policy.on_change(&DemandChange::JobAdded { job: slot, id, queue, user: UserId(0), priority: 0 });
         policy.on_change(&DemandChange::AskAdded {
             ask: slot,
@@ -361,9 +362,9 @@ fn fill_one_node(node: Resources, jobs: &[(u32, Resources, u64)]) -> Vec<u64> {
 }
 
 /// Ghodsi et al. 2011, section 4.1: of 9 CPUs and 18 GB, with tasks of <1, 4> and <3, 1>, A runs three and B two, and
-/// each has two thirds of what it needs most.
+/// each has two thirds of its dominant resource.
 #[test]
-fn the_example_of_the_drf_paper() {
+fn drf_reproduces_the_example_of_its_paper() {
     let (a, b) = (Resources::new(1_000, 4_096), Resources::new(3_000, 1_024));
     assert_eq!(fill_one_node(Resources::new(9_000, 18 * 1_024), &[(1, a, 100), (1, b, 100)]), [3, 2]);
 }
@@ -371,7 +372,7 @@ fn the_example_of_the_drf_paper() {
 #[test]
 fn progressive_filling_with_small_tasks_ends_at_the_closed_form() {
     const JOBS: u64 = 8;
-    /// The largest part of the node that a task takes, in tasks for each node.
+    /// A task takes at most this part of the node: one part in `TASKS`.
     const TASKS: u32 = 20_000;
     let mut node = Resources::ZERO;
     node.0[..3].fill(1_000 * TASKS);
@@ -382,7 +383,7 @@ fn progressive_filling_with_small_tasks_ends_at_the_closed_form() {
         ((state >> 33) % u64::from(limit)) as u32
     };
     for round in 0..20 {
-        // All of a kind, or a good part of that, or nothing: what is left at the end goes into few tasks.
+        // The whole of a kind, or a large part of it, or nothing: the room that is left at the end fits few tasks.
         let mut job = || {
             let mut shape = Resources::ZERO;
             (0..3).for_each(|kind| shape.0[kind] = [0, 500, 750, 1_000][below(4) as usize]);
@@ -397,7 +398,7 @@ fn progressive_filling_with_small_tasks_ends_at_the_closed_form() {
         };
         let fair = fair_shares(&jobs.iter().map(demand).collect::<Vec<_>>(), &capacity);
         for (running, fair) in fill_one_node(node, &jobs).into_iter().zip(fair) {
-            // A task of each of them is what rounding may move.
+            // Rounding may move one task of each job.
             let off = (running * 1_000_000 / u64::from(TASKS)).abs_diff(fair.share);
             assert!(off <= JOBS * 1_000_000 / u64::from(TASKS), "round {round}: {running} tasks, {fair:?} of {jobs:?}");
         }
@@ -405,12 +406,12 @@ fn progressive_filling_with_small_tasks_ends_at_the_closed_form() {
 }
 
 #[test]
-fn under_capacity_a_queue_borrows_what_is_idle_and_gives_it_back_as_tasks_end() {
+fn capacity_lets_a_queue_borrow_idle_resources_and_return_them_as_tasks_end() {
     let tree = QueueTree::new(vec![spec("root.a", 750_000, 1_000_000), spec("root.b", 250_000, 500_000)]).unwrap();
     let mut model = Model::new(tree.clone(), Box::new(Capacity::new(tree.clone())), 1);
     model.jobs.iter().for_each(|job| assert!(job.open == 0));
     let of = |model: &Model, name: &str| {
-        let queue = model.tree.find(name).expect("it is there");
+        let queue = model.tree.find(name).expect("the queue exists");
         (0..JOBS).find(|&slot| model.jobs[slot].queue == queue).expect("a job in each")
     };
     let (a, b) = (of(&model, "root.a"), of(&model, "root.b"));
@@ -437,11 +438,11 @@ fn under_capacity_a_queue_borrows_what_is_idle_and_gives_it_back_as_tasks_end() 
         }
         let only_a_is_below = share(&model, a) < 750_000 && share(&model, b) >= 250_000;
         let next = fill(&mut model);
-        assert!(!only_a_is_below || next == Some(a), "the queue below its guarantee goes first");
+        assert!(!only_a_is_below || next == Some(a), "the queue below its guarantee is chosen first");
     }
 }
 
-/// f as a part of 1, and what is chosen in floating point.
+/// Checks the choice with floating-point numbers. `fairness` is the knob f, from 0 to 1.
 fn tetris_goes_by_its_score(fairness: f64) {
     let check = move |model: &Model, could: &[usize], slot: usize| {
         let mut waiting: Vec<&Job> = model.jobs.iter().filter(|job| job.open > 0).collect();
@@ -467,31 +468,31 @@ fn tetris_goes_by_its_score(fairness: f64) {
         let best = rivals.iter().map(|job| score(job)).fold(f64::MIN, f64::max);
         let chosen = &model.jobs[slot];
         assert!(rivals.iter().any(|job| job.id == chosen.id), "job {} is not among the neediest", chosen.id);
-        assert!(score(chosen) > best - 1e-6, "{} where {best} was to be had", score(chosen));
+        assert!(score(chosen) > best - 1e-6, "{} where {best} is available", score(chosen));
     };
     let fairness = (fairness * 1e6) as u32;
     Model::run(&queues(), |tree| Box::new(Tetris::new(tree, fairness)), check);
 }
 
 #[test]
-fn tetris_takes_the_best_score_of_all_when_it_need_not_be_fair() {
+fn tetris_without_fairness_chooses_the_best_score_of_all() {
     tetris_goes_by_its_score(0.0);
 }
 
 #[test]
-fn tetris_takes_the_best_score_among_the_jobs_furthest_below_their_share() {
+fn tetris_with_fairness_chooses_the_best_score_of_the_jobs_furthest_below_their_share() {
     tetris_goes_by_its_score(0.25);
     tetris_goes_by_its_score(0.8);
     tetris_goes_by_its_score(0.999_999);
 }
 
 #[test]
-fn with_strict_shares_nobody_gets_more_than_its_fair_share_but_everybody_gets_a_task() {
+fn strict_shares_give_each_job_a_task_but_none_more_than_its_fair_share() {
     let tree = QueueTree::new(vec![
         QueueSpec { weight: 3_000, ..QueueSpec::named("root.heavy") },
         spec("root.light", 0, 1_000_000),
     ])
-    .expect("a sound tree");
+    .expect("a valid tree");
     for seed in 1..=10 {
         let mut model = Model::new(tree.clone(), Box::new(Drf::strict(tree.clone())), seed);
         for slot in 0..JOBS {

@@ -1,4 +1,4 @@
-//! What every order within a job promises, against a plain model, and that a whole cluster keeps to it.
+//! What every order within a job promises, checked against a plain model, and that a whole cluster follows it.
 
 use crate::dags::ModelDag;
 use crate::world::{World, job, stage};
@@ -7,7 +7,7 @@ use amalgam_core::policy::{IntraJobPolicy, RunnableStage};
 use amalgam_core::preset::{IntraJob, Preset};
 use amalgam_core::vocabulary::{Chance, Duration, Instant, Resources, StageSpec};
 
-/// As if only these stages had tasks ready.
+/// Stages as if only these had ready tasks.
 fn some_with_tasks(dag: &ModelDag, chance: &mut Chance) -> Vec<RunnableStage> {
     let stages = (0..dag.stages.len() as u32).filter(|_| chance.below(2_u32) == 0);
     stages
@@ -16,7 +16,7 @@ fn some_with_tasks(dag: &ModelDag, chance: &mut Chance) -> Vec<RunnableStage> {
 }
 
 #[test]
-fn under_critical_path_the_stage_with_the_longest_path_goes_first() {
+fn critical_path_orders_stages_by_their_longest_path() {
     let mut chance = Chance::new(1, "orders within a job");
     let mut policy = CriticalPath::default();
     for _ in 0..1_000 {
@@ -26,12 +26,12 @@ fn under_critical_path_the_stage_with_the_longest_path_goes_first() {
         let mut order: Vec<u32> = runnable.iter().map(|stage| stage.stage).collect();
         order.sort_by_key(|&stage| (std::cmp::Reverse(dag.longest_path(stage)), stage));
         assert_eq!(demand.needed.iter().map(|needed| needed.stage).collect::<Vec<_>>(), order);
-        assert!(demand.needed.iter().all(|needed| needed.count == 1 + needed.stage), "everything is asked for");
+        assert!(demand.needed.iter().all(|needed| needed.count == 1 + needed.stage), "all ready tasks are asked for");
     }
 }
 
 #[test]
-fn breadth_first_asks_for_everything_that_can_run_in_the_order_of_the_stages() {
+fn breadth_first_asks_for_all_ready_tasks_in_stage_order() {
     let mut chance = Chance::new(2, "orders within a job");
     for _ in 0..100 {
         let dag = ModelDag::random(&mut chance);
@@ -45,13 +45,13 @@ fn breadth_first_asks_for_everything_that_can_run_in_the_order_of_the_stages() {
 
 /// A short stage, then a long one of the same kind, then a longer one of another kind.
 #[test]
-fn a_cluster_runs_the_longest_path_first_within_a_kind_of_task_and_across_kinds() {
+fn a_cluster_runs_the_longest_path_first_for_tasks_of_equal_and_different_size() {
     let order = |intra_job| {
         let mut preset = Preset::FIFO;
         preset.set_intra_job(intra_job);
         let mut world = World::with_nodes(preset, 1, Resources::new(2_000, 0));
         let timed = |name, length, cpu_millis| StageSpec {
-            expected: Some(Duration::parse(length).expect("a length")),
+            expected: Some(Duration::parse(length).expect("a duration")),
             ..stage(name, 2, length, cpu_millis)
         };
         let blocker = world.submit(job(vec![stage("blocker", 1, "1s", 2_000)]));

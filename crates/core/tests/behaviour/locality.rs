@@ -1,5 +1,5 @@
-//! What delay scheduling promises, on the master and against a plain model: nobody leaves its input's nodes, and then
-//! their racks, before its delays are over; and nobody holds out for longer than both of them.
+//! What delay scheduling promises, on the master and against a plain model: no job leaves its input's nodes, and then
+//! their racks, before its delays have passed; and no job waits for longer than both delays.
 
 use amalgam_core::master::{Master, MasterSettings};
 use amalgam_core::policy::inter_job::QueueTree;
@@ -28,7 +28,7 @@ struct Model {
     chance: Chance,
     jobs: Vec<ModelJob>,
     running: Vec<(GrantId, NodeId)>,
-    /// How many starts were on a node with the input, in its rack, elsewhere.
+    /// Number of starts on a node with the input, in its rack, and elsewhere.
     starts: [u32; 3],
 }
 
@@ -74,7 +74,7 @@ impl Model {
 
     fn register(&mut self, number: u32) {
         let name = format!("node-{number}");
-        let node = self.master.name_node(&name, &mut self.out).expect("any number of nodes may come");
+        let node = self.master.name_node(&name, &mut self.out).expect("the number of nodes is not limited");
         let registration = Registration {
             number: 1,
             node,
@@ -165,7 +165,7 @@ impl Model {
         self.starts[distance] += 1;
     }
 
-    /// Lets time pass, with the wake-ups on its way.
+    /// Lets time pass, with all wake-ups in between.
     fn pass(&mut self, length: Duration) {
         let until = self.now + length;
         while let Some(at) = self.master.next_wakeup().filter(|at| *at <= until) {
@@ -176,7 +176,7 @@ impl Model {
         self.now = until;
     }
 
-    /// Nobody waits who is allowed to take some room.
+    /// Checks that no job waits that may take some room.
     fn check(&self) {
         let delays = self.preset.booked().unwrap().delays;
         for (number, job) in self.jobs.iter().enumerate().filter(|(_, job)| job.wanted > job.granted) {
@@ -185,15 +185,15 @@ impl Model {
             for node in (0..NODES).map(NodeId) {
                 let running = self.running.iter().filter(|(_, at)| *at == node).count() as u32;
                 let idle = running < CORES && job.distance(node) <= reach;
-                assert!(!idle, "job {number} waits since {waited} although {node} has room within its reach");
+                assert!(!idle, "job {number} has waited for {waited} although {node} has room within its reach");
             }
         }
     }
 }
 
 #[test]
-fn nobody_leaves_its_input_too_early_or_waits_for_it_too_long() {
-    for preset in Preset::CENTRAL.iter().copied() {
+fn no_job_leaves_its_input_too_early_or_waits_for_it_too_long() {
+    for preset in Preset::CENTRAL {
         let mut starts = [0; 3];
         for seed in 1..=10 {
             let mut model = Model::new(preset, seed);

@@ -1,4 +1,4 @@
-//! How long a node has been away, also over restarts of the server; and nodes that are forgotten for good.
+//! How long a node has not been connected, also across restarts of the server; and nodes that are removed permanently.
 
 use crate::world::{World, job, stage};
 use amalgam_core::master::NodeStatus;
@@ -16,11 +16,11 @@ fn seconds(count: u64) -> Duration {
 }
 
 fn statuses(world: &World) -> Vec<NodeStatus> {
-    world.server.as_ref().expect("it runs").master.node_statuses(world.now)
+    world.server.as_ref().expect("the server runs").master.node_statuses(world.now)
 }
 
 fn status(world: &World, node: NodeId) -> NodeStatus {
-    statuses(world).into_iter().find(|status| status.node == node).expect("it is known")
+    statuses(world).into_iter().find(|status| status.node == node).expect("the node is known")
 }
 
 fn stop_agent(world: &mut World) {
@@ -37,16 +37,16 @@ fn remove(world: &mut World, node: NodeId) -> Result<(), String> {
 }
 
 #[test]
-fn how_long_a_node_has_been_away_is_known_after_a_restart() {
+fn the_time_a_node_has_been_silent_is_known_after_a_restart() {
     for from_snapshot in [false, true] {
         let mut world = World::with_nodes(Preset::FIFO, 2, CORE);
         stop_agent(&mut world);
         world.run_for(seconds(40));
         assert_eq!(status(&world, FIRST).state, NodeState::Lost);
-        let away = |world: &World| status(world, FIRST).silent_for.expect("it was heard");
+        let away = |world: &World| status(world, FIRST).silent_for.expect("the node was heard from");
         assert!((seconds(38)..=seconds(41)).contains(&away(&world)));
         if from_snapshot {
-            world.disk = world.server.as_ref().expect("it runs").master.durable();
+            world.disk = world.server.as_ref().expect("the server runs").master.durable();
         }
         world.kill_server();
         world.run_for(seconds(10));
@@ -59,12 +59,12 @@ fn how_long_a_node_has_been_away_is_known_after_a_restart() {
         world.settle();
         let back = status(&world, FIRST);
         assert_eq!((back.state, back.unheard_since), (NodeState::Up, None));
-        assert!(back.silent_for.expect("it was heard") < seconds(2));
+        assert!(back.silent_for.expect("the node was heard from") < seconds(2));
     }
 }
 
 #[test]
-fn of_a_node_that_went_with_the_server_it_is_said_since_when_it_was_not_heard() {
+fn a_node_lost_with_the_server_is_unheard_since_the_restart() {
     let mut world = World::with_nodes(Preset::FIFO, 1, CORE);
     world.run_for(seconds(3));
     world.kill_server();
@@ -79,7 +79,7 @@ fn of_a_node_that_went_with_the_server_it_is_said_since_when_it_was_not_heard() 
 }
 
 #[test]
-fn a_node_is_forgotten_once_it_is_lost_or_drained_and_away_and_comes_back_as_a_new_one() {
+fn a_disconnected_node_that_is_drained_can_be_removed_and_rejoins_as_a_new_one() {
     let mut world = World::with_nodes(Preset::FIFO, 2, CORE);
     let id = world.submit(job(vec![stage("s", 2, "100s", 1_000)]));
     assert!(remove(&mut world, FIRST).unwrap_err().contains("is connected"));
@@ -90,18 +90,18 @@ fn a_node_is_forgotten_once_it_is_lost_or_drained_and_away_and_comes_back_as_a_n
     assert_eq!(remove(&mut world, FIRST), Ok(()));
     let known = |world: &World| statuses(world).iter().map(|status| status.node).collect::<Vec<_>>();
     assert_eq!(known(&world), [NodeId(1)]);
-    assert!(remove(&mut world, FIRST).unwrap_err().contains("no node n0"), "once");
+    assert!(remove(&mut world, FIRST).unwrap_err().contains("no node n0"), "a node is removed once");
     for from_snapshot in [false, true] {
         if from_snapshot {
-            world.disk = world.server.as_ref().expect("it runs").master.durable();
+            world.disk = world.server.as_ref().expect("the server runs").master.durable();
         }
         world.kill_server();
         world.start_server();
         world.settle();
         world.run_for(seconds(1));
-        assert_eq!(known(&world), [NodeId(1)], "also after a restart");
+        assert_eq!(known(&world), [NodeId(1)], "the removal survives a restart");
     }
-    let master = &mut world.server.as_mut().expect("it runs").master;
+    let master = &mut world.server.as_mut().expect("the server runs").master;
     let again = master.name_node("host0", &mut Outbox::default());
     assert_eq!(again, Some(NodeId(2)), "its number is not used again");
     world.run_for(seconds(450));

@@ -1,4 +1,5 @@
-//! Tasks that read in place: who is sent where its input lies, who to its rack, and who finds room beside its input by chance.
+//! Tasks that read in place: which start on a node that stores their input, which in its rack, and which get room
+//! beside their input by chance.
 
 use crate::world::{World, job, stage};
 use amalgam_core::preset::Preset;
@@ -28,7 +29,7 @@ fn world(preset: Preset, capacity: Resources) -> World {
     world
 }
 
-/// A task for each of these, whose only block is on that node.
+/// One task for each entry of `at`, whose only block is stored on that node.
 fn reading(name: &str, length: &str, at: &[u32]) -> StageSpec {
     let mut blocks = Blocks::on((0..NODES).map(|node| format!("host{node}")).collect());
     at.iter().for_each(|&node| blocks.push([Block { kib: KIB, at: vec![node] }]).expect("few"));
@@ -40,7 +41,7 @@ fn only_on(node: u32, stage: StageSpec) -> StageSpec {
     StageSpec { constraints: vec![Constraint::parse(&format!("number={node}")).expect("one")], ..stage }
 }
 
-/// By stage and index, where tasks were launched first.
+/// The node on which each task was launched first, by stage and index.
 fn launched(world: &World, job: JobId) -> BTreeMap<(u32, u32), NodeId> {
     let mut found = BTreeMap::new();
     for change in &world.disk {
@@ -58,7 +59,7 @@ fn nodes_of(world: &World, job: JobId, stage: u32) -> Vec<u32> {
 }
 
 #[test]
-fn each_task_goes_where_its_own_block_is() {
+fn each_task_runs_on_the_node_of_its_own_block() {
     let at = [7, 3, 0, 5, 1, 6, 2, 4, 3, 7];
     for preset in [Preset::APOLLO, Preset::APOLLO_BASELINE] {
         let mut world = world(preset, TWO);
@@ -70,7 +71,7 @@ fn each_task_goes_where_its_own_block_is() {
 }
 
 #[test]
-fn where_its_node_is_full_a_task_goes_to_its_rack() {
+fn a_task_runs_in_the_rack_of_its_block_if_the_node_is_full() {
     let mut world = world(Preset::APOLLO, CORE);
     let full = StageSpec { expected: Some(Duration::from_secs(500)), ..stage("full", 1, "500s", 1_000) };
     world.submit(job(vec![only_on(2, full)]));
@@ -81,7 +82,7 @@ fn where_its_node_is_full_a_task_goes_to_its_rack() {
 }
 
 #[test]
-fn who_is_given_room_takes_the_task_whose_block_is_there() {
+fn granted_room_is_used_for_the_task_whose_block_is_there() {
     let at = [7, 3, 0, 5, 1, 6, 2, 4];
     for preset in [Preset::FIFO, Preset::DRF, Preset::CAPACITY] {
         let mut world = world(preset, CORE);
@@ -92,9 +93,9 @@ fn who_is_given_room_takes_the_task_whose_block_is_there() {
 }
 
 #[test]
-fn later_stages_go_where_earlier_tasks_ran() {
+fn later_stages_run_where_earlier_tasks_ran() {
     let mut world = world(Preset::APOLLO, TWO);
-    // So much that it is worth waiting for a node of which nobody has heard yet that it is idle again.
+    // So much input that it is worth waiting for a node that is not yet known to be idle again.
     let input_kib = vec![20 * KIB];
     let later = StageSpec { after: vec![0], input_kib, reads: Reads::Before, ..stage("merge", 1, "5s", 1_000) };
     let writes = StageSpec { expected: Some(Duration::from_secs(5)), ..stage("write", 2, "5s", 1_000) };
@@ -104,7 +105,7 @@ fn later_stages_go_where_earlier_tasks_ran() {
 }
 
 #[test]
-fn where_input_lies_outlives_the_server() {
+fn input_locations_survive_a_server_restart() {
     let at = [7, 3, 0, 5, 1, 6, 2, 4];
     let mut world = world(Preset::APOLLO, TWO);
     let id = world.submit(JobSpec { held: true, ..job(vec![reading("read", "30s", &at)]) });
@@ -117,7 +118,7 @@ fn where_input_lies_outlives_the_server() {
 }
 
 #[test]
-fn a_block_on_a_node_that_nobody_knows_is_far_from_all_and_what_makes_no_sense_is_refused() {
+fn a_block_on_an_unknown_node_is_far_from_all_and_invalid_reads_are_refused() {
     let mut world = world(Preset::APOLLO, CORE);
     let mut elsewhere = Blocks::on(vec!["archive".to_owned()]);
     elsewhere.push([Block { kib: KIB, at: vec![0] }]).expect("one");

@@ -1,4 +1,4 @@
-//! What is said of the starts of tasks before they start, in every preset, and what is learned from how right that was.
+//! Predictions of the starts of tasks, in every preset, and what is learned from their accuracy.
 
 use crate::world::*;
 use amalgam_core::preset::Preset;
@@ -14,7 +14,7 @@ fn any(tasks: u32) -> StageSpec {
     StageSpec { execution: ExecutionType::Auto, expected: Some(SECOND), ..stage("only", tasks, "1s", 1_000) }
 }
 
-/// What was said of each start, in their order.
+/// The prediction of each start, in the order of the starts.
 fn told(world: &World) -> Vec<(TaskId, Foretold, ForetoldStart)> {
     let told = world.records.iter().filter_map(|record| match record {
         Record::Foretold { task, foretold, start, .. } => Some((*task, *foretold, *start)),
@@ -24,7 +24,7 @@ fn told(world: &World) -> Vec<(TaskId, Foretold, ForetoldStart)> {
 }
 
 #[test]
-fn every_start_was_foretold_once_in_every_preset() {
+fn every_start_is_predicted_once_in_every_preset() {
     for preset in Preset::all() {
         let mut world = World::with_nodes(preset, 2, TWO);
         for _ in 0..3 {
@@ -34,7 +34,8 @@ fn every_start_was_foretold_once_in_every_preset() {
         world.run_for(Duration::from_secs(60));
         let started = world.records.iter().filter(|record| matches!(record, Record::Started { .. })).count();
         let told = told(&world);
-        // Who is preempted while its process is made has not started, although its job hears that it had.
+        // An attempt that is preempted while its process is being made has not started, although its job got a message
+        // that it had.
         assert!((30..=started).contains(&told.len()), "{}: {} of {started}", preset.name(), told.len());
         assert_eq!(told.iter().map(|(task, ..)| task).collect::<BTreeSet<_>>().len(), 30, "{}", preset.name());
         for (task, told, start) in told {
@@ -46,7 +47,7 @@ fn every_start_was_foretold_once_in_every_preset() {
 }
 
 #[test]
-fn a_task_is_foretold_by_those_that_stand_before_it() {
+fn a_prediction_counts_the_tasks_before_it() {
     let mut world = World::with_nodes(Preset::FIFO, 1, CORE);
     let first = world.submit(job(vec![any(400)]));
     world.run_for(Duration::from_secs(300));
@@ -54,19 +55,19 @@ fn a_task_is_foretold_by_those_that_stand_before_it() {
     world.run_for(Duration::from_secs(130));
     let told = told(&world);
     let of = |job: JobId| told.iter().filter(move |(task, ..)| task.job == job);
-    // A task a second leaves, and a hundred stand before it, with one of which the pace is known from more than its number.
+    // One task per second ends, and a hundred are before the first of these.
     for (place, (_, told, start)) in of(second).enumerate() {
         let (expected, waited) = (told.expected.as_secs_f64(), start.waited.as_secs_f64());
         assert_eq!((told.way, waited.round()), (Way::Asked, 100.0 + place as f64));
         assert!((expected / waited - 1.0).abs() < 0.1, "{expected} s, and it was {waited} s");
     }
-    // When the first job came nobody had left, and a second was as good as anything.
+    // When the first job arrived, no task had ended yet, and the expected second was the only basis.
     let expected: Vec<u64> = of(first).map(|(_, told, _)| told.expected.0 / 1_000_000).collect();
     assert!(expected.is_sorted() && expected[0] == 0 && expected[399] == 398, "{expected:?}");
 }
 
 #[test]
-fn intervals_narrow_down_to_what_happens() {
+fn predicted_ranges_narrow_to_the_actual_waits() {
     for (preset, way) in [(Preset::FIFO, Way::Asked), (Preset::SPARROW, Way::Probed), (Preset::APOLLO, Way::Sent)] {
         let mut world = World::with_nodes(preset, 2, TWO);
         let spec = || StageSpec { execution: ExecutionType::Guaranteed, ..any(1) };
@@ -78,12 +79,12 @@ fn intervals_narrow_down_to_what_happens() {
         let width = |at: usize| told[at].1.most.0 - told[at].1.least.0;
         assert_eq!(told[59].1.way, way, "{}", preset.name());
         assert!(width(0) > 30_000 && width(59) < 2_000, "{}: {} and {}", preset.name(), width(0), width(59));
-        assert!(told[40..].iter().all(|(_, _, start)| start.is_right), "all alike");
+        assert!(told[40..].iter().all(|(_, _, start)| start.is_right), "all waits are alike");
     }
 }
 
 #[test]
-fn what_was_asked_for_again_is_foretold_again() {
+fn a_task_that_is_asked_for_again_is_predicted_again() {
     let mut world = World::with_nodes(Preset::FIFO, 1, CORE);
     let spec = StageSpec { retries: 1, ..stage("fails", 1, "5s 1", 1_000) };
     let id = world.submit(job(vec![spec]));
@@ -93,13 +94,13 @@ fn what_was_asked_for_again_is_foretold_again() {
     let told = told(&world);
     let waited: Vec<u64> =
         told.iter().filter(|(task, ..)| task.job == id).map(|(_, _, start)| start.waited.0 / 1_000_000).collect();
-    // The second time it is asked for when it has failed, and its job comes first once another task has ended.
+    // The second prediction is made after the failure, and its job is scheduled first once another task has ended.
     assert_eq!(waited, [0, 1]);
     assert_eq!(told.iter().filter(|(task, ..)| task.job == other).count(), 3);
 }
 
 #[test]
-fn what_was_asked_of_a_master_that_is_gone_is_asked_anew() {
+fn asks_to_a_lost_master_are_made_again() {
     let mut world = World::with_nodes(Preset::FIFO, 1, CORE);
     let id = world.submit(job(vec![any(8)]));
     world.run_for(Duration::from_millis(3_500));
@@ -116,7 +117,7 @@ fn what_was_asked_of_a_master_that_is_gone_is_asked_anew() {
 }
 
 #[test]
-fn who_waits_for_too_long_is_counted_before_it_starts_and_once() {
+fn a_task_that_waits_longer_than_predicted_is_counted_once_before_it_starts() {
     let sent = (Preset::MERCURY, Way::SentOpportunistic, ExecutionType::Opportunistic);
     for (preset, way, execution) in [(Preset::FIFO, Way::Asked, ExecutionType::Guaranteed), sent] {
         let mut world = World::with_nodes(preset, 1, CORE);
@@ -125,7 +126,7 @@ fn who_waits_for_too_long_is_counted_before_it_starts_and_once() {
             world.submit(job(vec![spec(1)]));
             world.run_for(Duration::from_millis(1_100));
         }
-        // Whoever comes behind this one was told that it takes a second.
+        // The tasks behind this one are predicted with its expected run time of a second.
         world.submit(job(vec![StageSpec { execution, expected: Some(SECOND), ..stage("long", 1, "100s", 1_000) }]));
         let unlucky = world.submit(job(vec![spec(60)]));
         world.run_for(Duration::from_secs(95));

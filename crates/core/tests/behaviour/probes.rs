@@ -1,5 +1,5 @@
-//! What a node does with probes: it asks back in the order of the queue, keeps room until it is answered, and forgets
-//! probes with the connection.
+//! What a node does with probes: it asks for tasks in the order of the queue, keeps room until it gets an answer, and
+//! drops probes with the connection.
 
 use amalgam_core::node::{NodeAgent, NodeSettings};
 use amalgam_core::preset::Preset;
@@ -44,7 +44,7 @@ impl Node {
         node
     }
 
-    /// What it says when it has been welcomed.
+    /// Connects the node. Returns what it sends once it is welcomed.
     fn connect(&mut self, kinds: Kinds) -> Vec<Said> {
         let mut out = Outbox::default();
         self.0.handle(Instant(0), Event::Connected { peer: Address::Master, incarnation: 1 }, &mut out);
@@ -52,11 +52,11 @@ impl Node {
             Message::ToMaster(ToMaster::Register(registration)) => Some(registration.number),
             _ => None,
         });
-        let registration = registration.expect("it introduces itself");
+        let registration = registration.expect("the node registers");
         self.tell(Address::Master, welcome(registration, kinds))
     }
 
-    /// What it says to job managers and to its executor.
+    /// What it sends to job managers and to its executor.
     fn handle(&mut self, event: Event<ToNode>) -> Vec<Said> {
         let mut out = Outbox::default();
         self.0.handle(Instant(0), event, &mut out);
@@ -155,15 +155,15 @@ fn id(number: u32) -> ProbeId {
 }
 
 #[test]
-fn a_probe_waits_for_its_turn_and_the_launch_takes_its_room() {
+fn a_probe_waits_in_order_and_its_launch_takes_the_kept_room() {
     let mut node = Node::new();
     assert_eq!(node.probe(1, 3_000), [Ready(1)]);
     assert_eq!(node.free(), 1_000);
     assert_eq!(node.probe(2, 2_000), [], "it does not fit");
-    assert_eq!(node.launch(7, None, 1_000), [], "nobody overtakes");
+    assert_eq!(node.launch(7, None, 1_000), [], "a launch does not overtake the probe");
     assert_eq!(node.launch(8, Some(1), 3_000), [Launched(8)]);
     assert_eq!(node.free(), 1_000);
-    assert_eq!(node.cancel(&[2]), [Launched(7)], "what waited behind it goes on");
+    assert_eq!(node.cancel(&[2]), [Launched(7)], "the entry behind it starts");
 }
 
 #[test]
@@ -178,7 +178,7 @@ fn room_of_a_cancelled_probe_goes_to_the_next_entry() {
 }
 
 #[test]
-fn a_smaller_task_than_probed_for_leaves_the_rest_to_others() {
+fn a_task_smaller_than_its_probe_leaves_the_rest_of_the_room_to_others() {
     let mut node = Node::new();
     assert_eq!(node.probe(1, 4_000), [Ready(1)]);
     assert_eq!(node.probe(2, 3_000), []);
@@ -186,7 +186,7 @@ fn a_smaller_task_than_probed_for_leaves_the_rest_to_others() {
 }
 
 #[test]
-fn probes_and_their_room_are_forgotten_with_the_connection() {
+fn probes_and_their_room_are_dropped_with_the_connection() {
     for notices in [false, true] {
         let mut node = Node::new();
         node.probe(1, 3_000);
@@ -194,16 +194,16 @@ fn probes_and_their_room_are_forgotten_with_the_connection() {
         assert_eq!(node.launch(7, None, 2_000), []);
         if notices {
             let said = node.handle(Event::Disconnected { peer: Address::Master });
-            assert_eq!(said, [Launched(7)], "a launch does not wait for the connection");
+            assert_eq!(said, [Launched(7)], "a launch starts without a connection");
         }
         node.connect(Kinds::new());
         assert_eq!(node.free(), 2_000);
-        assert_eq!(node.probe(1, 2_000), [Ready(1)], "the same again is a new one");
+        assert_eq!(node.probe(1, 2_000), [Ready(1)], "the same probe on a new connection is a new one");
     }
 }
 
 #[test]
-fn a_repeated_probe_is_the_same_and_a_launch_of_an_earlier_life_does_not_touch_it() {
+fn a_repeated_probe_is_ignored_and_a_launch_of_an_earlier_epoch_does_not_use_it() {
     let mut node = Node::new();
     assert_eq!(node.probe(1, 4_000), [Ready(1)]);
     assert_eq!(node.probe(2, 4_000), []);
@@ -225,7 +225,7 @@ fn a_forged_launch_does_not_take_the_room_of_a_probe() {
 }
 
 #[test]
-fn a_job_that_has_no_owner_leaves_no_probe() {
+fn a_disowned_job_leaves_no_probe() {
     let mut node = Node::new();
     node.probe(1, 3_000);
     node.probe(2, 3_000);
@@ -234,7 +234,7 @@ fn a_job_that_has_no_owner_leaves_no_probe() {
 }
 
 #[test]
-fn a_probe_that_came_before_the_welcome_has_its_turn_when_the_custom_kinds_are_known() {
+fn a_probe_from_before_the_welcome_is_ready_once_custom_kinds_are_known() {
     let mut kinds = Kinds::new();
     let licence = kinds.add("licence").unwrap();
     let mut node = Node::unconnected(vec![("licence".to_owned(), 1)]);

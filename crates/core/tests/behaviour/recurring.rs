@@ -1,4 +1,4 @@
-//! Jobs that come again are planned with what their last runs took.
+//! Recurring jobs are planned with the run times of their last runs.
 
 use crate::world::{World, job, stage};
 use amalgam_core::job_manager::EstimateSource::{EarlierRuns, FinishedTasks, JobFile};
@@ -11,7 +11,7 @@ fn cluster(preset: Preset) -> World {
     World::with_nodes(preset, 1, Resources::new(1_000, 0))
 }
 
-/// A stage of two tasks that take the seconds, and one after it.
+/// A stage of two tasks that run for `first`, and a stage after it.
 fn nightly(first: &str) -> JobSpec {
     let mut last = stage("last", 1, "2s", 1_000);
     last.after = vec![0];
@@ -24,9 +24,9 @@ fn run(world: &mut World, spec: JobSpec, seconds: u64) {
     assert_eq!(world.outcome(job), Some(JobOutcome::Succeeded));
 }
 
-/// What is expected of a task of each stage, in seconds, and what that is known from.
+/// The expected run time of a task of each stage, in seconds, and its source.
 fn expected(world: &World, job: JobId) -> Vec<Option<(u64, String)>> {
-    let stages = &world.server.as_ref().expect("it runs").jobs[&job].dag().stages;
+    let stages = &world.server.as_ref().expect("the server runs").jobs[&job].dag().stages;
     let of = |estimate: &amalgam_core::job_manager::Estimate| {
         Some((estimate.expected()?.0.div_ceil(1_000_000), format!("{:?}", estimate.source()?)))
     };
@@ -38,7 +38,7 @@ fn known(seconds: u64, source: amalgam_core::job_manager::EstimateSource) -> Opt
 }
 
 #[test]
-fn a_job_that_comes_again_is_expected_to_take_what_it_took_also_by_a_server_that_is_back() {
+fn a_recurring_job_is_expected_to_take_its_last_run_times_also_after_a_restart() {
     let mut world = cluster(Preset::DRF);
     let first = world.submit(nightly("6s"));
     assert_eq!(expected(&world, first), [None, None]);
@@ -55,7 +55,7 @@ fn a_job_that_comes_again_is_expected_to_take_what_it_took_also_by_a_server_that
 }
 
 #[test]
-fn what_the_job_file_says_goes_first_and_what_finished_goes_before_that() {
+fn finished_tasks_override_the_job_file_which_overrides_earlier_runs() {
     let mut world = cluster(Preset::DRF);
     run(&mut world, nightly("6s"), 20);
     let mut stated = nightly("6s");
@@ -67,7 +67,7 @@ fn what_the_job_file_says_goes_first_and_what_finished_goes_before_that() {
 }
 
 #[test]
-fn a_job_that_fails_teaches_what_succeeded_and_one_that_was_cancelled_at_once_teaches_nothing() {
+fn a_failed_job_teaches_its_succeeded_stages_and_one_cancelled_at_once_nothing() {
     let mut world = cluster(Preset::DRF);
     let cancelled = world.submit(nightly("6s"));
     world.control(cancelled, JobAction::Cancel);
@@ -80,10 +80,10 @@ fn a_job_that_fails_teaches_what_succeeded_and_one_that_was_cancelled_at_once_te
     world.run_for(Duration::from_secs(20));
     assert!(matches!(world.outcome(job), Some(JobOutcome::Failed { .. })), "{:?}", world.outcome(job));
     let next = world.submit(nightly("6s"));
-    assert_eq!(expected(&world, next), [known(6, EarlierRuns), None], "by its name");
+    assert_eq!(expected(&world, next), [known(6, EarlierRuns), None], "found by the job's name");
 }
 
-/// How much later than the first of its stages the second one starts, beside a job that takes all that is left over.
+/// How much later than the first of its stages the second one starts, beside a job that takes all leftover resources.
 fn put_off(world: &mut World, spec: JobSpec) -> Duration {
     world.submit(job(vec![stage("before", 1, "1s", 1_000)]));
     let id = world.submit(spec);
@@ -95,7 +95,7 @@ fn put_off(world: &mut World, spec: JobSpec) -> Duration {
             Change::Launched { task, at, .. } if task.job == id && task.stage == stage => Some(*at),
             _ => None,
         });
-        launched.expect("it ran")
+        launched.expect("the stage ran")
     };
     start(1).since(start(0))
 }
@@ -108,7 +108,7 @@ fn long_and_short() -> JobSpec {
 }
 
 #[test]
-fn a_recurring_job_yields_what_its_last_runs_say_that_it_can() {
+fn a_recurring_job_defers_tasks_according_to_its_last_runs() {
     let mut world = cluster(Preset::CARBYNE);
     run(&mut world, long_and_short(), 30);
     let late = put_off(&mut world, long_and_short());
@@ -116,7 +116,7 @@ fn a_recurring_job_yields_what_its_last_runs_say_that_it_can() {
 }
 
 #[test]
-fn a_job_that_does_not_know_all_its_run_times_puts_nothing_off() {
+fn a_job_without_all_its_run_times_defers_nothing() {
     let mut spec = long_and_short();
     spec.stages[1].expected = Some(Duration::from_secs(2));
     spec.stages[2].expected = Some(Duration::from_secs(1));

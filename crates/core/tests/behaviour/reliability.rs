@@ -58,7 +58,7 @@ fn launches(world: &World, since: usize) -> Vec<usize> {
 }
 
 fn doubt(world: &World, node: u32) -> Option<Doubt> {
-    let statuses = world.server.as_ref().expect("it runs").master.node_statuses(world.now);
+    let statuses = world.server.as_ref().expect("the server runs").master.node_statuses(world.now);
     statuses.into_iter().find(|status| status.node == NodeId(node)).expect("it is known").doubt
 }
 

@@ -1,4 +1,4 @@
-//! Tasks of a stage that read different amounts: who starts first, and how long each is expected to run.
+//! Tasks of a stage that read different amounts: their order, and how long each is expected to run.
 
 use crate::world::*;
 use amalgam_core::job_manager::JobManager;
@@ -10,7 +10,7 @@ use amalgam_core::vocabulary::*;
 const CORE: Resources = Resources::new(1_000, 0);
 const PRESETS: [Preset; 3] = [Preset::FIFO, Preset::SPARROW, Preset::APOLLO];
 
-/// A task for each of these, which reads so many KiB and runs so many seconds.
+/// One task for each entry: how many KiB it reads, and for how many seconds it runs.
 fn reading(tasks: &[(u32, u64)]) -> StageSpec {
     let mut items = Items::default();
     tasks.iter().for_each(|(_, seconds)| items.push(format!("{seconds}s")).expect("short"));
@@ -32,14 +32,14 @@ fn order(world: &World, job: JobId, stage: u32) -> Vec<u32> {
     order
 }
 
-/// What the launches said of the run times of these tasks.
+/// The expected run time that the task's launch contained.
 fn expected(world: &World, job: JobId, index: u32) -> Option<Duration> {
     let of_task = |launch: &&(NodeId, Launch)| (launch.1.task.job, launch.1.task.index) == (job, index);
-    world.heard_launches.iter().find(of_task).expect("it was launched").1.expected
+    world.heard_launches.iter().find(of_task).expect("the task was launched").1.expected
 }
 
 #[test]
-fn whoever_reads_most_starts_first_and_of_equals_the_first() {
+fn tasks_start_in_the_order_of_size_then_index() {
     for preset in PRESETS {
         let mut world = World::with_nodes(preset, 1, CORE);
         let id = world.submit(job(vec![reading(&[(5, 1), (70, 1), (5, 1), (0, 1), (900, 1), (70, 1)])]));
@@ -53,7 +53,7 @@ fn whoever_reads_most_starts_first_and_of_equals_the_first() {
 }
 
 #[test]
-fn the_order_outlives_the_server() {
+fn the_order_survives_a_server_restart() {
     let sizes: Vec<(u32, u64)> = (0..40).map(|index| (1 + index * 17 % 41, 1)).collect();
     let mut wanted: Vec<u32> = (0..40).collect();
     wanted.sort_by_key(|index| (std::cmp::Reverse(sizes[*index as usize].0), *index));
@@ -72,7 +72,7 @@ fn the_order_outlives_the_server() {
 }
 
 #[test]
-fn what_is_tried_again_has_its_place_by_its_size() {
+fn a_retried_task_is_ordered_by_its_size() {
     let mut world = World::with_nodes(Preset::FIFO, 1, CORE);
     let fails = StageSpec { retries: 1, input_kib: vec![5, 70, 20], ..stage("only", 3, "1s 1", 1_000) };
     let id = world.submit(job(vec![fails]));
@@ -89,7 +89,7 @@ fn what_is_tried_again_has_its_place_by_its_size() {
 }
 
 #[test]
-fn who_reads_more_is_expected_to_run_longer() {
+fn a_task_that_reads_more_is_expected_to_run_longer() {
     let tasks: Vec<(u32, u64)> = (1..=30).map(|size| (size * 1_024, 2 + u64::from(size))).collect();
     for preset in PRESETS {
         let mut world = World::with_nodes(preset, 1, CORE);
@@ -101,7 +101,7 @@ fn who_reads_more_is_expected_to_run_longer() {
             let took = tasks[index as usize].1 as f64;
             assert!((found / took - 1.0).abs() < 0.01, "task {index}: {found} s, and it took {took} s");
         }
-        // A life that reads the log expects the same as one that reads a snapshot.
+        // A manager that recovers from the log expects the same as one that recovers from a snapshot.
         let manager = &world.server.as_ref().unwrap().jobs[&id];
         let of = |manager: &JobManager| manager.dag().stage(0).estimate.clone();
         assert_eq!(of(&world.recovered(id, &world.disk)), of(manager));
@@ -117,7 +117,7 @@ fn a_large_array_is_one_record_until_its_tasks_run() {
     let mut world = World::with_nodes(Preset::FIFO, 1, CORE);
     let id = world.submit(job(vec![spec]));
     world.run_for(Duration::from_millis(1_500));
-    // The largest of those that are looked at, and then of one more.
+    // First the largest of those that are compared at once, and then of one more.
     assert_eq!(order(&world, id, 0), [4_095, 4_096]);
     let stage = world.server.as_ref().unwrap().jobs[&id].dag().stage(0);
     assert!(stage.record(4_096).is_some() && stage.record(4_097).is_none());

@@ -1,4 +1,4 @@
-//! A timeout that a user changes holds for what runs already, counted from the start of each attempt.
+//! A user changes a timeout. It also applies to running attempts, counted from the start of each.
 
 use crate::world::{World, job, stage};
 use amalgam_core::preset::Preset;
@@ -12,7 +12,7 @@ fn seconds(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
 }
 
-/// Two tasks of a minute, of which one runs and one waits, and which may take this long.
+/// Two tasks of a minute, of which one runs and one waits, with this timeout in seconds.
 fn running(preset: Preset, timeout: u64) -> (World, JobId) {
     let mut world = World::with_nodes(preset, 1, CORE);
     let spec = job(vec![StageSpec { timeout: Some(seconds(timeout)), ..stage("s", 2, "60s", 1_000) }]);
@@ -29,12 +29,12 @@ fn set_timeout(world: &mut World, job: JobId, timeout: u64) {
 }
 
 #[test]
-fn a_shorter_timeout_ends_what_runs_for_longer() {
+fn a_shorter_timeout_stops_attempts_that_exceed_it() {
     for preset in PRESETS {
         let (mut world, id) = running(preset, 300);
         set_timeout(&mut world, id, 10);
         world.run_for(seconds(5));
-        assert_eq!(world.outcome(id), None, "{}: seven of ten seconds are over", preset.name());
+        assert_eq!(world.outcome(id), None, "{}: seven of ten seconds have passed", preset.name());
         world.run_for(seconds(20));
         let told = world.log.join("\n");
         assert_eq!(world.outcome(id), Some(JobOutcome::Failed { exit_code: 124 }), "{}: {told}", preset.name());
@@ -42,7 +42,7 @@ fn a_shorter_timeout_ends_what_runs_for_longer() {
 }
 
 #[test]
-fn a_longer_timeout_lets_go_on_what_runs_whoever_begins_anew_meanwhile() {
+fn a_longer_timeout_applies_to_running_attempts_also_after_restarts() {
     for preset in PRESETS {
         for anew in ["nobody", "the agent", "the server", "both"] {
             let (mut world, id) = running(preset, 10);
@@ -67,7 +67,7 @@ fn a_longer_timeout_lets_go_on_what_runs_whoever_begins_anew_meanwhile() {
 }
 
 #[test]
-fn a_new_timeout_that_did_not_come_to_the_node_before_the_server_died_comes_later() {
+fn a_new_timeout_lost_with_the_server_reaches_the_node_later() {
     for preset in [Preset::DRF, Preset::SPARROW] {
         let (mut world, id) = running(preset, 10);
         world.unlink(0);

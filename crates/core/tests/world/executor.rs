@@ -1,40 +1,40 @@
-//! An executor that pretends to run processes, to measure them and to bring files.
+//! An executor that simulates running and measuring processes and fetching files.
 
 use super::*;
 
-/// Runs for as long as the command says: `["run", "5s", "exit code"]`.
+/// A process runs for as long as its command specifies: `["run", "5s", "exit code"]`.
 #[derive(Default)]
 pub struct PretendedExecutor {
     pub running: BTreeMap<AttemptId, (LaunchOrder, Instant, Instant)>,
     pub ends: BTreeMap<AttemptId, Arc<Ended>>,
     /// Every attempt that ever became a process.
     pub launched: Vec<(TaskId, AttemptId)>,
-    /// Why it cannot launch anything.
+    /// Why it cannot launch any process.
     pub fault: Option<String>,
-    /// What its node has, with the bytes of each.
+    /// The files that its node has, with their sizes in bytes.
     pub files: BTreeMap<Digest, u64>,
-    /// Whoever fetches from here gets something else so many times.
+    /// How many more fetches from here get a different file.
     pub sends_wrong: u32,
-    /// So many times it finds that what is fetched from here is damaged, and removes it.
+    /// How many more fetches from here find the file damaged, which is then removed.
     pub spoils: u32,
-    /// It does not answer those that fetch from here.
+    /// It does not answer nodes that fetch from here.
     pub is_silent: bool,
     /// Fetches that were ordered here.
     pub fetched: Vec<(Digest, NodeId)>,
-    /// Fetches stay on their way.
+    /// Fetches are not answered.
     pub holds_fetches: bool,
     pub(super) held_fetches: Vec<(StoredFile, NodeId)>,
-    /// What starts here takes so many times as long, and as much CPU time as elsewhere; 0 is as long.
+    /// Processes that start here take this many times as long, with the same CPU time; 0 means 1.
     pub slowness: u64,
-    /// Those that yield their CPU, since when, and for how long others did. They make no progress meanwhile.
+    /// Attempts that yield their CPU, and since when. They make no progress meanwhile.
     pub yielding: BTreeMap<AttemptId, Instant>,
     pub yielded: BTreeMap<AttemptId, Duration>,
-    /// So often it was asked how far attempts have come.
+    /// How many times it was asked to measure attempts.
     pub measured: usize,
 }
 
 impl PretendedExecutor {
-    /// When attempts end by themselves.
+    /// When attempts exit without being stopped.
     pub(super) fn next_ends(&self) -> impl Iterator<Item = (AttemptId, Instant)> {
         let working = self.running.iter().filter(|(id, _)| !self.yielding.contains_key(id));
         working.map(|(id, (_, _, end))| (*id, *end))
@@ -51,10 +51,10 @@ impl World {
         }
     }
 
-    /// Only the one that is held and goes to that node; the file is returned.
+    /// Delivers only the held fetch from that node, and returns the file.
     pub fn deliver_held_fetch(&mut self, node: usize, from: NodeId) -> Digest {
         let held = &mut self.nodes[node].executor.held_fetches;
-        let at = held.iter().position(|(_, other)| *other == from).expect("that node was asked");
+        let at = held.iter().position(|(_, other)| *other == from).expect("a fetch from that node is held");
         let (file, from) = held.remove(at);
         let number = NodeId(node as u32);
         let outcome = self.fetch(number, file, from);
@@ -145,7 +145,7 @@ impl World {
             ToExecutor::Resume { attempt } => {
                 if let Some(yields_since) = executor.yielding.remove(&attempt) {
                     let length = now.since(yields_since);
-                    let (_, since, end) = executor.running.get_mut(&attempt).expect("it runs");
+                    let (_, since, end) = executor.running.get_mut(&attempt).expect("the attempt runs");
                     *since += length;
                     *end += length;
                     let yielded = executor.yielded.entry(attempt).or_default();
@@ -207,7 +207,7 @@ impl World {
     }
 }
 
-/// What an attempt leaves: of the stage's name and the index, whichever attempt it is.
+/// The files that an attempt stores. They depend on the stage's name and the index, not on the attempt.
 pub(super) fn outputs(order: &LaunchOrder, bytes: u64) -> Vec<OutputFile> {
     let index = order.index;
     let named = |name: &String| {

@@ -1,5 +1,5 @@
-//! A small world around the roles: a server (master and job managers over one log), nodes, executors that only pretend.
-//! Everything happens in one thread and in a fixed order; connections break and processes die when a test says so.
+//! A test cluster around the roles: a server (master and job managers over one log), nodes, and simulated executors.
+//! Everything runs in one thread and in a fixed order. Connections break and processes die when a test requests it.
 
 mod executor;
 mod show;
@@ -26,7 +26,6 @@ pub struct World {
     pub queues: QueueTree,
     pub server: Option<Server>,
     epoch: Epoch,
-    /// What is on disk.
     pub disk: Vec<Change>,
     pub nodes: Vec<NodeHost>,
     mail: VecDeque<(Address, Address, Message)>,
@@ -36,34 +35,34 @@ pub struct World {
     next_client: u64,
     pub orphan_lease: Duration,
     pub cache_bytes: u64,
-    /// Of each file that a task leaves.
+    /// Size of each file that a task stores.
     pub file_bytes: u64,
-    /// Whether the log shows messages, too.
+    /// Whether the log also shows messages.
     pub verbose: bool,
-    /// Every launch that a node has heard.
+    /// Every launch that a node has received.
     pub heard_launches: Vec<(NodeId, Launch)>,
-    /// What nodes said of their waits.
+    /// The waits that nodes reported.
     pub told_waits: Vec<ToldWaits>,
-    /// Launches stay on their way.
+    /// Launches are not delivered.
     pub hold_launches: bool,
     held_launches: Vec<(Address, NodeId, Box<Launch>)>,
 }
 
-/// A node said how long tasks would wait there.
+/// A report of how long tasks would wait at a node.
 pub struct ToldWaits {
     pub at: Instant,
     pub node: NodeId,
     pub to: Address,
-    /// What opportunistic work would find.
+    /// The room for opportunistic work.
     pub room: Resources,
-    /// When attempts of the job start that wait there.
+    /// When the job's attempts that wait there would start.
     pub starts: Vec<(AttemptId, Duration)>,
 }
 
 pub struct Server {
     pub master: Master,
     pub jobs: BTreeMap<JobId, JobManager>,
-    /// Not on disk yet, and the messages that wait for it.
+    /// Changes that are not on disk yet, and the messages that wait for them.
     unsynced: Vec<Change>,
     gated: Vec<(Address, Address, Message)>,
 }
@@ -152,7 +151,7 @@ impl World {
         }
     }
 
-    /// What is not on disk is gone, with the messages that waited for it.
+    /// Changes that are not on disk are lost, with the messages that waited for them.
     pub fn kill_server(&mut self) {
         if self.server.take().is_some() {
             self.say("server killed");
@@ -217,10 +216,11 @@ impl World {
         }
         let Some(server) = &mut self.server else { return };
         let mut out = Outbox::default();
-        let named = server.master.name_node(&self.nodes[node].name, &mut out).expect("any number of nodes may come");
+        let named =
+            server.master.name_node(&self.nodes[node].name, &mut out).expect("the number of nodes is not limited");
         assert_eq!(named, id, "nodes keep their numbers");
         self.take_effects(Address::Master, out);
-        // A node hears its number only when that is durable.
+        // A node gets its number only once that is durable.
         self.sync();
         self.nodes[node].linked = true;
         self.at_master(Event::Connected { peer: Address::Node(id), incarnation: 0 });
@@ -232,7 +232,7 @@ impl World {
         self.at_node(node, Event::Connected { peer: Address::Master, incarnation });
     }
 
-    /// The connection breaks: what was on its way is lost.
+    /// The connection breaks: messages on their way are lost.
     pub fn unlink(&mut self, node: usize) {
         if !std::mem::take(&mut self.nodes[node].linked) {
             return;
@@ -286,7 +286,7 @@ impl World {
             }
         }
         for record in out.records {
-            // It says the same as the start, and is not what transcripts are about.
+            // It repeats the start, and transcripts are not about predictions.
             if !matches!(record, Record::Foretold { .. }) {
                 self.say(format!("  {}", show_record(&record)));
             }
@@ -306,7 +306,7 @@ impl World {
         }
     }
 
-    /// Everything the server did so far is durable, and what waited for that leaves.
+    /// Makes all changes of the server durable, and sends the messages that waited for that.
     pub fn sync(&mut self) {
         if let Some(server) = &mut self.server {
             self.disk.append(&mut server.unsynced);
@@ -314,7 +314,7 @@ impl World {
         }
     }
 
-    /// Delivers one message; false if there is none.
+    /// Delivers one message. Returns false if there is none.
     pub fn deliver_one(&mut self) -> bool {
         let Some((from, to, message)) = self.mail.pop_front() else { return false };
         if self.verbose {
@@ -359,7 +359,7 @@ impl World {
         }
     }
 
-    /// A job's manager as the next life of the server makes it from these changes.
+    /// A job's manager as the next run of the server would recover it from these changes.
     pub fn recovered(&self, id: JobId, log: &[Change]) -> JobManager {
         let (job, epoch) = (Arc::clone(self.server.as_ref().unwrap().jobs[&id].job()), Epoch(9));
         let mut manager = self.preset.job_manager(job, epoch, JobManagerSettings::default(), sealing(epoch));
@@ -374,12 +374,12 @@ impl World {
         }
     }
 
-    /// Somebody says something to a node in the name of a job's manager.
+    /// Sends a message to a node as a job's manager.
     pub fn tell_node(&mut self, node: NodeId, job: JobId, body: ToNode) {
         self.at_node(node.0 as usize, Event::Message { from: Address::JobManager(job), body });
     }
 
-    /// Delivers and syncs until nothing is on its way.
+    /// Delivers and syncs until no message is left.
     pub fn settle(&mut self) {
         let before = self.log.len();
         let mut delivered = 0;
@@ -426,14 +426,14 @@ impl World {
         server.chain(agents).chain(ends).min()
     }
 
-    /// What is due now happens.
+    /// Handles everything that happens at the present time.
     pub fn happen(&mut self) {
         let now = self.now;
         for node in 0..self.nodes.len() {
             let executor = &mut self.nodes[node].executor;
             let due: Vec<AttemptId> = executor.next_ends().filter(|(_, end)| *end <= now).map(|(id, _)| id).collect();
             for attempt in due {
-                let (order, since, _) = executor.running.remove(&attempt).expect("just found");
+                let (order, since, _) = executor.running.remove(&attempt).expect("the attempt was just found");
                 let code = order.template.program.command.get(2).and_then(ByteString::to_str);
                 let code = code.map_or(0, |code| code.parse().expect("an exit code"));
                 let (run_time, yielded) = (now.since(since), executor.yielded.remove(&attempt).unwrap_or_default());
@@ -487,7 +487,7 @@ impl World {
         }
     }
 
-    /// Submits, and lets the server finish with it, but delivers nothing to the nodes.
+    /// Submits a job, and handles all messages at the server, but delivers nothing to the nodes.
     pub fn submit_without_delivery(&mut self, spec: JobSpec) -> JobId {
         let before = self.server.as_ref().map_or(0, |server| server.master.dispatch().jobs_from(JobId(0)).count());
         let client = Address::Client(ClientId(u64::MAX));
@@ -507,7 +507,7 @@ impl World {
         self.ask_master(ToMaster::Control { job, action, by: "ada".to_owned() })
     }
 
-    // ---- what came of it -------------------------------------------------------------------------------------------
+    // ---- outcomes --------------------------------------------------------------------------------------------------
 
     pub fn outcome(&self, job: JobId) -> Option<JobOutcome> {
         match self.server.as_ref()?.master.dispatch().job(job)?.1 {
@@ -553,15 +553,16 @@ impl World {
     }
 }
 
-/// Of each pretended file.
+/// Size of each simulated file.
 pub const FILE_BYTES: u64 = 1_000;
 
-/// Of the life of the server in this epoch.
+/// The digest of a file with this text.
 pub fn digest_of(text: &str) -> Digest {
     let mut chance = Chance::new(1, text);
     Digest(std::array::from_fn(|_| chance.below(256_u64) as u8))
 }
 
+/// Seals tokens for the run of the server in this epoch.
 pub fn sealing(epoch: Epoch) -> Sealing {
     Sealing { root: Key([epoch.0 as u8; 32]), mac: Mac::MIXING }
 }

@@ -1,4 +1,4 @@
-//! What happened, as transcripts have it.
+//! How transcripts show messages, records and changes.
 
 use super::*;
 
