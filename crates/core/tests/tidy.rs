@@ -1,5 +1,5 @@
-//! The structure of the project, kept true: who may import whom, what core must not use, and that the pages about the
-//! papers and the code name things that exist. Each rule is shown to notice a violation.
+//! Checks of the project's structure: which modules may import which, what core must not use, and that the pages about
+//! the papers and the code name things that exist. Each rule is shown to detect a violation.
 
 #[path = "tidy/graph.rs"]
 mod graph;
@@ -17,9 +17,9 @@ const MAY_IMPORT: [(&str, &[&str]); 16] = [
     ("vocabulary", &[]),
     ("protocol", &["vocabulary"]),
     ("why", &["vocabulary", "protocol"]),
-    ("progress", &["vocabulary", "protocol"]),
-    ("role", &["vocabulary", "protocol", "why", "progress"]),
-    // The rule by which an ask was next is said by a policy and travels with the grant.
+    // The contents of a job's snapshot are internal to the job manager; the log only carries them.
+    ("role", &["vocabulary", "protocol", "why", "job_manager::SavedProgress"]),
+    // A policy reports the rule by which it chose an ask, and the rule travels with the grant.
     ("policy", &["vocabulary", "why", "protocol::Rule"]),
     ("scheduling", &["vocabulary", "why", "protocol", "policy"]),
     ("dispatch", &["vocabulary", "protocol", "role", "why", "policy", "scheduling"]),
@@ -66,7 +66,7 @@ const ROLES: [&str; 5] = ["node", "master", "job_manager", "job_host", "global_m
 
 const PAPERS: [&str; 5] = ["mercury", "carbyne", "megha", "apollo", "sparrow"];
 
-/// What would make core depend on anything but its arguments.
+/// Names that would make core depend on anything but its arguments.
 const BANNED_IN_CORE: [&str; 10] = [
     "HashMap",
     "HashSet",
@@ -83,7 +83,7 @@ const BANNED_IN_CORE: [&str; 10] = [
 /// What core may depend on: serde, and a seedable generator.
 const CORES_DEPENDENCIES: [&str; 5] = ["serde", "rand", "rand_core", "rand_chacha", "rand_pcg"];
 
-/// Crates that must not know of these others, neither in their manifests nor in their sources.
+/// Crates that must not name the listed crates, neither in their manifests nor in their sources.
 const STRANGERS: [(&str, &[&str]); 7] = [
     ("core", &["amalgam-workload", "amalgam-sim", "amalgam-daemon", "amalgam-cli", "amalgam", "amalgam-lab"]),
     ("workload", &["amalgam-sim", "amalgam-daemon", "amalgam-cli", "amalgam", "amalgam-lab"]),
@@ -100,13 +100,13 @@ const MECHANISMS: [(&str, char, u32); 4] =
 // ---- the project ---------------------------------------------------------------------------------------------------
 
 #[test]
-fn cores_modules_import_only_what_lies_below_them() {
+fn cores_modules_import_only_permitted_modules() {
     let wrong: Vec<String> = core_sources().iter().flat_map(|(path, text)| wrong_imports(path, text)).collect();
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
 #[test]
-fn core_has_no_clock_no_chance_and_no_unordered_map() {
+fn core_uses_no_clock_no_randomness_and_no_unordered_map() {
     let wrong: Vec<String> = core_sources().iter().flat_map(|(path, text)| banned_uses(path, text)).collect();
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
@@ -140,7 +140,7 @@ fn crates_depend_only_downwards() {
 }
 
 #[test]
-fn every_mechanism_has_a_row_and_every_row_names_what_exists() {
+fn every_mechanism_has_a_row_that_names_existing_code_and_tests() {
     let mut wrong = Vec::new();
     for (paper, letter, count) in MECHANISMS {
         let page = fs::read_to_string(root().join("docs/papers").join(format!("{paper}.md"))).unwrap_or_default();
@@ -154,7 +154,7 @@ fn every_mechanism_has_a_row_and_every_row_names_what_exists() {
 fn wrong_imports(path: &str, text: &str) -> Vec<String> {
     let own = top_module(path);
     let Some((_, allowed)) = MAY_IMPORT.iter().find(|(module, _)| *module == own) else {
-        return vec![format!("{path}: the module `{own}` has no place in the list of imports")];
+        return vec![format!("{path}: the module `{own}` is not in the list of imports")];
     };
     let is_allowed = |import: &str| {
         let within = |entry: &&str| import == *entry || import.starts_with(&format!("{entry}::"));
@@ -164,7 +164,7 @@ fn wrong_imports(path: &str, text: &str) -> Vec<String> {
     wrong.map(|import| format!("{path}: `{own}` must not import `{import}`")).collect()
 }
 
-/// Every path from the crate's root that the text names, as `module::item`, or `module` alone.
+/// Every path from the crate's root that the text names, as `module::item` or as `module`.
 fn imports(path: &str, text: &str) -> Vec<String> {
     let code = code_of(text);
     let mut found = Vec::new();
@@ -173,7 +173,7 @@ fn imports(path: &str, text: &str) -> Vec<String> {
             found.extend(paths(&code[at + "crate::".len()..]));
         }
     }
-    // As many `super`s as there are modules around the file lead to the root.
+    // As many `super`s as there are modules around the file refer to the root.
     let (plain, tests) = code.split_once("#[cfg(test)]").unwrap_or((&code, ""));
     found.extend(imports_by_super(plain, module_depth(path)));
     found.extend(imports_by_super(tests, module_depth(path) + 1));
@@ -280,7 +280,7 @@ fn strangers_in_source(path: &str, text: &str, strangers: &[&str]) -> Vec<String
     strangers.iter().filter(named).map(|stranger| format!("{path}: names {stranger}")).collect()
 }
 
-/// Workloads are written in the vocabulary and know nothing else of core.
+/// Workloads use the vocabulary and nothing else of core.
 fn more_than_vocabulary(path: &str, text: &str) -> Vec<String> {
     let code = code_of(text);
     let after = code.match_indices("amalgam_core::").flat_map(|(at, found)| paths(&code[at + found.len()..]));
@@ -288,7 +288,7 @@ fn more_than_vocabulary(path: &str, text: &str) -> Vec<String> {
     wrong.map(|import| format!("workload/{path}: imports amalgam_core::{import}")).collect()
 }
 
-/// What is wrong with a page of mechanisms: `id | what | code | test | seen in`, one row for each.
+/// The mistakes of a page of mechanisms: `id | what | code | test | seen in`, one row for each.
 fn wrong_rows(paper: &str, letter: char, count: u32, page: &str, file: &dyn Fn(&str) -> Option<String>) -> Vec<String> {
     let mut rows = BTreeMap::new();
     for line in page.lines().map(str::trim).filter(|line| line.starts_with('|')) {
@@ -325,7 +325,7 @@ fn wrong_rows(paper: &str, letter: char, count: u32, page: &str, file: &dyn Fn(&
     wrong
 }
 
-/// Every `path::symbol` in backticks; of a longer symbol the last part counts.
+/// Every `path::symbol` in backticks; only the last part of a longer symbol is used.
 fn references(cell: &str) -> Vec<(String, String)> {
     let quoted = cell.split('`').skip(1).step_by(2);
     let split = quoted.filter_map(|quoted| quoted.split_once("::"));
@@ -358,7 +358,7 @@ fn core_sources() -> Vec<(String, String)> {
     sources(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src"))
 }
 
-/// All sources below a folder, with their paths in it.
+/// All sources below a folder, with their paths relative to it.
 fn sources(dir: &Path) -> Vec<(String, String)> {
     let mut found = Vec::new();
     let mut open = vec![dir.to_owned()];
@@ -395,7 +395,7 @@ fn is_word_end(text: &str) -> bool {
     text.ends_with(|c: char| c.is_alphanumeric() || c == '_')
 }
 
-/// The text without its comments, and without what stands in its strings and characters. Lines stay.
+/// The text without its comments and without the contents of its strings and characters. Lines are kept.
 fn code_of(text: &str) -> String {
     let mut code = String::with_capacity(text.len());
     let mut rest = text;
@@ -422,7 +422,7 @@ fn code_of(text: &str) -> String {
     code
 }
 
-/// Of a character in quotes; none of a lifetime.
+/// The length of a character in quotes; `None` for a lifetime.
 fn character_len(text: &str) -> usize {
     let mut chars = text.char_indices().skip(1);
     match chars.next() {
@@ -443,7 +443,7 @@ fn string_len(text: &str) -> usize {
     text.len()
 }
 
-/// Of `r"..."`, `r#"..."#` and so on; none of another word.
+/// The length of `r"..."`, `r#"..."#` and so on; `None` for another word.
 fn raw_string_len(text: &str) -> usize {
     let hashes = text[1..].len() - text[1..].trim_start_matches('#').len();
     if !text[1 + hashes..].starts_with('"') {
@@ -453,31 +453,35 @@ fn raw_string_len(text: &str) -> usize {
     text[start..].find(&end).map_or(text.len(), |at| start + at + end.len())
 }
 
-// ---- the rules notice violations -----------------------------------------------------------------------------------
+// ---- the rules detect violations -----------------------------------------------------------------------------------
 
 #[test]
-fn a_wrong_import_is_noticed_in_every_form() {
+fn a_wrong_import_is_detected_in_every_form() {
     let wrong = |path, text| wrong_imports(path, text).len();
     assert_eq!(wrong("node/mod.rs", "use crate::master::Master;"), 1, "roles do not import each other");
     assert_eq!(wrong("node/mod.rs", "use crate::{protocol::ToNode, job_manager};"), 1, "in a group");
     assert_eq!(wrong("vocabulary/job.rs", "fn f(ask: crate::protocol::Ask) {}"), 1, "outside a `use`");
-    assert_eq!(wrong("master/load.rs", "use super::super::node::NodeAgent;"), 1, "by way of `super`");
-    assert_eq!(wrong("policy/mod.rs", "use crate::protocol::{Ask, Rule};"), 1, "one item of a module is not all");
+    assert_eq!(wrong("master/load.rs", "use super::super::node::NodeAgent;"), 1, "through `super`");
+    assert_eq!(
+        wrong("policy/mod.rs", "use crate::protocol::{Ask, Rule};"),
+        1,
+        "one permitted item does not permit the others"
+    );
     assert_eq!(wrong("role.rs", "use crate::job_manager::JobManager;"), 1);
-    assert_eq!(wrong("surprise.rs", ""), 1, "a module without a place");
+    assert_eq!(wrong("surprise.rs", ""), 1, "a module that is not listed");
     assert_eq!(wrong("policy/mod.rs", "use crate::protocol::Rule; // not crate::master"), 0);
     assert_eq!(wrong("why.rs", "use super::master; #[cfg(test)] mod tests { use super::*; }"), 1);
     assert_eq!(wrong("master/load.rs", "use super::Master; use crate::scheduling::{Ledger, Booking};"), 0);
 }
 
 #[test]
-fn code_is_what_is_neither_comment_nor_text() {
+fn code_of_removes_comments_and_strings() {
     let text = "a // b\n/* c\n */ d \"e\\\" {\" '{' '\\'' f::<'g>() r#\"h \" i\"# 'j'";
     assert_eq!(code_of(text), "a \n\n d    f::<'g>()  ");
 }
 
 #[test]
-fn clocks_chance_and_unordered_maps_are_noticed() {
+fn clocks_randomness_and_unordered_maps_are_detected() {
     for banned in ["use std::collections::HashMap;", "let now = std::time::Instant::now();", "rand::random::<u8>()"] {
         assert_eq!(banned_uses("node/mod.rs", banned).len(), 1, "{banned}");
     }
@@ -485,7 +489,7 @@ fn clocks_chance_and_unordered_maps_are_noticed() {
 }
 
 #[test]
-fn a_paper_in_role_code_is_noticed() {
+fn a_paper_in_role_code_is_detected() {
     assert_eq!(papers_in_roles("master/claims.rs", "if self.is_megha { }").len(), 1);
     assert_eq!(papers_in_roles("node/mod.rs", "struct SparrowProbe;").len(), 1);
     assert!(papers_in_roles("preset.rs", "Preset::Mercury").is_empty(), "presets may");
@@ -493,7 +497,7 @@ fn a_paper_in_role_code_is_noticed() {
 }
 
 #[test]
-fn a_dependency_in_the_wrong_direction_is_noticed() {
+fn a_dependency_in_the_wrong_direction_is_detected() {
     let manifest = "[package]\nname = \"x\"\n[dependencies]\nserde = \"1\"\namalgam-daemon.workspace = true\n";
     assert_eq!(dependencies(manifest, "dependencies"), ["serde", "amalgam-daemon"]);
     assert_eq!(known_strangers("sim", manifest, STRANGERS[2].1).len(), 1);
@@ -504,7 +508,7 @@ fn a_dependency_in_the_wrong_direction_is_noticed() {
 }
 
 #[test]
-fn a_page_that_names_what_does_not_exist_is_noticed() {
+fn a_page_that_names_missing_code_is_detected() {
     let file = |path: &str| (path == "a.rs").then(|| "pub fn real() {}\nstruct Real;\nfn real_test() {}".to_owned());
     let wrong = |row: &str| wrong_rows("mercury", 'M', 1, row, &file);
     assert!(wrong("| M1 | x | `a.rs::real` `a.rs::Real` | `a.rs::real_test` | here |").is_empty());

@@ -140,7 +140,7 @@ fn a_damaged_file_is_noticed_and_written_again() {
     let lost = told(scene, &id, "output-lost");
     assert!(lost.len() == 1 && lost[0].contains("nobody has its output `part/numbers-"), "{lost:?}");
     let ended = told(scene, &id, "ended").join("\n");
-    assert!(ended.contains("checksum is wrong"), "{ended}");
+    assert!(ended.contains("wrong checksum"), "{ended}");
 }
 
 #[test]

@@ -1,5 +1,5 @@
-//! Job managers that send their tasks where they are done first, as promised: how much of a job is guaranteed and how much
-//! opportunistic, what becomes of the one and of the other, what nodes tell, and what comes of decisions that were wrong.
+//! Job managers that send their tasks to the node that completes them first: how much of a job is guaranteed and how
+//! much opportunistic, what happens to both, what nodes report, and what happens after wrong decisions.
 
 use crate::world::{World, job, stage};
 use amalgam_core::job_manager::{JobManager, TaskState};
@@ -25,10 +25,10 @@ fn seconds(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
 }
 
-/// So many hundredths of the cluster may be guaranteed, and as much as that opportunistic. Decisions are final.
+/// This many hundredths of the cluster may be guaranteed, and the same amount opportunistic. Decisions are final.
 fn preset(guaranteed: u32) -> Preset {
     let mut preset = Preset::APOLLO;
-    let settings = preset.entitled_mut().expect("job managers have entitlements");
+    let settings = preset.entitled_mut().expect("the preset has entitlements");
     (settings.guaranteed, settings.corrections) = (guaranteed, None);
     preset
 }
@@ -47,7 +47,7 @@ fn lasting(lengths: &[&str]) -> StageSpec {
     StageSpec { tasks: TaskSet::Each(items), ..of_kind(Auto, 1, "1s", 1_000) }
 }
 
-/// How many attempts of a job are out, guaranteed and opportunistic ones.
+/// Numbers of a job's attempts that have not ended: guaranteed and opportunistic.
 fn out_of(world: &World, job: JobId) -> (usize, usize) {
     let mut out: BTreeMap<AttemptId, bool> = BTreeMap::new();
     for change in world.disk.iter().filter(|change| change.job() == Some(job)) {
@@ -66,7 +66,7 @@ fn running_of(world: &World, job: JobId) -> usize {
     world.running_tasks().iter().filter(|task| task.job == job).count()
 }
 
-/// The jobs whose attempts gave way.
+/// The jobs whose attempts were preempted.
 fn preempted(world: &World) -> Vec<JobId> {
     let gave_way = |change: &Change| match change {
         Change::Finished { task, ended, .. } if ended.reason == EndReason::Preempted => Some(task.job),
@@ -90,7 +90,7 @@ fn succeeded(world: &World, job: JobId) {
 // ---- shares --------------------------------------------------------------------------------------------------------
 
 #[test]
-fn a_job_has_its_part_of_the_share_guaranteed_and_a_share_beyond_and_no_more() {
+fn a_job_gets_its_share_guaranteed_and_one_more_share_opportunistic() {
     for (execution, sent) in [(Auto, (14, 14)), (Guaranteed, (14, 0))] {
         let mut world = World::with_nodes(preset(90), 4, FOUR);
         let id = world.submit(job(vec![of_kind(execution, 60, "20s", 1_000)]));
@@ -101,14 +101,14 @@ fn a_job_has_its_part_of_the_share_guaranteed_and_a_share_beyond_and_no_more() {
         world.run_for(seconds(5));
         assert_eq!(out_of(&world, id), sent, "{execution:?}, after a restart");
         let manager = &world.server.as_ref().unwrap().jobs[&id];
-        assert_eq!(world.recovered(id, &manager.durable()).durable(), manager.durable(), "a snapshot says the same");
+        assert_eq!(world.recovered(id, &manager.durable()).durable(), manager.durable(), "the snapshot is equal");
         world.run_for(seconds(400));
         succeeded(&world, id);
     }
 }
 
 #[test]
-fn a_stage_that_accepts_only_opportunistic_work_is_sent_nothing_else_and_becomes_guaranteed_within_the_share() {
+fn an_opportunistic_stage_is_sent_opportunistic_and_promoted_within_the_share() {
     let mut world = World::with_nodes(preset(90), 4, FOUR);
     let id = world.submit(job(vec![of_kind(Opportunistic, 60, "20s", 1_000)]));
     world.run_for(seconds(5));
@@ -120,7 +120,7 @@ fn a_stage_that_accepts_only_opportunistic_work_is_sent_nothing_else_and_becomes
 }
 
 #[test]
-fn where_more_jobs_wait_than_may_have_a_guaranteed_task_the_rest_of_the_cluster_is_used_all_the_same() {
+fn the_whole_cluster_is_used_even_if_more_jobs_wait_than_may_have_a_guaranteed_task() {
     let mut world = World::with_nodes(preset(50), 2, FOUR);
     let jobs: Vec<JobId> = (0..12).map(|_| world.submit(job(vec![of_kind(Auto, 4, "20s", 1_000)]))).collect();
     world.run_for(seconds(10));
@@ -133,7 +133,7 @@ fn where_more_jobs_wait_than_may_have_a_guaranteed_task_the_rest_of_the_cluster_
 }
 
 #[test]
-fn who_has_next_to_no_share_has_one_attempt_out_all_the_same() {
+fn a_job_with_almost_no_share_has_one_attempt_out() {
     for execution in [Auto, Guaranteed, Opportunistic] {
         let mut preset = preset(1);
         preset.entitled_mut().unwrap().allowance.opportunistic = 1;
@@ -142,7 +142,8 @@ fn who_has_next_to_no_share_has_one_attempt_out_all_the_same() {
         for _ in 0..3 {
             world.run_for(seconds(2));
             let out = out_of(&world, id);
-            // One beside what may be guaranteed: what is opportunistic becomes that, and then another may be sent.
+            // One opportunistic attempt may be out beside the guaranteed one. Once it has become guaranteed, another
+            // may be sent.
             let (guaranteed, opportunistic) = out;
             assert!(guaranteed <= 1 && opportunistic <= 1, "{execution:?}: {out:?}");
             assert!(guaranteed + opportunistic > 0 || world.outcome(id).is_some(), "{execution:?}");
@@ -154,7 +155,7 @@ fn who_has_next_to_no_share_has_one_attempt_out_all_the_same() {
     }
 }
 
-/// The weights of the job's opportunistic attempts; its nodes heard the same.
+/// The weights of the job's opportunistic attempts. Checks that its nodes received the same.
 fn weights(world: &World, job: JobId) -> Vec<u16> {
     let launched = world.disk.iter().filter_map(|change| match change {
         Change::Launched { attempt, opportunistic: true, weight, .. } if attempt.job == job => {
@@ -168,8 +169,8 @@ fn weights(world: &World, job: JobId) -> Vec<u16> {
 }
 
 #[test]
-fn a_job_with_few_tasks_makes_up_for_it_by_their_weights() {
-    // 14 are guaranteed, and as much may be opportunistic.
+fn a_job_with_few_tasks_gives_them_larger_weights() {
+    // 14 are guaranteed, and 14 may be opportunistic.
     for (tasks, expected) in [(16, vec![7, 7]), (17, vec![4, 5, 5]), (28, vec![1; 14]), (60, vec![1; 14])] {
         let mut world = World::with_nodes(preset(90), 4, FOUR);
         let id = world.submit(job(vec![of_kind(Auto, tasks, "20s", 1_000)]));
@@ -179,14 +180,14 @@ fn a_job_with_few_tasks_makes_up_for_it_by_their_weights() {
 }
 
 #[test]
-fn what_waits_weighs_and_what_runs_does_not() {
+fn weights_count_for_waiting_attempts_only() {
     let mut world = World::with_nodes(preset(90), 4, FOUR);
     let short = StageSpec { name: "short".to_owned(), ..of_kind(Auto, 30, "20s", 1_000) };
     let first = StageSpec { name: "first".to_owned(), ..of_kind(Auto, 1, "1s", 1_000) };
     let id = world.submit(job(vec![of_kind(Auto, 16, "20s", 1_000), first, StageSpec { after: vec![1], ..short }]));
     world.run_for(seconds(4));
     let sent = weights(&world, id);
-    // Three that started at once or wait, and then as many more as may be out: none beyond the allowance.
+    // At first three opportunistic attempts start or wait, and then as many as may be out: none exceeds the allowance.
     assert!(sent.iter().any(|weight| *weight > 1), "{sent:?}");
     let (_, opportunistic) = out_of(&world, id);
     assert!((10..=14).contains(&opportunistic), "{opportunistic}: {sent:?}");
@@ -194,13 +195,13 @@ fn what_waits_weighs_and_what_runs_does_not() {
     world.start_server();
     world.run_for(seconds(4));
     let manager = &world.server.as_ref().unwrap().jobs[&id];
-    assert_eq!(world.recovered(id, &manager.durable()).durable(), manager.durable(), "a snapshot says the same");
+    assert_eq!(world.recovered(id, &manager.durable()).durable(), manager.durable(), "the snapshot is equal");
     world.run_for(seconds(400));
     succeeded(&world, id);
 }
 
 #[test]
-fn a_stage_that_no_node_suits_keeps_none_of_its_jobs_others_from_running() {
+fn a_stage_that_suits_no_node_does_not_block_other_stages() {
     let mut world = World::with_nodes(preset(90), 2, FOUR);
     let large = of_kind(Auto, 3_000, "1s", 5_000);
     let small = StageSpec { name: "small".to_owned(), ..of_kind(Auto, 20, "1s", 1_000) };
@@ -212,7 +213,7 @@ fn a_stage_that_no_node_suits_keeps_none_of_its_jobs_others_from_running() {
 }
 
 #[test]
-fn the_shares_of_two_jobs_are_told_to_both() {
+fn both_jobs_are_notified_of_their_shares() {
     let mut world = World::with_nodes(preset(90), 4, FOUR);
     let first = world.submit(job(vec![of_kind(Auto, 600, "3s", 1_000)]));
     world.run_for(seconds(2));
@@ -220,13 +221,13 @@ fn the_shares_of_two_jobs_are_told_to_both() {
     let tasks = StageSpec { after: vec![0], name: "many".to_owned(), ..of_kind(Auto, 80, "3s", 1_000) };
     let second = world.submit(job(vec![of_kind(Guaranteed, 4, "10s", 1_000), tasks]));
     world.run_for(seconds(8));
-    assert_eq!((out_of(&world, first), out_of(&world, second)), ((10, 10), (4, 0)), "all that the second one leaves");
-    // What was opportunistic already goes on, in what little room there is.
+    assert_eq!((out_of(&world, first), out_of(&world, second)), ((10, 10), (4, 0)), "all that the second job leaves");
+    // Attempts that were opportunistic already continue in the little room that is left.
     world.run_for(seconds(28));
     assert_eq!((out_of(&world, first), out_of(&world, second)), ((7, 7), (7, 7)), "half the cluster each");
     world.run_for(seconds(50));
     succeeded(&world, second);
-    assert_eq!(out_of(&world, first), (14, 14), "all of it again");
+    assert_eq!(out_of(&world, first), (14, 14), "the whole cluster again");
 }
 
 /// A job that fills the cluster: of its first tasks, which are short, 14 are guaranteed.
@@ -242,11 +243,15 @@ fn filled(yields_for: Option<Duration>) -> (World, JobId) {
 }
 
 #[test]
-fn nobody_is_allowed_what_another_still_holds() {
+fn no_job_is_allowed_what_another_still_holds() {
     let (mut world, first) = filled(Some(seconds(300)));
     let second = world.submit(job(vec![of_kind(Guaranteed, 20, "60s", 1_000)]));
     world.run_for(seconds(2));
-    assert_eq!((running_of(&world, first), out_of(&world, second)), (16, (0, 0)), "all of it is held");
+    assert_eq!(
+        (running_of(&world, first), out_of(&world, second)),
+        (16, (0, 0)),
+        "the first job holds the whole cluster"
+    );
     let why = |world: &World| world.server.as_ref().unwrap().jobs[&second].explain();
     let bound = |guaranteed: Used, opportunistic: Used| vec![Why::Allowance { kind: CPU, guaranteed, opportunistic }];
     let share = Used { used: 0, most: 7_200 };
@@ -256,10 +261,11 @@ fn nobody_is_allowed_what_another_still_holds() {
     assert!(why(&world).ends_with(&bound(Used { used: 7_000, most: 7_000 }, share)), "{:?}", why(&world));
     world.control(first, JobAction::Cancel);
     world.run_for(seconds(12));
-    assert_eq!(out_of(&world, second), (14, 0), "what a job held that ended is for the others");
+    assert_eq!(out_of(&world, second), (14, 0), "resources of an ended job are for the others");
 }
 
-/// A short job comes to one with much to do that was there first: how much it holds once the tasks of that one have ended.
+/// A short job arrives after a job with many tasks. Returns how much the short one holds once the tasks of the other
+/// have ended.
 fn short_beside_long(preset: Preset) -> usize {
     let mut world = World::with_nodes(preset, 1, Resources::new(16_000, 0));
     world.submit(job(vec![of_kind(Guaranteed, 400, "20s", 1_000)]));
@@ -270,7 +276,7 @@ fn short_beside_long(preset: Preset) -> usize {
 }
 
 #[test]
-fn within_a_queue_a_short_job_has_all_that_it_wants_or_its_fair_share() {
+fn within_a_queue_a_short_job_gets_its_fair_share_or_all_it_needs() {
     assert_eq!(short_beside_long(preset(100)), 8);
     let mut further = Preset::APOLLO_PLUS;
     further.entitled_mut().unwrap().guaranteed = 100;
@@ -278,7 +284,7 @@ fn within_a_queue_a_short_job_has_all_that_it_wants_or_its_fair_share() {
 }
 
 #[test]
-fn opportunistic_work_gives_way_to_guaranteed_work_that_nobody_booked() {
+fn opportunistic_work_is_preempted_by_guaranteed_work_that_is_not_booked() {
     let (mut world, first) = filled(None);
     let second = world.submit(job(vec![of_kind(Guaranteed, 1, "60s", 400)]));
     world.run_for(seconds(6));
@@ -288,8 +294,8 @@ fn opportunistic_work_gives_way_to_guaranteed_work_that_nobody_booked() {
 
 // ---- promotions ----------------------------------------------------------------------------------------------------
 
-/// On a node of two cores, one of which is its share: a short guaranteed task, and an opportunistic one that becomes
-/// guaranteed when that has ended.
+/// A node of two cores, one of which is the job's share, with a short guaranteed task, and an opportunistic one that
+/// becomes guaranteed when the short one has ended.
 fn promoted() -> (World, JobId, AttemptId) {
     let mut world = World::with_nodes(preset(50), 1, TWO);
     let id = world.submit(job(vec![lasting(&["2s", "40s"])]));
@@ -301,7 +307,7 @@ fn promoted() -> (World, JobId, AttemptId) {
     (world, id, promoted[0])
 }
 
-/// Another job wants the whole node, and gets it when the first one's task is done.
+/// Another job needs the whole node, and gets it when the first job's task has ended.
 fn is_not_preempted(mut world: World, promoted: JobId) {
     let other = world.submit(job(vec![of_kind(Guaranteed, 1, "1s", 2_000)]));
     world.run_for(seconds(20));
@@ -313,13 +319,13 @@ fn is_not_preempted(mut world: World, promoted: JobId) {
 }
 
 #[test]
-fn what_runs_opportunistically_is_guaranteed_once_the_share_has_room_and_gives_way_to_nobody() {
+fn a_running_opportunistic_attempt_is_promoted_once_the_share_has_room() {
     let (world, id, _) = promoted();
     is_not_preempted(world, id);
 }
 
 #[test]
-fn a_promotion_within_the_share_outlives_the_server() {
+fn a_promotion_within_the_share_survives_a_server_restart() {
     let (mut world, id, _) = promoted();
     world.kill_server();
     world.start_server();
@@ -328,21 +334,21 @@ fn a_promotion_within_the_share_outlives_the_server() {
 }
 
 #[test]
-fn the_executor_remembers_a_promotion_within_the_share_for_the_next_agent() {
+fn a_promotion_within_the_share_survives_an_agent_restart() {
     let (mut world, id, _) = promoted();
     world.kill_server();
     world.kill_agent(0);
     world.start_agent(0);
     world.settle();
     let room = world.nodes[0].agent.as_ref().unwrap().opportunistic_room();
-    assert_eq!(room, Resources::MAX, "nothing opportunistic runs there");
+    assert_eq!(room, Resources::MAX, "no opportunistic attempt runs there");
     world.start_server();
     world.run_for(seconds(2));
     is_not_preempted(world, id);
 }
 
 #[test]
-fn a_node_that_missed_a_promotion_is_told_again() {
+fn a_missed_promotion_is_sent_to_the_node_again() {
     let mut world = World::with_nodes(preset(50), 2, CORE);
     let id = world.submit(job(vec![lasting(&["2s", "40s"])]));
     world.run_for(seconds(1));
@@ -354,14 +360,14 @@ fn a_node_that_missed_a_promotion_is_told_again() {
     world.run_for(seconds(2));
     assert_eq!(promotions(&world).len(), 1);
     let opportunistic_room = |world: &World| world.nodes[node].agent.as_ref().unwrap().opportunistic_room();
-    assert_ne!(opportunistic_room(&world), Resources::MAX, "it has not heard of it");
+    assert_ne!(opportunistic_room(&world), Resources::MAX, "the node has not received the promotion");
     world.link(node);
     world.settle();
     assert_eq!((opportunistic_room(&world), running_of(&world, id)), (Resources::MAX, 1));
 }
 
 #[test]
-fn what_has_waited_for_too_long_is_guaranteed_before_anything_new() {
+fn starved_attempts_are_promoted_before_new_ones_are_sent() {
     for (starved_after, promoted, launched) in [(3, 1, [false, true, true]), (60, 0, [false, true, false])] {
         let mut preset = preset(100);
         preset.entitled_mut().unwrap().allowance.starved_after = seconds(starved_after);
@@ -391,7 +397,7 @@ fn large_beside_small(starved_after: u64) -> (World, JobId) {
 }
 
 #[test]
-fn what_is_free_is_kept_for_a_large_task_that_has_waited_for_too_long() {
+fn free_resources_are_kept_for_a_large_starved_task() {
     for (starved_after, kept) in [(3, true), (600, false)] {
         let (mut world, id) = large_beside_small(starved_after);
         world.run_for(Duration::from_millis(5_500));
@@ -410,14 +416,14 @@ fn what_is_free_is_kept_for_a_large_task_that_has_waited_for_too_long() {
 }
 
 #[test]
-fn a_task_is_promoted_however_many_older_ones_are_larger_than_what_is_free() {
+fn a_task_is_promoted_although_many_older_ones_are_too_large() {
     let mut preset = preset(50);
     preset.entitled_mut().unwrap().allowance.opportunistic = 20_000;
     let eight = Resources::new(8_000, 0);
     let mut world = World::with_nodes(preset, 1, eight);
     world.submit(job(vec![of_kind(Auto, 8, "10s", 1_000)]));
     world.run_for(seconds(1));
-    // All of them wait: none is at its node yet.
+    // All of them wait: no launch has arrived at the node yet.
     world.hold_launches = true;
     let id = world.submit(job(vec![of_kind(Opportunistic, 40, "20s", 8_000), of_kind(Opportunistic, 1, "5s", 1_000)]));
     world.run_for(seconds(5));
@@ -427,7 +433,7 @@ fn a_task_is_promoted_however_many_older_ones_are_larger_than_what_is_free() {
 }
 
 #[test]
-fn what_waits_and_is_promoted_waits_as_guaranteed_work_does() {
+fn a_promoted_attempt_that_waits_is_queued_like_guaranteed_work() {
     let mut world = World::with_nodes(preset(200), 1, CORE);
     world.submit(job(vec![of_kind(Guaranteed, 1, "10s", 1_000)]));
     world.run_for(seconds(1));
@@ -435,25 +441,29 @@ fn what_waits_and_is_promoted_waits_as_guaranteed_work_does() {
     world.run_for(seconds(3));
     assert_eq!((running_of(&world, id), promotions(&world).len()), (0, 1));
     let starts = world.told_waits.iter().flat_map(|told| &told.starts).any(|(attempt, _)| attempt.job == id);
-    assert!(starts, "its node says when it starts");
+    assert!(starts, "its node reports when it starts");
 }
 
-// ---- what nodes tell -----------------------------------------------------------------------------------------------
+// ---- what nodes report ---------------------------------------------------------------------------------------------
 
-/// When the node told its waits, and to whom, since then.
+/// When the node reported its waits since then, and to which address.
 fn told(world: &World, from: usize) -> Vec<(u64, Address)> {
     world.told_waits[from..].iter().map(|told| (told.at.0 / 1_000, told.to)).collect()
 }
 
 #[test]
-fn a_node_tells_the_master_and_its_jobs_how_long_tasks_wait_and_when_theirs_start() {
+fn a_node_reports_waits_and_starts_to_the_master_and_its_jobs() {
     let mut world = World::with_nodes(preset(200), 1, CORE);
     world.run_for(seconds(10));
     let begin = world.told_waits.len();
     let first = world.submit(job(vec![of_kind(Guaranteed, 2, "5s", 1_000)]));
     world.run_for(seconds(9));
     let manager = Address::JobManager(first);
-    assert_eq!(told(&world, begin), [(10_010, Address::Master), (10_010, manager)], "then all goes as expected");
+    assert_eq!(
+        told(&world, begin),
+        [(10_010, Address::Master), (10_010, manager)],
+        "no report while all goes as expected"
+    );
     let waiting = AttemptId { job: first, epoch: Epoch(1), number: 1 };
     assert_eq!(world.told_waits.last().unwrap().starts, [(waiting, Duration::from_millis(4_990))]);
     let begin = world.told_waits.len();
@@ -464,7 +474,7 @@ fn a_node_tells_the_master_and_its_jobs_how_long_tasks_wait_and_when_theirs_star
 }
 
 #[test]
-fn what_runs_for_longer_than_expected_has_its_node_tell_its_waits_anew() {
+fn an_attempt_longer_than_expected_makes_its_node_report_its_waits_again() {
     let mut world = World::with_nodes(preset(200), 1, CORE);
     world.run_for(seconds(10));
     let mut overruns = of_kind(Guaranteed, 1, "60s", 1_000);
@@ -475,14 +485,14 @@ fn what_runs_for_longer_than_expected_has_its_node_tell_its_waits_anew() {
     let begin = world.told_waits.len();
     world.run_for(seconds(30));
     let to_master = told(&world, begin).into_iter().filter(|(_, to)| *to == Address::Master).count();
-    assert!((5..=30).contains(&to_master), "it starts at any moment and would take ten seconds: {to_master}");
+    assert!((5..=30).contains(&to_master), "it may start at any time and would take ten seconds: {to_master}");
     let to_job = world.told_waits[begin..].iter().filter(|told| told.to == Address::JobManager(second));
     let starts: BTreeSet<Duration> = to_job.flat_map(|told| told.starts.iter().map(|(_, start)| *start)).collect();
     assert_eq!(starts, BTreeSet::from([Duration::from_micros(1)]));
 }
 
 #[test]
-fn where_room_counts_a_node_tells_of_it_although_all_went_as_expected() {
+fn apollo_plus_nodes_report_room_even_if_all_goes_as_expected() {
     for (preset, rooms) in [(Preset::APOLLO, vec![0]), (Preset::APOLLO_PLUS, vec![0, 1_000])] {
         let mut world = World::with_nodes(preset, 1, CORE);
         world.run_for(seconds(10));
@@ -491,7 +501,7 @@ fn where_room_counts_a_node_tells_of_it_although_all_went_as_expected() {
         world.run_for(seconds(20));
         assert_eq!(world.outcome(id), Some(JobOutcome::Succeeded));
         let to_master = world.told_waits[begin..].iter().filter(|told| told.to == Address::Master);
-        // What is taken to have half its time left whenever it is looked at has its node tell again of the same room.
+        // An attempt that is always assumed to have half its time left makes its node report the same room again.
         let mut told: Vec<u32> = to_master.map(|told| told.room.cpu_millis()).collect();
         told.dedup();
         assert_eq!(told, rooms, "{preset:?}");
@@ -499,7 +509,7 @@ fn where_room_counts_a_node_tells_of_it_although_all_went_as_expected() {
 }
 
 #[test]
-fn a_node_tells_its_waits_at_most_every_so_often_and_with_a_report() {
+fn a_node_reports_its_waits_at_a_limited_rate_and_with_node_reports() {
     let mut world = World::with_nodes(preset(2_000), 1, CORE);
     world.run_for(seconds(10));
     let begin = world.told_waits.len();
@@ -513,7 +523,7 @@ fn a_node_tells_its_waits_at_most_every_so_often_and_with_a_report() {
 }
 
 #[test]
-fn many_nodes_tell_their_master_less_often_and_their_jobs_as_before() {
+fn many_nodes_report_to_their_master_less_often_and_to_jobs_as_before() {
     let mut world = World::with_nodes(preset(2_000), 4, CORE);
     world.settings.most_reports = std::num::NonZeroU32::MIN;
     world.kill_server();
@@ -535,7 +545,7 @@ fn many_nodes_tell_their_master_less_often_and_their_jobs_as_before() {
 }
 
 #[test]
-fn a_node_that_is_welcomed_again_tells_its_waits_again() {
+fn a_node_that_is_welcomed_again_reports_its_waits_again() {
     let mut world = World::with_nodes(preset(100), 1, CORE);
     world.submit(job(vec![of_kind(Guaranteed, 1, "60s", 1_000)]));
     world.run_for(seconds(10));
@@ -548,7 +558,7 @@ fn a_node_that_is_welcomed_again_tells_its_waits_again() {
 }
 
 #[test]
-fn of_every_attempt_that_waits_it_is_said_when_it_starts_also_if_others_wait_no_longer_for_it() {
+fn the_start_of_every_waiting_attempt_is_reported_even_if_waits_are_unchanged() {
     let mut world = World::with_nodes(preset(200), 1, CORE);
     world.submit(job(vec![of_kind(Guaranteed, 1, "60s", 1_000)]));
     world.run_for(seconds(10));
@@ -566,18 +576,18 @@ fn of_every_attempt_that_waits_it_is_said_when_it_starts_also_if_others_wait_no_
 // ---- decisions -----------------------------------------------------------------------------------------------------
 
 #[test]
-fn a_job_that_begins_knows_where_others_sent_theirs_a_moment_ago() {
+fn a_new_job_knows_where_others_have_just_sent_their_tasks() {
     for seed in 0..20 {
         let mut preset = preset(400);
         preset.seed = seed;
         let mut world = World::with_nodes(preset, 8, CORE);
-        // Just after a list was made.
+        // A list of nodes was made just before.
         world.run_for(Duration::from_millis(10_200));
         world.submit(job(vec![of_kind(Guaranteed, 4, "60s", 1_000)]));
         world.run_for(Duration::from_millis(500));
         let second = world.submit(job(vec![of_kind(Guaranteed, 1, "60s", 1_000)]));
         world.run_for(Duration::from_millis(100));
-        assert_eq!(running_of(&world, second), 1, "seed {seed}: it is sent where nothing waits");
+        assert_eq!(running_of(&world, second), 1, "seed {seed}: it is sent to a node without a queue");
     }
 }
 
@@ -591,7 +601,7 @@ fn a_burst_of_tasks_spreads_as_far_as_nodes_have_room() {
 }
 
 #[test]
-fn a_job_manager_goes_on_without_the_master() {
+fn a_job_manager_continues_without_the_master() {
     let mut world = World::with_nodes(preset(50), 2, CORE);
     let id = world.submit(job(vec![of_kind(Guaranteed, 3, "5s", 1_000)]));
     world.run_for(seconds(1));
@@ -609,11 +619,11 @@ fn a_job_manager_goes_on_without_the_master() {
 
 // ---- duplicates ----------------------------------------------------------------------------------------------------
 
-/// One of two tasks waits for another job's on the only node, which nobody expected, and another node comes.
+/// One of two tasks waits behind another job's task on the only node for longer than expected, and another node joins.
 mod duplicates {
     use super::*;
 
-    /// The job, and the attempts of its only task: on nodes 0 and 1. The launch on node 1 is on its way.
+    /// The job, and the attempts of its only task on nodes 0 and 1. The launch on node 1 has not arrived yet.
     struct Pair {
         world: World,
         job: JobId,
@@ -622,19 +632,19 @@ mod duplicates {
     }
 
     fn preset() -> Preset {
-        // Twice as much may be guaranteed as there is.
+        // Twice the cluster may be guaranteed.
         let mut preset = Preset::APOLLO;
         preset.entitled_mut().unwrap().guaranteed = 200;
         preset
     }
 
-    /// How the task ends, and how often it is tried again.
+    /// `length` also sets the task's exit status. The task has `retries`.
     fn pair(length: &str, retries: u32) -> Pair {
         let mut world = World::with_nodes(preset(), 1, CORE);
         world.submit(job(vec![of_kind(Guaranteed, 1, "60s", 1_000)]));
         let id = world.submit(job(vec![StageSpec { retries, ..of_kind(Guaranteed, 1, length, 1_000) }]));
         world.run_for(seconds(5));
-        assert_eq!((running_of(&world, id), out_of(&world, id)), (0, (1, 0)), "it waits");
+        assert_eq!((running_of(&world, id), out_of(&world, id)), (0, (1, 0)), "the task waits");
         world.hold_launches = true;
         world.add_node(CORE, &[]);
         world.run_for(seconds(5));
@@ -657,17 +667,17 @@ mod duplicates {
             self.world.run_for(seconds(100));
             succeeded(&self.world, self.job);
             let success = |change: &&Change| matches!(change, Change::Finished { task, ended, .. } if task.job == self.job && ended.reason.is_success());
-            assert_eq!(self.world.disk.iter().filter(success).count(), 1, "it is done once");
+            assert_eq!(self.world.disk.iter().filter(success).count(), 1, "it succeeds once");
             let launches = |change: &&Change| matches!(change, Change::Launched { task, .. } if task.job == self.job);
             assert_eq!(self.world.disk.iter().filter(launches).count(), 2, "it is not launched a third time");
         }
 
-        /// The node of the attempt that the task's record shows.
+        /// The node of the attempt in the task's record.
         fn shown_on(&mut self) -> NodeId {
             self.manager().dag().stage(0).record(0).unwrap().node
         }
 
-        /// What the job manager keeps of what it is told.
+        /// The changes that the job manager makes after a message.
         fn told(&mut self, by: NodeId, body: ToJobManager) -> Vec<Change> {
             let (now, mut out) = (self.world.now, Outbox::default());
             self.manager().handle(now, Event::Message { from: Address::Node(by), body }, &mut out);
@@ -686,7 +696,7 @@ mod duplicates {
     }
 
     #[test]
-    fn whichever_attempt_starts_first_is_kept() {
+    fn the_attempt_that_starts_first_is_kept() {
         let mut pair = pair("4s", 0);
         pair.world.deliver_held_launches();
         pair.world.settle();
@@ -702,7 +712,7 @@ mod duplicates {
         pair.finish();
 
         let mut pair = self::pair("4s", 0);
-        // The other job's task makes room before the launch arrives.
+        // The other job's task ends before the launch arrives.
         pair.world.run_for(seconds(52));
         assert_eq!(pair.world.losses().get(&pair.second), superseded);
         pair.world.deliver_held_launches();
@@ -710,11 +720,11 @@ mod duplicates {
     }
 
     #[test]
-    fn of_two_that_start_at_once_one_is_kept() {
+    fn one_of_two_attempts_that_start_at_the_same_time_is_kept() {
         for server_dies in [false, true] {
             let mut pair = pair("4s", 0);
             pair.world.run_for(seconds(49));
-            // Just then the connection to one node breaks.
+            // The connection to one node breaks at the same time.
             pair.world.unlink(0);
             pair.world.now += seconds(1);
             pair.world.happen();
@@ -729,13 +739,13 @@ mod duplicates {
                 pair.world.link(0);
             }
             pair.world.settle();
-            assert_eq!(running_of(&pair.world, pair.job), 1, "the node is told that nobody wants the other");
+            assert_eq!(running_of(&pair.world, pair.job), 1, "the node is asked to stop the other attempt");
             pair.finish();
         }
     }
 
     #[test]
-    fn who_starts_soon_is_not_launched_again() {
+    fn a_task_that_starts_soon_is_not_launched_again() {
         let mut world = World::with_nodes(preset(), 1, CORE);
         world.submit(job(vec![of_kind(Guaranteed, 1, "6s", 1_000)]));
         let waits = world.submit(job(vec![of_kind(Guaranteed, 1, "4s", 1_000)]));
@@ -749,7 +759,7 @@ mod duplicates {
     }
 
     #[test]
-    fn a_task_is_launched_again_however_many_older_ones_wait_that_are_opportunistic() {
+    fn a_task_is_launched_again_although_many_older_opportunistic_ones_wait() {
         let mut preset = self::preset();
         preset.entitled_mut().unwrap().guaranteed = 60;
         preset.entitled_mut().unwrap().allowance.opportunistic = 10_000;
@@ -760,11 +770,11 @@ mod duplicates {
         };
         small(&mut world);
         let of_small = |tasks, length| StageSpec {
-            constraints: vec![Constraint::parse("kind=small").expect("it is one")],
+            constraints: vec![Constraint::parse("kind=small").expect("a constraint")],
             ..of_kind(Guaranteed, tasks, length, 1_000)
         };
         world.submit(job(vec![of_small(1, "60s")]));
-        // Larger than what may be guaranteed.
+        // Larger than the part of the cluster that may be guaranteed.
         let large = of_kind(Opportunistic, 40, "600s", 8_000);
         let first = StageSpec { name: "first".to_owned(), ..of_kind(Guaranteed, 1, "3s", 1_000) };
         let next = StageSpec { after: vec![0], ..of_small(2, "50s") };
@@ -779,10 +789,10 @@ mod duplicates {
     }
 
     #[test]
-    fn where_one_has_succeeded_the_other_is_not_wanted() {
+    fn an_attempt_is_superseded_if_the_other_has_succeeded() {
         let mut pair = pair("4s", 0);
         let (first, second) = (pair.first, pair.second);
-        // That it started was not heard.
+        // The report of its start was lost.
         let changes = pair.ended(first, EndReason::Exit(0));
         let lost = |change: &Change| matches!(change, Change::Lost { attempt, cause: LostCause::Superseded, .. } if *attempt == second);
         assert!(changes.iter().any(lost), "{changes:?}");
@@ -790,27 +800,27 @@ mod duplicates {
     }
 
     #[test]
-    fn where_one_is_lost_with_its_node_the_other_goes_on() {
+    fn an_attempt_continues_if_the_other_is_lost_with_its_node() {
         let mut pair = pair("4s", 0);
         pair.world.kill_agent(0);
         pair.world.run_for(seconds(25));
         assert_eq!(pair.world.losses().get(&pair.first), Some(&LostCause::NodeLost));
         assert_eq!(pair.shown_on(), NodeId(1));
-        // It would be done sooner on yet another one.
+        // It would complete earlier on a third node.
         pair.world.add_node(CORE, &[]);
         pair.world.run_for(seconds(1));
         let starts = Box::new([(pair.second, seconds(60))]);
         let changes = pair.told(NodeId(1), ToJobManager::Waits { waits: Arc::default(), starts });
-        assert_eq!(changes, [], "once is enough");
+        assert_eq!(changes, [], "a task is launched again only once");
         pair.world.deliver_held_launches();
         pair.finish();
     }
 
     #[test]
-    fn where_one_fails_that_counts_and_the_other_goes_on_if_the_task_may_be_tried_again() {
+    fn a_failure_counts_and_the_other_attempt_continues_if_retries_are_left() {
         for (retries, state) in [(0, TaskState::Failed), (1, TaskState::Running)] {
             let mut pair = pair("4s 1", retries);
-            // That it started was not heard.
+            // The report of its start was lost.
             let changes = pair.ended(pair.first, EndReason::Exit(1));
             let log: Vec<Change> = pair.world.disk.iter().chain(&changes).cloned().collect();
             let recovered = pair.world.recovered(pair.job, &log);
@@ -831,21 +841,21 @@ mod duplicates {
     }
 
     #[test]
-    fn a_server_that_dies_between_any_two_changes_knows_the_pair() {
+    fn a_server_restarted_after_any_change_knows_both_attempts() {
         let mut whole = pair("4s", 0);
         whole.world.deliver_held_launches();
         whole.finish();
         let log = std::mem::take(&mut whole.world.disk);
         for length in 0..=log.len() {
             let manager = whole.world.recovered(whole.job, &log[..length]);
-            // A snapshot says the same.
+            // A snapshot recovers to the same state.
             let again = whole.world.recovered(whole.job, &manager.durable());
             assert_eq!(again.durable(), manager.durable());
             let attempts: Vec<AttemptId> = manager.running().map(|(attempt, ..)| attempt).collect();
             let (first, second) = (whole.first, whole.second);
             if attempts == [second] {
                 let node = manager.dag().stage(0).record(0).unwrap().node;
-                assert_eq!(node, NodeId(1), "the record is that of the other one");
+                assert_eq!(node, NodeId(1), "the record shows the other attempt");
             }
             if attempts != [first, second] {
                 continue;
@@ -863,10 +873,10 @@ mod duplicates {
     }
 
     #[test]
-    fn a_server_killed_while_both_wait_keeps_one() {
+    fn a_server_killed_while_both_attempts_wait_keeps_one() {
         let mut pair = pair("4s", 0);
         pair.world.deliver_held_launches();
-        // Both are at their nodes, and what the second one's says is lost with the server.
+        // Both attempts are at their nodes, and the second one's report is lost with the server.
         pair.world.kill_server();
         pair.world.start_server();
         pair.finish();

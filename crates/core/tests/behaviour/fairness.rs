@@ -1,4 +1,5 @@
-//! What the central presets promise, on the real roles: shares, guarantees, limits, priorities, no starvation, reasons.
+//! What the central presets promise, on the real roles: shares, guarantees, limits, priorities, no starvation, and
+//! reasons.
 
 use crate::world::{World, job, stage};
 use amalgam_core::dispatch::Decide;
@@ -16,7 +17,7 @@ fn queue(name: &str) -> QueueSpec {
 
 fn cluster(preset: Preset, queues: Vec<QueueSpec>, nodes: u32, cpus: u32) -> World {
     let mut world = World::new(preset);
-    world.queues = QueueTree::new(queues).expect("a sound tree");
+    world.queues = QueueTree::new(queues).expect("a valid tree");
     world.start_server();
     for _ in 0..nodes {
         world.add_node(Resources::new(cpus * 1_000, 0), &[]);
@@ -51,7 +52,7 @@ fn queues_share_by_weight() {
 }
 
 #[test]
-fn a_queue_below_its_guarantee_goes_first_whatever_its_weight() {
+fn a_queue_below_its_guarantee_is_first_whatever_its_weight() {
     let small = QueueSpec { weight: 1, guaranteed: 500_000, ..queue("root.small") };
     let mut world = cluster(Preset::DRF, vec![small, queue("root.large")], 2, 4);
     let large = world.submit(endless("large", "ada", 100));
@@ -62,8 +63,8 @@ fn a_queue_below_its_guarantee_goes_first_whatever_its_weight() {
 }
 
 #[test]
-fn a_maximum_share_holds_at_every_moment_and_is_the_reason() {
-    for preset in Preset::CENTRAL.iter().copied() {
+fn a_maximum_share_always_holds_and_is_given_as_the_reason() {
+    for preset in Preset::CENTRAL {
         let capped = QueueSpec { maximum: 250_000, ..queue("root.capped") };
         let mut world = cluster(preset, vec![capped, queue("root.free")], 2, 4);
         let capped = world.submit(endless("capped", "ada", 20));
@@ -77,14 +78,14 @@ fn a_maximum_share_holds_at_every_moment_and_is_the_reason() {
                 assert!(why[0].starts_with("queue root.capped is at its maximum share: 2.0 cpu of 2.0 cpu"), "{why:?}");
             }
         }
-        assert!(explained > 10, "it was pending for most of the time");
-        assert_eq!(world.outcome(capped), Some(JobOutcome::Succeeded), "a limit slows a job and does not stop it");
+        assert!(explained > 10, "the job was pending for most of the time");
+        assert_eq!(world.outcome(capped), Some(JobOutcome::Succeeded), "a limit delays a job and does not stop it");
     }
 }
 
 #[test]
-fn one_user_takes_no_more_than_the_users_limit_and_the_next_user_goes_on() {
-    for preset in Preset::CENTRAL.iter().copied() {
+fn a_user_stays_within_the_users_limit_and_other_users_continue() {
+    for preset in Preset::CENTRAL {
         let shared = QueueSpec { user_limit: 500_000, ..queue("root.shared") };
         let mut world = cluster(preset, vec![shared], 1, 4);
         let ada = world.submit(endless("shared", "ada", 50));
@@ -97,8 +98,8 @@ fn one_user_takes_no_more_than_the_users_limit_and_the_next_user_goes_on() {
 }
 
 #[test]
-fn a_higher_priority_goes_first_within_a_queue() {
-    for preset in Preset::CENTRAL.iter().copied() {
+fn a_higher_priority_is_first_within_a_queue() {
+    for preset in Preset::CENTRAL {
         let mut world = cluster(preset, Vec::new(), 1, 1);
         let blocker = world.submit(endless("", "ada", 1));
         let low = world.submit(endless("", "ada", 1));
@@ -117,7 +118,7 @@ fn a_higher_priority_goes_first_within_a_queue() {
 }
 
 #[test]
-fn drf_gives_two_jobs_of_a_queue_the_same_and_fifo_serves_the_first() {
+fn drf_gives_two_jobs_of_a_queue_the_same_and_fifo_chooses_the_first() {
     let shares = |preset| {
         let mut world = cluster(preset, Vec::new(), 2, 4);
         let first = world.submit(endless("", "ada", 100));
@@ -130,9 +131,9 @@ fn drf_gives_two_jobs_of_a_queue_the_same_and_fifo_serves_the_first() {
     assert_eq!(shares(Preset::FIFO), (8, 0));
 }
 
-/// Ghodsi et al. 2011, section 4.1, with tasks that come and go.
+/// Ghodsi et al. 2011, section 4.1, with tasks that start and end.
 #[test]
-fn drf_gives_each_job_as_large_a_part_of_what_it_needs_most() {
+fn drf_gives_each_job_the_same_part_of_its_dominant_resource() {
     let mut world = World::new(Preset::DRF);
     world.start_server();
     world.add_node(Resources::new(9_000, 18_432), &[]);
@@ -149,7 +150,7 @@ fn drf_gives_each_job_as_large_a_part_of_what_it_needs_most() {
 }
 
 #[test]
-fn what_is_left_of_a_job_is_told_in_steps_and_decides_who_is_served_under_srtf() {
+fn the_remaining_work_is_reported_in_steps_and_decides_under_srtf() {
     let mut world = cluster(Preset::SRTF, Vec::new(), 1, 4);
     world.verbose = true;
     let timed =
@@ -158,7 +159,7 @@ fn what_is_left_of_a_job_is_told_in_steps_and_decides_who_is_served_under_srtf()
     world.run_for(Duration::from_millis(100_500));
     let longer = world.submit(timed(600));
     world.run_for(Duration::from_secs(5));
-    assert_eq!(running_by_job(&world), [(begun, 4)].into(), "less is left of it than of job {longer}");
+    assert_eq!(running_by_job(&world), [(begun, 4)].into(), "it has less work left than job {longer}");
     let shorter = world.submit(timed(100));
     world.run_for(Duration::from_secs(5));
     assert_eq!(running_by_job(&world), [(shorter, 4)].into());
@@ -173,10 +174,11 @@ fn a_large_task_does_not_starve_behind_small_ones() {
     for preset in Preset::CENTRAL.iter().copied() {
         let mut world = cluster(preset, Vec::new(), 2, 4);
         world.submit(endless("", "ada", 8));
-        // It is first in every order, also in those that go by work.
+        // It is first in every order, also in those that use the amount of work.
         let large = StageSpec { expected: Some(Duration::from_secs(1)), ..stage("large", 1, "1s", 4_000) };
         let large = world.submit(job(vec![large]));
-        // Later jobs with tasks of different lengths, so that no node empties by chance while they pass it over.
+        // Later jobs with tasks of different lengths, so that no node becomes empty by chance while they are scheduled
+        // before it.
         for length in ["900ms", "1s", "1100ms", "1300ms"] {
             world.submit(job(vec![stage("s", 500, length, 1_000)]));
         }
@@ -187,9 +189,9 @@ fn a_large_task_does_not_starve_behind_small_ones() {
     }
 }
 
-/// A large task waits until a node is kept for it, and then finds room on the other.
+/// A large task waits until a node is kept for it, and then finds room on another node.
 #[test]
-fn a_node_kept_for_what_found_room_elsewhere_is_given_to_others_at_once() {
+fn a_node_kept_for_a_task_that_found_room_elsewhere_is_released_at_once() {
     let mut preset = Preset::DRF;
     let reserve_after = Duration::from_secs(5);
     preset.booked_mut().unwrap().by = Booking::Master { placement: Placement::NextFit, reserve_after };
@@ -207,7 +209,7 @@ fn a_node_kept_for_what_found_room_elsewhere_is_given_to_others_at_once() {
     world.run_for(Duration::from_secs(25));
     let small = world.submit(job(vec![within("zone=b", stage("small", 1, "1h", 1_000))]));
     assert_eq!(running_by_job(&world).get(&small), None, "{}", world.log.join("\n"));
-    // The four tasks end together, after a heartbeat and before the next.
+    // The four tasks end together, between two heartbeats.
     world.run_for(Duration::from_secs(7));
     let running = running_by_job(&world);
     assert_eq!((running.get(&large), running.get(&small)), (Some(&1), Some(&1)), "{}", world.log.join("\n"));
@@ -225,7 +227,7 @@ fn in_heartbeat_mode_nothing_is_decided_between_heartbeats() {
     let id = world.submit(endless("", "ada", 2));
     assert_eq!(world.why(id), ["decided at the next heartbeat"]);
     world.run_for(Duration::from_secs(2));
-    assert_eq!(world.running_tasks().len(), 0, "the heartbeat is at 6 s");
+    assert_eq!(world.running_tasks().len(), 0, "the next heartbeat is at 6 s");
     world.run_for(Duration::from_secs(1));
     assert_eq!(world.running_tasks().len(), 1);
     world.run_for(Duration::from_secs(10));
@@ -233,7 +235,7 @@ fn in_heartbeat_mode_nothing_is_decided_between_heartbeats() {
 }
 
 #[test]
-fn a_heartbeat_brings_so_many_tasks_and_no_more() {
+fn a_heartbeat_starts_at_most_the_configured_number_of_tasks() {
     let mut world = World::new(Preset::DRF);
     world.settings.dispatch.decide = Decide::OnHeartbeats { most: NonZeroU32::new(3) };
     world.settings.heartbeat = Duration::from_secs(3);
@@ -278,14 +280,18 @@ fn every_pending_job_has_a_reason_that_names_what_is_missing() {
 
     world.kill_server();
     world.start_server();
-    assert_eq!(world.why(second), ["queue root.single already runs 1 job, which is its limit"], "also after a restart");
+    assert_eq!(
+        world.why(second),
+        ["queue root.single already runs 1 job, which is its limit"],
+        "the same reason after a restart"
+    );
     assert_eq!(world.outcome(first), None);
 }
 
 #[test]
-fn under_drf_the_job_with_the_smallest_share_gets_a_node_kept_free() {
+fn under_drf_a_node_is_kept_for_the_job_with_the_smallest_share() {
     let mut world = cluster(Preset::DRF, Vec::new(), 2, 4);
-    // An earlier job that is granted something every moment, and so never waits for long itself.
+    // Earlier jobs that get grants all the time, and so never wait for long themselves.
     for length in ["900ms", "1s", "1100ms", "1300ms"] {
         world.submit(job(vec![stage("s", 500, length, 1_000)]));
     }
@@ -332,7 +338,7 @@ fn a_job_that_another_waits_for_is_not_forgotten() {
     let newest = others[2];
     let all = [first, second, last].into_iter().chain(others);
     let known: Vec<JobId> = all.filter(|id| world.outcome(*id).is_some()).collect();
-    assert_eq!(known, [newest], "of the ended jobs the one that ended last is kept");
+    assert_eq!(known, [newest], "only the job that ended last is kept of the ended ones");
 }
 
 #[test]
@@ -352,14 +358,14 @@ fn a_held_job_stays_held_over_a_snapshot() {
     world.disk = snapshot;
     world.start_server();
     world.run_for(Duration::from_secs(10));
-    assert_eq!(world.launches().len(), 1, "only what ran before it was held");
+    assert_eq!(world.launches().len(), 1, "only the task that started before the hold");
     world.control(id, JobAction::Release);
     world.run_for(Duration::from_secs(10));
     assert_eq!(world.outcome(id), Some(JobOutcome::Succeeded));
 }
 
 #[test]
-fn a_job_that_is_run_again_waits_for_its_turn_like_any_other() {
+fn a_job_that_is_run_again_waits_like_any_other() {
     let single = QueueSpec { max_running_jobs: Some(1), ..queue("root.single") };
     let mut world = cluster(Preset::DRF, vec![single], 1, 2);
     let mut failing = job(vec![stage("s", 1, "1s 9", 1_000)]);
@@ -376,7 +382,7 @@ fn a_job_that_is_run_again_waits_for_its_turn_like_any_other() {
 }
 
 #[test]
-fn an_idempotency_key_is_its_users_own_and_goes_with_one_job() {
+fn an_idempotency_key_belongs_to_one_user_and_one_job() {
     use amalgam_core::protocol::{RefusalKind, ToClient, ToMaster};
     use std::sync::Arc;
     let mut world = cluster(Preset::DRF, Vec::new(), 1, 1);
@@ -392,8 +398,8 @@ fn an_idempotency_key_is_its_users_own_and_goes_with_one_job() {
 }
 
 #[test]
-fn a_stage_near_a_node_waits_there_for_a_while_and_then_runs_anywhere() {
-    for preset in Preset::CENTRAL.iter().copied() {
+fn a_stage_near_a_node_waits_for_its_delays_and_then_runs_anywhere() {
+    for preset in Preset::CENTRAL {
         let delays = preset.booked().unwrap().delays;
         let mut world = cluster(preset, Vec::new(), 3, 1);
         let near = |name: &str, tasks: u32| {
@@ -411,7 +417,7 @@ fn a_stage_near_a_node_waits_there_for_a_while_and_then_runs_anywhere() {
 }
 
 #[test]
-fn a_stage_near_a_node_that_nobody_knows_is_refused_unless_nodes_are_to_come() {
+fn a_stage_near_an_unknown_node_is_refused_unless_it_waits_for_nodes() {
     let mut world = cluster(Preset::DRF, Vec::new(), 2, 1);
     let mut spec = endless("", "ada", 1);
     spec.stages[0].near = vec!["host1".to_owned(), "host7".to_owned()];
@@ -421,11 +427,11 @@ fn a_stage_near_a_node_that_nobody_knows_is_refused_unless_nodes_are_to_come() {
     spec.wait_for_nodes = true;
     world.submit(spec);
     world.run_for(Duration::from_millis(500));
-    assert_eq!(world.nodes[1].executor.running.len(), 1, "the name that is known counts");
+    assert_eq!(world.nodes[1].executor.running.len(), 1, "the known name is used");
 }
 
 #[test]
-fn a_job_that_waits_for_room_goes_first_once_its_priority_is_higher_and_what_runs_goes_on() {
+fn raising_the_priority_of_a_waiting_job_makes_it_first_and_running_tasks_continue() {
     let mut world = cluster(Preset::FIFO, Vec::new(), 1, 2);
     let first = world.submit(endless("", "ada", 6));
     let second = world.submit(endless("", "ada", 4));
@@ -436,7 +442,7 @@ fn a_job_that_waits_for_room_goes_first_once_its_priority_is_higher_and_what_run
     assert_eq!(world.ask_master(ask(second, update(5))), ToClient::Done);
     world.run_for(Duration::from_secs(1));
     assert_eq!(running_by_job(&world), BTreeMap::from([(second, 2)]));
-    // Of one that has tasks which run as well, and they are counted still.
+    // The same for a job that also has running tasks, which are still counted.
     assert_eq!(world.ask_master(ask(first, update(9))), ToClient::Done);
     world.run_for(Duration::from_secs(1));
     assert_eq!(running_by_job(&world), BTreeMap::from([(first, 2)]));
@@ -444,8 +450,12 @@ fn a_job_that_waits_for_room_goes_first_once_its_priority_is_higher_and_what_run
     assert_eq!(world.ask_master(ask(second, elsewhere)), ToClient::Done);
     world.run_for(Duration::from_secs(5));
     assert_eq!(world.outcome(first), Some(JobOutcome::Succeeded), "{}", world.log.join("\n"));
-    assert_eq!(world.outcome(second), Some(JobOutcome::Failed { exit_code: 124 }), "what starts later has less time");
+    assert_eq!(
+        world.outcome(second),
+        Some(JobOutcome::Failed { exit_code: 124 }),
+        "tasks that start later have the shorter timeout"
+    );
     assert_eq!(world.running_tasks(), []);
     let launches = world.launches().values().map(BTreeSet::len).sum::<usize>();
-    assert_eq!(launches, 10, "no task twice");
+    assert_eq!(launches, 10, "no task is launched twice");
 }

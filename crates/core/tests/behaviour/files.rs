@@ -1,4 +1,4 @@
-//! What becomes of the files that tasks leave for others: who fetches them, from whom, and what follows when they are gone.
+//! The files that tasks store for others: which nodes fetch them, from where, and what happens when they are gone.
 
 use crate::world::*;
 use amalgam_core::preset::Preset;
@@ -18,7 +18,7 @@ fn reader(name: &str, tasks: u32, run: &str, after: u32, files: &str) -> StageSp
     StageSpec { after: vec![after], inputs, ..stage(name, tasks, run, 1_000) }
 }
 
-/// Two tasks that leave a file each, and one that reads both.
+/// Two tasks that store a file each, and one that reads both.
 fn map_reduce() -> JobSpec {
     job(vec![writer("map", 2, &["o"]), reader("reduce", 1, "1s", 0, "*")])
 }
@@ -90,7 +90,7 @@ fn readers_by_index_get_their_own_files() {
 }
 
 #[test]
-fn later_launches_name_the_nodes_that_have_come_to_have_a_file() {
+fn later_launches_name_all_nodes_that_have_a_file() {
     let mut world = cluster(2);
     let id = world.submit(job(vec![writer("map", 1, &["o"]), reader("reduce", 3, "5s", 0, "*")]));
     world.run_for(Duration::from_secs(20));
@@ -103,7 +103,7 @@ fn later_launches_name_the_nodes_that_have_come_to_have_a_file() {
 }
 
 #[test]
-fn a_task_starts_when_its_files_are_there_and_others_pass_it() {
+fn a_task_starts_once_its_files_are_there_and_later_tasks_may_start_before_it() {
     let mut world = World::with_nodes(Preset::FIFO, 2, Resources::new(2_000, 0));
     world.nodes[0].executor.holds_fetches = true;
     world.nodes[1].executor.holds_fetches = true;
@@ -119,14 +119,14 @@ fn a_task_starts_when_its_files_are_there_and_others_pass_it() {
     let others = world.submit(job(vec![stage("others", 3, "1s", 1_000)]));
     world.run_for(Duration::from_secs(3));
     assert_eq!(world.outcome(others), Some(JobOutcome::Succeeded));
-    assert_eq!(attempts_of(&world, task(id, 1, 0)), 0, "it started without its files");
+    assert_eq!(attempts_of(&world, task(id, 1, 0)), 0, "it must not start without its files");
     (0..2).for_each(|node| world.deliver_held_fetches(node));
     world.run_for(Duration::from_secs(2));
     assert_eq!(world.outcome(id), Some(JobOutcome::Succeeded));
 }
 
 #[test]
-fn a_file_that_came_wrong_is_fetched_again() {
+fn a_file_with_a_wrong_checksum_is_fetched_again() {
     let mut world = cluster(2);
     (0..2).for_each(|node| world.nodes[node].executor.sends_wrong = 2);
     let job = world.submit(map_reduce());
@@ -138,7 +138,7 @@ fn a_file_that_came_wrong_is_fetched_again() {
 }
 
 #[test]
-fn who_always_sends_something_else_has_lost_the_file_and_its_task_runs_again() {
+fn a_file_that_always_arrives_wrong_is_lost_and_its_task_runs_again() {
     let mut world = cluster(2);
     (0..2).for_each(|node| world.nodes[node].executor.sends_wrong = 3);
     let job = world.submit(map_reduce());
@@ -149,14 +149,14 @@ fn who_always_sends_something_else_has_lost_the_file_and_its_task_runs_again() {
     assert_eq!(attempts_of(&world, lost[0]), 2);
     let ends = reasons(&world, task(job, 1, 0));
     let EndReason::NoInput(why) = &ends[0] else { panic!("{ends:?}") };
-    assert!(why.contains("inputs/map/") && why.contains("checksum is wrong"), "{why}");
+    assert!(why.contains("inputs/map/") && why.contains("wrong checksum"), "{why}");
     assert_eq!(ends[1], EndReason::Exit(0));
 }
 
 #[test]
-fn outputs_of_a_lost_node_are_written_again_where_somebody_reads_them() {
+fn outputs_of_a_lost_node_are_written_again_if_a_task_reads_them() {
     let mut world = cluster(3);
-    // The second stage keeps all nodes busy, so that none has fetched anything for the third when one is lost.
+    // The second stage keeps all nodes busy, so that no node has fetched files for the third when one is lost.
     let stages = vec![writer("map", 3, &["o"]), stage("middle", 3, "10s", 1_000), reader("reduce", 1, "1s", 0, "*")];
     let mut stages = stages;
     stages[1].after = vec![0];
@@ -171,21 +171,21 @@ fn outputs_of_a_lost_node_are_written_again_where_somebody_reads_them() {
 }
 
 #[test]
-fn what_nobody_reads_any_more_is_not_written_again() {
+fn outputs_without_readers_are_not_written_again() {
     let mut world = cluster(2);
     let id = world.submit(job(vec![writer("map", 2, &["o"]), reader("reduce", 2, "30s", 0, "*")]));
     world.run_for(Duration::from_secs(5));
-    // Both read what they need already, and one of them is lost with a node: that one reads again.
+    // Both readers have their files already, and one of them is lost with its node and runs again.
     assert_eq!(world.running_tasks().len(), 2);
     world.kill_agent(1);
     world.run_for(Duration::from_secs(120));
     assert_eq!(world.outcome(id), Some(JobOutcome::Succeeded));
-    // The other node had copies of everything.
+    // The other node had copies of both files.
     assert_eq!(lost_outputs(&world), []);
 }
 
 #[test]
-fn a_silent_node_is_waited_for_and_given_up_after_a_while() {
+fn a_silent_holder_is_asked_for_a_limited_time() {
     let mut world = cluster(2);
     (0..2).for_each(|node| world.nodes[node].executor.is_silent = true);
     let job = world.submit(map_reduce());
@@ -198,7 +198,7 @@ fn a_silent_node_is_waited_for_and_given_up_after_a_while() {
 }
 
 #[test]
-fn committed_files_survive_the_server() {
+fn committed_files_survive_a_server_restart() {
     let mut world = cluster(2);
     let mut stages = vec![writer("map", 2, &["o"]), stage("middle", 1, "5s", 1_000), reader("reduce", 1, "1s", 0, "*")];
     stages[1].after = vec![0];
@@ -208,7 +208,7 @@ fn committed_files_survive_the_server() {
     world.kill_server();
     world.start_server();
     world.settle();
-    assert_eq!(attempts_of(&world, task(job, 2, 0)), 0, "it is launched by the next server");
+    assert_eq!(attempts_of(&world, task(job, 2, 0)), 0, "the next server launches it");
     world.run_for(Duration::from_secs(30));
     assert_eq!(world.outcome(job), Some(JobOutcome::Succeeded), "{}", world.log.join("\n"));
     assert_eq!(lost_outputs(&world), []);
@@ -223,26 +223,26 @@ fn committed_files_survive_the_server() {
 }
 
 #[test]
-fn who_finds_its_own_copy_damaged_is_not_asked_again_and_reads_it_no_more() {
+fn a_holder_with_a_damaged_copy_is_not_asked_again() {
     let mut world = cluster(2);
     (0..2).for_each(|node| world.nodes[node].executor.spoils = 1);
     let id = world.submit(map_reduce());
     world.run_for(Duration::from_secs(20));
     assert_eq!(world.outcome(id), Some(JobOutcome::Succeeded), "{}", world.log.join("\n"));
     assert_eq!(lost_outputs(&world).len(), 1);
-    let EndReason::NoInput(why) = &reasons(&world, task(id, 1, 0))[0] else { panic!("it was read") };
+    let EndReason::NoInput(why) = &reasons(&world, task(id, 1, 0))[0] else { panic!("the reader ended differently") };
     assert!(why.contains("had a damaged copy"), "{why}");
     let fetches: usize = world.nodes.iter().map(|node| node.executor.fetched.len()).sum();
-    assert!(fetches <= 2, "once, and once more for what was written again: {fetches}");
+    assert!(fetches <= 2, "at most one fetch, and one more for the file that was written again: {fetches}");
 }
 
 #[test]
-fn a_reader_whose_file_went_with_the_executors_disk_reads_again() {
+fn a_reader_whose_file_is_lost_with_the_executor_runs_again() {
     let mut world = cluster(1);
     let stages = vec![writer("map", 1, &["o"]), reader("reduce", 1, "20s", 0, "*")];
     let id = world.submit(job(stages));
     world.run_for(Duration::from_secs(3));
-    // Its files go with it here, and the reader is tried again.
+    // In this test its files are lost with it, and the reader is tried again.
     world.kill_executor(0);
     world.run_for(Duration::from_secs(60));
     assert_eq!(world.outcome(id), Some(JobOutcome::Succeeded), "{}", world.log.join("\n"));
@@ -250,16 +250,17 @@ fn a_reader_whose_file_went_with_the_executors_disk_reads_again() {
     assert!(reasons(&world, task(id, 1, 0)).iter().any(|reason| matches!(reason, EndReason::NoInput(_))));
 }
 
-/// Readers on both nodes, of which some run on while a short one ends and another takes its place; and the node of that one.
+/// Readers on both nodes, some of which continue while a short one ends and another takes its place. Returns the job
+/// and the node of the short one.
 fn one_reader_follows(world: &mut World) -> (JobId, usize) {
     let mut items = Items::default();
-    ["30s", "30s", "30s", "5s", "5s"].into_iter().for_each(|item| items.push(item).expect("it is small"));
+    ["30s", "30s", "30s", "5s", "5s"].into_iter().for_each(|item| items.push(item).expect("the items are small"));
     let readers = StageSpec { tasks: TaskSet::Each(items), ..reader("reduce", 5, "-", 0, "*") };
     let id = world.submit(job(vec![writer("map", 1, &["o"]), readers]));
     world.run_for(Duration::from_secs(3));
     let short = task(id, 1, 3);
     let has_short = |host: &NodeHost| host.executor.running.values().any(|(order, ..)| order.task == short);
-    let place = world.nodes.iter().position(has_short).expect("it runs");
+    let place = world.nodes.iter().position(has_short).expect("the short reader runs");
     (id, place)
 }
 
@@ -267,7 +268,7 @@ fn one_reader_follows(world: &mut World) -> (JobId, usize) {
 fn a_file_that_is_gone_under_a_running_reader_is_fetched_for_the_next_one() {
     let mut world = World::with_nodes(Preset::FIFO, 2, Resources::new(2_000, 0));
     let (id, place) = one_reader_follows(&mut world);
-    assert_eq!(world.nodes[place].executor.running.len(), 2, "another one goes on with the file");
+    assert_eq!(world.nodes[place].executor.running.len(), 2, "another reader continues with the file");
     world.nodes[place].executor.files.clear();
     world.nodes[place].executor.fetched.clear();
     world.run_for(Duration::from_secs(10));
@@ -280,21 +281,21 @@ fn a_file_that_is_gone_under_a_running_reader_is_fetched_for_the_next_one() {
     assert_eq!(world.outcome(id), Some(JobOutcome::Succeeded));
 }
 
-/// Two nodes have a file, and many tasks wait at one of them to read it; which one.
+/// Two nodes have a file, and many tasks that read it wait at one of them. Returns the job and that node.
 fn many_wait(world: &mut World) -> (JobId, usize) {
-    // The first readers take the file to both nodes.
+    // The first readers bring the file to both nodes.
     let mut stages = vec![writer("map", 1, &["o"]), reader("both", 4, "1s", 0, "*"), reader("many", 8, "5s", 0, "*")];
     stages[2].after.push(1);
     stages[2].execution = ExecutionType::Opportunistic;
     let id = world.submit(job(stages));
     world.run_for(Duration::from_secs(4));
     let waits = |host: &NodeHost| host.agent.as_ref().unwrap().queued().len() > 2;
-    let place = world.nodes.iter().position(waits).expect("some wait at a node");
+    let place = world.nodes.iter().position(waits).expect("readers wait at a node");
     (id, place)
 }
 
 #[test]
-fn who_has_not_started_waits_again_for_a_file_that_is_gone() {
+fn a_reader_that_has_not_started_waits_again_for_a_file_that_is_gone() {
     let mut world = World::with_nodes(Preset::MERCURY, 2, Resources::new(2_000, 0));
     let (id, place) = many_wait(&mut world);
     world.nodes[place].executor.files.clear();
@@ -302,14 +303,14 @@ fn who_has_not_started_waits_again_for_a_file_that_is_gone() {
     world.run_for(Duration::from_secs(60));
     assert_eq!(world.outcome(id), Some(JobOutcome::Succeeded), "{}", world.log.join("\n"));
     let in_vain = |index: &u32| reasons(&world, task(id, 2, *index)).len() > 1;
-    // Those found it out that were launched at once.
+    // Only the readers that were launched at once failed.
     assert!((1..=2).contains(&(0..8).filter(in_vain).count()), "{}", world.log.join("\n"));
     assert_eq!(world.nodes[place].executor.fetched, [(mapped(0), NodeId(1 - place as u32))]);
     assert_eq!(lost_outputs(&world), []);
 }
 
 #[test]
-fn an_executor_that_has_nothing_any_more_says_so_by_saying_nothing() {
+fn an_executor_that_lists_no_files_has_none() {
     let mut world = World::with_nodes(Preset::MERCURY, 2, Resources::new(2_000, 0));
     let (id, place) = many_wait(&mut world);
     world.kill_executor(place);
@@ -317,11 +318,11 @@ fn an_executor_that_has_nothing_any_more_says_so_by_saying_nothing() {
     assert_eq!(world.outcome(id), Some(JobOutcome::Succeeded), "{}", world.log.join("\n"));
     let all = (0..8).flat_map(|index| reasons(&world, task(id, 2, index)));
     let in_vain: Vec<_> = all.filter(|reason| matches!(reason, EndReason::NoInput(_))).collect();
-    assert_eq!(in_vain, [], "those that wait have their file sent for again");
+    assert_eq!(in_vain, [], "the file is fetched again for waiting readers");
     assert_eq!(lost_outputs(&world), []);
 }
 
-/// One node with room for so many files.
+/// One node with room for this many files.
 fn small(files: u64) -> World {
     let mut world = World::new(Preset::FIFO);
     world.cache_bytes = files * FILE_BYTES;
@@ -332,13 +333,13 @@ fn small(files: u64) -> World {
 }
 
 #[test]
-fn what_was_used_longest_ago_goes_first_and_what_somebody_waits_for_stays() {
+fn the_least_recently_used_file_is_dropped_and_files_with_readers_are_kept() {
     let mut world = small(3);
     let first = world.submit(job(vec![writer("a", 2, &["o"]), reader("b", 1, "1s", 0, "*")]));
     world.run_for(Duration::from_secs(5));
     assert_eq!(world.outcome(first), Some(JobOutcome::Succeeded));
     let has = |world: &World, name: &str| world.nodes[0].executor.files.contains_key(&digest_of(name));
-    // One more fits; of two more, one of the first two goes.
+    // One more file fits; of two more, one of the first two is dropped.
     world.submit(job(vec![writer("c", 2, &["o"]), reader("d", 1, "1s", 0, "*")]));
     world.run_for(Duration::from_secs(5));
     assert_eq!((has(&world, "a/0/o"), has(&world, "a/1/o")), (false, true), "{:?}", world.nodes[0].executor.files);
@@ -347,9 +348,9 @@ fn what_was_used_longest_ago_goes_first_and_what_somebody_waits_for_stays() {
 }
 
 #[test]
-fn a_task_that_reads_more_than_a_node_keeps_fails_and_says_what_helps() {
+fn a_task_that_reads_more_than_a_node_keeps_fails_with_a_remedy() {
     let mut world = small(1);
-    // Its second file drops the first.
+    // Its second file makes the node drop the first.
     let id = world.submit(job(vec![writer("a", 1, &["o", "p"]), reader("b", 1, "1s", 0, "*")]));
     world.run_for(Duration::from_secs(100));
     assert_eq!(world.outcome(id), Some(JobOutcome::Failed { exit_code: 126 }), "{}", world.log.join("\n"));
@@ -377,7 +378,7 @@ fn a_job_that_is_forgotten_leaves_no_files() {
 }
 
 #[test]
-fn what_two_jobs_left_alike_stays_until_both_are_forgotten() {
+fn a_file_of_two_jobs_is_kept_until_both_are_forgotten() {
     let mut world = World::new(Preset::FIFO);
     world.settings.dispatch.kept_jobs = 1;
     world.start_server();
@@ -388,7 +389,7 @@ fn what_two_jobs_left_alike_stays_until_both_are_forgotten() {
     late[2].after = vec![0, 1];
     let late = world.submit(job(late));
     world.run_for(Duration::from_secs(2));
-    // Another job leaves the same, is the last to use it, and is forgotten.
+    // Another job stores the same file, is the last to use it, and is forgotten.
     world.submit(job(vec![writer("a", 1, &["o"]), reader("b", 1, "1s", 0, "*")]));
     world.run_for(Duration::from_secs(5));
     world.submit(job(vec![stage("last", 1, "1s", 1_000)]));
@@ -404,7 +405,7 @@ fn what_two_jobs_left_alike_stays_until_both_are_forgotten() {
 
 /// Files that a reader waits for are fetched before the node has room for it.
 #[test]
-fn files_come_while_the_task_waits_in_the_queue() {
+fn files_are_fetched_while_the_task_waits_in_the_queue() {
     let mut world = World::with_nodes(Preset::MERCURY, 2, CORE);
     let mut stages = map_reduce().stages;
     stages[1].execution = ExecutionType::Opportunistic;
@@ -420,26 +421,26 @@ fn files_come_while_the_task_waits_in_the_queue() {
 }
 
 #[test]
-fn nobody_waits_for_a_file_whose_node_was_given_up() {
+fn no_task_waits_for_a_file_of_a_lost_node() {
     let mut world = cluster(2);
     (0..2).for_each(|node| world.nodes[node].executor.is_silent = true);
     let id = world.submit(map_reduce());
     world.run_for(Duration::from_secs(3));
     let waits = |host: &NodeHost| !host.executor.fetched.is_empty();
-    let reader = world.nodes.iter().position(waits).expect("one waits for the other's file");
+    let reader = world.nodes.iter().position(waits).expect("one node waits for the other's file");
     world.kill_agent(1 - reader);
-    // Longer than the grace of the node, and shorter than a silent one is asked.
+    // Longer than the grace of the node, and shorter than the time for which a silent holder is asked.
     world.run_for(Duration::from_secs(25));
     assert_eq!(world.outcome(id), Some(JobOutcome::Succeeded), "{}", world.log.join("\n"));
     let ends = reasons(&world, task(id, 1, 0));
     assert!(matches!(&ends[0], EndReason::Withdrawn(why) if why.contains("is written again")), "{ends:?}");
     let record = *world.server.as_ref().unwrap().jobs[&id].dag().stage(1).record(0).unwrap();
-    assert_eq!(record.losses, 0, "nothing of it is lost, however often its input is");
+    assert_eq!(record.losses, 0, "a lost input is no loss of its reader");
 }
 
 #[test]
-fn a_job_that_chooses_nodes_itself_goes_where_its_files_are() {
-    // Large files, so that their way counts; the node that has most is the last one by number.
+fn a_job_that_chooses_nodes_itself_sends_tasks_to_its_files() {
+    // Large files, so that transfers take time; the node that has most is the last one by number.
     let mut world = World::new(Preset::APOLLO);
     world.file_bytes = 10 << 30;
     world.cache_bytes = 1 << 40;
@@ -453,17 +454,17 @@ fn a_job_that_chooses_nodes_itself_goes_where_its_files_are() {
         assert_eq!(world.outcome(id), Some(JobOutcome::Succeeded), "{}", world.log.join("\n"));
     }
     let fetched: usize = world.nodes.iter().map(|node| node.executor.fetched.len()).sum();
-    assert_eq!(fetched, 0, "each reader went to its writer's node");
+    assert_eq!(fetched, 0, "each reader runs on its writer's node");
 }
 
-// ---- guaranteed work first -----------------------------------------------------------------------------------------
+// ---- guaranteed work has priority ----------------------------------------------------------------------------------
 
-/// On nodes of this kind.
+/// The stage on nodes of this kind.
 fn on(kind: &str, stage: StageSpec) -> StageSpec {
-    StageSpec { constraints: vec![Constraint::parse(&format!("kind={kind}")).expect("it is one")], ..stage }
+    StageSpec { constraints: vec![Constraint::parse(&format!("kind={kind}")).expect("a constraint")], ..stage }
 }
 
-/// A node of two cores with room for so many files, and two that write them.
+/// A node of two cores with room for this many files, and two nodes that write them.
 fn small_beside_large(files: u64) -> World {
     let mut world = World::new(Preset::MERCURY);
     world.start_server();
@@ -476,7 +477,7 @@ fn small_beside_large(files: u64) -> World {
     world
 }
 
-/// Reads so many files of a large node on the small one.
+/// A job on the small node that reads this many files of a large node.
 fn reads(world: &mut World, from: &str, files: usize, execution: ExecutionType, run: &str, cpu_millis: u32) -> JobId {
     let names: Vec<String> = (0..files).map(|number| format!("o{number}")).collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
@@ -487,7 +488,7 @@ fn reads(world: &mut World, from: &str, files: usize, execution: ExecutionType, 
 }
 
 #[test]
-fn a_guaranteed_reader_has_the_room_of_an_opportunistic_one_that_runs() {
+fn a_guaranteed_reader_gets_the_room_of_a_running_opportunistic_one() {
     let mut world = small_beside_large(2);
     let first = reads(&mut world, "large", 2, ExecutionType::Opportunistic, "100s", 1_000);
     world.run_for(Duration::from_secs(5));
@@ -503,7 +504,7 @@ fn a_guaranteed_reader_has_the_room_of_an_opportunistic_one_that_runs() {
 }
 
 #[test]
-fn opportunistic_readers_that_only_wait_leave_their_room_before_any_is_ended() {
+fn waiting_opportunistic_readers_lose_their_room_before_running_ones_are_stopped() {
     let mut world = small_beside_large(4);
     let runs = reads(&mut world, "large", 1, ExecutionType::Opportunistic, "40s", 1_000);
     world.run_for(Duration::from_secs(5));
@@ -522,12 +523,12 @@ fn opportunistic_readers_that_only_wait_leave_their_room_before_any_is_ended() {
         assert_eq!(world.outcome(id), Some(JobOutcome::Succeeded));
         assert_eq!(reasons(&world, task(id, 1, 0)), [EndReason::Exit(0)], "{}", world.log.join("\n"));
     }
-    // The newest went back, and one of its two files made room.
+    // The newest reader returned to the line, and one of its two files was dropped.
     assert_eq!(world.nodes[0].executor.fetched.len(), 2, "{:?}", world.nodes[0].executor.fetched);
 }
 
 #[test]
-fn what_a_guaranteed_task_reads_is_fetched_beside_what_opportunistic_ones_do() {
+fn files_of_guaranteed_tasks_are_fetched_beside_those_of_opportunistic_ones() {
     let mut world = small_beside_large(100);
     world.nodes[0].executor.holds_fetches = true;
     reads(&mut world, "large", 6, ExecutionType::Opportunistic, "1s", 1_000);

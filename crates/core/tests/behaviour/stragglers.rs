@@ -382,7 +382,7 @@ fn a_task_gets_no_third_attempt_while_it_runs() {
 }
 
 #[test]
-fn where_one_is_lost_with_its_node_the_other_goes_on() {
+fn an_attempt_continues_if_the_other_is_lost_with_its_node() {
     for is_slow in [true, false] {
         let mut race = race(0);
         let (lost, kept) = if is_slow { (race.slow, race.rival) } else { (race.rival, race.slow) };

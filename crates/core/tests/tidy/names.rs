@@ -1,15 +1,15 @@
-//! Pages that describe the code name what exists: every path, every `Type` and every `Type::name` in backticks.
+//! Pages that describe the code name only what exists: every path, every `Type` and every `Type::name` in backticks.
 
 use super::{code_of, defines, is_word_end, read, root, sources};
 use std::collections::BTreeMap;
 use std::fs;
 
-/// Those that are checked; tutorials name what they are about to add.
+/// The pages that are checked. Tutorials are not: they name what they are about to add.
 const PAGES: [&str; 4] =
     ["ARCHITECTURE.md", "docs/developers/README.md", "docs/developers/protocol.md", "docs/developers/testing.md"];
 
 #[test]
-fn pages_about_the_code_name_what_exists() {
+fn pages_about_the_code_name_only_existing_code() {
     let code = all_code();
     let types = Types::of(&code);
     let exists = |path: &str| root().join(path).exists();
@@ -20,7 +20,7 @@ fn pages_about_the_code_name_what_exists() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// Of all crates, without comments and strings.
+/// The sources of all crates, without comments and strings.
 fn all_code() -> Vec<String> {
     let crates = fs::read_dir(root().join("crates")).expect("the crates");
     let dirs = crates.map(|entry| entry.expect("a crate").path().join("src")).filter(|dir| dir.exists());
@@ -106,7 +106,7 @@ impl<'a> Types<'a> {
     }
 }
 
-/// What follows each time the code has this word.
+/// The text after each occurrence of this word in the code.
 fn after<'a>(code: &'a str, keyword: &'a str) -> impl Iterator<Item = &'a str> {
     let found = code.match_indices(keyword).filter(|(at, _)| !is_word_end(&code[..*at]));
     found.map(move |(at, _)| &code[at + keyword.len()..])
@@ -120,13 +120,13 @@ fn first_word(text: &str) -> &str {
     text.split(|c: char| !is_part(c)).next().unwrap_or_default()
 }
 
-/// What stands in the first braces, if there are some.
+/// The contents of the first pair of braces, if there is one.
 fn body(rest: &str) -> Option<&str> {
     let open = rest.find(['{', ';'])?;
     rest[open..].starts_with('{').then(|| balanced(&rest[open + 1..]))
 }
 
-/// Up to the brace that closes what is open.
+/// The text up to the brace that closes the open one.
 fn balanced(text: &str) -> &str {
     let mut depth = 1;
     for (at, c) in text.char_indices() {
@@ -138,7 +138,7 @@ fn balanced(text: &str) -> &str {
     text
 }
 
-/// Variants and fields stand outside of all braces and parentheses of a body.
+/// Variants and fields are outside of all inner braces and parentheses of a body.
 fn has_at_the_top(body: &str, part: &str) -> bool {
     let (mut depth, mut top) = (0, String::new());
     for c in body.chars() {
@@ -151,7 +151,7 @@ fn has_at_the_top(body: &str, part: &str) -> bool {
 }
 
 #[test]
-fn a_name_that_does_not_exist_is_noticed() {
+fn a_name_that_does_not_exist_is_detected() {
     let code = [
         "pub struct Real { pub field: u8 }\nimpl<T> Real { pub fn done(&self) { match x { Odd => 1 } } }".to_owned(),
         "pub enum Choice {\n    One,\n    Two { inner: u8 },\n}\ntrait Rule { fn next(&self); }\ntype Short = u8;"
