@@ -6,7 +6,7 @@ use amalgam_core::policy::intra_job::{Order, StageWork, pack, plan};
 use amalgam_core::vocabulary::{Chance, Duration, Resources, Totals};
 use std::time::Instant;
 
-/// A hundred stages of a thousand tasks each; as many as 2,000 run, no two of which end together.
+/// A hundred stages of a thousand tasks each. `running` tasks run, no two of which end together.
 fn job(chance: &mut Chance, running: u32, is_after: &mut dyn FnMut(u32, u32, &mut Chance) -> bool) -> Vec<StageWork> {
     let mut stages: Vec<StageWork> = Vec::new();
     for index in 0..100 {
@@ -23,7 +23,7 @@ fn job(chance: &mut Chance, running: u32, is_after: &mut dyn FnMut(u32, u32, &mu
     stages
 }
 
-/// The best of five, in microseconds.
+/// The best of five runs, in microseconds.
 fn time<T>(mut work: impl FnMut() -> T) -> u128 {
     let once = |_| {
         let begun = Instant::now();

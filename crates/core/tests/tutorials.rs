@@ -1,8 +1,9 @@
-//! The tutorials of docs/developers, walked through: their blocks are applied to a copy of this crate, and the tests that they name
-//! are run there.
+//! Runs the tutorials of docs/developers: their blocks are applied to a copy of this crate, and the tests that they
+//! name are run there.
 //!
-//! Blocks are marked by what they do. ```` ```rust file=PATH ```` is a whole new file; ```` ```diff file=PATH ```` changes one,
-//! by lines that stay (` `), go (`-`) and come (`+`); ```` ```console test ```` has the commands that must succeed afterwards.
+//! The mark of a block defines its use. ```` ```rust file=PATH ```` is a whole new file. ```` ```diff file=PATH ````
+//! changes a file, with lines that stay (` `), are removed (`-`) and are added (`+`). ```` ```console test ```` has the
+//! commands that must succeed afterwards.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,7 +14,7 @@ use std::process::Command;
 type Files = BTreeMap<String, String>;
 
 #[test]
-fn the_tutorials_work() {
+fn the_tutorials_can_be_followed() {
     for name in ["tutorial-policy.md", "tutorial-message.md"] {
         let path = format!("docs/developers/{name}");
         let page = fs::read_to_string(root().join(&path)).unwrap_or_else(|error| panic!("{path}: {error}"));
@@ -45,7 +46,7 @@ fn walk(path: &str, page: &str) -> Result<(), String> {
 // ---- blocks --------------------------------------------------------------------------------------------------------
 
 struct Block {
-    /// Of its first line of content, from 1.
+    /// The line of its first line of content, from 1.
     line: usize,
     kind: Kind,
     content: String,
@@ -93,8 +94,8 @@ fn apply(block: &Block, files: &mut Files) -> Result<(), String> {
     }
 }
 
-/// The file with the lines of a difference applied; parts that lie apart have an empty line between them, which no part begins or
-/// ends with.
+/// The file with the lines of a difference applied. Parts of the difference are separated by an empty line, and no part
+/// starts or ends with one.
 fn changed(file: &str, difference: &str) -> Result<String, String> {
     let mut file = file.to_owned();
     for part in difference.split("\n\n").filter(|part| !part.trim().is_empty()) {
@@ -120,7 +121,7 @@ fn changed(file: &str, difference: &str) -> Result<String, String> {
     Ok(file)
 }
 
-/// Where whole lines are found.
+/// The positions at which whole lines are found.
 fn at_lines(file: &str, lines: &str) -> Vec<usize> {
     let starts_line = |at: &usize| *at == 0 || file[..*at].ends_with('\n');
     file.match_indices(lines).map(|(at, _)| at).filter(starts_line).collect()
@@ -170,7 +171,7 @@ fn read(path: &Path) -> String {
     fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// A manifest without the sections whose names start so.
+/// A manifest without the sections whose names start with one of these.
 fn without(manifest: &str, sections: &[&str]) -> String {
     let mut is_kept = true;
     let mut kept = String::new();
@@ -185,7 +186,8 @@ fn without(manifest: &str, sections: &[&str]) -> String {
     kept
 }
 
-/// Makes the folder hold exactly these files. What did not change stays as it is, so that little is compiled again.
+/// Makes the folder hold exactly these files. Files that did not change are not written, so that little is compiled
+/// again.
 fn write(copy: &Path, files: &Files) {
     for dir in ["crates/core/src", "crates/core/tests"] {
         remove_others(copy, dir, files);
@@ -235,10 +237,10 @@ fn has_run_tests(output: &str) -> bool {
     output.lines().any(|line| line.starts_with("test result: ok. ") && !line.contains(" 0 passed"))
 }
 
-// ---- the rules notice violations -----------------------------------------------------------------------------------
+// ---- the rules detect violations -----------------------------------------------------------------------------------
 
 #[test]
-fn blocks_are_known_by_their_marks() {
+fn blocks_are_recognized_by_their_marks() {
     let page = "text\n```rust file=a/b.rs\nfn a() {}\n```\n```diff file=c.rs\n+x\n```\n```console test\n$ cargo test x\nout\n```\n```rust\n```\n";
     let found = blocks(page);
     let kinds: Vec<&Kind> = found.iter().map(|block| &block.kind).collect();
@@ -257,18 +259,18 @@ fn a_difference_is_applied_where_its_lines_are_and_refused_elsewhere() {
     assert!(changed("a\n", "a\n").is_err_and(|said| said.starts_with("has a line that starts with neither")));
     let mut files = Files::from([("a.rs".to_owned(), "x\n".to_owned())]);
     let block = |kind| Block { line: 1, kind, content: "y\n".to_owned() };
-    assert!(apply(&block(Kind::New("a.rs".to_owned())), &mut files).is_err(), "it exists");
-    assert!(apply(&block(Kind::Changed("b.rs".to_owned())), &mut files).is_err(), "it does not");
+    assert!(apply(&block(Kind::New("a.rs".to_owned())), &mut files).is_err(), "a.rs exists already");
+    assert!(apply(&block(Kind::Changed("b.rs".to_owned())), &mut files).is_err(), "b.rs does not exist");
 }
 
 #[test]
-fn a_run_without_tests_is_noticed() {
+fn a_run_without_tests_is_detected() {
     assert!(has_run_tests("test result: ok. 1 passed; 0 failed; 0 ignored\n"));
     assert!(!has_run_tests("running 0 tests\n\ntest result: ok. 0 passed; 0 failed; 0 ignored; 12 filtered out\n"));
 }
 
 #[test]
-fn the_copy_needs_nothing_but_this_crate() {
+fn the_copy_needs_only_this_crate() {
     let files = sources();
     assert!(files["Cargo.toml"].contains("members = [\"crates/core\"]"));
     assert!(!files["crates/core/Cargo.toml"].contains("criterion"));

@@ -1,4 +1,4 @@
-//! Two presets on one cluster: which job goes by which, what they share, and that a job keeps its own.
+//! Two presets on one cluster: which preset a job uses, what the presets share, and that a job keeps its preset.
 
 use crate::world::{World, job, stage};
 use amalgam_core::dispatch::Beside;
@@ -28,7 +28,7 @@ fn in_queue(queue: &str, stage: StageSpec) -> JobSpec {
     JobSpec { queue: queue.to_owned(), ..job(vec![stage]) }
 }
 
-/// So many times as much may be guaranteed as there is.
+/// This many times the cluster may be guaranteed.
 fn preset(times: u32) -> Preset {
     let mut preset = Preset::APOLLO;
     preset.entitled_mut().unwrap().guaranteed = 100 * times;
@@ -81,10 +81,10 @@ fn succeeded(world: &World, job: JobId) {
     assert_eq!(world.outcome(job), Some(JobOutcome::Succeeded), "{}", world.log.join("\n"));
 }
 
-// ---- which job goes by which ---------------------------------------------------------------------------------------
+// ---- which preset a job uses ---------------------------------------------------------------------------------------
 
 #[test]
-fn a_job_goes_by_the_preset_of_its_queue_or_of_one_above_it() {
+fn a_job_uses_the_preset_of_its_queue_or_of_a_queue_above() {
     let mut world = world(preset(1), 2, FOUR);
     let ids = ["own", "other.below"].map(|queue| world.submit(in_queue(queue, guaranteed(1, "5s"))));
     world.run_for(seconds(1));
@@ -95,7 +95,7 @@ fn a_job_goes_by_the_preset_of_its_queue_or_of_one_above_it() {
 }
 
 #[test]
-fn a_part_of_the_jobs_is_drawn_where_queues_name_none() {
+fn a_random_part_of_jobs_uses_the_second_preset_unless_the_queue_names_one() {
     let mut world = world(preset(1), 1, FOUR);
     world.settings.dispatch.beside = Some(Beside { preset: "apollo-baseline".to_owned(), part: 300_000, seed: 5 });
     world.kill_server();
@@ -107,11 +107,11 @@ fn a_part_of_the_jobs_is_drawn_where_queues_name_none() {
     world.kill_server();
     world.start_server();
     let id = world.submit(in_queue("other.below", guaranteed(1, "1s")));
-    assert_eq!(preset_of(&world, id).as_deref(), Some("apollo-baseline"), "the queue names one");
+    assert_eq!(preset_of(&world, id).as_deref(), Some("apollo-baseline"), "the queue names a preset");
 }
 
 #[test]
-fn a_job_keeps_its_preset_when_the_server_starts_again_with_another_configuration() {
+fn a_job_keeps_its_preset_if_the_server_restarts_with_another_configuration() {
     let mut world = world(preset(4), 2, CORE);
     let blocker = world.submit(in_queue("own", guaranteed(2, "60s")));
     let id = world.submit(in_queue("other.below", guaranteed(1, "5s")));
@@ -124,7 +124,7 @@ fn a_job_keeps_its_preset_when_the_server_starts_again_with_another_configuratio
     world.run_for(seconds(5));
     assert_eq!((preset_of(&world, id), preset_of(&world, later)), (Some("apollo-baseline".to_owned()), None));
     world.kill_server();
-    // It was compacted.
+    // The log was compacted, and the server starts with another preset.
     world.preset = Preset::DRF;
     world.start_server();
     world.run_for(seconds(200));
@@ -132,7 +132,7 @@ fn a_job_keeps_its_preset_when_the_server_starts_again_with_another_configuratio
 }
 
 #[test]
-fn jobs_of_both_share_the_nodes_and_what_may_be_guaranteed() {
+fn jobs_of_both_presets_share_the_nodes_and_the_guaranteed_part() {
     let mut world = world(Preset::APOLLO, 5, FOUR);
     let ids = ["own", "other.below"].map(|queue| world.submit(in_queue(queue, guaranteed(60, "20s"))));
     world.run_for(seconds(50));
@@ -144,7 +144,7 @@ fn jobs_of_both_share_the_nodes_and_what_may_be_guaranteed() {
 
 // ---- trying other nodes --------------------------------------------------------------------------------------------
 
-/// All nodes have something to do for a minute, but for the last ones, and a job with one task.
+/// All nodes but the last `idle` ones are busy for a minute, and a job with one task waits.
 fn one_that_waits(nodes: u32, idle: u32, queue: &str) -> (World, JobId) {
     let mut world = world(preset(4), nodes - idle, CORE);
     world.submit(in_queue("own", guaranteed(nodes - idle, "60s")));
@@ -157,18 +157,18 @@ fn one_that_waits(nodes: u32, idle: u32, queue: &str) -> (World, JobId) {
 }
 
 #[test]
-fn what_waits_is_tried_on_one_node_after_the_other_and_keeps_its_first_place() {
+fn a_waiting_task_is_tried_on_other_nodes_and_keeps_its_first_place() {
     let (mut world, id) = one_that_waits(4, 0, "other.below");
     assert_eq!(launches(&world, id).len(), 1);
     world.run_for(seconds(10));
     let all = launches(&world, id);
-    assert!((6..=11).contains(&all.len()), "about one a second: {all:?}");
+    assert!((6..=11).contains(&all.len()), "about one launch per second: {all:?}");
     for pair in all.windows(2) {
         assert_eq!(pair[1].1, Rule::Exploration);
         assert!(pair[1].2 != pair[0].2 && pair[1].2 != all[0].2, "{all:?}");
     }
     let taken_back: Vec<AttemptId> = all[1..all.len() - 1].iter().map(|(attempt, _, _)| *attempt).collect();
-    assert_eq!(superseded(&world), taken_back, "all but the first and the last");
+    assert_eq!(superseded(&world), taken_back, "all but the first and the last launch");
     assert_eq!(explored(&world, id), all.len() - 1);
     world.run_for(seconds(120));
     succeeded(&world, id);
@@ -177,7 +177,7 @@ fn what_waits_is_tried_on_one_node_after_the_other_and_keeps_its_first_place() {
 }
 
 #[test]
-fn an_idle_node_is_found_by_trying() {
+fn an_idle_node_is_found_by_exploration() {
     let (mut world, id) = one_that_waits(2, 1, "other.below");
     world.run_for(seconds(2));
     let nodes: Vec<NodeId> = launches(&world, id).iter().map(|(_, _, node)| *node).collect();
@@ -185,17 +185,17 @@ fn an_idle_node_is_found_by_trying() {
     assert_eq!(world.running_tasks().len(), 2, "{}", world.log.join("\n"));
     world.run_for(seconds(8));
     succeeded(&world, id);
-    assert_eq!(superseded(&world).len(), 1, "whichever starts first is kept");
+    assert_eq!(superseded(&world).len(), 1, "the attempt that starts first is kept");
 }
 
 #[test]
-fn what_waits_for_its_files_on_another_node_is_tried_on_no_further_one() {
+fn a_task_that_waits_for_files_on_another_node_is_tried_on_no_further_node() {
     let mut world = world(preset(8), 1, CORE);
     let write = StageSpec { name: "write".to_owned(), outputs: vec!["o".to_owned()], ..guaranteed(1, "1s") };
     let inputs = vec![InputSpec { stage: 0, files: "*".to_owned() }];
     let read = StageSpec { after: vec![0], inputs, ..guaranteed(1, "5s") };
     let id = world.submit(JobSpec { queue: "other.below".to_owned(), ..job(vec![write, read]) });
-    // It is before the reader, whose file is on this node, which gives it to nobody.
+    // This task is before the reader, whose file is on this node, which does not send it to any other.
     world.submit(in_queue("own", guaranteed(1, "60s")));
     world.nodes[0].executor.is_silent = true;
     world.run_for(Duration::from_millis(1_500));
@@ -207,7 +207,7 @@ fn what_waits_for_its_files_on_another_node_is_tried_on_no_further_one() {
 }
 
 #[test]
-fn nobody_looks_at_what_nodes_say_of_their_waits() {
+fn the_baseline_ignores_reported_waits() {
     for (queue, is_blind) in [("own", false), ("other.below", true)] {
         let mut on_idle = 0;
         for seed in 0..20 {
@@ -227,14 +227,14 @@ fn nobody_looks_at_what_nodes_say_of_their_waits() {
 }
 
 #[test]
-fn others_wait_where_nobody_says_that_it_is_shorter_elsewhere() {
+fn other_presets_do_not_explore_nodes() {
     let (mut world, id) = one_that_waits(4, 0, "own");
     world.run_for(seconds(10));
     assert_eq!((launches(&world, id).len(), explored(&world, id)), (1, 0));
 }
 
 #[test]
-fn while_a_job_is_held_no_other_node_is_tried() {
+fn a_held_job_explores_no_nodes() {
     let (mut world, id) = one_that_waits(4, 0, "other.below");
     world.control(id, JobAction::Hold);
     world.run_for(seconds(5));
@@ -245,7 +245,7 @@ fn while_a_job_is_held_no_other_node_is_tried() {
 }
 
 #[test]
-fn where_the_first_place_is_lost_with_its_node_the_other_goes_on_and_further_nodes_are_tried() {
+fn exploration_continues_if_the_first_node_is_lost() {
     let (mut world, id) = one_that_waits(4, 0, "other.below");
     world.run_for(seconds(3));
     let first = launches(&world, id)[0].2;
@@ -260,7 +260,7 @@ fn where_the_first_place_is_lost_with_its_node_the_other_goes_on_and_further_nod
 }
 
 #[test]
-fn opportunistic_work_that_waits_is_tried_nowhere_else() {
+fn waiting_opportunistic_work_explores_no_nodes() {
     let mut world = world(preset(2), 2, CORE);
     world.submit(in_queue("own", guaranteed(4, "60s")));
     world.run_for(seconds(5));
@@ -270,12 +270,12 @@ fn opportunistic_work_that_waits_is_tried_nowhere_else() {
     world.run_for(seconds(10));
     let all = launches(&world, id);
     assert!(!all.is_empty() && all.iter().all(|(_, rule, _)| *rule == Rule::Sampling), "{all:?}");
-    assert!(!world.running_tasks().iter().any(|task| task.job == id), "it waits");
+    assert!(!world.running_tasks().iter().any(|task| task.job == id), "the opportunistic job waits");
     assert_eq!(explored(&world, id), 0);
 }
 
 #[test]
-fn a_cancelled_job_tries_no_other_node_while_its_attempts_have_not_ended() {
+fn a_cancelled_job_explores_no_nodes_before_its_attempts_have_ended() {
     let (mut world, id) = one_that_waits(4, 0, "other.below");
     let first = launches(&world, id)[0].2;
     world.unlink(first.0 as usize);
@@ -285,7 +285,7 @@ fn a_cancelled_job_tries_no_other_node_while_its_attempts_have_not_ended() {
 }
 
 #[test]
-fn what_any_preset_of_the_cluster_reads_is_published() {
+fn reports_that_any_preset_reads_are_published() {
     let mut on_idle = 0;
     for seed in 0..40 {
         let mut own = Preset::SPARROW;

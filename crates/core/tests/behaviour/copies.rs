@@ -1,4 +1,4 @@
-//! Files that are slow to come: whoever wrote them runs once more elsewhere, and whichever copy is there first is read.
+//! Files that arrive slowly: their writer runs once more elsewhere, and the copy that is there first is read.
 
 use crate::world::{World, job, stage};
 use amalgam_core::job_manager::{JobManager, TaskState};
@@ -8,7 +8,7 @@ use amalgam_core::role::{Change, Event, LostCause, Outbox, Record, Role};
 use amalgam_core::vocabulary::*;
 
 const CORE: Resources = Resources::new(1_000, 0);
-/// Of the node that reads.
+/// The index of the node that reads.
 const READER: usize = 3;
 
 fn seconds(seconds: u64) -> Duration {
@@ -16,11 +16,11 @@ fn seconds(seconds: u64) -> Duration {
 }
 
 fn on(kind: &str, stage: StageSpec) -> StageSpec {
-    StageSpec { constraints: vec![Constraint::parse(&format!("kind={kind}")).expect("it is one")], ..stage }
+    StageSpec { constraints: vec![Constraint::parse(&format!("kind={kind}")).expect("a constraint")], ..stage }
 }
 
-/// Two tasks have written a file each on two of three nodes. What reads both waits for them on a fourth one, to which nothing
-/// comes yet.
+/// Two tasks have written a file each, on two of three nodes. The reader of both files waits for them on a fourth node,
+/// which receives no files yet.
 struct Scene {
     world: World,
     job: JobId,
@@ -45,7 +45,7 @@ fn scene(preset: Preset) -> Scene {
             return Scene { world, job: id };
         }
     }
-    panic!("nothing is written:\n{}", world.log.join("\n"));
+    panic!("no file is written:\n{}", world.log.join("\n"));
 }
 
 impl Scene {
@@ -57,7 +57,7 @@ impl Scene {
         TaskId { job: self.job, stage: 0, index }
     }
 
-    /// The node of the first task's file, and the attempt that left it.
+    /// The node of the first task's file, and the attempt that wrote it.
     fn holder(&mut self) -> (usize, AttemptId) {
         let task = self.task(0);
         let node = self.manager().dag().stage(0).record(0).unwrap().node;
@@ -81,7 +81,7 @@ impl Scene {
         self.world.disk.iter().filter_map(copy).collect()
     }
 
-    /// Until a copy is out.
+    /// Runs until a copy is launched.
     fn run_until_copied(&mut self) -> (AttemptId, TaskId, NodeId) {
         for _ in 0..200 {
             self.world.run_for(Duration::from_millis(100));
@@ -89,7 +89,7 @@ impl Scene {
                 return *copy;
             }
         }
-        panic!("nothing is copied:\n{}", self.world.log.join("\n"));
+        panic!("no file is copied:\n{}", self.world.log.join("\n"));
     }
 
     fn told(&mut self, by: NodeId, body: ToJobManager) -> Outbox {
@@ -100,12 +100,12 @@ impl Scene {
 
     fn succeeded(&self) {
         assert_eq!(self.world.outcome(self.job), Some(JobOutcome::Succeeded), "{}", self.world.log.join("\n"));
-        assert!(self.world.nodes.iter().all(|host| host.executor.running.is_empty()), "nothing is left over");
+        assert!(self.world.nodes.iter().all(|host| host.executor.running.is_empty()), "no attempt is left running");
     }
 }
 
 #[test]
-fn what_a_silent_node_has_is_written_again_on_another_and_read_from_there() {
+fn a_file_of_a_silent_node_is_written_again_elsewhere_and_read_from_there() {
     let mut scene = scene(Preset::APOLLO);
     let (holder, attempt) = scene.holder();
     scene.world.nodes[holder].executor.is_silent = true;
@@ -114,37 +114,37 @@ fn what_a_silent_node_has_is_written_again_on_another_and_read_from_there() {
     let (_, task, node) = scene.run_until_copied();
     let others = [NodeId(holder as u32), NodeId(READER as u32)];
     assert!(task == scene.task(0) && !others.contains(&node), "{task} on {node}");
-    assert!(scene.world.now >= begin + seconds(3), "not at once");
+    assert!(scene.world.now >= begin + seconds(3), "the copy is not launched at once");
     scene.world.run_for(seconds(10));
     scene.succeeded();
     assert_eq!(scene.world.nodes[READER].executor.fetched.last().map(|(_, from)| *from), Some(node));
     let task = scene.task(0);
-    assert_eq!(scene.finished(task), [attempt], "its result is that of the first");
+    assert_eq!(scene.finished(task), [attempt], "the task's result is that of its first attempt");
     assert_eq!(scene.copies().len(), 1);
     let told = |record: &&Record| matches!(record, Record::SlowInput { writer, .. } if *writer == task);
     assert_eq!(scene.world.records.iter().filter(told).count(), 1);
     let reruns = scene.world.disk.iter().filter(|change| matches!(change, Change::OutputLost { .. })).count();
-    assert_eq!(reruns, 0, "it was never lost");
+    assert_eq!(reruns, 0, "the output was never lost");
 }
 
 #[test]
-fn whichever_copy_is_there_first_is_read() {
+fn the_copy_that_is_there_first_is_read() {
     let mut scene = scene(Preset::APOLLO);
     scene.run_until_copied();
     scene.world.run_for(Duration::from_millis(500));
-    // The first way was not as slow as it seemed.
+    // The first transfer was not as slow as it seemed.
     scene.world.deliver_held_fetches(READER);
     scene.world.settle();
     let copies = scene.copies();
     let superseded =
         |(attempt, ..): &(AttemptId, TaskId, NodeId)| scene.world.losses().get(attempt) == Some(&LostCause::Superseded);
-    assert!(copies.iter().all(superseded), "nobody waits for it any more: {}", scene.world.log.join("\n"));
+    assert!(copies.iter().all(superseded), "no reader waits for the copies any more: {}", scene.world.log.join("\n"));
     scene.world.run_for(seconds(5));
     scene.succeeded();
 }
 
 #[test]
-fn both_ways_may_come_to_their_end() {
+fn both_transfers_may_complete() {
     let mut scene = scene(Preset::APOLLO);
     let (copy, ..) = scene.run_until_copied();
     scene.world.run_for(seconds(4));
@@ -155,7 +155,7 @@ fn both_ways_may_come_to_their_end() {
 }
 
 #[test]
-fn who_was_asked_first_and_has_nothing_any_more_is_not_taken_for_who_was_asked_later() {
+fn an_absent_file_at_the_first_holder_does_not_affect_the_second() {
     let mut scene = scene(Preset::APOLLO);
     let (copy, task, node) = scene.run_until_copied();
     scene.world.run_for(seconds(4));
@@ -169,7 +169,7 @@ fn who_was_asked_first_and_has_nothing_any_more_is_not_taken_for_who_was_asked_l
     scene.succeeded();
     let asked = &scene.world.nodes[READER].executor.fetched;
     let asked: Vec<NodeId> = asked.iter().filter(|(digest, _)| *digest == file).map(|(_, from)| *from).collect();
-    assert_eq!(asked, [node], "each is asked once: {}", scene.world.log.join("\n"));
+    assert_eq!(asked, [node], "each holder is asked once: {}", scene.world.log.join("\n"));
 }
 
 #[test]
@@ -192,19 +192,19 @@ fn a_copy_that_fails_or_is_lost_changes_nothing() {
 }
 
 #[test]
-fn nothing_is_copied_where_that_takes_longer_or_nobody_looks() {
+fn no_copy_is_launched_if_it_takes_longer_or_progress_is_not_watched() {
     let mut never = Preset::APOLLO;
     never.entitled_mut().unwrap().corrections.as_mut().unwrap().progress_every = None;
     let mut far = scene(Preset::APOLLO);
     far.world.run_for(seconds(5));
-    assert_eq!(far.copies(), [], "it has not waited for long");
+    assert_eq!(far.copies(), [], "the reader has not waited for long");
     let mut without = scene(never);
     without.world.run_for(seconds(25));
     assert_eq!(without.copies(), []);
 }
 
 #[test]
-fn a_server_that_dies_between_any_two_changes_knows_the_copy() {
+fn a_server_restarted_after_any_change_knows_the_copy() {
     let mut scene = scene(Preset::APOLLO);
     let (copy, ..) = scene.run_until_copied();
     scene.world.run_for(seconds(4));
@@ -219,7 +219,7 @@ fn a_server_that_dies_between_any_two_changes_knows_the_copy() {
         assert_eq!(again.durable(), manager.durable());
         if manager.running().any(|(attempt, ..)| attempt == copy) {
             out_there += 1;
-            assert_eq!(manager.dag().stage(0).succeeded, 2, "it is no try of its task");
+            assert_eq!(manager.dag().stage(0).succeeded, 2, "a copy is no try of its task");
         }
     }
     assert!(out_there > 0);
@@ -239,7 +239,7 @@ fn a_server_killed_while_a_copy_runs_claims_it() {
 }
 
 #[test]
-fn what_is_lost_for_good_runs_again_as_a_whole_and_its_copy_ends() {
+fn a_writer_whose_output_is_lost_runs_again_and_its_copy_is_stopped() {
     let mut scene = scene(Preset::APOLLO);
     let (holder, _) = scene.holder();
     let (copy, task, _) = scene.run_until_copied();

@@ -1,6 +1,6 @@
-//! Jobs that are to begin, or to begin again, through a restart of the server, found by chaos: a job that waits for its
-//! rerun keeps what is done, is not held for ever by a hold from its first run, and does not wait for a forgotten job;
-//! and where the log ends before a job begins, it begins after the restart.
+//! Jobs that start, or start again, across a restart of the server; cases found by chaos tests. A job that waits for
+//! its rerun keeps its finished tasks, is not held permanently by a hold from its first run, and does not wait for a
+//! forgotten job. If the log ends before a job starts, the job starts after the restart.
 
 use amalgam_core::dispatch::JobState;
 use amalgam_core::hosting::{Effects, Letter, Roles};
@@ -20,7 +20,7 @@ const JOB: JobId = JobId(1);
 const NOW: Instant = Instant(9);
 const SEALING: Sealing = Sealing { root: Key([1; 32]), mac: Mac::MIXING };
 
-/// A job of two tasks, the second of which failed; it is held and waits to run that one again.
+/// A job of two tasks, the second of which failed. The job is held and waits to run that task again.
 fn log() -> Vec<Change> {
     let mut log = first_run(Vec::new());
     log.insert(log.len() - 1, Change::JobHeld { job: JOB, held: true });
@@ -28,7 +28,7 @@ fn log() -> Vec<Change> {
     log
 }
 
-/// The job's first run, after which it has failed.
+/// The job's first run, which ends in a failure.
 fn first_run(after_jobs: Vec<JobId>) -> Vec<Change> {
     let resources = Resources::new(1_000, 0);
     let stage = StageSpec {
@@ -98,7 +98,7 @@ fn act(roles: &mut Roles, action: JobAction) {
 }
 
 #[test]
-fn a_restart_between_the_wish_and_the_rerun_forgets_no_finished_task() {
+fn a_restart_between_request_and_rerun_keeps_finished_tasks() {
     let mut roles = restarted(log());
     act(&mut roles, JobAction::Release);
     let stage = roles.jobs[&JOB].dag().stage(0);
@@ -106,7 +106,7 @@ fn a_restart_between_the_wish_and_the_rerun_forgets_no_finished_task() {
 }
 
 #[test]
-fn a_job_begins_after_the_restart_where_the_log_ends_just_before() {
+fn a_job_starts_after_a_restart_if_the_log_ends_just_before_its_start() {
     let mut admitted = first_run(Vec::new());
     admitted.truncate(1);
     let mut reopened = first_run(Vec::new());
@@ -120,7 +120,7 @@ fn a_job_begins_after_the_restart_where_the_log_ends_just_before() {
 }
 
 #[test]
-fn what_had_failed_runs_again_where_the_log_ends_after_the_job_began_again() {
+fn failed_tasks_run_again_if_the_log_ends_after_the_job_started_again() {
     let mut log = first_run(Vec::new());
     log.extend([Change::JobReopened { job: JOB, run: 1 }, Change::JobBegun { job: JOB }]);
     for log in [log.clone(), [log, vec![Change::Rerun { job: JOB, run: 1, only: None }]].concat()] {
@@ -136,11 +136,11 @@ fn a_job_that_was_held_runs_again_once_it_is_released() {
     act(&mut roles, JobAction::Release);
     assert!(!roles.jobs[&JOB].describe(NOW).held);
     let open = roles.master.as_ref().map(|master| master.describe(NOW).open_tasks);
-    assert_eq!(open, Some(1), "its task is asked for");
+    assert_eq!(open, Some(1), "the failed task is asked for");
 }
 
 #[test]
-fn who_was_held_when_it_ended_runs_again_when_that_is_asked_for() {
+fn a_job_that_was_held_when_it_ended_runs_again_on_request() {
     let mut held = first_run(Vec::new());
     held.push(Change::JobHeld { job: JOB, held: true });
     let mut roles = restarted(held);
@@ -162,7 +162,7 @@ fn a_job_whose_dependency_is_forgotten_runs_again_if_it_ever_ran() {
     );
     let mut again = restarted(snapshot);
     act(&mut again, JobAction::RerunFailed);
-    assert_eq!(again.jobs[&JOB].dag().stage(0).ready(), 1, "a snapshot knows it, too");
+    assert_eq!(again.jobs[&JOB].dag().stage(0).ready(), 1, "the same from a snapshot");
 
     let mut never_ran = first_run(vec![forgotten]);
     never_ran.truncate(1);
@@ -174,5 +174,5 @@ fn a_job_whose_dependency_is_forgotten_runs_again_if_it_ever_ran() {
     let mut roles = restarted(never_ran);
     act(&mut roles, JobAction::RerunFailed);
     let state = roles.master.as_ref().and_then(|master| master.dispatch().job(JOB)).map(|(_, state)| state.clone());
-    assert!(matches!(state, Some(JobState::Ended(_))), "it stays as it is: {state:?}");
+    assert!(matches!(state, Some(JobState::Ended(_))), "the job stays ended: {state:?}");
 }

@@ -1,5 +1,5 @@
-//! Attempts that make slow progress, as promised: who is found to be slow, what becomes of the two attempts of a task that
-//! race, and that a job manager knows of them after a restart.
+//! Attempts that make slow progress: which attempts are found to be slow, what happens to the two attempts of a task
+//! that race, and that a job manager knows both after a restart.
 
 use crate::world::{World, job, stage};
 use amalgam_core::job_manager::{JobManager, TaskState};
@@ -30,7 +30,7 @@ fn lasting(lengths: &[&str]) -> StageSpec {
     StageSpec { tasks: TaskSet::Each(items), ..tasks(1, "1s") }
 }
 
-/// Nodes of two cores each, of which the first runs everything so many times as long.
+/// Nodes of two cores each. Tasks take this many times as long on the first node.
 fn world(nodes: u32, slowness: u64) -> World {
     let mut world = World::with_nodes(Preset::APOLLO, nodes, TWO);
     world.nodes[0].executor.slowness = slowness;
@@ -52,7 +52,7 @@ fn rivals(world: &World, job: JobId) -> Vec<(AttemptId, NodeId)> {
     all.filter(|(_, rule, _)| *rule == Rule::Straggler).map(|(attempt, _, node)| (attempt, node)).collect()
 }
 
-/// The attempts of a job that ended well.
+/// The attempts of a job that succeeded.
 fn winners(world: &World, job: JobId) -> Vec<AttemptId> {
     let won = |change: &Change| match change {
         Change::Finished { attempt, ended, .. } if attempt.job == job && ended.reason.is_success() => Some(*attempt),
@@ -73,10 +73,10 @@ fn succeeded(world: &World, job: JobId) {
     assert_eq!(world.outcome(job), Some(JobOutcome::Succeeded), "{}", world.log.join("\n"));
 }
 
-// ---- who is slow ---------------------------------------------------------------------------------------------------
+// ---- which attempts are slow ---------------------------------------------------------------------------------------
 
 #[test]
-fn the_slow_attempts_of_a_stage_get_duplicates_elsewhere_and_are_overtaken() {
+fn slow_attempts_of_a_stage_get_duplicates_elsewhere_and_are_overtaken() {
     let mut world = world(3, 10);
     let id = world.submit(job(vec![tasks(5, "10s")]));
     world.run_for(seconds(5));
@@ -94,19 +94,19 @@ fn the_slow_attempts_of_a_stage_get_duplicates_elsewhere_and_are_overtaken() {
     assert!(slow.iter().all(|attempt| world.losses().get(attempt) == Some(&LostCause::Superseded)));
     assert_eq!(winners(&world, id).len(), 5);
     succeeded(&world, id);
-    assert!(world.end_of(id) < Instant(0) + seconds(50), "it is not waited for");
+    assert!(world.end_of(id) < Instant(0) + seconds(50), "the job does not wait for the slow attempts");
     let told = world.records.iter().find_map(|record| match record {
         Record::Straggles { node, part, left, elsewhere, takes, .. } => Some((*node, *part, *left, *elsewhere, *takes)),
         _ => None,
     });
-    let (node, part, left, elsewhere, takes) = told.expect("there was one");
+    let (node, part, left, elsewhere, takes) = told.expect("a straggler was found");
     assert!(node == NodeId(0) && elsewhere != node);
     assert!((50_000..200_000).contains(&part), "{part}");
     assert!((seconds(80)..seconds(95)).contains(&left) && (seconds(9)..seconds(16)).contains(&takes), "{left} {takes}");
 }
 
 #[test]
-fn who_has_more_to_do_is_no_straggler() {
+fn a_longer_task_is_no_straggler() {
     let mut world = world(3, 1);
     let id = world.submit(job(vec![lasting(&["10s", "10s", "10s", "100s"])]));
     world.run_for(seconds(200));
@@ -115,7 +115,7 @@ fn who_has_more_to_do_is_no_straggler() {
 }
 
 #[test]
-fn tasks_that_share_a_directory_never_run_twice_at_once() {
+fn tasks_that_share_a_directory_never_run_twice_at_the_same_time() {
     let mut world = world(3, 10);
     let mut shared = tasks(5, "10s");
     Arc::make_mut(&mut shared.program).workdir = Workdir::Submitted;
@@ -126,7 +126,7 @@ fn tasks_that_share_a_directory_never_run_twice_at_once() {
 }
 
 #[test]
-fn where_all_are_slow_none_is() {
+fn no_attempt_is_slow_if_all_are_equally_slow() {
     let mut world = world(3, 1);
     world.nodes.iter_mut().for_each(|host| host.executor.slowness = 10);
     let id = world.submit(job(vec![tasks(5, "10s")]));
@@ -136,8 +136,9 @@ fn where_all_are_slow_none_is() {
 }
 
 #[test]
-fn a_task_that_is_nearly_done_is_left_alone() {
-    // Three times as long, of which a third is left when the others are done and show how fast it goes.
+fn a_task_that_is_nearly_done_gets_no_duplicate() {
+    // Tasks take six times as long in one case, so that much is left when the others have ended and show the usual
+    // speed.
     for (slowness, expected) in [(2, 0), (6, 1)] {
         let mut world = world(2, slowness);
         let id = world.submit(job(vec![tasks(3, "12s")]));
@@ -149,7 +150,7 @@ fn a_task_that_is_nearly_done_is_left_alone() {
 }
 
 #[test]
-fn a_node_that_is_as_slow_or_full_is_no_help() {
+fn no_duplicate_is_sent_to_a_slow_or_full_node() {
     let mut world = world(2, 10);
     let others = world.submit(job(vec![tasks(2, "10s")]));
     world.run_for(seconds(1));
@@ -165,7 +166,7 @@ fn a_node_that_is_as_slow_or_full_is_no_help() {
 }
 
 #[test]
-fn nobody_asks_where_stragglers_are_not_looked_for() {
+fn progress_is_not_measured_if_stragglers_are_not_looked_for() {
     let mut never = Preset::APOLLO;
     never.entitled_mut().unwrap().corrections.as_mut().unwrap().progress_every = None;
     let mut none = Preset::APOLLO;
@@ -181,7 +182,7 @@ fn nobody_asks_where_stragglers_are_not_looked_for() {
 }
 
 #[test]
-fn progress_is_asked_for_seldom_and_of_long_tasks_more_seldom() {
+fn progress_is_measured_at_intervals_that_are_longer_for_long_tasks() {
     let mut preset = Preset::APOLLO;
     preset.entitled_mut().unwrap().guaranteed = 100;
     let mut world = World::with_nodes(preset, 1, TWO);
@@ -196,7 +197,7 @@ fn progress_is_asked_for_seldom_and_of_long_tasks_more_seldom() {
 }
 
 #[test]
-fn of_short_tasks_those_are_asked_about_that_are_late() {
+fn short_tasks_are_measured_only_when_late() {
     let short = || job(vec![StageSpec { expected: Some(seconds(2)), ..tasks(6, "2s") }]);
     for (slowness, is_asked) in [(1, false), (10, true)] {
         let mut world = world(3, slowness);
@@ -209,7 +210,7 @@ fn of_short_tasks_those_are_asked_about_that_are_late() {
 }
 
 #[test]
-fn an_agent_that_starts_again_goes_on_telling() {
+fn a_restarted_agent_continues_to_report_progress() {
     let mut world = world(2, 10);
     let id = world.submit(job(vec![tasks(3, "10s")]));
     world.run_for(seconds(2));
@@ -220,7 +221,7 @@ fn an_agent_that_starts_again_goes_on_telling() {
     succeeded(&world, id);
 }
 
-// ---- what becomes of the two ---------------------------------------------------------------------------------------
+// ---- what happens to the two attempts ------------------------------------------------------------------------------
 
 /// A task with a slow attempt and its rival, which both run.
 struct Race {
@@ -228,15 +229,15 @@ struct Race {
     job: JobId,
     slow: AttemptId,
     rival: AttemptId,
-    /// Of the rival.
+    /// The node of the rival.
     node: NodeId,
 }
 
-/// One of three tasks is slow. It may be tried again so often.
+/// One of the tasks is slow. Each task has `retries`.
 fn race(retries: u32) -> Race {
     let mut world = world(3, 10);
     world.nodes[1].executor.slowness = 1;
-    // Two fill the other nodes' places until it runs, so that one comes to the slow node.
+    // The other nodes are full when the last task starts, so that one is sent to the slow node.
     let id = world.submit(job(vec![StageSpec { retries, ..tasks(5, "20s") }]));
     for _ in 0..40 {
         world.run_for(seconds(1));
@@ -250,7 +251,7 @@ fn race(retries: u32) -> Race {
             return Race { slow: slow.unwrap(), world, job: id, rival, node };
         }
     }
-    panic!("nobody is found to be slow:\n{}", world.log.join("\n"));
+    panic!("no slow attempt found:\n{}", world.log.join("\n"));
 }
 
 impl Race {
@@ -293,9 +294,9 @@ fn superseded(changes: &[Change]) -> Vec<AttemptId> {
 }
 
 #[test]
-fn both_run_and_whichever_ends_well_first_is_the_tasks_end() {
+fn both_attempts_run_and_the_first_success_is_the_tasks_end() {
     let race = race(0);
-    assert_eq!(superseded(&race.world.disk), [], "both go on, although both have started");
+    assert_eq!(superseded(&race.world.disk), [], "both continue although both have started");
     for (first, other, tells) in [(race.slow, race.rival, 0), (race.rival, race.slow, 1)] {
         let mut race = self::race(0);
         let out = race.ended(first, EndReason::Exit(0));
@@ -306,12 +307,12 @@ fn both_run_and_whichever_ends_well_first_is_the_tasks_end() {
         assert_eq!(race.manager().dag().stage(0).record(index).unwrap().state, TaskState::Succeeded);
         let late = race.ended(other, EndReason::Exit(0));
         let counts = |change: &Change| !matches!(change, Change::EndedLate { .. });
-        assert!(!late.changes.iter().any(counts), "it counts for what it used only: {:?}", late.changes);
+        assert!(!late.changes.iter().any(counts), "only its usage is counted: {:?}", late.changes);
     }
 }
 
 #[test]
-fn where_one_fails_the_other_goes_on_and_two_failures_are_one() {
+fn an_attempt_continues_if_the_other_fails_and_two_failures_count_as_one() {
     for (retries, last) in [(0, TaskState::Failed), (1, TaskState::Waiting)] {
         for is_slow in [true, false] {
             let mut race = race(retries);
@@ -337,7 +338,7 @@ fn where_one_fails_the_other_goes_on_and_two_failures_are_one() {
 }
 
 #[test]
-fn where_one_fails_the_other_may_end_well() {
+fn the_task_succeeds_if_only_one_attempt_fails() {
     let mut race = race(0);
     race.ended(race.rival, EndReason::Exit(3));
     race.ended(race.slow, EndReason::Exit(0));
@@ -356,8 +357,8 @@ fn a_task_gets_no_third_attempt_while_it_runs() {
         let log = race.world.disk.clone();
         let mut launched = race.progress(attempt, seconds(60), 1_000).changes;
         launched.extend(race.progress(race.rival, seconds(60), 1_000).changes);
-        assert_eq!(launched, [], "once is enough");
-        // Nor after a restart of the server.
+        assert_eq!(launched, [], "a running task is launched again only once");
+        // The same holds after a restart of the server.
         let durable = race.manager().durable();
         for log in [log, durable] {
             if fails && log.len() > 1 {
@@ -399,7 +400,7 @@ fn an_attempt_continues_if_the_other_is_lost_with_its_node() {
 }
 
 #[test]
-fn who_has_just_begun_is_not_judged() {
+fn an_attempt_that_has_just_started_is_not_judged() {
     let mut world = world(3, 1);
     let id = world.submit(job(vec![tasks(4, "40s")]));
     world.run_for(seconds(30));
@@ -417,7 +418,7 @@ fn who_has_just_begun_is_not_judged() {
 }
 
 #[test]
-fn what_a_node_says_of_another_nodes_attempt_counts_for_nothing() {
+fn progress_reported_by_another_node_is_ignored() {
     let mut world = world(3, 1);
     let id = world.submit(job(vec![tasks(4, "40s")]));
     world.run_for(seconds(20));
@@ -435,7 +436,7 @@ fn what_a_node_says_of_another_nodes_attempt_counts_for_nothing() {
 }
 
 #[test]
-fn a_cancelled_job_ends_both() {
+fn a_cancelled_job_stops_both_attempts() {
     let mut race = race(0);
     race.world.control(race.job, JobAction::Cancel);
     race.world.run_for(seconds(5));
@@ -444,7 +445,7 @@ fn a_cancelled_job_ends_both() {
     assert_eq!(rivals(&race.world, race.job).len(), launches(&race.world, race.job).len() - 5);
 }
 
-/// The most attempts of a job that were out at once, and the most second ones.
+/// The largest number of a job's attempts that were out at the same time, and of those that were second attempts.
 fn most_out(world: &World, job: JobId) -> (usize, usize) {
     let (mut out, mut most) = (Vec::new(), (0, 0));
     for change in world.disk.iter().filter(|change| change.job() == Some(job)) {
@@ -454,7 +455,7 @@ fn most_out(world: &World, job: JobId) -> (usize, usize) {
             _ => {}
         }
         let rivals = out.iter().filter(|(_, rule)| *rule == Rule::Straggler).count();
-        // What waits and was sent to another queue, too, is to start once.
+        // A task that waits and was sent to another queue as well starts only once.
         let running = out.iter().filter(|(_, rule)| *rule != Rule::Duplicate).count();
         most = (most.0.max(running), most.1.max(rivals));
     }
@@ -462,8 +463,8 @@ fn most_out(world: &World, job: JobId) -> (usize, usize) {
 }
 
 #[test]
-fn second_attempts_are_within_the_share_or_one_at_a_time() {
-    // Of ten cores a job may hold nine, and of four three, for which it always has more to send.
+fn second_attempts_stay_within_the_share_or_run_one_at_a_time() {
+    // The job always has more tasks to send than it may hold: nine of ten cores, and three of four.
     for (nodes, slow, most) in [(5, 1, (10, 2)), (2, 1, (4, 2)), (20, 4, (40, 8))] {
         let mut world = World::with_nodes(Preset::APOLLO, nodes, TWO);
         world.nodes.iter_mut().take(slow).for_each(|host| host.executor.slowness = 20);
@@ -472,12 +473,12 @@ fn second_attempts_are_within_the_share_or_one_at_a_time() {
         world.run_for(seconds(200));
         let out = most_out(&world, id);
         assert!(out.0 <= most.0 && out.1 >= 1 && out.1 <= most.1, "{nodes} nodes: {out:?}");
-        assert!(!overtaken(&world).is_empty(), "it does not wait for the end of the stage");
+        assert!(!overtaken(&world).is_empty(), "rivals are launched before the stage ends");
     }
 }
 
 #[test]
-fn a_server_that_dies_between_any_two_changes_knows_of_the_race() {
+fn a_server_restarted_after_any_change_knows_the_race() {
     for first_is_slow in [true, false] {
         let mut race = race(0);
         let first = if first_is_slow { race.slow } else { race.rival };
@@ -487,7 +488,7 @@ fn a_server_that_dies_between_any_two_changes_knows_of_the_race() {
         let mut raced = 0;
         for length in 0..=log.len() {
             let manager = race.world.recovered(race.job, &log[..length]);
-            // A snapshot says the same.
+            // A snapshot recovers to the same state.
             let again = race.world.recovered(race.job, &manager.durable());
             assert_eq!(again.durable(), manager.durable());
             let attempts: Vec<AttemptId> = manager.running().map(|(attempt, ..)| attempt).collect();
@@ -501,7 +502,7 @@ fn a_server_that_dies_between_any_two_changes_knows_of_the_race() {
                     let body = ToJobManager::Started { attempt, running_for: seconds(9), at_node: None };
                     manager.handle(race.world.now, Event::Message { from: Address::Node(node), body }, &mut out);
                 }
-                assert_eq!(superseded(&out.changes), [], "both go on");
+                assert_eq!(superseded(&out.changes), [], "both attempts continue");
                 let (ended, instead) = (Ended::without_run(EndReason::Exit(0)), None);
                 let body = ToJobManager::Finished { attempt: race.rival, ended, instead };
                 manager.handle(race.world.now, Event::Message { from: Address::Node(race.node), body }, &mut out);
@@ -513,14 +514,14 @@ fn a_server_that_dies_between_any_two_changes_knows_of_the_race() {
 }
 
 #[test]
-fn speeds_are_known_after_a_restart_of_the_server() {
+fn speeds_are_known_after_a_server_restart() {
     let mut preset = Preset::APOLLO;
     preset.entitled_mut().unwrap().corrections.as_mut().unwrap().progress_every = Some(seconds(20));
     let mut world = World::with_nodes(preset, 3, TWO);
     world.nodes[0].executor.slowness = 10;
     world.run_for(seconds(10));
     let id = world.submit(job(vec![tasks(6, "10s")]));
-    // Those on the other nodes are done, and the slow ones, of which nobody has heard, are as slow as each other.
+    // The tasks on the other nodes have ended. The slow ones, of which there was no report, are equally slow.
     world.run_for(seconds(12));
     assert_eq!(winners(&world, id).len(), 4);
     world.kill_server();

@@ -1,4 +1,4 @@
-//! What a node does with launches whose token does not speak for them, and that honest ones are never taken for such.
+//! What a node does with launches whose token is not valid for them, and that it never refuses authentic ones.
 
 use crate::world::{World, job, sealing, stage};
 use amalgam_core::preset::Preset;
@@ -10,7 +10,7 @@ use std::sync::Arc;
 const CAPACITY: Resources = Resources::new(4_000, 0);
 const FIRST: NodeId = NodeId(0);
 
-/// So many times as long as a generation of tokens takes.
+/// This many times the time for which a generation of tokens is the newest.
 const fn lives(many: u64) -> Duration {
     Duration::from_secs(30 * many)
 }
@@ -24,17 +24,17 @@ fn world(preset: Preset, nodes: u32) -> World {
     world
 }
 
-/// A world of one job that runs one task for long, and the launch of that on the first node.
+/// A test cluster with a job that runs one long task, and the launch of that task on the first node.
 fn with_a_task(preset: Preset, nodes: u32) -> (World, Launch) {
     let mut world = world(preset, nodes);
     world.submit(job(vec![stage("s", 1, "900s", 1_000)]));
     world.run_for(Duration::from_secs(1));
     assert_eq!(world.launches().len(), 1);
     let launch = world.heard_launches.iter().find(|(node, _)| *node == FIRST).map(|(_, launch)| launch.clone());
-    (world, launch.expect("it was launched on the first node"))
+    (world, launch.expect("the task was launched on the first node"))
 }
 
-/// What the nodes refused, and why.
+/// The attempts that the nodes refused, and why.
 fn refusals(world: &World) -> Vec<(NodeId, AttemptId, TokenFault)> {
     let refused = world.records.iter().filter_map(|record| match *record {
         Record::TokenRefused { attempt, node, why, .. } => Some((node, attempt, why)),
@@ -43,7 +43,7 @@ fn refusals(world: &World) -> Vec<(NodeId, AttemptId, TokenFault)> {
     refused.collect()
 }
 
-/// Brings a launch to a node out of nowhere; nothing starts by it, and nothing is written off.
+/// Sends a launch to a node. Checks that no attempt starts or is written off because of it.
 fn intrude(world: &mut World, node: NodeId, launch: &Launch) {
     let (launched, lost) = (world.launches(), world.losses());
     world.tell_node(node, launch.attempt.job, ToNode::Launch(Box::new(launch.clone())));
@@ -64,7 +64,7 @@ fn a_launch_that_was_altered_is_refused_without_an_answer() {
         Launch { attempt, task: TaskId { index: 5, ..honest.task }, ..honest.clone() },
         Launch { attempt, grant: None, ..honest.clone() },
         Launch { attempt, token: Token::default(), ..honest.clone() },
-        // Were it believed, all that comes from the present life would be refused.
+        // If the node believed this epoch, it would refuse all messages of the present server.
         Launch { attempt: AttemptId { epoch: Epoch(9), ..attempt }, ..honest.clone() },
     ];
     let mut by_another_life = Launch { attempt, ..honest.clone() };
@@ -78,7 +78,7 @@ fn a_launch_that_was_altered_is_refused_without_an_answer() {
 
     world.submit(job(vec![stage("t", 1, "900s", 1_000)]));
     world.run_for(Duration::from_secs(1));
-    assert_eq!(world.launches().len(), 2, "the node takes what is honest");
+    assert_eq!(world.launches().len(), 2, "the node accepts authentic launches");
 }
 
 #[test]
@@ -95,10 +95,10 @@ fn a_launch_for_one_node_is_refused_by_another() {
 }
 
 #[test]
-fn a_launch_comes_too_late_when_its_generation_is_void() {
+fn a_launch_of_an_expired_generation_is_refused() {
     let (mut world, honest) = with_a_task(Preset::FIFO, 1);
     world.run_for(lives(2) + Duration::from_secs(5));
-    // Nobody heard of it: it was on its way all the time.
+    // The node has not seen this attempt: the launch was on its way all the time.
     let attempt = AttemptId { number: 7, ..honest.attempt };
     let mut late = Launch { attempt, ..honest };
     late.token = sealing(Epoch(1)).token(FIRST, Generation(0), &late.allocation());
@@ -107,7 +107,7 @@ fn a_launch_comes_too_late_when_its_generation_is_void() {
 }
 
 #[test]
-fn a_task_whose_launch_came_too_late_is_launched_anew_and_its_room_is_given_again() {
+fn a_task_whose_launch_expired_is_launched_again_with_a_new_grant() {
     let mut world = world(Preset::FIFO, 1);
     let spec = job(vec![stage("s", 1, "1s", 4_000)]);
     world.hold_launches = true;
@@ -119,14 +119,14 @@ fn a_task_whose_launch_came_too_late_is_launched_anew_and_its_room_is_given_agai
     world.run_for(Duration::from_secs(5));
     let [(_, attempt, why)] = refusals(&world)[..] else { panic!("{:?}", refusals(&world)) };
     assert_eq!((attempt.number, why), (0, TokenFault::Expired));
-    assert_eq!(world.outcome(id), Some(JobOutcome::Succeeded), "without a retry");
+    assert_eq!(world.outcome(id), Some(JobOutcome::Succeeded), "the job succeeds without a retry");
     let records = world.records.iter();
     let retried = records.filter(|record| matches!(record, Record::Retried { failures: 0, costs_none: true, .. }));
     assert_eq!(retried.count(), 1);
 }
 
 #[test]
-fn tokens_go_on_with_the_generations_wherever_tasks_are_placed() {
+fn tokens_use_new_generations_under_every_preset() {
     for preset in Preset::all() {
         let mut world = world(preset, 2);
         let mut last = JobId(0);
@@ -142,7 +142,7 @@ fn tokens_go_on_with_the_generations_wherever_tasks_are_placed() {
 }
 
 #[test]
-fn a_launch_that_comes_again_when_its_attempt_is_forgotten_starts_nothing() {
+fn a_repeated_launch_of_a_forgotten_attempt_starts_no_task() {
     for preset in [Preset::FIFO, Preset::SPARROW_RANDOM] {
         let mut world = world(preset, 1);
         let id = world.submit(job(vec![stage("s", 2, "1s", 1_000)]));
@@ -151,12 +151,12 @@ fn a_launch_that_comes_again_when_its_attempt_is_forgotten_starts_nothing() {
         for (node, launch) in world.heard_launches.clone() {
             intrude(&mut world, node, &launch);
         }
-        assert_eq!(refusals(&world), [], "{}: their tokens are right", preset.name());
+        assert_eq!(refusals(&world), [], "{}: their tokens are valid", preset.name());
     }
 }
 
 #[test]
-fn a_launch_that_was_lost_and_written_off_starts_nothing_when_it_comes_after_all() {
+fn a_launch_that_was_written_off_starts_no_task_when_it_arrives() {
     for preset in [Preset::FIFO, Preset::SPARROW_RANDOM] {
         let mut world = world(preset, 1);
         world.hold_launches = true;
@@ -176,7 +176,7 @@ fn a_launch_that_was_lost_and_written_off_starts_nothing_when_it_comes_after_all
 }
 
 #[test]
-fn what_a_node_says_of_an_attempt_of_another_node_writes_nothing_off() {
+fn a_node_cannot_write_off_an_attempt_of_another_node() {
     let mut world = world(Preset::FIFO, 2);
     world.submit(job(vec![stage("s", 1, "900s", 1_000)]));
     world.run_for(Duration::from_secs(1));
@@ -184,14 +184,14 @@ fn what_a_node_says_of_an_attempt_of_another_node_writes_nothing_off() {
     world.kill_server();
     world.start_server();
     world.settle();
-    // Its key is gone, so it cannot be judged any more; the node says that it does not take it.
+    // The key of the token is gone, so the launch cannot be checked; the node reports that it does not accept it.
     intrude(&mut world, NodeId(1 - node.0), &honest);
     assert_eq!(refusals(&world), []);
     assert_eq!(world.running_tasks().len(), 1);
 }
 
 #[test]
-fn honest_launches_are_taken_whoever_starts_again() {
+fn authentic_launches_are_accepted_after_restarts() {
     for preset in [Preset::FIFO, Preset::SPARROW, Preset::MERCURY] {
         let mut world = world(preset, 2);
         let id = world.submit(job(vec![stage("s", 400, "3s", 1_000)]));
