@@ -1,4 +1,4 @@
-//! What jobs yield, and that it costs them nothing.
+//! What jobs defer, and that it does not delay them.
 
 use crate::dags::ModelDag;
 use crate::world::{World, job, sealing, stage};
@@ -35,12 +35,12 @@ fn demand_of(policy: &mut Altruistic, now: Instant, dag: &ModelDag, share: &Tota
     policy.demand(now, &dag.progress(&dag.runnable()), Some(share))
 }
 
-/// What the tasks would hold together, in thousandths of a CPU.
+/// The amount of CPU that the tasks would hold together, in thousandths.
 fn cpu_of(dag: &ModelDag, tasks: &[StageDemand]) -> u32 {
     tasks.iter().map(|part| part.count * dag.stages[part.stage as usize].resources.cpu_millis()).sum()
 }
 
-/// The jobs of Carbyne's section 2.1, of one resource of which there is 1.
+/// The jobs of Carbyne's section 2.1, with one resource of capacity 1.
 fn examples() -> [ModelDag; 2] {
     let second = Duration::from_secs(1);
     let mut first = ModelDag::default();
@@ -53,7 +53,7 @@ fn examples() -> [ModelDag; 2] {
 }
 
 #[test]
-fn the_jobs_of_the_papers_example_yield_what_it_says() {
+fn the_jobs_of_the_papers_example_yield_as_the_paper_describes() {
     let share = totals(&of_cpu(500));
     let yielded = examples().map(|dag| {
         let demand = demand_of(&mut altruistic(Order::Packing), Instant::ZERO, &dag, &share);
@@ -72,7 +72,7 @@ fn spec_of(dag: &ModelDag) -> JobSpec {
     job(stages.collect())
 }
 
-/// How long they take on one machine of that size, where they begin together: once an earlier job has left it.
+/// How long the jobs take on one machine of that size. They start together once an earlier job has ended.
 fn ends_of_the_examples(preset: Preset) -> [Duration; 2] {
     let mut world = World::with_nodes(preset, 1, of_cpu(1_000));
     let before = world.submit(job(vec![stage("before", 1, "1s", 1_000)]));
@@ -82,9 +82,9 @@ fn ends_of_the_examples(preset: Preset) -> [Duration; 2] {
     ids.map(|id| world.end_of(id).since(begin))
 }
 
-/// 2.05 and 1.55 units of time in the mean; here a unit is a second.
+/// The means are 2.05 and 1.55 units of time; here a unit is a second.
 #[test]
-fn the_papers_example_takes_as_long_as_it_says_in_a_cluster() {
+fn the_papers_example_takes_as_long_as_the_paper_states() {
     let mut strict = Preset::DRF;
     strict.booked_mut().unwrap().inter_job = InterJob::Drf { strict: true };
     assert_eq!(ends_of_the_examples(strict).map(Duration::as_millis), [2_100, 2_000]);
@@ -103,15 +103,16 @@ fn work_of(dag: &ModelDag) -> Vec<StageWork> {
     stages.collect()
 }
 
-/// Wakes it, a little late, until the order is found and planned by; how often, and when that is.
+/// Wakes the policy, a little late, until the order is found and used in a plan. Returns how many times, and at what
+/// time that is.
 fn search_to_the_end(policy: &mut Altruistic, dag: &ModelDag, share: &Totals, most: u32) -> (u32, Instant) {
     let (mut now, mut chance) = (Instant::ZERO, Chance::new(1, "late"));
     let mut demand = demand_of(policy, now, dag, share);
     for wakeups in 0..=most {
         let goes_on = demand.review_at.filter(|at| at.since(now) <= Duration::from_micros(1));
         let Some(review_at) = goes_on else { return (wakeups, now) };
-        assert!(demand.took_long && review_at > now, "others have their turn");
-        assert!(!demand.needed.is_empty() || !demand.deferrable.is_empty(), "nobody waits for the search");
+        assert!(demand.took_long && review_at > now, "other jobs are handled in between");
+        assert!(!demand.needed.is_empty() || !demand.deferrable.is_empty(), "no task waits for the search");
         now = review_at + Duration(chance.below(500_u64));
         demand = woken(policy, now, dag, share);
     }
@@ -123,7 +124,8 @@ fn woken(policy: &mut Altruistic, now: Instant, dag: &ModelDag, share: &Totals) 
     policy.demand(now, &DagProgress { is_news: false, ..dag.progress(&runnable) }, Some(share))
 }
 
-/// The order, and how many wakeups it takes to find it piece by piece, begun after a plan and ended before one.
+/// The order, and the number of wakeups that it takes to find it piece by piece, with one plan before and one after the
+/// search.
 fn whole_search(dag: &ModelDag, share: &Totals) -> (Order, u32) {
     let mut search = Search::new(work_of(dag), share);
     let mut wakeups = 3;
@@ -134,7 +136,7 @@ fn whole_search(dag: &ModelDag, share: &Totals) -> (Order, u32) {
 }
 
 #[test]
-fn the_order_that_is_searched_for_piece_by_piece_is_the_shortest_that_a_whole_search_finds() {
+fn a_search_in_pieces_finds_the_same_order_as_a_whole_search() {
     let mut shorter = 0;
     for seed in 0..100 {
         let mut chance = Chance::new(seed, "piece by piece");
@@ -146,15 +148,15 @@ fn the_order_that_is_searched_for_piece_by_piece_is_the_shortest_that_a_whole_se
         let at_first = policy.end_alone(Instant::ZERO, &dag, Some(&share), true);
         assert_eq!(at_first, Some(Instant::ZERO + length(&Order::CriticalPath)), "seed {seed}");
         let (woken, now) = search_to_the_end(&mut policy, &dag, &share, wakeups);
-        assert_eq!(woken, wakeups, "seed {seed}: a piece at each, and none beside a plan");
+        assert_eq!(woken, wakeups, "seed {seed}: one piece at each wakeup, and none together with a plan");
         let found = policy.end_alone(now, &dag, Some(&share), true);
         assert_eq!(found, Some(Instant::ZERO + length(&order)), "seed {seed}");
         shorter += u32::from(length(&order) < length(&Order::CriticalPath));
     }
-    assert!(shorter >= 5, "shorter than the critical path in {shorter} of 100 only");
+    assert!(shorter >= 5, "shorter than the critical path in only {shorter} of 100");
 }
 
-/// A search of many pieces.
+/// A DAG whose search takes many pieces.
 fn of_sixty_stages() -> ModelDag {
     let mut dag = ModelDag::default();
     for stage in 0..60 {
@@ -169,23 +171,23 @@ fn of_sixty_stages() -> ModelDag {
     dag
 }
 
-/// Else it would stop yielding as soon as the die fell otherwise once in many pieces.
+/// If it were drawn again for each piece, the policy would stop yielding at the first piece with the other outcome.
 #[test]
-fn the_die_is_not_cast_for_the_search() {
+fn the_random_decision_to_yield_is_not_redrawn_for_the_search() {
     let (dag, share) = (of_sixty_stages(), totals(&Resources::new(1_000, 1_000)));
     let (_, wakeups) = whole_search(&dag, &share);
     assert!(wakeups > 20, "{wakeups}");
     let searched = (0..1_000).filter(|&seed| {
         let mut policy = Altruistic::new(PlanOrder::Dagps, ALWAYS / 2, Chance::new(seed, "altruism"));
         let (woken, _) = search_to_the_end(&mut policy, &dag, &share, wakeups);
-        assert!(woken == 0 || woken == wakeups, "seed {seed}: it is woken {woken} times");
+        assert!(woken == 0 || woken == wakeups, "seed {seed}: woken {woken} times");
         woken > 0
     });
     let searched = searched.count();
-    assert!((450..550).contains(&searched), "{searched} of a thousand that yield half of the time");
+    assert!((450..550).contains(&searched), "{searched} of a thousand policies that yield half of the time");
 }
 
-/// Of a job that plans by DAGPS and yields with this probability, with a share but no grants.
+/// The manager of a job that plans with DAGPS and yields with this probability, with a share but no grants.
 struct Managed {
     manager: JobManager,
     now: Instant,
@@ -197,8 +199,8 @@ impl Managed {
     fn begin(dag: &ModelDag, share: &Totals, altruism: u32, seed: u64) -> Managed {
         let mut preset = Preset::CARBYNE;
         preset.seed = seed;
-        preset.yielding_mut().expect("it yields").plans = Plans::Dagps;
-        preset.yielding_mut().expect("it yields").altruism = altruism;
+        preset.yielding_mut().expect("the preset yields").plans = Plans::Dagps;
+        preset.yielding_mut().expect("the preset yields").altruism = altruism;
         let job = Arc::new(AdmittedJob {
             id: JobId(1),
             spec: Arc::new(spec_of(dag)),
@@ -224,12 +226,12 @@ impl Managed {
         self.manager.handle(self.now, Event::Message { from: Address::Master, body }, &mut self.out);
     }
 
-    /// The same share, which is news, too.
+    /// Sends the same share again, which is also news.
     fn tell_share(&mut self) {
         self.tell(ToJobManager::Share { share: Box::new(self.share) });
     }
 
-    /// At most so many times, and only for the search; how often.
+    /// Wakes the manager at most this many times, and only for the search. Returns how many times.
     fn wake(&mut self, most: u32) -> u32 {
         for wakeups in 0..most {
             let wakeup = self.manager.next_wakeup().filter(|at| at.since(self.now) <= Duration::from_micros(1));
@@ -241,19 +243,19 @@ impl Managed {
     }
 
     fn alone(&self) -> Option<Instant> {
-        self.manager.exchange(self.now).expect("it yields").alone
+        self.manager.exchange(self.now).expect("its exchange is counted").alone
     }
 }
 
 #[test]
-fn a_job_manager_casts_the_die_for_news_and_not_for_a_wakeup_of_the_search() {
+fn a_job_manager_draws_the_decision_to_yield_for_news_and_not_for_search_wakeups() {
     let (dag, share) = (of_sixty_stages(), totals(&Resources::new(1_000, 1_000)));
     let (_, wakeups) = whole_search(&dag, &share);
     let (mut searched, mut went_on) = (0, 0);
     for seed in 0..200 {
         let begin = || Managed::begin(&dag, &share, ALWAYS / 2, seed);
         let woken = begin().wake(wakeups + 1);
-        assert!(woken == 0 || woken == wakeups, "seed {seed}: it is woken {woken} times");
+        assert!(woken == 0 || woken == wakeups, "seed {seed}: woken {woken} times");
         searched += u32::from(woken > 0);
         let mut disturbed = begin();
         if disturbed.wake(10) == 10 {
@@ -261,13 +263,13 @@ fn a_job_manager_casts_the_die_for_news_and_not_for_a_wakeup_of_the_search() {
             went_on += u32::from(disturbed.wake(1) == 1);
         }
     }
-    assert!((80..120).contains(&searched), "{searched} of two hundred that yield half of the time");
+    assert!((80..120).contains(&searched), "{searched} of two hundred jobs that yield half of the time");
     assert!((searched / 3..2 * searched / 3).contains(&went_on), "{went_on} of {searched} after news");
 }
 
-/// Neither with a piece of the search nor with a plan is packed again how the job would go alone.
+/// The plan for the job alone is not packed anew together with a piece of the search or with a plan.
 #[test]
-fn a_job_manager_does_one_thing_that_takes_long_at_an_event() {
+fn a_job_manager_does_one_long_computation_for_each_event() {
     let (share, mut shorter) = (totals(&Resources::new(1_000, 1_000)), 0);
     for seed in 0..100 {
         let dag = ModelDag::random(&mut Chance::new(seed, "one thing"));
@@ -278,22 +280,22 @@ fn a_job_manager_does_one_thing_that_takes_long_at_an_event() {
             assert_eq!(managed.alone(), end(&Order::CriticalPath), "seed {seed}, after {woken} wakeups");
             assert_eq!(managed.wake(1), 1, "seed {seed}");
         }
-        assert_eq!(managed.alone(), end(&Order::CriticalPath), "seed {seed}: it planned by the order that was found");
+        assert_eq!(managed.alone(), end(&Order::CriticalPath), "seed {seed}: the plan used the order that was found");
         managed.tell_share();
         assert_eq!(managed.alone(), end(&order), "seed {seed}");
         shorter += u32::from(end(&order) < end(&Order::CriticalPath));
     }
-    assert!(shorter >= 5, "shorter than the critical path in {shorter} of 100 only");
+    assert!(shorter >= 5, "shorter than the critical path in only {shorter} of 100");
 }
 
 #[test]
-fn an_order_is_searched_for_with_a_share_and_again_for_another_one_or_another_run_but_not_for_ever() {
+fn an_order_is_searched_again_for_a_new_share_or_run_a_limited_number_of_times() {
     let mut policy = Altruistic::new(PlanOrder::Dagps, ALWAYS, Chance::new(1, "altruism"));
     let mut dag = ModelDag::default();
     dag.add(of_cpu(100), Duration::from_secs(1), 2, &[]);
     let searches_for = |policy: &mut Altruistic, share: &Totals| search_to_the_end(policy, &dag, share, 100).0 > 0;
     assert!(!searches_for(&mut policy, &Totals::ZERO));
-    // It is run again with the share that it searched for last.
+    // The job is run again with the share for which it searched last.
     for run in 0..2 {
         for searches in 0..8_u32 {
             let share = totals(&of_cpu(if (run + searches).is_multiple_of(2) { 100 } else { 1_000 }));
@@ -304,9 +306,9 @@ fn an_order_is_searched_for_with_a_share_and_again_for_another_one_or_another_ru
     }
 }
 
-/// A limit at once, a delay before a retry or a user may keep them from being ready, for hours.
+/// A limit on tasks at once, a delay before a retry, or a user may keep tasks from being ready for hours.
 #[test]
-fn a_job_whose_due_tasks_are_not_ready_is_not_planned_without_end() {
+fn a_job_whose_urgent_tasks_are_not_ready_is_planned_a_limited_number_of_times() {
     let share = totals(&Resources::new(1_000, 1_000));
     let end = Instant::ZERO + Duration::from_secs(100);
     let mut dag = ModelDag::default();
@@ -324,16 +326,16 @@ fn a_job_whose_due_tasks_are_not_ready_is_not_planned_without_end() {
             assert!(demand.needed.iter().all(|part| part.stage != kept.stage));
             assert!(looks <= 20_000, "{looks} looks until {now:?}");
             review_at = demand.review_at;
-            assert!(review_at.is_none_or(|at| at > now), "others have their turn");
+            assert!(review_at.is_none_or(|at| at > now), "other jobs are handled in between");
         }
         assert!(looks > 1);
     }
 }
 
-/// Theorem 3.1: on one pool, with exact run times and a share that does not fall, the end that was planned first is never
-/// missed, whatever the job is given beyond its share and however seldom it is looked at.
+/// Theorem 3.1: on one pool, with exact run times and a share that does not fall, the first planned end is never
+/// missed, whatever the job gets beyond its share and however rarely it is planned.
 #[test]
-fn who_yields_ends_when_it_could_have_ended() {
+fn a_job_that_yields_does_not_miss_its_planned_end() {
     let mut yielded = 0;
     for seed in 0..2_000 {
         let mut chance = Chance::new(seed, "altruism");
@@ -370,14 +372,14 @@ fn who_yields_ends_when_it_could_have_ended() {
     assert!(yielded > 2_000, "jobs yielded {yielded} times");
 }
 
-/// A job that always takes what its share has room for, while the share changes and tasks fail, ends when the policy says that
-/// it would end alone.
+/// A job that always takes what its share has room for, while the share changes and tasks fail, ends when the policy
+/// predicts that it would end alone.
 #[test]
-fn who_takes_its_share_and_no_more_ends_when_it_would_end_alone() {
+fn a_job_that_takes_only_its_share_ends_when_it_would_end_alone() {
     for seed in 0..1_000 {
         let mut chance = Chance::new(seed, "alone");
         let mut dag = ModelDag::random(&mut chance);
-        // Whether it yields or not, it is asked at every event.
+        // It is asked at every event, whether it yields or not.
         let policy = breadth_first([ALWAYS, 1][seed as usize % 2]);
         let (alone, end) = runs_by_its_share(&mut chance, &mut dag, policy, 3, 1);
         assert_eq!(alone, end, "seed {seed}: {dag:?}");
@@ -388,7 +390,7 @@ fn breadth_first(altruism: u32) -> Altruistic {
     Altruistic::new(PlanOrder::Fixed(Order::BreadthFirst), altruism, Chance::new(1, "altruism"))
 }
 
-/// When it would end alone, as it is said last, and when it ends. It takes what its share has room for.
+/// Runs a job that takes what its share has room for. Returns the last prediction of its end alone, and its end.
 fn runs_by_its_share(
     chance: &mut Chance,
     dag: &mut ModelDag,
@@ -414,7 +416,7 @@ fn runs_by_its_share(
             let fits = (0..part.ready).take_while(|_| dag.take_if_it_fits(now, part.stage, &share));
             fits.for_each(drop);
         }
-        let next_end = dag.next_end().expect("something runs");
+        let next_end = dag.next_end().expect("some task runs");
         now = next_end;
         if changes > 0 && next_change < next_end {
             changes -= 1;
@@ -423,29 +425,29 @@ fn runs_by_its_share(
         }
         dag.end_what_is_due(now);
     }
-    (policy.end_alone(now, dag, Some(&share), true).expect("it has a share"), now)
+    (policy.end_alone(now, dag, Some(&share), true).expect("the job has a share"), now)
 }
 
-/// Run times from a tenth of what was expected to ten times as long, and unknown ones, for which a minute is taken: when the
-/// job has ended, it is as if they had been known from the beginning. So the ends are the same, but for tasks that want
-/// nothing of a kind of which more is held than the share has left: a course starts them at once. In 30,000 draws that made a
-/// difference in 11, of at most 0.47 longest tasks. A share that changes more often than turns are kept, here up to a hundred
-/// times by up to ten times, is taken to be what it was in the mean between its changes: then the ends were at most 4.9 longest
-/// tasks apart, and 0.013 in the mean.
+/// Run times are between a tenth and ten times the expected ones. Some are unknown, for which a minute is assumed. When
+/// the job has ended, the end alone is as if the run times had been known from the start, so both ends are the same.
+/// The exception is tasks that request nothing of a kind of which more is held than the share has left: a course starts
+/// them at once. In 30,000 draws that made a difference in 11, of at most 0.47 longest tasks. A share that changes more
+/// often than turns are kept, here up to a hundred times by up to ten times, is assumed to be its mean between the
+/// changes: then the ends were at most 4.9 longest tasks apart, and 0.013 on average.
 #[test]
-fn whose_run_times_turn_out_others_ends_when_it_would_end_alone_with_those() {
+fn the_end_alone_uses_the_actual_run_times_of_a_job() {
     for (most_changes, bound) in [(3, 1.0), (100, 5.0)] {
         let off: Vec<f64> = (0..1_000).map(|seed| off_by_longest_tasks(seed, most_changes)).collect();
         let (worst, mean) = (off.iter().copied().fold(0.0, f64::max), off.iter().sum::<f64>() / off.len() as f64);
-        assert!(worst <= bound && mean < 0.05, "up to {most_changes} changes: {worst} at worst, {mean} in the mean");
+        assert!(worst <= bound && mean < 0.05, "up to {most_changes} changes: {worst} at worst, {mean} on average");
     }
 }
 
-/// A job of a hundred stages is packed in coarse time, by which the ends were up to a twentieth of the job's time apart, and a
-/// hundredth in the mean. Six turns are kept of it: with up to a hundred changes of its share by up to ten times the ends were up
-/// to a tenth apart, and a twenty-fifth in the mean.
+/// A job of a hundred stages is packed in coarse time, so that the ends were up to a twentieth of the job's time apart,
+/// and a hundredth on average. Six turns are kept for it: with up to a hundred changes of its share by up to ten times,
+/// the ends were up to a tenth apart, and a twenty-fifth on average.
 #[test]
-fn of_many_stages_fewer_turns_are_kept() {
+fn the_end_alone_is_less_exact_for_jobs_of_many_stages() {
     for (most_changes, bound) in [(3, 0.06), (100, 0.12)] {
         let off = |seed| {
             let mut chance = Chance::new(seed, "many stages");
@@ -458,7 +460,7 @@ fn of_many_stages_fewer_turns_are_kept() {
         let (worst, mean) = (off.iter().copied().fold(0.0, f64::max), off.iter().sum::<f64>() / off.len() as f64);
         assert!(
             worst <= bound && mean <= bound / 2.0,
-            "up to {most_changes} changes: {worst} at worst, {mean} in the mean"
+            "up to {most_changes} changes: {worst} at worst, {mean} on average"
         );
     }
 }
@@ -473,22 +475,22 @@ fn turn_out_others(chance: &mut Chance, dag: &mut ModelDag, seed: u64) {
     }
 }
 
-/// How far the ends are apart.
+/// The difference between the two ends, in longest tasks.
 fn off_by_longest_tasks(seed: u64, most_changes: u32) -> f64 {
     let mut chance = Chance::new(seed, "turn out");
     let mut dag = ModelDag::random(&mut chance);
     turn_out_others(&mut chance, &mut dag, seed);
-    let longest = dag.stages.iter().map(|stage| stage.takes).max().expect("it has stages");
+    let longest = dag.stages.iter().map(|stage| stage.takes).max().expect("the job has stages");
     let policy = breadth_first(ALWAYS);
     let (alone, end) = runs_by_its_share(&mut chance, &mut dag, policy, most_changes, seed as u32 % 4);
     alone.since(end).max(end.since(alone)).as_secs_f64() / longest.as_secs_f64()
 }
 
-/// Tasks that take longer or less long than expected, at random or by a thousand times, and fail: what is put off is never put
-/// off for ever, and the plan follows. However wrong, the job ends no later than its own estimates said plus twice the time that
-/// it takes when it never yields (in 30,000 draws 1.91 times).
+/// Tasks take longer or shorter than expected, at random or by a thousand times, and fail. Deferred tasks are not
+/// deferred permanently, and the plan follows. However wrong the estimates are, the job ends no later than they
+/// predicted plus twice the time that it takes if it never yields (in 30,000 draws 1.91 times).
 #[test]
-fn who_is_wrong_about_his_tasks_still_ends_and_not_much_later_than_without_altruism() {
+fn a_job_with_wrong_estimates_ends_not_much_later_than_without_altruism() {
     for seed in 0..1_000 {
         let mut chance = Chance::new(seed, "errors");
         let mut dag = ModelDag::random(&mut chance);
@@ -515,7 +517,7 @@ fn who_is_wrong_about_his_tasks_still_ends_and_not_much_later_than_without_altru
                     dag.fail_one(&mut chance);
                 }
                 let demand = demand_of(&mut policy, now, &dag, &share);
-                // Nobody else is there, but it gets what it needs and no more.
+                // The job is alone, but gets only what it needs.
                 for part in &demand.needed {
                     let fits = (0..part.count).take_while(|_| dag.take_if_it_fits(now, part.stage, &share));
                     fits.for_each(drop);
@@ -533,10 +535,11 @@ fn who_is_wrong_about_his_tasks_still_ends_and_not_much_later_than_without_altru
     }
 }
 
-/// A job with nothing to put off, beside another whose estimates are wrong by up to a hundred times, and whose tasks it meets
-/// when it comes: it ends when it ends with half of the cluster, but for one task of the other that it waits for.
+/// A job with nothing to defer, beside another whose estimates are wrong by up to a hundred times and whose tasks
+/// already run when it arrives. It ends when it would end with half of the cluster, plus one task of the other job for
+/// which it waits.
 #[test]
-fn who_lies_about_his_tasks_delays_nobody_else() {
+fn wrong_estimates_of_a_job_do_not_delay_other_jobs() {
     for seed in 0..200 {
         let mut chance = Chance::new(seed, "liars");
         let mut world = World::with_nodes(Preset::CARBYNE, 1, of_cpu(12_000));
@@ -552,7 +555,7 @@ fn who_lies_about_his_tasks_delays_nobody_else() {
         }
         world.submit(JobSpec { name: "liar".to_owned(), ..job(stages) });
         world.run_for(Duration::from_secs(chance.below(6_u64)));
-        // Its waves fill its half to the end.
+        // Its waves fill its half of the cluster until the end.
         let honest = StageSpec { expected: Some(Duration::from_secs(2)), ..stage("honest", 60, "2s", 1_000) };
         let submitted = world.now;
         let honest = world.submit(JobSpec { user: "bob".to_owned(), ..job(vec![honest]) });
@@ -563,9 +566,9 @@ fn who_lies_about_his_tasks_delays_nobody_else() {
     }
 }
 
-/// Whoever says nothing of its run times never yields. Its share has room for two and a half of its tasks.
+/// A job without run times never yields. Its share has room for two and a half of its tasks.
 #[test]
-fn who_never_yields_gets_its_share_among_those_that_do() {
+fn a_job_that_never_yields_gets_its_share_among_jobs_that_do() {
     let took = [Preset::DRF, Preset::CARBYNE].map(|preset| {
         let mut world = World::with_nodes(preset, 1, of_cpu(1_000));
         for user in ["bob", "carol", "dave"] {
@@ -580,12 +583,12 @@ fn who_never_yields_gets_its_share_among_those_that_do() {
         world.end_of(selfish).since(submitted)
     });
     let ([drf, among_those], longest) = (took, Duration::from_secs(2));
-    // Two at once are within its share; first it waits for a task of the others.
+    // Two tasks at once are within its share; at first it waits for a task of the others.
     assert!(among_those <= longest + Duration::from_secs(42), "{among_those}");
-    assert!(among_those <= drf + longest, "{among_those}, and {drf} where nobody yields");
+    assert!(among_those <= drf + longest, "{among_those}, and {drf} if no job yields");
 }
 
-/// Jobs of several stages, a new one every second.
+/// The launches of jobs of several stages, one of which is submitted every second, and whether all succeeded.
 fn launches(preset: Preset, seed: u64) -> (Vec<String>, bool) {
     let mut chance = Chance::new(seed, "jobs");
     let mut world = World::with_nodes(preset, 3, Resources::new(1_000, 1_000));
@@ -606,24 +609,25 @@ fn launches(preset: Preset, seed: u64) -> (Vec<String>, bool) {
 }
 
 #[test]
-fn where_nobody_yields_the_order_below_decides_alone() {
+fn without_altruism_only_the_underlying_order_decides() {
     for seed in 0..10 {
         let mut never = Preset::CARBYNE;
-        never.yielding_mut().expect("it yields").altruism = 0;
+        never.yielding_mut().expect("the preset yields").altruism = 0;
         let mut drf = Preset::DRF;
         drf.set_intra_job(IntraJob::Tetris);
         assert_eq!(launches(never, seed), launches(drf, seed), "seed {seed}");
         let (yielding, all_succeed) = launches(Preset::CARBYNE, seed);
-        assert!(all_succeed && yielding != launches(drf, seed).0, "seed {seed}: it makes a difference");
+        assert!(all_succeed && yielding != launches(drf, seed).0, "seed {seed}: yielding makes a difference");
     }
 }
 
-/// A long stage and a short one before a third: the short one starts as late as it may where others take all that is left.
+/// A long stage and a short one before a third. The short one starts as late as possible while other jobs take all
+/// leftover resources.
 #[test]
-fn what_was_put_off_starts_when_it_must() {
+fn a_deferred_stage_starts_when_it_must() {
     let mut world = World::with_nodes(Preset::CARBYNE, 1, of_cpu(1_000));
     let timed = |name, length, after: &[u32]| StageSpec {
-        expected: Some(Duration::parse(length).expect("a length")),
+        expected: Some(Duration::parse(length).expect("a duration")),
         after: after.to_vec(),
         ..stage(name, 1, length, 250)
     };
@@ -639,11 +643,11 @@ fn what_was_put_off_starts_when_it_must() {
             Change::Launched { task, at, rule, .. } if task.job == id && task.stage == stage => Some((*at, *rule)),
             _ => None,
         });
-        launched.expect("it ran")
+        launched.expect("the stage ran")
     };
     let [(first, _), (second, rule), _] = [0, 1, 2].map(launched);
     assert!(first.since(begin) < Duration::from_secs(1) && rule == Rule::DominantShare, "{}", world.log.join("\n"));
-    // The room comes when a task of the other ends.
+    // Room becomes free when a task of the other job ends.
     let late = second.since(first);
     assert!((Duration::from_secs(8)..Duration::from_millis(8_300)).contains(&late), "it started {late} later");
     assert!(world.end_of(id).since(first) < Duration::from_millis(11_600));

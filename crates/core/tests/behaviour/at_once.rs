@@ -1,4 +1,4 @@
-//! Stages of which only so many tasks run at once.
+//! Stages with a limit on the number of tasks that run at once.
 
 use crate::world::{World, job, stage};
 use amalgam_core::preset::Preset;
@@ -28,7 +28,7 @@ fn limited(tasks: u32, run: &str, at_once: u32) -> StageSpec {
     StageSpec { at_once: Some(at_once), execution, ..stage("limited", tasks, run, 1_000) }
 }
 
-/// The most attempts of a stage that were out at once.
+/// The largest number of attempts of a stage that were out at once.
 fn most_at_once(world: &World, of: JobId, stage: u32) -> usize {
     let mut out: BTreeSet<AttemptId> = BTreeSet::new();
     let mut most = 0;
@@ -46,7 +46,7 @@ fn most_at_once(world: &World, of: JobId, stage: u32) -> usize {
 }
 
 #[test]
-fn no_more_tasks_run_at_once_than_may_under_any_preset_and_room_is_left_to_others() {
+fn the_limit_of_tasks_at_once_holds_under_every_preset_and_leaves_room_to_others() {
     for preset in PRESETS {
         let mut world = World::with_nodes(preset, 2, NODE);
         let free = StageSpec { execution: ExecutionType::Auto, ..stage("free", 6, "2s", 1_000) };
@@ -59,7 +59,7 @@ fn no_more_tasks_run_at_once_than_may_under_any_preset_and_room_is_left_to_other
 }
 
 #[test]
-fn failures_restarts_and_lost_nodes_let_no_more_run() {
+fn the_limit_of_tasks_at_once_holds_with_failures_restarts_and_lost_nodes() {
     for preset in [Preset::DRF, Preset::SPARROW, Preset::APOLLO, Preset::MERCURY] {
         let mut world = World::with_nodes(preset, 2, NODE);
         let spec = StageSpec { retries: 2, ..limited(8, "3s 1", 2) };
@@ -73,13 +73,13 @@ fn failures_restarts_and_lost_nodes_let_no_more_run() {
         world.kill_executor(0);
         world.run_for(Duration::from_secs(200));
         assert_eq!(world.outcome(id), Some(JobOutcome::Failed { exit_code: 1 }), "{preset:?}");
-        // Neither more nor, with all that happens, for long fewer.
+        // Not more than the limit, and the limit is reached in spite of the faults.
         assert_eq!([most_at_once(&world, id, 0), most_at_once(&world, id, 1)], [2, 2], "{preset:?}");
     }
 }
 
 #[test]
-fn who_waits_for_another_task_of_its_stage_says_so() {
+fn a_stage_at_its_limit_of_tasks_at_once_has_that_reason() {
     let mut world = World::with_nodes(Preset::DRF, 1, NODE);
     let id = world.submit(job(vec![limited(5, "10s", 2)]));
     world.run_for(Duration::from_secs(1));

@@ -1,5 +1,5 @@
-//! Clusters with guaranteed and opportunistic work, as promised: who places what, who gives way to whom, and that nothing
-//! that gives way is lost.
+//! Clusters with guaranteed and opportunistic work: which part places which tasks, which work is preempted by which,
+//! and that preempted tasks are not lost.
 
 use crate::world::{World, job, stage};
 use amalgam_core::dispatch::Decide;
@@ -21,7 +21,7 @@ fn seconds(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
 }
 
-/// Nobody sheds, and all tasks of `auto` stages are opportunistic.
+/// A preset in which no node sheds, and all tasks of `auto` stages are opportunistic.
 fn preset() -> Preset {
     let mut preset = Preset::MERCURY;
     preset.opportunistic_mut().unwrap().mix = Mix::ONLY_OPPORTUNISTIC;
@@ -38,7 +38,7 @@ fn of_kind(execution: ExecutionType, tasks: u32, length: &str, cpu_millis: u32) 
 
 use ExecutionType::{Auto, Guaranteed, Opportunistic};
 
-/// How often attempts ended for this reason, by task.
+/// The task of each attempt that ended for this reason.
 fn ended(world: &World, reason: &EndReason) -> Vec<TaskId> {
     let of_reason = |change: &Change| match change {
         Change::Finished { task, ended, .. } if ended.reason == *reason => Some(*task),
@@ -65,7 +65,7 @@ fn opportunistic_tasks_are_placed_without_the_master_and_are_not_booked() {
 }
 
 #[test]
-fn guaranteed_work_ends_the_newest_opportunistic_attempts_and_no_more_than_it_needs() {
+fn guaranteed_work_preempts_the_newest_opportunistic_attempts_and_no_more_than_needed() {
     let mut world = World::with_nodes(preset(), 1, FOUR);
     let mut all = Vec::new();
     for _ in 0..4 {
@@ -85,7 +85,7 @@ fn guaranteed_work_ends_the_newest_opportunistic_attempts_and_no_more_than_it_ne
 }
 
 #[test]
-fn one_large_attempt_is_ended_rather_than_small_ones_that_would_not_do() {
+fn one_large_attempt_is_preempted_rather_than_small_ones_that_do_not_suffice() {
     let mut world = World::with_nodes(preset(), 1, FOUR);
     let large = world.submit(job(vec![of_kind(Opportunistic, 1, "60s", 3_000)]));
     world.run_for(seconds(1));
@@ -93,7 +93,7 @@ fn one_large_attempt_is_ended_rather_than_small_ones_that_would_not_do() {
     world.run_for(seconds(1));
     world.submit(job(vec![of_kind(Guaranteed, 1, "5s", 3_000)]));
     world.run_for(seconds(1));
-    assert_eq!((running_of(&world, large), running_of(&world, small)), (0, 1), "the small one need not go");
+    assert_eq!((running_of(&world, large), running_of(&world, small)), (0, 1), "the small attempt need not be stopped");
 }
 
 #[test]
@@ -113,7 +113,7 @@ fn guaranteed_work_is_never_preempted_and_opportunistic_work_waits_for_it() {
 }
 
 #[test]
-fn a_stage_that_accepts_only_guaranteed_work_gets_nothing_else() {
+fn a_guaranteed_stage_gets_only_guaranteed_work() {
     let mut world = World::with_nodes(preset(), 2, FOUR);
     let id = world.submit(job(vec![of_kind(Guaranteed, 8, "1s", 1_000)]));
     world.run_for(seconds(5));
@@ -123,7 +123,7 @@ fn a_stage_that_accepts_only_guaranteed_work_gets_nothing_else() {
 }
 
 #[test]
-fn the_mix_says_how_many_of_the_tasks_are_opportunistic() {
+fn the_mix_defines_how_many_tasks_are_opportunistic() {
     let mut preset = preset();
     preset.opportunistic_mut().unwrap().mix = Mix { shorter_than: Some(seconds(10)), opportunistic: 250_000 };
     for (length, expected) in [("1s", 10), ("30s", 0)] {
@@ -153,7 +153,7 @@ fn a_quota_bounds_the_opportunistic_attempts_of_a_job() {
 }
 
 #[test]
-fn a_job_says_what_waits_at_nodes_and_as_long_as_it_does_that_a_quota_binds() {
+fn a_job_reports_tasks_that_wait_at_nodes_and_a_quota_that_limits_it() {
     let mut preset = preset();
     preset.opportunistic_mut().unwrap().quota = Quota { absolute: Some(3), relative: None };
     let mut world = World::with_nodes(preset, 1, CORE);
@@ -182,11 +182,14 @@ fn queues_longer_than_the_target_are_shed_and_their_tasks_run_elsewhere() {
     assert!(!ended(&world, &EndReason::Shed).is_empty(), "{}", world.log.join("\n"));
     let used = world.nodes.iter().filter(|host| !host.executor.launched.is_empty()).count();
     assert_eq!(used, 4);
-    assert!(world.nodes.iter().map(|host| host.executor.launched.len()).sum::<usize>() == 12, "shed before they ran");
+    assert!(
+        world.nodes.iter().map(|host| host.executor.launched.len()).sum::<usize>() == 12,
+        "tasks are shed before they run"
+    );
 }
 
 #[test]
-fn tasks_that_do_not_make_a_queue_longer_as_far_as_is_known_are_not_shed() {
+fn tasks_of_unknown_length_are_not_shed() {
     let mut preset = preset();
     preset.opportunistic_mut().unwrap().steering.deviations = Some(0);
     let mut world = World::with_nodes(preset, 1, CORE);
@@ -202,7 +205,7 @@ fn tasks_that_do_not_make_a_queue_longer_as_far_as_is_known_are_not_shed() {
 }
 
 #[test]
-fn opportunistic_work_keeps_to_its_part_of_a_node() {
+fn opportunistic_work_stays_within_its_part_of_a_node() {
     let mut preset = preset();
     preset.opportunistic_mut().unwrap().steering.limit = OpportunisticLimit::Part(500_000);
     let mut world = World::with_nodes(preset, 1, FOUR);
@@ -215,7 +218,7 @@ fn opportunistic_work_keeps_to_its_part_of_a_node() {
 }
 
 #[test]
-fn a_forecast_is_of_what_heartbeats_bring_and_not_of_what_they_find() {
+fn a_forecast_counts_tasks_that_heartbeats_start() {
     let mut preset = preset();
     preset.opportunistic_mut().unwrap().steering.limit = OpportunisticLimit::Forecast;
     let mut world = World::new(preset);
@@ -224,17 +227,17 @@ fn a_forecast_is_of_what_heartbeats_bring_and_not_of_what_they_find() {
     world.start_server();
     world.add_node(FOUR, &[]);
     world.settle();
-    // Four at each heartbeat, which have ended at the next.
+    // Four tasks start at each heartbeat and have ended at the next one.
     world.submit(job(vec![of_kind(Guaranteed, 1_000, "1s", 1_000)]));
     world.run_for(seconds(47));
     assert_eq!(world.running_tasks().len(), 0);
     let id = world.submit(job(vec![of_kind(Auto, 4, "10s", 1_000)]));
     world.run_for(Duration::from_millis(500));
-    assert_eq!(running_of(&world, id), 1, "one may always run");
+    assert_eq!(running_of(&world, id), 1, "one attempt may always run");
 }
 
 #[test]
-fn a_full_queue_sends_launches_back_and_nothing_is_lost() {
+fn a_full_queue_sheds_launches_and_no_task_is_lost() {
     let mut preset = preset();
     preset.opportunistic_mut().unwrap().at_nodes.queue_limit = Some(2);
     let mut world = World::with_nodes(preset, 2, CORE);
@@ -244,7 +247,7 @@ fn a_full_queue_sends_launches_back_and_nothing_is_lost() {
 }
 
 #[test]
-fn what_runs_opportunistically_survives_its_agent_and_gives_way_to_booked_work_afterwards() {
+fn opportunistic_attempts_survive_an_agent_restart_and_are_preempted_by_booked_work() {
     let mut world = World::with_nodes(preset(), 1, CORE);
     let id = world.submit(job(vec![of_kind(Auto, 1, "30s", 1_000)]));
     world.run_for(seconds(2));
@@ -260,7 +263,7 @@ fn what_runs_opportunistically_survives_its_agent_and_gives_way_to_booked_work_a
 }
 
 #[test]
-fn what_runs_long_is_promoted_where_there_is_room_and_then_gives_way_to_nobody() {
+fn a_long_attempt_is_promoted_if_there_is_room_and_is_not_preempted_afterwards() {
     let mut preset = preset();
     preset.opportunistic_mut().unwrap().promote_after = Some(seconds(5));
     let mut world = World::with_nodes(preset, 1, FOUR);
@@ -281,7 +284,7 @@ fn what_runs_long_is_promoted_where_there_is_room_and_then_gives_way_to_nobody()
 }
 
 #[test]
-fn a_promotion_outlives_the_agent_and_the_server() {
+fn a_promotion_survives_restarts_of_agent_and_server() {
     let mut preset = preset();
     preset.opportunistic_mut().unwrap().promote_after = Some(seconds(2));
     let mut world = World::with_nodes(preset, 1, CORE);
@@ -301,11 +304,11 @@ fn a_promotion_outlives_the_agent_and_the_server() {
 }
 
 #[test]
-fn a_promotion_that_comes_too_late_is_given_back() {
+fn a_grant_for_a_late_promotion_is_returned() {
     let mut preset = preset();
     preset.opportunistic_mut().unwrap().promote_after = Some(seconds(2));
     let mut world = World::with_nodes(preset, 1, CORE);
-    // Its end and the promotion cross on their way.
+    // The end of the attempt and the promotion cross on their way.
     let short = world.submit(job(vec![of_kind(Auto, 1, "2s", 1_000)]));
     world.run_for(seconds(10));
     assert_eq!(world.outcome(short), Some(JobOutcome::Succeeded));
@@ -313,7 +316,7 @@ fn a_promotion_that_comes_too_late_is_given_back() {
 }
 
 #[test]
-fn who_understates_run_times_again_and_again_gets_guaranteed_work_until_estimates_are_better() {
+fn a_user_with_understated_run_times_gets_guaranteed_work_until_estimates_improve() {
     let mut world = World::with_nodes(preset(), 2, FOUR);
     let one_job = |world: &mut World, stated: &str, run: &str| {
         let mut stage = of_kind(Auto, 2, run, 1_000);
@@ -337,7 +340,7 @@ fn who_understates_run_times_again_and_again_gets_guaranteed_work_until_estimate
 }
 
 #[test]
-fn who_gives_way_says_for_whom_and_is_counted_also_after_a_restart() {
+fn a_preempted_attempt_names_the_other_and_is_counted_also_after_a_restart() {
     let mut world = World::with_nodes(preset(), 1, CORE);
     let id = world.submit(job(vec![of_kind(Opportunistic, 1, "30s", 1_000)]));
     world.run_for(seconds(2));
@@ -358,12 +361,12 @@ fn who_gives_way_says_for_whom_and_is_counted_also_after_a_restart() {
     assert_eq!(counted(&world), (1, 0));
 }
 
-/// One step beyond: the parts of `mercury-plus` one by one.
+/// The parts of `mercury-plus`, one by one.
 mod beyond {
     use super::*;
 
     #[test]
-    fn room_that_guaranteed_work_leaves_waits_for_the_next_guaranteed_task() {
+    fn room_that_guaranteed_work_frees_is_kept_for_the_next_guaranteed_task() {
         for (keep, preempted) in [(Duration::ZERO, 3), (Duration::from_millis(50), 0)] {
             let mut preset = preset();
             preset.opportunistic_mut().unwrap().at_nodes.keep_freed = keep;
@@ -379,7 +382,7 @@ mod beyond {
     }
 
     #[test]
-    fn nodes_offer_room_that_nobody_guaranteed_wants_to_what_has_run_for_long() {
+    fn nodes_offer_free_room_to_attempts_that_have_run_for_long() {
         let mut preset = preset();
         preset.opportunistic_mut().unwrap().at_nodes.offer_after = Some(seconds(5));
         let mut world = World::with_nodes(preset, 1, FOUR);
@@ -387,7 +390,7 @@ mod beyond {
         let long = world.submit(job(vec![of_kind(Auto, 1, "60s", 1_000)]));
         let bookings = |world: &World| world.server.as_ref().unwrap().master.describe(world.now).nodes[0].bookings;
         world.run_for(seconds(4));
-        assert_eq!(bookings(&world), 3, "it has not run for long");
+        assert_eq!(bookings(&world), 3, "the attempt has not run for long");
         world.run_for(seconds(6));
         assert_eq!((bookings(&world), running_of(&world, guaranteed)), (4, 3), "{}", world.log.join("\n"));
         world.submit(job(vec![of_kind(Guaranteed, 4, "2s", 1_000)]));
@@ -397,12 +400,12 @@ mod beyond {
     }
 
     #[test]
-    fn guaranteed_work_that_waits_gets_the_room_and_not_what_runs_for_long() {
+    fn waiting_guaranteed_work_gets_the_room_before_long_attempts() {
         let mut preset = preset();
         preset.opportunistic_mut().unwrap().at_nodes.offer_after = Some(seconds(1));
         let mut world = World::with_nodes(preset, 1, CORE);
         let long = world.submit(job(vec![of_kind(Auto, 1, "60s", 1_000)]));
-        // Before it has run for long enough, the room is somebody else's.
+        // Before the attempt has run for long enough, guaranteed work has taken the room.
         let guaranteed = world.submit(job(vec![of_kind(Guaranteed, 5, "2s", 1_000)]));
         world.run_for(seconds(12));
         assert_eq!(world.outcome(guaranteed), Some(JobOutcome::Succeeded), "{}", world.log.join("\n"));
@@ -411,7 +414,7 @@ mod beyond {
     }
 
     #[test]
-    fn what_waits_in_the_longest_queue_moves_to_a_node_with_room() {
+    fn tasks_in_the_longest_queue_move_to_a_node_with_room() {
         let mut preset = preset();
         preset.opportunistic_mut().unwrap().steering.moves = true;
         preset.opportunistic_mut().unwrap().at_nodes.tell_spare = Some(Duration::from_millis(200));
@@ -423,12 +426,12 @@ mod beyond {
         assert_eq!(running_of(&world, id), 4, "{}", world.log.join("\n"));
         let moved = |change: &&Change| matches!(change, Change::Launched { rule: Rule::Moved, .. });
         assert_eq!(world.disk.iter().filter(moved).count(), 3);
-        // Each end makes room for another, and the node says so before its heartbeat.
+        // Each end makes room for another task, and the node reports it before its heartbeat.
         world.run_for(seconds(20));
         assert_eq!(world.outcome(id), Some(JobOutcome::Succeeded), "{}", world.log.join("\n"));
         assert!(
             world.nodes.iter().map(|host| host.executor.launched.len()).sum::<usize>() == 8,
-            "moved before they ran"
+            "tasks are moved before they run"
         );
     }
 
@@ -448,7 +451,7 @@ mod beyond {
     }
 
     #[test]
-    fn nothing_moves_to_a_node_that_does_not_suit() {
+    fn no_task_moves_to_a_node_that_does_not_suit_it() {
         let mut preset = preset();
         preset.opportunistic_mut().unwrap().steering.moves = true;
         preset.opportunistic_mut().unwrap().at_nodes.tell_spare = Some(Duration::from_millis(200));
@@ -466,7 +469,7 @@ mod beyond {
         assert_eq!(ended(&world, &EndReason::Shed), []);
     }
 
-    /// How often a task was launched where its former node said that there was room.
+    /// Number of tasks that were launched on a node to which they were moved.
     fn moves(world: &World) -> usize {
         world.disk.iter().filter(|change| matches!(change, Change::Launched { rule: Rule::Moved, .. })).count()
     }
@@ -479,7 +482,7 @@ mod beyond {
     }
 
     #[test]
-    fn nothing_moves_to_room_that_opportunistic_work_may_not_use() {
+    fn no_task_moves_to_room_that_opportunistic_work_may_not_use() {
         let mut preset = moving();
         preset.opportunistic_mut().unwrap().steering.limit = OpportunisticLimit::Part(250_000);
         let mut world = World::with_nodes(preset, 1, FOUR);
@@ -495,14 +498,14 @@ mod beyond {
     }
 
     #[test]
-    fn nothing_moves_to_room_that_was_granted_meanwhile() {
+    fn no_task_moves_to_room_that_was_granted_meanwhile() {
         let mut world = World::with_nodes(moving(), 2, FOUR);
         world.submit(job(vec![of_kind(Guaranteed, 1, "60s", 3_000)]));
         world.submit(job(vec![of_kind(Auto, 12, "60s", 1_000)]));
         world.run_for(seconds(2));
         let master = &mut world.server.as_mut().unwrap().master;
         let booked = master.describe(world.now).nodes.iter().position(|node| node.bookings == 1).unwrap();
-        // As the node would say that has not had its launches yet.
+        // A report of room that the node sends before it has received its launches.
         let body = ToMaster::Room { spare: Box::new(FOUR) };
         let mut out = Outbox::default();
         master.handle(world.now, Event::Message { from: Address::Node(NodeId(booked as u32)), body }, &mut out);
@@ -514,7 +517,7 @@ mod beyond {
     }
 
     #[test]
-    fn a_queue_of_which_nothing_may_go_does_not_keep_others_from_being_emptied() {
+    fn a_queue_whose_tasks_cannot_move_does_not_block_other_queues() {
         let mut preset = moving();
         preset.opportunistic_mut().unwrap().placement = QueueChoice::PowerOfTwo;
         let mut world = World::with_nodes(preset, 0, CORE);
@@ -535,7 +538,7 @@ mod beyond {
     }
 
     #[test]
-    fn room_is_kept_no_longer_once_guaranteed_work_has_taken_it() {
+    fn room_is_not_kept_after_guaranteed_work_has_taken_it() {
         let mut preset = preset();
         preset.opportunistic_mut().unwrap().at_nodes.keep_freed = seconds(60);
         let mut world = World::with_nodes(preset, 1, Resources::new(2_000, 0));
@@ -546,7 +549,7 @@ mod beyond {
         world.run_for(seconds(3));
         assert_eq!((running_of(&world, guaranteed), running_of(&world, waits)), (1, 1), "{}", world.log.join("\n"));
         world.run_for(seconds(3));
-        assert_eq!(running_of(&world, waits), 1, "the second one has the first one's room");
+        assert_eq!(running_of(&world, waits), 1, "the second stage has the first one's room");
     }
 
     #[test]
@@ -571,7 +574,7 @@ mod beyond {
     }
 
     #[test]
-    fn a_promotion_by_offer_is_told_again_to_a_server_that_missed_it() {
+    fn a_promotion_by_offer_is_reported_again_to_a_server_that_missed_it() {
         let mut preset = preset();
         preset.opportunistic_mut().unwrap().at_nodes.offer_after = Some(seconds(2));
         let mut world = World::with_nodes(preset, 1, CORE);
@@ -579,7 +582,7 @@ mod beyond {
         world.run_for(seconds(4));
         let promoted = |world: &World| world.disk.iter().filter(|c| matches!(c, Change::Promoted { .. })).count();
         assert_eq!(promoted(&world), 1);
-        // As if the server had died before it was told.
+        // The same state as if the server had died before it received the promotion.
         world.kill_server();
         world.disk.retain(|change| !matches!(change, Change::Promoted { .. }));
         world.start_server();

@@ -1,5 +1,5 @@
-//! Clusters in which job managers place their tasks themselves, as promised: how many probes there are and where, that
-//! tasks go to nodes that are ready, and that nothing is booked.
+//! Clusters in which job managers place their tasks themselves: how many probes there are and where, that tasks run on
+//! nodes that are ready, and that no resources are booked.
 
 use crate::world::{World, job, stage};
 use amalgam_core::preset::Preset;
@@ -24,7 +24,7 @@ fn probes(world: &World) -> usize {
     world.log.iter().filter(|line| line.contains(": probe p")).count()
 }
 
-/// Where tasks became processes.
+/// The nodes on which tasks became processes.
 fn launched_on(world: &World) -> BTreeSet<usize> {
     (0..world.nodes.len()).filter(|&node| !world.nodes[node].executor.launched.is_empty()).collect()
 }
@@ -39,12 +39,12 @@ fn a_batch_is_probed_for_as_a_whole_and_each_stage_is_a_batch() {
     assert_eq!(probes(&world), 14);
     world.run_for(Duration::from_millis(1_500));
     assert_eq!(probes(&world), 14 + 8);
-    assert_eq!(world.running_tasks().len(), 4, "nobody waits where nodes are idle");
+    assert_eq!(world.running_tasks().len(), 4, "no task waits while nodes are idle");
     world.run_for(seconds(1));
     assert_eq!(world.outcome(id), Some(JobOutcome::Succeeded));
 }
 
-/// Of a job with one task: why it has no node.
+/// Submits a job with one task. Returns why it has no node.
 fn why(world: &mut World, cores: u32, zone: &str) -> String {
     let stage =
         StageSpec { constraints: vec![Constraint::parse(zone).unwrap()], ..stage("only", 1, "1s", 1_000 * cores) };
@@ -57,7 +57,7 @@ fn why(world: &mut World, cores: u32, zone: &str) -> String {
 const DRAINED: &str = "is drained (`amalgam node undrain` opens it)";
 
 #[test]
-fn tasks_that_no_node_suits_say_why() {
+fn tasks_that_suit_no_node_have_a_reason() {
     let mut world = World::new(Preset::SPARROW);
     world.start_server();
     assert_eq!(why(&mut world, 1, "zone=earth"), "no node has joined the cluster yet");
@@ -102,18 +102,22 @@ fn every_task_runs_where_its_constraints_are_met_and_where_it_fits() {
 }
 
 #[test]
-fn a_task_goes_to_whichever_of_its_nodes_is_ready_first() {
+fn a_task_runs_on_the_first_of_its_probed_nodes_to_be_ready() {
     for seed in 0..20 {
         let mut world = World::with_nodes(seeded(seed), 2, CORE);
         world.submit(job(vec![stage("long", 1, "60s", 1_000), stage("short", 1, "2s", 1_000)]));
         let next = world.submit(job(vec![stage("next", 3, "1s", 1_000)]));
         world.run_for(Duration::from_millis(5_500));
-        assert_eq!(world.outcome(next), Some(JobOutcome::Succeeded), "seed {seed}: all three after the short one");
+        assert_eq!(
+            world.outcome(next),
+            Some(JobOutcome::Succeeded),
+            "seed {seed}: all three tasks run after the short one"
+        );
     }
 }
 
 #[test]
-fn what_the_master_did_not_grant_is_not_booked() {
+fn tasks_without_grants_are_not_booked() {
     let mut world = World::with_nodes(Preset::SPARROW, 2, CORE);
     let id = world.submit(job(vec![stage("only", 5, "10s", 1_000)]));
     world.run_for(seconds(1));
@@ -151,7 +155,7 @@ fn a_held_job_has_no_probes_and_a_drained_node_gets_no_task() {
     assert_eq!(of_held, 0);
 }
 
-/// How many probes wait at each node.
+/// Number of probes at each node.
 fn waiting_probes(world: &World) -> Vec<usize> {
     world.nodes.iter().map(|host| host.agent.as_ref().unwrap().probes().count()).collect()
 }
@@ -180,7 +184,7 @@ fn a_node_that_cannot_launch_gets_no_second_task_before_its_pause_is_over() {
 }
 
 #[test]
-fn a_node_that_could_not_launch_is_tried_again_though_the_master_never_heard_of_it() {
+fn a_node_that_could_not_launch_is_tried_again_even_if_the_master_was_not_notified() {
     let mut world = World::with_nodes(Preset::SPARROW, 1, CORE);
     world.nodes[0].executor.fault = Some("no space left".to_owned());
     let id = world.submit_without_delivery(job(vec![stage("only", 1, "1s", 1_000)]));
@@ -189,7 +193,7 @@ fn a_node_that_could_not_launch_is_tried_again_though_the_master_never_heard_of_
         world.sync();
         assert!(world.deliver_one());
     }
-    // What the agent says of it now is lost; the end it will say again.
+    // The agent's messages at this time are lost; it repeats only the end.
     world.kill_server();
     world.nodes[0].executor.fault = None;
     world.start_server();
@@ -212,7 +216,7 @@ fn without_probes_a_task_waits_at_the_node_that_was_chosen_for_it() {
 }
 
 #[test]
-fn of_two_random_nodes_the_one_with_the_shorter_queue_is_taken() {
+fn of_two_random_nodes_the_one_with_the_shorter_queue_is_chosen() {
     let longest = |preset: Preset| {
         let mut world = World::with_nodes(preset, 20, CORE);
         for _ in 0..20 {
@@ -223,11 +227,11 @@ fn of_two_random_nodes_the_one_with_the_shorter_queue_is_taken() {
         world.nodes.iter().map(queued).max().unwrap()
     };
     let (random, better_of_two) = (longest(Preset::SPARROW_RANDOM), longest(Preset::SPARROW_POWER_OF_TWO));
-    assert!((9..13).contains(&better_of_two) && random > better_of_two, "{random} and {better_of_two}, 9 in the mean");
+    assert!((9..13).contains(&better_of_two) && random > better_of_two, "{random} and {better_of_two}, mean 9");
 }
 
 #[test]
-fn a_job_that_waits_for_nodes_begins_when_some_join() {
+fn a_job_that_waits_for_nodes_starts_when_some_join() {
     let mut world = World::new(Preset::SPARROW);
     world.start_server();
     let mut spec = job(vec![stage("only", 3, "1s", 1_000)]);

@@ -1,4 +1,4 @@
-//! A journal leads other roles to the same effects, and a replay finds what a role would do otherwise.
+//! A journal makes other roles produce the same effects, and a replay detects a role that behaves differently.
 
 use amalgam_core::hosting::{Difference, Effects, Entry, Letter, Replay, Roles};
 use amalgam_core::job_manager::JobManagerSettings;
@@ -30,7 +30,7 @@ fn job(tasks: u32) -> JobSpec {
     JobSpec { stages: vec![stage], ..JobSpec::default() }
 }
 
-/// A process with a node of two CPUs that runs four tasks, each of which fails the first time, and its journal.
+/// The journal of a process with a node of two CPUs that runs four tasks, each of which fails the first time.
 fn journal(preset: Preset) -> Vec<Entry> {
     let mut roles = Roles::new(preset, Epoch(1), JobManagerSettings::default(), SEALING);
     roles.keep_journal();
@@ -62,7 +62,9 @@ fn journal(preset: Preset) -> Vec<Entry> {
             roles.wake_up(now, &mut effects);
             continue;
         };
-        let Message::ToExecutor(order) = effects.letters.remove(at).message else { unreachable!("it is an order") };
+        let Message::ToExecutor(order) = effects.letters.remove(at).message else {
+            unreachable!("the message is an order")
+        };
         let report = match order {
             ToExecutor::List { .. } => ExecutorReport::Executing { attempts: Vec::new() },
             ToExecutor::Launch(order) => {
@@ -86,7 +88,7 @@ fn replay(journal: impl IntoIterator<Item = Entry>) -> Result<(), Difference> {
 }
 
 #[test]
-fn every_preset_does_the_same_again() {
+fn a_replay_of_every_preset_has_the_same_effects() {
     for preset in Preset::all() {
         let journal = journal(preset);
         assert!(journal.len() > 60, "{}: {} entries", preset.name(), journal.len());
@@ -95,7 +97,7 @@ fn every_preset_does_the_same_again() {
 }
 
 #[test]
-fn what_differs_is_found_whatever_it_is() {
+fn a_replay_detects_every_kind_of_difference() {
     let journal = journal(Preset::DRF);
     let (mut sends, mut changes, mut records) = (0, 0, 0);
     for at in 0..journal.len() {
@@ -120,7 +122,7 @@ fn journal_left(entry: &Entry) -> &amalgam_core::role::Outbox {
 }
 
 #[test]
-fn a_journal_without_its_beginning_has_nobody_to_take_it() {
+fn a_journal_without_its_start_has_no_role_for_its_entries() {
     let journal = journal(Preset::DRF);
     assert_eq!(replay(journal[1..].to_vec()), Err(Difference::Nobody));
     let without_node = journal.iter().filter(|entry| !matches!(entry, Entry::NodeAdded { .. })).cloned();

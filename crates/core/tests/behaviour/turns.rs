@@ -1,5 +1,6 @@
-//! Which pending jobs begin and end, and in which order: against the simple rule that looks at all of them after each event;
-//! and that an event looks at what depends on it only, and leaves the rest to the next where that is much.
+//! Which pending jobs start and end, and in which order, compared with a simple rule that checks all jobs after each
+//! event. Also that an event checks only the jobs that depend on it, and leaves the rest to later events if there are
+//! many.
 
 use amalgam_core::dispatch::JobState;
 use amalgam_core::master::{Master, MasterSettings};
@@ -17,15 +18,15 @@ use std::sync::Arc;
 
 const CLIENT: Address = Address::Client(ClientId(1));
 const FAILED: JobOutcome = JobOutcome::Failed { exit_code: 1 };
-/// Of each: without a limit, one job at a time, three.
+/// Queues without a limit, with one running job, and with three.
 const QUEUES: [(&str, Option<u32>); 3] = [("root.free", None), ("root.one", Some(1)), ("root.three", Some(3))];
 
-/// A master without nodes, whose jobs end when a test says so.
+/// A master without nodes, whose jobs end when a test requests it.
 struct Jobs {
     master: Master,
     now: Instant,
     changes: Vec<Change>,
-    /// The most that one event looked at, and led to.
+    /// The largest number of steps of one event, and of changes that it made.
     most: (u64, usize),
 }
 
@@ -64,15 +65,15 @@ impl Jobs {
         self.say(CLIENT, ToMaster::Control { job, action, by: "ada".to_owned() })
     }
 
-    /// The manager of a running job says that it has ended.
+    /// The manager of a running job reports that the job has ended.
     fn end(&mut self, job: JobId, run: u32, outcome: JobOutcome) {
-        let submitted_at = self.master.dispatch().job(job).expect("it is known").0.submitted_at;
+        let submitted_at = self.master.dispatch().job(job).expect("the job is known").0.submitted_at;
         let (estimated, means) = (None, Box::default());
         let body = ToMaster::JobEnded { job, submitted_at, run, outcome, estimated, means };
         self.say(Address::JobManager(job), body);
     }
 
-    /// Until nothing is left to do at once.
+    /// Handles wakeups until no work is left to do at once.
     fn settle(&mut self) {
         while let Some(due) = self.master.next_wakeup().filter(|due| *due <= Instant(self.now.0 + 10)) {
             self.now = self.now.max(due);
@@ -80,7 +81,7 @@ impl Jobs {
         }
     }
 
-    /// Another life, from what is durable or from the whole log.
+    /// Restarts the master, from a snapshot or from the whole log.
     fn restart(&mut self, from_snapshot: bool) {
         let changes = if from_snapshot { self.master.durable() } else { self.changes.clone() };
         self.master = master(&changes);
@@ -94,7 +95,7 @@ impl Jobs {
         }
     }
 
-    /// Those that have begun, in this order.
+    /// The jobs that have started, in this order.
     fn begun(&self) -> Vec<JobId> {
         let begun = |change: &Change| if let Change::JobBegun { job } = change { Some(*job) } else { None };
         self.changes.iter().filter_map(begun).collect()
@@ -103,7 +104,7 @@ impl Jobs {
 
 fn master(changes: &[Change]) -> Master {
     let queue = |(name, limit): (&str, Option<u32>)| QueueSpec { max_running_jobs: limit, ..QueueSpec::named(name) };
-    let queues = QueueTree::new(QUEUES.into_iter().map(queue).collect()).expect("a sound tree");
+    let queues = QueueTree::new(QUEUES.into_iter().map(queue).collect()).expect("a valid tree");
     let sealing = Sealing { root: Key([1; 32]), mac: Mac::MIXING };
     let mut settings = MasterSettings::default();
     settings.dispatch.kept_jobs = 1_000_000;
@@ -127,7 +128,7 @@ fn after(jobs: &[JobId]) -> JobSpec {
     JobSpec { after_jobs: jobs.to_vec(), ..spec("root.free") }
 }
 
-// ---- against the simple rule ---------------------------------------------------------------------------------------
+// ---- compared with the simple rule ---------------------------------------------------------------------------------
 
 #[derive(Clone, PartialEq, Debug)]
 enum State {
@@ -144,10 +145,10 @@ struct Known {
     state: State,
 }
 
-/// All pending jobs are looked at in order, again and again, until nothing ends.
+/// The simple rule: checks all pending jobs in order, again and again, until none ends.
 #[derive(Default)]
 struct Simple {
-    /// Some jobs wait for others to end in whatever way: none begins before all have ended that have to.
+    /// Some jobs wait for others to end with any outcome: none starts before all jobs that have to end have ended.
     has_any: bool,
     jobs: BTreeMap<JobId, Known>,
     begun: Vec<JobId>,
@@ -208,7 +209,7 @@ fn drawn(chance: &mut Chance, known: u64, has_any: bool) -> JobSpec {
     job.priority = chance.below(3_u64) as i32;
     job.held = chance.below(8_u64) == 0;
     for _ in 0..chance.below(4_u64) * u64::from(known > 0) {
-        // Near ones make chains; the same one may be named twice, and in both lists.
+        // Recent jobs form chains. The same job may be named twice, and in both lists.
         let on = JobId(known - chance.below(known.min(6)));
         if has_any && chance.below(3_u64) == 0 { &mut job.after_jobs_any } else { &mut job.after_jobs }.push(on);
     }
@@ -216,7 +217,7 @@ fn drawn(chance: &mut Chance, known: u64, has_any: bool) -> JobSpec {
 }
 
 #[test]
-fn jobs_begin_and_end_as_if_all_were_looked_at_each_time() {
+fn jobs_start_and_end_as_if_all_were_checked_after_each_event() {
     for seed in 0..60 {
         let mut chance = Chance::new(seed, "turns");
         let (mut jobs, mut simple) = (Jobs::new(), Simple { has_any: seed % 2 == 1, ..Simple::default() });
@@ -262,7 +263,7 @@ fn jobs_begin_and_end_as_if_all_were_looked_at_each_time() {
             jobs.settle();
             assert_eq!(jobs.begun(), simple.begun, "seed {seed}, step {step}");
             for (job, known) in &simple.jobs {
-                let state = match jobs.master.dispatch().job(*job).expect("all are kept").1 {
+                let state = match jobs.master.dispatch().job(*job).expect("all jobs are kept").1 {
                     JobState::Pending => State::Pending,
                     JobState::Begun => State::Begun,
                     JobState::Ended(end) => State::Ended(end.outcome == JobOutcome::Succeeded),
@@ -273,11 +274,11 @@ fn jobs_begin_and_end_as_if_all_were_looked_at_each_time() {
     }
 }
 
-// ---- what an event looks at ----------------------------------------------------------------------------------------
+// ---- how much an event checks --------------------------------------------------------------------------------------
 
-/// Generously what one event may look at, however many jobs wait.
+/// A generous limit on the steps of one event, however many jobs wait.
 const FEW: u64 = 20;
-/// The same where it leads to much, of which a part is left to later events.
+/// The same for an event with many consequences, a part of which is left to later events.
 const PART: u64 = 1_000;
 
 fn chain(jobs: &mut Jobs, length: u64, priority: impl Fn(u64) -> i32) {
@@ -288,7 +289,7 @@ fn chain(jobs: &mut Jobs, length: u64, priority: impl Fn(u64) -> i32) {
 }
 
 #[test]
-fn a_submission_and_an_end_look_at_what_depends_on_them_only() {
+fn a_submission_and_an_end_check_only_the_jobs_that_depend_on_them() {
     let most_of = |waiting: u64| {
         let mut jobs = Jobs::new();
         chain(&mut jobs, waiting, |_| 0);
@@ -305,12 +306,12 @@ fn a_submission_and_an_end_look_at_what_depends_on_them_only() {
         jobs.most
     };
     let (few, many) = (most_of(100), most_of(10_000));
-    assert_eq!(few, many, "what an event looks at does not grow with what waits");
+    assert_eq!(few, many, "the steps of an event do not grow with the number of waiting jobs");
     assert!(few.0 <= FEW, "{few:?}");
 }
 
 #[test]
-fn a_long_chain_whose_first_job_fails_ends_in_parts_and_with_work_in_proportion() {
+fn a_long_chain_whose_first_job_fails_ends_in_parts_with_proportional_work() {
     for (length, priority) in [(10_000_u64, 0), (3_000, 1)] {
         let mut jobs = Jobs::new();
         chain(&mut jobs, length, |number| priority * number as i32);
@@ -327,7 +328,7 @@ fn a_long_chain_whose_first_job_fails_ends_in_parts_and_with_work_in_proportion(
 }
 
 #[test]
-fn one_job_that_very_many_come_after_lets_them_begin_in_their_order_and_in_parts() {
+fn many_jobs_after_one_job_start_in_order_and_in_parts() {
     let mut jobs = Jobs::new();
     jobs.submit(spec("root.free"));
     for number in 0..20_000 {
@@ -335,7 +336,7 @@ fn one_job_that_very_many_come_after_lets_them_begin_in_their_order_and_in_parts
     }
     jobs.most = (0, 0);
     jobs.end(JobId(1), 0, JobOutcome::Succeeded);
-    assert_eq!(jobs.begun(), [JobId(1)], "all are told before the first begins");
+    assert_eq!(jobs.begun(), [JobId(1)], "all jobs are notified before the first starts");
     jobs.settle();
     let mut wanted: Vec<JobId> = (2..=20_001).map(JobId).collect();
     wanted.sort_by_key(|job| (Reverse((job.0 - 2) % 3), *job));
@@ -344,7 +345,7 @@ fn one_job_that_very_many_come_after_lets_them_begin_in_their_order_and_in_parts
 }
 
 #[test]
-fn a_job_that_comes_after_thousands_is_told_of_each_end_once() {
+fn a_job_after_thousands_is_notified_of_each_end_once() {
     let mut jobs = Jobs::new();
     let first: Vec<JobId> = (0..5_000).map(|_| jobs.submit(spec("root.free"))).collect();
     let last = jobs.submit(after(&first));
@@ -358,7 +359,7 @@ fn a_job_that_comes_after_thousands_is_told_of_each_end_once() {
 }
 
 #[test]
-fn what_an_event_led_to_goes_on_after_a_crash_in_between() {
+fn the_consequences_of_an_event_continue_after_a_crash() {
     let mut jobs = Jobs::new();
     chain(&mut jobs, 2_000, |_| 0);
     jobs.end(JobId(1), 0, FAILED);
@@ -369,7 +370,7 @@ fn what_an_event_led_to_goes_on_after_a_crash_in_between() {
     jobs.settle();
     assert!((2..=2_000).all(|job| jobs.outcome(JobId(job)).is_some()));
     let ends = jobs.changes.iter().filter(|change| matches!(change, Change::JobEnded { .. })).count();
-    assert_eq!(ends, 2_000, "each once");
+    assert_eq!(ends, 2_000, "each job ends once");
 }
 
 // ---- what users change ---------------------------------------------------------------------------------------------
@@ -379,7 +380,7 @@ fn update(jobs: &mut Jobs, job: JobId, update: JobUpdate) -> ToClient {
 }
 
 #[test]
-fn a_pending_job_is_sorted_in_anew_when_its_priority_or_its_queue_changes() {
+fn a_pending_job_is_reordered_when_its_priority_or_queue_changes() {
     for restart in [None, Some(false), Some(true)] {
         let mut jobs = Jobs::new();
         let ids: Vec<JobId> = (0..4).map(|_| jobs.submit(spec("root.one"))).collect();
