@@ -1,4 +1,4 @@
-//! What users want of single tasks: to hold, release, cancel them, or run them again.
+//! Requests for single tasks: to hold, release or cancel them, or to run them again.
 
 use crate::world::{World, job, stage};
 use amalgam_core::job_manager::{ChosenCounts, TaskState};
@@ -44,7 +44,7 @@ fn seconds(seconds: u64) -> Duration {
 }
 
 #[test]
-fn held_tasks_do_not_start_and_running_ones_go_on_also_after_a_restart() {
+fn held_tasks_do_not_start_and_running_ones_continue_also_after_a_restart() {
     for preset in [Preset::DRF, Preset::SPARROW, Preset::APOLLO, Preset::MERCURY] {
         let mut world = World::with_nodes(preset, 1, NODE);
         let id = world.submit(job(vec![stage("only", 8, "2s", 1_000)]));
@@ -65,7 +65,7 @@ fn held_tasks_do_not_start_and_running_ones_go_on_also_after_a_restart() {
 }
 
 #[test]
-fn cancelled_tasks_end_or_never_start_and_what_depends_on_them_does_not_run() {
+fn cancelled_tasks_stop_or_never_start_and_dependent_stages_do_not_run() {
     for restarts in [false, true] {
         let mut world = World::with_nodes(Preset::DRF, 1, NODE);
         let after = StageSpec { after: vec![0], ..stage("after", 1, "1s", 1_000) };
@@ -78,10 +78,10 @@ fn cancelled_tasks_end_or_never_start_and_what_depends_on_them_does_not_run() {
         world.run_for(seconds(30));
         let expected = ChosenCounts { succeeded: 3, cancelled: 5, ..ChosenCounts::default() };
         assert_eq!(counts(&world, id, 0), expected, "{}", world.log.join("\n"));
-        assert_eq!(launched(&world, id), [(0, 0), (0, 1), (0, 6), (0, 7)], "1 ran already, and was ended");
+        assert_eq!(launched(&world, id), [(0, 0), (0, 1), (0, 6), (0, 7)], "task 1 ran already and was stopped");
         assert_eq!(counts(&world, id, 1).cancelled, 1);
         assert_eq!(world.outcome(id), Some(JobOutcome::Cancelled));
-        // Of these only some run again, and then what depends on all.
+        // Only some of these run again; then the whole job runs again, with the stage that depends on them.
         act(&mut world, id, TaskAction::RerunFailed, chosen(0, 1, 3));
         world.run_for(seconds(30));
         let expected = ChosenCounts { succeeded: 6, cancelled: 2, ..ChosenCounts::default() };
@@ -97,7 +97,7 @@ fn cancelled_tasks_end_or_never_start_and_what_depends_on_them_does_not_run() {
 }
 
 #[test]
-fn only_the_chosen_of_the_failed_tasks_run_again() {
+fn only_the_selected_failed_tasks_run_again() {
     let mut world = World::with_nodes(Preset::DRF, 1, NODE);
     let id = world.submit(job(vec![stage("only", 6, "1s 1", 1_000)]));
     world.run_for(seconds(10));
@@ -110,7 +110,7 @@ fn only_the_chosen_of_the_failed_tasks_run_again() {
 }
 
 #[test]
-fn of_a_job_that_was_cancelled_as_a_whole_only_the_chosen_tasks_run_again() {
+fn only_the_selected_tasks_of_a_cancelled_job_run_again() {
     for begins in [false, true] {
         let mut world = World::with_nodes(Preset::DRF, 1, NODE);
         let mut spec = job(vec![stage("a", 6, "1s", 1_000), stage("b", 2, "1s", 1_000)]);
@@ -129,7 +129,7 @@ fn of_a_job_that_was_cancelled_as_a_whole_only_the_chosen_tasks_run_again() {
 }
 
 #[test]
-fn what_is_wanted_of_tasks_before_their_job_begins_is_kept_for_it() {
+fn requests_for_tasks_are_kept_until_their_job_starts() {
     let mut world = World::with_nodes(Preset::DRF, 1, NODE);
     let mut spec = job(vec![stage("only", 6, "1s", 1_000)]);
     spec.held = true;
@@ -142,14 +142,14 @@ fn what_is_wanted_of_tasks_before_their_job_begins_is_kept_for_it() {
     let expected = ChosenCounts { succeeded: 2, cancelled: 2, held: 2, ..ChosenCounts::default() };
     assert_eq!(counts(&world, id, 0), expected);
     assert_eq!(launched(&world, id), [(0, 2), (0, 3)]);
-    // A life that reads the log, and one that reads a snapshot, know the same.
+    // A manager that recovers from the log has the same state as one that recovers from a snapshot.
     let manager = &world.server.as_ref().unwrap().jobs[&id];
     assert_eq!(world.recovered(id, &world.disk).durable(), manager.durable());
     assert_eq!(world.recovered(id, &manager.durable()).durable(), manager.durable());
 }
 
 #[test]
-fn a_held_or_cancelled_task_of_a_gang_keeps_or_ends_the_others() {
+fn a_held_or_cancelled_task_of_a_gang_holds_or_stops_the_others() {
     let mut world = World::with_nodes(Preset::DRF, 2, NODE);
     let gang = StageSpec { gang: true, ..stage("gang", 3, "2s", 1_000) };
     let mut spec = job(vec![gang.clone()]);
@@ -171,7 +171,7 @@ fn a_held_or_cancelled_task_of_a_gang_keeps_or_ends_the_others() {
 }
 
 #[test]
-fn a_range_of_millions_costs_what_a_short_one_does() {
+fn a_range_of_millions_of_tasks_costs_no_more_than_a_short_one() {
     let mut world = World::with_nodes(Preset::DRF, 1, NODE);
     let tasks = 20_000_000;
     let id = world.submit(job(vec![stage("only", tasks, "1s", 1_000)]));
@@ -186,7 +186,7 @@ fn a_range_of_millions_costs_what_a_short_one_does() {
 }
 
 #[test]
-fn tasks_that_there_are_not_and_jobs_that_have_ended_are_refused() {
+fn requests_for_missing_tasks_and_ended_jobs_are_refused() {
     let mut world = World::with_nodes(Preset::DRF, 1, NODE);
     let id = world.submit(job(vec![stage("only", 2, "1s", 1_000)]));
     world.settle();

@@ -1,5 +1,5 @@
-//! Seeds: random jobs, and processes and connections that die at random moments. Then everything is healed and every
-//! job must end well, with every surplus launch explained by an attempt that was written off.
+//! Random jobs, and processes and connections that die at random moments, by seed. Then all faults are repaired, every
+//! job must succeed, and each additional launch must be explained by an attempt that was written off.
 
 use crate::world::{World, job, stage};
 use amalgam_core::dispatch::Decide;
@@ -9,7 +9,7 @@ use amalgam_core::role::{Change, LostCause, Role};
 use amalgam_core::vocabulary::{AttemptId, Duration, EndReason, ExecutionType, JobId, NodeId, Resources, TaskId};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A split-mix generator: small, seeded, the same everywhere.
+/// A split-mix generator: small, seeded, and the same on every platform.
 struct Chance(u64);
 
 impl Chance {
@@ -29,7 +29,7 @@ impl Chance {
 const PRESETS: [Preset; 5] =
     [Preset::FIFO, Preset::CAPACITY, Preset::SPARROW, Preset::SPARROW_POWER_OF_TWO, Preset::APOLLO];
 
-/// What may go wrong.
+/// The kinds of faults.
 #[derive(Clone, Copy, PartialEq)]
 enum Faults {
     ServerOnly,
@@ -117,7 +117,7 @@ fn heal_something(world: &mut World, chance: &mut Chance, nodes: usize) {
     }
 }
 
-/// Time passes, but only some of the messages arrive and only sometimes is anything synced.
+/// Lets time pass, but delivers only some of the messages and syncs only sometimes.
 fn pass_time(world: &mut World, chance: &mut Chance) {
     for _ in 0..chance.below(6) {
         let soon = world.now + Duration::from_secs(3_600);
@@ -133,7 +133,7 @@ fn pass_time(world: &mut World, chance: &mut Chance) {
     }
 }
 
-/// A user holds or releases a job, an operator drains a node or opens it.
+/// A user holds or releases a job, or an operator drains or undrains a node.
 fn interfere(world: &mut World, chance: &mut Chance, submitted: &[JobId], nodes: usize) {
     let flag = chance.below(2) == 0;
     if chance.below(2) == 0 {
@@ -171,7 +171,7 @@ fn check(world: &mut World, submitted: &[JobId], faults: Faults) {
     for &id in submitted {
         assert_eq!(world.outcome(id), Some(JobOutcome::Succeeded), "job {id}: {:?}", world.why(id));
     }
-    assert_eq!(world.running_tasks(), [], "nothing runs when all jobs have ended");
+    assert_eq!(world.running_tasks(), [], "no task runs when all jobs have ended");
     let excused = |attempts: &BTreeSet<_>| attempts.iter().filter(|attempt| losses.contains_key(attempt)).count();
     let ends = ends(world);
     let gave_way = |change: &Change| match change {
@@ -188,7 +188,7 @@ fn check(world: &mut World, submitted: &[JobId], faults: Faults) {
             excused(&attempts) + node_losses
         );
         if faults == Faults::ServerOnly {
-            // Both attempts of a pair may become processes, and opportunistic ones give way.
+            // Both attempts of a pair may become processes, and opportunistic ones may be preempted.
             let was_meant = |attempt: &AttemptId| {
                 losses.get(attempt) == Some(&LostCause::Superseded) || preempted.contains(attempt)
             };
@@ -206,18 +206,18 @@ fn check(world: &mut World, submitted: &[JobId], faults: Faults) {
             _ => {}
         }
     }
-    let server = world.server.as_ref().expect("healed");
+    let server = world.server.as_ref().expect("the server was started");
     for node in server.master.describe(world.now).nodes {
         assert_eq!((node.bookings, node.free), (0, node.capacity), "{} is free at the end", node.node);
     }
     for host in &world.nodes {
         assert!(host.executor.ends.is_empty(), "every end was acknowledged");
-        let agent = host.agent.as_ref().expect("healed").describe(world.now);
+        let agent = host.agent.as_ref().expect("the agent was started").describe(world.now);
         assert_eq!((agent.free, agent.queued.len()), (agent.capacity, 0), "{} keeps no room", agent.node);
     }
 }
 
-/// Ends that were the node's fault, per task.
+/// Number of ends that were the node's fault, for each task.
 fn ends(world: &World) -> BTreeMap<TaskId, usize> {
     let mut ends = BTreeMap::new();
     for change in &world.disk {
@@ -239,7 +239,7 @@ fn server_kills_alone_never_launch_a_task_twice() {
 }
 
 #[test]
-fn whatever_dies_every_job_ends_well_after_healing() {
+fn every_job_succeeds_after_random_faults_are_repaired() {
     for seed in 0..600 {
         let guarded = std::panic::catch_unwind(|| run(seed, Faults::All));
         assert!(guarded.is_ok(), "seed {seed}: replay with run({seed}, Faults::All)");
@@ -247,7 +247,7 @@ fn whatever_dies_every_job_ends_well_after_healing() {
 }
 
 #[test]
-fn the_same_seed_gives_the_same_story() {
+fn the_same_seed_gives_the_same_log() {
     for seed in [3, 14, 15] {
         assert_eq!(run(seed, Faults::All).log, run(seed, Faults::All).log);
     }
@@ -257,12 +257,12 @@ fn the_same_seed_gives_the_same_story() {
 fn a_snapshot_recovers_to_the_same_state_as_the_log() {
     for seed in 0..60 {
         let mut world = run(seed, Faults::All);
-        let server = world.server.take().expect("healed");
+        let server = world.server.take().expect("the server was started");
         let mut snapshot = server.master.durable();
         snapshot.extend(server.jobs.values().flat_map(Role::durable));
         world.disk = snapshot;
         world.start_server();
-        let again = world.server.as_ref().expect("started");
+        let again = world.server.as_ref().expect("the server was started");
         for (id, manager) in &server.jobs {
             let (was, is) = (manager.describe(world.now), again.jobs[id].describe(world.now));
             assert_eq!(

@@ -1,4 +1,4 @@
-//! Under `megha-plus` room that opens in another's partition is that one's first.
+//! Under `megha-plus`, room that becomes free in another global master's partition is offered to that one first.
 
 use amalgam_core::dispatch::DispatchSettings;
 use amalgam_core::global_master::GlobalMaster;
@@ -16,7 +16,8 @@ fn cores(cores: u32) -> Resources {
     Resources::new(cores * 1_000, 0)
 }
 
-/// Of a cluster of two nodes with four cores each, the first of its own partition and the second of another's; nothing is free.
+/// A global master of a cluster of two nodes with four cores each. The first node is in its own partition, the second
+/// in another's; no resources are free.
 struct Believer {
     global: GlobalMaster,
     version: u64,
@@ -36,7 +37,7 @@ impl Believer {
             Message::ToMaster(ToMaster::Introduce(introduction)) => Some(introduction.number),
             _ => None,
         });
-        let introduction = introduction.expect("it introduces itself");
+        let introduction = introduction.expect("the global master introduces itself");
         let since = Since::Nothing { introduction, kinds: Kinds::new(), held: Vec::new() };
         let joined = |node| NodeNews::Joined {
             node: NodeId(node),
@@ -72,7 +73,7 @@ impl Believer {
         self.hear(at.as_micros(), Since::Version(self.version), vec![room(node, free)]);
     }
 
-    /// Cores on both nodes.
+    /// Free cores on both nodes.
     fn free(&mut self, at: Duration) -> [u32; 2] {
         while self.global.next_wakeup().is_some_and(|wakeup| wakeup.0 <= at.as_micros()) {
             self.global.handle(Instant(at.as_micros()), Event::Wakeup, &mut Outbox::default());
@@ -96,23 +97,23 @@ fn millis(millis: u64) -> Duration {
 }
 
 #[test]
-fn what_opens_in_anothers_partition_is_seen_later_and_what_is_taken_there_at_once() {
+fn free_room_in_another_partition_is_seen_later_and_taken_room_at_once() {
     let mut believer = Believer::new(Preset::MEGHA_PLUS);
     believer.hear_of(millis(10), 0, 2);
     believer.hear_of(millis(10), 1, 3);
     assert_eq!(believer.free(millis(10)), [2, 0]);
-    // Its owner has taken some of it meanwhile; the time counts from when it opened.
+    // Its owner has taken some of it meanwhile. The time counts from when the room became free.
     believer.hear_of(millis(60), 1, 1);
     assert_eq!(believer.free(millis(109)), [2, 0]);
     assert_eq!(believer.free(millis(110)), [2, 1]);
     believer.hear_of(millis(120), 1, 4);
-    assert_eq!(believer.free(millis(120)), [2, 1], "what was seen stays so");
+    assert_eq!(believer.free(millis(120)), [2, 1], "room that was seen stays visible");
     believer.hear_of(millis(130), 1, 0);
-    assert_eq!((believer.free(millis(130)), believer.free(millis(500))), ([2, 0], [2, 0]), "it is gone");
+    assert_eq!((believer.free(millis(130)), believer.free(millis(500))), ([2, 0], [2, 0]), "the room is taken");
 }
 
 #[test]
-fn without_it_everything_is_seen_at_once() {
+fn under_megha_free_room_is_seen_at_once() {
     let mut believer = Believer::new(Preset::MEGHA);
     believer.hear_of(millis(10), 0, 2);
     believer.hear_of(millis(10), 1, 3);

@@ -1,9 +1,10 @@
-//! Ways found by chaos in which a node ran what its ledger or its agent did not know of.
+//! Cases found by chaos tests in which a node ran attempts that its ledger or its agent did not know.
 //!
-//! A master asked a node twice to introduce itself, connections repeated a welcome or a registration: the node took
-//! launches that the ledger had freed. An executor was asked twice what it runs: the second answer made the agent write
-//! off what it had ordered after the first. An agent that found more running than its node has, because it had less than
-//! before or did not know its custom kinds yet, gave away room that was not there when some of it ended.
+//! A master asked a node twice to introduce itself, or connections repeated a welcome or a registration: the node
+//! accepted launches whose grants the ledger had freed. An executor was asked twice for its attempts: its second answer
+//! made the agent write off what it had ordered after the first. An agent found more running than its node has, because
+//! it had less than before or did not know its custom kinds yet: it gave away room that did not exist when some
+//! attempts ended.
 
 use amalgam_core::node::{NodeAgent, NodeSettings};
 use amalgam_core::preset::Preset;
@@ -23,7 +24,7 @@ const EPOCH: Epoch = Epoch(1);
 const SEALING: Sealing = Sealing { root: Key([1; 32]), mac: Mac::MIXING };
 const CORE: Resources = Resources::new(1_000, 0);
 
-/// An agent that has introduced itself once, at the beginning of time.
+/// An agent that has registered once, at time 0.
 fn registered() -> NodeAgent {
     let (agent, registration) = registered_at(Instant(0));
     assert_eq!(registration, Some(1));
@@ -34,7 +35,7 @@ fn registered_at(now: Instant) -> (NodeAgent, Option<u64>) {
     registered_with(now, Vec::new())
 }
 
-/// One whose executor runs these from an earlier life of the agent.
+/// An agent whose executor runs these attempts from an earlier run of the agent.
 fn registered_with(now: Instant, attempts: Vec<Executing>) -> (NodeAgent, Option<u64>) {
     registered_as(Preset::FIFO, CORE, now, attempts)
 }
@@ -127,7 +128,7 @@ fn launch(number: u32) -> Launch {
     launch
 }
 
-/// Whether the node takes a launch of this number.
+/// Whether the node accepts a launch with this number.
 fn takes_launch(agent: &mut NodeAgent, number: u32) -> bool {
     hear(agent, ToNode::Launch(Box::new(launch(number))));
     agent.live().any(|live| live.attempt.number == number)
@@ -146,18 +147,21 @@ fn a_welcome_to_the_latest_registration_opens_the_node() {
 }
 
 #[test]
-fn a_welcome_to_an_earlier_registration_does_not() {
+fn a_welcome_to_an_earlier_registration_does_not_open_the_node() {
     let mut agent = registered();
     let sent = hear(&mut agent, ToNode::IntroduceYourself);
     assert_eq!(registration(&sent), Some(2));
     hear(&mut agent, welcome(1));
     assert!(!takes_launch(&mut agent, 0));
-    assert!(hear(&mut agent, welcome(2)).contains(&not_taken(0)), "it is answered once it can be judged");
+    assert!(
+        hear(&mut agent, welcome(2)).contains(&not_taken(0)),
+        "the launch is answered once its token can be checked"
+    );
     assert!(takes_launch(&mut agent, 1));
 }
 
 #[test]
-fn a_launch_that_comes_before_the_welcome_is_answered_only_if_it_is_authentic() {
+fn a_launch_before_the_welcome_is_answered_only_if_it_is_authentic() {
     let mut agent = registered();
     let forged = Launch { token: Token::default(), ..launch(0) };
     for launch in [forged, launch(1)] {
@@ -169,7 +173,7 @@ fn a_launch_that_comes_before_the_welcome_is_answered_only_if_it_is_authentic() 
 }
 
 #[test]
-fn a_welcome_to_an_earlier_life_does_not() {
+fn a_welcome_to_an_earlier_run_does_not_open_the_node() {
     let mut agent = registered_at(Instant(7)).0;
     hear(&mut agent, welcome(1));
     assert!(!takes_launch(&mut agent, 0));
@@ -178,17 +182,17 @@ fn a_welcome_to_an_earlier_life_does_not() {
 }
 
 #[test]
-fn a_welcome_that_comes_again_after_a_reconnect_does_not() {
+fn a_repeated_welcome_after_a_reconnect_does_not_open_the_node() {
     let mut agent = registered();
     hear(&mut agent, welcome(1));
     handle(&mut agent, Event::Disconnected { peer: Address::Executor(NODE) });
     handle(&mut agent, Event::Connected { peer: Address::Master, incarnation: 2 });
     hear(&mut agent, welcome(1));
-    assert!(!takes_launch(&mut agent, 0), "it has not introduced itself on this connection");
+    assert!(!takes_launch(&mut agent, 0), "the node has not registered on this connection");
 }
 
 #[test]
-fn an_executors_second_answer_ends_nothing_that_was_ordered_after_the_first() {
+fn an_executors_second_answer_does_not_write_off_later_launches() {
     let mut agent = registered();
     hear(&mut agent, welcome(1));
     handle(&mut agent, Event::Disconnected { peer: Address::Executor(NODE) });
@@ -202,7 +206,7 @@ fn an_executors_second_answer_ends_nothing_that_was_ordered_after_the_first() {
     assert_eq!(agent.live().map(|live| live.attempt).collect::<Vec<_>>(), [AttemptId { number: 1, ..ATTEMPT }]);
 }
 
-/// An attempt of the earlier life with a core of its own.
+/// An attempt of the earlier run, with a core of its own.
 fn executing(number: u32) -> Executing {
     let attempt = AttemptId { number, ..ATTEMPT };
     let order = LaunchOrder {
@@ -224,22 +228,23 @@ fn executing(number: u32) -> Executing {
 }
 
 #[test]
-fn room_is_free_only_when_all_fits_that_still_runs_from_an_earlier_life() {
+fn room_is_free_only_once_all_attempts_of_an_earlier_run_fit() {
     let (mut agent, _) = registered_with(Instant(0), vec![executing(1), executing(2)]);
     let end = |number| {
         let attempt = AttemptId { number, ..ATTEMPT };
         ToNode::Executor(ExecutorReport::Finished { attempt, ended: Ended::without_run(EndReason::Exit(0)) })
     };
     hear(&mut agent, end(1));
-    assert_eq!(*agent.free(), Resources::ZERO, "of two cores that ran on a node of one");
+    assert_eq!(*agent.free(), Resources::ZERO, "attempts of two cores ran on a node of one core");
     hear(&mut agent, end(2));
     assert_eq!(*agent.free(), CORE);
 }
 
-/// Of four cores two and one are in use by opportunistic work. Guaranteed work of two ends the one and waits for it; then
-/// guaranteed work of an earlier job takes the core that was free, and the other has to go, too.
+/// Of four cores, two and one are in use by opportunistic attempts. Guaranteed work of two cores preempts the one core
+/// and waits for it. Then guaranteed work of an earlier job takes the free core, and the other opportunistic attempt
+/// has to be preempted, too.
 #[test]
-fn guaranteed_work_that_waits_has_more_room_made_when_other_guaranteed_work_takes_what_it_counted_on() {
+fn more_attempts_are_preempted_if_other_guaranteed_work_takes_the_expected_room() {
     let (mut agent, _) = registered_as(Preset::MERCURY, Resources::new(4_000, 0), Instant(0), Vec::new());
     hear(&mut agent, welcome(1));
     let mut launch = |job: u64, number: u32, cores: u32, execution: ExecutionType| {
@@ -266,9 +271,9 @@ fn guaranteed_work_that_waits_has_more_room_made_when_other_guaranteed_work_take
     assert_eq!(launch(8, 3, 1, ExecutionType::Guaranteed), [0]);
 }
 
-/// Otherwise it would be promoted, and end all the same.
+/// Otherwise the attempt would be promoted, and stopped all the same.
 #[test]
-fn what_an_earlier_life_of_the_agent_asked_to_end_is_still_to_end() {
+fn an_attempt_that_an_earlier_agent_asked_to_stop_is_still_stopped() {
     let opportunistic = |asked_to_end| {
         let mut found = Executing { asked_to_end, ..executing(0) };
         let shape = Arc::new(TaskShape { resources: CORE, execution: ExecutionType::Opportunistic });
@@ -289,7 +294,7 @@ fn what_an_earlier_life_of_the_agent_asked_to_end_is_still_to_end() {
 }
 
 #[test]
-fn who_is_promoted_while_its_input_is_on_its_way_starts_with_it_and_not_before() {
+fn an_attempt_promoted_while_its_input_is_fetched_starts_once_the_input_is_there() {
     let starts = |inputs: Vec<InputFile>| {
         let (mut agent, _) = registered_as(Preset::APOLLO, CORE, Instant(0), Vec::new());
         hear(&mut agent, welcome(1));
@@ -305,11 +310,11 @@ fn who_is_promoted_while_its_input_is_on_its_way_starts_with_it_and_not_before()
     };
     let input = InputFile { path: "part".to_owned(), digest: Digest([7; 32]), bytes: 10, holders: vec![NodeId(1)] };
     assert_eq!(starts(vec![input]), [false, false]);
-    assert_eq!(starts(Vec::new()), [true, false], "there is room");
+    assert_eq!(starts(Vec::new()), [true, false], "the attempt starts at once, since there is room");
 }
 
 #[test]
-fn a_word_about_an_attempt_counts_from_its_jobs_manager_only() {
+fn requests_for_an_attempt_are_accepted_only_from_its_job_manager() {
     let stopped = |from: Address| {
         let (mut agent, _) = registered_as(Preset::DRF, CORE, Instant(0), vec![executing(0)]);
         hear(&mut agent, welcome(1));

@@ -1,4 +1,5 @@
-//! Nodes that fail tasks, again and again or all at once: what is held against them, what comes of it, and for how long.
+//! Nodes that fail tasks, repeatedly or all at once: which failures count against a node, with what effect, and for how
+//! long.
 
 use crate::world::{World, job, stage};
 use amalgam_core::policy::reliability::Doubt;
@@ -14,7 +15,7 @@ fn seconds(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
 }
 
-/// Failures fade within minutes.
+/// A cluster in which the weight of failures halves every minute.
 fn world(preset: Preset) -> World {
     let mut world = World::new(preset);
     world.settings.reliability.half_life = seconds(60);
@@ -35,7 +36,7 @@ fn tasks(count: u32, length: &str) -> StageSpec {
     StageSpec { expected: Duration::parse(length).ok(), ..stage("only", count, length, 1_000) }
 }
 
-/// Jobs of four tasks, one every four seconds, which fill a small part of the cluster.
+/// Submits jobs of four tasks, one every four seconds, which fill a small part of the cluster.
 fn submit_for(world: &mut World, length: Duration) -> Vec<JobId> {
     let end = world.now + length;
     let mut jobs = Vec::new();
@@ -46,7 +47,7 @@ fn submit_for(world: &mut World, length: Duration) -> Vec<JobId> {
     jobs
 }
 
-/// Attempts launched by node since so many changes.
+/// Number of attempts launched on each node after the first `since` changes.
 fn launches(world: &World, since: usize) -> Vec<usize> {
     let mut launches = vec![0; world.nodes.len()];
     for change in &world.disk[since..] {
@@ -59,7 +60,7 @@ fn launches(world: &World, since: usize) -> Vec<usize> {
 
 fn doubt(world: &World, node: u32) -> Option<Doubt> {
     let statuses = world.server.as_ref().expect("the server runs").master.node_statuses(world.now);
-    statuses.into_iter().find(|status| status.node == NodeId(node)).expect("it is known").doubt
+    statuses.into_iter().find(|status| status.node == NodeId(node)).expect("the node is known").doubt
 }
 
 fn doubted(world: &World) -> Vec<u32> {
@@ -70,7 +71,7 @@ fn all_succeeded(world: &World, jobs: &[JobId]) {
     assert!(jobs.iter().all(|job| world.outcome(*job) == Some(JobOutcome::Succeeded)), "{}", world.log.join("\n"));
 }
 
-/// The machine dies with all that runs there, and comes up again after so long.
+/// The machines die with all their tasks, and start again after this time.
 fn reboot(world: &mut World, nodes: &[usize], away: Duration) {
     for &node in nodes {
         world.kill_agent(node);
@@ -83,12 +84,12 @@ fn reboot(world: &mut World, nodes: &[usize], away: Duration) {
 
 // ---- a bad machine -------------------------------------------------------------------------------------------------
 
-/// Launches at node 0, which cannot launch, and at the others in the mean, in six minutes; then for as long after it was
-/// repaired and some time has passed.
+/// Launches at node 0, which cannot launch, and at each other node on average, in six minutes; then the same after the
+/// node was repaired and some time has passed.
 fn beside_a_bad_machine(penalty: u32) -> [(usize, usize); 2] {
     let mut preset = Preset::APOLLO;
     let Choice::EarliestCompletion(settings) = &mut preset.entitled_mut().unwrap().choice else {
-        panic!("it estimates")
+        panic!("the preset estimates completion times")
     };
     settings.penalty = penalty;
     let mut world = with_nodes(preset, 8);
@@ -101,7 +102,7 @@ fn beside_a_bad_machine(penalty: u32) -> [(usize, usize); 2] {
         submit_for(&mut world, seconds(360));
         let launches = launches(&world, before);
         found.push((launches[0], launches[1..].iter().sum::<usize>() / 7));
-        assert!(found.len() == 1 || doubted(&world).is_empty(), "it was repaired");
+        assert!(found.len() == 1 || doubted(&world).is_empty(), "the node was repaired");
         world.nodes[0].executor.fault = None;
         submit_for(&mut world, seconds(420));
     }
@@ -109,23 +110,23 @@ fn beside_a_bad_machine(penalty: u32) -> [(usize, usize); 2] {
 }
 
 #[test]
-fn a_node_that_fails_again_and_again_gets_fewer_tasks_until_it_has_behaved_for_some_time() {
+fn a_failing_node_gets_fewer_tasks_until_some_time_after_its_repair() {
     let [(failing, others), (repaired, beside)] = beside_a_bad_machine(200);
-    assert!((1..=2).contains(&failing) && others >= 40, "{failing} of it, {others} of each other");
-    assert!(repaired * 3 >= beside * 2, "{repaired} of it, {beside} of each other");
-    // Where a failure costs nothing, only its pauses keep tasks from it.
+    assert!((1..=2).contains(&failing) && others >= 40, "{failing} on it, {others} on each other node");
+    assert!(repaired * 3 >= beside * 2, "{repaired} on it, {beside} on each other node");
+    // If a failure costs nothing, only the pauses keep tasks from the node.
     let [(failing, _), _] = beside_a_bad_machine(100);
-    assert!(failing >= 4, "{failing} of it");
+    assert!(failing >= 4, "{failing} on it");
 }
 
 #[test]
-fn what_is_held_against_a_node_is_told_with_its_age() {
+fn the_doubt_about_a_node_is_reported_with_its_age() {
     let mut world = with_nodes(Preset::APOLLO, 4);
     world.nodes[2].executor.fault = Some(FULL.to_owned());
     world.submit(job(vec![tasks(64, "10s")]));
     world.run_for(seconds(12));
     assert_eq!(doubted(&world), [2]);
-    let said = doubt(&world, 2).expect("it is doubted");
+    let said = doubt(&world, 2).expect("the node is doubted");
     assert!((2..=4).contains(&said.failures) && said.success < 700_000, "{said:?}");
     assert!((8..=12).contains(&(said.since.as_millis() / 1_000)), "{said:?}");
     let status = world.server.as_ref().unwrap().master.node_statuses(world.now).swap_remove(2);
@@ -133,7 +134,7 @@ fn what_is_held_against_a_node_is_told_with_its_age() {
 }
 
 #[test]
-fn under_every_preset_failures_are_seen_though_the_others_do_not_act_on_them() {
+fn failures_are_counted_under_every_preset_but_not_all_act_on_them() {
     let mut world = with_nodes(Preset::DRF, 3);
     world.nodes[0].executor.fault = Some(FULL.to_owned());
     world.submit(job(vec![tasks(64, "10s")]));
@@ -143,11 +144,11 @@ fn under_every_preset_failures_are_seen_though_the_others_do_not_act_on_them() {
 }
 
 #[test]
-fn a_machine_that_reboots_with_its_tasks_is_doubted_and_one_that_is_silent_for_a_moment_is_not() {
+fn a_node_that_reboots_with_its_tasks_is_doubted_and_a_briefly_silent_one_is_not() {
     let mut world = with_nodes(Preset::APOLLO, 4);
     world.submit(job(vec![tasks(16, "2h")]));
     world.run_for(seconds(2));
-    // The attempts are unknown to the node, which is back before it is given up.
+    // The node no longer knows the attempts. It is back before it counts as lost.
     reboot(&mut world, &[1], seconds(5));
     let unknown = world.losses().into_values().filter(|cause| *cause == LostCause::Unknown).count();
     assert_eq!(unknown, 4, "{:?}", world.losses());
@@ -156,14 +157,14 @@ fn a_machine_that_reboots_with_its_tasks_is_doubted_and_one_that_is_silent_for_a
     world.run_for(seconds(5));
     world.link(2);
     world.run_for(seconds(2));
-    assert_eq!(doubted(&world), [1], "what ran there goes on");
+    assert_eq!(doubted(&world), [1], "its attempts continue");
     let mut world = with_nodes(Preset::APOLLO, 4);
     reboot(&mut world, &[3], seconds(30));
-    assert_eq!(doubted(&world), [3], "it was given up");
+    assert_eq!(doubted(&world), [3], "the node was lost");
 }
 
 #[test]
-fn who_has_seen_others_through_is_not_doubted_for_one_failure() {
+fn a_node_with_recent_successes_is_not_doubted_for_one_failure() {
     for restarted in [false, true] {
         let mut world = with_nodes(Preset::APOLLO, 2);
         world.submit(job(vec![tasks(40, "1s")]));
@@ -183,22 +184,22 @@ fn who_has_seen_others_through_is_not_doubted_for_one_failure() {
         world.run_for(seconds(900));
         world.kill_executor(0);
         world.run_for(seconds(1));
-        assert_eq!(doubted(&world), [0], "that was long ago");
+        assert_eq!(doubted(&world), [0], "the successes were long ago");
     }
 }
 
 #[test]
-fn a_node_that_fails_one_task_again_and_again_is_no_bad_task() {
+fn repeated_failures_of_one_task_on_one_node_count_against_the_node() {
     let mut world = with_nodes(Preset::APOLLO, 1);
     world.nodes[0].executor.fault = Some(FULL.to_owned());
     world.submit(job(vec![tasks(1, "1s")]));
     world.run_for(seconds(20));
-    let said = doubt(&world, 0).expect("it fails");
+    let said = doubt(&world, 0).expect("the node is doubted");
     assert!(said.failures >= 4 && said.success < 600_000, "{said:?}");
 }
 
 #[test]
-fn an_input_that_cannot_be_had_is_held_against_reader_and_holder_by_halves() {
+fn an_unavailable_input_counts_half_against_its_reader_and_half_against_its_holder() {
     let mut world = with_nodes(Preset::FIFO, 2);
     world.verbose = true;
     (0..2).for_each(|node| world.nodes[node].executor.sends_wrong = 3);
@@ -217,7 +218,7 @@ fn an_input_that_cannot_be_had_is_held_against_reader_and_holder_by_halves() {
 }
 
 #[test]
-fn what_a_task_does_to_itself_is_not_held_against_its_node() {
+fn failures_and_cancellations_of_tasks_do_not_count_against_their_node() {
     let mut world = with_nodes(Preset::APOLLO, 2);
     let failing = StageSpec { retries: 5, ..stage("only", 4, "1s 3", 1_000) };
     world.submit(job(vec![failing]));
@@ -229,7 +230,7 @@ fn what_a_task_does_to_itself_is_not_held_against_its_node() {
 }
 
 #[test]
-fn a_drained_node_may_fail_and_one_that_is_taken_into_use_is_as_good_as_any() {
+fn failures_of_a_drained_node_do_not_count_and_undraining_removes_doubt() {
     let mut world = with_nodes(Preset::APOLLO, 3);
     let drain = |world: &mut World, drained| {
         assert_eq!(world.ask_master(ToMaster::Drain { node: NodeId(1), drained }), ToClient::Done);
@@ -239,21 +240,21 @@ fn a_drained_node_may_fail_and_one_that_is_taken_into_use_is_as_good_as_any() {
     drain(&mut world, true);
     world.kill_executor(1);
     world.run_for(seconds(1));
-    assert_eq!(doubted(&world), [0; 0], "so was that");
+    assert_eq!(doubted(&world), [0; 0], "an executor may die at a drained node");
     reboot(&mut world, &[1], seconds(40));
-    assert_eq!(doubted(&world), [0; 0], "that was maintenance");
+    assert_eq!(doubted(&world), [0; 0], "a reboot of a drained node is maintenance");
     drain(&mut world, false);
     world.run_for(seconds(5));
     reboot(&mut world, &[1], seconds(40));
     assert_eq!(doubted(&world), [1]);
     drain(&mut world, false);
-    assert_eq!(doubted(&world), [0; 0], "somebody says that it works");
+    assert_eq!(doubted(&world), [0; 0], "an operator reports that the node works");
 }
 
 // ---- outages -------------------------------------------------------------------------------------------------------
 
 #[test]
-fn an_outage_of_many_nodes_at_once_does_not_keep_them_from_work_once_they_are_back() {
+fn nodes_get_work_as_before_after_an_outage_of_many_at_once() {
     for away in [5, 40] {
         let mut world = world(Preset::APOLLO);
         (0..12).for_each(|node| world.add_node(FOUR, &[("rack", if node < 6 { "a" } else { "b" })]));
@@ -261,19 +262,19 @@ fn an_outage_of_many_nodes_at_once_does_not_keep_them_from_work_once_they_are_ba
         world.submit(job(vec![tasks(40, "30s")]));
         world.run_for(seconds(3));
         reboot(&mut world, &[0, 1, 2, 3, 4, 5], seconds(away));
-        assert!(world.losses().len() > 12, "away for {away} s");
-        assert_eq!(doubted(&world), [0; 0], "away for {away} s");
+        assert!(world.losses().len() > 12, "down for {away} s");
+        assert_eq!(doubted(&world), [0; 0], "down for {away} s");
         world.run_for(seconds(120));
         let before = world.disk.len();
         submit_for(&mut world, seconds(240));
         let launches = launches(&world, before);
         let (back, others): (usize, usize) = (launches[..6].iter().sum(), launches[6..].iter().sum());
-        assert!(back * 10 >= others * 8 && others * 10 >= back * 8, "away for {away} s: {launches:?}");
+        assert!(back * 10 >= others * 8 && others * 10 >= back * 8, "down for {away} s: {launches:?}");
     }
 }
 
 #[test]
-fn nodes_that_the_server_lost_when_it_died_are_not_at_fault() {
+fn a_server_restart_does_not_count_against_nodes() {
     let mut world = with_nodes(Preset::APOLLO, 2);
     let id = world.submit(job(vec![tasks(12, "30s")]));
     world.run_for(seconds(2));
@@ -292,13 +293,14 @@ fn nodes_that_the_server_lost_when_it_died_are_not_at_fault() {
 // ---- a bad task ----------------------------------------------------------------------------------------------------
 
 #[test]
-fn a_task_that_takes_every_node_down_is_held_against_none_for_more_than_a_moment() {
+fn a_task_that_takes_every_node_down_counts_against_a_node_only_briefly() {
     let mut world = with_nodes(Preset::APOLLO, 8);
     world.submit(job(vec![tasks(1, "2h")]));
     let mut hit = Vec::new();
     for _ in 0..5 {
         world.run_for(seconds(70));
-        let node = world.nodes.iter().position(|host| !host.executor.running.is_empty()).expect("it is tried again");
+        let node =
+            world.nodes.iter().position(|host| !host.executor.running.is_empty()).expect("the task is tried again");
         hit.push(node);
         world.kill_executor(node);
         world.run_for(seconds(1));

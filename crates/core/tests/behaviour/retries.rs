@@ -13,12 +13,12 @@ fn seconds(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
 }
 
-/// A stage of tasks that fail at once, or as soon as they have run for so long.
+/// A stage of tasks that fail. `run` has their run time and exit status.
 fn failing(tasks: u32, run: &str, retries: u32, retry_delay: Option<u64>) -> StageSpec {
     StageSpec { retries, retry_delay: retry_delay.map(seconds), ..stage("fails", tasks, run, 1_000) }
 }
 
-/// How long after each end of a task its next attempt was launched.
+/// For each end of a task, the time until its next attempt was launched.
 fn rests(world: &World, of: JobId) -> Vec<Duration> {
     let mut ended: Option<Instant> = None;
     let mut rests = Vec::new();
@@ -35,7 +35,7 @@ fn rests(world: &World, of: JobId) -> Vec<Duration> {
 }
 
 #[test]
-fn each_failure_makes_a_task_wait_twice_as_long_for_its_next_try() {
+fn each_failure_doubles_the_delay_before_the_next_try() {
     for preset in [Preset::FIFO, Preset::DRF, Preset::MERCURY, Preset::SPARROW, Preset::APOLLO, Preset::CARBYNE] {
         let mut world = World::with_nodes(preset, 1, CORE);
         let id = world.submit(job(vec![failing(1, "1s 1", 4, None)]));
@@ -47,7 +47,7 @@ fn each_failure_makes_a_task_wait_twice_as_long_for_its_next_try() {
 }
 
 #[test]
-fn a_task_of_endless_retries_comes_to_be_tried_once_a_minute() {
+fn a_task_with_endless_retries_is_eventually_tried_once_a_minute() {
     let mut world = World::with_nodes(Preset::DRF, 1, CORE);
     let id = world.submit(job(vec![failing(1, "0s 1", u32::MAX, None)]));
     world.run_for(seconds(600));
@@ -57,7 +57,7 @@ fn a_task_of_endless_retries_comes_to_be_tried_once_a_minute() {
 }
 
 #[test]
-fn a_stage_says_how_long_its_tasks_wait_and_zero_is_at_once() {
+fn a_stage_sets_the_delay_of_its_tasks_and_zero_is_at_once() {
     let mut world = World::with_nodes(Preset::DRF, 1, CORE);
     let at_once = world.submit(job(vec![failing(1, "1s 1", 3, Some(0))]));
     world.run_for(seconds(10));
@@ -69,7 +69,7 @@ fn a_stage_says_how_long_its_tasks_wait_and_zero_is_at_once() {
 }
 
 #[test]
-fn who_waits_for_its_next_try_leaves_its_room_to_others_and_says_why_it_waits() {
+fn a_task_that_waits_for_its_next_try_holds_no_room_and_has_a_reason() {
     let mut world = World::with_nodes(Preset::DRF, 1, CORE);
     let id = world.submit(job(vec![failing(3, "1s 1", 1, Some(20))]));
     let other = world.submit(job(vec![stage("other", 1, "2s", 1_000)]));
@@ -89,7 +89,7 @@ fn who_waits_for_its_next_try_leaves_its_room_to_others_and_says_why_it_waits() 
 }
 
 #[test]
-fn a_server_that_comes_back_tries_a_task_again_when_it_would_have_been() {
+fn a_restarted_server_tries_a_task_again_at_the_same_time() {
     let mut world = World::with_nodes(Preset::DRF, 1, CORE);
     let id = world.submit(job(vec![failing(1, "1s 1", 1, Some(20))]));
     world.run_for(seconds(5));
@@ -98,7 +98,7 @@ fn a_server_that_comes_back_tries_a_task_again_when_it_would_have_been() {
     world.start_server();
     world.settle();
     world.run_for(seconds(8));
-    assert_eq!(rests(&world, id), [], "it still waits");
+    assert_eq!(rests(&world, id), [], "the task still waits");
     world.run_for(seconds(10));
     let rests = rests(&world, id);
     assert!(rests.len() == 1 && rests[0] >= seconds(20) && rests[0] < seconds(21), "{rests:?}");
@@ -110,16 +110,16 @@ fn a_gang_waits_as_a_whole_for_the_next_try_of_one_of_its_tasks() {
     let mut world = World::with_nodes(Preset::DRF, 3, CORE);
     let id = world.submit(job(vec![StageSpec { gang: true, ..failing(3, "2s 1", 1, Some(20)) }]));
     world.run_for(seconds(15));
-    assert_eq!(world.running_tasks(), [], "none of it starts alone");
+    assert_eq!(world.running_tasks(), [], "no task of the gang starts alone");
     let other = world.submit(job(vec![stage("other", 3, "1s", 1_000)]));
     world.run_for(seconds(2));
-    assert_eq!(world.outcome(other), Some(JobOutcome::Succeeded), "they hold no room meanwhile");
+    assert_eq!(world.outcome(other), Some(JobOutcome::Succeeded), "the gang holds no room meanwhile");
     world.run_for(seconds(60));
     assert_eq!(world.outcome(id), Some(JobOutcome::Failed { exit_code: 1 }));
 }
 
 #[test]
-fn who_is_cancelled_while_it_waits_for_its_next_try_ends_at_once() {
+fn a_task_cancelled_while_it_waits_for_its_next_try_ends_at_once() {
     let mut world = World::with_nodes(Preset::DRF, 1, CORE);
     let id = world.submit(job(vec![failing(1, "1s 1", 1, Some(20))]));
     world.run_for(seconds(5));
@@ -129,7 +129,7 @@ fn who_is_cancelled_while_it_waits_for_its_next_try_ends_at_once() {
 }
 
 #[test]
-fn all_attempts_of_a_task_count_whatever_became_of_them_and_after_a_restart_too() {
+fn the_usage_of_all_attempts_counts_also_after_a_restart() {
     let mut world = World::with_nodes(Preset::DRF, 1, CORE);
     let id = world.submit(job(vec![failing(2, "2s 1", 2, Some(0)), stage("well", 1, "3s", 1_000)]));
     world.run_for(seconds(30));
@@ -147,15 +147,15 @@ fn all_attempts_of_a_task_count_whatever_became_of_them_and_after_a_restart_too(
 }
 
 #[test]
-fn what_an_attempt_used_that_was_given_up_counts_once_its_node_says_so() {
+fn the_usage_of_a_lost_attempt_counts_once_its_node_reports_it() {
     let mut world = World::with_nodes(Preset::DRF, 2, CORE);
     let id = world.submit(job(vec![stage("only", 1, "30s", 1_000)]));
     world.run_for(seconds(5));
-    let first = (0..2).find(|&node| !world.nodes[node].executor.running.is_empty()).expect("it runs");
+    let first = (0..2).find(|&node| !world.nodes[node].executor.running.is_empty()).expect("the task runs");
     world.unlink(first);
     world.run_for(seconds(60));
     let spent = |world: &World| world.server.as_ref().unwrap().jobs[&id].dag().spent_by(0, 0).wall;
-    assert_eq!(world.outcome(id), Some(JobOutcome::Succeeded), "the second try did it");
+    assert_eq!(world.outcome(id), Some(JobOutcome::Succeeded), "the second try succeeds");
     world.link(first);
     world.settle();
     world.run_for(seconds(15));

@@ -1,5 +1,5 @@
-//! Opportunistic attempts that leave their CPU to guaranteed work, as promised: who yields and when, what it holds meanwhile, when
-//! it has its CPU back, and what becomes of its clock.
+//! Opportunistic attempts that yield their CPU to guaranteed work: which attempts yield and when, what they hold
+//! meanwhile, when they get their CPU back, and how their clocks count.
 
 use crate::world::{World, job, sealing, stage};
 use amalgam_core::preset::Preset;
@@ -28,17 +28,18 @@ fn of_kind(execution: ExecutionType, resources: Resources, lengths: &[&str]) -> 
     stage
 }
 
-/// Seventy hundredths may be guaranteed, and decisions are final.
+/// Seventy hundredths of the cluster may be guaranteed, and decisions are final.
 fn preset(yields_for: Option<Duration>) -> Preset {
     let mut preset = Preset::APOLLO;
-    let queueing = preset.entitled_mut().expect("job managers have entitlements");
+    let queueing = preset.entitled_mut().expect("the preset has entitlements");
     (queueing.yields_for, queueing.corrections, queueing.keep_freed) = (yields_for, None, Duration::ZERO);
     queueing.allowance.starved_after = seconds(1_000);
     preset.entitled_mut().unwrap().guaranteed = 70;
     preset
 }
 
-/// A node of two cores, of which 1.4 may be guaranteed, and a job with a guaranteed and an opportunistic task of a core each.
+/// A node of two cores, of which 1.4 may be guaranteed, and a job with a guaranteed and an opportunistic task of one
+/// core each.
 fn shared(yields_for: Option<Duration>, memory: u32) -> (World, JobId) {
     let mut world = World::with_nodes(preset(yields_for), 1, Resources::new(2_000, 1_000));
     let mut spec = job(vec![of_kind(Auto, Resources::new(1_000, memory), &["60s", "40s"])]);
@@ -64,7 +65,7 @@ fn yielding(world: &World) -> Vec<AttemptId> {
     world.nodes[0].executor.yielding.keys().copied().collect()
 }
 
-/// How the job's attempts ended, in that order.
+/// The ends of the job's attempts, in order of time.
 fn ends(world: &World, job: JobId) -> Vec<Arc<Ended>> {
     let of_job = world.disk.iter().filter_map(|change| match change {
         Change::Finished { task, ended, .. } if task.job == job => Some(Arc::clone(ended)),
@@ -74,7 +75,7 @@ fn ends(world: &World, job: JobId) -> Vec<Arc<Ended>> {
 }
 
 fn free_cpu(world: &World) -> u32 {
-    world.nodes[0].agent.as_ref().expect("it is there").free().cpu_millis()
+    world.nodes[0].agent.as_ref().expect("the agent runs").free().cpu_millis()
 }
 
 fn succeeded(world: &World, jobs: &[JobId]) {
@@ -83,15 +84,15 @@ fn succeeded(world: &World, jobs: &[JobId]) {
     }
 }
 
-/// Of the job's attempts, the one that yielded: how long it took, and for how long of that it yielded.
+/// For the job's attempt that yielded: how long it took in total, and how long of that it yielded.
 fn took(world: &World, job: JobId) -> (Duration, Duration) {
     let ends = ends(world, job);
-    let one = ends.iter().find(|end| end.usage.yielded > Duration::ZERO).expect("one yielded");
+    let one = ends.iter().find(|end| end.usage.yielded > Duration::ZERO).expect("one attempt yielded");
     (one.usage.wall, one.usage.yielded)
 }
 
 #[test]
-fn an_attempt_that_yields_goes_on_where_it_was_once_there_is_cpu_for_it() {
+fn an_attempt_that_yields_continues_once_there_is_cpu_for_it() {
     let (mut world, first) = shared(Some(seconds(300)), 300);
     let second = disturb(&mut world, "30s");
     assert_eq!((running(&world, first), yielding(&world).len(), free_cpu(&world)), (2, 1, 600));
@@ -99,15 +100,15 @@ fn an_attempt_that_yields_goes_on_where_it_was_once_there_is_cpu_for_it() {
     assert_eq!((yielding(&world).len(), free_cpu(&world)), (0, 0), "{}", world.log.join("\n"));
     world.run_for(seconds(100));
     succeeded(&world, &[first, second]);
-    // With its timeout of 62 s.
+    // It keeps to its timeout of 62 s.
     assert_eq!(took(&world, first), (seconds(70), seconds(30)));
-    assert_eq!(ends(&world, first).len(), 2, "nothing was ended");
+    assert_eq!(ends(&world, first).len(), 2, "no attempt was stopped");
     let told = |record: &&Record| matches!(record, Record::Yielding { .. } | Record::Resumed { .. });
     assert_eq!(world.records.iter().filter(told).count(), 2);
 }
 
 #[test]
-fn where_memory_is_missing_or_nobody_yields_an_attempt_is_ended() {
+fn an_attempt_is_preempted_if_memory_is_lacking_or_yielding_is_off() {
     for (yields_for, memory) in [(Some(seconds(300)), 450), (None, 300)] {
         let (mut world, first) = shared(yields_for, memory);
         let second = disturb(&mut world, "10s");
@@ -119,7 +120,7 @@ fn where_memory_is_missing_or_nobody_yields_an_attempt_is_ended() {
 }
 
 #[test]
-fn whoever_yields_for_too_long_is_ended() {
+fn an_attempt_that_yields_for_too_long_is_stopped() {
     let (mut world, first) = shared(Some(seconds(20)), 300);
     let second = disturb(&mut world, "50s");
     world.run_for(seconds(17));
@@ -133,7 +134,7 @@ fn whoever_yields_for_too_long_is_ended() {
 }
 
 #[test]
-fn what_is_promoted_and_has_no_cpu_for_too_long_is_ended_as_well() {
+fn a_promoted_attempt_without_cpu_for_too_long_is_stopped() {
     let (mut world, first) = shared(Some(seconds(20)), 300);
     let second = disturb(&mut world, "50s");
     let attempt = yielding(&world)[0];
@@ -148,9 +149,9 @@ fn what_is_promoted_and_has_no_cpu_for_too_long_is_ended_as_well() {
 }
 
 #[test]
-fn to_yield_again_and_again_is_to_yield_for_long() {
+fn repeated_yields_add_up() {
     let (mut world, first) = shared(Some(seconds(30)), 300);
-    // For 20 s, and then again, after it ran for 4 s.
+    // It yields for 20 s, and again after it has run for 4 s.
     for _ in 0..2 {
         disturb(&mut world, "20s");
         world.run_for(seconds(11));
@@ -160,7 +161,7 @@ fn to_yield_again_and_again_is_to_yield_for_long() {
     let ends = ends(&world, first);
     assert_eq!((ends.len(), ends[0].reason.clone()), (1, EndReason::Preempted), "{}", world.log.join("\n"));
 
-    // Not if it ran for longer in between.
+    // It is not stopped if it ran for longer in between.
     let (mut world, first) = shared(Some(seconds(30)), 300);
     for _ in 0..2 {
         disturb(&mut world, "18s");
@@ -172,14 +173,14 @@ fn to_yield_again_and_again_is_to_yield_for_long() {
 }
 
 #[test]
-fn what_is_promoted_while_it_yields_waits_for_nothing_but_guaranteed_work() {
+fn an_attempt_promoted_while_it_yields_waits_only_for_guaranteed_work() {
     let (mut world, first) = shared(Some(seconds(40)), 300);
     let second = disturb(&mut world, "30s");
     let attempt = yielding(&world)[0];
     world.tell_node(NODE, first, ToNode::Promote { attempt, grant: None });
     let third = world.submit(job(vec![of_kind(Opportunistic, Resources::new(500, 100), &["20s"])]));
     world.run_for(seconds(20));
-    // Nothing opportunistic starts before it.
+    // No opportunistic attempt starts before it.
     assert_eq!((yielding(&world), running(&world, third), free_cpu(&world)), (vec![attempt], 0, 600));
     world.run_for(seconds(10));
     assert_eq!((yielding(&world).len(), running(&world, third)), (0, 0));
@@ -189,7 +190,7 @@ fn what_is_promoted_while_it_yields_waits_for_nothing_but_guaranteed_work() {
 }
 
 #[test]
-fn what_is_promoted_takes_its_cpu_from_what_is_opportunistic() {
+fn a_promoted_attempt_takes_its_cpu_from_opportunistic_ones() {
     let mut world = World::with_nodes(preset(Some(seconds(300))), 1, Resources::new(2_000, 1_000));
     let of_half = |execution, cpu_millis| job(vec![of_kind(execution, Resources::new(cpu_millis, 100), &["60s"])]);
     let submit = |world: &mut World, execution, cpu_millis| {
@@ -202,11 +203,11 @@ fn what_is_promoted_takes_its_cpu_from_what_is_opportunistic() {
     let last = submit(&mut world, Opportunistic, 400);
     assert_eq!([first, older, newer, last].map(|job| running(&world, job)), [1, 1, 1, 0]);
     let waiting = world.heard_launches.iter().map(|(_, launch)| launch.attempt).find(|attempt| attempt.job == last);
-    let attempt = waiting.expect("it waits");
+    let attempt = waiting.expect("the attempt waits");
     world.tell_node(NODE, last, ToNode::Promote { attempt, grant: None });
     world.settle();
     let attempt = yielding(&world)[0];
-    assert_eq!((attempt.job, yielding(&world).len()), (newer, 1), "it has the least to lose");
+    assert_eq!((attempt.job, yielding(&world).len()), (newer, 1), "the newest loses least");
     world.tell_node(NODE, newer, ToNode::Promote { attempt, grant: None });
     world.settle();
     assert_eq!((yielding(&world).len(), yielding(&world)[0].job, free_cpu(&world)), (1, older, 100));
@@ -215,12 +216,12 @@ fn what_is_promoted_takes_its_cpu_from_what_is_opportunistic() {
 }
 
 #[test]
-fn new_opportunistic_work_starts_after_what_yields_has_its_cpu() {
+fn new_opportunistic_work_starts_after_yielding_attempts_have_their_cpu() {
     let (mut world, first) = shared(Some(seconds(300)), 300);
     let second = disturb(&mut world, "30s");
     let third = world.submit(job(vec![of_kind(Opportunistic, Resources::new(500, 100), &["20s"])]));
     world.run_for(seconds(20));
-    assert_eq!((running(&world, third), free_cpu(&world)), (0, 600), "there is room for it");
+    assert_eq!((running(&world, third), free_cpu(&world)), (0, 600), "there is room for the third job");
     world.run_for(seconds(10));
     assert_eq!((running(&world, third), yielding(&world).len()), (0, 0), "{}", world.log.join("\n"));
     world.run_for(seconds(200));
@@ -228,7 +229,7 @@ fn new_opportunistic_work_starts_after_what_yields_has_its_cpu() {
 }
 
 #[test]
-fn another_life_of_the_agent_finds_it_as_it_was() {
+fn a_yielding_attempt_survives_an_agent_restart() {
     for was_promoted in [false, true] {
         let (mut world, first) = shared(Some(seconds(40)), 300);
         let second = disturb(&mut world, "30s");
@@ -249,7 +250,7 @@ fn another_life_of_the_agent_finds_it_as_it_was() {
 }
 
 #[test]
-fn another_life_of_the_agent_ends_what_yields_for_too_long() {
+fn a_restarted_agent_stops_attempts_that_yield_for_too_long() {
     let (mut world, first) = shared(Some(seconds(20)), 300);
     disturb(&mut world, "60s");
     world.run_for(seconds(10));
@@ -263,7 +264,7 @@ fn another_life_of_the_agent_ends_what_yields_for_too_long() {
 }
 
 #[test]
-fn where_the_next_agent_has_nobody_yield_it_goes_on_if_there_is_room_and_ends_if_not() {
+fn an_agent_without_yielding_resumes_attempts_if_there_is_room_and_stops_the_others() {
     for (guaranteed, cpu_millis) in [("5s", 1_000), ("60s", 0)] {
         let (mut world, first) = shared(Some(seconds(300)), 300);
         disturb(&mut world, guaranteed);
@@ -284,7 +285,7 @@ fn where_the_next_agent_has_nobody_yield_it_goes_on_if_there_is_room_and_ends_if
     }
 }
 
-// ---- one node, and who says what runs there -------------------------------------------------------------------------
+// ---- one node, with launches from the test --------------------------------------------------------------------------
 
 /// The job of attempts that are launched on the node without a manager.
 const OWN: JobId = JobId(77);
@@ -293,7 +294,7 @@ fn one_node(capacity: Resources) -> World {
     World::with_nodes(preset(Some(seconds(300))), 1, capacity)
 }
 
-/// It is expected to run for 40 s.
+/// Launches an attempt that is expected to run for 40 s.
 fn launch(world: &mut World, number: u32, execution: ExecutionType, resources: Resources, length: &str) -> AttemptId {
     launch_until(world, number, execution, resources, length, None)
 }
@@ -341,7 +342,8 @@ fn there(world: &World) -> Vec<AttemptId> {
     world.nodes[0].executor.running.keys().copied().collect()
 }
 
-/// Of a node of two cores, opportunistic attempts have one and a half, and guaranteed work takes the one core.
+/// A node of two cores. Opportunistic attempts hold one core and half a core; guaranteed work of one and a half takes
+/// the one core.
 fn half_yields() -> (World, [AttemptId; 3]) {
     let mut world = one_node(Resources::new(2_000, 1_000));
     let older = launch(&mut world, 0, Opportunistic, Resources::new(1_000, 300), "60s");
@@ -353,17 +355,17 @@ fn half_yields() -> (World, [AttemptId; 3]) {
 }
 
 #[test]
-fn no_more_yield_than_are_needed() {
+fn no_more_attempts_yield_than_needed() {
     let (world, [older, newer, guaranteed]) = half_yields();
     assert_eq!(there(&world), [older, newer, guaranteed]);
-    assert_eq!((yielding(&world), free_cpu(&world)), (vec![older], 0), "the core of the newer one is not needed");
+    assert_eq!((yielding(&world), free_cpu(&world)), (vec![older], 0), "the newer attempt's CPU is not needed");
 }
 
 #[test]
-fn nobody_is_ended_for_what_cannot_start_before_that_which_waits_for_its_cpu() {
+fn no_attempt_is_preempted_for_one_that_cannot_start_before_a_yielding_one() {
     let (mut world, [older, newer, guaranteed]) = half_yields();
     promote(&mut world, older);
-    // There is the memory for it if the newer one ends, but the CPU goes to the older one first.
+    // There would be memory for it if the newer attempt were stopped, but the CPU goes to the older one first.
     let waits = launch(&mut world, 3, Guaranteed, Resources::new(400, 400), "1s");
     world.run_for(seconds(10));
     assert_eq!((there(&world), yielding(&world)), (vec![older, newer, guaranteed], vec![older]));
@@ -372,7 +374,8 @@ fn nobody_is_ended_for_what_cannot_start_before_that_which_waits_for_its_cpu() {
     assert_eq!((yielding(&world), ran), (vec![], true), "{}", world.log.join("\n"));
 }
 
-/// Opportunistic work that has run for 10 s of its 60 s yields its core for 20 s, becomes guaranteed, and goes on.
+/// An opportunistic attempt that has run for 10 s of its 60 s yields its core for 20 s, becomes guaranteed, and
+/// continues.
 fn resumed(timeout: Option<Duration>) -> (World, AttemptId) {
     let core = Resources::new(1_000, 0);
     let mut world = one_node(core);
@@ -387,7 +390,7 @@ fn resumed(timeout: Option<Duration>) -> (World, AttemptId) {
 }
 
 #[test]
-fn what_has_yielded_has_as_much_left_to_run_as_before() {
+fn yielding_does_not_change_the_remaining_run_time() {
     let (mut world, _) = resumed(None);
     world.run_for(seconds(5));
     let waits = launch(&mut world, 2, Guaranteed, Resources::new(1_000, 0), "1s");
@@ -399,11 +402,11 @@ fn what_has_yielded_has_as_much_left_to_run_as_before() {
         .filter(|(attempt, _)| *attempt == waits)
         .map(|(_, start)| *start)
         .collect();
-    assert_eq!(starts, [Duration::from_millis(24_990)], "of 40 s it has run for 15");
+    assert_eq!(starts, [Duration::from_millis(24_990)], "the attempt has run for 15 of 40 s");
 }
 
 #[test]
-fn a_timeout_goes_on_where_it_stood() {
+fn a_timeout_stops_counting_while_the_attempt_yields() {
     let (mut world, attempt) = resumed(Some(seconds(30)));
     world.run_for(Duration::from_millis(19_900));
     assert_eq!(there(&world), [attempt]);
