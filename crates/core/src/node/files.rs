@@ -64,7 +64,7 @@ struct Stored {
     /// A task left it here for others. If it were dropped, that task would run again.
     is_own: bool,
     readers: u32,
-    /// Jobs whose tasks left it or read it. Not known for files that were here before this agent.
+    /// Jobs whose tasks stored or read it. Not known for files that were here before this agent.
     jobs: BTreeSet<JobId>,
 }
 
@@ -314,7 +314,7 @@ impl Files {
         Some((last, those))
     }
 
-    // ---- what is here ----------------------------------------------------------------------------------------------
+    // ---- stored files ----------------------------------------------------------------------------------------------
 
     fn store(&mut self, file: StoredFile, origin: Origin, readers: u32) {
         self.uses += 1;

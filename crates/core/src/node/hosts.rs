@@ -1,5 +1,5 @@
 //! Job hosts: processes of job managers beside the server. They introduce themselves, launch without the master, and
-//! own what they launched.
+//! own the attempts that they launched.
 
 use super::{MasterLink, NodeAgent, State};
 use crate::protocol::{Address, Greeting, ToJobManager};

@@ -72,7 +72,7 @@ pub struct OpportunisticRules {
     /// For how long resources that guaranteed work has freed are kept for guaranteed work.
     pub keep_freed: Duration,
     /// Opportunistic attempts that have run for this long are offered to the master for promotion if they fit beside
-    /// what is booked.
+    /// booked work.
     pub offer_after: Option<Duration>,
     /// The master gets a report of spare room that nothing here needs: with each node report, and when the room grows,
     /// but then not more often than this.

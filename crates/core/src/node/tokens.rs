@@ -74,8 +74,8 @@ impl Tokens {
         issuer.newest = issuer.newest.max(epoch);
     }
 
-    /// An issuer introduces itself. A new key belongs to a new incarnation, which numbers its generations anew. Earlier
-    /// incarnations are refused.
+    /// An issuer introduces itself. A new key belongs to a new incarnation, which has its own numbers of generations.
+    /// Earlier incarnations are refused.
     pub(super) fn on_issuer(&mut self, key: Key, oldest: Generation, epoch: Epoch) {
         self.heard_of(epoch);
         let issuer = self.issuer_mut(epoch.host());

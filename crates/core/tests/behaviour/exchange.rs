@@ -154,8 +154,8 @@ fn received_now(world: &World, id: JobId) -> u64 {
     (until(world.now + Duration::from_secs(1)) - until(world.now)).round() as u64
 }
 
-/// After the restart, running tasks keep the rule that launched them, and the end alone counts from the job's start. Both
-/// hold for a server that recovers from the log and from a snapshot.
+/// After the restart, running tasks keep the rule that launched them, and the end alone counts from the job's start.
+/// Both hold for a server that recovers from the log and from a snapshot.
 #[test]
 fn a_receiving_job_still_receives_after_a_server_restart() {
     for from_snapshot in [false, true] {

@@ -188,7 +188,7 @@ impl Model {
         true
     }
 
-    /// The dominant share, computed anew: the largest part of any kind.
+    /// The dominant share, computed directly: the largest part of any kind.
     fn share_of(&self, used: &Totals) -> f64 {
         let parts = used.0.iter().zip(&self.capacity.0).filter(|(_, of)| **of > 0);
         parts.map(|(used, of)| *used as f64 / *of as f64).fold(0.0, f64::max)

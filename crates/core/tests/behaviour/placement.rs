@@ -1,5 +1,5 @@
-//! What the master's central path promises, against a plain model: whatever comes and goes, no room stays empty that
-//! some open ask could use, and nobody gets more than there is or than its queue may have.
+//! What the master's central placement promises, checked against a plain model: whatever changes, no room stays empty
+//! that an open ask could use, and no job gets more than the nodes have or than its queue may have.
 
 use amalgam_core::master::{Master, MasterSettings};
 use amalgam_core::policy::inter_job::QueueTree;
@@ -55,7 +55,10 @@ impl Model {
             let zone = ["a", "b"][model.below(2) as usize].to_owned();
             model.nodes.push((capacity, Attributes::new([("zone".to_owned(), zone)])));
             model.free.push(capacity);
-            model.master.name_node(&format!("node-{node}"), &mut model.out).expect("any number of nodes may come");
+            model
+                .master
+                .name_node(&format!("node-{node}"), &mut model.out)
+                .expect("the number of nodes is not limited");
             model.register(node as usize);
         }
         for job in 0..JOBS {

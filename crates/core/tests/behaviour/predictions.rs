@@ -146,6 +146,6 @@ fn a_task_that_waits_longer_than_predicted_is_counted_once_before_it_starts() {
         let reach = |told: &Foretold| told.most.as_secs_f64() / told.expected.as_secs_f64().max(0.01);
         let before = of(unlucky).map(|(_, told, _)| reach(told)).fold(0.0, f64::max);
         let after = of(later).map(|(_, told, _)| reach(told)).next().unwrap();
-        assert!(after > 1.1 * before, "{}: {before} and {after} times what was expected", preset.name());
+        assert!(after > 1.1 * before, "{}: {before} and {after} times the expected wait", preset.name());
     }
 }

@@ -44,7 +44,7 @@ fn a_shorter_timeout_stops_attempts_that_exceed_it() {
 #[test]
 fn a_longer_timeout_applies_to_running_attempts_also_after_restarts() {
     for preset in PRESETS {
-        for anew in ["nobody", "the agent", "the server", "both"] {
+        for anew in ["no process", "the agent", "the server", "both"] {
             let (mut world, id) = running(preset, 10);
             set_timeout(&mut world, id, 100);
             world.run_for(seconds(1));

@@ -119,7 +119,7 @@ impl World {
         self.log.push(format!("{seconds:8.3} {}", what.as_ref()));
     }
 
-    // ---- processes that come and go --------------------------------------------------------------------------------
+    // ---- processes that start and die ------------------------------------------------------------------------------
 
     pub fn start_server(&mut self) {
         assert!(self.server.is_none(), "the server runs");
