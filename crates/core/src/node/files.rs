@@ -445,7 +445,7 @@ impl Files {
     fn on_fetched(&mut self, now: Instant, own: NodeId, (digest, holder, outcome): (Digest, NodeId, Fetched)) {
         let Some(fetch) = self.fetches.get_mut(&digest) else {
             if outcome == Fetched::Done && !self.stored.contains_key(&digest) {
-                // Its readers went while the executor was not connected.
+                // Its readers ended while the executor was not connected.
                 self.effects.drop.push(digest);
             }
             return;

@@ -30,7 +30,7 @@ impl KeptRoom {
         }
     }
 
-    /// Guaranteed work takes room: that which has been kept for longest first, up to the amount that is kept.
+    /// Guaranteed work takes room, first the room that has been kept for longest, up to the amount that is kept.
     pub(super) fn take(&mut self, wanted: &Resources) {
         let Some(kept) = &mut self.0 else { return };
         let mut wanted = *wanted;

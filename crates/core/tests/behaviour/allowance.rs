@@ -259,7 +259,7 @@ fn tasks_are_sent_only_after_the_answer_to_the_latest_report() {
     assert_eq!(managed.kinds(), (2, 2));
 }
 
-/// This many tasks, all sent as opportunistic ones to as many of 16 nodes.
+/// This many tasks, all sent as opportunistic attempts, each to another of 16 nodes.
 fn opportunistic(corrections: Option<CorrectionRules>, tasks: u32) -> (Managed, Vec<AttemptId>) {
     let mut managed = Managed::new(corrections, vec![of_kind(Opportunistic, tasks, 1_000)], 16, u64::from(tasks));
     managed.allow(0);

@@ -267,7 +267,7 @@ fn a_job_manager_draws_the_decision_to_yield_for_news_and_not_for_search_wakeups
     assert!((searched / 3..2 * searched / 3).contains(&went_on), "{went_on} of {searched} after news");
 }
 
-/// The plan for the job alone is not packed again together with a piece of the search or with a plan.
+/// The end alone is not computed again in an event that runs a piece of the search or makes a plan.
 #[test]
 fn a_job_manager_does_one_long_computation_for_each_event() {
     let (share, mut shorter) = (totals(&Resources::new(1_000, 1_000)), 0);

@@ -64,7 +64,7 @@ impl Scene {
         (node.0 as usize, self.finished(task)[0])
     }
 
-    /// The attempts whose ends were the task's.
+    /// The attempts whose ends counted as ends of the task.
     fn finished(&self, of: TaskId) -> Vec<AttemptId> {
         let finished = |change: &Change| match change {
             Change::Finished { attempt, task, .. } if *task == of => Some(*attempt),
