@@ -17,8 +17,8 @@ const MAY_IMPORT: [(&str, &[&str]); 16] = [
     ("vocabulary", &[]),
     ("protocol", &["vocabulary"]),
     ("why", &["vocabulary", "protocol"]),
-    // The contents of a job's snapshot are internal to the job manager; the log only carries them.
-    ("role", &["vocabulary", "protocol", "why", "job_manager::SavedProgress"]),
+    ("progress", &["vocabulary", "protocol"]),
+    ("role", &["vocabulary", "protocol", "why", "progress"]),
     // A policy reports the rule by which it chose an ask, and the rule travels with the grant.
     ("policy", &["vocabulary", "why", "protocol::Rule"]),
     ("scheduling", &["vocabulary", "why", "protocol", "policy"]),

@@ -260,7 +260,7 @@ fn a_full_queue_sheds_with_a_reason_and_nothing_is_lost() {
         ended.contains("shed").then_some(ended)
     });
     assert!(shed.contains("shed from a node's queue (the queue is full: limit 1)"), "{shed}");
-    assert!(shed.contains("it waits again by itself"), "{shed}");
+    assert!(shed.contains("; it waits again"), "{shed}");
     scene.write("go", "");
     scene.ok(&["wait", &id]);
     let job = scene.job(&id);

@@ -64,7 +64,7 @@ fn a_queue_below_its_guarantee_is_first_whatever_its_weight() {
 
 #[test]
 fn a_maximum_share_always_holds_and_is_given_as_the_reason() {
-    for preset in Preset::CENTRAL {
+    for preset in Preset::CENTRAL.iter().copied() {
         let capped = QueueSpec { maximum: 250_000, ..queue("root.capped") };
         let mut world = cluster(preset, vec![capped, queue("root.free")], 2, 4);
         let capped = world.submit(endless("capped", "ada", 20));
@@ -85,7 +85,7 @@ fn a_maximum_share_always_holds_and_is_given_as_the_reason() {
 
 #[test]
 fn a_user_stays_within_the_users_limit_and_other_users_continue() {
-    for preset in Preset::CENTRAL {
+    for preset in Preset::CENTRAL.iter().copied() {
         let shared = QueueSpec { user_limit: 500_000, ..queue("root.shared") };
         let mut world = cluster(preset, vec![shared], 1, 4);
         let ada = world.submit(endless("shared", "ada", 50));
@@ -99,7 +99,7 @@ fn a_user_stays_within_the_users_limit_and_other_users_continue() {
 
 #[test]
 fn a_higher_priority_is_first_within_a_queue() {
-    for preset in Preset::CENTRAL {
+    for preset in Preset::CENTRAL.iter().copied() {
         let mut world = cluster(preset, Vec::new(), 1, 1);
         let blocker = world.submit(endless("", "ada", 1));
         let low = world.submit(endless("", "ada", 1));
@@ -399,7 +399,7 @@ fn an_idempotency_key_belongs_to_one_user_and_one_job() {
 
 #[test]
 fn a_stage_near_a_node_waits_for_its_delays_and_then_runs_anywhere() {
-    for preset in Preset::CENTRAL {
+    for preset in Preset::CENTRAL.iter().copied() {
         let delays = preset.booked().unwrap().delays;
         let mut world = cluster(preset, Vec::new(), 3, 1);
         let near = |name: &str, tasks: u32| {

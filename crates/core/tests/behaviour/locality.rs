@@ -193,7 +193,7 @@ impl Model {
 
 #[test]
 fn no_job_leaves_its_input_too_early_or_waits_for_it_too_long() {
-    for preset in Preset::CENTRAL {
+    for preset in Preset::CENTRAL.iter().copied() {
         let mut starts = [0; 3];
         for seed in 1..=10 {
             let mut model = Model::new(preset, seed);

@@ -85,12 +85,12 @@ fn a_disconnected_node_that_is_drained_can_be_removed_and_rejoins_as_a_new_one()
     assert!(remove(&mut world, FIRST).unwrap_err().contains("is connected"));
     assert!(remove(&mut world, NodeId(7)).unwrap_err().contains("node n7 not found"));
     stop_agent(&mut world);
-    assert!(remove(&mut world, FIRST).unwrap_err().contains("may still go on"));
+    assert!(remove(&mut world, FIRST).unwrap_err().contains("may still run"));
     world.ask_master(ToMaster::Drain { node: FIRST, drained: true });
     assert_eq!(remove(&mut world, FIRST), Ok(()));
     let known = |world: &World| statuses(world).iter().map(|status| status.node).collect::<Vec<_>>();
     assert_eq!(known(&world), [NodeId(1)]);
-    assert!(remove(&mut world, FIRST).unwrap_err().contains("no node n0"), "a node is removed once");
+    assert!(remove(&mut world, FIRST).unwrap_err().contains("node n0 not found"), "a node is removed once");
     for from_snapshot in [false, true] {
         if from_snapshot {
             world.disk = world.server.as_ref().expect("the server runs").master.durable();
