@@ -339,15 +339,15 @@ fn a_job_that_nobody_could_release_is_refused() {
 #[test]
 fn without_a_server_the_remedy_is_named() {
     let state = tempfile::tempdir().unwrap();
-    let told_without = |arguments: &[&str]| told(command(state.path(), arguments).output().unwrap());
-    let list = told_without(&["list"]);
+    let reported_without = |arguments: &[&str]| told(command(state.path(), arguments).output().unwrap());
+    let list = reported_without(&["list"]);
     assert!(list.code == 1 && list.err.contains("help: start one with `amalgam dev`"), "{list:?}");
     // The file of a server that died is not a running server.
     drop(FakeServer::start(state.path(), "ada"));
-    assert_eq!(told_without(&["list"]).err, list.err);
-    let named = told_without(&["list", "--server", "127.0.0.1:1"]);
+    assert_eq!(reported_without(&["list"]).err, list.err);
+    let named = reported_without(&["list", "--server", "127.0.0.1:1"]);
     assert!(named.code == 1 && named.err.contains("http://127.0.0.1:1 does not answer"), "{named:?}");
-    assert_eq!(told_without(&["list", "--server", "https://x"]).code, 2);
+    assert_eq!(reported_without(&["list", "--server", "https://x"]).code, 2);
 }
 
 #[test]

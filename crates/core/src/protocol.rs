@@ -30,7 +30,7 @@ pub use global_master::{
     ClaimError, GlobalIntroduction, HeldGrant, NodeNews, ProposedLaunch, Since, ToGlobalMaster, Told,
 };
 pub use job_host::ToJobHost;
-pub use job_manager::{AdmittedJob, Grant, ListedNode, ListedWaits, NodeList, Rule, ToJobManager, Wishes};
+pub use job_manager::{AdmittedJob, Grant, ListedNode, ListedWaits, NodeList, RequestedActions, Rule, ToJobManager};
 pub use master::{Ask, Holder, JobAction, JobOutcome, JobUpdate, LiveAttempt, NodeReport, Registration, ToMaster};
 pub use node::{Claim, Greeting, Launch, Probe, Steer, ToNode, Welcome};
 pub use since::VERSION;

@@ -2,7 +2,7 @@
 
 use crate::protocol::Rule;
 use crate::vocabulary::resources::{CPU, GPU, Thousandths};
-use crate::vocabulary::{Constraint, Duration, HostId, JobId, Kinds, NodeId, Resources, Shut};
+use crate::vocabulary::{ClosedReason, Constraint, Duration, HostId, JobId, Kinds, NodeId, Resources};
 use serde::{Deserialize, Serialize};
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -16,7 +16,7 @@ pub enum Why {
     /// Its queue runs as many jobs as it may.
     QueueJobs { queue: String, limit: u32 },
     /// No node has joined, or none is open; with the reasons of the first nodes.
-    NoNode { known: u32, shut: Vec<(NodeId, Shut)> },
+    NoNode { known: u32, shut: Vec<(NodeId, ClosedReason)> },
     /// No node meets all of these.
     Constraints { unmet: Vec<Constraint> },
     /// No node is large enough even when empty; `closest` lacks the least.
@@ -24,7 +24,7 @@ pub enum Why {
     /// Nodes are large enough but occupied; `closest` has the most room.
     Occupied { closest: NodeId, short: Resources },
     /// Only nodes that take no work are large enough; of these, `closest` has the most room.
-    Closed { closest: NodeId, shut: Shut },
+    Closed { closest: NodeId, shut: ClosedReason },
     /// The node is reserved for a job that has waited longer.
     Reserved { node: NodeId, job: JobId },
     /// The queue is at its maximum share of this kind of resource.

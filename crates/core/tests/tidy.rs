@@ -142,9 +142,9 @@ fn crates_depend_only_downwards() {
 #[test]
 fn every_mechanism_has_a_row_that_names_existing_code_and_tests() {
     let mut wrong = Vec::new();
-    for (paper, letter, count) in MECHANISMS {
+    for (paper, envelope, count) in MECHANISMS {
         let page = fs::read_to_string(root().join("docs/papers").join(format!("{paper}.md"))).unwrap_or_default();
-        wrong.extend(wrong_rows(paper, letter, count, &page, &|path| fs::read_to_string(root().join(path)).ok()));
+        wrong.extend(wrong_rows(paper, envelope, count, &page, &|path| fs::read_to_string(root().join(path)).ok()));
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
@@ -289,7 +289,13 @@ fn more_than_vocabulary(path: &str, text: &str) -> Vec<String> {
 }
 
 /// The mistakes of a page of mechanisms: `id | what | code | test | seen in`, one row for each.
-fn wrong_rows(paper: &str, letter: char, count: u32, page: &str, file: &dyn Fn(&str) -> Option<String>) -> Vec<String> {
+fn wrong_rows(
+    paper: &str,
+    envelope: char,
+    count: u32,
+    page: &str,
+    file: &dyn Fn(&str) -> Option<String>,
+) -> Vec<String> {
     let mut rows = BTreeMap::new();
     for line in page.lines().map(str::trim).filter(|line| line.starts_with('|')) {
         let cells: Vec<&str> = line.trim_matches('|').split('|').map(str::trim).collect();
@@ -298,7 +304,7 @@ fn wrong_rows(paper: &str, letter: char, count: u32, page: &str, file: &dyn Fn(&
         }
     }
     let mut wrong = Vec::new();
-    for id in (1..=count).map(|number| format!("{letter}{number}")) {
+    for id in (1..=count).map(|number| format!("{envelope}{number}")) {
         let Some(cells) = rows.get(&id) else {
             wrong.push(format!("{paper} {id}: no row"));
             continue;

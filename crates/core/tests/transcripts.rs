@@ -68,9 +68,9 @@ fn a_late_launch_is_launched_again_and_a_forged_one_gets_no_answer() {
     world.hold_launches = false;
     world.deliver_held_launches();
     world.settle();
-    let (node, mut forged) = world.heard_launches[1].clone();
+    let (node, mut forged) = world.intercepted_launches[1].clone();
     forged.attempt.number += 1;
-    world.tell_node(node, id, ToNode::Launch(Box::new(forged)));
+    world.report_node(node, id, ToNode::Launch(Box::new(forged)));
     world.run_for(seconds(1));
     assert_eq!(world.outcome(id), Some(JobOutcome::Succeeded));
     check("launch_too_late", &world);

@@ -54,14 +54,14 @@ impl Attempts {
             Fact::Change(Change::Finished { attempt, ended, .. }) => self.end(*attempt, at, |one| {
                 one.state = state(&ended.reason);
                 one.reason = (!ended.reason.is_success()).then(|| reason(ended));
-                one.tell_use(ended, at);
+                one.report_use(ended, at);
             }),
             Fact::Change(Change::Lost { attempt, cause, .. }) => self.end(*attempt, at, |one| {
                 (one.state, one.reason) = (lost_state(*cause), Some(lost_reason(*cause)));
             }),
             Fact::Change(Change::EndedLate { attempt, ended, .. }) => {
                 if let Some(one) = self.of(*attempt) {
-                    one.tell_use(ended, at);
+                    one.report_use(ended, at);
                 }
             }
             _ => {}
@@ -88,7 +88,7 @@ impl Attempts {
 }
 
 impl AttemptSummary {
-    fn tell_use(&mut self, ended: &Ended, at: Timestamp) {
+    fn report_use(&mut self, ended: &Ended, at: Timestamp) {
         let usage = &ended.usage;
         let has_run = usage.wall.as_micros() > 0;
         self.exit_code = Some(ended.reason.exit_code());

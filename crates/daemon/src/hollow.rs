@@ -131,7 +131,7 @@ async fn live(
     hollow: Arc<Hollow>,
     number: u32,
     joined: Option<Joined>,
-    tell_joined: mpsc::UnboundedSender<()>,
+    report_joined: mpsc::UnboundedSender<()>,
 ) -> JoinError {
     let Hollow { server, secrets, patience, settings, preset, handle, joining } = &*hollow;
     let settings = NodeSettings { name: hollow_name(&settings.name, number), ..settings.clone() };
@@ -151,8 +151,8 @@ async fn live(
     };
     // After the loop has stopped, the node is not needed.
     let _ = handle.send(Input::HollowNode { node, settings: Box::new(settings) });
-    let _ = tell_joined.send(());
-    drop(tell_joined);
+    let _ = report_joined.send(());
+    drop(report_joined);
     let hosts = HostLinks::new(handle.clone(), secrets.clone(), node, |_| {});
     let (server, secrets, handle, preset) = (server.clone(), secrets.clone(), handle.clone(), *preset);
     let others = Arc::new(OtherNodes::default());

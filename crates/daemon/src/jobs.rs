@@ -255,7 +255,7 @@ fn start_loop(
     }
     roles.recover_job_managers(changes);
     let events = Arc::new(EventRing::starting_at(store.next_sequence()));
-    let committer = Committer::new(Some(store), events, Arc::new(Metrics::default())).telling_log();
+    let committer = Committer::new(Some(store), events, Arc::new(Metrics::default())).reporting_log();
     let clock = Clock::starting_at_least(last);
     let (shell, handle) =
         Shell::new(roles, clock, committer, journal, None).map_err(JobsError::io("make the loop's inbox"))?;

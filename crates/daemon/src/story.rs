@@ -26,7 +26,7 @@ pub struct Names {
     /// The dependency that ended the job, and its outcome.
     dependency: Option<(JobId, String)>,
     /// Whether tasks are guaranteed or opportunistic under the preset.
-    tells_guarantees: bool,
+    reports_guarantees: bool,
 }
 
 impl Names {
@@ -39,14 +39,14 @@ impl Names {
             JobState::Ended(JobEnd { outcome: JobOutcome::DependencyFailed { after }, .. }) => Some(*after),
             _ => None,
         };
-        let tells_guarantees = preset.has_kinds() || preset.entitled().is_some();
+        let reports_guarantees = preset.has_kinds() || preset.entitled().is_some();
         Some(Names {
             job: Arc::clone(admitted),
             dependency: dependency.map(|after| (after, endings::of_dependency(Some(dispatch), after))),
             nodes,
             federation: roles.global.as_ref().map(|global| (global.federation(), global.own())),
             kinds: dispatch.kinds.clone(),
-            tells_guarantees,
+            reports_guarantees,
         })
     }
 
@@ -80,7 +80,7 @@ impl Names {
 
     /// How a task was launched.
     fn guarantee(&self, grant: Option<GrantId>, opportunistic: bool) -> &'static str {
-        match (self.tells_guarantees, grant) {
+        match (self.reports_guarantees, grant) {
             (true, Some(_)) => "granted as guaranteed work",
             (true, None) if opportunistic => "sent as opportunistic work",
             (true, None) => "sent as guaranteed work",
@@ -145,7 +145,7 @@ fn of_change(change: &Change, names: &Names) -> Option<Told> {
         }
         Change::JobHeld { held: true, .. } => of_job("held", "held"),
         Change::JobHeld { held: false, .. } => of_job("released", "released"),
-        Change::JobBegun { .. } => of_job("begun", "admitted: its stages without dependencies request resources"),
+        Change::JobStarted { .. } => of_job("begun", "admitted: its stages without dependencies request resources"),
         Change::CancelAsked { by, .. } => of_job("cancel-asked", format!("cancelled by {by}")),
         Change::JobUpdated { update, by, .. } => of_job("updated", format!("{} set by {by}", updated(update))),
         Change::JobReopened { .. } => of_job("reopened", "reopened to run failed and cancelled tasks again"),
@@ -256,8 +256,8 @@ fn updated(update: &JobUpdate) -> String {
 }
 
 fn of_end(ended: &Ended, last: bool) -> String {
-    let gave_way = matches!(ended.reason, EndReason::Preempted | EndReason::Shed);
-    let again = match (last, gave_way) {
+    let was_preempted = matches!(ended.reason, EndReason::Preempted | EndReason::Shed);
+    let again = match (last, was_preempted) {
         (true, _) => "",
         (false, true) => "; it waits again",
         (false, false) => "; it will be tried again",
@@ -309,7 +309,7 @@ fn of_record(record: &Record, names: &Names) -> Option<Told> {
                 format!("{} is on {} and waits for the others of its gang", names.task(*task), names.node(*node));
             of_attempt("awaits-gang", *task, *attempt, *node, text)
         }
-        Record::GangBegins { stage, tasks, .. } => {
+        Record::GangStarts { stage, tasks, .. } => {
             let text = format!(
                 "{} of stage {}, all that have not succeeded, are in place and start",
                 counted(u64::from(*tasks), "task"),
@@ -336,8 +336,8 @@ fn of_record(record: &Record, names: &Names) -> Option<Told> {
             let text = format!("it waited {waited} on {} and did not start; expected: {expected}", names.node(*node));
             of_attempt("waited-in-vain", *task, *attempt, *node, text)
         }
-        Record::Foretold { task, attempt, node, foretold, start, .. } => {
-            let (least, most) = (foretold.least, foretold.most);
+        Record::Prediction { task, attempt, node, prediction, start, .. } => {
+            let (least, most) = (prediction.least, prediction.most);
             let text = format!("it waited {}; predicted: {least} to {most}", start.waited);
             of_attempt("foretold", *task, *attempt, *node, text)
         }

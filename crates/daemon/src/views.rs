@@ -139,7 +139,7 @@ impl Job<'_> {
             }
             let Some(manager) = self.manager else { return reasons };
             reasons.extend(manager.explain());
-            reasons.extend(manager.why_some_rest(self.now));
+            reasons.extend(manager.why_some_delayed(self.now));
             // If all tasks can wait, this reason is more informative than the lack of room.
             let place = if manager.needs_nothing_now() { 0 } else { reasons.len() };
             reasons.splice(place..place, manager.can_wait(self.now));
@@ -551,8 +551,9 @@ impl Job<'_> {
         // While its first attempt runs, no usage is known.
         let has_ended = ended.is_some() || record.is_some_and(|record| record.attempts > 1);
         let spent = self.manager.filter(|_| has_ended).map(|manager| manager.dag().spent_by(stage, index));
-        let rests = self.manager.and_then(|manager| manager.why_rests(stage, index, self.now));
-        let rests = rests.filter(|_| state == TaskState::Queued).map(|why| self.dispatch.describe_why(&why));
+        let retry_delays = self.manager.and_then(|manager| manager.why_delayed(stage, index, self.now));
+        let retry_delays =
+            retry_delays.filter(|_| state == TaskState::Queued).map(|why| self.dispatch.describe_why(&why));
         let reason = status.as_ref().and_then(|status| status.reason.as_ref());
         let message = status.as_ref().and_then(|status| status.message.as_ref());
         TaskSummary {
@@ -569,7 +570,7 @@ impl Job<'_> {
             reason: reason
                 .filter(|reason| !reason.is_success())
                 .map(|reason| task_reason(reason, message, spec.timeout.or(self.job.default_timeout)))
-                .map(|reason| rests.map_or(reason.clone(), |rests| format!("{reason}; {rests}")))
+                .map(|reason| retry_delays.map_or(reason.clone(), |retry_delays| format!("{reason}; {retry_delays}")))
                 .or_else(|| can_wait.map(|why| self.dispatch.describe_why(&why))),
             started_at: started_at.map(Timestamp::from),
             ended_at: ended.map(|record| record.at.into()),

@@ -153,7 +153,7 @@ fn an_incomplete_snapshot_changes_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let (mut store, _) = open(dir.path());
     put(&mut store, &[entry(1, "a")]);
-    let mut writer = store.begin_snapshot().unwrap();
+    let mut writer = store.start_snapshot().unwrap();
     writer.write(entry(0, "half").as_ref()).unwrap();
     // More entries are accepted meanwhile.
     put(&mut store, &[entry(2, "b")]);

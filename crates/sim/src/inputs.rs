@@ -112,7 +112,7 @@ impl Inputs {
     pub fn new(settings: InputSettings, seed: u64, nodes: &[Node], jobs: &mut [TraceJob]) -> Inputs {
         let racks = Racks::of(nodes);
         for (number, job) in jobs.iter_mut().enumerate() {
-            let is_open = |stage: &StageSpec| !stage.input_kib.is_empty() && !stage.reads.are_said();
+            let is_open = |stage: &StageSpec| !stage.input_kib.is_empty() && !stage.reads.are_stated();
             if !job.spec.stages.iter().any(is_open) {
                 continue;
             }
@@ -153,7 +153,7 @@ impl Inputs {
         let mine = self.racks.named(node as u32);
         let mut read = [0; 3];
         match &stage.reads {
-            Reads::Unsaid => return None,
+            Reads::Unstated => return None,
             Reads::Blocks(blocks) => {
                 let names = blocks.nodes();
                 for Block { kib, at } in blocks.of(index) {

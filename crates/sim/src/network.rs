@@ -4,7 +4,7 @@
 //! lost only with its connection; and messages that were delivered last may be delivered again on the next one.
 
 use crate::settings::NetworkSettings;
-use amalgam_core::hosting::Letter;
+use amalgam_core::hosting::Envelope;
 use amalgam_core::vocabulary::Chance;
 use amalgam_core::vocabulary::{Duration, Instant};
 use std::collections::VecDeque;
@@ -14,7 +14,7 @@ pub struct Network {
     links: Vec<Link>,
     /// The last messages that each link delivered, by direction, where they may come again. Apart from the links, which are looked
     /// at all the time.
-    delivered: Vec<[VecDeque<Letter>; 2]>,
+    delivered: Vec<[VecDeque<Envelope>; 2]>,
     chance: Chance,
 }
 
@@ -65,7 +65,7 @@ impl Link {
 impl Network {
     pub fn new(links: usize, settings: NetworkSettings, seed: u64) -> Network {
         let repeating = if settings.repeats > 0 { links } else { 0 };
-        let delivered = vec![<[VecDeque<Letter>; 2]>::default(); repeating];
+        let delivered = vec![<[VecDeque<Envelope>; 2]>::default(); repeating];
         Network { settings, links: vec![Link::default(); links], delivered, chance: Chance::new(seed, "network") }
     }
 
@@ -142,12 +142,12 @@ impl Network {
     }
 
     /// Remembers what was delivered as far as it may be repeated.
-    pub fn delivered(&mut self, link: usize, direction: Direction, letter: &Letter) {
+    pub fn delivered(&mut self, link: usize, direction: Direction, envelope: &Envelope) {
         if self.settings.repeats > 0
             && let Some(delivered) = self.delivered.get_mut(link)
         {
             let delivered = &mut delivered[direction as usize];
-            delivered.push_back(letter.clone());
+            delivered.push_back(envelope.clone());
             if delivered.len() > self.settings.repeats as usize {
                 delivered.pop_front();
             }
@@ -155,7 +155,7 @@ impl Network {
     }
 
     /// What was delivered last on an earlier connection and is delivered again on this one.
-    pub fn repeats(&mut self, link: usize, direction: Direction) -> impl Iterator<Item = Letter> {
+    pub fn repeats(&mut self, link: usize, direction: Direction) -> impl Iterator<Item = Envelope> {
         let delivered = self.delivered.get_mut(link).map(|delivered| &mut delivered[direction as usize]);
         let mut delivered = delivered.map(std::mem::take).unwrap_or_default();
         let forgotten = if delivered.is_empty() { 0 } else { self.chance.below(delivered.len() as u64 + 1) };
@@ -197,9 +197,9 @@ mod tests {
         network
     }
 
-    fn letter(number: u64) -> Letter {
+    fn envelope(number: u64) -> Envelope {
         let client = Address::Client(ClientId(number));
-        Letter { from: client, to: client, message: Message::ToClient(ToClient::Done) }
+        Envelope { from: client, to: client, message: Message::ToClient(ToClient::Done) }
     }
 
     #[test]
@@ -240,12 +240,13 @@ mod tests {
     #[test]
     fn the_last_messages_of_a_connection_may_come_again_in_order() {
         let mut network = connected(NetworkSettings { repeats: 3, ..SETTINGS });
-        let clients = |letters: Vec<Letter>| -> Vec<Address> { letters.into_iter().map(|letter| letter.to).collect() };
+        let clients =
+            |envelopes: Vec<Envelope>| -> Vec<Address> { envelopes.into_iter().map(|envelope| envelope.to).collect() };
         let mut seen = Vec::new();
         for _ in 0..50 {
-            (0..5).for_each(|number| network.delivered(0, Direction::Outward, &letter(number)));
+            (0..5).for_each(|number| network.delivered(0, Direction::Outward, &envelope(number)));
             let repeated = clients(network.repeats(0, Direction::Outward).collect());
-            let last = clients((2..5).map(letter).collect());
+            let last = clients((2..5).map(envelope).collect());
             assert!(last.ends_with(&repeated), "{repeated:?}");
             seen.push(repeated.len());
         }

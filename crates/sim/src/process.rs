@@ -2,7 +2,7 @@
 
 use crate::sealing::NOTHING;
 use crate::settings::Costs;
-use amalgam_core::hosting::{Effects, Letter, Roles};
+use amalgam_core::hosting::{Effects, Envelope, Roles};
 use amalgam_core::job_manager::JobManagerSettings;
 use amalgam_core::preset::Preset;
 use amalgam_core::vocabulary::{ClusterId, Duration, Epoch, GlobalId, HostId, Instant, NodeId};
@@ -14,7 +14,7 @@ const TURN: usize = 1_024;
 /// What comes to a process from outside. It is taken in the order in which it came.
 #[allow(clippy::large_enum_variant)]
 pub enum Input {
-    Letter(Letter),
+    Envelope(Envelope),
     NodeConnected { node: NodeId, incarnation: u64 },
     NodeDisconnected { node: NodeId },
     MasterConnected { incarnation: u64 },
@@ -105,7 +105,7 @@ impl Process {
             + u64::from(handled.job_managers) * costs.job_manager_event
             + u64::from(handled.nodes) * costs.node_event
             + u64::from(handled.decisions) * costs.decision;
-        let messages = (received + effects.letters.len()) as u64 * costs.message;
+        let messages = (received + effects.envelopes.len()) as u64 * costs.message;
         let disk = if effects.durable && self.roles.keeps_log() { costs.disk * slowness } else { 0 };
         let nanos = u64::from(self.owed_nanos) + events + messages + disk;
         self.owed_nanos = (nanos % 1_000) as u16;
@@ -116,7 +116,7 @@ impl Process {
 
 fn take(roles: &mut Roles, now: Instant, input: Input, effects: &mut Effects) {
     match input {
-        Input::Letter(letter) => roles.deliver(now, letter, effects),
+        Input::Envelope(envelope) => roles.deliver(now, envelope, effects),
         Input::NodeConnected { node, incarnation } => roles.node_connected(now, node, incarnation, effects),
         Input::NodeDisconnected { node } => roles.node_disconnected(now, node, effects),
         Input::MasterConnected { incarnation } => roles.master_connected(now, incarnation, effects),

@@ -17,7 +17,7 @@ use crate::sealing::of_life;
 use crate::settings::{Costs, NetworkSettings, ONCE_ANOTHER_ENDED, SLOW_FILE, Settings, Understating};
 use crate::slab::{Held, Slab};
 use crate::story::Story;
-use amalgam_core::hosting::{Effects, Egress, Fact, Handled, Letter, Managers, Roles};
+use amalgam_core::hosting::{Effects, Egress, Envelope, Fact, Handled, Managers, Roles};
 use amalgam_core::job_manager::JobManagerSettings;
 use amalgam_core::master::MasterSettings;
 use amalgam_core::protocol::{Address, ExecutorReport, Message, ToClient, ToExecutor, ToMaster, ToNode};
@@ -39,7 +39,7 @@ pub struct Simulation {
     pub(crate) now: Instant,
     pub(crate) agenda: Agenda<Occurrence>,
     /// Letters on their way, and orders to executors.
-    letters: Slab<Letter>,
+    envelopes: Slab<Envelope>,
     orders: Slab<ToExecutor>,
     pub(crate) settings: Settings,
     pub(crate) places: Places,
@@ -104,7 +104,7 @@ pub(crate) enum Occurrence {
         direction: Direction,
         life: u32,
         sent: Instant,
-        letter: Held<Letter>,
+        envelope: Held<Envelope>,
     },
     /// An executor carries out an order, or its report reaches the agent.
     Ordered {
@@ -178,7 +178,7 @@ impl Simulation {
         let mut simulation = Simulation {
             now: Instant::ZERO,
             agenda: Agenda::default(),
-            letters: Slab::default(),
+            envelopes: Slab::default(),
             orders: Slab::default(),
             places,
             server: match federation {
@@ -318,9 +318,9 @@ impl Simulation {
             Occurrence::Starts { place } => self.start(place),
             Occurrence::Connects { link } => self.connect(link),
             Occurrence::Greeted { link, life, sent } => self.greet(link, life, sent),
-            Occurrence::Delivered { link, direction, life, sent, letter } => {
-                let letter = self.letters.take(letter);
-                self.deliver(link as usize, direction, life, sent, letter);
+            Occurrence::Delivered { link, direction, life, sent, envelope } => {
+                let envelope = self.envelopes.take(envelope);
+                self.deliver(link as usize, direction, life, sent, envelope);
             }
             Occurrence::Ordered { node, link, order } => {
                 let order = self.orders.take(order);
@@ -366,7 +366,7 @@ impl Simulation {
         }
         let message = Message::ToMaster(ToMaster::Submit { spec, key });
         let place = self.place_of_client(job);
-        self.put(place, Input::Letter(Letter { from, to: Address::Master, message }));
+        self.put(place, Input::Envelope(Envelope { from, to: Address::Master, message }));
     }
 
     /// Where a job is submitted: of a federation, at the global master of its queue, or else by turns.
@@ -403,11 +403,11 @@ impl Simulation {
     fn repeat(&mut self, link: usize, direction: Direction) {
         let (inner, outer) = self.places.ends(link);
         let place = if direction == Direction::Outward { outer } else { inner };
-        for letter in self.network.repeats(link, direction).collect::<Vec<_>>() {
+        for envelope in self.network.repeats(link, direction).collect::<Vec<_>>() {
             if let Some(faults) = &mut self.faults {
-                faults.note(Happening::Repeated { to: place, message: Box::new(letter.message.clone()) });
+                faults.note(Happening::Repeated { to: place, message: Box::new(envelope.message.clone()) });
             }
-            self.put(place, Input::Letter(letter));
+            self.put(place, Input::Envelope(envelope));
         }
     }
 
@@ -497,10 +497,10 @@ impl Simulation {
         if !self.effects.facts.is_empty() || matches!(place, Place::Server | Place::Global(_)) {
             self.tell_turn(place, over);
         }
-        if !self.effects.letters.is_empty() {
-            let mut letters = std::mem::take(&mut self.effects.letters);
-            letters.drain(..).for_each(|letter| self.leave(place, over, letter));
-            self.effects.letters = letters;
+        if !self.effects.envelopes.is_empty() {
+            let mut envelopes = std::mem::take(&mut self.effects.envelopes);
+            envelopes.drain(..).for_each(|envelope| self.leave(place, over, envelope));
+            self.effects.envelopes = envelopes;
         }
         if self.process(place).has_mail() {
             self.note_turn(place);
@@ -510,24 +510,24 @@ impl Simulation {
 
     /// What a turn led to is known when it is over, as far as something may come in between.
     fn tell_turn(&mut self, place: Place, over: Instant) {
-        let Effects { facts, letters, .. } = &mut self.effects;
+        let Effects { facts, envelopes, .. } = &mut self.effects;
         if self.faults.is_some() && !matches!(place, Place::Node(_)) && over > self.now {
-            let answers = letters.extract_if(.., |letter| is_answer(letter)).collect();
+            let answers = envelopes.extract_if(.., |envelope| is_answer(envelope)).collect();
             let facts = std::mem::take(facts);
             self.hold(place, Turn { over, facts, answers });
         } else {
-            let (mut facts, letters) = (std::mem::take(facts), std::mem::take(letters));
-            self.tell(place, &facts, &letters);
+            let (mut facts, envelopes) = (std::mem::take(facts), std::mem::take(envelopes));
+            self.tell(place, &facts, &envelopes);
             facts.clear();
-            (self.effects.facts, self.effects.letters) = (facts, letters);
+            (self.effects.facts, self.effects.envelopes) = (facts, envelopes);
         }
     }
 
     /// What a turn led to is known.
-    pub(crate) fn tell(&mut self, place: Place, facts: &[Fact], letters: &[Letter]) {
+    pub(crate) fn tell(&mut self, place: Place, facts: &[Fact], envelopes: &[Envelope]) {
         // A job's number is known before the first fact about it is told.
-        for letter in letters.iter().filter(|letter| is_answer(letter)) {
-            self.answer(letter);
+        for envelope in envelopes.iter().filter(|envelope| is_answer(envelope)) {
+            self.answer(envelope);
         }
         for fact in facts {
             if let Fact::Change(Change::KindsNamed { kinds }) = fact {
@@ -576,8 +576,10 @@ impl Simulation {
         }
     }
 
-    fn answer(&mut self, letter: &Letter) {
-        let (Address::Client(ClientId(job)), Message::ToClient(answer)) = (letter.to, &letter.message) else { return };
+    fn answer(&mut self, envelope: &Envelope) {
+        let (Address::Client(ClientId(job)), Message::ToClient(answer)) = (envelope.to, &envelope.message) else {
+            return;
+        };
         let job = job as u32;
         match answer {
             ToClient::Submitted { job: id } => self.on_submitted(job, *id),
@@ -602,34 +604,34 @@ impl Simulation {
 
     // ---- messages --------------------------------------------------------------------------------------------------
 
-    fn leave(&mut self, from: Place, at: Instant, mut letter: Letter) {
+    fn leave(&mut self, from: Place, at: Instant, mut envelope: Envelope) {
         if let Place::Node(node) = from {
-            if let Message::ToExecutor(order) = letter.message {
+            if let Message::ToExecutor(order) = envelope.message {
                 return self.leave_for_executor(node, at, order);
             }
-            self.understate(node, &mut letter.message);
+            self.understate(node, &mut envelope.message);
         }
-        let place = self.place_of(from, &letter);
+        let place = self.place_of(from, &envelope);
         // Clients have their answers.
         let Some((link, direction)) = self.places.link(from, place) else { return };
         if let Some((arrival, life)) = self.network.send(at, link, direction) {
-            let (link, letter) = (link as u32, self.letters.put(letter));
-            self.agenda.note(arrival, Occurrence::Delivered { link, direction, life, sent: at, letter });
+            let (link, envelope) = (link as u32, self.envelopes.put(envelope));
+            self.agenda.note(arrival, Occurrence::Delivered { link, direction, life, sent: at, envelope });
         }
     }
 
     /// Where a letter goes that leaves a process.
-    fn place_of(&self, from: Place, letter: &Letter) -> Place {
+    fn place_of(&self, from: Place, envelope: &Envelope) -> Place {
         let process = match from {
             Place::Node(node) if self.places.managers == 0 => return self.places.master_of(node),
-            _ if self.places.managers == 0 && self.places.federation.is_none() => return self.places.of(letter.to),
+            _ if self.places.managers == 0 && self.places.federation.is_none() => return self.places.of(envelope.to),
             Place::Server => &self.server,
             Place::Managers(number) => &self.managers[number],
             Place::Cluster(number) => &self.clusters[number],
             Place::Global(number) => &self.globals[number],
             Place::Node(node) => &self.nodes[node].agent,
         };
-        match process.roles.egress(letter) {
+        match process.roles.egress(envelope) {
             Egress::JobHost(HostId(host)) => Place::Managers(usize::from(host) - 1),
             Egress::Node(NodeId(node)) => Place::Node(node as usize),
             Egress::Cluster(ClusterId(cluster)) => Place::Cluster(usize::from(cluster)),
@@ -650,32 +652,32 @@ impl Simulation {
         }
     }
 
-    fn deliver(&mut self, link: usize, direction: Direction, life: u32, sent: Instant, letter: Letter) {
+    fn deliver(&mut self, link: usize, direction: Direction, life: u32, sent: Instant, envelope: Envelope) {
         let (inner, outer) = self.places.ends(link);
         let place = if direction == Direction::Outward { outer } else { inner };
         let arrives = self.network.delivers(self.now, link, direction, life, sent);
         if let Place::Node(node) = place {
-            self.overhear(node, &letter, arrives);
+            self.overhear(node, &envelope, arrives);
         }
         if !arrives {
             return;
         }
-        self.network.delivered(link, direction, &letter);
-        if let Message::ToNode(body) = &letter.message
+        self.network.delivered(link, direction, &envelope);
+        if let Message::ToNode(body) = &envelope.message
             && let Some(launch) = body.launch()
         {
             self.metrics.on_launch_delivered(self.now, launch.task, self.now.since(sent));
         }
-        if let Message::ToMaster(ToMaster::Launch(proposed)) = &letter.message {
+        if let Message::ToMaster(ToMaster::Launch(proposed)) = &envelope.message {
             self.metrics.on_launch_passed(proposed.launch.task, self.now.since(sent));
         }
-        if let Message::ToNode(ToNode::Steer(steer)) = &letter.message
+        if let Message::ToNode(ToNode::Steer(steer)) = &envelope.message
             && let Place::Node(node) = place
             && self.settings.watched == Some(node)
         {
             self.watch(node, &steer.room);
         }
-        self.put(place, Input::Letter(letter));
+        self.put(place, Input::Envelope(envelope));
     }
 
     /// Writes down what opportunistic work may hold at a node and holds there.
@@ -778,7 +780,7 @@ impl Simulation {
         let launch = Duration::from_micros(self.settings.costs.launch / 1_000);
         self.metrics.on_began(self.now, node, task, &template.shape, launch);
         self.note(|| Happening::Began { node, attempt, task, resources, execution });
-        self.on_moment(Moment::TaskBegins, None);
+        self.on_moment(Moment::TaskStarts, None);
         let course = self.course(node, attempt, task, &template.shape);
         self.nodes[node].executor.set_course(attempt, &course);
         if course.is_straggler {
@@ -852,8 +854,8 @@ impl Simulation {
     fn report(&mut self, node: usize, report: ExecutorReport) {
         let id = NodeId(node as u32);
         let message = Message::ToNode(ToNode::Executor(report));
-        let letter = Letter { from: Address::Executor(id), to: Address::Node(id), message };
-        self.put(Place::Node(node), Input::Letter(letter));
+        let envelope = Envelope { from: Address::Executor(id), to: Address::Node(id), message };
+        self.put(Place::Node(node), Input::Envelope(envelope));
     }
 
     fn busy(&self) -> Busy {
@@ -905,8 +907,8 @@ fn process_at<'a>(
     }
 }
 
-fn is_answer(letter: &Letter) -> bool {
-    matches!(letter.to, Address::Client(_))
+fn is_answer(envelope: &Envelope) -> bool {
+    matches!(envelope.to, Address::Client(_))
 }
 
 pub(crate) fn roles(settings: &Settings, epoch: Epoch) -> Roles {

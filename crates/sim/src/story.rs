@@ -158,7 +158,7 @@ fn describe_change(change: &Change) -> String {
         Change::OutputLost { task, file, .. } => {
             format!("nobody has `{file}` any more, which task {task} left and others read: it runs again")
         }
-        Change::JobBegun { job } => format!("job {job} begins"),
+        Change::JobStarted { job } => format!("job {job} begins"),
         Change::Exchanged { job, exchange, .. } => {
             let seconds = |time: &ResourceTime| time.seconds(CPU) / 1e3;
             let (given, received) = (seconds(&exchange.given), seconds(&exchange.received));
@@ -183,7 +183,7 @@ fn describe_record(record: &Record) -> String {
         }
         Record::StageReady { job, stage, .. } => format!("stage {stage} of job {job} can run"),
         Record::AwaitsGang { task, attempt, node } => format!("task {task} awaits its gang on {node} as {attempt}"),
-        Record::GangBegins { job, stage, tasks } => {
+        Record::GangStarts { job, stage, tasks } => {
             format!("{tasks} tasks of stage {stage} of job {job} begin together")
         }
         Record::Queued { task, attempt, node } => format!("task {task} queued on {node} as {attempt}"),
@@ -191,9 +191,9 @@ fn describe_record(record: &Record) -> String {
         Record::WaitedInVain { task, attempt, node, waited, expected } => {
             format!("{attempt} (task {task}) waited on {node} for {waited} in vain; {expected} had been expected")
         }
-        Record::Foretold { attempt, foretold, start, .. } => format!(
+        Record::Prediction { attempt, prediction, start, .. } => format!(
             "{attempt} waited {}, and was foretold to wait {} to {}",
-            start.waited, foretold.least, foretold.most
+            start.waited, prediction.least, prediction.most
         ),
         Record::Adopted { task, attempt, node } => format!("task {task} found again on {node} as {attempt}"),
         Record::Orphaned { task, attempt, node } => format!("{attempt} (task {task}) has no owner on {node}"),

@@ -93,7 +93,7 @@ fn act(args: ActArgs, connection: &Connection, act: Act) -> Result<ExitCode> {
             Ok(result) => {
                 match &result.tasks {
                     _ if args.quiet => text.push_str(&format!("{}\n", result.job)),
-                    Some(counts) => text.push_str(&tell_tasks(&tasks.typed, counts, &act)),
+                    Some(counts) => text.push_str(&report_tasks(&tasks.typed, counts, &act)),
                     None => {}
                 }
                 if let Some(who) = &result.waits_for {
@@ -128,7 +128,7 @@ fn act_on_tasks(client: &Client, target: &Target, act: &Act) -> Result<ActionRes
 }
 
 /// The number of changed tasks, and of the others by state.
-fn tell_tasks(typed: &str, counts: &ChosenCounts, act: &Act) -> String {
+fn report_tasks(typed: &str, counts: &ChosenCounts, act: &Act) -> String {
     let ChosenCounts { waiting, held, running, succeeded, failed, cancelled } = *counts;
     let ended = [(succeeded, "succeeded"), (failed, "failed"), (cancelled, "been cancelled")];
     let (done, verb, others) = match act.action {

@@ -5,7 +5,7 @@ use amalgam_core::preset::Preset;
 use amalgam_daemon::api::{AllocationParts, StoryLine};
 
 /// Six tasks of a fifth of a second on two CPUs: two start at once, and the others wait for them.
-fn is_told(preset: Preset) {
+fn is_reported(preset: Preset) {
     let federated: &[&str] = if preset.is_federated() { &["--clusters", "1"] } else { &[] };
     let scene = Scene::dev(&[&["--preset", preset.name()], federated].concat());
     scene.has_executor(&scene.state().join("cluster-0"));
@@ -38,5 +38,5 @@ fn is_told(preset: Preset) {
 
 #[test]
 fn every_preset_records_allocation_times() {
-    Preset::all().for_each(is_told);
+    Preset::all().for_each(is_reported);
 }

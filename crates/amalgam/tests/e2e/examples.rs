@@ -1,6 +1,6 @@
 //! The examples as a new user runs them: no server, a fresh directory.
 
-use crate::support::{PATIENCE, Scene, Told, told, told_within};
+use crate::support::{PATIENCE, Scene, Told, reported_within, told};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -9,7 +9,7 @@ fn run(scene: &Scene, example: &str) -> Told {
     let mut command = scene.command(&["run", &format!("examples/{example}.toml")]);
     command.current_dir(copy_of_repository(scene));
     // Ten thousand tasks take longer in a debug build.
-    let told = told_within(4 * PATIENCE, command);
+    let told = reported_within(4 * PATIENCE, command);
     assert_eq!(told.code, 0, "{told:?}");
     let left: Vec<_> = fs::read_dir(scene.path().join("tmp")).unwrap().collect();
     assert!(left.is_empty(), "a cluster for one run leaves nothing behind: {left:?}");
@@ -75,7 +75,7 @@ fn shuffle_counts_what_its_nodes_handed_to_each_other() {
     let scene = Scene::new();
     let mut command = scene.command(&["run", "examples/shuffle.toml", "--nodes", "3"]);
     command.current_dir(copy_of_repository(&scene));
-    let told = told_within(4 * PATIENCE, command);
+    let told = reported_within(4 * PATIENCE, command);
     assert!(told.code == 0 && told.out.contains("30000 words"), "{told:?}");
 }
 
@@ -130,7 +130,7 @@ fn the_docs_show_what_the_scenario_and_its_story_are_now() {
     let run = |arguments: &[&str]| {
         let mut command = scene.command(arguments);
         command.current_dir(repository());
-        let told = told_within(8 * PATIENCE, command);
+        let told = reported_within(8 * PATIENCE, command);
         assert_eq!(told.code, 0, "{told:?}");
         told.out
     };

@@ -48,8 +48,8 @@ fn guaranteed_work_starts_at_once_and_preempted_tasks_run_again() {
     scene.line_in("arrived");
     let took = submitted.elapsed();
     assert!(took < Duration::from_secs(5), "far below the kill grace of 10 s: {took:?}");
-    let gave_way = scene.read("terms").trim().to_owned();
-    assert!(["0", "1"].contains(&gave_way.as_str()), "one of the two gave way: {gave_way}");
+    let was_preempted = scene.read("terms").trim().to_owned();
+    assert!(["0", "1"].contains(&was_preempted.as_str()), "one of the two gave way: {was_preempted}");
 
     until_true("both kinds at once", || {
         running(&scene, &guaranteed) == (1, 0) && running(&scene, &opportunistic) == (0, 1)
@@ -60,8 +60,8 @@ fn guaranteed_work_starts_at_once_and_preempted_tasks_run_again() {
     scene.write("go", "");
     scene.ok(&["wait", &guaranteed, &opportunistic]);
     let starts = |index: &str| scene.read(&format!("starts-{index}")).lines().count();
-    let kept = if gave_way == "0" { "1" } else { "0" };
-    assert_eq!((starts(&gave_way), starts(kept)), (2, 1));
+    let kept = if was_preempted == "0" { "1" } else { "0" };
+    assert_eq!((starts(&was_preempted), starts(kept)), (2, 1));
     preemption_is_told(&scene, &opportunistic, &guaranteed);
     let said = scene.ok(&["info", &opportunistic]);
     assert!(said.contains("  attempts      1 was preempted and 0 were shed\n"), "{said}");

@@ -76,8 +76,8 @@ fn tasks_continue_without_their_job_managers_and_requests_are_queued() {
     cluster.scene.line_in("pid-1");
     cluster.kill_jobs(1);
     let scene = &cluster.scene;
-    let is_told = || scene.job(&id).reasons.iter().any(|why| why.starts_with("job host 1, which manages this job"));
-    until_true("the reason why nothing starts", is_told);
+    let is_reported = || scene.job(&id).reasons.iter().any(|why| why.starts_with("job host 1, which manages this job"));
+    until_true("the reason why nothing starts", is_reported);
     assert!(scene.ok(&["top"]).contains("processes of job managers: 1, not connected: 1"));
     let listed = scene.jobs().remove(0);
     assert!(listed.reason.is_some_and(|why| why.starts_with("job host 1")), "also in a list, while tasks run");

@@ -5,7 +5,7 @@ use amalgam_daemon::api::JobState;
 use std::time::{Duration, Instant};
 
 const CONFIG: &str = "preset = \"apollo\"\nheartbeat = \"200ms\"\n[policies.queueing]\n\
-                      progress_every = \"250ms\"\nduplicate_saves = \"500ms\"\ntell_every = \"100ms\"\n";
+                      progress_every = \"250ms\"\nduplicate_saves = \"500ms\"\nreport_every = \"100ms\"\n";
 
 /// The first attempt of the first task would take two minutes and reports that; all others take two seconds.
 const SLOW: &str = r#"

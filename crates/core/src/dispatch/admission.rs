@@ -6,9 +6,9 @@ use super::history::History;
 use super::turns::{Pending, Standing, Turns, Until};
 use crate::policy::Trust;
 use crate::policy::inter_job::QueueTree;
-use crate::protocol::{AdmittedJob, JobOutcome, JobUpdate, Wishes};
+use crate::protocol::{AdmittedJob, JobOutcome, JobUpdate, RequestedActions};
 use crate::role::{Change, Outbox};
-use crate::vocabulary::{Chosen, Instant, JobId, JobSpec, QueueId, TaskAction, TaskWishes, UserId};
+use crate::vocabulary::{Chosen, Instant, JobId, JobSpec, QueueId, RequestedTaskActions, TaskAction, UserId};
 use crate::why::Why;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -44,13 +44,13 @@ pub(super) struct JobEntry {
     pub(super) key: Option<String>,
     pub(super) held: bool,
     /// Its dependencies were met once: they may have been forgotten since.
-    pub(super) has_begun: bool,
+    pub(super) has_started: bool,
     /// How often it was reopened to run failed tasks.
     pub(super) run: u32,
     /// Set if a user cancelled this run.
     pub(super) cancelled: Option<Box<Cancellation>>,
     /// What users requested of single tasks of it.
-    pub(super) tasks: Arc<TaskWishes>,
+    pub(super) tasks: Arc<RequestedTaskActions>,
     /// Its estimates were used to judge its user.
     pub(super) judged: bool,
     /// It ended without its manager.
@@ -87,14 +87,19 @@ fn standing(jobs: &BTreeMap<JobId, JobEntry>, job: JobId) -> Standing {
 impl JobEntry {
     /// The jobs that it waits for before it starts, and the state that they have to reach.
     fn after(&self) -> impl Iterator<Item = (JobId, Until)> {
-        let spec = if self.has_begun { None } else { Some(&self.job.spec) };
+        let spec = if self.has_started { None } else { Some(&self.job.spec) };
         let jobs = |jobs: fn(&JobSpec) -> &[JobId]| spec.map_or(&[][..], |spec| jobs(spec)).iter().copied();
         let succeed = jobs(|spec| &spec.after_jobs).map(|job| (job, Until::Succeeded));
         succeed.chain(jobs(|spec| &spec.after_jobs_any).map(|job| (job, Until::Ended)))
     }
 
-    pub(super) fn wishes(&self) -> Wishes {
-        Wishes { held: self.held, cancelled: self.cancelled.is_some(), run: self.run, tasks: Arc::clone(&self.tasks) }
+    pub(super) fn requested_actions(&self) -> RequestedActions {
+        RequestedActions {
+            held: self.held,
+            cancelled: self.cancelled.is_some(),
+            run: self.run,
+            tasks: Arc::clone(&self.tasks),
+        }
     }
 }
 
@@ -150,7 +155,7 @@ impl Admission {
     }
 
     /// Why a job has no job manager yet, or that it is held; empty for other jobs and for an unknown one.
-    pub(super) fn why_not_begun(&self, job: JobId) -> Vec<Why> {
+    pub(super) fn why_not_started(&self, job: JobId) -> Vec<Why> {
         let Some(entry) = self.jobs.get(&job) else { return Vec::new() };
         if entry.held && !matches!(entry.state, JobState::Ended(_)) {
             return vec![Why::Held];
@@ -205,7 +210,7 @@ impl Admission {
                 is_queue_gone,
                 key,
                 held,
-                has_begun: false,
+                has_started: false,
                 run: 0,
                 cancelled: None,
                 tasks: Arc::default(),
@@ -327,7 +332,7 @@ impl Admission {
             }
             Change::JobAdmitted { job, key } => self.insert(Arc::clone(job), key.clone()),
             Change::JobHeld { job, held } => self.set_held(*job, *held),
-            Change::JobBegun { job } => self.set_begun(*job),
+            Change::JobStarted { job } => self.set_started(*job),
             Change::JobReopened { job, run } => self.set_reopened(*job, *run),
             Change::TasksAsked { job, action, tasks } => self.wish(*job, *action, tasks),
             Change::CancelAsked { job, by, at } => {
@@ -350,8 +355,8 @@ impl Admission {
     }
 
     /// It has a job manager from now on.
-    pub(super) fn set_begun(&mut self, job: JobId) {
-        self.set_state(job, |entry| (entry.state, entry.has_begun) = (JobState::Begun, true));
+    pub(super) fn set_started(&mut self, job: JobId) {
+        self.set_state(job, |entry| (entry.state, entry.has_started) = (JobState::Begun, true));
     }
 
     pub(super) fn set_reopened(&mut self, job: JobId, run: u32) {
@@ -416,7 +421,7 @@ impl Admission {
             changes.push(Change::JobAdmitted { job: Arc::clone(&entry.job), key: entry.key.clone() });
             // Also if it is as submitted: its job manager knows only what it was sent.
             changes.push(Change::JobHeld { job: id, held: entry.held });
-            let begun = entry.has_begun.then_some(Change::JobBegun { job: id });
+            let begun = entry.has_started.then_some(Change::JobStarted { job: id });
             let reopened = (entry.run > 0).then_some(Change::JobReopened { job: id, run: entry.run });
             match entry.state {
                 JobState::Pending => changes.extend(begun.into_iter().chain(reopened)),

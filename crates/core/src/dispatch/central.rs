@@ -58,7 +58,7 @@ impl Dispatcher {
     }
 
     /// Sends job managers what their jobs are entitled to and may hold now, if that has changed and applies to them.
-    pub fn tell_shares(&mut self, out: &mut Outbox) {
+    pub fn report_shares(&mut self, out: &mut Outbox) {
         for (job, share) in self.scheduler.new_shares() {
             out.send(job, ToJobManager::Share { share: Box::new(share) });
         }
@@ -70,7 +70,7 @@ impl Dispatcher {
 
     /// The share of a job that starts now, which is sent with its start. Other jobs whose shares change are sent
     /// theirs.
-    pub(super) fn share_at_begin(&mut self, job: JobId, out: &mut Outbox) -> Option<Box<Totals>> {
+    pub(super) fn share_at_start(&mut self, job: JobId, out: &mut Outbox) -> Option<Box<Totals>> {
         let mut own = None;
         for (other, share) in self.scheduler.new_shares() {
             if other == job {

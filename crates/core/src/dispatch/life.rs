@@ -118,7 +118,7 @@ impl Dispatcher {
             self.are_kinds_logged = true;
             out.persist(Change::KindsNamed { kinds: self.kinds.clone() });
         }
-        self.begin_again(|_| true, out);
+        self.start_again(|_| true, out);
         self.take_turns(now, out);
     }
 
@@ -128,11 +128,11 @@ impl Dispatcher {
         let entries = self.admission.jobs.values().filter(|entry| entry.job.host == host && !entry.is_abandoned);
         let jobs = entries.map(|entry| (entry.job.id, entry.job.submitted_at)).collect();
         out.send(host, ToJobHost::Known { connection, kinds: self.kinds.clone(), jobs });
-        self.begin_again(|job| job.host == host, out);
+        self.start_again(|job| job.host == host, out);
     }
 
     /// Sends the managers of these jobs their state again, if the jobs have started.
-    fn begin_again(&mut self, are_meant: impl Fn(&AdmittedJob) -> bool, out: &mut Outbox) {
+    fn start_again(&mut self, are_meant: impl Fn(&AdmittedJob) -> bool, out: &mut Outbox) {
         let lost: Arc<[NodeId]> = self.nodes_given_up().collect();
         let running = self.admission.running().map(|(job, _)| job).filter(|job| are_meant(job));
         let begun: Vec<JobId> = running.map(|job| job.id).collect();
@@ -140,9 +140,9 @@ impl Dispatcher {
             let entry = &self.admission.jobs[&id];
             // A manager in the server recovers from the same log, and was not sent anything yet.
             let is_elsewhere = entry.job.host != HostId::SERVER;
-            let share = if is_elsewhere { self.scheduler.told_share(id).map(Box::new) } else { None };
-            let (job, wishes, lost) = (Arc::clone(&entry.job), entry.wishes(), Arc::clone(&lost));
-            out.send(id, ToJobManager::Begin { job, share, wishes, lost });
+            let share = if is_elsewhere { self.scheduler.reported_share(id).map(Box::new) } else { None };
+            let (job, requested_actions, lost) = (Arc::clone(&entry.job), entry.requested_actions(), Arc::clone(&lost));
+            out.send(id, ToJobManager::Begin { job, share, requested_actions, lost });
         }
         // Managers in the server start with the state that they recovered.
         self.begun.extend(begun.into_iter().filter(|id| self.admission.jobs[id].job.host != HostId::SERVER));
@@ -182,13 +182,13 @@ impl Dispatcher {
     }
 
     fn begin(&mut self, job: JobId, out: &mut Outbox) {
-        out.persist(Change::JobBegun { job });
-        self.admission.set_begun(job);
+        out.persist(Change::JobStarted { job });
+        self.admission.set_started(job);
         let entry = &self.admission.jobs[&job];
-        let (admitted, wishes) = (Arc::clone(&entry.job), entry.wishes());
+        let (admitted, requested_actions) = (Arc::clone(&entry.job), entry.requested_actions());
         self.scheduler.add_job(job, entry.queue, admitted.user, admitted.spec.priority);
-        let share = self.share_at_begin(job, out);
-        out.send(job, ToJobManager::Begin { job: admitted, share, wishes, lost: Arc::default() });
+        let share = self.share_at_start(job, out);
+        out.send(job, ToJobManager::Begin { job: admitted, share, requested_actions, lost: Arc::default() });
         self.begun.push(job);
     }
 

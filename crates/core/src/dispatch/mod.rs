@@ -206,8 +206,8 @@ impl Dispatcher {
                 let nodes = self.free(now, from, &grants, out);
                 self.decide(now, &nodes, claims, out);
             }
-            (Address::JobManager(sender), ToMaster::Wants { job, wants }) if sender == job => {
-                self.scheduler.on_wants(job, wants);
+            (Address::JobManager(sender), ToMaster::AllowanceRequest { job, wants }) if sender == job => {
+                self.scheduler.on_allowance_request(job, wants);
             }
             (Address::JobManager(sender), ToMaster::Demand { job, asks, work }) if sender == job => {
                 self.on_demand(now, job, &asks, &work, claims, out);
@@ -254,7 +254,7 @@ impl Dispatcher {
 
     /// Why no (further) task of the job starts: the most important reason first.
     pub fn explain(&self, job: JobId) -> Vec<Why> {
-        match self.admission.why_not_begun(job) {
+        match self.admission.why_not_started(job) {
             whys if whys.is_empty() => self.scheduler.explain(job, &self.rooms),
             whys => whys,
         }

@@ -84,7 +84,7 @@ impl Dispatcher {
         self.admission.insert(admitted, key);
         out.send(client, ToClient::Submitted { job });
         self.take_turns(now, out);
-        for why in self.admission.why_not_begun(job) {
+        for why in self.admission.why_not_started(job) {
             out.record(Record::Blocked { job, why });
         }
     }
@@ -162,7 +162,7 @@ impl Dispatcher {
     fn places(&self, stage: &StageSpec) -> Vec<Option<NodeId>> {
         match &stage.reads {
             Reads::Blocks(blocks) => blocks.nodes().iter().map(|name| self.names.find(name)).collect(),
-            Reads::Unsaid | Reads::Before => Vec::new(),
+            Reads::Unstated | Reads::Before => Vec::new(),
         }
     }
 
@@ -336,7 +336,7 @@ fn check_shape(spec: &JobSpec) -> Result<(), Wrong> {
             Reads::Before if stage.after.is_empty() => {
                 Some("it reads the output of other stages, but depends on none".to_owned())
             }
-            Reads::Unsaid | Reads::Before => None,
+            Reads::Unstated | Reads::Before => None,
         };
         if let Some(wrong) = wrong {
             return invalid(format!("stage `{}`: {wrong}", stage.name));

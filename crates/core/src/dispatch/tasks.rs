@@ -21,13 +21,13 @@ impl Dispatcher {
             return refuse(client, kind, &message, remedy, out);
         }
         out.send(client, ToClient::Done);
-        let is_begun = self.admission.jobs[&job].state == JobState::Begun;
+        let is_started = self.admission.jobs[&job].state == JobState::Begun;
         if action == TaskAction::RerunFailed {
             self.reopen_for(now, job, Some(tasks), out);
             return;
         }
         self.wish(job, action, tasks.clone(), out);
-        if is_begun {
+        if is_started {
             out.send(job, ToJobManager::ActOnTasks { action, tasks });
         }
     }

@@ -64,7 +64,8 @@ impl Dispatcher {
         if queue == entry.queue && !entry.is_queue_gone {
             return Ok(());
         }
-        if queues.preset(queue) != entry.job.preset.as_deref() && (queues.preset(queue).is_some() || entry.has_begun) {
+        if queues.preset(queue) != entry.job.preset.as_deref() && (queues.preset(queue).is_some() || entry.has_started)
+        {
             let message = format!("job {job}: queue {} uses another preset than the job", queues.spec(queue).name);
             return conflict(message, "submit it to that queue instead");
         }

@@ -259,7 +259,7 @@ impl GlobalMaster {
         if *self.dispatch.rooms.capacity() != had {
             self.dispatch.scheduler.on_capacity(self.dispatch.rooms.capacity());
         }
-        self.tell_managers(returned, lost, is_whole, out);
+        self.report_managers(returned, lost, is_whole, out);
         if self.dispatch.scheduler.open_tasks() > 0 {
             self.dispatch.decide(now, &opened, &mut self.proposals, out);
         }
@@ -341,7 +341,7 @@ impl GlobalMaster {
 
     /// Job managers claim their attempts at returned nodes and write off their attempts at lost nodes. A returned node
     /// that was lost or unknown may have attempts of jobs that have ended, so their managers are notified, too.
-    fn tell_managers(&mut self, mut returned: Vec<NodeId>, lost: Vec<NodeId>, is_whole: bool, out: &mut Outbox) {
+    fn report_managers(&mut self, mut returned: Vec<NodeId>, lost: Vec<NodeId>, is_whole: bool, out: &mut Outbox) {
         if returned.is_empty() && lost.is_empty() {
             return;
         }
@@ -415,7 +415,7 @@ impl Role for GlobalMaster {
         }
         self.have_others_give_way(now, out);
         self.dispatch.begun.clear();
-        self.dispatch.tell_shares(out);
+        self.dispatch.report_shares(out);
         self.check_invariants();
     }
 

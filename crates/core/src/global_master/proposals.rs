@@ -16,9 +16,9 @@ pub(super) struct Proposals {
 }
 
 impl Proposals {
-    /// With `are_told`, proposals are kept for [`Proposals::take_new`].
-    pub(super) fn new(epoch: Epoch, are_told: bool) -> Proposals {
-        Proposals { epoch, next: 1, made: Vec::new(), new: are_told.then(Vec::new) }
+    /// With `are_reported`, proposals are kept for [`Proposals::take_new`].
+    pub(super) fn new(epoch: Epoch, are_reported: bool) -> Proposals {
+        Proposals { epoch, next: 1, made: Vec::new(), new: are_reported.then(Vec::new) }
     }
 
     pub(super) fn take_new(&mut self) -> Vec<(Booking, Rule)> {
@@ -32,7 +32,7 @@ impl Proposals {
 
 impl Claims for Proposals {
     fn confirm(&mut self, rooms: &mut Ledger, proposal: &Granting) -> Result<GrantId, ClaimError> {
-        let Granting { ask, node, resources, rule, passed_over, foretold } = *proposal;
+        let Granting { ask, node, resources, rule, passed_over, prediction } = *proposal;
         let grant = GrantId { epoch: self.epoch, number: self.next, slot: rooms.next_slot() };
         let booking = Booking { grant, job: ask.job, node, resources };
         match rule {
@@ -43,7 +43,7 @@ impl Claims for Proposals {
         self.next += 1;
         // The master of the node's cluster seals the launches that it passes on.
         let generation = Generation::default();
-        self.made.push(Grant { id: grant, ask, node, rule, passed_over, generation, foretold, shared_gpu: None });
+        self.made.push(Grant { id: grant, ask, node, rule, passed_over, generation, prediction, shared_gpu: None });
         Ok(grant)
     }
 

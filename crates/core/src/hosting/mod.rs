@@ -92,13 +92,13 @@ pub enum Egress {
 
 /// A message on its way.
 #[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
-pub struct Letter {
+pub struct Envelope {
     pub from: Address,
     pub to: Address,
     pub message: Message,
 }
 
-impl Letter {
+impl Envelope {
     /// Whether it is for the executor of this process.
     pub fn is_order(&self) -> bool {
         matches!(self.to, Address::Executor(_))
@@ -107,7 +107,7 @@ impl Letter {
 
 /// Messages and facts from one role of this process for the others.
 enum Mail {
-    Letter(Letter),
+    Envelope(Envelope),
     /// Why the rest of a job waits: a fact that is reported after the consequences of the grants before it.
     Blocked(Record),
 }
@@ -139,7 +139,7 @@ pub struct Effects {
     /// Whether `facts` contains a change. If so, messages to other machines wait for the disk, and orders to the executor of this
     /// one for the write.
     pub durable: bool,
-    pub letters: Vec<Letter>,
+    pub envelopes: Vec<Envelope>,
     /// Jobs whose data the nodes of this process can delete.
     pub forgotten: Vec<JobId>,
     /// How many events the roles handled.
@@ -272,8 +272,8 @@ impl Roles {
     }
 
     /// The connection for a message that is not for a role of this process.
-    pub fn egress(&self, letter: &Letter) -> Egress {
-        match (letter.to, &letter.message) {
+    pub fn egress(&self, envelope: &Envelope) -> Egress {
+        match (envelope.to, &envelope.message) {
             (Address::Executor(_), _) => Egress::Executor,
             (Address::Client(client), _) => Egress::Client(client),
             (Address::Node(node), _) => match self.life.seat {
@@ -467,8 +467,8 @@ impl Roles {
 
     // ---- events ----------------------------------------------------------------------------------------------------
 
-    pub fn deliver(&mut self, now: Instant, letter: Letter, effects: &mut Effects) {
-        self.deliver_letter(now, letter, effects);
+    pub fn deliver(&mut self, now: Instant, envelope: Envelope, effects: &mut Effects) {
+        self.deliver_envelope(now, envelope, effects);
         self.deliver_mail(now, effects);
     }
 
@@ -565,13 +565,13 @@ impl Roles {
     fn deliver_mail(&mut self, now: Instant, effects: &mut Effects) {
         while let Some(mail) = effects.passing.mail.pop_front() {
             match mail {
-                Mail::Letter(letter) => self.deliver_letter(now, letter, effects),
+                Mail::Envelope(envelope) => self.deliver_envelope(now, envelope, effects),
                 Mail::Blocked(record) => effects.facts.push(Fact::Record(record)),
             }
         }
     }
 
-    fn deliver_letter(&mut self, now: Instant, Letter { from, to, message }: Letter, effects: &mut Effects) {
+    fn deliver_envelope(&mut self, now: Instant, Envelope { from, to, message }: Envelope, effects: &mut Effects) {
         match (to, message) {
             // The global master is the master of its jobs' managers, and of clients.
             (Address::Master, Message::ToMaster(body)) if self.global.is_some() => {
@@ -585,10 +585,10 @@ impl Roles {
                 self.at_master(now, Event::Message { from, body }, effects);
             }
             (Address::JobManager(_), message @ Message::ToJobManager(_)) if self.passes_on() => {
-                effects.letters.push(Letter { from, to, message });
+                effects.envelopes.push(Envelope { from, to, message });
             }
             (Address::Node(node), message @ Message::ToNode(_)) if self.passes_on() && !self.nodes.contains(node) => {
-                effects.letters.push(Letter { from, to, message });
+                effects.envelopes.push(Envelope { from, to, message });
             }
             (Address::JobManager(_), Message::ToJobManager(_)) if from == Address::Master && !self.hears_master() => {}
             (Address::JobManager(job), Message::ToJobManager(body)) => {
@@ -721,7 +721,7 @@ impl Roles {
             let generation = self.job_host.as_ref().map_or(Generation::default(), |job_host| job_host.generation());
             let make = || {
                 let manager = preset.job_manager(Arc::clone(admitted), epoch, settings, sealing);
-                Box::new(manager.beginning_with(generation))
+                Box::new(manager.starting_with(generation))
             };
             self.jobs.entry(job).or_insert_with(make);
         }
@@ -768,7 +768,7 @@ impl Roles {
     }
 
     fn take_effects(&mut self, from: Address, effects: &mut Effects) {
-        let Effects { facts, durable, letters, passing: Passing { mail, outbox }, .. } = effects;
+        let Effects { facts, durable, envelopes, passing: Passing { mail, outbox }, .. } = effects;
         // Most events have no changes and no records.
         if !outbox.changes.is_empty() {
             *durable = true;
@@ -787,7 +787,7 @@ impl Roles {
         let (has_master, has_job_host) = (self.master.is_some(), self.job_host.is_some());
         let has_global = self.global.is_some();
         for (to, message) in outbox.sends.drain(..) {
-            let letter = Letter { from, to, message };
+            let envelope = Envelope { from, to, message };
             let is_local = match to {
                 Address::Master => has_master || has_global,
                 Address::ClusterMaster(_) => has_master,
@@ -798,9 +798,9 @@ impl Roles {
                 _ => false,
             };
             if is_local {
-                mail.push_back(Mail::Letter(letter));
+                mail.push_back(Mail::Envelope(envelope));
             } else {
-                letters.push(letter);
+                envelopes.push(envelope);
             }
         }
         if !outbox.records.is_empty() {

@@ -22,7 +22,7 @@ impl JobManager {
     pub(super) fn hold(&mut self, held: bool, out: &mut Outbox) {
         // On the server, the master's log records it already.
         if self.lifecycle.is_held() != held && self.job.host != HostId::SERVER {
-            out.persist(Change::HoldHeard { job: self.id(), held });
+            out.persist(Change::HoldReceived { job: self.id(), held });
         }
         self.lifecycle.hold(held);
     }

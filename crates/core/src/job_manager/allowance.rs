@@ -8,12 +8,12 @@ use crate::protocol::{Address, TheMaster, ToMaster, ToNode};
 use crate::role::{Change, Outbox, Record};
 use crate::scheduling::Allowed;
 use crate::vocabulary::resources::WIDTH;
-use crate::vocabulary::{AttemptId, Duration, ExecutionType, Instant, Resources, Totals, Wants};
+use crate::vocabulary::{AllowanceRequest, AttemptId, Duration, ExecutionType, Instant, Resources, Totals};
 use crate::why::{Used, Why};
 use serde::{Deserialize, Serialize};
 
 /// The master gets a new report when the last one is off by more than one part in this number.
-const TOLD_WITHIN: u64 = 16;
+const REPORTED_WITHIN: u64 = 16;
 
 /// A master that has not answered within this time is considered down.
 const ANSWERED_WITHIN: Duration = Duration::from_millis(100);
@@ -60,7 +60,7 @@ pub(super) struct Allowance {
     most: Totals,
     number: u32,
     /// The last report to the present master, the number of reports, and the largest allowance since.
-    told: Option<Box<Wants>>,
+    told: Option<Box<AllowanceRequest>>,
     said: u32,
     most_since: Totals,
     /// When to stop waiting for the answer to the last report. Until then, no opportunistic tasks are sent: they may soon be
@@ -190,7 +190,7 @@ impl Allowance {
     }
 
     /// Whether the master needs a new report. A job above its allowance also reports when it holds less.
-    fn is_news(&self, wants: &Wants) -> bool {
+    fn is_news(&self, wants: &AllowanceRequest) -> bool {
         let Some(told) = &self.told else { return wants.all != Totals::ZERO || wants.may_hold() != Totals::ZERO };
         let is_over = !told.holds.fits_in(&self.most);
         is_off(&told.all, &wants.all)
@@ -206,7 +206,7 @@ fn weight_now(sent: &RunningAttempt) -> u64 {
 }
 
 fn is_off(told: &Totals, now: &Totals) -> bool {
-    (0..WIDTH).any(|kind| told.0[kind].abs_diff(now.0[kind]).saturating_mul(TOLD_WITHIN) > told.0[kind])
+    (0..WIDTH).any(|kind| told.0[kind].abs_diff(now.0[kind]).saturating_mul(REPORTED_WITHIN) > told.0[kind])
 }
 
 impl JobManager {
@@ -367,11 +367,16 @@ impl JobManager {
     }
 
     /// Reports to the master what the job would hold if all its running and ready tasks ran, and what it holds.
-    pub(super) fn tell_wants(&mut self, now: Instant, out: &mut Outbox) {
+    pub(super) fn request_allowance(&mut self, now: Instant, out: &mut Outbox) {
         let Some(allowance) = &mut self.own.allowance else { return };
         allowance.answer_due = allowance.answer_due.filter(|due| *due > now);
         let Allowance { most, number, .. } = **allowance;
-        let mut wants = Wants { allowance: most, number, holds: allowance.guaranteed.resources, ..Wants::default() };
+        let mut wants = AllowanceRequest {
+            allowance: most,
+            number,
+            holds: allowance.guaranteed.resources,
+            ..AllowanceRequest::default()
+        };
         let mut of_running = Resources::ZERO;
         for (number, (stage, resources)) in (0..).zip(self.dag.stages.iter().zip(&self.job.resources)) {
             let ask = self.requests.ask_of(number, false);
@@ -390,13 +395,13 @@ impl JobManager {
             wants.one = of_running;
         }
         if allowance.is_news(&wants) {
-            if self.own.tells_work && !self.work.is_told() {
+            if self.own.reports_work && !self.work.is_reported() {
                 let (job, asks, work) = (self.job.id, Vec::new(), self.work.tell());
                 out.send(TheMaster, ToMaster::Demand { job, asks, work });
             }
             allowance.said += 1;
             wants.said = allowance.said;
-            out.send(TheMaster, ToMaster::Wants { job: self.job.id, wants: Box::new(wants) });
+            out.send(TheMaster, ToMaster::AllowanceRequest { job: self.job.id, wants: Box::new(wants) });
             (allowance.told, allowance.most_since) = (Some(Box::new(wants)), most);
             allowance.answer_due = Some(now + ANSWERED_WITHIN);
         }

@@ -6,8 +6,8 @@ use crate::protocol::{Address, Launch, ProposedLaunch, Rule, ToMaster, ToNode};
 use crate::role::{Change, LostCause, Outbox, Record};
 use crate::scheduling::LocalScheduler;
 use crate::vocabulary::{
-    AllocationTime, AtNode, AttemptId, ByteString, Duration, EndReason, Ended, ExecutionType, Foretold, Instant,
-    NodeId, TaskId, Token, Way,
+    AllocationTime, AtNode, AttemptId, ByteString, Duration, EndReason, Ended, ExecutionType, Instant, NodeId,
+    Prediction, Route, TaskId, Token,
 };
 use std::sync::Arc;
 
@@ -48,13 +48,13 @@ impl JobManager {
         out.persist(Change::Launched { attempt, task, node, grant, opportunistic, weight, rule, passed_over, at });
         let mut launch = self.launch_message(attempt, task, execution, basis);
         launch.weight = weight;
-        launch.foretold = self.foretell(now, basis, task.stage, opportunistic, expected_wait);
+        launch.prediction = self.predict(now, basis, task.stage, opportunistic, expected_wait);
         let master =
             self.settings.federation.filter(|_| holding.is_booked()).map(|federation| federation.cluster_of(node));
         if master.is_none() {
             launch.token = self.tokens.token(node, &launch.allocation());
         }
-        if self.tell_awaited(&launch, node, out) {
+        if self.record_awaited(&launch, node, out) {
             // Another node would have to fetch the same files.
             self.own.on_awaits_files(task);
         }
@@ -94,7 +94,7 @@ impl JobManager {
             expected: self.dag.expected(task.stage, task.index),
             weight: 1,
             inputs: self.inputs_of(task),
-            foretold: None,
+            prediction: None,
             token: Token::default(),
         }
     }
@@ -105,21 +105,21 @@ impl JobManager {
     }
 
     /// The prediction of an attempt's start. For a grant or a probe, it was made with the ask.
-    pub(super) fn foretell(
+    pub(super) fn predict(
         &mut self,
         now: Instant,
         basis: Basis,
         stage: u32,
         opportunistic: bool,
         expected_wait: Duration,
-    ) -> Option<Foretold> {
+    ) -> Option<Prediction> {
         match basis {
-            Basis::Grant(_, foretold, _) | Basis::Probe(_, foretold) => foretold,
+            Basis::Grant(_, prediction, _) | Basis::Probe(_, prediction) => prediction,
             Basis::Queue => {
-                let way = if opportunistic { Way::SentOpportunistic } else { Way::Sent };
+                let way = if opportunistic { Route::SentOpportunistic } else { Route::Sent };
                 let known = self.knows_waits().then_some(expected_wait);
                 let ask = self.requests.ask_of(stage, opportunistic);
-                Some(self.own.scheduler.as_mut()?.foretell(now, way, known, ask))
+                Some(self.own.scheduler.as_mut()?.predict(now, way, known, ask))
             }
         }
     }
@@ -233,7 +233,7 @@ impl JobManager {
         if let Some(&RunningAttempt { task, twin: Some(other), had_rival, .. }) = self.attempts.get(&attempt) {
             let failed_finally = !had_rival && counts_as_failure(&ended.reason) && self.is_last(task, &ended.reason);
             if ended.reason.is_success() {
-                self.tell_overtaken(attempt, out);
+                self.report_overtaken(attempt, out);
             }
             if ended.reason.is_success() || failed_finally {
                 self.discard(now, other, out);
@@ -301,7 +301,7 @@ impl JobManager {
             self.place(now, out);
         }
         self.keep_exchange_now_and_then(now, out);
-        self.tell_work(out);
+        self.report_work(out);
     }
 
     pub(super) fn is_last(&self, task: TaskId, reason: &EndReason) -> bool {
@@ -321,7 +321,7 @@ impl JobManager {
     pub(super) fn record_retry(&self, now: Instant, task: TaskId, costs_none: bool, out: &mut Outbox) {
         let record = self.dag.stage(task.stage).record(task.index).expect("a retried task has a record");
         let retries = self.job.spec.stages[task.stage as usize].retries;
-        let delay = self.dag.rests_until(task.stage, task.index).map_or(Duration::ZERO, |until| until.since(now));
+        let delay = self.dag.delayed_until(task.stage, task.index).map_or(Duration::ZERO, |until| until.since(now));
         out.record(Record::Retried { task, failures: u32::from(record.failures), retries, delay, costs_none });
     }
 

@@ -3,7 +3,7 @@
 use super::JobManager;
 use crate::progress::TaskState;
 use crate::role::{Change, Outbox};
-use crate::vocabulary::{AttemptId, Chosen, EndReason, Instant, Spans, TaskAction, TaskId, TaskWishes};
+use crate::vocabulary::{AttemptId, Chosen, EndReason, Instant, RequestedTaskActions, Spans, TaskAction, TaskId};
 use crate::why::Why;
 
 impl JobManager {
@@ -15,14 +15,19 @@ impl JobManager {
     }
 
     /// Applies actions that were missed. Returns whether there were any.
-    pub(super) fn do_what_is_wished(&mut self, now: Instant, wishes: &TaskWishes, out: &mut Outbox) -> bool {
+    pub(super) fn apply_requested(
+        &mut self,
+        now: Instant,
+        requested_actions: &RequestedTaskActions,
+        out: &mut Outbox,
+    ) -> bool {
         let nothing = Spans::default();
         let mut is_any = false;
         for number in 0..self.dag.stages.len() as u32 {
             let of = |chosen: &Chosen| chosen.0.get(&number).unwrap_or(&nothing).clone();
             let stage = self.dag.stage(number);
             let (mut held, mut cancelled, mut released) =
-                (of(&wishes.held), of(&wishes.cancelled), stage.held.all.clone());
+                (of(&requested_actions.held), of(&requested_actions.cancelled), stage.held.all.clone());
             released.take_all(&held);
             held.take_all(&stage.held.all);
             cancelled.take_all(&stage.to_cancel);

@@ -91,8 +91,8 @@ impl JobManager {
                     self.stop(attempt, running, EndReason::Cancelled, out);
                 }
                 Some(running) => {
-                    self.say_timeout_again(attempt, running, out);
-                    self.say_again_to_gang(attempt, out);
+                    self.resend_timeout(attempt, running, out);
+                    self.resend_to_gang(attempt, out);
                 }
                 None => {}
             }

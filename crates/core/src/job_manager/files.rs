@@ -23,7 +23,7 @@ impl JobManager {
     }
 
     /// Records the input files that the node lacks as far as is known. Returns whether it lacks any.
-    pub(super) fn tell_awaited(&self, launch: &Launch, node: NodeId, out: &mut Outbox) -> bool {
+    pub(super) fn record_awaited(&self, launch: &Launch, node: NodeId, out: &mut Outbox) -> bool {
         let Some(files) = self.files.as_ref().filter(|_| !launch.inputs.is_empty()) else { return false };
         let (count, bytes) = files.missing_at(node, &launch.inputs);
         if count > 0 {

@@ -200,9 +200,9 @@ impl JobManager {
             match self.gangs.step(now, stage, &standing) {
                 Step::None => {}
                 Step::Begin => {
-                    self.begin_gang(stage, out);
+                    self.start_gang(stage, out);
                     let tasks = self.dag.stage(stage).running;
-                    out.record(Record::GangBegins { job: self.id(), stage, tasks });
+                    out.record(Record::GangStarts { job: self.id(), stage, tasks });
                 }
                 Step::Dissolve { reason, pauses } => self.dissolve_gang(now, stage, reason, pauses, out),
                 Step::Gather => self.gangs.wait_until(stage, None),
@@ -217,20 +217,20 @@ impl JobManager {
         !self.attempts.of_stage(stage).all(is_known)
     }
 
-    fn begin_gang(&mut self, stage: u32, out: &mut Outbox) {
+    fn start_gang(&mut self, stage: u32, out: &mut Outbox) {
         let Some(gang) = self.gangs.stages.get_mut(&stage) else { return };
         (gang.phase, gang.tries, gang.hosts) = (Phase::Runs, 0, None);
         gang.in_place.clear();
-        self.tell_to_begin(stage, |_| true, out);
+        self.send_start(stage, |_| true, out);
     }
 
     /// Starts these attempts of a gang, if they have not started. After a restart of the manager, this waits until all nodes
     /// have reported their names.
-    fn tell_to_begin(&mut self, stage: u32, which: impl Fn(AttemptId) -> bool, out: &mut Outbox) {
+    fn send_start(&mut self, stage: u32, which: impl Fn(AttemptId) -> bool, out: &mut Outbox) {
         let Some(hosts) = self.hosts_of(stage) else { return };
         for (attempt, running) in self.attempts.of_stage(stage).filter(|(attempt, _)| which(*attempt)) {
             if running.started_at.is_none() {
-                out.send(running.node, ToNode::BeginTask { attempt, hosts: Arc::clone(&hosts) });
+                out.send(running.node, ToNode::StartTask { attempt, hosts: Arc::clone(&hosts) });
             }
         }
     }
@@ -258,7 +258,7 @@ impl JobManager {
         let lacking: Vec<u32> =
             self.gangs.stages.iter().filter(|(_, gang)| lack(gang)).map(|(stage, _)| *stage).collect();
         for stage in lacking {
-            self.tell_to_begin(stage, |_| true, out);
+            self.send_start(stage, |_| true, out);
         }
     }
 
@@ -299,7 +299,7 @@ impl JobManager {
                 self.review_gangs(now, out);
             }
             // The start message was lost.
-            Some(Gang { phase: Phase::Runs, .. }) => self.tell_to_begin(task.stage, |id| id == attempt, out),
+            Some(Gang { phase: Phase::Runs, .. }) => self.send_start(task.stage, |id| id == attempt, out),
             Some(Gang { phase: Phase::Dissolves { reason, .. }, .. }) => {
                 let reason = reason.clone();
                 self.stop(attempt, &self.attempts[&attempt], reason, out);
@@ -314,7 +314,7 @@ impl JobManager {
         }
         let stage = self.dag.stage(task.stage);
         if stage.waiting() == 0 && stage.failed == 0 {
-            return self.begin_gang(task.stage, out);
+            return self.start_gang(task.stage, out);
         }
         // Another task has to be tried again.
         if let Some(gang) = self.gangs.stages.get_mut(&task.stage) {
@@ -324,12 +324,12 @@ impl JobManager {
     }
 
     /// Repeats the last message to an attempt that is live at its node: it may have been lost.
-    pub(super) fn say_again_to_gang(&mut self, attempt: AttemptId, out: &mut Outbox) {
+    pub(super) fn resend_to_gang(&mut self, attempt: AttemptId, out: &mut Outbox) {
         let Some(running) = self.attempts.get(&attempt) else { return };
         match self.gangs.stages.get(&running.task.stage).map(|gang| &gang.phase) {
             Some(Phase::Runs) if running.started_at.is_none() => {
                 let stage = running.task.stage;
-                self.tell_to_begin(stage, |id| id == attempt, out);
+                self.send_start(stage, |id| id == attempt, out);
             }
             Some(Phase::Dissolves { reason, .. }) => self.stop(attempt, running, reason.clone(), out),
             _ => {}

@@ -51,13 +51,14 @@ use crate::policy::IntraJobPolicy;
 use crate::progress::files::Files;
 use crate::progress::{Holding, LostCause};
 use crate::protocol::{
-    Address, AdmittedJob, Ask, Grant, JobOutcome, Rule, TheMaster, ToJobHost, ToJobManager, ToMaster, ToNode, Wishes,
+    Address, AdmittedJob, Ask, Grant, JobOutcome, RequestedActions, Rule, TheMaster, ToJobHost, ToJobManager, ToMaster,
+    ToNode,
 };
 use crate::role::{Change, Event, Outbox, Record, Role};
 use crate::scheduling::LocalScheduler;
 use crate::vocabulary::{
-    AskId, Duration, Epoch, Estimated, ExecutionType, Federation, Foretold, Generation, GrantId, HostId, Instant,
-    JobId, NodeId, ProbeId, Sealing, SharedGpu, TaskId, Totals,
+    AskId, Duration, Epoch, Estimated, ExecutionType, Federation, Generation, GrantId, HostId, Instant, JobId, NodeId,
+    Prediction, ProbeId, Sealing, SharedGpu, TaskId, Totals,
 };
 use crate::why::Why;
 use blame::Blame;
@@ -138,7 +139,7 @@ pub struct JobManager {
     attempts: Attempts,
     node_claims: NodeClaims,
     /// In a follower: the last reason that the followed manager gave for tasks that do not start.
-    told_why: Option<Box<Why>>,
+    reported_why: Option<Box<Why>>,
 }
 
 /// Where a task may be launched, and the rule that scheduled it.
@@ -157,9 +158,9 @@ struct Room {
 #[derive(Clone, Copy)]
 enum Basis {
     /// They are booked in the master's ledger; a GPU is named if the task gets a part of one.
-    Grant(GrantId, Option<Foretold>, Option<SharedGpu>),
+    Grant(GrantId, Option<Prediction>, Option<SharedGpu>),
     /// The node keeps room for this probe.
-    Probe(ProbeId, Option<Foretold>),
+    Probe(ProbeId, Option<Prediction>),
     /// The attempt waits at the node until resources are free.
     Queue,
 }
@@ -237,13 +238,13 @@ impl JobManager {
             tokens: Tokens::new(sealing),
             attempts,
             node_claims: NodeClaims::default(),
-            told_why: None,
+            reported_why: None,
         }
     }
 
     /// Uses this generation for its tokens from now on, as counted by its job host.
     #[must_use]
-    pub fn beginning_with(mut self, generation: Generation) -> JobManager {
+    pub fn starting_with(mut self, generation: Generation) -> JobManager {
         self.tokens.generation = generation;
         self
     }
@@ -261,7 +262,9 @@ impl JobManager {
 
     fn on_message(&mut self, now: Instant, from: Address, body: ToJobManager, out: &mut Outbox) {
         match body {
-            ToJobManager::Begin { share, wishes, lost, .. } => self.on_begin(now, share, wishes, &lost, out),
+            ToJobManager::Begin { share, requested_actions, lost, .. } => {
+                self.on_begin(now, share, requested_actions, &lost, out)
+            }
             ToJobManager::Share { share } => {
                 self.share = Some(share);
                 self.update_demand(now, out);
@@ -308,36 +311,36 @@ impl JobManager {
         &mut self,
         now: Instant,
         share: Option<Box<Totals>>,
-        wishes: Wishes,
+        requested_actions: RequestedActions,
         lost: &[NodeId],
         out: &mut Outbox,
     ) {
-        if wishes.run < self.lifecycle.run() {
+        if requested_actions.run < self.lifecycle.run() {
             // A late repetition from before the latest run.
             return;
         }
         self.share = share.or(self.share.take());
-        let is_begun = self.lifecycle.start();
-        let is_news = !is_begun
-            || (wishes.held, wishes.cancelled, wishes.run)
+        let is_started = self.lifecycle.start();
+        let is_news = !is_started
+            || (requested_actions.held, requested_actions.cancelled, requested_actions.run)
                 != (self.lifecycle.is_held(), self.lifecycle.is_cancelled(), self.lifecycle.run());
-        if !is_begun && self.job.host != HostId::SERVER {
+        if !is_started && self.job.host != HostId::SERVER {
             out.persist(Change::Managed { job: Arc::clone(&self.job) });
             let (job, submitted_at) = (self.id(), self.job.submitted_at);
             out.send(self.job.host, ToJobHost::Has { job, submitted_at });
         }
-        self.hold(wishes.held, out);
+        self.hold(requested_actions.held, out);
         for node in lost {
             self.on_node_lost(now, *node, out);
         }
-        if wishes.run > self.lifecycle.run() {
-            self.run_again(wishes.run, wishes.tasks.rerun.clone(), out);
+        if requested_actions.run > self.lifecycle.run() {
+            self.run_again(requested_actions.run, requested_actions.tasks.rerun.clone(), out);
         }
-        let is_news = self.do_what_is_wished(now, &wishes.tasks, out) || is_news;
-        if wishes.cancelled {
+        let is_news = self.apply_requested(now, &requested_actions.tasks, out) || is_news;
+        if requested_actions.cancelled {
             self.cancel(now, out);
         }
-        if !is_begun {
+        if !is_started {
             let first = self.job.spec.stages.iter().enumerate().filter(|(_, stage)| stage.after.is_empty());
             first.for_each(|(stage, _)| self.first_starts.on_ready(now, stage as u32));
         }
@@ -352,7 +355,7 @@ impl JobManager {
             return;
         }
         self.reopen_lost(now, out);
-        self.dag.end_rests(now);
+        self.dag.end_retry_delays(now);
         self.drop_idle_copies(now, out);
         self.locate_inputs();
         self.locate_earlier();
@@ -397,7 +400,7 @@ impl JobManager {
     }
 
     /// Reports the remaining work to the master if the last report is too far off.
-    fn tell_work(&mut self, out: &mut Outbox) {
+    fn report_work(&mut self, out: &mut Outbox) {
         if self.work.is_news() && !self.dag.is_finished() {
             out.send(TheMaster, ToMaster::Demand { job: self.id(), asks: Vec::new(), work: self.work.tell() });
         }
@@ -422,9 +425,9 @@ impl JobManager {
                 out.record(Record::StaleGrant { from: Address::Master, grant: grant.id });
                 continue;
             }
-            let Grant { id, ask, node, rule, passed_over, generation, foretold, shared_gpu } = *grant;
+            let Grant { id, ask, node, rule, passed_over, generation, prediction, shared_gpu } = *grant;
             self.on_generation(generation);
-            let (basis, execution) = (Basis::Grant(id, foretold, shared_gpu), ExecutionType::Auto);
+            let (basis, execution) = (Basis::Grant(id, prediction, shared_gpu), ExecutionType::Auto);
             let expected_wait = Duration::ZERO;
             let room = Room { node, basis, rule, passed_over, execution, expected_wait };
             if !self.bind(now, ask, None, room, out) {
@@ -537,7 +540,7 @@ impl Role for JobManager {
     }
 
     fn next_wakeup(&self) -> Option<Instant> {
-        let reviews = [self.requests.review_at(), self.gangs.next_review(), self.next_rest_end()];
+        let reviews = [self.requests.review_at(), self.gangs.next_review(), self.next_retry()];
         let own = [self.node_claims.next_repeat(), self.own.next_wakeup()];
         own.into_iter().chain(reviews).flatten().min()
     }
@@ -557,7 +560,7 @@ impl Role for JobManager {
         let mut changes = Vec::new();
         if self.job.host != HostId::SERVER {
             changes.push(Change::Managed { job: Arc::clone(&self.job) });
-            changes.push(Change::HoldHeard { job, held: self.lifecycle.is_held() });
+            changes.push(Change::HoldReceived { job, held: self.lifecycle.is_held() });
         }
         changes.push(Change::Progress { job, progress });
         changes

@@ -24,7 +24,7 @@ pub(super) struct OwnScheduling {
     /// Whether the quota or the allowance held tasks back at the last check.
     limit_binds: bool,
     /// Report the remaining work to the master even without asks.
-    pub(super) tells_work: bool,
+    pub(super) reports_work: bool,
 }
 
 impl OwnScheduling {
@@ -44,7 +44,7 @@ impl OwnScheduling {
                 exploration: Exploration::new(None),
                 promotions: Promotions::after(None),
                 limit_binds: false,
-                tells_work: false,
+                reports_work: false,
             };
         };
         OwnScheduling {
@@ -55,7 +55,7 @@ impl OwnScheduling {
             exploration: Exploration::new(own.explores),
             promotions: Promotions::after(own.promote_after),
             limit_binds: false,
-            tells_work: own.tells_work,
+            reports_work: own.reports_work,
         }
     }
 

@@ -8,7 +8,7 @@ use crate::protocol::{Address, Ask, NodeList, Rule, ToNode};
 use crate::role::{Outbox, Record};
 use crate::scheduling::{LocalScheduler, Step};
 use crate::vocabulary::{
-    AskId, AttemptId, Chance, Duration, ExecutionType, Foretold, Instant, Margins, NodeId, NodeWaits, ProbeId,
+    AskId, AttemptId, Chance, Duration, ExecutionType, Instant, Margins, NodeId, NodeWaits, Prediction, ProbeId,
 };
 use crate::why::Why;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ pub struct OwnPlacement {
     /// If set, the job manager decides which tasks are guaranteed, within the job's allowance.
     pub allowance: Option<AllowanceRules>,
     /// Report the amount of work of the job to the master, which the allowance depends on.
-    pub tells_work: bool,
+    pub reports_work: bool,
     /// If set, placements are reviewed when a node reports.
     pub corrections: Option<CorrectionRules>,
     /// If set, other nodes are tried for waiting tasks, without any report.
@@ -41,7 +41,7 @@ impl OwnPlacement {
             mix: None,
             quota: Quota::default(),
             allowance: None,
-            tells_work: false,
+            reports_work: false,
             corrections: None,
             explores: None,
             assumed_run_time: None,
@@ -95,19 +95,19 @@ impl JobManager {
     pub(super) fn place(&mut self, now: Instant, out: &mut Outbox) {
         if self.own.has_allowance() {
             self.place_within_allowance(now, out);
-            return self.tell_limit(self.allowance_that_binds(), out);
+            return self.record_limit(self.allowance_that_binds(), out);
         }
         let Outstanding { booked, unbooked } = self.attempts.outstanding();
         let left = self.own.quota.left(booked, unbooked);
         let steps = self.own.scheduler.as_mut().map(|scheduler| scheduler.decide(now, left)).unwrap_or_default();
         self.take(now, steps, out);
         if self.own.quota.is_set() {
-            self.tell_limit(self.quota_that_binds(), out);
+            self.record_limit(self.quota_that_binds(), out);
         }
     }
 
     fn place_within_allowance(&mut self, now: Instant, out: &mut Outbox) {
-        self.tell_wants(now, out);
+        self.request_allowance(now, out);
         let Some(scheduler) = &mut self.own.scheduler else { return };
         scheduler.advance(now);
         let is_free = self.promote_starved(now, out);
@@ -149,7 +149,7 @@ impl JobManager {
     }
 
     /// Records a limit once, each time that it starts to hold tasks back.
-    fn tell_limit(&mut self, limit: Option<Why>, out: &mut Outbox) {
+    fn record_limit(&mut self, limit: Option<Why>, out: &mut Outbox) {
         let starts_to_bind = self.own.starts_to_bind(limit.is_some());
         if let Some(why) = limit.filter(|_| starts_to_bind) {
             out.record(Record::Blocked { job: self.id(), why });
@@ -189,8 +189,8 @@ impl JobManager {
         let Address::Node(node) = from else { return };
         let execution = ExecutionType::Auto;
         let (rule, expected_wait) = (Rule::Ready, Duration::ZERO);
-        let is_bound = self.take_probe(now, probe).is_some_and(|(ask, foretold)| {
-            let basis = Basis::Probe(probe, foretold);
+        let is_bound = self.take_probe(now, probe).is_some_and(|(ask, prediction)| {
+            let basis = Basis::Probe(probe, prediction);
             let room = Room { node, basis, rule, passed_over: 0, execution, expected_wait };
             self.bind(now, ask, None, room, out)
         });
@@ -200,7 +200,7 @@ impl JobManager {
         self.place(now, out);
     }
 
-    fn take_probe(&mut self, now: Instant, probe: ProbeId) -> Option<(AskId, Option<Foretold>)> {
+    fn take_probe(&mut self, now: Instant, probe: ProbeId) -> Option<(AskId, Option<Prediction>)> {
         let scheduler = self.own.scheduler.as_mut().filter(|_| probe.epoch == self.epoch)?;
         scheduler.on_ready(now, probe.number)
     }

@@ -90,7 +90,7 @@ impl JobManager {
 
     /// Reasons why tasks do not start that the job manager places itself. The master does not know them.
     pub fn explain(&self) -> Vec<Why> {
-        if let Some(told) = &self.told_why {
+        if let Some(told) = &self.reported_why {
             let is_ready = self.dag.runnable().any(|stage| self.dag.stage(stage).ready() > 0);
             return if is_ready { vec![Why::clone(told)] } else { Vec::new() };
         }

@@ -248,7 +248,7 @@ impl Requests {
         }
         self.deferrable = demand.deferrable;
         self.demand = self.count_open();
-        self.untold()
+        self.unreported()
     }
 
     pub(super) fn review_at(&self) -> Option<Instant> {
@@ -287,9 +287,9 @@ impl Requests {
         assert_eq!(self.demand, self.count_open(), "the open demand matches the asks and grants");
     }
 
-    fn untold(&mut self) -> Vec<Ask> {
-        let untold = self.asks.iter_mut().filter(|counted| !counted.told);
-        untold
+    fn unreported(&mut self) -> Vec<Ask> {
+        let unreported = self.asks.iter_mut().filter(|counted| !counted.told);
+        unreported
             .map(|counted| {
                 counted.told = true;
                 counted.ask.clone()

@@ -31,16 +31,16 @@ impl JobManager {
     }
 
     pub fn follow_reason(&mut self, why: &Why) {
-        self.told_why = Some(Box::new(why.clone()));
+        self.reported_why = Some(Box::new(why.clone()));
     }
 
     /// Applies one recorded change.
     pub(super) fn take_back(&mut self, change: &Change) {
         match change {
-            Change::JobBegun { .. } | Change::Managed { .. } => {
+            Change::JobStarted { .. } | Change::Managed { .. } => {
                 self.lifecycle.start();
             }
-            Change::JobHeld { held, .. } | Change::HoldHeard { held, .. } => self.lifecycle.hold(*held),
+            Change::JobHeld { held, .. } | Change::HoldReceived { held, .. } => self.lifecycle.hold(*held),
             Change::Launched { attempt, task, node, grant, opportunistic, weight, rule, at, .. } => {
                 if rule.is_second() {
                     self.dag.launched_beside(task.stage, task.index);

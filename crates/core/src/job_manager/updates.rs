@@ -18,7 +18,7 @@ impl JobManager {
         let stages = 0..self.job.spec.stages.len();
         self.has_new_timeout |= stages.into_iter().any(|stage| timeout(&before, stage) != timeout(&self.job, stage));
         for (attempt, running) in self.attempts.iter() {
-            self.say_timeout_again(*attempt, running, out);
+            self.resend_timeout(*attempt, running, out);
         }
         if is_placed_anew {
             self.requests.update_job(&self.job);
@@ -28,7 +28,7 @@ impl JobManager {
     }
 
     /// Sends the timeout to the node of an attempt that may have been launched with another one.
-    pub(super) fn say_timeout_again(&self, attempt: AttemptId, running: &RunningAttempt, out: &mut Outbox) {
+    pub(super) fn resend_timeout(&self, attempt: AttemptId, running: &RunningAttempt, out: &mut Outbox) {
         if self.has_new_timeout {
             let timeout = timeout(&self.job, running.task.stage as usize);
             out.send(running.node, ToNode::SetTimeout { attempt, timeout });

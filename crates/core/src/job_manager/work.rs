@@ -8,7 +8,7 @@ use crate::vocabulary::{Duration, JobWork, Work};
 
 /// The master gets a new report when the last one is off by more than one part in this number. A large array causes about a
 /// hundred reports, not one for each task.
-const TOLD_WITHIN: u64 = 16;
+const REPORTED_WITHIN: u64 = 16;
 
 pub(super) struct WorkLeft {
     /// The values that each stage was counted with.
@@ -56,14 +56,15 @@ impl WorkLeft {
         self.told = None;
     }
 
-    pub(super) fn is_told(&self) -> bool {
+    pub(super) fn is_reported(&self) -> bool {
         self.told.is_some()
     }
 
     /// Whether the last report is too far off. A master that got no asks needs no report.
     pub(super) fn is_news(&self) -> bool {
         self.told.is_some_and(|told| {
-            self.now.remaining.differs(&told.remaining, TOLD_WITHIN) || self.now.total.differs(&told.total, TOLD_WITHIN)
+            self.now.remaining.differs(&told.remaining, REPORTED_WITHIN)
+                || self.now.total.differs(&told.total, REPORTED_WITHIN)
         })
     }
 

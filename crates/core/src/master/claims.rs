@@ -46,11 +46,11 @@ impl Claims {
 
 impl dispatch::Claims for Claims {
     fn confirm(&mut self, ledger: &mut Ledger, proposal: &Granting) -> Result<GrantId, ClaimError> {
-        let Granting { ask, node, resources, rule, passed_over, foretold } = *proposal;
+        let Granting { ask, node, resources, rule, passed_over, prediction } = *proposal;
         let id = self.book(ledger, ask.job, node, resources)?;
         let generation = self.tokens.generation();
         let shared_gpu = ledger.shared_gpu(id);
-        self.confirmed.push(Grant { id, ask, node, rule, passed_over, generation, foretold, shared_gpu });
+        self.confirmed.push(Grant { id, ask, node, rule, passed_over, generation, prediction, shared_gpu });
         Ok(id)
     }
 

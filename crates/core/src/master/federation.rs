@@ -37,7 +37,7 @@ pub(super) struct Federated {
     not_taken: Vec<(AttemptId, ClaimError)>,
     beat_at: Option<Instant>,
     /// When global masters that are behind are notified.
-    tell_at: Option<Instant>,
+    report_at: Option<Instant>,
 }
 
 /// What this master knows of a global master.
@@ -72,7 +72,7 @@ impl Federated {
             joined_at: Vec::new(),
             not_taken: Vec::new(),
             beat_at: None,
-            tell_at: None,
+            report_at: None,
         }
     }
 
@@ -85,7 +85,7 @@ impl Federated {
     }
 
     pub(super) fn next_beat(&self) -> Option<Instant> {
-        self.beat_at.into_iter().chain(self.tell_at).min()
+        self.beat_at.into_iter().chain(self.report_at).min()
     }
 
     /// Whether it has not been notified of all changes.
@@ -113,8 +113,8 @@ impl Federated {
             self.joined_at[index] = self.version;
         }
         for &node in &news.changed {
-            let is_untold = self.globals.iter().all(|global| global.told < self.version);
-            if !is_untold || self.changes.back() != Some(&node) {
+            let is_unreported = self.globals.iter().all(|global| global.told < self.version);
+            if !is_unreported || self.changes.back() != Some(&node) {
                 self.note_change(node);
             }
         }
@@ -295,7 +295,7 @@ impl Master {
         let may_hear =
             |node: &NodeId| matches!(self.dispatch.rooms.state(*node), Some(NodeState::Up | NodeState::Unreachable));
         for node in self.dispatch.rooms.ids().filter(may_hear) {
-            out.send(node, ToNode::SayEndsAgain { host: global.host() });
+            out.send(node, ToNode::ResendEnds { host: global.host() });
         }
     }
 
@@ -314,15 +314,15 @@ impl Master {
             *beat_at = now + every;
             federated.globals.iter_mut().for_each(|global| global.is_due = true);
         }
-        if federated.tell_at.is_some_and(|at| at <= now) {
-            federated.tell_at = None;
+        if federated.report_at.is_some_and(|at| at <= now) {
+            federated.report_at = None;
             let version = federated.version;
             federated.globals.iter_mut().for_each(|global| global.is_due |= Federated::is_behind(global, version));
         }
     }
 
     /// Runs at the end of an event.
-    pub(super) fn tell_globals(&mut self, now: Instant, out: &mut Outbox) {
+    pub(super) fn report_to_globals(&mut self, now: Instant, out: &mut Outbox) {
         let life = self.claims.epoch();
         let every = self.settings.heartbeat;
         let Some(federated) = &mut self.federated else { return };
@@ -334,9 +334,9 @@ impl Master {
                 federated.tell(global, life, &rooms, &self.dispatch.kinds, out);
             }
         }
-        if let Some(after) = self.settings.tell_changes_after {
+        if let Some(after) = self.settings.report_changes_after {
             let is_behind = federated.globals.iter().any(|global| Federated::is_behind(global, federated.version));
-            federated.tell_at = is_behind.then(|| federated.tell_at.unwrap_or(now + after));
+            federated.report_at = is_behind.then(|| federated.report_at.unwrap_or(now + after));
         }
         // Now that their global masters have the news.
         for (attempt, why) in std::mem::take(&mut federated.not_taken) {

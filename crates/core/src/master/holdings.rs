@@ -55,10 +55,10 @@ impl Holdings {
         let Some(queue) = queue else { return };
         match change {
             BookingChange::Booked | BookingChange::Stays => self.add(queue, &booking.resources, index),
-            BookingChange::GivesWay | BookingChange::Freed { gave_way: false } => {
+            BookingChange::GivesWay | BookingChange::Freed { was_preempted: false } => {
                 self.sub(queue, &booking.resources, index);
             }
-            BookingChange::Freed { gave_way: true } => {}
+            BookingChange::Freed { was_preempted: true } => {}
         }
     }
 
@@ -158,7 +158,7 @@ mod tests {
             totals.add_times(&HELD, times);
             totals
         };
-        let freed = |gave_way| BookingChange::Freed { gave_way };
+        let freed = |was_preempted| BookingChange::Freed { was_preempted };
         let story = [
             (1, BookingChange::Booked, 1),
             (2, BookingChange::Booked, 2),

@@ -12,8 +12,8 @@ use crate::protocol::{
 use crate::role::{Change, Outbox, Record};
 use crate::scheduling::{Booking, Ledger, NodeState};
 use crate::vocabulary::{
-    Attribute, Attributes, ClientId, Duration, Generation, Instant, JobId, Named, NodeId, NodeViews, NodeWaits,
-    Resources, Shut,
+    Attribute, Attributes, ClientId, ClosedReason, Duration, Generation, Instant, JobId, Named, NodeId, NodeViews,
+    NodeWaits, Resources,
 };
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -60,12 +60,12 @@ impl Waiting {
 #[repr(C, align(64))]
 struct NodeEntry {
     report: NodeReport,
-    last_heard: Option<Instant>,
+    last_contact: Option<Instant>,
     /// Its queue as it is counted in `queues`.
     queue: Option<Waiting>,
     drained: bool,
     /// The oldest generation of tokens that is valid, as the node was notified.
-    told_oldest: Generation,
+    reported_oldest: Generation,
     pause: Option<Box<Pause>>,
     forecast: Option<Box<Forecast>>,
     /// How long tasks would wait there, and when the node reported it.
@@ -73,7 +73,7 @@ struct NodeEntry {
     /// The limits that were sent last on its present connection.
     steer: Option<Box<Steer>>,
     /// When an earlier incarnation of the master heard from it last, as recorded.
-    heard_before: Option<Instant>,
+    received_before: Option<Instant>,
     /// Since when it is unreachable or expected.
     away_since: Option<Instant>,
     enforcement: Vec<String>,
@@ -109,16 +109,16 @@ impl NodeEntry {
         self.shut().is_none()
     }
 
-    fn shut(&self) -> Option<Shut> {
+    fn shut(&self) -> Option<ClosedReason> {
         match self.pause_now() {
-            _ if self.drained => Some(Shut::Drained),
-            Some(pause) => Some(Shut::Paused { why: pause.why.clone() }),
+            _ if self.drained => Some(ClosedReason::Drained),
+            Some(pause) => Some(ClosedReason::Paused { why: pause.why.clone() }),
             None => None,
         }
     }
 
     fn heard(&self) -> Option<Instant> {
-        self.last_heard.or(self.heard_before)
+        self.last_contact.or(self.received_before)
     }
 }
 
@@ -194,8 +194,8 @@ impl Nodes {
         self.entry(node).drained = drained;
     }
 
-    pub(super) fn set_heard(&mut self, node: NodeId, at: Instant) {
-        self.entry(node).heard_before = Some(at);
+    pub(super) fn set_received(&mut self, node: NodeId, at: Instant) {
+        self.entry(node).received_before = Some(at);
     }
 
     pub(super) fn began(&mut self, now: Instant) {
@@ -218,7 +218,7 @@ impl Nodes {
             if entry.drained {
                 changes.push(Change::NodeDrained { node, drained: true });
             }
-            changes.extend(entry.heard().map(|at| Change::NodeHeard { node, at }));
+            changes.extend(entry.heard().map(|at| Change::NodeLastSeen { node, at }));
         }
         changes
     }
@@ -234,9 +234,9 @@ impl Nodes {
     /// How long tasks would wait there, if the node has reported it.
     pub(super) fn waits(&self, now: Instant, node: NodeId) -> Option<ListedWaits> {
         let entry = self.get(node)?;
-        let (said_at, waits) = entry.waits.as_deref()?;
-        let silent_for = now.since(entry.last_heard.unwrap_or(*said_at));
-        Some(ListedWaits { waits: Arc::clone(waits), age: now.since(*said_at), silent_for })
+        let (reported_at_node, waits) = entry.waits.as_deref()?;
+        let silent_for = now.since(entry.last_contact.unwrap_or(*reported_at_node));
+        Some(ListedWaits { waits: Arc::clone(waits), age: now.since(*reported_at_node), silent_for })
     }
 
     pub(super) fn take_waits(&mut self, now: Instant, node: NodeId, waits: Arc<NodeWaits>) {
@@ -247,7 +247,7 @@ impl Nodes {
         let counts = is_there && self.entry(node).takes_work();
         self.count_queue(node, counts.then(|| Waiting::new(report.expected_wait, report.queued)));
         let entry = self.entry(node);
-        entry.last_heard = Some(now);
+        entry.last_contact = Some(now);
         entry.report = report;
     }
 
@@ -300,7 +300,7 @@ impl Nodes {
 
     /// Whether the node was not notified that earlier generations have expired; it counts as notified from now on.
     pub(super) fn is_new_expiry(&mut self, node: NodeId, oldest: Generation) -> bool {
-        std::mem::replace(&mut self.entry(node).told_oldest, oldest) != oldest
+        std::mem::replace(&mut self.entry(node).reported_oldest, oldest) != oldest
     }
 
     pub(super) fn next_review(&self) -> Option<Instant> {
@@ -311,7 +311,7 @@ impl Nodes {
 impl Master {
     pub(super) fn on_node_connected(&mut self, now: Instant, node: NodeId) {
         self.dispatch.rooms.expect_node(node);
-        self.nodes.entry(node).last_heard = Some(now);
+        self.nodes.entry(node).last_contact = Some(now);
     }
 
     /// A node reports everything that holds resources there, and the ledger is reconciled with it.
@@ -360,9 +360,9 @@ impl Master {
         let entry = self.nodes.entry(node);
         entry.steer = None;
         entry.waits = None;
-        entry.told_oldest = oldest;
+        entry.reported_oldest = oldest;
         entry.enforcement = enforcement;
-        entry.last_heard = Some(now);
+        entry.last_contact = Some(now);
         entry.away_since = None;
         self.show_open(node);
         self.nodes.review_at.get_or_insert(now + self.heartbeat());
@@ -438,7 +438,7 @@ impl Master {
             Some(NodeState::Up) => self.dispatch.decide_on_heartbeat(now, node, &mut self.claims, out),
             // It was silent, but its connection held: nothing was lost.
             Some(NodeState::Unreachable) => self.take_back(now, node, out),
-            Some(NodeState::Lost) => out.send(node, ToNode::IntroduceYourself),
+            Some(NodeState::Lost) => out.send(node, ToNode::RegisterAgain),
             Some(NodeState::Expected) | None => {}
         }
         if is_there {
@@ -480,7 +480,7 @@ impl Master {
             let entry = self.nodes.entry(node);
             entry.away_since = Some(now);
             // So that the time since its last message is still known after a restart.
-            out.persist(Change::NodeHeard { node, at: entry.last_heard.unwrap_or(now) });
+            out.persist(Change::NodeLastSeen { node, at: entry.last_contact.unwrap_or(now) });
             self.nodes.count_queue(node, None);
             out.record(Record::NodeUnreachable { node });
         }
@@ -532,7 +532,7 @@ impl Master {
             self.review_pause(now, node, out);
             match self.dispatch.rooms.state(node) {
                 Some(NodeState::Up) => {
-                    let heard = self.nodes.entries[index].last_heard.unwrap_or(now);
+                    let heard = self.nodes.entries[index].last_contact.unwrap_or(now);
                     if now.since(heard) > silence {
                         self.on_node_disconnected(now, node, out);
                     }
@@ -559,8 +559,8 @@ impl Master {
         let entry = self.nodes.entry(node);
         if let (None, Some(began)) = (entry.heard(), began) {
             // It has been silent at least since then.
-            entry.heard_before = Some(began);
-            out.persist(Change::NodeHeard { node, at: began });
+            entry.received_before = Some(began);
+            out.persist(Change::NodeLastSeen { node, at: began });
         }
         self.dispatch.rooms.set_state(node, NodeState::Lost);
         let booked: Vec<Booking> = self.dispatch.rooms.bookings_on(node).collect();
@@ -652,7 +652,7 @@ impl Master {
                 attributes: self.dispatch.rooms.attributes(node).as_ref().clone(),
                 enforcement: entry.enforcement.clone(),
                 silent_for: entry.heard().map(|heard| now.since(heard)),
-                unheard_since: self.nodes.began.filter(|_| entry.last_heard.is_none()),
+                unheard_since: self.nodes.began.filter(|_| entry.last_contact.is_none()),
                 reserved: self.dispatch.scheduler.reserved_nodes().binary_search(&node).is_ok(),
                 doubt,
                 is_avoided: doubt.is_some() && self.publishes_odds(),

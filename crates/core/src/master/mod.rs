@@ -50,7 +50,7 @@ pub struct MasterSettings {
     /// How failures of nodes are counted.
     pub reliability: ReliabilitySettings,
     /// Global masters are notified of changes after at most this time; `None`: at each heartbeat.
-    pub tell_changes_after: Option<Duration>,
+    pub report_changes_after: Option<Duration>,
     /// The federation and the number of this cluster in it.
     pub federated: Option<(Federation, ClusterId)>,
     /// Length of a generation of tokens. A token is valid in its own and in the next generation, and up to some
@@ -90,7 +90,7 @@ impl Default for MasterSettings {
             publish_every: None,
             steer: None,
             reliability: ReliabilitySettings::USUAL,
-            tell_changes_after: None,
+            report_changes_after: None,
             federated: None,
             token_life: Duration::from_secs(600),
         }
@@ -279,9 +279,9 @@ impl Role for Master {
         }
         let begun = std::mem::take(&mut self.dispatch.begun);
         self.publish_to(now, &begun, out);
-        self.dispatch.tell_shares(out);
+        self.dispatch.report_shares(out);
         self.review_publication(now);
-        self.tell_globals(now, out);
+        self.report_to_globals(now, out);
         self.check_invariants();
     }
 
@@ -297,7 +297,7 @@ impl Role for Master {
             match change {
                 Change::NodeNamed { node, name } => self.know_node(*node, name.clone()),
                 Change::NodeDrained { node, drained } => self.nodes.set_drained(*node, *drained),
-                Change::NodeHeard { node, at } => self.nodes.set_heard(*node, *at),
+                Change::NodeLastSeen { node, at } => self.nodes.set_received(*node, *at),
                 Change::NodeRemoved { node } => self.forget_node(*node),
                 other => self.dispatch.recover(other),
             }

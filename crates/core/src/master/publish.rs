@@ -5,7 +5,7 @@ use super::Master;
 use crate::protocol::{ListedNode, NodeList, ToJobManager};
 use crate::role::Outbox;
 use crate::scheduling::NodeState;
-use crate::vocabulary::{Crowd, Duration, Instant, JobId, NodeId, NodeViews, Shut};
+use crate::vocabulary::{ClosedReason, Crowd, Duration, Instant, JobId, NodeId, NodeViews};
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -60,7 +60,7 @@ impl Master {
             return;
         }
         // A new generation waits for the next list if one is scheduled: tokens of the previous one are still valid.
-        let is_late = !self.tells_generation() && self.publication.due.is_none();
+        let is_late = !self.reports_generation() && self.publication.due.is_none();
         if is_late || self.publication.changes != self.dispatch.rooms.node_changes() {
             let soon = now + TOGETHER;
             self.publication.due = Some(self.publication.due.map_or(soon, |due| due.min(soon)));
@@ -68,7 +68,7 @@ impl Master {
     }
 
     /// Whether the current generation of tokens is published; true if nothing is published.
-    pub(super) fn tells_generation(&self) -> bool {
+    pub(super) fn reports_generation(&self) -> bool {
         self.settings.publish == Publish::Nothing || self.publication.list.generation == self.claims.tokens.generation()
     }
 
@@ -77,8 +77,8 @@ impl Master {
             return;
         }
         let next_load = now + self.settings.publish_every(self.dispatch.rooms.len());
-        let tells_load = self.settings.publish > Publish::Nodes;
-        self.publication.due = tells_load.then_some(next_load);
+        let reports_load = self.settings.publish > Publish::Nodes;
+        self.publication.due = reports_load.then_some(next_load);
         self.make_list(now);
         let message = self.list_message(now);
         for (job, _) in self.dispatch.running() {
@@ -158,14 +158,14 @@ impl Master {
         self.settings.publish >= Publish::Waits
     }
 
-    fn why_shut(&self, node: NodeId) -> Option<Shut> {
+    fn why_closed(&self, node: NodeId) -> Option<ClosedReason> {
         let is_closed = self.dispatch.rooms.offer_is_closed(node);
-        is_closed.then(|| self.dispatch.rooms.shut(node).unwrap_or(Shut::Lost))
+        is_closed.then(|| self.dispatch.rooms.shut(node).unwrap_or(ClosedReason::Lost))
     }
 
     fn listed(&self, now: Instant, node: NodeId) -> ListedNode {
         ListedNode {
-            shut: self.why_shut(node),
+            shut: self.why_closed(node),
             capacity: self.dispatch.rooms.node_capacity(node),
             attributes: Arc::clone(self.dispatch.rooms.attributes(node)),
             report: self.nodes.report(node).cloned().unwrap_or_default(),
@@ -196,7 +196,7 @@ mod tests {
     fn open_nodes_are_ranked_by_the_total_wait_of_a_task() {
         let seconds = Duration::from_secs;
         let node = |open: bool, [expected_wait, running_work, stalled]: [u64; 3]| ListedNode {
-            shut: (!open).then_some(Shut::Drained),
+            shut: (!open).then_some(ClosedReason::Drained),
             capacity: Default::default(),
             attributes: Arc::default(),
             report: NodeReport {

@@ -42,12 +42,12 @@ impl Tokens {
 
 impl Master {
     pub(super) fn advance_when_due(&mut self, now: Instant) {
-        let (life, is_told) = (self.settings.token_life, self.tells_generation());
+        let (life, is_reported) = (self.settings.token_life, self.reports_generation());
         let Tokens { generation, advance_at, .. } = &mut self.claims.tokens;
         let advance_at = advance_at.get_or_insert(now + life);
         // Advances only once the current generation is published, so that receivers of lists are never two behind,
         // however rarely lists are sent.
-        if *advance_at <= now && is_told {
+        if *advance_at <= now && is_reported {
             *advance_at = now + life;
             generation.0 += 1;
         }

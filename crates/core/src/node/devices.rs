@@ -40,8 +40,8 @@ impl DevicePool {
     /// assigned, else from the most used one that has room.
     pub(super) fn take(&mut self, wanted: &Resources, number: Option<SharedGpu>, kinds: &Kinds) -> Devices {
         let mut taken = Devices::new();
-        let is_told = |kind: usize| wanted.0[kind] > 0 || (kind == GPU && self.has_gpus);
-        for kind in (GPU..WIDTH).filter(|&kind| is_told(kind)) {
+        let is_reported = |kind: usize| wanted.0[kind] > 0 || (kind == GPU && self.has_gpus);
+        for kind in (GPU..WIDTH).filter(|&kind| is_reported(kind)) {
             let indexes: Vec<u32> = match part_of_gpu(wanted).filter(|_| kind == GPU) {
                 Some(part) => self.gpu_for(part, number).into_iter().collect(),
                 None => {

@@ -871,7 +871,7 @@ impl NodeAgent {
         }
         for &id in &arrived {
             self.queue.release(EntryId::Attempt(id), Lack::Files);
-            self.say_in_place(id, out);
+            self.report_in_place(id, out);
             if let Some(entry) = self.attempts.get(&id) {
                 out.record(Record::FilesArrived { task: entry.task, attempt: id, node });
             }

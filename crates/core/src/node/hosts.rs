@@ -90,7 +90,7 @@ impl NodeAgent {
 
     /// Starts the leases of the processes that launched attempts here and have not been connected in this run of the
     /// agent. Until the lease ends, they may claim their attempts.
-    pub(super) fn begin_leases(&mut self, now: Instant) {
+    pub(super) fn start_leases(&mut self, now: Instant) {
         let ends = now + self.settings.orphan_lease;
         let issuers: BTreeSet<HostId> = self.attempts.keys().map(|attempt| attempt.epoch.host()).collect();
         for host in issuers {
@@ -113,7 +113,7 @@ impl NodeAgent {
         }
         self.tokens.on_issuer(key, oldest, epoch);
         *self.hosts.link(host) = LinkState::Greeted;
-        self.say_ends_again(host, out);
+        self.resend_ends(host, out);
         // Kinds are only added.
         if kinds.custom().len() > self.kinds.custom().len() {
             self.on_kinds(kinds);
@@ -126,14 +126,14 @@ impl NodeAgent {
         self.hosts.are_passed_on = are_passed_on;
         if are_passed_on {
             self.hosts.links.clear();
-            self.issuers().into_iter().for_each(|host| self.say_ends_again(host, out));
+            self.issuers().into_iter().for_each(|host| self.resend_ends(host, out));
         }
     }
 
     /// The connection to the master is lost, and with it the job hosts whose messages it passed on.
     pub(super) fn on_passed_on_no_more(&mut self, now: Instant) {
         if self.hosts.are_passed_on {
-            self.begin_leases(now);
+            self.start_leases(now);
         }
     }
 
@@ -143,7 +143,7 @@ impl NodeAgent {
         hosts.filter(|host| *host != HostId::SERVER).collect()
     }
 
-    pub(super) fn say_ends_again(&self, host: HostId, out: &mut Outbox) {
+    pub(super) fn resend_ends(&self, host: HostId, out: &mut Outbox) {
         for (&attempt, entry) in self.attempts.iter().filter(|(attempt, _)| attempt.epoch.host() == host) {
             if let State::Ended(ended) = &entry.state {
                 out.send(attempt.job, ToJobManager::Finished { attempt, ended: Arc::clone(ended), instead: None });

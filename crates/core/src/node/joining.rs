@@ -53,7 +53,7 @@ impl NodeAgent {
         for claim in std::mem::take(&mut self.early_claims) {
             self.on_claim(now, claim, out);
         }
-        self.begin_leases(now);
+        self.start_leases(now);
         self.register(now, out);
         self.fetch_again(now, out);
         self.start_what_fits(now, out);
@@ -65,8 +65,8 @@ impl NodeAgent {
         if known.is_opportunistic() && !entry.is_opportunistic() {
             out.send(TheExecutor(self.node), ToExecutor::Promote { attempt: id, grant: entry.grant });
         }
-        self.say_timeout_again(id, known.template.timeout, out);
-        self.say_yield_again(id, does_yield, out);
+        self.resend_timeout(id, known.template.timeout, out);
+        self.resend_yield(id, does_yield, out);
         if let State::Stopping { reason, killed } = &entry.state {
             let signal = if *killed { TaskSignal::Kill } else { TaskSignal::Terminate };
             let reason = reason.clone();
@@ -138,7 +138,7 @@ impl NodeAgent {
         }
         self.master = MasterLink::Welcomed { first_grant, heartbeat, next_report: now + heartbeat };
         self.on_passed_on(passes_on, out);
-        self.say_ends_again(HostId::SERVER, out);
+        self.resend_ends(HostId::SERVER, out);
         self.answer_early_launches(now, out);
         // A probe that arrived before may request kinds that were not known.
         self.start_what_fits(now, out);
@@ -166,11 +166,12 @@ impl NodeAgent {
         for entry in self.queue.entries() {
             let EntryId::Attempt(id) = entry.id else { continue };
             let Some(attempt) = self.attempts.get_mut(&id) else { continue };
-            let Some((foretold, came)) = attempt.foretold.as_mut().filter(|(foretold, _)| !foretold.is_counted) else {
+            let Some((prediction, came)) = attempt.prediction.as_mut().filter(|(prediction, _)| !prediction.is_counted)
+            else {
                 continue;
             };
-            if let Some(late) = foretold.late(now.since(*came)).filter(|_| all.len() < MOST_STARTS) {
-                foretold.is_counted = true;
+            if let Some(late) = prediction.late(now.since(*came)).filter(|_| all.len() < MOST_STARTS) {
+                prediction.is_counted = true;
                 all.push(late);
             }
         }
@@ -193,14 +194,14 @@ impl NodeAgent {
         if self.waits.due.is_some() || self.waits.owes_master || running + queued > 0 {
             // The report confirms the last report of waits, and an attempt that runs for longer than expected causes no
             // event.
-            self.tell_waits(now, true, out);
+            self.report_waits(now, true, out);
         }
         let late = self.late(now);
         let (free, succeeded, starts) = (self.free, self.succeeded, std::mem::take(&mut self.starts));
         let report =
             NodeReport { free, running, queued, expected_wait, running_work, stalled, succeeded, starts, late };
         out.send(TheMaster, ToMaster::Report(Box::new(report)));
-        self.tell_spare(now, out);
+        self.report_spare(now, out);
         self.offer_promotion(now, out);
     }
 }

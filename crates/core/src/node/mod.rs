@@ -27,8 +27,8 @@ use crate::role::{Change, Event, Outbox, Record, Role};
 use crate::scheduling::{Lack, NodeQueue};
 use crate::vocabulary::resources::GPU;
 use crate::vocabulary::{
-    AtNode, AttemptId, Attributes, Devices, Duration, EndReason, Ended, EntryId, ExecutionType, Foretold,
-    ForetoldStart, GrantId, HostId, HostList, Instant, JobId, Kinds, LaunchOrder, Mac, NodeId, ProbeId, QueuedEntry,
+    AtNode, AttemptId, Attributes, Devices, Duration, EndReason, Ended, EntryId, ExecutionType, GrantId, HostId,
+    HostList, Instant, JobId, Kinds, LaunchOrder, Mac, NodeId, PredictedStart, Prediction, ProbeId, QueuedEntry,
     ResourceSpec, Resources, RunningEntry, SharedGpu, TaskId, TaskShape, TaskTemplate, Totals,
 };
 use conflicts::OpportunisticUse;
@@ -44,7 +44,7 @@ use spare::Spare;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use tokens::Tokens;
-pub use waits::TellWaits;
+pub use waits::ReportWaits;
 use waits::Waits;
 use yields::{Yielding, Yields};
 
@@ -76,7 +76,7 @@ pub struct OpportunisticRules {
     pub offer_after: Option<Duration>,
     /// The master gets a report of spare room that nothing here needs: with each node report, and when the room grows,
     /// but then not more often than this.
-    pub tell_spare: Option<Duration>,
+    pub report_spare: Option<Duration>,
     /// If guaranteed work lacks only CPU, opportunistic attempts yield theirs for at most this long. Without a value
     /// they are stopped.
     pub yields_for: Option<Duration>,
@@ -129,7 +129,7 @@ pub struct NodeAgent {
     /// Number of attempts that have succeeded.
     succeeded: u32,
     /// Starts of attempts that had a prediction. The next report sends them to the master.
-    starts: Vec<ForetoldStart>,
+    starts: Vec<PredictedStart>,
     /// Claims that arrived before the executor's list of attempts.
     early_claims: Vec<Claim>,
     settings: NodeSettings,
@@ -195,7 +195,7 @@ struct Attempt {
     /// The nodes of all tasks of its gang, once the gang may start.
     hosts: Option<Arc<HostList>>,
     /// The prediction of its start and when it arrived here; `None` once it has started.
-    foretold: Option<(Foretold, Instant)>,
+    prediction: Option<(Prediction, Instant)>,
     state: State,
 }
 
@@ -214,7 +214,7 @@ impl Attempt {
             yielding: None,
             yielded_until: since,
             hosts: None,
-            foretold: None,
+            prediction: None,
             state,
         }
     }
@@ -341,12 +341,12 @@ impl NodeAgent {
                     self.on_welcome(now, *welcome, out);
                 }
             }
-            ToNode::IntroduceYourself => {
+            ToNode::RegisterAgain => {
                 self.master = MasterLink::Connected { registered: false };
                 self.register(now, out);
                 self.drop_probes(now, HostId::SERVER, out);
             }
-            ToNode::SayEndsAgain { host } => self.say_ends_again(host, out),
+            ToNode::ResendEnds { host } => self.resend_ends(host, out),
             ToNode::Greeting(greeting) => self.on_greeting(now, from, *greeting, out),
             ToNode::Steer(steer) => self.on_steer(now, *steer, out),
             ToNode::Move { to, room } => self.on_move(now, to, *room, out),
@@ -364,7 +364,7 @@ impl NodeAgent {
             ToNode::Executor(ExecutorReport::Stored { files, .. }) => self.on_stored(now, files, out),
             ToNode::Executor(ExecutorReport::Fetched { end, .. }) => self.on_fetched(now, *end, out),
             ToNode::Executor(ExecutorReport::Measured { samples, .. }) => self.on_measured(samples, out),
-            ToNode::BeginTask { attempt, hosts } => self.on_begin_task(now, from, attempt, hosts, out),
+            ToNode::StartTask { attempt, hosts } => self.on_start_task(now, from, attempt, hosts, out),
             ToNode::SetTimeout { attempt, timeout } => self.on_set_timeout(from, attempt, timeout, out),
             ToNode::Promote { attempt, grant: Some(grant) } => self.on_promote(now, attempt, grant, out),
             ToNode::Promote { attempt, grant: None } => self.on_entitled(now, attempt, out),
@@ -385,8 +385,8 @@ impl NodeAgent {
     fn take(&mut self, now: Instant, launch: Box<Launch>, out: &mut Outbox) {
         let attempt = launch.attempt;
         let has_kept_room = launch.probe.is_some_and(|probe| self.take_probe(probe));
-        self.tokens.heard_of(attempt.epoch);
-        let Launch { task, grant, shared_gpu, expected, weight, foretold, is_of_gang, .. } = *launch;
+        self.tokens.received_from(attempt.epoch);
+        let Launch { task, grant, shared_gpu, expected, weight, prediction, is_of_gang, .. } = *launch;
         let (template, inputs) = (Arc::clone(&launch.template), Arc::clone(&launch.inputs));
         let (id, shape, booked) = (EntryId::Attempt(attempt), Arc::clone(&template.shape), grant.is_some());
         let entry = QueuedEntry { id, shape, booked, queued_at: now, expected, weight };
@@ -396,16 +396,16 @@ impl NodeAgent {
         } else {
             self.queue.push(entry);
         }
-        let foretold = foretold.map(|foretold| (foretold, now));
+        let prediction = prediction.map(|prediction| (prediction, now));
         let entry = Attempt::new(task, template, now, State::Queued(launch));
-        let entry = Attempt { grant, shared_gpu, expected, foretold, ..entry };
+        let entry = Attempt { grant, shared_gpu, expected, prediction, ..entry };
         self.attempts.insert(attempt, Box::new(entry));
         self.waits.on_change(now);
         if is_of_gang {
             self.queue.hold(id, Lack::Others);
         }
         self.gather(now, attempt, &inputs, out);
-        self.say_in_place(attempt, out);
+        self.report_in_place(attempt, out);
         self.start_what_fits(now, out);
         if self.attempts.get(&attempt).is_some_and(|entry| matches!(entry.state, State::Queued(_))) {
             let node = self.node;
@@ -426,7 +426,7 @@ impl NodeAgent {
     }
 
     /// Reports that the attempt can start, if it waits for nothing but the others of its gang.
-    fn say_in_place(&self, id: AttemptId, out: &mut Outbox) {
+    fn report_in_place(&self, id: AttemptId, out: &mut Outbox) {
         let lacks = |lack| self.queue.lacks(EntryId::Attempt(id), lack);
         if lacks(Lack::Others) && !lacks(Lack::Files) {
             let node_name = self.settings.name.clone();
@@ -435,7 +435,7 @@ impl NodeAgent {
     }
 
     /// The job manager repeats this message where it may have been lost.
-    fn on_begin_task(&mut self, now: Instant, from: Address, id: AttemptId, hosts: Arc<HostList>, out: &mut Outbox) {
+    fn on_start_task(&mut self, now: Instant, from: Address, id: AttemptId, hosts: Arc<HostList>, out: &mut Outbox) {
         let entry = EntryId::Attempt(id);
         if !self.queue.lacks(entry, Lack::Others) {
             return out.record(Record::Stale { from, attempt: id });
@@ -540,13 +540,13 @@ impl NodeAgent {
         if let State::Starting = entry.state {
             entry.state = State::Running;
             at_node = Some(AtNode { waited: entry.waited, making: now.before(running_for).since(entry.since) });
-            if let Some((foretold, came)) = entry.foretold.take() {
-                let start = foretold.started(now.before(running_for).since(came));
+            if let Some((prediction, came)) = entry.prediction.take() {
+                let start = prediction.started(now.before(running_for).since(came));
                 if self.starts.len() < MOST_STARTS {
                     self.starts.push(start);
                 }
                 let (task, attempt, node) = (entry.task, id, self.node);
-                out.record(Record::Foretold { task, attempt, node, foretold, start, run: entry.expected });
+                out.record(Record::Prediction { task, attempt, node, prediction, start, run: entry.expected });
             }
             let timeout = entry.template.timeout;
             match &mut entry.yielding {
@@ -690,10 +690,10 @@ impl NodeAgent {
         }
         self.retry_fetches(now, out);
         if self.spare.due.is_some_and(|at| at <= now) {
-            self.tell_spare(now, out);
+            self.report_spare(now, out);
         }
         if self.waits.due.is_some_and(|at| at <= now) {
-            self.tell_waits(now, false, out);
+            self.report_waits(now, false, out);
         }
         if self.watch.due.is_some_and(|at| at <= now) {
             self.measure(now, out);
@@ -746,7 +746,7 @@ impl NodeAgent {
         }
         self.tokens.on_claim(&claim);
         let Claim { job, epoch, number, attempts: claimed, .. } = claim;
-        self.tokens.heard_of(epoch);
+        self.tokens.received_from(epoch);
         let here: Vec<AttemptId> = self.attempts.keys().copied().filter(|id| id.job == job).collect();
         let attempts = claimed.iter().copied().filter(|id| self.attempts.contains_key(id)).collect();
         let node_name = self.settings.name.clone();
@@ -763,7 +763,7 @@ impl NodeAgent {
             }
         }
         for id in claimed.iter().filter(|id| self.attempts.contains_key(id)) {
-            self.say_in_place(*id, out);
+            self.report_in_place(*id, out);
         }
         // An end is reported until its owner acknowledges it, even if the owner no longer claims the attempt. The owner
         // then records that the end came late.

@@ -50,7 +50,7 @@ fn interval(every: Duration, expected: Option<Duration>) -> Duration {
 impl NodeAgent {
     /// Makes the agent report the progress of attempts, with at least this time between two reports.
     #[must_use]
-    pub fn telling_progress(mut self, every: Option<Duration>) -> NodeAgent {
+    pub fn reporting_progress(mut self, every: Option<Duration>) -> NodeAgent {
         self.watch.every = every;
         self
     }

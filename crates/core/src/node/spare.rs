@@ -9,7 +9,7 @@ use crate::vocabulary::{AttemptId, EntryId, Instant, NodeId, QueuedEntry, Resour
 
 #[derive(Default)]
 pub(super) struct Spare {
-    told_at: Option<Instant>,
+    reported_at: Option<Instant>,
     /// When to check next whether there is spare room to report.
     pub(super) due: Option<Instant>,
     /// The attempt that was offered last. The next offer is for the attempt after it.
@@ -19,20 +19,20 @@ pub(super) struct Spare {
 impl NodeAgent {
     /// An attempt has ended. If its room is for opportunistic work and nothing here needs it, it is reported soon.
     pub(super) fn on_room_grew(&mut self, now: Instant) {
-        if let Some(interval) = self.rules.tell_spare {
-            self.spare.due = Some(self.spare.told_at.map_or(now, |at| now.max(at + interval)));
+        if let Some(interval) = self.rules.report_spare {
+            self.spare.due = Some(self.spare.reported_at.map_or(now, |at| now.max(at + interval)));
         }
     }
 
-    pub(super) fn tell_spare(&mut self, now: Instant, out: &mut Outbox) {
+    pub(super) fn report_spare(&mut self, now: Instant, out: &mut Outbox) {
         self.spare.due = None;
         let is_wanted = self.has_opportunistic_waiting() || self.yields.attempts > 0;
-        if self.rules.tell_spare.is_none() || !self.is_welcomed() || is_wanted {
+        if self.rules.report_spare.is_none() || !self.is_welcomed() || is_wanted {
             return;
         }
         let spare = self.opportunistic_limit().smaller_of(&self.kept.left_of(&self.free));
         if !spare.is_zero() {
-            self.spare.told_at = Some(now);
+            self.spare.reported_at = Some(now);
             out.send(TheMaster, ToMaster::Room { spare: Box::new(spare) });
         }
     }

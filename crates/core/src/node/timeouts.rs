@@ -39,7 +39,7 @@ impl NodeAgent {
     }
 
     /// The earlier message to the executor may have been lost.
-    pub(super) fn say_timeout_again(&self, id: AttemptId, known: Option<Duration>, out: &mut Outbox) {
+    pub(super) fn resend_timeout(&self, id: AttemptId, known: Option<Duration>, out: &mut Outbox) {
         let timeout = self.attempts[&id].template.timeout;
         if timeout != known {
             out.send(TheExecutor(self.node), ToExecutor::SetTimeout { attempt: id, timeout });

@@ -69,7 +69,7 @@ impl Tokens {
     }
 
     /// A message from this incarnation arrived.
-    pub(super) fn heard_of(&mut self, epoch: Epoch) {
+    pub(super) fn received_from(&mut self, epoch: Epoch) {
         let issuer = self.issuer_mut(epoch.host());
         issuer.newest = issuer.newest.max(epoch);
     }
@@ -77,7 +77,7 @@ impl Tokens {
     /// An issuer introduces itself. A new key belongs to a new incarnation, which has its own numbers of generations.
     /// Earlier incarnations are refused.
     pub(super) fn on_issuer(&mut self, key: Key, oldest: Generation, epoch: Epoch) {
-        self.heard_of(epoch);
+        self.received_from(epoch);
         let issuer = self.issuer_mut(epoch.host());
         if issuer.key.replace(key) != Some(key) {
             issuer.oldest = oldest;

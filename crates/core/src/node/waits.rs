@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 /// When a node reports its waits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct TellWaits {
+pub struct ReportWaits {
     /// Minimum time between two reports.
     pub every: Duration,
     /// No report is sent if every wait is as the last report predicts, within this and one sixteenth.
@@ -23,7 +23,7 @@ pub struct TellWaits {
     /// run for longer than expected seldom ends soon. At zero it may end at any time.
     pub least_left: u32,
     /// A report is also sent whenever the room for opportunistic work differs from the last report.
-    pub tells_room: bool,
+    pub reports_room: bool,
 }
 
 /// Changes within this time are reported together. Otherwise a job manager that gets a report after the first of many
@@ -35,15 +35,15 @@ const ANY_MOMENT: Duration = Duration::from_micros(1);
 
 #[derive(Default)]
 pub(super) struct Waits {
-    rules: Option<TellWaits>,
+    rules: Option<ReportWaits>,
     told: Option<Box<(Instant, Arc<NodeWaits>)>>,
     /// The attempts whose starts the last report contained.
-    told_of: BTreeSet<AttemptId>,
+    reported_of: BTreeSet<AttemptId>,
     /// When to check next whether there is something to report.
     pub(super) due: Option<Instant>,
     /// Minimum time between two reports to the master, apart from those with a node report.
     pace: Duration,
-    master_told_at: Option<Instant>,
+    master_reported_at: Option<Instant>,
     /// Job managers have a report that the master has not received.
     pub(super) owes_master: bool,
 }
@@ -51,7 +51,7 @@ pub(super) struct Waits {
 impl Waits {
     /// An entry started to wait, or an attempt started to run or ended.
     pub(super) fn on_change(&mut self, now: Instant) {
-        if let Some(TellWaits { every, .. }) = self.rules {
+        if let Some(ReportWaits { every, .. }) = self.rules {
             let soon = now + TOGETHER;
             let at = self.told.as_ref().map_or(soon, |told| soon.max(told.0 + every));
             self.due = Some(self.due.map_or(at, |due| due.min(at)));
@@ -60,7 +60,7 @@ impl Waits {
 
     /// The master knows nothing of the node and gets a new report.
     pub(super) fn forget(&mut self, now: Instant, pace: Duration) {
-        (self.told, self.master_told_at, self.pace) = (None, None, pace);
+        (self.told, self.master_reported_at, self.pace) = (None, None, pace);
         self.on_change(now);
     }
 }
@@ -68,17 +68,17 @@ impl Waits {
 impl NodeAgent {
     /// Makes the agent report how long tasks would wait.
     #[must_use]
-    pub fn telling_waits(mut self, rules: Option<TellWaits>) -> NodeAgent {
+    pub fn reporting_waits(mut self, rules: Option<ReportWaits>) -> NodeAgent {
         self.waits.rules = rules;
         self
     }
 
     /// Together with a node report (`with_report`), the master also gets waits that `pace` has held back.
-    pub(super) fn tell_waits(&mut self, now: Instant, with_report: bool, out: &mut Outbox) {
+    pub(super) fn report_waits(&mut self, now: Instant, with_report: bool, out: &mut Outbox) {
         self.waits.due = None;
         let Some(rules) = self.waits.rules else { return };
         let (waits, waiting) = self.project(now);
-        let knows_all = waiting.iter().all(|(attempt, _)| self.waits.told_of.contains(attempt));
+        let knows_all = waiting.iter().all(|(attempt, _)| self.waits.reported_of.contains(attempt));
         let is_old = self
             .waits
             .told
@@ -88,16 +88,16 @@ impl NodeAgent {
             return;
         }
         let waits = Arc::new(waits);
-        let is_too_soon = self.waits.master_told_at.is_some_and(|at| now.since(at) < self.waits.pace);
+        let is_too_soon = self.waits.master_reported_at.is_some_and(|at| now.since(at) < self.waits.pace);
         self.waits.owes_master = is_too_soon && !with_report;
         if self.is_welcomed() && !self.waits.owes_master {
-            self.waits.master_told_at = Some(now);
+            self.waits.master_reported_at = Some(now);
             out.send(TheMaster, ToMaster::Waits(Arc::clone(&waits)));
         }
         if is_old {
             return;
         }
-        self.waits.told_of = waiting.iter().map(|(attempt, _)| *attempt).collect();
+        self.waits.reported_of = waiting.iter().map(|(attempt, _)| *attempt).collect();
         let mut starts: BTreeMap<JobId, Vec<(AttemptId, Duration)>> = BTreeMap::new();
         for (attempt, start) in waiting {
             starts.entry(attempt.job).or_default().push((attempt, start));
@@ -167,13 +167,13 @@ fn left(expected: Duration, ran: Duration, least: u32) -> Duration {
     Duration(expected.0.saturating_sub(ran.0).max(expected.0 / 100 * u64::from(least))).max(ANY_MOMENT)
 }
 
-fn is_as_expected(now: &NodeWaits, told: &NodeWaits, earlier: Duration, rules: &TellWaits) -> bool {
+fn is_as_expected(now: &NodeWaits, told: &NodeWaits, earlier: Duration, rules: &ReportWaits) -> bool {
     let tolerance = rules.tolerance;
     let then = told.opportunistic.0.saturating_sub(earlier.0);
     let longer = now.opportunistic.0.max(then);
     now.opportunistic.0.abs_diff(then) <= tolerance.0 + longer / 16
         && now.matrix.is_as_expected(&told.matrix, earlier, tolerance)
-        && (!rules.tells_room || now.room == told.room)
+        && (!rules.reports_room || now.room == told.room)
 }
 
 #[cfg(test)]

@@ -272,7 +272,7 @@ impl NodeAgent {
     }
 
     /// Messages that were sent while the connection to the executor was down are lost.
-    pub(super) fn say_yield_again(&self, id: AttemptId, does_yield: bool, out: &mut Outbox) {
+    pub(super) fn resend_yield(&self, id: AttemptId, does_yield: bool, out: &mut Outbox) {
         let is_to_yield = self.attempts[&id].yielding.is_some();
         if is_to_yield != does_yield {
             let order =

@@ -9,8 +9,8 @@
 //! Departs: predictions are judged when tasks start, and many others are made before that. If all kept errors were too
 //! small, the interval grows beyond them.
 
-use crate::vocabulary::foretold::{LENGTHS, WAYS, length_of, step_of};
-use crate::vocabulary::{Crowd, Duration, ForetoldStart, Instant, Late, Margins, Way};
+use crate::vocabulary::prediction::{LENGTHS, ROUTES, length_of, step_of};
+use crate::vocabulary::{Crowd, Duration, Instant, Late, Margins, PredictedStart, Route};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -36,7 +36,7 @@ const ENOUGH: usize = 32;
 
 #[derive(Default, Debug)]
 pub struct Calibration {
-    ways: [WayErrors; WAYS],
+    ways: [WayErrors; ROUTES],
     /// The latest margins.
     margins: Arc<Margins>,
 }
@@ -119,7 +119,7 @@ impl Errors {
 
 impl Calibration {
     /// A task with a prediction started.
-    pub fn learn(&mut self, now: Instant, start: &ForetoldStart) {
+    pub fn learn(&mut self, now: Instant, start: &PredictedStart) {
         let error = step_of(start.waited) - step_of(start.expected);
         if !start.is_counted {
             self.correct(start.way, start.expected, start.is_right);
@@ -137,7 +137,7 @@ impl Calibration {
         way.all.new += 1;
     }
 
-    fn correct(&mut self, way: Way, expected: Duration, is_right: bool) {
+    fn correct(&mut self, way: Route, expected: Duration, is_right: bool) {
         let way = &mut self.ways[way as usize];
         way.by_length[length_of(expected)].correct(is_right);
         way.all.correct(is_right);
@@ -177,19 +177,19 @@ impl Calibration {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::vocabulary::{Chance, Foretold};
+    use crate::vocabulary::{Chance, Prediction};
     use std::collections::VecDeque;
 
     /// Predicts tasks one by one and learns each actual wait after `delay` more predictions. Returns the fraction of
     /// right predictions in the later half, and their mean width in steps.
     fn covered(total: usize, delay: usize, mut draw: impl FnMut(usize) -> (Duration, Duration)) -> (f64, f64) {
         let mut calibration = Calibration::default();
-        let mut open: VecDeque<(Foretold, Duration)> = VecDeque::new();
+        let mut open: VecDeque<(Prediction, Duration)> = VecDeque::new();
         let (mut right, mut width) = (0, 0.0);
         for number in 0..total + delay {
             if number < total {
                 let (expected, waits) = draw(number);
-                open.push_back((calibration.margins().foretell(Way::Sent, expected), waits));
+                open.push_back((calibration.margins().predict(Route::Sent, expected), waits));
             }
             if number >= delay {
                 let (told, waits) = open.pop_front().expect("one is open");
@@ -245,20 +245,20 @@ mod tests {
         let mut calibration = Calibration::default();
         for _ in 0..4_000 {
             for (expected, spread) in [(0, 1), (60_000, 60_000)] {
-                let told = calibration.margins().foretell(Way::Asked, wait(expected));
+                let told = calibration.margins().predict(Route::Asked, wait(expected));
                 calibration.learn(Instant::ZERO, &told.started(wait(expected + chance.below(spread))));
             }
         }
         let margins = calibration.margins();
         let width = |expected| {
-            let told = margins.foretell(Way::Asked, wait(expected));
+            let told = margins.predict(Route::Asked, wait(expected));
             told.most.0 - told.least.0
         };
         assert!(width(0) < 5_000 && width(60_000) > 40_000_000, "{} and {}", width(0), width(60_000));
-        let other = margins.foretell(Way::Probed, wait(60_000));
-        assert_eq!(other, Margins::default().foretell(Way::Probed, wait(60_000)), "no task was probed for");
+        let other = margins.predict(Route::Probed, wait(60_000));
+        assert_eq!(other, Margins::default().predict(Route::Probed, wait(60_000)), "no task was probed for");
         // A class without errors of its own uses those of all lengths.
-        let unseen = margins.steps[Way::Asked as usize][length_of(wait(1_000_000))];
+        let unseen = margins.steps[Route::Asked as usize][length_of(wait(1_000_000))];
         assert_ne!(unseen, Margins::default().steps[0][0]);
     }
 

@@ -23,8 +23,8 @@ pub use trust::Trust;
 
 use crate::protocol::Rule;
 use crate::vocabulary::{
-    ClassTable, Duration, ExecutionType, Instant, JobId, JobWork, NodeViews, QueueId, QueueView, QueuedEntry,
-    Resources, RunningEntry, Totals, UserId, Wants,
+    AllowanceRequest, ClassTable, Duration, ExecutionType, Instant, JobId, JobWork, NodeViews, QueueId, QueueView,
+    QueuedEntry, Resources, RunningEntry, Totals, UserId,
 };
 use crate::why::Why;
 
@@ -41,7 +41,7 @@ pub trait InterJobPolicy: Send {
     fn share(&self, job: JobSlot) -> Totals;
 
     /// For a job that places its own tasks: the share that was sent to it, or would be sent.
-    fn told_share(&self, _job: JobSlot) -> Option<Totals> {
+    fn reported_share(&self, _job: JobSlot) -> Option<Totals> {
         None
     }
 
@@ -89,7 +89,7 @@ pub struct NewAllowance {
     pub job: JobSlot,
     /// Increases with each allowance of the job.
     pub number: u32,
-    /// The last message of the job ([`Wants::said`]) that this takes into account.
+    /// The last message of the job ([`AllowanceRequest::said`]) that this takes into account.
     pub answers: u32,
     pub allowance: Totals,
 }
@@ -146,9 +146,9 @@ pub enum DemandChange {
         rank: u32,
     },
     /// For a job that places its own tasks: the resources it needs for all tasks that run or could run.
-    Wants {
+    AllowanceRequest {
         job: JobSlot,
-        wants: Box<Wants>,
+        wants: Box<AllowanceRequest>,
     },
     /// The job holds resources that the policy did not grant, for instance for attempts found again after a restart.
     Taken {

@@ -165,13 +165,13 @@ impl Preset {
         let others = queues.presets().chain(settings.dispatch.beside.iter().map(|beside| &*beside.preset));
         let all = others.filter_map(|name| self.beside(name).ok()).chain([self]);
         let publish = all.map(Preset::publishes).max().unwrap_or(Publish::Nothing);
-        let tell_changes_after = match self.scheduling {
-            Scheduling::Booked(Booked { by: Booking::GlobalMasters { tell_changes_after, .. }, .. }) => {
-                tell_changes_after
+        let report_changes_after = match self.scheduling {
+            Scheduling::Booked(Booked { by: Booking::GlobalMasters { report_changes_after, .. }, .. }) => {
+                report_changes_after
             }
             _ => None,
         };
-        let settings = MasterSettings { publish, steer, tell_changes_after, ..settings };
+        let settings = MasterSettings { publish, steer, report_changes_after, ..settings };
         Master::new(epoch, settings, queues, scheduler, sealing)
     }
 
@@ -199,9 +199,9 @@ impl Preset {
         settings: DispatchSettings,
         queues: QueueTree,
     ) -> GlobalMaster {
-        let (scattered, tell_changes_after) = match self.scheduling {
-            Scheduling::Booked(Booked { by: Booking::GlobalMasters { scattered, tell_changes_after }, .. }) => {
-                (scattered, tell_changes_after)
+        let (scattered, report_changes_after) = match self.scheduling {
+            Scheduling::Booked(Booked { by: Booking::GlobalMasters { scattered, report_changes_after }, .. }) => {
+                (scattered, report_changes_after)
             }
             _ => (false, None),
         };
@@ -212,7 +212,7 @@ impl Preset {
         let of_scheduler = SchedulerSettings { reserve_after: None, delays };
         let scheduler = Scheduler::new(self.inter_job(queues.clone()), placement, of_scheduler);
         // The time until the other global masters know of it and the launch of one of them has arrived.
-        let first_refusal = tell_changes_after.map(|after| after + after);
+        let first_refusal = report_changes_after.map(|after| after + after);
         GlobalMaster::new(epoch, (federation, own), settings, queues, scheduler).leaving_to_others(first_refusal)
     }
 
@@ -258,7 +258,7 @@ impl Preset {
             Scheduling::Probed(Probed { choice, .. }) => Some(OwnPlacement::everything(choice.policy(chance))),
             Scheduling::Entitled(settings) => Some(OwnPlacement {
                 allowance: Some(settings.allowance),
-                tells_work: settings.within != Within::FairShares,
+                reports_work: settings.within != Within::FairShares,
                 corrections: settings.corrections,
                 explores: settings.explores.filter(|_| settings.choice == Choice::RelaxedLocality),
                 assumed_run_time: settings.assumed_run_time,
@@ -283,8 +283,8 @@ impl Preset {
         };
         let entitled = self.entitled();
         NodeAgent::new(node, settings, queue, rules, mac)
-            .telling_waits(entitled.map(|settings| settings.waits))
-            .telling_progress(entitled.and_then(|settings| settings.corrections?.progress_every))
+            .reporting_waits(entitled.map(|settings| settings.waits))
+            .reporting_progress(entitled.and_then(|settings| settings.corrections?.progress_every))
     }
 }
 

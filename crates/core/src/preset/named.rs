@@ -7,7 +7,7 @@ use super::settings::{
 use super::{Name, Preset};
 use crate::job_manager::{AllowanceRules, CorrectionRules, ExplorationRules};
 use crate::master::{OpportunisticLimit, Steering};
-use crate::node::{OpportunisticRules, TellWaits};
+use crate::node::{OpportunisticRules, ReportWaits};
 use crate::policy::inter_job::InterJob;
 use crate::policy::inter_job::Within;
 use crate::policy::placement::CompletionSettings;
@@ -33,7 +33,7 @@ const OPPORTUNISTIC: Opportunistic = Opportunistic {
         queue_limit: None,
         keep_freed: Duration::ZERO,
         offer_after: None,
-        tell_spare: None,
+        report_spare: None,
         yields_for: None,
     },
 };
@@ -42,11 +42,11 @@ const ENTITLED: Entitled = Entitled {
     intra_job: IntraJob::CriticalPath,
     choice: Choice::EarliestCompletion(CompletionSettings::USUAL),
     guaranteed: 90,
-    waits: TellWaits {
+    waits: ReportWaits {
         every: Duration::from_millis(500),
         tolerance: Duration::from_millis(100),
         least_left: 0,
-        tells_room: false,
+        reports_room: false,
     },
     within: Within::FairShares,
     keep_freed: Duration::from_millis(50),
@@ -114,7 +114,7 @@ impl Preset {
                     queue_limit: None,
                     keep_freed: Duration::from_millis(50),
                     offer_after: Some(Duration::from_secs(5)),
-                    tell_spare: Some(Duration::from_millis(200)),
+                    report_spare: Some(Duration::from_millis(200)),
                     yields_for: None,
                 },
                 steering: Steering { moves: true, ..OPPORTUNISTIC.steering },
@@ -156,7 +156,7 @@ impl Preset {
                 at_once: Some(95),
                 ..CompletionSettings::USUAL
             }),
-            waits: TellWaits { least_left: 50, tells_room: true, ..ENTITLED.waits },
+            waits: ReportWaits { least_left: 50, reports_room: true, ..ENTITLED.waits },
             within: Within::FairSojourn,
             allowance: AllowanceRules { sent_first: true, ..ENTITLED.allowance },
             corrections: Some(CorrectionRules { saving_while_waiting: 0, ..CorrectionRules::USUAL }),
@@ -173,7 +173,7 @@ impl Preset {
     pub const MEGHA_PLUS: Preset = booked(
         "megha-plus",
         Booked {
-            by: Booking::GlobalMasters { scattered: true, tell_changes_after: Some(Duration::from_millis(50)) },
+            by: Booking::GlobalMasters { scattered: true, report_changes_after: Some(Duration::from_millis(50)) },
             ..MEGHA
         },
     );
@@ -226,7 +226,7 @@ const MERCURY: Booked = Booked {
 };
 
 const MEGHA: Booked = Booked {
-    by: Booking::GlobalMasters { scattered: false, tell_changes_after: None },
+    by: Booking::GlobalMasters { scattered: false, report_changes_after: None },
     inter_job: InterJob::RoundRobin,
     demand: IN_FILE_ORDER,
     delays: DELAYS,

@@ -2,7 +2,7 @@
 
 use crate::job_manager::{AllowanceRules, CorrectionRules, ExplorationRules};
 use crate::master::Steering;
-use crate::node::{OpportunisticRules, TellWaits};
+use crate::node::{OpportunisticRules, ReportWaits};
 use crate::policy::inter_job::{InterJob, Within};
 use crate::policy::placement::CompletionSettings;
 use crate::policy::{Mix, Quota};
@@ -47,7 +47,7 @@ pub enum Booking {
         /// Whether global masters that search the same nodes start at different ones.
         scattered: bool,
         /// Masters report changes to global masters within this time; `None`: with the next heartbeat.
-        tell_changes_after: Option<Duration>,
+        report_changes_after: Option<Duration>,
     },
 }
 
@@ -125,7 +125,7 @@ pub struct Entitled {
     pub choice: Choice,
     /// The part of the cluster that may be guaranteed, in hundredths.
     pub guaranteed: u32,
-    pub waits: TellWaits,
+    pub waits: ReportWaits,
     /// How the jobs of a queue share its entitlement.
     pub within: Within,
     /// How long nodes keep room that guaranteed work leaves for guaranteed work: its job sends the next task.

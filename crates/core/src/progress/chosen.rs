@@ -147,7 +147,7 @@ impl Dag {
     pub(crate) fn cancel_tasks(&mut self, stage: u32, chosen: &Spans) -> bool {
         let resting = self.resting_in(stage).filter(|index| chosen.contains(*index)).collect::<Vec<_>>();
         for index in &resting {
-            self.rests.remove(stage, *index);
+            self.retry_delays.remove(stage, *index);
         }
         let entry = &mut self.stages[stage as usize];
         let before = entry.cancelled;

@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 
 use super::LostCause;
 use super::estimate::Estimate;
-use super::retry_delays::{Rests, rest_after};
+use super::retry_delays::{RetryDelays, retry_delay_after};
 use super::stage::{Stage, TaskState, message, pack};
 
 /// Maximum number of waiting tasks that are sorted by input size, in a stage whose tasks read different amounts. The others
@@ -23,7 +23,7 @@ pub struct Dag {
     /// Stages with tasks that could run now.
     runnable: BTreeSet<u32>,
     /// Failed tasks that wait before the next try.
-    pub(crate) rests: Rests,
+    pub(crate) retry_delays: RetryDelays,
     /// Nodes whose attempts no record shows, because their tasks had other attempts.
     passed: BTreeSet<NodeId>,
 }
@@ -49,8 +49,9 @@ impl Dag {
                 runnable.insert(index as u32);
             }
         }
-        let rests = Rests::new(spec.stages.iter().map(StageSpec::first_retry_delay).max().unwrap_or_default());
-        Dag { stages, runnable, rests, passed: BTreeSet::new() }
+        let retry_delays =
+            RetryDelays::new(spec.stages.iter().map(StageSpec::first_retry_delay).max().unwrap_or_default());
+        Dag { stages, runnable, retry_delays, passed: BTreeSet::new() }
     }
 
     /// Stages with tasks that could run now, in the order of the job file.
@@ -119,7 +120,7 @@ impl Dag {
 
     /// An attempt of the task was launched.
     pub fn launched(&mut self, stage: u32, index: u32, attempt: AttemptId, node: NodeId, at: Instant) {
-        let is_rested = self.rests.remove(stage, index);
+        let is_rested = self.retry_delays.remove(stage, index);
         let entry = &mut self.stages[stage as usize];
         entry.resting -= u32::from(is_rested);
         entry.records.make(index, entry.total);
@@ -223,18 +224,18 @@ impl Dag {
     fn wait_again(&mut self, stage: u32, index: u32, reason: &EndReason, at: Instant) {
         let entry = &mut self.stages[stage as usize];
         let record = &entry.records[index];
-        match rest_after(reason, entry.retry_delay, record.failures, record.losses) {
+        match retry_delay_after(reason, entry.retry_delay, record.failures, record.losses) {
             Duration::ZERO => entry.wait_again(index),
             rest => {
                 entry.resting += 1;
-                self.rests.add(stage, index, at + rest);
+                self.retry_delays.add(stage, index, at + rest);
             }
         }
     }
 
     /// Tasks whose rest has ended wait like any other.
-    pub fn end_rests(&mut self, now: Instant) {
-        while let Some((stage, index)) = self.rests.take_due(now) {
+    pub fn end_retry_delays(&mut self, now: Instant) {
+        while let Some((stage, index)) = self.retry_delays.take_due(now) {
             let entry = &mut self.stages[stage as usize];
             entry.resting -= 1;
             entry.wait_again(index);
@@ -349,7 +350,7 @@ impl Dag {
             stage.first_launch = stage.first_launch.map(|at| at.by_clock(offset));
             stage.records.iter_mut().for_each(|(_, record)| record.at = record.at.by_clock(offset));
         }
-        self.rests.set_clock(|at| at.by_clock(offset));
+        self.retry_delays.set_clock(|at| at.by_clock(offset));
     }
 
     /// When the first task of the job was launched.
@@ -374,7 +375,7 @@ mod tests {
                 Estimate::new(None, None),
             )],
             runnable: BTreeSet::new(),
-            rests: Rests::default(),
+            retry_delays: RetryDelays::default(),
             passed: BTreeSet::new(),
         };
         for (number, (index, reason)) in ends.iter().enumerate() {

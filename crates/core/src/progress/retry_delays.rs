@@ -11,16 +11,16 @@ const MOST_AFTER_LOSS: Duration = Duration::from_secs(4);
 
 /// The resting tasks of a job, by the end of the rest and by stage and place.
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
-pub(crate) struct Rests {
+pub(crate) struct RetryDelays {
     due: BTreeSet<(Instant, u32, u32)>,
     until: BTreeMap<(u32, u32), Instant>,
     /// Maximum rest.
     longest: Duration,
 }
 
-impl Rests {
-    pub(crate) fn new(longest_first: Duration) -> Rests {
-        Rests { longest: StageSpec::MOST_RETRY_DELAY.max(longest_first), ..Rests::default() }
+impl RetryDelays {
+    pub(crate) fn new(longest_first: Duration) -> RetryDelays {
+        RetryDelays { longest: StageSpec::MOST_RETRY_DELAY.max(longest_first), ..RetryDelays::default() }
     }
 
     pub(crate) fn add(&mut self, stage: u32, index: u32, until: Instant) {
@@ -55,7 +55,7 @@ impl Rests {
 
 /// The rest after an attempt that ended for this reason, given the failures of the task and its losses through nodes. The
 /// first loss is not the task's fault: it is tried elsewhere at once.
-pub(crate) fn rest_after(reason: &EndReason, first: Duration, failures: u16, losses: u8) -> Duration {
+pub(crate) fn retry_delay_after(reason: &EndReason, first: Duration, failures: u16, losses: u8) -> Duration {
     match reason {
         reason if reason.is_success() || *reason == EndReason::Cancelled => Duration::ZERO,
         reason if reason.is_loss() && losses > 1 => {
@@ -77,22 +77,22 @@ impl Duration {
 impl Dag {
     /// When the next rest ends.
     pub(crate) fn next_due(&self) -> Option<Instant> {
-        self.rests.next()
+        self.retry_delays.next()
     }
 
     /// When the rest of a task ends.
-    pub fn rests_until(&self, stage: u32, index: u32) -> Option<Instant> {
-        self.rests.until.get(&(stage, index)).copied()
+    pub fn delayed_until(&self, stage: u32, index: u32) -> Option<Instant> {
+        self.retry_delays.until.get(&(stage, index)).copied()
     }
 
     /// The resting tasks of a stage.
     pub(crate) fn resting_in(&self, stage: u32) -> impl Iterator<Item = u32> {
-        self.rests.until.range((stage, 0)..=(stage, u32::MAX)).map(|((_, index), _)| *index)
+        self.retry_delays.until.range((stage, 0)..=(stage, u32::MAX)).map(|((_, index), _)| *index)
     }
 
     /// Resting tasks, by the end of the rest.
     pub fn resting(&self) -> impl ExactSizeIterator<Item = (Instant, u32, u32)> {
-        self.rests.due.iter().copied()
+        self.retry_delays.due.iter().copied()
     }
 }
 
@@ -101,13 +101,13 @@ mod tests {
     use super::*;
 
     fn after(first: u64, failures: u16) -> Duration {
-        rest_after(&EndReason::Exit(1), Duration::from_secs(first), failures, 0)
+        retry_delay_after(&EndReason::Exit(1), Duration::from_secs(first), failures, 0)
     }
 
     #[test]
     fn rests_double_up_to_a_minute() {
-        let rests: Vec<u64> = (1..=9).map(|failures| after(1, failures).as_millis() / 1_000).collect();
-        assert_eq!(rests, [1, 2, 4, 8, 16, 32, 60, 60, 60]);
+        let retry_delays: Vec<u64> = (1..=9).map(|failures| after(1, failures).as_millis() / 1_000).collect();
+        assert_eq!(retry_delays, [1, 2, 4, 8, 16, 32, 60, 60, 60]);
         assert_eq!(after(0, 9), Duration::ZERO, "no delay requested");
         assert_eq!([after(300, 1), after(300, u16::MAX)], [Duration::from_secs(300); 2], "the first delay is longer");
         assert_eq!(after(5, 4), Duration::from_secs(40));
@@ -115,24 +115,24 @@ mod tests {
 
     #[test]
     fn preempted_tasks_are_tried_again_at_once_and_repeatedly_lost_ones_are_not() {
-        let rest = |reason: EndReason, losses| rest_after(&reason, Duration::from_secs(1), 0, losses);
+        let rest = |reason: EndReason, losses| retry_delay_after(&reason, Duration::from_secs(1), 0, losses);
         for reason in [EndReason::Preempted, EndReason::Shed, EndReason::Withdrawn(String::new())] {
             assert_eq!(rest(reason, 9), Duration::ZERO);
         }
         let fault = || EndReason::NodeFault(String::new());
-        let rests: Vec<u64> = (1..=6).map(|losses| rest(fault(), losses).as_millis() / 1_000).collect();
-        assert_eq!(rests, [0, 1, 2, 4, 4, 4]);
+        let retry_delays: Vec<u64> = (1..=6).map(|losses| rest(fault(), losses).as_millis() / 1_000).collect();
+        assert_eq!(retry_delays, [0, 1, 2, 4, 4, 4]);
     }
 
     #[test]
     fn a_clock_that_is_set_back_does_not_prolong_rests() {
-        let mut rests = Rests::new(Duration::ZERO);
+        let mut retry_delays = RetryDelays::new(Duration::ZERO);
         let [early, late] = [1_000, 5_000].map(|seconds| Instant(Duration::from_secs(seconds).0));
-        rests.add(0, 7, late);
-        rests.add(0, 8, late + Duration::from_secs(1));
-        assert_eq!(rests.take_due(early), Some((0, 7)));
-        assert_eq!(rests.take_due(late), None);
-        assert_eq!(rests.take_due(late + Duration::from_secs(1)), Some((0, 8)));
-        assert_eq!(rests, Rests::new(Duration::ZERO));
+        retry_delays.add(0, 7, late);
+        retry_delays.add(0, 8, late + Duration::from_secs(1));
+        assert_eq!(retry_delays.take_due(early), Some((0, 7)));
+        assert_eq!(retry_delays.take_due(late), None);
+        assert_eq!(retry_delays.take_due(late + Duration::from_secs(1)), Some((0, 8)));
+        assert_eq!(retry_delays, RetryDelays::new(Duration::ZERO));
     }
 }

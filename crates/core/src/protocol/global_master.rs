@@ -2,7 +2,7 @@
 
 use super::{Launch, ToMaster};
 use crate::vocabulary::{
-    Attributes, ClusterId, Epoch, GrantId, JobId, Kinds, NodeId, QueueId, Resources, Shut, Totals,
+    Attributes, ClosedReason, ClusterId, Epoch, GrantId, JobId, Kinds, NodeId, QueueId, Resources, Totals,
 };
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -88,7 +88,7 @@ pub enum NodeNews {
     Joined { node: NodeId, name: String, capacity: Resources, attributes: Arc<Attributes> },
     /// Its free room; why it takes no work, if it takes none; and, if queues have shares, what the tasks of each queue hold that
     /// cannot be preempted.
-    Room { node: NodeId, free: Resources, shut: Option<Shut>, held: Box<[(QueueId, Resources)]> },
+    Room { node: NodeId, free: Resources, shut: Option<ClosedReason>, held: Box<[(QueueId, Resources)]> },
     /// It cannot be reached; if `lost`, it was given up.
     Away { node: NodeId, lost: bool },
     /// The node was removed.

@@ -2,9 +2,9 @@
 
 use super::{ClaimError, Holder, JobAction, NodeReport};
 use crate::vocabulary::{
-    Age, AskId, AtNode, AttemptId, Attributes, Chosen, Digest, Duration, Ended, Epoch, Foretold, Generation, GrantId,
-    HostId, Instant, JobId, JobSpec, Margins, NodeId, NodeWaits, ProbeId, QueueId, Resources, Sample, SharedGpu, Shut,
-    TaskAction, TaskWishes, Totals, UserId,
+    Age, AskId, AtNode, AttemptId, Attributes, Chosen, ClosedReason, Digest, Duration, Ended, Epoch, Generation,
+    GrantId, HostId, Instant, JobId, JobSpec, Margins, NodeId, NodeWaits, Prediction, ProbeId, QueueId,
+    RequestedTaskActions, Resources, Sample, SharedGpu, TaskAction, Totals, UserId,
 };
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -17,7 +17,7 @@ pub enum ToJobManager {
     Begin {
         job: Arc<AdmittedJob>,
         share: Option<Box<Totals>>,
-        wishes: Wishes,
+        requested_actions: RequestedActions,
         /// Nodes that the master has given up.
         lost: Arc<[NodeId]>,
     },
@@ -26,7 +26,7 @@ pub enum ToJobManager {
         share: Box<Totals>,
     },
     /// What the guaranteed tasks may hold in total that the job places itself; tasks that hold more already continue. A changed
-    /// amount has a larger number. It takes into account the job's messages up to [`Wants::said`](crate::vocabulary::Wants::said).
+    /// amount has a larger number. It takes into account the job's messages up to [`AllowanceRequest::said`](crate::vocabulary::AllowanceRequest::said).
     Allowance {
         number: u32,
         answers: u32,
@@ -79,7 +79,7 @@ pub enum ToJobManager {
         attempt: AttemptId,
         files: Box<[(Digest, Duration)]>,
     },
-    /// The attempt is at its node with all that it needs, and waits for `BeginTask`. Sent again after a claim.
+    /// The attempt is at its node with all that it needs, and waits for `StartTask`. Sent again after a claim.
     InPlace {
         attempt: AttemptId,
         node_name: String,
@@ -166,19 +166,19 @@ impl ToJobManager {
 
     /// For a job that starts for the first time and for which there are no requests.
     pub fn begin(job: Arc<AdmittedJob>, share: Option<Box<Totals>>) -> ToJobManager {
-        ToJobManager::Begin { job, share, wishes: Wishes::default(), lost: Arc::default() }
+        ToJobManager::Begin { job, share, requested_actions: RequestedActions::default(), lost: Arc::default() }
     }
 }
 
 /// The actions that users have requested for a job.
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
-pub struct Wishes {
+pub struct RequestedActions {
     pub held: bool,
     pub cancelled: bool,
     /// How often it was reopened to run what had failed.
     pub run: u32,
     /// The actions for single tasks.
-    pub tasks: Arc<TaskWishes>,
+    pub tasks: Arc<RequestedTaskActions>,
 }
 
 /// Nodes as the master publishes them.
@@ -199,7 +199,7 @@ pub struct NodeList {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct ListedNode {
     /// Why it takes no new work, if it takes none.
-    pub shut: Option<Shut>,
+    pub shut: Option<ClosedReason>,
     pub capacity: Resources,
     pub attributes: Arc<Attributes>,
     pub report: NodeReport,
@@ -249,7 +249,7 @@ pub struct Grant {
     /// The generation of tokens that are made from now on.
     pub generation: Generation,
     /// The prediction of the task's start when it was requested.
-    pub foretold: Option<Foretold>,
+    pub prediction: Option<Prediction>,
     /// The GPU of which it gets a part.
     pub shared_gpu: Option<SharedGpu>,
 }

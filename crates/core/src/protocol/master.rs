@@ -2,8 +2,9 @@
 
 use super::{AdmittedJob, GlobalIntroduction, ProposedLaunch};
 use crate::vocabulary::{
-    AskId, AttemptId, Attributes, Chosen, Constraint, Duration, Estimated, ExecutionType, ForetoldStart, GrantId,
-    Instant, JobId, JobSpec, JobWork, Late, NodeId, NodeWaits, ResourceSpec, Resources, SharedGpu, TaskAction, Wants,
+    AllowanceRequest, AskId, AttemptId, Attributes, Chosen, Constraint, Duration, Estimated, ExecutionType, GrantId,
+    Instant, JobId, JobSpec, JobWork, Late, NodeId, NodeWaits, PredictedStart, ResourceSpec, Resources, SharedGpu,
+    TaskAction,
 };
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
@@ -47,7 +48,7 @@ pub enum ToMaster {
     Demand { job: JobId, asks: Vec<Ask>, work: Box<JobWork> },
     /// Sent by a job manager that places its own tasks: when its demand has changed by much, when its allowance has shrunk, and
     /// as its tasks free what it holds beyond the allowance. Answered by `Share` and `Allowance` if they change.
-    Wants { job: JobId, wants: Box<Wants> },
+    AllowanceRequest { job: JobId, wants: Box<AllowanceRequest> },
     /// A job manager of a federation launches an attempt under a grant that its global master proposes. The node's master claims
     /// the resources and forwards the launch, or answers `NotPassed`.
     Launch(Box<ProposedLaunch>),
@@ -60,7 +61,7 @@ pub enum ToMaster {
     /// later.
     Promote { attempt: AttemptId, node: NodeId, resources: Box<Resources> },
     /// A job has ended. `estimated` compares the run times stated in its file with the measured ones, if it stated any; `means`
-    /// has the mean run time of the tasks of each stage, if all succeeded. The run is that of [`Wishes`](super::Wishes): the end of an earlier
+    /// has the mean run time of the tasks of each stage, if all succeeded. The run is that of [`RequestedActions`](super::RequestedActions): the end of an earlier
     /// run is ignored.
     JobEnded {
         job: JobId,
@@ -152,7 +153,7 @@ pub struct NodeReport {
     /// Attempts that have succeeded there since its agent started.
     pub succeeded: u32,
     /// Predicted starts there since the last report; only some of them if there are many.
-    pub starts: Vec<ForetoldStart>,
+    pub starts: Vec<PredictedStart>,
     /// Entries that wait there longer than predicted, since the last report; only some of them if there are many.
     pub late: Vec<Late>,
 }

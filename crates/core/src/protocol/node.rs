@@ -2,8 +2,8 @@
 
 use super::{Address, ExecutorReport};
 use crate::vocabulary::{
-    Allocation, AttemptId, ByteString, Digest, Duration, EndReason, Epoch, Foretold, Generation, GrantId, HostId,
-    HostList, InputFile, JobId, Key, Kinds, NodeId, ProbeId, Resources, SharedGpu, TaskId, TaskShape, TaskTemplate,
+    Allocation, AttemptId, ByteString, Digest, Duration, EndReason, Epoch, Generation, GrantId, HostId, HostList,
+    InputFile, JobId, Key, Kinds, NodeId, Prediction, ProbeId, Resources, SharedGpu, TaskId, TaskShape, TaskTemplate,
     Token,
 };
 use serde::{Deserialize, Serialize};
@@ -17,9 +17,9 @@ pub enum ToNode {
     Greeting(Box<Greeting>),
     /// The master is connected again to this process, to which it forwards: ends that the process has not acknowledged may be
     /// lost.
-    SayEndsAgain { host: HostId },
+    ResendEnds { host: HostId },
     /// The node, which the master had given up, has sent something again: it has to register once more.
-    IntroduceYourself,
+    RegisterAgain,
     /// How much opportunistic work the node may take from now on, until the next such message.
     Steer(Box<Steer>),
     /// Tokens of earlier generations have expired. Sent in answer to a node's report.
@@ -33,7 +33,7 @@ pub enum ToNode {
     LaunchInstead { launch: Box<Launch>, of: Box<[GrantId]> },
     /// All tasks of its gang are in place, on these nodes: the attempt may start. Sent again after a claim, and when the attempt
     /// reports that it is in place.
-    BeginTask { attempt: AttemptId, hosts: Arc<HostList> },
+    StartTask { attempt: AttemptId, hosts: Arc<HostList> },
     /// The attempt is guaranteed from now on. With a grant, its resources are booked, which is answered by `Promoted`, or by
     /// `Freed` if it does not run any more. Without one, it is within its job's entitlement according to its job manager.
     Promote { attempt: AttemptId, grant: Option<GrantId> },
@@ -63,7 +63,7 @@ impl ToNode {
     /// The only sender from which this message is accepted, if it is about something that this sender owns.
     pub fn only_from(&self) -> Option<Address> {
         match self {
-            ToNode::BeginTask { attempt, .. }
+            ToNode::StartTask { attempt, .. }
             | ToNode::Promote { attempt, grant: None }
             | ToNode::SetTimeout { attempt, .. }
             | ToNode::Stop { attempt, .. }
@@ -72,8 +72,8 @@ impl ToNode {
             ToNode::Disown { .. } | ToNode::Promote { grant: Some(_), .. } => Some(Address::Master),
             ToNode::Welcome(_)
             | ToNode::Greeting(_)
-            | ToNode::SayEndsAgain { .. }
-            | ToNode::IntroduceYourself
+            | ToNode::ResendEnds { .. }
+            | ToNode::RegisterAgain
             | ToNode::Steer(_)
             | ToNode::Expire { .. }
             | ToNode::Move { .. }
@@ -159,14 +159,14 @@ pub struct Launch {
     /// The user's text for the task, where it has one.
     pub item: Option<ByteString>,
     pub expected: Option<Duration>,
-    /// It does not start before its job manager sends `BeginTask`; the node reports when it is in place.
+    /// It does not start before its job manager sends `StartTask`; the node reports when it is in place.
     pub is_of_gang: bool,
     /// Of an opportunistic attempt: its weight in the node's random choice among those that wait.
     pub weight: u16,
     /// Its input files, and the nodes that have them.
     pub inputs: Arc<[InputFile]>,
     /// The prediction of its start; it may have waited elsewhere before.
-    pub foretold: Option<Foretold>,
+    pub prediction: Option<Prediction>,
     pub token: Token,
 }
 

@@ -42,7 +42,7 @@ impl ToMaster {
             | ToMaster::TaskFails { .. }
             | ToMaster::Freed { .. }
             | ToMaster::Demand { .. }
-            | ToMaster::Wants { .. }
+            | ToMaster::AllowanceRequest { .. }
             | ToMaster::Launch(..)
             | ToMaster::Introduce(..)
             | ToMaster::Return { .. }
@@ -106,14 +106,14 @@ impl ToNode {
             ToNode::Executor(report) => report.since(),
             ToNode::Welcome(..)
             | ToNode::Greeting(..)
-            | ToNode::SayEndsAgain { .. }
-            | ToNode::IntroduceYourself
+            | ToNode::ResendEnds { .. }
+            | ToNode::RegisterAgain
             | ToNode::Steer(..)
             | ToNode::Expire { .. }
             | ToNode::Move { .. }
             | ToNode::Launch(..)
             | ToNode::LaunchInstead { .. }
-            | ToNode::BeginTask { .. }
+            | ToNode::StartTask { .. }
             | ToNode::Promote { .. }
             | ToNode::SetTimeout { .. }
             | ToNode::Probe(..)

@@ -29,7 +29,7 @@ pub enum Change {
         drained: bool,
     },
     /// The last message of the node before it disconnected was at this time.
-    NodeHeard {
+    NodeLastSeen {
         node: NodeId,
         at: Instant,
     },
@@ -46,7 +46,7 @@ pub enum Change {
         held: bool,
     },
     /// The job was released to its job manager.
-    JobBegun {
+    JobStarted {
         job: JobId,
     },
     JobEnded {
@@ -106,7 +106,7 @@ pub enum Change {
         job: JobId,
     },
     /// The job manager was notified that the job is held, or not held any more.
-    HoldHeard {
+    HoldReceived {
         job: JobId,
         held: bool,
     },
@@ -206,13 +206,13 @@ impl Change {
             | Change::UserSeen { .. }
             | Change::NodeNamed { .. }
             | Change::NodeDrained { .. }
-            | Change::NodeHeard { .. }
+            | Change::NodeLastSeen { .. }
             | Change::NodeRemoved { .. }
             | Change::Heard { .. }
             | Change::RunTimesLearned { .. } => None,
             Change::JobAdmitted { job, .. } | Change::Managed { job } => Some(job.id),
             Change::JobHeld { job, .. }
-            | Change::JobBegun { job }
+            | Change::JobStarted { job }
             | Change::JobEnded { job, .. }
             | Change::JobReopened { job, .. }
             | Change::CancelAsked { job, .. }
@@ -225,7 +225,7 @@ impl Change {
             | Change::Cancelled { job, .. }
             | Change::Rerun { job, .. }
             | Change::Unmanaged { job }
-            | Change::HoldHeard { job, .. }
+            | Change::HoldReceived { job, .. }
             | Change::Progress { job, .. } => Some(*job),
             Change::Launched { attempt, .. }
             | Change::Finished { attempt, .. }
@@ -275,7 +275,7 @@ impl Change {
             self,
             Change::Managed { .. }
                 | Change::Unmanaged { .. }
-                | Change::HoldHeard { .. }
+                | Change::HoldReceived { .. }
                 | Change::Launched { .. }
                 | Change::Finished { .. }
                 | Change::EndedLate { .. }

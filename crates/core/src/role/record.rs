@@ -2,7 +2,7 @@
 
 use crate::protocol::{Address, ClaimError};
 use crate::vocabulary::{
-    AllocationTime, AttemptId, ClusterId, Duration, Foretold, ForetoldStart, GrantId, JobId, NodeId, TaskId, Totals,
+    AllocationTime, AttemptId, ClusterId, Duration, GrantId, JobId, NodeId, PredictedStart, Prediction, TaskId, Totals,
 };
 use crate::why::Why;
 use serde::{Deserialize, Serialize};
@@ -74,12 +74,12 @@ pub enum Record {
         expected: Duration,
     },
     /// An attempt started whose start, and possibly run time, had been predicted.
-    Foretold {
+    Prediction {
         task: TaskId,
         attempt: AttemptId,
         node: NodeId,
-        foretold: Foretold,
-        start: ForetoldStart,
+        prediction: Prediction,
+        start: PredictedStart,
         /// How long it is expected to run.
         run: Option<Duration>,
     },
@@ -154,7 +154,7 @@ pub enum Record {
         most: Box<Totals>,
     },
     /// All tasks of a gang are in place and start.
-    GangBegins {
+    GangStarts {
         job: JobId,
         stage: u32,
         tasks: u32,
@@ -305,7 +305,7 @@ impl Record {
             | Record::Blocked { job, .. }
             | Record::EstimatesJudged { job, .. }
             | Record::Allowed { job, .. }
-            | Record::GangBegins { job, .. }
+            | Record::GangStarts { job, .. }
             | Record::StageReady { job, .. }
             | Record::Deferred { job, .. } => Some(*job),
             Record::Stale { attempt, .. } => Some(attempt.job),
@@ -321,7 +321,7 @@ impl Record {
             | Record::FilesArrived { task, .. }
             | Record::Started { task, .. }
             | Record::WaitedInVain { task, .. }
-            | Record::Foretold { task, .. }
+            | Record::Prediction { task, .. }
             | Record::Adopted { task, .. }
             | Record::Stopping { task, .. }
             | Record::Duplicated { task, .. }

@@ -12,8 +12,8 @@ pub use crate::protocol::ClaimError;
 use crate::vocabulary::gpus::{SharedGpus, part_of_gpu};
 use crate::vocabulary::resources::GPU;
 use crate::vocabulary::{
-    Attributes, ClassTable, Constraint, Duration, Epoch, GrantId, JobId, NodeId, NodeView, NodeViews, Partition,
-    Resources, SharedGpu, Shut, Totals,
+    Attributes, ClassTable, ClosedReason, Constraint, Duration, Epoch, GrantId, JobId, NodeId, NodeView, NodeViews,
+    Partition, Resources, SharedGpu, Totals,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -48,7 +48,7 @@ pub struct Ledger {
     adopted: BTreeMap<(Epoch, u64), u32>,
     classes: Classes,
     /// Why nodes are closed, if their owner gave a reason.
-    shut: BTreeMap<NodeId, Shut>,
+    shut: BTreeMap<NodeId, ClosedReason>,
     /// Removed nodes; their numbers are not used again.
     removed: BTreeSet<NodeId>,
     /// The attributes of nodes that have not joined.
@@ -84,7 +84,7 @@ pub enum BookingChange {
     /// It is no longer being preempted: no booking needs its resources.
     Stays,
     Freed {
-        gave_way: bool,
+        was_preempted: bool,
     },
 }
 
@@ -314,19 +314,19 @@ impl Ledger {
     }
 
     /// Closes a node for this reason.
-    pub fn close(&mut self, node: NodeId, why: Shut) {
+    pub fn close(&mut self, node: NodeId, why: ClosedReason) {
         self.set_open(node, false);
         self.shut.insert(node, why);
     }
 
     /// Why a node takes no work, if it takes none.
-    pub fn shut(&self, node: NodeId) -> Option<Shut> {
+    pub fn shut(&self, node: NodeId) -> Option<ClosedReason> {
         match self.state(node)? {
-            NodeState::Expected => Some(Shut::Expected),
-            NodeState::Unreachable => Some(Shut::Unreachable),
-            NodeState::Lost => Some(Shut::Lost),
+            NodeState::Expected => Some(ClosedReason::Expected),
+            NodeState::Unreachable => Some(ClosedReason::Unreachable),
+            NodeState::Lost => Some(ClosedReason::Lost),
             NodeState::Up if self.is_open(node) => None,
-            NodeState::Up => Some(self.shut.get(&node).cloned().unwrap_or(Shut::Closed)),
+            NodeState::Up => Some(self.shut.get(&node).cloned().unwrap_or(ClosedReason::Closed)),
         }
     }
 
@@ -613,7 +613,7 @@ impl Ledger {
         let slot = self.bookings.at_mut(at);
         slot.booking = None;
         let (previous, next) = (slot.previous, slot.next);
-        let gave_way = std::mem::replace(&mut slot.gives_way_to, NONE) != NONE;
+        let was_preempted = std::mem::replace(&mut slot.gives_way_to, NONE) != NONE;
         let shared_gpu = slot.shared_gpu.take();
         self.free_slots.push(at);
         let index = self.index(booking.node);
@@ -626,7 +626,7 @@ impl Ledger {
         }
         let entry = &mut self.nodes[index];
         entry.bookings -= 1;
-        entry.giving_way -= u32::from(gave_way);
+        entry.giving_way -= u32::from(was_preempted);
         entry.booked = entry.booked.saturating_sub(&booking.resources);
         if let (Some(at), Some(part), Some(shared)) =
             (shared_gpu, part_of_gpu(&booking.resources), &mut entry.shared_gpus)
@@ -637,7 +637,7 @@ impl Ledger {
             }
         }
         self.show_room(index);
-        self.note_booking(booking, BookingChange::Freed { gave_way });
+        self.note_booking(booking, BookingChange::Freed { was_preempted });
         self.let_stay(index, |successor| successor == at);
         Some(booking)
     }

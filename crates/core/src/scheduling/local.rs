@@ -1,14 +1,14 @@
 //! The scheduler of a job manager: it places the tasks of one job on the nodes that the master publishes. No ledger
 //! confirms its decisions: a task waits at the node, or a probe waits there and the node requests the task.
 
-use super::foretelling::{Outlook, Waiting};
+use super::predicting::{Outlook, Waiting};
 use super::published::PublishedView;
 use crate::policy::node_queue::projection::Use;
 use crate::policy::{Alternative, Budget, Decision, OpenAsk, PlacementPolicy, Standing, run_time};
 use crate::protocol::{Ask, Holder, NodeList, Probe, Rule};
 use crate::vocabulary::{
-    AskId, Duration, Epoch, ExecutionType, Foretold, Instant, JobId, Margins, NodeId, NodeViews, NodeWaits, Piece,
-    ProbeId, TaskShape, Totals, Way,
+    AskId, Duration, Epoch, ExecutionType, Instant, JobId, Margins, NodeId, NodeViews, NodeWaits, Piece, Prediction,
+    ProbeId, Route, TaskShape, Totals,
 };
 use crate::why::Why;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -32,7 +32,7 @@ pub struct LocalScheduler {
     margins: Arc<Margins>,
     /// Tasks that were requested since the margins were set, without those that have started.
     sent: u64,
-    is_told: bool,
+    is_reported: bool,
 }
 
 /// A task of an ask in a batch.
@@ -199,7 +199,7 @@ impl LocalScheduler {
         let view = PublishedView::new(asks.iter().map(|entry| &entry.ask));
         let view = if placement.knows_load() { view } else { view.without_loads() };
         let (probes, margins) = (SentProbes::default(), Arc::default());
-        LocalScheduler { job, epoch, placement, view, asks, probes, margins, sent: 0, is_told: false }
+        LocalScheduler { job, epoch, placement, view, asks, probes, margins, sent: 0, is_reported: false }
     }
 
     // ---- what is known ---------------------------------------------------------------------------------------------
@@ -208,39 +208,39 @@ impl LocalScheduler {
     pub fn on_ask(&mut self, now: Instant, ask: &Ask) {
         let number = ask.id.number as usize;
         self.asks[number].ask.wanted = ask.wanted;
-        self.foretell_open(now, number);
+        self.predict_open(now, number);
     }
 
     /// Sets the margins of predictions of starts. The first margins also apply to tasks that were requested before.
     pub fn set_margins(&mut self, now: Instant, margins: Arc<Margins>) {
-        let is_first = !std::mem::replace(&mut self.is_told, true);
+        let is_first = !std::mem::replace(&mut self.is_reported, true);
         (self.margins, self.sent) = (margins, 0);
         if is_first {
             for number in 0..self.asks.len() {
                 self.asks[number].waiting = Waiting::default();
-                self.foretell_open(now, number);
+                self.predict_open(now, number);
             }
         }
     }
 
-    fn foretell_open(&mut self, now: Instant, number: usize) {
+    fn predict_open(&mut self, now: Instant, number: usize) {
         let (entry, margins) = (&mut self.asks[number], &self.margins);
         let line = margins.crowd.line(self.sent, &entry.ask.resources);
         let open = entry.open();
-        let outlook = || Outlook { way: Way::Probed, line, margins: Arc::clone(margins) };
+        let outlook = || Outlook { way: Route::Probed, line, margins: Arc::clone(margins) };
         self.sent += entry.waiting.on_open(now, open, outlook);
     }
 
     /// The prediction for a task of an ask that is sent to a node's queue with this expected wait. If the wait is
     /// unknown, it is the prediction made when the task was requested, from the number of all waiting tasks.
-    pub fn foretell(&mut self, now: Instant, way: Way, expected: Option<Duration>, ask: u32) -> Foretold {
+    pub fn predict(&mut self, now: Instant, way: Route, expected: Option<Duration>, ask: u32) -> Prediction {
         let LocalAsk { waiting, ask, .. } = &mut self.asks[ask as usize];
         if let Some(expected) = expected {
-            return self.margins.foretell(way, expected);
+            return self.margins.predict(way, expected);
         }
         let told = waiting.next(now);
         waiting.on_placed();
-        told.unwrap_or_else(|| self.margins.foretell(way, self.margins.crowd.line(self.sent, &ask.resources).wait(0)))
+        told.unwrap_or_else(|| self.margins.predict(way, self.margins.crowd.line(self.sent, &ask.resources).wait(0)))
     }
 
     /// A task of the job no longer waits.
@@ -381,14 +381,14 @@ impl LocalScheduler {
 
     /// The node of a probe is ready for a task of this ask, which counts as bound. Returns the ask and the prediction
     /// for the task's start; `None` if the probe is not outstanding. (Probes of asks without open tasks are not.)
-    pub fn on_ready(&mut self, now: Instant, number: u32) -> Option<(AskId, Option<Foretold>)> {
+    pub fn on_ready(&mut self, now: Instant, number: u32) -> Option<(AskId, Option<Prediction>)> {
         let probe = self.probes.remove(number)?;
         let entry = &mut self.asks[probe.ask as usize];
         entry.probes -= 1;
         entry.bound += 1;
-        let foretold = entry.waiting.next(now);
+        let prediction = entry.waiting.next(now);
         entry.waiting.on_placed();
-        Some((entry.ask.id, foretold))
+        Some((entry.ask.id, prediction))
     }
 
     /// Whether some node of the last list is suitable for the ask.

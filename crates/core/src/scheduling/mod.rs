@@ -2,11 +2,11 @@
 //! schedulers that use them.
 
 mod classes;
-mod foretelling;
 mod ledger;
 mod local;
 mod locality;
 mod node_queue;
+mod predicting;
 mod published;
 mod request_queue;
 mod room_order;

@@ -5,8 +5,8 @@ use super::locality::local_nodes;
 use crate::policy::node_queue::projection::Use;
 use crate::protocol::{Ask, Holder, ListedNode, NodeList};
 use crate::vocabulary::{
-    Age, Constraint, Distance, Duration, ExecutionType, Instant, Load, NodeId, NodeView, NodeViews, NodeWaits, Piece,
-    Resources, Shut,
+    Age, ClosedReason, Constraint, Distance, Duration, ExecutionType, Instant, Load, NodeId, NodeView, NodeViews,
+    NodeWaits, Piece, Resources,
 };
 use crate::why::Why;
 use std::cmp::Reverse;
@@ -46,7 +46,7 @@ pub(super) struct PublishedView {
     /// The waits that nodes reported to this process, and when.
     heard: BTreeMap<NodeId, (Instant, Arc<NodeWaits>)>,
     /// The same nodes, in the order in which they reported.
-    heard_order: Vec<NodeId>,
+    received_order: Vec<NodeId>,
 }
 
 /// The nodes that an ask or one of its tasks may use, and where its input is stored.
@@ -194,12 +194,12 @@ impl PublishedView {
         let list = &self.list;
         // Published waits may be older than those that a node reported here; a node without published waits counts as
         // reported now.
-        let said_at = |node: NodeId| {
+        let reported_at_node = |node: NodeId| {
             let waits = list.nodes.get(node.0 as usize).and_then(|listed| listed.waits.as_ref());
             waits.map_or(now, |waits| now.before(waits.age))
         };
-        self.heard.retain(|&node, heard| heard.0 > said_at(node));
-        self.heard_order.retain(|node| self.heard.contains_key(node));
+        self.heard.retain(|&node, heard| heard.0 > reported_at_node(node));
+        self.received_order.retain(|node| self.heard.contains_key(node));
         // A report of the node confirms its earlier waits.
         let confirmed_at = |node: NodeId| {
             let waits = list.nodes.get(node.0 as usize).and_then(|listed| listed.waits.as_ref());
@@ -258,9 +258,9 @@ impl PublishedView {
             return;
         }
         if self.heard.insert(node, (now, waits)).is_some() {
-            self.heard_order.retain(|other| *other != node);
+            self.received_order.retain(|other| *other != node);
         }
-        self.heard_order.push(node);
+        self.received_order.push(node);
         if self.on_the_way.remove(&node).is_some()
             && let Some(word) = self.filled.get_mut(node.0 as usize / 64)
         {
@@ -332,8 +332,8 @@ impl PublishedView {
     pub(super) fn why_none(&self, ask: &Ask) -> Why {
         let open = || (0..self.len()).map(|index| NodeId(index as u32)).filter(|&node| self.is_open(node));
         if open().next().is_none() {
-            let nodes = (0..self.len()).map(|index| NodeId(index as u32)).take(Shut::SHOWN);
-            let shut = nodes.map(|node| (node, self.why_shut(node))).collect();
+            let nodes = (0..self.len()).map(|index| NodeId(index as u32)).take(ClosedReason::SHOWN);
+            let shut = nodes.map(|node| (node, self.why_closed(node))).collect();
             return Why::NoNode { known: self.len() as u32, shut };
         }
         let listed = |node: NodeId| &self.list.nodes[node.0 as usize];
@@ -341,7 +341,7 @@ impl PublishedView {
         let meets = |&node: &NodeId| ask.constraints.iter().all(|constraint| is_met(constraint, node));
         let mut all = (0..self.len()).map(|index| NodeId(index as u32)).filter(meets);
         if let Some(closest) = all.find(|&node| ask.resources.fits_in(&listed(node).capacity)) {
-            return Why::Closed { closest, shut: self.why_shut(closest) };
+            return Why::Closed { closest, shut: self.why_closed(closest) };
         }
         let lacking = open().filter(meets).map(|node| (ask.resources.shortage(&listed(node).capacity), node));
         let lack = |short: &Resources| short.0.iter().map(|&amount| u64::from(amount)).sum::<u64>();
@@ -353,9 +353,9 @@ impl PublishedView {
         Why::Constraints { unmet: if unmet.is_empty() { ask.constraints.to_vec() } else { unmet } }
     }
 
-    fn why_shut(&self, node: NodeId) -> Shut {
+    fn why_closed(&self, node: NodeId) -> ClosedReason {
         let listed = self.list.nodes.get(node.0 as usize).and_then(|listed| listed.shut.clone());
-        listed.unwrap_or(if self.reaches(node) { Shut::Closed } else { Shut::Unreachable })
+        listed.unwrap_or(if self.reaches(node) { ClosedReason::Closed } else { ClosedReason::Unreachable })
     }
 
     pub(super) fn is_open(&self, node: NodeId) -> bool {
@@ -382,7 +382,7 @@ impl NodeViews for PublishedView {
     }
 
     fn heard(&self) -> &[NodeId] {
-        &self.heard_order
+        &self.received_order
     }
 
     fn near(&self, class: u32) -> &[NodeId] {

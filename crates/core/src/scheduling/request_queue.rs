@@ -1,7 +1,7 @@
 //! The asks of jobs, in slots with which policies index their vectors.
 
-use super::foretelling::Waiting;
 use super::locality::Reach;
+use super::predicting::Waiting;
 use crate::policy::{AskSlot, JobSlot};
 use crate::protocol::Holder;
 use crate::vocabulary::{AskId, ExecutionType, Instant, JobId, Resources};

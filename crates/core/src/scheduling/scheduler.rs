@@ -6,9 +6,9 @@
 
 mod gangs;
 
-use super::foretelling::{Outlook, Pace, Waiting};
 use super::ledger::{ClaimError, Ledger};
 use super::locality::{Delays, Reach, local_nodes};
+use super::predicting::{Outlook, Pace, Waiting};
 use super::request_queue::{OpenRequest, RequestQueue};
 use crate::policy::{
     AskSlot, Budget, Choice, Decision, DemandChange, InterJobPolicy, NewAllowance, Offer, OpenAsk, Outcome,
@@ -16,8 +16,8 @@ use crate::policy::{
 };
 use crate::protocol::{Ask, Rule};
 use crate::vocabulary::{
-    AskId, Duration, Foretold, GrantId, Instant, JobId, JobWork, Late, Line, Margins, NodeId, NodeViews, QueueId,
-    Resources, Shut, Totals, UserId, Wants, Way,
+    AllowanceRequest, AskId, ClosedReason, Duration, GrantId, Instant, JobId, JobWork, Late, Line, Margins, NodeId,
+    NodeViews, Prediction, QueueId, Resources, Route, Totals, UserId,
 };
 use crate::why::Why;
 use gangs::Gangs;
@@ -90,7 +90,7 @@ pub struct Granting {
     pub rule: Rule,
     pub passed_over: u32,
     /// The prediction for the task's start, made when it was requested.
-    pub foretold: Option<Foretold>,
+    pub prediction: Option<Prediction>,
 }
 
 /// An ask that waits for room.
@@ -166,12 +166,12 @@ impl Scheduler {
         }
         request.wanted = ask.wanted;
         let count = request.open();
-        self.foretell(now, slot, before);
+        self.predict(now, slot, before);
         self.count_open(before, count);
         let request = self.queue.ask(slot);
         let (count, needed) = (request.open(), ask.needed.saturating_sub(request.granted));
         if was_idle && count > 0 {
-            self.begin_delays(now, slot, ledger);
+            self.start_delays(now, slot, ledger);
         }
         self.inter_job.on_change(&DemandChange::Open { ask: slot, count, needed, rank: ask.rank });
         if count != before {
@@ -192,7 +192,7 @@ impl Scheduler {
     /// Predicts the starts of tasks of an ask that were not open before. In the order of submission they start after
     /// all open tasks. If jobs take turns, they start after as many tasks of each other ask as there are before them in
     /// their own.
-    fn foretell(&mut self, now: Instant, slot: AskSlot, before: u64) {
+    fn predict(&mut self, now: Instant, slot: AskSlot, before: u64) {
         let in_order = self.inter_job.rule() == Rule::Submission;
         let shape = self.queue.ask(slot).shape;
         let step = if in_order { 1 } else { self.open_asks.max(1) };
@@ -202,7 +202,7 @@ impl Scheduler {
         let (line, margins) = (Line { ahead, step, room, each }, &self.margins);
         let request = self.queue.ask_mut(slot);
         let open = request.open();
-        request.waiting.on_open(now, open, || Outlook { way: Way::Asked, line, margins: Arc::clone(margins) });
+        request.waiting.on_open(now, open, || Outlook { way: Route::Asked, line, margins: Arc::clone(margins) });
     }
 
     /// Reports tasks that have waited for longer than predicted and were not reported before. Each call examines a part
@@ -228,8 +228,8 @@ impl Scheduler {
     }
 
     /// The share that was sent to the job, or would be, if jobs that place their tasks themselves get any.
-    pub fn told_share(&self, id: JobId) -> Option<Totals> {
-        self.inter_job.told_share(self.queue.job_slot(id)?)
+    pub fn reported_share(&self, id: JobId) -> Option<Totals> {
+        self.inter_job.reported_share(self.queue.job_slot(id)?)
     }
 
     /// The jobs that have to be sent what their guaranteed tasks may hold.
@@ -239,9 +239,9 @@ impl Scheduler {
     }
 
     /// What a job requests to hold whose tasks are placed elsewhere.
-    pub fn on_wants(&mut self, id: JobId, wants: Box<Wants>) {
+    pub fn on_allowance_request(&mut self, id: JobId, wants: Box<AllowanceRequest>) {
         if let Some(job) = self.queue.job_slot(id) {
-            self.inter_job.on_change(&DemandChange::Wants { job, wants });
+            self.inter_job.on_change(&DemandChange::AllowanceRequest { job, wants });
         }
     }
 
@@ -520,8 +520,8 @@ impl Scheduler {
     ) -> Result<GrantId, ClaimError> {
         let request = self.queue.ask_mut(choice.ask);
         let (ask, resources, passed_over) = (request.id, request.shape, choice.passed_over);
-        let foretold = request.waiting.next(now);
-        let proposal = Granting { ask, node, resources, rule, passed_over, foretold };
+        let prediction = request.waiting.next(now);
+        let proposal = Granting { ask, node, resources, rule, passed_over, prediction };
         let grant = confirm(ledger, &proposal)?;
         let open = request.open();
         request.granted += 1;
@@ -543,14 +543,14 @@ impl Scheduler {
         // The tasks of a gang use any room, so that they start at the same time.
         let request = self.queue.ask(choice.ask);
         if !request.is_gang && local_nodes(&request.locality).contains(&node) {
-            self.begin_delays(now, choice.ask, ledger);
+            self.start_delays(now, choice.ask, ledger);
         }
         Ok(grant)
     }
 
     // ---- locality: an ask waits for some time for room near its input -----------------------------------------------
 
-    fn begin_delays(&mut self, now: Instant, ask: AskSlot, ledger: &mut Ledger) {
+    fn start_delays(&mut self, now: Instant, ask: AskSlot, ledger: &mut Ledger) {
         if !self.queue.ask(ask).locality.is_empty() {
             self.set_reach(ask, Reach::Anywhere, ledger);
             self.queue.ask_mut(ask).delayed_since = now;
@@ -796,7 +796,7 @@ pub fn explain_fit(class: u32, shape: &Resources, ledger: &Ledger) -> Option<Why
     }
     if let Some(closest) = closest(ledger, class, shape, &large_enough) {
         let others_are_open = ledger.ids().any(|node| ledger.is_open(node));
-        let shut = ledger.shut(closest).unwrap_or(Shut::Closed);
+        let shut = ledger.shut(closest).unwrap_or(ClosedReason::Closed);
         return Some(if others_are_open { Why::Closed { closest, shut } } else { no_node(ledger) });
     }
     let node = largest(ledger, class, shape)?;
@@ -807,7 +807,7 @@ pub fn explain_fit(class: u32, shape: &Resources, ledger: &Ledger) -> Option<Why
 fn no_node(ledger: &Ledger) -> Why {
     let known = || ledger.ids().filter(|node| ledger.state(*node).is_some());
     let shut = known().filter_map(|node| Some((node, ledger.shut(node)?)));
-    Why::NoNode { known: known().count() as u32, shut: shut.take(Shut::SHOWN).collect() }
+    Why::NoNode { known: known().count() as u32, shut: shut.take(ClosedReason::SHOWN).collect() }
 }
 
 /// Constraints that no node meets; where each is met by some node, all of them.

@@ -27,11 +27,11 @@ pub struct AllocationTime {
 }
 
 impl AllocationTime {
-    /// For a start that was reported `heard_after` the launch, when the process had run for `running_for`.
-    pub fn of(queue: Duration, heard_after: Duration, running_for: Duration, at: AtNode) -> AllocationTime {
+    /// For a start that was reported `received_after` the launch, when the process had run for `running_for`.
+    pub fn of(queue: Duration, received_after: Duration, running_for: Duration, at: AtNode) -> AllocationTime {
         let AtNode { waited, making } = at;
         let there = waited.0.saturating_add(making.0).saturating_add(running_for.0);
-        let ways = heard_after.0.saturating_sub(there);
+        let ways = received_after.0.saturating_sub(there);
         AllocationTime { queue, processing: making, communication: Duration(ways / 2), node: waited }
     }
 

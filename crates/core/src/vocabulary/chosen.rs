@@ -21,7 +21,7 @@ pub enum TaskAction {
 
 /// The present effect of all actions that users requested for single tasks.
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
-pub struct TaskWishes {
+pub struct RequestedTaskActions {
     pub held: Chosen,
     pub cancelled: Chosen,
     /// The present run of the job is for these tasks only.
@@ -54,7 +54,7 @@ impl Chosen {
     }
 }
 
-impl TaskWishes {
+impl RequestedTaskActions {
     /// Adds the newest action. Tasks can be held and cancelled at the same time.
     pub fn take_in(&mut self, action: TaskAction, tasks: &Chosen) {
         match action {

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 pub enum Reads {
     /// Not known.
     #[default]
-    Unsaid,
+    Unstated,
     /// In blocks of a file system, each on several nodes.
     Blocks(Blocks),
     /// On the nodes where the tasks ran that it depends on, the same amount from each task.
@@ -18,13 +18,13 @@ pub enum Reads {
 impl StageSpec {
     /// Whether it is known where the inputs of its tasks are stored.
     pub fn has_inputs(&self) -> bool {
-        !self.inputs.is_empty() || self.reads.are_said()
+        !self.inputs.is_empty() || self.reads.are_stated()
     }
 }
 
 impl Reads {
-    pub fn are_said(&self) -> bool {
-        *self != Reads::Unsaid
+    pub fn are_stated(&self) -> bool {
+        *self != Reads::Unstated
     }
 }
 

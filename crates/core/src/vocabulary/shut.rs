@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 /// Why a node takes no work.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub enum Shut {
+pub enum ClosedReason {
     /// Known from an earlier incarnation of the master, and not seen in this one.
     Expected,
     Unreachable,
@@ -18,19 +18,19 @@ pub enum Shut {
     Closed,
 }
 
-impl Shut {
+impl ClosedReason {
     /// The most nodes that are named if none takes work.
     pub const SHOWN: usize = 3;
 
     /// The reason as the rest of a sentence that starts with the node's name.
     pub fn describe(&self) -> String {
         match self {
-            Shut::Expected => "has not connected since the server started".to_owned(),
-            Shut::Unreachable => "is unreachable".to_owned(),
-            Shut::Lost => "is lost: it was unreachable for too long".to_owned(),
-            Shut::Drained => "is drained (`amalgam node undrain` opens it)".to_owned(),
-            Shut::Paused { why } => format!("is paused because it could not launch a task: {why}"),
-            Shut::Closed => "takes no work (drained or paused)".to_owned(),
+            ClosedReason::Expected => "has not connected since the server started".to_owned(),
+            ClosedReason::Unreachable => "is unreachable".to_owned(),
+            ClosedReason::Lost => "is lost: it was unreachable for too long".to_owned(),
+            ClosedReason::Drained => "is drained (`amalgam node undrain` opens it)".to_owned(),
+            ClosedReason::Paused { why } => format!("is paused because it could not launch a task: {why}"),
+            ClosedReason::Closed => "takes no work (drained or paused)".to_owned(),
         }
     }
 }

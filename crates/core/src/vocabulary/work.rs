@@ -17,7 +17,7 @@ pub struct JobWork {
 
 /// What a job that places its own tasks requests of the cluster, and its allowance.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
-pub struct Wants {
+pub struct AllowanceRequest {
     /// What its tasks need that run or could run.
     pub all: Totals,
     /// The smallest task that could start or, if none could, the smallest that runs: with less than that nothing starts.
@@ -32,7 +32,7 @@ pub struct Wants {
     pub said: u32,
 }
 
-impl Wants {
+impl AllowanceRequest {
     /// The most that its guaranteed tasks will hold until the next allowance.
     pub fn may_hold(&self) -> Totals {
         self.allowance.larger_of(&self.holds)

@@ -5,13 +5,14 @@ use crate::world::{digest_of, job, sealing, stage};
 use amalgam_core::job_manager::{CorrectionRules, JobManager, JobManagerSettings};
 use amalgam_core::preset::Preset;
 use amalgam_core::protocol::{
-    Address, AdmittedJob, JobAction, ListedNode, Message, NodeList, NodeReport, Rule, ToJobManager, ToMaster, Wishes,
+    Address, AdmittedJob, JobAction, ListedNode, Message, NodeList, NodeReport, RequestedActions, Rule, ToJobManager,
+    ToMaster,
 };
 use amalgam_core::role::{Change, Event, LostCause, Outbox, Record, Role, Trigger};
 use amalgam_core::vocabulary::{
-    AttemptId, Duration, EndReason, Ended, EndedFiles, Epoch, ExecutionType, HostId, InputSpec, Instant, JobId, NodeId,
-    NodeWaits, OutputFile, QueueId, Resources, Sample, StageSpec, Totals, Usage, UserId, WHOLE, WaitMatrix, Wants,
-    Workdir,
+    AllowanceRequest, AttemptId, Duration, EndReason, Ended, EndedFiles, Epoch, ExecutionType, HostId, InputSpec,
+    Instant, JobId, NodeId, NodeWaits, OutputFile, QueueId, Resources, Sample, StageSpec, Totals, Usage, UserId, WHOLE,
+    WaitMatrix, Workdir,
 };
 use std::sync::Arc;
 
@@ -99,8 +100,9 @@ impl Managed {
 
     /// The job is to run its failed tasks again.
     fn reopen(&mut self) {
-        let (job, wishes) = (Arc::clone(self.manager.job()), Wishes { run: 1, ..Wishes::default() });
-        self.tell(Address::Master, ToJobManager::Begin { job, share: None, wishes, lost: Arc::default() });
+        let (job, requested_actions) =
+            (Arc::clone(self.manager.job()), RequestedActions { run: 1, ..RequestedActions::default() });
+        self.tell(Address::Master, ToJobManager::Begin { job, share: None, requested_actions, lost: Arc::default() });
     }
 
     fn act(&mut self, action: JobAction) {
@@ -120,9 +122,9 @@ impl Managed {
         self.answer(answers, cores(allowed));
     }
 
-    fn said(&self) -> Vec<Wants> {
+    fn said(&self) -> Vec<AllowanceRequest> {
         let said = self.out.sends.iter().filter_map(|(_, message)| match message {
-            Message::ToMaster(ToMaster::Wants { wants, .. }) => Some(**wants),
+            Message::ToMaster(ToMaster::AllowanceRequest { wants, .. }) => Some(**wants),
             _ => None,
         });
         said.collect()
@@ -430,7 +432,7 @@ fn apollo_plus_reports_the_work_before_the_wants() {
             {
                 Some("work")
             }
-            Message::ToMaster(ToMaster::Wants { .. }) => Some("wants"),
+            Message::ToMaster(ToMaster::AllowanceRequest { .. }) => Some("wants"),
             _ => None,
         });
         of.collect()

@@ -227,7 +227,7 @@ impl Managed {
     }
 
     /// Sends the same share again, which is also news.
-    fn tell_share(&mut self) {
+    fn report_share(&mut self) {
         self.tell(ToJobManager::Share { share: Box::new(self.share) });
     }
 
@@ -259,7 +259,7 @@ fn a_job_manager_draws_the_decision_to_yield_for_news_and_not_for_search_wakeups
         searched += u32::from(woken > 0);
         let mut disturbed = begin();
         if disturbed.wake(10) == 10 {
-            disturbed.tell_share();
+            disturbed.report_share();
             went_on += u32::from(disturbed.wake(1) == 1);
         }
     }
@@ -281,7 +281,7 @@ fn a_job_manager_does_one_long_computation_for_each_event() {
             assert_eq!(managed.wake(1), 1, "seed {seed}");
         }
         assert_eq!(managed.alone(), end(&Order::CriticalPath), "seed {seed}: the plan used the order that was found");
-        managed.tell_share();
+        managed.report_share();
         assert_eq!(managed.alone(), end(&order), "seed {seed}");
         shorter += u32::from(end(&order) < end(&Order::CriticalPath));
     }

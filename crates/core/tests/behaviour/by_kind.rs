@@ -417,7 +417,7 @@ mod beyond {
     fn tasks_in_the_longest_queue_move_to_a_node_with_room() {
         let mut preset = preset();
         preset.opportunistic_mut().unwrap().steering.moves = true;
-        preset.opportunistic_mut().unwrap().at_nodes.tell_spare = Some(Duration::from_millis(200));
+        preset.opportunistic_mut().unwrap().at_nodes.report_spare = Some(Duration::from_millis(200));
         let mut world = World::with_nodes(preset, 1, CORE);
         let id = world.submit(job(vec![of_kind(Auto, 8, "10s", 1_000)]));
         world.run_for(seconds(2));
@@ -439,7 +439,7 @@ mod beyond {
     fn tasks_of_unknown_length_move_too() {
         let mut preset = preset();
         preset.opportunistic_mut().unwrap().steering.moves = true;
-        preset.opportunistic_mut().unwrap().at_nodes.tell_spare = Some(Duration::from_millis(200));
+        preset.opportunistic_mut().unwrap().at_nodes.report_spare = Some(Duration::from_millis(200));
         let mut world = World::with_nodes(preset, 1, CORE);
         let mut stage = of_kind(Auto, 4, "10s", 1_000);
         stage.expected = None;
@@ -454,7 +454,7 @@ mod beyond {
     fn no_task_moves_to_a_node_that_does_not_suit_it() {
         let mut preset = preset();
         preset.opportunistic_mut().unwrap().steering.moves = true;
-        preset.opportunistic_mut().unwrap().at_nodes.tell_spare = Some(Duration::from_millis(200));
+        preset.opportunistic_mut().unwrap().at_nodes.report_spare = Some(Duration::from_millis(200));
         let mut world = World::with_nodes(preset, 0, CORE);
         world.add_node(CORE, &[("zone", "a")]);
         world.settle();
@@ -477,7 +477,7 @@ mod beyond {
     fn moving() -> Preset {
         let mut preset = preset();
         preset.opportunistic_mut().unwrap().steering.moves = true;
-        preset.opportunistic_mut().unwrap().at_nodes.tell_spare = Some(Duration::from_millis(200));
+        preset.opportunistic_mut().unwrap().at_nodes.report_spare = Some(Duration::from_millis(200));
         preset
     }
 

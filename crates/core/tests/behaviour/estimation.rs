@@ -68,11 +68,11 @@ fn running_of(world: &World, job: JobId) -> usize {
 
 /// The jobs whose attempts were preempted.
 fn preempted(world: &World) -> Vec<JobId> {
-    let gave_way = |change: &Change| match change {
+    let was_preempted = |change: &Change| match change {
         Change::Finished { task, ended, .. } if ended.reason == EndReason::Preempted => Some(task.job),
         _ => None,
     };
-    world.disk.iter().filter_map(gave_way).collect()
+    world.disk.iter().filter_map(was_preempted).collect()
 }
 
 fn promotions(world: &World) -> Vec<AttemptId> {
@@ -159,7 +159,7 @@ fn a_job_with_almost_no_share_has_one_attempt_out() {
 fn weights(world: &World, job: JobId) -> Vec<u16> {
     let launched = world.disk.iter().filter_map(|change| match change {
         Change::Launched { attempt, opportunistic: true, weight, .. } if attempt.job == job => {
-            let heard = world.heard_launches.iter().find(|(_, launch)| launch.attempt == *attempt);
+            let heard = world.intercepted_launches.iter().find(|(_, launch)| launch.attempt == *attempt);
             assert_eq!(heard.map(|(_, launch)| launch.weight), Some(*weight));
             Some(*weight)
         }
@@ -440,7 +440,7 @@ fn a_promoted_attempt_that_waits_is_queued_like_guaranteed_work() {
     let id = world.submit(job(vec![of_kind(Opportunistic, 1, "1s", 1_000)]));
     world.run_for(seconds(3));
     assert_eq!((running_of(&world, id), promotions(&world).len()), (0, 1));
-    let starts = world.told_waits.iter().flat_map(|told| &told.starts).any(|(attempt, _)| attempt.job == id);
+    let starts = world.reported_waits.iter().flat_map(|told| &told.starts).any(|(attempt, _)| attempt.job == id);
     assert!(starts, "its node reports when it starts");
 }
 
@@ -448,14 +448,14 @@ fn a_promoted_attempt_that_waits_is_queued_like_guaranteed_work() {
 
 /// When the node reported its waits since then, and to which address.
 fn told(world: &World, from: usize) -> Vec<(u64, Address)> {
-    world.told_waits[from..].iter().map(|told| (told.at.0 / 1_000, told.to)).collect()
+    world.reported_waits[from..].iter().map(|told| (told.at.0 / 1_000, told.to)).collect()
 }
 
 #[test]
 fn a_node_reports_waits_and_starts_to_the_master_and_its_jobs() {
     let mut world = World::with_nodes(preset(200), 1, CORE);
     world.run_for(seconds(10));
-    let begin = world.told_waits.len();
+    let begin = world.reported_waits.len();
     let first = world.submit(job(vec![of_kind(Guaranteed, 2, "5s", 1_000)]));
     world.run_for(seconds(9));
     let manager = Address::JobManager(first);
@@ -465,8 +465,8 @@ fn a_node_reports_waits_and_starts_to_the_master_and_its_jobs() {
         "no report while all goes as expected"
     );
     let waiting = AttemptId { job: first, epoch: Epoch(1), number: 1 };
-    assert_eq!(world.told_waits.last().unwrap().starts, [(waiting, Duration::from_millis(4_990))]);
-    let begin = world.told_waits.len();
+    assert_eq!(world.reported_waits.last().unwrap().starts, [(waiting, Duration::from_millis(4_990))]);
+    let begin = world.reported_waits.len();
     let second = world.submit(job(vec![of_kind(Guaranteed, 1, "20s", 1_000)]));
     world.run_for(seconds(1));
     let all = [Address::Master, manager, Address::JobManager(second)];
@@ -482,11 +482,11 @@ fn an_attempt_longer_than_expected_makes_its_node_report_its_waits_again() {
     world.submit(job(vec![overruns]));
     let second = world.submit(job(vec![of_kind(Guaranteed, 1, "10s", 1_000)]));
     world.run_for(seconds(9));
-    let begin = world.told_waits.len();
+    let begin = world.reported_waits.len();
     world.run_for(seconds(30));
     let to_master = told(&world, begin).into_iter().filter(|(_, to)| *to == Address::Master).count();
     assert!((5..=30).contains(&to_master), "it may start at any time and would take ten seconds: {to_master}");
-    let to_job = world.told_waits[begin..].iter().filter(|told| told.to == Address::JobManager(second));
+    let to_job = world.reported_waits[begin..].iter().filter(|told| told.to == Address::JobManager(second));
     let starts: BTreeSet<Duration> = to_job.flat_map(|told| told.starts.iter().map(|(_, start)| *start)).collect();
     assert_eq!(starts, BTreeSet::from([Duration::from_micros(1)]));
 }
@@ -496,11 +496,11 @@ fn apollo_plus_nodes_report_room_even_if_all_goes_as_expected() {
     for (preset, rooms) in [(Preset::APOLLO, vec![0]), (Preset::APOLLO_PLUS, vec![0, 1_000])] {
         let mut world = World::with_nodes(preset, 1, CORE);
         world.run_for(seconds(10));
-        let begin = world.told_waits.len();
+        let begin = world.reported_waits.len();
         let id = world.submit(job(vec![of_kind(Guaranteed, 1, "5s", 1_000)]));
         world.run_for(seconds(20));
         assert_eq!(world.outcome(id), Some(JobOutcome::Succeeded));
-        let to_master = world.told_waits[begin..].iter().filter(|told| told.to == Address::Master);
+        let to_master = world.reported_waits[begin..].iter().filter(|told| told.to == Address::Master);
         // An attempt that is always assumed to have half its time left makes its node report the same room again.
         let mut told: Vec<u32> = to_master.map(|told| told.room.cpu_millis()).collect();
         told.dedup();
@@ -512,7 +512,7 @@ fn apollo_plus_nodes_report_room_even_if_all_goes_as_expected() {
 fn a_node_reports_its_waits_at_a_limited_rate_and_with_node_reports() {
     let mut world = World::with_nodes(preset(2_000), 1, CORE);
     world.run_for(seconds(10));
-    let begin = world.told_waits.len();
+    let begin = world.reported_waits.len();
     for _ in 0..20 {
         world.submit(job(vec![of_kind(Guaranteed, 1, "60s", 1_000)]));
         world.run_for(Duration::from_millis(100));
@@ -529,12 +529,12 @@ fn many_nodes_report_to_their_master_less_often_and_to_jobs_as_before() {
     world.kill_server();
     world.start_server();
     world.run_for(seconds(10));
-    let begin = world.told_waits.len();
+    let begin = world.reported_waits.len();
     for _ in 0..200 {
         world.submit(job(vec![of_kind(Guaranteed, 1, "60s", 1_000)]));
         world.run_for(Duration::from_millis(100));
     }
-    let told = &world.told_waits[begin..];
+    let told = &world.reported_waits[begin..];
     let first = told[0].node;
     let of_first = || told.iter().filter(|told| told.node == first);
     let to_master: Vec<Instant> = of_first().filter(|told| told.to == Address::Master).map(|told| told.at).collect();
@@ -549,7 +549,7 @@ fn a_node_that_is_welcomed_again_reports_its_waits_again() {
     let mut world = World::with_nodes(preset(100), 1, CORE);
     world.submit(job(vec![of_kind(Guaranteed, 1, "60s", 1_000)]));
     world.run_for(seconds(10));
-    let begin = world.told_waits.len();
+    let begin = world.reported_waits.len();
     world.kill_server();
     world.start_server();
     world.run_for(seconds(1));
@@ -562,10 +562,11 @@ fn the_start_of_every_waiting_attempt_is_reported_even_if_waits_are_unchanged() 
     let mut world = World::with_nodes(preset(200), 1, CORE);
     world.submit(job(vec![of_kind(Guaranteed, 1, "60s", 1_000)]));
     world.run_for(seconds(10));
-    let begin = world.told_waits.len();
+    let begin = world.reported_waits.len();
     let second = world.submit(job(vec![of_kind(Guaranteed, 1, "1s", 1_000)]));
     world.run_for(seconds(1));
-    let told: Vec<_> = world.told_waits[begin..].iter().filter(|told| told.to == Address::JobManager(second)).collect();
+    let told: Vec<_> =
+        world.reported_waits[begin..].iter().filter(|told| told.to == Address::JobManager(second)).collect();
     let attempt = AttemptId { job: second, epoch: Epoch(1), number: 0 };
     assert_eq!(
         told.iter().map(|told| &told.starts[..]).collect::<Vec<_>>(),

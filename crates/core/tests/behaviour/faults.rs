@@ -174,11 +174,11 @@ fn check(world: &mut World, submitted: &[JobId], faults: Faults) {
     assert_eq!(world.running_tasks(), [], "no task runs when all jobs have ended");
     let excused = |attempts: &BTreeSet<_>| attempts.iter().filter(|attempt| losses.contains_key(attempt)).count();
     let ends = ends(world);
-    let gave_way = |change: &Change| match change {
+    let was_preempted = |change: &Change| match change {
         Change::Finished { attempt, ended, .. } if ended.reason == EndReason::Preempted => Some(*attempt),
         _ => None,
     };
-    let preempted: BTreeSet<AttemptId> = world.disk.iter().filter_map(gave_way).collect();
+    let preempted: BTreeSet<AttemptId> = world.disk.iter().filter_map(was_preempted).collect();
     for (task, attempts) in world.launches() {
         let node_losses = ends.get(&task).copied().unwrap_or(0);
         assert!(

@@ -67,7 +67,7 @@ fn a_node_fetches_what_it_lacks_and_nothing_else() {
     let other_wrote = world.nodes[other.0 as usize].executor.launched[0].0.index;
     assert_eq!(there.fetched, [(mapped(other_wrote), other)]);
     assert_eq!(lost_outputs(&world), []);
-    let launch = world.heard_launches.iter().find(|(_, launch)| launch.task.stage == 1).map(|(_, launch)| launch);
+    let launch = world.intercepted_launches.iter().find(|(_, launch)| launch.task.stage == 1).map(|(_, launch)| launch);
     let paths: Vec<&str> = launch.unwrap().inputs.iter().map(|input| input.path.as_str()).collect();
     assert_eq!(paths, ["inputs/map/0/o", "inputs/map/1/o"]);
 }
@@ -82,7 +82,7 @@ fn readers_by_index_get_their_own_files() {
     assert_eq!(world.outcome(job), Some(JobOutcome::Succeeded));
     let paths = |stage: u32, index: u32| -> Vec<String> {
         let of = |(_, launch): &&(NodeId, Launch)| launch.task == task(job, stage, index);
-        let launch = &world.heard_launches.iter().find(of).unwrap().1;
+        let launch = &world.intercepted_launches.iter().find(of).unwrap().1;
         launch.inputs.iter().map(|input| input.path.clone()).collect()
     };
     assert_eq!(paths(1, 2), ["inputs/map/2/p-2"]);
@@ -97,7 +97,7 @@ fn later_launches_name_all_nodes_that_have_a_file() {
     assert_eq!(world.outcome(id), Some(JobOutcome::Succeeded));
     let named = |index: u32| -> usize {
         let of = |(_, launch): &&(NodeId, Launch)| launch.task == task(id, 1, index);
-        world.heard_launches.iter().find(of).unwrap().1.inputs[0].holders.len()
+        world.intercepted_launches.iter().find(of).unwrap().1.inputs[0].holders.len()
     };
     assert_eq!([0, 1, 2].map(named), [1, 1, 2]);
 }
@@ -215,7 +215,7 @@ fn committed_files_survive_a_server_restart() {
     for index in 0..2 {
         assert_eq!(attempts_of(&world, task(job, 0, index)), 1);
     }
-    let launch = world.heard_launches.iter().find(|(_, launch)| launch.task.stage == 2).map(|(_, launch)| launch);
+    let launch = world.intercepted_launches.iter().find(|(_, launch)| launch.task.stage == 2).map(|(_, launch)| launch);
     let inputs = launch.unwrap().inputs.iter();
     let told: Vec<(Digest, u64, usize)> =
         inputs.map(|input| (input.digest, input.bytes, input.holders.len())).collect();

@@ -51,7 +51,7 @@ fn ends(world: &World, of: JobId) -> BTreeMap<&'static str, u32> {
 
 fn beginnings(world: &World, of: JobId) -> Vec<u32> {
     let begins = |record: &Record| match record {
-        Record::GangBegins { job, tasks, .. } if *job == of => Some(*tasks),
+        Record::GangStarts { job, tasks, .. } if *job == of => Some(*tasks),
         _ => None,
     };
     world.records.iter().filter_map(begins).collect()

@@ -121,7 +121,7 @@ fn launch(number: u32) -> Launch {
         expected: None,
         weight: 1,
         inputs: Arc::default(),
-        foretold: None,
+        prediction: None,
         token: Token::default(),
     };
     launch.token = SEALING.token(NODE, Generation(0), &launch.allocation());
@@ -149,7 +149,7 @@ fn a_welcome_to_the_latest_registration_opens_the_node() {
 #[test]
 fn a_welcome_to_an_earlier_registration_does_not_open_the_node() {
     let mut agent = registered();
-    let sent = hear(&mut agent, ToNode::IntroduceYourself);
+    let sent = hear(&mut agent, ToNode::RegisterAgain);
     assert_eq!(registration(&sent), Some(2));
     hear(&mut agent, welcome(1));
     assert!(!takes_launch(&mut agent, 0));

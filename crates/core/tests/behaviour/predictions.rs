@@ -15,9 +15,9 @@ fn any(tasks: u32) -> StageSpec {
 }
 
 /// The prediction of each start, in the order of the starts.
-fn told(world: &World) -> Vec<(TaskId, Foretold, ForetoldStart)> {
+fn told(world: &World) -> Vec<(TaskId, Prediction, PredictedStart)> {
     let told = world.records.iter().filter_map(|record| match record {
-        Record::Foretold { task, foretold, start, .. } => Some((*task, *foretold, *start)),
+        Record::Prediction { task, prediction, start, .. } => Some((*task, *prediction, *start)),
         _ => None,
     });
     told.collect()
@@ -58,7 +58,7 @@ fn a_prediction_counts_the_tasks_before_it() {
     // One task per second ends, and a hundred are before the first of these.
     for (place, (_, told, start)) in of(second).enumerate() {
         let (expected, waited) = (told.expected.as_secs_f64(), start.waited.as_secs_f64());
-        assert_eq!((told.way, waited.round()), (Way::Asked, 100.0 + place as f64));
+        assert_eq!((told.way, waited.round()), (Route::Asked, 100.0 + place as f64));
         assert!((expected / waited - 1.0).abs() < 0.1, "{expected} s, and it was {waited} s");
     }
     // When the first job arrived, no task had ended yet, and the expected second was the only basis.
@@ -68,7 +68,8 @@ fn a_prediction_counts_the_tasks_before_it() {
 
 #[test]
 fn predicted_ranges_narrow_to_the_actual_waits() {
-    for (preset, way) in [(Preset::FIFO, Way::Asked), (Preset::SPARROW, Way::Probed), (Preset::APOLLO, Way::Sent)] {
+    for (preset, way) in [(Preset::FIFO, Route::Asked), (Preset::SPARROW, Route::Probed), (Preset::APOLLO, Route::Sent)]
+    {
         let mut world = World::with_nodes(preset, 2, TWO);
         let spec = || StageSpec { execution: ExecutionType::Guaranteed, ..any(1) };
         for _ in 0..60 {
@@ -118,8 +119,8 @@ fn asks_to_a_lost_master_are_made_again() {
 
 #[test]
 fn a_task_that_waits_longer_than_predicted_is_counted_once_before_it_starts() {
-    let sent = (Preset::MERCURY, Way::SentOpportunistic, ExecutionType::Opportunistic);
-    for (preset, way, execution) in [(Preset::FIFO, Way::Asked, ExecutionType::Guaranteed), sent] {
+    let sent = (Preset::MERCURY, Route::SentOpportunistic, ExecutionType::Opportunistic);
+    for (preset, way, execution) in [(Preset::FIFO, Route::Asked, ExecutionType::Guaranteed), sent] {
         let mut world = World::with_nodes(preset, 1, CORE);
         let spec = |tasks| StageSpec { execution, ..any(tasks) };
         for _ in 0..100 {
@@ -143,7 +144,7 @@ fn a_task_that_waits_longer_than_predicted_is_counted_once_before_it_starts() {
             );
         }
         assert!(of(unlucky).filter(|(_, told, _)| told.is_counted).count() >= 50, "{}", preset.name());
-        let reach = |told: &Foretold| told.most.as_secs_f64() / told.expected.as_secs_f64().max(0.01);
+        let reach = |told: &Prediction| told.most.as_secs_f64() / told.expected.as_secs_f64().max(0.01);
         let before = of(unlucky).map(|(_, told, _)| reach(told)).fold(0.0, f64::max);
         let after = of(later).map(|(_, told, _)| reach(told)).next().unwrap();
         assert!(after > 1.1 * before, "{}: {before} and {after} times the expected wait", preset.name());

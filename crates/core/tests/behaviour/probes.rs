@@ -110,7 +110,7 @@ impl Node {
             expected: None,
             weight: 1,
             inputs: Arc::default(),
-            foretold: None,
+            prediction: None,
             token: Token::default(),
         };
         launch.token = SEALING.token(NODE, Generation(0), &launch.allocation());

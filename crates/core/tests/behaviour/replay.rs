@@ -1,6 +1,6 @@
 //! A journal makes other roles produce the same effects, and a replay detects a role that behaves differently.
 
-use amalgam_core::hosting::{Difference, Effects, Entry, Letter, Replay, Roles};
+use amalgam_core::hosting::{Difference, Effects, Entry, Envelope, Replay, Roles};
 use amalgam_core::job_manager::JobManagerSettings;
 use amalgam_core::master::MasterSettings;
 use amalgam_core::node::NodeSettings;
@@ -51,18 +51,18 @@ fn journal(preset: Preset) -> Vec<Entry> {
     roles.executor_connected(Instant(2), 0, &mut effects);
     let submit = ToMaster::Submit { spec: Arc::new(job(4)), key: None };
     let message = Message::ToMaster(submit);
-    let letter = Letter { from: Address::Client(ClientId(1)), to: Address::Master, message };
-    roles.deliver(Instant(3), letter, &mut effects);
+    let envelope = Envelope { from: Address::Client(ClientId(1)), to: Address::Master, message };
+    roles.deliver(Instant(3), envelope, &mut effects);
 
     let (mut now, mut launched, mut tried) = (Instant(10), 0, BTreeSet::new());
     while now < Instant::ZERO + Duration::from_secs(60) {
-        let Some(at) = effects.letters.iter().position(Letter::is_order) else {
+        let Some(at) = effects.envelopes.iter().position(Envelope::is_order) else {
             let Some(wakeup) = roles.next_wakeup() else { break };
             now = wakeup;
             roles.wake_up(now, &mut effects);
             continue;
         };
-        let Message::ToExecutor(order) = effects.letters.remove(at).message else {
+        let Message::ToExecutor(order) = effects.envelopes.remove(at).message else {
             unreachable!("the message is an order")
         };
         let report = match order {
@@ -75,8 +75,8 @@ fn journal(preset: Preset) -> Vec<Entry> {
             _ => continue,
         };
         let message = Message::ToNode(ToNode::Executor(report));
-        let letter = Letter { from: Address::Executor(NODE), to: Address::Node(NODE), message };
-        roles.deliver(now, letter, &mut effects);
+        let envelope = Envelope { from: Address::Executor(NODE), to: Address::Node(NODE), message };
+        roles.deliver(now, envelope, &mut effects);
     }
     assert_eq!(launched, 8, "every task has run twice");
     roles.take_journal()

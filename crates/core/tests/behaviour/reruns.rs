@@ -3,7 +3,7 @@
 //! forgotten job. If the log ends before a job starts, the job starts after the restart.
 
 use amalgam_core::dispatch::JobState;
-use amalgam_core::hosting::{Effects, Letter, Roles};
+use amalgam_core::hosting::{Effects, Envelope, Roles};
 use amalgam_core::job_manager::JobManagerSettings;
 use amalgam_core::master::MasterSettings;
 use amalgam_core::policy::inter_job::QueueTree;
@@ -54,7 +54,7 @@ fn first_run(after_jobs: Vec<JobId>) -> Vec<Change> {
         host: HostId::SERVER,
         submitted_at: Instant(0),
     };
-    let mut log = vec![Change::JobAdmitted { job: Arc::new(job), key: None }, Change::JobBegun { job: JOB }];
+    let mut log = vec![Change::JobAdmitted { job: Arc::new(job), key: None }, Change::JobStarted { job: JOB }];
     log.extend(run(0, EndReason::Exit(0)));
     log.extend(run(1, EndReason::Exit(1)));
     log.push(Change::JobEnded { job: JOB, outcome: JobOutcome::Failed { exit_code: 1 }, at: Instant(3) });
@@ -93,8 +93,8 @@ fn restarted(log: Vec<Change>) -> Roles {
 
 fn act(roles: &mut Roles, action: JobAction) {
     let message = Message::ToMaster(ToMaster::Control { job: JOB, action, by: "ada".to_owned() });
-    let letter = Letter { from: Address::Client(ClientId(0)), to: Address::Master, message };
-    roles.deliver(NOW, letter, &mut Effects::default());
+    let envelope = Envelope { from: Address::Client(ClientId(0)), to: Address::Master, message };
+    roles.deliver(NOW, envelope, &mut Effects::default());
 }
 
 #[test]
@@ -122,7 +122,7 @@ fn a_job_starts_after_a_restart_if_the_log_ends_just_before_its_start() {
 #[test]
 fn failed_tasks_run_again_if_the_log_ends_after_the_job_started_again() {
     let mut log = first_run(Vec::new());
-    log.extend([Change::JobReopened { job: JOB, run: 1 }, Change::JobBegun { job: JOB }]);
+    log.extend([Change::JobReopened { job: JOB, run: 1 }, Change::JobStarted { job: JOB }]);
     for log in [log.clone(), [log, vec![Change::Rerun { job: JOB, run: 1, only: None }]].concat()] {
         let roles = restarted(log);
         let stage = roles.jobs[&JOB].dag().stage(0);

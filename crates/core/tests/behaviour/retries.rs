@@ -19,19 +19,19 @@ fn failing(tasks: u32, run: &str, retries: u32, retry_delay: Option<u64>) -> Sta
 }
 
 /// For each end of a task, the time until its next attempt was launched.
-fn rests(world: &World, of: JobId) -> Vec<Duration> {
+fn retry_delays(world: &World, of: JobId) -> Vec<Duration> {
     let mut ended: Option<Instant> = None;
-    let mut rests = Vec::new();
+    let mut retry_delays = Vec::new();
     for change in &world.disk {
         match change {
             Change::Finished { task, at, .. } if task.job == of => ended = Some(*at),
             Change::Launched { task, at, .. } if task.job == of => {
-                rests.extend(ended.take().map(|ended| at.since(ended)));
+                retry_delays.extend(ended.take().map(|ended| at.since(ended)));
             }
             _ => {}
         }
     }
-    rests
+    retry_delays
 }
 
 #[test]
@@ -41,7 +41,7 @@ fn each_failure_doubles_the_delay_before_the_next_try() {
         let id = world.submit(job(vec![failing(1, "1s 1", 4, None)]));
         world.run_for(seconds(60));
         assert_eq!(world.outcome(id), Some(JobOutcome::Failed { exit_code: 1 }));
-        let whole: Vec<u64> = rests(&world, id).iter().map(|rest| rest.as_millis() / 1_000).collect();
+        let whole: Vec<u64> = retry_delays(&world, id).iter().map(|rest| rest.as_millis() / 1_000).collect();
         assert_eq!(whole, [1, 2, 4, 8], "{}", world.log.join("\n"));
     }
 }
@@ -51,9 +51,9 @@ fn a_task_with_endless_retries_is_eventually_tried_once_a_minute() {
     let mut world = World::with_nodes(Preset::DRF, 1, CORE);
     let id = world.submit(job(vec![failing(1, "0s 1", u32::MAX, None)]));
     world.run_for(seconds(600));
-    let rests = rests(&world, id);
-    assert!((13..=16).contains(&rests.len()), "{rests:?}");
-    assert!(rests.iter().all(|rest| *rest < seconds(62)), "{rests:?}");
+    let retry_delays = retry_delays(&world, id);
+    assert!((13..=16).contains(&retry_delays.len()), "{retry_delays:?}");
+    assert!(retry_delays.iter().all(|rest| *rest < seconds(62)), "{retry_delays:?}");
 }
 
 #[test]
@@ -61,10 +61,10 @@ fn a_stage_sets_the_delay_of_its_tasks_and_zero_is_at_once() {
     let mut world = World::with_nodes(Preset::DRF, 1, CORE);
     let at_once = world.submit(job(vec![failing(1, "1s 1", 3, Some(0))]));
     world.run_for(seconds(10));
-    assert!(rests(&world, at_once).iter().all(|rest| *rest < seconds(1)));
+    assert!(retry_delays(&world, at_once).iter().all(|rest| *rest < seconds(1)));
     let slow = world.submit(job(vec![failing(1, "1s 1", 2, Some(90))]));
     world.run_for(seconds(300));
-    let whole: Vec<u64> = rests(&world, slow).iter().map(|rest| rest.as_millis() / 1_000).collect();
+    let whole: Vec<u64> = retry_delays(&world, slow).iter().map(|rest| rest.as_millis() / 1_000).collect();
     assert_eq!(whole, [90, 90]);
 }
 
@@ -75,7 +75,7 @@ fn a_task_that_waits_for_its_next_try_holds_no_room_and_has_a_reason() {
     let other = world.submit(job(vec![stage("other", 1, "2s", 1_000)]));
     world.run_for(seconds(8));
     assert_eq!(world.outcome(other), Some(JobOutcome::Succeeded));
-    let why = world.server.as_ref().unwrap().jobs[&id].why_some_rest(world.now);
+    let why = world.server.as_ref().unwrap().jobs[&id].why_some_delayed(world.now);
     let Some(Why::TriedAgain { task, left, failures: 1, others: 2 }) = why else { panic!("{why:?}") };
     assert!(task == "fails/0" && left > seconds(10) && left < seconds(15), "{task} {left}");
     let delays = world.records.iter().filter_map(|record| match record {
@@ -85,7 +85,7 @@ fn a_task_that_waits_for_its_next_try_holds_no_room_and_has_a_reason() {
     assert_eq!(delays.collect::<Vec<_>>(), [seconds(20); 3]);
     world.run_for(seconds(30));
     assert_eq!(world.outcome(id), Some(JobOutcome::Failed { exit_code: 1 }));
-    assert_eq!(world.server.as_ref().unwrap().jobs[&id].why_some_rest(world.now), None);
+    assert_eq!(world.server.as_ref().unwrap().jobs[&id].why_some_delayed(world.now), None);
 }
 
 #[test]
@@ -98,10 +98,13 @@ fn a_restarted_server_tries_a_task_again_at_the_same_time() {
     world.start_server();
     world.settle();
     world.run_for(seconds(8));
-    assert_eq!(rests(&world, id), [], "the task still waits");
+    assert_eq!(retry_delays(&world, id), [], "the task still waits");
     world.run_for(seconds(10));
-    let rests = rests(&world, id);
-    assert!(rests.len() == 1 && rests[0] >= seconds(20) && rests[0] < seconds(21), "{rests:?}");
+    let retry_delays = retry_delays(&world, id);
+    assert!(
+        retry_delays.len() == 1 && retry_delays[0] >= seconds(20) && retry_delays[0] < seconds(21),
+        "{retry_delays:?}"
+    );
     assert_eq!(world.outcome(id), Some(JobOutcome::Failed { exit_code: 1 }));
 }
 

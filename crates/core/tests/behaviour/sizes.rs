@@ -35,7 +35,7 @@ fn order(world: &World, job: JobId, stage: u32) -> Vec<u32> {
 /// The expected run time that the task's launch contained.
 fn expected(world: &World, job: JobId, index: u32) -> Option<Duration> {
     let of_task = |launch: &&(NodeId, Launch)| (launch.1.task.job, launch.1.task.index) == (job, index);
-    world.heard_launches.iter().find(of_task).expect("the task was launched").1.expected
+    world.intercepted_launches.iter().find(of_task).expect("the task was launched").1.expected
 }
 
 #[test]

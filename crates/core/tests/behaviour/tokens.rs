@@ -30,7 +30,7 @@ fn with_a_task(preset: Preset, nodes: u32) -> (World, Launch) {
     world.submit(job(vec![stage("s", 1, "900s", 1_000)]));
     world.run_for(Duration::from_secs(1));
     assert_eq!(world.launches().len(), 1);
-    let launch = world.heard_launches.iter().find(|(node, _)| *node == FIRST).map(|(_, launch)| launch.clone());
+    let launch = world.intercepted_launches.iter().find(|(node, _)| *node == FIRST).map(|(_, launch)| launch.clone());
     (world, launch.expect("the task was launched on the first node"))
 }
 
@@ -46,7 +46,7 @@ fn refusals(world: &World) -> Vec<(NodeId, AttemptId, TokenFault)> {
 /// Sends a launch to a node. Checks that no attempt starts or is written off because of it.
 fn intrude(world: &mut World, node: NodeId, launch: &Launch) {
     let (launched, lost) = (world.launches(), world.losses());
-    world.tell_node(node, launch.attempt.job, ToNode::Launch(Box::new(launch.clone())));
+    world.report_node(node, launch.attempt.job, ToNode::Launch(Box::new(launch.clone())));
     world.settle();
     assert_eq!(world.launches(), launched, "{launch:?}");
     assert_eq!(world.losses(), lost, "{launch:?}");
@@ -87,7 +87,7 @@ fn a_launch_for_one_node_is_refused_by_another() {
         let mut world = world(preset, 2);
         world.submit(job(vec![stage("s", 1, "900s", 1_000)]));
         world.run_for(Duration::from_secs(1));
-        let (node, honest) = world.heard_launches[0].clone();
+        let (node, honest) = world.intercepted_launches[0].clone();
         let other = NodeId(1 - node.0);
         intrude(&mut world, other, &honest);
         assert_eq!(refusals(&world), [(other, honest.attempt, TokenFault::NotAuthentic)]);
@@ -134,7 +134,7 @@ fn tokens_use_new_generations_under_every_preset() {
             last = world.submit(job(vec![stage("s", 4, "2s", 2_000)]));
             world.run_for(lives(1));
         }
-        let newest = world.heard_launches.iter().map(|(_, launch)| launch.token.generation).max();
+        let newest = world.intercepted_launches.iter().map(|(_, launch)| launch.token.generation).max();
         assert!(newest >= Some(Generation(2)), "{}: {newest:?}", preset.name());
         assert_eq!(refusals(&world), [], "{}", preset.name());
         assert_eq!(world.outcome(last), Some(JobOutcome::Succeeded), "{}", preset.name());
@@ -148,7 +148,7 @@ fn a_repeated_launch_of_a_forgotten_attempt_starts_no_task() {
         let id = world.submit(job(vec![stage("s", 2, "1s", 1_000)]));
         world.run_for(Duration::from_secs(5));
         assert!(world.outcome(id).is_some());
-        for (node, launch) in world.heard_launches.clone() {
+        for (node, launch) in world.intercepted_launches.clone() {
             intrude(&mut world, node, &launch);
         }
         assert_eq!(refusals(&world), [], "{}: their tokens are valid", preset.name());
@@ -180,7 +180,7 @@ fn a_node_cannot_write_off_an_attempt_of_another_node() {
     let mut world = world(Preset::FIFO, 2);
     world.submit(job(vec![stage("s", 1, "900s", 1_000)]));
     world.run_for(Duration::from_secs(1));
-    let (node, honest) = world.heard_launches[0].clone();
+    let (node, honest) = world.intercepted_launches[0].clone();
     world.kill_server();
     world.start_server();
     world.settle();

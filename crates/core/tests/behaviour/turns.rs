@@ -97,7 +97,7 @@ impl Jobs {
 
     /// The jobs that have started, in this order.
     fn begun(&self) -> Vec<JobId> {
-        let begun = |change: &Change| if let Change::JobBegun { job } = change { Some(*job) } else { None };
+        let begun = |change: &Change| if let Change::JobStarted { job } = change { Some(*job) } else { None };
         self.changes.iter().filter_map(begun).collect()
     }
 }
@@ -140,7 +140,7 @@ enum State {
 struct Known {
     spec: JobSpec,
     held: bool,
-    has_begun: bool,
+    has_started: bool,
     run: u32,
     state: State,
 }
@@ -157,17 +157,17 @@ struct Simple {
 impl Simple {
     fn submit(&mut self, job: JobId, spec: &JobSpec) {
         let held = spec.held;
-        let known = Known { spec: spec.clone(), held, has_begun: false, run: 0, state: State::Pending };
+        let known = Known { spec: spec.clone(), held, has_started: false, run: 0, state: State::Pending };
         self.jobs.insert(job, known);
         self.settle();
     }
 
     fn has_failed_dependency(&self, job: JobId) -> bool {
         let known = &self.jobs[&job];
-        !known.has_begun && known.spec.after_jobs.iter().any(|on| self.jobs[on].state == State::Ended(false))
+        !known.has_started && known.spec.after_jobs.iter().any(|on| self.jobs[on].state == State::Ended(false))
     }
 
-    fn may_begin(&self, job: JobId) -> bool {
+    fn may_start(&self, job: JobId) -> bool {
         let known = &self.jobs[&job];
         let succeeded = |on: &JobId| self.jobs[on].state == State::Ended(true);
         let ended = |on: &JobId| matches!(self.jobs[on].state, State::Ended(_));
@@ -175,7 +175,7 @@ impl Simple {
         let limit = QUEUES.iter().find(|(name, _)| *name == known.spec.queue).and_then(|(_, limit)| *limit);
         let is_running = |other: &&Known| other.state == State::Begun && other.spec.queue == known.spec.queue;
         let running = self.jobs.values().filter(is_running).count();
-        (known.has_begun || are_met) && limit.is_none_or(|limit| running < limit as usize)
+        (known.has_started || are_met) && limit.is_none_or(|limit| running < limit as usize)
     }
 
     fn settle(&mut self) {
@@ -189,9 +189,9 @@ impl Simple {
                 if self.has_failed_dependency(job) {
                     self.jobs.get_mut(&job).unwrap().state = State::Ended(false);
                     ended_some = true;
-                } else if self.may_begin(job) && !(self.has_any && has_to_end) {
+                } else if self.may_start(job) && !(self.has_any && has_to_end) {
                     let known = self.jobs.get_mut(&job).unwrap();
-                    (known.state, known.has_begun) = (State::Begun, true);
+                    (known.state, known.has_started) = (State::Begun, true);
                     self.begun.push(job);
                 }
             }

@@ -138,7 +138,7 @@ fn a_promoted_attempt_without_cpu_for_too_long_is_stopped() {
     let (mut world, first) = shared(Some(seconds(20)), 300);
     let second = disturb(&mut world, "50s");
     let attempt = yielding(&world)[0];
-    world.tell_node(NODE, first, ToNode::Promote { attempt, grant: None });
+    world.report_node(NODE, first, ToNode::Promote { attempt, grant: None });
     world.run_for(seconds(17));
     assert_eq!(yielding(&world), [attempt]);
     world.run_for(seconds(2));
@@ -177,7 +177,7 @@ fn an_attempt_promoted_while_it_yields_waits_only_for_guaranteed_work() {
     let (mut world, first) = shared(Some(seconds(40)), 300);
     let second = disturb(&mut world, "30s");
     let attempt = yielding(&world)[0];
-    world.tell_node(NODE, first, ToNode::Promote { attempt, grant: None });
+    world.report_node(NODE, first, ToNode::Promote { attempt, grant: None });
     let third = world.submit(job(vec![of_kind(Opportunistic, Resources::new(500, 100), &["20s"])]));
     world.run_for(seconds(20));
     // No opportunistic attempt starts before it.
@@ -202,13 +202,14 @@ fn a_promoted_attempt_takes_its_cpu_from_opportunistic_ones() {
     let (older, newer) = (submit(&mut world, Opportunistic, 500), submit(&mut world, Opportunistic, 500));
     let last = submit(&mut world, Opportunistic, 400);
     assert_eq!([first, older, newer, last].map(|job| running(&world, job)), [1, 1, 1, 0]);
-    let waiting = world.heard_launches.iter().map(|(_, launch)| launch.attempt).find(|attempt| attempt.job == last);
+    let waiting =
+        world.intercepted_launches.iter().map(|(_, launch)| launch.attempt).find(|attempt| attempt.job == last);
     let attempt = waiting.expect("the attempt waits");
-    world.tell_node(NODE, last, ToNode::Promote { attempt, grant: None });
+    world.report_node(NODE, last, ToNode::Promote { attempt, grant: None });
     world.settle();
     let attempt = yielding(&world)[0];
     assert_eq!((attempt.job, yielding(&world).len()), (newer, 1), "the newest loses least");
-    world.tell_node(NODE, newer, ToNode::Promote { attempt, grant: None });
+    world.report_node(NODE, newer, ToNode::Promote { attempt, grant: None });
     world.settle();
     assert_eq!((yielding(&world).len(), yielding(&world)[0].job, free_cpu(&world)), (1, older, 100));
     world.run_for(seconds(300));
@@ -235,7 +236,7 @@ fn a_yielding_attempt_survives_an_agent_restart() {
         let second = disturb(&mut world, "30s");
         let attempt = yielding(&world)[0];
         if was_promoted {
-            world.tell_node(NODE, first, ToNode::Promote { attempt, grant: None });
+            world.report_node(NODE, first, ToNode::Promote { attempt, grant: None });
             world.settle();
         }
         world.kill_agent(0);
@@ -324,17 +325,17 @@ fn launch_until(
         expected: Some(seconds(40)),
         weight: 1,
         inputs: Arc::default(),
-        foretold: None,
+        prediction: None,
         token: Token::default(),
     };
     launch.token = sealing(Epoch(1)).token(NODE, Generation(0), &launch.allocation());
-    world.tell_node(NODE, OWN, ToNode::Launch(Box::new(launch)));
+    world.report_node(NODE, OWN, ToNode::Launch(Box::new(launch)));
     world.settle();
     attempt
 }
 
 fn promote(world: &mut World, attempt: AttemptId) {
-    world.tell_node(NODE, OWN, ToNode::Promote { attempt, grant: None });
+    world.report_node(NODE, OWN, ToNode::Promote { attempt, grant: None });
     world.settle();
 }
 
@@ -396,7 +397,7 @@ fn yielding_does_not_change_the_remaining_run_time() {
     let waits = launch(&mut world, 2, Guaranteed, Resources::new(1_000, 0), "1s");
     world.run_for(seconds(1));
     let starts: Vec<Duration> = world
-        .told_waits
+        .reported_waits
         .iter()
         .flat_map(|told| &told.starts)
         .filter(|(attempt, _)| *attempt == waits)

@@ -40,16 +40,16 @@ pub struct World {
     /// Whether the log also shows messages.
     pub verbose: bool,
     /// Every launch that a node has received.
-    pub heard_launches: Vec<(NodeId, Launch)>,
+    pub intercepted_launches: Vec<(NodeId, Launch)>,
     /// The waits that nodes reported.
-    pub told_waits: Vec<ToldWaits>,
+    pub reported_waits: Vec<ReportedWaits>,
     /// Launches are not delivered.
     pub hold_launches: bool,
     held_launches: Vec<(Address, NodeId, Box<Launch>)>,
 }
 
 /// A report of how long tasks would wait at a node.
-pub struct ToldWaits {
+pub struct ReportedWaits {
     pub at: Instant,
     pub node: NodeId,
     pub to: Address,
@@ -97,8 +97,8 @@ impl World {
             cache_bytes: 10 << 30,
             file_bytes: FILE_BYTES,
             verbose: false,
-            heard_launches: Vec::new(),
-            told_waits: Vec::new(),
+            intercepted_launches: Vec::new(),
+            reported_waits: Vec::new(),
             hold_launches: false,
             held_launches: Vec::new(),
         }
@@ -287,7 +287,7 @@ impl World {
         }
         for record in out.records {
             // It repeats the start, and transcripts are not about predictions.
-            if !matches!(record, Record::Foretold { .. }) {
+            if !matches!(record, Record::Prediction { .. }) {
                 self.say(format!("  {}", show_record(&record)));
             }
             self.records.push(record);
@@ -332,7 +332,7 @@ impl World {
             Message::ToJobManager(ToJobManager::Waits { waits, starts }) => (waits, starts.to_vec()),
             _ => return,
         };
-        self.told_waits.push(ToldWaits { at: self.now, node, to, room: waits.room, starts });
+        self.reported_waits.push(ReportedWaits { at: self.now, node, to, room: waits.room, starts });
     }
 
     fn deliver(&mut self, from: Address, to: Address, message: Message) {
@@ -346,7 +346,7 @@ impl World {
             }
             (Address::Node(node), Message::ToNode(body)) => {
                 if let ToNode::Launch(launch) = &body {
-                    self.heard_launches.push((node, launch.as_ref().clone()));
+                    self.intercepted_launches.push((node, launch.as_ref().clone()));
                 }
                 let linked = self.nodes[node.0 as usize].linked || !is_served(&from);
                 if linked {
@@ -375,7 +375,7 @@ impl World {
     }
 
     /// Sends a message to a node as a job's manager.
-    pub fn tell_node(&mut self, node: NodeId, job: JobId, body: ToNode) {
+    pub fn report_node(&mut self, node: NodeId, job: JobId, body: ToNode) {
         self.at_node(node.0 as usize, Event::Message { from: Address::JobManager(job), body });
     }
 

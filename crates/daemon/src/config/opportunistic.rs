@@ -76,7 +76,7 @@ impl OpportunisticKeys {
             rules.offer_after = length;
         }
         if let Some(LengthOrNever(length)) = self.move_every {
-            rules.tell_spare = length;
+            rules.report_spare = length;
             own.steering.moves = length.is_some();
         }
         Ok(())
@@ -290,7 +290,7 @@ mod tests {
                 queue_limit: Some(8),
                 keep_freed: Duration::from_millis(20),
                 offer_after: Some(Duration::from_secs(4)),
-                tell_spare: Some(Duration::from_secs(1)),
+                report_spare: Some(Duration::from_secs(1)),
                 yields_for: None,
             },
         };

@@ -28,7 +28,8 @@ pub(super) struct QueueingKeys {
     /// Nodes report progress at this interval, and slow running tasks get a duplicate.
     progress_every: Option<At<LengthOrNever>>,
     /// Nodes report changed waits at most once in this time.
-    tell_every: Option<At<LengthOrNever>>,
+    #[serde(alias = "tell_every")]
+    report_every: Option<At<LengthOrNever>>,
     /// A running task is assumed to run for at least this part of its expected run time more.
     least_left: Option<At<RatioOrNone>>,
     /// How long nodes keep resources that guaranteed work frees for guaranteed work.
@@ -133,8 +134,8 @@ impl QueueingKeys {
             rules.explores = length.map(|after| ExplorationRules { after });
         }
         rules.assumed_run_time = self.assumed_run_time.map_or(rules.assumed_run_time, |length| length.value.0);
-        if let Some(At { at, value: LengthOrNever(length) }) = self.tell_every {
-            rules.waits.every = length.ok_or_else(|| never(at, "tell_every"))?;
+        if let Some(At { at, value: LengthOrNever(length) }) = self.report_every {
+            rules.waits.every = length.ok_or_else(|| never(at, "report_every"))?;
         }
         rules.keep_freed = self.keep_freed.map_or(rules.keep_freed, |length| length.value.0.unwrap_or(Duration::ZERO));
         rules.yields_for = self.yields_for.map_or(rules.yields_for, |length| length.value.0);
@@ -171,7 +172,7 @@ impl QueueingKeys {
             Some(AtOnce::Mean) => None,
             None => settings.at_once.filter(|_| settings.several),
         };
-        rules.waits.tells_room = settings.spares;
+        rules.waits.reports_room = settings.spares;
         let spares = self.spares.as_ref().filter(|_| settings.spares).map(|key| ("spares", key.at));
         let at_once = self.at_once.as_ref().filter(|_| settings.at_once.is_some()).map(|key| ("at_once", key.at));
         match spares.or(at_once) {
@@ -236,7 +237,7 @@ mod tests {
     #[test]
     fn every_key_reaches_the_preset() {
         let text = "preset = \"apollo\"\n[policies.queueing]\nguaranteed = 0.5\nopportunistic = 3\nstarved_after = \"2s\"\n\
-                    duplicate_saves = \"never\"\nprogress_every = \"never\"\ntell_every = \"50ms\"\nkeep_freed = \"7ms\"\nyields_for = \"8m\"\nlight = 5\nassumed_run_time = \"9s\"\n\
+                    duplicate_saves = \"never\"\nprogress_every = \"never\"\nreport_every = \"50ms\"\nkeep_freed = \"7ms\"\nyields_for = \"8m\"\nlight = 5\nassumed_run_time = \"9s\"\n\
                     penalty = 3.5\nspread = 0.25\n";
         let preset = parse(text).expect("all keys are known");
         let rules = entitled(&preset);

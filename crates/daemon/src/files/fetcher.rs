@@ -2,7 +2,7 @@
 
 use super::{FileStore, Incoming, PIECE};
 use crate::shell::{Handle, Input};
-use amalgam_core::hosting::Letter;
+use amalgam_core::hosting::Envelope;
 use amalgam_core::protocol::{Address, ExecutorReport, Message, ToExecutor, ToNode};
 use amalgam_core::vocabulary::{Digest, Fetched, NodeId, StoredFile};
 use serde::{Deserialize, Serialize};
@@ -117,8 +117,8 @@ impl FileOrders {
                         lock(&under_way).remove(&(node, file.digest, from));
                         let end = Box::new((file.digest, from, outcome));
                         let message = Message::ToNode(ToNode::Executor(ExecutorReport::Fetched { node, end }));
-                        let letter = Letter { from: Address::Executor(node), to: Address::Node(node), message };
-                        let _ = handle.send(Input::Mail(vec![letter]));
+                        let envelope = Envelope { from: Address::Executor(node), to: Address::Node(node), message };
+                        let _ = handle.send(Input::Mail(vec![envelope]));
                     });
                 }
                 _ => {}

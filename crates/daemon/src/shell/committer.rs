@@ -10,7 +10,7 @@ use super::{AfterCommit, EventRing, Metrics, encode, encode_followed};
 use crate::api::Event;
 use crate::replica::Replica;
 use crate::store::{Entry, EntryRef, Store, StoreError};
-use amalgam_core::hosting::{Egress, Fact, Followed, Letter};
+use amalgam_core::hosting::{Egress, Envelope, Fact, Followed};
 use amalgam_core::protocol::{Message, ToExecutor};
 use amalgam_core::role::Change;
 use amalgam_core::vocabulary::{self as words, HostId, Instant};
@@ -30,7 +30,7 @@ pub struct Turn {
     pub followed: Vec<(HostId, Followed)>,
     /// Whether `facts` or `followed` contains a change.
     pub durable: bool,
-    pub letters: Vec<(Egress, Letter)>,
+    pub envelopes: Vec<(Egress, Envelope)>,
     /// Events, each with the position of its fact in `facts` followed by `followed`.
     pub events: Vec<(usize, Event)>,
     pub after: Vec<AfterCommit>,
@@ -52,12 +52,12 @@ pub struct Committer {
     must_sync: bool,
     /// Events about facts that are not on disk. They are not published yet, because their numbers would be used again
     /// after a crash.
-    untold: Vec<(u64, Vec<(usize, Event)>)>,
+    unreported: Vec<(u64, Vec<(usize, Event)>)>,
     /// Acknowledgements of ends that are not on disk here. The executor forgets an end once it is acknowledged.
-    acknowledgements: Vec<Letter>,
+    acknowledgements: Vec<Envelope>,
     /// Whether entries of the log are sent to the server once they are on disk.
-    tells_log: bool,
-    untold_entries: Vec<Entry>,
+    reports_log: bool,
+    unreported_entries: Vec<Entry>,
 }
 
 impl Committer {
@@ -72,17 +72,17 @@ impl Committer {
             metrics,
             due: None,
             must_sync: false,
-            untold: Vec::new(),
+            unreported: Vec::new(),
             acknowledgements: Vec::new(),
-            tells_log: false,
-            untold_entries: Vec::new(),
+            reports_log: false,
+            unreported_entries: Vec::new(),
         }
     }
 
     /// Sends the entries of the log to the server. Used by processes without a master.
     #[must_use]
-    pub fn telling_log(mut self) -> Committer {
-        self.tells_log = true;
+    pub fn reporting_log(mut self) -> Committer {
+        self.reports_log = true;
         self
     }
 
@@ -100,20 +100,20 @@ impl Committer {
     /// The caller must end the process.
     pub fn commit(&mut self, turn: Turn) -> Result<(), StoreError> {
         let first = self.append(&turn)?;
-        let Turn { facts, letters, events, after, .. } = turn;
+        let Turn { facts, envelopes, events, after, .. } = turn;
         if !events.is_empty() {
-            self.untold.push((first, events));
+            self.unreported.push((first, events));
         }
-        let (orders, letters): (Vec<_>, Vec<_>) =
-            letters.into_iter().partition(|(egress, _)| *egress == Egress::Executor);
-        let orders = orders.into_iter().map(|(_, letter)| letter);
-        let (acknowledgements, orders): (Vec<Letter>, Vec<Letter>) = orders.partition(is_acknowledgement);
+        let (orders, envelopes): (Vec<_>, Vec<_>) =
+            envelopes.into_iter().partition(|(egress, _)| *egress == Egress::Executor);
+        let orders = orders.into_iter().map(|(_, envelope)| envelope);
+        let (acknowledgements, orders): (Vec<Envelope>, Vec<Envelope>) = orders.partition(is_acknowledgement);
         self.executor.order(orders);
         self.acknowledgements.extend(acknowledgements);
-        if !(letters.is_empty() && after.is_empty()) || facts.iter().any(ends_a_job) {
+        if !(envelopes.is_empty() && after.is_empty()) || facts.iter().any(ends_a_job) {
             self.settle()?;
         }
-        self.routes.send(letters);
+        self.routes.send(envelopes);
         self.let_go();
         for after in after {
             after();
@@ -138,8 +138,8 @@ impl Committer {
         if *durable {
             store.write()?;
         }
-        if self.tells_log {
-            self.untold_entries.extend(entries);
+        if self.reports_log {
+            self.unreported_entries.extend(entries);
         }
         let patience = if *durable { GROUP } else { LAZY };
         let latest = *now + words::Duration::from_micros(patience.as_micros() as u64);
@@ -176,9 +176,9 @@ impl Committer {
             store.commit()?;
             self.replica.as_mut().map_or(Ok(()), Replica::commit)?;
             self.metrics.committed(started.elapsed());
-            if !self.untold_entries.is_empty() {
-                let first = store.next_sequence() - self.untold_entries.len() as u64;
-                self.routes.tell_log(first, std::mem::take(&mut self.untold_entries));
+            if !self.unreported_entries.is_empty() {
+                let first = store.next_sequence() - self.unreported_entries.len() as u64;
+                self.routes.report_log(first, std::mem::take(&mut self.unreported_entries));
             }
         }
         (self.due, self.must_sync) = (None, false);
@@ -191,7 +191,7 @@ impl Committer {
             self.executor.order(std::mem::take(&mut self.acknowledgements));
         }
         if self.due.is_none() {
-            for (first, events) in self.untold.drain(..) {
+            for (first, events) in self.unreported.drain(..) {
                 self.events.publish(first, events);
             }
         }
@@ -218,8 +218,8 @@ fn ends_a_job(fact: &Fact) -> bool {
     matches!(fact, Fact::Change(Change::JobEnded { .. }))
 }
 
-fn is_acknowledgement(letter: &Letter) -> bool {
-    matches!(letter.message, Message::ToExecutor(ToExecutor::Acknowledge { .. }))
+fn is_acknowledgement(envelope: &Envelope) -> bool {
+    matches!(envelope.message, Message::ToExecutor(ToExecutor::Acknowledge { .. }))
 }
 
 #[cfg(test)]
@@ -272,15 +272,15 @@ mod tests {
         })
     }
 
-    fn turn(at: Instant, letters: Vec<(Egress, Message)>) -> Turn {
+    fn turn(at: Instant, envelopes: Vec<(Egress, Message)>) -> Turn {
         let facts = vec![Fact::Change(Change::JobHeld { job: JobId(1), held: true })];
         let to = |egress| match egress {
             Egress::Node(node) => Address::Node(node),
             _ => Address::Executor(NodeId(1)),
         };
-        let letter = |(egress, message)| (egress, Letter { from: Address::Master, to: to(egress), message });
-        let letters = letters.into_iter().map(letter).collect();
-        Turn { now: at, facts, followed: vec![], durable: true, letters, events: vec![], after: vec![] }
+        let envelope = |(egress, message)| (egress, Envelope { from: Address::Master, to: to(egress), message });
+        let envelopes = envelopes.into_iter().map(envelope).collect();
+        Turn { now: at, facts, followed: vec![], durable: true, envelopes, events: vec![], after: vec![] }
     }
 
     /// A turn with one fact and no messages.
@@ -295,11 +295,11 @@ mod tests {
 
     /// A node over the network: its route, and the messages that it receives.
     fn node(committer: &Committer) -> (PeerRoute, UnboundedReceiver<Parcel>) {
-        let (peer, letters) = tokio::sync::mpsc::unbounded_channel();
-        (committer.routes.add(PeerId::Node(NodeId(2)), peer).unwrap(), letters)
+        let (peer, envelopes) = tokio::sync::mpsc::unbounded_channel();
+        (committer.routes.add(PeerId::Node(NodeId(2)), peer).unwrap(), envelopes)
     }
 
-    fn letter() -> (Egress, Message) {
+    fn envelope() -> (Egress, Message) {
         let report = ExecutorReport::Executing { attempts: vec![] };
         (Egress::Node(NodeId(2)), Message::ToNode(ToNode::Executor(report)))
     }
@@ -312,10 +312,10 @@ mod tests {
         assert_eq!((heard(&mut executor), heard(&mut executor)), (Some(LIST), None));
         assert_eq!((durable_facts(&history), committer.due_in(Instant(0))), (0, Some(GROUP)));
 
-        let (_route, mut letters) = node(&committer);
-        committer.commit(turn(Instant(1), vec![letter()])).unwrap();
+        let (_route, mut envelopes) = node(&committer);
+        committer.commit(turn(Instant(1), vec![envelope()])).unwrap();
         assert_eq!((durable_facts(&history), committer.due_in(Instant(1))), (2, None));
-        assert!(matches!(letters.try_recv(), Ok(Parcel::Mail(mail)) if mail.len() == 1));
+        assert!(matches!(envelopes.try_recv(), Ok(Parcel::Mail(mail)) if mail.len() == 1));
         assert_eq!(heard(&mut executor), Some(ACKNOWLEDGE));
 
         committer.commit(turn(Instant(2), vec![order(ACKNOWLEDGE)])).unwrap();
@@ -357,16 +357,16 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let broken = Options { broken_at_bytes: Some(30), ..Options::default() };
         let (mut committer, history, mut executor) = committer(dir.path(), broken);
-        let (_route, mut letters) = node(&committer);
+        let (_route, mut envelopes) = node(&committer);
         let (done, after) = mpsc::channel();
         let turn = Turn {
             events: vec![(0, Event::new(Timestamp(0), EventKind::JobHeld))],
             after: vec![Box::new(move || done.send(()).unwrap())],
-            ..turn(Instant(0), vec![letter(), order(ACKNOWLEDGE), order(LIST)])
+            ..turn(Instant(0), vec![envelope(), order(ACKNOWLEDGE), order(LIST)])
         };
         assert!(committer.commit(turn).is_err());
         assert_eq!((heard(&mut executor), heard(&mut executor)), (Some(LIST), None));
-        assert!(letters.try_recv().is_err() && after.try_recv().is_err());
+        assert!(envelopes.try_recv().is_err() && after.try_recv().is_err());
         assert_eq!((committer.events.read(0, 9).len(), durable_facts(&history)), (0, 0));
         assert!(committer.flush().is_err());
         assert_eq!((heard(&mut executor), committer.events.read(0, 9).len()), (None, 0));
@@ -396,7 +396,7 @@ mod tests {
     fn log_entries_are_sent_to_the_server_once_on_disk_and_before_later_messages() {
         let dir = tempfile::tempdir().unwrap();
         let (committer, history, _executor) = committer(dir.path(), Options::default());
-        let mut committer = committer.telling_log();
+        let mut committer = committer.reporting_log();
         let (server, mut told) = tokio::sync::mpsc::unbounded_channel();
         committer.routes.set_server(Some(server));
         let joined = Fact::Record(Record::NodeJoined { node: NodeId(1) });
@@ -420,7 +420,7 @@ mod tests {
         let held = |held| Fact::Change(Change::JobHeld { job: JobId(1), held });
         let older = Followed { number: 7, at: Instant(3), fact: held(true) };
         let (facts, followed) = (vec![held(false)], vec![(HostId(1), older)]);
-        committer.commit(Turn { facts, followed, ..turn(Instant(9), vec![letter()]) }).unwrap();
+        committer.commit(Turn { facts, followed, ..turn(Instant(9), vec![envelope()]) }).unwrap();
         let mut at = Vec::new();
         history
             .scan(None, 0, |_, entry| {

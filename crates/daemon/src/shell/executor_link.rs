@@ -2,7 +2,7 @@
 
 use super::executor_routing::ExecutorRouting;
 use super::inbox::Sender;
-use super::{Input, Letter, end_process_on_panic};
+use super::{Envelope, Input, end_process_on_panic};
 use crate::executor::{
     Enforcement, ExecutorConfig, ExecutorError, ExecutorFrame, ExecutorReply, Hello, Link, PretendedExecutor,
     ensure_running,
@@ -133,23 +133,24 @@ impl Executor {
     ///
     /// An error means that the connection is broken, and comes with the messages received before. Call
     /// [`Executor::reconnect`] then.
-    pub fn exchange(&mut self, now: Instant) -> (Vec<Letter>, io::Result<()>) {
-        let mut letters = Vec::new();
+    pub fn exchange(&mut self, now: Instant) -> (Vec<Envelope>, io::Result<()>) {
+        let mut envelopes = Vec::new();
         let link = match &mut self.state {
-            ExecutorState::Away => return (letters, Ok(())),
+            ExecutorState::Away => return (envelopes, Ok(())),
             ExecutorState::Pretended(executor) => {
-                letters.extend(executor.reports(now).into_iter().filter_map(|report| self.routing.letter(report)));
-                return (letters, Ok(()));
+                envelopes.extend(executor.reports(now).into_iter().filter_map(|report| self.routing.envelope(report)));
+                return (envelopes, Ok(()));
             }
             ExecutorState::Connected(link) => link,
         };
         // Reports that arrived before the connection broke are still delivered.
         let received = link.receive();
-        let outcome = take_in(link, &mut self.routing, &mut letters).and(received).and_then(|is_open| match is_open {
-            true => link.send(),
-            false => Err(io::ErrorKind::UnexpectedEof.into()),
-        });
-        (letters, outcome)
+        let outcome =
+            take_in(link, &mut self.routing, &mut envelopes).and(received).and_then(|is_open| match is_open {
+                true => link.send(),
+                false => Err(io::ErrorKind::UnexpectedEof.into()),
+            });
+        (envelopes, outcome)
     }
 
     /// Starts the thread that reconnects. It is started early because the machine may not allow a new thread later.
@@ -182,8 +183,8 @@ impl Executor {
     }
 
     /// Sends orders to the executor. Without a connection they are lost, as the protocol allows.
-    pub fn order(&mut self, letters: Vec<Letter>) {
-        let orders = letters.into_iter().filter_map(|letter| match letter.message {
+    pub fn order(&mut self, envelopes: Vec<Envelope>) {
+        let orders = envelopes.into_iter().filter_map(|envelope| match envelope.message {
             Message::ToExecutor(order) => {
                 self.routing.note(&order);
                 match &self.files {
@@ -237,11 +238,11 @@ pub fn shut_down(config: &ExecutorConfig) {
     }
 }
 
-/// Adds the reports that have arrived to `letters`, as messages to the nodes.
-fn take_in(link: &mut Link, routing: &mut ExecutorRouting, letters: &mut Vec<Letter>) -> io::Result<()> {
+/// Adds the reports that have arrived to `envelopes`, as messages to the nodes.
+fn take_in(link: &mut Link, routing: &mut ExecutorRouting, envelopes: &mut Vec<Envelope>) -> io::Result<()> {
     while let Some(reply) = link.next().map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))? {
         match reply {
-            ExecutorReply::Report(report) => letters.extend(routing.letter(report)),
+            ExecutorReply::Report(report) => envelopes.extend(routing.envelope(report)),
             ExecutorReply::Note(note) => tracing::warn!("{note}"),
             ExecutorReply::Hello(_) => {}
         }
@@ -310,7 +311,7 @@ mod tests {
         frames.extend([0xff; 8]);
         theirs.write_all(&frames).unwrap();
         drop(theirs);
-        let (letters, outcome) = executor.exchange(Instant::ZERO);
-        assert_eq!((letters.len(), outcome.unwrap_err().kind()), (1, io::ErrorKind::InvalidData));
+        let (envelopes, outcome) = executor.exchange(Instant::ZERO);
+        assert_eq!((envelopes.len(), outcome.unwrap_err().kind()), (1, io::ErrorKind::InvalidData));
     }
 }

@@ -1,7 +1,7 @@
 //! Finds the node that an executor's report is for. One executor serves all nodes of a process, and its reports name
 //! attempts.
 
-use amalgam_core::hosting::Letter;
+use amalgam_core::hosting::Envelope;
 use amalgam_core::protocol::{Address, ExecutorReport, Message, ToExecutor, ToNode};
 use amalgam_core::vocabulary::{AttemptId, NodeId};
 use std::collections::{HashMap, VecDeque};
@@ -41,10 +41,10 @@ impl ExecutorRouting {
     }
 
     /// The report as a message to its node; `None` if its attempt belongs to no node of this process.
-    pub fn letter(&mut self, report: ExecutorReport) -> Option<Letter> {
+    pub fn envelope(&mut self, report: ExecutorReport) -> Option<Envelope> {
         let node = self.node_of(&report)?;
         let message = Message::ToNode(ToNode::Executor(report));
-        Some(Letter { from: Address::Executor(node), to: Address::Node(node), message })
+        Some(Envelope { from: Address::Executor(node), to: Address::Node(node), message })
     }
 
     /// The executor sends the ends of a node's attempts before the list, so an unknown attempt belongs to the node

@@ -31,7 +31,7 @@ pub use routes::{Parcel, PeerId, PeerRoute, PeerSender, Routes};
 
 use crate::journal::JournalWriter;
 use crate::store::{Store, StoreError};
-use amalgam_core::hosting::{Effects, Fact, Followed, Letter, Present, Roles};
+use amalgam_core::hosting::{Effects, Envelope, Fact, Followed, Present, Roles};
 use amalgam_core::node::NodeSettings;
 use amalgam_core::protocol::{Address, Message, ToClient, ToMaster};
 use amalgam_core::role::Change;
@@ -56,7 +56,7 @@ pub type AfterCommit = Box<dyn FnOnce() + Send>;
 
 /// An input of the loop.
 pub enum Input {
-    Mail(Vec<Letter>),
+    Mail(Vec<Envelope>),
     /// A node's agent connected over the network.
     NodeConnected {
         node: NodeId,
@@ -90,14 +90,14 @@ pub enum Input {
         cluster: ClusterId,
     },
     /// Entries of a job host's log, from number `first` on. The instants are those of this process's clock.
-    HostTells {
+    HostReports {
         host: HostId,
         first: u64,
         facts: Vec<(Instant, Fact)>,
     },
     /// The full state of a job host before its log's entry `next`. It is sent if its log no longer has the entries
     /// after those that this process received.
-    HostTellsAll {
+    HostReportsAll {
         host: HostId,
         next: u64,
         changes: Vec<Change>,
@@ -108,7 +108,7 @@ pub enum Input {
         present: Present,
     },
     /// Asks for the contents of a snapshot and the number of the log's next entry. The answer is durable.
-    TellAll(oneshot::Sender<(u64, Vec<Change>)>),
+    ReportAll(oneshot::Sender<(u64, Vec<Change>)>),
     /// At a job host: it is connected to its server.
     MasterConnected {
         incarnation: u64,
@@ -184,8 +184,9 @@ impl Handle {
     pub async fn request(&self, body: ToMaster) -> Result<ToClient, Stopped> {
         let client = ClientId(self.next_client.fetch_add(1, Ordering::Relaxed));
         let answered = self.routes.expect_answer(client);
-        let letter = Letter { from: Address::Client(client), to: Address::Master, message: Message::ToMaster(body) };
-        self.send(Input::Mail(vec![letter]))?;
+        let envelope =
+            Envelope { from: Address::Client(client), to: Address::Master, message: Message::ToMaster(body) };
+        self.send(Input::Mail(vec![envelope]))?;
         answered.await.map_err(|_| Stopped)
     }
 }
@@ -270,9 +271,9 @@ impl Shell {
 
     fn hear_executor(&mut self) {
         let now = self.clock.now();
-        let (letters, outcome) = self.committer.executor.exchange(now);
-        for letter in letters {
-            self.roles.deliver(now, letter, &mut self.effects);
+        let (envelopes, outcome) = self.committer.executor.exchange(now);
+        for envelope in envelopes {
+            self.roles.deliver(now, envelope, &mut self.effects);
         }
         if let Err(error) = outcome {
             tracing::warn!(%error, "lost the connection to the executor; reconnecting");
@@ -294,7 +295,7 @@ impl Shell {
                 self.committer.settle()?;
             }
             // Numbers of entries that were sent must not be used again, so records have to be durable too.
-            Input::TellAll(_) => {
+            Input::ReportAll(_) => {
                 self.finish_turn(now)?;
                 self.committer.flush()?;
             }
@@ -302,9 +303,9 @@ impl Shell {
         }
         let (roles, effects) = (&mut self.roles, &mut self.effects);
         match input {
-            Input::Mail(letters) => {
-                for letter in letters {
-                    roles.deliver(now, letter, effects);
+            Input::Mail(envelopes) => {
+                for envelope in envelopes {
+                    roles.deliver(now, envelope, effects);
                 }
             }
             Input::NodeConnected { node, incarnation } => roles.node_connected(now, node, incarnation, effects),
@@ -319,7 +320,7 @@ impl Shell {
                 roles.cluster_connected(now, cluster, incarnation, effects);
             }
             Input::ClusterDisconnected { cluster } => roles.cluster_disconnected(now, cluster, effects),
-            Input::HostTells { host, first, facts } => match roles.follow(host, first, facts) {
+            Input::HostReports { host, first, facts } => match roles.follow(host, first, facts) {
                 Ok(news) => {
                     effects.durable |= news.iter().any(|followed| followed.fact.is_change());
                     self.followed.extend(news.into_iter().map(|followed| (host, followed)));
@@ -330,12 +331,12 @@ impl Shell {
                     self.committer.routes.close(PeerId::JobHost(host));
                 }
             },
-            Input::HostTellsAll { host, next, changes } => {
+            Input::HostReportsAll { host, next, changes } => {
                 effects.facts.extend(roles.follow_anew(host, next, changes).into_iter().map(Fact::Change));
                 effects.durable = true;
             }
             Input::HostPresent { host, present } => roles.follow_present(host, present),
-            Input::TellAll(answer) => {
+            Input::ReportAll(answer) => {
                 let next = self.committer.store.as_ref().map_or(0, Store::next_sequence);
                 let _ = answer.send((next, roles.durable()));
             }
@@ -389,17 +390,17 @@ impl Shell {
             tracing::warn!(effects.misdirected, "dropped messages for roles that this process does not host");
         }
         let has_facts = !(effects.facts.is_empty() && followed.is_empty());
-        if !has_facts && effects.letters.is_empty() && after.is_empty() && forgotten.is_empty() {
+        if !has_facts && effects.envelopes.is_empty() && after.is_empty() && forgotten.is_empty() {
             return Ok(());
         }
         let of_others = followed.iter().map(|(_, Followed { at, fact, .. })| (*at, fact));
         let dated = effects.facts.iter().map(|fact| (now, fact)).chain(of_others);
         let events = observe::events(dated.clone(), &self.roles);
         self.committer.metrics.take_in(dated.map(|(_, fact)| fact));
-        let Effects { facts, durable, letters, .. } = effects;
-        let launched: Vec<AttemptId> = letters.iter().filter_map(stays::launched).collect();
-        let letters = letters.into_iter().map(|letter| (self.roles.egress(&letter), letter)).collect();
-        self.committer.commit(Turn { now, facts, followed, durable, letters, events, after })?;
+        let Effects { facts, durable, envelopes, .. } = effects;
+        let launched: Vec<AttemptId> = envelopes.iter().filter_map(stays::launched).collect();
+        let envelopes = envelopes.into_iter().map(|envelope| (self.roles.egress(&envelope), envelope)).collect();
+        self.committer.commit(Turn { now, facts, followed, durable, envelopes, events, after })?;
         if !launched.is_empty() && self.roles.manages_jobs() {
             self.stays.left(launched, self.clock.now().since(now));
         }

@@ -46,7 +46,7 @@ impl View<'_> {
             Change::JobAdmitted { job, .. } => tell(self.of_job(EventKind::JobSubmitted, job.id)),
             Change::JobHeld { job, held: true } => tell(self.of_job(EventKind::JobHeld, *job)),
             Change::JobHeld { job, held: false } => tell(self.of_job(EventKind::JobReleased, *job)),
-            Change::JobBegun { job } | Change::JobReopened { job, .. } => {
+            Change::JobStarted { job } | Change::JobReopened { job, .. } => {
                 tell(self.of_job(EventKind::JobStarted, *job))
             }
             Change::JobEnded { job, outcome, .. } => {

@@ -1,7 +1,7 @@
 //! Sends the messages that leave this machine: to peers over the network, and to waiting clients.
 
 use crate::store::Entry;
-use amalgam_core::hosting::{Egress, Letter};
+use amalgam_core::hosting::{Egress, Envelope};
 use amalgam_core::protocol::{Address, Message, ToClient};
 use amalgam_core::vocabulary::{ClientId, ClusterId, GlobalId, HostId, NodeId};
 use std::collections::HashMap;
@@ -13,23 +13,23 @@ use tokio::sync::{mpsc, oneshot};
 /// Data for one peer.
 #[derive(Debug)]
 pub enum Parcel {
-    Mail(Vec<Letter>),
+    Mail(Vec<Envelope>),
     /// Entries of this process's log, from number `first` on. Only sent to the server.
     Log {
         first: u64,
         entries: Vec<Entry>,
-        size: Untold,
+        size: Unreported,
     },
 }
 
 /// Counts bytes that are queued for a peer, until it is dropped.
 #[derive(Debug)]
-pub struct Untold {
+pub struct Unreported {
     all: Arc<AtomicUsize>,
     bytes: usize,
 }
 
-impl Drop for Untold {
+impl Drop for Unreported {
     fn drop(&mut self) {
         self.all.fetch_sub(self.bytes, Ordering::Relaxed);
     }
@@ -37,7 +37,7 @@ impl Drop for Untold {
 
 /// Maximum number of bytes of the log that are queued for the server. Beyond it, the connection is closed, and the
 /// server gets the entries from the log when it is connected again.
-const MOST_UNTOLD: usize = 64 << 20;
+const MOST_UNREPORTED: usize = 64 << 20;
 
 /// Queues data for one peer, in order.
 pub type PeerSender = mpsc::UnboundedSender<Parcel>;
@@ -77,7 +77,7 @@ pub struct Routes {
     /// In a job host: its connection to the server.
     server: Mutex<Option<PeerSender>>,
     /// Bytes of the log that are queued for the server and not yet written to its connection.
-    untold: Arc<AtomicUsize>,
+    unreported: Arc<AtomicUsize>,
     clients: Mutex<HashMap<ClientId, oneshot::Sender<ToClient>>>,
 }
 
@@ -129,35 +129,35 @@ impl Routes {
 
     /// Sends messages to all receivers except the executor. Messages for peers that are not connected are lost, as the
     /// protocol allows.
-    pub fn send(&self, letters: Vec<(Egress, Letter)>) {
-        let mut by_peer: HashMap<PeerId, Vec<Letter>> = HashMap::new();
+    pub fn send(&self, envelopes: Vec<(Egress, Envelope)>) {
+        let mut by_peer: HashMap<PeerId, Vec<Envelope>> = HashMap::new();
         let mut up = Vec::new();
-        for (egress, letter) in letters {
-            match (egress, letter.from) {
+        for (egress, envelope) in envelopes {
+            match (egress, envelope.from) {
                 (Egress::Client(client), _) => {
-                    if let Message::ToClient(answer) = letter.message {
+                    if let Message::ToClient(answer) = envelope.message {
                         self.answer(client, answer);
                     }
                 }
-                (Egress::Node(node), _) => by_peer.entry(PeerId::Node(node)).or_default().push(letter),
+                (Egress::Node(node), _) => by_peer.entry(PeerId::Node(node)).or_default().push(envelope),
                 (Egress::JobHost(host), Address::Node(own)) => {
-                    by_peer.entry(PeerId::JobHostOf(own, host)).or_default().push(letter);
+                    by_peer.entry(PeerId::JobHostOf(own, host)).or_default().push(envelope);
                 }
-                (Egress::JobHost(host), _) => by_peer.entry(PeerId::JobHost(host)).or_default().push(letter),
+                (Egress::JobHost(host), _) => by_peer.entry(PeerId::JobHost(host)).or_default().push(envelope),
                 (Egress::Server, Address::Node(own)) => {
-                    by_peer.entry(PeerId::ServerOf(own)).or_default().push(letter);
+                    by_peer.entry(PeerId::ServerOf(own)).or_default().push(envelope);
                 }
-                (Egress::Server, _) => up.push(letter),
-                (Egress::Cluster(cluster), _) => by_peer.entry(PeerId::Cluster(cluster)).or_default().push(letter),
-                (Egress::Global(global), _) => by_peer.entry(PeerId::Global(global)).or_default().push(letter),
+                (Egress::Server, _) => up.push(envelope),
+                (Egress::Cluster(cluster), _) => by_peer.entry(PeerId::Cluster(cluster)).or_default().push(envelope),
+                (Egress::Global(global), _) => by_peer.entry(PeerId::Global(global)).or_default().push(envelope),
                 (Egress::Executor, _) => {}
             }
         }
         if !by_peer.is_empty() {
             let peers = lock(&self.peers);
-            for (peer, letters) in by_peer {
+            for (peer, envelopes) in by_peer {
                 if let Some(Some(peer)) = peers.get(&peer) {
-                    let _ = peer.send(Parcel::Mail(letters));
+                    let _ = peer.send(Parcel::Mail(envelopes));
                 }
             }
         }
@@ -166,13 +166,13 @@ impl Routes {
         }
     }
 
-    pub fn tell_log(&self, first: u64, entries: Vec<Entry>) {
+    pub fn report_log(&self, first: u64, entries: Vec<Entry>) {
         let bytes = entries.iter().map(|entry| entry.payload.len()).sum();
-        if self.untold.fetch_add(bytes, Ordering::Relaxed) > MOST_UNTOLD {
+        if self.unreported.fetch_add(bytes, Ordering::Relaxed) > MOST_UNREPORTED {
             // This ends the connection. The next one continues after the entries that the server has received.
             self.set_server(None);
         }
-        let size = Untold { all: Arc::clone(&self.untold), bytes };
+        let size = Unreported { all: Arc::clone(&self.unreported), bytes };
         self.send_to_server(Parcel::Log { first, entries, size });
     }
 
@@ -220,13 +220,13 @@ mod tests {
         let routes = Routes::default();
         let (sender, mut told) = mpsc::unbounded_channel();
         routes.set_server(Some(sender));
-        let entry = || Entry { kind: 0, job: 0, at_micros: 0, payload: vec![0; MOST_UNTOLD / 2 + 1] };
+        let entry = || Entry { kind: 0, job: 0, at_micros: 0, payload: vec![0; MOST_UNREPORTED / 2 + 1] };
         for first in 0..3 {
-            routes.tell_log(first, vec![entry()]);
+            routes.report_log(first, vec![entry()]);
         }
         assert_eq!(told.len(), 2);
         while told.try_recv().is_ok() {}
         assert!(told.is_closed() && told.is_empty());
-        assert_eq!(routes.untold.load(Ordering::Relaxed), 0);
+        assert_eq!(routes.unreported.load(Ordering::Relaxed), 0);
     }
 }

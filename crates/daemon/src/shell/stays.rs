@@ -1,7 +1,7 @@
 //! Measures how long launches stay in this process after the decision, until the facts that must be durable before them
 //! are durable.
 
-use amalgam_core::hosting::{Fact, Letter};
+use amalgam_core::hosting::{Envelope, Fact};
 use amalgam_core::protocol::{Message, ToMaster, ToNode};
 use amalgam_core::role::{Change, Record};
 use amalgam_core::vocabulary::{AttemptId, Duration};
@@ -12,8 +12,8 @@ use std::collections::HashMap;
 pub struct Stays(HashMap<AttemptId, Duration>);
 
 /// The attempt that a message from a job manager launches.
-pub fn launched(letter: &Letter) -> Option<AttemptId> {
-    match &letter.message {
+pub fn launched(envelope: &Envelope) -> Option<AttemptId> {
+    match &envelope.message {
         Message::ToNode(ToNode::Launch(launch)) => Some(launch.attempt),
         Message::ToMaster(ToMaster::Launch(proposed)) => Some(proposed.launch.attempt),
         _ => None,

@@ -188,7 +188,7 @@ impl Store {
 
     /// Commits, and starts a snapshot of the state after the last appended entry. The returned writer can be used on
     /// any thread. The number that [`SnapshotWriter::finish`] returns is the argument of [`Store::forget_before`].
-    pub fn begin_snapshot(&mut self) -> Result<SnapshotWriter, StoreError> {
+    pub fn start_snapshot(&mut self) -> Result<SnapshotWriter, StoreError> {
         self.commit()?;
         if self.segment != self.next_sequence {
             self.rotate()?;
@@ -199,7 +199,7 @@ impl Store {
 
     /// Writes a complete snapshot.
     pub fn write_snapshot<'a>(&mut self, state: impl IntoIterator<Item = EntryRef<'a>>) -> Result<(), StoreError> {
-        let mut writer = self.begin_snapshot()?;
+        let mut writer = self.start_snapshot()?;
         for entry in state {
             writer.write(entry)?;
         }

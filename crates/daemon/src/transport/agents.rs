@@ -53,8 +53,8 @@ pub async fn serve_server(
                 };
                 tokio::spawn(answer_in_turn(served, id, read, answers));
             }
-            Ok(Wire::Mail(letters)) => {
-                if handle.send(Input::Mail(letters)).is_err() {
+            Ok(Wire::Mail(envelopes)) => {
+                if handle.send(Input::Mail(envelopes)).is_err() {
                     break io::Error::other("the agent is stopping");
                 }
             }
@@ -204,10 +204,11 @@ async fn serve_host(
             }
         };
         match next {
-            Ok(Wire::Mail(letters)) => {
+            Ok(Wire::Mail(envelopes)) => {
                 let is_own = |from: Address| matches!(from, Address::JobManager(_)) || from == Address::JobHost(host);
                 let for_node = |to: Address| to == Address::Node(node);
-                let own = letters.into_iter().filter(|letter| is_own(letter.from) && for_node(letter.to)).collect();
+                let own =
+                    envelopes.into_iter().filter(|envelope| is_own(envelope.from) && for_node(envelope.to)).collect();
                 if handle.send(Input::Mail(own)).is_err() {
                     break io::Error::other("the agent is stopping");
                 }

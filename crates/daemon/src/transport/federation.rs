@@ -5,7 +5,7 @@ use super::files::answer_in_turn;
 use super::{Conversation, Joined, Outgoing, RemoteNodes, Wire};
 use crate::files::MOST_SERVED;
 use crate::shell::{Handle, Input, PeerId};
-use amalgam_core::hosting::Letter;
+use amalgam_core::hosting::Envelope;
 use amalgam_core::protocol::{Address, Message, ToGlobalMaster};
 use amalgam_core::vocabulary::{ClusterId, Federation, GlobalId, Kinds};
 use serde::{Deserialize, Serialize};
@@ -96,9 +96,9 @@ pub async fn serve_cluster(
     let conversation = link.converse(parcels, wire, move || clock.now());
     remote.add_cluster(cluster, wire_in.clone());
     // A master may send messages of its own and of its nodes.
-    let may_say = move |letter: &Letter| match letter.from {
+    let may_say = move |envelope: &Envelope| match envelope.from {
         Address::Master => {
-            !matches!(&letter.message, Message::ToGlobalMaster(ToGlobalMaster::Told(told)) if told.cluster != cluster)
+            !matches!(&envelope.message, Message::ToGlobalMaster(ToGlobalMaster::Told(told)) if told.cluster != cluster)
         }
         Address::Node(node) => federation.has(node) && federation.cluster_of(node) == cluster,
         _ => false,
@@ -111,8 +111,8 @@ pub async fn serve_cluster(
 }
 
 /// Whether a global master may send a message: one of its own, or of the managers of its jobs.
-pub(super) fn may_say(federation: Federation, global: GlobalId) -> impl Fn(&Letter) -> bool {
-    move |letter| match letter.from {
+pub(super) fn may_say(federation: Federation, global: GlobalId) -> impl Fn(&Envelope) -> bool {
+    move |envelope| match envelope.from {
         Address::GlobalMaster(sender) => sender == global,
         Address::JobManager(job) => federation.admitted_by(job) == global,
         _ => false,
@@ -125,13 +125,13 @@ pub(super) async fn exchange(
     answers: mpsc::UnboundedSender<Outgoing>,
     handle: &Handle,
     remote: &Arc<RemoteNodes>,
-    may_say: impl Fn(&Letter) -> bool,
+    may_say: impl Fn(&Envelope) -> bool,
 ) -> io::Error {
     let served = Arc::new(Semaphore::new(MOST_SERVED));
     loop {
         match conversation.next().await {
-            Ok(Wire::Mail(letters)) => {
-                let own = letters.into_iter().filter(&may_say).collect();
+            Ok(Wire::Mail(envelopes)) => {
+                let own = envelopes.into_iter().filter(&may_say).collect();
                 if handle.send(Input::Mail(own)).is_err() {
                     return stopping();
                 }
@@ -212,7 +212,7 @@ mod tests {
         let may_say = may_say(introduction().federation, GlobalId(1));
         let says = |from| {
             let message = Message::ToMaster(ToMaster::CannotLaunch { why: String::new() });
-            may_say(&Letter { from, to: Address::Master, message })
+            may_say(&Envelope { from, to: Address::Master, message })
         };
         assert!(says(Address::GlobalMaster(GlobalId(1))) && says(Address::JobManager(JobId(2))));
         assert!(!says(Address::GlobalMaster(GlobalId(0))) && !says(Address::JobManager(JobId(1))));

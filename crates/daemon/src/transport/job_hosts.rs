@@ -36,8 +36,8 @@ pub async fn serve_as_job_host(joined: Joined, handle: &Handle, history: &Histor
         let mut conversation = link.converse(parcels, wire, move || clock.now());
         let end = loop {
             match conversation.next().await {
-                Ok(Wire::Mail(letters)) => {
-                    if handle.send(Input::Mail(letters)).is_err() {
+                Ok(Wire::Mail(envelopes)) => {
+                    if handle.send(Input::Mail(envelopes)).is_err() {
                         break io::Error::other("this process is stopping");
                     }
                 }
@@ -67,7 +67,7 @@ async fn catch_up(heard: u64, handle: &Handle, history: &History, link: &mut sup
         if first != from || entries.is_empty() {
             let (answer, answered) = oneshot::channel();
             let stopping = |_| io::Error::other("this process is stopping");
-            handle.send(Input::TellAll(answer)).map_err(|_| io::Error::other("this process is stopping"))?;
+            handle.send(Input::ReportAll(answer)).map_err(|_| io::Error::other("this process is stopping"))?;
             let (next, changes) = answered.await.map_err(stopping)?;
             link.write(&Wire::All { now: clock.now(), next, changes }).await?;
             from = next;
@@ -146,7 +146,7 @@ mod tests {
         roles.recover_job_managers(Vec::new());
         let history = store.history();
         let events = Arc::new(EventRing::starting_at(store.next_sequence()));
-        let committer = Committer::new(Some(store), events, Arc::new(Metrics::default())).telling_log();
+        let committer = Committer::new(Some(store), events, Arc::new(Metrics::default())).reporting_log();
         let (shell, handle) =
             Shell::new(roles, Clock::starting_at_least(Instant::ZERO), committer, None, None).unwrap();
         std::thread::spawn(|| shell.run().unwrap());

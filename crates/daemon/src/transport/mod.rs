@@ -43,7 +43,7 @@ use crate::server::ServerId;
 use crate::shell::Parcel;
 use crate::store::Entry;
 use crate::versions::{Versions, WIRE};
-use amalgam_core::hosting::{Letter, Present};
+use amalgam_core::hosting::{Envelope, Present};
 use amalgam_core::job_manager::JobManagerSettings;
 use amalgam_core::preset::Preset;
 use amalgam_core::role::Change;
@@ -147,7 +147,7 @@ pub enum Terms {
 enum Wire {
     /// A sign of life, sent if there is nothing else to send.
     Alive,
-    Mail(Vec<Letter>),
+    Mail(Vec<Envelope>),
     /// Requests a piece of an attempt's output from its node.
     Fetch {
         id: u64,
@@ -491,15 +491,15 @@ async fn write_out(
 
 fn encode_parcel(parcel: Parcel, version: u32, clock: impl Fn() -> Instant, bytes: &mut Vec<u8>) -> io::Result<()> {
     match parcel {
-        Parcel::Mail(mut letters) => {
-            letters.retain(|letter| {
-                let is_known = letter.message.since() <= version;
+        Parcel::Mail(mut envelopes) => {
+            envelopes.retain(|envelope| {
+                let is_known = envelope.message.since() <= version;
                 if !is_known {
-                    tracing::warn!(to = ?letter.to, version, "dropped a message that the peer's older version does not support");
+                    tracing::warn!(to = ?envelope.to, version, "dropped a message that the peer's older version does not support");
                 }
                 is_known
             });
-            encode_mail(letters, frames::MAX_FRAME, bytes);
+            encode_mail(envelopes, frames::MAX_FRAME, bytes);
         }
         // Entries are never left out: without one of them, the later ones are useless.
         Parcel::Log { first, entries, .. } => {
@@ -510,13 +510,13 @@ fn encode_parcel(parcel: Parcel, version: u32, clock: impl Fn() -> Instant, byte
 }
 
 /// Encodes a batch of messages. A message that is too long is dropped, and the others are sent.
-fn encode_mail(letters: Vec<Letter>, limit: usize, bytes: &mut Vec<u8>) {
-    let mail = Wire::Mail(letters);
+fn encode_mail(envelopes: Vec<Envelope>, limit: usize, bytes: &mut Vec<u8>) {
+    let mail = Wire::Mail(envelopes);
     let Err(error) = frames::encode_within(&mail, limit, bytes) else { return };
-    let Wire::Mail(letters) = mail else { return };
-    match &letters[..] {
+    let Wire::Mail(envelopes) = mail else { return };
+    match &envelopes[..] {
         [only] => tracing::error!(to = ?only.to, %error, "dropped a message that cannot be sent"),
-        _ => letters.into_iter().for_each(|letter| encode_mail(vec![letter], limit, bytes)),
+        _ => envelopes.into_iter().for_each(|envelope| encode_mail(vec![envelope], limit, bytes)),
     }
 }
 
@@ -527,18 +527,18 @@ mod tests {
 
     #[test]
     fn a_message_that_is_too_long_is_dropped_and_the_others_are_sent() {
-        let letter = |length: usize| {
+        let envelope = |length: usize| {
             let why = "x".repeat(length);
             let message = Message::ToMaster(ToMaster::CannotLaunch { why });
-            Letter { from: Address::Node(NodeId(1)), to: Address::Master, message }
+            Envelope { from: Address::Node(NodeId(1)), to: Address::Master, message }
         };
         let mut bytes = Vec::new();
-        encode_mail(vec![letter(1), letter(500), letter(2)], 100, &mut bytes);
+        encode_mail(vec![envelope(1), envelope(500), envelope(2)], 100, &mut bytes);
         let mut decoder = Decoder::default();
         decoder.push(&bytes);
         let mut lengths = Vec::new();
-        while let Some(Wire::Mail(letters)) = decoder.next().unwrap() {
-            lengths.extend(letters.into_iter().map(|letter| match letter.message {
+        while let Some(Wire::Mail(envelopes)) = decoder.next().unwrap() {
+            lengths.extend(envelopes.into_iter().map(|envelope| match envelope.message {
                 Message::ToMaster(ToMaster::CannotLaunch { why }) => why.len(),
                 other => panic!("{other:?}"),
             }));

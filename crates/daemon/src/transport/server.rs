@@ -293,9 +293,9 @@ impl Gate {
                 }
             };
             match next {
-                Ok(Wire::Mail(letters)) => {
+                Ok(Wire::Mail(envelopes)) => {
                     // A node may send only messages of its own.
-                    let own = letters.into_iter().filter(|letter| letter.from == Address::Node(node)).collect();
+                    let own = envelopes.into_iter().filter(|envelope| envelope.from == Address::Node(node)).collect();
                     if self.handle.send(Input::Mail(own)).is_err() {
                         return;
                     }
@@ -372,14 +372,14 @@ impl Gate {
         let mut conversation = link.converse(parcels, wire, move || clock.now());
         let end = loop {
             let input = match conversation.next().await {
-                Ok(Wire::Mail(letters)) => {
+                Ok(Wire::Mail(envelopes)) => {
                     let is_own =
                         |from: Address| matches!(from, Address::JobManager(_)) || from == Address::JobHost(host);
-                    Input::Mail(letters.into_iter().filter(|letter| is_own(letter.from)).collect())
+                    Input::Mail(envelopes.into_iter().filter(|envelope| is_own(envelope.from)).collect())
                 }
                 Ok(Wire::Log { now, first, entries }) => {
                     match facts(&entries, ClockOffset::between(self.handle.clock().now(), now)) {
-                        Ok(facts) => Input::HostTells { host, first, facts },
+                        Ok(facts) => Input::HostReports { host, first, facts },
                         Err(error) => break io::Error::new(io::ErrorKind::InvalidData, error),
                     }
                 }
@@ -391,7 +391,7 @@ impl Gate {
                 Ok(Wire::All { now, next, mut changes }) => {
                     let offset = ClockOffset::between(self.handle.clock().now(), now);
                     changes.iter_mut().for_each(|change| change.set_clock(offset));
-                    Input::HostTellsAll { host, next, changes }
+                    Input::HostReportsAll { host, next, changes }
                 }
                 Ok(_) => continue,
                 Err(error) => break error,

@@ -85,7 +85,7 @@ impl Run {
             rule: Rule::DominantShare,
             passed_over: 0,
             generation: Generation(0),
-            foretold: None,
+            prediction: None,
             shared_gpu: None,
         };
         self.tell(Address::Master, ToJobManager::Granted { grants: vec![grant] });

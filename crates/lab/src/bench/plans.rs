@@ -274,7 +274,7 @@ impl Run {
                         rule,
                         passed_over: 0,
                         generation,
-                        foretold: None,
+                        prediction: None,
                         shared_gpu: None,
                     });
                 }

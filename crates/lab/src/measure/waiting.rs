@@ -170,7 +170,7 @@ impl Jobs {
         let body = ToMaster::JobEnded { job, submitted_at, run: 0, outcome: JobOutcome::Succeeded, estimated, means };
         let took = self.tell(Address::JobManager(job), body);
         let started = self.out.changes.iter().find_map(|change| match change {
-            Change::JobBegun { job } => Some(*job),
+            Change::JobStarted { job } => Some(*job),
             _ => None,
         });
         (started.expect("the next begins"), took)

@@ -66,7 +66,7 @@ pub fn intrusions(chance: &mut Chance) -> Vec<Planned> {
     let count = if is_one_in(2, chance) { 10 + chance.below(30_u64) } else { 0 };
     let intrusion = |_| {
         let fault = Fault::Intrude { how: one_of(chance, &Intrusion::ALL), which: chance.below(u32::MAX) };
-        let moment = one_of(chance, &[None, Some(Moment::TaskBegins), Some(Moment::TaskEnds)]);
+        let moment = one_of(chance, &[None, Some(Moment::TaskStarts), Some(Moment::TaskEnds)]);
         let upon = moment.map(|moment| (moment, Duration::from_micros(chance.below(50_000_u64))));
         Planned { at: Instant(chance.below(UNSAFE_FOR.as_micros())), upon, fault }
     };
@@ -75,7 +75,7 @@ pub fn intrusions(chance: &mut Chance) -> Vec<Planned> {
 
 /// Many faults come when something is on its way; a log can only fail while it is written.
 fn moment(kind: Kind, chance: &mut Chance) -> Option<(Moment, Duration)> {
-    let moment = one_of(chance, &[None, Some(Moment::InTurn), Some(Moment::TaskBegins), Some(Moment::TaskEnds)]);
+    let moment = one_of(chance, &[None, Some(Moment::InTurn), Some(Moment::TaskStarts), Some(Moment::TaskEnds)]);
     let moment = if kind == Kind::DiskFailure { Some(Moment::InTurn) } else { moment };
     let most = one_of(chance, &[1, 1_000, 50_000]);
     moment.map(|moment| (moment, Duration::from_micros(chance.below(most))))

@@ -9,7 +9,7 @@ use crate::settings::{Costs, FileSettings, NetworkSettings, Settings};
 use amalgam_core::dispatch::{Beside, Decide, DispatchSettings};
 use amalgam_core::job_manager::{AllowanceRules, CorrectionRules, ExplorationRules};
 use amalgam_core::master::{MasterSettings, OpportunisticLimit, Steering};
-use amalgam_core::node::{OpportunisticRules, TellWaits};
+use amalgam_core::node::{OpportunisticRules, ReportWaits};
 use amalgam_core::policy::inter_job::QueueTree;
 use amalgam_core::policy::{Mix, Quota};
 use amalgam_core::preset::{
@@ -215,7 +215,7 @@ fn one_step_further(preset: Preset, chance: &mut Chance) -> Preset {
     rules.allowance = AllowanceRules { opportunistic, starved_after, ..rules.allowance };
     let saving_while_waiting = rules.corrections.map_or(0, |rules| rules.saving_while_waiting);
     rules.corrections = drawn.corrections.map(|drawn| CorrectionRules { saving_while_waiting, ..drawn });
-    rules.waits = TellWaits { every: drawn.waits.every, ..rules.waits };
+    rules.waits = ReportWaits { every: drawn.waits.every, ..rules.waits };
     rules.yields_for = drawn.yields_for;
     further
 }
@@ -307,7 +307,7 @@ fn opportunistic(chance: &mut Chance) -> Opportunistic {
             queue_limit: one_of(chance, &[None, Some(2)]),
             keep_freed: one_of(chance, &[Duration::ZERO, Duration::from_millis(200)]),
             offer_after: one_of(chance, &[None, Some(Duration::from_secs(1))]),
-            tell_spare: one_of(chance, &[None, Some(Duration::from_millis(100))]),
+            report_spare: one_of(chance, &[None, Some(Duration::from_millis(100))]),
             yields_for: None,
         },
     }

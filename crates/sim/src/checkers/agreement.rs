@@ -105,14 +105,14 @@ mod tests {
     use crate::places::Place;
     use crate::process::Input;
     use crate::testing::run;
-    use amalgam_core::hosting::Letter;
+    use amalgam_core::hosting::Envelope;
     use amalgam_core::protocol::{Address, Message, ToJobManager, ToMaster};
 
     /// Lets the server take a message that tells it something untrue.
     fn check_after_lie(lie: impl Fn(&Simulation) -> Option<(Address, Message)>) -> Result<(), Breach> {
         let mut world = world_with_a_task();
         if let Some((to, message)) = lie(&world) {
-            world.put(Place::Server, Input::Letter(Letter { from: Address::Node(NodeId(0)), to, message }));
+            world.put(Place::Server, Input::Envelope(Envelope { from: Address::Node(NodeId(0)), to, message }));
         }
         run(&mut world, 2_100_000);
         assert!(world.is_quiet(0));

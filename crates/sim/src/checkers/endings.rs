@@ -17,7 +17,7 @@ pub struct Endings {
 
 struct Fate {
     job: Arc<AdmittedJob>,
-    has_begun: bool,
+    has_started: bool,
     is_cancelled: bool,
     succeeded: BTreeSet<TaskId>,
     failed: BTreeSet<TaskId>,
@@ -27,7 +27,7 @@ impl Fate {
     fn new(job: &Arc<AdmittedJob>) -> Fate {
         Fate {
             job: Arc::clone(job),
-            has_begun: false,
+            has_started: false,
             is_cancelled: false,
             succeeded: BTreeSet::new(),
             failed: BTreeSet::new(),
@@ -36,9 +36,9 @@ impl Fate {
 
     fn take_in(&mut self, change: &Change) {
         match change {
-            Change::JobBegun { .. } => self.has_begun = true,
+            Change::JobStarted { .. } => self.has_started = true,
             // A job that waits to begin again is cancelled by the master alone.
-            Change::JobReopened { .. } => self.has_begun = false,
+            Change::JobReopened { .. } => self.has_started = false,
             Change::Cancelled { .. } => self.is_cancelled = true,
             Change::Rerun { .. } => {
                 self.is_cancelled = false;
@@ -62,7 +62,7 @@ impl Fate {
         match outcome {
             JobOutcome::Succeeded => all_succeeded && !self.is_cancelled,
             JobOutcome::Failed { .. } => !self.failed.is_empty() && !self.is_cancelled,
-            JobOutcome::Cancelled => self.is_cancelled || !self.has_begun,
+            JobOutcome::Cancelled => self.is_cancelled || !self.has_started,
             JobOutcome::DependencyFailed { after } => self.job.spec.after_jobs.contains(&after),
         }
     }

@@ -26,7 +26,7 @@ struct Gang {
     /// Attempts that are known to be at their nodes.
     arrived: BTreeSet<AttemptId>,
     /// Those of them, and of all before, that were told to begin.
-    may_begin: BTreeSet<AttemptId>,
+    may_start: BTreeSet<AttemptId>,
     /// Those that became processes.
     begun: BTreeSet<AttemptId>,
 }
@@ -98,7 +98,7 @@ impl Gangs {
         }
     }
 
-    fn on_told_to_begin(&mut self, job: JobId, stage: u32) -> Result<(), Breach> {
+    fn on_ordered_to_start(&mut self, job: JobId, stage: u32) -> Result<(), Breach> {
         let Some(gang) = self.gangs.get_mut(&(job, stage)) else { return Ok(()) };
         let open: BTreeSet<u32> = gang.open.values().copied().collect();
         let lacks = (0..gang.tasks).find(|index| !open.contains(index) && !gang.succeeded.contains(index));
@@ -111,13 +111,13 @@ impl Gangs {
                 format!("stage {stage} of job {job} is told to begin, and {attempt} has not arrived at its node");
             return Err(Breach::of_task(TaskId { job, stage, index: *index }, what));
         }
-        gang.may_begin.extend(gang.open.keys());
+        gang.may_start.extend(gang.open.keys());
         Ok(())
     }
 
     fn on_began(&mut self, attempt: AttemptId, task: TaskId) -> Result<(), Breach> {
         let Some(gang) = self.of(task) else { return Ok(()) };
-        if !gang.may_begin.contains(&attempt) {
+        if !gang.may_start.contains(&attempt) {
             return Err(Breach::of_task(task, format!("{attempt} began, and its gang was not told to begin")));
         }
         gang.begun.insert(attempt);
@@ -148,7 +148,7 @@ impl Checker for Gangs {
                         gang.arrived.insert(*attempt);
                     }
                 }
-                (_, Some(Record::GangBegins { job, stage, .. })) => self.on_told_to_begin(*job, *stage)?,
+                (_, Some(Record::GangStarts { job, stage, .. })) => self.on_ordered_to_start(*job, *stage)?,
                 _ => {}
             }
         }
@@ -159,7 +159,7 @@ impl Checker for Gangs {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::checkers::testing::{attempt, began, finished, launched, quiet_world, told_record};
+    use crate::checkers::testing::{attempt, began, finished, launched, quiet_world, reported_record};
     use crate::settings::{NetworkSettings, Settings};
     use crate::testing::{job, run};
     use amalgam_core::policy::inter_job::QueueTree;
@@ -179,11 +179,11 @@ mod tests {
 
     fn arrived(number: u32) -> Happening {
         let task = TaskId { job: JobId(1), stage: 0, index: 0 };
-        told_record(Record::AwaitsGang { task, attempt: attempt(number), node: NodeId(0) })
+        reported_record(Record::AwaitsGang { task, attempt: attempt(number), node: NodeId(0) })
     }
 
     fn begins() -> Happening {
-        told_record(Record::GangBegins { job: JobId(1), stage: 0, tasks: 1 })
+        reported_record(Record::GangStarts { job: JobId(1), stage: 0, tasks: 1 })
     }
 
     #[test]

@@ -105,7 +105,7 @@ mod tests {
     use super::*;
     use crate::process::Input;
     use crate::testing::{run, simulation_under};
-    use amalgam_core::hosting::Letter;
+    use amalgam_core::hosting::Envelope;
     use amalgam_core::preset::Preset;
     use amalgam_core::protocol::{Address, Probe, ToJobManager};
     use amalgam_core::vocabulary::{AskId, Epoch, ExecutionType, JobId, Resources, TaskShape};
@@ -115,7 +115,7 @@ mod tests {
     fn check_after_lie(to: Place, from: Address, address: Address, message: Message) -> Result<(), Breach> {
         let mut world = simulation_under(Preset::SPARROW, &[]);
         run(&mut world, 2_000_000);
-        world.put(to, Input::Letter(Letter { from, to: address, message }));
+        world.put(to, Input::Envelope(Envelope { from, to: address, message }));
         run(&mut world, 2_100_000);
         assert!(world.is_quiet(0));
         Probes::default().check(&world, &[])
@@ -145,13 +145,13 @@ mod tests {
         // A task that runs is believed to be lost, so others are probed for, which wait at the node that is full.
         let attempt = world.agent(0).and_then(|agent| agent.live().next()).map(|live| live.attempt).unwrap();
         let message = Message::ToJobManager(ToJobManager::NotTaken { attempt });
-        world.put(Place::Server, Input::Letter(Letter { from: NODE, to: JOB, message }));
+        world.put(Place::Server, Input::Envelope(Envelope { from: NODE, to: JOB, message }));
         run(&mut world, 2_100_000);
         assert_eq!(Probes::default().check(&world, &[]), Ok(()));
         let probes: Vec<ProbeId> = world.agent(0).unwrap().probes().map(|(probe, _)| probe).collect();
         assert_eq!(probes.len(), 2);
         let message = Message::ToNode(ToNode::Cancel { probes });
-        world.put(Place::Node(0), Input::Letter(Letter { from: JOB, to: NODE, message }));
+        world.put(Place::Node(0), Input::Envelope(Envelope { from: JOB, to: NODE, message }));
         run(&mut world, 2_200_000);
         let breach = Probes::default().check(&world, &[]).unwrap_err();
         assert!(breach.what.contains("which has none"), "{}", breach.what);

@@ -209,11 +209,11 @@ impl<'a> Booked<'a> {
 
 /// Two heartbeats, and as long as it takes until those have ended who give way, with the ways of launches, ends and words of these.
 fn longest_lack(world: &Simulation) -> Duration {
-    const WAYS: u64 = 6;
+    const ROUTES: u64 = 6;
     let network = &world.settings().network;
     let again = if network.loss > 0.0 { network.retransmission } else { Duration::ZERO };
     let way = network.delay + network.jitter + again;
-    Duration(2 * world.settings().master.heartbeat.0 + WAYS * way.0) + STOP_GRACE + HAND_OVER
+    Duration(2 * world.settings().master.heartbeat.0 + ROUTES * way.0) + STOP_GRACE + HAND_OVER
 }
 
 fn is_open(ledger: &Ledger, node: usize) -> bool {

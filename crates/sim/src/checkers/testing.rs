@@ -42,7 +42,7 @@ pub fn told(change: Change) -> Happening {
     Happening::Told(Place::Server, Fact::Change(change))
 }
 
-pub fn told_record(record: Record) -> Happening {
+pub fn reported_record(record: Record) -> Happening {
     Happening::Told(Place::Server, Fact::Record(record))
 }
 

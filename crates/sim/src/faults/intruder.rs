@@ -4,7 +4,7 @@ use super::{Faults, Happening};
 use crate::places::Place;
 use crate::process::Input;
 use crate::simulation::Simulation;
-use amalgam_core::hosting::Letter;
+use amalgam_core::hosting::Envelope;
 use amalgam_core::node::NodeAgent;
 use amalgam_core::protocol::{Address, Launch, Message, ToNode};
 use amalgam_core::role::Change;
@@ -33,7 +33,7 @@ impl Intrusion {
 }
 
 /// A launch that left the server, and the node that it was for.
-pub(super) struct Overheard {
+pub(super) struct Intercepted {
     pub(super) node: usize,
     from: Address,
     launch: Box<Launch>,
@@ -52,14 +52,19 @@ pub(super) struct Intruding {
 
 impl Simulation {
     /// A launch arrives where it was sent, or would if its connection had not broken.
-    pub(crate) fn overhear(&mut self, node: usize, letter: &Letter, has_arrived: bool) {
+    pub(crate) fn overhear(&mut self, node: usize, envelope: &Envelope, has_arrived: bool) {
         let Some(faults) = self.faults.as_mut().filter(|faults| faults.has_intruder()) else { return };
-        let Message::ToNode(body) = &letter.message else { return };
+        let Message::ToNode(body) = &envelope.message else { return };
         let Some(launch) = body.launch() else { return };
         // One that is not durable never left.
         let of_it = |change: &Change| matches!(change, Change::Launched { attempt, .. } if *attempt == launch.attempt);
         if faults.log().rev().any(of_it) {
-            faults.overheard.push(Overheard { node, from: letter.from, launch: Box::new(launch.clone()), has_arrived });
+            faults.intercepted.push(Intercepted {
+                node,
+                from: envelope.from,
+                launch: Box::new(launch.clone()),
+                has_arrived,
+            });
         }
     }
 
@@ -70,20 +75,21 @@ impl Simulation {
             Intrusion::OtherNode => (node + 1 + which as usize % (self.nodes.len() - 1).max(1)) % self.nodes.len(),
             _ => node,
         };
-        let suits = |overheard: &&Overheard| {
-            let agent = self.agent(target(overheard.node));
+        let suits = |intercepted: &&Intercepted| {
+            let agent = self.agent(target(intercepted.node));
             agent.is_some_and(|agent| match how {
                 Intrusion::OtherNode => self.nodes.len() > 1,
                 Intrusion::Late => {
-                    overheard.launch.token.generation < agent.oldest_generation(overheard.launch.attempt.epoch.host())
+                    intercepted.launch.token.generation
+                        < agent.oldest_generation(intercepted.launch.attempt.epoch.host())
                 }
                 _ => true,
             })
         };
-        let suitable: Vec<&Overheard> = faults.overheard.iter().filter(suits).collect();
+        let suitable: Vec<&Intercepted> = faults.intercepted.iter().filter(suits).collect();
         // Rather what was overheard lately.
         let lately = &suitable[suitable.len().saturating_sub(16)..];
-        let Overheard { node, from, launch, has_arrived } = lately.get(which as usize % lately.len().max(1))?;
+        let Intercepted { node, from, launch, has_arrived } = lately.get(which as usize % lately.len().max(1))?;
         let launch = Box::new(altered(launch, how));
         // Where he only makes up for the network, it is as if that had been slow.
         let is_wrong = how != Intrusion::Again || *has_arrived;
@@ -98,7 +104,10 @@ impl Simulation {
             faults.note(Happening::Intruded { node, attempt, task, is_judged });
         }
         let message = Message::ToNode(ToNode::Launch(launch));
-        self.put(Place::Node(node), Input::Letter(Letter { from, to: Address::Node(NodeId(node as u32)), message }));
+        self.put(
+            Place::Node(node),
+            Input::Envelope(Envelope { from, to: Address::Node(NodeId(node as u32)), message }),
+        );
     }
 
     /// Whether the node takes the launch now and has the key to judge it by.
@@ -111,8 +120,8 @@ impl Simulation {
 impl Faults {
     /// The memory of the node's agent is gone, and with it what was launched there and has ended: as far as no grant and no
     /// claim says so, it could be launched again (decision 35).
-    pub(super) fn forget_overheard(&mut self, node: usize) {
-        self.overheard.retain(|overheard| overheard.node != node);
+    pub(super) fn forget_intercepted(&mut self, node: usize) {
+        self.intercepted.retain(|intercepted| intercepted.node != node);
     }
 }
 

@@ -9,12 +9,12 @@ mod strikes;
 mod tests;
 
 use crate::places::{Place, Places};
-use amalgam_core::hosting::{Fact, Letter};
+use amalgam_core::hosting::{Envelope, Fact};
 use amalgam_core::protocol::{JobAction, Message};
 use amalgam_core::role::{Change, Record};
 use amalgam_core::vocabulary::{AttemptId, Duration, EndReason, ExecutionType, Instant, JobId, Resources, TaskId};
+use intruder::Intercepted;
 pub use intruder::Intrusion;
-use intruder::Overheard;
 
 /// Something that goes wrong, or somebody who interferes.
 #[derive(Clone, PartialEq, Debug)]
@@ -136,7 +136,7 @@ pub struct Planned {
 pub enum Moment {
     /// The server has changed something that is not durable yet.
     InTurn,
-    TaskBegins,
+    TaskStarts,
     TaskEnds,
 }
 
@@ -212,7 +212,7 @@ pub struct Faults {
     /// Of each job that was submitted, the number that its client was told.
     answers: Vec<Answer>,
     /// What an intruder has, where there is one.
-    overheard: Vec<Overheard>,
+    intercepted: Vec<Intercepted>,
     /// What happened since it was last looked at.
     happened: Vec<Happening>,
     is_healed: bool,
@@ -232,7 +232,7 @@ struct Writer {
 pub struct Turn {
     pub over: Instant,
     pub facts: Vec<Fact>,
-    pub answers: Vec<Letter>,
+    pub answers: Vec<Envelope>,
 }
 
 /// How many times as long a slow disk takes.
@@ -265,7 +265,7 @@ impl Faults {
             slow_until: vec![Instant::ZERO; written_by.len() + places.nodes],
             written_by,
             answers: vec![Answer::NotAsked; jobs],
-            overheard: Vec::new(),
+            intercepted: Vec::new(),
             happened: Vec::new(),
             is_healed: false,
         }

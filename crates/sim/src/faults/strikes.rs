@@ -5,7 +5,7 @@ use crate::network::Direction;
 use crate::places::Place;
 use crate::process::{Input, Process};
 use crate::simulation::{Occurrence, Simulation, cluster, disconnected, global, managers, roles};
-use amalgam_core::hosting::{Fact, Letter};
+use amalgam_core::hosting::{Envelope, Fact};
 use amalgam_core::protocol::{Address, JobAction, Message, ToMaster};
 use amalgam_core::role::Change;
 use amalgam_core::vocabulary::{ClientId, Duration, EndReason, Epoch, Federation, Instant, JobId, NodeId};
@@ -140,8 +140,8 @@ impl Simulation {
     }
 
     fn ask(&mut self, place: Place, body: ToMaster) {
-        let letter = Letter { from: OPERATOR, to: Address::Master, message: Message::ToMaster(body) };
-        self.put(place, Input::Letter(letter));
+        let envelope = Envelope { from: OPERATOR, to: Address::Master, message: Message::ToMaster(body) };
+        self.put(place, Input::Envelope(envelope));
     }
 
     fn ask_about_job(&mut self, job: JobId, action: JobAction) {
@@ -210,7 +210,7 @@ impl Simulation {
         }
         host.agent = Process::dead(self.settings.preset);
         host.executor_link += 1;
-        self.faults().forget_overheard(node);
+        self.faults().forget_intercepted(node);
         self.part(Place::Node(node), noticed);
         self.agenda.note(self.now + down, Occurrence::Starts { place: Place::Node(node) });
     }

@@ -24,7 +24,7 @@ fn a_server_that_dies_loses_exactly_what_was_not_durable() {
         let happened = run(&mut simulation, 2_000_000);
         let undone = happened.iter().any(|happening| {
             matches!(happening, Happening::Undone(changes)
-                if matches!(changes[..], [.., Change::JobAdmitted { .. }, Change::JobBegun { .. }, Change::Launched { .. }, Change::Launched { .. }]))
+                if matches!(changes[..], [.., Change::JobAdmitted { .. }, Change::JobStarted { .. }, Change::Launched { .. }, Change::Launched { .. }]))
         });
         let admitted = simulation.log().any(|change| matches!(change, Change::JobAdmitted { .. }));
         assert_eq!((undone, admitted), (is_lost, !is_lost), "crash at {crash_at}");

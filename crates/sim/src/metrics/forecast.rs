@@ -1,6 +1,6 @@
 //! How right it was what was said of attempts before they started: when they would, and how long they would run.
 
-use amalgam_core::vocabulary::{AttemptId, Duration, Foretold, ForetoldStart};
+use amalgam_core::vocabulary::{AttemptId, Duration, PredictedStart, Prediction};
 use amalgam_workload::trace::Summary;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -46,7 +46,7 @@ pub struct ForecastMeasure {
 }
 
 impl ForecastMeasure {
-    pub fn on_started(&mut self, attempt: AttemptId, told: &Foretold, start: &ForetoldStart, run: Option<Duration>) {
+    pub fn on_started(&mut self, attempt: AttemptId, told: &Prediction, start: &PredictedStart, run: Option<Duration>) {
         self.widths.push(Duration(told.most.0 - told.least.0));
         self.waits.push(start.waited);
         self.covered += u64::from(start.is_right);
@@ -91,7 +91,7 @@ impl ForecastMeasure {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use amalgam_core::vocabulary::{Epoch, JobId, Margins, Way};
+    use amalgam_core::vocabulary::{Epoch, JobId, Margins, Route};
 
     fn attempt(number: u32) -> AttemptId {
         AttemptId { job: JobId(1), epoch: Epoch(1), number }
@@ -101,7 +101,7 @@ mod tests {
     fn starts_are_counted_by_their_intervals_and_runs_by_what_they_took() {
         let mut measure = ForecastMeasure::default();
         let seconds = Duration::from_secs;
-        let told = Margins::default().foretell(Way::Sent, seconds(8));
+        let told = Margins::default().predict(Route::Sent, seconds(8));
         for (number, waited) in [(0, 8), (1, 9), (2, 1), (3, 100)] {
             let said = (number != 3).then_some(seconds(10));
             measure.on_started(attempt(number), &told, &told.started(seconds(waited)), said);

@@ -204,7 +204,7 @@ impl Metrics {
 
     fn on_change(&mut self, now: Instant, change: &Change) {
         match change {
-            Change::JobBegun { job } => {
+            Change::JobStarted { job } => {
                 if let Some(job) = self.job_of(*job) {
                     let measure = &mut self.jobs[job as usize];
                     measure.begun = now;
@@ -305,8 +305,8 @@ impl Metrics {
                 }
             }
             Record::WaitedInVain { waited, expected, .. } => self.queueing.on_waited_in_vain(*waited, *expected),
-            Record::Foretold { attempt, foretold, start, run, .. } => {
-                self.forecast.on_started(*attempt, foretold, start, *run);
+            Record::Prediction { attempt, prediction, start, run, .. } => {
+                self.forecast.on_started(*attempt, prediction, start, *run);
             }
             Record::Duplicated { attempt, trigger, .. } => self.queueing.on_triggered(*attempt, *trigger),
             Record::Straggles { attempt, .. } => self.queueing.on_caught(*attempt),

@@ -454,8 +454,8 @@ pub fn execute(args: &RunArgs) -> Result<()> {
 
     // After all checks, so that an error is the only output.
     tell_gaps(&first.workload);
-    tell_heartbeats(first, args.world.heartbeat);
-    tell_inputs(args, first);
+    report_heartbeats(first, args.world.heartbeat);
+    report_inputs(args, first);
     let runs = run_all(args, &worlds, &configs);
     if args.strict {
         runs.iter().try_for_each(check_fits)?;
@@ -648,7 +648,7 @@ fn tell_gaps(workload: &Workload) {
 }
 
 /// Explains why the run may take long, and what would help.
-fn tell_heartbeats(world: &World, heartbeat: Duration) {
+fn report_heartbeats(world: &World, heartbeat: Duration) {
     const MANY: u64 = 20_000_000;
     let span = world.workload.jobs.last().map_or(Duration::ZERO, |job| job.arrival);
     let beats = world.nodes.len() as u64 * (span.as_micros() / heartbeat.as_micros());
@@ -662,7 +662,7 @@ fn tell_heartbeats(world: &World, heartbeat: Duration) {
 }
 
 /// Prints options about inputs that have no effect, or another effect than expected.
-fn tell_inputs(args: &RunArgs, world: &World) {
+fn report_inputs(args: &RunArgs, world: &World) {
     let nodes = world.nodes.len();
     match args.world.replicas {
         Some(replicas) if replicas as usize > nodes => show::note(&format!(

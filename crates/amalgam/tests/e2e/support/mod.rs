@@ -226,10 +226,10 @@ pub struct Told {
 
 /// Runs a command to its end, which it must reach in time.
 pub fn told(command: Command) -> Told {
-    told_within(PATIENCE, command)
+    reported_within(PATIENCE, command)
 }
 
-pub fn told_within(patience: Duration, mut command: Command) -> Told {
+pub fn reported_within(patience: Duration, mut command: Command) -> Told {
     let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let pid = child.id() as libc::pid_t;
     let (done, is_done) = mpsc::channel();

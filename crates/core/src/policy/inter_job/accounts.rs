@@ -201,7 +201,7 @@ impl Accounts {
                 account.weigh(&capacity);
                 return Some(job);
             }
-            DemandChange::Wants { .. } => {}
+            DemandChange::AllowanceRequest { .. } => {}
             DemandChange::AskAdded { ask, job, shape, class, priority, is_gang } => {
                 let account = AskAccount { job, shape, priority, is_gang, rank: 0, open: 0, parked: false };
                 put(&mut self.asks, ask, account);

@@ -19,7 +19,7 @@ use super::sojourn::Sojourn;
 use crate::policy::{AskSlot, Choice, DemandChange, InterJobPolicy, JobSlot, NewAllowance, Offer, Outcome, QueueUsage};
 use crate::protocol::Rule;
 use crate::vocabulary::resources::WIDTH;
-use crate::vocabulary::{JobId, QueueId, Resources, Totals, Wants};
+use crate::vocabulary::{AllowanceRequest, JobId, QueueId, Resources, Totals};
 use crate::why::Why;
 use serde::{Deserialize, Serialize};
 use std::cmp::Reverse;
@@ -27,7 +27,7 @@ use std::collections::BTreeSet;
 use std::ops::Bound;
 
 /// An allowance is sent to its job if it has changed by one part in this many.
-const TOLD_WITHIN: u64 = 16;
+const REPORTED_WITHIN: u64 = 16;
 
 /// All of an entitlement.
 const ALL: u64 = 1_000_000;
@@ -126,9 +126,9 @@ impl Entitlement {
     fn change(&mut self, slot: JobSlot, change: impl FnOnce(&mut Account) -> bool) {
         let account = self.jobs[slot as usize].as_mut().expect("a job slot in use");
         let before = *account;
-        let is_told = change(account);
+        let is_reported = change(account);
         let after = *account;
-        if is_told {
+        if is_reported {
             account.number += 1;
             self.news.insert(slot);
         }
@@ -153,13 +153,13 @@ impl Entitlement {
         self.may_give |= keys.0 != keys.1;
     }
 
-    fn on_wants(&mut self, slot: JobSlot, wants: &Wants) {
+    fn on_allowance_request(&mut self, slot: JobSlot, wants: &AllowanceRequest) {
         self.change(slot, |account| {
             // This includes allowances of another master, which `review` considers.
             let may_hold = wants.may_hold();
             // Until it has received the last allowance, it may act on any earlier one.
-            let has_heard = wants.number == account.number;
-            account.may_hold = if has_heard { may_hold } else { account.may_hold.larger_of(&may_hold) };
+            let has_received = wants.number == account.number;
+            account.may_hold = if has_received { may_hold } else { account.may_hold.larger_of(&may_hold) };
             account.one = Totals::ZERO;
             account.one.add(&wants.one);
             account.said = wants.said;
@@ -269,7 +269,7 @@ fn none_holds(others: &Totals, one: &Totals) -> bool {
 
 /// Whether `now` is significantly larger than `known` in some kind.
 fn is_more(known: &Totals, now: &Totals) -> bool {
-    known.0.iter().zip(&now.0).any(|(&known, &now)| now.saturating_sub(known).saturating_mul(TOLD_WITHIN) > known)
+    known.0.iter().zip(&now.0).any(|(&known, &now)| now.saturating_sub(known).saturating_mul(REPORTED_WITHIN) > known)
 }
 
 impl InterJobPolicy for Entitlement {
@@ -304,11 +304,11 @@ impl InterJobPolicy for Entitlement {
                 self.may_hold = self.may_hold.saturating_sub(&gone.may_hold);
                 self.may_give = true;
             }
-            DemandChange::Wants { job, wants } => {
+            DemandChange::AllowanceRequest { job, wants } => {
                 self.shares.on_change(change);
-                self.on_wants(*job, wants);
+                self.on_allowance_request(*job, wants);
                 if let Some(sojourn) = &mut self.sojourn {
-                    sojourn.on_wants(*job, wants.all);
+                    sojourn.on_allowance_request(*job, wants.all);
                 }
                 return self.review(*job);
             }
@@ -321,7 +321,7 @@ impl InterJobPolicy for Entitlement {
         self.shares.of(job)
     }
 
-    fn told_share(&self, job: JobSlot) -> Option<Totals> {
+    fn reported_share(&self, job: JobSlot) -> Option<Totals> {
         Some(self.shares.of(job))
     }
 
@@ -395,7 +395,7 @@ mod tests {
         said: u32,
         /// Messages on their way to it and from it.
         inbox: VecDeque<NewAllowance>,
-        outbox: VecDeque<Wants>,
+        outbox: VecDeque<AllowanceRequest>,
     }
 
     fn cpu(amount: u64) -> Totals {
@@ -414,7 +414,7 @@ mod tests {
             let one =
                 Resources(std::array::from_fn(|kind| if kind == 0 && self.wants > 0 { self.of_one as u32 } else { 0 }));
             let (allowance, number, said) = (cpu(self.allowed), self.number, self.said);
-            let wants = Wants { all: cpu(self.wants), one, allowance, number, holds: cpu(self.holds), said };
+            let wants = AllowanceRequest { all: cpu(self.wants), one, allowance, number, holds: cpu(self.holds), said };
             self.outbox.push_back(wants);
         }
     }
@@ -450,7 +450,7 @@ mod tests {
 
         fn deliver_to_master(&mut self, job: usize) {
             let Some(wants) = self.jobs[job].outbox.pop_front() else { return };
-            self.policy.on_change(&DemandChange::Wants { job: job as u32, wants: Box::new(wants) });
+            self.policy.on_change(&DemandChange::AllowanceRequest { job: job as u32, wants: Box::new(wants) });
             self.policy.new_shares();
             for told in self.policy.new_allowances() {
                 self.jobs[told.job as usize].inbox.push_back(told);
@@ -505,7 +505,7 @@ mod tests {
                 manager.number = 0;
                 manager.say();
                 let wants = Box::new(manager.outbox.pop_front().expect("just said"));
-                self.policy.on_change(&DemandChange::Wants { job, wants });
+                self.policy.on_change(&DemandChange::AllowanceRequest { job, wants });
             }
             self.policy.new_shares();
             for told in self.policy.new_allowances() {
@@ -641,8 +641,8 @@ mod tests {
         cluster.policy.on_change(&DemandChange::Capacity(cpu(CORES).larger_of(&of(MEMORY, CORES))));
         let mut allowed = |job: u32, kind: usize| {
             let one = Resources(std::array::from_fn(|other| u32::from(other == kind)));
-            let wants = Box::new(Wants { all: of(kind, 30), one, said: 1, ..Wants::default() });
-            cluster.policy.on_change(&DemandChange::Wants { job, wants });
+            let wants = Box::new(AllowanceRequest { all: of(kind, 30), one, said: 1, ..AllowanceRequest::default() });
+            cluster.policy.on_change(&DemandChange::AllowanceRequest { job, wants });
             cluster.policy.new_shares();
             let told = cluster.policy.new_allowances();
             told.iter().find(|told| told.job == job).map(|told| told.allowance)

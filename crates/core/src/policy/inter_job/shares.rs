@@ -14,7 +14,7 @@ use crate::vocabulary::{QueueId, Resources, Totals, UserId};
 use std::collections::BTreeMap;
 
 /// A share is sent to its job if it differs from the last one sent by one part in this many.
-const TOLD_WITHIN: u64 = 16;
+const REPORTED_WITHIN: u64 = 16;
 
 /// Shares are computed again when the resources that jobs take have changed by one part in this many of the smallest
 /// share.
@@ -31,7 +31,7 @@ pub struct Shares {
     /// The capacity when shares were computed last.
     found_for: Totals,
     /// The capacity when the jobs were last sent their fractions of it.
-    told_capacity: Totals,
+    reported_capacity: Totals,
     jobs: Vec<Option<Entitled>>,
     asks: Vec<Option<Asked>>,
     /// Number of jobs in each leaf, and below each other queue.
@@ -88,7 +88,7 @@ impl Shares {
             tree,
             capacity: Totals::ZERO,
             found_for: Totals::ZERO,
-            told_capacity: Totals::ZERO,
+            reported_capacity: Totals::ZERO,
             jobs: Vec::new(),
             asks: Vec::new(),
             jobs_below,
@@ -136,7 +136,7 @@ impl Shares {
             DemandChange::Open { ask, count, .. } => self.set_open(ask, count),
             DemandChange::Taken { job, resources } => self.want(job, |wants| wants.add(&resources)),
             DemandChange::Freed { job, resources } => self.want(job, |wants| wants.sub(&resources)),
-            DemandChange::Wants { job, ref wants } => self.want(job, |all| *all = wants.all),
+            DemandChange::AllowanceRequest { job, ref wants } => self.want(job, |all| *all = wants.all),
             DemandChange::Work { .. }
             | DemandChange::Class { .. }
             | DemandChange::RoomFor { .. }
@@ -168,9 +168,9 @@ impl Shares {
         let shares = fair_shares(&demands, &self.capacity);
         let mut kinds = [Use::default(); WIDTH];
         // The same fraction of another cluster is another share.
-        let is_other_cluster = is_off(&self.told_capacity, &self.capacity, TOLD_WITHIN);
+        let is_other_cluster = is_off(&self.reported_capacity, &self.capacity, REPORTED_WITHIN);
         if is_other_cluster {
-            self.told_capacity = self.capacity;
+            self.reported_capacity = self.capacity;
         }
         let mut to_tell = Vec::new();
         for ((slot, demand), fair) in slots.into_iter().zip(demands).zip(shares) {
@@ -187,7 +187,7 @@ impl Shares {
                 let is_short = entry.short_of == Some(kind);
                 kinds[kind].count(took, level, is_short, is_short && entry.lacks_much);
             }
-            if is_other_cluster || entry.told.is_none_or(|told| told.abs_diff(entry.share) * TOLD_WITHIN > told) {
+            if is_other_cluster || entry.told.is_none_or(|told| told.abs_diff(entry.share) * REPORTED_WITHIN > told) {
                 entry.told = Some(entry.share);
                 to_tell.push(slot as JobSlot);
             }
@@ -334,7 +334,7 @@ impl Entitled {
 
     fn lacks_much(&self, capacity: &Totals) -> bool {
         let wanted = self.wants.dominant_share(capacity);
-        wanted.saturating_mul(TOLD_WITHIN) > self.share.saturating_mul(TOLD_WITHIN + 1)
+        wanted.saturating_mul(REPORTED_WITHIN) > self.share.saturating_mul(REPORTED_WITHIN + 1)
     }
 
     /// What is not available to others, by kind in parts of the whole: its whole demand, or the part of it that its

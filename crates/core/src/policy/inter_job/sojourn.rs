@@ -121,7 +121,7 @@ impl Sojourn {
         self.note(self.jobs[job as usize].as_ref().expect("just seen").queue);
     }
 
-    pub(super) fn on_wants(&mut self, job: JobSlot, wants: Totals) {
+    pub(super) fn on_allowance_request(&mut self, job: JobSlot, wants: Totals) {
         let member = self.jobs[job as usize].as_mut().expect("a job slot in use");
         member.wants = wants;
         let queue = member.queue;
@@ -178,7 +178,7 @@ mod tests {
         fn add(&mut self, job: JobSlot, priority: i32, work: u64, wants: u64, due: u64) {
             self.0.add(job, QueueId(0), JobId(u64::from(job)), priority);
             self.0.on_work(job, work, work);
-            self.0.on_wants(job, cpu(wants));
+            self.0.on_allowance_request(job, cpu(wants));
             self.0.on_due(job, cpu(due), &cpu(1));
         }
 
@@ -211,7 +211,7 @@ mod tests {
         line.0.on_due(0, cpu(10), &cpu(20));
         line.add(1, 0, 50, 4, 0);
         assert_eq!(line.dues(), [(1, 4), (0, 0)]);
-        line.0.on_wants(1, Totals::ZERO);
+        line.0.on_allowance_request(1, Totals::ZERO);
         assert_eq!(line.dues(), [(1, 0), (0, 20)], "one task, however large, if no job before it has a demand");
     }
 

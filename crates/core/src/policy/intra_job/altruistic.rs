@@ -79,7 +79,7 @@ pub struct Altruistic {
 enum Searching {
     /// The order is given.
     Never,
-    ToBegin,
+    ToStart,
     Begun(Box<Search>),
     /// The order was found for this share.
     Ended(Totals),
@@ -107,7 +107,7 @@ impl Altruistic {
     pub fn new(order: PlanOrder, altruism: u32, chance: Chance) -> Altruistic {
         let (order, search) = match order {
             PlanOrder::Fixed(order) => (order, Searching::Never),
-            PlanOrder::Dagps => (Order::CriticalPath, Searching::ToBegin),
+            PlanOrder::Dagps => (Order::CriticalPath, Searching::ToStart),
         };
         let (searches, awaits_piece, in_vain, yields, held, alone) = (0, false, 0, false, None, None);
         Altruistic { order, search, searches, awaits_piece, in_vain, altruism, chance, yields, held, alone }
@@ -128,7 +128,7 @@ impl Altruistic {
             Searching::Begun(_) => false,
             // For an empty share all orders are equal.
             _ if *share == Totals::ZERO => return false,
-            Searching::ToBegin => true,
+            Searching::ToStart => true,
             Searching::Ended(of) if self.searches < MOST_SEARCHES && is_far(of, share) => true,
             Searching::Ended(_) => return false,
         };
@@ -229,7 +229,7 @@ impl IntraJobPolicy for Altruistic {
     fn rerun(&mut self) {
         self.alone = None;
         if !matches!(self.search, Searching::Never) {
-            (self.search, self.searches) = (Searching::ToBegin, 0);
+            (self.search, self.searches) = (Searching::ToStart, 0);
         }
     }
 

@@ -60,7 +60,7 @@ pub fn run(scenario: &Scenario, figure: &FigureScenario, extent: &Extent) -> Res
             for scheduler in &schedulers {
                 let preset = scenario.preset(scheduler).expect("checked");
                 let parts = [(figure.workloads.len() > 1, name), (true, &setting.name), (true, scheduler)];
-                let parts = parts.into_iter().filter(|(is_told, part)| *is_told && !part.is_empty());
+                let parts = parts.into_iter().filter(|(is_reported, part)| *is_reported && !part.is_empty());
                 cases.push(CaseRuns {
                     workload: name.clone(),
                     setting: setting.name.clone(),

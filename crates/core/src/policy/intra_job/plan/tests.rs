@@ -14,8 +14,8 @@ fn random_job(chance: &mut Chance, most_stages: u32, most_tasks: u32) -> (Vec<St
     for index in 0..count {
         let mut resources = Resources::ZERO;
         (0..kinds).for_each(|kind| resources.0[2 * kind] = chance.below(largest));
-        let is_begun = chance.below(3_u32) == 0;
-        let ends = if is_begun { chance.below(4_u32) } else { 0 };
+        let is_started = chance.below(3_u32) == 0;
+        let ends = if is_started { chance.below(4_u32) } else { 0 };
         let running = (0..ends).map(|_| (Duration(chance.below(50_u64)), chance.below(4_u32))).collect();
         stages.push(StageWork {
             resources,

@@ -2,7 +2,7 @@
 //! are kept for each group of tasks that were requested at once, and the interval of a task is made when it gets its
 //! node, from what was known when it was requested. So a million waiting tasks cost as much as one.
 
-use crate::vocabulary::{Duration, Foretold, Instant, Late, Line, Margins, Resources, Totals, Way};
+use crate::vocabulary::{Duration, Instant, Late, Line, Margins, Prediction, Resources, Route, Totals};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -37,7 +37,7 @@ struct Together {
 /// What is known about the waits of tasks when they are requested.
 #[derive(Clone, Debug)]
 pub struct Outlook {
-    pub way: Way,
+    pub way: Route,
     pub line: Line,
     pub margins: Arc<Margins>,
 }
@@ -72,10 +72,10 @@ impl Waiting {
     }
 
     /// The prediction for the start of the next task.
-    pub fn next(&self, now: Instant) -> Option<Foretold> {
+    pub fn next(&self, now: Instant) -> Option<Prediction> {
         let first = self.together.front()?;
         let is_counted = first.placed < first.counted;
-        Some(Foretold { is_counted, ..first.outlook.foretell(first.placed).made(first.at, now) })
+        Some(Prediction { is_counted, ..first.outlook.predict(first.placed).made(first.at, now) })
     }
 
     /// Reports tasks that have waited for longer than predicted and were not reported before; the first `most` of each
@@ -85,7 +85,7 @@ impl Waiting {
             let Together { count, placed, at, ref outlook, .. } = *group;
             group.counted = group.counted.max(placed);
             for place in (group.counted..count).take(most as usize) {
-                let Some(late) = outlook.foretell(place).late(now.since(at)) else { break };
+                let Some(late) = outlook.predict(place).late(now.since(at)) else { break };
                 group.counted = place + 1;
                 tell(late);
             }
@@ -105,8 +105,8 @@ impl Waiting {
 }
 
 impl Outlook {
-    fn foretell(&self, place: u64) -> Foretold {
-        self.margins.foretell(self.way, self.line.wait(place))
+    fn predict(&self, place: u64) -> Prediction {
+        self.margins.predict(self.way, self.line.wait(place))
     }
 }
 
@@ -155,11 +155,11 @@ impl Pace {
 mod tests {
     use super::*;
 
-    fn outlook(way: Way, line: Line) -> Outlook {
+    fn outlook(way: Route, line: Line) -> Outlook {
         Outlook { way, line, margins: Arc::default() }
     }
 
-    fn place(waiting: &mut Waiting, at: u64) -> Option<Foretold> {
+    fn place(waiting: &mut Waiting, at: u64) -> Option<Prediction> {
         let told = waiting.next(second(at));
         waiting.on_placed();
         told
@@ -175,28 +175,28 @@ mod tests {
     fn predictions_use_what_was_known_when_each_task_was_requested() {
         let mut waiting = Waiting::default();
         let in_line = Line { ahead: 10, step: 2, room: 11, each: 500_000_000 };
-        waiting.on_open(second(0), 4, || outlook(Way::Asked, in_line));
-        waiting.on_open(second(5), 5, || outlook(Way::Probed, IDLE));
+        waiting.on_open(second(0), 4, || outlook(Route::Asked, in_line));
+        waiting.on_open(second(5), 5, || outlook(Route::Probed, IDLE));
         waiting.on_open(second(6), 5, || panic!("nothing is new"));
         let mut next = |at| {
             let told = place(&mut waiting, at).unwrap();
             (told.way, told.expected.0 / 1_000, told.age.0 / 1_000_000)
         };
-        assert_eq!(next(7), (Way::Asked, 0, 7));
-        assert_eq!(next(8), (Way::Asked, 500, 8));
+        assert_eq!(next(7), (Route::Asked, 0, 7));
+        assert_eq!(next(8), (Route::Asked, 500, 8));
         assert_eq!([next(8), next(9)].map(|told| told.1), [1_500, 2_500]);
-        assert_eq!(next(9), (Way::Probed, 0, 4));
+        assert_eq!(next(9), (Route::Probed, 0, 4));
         assert_eq!(place(&mut waiting, 9), None);
     }
 
     #[test]
     fn tasks_that_are_no_longer_requested_are_removed_from_the_end() {
         let mut waiting = Waiting::default();
-        waiting.on_open(second(0), 3, || outlook(Way::Asked, IDLE));
-        waiting.on_open(second(1), 5, || outlook(Way::Probed, IDLE));
-        assert_eq!(place(&mut waiting, 1).unwrap().way, Way::Asked);
+        waiting.on_open(second(0), 3, || outlook(Route::Asked, IDLE));
+        waiting.on_open(second(1), 5, || outlook(Route::Probed, IDLE));
+        assert_eq!(place(&mut waiting, 1).unwrap().way, Route::Asked);
         waiting.on_open(second(2), 1, || panic!("less is open"));
-        assert_eq!(place(&mut waiting, 2).unwrap().way, Way::Asked);
+        assert_eq!(place(&mut waiting, 2).unwrap().way, Route::Asked);
         assert_eq!(place(&mut waiting, 2), None);
     }
 
@@ -204,7 +204,7 @@ mod tests {
     fn tasks_that_are_retried_one_by_one_form_few_groups() {
         let mut waiting = Waiting::default();
         for more in 0..1_000 {
-            waiting.on_open(second(more), more + 1, || outlook(Way::Asked, IDLE));
+            waiting.on_open(second(more), more + 1, || outlook(Route::Asked, IDLE));
         }
         assert_eq!((waiting.together.len(), waiting.open), (MOST_GROUPS, 1_000));
         waiting.on_open(second(1_000), 500, || panic!("less is open"));
@@ -212,7 +212,7 @@ mod tests {
         assert_eq!((placed, waiting.open), (500, 0));
         let mut waiting = Waiting::default();
         for open in 1..=5 {
-            waiting.on_open(Instant(open * 10_000), open, || outlook(Way::Asked, IDLE));
+            waiting.on_open(Instant(open * 10_000), open, || outlook(Route::Asked, IDLE));
         }
         assert_eq!(waiting.together.len(), 1, "they were requested at once");
     }

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 /// How a task gets to a node. The wait of each way is predicted from other data.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
-pub enum Way {
+pub enum Route {
     /// Requested from the master, where it waits with others.
     Asked,
     /// Probes for it wait at nodes.
@@ -19,7 +19,7 @@ pub enum Way {
     SentOpportunistic,
 }
 
-pub const WAYS: usize = 4;
+pub const ROUTES: usize = 4;
 
 /// Number of classes of expected waits: each class is four times as long as the one before.
 pub const LENGTHS: usize = 14;
@@ -29,8 +29,8 @@ const LEAST: Duration = Duration::from_millis(10);
 
 /// The prediction of a task's start.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Foretold {
-    pub way: Way,
+pub struct Prediction {
+    pub way: Route,
     /// The expected wait, from when the prediction was made.
     pub expected: Duration,
     /// Nine of ten tasks wait at least this long,
@@ -45,8 +45,8 @@ pub struct Foretold {
 
 /// A start that had been predicted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct ForetoldStart {
-    pub way: Way,
+pub struct PredictedStart {
+    pub way: Route,
     pub expected: Duration,
     pub waited: Duration,
     /// The wait was within the prediction.
@@ -58,14 +58,14 @@ pub struct ForetoldStart {
 /// A wait that is longer than predicted already.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Late {
-    pub way: Way,
+    pub way: Route,
     pub expected: Duration,
 }
 
 /// How far nine of ten waits are from the expected wait, in steps: for each way, by class of the expected wait.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Margins {
-    pub steps: [[(i16, i16); LENGTHS]; WAYS],
+    pub steps: [[(i16, i16); LENGTHS]; ROUTES],
     /// If tasks wait at nodes, how many wait at all nodes.
     pub crowd: Crowd,
 }
@@ -110,26 +110,26 @@ impl Crowd {
 impl Default for Margins {
     /// Before anything is known: a quarter of the expected wait to four times as long.
     fn default() -> Margins {
-        Margins { steps: [[(-2 * DOUBLING, 2 * DOUBLING); LENGTHS]; WAYS], crowd: Crowd::default() }
+        Margins { steps: [[(-2 * DOUBLING, 2 * DOUBLING); LENGTHS]; ROUTES], crowd: Crowd::default() }
     }
 }
 
 impl Margins {
-    pub fn foretell(&self, way: Way, expected: Duration) -> Foretold {
+    pub fn predict(&self, way: Route, expected: Duration) -> Prediction {
         let (low, high) = self.steps[way as usize][length_of(expected)];
         let step = step_of(expected);
         let (least, most) = (time_of(step.saturating_add(low)), time_of(step.saturating_add(high).saturating_add(1)));
-        Foretold { way, expected, least, most, age: Duration::ZERO, is_counted: false }
+        Prediction { way, expected, least, most, age: Duration::ZERO, is_counted: false }
     }
 }
 
-impl Foretold {
+impl Prediction {
     /// The task started after waiting at its node for `after`.
-    pub fn started(&self, after: Duration) -> ForetoldStart {
+    pub fn started(&self, after: Duration) -> PredictedStart {
         let waited = self.age + after;
         let is_right = (self.least..=self.most).contains(&waited);
-        let Foretold { way, expected, is_counted, .. } = *self;
-        ForetoldStart { way, expected, waited, is_right, is_counted }
+        let Prediction { way, expected, is_counted, .. } = *self;
+        PredictedStart { way, expected, waited, is_right, is_counted }
     }
 
     /// Whether it has waited longer than predicted, after waiting at its node for `after`.
@@ -139,8 +139,8 @@ impl Foretold {
 
     /// The same prediction, made at `at`.
     #[must_use]
-    pub fn made(self, at: Instant, now: Instant) -> Foretold {
-        Foretold { age: now.since(at), ..self }
+    pub fn made(self, at: Instant, now: Instant) -> Prediction {
+        Prediction { age: now.since(at), ..self }
     }
 }
 
@@ -212,7 +212,7 @@ mod tests {
 
     #[test]
     fn a_prediction_is_right_within_its_interval_and_its_age_counts() {
-        let told = Margins::default().foretell(Way::Sent, Duration::from_secs(80));
+        let told = Margins::default().predict(Route::Sent, Duration::from_secs(80));
         assert!(told.least < Duration::from_secs(20) && told.most > Duration::from_secs(320));
         let old = told.made(Instant(1_000_000), Instant(3_000_000));
         assert_eq!(old.age, Duration::from_secs(2));
