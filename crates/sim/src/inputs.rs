@@ -1,9 +1,12 @@
-//! Where inputs of tasks lie on the nodes of a simulated cluster, and how much longer a task takes that reads them from afar.
+//! Which nodes of a simulated cluster store the inputs of tasks, and how much longer a task takes to read from another
+//! node.
 //!
-//! What tasks of first stages read is laid out in blocks as HDFS does (Shvachko et al. 2010, "The Hadoop distributed file system",
-//! section III.B): of each block one copy on a random node, the next in another rack, the third on another node of that one's rack, and
-//! further ones on random nodes. What tasks of later stages read lies where those ran that they come after. Schedulers know of it
-//! what the jobs say; how far a task really reads is looked up here. Departs: each task's input begins a block of its own.
+//! The input of stages without dependencies is stored in blocks as in HDFS (Shvachko et al. 2010, "The Hadoop
+//! distributed file system", section III.B): the first copy of each block on a random node, the second in another rack,
+//! the third on another node of the second copy's rack, and further copies on random nodes. The input of later stages
+//! is stored on the nodes that ran the tasks of their dependencies. Schedulers know the locations that the job
+//! specifications contain; this module determines from where a task reads. Departs: each task's input starts a block of
+//! its own.
 
 use crate::settings::InputSettings;
 use amalgam_core::policy::completion::Part;
@@ -12,13 +15,14 @@ use amalgam_workload::trace::{Node, TraceJob};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// Nodes by racks. For copies those that name none are in one together; for whoever reads they are far from each other.
+/// Nodes by rack. Nodes that name no rack share one rack when copies are placed, but are far from each other for a task
+/// that reads.
 pub struct Racks {
-    /// By nodes.
+    /// The rack of each node.
     of: Vec<u32>,
-    /// The first rack is none.
+    /// Whether the first rack consists of the nodes that name no rack.
     has_nameless: bool,
-    /// All nodes, rack by rack, and where each rack begins.
+    /// All nodes, rack by rack, and the position of the first node of each rack.
     nodes: Vec<u32>,
     begins: Vec<usize>,
 }
@@ -43,7 +47,7 @@ impl Racks {
         racks
     }
 
-    /// Whose way to each other is short.
+    /// The rack that the node names, if any. A task reads faster within it.
     fn named(&self, node: u32) -> Option<u32> {
         Some(self.of[node as usize]).filter(|rack| *rack > 0 || !self.has_nameless)
     }
@@ -67,7 +71,7 @@ impl Racks {
                 }
                 _ => self.nodes[chance.below(all as u64) as usize],
             };
-            // The rack of the second may have no other node.
+            // The rack of the second copy may have no other node for the third.
             let is_alone = copies.len() == 2 && self.members(self.of[next as usize]).len() == 1;
             let next = if is_alone { self.nodes[chance.below(all as u64) as usize] } else { next };
             if !copies.contains(&next) {
@@ -77,7 +81,7 @@ impl Racks {
         copies
     }
 
-    /// A node of any other rack, or of this one where there is no other.
+    /// A random node of another rack, or of this rack if it is the only one.
     fn draw_beyond(&self, rack: u32, chance: &mut Chance) -> u32 {
         let (own, begin) = (self.members(rack).len(), self.begins[rack as usize]);
         let others = self.nodes.len() - own;
@@ -89,14 +93,14 @@ impl Racks {
     }
 }
 
-/// What a task reads, in bytes: on its node, in its rack, elsewhere.
+/// The bytes that a task reads from its node, from its rack, and from elsewhere.
 pub type Read = [u64; 3];
 
 pub struct Inputs {
     settings: InputSettings,
     racks: Racks,
     names: BTreeMap<String, u32>,
-    /// By job and stage, where tasks ran that ended well.
+    /// By job and stage: the nodes on which tasks have succeeded.
     ran: BTreeMap<(u32, u32), Ran>,
 }
 
@@ -108,7 +112,7 @@ struct Ran {
 }
 
 impl Inputs {
-    /// Lays out the inputs of all jobs, and lets the jobs say where they are.
+    /// Places the inputs of all jobs on nodes and adds the locations to the job specifications.
     pub fn new(settings: InputSettings, seed: u64, nodes: &[Node], jobs: &mut [TraceJob]) -> Inputs {
         let racks = Racks::of(nodes);
         for (number, job) in jobs.iter_mut().enumerate() {
@@ -130,7 +134,7 @@ impl Inputs {
         Inputs { settings, racks, names, ran: BTreeMap::new() }
     }
 
-    /// A task ended well on this node.
+    /// A task has succeeded on this node.
     pub fn on_succeeded(&mut self, job: u32, stage: u32, index: u32, node: usize) {
         let ran = self.ran.entry((job, stage)).or_default();
         if ran.tasks.insert(index) {
@@ -141,8 +145,8 @@ impl Inputs {
         }
     }
 
-    /// What the task reads that runs on this node; `None` where nobody says where it is. A block whose nodes are all down comes from
-    /// elsewhere.
+    /// What a task on this node reads. `None` if the stage does not specify where its input is stored. A block whose
+    /// nodes are all down is read from elsewhere.
     pub fn read(
         &self,
         (job, index): (u32, u32),
@@ -183,7 +187,7 @@ impl Inputs {
         Some(read)
     }
 
-    /// How much longer it takes to read this than if all of it lay on the node.
+    /// How much longer it takes to read this than if all of it were stored on the node.
     pub fn longer(&self, read: &Read) -> Duration {
         let [on_node, in_rack, elsewhere] = *read;
         let part = |bytes, lies| Part { bytes, lies };
@@ -195,7 +199,7 @@ impl Inputs {
     }
 }
 
-/// The blocks of a stage whose tasks read so much.
+/// Places the blocks of a stage whose tasks read `kib` KiB each.
 fn lay_out(kib: &[u32], settings: &InputSettings, racks: &Racks, nodes: &[Node], chance: &mut Chance) -> Blocks {
     let most = u32::try_from(settings.block_bytes / 1_024).unwrap_or(u32::MAX).max(1);
     let mut known: BTreeMap<u32, u32> = BTreeMap::new();
@@ -244,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn copies_are_on_different_nodes_and_in_two_racks_as_hdfs_has_them() {
+    fn copies_are_on_different_nodes_and_in_two_racks_as_in_hdfs() {
         let racks = Racks::of(&nodes(&[4, 7, 2, 5]));
         let rack = |node: u32| racks.of[node as usize];
         let mut chance = Chance::new(1, "blocks");
@@ -255,11 +259,11 @@ mod tests {
             assert!(rack(first) != rack(second) && rack(second) == rack(third) && second != third, "{copies:?}");
             held[first as usize] += 1;
         }
-        assert!(held.iter().all(|count| (240..430).contains(count)), "the first is anywhere: {held:?}");
+        assert!(held.iter().all(|count| (240..430).contains(count)), "the first copy is on a random node: {held:?}");
     }
 
     #[test]
-    fn where_that_cannot_be_copies_are_on_different_nodes_all_the_same() {
+    fn copies_are_on_different_nodes_even_without_two_suitable_racks() {
         let mut chance = Chance::new(1, "blocks");
         for (sizes, replicas) in [(&[9][..], 3), (&[1, 1, 1], 3), (&[1, 8], 3), (&[2], 3), (&[3, 3], 5), (&[6, 1], 9)] {
             let nodes = nodes(sizes);
@@ -274,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn an_input_is_cut_into_blocks_and_all_of_it_is_there() {
+    fn the_whole_input_is_split_into_blocks() {
         let nodes = nodes(&[5, 5]);
         let (settings, racks) = (InputSettings { block_bytes: 100 << 10, ..SETTINGS }, Racks::of(&nodes));
         let sizes = [250, 0, 100, 1, 101];
@@ -283,12 +287,12 @@ mod tests {
         assert_eq!(blocks.check(5), Ok(()));
         let of = |task| blocks.of(task).iter().map(|block| block.kib).collect::<Vec<u32>>();
         assert_eq!([0, 1, 2, 3, 4].map(of), [vec![100, 100, 50], vec![], vec![100], vec![1], vec![100, 1]]);
-        assert_eq!(blocks, draw(1), "the same seed gives the same");
+        assert_eq!(blocks, draw(1), "the same seed gives the same blocks");
         assert_ne!(blocks, draw(2));
     }
 
     #[test]
-    fn what_is_read_is_read_from_the_nearest_that_is_up() {
+    fn a_block_is_read_from_the_nearest_node_that_is_up() {
         let nodes = nodes(&[2, 2]);
         let inputs = Inputs::new(SETTINGS, 1, &nodes, &mut []);
         let mut blocks = Blocks::on(["node-0", "node-2"].map(str::to_owned).to_vec());
@@ -302,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn later_stages_read_from_where_the_earlier_ones_ran() {
+    fn later_stages_read_from_the_nodes_that_ran_their_dependencies() {
         let nodes = nodes(&[2, 2]);
         let mut inputs = Inputs::new(SETTINGS, 1, &nodes, &mut []);
         for (index, node) in [(0, 0), (1, 0), (2, 1), (3, 3), (3, 2)] {
@@ -328,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn who_reads_from_afar_takes_longer_by_what_the_way_takes_more() {
+    fn reading_from_elsewhere_adds_the_extra_transfer_time() {
         let inputs = Inputs::new(SETTINGS, 1, &nodes(&[1]), &mut []);
         let longer = |megabytes: [u64; 3]| inputs.longer(&megabytes.map(|of| of * MB)).as_millis();
         assert_eq!([longer([1_600, 0, 0]), longer([0, 1_600, 0]), longer([0, 0, 1_600])], [0, 6_000, 10_000]);

@@ -1,11 +1,12 @@
-//! The simulator: the roles of core, driven by an agenda instead of a clock, with a network and executors that are values.
+//! The simulator: the roles of core, driven by an agenda instead of a clock, with a simulated network and simulated
+//! executors.
 //!
 //! ```text
-//!  agenda --next thing--> process: the roles of one process, by turns --letters--> network --> agenda
+//!  agenda --next entry--> process: the roles of one process, in turns --messages-> network --> agenda
 //!                            ^                                       \--orders--> executor --> agenda
 //! ```
 //!
-//! Nothing here decides anything: what is simulated is what runs in the daemons.
+//! All scheduling decisions are made by the roles, which are the same code that runs in the daemons.
 
 mod agenda;
 pub mod bench;

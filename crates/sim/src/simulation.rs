@@ -1,7 +1,8 @@
-//! The driver: it takes the next thing from the agenda, gives it to the process that it is for, and notes what follows.
+//! The driver: it takes the next entry from the agenda, passes it to its process, and puts the effects on the agenda.
 //!
-//! One process is the server, with the master and the job managers, which may also be in some of their own; every node is a
-//! process, with an executor beside it. They are connected by [`Network`]. Everything that happens is a function of the settings and the workload.
+//! One process is the server, with the master and, unless they have processes of their own, the job managers. Every
+//! node is a process with an executor beside it. [`Network`] connects the processes. A run depends only on the
+//! settings, the nodes and the workload.
 
 use crate::agenda::Agenda;
 use crate::execution::{Course, Execution, WorkloadTask};
@@ -30,16 +31,16 @@ use amalgam_workload::trace::{Node, TraceJob, Workload};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-/// How long a cluster without a running task is watched for something to begin.
+/// A simulation ends after this time without progress and without a running task.
 const PATIENCE: Duration = Duration::from_secs(24 * 3_600);
-/// Of the first lives of the server and of processes of job managers.
+/// Epoch of the server's first incarnation.
 const EPOCH: Epoch = Epoch(1);
 
 pub struct Simulation {
     pub(crate) now: Instant,
     pub(crate) agenda: Agenda<Occurrence>,
-    /// Letters on their way, and orders to executors.
-    envelopes: Slab<Envelope>,
+    /// Messages and orders to executors that are in transit.
+    letters: Slab<Letter>,
     orders: Slab<ToExecutor>,
     pub(crate) settings: Settings,
     pub(crate) places: Places,
@@ -51,7 +52,7 @@ pub struct Simulation {
     pub(crate) nodes: Vec<SimulatedNode>,
     pub(crate) network: Network,
     execution: Execution,
-    /// Where inputs lie, if they are anywhere.
+    /// Where inputs are stored, if the settings place them.
     inputs: Option<Box<Inputs>>,
     pub(crate) jobs: Vec<TraceJob>,
     /// The custom kinds of resources that the master has named.
@@ -64,23 +65,23 @@ pub struct Simulation {
     events: u64,
     /// Reports of executors that reach their agents at once.
     at_once: VecDeque<(usize, ExecutorReport)>,
-    /// Whose roles took something in the present step.
+    /// Processes that took a turn in the current step.
     pub(crate) turns: Vec<Place>,
-    /// Empty between two turns, or two orders; their room is used again.
+    /// Empty between turns and between orders. Kept so that their memory is reused.
     pub(crate) effects: Effects,
     reactions: Vec<Reaction>,
-    /// Where something is to go wrong.
+    /// `None` in a simulation without faults.
     pub(crate) faults: Option<Box<Faults>>,
     story: Option<Story>,
-    /// Of files, so far.
+    /// Number of file transfers so far.
     fetches: u64,
     watched: Vec<Watched>,
-    /// Jobs that follow another of their queue, by queues.
+    /// Jobs that arrive once another job of their queue has ended, by queue.
     followers: BTreeMap<String, VecDeque<u32>>,
 }
 
-/// Something on the agenda. With tens of thousands of nodes as many tasks are about to end and wake-ups to come, so each is
-/// one line of the cache, and letters and orders lie elsewhere.
+/// An entry of the agenda. With tens of thousands of nodes there are as many ends of tasks and wake-ups to come, so
+/// each entry fits in one cache line; messages and orders are stored in slabs.
 #[repr(align(64))]
 pub(crate) enum Occurrence {
     Arrives {
@@ -90,7 +91,7 @@ pub(crate) enum Occurrence {
     Starts {
         place: Place,
     },
-    /// The outer process of a connection reaches the inner one, and hears from it that it did.
+    /// The outer process of a connection reaches the inner one; `Greeted` is the inner one's answer.
     Connects {
         link: usize,
     },
@@ -117,7 +118,7 @@ pub(crate) enum Occurrence {
         link: u32,
         report: ExecutorReport,
     },
-    /// A file that an executor sent for is there, or is not.
+    /// A file that an executor fetched has arrived, or the fetch has failed.
     Fetched {
         node: usize,
         link: u32,
@@ -135,11 +136,11 @@ pub(crate) enum Occurrence {
         place: Place,
     },
     WindowEnds,
-    /// Something of the plan of faults goes wrong.
+    /// A planned fault strikes.
     Strikes {
         fault: u32,
     },
-    /// One end of a connection notices that it broke.
+    /// One end of a connection notices that the connection broke.
     Notices {
         end: Place,
         link: usize,
@@ -147,19 +148,19 @@ pub(crate) enum Occurrence {
     },
 }
 
-const _: () = assert!(size_of::<Option<Occurrence>>() == 64, "an occurrence is one line of the cache");
+const _: () = assert!(size_of::<Option<Occurrence>>() == 64, "an occurrence fits in one cache line");
 
 impl Simulation {
     pub fn new(mut settings: Settings, nodes: &[Node], workload: &Workload) -> Simulation {
         if settings.preset.is_federated() {
             settings.federation.get_or_insert((1, 1));
-            // Global masters have the managers of their jobs.
+            // Job managers run in the global masters.
             settings.manager_processes = 0;
         }
         settings.master.dispatch.hosts = settings.manager_processes;
         if settings.federation.is_some() {
             let custom = nodes.iter().flat_map(|node| &node.resources.custom);
-            // More than there is place for are offered by nobody.
+            // Kinds beyond the limit are ignored: no node offers them.
             custom.for_each(|(name, _)| drop(settings.master.dispatch.kinds.add(name)));
         }
         let capacities: Vec<Resources> = nodes.iter().map(|node| node.resources.basic).collect();
@@ -187,13 +188,13 @@ impl Simulation {
             },
             clusters: (0..places.clusters())
                 .map(|number| {
-                    let federation = federation.expect("it has clusters");
+                    let federation = federation.expect("a federation");
                     let names = named(nodes, federation.nodes_of(ClusterId(number as u8)));
                     cluster(&settings, federation, number, 1, names)
                 })
                 .collect(),
             globals: (0..places.globals())
-                .map(|number| global(&settings, federation.expect("it has global masters"), number, 1, Vec::new()))
+                .map(|number| global(&settings, federation.expect("a federation"), number, 1, Vec::new()))
                 .collect(),
             managers: (0..places.managers).map(|number| managers(&settings, number, 1, Vec::new())).collect(),
             nodes: nodes.iter().map(|node| SimulatedNode::new(&settings, node)).collect(),
@@ -222,18 +223,18 @@ impl Simulation {
             simulation.agenda.note(at, Occurrence::Starts { place: Place::Node(node) });
         }
         for number in 0..places.managers {
-            let (link, _) = places.link(Place::Server, Place::Managers(number)).expect("the server knows them all");
+            let (link, _) = places.link(Place::Server, Place::Managers(number)).expect("linked to the server");
             simulation.agenda.note(Instant::ZERO, Occurrence::Connects { link });
         }
         let between = (0..places.clusters()).flat_map(|c| (0..places.globals()).map(move |g| (c, g)));
         for (cluster, global) in between {
-            let link = places.link(Place::Cluster(cluster), Place::Global(global)).expect("they know each other").0;
+            let link = places.link(Place::Cluster(cluster), Place::Global(global)).expect("linked").0;
             simulation.agenda.note(Instant::ZERO, Occurrence::Connects { link });
         }
         simulation
     }
 
-    /// From here on jobs arrive.
+    /// Puts the arrivals of the jobs on the agenda.
     pub(crate) fn open(&mut self) {
         for (number, job) in self.jobs.iter().enumerate() {
             if job.arrival == ONCE_ANOTHER_ENDED {
@@ -245,7 +246,7 @@ impl Simulation {
         self.agenda.note(Instant::ZERO + WINDOW, Occurrence::WindowEnds);
     }
 
-    /// The cluster stands before the first job arrives: nodes join in no time.
+    /// Lets the nodes join before the first job arrives, without costs or delays.
     fn assemble(&mut self) {
         let costs = std::mem::replace(&mut self.settings.costs, Costs::NONE);
         self.network.set_delays(NetworkSettings { delay: Duration::ZERO, ..NetworkSettings::default() });
@@ -256,15 +257,15 @@ impl Simulation {
         self.network.set_delays(self.settings.network);
     }
 
-    /// Runs until every job has ended, the time is over, or nothing has begun or ended for [`PATIENCE`] although nothing
-    /// runs: what is left then waits for ever.
+    /// Runs until every job has ended or `until` is reached. Also stops if no task runs and none has started for
+    /// [`PATIENCE`], because the remaining jobs would wait permanently, and, in strict mode, at the first refused job.
     pub fn run(self) -> Outcome {
         self.run_watched(&mut |_| {})
     }
 
-    /// The same; now and then `watch` is told how many jobs have ended.
+    /// Like [`Simulation::run`], but calls `watch` regularly with the number of jobs that have ended or were refused.
     pub fn run_watched(mut self, watch: &mut dyn FnMut(usize)) -> Outcome {
-        /// Steps between two looks.
+        /// Steps between two calls of `watch`.
         const GLANCE: u32 = 1 << 16;
         self.assemble();
         self.open();
@@ -297,7 +298,7 @@ impl Simulation {
         self.to_arrive > 0 || self.metrics.is_running()
     }
 
-    /// Lets the next thing happen; false when nothing is left.
+    /// Takes the next entry from the agenda and carries it out. False if the agenda is empty.
     pub fn step(&mut self) -> bool {
         let Some((at, occurrence)) = self.agenda.pop() else { return false };
         self.now = at;
@@ -359,7 +360,7 @@ impl Simulation {
     pub(crate) fn submit(&mut self, job: u32) {
         let spec = Arc::clone(&self.jobs[job as usize].spec);
         let from = Address::Client(ClientId(u64::from(job)));
-        // A client that may have to submit twice names its job.
+        // With faults, a client may have to submit its job twice. The key identifies the job.
         let key = self.faults.is_some().then(|| job.to_string());
         if let Some(faults) = &mut self.faults {
             faults.submitted(job);
@@ -369,7 +370,8 @@ impl Simulation {
         self.put(place, Input::Envelope(Envelope { from, to: Address::Master, message }));
     }
 
-    /// Where a job is submitted: of a federation, at the global master of its queue, or else by turns.
+    /// The process that a job is submitted to. In a federation: the global master that is home to its queue, or,
+    /// without a home, the global masters in rotation.
     pub(crate) fn place_of_client(&self, job: u32) -> Place {
         let Some(federation) = self.places.federation else { return Place::Server };
         let spec = &self.jobs[job as usize].spec;
@@ -382,7 +384,7 @@ impl Simulation {
             return;
         }
         self.network.connect(link);
-        // The greeting is the first that the outer end hears.
+        // The greeting is the first message to the outer end.
         if let Some((arrival, life)) = self.network.send(self.now, link, Direction::Outward) {
             self.agenda.note(arrival, Occurrence::Greeted { link, life, sent: self.now });
         }
@@ -418,7 +420,7 @@ impl Simulation {
         process_at(server, [managers, clusters, globals], nodes, place)
     }
 
-    /// Something is there; it is taken at once or when the process is free.
+    /// Gives an input to a process, which takes it at once or when it is no longer busy.
     pub(crate) fn put(&mut self, place: Place, input: Input) {
         let (now, slowness) = (self.now, self.slowness(place));
         let Simulation { server, managers, clusters, globals, nodes, settings, effects, .. } = self;
@@ -448,7 +450,7 @@ impl Simulation {
         let process = self.process(place);
         process.turn_noted = false;
         if process.busy_until > now {
-            // It was held up since.
+            // The process has become busy for longer in the meantime, such as by a pause.
             self.note_turn(place);
         } else {
             self.turn(place);
@@ -459,12 +461,12 @@ impl Simulation {
         let now = self.now;
         let process = self.process(place);
         if process.wakeup_noted.is_some_and(|noted| noted > now) {
-            // It was noted before one that came earlier, and that one has noted another since.
+            // This entry is obsolete: an earlier wake-up was noted after it, and that one noted its successor.
             return;
         }
         process.wakeup_noted = None;
         if process.roles.next_wakeup().is_none_or(|at| at > now) {
-            // It was put off since.
+            // The role has postponed its wake-up in the meantime.
             self.note_wakeup(place);
         } else if process.busy_until <= now {
             self.turn(place);
@@ -485,7 +487,7 @@ impl Simulation {
         self.let_out(place);
     }
 
-    /// What a turn led to is told, and leaves when the turn is over.
+    /// Reports the facts of a turn. Its messages leave when the turn is over.
     pub(crate) fn let_out(&mut self, place: Place) {
         let handled = std::mem::take(&mut self.effects.handled);
         let Handled { master, globals, job_managers, nodes, .. } = handled;
@@ -508,7 +510,8 @@ impl Simulation {
         self.note_wakeup(place);
     }
 
-    /// What a turn led to is known when it is over, as far as something may come in between.
+    /// In a simulation with faults, the facts and answers of a turn are held until the turn is over, because a crash
+    /// may undo them before. Otherwise they are reported at once.
     fn tell_turn(&mut self, place: Place, over: Instant) {
         let Effects { facts, envelopes, .. } = &mut self.effects;
         if self.faults.is_some() && !matches!(place, Place::Node(_)) && over > self.now {
@@ -523,11 +526,11 @@ impl Simulation {
         }
     }
 
-    /// What a turn led to is known.
-    pub(crate) fn tell(&mut self, place: Place, facts: &[Fact], envelopes: &[Envelope]) {
-        // A job's number is known before the first fact about it is told.
-        for envelope in envelopes.iter().filter(|envelope| is_answer(envelope)) {
-            self.answer(envelope);
+    /// Reports the facts of a turn to the metrics, the checkers and the story, and its answers to the clients.
+    pub(crate) fn tell(&mut self, place: Place, facts: &[Fact], letters: &[Letter]) {
+        // A job's id has to be known before the first fact about the job is reported.
+        for letter in letters.iter().filter(|letter| is_answer(letter)) {
+            self.answer(letter);
         }
         for fact in facts {
             if let Fact::Change(Change::KindsNamed { kinds }) = fact {
@@ -544,7 +547,7 @@ impl Simulation {
         }
     }
 
-    /// Whoever ends in a closed loop makes room for the next.
+    /// In a closed loop, the end of a job lets the next job of its queue arrive.
     fn follow(&mut self, fact: &Fact) {
         if let Fact::Change(Change::JobEnded { job, .. }) = fact
             && !self.followers.is_empty()
@@ -556,7 +559,7 @@ impl Simulation {
         }
     }
 
-    /// Keeps it for those who want to know.
+    /// Records a happening for the checkers and the story.
     fn note(&mut self, happening: impl Fn() -> Happening) {
         if let Some(faults) = &mut self.faults {
             faults.note(happening());
@@ -611,8 +614,8 @@ impl Simulation {
             }
             self.understate(node, &mut envelope.message);
         }
-        let place = self.place_of(from, &envelope);
-        // Clients have their answers.
+        let place = self.place_of(from, &letter);
+        // Messages to clients do not use the network; `tell` has reported them.
         let Some((link, direction)) = self.places.link(from, place) else { return };
         if let Some((arrival, life)) = self.network.send(at, link, direction) {
             let (link, envelope) = (link as u32, self.envelopes.put(envelope));
@@ -620,8 +623,8 @@ impl Simulation {
         }
     }
 
-    /// Where a letter goes that leaves a process.
-    fn place_of(&self, from: Place, envelope: &Envelope) -> Place {
+    /// The process that receives a message from `from`.
+    fn place_of(&self, from: Place, letter: &Letter) -> Place {
         let process = match from {
             Place::Node(node) if self.places.managers == 0 => return self.places.master_of(node),
             _ if self.places.managers == 0 && self.places.federation.is_none() => return self.places.of(envelope.to),
@@ -640,7 +643,7 @@ impl Simulation {
         }
     }
 
-    /// What the node reports is less than the truth, where the settings want it so.
+    /// Reduces the work that a node reports, if the settings make this node understate.
     fn understate(&self, node: usize, message: &mut Message) {
         let Understating { nodes, divisor } = self.settings.understating;
         if node < nodes
@@ -680,7 +683,7 @@ impl Simulation {
         self.put(place, Input::Envelope(envelope));
     }
 
-    /// Writes down what opportunistic work may hold at a node and holds there.
+    /// Records the CPUs that opportunistic work may hold and holds at a node.
     fn watch(&mut self, node: usize, room: &Resources) {
         let node = &self.nodes[node];
         let of_capacity = |cpu: u64| cpu as f64 / f64::from(node.capacity().cpu_millis().max(1));
@@ -737,7 +740,7 @@ impl Simulation {
         self.reactions = reactions;
     }
 
-    /// A file takes its way, if the other node has it.
+    /// Transfers a file, if the other node has it.
     fn fetch(&mut self, node: usize, file: StoredFile, from: NodeId) {
         let StoredFile { digest, bytes } = file;
         self.fetches += 1;
@@ -760,7 +763,7 @@ impl Simulation {
         self.agenda.note(at, Occurrence::Fetched { node, link, end: Box::new((file, from, outcome)) });
     }
 
-    /// Whether this happens to the latest fetch.
+    /// Draws whether the latest fetch meets this fault.
     fn is_unlucky(&self, what: &str, probability: f64) -> bool {
         let chance = || Chance::new(self.settings.seed, &format!("{what} {}", self.fetches)).unit();
         probability > 0.0 && chance() < probability
@@ -804,8 +807,8 @@ impl Simulation {
         self.execution.course(WorkloadTask { job, stage, index }, run_time, busy, shape.execution)
     }
 
-    /// How much longer the attempt takes because of where it is. The trace's run times are taken to be those of tasks beside their
-    /// input.
+    /// How much longer the attempt takes because its input is stored elsewhere. The run times of the trace are assumed
+    /// to be those of tasks on the node that stores their input.
     fn begin_reading(&mut self, node: usize, attempt: AttemptId, task: (u32, u32, u32)) -> Duration {
         let Some(inputs) = &self.inputs else { return Duration::ZERO };
         let (job, stage, index) = task;
@@ -817,7 +820,7 @@ impl Simulation {
         longer
     }
 
-    /// An attempt has ended that held so much.
+    /// An attempt has ended that held `held`.
     pub(crate) fn task_ended(&mut self, node: usize, order: &LaunchOrder, held: &TaskShape, reason: EndReason) {
         self.last_progress = self.now;
         self.metrics.on_ended(self.now, node, order.attempt, order.task, held);
@@ -833,7 +836,7 @@ impl Simulation {
 
     fn end_task(&mut self, node: usize, attempt: AttemptId, reason: EndReason) {
         if !self.nodes[node].executor.is_done(self.now, attempt) {
-            // It was ended before its time, or yielded for a part of it and ends later.
+            // The attempt was stopped early, or it yielded for a time and ends later.
             return;
         }
         let Some((order, report)) = self.nodes[node].executor.end(self.now, attempt, reason.clone()) else { return };
@@ -885,7 +888,7 @@ impl Simulation {
     }
 }
 
-/// Of all nodes together.
+/// Total of the basic resources of the nodes.
 pub fn capacity(nodes: &[Node]) -> Totals {
     let mut capacity = Totals::default();
     nodes.iter().for_each(|node| capacity.add(&node.resources.basic));
@@ -928,7 +931,7 @@ fn roles_seated(settings: &Settings, epoch: Epoch, seat: Option<Seat>) -> Roles 
     roles.with_managers(managers).seated(seat)
 }
 
-/// The master of a cluster in this life, with what its log holds.
+/// The master of a cluster in the given incarnation, recovered from its log.
 pub(crate) fn cluster(
     settings: &Settings,
     federation: Federation,
@@ -937,7 +940,7 @@ pub(crate) fn cluster(
     log: Vec<Change>,
 ) -> Process {
     let own = ClusterId(number as u8);
-    // The keys of different masters are different.
+    // Each master has a key of its own.
     let seat = Some(Seat::Cluster(federation, own));
     let settings = Settings { seed: settings.seed.wrapping_add(number as u64), ..settings.clone() };
     let mut roles = roles_seated(&settings, Epoch(life), seat);
@@ -946,7 +949,7 @@ pub(crate) fn cluster(
     Process::new(roles)
 }
 
-/// A global master in this life.
+/// A global master in the given incarnation, recovered from its log.
 pub(crate) fn global(
     settings: &Settings,
     federation: Federation,
@@ -955,22 +958,22 @@ pub(crate) fn global(
     log: Vec<Change>,
 ) -> Process {
     let own = GlobalId(number as u8);
-    let epoch = Epoch::of_host(own.host(), life).expect("nobody crashes so often");
+    let epoch = Epoch::of_host(own.host(), life).expect("a process crashes less often than incarnations can count");
     let mut roles = roles_seated(settings, epoch, Some(Seat::Global(federation, own)));
     roles.recover_global(settings.master.dispatch.clone(), settings.queues.clone(), log);
     Process::new(roles)
 }
 
-/// A process of job managers in this life, with what its log holds.
+/// A process of job managers in the given incarnation, recovered from its log.
 pub(crate) fn managers(settings: &Settings, number: usize, life: u32, log: Vec<Change>) -> Process {
     let host = places::host(number);
-    let epoch = Epoch::of_host(host, life).expect("nobody crashes so often");
+    let epoch = Epoch::of_host(host, life).expect("a process crashes less often than incarnations can count");
     let mut roles = roles(settings, epoch).with_managers(Managers::Here);
     roles.recover_job_managers(log);
     Process::new(roles)
 }
 
-/// What a process is told once it is connected with another.
+/// The input of process `to` when it is connected to another.
 fn connected(to: Place, other: Place, incarnation: u64) -> Input {
     match other {
         Place::Cluster(number) if matches!(to, Place::Global(_)) => {
@@ -983,7 +986,7 @@ fn connected(to: Place, other: Place, incarnation: u64) -> Input {
     }
 }
 
-/// And once it is not any more.
+/// The input of process `to` when it is no longer connected to another.
 pub(crate) fn disconnected(to: Place, other: Place) -> Input {
     match other {
         Place::Cluster(number) if matches!(to, Place::Global(_)) => {
@@ -996,7 +999,7 @@ pub(crate) fn disconnected(to: Place, other: Place) -> Input {
     }
 }
 
-/// The server, which has known the nodes' names for long.
+/// The server, with the names of the nodes in its log.
 fn server(settings: &Settings, nodes: &[Node]) -> Process {
     let mut roles = roles(settings, EPOCH);
     let named = named(nodes, 0..nodes.len() as u32);
@@ -1004,7 +1007,7 @@ fn server(settings: &Settings, nodes: &[Node]) -> Process {
     Process::new(roles)
 }
 
-/// What a log says of the names of these nodes, as far as there are as many.
+/// The log entries that name the nodes with these numbers. Numbers without a node are left out.
 fn named(nodes: &[Node], numbers: std::ops::Range<u32>) -> Vec<Change> {
     let there = numbers.filter_map(|number| Some((number, nodes.get(number as usize)?)));
     there.map(|(number, node)| Change::NodeNamed { node: NodeId(number), name: node.name.clone() }).collect()

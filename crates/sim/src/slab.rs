@@ -1,4 +1,5 @@
-//! Places for what comes and goes all the time; one that became free is used again first, while the processor has it at hand.
+//! Storage for short-lived values. The slot freed last is reused first, because it is likely to be in the processor's
+//! cache.
 
 use std::marker::PhantomData;
 
@@ -7,7 +8,7 @@ pub struct Slab<T> {
     vacant: Vec<u32>,
 }
 
-/// Where a thing lies, until it is taken.
+/// The slot of a value, until the value is taken.
 pub struct Held<T>(u32, PhantomData<fn() -> T>);
 
 impl<T> Default for Slab<T> {
@@ -32,7 +33,7 @@ impl<T> Slab<T> {
     }
 
     pub fn take(&mut self, Held(place, _): Held<T>) -> T {
-        let thing = self.things[place as usize].take().expect("a thing is there until it is taken");
+        let thing = self.things[place as usize].take().expect("a value stays in its slot until it is taken");
         self.vacant.push(place);
         thing
     }

@@ -1,4 +1,4 @@
-//! What checkers see of a simulation: everything, and they can change nothing.
+//! The read-only view of a simulation for checkers.
 
 use crate::faults::Faults;
 use crate::places::Place;
@@ -14,7 +14,7 @@ use amalgam_core::scheduling::{Ledger, NodeState};
 use amalgam_core::vocabulary::{AttemptId, Digest, Duration, Instant, JobId, Kinds, NodeId, Resources};
 use amalgam_workload::trace::TraceJob;
 
-/// No work of an agent takes so long.
+/// Longer than any work of an agent takes.
 const HANG: Duration = Duration::from_secs(1);
 
 impl Simulation {
@@ -34,7 +34,7 @@ impl Simulation {
         0..self.nodes.len()
     }
 
-    /// Those of processes that are up, and the place of each.
+    /// The job managers of all processes that are up, with their places.
     pub fn job_managers(&self) -> impl Iterator<Item = (Place, &JobManager)> {
         let managers = (0..).zip(&self.managers).map(|(number, process)| (Place::Managers(number), process));
         let globals = (0..).zip(&self.globals).map(|(number, process)| (Place::Global(number), process));
@@ -53,25 +53,25 @@ impl Simulation {
         self.server.roles.master.as_deref().filter(|_| self.server.is_up)
     }
 
-    /// Those of the processes that are up and take jobs: the server, or the global masters.
+    /// The dispatchers of the processes that are up and accept jobs: the server, or the global masters.
     pub fn dispatchers(&self) -> impl Iterator<Item = &Dispatcher> {
         let up = self.globals.iter().filter(|process| process.is_up);
         let globals = up.filter_map(|process| process.roles.global.as_deref()).map(|global| global.dispatch());
         self.master().map(|master| master.dispatch()).into_iter().chain(globals)
     }
 
-    /// That of the job.
+    /// The dispatcher that knows the job.
     pub fn dispatcher(&self, job: JobId) -> Option<&Dispatcher> {
         self.dispatchers().find(|dispatcher| dispatcher.job(job).is_some())
     }
 
-    /// What the master of a node has booked, while it is up.
+    /// The ledger of the node's master; `None` while the master is down.
     pub fn ledger_of(&self, node: usize) -> Option<&Ledger> {
         let process = self.process_at(self.places.master_of(node));
         process.roles.master.as_deref().filter(|_| process.is_up).map(|master| master.ledger())
     }
 
-    /// Whether its master counts on the node.
+    /// Whether the ledger of its master shows the node as up.
     pub fn is_counted_on(&self, node: usize) -> bool {
         self.ledger_of(node).is_some_and(|ledger| ledger.state(NodeId(node as u32)) == Some(NodeState::Up))
     }
@@ -81,23 +81,23 @@ impl Simulation {
         self.nodes[node].agent.roles.nodes.get(NodeId(node as u32))
     }
 
-    /// What an attempt that runs there was given.
+    /// The input files of an attempt that runs on the node.
     pub fn inputs_of(&self, node: usize, attempt: AttemptId) -> Option<impl Iterator<Item = Digest>> {
         self.nodes[node].executor.inputs_of(attempt)
     }
 
-    /// The agent of a node is up, has taken everything and works at nothing.
+    /// Whether the agent of a node is up, has an empty inbox and is not busy.
     pub fn is_idle(&self, node: usize) -> bool {
         let agent = &self.nodes[node].agent;
         agent.is_up && !agent.has_mail() && agent.busy_until <= self.now
     }
 
-    /// The agent of a node takes nothing for longer than its work explains.
+    /// Whether the agent of a node is busy for longer than its work explains.
     pub fn hangs(&self, node: usize) -> bool {
         self.nodes[node].agent.busy_until > self.now + HANG
     }
 
-    /// Some process of masters, global masters or nodes does.
+    /// Whether any master, global master or node agent is busy for longer than its work explains.
     pub fn some_hang(&self) -> bool {
         let processes = std::iter::once(&self.server).chain(&self.clusters).chain(&self.globals);
         processes.into_iter().any(|process| process.busy_until > self.now + HANG)
@@ -109,40 +109,40 @@ impl Simulation {
         &self.kinds
     }
 
-    /// With the custom kinds that the master has named so far: no others can be used.
+    /// The capacity of a node, with the custom kinds that the master has named so far: no others can be used.
     pub fn capacity(&self, node: usize) -> Resources {
         self.nodes[node].offers(&self.kinds)
     }
 
-    /// Ends that the executor keeps because nobody acknowledged them.
+    /// Number of ends that the executor keeps because they were not acknowledged.
     pub fn unacknowledged(&self, node: usize) -> usize {
         self.nodes[node].executor.ends()
     }
 
-    /// The changes that are durable, of each process that writes some.
+    /// The durable changes of all processes that have a log.
     pub fn log(&self) -> impl Iterator<Item = &Change> {
         self.faults.iter().flat_map(|faults| faults.log())
     }
 
-    /// Whether the roles of this process took something in this step: else what they know is what they knew before.
+    /// Whether this process took a turn in this step. If not, the state of its roles is unchanged.
     pub fn moved(&self, place: Place) -> bool {
         self.turns.contains(&place)
     }
 
-    /// Whether those of any process did that is no node's.
+    /// Whether any process other than a node took a turn in this step.
     pub fn server_moved(&self) -> bool {
         self.turns.iter().any(|place| !matches!(place, Place::Node(_)))
     }
 
-    /// The nodes that have told everything and been told everything, as far as that, or what they and the server know,
-    /// may be new since the last step.
+    /// The quiet nodes (see [`Simulation::is_quiet`]) for which this, or the state of the node or of the server, may
+    /// have changed in this step.
     pub fn quiet_nodes(&self) -> impl Iterator<Item = usize> {
         let moved = |node: usize| self.server_moved() || self.turns.contains(&Place::Node(node));
         self.nodes().filter(move |&node| moved(node) && self.is_quiet(node))
     }
 
-    /// Whether a node, its master, global masters and the processes of job managers have told each other everything: no message
-    /// between them is on its way or waits to be taken.
+    /// Whether no message is in transit or waits in an inbox between a node, its master, the global masters and the
+    /// processes of job managers.
     pub fn is_quiet(&self, node: usize) -> bool {
         let has_taken_all = |process: &Process| process.is_up && !process.has_mail();
         let is_quiet = |link: &usize| self.network.link(*link).is_quiet();
@@ -153,7 +153,7 @@ impl Simulation {
             && self.inner_links(node).chain(self.links_with_managers(node)).all(|link| is_quiet(&link))
     }
 
-    /// Those of the node's master with the processes of job managers, or with global masters.
+    /// The links of the node's master with the processes of job managers, or with global masters.
     fn inner_links(&self, node: usize) -> impl Iterator<Item = usize> {
         let master = self.places.master_of(node);
         let managers = (0..self.places.managers).map(Place::Managers);
@@ -170,18 +170,18 @@ impl Simulation {
         self.faults.as_deref().is_some_and(Faults::is_healed)
     }
 
-    /// Every client has its answer, and every job that was taken has ended.
+    /// Whether every client has its answer and every accepted job has ended.
     pub fn is_done(&self) -> bool {
         let all_answered = self.faults.as_deref().is_some_and(Faults::all_answered);
         all_answered && self.all_dispatch() && self.unended().next().is_none()
     }
 
-    /// Whether every process that takes jobs is up.
+    /// Whether every process that accepts jobs is up.
     pub fn all_dispatch(&self) -> bool {
         self.dispatchers().count() == self.places.globals().max(1)
     }
 
-    /// The jobs that have not ended, as far as the processes are up that know of them.
+    /// The jobs that have not ended, of all processes that accept jobs and are up.
     pub fn unended(&self) -> impl Iterator<Item = JobId> {
         let jobs = self.dispatchers().flat_map(|dispatcher| dispatcher.jobs_from(JobId(0)));
         jobs.filter(|(_, state)| !matches!(state, JobState::Ended(_))).map(|(job, _)| job.id)
