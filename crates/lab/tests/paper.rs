@@ -290,7 +290,7 @@ fn a_wrong_scenario_is_pointed_at() {
         ("widest = 0.1", "widest = 0.0", "setup.widest is 0, and may be"),
         ("share = 0.50, global = 3", "share = 0.50, global = 4", "figure.megha-10: global of user-4 is 4"),
         ("share = 0.50, global = 3", "share = 0.60, global = 3", "110.0 % in total"),
-        ("launch=0us", "lunch=0us", "there is no cost `lunch`"),
+        ("launch=0us", "lunch=0us", "unknown cost `lunch`"),
         ("time_scale = 0.01", "time_scale = 0.0", "prototype: time_scale is 0, and may be"),
         ("workloads = [\"Google 2011\"]", "workloads = [\"Google\"]", "unknown workload `Google`"),
     ];

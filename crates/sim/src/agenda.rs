@@ -1,29 +1,29 @@
-//! What is going to happen, by (time, sequence).
+//! Future entries, ordered by (time, sequence).
 //!
-//! A radix heap (Ahuja et al. 1990), which can do with time what a binary heap cannot: nothing is noted for the past, so
-//! what is far off need not be in order among itself yet. An entry comes down a few steps as its time draws near, from
-//! one list to the end of another, and what is noted for the same time keeps its order on the way.
+//! A radix heap (Ahuja et al. 1990). It relies on the fact that no entry is added for the past, so entries far in the
+//! future need not be sorted yet. As its time approaches, an entry moves a few times, each time to the end of a list at
+//! a lower level. Entries with the same time keep their order.
 
 use crate::slab::{Held, Slab};
 use amalgam_core::vocabulary::Instant;
 use std::collections::VecDeque;
 
-/// Bits of a time that one level tells apart.
+/// Bits of a time that one level distinguishes.
 const DIGIT: u32 = 4;
 const LEVELS: usize = (u64::BITS / DIGIT) as usize;
 const DIGITS: usize = 1 << DIGIT;
 
 pub struct Agenda<T> {
-    /// When the last thing happened.
+    /// Time of the entry that was taken last.
     now: Instant,
-    /// What is due now, in the order of the notes.
+    /// Entries for `now`, in the order in which they were added.
     due: VecDeque<Held<T>>,
-    /// What comes later: by the highest digit in which its time differs from `now`, and by its own digit there.
+    /// Later entries, by the level of the highest digit in which their time differs from `now`, and by their digit
+    /// there.
     later: Vec<Vec<Entry<T>>>,
-    /// Which lists hold something: the levels, and the digits of each.
+    /// Bit sets of the lists that are not empty: the levels, and the digits of each level.
     levels: u16,
     digits: [u16; LEVELS],
-    /// Things by the place that an entry names.
     things: Slab<T>,
 }
 
@@ -46,12 +46,12 @@ impl<T> Default for Agenda<T> {
 }
 
 impl<T> Agenda<T> {
-    /// Notes a thing behind everything that was noted for the same time before.
+    /// Adds an entry behind all entries with the same time.
     ///
     /// # Panics
-    /// When it is noted for a time before that of the last thing that happened.
+    /// If `at` is earlier than the time of the entry that was taken last.
     pub fn note(&mut self, at: Instant, thing: T) {
-        assert!(at >= self.now, "what is noted lies ahead");
+        assert!(at >= self.now, "an entry is not in the past");
         let thing = self.things.put(thing);
         self.enter(Entry { at, thing });
     }
@@ -80,7 +80,7 @@ impl<T> Agenda<T> {
         self.digits[level] |= 1 << digit;
     }
 
-    /// The list with what comes next: differing from `now` only in lower digits comes first, then the smaller digit.
+    /// The list with the earliest entries: of the lowest level that is not empty, the list with the smallest digit.
     fn first_list(&self) -> Option<usize> {
         let level = self.levels.trailing_zeros() as usize;
         (level < LEVELS).then(|| level * DIGITS + self.digits[level].trailing_zeros() as usize)
@@ -90,7 +90,8 @@ impl<T> Agenda<T> {
         self.later[list].iter().map(|entry| entry.at).min()
     }
 
-    /// Lets time pass until something is due. All other lists stay as they are: their digits differ as before.
+    /// Moves `now` to the earliest entry. All other lists are unchanged, because their times differ from the new `now`
+    /// in the same digit.
     fn advance(&mut self) {
         let Some(list) = self.first_list() else { return };
         let Some(earliest) = self.earliest(list) else { return };
@@ -100,7 +101,7 @@ impl<T> Agenda<T> {
         if self.digits[level] == 0 {
             self.levels &= !(1 << level);
         }
-        // They all go to lower levels, so the list can be put back with its room.
+        // All entries move to lower levels, so the empty list can be put back and its memory reused.
         let mut entries = std::mem::take(&mut self.later[list]);
         entries.drain(..).for_each(|entry| self.enter(entry));
         self.later[list] = entries;
@@ -113,7 +114,7 @@ mod tests {
     use amalgam_core::vocabulary::Chance;
 
     #[test]
-    fn things_come_by_time_and_then_in_the_order_of_their_notes() {
+    fn entries_are_taken_by_time_and_then_in_the_order_of_their_addition() {
         let mut agenda = Agenda::default();
         let times = [5_u64, 7, 5, 1, 9, 9, 1, 7, 3, 5];
         for (number, at) in times.into_iter().enumerate() {
@@ -127,9 +128,9 @@ mod tests {
         assert_eq!(agenda.next_at(), None);
     }
 
-    /// Against a sorted list, with delays of every length, many of them equal.
+    /// Compares with a sorted set, with delays of every length, many of them equal.
     #[test]
-    fn what_is_noted_on_the_way_comes_in_its_order_too() {
+    fn entries_added_between_others_are_taken_in_order() {
         for seed in 0..50 {
             let mut chance = Chance::new(seed, "agenda");
             let (mut agenda, mut expected) = (Agenda::default(), std::collections::BTreeSet::new());

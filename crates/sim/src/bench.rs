@@ -1,14 +1,14 @@
-//! A floor for benchmarks: what no simulator with an agenda can avoid.
+//! A baseline for benchmarks: the cost of the agenda alone.
 
 use crate::agenda::Agenda;
 use amalgam_core::vocabulary::{Chance, Duration, Instant};
 
-/// Of things that happen, those that lead to another one after [`SOON`], in tenths; the rest lead to one that is far off.
+/// Tenths of the entries that add another one after [`SOON`]. The others add one up to [`FAR`] microseconds later.
 const SOON_TENTHS: u32 = 8;
 const SOON: Duration = Duration::from_micros(500);
 const FAR: u64 = 600_000_000;
 
-/// Lets so many things happen on a bare agenda on which so many wait all along. Returns when the last one happened.
+/// Takes `happening` entries from an agenda that holds `waiting` entries at any time. Returns the time of the last one.
 pub fn run_agenda(waiting: u64, happening: u64) -> Instant {
     let mut chance = Chance::new(1, "bench");
     let mut agenda = Agenda::default();

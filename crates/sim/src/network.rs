@@ -1,7 +1,7 @@
-//! The network between processes: delays, losses, breaks and repeats, as much as `protocol.rs` allows.
+//! The network between processes: the delays, losses, breaks and repeats that `protocol.rs` allows.
 //!
-//! A packet that is lost is sent again by the transport, so it is late and so is everything behind it. A message is
-//! lost only with its connection; and messages that were delivered last may be delivered again on the next one.
+//! The transport sends a lost packet again, which delays it and every packet behind it. A message is lost only with its
+//! connection. The messages that were delivered last on a connection may be delivered again on the next one.
 
 use crate::settings::NetworkSettings;
 use amalgam_core::hosting::Envelope;
@@ -12,35 +12,35 @@ use std::collections::VecDeque;
 pub struct Network {
     settings: NetworkSettings,
     links: Vec<Link>,
-    /// The last messages that each link delivered, by direction, where they may come again. Apart from the links, which are looked
-    /// at all the time.
-    delivered: Vec<[VecDeque<Envelope>; 2]>,
+    /// The last messages that each link delivered, by direction, if they may be repeated. Stored apart from the links,
+    /// which are accessed much more often.
+    delivered: Vec<[VecDeque<Letter>; 2]>,
     chance: Chance,
 }
 
-/// The connection of two processes: one line of the cache.
+/// The connection of two processes. Fits in one cache line.
 #[derive(Clone, Default)]
 #[repr(align(64))]
 pub struct Link {
-    /// Counts the connections: what was sent on an earlier one is not delivered.
+    /// Counts the connections: a message that was sent on an earlier one is not delivered.
     pub life: u32,
-    /// Whether messages can be sent, by direction: the one further out may only once it was greeted.
+    /// Whether messages can be sent, by direction. The outer end sends only after the greeting has reached it.
     up: [bool; 2],
     /// When the last message of each direction arrives.
     last_arrival: [Instant; 2],
     in_flight: u32,
-    /// Boxed: it is rare, and links are looked at all the time.
+    /// Boxed because breaks are rare and links have to stay small.
     broken: Option<Box<Break>>,
 }
 
-/// What was sent before it may still arrive for a while.
+/// Messages that were sent before the break may arrive until `arrives_until`.
 #[derive(Clone, Copy)]
 struct Break {
     at: Instant,
     arrives_until: [Instant; 2],
 }
 
-/// Nodes are further out than the processes of job managers, and these than the server.
+/// From the inside out: the server, the processes of job managers, the nodes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Direction {
     Outward,
@@ -56,7 +56,7 @@ impl Link {
         self.up[Direction::Outward as usize]
     }
 
-    /// Both ends are connected and nothing is on its way.
+    /// Whether both ends are connected and no message is in transit.
     pub fn is_quiet(&self) -> bool {
         self.up == [true; 2] && self.in_flight == 0
     }
@@ -77,7 +77,7 @@ impl Network {
         &self.links[link]
     }
 
-    /// A new connection stands at its inner end.
+    /// Opens a new connection at its inner end.
     pub fn connect(&mut self, link: usize) {
         let link = &mut self.links[link];
         link.life += 1;
@@ -87,12 +87,12 @@ impl Network {
         link.broken = None;
     }
 
-    /// The connection stands at its outer end, too.
+    /// Opens the connection at its outer end, too.
     pub fn greeted(&mut self, link: usize) {
         self.links[link].up[Direction::Inward as usize] = true;
     }
 
-    /// The connection breaks: nothing that is sent from now on arrives, and not all that is on its way.
+    /// Breaks the connection: no message sent from now on arrives, and some messages in transit are lost.
     pub fn break_off(&mut self, now: Instant, link: usize) {
         let reach = self.settings.delay.as_micros() + self.settings.jitter.as_micros() + 1;
         let arrives_until = Direction::BOTH.map(|_| now + Duration::from_micros(self.chance.below(reach)));
@@ -103,7 +103,7 @@ impl Network {
         }
     }
 
-    /// The receiver of this direction has noticed that the connection broke: it takes nothing more from it.
+    /// The receiver of this direction has noticed that the connection broke: it accepts no more messages from it.
     pub fn give_up(&mut self, now: Instant, link: usize, direction: Direction) {
         if let Some(broken) = &mut self.links[link].broken {
             let until = &mut broken.arrives_until[direction as usize];
@@ -111,14 +111,14 @@ impl Network {
         }
     }
 
-    /// One end has lost its memory: nothing of earlier connections is repeated.
+    /// One end has lost its memory: no messages of earlier connections are repeated.
     pub fn forget_delivered(&mut self, link: usize) {
         if let Some(delivered) = self.delivered.get_mut(link) {
             *delivered = Default::default();
         }
     }
 
-    /// When a message that leaves now arrives, and on which connection; `None` without one.
+    /// When a message that leaves now arrives, and on which connection. `None` while not connected.
     pub fn send(&mut self, now: Instant, link: usize, direction: Direction) -> Option<(Instant, u32)> {
         let delay = self.delay();
         let link = &mut self.links[link];
@@ -131,7 +131,7 @@ impl Network {
         Some((*last, link.life))
     }
 
-    /// Whether what was `sent` on this connection arrives now.
+    /// Whether a message that was sent at `sent` on connection `life` arrives now.
     pub fn delivers(&mut self, now: Instant, link: usize, direction: Direction, life: u32, sent: Instant) -> bool {
         let link = &mut self.links[link];
         if link.life != life {
@@ -141,8 +141,8 @@ impl Network {
         link.broken.as_ref().is_none_or(|broken| sent <= broken.at && now <= broken.arrives_until[direction as usize])
     }
 
-    /// Remembers what was delivered as far as it may be repeated.
-    pub fn delivered(&mut self, link: usize, direction: Direction, envelope: &Envelope) {
+    /// Remembers a delivered message if it may be repeated.
+    pub fn delivered(&mut self, link: usize, direction: Direction, letter: &Letter) {
         if self.settings.repeats > 0
             && let Some(delivered) = self.delivered.get_mut(link)
         {
@@ -154,8 +154,8 @@ impl Network {
         }
     }
 
-    /// What was delivered last on an earlier connection and is delivered again on this one.
-    pub fn repeats(&mut self, link: usize, direction: Direction) -> impl Iterator<Item = Envelope> {
+    /// Removes and returns the messages that were delivered last and are delivered again on the new connection.
+    pub fn repeats(&mut self, link: usize, direction: Direction) -> impl Iterator<Item = Letter> {
         let delivered = self.delivered.get_mut(link).map(|delivered| &mut delivered[direction as usize]);
         let mut delivered = delivered.map(std::mem::take).unwrap_or_default();
         let forgotten = if delivered.is_empty() { 0 } else { self.chance.below(delivered.len() as u64 + 1) };
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_of_a_connection_stay_in_order_whatever_their_delays() {
+    fn messages_of_a_connection_stay_in_order_with_any_delays() {
         assert_eq!(Network::new(1, SETTINGS, 7).send(Instant(0), 0, Direction::Outward), None);
         let mut network = connected(SETTINGS);
         let arrivals: Vec<Instant> = (0..200)
@@ -216,16 +216,16 @@ mod tests {
     }
 
     #[test]
-    fn a_lost_packet_comes_later_and_holds_up_those_behind_it() {
+    fn a_lost_packet_arrives_late_and_delays_the_packets_behind_it() {
         let mut network = connected(NetworkSettings { jitter: Duration::ZERO, loss: 0.1, ..SETTINGS });
         let send = |at: u64| network.send(Instant(at), 0, Direction::Outward).map(|(arrival, _)| arrival.0 - at);
         let travelled: Vec<u64> = (0..300).map(|number| number * 1_000).filter_map(send).collect();
         assert!(travelled.contains(&500) && travelled.contains(&200_500));
-        assert!(travelled.contains(&199_500), "what left a moment later waits for it");
+        assert!(travelled.contains(&199_500), "a packet that left 1 ms later waits for it");
     }
 
     #[test]
-    fn what_leaves_after_a_break_is_lost_and_what_left_before_it_may_arrive() {
+    fn messages_after_a_break_are_lost_and_messages_before_it_may_arrive() {
         let mut network = connected(SETTINGS);
         let (before, life) = network.send(Instant(0), 0, Direction::Inward).unwrap();
         network.break_off(Instant(100), 0);
@@ -233,12 +233,12 @@ mod tests {
         let late = Instant(100 + 10_000);
         assert!(!network.delivers(late, 0, Direction::Inward, life, Instant(0)), "{before:?}");
         network.connect(0);
-        assert!(!network.delivers(before, 0, Direction::Inward, life, Instant(0)), "of an earlier connection");
-        assert_eq!(network.send(late, 0, Direction::Inward), None, "the node was not greeted yet");
+        assert!(!network.delivers(before, 0, Direction::Inward, life, Instant(0)), "sent on an earlier connection");
+        assert_eq!(network.send(late, 0, Direction::Inward), None, "the greeting has not reached the node yet");
     }
 
     #[test]
-    fn the_last_messages_of_a_connection_may_come_again_in_order() {
+    fn the_last_messages_of_a_connection_may_be_repeated_in_order() {
         let mut network = connected(NetworkSettings { repeats: 3, ..SETTINGS });
         let clients =
             |envelopes: Vec<Envelope>| -> Vec<Address> { envelopes.into_iter().map(|envelope| envelope.to).collect() };

@@ -13,15 +13,15 @@ use amalgam_workload::trace::Node;
 /// Between the request to terminate and the kill, as in the daemons.
 pub const STOP_GRACE: Duration = Duration::from_secs(10);
 
-/// From line to line of the cache in memory, because thousands of them are come by in turn.
+/// Aligned to cache lines, because thousands of nodes are accessed one after the other.
 #[repr(C, align(64))]
 pub struct SimulatedNode {
     pub agent: Process,
     node: Box<Node>,
     pub executor: Executor,
-    /// When the executor has carried out the last order: it takes one after the other.
+    /// When the executor will have carried out its last order. It carries out one order after the other.
     pub ordered_until: Instant,
-    /// Counts the connections between the two: what was said on an earlier one is lost.
+    /// Counts the connections of agent and executor: orders and reports of an earlier connection are lost.
     pub executor_link: u32,
 }
 
@@ -40,7 +40,7 @@ impl SimulatedNode {
         &self.node.resources.basic
     }
 
-    /// Everything that it has of the kinds that are named.
+    /// The resources of the node, with the custom kinds that are in `kinds`.
     pub fn offers(&self, kinds: &Kinds) -> Resources {
         let named = |(name, amount): &(String, u32)| Some((kinds.index(name)?, *amount));
         let custom = self.node.resources.custom.iter().filter_map(named);
@@ -63,7 +63,7 @@ impl SimulatedNode {
         Process::new(roles)
     }
 
-    /// The share of its CPUs that others use beside a task with these resources.
+    /// The share of the node's CPUs that other tasks use beside a task with these resources.
     pub fn busy_beside(&self, resources: &Resources) -> f64 {
         let others = self.executor.used_cpu().saturating_sub(u64::from(resources.cpu_millis()));
         (others as f64 / f64::from(self.capacity().cpu_millis().max(1))).min(1.0)

@@ -1,11 +1,12 @@
-//! Runs on several threads, told in their order: what is printed does not depend on the number of threads.
+//! Runs work on several threads and reports the results in order, so that output does not depend on the number of
+//! threads.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc;
 
-/// Does the work of each number and hands on what it led to, in the order of the numbers.
+/// Calls `work` for each number, and `tell` with the results in the order of the numbers.
 pub fn in_order<T: Send>(
     numbers: RangeInclusive<u64>,
     threads: usize,
@@ -43,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_are_told_in_their_order_whoever_is_done_first() {
+    fn results_are_reported_in_order_even_if_later_ones_are_done_first() {
         for threads in [0, 1, 7] {
             let mut told = Vec::new();
             let work = |number: u64| {

@@ -1,39 +1,40 @@
-//! The processes of a simulation, who is in which, and which are connected.
+//! The processes of a simulation, their roles, and their connections.
 
 use crate::network::Direction;
 use amalgam_core::protocol::Address;
 use amalgam_core::vocabulary::{ClusterId, Federation, GlobalId, HostId, NodeId};
 
-/// Which process.
+/// A process of the simulation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Place {
-    /// The master, and the job managers where they have no processes of their own.
+    /// The master, and the job managers if they have no processes of their own.
     Server,
-    /// Job managers.
+    /// A process of job managers.
     Managers(usize),
-    /// The master of a cluster of a federation, which has these instead of a server.
+    /// The master of a cluster in a federation. A federation has no server.
     Cluster(usize),
     /// A global master and the managers of its jobs.
     Global(usize),
     Node(usize),
 }
 
-/// The number of a process of job managers, as the master and the nodes know it.
+/// The host id of a process of job managers.
 pub fn host(number: usize) -> HostId {
     HostId(number as u8 + 1)
 }
 
-/// How many processes there are beside the server.
+/// Numbers of processes beside the server.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Places {
     pub nodes: usize,
-    /// Each job's manager is in one of these; in the server if there are none.
+    /// Processes of job managers. If there are none, the job managers are in the server.
     pub managers: usize,
     pub federation: Option<Federation>,
 }
 
 impl Places {
-    /// Where the role of an address is, if job managers are in the server; a client's answers are taken there, too.
+    /// The process with the role of this address, if job managers are in the server. The server also represents
+    /// clients.
     pub fn of(&self, address: Address) -> Place {
         match address {
             Address::Node(NodeId(node)) | Address::Executor(NodeId(node)) => Place::Node(node as usize),
@@ -57,13 +58,14 @@ impl Places {
         self.federation.map(|federation| usize::from(federation.cluster_of(NodeId(node as u32)).0))
     }
 
-    /// Who has the node.
+    /// The process of the master that owns the node.
     pub fn master_of(&self, node: usize) -> Place {
         self.cluster_of(node).map_or(Place::Server, Place::Cluster)
     }
 
-    /// Every node has one with the server and one with each process of job managers, and so has the server with these. In a
-    /// federation every node has one with the master of its cluster, and so has every global master with each of these.
+    /// Number of links. Without a federation, the server and every process of job managers have a link to each node,
+    /// and the server has one to every process of job managers. In a federation, the master of a cluster has a link to
+    /// each of its nodes and to every global master.
     pub fn links(&self) -> usize {
         self.nodes * (1 + self.managers) + self.managers + self.clusters() * self.globals()
     }
@@ -94,8 +96,8 @@ impl Places {
         others.map(|(link, _)| link).collect()
     }
 
-    /// The connection from one process to another; `None` where there is none. Those of the nodes with the server have the
-    /// numbers of the nodes.
+    /// The link from one process to another and the direction; `None` if they are not linked. The link of a node with
+    /// its master has the number of the node.
     pub fn link(&self, from: Place, to: Place) -> Option<(usize, Direction)> {
         let outward = |inner: Place, outer: Place| match (inner, outer) {
             (Place::Server, Place::Node(node)) if self.federation.is_none() => Some(node),
@@ -118,7 +120,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     #[test]
-    fn every_pair_that_has_something_to_say_has_a_connection_of_its_own() {
+    fn every_pair_that_communicates_has_its_own_link() {
         let places = Places { nodes: 3, managers: 2, federation: None };
         let managers = [Place::Managers(0), Place::Managers(1)];
         let nodes = [0, 1, 2].map(Place::Node);
@@ -143,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn in_a_federation_nodes_know_their_master_and_masters_all_global_masters() {
+    fn in_a_federation_nodes_have_links_to_their_master_and_masters_to_all_global_masters() {
         let federation = Federation::new(2, 3, 4).unwrap();
         let places = Places { nodes: 7, managers: 0, federation: Some(federation) };
         let nodes = (0..7).map(|node| (Place::Cluster(node / 4), Place::Node(node)));

@@ -1,4 +1,4 @@
-//! A simulated process: it hosts roles as a daemon does, takes what came in by turns, and is busy while it works.
+//! A simulated process: it hosts roles as a daemon does, takes its inputs in turns, and is busy while it works.
 
 use crate::sealing::NOTHING;
 use crate::settings::Costs;
@@ -8,10 +8,10 @@ use amalgam_core::preset::Preset;
 use amalgam_core::vocabulary::{ClusterId, Duration, Epoch, GlobalId, HostId, Instant, NodeId};
 use std::collections::VecDeque;
 
-/// Inputs that one turn takes at most, as in the daemons.
+/// Maximum number of inputs in one turn, as in the daemons.
 const TURN: usize = 1_024;
 
-/// What comes to a process from outside. It is taken in the order in which it came.
+/// An input of a process. Inputs are taken in the order of their arrival.
 #[allow(clippy::large_enum_variant)]
 pub enum Input {
     Envelope(Envelope),
@@ -29,21 +29,20 @@ pub enum Input {
     ExecutorDisconnected,
 }
 
-/// In this order in memory: all before the roles is one line of the cache.
+/// `repr(C)` keeps the order of the fields in memory: all fields before the roles fit in one cache line.
 #[repr(C)]
 pub struct Process {
-    /// It has not died.
     pub is_up: bool,
-    /// A turn is on the agenda.
+    /// Whether a turn is on the agenda.
     pub turn_noted: bool,
     /// Costs of less than a microsecond that have not been charged.
     owed_nanos: u16,
-    /// Until then it works, or waits for its disk.
+    /// The process works or waits for its disk until then.
     pub busy_until: Instant,
     /// The earliest wake-up that is on the agenda.
     pub wakeup_noted: Option<Instant>,
     inbox: VecDeque<Input>,
-    /// For how long it has worked and waited for its disk, in microseconds.
+    /// Total time of work and of waiting for the disk, in microseconds.
     pub busy: u64,
     pub roles: Roles,
 }
@@ -62,7 +61,7 @@ impl Process {
         }
     }
 
-    /// The place of a process that died: it hosts nothing and takes nothing.
+    /// Stands for a process that died: it hosts no role and takes no input.
     pub fn dead(preset: Preset) -> Process {
         let roles = Roles::new(preset, Epoch(0), JobManagerSettings::default(), NOTHING);
         Process { is_up: false, ..Process::new(roles) }
@@ -76,19 +75,20 @@ impl Process {
         !self.inbox.is_empty()
     }
 
-    /// Nothing came in before, and it does nothing now.
+    /// Whether the process is not busy and no input waits.
     pub fn is_idle(&self, now: Instant) -> bool {
         self.busy_until <= now && !self.turn_noted && self.inbox.is_empty()
     }
 
-    /// A turn of one that is idle, with what comes in now. `slowness` is how many times as long its disk takes.
+    /// Takes a turn of an idle process with the input that arrives now. Disk writes take `slowness` times as long as
+    /// usual.
     pub fn take_at_once(&mut self, now: Instant, input: Input, costs: &Costs, slowness: u64, effects: &mut Effects) {
         take(&mut self.roles, now, input, effects);
         self.roles.wake_up(now, effects);
         self.charge(now, 1, costs, slowness, effects);
     }
 
-    /// Hands what came in to the roles, and wakes those that wanted it.
+    /// Gives the waiting inputs to the roles and wakes the roles whose wake-up time has come.
     pub fn take_turn(&mut self, now: Instant, costs: &Costs, slowness: u64, effects: &mut Effects) {
         let taken = self.inbox.len().min(TURN);
         for input in self.inbox.drain(..taken) {
@@ -98,7 +98,7 @@ impl Process {
         self.charge(now, taken, costs, slowness, effects);
     }
 
-    /// It is busy from now on for as long as this took.
+    /// Makes the process busy for the time that the turn costs.
     fn charge(&mut self, now: Instant, received: usize, costs: &Costs, slowness: u64, effects: &Effects) {
         let handled = effects.handled;
         let events = u64::from(handled.master + handled.globals) * costs.master_event

@@ -1,4 +1,4 @@
-//! What a simulation is told beside its workload and its nodes.
+//! Settings of a simulation, beside its workload and its nodes.
 
 use crate::execution::ExecutionSettings;
 use crate::story::Subject;
@@ -14,41 +14,42 @@ pub struct Settings {
     pub preset: Preset,
     pub seed: u64,
     pub master: MasterSettings,
-    /// Processes among which job managers are shared out; none: they are in the server.
+    /// Number of processes for job managers. 0: job managers run in the server.
     pub manager_processes: u8,
-    /// In a federation: so many clusters, each with as many of the nodes, and so many global masters.
+    /// In a federation: the number of clusters, among which the nodes are divided evenly, and the number of global
+    /// masters.
     pub federation: Option<(u8, u8)>,
     pub queues: QueueTree,
     pub network: NetworkSettings,
     pub execution: ExecutionSettings,
     pub files: FileSettings,
-    /// Inputs lie on nodes; without it nobody says where they are, and it takes no longer to read them from afar.
+    /// Stores inputs on nodes. If `None`, the locations of inputs are unknown and do not affect the run times of tasks.
     pub inputs: Option<InputSettings>,
     pub costs: Costs,
-    /// How long an agent waits for its master before it ends what runs.
+    /// How long an agent waits for its master before it stops its running tasks.
     pub orphan_lease: Duration,
-    /// Nodes join one after the other within so long, so that their heartbeats do not come at once.
+    /// Nodes join one after the other within this time, so that their heartbeats do not arrive at the same time.
     pub join_over: Duration,
-    /// Nodes that report less than waits there.
+    /// Nodes that report less work than they have.
     pub understating: Understating,
-    /// The node whose limits are written down.
+    /// The node whose limits for opportunistic work are recorded.
     pub watched: Option<usize>,
-    /// The job, by its number in the workload, whose running tasks are written down.
+    /// The job, by its number in the workload, whose number of running tasks is recorded.
     pub watched_job: Option<u32>,
-    /// What jobs are allowed is kept, and their ends are compared with an oracle's.
+    /// Records the allowances of jobs and compares the ends of jobs with those of an oracle.
     pub oracle: bool,
-    /// The simulation ends here even if jobs are left.
+    /// The simulation ends at this time even if jobs have not ended.
     pub until: Option<Duration>,
-    /// The simulation ends as soon as there is a job that can never run.
+    /// The simulation ends as soon as a job is refused.
     pub strict: bool,
-    /// Whose story to keep.
+    /// The subject whose story is recorded.
     pub story: Option<Subject>,
 }
 
-/// The arrival of a job that comes when one of its queue has ended, as in a closed loop.
+/// Arrival time of a job that arrives when another job of its queue has ended, as in a closed loop.
 pub const ONCE_ANOTHER_ENDED: Duration = Duration(u64::MAX);
 
-/// The first `nodes` of all report only one part in `divisor` of the work that waits and runs there.
+/// The first `nodes` nodes report their waiting and running work divided by `divisor`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Understating {
     pub nodes: usize,
@@ -63,56 +64,58 @@ impl Understating {
 pub struct NetworkSettings {
     /// From one process to another.
     pub delay: Duration,
-    /// Added to each delay, uniformly drawn up to this. Messages between two processes stay in order.
+    /// Maximum of a uniformly drawn time that is added to each delay. Messages between two processes stay in order.
     pub jitter: Duration,
     /// The probability that a packet is lost; it is sent again after `retransmission`.
     pub loss: f64,
     pub retransmission: Duration,
-    /// Messages in each direction, of those that were delivered last on a broken connection, that may be delivered again.
+    /// How many of the messages that were delivered last on a broken connection may be delivered again, in each
+    /// direction.
     pub repeats: u32,
 }
 
-/// Files that tasks leave for others.
+/// Files that tasks write for other tasks.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct FileSettings {
-    /// Of each file.
+    /// Size of each file.
     pub bytes: u64,
-    /// From one node to another, each file by itself.
+    /// Transfer rate from one node to another, for each file separately.
     pub bytes_per_second: u64,
-    /// What a node keeps.
+    /// Size of a node's cache of files.
     pub cache_bytes: u64,
-    /// The probability that another file comes than was asked for.
+    /// The probability that a transfer delivers a wrong file.
     pub wrong: f64,
-    /// The probability that a file takes [`SLOW_FILE`] times as long.
+    /// The probability that a transfer takes [`SLOW_FILE`] times as long.
     pub slow: f64,
-    /// The probability that it does because the copy there is damaged, and stays so.
+    /// The probability that a transfer fails because the copy at the source is damaged.
     pub spoiled: f64,
-    /// Attempts of every other job leave each something else, as programs do that draw or look at the clock.
+    /// In every other job, each attempt writes different content, as programs do that use random numbers or the clock.
     pub vary: bool,
 }
 
 pub const SLOW_FILE: u64 = 100;
 
-/// Inputs of tasks on nodes.
+/// How inputs of tasks are stored on nodes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct InputSettings {
-    /// The most in one block.
+    /// Maximum size of a block.
     pub block_bytes: u64,
-    /// Nodes that have each block.
+    /// Number of nodes that store each block.
     pub replicas: u32,
     /// How fast tasks read.
     pub rates: Rates,
 }
 
-/// What the roles' work costs the process that does it, in nanoseconds. While a process works, what comes in waits.
+/// The time that work costs the process that does it, in nanoseconds. While a process works, its inputs wait.
 ///
-/// The defaults are what `amalgam-lab bench costs` prints on a virtual machine of two cores, the medians of four runs in two
-/// digits; the exit varied most, from 55 to 642 us. A decision is of `amalgam-lab bench decisions` instead (drf, 1,000 nodes
-/// and as many pending jobs: 300,000 a second), since on the two nodes of the other it takes a fifteenth of that. `amalgam-lab bench
-/// agreement` compares the waits that follow with real ones.
+/// The defaults are measurements of `amalgam-lab bench costs` on a virtual machine with two cores: medians of four
+/// runs, rounded to two digits. The exit varied most, from 55 to 642 us. The cost of a decision is from `amalgam-lab
+/// bench decisions` instead (drf, 1,000 nodes and 1,000 pending jobs: 300,000 decisions per second), because a decision
+/// takes a fifteenth of that time on the two nodes of `bench costs`. `amalgam-lab bench agreement` compares the
+/// resulting waits with real ones.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Costs {
-    /// Of an event at a master, or a global master, without what it decides.
+    /// Of an event at a master or global master, without its decisions.
     pub master_event: u64,
     /// Of an event at a job manager.
     pub job_manager_event: u64,
@@ -122,14 +125,15 @@ pub struct Costs {
     pub decision: u64,
     /// Of a message that leaves or enters a process: encoding, system call, wake-up.
     pub message: u64,
-    /// Of making a turn's changes durable. A server takes what came in meanwhile in its next turn.
+    /// Of making the changes of a turn durable. A server takes inputs that arrive in the meantime in its next turn.
     pub disk: u64,
-    /// From the order to the running process, and from its exit to the report.
+    /// Of a launch: from the order to the running process.
     pub launch: u64,
+    /// Of an exit: from the exit of the process to its report.
     pub exit: u64,
 }
 
-/// Nanoseconds of a time below some hours, with its unit.
+/// Parses a time with its unit into nanoseconds, up to 10^13 (2.8 hours).
 fn parse_nanos(text: &str) -> Option<u64> {
     let units = [("ns", 1.0), ("us", 1e3), ("ms", 1e6), ("s", 1e9)];
     let (number, unit) = units.iter().find_map(|(unit, nanos)| Some((text.strip_suffix(unit)?, nanos)))?;
@@ -146,7 +150,7 @@ impl fmt::Display for Costs {
 }
 
 impl Settings {
-    /// The federation of which so many nodes are, if there is one.
+    /// The federation with this number of nodes, if the settings define one.
     pub fn federation_of(&self, nodes: usize) -> Option<Federation> {
         self.federation.map(|(clusters, globals)| {
             let span = nodes.div_ceil(usize::from(clusters)).max(1) as u32;
@@ -169,7 +173,7 @@ impl Default for Settings {
             files: FileSettings::default(),
             inputs: None,
             costs: Costs::default(),
-            // As the daemons do.
+            // As in the daemons.
             orphan_lease: Duration::from_secs(600),
             join_over: Duration::ZERO,
             understating: Understating::NOBODY,
@@ -198,7 +202,7 @@ impl Default for FileSettings {
 }
 
 impl FileSettings {
-    /// How long a file is on its way.
+    /// How long the transfer of a file takes.
     pub fn transfer(&self, bytes: u64) -> Duration {
         Duration::from_micros((u128::from(bytes) * 1_000_000 / u128::from(self.bytes_per_second.max(1))) as u64)
     }
@@ -232,7 +236,7 @@ impl Default for Costs {
 }
 
 impl Costs {
-    /// By the names that a command line uses.
+    /// The parts with their names on the command line.
     fn parts(&mut self) -> [(&'static str, &mut u64); 8] {
         [
             ("master-event", &mut self.master_event),
@@ -246,23 +250,25 @@ impl Costs {
         ]
     }
 
-    /// Sets parts as in `message=12.5us,disk=1ms`; the others stay.
+    /// Sets parts, such as `message=12.5us,disk=1ms`. The other parts are unchanged.
     ///
     /// # Errors
-    /// A sentence that says what is allowed.
+    /// A message that names the invalid part and the allowed values.
     pub fn set(&mut self, text: &str) -> Result<(), String> {
         for part in text.split(',') {
-            let (name, time) = part.split_once('=').ok_or_else(|| format!("`{part}` is no cost; write disk=150us"))?;
-            let nanos = parse_nanos(time).ok_or_else(|| format!("`{time}` is no time; write 800ns, 12.5us or 1ms"))?;
+            let (name, time) =
+                part.split_once('=').ok_or_else(|| format!("invalid cost `{part}`; write disk=150us"))?;
+            let nanos =
+                parse_nanos(time).ok_or_else(|| format!("invalid time `{time}`; write 800ns, 12.5us or 1ms"))?;
             let mut parts = self.parts();
             let known = parts.each_ref().map(|(known, _)| *known).join(", ");
             let place = parts.iter_mut().find(|(known, _)| *known == name);
-            *place.ok_or_else(|| format!("there is no cost `{name}`; there are: {known}"))?.1 = nanos;
+            *place.ok_or_else(|| format!("unknown cost `{name}`; known: {known}"))?.1 = nanos;
         }
         Ok(())
     }
 
-    /// Everything takes no time but the network.
+    /// No work takes time. Only the network has delays.
     pub const NONE: Costs = Costs {
         master_event: 0,
         job_manager_event: 0,
@@ -280,17 +286,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn costs_are_read_as_they_are_printed_and_mistakes_say_what_is_allowed() {
+    fn printed_costs_can_be_parsed_and_errors_name_the_allowed_values() {
         let mut costs = Costs::NONE;
         costs.set(&Costs::default().to_string()).unwrap();
         assert_eq!(costs, Costs::default());
         costs.set("message=800ns,disk=1.5ms").unwrap();
         assert_eq!((costs.message, costs.disk), (800, 1_500_000));
         let mistake = |text: &str| Costs::default().set(text).unwrap_err();
-        assert!(mistake("tape=1ms").contains("there is no cost `tape`; there are: master-event, job-manager-event"));
+        assert!(mistake("tape=1ms").contains("unknown cost `tape`; known: master-event, job-manager-event"));
         for time in ["1", "-1us", "us", "infs", "1h"] {
-            assert!(mistake(&format!("disk={time}")).contains("is no time"), "{time}");
+            assert!(mistake(&format!("disk={time}")).contains("invalid time"), "{time}");
         }
-        assert!(mistake("disk").contains("is no cost"));
+        assert!(mistake("disk").contains("invalid cost `disk`"));
     }
 }

@@ -11,7 +11,7 @@ use amalgam_core::vocabulary::{
 use amalgam_workload::trace::{MalformedLines, Node, RunTimes, TraceJob, Workload};
 use std::sync::Arc;
 
-/// One job of two tasks of 5 s each that comes at once, on one node that runs both.
+/// One node that can run two tasks at once, and one job with two tasks of 5 s that arrives after 1 s.
 pub fn simulation(plan: &[(u64, Fault)]) -> Simulation {
     simulation_under(Settings::default().preset, plan)
 }
@@ -20,7 +20,7 @@ pub fn simulation_under(preset: Preset, plan: &[(u64, Fault)]) -> Simulation {
     simulation_of(Settings { preset, ..Settings::default() }, 2, plan)
 }
 
-/// The same job with so many tasks.
+/// The same job with `tasks` tasks.
 pub fn simulation_of(settings: Settings, tasks: u32, plan: &[(u64, Fault)]) -> Simulation {
     let jobs = vec![job("", tasks, Duration::from_secs(1), Duration::from_secs(5))];
     let workload = Workload { name: String::new(), jobs, notes: Vec::new(), malformed: MalformedLines::default() };
@@ -33,7 +33,7 @@ pub fn simulation_of(settings: Settings, tasks: u32, plan: &[(u64, Fault)]) -> S
     simulation
 }
 
-/// So many tasks of one core.
+/// A job of one stage whose tasks need one core each.
 pub fn job(queue: &str, tasks: u32, arrival: Duration, run_time: Duration) -> TraceJob {
     let stage = StageSpec {
         name: "s0".to_owned(),
@@ -52,7 +52,7 @@ pub fn run(simulation: &mut Simulation, until: u64) -> Vec<Happening> {
     while simulation.agenda.next_at().is_some_and(|at| at.0 <= until) {
         simulation.step();
     }
-    // Whoever looks now looks at everything.
+    // Checkers that run now have to check every process.
     let nodes = simulation.nodes();
     simulation.turns = std::iter::once(Place::Server).chain(nodes.map(Place::Node)).collect();
     simulation.take_happened()
