@@ -1,4 +1,4 @@
-//! What jobs gave to others and received in a run, and what that did to their ends.
+//! What jobs gave to others and received in a run, and the effect on their completion times.
 
 use super::results::{JobResult, Outcome};
 use amalgam_workload::trace::Summary;
@@ -6,18 +6,18 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use std::iter;
 
-/// Of a run in which jobs yield.
+/// Of a run in which jobs donate resources.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Altruism {
     /// By name.
     pub queues: Vec<QueueExchange>,
-    /// The jobs' ends and those that they would have had with their shares to themselves, as they estimated.
+    /// Comparison with the completion times with only the jobs' own shares, as the jobs estimated them.
     pub against_alone: Against,
-    /// The jobs' ends and those in the same run without altruism, where that was run.
+    /// Comparison with the same run without altruism, if there was such a run.
     pub against_selfish: Option<Against>,
 }
 
-/// What the jobs of a queue gave and received.
+/// Totals of what the jobs of a queue gave and received.
 #[derive(Clone, PartialEq, Default, Debug, Serialize)]
 pub struct QueueExchange {
     pub queue: String,
@@ -28,21 +28,21 @@ pub struct QueueExchange {
     pub received_memory_gib_s: f64,
 }
 
-/// Jobs that succeeded in both of two ways.
+/// Compares the completion times of jobs with other completion times of the same jobs.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize)]
 pub struct Against {
     pub jobs: u64,
-    /// Of these, those that took less time by more than one part in a hundred, and more time.
+    /// The jobs with a speedup above 1.01, and those with one below 0.99.
     pub earlier: u64,
     pub later: u64,
-    /// How long they took the other way.
+    /// The other completion times.
     pub jct_s: Summary,
-    /// By job: the time that it took the other way, over that which it took.
+    /// By job: the other completion time divided by its completion time.
     pub speedup: Summary,
 }
 
 impl Against {
-    /// Of the times that jobs took, and took the other way.
+    /// From pairs of completion time and other completion time.
     fn of(times: impl Iterator<Item = (f64, f64)>) -> Against {
         let times: Vec<(f64, f64)> = times.filter(|(own, _)| *own > 0.0).collect();
         let speedups = || times.iter().map(|(own, other)| other / own);
@@ -57,7 +57,7 @@ impl Against {
 }
 
 impl Altruism {
-    /// `None` where nobody yielded.
+    /// `None` if no job reported an exchange.
     pub(super) fn of(jobs: &[JobResult]) -> Option<Altruism> {
         let mut queues: BTreeMap<&str, QueueExchange> = BTreeMap::new();
         for job in jobs.iter().filter(|job| job.given_cpu_s.is_some()) {
@@ -77,14 +77,14 @@ impl Altruism {
     }
 }
 
-/// The jobs that succeeded, and how long they took another way.
+/// Compares the jobs that succeeded with their `other` completion times.
 fn against(jobs: &[JobResult], other: impl Fn(&JobResult) -> Option<f64>) -> Against {
     let succeeded = jobs.iter().filter(|job| job.outcome == "succeeded");
     Against::of(succeeded.filter_map(|job| Some((job.jct_s?, other(job)?))))
 }
 
 impl Outcome {
-    /// Compares it with the same run without altruism, be it to say that no job ended in both.
+    /// Compares the run with the same run without altruism, even if no job succeeded in both.
     pub fn compare_with_selfish(&mut self, selfish: &Outcome) {
         for (job, other) in self.jobs.iter_mut().zip(&selfish.jobs) {
             job.selfish_jct_s = other.jct_s.filter(|_| other.outcome == "succeeded");
@@ -100,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_hundredth_is_no_difference() {
+    fn differences_below_one_percent_are_not_counted() {
         let Against { jobs, earlier, later, .. } =
             Against::of([(1.0, 1.02), (1.0, 1.005), (1.0, 0.995), (1.0, 0.5), (2.0, 3.0), (0.0, 1.0)].into_iter());
         assert_eq!((jobs, earlier, later), (5, 2, 1));

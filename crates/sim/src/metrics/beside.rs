@@ -1,4 +1,4 @@
-//! What jobs went through by the presets that they went by, where two share a cluster.
+//! Measurements by preset, if jobs with different presets share a cluster.
 
 use super::is_race;
 use super::queueing::{QueueMeasure, Queueing};
@@ -19,17 +19,17 @@ pub struct OfPreset {
     /// Of the jobs that succeeded.
     pub jct_s: Summary,
     pub started_tasks: u64,
-    /// From the moment that a task could run to its first start.
+    /// From the time when a task was ready to its first start.
     pub task_wait_s: Summary,
     pub launched: u64,
     pub duplicated: u64,
     pub queueing: Option<Queueing>,
 }
 
-/// The first is that of the cluster.
+/// Groups of jobs by preset. The first group is that of the cluster's preset.
 pub struct Groups {
     all: Vec<Group>,
-    /// Of jobs that go by another one.
+    /// The group of each job that uses another preset.
     of_job: BTreeMap<JobId, usize>,
 }
 
@@ -62,7 +62,7 @@ impl Groups {
         self.of_job.get(&job).copied().unwrap_or(0)
     }
 
-    /// The name of the preset that the job goes by.
+    /// The name of the preset that the job uses.
     pub fn preset(&self, job: JobId) -> &str {
         &self.all[self.number(job)].preset
     }
@@ -110,7 +110,7 @@ impl Groups {
         self.of_job.insert(job, group);
     }
 
-    /// With the jobs that were admitted and, of those that succeeded, how long they took.
+    /// `jobs` are the admitted jobs, with the completion times of those that succeeded.
     pub fn finish(self, jobs: impl Iterator<Item = (JobId, Option<Duration>)>) -> Vec<OfPreset> {
         let mut of_group = vec![(0, Vec::new()); self.all.len()];
         for (job, took) in jobs {

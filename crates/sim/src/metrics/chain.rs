@@ -1,28 +1,29 @@
-//! Where the time of jobs went: a job is as long as the chain of stages of which each ended last of those that the next one
-//! waited for, and a stage as long as what its last task went through.
+//! The parts of the completion times of jobs. A job takes as long as its chain of stages: the stage that ended last,
+//! then, of the stages that it depends on, the one that ended last, and so on. A stage takes as long as its last task.
 
 use amalgam_core::vocabulary::{AttemptId, Duration, Instant};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// Of the chains of the jobs that succeeded: what the last task of each stage on it went through, in seconds a job.
+/// Means over the jobs that succeeded, in seconds per job: sums over the last tasks of the stages on the job's chain.
 #[derive(Clone, Copy, PartialEq, Default, Debug, Serialize)]
 pub struct Chain {
     pub jobs: u64,
-    /// Stages on it.
+    /// Stages on the chain.
     pub stages: f64,
-    /// Until the attempt was launched that succeeded, with all that came before it and with the ways of messages.
+    /// Time before the launch of the attempt that succeeded, including earlier attempts, and delays of messages.
     pub unlaunched_s: f64,
-    /// At its node, as one that was launched as guaranteed, became so there, or was opportunistic until it started.
+    /// Waits at the node, of attempts that were launched as guaranteed, were promoted while they waited, or were
+    /// opportunistic until they started.
     pub guaranteed_wait_s: f64,
     pub promoted_wait_s: f64,
     pub opportunistic_wait_s: f64,
-    /// Without its CPU, after it had started.
+    /// Time without CPU after the start.
     pub yielded_s: f64,
     pub running_s: f64,
 }
 
-/// What an attempt has gone through so far.
+/// The waits of an attempt so far.
 #[derive(Clone, Copy, Default)]
 pub struct Course {
     pub waited: Duration,
@@ -31,7 +32,7 @@ pub struct Course {
     pub yielded: Duration,
 }
 
-/// The task of a stage that ended last: when, and what it went through since it could run.
+/// The task of a stage that ended last: when it ended, and the parts of its time since it was ready.
 #[derive(Clone, Copy)]
 pub struct LastOfStage {
     ended: Instant,
@@ -40,7 +41,7 @@ pub struct LastOfStage {
     since_ready: Duration,
 }
 
-/// As it is collected.
+/// Collects the data for [`Chain`].
 #[derive(Default)]
 pub struct ChainMeasure {
     /// Of attempts that have started and not ended.
@@ -61,12 +62,12 @@ impl ChainMeasure {
         }
     }
 
-    /// It is lost.
+    /// The attempt is lost.
     pub fn forget(&mut self, attempt: AttemptId) {
         self.courses.remove(&attempt);
     }
 
-    /// The attempt ended. Where that was well, what its task went through that could run since then.
+    /// The attempt ended. If it succeeded, returns the parts of the time of its task, which was ready at `ready`.
     pub fn on_ended(
         &mut self,
         now: Instant,
@@ -78,14 +79,14 @@ impl ChainMeasure {
         Some(LastOfStage { ended: now, course, ran: ran?, since_ready: now.since(ready) })
     }
 
-    /// The job succeeded. By stage, its last task and the stages that it waited for.
+    /// The job succeeded. `stages` has the last task of each stage and the stages that it depends on.
     pub fn on_job(&mut self, stages: &[(Option<LastOfStage>, Vec<u32>)]) {
         let ended = |stage: u32| stages[stage as usize].0.map(|last| (last.ended, stage));
         let mut next = (0..stages.len() as u32).filter_map(ended).max();
         self.jobs += u64::from(next.is_some());
         while let Some((_, stage)) = next {
             let (last, after) = &stages[stage as usize];
-            let LastOfStage { course, ran, since_ready, .. } = last.expect("it ended");
+            let LastOfStage { course, ran, since_ready, .. } = last.expect("the stage ended");
             let known = course.waited + course.yielded + ran;
             let kind = match course {
                 Course { is_opportunistic: true, .. } => 3,
@@ -128,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn the_chain_goes_back_by_whatever_ended_last_and_says_what_its_tasks_went_through() {
+    fn the_chain_follows_the_dependency_that_ended_last_and_sums_the_parts_of_its_tasks() {
         let mut measure = ChainMeasure::default();
         let seconds = Duration::from_secs;
         let mut stage = |number: u32, ready: u64, ended: u64, waited: u64, yielded: u64, ran: u64| {
@@ -138,7 +139,7 @@ mod tests {
             measure.on_yielded(attempt, seconds(yielded));
             measure.on_ended(at(ended), attempt, at(ready), Some(seconds(ran)))
         };
-        // The second of the first two holds up the third.
+        // The third stage waits for the second, which ends after the first.
         let stages = [
             (stage(0, 0, 5, 0, 0, 5), vec![]),
             (stage(1, 0, 20, 4, 5, 8), vec![]),

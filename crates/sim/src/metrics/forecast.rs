@@ -1,45 +1,45 @@
-//! How right it was what was said of attempts before they started: when they would, and how long they would run.
+//! Accuracy of predictions: when attempts would start, and how long they would run.
 
 use amalgam_core::vocabulary::{AttemptId, Duration, PredictedStart, Prediction};
 use amalgam_workload::trace::Summary;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// Of starts that were foretold as intervals in which nine of ten were to lie.
+/// Accuracy of predicted starts. A prediction is an interval that is meant to contain nine of ten starts.
 #[derive(Clone, Copy, PartialEq, Default, Debug, Serialize)]
 pub struct Forecast {
-    /// Attempts that started of which something had been said.
+    /// Attempts that started and had a prediction.
     pub predicted: u64,
-    /// The part of them that started in their intervals.
+    /// The share of them that started within their intervals.
     pub covered: f64,
-    /// Those that did not started too early or too late.
+    /// The shares that started too early and too late.
     pub early: f64,
     pub late: f64,
     pub median_width_s: f64,
-    /// What they waited since it was said.
+    /// Their waits since the prediction.
     pub wait_s: Summary,
 }
 
-/// Of run times.
+/// Accuracy of predicted run times.
 #[derive(Clone, Copy, PartialEq, Default, Debug, Serialize)]
 pub struct RunTimes {
-    /// Attempts that ended well, and those of them of which something had been said.
+    /// Attempts that succeeded, and those of them that had a prediction.
     pub attempts: u64,
     pub predicted: u64,
-    /// The part of the latter whose run time was off by a quarter of itself at most.
+    /// The share of the latter whose prediction was off by at most a quarter of the run time.
     pub within_a_quarter: f64,
-    /// By how much it was off, as a part of it.
+    /// Error of the predictions, relative to the run time.
     pub error: Summary,
 }
 
-/// As it is collected.
+/// Collects the data for [`Forecast`] and [`RunTimes`].
 #[derive(Default)]
 pub struct ForecastMeasure {
     waits: Vec<Duration>,
     widths: Vec<Duration>,
     covered: u64,
     early: u64,
-    /// Of attempts that run.
+    /// The predicted run times of running attempts.
     run_times: BTreeMap<AttemptId, Option<Duration>>,
     errors: Vec<f64>,
     attempts: u64,
@@ -54,7 +54,7 @@ impl ForecastMeasure {
         self.run_times.insert(attempt, run);
     }
 
-    /// The attempt took so long, if it ended well.
+    /// The attempt ended; `took` is its run time if it succeeded.
     pub fn on_ended(&mut self, attempt: AttemptId, took: Option<Duration>) {
         let said = self.run_times.remove(&attempt);
         if let (Some(said), Some(took)) = (said, took) {
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn starts_are_counted_by_their_intervals_and_runs_by_what_they_took() {
+    fn starts_are_compared_with_intervals_and_runs_with_predicted_times() {
         let mut measure = ForecastMeasure::default();
         let seconds = Duration::from_secs;
         let told = Margins::default().predict(Route::Sent, seconds(8));

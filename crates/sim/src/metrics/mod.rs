@@ -1,4 +1,4 @@
-//! What a simulation measures, from the facts of the roles and the beginnings and ends of tasks.
+//! The measurements of a simulation, from the facts that the roles report and the starts and ends of tasks.
 
 mod altruism;
 mod beside;
@@ -36,14 +36,14 @@ use amalgam_core::vocabulary::{
 };
 use amalgam_workload::trace::TraceJob;
 
-/// The length of the windows over which fairness and utilisation are taken.
+/// The length of the windows over which fairness and utilisation are averaged.
 pub const WINDOW: Duration = Duration::from_secs(60);
 
 pub struct Metrics {
     jobs: Vec<JobMeasure>,
-    /// Of them, those that have neither ended nor been refused.
+    /// Number of jobs that have neither ended nor been refused.
     jobs_left: usize,
-    /// The workload's job of each job id.
+    /// The number in the workload of each job id.
     of_id: Vec<Option<u32>>,
     waits: Vec<Duration>,
     allocation: AllocationSamples,
@@ -51,7 +51,7 @@ pub struct Metrics {
     counters: Counters,
     queueing: QueueMeasure,
     chain: ChainMeasure,
-    /// By the presets that jobs go by, where there are several.
+    /// By the presets that jobs use, if there are several.
     groups: Option<Groups>,
     forecast: ForecastMeasure,
     reading: ReadingMeasure,
@@ -59,7 +59,7 @@ pub struct Metrics {
     tasks_succeeded: u64,
     has_refused: bool,
     course: Option<Course>,
-    /// What jobs are allowed is kept, for an oracle.
+    /// Whether the allowances of jobs are recorded for the oracle.
     pub keeps_allowances: bool,
 }
 
@@ -70,29 +70,29 @@ struct Course {
     points: Vec<(f64, u32)>,
 }
 
-/// A job of the workload as it goes through the cluster.
+/// The measurements of one job of the workload.
 struct JobMeasure {
     arrival: Instant,
     begun: Instant,
     ended: Option<(Instant, JobOutcome)>,
     refused: Option<String>,
-    /// Until it has ended.
+    /// Empty once the job has ended.
     stages: Vec<StageMeasure>,
-    /// When the first task of each stage began and the last ended.
+    /// When the first task of each stage started and the last ended.
     spans: Vec<(Instant, Instant)>,
-    /// As it was told last, where jobs yield.
+    /// As reported last, if jobs donate resources.
     exchange: Option<Box<Exchange>>,
-    /// Kept where an oracle is asked for.
+    /// Recorded if an oracle is requested.
     allowed: Vec<Allowed>,
 }
 
 struct StageMeasure {
-    /// When its tasks could run.
+    /// When its tasks became ready.
     ready: Instant,
-    /// Of each task, the launch that led to its first start. Empty before the first launch.
+    /// By task: the progress up to its first start. Empty before the first launch.
     launches: Vec<TaskState>,
     tasks: u32,
-    /// Stages that it waits for.
+    /// The stages that it depends on.
     after: Vec<u32>,
     last: Option<LastOfStage>,
 }
@@ -100,7 +100,7 @@ struct StageMeasure {
 #[derive(Clone, Copy)]
 enum TaskState {
     Waiting,
-    /// Under way for so long up to whoever passed it on.
+    /// `travelled` is the time in transit to the processes that have passed the launch on.
     Launched {
         at: Instant,
         travelled: Duration,
@@ -113,7 +113,7 @@ enum TaskState {
     HasStarted,
 }
 
-/// What the waits of tasks were spent on, of each task that started.
+/// The parts of the waiting time of each task that started.
 #[derive(Default)]
 struct AllocationSamples {
     queue: Vec<Duration>,
@@ -155,17 +155,17 @@ impl Metrics {
         }
     }
 
-    /// Keeps apart what jobs go through by the presets that they go by; most go by this one.
+    /// Measures jobs also by the preset that they use. `own` is the preset of the cluster.
     pub fn keep_apart(&mut self, own: &str) {
         self.groups = Some(Groups::new(own));
     }
 
-    /// Writes down the course of a job.
+    /// Records the number of running tasks of a job.
     pub fn watch(&mut self, job: u32) {
         self.course = Some(Course { job, running: 0, points: Vec::new() });
     }
 
-    /// The master took the job under this id.
+    /// The job was admitted with this id.
     pub fn on_admitted(&mut self, job: u32, id: JobId) {
         let place = id.0 as usize;
         if self.of_id.len() <= place {
@@ -187,7 +187,7 @@ impl Metrics {
         self.usage.activate(now, job);
     }
 
-    /// The workload's number of a job.
+    /// The number of a job in the workload.
     pub fn job_of(&self, id: JobId) -> Option<u32> {
         self.of_id.get(id.0 as usize).copied().flatten()
     }
@@ -320,22 +320,23 @@ impl Metrics {
         }
     }
 
-    /// An attempt began that takes far longer than its task should.
+    /// An attempt started that is made to take several times as long as it should.
     pub fn on_straggler(&mut self, attempt: AttemptId, course: &execution::Course) {
         self.queueing.on_straggler(attempt, course.whole, course.nominal);
     }
 
-    /// An attempt began that reads so much on its node, in its rack and from elsewhere, and takes longer by so long for it.
+    /// An attempt started that reads these bytes from its node, its rack and elsewhere, and takes `longer` more because
+    /// of it.
     pub fn on_reading(&mut self, attempt: AttemptId, read: [u64; 3], longer: Duration, from_tasks: bool) {
         self.reading.on_began(attempt, read, longer, from_tasks);
     }
 
-    /// An attempt ended; what those read that did not end well does not count.
+    /// An attempt ended. The bytes count only if it succeeded.
     pub fn on_read(&mut self, attempt: AttemptId, is_success: bool) {
         self.reading.on_ended(attempt, is_success);
     }
 
-    /// A launch came to its node and was under way for so long.
+    /// A launch arrived at its node after `travelled` in transit.
     pub fn on_launch_delivered(&mut self, now: Instant, task: TaskId, travelled: Duration) {
         if let Some(state) = self.state(task)
             && let TaskState::Launched { at: launched, travelled: before } = *state
@@ -345,14 +346,14 @@ impl Metrics {
         }
     }
 
-    /// A launch came to the master of its node, which passes it on, and was under way for so long.
+    /// A launch arrived, after `way` in transit, at the master of its node, which passes it on.
     pub fn on_launch_passed(&mut self, task: TaskId, way: Duration) {
         if let Some(TaskState::Launched { travelled, .. }) = self.state(task) {
             *travelled += way;
         }
     }
 
-    /// Of the time since the task could run, `launch` was spent on making its process.
+    /// A task started. Of the time since it was ready, `launch` was spent on creating its process.
     fn on_start(&mut self, now: Instant, task: TaskId, launch: Duration) {
         let Some(ready) = self.stage(task).map(|stage| stage.ready) else { return };
         let Some(state) = self.state(task) else { return };
@@ -384,7 +385,7 @@ impl Metrics {
         stage.launches.get_mut(task.index as usize)
     }
 
-    // ---- what runs -------------------------------------------------------------------------------------------------
+    // ---- running attempts ------------------------------------------------------------------------------------------
 
     pub fn on_began(&mut self, now: Instant, node: usize, task: TaskId, shape: &TaskShape, launch: Duration) {
         self.on_start(now, task, launch);
@@ -396,15 +397,15 @@ impl Metrics {
         }
     }
 
-    /// What ran with this shape is guaranteed from now on.
+    /// An attempt that had the shape `before` is guaranteed from now on.
     pub fn on_promoted(&mut self, now: Instant, task: TaskId, before: &TaskShape) {
-        // What runs of a job that nobody knows any more was not counted either.
+        // Attempts of unknown jobs were not counted when they started.
         if self.job_of(task.job).is_some() {
             self.usage.on_promoted(now, before);
         }
     }
 
-    /// What runs with this shape has no CPU from now on.
+    /// An attempt with this shape has no CPU from now on.
     pub fn on_yielded(&mut self, now: Instant, node: usize, attempt: AttemptId, task: TaskId, shape: &TaskShape) {
         if let Some(job) = self.job_of(task.job) {
             self.usage.on_yielded(now, job, node, shape);
@@ -412,7 +413,7 @@ impl Metrics {
         }
     }
 
-    /// It has its CPU again.
+    /// An attempt with this shape has its CPU again.
     pub fn on_resumed(&mut self, now: Instant, node: usize, attempt: AttemptId, task: TaskId, shape: &TaskShape) {
         if let Some(job) = self.job_of(task.job) {
             self.usage.on_resumed(now, job, node, shape);
@@ -437,7 +438,7 @@ impl Metrics {
 
     fn on_course(&mut self, now: Instant, job: u32, change: i32) {
         if let Some(course) = self.course.as_mut().filter(|course| course.job == job) {
-            course.running = course.running.checked_add_signed(change).expect("only what runs ends");
+            course.running = course.running.checked_add_signed(change).expect("only a running task ends");
             course.points.push((now.0 as f64 / 1e6, course.running));
         }
     }
@@ -469,7 +470,7 @@ impl Metrics {
     }
 }
 
-/// Whether the other attempt of its task runs on beside it.
+/// Whether the duplicate is of an attempt that has started, not of one that waits.
 fn is_race(rule: Rule) -> bool {
     !matches!(rule, Rule::Duplicate | Rule::Exploration)
 }

@@ -1,4 +1,5 @@
-//! How attempts fared that job managers sent to nodes' queues, how well that was foreseen, and what became of duplicates.
+//! Waits of attempts that job managers sent to nodes' queues, the accuracy of the expected waits, and results of
+//! duplicates.
 
 use amalgam_core::role::Trigger;
 use amalgam_core::vocabulary::{AttemptId, Duration, Instant, NodeId};
@@ -6,35 +7,36 @@ use amalgam_workload::trace::Summary;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// An estimate of a wait is good if it is off by at most this.
+/// An expected wait is accurate if it is off by at most this.
 const GOOD: Duration = Duration::from_secs(1);
 
-/// Of a run in which job managers send tasks to nodes that queue them.
+/// Of a run in which job managers send attempts to nodes' queues.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Queueing {
-    /// From launch to start, of guaranteed attempts that no ledger booked.
+    /// From launch to start, of guaranteed attempts that were not booked in a ledger.
     pub guaranteed_wait_s: Summary,
     pub guaranteed: u64,
-    /// The same of those that were opportunistic and became guaranteed while they waited.
+    /// The same for opportunistic attempts that were promoted while they waited.
     pub promoted_wait_s: Summary,
     pub promoted: u64,
     pub opportunistic_wait_s: Summary,
     pub opportunistic: u64,
-    /// By how much the estimate of a guaranteed attempt's wait was off, either way, also of those that became guaranteed.
+    /// Absolute errors of the expected waits, of guaranteed and promoted attempts.
     pub error_s: Summary,
-    /// The part of the guaranteed ones whose wait was off by a second at most. Who was given up for another attempt after waiting for
-    /// longer than that counts as well.
+    /// The share of guaranteed and promoted attempts whose expected wait was off by at most one second. Attempts that
+    /// were given up for another one when they had waited more than a second longer than expected count as inaccurate.
     pub within_a_second: f64,
     pub duplicates: Duplicates,
     pub stragglers: Stragglers,
-    /// How differently attempts wait at different nodes, in windows of ten minutes.
+    /// Variation of the waits across nodes, in windows of ten minutes.
     pub across_nodes: Vec<AcrossNodes>,
-    /// Times that running opportunistic attempts left their CPU to guaranteed ones, and for how long each time.
+    /// How often running opportunistic attempts yielded their CPU to guaranteed ones, and for how long each time.
     pub yields: u64,
     pub yielded_s: Summary,
 }
 
-/// Of the nodes where attempts started in a window that were launched as guaranteed: how long these waited at each in the mean.
+/// Statistics over nodes of the mean wait at each node, of attempts that were launched as guaranteed and started in the
+/// window.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize)]
 pub struct AcrossNodes {
     pub begins_s: f64,
@@ -49,7 +51,7 @@ pub struct AcrossNodes {
 }
 
 impl AcrossNodes {
-    /// From the sums and numbers of their waits.
+    /// From the sum and the number of the waits at each node.
     fn of(begins_s: f64, nodes: &BTreeMap<NodeId, (Duration, u32)>) -> AcrossNodes {
         let mut means: Vec<f64> = nodes.values().map(|(sum, count)| sum.as_secs_f64() / f64::from(*count)).collect();
         means.sort_by(f64::total_cmp);
@@ -70,19 +72,19 @@ impl AcrossNodes {
     }
 }
 
-/// Attempts that were launched beside others of their tasks.
+/// Second attempts that were launched while the first one waited.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize)]
 pub struct Duplicates {
-    /// By what made them.
+    /// By trigger.
     pub underestimated: u64,
     pub above_mean: u64,
     pub waited_long: u64,
-    /// Because nobody knew where the task would wait less.
+    /// Because it was not known at which node the task would wait less.
     pub explored: u64,
-    /// Those that were first.
+    /// Second attempts that started first.
     pub first: u64,
-    /// Opportunistic attempts that waited when they could have been guaranteed, and were sent to another node as such: nothing was
-    /// wrong with the decision before, so they count in none of the others.
+    /// Waiting opportunistic attempts whose task was sent to another node as guaranteed when that became possible. They
+    /// are not counted in the other fields, because the earlier decision was not wrong.
     pub upgraded: u64,
 }
 
@@ -95,46 +97,47 @@ impl Duplicates {
 /// Running attempts that were slow, and duplicates of running attempts.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize)]
 pub struct Stragglers {
-    /// Attempts that were made to take several times as long as they should, and those of them that got a duplicate.
+    /// Attempts that were made to take several times as long as they should, and those of them that were detected and
+    /// got a duplicate.
     pub slow: u64,
     pub caught: u64,
-    /// The same of those that lose more than a second, beyond the time of a second try.
+    /// The same for attempts that take over 1 s longer than twice the time that they should.
     pub slow_by_much: u64,
     pub caught_by_much: u64,
-    /// Duplicates of running attempts, whether these were slow or had more to do, and those that were done first.
+    /// Duplicates of running attempts, whether these were slow or had more work, and the duplicates that ended first.
     pub duplicates: u64,
     pub first: u64,
-    /// Finished tasks that ran once more, since a file of theirs was slow to come.
+    /// Tasks that had ended and ran again because the transfer of one of their files was slow.
     pub slow_inputs: u64,
 }
 
-/// What a slow attempt loses that loses much, beside the time of another try.
+/// An attempt is slow by much if it takes this much longer than twice the time that it should.
 const BY_MUCH: Duration = Duration::from_secs(1);
 /// The length of the windows in which nodes are compared.
 const NODES_COMPARED: Duration = Duration::from_secs(600);
 
-/// As it is collected.
+/// Collects the data for [`Queueing`].
 #[derive(Default)]
 pub struct QueueMeasure {
     guaranteed: Vec<Duration>,
     promoted: Vec<Duration>,
     opportunistic: Vec<Duration>,
     errors: Vec<Duration>,
-    /// Guaranteed ones that were given up while they waited, later than they were to start by more than a second.
+    /// Guaranteed attempts that were given up while they waited, more than a second after their expected start.
     overdue: u64,
     /// By window and node, the waits of guaranteed attempts that started.
     at_nodes: BTreeMap<u64, BTreeMap<NodeId, (Duration, u32)>>,
     duplicates: Duplicates,
     /// Duplicates that have neither been first nor been superseded.
     open: BTreeSet<AttemptId>,
-    /// Waiting attempts beside which a guaranteed one was sent.
+    /// Waiting opportunistic attempts whose task got a guaranteed attempt.
     upgraded: BTreeSet<AttemptId>,
     stragglers: Stragglers,
     slow: BTreeSet<AttemptId>,
     slow_by_much: BTreeSet<AttemptId>,
-    /// Those that got a duplicate while they ran, and these duplicates.
+    /// Attempts that got a duplicate while they ran, and these duplicates.
     racing: BTreeSet<AttemptId>,
-    /// Those that yield, since when; and for how long others did.
+    /// The attempts that yield, since when, and the lengths of yields that have ended.
     yielding: BTreeMap<AttemptId, Instant>,
     yielded: Vec<Duration>,
 }
@@ -150,7 +153,8 @@ impl QueueMeasure {
         }
     }
 
-    /// Another attempt was first, after so long. How far off the estimate is nobody knows, unless it is off already.
+    /// The attempt was given up for another one after it had waited for `waited`. The error of the expected wait is
+    /// unknown, but it is inaccurate if the attempt has waited too long already.
     pub fn on_waited_in_vain(&mut self, waited: Duration, expected: Duration) {
         self.overdue += u64::from(waited > expected + GOOD);
     }
@@ -171,7 +175,7 @@ impl QueueMeasure {
         }
     }
 
-    /// The attempt takes so long where it should take so long.
+    /// The attempt takes `takes` and should take `should`.
     pub fn on_straggler(&mut self, attempt: AttemptId, takes: Duration, should: Duration) {
         self.stragglers.slow += u64::from(self.slow.insert(attempt));
         if takes > should + should + BY_MUCH {
@@ -179,7 +183,7 @@ impl QueueMeasure {
         }
     }
 
-    /// A running attempt is taken to be slow, and gets a duplicate.
+    /// A running attempt was detected as slow and gets a duplicate.
     pub fn on_caught(&mut self, attempt: AttemptId) {
         self.stragglers.duplicates += 1;
         self.stragglers.caught += u64::from(self.slow.contains(&attempt));
@@ -191,7 +195,7 @@ impl QueueMeasure {
         self.yielding.insert(attempt, now);
     }
 
-    /// The attempt has its CPU again, or has ended. For how long it had not, if it had not.
+    /// The attempt has its CPU again, or has ended. Returns for how long it had yielded, if it had.
     pub fn on_resumed(&mut self, now: Instant, attempt: AttemptId) -> Option<Duration> {
         let yielded = now.since(self.yielding.remove(&attempt)?);
         self.yielded.push(yielded);
@@ -232,7 +236,7 @@ impl QueueMeasure {
         self.at_nodes.iter().map(|(window, nodes)| AcrossNodes::of(begins_s(*window), nodes)).collect()
     }
 
-    /// `None` where nothing was sent to queues.
+    /// `None` if no attempt was sent to a queue.
     pub fn finish(&self) -> Option<Queueing> {
         let (guaranteed, opportunistic) = (self.guaranteed.len() as u64, self.opportunistic.len() as u64);
         let summary = |waits: &[Duration]| Summary::of(waits.iter().map(|wait| (wait.as_secs_f64(), 1)));
@@ -264,7 +268,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_waited_in_vain_for_longer_than_expected_was_estimated_wrongly() {
+    fn an_attempt_given_up_after_its_expected_start_counts_as_inaccurate() {
         let (mut measure, seconds) = (QueueMeasure::default(), Duration::from_secs);
         (0..3).for_each(|_| measure.on_started(seconds(2), seconds(1), false, false));
         measure.on_waited_in_vain(seconds(2), seconds(1));
@@ -274,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn nodes_are_compared_by_the_means_of_their_waits_window_by_window() {
+    fn nodes_are_compared_by_their_mean_waits_in_each_window() {
         let mut measure = QueueMeasure::default();
         let mut start = |at: u64, node: u32, waited: u64| {
             measure.on_started_at(Instant(at * 1_000_000), NodeId(node), Duration::from_secs(waited));

@@ -1,19 +1,19 @@
-//! From where tasks read what they read.
+//! From where tasks read their input.
 
 use amalgam_core::vocabulary::{AttemptId, Duration};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// From where the attempts read that ended well.
+/// From where the attempts that succeeded read their input.
 #[derive(Clone, Copy, PartialEq, Default, Debug, Serialize)]
 pub struct Reading {
     pub all: ReadFrom,
-    /// Those that read blocks of the file system, and those that read what earlier tasks left.
+    /// Attempts that read blocks of the file system, and attempts that read the output of earlier tasks.
     pub blocks: ReadFrom,
     pub earlier_tasks: ReadFrom,
 }
 
-/// Tasks count where most of their input was, or the nearest of several such; shares lie in 0..=1.
+/// A task counts for the distance of most of its input, the nearer one if two are equal. Shares are in 0..=1.
 #[derive(Clone, Copy, PartialEq, Default, Debug, Serialize)]
 pub struct ReadFrom {
     pub tasks: u64,
@@ -24,14 +24,14 @@ pub struct ReadFrom {
     pub bytes_on_node: f64,
     pub bytes_in_rack: f64,
     pub bytes_elsewhere: f64,
-    /// How much longer a task took in the mean than beside its input.
+    /// Mean of the additional run time compared with a task whose node stores its input.
     pub longer_s: f64,
 }
 
 #[derive(Default)]
 pub struct ReadingMeasure {
     open: BTreeMap<AttemptId, Open>,
-    /// Of blocks, and of what earlier tasks left.
+    /// Of blocks, and of the output of earlier tasks.
     sums: [Sum; 2],
 }
 
@@ -59,13 +59,13 @@ impl ReadingMeasure {
         let Some(Open { read, longer, from_tasks }) = self.open.remove(&attempt).filter(|_| is_success) else { return };
         let sum = &mut self.sums[usize::from(from_tasks)];
         let most = read.iter().max();
-        let lies = read.iter().position(|bytes| Some(bytes) == most).expect("one of three is the most");
+        let lies = read.iter().position(|bytes| Some(bytes) == most).expect("the maximum is one of the three");
         sum.tasks[lies] += 1;
         sum.bytes.iter_mut().zip(read).for_each(|(sum, bytes)| *sum += bytes);
         sum.longer += longer.as_micros();
     }
 
-    /// `None` where nobody read anything whose place is known.
+    /// `None` if no attempt read input with a known location.
     pub fn finish(&self) -> Option<Reading> {
         let [blocks, earlier] = self.sums;
         let add = |one: [u64; 3], other: [u64; 3]| std::array::from_fn(|lies| one[lies] + other[lies]);
@@ -105,7 +105,7 @@ mod tests {
     use amalgam_core::vocabulary::{Epoch, JobId};
 
     #[test]
-    fn what_ended_well_counts_where_most_of_it_was_and_every_byte_from_where_it_came() {
+    fn successful_attempts_count_for_the_distance_of_most_of_their_input_and_bytes_for_their_own() {
         let attempt = |number| AttemptId { job: JobId(1), epoch: Epoch(1), number };
         let mut measure = ReadingMeasure::default();
         assert_eq!(measure.finish(), None);

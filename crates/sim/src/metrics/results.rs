@@ -1,4 +1,4 @@
-//! What a simulation found, as it is printed and written.
+//! The results of a simulation, as they are printed and written.
 
 use super::{Altruism, Chain, Forecast, Metrics, OfPreset, Queueing, Reading, RunTimes, WINDOW};
 use crate::oracle::Oracle;
@@ -11,7 +11,7 @@ use parquet_derive::ParquetRecordWriter;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// The result of one run. Seconds where a name ends in `_s`; shares lie in 0..=1.
+/// The result of one run. Names that end in `_s` are in seconds; shares are in 0..=1.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Results {
     pub preset: String,
@@ -19,9 +19,9 @@ pub struct Results {
     pub nodes: u64,
     pub jobs: u64,
     pub tasks: u64,
-    /// Events that roles took.
+    /// Number of events that the roles handled.
     pub events: u64,
-    /// Of the machine that ran the simulation; not part of what a seed determines.
+    /// Time that the simulation took on its machine; does not depend on the seed alone.
     pub wall_seconds: f64,
     pub simulated_seconds: f64,
     /// From the first arrival to the last end.
@@ -29,17 +29,17 @@ pub struct Results {
     /// Of the jobs that succeeded.
     pub jct_s: Summary,
     pub succeeded_jobs: u64,
-    /// Jobs that ended otherwise: failed, cancelled, or after one that did.
+    /// Jobs that ended otherwise: failed, cancelled, or with a failed dependency.
     pub failed_jobs: u64,
-    /// From the moment that a task could run to its first start.
+    /// From the time when a task was ready to its first start.
     pub task_wait_s: Summary,
-    /// Tasks that started, which `task_wait_s` is about.
+    /// Tasks that started: those that `task_wait_s` summarises.
     pub started_tasks: u64,
     pub allocation_s: Allocation,
-    /// How right it was what was said of starts and run times.
+    /// Accuracy of the predicted starts and run times.
     pub forecast: Forecast,
     pub run_times: RunTimes,
-    /// From where tasks read; where it is known where their inputs lie.
+    /// From where tasks read, if the locations of their inputs are known.
     pub reading: Option<Reading>,
     pub tasks_per_second: f64,
     pub utilization: Utilization,
@@ -47,56 +47,56 @@ pub struct Results {
     pub counters: Counters,
     /// How busy the processes were.
     pub busy: Busy,
-    /// What jobs gave and received; where they yield.
+    /// What jobs gave and received, if they donate resources.
     pub altruism: Option<Altruism>,
-    /// How attempts fared that were sent to nodes' queues; where job managers do that.
+    /// Waits in the nodes' queues, if job managers send attempts to these.
     pub queueing: Option<Queueing>,
-    /// Where the time of jobs went.
+    /// The parts of the jobs' completion times.
     pub chain: Chain,
-    /// The same of the jobs of each preset, the cluster's own first; empty where there is only one.
+    /// Results by preset, the cluster's own first. Empty if the cluster has only one preset.
     pub side_by_side: Vec<OfPreset>,
-    /// Of the process that ran the simulation; not part of what a seed determines.
+    /// Of the process that ran the simulation; does not depend on the seed alone.
     pub peak_memory_bytes: u64,
-    /// What nothing can beat, and what a greedy omniscient scheduler would reach; where it was asked for.
+    /// Lower bounds, and the times of a greedy scheduler with full knowledge, if requested.
     pub reference: Option<Reference>,
-    /// Where it was asked for, and jobs were allowed something.
+    /// Times without any waiting, if requested and if jobs have allowances.
     pub oracle: Option<Oracle>,
-    /// Jobs that no node could ever run, and why.
+    /// Jobs that were refused, and why.
     pub refused_jobs: Vec<String>,
     /// Jobs that had not ended when the simulation did.
     pub unfinished_jobs: u64,
 }
 
-/// Which part of the time processes worked or waited for their disks.
+/// The share of the time that processes worked or waited for their disks.
 #[derive(Clone, Copy, PartialEq, Default, Debug, Serialize)]
 pub struct Busy {
     pub server: f64,
-    /// Of the job managers' own, the busiest; zero where they have none.
+    /// The busiest process of job managers or global master; zero if there is none.
     pub managers: f64,
     /// The busiest agent.
     pub nodes: f64,
 }
 
-/// The time from a task's readiness to its first start, and what it was spent on.
+/// The time from when a task was ready to its first start, and its parts.
 #[derive(Clone, Copy, PartialEq, Default, Debug, Serialize)]
 pub struct Allocation {
     pub mean: f64,
     pub p50: f64,
     pub p95: f64,
     pub p99: f64,
-    /// In means, which add up to the mean.
+    /// Mean of each part. They add up to the mean.
     pub parts: AllocationParts,
-    /// The median of each part by itself.
+    /// Median of each part.
     pub medians: AllocationParts,
 }
 
 #[derive(Clone, Copy, PartialEq, Default, Debug, Serialize)]
 pub struct AllocationParts {
-    /// Until it was decided where it runs.
+    /// Until the decision where the task runs.
     pub queue: f64,
     /// Think time, message cost, disk and launch.
     pub processing: f64,
-    /// Messages on their way.
+    /// Messages in transit.
     pub communication: f64,
     /// Waiting at the node.
     pub node: f64,
@@ -106,12 +106,12 @@ pub struct AllocationParts {
 pub struct Utilization {
     pub cpu: f64,
     pub memory: f64,
-    /// Of the CPUs, what opportunistic attempts held.
+    /// Share of the CPUs that opportunistic attempts held.
     pub opportunistic: f64,
 }
 
-/// Jain's index over windows of 60 s in which at least two jobs were active and something ran, of the mean dominant usage
-/// of each, while it was active in the window, divided by equal shares. `None` where there was no such window.
+/// Jain's index in windows of 60 s, of the mean dominant share of each job while it was active in the window. Only
+/// windows in which at least two jobs were active and a task ran; `None` without such a window.
 #[derive(Clone, Copy, PartialEq, Default, Debug, Serialize)]
 pub struct Jain {
     pub mean: Option<f64>,
@@ -129,7 +129,7 @@ pub struct Counters {
     pub promoted: u64,
     pub duplicated: u64,
     pub repartitioned: u64,
-    /// Launches that their nodes did not take.
+    /// Launches that their nodes refused.
     pub refused: u64,
     pub stale: u64,
     pub nodes_lost: u64,
@@ -141,15 +141,15 @@ pub struct Window {
     pub begins_s: f64,
     pub cpu: f64,
     pub memory: f64,
-    /// Tasks that ran at its end.
+    /// Tasks that ran at the end of the window.
     pub running: u64,
     pub active_jobs: u64,
-    /// Tasks whose success was told in it.
+    /// Tasks whose success was reported in the window.
     pub succeeded_tasks: u64,
     pub jain: Option<f64>,
 }
 
-/// What a run led to.
+/// The results of a run, with the data for tables and plots.
 pub struct Outcome {
     pub results: Results,
     pub jobs: Vec<JobResult>,
@@ -157,17 +157,18 @@ pub struct Outcome {
     /// Waits of tasks in seconds at the quantiles 0, 0.005, .., 1.
     pub wait_curve: Vec<f64>,
     pub heat: Heat,
-    /// Of a job with the most stages.
+    /// Of the first job with the most stages.
     pub gantt: Option<Gantt>,
-    /// Of the subject that was asked for.
+    /// Of the requested subject.
     pub story: Vec<String>,
-    /// Of the node that was watched.
+    /// Of the watched node.
     pub watched: Vec<Watched>,
-    /// How many tasks of the watched job ran, from when on, in seconds.
+    /// Number of running tasks of the watched job after each change, with the time in seconds.
     pub running: Vec<(f64, u32)>,
 }
 
-/// What a node was told that opportunistic work may hold, and what it held then; shares of its CPUs.
+/// A node's limit for opportunistic work when it received the limit, and what opportunistic work held then; shares of
+/// its CPUs.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize)]
 pub struct Watched {
     pub at_s: f64,
@@ -210,16 +211,16 @@ pub struct JobResult {
     pub jct_s: Option<f64>,
     pub outcome: &'static str,
     pub queue: String,
-    /// Where some jobs go by another preset than the cluster's own.
+    /// The job's preset, if some jobs use another preset than the cluster's own.
     pub preset: Option<String>,
-    /// What it gave to others and received from them, where jobs yield.
+    /// What the job gave to others and received from them, if jobs donate resources.
     pub given_cpu_s: Option<f64>,
     pub given_memory_gib_s: Option<f64>,
     pub received_cpu_s: Option<f64>,
     pub received_memory_gib_s: Option<f64>,
-    /// How long it would have taken with its share to itself, as it estimated.
+    /// Completion time with only its own share, as the job estimated it.
     pub alone_jct_s: Option<f64>,
-    /// How long it took in the same run without altruism, where that was run.
+    /// Completion time in the same run without altruism, if there was such a run.
     pub selfish_jct_s: Option<f64>,
 }
 
@@ -272,7 +273,7 @@ impl Metrics {
         rows.collect()
     }
 
-    /// Closes the measurements at `now`. What the caller knows better is left at zero.
+    /// Ends the measurements at `now`. Fields that the caller fills in are left at zero.
     pub fn finish(mut self, now: Instant, jobs: &[TraceJob]) -> Outcome {
         self.usage.end_window(now);
         let first = self.jobs.iter().map(|job| job.arrival).min().unwrap_or_default();
@@ -391,7 +392,7 @@ impl Metrics {
     }
 }
 
-/// In full, as a server shows it.
+/// The full name of a queue, as a server shows it.
 fn queue_name(written: &str) -> String {
     match written {
         "" => "root.default".to_owned(),

@@ -1,4 +1,4 @@
-//! How much of the cluster is in use, by whom, and how fairly.
+//! Usage of the cluster by jobs, and its fairness.
 
 use super::results::{Heat, Window};
 use amalgam_core::vocabulary::resources::{CPU, MEMORY, WIDTH};
@@ -7,13 +7,13 @@ use std::collections::BTreeSet;
 
 pub struct ClusterUsage {
     capacity: Totals,
-    /// The kinds that the cluster has: what tasks use of others shows nowhere.
+    /// The kinds of resources that the cluster has. Usage of other kinds is not measured.
     kinds: Vec<usize>,
     used: Totals,
-    /// Microseconds times what was used, per kind, since the beginning and since the window began.
+    /// Microseconds times the used amount, by kind: in the windows that have ended, and in the current window.
     integral: [u128; WIDTH],
     window_integral: [u128; WIDTH],
-    /// Of the CPUs in use those that opportunistic attempts hold, and microseconds times these.
+    /// CPU that opportunistic attempts hold, and microseconds times this.
     opportunistic: u64,
     opportunistic_integral: u128,
     since: Instant,
@@ -28,10 +28,10 @@ pub struct ClusterUsage {
     heat: HeatMap,
 }
 
-/// Rows of the heat map; larger clusters have several nodes in a row.
+/// Maximum number of rows of the heat map. Larger clusters have several nodes in a row.
 const HEAT_ROWS: usize = 100;
 
-/// How much of the nodes' CPUs was in use, by groups of nodes and windows.
+/// The share of the nodes' CPUs in use, by group of nodes and window.
 struct HeatMap {
     nodes_in_row: usize,
     rows: Vec<HeatRow>,
@@ -80,7 +80,7 @@ impl HeatRow {
 #[derive(Clone, Default)]
 struct JobUsage {
     used: Totals,
-    /// Dominant share times microseconds, since the window began.
+    /// Dominant share times microseconds, in the current window.
     integral: f64,
     since: Instant,
     active_since: Instant,
@@ -143,7 +143,7 @@ impl ClusterUsage {
         self.running += 1;
     }
 
-    /// What runs with this shape leaves its CPU to others.
+    /// An attempt with this shape yields its CPU.
     pub fn on_yielded(&mut self, now: Instant, job: u32, node: usize, shape: &TaskShape) {
         let cpu = u64::from(shape.resources.cpu_millis());
         self.heat.row(now, node).used -= cpu;
@@ -242,12 +242,12 @@ impl ClusterUsage {
         self.window_began = now;
     }
 
-    /// The mean share of a kind in use from the beginning to an instant that is not before the last window's end.
+    /// The mean share of a kind in use from the start to `until`, which must not be before the end of the last window.
     pub fn utilization(&self, kind: usize, until: Instant) -> f64 {
         share(self.integral[kind], self.capacity.0[kind], until.0)
     }
 
-    /// The mean share of the CPUs that opportunistic attempts held, from the beginning to an instant.
+    /// The mean share of the CPUs that opportunistic attempts held, from the start to `until`.
     pub fn opportunistic(&self, until: Instant) -> f64 {
         share(self.opportunistic_integral, self.capacity.0[CPU], until.0)
     }
@@ -270,8 +270,8 @@ fn share(integral: u128, capacity: u64, micros: u64) -> f64 {
     if capacity == 0 || micros == 0 { 0.0 } else { integral as f64 / (capacity as f64 * micros as f64) }
 }
 
-/// Jain's index of what active jobs got of equal shares: 1 when all got the same, 1/n when one got everything. `None`
-/// for fewer than two jobs, and where nobody got anything.
+/// Jain's index of the shares of active jobs: 1 if all got the same, 1/n if one got everything. `None` for fewer than
+/// two jobs, or if no job got anything.
 fn jain(shares: &[f64]) -> Option<f64> {
     let (sum, squares) = shares.iter().fold((0.0, 0.0), |(sum, squares), share| (sum + share, squares + share * share));
     (shares.len() > 1 && squares > 0.0).then(|| sum * sum / (shares.len() as f64 * squares))
@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn a_window_holds_the_mean_of_what_was_used_in_it() {
+    fn a_window_has_the_mean_usage_within_it() {
         let mut usage = ClusterUsage::new(2, &[Resources::new(1_000, 0), Resources::new(3_000, 0)]);
         (0..2).for_each(|job| usage.activate(Instant(0), job));
         let task = shape(1_000);
@@ -304,7 +304,7 @@ mod tests {
         usage.end_window(Instant(120_000_000));
         let windows = usage.take_windows();
         assert_eq!(windows.iter().map(|window| window.cpu).collect::<Vec<_>>(), [0.375, 0.25]);
-        // One had twice what the other had, then one had everything.
+        // One job used twice as much as the other, then one used everything.
         assert_eq!(windows[0].jain.map(|index| (index * 1e6).round()), Some(900_000.0));
         assert_eq!(windows[1].jain, Some(0.5));
         assert_eq!(usage.utilization(CPU, Instant(120_000_000)), 0.3125);
@@ -314,10 +314,10 @@ mod tests {
     }
 
     #[test]
-    fn whoever_was_active_for_a_part_of_a_window_counts_with_that_part() {
+    fn a_job_counts_for_the_part_of_a_window_in_which_it_was_active() {
         let mut usage = ClusterUsage::new(3, &[Resources::new(1_000, 0)]);
         let task = shape(500);
-        // Each has half of the node while it is there: until 20 s, from 40 s on, and all the time.
+        // Each job uses half of the node while it is active: until 20 s, from 40 s on, and all the time.
         for (job, from) in [(0, 0), (2, 0)] {
             usage.activate(Instant(from), job);
             usage.on_began(Instant(from), job, 0, &task);
