@@ -1,26 +1,27 @@
-//! How long an attempt really runs and whether it fails: what the workload says, changed by chance and by its neighbours.
+//! How long an attempt runs and whether it fails: the run time of the workload, changed by chance and by other attempts
+//! on the node.
 
 use amalgam_core::vocabulary::{Chance, Duration, EndReason, ExecutionType};
 use std::collections::BTreeMap;
 
-/// What befalls attempts beyond what the workload says; by default nothing.
+/// Deviations from the run times of the workload. By default there are none.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct ExecutionSettings {
-    /// How much longer an attempt runs that starts on a node whose CPUs are all in use by others: 0.5 is half as long
-    /// again. In proportion where they are partly in use.
+    /// How much longer an attempt runs if others use all CPUs of its node when it starts: 0.5 is 50 % longer.
+    /// Proportionally less if others use a part of the CPUs.
     pub slowdown: f64,
-    /// The probability that an attempt is a straggler, and how many times as long it runs then.
+    /// The probability that an attempt is a straggler, and the factor of its run time if it is.
     pub stragglers: f64,
     pub straggler_factor: f64,
-    /// The probability that an attempt fails, at a random moment of its run.
+    /// The probability that an attempt fails, at a random time of its run.
     pub failures: f64,
-    /// The probability that an attempt heeds no request to end.
+    /// The probability that an attempt ignores requests to terminate.
     pub stubborn: f64,
-    /// How long it takes on average until an attempt does its work, and to clear up after it: room is taken meanwhile, and
-    /// the node's other attempts go on. Uniformly drawn from the half to three halves of this.
+    /// Mean time to set up an attempt and to clean up after it. The attempt holds its resources during this time. Drawn
+    /// uniformly from 0.5 to 1.5 times this value.
     pub start_up: Duration,
-    /// The room of a guaranteed attempt is taken for up to so long before its owner asks what it was given, as owners
-    /// that ask on heartbeats do. Uniformly drawn.
+    /// Maximum time for which a guaranteed attempt holds its resources before its owner learns of the grant, as with
+    /// owners that ask on heartbeats. Drawn uniformly from 0 up to this value.
     pub grant_delay: Duration,
 }
 
@@ -38,7 +39,7 @@ impl Default for ExecutionSettings {
     }
 }
 
-/// A task by the numbers of its workload, which do not depend on the order of events.
+/// A task, by its numbers in the workload, which do not depend on the order of events.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct WorkloadTask {
     pub job: u32,
@@ -46,29 +47,29 @@ pub struct WorkloadTask {
     pub index: u32,
 }
 
-/// Draws what befalls each try of a task from the seed, the task and the number of the try alone.
+/// Draws the course of each attempt. It depends only on the seed, the task and the number of the task's attempt.
 pub struct Execution {
     settings: ExecutionSettings,
     seed: u64,
-    /// Tries that began, where anything is left to chance.
+    /// Number of attempts that have started, by task. Only counted if the settings have random parts.
     tries: BTreeMap<WorkloadTask, u32>,
 }
 
-/// What an attempt goes through if nobody ends it.
+/// The course of an attempt that is not stopped early.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Course {
     pub length: Duration,
-    /// How long it would take if it did not fail, and how long if it was not slow either.
+    /// Run time if it did not fail, and if it was not slowed down either.
     pub whole: Duration,
     pub nominal: Duration,
     pub reason: EndReason,
     pub is_straggler: bool,
-    /// It heeds no request to end.
+    /// It ignores requests to terminate.
     pub is_stubborn: bool,
 }
 
 impl Default for Course {
-    /// It ends at once.
+    /// An attempt that ends at once.
     fn default() -> Course {
         let (length, whole, nominal) = (Duration::ZERO, Duration::ZERO, Duration::ZERO);
         Course { length, whole, nominal, reason: EndReason::Exit(0), is_straggler: false, is_stubborn: false }
@@ -80,13 +81,13 @@ impl Execution {
         Execution { settings, seed, tries: BTreeMap::new() }
     }
 
-    /// Whether [`Execution::course`] looks at what the others use.
+    /// Whether [`Execution::course`] depends on the CPUs that others use.
     pub fn heeds_neighbours(&self) -> bool {
         self.settings.slowdown > 0.0
     }
 
-    /// The next try of a task that takes `run_time` when nothing befalls it; others use `busy` of its node's CPUs, a
-    /// share in 0..=1.
+    /// The course of the next attempt of a task whose undisturbed run time is `run_time`. Others use `busy` of its
+    /// node's CPUs, a share in 0..=1.
     pub fn course(&mut self, task: WorkloadTask, run_time: Duration, busy: f64, execution: ExecutionType) -> Course {
         let ExecutionSettings { slowdown, stragglers, straggler_factor, failures, stubborn, .. } = self.settings;
         let mut factor = 1.0 + slowdown * busy;
@@ -121,7 +122,7 @@ impl ExecutionSettings {
         self.start_up > Duration::ZERO || self.grant_delay > Duration::ZERO
     }
 
-    /// How long an attempt takes its room beside the time that its work takes.
+    /// How long an attempt holds its resources in addition to its run time.
     fn time_before(&self, execution: ExecutionType, chance: &mut Chance) -> Duration {
         let start_up = scaled(self.start_up, 0.5 + chance.unit());
         match execution {
@@ -146,7 +147,7 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     #[test]
-    fn tries_are_the_same_in_any_order_of_tasks() {
+    fn courses_are_the_same_in_any_order_of_tasks() {
         let settings = ExecutionSettings { stragglers: 0.5, failures: 0.5, ..ExecutionSettings::default() };
         let tries = |order: &[WorkloadTask]| {
             let mut execution = Execution::new(settings, 7);
@@ -157,11 +158,11 @@ mod tests {
         };
         assert_eq!(tries(&[TASK, TASK, OTHER, TASK]), tries(&[OTHER, TASK, TASK, TASK]));
         let lengths: Vec<Duration> = tries(&[TASK; 20]).into_iter().map(|(_, course)| course.length).collect();
-        assert!(lengths.iter().any(|length| *length != lengths[0]), "each try has its own luck");
+        assert!(lengths.iter().any(|length| *length != lengths[0]), "each attempt is drawn separately");
     }
 
     #[test]
-    fn stragglers_and_failures_come_as_often_as_asked_for() {
+    fn stragglers_and_failures_have_the_configured_probabilities() {
         let settings = ExecutionSettings { stragglers: 0.2, failures: 0.1, ..ExecutionSettings::default() };
         let mut execution = Execution::new(settings, 1);
         let courses: Vec<Course> = (0..2_000).map(|_| execution.course(TASK, SECOND, 0.0, Guaranteed)).collect();
@@ -172,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn neighbours_slow_a_task_down_and_nothing_else_changes_it_by_default() {
+    fn other_attempts_slow_a_task_down_only_with_a_slowdown_setting() {
         let slowed = ExecutionSettings { slowdown: 0.5, ..ExecutionSettings::default() };
         assert_eq!(
             Execution::new(slowed, 1).course(TASK, SECOND, 0.5, Guaranteed).length,
@@ -185,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn an_attempt_takes_its_room_while_it_starts_and_a_guaranteed_one_from_its_grant_on() {
+    fn start_up_and_for_guaranteed_attempts_the_grant_delay_lengthen_an_attempt() {
         let settings = ExecutionSettings {
             start_up: Duration::from_secs(4),
             grant_delay: Duration::from_secs(2),

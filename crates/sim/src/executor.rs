@@ -1,7 +1,7 @@
 //! An executor without processes: tasks run for as long as the workload says.
 //!
-//! An attempt that yields its CPU makes no progress meanwhile. A process of the lowest priority gets what others leave of the
-//! CPU, so this is the least that it could do: as if the others left none.
+//! An attempt that yields its CPU makes no progress. This is the worst case: a real process of the lowest priority gets
+//! the CPU time that the others leave; here they leave none.
 
 use crate::execution::Course;
 use amalgam_core::protocol::{Executing, ExecutorReport, TaskSignal, ToExecutor};
@@ -16,13 +16,13 @@ use std::sync::Arc;
 /// The executor of one node. It outlives its agent and keeps every end until it is acknowledged.
 #[derive(Default)]
 pub struct Executor {
-    /// In the order of their ids. A list, because a node holds few at a time, and makes room for them once.
+    /// In the order of their ids. A list, because a node has few attempts at a time and the list's memory is reused.
     attempts: Vec<(AttemptId, Attempt)>,
-    /// What its node has, with the bytes of each.
+    /// The files of the node, with their sizes in bytes.
     files: BTreeMap<Digest, u64>,
-    /// Of each file that a task leaves.
+    /// Size of each file that a task writes.
     file_bytes: u64,
-    /// Whether attempts of every other job leave each something else.
+    /// Whether, in every other job, each attempt writes different content.
     files_vary: bool,
 }
 
@@ -34,52 +34,54 @@ enum Attempt {
 struct Running {
     order: Box<LaunchOrder>,
     since: Instant,
-    /// How long all of it takes, and how long it would in its node's best days; nothing before its course is known.
+    /// Run time if it does not fail, and if it is not slowed down either. Zero before its course is known.
     whole: Duration,
     nominal: Duration,
-    /// How long it works until it ends by itself, and why it does; nothing before its course is known.
+    /// How long it works until it ends on its own, and the reason of that end. `None` before its course is known.
     end: Option<Box<(Duration, EndReason)>>,
-    /// It yields its CPU since then, and did for so long before.
+    /// Since when it yields its CPU, and for how long it yielded before that.
     yields_since: Option<Instant>,
     yielded: Duration,
-    /// It heeds no request to end, and has to be killed.
+    /// It ignores requests to terminate and has to be killed.
     is_stubborn: bool,
-    /// Asked to end, to which its end is due from then on. Boxed, since most are not.
+    /// Why it was asked to end, if it was; this becomes the reason of its end. Boxed, because most attempts are not
+    /// asked.
     asked: Option<Box<EndReason>>,
 }
 
-/// What follows from an order.
+/// An effect of an order.
 pub enum Reaction {
-    /// The agent is told something.
+    /// A report to the agent.
     Report(ExecutorReport),
-    /// A process runs from now on; somebody has to end it.
+    /// A process runs from now on. The simulation has to end it.
     Began {
         attempt: AttemptId,
         task: TaskId,
         template: Arc<TaskTemplate>,
     },
-    /// A file is to be brought from another node.
+    /// A file has to be transferred from another node.
     Fetch {
         file: StoredFile,
         from: NodeId,
     },
-    /// A running process ended before its time.
+    /// A running process was stopped early.
     Ended {
         order: Box<LaunchOrder>,
         held: Arc<TaskShape>,
         reason: EndReason,
     },
-    /// What runs with this shape is guaranteed from now on.
+    /// A running attempt that had the shape `before` is guaranteed from now on.
     Promoted {
         task: TaskId,
         before: Arc<TaskShape>,
     },
-    /// A running process has no CPU from now on, or has it again and works for so long still.
+    /// A running process has no CPU from now on.
     Yielded {
         attempt: AttemptId,
         task: TaskId,
         shape: Arc<TaskShape>,
     },
+    /// A yielding process has its CPU again and ends for `reason` after `left` more run time.
     Resumed {
         attempt: AttemptId,
         task: TaskId,
@@ -90,12 +92,12 @@ pub enum Reaction {
 }
 
 impl Executor {
-    /// One whose tasks leave files of so many bytes.
+    /// An executor whose tasks write files of this size.
     pub fn leaving(file_bytes: u64, files_vary: bool) -> Executor {
         Executor { file_bytes, files_vary, ..Executor::default() }
     }
 
-    /// Another one takes its place, and finds nothing of what it had.
+    /// Replaces the executor with a new one without its attempts and files. Returns the old one.
     pub fn die(&mut self) -> Executor {
         let next = Executor::leaving(self.file_bytes, self.files_vary);
         std::mem::replace(self, next)
@@ -217,7 +219,7 @@ impl Executor {
         out.push(Reaction::Report(ExecutorReport::Started { attempt, pid: 0 }));
     }
 
-    /// Where it is, or would be.
+    /// The position of an attempt, or the position to insert it at.
     fn place(&self, attempt: AttemptId) -> Result<usize, usize> {
         self.attempts.binary_search_by_key(&attempt, |(id, _)| *id)
     }
@@ -233,7 +235,7 @@ impl Executor {
         })
     }
 
-    /// The process of this order cannot be made, for this reason; `None` where it is there already, or was.
+    /// The process of this order cannot be started, for this reason. `None` if the attempt runs already or has ended.
     pub fn refuse(&mut self, order: &LaunchOrder, reason: EndReason) -> Option<ExecutorReport> {
         self.refuse_with(order, Ended::without_run(reason))
     }
@@ -245,19 +247,19 @@ impl Executor {
         Some(ExecutorReport::Finished { attempt, ended })
     }
 
-    /// The end of an order whose input is not here.
+    /// The end of an order whose input files are not all on the node; `None` if they are.
     fn lacking(&self, order: &LaunchOrder) -> Option<Arc<Ended>> {
         let gone = order.inputs.iter().filter(|input| !self.has(&input.digest));
         let missing: Vec<(Digest, NodeId)> = gone.map(|input| (input.digest, order.node)).collect();
         if missing.is_empty() {
             return None;
         }
-        let mut ended = Ended::without_run(EndReason::NoInput("its input is not here any more".to_owned()));
+        let mut ended = Ended::without_run(EndReason::NoInput("an input file is not on the node any more".to_owned()));
         Arc::make_mut(&mut ended).files = Some(Box::new(EndedFiles { outputs: Vec::new(), missing }));
         Some(ended)
     }
 
-    /// What an attempt that runs was given.
+    /// The input files of a running attempt.
     pub fn inputs_of(&self, attempt: AttemptId) -> Option<impl Iterator<Item = Digest>> {
         match self.place(attempt).map(|at| &self.attempts[at].1) {
             Ok(Attempt::Running(running)) => Some(running.order.inputs.iter().map(|input| input.digest)),
@@ -269,17 +271,18 @@ impl Executor {
         self.files.contains_key(digest)
     }
 
-    /// A file is not what it was, and is removed.
+    /// Removes a file that is damaged.
     pub fn remove(&mut self, digest: &Digest) {
         self.files.remove(digest);
     }
 
-    /// A file that was fetched is here.
+    /// Stores a file that was fetched.
     pub fn store(&mut self, file: StoredFile) {
         self.files.insert(file.digest, file.bytes);
     }
 
-    /// What an attempt leaves: the same whichever attempt it is, as a program without chance does, unless files are to vary.
+    /// The files that an attempt writes. All attempts of a task write the same content, as deterministic programs do,
+    /// unless files vary.
     fn outputs(&self, order: &LaunchOrder) -> Option<Box<EndedFiles>> {
         let varies = self.files_vary && order.task.job.0.is_multiple_of(2);
         let writer = if varies { order.attempt.to_string() } else { order.task.to_string() };
@@ -296,7 +299,7 @@ impl Executor {
         (!outputs.is_empty()).then(|| Box::new(EndedFiles { outputs, missing: Vec::new() }))
     }
 
-    /// What the attempt goes through is known.
+    /// Sets the course of a running attempt.
     pub fn set_course(&mut self, attempt: AttemptId, course: &Course) {
         if let Some(Attempt::Running(running)) = self.attempt(attempt) {
             (running.whole, running.nominal) = (course.whole, course.nominal);
@@ -304,14 +307,14 @@ impl Executor {
         }
     }
 
-    /// From now on only a kill ends the attempt before its time.
+    /// From now on only a kill can stop the attempt early.
     pub fn make_stubborn(&mut self, attempt: AttemptId) {
         if let Some(Attempt::Running(running)) = self.attempt(attempt) {
             running.is_stubborn = true;
         }
     }
 
-    /// Whether the attempt has worked for as long as it takes, and not yielded for a part of that time.
+    /// Whether the attempt has worked for the whole length of its course. Time in which it yielded does not count.
     pub fn is_done(&self, now: Instant, attempt: AttemptId) -> bool {
         match self.place(attempt).map(|at| &self.attempts[at].1) {
             Ok(Attempt::Running(running)) => {
@@ -322,7 +325,7 @@ impl Executor {
         }
     }
 
-    /// What ran when it died, and held.
+    /// The orders of the running attempts, and the resources that each attempt held.
     pub fn into_running(self) -> impl Iterator<Item = (Box<LaunchOrder>, TaskShape)> {
         self.attempts.into_iter().filter_map(|(_, state)| match state {
             Attempt::Running(running) => {
@@ -333,24 +336,24 @@ impl Executor {
         })
     }
 
-    /// Ends that nobody acknowledged.
+    /// Number of ends that were not acknowledged.
     pub fn ends(&self) -> usize {
         self.attempts.len() - self.running().count()
     }
 
-    /// CPU that attempts here were given, in thousandths.
+    /// CPU that running attempts hold, in thousandths of a core.
     pub fn used_cpu(&self) -> u64 {
         self.running().map(|running| u64::from(running.holds().resources.cpu_millis())).sum()
     }
 
-    /// Of that, what opportunistic attempts were given.
+    /// The part of it that opportunistic attempts hold.
     pub fn opportunistic_cpu(&self) -> u64 {
         let shapes = self.running().map(Running::holds);
         let opportunistic = shapes.filter(|shape| shape.execution == ExecutionType::Opportunistic);
         opportunistic.map(|shape| u64::from(shape.resources.cpu_millis())).sum()
     }
 
-    /// The process of the attempt has come to its end; `None` when it was ended before.
+    /// Ends the process of an attempt; `None` if it had ended before.
     pub fn end(
         &mut self,
         now: Instant,
@@ -363,7 +366,7 @@ impl Executor {
         let reason = running.asked.take().map_or(reason, |asked| *asked);
         let yielded = Duration(wall.0 - run_time.0);
         let usage = Usage { wall, yielded, cpu: running.cpu(run_time), ..Usage::default() };
-        let Attempt::Running(running) = &self.attempts[at].1 else { unreachable!("it was running") };
+        let Attempt::Running(running) = &self.attempts[at].1 else { unreachable!("the attempt was running") };
         let files = if reason.is_success() { self.outputs(&running.order) } else { None };
         for file in files.iter().flat_map(|files| &files.outputs) {
             self.files.insert(file.digest, file.bytes);
@@ -371,33 +374,34 @@ impl Executor {
         let ended = Arc::new(Ended { reason, usage, message: None, files });
         let state = &mut self.attempts[at].1;
         let Attempt::Running(running) = std::mem::replace(state, Attempt::Ended(Arc::clone(&ended))) else {
-            unreachable!("it was running")
+            unreachable!("the attempt was running")
         };
         Some((running.order, ExecutorReport::Finished { attempt, ended }))
     }
 }
 
 impl Running {
-    /// What it was given, without its CPU while it yields that.
+    /// The resources that it holds: those of the order, without the CPU while it yields.
     fn holds(&self) -> TaskShape {
         let TaskShape { resources, execution } = *self.order.template.shape;
         let resources = if self.yields_since.is_some() { resources.with(CPU, 0) } else { resources };
         TaskShape { resources, execution }
     }
 
-    /// For how long it has had its CPU.
+    /// For how long it has run with its CPU.
     fn running_for(&self, now: Instant) -> Duration {
         let until = self.yields_since.unwrap_or(now);
         Duration(until.since(self.since).0.saturating_sub(self.yielded.0))
     }
 
-    /// Of its work, in millionths. Its process says so at every moment.
+    /// The part of its work that is done after `length`, in millionths. The simulated process reports it exactly.
     fn part_after(&self, length: Duration) -> u32 {
         let part = u128::from(length.0) * u128::from(WHOLE) / u128::from(self.whole.0.max(1));
         u32::try_from(part).map_or(WHOLE, |part| part.min(WHOLE))
     }
 
-    /// It uses the CPU that it asked for, of which a slow node gives it less at a time.
+    /// CPU time used after `length`. An attempt uses its requested CPU; a slowed-down one uses the same total over a
+    /// longer time.
     fn cpu(&self, length: Duration) -> Duration {
         let work = if self.whole == self.nominal {
             length
@@ -430,7 +434,7 @@ fn finished(attempt: AttemptId, ended: &Arc<Ended>) -> ExecutorReport {
     ExecutorReport::Finished { attempt, ended: Arc::clone(ended) }
 }
 
-/// A task is taken to use the CPU that it asked for.
+/// CPU time of a task that uses all of its requested CPU.
 fn used_cpu(wall: Duration, resources: &Resources) -> Duration {
     Duration::from_micros((u128::from(wall.as_micros()) * u128::from(resources.cpu_millis()) / 1_000) as u64)
 }
@@ -472,7 +476,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_kill_ends_a_stubborn_attempt_before_its_time() {
+    fn only_a_kill_stops_a_stubborn_attempt_early() {
         let mut executor = Executor::default();
         executor.on_order(Instant(0), ToExecutor::Launch(launch()), &mut Vec::new());
         executor.make_stubborn(ATTEMPT);
@@ -481,7 +485,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_asked_to_end_ended_for_that_reason_even_by_itself() {
+    fn an_attempt_that_was_asked_to_end_ends_for_that_reason_even_on_its_own() {
         let mut executor = Executor::default();
         executor.on_order(Instant(0), ToExecutor::Launch(launch()), &mut Vec::new());
         executor.make_stubborn(ATTEMPT);
@@ -492,7 +496,7 @@ mod tests {
     }
 
     #[test]
-    fn an_attempt_that_yields_makes_no_progress_and_ends_as_much_later() {
+    fn an_attempt_that_yields_makes_no_progress_and_ends_later_by_that_time() {
         let mut executor = Executor::default();
         let mut order = launch();
         Arc::make_mut(&mut Arc::make_mut(&mut order.template).shape).resources = Resources::new(1_000, 5);
@@ -505,14 +509,14 @@ mod tests {
             out.pop()
         };
         let (yields, resumes) = (ToExecutor::Yield { attempt: ATTEMPT }, ToExecutor::Resume { attempt: ATTEMPT });
-        assert!(tell(&mut executor, 3, resumes.clone()).is_none(), "it has its CPU");
+        assert!(tell(&mut executor, 3, resumes.clone()).is_none(), "the attempt has its CPU");
         assert!(matches!(tell(&mut executor, 4, yields.clone()), Some(Reaction::Yielded { .. })));
-        assert!(tell(&mut executor, 5, yields.clone()).is_none(), "it yields already");
+        assert!(tell(&mut executor, 5, yields.clone()).is_none(), "the attempt yields already");
         assert_eq!((executor.used_cpu(), executor.is_done(Instant(10), ATTEMPT)), (0, false));
         let Some(Reaction::Report(ExecutorReport::Executing { attempts })) =
             tell(&mut executor, 20, ToExecutor::List { node: NodeId(0) })
         else {
-            panic!("it is listed")
+            panic!("the attempt is listed")
         };
         assert_eq!((attempts[0].running_for, attempts[0].yields_for), (Duration(4), Some(Duration(16))));
         let left = |reaction: Option<Reaction>| match reaction {
@@ -525,7 +529,7 @@ mod tests {
         assert_eq!(left(tell(&mut executor, 40, resumes)), Some(Duration(1)));
         assert!(executor.is_done(Instant(41), ATTEMPT));
         let (_, report) = executor.end(Instant(41), ATTEMPT, EndReason::Exit(0)).unwrap();
-        let ExecutorReport::Finished { ended, .. } = report else { panic!("it has ended") };
+        let ExecutorReport::Finished { ended, .. } = report else { panic!("the attempt has ended") };
         assert_eq!(
             (ended.usage.wall, ended.usage.yielded, ended.usage.cpu),
             (Duration(41), Duration(31), Duration(10))
@@ -533,11 +537,11 @@ mod tests {
     }
 
     #[test]
-    fn a_launch_that_is_refused_has_ended_and_one_that_is_there_is_not_refused() {
+    fn a_refused_launch_has_ended_and_a_known_attempt_is_not_refused() {
         let mut executor = Executor::default();
         let fault = || EndReason::NodeFault("full".to_owned());
         assert!(executor.refuse(&launch(), fault()).is_some());
         assert_eq!(executor.ends(), 1);
-        assert!(executor.refuse(&launch(), fault()).is_none(), "it is asked for again and answered as before");
+        assert!(executor.refuse(&launch(), fault()).is_none(), "the attempt has ended already");
     }
 }

@@ -1,4 +1,4 @@
-//! What happened, in lines for people, and a digest of it.
+//! The happenings of a simulation as lines of text, and a digest of them.
 
 use crate::checkers::Breach;
 use crate::faults::{Fault, Happening};
@@ -10,18 +10,18 @@ use amalgam_core::vocabulary::resources::CPU;
 use amalgam_core::vocabulary::{Instant, JobId, Kinds, ResourceTime, TaskId};
 use std::fmt::Write;
 
-/// Characters of a message that are shown.
+/// Maximum number of characters that are shown of a message.
 const MESSAGE: usize = 120;
 
-/// What somebody wants to be told about.
+/// The subject of a story.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Subject {
     Job(JobId),
-    /// With what befalls its job as a whole.
+    /// With the happenings that concern its job as a whole.
     Task(TaskId),
 }
 
-/// Everything that happens to a subject, as it happens.
+/// Collects the happenings that concern a subject.
 pub struct Story {
     subject: Subject,
     lines: Vec<String>,
@@ -72,18 +72,18 @@ fn describe(happening: &Happening) -> String {
         Happening::Started(place) => format!("!! {} starts", name(*place)),
         Happening::Undone(changes) => {
             let lost: Vec<String> = changes.iter().map(describe_change).collect();
-            format!("!! undone, as it was not durable: [{}]", lost.join("; "))
+            format!("!! lost, because not durable: [{}]", lost.join("; "))
         }
         Happening::Told(place, Fact::Change(change)) => format!("{}: {}", name(*place), describe_change(change)),
         Happening::Told(place, Fact::Record(record)) => format!("{}: {}", name(*place), describe_record(record)),
-        Happening::Answered { job, id } => format!("client of job{job}: it is job {id}"),
-        Happening::Repeated { to, message } => format!("{} hears again: {}", name(*to), shortened(message)),
+        Happening::Answered { job, id } => format!("client of job{job}: got job id {id}"),
+        Happening::Repeated { to, message } => format!("{} receives again: {}", name(*to), shortened(message)),
         Happening::Intruded { node, attempt, task, .. } => {
-            format!("!! an intruder brings a launch of {attempt} (task {task}) to n{node}")
+            format!("!! an intruder sends a launch of {attempt} (task {task}) to n{node}")
         }
-        Happening::Began { node, attempt, task, .. } => format!("process of {attempt} (task {task}) begins on n{node}"),
+        Happening::Began { node, attempt, task, .. } => format!("process of {attempt} (task {task}) starts on n{node}"),
         Happening::Yielded { node, attempt, task } => {
-            format!("process of {attempt} (task {task}) on n{node} leaves its CPU to others")
+            format!("process of {attempt} (task {task}) on n{node} yields its CPU")
         }
         Happening::Resumed { node, attempt, task } => {
             format!("process of {attempt} (task {task}) on n{node} has its CPU again")
@@ -94,7 +94,7 @@ fn describe(happening: &Happening) -> String {
     }
 }
 
-/// The kind of a message and what it begins with.
+/// The start of a message's debug output, which contains its kind.
 fn shortened(message: &Message) -> String {
     let text = format!("{message:?}");
     text.chars().take(MESSAGE).collect()
@@ -113,26 +113,26 @@ fn name(place: Place) -> String {
 fn describe_fault(fault: &Fault) -> String {
     match fault {
         Fault::Crash { place, down, noticed } => {
-            format!("{} crashes, is back after {down} and is missed after {noticed}", name(*place))
+            format!("{} crashes; it restarts after {down}, and others notice after {noticed}", name(*place))
         }
         Fault::ExecutorDies { node } => format!("the executor of n{node} dies with its tasks"),
         Fault::DiskFails { place, reached, down, .. } => format!(
-            "{} cannot write its log and ends; {reached} thousandths of it are on disk; it is back after {down}",
+            "{} cannot write its log and exits; {reached} thousandths are on disk; it restarts after {down}",
             name(*place)
         ),
 
         Fault::DiskSlow { place, lasts } => format!("the disk of {} is slow for {lasts}", name(*place)),
-        Fault::CannotLaunch { node, lasts } => format!("n{node} cannot make processes for {lasts}"),
+        Fault::CannotLaunch { node, lasts } => format!("n{node} cannot start processes for {lasts}"),
         Fault::Break { link, lasts, noticed_outside, noticed_inside } => format!(
             "connection {link} breaks for {lasts}; its outer end notices after {noticed_outside}, the inner one after {noticed_inside}"
         ),
         Fault::Pause { place, length } => format!("{} hangs for {length}", name(*place)),
-        Fault::Act { job, action } => format!("a user wants of job{job}: {action:?}"),
+        Fault::Act { job, action } => format!("a user requests for job{job}: {action:?}"),
         Fault::SubmitAgain { job } => format!("a client submits job{job} again"),
-        Fault::Drain { node, drained: true } => format!("n{node} is to be drained"),
-        Fault::Drain { node, drained: false } => format!("n{node} is to be opened"),
-        Fault::Intrude { how, .. } => format!("an intruder is there: {how:?}"),
-        Fault::Heal => "everything is healed".to_owned(),
+        Fault::Drain { node, drained: true } => format!("a user drains n{node}"),
+        Fault::Drain { node, drained: false } => format!("a user ends the drain of n{node}"),
+        Fault::Intrude { how, .. } => format!("an intruder acts: {how:?}"),
+        Fault::Heal => "all faults end".to_owned(),
     }
 }
 
@@ -144,7 +144,7 @@ fn describe_change(change: &Change) -> String {
             format!("task {task} launched on {node} as {attempt} {grant}")
         }
         Change::Finished { attempt, task, ended, last, .. } => {
-            let more = if *last { "" } else { ", to be tried again" };
+            let more = if *last { "" } else { ", to be retried" };
             format!("task {task} ended as {attempt}: {}{more}", ended.reason)
         }
         Change::Promoted { attempt, task, node, grant, .. } => {
@@ -152,13 +152,13 @@ fn describe_change(change: &Change) -> String {
             format!("task {task} guaranteed on {node} as {attempt} {grant}")
         }
         Change::Lost { attempt, task, cause, last, .. } => {
-            let more = if *last { "" } else { ", to be tried again" };
+            let more = if *last { "" } else { ", to be retried" };
             format!("task {task} lost as {attempt}: {cause:?}{more}")
         }
         Change::OutputLost { task, file, .. } => {
-            format!("nobody has `{file}` any more, which task {task} left and others read: it runs again")
+            format!("no node has `{file}` any more, which task {task} wrote and others read: it runs again")
         }
-        Change::JobStarted { job } => format!("job {job} begins"),
+        Change::JobBegun { job } => format!("job {job} starts"),
         Change::Exchanged { job, exchange, .. } => {
             let seconds = |time: &ResourceTime| time.seconds(CPU) / 1e3;
             let (given, received) = (seconds(&exchange.given), seconds(&exchange.received));
@@ -176,25 +176,26 @@ fn describe_record(record: &Record) -> String {
         }
         Record::Submitted { job, tasks } => format!("job {job} has {tasks} tasks"),
         Record::Deferred { job, stage, tasks, left } => {
-            format!("{tasks} tasks of stage {stage} of job {job} could wait {left}, for it ends no later")
+            format!("{tasks} tasks of stage {stage} of job {job} could wait {left} without delaying its end")
         }
         Record::Allowed { job, most } => {
             format!("job {job} may hold {} CPU guaranteed", most.0[CPU] as f64 / 1e3)
         }
-        Record::StageReady { job, stage, .. } => format!("stage {stage} of job {job} can run"),
-        Record::AwaitsGang { task, attempt, node } => format!("task {task} awaits its gang on {node} as {attempt}"),
-        Record::GangStarts { job, stage, tasks } => {
-            format!("{tasks} tasks of stage {stage} of job {job} begin together")
+        Record::StageReady { job, stage, .. } => format!("stage {stage} of job {job} is ready"),
+        Record::AwaitsGang { task, attempt, node } => format!("task {task} waits for its gang on {node} as {attempt}"),
+        Record::GangBegins { job, stage, tasks } => {
+            format!("{tasks} tasks of stage {stage} of job {job} start together")
         }
         Record::Queued { task, attempt, node } => format!("task {task} queued on {node} as {attempt}"),
         Record::Started { task, attempt, node, .. } => format!("task {task} started on {node} as {attempt}"),
         Record::WaitedInVain { task, attempt, node, waited, expected } => {
-            format!("{attempt} (task {task}) waited on {node} for {waited} in vain; {expected} had been expected")
+            format!(
+                "{attempt} (task {task}) on {node} was given up after waiting {waited}; the expected wait was {expected}"
+            )
         }
-        Record::Prediction { attempt, prediction, start, .. } => format!(
-            "{attempt} waited {}, and was foretold to wait {} to {}",
-            start.waited, prediction.least, prediction.most
-        ),
+        Record::Foretold { attempt, foretold, start, .. } => {
+            format!("{attempt} waited {}; predicted were {} to {}", start.waited, foretold.least, foretold.most)
+        }
         Record::Adopted { task, attempt, node } => format!("task {task} found again on {node} as {attempt}"),
         Record::Orphaned { task, attempt, node } => format!("{attempt} (task {task}) has no owner on {node}"),
         Record::Straggles { task, attempt, node, part, left, elsewhere, takes } => format!(
@@ -202,16 +203,16 @@ fn describe_record(record: &Record) -> String {
             f64::from(*part) / 1e4
         ),
         Record::SlowInput { task, node, waited, writer, from, elsewhere, .. } => format!(
-            "task {task} has waited on {node} for {waited} for a file of {from}: task {writer} runs once more on {elsewhere}"
+            "task {task} has waited on {node} for {waited} for a file from {from}: task {writer} runs again on {elsewhere}"
         ),
         Record::Overtaken { task, attempt, node, by } => {
-            format!("{by} is done with task {task} before {attempt} on {node}, which is slow")
+            format!("{by} ended task {task} before {attempt} on {node}, which is slow")
         }
         Record::Preempting { task, attempt, node, by } => {
-            format!("{attempt} (task {task}) on {node} is told to end to make room for {by}")
+            format!("{attempt} (task {task}) on {node} is preempted by {by}")
         }
         Record::Yielding { task, attempt, node, by } => {
-            format!("{attempt} (task {task}) on {node} is told to leave its CPU to {by}")
+            format!("{attempt} (task {task}) on {node} yields its CPU to {by}")
         }
         Record::Resumed { task, attempt, node, after } => {
             format!("{attempt} (task {task}) on {node} gets its CPU back after {after}")
@@ -219,22 +220,22 @@ fn describe_record(record: &Record) -> String {
         Record::TokenRefused { task, attempt, node, why } => {
             format!("{node} refuses a launch of {attempt} (task {task}): {why}")
         }
-        Record::Stale { from, attempt } => format!("late word about {attempt} from {from:?}"),
-        Record::StaleMessage { from } => format!("late word from {from:?}"),
+        Record::Stale { from, attempt } => format!("late message about {attempt} from {from:?} dropped"),
+        Record::StaleMessage { from } => format!("late message from {from:?} dropped"),
         Record::LaunchRefused { task, attempt, node, why } => {
             format!("task {task}: launch as {attempt} on {node} refused, {why}")
         }
         Record::Repartitioned { task, attempt, node } => {
-            format!("task {task}: {attempt} gets room on {node}, which is another's")
+            format!("task {task}: {attempt} gets room on {node}, which is internal to another global master")
         }
-        Record::StaleGrant { from, grant } => format!("late word about {grant} from {from:?}"),
+        Record::StaleGrant { from, grant } => format!("late message about {grant} from {from:?} dropped"),
         other => format!("{other:?}"),
     }
 }
 
-// ---- what concerns whom --------------------------------------------------------------------------------------------
+// ---- selection -----------------------------------------------------------------------------------------------------
 
-/// Whether it belongs in the story of a task: it is about the task, or it befell the whole cluster.
+/// Whether the happening belongs in the story of a task: it is about the task, or about the whole cluster.
 pub fn concerns_task(happening: &Happening, task: TaskId) -> bool {
     is_of_cluster(happening) || happening.task() == Some(task)
 }
@@ -259,13 +260,13 @@ fn job_of(happening: &Happening) -> Option<JobId> {
     }
 }
 
-/// FNV-1a over the whole story.
+/// FNV-1a hash of all happenings with their times.
 pub fn digest(happened: &[(Instant, Happening)]) -> String {
     let mut hash = 0xcbf2_9ce4_8422_2325_u64;
     let mut text = String::new();
     for (at, happening) in happened {
         text.clear();
-        write!(text, "{at:?} {happening:?}").expect("a string takes everything");
+        write!(text, "{at:?} {happening:?}").expect("writing to a string does not fail");
         hash = text.bytes().fold(hash, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3));
     }
     format!("{hash:016x}")
