@@ -1,6 +1,6 @@
-//! What each job would have taken by itself within the resources that it was allowed, had nothing ever waited for
-//! anything else: no queues, no time to decide or to send, no failures, and all run times known. Apollo (section 5.2)
-//! compares itself with it. Opportunistic work can beat it, for it goes beyond what is allowed.
+//! The completion time that each job would have alone within its allowance: without queues, delays of decisions and
+//! messages, or failures, and with known run times. Apollo (section 5.2) compares itself with this oracle. A job with
+//! opportunistic work can be faster, because that work exceeds the allowance.
 
 use amalgam_core::vocabulary::resources::WIDTH;
 use amalgam_core::vocabulary::{Duration, Resources, Totals};
@@ -9,26 +9,27 @@ use serde::Serialize;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// Completion times of the jobs that succeeded and were allowed something, in seconds.
+/// Completion times of the jobs that succeeded and had an allowance, in seconds.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize)]
 pub struct Oracle {
     pub jobs: u64,
-    /// How long they took.
+    /// The actual completion times.
     pub jct_s: Summary,
-    /// How long they would have taken within what they were allowed at each moment of their lives, and within the most of
-    /// all that afterwards.
+    /// Within the allowance of each time up to the actual end of the job, and within the largest allowance of each kind
+    /// after that.
     pub as_allowed_s: Summary,
-    /// Within the most that they were ever allowed of each kind, from their arrival to their end.
+    /// Within the largest allowance of each kind, all the time.
     pub most_allowed_s: Summary,
     /// Without a limit.
     pub unlimited_s: Summary,
 }
 
-/// What a job was allowed to hold, from so long after its arrival on.
+/// What a job may hold, from this time after its arrival on.
 pub type Allowed = (Duration, Totals);
 
 impl Oracle {
-    /// Of jobs, each with the time that it took and all that it was allowed, in order.
+    /// From jobs, each with its completion time and its allowances in the order of time. `None` if no job had an
+    /// allowance.
     pub fn of<'a>(jobs: impl Iterator<Item = (&'a TraceJob, Duration, &'a [Allowed])>) -> Option<Oracle> {
         let mut times: Vec<[f64; 4]> = Vec::new();
         for (job, took, allowed) in jobs.filter(|(.., allowed)| !allowed.is_empty()) {
@@ -49,20 +50,21 @@ impl Oracle {
     }
 }
 
-/// A stage on its way.
+/// The progress of a stage.
 struct Stage {
     shape: Resources,
-    /// Of its tasks that have not started, the longest last.
+    /// Run times of the tasks that have not started, the longest last.
     times: Vec<Duration>,
     unended: usize,
-    /// Stages that it still waits for.
+    /// Number of dependencies that have not ended.
     missing: usize,
-    /// Until the job's end, if all that follows had no limit.
+    /// Time from the start of the stage to the job's end without a limit.
     path: Duration,
 }
 
-/// How long the job takes by list scheduling: whenever something fits, the longest task of the stage with the longest path to
-/// the end. Without any limit where none is given. However little is allowed, one task may always run.
+/// Completion time of the job under list scheduling: whenever a task fits, starts the longest task of the ready stage
+/// with the longest path to the end. No limit if `allowed` is empty. One task may always run, even if it exceeds the
+/// allowance.
 fn completion(job: &TraceJob, allowed: &[Allowed]) -> Duration {
     let mut stages = stages_of(job);
     let mut order: Vec<usize> = (0..stages.len()).collect();
@@ -113,7 +115,7 @@ fn stages_of(job: &TraceJob) -> Vec<Stage> {
             path,
         });
     }
-    // A stage stands behind those that it waits for.
+    // Stages are listed after their dependencies.
     for (number, spec) in job.spec.stages.iter().enumerate().rev() {
         for &before in &spec.after {
             let own = job.run_times[before as usize].longest();
@@ -159,39 +161,40 @@ mod tests {
     }
 
     #[test]
-    fn without_a_limit_it_is_the_longest_path() {
+    fn without_a_limit_the_completion_time_is_the_longest_path() {
         assert_eq!(completion(&job(&[3, 1, 2], &[4, 5]), &[]), at(8));
     }
 
     #[test]
-    fn within_what_is_allowed_the_longest_go_first() {
-        // 5 beside 2, 2 and 1; then one after the other.
+    fn within_the_allowance_the_longest_tasks_start_first() {
+        // The task of 5 s runs beside those of 2, 2 and 1 s; then comes the one of 3 s.
         assert_eq!(completion(&job(&[1, 2, 5, 2], &[3]), &[(Duration::ZERO, cores(2))]), at(8));
-        // One may always run.
+        // One task may always run.
         assert_eq!(completion(&job(&[1, 2], &[3]), &[(Duration::ZERO, Totals::ZERO)]), at(6));
         assert_eq!(completion(&job(&[1, 2], &[3]), &[(at(99), cores(2))]), at(6));
     }
 
     #[test]
-    fn what_is_allowed_later_is_used_from_then_on_and_what_runs_goes_on() {
+    fn a_changed_allowance_applies_to_tasks_that_start_later() {
         let tasks = [2; 6];
-        // Two from 0, four from 1 s on, when two more start, and two at 2 s.
+        // Two tasks start at 0 s, two more at 1 s when four may run, and two at 2 s.
         let allowed = [(Duration::ZERO, cores(2)), (at(1), cores(4))];
         assert_eq!(completion(&job(&tasks, &[1]), &allowed), at(5));
-        // Four at once, and one after the other from then on.
+        // Four tasks start at once, the others one after the other.
         let allowed = [(Duration::ZERO, cores(4)), (at(1), cores(1))];
         assert_eq!(completion(&job(&tasks, &[1]), &allowed), at(7));
     }
 
     #[test]
-    fn the_more_it_knows_to_be_allowed_the_shorter_the_job() {
+    fn a_larger_allowance_makes_the_job_shorter() {
         let job = job(&[2; 6], &[1]);
-        // It ended after 4 s, faster than it was allowed to: from then on the oracle has the most.
+        // The job ended after 4 s, faster than within its allowance: from then on the oracle uses the largest
+        // allowance.
         let allowed = [(Duration::ZERO, cores(1)), (at(1), cores(3)), (at(2), cores(1))];
         let oracle = Oracle::of([(&job, at(4), &allowed[..])].into_iter()).unwrap();
         let means =
             [oracle.jct_s, oracle.as_allowed_s, oracle.most_allowed_s, oracle.unlimited_s].map(|times| times.mean);
-        // One at 0, two at 1 s, none at 2 and 3 s, three at 4 s.
+        // Within the actual allowances, one task starts at 0 s, two at 1 s, none at 2 and 3 s, three at 4 s.
         assert_eq!(means, [4.0, 7.0, 5.0, 3.0]);
         assert_eq!(Oracle::of([(&job, at(4), &[][..])].into_iter()), None);
     }

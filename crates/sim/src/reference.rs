@@ -1,7 +1,7 @@
-//! What no scheduler can beat, computed from the workload and the capacity alone: every result is compared with it.
+//! Lower bounds for any scheduler, computed from the workload and the capacity alone. Results are compared with them.
 //!
-//! Beside the bounds stands what an omniscient greedy scheduler on one pooled machine would reach. It is no bound: greedy
-//! choices can be beaten.
+//! Also the times of a greedy scheduler with full knowledge on one pooled machine. These are no bounds: another order
+//! may be better.
 
 use amalgam_core::vocabulary::resources::WIDTH;
 use amalgam_core::vocabulary::{Duration, Instant, Resources, StageSpec, Totals};
@@ -11,24 +11,26 @@ use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap};
 use std::ops::Bound;
 
-/// Lower bounds in seconds, and the greedy scheduler's figures. The bounds are computed in integers and rounded down, so
-/// that a run which meets one is not below it.
+/// Lower bounds and the times of the greedy scheduler, in seconds. The bounds are computed in integers and rounded
+/// down, so that a run that meets a bound is not below it.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize)]
 pub struct Reference {
-    /// Of the makespan: from the first arrival until the last job would end if none ever waited, which is the largest sum
-    /// of an arrival and that job's critical path.
+    /// Bound of the makespan: from the first arrival to the last end if no task ever waited, which is the largest sum
+    /// of a job's arrival and its critical path.
     pub critical_path_s: f64,
-    /// Of the makespan: all work of the scarcest kind over the capacity of the whole cluster.
+    /// Bound of the makespan: the work of the scarcest kind over the capacity of the whole cluster, with regard to
+    /// arrivals.
     pub work_over_capacity_s: f64,
-    /// Of the mean job completion time: the mean critical path, or jobs as fluids on one pooled machine of one kind of
-    /// resource, the shortest remaining work first; whatever is largest.
+    /// Bound of the mean job completion time: the largest of the mean critical path and, for each kind of resource, the
+    /// mean completion time on one pooled machine that divides jobs arbitrarily and runs the shortest remaining work
+    /// first.
     pub srpt_mean_jct_s: f64,
     pub greedy_makespan_s: f64,
     pub greedy_mean_jct_s: f64,
 }
 
 impl Reference {
-    /// Of jobs in the order of their arrivals, each of which fits into the capacity.
+    /// From jobs in the order of their arrivals. Each job has to fit into the capacity.
     pub fn of<'a>(jobs: impl IntoIterator<Item = &'a TraceJob>, capacity: &Totals) -> Reference {
         let jobs: Vec<Job<'_>> = jobs.into_iter().map(|job| Job::new(job, capacity)).collect();
         let (greedy_makespan, greedy_mean) = greedy(&jobs, capacity);
@@ -47,10 +49,10 @@ struct Job<'a> {
     trace: &'a TraceJob,
     arrival: u64,
     critical_path: u64,
-    /// The amount of each kind times how long it is taken.
+    /// By kind: the sum of amount times run time.
     work: [u128; WIDTH],
-    /// Seconds that the whole cluster would need for it, by its dominant kind. Only the greedy scheduler's order stands on
-    /// it.
+    /// Seconds that the whole cluster would need for the job, by its dominant kind. Only the order of the greedy
+    /// scheduler depends on it.
     dominant_s: f64,
 }
 
@@ -82,12 +84,13 @@ fn critical_path(jobs: &[Job<'_>]) -> u64 {
     jobs.iter().map(|job| job.arrival - first + job.critical_path).max().unwrap_or(0)
 }
 
-/// For each kind and each arrival: what arrives from then on cannot end before it has been worked off.
+/// For each kind and each arrival: the work that arrives from then on cannot be done before that arrival plus the work
+/// over the capacity.
 fn work_over_capacity(jobs: &[Job<'_>], capacity: &Totals) -> u128 {
     let first = first_arrival(jobs);
     let by_kind = kinds(capacity).map(|(kind, capacity)| {
         let mut later = 0;
-        // Jobs stand in the order of their arrivals.
+        // Jobs are in the order of their arrivals.
         let ends = jobs.iter().rev().map(|job| {
             later += job.work[kind];
             u128::from(job.arrival - first) * capacity + later
@@ -97,7 +100,7 @@ fn work_over_capacity(jobs: &[Job<'_>], capacity: &Totals) -> u128 {
     by_kind.max().unwrap_or(0)
 }
 
-/// The kinds that there are, each with its amount in the whole cluster.
+/// The kinds that the cluster has, each with its total amount.
 fn kinds(capacity: &Totals) -> impl Iterator<Item = (usize, u128)> {
     capacity
         .0
@@ -107,24 +110,24 @@ fn kinds(capacity: &Totals) -> impl Iterator<Item = (usize, u128)> {
         .map(|(kind, amount)| (kind, u128::from(amount)))
 }
 
-/// What the sum of all completion times is at least.
+/// Lower bound of the sum of all completion times, in microseconds.
 fn completion(jobs: &[Job<'_>], capacity: &Totals) -> u128 {
     let critical_paths = jobs.iter().map(|job| u128::from(job.critical_path)).sum();
     kinds(capacity).map(|(kind, capacity)| srpt(jobs, kind, capacity)).fold(critical_paths, u128::max)
 }
 
-/// The mean in seconds of `count` times with this sum, and not more than anyone finds who adds them up in seconds: each
-/// of them and each addition may be off by half an epsilon.
+/// The mean in seconds of `count` times with this sum in microseconds, reduced so that it is not above the mean of the
+/// same times added up in floating-point seconds: each time and each addition may be off by half an epsilon.
 fn least_mean(sum: u128, count: usize) -> f64 {
     let mean = sum as f64 / 1e6 / count.max(1) as f64;
     mean * (1.0 - (count + 4) as f64 * f64::EPSILON)
 }
 
-/// The sum of the completion times when the whole cluster is one machine for this kind of resource and always works on
-/// the job with the least work left, which no order beats (Schrage 1968). Kinds are looked at one by one: jobs that lean
-/// on different kinds may run beside each other.
+/// The sum of the completion times if the whole cluster is one machine for this kind of resource and always works on
+/// the job with the least work left, which is the optimal order (Schrage 1968). Each kind is computed separately,
+/// because jobs that need different kinds can run at the same time.
 fn srpt(jobs: &[Job<'_>], kind: usize, capacity: u128) -> u128 {
-    // The clock counts what the machine can do: so much in each microsecond. So nothing is rounded before the end.
+    // The clock counts units of work: `capacity` units in each microsecond. So nothing is rounded before the end.
     let arrival = |number: usize| jobs.get(number).map(|job: &Job<'_>| u128::from(job.arrival) * capacity);
     let mut waiting: BinaryHeap<Reverse<(u128, usize)>> = BinaryHeap::new();
     let (mut now, mut total, mut next) = (0, 0, 0);
@@ -156,17 +159,17 @@ fn srpt(jobs: &[Job<'_>], kind: usize, capacity: u128) -> u128 {
 
 /// A job that has arrived.
 struct Progress {
-    /// Stages that each stage still waits for.
+    /// By stage: number of dependencies that have not ended.
     missing: Vec<u32>,
-    /// Tasks of each stage that have not started, and that have not ended.
+    /// By stage: number of tasks that have not started, and that have not ended.
     unstarted: Vec<u32>,
     unended: Vec<u32>,
     stages_left: usize,
     work_left: f64,
 }
 
-/// Starts, whenever something fits into the pooled free capacity, a task of the job with the least work left, knowing all
-/// run times. Returns the makespan and the mean completion time in seconds.
+/// Whenever a task fits into the pooled free capacity, starts a task of the job with the least work left. Knows all run
+/// times. Returns the makespan and the mean completion time in seconds.
 fn greedy(jobs: &[Job<'_>], capacity: &Totals) -> (f64, f64) {
     let mut pool = Pool {
         free: *capacity,
@@ -205,10 +208,10 @@ struct Pool {
     free: Totals,
     ends: BinaryHeap<Reverse<TaskEnd>>,
     progress: Vec<Progress>,
-    /// Jobs with unstarted tasks, by the work that is left, in millionths of a second of the whole cluster.
+    /// Jobs with unstarted tasks, ordered by the work left, in microseconds of the whole cluster.
     order: BTreeSet<(u64, usize)>,
     dependents: Vec<Vec<Vec<u32>>>,
-    /// Of each kind, the least that any task wants: where this does not fit, nothing does.
+    /// The smallest amount of each kind that any task requests. If it does not fit, no task fits.
     smallest: Resources,
 }
 
@@ -238,7 +241,7 @@ impl Pool {
         self.order.insert((micros(job.dominant_s), number));
     }
 
-    /// One task that ends now; returns its job.
+    /// Ends one task whose end has come, if there is one, and returns its job.
     fn end_one(&mut self, now: Instant, jobs: &[Job<'_>]) -> Option<usize> {
         let end = self.ends.peek().map(|Reverse(end)| *end).filter(|end| end.at <= now)?;
         self.ends.pop();
@@ -260,7 +263,7 @@ impl Pool {
         while fits(&self.smallest, &self.free)
             && let Some(&(left, number)) = self.order.range((from, Bound::Unbounded)).next()
         {
-            // With less work left it stands before this.
+            // If the job is inserted again, it has less work left, so it is before this position and not visited again.
             from = Bound::Excluded((left, number));
             let job = &jobs[number];
             let (mut has_started, mut seconds) = (false, 0.0);
@@ -327,14 +330,15 @@ mod tests {
         capacity
     }
 
-    /// To nanoseconds.
+    /// Rounded to nanoseconds.
     fn rounded(seconds: f64) -> f64 {
         (seconds * 1e9).round() / 1e9
     }
 
     #[test]
-    fn the_shortest_job_first_is_what_the_mean_cannot_beat() {
-        // Three jobs of 4 tasks of 10 s at once on 4 cores: 10, 20 and 30 s; one after the other is best.
+    fn the_bound_of_the_mean_is_that_of_the_shortest_job_first() {
+        // Three jobs of 4 tasks of 10 s arrive at once on 4 cores. One after the other is best: they end after 10, 20
+        // and 30 s.
         let same = workload(&[("jobs", "3"), ("tasks", "4"), ("run-time", "10s"), ("arrival", "at-once")]);
         let reference = Reference::of(&same.jobs, &cores(4));
         assert_eq!((reference.work_over_capacity_s, reference.critical_path_s), (30.0, 10.0));
@@ -343,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wide_cluster_leaves_the_critical_path() {
+    fn on_a_large_cluster_the_critical_path_is_the_bound() {
         let one = workload(&[("jobs", "2"), ("tasks", "3"), ("run-time", "7s"), ("arrival", "every:100s")]);
         let reference = Reference::of(&one.jobs, &cores(100));
         assert_eq!(rounded(reference.srpt_mean_jct_s), 7.0);
@@ -351,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn times_that_meet_the_bound_of_the_mean_are_not_below_it_in_whatever_order_they_are_added() {
+    fn times_that_meet_the_bound_of_the_mean_are_not_below_it_in_any_order_of_addition() {
         let mut chance = Chance::new(1, "times");
         for count in [1, 3, 10, 1_000] {
             for _ in 0..200 {
@@ -361,7 +365,7 @@ mod tests {
                     times.map(|time| *time as f64 / 1e6).sum::<f64>() / f64::from(count)
                 };
                 for mean in [mean(&mut times.iter()), mean(&mut times.iter().rev())] {
-                    assert!(least <= mean && mean - least < 1e-9 * mean, "{least} is said to be least, found {mean}");
+                    assert!(least <= mean && mean - least < 1e-9 * mean, "the bound is {least}, the mean is {mean}");
                 }
             }
         }

@@ -1,4 +1,4 @@
-//! One page about one or several runs of a workload: self-contained HTML with plots as SVG, readable without a network.
+//! Pages about one or several runs of a workload: self-contained HTML with plots as SVG, which need no network.
 
 use crate::metrics::{Against, Gantt, GanttStage, Heat, JobResult, Outcome};
 use plotters::coord::Shift;
@@ -12,7 +12,7 @@ type Plot = Result<(), Box<dyn std::error::Error>>;
 
 const WIDTH: u32 = 880;
 const HEIGHT: u32 = 300;
-/// Distinguishable also for most colour-blind people (Okabe and Ito).
+/// Colours that most colour-blind people can distinguish (Okabe and Ito).
 const COLOURS: [RGBColor; 8] = [
     RGBColor(0, 114, 178),
     RGBColor(213, 94, 0),
@@ -32,10 +32,11 @@ const STYLE: &str = "body{font:15px/1.5 system-ui,sans-serif;max-width:60rem;mar
 /// A line of a plot: its name and its points.
 type Line = (String, Vec<(f64, f64)>);
 
-/// The page. `notes` say what the workload lacks and how the gaps were filled; `command` made the runs.
+/// The page. `notes` describe what the workload lacks and how the gaps were filled; `command` is the command that made
+/// the runs.
 ///
 /// # Errors
-/// When a plot cannot be drawn, which would be a defect.
+/// If a plot cannot be drawn, which would be a bug.
 pub fn html(title: &str, command: &str, notes: &[String], runs: &[Outcome]) -> Result<String, String> {
     let mut page = String::new();
     write_page(&mut page, title, command, notes, runs).map_err(|error| error.to_string())?;
@@ -49,10 +50,10 @@ fn write_page(page: &mut String, title: &str, command: &str, notes: &[String], r
         write!(page, "<p class=\"note\">{}</p>", escape(note))?;
     }
     runs.iter().try_for_each(|run| altruism(page, run))?;
-    section(page, "Job completion: share of jobs that took at most so many seconds", HEIGHT, &|area| {
+    section(page, "Job completion: share of jobs that took at most x seconds", HEIGHT, &|area| {
         lines(area, "seconds", "share of jobs", &completion_curves(runs))
     })?;
-    section(page, "Task wait: share of tasks that waited at most so many seconds", HEIGHT, &|area| {
+    section(page, "Task wait: share of tasks that waited at most x seconds", HEIGHT, &|area| {
         lines(area, "seconds", "share of tasks", &wait_curves(runs))
     })?;
     section(page, "CPU in use over time", HEIGHT, &|area| {
@@ -63,7 +64,7 @@ fn write_page(page: &mut String, title: &str, command: &str, notes: &[String], r
     })?;
     for run in runs {
         let name = escape(&run.results.preset);
-        let heading = format!("Nodes over time under {name}: the darker, the busier");
+        let heading = format!("Nodes over time under {name}: darker is busier");
         section(page, &heading, HEIGHT, &|area| heat(area, &run.heat))?;
         if let Some(gantt) = run.gantt.as_ref().filter(|gantt| gantt.stages.len() > 1) {
             let heading = format!("The stages of {} under {name}", escape(&gantt.job));
@@ -75,7 +76,7 @@ fn write_page(page: &mut String, title: &str, command: &str, notes: &[String], r
 
 // ---- pages about figures of papers --------------------------------------------------------------------------------
 
-/// How values are spread, as a box with whiskers.
+/// The distribution of values, drawn as a box with whiskers.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Spread {
     pub name: String,
@@ -86,18 +87,18 @@ pub struct Spread {
 
 /// A plot of a page.
 pub enum Figure {
-    /// Beside each other: heading, the name of the values, the boxes.
+    /// Boxes beside each other: the heading, the name of the values, the boxes.
     Boxes(String, String, Vec<Spread>),
-    /// The distribution of each name's values: heading, the name of the values.
+    /// Cumulative distributions: the heading, the name of the values, the values by name.
     Distributions(String, String, Vec<(String, Vec<f64>)>),
-    /// Shares, or counts, over seconds.
+    /// Shares or counts over seconds: the heading, the name of the values, the points by name.
     OverTime(String, String, Vec<(String, Vec<(f64, f64)>)>),
 }
 
-/// A page with a table and plots; `notes` come below the table.
+/// A page with a table and plots. `notes` are below the table.
 ///
 /// # Errors
-/// When a plot cannot be drawn, which would be a defect.
+/// If a plot cannot be drawn, which would be a bug.
 pub fn figure_html(
     title: &str,
     command: &str,
@@ -203,10 +204,10 @@ fn table(page: &mut String, runs: &[Outcome]) -> fmt::Result {
     )
 }
 
-/// What a run's queues gave and received, and how the ends of its jobs compare with others.
+/// What a run's queues gave and received, and the comparisons of the ends of its jobs.
 fn altruism(page: &mut String, run: &Outcome) -> Plot {
     let Some(altruism) = &run.results.altruism else { return Ok(()) };
-    write!(page, "<h2>What jobs gave to others and received under {}</h2>", escape(&run.results.preset))?;
+    write!(page, "<h2>Resources that jobs gave and received under {}</h2>", escape(&run.results.preset))?;
     page.write_str("<table><tr><th>queue</th><th>jobs</th><th>gave, CPU-s</th><th>received</th>")?;
     page.write_str("<th>gave, GiB-s of memory</th><th>received</th></tr>")?;
     for queue in &altruism.queues {
@@ -217,15 +218,15 @@ fn altruism(page: &mut String, run: &Outcome) -> Plot {
     }
     page.write_str("</table>")?;
     let ways = [
-        ("the ends with their shares to themselves, as they estimated", Some(altruism.against_alone)),
+        ("the estimated ends with their shares alone", Some(altruism.against_alone)),
         ("the same run without altruism", altruism.against_selfish),
     ];
     for (what, against) in ways.into_iter().filter_map(|(what, against)| Some((what, against?))) {
         let Against { jobs, earlier, later, jct_s, speedup } = against;
         write!(
             page,
-            "<p>Against {what}: of {jobs} jobs {earlier} ended earlier and {later} later; the mean completion there is \
-             {:.1} s, and a job is {:.2} times as fast in the median.</p>",
+            "<p>Compared with {what}: of {jobs} jobs {earlier} ended earlier and {later} later; the mean \
+             completion there is {:.1} s, and a job is {:.2} times as fast in the median.</p>",
             jct_s.mean, speedup.p50
         )?;
     }
@@ -249,25 +250,25 @@ fn section(page: &mut String, heading: &str, height: u32, draw: &dyn Fn(&Area<'_
     Ok(page.write_str(&svg)?)
 }
 
-// ---- what is plotted -----------------------------------------------------------------------------------------------
+// ---- data of the plots ---------------------------------------------------------------------------------------------
 
 fn completion_curves(runs: &[Outcome]) -> Vec<Line> {
     let of_run = |run: &Outcome| distribution(run.jobs.iter().filter_map(|job| job.jct_s).collect());
     runs.iter().map(|run| (run.results.preset.clone(), of_run(run))).collect()
 }
 
-/// Empty where nothing was run without altruism.
+/// Empty if there was no run without altruism.
 fn speedup_curves(run: &Outcome) -> Vec<Line> {
     let speedup = |job: &JobResult| Some(job.selfish_jct_s? / job.jct_s.filter(|jct| *jct > 0.0)?);
     let speedups: Vec<f64> = run.jobs.iter().filter_map(speedup).collect();
     if speedups.is_empty() { Vec::new() } else { vec![(run.results.preset.clone(), distribution(speedups))] }
 }
 
-/// The share of the values that are at most so large.
+/// Cumulative distribution: each value with the share of the values that are at most as large.
 fn distribution(mut values: Vec<f64>) -> Vec<(f64, f64)> {
     values.sort_by(f64::total_cmp);
     let count = values.len() as f64;
-    // At most as many points as can be seen.
+    // More points could not be distinguished in the plot.
     let step = values.len().div_ceil(400).max(1);
     let points = values.iter().enumerate().filter(|(rank, _)| (rank + 1) % step == 0 || rank + 1 == values.len());
     points.map(|(rank, value)| (*value, (rank + 1) as f64 / count)).collect()
@@ -303,7 +304,8 @@ fn colour(number: usize) -> RGBColor {
 /// Pixels between dashes.
 const GAP: u32 = 3;
 
-/// How long a line's dashes are: with the colours used up, the next lines are broken ones, then dotted ones.
+/// Length of a line's dashes; `None` for a solid line. When the colours are used up, the next lines are dashed, then
+/// dotted.
 fn dash(number: usize) -> Option<u32> {
     [None, Some(9), Some(2)][number / COLOURS.len() % 3]
 }
@@ -311,7 +313,7 @@ fn dash(number: usize) -> Option<u32> {
 fn lines(area: &Area<'_>, x_name: &str, y_name: &str, lines: &[Line]) -> Plot {
     let points = || lines.iter().flat_map(|(_, points)| points);
     let longest = points().map(|point| point.0).fold(0.0, f64::max);
-    // Shares have the whole range.
+    // The axis reaches at least 1, so that shares use the whole range.
     let highest = points().map(|point| point.1).fold(1.0, f64::max);
     let mut chart = ChartBuilder::on(area)
         .margin(10)
@@ -337,7 +339,8 @@ fn lines(area: &Area<'_>, x_name: &str, y_name: &str, lines: &[Line]) -> Plot {
     Ok(())
 }
 
-/// From the 25th to the 75th percentile, with the median across; whiskers to the 5th and 95th; the mean is a dot.
+/// Each box reaches from the 25th to the 75th percentile, with a line at the median. Whiskers reach to the 5th and 95th
+/// percentile. The mean is a dot.
 fn boxes(area: &Area<'_>, y_name: &str, spreads: &[Spread]) -> Plot {
     let highest = spreads.iter().map(|spread| spread.percentiles[4].max(spread.mean)).fold(0.0, f64::max);
     let mut chart = ChartBuilder::on(area)
@@ -368,7 +371,7 @@ fn boxes(area: &Area<'_>, y_name: &str, spreads: &[Spread]) -> Plot {
 }
 
 fn heat(area: &Area<'_>, heat: &Heat) -> Plot {
-    /// More columns than this cannot be seen.
+    /// More columns could not be distinguished.
     const COLUMNS: usize = 200;
     let (area, right) = area.split_horizontally(WIDTH - 100);
     scale(&right)?;
@@ -396,7 +399,7 @@ fn heat(area: &Area<'_>, heat: &Heat) -> Plot {
             let part = means.get(column * together..((column + 1) * together).min(means.len()))?;
             let busy = f64::from(part.iter().sum::<f32>()) / part.len().max(1) as f64;
             let (left, right) = ((column * together) as f64, ((column + 1) * together).min(means.len()) as f64);
-            // An idle cell needs no paint.
+            // Idle cells are not drawn.
             (busy > 0.004).then(|| Rectangle::new([(left, row as f64), (right, row as f64 + 1.0)], shade(busy)))
         })
     });
@@ -404,12 +407,12 @@ fn heat(area: &Area<'_>, heat: &Heat) -> Plot {
     Ok(())
 }
 
-/// Of a cell of the heat map.
+/// The style of a cell of the heat map.
 fn shade(busy: f64) -> ShapeStyle {
     COLOURS[0].mix(busy.clamp(0.0, 1.0)).filled()
 }
 
-/// What the shades of a heat map mean.
+/// The legend of the shades of a heat map.
 fn scale(area: &Area<'_>) -> Plot {
     const STEPS: i32 = 20;
     let (left, bottom, step) = (10, HEIGHT as i32 - 50, 10);
@@ -430,10 +433,10 @@ fn text() -> TextStyle<'static> {
     TextStyle::from(("sans-serif", 12).into_font())
 }
 
-/// Pixels of a stage in a Gantt chart with few of them.
+/// Height of a stage in a Gantt chart of up to [`BARS`] stages, in pixels.
 const BAR: u32 = 20;
 
-/// More stages share the height of this many, and only some get a name.
+/// A chart with more stages is as high as one with this number, and only some stages get a name.
 const BARS: u32 = 60;
 
 fn height_of_bars(gantt: &Gantt) -> u32 {
@@ -510,7 +513,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_has_each_plot_once_and_each_shows_what_its_heading_says() {
+    fn a_page_has_each_plot_once_with_its_axes_and_lines() {
         let runs = runs();
         let page = html("a <workload>", "amalgam sim run", &["no demands".to_owned()], &runs).unwrap();
         let plots = plots(&page);
@@ -521,8 +524,8 @@ mod tests {
             found[0]
         };
         let of_all = [
-            ("Job completion: share of jobs that took at most so many seconds", "share of jobs"),
-            ("Task wait: share of tasks that waited at most so many seconds", "share of tasks"),
+            ("Job completion: share of jobs that took at most x seconds", "share of jobs"),
+            ("Task wait: share of tasks that waited at most x seconds", "share of tasks"),
             ("CPU in use over time", "share of the CPUs"),
             ("Fairness over time (Jain's index in windows of 60 s)", "index"),
         ];
@@ -535,7 +538,7 @@ mod tests {
         }
         for run in &runs {
             let preset = &run.results.preset;
-            let heat = texts(plot(&format!("Nodes over time under {preset}: the darker, the busier")));
+            let heat = texts(plot(&format!("Nodes over time under {preset}: darker is busier")));
             for text in ["node", "minutes", "CPU in use", "0 %", "50 %", "100 %"] {
                 assert!(heat.contains(&text), "{preset}, no `{text}`: {heat:?}");
             }
@@ -548,25 +551,25 @@ mod tests {
         }
         assert_eq!(plots.len(), of_all.len() + 2 * runs.len() + 1);
         let (heading, exchange) = plots[0];
-        assert_eq!(heading, "What jobs gave to others and received under carbyne");
+        assert_eq!(heading, "Resources that jobs gave and received under carbyne");
         assert!(exchange.contains("<td>root.default</td><td>5</td>") && exchange.contains("of 5 jobs"), "{exchange}");
         assert!(page.contains("a &lt;workload&gt;") && page.contains("no demands"));
     }
 
     #[test]
-    fn ends_are_laid_beside_those_without_altruism() {
+    fn ends_are_compared_with_those_without_altruism() {
         let mut selfish = Preset::CARBYNE;
         selfish.yielding_mut().unwrap().altruism = 0;
         let mut run_of_carbyne = run(Preset::CARBYNE);
         run_of_carbyne.compare_with_selfish(&run(selfish));
         let page = html("a workload", "amalgam sim run", &[], &[run_of_carbyne]).unwrap();
-        assert!(page.contains("<p>Against the same run without altruism: of 5 jobs"), "{page}");
+        assert!(page.contains("<p>Compared with the same run without altruism: of 5 jobs"), "{page}");
         let plot = plots(&page).into_iter().find(|(heading, _)| heading.starts_with("Completion without altruism"));
         assert!(texts(plot.unwrap().1).contains(&"carbyne"));
     }
 
     #[test]
-    fn every_preset_has_a_line_of_its_own() {
+    fn every_preset_has_a_distinct_line_style() {
         let looks = (0..Preset::all().count()).map(|number| {
             let RGBColor(red, green, blue) = colour(number);
             (red, green, blue, dash(number))
@@ -575,14 +578,14 @@ mod tests {
     }
 
     #[test]
-    fn stages_stand_from_top_to_bottom_beside_their_names() {
+    fn stages_are_drawn_from_top_to_bottom_beside_their_names() {
         let stage = |name: &str, begins_s, ends_s| GanttStage { name: name.to_owned(), tasks: 1, begins_s, ends_s };
         let stages = vec![stage("map", 0.0, 10.0), stage("shuffle", 10.0, 20.0), stage("reduce", 20.0, 30.0)];
         let gantt = Gantt { job: "j".to_owned(), stages };
         let mut page = String::new();
         section(&mut page, "g", height_of_bars(&gantt), &|area| bars(area, &gantt)).unwrap();
         let names = ["map (1)", "shuffle (1)", "reduce (1)"];
-        // The y of a name lies within its bar.
+        // The y of a name is within its bar.
         let number = |tag: &str, key: &str| -> f64 {
             let value = tag.split_once(&format!(" {key}=\"")).unwrap().1;
             value.split_once('"').unwrap().0.parse().unwrap()
@@ -596,8 +599,8 @@ mod tests {
         let bar_at: Vec<(f64, f64)> = bars.iter().map(|bar| (number(bar, "y"), number(bar, "height"))).collect();
         assert_eq!(bar_at.len(), 3);
         for (name, (top, height)) in name_at.iter().zip(bar_at) {
-            assert!((top..top + height).contains(name), "a name at {name}, its bar from {top}, {height} high");
+            assert!((top..top + height).contains(name), "the name is at {name}, its bar at {top} with height {height}");
         }
-        assert!(name_at.is_sorted(), "the first stage on top: {name_at:?}");
+        assert!(name_at.is_sorted(), "the first stage is at the top: {name_at:?}");
     }
 }
