@@ -1,4 +1,4 @@
-//! Somebody who overhears launches and brings them to nodes once more, as they were or altered. He has no key.
+//! An intruder that overhears launches and sends them to nodes again, unchanged or altered. The intruder has no key.
 
 use super::{Faults, Happening};
 use crate::places::Place;
@@ -12,18 +12,18 @@ use amalgam_core::vocabulary::resources::CPU;
 use amalgam_core::vocabulary::{AttemptId, NodeId, TaskShape, TaskTemplate};
 use std::sync::Arc;
 
-/// What he does with a launch.
+/// What the intruder does with a launch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Intrusion {
-    /// For another attempt.
+    /// Sends it for another attempt.
     OtherAttempt,
-    /// With more resources.
+    /// Sends it with more resources.
     MoreResources,
-    /// To another node.
+    /// Sends it to another node.
     OtherNode,
-    /// As it was, when its generation is void.
+    /// Sends it unchanged, after its token's generation has expired.
     Late,
-    /// As it was, soon.
+    /// Sends it unchanged.
     Again,
 }
 
@@ -32,31 +32,31 @@ impl Intrusion {
         [Intrusion::OtherAttempt, Intrusion::MoreResources, Intrusion::OtherNode, Intrusion::Late, Intrusion::Again];
 }
 
-/// A launch that left the server, and the node that it was for.
-pub(super) struct Intercepted {
+/// A launch that was sent to a node.
+pub(super) struct Overheard {
     pub(super) node: usize,
     from: Address,
     launch: Box<Launch>,
-    /// It was not lost with its connection.
+    /// Whether it arrived, instead of being lost with its connection.
     has_arrived: bool,
 }
 
-/// A launch that he brings to a node.
+/// A launch that the intruder sends to a node.
 pub(super) struct Intruding {
     node: usize,
     from: Address,
     launch: Box<Launch>,
-    /// The node has to refuse it.
+    /// Whether the node has to refuse it.
     is_wrong: bool,
 }
 
 impl Simulation {
-    /// A launch arrives where it was sent, or would if its connection had not broken.
-    pub(crate) fn overhear(&mut self, node: usize, envelope: &Envelope, has_arrived: bool) {
+    /// Records a launch that arrives at its node, or is lost because its connection broke.
+    pub(crate) fn overhear(&mut self, node: usize, letter: &Letter, has_arrived: bool) {
         let Some(faults) = self.faults.as_mut().filter(|faults| faults.has_intruder()) else { return };
         let Message::ToNode(body) = &envelope.message else { return };
         let Some(launch) = body.launch() else { return };
-        // One that is not durable never left.
+        // A launch that is not durable has never left.
         let of_it = |change: &Change| matches!(change, Change::Launched { attempt, .. } if *attempt == launch.attempt);
         if faults.log().rev().any(of_it) {
             faults.intercepted.push(Intercepted {
@@ -68,7 +68,7 @@ impl Simulation {
         }
     }
 
-    /// What he would bring to which node now; `None` where he has nothing of the kind.
+    /// The launch that the intruder would send now, and the node; `None` if no overheard launch is suitable.
     pub(super) fn intrusion(&self, how: Intrusion, which: u32) -> Option<Intruding> {
         let faults = self.faults.as_ref()?;
         let target = |node: usize| match how {
@@ -86,12 +86,12 @@ impl Simulation {
                 _ => true,
             })
         };
-        let suitable: Vec<&Intercepted> = faults.intercepted.iter().filter(suits).collect();
-        // Rather what was overheard lately.
+        let suitable: Vec<&Overheard> = faults.overheard.iter().filter(suits).collect();
+        // One of the 16 launches that were overheard last.
         let lately = &suitable[suitable.len().saturating_sub(16)..];
         let Intercepted { node, from, launch, has_arrived } = lately.get(which as usize % lately.len().max(1))?;
         let launch = Box::new(altered(launch, how));
-        // Where he only makes up for the network, it is as if that had been slow.
+        // Repeating a launch that was lost is not wrong: it is as if the network had been slow.
         let is_wrong = how != Intrusion::Again || *has_arrived;
         Some(Intruding { node: target(*node), from: *from, launch, is_wrong })
     }
@@ -110,7 +110,7 @@ impl Simulation {
         );
     }
 
-    /// Whether the node takes the launch now and has the key to judge it by.
+    /// Whether the node handles the launch at once and has the key to verify it.
     fn is_judged_at_once(&self, node: usize, attempt: AttemptId) -> bool {
         let judges = |agent: &NodeAgent| agent.serves(attempt.epoch.host()) && !agent.is_outdated(attempt.epoch);
         self.nodes[node].agent.is_idle(self.now) && self.agent(node).is_some_and(judges)
@@ -118,10 +118,10 @@ impl Simulation {
 }
 
 impl Faults {
-    /// The memory of the node's agent is gone, and with it what was launched there and has ended: as far as no grant and no
-    /// claim says so, it could be launched again (decision 35).
-    pub(super) fn forget_intercepted(&mut self, node: usize) {
-        self.intercepted.retain(|intercepted| intercepted.node != node);
+    /// The node's agent has lost its memory of attempts that were launched there and have ended. If no grant and no
+    /// claim excludes it, such an attempt could be launched again (decision 35).
+    pub(super) fn forget_overheard(&mut self, node: usize) {
+        self.overheard.retain(|overheard| overheard.node != node);
     }
 }
 

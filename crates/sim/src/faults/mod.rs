@@ -1,7 +1,7 @@
-//! What goes wrong in a simulation: processes that die, hang and come back, connections that break, users who interfere.
+//! The faults of a simulation: processes that crash, hang and restart, connections that break, users who interfere.
 //!
-//! A crash loses exactly what was not yet durable. What a turn of the server changed is durable when the turn is over,
-//! and only then do its letters and answers leave; a server that dies in between takes all of it along.
+//! A crash loses exactly the changes that are not durable yet. The changes of a server's turn are durable when the turn
+//! is over, and only then do its messages and answers leave. If the server crashes before that, all of them are lost.
 
 mod intruder;
 mod strikes;
@@ -16,46 +16,46 @@ use amalgam_core::vocabulary::{AttemptId, Duration, EndReason, ExecutionType, In
 use intruder::Intercepted;
 pub use intruder::Intrusion;
 
-/// Something that goes wrong, or somebody who interferes.
+/// A fault, or an action of a user or intruder.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Fault {
-    /// The process dies and starts again after `down`. Those connected to it notice after `noticed`.
+    /// The process crashes and restarts after `down`. The processes connected to it notice after `noticed`.
     Crash {
         place: Place,
         down: Duration,
         noticed: Duration,
     },
-    /// The executor dies with its tasks; another takes its place at once.
+    /// The executor dies with its tasks. A new one replaces it at once.
     ExecutorDies {
         node: usize,
     },
-    /// The log cannot be written any more, so the process ends itself, as the daemon does. Of what it was writing, this
-    /// part, in thousandths, is on disk all the same; nobody was told of it.
+    /// The log cannot be written, so the process exits, as the daemon does. `reached` thousandths of the facts that it
+    /// was writing are on disk, but were not reported.
     DiskFails {
         place: Place,
         reached: u32,
         down: Duration,
         noticed: Duration,
     },
-    /// The disk takes a hundred times as long: the server's for its log, a node's for launches.
+    /// The disk takes a hundred times as long: a server's for its log, a node's for launches.
     DiskSlow {
         place: Place,
         lasts: Duration,
     },
-    /// The node cannot make processes: its disk is full, or the like.
+    /// The node cannot start processes, as if its disk were full.
     CannotLaunch {
         node: usize,
         lasts: Duration,
     },
-    /// The connection breaks, which its ends notice each in its own time; none comes about for as long as this `lasts`. That of
-    /// a node with the server has the number of the node.
+    /// The connection breaks. Its ends notice at different times. No new connection is possible for the time `lasts`. The
+    /// link of a node with its master has the number of the node.
     Break {
         link: usize,
         lasts: Duration,
         noticed_outside: Duration,
         noticed_inside: Duration,
     },
-    /// The process stands still; what comes in waits.
+    /// The process hangs for this time. Its inputs wait.
     Pause {
         place: Place,
         length: Duration,
@@ -65,7 +65,7 @@ pub enum Fault {
         job: u32,
         action: JobAction,
     },
-    /// A client that is not sure of its job submits it again.
+    /// A client submits its job again.
     SubmitAgain {
         job: u32,
     },
@@ -73,17 +73,17 @@ pub enum Fault {
         node: usize,
         drained: bool,
     },
-    /// Somebody brings to a node a launch that he overheard; `which` of them says chance.
+    /// An intruder sends a launch that it overheard to a node. `which` selects the launch.
     Intrude {
         how: Intrusion,
         which: u32,
     },
-    /// From now on nothing is wrong: everything runs and is connected, no node is drained and no job held.
+    /// All faults end: every process runs and is connected, no node is drained and no job is held.
     Heal,
 }
 
 impl Fault {
-    /// Its kind, for counts.
+    /// The kind of the fault, for counts.
     pub fn kind(&self) -> &'static str {
         match self {
             Fault::Crash { place: Place::Server, .. } => "server crashes",
@@ -111,13 +111,13 @@ impl Fault {
             Fault::Act { action: JobAction::RerunFailed, .. } => "user reruns",
             Fault::SubmitAgain { .. } => "client submits again",
             Fault::Drain { drained: true, .. } => "node is drained",
-            Fault::Drain { drained: false, .. } => "node is opened",
-            Fault::Intrude { how: Intrusion::OtherAttempt, .. } => "launch of another attempt made up",
-            Fault::Intrude { how: Intrusion::MoreResources, .. } => "launch made larger",
-            Fault::Intrude { how: Intrusion::OtherNode, .. } => "launch brought to another node",
-            Fault::Intrude { how: Intrusion::Late, .. } => "launch brought when it is void",
-            Fault::Intrude { how: Intrusion::Again, .. } => "launch brought again",
-            Fault::Heal => "everything is healed",
+            Fault::Drain { drained: false, .. } => "node's drain ends",
+            Fault::Intrude { how: Intrusion::OtherAttempt, .. } => "launch forged for another attempt",
+            Fault::Intrude { how: Intrusion::MoreResources, .. } => "launch forged with more resources",
+            Fault::Intrude { how: Intrusion::OtherNode, .. } => "launch sent to another node",
+            Fault::Intrude { how: Intrusion::Late, .. } => "launch sent when it is expired",
+            Fault::Intrude { how: Intrusion::Again, .. } => "launch sent again",
+            Fault::Heal => "all faults end",
         }
     }
 }
@@ -126,45 +126,46 @@ impl Fault {
 #[derive(Clone, PartialEq, Debug)]
 pub struct Planned {
     pub at: Instant,
-    /// It waits for the next such moment, and then so long: most faults would else meet a cluster that is idle.
+    /// If set, the fault waits from `at` on for the next such moment, and then for this time. Otherwise most faults
+    /// would strike an idle cluster.
     pub upon: Option<(Moment, Duration)>,
     pub fault: Fault,
 }
 
-/// A moment at which much is under way.
+/// A moment at which faults are likely to have an effect.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Moment {
-    /// The server has changed something that is not durable yet.
+    /// A process has made changes that are not durable yet.
     InTurn,
     TaskStarts,
     TaskEnds,
 }
 
-/// Something that happened: what checkers and stories are made from.
+/// An event of the simulation, for checkers and stories.
 #[derive(Clone, Debug)]
 pub enum Happening {
     Fault(Fault),
     Started(Place),
-    /// A change or a record is known to the world.
+    /// A process has reported a change or a record.
     Told(Place, Fact),
-    /// The server died before these changes were durable.
+    /// A process crashed before these changes were durable.
     Undone(Vec<Change>),
-    /// A client was told the number of its job.
+    /// A client received the id of its job.
     Answered {
         job: u32,
         id: JobId,
     },
-    /// A connection brings what the one before it delivered already.
+    /// A connection delivers a message that the one before it had delivered already.
     Repeated {
         to: Place,
         message: Box<Message>,
     },
-    /// An intruder brought a launch to the node.
+    /// An intruder sent a launch to the node.
     Intruded {
         node: usize,
         attempt: AttemptId,
         task: TaskId,
-        /// The node takes it now, has a key to judge it by, and has to refuse it.
+        /// The node handles it at once, has the key to verify it, and has to refuse it.
         is_judged: bool,
     },
     /// A process runs from now on.
@@ -181,12 +182,13 @@ pub enum Happening {
         task: TaskId,
         reason: EndReason,
     },
-    /// A process leaves its CPU to others, and has it again.
+    /// A process yields its CPU.
     Yielded {
         node: usize,
         attempt: AttemptId,
         task: TaskId,
     },
+    /// A process has its CPU again.
     Resumed {
         node: usize,
         attempt: AttemptId,
@@ -194,48 +196,47 @@ pub enum Happening {
     },
 }
 
-/// What a simulation with faults keeps beside the rest.
+/// The additional state of a simulation with faults.
 pub struct Faults {
     plan: Vec<Planned>,
-    /// Those of the plan that wait for a moment.
+    /// Planned faults that wait for a moment, by their number in the plan.
     armed: Vec<(Moment, Duration, u32)>,
-    /// The server and the processes of job managers, in this order.
-    /// Whose log each writer's is.
+    /// The process of each writer: all processes other than nodes, in the order of [`Places::all`].
     written_by: Vec<Place>,
     writers: Vec<Writer>,
-    /// Until when a connection does not come about.
+    /// By link: until when no connection is possible.
     parted_until: Vec<Instant>,
-    /// Until when a node cannot make processes.
+    /// By node: until when it cannot start processes.
     faulty_until: Vec<Instant>,
-    /// Until when disks are slow, in the order of [`Places::all`].
+    /// By process, in the order of [`Places::all`]: until when its disk is slow.
     slow_until: Vec<Instant>,
-    /// Of each job that was submitted, the number that its client was told.
+    /// By job of the workload: the state of its client.
     answers: Vec<Answer>,
-    /// What an intruder has, where there is one.
-    intercepted: Vec<Intercepted>,
-    /// What happened since it was last looked at.
+    /// The launches that the intruder has overheard, if the plan has intrusions.
+    overheard: Vec<Overheard>,
+    /// The happenings since the last [`Faults::take_happened`].
     happened: Vec<Happening>,
     is_healed: bool,
 }
 
 /// A process that has a log.
 struct Writer {
-    /// Counts how often it has started.
+    /// The number of its current incarnation.
     life: u32,
     /// The changes that are durable.
     log: Vec<Change>,
-    /// Its turn that is not over.
+    /// Its turn, while it is not over.
     turn: Option<Turn>,
 }
 
-/// What a turn of a process leads to when it is over.
+/// The effects of a process's turn that become visible when the turn is over.
 pub struct Turn {
     pub over: Instant,
     pub facts: Vec<Fact>,
     pub answers: Vec<Envelope>,
 }
 
-/// How many times as long a slow disk takes.
+/// The factor by which a slow disk takes longer.
 const SLOW: u64 = 100;
 
 impl Turn {
@@ -275,18 +276,18 @@ impl Faults {
         self.plan.iter().any(|planned| matches!(planned.fault, Fault::Intrude { .. }))
     }
 
-    /// Keeps what a turn leads to until it is over.
+    /// Keeps the effects of a turn until it is over.
     pub fn hold(&mut self, place: Place, turn: Turn) {
         let before = self.writer(place).turn.replace(turn);
         assert!(before.is_none(), "a process takes one turn at a time");
     }
 
     fn writer(&mut self, place: Place) -> &mut Writer {
-        let number = self.number_of(place).expect("a node writes nothing");
+        let number = self.number_of(place).expect("a node has no log");
         &mut self.writers[number]
     }
 
-    /// Its place among those that have a log.
+    /// The number of the process among those with a log.
     fn number_of(&self, place: Place) -> Option<usize> {
         self.written_by.iter().position(|other| *other == place)
     }
@@ -294,7 +295,7 @@ impl Faults {
     fn disk_of(&self, place: Place) -> usize {
         match place {
             Place::Node(node) => self.writers.len() + node,
-            _ => self.number_of(place).expect("it has a log"),
+            _ => self.number_of(place).expect("the process has a log"),
         }
     }
 
@@ -303,7 +304,7 @@ impl Faults {
         &mut self.slow_until[disk]
     }
 
-    /// How many times as long as usual the disk of this place takes.
+    /// The factor by which the disk of this process takes longer now.
     pub fn slowness(&self, now: Instant, place: Place) -> u64 {
         if self.slow_until[self.disk_of(place)] > now { SLOW } else { 1 }
     }
@@ -312,13 +313,14 @@ impl Faults {
         self.faulty_until[node] > now
     }
 
-    /// The faults that waited for this moment.
+    /// Removes and returns the faults that waited for this moment.
     fn take_armed(&mut self, moment: Moment) -> Vec<(Duration, u32)> {
         let fired = self.armed.extract_if(.., |(awaited, ..)| *awaited == moment);
         fired.map(|(_, after, fault)| (after, fault)).collect()
     }
 
-    /// What is durable and known to the world since.
+    /// Removes and returns the first turn that is over by `now`: its changes are durable, and its effects can be
+    /// reported.
     pub fn take_finished_turn(&mut self, now: Instant) -> Option<(Place, Turn)> {
         let over = |writer: &Writer| writer.turn.as_ref().map(|turn| turn.over).filter(|over| *over <= now);
         let ended = (0..).zip(&self.writers).filter_map(|(number, writer)| Some((over(writer)?, number)));
@@ -341,7 +343,7 @@ impl Faults {
         std::mem::take(&mut self.happened)
     }
 
-    /// What is durable, wherever that is.
+    /// The durable changes of all processes with a log.
     pub fn log(&self) -> impl DoubleEndedIterator<Item = &Change> {
         self.writers.iter().flat_map(|writer| &writer.log)
     }
@@ -352,7 +354,7 @@ impl Faults {
 
     pub fn submitted(&mut self, job: u32) {
         let answer = &mut self.answers[job as usize];
-        // Who was refused and asks again may be taken now, and wants to know.
+        // A client that was refused and submits again awaits a new answer, because the job may be accepted now.
         if matches!(answer, Answer::NotAsked | Answer::Refused) {
             *answer = Answer::Awaited;
         }
@@ -367,7 +369,7 @@ impl Faults {
         self.answers[job as usize] = Answer::Refused;
     }
 
-    /// Whether the client of every job has its answer.
+    /// Whether the client of every job has received its answer.
     pub fn all_answered(&self) -> bool {
         self.answers.iter().all(|answer| matches!(answer, Answer::Known(_) | Answer::Refused))
     }
@@ -385,7 +387,7 @@ impl Faults {
 }
 
 impl Happening {
-    /// The task that it is about, or whose attempt.
+    /// The task that the happening concerns, itself or by one of its attempts.
     pub fn task(&self) -> Option<TaskId> {
         match self {
             Happening::Told(_, Fact::Change(change)) => change.task(),

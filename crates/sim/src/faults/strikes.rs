@@ -1,4 +1,4 @@
-//! How each fault changes a simulation.
+//! The effects of each fault on a simulation.
 
 use super::{Answer, Fault, Faults, Happening, Moment, Planned, Turn};
 use crate::network::Direction;
@@ -10,13 +10,13 @@ use amalgam_core::protocol::{Address, JobAction, Message, ToMaster};
 use amalgam_core::role::Change;
 use amalgam_core::vocabulary::{ClientId, Duration, EndReason, Epoch, Federation, Instant, JobId, NodeId};
 
-/// Who asks for things beside the submitters.
+/// The client that sends requests of users other than submissions.
 const OPERATOR: Address = Address::Client(ClientId(u64::MAX));
-/// An agent tries so often to reach its server.
+/// The longest time until a process tries again to connect.
 const RECONNECT: Duration = Duration::from_secs(1);
 
 impl Simulation {
-    /// Lets these things go wrong, each at its time.
+    /// Puts the planned faults on the agenda.
     pub fn plan(&mut self, plan: Vec<Planned>) {
         for (number, planned) in plan.iter().enumerate() {
             self.agenda.note(planned.at, Occurrence::Strikes { fault: number as u32 });
@@ -29,13 +29,13 @@ impl Simulation {
         self.faults = Some(Box::new(faults));
     }
 
-    /// What has happened since this was last asked.
+    /// The happenings since the last call.
     pub fn take_happened(&mut self) -> Vec<Happening> {
         self.faults.as_mut().map(|faults| faults.take_happened()).unwrap_or_default()
     }
 
     fn faults(&mut self) -> &mut Faults {
-        self.faults.as_mut().expect("only a simulation with faults has faults on its agenda")
+        self.faults.as_mut().expect("a simulation with faults")
     }
 
     pub(crate) fn strike(&mut self, number: u32) {
@@ -102,7 +102,7 @@ impl Simulation {
         }
     }
 
-    /// Whether there is what the fault would strike.
+    /// Whether the target of the fault exists and is in a state in which the fault has an effect.
     fn finds_something(&self, fault: &Fault) -> bool {
         let is_up = |place: Place| match place {
             Place::Server => self.server.is_up,
@@ -111,7 +111,7 @@ impl Simulation {
             Place::Global(number) => self.globals[number].is_up,
             Place::Node(node) => self.nodes[node].agent.is_up,
         };
-        let faults = self.faults.as_ref().expect("only a simulation with faults has faults on its agenda");
+        let faults = self.faults.as_ref().expect("a simulation with faults");
         match *fault {
             Fault::Crash { place, .. } | Fault::Pause { place, .. } | Fault::DiskFails { place, .. } => is_up(place),
             Fault::Act { job, .. } => faults.id_of(job).is_some(),
@@ -121,7 +121,7 @@ impl Simulation {
         }
     }
 
-    /// What waits for this moment strikes soon, and before `end` where the moment has one.
+    /// Puts the faults that wait for this moment on the agenda. If the moment has an end, they strike before it.
     pub(crate) fn on_moment(&mut self, moment: Moment, end: Option<Instant>) {
         let Some(faults) = &mut self.faults else { return };
         for (after, fault) in faults.take_armed(moment) {
@@ -130,7 +130,7 @@ impl Simulation {
         }
     }
 
-    /// Keeps what a turn of a process leads to until it is over.
+    /// Keeps the effects of a process's turn until it is over.
     pub(crate) fn hold(&mut self, place: Place, turn: Turn) {
         let (over, is_moment) = (turn.over, turn.changes_something());
         self.faults().hold(place, turn);
@@ -156,7 +156,7 @@ impl Simulation {
 
     // ---- processes -------------------------------------------------------------------------------------------------
 
-    /// The server dies, or a process of job managers.
+    /// A process with a log crashes.
     fn crash_writer(&mut self, place: Place, down: Duration, noticed: Duration) {
         if !self.process(place).is_up {
             return;
@@ -173,7 +173,7 @@ impl Simulation {
         self.agenda.note(self.now + down, Occurrence::Starts { place });
     }
 
-    /// All connections of a process break that died; those at their other ends notice later.
+    /// Breaks all connections of a process that crashed. The processes at the other ends notice after `noticed`.
     fn part(&mut self, place: Place, noticed: Duration) {
         for link in self.places.links_of(place) {
             self.network.forget_delivered(link);
@@ -183,21 +183,21 @@ impl Simulation {
         }
     }
 
-    /// The first changes of the turn that is being written have reached the disk.
+    /// Makes the first changes of the turn that is being written durable.
     fn save_part_of_turn(&mut self, place: Place, thousandths: u32) {
         let Some(turn) = &mut self.faults().writer(place).turn else { return };
         let reached = turn.facts.len() * thousandths as usize / 1_000;
-        // Records are told when they are durable, and until then to nobody.
+        // Records are reported only once the whole turn is durable.
         let reached: Vec<Fact> = turn.facts.drain(..reached).filter(Fact::is_change).collect();
         self.tell(place, &reached, &[]);
     }
 
-    /// How many times as long as usual the disk of this place takes now.
+    /// The factor by which the disk of this process takes longer now.
     pub(crate) fn slowness(&self, place: Place) -> u64 {
         self.faults.as_ref().map_or(1, |faults| faults.slowness(self.now, place))
     }
 
-    /// Why no process can be made on the node; `None` where it can.
+    /// Why the node cannot start processes; `None` if it can.
     pub(crate) fn launch_fault(&self, node: usize) -> Option<EndReason> {
         let is_faulty = self.faults.as_ref().is_some_and(|faults| faults.cannot_launch(self.now, node));
         is_faulty.then(|| EndReason::NodeFault("no space left on the disk".to_owned()))
@@ -250,7 +250,7 @@ impl Simulation {
     fn start_cluster(&mut self, number: usize) {
         let place = Place::Cluster(number);
         let (life, log) = self.next_life(place);
-        let federation = self.places.federation.expect("it has clusters");
+        let federation = self.places.federation.expect("a federation");
         let mut process = cluster(&self.settings, federation, number, life, log);
         process.roles.announce_master(self.now, &mut self.effects);
         self.clusters[number] = process;
@@ -262,7 +262,7 @@ impl Simulation {
     fn start_global(&mut self, number: usize) {
         let place = Place::Global(number);
         let (life, log) = self.next_life(place);
-        let federation = self.places.federation.expect("it has global masters");
+        let federation = self.places.federation.expect("a federation");
         let mut process = global(&self.settings, federation, number, life, log);
         process.roles.announce_master(self.now, &mut self.effects);
         self.globals[number] = process;
@@ -276,7 +276,7 @@ impl Simulation {
         }
     }
 
-    /// The number of the life that begins, and what the log holds.
+    /// Starts a new incarnation. Returns its number and the log.
     fn next_life(&mut self, place: Place) -> (u32, Vec<Change>) {
         let writer = self.faults().writer(place);
         writer.life += 1;
@@ -292,7 +292,7 @@ impl Simulation {
         self.await_connections(place);
     }
 
-    /// Whoever is to be connected with a process tries, as does that one.
+    /// Notes attempts to connect on all links of a process.
     fn await_connections(&mut self, place: Place) {
         for link in self.places.links_of(place) {
             self.agenda.note(self.now + self.until_retry(link), Occurrence::Connects { link });
@@ -335,7 +335,7 @@ impl Simulation {
         note(noticed_inside, inner);
     }
 
-    /// One end of a connection notices that it broke, unless there is another one by now.
+    /// One end of a connection notices that the connection broke, unless there is a new one by now.
     pub(crate) fn notice(&mut self, end: Place, link: usize, life: u32) {
         let state = self.network.link(link);
         if state.life != life || state.is_connected() {
@@ -352,7 +352,8 @@ impl Simulation {
         }
     }
 
-    /// Whether the outer process reaches the inner one now; where only a partition is in the way, it tries again.
+    /// Whether the outer process can connect to the inner one now. If only a partition prevents it, notes another
+    /// attempt.
     pub(crate) fn can_connect(&mut self, link: usize) -> bool {
         let (inner, outer) = self.places.ends(link);
         if self.network.link(link).is_connected() || !self.process(inner).is_up || !self.process(outer).is_up {
@@ -365,7 +366,7 @@ impl Simulation {
         parted_until <= self.now
     }
 
-    /// Not all of them come at once.
+    /// The time until the next attempt to connect. It differs between links, so that not all connect at once.
     fn until_retry(&self, link: usize) -> Duration {
         Duration::from_micros(RECONNECT.as_micros() * (link as u64 % 10 + 1) / 10)
     }

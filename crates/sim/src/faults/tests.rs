@@ -18,7 +18,7 @@ fn launches(simulation: &Simulation) -> usize {
 }
 
 #[test]
-fn a_server_that_dies_loses_exactly_what_was_not_durable() {
+fn a_server_that_crashes_loses_exactly_the_changes_that_were_not_durable() {
     for (crash_at, is_lost) in [(1_000_100, true), (1_001_000, false)] {
         let mut simulation = simulation(&[(crash_at, crash(Place::Server))]);
         let happened = run(&mut simulation, 2_000_000);
@@ -28,7 +28,7 @@ fn a_server_that_dies_loses_exactly_what_was_not_durable() {
         });
         let admitted = simulation.log().any(|change| matches!(change, Change::JobAdmitted { .. }));
         assert_eq!((undone, admitted), (is_lost, !is_lost), "crash at {crash_at}");
-        // Nobody was answered, or the launches had left: either way each task runs once.
+        // Either the client was not answered, or the launches had left. In both cases each task runs once.
         run(&mut simulation, 20_000_000);
         assert!(simulation.is_done());
         assert_eq!(launches(&simulation), 2, "crash at {crash_at}");
@@ -46,7 +46,7 @@ fn tasks_outlive_their_agent_but_not_their_executor() {
 }
 
 #[test]
-fn a_process_that_hangs_does_nothing_until_it_goes_on() {
+fn a_process_that_hangs_handles_its_inputs_when_it_continues() {
     let pause = Fault::Pause { place: Place::Node(0), length: Duration::from_secs(10) };
     let mut simulation = simulation(&[(500_000, pause)]);
     let happened = run(&mut simulation, 30_000_000);
@@ -60,7 +60,7 @@ fn a_process_that_hangs_does_nothing_until_it_goes_on() {
 }
 
 #[test]
-fn a_broken_connection_costs_no_attempt_that_runs() {
+fn a_broken_connection_costs_no_running_attempt() {
     let fault = Fault::Break {
         link: 0,
         lasts: Duration::from_secs(3),
@@ -74,7 +74,7 @@ fn a_broken_connection_costs_no_attempt_that_runs() {
 }
 
 #[test]
-fn of_a_log_that_cannot_be_written_the_first_part_is_there_after_the_restart() {
+fn the_written_part_of_a_log_is_recovered_after_a_disk_failure() {
     for (reached, is_admitted) in [(0, false), (600, true)] {
         let (down, noticed) = (Duration::from_secs(2), Duration::ZERO);
         let mut simulation =
@@ -82,8 +82,8 @@ fn of_a_log_that_cannot_be_written_the_first_part_is_there_after_the_restart() {
         run(&mut simulation, 2_000_000);
         let has = |wanted: fn(&Change) -> bool| simulation.log().any(wanted);
         assert_eq!(has(|change| matches!(change, Change::JobAdmitted { .. })), is_admitted, "{reached} thousandths");
-        assert!(!has(|change| matches!(change, Change::Launched { .. })), "that comes last in the turn");
-        // The client was not answered and asks again; it has one job either way, each task of which runs once.
+        assert!(!has(|change| matches!(change, Change::Launched { .. })), "launches are last in the turn");
+        // The client was not answered and submits again. In both cases there is one job, each task of which runs once.
         run(&mut simulation, 20_000_000);
         assert!(simulation.is_done());
         assert_eq!(launches(&simulation), 2, "{reached} thousandths");
@@ -91,7 +91,7 @@ fn of_a_log_that_cannot_be_written_the_first_part_is_there_after_the_restart() {
 }
 
 #[test]
-fn a_node_that_cannot_make_processes_fails_launches_until_it_can() {
+fn a_node_that_cannot_start_processes_fails_launches_until_it_can() {
     let mut simulation = simulation(&[(500_000, Fault::CannotLaunch { node: 0, lasts: Duration::from_secs(4) })]);
     let happened = run(&mut simulation, 30_000_000);
     let paused = happened.iter().filter_map(Happening::record);
@@ -100,7 +100,7 @@ fn a_node_that_cannot_make_processes_fails_launches_until_it_can() {
 }
 
 #[test]
-fn a_slow_disk_makes_its_server_and_its_node_slow() {
+fn a_slow_disk_delays_its_server_or_its_node() {
     let began = |place: Option<Place>| {
         let slow = place.map(|place| (500_000, Fault::DiskSlow { place, lasts: Duration::from_secs(9) }));
         let mut simulation = simulation(slow.as_slice());
@@ -111,7 +111,7 @@ fn a_slow_disk_makes_its_server_and_its_node_slow() {
                 return simulation.now().0;
             }
         }
-        panic!("no task began");
+        panic!("no task started");
     };
     // The log of the submission and the launch take a hundred times as long: 99 times longer, in microseconds.
     let (usual, Costs { disk, launch, .. }) = (began(None), Costs::default());
@@ -126,7 +126,7 @@ fn simulation_with_a_host(plan: &[(u64, Fault)]) -> Simulation {
 }
 
 #[test]
-fn a_job_whose_manager_has_a_process_of_its_own_goes_on_while_the_master_is_away() {
+fn a_job_whose_manager_has_its_own_process_continues_while_the_master_is_down() {
     let away =
         Fault::Crash { place: Place::Server, down: Duration::from_secs(600), noticed: Duration::from_millis(100) };
     let mut simulation = simulation_with_a_host(&[(12_000_000, away)]);
@@ -136,12 +136,12 @@ fn a_job_whose_manager_has_a_process_of_its_own_goes_on_while_the_master_is_away
     assert_eq!((ended, committed), (20, 20), "each task runs once, and none waits for the master");
     assert!(simulation.master().is_none() && !simulation.is_done());
     run(&mut simulation, 640_000_000);
-    assert!(simulation.is_done(), "it hears that the job has ended");
+    assert!(simulation.is_done(), "the master learns that the job has ended");
     assert_eq!(launches(&simulation), 20);
 }
 
 #[test]
-fn a_process_of_job_managers_that_dies_finds_what_runs_and_runs_nothing_twice() {
+fn a_restarted_process_of_job_managers_adopts_running_attempts_and_repeats_none() {
     let crash = crash(Place::Managers(0));
     let mut simulation = simulation_with_a_host(&[(12_000_000, crash.clone()), (23_000_000, crash)]);
     run(&mut simulation, 120_000_000);
@@ -150,7 +150,7 @@ fn a_process_of_job_managers_that_dies_finds_what_runs_and_runs_nothing_twice() 
 }
 
 #[test]
-fn the_server_knows_of_a_job_elsewhere_what_its_manager_knows_whatever_is_told_twice() {
+fn the_servers_copy_of_a_job_manager_equals_it_even_if_facts_are_reported_twice() {
     let mut simulation = simulation_with_a_host(&[(12_000_000, crash(Place::Managers(0)))]);
     let happened = run(&mut simulation, 27_000_000);
     let told = happened.into_iter().filter_map(|happening| match happening {
@@ -166,7 +166,7 @@ fn the_server_knows_of_a_job_elsewhere_what_its_manager_knows_whatever_is_told_t
         server.follow(host, first as u64, facts.to_vec()).map(|news| news.len())
     };
     let gap = Gap { expected: 0, told: half as u64 };
-    assert_eq!(new(half, &told[half..], &mut server), Err(gap), "what comes before that is not there yet");
+    assert_eq!(new(half, &told[half..], &mut server), Err(gap), "the facts before these are missing");
     assert_eq!(new(0, &told[..half], &mut server), Ok(half));
     assert_eq!(new(0, &told[..half], &mut server), Ok(0));
     assert_eq!(new(half - 3, &told[half - 3..], &mut server), Ok(told.len() - half));
@@ -197,7 +197,7 @@ fn the_server_knows_of_a_job_elsewhere_what_its_manager_knows_whatever_is_told_t
 }
 
 #[test]
-fn what_another_process_tells_has_the_instants_of_this_one() {
+fn the_instants_of_another_process_are_converted_to_the_local_clock() {
     let mut simulation = simulation_with_a_host(&[]);
     run(&mut simulation, 27_000_000);
     let real = simulation.job_manager(JobId(1)).unwrap();
