@@ -1,13 +1,13 @@
-//! The nodes of a seed, and what its tasks ask for: each fits on some node.
+//! The nodes of a seed, and the shapes of its tasks. Each shape fits on some node.
 
 use super::draws::{is_one_in, one_of};
 use amalgam_core::vocabulary::resources::{GPU, WIDTH};
 use amalgam_core::vocabulary::{Attributes, Chance, Constraint, ResourceSpec, Resources, WHOLE_GPU};
 use amalgam_workload::trace::Node;
 
-/// Of a task, in thousandths.
+/// GPU requests of tasks, in thousandths.
 const GPUS: [u32; 16] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 250, 400, 600, 1_000, 1_000];
-/// Kinds that only a configuration names.
+/// Custom kinds of resources.
 const CUSTOM: [&str; 3] = ["licence", "fpga", "port"];
 /// A built-in kind beside CPU, memory and GPU.
 const NETWORK_IN: usize = 4;
@@ -41,7 +41,7 @@ pub fn shapes(nodes: &[Node], chance: &mut Chance) -> Vec<Shape> {
     (0..1 + chance.below(4_u64)).map(|_| shape(&nodes[chance.below(nodes.len() as u64) as usize], chance)).collect()
 }
 
-/// What this node could run if it were empty.
+/// A shape that this node could run if it were empty.
 fn shape(host: &Node, chance: &mut Chance) -> Shape {
     let basic = Resources::new(250 * (1 + chance.below(6_u32)), 128 * chance.below(8_u32))
         .with(GPU, one_of(chance, &GPUS))
@@ -65,7 +65,7 @@ fn shape(host: &Node, chance: &mut Chance) -> Shape {
     }
 }
 
-/// Some tasks take all of a node, and wait for it while smaller ones come and go.
+/// Makes some tasks need a whole node, so that they wait for it while smaller tasks run.
 pub fn enlarge(shapes: &mut [Shape], nodes: &[Node], chance: &mut Chance) {
     let host = &nodes[chance.below(nodes.len() as u64) as usize];
     let runs_anywhere = |shape: &&mut Shape| shape.constraints.is_empty() && shape.resources.custom.is_empty();
@@ -80,7 +80,8 @@ fn smaller_of(a: &Resources, b: &Resources) -> Resources {
     smaller
 }
 
-/// The share of the cluster that every task fits in, in millionths: a smaller queue could never run one.
+/// The smallest share of the cluster in which every task fits, in millionths. A queue with a smaller share could never
+/// run some task.
 pub fn least_share(nodes: &[Node], shapes: &[Shape]) -> u32 {
     let share = |wanted: u32, total: u64| (u64::from(wanted) * 1_000_000).div_ceil(total.max(1));
     let basic = |shape: &Shape, kind: usize| {

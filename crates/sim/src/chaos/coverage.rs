@@ -1,4 +1,4 @@
-//! What a seed met: so that whoever reads that every rule held sees that the rules had something to check.
+//! What a seed met: faults, events, and how often each rule had something to check.
 
 use crate::checkers::Checker;
 use crate::faults::{Fault, Happening};
@@ -10,27 +10,27 @@ use amalgam_core::why::Why;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// How often each thing was met, by its name.
+/// Counts by name.
 pub type Counts = BTreeMap<&'static str, u64>;
 
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize)]
 pub struct Coverage {
-    /// What went wrong.
+    /// Faults that struck.
     pub faults: Counts,
-    /// What came of it, and of what users asked for.
+    /// Events that followed from faults and from users' requests.
     pub events: Counts,
-    /// By rule, what could have broken it.
+    /// By rule: how often it could have been broken.
     pub rules: Counts,
 }
 
-/// How many seeds met something, and how often altogether.
+/// The number of seeds that met something, and how often they met it in total.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize)]
 pub struct Met {
     pub seeds: u64,
     pub times: u64,
 }
 
-/// Of many seeds.
+/// The coverage of many seeds.
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize)]
 pub struct TotalCoverage {
     pub presets: BTreeMap<&'static str, Met>,
@@ -44,8 +44,8 @@ impl Coverage {
         match happening {
             Happening::Fault(Fault::Heal) => {}
             Happening::Fault(fault) => count(&mut self.faults, fault.kind()),
-            Happening::Repeated { .. } => count(&mut self.faults, "message comes again"),
-            Happening::Undone(changes) if !changes.is_empty() => count(&mut self.events, "changes undone"),
+            Happening::Repeated { .. } => count(&mut self.faults, "message repeated"),
+            Happening::Undone(changes) if !changes.is_empty() => count(&mut self.events, "changes lost in a crash"),
             Happening::Began { resources, .. } if resources.0[FIRST_CUSTOM..].iter().any(|amount| *amount > 0) => {
                 count(&mut self.events, "task with custom resources");
             }
@@ -69,7 +69,7 @@ impl TotalCoverage {
         add(&mut self.rules, &coverage.rules);
     }
 
-    /// The seeds that met it, whichever kind of thing it is.
+    /// The number of seeds that met the preset, fault, event or rule with this name.
     pub fn seeds(&self, name: &str) -> u64 {
         let groups = [&self.presets, &self.faults, &self.events, &self.rules];
         groups.into_iter().find_map(|group| group.get(name)).map_or(0, |met| met.seeds)
@@ -98,9 +98,9 @@ fn of_change(change: &Change) -> Option<&'static str> {
             Rule::Exploration => Some("duplicate tried another node"),
             Rule::Copy => Some("finished task copied for a slow file"),
             Rule::Straggler => Some("duplicate of a slow attempt launched"),
-            Rule::Completion => Some("task sent where it is done first"),
-            Rule::Share { .. } => Some("room made for a queue within its share"),
-            Rule::Reservation => Some("task on a node kept for it"),
+            Rule::Completion => Some("task sent where it ends first"),
+            Rule::Share { .. } => Some("attempts preempted for a queue within its share"),
+            Rule::Reservation => Some("task started on its reserved node"),
             _ => None,
         },
         Change::Finished { ended, .. } => match ended.reason {
@@ -111,8 +111,8 @@ fn of_change(change: &Change) -> Option<&'static str> {
             EndReason::Withdrawn(ref why) if why.contains("found room") => {
                 Some("attempt of a gang without room for all")
             }
-            EndReason::Withdrawn(ref why) if why.contains("gang") => Some("attempt taken back with its gang"),
-            EndReason::Withdrawn(_) => Some("attempt taken back as its input is written again"),
+            EndReason::Withdrawn(ref why) if why.contains("gang") => Some("attempt withdrawn with its gang"),
+            EndReason::Withdrawn(_) => Some("attempt withdrawn because its input is written again"),
             EndReason::NoInput(_) => Some("attempt without its input"),
             EndReason::NodeFault(_) => Some("attempt not launched"),
             EndReason::NodeLost => Some("attempt lost with its executor"),
@@ -123,7 +123,7 @@ fn of_change(change: &Change) -> Option<&'static str> {
         Change::Lost { cause, .. } => match cause {
             LostCause::NodeLost => Some("attempt written off with its node"),
             LostCause::Unknown => Some("attempt unknown to its node"),
-            LostCause::NotTaken => Some("attempt not taken by its node"),
+            LostCause::NotTaken => Some("launch refused by its node"),
             LostCause::Refused(_) => Some("refused launch written off"),
             LostCause::Superseded => Some("attempt superseded by a duplicate"),
             LostCause::Copied => Some("copy of a finished task ended"),
@@ -145,17 +145,17 @@ fn of_record(record: &Record) -> Option<&'static str> {
     match record {
         Record::Blocked { why, .. } => of_why(why),
         Record::Queued { .. } => Some("attempt waited at its node"),
-        Record::GangStarts { .. } => Some("gang began together"),
-        Record::Adopted { .. } => Some("attempt found again"),
-        Record::Orphaned { .. } => Some("attempt without an owner ended"),
+        Record::GangBegins { .. } => Some("gang started together"),
+        Record::Adopted { .. } => Some("running attempt adopted"),
+        Record::Orphaned { .. } => Some("attempt without an owner killed"),
         Record::Retried { costs_none: false, .. } => Some("retry used"),
         Record::Stale { .. } | Record::StaleGrant { .. } => Some("late message dropped"),
         Record::TokenRefused { why: TokenFault::Expired, .. } => Some("expired token refused"),
         Record::TokenRefused { why: TokenFault::NotAuthentic, .. } => Some("foreign token refused"),
-        Record::NodeLost { .. } => Some("node given up"),
+        Record::NodeLost { .. } => Some("node lost"),
         Record::Overtaken { .. } => Some("slow attempt overtaken"),
         Record::Yielding { .. } => Some("attempt yielded its CPU"),
-        Record::Resumed { .. } => Some("attempt had its CPU again"),
+        Record::Resumed { .. } => Some("attempt resumed"),
         Record::NodePaused { .. } => Some("node paused"),
         Record::LaunchRefused { .. } => Some("launch refused by a cluster's master"),
         Record::Repartitioned { .. } => Some("node of another partition lent"),
@@ -168,16 +168,16 @@ fn of_why(why: &Why) -> Option<&'static str> {
     match why {
         Why::Held => Some("job held"),
         Why::AfterJobs { .. } | Why::AfterEnds { .. } => Some("job waited for another"),
-        Why::QueueJobs { .. } => Some("limit on running jobs bound"),
-        Why::QueueLimit { .. } => Some("queue's maximum bound"),
-        Why::UserLimit { .. } => Some("user's limit bound"),
-        Why::FairShare { .. } => Some("strict fair share bound"),
+        Why::QueueJobs { .. } => Some("limit on running jobs reached"),
+        Why::QueueLimit { .. } => Some("queue's maximum reached"),
+        Why::UserLimit { .. } => Some("user's limit reached"),
+        Why::FairShare { .. } => Some("strict fair share reached"),
         Why::Constraints { .. } => Some("constraint met by no node"),
         Why::Occupied { .. } => Some("no room"),
         Why::Gang { .. } => Some("gang without room for all of it"),
-        Why::Reserved { .. } => Some("node kept for another"),
-        Why::Quota { .. } => Some("opportunistic quota bound"),
-        Why::Allowance { .. } => Some("what a job may hold bound"),
+        Why::Reserved { .. } => Some("node reserved for another task"),
+        Why::Quota { .. } => Some("opportunistic quota reached"),
+        Why::Allowance { .. } => Some("job's allowance reached"),
         _ => None,
     }
 }

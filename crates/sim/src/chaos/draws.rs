@@ -1,4 +1,4 @@
-//! Small draws that all of a scenario uses.
+//! Random draws that all parts of a scenario use.
 
 use amalgam_core::vocabulary::Chance;
 

@@ -1,4 +1,4 @@
-//! The jobs of a seed: everything that a user can say of one.
+//! The jobs of a seed, with random values of almost everything that a user can specify.
 
 use super::cluster::Shape;
 use super::draws::{is_one_in, one_of};
@@ -13,7 +13,7 @@ use amalgam_workload::trace::{MalformedLines, Node, RunTimes, TraceJob, Workload
 use std::sync::Arc;
 
 pub fn workload(shapes: &[Shape], leaves: &[&str], chance: &mut Chance) -> Workload {
-    // Where all come within seconds, they stand in each other's way, and limits bind.
+    // If all jobs arrive within seconds, they compete for resources, and limits have an effect.
     let arrive_within = one_of(chance, &[Duration::from_secs(5), Duration::from_secs(30), UNSAFE_FOR]);
     let mut arrivals: Vec<Duration> = (0..1 + chance.below(12_u64))
         .map(|_| Duration::from_micros(chance.below(arrive_within.as_micros() * 3 / 4)))
@@ -31,7 +31,7 @@ fn job(number: usize, arrival: Duration, shapes: &[Shape], leaves: &[&str], chan
     let user = one_of(chance, &["ada", "ada", "bob"]).to_owned();
     let priority = chance.below(3_u64) as i32 - 1;
     let after = is_after.then(|| JobId(1 + chance.below(number as u64)));
-    // Some wait for an end only; other seeds stay as they were.
+    // Some jobs only wait for the other job's end. Not drawn, so that other seeds stay the same.
     let any = number.is_multiple_of(3);
     let spec = JobSpec {
         name: format!("job{number}"),
@@ -74,7 +74,7 @@ fn stage(index: u32, shapes: &[Shape], chance: &mut Chance) -> StageSpec {
     }
 }
 
-/// In some jobs stages leave files, and those after them read these: all of a stage, or those of one task.
+/// In some jobs, stages write files that dependent stages read: all files of a stage, or those of one task.
 pub fn hand_on_files(workload: &mut Workload, chance: &mut Chance) {
     for job in &mut workload.jobs {
         if !is_one_in(3, chance) {
@@ -91,7 +91,7 @@ pub fn hand_on_files(workload: &mut Workload, chance: &mut Chance) {
     }
 }
 
-/// In some jobs stages are gangs, of as many tasks at most as the nodes and the queue have room for.
+/// In some jobs, stages are gangs, with at most as many tasks as the nodes and the queue have room for.
 pub fn form_gangs(workload: &mut Workload, nodes: &[Node], queues: &QueueTree, chance: &mut Chance) {
     for job in &mut workload.jobs {
         if !is_one_in(3, chance) {
@@ -118,14 +118,15 @@ pub fn form_gangs(workload: &mut Workload, nodes: &[Node], queues: &QueueTree, c
     }
 }
 
-/// What the queue may hold of the cluster at most, and one user in it, in millionths.
+/// The share of the cluster that a user of the queue may hold, in millionths: the smallest of the user limit and the
+/// maximums of the queue and its parents.
 fn share_of(name: &str, queues: &QueueTree) -> u32 {
     let Some(leaf) = queues.find(name) else { return 1_000_000 };
     let above = std::iter::successors(Some(leaf), |queue| queues.parent(*queue));
     above.map(|queue| queues.spec(queue).maximum).min().unwrap_or(1_000_000).min(queues.spec(leaf).user_limit)
 }
 
-/// How many of its tasks run at once on these nodes, where a queue may hold so much of them.
+/// How many tasks of the stage can run at once on these nodes within this share of them.
 fn rooms_for(stage: &StageSpec, nodes: &[Node], share: u32) -> u64 {
     let amount_of = |node: &Node, kind: &str| {
         node.resources.custom.iter().find(|(name, _)| name == kind).map_or(0, |(_, amount)| *amount)
@@ -159,7 +160,7 @@ pub fn give_priorities(workload: &mut Workload, chance: &mut Chance) {
     }
 }
 
-/// A few tasks or an array, said in each way there is.
+/// A few tasks or an array, in each form that a job file allows.
 fn tasks(chance: &mut Chance) -> TaskSet {
     let most = one_of(chance, &[3, 6, 10, 25]);
     let count = 1 + chance.below(most);
@@ -167,14 +168,14 @@ fn tasks(chance: &mut Chance) -> TaskSet {
         0 => TaskSet::Indexes(vec![IndexRange { first: 7, last: 7 + 3 * (u64::from(count) - 1), step: 3 }]),
         1 => {
             let mut items = Items::default();
-            (0..count).for_each(|item| items.push(format!("item{item}")).expect("it is short"));
+            (0..count).for_each(|item| items.push(format!("item{item}")).expect("the item is short"));
             TaskSet::Each(items)
         }
         _ => TaskSet::Count(count),
     }
 }
 
-/// Most tasks are short, some outlive a node's grace.
+/// Most tasks are short; some run longer than a node's grace.
 fn run_times(tasks: u32, chance: &mut Chance) -> RunTimes {
     let most = one_of(chance, &[10_000, 2_000_000, 8_000_000, 40_000_000]);
     RunTimes::Each((0..tasks).map(|_| Duration::from_micros(chance.below(most))).collect())

@@ -1,4 +1,4 @@
-//! What goes wrong in a seed, and when.
+//! The faults of a seed and their times.
 
 use super::draws::{is_one_in, one_of};
 use super::scenario::UNSAFE_FOR;
@@ -39,12 +39,12 @@ const KINDS: [Kind; 11] = [
     Kind::LaunchFault,
 ];
 
-/// Where job managers have processes of their own, or those of global masters.
+/// Faults of processes of job managers and of global masters, if there are any.
 const OF_HOSTS: [Kind; 3] = [Kind::HostCrash, Kind::HostPause, Kind::HostSlowDisk];
 
-/// Faults, the last of which heals everything.
+/// Draws the faults. The last one ends all faults.
 pub fn plan(places: &Places, jobs: usize, chance: &mut Chance) -> Vec<Planned> {
-    // Each seed has its own few kinds: where all kinds come at once, one hides what another brings about.
+    // Each seed has a few kinds only: if all kinds occurred together, one could hide the effects of another.
     let mut kinds: Vec<Kind> = KINDS.into_iter().filter(|_| is_one_in(3, chance)).collect();
     if places.managers > 0 || places.federation.is_some() {
         kinds.extend(OF_HOSTS.into_iter().filter(|_| is_one_in(2, chance)));
@@ -61,7 +61,7 @@ pub fn plan(places: &Places, jobs: usize, chance: &mut Chance) -> Vec<Planned> {
     plan
 }
 
-/// In every other seed somebody tries what he can without a key.
+/// In half of the seeds, an intruder sends launches without a key.
 pub fn intrusions(chance: &mut Chance) -> Vec<Planned> {
     let count = if is_one_in(2, chance) { 10 + chance.below(30_u64) } else { 0 };
     let intrusion = |_| {
@@ -73,7 +73,7 @@ pub fn intrusions(chance: &mut Chance) -> Vec<Planned> {
     (0..count).map(intrusion).collect()
 }
 
-/// Many faults come when something is on its way; a log can only fail while it is written.
+/// Many faults wait for a moment with messages in transit. A log can only fail while it is written.
 fn moment(kind: Kind, chance: &mut Chance) -> Option<(Moment, Duration)> {
     let moment = one_of(chance, &[None, Some(Moment::InTurn), Some(Moment::TaskStarts), Some(Moment::TaskEnds)]);
     let moment = if kind == Kind::DiskFailure { Some(Moment::InTurn) } else { moment };
@@ -132,7 +132,7 @@ fn crash(place: Place, chance: &mut Chance) -> Fault {
     Fault::Crash { place, down: length(chance), noticed: length(chance) }
 }
 
-/// Nothing at all, a moment, or longer than any grace.
+/// From zero up to longer than any grace period.
 fn length(chance: &mut Chance) -> Duration {
     let most = one_of(chance, &[1, 20_000, 2_000_000, 90_000_000]);
     Duration::from_micros(chance.below(most))

@@ -1,6 +1,7 @@
-//! Chaos: scenarios drawn from seeds, checked after every event, healed, and expected to end well.
+//! Chaos: scenarios that are drawn from seeds and checked after every event. After all faults have ended, every job has
+//! to end.
 //!
-//! A seed decides everything, so a failure is replayed by running its seed again.
+//! A run depends only on its seed, so a failure is replayed by running its seed again.
 
 mod cluster;
 mod coverage;
@@ -24,14 +25,14 @@ use std::any::Any;
 use std::ops::RangeInclusive;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// When the last job has ended, what is left of it is gone within this time.
+/// After the last job has ended, all its state on nodes is gone within this time.
 const SETTLES_WITHIN: Duration = Duration::from_secs(120);
-/// A seed takes some thousand steps; one that takes so many runs in circles.
+/// A seed takes some thousand steps. One that takes this many does not end.
 const MOST_STEPS: u64 = 3_000_000;
-/// Lines of a failure's story.
+/// Maximum number of lines of a failure's story.
 const SHOWN: usize = 30;
 
-/// What became of one seed.
+/// The result of one seed.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Report {
     pub seed: u64,
@@ -41,7 +42,7 @@ pub struct Report {
     pub faults: usize,
     pub steps: u64,
     pub simulated_seconds: f64,
-    /// Of everything that happened: equal runs have equal digests.
+    /// Hash of all happenings: equal runs have equal digests.
     pub digest: String,
     pub coverage: Coverage,
     pub failure: Option<Failure>,
@@ -53,11 +54,11 @@ pub struct Failure {
     pub rule: String,
     pub what: String,
     pub at_s: f64,
-    /// The last that happened, to the task or job that it is about where it is one.
+    /// The last happenings that concern the task or job of the failure, or all if it concerns none.
     pub story: Vec<String>,
 }
 
-/// Runs each seed and hands on its report, in the order of the seeds whatever the number of threads.
+/// Runs each seed and calls `tell` with its report, in the order of the seeds with any number of threads.
 pub fn run_seeds(seeds: RangeInclusive<u64>, threads: usize, tell: impl FnMut(Report)) {
     in_order(seeds, threads, run_seed, tell);
 }
@@ -67,7 +68,7 @@ pub fn run_seed(seed: u64) -> Report {
     Trial::new(seed).run().0
 }
 
-/// Runs one seed and tells everything that happened, or what concerns one task.
+/// Runs one seed and returns its report and the story of all happenings, or of those that concern one task.
 pub fn tell_seed(seed: u64, task: Option<TaskId>) -> (Report, Vec<String>) {
     let (report, happened) = Trial::new(seed).run();
     let told = happened.iter().filter(|(_, happening)| task.is_none_or(|task| story::concerns_task(happening, task)));
@@ -85,7 +86,7 @@ struct Trial {
     steps: u64,
 }
 
-/// Which rule was broken, and how.
+/// The rule that was broken, and how.
 type Broken = (String, Breach);
 
 impl Trial {
@@ -101,7 +102,7 @@ impl Trial {
 
     fn run(mut self) -> (Report, Vec<(Instant, Happening)>) {
         let broken = catch_unwind(AssertUnwindSafe(|| self.play())).unwrap_or_else(|panic| {
-            Err(("the roles' own checks hold".to_owned(), Breach::new(panic_message(panic.as_ref()))))
+            Err(("the roles' own assertions hold".to_owned(), Breach::new(panic_message(panic.as_ref()))))
         });
         self.coverage.conclude(&self.checkers);
         let failure = broken.err().map(|(rule, breach)| Failure {
@@ -125,13 +126,13 @@ impl Trial {
         (report, self.happened)
     }
 
-    /// First anything may go wrong, then nothing does: every job ends, and nothing is left.
+    /// Runs until all faults have ended and every job has ended, and then until all state of the jobs is gone.
     fn play(&mut self) -> Result<(), Broken> {
         while !(self.world.is_healed() && self.world.is_done()) {
             self.step()?;
             if self.steps > MOST_STEPS {
-                let what = format!("it took {MOST_STEPS} steps and is not over");
-                return Err(("the roles come to an end".to_owned(), Breach::new(what)));
+                let what = format!("not finished after {MOST_STEPS} steps");
+                return Err(("the run ends".to_owned(), Breach::new(what)));
             }
         }
         let settled = self.world.now() + SETTLES_WITHIN;
@@ -167,7 +168,7 @@ impl Trial {
 
 fn panic_message(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref::<&str>().copied());
-    text.unwrap_or("a panic without words").to_owned()
+    text.unwrap_or("a panic without a message").to_owned()
 }
 
 #[cfg(test)]
@@ -175,7 +176,7 @@ mod tests {
     use super::*;
     use amalgam_core::role::Change;
 
-    /// Breaks as soon as a task is launched, or panics.
+    /// Reports a breach, or panics, as soon as a task is launched.
     struct Never {
         panics: bool,
     }
@@ -209,10 +210,10 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_says_what_rule_broke_and_ends_with_what_befell_the_task() {
+    fn a_failure_names_the_broken_rule_and_its_story_ends_with_the_breach() {
         let failure = failure(false);
         assert_eq!(failure.rule, "nothing is launched");
-        let task = failure.what.strip_suffix(" was launched").expect("what happened");
+        let task = failure.what.strip_suffix(" was launched").expect("a launch");
         assert!(failure.at_s > 0.0);
         let end = format!("{task} launched on");
         assert!(failure.story.last().is_some_and(|line| line.contains(&end)), "{failure:?}");

@@ -1,4 +1,4 @@
-//! The queues of a seed, whose limits every task fits in by itself.
+//! The queues of a seed. Every single task fits in their limits.
 
 use super::draws::{is_one_in, one_of};
 use amalgam_core::policy::inter_job::QueueTree;
@@ -7,10 +7,10 @@ use amalgam_core::vocabulary::{Chance, Duration, QueueId, QueueSpec};
 /// In millionths.
 const WHOLE: u32 = 1_000_000;
 
-/// Of each queue that holds others.
+/// The guarantee of each queue with children, in millionths.
 const GUARANTEED: u32 = 200_000;
 
-/// Up to three queues, some of which hold two others. `least` is the smallest share in which every task fits.
+/// Up to three queues, some of which have two children. `least` is the smallest share in which every task fits.
 pub fn queues(least: u32, chance: &mut Chance) -> QueueTree {
     let mut specs = Vec::new();
     for number in 0..chance.below(4_u64) {
@@ -27,11 +27,11 @@ pub fn queues(least: u32, chance: &mut Chance) -> QueueTree {
             specs.push(leaf(&name, GUARANTEED, least, chance));
         }
     }
-    QueueTree::new(specs).expect("drawn queues keep to the rules")
+    QueueTree::new(specs).expect("drawn queues are valid")
 }
 
-/// The same queues without limits, each with a global master of its own, and most with a share: half or all of what those before it
-/// left of the cluster.
+/// The same queues without limits, each leaf with a home global master, and most with a share: half or all of what the
+/// queues before it left of the cluster.
 pub fn with_shares(queues: &QueueTree, globals: u8, chance: &mut Chance) -> QueueTree {
     let mut left = WHOLE;
     let mut specs: Vec<QueueSpec> =
@@ -71,12 +71,12 @@ fn weight(chance: &mut Chance) -> u32 {
     one_of(chance, &[500, 1_000, 3_000])
 }
 
-/// From room for a single task to everything.
+/// A share from `least` up to the whole cluster.
 fn share(least: u32, chance: &mut Chance) -> u32 {
     one_of(chance, &[0, 300_000, 600_000, 1_000_000]).max(least)
 }
 
-/// The queues that take jobs.
+/// The names of the queues that accept jobs.
 pub fn leaves(queues: &QueueTree) -> Vec<&str> {
     let all = (0..queues.len() as u32).map(QueueId);
     let leaves = all.filter(|queue| queues.children(*queue).is_empty());

@@ -1,4 +1,4 @@
-//! A cluster, its queues, its users' jobs and its misfortunes, all drawn from a seed.
+//! A cluster, its queues, its users' jobs and its faults, all drawn from a seed.
 
 use super::draws::{is_one_in, one_of};
 use super::{cluster, jobs, misfortune, queues};
@@ -21,7 +21,7 @@ use amalgam_workload::trace::{Node, Workload};
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
-/// Jobs arrive and things go wrong within this time; then all is healed.
+/// Jobs arrive and faults strike within this time. Then all faults end.
 pub const UNSAFE_FOR: Duration = Duration::from_secs(120);
 
 pub struct Scenario {
@@ -50,7 +50,7 @@ impl Scenario {
         let managers = usize::from(settings.manager_processes);
         let hosts = places::Places { nodes: nodes.len(), managers, federation: settings.federation_of(nodes.len()) };
         let mut plan = misfortune::plan(&hosts, workload.jobs.len(), &mut Chance::new(seed, "chaos faults"));
-        // Drawn by itself: whatever else goes wrong in a seed stays the same.
+        // Drawn separately, so that the other faults of a seed stay the same.
         plan.extend(misfortune::intrusions(&mut Chance::new(seed, "chaos intruder")));
         settings.files = FileSettings {
             bytes: 1 << 20,
@@ -61,7 +61,7 @@ impl Scenario {
             spoiled: one_of(files, &[0.0, 0.02, 0.2]),
             vary: true,
         };
-        // Drawn by itself, as above: no room for what many tasks read at once.
+        // Drawn separately, as above. The cache has no room for the files that many tasks read at once.
         if is_one_in(4, &mut Chance::new(seed, "chaos small cache")) {
             settings.files.cache_bytes = 4 << 20;
         }
@@ -105,8 +105,8 @@ fn settings(seed: u64, queues: QueueTree, chance: &mut Chance) -> Settings {
     }
 }
 
-/// In a fifth of all, the nodes are those of several clusters, over which global masters place. Drawn by itself: other seeds stay
-/// as they were.
+/// In a fifth of all seeds, the nodes belong to several clusters of a federation. Drawn separately, so that other seeds
+/// stay the same.
 fn federate(settings: &mut Settings, workload: &mut Workload, nodes: usize, chance: &mut Chance) {
     if !is_one_in(5, chance) {
         return;
@@ -131,7 +131,8 @@ fn federate(settings: &mut Settings, workload: &mut Workload, nodes: usize, chan
     if !is_one_in(8, shares) {
         settings.queues = queues::with_shares(&settings.queues, globals, shares);
     }
-    // The jobs of a global master have every so many'th number.
+    // The ids of the jobs of different global masters alternate, so a dependency is moved to a random one of `globals`
+    // ids.
     for job in &mut workload.jobs {
         let spec = Arc::make_mut(&mut job.spec);
         for after in spec.after_jobs.iter_mut().chain(&mut spec.after_jobs_any) {
@@ -140,13 +141,13 @@ fn federate(settings: &mut Settings, workload: &mut Workload, nodes: usize, chan
     }
 }
 
-/// In half of those in which job managers place everything, they have processes of their own. Drawn by itself: other seeds stay
-/// as they were.
+/// In half of the seeds in which job managers place all tasks, job managers have processes of their own. Drawn
+/// separately, so that other seeds stay the same.
 fn job_hosts(preset: &Preset, chance: &mut Chance) -> u8 {
     if preset.is_distributed() && is_one_in(2, chance) { one_of(chance, &[1, 3]) } else { 0 }
 }
 
-/// A named one, or one with some of its parts replaced as a configuration may.
+/// A named preset, or one with some parts replaced, as a configuration may do.
 fn preset(chance: &mut Chance) -> Preset {
     let central =
         one_of(chance, &[Preset::FIFO, Preset::CAPACITY, Preset::DRF, Preset::SJF, Preset::SRTF, Preset::TETRIS]);
@@ -161,7 +162,8 @@ fn preset(chance: &mut Chance) -> Preset {
     preset
 }
 
-/// In a third of those in which the master places all tasks, jobs yield. Drawn by itself: other seeds stay as they were.
+/// In a third of the seeds in which the master places all tasks, jobs donate resources. Drawn separately, so that other
+/// seeds stay the same.
 fn yielding(preset: Preset, chance: &mut Chance) -> Preset {
     let Scheduling::Booked(Booked { by: Booking::Master { placement, .. }, opportunistic: None, .. }) =
         preset.scheduling
@@ -189,7 +191,7 @@ fn yielding(preset: Preset, chance: &mut Chance) -> Preset {
     yielding
 }
 
-/// In a sixth of all, job managers send tasks to nodes' queues within entitlements. Drawn by itself, as above.
+/// In a sixth of all seeds, job managers send tasks to nodes' queues within allowances. Drawn separately, as above.
 fn queueing(preset: Preset, chance: &mut Chance) -> Preset {
     if !is_one_in(6, chance) {
         return preset;
@@ -205,7 +207,7 @@ fn queueing(preset: Preset, chance: &mut Chance) -> Preset {
     queueing
 }
 
-/// In a third of these they do so as `apollo-plus` has it. Drawn by itself, as above.
+/// In a third of these, they do so with the rules of `apollo-plus`. Drawn separately, as above.
 fn one_step_further(preset: Preset, chance: &mut Chance) -> Preset {
     let Some(drawn) = preset.entitled().filter(|_| is_one_in(3, chance)) else { return preset };
     let mut further = Preset::APOLLO_PLUS.with_seed(preset.seed);
@@ -220,8 +222,8 @@ fn one_step_further(preset: Preset, chance: &mut Chance) -> Preset {
     further
 }
 
-/// In two thirds of those in which job managers place at nodes' queues, another such preset is the cluster's own, or is there
-/// too for a part of the jobs. Drawn by itself, as above.
+/// In two thirds of the seeds in which job managers place tasks in nodes' queues, another such preset replaces the
+/// cluster's own, or a part of the jobs uses it. Drawn separately, as above.
 fn side_by_side(preset: Preset, chance: &mut Chance) -> (Preset, Option<Beside>) {
     let part = one_of(chance, &[300_000, 500_000, 1_000_000]);
     let beside = |name: &str| Some(Beside { preset: name.to_owned(), part, seed: preset.seed });
@@ -240,7 +242,7 @@ fn side_by_side(preset: Preset, chance: &mut Chance) -> (Preset, Option<Beside>)
     (blind, if is_one_in(2, chance) { beside(Preset::APOLLO.name()) } else { None })
 }
 
-/// In a third of these some queues name the other one as well.
+/// In a third of the seeds with a second preset, some queues name that preset as well.
 fn in_queues(queues: QueueTree, beside: Option<&Beside>, chance: &mut Chance) -> QueueTree {
     let Some(other) = beside.filter(|_| is_one_in(3, chance)) else { return queues };
     let all = (0..queues.len() as u32).map(|number| queues.spec(QueueId(number)).clone());
@@ -249,7 +251,7 @@ fn in_queues(queues: QueueTree, beside: Option<&Beside>, chance: &mut Chance) ->
     QueueTree::new(some.collect()).expect("the tree is the same")
 }
 
-/// Decisions are changed for the least reason.
+/// Decisions are corrected for any small saving.
 fn queueing_corrections() -> Option<CorrectionRules> {
     let progress_every = Some(Duration::from_millis(500));
     Some(CorrectionRules {
@@ -313,7 +315,7 @@ fn opportunistic(chance: &mut Chance) -> Opportunistic {
     }
 }
 
-/// Mostly on events, as by default.
+/// Mostly on events, the default.
 const DECIDE: [Decide; 6] = [
     Decide::OnEvents,
     Decide::OnEvents,

@@ -29,8 +29,8 @@ pub enum Fault {
     ExecutorDies {
         node: usize,
     },
-    /// The log cannot be written, so the process exits, as the daemon does. `reached` thousandths of the facts that it
-    /// was writing are on disk, but were not reported.
+    /// The log cannot be written, so the process exits, as the daemon does. `reached` thousandths of what it was
+    /// writing are on disk, although its messages have not left.
     DiskFails {
         place: Place,
         reached: u32,
@@ -47,8 +47,8 @@ pub enum Fault {
         node: usize,
         lasts: Duration,
     },
-    /// The connection breaks. Its ends notice at different times. No new connection is possible for the time `lasts`. The
-    /// link of a node with its master has the number of the node.
+    /// The connection breaks. Its ends notice at different times. No new connection is possible for the time `lasts`.
+    /// The link of a node with its master has the number of the node.
     Break {
         link: usize,
         lasts: Duration,
