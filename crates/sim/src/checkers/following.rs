@@ -1,5 +1,5 @@
-//! What the server knows of job managers in other processes, from what these write down, is what they know: whatever it is told
-//! twice, and also after it has started again with what it had kept.
+//! The server's copies of job managers in other processes, made from the facts that these report, equal the job
+//! managers: also if facts are reported twice, and after the server has restarted from its log.
 
 use super::{Breach, Checker};
 use crate::faults::Happening;
@@ -11,16 +11,16 @@ use amalgam_core::policy::inter_job::QueueTree;
 use amalgam_core::vocabulary::{Epoch, Instant, JobId, TaskId};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The copies decide nothing and launch nothing, so any life will do.
+/// The copies decide and launch nothing, so any epoch is valid.
 const LIFE: Epoch = Epoch(1);
-/// Every so many facts some are told again.
+/// After this many facts, some are reported again.
 const AGAIN: u64 = 64;
 
 #[derive(Default)]
 pub struct Following {
-    /// The copies; made when there is something to copy.
+    /// The copies, created at the first fact.
     copies: Option<Roles>,
-    /// What each process of job managers has told, from the beginning.
+    /// All facts that each process of job managers has reported.
     told: BTreeMap<usize, Vec<(Instant, Fact)>>,
     facts: u64,
 }
@@ -36,11 +36,11 @@ impl Following {
         let news = copies.follow(places::host(number), first as u64, told[first..].to_vec());
         match news.map(|news| news.len()) {
             Ok(1) => Ok(()),
-            other => Err(Breach::new(format!("of {again} facts of which one is new it took {other:?}"))),
+            other => Err(Breach::new(format!("of {again} facts with one new one, the copy took {other:?}"))),
         }
     }
 
-    /// The server has what it had kept.
+    /// The server restarts from its log.
     fn restart(&mut self, world: &Simulation) {
         if let Some(copies) = &self.copies {
             let mut again = roles(world.settings(), LIFE);
@@ -52,10 +52,10 @@ impl Following {
 
 impl Checker for Following {
     fn rule(&self) -> &'static str {
-        "what the server knows of job managers elsewhere is what they know"
+        "the server's copies of job managers in other processes equal them"
     }
 
-    /// Facts that job managers elsewhere wrote down.
+    /// Facts that job managers in other processes reported.
     fn subjects(&self) -> u64 {
         self.facts
     }
@@ -77,13 +77,13 @@ impl Checker for Following {
         let managers: BTreeMap<JobId, _> = elsewhere.map(|(_, manager)| (manager.job().id, manager)).collect();
         let known: BTreeSet<JobId> = copies.jobs.keys().copied().collect();
         if !known.iter().eq(managers.keys()) {
-            return Err(Breach::new(format!("there are {:?}, and it knows {known:?}", managers.keys())));
+            return Err(Breach::new(format!("the job managers are {:?}, the copies {known:?}", managers.keys())));
         }
         for (job, manager) in managers {
             let copy = &copies.jobs[&job];
             let running = |manager: &JobManager| manager.running().collect::<Vec<_>>();
             if running(copy) != running(manager) {
-                let what = format!("of job {job} there run {:?}, and it knows {:?}", running(manager), running(copy));
+                let what = format!("job {job} runs {:?}, but the copy has {:?}", running(manager), running(copy));
                 return Err(Breach::of_job(job, what));
             }
             let stages = 0..manager.dag().stages.len() as u32;
@@ -96,7 +96,7 @@ impl Checker for Following {
                 };
                 if state(copy) != state(manager) {
                     let task = TaskId { job, stage, index };
-                    let what = format!("{task} is {:?}, and it knows {:?}", state(manager), state(copy));
+                    let what = format!("{task} is {:?}, but the copy has {:?}", state(manager), state(copy));
                     return Err(Breach::of_task(task, what));
                 }
             }
@@ -114,7 +114,7 @@ mod tests {
     use amalgam_core::role::Change;
 
     #[test]
-    fn a_change_that_is_not_told_is_noticed() {
+    fn a_change_that_is_not_reported_is_noticed() {
         let settings = Settings { preset: Preset::APOLLO, manager_processes: 1, ..Settings::default() };
         let mut world = simulation_of(settings, 4, &[]);
         let happened = run(&mut world, 40_000_000);

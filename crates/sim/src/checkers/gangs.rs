@@ -1,7 +1,7 @@
-//! Tasks that begin together do: no process of a gang begins before every task of its stage that has not succeeded has an attempt in
-//! place, and none is launched beside others that run.
+//! The tasks of a gang start together: no process of a gang starts before every task of its stage that has not
+//! succeeded has an attempt at its node, and no attempt is launched while others of the gang run.
 //!
-//! Which attempts are open is counted by what job managers wrote down.
+//! The open attempts are taken from the changes that job managers report.
 
 use super::{Breach, Checker};
 use crate::faults::Happening;
@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 pub struct Gangs {
     /// By job and stage.
     gangs: BTreeMap<(JobId, u32), Gang>,
-    /// Processes that began, of gangs.
+    /// Number of processes of gangs that have started.
     begun: u64,
 }
 
@@ -23,11 +23,11 @@ struct Gang {
     tasks: u32,
     succeeded: BTreeSet<u32>,
     open: BTreeMap<AttemptId, u32>,
-    /// Attempts that are known to be at their nodes.
+    /// Attempts that have arrived at their nodes.
     arrived: BTreeSet<AttemptId>,
-    /// Those of them, and of all before, that were told to begin.
-    may_start: BTreeSet<AttemptId>,
-    /// Those that became processes.
+    /// All attempts that the gang's starts so far have included.
+    may_begin: BTreeSet<AttemptId>,
+    /// Attempts whose processes have started.
     begun: BTreeSet<AttemptId>,
 }
 
@@ -46,7 +46,7 @@ impl Gangs {
             Change::Launched { attempt, task, .. } => {
                 let Some(gang) = self.of(*task) else { return Ok(()) };
                 if let Some(other) = gang.open.keys().find(|other| gang.begun.contains(other)) {
-                    let what = format!("{task} is launched anew, and {other} of its gang runs since before");
+                    let what = format!("{task} is launched again, but {other} of its gang runs already");
                     return Err(Breach::of_task(*task, what));
                 }
                 gang.open.insert(*attempt, task.index);
@@ -74,7 +74,7 @@ impl Gangs {
         Ok(())
     }
 
-    /// The server died before this was on disk: it is not so.
+    /// The server crashed before this change was on disk.
     fn undo(&mut self, change: &Change) {
         match change {
             Change::Launched { attempt, task, .. } => {
@@ -103,12 +103,11 @@ impl Gangs {
         let open: BTreeSet<u32> = gang.open.values().copied().collect();
         let lacks = (0..gang.tasks).find(|index| !open.contains(index) && !gang.succeeded.contains(index));
         if let Some(index) = lacks {
-            let what = format!("stage {stage} of job {job} is told to begin, and its task {index} is nowhere");
+            let what = format!("stage {stage} of job {job} starts, but its task {index} has no attempt");
             return Err(Breach::of_task(TaskId { job, stage, index }, what));
         }
         if let Some((attempt, index)) = gang.open.iter().find(|(attempt, _)| !gang.arrived.contains(attempt)) {
-            let what =
-                format!("stage {stage} of job {job} is told to begin, and {attempt} has not arrived at its node");
+            let what = format!("stage {stage} of job {job} starts, but {attempt} has not arrived at its node");
             return Err(Breach::of_task(TaskId { job, stage, index: *index }, what));
         }
         gang.may_start.extend(gang.open.keys());
@@ -117,8 +116,8 @@ impl Gangs {
 
     fn on_began(&mut self, attempt: AttemptId, task: TaskId) -> Result<(), Breach> {
         let Some(gang) = self.of(task) else { return Ok(()) };
-        if !gang.may_start.contains(&attempt) {
-            return Err(Breach::of_task(task, format!("{attempt} began, and its gang was not told to begin")));
+        if !gang.may_begin.contains(&attempt) {
+            return Err(Breach::of_task(task, format!("{attempt} started before its gang")));
         }
         gang.begun.insert(attempt);
         self.begun += 1;
@@ -128,7 +127,7 @@ impl Gangs {
 
 impl Checker for Gangs {
     fn rule(&self) -> &'static str {
-        "the tasks of a gang begin together, and none without the others"
+        "the tasks of a gang start together, and none without the others"
     }
 
     fn subjects(&self) -> u64 {
@@ -170,7 +169,7 @@ mod tests {
     use amalgam_workload::trace::{MalformedLines, Node, TraceJob, Workload};
     use std::sync::Arc;
 
-    /// What the rule says of these, where a gang of one task is known.
+    /// The breach by these happenings, with a gang of one task.
     fn breach(happened: &[Happening]) -> Option<String> {
         let mut gangs = Gangs::default();
         gangs.gangs.insert((JobId(1), 0), Gang { tasks: 1, ..Gang::default() });
@@ -187,30 +186,31 @@ mod tests {
     }
 
     #[test]
-    fn a_gang_that_is_told_to_begin_without_a_task_is_noticed() {
-        assert!(breach(&[begins()]).is_some_and(|what| what.contains("its task 0 is nowhere")));
+    fn a_gang_that_starts_without_all_tasks_at_their_nodes_is_noticed() {
+        assert!(breach(&[begins()]).is_some_and(|what| what.contains("its task 0 has no attempt")));
         let early = breach(&[launched(attempt(0)), begins()]);
         assert!(early.is_some_and(|what| what.contains("has not arrived at its node")));
         assert_eq!(breach(&[launched(attempt(0)), arrived(0), begins(), began(0, attempt(0), 1_000)]), None);
     }
 
     #[test]
-    fn a_process_that_begins_before_its_gang_is_noticed() {
+    fn a_process_that_starts_before_its_gang_is_noticed() {
         let what = breach(&[launched(attempt(0)), began(0, attempt(0), 1_000)]);
-        assert!(what.is_some_and(|what| what.contains("was not told to begin")));
+        assert!(what.is_some_and(|what| what.contains("started before its gang")));
     }
 
     #[test]
-    fn a_launch_beside_those_that_run_is_noticed() {
+    fn a_launch_while_others_of_the_gang_run_is_noticed() {
         let told = [launched(attempt(0)), arrived(0), begins()];
         let again = |between: &[Happening]| breach(&[&told[..], between, &[launched(attempt(1))]].concat());
-        assert_eq!(again(&[]), None, "what it was told may be lost");
+        assert_eq!(again(&[]), None, "the order to start may be lost");
         let begun = began(0, attempt(0), 1_000);
-        assert!(again(std::slice::from_ref(&begun)).is_some_and(|what| what.contains("runs since before")));
+        assert!(again(std::slice::from_ref(&begun)).is_some_and(|what| what.contains("runs already")));
         assert_eq!(again(&[begun, finished(attempt(0), EndReason::Exit(1), false)]), None);
     }
 
-    /// Two clusters of six nodes of one core, and a gang of nine at each of two global masters, which come at the same time.
+    /// Two clusters of six nodes of one core, and a gang of nine tasks at each of two global masters. The gangs arrive
+    /// at the same time.
     fn two_gangs(preset: Preset, seed: u64) -> Simulation {
         let queue = |number: u8| QueueSpec { global: Some(number), ..QueueSpec::named(&format!("root.q{number}")) };
         let queues = QueueTree::new(vec![queue(0), queue(1)]).unwrap();
@@ -226,7 +226,7 @@ mod tests {
             let (name, resources) = (format!("host{number}"), resources.clone());
             Node { name, resources, attributes: Attributes::default() }
         };
-        // Which of two letters comes first is drawn, and so who gets which node.
+        // The jitter makes the order of messages random, and with it which gang gets which node.
         let network = NetworkSettings { jitter: Duration::from_millis(2), ..NetworkSettings::default() };
         let settings = Settings { preset, seed, network, federation: Some((2, 2)), queues, ..Settings::default() };
         let mut world = Simulation::new(settings, &(0..12).map(node).collect::<Vec<_>>(), &workload);
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn two_gangs_that_each_hold_what_the_other_needs_come_apart_and_both_run() {
+    fn two_gangs_that_hold_nodes_each_other_needs_release_them_and_both_run() {
         let runs = Preset::FEDERATED.into_iter().flat_map(|preset| (1..=10).map(move |seed| (preset, seed)));
         let mut stuck = 0;
         for (preset, seed) in runs {
@@ -253,9 +253,9 @@ mod tests {
                     reason => succeeded[usize::from(global)] += u32::from(reason.is_success()),
                 }
             }
-            assert_eq!(succeeded, [9, 9], "{} {seed}: {given_back:?} were given back", preset.name());
+            assert_eq!(succeeded, [9, 9], "{} {seed}: released {given_back:?}", preset.name());
             stuck += u32::from(given_back.iter().all(|count| *count > 0));
         }
-        assert!(stuck >= 5, "that each held some of what the other needed came up in {stuck} of 20 runs");
+        assert!(stuck >= 5, "each gang held nodes that the other needed in {stuck} of 20 runs");
     }
 }

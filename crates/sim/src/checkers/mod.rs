@@ -1,7 +1,7 @@
-//! Rules that hold whatever goes wrong, checked after every event from outside the roles.
+//! Rules that hold with any faults. They are checked after every event, from outside the roles.
 //!
-//! A checker sees the whole simulation and what has happened since it last looked. It keeps its own account of what it
-//! needs, so that a mistake of the roles is not repeated here.
+//! A checker sees the whole simulation and the happenings since its last check. It keeps its own records, so that it
+//! does not repeat a bug of the roles.
 
 mod agreement;
 mod attempts;
@@ -30,22 +30,22 @@ use amalgam_core::preset::Preset;
 use amalgam_core::vocabulary::{Duration, Instant, JobId, TaskId};
 
 pub trait Checker {
-    /// What it checks, as a sentence.
+    /// The rule, as a sentence.
     fn rule(&self) -> &'static str;
 
     /// # Errors
     /// How the rule was broken.
     fn check(&mut self, world: &Simulation, happened: &[Happening]) -> Result<(), Breach>;
 
-    /// How often there was something that could have broken the rule: a rule that met nothing has checked nothing.
+    /// How often the rule could have been broken. A rule without subjects has checked nothing.
     fn subjects(&self) -> u64;
 
-    /// What else it saw that is worth a count.
+    /// Other counts for the coverage.
     fn saw(&self) -> Vec<(&'static str, u64)> {
         Vec::new()
     }
 
-    /// Everything was healed, every job has ended, and the dust has settled.
+    /// A last check after all faults and all jobs have ended and the settling time has passed.
     ///
     /// # Errors
     /// How the rule was broken.
@@ -58,7 +58,7 @@ pub trait Checker {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Breach {
     pub what: String,
-    /// What it is about, as far as that is one thing.
+    /// The task and the job that the breach concerns, if it is a single one.
     pub task: Option<TaskId>,
     pub job: Option<JobId>,
 }
@@ -77,10 +77,10 @@ impl Breach {
     }
 }
 
-/// From the end of a process to the start of the next: reports, messages, launches.
+/// Longest time from the end of a process to the start of the next: reports, messages, launches.
 const HAND_OVER: Duration = Duration::from_secs(1);
 
-/// All rules, for a simulation of this preset in which everything is healed by then.
+/// All rules, for a simulation of this preset in which all faults have ended by `healed_by`.
 pub fn all(preset: Preset, healed_by: Instant) -> Vec<Box<dyn Checker>> {
     vec![
         Box::new(capacity::Capacity::default()),

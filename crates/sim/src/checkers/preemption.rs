@@ -1,8 +1,8 @@
-//! Guaranteed work is not preempted unless the preset declares that it does so for the sake of shares, and where a ledger
-//! holds its resources it waits for opportunistic work at most as long as that takes to be killed.
+//! Guaranteed work is not preempted, unless the preset declares that it preempts for shares. Booked guaranteed work
+//! waits for opportunistic work at most as long as killing that takes.
 //!
-//! Guaranteed work without a grant waits for its turn in its node's queue (ADR 30), so of it only the first is looked at, and
-//! only where nodes know it from what is opportunistic.
+//! Guaranteed work without a grant waits in order in its node's queue (ADR 30), so only its first entry is checked, and
+//! only if nodes distinguish it from opportunistic work.
 
 use super::{Breach, Checker};
 use crate::faults::Happening;
@@ -21,26 +21,26 @@ pub struct Preemption {
     /// The longest wait of a guaranteed attempt for opportunistic ones.
     kill_grace: Duration,
     jobs: BTreeMap<JobId, Arc<AdmittedJob>>,
-    /// Nodes let guaranteed work wait that nobody booked.
+    /// Whether nodes queue guaranteed work that is not booked.
     queues_unbooked: bool,
     /// Attempts that hold a grant.
     booked: BTreeSet<AttemptId>,
-    /// Those that do not, and were launched as guaranteed.
+    /// Attempts without a grant that were launched as guaranteed.
     unbooked: BTreeSet<AttemptId>,
-    /// Those that became guaranteed without one.
+    /// Attempts that were promoted without a grant.
     promoted: BTreeSet<AttemptId>,
-    /// What runs, by node, and whether it is guaranteed.
+    /// Running attempts by node: what they hold, and whether they are guaranteed.
     running: BTreeMap<usize, BTreeMap<AttemptId, (Resources, bool)>>,
-    /// What those were given that yield their CPU.
+    /// The full resources of the attempts that yield their CPU.
     yielding: BTreeMap<AttemptId, Resources>,
-    /// Nodes where something queued.
+    /// Nodes at which an attempt has queued.
     queues: BTreeSet<usize>,
-    /// Since when a guaranteed attempt would fit but for opportunistic ones.
+    /// Since when a guaranteed attempt would have room without the opportunistic ones.
     held_up: BTreeMap<AttemptId, Instant>,
-    /// Times that a guaranteed attempt began to wait for opportunistic ones, and that any was preempted.
+    /// How often a guaranteed attempt started to wait for opportunistic ones, and how often any attempt was preempted.
     waits: u64,
     preemptions: u64,
-    /// Looks at booked guaranteed attempts that wait at their nodes, for whatever.
+    /// Number of checks of guaranteed attempts that wait at their nodes, for any reason.
     looks: u64,
 }
 
@@ -67,7 +67,7 @@ impl Preemption {
     fn take_in(&mut self, happening: &Happening) -> Result<(), Breach> {
         match happening {
             Happening::Began { node, attempt, resources, execution, .. } => {
-                // Its node may hear later that it is guaranteed.
+                // The promotion may reach the node later.
                 let entry = (*resources, is_guaranteed(*execution) || self.promoted.contains(attempt));
                 self.running.entry(*node).or_default().insert(*attempt, entry);
                 self.held_up.remove(attempt);
@@ -161,7 +161,8 @@ impl Preemption {
         });
         if now.since(since) > self.kill_grace {
             let waited = now.since(since);
-            let what = format!("guaranteed attempt {attempt} waits on n{node} for opportunistic ones for {waited}");
+            let what =
+                format!("guaranteed attempt {attempt} has waited on n{node} for opportunistic ones for {waited}");
             return Err(Breach::of_job(attempt.job, what));
         }
         Ok(())
@@ -179,7 +180,7 @@ impl Checker for Preemption {
     }
 
     fn saw(&self) -> Vec<(&'static str, u64)> {
-        vec![("look at a guaranteed attempt that waits at its node", self.looks)]
+        vec![("check of a guaranteed attempt that waits at its node", self.looks)]
     }
 
     fn check(&mut self, world: &Simulation, happened: &[Happening]) -> Result<(), Breach> {
@@ -193,7 +194,7 @@ impl Checker for Preemption {
             let waits_for_room =
                 |entry: &&QueuedEntry| is_guaranteed(entry.shape.execution) && !agent.awaits_files(entry.id);
             for entry in agent.queued().iter().filter(waits_for_room) {
-                // Resources of a probe are nobody's before its job has a task for them.
+                // A probe has no claim to resources before its job has chosen a task for it.
                 let EntryId::Attempt(attempt) = entry.id else { continue };
                 let is_next = std::mem::take(&mut is_first) && self.queues_unbooked;
                 if !self.booked.contains(&attempt) && !is_next {
@@ -201,7 +202,7 @@ impl Checker for Preemption {
                 }
                 self.looks += 1;
                 if world.hangs(node) {
-                    // Nobody can end anything there; the grace counts anew when somebody can.
+                    // The agent cannot stop anything while it hangs. The grace restarts when it continues.
                     self.held_up.remove(&attempt);
                     continue;
                 }
@@ -212,7 +213,7 @@ impl Checker for Preemption {
     }
 }
 
-/// Where a preset has no opportunistic place for it, `auto` is guaranteed.
+/// In a preset without opportunistic work, `auto` is guaranteed.
 fn is_guaranteed(execution: ExecutionType) -> bool {
     execution != ExecutionType::Opportunistic
 }
@@ -244,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn an_attempt_that_starts_and_ends_by_itself_could_not_have_broken_the_rule() {
+    fn an_attempt_that_starts_at_once_and_ends_on_its_own_is_no_subject_of_the_rule() {
         let mut checker = Preemption::new(false, false, GRACE);
         let story = [
             admitted(ExecutionType::Guaranteed),
@@ -256,8 +257,8 @@ mod tests {
         assert_eq!(checker.subjects(), 0);
     }
 
-    /// A guaranteed attempt of one core that waits on a node of two, which another attempt takes; looked at after so many
-    /// seconds.
+    /// Checks a guaranteed attempt of one core that waits on a node of two cores, both held by another attempt, at
+    /// these seconds.
     fn waits_beside(
         other_is_guaranteed: bool,
         kill_grace: Duration,
@@ -285,7 +286,7 @@ mod tests {
         let (checker, checked) = waits_beside(false, GRACE, &[0, 10, 11]);
         assert_eq!((checker.subjects(), checked), (1, Ok(())));
         assert!(waits_beside(false, GRACE, &[0, 10, 12]).1.is_err());
-        // Where a kill takes no time nothing may be waited for.
+        // If a kill takes no time, no wait is allowed.
         assert_eq!(waits_beside(false, Duration::ZERO, &[5, 5]).1, Ok(()));
         assert!(waits_beside(false, Duration::ZERO, &[5, 6]).1.is_err());
     }

@@ -1,5 +1,5 @@
-//! Late binding: a probe is known at both of its ends, as many are out as the rule of ADR 30 says, and no room is kept
-//! for one that nobody answers.
+//! Late binding: a probe is known to its node and to its job manager, the number of probes follows the rule of ADR 30,
+//! and no room is kept for a probe that is not answered.
 
 use super::{Breach, Checker};
 use crate::faults::Happening;
@@ -14,15 +14,15 @@ use std::collections::BTreeSet;
 
 #[derive(Default)]
 pub struct Probes {
-    /// Probes that a connection brought to their nodes a second time. Their job managers may have written them off
-    /// with the connection before; the node learns that when it asks back.
+    /// Probes that a connection delivered to their nodes a second time. Their job managers may have written them off
+    /// with the connection before. The node learns that when it asks for a task.
     repeated: BTreeSet<ProbeId>,
     /// Nodes that were compared while a probe waited there.
     compared: u64,
 }
 
 impl Probes {
-    /// What is known at a node is what job managers have out there.
+    /// The probes that a node knows are those that job managers know to be there.
     fn check_node(&self, world: &Simulation, node: usize, agent: &NodeAgent) -> Result<(), Breach> {
         let id = NodeId(node as u32);
         let managers = world.job_managers().filter_map(|(_, manager)| manager.local_scheduler());
@@ -30,20 +30,20 @@ impl Probes {
             managers.flat_map(|local| local.probes()).filter(|(_, on)| *on == id).map(|(probe, _)| probe).collect();
         let here: BTreeSet<ProbeId> = agent.probes().map(|(probe, _)| probe).collect();
         if let Some(probe) = out.difference(&here).next() {
-            return Err(Breach::of_job(probe.job, format!("{probe:?} is believed to wait on {id}, which has none")));
+            return Err(Breach::of_job(probe.job, format!("{probe:?} should wait on {id}, which does not have it")));
         }
         if let Some(probe) = here.difference(&out).find(|probe| !self.repeated.contains(probe)) {
-            return Err(Breach::of_job(probe.job, format!("{probe:?} waits on {id} and nobody has a task for it")));
+            return Err(Breach::of_job(probe.job, format!("{probe:?} waits on {id}, but no job manager knows it")));
         }
         match agent.probes().find(|(_, keeps_room)| *keeps_room) {
-            Some((probe, _)) => Err(Breach::of_job(probe.job, format!("{id} keeps room for {probe:?} for ever"))),
+            Some((probe, _)) => Err(Breach::of_job(probe.job, format!("{id} keeps room for {probe:?} permanently"))),
             None => Ok(()),
         }
     }
 }
 
-/// At least `ratio` probes for each task that is not bound, as far as some node suits; and no more than tasks that were
-/// bound since have left over.
+/// At least `ratio` probes for each task that is not bound, if some node suits, and at most the additional probes that
+/// bound tasks have left over.
 fn check_count(state: &AskState, ratio: u64) -> Result<(), Breach> {
     let AskState { ask, open, bound, probes, has_nodes } = *state;
     let least = if has_nodes { ratio * open } else { 0 };
@@ -51,13 +51,13 @@ fn check_count(state: &AskState, ratio: u64) -> Result<(), Breach> {
     if (least..=most.max(least)).contains(&probes) {
         return Ok(());
     }
-    let what = format!("{probes} probes are out for {open} open tasks of {ask:?}, of which {bound} were bound");
+    let what = format!("{ask:?} has {probes} probes for {open} open tasks, after {bound} tasks were bound");
     Err(Breach::of_job(ask.job, what))
 }
 
 impl Checker for Probes {
     fn rule(&self) -> &'static str {
-        "probes are known at both ends, as many as the rule says, and room that is kept for them is given back"
+        "probes are known at both ends, their number follows the rule, and room kept for them is released"
     }
 
     /// Nodes that were compared while a probe waited there.
@@ -83,7 +83,7 @@ impl Checker for Probes {
                 continue;
             };
             let ratio = u64::from(ratio);
-            // Where a task's input may be lost, tasks that were ready may be so no more, and their probes are too many.
+            // If a task's input may be lost, ready tasks may become unready, and there are too many probes.
             let may_wait_again = manager.job().spec.stages.iter().any(|stage| !stage.inputs.is_empty());
             let is_surplus = |state: &AskState| may_wait_again && state.probes > ratio * state.open;
             let mut states = manager.local_scheduler().into_iter().flat_map(|local| local.ask_states());
@@ -111,7 +111,7 @@ mod tests {
     use amalgam_core::vocabulary::{AskId, Epoch, ExecutionType, JobId, Resources, TaskShape};
     use std::sync::Arc;
 
-    /// A world in which two tasks run and nobody else wants to, after this message out of nowhere was taken.
+    /// Checks a test cluster that runs two tasks and has no waiting ones, after `to` has taken this false message.
     fn check_after_lie(to: Place, from: Address, address: Address, message: Message) -> Result<(), Breach> {
         let mut world = simulation_under(Preset::SPARROW, &[]);
         run(&mut world, 2_000_000);
@@ -135,14 +135,14 @@ mod tests {
         let quiet = Message::ToJobManager(ToJobManager::Ready { probe: ProbeId::default() });
         assert_eq!(check_after_lie(Place::Server, NODE, JOB, quiet), Ok(()));
         let breach = check_after_lie(Place::Node(0), JOB, NODE, probe(1_000)).unwrap_err();
-        assert!(breach.what.contains("nobody has a task for it"), "{}", breach.what);
+        assert!(breach.what.contains("no job manager knows it"), "{}", breach.what);
     }
 
     #[test]
     fn a_probe_that_only_its_job_manager_knows_is_noticed() {
         let mut world = simulation_under(Preset::SPARROW, &[]);
         run(&mut world, 2_000_000);
-        // A task that runs is believed to be lost, so others are probed for, which wait at the node that is full.
+        // The job manager believes that a running task is lost and sends probes for it, which wait at the full node.
         let attempt = world.agent(0).and_then(|agent| agent.live().next()).map(|live| live.attempt).unwrap();
         let message = Message::ToJobManager(ToJobManager::NotTaken { attempt });
         world.put(Place::Server, Input::Envelope(Envelope { from: NODE, to: JOB, message }));
@@ -154,7 +154,7 @@ mod tests {
         world.put(Place::Node(0), Input::Envelope(Envelope { from: JOB, to: NODE, message }));
         run(&mut world, 2_200_000);
         let breach = Probes::default().check(&world, &[]).unwrap_err();
-        assert!(breach.what.contains("which has none"), "{}", breach.what);
+        assert!(breach.what.contains("which does not have it"), "{}", breach.what);
     }
 
     #[test]
@@ -163,7 +163,7 @@ mod tests {
         assert_eq!(check_count(&state, 2), Ok(()));
         assert!(check_count(&AskState { probes: 5, ..state }, 2).is_err());
         assert!(check_count(&AskState { probes: 7, ..state }, 2).is_err());
-        assert_eq!(check_count(&AskState { probes: 7, bound: 1, ..state }, 2), Ok(()), "of a task that was bound");
+        assert_eq!(check_count(&AskState { probes: 7, bound: 1, ..state }, 2), Ok(()), "left by a bound task");
         assert!(check_count(&AskState { open: 0, probes: 1, bound: 3, ..state }, 2).is_err());
         assert_eq!(check_count(&AskState { probes: 0, has_nodes: false, ..state }, 2), Ok(()));
     }

@@ -1,7 +1,8 @@
-//! Queues with shares in a federation: for one beyond its share nobody gives way, and where there is no room for one that lacks some
-//! of its own, others give way within two heartbeats (Megha, section IV-C).
+//! Queues with shares in a federation (Megha, section IV-C): no task is preempted for a queue beyond its share, and if
+//! there is no room for a queue below its share, tasks of queues beyond theirs are preempted within two heartbeats.
 //!
-//! What a queue holds is counted by its processes at the nodes for the first, and in the ledgers of the clusters for the second.
+//! For the first rule, what a queue holds is counted by its processes at the nodes; for the second, by the ledgers of
+//! the clusters.
 
 use super::{Breach, Checker, HAND_OVER};
 use crate::faults::Happening;
@@ -18,22 +19,22 @@ use amalgam_core::vocabulary::{
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// How often it is looked at who lacks some of its share.
+/// Interval of the checks for queues below their shares.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 #[derive(Default)]
 pub struct Shares {
     jobs: BTreeMap<JobId, Arc<AdmittedJob>>,
     grants: BTreeMap<AttemptId, GrantId>,
-    /// What was launched in this step, in which nobody has refused it yet.
+    /// The launches of this step, which cannot have been refused yet.
     launched: Vec<(QueueId, Resources)>,
     running: BTreeMap<AttemptId, Running>,
-    /// Of each queue's global master, as it was when that was looked at last.
+    /// By queue: the capacity that its global master knew at the last check.
     capacity: BTreeMap<QueueId, Totals>,
     looked_at: Instant,
-    /// Since when a queue lacks some of its share that others have.
+    /// Since when a queue has been below its share while others hold resources for it.
     lacking: BTreeMap<QueueId, Instant>,
-    /// Launches for which others give way, and looks at queues that lack something.
+    /// Number of launches for which others are preempted, and of checks of queues below their shares.
     given_way: u64,
     looks: u64,
 }
@@ -46,7 +47,8 @@ struct Running {
 }
 
 impl Running {
-    /// Its master has it give way to another, or its node ends it already: it counts no more, how long ever it takes to end.
+    /// Whether it is being preempted: its master has selected it, or its node is stopping it. It no longer counts,
+    /// however long the stop takes.
     fn gives_way(&self, attempt: AttemptId, world: &Simulation) -> bool {
         let is_ending = world.agent(self.node).is_some_and(|agent| agent.is_ending(attempt));
         is_ending
@@ -58,7 +60,7 @@ impl Running {
     }
 }
 
-/// What the clusters' masters have booked.
+/// The bookings of all clusters.
 struct Booked<'a> {
     world: &'a Simulation,
     used: BTreeMap<QueueId, Totals>,
@@ -82,7 +84,7 @@ impl Shares {
                 self.jobs.insert(job.id, Arc::clone(job));
             }
             Some(Change::Lost { attempt, .. }) => drop(self.running.remove(attempt)),
-            // It was given room, and could not use it: from now on it lacks some anew.
+            // The queue got room but lost the attempt, so the time below its share restarts.
             Some(Change::Finished { task, ended, .. }) if ended.reason.is_loss() => {
                 if let Some(job) = self.jobs.get(&task.job) {
                     self.lacking.remove(&job.queue);
@@ -113,7 +115,7 @@ impl Shares {
         let of_queue = self.running.iter().filter(|(_, running)| running.queue == job.queue);
         let staying = of_queue.filter(|(attempt, running)| !running.gives_way(**attempt, world));
         staying.for_each(|(_, running)| held.add(&running.resources));
-        // Nodes may have left since, within one turn.
+        // Nodes may have left in the same turn.
         let now = *dispatcher.rooms.capacity();
         let before = self.capacity.get(&job.queue).copied().unwrap_or_default();
         let (part, share) =
@@ -122,12 +124,12 @@ impl Shares {
             return Ok(());
         }
         let name = &world.settings().queues.spec(job.queue).name;
-        Err(Breach::of_task(task, format!("others give way to it, and {name} has {part} of {share} millionths")))
+        Err(Breach::of_task(task, format!("tasks are preempted for it, but {name} has {part} of {share} millionths")))
     }
 
     fn look_for_lack(&mut self, world: &Simulation) -> Result<(), Breach> {
         if world.some_hang() {
-            // The time counts anew when everybody can do something.
+            // The time restarts when no process hangs.
             self.lacking.clear();
             return Ok(());
         }
@@ -145,7 +147,7 @@ impl Shares {
             if world.now().since(since) > longest_lack(world) {
                 let name = &world.settings().queues.spec(queue).name;
                 return Err(Breach::new(format!(
-                    "{name} lacks some of its share for {}, and others beyond theirs have enough on {node}",
+                    "{name} is below its share for {}, but queues beyond theirs hold enough on {node}",
                     world.now().since(since)
                 )));
             }
@@ -155,7 +157,7 @@ impl Shares {
 }
 
 impl<'a> Booked<'a> {
-    /// `None` where it is not known of some node what it runs, or of some job which queue it is in.
+    /// `None` if the bookings of some node, or the queue of some job, are unknown.
     fn of(world: &'a Simulation) -> Option<Booked<'a>> {
         let mut booked = Booked { world, used: BTreeMap::new(), capacity: Totals::ZERO };
         for node in world.nodes() {
@@ -172,14 +174,15 @@ impl<'a> Booked<'a> {
         Some(booked)
     }
 
-    /// A node that has enough for a task that waits, of one queue beyond its share.
+    /// A node with enough room for a waiting task of the queue if tasks of one queue beyond its share were preempted,
+    /// and that other queue. `None` if there is none, or if the task would take the queue beyond its share.
     fn lacks(&self, queue: QueueId, share: u64, dispatcher: &Dispatcher) -> Option<(NodeId, QueueId)> {
         let queues = &self.world.settings().queues;
         queues.global_of(queue)?;
         let is_beyond =
             |(other, used): &(&QueueId, &Totals)| used.dominant_share(&self.capacity) > share_of(queues, **other);
         let beyond: Vec<QueueId> = self.used.iter().filter(is_beyond).map(|(other, _)| *other).collect();
-        // A gang takes no part of what it lacks, and may have to wait for the rest.
+        // Gangs are excluded: they take all their room or none, and may have to wait for a part of it.
         let is_wanted = |shape: &Resources, at_once| at_once == 1 && self.is_within(queue, share, shape);
         let asks = dispatcher.scheduler.blocked_in(queue, usize::MAX, is_wanted);
         asks.iter().find_map(|ask| {
@@ -207,7 +210,7 @@ impl<'a> Booked<'a> {
     }
 }
 
-/// Two heartbeats, and as long as it takes until those have ended who give way, with the ways of launches, ends and words of these.
+/// Two heartbeats, the time to stop preempted attempts, and the network delays of launches, ends and reports.
 fn longest_lack(world: &Simulation) -> Duration {
     const ROUTES: u64 = 6;
     let network = &world.settings().network;
@@ -227,16 +230,16 @@ fn share_of(queues: &QueueTree, queue: QueueId) -> u64 {
 
 impl Checker for Shares {
     fn rule(&self) -> &'static str {
-        "a queue that lacks some of its share has it within two heartbeats, and nobody gives way to one beyond it"
+        "a queue below its share gets it within two heartbeats, and no task is preempted for a queue beyond its share"
     }
 
-    /// Launches for which others give way.
+    /// Launches for which others are preempted.
     fn subjects(&self) -> u64 {
         self.given_way
     }
 
     fn saw(&self) -> Vec<(&'static str, u64)> {
-        vec![("look at a queue that lacks some of its share", self.looks)]
+        vec![("check of a queue below its share", self.looks)]
     }
 
     fn check(&mut self, world: &Simulation, happened: &[Happening]) -> Result<(), Breach> {
@@ -267,7 +270,7 @@ mod tests {
     use amalgam_core::vocabulary::{Attributes, QueueSpec, ResourceSpec};
     use amalgam_workload::trace::{MalformedLines, Node, Workload};
 
-    /// The paper's four users and their shares of 48 cores, of which each global master has one or two; and somebody without any.
+    /// The paper's four users with their shares of 48 cores and their global masters, and one user without a share.
     const USERS: [(&str, u32, Option<u8>); 5] = [
         ("root.a", 100_000, Some(0)),
         ("root.b", 250_000, Some(1)),
@@ -277,7 +280,8 @@ mod tests {
     ];
     const SECOND: u64 = 1_000_000;
 
-    /// Three clusters of four nodes with four cores. The one without a share has it all before the others come, at 100 s.
+    /// Three clusters of four nodes with four cores. The user without a share holds all cores before the others arrive
+    /// at 100 s.
     fn world(preset: Preset) -> Simulation {
         let queue = |(name, guaranteed, global): (&str, u32, Option<u8>)| QueueSpec {
             guaranteed,
@@ -304,7 +308,7 @@ mod tests {
         world
     }
 
-    /// Cores that each user's tasks have at the nodes.
+    /// Cores that each user's tasks hold at the nodes.
     fn cores(world: &Simulation) -> [u32; 5] {
         let mut cores = [0; 5];
         for live in world.nodes().filter_map(|node| world.agent(node)).flat_map(|agent| agent.live()) {
@@ -316,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn within_two_heartbeats_every_user_has_its_share_less_one_task_and_nobody_loses_his_again() {
+    fn within_two_heartbeats_every_user_has_its_share_less_one_task_and_keeps_it() {
         for preset in Preset::FEDERATED {
             let mut world = world(preset);
             run(&mut world, 99 * SECOND);
@@ -333,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn a_task_for_which_others_give_way_beyond_its_share_is_noticed() {
+    fn a_preemption_for_a_queue_beyond_its_share_is_noticed() {
         let mut world = world(Preset::MEGHA);
         let mut happened = run(&mut world, 200 * SECOND);
         let check = |happened: &[Happening]| {
@@ -347,7 +351,7 @@ mod tests {
             }
             _ => false,
         };
-        // It has four cores by now, and may have 4.8.
+        // The queue has four cores by now, and may have 4.8.
         let again = happened.iter().rfind(|happening| is_of_a(happening)).cloned().unwrap();
         happened.push(again);
         let breach = check(&happened).unwrap_err();
@@ -355,17 +359,17 @@ mod tests {
     }
 
     #[test]
-    fn who_lacks_some_of_its_share_for_too_long_is_noticed() {
-        // At its beginning the others' tasks wait, and the one without a share has everything.
+    fn a_queue_below_its_share_for_too_long_is_noticed() {
+        // The others' tasks have just arrived and wait, and the user without a share holds all cores.
         let mut world = world(Preset::MEGHA);
         run(&mut world, 100 * SECOND + 1_000);
         let mut checker = Shares::default();
         let looks = (0..40).try_for_each(|_| checker.look_for_lack(&world));
         assert_eq!(looks, Ok(()), "no time passes");
-        assert!(checker.looks > 0, "somebody lacks something");
+        assert!(checker.looks > 0, "some queue is below its share");
         let too_long = longest_lack(&world) + Duration(1);
         checker.lacking.values_mut().for_each(|since| *since = since.before(too_long));
         let breach = checker.look_for_lack(&world).unwrap_err();
-        assert!(breach.what.contains(" lacks some of its share for "), "{}", breach.what);
+        assert!(breach.what.contains(" is below its share for "), "{}", breach.what);
     }
 }

@@ -1,4 +1,4 @@
-//! A client that was given a number for its job has that job, and no other.
+//! A client that received an id for its job has that job, and only that one.
 
 use super::{Breach, Checker};
 use crate::faults::Happening;
@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 pub struct Submissions {
     admitted: BTreeSet<JobId>,
     forgotten: BTreeSet<JobId>,
-    /// By number in the workload, which is the key that the client gives its job.
+    /// By number in the workload, which is the key of the client's submission.
     answered: BTreeMap<u32, JobId>,
     answers: u64,
 }
@@ -20,11 +20,11 @@ impl Submissions {
     fn on_answer(&mut self, job: u32, id: JobId) -> Result<(), Breach> {
         self.answers += 1;
         if !self.admitted.contains(&id) {
-            return Err(Breach::of_job(id, format!("a client was told of job {id}, which is not on disk")));
+            return Err(Breach::of_job(id, format!("a client received job id {id}, which is not on disk")));
         }
         match self.answered.insert(job, id) {
             Some(before) if before != id && !self.forgotten.contains(&before) => {
-                Err(Breach::of_job(id, format!("the same submission became job {before} and job {id}")))
+                Err(Breach::of_job(id, format!("one submission became job {before} and job {id}")))
             }
             _ => Ok(()),
         }
@@ -45,7 +45,7 @@ impl Checker for Submissions {
         for change in happened.iter().filter_map(Happening::change) {
             match change {
                 Change::JobAdmitted { job, .. } if !self.admitted.insert(job.id) => {
-                    return Err(Breach::of_job(job.id, format!("the number of job {} was given twice", job.id)));
+                    return Err(Breach::of_job(job.id, format!("the id of job {} was used twice", job.id)));
                 }
                 Change::JobForgotten { job } => {
                     self.forgotten.insert(*job);
@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_that_is_given_twice_is_noticed() {
+    fn a_job_id_that_is_used_twice_is_noticed() {
         let twice = [admitted(ExecutionType::Auto), admitted(ExecutionType::Auto)];
         assert!(Submissions::default().check(&quiet_world(), &twice).is_err());
     }

@@ -1,4 +1,4 @@
-//! Happenings and worlds for the tests of checkers.
+//! Happenings and test clusters for the tests of checkers.
 
 use crate::faults::Happening;
 use crate::places::Place;
@@ -15,14 +15,14 @@ use std::sync::Arc;
 
 const TASK: TaskId = TaskId { job: JobId(1), stage: 0, index: 0 };
 
-/// One node of two cores, before the first job comes.
+/// One node of two cores, before the first job arrives.
 pub fn quiet_world() -> Simulation {
     let mut world = simulation(&[]);
     run(&mut world, 500_000);
     world
 }
 
-/// The same node, which runs two tasks of a core each.
+/// The same node, running two tasks of one core each.
 pub fn world_with_a_task() -> Simulation {
     let mut world = simulation(&[]);
     run(&mut world, 2_000_000);
