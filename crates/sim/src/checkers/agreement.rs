@@ -1,4 +1,5 @@
-//! The ledger, the job managers and a node agree on what is there, as soon as no message between them is on its way.
+//! The ledger, the job managers and a node agree on the attempts at the node when no message between them is in
+//! transit.
 
 use super::{Breach, Checker};
 use crate::faults::Happening;
@@ -10,14 +11,14 @@ use std::collections::BTreeSet;
 
 #[derive(Default)]
 pub struct Agreement {
-    /// Attempts that their nodes are ending because nobody owns them, or another of their tasks was first.
+    /// Attempts that their nodes are stopping because they have no owner or another attempt of their task was first.
     orphans: BTreeSet<AttemptId>,
-    /// Nodes that were compared while something ran there.
+    /// Number of comparisons of nodes with attempts.
     compared: u64,
 }
 
 impl Agreement {
-    /// What is booked on a node is what it holds.
+    /// Checks that the bookings of a node are the grants that its attempts hold.
     fn check_ledger(world: &Simulation, node: usize, agent: &NodeAgent) -> Result<(), Breach> {
         let Some(ledger) = world.ledger_of(node) else { return Ok(()) };
         let bookings = ledger.bookings_on(NodeId(node as u32));
@@ -32,14 +33,15 @@ impl Agreement {
             grants.join(" ")
         };
         let what = format!(
-            "on n{node} the ledger alone has [{}], the node alone has [{}]",
+            "on n{node} only the ledger has [{}], only the node has [{}]",
             only(&booked, &held),
             only(&held, &booked)
         );
         Err(Breach::new(what))
     }
 
-    /// What job managers believe to run on a node does, and nothing else does but what is being ended.
+    /// Checks that the attempts which job managers believe to be on a node are there, and no others, except those that
+    /// are being stopped.
     fn check_job_managers(&self, world: &Simulation, node: usize, agent: &NodeAgent) -> Result<(), Breach> {
         let id = NodeId(node as u32);
         let live: BTreeSet<AttemptId> = agent.live().map(|live| live.attempt).collect();
@@ -47,7 +49,7 @@ impl Agreement {
         for (_, manager) in world.job_managers() {
             for (attempt, task, _) in manager.running().filter(|(_, _, on)| *on == id) {
                 if !live.contains(&attempt) {
-                    let what = format!("{attempt} is believed to run on {id}, which does not have it");
+                    let what = format!("{attempt} should run on {id}, which does not have it");
                     return Err(Breach::of_task(task, what));
                 }
                 believed.insert(attempt);
@@ -55,7 +57,7 @@ impl Agreement {
         }
         match live.difference(&believed).find(|attempt| !self.orphans.contains(attempt)) {
             None => Ok(()),
-            Some(attempt) => Err(Breach::of_job(attempt.job, format!("{attempt} runs on {id} and nobody owns it"))),
+            Some(attempt) => Err(Breach::of_job(attempt.job, format!("{attempt} runs on {id} without an owner"))),
         }
     }
 }
@@ -65,7 +67,7 @@ impl Checker for Agreement {
         "ledger and job managers never contradict a node beyond messages in flight"
     }
 
-    /// Nodes that were compared while something ran there.
+    /// Comparisons of nodes with attempts.
     fn subjects(&self) -> u64 {
         self.compared
     }
@@ -93,7 +95,7 @@ impl Checker for Agreement {
     }
 }
 
-/// Grants that were adopted keep their number and get another place.
+/// Adopted grants keep their epoch and number and get another place.
 fn key(grant: GrantId) -> (Epoch, u64) {
     (grant.epoch, grant.number)
 }
@@ -108,7 +110,7 @@ mod tests {
     use amalgam_core::hosting::Envelope;
     use amalgam_core::protocol::{Address, Message, ToJobManager, ToMaster};
 
-    /// Lets the server take a message that tells it something untrue.
+    /// Checks after the server has taken a false message.
     fn check_after_lie(lie: impl Fn(&Simulation) -> Option<(Address, Message)>) -> Result<(), Breach> {
         let mut world = world_with_a_task();
         if let Some((to, message)) = lie(&world) {
@@ -126,7 +128,7 @@ mod tests {
             let grants = world.agent(0)?.live().take(1).filter_map(|live| live.grant).collect();
             Some((Address::Master, Message::ToMaster(ToMaster::Freed { grants })))
         };
-        assert!(check_after_lie(freed).unwrap_err().what.contains("the node alone has [g1-1]"));
+        assert!(check_after_lie(freed).unwrap_err().what.contains("only the node has [g1-1]"));
     }
 
     #[test]
@@ -136,6 +138,6 @@ mod tests {
             let message = Message::ToJobManager(ToJobManager::NotTaken { attempt });
             Some((Address::JobManager(attempt.job), message))
         };
-        assert!(check_after_lie(finished).unwrap_err().what.contains("nobody owns it"));
+        assert!(check_after_lie(finished).unwrap_err().what.contains("without an owner"));
     }
 }

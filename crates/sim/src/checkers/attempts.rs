@@ -1,5 +1,5 @@
-//! An attempt ends once, a task has one live attempt or a duplicate beside it, and a task is only started again for a reason that is on record.
-//! A finished task starts again only where its output is lost.
+//! An attempt ends once, a task has at most one live attempt and one duplicate, and a task starts again only for a
+//! recorded reason. A task that has succeeded starts again only if its output is lost.
 
 use super::{Breach, Checker};
 use crate::faults::Happening;
@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 pub struct Attempts {
     launched: BTreeSet<AttemptId>,
     ended: BTreeSet<AttemptId>,
-    /// They write once more what finished tasks left.
+    /// Attempts that write the files of succeeded tasks again.
     copies: BTreeSet<AttemptId>,
     tasks: BTreeMap<TaskId, Progress>,
 }
@@ -22,9 +22,9 @@ pub struct Attempts {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Progress {
     Runs(AttemptId),
-    /// It has a duplicate.
+    /// The task has a duplicate.
     RunsTwice(AttemptId, AttemptId),
-    /// To be tried again.
+    /// The task is to be retried.
     Again,
     Succeeded,
     Failed,
@@ -112,7 +112,7 @@ impl Attempts {
         if let Some(&Progress::RunsTwice(first, second)) = self.tasks.get(&task) {
             let other = if first == attempt { second } else { first };
             if (first != attempt && second != attempt) || progress != Progress::Again {
-                let what = format!("attempt {attempt} ended as {progress:?}, and {other} of its task goes on");
+                let what = format!("attempt {attempt} ended as {progress:?}, but {other} of its task continues");
                 return Err(Breach::of_task(task, what));
             }
             self.tasks.insert(task, Progress::Runs(other));
@@ -125,7 +125,7 @@ impl Attempts {
         Ok(())
     }
 
-    /// What failed may run again.
+    /// Failed tasks of the job may run again.
     fn on_rerun(&mut self, job: JobId) {
         let of_job = self.tasks.iter_mut().filter(|(task, _)| task.job == job);
         for (_, progress) in of_job.filter(|(_, progress)| **progress == Progress::Failed) {
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn a_task_that_failed_may_be_tried_again() {
+    fn a_task_that_failed_may_be_retried() {
         let failed = finished(attempt(1), EndReason::Exit(1), false);
         let succeeded = finished(attempt(2), EndReason::Exit(0), true);
         assert_eq!(check(&[launched(attempt(1)), failed, launched(attempt(2)), succeeded]), Ok(()));
@@ -171,7 +171,7 @@ mod tests {
         let Happening::Told(place, Fact::Change(Change::Launched { attempt, task, node, grant, passed_over, at, .. })) =
             launched(attempt(number))
         else {
-            unreachable!("it is a launch")
+            unreachable!("a launch")
         };
         let (opportunistic, rule) = (true, Rule::Duplicate);
         let launched = Change::Launched { attempt, task, node, grant, opportunistic, weight: 1, rule, passed_over, at };
@@ -179,16 +179,16 @@ mod tests {
     }
 
     #[test]
-    fn a_task_may_have_a_duplicate_and_goes_on_with_either() {
+    fn a_task_may_have_a_duplicate_and_continues_with_either() {
         let over = |number| finished(attempt(number), EndReason::Preempted, false);
         let succeeded = |number| finished(attempt(number), EndReason::Exit(0), true);
         let begin = [launched(attempt(1)), duplicate(2)];
         for (first, other) in [(1, 2), (2, 1)] {
             assert_eq!(check(&[&begin[..], &[over(first), succeeded(other)]].concat()), Ok(()));
         }
-        assert!(check(&[&begin[..], &[succeeded(1)]].concat()).is_err(), "the other one goes on");
+        assert!(check(&[&begin[..], &[succeeded(1)]].concat()).is_err(), "the other one continues");
         assert!(check(&[&begin[..], &[duplicate(3)]].concat()).is_err(), "a third one");
-        assert!(check(&[duplicate(2)]).is_err(), "of nothing");
+        assert!(check(&[duplicate(2)]).is_err(), "a duplicate without a first attempt");
     }
 
     #[test]

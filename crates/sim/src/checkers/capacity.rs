@@ -1,4 +1,4 @@
-//! No node runs more than it has.
+//! No node uses more resources than it has.
 
 use super::{Breach, Checker};
 use crate::faults::Happening;
@@ -9,9 +9,9 @@ use std::collections::BTreeMap;
 
 #[derive(Default)]
 pub struct Capacity {
-    /// What each was given, and whether it yields its CPU.
+    /// By node: the resources of each attempt, and whether it yields its CPU.
     running: BTreeMap<usize, BTreeMap<AttemptId, (Resources, bool)>>,
-    /// Tasks that began beside others.
+    /// Number of tasks that started beside others.
     shared: u64,
 }
 
@@ -34,7 +34,7 @@ impl Capacity {
             return Ok(());
         }
         let short = total.shortage(&capacity);
-        Err(Breach::of_task(task, format!("with attempt {attempt}, n{node} runs more than it has, by {short:?}")))
+        Err(Breach::of_task(task, format!("with attempt {attempt}, n{node} uses more than it has, by {short:?}")))
     }
 }
 
@@ -43,7 +43,7 @@ impl Checker for Capacity {
         "no node is over-committed"
     }
 
-    /// Tasks that began beside others.
+    /// Tasks that started beside others.
     fn subjects(&self) -> u64 {
         self.shared
     }
@@ -79,7 +79,7 @@ mod tests {
     use crate::checkers::testing::{attempt, began, quiet_world};
 
     #[test]
-    fn what_yields_leaves_its_cpu_until_it_is_to_have_it_again() {
+    fn the_cpu_of_a_yielding_attempt_is_free_until_it_resumes() {
         let (world, mut checker) = (quiet_world(), Capacity::default());
         let task = TaskId::default();
         let yielded = Happening::Yielded { node: 0, attempt: attempt(1), task };

@@ -1,4 +1,5 @@
-//! Every outcome of a job follows from what became of its tasks, and when all jobs have ended nothing is left of them.
+//! The outcome of a job follows from the ends of its tasks, and after all jobs have ended no state of them is left on
+//! nodes.
 
 use super::{Breach, Checker};
 use crate::faults::Happening;
@@ -36,9 +37,9 @@ impl Fate {
 
     fn take_in(&mut self, change: &Change) {
         match change {
-            Change::JobStarted { .. } => self.has_started = true,
-            // A job that waits to begin again is cancelled by the master alone.
-            Change::JobReopened { .. } => self.has_started = false,
+            Change::JobBegun { .. } => self.has_begun = true,
+            // A job that waits to start again is cancelled by the master alone.
+            Change::JobReopened { .. } => self.has_begun = false,
             Change::Cancelled { .. } => self.is_cancelled = true,
             Change::Rerun { .. } => {
                 self.is_cancelled = false;
@@ -94,10 +95,10 @@ impl Endings {
 
 impl Checker for Endings {
     fn rule(&self) -> &'static str {
-        "a job's outcome follows from its tasks, and nothing is left of a job that ended"
+        "a job's outcome follows from its tasks, and an ended job leaves no state on nodes"
     }
 
-    /// Outcomes.
+    /// Outcomes of jobs.
     fn subjects(&self) -> u64 {
         self.outcomes
     }
@@ -143,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_at_the_end_is_noticed() {
+    fn state_that_is_left_at_the_end_is_noticed() {
         assert_eq!(Endings::default().check_end(&quiet_world()), Ok(()));
         assert!(Endings::default().check_end(&world_with_a_task()).is_err());
     }

@@ -1,7 +1,7 @@
-//! Whatever starts keeps to the limits of its queue, of its queue's parents and of its user.
+//! Every start keeps the limits of its queue, of the queue's parents and of its user.
 //!
-//! Shares limit what is booked. Work that job managers place themselves nobody books, so for it only the limit on running
-//! jobs holds (ADR 30).
+//! Shares limit booked resources. Work that job managers place themselves is not booked, so only the limit on running
+//! jobs applies to it (ADR 30).
 
 use super::{Breach, Checker};
 use crate::faults::Happening;
@@ -15,10 +15,10 @@ use amalgam_core::vocabulary::resources::WIDTH;
 use amalgam_core::vocabulary::{Epoch, JobId, NodeId, NodeViews, QueueId, Totals};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// In millionths.
+/// The whole cluster, in millionths.
 const WHOLE: u32 = 1_000_000;
 
-/// Adds up the bookings anew after every event, and looks at those that were not there before.
+/// Sums all bookings after every event, and checks the new ones.
 #[derive(Default)]
 pub struct Limits {
     known: BTreeSet<(Epoch, u64)>,
@@ -26,12 +26,12 @@ pub struct Limits {
     capacity: Totals,
     /// Starts in queues with a limit.
     limited: u64,
-    /// Starts after which the limit leaves no room for another like them.
+    /// Starts after which the limit leaves no room for another task of the same shape.
     bound_by_queue: u64,
     bound_by_user: u64,
 }
 
-/// A booking of a job that runs.
+/// A booking of a running job.
 struct Use<'a> {
     booking: Booking,
     job: &'a AdmittedJob,
@@ -46,12 +46,12 @@ impl Limits {
             let number = (booking.grant.epoch, booking.grant.number);
             self.known.insert(number);
             self.newest = self.newest.max(number);
-            // What was adopted just now was not started just now.
+            // Bookings that were adopted now were started earlier.
             if number > newest || known.contains(&number) {
                 uses.extend(Limits::usage(master, booking));
             }
         }
-        // Nodes may have left since the start, within one turn.
+        // Nodes may have left after the start, in the same turn.
         let before = std::mem::replace(&mut self.capacity, *ledger.capacity());
         let capacity = larger_of(&before, &self.capacity);
         let is_new = |entry: &&Use<'_>| (entry.booking.grant.epoch, entry.booking.grant.number) > newest;
@@ -77,21 +77,21 @@ fn check_start(start: &Use<'_>, uses: &[Use<'_>], queues: &QueueTree, capacity: 
     let breach = |what: String| Err(Breach::of_job(start.job.id, what));
     if limit_of_user(start, 0, uses, queues, capacity) {
         let queue = &queues.spec(start.queue).name;
-        return breach(format!("{} passes the limit of its user in {queue}", start.booking.grant));
+        return breach(format!("{} exceeds the limit of its user in {queue}", start.booking.grant));
     }
     match limit_of_queues(start, 0, uses, queues, capacity) {
-        Some(queue) => breach(format!("{} passes the maximum of {queue}", start.booking.grant)),
+        Some(queue) => breach(format!("{} exceeds the maximum of {queue}", start.booking.grant)),
         None => Ok(()),
     }
 }
 
-/// Whether the start, with so many more like it, passes the limit of its user.
+/// Whether the start, with `more` more like it, exceeds the limit of its user.
 fn limit_of_user(start: &Use<'_>, more: u64, uses: &[Use<'_>], queues: &QueueTree, capacity: &Totals) -> bool {
     let of_user = uses.iter().filter(|other| other.queue == start.queue && other.job.user == start.job.user);
     exceeds(start, more, of_user, capacity, queues.spec(start.queue).user_limit)
 }
 
-/// The queue whose maximum it passes, its own or one above.
+/// The queue whose maximum the start, with `more` more like it, exceeds: its own or a parent.
 fn limit_of_queues<'a>(
     start: &Use<'_>,
     more: u64,
@@ -107,8 +107,8 @@ fn limit_of_queues<'a>(
     passed.next().map(|queue| queues.spec(queue).name.as_str())
 }
 
-/// Whether these uses together, with so many more like the start, pass a share of the cluster, in millionths, in a kind
-/// that the start takes.
+/// Whether these uses, with `more` more like the start, exceed a share of the cluster, in millionths, in a kind that
+/// the start uses.
 fn exceeds<'a>(
     start: &Use<'_>,
     more: u64,
@@ -134,7 +134,7 @@ fn is_within(queues: &QueueTree, mut queue: QueueId, ancestor: QueueId) -> bool 
     true
 }
 
-/// Whether some limit on shares holds in it.
+/// Whether the queue has a limit on shares, of its own or from a parent.
 fn is_limited(queues: &QueueTree, queue: QueueId) -> bool {
     let spec = queues.spec(queue);
     let of_parent = queues.parent(queue).is_some_and(|parent| is_limited(queues, parent));
@@ -155,7 +155,7 @@ fn check_job_counts(master: &Master, queues: &QueueTree) -> Result<(), Breach> {
         *count += 1;
         let spec = queues.spec(queue);
         if spec.max_running_jobs.is_some_and(|limit| *count > limit) {
-            return Err(Breach::of_job(job.id, format!("{} runs more jobs than it may", spec.name)));
+            return Err(Breach::of_job(job.id, format!("{} runs more jobs than its limit", spec.name)));
         }
     }
     Ok(())
@@ -200,7 +200,7 @@ mod tests {
         Limits::default().check_starts(master, &queues)
     }
 
-    /// The master knew no limits; here are some that it broke.
+    /// The master knows no limits, so it exceeds the limits of this test.
     #[test]
     fn starts_past_a_limit_are_noticed() {
         let named = || QueueSpec::named("root.default");

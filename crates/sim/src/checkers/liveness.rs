@@ -1,4 +1,4 @@
-//! When everything is healed, every job ends.
+//! After all faults have ended, every job ends.
 
 use super::{Breach, Checker};
 use crate::faults::{Fault, Happening};
@@ -6,14 +6,14 @@ use crate::simulation::Simulation;
 use amalgam_core::job_manager::JobManager;
 use amalgam_core::vocabulary::{Duration, Instant, JobId};
 
-/// After healing, every job ends within this time.
+/// After the faults have ended, every job ends within this time.
 pub const ALL_END_WITHIN: Duration = Duration::from_secs(3_600);
 
 pub struct Liveness {
-    /// The time at which all is to have been healed.
+    /// The time by which all faults have to have ended.
     healed_by: Instant,
     is_healed: bool,
-    /// Jobs that had not ended when everything was healed.
+    /// Jobs that had not ended when all faults ended.
     left: u64,
 }
 
@@ -25,7 +25,7 @@ impl Liveness {
 
 impl Checker for Liveness {
     fn rule(&self) -> &'static str {
-        "every job ends after healing"
+        "every job ends after the faults have ended"
     }
 
     fn check(&mut self, world: &Simulation, happened: &[Happening]) -> Result<(), Breach> {
@@ -36,9 +36,9 @@ impl Checker for Liveness {
         if world.now() <= self.healed_by + ALL_END_WITHIN || (self.is_healed && world.is_done()) {
             return Ok(());
         }
-        let healed = if self.is_healed { "" } else { "nothing was healed; " };
+        let healed = if self.is_healed { "" } else { "the faults have not ended; " };
         if !world.all_dispatch() {
-            return Err(Breach::new(format!("{healed}a process that takes jobs is down")));
+            return Err(Breach::new(format!("{healed}a process that accepts jobs is down")));
         }
         let left: Vec<JobId> = world.unended().collect();
         let told: Vec<String> = left.iter().map(|job| format!("job {job} waits: {}", why(world, *job))).collect();
@@ -51,13 +51,13 @@ impl Checker for Liveness {
     }
 }
 
-/// What its dispatcher and its job manager say of it.
+/// The reasons that the job's dispatcher and its job manager report.
 fn why(world: &Simulation, job: JobId) -> String {
     let whys = world.dispatcher(job).map(|dispatcher| dispatcher.explain(job)).unwrap_or_default();
     let mut said: Vec<String> = whys.iter().map(|why| why.describe(world.kinds(), |node| node.to_string())).collect();
     let manager = world.job_manager(job);
     said.extend(manager.map(progress));
-    if said.is_empty() { "nobody says why".to_owned() } else { said.join(", ") }
+    if said.is_empty() { "no reason is reported".to_owned() } else { said.join(", ") }
 }
 
 fn progress(manager: &JobManager) -> String {
@@ -65,11 +65,11 @@ fn progress(manager: &JobManager) -> String {
         manager.running().map(|(attempt, task, node)| format!("task {task} as {attempt} on {node}")).collect();
     let stages = (0..manager.job().spec.stages.len() as u32).map(|stage| manager.dag().stage(stage));
     let waiting: u32 = stages.map(|stage| stage.waiting()).sum();
-    let mut text = format!("{waiting} tasks wait, at nodes are [{}]", running.join("; "));
+    let mut text = format!("{waiting} tasks wait, at nodes: [{}]", running.join("; "));
     if let Some(local) = manager.local_scheduler() {
         for state in local.ask_states().filter(|state| state.open > 0) {
             let nodes = if state.has_nodes { "some node suits" } else { "no node suits" };
-            text += &format!(", {} probes are out for {} tasks, {nodes}", state.probes, state.open);
+            text += &format!(", {} probes for {} tasks, {nodes}", state.probes, state.open);
         }
     }
     text
@@ -92,23 +92,23 @@ mod tests {
     }
 
     #[test]
-    fn a_job_that_ends_after_healing_is_well() {
+    fn a_job_that_ends_after_the_faults_is_no_breach() {
         assert_eq!(check(&[(100_000_000, Fault::Heal)]), Ok(()));
     }
 
     #[test]
-    fn a_job_that_never_ends_is_named_with_what_it_waits_for() {
+    fn a_job_that_never_ends_is_named_with_the_reasons_for_its_wait() {
         let drained = Fault::Drain { node: 0, drained: true };
         let breach = check(&[(900_000, drained)]).unwrap_err();
         assert_eq!(breach.job, Some(JobId(1)));
-        assert!(breach.what.starts_with("nothing was healed; job 1 waits: "), "{}", breach.what);
+        assert!(breach.what.starts_with("the faults have not ended; job 1 waits: "), "{}", breach.what);
         assert!(breach.what.contains("takes no work") && breach.what.contains("2 tasks wait"), "{}", breach.what);
     }
 
     #[test]
-    fn a_server_that_never_comes_back_is_noticed() {
+    fn a_server_that_never_restarts_is_noticed() {
         let gone = Fault::Crash { place: Place::Server, down: Duration::from_secs(1_000_000), noticed: Duration::ZERO };
         let breach = check(&[(2_000_000, gone)]).unwrap_err();
-        assert_eq!(breach.what, "nothing was healed; a process that takes jobs is down");
+        assert_eq!(breach.what, "the faults have not ended; a process that accepts jobs is down");
     }
 }

@@ -1,5 +1,5 @@
-//! The files of a task are those of one attempt: the first that ended well, until they are lost and the task has run again. Whoever reads
-//! them is given exactly these.
+//! The files of a task are those of one attempt: the first that succeeded, until they are lost and the task has run
+//! again. Tasks that read them get exactly these files.
 
 use super::{Breach, Checker};
 use crate::faults::Happening;
@@ -12,9 +12,10 @@ use std::sync::Arc;
 #[derive(Default)]
 pub struct Outputs {
     jobs: BTreeMap<JobId, Arc<JobSpec>>,
-    /// By name, what the attempt left with which each task succeeded.
+    /// By task: the files, by name, of the attempt with which it succeeded.
     committed: BTreeMap<TaskId, BTreeMap<String, Digest>>,
-    /// What attempts read that were launched and have not begun, which they may when they are given up.
+    /// The files that launched attempts have to get when they start. Attempts that were written off may still start, so
+    /// they stay here.
     reads: BTreeMap<AttemptId, BTreeSet<Digest>>,
     read: u64,
 }
@@ -44,13 +45,13 @@ impl Outputs {
         match self.committed.insert(task, files) {
             None => Ok(()),
             Some(_) => {
-                let what = format!("{attempt} ended well, and files of {task} that nobody has lost count already");
+                let what = format!("{attempt} succeeded, but {task} has files already that are not lost");
                 Err(Breach::of_task(task, what))
             }
         }
     }
 
-    /// What the committed attempts of others left that the task is to find.
+    /// The committed files of other tasks that this task reads.
     fn reads_of(&self, task: TaskId) -> BTreeSet<Digest> {
         let Some(job) = self.jobs.get(&task.job) else { return BTreeSet::new() };
         let reader = &job.stages[task.stage as usize];
@@ -70,7 +71,7 @@ impl Outputs {
         }
         let (strange, missing) = (given.difference(&reads).count(), reads.difference(given).count());
         let what = format!(
-            "{attempt} began with {strange} files that no task was done with when it was launched, and without {missing}"
+            "{attempt} started with {strange} files that were not committed at its launch, and without {missing} files"
         );
         Err(Breach::of_task(task, what))
     }
@@ -78,10 +79,10 @@ impl Outputs {
 
 impl Checker for Outputs {
     fn rule(&self) -> &'static str {
-        "each task's files are committed once, and its readers are given these"
+        "each task's files are committed once, and tasks that read them get these"
     }
 
-    /// Files that somebody was given.
+    /// Files that attempts got.
     fn subjects(&self) -> u64 {
         self.read
     }
@@ -129,7 +130,7 @@ mod tests {
         let Some(Change::Launched { node, grant, opportunistic, weight, rule, passed_over, at, .. }) =
             launched(attempt(number)).change().cloned()
         else {
-            unreachable!("it is a launch")
+            unreachable!("a launch")
         };
         let (attempt, task) = (attempt(number), READER);
         Change::Launched { attempt, task, node, grant, opportunistic, weight, rule, passed_over, at }
@@ -139,11 +140,11 @@ mod tests {
         Change::OutputLost { task: WRITER, file: "o".to_owned(), at: Instant(0) }
     }
 
-    /// Of a job with one writer and one reader, after these changes.
+    /// The checker after these changes of a job with one writer and one reader.
     fn after(changes: &[Change]) -> Result<Outputs, Breach> {
         let Happening::Told(_, Fact::Change(Change::JobAdmitted { mut job, key })) = admitted(ExecutionType::Auto)
         else {
-            unreachable!("it is admitted")
+            unreachable!("an admission")
         };
         let mut spec = (*job.spec).clone();
         spec.stages[0].outputs = vec!["o".to_owned()];
@@ -158,21 +159,21 @@ mod tests {
     }
 
     #[test]
-    fn files_that_count_twice_are_noticed() {
+    fn files_that_are_committed_twice_are_noticed() {
         assert!(after(&[wrote(1), wrote(2)]).is_err());
-        assert!(after(&[wrote(1), lost(), wrote(2)]).is_ok(), "nobody has them any more");
+        assert!(after(&[wrote(1), lost(), wrote(2)]).is_ok(), "the first files are lost");
     }
 
     #[test]
-    fn a_reader_that_is_given_something_else_is_noticed() {
+    fn a_reader_that_gets_other_files_is_noticed() {
         let given = |changes: &[Change], files: &[u8]| {
             let given = files.iter().map(|by| left(*by)).collect();
             after(changes).unwrap().on_began(READER, attempt(3), &given)
         };
         assert_eq!(given(&[wrote(1), reads(3)], &[1]), Ok(()));
-        assert!(given(&[wrote(1), reads(3)], &[2]).is_err(), "what another attempt left");
-        assert!(given(&[wrote(1), reads(3)], &[]).is_err(), "nothing");
-        assert!(given(&[wrote(1), lost(), wrote(2), reads(3)], &[1]).is_err(), "what is lost");
-        assert_eq!(given(&[wrote(1), reads(3), lost(), wrote(2)], &[1]), Ok(()), "as it was when it was launched");
+        assert!(given(&[wrote(1), reads(3)], &[2]).is_err(), "the files of another attempt");
+        assert!(given(&[wrote(1), reads(3)], &[]).is_err(), "no files");
+        assert!(given(&[wrote(1), lost(), wrote(2), reads(3)], &[1]).is_err(), "lost files");
+        assert_eq!(given(&[wrote(1), reads(3), lost(), wrote(2)], &[1]), Ok(()), "the files at the time of the launch");
     }
 }

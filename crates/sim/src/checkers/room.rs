@@ -1,4 +1,5 @@
-//! Whoever is next at a node starts as soon as there is room: no room is lost, whatever was kept, cancelled or killed.
+//! The next entry of a node's queue starts as soon as there is room: no room is lost after reservations, cancellations
+//! or kills.
 
 use super::{Breach, Checker};
 use crate::faults::Happening;
@@ -9,20 +10,21 @@ use amalgam_core::vocabulary::resources::{CPU, GPU};
 use amalgam_core::vocabulary::{AttemptId, Duration, EntryId, Instant, QueuedEntry, Resources};
 use std::collections::BTreeMap;
 
-/// From the end of a process to the start of the next, at a node that does nothing else.
+/// Longest time from the end of a process to the start of the next, at a node that does nothing else.
 const HAND_OVER: Duration = Duration::from_secs(1);
 
 #[derive(Default)]
 pub struct Room {
-    /// Where guaranteed work goes first: whether jobs then go by their submission.
+    /// `None` if the queue is in order of arrival. Otherwise guaranteed work is first, and the value tells whether jobs
+    /// are then in the order of their submission.
     by_kind: Option<bool>,
-    /// What runs, by node.
+    /// Running attempts by node, with what they hold.
     running: BTreeMap<usize, BTreeMap<AttemptId, Resources>>,
-    /// What those were given that yield their CPU.
+    /// The full resources of the attempts that yield their CPU.
     yielding: BTreeMap<(usize, AttemptId), Resources>,
-    /// Who is next at a node although there is room, and since when.
+    /// By node: the next entry if it has room but has not started, and since when.
     held_up: BTreeMap<usize, (EntryId, Instant)>,
-    /// Entries that were seen to be next, one after the other.
+    /// Number of times that another entry became the next.
     seen: u64,
     last_seen: BTreeMap<usize, EntryId>,
 }
@@ -31,14 +33,14 @@ impl Room {
     pub fn new(preset: Preset) -> Room {
         let by_kind = match preset.scheduling {
             Scheduling::Booked(Booked { opportunistic, .. }) => opportunistic.map(|settings| settings.reorder),
-            // Of what is opportunistic chance decides: the first starts, too, as long as there is room.
+            // The node chooses opportunistic entries at random. As long as there is room, the first one starts, too.
             Scheduling::Entitled(_) => Some(false),
             Scheduling::Probed(_) => None,
         };
         Room { by_kind, ..Room::default() }
     }
 
-    /// Who waits for files lets others pass.
+    /// The next entry of the queue. Entries that wait for files are skipped.
     fn next<'a>(&self, agent: &'a NodeAgent) -> Option<&'a QueuedEntry> {
         let mut queue = agent.queued().iter().filter(|entry| !agent.awaits_files(entry.id));
         let Some(reorder) = self.by_kind else { return queue.next() };
@@ -71,17 +73,17 @@ impl Room {
         }
         Err(Breach::of_job(
             next.id.job(),
-            format!("{:?} is next on n{node}, which has room for it, and does not start", next.id),
+            format!("{:?} is next on n{node}, which has room for it, but does not start", next.id),
         ))
     }
 }
 
 impl Checker for Room {
     fn rule(&self) -> &'static str {
-        "whoever is next at a node starts when there is room"
+        "the next entry of a node's queue starts when there is room"
     }
 
-    /// Entries that were seen to be next.
+    /// Entries that became the next.
     fn subjects(&self) -> u64 {
         self.seen
     }
@@ -112,19 +114,20 @@ impl Checker for Room {
             }
         }
         for node in world.nodes() {
-            // Before it is welcomed, an agent does not know which of its room is of custom kinds; and what is kept for a
-            // probe is free again when its job manager has answered.
+            // Before the welcome, an agent does not know its custom kinds of resources. Room that is kept for a probe
+            // is free again when its job manager has answered.
             let agent = world.agent(node).filter(|agent| agent.is_welcomed());
             let agent = agent.filter(|agent| agent.probes().all(|(_, keeps_room)| !keeps_room));
             match agent.and_then(|agent| Some((agent, self.next(agent)?))) {
-                // What yields has its CPU back before new opportunistic work starts, or what became guaranteed before any.
+                // Attempts that yield get their CPU back before new opportunistic work starts, or, if promoted, before
+                // any other.
                 Some(_) if self.yielding.keys().any(|(of, _)| *of == node) => {
                     self.held_up.remove(&node);
                 }
                 Some((agent, next)) if world.is_idle(node) => {
-                    // It may be told to keep more back than runs, and that is not checked here.
+                    // The node may be ordered to keep more room free. That is not checked here.
                     let mut room = if next.is_opportunistic() { agent.opportunistic_room() } else { Resources::MAX };
-                    // What is left of several GPUs does not make one; which of them have what is the agent's to know.
+                    // Free parts of several GPUs do not add up. Only the agent knows what each GPU has free.
                     room.0[GPU] = room.0[GPU].min(agent.free().gpu_millis());
                     self.check_next(world.now(), node, &world.capacity(node), &room, next)?;
                 }

@@ -1,8 +1,8 @@
-//! What was sent as opportunistic and has waited for too long is the next that its job gets guaranteed: nothing of the job that was
-//! not sent yet, and nothing that waits for less long, is guaranteed before it.
+//! An opportunistic attempt that has waited for too long is the next of its job to become guaranteed: before any task
+//! of the job that was not sent yet, and before any attempt that has waited for less time.
 //!
-//! A job manager is judged by its own words, in their order: that an attempt started, or that its job may hold more, counts once the
-//! manager knows of it.
+//! A job manager is judged by its own reports, in their order: the start of an attempt, or a larger allowance of its
+//! job, counts once the manager knows of it.
 
 use super::{Breach, Checker};
 use crate::faults::Happening;
@@ -16,15 +16,16 @@ use std::collections::{BTreeMap, BTreeSet};
 pub struct Starvation {
     preset: Preset,
     jobs: BTreeMap<JobId, Rules>,
-    /// What a job's guaranteed tasks may hold together, as far as its present manager has said.
+    /// The allowance for guaranteed tasks of each job, if the present incarnation of its manager has reported it.
     most: BTreeMap<JobId, Totals>,
     /// The attempts of each task that have not ended.
     open: BTreeMap<TaskId, BTreeSet<AttemptId>>,
     /// Opportunistic attempts that may wait.
     waiting: BTreeMap<AttemptId, Waiting>,
-    /// Those of them of whose start their managers have heard in this turn: before a change or after it, which nobody tells.
+    /// Those of them whose start their managers learned in this turn. Whether that was before or after a change of the
+    /// turn is not reported.
     started: BTreeSet<AttemptId>,
-    /// Those that started before. The next life of their manager does not know it, and takes them for such as wait.
+    /// Those that started before. The next incarnation of their manager does not know that and treats them as waiting.
     running: BTreeMap<AttemptId, Waiting>,
     looks: u64,
 }
@@ -32,15 +33,15 @@ pub struct Starvation {
 struct Waiting {
     task: TaskId,
     since: Instant,
-    /// Its manager would say if it had started: of what an earlier life of it launched it does not.
+    /// Whether its manager would report its start. It does not for attempts that an earlier incarnation launched.
     is_known: bool,
 }
 
 struct Rules {
-    /// Where its manager is.
+    /// The process of its manager.
     host: HostId,
     starved_after: Duration,
-    /// Of a task of each stage.
+    /// By stage: the resources of a task.
     resources: Vec<Resources>,
 }
 
@@ -86,7 +87,7 @@ impl Starvation {
                     open.remove(attempt);
                 }
             }
-            // The manager that runs it again has been told nothing yet.
+            // The manager that runs the job again knows no allowance yet.
             Change::Rerun { job, .. } | Change::JobEnded { job, .. } | Change::JobReopened { job, .. } => {
                 self.most.remove(job);
             }
@@ -95,7 +96,8 @@ impl Starvation {
         Ok(())
     }
 
-    /// The managers that are there have been told nothing, and do not say of what earlier lives of theirs launched that it started.
+    /// A process of job managers restarted: its managers know no allowances yet, and do not report the starts of
+    /// attempts that their earlier incarnations launched.
     fn begin_anew(&mut self, place: Place) {
         let host = match place {
             Place::Managers(number) => places::host(number),
@@ -110,7 +112,7 @@ impl Starvation {
         theirs.for_each(|(_, waiting)| waiting.is_known = false);
     }
 
-    /// This attempt is guaranteed from now on, and has not waited for too long itself.
+    /// Checks an attempt that becomes guaranteed and has not waited for too long itself.
     fn check_next(&self, attempt: AttemptId, task: TaskId, now: Instant) -> Result<(), Breach> {
         let (Some(rules), Some(most)) = (self.jobs.get(&task.job), self.most.get(&task.job)) else { return Ok(()) };
         let waits = |other: &AttemptId| other.job == task.job && !self.started.contains(other);
@@ -124,14 +126,14 @@ impl Starvation {
         let Some((first, _)) = of_job.find(|(_, waiting)| is_starved(waiting)) else {
             return Ok(());
         };
-        let what = format!("{attempt} is guaranteed, and {first} has waited for {} and longer", rules.starved_after);
+        let what = format!("{attempt} becomes guaranteed, but {first} has waited for at least {}", rules.starved_after);
         Err(Breach::of_task(task, what))
     }
 }
 
 impl Checker for Starvation {
     fn rule(&self) -> &'static str {
-        "what has waited for too long as opportunistic work is the next of its job that is guaranteed"
+        "an opportunistic attempt that has waited for too long is the next of its job to become guaranteed"
     }
 
     /// Attempts that were promoted when they had waited for too long.
@@ -140,7 +142,7 @@ impl Checker for Starvation {
     }
 
     fn check(&mut self, _world: &Simulation, happened: &[Happening]) -> Result<(), Breach> {
-        // A turn's records come after its changes, and tell what these were made by.
+        // The records of a turn are listed after its changes, but contain what the changes are based on.
         let mut allowed = BTreeMap::new();
         for record in happened.iter().filter_map(Happening::record) {
             match record {
@@ -195,14 +197,14 @@ mod tests {
         Happening::Told(Place::Server, Fact::Record(record))
     }
 
-    /// Of another task.
+    /// The launch of another task as guaranteed.
     fn guaranteed(number: u32, rule: Rule, at: Instant) -> Happening {
         let (task, attempt, node) = (TaskId { index: number, ..TASK }, attempt(number), NodeId(0));
         let (grant, opportunistic, weight, passed_over) = (None, false, 1, 0);
         told(Change::Launched { attempt, task, node, grant, opportunistic, weight, rule, passed_over, at })
     }
 
-    /// Of another task, as opportunistic work.
+    /// The launch of another task as opportunistic.
     fn sent(number: u32, at: Instant) -> Change {
         let (task, attempt, node) = (TaskId { index: number, ..TASK }, attempt(number), NodeId(0));
         let (grant, opportunistic, weight, rule, passed_over) = (None, true, 1, Rule::Completion, 0);
@@ -213,27 +215,27 @@ mod tests {
         told(Change::Promoted { attempt: attempt(number), task: TASK, node: NodeId(0), grant: None, at })
     }
 
-    /// After an opportunistic attempt was sent.
+    /// Checks these happenings after an opportunistic attempt was sent.
     fn check(happened: &[Happening]) -> Result<(), Breach> {
         let begin = [admitted(ExecutionType::Auto), allowed(1), launched_under(attempt(1), None)];
         Starvation::new(Preset::APOLLO).check(&quiet_world(), &[&begin, happened].concat())
     }
 
     #[test]
-    fn what_is_guaranteed_before_an_attempt_that_has_waited_for_too_long_is_noticed() {
+    fn a_guaranteed_launch_before_an_attempt_that_has_waited_for_too_long_is_noticed() {
         let next = |at| guaranteed(2, Rule::Completion, at);
         assert!(check(&[next(STARVED)]).is_err());
-        assert_eq!(check(&[next(Instant(STARVED.0 - 1))]), Ok(()), "not for so long");
+        assert_eq!(check(&[next(Instant(STARVED.0 - 1))]), Ok(()), "it has not waited for too long");
         assert_eq!(check(&[started(attempt(1)), next(STARVED)]), Ok(()), "it runs");
-        assert_eq!(check(&[promoted(1, STARVED), next(STARVED)]), Ok(()), "it was first");
+        assert_eq!(check(&[promoted(1, STARVED), next(STARVED)]), Ok(()), "it was promoted first");
         let at_once = [promoted(1, STARVED), next(STARVED), started(attempt(1))];
-        assert_eq!(check(&at_once), Ok(()), "and has started in the same turn");
-        assert_eq!(check(&[allowed(0), next(STARVED)]), Ok(()), "the job may have none so large");
-        assert_eq!(check(&[guaranteed(2, Rule::Straggler, STARVED)]), Ok(()), "the duplicate of another");
+        assert_eq!(check(&at_once), Ok(()), "it started in the same turn");
+        assert_eq!(check(&[allowed(0), next(STARVED)]), Ok(()), "the allowance is too small for it");
+        assert_eq!(check(&[guaranteed(2, Rule::Straggler, STARVED)]), Ok(()), "a duplicate of another attempt");
     }
 
     #[test]
-    fn the_next_life_of_a_manager_does_not_know_what_has_started() {
+    fn the_next_incarnation_of_a_manager_does_not_know_which_attempts_have_started() {
         let begin = [admitted(ExecutionType::Auto), allowed(1), launched_under(attempt(1), None), started(attempt(1))];
         let mut checker = Starvation::new(Preset::APOLLO);
         assert_eq!(checker.check(&quiet_world(), &begin), Ok(()));
@@ -249,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_started_and_ended_is_not_taken_for_such_as_waits() {
+    fn an_attempt_that_has_started_and_ended_does_not_count_as_waiting() {
         let begin = [admitted(ExecutionType::Auto), allowed(1), launched_under(attempt(1), None), started(attempt(1))];
         let mut checker = Starvation::new(Preset::APOLLO);
         assert_eq!(checker.check(&quiet_world(), &begin), Ok(()));
@@ -262,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn a_promotion_before_it_is_noticed() {
+    fn a_promotion_before_an_older_waiting_attempt_is_noticed() {
         assert!(check(&[told(sent(2, STARVED)), promoted(2, STARVED)]).is_err());
     }
 }

@@ -1,5 +1,5 @@
-//! A process begins only where its job manager launched it, with what it asked for, and once. Whoever else brings a launch
-//! is refused.
+//! A process starts only once, on the node to which its job manager sent the launch, and with the requested resources.
+//! Launches from an intruder are refused.
 
 use super::{Breach, Checker};
 use crate::faults::Happening;
@@ -12,11 +12,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 #[derive(Default)]
 pub struct Tokens {
-    /// Of each job, what a task of each stage holds.
+    /// By job and stage: the resources of a task.
     resources: BTreeMap<JobId, Vec<Resources>>,
     launched: BTreeMap<AttemptId, (TaskId, NodeId)>,
     began: BTreeSet<AttemptId>,
-    /// Launches that an intruder brought to a node which could judge them at once.
+    /// Launches that an intruder sent to a node that could verify them at once.
     intrusions: u64,
 }
 
@@ -24,20 +24,20 @@ impl Tokens {
     fn on_began(&mut self, node: usize, attempt: AttemptId, task: TaskId, held: &Resources) -> Result<(), Breach> {
         let node = NodeId(node as u32);
         if self.launched.get(&attempt) != Some(&(task, node)) {
-            return Err(Breach::of_task(task, format!("{attempt} began on {node}, where nobody launched it")));
+            return Err(Breach::of_task(task, format!("{attempt} started on {node}, where it was not launched")));
         }
         let asked = self.resources.get(&task.job).and_then(|stages| stages.get(task.stage as usize));
         if asked != Some(held) {
-            return Err(Breach::of_task(task, format!("{attempt} holds {held:?}, and its job asked for {asked:?}")));
+            return Err(Breach::of_task(task, format!("{attempt} holds {held:?}, but its job requested {asked:?}")));
         }
         if !self.began.insert(attempt) {
-            return Err(Breach::of_task(task, format!("{attempt} began twice")));
+            return Err(Breach::of_task(task, format!("{attempt} started twice")));
         }
         Ok(())
     }
 }
 
-/// Whether the node said of the attempt, here and now, that it does not take the launch.
+/// Whether the node reported in these happenings that it refuses the launch of the attempt.
 fn is_refused(node: usize, attempt: AttemptId, happened: &[Happening]) -> bool {
     happened.iter().any(|happening| match happening {
         Happening::Told(
@@ -50,10 +50,10 @@ fn is_refused(node: usize, attempt: AttemptId, happened: &[Happening]) -> bool {
 
 impl Checker for Tokens {
     fn rule(&self) -> &'static str {
-        "a process begins once, where its job manager launched it, and an intruder's launches are refused"
+        "a process starts once, where its job manager launched it, and an intruder's launches are refused"
     }
 
-    /// Launches that an intruder brought to a node which could judge them at once.
+    /// Launches that an intruder sent to a node that could verify them at once.
     fn subjects(&self) -> u64 {
         self.intrusions
     }
@@ -73,7 +73,7 @@ impl Checker for Tokens {
                 Happening::Intruded { node, attempt, task, is_judged: true } => {
                     self.intrusions += 1;
                     if !is_refused(*node, *attempt, &happened[at..]) {
-                        let what = format!("n{node} did not refuse the launch of {attempt} that an intruder brought");
+                        let what = format!("n{node} did not refuse the launch of {attempt} from an intruder");
                         return Err(Breach::of_task(*task, what));
                     }
                 }
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_launched_may_begin_there_and_as_it_was_launched() {
+    fn a_process_that_was_not_launched_so_is_noticed() {
         assert_eq!(check(&[began(0, attempt(1), 1_000)]), Ok(()));
         assert!(check(&[began(0, attempt(2), 1_000)]).is_err(), "another attempt");
         assert!(check(&[began(1, attempt(1), 1_000)]).is_err(), "another node");
@@ -116,9 +116,9 @@ mod tests {
         };
         assert_eq!(check(&[intruded.clone(), refusal(0, attempt)]), Ok(()));
         assert!(check(std::slice::from_ref(&intruded)).is_err());
-        assert!(check(&[refusal(0, attempt), intruded.clone()]).is_err(), "that was before");
-        assert!(check(&[intruded.clone(), refusal(1, attempt)]).is_err(), "that was another node");
+        assert!(check(&[refusal(0, attempt), intruded.clone()]).is_err(), "a refusal before the launch");
+        assert!(check(&[intruded.clone(), refusal(1, attempt)]).is_err(), "a refusal by another node");
         let other = AttemptId { number: 3, ..attempt };
-        assert!(check(&[intruded, refusal(0, other)]).is_err(), "that was another attempt");
+        assert!(check(&[intruded, refusal(0, other)]).is_err(), "a refusal of another attempt");
     }
 }

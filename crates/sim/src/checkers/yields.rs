@@ -1,5 +1,5 @@
-//! Opportunistic work keeps no CPU that guaranteed work could start with: where nothing else is missing it leaves its CPU at once,
-//! and has it back as soon as it is free.
+//! Opportunistic work yields its CPU at once if guaranteed work lacks only CPU to start, and gets it back as soon as it
+//! is free.
 
 use super::{Breach, Checker, HAND_OVER};
 use crate::faults::Happening;
@@ -13,13 +13,13 @@ use std::collections::{BTreeMap, BTreeSet};
 
 #[derive(Default)]
 pub struct Yields {
-    /// Where the preset has it so; for so long at most.
+    /// The longest time for which attempts yield; `None` if they do not yield under the preset.
     longest: Option<Duration>,
-    /// What runs, by node, in the order of its start.
+    /// Running processes by node, in the order of their start.
     running: BTreeMap<usize, Vec<Process>>,
-    /// Those that became guaranteed, as their job managers say.
+    /// Attempts that were promoted, as their job managers report.
     promoted: BTreeSet<AttemptId>,
-    /// Who has been kept from the CPU since when, by node.
+    /// By node: the attempt that should have its CPU, and since when.
     kept_off: BTreeMap<usize, (AttemptId, Instant)>,
     looks: u64,
 }
@@ -31,7 +31,8 @@ struct Process {
     yields_since: Option<Instant>,
 }
 
-/// Who should have its CPU by now, why, and within what time. What yields may have been told to end, and needs no CPU then.
+/// The attempt that should get CPU next, its state, and the time within which it has to get it. A yielding attempt may
+/// have been asked to end and not need its CPU, so the time includes the stop.
 type Due = (AttemptId, &'static str, Duration);
 
 const UNLESS_IT_ENDS: Duration = Duration(STOP_GRACE.0 + HAND_OVER.0);
@@ -69,8 +70,8 @@ impl Yields {
         all.filter(|process| process.attempt == attempt).for_each(how);
     }
 
-    /// Whoever of the node is next to have CPU, if there is enough for it: what became guaranteed while it yielded, then the first
-    /// guaranteed attempt that waits, then what yields, in the order of its start.
+    /// The attempt of the node that has to get CPU next, if there is enough for it: an attempt that was promoted while
+    /// it yielded, then the first guaranteed attempt that waits, then yielding attempts in the order of their start.
     fn due(
         &self,
         node: usize,
@@ -87,7 +88,8 @@ impl Yields {
             running.iter().fold(*capacity, |left, process| left.saturating_sub(&all(process)))
         };
         let free = left(&held);
-        // What is guaranteed and waits for its CPU has it as good as taken; and what was asked to end needs its own to do so.
+        // A guaranteed attempt that waits for its CPU is counted as holding it, and an attempt that was asked to end
+        // needs its own CPU to end.
         let if_all_yielded = left(&|process| match process.is_guaranteed || is_ending(process.attempt) {
             true => process.resources,
             false => process.resources.with(CPU, 0),
@@ -120,7 +122,7 @@ impl Yields {
         if now.since(kept_off.1) <= grace {
             return Ok(());
         }
-        let what = format!("{attempt} {what} on n{node}, although there is CPU for it that nothing guaranteed uses");
+        let what = format!("{attempt} {what} on n{node}, although enough CPU for it is not used by guaranteed work");
         Err(Breach::of_job(attempt.job, what))
     }
 
@@ -134,7 +136,7 @@ impl Yields {
     }
 }
 
-/// The first guaranteed attempt that waits for room there.
+/// The first guaranteed attempt that waits for room at the node.
 fn first_waiting(agent: &NodeAgent) -> Option<(AttemptId, Resources)> {
     let mut waiting = agent.queued().iter().filter(|entry| entry.is_guaranteed() && !agent.awaits_files(entry.id));
     let entry = waiting.next()?;
@@ -146,10 +148,10 @@ fn first_waiting(agent: &NodeAgent) -> Option<(AttemptId, Resources)> {
 
 impl Checker for Yields {
     fn rule(&self) -> &'static str {
-        "opportunistic work leaves its CPU to guaranteed work, for so long at most, and has it back when it is free"
+        "opportunistic work yields its CPU to guaranteed work, for a limited time, and gets it back when it is free"
     }
 
-    /// Looks at nodes where something yields, or guaranteed work waits.
+    /// Checks of nodes at which an attempt yields or guaranteed work waits.
     fn subjects(&self) -> u64 {
         self.looks
     }
@@ -158,7 +160,7 @@ impl Checker for Yields {
         let Some(longest) = self.longest else { return Ok(()) };
         happened.iter().for_each(|happening| self.take_in(world.now(), happening));
         for node in world.nodes() {
-            // Where an agent is away, busy or not known to its master, nothing need be done at once.
+            // An agent that is down, busy or not connected to its master does not have to act at once.
             let agent = world.agent(node).filter(|agent| agent.is_welcomed() && world.is_idle(node));
             let Some(agent) = agent.filter(|_| !world.hangs(node)) else {
                 self.kept_off.remove(&node);
@@ -172,7 +174,7 @@ impl Checker for Yields {
             }
             self.looks += 1;
             let due = self.due(node, &world.capacity(node), waiting, |attempt| agent.is_ending(attempt));
-            // Its node may not have heard yet that something is promoted.
+            // The promotion may not have reached the node yet.
             let due = due.filter(|(attempt, ..)| !self.promoted.contains(attempt) || world.is_healed());
             self.check_due(world.now(), node, due)?;
             if world.is_healed() {
@@ -208,44 +210,44 @@ mod tests {
     }
 
     #[test]
-    fn guaranteed_work_is_due_cpu_that_opportunistic_work_has_and_no_other() {
+    fn guaranteed_work_gets_cpu_that_opportunistic_work_holds_and_no_other() {
         let core = Some((9, Resources::new(1_000, 1)));
         assert_eq!(due(&running(&[(1, 2_000, false, false)]), core), Some(attempt(9)));
-        assert_eq!(due(&running(&[(1, 2_000, true, false)]), core), None, "that is guaranteed");
-        assert_eq!(due(&running(&[(8, 2_000, false, false)]), core), None, "that ends");
+        assert_eq!(due(&running(&[(1, 2_000, true, false)]), core), None, "the CPU is held by guaranteed work");
+        assert_eq!(due(&running(&[(8, 2_000, false, false)]), core), None, "the attempt with the CPU is ending");
         let memory = Some((9, Resources::new(1_000, 4)));
-        assert_eq!(due(&running(&[(1, 2_000, false, false)]), memory), None, "it lacks memory as well");
+        assert_eq!(due(&running(&[(1, 2_000, false, false)]), memory), None, "it lacks memory, too");
         let promoted = running(&[(1, 2_000, false, false), (2, 2_000, true, true)]);
-        assert_eq!(due(&promoted, core), Some(attempt(2)), "it runs already");
+        assert_eq!(due(&promoted, core), Some(attempt(2)), "the promoted attempt is first");
         let full = running(&[(1, 2_000, true, false), (2, 2_000, true, true)]);
         assert_eq!(due(&full, core), None);
     }
 
     #[test]
-    fn the_first_that_yields_is_due_what_is_free() {
+    fn the_first_yielding_attempt_gets_the_free_cpu() {
         assert_eq!(due(&running(&[(1, 1_500, false, true), (2, 500, false, true)]), None), Some(attempt(1)));
         let busy = running(&[(3, 1_000, true, false), (1, 1_500, false, true), (2, 500, false, true)]);
-        assert_eq!(due(&busy, None), None, "it is first, and lacks some");
+        assert_eq!(due(&busy, None), None, "there is too little CPU for the first one");
     }
 
     #[test]
-    fn whoever_is_due_has_it_within_a_moment() {
+    fn an_attempt_that_does_not_get_its_cpu_in_time_is_noticed() {
         let at = |millis: u64| Instant(millis * 1_000);
         let mut checker = Yields::default();
         let due = |number| Some((attempt(number), "waits", HAND_OVER));
         assert_eq!(checker.check_due(at(0), 0, due(1)), Ok(()));
-        assert_eq!(checker.check_due(at(900), 0, due(2)), Ok(()), "another one is");
+        assert_eq!(checker.check_due(at(900), 0, due(2)), Ok(()), "another attempt is next");
         assert_eq!(checker.check_due(at(1_900), 0, due(2)), Ok(()));
         assert!(checker.check_due(at(1_901), 0, due(2)).is_err());
     }
 
     #[test]
-    fn nobody_yields_for_ever() {
+    fn an_attempt_that_yields_for_too_long_is_noticed() {
         let checker = running(&[(1, 1_000, false, true)]);
         let longest = Duration::from_secs(300);
         assert_eq!(checker.check_overdue(Instant(311_000_000), 0, longest), Ok(()));
         assert!(checker.check_overdue(Instant(311_000_001), 0, longest).is_err());
         let guaranteed = running(&[(2, 1_000, true, true)]);
-        assert!(guaranteed.check_overdue(Instant(311_000_001), 0, longest).is_err(), "nor what was promoted");
+        assert!(guaranteed.check_overdue(Instant(311_000_001), 0, longest).is_err(), "also if it was promoted");
     }
 }
