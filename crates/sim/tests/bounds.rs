@@ -1,5 +1,5 @@
-//! The bounds that no scheduler beats: against results by hand, against all schedules of tiny workloads, and against runs
-//! that meet them.
+//! The lower bounds for any scheduler: compared with results by hand, with all schedules of tiny workloads, and with
+//! runs that meet them.
 
 use amalgam_core::preset::Preset;
 use amalgam_core::vocabulary::{
@@ -9,7 +9,7 @@ use amalgam_sim::{Costs, NetworkSettings, Reference, Settings, Simulation, capac
 use amalgam_workload::trace::{self, RunTimes, TraceJob};
 use std::sync::Arc;
 
-/// Stages that these come after, how many tasks of how many seconds, cores and MiB of each.
+/// The stages that it depends on, the number of tasks, and seconds, cores and MiB of each task.
 type Stage<'a> = (&'a [u32], u32, u64, u32, u32);
 
 fn job(arrival: u64, stages: &[Stage<'_>]) -> TraceJob {
@@ -36,47 +36,48 @@ fn cluster(cores: u32, mebibytes: u32) -> Totals {
     capacity
 }
 
-/// Critical path, work over capacity, mean completion; to nanoseconds.
+/// Critical path, work over capacity and mean completion time in seconds, rounded to nanoseconds.
 fn bounds(jobs: &[TraceJob], capacity: &Totals) -> [f64; 3] {
     let of = Reference::of(jobs, capacity);
     [of.critical_path_s, of.work_over_capacity_s, of.srpt_mean_jct_s].map(|seconds| (seconds * 1e9).round() / 1e9)
 }
 
 #[test]
-fn a_short_job_preempts_a_long_one_on_the_machine_that_bounds_the_mean() {
-    // The second comes at 3 s and ends at 5 s, the first goes on and ends at 12 s: (12 + 2) / 2.
+fn the_bound_of_the_mean_lets_a_short_job_preempt_a_long_one() {
+    // The second arrives at 3 s and ends at 5 s, the first continues and ends at 12 s: (12 + 2) / 2.
     let jobs = [job(0, &[(&[], 1, 10, 1, 0)]), job(3, &[(&[], 1, 2, 1, 0)])];
     assert_eq!(bounds(&jobs, &cluster(1, 0)), [10.0, 12.0, 7.0]);
-    // What cannot preempt is beaten by it: 10 s and 9 s.
+    // Without preemption the mean is larger: the jobs take 10 s and 9 s.
     assert_eq!(Reference::of(&jobs, &cluster(1, 0)).greedy_mean_jct_s, 9.5);
-    // With the first nearly done it stays: it ends at 10 s, the second at 13 s.
+    // A first job that is nearly done is not preempted: it ends at 10 s, the second at 13 s.
     let jobs = [job(0, &[(&[], 1, 10, 1, 0)]), job(8, &[(&[], 1, 3, 1, 0)])];
     assert_eq!(bounds(&jobs, &cluster(1, 0)), [11.0, 13.0, 7.5]);
 }
 
 #[test]
-fn kinds_are_looked_at_one_by_one() {
-    // On 4 cores and 8 MiB the first needs 20 s of all cores and 10 s of all memory, the second 10 s and 40 s. By the cores:
-    // 10 + 30. By memory: 10 + 50. By whatever dominates in each it would be 20 + 60, which a schedule may beat.
+fn each_kind_of_resource_is_bounded_separately() {
+    // On 4 cores and 8 MiB the first job needs 20 s of all cores and 10 s of all memory, the second 10 s and 40 s. By
+    // the cores: 10 + 30. By memory: 10 + 50. By the dominant kind of each job it would be 20 + 60, which is not a
+    // bound.
     let jobs = [job(0, &[(&[], 8, 10, 1, 1)]), job(0, &[(&[], 4, 10, 1, 8)])];
     assert_eq!(bounds(&jobs, &cluster(4, 8)), [10.0, 50.0, 30.0]);
-    // Which kind binds depends on what there is: with memory for all, only the cores are left.
+    // With enough memory for both, only the cores limit the jobs.
     assert_eq!(bounds(&jobs, &cluster(4, 80)), [10.0, 30.0, 20.0]);
 }
 
 #[test]
-fn a_dag_with_more_work_than_fits_beside_its_critical_path_is_bounded_by_its_work() {
-    // Each: 4 tasks of 5 s, then 2 of 3 s, on 2 cores: a path of 8 s, and 13 s of work.
+fn a_dag_with_much_work_beside_its_critical_path_is_bounded_by_its_work() {
+    // Each DAG has 4 tasks of 5 s, then 2 of 3 s. On 2 cores: a critical path of 8 s, and 13 s of work.
     let dag: [Stage<'_>; 2] = [(&[], 4, 5, 1, 0), (&[0], 2, 3, 1, 0)];
     assert_eq!(bounds(&[job(0, &dag)], &cluster(2, 0)), [8.0, 13.0, 13.0]);
     assert_eq!(bounds(&[job(0, &dag), job(0, &dag)], &cluster(2, 0)), [8.0, 26.0, 19.5]);
-    // Nobody waits on 8 cores; the second comes 4 s later.
+    // On 8 cores no task waits. The second job arrives 4 s later.
     assert_eq!(bounds(&[job(0, &dag), job(4, &dag)], &cluster(8, 0)), [12.0, 7.25, 8.0]);
 }
 
 #[test]
-fn the_makespan_counts_from_the_first_arrival_and_only_work_that_is_there() {
-    // The last 6 s of work come at 20 s: 10 s after the first job, whatever was done before.
+fn the_makespan_starts_at_the_first_arrival_and_work_cannot_start_before_it_arrives() {
+    // The last 6 s of work arrive at 20 s, 10 s after the first job, so the makespan is at least 16 s.
     let jobs = [job(10, &[(&[], 1, 2, 1, 0)]), job(20, &[(&[], 6, 1, 1, 0)])];
     assert_eq!(bounds(&jobs, &cluster(1, 0)), [11.0, 16.0, 4.0]);
 }
@@ -90,8 +91,8 @@ struct Task {
     shape: Resources,
 }
 
-/// Starts the tasks in this order, each at the first second at which it fits for all its time. Some order of the tasks
-/// leads to a best schedule, for starting a task earlier never ends another one later.
+/// Starts the tasks in this order, each at the first second from which it fits for all of its run time. Some order of
+/// the tasks results in an optimal schedule, because starting a task earlier never delays the end of another one.
 fn schedule(order: &[&Task], jobs: &[TraceJob], capacity: &Resources) -> Vec<u64> {
     let mut placed: Vec<(&Task, u64)> = Vec::new();
     for &task in order {
@@ -113,7 +114,7 @@ fn schedule(order: &[&Task], jobs: &[TraceJob], capacity: &Resources) -> Vec<u64
     ends
 }
 
-/// All orders in which each task stands behind those it waits for.
+/// Calls `found` with all orders in which each task is behind the tasks that it depends on.
 fn each_order<'a>(tasks: &mut Vec<&'a Task>, from: usize, jobs: &[TraceJob], found: &mut dyn FnMut(&[&'a Task])) {
     if from == tasks.len() {
         return found(tasks);
@@ -131,7 +132,7 @@ fn each_order<'a>(tasks: &mut Vec<&'a Task>, from: usize, jobs: &[TraceJob], fou
     }
 }
 
-/// Up to three jobs with up to five tasks together, in one or two stages.
+/// Up to three jobs with up to five tasks in total, in one or two stages each.
 fn tiny_workload(chance: &mut Chance) -> Vec<TraceJob> {
     let mut tasks_left = 1 + chance.below(5_u32);
     let mut jobs = Vec::new();
@@ -152,7 +153,7 @@ fn tiny_workload(chance: &mut Chance) -> Vec<TraceJob> {
 }
 
 #[test]
-fn no_schedule_of_a_tiny_workload_beats_the_bounds_and_many_meet_them() {
+fn no_schedule_of_a_tiny_workload_is_below_the_bounds_and_many_meet_them() {
     const WORKLOADS: u32 = 1_000;
     let mut chance = Chance::new(1, "tiny workloads");
     let (mut makespans_met, mut means_met, mut schedules) = (0, 0, 0);
@@ -184,21 +185,21 @@ fn no_schedule_of_a_tiny_workload_beats_the_bounds_and_many_meet_them() {
         });
         let makespan = reference.critical_path_s.max(reference.work_over_capacity_s);
         let mean = reference.srpt_mean_jct_s;
-        assert!(makespan <= best_makespan, "a makespan of {best_makespan} s beats {makespan} s: {jobs:?}");
-        assert!(mean <= best_mean, "a mean of {best_mean} s beats {mean} s: {jobs:?}");
+        assert!(makespan <= best_makespan, "a makespan of {best_makespan} s is below {makespan} s: {jobs:?}");
+        assert!(mean <= best_mean, "a mean of {best_mean} s is below {mean} s: {jobs:?}");
         assert!(best_makespan <= reference.greedy_makespan_s, "no order is as good as the greedy one: {jobs:?}");
         assert!(best_mean <= reference.greedy_mean_jct_s + 1e-9, "no order is as good as the greedy one: {jobs:?}");
         makespans_met += u32::from(best_makespan == makespan);
         means_met += u32::from(best_mean - mean < 1e-9);
     }
     println!("{schedules} schedules of {WORKLOADS} workloads; makespans met: {makespans_met}, means met: {means_met}");
-    // Bounds of zero would not be beaten either.
+    // Bounds of zero would pass the assertions above. Useful bounds are met by many schedules.
     assert!(makespans_met > WORKLOADS / 2 && means_met > WORKLOADS / 2, "{makespans_met}, {means_met}");
 }
 
 // ---- runs ----------------------------------------------------------------------------------------------------------
 
-/// Where nothing but the tasks takes time, and there is room for all, runs end exactly when the bounds say.
+/// If only tasks take time and there is room for all of them, a run takes exactly as long as the bounds.
 #[test]
 fn a_run_that_meets_the_bounds_is_not_below_them() {
     for (seed, jobs) in [(1, "1"), (2, "7"), (3, "100"), (4, "1000")] {

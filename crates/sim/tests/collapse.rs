@@ -1,6 +1,6 @@
-//! What late binding does under load: long jobs queue at so many nodes that short ones wait behind them.
+//! Late binding under load: long jobs queue at most nodes, so that short jobs wait behind them.
 //!
-//! The trace lies beside the repository; without it the test says so.
+//! The trace is stored beside the repository. Without it the test is skipped with a message.
 
 use amalgam_core::preset::Preset;
 use amalgam_core::vocabulary::Duration;
@@ -8,7 +8,7 @@ use amalgam_sim::{Settings, Simulation};
 use amalgam_workload::trace::{self, TraceJob, Workload};
 use std::path::Path;
 
-/// Jobs whose tasks run for less in the mean are short (Delgado et al. 2015: Hawk, the cut-off of this trace).
+/// Jobs with a mean task run time below this are short (Delgado et al. 2015: Hawk, the cut-off of this trace).
 const CUT_OFF: Duration = Duration::from_micros(90_581_100);
 
 fn yahoo() -> Option<Workload> {
@@ -16,7 +16,7 @@ fn yahoo() -> Option<Workload> {
     let places = ["../shared/traces", "../../shared/traces"].map(|place| root.join(place));
     let path = places.iter().map(|place| place.join("flat/hawk_tr/YH1_sub.tr.gz")).find(|path| path.exists());
     let Some(path) = path else {
-        eprintln!("SKIPPED: ../shared/traces/flat/hawk_tr/YH1_sub.tr.gz is not there");
+        eprintln!("SKIPPED: ../shared/traces/flat/hawk_tr/YH1_sub.tr.gz not found");
         return None;
     };
     let whole_seconds = ("whole-seconds".to_owned(), "true".to_owned());
@@ -32,7 +32,7 @@ fn short_median(preset: Preset, workload: &Workload) -> f64 {
     let one_slot = [("cpus", "1"), ("memory", "4GiB")].map(|(key, value)| (key.to_owned(), value.to_owned()));
     let nodes = trace::read_nodes("drawn:4000", &one_slot).unwrap();
     let mut settings = Settings { preset, ..Settings::default() };
-    // Nobody fails, so nobody needs to be asked.
+    // No node fails, so heartbeats are not needed.
     settings.master.heartbeat = Duration::from_secs(1_000_000);
     let outcome = Simulation::new(settings, &nodes, workload).run();
     let short = outcome.jobs.iter().filter(|job| is_short(&workload.jobs[job.job as usize]));
@@ -49,12 +49,12 @@ fn short_median(preset: Preset, workload: &Workload) -> f64 {
     median
 }
 
-/// Under batch sampling with late binding half of the short jobs wait for longer than a quarter of an hour, on nodes on
-/// which an order that lets short work pass has half of them done in less than half a minute.
+/// Under batch sampling with late binding, half of the short jobs take longer than 1,000 s. On the same nodes, half of
+/// them take less than 100 s if short work is scheduled first.
 #[test]
-fn short_jobs_wait_behind_long_ones_where_nobody_keeps_these_apart() {
+fn short_jobs_wait_behind_long_ones_under_late_binding() {
     let Some(workload) = yahoo() else { return };
     let (sparrow, srtf) = (short_median(Preset::SPARROW, &workload), short_median(Preset::SRTF, &workload));
     assert!(sparrow > 1_000.0, "the known collapse: {sparrow} s");
-    assert!((10.0..100.0).contains(&srtf), "in the tens: {srtf} s");
+    assert!((10.0..100.0).contains(&srtf), "expected 10 to 100 s: {srtf} s");
 }

@@ -1,4 +1,5 @@
-//! Inputs on nodes: who is beside its input ends sooner, who looks for it finds it, and every byte is counted once.
+//! Inputs on nodes: a task beside its input ends sooner, presets that consider locations use them, and every byte is
+//! counted once.
 
 use amalgam_core::policy::completion::Rates;
 use amalgam_core::preset::Preset;
@@ -27,7 +28,7 @@ fn run(preset: Preset, seed: u64, inputs: Option<InputSettings>, nodes: &[Node],
     Simulation::new(settings, nodes, workload).run()
 }
 
-/// Jobs of one task of 16 s, which reads 1.28 GB: eight of the seconds if that is beside it.
+/// Jobs of one task of 16 s that reads 1.28 GB, which takes 8 s of the 16 s if the input is on its node.
 fn single(jobs: &str, seed: u64) -> Workload {
     let seed = seed.to_string();
     let more = [
@@ -63,29 +64,29 @@ fn shares(reading: &Reading) -> [f64; 3] {
 }
 
 #[test]
-fn a_task_takes_as_long_as_the_way_from_its_input_says() {
+fn a_task_takes_longer_by_the_distance_of_its_input() {
     let whole = InputSettings { block_bytes: u64::MAX, ..INPUTS };
     let mut seen = [false; 3];
     for seed in 1..=12 {
         let outcome = run(Preset::SPARROW_RANDOM, seed, Some(whole), &nodes(8, "2"), &single("1", seed));
-        let reading = outcome.results.reading.expect("its input is somewhere");
-        let lies = shares(&reading).iter().position(|share| *share == 1.0).expect("of one task all is in one place");
+        let reading = outcome.results.reading.expect("the location of its input is known");
+        let lies = shares(&reading).iter().position(|share| *share == 1.0).expect("one task reads from one distance");
         seen[lies] = true;
         let (took, longer) = (outcome.results.jct_s.mean, [0.0, 4.8, 8.0][lies]);
         assert!((took - 16.0 - longer).abs() < 0.01, "{took} s, {reading:?}");
         assert!((reading.all.longer_s - longer).abs() < 0.001, "{reading:?}");
     }
-    assert_eq!(seen, [true; 3], "near and far by chance");
+    assert_eq!(seen, [true; 3], "random placement meets all distances");
 }
 
 #[test]
-fn who_weighs_the_way_against_the_wait_is_beside_its_input_and_done_sooner() {
+fn a_preset_that_considers_locations_reads_nearby_and_ends_sooner() {
     for seed in 1..=3 {
         let (nodes, workload) = (nodes(12, "3"), single("40", seed));
         let find = |preset| {
             let inputs = InputSettings { replicas: 3, block_bytes: u64::MAX, ..INPUTS };
             let results = run(preset, seed, Some(inputs), &nodes, &workload).results;
-            let reading = results.reading.expect("inputs are somewhere");
+            let reading = results.reading.expect("the locations of inputs are known");
             (results.jct_s.mean, reading.all.bytes_on_node, reading)
         };
         let (with, with_near, reading) = find(Preset::APOLLO);
@@ -96,19 +97,19 @@ fn who_weighs_the_way_against_the_wait_is_beside_its_input_and_done_sooner() {
 }
 
 #[test]
-fn every_byte_of_every_task_is_counted_once_whatever_befalls_attempts() {
+fn every_byte_of_every_task_is_counted_once_with_failures_and_stragglers() {
     for preset in [Preset::APOLLO, Preset::APOLLO_BASELINE, Preset::MERCURY, Preset::DRF, Preset::SPARROW] {
         let workload = layered(5);
         let execution = ExecutionSettings { failures: 0.1, stragglers: 0.05, ..ExecutionSettings::default() };
         let settings = Settings { preset, seed: 5, inputs: Some(INPUTS), execution, ..Settings::default() };
         let outcome = Simulation::new(settings, &nodes(9, "3"), &workload).run();
-        let reading = outcome.results.reading.expect("inputs are somewhere");
+        let reading = outcome.results.reading.expect("the locations of inputs are known");
         let name = preset.name();
         let rows = || outcome.jobs.iter().zip(&workload.jobs).filter(|(row, _)| row.outcome == "succeeded");
         assert!(rows().count() >= 18, "{name}");
         let least: u64 = rows().map(|(_, job)| input_bytes(&job.spec)).sum();
         let all: u64 = workload.jobs.iter().map(|job| input_bytes(&job.spec)).sum();
-        // Two attempts of a task may both end well, and jobs that failed have read something.
+        // Two attempts of a task may both succeed, and failed jobs have also read input.
         assert!(reading.all.bytes >= least && reading.all.bytes < all + all / 20, "{name}: {least} {all} {reading:?}");
         assert_eq!(reading.all.bytes, reading.blocks.bytes + reading.earlier_tasks.bytes, "{name}");
         assert!(reading.blocks.tasks > 0 && reading.earlier_tasks.tasks > 0, "{name}");
@@ -123,7 +124,7 @@ fn every_byte_of_every_task_is_counted_once_whatever_befalls_attempts() {
 }
 
 #[test]
-fn a_seed_lays_inputs_out_and_where_they_lie_nowhere_nothing_is_told() {
+fn the_seed_determines_where_inputs_are_stored_and_without_inputs_no_reading_is_reported() {
     let (nodes, workload) = (nodes(9, "3"), layered(2));
     let bytes = |seed, inputs| {
         let outcome = run(Preset::APOLLO, seed, inputs, &nodes, &workload);

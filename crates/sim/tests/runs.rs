@@ -1,4 +1,4 @@
-//! Whole runs: what no scheduler can beat is not beaten, and the same seed gives the same bytes.
+//! Whole runs: no preset is below the lower bounds, and the same seed gives the same bytes.
 
 use amalgam_core::preset::Preset;
 use amalgam_core::vocabulary::Duration;
@@ -26,7 +26,7 @@ fn run(preset: Preset, seed: u64, workload: &Workload) -> Outcome {
 }
 
 #[test]
-fn no_preset_beats_the_lower_bounds_and_every_job_ends() {
+fn no_preset_is_below_the_lower_bounds_and_every_job_ends() {
     for preset in Preset::all() {
         for arrival in ["at-once", "poisson:20s", "poisson:200s"] {
             let workload = layered(7, arrival);
@@ -43,7 +43,7 @@ fn no_preset_beats_the_lower_bounds_and_every_job_ends() {
 }
 
 #[test]
-fn job_managers_in_processes_of_their_own_see_every_job_through_and_the_same_seed_gives_the_same_bytes() {
+fn job_managers_in_their_own_processes_end_every_job_and_the_same_seed_gives_the_same_bytes() {
     let workload = layered(7, "poisson:20s");
     for preset in Preset::all().filter(|preset| !preset.is_federated()) {
         let run = |manager_processes| {
@@ -55,15 +55,15 @@ fn job_managers_in_processes_of_their_own_see_every_job_through_and_the_same_see
         let results = &apart.results;
         assert_eq!((results.unfinished_jobs, results.succeeded_jobs), (0, 30), "{}", preset.name());
         let ratio = results.jct_s.mean / beside.jct_s.mean;
-        assert!((0.8..1.25).contains(&ratio), "{}: it takes {ratio} times as long", preset.name());
+        assert!((0.8..1.25).contains(&ratio), "{}: jobs take {ratio} times as long", preset.name());
         let bytes = |outcome: &Outcome| serde_json::to_string(&(&outcome.results, &outcome.jobs)).unwrap();
         assert_eq!(bytes(&apart), bytes(&run(3)), "{}", preset.name());
     }
 }
 
-/// Messages cost so much that one process has not the time for those of all jobs.
+/// Messages cost so much time that one process is overloaded by those of all jobs.
 #[test]
-fn job_managers_do_not_wait_for_one_another_in_processes_of_their_own() {
+fn job_managers_in_their_own_processes_do_not_wait_for_each_other() {
     let workload = layered(7, "at-once");
     let mean = |manager_processes| {
         let costs = Costs { message: 200_000_000, ..Costs::default() };
@@ -77,7 +77,7 @@ fn job_managers_do_not_wait_for_one_another_in_processes_of_their_own() {
 }
 
 #[test]
-fn the_same_seed_gives_the_same_bytes_and_another_seed_others() {
+fn the_same_seed_gives_the_same_bytes_and_another_seed_gives_others() {
     let workload = layered(3, "poisson:10s");
     let bytes = |seed| {
         let outcome = run(Preset::default(), seed, &workload);
@@ -88,7 +88,7 @@ fn the_same_seed_gives_the_same_bytes_and_another_seed_others() {
 }
 
 #[test]
-fn a_job_that_fits_nowhere_is_named_and_the_others_run() {
+fn a_job_that_fits_on_no_node_is_named_and_the_others_run() {
     let text = |demand| options(&[("jobs", "3"), ("demand", demand), ("arrival", "at-once"), ("name", demand)]);
     let mut workload = trace::read("synthetic:gridmix", &text("1,1GiB")).unwrap();
     let large = trace::read("synthetic:gridmix", &text("64,1GiB")).unwrap();

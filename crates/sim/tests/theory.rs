@@ -1,4 +1,4 @@
-//! The simulator against what queueing theory knows.
+//! The simulator compared with results of queueing theory.
 
 use amalgam_core::policy::placement::{PowerOfTwo, Random};
 use amalgam_core::policy::{Budget, Decision, OpenAsk, PlacementPolicy};
@@ -35,8 +35,8 @@ fn markovian(servers: u32, load: f64, jobs: u32, seed: u64) -> Workload {
     trace::read("synthetic:gridmix", &options).unwrap()
 }
 
-/// The mean wait in mean run times when whoever comes first is served first, by the recursion of Kiefer and Wolfowitz.
-/// Customers are when they come and how long they are served, in microseconds.
+/// The mean wait, in mean run times, under first come, first served, by the recursion of Kiefer and Wolfowitz.
+/// Customers are pairs of arrival time and service time in microseconds.
 fn recursive_wait(servers: u32, customers: impl Iterator<Item = (u64, u64)>) -> f64 {
     let mut free_at: BinaryHeap<Reverse<u64>> = (0..servers).map(|_| Reverse(0)).collect();
     let (mut waited, mut count) = (0_u128, 0_u64);
@@ -54,7 +54,7 @@ fn customers_of(workload: &Workload) -> impl Iterator<Item = (u64, u64)> {
     workload.jobs.iter().map(|job| (job.arrival.as_micros(), job.run_times[0].of(0).as_micros()))
 }
 
-/// As the jobs of [`markovian`], without making jobs of them.
+/// Customers drawn like the jobs of [`markovian`], without creating jobs.
 fn drawn_customers(servers: u32, load: f64, count: u32) -> impl Iterator<Item = (u64, u64)> {
     let gap = MEAN / (f64::from(servers) * load);
     let (mut gaps, mut run_times) = (Chance::new(2, "gaps"), Chance::new(2, "run times"));
@@ -74,7 +74,7 @@ fn simulated_wait(servers: u32, workload: &Workload) -> f64 {
         costs: Costs::NONE,
         ..Settings::default()
     };
-    // Nobody fails, so nobody needs to be asked.
+    // No node fails, so heartbeats are not needed.
     settings.master.heartbeat = Duration::from_secs(1_000_000);
     let results = Simulation::new(settings, &nodes, workload).run().results;
     assert_eq!(results.started_tasks as usize, workload.jobs.len());
@@ -89,11 +89,12 @@ fn erlangs_c_formula_gives_known_values() {
     assert!((erlang_c_wait(2, 0.5) - 1.0 / 3.0).abs() < 1e-12);
 }
 
-/// Jobs as many as are affordable in the simulator scatter by more than 2 %, so this goes in two steps at the same three
-/// systems: the simulator waits exactly as the recursion does on the same 5,000 jobs, and the recursion, fed with so many
-/// customers that their scatter is well below 2 %, waits as Erlang says.
+/// The mean wait of a number of jobs that the simulator can run in short time varies by more than 2 %. So this test has
+/// two steps for the same three systems: the mean wait in the simulator equals that of the recursion for the same 5,000
+/// jobs, and the mean wait of the recursion for 20 million customers, which varies by much less than 2 %, equals
+/// Erlang's formula.
 #[test]
-fn m_m_k_waits_as_erlang_says() {
+fn the_mean_wait_of_m_m_k_is_that_of_erlangs_formula() {
     for (servers, load) in [(10, 0.5), (10, 0.7), (10, 0.9)] {
         let workload = markovian(servers, load, 5_000, 1);
         let (simulated, recursive) =
@@ -107,7 +108,7 @@ fn m_m_k_waits_as_erlang_says() {
     }
 }
 
-/// Servers with queues: how many are at each, in service or waiting.
+/// Servers with queues: the number of customers at each, in service or waiting.
 struct Supermarket(Vec<u32>);
 
 const ONE: Resources = Resources::new(1_000, 0);
@@ -135,8 +136,9 @@ impl NodeViews for Supermarket {
     }
 }
 
-/// The shares of queues with at least 1, 2, .. customers, in the long run: arrivals are Poisson, services exponential,
-/// and the policy chooses each customer's queue. Every step is an arrival or a chance to leave for one queue.
+/// The long-run shares of queues with at least 1, 2, .. customers. Arrivals are Poisson, service times exponential, and
+/// the policy chooses each customer's queue. Every step is an arrival, or a departure from one queue if it is not
+/// empty.
 fn tails<const N: usize>(policy: &mut dyn PlacementPolicy, load: f64) -> [f64; N] {
     const QUEUES: u32 = 2_000;
     const WARM_UP: u32 = 8_000_000;
@@ -145,12 +147,12 @@ fn tails<const N: usize>(policy: &mut dyn PlacementPolicy, load: f64) -> [f64; N
     let ask = OpenAsk { slot: 0, shape: ONE, class: 0, count: 1, probes: 0, execution, expected: None };
     let (mut chance, mut decisions) = (Chance::new(1, "supermarket"), Vec::new());
     let mut market = Supermarket(vec![0; QUEUES as usize]);
-    // At least so many customers: how many queues have them, and the sum of that over the steps.
+    // Number of queues with at least 1, 2, .. customers, and its sum over the steps.
     let (mut with, mut sums) = ([0_u32; N], [0_u64; N]);
     for step in 0..WARM_UP + STEPS {
         if chance.unit() * (1.0 + load) < load {
             policy.place(Instant::ZERO, &[ask], Budget { starts: 1 }, &market, &mut decisions);
-            let Some(Decision::Start { node, .. }) = decisions.pop() else { panic!("every queue takes everybody") };
+            let Some(Decision::Start { node, .. }) = decisions.pop() else { panic!("the policy finds no queue") };
             market.0[node] += 1;
             if let Some(with) = with.get_mut(market.0[node] as usize - 1) {
                 *with += 1;
@@ -173,17 +175,18 @@ fn tails<const N: usize>(policy: &mut dyn PlacementPolicy, load: f64) -> [f64; N
 
 /// Mitzenmacher 2001, section 2: with d choices a share of load^((d^i - 1) / (d - 1)) has at least i customers.
 ///
-/// The policy is driven with the exact lengths of the queues at each arrival, as the theory wants it. Under the preset
-/// `sparrow-power-of-two` the same policy compares what the master published last, of which this says nothing.
+/// The policy gets the exact lengths of the queues at each arrival, as the theory requires. Under the preset
+/// `sparrow-power-of-two` the same policy gets the lengths that the master published last, which this test does not
+/// cover.
 #[test]
-fn two_choices_have_the_known_tail_and_one_has_the_known_longer_one() {
+fn the_tails_of_queues_with_one_and_two_choices_are_those_of_the_theory() {
     for load in [0.7_f64, 0.9] {
         let two: [f64; 4] = tails(&mut PowerOfTwo::new(Chance::new(1, "placement")), load);
         let one: [f64; 4] = tails(&mut Random::new(Chance::new(1, "placement")), load);
         for i in 1..=4 {
             for (simulated, expected) in [(two[i - 1], load.powi((1 << i) - 1)), (one[i - 1], load.powi(i as i32))] {
-                // The theory is about infinitely many queues. With 2,000, and in so many steps, other seeds scatter by
-                // 1.5 %, and the smallest share (0.0047) is 0.6 to 2.7 % larger.
+                // The theory applies to infinitely many queues. With 2,000 queues and this number of steps, results of
+                // different seeds vary by 1.5 %, and the smallest share (0.0047) is 0.6 to 2.7 % larger.
                 let allowed = 0.02 * expected + 0.0002;
                 assert!(allowed < 0.1 * expected, "{allowed} around {expected} would let a wrong share pass");
                 let off = (simulated - expected).abs();
