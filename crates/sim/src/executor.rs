@@ -1,4 +1,4 @@
-//! An executor without processes: tasks run for as long as the workload says.
+//! An executor without processes: tasks run for as long as the workload specifies.
 //!
 //! An attempt that yields its CPU makes no progress. This is the worst case: a real process of the lowest priority gets
 //! the CPU time that the others leave; here they leave none.
@@ -54,41 +54,17 @@ pub enum Reaction {
     /// A report to the agent.
     Report(ExecutorReport),
     /// A process runs from now on. The simulation has to end it.
-    Began {
-        attempt: AttemptId,
-        task: TaskId,
-        template: Arc<TaskTemplate>,
-    },
+    Began { attempt: AttemptId, task: TaskId, template: Arc<TaskTemplate> },
     /// A file has to be transferred from another node.
-    Fetch {
-        file: StoredFile,
-        from: NodeId,
-    },
+    Fetch { file: StoredFile, from: NodeId },
     /// A running process was stopped early.
-    Ended {
-        order: Box<LaunchOrder>,
-        held: Arc<TaskShape>,
-        reason: EndReason,
-    },
+    Ended { order: Box<LaunchOrder>, held: Arc<TaskShape>, reason: EndReason },
     /// A running attempt that had the shape `before` is guaranteed from now on.
-    Promoted {
-        task: TaskId,
-        before: Arc<TaskShape>,
-    },
+    Promoted { task: TaskId, before: Arc<TaskShape> },
     /// A running process has no CPU from now on.
-    Yielded {
-        attempt: AttemptId,
-        task: TaskId,
-        shape: Arc<TaskShape>,
-    },
+    Yielded { attempt: AttemptId, task: TaskId, shape: Arc<TaskShape> },
     /// A yielding process has its CPU again and ends for `reason` after `left` more run time.
-    Resumed {
-        attempt: AttemptId,
-        task: TaskId,
-        shape: Arc<TaskShape>,
-        left: Duration,
-        reason: EndReason,
-    },
+    Resumed { attempt: AttemptId, task: TaskId, shape: Arc<TaskShape>, left: Duration, reason: EndReason },
 }
 
 impl Executor {

@@ -60,7 +60,7 @@ pub struct Simulation {
     metrics: Metrics,
     /// Jobs that have not arrived.
     to_arrive: usize,
-    /// When a job last arrived, or a task last began or ended.
+    /// When a job last arrived, or a task last started or ended.
     last_progress: Instant,
     events: u64,
     /// Reports of executors that reach their agents at once.

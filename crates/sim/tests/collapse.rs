@@ -1,4 +1,4 @@
-//! Late binding under load: long jobs queue at most nodes, so that short jobs wait behind them.
+//! Late binding under load: long jobs fill the nodes' queues, so that short jobs wait behind them.
 //!
 //! The trace is stored beside the repository. Without it the test is skipped with a message.
 

@@ -42,8 +42,8 @@ impl Probes {
     }
 }
 
-/// At least `ratio` probes for each task that is not bound, if some node suits, and at most the additional probes that
-/// bound tasks have left over.
+/// At least `ratio` probes for each task that is not bound, if some node suits, and at most that number plus the probes
+/// that bound tasks have left over.
 fn check_count(state: &AskState, ratio: u64) -> Result<(), Breach> {
     let AskState { ask, open, bound, probes, has_nodes } = *state;
     let least = if has_nodes { ratio * open } else { 0 };
@@ -83,7 +83,7 @@ impl Checker for Probes {
                 continue;
             };
             let ratio = u64::from(ratio);
-            // If a task's input may be lost, ready tasks may become unready, and there are too many probes.
+            // If input may be lost, ready tasks may have to wait again, and there are too many probes.
             let may_wait_again = manager.job().spec.stages.iter().any(|stage| !stage.inputs.is_empty());
             let is_surplus = |state: &AskState| may_wait_again && state.probes > ratio * state.open;
             let mut states = manager.local_scheduler().into_iter().flat_map(|local| local.ask_states());

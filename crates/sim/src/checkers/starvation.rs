@@ -96,7 +96,7 @@ impl Starvation {
         Ok(())
     }
 
-    /// A process of job managers restarted: its managers know no allowances yet, and do not report the starts of
+    /// A process with job managers restarted: its managers know no allowances yet, and do not report the starts of
     /// attempts that their earlier incarnations launched.
     fn begin_anew(&mut self, place: Place) {
         let host = match place {

@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_was_not_launched_so_is_noticed() {
+    fn a_process_that_differs_from_its_launch_is_noticed() {
         assert_eq!(check(&[began(0, attempt(1), 1_000)]), Ok(()));
         assert!(check(&[began(0, attempt(2), 1_000)]).is_err(), "another attempt");
         assert!(check(&[began(1, attempt(1), 1_000)]).is_err(), "another node");
