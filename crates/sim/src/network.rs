@@ -14,7 +14,7 @@ pub struct Network {
     links: Vec<Link>,
     /// The last messages that each link delivered, by direction, if they may be repeated. Stored apart from the links,
     /// which are accessed much more often.
-    delivered: Vec<[VecDeque<Letter>; 2]>,
+    delivered: Vec<[VecDeque<Envelope>; 2]>,
     chance: Chance,
 }
 
@@ -142,7 +142,7 @@ impl Network {
     }
 
     /// Remembers a delivered message if it may be repeated.
-    pub fn delivered(&mut self, link: usize, direction: Direction, letter: &Letter) {
+    pub fn delivered(&mut self, link: usize, direction: Direction, envelope: &Envelope) {
         if self.settings.repeats > 0
             && let Some(delivered) = self.delivered.get_mut(link)
         {
@@ -155,7 +155,7 @@ impl Network {
     }
 
     /// Removes and returns the messages that were delivered last and are delivered again on the new connection.
-    pub fn repeats(&mut self, link: usize, direction: Direction) -> impl Iterator<Item = Letter> {
+    pub fn repeats(&mut self, link: usize, direction: Direction) -> impl Iterator<Item = Envelope> {
         let delivered = self.delivered.get_mut(link).map(|delivered| &mut delivered[direction as usize]);
         let mut delivered = delivered.map(std::mem::take).unwrap_or_default();
         let forgotten = if delivered.is_empty() { 0 } else { self.chance.below(delivered.len() as u64 + 1) };

@@ -40,7 +40,7 @@ pub struct Simulation {
     pub(crate) now: Instant,
     pub(crate) agenda: Agenda<Occurrence>,
     /// Messages and orders to executors that are in transit.
-    letters: Slab<Letter>,
+    envelopes: Slab<Envelope>,
     orders: Slab<ToExecutor>,
     pub(crate) settings: Settings,
     pub(crate) places: Places,
@@ -527,10 +527,10 @@ impl Simulation {
     }
 
     /// Reports the facts of a turn to the metrics, the checkers and the story, and its answers to the clients.
-    pub(crate) fn tell(&mut self, place: Place, facts: &[Fact], letters: &[Letter]) {
+    pub(crate) fn tell(&mut self, place: Place, facts: &[Fact], envelopes: &[Envelope]) {
         // A job's id has to be known before the first fact about the job is reported.
-        for letter in letters.iter().filter(|letter| is_answer(letter)) {
-            self.answer(letter);
+        for envelope in envelopes.iter().filter(|envelope| is_answer(envelope)) {
+            self.answer(envelope);
         }
         for fact in facts {
             if let Fact::Change(Change::KindsNamed { kinds }) = fact {
@@ -614,7 +614,7 @@ impl Simulation {
             }
             self.understate(node, &mut envelope.message);
         }
-        let place = self.place_of(from, &letter);
+        let place = self.place_of(from, &envelope);
         // Messages to clients do not use the network; `tell` has reported them.
         let Some((link, direction)) = self.places.link(from, place) else { return };
         if let Some((arrival, life)) = self.network.send(at, link, direction) {
@@ -624,7 +624,7 @@ impl Simulation {
     }
 
     /// The process that receives a message from `from`.
-    fn place_of(&self, from: Place, letter: &Letter) -> Place {
+    fn place_of(&self, from: Place, envelope: &Envelope) -> Place {
         let process = match from {
             Place::Node(node) if self.places.managers == 0 => return self.places.master_of(node),
             _ if self.places.managers == 0 && self.places.federation.is_none() => return self.places.of(envelope.to),

@@ -158,7 +158,7 @@ fn describe_change(change: &Change) -> String {
         Change::OutputLost { task, file, .. } => {
             format!("no node has `{file}` any more, which task {task} wrote and others read: it runs again")
         }
-        Change::JobBegun { job } => format!("job {job} starts"),
+        Change::JobStarted { job } => format!("job {job} starts"),
         Change::Exchanged { job, exchange, .. } => {
             let seconds = |time: &ResourceTime| time.seconds(CPU) / 1e3;
             let (given, received) = (seconds(&exchange.given), seconds(&exchange.received));
@@ -183,7 +183,7 @@ fn describe_record(record: &Record) -> String {
         }
         Record::StageReady { job, stage, .. } => format!("stage {stage} of job {job} is ready"),
         Record::AwaitsGang { task, attempt, node } => format!("task {task} waits for its gang on {node} as {attempt}"),
-        Record::GangBegins { job, stage, tasks } => {
+        Record::GangStarts { job, stage, tasks } => {
             format!("{tasks} tasks of stage {stage} of job {job} start together")
         }
         Record::Queued { task, attempt, node } => format!("task {task} queued on {node} as {attempt}"),
@@ -193,8 +193,8 @@ fn describe_record(record: &Record) -> String {
                 "{attempt} (task {task}) on {node} was given up after waiting {waited}; the expected wait was {expected}"
             )
         }
-        Record::Foretold { attempt, foretold, start, .. } => {
-            format!("{attempt} waited {}; predicted were {} to {}", start.waited, foretold.least, foretold.most)
+        Record::Prediction { attempt, prediction, start, .. } => {
+            format!("{attempt} waited {}; predicted were {} to {}", start.waited, prediction.least, prediction.most)
         }
         Record::Adopted { task, attempt, node } => format!("task {task} found again on {node} as {attempt}"),
         Record::Orphaned { task, attempt, node } => format!("{attempt} (task {task}) has no owner on {node}"),

@@ -145,7 +145,7 @@ fn of_record(record: &Record) -> Option<&'static str> {
     match record {
         Record::Blocked { why, .. } => of_why(why),
         Record::Queued { .. } => Some("attempt waited at its node"),
-        Record::GangBegins { .. } => Some("gang started together"),
+        Record::GangStarts { .. } => Some("gang started together"),
         Record::Adopted { .. } => Some("running attempt adopted"),
         Record::Orphaned { .. } => Some("attempt without an owner killed"),
         Record::Retried { costs_none: false, .. } => Some("retry used"),

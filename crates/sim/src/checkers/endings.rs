@@ -37,9 +37,9 @@ impl Fate {
 
     fn take_in(&mut self, change: &Change) {
         match change {
-            Change::JobBegun { .. } => self.has_begun = true,
+            Change::JobStarted { .. } => self.has_started = true,
             // A job that waits to start again is cancelled by the master alone.
-            Change::JobReopened { .. } => self.has_begun = false,
+            Change::JobReopened { .. } => self.has_started = false,
             Change::Cancelled { .. } => self.is_cancelled = true,
             Change::Rerun { .. } => {
                 self.is_cancelled = false;

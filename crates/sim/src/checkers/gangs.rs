@@ -26,7 +26,7 @@ struct Gang {
     /// Attempts that have arrived at their nodes.
     arrived: BTreeSet<AttemptId>,
     /// All attempts that the gang's starts so far have included.
-    may_begin: BTreeSet<AttemptId>,
+    may_start: BTreeSet<AttemptId>,
     /// Attempts whose processes have started.
     begun: BTreeSet<AttemptId>,
 }
@@ -116,7 +116,7 @@ impl Gangs {
 
     fn on_began(&mut self, attempt: AttemptId, task: TaskId) -> Result<(), Breach> {
         let Some(gang) = self.of(task) else { return Ok(()) };
-        if !gang.may_begin.contains(&attempt) {
+        if !gang.may_start.contains(&attempt) {
             return Err(Breach::of_task(task, format!("{attempt} started before its gang")));
         }
         gang.begun.insert(attempt);

@@ -33,7 +33,7 @@ impl Intrusion {
 }
 
 /// A launch that was sent to a node.
-pub(super) struct Overheard {
+pub(super) struct Intercepted {
     pub(super) node: usize,
     from: Address,
     launch: Box<Launch>,
@@ -52,7 +52,7 @@ pub(super) struct Intruding {
 
 impl Simulation {
     /// Records a launch that arrives at its node, or is lost because its connection broke.
-    pub(crate) fn overhear(&mut self, node: usize, letter: &Letter, has_arrived: bool) {
+    pub(crate) fn overhear(&mut self, node: usize, envelope: &Envelope, has_arrived: bool) {
         let Some(faults) = self.faults.as_mut().filter(|faults| faults.has_intruder()) else { return };
         let Message::ToNode(body) = &envelope.message else { return };
         let Some(launch) = body.launch() else { return };
@@ -86,7 +86,7 @@ impl Simulation {
                 _ => true,
             })
         };
-        let suitable: Vec<&Overheard> = faults.overheard.iter().filter(suits).collect();
+        let suitable: Vec<&Intercepted> = faults.intercepted.iter().filter(suits).collect();
         // One of the 16 launches that were overheard last.
         let lately = &suitable[suitable.len().saturating_sub(16)..];
         let Intercepted { node, from, launch, has_arrived } = lately.get(which as usize % lately.len().max(1))?;
@@ -120,8 +120,8 @@ impl Simulation {
 impl Faults {
     /// The node's agent has lost its memory of attempts that were launched there and have ended. If no grant and no
     /// claim excludes it, such an attempt could be launched again (decision 35).
-    pub(super) fn forget_overheard(&mut self, node: usize) {
-        self.overheard.retain(|overheard| overheard.node != node);
+    pub(super) fn forget_intercepted(&mut self, node: usize) {
+        self.intercepted.retain(|intercepted| intercepted.node != node);
     }
 }
 

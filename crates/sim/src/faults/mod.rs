@@ -213,7 +213,7 @@ pub struct Faults {
     /// By job of the workload: the state of its client.
     answers: Vec<Answer>,
     /// The launches that the intruder has overheard, if the plan has intrusions.
-    overheard: Vec<Overheard>,
+    intercepted: Vec<Intercepted>,
     /// The happenings since the last [`Faults::take_happened`].
     happened: Vec<Happening>,
     is_healed: bool,
