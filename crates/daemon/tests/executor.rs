@@ -39,7 +39,7 @@ fn output_past_the_cap_is_dropped_and_counted() {
     assert_eq!(ended.reason, EndReason::Exit(0));
     assert_eq!((ended.usage.stdout_bytes, ended.usage.dropped_bytes), (5_000_000, 4_900_000));
     assert_eq!(home.output(1, Stream::Stdout).len(), 100_000);
-    assert!(ended.message.unwrap().contains("4900000 bytes at the end of its output, past the cap"));
+    assert!(ended.message.unwrap().contains("the last 4900000 bytes of the output, above its cap, were not kept"));
 }
 
 #[test]

@@ -205,7 +205,7 @@ fn job_body(generator: &mut SchemaGenerator) -> Value {
 }
 
 fn bytes_body(_: &mut SchemaGenerator) -> Value {
-    json!({ "type": "string", "description": "Bytes, sent as application/octet-stream" })
+    json!({ "type": "string", "format": "binary" })
 }
 
 /// The OpenAPI 3.1 description.
@@ -282,7 +282,11 @@ fn operation(call: &Call, error: &Value, generator: &mut SchemaGenerator) -> Val
         "responses": { status: answer, "default": failure },
     });
     if let Some(body) = call.body {
-        let kinds: &[&str] = if call.path == "/v1/jobs" { &JOB_FILES } else { &["application/json"] };
+        let kinds: &[&str] = match call.path {
+            "/v1/jobs" => &JOB_FILES,
+            "/v1/jobs/{job}/input" => &["application/octet-stream"],
+            _ => &["application/json"],
+        };
         let schema = json!({ "schema": body(generator) });
         let content: Map<String, Value> = kinds.iter().map(|kind| ((*kind).to_owned(), schema.clone())).collect();
         operation["requestBody"] = json!({ "required": true, "content": content });
