@@ -304,7 +304,7 @@ fn a_mistake_in_the_token_file_keeps_the_previous_tokens() {
     }
     assert_eq!(fs::read_to_string(&path).unwrap(), bad, "nothing was changed");
     let said = scene.daemons.borrow_mut().pop().unwrap().kill();
-    assert!(said.contains("tokens.toml:4: ") && said.contains("stay so"), "{said}");
+    assert!(said.contains("tokens.toml:4: ") && said.contains("the previous tokens stay valid"), "{said}");
     let refused = scene.run(&["dev", "--listen", "127.0.0.1:0"]);
     assert!(refused.code == 1 && refused.err.contains("correct line 4"), "{refused:?}");
 }

@@ -138,7 +138,7 @@ fn a_damaged_file_is_noticed_and_written_again() {
     scene.ok(&["wait", &id]);
     assert_eq!((scene.read("read"), scene.read("sum")), (READ.to_owned(), sum_of_all()));
     let lost = told(scene, &id, "output-lost");
-    assert!(lost.len() == 1 && lost[0].contains("nobody has its output `part/numbers-"), "{lost:?}");
+    assert!(lost.len() == 1 && lost[0].contains("no node has its output `part/numbers-"), "{lost:?}");
     let ended = told(scene, &id, "ended").join("\n");
     assert!(ended.contains("wrong checksum"), "{ended}");
 }

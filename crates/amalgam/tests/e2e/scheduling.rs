@@ -81,7 +81,7 @@ fn a_task_runs_near_its_input_or_after_a_delay_elsewhere() {
     assert!(story(&first).contains("main started on node-1"), "{}", story(&first));
     assert!(story(&second).contains("main started on node-0"), "{}", story(&second));
     let unknown = scene.run(&["submit", file("nod-1").to_str().unwrap()]);
-    assert!(unknown.code != 0 && unknown.err.contains("there are node-0, node-1"), "{unknown:?}");
+    assert!(unknown.code != 0 && unknown.err.contains("known: node-0, node-1"), "{unknown:?}");
 }
 
 #[test]

@@ -28,7 +28,6 @@ pub(super) struct QueueingKeys {
     /// Nodes report progress at this interval, and slow running tasks get a duplicate.
     progress_every: Option<At<LengthOrNever>>,
     /// Nodes report changed waits at most once in this time.
-    #[serde(alias = "tell_every")]
     report_every: Option<At<LengthOrNever>>,
     /// A running task is assumed to run for at least this part of its expected run time more.
     least_left: Option<At<RatioOrNone>>,
