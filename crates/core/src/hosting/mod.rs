@@ -3,24 +3,25 @@
 //! Messages between local roles are delivered at once: these roles share one log and fail together. Messages that leave the
 //! process are collected in [`Effects`] with the changes that must be durable first.
 
+mod connections;
 mod following;
 mod journal;
 mod nodes;
+mod recovery;
 mod wakeups;
 
 pub use following::{Followed, Gap, Present};
 pub use journal::{Difference, Entry, Replay, RoleEvent};
 pub use nodes::Nodes;
 
-use crate::dispatch::{DispatchSettings, Dispatcher, JobState};
+use crate::dispatch::Dispatcher;
 use crate::global_master::GlobalMaster;
-use crate::job_host::{JobHost, JobHostSettings};
+use crate::job_host::JobHost;
 use crate::job_manager::{JobManager, JobManagerSettings};
-use crate::master::{Master, MasterSettings};
+use crate::master::Master;
 use crate::node::NodeSettings;
-use crate::policy::inter_job::QueueTree;
 use crate::preset::Preset;
-use crate::protocol::{Address, AdmittedJob, Message, ToGlobalMaster, ToJobHost, ToJobManager, ToMaster, ToNode};
+use crate::protocol::{Address, Message, ToGlobalMaster, ToJobHost, ToJobManager, ToMaster, ToNode};
 use crate::role::{Change, Event, Outbox, Record, Role};
 use crate::vocabulary::{
     ClientId, ClusterId, Epoch, Generation, GlobalId, HostId, Instant, JobId, NodeId, Sealing, Seat,
@@ -187,24 +188,6 @@ fn message_issuer(message: &Message) -> Option<Epoch> {
     }
 }
 
-/// The manager of a job, recovered from its changes. A job that waits for its next run has a manager, which knows what is done.
-fn recovered_manager(
-    preset: Preset,
-    epoch: Epoch,
-    settings: JobManagerSettings,
-    sealing: Sealing,
-    job: &Arc<AdmittedJob>,
-    state: &JobState,
-    own: &[Change],
-) -> Option<(JobId, Box<JobManager>)> {
-    if *state == JobState::Pending && !own.iter().any(Change::is_job_managers) {
-        return None;
-    }
-    let mut manager = preset.job_manager(Arc::clone(job), epoch, settings, sealing);
-    manager.recover(own);
-    Some((job.id, Box::new(manager)))
-}
-
 impl Roles {
     /// The root of `sealing` is new in each incarnation. A process without a master or job managers does not use it.
     pub fn new(preset: Preset, epoch: Epoch, settings: JobManagerSettings, sealing: Sealing) -> Roles {
@@ -362,72 +345,6 @@ impl Roles {
         }
     }
 
-    /// Makes a master, and job managers if they are in its process, and recovers them from the log.
-    pub fn recover(&mut self, settings: MasterSettings, queues: QueueTree, changes: Vec<Change>) {
-        self.note(|| Entry::Recovered { settings: settings.clone(), queues: queues.clone(), changes: changes.clone() });
-        let Life { preset, epoch, settings: of_managers, sealing, .. } = *self.life;
-        let mut master = preset.master(epoch, settings, queues, sealing);
-        master.recover(&changes);
-        let mut by_job: BTreeMap<JobId, Vec<Change>> = BTreeMap::new();
-        let mut of_others = Vec::new();
-        for change in changes {
-            let Some(job) = change.job() else {
-                of_others.push(change);
-                continue;
-            };
-            // The host of a job may still know it when the master has forgotten it.
-            match master.dispatch().job(job).map(|(job, _)| job.host) {
-                Some(HostId::SERVER) => by_job.entry(job).or_default().push(change),
-                _ => of_others.push(change),
-            }
-        }
-        self.recover_managed(of_others);
-        let jobs = master.dispatch().jobs_from(JobId(0)).filter(|(job, _)| job.host == HostId::SERVER);
-        for (job, state) in jobs {
-            let own = by_job.get(&job.id).map_or(&[][..], Vec::as_slice);
-            self.jobs.extend(recovered_manager(preset, epoch, of_managers, sealing, job, state, own));
-        }
-        self.master = Some(Box::new(master));
-    }
-
-    /// Makes the global master that its seat names and the managers of its jobs, and recovers them from the log.
-    ///
-    /// # Panics
-    /// If it does not have such a seat.
-    pub fn recover_global(&mut self, settings: DispatchSettings, queues: QueueTree, changes: Vec<Change>) {
-        self.note(|| Entry::GlobalRecovered {
-            settings: settings.clone(),
-            queues: queues.clone(),
-            changes: changes.clone(),
-        });
-        let Life { preset, epoch, settings: of_managers, sealing, seat, .. } = *self.life;
-        let Some(Seat::Global(federation, own)) = seat else { panic!("{seat:?} is not the seat of a global master") };
-        let mut global = preset.global_master(epoch, (federation, own), settings, queues);
-        global.recover(&changes);
-        let mut by_job: BTreeMap<JobId, Vec<Change>> = BTreeMap::new();
-        for change in changes {
-            if let Some(job) = change.job() {
-                by_job.entry(job).or_default().push(change);
-            }
-        }
-        for (job, state) in global.dispatch().jobs_from(JobId(0)) {
-            let own = by_job.get(&job.id).map_or(&[][..], Vec::as_slice);
-            self.jobs.extend(recovered_manager(preset, epoch, of_managers, sealing, job, state, own));
-        }
-        self.global = Some(Box::new(global));
-    }
-
-    /// Makes this the job host that its epoch names, and recovers its job managers from their log.
-    pub fn recover_job_managers(&mut self, changes: Vec<Change>) {
-        self.note(|| Entry::JobsRecovered { changes: changes.clone() });
-        let Life { epoch, settings, sealing, .. } = *self.life;
-        let JobManagerSettings { token_life, node_grace, .. } = settings;
-        let mut job_host = JobHost::new(epoch, sealing, JobHostSettings { token_life, node_grace });
-        job_host.recover(&changes);
-        self.recover_managed(changes);
-        self.job_host = Some(Box::new(job_host));
-    }
-
     /// Connects every role of this process to the master.
     pub fn announce_master(&mut self, now: Instant, effects: &mut Effects) {
         let incarnation = u64::from(self.life.epoch.0);
@@ -443,102 +360,10 @@ impl Roles {
         self.deliver_mail(now, effects);
     }
 
-    /// A cluster's master is connected to this process, which has a global master.
-    pub fn cluster_connected(&mut self, now: Instant, cluster: ClusterId, incarnation: u64, effects: &mut Effects) {
-        self.at_global(now, Event::Connected { peer: Address::ClusterMaster(cluster), incarnation }, effects);
-        self.deliver_mail(now, effects);
-    }
-
-    pub fn cluster_disconnected(&mut self, now: Instant, cluster: ClusterId, effects: &mut Effects) {
-        self.at_global(now, Event::Disconnected { peer: Address::ClusterMaster(cluster) }, effects);
-        self.deliver_mail(now, effects);
-    }
-
-    /// A global master is connected to this process, which has the master of a cluster.
-    pub fn global_connected(&mut self, now: Instant, global: GlobalId, incarnation: u64, effects: &mut Effects) {
-        self.at_master(now, Event::Connected { peer: Address::GlobalMaster(global), incarnation }, effects);
-        self.deliver_mail(now, effects);
-    }
-
-    pub fn global_disconnected(&mut self, now: Instant, global: GlobalId, effects: &mut Effects) {
-        self.at_master(now, Event::Disconnected { peer: Address::GlobalMaster(global) }, effects);
-        self.deliver_mail(now, effects);
-    }
-
     // ---- events ----------------------------------------------------------------------------------------------------
 
     pub fn deliver(&mut self, now: Instant, envelope: Envelope, effects: &mut Effects) {
         self.deliver_envelope(now, envelope, effects);
-        self.deliver_mail(now, effects);
-    }
-
-    /// A node's agent has connected to this server, or one of this process has started.
-    pub fn node_connected(&mut self, now: Instant, node: NodeId, incarnation: u64, effects: &mut Effects) {
-        let peer = Address::Node(node);
-        self.at_master(now, Event::Connected { peer, incarnation }, effects);
-        // The node accepts no messages of job managers before it knows their process.
-        self.at_job_host(now, Event::Connected { peer, incarnation }, effects);
-        let concerned = self.managed_here().into_iter().filter(|job| self.jobs[job].concerns(node));
-        for job in concerned.collect::<Vec<_>>() {
-            self.at_manager(now, job, Event::Connected { peer, incarnation }, effects);
-        }
-        self.deliver_mail(now, effects);
-    }
-
-    pub fn node_disconnected(&mut self, now: Instant, node: NodeId, effects: &mut Effects) {
-        let peer = Address::Node(node);
-        self.at_master(now, Event::Disconnected { peer }, effects);
-        self.at_job_host(now, Event::Disconnected { peer }, effects);
-        // In the server, job managers rely on the master's decision about the node.
-        if self.job_host.is_some() {
-            for job in self.managed_here() {
-                self.at_manager(now, job, Event::Disconnected { peer }, effects);
-            }
-        }
-        self.deliver_mail(now, effects);
-    }
-
-    /// A job host has connected to the master of this process, or to its nodes.
-    pub fn host_connected(&mut self, now: Instant, host: HostId, incarnation: u64, effects: &mut Effects) {
-        let peer = Address::JobHost(host);
-        self.at_master(now, Event::Connected { peer, incarnation }, effects);
-        self.at_all_nodes(now, |_| Event::Connected { peer, incarnation }, effects);
-    }
-
-    pub fn host_disconnected(&mut self, now: Instant, host: HostId, effects: &mut Effects) {
-        self.at_master(now, Event::Disconnected { peer: Address::JobHost(host) }, effects);
-        self.at_all_nodes(now, |_| Event::Disconnected { peer: Address::JobHost(host) }, effects);
-    }
-
-    /// The local nodes, or the local job managers if the master is elsewhere, are connected to the master.
-    pub fn master_connected(&mut self, now: Instant, incarnation: u64, effects: &mut Effects) {
-        if self.job_host.is_some() {
-            self.at_job_host(now, Event::Connected { peer: Address::Master, incarnation }, effects);
-            for job in self.managed_here() {
-                self.at_manager(now, job, Event::Connected { peer: Address::Master, incarnation }, effects);
-            }
-        }
-        self.at_all_nodes(now, |_| Event::Connected { peer: Address::Master, incarnation }, effects);
-    }
-
-    pub fn master_disconnected(&mut self, now: Instant, effects: &mut Effects) {
-        self.at_job_host(now, Event::Disconnected { peer: Address::Master }, effects);
-        self.at_all_nodes(now, |_| Event::Disconnected { peer: Address::Master }, effects);
-    }
-
-    pub fn executor_connected(&mut self, now: Instant, incarnation: u64, effects: &mut Effects) {
-        let event = |node| Event::Connected { peer: Address::Executor(node), incarnation };
-        self.at_all_nodes(now, event, effects);
-    }
-
-    pub fn executor_disconnected(&mut self, now: Instant, effects: &mut Effects) {
-        self.at_all_nodes(now, |node| Event::Disconnected { peer: Address::Executor(node) }, effects);
-    }
-
-    fn at_all_nodes(&mut self, now: Instant, event: impl Fn(NodeId) -> Event<ToNode>, effects: &mut Effects) {
-        for node in self.nodes.ids().collect::<Vec<_>>() {
-            self.at_node(now, node, event(node), effects);
-        }
         self.deliver_mail(now, effects);
     }
 
@@ -821,40 +646,5 @@ impl Roles {
         self.note(|| Entry::NodeAdded { node, settings: settings.clone() });
         let Life { preset, sealing, .. } = &*self.life;
         self.nodes.insert(node, Box::new(preset.node_agent(node, settings, sealing.mac)));
-    }
-
-    /// Connects a node of this process to the master of this process.
-    pub fn connect_local_node(&mut self, now: Instant, node: NodeId, effects: &mut Effects) {
-        self.node_connected(now, node, 0, effects);
-        let incarnation = u64::from(self.life.epoch.0);
-        self.local_node_connected(now, node, Address::Master, incarnation, effects);
-    }
-
-    /// A node of this process is connected to a peer: its master or a job host elsewhere, or its executor.
-    pub fn local_node_connected(
-        &mut self,
-        now: Instant,
-        node: NodeId,
-        peer: Address,
-        incarnation: u64,
-        effects: &mut Effects,
-    ) {
-        self.at_node(now, node, Event::Connected { peer, incarnation }, effects);
-        self.deliver_mail(now, effects);
-    }
-
-    pub fn local_node_disconnected(&mut self, now: Instant, node: NodeId, peer: Address, effects: &mut Effects) {
-        self.at_node(now, node, Event::Disconnected { peer }, effects);
-        self.deliver_mail(now, effects);
-    }
-
-    /// The contents of a snapshot of the store.
-    pub fn durable(&self) -> Vec<Change> {
-        let mut changes = self.master.as_ref().map(|master| master.durable()).unwrap_or_default();
-        changes.extend(self.global.iter().flat_map(|global| global.durable()));
-        changes.extend(self.job_host.iter().flat_map(|job_host| job_host.durable()));
-        changes.extend(self.jobs.values().flat_map(|manager| manager.durable()));
-        changes.extend(self.heard.iter().map(|(&host, &next)| Change::Heard { host, next }));
-        changes
     }
 }

@@ -8,14 +8,11 @@
 //! Guaranteed tasks have priority over opportunistic ones. Opportunistic tasks that only wait lose their room, and if
 //! that is not enough, some that run are preempted.
 
+use super::cache::{Origin, Stored};
 use super::fetch::{Fetch, Step};
-use super::{NodeAgent, State};
-use crate::protocol::{TheExecutor, ToExecutor};
-use crate::role::{Outbox, Record};
-use crate::scheduling::Lack;
 use crate::vocabulary::{
-    AttemptId, Digest, Duration, EndReason, Ended, EndedFiles, EntryId, Fetched, InputFile, Instant, JobId, NodeId,
-    OutputFile, StoredFile, Usage,
+    AttemptId, Digest, Duration, EndReason, Ended, EndedFiles, Fetched, InputFile, Instant, JobId, NodeId, StoredFile,
+    Usage,
 };
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -29,78 +26,55 @@ const MOST_LATE: usize = 16;
 
 pub(super) struct Files {
     /// Maximum size of the files that are kept, in bytes.
-    limit: u64,
-    stored: BTreeMap<Digest, Stored>,
-    stored_bytes: u64,
+    pub(super) limit: u64,
+    pub(super) stored: BTreeMap<Digest, Stored>,
+    pub(super) stored_bytes: u64,
     /// Of these, the bytes of files that some task waits for or runs with.
-    pinned_bytes: u64,
-    uses: u64,
-    readers: BTreeMap<AttemptId, Reader>,
+    pub(super) pinned_bytes: u64,
+    pub(super) uses: u64,
+    pub(super) readers: BTreeMap<AttemptId, Reader>,
     /// Readers for which there is no room yet: guaranteed ones, then opportunistic ones, each in order of arrival.
-    line: BTreeSet<(bool, u64, AttemptId)>,
-    arrivals: u64,
-    fetches: BTreeMap<Digest, Fetch>,
+    pub(super) line: BTreeSet<(bool, u64, AttemptId)>,
+    pub(super) arrivals: u64,
+    pub(super) fetches: BTreeMap<Digest, Fetch>,
     /// Bytes of all fetches together.
-    fetch_bytes: u64,
+    pub(super) fetch_bytes: u64,
     /// Fetches that wait until fewer are under way, and some that no longer wait: those for guaranteed readers, and the
     /// rest.
-    waiting_first: VecDeque<Digest>,
-    waiting: VecDeque<Digest>,
+    pub(super) waiting_first: VecDeque<Digest>,
+    pub(super) waiting: VecDeque<Digest>,
     /// No pause ends before this time.
-    retry_at: Option<Instant>,
-    under_way: BTreeSet<Digest>,
+    pub(super) retry_at: Option<Instant>,
+    pub(super) under_way: BTreeSet<Digest>,
     /// The executor has listed its files since it was asked.
-    is_listed: bool,
-    effects: Effects,
+    pub(super) is_listed: bool,
+    pub(super) effects: Effects,
 }
 
 /// Files, and for how long each has been under way.
 type Late = [(Digest, Duration)];
 
-struct Stored {
-    bytes: u64,
-    /// The larger, the more recent.
-    last_use: u64,
-    /// A task left it here for others. If it were dropped, that task would run again.
-    is_own: bool,
-    readers: u32,
-    /// Jobs whose tasks stored or read it. Not known for files that were here before this agent.
-    jobs: BTreeSet<JobId>,
-}
-
-/// How a file came here.
-#[derive(Clone, Copy)]
-enum Origin {
-    /// A task of this job stored it for others.
-    Left(JobId),
-    /// A task of this job stored it, and no task will read it.
-    Unread(JobId),
-    Fetched,
-    /// It was here before this agent started.
-    Found,
-}
-
-struct Reader {
-    inputs: Arc<[InputFile]>,
+pub(super) struct Reader {
+    pub(super) inputs: Arc<[InputFile]>,
     /// Its files, each once, with the index of its first occurrence in the inputs.
-    files: BTreeMap<Digest, usize>,
-    is_opportunistic: bool,
+    pub(super) files: BTreeMap<Digest, usize>,
+    pub(super) is_opportunistic: bool,
     /// The larger, the later the reader arrived or became guaranteed.
-    came: u64,
+    pub(super) came: u64,
     /// Room is reserved for its files.
-    is_admitted: bool,
-    missing: usize,
+    pub(super) is_admitted: bool,
+    pub(super) missing: usize,
 }
 
 /// Consequences outside of this module.
 #[derive(Default)]
-struct Effects {
-    ask: Vec<(StoredFile, NodeId)>,
-    drop: Vec<Digest>,
-    arrived: Vec<AttemptId>,
+pub(super) struct Effects {
+    pub(super) ask: Vec<(StoredFile, NodeId)>,
+    pub(super) drop: Vec<Digest>,
+    pub(super) arrived: Vec<AttemptId>,
     /// Attempts that had all files, and wait again for one that is gone.
-    held: Vec<AttemptId>,
-    failed: Vec<(AttemptId, Arc<Ended>)>,
+    pub(super) held: Vec<AttemptId>,
+    pub(super) failed: Vec<(AttemptId, Arc<Ended>)>,
 }
 
 impl Files {
@@ -132,7 +106,7 @@ impl Files {
 
     // ---- readers ---------------------------------------------------------------------------------------------------
 
-    fn add_reader(&mut self, own: NodeId, id: AttemptId, inputs: Arc<[InputFile]>, is_opportunistic: bool) {
+    pub(super) fn add_reader(&mut self, own: NodeId, id: AttemptId, inputs: Arc<[InputFile]>, is_opportunistic: bool) {
         let files: BTreeMap<Digest, usize> = inputs.iter().enumerate().map(|(at, input)| (input.digest, at)).collect();
         let missing = files.len();
         self.arrivals += 1;
@@ -151,7 +125,7 @@ impl Files {
     }
 
     /// It waits behind earlier guaranteed readers.
-    fn guarantee(&mut self, own: NodeId, id: AttemptId) {
+    pub(super) fn guarantee(&mut self, own: NodeId, id: AttemptId) {
         let Some(reader) = self.readers.get_mut(&id).filter(|reader| reader.is_opportunistic) else { return };
         let is_in_line = self.line.remove(&reader.place(id));
         self.arrivals += 1;
@@ -171,7 +145,7 @@ impl Files {
     }
 
     /// Reserves room for readers in the order of `line`.
-    fn admit(&mut self, own: NodeId) {
+    pub(super) fn admit(&mut self, own: NodeId) {
         while let Some(&(_, _, id)) = self.line.first() {
             let reader = &self.readers[&id];
             let is_new = |digest: &Digest| {
@@ -189,7 +163,7 @@ impl Files {
         self.ask_more();
     }
 
-    fn reserve(&mut self, own: NodeId, id: AttemptId) {
+    pub(super) fn reserve(&mut self, own: NodeId, id: AttemptId) {
         let Some(mut reader) = self.readers.remove(&id) else { return };
         reader.is_admitted = true;
         reader.missing = 0;
@@ -208,7 +182,7 @@ impl Files {
     }
 
     /// Adds a reader that waits for a file that these nodes may have.
-    fn send_for(&mut self, own: NodeId, file: StoredFile, holders: &[NodeId], is_guaranteed: bool) {
+    pub(super) fn send_for(&mut self, own: NodeId, file: StoredFile, holders: &[NodeId], is_guaranteed: bool) {
         let StoredFile { digest, bytes } = file;
         let mut is_new = false;
         let fetch = self.fetches.entry(digest).or_insert_with(|| {
@@ -229,7 +203,7 @@ impl Files {
     }
 
     /// Keeps a file that is here for one more reader. Returns false if it is not here.
-    fn pin(&mut self, digest: &Digest, job: JobId) -> bool {
+    pub(super) fn pin(&mut self, digest: &Digest, job: JobId) -> bool {
         let Some(stored) = self.stored.get_mut(digest) else { return false };
         self.uses += 1;
         stored.last_use = self.uses;
@@ -242,7 +216,7 @@ impl Files {
     }
 
     /// The task has ended: files that only it needed may be dropped.
-    fn remove_reader(&mut self, id: AttemptId) {
+    pub(super) fn remove_reader(&mut self, id: AttemptId) {
         let Some(reader) = self.readers.remove(&id) else { return };
         if reader.is_admitted {
             self.release(&reader);
@@ -252,7 +226,7 @@ impl Files {
     }
 
     /// Frees its room for others; it waits in `line` again.
-    fn send_back(&mut self, id: AttemptId) {
+    pub(super) fn send_back(&mut self, id: AttemptId) {
         let Some(mut reader) = self.readers.remove(&id) else { return };
         self.release(&reader);
         (reader.is_admitted, reader.missing) = (false, reader.files.len());
@@ -263,7 +237,7 @@ impl Files {
     }
 
     /// Files that no other reader needs may be dropped.
-    fn release(&mut self, reader: &Reader) {
+    pub(super) fn release(&mut self, reader: &Reader) {
         for digest in reader.files.keys() {
             if let Some(fetch) = self.fetches.get_mut(digest) {
                 fetch.readers -= 1;
@@ -288,7 +262,11 @@ impl Files {
     /// Which of these opportunistic readers have room that guaranteed ones in `line` lack, and the last reader for
     /// which they have to leave. It names no more of them than needed, those at the front of `others` before the rest.
     /// The readers `leaving` are about to free their room.
-    fn in_the_way(&self, leaving: &[AttemptId], others: &[AttemptId]) -> Option<(AttemptId, Vec<AttemptId>)> {
+    pub(super) fn in_the_way(
+        &self,
+        leaving: &[AttemptId],
+        others: &[AttemptId],
+    ) -> Option<(AttemptId, Vec<AttemptId>)> {
         let mut room = Room { files: self, readers: BTreeMap::new(), bytes: self.pinned_bytes + self.fetch_bytes };
         // Fetches that are under way but have no readers do not stay.
         room.bytes -= self.fetches.values().filter(|fetch| fetch.readers == 0).map(|fetch| fetch.bytes).sum::<u64>();
@@ -316,66 +294,9 @@ impl Files {
 
     // ---- stored files ----------------------------------------------------------------------------------------------
 
-    fn store(&mut self, file: StoredFile, origin: Origin, readers: u32) {
-        self.uses += 1;
-        let StoredFile { digest, bytes } = file;
-        let stored = self.stored.entry(digest).or_insert_with(|| {
-            self.stored_bytes += bytes;
-            Stored { bytes, last_use: 0, is_own: false, readers: 0, jobs: BTreeSet::new() }
-        });
-        if stored.readers == 0 && readers > 0 {
-            self.pinned_bytes += stored.bytes;
-        }
-        stored.readers += readers;
-        match origin {
-            Origin::Left(job) => {
-                (stored.is_own, stored.last_use) = (true, self.uses);
-                stored.jobs.insert(job);
-            }
-            Origin::Unread(job) => drop(stored.jobs.insert(job)),
-            Origin::Fetched | Origin::Found => stored.last_use = self.uses,
-        }
-    }
-
-    /// Drops files that no task needs until the rest is within the limit: first those that other nodes have, too, and
-    /// of those the least recently used.
-    fn make_room(&mut self) {
-        let wanted = self.limit.saturating_sub(self.fetch_bytes);
-        if self.stored_bytes <= wanted {
-            return;
-        }
-        let mut idle: Vec<(bool, u64, Digest)> = self
-            .stored
-            .iter()
-            .filter(|(_, one)| one.readers == 0)
-            .map(|(digest, one)| (one.is_own, one.last_use, *digest))
-            .collect();
-        idle.sort_unstable();
-        for (_, _, digest) in idle {
-            if self.stored_bytes <= wanted {
-                return;
-            }
-            self.drop_file(&digest);
-        }
-    }
-
-    fn drop_file(&mut self, digest: &Digest) {
-        self.forget(digest);
-        self.effects.drop.push(*digest);
-    }
-
-    fn forget(&mut self, digest: &Digest) -> Option<Stored> {
-        let gone = self.stored.remove(digest)?;
-        self.stored_bytes -= gone.bytes;
-        if gone.readers > 0 {
-            self.pinned_bytes -= gone.bytes;
-        }
-        Some(gone)
-    }
-
     /// A file that was recorded as stored is not here. A task that has started has its own link to the file and no
     /// longer needs it here. A task that has not started waits until the file is fetched again.
-    fn lose(&mut self, own: NodeId, digest: &Digest, has_started: impl Fn(AttemptId) -> bool) {
+    pub(super) fn lose(&mut self, own: NodeId, digest: &Digest, has_started: impl Fn(AttemptId) -> bool) {
         if self.forget(digest).is_none() {
             return;
         }
@@ -396,17 +317,9 @@ impl Files {
         self.readers = readers;
     }
 
-    fn forget_job(&mut self, job: JobId) {
-        let is_nobodys = |one: &mut Stored| one.jobs.remove(&job) && one.jobs.is_empty() && one.readers == 0;
-        let left = self.stored.iter_mut().filter_map(|(digest, one)| is_nobodys(one).then_some(*digest));
-        for digest in left.collect::<Vec<_>>() {
-            self.drop_file(&digest);
-        }
-    }
-
     // ---- fetching --------------------------------------------------------------------------------------------------
 
-    fn ask_more(&mut self) {
+    pub(super) fn ask_more(&mut self) {
         while let Some(digest) = self.next_to_ask() {
             let Some(fetch) = self.fetches.get_mut(&digest).filter(|fetch| fetch.step == Step::Waiting) else {
                 continue;
@@ -421,7 +334,7 @@ impl Files {
         }
     }
 
-    fn next_to_ask(&mut self) -> Option<Digest> {
+    pub(super) fn next_to_ask(&mut self) -> Option<Digest> {
         let is_guaranteed = |digest: &Digest| self.fetches.get(digest).is_some_and(|fetch| fetch.guaranteed > 0);
         if self.under_way.iter().filter(|digest| is_guaranteed(digest)).count() < MOST_FETCHES {
             while let Some(digest) = self.waiting_first.pop_front() {
@@ -436,13 +349,18 @@ impl Files {
     }
 
     /// The fetch waits until it may be sent for.
-    fn line_up(&mut self, digest: Digest) {
+    pub(super) fn line_up(&mut self, digest: Digest) {
         let is_guaranteed = self.fetches.get(&digest).is_some_and(|fetch| fetch.guaranteed > 0);
         if is_guaranteed { &mut self.waiting_first } else { &mut self.waiting }.push_back(digest);
     }
 
     /// The result of asking the holder. It may have been asked before another, faster one, and answer later.
-    fn on_fetched(&mut self, now: Instant, own: NodeId, (digest, holder, outcome): (Digest, NodeId, Fetched)) {
+    pub(super) fn on_fetched(
+        &mut self,
+        now: Instant,
+        own: NodeId,
+        (digest, holder, outcome): (Digest, NodeId, Fetched),
+    ) {
         let Some(fetch) = self.fetches.get_mut(&digest) else {
             if outcome == Fetched::Done && !self.stored.contains_key(&digest) {
                 // Its readers ended while the executor was not connected.
@@ -491,33 +409,7 @@ impl Files {
         self.admit(own);
     }
 
-    /// A file is here without having been fetched. If a fetch waits for it, that fetch is complete.
-    fn take_in(&mut self, own: NodeId, file: StoredFile, origin: Origin) {
-        if self.fetches.contains_key(&file.digest) {
-            self.arrive(own, file, origin);
-        } else {
-            self.store(file, origin, 0);
-        }
-    }
-
-    fn arrive(&mut self, own: NodeId, file: StoredFile, origin: Origin) {
-        let readers = self.fetches[&file.digest].readers;
-        self.remove_fetch(&file.digest);
-        self.store(file, origin, readers);
-        for (&id, reader) in &mut self.readers {
-            if reader.is_admitted && reader.files.contains_key(&file.digest) {
-                reader.missing -= 1;
-                if reader.missing == 0 {
-                    self.effects.arrived.push(id);
-                }
-                let stored = self.stored.get_mut(&file.digest).expect("just stored");
-                stored.jobs.insert(id.job);
-            }
-        }
-        self.admit(own);
-    }
-
-    fn remove_fetch(&mut self, digest: &Digest) {
+    pub(super) fn remove_fetch(&mut self, digest: &Digest) {
         self.under_way.remove(digest);
         if let Some(fetch) = self.fetches.remove(digest) {
             self.fetch_bytes -= fetch.bytes;
@@ -525,7 +417,7 @@ impl Files {
     }
 
     /// No node has the file, or it cannot be kept here for the reason `no_room`: its readers end.
-    fn fail(&mut self, digest: &Digest, no_room: Option<String>) {
+    pub(super) fn fail(&mut self, digest: &Digest, no_room: Option<String>) {
         let Some(fetch) = self.fetches.get(digest) else { return };
         let missing: Vec<(Digest, NodeId)> = fetch.asked_in_vain().map(|node| (*digest, node)).collect();
         let asked = fetch.why_in_vain();
@@ -543,7 +435,7 @@ impl Files {
         self.remove_fetch(digest);
     }
 
-    fn retry(&mut self, now: Instant, own: NodeId) {
+    pub(super) fn retry(&mut self, now: Instant, own: NodeId) {
         self.retry_at = None;
         let mut again = Vec::new();
         for (digest, fetch) in &mut self.fetches {
@@ -561,7 +453,7 @@ impl Files {
     }
 
     /// Another node has the file, and is asked besides the one that was asked before.
-    fn on_holder(&mut self, own: NodeId, digest: Digest, holder: NodeId) {
+    pub(super) fn on_holder(&mut self, own: NodeId, digest: Digest, holder: NodeId) {
         let Some(fetch) = self.fetches.get_mut(&digest).filter(|_| holder != own) else { return };
         if !fetch.add_first(holder) {
             return;
@@ -604,7 +496,7 @@ impl Files {
     }
 
     /// Fetches that were under way were lost with the executor.
-    fn ask_again(&mut self, own: NodeId) {
+    pub(super) fn ask_again(&mut self, own: NodeId) {
         for digest in std::mem::take(&mut self.under_way) {
             self.fetches.get_mut(&digest).expect("a fetch under way is known").step = Step::Waiting;
             self.line_up(digest);
@@ -680,7 +572,7 @@ impl Reader {
     }
 
     /// The files that it reads, each once.
-    fn files(&self) -> impl Iterator<Item = &InputFile> {
+    pub(super) fn files(&self) -> impl Iterator<Item = &InputFile> {
         self.files.values().map(|at| &self.inputs[*at])
     }
 }
@@ -688,203 +580,6 @@ impl Reader {
 fn no_input(why: String, missing: Vec<(Digest, NodeId)>) -> Arc<Ended> {
     let files = (!missing.is_empty()).then(|| Box::new(EndedFiles { outputs: Vec::new(), missing }));
     Arc::new(Ended { reason: EndReason::NoInput(why), usage: Usage::default(), message: None, files })
-}
-
-impl NodeAgent {
-    /// A task arrived that reads files. Until they are here, the queue passes over it.
-    pub(super) fn gather(&mut self, now: Instant, id: AttemptId, inputs: &Arc<[InputFile]>, out: &mut Outbox) {
-        if inputs.is_empty() {
-            return;
-        }
-        self.queue.hold(EntryId::Attempt(id), Lack::Files);
-        let is_opportunistic = self.attempts[&id].is_opportunistic();
-        self.files.add_reader(self.node, id, Arc::clone(inputs), is_opportunistic);
-        self.follow_files(now, out);
-        if self.files.is_any_lacking() {
-            self.watch.on_lacking(now);
-        }
-    }
-
-    pub(super) fn on_fetched(&mut self, now: Instant, end: (Digest, NodeId, Fetched), out: &mut Outbox) {
-        self.files.on_fetched(now, self.node, end);
-        self.follow_files(now, out);
-    }
-
-    pub(super) fn on_holder(&mut self, now: Instant, digest: Digest, holder: NodeId, out: &mut Outbox) {
-        self.files.on_holder(self.node, digest, holder);
-        self.follow_files(now, out);
-    }
-
-    pub(super) fn await_list(&mut self) {
-        self.files.is_listed = false;
-    }
-
-    /// The executor has reported everything. One without files sends no list of them.
-    pub(super) fn end_list(&mut self, now: Instant, out: &mut Outbox) {
-        if !self.files.is_listed {
-            self.on_stored(now, Vec::new(), out);
-        }
-    }
-
-    /// The files that the executor has.
-    pub(super) fn on_stored(&mut self, now: Instant, stored: Vec<StoredFile>, out: &mut Outbox) {
-        self.files.is_listed = true;
-        let there: BTreeSet<Digest> = stored.iter().map(|file| file.digest).collect();
-        let gone: Vec<Digest> = self.files.stored.keys().filter(|digest| !there.contains(digest)).copied().collect();
-        self.lose(&gone);
-        for file in stored {
-            if !self.files.stored.contains_key(&file.digest) {
-                self.files.take_in(self.node, file, Origin::Found);
-            }
-        }
-        self.files.admit(self.node);
-        self.follow_files(now, out);
-    }
-
-    fn lose(&mut self, gone: &[Digest]) {
-        let attempts = &self.attempts;
-        let has_started = |id: AttemptId| !attempts.get(&id).is_some_and(|one| matches!(one.state, State::Queued(_)));
-        gone.iter().for_each(|digest| self.files.lose(self.node, digest, has_started));
-    }
-
-    pub(super) fn fetch_again(&mut self, now: Instant, out: &mut Outbox) {
-        self.files.ask_again(self.node);
-        self.follow_files(now, out);
-    }
-
-    pub(super) fn retry_fetches(&mut self, now: Instant, out: &mut Outbox) {
-        if self.files.next_retry().is_some_and(|at| at <= now) {
-            self.files.retry(now, self.node);
-            self.follow_files(now, out);
-        }
-    }
-
-    /// An attempt ended: it reads no files any more. The files that it stored are here; those that it did not find are
-    /// not.
-    pub(super) fn release_files(&mut self, now: Instant, id: AttemptId, ended: &Ended, out: &mut Outbox) {
-        let is_reader = self.files.readers.contains_key(&id);
-        if !is_reader && ended.files.is_none() {
-            return;
-        }
-        self.files.remove_reader(id);
-        // Files that an attempt stored before it failed are not needed by any task.
-        let is_read = self.attempts.get(&id).is_some_and(|entry| !entry.template.keeps_outputs);
-        let is_read = is_read && ended.reason.is_success();
-        let origin = if is_read { Origin::Left(id.job) } else { Origin::Unread(id.job) };
-        for OutputFile { digest, bytes, .. } in ended.outputs() {
-            self.files.take_in(self.node, StoredFile { digest: *digest, bytes: *bytes }, origin);
-        }
-        let gone = ended.missing().iter().filter(|(_, node)| *node == self.node);
-        self.lose(&gone.map(|(digest, _)| *digest).collect::<Vec<_>>());
-        self.files.admit(self.node);
-        self.follow_files(now, out);
-    }
-
-    /// Drops the files that only this job has stored or read.
-    pub(super) fn forget_files_of(&mut self, now: Instant, job: JobId, out: &mut Outbox) {
-        self.files.forget_job(job);
-        self.follow_files(now, out);
-    }
-
-    /// An opportunistic attempt became guaranteed.
-    pub(super) fn guarantee_files(&mut self, now: Instant, id: AttemptId, out: &mut Outbox) {
-        self.files.guarantee(self.node, id);
-        self.follow_files(now, out);
-    }
-
-    /// Opportunistic readers that wait return to the line if guaranteed ones lack their room, the newest first. If that
-    /// is not enough, those that run are preempted, as when memory is lacking.
-    fn make_cache_room(&mut self, now: Instant, out: &mut Outbox) {
-        if self.files.line.first().is_none_or(|(is_opportunistic, ..)| *is_opportunistic) {
-            return;
-        }
-        let (mut leaving, mut waiting, mut running) = (Vec::new(), Vec::new(), Vec::new());
-        let admitted = self.files.readers.iter().filter(|(_, reader)| reader.is_admitted && reader.is_opportunistic);
-        for (&id, reader) in admitted {
-            match self.attempts.get(&id).map(|entry| &entry.state) {
-                Some(State::Queued(_)) => waiting.push((reader.came, id)),
-                Some(State::Starting | State::Running) => running.push((self.attempts[&id].since, id)),
-                _ => leaving.push(id),
-            }
-        }
-        waiting.sort_unstable();
-        running.sort_unstable();
-        let waiting = waiting.into_iter().rev().map(|(_, id)| id);
-        let others: Vec<AttemptId> = waiting.chain(running.into_iter().rev().map(|(_, id)| id)).collect();
-        let Some((by, those)) = self.files.in_the_way(&leaving, &others) else { return };
-        for id in those {
-            if matches!(self.attempts[&id].state, State::Queued(_)) {
-                self.files.send_back(id);
-                continue;
-            }
-            self.preempt(now, id, by, out);
-        }
-        self.files.admit(self.node);
-    }
-
-    /// Checks that no guaranteed reader lacks room that opportunistic ones have, unless these are about to leave it.
-    pub(super) fn check_cache_room(&self) {
-        let Some(&(is_opportunistic, _, first)) = self.files.line.first() else { return };
-        if is_opportunistic {
-            return;
-        }
-        let bytes = |counts: &dyn Fn(AttemptId, &Reader) -> bool| -> u64 {
-            let those = self
-                .files
-                .readers
-                .iter()
-                .filter(|(id, reader)| **id == first || reader.is_admitted && counts(**id, reader));
-            let files = those.flat_map(|(_, reader)| reader.files().map(|file| (file.digest, file.bytes)));
-            files.collect::<BTreeMap<Digest, u64>>().into_values().sum()
-        };
-        let stays = |id: AttemptId| {
-            let entry = self.attempts.get(&id);
-            entry.is_some_and(|entry| matches!(entry.state, State::Queued(_) | State::Starting | State::Running))
-        };
-        let left = bytes(&|id, reader| !reader.is_opportunistic || stays(id));
-        let least = bytes(&|_, reader| !reader.is_opportunistic);
-        assert!(left <= self.files.limit || least > self.files.limit, "opportunistic readers block {first}");
-    }
-
-    fn follow_files(&mut self, now: Instant, out: &mut Outbox) {
-        self.make_cache_room(now, out);
-        let Effects { ask, drop, arrived, held, failed } = std::mem::take(&mut self.files.effects);
-        let node = self.node;
-        held.into_iter().for_each(|id| self.queue.hold(EntryId::Attempt(id), Lack::Files));
-        if !drop.is_empty() {
-            out.send(TheExecutor(node), ToExecutor::Drop { node, files: drop });
-        }
-        for (file, from) in ask {
-            if let Some(fetch) = self.files.fetches.get_mut(&file.digest) {
-                fetch.asked_at.get_or_insert(now);
-            }
-            out.send(TheExecutor(node), ToExecutor::Fetch { node, file, from });
-        }
-        for (id, ended) in failed {
-            self.queue.remove(EntryId::Attempt(id));
-            if self.attempts.get(&id).is_some_and(|entry| matches!(entry.state, State::Queued(_))) {
-                self.finish(now, id, ended, out);
-            }
-        }
-        if arrived.is_empty() {
-            return;
-        }
-        for &id in &arrived {
-            self.queue.release(EntryId::Attempt(id), Lack::Files);
-            self.report_in_place(id, out);
-            if let Some(entry) = self.attempts.get(&id) {
-                out.record(Record::FilesArrived { task: entry.task, attempt: id, node });
-            }
-        }
-        self.start_what_fits(now, out);
-        let waits = |id: &&AttemptId| {
-            let entry = self.attempts.get(id);
-            entry.is_some_and(|entry| entry.grant.is_some() && matches!(entry.state, State::Queued(_)))
-        };
-        if let Some(&last) = arrived.iter().rfind(waits) {
-            self.make_room(now, last, out);
-        }
-    }
 }
 
 #[cfg(test)]

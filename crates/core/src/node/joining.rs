@@ -2,7 +2,8 @@
 //! reports from then on.
 
 use super::devices::DevicePool;
-use super::{AtExecutor, Attempt, ExecutorLink, MOST_STARTS, MasterLink, NodeAgent, State, Yielding};
+use super::yields::Yielding;
+use super::{AtExecutor, Attempt, ExecutorLink, MOST_STARTS, MasterLink, NodeAgent, State};
 use crate::protocol::{
     Executing, NodeReport, Registration, TaskSignal, TheExecutor, TheMaster, ToExecutor, ToMaster, Welcome,
 };

@@ -3,16 +3,22 @@
 //!
 //! The executor owns the processes and outlives the agent; a new agent starts by asking the executor what runs.
 
+mod attempt;
+mod cache;
 mod conflicts;
 mod devices;
 mod fetch;
 mod files;
 mod hosts;
+mod inputs;
 mod joining;
 mod kept;
+mod owners;
 mod probes;
 mod progress;
 mod spare;
+mod starting;
+mod stopping;
 mod timeouts;
 mod tokens;
 mod waits;
@@ -20,17 +26,17 @@ mod yields;
 
 use crate::policy::QueuePolicy;
 use crate::protocol::{
-    Address, Claim, ExecutorReport, Launch, LiveAttempt, Steer, TaskSignal, TheExecutor, TheMaster, ToExecutor,
-    ToJobManager, ToMaster, ToNode,
+    Address, Claim, ExecutorReport, Launch, LiveAttempt, Steer, TheExecutor, TheMaster, ToExecutor, ToJobManager,
+    ToMaster, ToNode,
 };
 use crate::role::{Change, Event, Outbox, Record, Role};
 use crate::scheduling::{Lack, NodeQueue};
 use crate::vocabulary::resources::GPU;
 use crate::vocabulary::{
-    AtNode, AttemptId, Attributes, Devices, Duration, EndReason, Ended, EntryId, ExecutionType, GrantId, HostId,
-    HostList, Instant, JobId, Kinds, LaunchOrder, Mac, NodeId, PredictedStart, Prediction, ProbeId, QueuedEntry,
-    ResourceSpec, Resources, RunningEntry, SharedGpu, TaskId, TaskShape, TaskTemplate, Totals,
+    AttemptId, Attributes, Duration, EndReason, Ended, EntryId, GrantId, HostId, HostList, Instant, Kinds, Mac, NodeId,
+    PredictedStart, ProbeId, QueuedEntry, ResourceSpec, Resources, TaskId, Totals,
 };
+use attempt::{AtExecutor, Attempt, State};
 use conflicts::OpportunisticUse;
 use devices::DevicePool;
 use files::Files;
@@ -46,7 +52,7 @@ use std::sync::Arc;
 use tokens::Tokens;
 pub use waits::ReportWaits;
 use waits::Waits;
-use yields::{Yielding, Yields};
+use yields::Yields;
 
 /// What a node is and how it behaves.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -156,82 +162,6 @@ enum ExecutorLink {
     /// Asked for its list of attempts.
     Asked,
     Known,
-}
-
-/// An attempt at the executor, with the fields that each report reads of all of them.
-struct AtExecutor {
-    attempt: AttemptId,
-    expected: Option<Duration>,
-    /// When it would end according to `expected`.
-    expected_end: Option<Instant>,
-    /// When the executor is asked for its progress next.
-    measured_at: Instant,
-}
-
-impl AtExecutor {
-    fn new(attempt: AttemptId, since: Instant, expected: Option<Duration>) -> AtExecutor {
-        let expected_end = expected.map(|length| since + length);
-        AtExecutor { attempt, expected, expected_end, measured_at: Instant::NEVER }
-    }
-}
-
-struct Attempt {
-    task: TaskId,
-    template: Arc<TaskTemplate>,
-    /// `None`: not booked in the ledger.
-    grant: Option<GrantId>,
-    expected: Option<Duration>,
-    devices: Devices,
-    /// The GPU that it shares according to its grant.
-    shared_gpu: Option<SharedGpu>,
-    /// When it was queued. After its start: when it was sent to the executor, moved forward by the time for which it
-    /// has yielded.
-    since: Instant,
-    /// How long it was queued.
-    waited: Duration,
-    yielding: Option<Yielding>,
-    /// Until then, the time for which it has yielded still counts towards the limit; running reduces it.
-    yielded_until: Instant,
-    /// The nodes of all tasks of its gang, once the gang may start.
-    hosts: Option<Arc<HostList>>,
-    /// The prediction of its start and when it arrived here; `None` once it has started.
-    prediction: Option<(Prediction, Instant)>,
-    state: State,
-}
-
-impl Attempt {
-    /// All other fields are empty.
-    fn new(task: TaskId, template: Arc<TaskTemplate>, since: Instant, state: State) -> Attempt {
-        Attempt {
-            task,
-            template,
-            grant: None,
-            expected: None,
-            devices: Devices::new(),
-            shared_gpu: None,
-            since,
-            waited: Duration::ZERO,
-            yielding: None,
-            yielded_until: since,
-            hosts: None,
-            prediction: None,
-            state,
-        }
-    }
-}
-
-enum State {
-    Queued(Box<Launch>),
-    /// Sent to the executor.
-    Starting,
-    Running,
-    /// Asked to stop for this reason; killed at the time in `due`.
-    Stopping {
-        reason: EndReason,
-        killed: bool,
-    },
-    /// Kept until its owner acknowledges it.
-    Ended(Arc<Ended>),
 }
 
 impl NodeAgent {
@@ -455,110 +385,6 @@ impl NodeAgent {
         (grant.epoch, grant.number) >= (first.epoch, first.number)
     }
 
-    fn start_what_fits(&mut self, now: Instant, out: &mut Outbox) {
-        match self.rules.yields_for {
-            Some(_) => self.start_and_resume(now, out),
-            None => self.start_next(now, out),
-        }
-        if self.queue.has_guaranteed() {
-            // Resources that become free were enough for the entries that wait, and may no longer be; or an obstacle is
-            // gone.
-            let last = self.queue.entries().iter().rev().find_map(QueuedEntry::guaranteed_attempt);
-            self.make_room(now, last.expect("one is guaranteed"), out);
-        }
-    }
-
-    /// Starts entries as long as the queue's policy finds one that fits.
-    fn start_next(&mut self, now: Instant, out: &mut Outbox) {
-        while let Some(entry) = self.pick(now) {
-            match entry.id {
-                EntryId::Attempt(attempt) => self.start(now, attempt, out),
-                EntryId::Probe(probe) => self.ask_back(probe, entry.shape.resources, out),
-            }
-        }
-    }
-
-    fn pick(&mut self, now: Instant) -> Option<QueuedEntry> {
-        if self.executor != ExecutorLink::Known || self.queue.is_empty() {
-            return None;
-        }
-        let room = self.room_for_opportunistic();
-        let attempts = &self.attempts;
-        let mut running = self.running.iter().map(|one| attempts[&one.attempt].as_running(now, one.attempt));
-        self.queue.pick(now, self.queue_policy.as_mut(), &mut running, &self.free, room)
-    }
-
-    fn start(&mut self, now: Instant, id: AttemptId, out: &mut Outbox) {
-        let entry = self.attempts.get_mut(&id).expect("a queued attempt is known");
-        let State::Queued(launch) = std::mem::replace(&mut entry.state, State::Starting) else {
-            unreachable!("only queued attempts are in the queue")
-        };
-        let resources = entry.template.shape.resources;
-        entry.devices = self.devices.take(&resources, entry.shared_gpu, &self.kinds);
-        entry.waited = now.since(entry.since);
-        entry.since = now;
-        let order = LaunchOrder {
-            attempt: id,
-            task: launch.task,
-            node: self.node,
-            node_name: self.settings.name.clone(),
-            template: launch.template,
-            index: launch.index,
-            item: launch.item,
-            devices: entry.devices.clone(),
-            inputs: launch.inputs,
-            hosts: entry.hosts.take(),
-            grant: entry.grant,
-            shared_gpu: entry.shared_gpu,
-            expected: entry.expected,
-        };
-        out.send(TheExecutor(self.node), ToExecutor::Launch(Box::new(order)));
-        let mut running = AtExecutor::new(id, now, entry.expected);
-        self.watch.on_running(now, &mut running);
-        self.running.push(running);
-        self.hold(&resources);
-        if self.attempts[&id].is_opportunistic() {
-            self.opportunistic.add(&resources);
-            self.stalled_since = (!self.queue.is_empty()).then_some(now);
-        } else {
-            self.kept.take(&resources);
-        }
-    }
-
-    fn on_started(&mut self, now: Instant, from: Address, id: AttemptId, out: &mut Outbox) {
-        if self.attempts.contains_key(&id) {
-            self.started(now, id, Duration::ZERO, out);
-        } else {
-            out.record(Record::Stale { from, attempt: id });
-        }
-    }
-
-    /// The process has run for `running_for`: its timeout counts from its start.
-    fn started(&mut self, now: Instant, id: AttemptId, running_for: Duration, out: &mut Outbox) {
-        let entry = self.attempts.get_mut(&id).expect("the caller has checked that the attempt exists");
-        let mut at_node = None;
-        if let State::Starting = entry.state {
-            entry.state = State::Running;
-            at_node = Some(AtNode { waited: entry.waited, making: now.before(running_for).since(entry.since) });
-            if let Some((prediction, came)) = entry.prediction.take() {
-                let start = prediction.started(now.before(running_for).since(came));
-                if self.starts.len() < MOST_STARTS {
-                    self.starts.push(start);
-                }
-                let (task, attempt, node) = (entry.task, id, self.node);
-                out.record(Record::Prediction { task, attempt, node, prediction, start, run: entry.expected });
-            }
-            let timeout = entry.template.timeout;
-            match &mut entry.yielding {
-                Some(yielding) => {
-                    yielding.timeout_left = timeout.map(|timeout| Duration(timeout.0.saturating_sub(running_for.0)));
-                }
-                None => self.due.extend(timeout.map(|timeout| (now.before(running_for) + timeout, id))),
-            }
-        }
-        out.send(id.job, ToJobManager::Started { attempt: id, running_for, at_node });
-    }
-
     /// The executor reports that an attempt ended. It repeats the report until it is acknowledged.
     fn on_finished(&mut self, now: Instant, id: AttemptId, ended: Arc<Ended>, out: &mut Outbox) {
         match self.attempts.get(&id).map(|entry| &entry.state) {
@@ -661,24 +487,6 @@ impl NodeAgent {
 
     // ---- stopping --------------------------------------------------------------------------------------------------
 
-    fn on_stop(&mut self, now: Instant, id: AttemptId, reason: EndReason, grace: Duration, out: &mut Outbox) {
-        let Some(entry) = self.attempts.get_mut(&id) else { return };
-        match &entry.state {
-            State::Queued(_) => {
-                self.queue.remove(EntryId::Attempt(id));
-                self.finish(now, id, Ended::without_run(reason), out);
-            }
-            State::Starting | State::Running => {
-                entry.state = State::Stopping { reason: reason.clone(), killed: false };
-                self.due.retain(|(_, other)| *other != id);
-                self.due.insert((now + grace, id));
-                let signal = TaskSignal::Terminate;
-                out.send(TheExecutor(self.node), ToExecutor::Signal { attempt: id, signal, reason });
-            }
-            State::Stopping { .. } | State::Ended(_) => {}
-        }
-    }
-
     fn on_wakeup(&mut self, now: Instant, out: &mut Outbox) {
         while let Some(&(at, id)) = self.due.first().filter(|(at, _)| *at <= now) {
             self.due.remove(&(at, id));
@@ -715,82 +523,7 @@ impl NodeAgent {
         }
     }
 
-    fn on_due(&mut self, now: Instant, id: AttemptId, out: &mut Outbox) {
-        let Some(entry) = self.attempts.get_mut(&id) else { return };
-        match &mut entry.state {
-            State::Stopping { killed, reason } if !*killed => {
-                *killed = true;
-                let (signal, reason) = (TaskSignal::Kill, reason.clone());
-                out.send(TheExecutor(self.node), ToExecutor::Signal { attempt: id, signal, reason });
-            }
-            State::Running => {
-                let (task, node, reason) = (entry.task, self.node, EndReason::Timeout);
-                out.record(Record::Stopping { task, attempt: id, node, reason: reason.clone() });
-                self.on_stop(now, id, reason, self.settings.stop_grace, out);
-            }
-            _ => {}
-        }
-    }
-
     // ---- owners ----------------------------------------------------------------------------------------------------
-
-    /// A job manager lists its own attempts.
-    fn on_claim(&mut self, now: Instant, claim: Claim, out: &mut Outbox) {
-        if self.executor != ExecutorLink::Known {
-            // A later claim replaces an earlier one.
-            self.early_claims.retain(|other| other.job != claim.job);
-            return self.early_claims.push(claim);
-        }
-        if self.is_outdated(claim.epoch) {
-            return;
-        }
-        self.tokens.on_claim(&claim);
-        let Claim { job, epoch, number, attempts: claimed, .. } = claim;
-        self.tokens.received_from(epoch);
-        let here: Vec<AttemptId> = self.attempts.keys().copied().filter(|id| id.job == job).collect();
-        let attempts = claimed.iter().copied().filter(|id| self.attempts.contains_key(id)).collect();
-        let node_name = self.settings.name.clone();
-        out.send(job, ToJobManager::Live { node: self.node, node_name, epoch, number, attempts });
-        for (attempt, entry) in self.running_attempts().filter(|(attempt, _)| claimed.contains(attempt)) {
-            if !matches!(entry.state, State::Starting) {
-                let running_for = entry.running_for(now);
-                out.send(job, ToJobManager::Started { attempt, running_for, at_node: None });
-            }
-            // This was sent when it was promoted, and may have been lost.
-            if let Some(grant) = entry.grant.filter(|_| entry.template.shape.execution == ExecutionType::Opportunistic)
-            {
-                out.send(job, ToJobManager::Promoted { attempt, grant });
-            }
-        }
-        for id in claimed.iter().filter(|id| self.attempts.contains_key(id)) {
-            self.report_in_place(*id, out);
-        }
-        // An end is reported until its owner acknowledges it, even if the owner no longer claims the attempt. The owner
-        // then records that the end came late.
-        let has_ended = |id: &AttemptId| matches!(self.attempts[id].state, State::Ended(_));
-        let foreign: Vec<AttemptId> = here.into_iter().filter(|id| !claimed.contains(id) && !has_ended(id)).collect();
-        self.stop_orphans(now, &foreign, out);
-    }
-
-    fn on_disown(&mut self, now: Instant, job: JobId, out: &mut Outbox) {
-        self.drop_probes_of(now, job, out);
-        let here: Vec<AttemptId> = self.attempts.keys().copied().filter(|id| id.job == job).collect();
-        self.stop_orphans(now, &here, out);
-    }
-
-    /// Stops attempts without an owner, and drops their ends, which no owner acknowledges.
-    fn stop_orphans(&mut self, now: Instant, orphans: &[AttemptId], out: &mut Outbox) {
-        for &id in orphans {
-            let Some(entry) = self.attempts.get(&id) else { continue };
-            if let State::Ended(_) = entry.state {
-                self.attempts.remove(&id);
-                out.send(TheExecutor(self.node), ToExecutor::Acknowledge { attempt: id });
-                continue;
-            }
-            out.record(Record::Orphaned { task: entry.task, attempt: id, node: self.node });
-            self.on_stop(now, id, EndReason::NodeLost, self.settings.stop_grace, out);
-        }
-    }
 
     /// Runs after every event, in tests and debug builds.
     fn check_invariants(&self) {
@@ -815,19 +548,6 @@ impl NodeAgent {
         self.devices.check_invariants(devices, &self.capacity, &self.kinds);
         self.files.check_invariants();
         self.check_cache_room();
-    }
-}
-
-impl Attempt {
-    /// Whether it holds resources, because it is at the executor.
-    fn is_at_executor(&self) -> bool {
-        matches!(self.state, State::Starting | State::Running | State::Stopping { .. })
-    }
-
-    fn as_running(&self, now: Instant, attempt: AttemptId) -> RunningEntry {
-        let TaskShape { resources, execution } = *self.template.shape;
-        let started_at = now.before(self.running_for(now));
-        RunningEntry { attempt, resources, execution, started_at, expected: self.expected }
     }
 }
 

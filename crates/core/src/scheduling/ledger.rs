@@ -5,6 +5,9 @@
 //! a cluster. The maxima are upper bounds for each kind of resource; only the node itself decides.
 
 mod giving_way;
+mod news;
+mod nodes;
+mod slots;
 
 use super::classes::Classes;
 use super::room_order::RoomOrder;
@@ -15,6 +18,8 @@ use crate::vocabulary::{
     Attributes, ClassTable, ClosedReason, Constraint, Duration, Epoch, GrantId, JobId, NodeId, NodeView, NodeViews,
     Partition, Resources, SharedGpu, Totals,
 };
+pub use news::{BookingChange, LedgerNews};
+use slots::{Slot, Slots};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -62,30 +67,6 @@ pub struct Ledger {
     by_room: Option<RoomOrder>,
     /// Changes since the last call of `forget_news`, if a role passes them on.
     news: Option<Box<LedgerNews>>,
-}
-
-/// Changes of a ledger; a node may occur several times.
-#[derive(Clone, PartialEq, Eq, Default, Debug)]
-pub struct LedgerNews {
-    /// Possibly with another capacity or other attributes.
-    pub joined: Vec<NodeId>,
-    /// Their room or their state has changed.
-    pub changed: Vec<NodeId>,
-    /// In the order in which they happened.
-    pub bookings: Vec<(Booking, BookingChange)>,
-}
-
-/// What happened to a booking.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum BookingChange {
-    Booked,
-    /// It is being preempted: another booking gets its resources.
-    GivesWay,
-    /// It is no longer being preempted: no booking needs its resources.
-    Stays,
-    Freed {
-        was_preempted: bool,
-    },
 }
 
 struct LedgerNode {
@@ -144,49 +125,6 @@ pub struct Booking {
     pub resources: Resources,
 }
 
-struct Slot {
-    booking: Option<Booking>,
-    previous: u32,
-    next: u32,
-    /// The slot of the booking for which this one is preempted.
-    gives_way_to: u32,
-    /// The GPU of which it holds a part.
-    shared_gpu: Option<SharedGpu>,
-}
-
-/// A growing list whose entries are never moved: moving a million of them takes half a second.
-#[derive(Default)]
-struct Slots {
-    chunks: Vec<Vec<Slot>>,
-}
-
-impl Slots {
-    const CHUNK: usize = 4_096;
-
-    fn len(&self) -> usize {
-        self.chunks.last().map_or(0, |last| (self.chunks.len() - 1) * Slots::CHUNK + last.len())
-    }
-
-    fn get(&self, slot: u32) -> Option<&Slot> {
-        self.chunks.get(slot as usize / Slots::CHUNK)?.get(slot as usize % Slots::CHUNK)
-    }
-
-    fn at_mut(&mut self, slot: u32) -> &mut Slot {
-        &mut self.chunks[slot as usize / Slots::CHUNK][slot as usize % Slots::CHUNK]
-    }
-
-    fn push(&mut self, slot: Slot) {
-        match self.chunks.last_mut() {
-            Some(last) if last.len() < Slots::CHUNK => last.push(slot),
-            _ => {
-                let mut chunk = Vec::with_capacity(Slots::CHUNK);
-                chunk.push(slot);
-                self.chunks.push(chunk);
-            }
-        }
-    }
-}
-
 impl Ledger {
     pub fn new() -> Ledger {
         Ledger::from_node(NodeId(0))
@@ -233,117 +171,8 @@ impl Ledger {
 
     // ---- nodes -----------------------------------------------------------------------------------------------------
 
-    /// Adds a node under this number, unless it is known.
-    pub fn expect_node(&mut self, node: NodeId) {
-        let (known, all) = (self.nodes.len(), self.index(node) + 1);
-        if all <= known {
-            return;
-        }
-        let attributes = &self.no_attributes;
-        self.nodes.resize_with(all, || LedgerNode {
-            state: NodeState::Expected,
-            capacity: Resources::ZERO,
-            booked: Resources::ZERO,
-            elsewhere: Resources::ZERO,
-            attributes: Arc::clone(attributes),
-            shared_gpus: None,
-            first_booking: NONE,
-            bookings: 0,
-            giving_way: 0,
-            open: false,
-            reserved: false,
-        });
-        self.room.resize(all, Resources::ZERO);
-        self.cpu.resize(all, 0);
-        self.block_room.resize(all.div_ceil(BLOCK), Resources::ZERO);
-        self.super_room.resize(self.block_room.len().div_ceil(BLOCK), Resources::ZERO);
-        self.is_loose.resize(self.block_room.len(), false);
-        (known..all).for_each(|index| self.classify(index));
-        self.expected += (all - known) as u32;
-    }
-
-    /// Whether it is unknown what some node runs.
-    pub fn expects_nodes(&self) -> bool {
-        self.expected > 0
-    }
-
-    /// A node has joined with this capacity and these attributes. It stays closed until [`Ledger::set_open`].
-    pub fn join(&mut self, node: NodeId, capacity: Resources, attributes: impl Into<Arc<Attributes>>) {
-        self.expect_node(node);
-        let attributes = attributes.into();
-        let index = self.index(node);
-        let entry = &mut self.nodes[index];
-        if entry.capacity != capacity {
-            let before = std::mem::replace(&mut entry.capacity, capacity);
-            if !before.is_zero() {
-                self.capacity.sub(&before);
-            }
-            self.capacity.add(&capacity);
-        }
-        if let Some(by_room) = &mut self.by_room {
-            by_room.on_capacity(&capacity, &self.room);
-        }
-        // The attributes of a new node are not compared: they are elsewhere in memory, in no cache.
-        let is_other = entry.state == NodeState::Expected || entry.attributes != attributes;
-        entry.attributes = attributes;
-        self.expected -= u32::from(std::mem::replace(&mut entry.state, NodeState::Up) == NodeState::Expected);
-        self.node_changes += 1;
-        if is_other {
-            self.classify(index);
-        }
-        // The node may not have received the preemptions that it was to carry out.
-        self.let_stay(index, |_| true);
-        if let Some(news) = &mut self.news {
-            news.joined.push(node);
-        }
-        // With other attributes it may meet other constraints: what was known of its room no longer applies.
-        self.growths += GROWN as u64 + 1;
-    }
-
     fn classify(&mut self, index: usize) {
         self.classes.classify(index, &self.nodes[index].attributes);
-    }
-
-    /// Opens a node to claims, or closes it.
-    pub fn set_open(&mut self, node: NodeId, open: bool) {
-        let index = self.index(node);
-        self.node_changes += u64::from(self.nodes[index].open != open);
-        self.nodes[index].open = open;
-        self.shut.remove(&node);
-        self.show_room(index);
-    }
-
-    /// Closes a node for this reason.
-    pub fn close(&mut self, node: NodeId, why: ClosedReason) {
-        self.set_open(node, false);
-        self.shut.insert(node, why);
-    }
-
-    /// Why a node takes no work, if it takes none.
-    pub fn shut(&self, node: NodeId) -> Option<ClosedReason> {
-        match self.state(node)? {
-            NodeState::Expected => Some(ClosedReason::Expected),
-            NodeState::Unreachable => Some(ClosedReason::Unreachable),
-            NodeState::Lost => Some(ClosedReason::Lost),
-            NodeState::Up if self.is_open(node) => None,
-            NodeState::Up => Some(self.shut.get(&node).cloned().unwrap_or(ClosedReason::Closed)),
-        }
-    }
-
-    /// Removes a node, which holds nothing.
-    pub fn remove(&mut self, node: NodeId) {
-        self.expect_node(node);
-        if self.state(node).is_some_and(|state| state != NodeState::Lost) {
-            self.set_state(node, NodeState::Lost);
-        }
-        self.removed.insert(node);
-        self.shut.remove(&node);
-        let index = self.index(node);
-        self.show_room(index);
-    }
-
-    pub fn is_removed(&self, node: NodeId) -> bool {
-        self.removed.contains(&node)
     }
 
     fn show_room(&mut self, index: usize) {
@@ -354,80 +183,6 @@ impl Ledger {
         if let Some(news) = &mut self.news {
             news.changed.push(NodeId(self.first + index as u32));
         }
-    }
-
-    pub fn set_state(&mut self, node: NodeId, state: NodeState) {
-        let index = self.index(node);
-        let entry = &mut self.nodes[index];
-        if state == NodeState::Lost {
-            let capacity = std::mem::take(&mut entry.capacity);
-            self.capacity.sub(&capacity);
-        }
-        let before = std::mem::replace(&mut self.nodes[index].state, state);
-        self.expected -= u32::from(before == NodeState::Expected && state != NodeState::Expected);
-        self.node_changes += 1;
-        self.show_room(index);
-    }
-
-    pub fn state(&self, node: NodeId) -> Option<NodeState> {
-        let entry = self.get(node)?;
-        let is_removed = entry.state == NodeState::Lost && self.removed.contains(&node);
-        (!is_removed).then_some(entry.state)
-    }
-
-    /// The capacity of all nodes that are not lost.
-    pub fn capacity(&self) -> &Totals {
-        &self.capacity
-    }
-
-    pub fn node_capacity(&self, node: NodeId) -> Resources {
-        self.nodes[self.index(node)].capacity
-    }
-
-    pub fn node_free(&self, node: NodeId) -> Resources {
-        self.nodes[self.index(node)].free()
-    }
-
-    pub fn node_bookings(&self, node: NodeId) -> u32 {
-        self.nodes[self.index(node)].bookings
-    }
-
-    pub fn node_changes(&self) -> u64 {
-        self.node_changes
-    }
-
-    pub fn attributes(&self, node: NodeId) -> &Arc<Attributes> {
-        &self.nodes[self.index(node)].attributes
-    }
-
-    /// Shows the room of a reserved node to searches again.
-    pub fn unreserve(&mut self, node: NodeId) {
-        let index = self.index(node);
-        self.nodes[index].reserved = false;
-        self.show_room(index);
-    }
-
-    /// Whether the node takes no work now: unreachable, lost, drained or paused.
-    pub fn offer_is_closed(&self, node: NodeId) -> bool {
-        !self.get(node).is_some_and(LedgerNode::takes_work)
-    }
-
-    /// Hides a node's room from searches, so that enough of it becomes free for one ask.
-    pub fn reserve(&mut self, node: NodeId) {
-        let index = self.index(node);
-        self.nodes[index].reserved = true;
-        self.show_room(index);
-    }
-
-    pub fn is_open(&self, node: NodeId) -> bool {
-        self.get(node).is_some_and(|entry| entry.open)
-    }
-
-    /// The room of the node that can be assigned; zero if the node is closed.
-    #[inline]
-    pub fn offer(&self, node: NodeId) -> Resources {
-        let entry = &self.nodes[self.index(node)];
-        if entry.takes_work() { entry.free() } else { Resources::ZERO }
     }
 
     // ---- classes of constraints ------------------------------------------------------------------------------------
@@ -532,24 +287,6 @@ impl Ledger {
         self.set_elsewhere(index, self.nodes[index].elsewhere.saturating_add(taken));
     }
 
-    /// From now on, changes are kept for [`Ledger::news`].
-    pub fn keep_news(&mut self) {
-        self.news = Some(Box::default());
-    }
-
-    pub fn news(&self) -> Option<&LedgerNews> {
-        self.news.as_deref()
-    }
-
-    /// Removes the changes that were read.
-    pub fn forget_news(&mut self) {
-        if let Some(LedgerNews { joined, changed, bookings }) = self.news.as_deref_mut() {
-            joined.clear();
-            changed.clear();
-            bookings.clear();
-        }
-    }
-
     /// Books an attempt that runs already, even if there is no room for it.
     pub fn adopt(&mut self, booking: Booking) {
         self.adopt_at(booking, None);
@@ -565,12 +302,6 @@ impl Ledger {
     pub fn shared_gpu(&self, grant: GrantId) -> Option<SharedGpu> {
         let (at, _) = self.find_booking(grant)?;
         self.bookings.get(at)?.shared_gpu
-    }
-
-    fn note_booking(&mut self, booking: Booking, change: BookingChange) {
-        if let Some(news) = &mut self.news {
-            news.bookings.push((booking, change));
-        }
     }
 
     fn book(&mut self, booking: Booking) {
