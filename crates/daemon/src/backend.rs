@@ -6,7 +6,6 @@ use crate::api::{
     Submitted, TaskSummary, Waited,
 };
 use crate::attempts::Attempts;
-use crate::executor::output_path;
 use crate::files::{Piece, PieceAsk};
 use crate::http::{
     Acted, Backend, FoundFile, InputRequest, JobFilter, OutputChunk, OutputFilter, OutputRequest, Page, StoryFilter,
@@ -24,14 +23,12 @@ use amalgam_core::hosting::{Fact, Roles};
 use amalgam_core::job_manager::TaskState;
 use amalgam_core::protocol::{JobAction, JobUpdate, Refusal, RefusalKind, ToClient, ToMaster};
 use amalgam_core::role::Change;
-use amalgam_core::vocabulary::{AttemptId, Chosen, Instant, JobId, JobSpec, NodeId, Stream, TaskAction, TaskId};
+use amalgam_core::vocabulary::{AttemptId, Chosen, Instant, JobId, JobSpec, NodeId, TaskAction, TaskId};
 use async_trait::async_trait;
 use futures_util::StreamExt;
 use futures_util::stream::{self, BoxStream};
 use std::collections::VecDeque;
-use std::io::{self, Read, Seek, SeekFrom};
 use std::ops::ControlFlow;
-use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::time::{sleep, timeout};
@@ -137,21 +134,6 @@ impl ServerBackend {
             }
         }
     }
-}
-
-/// Part of an attempt's output from this machine's files; empty at or past its current end.
-pub fn read_output(state: &Path, attempt: AttemptId, stream: Stream, offset: u64, limit: u32) -> io::Result<Vec<u8>> {
-    let mut bytes = Vec::new();
-    match std::fs::File::open(output_path(state, attempt, stream)) {
-        Ok(mut file) => {
-            file.seek(SeekFrom::Start(offset))?;
-            file.take(u64::from(limit)).read_to_end(&mut bytes)?;
-        }
-        // The file does not exist before the first byte is written.
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-        Err(error) => return Err(error),
-    }
-    Ok(bytes)
 }
 
 enum Latest {

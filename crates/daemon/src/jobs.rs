@@ -7,8 +7,9 @@ use crate::durable;
 use crate::journal::{JournalError, JournalWriter};
 use crate::private::make_private_dir;
 use crate::sealing::new_sealing;
-use crate::server::{ServerError, ServerId, bind, changes, resolve, spawn_loop};
+use crate::server::{ServerError, bind, changes, resolve, spawn_loop};
 use crate::shell::{Clock, Committer, EventRing, Handle, Input, Metrics, Shell};
+use crate::store::ServerId;
 use crate::store::{Options, Recovered, Store, StoreError};
 use crate::transport::{
     Gate, Introduction, JoinError, Joined, Patience, RETRY, Secrets, Side, Terms, join_for_ever, join_patiently,

@@ -1,5 +1,7 @@
 //! The process of a server: master, job managers, log and public interface; for `dev` and `run` also its own nodes.
 
+mod standby;
+
 use crate::api::ServerFile;
 use crate::auth::{AuthError, Tokens, check_bind, new_nonce};
 use crate::backend::ServerBackend;
@@ -22,15 +24,13 @@ use crate::shell::{
     Clock, Committer, EventRing, ExecutorLink, ExecutorSetup, Handle, Input, Metrics, Shell, decode_numbered,
     end_process_on_panic,
 };
-use crate::standby;
-use crate::store::{History, IDENTITY, IDENTITY_BYTES, Options, Recovered, Store, StoreError};
+use crate::store::{History, IDENTITY, IDENTITY_BYTES, Options, Recovered, ServerId, Store, StoreError};
 use crate::terminal::visible;
 use crate::transport::{FederatedFiles, Gate, GlobalIntroduction, RemoteNodes, Secrets, Side, serve_daemons};
 use amalgam_core::hosting::{Fact, Managers, Roles};
 use amalgam_core::job_manager::JobManagerSettings;
 use amalgam_core::role::Change;
 use amalgam_core::vocabulary::{ClusterId, Epoch, Federation, GlobalId, Instant, NodeId, QueueId, Seat};
-use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 use std::error::Error;
 use std::fs::{self, File};
@@ -112,35 +112,29 @@ impl ServerError {
     }
 }
 
-/// Identifies the log of a server among all others: a random number that is created with the log.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct ServerId([u8; IDENTITY_BYTES]);
-
-impl ServerId {
-    /// The id in this directory; a new one if there is none. An incomplete one is replaced, unless job hosts rely on it
-    /// (`has_hosts`).
-    fn of(directory: &Path, has_hosts: bool) -> Result<ServerId, ServerError> {
-        let path = directory.join(IDENTITY);
-        let torn = match fs::read(&path) {
-            Ok(bytes) => match <[u8; IDENTITY_BYTES]>::try_from(bytes) {
-                Ok(id) => return Ok(ServerId(id)),
-                Err(bytes) => Some(bytes.len()),
-            },
-            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
-            Err(error) => return Err(ServerError::io(format!("read {}", path.display()))(error)),
-        };
-        match torn {
-            Some(bytes) if has_hosts => return Err(ServerError::NoIdentity { path, bytes }),
-            Some(bytes) => {
-                tracing::warn!(path = %path.display(), bytes, "this file is incomplete; creating it again")
-            }
-            None => {}
+/// The id in this directory; a new one if there is none. An incomplete one is replaced, unless job hosts rely on it
+/// (`has_hosts`).
+fn server_id(directory: &Path, has_hosts: bool) -> Result<ServerId, ServerError> {
+    let path = directory.join(IDENTITY);
+    let torn = match fs::read(&path) {
+        Ok(bytes) => match <[u8; IDENTITY_BYTES]>::try_from(bytes) {
+            Ok(id) => return Ok(ServerId(id)),
+            Err(bytes) => Some(bytes.len()),
+        },
+        Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+        Err(error) => return Err(ServerError::io(format!("read {}", path.display()))(error)),
+    };
+    match torn {
+        Some(bytes) if has_hosts => return Err(ServerError::NoIdentity { path, bytes }),
+        Some(bytes) => {
+            tracing::warn!(path = %path.display(), bytes, "this file is incomplete; creating it again")
         }
-        let nonce = new_nonce()?;
-        let id: [u8; IDENTITY_BYTES] = std::array::from_fn(|byte| nonce[byte]);
-        durable::replace(&path, &id).map_err(ServerError::io(format!("write {}", path.display())))?;
-        Ok(ServerId(id))
+        None => {}
     }
+    let nonce = new_nonce()?;
+    let id: [u8; IDENTITY_BYTES] = std::array::from_fn(|byte| nonce[byte]);
+    durable::replace(&path, &id).map_err(ServerError::io(format!("write {}", path.display())))?;
+    Ok(ServerId(id))
 }
 
 /// The log of a process, with the recovered changes.
@@ -331,7 +325,7 @@ impl Server {
         let executor = executor.map(ExecutorLink::open).transpose()?;
 
         let epoch = Epoch(log.life);
-        let id = ServerId::of(&log.directory, log.changes.iter().any(|change| matches!(change, Change::Heard { .. })))?;
+        let id = server_id(&log.directory, log.changes.iter().any(|change| matches!(change, Change::Heard { .. })))?;
         let mut roles = roles(&config, epoch, seat)?.with_managers(Managers::Shared);
         let name = config.master.federated.map_or("server".to_owned(), |(_, cluster)| format!("cluster-{}", cluster.0));
         let journal = journal.map(|directory| JournalWriter::create(&directory, &name)).transpose()?;
@@ -579,15 +573,15 @@ mod tests {
     fn an_incomplete_identity_is_created_again_unless_job_hosts_rely_on_it() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join(IDENTITY);
-        let first = ServerId::of(dir.path(), false).unwrap();
-        assert_eq!(ServerId::of(dir.path(), true).unwrap(), first);
+        let first = server_id(dir.path(), false).unwrap();
+        assert_eq!(server_id(dir.path(), true).unwrap(), first);
         let whole = fs::read(&path).unwrap();
         for length in 0..IDENTITY_BYTES {
             fs::write(&path, &whole[..length]).unwrap();
-            let refused = ServerId::of(dir.path(), true).unwrap_err().to_string();
+            let refused = server_id(dir.path(), true).unwrap_err().to_string();
             assert!(refused.contains(&format!("identity has {length} bytes instead of 16")), "{refused}");
-            let again = ServerId::of(dir.path(), false).unwrap();
-            assert!(again != first && ServerId::of(dir.path(), true).unwrap() == again);
+            let again = server_id(dir.path(), false).unwrap();
+            assert!(again != first && server_id(dir.path(), true).unwrap() == again);
         }
     }
 }

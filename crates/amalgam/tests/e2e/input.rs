@@ -87,7 +87,10 @@ fn in_a_federation_a_task_finds_its_input_empty_unless_that_is_not_enough() {
     let scene = &federation.scene;
     let told = run(scene, &["run", "--", "sh", "-c", "cat; echo read"], b"");
     assert_eq!((told.code, told.out.as_str()), (0, "read\n"), "{told:?}");
-    assert!(told.err.contains("tasks cannot have standard input in a federation: the task finds its input empty"), "{told:?}");
+    assert!(
+        told.err.contains("tasks cannot have standard input in a federation: the task finds its input empty"),
+        "{told:?}"
+    );
     scene.write("input", "something");
     let path = scene.work().join("input");
     for words in [&["run", "--", "cat"][..], &["run", "--stdin", "inherit", "--", "cat"]] {

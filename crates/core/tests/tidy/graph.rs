@@ -5,10 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 
 /// Modules of a crate that depend on each other today. Entries may only be removed.
-const KNOTS: [(&str, &[&str]); 4] = [
-    ("daemon", &["backend", "server", "standby", "transport"]),
+const KNOTS: [(&str, &[&str]); 2] = [
     ("daemon", &["executor", "files", "http", "input", "shell", "views"]),
-    ("daemon", &["replica", "store"]),
     (
         "sim",
         &["checkers", "faults", "inputs", "network", "node", "places", "process", "settings", "simulation", "story"],

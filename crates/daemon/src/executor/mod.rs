@@ -51,7 +51,7 @@ use amalgam_core::vocabulary::{AttemptId, JobId, NodeId, Stream};
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
 use std::fmt;
-use std::io;
+use std::io::{self, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::str::FromStr;
@@ -178,6 +178,21 @@ pub fn output_path(state: &Path, attempt: AttemptId, stream: Stream) -> PathBuf 
         Stream::Stderr => "err",
     };
     output_dir(state, attempt.job).join(format!("{attempt}.{ending}"))
+}
+
+/// Part of an attempt's output from this machine's files; empty at or past its current end.
+pub fn read_output(state: &Path, attempt: AttemptId, stream: Stream, offset: u64, limit: u32) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    match std::fs::File::open(output_path(state, attempt, stream)) {
+        Ok(mut file) => {
+            file.seek(SeekFrom::Start(offset))?;
+            file.take(u64::from(limit)).read_to_end(&mut bytes)?;
+        }
+        // The file does not exist before the first byte is written.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => return Err(error),
+    }
+    Ok(bytes)
 }
 
 /// The directory that an attempt with `workdir = "own"` runs in.

@@ -23,7 +23,7 @@ pub use lease::Resignation;
 
 use crate::config::StoreConfig;
 use crate::encoding;
-use crate::store::Entry;
+use crate::log_entry::Entry;
 use crate::versions::STORE;
 use amalgam_core::vocabulary::ClusterId;
 use etcd::{delete, put, was_created_at};

@@ -34,8 +34,13 @@ pub use snapshot::SnapshotWriter;
 use crate::lock::LockError;
 use crate::replica::ReplicaError;
 use crate::versions::STORE;
+use serde::{Deserialize, Serialize};
 use std::io;
 use std::path::{Path, PathBuf};
+
+/// Identifies the log of a server among all others: a random number that is created with the log.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct ServerId(pub(crate) [u8; IDENTITY_BYTES]);
 
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {

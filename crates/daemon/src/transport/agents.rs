@@ -2,7 +2,7 @@
 
 use super::files::{answer_in_turn, piece};
 use super::{Fetched, Introduction, Joined, OtherNodes, RETRY, Secrets, Terms, Wire, join_for_ever};
-use crate::backend::read_output;
+use crate::executor::read_output;
 use crate::files::{FileStore, Piece};
 use crate::input::Taken;
 use crate::shell::{Handle, Input, PeerId};

@@ -1,7 +1,7 @@
 //! Requests for output, input and files of tasks on other nodes. They are forwarded by the server.
 
 use super::{Outgoing, Wire};
-use crate::backend::read_output;
+use crate::executor::read_output;
 use crate::files::{FileStore, MOST_SERVED, PIECE, Piece, PieceAsk, Source};
 use crate::input::{InputPart, Inputs, Taken};
 use crate::shell::Handle;

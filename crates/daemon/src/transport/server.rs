@@ -8,9 +8,9 @@ use super::{
 };
 use crate::auth::{self, Holder};
 use crate::files::MOST_SERVED;
-use crate::server::ServerId;
 use crate::shell::{Handle, Input, Parcel, PeerId, PeerRoute, decode};
 use crate::store::Entry;
+use crate::store::ServerId;
 use crate::versions::WIRE;
 use amalgam_core::hosting::{Fact, Roles};
 use amalgam_core::job_manager::JobManagerSettings;

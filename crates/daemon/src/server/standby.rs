@@ -1,10 +1,10 @@
 //! A standby: it waits until its cluster has no active master, and answers all requests with that until then.
 
+use super::{Log, ServerError, bind, end_process, interface_runtime, leave_address};
 use crate::api::{Error, ErrorCode};
 use crate::auth::Tokens;
 use crate::config::{Config, StoreConfig};
 use crate::http;
-use crate::server::{Log, ServerError, bind, end_process, interface_runtime, leave_address};
 use amalgam_core::vocabulary::ClusterId;
 use std::net::SocketAddr;
 use std::path::Path;
