@@ -4,12 +4,13 @@ use crate::auth::AuthError;
 use crate::durable;
 use crate::executor::host::Host;
 use crate::executor::{self, ExecutorError};
-use crate::files::{Fetcher, FileStore, Source, fetcher};
+use crate::files::{FileStore, Source};
 use crate::journal::{JournalError, JournalWriter};
 use crate::lock::LockError;
 use crate::node_setup::NodeOptions;
 use crate::sealing::new_sealing;
 use crate::server::{ServerError, spawn_loop};
+use crate::shell::fetcher::{Fetcher, fetcher};
 use crate::shell::{Clock, Committer, EventRing, ExecutorLink, ExecutorSetup, Handle, Input, Shell};
 use crate::transport::{
     HostLinks, Introduction, JoinError, Joined, OtherNodes, Patience, RETRY, Secrets, Terms, join_for_ever,

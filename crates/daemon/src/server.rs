@@ -11,7 +11,7 @@ use crate::descriptors;
 use crate::durable;
 use crate::executor::host::Host;
 use crate::executor::{self, ExecutorError};
-use crate::files::{Fetcher, FileStore, Source, fetcher};
+use crate::files::{FileStore, Source};
 use crate::http;
 use crate::journal::{JournalError, JournalWriter};
 use crate::lock::LockError;
@@ -20,6 +20,7 @@ use crate::node_setup::NodeOptions;
 use crate::replica::{Inherited, Replica, ReplicaError, Resignation};
 use crate::sealing::new_sealing;
 use crate::seat::{self, SeatError};
+use crate::shell::fetcher::{Fetcher, fetcher};
 use crate::shell::{
     Clock, Committer, EventRing, ExecutorLink, ExecutorSetup, Handle, Input, Metrics, Shell, decode_numbered,
     end_process_on_panic,

@@ -3,12 +3,12 @@
 //! The agent and its executor both use the store. It is a directory of files that are named after their contents. Files
 //! appear and disappear atomically, so the two processes need no coordination.
 
-mod fetcher;
 mod left;
+mod piece;
 mod store;
 
-pub use fetcher::{Fetcher, Piece, PieceAsk, Source, fetcher};
 pub use left::{Left, PutError};
+pub use piece::{Piece, PieceAsk, Source};
 pub use store::{FileStore, Incoming};
 
 /// Number of bytes of a file in one frame. Messages between server and agent do not wait for larger ones.

@@ -1,13 +1,13 @@
 //! The connection to the executor. It is opened before other threads start, and opened again if the executor exits.
 
 use super::executor_routing::ExecutorRouting;
+use super::fetcher::Fetcher;
 use super::inbox::Sender;
 use super::{Envelope, Input, end_process_on_panic};
 use crate::executor::{
     Enforcement, ExecutorConfig, ExecutorError, ExecutorFrame, ExecutorReply, Hello, Link, PretendedExecutor,
     ensure_running,
 };
-use crate::files::Fetcher;
 use crate::frames::{self, Decoder};
 use crate::versions::WIRE;
 use amalgam_core::protocol::Message;

@@ -13,6 +13,7 @@ mod committer;
 mod event_ring;
 mod executor_link;
 mod executor_routing;
+pub mod fetcher;
 mod inbox;
 mod log_entries;
 mod metrics;

@@ -1,16 +1,13 @@
 //! Fetches files from other nodes into a node's store, in the background, and reports each result to the node's agent.
 
-use super::{FileStore, Incoming, PIECE};
-use crate::shell::{Handle, Input};
+use super::{Handle, Input};
+use crate::files::{FileStore, Incoming, PIECE, Piece, PieceAsk, Source};
 use amalgam_core::hosting::Envelope;
 use amalgam_core::protocol::{Address, ExecutorReport, Message, ToExecutor, ToNode};
-use amalgam_core::vocabulary::{Digest, Fetched, NodeId, StoredFile};
-use serde::{Deserialize, Serialize};
+use amalgam_core::vocabulary::{Fetched, NodeId, StoredFile};
 use std::collections::HashSet;
-use std::future::Future;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 use tokio::sync::mpsc;
@@ -18,21 +15,6 @@ use tokio::sync::mpsc;
 /// Pause before a piece is requested again, and the number of repetitions.
 const PAUSE: Duration = Duration::from_millis(if cfg!(test) { 1 } else { 1_000 });
 const PAUSES: u32 = 3;
-
-/// A part of a file of another node, or the reason why there is none.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub enum Piece {
-    Bytes(#[serde(with = "amalgam_core::vocabulary::byte_string")] Vec<u8>),
-    Absent,
-    /// The node does not answer, or cannot read its file now.
-    Unreachable,
-    /// The first piece, with the time at which the file was written, in microseconds since 1970.
-    First {
-        #[serde(with = "amalgam_core::vocabulary::byte_string")]
-        bytes: Vec<u8>,
-        written: i64,
-    },
-}
 
 impl Piece {
     pub fn first(bytes: Vec<u8>, written: SystemTime) -> Piece {
@@ -51,22 +33,6 @@ fn time_of(micros: i64) -> SystemTime {
     let epoch = SystemTime::UNIX_EPOCH;
     let time = if micros < 0 { epoch.checked_sub(length) } else { epoch.checked_add(length) };
     time.unwrap_or_else(SystemTime::now)
-}
-
-/// A request for a piece of a file of another node.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct PieceAsk {
-    pub node: NodeId,
-    pub digest: Digest,
-    pub offset: u64,
-    pub limit: u32,
-    /// The received file had another checksum: the node has to verify its copy.
-    pub is_suspect: bool,
-}
-
-/// The source of files from nodes of other machines.
-pub trait Source: Send + Sync {
-    fn piece(&self, ask: PieceAsk) -> Pin<Box<dyn Future<Output = Piece> + Send + '_>>;
 }
 
 /// Accepts orders about files from the loop.
@@ -208,7 +174,9 @@ async fn away_from_the_loop<T: Send + 'static>(work: impl FnOnce() -> io::Result
 mod tests {
     use super::*;
     use crate::files::Left;
+    use amalgam_core::vocabulary::Digest;
     use std::collections::VecDeque;
+    use std::pin::Pin;
 
     /// A source with scripted answers, in order.
     struct Scripted(Mutex<VecDeque<Piece>>);
