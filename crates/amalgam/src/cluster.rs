@@ -44,7 +44,7 @@ pub fn agents_address(written: &str) -> String {
     written.split(',').map(each).collect::<Vec<_>>().join(",")
 }
 
-/// How large a cluster in one process is; like this machine where nothing is said.
+/// How large a cluster in one process is; by default like this machine.
 #[derive(clap::Args, Clone, Default, Debug)]
 pub struct Size {
     /// Number of nodes [default: 1]
@@ -75,7 +75,7 @@ pub struct Offer {
     pub enforcement: EnforcementChoice,
 }
 
-/// For whoever looks into what a daemon did.
+/// The journal directory, for diagnosis.
 #[derive(clap::Args, Debug)]
 pub struct JournalArgs {
     /// Record every event of the roles in a journal in this directory, for `amalgam sim replay`
@@ -95,7 +95,7 @@ fn which_presets() -> String {
     )
 }
 
-/// What a server goes by. The command line comes before the file.
+/// The configuration of a server; flags replace values of the file.
 #[derive(clap::Args, Debug)]
 pub struct ServerSettings {
     #[arg(long, value_parser = parse_preset, help = which_presets())]

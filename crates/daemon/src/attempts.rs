@@ -128,7 +128,7 @@ fn lost_state(cause: LostCause) -> AttemptState {
 
 fn lost_reason(cause: LostCause) -> String {
     match cause {
-        LostCause::NodeLost => "its node was not connected for too long".to_owned(),
+        LostCause::NodeLost => "its node was unreachable for too long".to_owned(),
         LostCause::Unknown => "its node does not have it, or no longer".to_owned(),
         LostCause::NotTaken => "its node did not accept it".to_owned(),
         LostCause::Refused(why) => format!("it was not launched: {why}"),

@@ -176,14 +176,17 @@ fn of_change(change: &Change, names: &Names) -> Option<Told> {
         Change::Finished { attempt, task, node, ended, last, .. } => {
             of_attempt("ended", *task, *attempt, *node, format!("{} {}", names.task(*task), of_end(ended, *last)))
         }
-        Change::Promoted { attempt, task, node, .. } => {
-            let text =
-                format!("{} is guaranteed from now on: {} has room for it", names.task(*task), names.node(*node));
+        Change::Promoted { attempt, task, node, grant, .. } => {
+            let why = match grant {
+                Some(_) => format!("its resources on {} are booked", names.node(*node)),
+                None => "it is within its job's allowance".to_owned(),
+            };
+            let text = format!("{} is guaranteed from now on: {why}", names.task(*task));
             of_attempt("promoted", *task, *attempt, *node, text)
         }
         Change::Lost { attempt, task, node, cause, last, .. } => {
             let why = match cause {
-                LostCause::NodeLost => format!("{} was not connected for too long", names.node(*node)),
+                LostCause::NodeLost => format!("{} was unreachable for too long", names.node(*node)),
                 LostCause::Unknown => format!("{} does not have it, or no longer", names.node(*node)),
                 LostCause::NotTaken => format!("{} did not accept it", names.node(*node)),
                 LostCause::Refused(why) => {
@@ -199,7 +202,7 @@ fn of_change(change: &Change, names: &Names) -> Option<Told> {
                     return of_attempt("superseded", *task, *attempt, *node, text);
                 }
             };
-            let again = if *last { ", for the last time" } else { "; it will be tried again" };
+            let again = if *last { "; it will not be tried again" } else { "; it will be tried again" };
             of_attempt("lost", *task, *attempt, *node, format!("{} lost: {why}{again}", names.task(*task)))
         }
         Change::EndedLate { attempt, task, node, ended, .. } => {
@@ -294,7 +297,7 @@ fn of_record(record: &Record, names: &Names) -> Option<Told> {
     match record {
         Record::Blocked { why, .. } => of_job("blocked", why.describe(&names.kinds, |node| names.node(node))),
         Record::StageReady { stage, .. } => {
-            of_job("stage-ready", format!("stage {} has all its inputs", names.stage(*stage)))
+            of_job("stage-ready", format!("stage {} is ready: its dependencies are met", names.stage(*stage)))
         }
         Record::Deferred { stage, tasks, left, .. } => {
             let why = Why::CanWait { stage: names.stage(*stage).to_owned(), tasks: *tasks, left: *left };

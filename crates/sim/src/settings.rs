@@ -26,7 +26,7 @@ pub struct Settings {
     /// Stores inputs on nodes. If `None`, the locations of inputs are unknown and do not affect the run times of tasks.
     pub inputs: Option<InputSettings>,
     pub costs: Costs,
-    /// How long an agent waits for its master before it stops its running tasks.
+    /// How long the owner of an attempt may be disconnected before the attempt's node stops it.
     pub orphan_lease: Duration,
     /// Nodes join one after the other within this time, so that their heartbeats do not arrive at the same time.
     pub join_over: Duration,
@@ -173,7 +173,7 @@ impl Default for Settings {
             files: FileSettings::default(),
             inputs: None,
             costs: Costs::default(),
-            // As in the daemons.
+            // Shorter than the daemons' 3,600 s.
             orphan_lease: Duration::from_secs(600),
             join_over: Duration::ZERO,
             understating: Understating::NOBODY,

@@ -257,8 +257,9 @@ impl Simulation {
         self.network.set_delays(self.settings.network);
     }
 
-    /// Runs until every job has ended or `until` is reached. Also stops if no task runs and none has started for
-    /// [`PATIENCE`], because the remaining jobs would wait permanently, and, in strict mode, at the first refused job.
+    /// Runs until every job has ended or `until` is reached. Also stops if all jobs have
+    /// arrived, no task runs, and nothing has arrived, started or ended for [`PATIENCE`], because the remaining jobs would wait
+    /// permanently, and, in strict mode, at the first refused job.
     pub fn run(self) -> Outcome {
         self.run_watched(&mut |_| {})
     }

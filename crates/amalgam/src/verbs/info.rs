@@ -158,7 +158,7 @@ fn describe(job: &JobDetail) -> String {
     }
     if let Some(manager) = &summary.manager {
         let away = if manager.connected { "" } else { ", not connected" };
-        line("manager", format!("job managers {}{away}", manager.number));
+        line("manager", format!("job host {}{away}", manager.number));
     }
     line("priority", summary.priority.to_string());
     line("directory", job.submit_dir.to_string());

@@ -58,7 +58,7 @@ pub fn execute(args: JobsArgs, connection: &Connection) -> Result<ExitCode> {
     let signals = cluster::stop_signals()?;
     let ready = move |address: SocketAddr, is_joined: bool| {
         let there = if is_joined { "" } else { ", which is not connected" };
-        show::announce(&format!("ready: job managers {number} for agents at {address}, server {server}{there}"));
+        show::announce(&format!("ready: job host {number} for agents at {address}, server {server}{there}"));
     };
     let until_stopped = move || cluster::until_stopped(signals);
     jobs::run(options, ready, until_stopped).map_err(|error| Failure::new(error.to_string(), remedy(&error)))?;

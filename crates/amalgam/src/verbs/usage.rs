@@ -16,10 +16,9 @@ use std::process::ExitCode;
 
 #[derive(Args)]
 #[command(
-    after_help = "Under `carbyne` a job gives what it is entitled to and leaves to others, for its tasks could wait, and \
-receives what it holds beyond what it is entitled to, for nobody needed the room; both are resources times seconds. \
-CPU and MEMORY are of all attempts of its tasks that have ended, whatever became of them: their CPU time together, and the most \
-memory that one of them had. TURNAROUND is since its submission (TIME of `list` since its start). ALONE is what it would take with its share to itself, as \
+    after_help = "Under `carbyne`, GAVE is resources within a job's share that it left to others because its tasks could \
+wait; RECEIVED is resources beyond its share that no other job needed; both are resources times seconds. CPU and MEMORY are \
+totals of all ended attempts: the sum of their CPU time, and the largest memory of one attempt. TURNAROUND is since its submission (TIME of `list` since its start). ALONE is what it would take with its share to itself, as \
 estimated, and ENDED compares with that.
 
 Examples:

@@ -11,7 +11,7 @@ use crate::vocabulary::{
 };
 use std::sync::Arc;
 
-/// A task with this many losses through its nodes fails: most likely it takes its nodes down, or no node can run it.
+/// A task that has had this many losses through its nodes fails at the next one: most likely it takes its nodes down, or no node can run it.
 const MAX_LOSSES: u8 = 16;
 
 impl JobManager {

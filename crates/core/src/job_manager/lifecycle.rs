@@ -46,7 +46,7 @@ impl Lifecycle {
         self.is_stopping
     }
 
-    /// Too many tasks failed.
+    /// Running attempts are stopped: too many tasks failed, or the job was cancelled.
     pub(super) fn stop(&mut self) {
         self.is_stopping = true;
     }

@@ -1,7 +1,7 @@
 //! The manager of one job: it knows the DAG, asks for resources, binds grants to tasks, issues attempts and commits one
 //! result per task. Only it makes new attempts.
 //!
-//! Handlers follow the order of a job's life.
+//! This file has the start of the job, its demand and its grants; the other handlers are in the submodules.
 
 mod actions;
 mod allowance;

@@ -124,7 +124,7 @@ impl OwnScheduling {
         }
     }
 
-    /// The node may have lost the files that the task waits for, so the task waits where it is.
+    /// The task's node has to fetch input files. No other node is tried, because it would have to fetch them as well.
     pub(super) fn on_awaits_files(&mut self, task: TaskId) {
         self.exploration.forget(task);
     }

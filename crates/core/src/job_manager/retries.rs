@@ -1,4 +1,4 @@
-//! Failed tasks wait before the next try: when the next of them is tried, and what the story says meanwhile.
+//! When the next task with a retry delay is tried again, and the reason that is shown until then.
 
 use super::JobManager;
 use crate::vocabulary::{Duration, Instant};

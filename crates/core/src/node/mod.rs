@@ -485,8 +485,6 @@ impl NodeAgent {
         }
     }
 
-    // ---- stopping --------------------------------------------------------------------------------------------------
-
     fn on_wakeup(&mut self, now: Instant, out: &mut Outbox) {
         while let Some(&(at, id)) = self.due.first().filter(|(at, _)| *at <= now) {
             self.due.remove(&(at, id));
@@ -522,8 +520,6 @@ impl NodeAgent {
             _ => {}
         }
     }
-
-    // ---- owners ----------------------------------------------------------------------------------------------------
 
     /// Runs after every event, in tests and debug builds.
     fn check_invariants(&self) {

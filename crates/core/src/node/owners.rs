@@ -1,4 +1,4 @@
-//! The owners of attempts: job managers claim theirs, or give them up.
+//! The owners of attempts: job managers claim theirs, and the master disowns attempts of jobs that have ended or are unknown.
 
 use super::{ExecutorLink, NodeAgent, State};
 use crate::protocol::{Claim, ToJobManager};

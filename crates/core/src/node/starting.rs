@@ -12,8 +12,8 @@ impl NodeAgent {
             None => self.start_next(now, out),
         }
         if self.queue.has_guaranteed() {
-            // Resources that become free were enough for the entries that wait, and may no longer be; or an obstacle is
-            // gone.
+            // The resources that attempts being stopped will free were enough for the waiting entries, and may no longer
+            // be; or an obstacle is gone.
             let last = self.queue.entries().iter().rev().find_map(QueuedEntry::guaranteed_attempt);
             self.make_room(now, last.expect("one is guaranteed"), out);
         }

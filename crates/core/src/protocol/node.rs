@@ -27,7 +27,7 @@ pub enum ToNode {
     /// Another node has this room: give up the entries that wait, may run anywhere and fit there, and name that node in the
     /// report of each end. Answered by `Moved`.
     Move { to: NodeId, room: Box<Resources> },
-    /// Run an attempt. Answered by `Started` and `Finished`, or by `NotTaken`; not answered if its token is not valid.
+    /// Run an attempt. Answered by `Started` and `Finished`, or by `NotTaken`; not answered if its token is not authentic.
     Launch(Box<Launch>),
     /// The same; what runs or waits there under these grants is preempted for it.
     LaunchInstead { launch: Box<Launch>, of: Box<[GrantId]> },

@@ -1,5 +1,5 @@
 //! The scheduler: a request queue, the order of asks (inter-job policy) and the choice of nodes (placement policy). It
-//! is hosted by a role, which confirms its proposals against the ledger.
+//! is hosted by a role, which has its proposals confirmed by the owner of the nodes.
 //!
 //! Room on one node is offered to the first ask in the order that fits. A new ask is tried on the whole cluster once
 //! and then waits for room on some node. So the work of an event does not grow with the number of open tasks.
@@ -821,7 +821,7 @@ fn unmet_constraints(class: u32, ledger: &Ledger) -> Vec<crate::vocabulary::Cons
     if unmet.is_empty() { all.to_vec() } else { unmet }
 }
 
-/// The node whose free room lacks least, among those that count.
+/// The node with the most room for the task, among those that count.
 fn closest(
     ledger: &Ledger,
     class: u32,
@@ -833,7 +833,7 @@ fn closest(
     views.map(|view| (lack(shape, &ledger.offer(view.node)), view.node)).min().map(|(_, node)| node)
 }
 
-/// The node whose whole capacity lacks least.
+/// The node whose capacity comes nearest to what the task needs.
 fn largest(ledger: &Ledger, class: u32, shape: &Resources) -> Option<NodeId> {
     let meeting = (0..ledger.len()).filter(|&index| ledger.classes().meets(class, index));
     let views = meeting.map(|index| ledger.view(index)).filter(|view| view.open).take(EXPLAINED_NODES);

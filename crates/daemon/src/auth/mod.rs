@@ -74,7 +74,8 @@ impl AuthError {
                 path.display()
             ),
             AuthError::Unknown { .. } => {
-                "`amalgam token list` shows all tokens; `amalgam token add` creates one".to_owned()
+                "`amalgam token list` shows the users and agents that have a token; `amalgam token add` creates one"
+                    .to_owned()
             }
             AuthError::BadName(bad) => bad.remedy.to_owned(),
             AuthError::Random(_) => "try again".to_owned(),
