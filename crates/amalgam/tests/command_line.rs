@@ -30,7 +30,7 @@ impl Cluster {
         command(self.state.path(), arguments)
     }
 
-    fn run(&self, arguments: &[&str]) -> Told {
+    fn run(&self, arguments: &[&str]) -> CommandOutput {
         told(self.command(arguments).output().unwrap())
     }
 
@@ -47,19 +47,19 @@ fn command(state: &Path, arguments: &[&str]) -> Command {
 }
 
 #[derive(PartialEq, Eq, Debug)]
-struct Told {
+struct CommandOutput {
     code: i32,
     out: String,
     err: String,
 }
 
-fn told(output: Output) -> Told {
+fn told(output: Output) -> CommandOutput {
     let text = |bytes| String::from_utf8(bytes).unwrap();
-    Told { code: output.status.code().unwrap_or(-1), out: text(output.stdout), err: text(output.stderr) }
+    CommandOutput { code: output.status.code().unwrap_or(-1), out: text(output.stdout), err: text(output.stderr) }
 }
 
-fn says(code: i32, out: &str, err: &str) -> Told {
-    Told { code, out: out.to_owned(), err: err.to_owned() }
+fn says(code: i32, out: &str, err: &str) -> CommandOutput {
+    CommandOutput { code, out: out.to_owned(), err: err.to_owned() }
 }
 
 #[test]

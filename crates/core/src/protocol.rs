@@ -27,7 +27,7 @@ mod since;
 pub use client::{Refusal, RefusalKind, ToClient};
 pub use executor::{Executing, ExecutorReport, TaskSignal, ToExecutor};
 pub use global_master::{
-    ClaimError, GlobalIntroduction, HeldGrant, NodeNews, ProposedLaunch, Since, ToGlobalMaster, Told,
+    ClaimError, ClusterUpdate, GlobalIntroduction, HeldGrant, NodeNews, ProposedLaunch, Since, ToGlobalMaster,
 };
 pub use job_host::ToJobHost;
 pub use job_manager::{AdmittedJob, Grant, ListedNode, ListedWaits, NodeList, RequestedActions, Rule, ToJobManager};

@@ -16,7 +16,7 @@ pub enum Why {
     /// Its queue runs as many jobs as it may.
     QueueJobs { queue: String, limit: u32 },
     /// No node has joined, or none is open; with the reasons of the first nodes.
-    NoNode { known: u32, shut: Vec<(NodeId, ClosedReason)> },
+    NoNode { known: u32, closed_reason: Vec<(NodeId, ClosedReason)> },
     /// No node meets all of these.
     Constraints { unmet: Vec<Constraint> },
     /// No node is large enough even when empty; `closest` lacks the least.
@@ -24,7 +24,7 @@ pub enum Why {
     /// Nodes are large enough but occupied; `closest` has the most room.
     Occupied { closest: NodeId, short: Resources },
     /// Only nodes that take no work are large enough; of these, `closest` has the most room.
-    Closed { closest: NodeId, shut: ClosedReason },
+    Closed { closest: NodeId, closed_reason: ClosedReason },
     /// The node is reserved for a job that has waited longer.
     Reserved { node: NodeId, job: JobId },
     /// The queue is at its maximum share of this kind of resource.
@@ -110,10 +110,12 @@ impl Why {
                 format!("queue {queue} already runs {}, which is its limit", counted(u64::from(*limit), "job"))
             }
             Why::NoNode { known: 0, .. } => "no node has joined the cluster yet".to_owned(),
-            Why::NoNode { known, shut } => {
-                let mut reasons: Vec<String> =
-                    shut.iter().map(|(node, shut)| format!("{} {}", node_name(*node), shut.describe())).collect();
-                match (*known as usize).saturating_sub(shut.len()) {
+            Why::NoNode { known, closed_reason } => {
+                let mut reasons: Vec<String> = closed_reason
+                    .iter()
+                    .map(|(node, closed_reason)| format!("{} {}", node_name(*node), closed_reason.describe()))
+                    .collect();
+                match (*known as usize).saturating_sub(closed_reason.len()) {
                     0 => {}
                     more => reasons.push(format!("{more} more (`amalgam node list` shows them)")),
                 }
@@ -129,9 +131,9 @@ impl Why {
                 let (closest, short) = (node_name(*closest), kinds.describe(short));
                 format!("no room: the node with the most room, {closest}, lacks {short}")
             }
-            Why::Closed { closest, shut } => {
+            Why::Closed { closest, closed_reason } => {
                 let name = node_name(*closest);
-                format!("{name} could run it, but {}", shut.describe())
+                format!("{name} could run it, but {}", closed_reason.describe())
             }
             Why::Reserved { node, job } => {
                 format!("{} is reserved for job {job}, which has waited longer", node_name(*node))

@@ -44,7 +44,7 @@ pub fn of_dependency(dispatch: Option<&Dispatcher>, after: JobId) -> String {
             JobOutcome::DependencyFailed { after } => format!("never ran, because job {after} did not succeed"),
             JobOutcome::Succeeded => "succeeded later".to_owned(),
         },
-        JobState::Pending | JobState::Begun => "did not succeed, and runs again".to_owned(),
+        JobState::Pending | JobState::Started => "did not succeed, and runs again".to_owned(),
     };
     format!("its dependency job {after} ({}) {how}", job.spec.name)
 }

@@ -32,7 +32,7 @@ pub fn answer_soon() {
 }
 
 /// Gives the calling thread the lowest priority for CPU and disks.
-pub fn give_way() {
+pub fn lower_priority() {
     const LEAST: i32 = 19;
     const THREAD: i32 = 1;
     const IDLE: i32 = 3 << 13;

@@ -95,7 +95,7 @@ impl Names {
 }
 
 /// The content of a line: kind, text and subject.
-struct Told {
+struct Described {
     kind: &'static str,
     text: String,
     task: Option<TaskId>,
@@ -125,15 +125,15 @@ pub fn story_line(sequence: u64, at: u64, fact: &Fact, of: StoryFilter, names: &
     })
 }
 
-fn of_job(kind: &'static str, text: impl Into<String>) -> Option<Told> {
-    Some(Told { kind, text: text.into(), task: None, attempt: None, node: None, allocation: None })
+fn of_job(kind: &'static str, text: impl Into<String>) -> Option<Described> {
+    Some(Described { kind, text: text.into(), task: None, attempt: None, node: None, allocation: None })
 }
 
-fn of_attempt(kind: &'static str, task: TaskId, attempt: AttemptId, node: NodeId, text: String) -> Option<Told> {
-    Some(Told { kind, text, task: Some(task), attempt: Some(attempt), node: Some(node), allocation: None })
+fn of_attempt(kind: &'static str, task: TaskId, attempt: AttemptId, node: NodeId, text: String) -> Option<Described> {
+    Some(Described { kind, text, task: Some(task), attempt: Some(attempt), node: Some(node), allocation: None })
 }
 
-fn of_change(change: &Change, names: &Names) -> Option<Told> {
+fn of_change(change: &Change, names: &Names) -> Option<Described> {
     match change {
         Change::JobAdmitted { job, .. } => {
             let tasks = counted(job.spec.task_count(), "task");
@@ -225,7 +225,14 @@ fn of_change(change: &Change, names: &Names) -> Option<Told> {
         Change::OutputLost { task, file, .. } => {
             let text =
                 format!("{} runs again: no node has its output `{file}`, which other tasks read", names.task(*task));
-            Some(Told { kind: "output-lost", text, task: Some(*task), attempt: None, node: None, allocation: None })
+            Some(Described {
+                kind: "output-lost",
+                text,
+                task: Some(*task),
+                attempt: None,
+                node: None,
+                allocation: None,
+            })
         }
         _ => None,
     }
@@ -293,7 +300,7 @@ fn allocation_parts(time: &AllocationTime) -> AllocationParts {
     }
 }
 
-fn of_record(record: &Record, names: &Names) -> Option<Told> {
+fn of_record(record: &Record, names: &Names) -> Option<Described> {
     match record {
         Record::Blocked { why, .. } => of_job("blocked", why.describe(&names.kinds, |node| names.node(node))),
         Record::StageReady { stage, .. } => {
@@ -333,7 +340,7 @@ fn of_record(record: &Record, names: &Names) -> Option<Told> {
             let parts = allocation.map(|time| in_parts(&time)).unwrap_or_default();
             let text =
                 format!("{} started on {}, {waited} after its launch{parts}", names.task(*task), names.node(*node));
-            Some(Told { allocation: *allocation, ..of_attempt("started", *task, *attempt, *node, text)? })
+            Some(Described { allocation: *allocation, ..of_attempt("started", *task, *attempt, *node, text)? })
         }
         Record::WaitedInVain { task, attempt, node, waited, expected } => {
             let text = format!("it waited {waited} on {} and did not start; expected: {expected}", names.node(*node));
@@ -436,9 +443,9 @@ fn of_record(record: &Record, names: &Names) -> Option<Told> {
             };
             let when = if delay.as_micros() == 0 { String::new() } else { format!(" in {delay}") };
             let text = format!("{} is tried again{when} ({cost})", names.task(*task));
-            Some(Told { kind: "retried", text, task: Some(*task), attempt: None, node: None, allocation: None })
+            Some(Described { kind: "retried", text, task: Some(*task), attempt: None, node: None, allocation: None })
         }
-        Record::Stale { attempt, .. } => Some(Told {
+        Record::Stale { attempt, .. } => Some(Described {
             kind: "stale",
             text: format!(
                 "a message about attempt {attempt} arrived after its end, for example after a duplicate or from a reconnected node; it is ignored"

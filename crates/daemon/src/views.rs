@@ -115,7 +115,7 @@ impl Job<'_> {
             dispatch::JobState::Ended(end) => JobState::of_outcome(end.outcome),
             dispatch::JobState::Pending if self.is_held() => JobState::Held,
             dispatch::JobState::Pending => JobState::Pending,
-            dispatch::JobState::Begun => {
+            dispatch::JobState::Started => {
                 let has_room = |open: OpenAttempt| open.booked || open.started_at.is_some();
                 match self.manager.is_some_and(|manager| manager.open_attempts().any(has_room)) {
                     true => JobState::Running,
@@ -133,7 +133,7 @@ impl Job<'_> {
     fn explain(&self) -> &[Why] {
         self.explained.get_or_init(|| {
             let mut reasons = self.dispatch.explain(self.job.id);
-            if !self.is_managed && *self.state == dispatch::JobState::Begun {
+            if !self.is_managed && *self.state == dispatch::JobState::Started {
                 reasons.push(Why::ManagerAway { host: self.job.host });
                 return reasons;
             }
@@ -916,7 +916,8 @@ fn job_managers(roles: &Roles, hosts: &Hosts) -> Vec<ManagerPlace> {
 pub fn manager_that_is_away(roles: &Roles, id: JobId, hosts: &Hosts) -> Option<String> {
     let (job, state) = roles.dispatch()?.job(id)?;
     let is_away = job.host != HostId::SERVER && !hosts.contains(&job.host);
-    (is_away && *state == dispatch::JobState::Begun).then(|| format!("job host {}, which is not connected", job.host.0))
+    (is_away && *state == dispatch::JobState::Started)
+        .then(|| format!("job host {}, which is not connected", job.host.0))
 }
 
 /// The resources of a node, in the ledger or in a view.

@@ -7,7 +7,7 @@ use amalgam_core::policy::inter_job::QueueTree;
 use amalgam_core::policy::placement::Partitions;
 use amalgam_core::policy::{Budget, Decision, OpenAsk, PlacementPolicy};
 use amalgam_core::preset::Preset;
-use amalgam_core::protocol::{Address, NodeNews, Since, ToGlobalMaster, Told};
+use amalgam_core::protocol::{Address, ClusterUpdate, NodeNews, Since, ToGlobalMaster};
 use amalgam_core::role::{Event, Outbox, Role};
 use amalgam_core::scheduling::{Booking, Ledger};
 use amalgam_core::vocabulary::{
@@ -112,7 +112,7 @@ fn matches(criterion: &mut Criterion) {
 }
 
 fn told(cluster: ClusterId, since: Since, version: u64, nodes: Vec<NodeNews>) -> Event<ToGlobalMaster> {
-    let told = Told {
+    let told = ClusterUpdate {
         cluster,
         life: Epoch(1),
         since,
@@ -124,11 +124,11 @@ fn told(cluster: ClusterId, since: Since, version: u64, nodes: Vec<NodeNews>) ->
         usage: Vec::new(),
         is_settled: true,
     };
-    Event::Message { from: Address::ClusterMaster(cluster), body: ToGlobalMaster::Told(Box::new(told)) }
+    Event::Message { from: Address::ClusterMaster(cluster), body: ToGlobalMaster::ClusterUpdate(Box::new(told)) }
 }
 
 fn room(node: NodeId, free: Resources) -> NodeNews {
-    NodeNews::Room { node, free, shut: None, held: Box::default() }
+    NodeNews::Room { node, free, closed_reason: None, held: Box::default() }
 }
 
 /// The full state, as in the answers to the global master's introductions.
@@ -175,7 +175,7 @@ type Known = (String, Arc<Attributes>);
 fn put_into_vectors(words: Vec<Event<ToGlobalMaster>>) -> (Vec<Known>, Vec<[Resources; 2]>) {
     let (mut known, mut rooms) = (Vec::new(), Vec::new());
     for word in words {
-        let Event::Message { body: ToGlobalMaster::Told(told), .. } = word else {
+        let Event::Message { body: ToGlobalMaster::ClusterUpdate(told), .. } = word else {
             unreachable!("nothing else is told")
         };
         for news in told.nodes {

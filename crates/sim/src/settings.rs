@@ -57,7 +57,7 @@ pub struct Understating {
 }
 
 impl Understating {
-    pub const NOBODY: Understating = Understating { nodes: 0, divisor: 1 };
+    pub const NONE: Understating = Understating { nodes: 0, divisor: 1 };
 }
 
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -176,7 +176,7 @@ impl Default for Settings {
             // Shorter than the daemons' 3,600 s.
             orphan_lease: Duration::from_secs(600),
             join_over: Duration::ZERO,
-            understating: Understating::NOBODY,
+            understating: Understating::NONE,
             watched: None,
             watched_job: None,
             oracle: false,

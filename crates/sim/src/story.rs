@@ -34,7 +34,7 @@ impl Story {
 
     pub fn tell(&mut self, now: Instant, place: Place, fact: &Fact) {
         if fact.job() == Some(self.job()) {
-            self.take(now, &Happening::Told(place, fact.clone()));
+            self.take(now, &Happening::Reported(place, fact.clone()));
         }
     }
 
@@ -74,8 +74,8 @@ fn describe(happening: &Happening) -> String {
             let lost: Vec<String> = changes.iter().map(describe_change).collect();
             format!("!! lost, because not durable: [{}]", lost.join("; "))
         }
-        Happening::Told(place, Fact::Change(change)) => format!("{}: {}", name(*place), describe_change(change)),
-        Happening::Told(place, Fact::Record(record)) => format!("{}: {}", name(*place), describe_record(record)),
+        Happening::Reported(place, Fact::Change(change)) => format!("{}: {}", name(*place), describe_change(change)),
+        Happening::Reported(place, Fact::Record(record)) => format!("{}: {}", name(*place), describe_record(record)),
         Happening::Answered { job, id } => format!("client of job{job}: got job id {id}"),
         Happening::Repeated { to, message } => format!("{} receives again: {}", name(*to), shortened(message)),
         Happening::Intruded { node, attempt, task, .. } => {
@@ -254,7 +254,7 @@ fn is_of_cluster(happening: &Happening) -> bool {
 
 fn job_of(happening: &Happening) -> Option<JobId> {
     match happening {
-        Happening::Told(_, fact) => fact.job(),
+        Happening::Reported(_, fact) => fact.job(),
         Happening::Answered { id, .. } => Some(*id),
         _ => happening.task().map(|task| task.job),
     }

@@ -1,11 +1,11 @@
 //! The examples as a new user runs them: no server, a fresh directory.
 
-use crate::support::{PATIENCE, Scene, Told, reported_within, told};
+use crate::support::{CommandOutput, PATIENCE, Scene, reported_within, told};
 use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Runs an example in a copy of the repository's sources, without a server.
-fn run(scene: &Scene, example: &str) -> Told {
+fn run(scene: &Scene, example: &str) -> CommandOutput {
     let mut command = scene.command(&["run", &format!("examples/{example}.toml")]);
     command.current_dir(copy_of_repository(scene));
     // Ten thousand tasks take longer in a debug build.

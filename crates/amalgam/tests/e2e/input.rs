@@ -1,6 +1,6 @@
 //! The standard input of `run` is passed to its task.
 
-use crate::support::{Cluster, Federation, Scene, Told, read};
+use crate::support::{Cluster, CommandOutput, Federation, Scene, read};
 use std::io::Write;
 use std::process::{Child, Stdio};
 use std::thread;
@@ -15,7 +15,7 @@ fn given(scene: &Scene, arguments: &[&str], input: Vec<u8>) -> Child {
     child
 }
 
-fn run(scene: &Scene, arguments: &[&str], input: &[u8]) -> Told {
+fn run(scene: &Scene, arguments: &[&str], input: &[u8]) -> CommandOutput {
     read(given(scene, arguments, input.to_vec()).wait_with_output().unwrap())
 }
 

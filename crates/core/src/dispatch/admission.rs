@@ -71,7 +71,7 @@ pub enum JobState {
     /// Admitted, without a job manager yet.
     Pending,
     /// Its job manager has it, and knows whether tasks run.
-    Begun,
+    Started,
     Ended(JobEnd),
 }
 
@@ -80,7 +80,7 @@ fn standing(jobs: &BTreeMap<JobId, JobEntry>, job: JobId) -> Standing {
     match jobs.get(&job).map(|entry| &entry.state) {
         Some(JobState::Ended(JobEnd { outcome: JobOutcome::Succeeded, .. })) => Standing::Succeeded,
         Some(JobState::Ended(_)) => Standing::Failed,
-        Some(JobState::Pending | JobState::Begun) | None => Standing::Open,
+        Some(JobState::Pending | JobState::Started) | None => Standing::Open,
     }
 }
 
@@ -142,7 +142,7 @@ impl Admission {
     }
 
     pub(super) fn is_running(&self, job: JobId) -> bool {
-        self.jobs.get(&job).is_some_and(|entry| entry.state == JobState::Begun)
+        self.jobs.get(&job).is_some_and(|entry| entry.state == JobState::Started)
     }
 
     pub(super) fn running(&self) -> impl Iterator<Item = (&Arc<AdmittedJob>, QueueId)> {
@@ -240,7 +240,7 @@ impl Admission {
                 let after = entry.after().map(|(on, until)| (on, until, standing(&self.jobs, on)));
                 self.turns.enter(id, pending, after);
             }
-            JobState::Begun => {
+            JobState::Started => {
                 counts.0 += 1;
                 self.begun.insert(id);
                 self.count_running(queue);
@@ -269,7 +269,7 @@ impl Admission {
                     }
                 }
             }
-            JobState::Begun => {
+            JobState::Started => {
                 counts.0 -= 1;
                 self.begun.remove(&id);
                 self.count_running(queue);
@@ -356,7 +356,7 @@ impl Admission {
 
     /// It has a job manager from now on.
     pub(super) fn set_started(&mut self, job: JobId) {
-        self.set_state(job, |entry| (entry.state, entry.has_started) = (JobState::Begun, true));
+        self.set_state(job, |entry| (entry.state, entry.has_started) = (JobState::Started, true));
     }
 
     pub(super) fn set_reopened(&mut self, job: JobId, run: u32) {
@@ -404,7 +404,7 @@ impl Admission {
         let ended = |on: JobId| match self.jobs.get(&on)?.state {
             JobState::Ended(JobEnd { outcome: JobOutcome::Succeeded, .. }) => None,
             JobState::Ended(end) => Some((end.at, on)),
-            JobState::Pending | JobState::Begun => None,
+            JobState::Pending | JobState::Started => None,
         };
         let after = self.jobs.get(&job)?.after().filter(|(_, until)| *until == Until::Succeeded);
         after.filter_map(|(on, _)| ended(on)).min().map(|(_, on)| on)
@@ -425,7 +425,7 @@ impl Admission {
             let reopened = (entry.run > 0).then_some(Change::JobReopened { job: id, run: entry.run });
             match entry.state {
                 JobState::Pending => changes.extend(begun.into_iter().chain(reopened)),
-                JobState::Begun | JobState::Ended(_) => changes.extend(reopened.into_iter().chain(begun)),
+                JobState::Started | JobState::Ended(_) => changes.extend(reopened.into_iter().chain(begun)),
             }
             if let Some(Cancellation { by, at }) = entry.cancelled.as_deref() {
                 changes.push(Change::CancelAsked { job: id, by: by.clone(), at: *at });

@@ -32,7 +32,7 @@ impl Dispatcher {
             (JobAction::RerunFailed, JobState::Ended(end)) if end.outcome == JobOutcome::Succeeded => {
                 Some(("it succeeded: nothing failed", "submit it again to run all of it"))
             }
-            (JobAction::RerunFailed, JobState::Pending | JobState::Begun) => {
+            (JobAction::RerunFailed, JobState::Pending | JobState::Started) => {
                 Some(("it has not ended", "wait for it, or cancel it first"))
             }
             (JobAction::RerunFailed, _) if entry.is_abandoned => {
@@ -41,10 +41,10 @@ impl Dispatcher {
             (JobAction::Cancel | JobAction::Hold | JobAction::Release | JobAction::Abandon, JobState::Ended(_)) => {
                 Some(("it has ended", "`amalgam info` shows how"))
             }
-            (JobAction::Abandon, JobState::Begun) if entry.job.host == HostId::SERVER => {
+            (JobAction::Abandon, JobState::Started) if entry.job.host == HostId::SERVER => {
                 Some(("its manager is in the server", "cancel it"))
             }
-            (JobAction::Abandon, JobState::Begun) if self.hosts.contains(&entry.job.host) => {
+            (JobAction::Abandon, JobState::Started) if self.hosts.contains(&entry.job.host) => {
                 Some(("its manager is connected", "cancel it without --force"))
             }
             _ => None,
@@ -92,7 +92,7 @@ impl Dispatcher {
         self.admission.set_held(job, held);
         out.persist(Change::JobHeld { job, held });
         out.record(Record::Held { job, held });
-        if *state == JobState::Begun {
+        if *state == JobState::Started {
             out.send(job, ToJobManager::Act(if held { JobAction::Hold } else { JobAction::Release }));
         }
         self.take_turns(now, out);
@@ -213,7 +213,7 @@ impl Dispatcher {
     /// Keeps the mean run times of the job's tasks for its later runs.
     pub fn remember(&mut self, job: JobId, means: &[Option<Duration>], out: &mut Outbox) {
         let Admission { jobs, history, .. } = &mut self.admission;
-        if let Some(entry) = jobs.get(&job).filter(|entry| entry.state == JobState::Begun) {
+        if let Some(entry) = jobs.get(&job).filter(|entry| entry.state == JobState::Started) {
             history.learn(entry.job.user, &entry.job.spec, means).into_iter().for_each(|change| out.persist(change));
         }
     }

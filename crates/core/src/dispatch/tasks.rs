@@ -21,7 +21,7 @@ impl Dispatcher {
             return refuse(client, kind, &message, remedy, out);
         }
         out.send(client, ToClient::Done);
-        let is_started = self.admission.jobs[&job].state == JobState::Begun;
+        let is_started = self.admission.jobs[&job].state == JobState::Started;
         if action == TaskAction::RerunFailed {
             self.reopen_for(now, job, Some(tasks), out);
             return;
@@ -66,7 +66,9 @@ impl Dispatcher {
                 ("a job on which it depends is forgotten", "submit it again")
             }
             JobState::Ended(_) if !is_rerun => ("it has ended", "`amalgam info` shows how"),
-            JobState::Pending | JobState::Begun if is_rerun => ("it has not ended", "wait for it, or cancel it first"),
+            JobState::Pending | JobState::Started if is_rerun => {
+                ("it has not ended", "wait for it, or cancel it first")
+            }
             _ => return None,
         };
         Some((RefusalKind::Conflict, format!("job {job}: {what}"), remedy))

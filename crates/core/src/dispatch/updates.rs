@@ -31,7 +31,7 @@ impl Dispatcher {
         self.admission.update(job, &update);
         out.persist(Change::JobUpdated { job, update: Box::new(update), by });
         let entry = &self.admission.jobs[&job];
-        if entry.state == JobState::Begun {
+        if entry.state == JobState::Started {
             let (job, queue) = (Arc::clone(&entry.job), entry.queue);
             let is_placed_anew = (job.spec.priority, job.queue) != (before.spec.priority, before.queue);
             if is_placed_anew {
@@ -73,7 +73,7 @@ impl Dispatcher {
             let message = format!("job {job}: queue {} belongs to another global master", queues.spec(queue).name);
             return conflict(message, "submit it to that queue instead");
         }
-        if entry.state == JobState::Begun && self.scheduler.holds_resources(job) {
+        if entry.state == JobState::Started && self.scheduler.holds_resources(job) {
             let message =
                 format!("job {job}: its tasks hold resources that are counted for queue {}", entry.job.spec.queue);
             return conflict(message, "hold it, wait until its tasks have ended, move it, and release it");

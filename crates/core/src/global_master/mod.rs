@@ -10,7 +10,9 @@ mod sharing;
 
 use crate::dispatch::{DispatchSettings, Dispatcher, JobStatus, QueueStatus};
 use crate::policy::inter_job::QueueTree;
-use crate::protocol::{Address, GlobalIntroduction, NodeNews, Since, ToGlobalMaster, ToJobManager, ToMaster, Told};
+use crate::protocol::{
+    Address, ClusterUpdate, GlobalIntroduction, NodeNews, Since, ToGlobalMaster, ToJobManager, ToMaster,
+};
 use crate::role::{Change, Event, Outbox, Record, Role};
 use crate::scheduling::{Booking, Ledger, NodeState, Scheduler};
 use crate::vocabulary::{
@@ -151,7 +153,7 @@ impl GlobalMaster {
 
     fn on_message(&mut self, now: Instant, from: Address, body: ToGlobalMaster, out: &mut Outbox) {
         match body {
-            ToGlobalMaster::Told(told) => self.on_told(now, *told, out),
+            ToGlobalMaster::ClusterUpdate(told) => self.on_cluster_update(now, *told, out),
             ToGlobalMaster::OfJobs(body) => match *body {
                 // The master of the node's cluster counts its failures.
                 ToMaster::NodeFailed { node, suspects } if self.federation.has(node) => {
@@ -199,8 +201,8 @@ impl GlobalMaster {
         }
     }
 
-    fn on_told(&mut self, now: Instant, told: Told, out: &mut Outbox) {
-        let Told { cluster, life, since, version, seen, freed, refused, nodes, usage, is_settled } = told;
+    fn on_cluster_update(&mut self, now: Instant, told: ClusterUpdate, out: &mut Outbox) {
+        let ClusterUpdate { cluster, life, since, version, seen, freed, refused, nodes, usage, is_settled } = told;
         let Some(entry) = self.clusters.get_mut(usize::from(cluster.0)) else { return };
         let span = self.federation.nodes_of(cluster);
         let is_there = |node: NodeId| span.contains(&node.0);
@@ -306,13 +308,13 @@ impl GlobalMaster {
                 self.dispatch.names.insert(node, name);
                 returned.push(node);
             }
-            NodeNews::Room { node, free, shut, held } if rooms.state(node).is_some() => {
+            NodeNews::Room { node, free, closed_reason, held } if rooms.state(node).is_some() => {
                 if rooms.state(node) == Some(NodeState::Unreachable) {
                     rooms.set_state(node, NodeState::Up);
                 }
-                match shut {
+                match closed_reason {
                     None if !rooms.is_open(node) => rooms.set_open(node, true),
-                    Some(why) if rooms.shut(node).as_ref() != Some(&why) => rooms.close(node, why),
+                    Some(why) if rooms.closed_reason(node).as_ref() != Some(&why) => rooms.close(node, why),
                     _ => {}
                 }
                 self.sharing.on_held(node, held);

@@ -67,7 +67,7 @@ pub enum Difference {
     /// The roles had other effects.
     Effects { recorded: Box<Outbox>, replayed: Box<Outbox> },
     /// The role of the entry does not exist: earlier entries are missing from the journal.
-    Nobody,
+    NoRole,
 }
 
 impl Replay {
@@ -92,8 +92,8 @@ impl Replay {
             Entry::NodeAdded { node, settings } => self.roles()?.add_local_node(node, settings),
             Entry::Named { name, left } => {
                 self.outbox.clear();
-                let roles = self.roles.as_mut().ok_or(Difference::Nobody)?;
-                let master = roles.master.as_mut().ok_or(Difference::Nobody)?;
+                let roles = self.roles.as_mut().ok_or(Difference::NoRole)?;
+                let master = roles.master.as_mut().ok_or(Difference::NoRole)?;
                 master.name_node(&name, &mut self.outbox);
                 self.compare(left)?;
             }
@@ -111,7 +111,7 @@ impl Replay {
     /// If the role does not exist.
     pub fn hand_over(&mut self, now: Instant, event: RoleEvent) -> Result<(), Difference> {
         self.outbox.clear();
-        let roles = self.roles.as_mut().ok_or(Difference::Nobody)?;
+        let roles = self.roles.as_mut().ok_or(Difference::NoRole)?;
         let is_there = match event {
             RoleEvent::Master(event) => roles.hand_to_master(now, event, &mut self.outbox),
             RoleEvent::Global(event) => roles.hand_to_global(now, event, &mut self.outbox),
@@ -119,7 +119,7 @@ impl Replay {
             RoleEvent::JobHost(event) => roles.hand_to_job_host(now, event, &mut self.outbox),
             RoleEvent::Node(node, event) => roles.hand_to_node(now, node, event, &mut self.outbox),
         };
-        if is_there { Ok(()) } else { Err(Difference::Nobody) }
+        if is_there { Ok(()) } else { Err(Difference::NoRole) }
     }
 
     fn compare(&mut self, recorded: Outbox) -> Result<(), Difference> {
@@ -131,6 +131,6 @@ impl Replay {
     }
 
     fn roles(&mut self) -> Result<&mut Roles, Difference> {
-        self.roles.as_mut().ok_or(Difference::Nobody)
+        self.roles.as_mut().ok_or(Difference::NoRole)
     }
 }

@@ -8,8 +8,8 @@ use super::Master;
 use super::holdings::Holdings;
 use crate::dispatch::{NodeNames, refuse};
 use crate::protocol::{
-    Address, ClaimError, GlobalIntroduction, HeldGrant, NodeNews, ProposedLaunch, RefusalKind, Since, ToGlobalMaster,
-    ToJobManager, ToNode, Told,
+    Address, ClaimError, ClusterUpdate, GlobalIntroduction, HeldGrant, NodeNews, ProposedLaunch, RefusalKind, Since,
+    ToGlobalMaster, ToJobManager, ToNode,
 };
 use crate::role::{Outbox, Record};
 use crate::scheduling::{Booking, BookingChange, Ledger, NodeState};
@@ -166,7 +166,7 @@ impl Federated {
         news.push(match state {
             NodeState::Up => {
                 let held = self.holdings.on_node(ledger.index(node));
-                NodeNews::Room { node, free: ledger.node_free(node), shut: ledger.shut(node), held }
+                NodeNews::Room { node, free: ledger.node_free(node), closed_reason: ledger.closed_reason(node), held }
             }
             NodeState::Unreachable => NodeNews::Away { node, lost: false },
             NodeState::Lost | NodeState::Expected => NodeNews::Away { node, lost: true },
@@ -200,8 +200,8 @@ impl Federated {
             Since::Version(told)
         };
         let (usage, is_settled) = (self.holdings.usage(), !rooms.ledger.expects_nodes());
-        let told = Told { cluster, life, since, version, seen, freed, refused, nodes, usage, is_settled };
-        out.send(global, ToGlobalMaster::Told(Box::new(told)));
+        let told = ClusterUpdate { cluster, life, since, version, seen, freed, refused, nodes, usage, is_settled };
+        out.send(global, ToGlobalMaster::ClusterUpdate(Box::new(told)));
     }
 }
 
@@ -379,13 +379,15 @@ mod tests {
             Cluster { federated, ledger, names: NodeNames::default() }
         }
 
-        fn tell(&mut self) -> Told {
+        fn tell(&mut self) -> ClusterUpdate {
             let mut out = Outbox::default();
             self.federated.take_news(&mut self.ledger);
             let rooms = Rooms { ledger: &self.ledger, names: &self.names };
             self.federated.tell(GLOBAL, Epoch(1), &rooms, &Kinds::new(), &mut out);
             match out.sends.pop() {
-                Some((Address::GlobalMaster(GLOBAL), Message::ToGlobalMaster(ToGlobalMaster::Told(told)))) => *told,
+                Some((Address::GlobalMaster(GLOBAL), Message::ToGlobalMaster(ToGlobalMaster::ClusterUpdate(told)))) => {
+                    *told
+                }
                 other => panic!("expected a notification, got {other:?}"),
             }
         }
@@ -398,7 +400,7 @@ mod tests {
         }
     }
 
-    fn free_of(told: &Told) -> Vec<Resources> {
+    fn free_of(told: &ClusterUpdate) -> Vec<Resources> {
         let room = |news: &NodeNews| match news {
             NodeNews::Room { free, .. } => Some(*free),
             _ => None,

@@ -106,10 +106,10 @@ impl NodeEntry {
 
     /// Whether its drain state and its pause let it take work.
     fn takes_work(&self) -> bool {
-        self.shut().is_none()
+        self.closed_reason().is_none()
     }
 
-    fn shut(&self) -> Option<ClosedReason> {
+    fn closed_reason(&self) -> Option<ClosedReason> {
         match self.pause_now() {
             _ if self.drained => Some(ClosedReason::Drained),
             Some(pause) => Some(ClosedReason::Paused { why: pause.why.clone() }),
@@ -459,7 +459,7 @@ impl Master {
 
     /// Opens the node for work or closes it, according to its drain state and its pause.
     fn show_open(&mut self, node: NodeId) {
-        match self.nodes.entry(node).shut() {
+        match self.nodes.entry(node).closed_reason() {
             None => self.dispatch.rooms.set_open(node, true),
             Some(why) => self.dispatch.rooms.close(node, why),
         }

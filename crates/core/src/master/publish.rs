@@ -160,12 +160,12 @@ impl Master {
 
     fn why_closed(&self, node: NodeId) -> Option<ClosedReason> {
         let is_closed = self.dispatch.rooms.offer_is_closed(node);
-        is_closed.then(|| self.dispatch.rooms.shut(node).unwrap_or(ClosedReason::Lost))
+        is_closed.then(|| self.dispatch.rooms.closed_reason(node).unwrap_or(ClosedReason::Lost))
     }
 
     fn listed(&self, now: Instant, node: NodeId) -> ListedNode {
         ListedNode {
-            shut: self.why_closed(node),
+            closed_reason: self.why_closed(node),
             capacity: self.dispatch.rooms.node_capacity(node),
             attributes: Arc::clone(self.dispatch.rooms.attributes(node)),
             report: self.nodes.report(node).cloned().unwrap_or_default(),
@@ -196,7 +196,7 @@ mod tests {
     fn open_nodes_are_ranked_by_the_total_wait_of_a_task() {
         let seconds = Duration::from_secs;
         let node = |open: bool, [expected_wait, running_work, stalled]: [u64; 3]| ListedNode {
-            shut: (!open).then_some(ClosedReason::Drained),
+            closed_reason: (!open).then_some(ClosedReason::Drained),
             capacity: Default::default(),
             attributes: Arc::default(),
             report: NodeReport {
@@ -227,7 +227,7 @@ mod tests {
             let (age, silent_for) = (seconds(age), Duration::ZERO);
             let (attributes, report) = (Arc::default(), NodeReport::default());
             let waits = Some(ListedWaits { waits, age, silent_for });
-            ListedNode { shut: None, capacity, attributes, report, waits }.rank().as_millis()
+            ListedNode { closed_reason: None, capacity, attributes, report, waits }.rank().as_millis()
         };
         assert_eq!((rank(30, 8, 0), rank(30, 8, 20), rank(30, 40, 35)), (38_000, 10_000, 5_000));
     }
@@ -235,7 +235,7 @@ mod tests {
     #[test]
     fn of_many_nodes_only_the_best_are_published() {
         let node = |number: u64| ListedNode {
-            shut: None,
+            closed_reason: None,
             capacity: Default::default(),
             attributes: Arc::default(),
             report: NodeReport { expected_wait: Duration(number * 7_919 % 5_003), ..NodeReport::default() },

@@ -58,7 +58,7 @@ impl Attempt {
         self.grant.is_none() && self.template.shape.execution == ExecutionType::Opportunistic
     }
 
-    pub(super) fn gives_way(&self) -> bool {
+    pub(super) fn is_preemptible(&self) -> bool {
         self.is_opportunistic() && matches!(self.state, State::Starting | State::Running)
     }
 }
@@ -134,7 +134,7 @@ impl NodeAgent {
             return;
         }
         let held = match self.attempts.get_mut(&id) {
-            Some(entry) if entry.gives_way() => {
+            Some(entry) if entry.is_preemptible() => {
                 entry.grant = Some(grant);
                 self.opportunistic.sub(&entry.holds());
                 self.kept.take(&entry.holds());
@@ -195,7 +195,7 @@ impl NodeAgent {
 
     /// The end of an attempt, with the attempt for which it was preempted, if any.
     pub(super) fn with_cause(&mut self, id: AttemptId, mut ended: Arc<Ended>) -> Arc<Ended> {
-        let by = self.making_way.remove(&id).filter(|_| ended.reason == EndReason::Preempted);
+        let by = self.preempting.remove(&id).filter(|_| ended.reason == EndReason::Preempted);
         if let Some(by) = by {
             let message = &mut Arc::make_mut(&mut ended).message;
             message.get_or_insert_with(|| format!("to make room for attempt {by} of job {}", by.job));
@@ -218,9 +218,9 @@ impl NodeAgent {
         if was_here || !self.attempts.contains_key(&by) {
             return;
         }
-        let gives_way = |attempt: &Attempt| attempt.grant.is_some_and(|grant| of.contains(&grant));
+        let is_preemptible = |attempt: &Attempt| attempt.grant.is_some_and(|grant| of.contains(&grant));
         let victims: Vec<AttemptId> =
-            self.attempts.iter().filter(|(_, attempt)| gives_way(attempt)).map(|(id, _)| *id).collect();
+            self.attempts.iter().filter(|(_, attempt)| is_preemptible(attempt)).map(|(id, _)| *id).collect();
         victims.into_iter().for_each(|victim| self.preempt(now, victim, by, out));
     }
 
@@ -230,7 +230,7 @@ impl NodeAgent {
             return;
         }
         out.record(Record::Preempting { task: entry.task, attempt: victim, node: self.node, by });
-        self.making_way.insert(victim, by);
+        self.preempting.insert(victim, by);
         self.on_stop(now, victim, EndReason::Preempted, self.settings.stop_grace, out);
     }
 
@@ -249,7 +249,7 @@ impl NodeAgent {
             if let State::Stopping { .. } = entry.state {
                 coming.add(&entry.holds());
             }
-            if matches!(entry.state, State::Stopping { .. }) || entry.gives_way() {
+            if matches!(entry.state, State::Stopping { .. }) || entry.is_preemptible() {
                 most.add(&entry.holds());
             }
         }
@@ -270,7 +270,7 @@ impl NodeAgent {
             wanted.0[CPU] = 0;
         }
         let mut victims = Vec::new();
-        for (id, entry) in self.running_attempts().rev().filter(|(_, entry)| entry.gives_way()) {
+        for (id, entry) in self.running_attempts().rev().filter(|(_, entry)| entry.is_preemptible()) {
             if wanted.fits_in(&coming) {
                 break;
             }

@@ -128,7 +128,7 @@ pub struct NodeAgent {
     files: Box<Files>,
     kinds: Kinds,
     /// Running attempts that are being stopped, and the attempt that needs their resources.
-    making_way: BTreeMap<AttemptId, AttemptId>,
+    preempting: BTreeMap<AttemptId, AttemptId>,
     /// The limits that the master sets for opportunistic work.
     steer: Steer,
     registration: u64,
@@ -187,7 +187,7 @@ impl NodeAgent {
             rules,
             kept: KeptRoom::for_length(rules.keep_freed),
             steer: Steer::default(),
-            making_way: BTreeMap::new(),
+            preempting: BTreeMap::new(),
             stalled_since: None,
             spare: Spare::default(),
             waits: Waits::default(),

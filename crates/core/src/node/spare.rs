@@ -67,7 +67,9 @@ impl NodeAgent {
         of_grants.for_each(|live| booked.add(&live.resources));
         let room = booked.left_of(&self.capacity);
         let is_offered = |entry: &Attempt| {
-            entry.gives_way() && now.since(entry.since) >= offer_after && entry.template.shape.resources.fits_in(&room)
+            entry.is_preemptible()
+                && now.since(entry.since) >= offer_after
+                && entry.template.shape.resources.fits_in(&room)
         };
         let those = self.running_attempts().filter(|(_, entry)| is_offered(entry));
         let mut those: Vec<(Instant, AttemptId)> = those.map(|(id, entry)| (entry.since, id)).collect();

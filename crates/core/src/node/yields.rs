@@ -57,7 +57,7 @@ impl Attempt {
     }
 
     fn may_yield(&self) -> bool {
-        self.gives_way() && self.yielding.is_none() && self.cpu().cpu_millis() > 0
+        self.is_preemptible() && self.yielding.is_none() && self.cpu().cpu_millis() > 0
     }
 
     /// For how long it has had its CPU.
@@ -242,7 +242,7 @@ impl NodeAgent {
         for id in those {
             let entry = &self.attempts[&id];
             let (task, node, by) = (entry.task, self.node, entry.yielding.and_then(|yielding| yielding.by));
-            self.making_way.extend(by.map(|by| (id, by)));
+            self.preempting.extend(by.map(|by| (id, by)));
             out.record(Record::Stopping { task, attempt: id, node, reason: EndReason::Preempted });
             self.on_stop(now, id, EndReason::Preempted, self.settings.stop_grace, out);
         }

@@ -12,7 +12,7 @@ use std::sync::Arc;
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum ToGlobalMaster {
     /// The state of a cluster's nodes, from its master.
-    Told(Box<Told>),
+    ClusterUpdate(Box<ClusterUpdate>),
     /// What clients and the managers of its jobs send to a master.
     OfJobs(Box<ToMaster>),
 }
@@ -40,7 +40,7 @@ pub struct GlobalIntroduction {
 
 /// The changes at a cluster, for one global master.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Told {
+pub struct ClusterUpdate {
     pub cluster: ClusterId,
     /// The epoch of the cluster's master.
     pub life: Epoch,
@@ -88,7 +88,7 @@ pub enum NodeNews {
     Joined { node: NodeId, name: String, capacity: Resources, attributes: Arc<Attributes> },
     /// Its free room; why it takes no work, if it takes none; and, if queues have shares, what the tasks of each queue hold that
     /// cannot be preempted.
-    Room { node: NodeId, free: Resources, shut: Option<ClosedReason>, held: Box<[(QueueId, Resources)]> },
+    Room { node: NodeId, free: Resources, closed_reason: Option<ClosedReason>, held: Box<[(QueueId, Resources)]> },
     /// It cannot be reached; if `lost`, it was given up.
     Away { node: NodeId, lost: bool },
     /// The node was removed.

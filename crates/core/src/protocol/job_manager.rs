@@ -199,7 +199,7 @@ pub struct NodeList {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct ListedNode {
     /// Why it takes no new work, if it takes none.
-    pub shut: Option<ClosedReason>,
+    pub closed_reason: Option<ClosedReason>,
     pub capacity: Resources,
     pub attributes: Arc<Attributes>,
     pub report: NodeReport,
@@ -209,7 +209,7 @@ pub struct ListedNode {
 
 impl ListedNode {
     pub fn is_open(&self) -> bool {
-        self.shut.is_none()
+        self.closed_reason.is_none()
     }
 
     /// The value by which nodes are compared: how long a small task would wait there if the node reported it, else

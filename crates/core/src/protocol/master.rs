@@ -52,7 +52,7 @@ pub enum ToMaster {
     /// A job manager of a federation launches an attempt under a grant that its global master proposes. The node's master claims
     /// the resources and forwards the launch, or answers `NotPassed`.
     Launch(Box<ProposedLaunch>),
-    /// A global master has connected, with its state; answered by `Told` with everything.
+    /// A global master has connected, with its state; answered by `ClusterUpdate` with everything.
     Introduce(Box<GlobalIntroduction>),
     /// A job manager returns grants that it does not need.
     Return { grants: Vec<GrantId> },

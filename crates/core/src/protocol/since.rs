@@ -56,7 +56,7 @@ impl ToGlobalMaster {
     fn since(&self) -> u32 {
         match self {
             ToGlobalMaster::OfJobs(message) => message.since(),
-            ToGlobalMaster::Told(..) => 32,
+            ToGlobalMaster::ClusterUpdate(..) => 32,
         }
     }
 }

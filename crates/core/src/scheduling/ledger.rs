@@ -4,9 +4,9 @@
 //! Room is found through maxima over blocks of 64 nodes and over 64 such blocks, so a search skips the occupied part of
 //! a cluster. The maxima are upper bounds for each kind of resource; only the node itself decides.
 
-mod giving_way;
 mod news;
 mod nodes;
+mod preemption;
 mod slots;
 
 use super::classes::Classes;
@@ -53,7 +53,7 @@ pub struct Ledger {
     adopted: BTreeMap<(Epoch, u64), u32>,
     classes: Classes,
     /// Why nodes are closed, if their owner gave a reason.
-    shut: BTreeMap<NodeId, ClosedReason>,
+    closed_reason: BTreeMap<NodeId, ClosedReason>,
     /// Removed nodes; their numbers are not used again.
     removed: BTreeSet<NodeId>,
     /// The attributes of nodes that have not joined.
@@ -81,7 +81,7 @@ struct LedgerNode {
     first_booking: u32,
     bookings: u32,
     /// Those of them that are being preempted.
-    giving_way: u32,
+    being_preempted: u32,
     /// Whether it takes new work.
     open: bool,
     /// Kept free for one ask only.
@@ -319,7 +319,7 @@ impl Ledger {
             shared.take(at, part);
             at
         });
-        let content = Slot { booking: Some(booking), previous: NONE, next, gives_way_to: NONE, shared_gpu };
+        let content = Slot { booking: Some(booking), previous: NONE, next, preempted_for: NONE, shared_gpu };
         if self.free_slots.pop().is_some() {
             *self.bookings.at_mut(slot) = content;
         } else {
@@ -344,7 +344,7 @@ impl Ledger {
         let slot = self.bookings.at_mut(at);
         slot.booking = None;
         let (previous, next) = (slot.previous, slot.next);
-        let was_preempted = std::mem::replace(&mut slot.gives_way_to, NONE) != NONE;
+        let was_preempted = std::mem::replace(&mut slot.preempted_for, NONE) != NONE;
         let shared_gpu = slot.shared_gpu.take();
         self.free_slots.push(at);
         let index = self.index(booking.node);
@@ -357,7 +357,7 @@ impl Ledger {
         }
         let entry = &mut self.nodes[index];
         entry.bookings -= 1;
-        entry.giving_way -= u32::from(was_preempted);
+        entry.being_preempted -= u32::from(was_preempted);
         entry.booked = entry.booked.saturating_sub(&booking.resources);
         if let (Some(at), Some(part), Some(shared)) =
             (shared_gpu, part_of_gpu(&booking.resources), &mut entry.shared_gpus)
@@ -390,7 +390,7 @@ impl Ledger {
 
     /// The bookings on a node that are not being preempted.
     pub fn staying_on(&self, node: NodeId) -> impl Iterator<Item = Booking> {
-        self.slots_of(node).filter(|(_, slot)| slot.gives_way_to == NONE).filter_map(|(_, slot)| slot.booking)
+        self.slots_of(node).filter(|(_, slot)| slot.preempted_for == NONE).filter_map(|(_, slot)| slot.booking)
     }
 
     fn slots_of(&self, node: NodeId) -> impl Iterator<Item = (u32, &Slot)> {
@@ -548,7 +548,7 @@ impl Ledger {
         for (index, entry) in self.nodes.iter().enumerate().take(to).skip(from) {
             let mut booked = Totals::ZERO;
             let mut shared = SharedGpus::default();
-            let (mut count, mut giving_way) = (0, 0);
+            let (mut count, mut being_preempted) = (0, 0);
             for (_, slot) in self.slots_of(self.node(index)) {
                 let booking = slot.booking.expect("a slot in a node's list is booked");
                 assert_eq!(self.index(booking.node), index, "a booking in the list of another node");
@@ -557,9 +557,9 @@ impl Ledger {
                     shared.take(at, part);
                 }
                 count += 1;
-                giving_way += u32::from(slot.gives_way_to != NONE);
+                being_preempted += u32::from(slot.preempted_for != NONE);
             }
-            assert_eq!((count, giving_way), (entry.bookings, entry.giving_way), "bookings of n{index}");
+            assert_eq!((count, being_preempted), (entry.bookings, entry.being_preempted), "bookings of n{index}");
             assert_eq!(booked.0, entry.booked.0.map(u64::from), "booked on n{index}");
             assert_eq!(shared, entry.shared_gpus.as_deref().cloned().unwrap_or_default(), "shared GPUs of n{index}");
             assert!(self.room[index].fits_in(&entry.capacity), "n{index} shows more room than it has");

@@ -629,7 +629,7 @@ mod tests {
             let matrix = Workload { capacity: &TWO, running: &running, queued: &[] }.waits(Duration::ZERO);
             let waits = Arc::new(NodeWaits { matrix, ..NodeWaits::default() });
             ListedNode {
-                shut: None,
+                closed_reason: None,
                 capacity: TWO,
                 attributes: Arc::default(),
                 report: NodeReport::default(),

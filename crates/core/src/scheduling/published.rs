@@ -333,15 +333,15 @@ impl PublishedView {
         let open = || (0..self.len()).map(|index| NodeId(index as u32)).filter(|&node| self.is_open(node));
         if open().next().is_none() {
             let nodes = (0..self.len()).map(|index| NodeId(index as u32)).take(ClosedReason::SHOWN);
-            let shut = nodes.map(|node| (node, self.why_closed(node))).collect();
-            return Why::NoNode { known: self.len() as u32, shut };
+            let closed_reason = nodes.map(|node| (node, self.why_closed(node))).collect();
+            return Why::NoNode { known: self.len() as u32, closed_reason };
         }
         let listed = |node: NodeId| &self.list.nodes[node.0 as usize];
         let is_met = |constraint: &Constraint, node| constraint.is_met_by(&listed(node).attributes);
         let meets = |&node: &NodeId| ask.constraints.iter().all(|constraint| is_met(constraint, node));
         let mut all = (0..self.len()).map(|index| NodeId(index as u32)).filter(meets);
         if let Some(closest) = all.find(|&node| ask.resources.fits_in(&listed(node).capacity)) {
-            return Why::Closed { closest, shut: self.why_closed(closest) };
+            return Why::Closed { closest, closed_reason: self.why_closed(closest) };
         }
         let lacking = open().filter(meets).map(|node| (ask.resources.shortage(&listed(node).capacity), node));
         let lack = |short: &Resources| short.0.iter().map(|&amount| u64::from(amount)).sum::<u64>();
@@ -354,7 +354,7 @@ impl PublishedView {
     }
 
     fn why_closed(&self, node: NodeId) -> ClosedReason {
-        let listed = self.list.nodes.get(node.0 as usize).and_then(|listed| listed.shut.clone());
+        let listed = self.list.nodes.get(node.0 as usize).and_then(|listed| listed.closed_reason.clone());
         listed.unwrap_or(if self.reaches(node) { ClosedReason::Closed } else { ClosedReason::Unreachable })
     }
 
@@ -518,7 +518,7 @@ mod tests {
     /// A node of four cores.
     fn listed(rack: Option<&str>, waits: Option<(NodeWaits, Duration)>) -> ListedNode {
         ListedNode {
-            shut: None,
+            closed_reason: None,
             capacity: FOUR,
             attributes: Arc::new(Attributes::new(rack.map(|rack| ("rack".to_owned(), rack.to_owned())))),
             report: NodeReport::default(),

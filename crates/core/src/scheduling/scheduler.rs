@@ -796,8 +796,8 @@ pub fn explain_fit(class: u32, shape: &Resources, ledger: &Ledger) -> Option<Why
     }
     if let Some(closest) = closest(ledger, class, shape, &large_enough) {
         let others_are_open = ledger.ids().any(|node| ledger.is_open(node));
-        let shut = ledger.shut(closest).unwrap_or(ClosedReason::Closed);
-        return Some(if others_are_open { Why::Closed { closest, shut } } else { no_node(ledger) });
+        let closed_reason = ledger.closed_reason(closest).unwrap_or(ClosedReason::Closed);
+        return Some(if others_are_open { Why::Closed { closest, closed_reason } } else { no_node(ledger) });
     }
     let node = largest(ledger, class, shape)?;
     Some(Why::TooLarge { closest: node, short: shape.shortage(&ledger.node_capacity(node)) })
@@ -806,8 +806,8 @@ pub fn explain_fit(class: u32, shape: &Resources, ledger: &Ledger) -> Option<Why
 /// No node takes work: the reasons of the first known nodes.
 fn no_node(ledger: &Ledger) -> Why {
     let known = || ledger.ids().filter(|node| ledger.state(*node).is_some());
-    let shut = known().filter_map(|node| Some((node, ledger.shut(node)?)));
-    Why::NoNode { known: known().count() as u32, shut: shut.take(ClosedReason::SHOWN).collect() }
+    let closed_reason = known().filter_map(|node| Some((node, ledger.closed_reason(node)?)));
+    Why::NoNode { known: known().count() as u32, closed_reason: closed_reason.take(ClosedReason::SHOWN).collect() }
 }
 
 /// Constraints that no node meets; where each is met by some node, all of them.

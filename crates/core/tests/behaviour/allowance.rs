@@ -82,7 +82,7 @@ impl Managed {
         let mut managed = Managed { manager, now: Instant::ZERO, out: Outbox::default(), number: 0 };
         managed.tell(Address::Master, ToJobManager::begin(Arc::clone(&job), Some(Box::new(cores(share)))));
         let node = ListedNode {
-            shut: None,
+            closed_reason: None,
             capacity: Resources::new(64_000, 0),
             attributes: Arc::default(),
             report: NodeReport::default(),

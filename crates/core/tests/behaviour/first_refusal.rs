@@ -4,7 +4,7 @@ use amalgam_core::dispatch::DispatchSettings;
 use amalgam_core::global_master::GlobalMaster;
 use amalgam_core::policy::inter_job::QueueTree;
 use amalgam_core::preset::Preset;
-use amalgam_core::protocol::{Address, Message, NodeNews, Since, ToGlobalMaster, ToMaster, Told};
+use amalgam_core::protocol::{Address, ClusterUpdate, Message, NodeNews, Since, ToGlobalMaster, ToMaster};
 use amalgam_core::role::{Event, Outbox, Role};
 use amalgam_core::vocabulary::{ClusterId, Duration, Epoch, Federation, GlobalId, Instant, Kinds, NodeId, Resources};
 use std::sync::Arc;
@@ -53,7 +53,7 @@ impl Believer {
 
     fn hear(&mut self, at: u64, since: Since, nodes: Vec<NodeNews>) {
         self.version += 1;
-        let told = Told {
+        let told = ClusterUpdate {
             cluster: CLUSTER,
             life: Epoch(1),
             since,
@@ -65,7 +65,7 @@ impl Believer {
             usage: Vec::new(),
             is_settled: true,
         };
-        let (from, body) = (Address::ClusterMaster(CLUSTER), ToGlobalMaster::Told(Box::new(told)));
+        let (from, body) = (Address::ClusterMaster(CLUSTER), ToGlobalMaster::ClusterUpdate(Box::new(told)));
         self.global.handle(Instant(at), Event::Message { from, body }, &mut Outbox::default());
     }
 
@@ -89,7 +89,7 @@ impl Believer {
 }
 
 fn room(node: u32, free: u32) -> NodeNews {
-    NodeNews::Room { node: NodeId(node), free: cores(free), shut: None, held: Box::default() }
+    NodeNews::Room { node: NodeId(node), free: cores(free), closed_reason: None, held: Box::default() }
 }
 
 fn millis(millis: u64) -> Duration {

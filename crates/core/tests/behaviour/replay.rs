@@ -124,7 +124,7 @@ fn journal_left(entry: &Entry) -> &amalgam_core::role::Outbox {
 #[test]
 fn a_journal_without_its_start_has_no_role_for_its_entries() {
     let journal = journal(Preset::DRF);
-    assert_eq!(replay(journal[1..].to_vec()), Err(Difference::Nobody));
+    assert_eq!(replay(journal[1..].to_vec()), Err(Difference::NoRole));
     let without_node = journal.iter().filter(|entry| !matches!(entry, Entry::NodeAdded { .. })).cloned();
-    assert_eq!(replay(without_node), Err(Difference::Nobody));
+    assert_eq!(replay(without_node), Err(Difference::NoRole));
 }

@@ -114,7 +114,7 @@ fn a_job_starts_after_a_restart_if_the_log_ends_just_before_its_start() {
     for log in [admitted, reopened] {
         let roles = restarted(log);
         let state = roles.master.as_ref().and_then(|master| master.dispatch().job(JOB)).map(|(_, state)| state);
-        assert_eq!(state, Some(&JobState::Begun));
+        assert_eq!(state, Some(&JobState::Started));
         assert!(roles.jobs[&JOB].dag().stage(0).ready() > 0);
     }
 }
@@ -146,7 +146,7 @@ fn a_job_that_was_held_when_it_ended_runs_again_on_request() {
     let mut roles = restarted(held);
     act(&mut roles, JobAction::RerunFailed);
     let job = roles.master.as_ref().and_then(|master| master.dispatch().job(JOB)).map(|(_, state)| state.clone());
-    assert_eq!(job, Some(JobState::Begun));
+    assert_eq!(job, Some(JobState::Started));
     assert!(roles.jobs[&JOB].dag().stage(0).ready() > 0);
 }
 
@@ -158,7 +158,7 @@ fn a_job_whose_dependency_is_forgotten_runs_again_if_it_ever_ran() {
     act(&mut roles, JobAction::RerunFailed);
     assert_eq!(
         roles.master.as_ref().and_then(|master| master.dispatch().job(JOB)).map(|(_, state)| state),
-        Some(&JobState::Begun)
+        Some(&JobState::Started)
     );
     let mut again = restarted(snapshot);
     act(&mut again, JobAction::RerunFailed);

@@ -133,7 +133,7 @@ fn after(jobs: &[JobId]) -> JobSpec {
 #[derive(Clone, PartialEq, Debug)]
 enum State {
     Pending,
-    Begun,
+    Started,
     Ended(bool),
 }
 
@@ -173,7 +173,7 @@ impl Simple {
         let ended = |on: &JobId| matches!(self.jobs[on].state, State::Ended(_));
         let are_met = known.spec.after_jobs.iter().all(succeeded) && known.spec.after_jobs_any.iter().all(ended);
         let limit = QUEUES.iter().find(|(name, _)| *name == known.spec.queue).and_then(|(_, limit)| *limit);
-        let is_running = |other: &&Known| other.state == State::Begun && other.spec.queue == known.spec.queue;
+        let is_running = |other: &&Known| other.state == State::Started && other.spec.queue == known.spec.queue;
         let running = self.jobs.values().filter(is_running).count();
         (known.has_started || are_met) && limit.is_none_or(|limit| running < limit as usize)
     }
@@ -191,7 +191,7 @@ impl Simple {
                     ended_some = true;
                 } else if self.may_start(job) && !(self.has_any && has_to_end) {
                     let known = self.jobs.get_mut(&job).unwrap();
-                    (known.state, known.has_started) = (State::Begun, true);
+                    (known.state, known.has_started) = (State::Started, true);
                     self.begun.push(job);
                 }
             }
@@ -229,7 +229,7 @@ fn jobs_start_and_end_as_if_all_were_checked_after_each_event() {
                     simple.submit(job, &spec);
                 }
                 5..=7 => {
-                    let Some(job) = simple.pick(&mut chance, |known| known.state == State::Begun) else { continue };
+                    let Some(job) = simple.pick(&mut chance, |known| known.state == State::Started) else { continue };
                     let outcome = [JobOutcome::Succeeded, JobOutcome::Succeeded, FAILED][chance.below(3_u64) as usize];
                     jobs.end(job, simple.jobs[&job].run, outcome);
                     simple.jobs.get_mut(&job).unwrap().state = State::Ended(outcome == JobOutcome::Succeeded);
@@ -265,7 +265,7 @@ fn jobs_start_and_end_as_if_all_were_checked_after_each_event() {
             for (job, known) in &simple.jobs {
                 let state = match jobs.master.dispatch().job(*job).expect("all jobs are kept").1 {
                     JobState::Pending => State::Pending,
-                    JobState::Begun => State::Begun,
+                    JobState::Started => State::Started,
                     JobState::Ended(end) => State::Ended(end.outcome == JobOutcome::Succeeded),
                 };
                 assert_eq!(state, known.state, "job {job}, seed {seed}, step {step}");

@@ -109,7 +109,7 @@ impl Remover {
         let (state, notes) = (self.state.clone(), self.notes.0.clone());
         let (bell, waiting, has_more) = (Arc::clone(&self.bell), Arc::clone(&self.waiting), Arc::clone(&self.has_more));
         std::thread::Builder::new().name("removal".to_owned()).spawn(move || {
-            crate::priority::give_way();
+            crate::priority::lower_priority();
             let many = Arc::clone(&waiting);
             let mut pace = Pace::gentle(move || many.load(Ordering::Relaxed) > MANY);
             let mut remove = |path: &Path| {

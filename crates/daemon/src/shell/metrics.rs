@@ -219,7 +219,7 @@ impl Metrics {
             for job in &dispatch.job_statuses(now) {
                 let state = match &job.state {
                     JobState::Pending => "pending",
-                    JobState::Begun => "running",
+                    JobState::Started => "running",
                     JobState::Ended(end) => crate::api::JobState::of_outcome(end.outcome).word(),
                 };
                 self.jobs.get_or_create(&vec![("state", state)]).inc();

@@ -449,7 +449,7 @@ pub(crate) fn end_process_on_panic<T>(work: impl FnOnce() -> T) -> T {
 /// Removes the files of these jobs on a thread of its own.
 fn remove_files(files: PathBuf, jobs: Vec<JobId>) {
     let remove = move || {
-        crate::priority::give_way();
+        crate::priority::lower_priority();
         for job in jobs {
             crate::executor::forget_job(&files, job).iter().for_each(|note| tracing::warn!(%job, "{note}"));
         }

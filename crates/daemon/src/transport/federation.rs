@@ -98,7 +98,7 @@ pub async fn serve_cluster(
     // A master may send messages of its own and of its nodes.
     let may_say = move |envelope: &Envelope| match envelope.from {
         Address::Master => {
-            !matches!(&envelope.message, Message::ToGlobalMaster(ToGlobalMaster::Told(told)) if told.cluster != cluster)
+            !matches!(&envelope.message, Message::ToGlobalMaster(ToGlobalMaster::ClusterUpdate(told)) if told.cluster != cluster)
         }
         Address::Node(node) => federation.has(node) && federation.cluster_of(node) == cluster,
         _ => false,

@@ -85,7 +85,7 @@ fn list(nodes: u32) -> NodeList {
     let mut chance = Chance::new(1, "benchmark");
     let different: Vec<Arc<NodeWaits>> = (0..DIFFERENT).map(|_| Arc::new(waits(&mut chance))).collect();
     let listed = |number: usize| ListedNode {
-        shut: None,
+        closed_reason: None,
         capacity: CAPACITY,
         attributes: Arc::default(),
         report: NodeReport::default(),

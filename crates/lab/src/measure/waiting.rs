@@ -164,7 +164,7 @@ impl Jobs {
 
     fn end(&mut self, job: JobId) -> (JobId, Duration) {
         let (known, state) = self.master.dispatch().job(job).expect("it is known");
-        assert_eq!(*state, JobState::Begun, "job {job}");
+        assert_eq!(*state, JobState::Started, "job {job}");
         let submitted_at = known.submitted_at;
         let (estimated, means) = (None, Box::default());
         let body = ToMaster::JobEnded { job, submitted_at, run: 0, outcome: JobOutcome::Succeeded, estimated, means };

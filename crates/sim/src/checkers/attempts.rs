@@ -168,14 +168,16 @@ mod tests {
     }
 
     fn duplicate(number: u32) -> Happening {
-        let Happening::Told(place, Fact::Change(Change::Launched { attempt, task, node, grant, passed_over, at, .. })) =
-            launched(attempt(number))
+        let Happening::Reported(
+            place,
+            Fact::Change(Change::Launched { attempt, task, node, grant, passed_over, at, .. }),
+        ) = launched(attempt(number))
         else {
             unreachable!("a launch")
         };
         let (opportunistic, rule) = (true, Rule::Duplicate);
         let launched = Change::Launched { attempt, task, node, grant, opportunistic, weight: 1, rule, passed_over, at };
-        Happening::Told(place, Fact::Change(launched))
+        Happening::Reported(place, Fact::Change(launched))
     }
 
     #[test]

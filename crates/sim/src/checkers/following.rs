@@ -63,7 +63,7 @@ impl Checker for Following {
     fn check(&mut self, world: &Simulation, happened: &[Happening]) -> Result<(), Breach> {
         for happening in happened {
             match happening {
-                Happening::Told(Place::Managers(number), fact) => self.follow(world, *number, fact.clone())?,
+                Happening::Reported(Place::Managers(number), fact) => self.follow(world, *number, fact.clone())?,
                 Happening::Started(Place::Server) => self.restart(world),
                 _ => {}
             }

@@ -69,7 +69,7 @@ impl Limits {
     fn usage(master: &Master, booking: Booking) -> Option<Use<'_>> {
         let (job, state) = master.dispatch().job(booking.job)?;
         let queue = master.dispatch().queue_of(booking.job)?;
-        (*state == JobState::Begun).then_some(Use { booking, job, queue })
+        (*state == JobState::Started).then_some(Use { booking, job, queue })
     }
 }
 
@@ -149,7 +149,7 @@ fn larger_of(a: &Totals, b: &Totals) -> Totals {
 
 fn check_job_counts(master: &Master, queues: &QueueTree) -> Result<(), Breach> {
     let mut running: BTreeMap<QueueId, u32> = BTreeMap::new();
-    for (job, _) in master.dispatch().jobs_from(JobId(0)).filter(|(_, state)| **state == JobState::Begun) {
+    for (job, _) in master.dispatch().jobs_from(JobId(0)).filter(|(_, state)| **state == JobState::Started) {
         let Some(queue) = master.dispatch().queue_of(job.id) else { continue };
         let count = running.entry(queue).or_default();
         *count += 1;

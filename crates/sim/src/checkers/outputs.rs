@@ -142,7 +142,7 @@ mod tests {
 
     /// The checker after these changes of a job with one writer and one reader.
     fn after(changes: &[Change]) -> Result<Outputs, Breach> {
-        let Happening::Told(_, Fact::Change(Change::JobAdmitted { mut job, key })) = admitted(ExecutionType::Auto)
+        let Happening::Reported(_, Fact::Change(Change::JobAdmitted { mut job, key })) = admitted(ExecutionType::Auto)
         else {
             unreachable!("an admission")
         };

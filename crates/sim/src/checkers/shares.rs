@@ -49,7 +49,7 @@ struct Running {
 impl Running {
     /// Whether it is being preempted: its master has selected it, or its node is stopping it. It no longer counts,
     /// however long the stop takes.
-    fn gives_way(&self, attempt: AttemptId, world: &Simulation) -> bool {
+    fn is_preemptible(&self, attempt: AttemptId, world: &Simulation) -> bool {
         let is_ending = world.agent(self.node).is_some_and(|agent| agent.is_ending(attempt));
         is_ending
             || world.ledger_of(self.node).is_some_and(|ledger| {
@@ -113,7 +113,7 @@ impl Shares {
         let launched = self.launched.iter().filter(|(queue, _)| *queue == job.queue);
         launched.for_each(|(_, resources)| held.add(resources));
         let of_queue = self.running.iter().filter(|(_, running)| running.queue == job.queue);
-        let staying = of_queue.filter(|(attempt, running)| !running.gives_way(**attempt, world));
+        let staying = of_queue.filter(|(attempt, running)| !running.is_preemptible(**attempt, world));
         staying.for_each(|(_, running)| held.add(&running.resources));
         // Nodes may have left in the same turn.
         let now = *dispatcher.rooms.capacity();

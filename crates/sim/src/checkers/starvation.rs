@@ -186,7 +186,7 @@ mod tests {
         let mut most = Totals::ZERO;
         most.add_times(&Resources::new(1_000, 0), cores);
         let record = Record::Allowed { job: TASK.job, most: Box::new(most) };
-        Happening::Told(Place::Server, Fact::Record(record))
+        Happening::Reported(Place::Server, Fact::Record(record))
     }
 
     fn started(attempt: AttemptId) -> Happening {
@@ -194,7 +194,7 @@ mod tests {
         let (expected, opportunistic, promoted, allocation) = (None, true, false, None);
         let task = TASK;
         let record = Record::Started { task, attempt, node, waited, expected, opportunistic, promoted, allocation };
-        Happening::Told(Place::Server, Fact::Record(record))
+        Happening::Reported(Place::Server, Fact::Record(record))
     }
 
     /// The launch of another task as guaranteed.

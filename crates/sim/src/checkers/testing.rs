@@ -39,11 +39,11 @@ pub fn began(node: usize, attempt: AttemptId, cpu_millis: u32) -> Happening {
 }
 
 pub fn told(change: Change) -> Happening {
-    Happening::Told(Place::Server, Fact::Change(change))
+    Happening::Reported(Place::Server, Fact::Change(change))
 }
 
 pub fn reported_record(record: Record) -> Happening {
-    Happening::Told(Place::Server, Fact::Record(record))
+    Happening::Reported(Place::Server, Fact::Record(record))
 }
 
 pub fn launched(attempt: AttemptId) -> Happening {

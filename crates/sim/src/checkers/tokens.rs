@@ -40,7 +40,7 @@ impl Tokens {
 /// Whether the node reported in these happenings that it refuses the launch of the attempt.
 fn is_refused(node: usize, attempt: AttemptId, happened: &[Happening]) -> bool {
     happened.iter().any(|happening| match happening {
-        Happening::Told(
+        Happening::Reported(
             Place::Node(place),
             Fact::Record(Record::TokenRefused { attempt: refused, .. } | Record::Stale { attempt: refused, .. }),
         ) => (*place, *refused) == (node, attempt),
@@ -61,10 +61,10 @@ impl Checker for Tokens {
     fn check(&mut self, _world: &Simulation, happened: &[Happening]) -> Result<(), Breach> {
         for (at, happening) in happened.iter().enumerate() {
             match happening {
-                Happening::Told(_, Fact::Change(Change::JobAdmitted { job, .. })) => {
+                Happening::Reported(_, Fact::Change(Change::JobAdmitted { job, .. })) => {
                     self.resources.insert(job.id, job.resources.clone());
                 }
-                Happening::Told(_, Fact::Change(Change::Launched { attempt, task, node, .. })) => {
+                Happening::Reported(_, Fact::Change(Change::Launched { attempt, task, node, .. })) => {
                     self.launched.insert(*attempt, (*task, *node));
                 }
                 Happening::Began { node, attempt, task, resources, .. } => {
@@ -112,7 +112,7 @@ mod tests {
         let refusal = |node: u32, attempt| {
             let (node_id, why) = (NodeId(node), TokenFault::NotAuthentic);
             let record = Record::TokenRefused { task, attempt, node: node_id, why };
-            Happening::Told(Place::Node(node as usize), Fact::Record(record))
+            Happening::Reported(Place::Node(node as usize), Fact::Record(record))
         };
         assert_eq!(check(&[intruded.clone(), refusal(0, attempt)]), Ok(()));
         assert!(check(std::slice::from_ref(&intruded)).is_err());

@@ -147,7 +147,7 @@ pub enum Happening {
     Fault(Fault),
     Started(Place),
     /// A process has reported a change or a record.
-    Told(Place, Fact),
+    Reported(Place, Fact),
     /// A process crashed before these changes were durable.
     Undone(Vec<Change>),
     /// A client received the id of its job.
@@ -332,7 +332,7 @@ impl Faults {
         if let (Fact::Change(change), Some(writer)) = (fact, self.number_of(place)) {
             self.writers[writer].log.push(change.clone());
         }
-        self.happened.push(Happening::Told(place, fact.clone()));
+        self.happened.push(Happening::Reported(place, fact.clone()));
     }
 
     pub fn note(&mut self, happening: Happening) {
@@ -390,8 +390,8 @@ impl Happening {
     /// The task that the happening concerns, itself or by one of its attempts.
     pub fn task(&self) -> Option<TaskId> {
         match self {
-            Happening::Told(_, Fact::Change(change)) => change.task(),
-            Happening::Told(_, Fact::Record(record)) => record.task(),
+            Happening::Reported(_, Fact::Change(change)) => change.task(),
+            Happening::Reported(_, Fact::Record(record)) => record.task(),
             Happening::Yielded { task, .. } | Happening::Resumed { task, .. } => Some(*task),
             Happening::Intruded { task, .. } | Happening::Began { task, .. } | Happening::Ended { task, .. } => {
                 Some(*task)
@@ -406,14 +406,14 @@ impl Happening {
 
     pub fn change(&self) -> Option<&Change> {
         match self {
-            Happening::Told(_, Fact::Change(change)) => Some(change),
+            Happening::Reported(_, Fact::Change(change)) => Some(change),
             _ => None,
         }
     }
 
     pub fn record(&self) -> Option<&Record> {
         match self {
-            Happening::Told(_, Fact::Record(record)) => Some(record),
+            Happening::Reported(_, Fact::Record(record)) => Some(record),
             _ => None,
         }
     }

@@ -154,7 +154,7 @@ fn the_servers_copy_of_a_job_manager_equals_it_even_if_facts_are_reported_twice(
     let mut simulation = simulation_with_a_host(&[(12_000_000, crash(Place::Managers(0)))]);
     let happened = run(&mut simulation, 27_000_000);
     let told = happened.into_iter().filter_map(|happening| match happening {
-        Happening::Told(Place::Managers(0), fact) => Some((Instant(7), fact)),
+        Happening::Reported(Place::Managers(0), fact) => Some((Instant(7), fact)),
         _ => None,
     });
     let told: Vec<(Instant, Fact)> = told.collect();

@@ -92,7 +92,7 @@ fn show_event(entry: &Entry) -> String {
 fn tell(path: &Path, number: u64, what: &str, difference: &Difference) -> Failure {
     let place = format!("{}, entry {number}, {what}", path.display());
     match difference {
-        Difference::Nobody => {
+        Difference::NoRole => {
             let remedy = "replay the journal whole, by the version that wrote it";
             Failure::new(format!("{place}: the role for it does not exist"), remedy)
         }

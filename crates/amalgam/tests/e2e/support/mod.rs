@@ -148,7 +148,7 @@ impl Scene {
         command
     }
 
-    pub fn run(&self, arguments: &[&str]) -> Told {
+    pub fn run(&self, arguments: &[&str]) -> CommandOutput {
         told(self.command(arguments))
     }
 
@@ -218,18 +218,18 @@ impl Drop for Scene {
 }
 
 #[derive(Debug)]
-pub struct Told {
+pub struct CommandOutput {
     pub code: i32,
     pub out: String,
     pub err: String,
 }
 
 /// Runs a command to its end, which it must reach in time.
-pub fn told(command: Command) -> Told {
+pub fn told(command: Command) -> CommandOutput {
     reported_within(PATIENCE, command)
 }
 
-pub fn reported_within(patience: Duration, mut command: Command) -> Told {
+pub fn reported_within(patience: Duration, mut command: Command) -> CommandOutput {
     let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let pid = child.id() as libc::pid_t;
     let (done, is_done) = mpsc::channel();
@@ -245,9 +245,9 @@ pub fn reported_within(patience: Duration, mut command: Command) -> Told {
     }
 }
 
-pub fn read(output: Output) -> Told {
+pub fn read(output: Output) -> CommandOutput {
     let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
-    Told { code: output.status.code().unwrap_or(-1), out: text(output.stdout), err: text(output.stderr) }
+    CommandOutput { code: output.status.code().unwrap_or(-1), out: text(output.stdout), err: text(output.stderr) }
 }
 
 /// Polls until there is a value, within the time limit.

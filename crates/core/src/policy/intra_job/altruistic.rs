@@ -80,7 +80,7 @@ enum Searching {
     /// The order is given.
     Never,
     ToStart,
-    Begun(Box<Search>),
+    Started(Box<Search>),
     /// The order was found for this share.
     Ended(Totals),
 }
@@ -125,7 +125,7 @@ impl Altruistic {
     fn search_on(&mut self, now: Instant, graph: &dyn StageGraph, share: &Totals, has_time: bool) -> bool {
         let begins = match &self.search {
             Searching::Never => return false,
-            Searching::Begun(_) => false,
+            Searching::Started(_) => false,
             // For an empty share all orders are equal.
             _ if *share == Totals::ZERO => return false,
             Searching::ToStart => true,
@@ -137,8 +137,8 @@ impl Altruistic {
         }
         if begins {
             self.searches += 1;
-            self.search = Searching::Begun(Box::new(Search::new(work_left(now, graph), share)));
-        } else if let Searching::Begun(search) = &mut self.search
+            self.search = Searching::Started(Box::new(Search::new(work_left(now, graph), share)));
+        } else if let Searching::Started(search) = &mut self.search
             && !search.go_on()
         {
             self.order = search.order().clone();

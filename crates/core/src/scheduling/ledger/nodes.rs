@@ -21,7 +21,7 @@ impl Ledger {
             shared_gpus: None,
             first_booking: NONE,
             bookings: 0,
-            giving_way: 0,
+            being_preempted: 0,
             open: false,
             reserved: false,
         });
@@ -77,24 +77,24 @@ impl Ledger {
         let index = self.index(node);
         self.node_changes += u64::from(self.nodes[index].open != open);
         self.nodes[index].open = open;
-        self.shut.remove(&node);
+        self.closed_reason.remove(&node);
         self.show_room(index);
     }
 
     /// Closes a node for this reason.
     pub fn close(&mut self, node: NodeId, why: ClosedReason) {
         self.set_open(node, false);
-        self.shut.insert(node, why);
+        self.closed_reason.insert(node, why);
     }
 
     /// Why a node takes no work, if it takes none.
-    pub fn shut(&self, node: NodeId) -> Option<ClosedReason> {
+    pub fn closed_reason(&self, node: NodeId) -> Option<ClosedReason> {
         match self.state(node)? {
             NodeState::Expected => Some(ClosedReason::Expected),
             NodeState::Unreachable => Some(ClosedReason::Unreachable),
             NodeState::Lost => Some(ClosedReason::Lost),
             NodeState::Up if self.is_open(node) => None,
-            NodeState::Up => Some(self.shut.get(&node).cloned().unwrap_or(ClosedReason::Closed)),
+            NodeState::Up => Some(self.closed_reason.get(&node).cloned().unwrap_or(ClosedReason::Closed)),
         }
     }
 
@@ -105,7 +105,7 @@ impl Ledger {
             self.set_state(node, NodeState::Lost);
         }
         self.removed.insert(node);
-        self.shut.remove(&node);
+        self.closed_reason.remove(&node);
         let index = self.index(node);
         self.show_room(index);
     }

@@ -8,7 +8,7 @@ pub(super) struct Slot {
     pub(super) previous: u32,
     pub(super) next: u32,
     /// The slot of the booking for which this one is preempted.
-    pub(super) gives_way_to: u32,
+    pub(super) preempted_for: u32,
     /// The GPU of which it holds a part.
     pub(super) shared_gpu: Option<SharedGpu>,
 }

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 /// Results of one job.
 #[derive(Default)]
-struct Told {
+struct Report {
     /// For each task that started: queue, processing, communication, at the node.
     parts: Vec<[f64; 4]>,
     /// For each task, the run time in excess of the expected one.
@@ -51,7 +51,7 @@ pub fn replay(prepared: &Prepared) -> Result<Real> {
     }
     let without_core = (daemons.spent()?.waited - waited) / started.elapsed().as_secs_f64();
     let (refused, repartitions) = counted(&daemons)?;
-    let mut all = Told::default();
+    let mut all = Report::default();
     for (client, (jobs, _)) in daemons.clients.iter().zip(&submitted) {
         for (number, job) in jobs {
             all.add(client, *number, job)?;
@@ -112,7 +112,7 @@ fn counted(daemons: &Daemons) -> Result<(u64, u64)> {
     Ok((refused as u64, sum(&daemons.of_masters, "amalgam_repartitions_total")? as u64))
 }
 
-impl Told {
+impl Report {
     fn add(&mut self, client: &Client, number: u64, job: &TraceJob) -> Result<()> {
         let story: Vec<StoryLine> = client.list(&format!("/v1/jobs/{number}/story"), &Query::default())?;
         let allocations = story.into_iter().filter_map(|line| line.allocation);

@@ -46,7 +46,7 @@ impl Held {
 }
 
 impl Ledger {
-    /// Books a proposal in place of other bookings if there is no room. Of the bookings that `may_give_way` selects,
+    /// Books a proposal in place of other bookings if there is no room. Of the bookings that `may_be_preempted` selects,
     /// the newest are preempted, and no more than needed; what they hold counts for the new one. Returns them.
     ///
     /// # Errors
@@ -54,33 +54,33 @@ impl Ledger {
     pub fn claim_instead(
         &mut self,
         booking: Booking,
-        may_give_way: impl Fn(&Booking) -> bool,
+        may_be_preempted: impl Fn(&Booking) -> bool,
     ) -> Result<Vec<Booking>, ClaimError> {
         match self.claim_proposed(booking) {
             Err(ClaimError::NoRoom) => {}
             done => return done.map(|()| Vec::new()),
         }
-        let Making { victims, shared_gpu } = self.who_gives_way(&booking, may_give_way).ok_or(ClaimError::NoRoom)?;
+        let Making { victims, shared_gpu } = self.victims_for(&booking, may_be_preempted).ok_or(ClaimError::NoRoom)?;
         let by = self.next_slot();
         self.adopt_at(booking, shared_gpu);
         let index = self.index(booking.node);
-        self.nodes[index].giving_way += victims.len() as u32;
+        self.nodes[index].being_preempted += victims.len() as u32;
         for (slot, victim) in &victims {
-            self.bookings.at_mut(*slot).gives_way_to = by;
+            self.bookings.at_mut(*slot).preempted_for = by;
             self.note_booking(*victim, BookingChange::GivesWay);
         }
         Ok(victims.into_iter().map(|(_, victim)| victim).collect())
     }
 
-    fn who_gives_way(&self, booking: &Booking, may_give_way: impl Fn(&Booking) -> bool) -> Option<Making> {
+    fn victims_for(&self, booking: &Booking, may_be_preempted: impl Fn(&Booking) -> bool) -> Option<Making> {
         let capacity = &self.nodes[self.index(booking.node)].capacity;
         let mut held = Held::default();
         let mut candidates = Vec::new();
         for (slot, other) in self.slots_of(booking.node) {
             let Some(other_booking) = other.booking else { continue };
-            if other.gives_way_to == NONE {
+            if other.preempted_for == NONE {
                 held.add(&other_booking, other.shared_gpu);
-                candidates.extend(may_give_way(&other_booking).then_some((slot, other_booking, other.shared_gpu)));
+                candidates.extend(may_be_preempted(&other_booking).then_some((slot, other_booking, other.shared_gpu)));
             }
         }
         let mut victims = Vec::new();
@@ -112,15 +112,17 @@ impl Ledger {
     /// Of the bookings that are being preempted on a node, those stay for which `is_meant` selects the successor's
     /// slot.
     pub(super) fn let_stay(&mut self, index: usize, is_meant: impl Fn(u32) -> bool) {
-        if self.nodes[index].giving_way == 0 {
+        if self.nodes[index].being_preempted == 0 {
             return;
         }
-        let giving_way = self.slots_of(self.node(index)).filter(|(_, slot)| slot.gives_way_to != NONE);
-        let meant: Vec<(u32, Option<Booking>)> =
-            giving_way.filter(|(_, slot)| is_meant(slot.gives_way_to)).map(|(at, slot)| (at, slot.booking)).collect();
-        self.nodes[index].giving_way -= meant.len() as u32;
+        let being_preempted = self.slots_of(self.node(index)).filter(|(_, slot)| slot.preempted_for != NONE);
+        let meant: Vec<(u32, Option<Booking>)> = being_preempted
+            .filter(|(_, slot)| is_meant(slot.preempted_for))
+            .map(|(at, slot)| (at, slot.booking))
+            .collect();
+        self.nodes[index].being_preempted -= meant.len() as u32;
         for (at, booking) in meant {
-            self.bookings.at_mut(at).gives_way_to = NONE;
+            self.bookings.at_mut(at).preempted_for = NONE;
             booking.into_iter().for_each(|booking| self.note_booking(booking, BookingChange::Stays));
         }
     }
