@@ -30,6 +30,7 @@ mod settings;
 mod simulation;
 mod slab;
 mod story;
+mod subject;
 #[cfg(test)]
 mod testing;
 mod view;

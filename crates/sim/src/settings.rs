@@ -1,7 +1,7 @@
 //! Settings of a simulation, beside its workload and its nodes.
 
 use crate::execution::ExecutionSettings;
-use crate::story::Subject;
+use crate::subject::Subject;
 use amalgam_core::master::MasterSettings;
 use amalgam_core::policy::completion::Rates;
 use amalgam_core::policy::inter_job::QueueTree;

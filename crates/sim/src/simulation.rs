@@ -4,6 +4,9 @@
 //! node is a process with an executor beside it. [`Network`] connects the processes. A run depends only on the
 //! settings, the nodes and the workload.
 
+mod intrusions;
+mod strikes;
+
 use crate::agenda::Agenda;
 use crate::execution::{Course, Execution, WorkloadTask};
 use crate::executor::Reaction;

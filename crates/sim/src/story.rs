@@ -1,8 +1,8 @@
 //! The happenings of a simulation as lines of text, and a digest of them.
 
-use crate::checkers::Breach;
 use crate::faults::{Fault, Happening};
 use crate::places::Place;
+pub use crate::subject::Subject;
 use amalgam_core::hosting::Fact;
 use amalgam_core::protocol::Message;
 use amalgam_core::role::{Change, Record};
@@ -12,14 +12,6 @@ use std::fmt::Write;
 
 /// Maximum number of characters that are shown of a message.
 const MESSAGE: usize = 120;
-
-/// The subject of a story.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Subject {
-    Job(JobId),
-    /// With the happenings that concern its job as a whole.
-    Task(TaskId),
-}
 
 /// Collects the happenings that concern a subject.
 pub struct Story {
@@ -240,19 +232,11 @@ pub fn concerns_task(happening: &Happening, task: TaskId) -> bool {
     is_of_cluster(happening) || happening.task() == Some(task)
 }
 
-pub fn concerns(happening: &Happening, breach: &Breach) -> bool {
-    match (breach.task, breach.job) {
-        (Some(task), _) => concerns_task(happening, task),
-        (None, Some(job)) => is_of_cluster(happening) || job_of(happening) == Some(job),
-        (None, None) => true,
-    }
-}
-
-fn is_of_cluster(happening: &Happening) -> bool {
+pub(crate) fn is_of_cluster(happening: &Happening) -> bool {
     matches!(happening, Happening::Fault(_) | Happening::Started(_) | Happening::Undone(_))
 }
 
-fn job_of(happening: &Happening) -> Option<JobId> {
+pub(crate) fn job_of(happening: &Happening) -> Option<JobId> {
     match happening {
         Happening::Reported(_, fact) => fact.job(),
         Happening::Answered { id, .. } => Some(*id),

@@ -160,7 +160,7 @@ impl Trial {
     }
 
     fn last_lines(&self, breach: &Breach) -> Vec<String> {
-        let concerned = self.happened.iter().filter(|(_, happening)| story::concerns(happening, breach));
+        let concerned = self.happened.iter().filter(|(_, happening)| concerns(happening, breach));
         let mut lines: Vec<String> = concerned.map(|(at, happening)| story::line(*at, happening)).collect();
         lines.split_off(lines.len().saturating_sub(SHOWN))
     }
@@ -169,6 +169,15 @@ impl Trial {
 fn panic_message(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref::<&str>().copied());
     text.unwrap_or("a panic without a message").to_owned()
+}
+
+/// Whether the happening belongs to the story of the breach.
+fn concerns(happening: &Happening, breach: &Breach) -> bool {
+    match (breach.task, breach.job) {
+        (Some(task), _) => story::concerns_task(happening, task),
+        (None, Some(job)) => story::is_of_cluster(happening) || story::job_of(happening) == Some(job),
+        (None, None) => true,
+    }
 }
 
 #[cfg(test)]

@@ -3,8 +3,7 @@
 //! A crash loses exactly the changes that are not durable yet. The changes of a server's turn are durable when the turn
 //! is over, and only then do its messages and answers leave. If the server crashes before that, all of them are lost.
 
-mod intruder;
-mod strikes;
+pub(crate) mod intruder;
 #[cfg(test)]
 mod tests;
 
@@ -198,35 +197,35 @@ pub enum Happening {
 
 /// The additional state of a simulation with faults.
 pub struct Faults {
-    plan: Vec<Planned>,
+    pub(crate) plan: Vec<Planned>,
     /// Planned faults that wait for a moment, by their number in the plan.
-    armed: Vec<(Moment, Duration, u32)>,
+    pub(crate) armed: Vec<(Moment, Duration, u32)>,
     /// The process of each writer: all processes other than nodes, in the order of [`Places::all`].
-    written_by: Vec<Place>,
-    writers: Vec<Writer>,
+    pub(crate) written_by: Vec<Place>,
+    pub(crate) writers: Vec<Writer>,
     /// By link: until when no connection is possible.
-    parted_until: Vec<Instant>,
+    pub(crate) parted_until: Vec<Instant>,
     /// By node: until when it cannot start processes.
-    faulty_until: Vec<Instant>,
+    pub(crate) faulty_until: Vec<Instant>,
     /// By process, in the order of [`Places::all`]: until when its disk is slow.
-    slow_until: Vec<Instant>,
+    pub(crate) slow_until: Vec<Instant>,
     /// By job of the workload: the state of its client.
-    answers: Vec<Answer>,
+    pub(crate) answers: Vec<Answer>,
     /// The launches that the intruder has overheard, if the plan has intrusions.
-    intercepted: Vec<Intercepted>,
+    pub(crate) intercepted: Vec<Intercepted>,
     /// The happenings since the last [`Faults::take_happened`].
-    happened: Vec<Happening>,
-    is_healed: bool,
+    pub(crate) happened: Vec<Happening>,
+    pub(crate) is_healed: bool,
 }
 
 /// A process that has a log.
-struct Writer {
+pub(crate) struct Writer {
     /// The number of its current incarnation.
-    life: u32,
+    pub(crate) life: u32,
     /// The changes that are durable.
-    log: Vec<Change>,
+    pub(crate) log: Vec<Change>,
     /// Its turn, while it is not over.
-    turn: Option<Turn>,
+    pub(crate) turn: Option<Turn>,
 }
 
 /// The effects of a process's turn that become visible when the turn is over.
@@ -240,13 +239,13 @@ pub struct Turn {
 const SLOW: u64 = 100;
 
 impl Turn {
-    fn changes_something(&self) -> bool {
+    pub(crate) fn changes_something(&self) -> bool {
         self.facts.iter().any(Fact::is_change)
     }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Answer {
+pub(crate) enum Answer {
     NotAsked,
     Awaited,
     Known(JobId),
@@ -272,7 +271,7 @@ impl Faults {
         }
     }
 
-    fn has_intruder(&self) -> bool {
+    pub(crate) fn has_intruder(&self) -> bool {
         self.plan.iter().any(|planned| matches!(planned.fault, Fault::Intrude { .. }))
     }
 
@@ -282,24 +281,24 @@ impl Faults {
         assert!(before.is_none(), "a process takes one turn at a time");
     }
 
-    fn writer(&mut self, place: Place) -> &mut Writer {
+    pub(crate) fn writer(&mut self, place: Place) -> &mut Writer {
         let number = self.number_of(place).expect("a node has no log");
         &mut self.writers[number]
     }
 
     /// The number of the process among those with a log.
-    fn number_of(&self, place: Place) -> Option<usize> {
+    pub(crate) fn number_of(&self, place: Place) -> Option<usize> {
         self.written_by.iter().position(|other| *other == place)
     }
 
-    fn disk_of(&self, place: Place) -> usize {
+    pub(crate) fn disk_of(&self, place: Place) -> usize {
         match place {
             Place::Node(node) => self.writers.len() + node,
             _ => self.number_of(place).expect("the process has a log"),
         }
     }
 
-    fn slow_until(&mut self, place: Place) -> &mut Instant {
+    pub(crate) fn slow_until(&mut self, place: Place) -> &mut Instant {
         let disk = self.disk_of(place);
         &mut self.slow_until[disk]
     }
@@ -314,7 +313,7 @@ impl Faults {
     }
 
     /// Removes and returns the faults that waited for this moment.
-    fn take_armed(&mut self, moment: Moment) -> Vec<(Duration, u32)> {
+    pub(crate) fn take_armed(&mut self, moment: Moment) -> Vec<(Duration, u32)> {
         let fired = self.armed.extract_if(.., |(awaited, ..)| *awaited == moment);
         fired.map(|(_, after, fault)| (after, fault)).collect()
     }
@@ -374,14 +373,14 @@ impl Faults {
         self.answers.iter().all(|answer| matches!(answer, Answer::Known(_) | Answer::Refused))
     }
 
-    fn id_of(&self, job: u32) -> Option<JobId> {
+    pub(crate) fn id_of(&self, job: u32) -> Option<JobId> {
         match self.answers[job as usize] {
             Answer::Known(id) => Some(id),
             Answer::NotAsked | Answer::Awaited | Answer::Refused => None,
         }
     }
 
-    fn awaited(&self) -> Vec<u32> {
+    pub(crate) fn awaited(&self) -> Vec<u32> {
         (0..self.answers.len() as u32).filter(|&job| self.answers[job as usize] == Answer::Awaited).collect()
     }
 }

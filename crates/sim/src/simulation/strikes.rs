@@ -1,10 +1,10 @@
 //! The effects of each fault on a simulation.
 
-use super::{Answer, Fault, Faults, Happening, Moment, Planned, Turn};
+use super::{Occurrence, Simulation, cluster, disconnected, global, managers, roles};
+use crate::faults::{Answer, Fault, Faults, Happening, Moment, Planned, Turn};
 use crate::network::Direction;
 use crate::places::Place;
 use crate::process::{Input, Process};
-use crate::simulation::{Occurrence, Simulation, cluster, disconnected, global, managers, roles};
 use amalgam_core::hosting::{Envelope, Fact};
 use amalgam_core::protocol::{Address, JobAction, Message, ToMaster};
 use amalgam_core::role::Change;
