@@ -26,9 +26,9 @@ fn job(chance: &mut Chance, running: u32, is_after: &mut dyn FnMut(u32, u32, &mu
 /// The best of five runs, in microseconds.
 fn time<T>(mut work: impl FnMut() -> T) -> u128 {
     let once = |_| {
-        let begun = Instant::now();
+        let started = Instant::now();
         std::hint::black_box(work());
-        begun.elapsed().as_micros()
+        started.elapsed().as_micros()
     };
     (0..5).map(once).min().unwrap_or(0)
 }
@@ -58,9 +58,9 @@ fn a_plan_of_a_hundred_thousand_tasks_takes_less_than_a_millisecond() {
             let mut pieces = Vec::new();
             let mut goes_on = true;
             while goes_on {
-                let begun = Instant::now();
+                let started = Instant::now();
                 goes_on = search.go_on();
-                pieces.push(begun.elapsed().as_micros());
+                pieces.push(started.elapsed().as_micros());
             }
             let (all, longest) = (pieces.iter().sum::<u128>(), pieces.iter().max().copied().unwrap_or(0));
             println!("{name}, {running} run, 100 slots: dagps {all} us in pieces of at most {longest} us");

@@ -145,7 +145,7 @@ fn of_change(change: &Change, names: &Names) -> Option<Described> {
         }
         Change::JobHeld { held: true, .. } => of_job("held", "held"),
         Change::JobHeld { held: false, .. } => of_job("released", "released"),
-        Change::JobStarted { .. } => of_job("begun", "admitted: its stages without dependencies request resources"),
+        Change::JobStarted { .. } => of_job("admitted", "its stages without dependencies request resources"),
         Change::CancelAsked { by, .. } => of_job("cancel-asked", format!("cancelled by {by}")),
         Change::JobUpdated { update, by, .. } => of_job("updated", format!("{} set by {by}", updated(update))),
         Change::JobReopened { .. } => of_job("reopened", "reopened to run failed and cancelled tasks again"),
@@ -325,7 +325,7 @@ fn of_record(record: &Record, names: &Names) -> Option<Described> {
                 counted(u64::from(*tasks), "task"),
                 names.stage(*stage)
             );
-            of_job("gang-begins", text)
+            of_job("gang-started", text)
         }
         Record::AwaitsFiles { task, attempt, node, files, bytes } => {
             let files = counted(u64::from(*files), "file");
@@ -344,12 +344,12 @@ fn of_record(record: &Record, names: &Names) -> Option<Described> {
         }
         Record::WaitedInVain { task, attempt, node, waited, expected } => {
             let text = format!("it waited {waited} on {} and did not start; expected: {expected}", names.node(*node));
-            of_attempt("waited-in-vain", *task, *attempt, *node, text)
+            of_attempt("given-up", *task, *attempt, *node, text)
         }
         Record::Prediction { task, attempt, node, prediction, start, .. } => {
             let (least, most) = (prediction.least, prediction.most);
             let text = format!("it waited {}; predicted: {least} to {most}", start.waited);
-            of_attempt("foretold", *task, *attempt, *node, text)
+            of_attempt("predicted", *task, *attempt, *node, text)
         }
         Record::LaunchRefused { task, attempt, node, why } => {
             let text = format!("a launch of {} on {} is refused: {why}", names.task(*task), names.node(*node));

@@ -137,7 +137,7 @@ impl Daemons {
     fn add_each(&mut self, nodes: &[Node], masters: &[String], tokens: &Path) -> Result<()> {
         let of_cluster: Vec<&[Node]> = nodes.chunks(nodes.len().div_ceil(masters.len()).max(1)).collect();
         for place in 0..of_cluster.iter().map(|nodes| nodes.len()).max().unwrap_or(0) {
-            let begun = self.agents.len();
+            let first = self.agents.len();
             for (cluster, (nodes, master)) in of_cluster.iter().zip(masters).enumerate() {
                 let Some(node) = nodes.get(place) else { continue };
                 let name = format!("c{cluster}-n{place}");
@@ -145,7 +145,7 @@ impl Daemons {
                 let offer: Vec<&str> = offer.iter().map(String::as_str).collect();
                 self.agents.push(self.agent(master, &name, &offer, tokens)?);
             }
-            self.agents[begun..].iter_mut().try_for_each(|agent| is_ready(agent).map(drop))?;
+            self.agents[first..].iter_mut().try_for_each(|agent| is_ready(agent).map(drop))?;
         }
         Ok(())
     }

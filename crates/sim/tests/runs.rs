@@ -61,7 +61,7 @@ fn job_managers_in_their_own_processes_end_every_job_and_the_same_seed_gives_the
     }
 }
 
-/// Messages cost so much time that one process is overloaded by those of all jobs.
+/// Messages take enough time for those of all jobs to overload one process.
 #[test]
 fn job_managers_in_their_own_processes_do_not_wait_for_each_other() {
     let workload = layered(7, "at-once");

@@ -13,7 +13,7 @@ fn is_reported(preset: Preset) {
     scene.ok(&["wait", &id]);
     let story = scene.story(&id);
     let seconds = |line: &StoryLine| line.at.0 as f64 / 1e6;
-    let begun = seconds(story.iter().find(|line| line.kind == "begun").unwrap());
+    let admitted = seconds(story.iter().find(|line| line.kind == "admitted").unwrap());
     let started: Vec<&StoryLine> = story.iter().filter(|line| line.kind == "started").collect();
     let mut waits: Vec<f64> = Vec::new();
     for line in started {
@@ -21,7 +21,7 @@ fn is_reported(preset: Preset) {
         let Some(AllocationParts { queue, processing, communication, node }) = line.allocation else { continue };
         let total = queue + processing + communication + node;
         // Log entries have the time at which their turn of the event loop ended.
-        let at_most = seconds(line) - begun + 0.1;
+        let at_most = seconds(line) - admitted + 0.1;
         assert!(total > 0.0 && total <= at_most, "{preset:?}: {total} of {at_most}: {line:?}", preset = preset.name());
         assert!(line.text.contains(" communication, "), "{line:?}");
         waits.push(queue + node);

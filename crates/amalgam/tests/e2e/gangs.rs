@@ -48,7 +48,7 @@ fn two_gangs_of_which_one_has_room_run_one_after_the_other() {
     assert_eq!((scene.read("first").lines().count(), scene.read("second").lines().count()), (4, 4));
     each_knows_where_all_are(&scene, &second, "second-", 2);
     let told: Vec<String> = scene.story(&second).into_iter().map(|line| line.kind).collect();
-    assert_eq!(told.iter().filter(|kind| *kind == "gang-begins").count(), 1, "{told:?}");
+    assert_eq!(told.iter().filter(|kind| *kind == "gang-started").count(), 1, "{told:?}");
     let too_many = scene.run(&["submit", "--gang", "--array", "0-6", "--", "true"]);
     assert!(too_many.code != 0 && too_many.err.contains("suitable nodes have room for 6"), "{too_many:?}");
 }

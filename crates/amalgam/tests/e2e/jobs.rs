@@ -49,10 +49,10 @@ fn the_story_of_a_task_tells_causes_before_effects() {
         story
             .into_iter()
             .map(|line| line.kind)
-            .filter(|kind| !["started", "blocked", "foretold"].contains(&kind.as_str()))
+            .filter(|kind| !["started", "blocked", "predicted"].contains(&kind.as_str()))
             .collect()
     };
-    let told = ["submitted", "begun", "launched", "ended", "retried", "launched", "ended", "ended"];
+    let told = ["submitted", "admitted", "launched", "ended", "retried", "launched", "ended", "ended"];
     assert_eq!(kinds("1.main.0"), told, "its own two ends and the job's");
     let place = |target: &str, kind: &str| scene.story(target).iter().position(|line| line.kind == kind).unwrap();
     assert!(place("1.main.0", "launched") < place("1.main.0", "blocked"), "what is blocked is what was left over");

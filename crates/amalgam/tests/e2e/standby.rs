@@ -166,10 +166,10 @@ impl Pair {
     }
 
     fn until_more_than(&self, began: usize) {
-        until_true("tasks that the new master let through", || self.begun() > began);
+        until_true("tasks that the new master let through", || self.started() > began);
     }
 
-    fn begun(&self) -> usize {
+    fn started(&self) -> usize {
         self.scene.read("began").lines().count()
     }
 
@@ -206,7 +206,7 @@ fn a_standby_takes_over_from_a_killed_master_without_losing_a_task() {
     let killed = Instant::now();
     pair.await_active(1);
     let active = killed.elapsed();
-    let began = pair.begun();
+    let began = pair.started();
     pair.until_more_than(began);
     println!("takeover after a kill: active after {active:?}, tasks begin after {:?}", killed.elapsed());
     assert!(active < Duration::from_secs(LEASE + 10), "{active:?}");
@@ -234,7 +234,7 @@ fn a_master_that_was_paused_for_longer_than_its_lease_ends_itself_and_nothing_ru
     let paused = Instant::now();
     pair.await_active(1);
     let active = paused.elapsed();
-    let began = pair.begun();
+    let began = pair.started();
     // While the old one is paused: its connections are open, and it sends nothing.
     pair.until_more_than(began);
     println!("takeover from a paused master: active after {active:?}, tasks begin after {:?}", paused.elapsed());

@@ -31,7 +31,7 @@ pub(super) struct Admission {
     /// The numbers of running and of pending jobs, per queue.
     counts: BTreeMap<QueueId, (u32, u32)>,
     /// Jobs that have started and not ended.
-    begun: BTreeSet<JobId>,
+    started: BTreeSet<JobId>,
     /// Which of the pending jobs start or end next.
     pub(super) turns: Turns,
 }
@@ -116,7 +116,7 @@ impl Admission {
             ended: Default::default(),
             forgettable: BTreeSet::new(),
             counts: BTreeMap::new(),
-            begun: BTreeSet::new(),
+            started: BTreeSet::new(),
             turns: Turns::default(),
         }
     }
@@ -146,7 +146,7 @@ impl Admission {
     }
 
     pub(super) fn running(&self) -> impl Iterator<Item = (&Arc<AdmittedJob>, QueueId)> {
-        self.begun.iter().filter_map(|id| self.jobs.get(id)).map(|entry| (&entry.job, entry.queue))
+        self.started.iter().filter_map(|id| self.jobs.get(id)).map(|entry| (&entry.job, entry.queue))
     }
 
     /// The numbers of running and of pending jobs of a queue.
@@ -242,7 +242,7 @@ impl Admission {
             }
             JobState::Started => {
                 counts.0 += 1;
-                self.begun.insert(id);
+                self.started.insert(id);
                 self.count_running(queue);
             }
             JobState::Ended(end) => {
@@ -271,7 +271,7 @@ impl Admission {
             }
             JobState::Started => {
                 counts.0 -= 1;
-                self.begun.remove(&id);
+                self.started.remove(&id);
                 self.count_running(queue);
             }
             JobState::Ended(end) => {
@@ -421,11 +421,11 @@ impl Admission {
             changes.push(Change::JobAdmitted { job: Arc::clone(&entry.job), key: entry.key.clone() });
             // Also if it is as submitted: its job manager knows only what it was sent.
             changes.push(Change::JobHeld { job: id, held: entry.held });
-            let begun = entry.has_started.then_some(Change::JobStarted { job: id });
+            let started = entry.has_started.then_some(Change::JobStarted { job: id });
             let reopened = (entry.run > 0).then_some(Change::JobReopened { job: id, run: entry.run });
             match entry.state {
-                JobState::Pending => changes.extend(begun.into_iter().chain(reopened)),
-                JobState::Started | JobState::Ended(_) => changes.extend(reopened.into_iter().chain(begun)),
+                JobState::Pending => changes.extend(started.into_iter().chain(reopened)),
+                JobState::Started | JobState::Ended(_) => changes.extend(reopened.into_iter().chain(started)),
             }
             if let Some(Cancellation { by, at }) = entry.cancelled.as_deref() {
                 changes.push(Change::CancelAsked { job: id, by: by.clone(), at: *at });

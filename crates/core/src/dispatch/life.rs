@@ -135,8 +135,8 @@ impl Dispatcher {
     fn start_again(&mut self, are_meant: impl Fn(&AdmittedJob) -> bool, out: &mut Outbox) {
         let lost: Arc<[NodeId]> = self.nodes_given_up().collect();
         let running = self.admission.running().map(|(job, _)| job).filter(|job| are_meant(job));
-        let begun: Vec<JobId> = running.map(|job| job.id).collect();
-        for &id in &begun {
+        let started: Vec<JobId> = running.map(|job| job.id).collect();
+        for &id in &started {
             let entry = &self.admission.jobs[&id];
             // A manager in the server recovers from the same log, and was not sent anything yet.
             let is_elsewhere = entry.job.host != HostId::SERVER;
@@ -145,7 +145,7 @@ impl Dispatcher {
             out.send(id, ToJobManager::Begin { job, share, requested_actions, lost });
         }
         // Managers in the server start with the state that they recovered.
-        self.begun.extend(begun.into_iter().filter(|id| self.admission.jobs[id].job.host != HostId::SERVER));
+        self.started.extend(started.into_iter().filter(|id| self.admission.jobs[id].job.host != HostId::SERVER));
     }
 
     /// Starts the managers of jobs that nothing prevents, in the order of priority, then submission, and ends jobs that
@@ -189,7 +189,7 @@ impl Dispatcher {
         self.scheduler.add_job(job, entry.queue, admitted.user, admitted.spec.priority);
         let share = self.share_at_start(job, out);
         out.send(job, ToJobManager::Begin { job: admitted, share, requested_actions, lost: Arc::default() });
-        self.begun.push(job);
+        self.started.push(job);
     }
 
     /// Whether this is the job that was submitted at that time, in this run.

@@ -153,7 +153,7 @@ pub struct Dispatcher {
     /// Connected job hosts.
     pub hosts: BTreeSet<HostId>,
     /// Jobs whose managers were started in this event, or were sent their state again.
-    pub begun: Vec<JobId>,
+    pub started: Vec<JobId>,
     admission: Admission,
     /// When to continue with jobs that start or end and that an event left for later.
     turns_due: Option<Instant>,
@@ -172,7 +172,7 @@ impl Dispatcher {
             scheduler,
             calibration: Calibration::default(),
             hosts: BTreeSet::new(),
-            begun: Vec::new(),
+            started: Vec::new(),
             admission: Admission::new(queues),
             turns_due: None,
             looked_for_late_at: Instant::ZERO,

@@ -38,7 +38,7 @@ impl Dispatcher {
                 // Its asks are queued at its old place.
                 self.scheduler.end_job(job.id, &mut self.rooms);
                 self.scheduler.add_job(job.id, queue, job.user, job.spec.priority);
-                self.begun.push(job.id);
+                self.started.push(job.id);
             }
             out.send(job.id, ToJobManager::Updated { job, is_placed_anew });
         }

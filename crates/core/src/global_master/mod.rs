@@ -416,7 +416,7 @@ impl Role for GlobalMaster {
             }
         }
         self.have_others_give_way(now, out);
-        self.dispatch.begun.clear();
+        self.dispatch.started.clear();
         self.dispatch.report_shares(out);
         self.check_invariants();
     }

@@ -277,8 +277,8 @@ impl Role for Master {
                 self.beat_when_due(now);
             }
         }
-        let begun = std::mem::take(&mut self.dispatch.begun);
-        self.publish_to(now, &begun, out);
+        let started = std::mem::take(&mut self.dispatch.started);
+        self.publish_to(now, &started, out);
         self.dispatch.report_shares(out);
         self.review_publication(now);
         self.report_to_globals(now, out);

@@ -155,17 +155,17 @@ fn the_remaining_work_is_reported_in_steps_and_decides_under_srtf() {
     world.verbose = true;
     let timed =
         |tasks| job(vec![StageSpec { expected: Some(Duration::from_secs(1)), ..stage("s", tasks, "1s", 1_000) }]);
-    let begun = world.submit(timed(800));
+    let started = world.submit(timed(800));
     world.run_for(Duration::from_millis(100_500));
     let longer = world.submit(timed(600));
     world.run_for(Duration::from_secs(5));
-    assert_eq!(running_by_job(&world), [(begun, 4)].into(), "it has less work left than job {longer}");
+    assert_eq!(running_by_job(&world), [(started, 4)].into(), "it has less work left than job {longer}");
     let shorter = world.submit(timed(100));
     world.run_for(Duration::from_secs(5));
     assert_eq!(running_by_job(&world), [(shorter, 4)].into());
     world.run_for(Duration::from_secs(400));
     assert_eq!(world.outcome(longer), Some(JobOutcome::Succeeded));
-    let told = world.log.iter().filter(|line| line.contains(&format!("job-{begun} -> master: demand"))).count();
+    let told = world.log.iter().filter(|line| line.contains(&format!("job-{started} -> master: demand"))).count();
     assert!((20..200).contains(&told), "{told} messages for 800 tasks");
 }
 

@@ -106,7 +106,7 @@ fn gangs_that_compete_for_room_do_not_block_each_other() {
 fn nodes_are_reserved_for_a_gang_that_would_never_find_enough_free_ones() {
     let mut preset = Preset::DRF;
     preset.booked_mut().unwrap().by = Booking::Master { placement: Placement::NextFit, reserve_after: seconds(5) };
-    let begun = |preset: Preset, is_first: bool| {
+    let started = |preset: Preset, is_first: bool| {
         let mut world = World::with_nodes(preset, 3, TWO);
         // Each second a task arrives that runs for five seconds: five or six of six cores are always busy.
         world.run_for(seconds(1));
@@ -128,11 +128,11 @@ fn nodes_are_reserved_for_a_gang_that_would_never_find_enough_free_ones() {
         let id = id.expect("the gang was submitted");
         (world.outcome(id), beginnings(&world, id))
     };
-    assert_eq!(begun(preset, true), (Some(JobOutcome::Succeeded), vec![5]));
-    assert_eq!(begun(preset, false), (Some(JobOutcome::Succeeded), vec![5]), "a larger gang does not block it");
+    assert_eq!(started(preset, true), (Some(JobOutcome::Succeeded), vec![5]));
+    assert_eq!(started(preset, false), (Some(JobOutcome::Succeeded), vec![5]), "a larger gang does not block it");
     let never = Booking::Master { placement: Placement::NextFit, reserve_after: seconds(3_600) };
     preset.booked_mut().unwrap().by = never;
-    assert_eq!(begun(preset, true), (None, vec![]), "without kept nodes it does not start");
+    assert_eq!(started(preset, true), (None, vec![]), "without kept nodes it does not start");
 }
 
 #[test]
@@ -215,8 +215,8 @@ fn a_restarted_server_starts_a_gang_in_place_or_adopts_a_started_one() {
         assert_eq!(world.outcome(id), Some(JobOutcome::Succeeded), "{messages}: {}", world.log.join("\n"));
         assert_eq!(ends(&world, id).get("succeeded"), Some(&3), "{messages}: each ended once: {:?}", ends(&world, id));
     }
-    let begun = |begun: usize| met.iter().any(|(launched, begins)| *launched == begun && *begins == 1);
-    assert!(met.contains(&(0, 0)) && begun(1) && begun(3), "{met:?}");
+    let started = |started: usize| met.iter().any(|(launched, begins)| *launched == started && *begins == 1);
+    assert!(met.contains(&(0, 0)) && started(1) && started(3), "{met:?}");
 }
 
 #[test]

@@ -95,7 +95,7 @@ fn granted_room_is_used_for_the_task_whose_block_is_there() {
 #[test]
 fn later_stages_run_where_earlier_tasks_ran() {
     let mut world = world(Preset::APOLLO, TWO);
-    // So much input that it is worth waiting for a node that is not yet known to be idle again.
+    // An amount of input for which it is worth waiting for a node that is not yet known to be idle again.
     let input_kib = vec![20 * KIB];
     let later = StageSpec { after: vec![0], input_kib, reads: Reads::Before, ..stage("merge", 1, "5s", 1_000) };
     let writes = StageSpec { expected: Some(Duration::from_secs(5)), ..stage("write", 2, "5s", 1_000) };

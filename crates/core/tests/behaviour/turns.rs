@@ -96,9 +96,9 @@ impl Jobs {
     }
 
     /// The jobs that have started, in this order.
-    fn begun(&self) -> Vec<JobId> {
-        let begun = |change: &Change| if let Change::JobStarted { job } = change { Some(*job) } else { None };
-        self.changes.iter().filter_map(begun).collect()
+    fn started(&self) -> Vec<JobId> {
+        let started = |change: &Change| if let Change::JobStarted { job } = change { Some(*job) } else { None };
+        self.changes.iter().filter_map(started).collect()
     }
 }
 
@@ -151,7 +151,7 @@ struct Simple {
     /// Some jobs wait for others to end with any outcome: none starts before all jobs that have to end have ended.
     has_any: bool,
     jobs: BTreeMap<JobId, Known>,
-    begun: Vec<JobId>,
+    started: Vec<JobId>,
 }
 
 impl Simple {
@@ -192,7 +192,7 @@ impl Simple {
                 } else if self.may_start(job) && !(self.has_any && has_to_end) {
                     let known = self.jobs.get_mut(&job).unwrap();
                     (known.state, known.has_started) = (State::Started, true);
-                    self.begun.push(job);
+                    self.started.push(job);
                 }
             }
         }
@@ -261,7 +261,7 @@ fn jobs_start_and_end_as_if_all_were_checked_after_each_event() {
                 _ => jobs.restart(chance.below(2_u64) == 0),
             }
             jobs.settle();
-            assert_eq!(jobs.begun(), simple.begun, "seed {seed}, step {step}");
+            assert_eq!(jobs.started(), simple.started, "seed {seed}, step {step}");
             for (job, known) in &simple.jobs {
                 let state = match jobs.master.dispatch().job(*job).expect("all jobs are kept").1 {
                     JobState::Pending => State::Pending,
@@ -302,7 +302,7 @@ fn a_submission_and_an_end_check_only_the_jobs_that_depend_on_them() {
             jobs.end(JobId(job), 0, JobOutcome::Succeeded);
             jobs.submit(after(&[JobId(waiting)]));
         }
-        assert_eq!(jobs.begun().last(), Some(&JobId(51)));
+        assert_eq!(jobs.started().last(), Some(&JobId(51)));
         jobs.most
     };
     let (few, many) = (most_of(100), most_of(10_000));
@@ -336,11 +336,11 @@ fn many_jobs_after_one_job_start_in_order_and_in_parts() {
     }
     jobs.most = (0, 0);
     jobs.end(JobId(1), 0, JobOutcome::Succeeded);
-    assert_eq!(jobs.begun(), [JobId(1)], "all jobs are notified before the first starts");
+    assert_eq!(jobs.started(), [JobId(1)], "all jobs are notified before the first starts");
     jobs.settle();
     let mut wanted: Vec<JobId> = (2..=20_001).map(JobId).collect();
     wanted.sort_by_key(|job| (Reverse((job.0 - 2) % 3), *job));
-    assert_eq!(jobs.begun()[1..], wanted[..]);
+    assert_eq!(jobs.started()[1..], wanted[..]);
     assert!(jobs.most.0 <= PART, "{:?}", jobs.most);
 }
 
@@ -351,7 +351,7 @@ fn a_job_after_thousands_is_notified_of_each_end_once() {
     let last = jobs.submit(after(&first));
     let before = jobs.master.dispatch().steps();
     first.iter().for_each(|job| jobs.end(*job, 0, JobOutcome::Succeeded));
-    assert_eq!(jobs.begun().last(), Some(&last));
+    assert_eq!(jobs.started().last(), Some(&last));
     assert!(jobs.master.dispatch().steps() - before <= 5 * 5_000);
     let many = JobSpec { after_jobs: vec![last; 10_001], ..spec("root.free") };
     let refused = jobs.say(CLIENT, ToMaster::Submit { spec: Arc::new(many), key: None });
@@ -389,10 +389,10 @@ fn a_pending_job_is_reordered_when_its_priority_or_queue_changes() {
         assert_eq!(update(&mut jobs, ids[2], urgent), ToClient::AsBefore);
         restart.into_iter().for_each(|from_snapshot| jobs.restart(from_snapshot));
         jobs.end(ids[0], 0, JobOutcome::Succeeded);
-        assert_eq!(jobs.begun(), [ids[0], ids[2]]);
+        assert_eq!(jobs.started(), [ids[0], ids[2]]);
         let elsewhere = |queue: &str| JobUpdate { queue: Some(queue.to_owned()), ..JobUpdate::default() };
         assert_eq!(update(&mut jobs, ids[3], elsewhere("free")), ToClient::Done);
-        assert_eq!(jobs.begun(), [ids[0], ids[2], ids[3]]);
+        assert_eq!(jobs.started(), [ids[0], ids[2], ids[3]]);
         restart.into_iter().for_each(|from_snapshot| jobs.restart(from_snapshot));
         assert_eq!(jobs.master.dispatch().queue_name(ids[3]), Some("root.free"));
         let refused =

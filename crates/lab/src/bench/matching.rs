@@ -168,9 +168,9 @@ impl Timing {
     }
 
     fn time<P: AsRef<[Pair]>>(&mut self, costs: &Costs, find: impl FnOnce(&Costs) -> P) {
-        let begun = Instant::now();
+        let started = Instant::now();
         let pairs = black_box(find(black_box(costs)));
-        self.millis.push(millis(begun.elapsed()));
+        self.millis.push(millis(started.elapsed()));
         self.pairs += pairs.as_ref().len();
         self.costs += costs.total(pairs.as_ref()) as f64 / 1e6;
     }

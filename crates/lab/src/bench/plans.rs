@@ -288,9 +288,9 @@ impl Run {
     }
 
     fn handle(&mut self, what: &'static str, event: Event<ToJobManager>) {
-        let begun = cpu_time();
+        let started = cpu_time();
         self.manager.handle(self.now, event, &mut self.out);
-        let took = cpu_time() - begun;
+        let took = cpu_time() - started;
         self.launches = 0;
         let mut asks = false;
         for (_, message) in std::mem::take(&mut self.out).sends {

@@ -62,9 +62,9 @@ pub fn execute(args: &WaitsArgs) -> Result<()> {
 /// Microseconds, without interruptions by the machine.
 fn least(mut work: impl FnMut()) -> f64 {
     let once = |_| {
-        let begun = Instant::now();
+        let started = Instant::now();
         work();
-        begun.elapsed().as_secs_f64() * 1e6
+        started.elapsed().as_secs_f64() * 1e6
     };
     (0..REPEATED).map(once).fold(f64::INFINITY, f64::min)
 }

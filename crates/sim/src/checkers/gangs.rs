@@ -15,7 +15,7 @@ pub struct Gangs {
     /// By job and stage.
     gangs: BTreeMap<(JobId, u32), Gang>,
     /// Number of processes of gangs that have started.
-    begun: u64,
+    started: u64,
 }
 
 #[derive(Default)]
@@ -28,7 +28,7 @@ struct Gang {
     /// All attempts that the gang's starts so far have included.
     may_start: BTreeSet<AttemptId>,
     /// Attempts whose processes have started.
-    begun: BTreeSet<AttemptId>,
+    started: BTreeSet<AttemptId>,
 }
 
 impl Gangs {
@@ -45,7 +45,7 @@ impl Gangs {
             }
             Change::Launched { attempt, task, .. } => {
                 let Some(gang) = self.of(*task) else { return Ok(()) };
-                if let Some(other) = gang.open.keys().find(|other| gang.begun.contains(other)) {
+                if let Some(other) = gang.open.keys().find(|other| gang.started.contains(other)) {
                     let what = format!("{task} is launched again, but {other} of its gang runs already");
                     return Err(Breach::of_task(*task, what));
                 }
@@ -119,8 +119,8 @@ impl Gangs {
         if !gang.may_start.contains(&attempt) {
             return Err(Breach::of_task(task, format!("{attempt} started before its gang")));
         }
-        gang.begun.insert(attempt);
-        self.begun += 1;
+        gang.started.insert(attempt);
+        self.started += 1;
         Ok(())
     }
 }
@@ -131,7 +131,7 @@ impl Checker for Gangs {
     }
 
     fn subjects(&self) -> u64 {
-        self.begun
+        self.started
     }
 
     fn check(&mut self, _world: &Simulation, happened: &[Happening]) -> Result<(), Breach> {
@@ -204,9 +204,9 @@ mod tests {
         let told = [launched(attempt(0)), arrived(0), begins()];
         let again = |between: &[Happening]| breach(&[&told[..], between, &[launched(attempt(1))]].concat());
         assert_eq!(again(&[]), None, "the order to start may be lost");
-        let begun = began(0, attempt(0), 1_000);
-        assert!(again(std::slice::from_ref(&begun)).is_some_and(|what| what.contains("runs already")));
-        assert_eq!(again(&[begun, finished(attempt(0), EndReason::Exit(1), false)]), None);
+        let started = began(0, attempt(0), 1_000);
+        assert!(again(std::slice::from_ref(&started)).is_some_and(|what| what.contains("runs already")));
+        assert_eq!(again(&[started, finished(attempt(0), EndReason::Exit(1), false)]), None);
     }
 
     /// Two clusters of six nodes of one core, and a gang of nine tasks at each of two global masters. The gangs arrive

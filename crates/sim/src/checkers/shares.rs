@@ -327,9 +327,9 @@ mod tests {
             assert_eq!(cores(&world), [0, 0, 0, 0, 48]);
             let is_preempting = |happening: &Happening| matches!(happening.record(), Some(Record::Preempting { .. }));
             let until = 100 * SECOND + 2 * world.settings().master.heartbeat.0;
-            let begun = run(&mut world, until);
+            let started = run(&mut world, until);
             assert_eq!(cores(&world), [4, 12, 7, 24, 1], "{}", preset.name());
-            assert_eq!(begun.iter().filter(|happening| is_preempting(happening)).count(), 47);
+            assert_eq!(started.iter().filter(|happening| is_preempting(happening)).count(), 47);
             let later = run(&mut world, until + 600 * SECOND);
             assert_eq!(later.iter().filter(|happening| is_preempting(happening)).count(), 0);
             assert_eq!(cores(&world), [4, 12, 7, 24, 1]);

@@ -73,7 +73,7 @@ struct Course {
 /// The measurements of one job of the workload.
 struct JobMeasure {
     arrival: Instant,
-    begun: Instant,
+    started: Instant,
     ended: Option<(Instant, JobOutcome)>,
     refused: Option<String>,
     /// Empty once the job has ended.
@@ -126,7 +126,7 @@ impl Metrics {
     pub fn new(jobs: &[TraceJob], nodes: &[Resources]) -> Metrics {
         let measure = |job: &TraceJob| JobMeasure {
             arrival: Instant(job.arrival.as_micros()),
-            begun: Instant::ZERO,
+            started: Instant::ZERO,
             ended: None,
             refused: None,
             stages: job.spec.stages.iter().map(StageMeasure::new).collect(),
@@ -207,7 +207,7 @@ impl Metrics {
             Change::JobStarted { job } => {
                 if let Some(job) = self.job_of(*job) {
                     let measure = &mut self.jobs[job as usize];
-                    measure.begun = now;
+                    measure.started = now;
                     measure.stages.iter_mut().for_each(|stage| stage.ready = now);
                 }
             }

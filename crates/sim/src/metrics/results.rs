@@ -249,7 +249,7 @@ impl Metrics {
                 name: job.spec.name.clone(),
                 tasks: job.spec.task_count(),
                 arrival_s: seconds(measure.arrival),
-                begun_s: seconds(measure.begun),
+                begun_s: seconds(measure.started),
                 ended_s: ended.map(seconds),
                 jct_s: ended.map(|at| at.since(measure.arrival).as_secs_f64()),
                 outcome: match (&measure.ended, &measure.refused) {

@@ -33,7 +33,7 @@ pub const FEWER: &str = "duplicates over apollo-baseline";
 pub const SPREAD: &str = "deviation of waits across nodes, s";
 
 pub const SAME_ORACLE: &str = "mean_jct over the oracle of apollo";
-pub const COVERED: &str = "starts within what was foretold";
+pub const COVERED: &str = "starts within the predicted time";
 
 /// Prefix of the figures of apollo-plus, the preset that goes one step beyond the paper's.
 const PLUS: &str = "apollo-plus";

@@ -77,7 +77,7 @@ fn plan_us(job: &TraceJob, scenario: &Scenario) -> f64 {
     let work: Vec<StageWork> = job.spec.stages.iter().zip(job.run_times.iter()).map(stage).collect();
     let node = experiment::node_resources(&scenario.setup);
     let share = Totals(node.0.map(|amount| u64::from(amount) * u64::from(scenario.setup.nodes) / 10));
-    let begun = Instant::now();
+    let started = Instant::now();
     black_box(plan(&work, &share, &Order::Packing));
-    begun.elapsed().as_secs_f64() * 1e6
+    started.elapsed().as_secs_f64() * 1e6
 }
