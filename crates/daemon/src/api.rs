@@ -1,7 +1,7 @@
 //! The JSON of the public interface, shared by server and command line. Stable: fields are added, never changed or
 //! removed.
 
-use amalgam_core::job_manager::TaskState as EndedTask;
+use amalgam_core::progress::TaskState as EndedTask;
 use amalgam_core::protocol::JobOutcome;
 use amalgam_core::vocabulary::{ByteString, Instant};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};

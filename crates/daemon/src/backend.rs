@@ -20,7 +20,7 @@ use crate::story::{Names, story_line};
 use crate::transport::{Fetched, RemoteNodes};
 use crate::views;
 use amalgam_core::hosting::{Fact, Roles};
-use amalgam_core::job_manager::TaskState;
+use amalgam_core::progress::TaskState;
 use amalgam_core::protocol::{JobAction, JobUpdate, Refusal, RefusalKind, ToClient, ToMaster};
 use amalgam_core::role::Change;
 use amalgam_core::vocabulary::{AttemptId, Chosen, Instant, JobId, JobSpec, NodeId, TaskAction, TaskId};

@@ -10,8 +10,9 @@ use crate::http::{JobFilter, TaskFilter};
 use amalgam_core::dispatch::{self, Dispatcher, QueueStatus};
 use amalgam_core::global_master::BelievedNode;
 use amalgam_core::hosting::Roles;
-use amalgam_core::job_manager::{self, JobManager, OpenAttempt, Stage};
+use amalgam_core::job_manager::{JobManager, OpenAttempt};
 use amalgam_core::master::NodeStatus;
+use amalgam_core::progress::{self, Estimate, EstimateSource, Stage};
 use amalgam_core::protocol::{AdmittedJob, JobOutcome};
 use amalgam_core::scheduling::NodeState as Presence;
 use amalgam_core::vocabulary::resources::{WIDTH, is_in_thousandths};
@@ -322,11 +323,11 @@ impl Job<'_> {
             after: spec.after.iter().map(name).collect(),
             command: spec.program.command.clone(),
             rate: progress.and_then(|stage| rate(stage, &tasks, self.now)),
-            mean_seconds: estimate.and_then(job_manager::Estimate::expected).map(Duration::as_secs_f64),
-            mean_of: estimate.and_then(job_manager::Estimate::source).map(mean_of),
+            mean_seconds: estimate.and_then(Estimate::expected).map(Duration::as_secs_f64),
+            mean_of: estimate.and_then(Estimate::source).map(mean_of),
             p50_seconds: estimate.and_then(|estimate| estimate.percentile(50)).map(Duration::as_secs_f64),
             expected_end: estimate
-                .and_then(job_manager::Estimate::expected)
+                .and_then(Estimate::expected)
                 .and_then(|mean| expected_end(mean, ran, tasks.waiting + tasks.queued, self.now)),
             reasons: progress.map(|stage| self.stage_reasons(number, stage, broken_by)).unwrap_or_default(),
             resources: named(&self.job.resources[number], &self.dispatch.kinds),
@@ -444,11 +445,11 @@ fn rate(stage: &Stage, tasks: &TaskCounts, now: Instant) -> Option<f64> {
     (ended > 0 && seconds > 0.0 && tasks.running > 0).then(|| ended as f64 / seconds)
 }
 
-fn mean_of(source: job_manager::EstimateSource) -> MeanOf {
+fn mean_of(source: EstimateSource) -> MeanOf {
     match source {
-        job_manager::EstimateSource::FinishedTasks => MeanOf::FinishedTasks,
-        job_manager::EstimateSource::JobFile => MeanOf::JobFile,
-        job_manager::EstimateSource::EarlierRuns => MeanOf::EarlierRuns,
+        EstimateSource::FinishedTasks => MeanOf::FinishedTasks,
+        EstimateSource::JobFile => MeanOf::JobFile,
+        EstimateSource::EarlierRuns => MeanOf::EarlierRuns,
     }
 }
 
@@ -525,7 +526,7 @@ impl Job<'_> {
         let status = progress.and_then(|progress| progress.status(index));
         let record = status.as_ref().and_then(|status| status.record);
         let task = TaskId { job: self.job.id, stage, index };
-        let launched = status.as_ref().is_some_and(|status| status.state == job_manager::TaskState::Running);
+        let launched = status.as_ref().is_some_and(|status| status.state == progress::TaskState::Running);
         let attempt = record.map(|record| record.attempt(self.job.id));
         let ended = record.filter(|_| !launched);
         let started_at = match (launched, ended) {
@@ -534,15 +535,15 @@ impl Job<'_> {
             (false, None) => None,
         };
         let state = match status.as_ref().map(|status| status.state) {
-            Some(job_manager::TaskState::Waiting) if progress.is_some_and(|stage| stage.inputs_missing == 0) => {
+            Some(progress::TaskState::Waiting) if progress.is_some_and(|stage| stage.inputs_missing == 0) => {
                 TaskState::Queued
             }
-            Some(job_manager::TaskState::Waiting) => TaskState::Waiting,
-            Some(job_manager::TaskState::Running) if started_at.is_none() => TaskState::Queued,
-            Some(job_manager::TaskState::Running) => TaskState::Running,
-            Some(job_manager::TaskState::Succeeded) => TaskState::Succeeded,
-            Some(job_manager::TaskState::Failed) => TaskState::Failed,
-            Some(job_manager::TaskState::Cancelled) => TaskState::Cancelled,
+            Some(progress::TaskState::Waiting) => TaskState::Waiting,
+            Some(progress::TaskState::Running) if started_at.is_none() => TaskState::Queued,
+            Some(progress::TaskState::Running) => TaskState::Running,
+            Some(progress::TaskState::Succeeded) => TaskState::Succeeded,
+            Some(progress::TaskState::Failed) => TaskState::Failed,
+            Some(progress::TaskState::Cancelled) => TaskState::Cancelled,
             None if matches!(self.state, dispatch::JobState::Ended(_)) => TaskState::Cancelled,
             None => TaskState::Waiting,
         };

@@ -52,7 +52,7 @@ impl JobManager {
         let master =
             self.settings.federation.filter(|_| holding.is_booked()).map(|federation| federation.cluster_of(node));
         if master.is_none() {
-            launch.token = self.tokens.token(node, &launch.allocation());
+            launch.token = self.sealer.token(node, &launch.allocation());
         }
         if self.record_awaited(&launch, node, out) {
             // Another node would have to fetch the same files.

@@ -48,7 +48,7 @@ impl JobManager {
 
     pub(super) fn send_claim(&self, node: NodeId, number: u32, attempts: Vec<AttemptId>, out: &mut Outbox) {
         let (job, epoch, next_attempt) = (self.id(), self.epoch, self.attempts.next_number());
-        let generation = self.tokens.generation;
+        let generation = self.sealer.generation;
         out.send(node, ToNode::Claim(Claim { job, epoch, number, attempts, next_attempt, generation }));
     }
 

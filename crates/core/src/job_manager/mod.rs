@@ -29,11 +29,11 @@ mod questions;
 mod requests;
 mod retries;
 mod saved;
+mod sealer;
 mod sizes;
 mod speeds;
 mod stragglers;
 mod templates;
-mod tokens;
 mod updates;
 mod work;
 
@@ -42,14 +42,9 @@ pub use correction::CorrectionRules;
 pub use exploration::ExplorationRules;
 pub use questions::{JobDescription, OpenAttempt, RunningDescription};
 
-pub use crate::progress::{
-    ChosenCounts, Dag, Estimate, EstimateSource, SavedProgress, Spent, Stage, TaskOutputs, TaskRecord, TaskState,
-    TaskStatus,
-};
-
 use crate::policy::IntraJobPolicy;
 use crate::progress::files::Files;
-use crate::progress::{Holding, LostCause};
+use crate::progress::{Dag, Holding, LostCause, TaskState};
 use crate::protocol::{
     Address, AdmittedJob, Ask, Grant, JobOutcome, RequestedActions, Rule, TheMaster, ToJobHost, ToJobManager, ToMaster,
     ToNode,
@@ -71,11 +66,11 @@ use own_scheduling::OwnScheduling;
 use places::Unlocated;
 pub use placing::OwnPlacement;
 use requests::{Progress, Requests};
+use sealer::Sealer;
 use serde::{Deserialize, Serialize};
 use speeds::Speeds;
 use std::sync::Arc;
 use templates::Templates;
-use tokens::Tokens;
 use work::WorkLeft;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -135,7 +130,7 @@ pub struct JobManager {
     lifecycle: Lifecycle,
     /// Epoch of the master that counts the asks now.
     master_epoch: Epoch,
-    tokens: Tokens,
+    sealer: Sealer,
     attempts: Attempts,
     node_claims: NodeClaims,
     /// In a follower: the last reason that the followed manager gave for tasks that do not start.
@@ -235,7 +230,7 @@ impl JobManager {
             has_new_timeout: false,
             lifecycle: Lifecycle::default(),
             master_epoch: Epoch(0),
-            tokens: Tokens::new(sealing),
+            sealer: Sealer::new(sealing),
             attempts,
             node_claims: NodeClaims::default(),
             reported_why: None,
@@ -245,14 +240,14 @@ impl JobManager {
     /// Uses this generation for its tokens from now on, as counted by its job host.
     #[must_use]
     pub fn starting_with(mut self, generation: Generation) -> JobManager {
-        self.tokens.generation = generation;
+        self.sealer.generation = generation;
         self
     }
 
     /// Takes the master's token generation, unless a job host counts its own.
     fn on_generation(&mut self, generation: Generation) {
         if self.job.host == HostId::SERVER {
-            self.tokens.advance(generation);
+            self.sealer.advance(generation);
         }
     }
 
@@ -300,7 +295,7 @@ impl JobManager {
                 self.on_live(now, (node, node_name), (epoch, number), &attempts, out);
             }
             ToJobManager::Forgotten => self.on_forgotten(out),
-            ToJobManager::Generation { generation } => self.tokens.generation = generation,
+            ToJobManager::Generation { generation } => self.sealer.generation = generation,
             ToJobManager::NodesReturned { nodes } => self.on_nodes_returned(now, &nodes, out),
             ToJobManager::NodeLost { node } => self.on_node_lost(now, node, out),
         }

@@ -1,7 +1,8 @@
 //! Queries that change nothing: for the interface, the host of the job manager and the simulator.
 
-use super::{Dag, Holding, JobManager, Life, RunningAttempt};
+use super::{Holding, JobManager, Life, RunningAttempt};
 use crate::policy::Deferrable;
+use crate::progress::Dag;
 use crate::protocol::{AdmittedJob, JobOutcome};
 use crate::scheduling::LocalScheduler;
 use crate::vocabulary::{AttemptId, Duration, Instant, NodeId, TaskId};

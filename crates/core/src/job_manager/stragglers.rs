@@ -6,8 +6,9 @@
 
 use super::correction::{CorrectionRules, part_of};
 use super::speeds::Speeds;
-use super::{Basis, Dag, JobManager, Room, RunningAttempt};
+use super::{Basis, JobManager, Room, RunningAttempt};
 use crate::policy::Standing;
+use crate::progress::{Dag, Stage};
 use crate::protocol::{Address, Rule};
 use crate::role::{Outbox, Record};
 use crate::vocabulary::{AttemptId, Duration, Ended, ExecutionType, Instant, NodeId, Sample, TaskId, Totals, Workdir};
@@ -146,7 +147,7 @@ impl JobManager {
 
 fn finished_tasks(dag: &Dag) -> Vec<(u32, u32, Duration, Duration)> {
     let stages = (0..).zip(&dag.stages);
-    let of_stage = |(stage, entry): (u32, &super::Stage)| {
+    let of_stage = |(stage, entry): (u32, &Stage)| {
         entry.succeeded_runs().map(move |(index, wall, cpu)| (stage, index, wall, cpu)).collect::<Vec<_>>()
     };
     stages.flat_map(of_stage).collect()

@@ -1,8 +1,8 @@
 //! Requests for single tasks: to hold, release or cancel them, or to run them again.
 
 use crate::world::{World, job, stage};
-use amalgam_core::job_manager::{ChosenCounts, TaskState};
 use amalgam_core::preset::Preset;
+use amalgam_core::progress::{ChosenCounts, TaskState};
 use amalgam_core::protocol::{JobAction, JobOutcome, ToClient, ToMaster};
 use amalgam_core::role::{Change, Role};
 use amalgam_core::vocabulary::{Chosen, Duration, JobId, Resources, Spans, StageSpec, TaskAction};

@@ -1,8 +1,9 @@
 //! Files that arrive slowly: their writer runs once more elsewhere, and the copy that is there first is read.
 
 use crate::world::{World, job, stage};
-use amalgam_core::job_manager::{JobManager, TaskState};
+use amalgam_core::job_manager::JobManager;
 use amalgam_core::preset::Preset;
+use amalgam_core::progress::TaskState;
 use amalgam_core::protocol::{Address, JobOutcome, Rule, ToJobManager};
 use amalgam_core::role::{Change, Event, LostCause, Outbox, Record, Role};
 use amalgam_core::vocabulary::*;

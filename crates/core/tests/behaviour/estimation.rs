@@ -2,8 +2,9 @@
 //! much opportunistic, what happens to both, what nodes report, and what happens after wrong decisions.
 
 use crate::world::{World, job, stage};
-use amalgam_core::job_manager::{JobManager, TaskState};
+use amalgam_core::job_manager::JobManager;
 use amalgam_core::preset::Preset;
+use amalgam_core::progress::TaskState;
 use amalgam_core::protocol::{Address, JobAction, JobOutcome, Message, Rule, ToJobManager, ToNode};
 use amalgam_core::role::{Change, Event, LostCause, Outbox, Record, Role};
 use amalgam_core::vocabulary::resources::CPU;

@@ -1,8 +1,8 @@
 //! Recurring jobs are planned with the run times of their last runs.
 
 use crate::world::{World, job, stage};
-use amalgam_core::job_manager::EstimateSource::{EarlierRuns, FinishedTasks, JobFile};
 use amalgam_core::preset::Preset;
+use amalgam_core::progress::EstimateSource::{EarlierRuns, FinishedTasks, JobFile};
 use amalgam_core::protocol::{JobAction, JobOutcome};
 use amalgam_core::role::Change;
 use amalgam_core::vocabulary::{Duration, JobId, JobSpec, Resources, StageSpec};
@@ -27,13 +27,13 @@ fn run(world: &mut World, spec: JobSpec, seconds: u64) {
 /// The expected run time of a task of each stage, in seconds, and its source.
 fn expected(world: &World, job: JobId) -> Vec<Option<(u64, String)>> {
     let stages = &world.server.as_ref().expect("the server runs").jobs[&job].dag().stages;
-    let of = |estimate: &amalgam_core::job_manager::Estimate| {
+    let of = |estimate: &amalgam_core::progress::Estimate| {
         Some((estimate.expected()?.0.div_ceil(1_000_000), format!("{:?}", estimate.source()?)))
     };
     stages.iter().map(|stage| of(&stage.estimate)).collect()
 }
 
-fn known(seconds: u64, source: amalgam_core::job_manager::EstimateSource) -> Option<(u64, String)> {
+fn known(seconds: u64, source: amalgam_core::progress::EstimateSource) -> Option<(u64, String)> {
     Some((seconds, format!("{source:?}")))
 }
 

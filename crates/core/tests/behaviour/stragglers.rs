@@ -2,8 +2,9 @@
 //! that race, and that a job manager knows both after a restart.
 
 use crate::world::{World, job, stage};
-use amalgam_core::job_manager::{JobManager, TaskState};
+use amalgam_core::job_manager::JobManager;
 use amalgam_core::preset::Preset;
+use amalgam_core::progress::TaskState;
 use amalgam_core::protocol::{Address, JobAction, JobOutcome, Rule, ToJobManager};
 use amalgam_core::role::{Change, Event, LostCause, Outbox, Record, Role};
 use amalgam_core::vocabulary::{

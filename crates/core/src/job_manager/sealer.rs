@@ -3,14 +3,14 @@
 use crate::vocabulary::{Allocation, Generation, NodeId, Sealing, Token};
 
 /// Makes tokens of the newest known generation.
-pub(super) struct Tokens {
+pub(super) struct Sealer {
     sealing: Sealing,
     pub(super) generation: Generation,
 }
 
-impl Tokens {
-    pub(super) fn new(sealing: Sealing) -> Tokens {
-        Tokens { sealing, generation: Generation::default() }
+impl Sealer {
+    pub(super) fn new(sealing: Sealing) -> Sealer {
+        Sealer { sealing, generation: Generation::default() }
     }
 
     /// A late message may name an earlier generation.
