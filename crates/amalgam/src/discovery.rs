@@ -30,7 +30,7 @@ pub fn state_dir(connection: &Connection) -> Result<PathBuf> {
 pub fn connect(connection: &Connection) -> Result<Client> {
     find(connection)?.ok_or_else(|| {
         let place = state_dir(connection).map_or_else(|_| "this machine".to_owned(), |dir| dir.display().to_string());
-        let remedy = "start one with `amalgam dev`, or `amalgam server` if it was one, or name one with --server or AMALGAM_SERVER";
+        let remedy = "start one with `amalgam dev` or `amalgam server`, or name one with --server or AMALGAM_SERVER";
         Failure::unreachable(format!("no server is running (looked for one in {place})"), remedy)
     })
 }

@@ -131,7 +131,7 @@ impl LineWriter<'_> {
     }
 
     fn hand_on(&mut self, bytes: &[u8]) -> Result<()> {
-        let place = "standard output or standard error, what a task wrote";
+        let place = "standard output or standard error, which show the output of tasks";
         self.sink.write(self.stream, bytes).map_err(|error| Failure::unwritten(place, &error))
     }
 

@@ -93,7 +93,7 @@ impl Shared {
             leave(signal, self.left_behind());
         };
         drop(watched);
-        show::note(&format!("cancelling job {job}; interrupt again to leave it"));
+        show::note(&format!("cancelling job {job}; interrupt again to exit without waiting for its end"));
         if let Err(failure) = client.within(CANCEL_PATIENCE).act(vec![job], Action::Cancel) {
             show::note(&failure.to_string());
             leave(signal, self.left_behind());
