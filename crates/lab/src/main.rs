@@ -4,6 +4,7 @@
 mod bench;
 mod cluster;
 mod hollow_federation;
+mod matching;
 mod measure;
 mod paper;
 mod product;

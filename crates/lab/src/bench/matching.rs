@@ -1,10 +1,9 @@
 //! The time to match a batch of tasks to nodes, for several distributions of costs.
 
 use super::{millis, percentile, sorted};
+use crate::matching::{Acceptance, Costs, Pair, Stable, UNSUITABLE, greedy, optimal};
 use amalgam_cli::failure::Result;
-use amalgam_core::policy::matching::{
-    Acceptance, Costs, Growing, Pair, Pairing, Regret, Stable, UNSUITABLE, greedy, optimal,
-};
+use amalgam_core::policy::matching::{Growing, Pairing, Regret};
 use amalgam_core::vocabulary::{Chance, Duration};
 use clap::Args;
 use std::hint::black_box;

@@ -143,39 +143,7 @@ fn best_of(row: &[Candidate], is_full: &[bool]) -> Option<(u32, Duration)> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::{each_small, random};
-    use super::super::{Acceptance, Costs, Pair, Stable, UNSUITABLE};
     use super::*;
-    use crate::vocabulary::Chance;
-
-    fn sparse(candidates: &mut Candidates, costs: &Costs, rounds: u32) -> Vec<Pair> {
-        candidates.clear();
-        for task in 0..costs.tasks() {
-            candidates.push_task();
-            for (node, &cost) in costs.row(task).iter().enumerate().filter(|(_, cost)| **cost != UNSUITABLE) {
-                // Node numbers as in a large cluster.
-                candidates.push(1_000 + 7 * node as u32, cost, Duration::ZERO);
-            }
-        }
-        let found = candidates.find(rounds).iter();
-        found.map(|one| Pair { task: one.task, node: (one.node - 1_000) / 7 }).collect()
-    }
-
-    #[test]
-    fn sparse_and_dense_matching_are_equal() {
-        let mut candidates = Candidates::default();
-        let mut look = |costs: &Costs| {
-            for rounds in [0, 1, 3, u32::MAX] {
-                let mut dense = Stable::new(rounds, Acceptance::Final).find(costs, |_| Duration::ZERO).to_vec();
-                dense.sort_unstable();
-                assert_eq!(sparse(&mut candidates, costs, rounds), dense, "{rounds} rounds: {costs:?}");
-            }
-        };
-        each_small(&mut look);
-        for seed in 0..30 {
-            look(&random(&mut Chance::new(seed, "sparse"), 40, 30, [3, u64::MAX][seed as usize % 2], 2));
-        }
-    }
 
     #[test]
     fn matches_are_sorted_by_wait_and_a_node_added_twice_counts_once() {

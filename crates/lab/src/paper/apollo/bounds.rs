@@ -1,7 +1,7 @@
 //! Lower bounds of all schedules of a job: for the completion of its last task, and for the mean completion of its tasks.
 
 use super::quality::Job;
-use amalgam_core::policy::matching::{Costs, optimal};
+use crate::matching::{Costs, optimal};
 use amalgam_core::vocabulary::Duration;
 
 /// A lower bound of the completion of any schedule. A schedule that completes at T meets two conditions. Each task alone can

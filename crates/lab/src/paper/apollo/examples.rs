@@ -2,8 +2,8 @@
 
 use super::super::figure::{PaperNumber, Row, number_of};
 use super::scenario::{Matching, Placing, Server};
+use crate::matching::{Acceptance, Costs, Pair, Stable, greedy, optimal};
 use amalgam_core::policy::completion::{Estimate, Odds, Part, Rates};
-use amalgam_core::policy::matching::{Acceptance, Costs, Pair, Stable, greedy, optimal};
 use amalgam_core::vocabulary::{Distance, Duration};
 
 /// The paper's numbers. Servers are counted from 1.

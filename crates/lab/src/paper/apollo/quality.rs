@@ -3,7 +3,8 @@
 //! dispatch.
 
 use super::scenario::Quality;
-use amalgam_core::policy::matching::{Acceptance, Costs, Growing, Pair, Pairing, Regret, Stable, greedy, optimal};
+use crate::matching::{Acceptance, Costs, Pair, Stable, greedy, optimal};
+use amalgam_core::policy::matching::{Growing, Pairing, Regret};
 use amalgam_core::vocabulary::{Chance, Duration};
 use std::cmp::Reverse;
 

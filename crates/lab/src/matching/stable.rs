@@ -8,7 +8,7 @@
 //! [`Acceptance::Deferred`] is the rule of Gale and Shapley, by which a node gives up its task for one that saves more.
 
 use super::{Costs, Pair, UNSUITABLE, sort_by_quality};
-use crate::vocabulary::Duration;
+use amalgam_core::vocabulary::Duration;
 
 /// Number of nodes in a block. Each block has the minimum of its costs, so that a task need not check all of its costs
 /// again.
@@ -191,7 +191,7 @@ fn two_least(block: &[Duration], from: u32, is_open: impl Fn(Duration, u32) -> b
 mod tests {
     use super::super::tests::{check, each_small, figure_5, is_maximal, pairs, random};
     use super::*;
-    use crate::vocabulary::Chance;
+    use amalgam_core::vocabulary::Chance;
 
     const UNLIMITED: u32 = u32::MAX;
 
