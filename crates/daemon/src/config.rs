@@ -225,10 +225,7 @@ impl Config {
         federation::check_preset(section, config.preset)?;
         config.federation = file.federation.map(|At { at, value }| value.config(at)).transpose()?;
         config.store = file.store.map(|At { at, value }| value.config(at, section.is_some())).transpose()?;
-        let of_queues = file.queue.iter().filter_map(|entry| entry.preset.as_ref());
-        let others = file.beside.iter().filter_map(|entry| entry.value.preset.as_ref()).chain(of_queues);
-        let others: Vec<&str> = others.map(|name| name.value.as_str()).collect();
-        file.policies.apply(&mut config.preset, &others)?;
+        file.policies.apply(&mut config.preset)?;
         (config.listen, config.listen_agents) = (file.listen, file.listen_agents);
         config.history_bytes = file.history_mib.map_or(config.history_bytes, |mib| mib.saturating_mul(1 << 20));
         config.segment_bytes = file.segment_mib.map_or(config.segment_bytes, |mib| mib.max(1).saturating_mul(1 << 20));
@@ -347,7 +344,7 @@ impl BesideEntry {
     fn settings(&self, section: Position, own: Preset) -> Result<Beside, Mistake> {
         let example = || {
             let other = Preset::all().find(|other| other.name() != own.name() && own.beside(other.name()).is_ok());
-            let name = other.unwrap_or(Preset::APOLLO_BASELINE).name();
+            let name = other.unwrap_or(Preset::APOLLO_PLUS).name();
             format!("`beside = {{ preset = \"{name}\", part = 0.5 }}`")
         };
         let Some(preset) = &self.preset else {
@@ -447,13 +444,13 @@ mod tests {
 
     #[test]
     fn a_queue_or_a_part_of_all_jobs_can_use_another_preset() {
-        let text = "preset = 'apollo'\nbeside = { preset = 'apollo-baseline', part = 0.25 }\n[[queue]]\nname = 'old'\n\
-                    preset = 'apollo-baseline'\n[[queue]]\nname = 'old.er'\n[[queue]]\nname = 'new'\n";
+        let text = "preset = 'apollo'\nbeside = { preset = 'apollo-plus', part = 0.25 }\n[[queue]]\nname = 'old'\n\
+                    preset = 'apollo-plus'\n[[queue]]\nname = 'old.er'\n[[queue]]\nname = 'new'\n";
         let config = parse(text).expect("the presets can share a cluster");
         let preset = |queue: &str| config.queues.preset(config.queues.leaf(queue).unwrap());
-        assert_eq!((preset("old.er"), preset("new")), (Some("apollo-baseline"), None));
+        assert_eq!((preset("old.er"), preset("new")), (Some("apollo-plus"), None));
         let beside = config.master.dispatch.beside.clone().expect("a part of all");
-        assert_eq!((beside.preset.as_str(), beside.part), ("apollo-baseline", 250_000));
+        assert_eq!((beside.preset.as_str(), beside.part), ("apollo-plus", 250_000));
     }
 
     #[test]
@@ -462,20 +459,20 @@ mod tests {
         for (text, wanted) in [
             (
                 format!("preset = 'apollo'\n{queue}'drf'"),
-                "server.toml:4:10: jobs cannot use the preset drf on a cluster with the preset apollo\n  help: use a preset whose job managers send tasks to the same nodes' queues as apollo: apollo-plus or apollo-baseline",
+                "server.toml:4:10: jobs cannot use the preset drf on a cluster with the preset apollo\n  help: use a preset whose job managers send tasks to the same nodes' queues as apollo: apollo-plus",
             ),
-            (format!("{queue}'apollo-baseline'"), "help: make apollo or apollo-plus the cluster's preset"),
+            (format!("{queue}'apollo-plus'"), "help: make apollo or apollo-plus the cluster's preset"),
             (format!("preset = 'apollo'\n{queue}'apolo'"), "help: did you mean `apollo`?"),
             (
                 "preset = 'apollo'\nbeside = { preset = 'sparrow', part = 0.5 }".to_owned(),
                 "server.toml:2:21: jobs cannot use the preset sparrow",
             ),
             (
-                "preset = 'apollo'\nbeside = { preset = 'apollo-baseline', part = 1.5 }".to_owned(),
+                "preset = 'apollo'\nbeside = { preset = 'apollo-plus', part = 1.5 }".to_owned(),
                 "part is 1.5\n  help: write a number from 0 to 1",
             ),
             (
-                "preset = 'apollo'\nbeside = { preset = 'apollo-baseline' }".to_owned(),
+                "preset = 'apollo'\nbeside = { preset = 'apollo-plus' }".to_owned(),
                 "server.toml:2:10: beside has no `part`\n  help: write a number from 0 to 1, as in `beside = { preset = \"apollo-plus\", part = 0.5 }`",
             ),
             (
@@ -549,17 +546,6 @@ mod tests {
             let error = parse(&format!("preset = '{preset}'\n[policies]\n{key}")).unwrap_err();
             assert!(error.contains(&format!("and not of {preset} as configured here")), "{preset}, {key}: {error}");
             assert!(error.starts_with("server.toml:3:"), "{preset}, {key}: {error}");
-        }
-    }
-
-    #[test]
-    fn delays_near_input_can_be_set_if_some_job_managers_use_them() {
-        let delays = |text: &str| parse(text).map(|config| config.preset.entitled().expect("entitlements").delays);
-        let wanted = Delays { node: Duration::from_secs(5), rack: Duration::from_secs(3) };
-        for head in
-            ["preset = 'apollo-baseline'", "preset = 'apollo'\nbeside = { preset = 'apollo-baseline', part = 0.5 }"]
-        {
-            assert_eq!(delays(&format!("{head}\n[policies]\nnode_delay = '5s'")), Ok(wanted));
         }
     }
 

@@ -1,6 +1,7 @@
 //! `amalgam-lab`: the figures of the papers and the benchmarks. It is a separate program, and starts the product's program
 //! where a figure or a benchmark needs real daemons.
 
+mod baselines;
 mod bench;
 mod cluster;
 mod hollow_federation;

@@ -2,10 +2,21 @@
 //! counted once.
 
 use amalgam_core::policy::completion::Rates;
-use amalgam_core::preset::Preset;
+use amalgam_core::preset::{Choice, Entitled, IntraJob, Preset, Probed, QueueChoice, Scheduling};
 use amalgam_core::vocabulary::JobSpec;
 use amalgam_sim::{Costs, ExecutionSettings, InputSettings, Outcome, Reading, Settings, Simulation};
 use amalgam_workload::trace::{self, Node, Workload};
+
+/// Job managers do not know where inputs are.
+const RANDOM: Preset = {
+    let settings = Probed { intra_job: IntraJob::BreadthFirst, choice: QueueChoice::Random };
+    Preset::new("random", Scheduling::Probed(settings))
+};
+const WITHOUT_ESTIMATES: Preset = {
+    let Some(settings) = Preset::APOLLO.entitled() else { panic!("job managers have entitlements") };
+    let settings = Entitled { choice: Choice::RelaxedLocality, ..*settings };
+    Preset::new("without-estimates", Scheduling::Entitled(settings))
+};
 
 const MB: u64 = 1_000_000;
 const INPUTS: InputSettings = InputSettings {
@@ -68,7 +79,7 @@ fn a_task_takes_longer_by_the_distance_of_its_input() {
     let whole = InputSettings { block_bytes: u64::MAX, ..INPUTS };
     let mut seen = [false; 3];
     for seed in 1..=12 {
-        let outcome = run(Preset::SPARROW_RANDOM, seed, Some(whole), &nodes(8, "2"), &single("1", seed));
+        let outcome = run(RANDOM, seed, Some(whole), &nodes(8, "2"), &single("1", seed));
         let reading = outcome.results.reading.expect("the location of its input is known");
         let lies = shares(&reading).iter().position(|share| *share == 1.0).expect("one task reads from one distance");
         seen[lies] = true;
@@ -90,7 +101,7 @@ fn a_preset_that_considers_locations_reads_nearby_and_ends_sooner() {
             (results.jct_s.mean, reading.all.bytes_on_node, reading)
         };
         let (with, with_near, reading) = find(Preset::APOLLO);
-        let (without, without_near, _) = find(Preset::SPARROW_RANDOM);
+        let (without, without_near, _) = find(RANDOM);
         assert!(with_near > 0.9 && without_near < 0.5, "{with_near} and {without_near}: {reading:?}");
         assert!(with + 2.0 < without, "{with} s and {without} s");
     }
@@ -98,7 +109,7 @@ fn a_preset_that_considers_locations_reads_nearby_and_ends_sooner() {
 
 #[test]
 fn every_byte_of_every_task_is_counted_once_with_failures_and_stragglers() {
-    for preset in [Preset::APOLLO, Preset::APOLLO_BASELINE, Preset::MERCURY, Preset::DRF, Preset::SPARROW] {
+    for preset in [Preset::APOLLO, WITHOUT_ESTIMATES, Preset::MERCURY, Preset::DRF, Preset::SPARROW] {
         let workload = layered(5);
         let execution = ExecutionSettings { failures: 0.1, stragglers: 0.05, ..ExecutionSettings::default() };
         let settings = Settings { preset, seed: 5, inputs: Some(INPUTS), execution, ..Settings::default() };

@@ -175,9 +175,8 @@ fn tails<const N: usize>(policy: &mut dyn PlacementPolicy, load: f64) -> [f64; N
 
 /// Mitzenmacher 2001, section 2: with d choices a share of load^((d^i - 1) / (d - 1)) has at least i customers.
 ///
-/// The policy gets the exact lengths of the queues at each arrival, as the theory requires. Under the preset
-/// `sparrow-power-of-two` the same policy gets the lengths that the master published last, which this test does not
-/// cover.
+/// The policy gets the exact lengths of the queues at each arrival, as the theory requires. In a cluster the same policy gets
+/// the lengths that the master published last, which this test does not cover.
 #[test]
 fn the_tails_of_queues_with_one_and_two_choices_are_those_of_the_theory() {
     for load in [0.7_f64, 0.9] {

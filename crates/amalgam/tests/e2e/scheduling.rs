@@ -49,7 +49,7 @@ fn priorities_order_jobs() {
 
 #[test]
 fn jobs_that_place_their_tasks_themselves_run_each_once_also_when_the_server_is_killed() {
-    for preset in ["sparrow", "sparrow-random", "sparrow-power-of-two"] {
+    for preset in ["sparrow", "apollo"] {
         let cluster = Cluster::start(2, 1, &format!("preset = '{preset}'\n"));
         let scene = &cluster.scene;
         let id = scene.submit(&["--array", "0-9", "--", "sh", "-c", "sleep 0.2; echo $AMALGAM_INDEX >> ran"]);

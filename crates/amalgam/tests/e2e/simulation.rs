@@ -157,7 +157,7 @@ fn several_presets_make_one_table_and_one_page() {
     let scene = Scene::new();
     let said = scene.ok(&small(&["--preset", "all", "--report", "page.html"]));
     let presets =
-        ["fifo", "capacity", "drf", "sjf", "srtf", "tetris", "sparrow", "sparrow-random", "sparrow-power-of-two"];
+        ["fifo", "capacity", "drf", "sjf", "srtf", "tetris", "carbyne", "sparrow", "mercury", "apollo", "apollo-plus"];
     for preset in presets {
         assert!(said.lines().any(|line| line.split_whitespace().next() == Some(preset)), "{preset}: {said}");
     }
@@ -278,8 +278,7 @@ fn an_oracle_needs_no_longer_than_the_jobs_that_were_allowed_something() {
     let told = scene.run(&small(&["--preset", "drf,sjf", "--against-oracle"]));
     assert!(told.code == 2 && told.err.contains("jobs are allowed nothing under drf, sjf"), "{told:?}");
     assert!(
-        told.err
-            .contains("help: name a preset in which they are (apollo, apollo-plus, apollo-baseline), or leave it out"),
+        told.err.contains("help: name a preset in which they are (apollo, apollo-plus), or leave it out"),
         "{told:?}"
     );
 }

@@ -1,6 +1,7 @@
 //! Presets that share a cluster, and the settings of a preset on a cluster of another one (ADR 45).
 
-use super::{Choice, Entitled, Preset, Scheduling};
+use super::settings::choose;
+use super::{Entitled, Preset, Scheduling};
 use crate::policy::inter_job::QueueTree;
 use crate::protocol::AdmittedJob;
 
@@ -22,13 +23,13 @@ impl Preset {
         if name == self.name() {
             return Ok(self);
         }
-        let other = Preset::parse(name).map_err(|problem| (problem, String::new()))?;
+        let other = self.named(name).map_err(|problem| (problem, String::new()))?;
         if self.shares_cluster_with(other) {
             return Ok(self.taken_in(other));
         }
         let names = |of: Preset| {
             let shares = |preset: &Preset| of.shares_cluster_with(*preset) && preset.name != of.name;
-            Preset::all().filter(shares).map(Preset::name).collect::<Vec<_>>().join(" or ")
+            self.known().filter(shares).map(Preset::name).collect::<Vec<_>>().join(" or ")
         };
         let (own, name) = (self.name(), other.name());
         let problem = format!("jobs cannot use the preset {name} on a cluster with the preset {own}");
@@ -42,10 +43,20 @@ impl Preset {
             _ => format!(
                 "only presets whose job managers send tasks to nodes' queues can share a cluster, such as {} and {}",
                 Preset::APOLLO.name(),
-                Preset::APOLLO_BASELINE.name()
+                Preset::APOLLO_PLUS.name()
             ),
         };
         Err((problem, remedy))
+    }
+
+    /// All presets that queues and jobs can name.
+    fn known(self) -> impl Iterator<Item = Preset> {
+        Preset::all().chain(self.others.iter().copied())
+    }
+
+    fn named(self, name: &str) -> Result<Preset, String> {
+        let named: Vec<(&str, Preset)> = self.known().map(|preset| (preset.name(), preset)).collect();
+        choose("preset", name, &named)
     }
 
     /// Whether a cluster of this preset, whose queues name others, still publishes all that jobs with the other preset read.
@@ -64,17 +75,12 @@ impl Preset {
             }
             (_, scheduling) => scheduling,
         };
-        Preset { scheduling, seed: self.seed, ..other }
+        Preset { scheduling, seed: self.seed, others: self.others, ..other }
     }
 
     /// The preset of a job; the cluster's own if the two cannot share a cluster any more.
     pub fn of_job(self, job: &AdmittedJob) -> Preset {
         job.preset.as_deref().and_then(|name| self.beside(name).ok()).unwrap_or(self)
-    }
-
-    /// Whether its job managers do not know waits, and try other nodes instead.
-    pub fn is_without_estimates(self) -> bool {
-        self.entitled().is_some_and(|settings| settings.choice == Choice::RelaxedLocality)
     }
 }
 
@@ -82,7 +88,15 @@ impl Preset {
 mod tests {
     use super::*;
     use crate::job_manager::ExplorationRules;
+    use crate::preset::Choice;
     use crate::vocabulary::Duration;
+
+    const WITHOUT_ESTIMATES: Preset = {
+        let Some(settings) = Preset::APOLLO.entitled() else { panic!("job managers have entitlements") };
+        let settings = Entitled { choice: Choice::RelaxedLocality, ..*settings };
+        Preset::new("without-estimates", Scheduling::Entitled(settings))
+    };
+    const OTHERS: &[Preset] = &[WITHOUT_ESTIMATES];
 
     fn entitled(preset: &mut Preset) -> &mut Entitled {
         preset.entitled_mut().expect("job managers have entitlements")
@@ -111,22 +125,31 @@ mod tests {
         let refused = |own: Preset, other: &str| own.beside(other).map(drop).unwrap_err();
         let (problem, remedy) = refused(Preset::APOLLO, "drf");
         assert_eq!(problem, "jobs cannot use the preset drf on a cluster with the preset apollo");
-        assert!(remedy.ends_with("as apollo: apollo-plus or apollo-baseline"), "{remedy}");
-        let (_, remedy) = refused(Preset::DRF, "apollo-baseline");
-        assert!(remedy.starts_with("make apollo or apollo-plus the cluster's preset"), "{remedy}");
+        assert!(remedy.ends_with("as apollo: apollo-plus"), "{remedy}");
+        let (_, remedy) = refused(Preset::DRF, "apollo");
+        assert!(remedy.starts_with("make apollo-plus the cluster's preset"), "{remedy}");
         let (_, remedy) = refused(Preset::FIFO, "drf");
-        assert!(remedy.ends_with("such as apollo and apollo-baseline"), "{remedy}");
+        assert!(remedy.ends_with("such as apollo and apollo-plus"), "{remedy}");
         assert!(refused(Preset::APOLLO, "apolo").0.starts_with("unknown preset `apolo`"));
     }
 
     #[test]
+    fn only_presets_of_the_product_and_of_the_cluster_can_be_named() {
+        let own = Preset::APOLLO.with_others(OTHERS);
+        assert_eq!(own.beside("without-estimates").map(Preset::name), Ok("without-estimates"));
+        let (problem, _) = Preset::APOLLO.beside("without-estimates").unwrap_err();
+        assert!(problem.starts_with("unknown preset `without-estimates`"), "{problem}");
+        assert!(Preset::parse("without-estimates").is_err());
+    }
+
+    #[test]
     fn a_preset_beside_keeps_the_settings_of_the_cluster() {
-        let mut own = Preset { seed: 7, ..Preset::APOLLO };
+        let mut own = Preset { seed: 7, ..Preset::APOLLO.with_others(OTHERS) };
         entitled(&mut own).delays.rack = Duration::from_secs(9);
         entitled(&mut own).allowance.opportunistic = 33;
         entitled(&mut own).guaranteed = 44;
-        let mut beside = own.beside("apollo-baseline").expect("they share");
-        assert_eq!((beside.name(), beside.seed), ("apollo-baseline", 7));
+        let mut beside = own.beside("without-estimates").expect("they share");
+        assert_eq!((beside.name(), beside.seed), ("without-estimates", 7));
         let (rules, own) = (*entitled(&mut beside), *entitled(&mut own));
         assert_eq!((rules.allowance, rules.guaranteed, rules.delays), (own.allowance, 44, own.delays));
         assert_eq!(rules.choice, Choice::RelaxedLocality);
@@ -135,15 +158,15 @@ mod tests {
     #[test]
     fn only_job_managers_without_estimates_explore_as_the_cluster_is_configured() {
         let exploring = |own: Preset, explores: Option<ExplorationRules>, other: &str| {
-            let mut own = own;
+            let mut own = own.with_others(OTHERS);
             entitled(&mut own).explores = explores;
             own.beside(other).expect("they share").own_placement("of job 1").expect("it places").explores
         };
         let after = Some(ExplorationRules { after: Duration::from_secs(9) });
-        assert_eq!(exploring(Preset::APOLLO, after, "apollo-baseline"), after);
-        assert_eq!(exploring(Preset::APOLLO, None, "apollo-baseline"), None);
+        assert_eq!(exploring(Preset::APOLLO, after, "without-estimates"), after);
+        assert_eq!(exploring(Preset::APOLLO, None, "without-estimates"), None);
         assert_eq!(exploring(Preset::APOLLO, after, "apollo"), None);
-        assert_eq!(exploring(Preset::APOLLO_BASELINE, after, "apollo"), None);
-        assert_eq!(exploring(Preset::APOLLO_BASELINE, after, "apollo-baseline"), after);
+        assert_eq!(exploring(WITHOUT_ESTIMATES, after, "apollo"), None);
+        assert_eq!(exploring(WITHOUT_ESTIMATES, after, "without-estimates"), after);
     }
 }

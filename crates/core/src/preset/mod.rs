@@ -32,9 +32,12 @@ pub struct Preset {
     pub scheduling: Scheduling,
     /// The seed of the random number generators of policies.
     pub seed: u64,
+    /// Presets that jobs may name as well as those of [`Preset::all`]. They are not sent: daemons know the product's presets only.
+    #[serde(skip)]
+    others: &'static [Preset],
 }
 
-/// The name of a preset in [`Preset::all`].
+/// The name of a preset. Only the names in [`Preset::all`] can be read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 struct Name(&'static str);
 
@@ -46,6 +49,17 @@ impl<'de> Deserialize<'de> for Name {
 }
 
 impl Preset {
+    /// A preset besides those of [`Preset::all`], such as a baseline of an experiment.
+    pub const fn new(name: &'static str, scheduling: Scheduling) -> Preset {
+        Preset { name: Name(name), scheduling, seed: 0, others: &[] }
+    }
+
+    /// Lets queues and jobs name these presets, too.
+    #[must_use]
+    pub const fn with_others(self, others: &'static [Preset]) -> Preset {
+        Preset { others, ..self }
+    }
+
     pub fn name(self) -> &'static str {
         self.name.0
     }

@@ -1,10 +1,10 @@
 //! All presets: the papers' systems, improved variants of some of them, and the usual orders of jobs.
 
+use super::Preset;
 use super::settings::{
     Booked, Booking, Choice, DemandOrder, Entitled, IntraJob, Opportunistic, Placement, Plans, Probed, QueueChoice,
     Scheduling, Yielding, choose,
 };
-use super::{Name, Preset};
 use crate::job_manager::{AllowanceRules, CorrectionRules, ExplorationRules};
 use crate::master::{OpportunisticLimit, Steering};
 use crate::node::{OpportunisticRules, ReportWaits};
@@ -66,16 +66,11 @@ const fn central(name: &'static str, inter_job: InterJob, demand: DemandOrder) -
 }
 
 const fn booked(name: &'static str, settings: Booked) -> Preset {
-    Preset { name: Name(name), scheduling: Scheduling::Booked(settings), seed: 0 }
-}
-
-const fn probed(name: &'static str, choice: QueueChoice) -> Preset {
-    let settings = Probed { intra_job: IntraJob::BreadthFirst, choice };
-    Preset { name: Name(name), scheduling: Scheduling::Probed(settings), seed: 0 }
+    Preset::new(name, Scheduling::Booked(settings))
 }
 
 const fn entitled(name: &'static str, settings: Entitled) -> Preset {
-    Preset { name: Name(name), scheduling: Scheduling::Entitled(settings), seed: 0 }
+    Preset::new(name, Scheduling::Entitled(settings))
 }
 
 const IN_FILE_ORDER: DemandOrder = DemandOrder::Everything(IntraJob::BreadthFirst);
@@ -97,7 +92,7 @@ impl Preset {
         central("tetris", InterJob::Tetris { fairness: TETRIS_FAIRNESS }, DemandOrder::Everything(IntraJob::Tetris));
 
     /// Ousterhout et al. 2013: Sparrow, with d = 2.
-    pub const SPARROW: Preset = probed("sparrow", QueueChoice::BatchSampling { ratio: 2 });
+    pub const SPARROW: Preset = Preset::new("sparrow", Scheduling::Probed(SPARROW));
 
     /// Karanasos et al. 2015: Mercury, with the best settings of its section 7: k = 50, queues no longer than the mean plus two
     /// standard deviations, re-ordered; 70 % of the tasks that are shorter than 10 s are opportunistic.
@@ -140,12 +135,6 @@ impl Preset {
     /// guaranteed tasks hold its fair share, and the same amount again may be opportunistic.
     pub const APOLLO: Preset = entitled("apollo", ENTITLED);
 
-    /// The paper's baseline (section 4): the same shares and nodes' queues, but job managers do not know loads. They send tasks
-    /// near their input, farther away the longer they wait, and try node after node with duplicates. Nodes work as under
-    /// `apollo`, with which it shares a cluster; no job manager reads the waits that nodes publish.
-    pub const APOLLO_BASELINE: Preset =
-        entitled("apollo-baseline", Entitled { choice: Choice::RelaxedLocality, ..ENTITLED });
-
     /// An improved variant of it.
     pub const APOLLO_PLUS: Preset = entitled(
         "apollo-plus",
@@ -182,7 +171,7 @@ impl Preset {
     pub const FEDERATED: [Preset; 2] = [Preset::MEGHA, Preset::MEGHA_PLUS];
 
     /// Presets in which job managers send tasks to nodes' queues within entitlements.
-    pub const QUEUEING: [Preset; 3] = [Preset::APOLLO, Preset::APOLLO_PLUS, Preset::APOLLO_BASELINE];
+    pub const QUEUEING: [Preset; 2] = [Preset::APOLLO, Preset::APOLLO_PLUS];
 
     /// Presets that book guaranteed tasks and queue opportunistic ones.
     pub const HYBRID: [Preset; 2] = [Preset::MERCURY, Preset::MERCURY_PLUS];
@@ -191,13 +180,8 @@ impl Preset {
     pub const CENTRAL: &[Preset] =
         &[Preset::FIFO, Preset::CAPACITY, Preset::DRF, Preset::SJF, Preset::SRTF, Preset::TETRIS, Preset::CARBYNE];
 
-    /// The baselines of the Sparrow paper (section 3): no probes, the task waits at the node that was chosen for it.
-    pub const SPARROW_RANDOM: Preset = probed("sparrow-random", QueueChoice::Random);
-    /// Departs: queues are compared as the master published them last, not by probing.
-    pub const SPARROW_POWER_OF_TWO: Preset = probed("sparrow-power-of-two", QueueChoice::PowerOfTwo);
-
     /// Presets in which job managers send every task to nodes' queues.
-    pub const DISTRIBUTED: [Preset; 3] = [Preset::SPARROW, Preset::SPARROW_RANDOM, Preset::SPARROW_POWER_OF_TWO];
+    pub const DISTRIBUTED: [Preset; 1] = [Preset::SPARROW];
 
     pub fn all() -> impl Iterator<Item = Preset> {
         Preset::CENTRAL
@@ -216,6 +200,8 @@ impl Preset {
         choose("preset", name, &named)
     }
 }
+
+const SPARROW: Probed = Probed { intra_job: IntraJob::BreadthFirst, choice: QueueChoice::BatchSampling { ratio: 2 } };
 
 const MERCURY: Booked = Booked {
     by: BY_MASTER,

@@ -1,6 +1,6 @@
 //! Two presets on one cluster: which preset a job uses, what the presets share, and that a job keeps its preset.
 
-use crate::world::{World, job, stage};
+use crate::world::{World, baselines, job, stage};
 use amalgam_core::dispatch::Beside;
 use amalgam_core::policy::inter_job::QueueTree;
 use amalgam_core::preset::Preset;
@@ -30,14 +30,14 @@ fn in_queue(queue: &str, stage: StageSpec) -> JobSpec {
 
 /// This many times the cluster may be guaranteed.
 fn preset(times: u32) -> Preset {
-    let mut preset = Preset::APOLLO;
+    let mut preset = Preset::APOLLO.with_others(baselines::ALL);
     preset.entitled_mut().unwrap().guaranteed = 100 * times;
     preset
 }
 
 fn world(preset: Preset, nodes: u32, capacity: Resources) -> World {
     let mut world = World::new(preset);
-    let other = QueueSpec { preset: Some("apollo-baseline".to_owned()), ..QueueSpec::named("root.other") };
+    let other = QueueSpec { preset: Some("without-estimates".to_owned()), ..QueueSpec::named("root.other") };
     let queues = [QueueSpec::named("root.own"), other, QueueSpec::named("root.other.below")];
     world.queues = QueueTree::new(queues.to_vec()).expect("a tree");
     world.start_server();
@@ -88,7 +88,7 @@ fn a_job_uses_the_preset_of_its_queue_or_of_a_queue_above() {
     let mut world = world(preset(1), 2, FOUR);
     let ids = ["own", "other.below"].map(|queue| world.submit(in_queue(queue, guaranteed(1, "5s"))));
     world.run_for(seconds(1));
-    assert_eq!(ids.map(|id| preset_of(&world, id)), [None, Some("apollo-baseline".to_owned())]);
+    assert_eq!(ids.map(|id| preset_of(&world, id)), [None, Some("without-estimates".to_owned())]);
     assert_eq!(ids.map(|id| launches(&world, id)[0].1), [Rule::Completion, Rule::Sampling]);
     world.run_for(seconds(30));
     ids.iter().for_each(|id| succeeded(&world, *id));
@@ -97,7 +97,7 @@ fn a_job_uses_the_preset_of_its_queue_or_of_a_queue_above() {
 #[test]
 fn a_random_part_of_jobs_uses_the_second_preset_unless_the_queue_names_one() {
     let mut world = world(preset(1), 1, FOUR);
-    world.settings.dispatch.beside = Some(Beside { preset: "apollo-baseline".to_owned(), part: 300_000, seed: 5 });
+    world.settings.dispatch.beside = Some(Beside { preset: "without-estimates".to_owned(), part: 300_000, seed: 5 });
     world.kill_server();
     world.start_server();
     let ids: Vec<JobId> = (0..200).map(|_| world.submit(in_queue("own", guaranteed(1, "1s")))).collect();
@@ -107,7 +107,7 @@ fn a_random_part_of_jobs_uses_the_second_preset_unless_the_queue_names_one() {
     world.kill_server();
     world.start_server();
     let id = world.submit(in_queue("other.below", guaranteed(1, "1s")));
-    assert_eq!(preset_of(&world, id).as_deref(), Some("apollo-baseline"), "the queue names a preset");
+    assert_eq!(preset_of(&world, id).as_deref(), Some("without-estimates"), "the queue names a preset");
 }
 
 #[test]
@@ -122,7 +122,7 @@ fn a_job_keeps_its_preset_if_the_server_restarts_with_another_configuration() {
     world.start_server();
     let later = world.submit(in_queue("other.below", guaranteed(1, "5s")));
     world.run_for(seconds(5));
-    assert_eq!((preset_of(&world, id), preset_of(&world, later)), (Some("apollo-baseline".to_owned()), None));
+    assert_eq!((preset_of(&world, id), preset_of(&world, later)), (Some("without-estimates".to_owned()), None));
     world.kill_server();
     // The log was compacted, and the server starts with another preset.
     world.preset = Preset::DRF;
@@ -133,7 +133,7 @@ fn a_job_keeps_its_preset_if_the_server_restarts_with_another_configuration() {
 
 #[test]
 fn jobs_of_both_presets_share_the_nodes_and_the_guaranteed_part() {
-    let mut world = world(Preset::APOLLO, 5, FOUR);
+    let mut world = world(Preset::APOLLO.with_others(baselines::ALL), 5, FOUR);
     let ids = ["own", "other.below"].map(|queue| world.submit(in_queue(queue, guaranteed(60, "20s"))));
     world.run_for(seconds(50));
     let shares = ids.map(|id| tasks_out(&world, id));
@@ -288,10 +288,10 @@ fn a_cancelled_job_explores_no_nodes_before_its_attempts_have_ended() {
 fn reports_that_any_preset_reads_are_published() {
     let mut on_idle = 0;
     for seed in 0..40 {
-        let mut own = Preset::SPARROW;
+        let mut own = Preset::SPARROW.with_others(baselines::ALL);
         own.seed = seed;
         let mut world = World::new(own);
-        let other = QueueSpec { preset: Some("sparrow-power-of-two".to_owned()), ..QueueSpec::named("root.other") };
+        let other = QueueSpec { preset: Some("power-of-two".to_owned()), ..QueueSpec::named("root.other") };
         world.queues = QueueTree::new(vec![QueueSpec::named("root.own"), other]).expect("a tree");
         world.start_server();
         (0..2).for_each(|_| world.add_node(CORE, &[]));

@@ -1,7 +1,7 @@
 //! Random jobs, and processes and connections that die at random moments, by seed. Then all faults are repaired, every
 //! job must succeed, and each additional launch must be explained by an attempt that was written off.
 
-use crate::world::{World, job, stage};
+use crate::world::{World, baselines, job, stage};
 use amalgam_core::dispatch::Decide;
 use amalgam_core::preset::Preset;
 use amalgam_core::protocol::{JobAction, JobOutcome, ToMaster};
@@ -26,8 +26,7 @@ impl Chance {
     }
 }
 
-const PRESETS: [Preset; 5] =
-    [Preset::FIFO, Preset::CAPACITY, Preset::SPARROW, Preset::SPARROW_POWER_OF_TWO, Preset::APOLLO];
+const PRESETS: [Preset; 5] = [Preset::FIFO, Preset::CAPACITY, Preset::SPARROW, baselines::POWER_OF_TWO, Preset::APOLLO];
 
 /// The kinds of faults.
 #[derive(Clone, Copy, PartialEq)]

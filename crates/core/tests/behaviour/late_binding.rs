@@ -1,7 +1,7 @@
 //! Clusters in which job managers place their tasks themselves: how many probes there are and where, that tasks run on
 //! nodes that are ready, and that no resources are booked.
 
-use crate::world::{World, job, stage};
+use crate::world::{World, baselines, job, stage};
 use amalgam_core::preset::Preset;
 use amalgam_core::protocol::{JobAction, JobOutcome, ToMaster};
 use amalgam_core::role::Role;
@@ -204,7 +204,7 @@ fn a_node_that_could_not_launch_is_tried_again_even_if_the_master_was_not_notifi
 
 #[test]
 fn without_probes_a_task_waits_at_the_node_that_was_chosen_for_it() {
-    for preset in [Preset::SPARROW_RANDOM, Preset::SPARROW_POWER_OF_TWO] {
+    for preset in [baselines::RANDOM, baselines::POWER_OF_TWO] {
         let mut world = World::with_nodes(preset, 3, CORE);
         world.verbose = true;
         let id = world.submit(job(vec![stage("only", 60, "1s", 1_000)]));
@@ -226,7 +226,7 @@ fn of_two_random_nodes_the_one_with_the_shorter_queue_is_chosen() {
         let queued = |host: &crate::world::NodeHost| host.agent.as_ref().unwrap().describe(world.now).queued.len();
         world.nodes.iter().map(queued).max().unwrap()
     };
-    let (random, better_of_two) = (longest(Preset::SPARROW_RANDOM), longest(Preset::SPARROW_POWER_OF_TWO));
+    let (random, better_of_two) = (longest(baselines::RANDOM), longest(baselines::POWER_OF_TWO));
     assert!((9..13).contains(&better_of_two) && random > better_of_two, "{random} and {better_of_two}, mean 9");
 }
 

@@ -1,7 +1,7 @@
 //! Tasks that read in place: which start on a node that stores their input, which in its rack, and which get room
 //! beside their input by chance.
 
-use crate::world::{World, job, stage};
+use crate::world::{World, baselines, job, stage};
 use amalgam_core::preset::Preset;
 use amalgam_core::protocol::{JobAction, JobOutcome, RefusalKind};
 use amalgam_core::role::Change;
@@ -61,7 +61,7 @@ fn nodes_of(world: &World, job: JobId, stage: u32) -> Vec<u32> {
 #[test]
 fn each_task_runs_on_the_node_of_its_own_block() {
     let at = [7, 3, 0, 5, 1, 6, 2, 4, 3, 7];
-    for preset in [Preset::APOLLO, Preset::APOLLO_BASELINE] {
+    for preset in [Preset::APOLLO, baselines::WITHOUT_ESTIMATES] {
         let mut world = world(preset, TWO);
         let id = world.submit(job(vec![reading("read", "30s", &at)]));
         world.run_for(Duration::from_secs(100));

@@ -25,7 +25,7 @@ fn told(world: &World) -> Vec<(TaskId, Prediction, PredictedStart)> {
 
 #[test]
 fn every_start_is_predicted_once_in_every_preset() {
-    for preset in Preset::all() {
+    for preset in Preset::all().chain(baselines::ALL.iter().copied()) {
         let mut world = World::with_nodes(preset, 2, TWO);
         for _ in 0..3 {
             world.submit(job(vec![any(10)]));

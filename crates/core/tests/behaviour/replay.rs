@@ -1,5 +1,6 @@
 //! A journal makes other roles produce the same effects, and a replay detects a role that behaves differently.
 
+use crate::world::baselines;
 use amalgam_core::hosting::{Difference, Effects, Entry, Envelope, Replay, Roles};
 use amalgam_core::job_manager::JobManagerSettings;
 use amalgam_core::master::MasterSettings;
@@ -89,7 +90,7 @@ fn replay(journal: impl IntoIterator<Item = Entry>) -> Result<(), Difference> {
 
 #[test]
 fn a_replay_of_every_preset_has_the_same_effects() {
-    for preset in Preset::all() {
+    for preset in Preset::all().chain(baselines::ALL.iter().copied()) {
         let journal = journal(preset);
         assert!(journal.len() > 60, "{}: {} entries", preset.name(), journal.len());
         assert_eq!(replay(journal), Ok(()), "{}", preset.name());

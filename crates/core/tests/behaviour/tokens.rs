@@ -1,6 +1,6 @@
 //! What a node does with launches whose token is not valid for them, and that it never refuses authentic ones.
 
-use crate::world::{World, job, sealing, stage};
+use crate::world::{World, baselines, job, sealing, stage};
 use amalgam_core::preset::Preset;
 use amalgam_core::protocol::{JobOutcome, Launch, ToNode};
 use amalgam_core::role::{Record, TokenFault};
@@ -83,7 +83,7 @@ fn a_launch_that_was_altered_is_refused_without_an_answer() {
 
 #[test]
 fn a_launch_for_one_node_is_refused_by_another() {
-    for preset in [Preset::FIFO, Preset::SPARROW_RANDOM] {
+    for preset in [Preset::FIFO, baselines::RANDOM] {
         let mut world = world(preset, 2);
         world.submit(job(vec![stage("s", 1, "900s", 1_000)]));
         world.run_for(Duration::from_secs(1));
@@ -127,7 +127,7 @@ fn a_task_whose_launch_expired_is_launched_again_with_a_new_grant() {
 
 #[test]
 fn tokens_use_new_generations_under_every_preset() {
-    for preset in Preset::all() {
+    for preset in Preset::all().chain(baselines::ALL.iter().copied()) {
         let mut world = world(preset, 2);
         let mut last = JobId(0);
         for _ in 0..5 {
@@ -143,7 +143,7 @@ fn tokens_use_new_generations_under_every_preset() {
 
 #[test]
 fn a_repeated_launch_of_a_forgotten_attempt_starts_no_task() {
-    for preset in [Preset::FIFO, Preset::SPARROW_RANDOM] {
+    for preset in [Preset::FIFO, baselines::RANDOM] {
         let mut world = world(preset, 1);
         let id = world.submit(job(vec![stage("s", 2, "1s", 1_000)]));
         world.run_for(Duration::from_secs(5));
@@ -157,7 +157,7 @@ fn a_repeated_launch_of_a_forgotten_attempt_starts_no_task() {
 
 #[test]
 fn a_launch_that_was_written_off_starts_no_task_when_it_arrives() {
-    for preset in [Preset::FIFO, Preset::SPARROW_RANDOM] {
+    for preset in [Preset::FIFO, baselines::RANDOM] {
         let mut world = world(preset, 1);
         world.hold_launches = true;
         world.submit(job(vec![stage("s", 2, "900s", 1_000)]));

@@ -1,6 +1,7 @@
 //! A test cluster around the roles: a server (master and job managers over one log), nodes, and simulated executors.
 //! Everything runs in one thread and in a fixed order. Connections break and processes die when a test requests it.
 
+pub mod baselines;
 mod executor;
 mod show;
 

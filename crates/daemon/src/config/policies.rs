@@ -3,7 +3,7 @@
 use super::opportunistic::OpportunisticKeys;
 use super::queueing::QueueingKeys;
 use super::{Mistake, duration, mistake, named, value};
-use amalgam_core::preset::{Booked, Booking, DemandOrder, InterJob, Placement, Plans, Preset, Scheduling, Yielding};
+use amalgam_core::preset::{Booked, Booking, DemandOrder, InterJob, Placement, Plans, Preset, Yielding};
 use amalgam_core::scheduling::Delays;
 use amalgam_core::vocabulary::Duration;
 use amalgam_workload::{At, Position};
@@ -41,18 +41,17 @@ pub(super) struct Policies {
 }
 
 impl Policies {
-    /// `beside` are the other presets that jobs on the cluster use.
-    pub(super) fn apply(self, preset: &mut Preset, beside: &[&str]) -> Result<(), Mistake> {
+    pub(super) fn apply(self, preset: &mut Preset) -> Result<(), Mistake> {
         preset.seed = self.seed.unwrap_or(preset.seed);
         self.apply_booking(preset)?;
-        self.apply_delays(preset, beside)?;
+        self.apply_delays(preset)?;
         self.apply_yielding(preset)?;
         self.apply_order(preset)?;
         if let Some(At { at, value: keys }) = self.opportunistic {
             keys.apply(preset).map_err(|(problem, remedy)| mistake(at, problem, remedy))?;
         }
         if let Some(At { at, value: keys }) = self.queueing {
-            keys.apply(at, preset, beside)?;
+            keys.apply(at, preset)?;
         }
         Ok(())
     }
@@ -74,18 +73,11 @@ impl Policies {
 
     /// How long tasks wait for room near their input. Tasks of job managers with estimates do not wait: the estimate
     /// includes the input.
-    fn apply_delays(&self, preset: &mut Preset, beside: &[&str]) -> Result<(), Mistake> {
+    fn apply_delays(&self, preset: &mut Preset) -> Result<(), Mistake> {
         let keys = [("node_delay", self.node_delay), ("rack_delay", self.rack_delay)];
         let Some((key, at)) = keys.into_iter().find_map(|(key, found)| Some((key, found?.at))) else { return Ok(()) };
-        let without_estimates = |name: &&str| Preset::parse(name).is_ok_and(Preset::is_without_estimates);
-        let reads_delays = preset.is_without_estimates() || beside.iter().any(without_estimates);
-        let owner = format!("drf, and of others that book tasks, and of {}", Preset::APOLLO_BASELINE.name());
-        let foreign = foreign(at, key, &owner, preset);
-        let delays = match &mut preset.scheduling {
-            Scheduling::Booked(settings) => &mut settings.delays,
-            Scheduling::Entitled(settings) if reads_delays => &mut settings.delays,
-            Scheduling::Entitled(_) | Scheduling::Probed(_) => return Err(foreign),
-        };
+        let foreign = foreign(at, key, "drf, and of others that book tasks", preset);
+        let Some(Booked { delays, .. }) = preset.booked_mut() else { return Err(foreign) };
         *delays = Delays { node: value(self.node_delay, delays.node), rack: value(self.rack_delay, delays.rack) };
         Ok(())
     }

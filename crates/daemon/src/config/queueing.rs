@@ -2,15 +2,12 @@
 
 use super::opportunistic::{AtLeastOne, LengthOrNever, NumberOrWord, Ratio, RatioOrNone, scaled};
 use super::{Mistake, mistake};
-use amalgam_core::job_manager::{CorrectionRules, ExplorationRules};
+use amalgam_core::job_manager::CorrectionRules;
 use amalgam_core::policy::inter_job::Within;
 use amalgam_core::preset::{Choice, Preset};
 use amalgam_core::vocabulary::Duration;
 use amalgam_workload::{At, Position};
 use serde::{Deserialize, Deserializer};
-
-/// A shorter interval would only try other nodes and do nothing else.
-const LEAST: Duration = Duration::from_millis(10);
 
 #[derive(Deserialize, Default)]
 #[serde(deny_unknown_fields)]
@@ -36,8 +33,6 @@ pub(super) struct QueueingKeys {
     /// How long opportunistic tasks yield their CPU to guaranteed ones before they are stopped; "never" stops them at
     /// once.
     yields_for: Option<At<LengthOrNever>>,
-    /// A task that has waited at a node for this time is tried at another one, and again after each such time.
-    explore_after: Option<At<LengthOrNever>>,
     /// Every task is assumed to run for this time, whatever its estimate is; "never" uses the estimates.
     assumed_run_time: Option<At<LengthOrNever>>,
     /// Number of lightly loaded nodes that are considered for each task.
@@ -83,10 +78,9 @@ impl<'de> Deserialize<'de> for AtOnce {
 }
 
 impl QueueingKeys {
-    /// `section` is the position of the table, and `beside` are the other presets that jobs on the cluster use.
-    pub(super) fn apply(self, section: Position, preset: &mut Preset, beside: &[&str]) -> Result<(), Mistake> {
+    /// `section` is the position of the table.
+    pub(super) fn apply(self, section: Position, preset: &mut Preset) -> Result<(), Mistake> {
         let name = preset.name();
-        self.check_owner(preset, beside)?;
         let Some(rules) = preset.entitled_mut() else {
             let owners = Preset::QUEUEING.map(Preset::name).join(" or ");
             let problem = format!("[policies.queueing] is a setting of the preset {owners}, and not of {name}");
@@ -125,12 +119,6 @@ impl QueueingKeys {
                     return Err(mistake(at, problem, "leave one of them out"));
                 }
             }
-        }
-        if let Some(At { at, value: LengthOrNever(length) }) = self.explore_after {
-            if length.is_some_and(|after| after < LEAST) {
-                return Err(mistake(at, "explore_after is less than 10ms", "write 10ms or more, or \"never\""));
-            }
-            rules.explores = length.map(|after| ExplorationRules { after });
         }
         rules.assumed_run_time = self.assumed_run_time.map_or(rules.assumed_run_time, |length| length.value.0);
         if let Some(At { at, value: LengthOrNever(length) }) = self.report_every {
@@ -178,42 +166,6 @@ impl QueueingKeys {
             Some((key, at)) if !settings.several => {
                 let problem = format!("{key} is set, and several is not");
                 Err(mistake(at, problem, "set `several = true`, or leave it out"))
-            }
-            _ => Ok(()),
-        }
-    }
-
-    /// Checks keys that only apply to presets with estimates, or only to presets without.
-    fn check_owner(&self, preset: &Preset, beside: &[&str]) -> Result<(), Mistake> {
-        let (own, blind) = (Preset::APOLLO.name(), Preset::APOLLO_BASELINE.name());
-        let foreign = |at: Position, key: &str, other: &str, remedy: String| {
-            let problem = format!("{key} is a setting of the preset {other}, and not of {}", preset.name());
-            Err(mistake(at, problem, remedy))
-        };
-        if preset.entitled().is_none() {
-            return Ok(());
-        }
-        if preset.is_without_estimates() {
-            let estimates = [
-                ("light", self.light.as_ref().map(|key| key.at)),
-                ("penalty", self.penalty.as_ref().map(|key| key.at)),
-                ("spread", self.spread.as_ref().map(|key| key.at)),
-                ("duplicate_saves", self.duplicate_saves.as_ref().map(|key| key.at)),
-                ("duplicate_part", self.duplicate_part.as_ref().map(|key| key.at)),
-                ("several", self.several.as_ref().map(|key| key.at)),
-                ("spares", self.spares.as_ref().map(|key| key.at)),
-                ("at_once", self.at_once.as_ref().map(|key| key.at)),
-            ];
-            let Some((key, at)) = estimates.into_iter().find_map(|(key, at)| Some((key, at?))) else { return Ok(()) };
-            return foreign(at, key, own, format!("set `preset = \"{own}\"`, or leave it out"));
-        }
-        match &self.explore_after {
-            Some(key) if !beside.contains(&blind) => {
-                let remedy = format!(
-                    "set `beside = {{ preset = \"{blind}\", part = 0.5 }}`, or `preset = \"{blind}\"` for the cluster or in a \
-                     `[[queue]]`, or leave it out"
-                );
-                foreign(key.at, "explore_after", blind, remedy)
             }
             _ => Ok(()),
         }
@@ -304,63 +256,10 @@ mod tests {
     }
 
     #[test]
-    fn presets_without_estimates_explore_at_the_set_interval() {
-        let explores = |keys: &str| {
-            let preset = parse(&format!("preset = \"apollo-baseline\"\n[policies.queueing]\n{keys}\n"));
-            preset.map(|preset| entitled(&preset).explores.map(|rules| rules.after))
-        };
-        assert_eq!(explores(""), Ok(Some(Duration::from_secs(1))));
-        assert_eq!(explores("explore_after = \"9s\""), Ok(Some(Duration::from_secs(9))));
-        assert_eq!(explores("explore_after = \"never\""), Ok(None));
-        assert!(explores("explore_after = \"1ms\"").unwrap_err().contains("write 10ms or more"));
-        for keys in [
-            "several = true",
-            "at_once = 0.9",
-            "spares = true",
-            "duplicate_part = 1",
-            "light = 5",
-            "penalty = 3",
-            "spread = 0.1",
-            "duplicate_saves = \"9s\"",
-        ] {
-            let foreign = explores(keys).unwrap_err();
-            assert!(foreign.contains("preset apollo, and not of apollo-baseline"), "{foreign}");
-        }
-    }
-
-    #[test]
-    fn exploration_can_be_set_for_a_queue_or_a_part_of_the_jobs() {
-        let explores = |head: &str, after: &str| {
-            let queueing = format!("[policies.queueing]\nlight = 3\nexplore_after = \"{after}\"\n");
-            let preset = match head.split_once("[[") {
-                Some((before, queue)) => parse(&format!("preset = \"apollo\"\n{before}{queueing}[[{queue}")),
-                None => parse(&format!("preset = \"apollo\"\n{head}{queueing}")),
-            };
-            preset.map(|preset| {
-                entitled(&preset.beside("apollo-baseline").expect("the presets can share a cluster"))
-                    .explores
-                    .map(|rules| rules.after)
-            })
-        };
-        let beside = "beside = { preset = \"apollo-baseline\", part = 0.5 }\n";
-        let queue = "[[queue]]\nname = \"old\"\npreset = \"apollo-baseline\"\n";
-        for head in [beside, queue] {
-            assert_eq!(explores(head, "9s"), Ok(Some(Duration::from_secs(9))), "{head}");
-            assert_eq!(explores(head, "never"), Ok(None), "{head}");
-            assert!(explores(head, "1ms").unwrap_err().contains("write 10ms or more"));
-        }
-        for head in ["", "[[queue]]\nname = \"old\"\npreset = \"apollo\"\n"] {
-            let foreign = explores(head, "9s").unwrap_err();
-            let wanted = "server.toml:4:17: explore_after is a setting of the preset apollo-baseline, and not of apollo\n  \
-                          help: set `beside = { preset = \"apollo-baseline\", part = 0.5 }`";
-            assert!(foreign.starts_with(wanted), "{foreign}");
-        }
-    }
-
-    #[test]
     fn keys_of_another_preset_and_unknown_words_are_reported() {
         let foreign = parse("preset = \"drf\"\n[policies.queueing]\nlight = 5\n").unwrap_err();
-        let wanted = "server.toml:2:1: [policies.queueing] is a setting of the preset apollo or apollo-plus or apollo-baseline, and not of drf";
+        let wanted =
+            "server.toml:2:1: [policies.queueing] is a setting of the preset apollo or apollo-plus, and not of drf";
         assert!(foreign.starts_with(wanted), "{foreign}");
         let never = parse("preset = \"apollo\"\n[policies.queueing]\nstarved_after = \"never\"\n").unwrap_err();
         assert!(never.starts_with("server.toml:3:17: starved_after") && never.contains("write a duration"), "{never}");

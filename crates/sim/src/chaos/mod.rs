@@ -10,6 +10,7 @@ mod jobs;
 mod misfortune;
 mod queues;
 mod scenario;
+mod variants;
 
 pub use coverage::{Coverage, Met, TotalCoverage};
 

@@ -1,7 +1,7 @@
 //! A cluster, its queues, its users' jobs and its faults, all drawn from a seed.
 
 use super::draws::{is_one_in, one_of};
-use super::{cluster, jobs, misfortune, queues};
+use super::{cluster, jobs, misfortune, queues, variants};
 use crate::execution::ExecutionSettings;
 use crate::faults::Planned;
 use crate::places;
@@ -151,7 +151,7 @@ fn job_hosts(preset: &Preset, chance: &mut Chance) -> u8 {
 fn preset(chance: &mut Chance) -> Preset {
     let central =
         one_of(chance, &[Preset::FIFO, Preset::CAPACITY, Preset::DRF, Preset::SJF, Preset::SRTF, Preset::TETRIS]);
-    let distributed = one_of(chance, &Preset::DISTRIBUTED);
+    let distributed = one_of(chance, &variants::DISTRIBUTED);
     let hybrid = one_of(chance, &Preset::HYBRID);
     let mut preset = one_of(chance, &[central, distributed, hybrid]);
     preset.seed = chance.below(u64::MAX);
@@ -227,7 +227,8 @@ fn one_step_further(preset: Preset, chance: &mut Chance) -> Preset {
 fn side_by_side(preset: Preset, chance: &mut Chance) -> (Preset, Option<Beside>) {
     let part = one_of(chance, &[300_000, 500_000, 1_000_000]);
     let beside = |name: &str| Some(Beside { preset: name.to_owned(), part, seed: preset.seed });
-    let family = if preset.entitled().is_some() { &Preset::QUEUEING[..] } else { &Preset::DISTRIBUTED[..] };
+    let preset = preset.with_others(variants::ALL);
+    let family = if preset.entitled().is_some() { &variants::QUEUEING[..] } else { &variants::DISTRIBUTED[..] };
     if !preset.is_distributed() || is_one_in(3, chance) {
         return (preset, None);
     }
@@ -235,7 +236,7 @@ fn side_by_side(preset: Preset, chance: &mut Chance) -> (Preset, Option<Beside>)
     let Some(drawn) = preset.entitled().filter(|_| !is_one_in(2, chance)) else {
         return (preset, beside(other.name()));
     };
-    let mut blind = preset.beside(Preset::APOLLO_BASELINE.name()).expect("they share a cluster");
+    let mut blind = preset.beside(variants::WITHOUT_ESTIMATES.name()).expect("they share a cluster");
     let rules = blind.entitled_mut().expect("job managers have entitlements");
     rules.explores = Some(ExplorationRules { after: Duration::from_millis(one_of(chance, &[20, 300, 1_000, 5_000])) });
     rules.intra_job = drawn.intra_job;

@@ -35,7 +35,7 @@ pub struct RunArgs {
     /// Which policies schedule: one preset, several with commas between, or `all` [default: that of --config, or drf]
     #[arg(long, value_name = "PRESETS", value_parser = parse_presets)]
     preset: Option<Presets>,
-    /// Part of the jobs, drawn by the seed, that use another preset on the same cluster, such as apollo-baseline:0.5; results are
+    /// Part of the jobs, drawn by the seed, that use another preset on the same cluster, such as apollo-plus:0.5; results are
     /// also printed for each preset. Both must place tasks at nodes' queues. Queues may name their own in --config
     #[arg(long, value_name = "PRESET:PART", value_parser = parse_beside)]
     beside: Option<BesideArg>,
@@ -118,8 +118,7 @@ struct BesideArg {
 }
 
 fn parse_beside(text: &str) -> std::result::Result<BesideArg, String> {
-    let (name, part) =
-        text.split_once(':').ok_or("write a preset and a part of the jobs, such as apollo-baseline:0.5")?;
+    let (name, part) = text.split_once(':').ok_or("write a preset and a part of the jobs, such as apollo-plus:0.5")?;
     let preset = parse_preset(name)?;
     let part = part.parse().ok().filter(|part| (0.0..=1.0).contains(part));
     let part = part.ok_or_else(|| format!("the part of the jobs is a number from 0 to 1, such as {name}:0.5"))?;

@@ -6,10 +6,11 @@ use super::super::figure::{
 };
 use super::locality;
 use super::scenario::{Production, ProductionFigure};
+use crate::baselines;
 use amalgam_cli::failure::{Failure, Result};
 use amalgam_core::dispatch::Beside;
 use amalgam_core::policy::completion::Rates;
-use amalgam_core::preset::Preset;
+use amalgam_core::preset::{Choice, Preset};
 use amalgam_core::vocabulary::{Resources, Totals, Workdir};
 use amalgam_sim::{
     AcrossNodes, Busy, Chain, Forecast, OfPreset, Oracle, Outcome, Queueing, Reading, Reference, RunTimes, Settings,
@@ -60,7 +61,7 @@ pub struct Case {
 impl Case {
     fn preset(&self) -> Result<Preset> {
         let remedy = "see `amalgam sim run --help`";
-        let mut preset = Preset::parse(&self.preset).map_err(|problem| Failure::usage(problem, remedy))?;
+        let mut preset = baselines::parse(&self.preset).map_err(|problem| Failure::usage(problem, remedy))?;
         if let Some(corrections) = preset.entitled_mut().and_then(|settings| settings.corrections.as_mut()) {
             corrections.progress_every = corrections.progress_every.filter(|_| self.corrects_slow);
         }
@@ -76,7 +77,9 @@ impl Case {
 
     /// Apollo-baseline tries node after node and makes no estimates.
     fn estimates_waits(&self) -> bool {
-        Preset::parse(&self.preset).is_ok_and(|preset| preset.entitled().is_some() && !preset.is_without_estimates())
+        let preset = baselines::parse(&self.preset).ok();
+        let settings = preset.as_ref().and_then(Preset::entitled);
+        settings.is_some_and(|settings| settings.choice != Choice::RelaxedLocality)
     }
 
     pub fn name(&self) -> String {

@@ -1,9 +1,9 @@
 //! The scenario file of Apollo's figures.
 
 use super::super::figure::{ScenarioText, figure_of, within};
+use crate::baselines;
 use amalgam_cli::failure::Result;
 use amalgam_core::policy::completion::Rates;
-use amalgam_core::preset::Preset;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 
@@ -229,7 +229,7 @@ impl ProductionFigure {
         within("assumed_run_time_s", self.assumed_run_time_s.unwrap_or(1.0), 0.001..=MANY)?;
         within("stragglers", self.stragglers.unwrap_or(0.0), 0.0..=1.0)?;
         self.loads.iter().try_for_each(|&load| within("loads", load, 0.01..=10.0))?;
-        self.baselines.iter().chain(&self.schedulers).try_for_each(|name| Preset::parse(name).map(drop))
+        self.baselines.iter().chain(&self.schedulers).try_for_each(|name| baselines::parse(name).map(drop))
     }
 }
 
