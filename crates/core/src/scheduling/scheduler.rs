@@ -5,6 +5,10 @@
 //! and then waits for room on some node. So the work of an event does not grow with the number of open tasks.
 
 mod gangs;
+mod reasons;
+mod reservations;
+
+pub use reasons::explain_fit;
 
 use super::ledger::{ClaimError, Ledger};
 use super::locality::{Delays, Reach, local_nodes};
@@ -16,16 +20,13 @@ use crate::policy::{
 };
 use crate::protocol::{Ask, Rule};
 use crate::vocabulary::{
-    AllowanceRequest, AskId, ClosedReason, Duration, GrantId, Instant, JobId, JobWork, Late, Line, Margins, NodeId,
-    NodeViews, Prediction, QueueId, Resources, Route, Totals, UserId,
+    AllowanceRequest, AskId, Duration, GrantId, Instant, JobId, JobWork, Late, Line, Margins, NodeId, NodeViews,
+    Prediction, QueueId, Resources, Route, Totals, UserId,
 };
-use crate::why::Why;
 use gangs::Gangs;
+use reservations::Reservation;
 use std::collections::BTreeSet;
 use std::sync::Arc;
-
-/// Maximum number of nodes that an explanation examines to find the one with the most room.
-const EXPLAINED_NODES: usize = 4_096;
 
 pub struct Scheduler {
     queue: RequestQueue,
@@ -57,20 +58,6 @@ pub struct SchedulerSettings {
     /// How long an ask finds no room before a node is reserved for it; `None`: never.
     pub reserve_after: Option<Duration>,
     pub delays: Delays,
-}
-
-/// The node that is reserved for the ask that waited longest; for a gang, as many as hold all of it. In ascending
-/// order.
-#[derive(Clone, Debug)]
-struct Reservation {
-    ask: AskSlot,
-    nodes: Vec<NodeId>,
-}
-
-impl Reservation {
-    fn has(&self, node: NodeId) -> bool {
-        self.nodes.binary_search(&node).is_ok()
-    }
 }
 
 /// Where there is room for an ask that found none before.
@@ -331,6 +318,14 @@ impl Scheduler {
 
     pub fn on_room_opened(&mut self) {
         self.inter_job.on_change(&DemandChange::RoomOpened);
+    }
+
+    pub fn queue_usage(&self, queue: QueueId) -> QueueUsage {
+        self.inter_job.queue_usage(queue)
+    }
+
+    pub fn open_tasks(&self) -> u64 {
+        self.open_tasks
     }
 
     // ---- decisions -------------------------------------------------------------------------------------------------
@@ -596,253 +591,4 @@ impl Scheduler {
         }
         some
     }
-
-    // ---- reservations: a large ask must not starve behind small ones -----------------------------------------------
-
-    /// Maximum number of asks in one review that turn out to fit on no nodes.
-    const MOST_HOPELESS: usize = 4;
-
-    /// Reserves a node for the first ask in the policy's order, if none of its tasks has started for too long. (An ask
-    /// further back is not starved: it waits for the asks before it. It is considered only if the present nodes could
-    /// not hold the asks before it even if they were empty.)
-    pub fn review_reservation(&mut self, now: Instant, ledger: &mut Ledger) {
-        let Some(reserve_after) = self.settings.reserve_after else { return };
-        if let Some(kept) = &self.reservation {
-            let is_of_use = |node: &NodeId| self.reaches(kept.ask, *node, ledger) && !ledger.offer_is_closed(*node);
-            if self.inter_job.limit_on(kept.ask).is_none()
-                && kept.nodes.iter().all(is_of_use)
-                && self.could_hold(kept, ledger)
-            {
-                return;
-            }
-            self.end_reservation(ledger);
-        }
-        let changes = ledger.node_changes();
-        if self.hopeless_at != changes {
-            (self.hopeless_at, self.hopeless) = (changes, BTreeSet::new());
-        }
-        let (mut found, mut hopeless) = (None, Vec::new());
-        self.inter_job.blocked(&mut |ask| {
-            if self.hopeless.contains(&ask) {
-                return false;
-            }
-            if now.since(self.queue.ask(ask).waiting_since) < reserve_after {
-                return true;
-            }
-            found = self.nodes_to_keep(ask, ledger, true).map(|nodes| Reservation { ask, nodes });
-            // Nodes that are drained or not connected may return soon, and this ask has priority.
-            if found.is_some() || self.nodes_to_keep(ask, ledger, false).is_some() {
-                return true;
-            }
-            hopeless.push(ask);
-            hopeless.len() == Self::MOST_HOPELESS
-        });
-        self.hopeless.extend(hopeless);
-        if let Some(reservation) = found {
-            reservation.nodes.iter().for_each(|node| ledger.reserve(*node));
-            self.reservation = Some(reservation);
-        }
-    }
-
-    /// The nodes that could hold the ask once they are free, and all of its tasks if it is a gang; among the nodes that
-    /// take work, or among all that are not lost.
-    fn nodes_to_keep(&self, ask: AskSlot, ledger: &Ledger, are_open: bool) -> Option<Vec<NodeId>> {
-        let is_counted = |node: NodeId| !are_open || !ledger.offer_is_closed(node);
-        let request = self.queue.ask(ask);
-        if request.is_gang {
-            return self.nodes_for_gang(ask, ledger, &is_counted);
-        }
-        let could_hold =
-            |view: &crate::vocabulary::NodeView| request.shape.fits_in(&view.capacity) && is_counted(view.node);
-        closest(ledger, request.class, &request.shape, &could_hold).map(|node| vec![node])
-    }
-
-    /// Whether the ask may use the node; it may wait for room near its input again.
-    fn reaches(&self, ask: AskSlot, node: NodeId, ledger: &Ledger) -> bool {
-        ledger.classes().meets(self.queue.ask(ask).class, ledger.index(node))
-    }
-
-    fn try_reservation(
-        &mut self,
-        now: Instant,
-        ask: AskSlot,
-        node: NodeId,
-        most: Option<u32>,
-        ledger: &mut Ledger,
-        confirm: &mut Confirm<'_>,
-    ) {
-        let shape = self.queue.ask(ask).shape;
-        let fits = shape.fits_in(&ledger.offer(node)) && self.reaches(ask, node, ledger);
-        if !fits || self.inter_job.limit_on(ask).is_some() {
-            return;
-        }
-        let choice = Choice { ask, passed_over: 0, parked: false };
-        if self.grant(now, choice, node, Rule::Reservation, ledger, confirm).is_ok() {
-            self.end_reservation(ledger);
-            self.fill_node(now, node, most.map(|most| most - 1), ledger, confirm);
-        }
-    }
-
-    fn is_kept_for(&self, ask: AskSlot) -> bool {
-        self.reservation.as_ref().is_some_and(|kept| kept.ask == ask)
-    }
-
-    /// Ends the reservation if its ask has found room elsewhere or is not needed any more.
-    fn end_reservation_if_unwanted(&mut self, ask: AskSlot, ledger: &mut Ledger) {
-        if self.is_kept_for(ask) && self.queue.ask(ask).open() == 0 {
-            self.end_reservation(ledger);
-        }
-    }
-
-    /// Shows the room of the reserved nodes to searches again.
-    fn end_reservation(&mut self, ledger: &mut Ledger) {
-        if let Some(reservation) = self.reservation.take() {
-            reservation.nodes.into_iter().for_each(|node| ledger.unreserve(node));
-            self.inter_job.on_change(&DemandChange::RoomOpened);
-        }
-    }
-
-    // ---- reasons ---------------------------------------------------------------------------------------------------
-
-    /// Why no further task of the job starts now: the reasons of its asks with open tasks, each once. Empty if no task
-    /// is open.
-    pub fn explain(&self, job: JobId, ledger: &Ledger) -> Vec<Why> {
-        let Some(slot) = self.queue.job_slot(job) else { return Vec::new() };
-        let asks = &self.queue.job(slot).asks;
-        let open = asks.iter().copied().filter(|&ask| self.queue.ask(ask).open() > 0);
-        open.flat_map(|ask| self.explain_ask(ask, ledger)).fold(Vec::new(), |mut reasons, why| {
-            if !reasons.contains(&why) {
-                reasons.push(why);
-            }
-            reasons
-        })
-    }
-
-    fn explain_ask(&self, ask: AskSlot, ledger: &Ledger) -> Vec<Why> {
-        let request = self.queue.ask(ask);
-        if let Some(limit) = self.inter_job.limit_on(ask) {
-            return vec![limit];
-        }
-        let (tasks, shape) = (request.open(), &request.shape);
-        let short_of_rooms = || {
-            let rooms = ledger.rooms_for(request.widest_class, shape, tasks);
-            (rooms < tasks).then_some(Why::Gang { tasks, rooms })
-        };
-        let fit = match explain_fit(request.widest_class, shape, ledger) {
-            None | Some(Why::Occupied { .. }) if request.is_gang => short_of_rooms(),
-            fit => fit,
-        };
-        let is_near = request.reach != Reach::Anywhere;
-        let near = (is_near && fit.is_none() && ledger.find_room(request.class, &request.shape, 0).is_none())
-            .then_some(Why::NearInput);
-        let mut reasons: Vec<Why> = fit.into_iter().chain(near).collect();
-        let no_node_will_do = matches!(
-            reasons.first(),
-            Some(Why::NoNode { .. } | Why::Constraints { .. } | Why::TooLarge { .. } | Why::Closed { .. })
-        );
-        if no_node_will_do {
-            return reasons;
-        }
-        if let Some(kept) = self.reservation.as_ref().filter(|kept| kept.ask != ask)
-            && let Some(&node) = kept.nodes.iter().find(|node| request.shape.fits_in(&ledger.offer(**node)))
-        {
-            let job = self.queue.ask(kept.ask).id.job;
-            reasons.insert(0, Why::Reserved { node, job });
-        }
-        if let Some((jobs, first)) = self.inter_job.ahead_of(ask) {
-            reasons.push(Why::Ahead { jobs, first, rule: self.inter_job.rule() });
-        }
-        if reasons.is_empty() {
-            reasons.push(Why::NextHeartbeat);
-        }
-        reasons
-    }
-
-    /// The first reason why the ask of this id waits.
-    pub fn explain_blocked(&self, ask: AskId, ledger: &Ledger) -> Option<Why> {
-        let slot = self.queue.ask_slot(ask)?;
-        self.explain_ask(slot, ledger).into_iter().next()
-    }
-
-    pub fn queue_usage(&self, queue: QueueId) -> QueueUsage {
-        self.inter_job.queue_usage(queue)
-    }
-
-    pub fn open_tasks(&self) -> u64 {
-        self.open_tasks
-    }
-
-    /// The nodes that are reserved for some ask, in ascending order.
-    pub fn reserved_nodes(&self) -> &[NodeId] {
-        self.reservation.as_ref().map_or(&[], |kept| &kept.nodes)
-    }
-}
-
-/// Why a task of this shape and class finds no node; `None` if a node has room.
-pub fn explain_fit(class: u32, shape: &Resources, ledger: &Ledger) -> Option<Why> {
-    let is_alive = |index: usize| ledger.view(index).open;
-    if !(0..ledger.len()).any(is_alive) {
-        return Some(no_node(ledger));
-    }
-    if !(0..ledger.len()).any(|index| is_alive(index) && ledger.classes().meets(class, index)) {
-        return Some(Why::Constraints { unmet: unmet_constraints(class, ledger) });
-    }
-    if ledger.find_room(class, shape, 0).is_some() {
-        return None;
-    }
-    let large_enough = |view: &crate::vocabulary::NodeView| view.open && shape.fits_in(&view.capacity);
-    if let Some(node) = closest(ledger, class, shape, &|view| large_enough(view) && ledger.is_open(view.node)) {
-        return Some(Why::Occupied { closest: node, short: shape.shortage(&ledger.offer(node)) });
-    }
-    if let Some(closest) = closest(ledger, class, shape, &large_enough) {
-        let others_are_open = ledger.ids().any(|node| ledger.is_open(node));
-        let closed_reason = ledger.closed_reason(closest).unwrap_or(ClosedReason::Closed);
-        return Some(if others_are_open { Why::Closed { closest, closed_reason } } else { no_node(ledger) });
-    }
-    let node = largest(ledger, class, shape)?;
-    Some(Why::TooLarge { closest: node, short: shape.shortage(&ledger.node_capacity(node)) })
-}
-
-/// No node takes work: the reasons of the first known nodes.
-fn no_node(ledger: &Ledger) -> Why {
-    let known = || ledger.ids().filter(|node| ledger.state(*node).is_some());
-    let closed_reason = known().filter_map(|node| Some((node, ledger.closed_reason(node)?)));
-    Why::NoNode { known: known().count() as u32, closed_reason: closed_reason.take(ClosedReason::SHOWN).collect() }
-}
-
-/// Constraints that no node meets; where each is met by some node, all of them.
-fn unmet_constraints(class: u32, ledger: &Ledger) -> Vec<crate::vocabulary::Constraint> {
-    let all = ledger.class_constraints(class);
-    let nodes = || (0..ledger.len()).filter(|&index| ledger.view(index).open);
-    let met_by_none = all
-        .iter()
-        .filter(|constraint| !nodes().any(|index| constraint.is_met_by(ledger.attributes(ledger.node(index)))));
-    let unmet: Vec<_> = met_by_none.cloned().collect();
-    if unmet.is_empty() { all.to_vec() } else { unmet }
-}
-
-/// The node with the most room for the task, among those that count.
-fn closest(
-    ledger: &Ledger,
-    class: u32,
-    shape: &Resources,
-    counts: &dyn Fn(&crate::vocabulary::NodeView) -> bool,
-) -> Option<NodeId> {
-    let meeting = (0..ledger.len()).filter(|&index| ledger.classes().meets(class, index));
-    let views = meeting.map(|index| ledger.view(index)).filter(|view| counts(view)).take(EXPLAINED_NODES);
-    views.map(|view| (lack(shape, &ledger.offer(view.node)), view.node)).min().map(|(_, node)| node)
-}
-
-/// The node whose capacity comes nearest to what the task needs.
-fn largest(ledger: &Ledger, class: u32, shape: &Resources) -> Option<NodeId> {
-    let meeting = (0..ledger.len()).filter(|&index| ledger.classes().meets(class, index));
-    let views = meeting.map(|index| ledger.view(index)).filter(|view| view.open).take(EXPLAINED_NODES);
-    views.map(|view| (lack(shape, &view.capacity), view.node)).min().map(|(_, node)| node)
-}
-
-/// How much of `shape` is missing, summed over kinds, in millionths of the requested amount of each.
-fn lack(shape: &Resources, room: &Resources) -> u64 {
-    let short = shape.shortage(room);
-    let kinds = shape.0.iter().zip(short.0).filter(|(wanted, _)| **wanted > 0);
-    kinds.map(|(&wanted, short)| u64::from(short) * 1_000_000 / u64::from(wanted)).sum()
 }

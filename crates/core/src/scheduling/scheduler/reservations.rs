@@ -1,0 +1,132 @@
+//! Reservations: a large ask must not starve behind small ones.
+
+use super::reasons::closest;
+use super::{Confirm, Scheduler};
+use crate::policy::{AskSlot, Choice, DemandChange};
+use crate::protocol::Rule;
+use crate::scheduling::Ledger;
+use crate::vocabulary::{Instant, NodeId, NodeView};
+use std::collections::BTreeSet;
+
+/// The node that is reserved for the ask that waited longest; for a gang, as many as hold all of it. In ascending
+/// order.
+#[derive(Clone, Debug)]
+pub(super) struct Reservation {
+    pub(super) ask: AskSlot,
+    pub(super) nodes: Vec<NodeId>,
+}
+
+impl Reservation {
+    pub(super) fn has(&self, node: NodeId) -> bool {
+        self.nodes.binary_search(&node).is_ok()
+    }
+}
+
+impl Scheduler {
+    /// Maximum number of asks in one review that turn out to fit on no nodes.
+    const MOST_HOPELESS: usize = 4;
+
+    /// Reserves a node for the first ask in the policy's order, if none of its tasks has started for too long. (An ask
+    /// further back is not starved: it waits for the asks before it. It is considered only if the present nodes could
+    /// not hold the asks before it even if they were empty.)
+    pub fn review_reservation(&mut self, now: Instant, ledger: &mut Ledger) {
+        let Some(reserve_after) = self.settings.reserve_after else { return };
+        if let Some(kept) = &self.reservation {
+            let is_of_use = |node: &NodeId| self.reaches(kept.ask, *node, ledger) && !ledger.offer_is_closed(*node);
+            if self.inter_job.limit_on(kept.ask).is_none()
+                && kept.nodes.iter().all(is_of_use)
+                && self.could_hold(kept, ledger)
+            {
+                return;
+            }
+            self.end_reservation(ledger);
+        }
+        let changes = ledger.node_changes();
+        if self.hopeless_at != changes {
+            (self.hopeless_at, self.hopeless) = (changes, BTreeSet::new());
+        }
+        let (mut found, mut hopeless) = (None, Vec::new());
+        self.inter_job.blocked(&mut |ask| {
+            if self.hopeless.contains(&ask) {
+                return false;
+            }
+            if now.since(self.queue.ask(ask).waiting_since) < reserve_after {
+                return true;
+            }
+            found = self.nodes_to_keep(ask, ledger, true).map(|nodes| Reservation { ask, nodes });
+            // Nodes that are drained or not connected may return soon, and this ask has priority.
+            if found.is_some() || self.nodes_to_keep(ask, ledger, false).is_some() {
+                return true;
+            }
+            hopeless.push(ask);
+            hopeless.len() == Self::MOST_HOPELESS
+        });
+        self.hopeless.extend(hopeless);
+        if let Some(reservation) = found {
+            reservation.nodes.iter().for_each(|node| ledger.reserve(*node));
+            self.reservation = Some(reservation);
+        }
+    }
+
+    /// The nodes that could hold the ask once they are free, and all of its tasks if it is a gang; among the nodes that
+    /// take work, or among all that are not lost.
+    fn nodes_to_keep(&self, ask: AskSlot, ledger: &Ledger, are_open: bool) -> Option<Vec<NodeId>> {
+        let is_counted = |node: NodeId| !are_open || !ledger.offer_is_closed(node);
+        let request = self.queue.ask(ask);
+        if request.is_gang {
+            return self.nodes_for_gang(ask, ledger, &is_counted);
+        }
+        let could_hold = |view: &NodeView| request.shape.fits_in(&view.capacity) && is_counted(view.node);
+        closest(ledger, request.class, &request.shape, &could_hold).map(|node| vec![node])
+    }
+
+    /// Whether the ask may use the node; it may wait for room near its input again.
+    fn reaches(&self, ask: AskSlot, node: NodeId, ledger: &Ledger) -> bool {
+        ledger.classes().meets(self.queue.ask(ask).class, ledger.index(node))
+    }
+
+    pub(super) fn try_reservation(
+        &mut self,
+        now: Instant,
+        ask: AskSlot,
+        node: NodeId,
+        most: Option<u32>,
+        ledger: &mut Ledger,
+        confirm: &mut Confirm<'_>,
+    ) {
+        let shape = self.queue.ask(ask).shape;
+        let fits = shape.fits_in(&ledger.offer(node)) && self.reaches(ask, node, ledger);
+        if !fits || self.inter_job.limit_on(ask).is_some() {
+            return;
+        }
+        let choice = Choice { ask, passed_over: 0, parked: false };
+        if self.grant(now, choice, node, Rule::Reservation, ledger, confirm).is_ok() {
+            self.end_reservation(ledger);
+            self.fill_node(now, node, most.map(|most| most - 1), ledger, confirm);
+        }
+    }
+
+    pub(super) fn is_kept_for(&self, ask: AskSlot) -> bool {
+        self.reservation.as_ref().is_some_and(|kept| kept.ask == ask)
+    }
+
+    /// Ends the reservation if its ask has found room elsewhere or is not needed any more.
+    pub(super) fn end_reservation_if_unwanted(&mut self, ask: AskSlot, ledger: &mut Ledger) {
+        if self.is_kept_for(ask) && self.queue.ask(ask).open() == 0 {
+            self.end_reservation(ledger);
+        }
+    }
+
+    /// Shows the room of the reserved nodes to searches again.
+    pub(super) fn end_reservation(&mut self, ledger: &mut Ledger) {
+        if let Some(reservation) = self.reservation.take() {
+            reservation.nodes.into_iter().for_each(|node| ledger.unreserve(node));
+            self.inter_job.on_change(&DemandChange::RoomOpened);
+        }
+    }
+
+    /// The nodes that are reserved for some ask, in ascending order.
+    pub fn reserved_nodes(&self) -> &[NodeId] {
+        self.reservation.as_ref().map_or(&[], |kept| &kept.nodes)
+    }
+}
