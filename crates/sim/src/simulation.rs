@@ -4,40 +4,39 @@
 //! node is a process with an executor beside it. [`Network`] connects the processes. A run depends only on the
 //! settings, the nodes and the workload.
 
+mod executors;
 mod intrusions;
+mod setup;
 mod strikes;
 
+pub(crate) use setup::roles;
+
 use crate::agenda::Agenda;
-use crate::execution::{Course, Execution, WorkloadTask};
+use crate::execution::Execution;
 use crate::executor::Reaction;
-use crate::faults::{Faults, Happening, Moment, Turn};
+use crate::faults::{Faults, Happening, Turn};
 use crate::inputs::Inputs;
 use crate::metrics::{Busy, Metrics, Outcome, Results, WINDOW, Watched};
 use crate::network::{Direction, Network};
 use crate::node::SimulatedNode;
 use crate::places::{self, Place, Places};
 use crate::process::{Input, Process};
-use crate::sealing::of_life;
-use crate::settings::{Costs, NetworkSettings, ONCE_ANOTHER_ENDED, SLOW_FILE, Settings, Understating};
+use crate::settings::{Settings, Understating};
 use crate::slab::{Held, Slab};
 use crate::story::Story;
-use amalgam_core::hosting::{Effects, Egress, Envelope, Fact, Handled, Managers, Roles};
-use amalgam_core::job_manager::JobManagerSettings;
-use amalgam_core::master::MasterSettings;
+use amalgam_core::hosting::{Effects, Egress, Envelope, Fact, Handled};
 use amalgam_core::protocol::{Address, ExecutorReport, Message, ToClient, ToExecutor, ToMaster, ToNode};
 use amalgam_core::role::Change;
 use amalgam_core::vocabulary::{
-    AttemptId, Chance, ClientId, ClusterId, Duration, EndReason, Epoch, Federation, Fetched, GlobalId, HostId, Instant,
-    JobId, Kinds, LaunchOrder, NodeId, Reads, Resources, Seat, StoredFile, TaskId, TaskShape, TaskTemplate, Totals,
+    AttemptId, ClientId, ClusterId, Duration, EndReason, Fetched, GlobalId, HostId, Instant, JobId, Kinds, NodeId,
+    Resources, StoredFile, Totals,
 };
-use amalgam_workload::trace::{Node, TraceJob, Workload};
+use amalgam_workload::trace::{Node, TraceJob};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 /// A simulation ends after this time without progress and without a running task.
 const PATIENCE: Duration = Duration::from_secs(24 * 3_600);
-/// Epoch of the server's first incarnation.
-const EPOCH: Epoch = Epoch(1);
 
 pub struct Simulation {
     pub(crate) now: Instant,
@@ -154,112 +153,6 @@ pub(crate) enum Occurrence {
 const _: () = assert!(size_of::<Option<Occurrence>>() == 64, "an occurrence fits in one cache line");
 
 impl Simulation {
-    pub fn new(mut settings: Settings, nodes: &[Node], workload: &Workload) -> Simulation {
-        if settings.preset.is_federated() {
-            settings.federation.get_or_insert((1, 1));
-            // Job managers run in the global masters.
-            settings.manager_processes = 0;
-        }
-        settings.master.dispatch.hosts = settings.manager_processes;
-        if settings.federation.is_some() {
-            let custom = nodes.iter().flat_map(|node| &node.resources.custom);
-            // Kinds beyond the limit are ignored: no node offers them.
-            custom.for_each(|(name, _)| drop(settings.master.dispatch.kinds.add(name)));
-        }
-        let capacities: Vec<Resources> = nodes.iter().map(|node| node.resources.basic).collect();
-        let federation = settings.federation_of(nodes.len());
-        let managers_apart = usize::from(settings.manager_processes);
-        let places = Places { nodes: nodes.len(), managers: managers_apart, federation };
-        let network = Network::new(places.links(), settings.network, settings.seed);
-        let mut jobs = workload.jobs.clone();
-        let inputs = settings.inputs.map(|inputs| Box::new(Inputs::new(inputs, settings.seed, nodes, &mut jobs)));
-        let mut metrics = Metrics::new(&jobs, &capacities);
-        if settings.master.dispatch.beside.is_some() || settings.queues.presets().next().is_some() {
-            metrics.keep_apart(settings.preset.name());
-        }
-        settings.watched_job.into_iter().for_each(|job| metrics.watch(job));
-        metrics.keeps_allowances = settings.oracle;
-        let mut simulation = Simulation {
-            now: Instant::ZERO,
-            agenda: Agenda::default(),
-            envelopes: Slab::default(),
-            orders: Slab::default(),
-            places,
-            server: match federation {
-                None => server(&settings, nodes),
-                Some(_) => Process::dead(settings.preset),
-            },
-            clusters: (0..places.clusters())
-                .map(|number| {
-                    let federation = federation.expect("a federation");
-                    let names = named(nodes, federation.nodes_of(ClusterId(number as u8)));
-                    cluster(&settings, federation, number, 1, names)
-                })
-                .collect(),
-            globals: (0..places.globals())
-                .map(|number| global(&settings, federation.expect("a federation"), number, 1, Vec::new()))
-                .collect(),
-            managers: (0..places.managers).map(|number| managers(&settings, number, 1, Vec::new())).collect(),
-            nodes: nodes.iter().map(|node| SimulatedNode::new(&settings, node)).collect(),
-            network,
-            execution: Execution::new(settings.execution, settings.seed),
-            inputs,
-            to_arrive: jobs.len(),
-            jobs,
-            kinds: settings.master.dispatch.kinds.clone(),
-            metrics,
-            last_progress: Instant::ZERO,
-            events: 0,
-            at_once: VecDeque::new(),
-            turns: Vec::new(),
-            effects: Effects::default(),
-            reactions: Vec::new(),
-            faults: None,
-            story: settings.story.map(Story::of),
-            fetches: 0,
-            watched: Vec::new(),
-            followers: BTreeMap::new(),
-            settings,
-        };
-        for node in 0..nodes.len() {
-            let at = Instant(simulation.settings.join_over.as_micros() * node as u64 / nodes.len() as u64);
-            simulation.agenda.note(at, Occurrence::Starts { place: Place::Node(node) });
-        }
-        for number in 0..places.managers {
-            let (link, _) = places.link(Place::Server, Place::Managers(number)).expect("linked to the server");
-            simulation.agenda.note(Instant::ZERO, Occurrence::Connects { link });
-        }
-        let between = (0..places.clusters()).flat_map(|c| (0..places.globals()).map(move |g| (c, g)));
-        for (cluster, global) in between {
-            let link = places.link(Place::Cluster(cluster), Place::Global(global)).expect("linked").0;
-            simulation.agenda.note(Instant::ZERO, Occurrence::Connects { link });
-        }
-        simulation
-    }
-
-    /// Puts the arrivals of the jobs on the agenda.
-    pub(crate) fn open(&mut self) {
-        for (number, job) in self.jobs.iter().enumerate() {
-            if job.arrival == ONCE_ANOTHER_ENDED {
-                self.followers.entry(job.spec.queue.clone()).or_default().push_back(number as u32);
-                continue;
-            }
-            self.agenda.note(Instant::ZERO + job.arrival, Occurrence::Arrives { job: number as u32 });
-        }
-        self.agenda.note(Instant::ZERO + WINDOW, Occurrence::WindowEnds);
-    }
-
-    /// Lets the nodes join before the first job arrives, without costs or delays.
-    fn assemble(&mut self) {
-        let costs = std::mem::replace(&mut self.settings.costs, Costs::NONE);
-        self.network.set_delays(NetworkSettings { delay: Duration::ZERO, ..NetworkSettings::default() });
-        while self.agenda.next_at() == Some(Instant::ZERO) {
-            self.step();
-        }
-        self.settings.costs = costs;
-        self.network.set_delays(self.settings.network);
-    }
-
     /// Runs until every job has ended or `until` is reached. Also stops if all jobs have
     /// arrived, no task runs, and nothing has arrived, started or ended for [`PATIENCE`], because the remaining jobs would wait
     /// permanently, and, in strict mode, at the first refused job.
@@ -696,184 +589,6 @@ impl Simulation {
         self.watched.push(Watched { at_s: self.now.0 as f64 / 1e6, limit, held });
     }
 
-    // ---- executors -------------------------------------------------------------------------------------------------
-
-    fn leave_for_executor(&mut self, node: usize, at: Instant, order: ToExecutor) {
-        let launch = self.settings.costs.launch * self.slowness(Place::Node(node));
-        let launch = Duration::from_micros(launch / 1_000);
-        let at = if matches!(order, ToExecutor::Launch(_)) { at + launch } else { at };
-        let ordered_until = &mut self.nodes[node].ordered_until;
-        let at = at.max(*ordered_until);
-        *ordered_until = at;
-        if at <= self.now {
-            self.order(node, order);
-        } else {
-            let link = self.nodes[node].executor_link;
-            let order = self.orders.put(order);
-            self.agenda.note(at, Occurrence::Ordered { node, link, order });
-        }
-    }
-
-    fn order(&mut self, node: usize, order: ToExecutor) {
-        if let ToExecutor::Launch(launch) = &order
-            && let Some(fault) = self.launch_fault(node)
-            && let Some(report) = self.nodes[node].executor.refuse(launch, fault)
-        {
-            return self.at_once.push_back((node, report));
-        }
-        let mut reactions = std::mem::take(&mut self.reactions);
-        self.nodes[node].executor.on_order(self.now, order, &mut reactions);
-        for reaction in reactions.drain(..) {
-            match reaction {
-                Reaction::Report(report) => self.at_once.push_back((node, report)),
-                Reaction::Began { attempt, task, template } => self.begin_task(node, attempt, task, &template),
-                Reaction::Fetch { file, from } => self.fetch(node, file, from),
-                Reaction::Ended { order, held, reason } => self.task_ended(node, &order, &held, reason),
-                Reaction::Promoted { task, before } => self.metrics.on_promoted(self.now, task, &before),
-                Reaction::Yielded { attempt, task, shape } => {
-                    self.metrics.on_yielded(self.now, node, attempt, task, &shape);
-                    self.note(|| Happening::Yielded { node, attempt, task });
-                }
-                Reaction::Resumed { attempt, task, shape, left, reason } => {
-                    self.metrics.on_resumed(self.now, node, attempt, task, &shape);
-                    self.note(|| Happening::Resumed { node, attempt, task });
-                    self.agenda.note(self.now + left, Occurrence::TaskEnds { node, attempt, reason });
-                }
-            }
-        }
-        self.reactions = reactions;
-    }
-
-    /// Transfers a file, if the other node has it.
-    fn fetch(&mut self, node: usize, file: StoredFile, from: NodeId) {
-        let StoredFile { digest, bytes } = file;
-        self.fetches += 1;
-        let source = self.nodes.get(from.0 as usize);
-        let (outcome, on_the_way) = match source.is_some_and(|source| source.executor.has(&digest)) {
-            true if self.is_unlucky("spoiled", self.settings.files.spoiled) => {
-                self.nodes[from.0 as usize].executor.remove(&digest);
-                (Fetched::Spoiled, self.settings.files.transfer(bytes))
-            }
-            true if self.is_unlucky("fetch", self.settings.files.wrong) => {
-                (Fetched::Wrong, self.settings.files.transfer(bytes))
-            }
-            true => (Fetched::Done, self.settings.files.transfer(bytes)),
-            false => (Fetched::Absent, Duration::ZERO),
-        };
-        let is_slow = self.is_unlucky("slow fetch", self.settings.files.slow);
-        let on_the_way = if is_slow { Duration(on_the_way.0 * SLOW_FILE) } else { on_the_way };
-        let at = self.now + self.settings.network.delay + self.settings.network.delay + on_the_way;
-        let link = self.nodes[node].executor_link;
-        self.agenda.note(at, Occurrence::Fetched { node, link, end: Box::new((file, from, outcome)) });
-    }
-
-    /// Draws whether the latest fetch meets this fault.
-    fn is_unlucky(&self, what: &str, probability: f64) -> bool {
-        let chance = || Chance::new(self.settings.seed, &format!("{what} {}", self.fetches)).unit();
-        probability > 0.0 && chance() < probability
-    }
-
-    fn end_fetch(&mut self, node: usize, (file, from, outcome): (StoredFile, NodeId, Fetched)) {
-        if outcome == Fetched::Done {
-            self.nodes[node].executor.store(file);
-        }
-        let end = Box::new((file.digest, from, outcome));
-        self.report(node, ExecutorReport::Fetched { node: NodeId(node as u32), end });
-    }
-
-    fn begin_task(&mut self, node: usize, attempt: AttemptId, task: TaskId, template: &TaskTemplate) {
-        let TaskShape { resources, execution } = *template.shape;
-        self.last_progress = self.now;
-        let launch = Duration::from_micros(self.settings.costs.launch / 1_000);
-        self.metrics.on_began(self.now, node, task, &template.shape, launch);
-        self.note(|| Happening::Began { node, attempt, task, resources, execution });
-        self.on_moment(Moment::TaskStarts, None);
-        let course = self.course(node, attempt, task, &template.shape);
-        self.nodes[node].executor.set_course(attempt, &course);
-        if course.is_straggler {
-            self.metrics.on_straggler(attempt, &course);
-        }
-        let Course { length, reason, is_stubborn, .. } = course;
-        if is_stubborn {
-            self.nodes[node].executor.make_stubborn(attempt);
-        }
-        self.agenda.note(self.now + length, Occurrence::TaskEnds { node, attempt, reason });
-    }
-
-    fn course(&mut self, node: usize, attempt: AttemptId, task: TaskId, shape: &TaskShape) -> Course {
-        let TaskId { stage, index, .. } = task;
-        let Some(job) = self.metrics.job_of(task.job) else {
-            return Course::default();
-        };
-        let run_time = self.jobs[job as usize].run_times[stage as usize].of(index);
-        let run_time = run_time + self.begin_reading(node, attempt, (job, stage, index));
-        let busy = if self.execution.heeds_neighbours() { self.nodes[node].busy_beside(&shape.resources) } else { 0.0 };
-        self.execution.course(WorkloadTask { job, stage, index }, run_time, busy, shape.execution)
-    }
-
-    /// How much longer the attempt takes because its input is stored elsewhere. The run times of the trace are assumed
-    /// to be those of tasks on the node that stores their input.
-    fn begin_reading(&mut self, node: usize, attempt: AttemptId, task: (u32, u32, u32)) -> Duration {
-        let Some(inputs) = &self.inputs else { return Duration::ZERO };
-        let (job, stage, index) = task;
-        let spec = &self.jobs[job as usize].spec.stages[stage as usize];
-        let is_up = |other: usize| self.nodes[other].agent.is_up;
-        let Some(read) = inputs.read((job, index), spec, node, is_up) else { return Duration::ZERO };
-        let longer = inputs.longer(&read);
-        self.metrics.on_reading(attempt, read, longer, spec.reads == Reads::Before);
-        longer
-    }
-
-    /// An attempt has ended that held `held`.
-    pub(crate) fn task_ended(&mut self, node: usize, order: &LaunchOrder, held: &TaskShape, reason: EndReason) {
-        self.last_progress = self.now;
-        self.metrics.on_ended(self.now, node, order.attempt, order.task, held);
-        self.metrics.on_read(order.attempt, reason.is_success());
-        if let (Some(inputs), Some(job)) = (&mut self.inputs, self.metrics.job_of(order.task.job))
-            && reason.is_success()
-        {
-            inputs.on_succeeded(job, order.task.stage, order.task.index, node);
-        }
-        self.note(|| Happening::Ended { node, attempt: order.attempt, task: order.task, reason: reason.clone() });
-        self.on_moment(Moment::TaskEnds, None);
-    }
-
-    fn end_task(&mut self, node: usize, attempt: AttemptId, reason: EndReason) {
-        if !self.nodes[node].executor.is_done(self.now, attempt) {
-            // The attempt was stopped early, or it yielded for a time and ends later.
-            return;
-        }
-        let Some((order, report)) = self.nodes[node].executor.end(self.now, attempt, reason.clone()) else { return };
-        let reason = match &report {
-            ExecutorReport::Finished { ended, .. } => ended.reason.clone(),
-            _ => reason,
-        };
-        self.task_ended(node, &order, &order.template.shape, reason);
-        let exit = Duration::from_micros(self.settings.costs.exit / 1_000);
-        if exit == Duration::ZERO {
-            self.at_once.push_back((node, report));
-        } else {
-            let link = self.nodes[node].executor_link;
-            self.agenda.note(self.now + exit, Occurrence::Reported { node, link, report });
-        }
-    }
-
-    fn report(&mut self, node: usize, report: ExecutorReport) {
-        let id = NodeId(node as u32);
-        let message = Message::ToNode(ToNode::Executor(report));
-        let envelope = Envelope { from: Address::Executor(id), to: Address::Node(id), message };
-        self.put(Place::Node(node), Input::Envelope(envelope));
-    }
-
-    fn busy(&self) -> Busy {
-        let of = |process: &Process| process.busy as f64 / self.now.0.max(1) as f64;
-        Busy {
-            server: self.clusters.iter().map(of).fold(of(&self.server), f64::max),
-            managers: self.managers.iter().chain(&self.globals).map(of).fold(0.0, f64::max),
-            nodes: self.nodes.iter().map(|node| of(&node.agent)).fold(0.0, f64::max),
-        }
-    }
-
     // ---- the end ---------------------------------------------------------------------------------------------------
 
     fn finish(self) -> Outcome {
@@ -889,6 +604,15 @@ impl Simulation {
         };
         let story = self.story.map(Story::into_lines).unwrap_or_default();
         Outcome { results, story, watched: self.watched, ..outcome }
+    }
+
+    fn busy(&self) -> Busy {
+        let of = |process: &Process| process.busy as f64 / self.now.0.max(1) as f64;
+        Busy {
+            server: self.clusters.iter().map(of).fold(of(&self.server), f64::max),
+            managers: self.managers.iter().chain(&self.globals).map(of).fold(0.0, f64::max),
+            nodes: self.nodes.iter().map(|node| of(&node.agent)).fold(0.0, f64::max),
+        }
     }
 }
 
@@ -918,65 +642,6 @@ fn is_answer(envelope: &Envelope) -> bool {
     matches!(envelope.to, Address::Client(_))
 }
 
-pub(crate) fn roles(settings: &Settings, epoch: Epoch) -> Roles {
-    roles_seated(settings, epoch, None)
-}
-
-fn roles_seated(settings: &Settings, epoch: Epoch, seat: Option<Seat>) -> Roles {
-    let federation = seat.map(|(Seat::Cluster(federation, _) | Seat::Global(federation, _))| federation);
-    let of_managers = JobManagerSettings {
-        federation,
-        token_life: settings.master.token_life,
-        node_grace: settings.master.node_grace,
-        ..JobManagerSettings::default()
-    };
-    let managers = if settings.manager_processes > 0 { Managers::Shared } else { Managers::WithTheMaster };
-    let roles = Roles::new(settings.preset, epoch, of_managers, of_life(settings.seed, epoch));
-    roles.with_managers(managers).seated(seat)
-}
-
-/// The master of a cluster in the given incarnation, recovered from its log.
-pub(crate) fn cluster(
-    settings: &Settings,
-    federation: Federation,
-    number: usize,
-    life: u32,
-    log: Vec<Change>,
-) -> Process {
-    let own = ClusterId(number as u8);
-    // Each master has a key of its own.
-    let seat = Some(Seat::Cluster(federation, own));
-    let settings = Settings { seed: settings.seed.wrapping_add(number as u64), ..settings.clone() };
-    let mut roles = roles_seated(&settings, Epoch(life), seat);
-    let master = MasterSettings { federated: Some((federation, own)), ..settings.master.clone() };
-    roles.recover(master, settings.queues.clone(), log);
-    Process::new(roles)
-}
-
-/// A global master in the given incarnation, recovered from its log.
-pub(crate) fn global(
-    settings: &Settings,
-    federation: Federation,
-    number: usize,
-    life: u32,
-    log: Vec<Change>,
-) -> Process {
-    let own = GlobalId(number as u8);
-    let epoch = Epoch::of_host(own.host(), life).expect("a process crashes less often than incarnations can count");
-    let mut roles = roles_seated(settings, epoch, Some(Seat::Global(federation, own)));
-    roles.recover_global(settings.master.dispatch.clone(), settings.queues.clone(), log);
-    Process::new(roles)
-}
-
-/// A process of job managers in the given incarnation, recovered from its log.
-pub(crate) fn managers(settings: &Settings, number: usize, life: u32, log: Vec<Change>) -> Process {
-    let host = places::host(number);
-    let epoch = Epoch::of_host(host, life).expect("a process crashes less often than incarnations can count");
-    let mut roles = roles(settings, epoch).with_managers(Managers::Here);
-    roles.recover_job_managers(log);
-    Process::new(roles)
-}
-
 /// The input of process `to` when it is connected to another.
 fn connected(to: Place, other: Place, incarnation: u64) -> Input {
     match other {
@@ -1001,18 +666,4 @@ pub(crate) fn disconnected(to: Place, other: Place) -> Input {
         Place::Managers(number) => Input::HostDisconnected { host: places::host(number) },
         Place::Node(node) => Input::NodeDisconnected { node: NodeId(node as u32) },
     }
-}
-
-/// The server, with the names of the nodes in its log.
-fn server(settings: &Settings, nodes: &[Node]) -> Process {
-    let mut roles = roles(settings, EPOCH);
-    let named = named(nodes, 0..nodes.len() as u32);
-    roles.recover(settings.master.clone(), settings.queues.clone(), named);
-    Process::new(roles)
-}
-
-/// The log entries that name the nodes with these numbers. Numbers without a node are left out.
-fn named(nodes: &[Node], numbers: std::ops::Range<u32>) -> Vec<Change> {
-    let there = numbers.filter_map(|number| Some((number, nodes.get(number as usize)?)));
-    there.map(|(number, node)| Change::NodeNamed { node: NodeId(number), name: node.name.clone() }).collect()
 }

@@ -1,6 +1,7 @@
 //! The effects of each fault on a simulation.
 
-use super::{Occurrence, Simulation, cluster, disconnected, global, managers, roles};
+use super::setup::{cluster, global, managers};
+use super::{Occurrence, Simulation, disconnected, roles};
 use crate::faults::{Answer, Fault, Faults, Happening, Moment, Planned, Turn};
 use crate::network::Direction;
 use crate::places::Place;
