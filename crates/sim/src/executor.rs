@@ -82,18 +82,7 @@ impl Executor {
     pub fn on_order(&mut self, now: Instant, order: ToExecutor, out: &mut Vec<Reaction>) {
         match order {
             ToExecutor::Launch(order) => self.on_launch(now, order, out),
-            ToExecutor::Signal { attempt, signal, reason } => {
-                let Some(Attempt::Running(running)) = self.attempt(attempt) else { return };
-                let reason = (**running.asked.get_or_insert_with(|| Box::new(reason))).clone();
-                if running.is_stubborn && signal == TaskSignal::Terminate {
-                    return;
-                }
-                let held = Arc::new(running.holds());
-                if let Some((order, ended)) = self.end(now, attempt, reason.clone()) {
-                    out.push(Reaction::Ended { order, held, reason });
-                    out.push(Reaction::Report(ended));
-                }
-            }
+            ToExecutor::Signal { attempt, signal, reason } => self.on_signal(now, attempt, signal, reason, out),
             ToExecutor::Promote { attempt, grant } => {
                 if let Some(Attempt::Running(running)) = self.attempt(attempt) {
                     let (before, was) = (running.holds(), Arc::clone(&running.order.template.shape));
@@ -117,18 +106,7 @@ impl Executor {
                     out.push(Reaction::Yielded { attempt, task, shape });
                 }
             }
-            ToExecutor::Resume { attempt } => {
-                if let Some(Attempt::Running(running)) = self.attempt(attempt)
-                    && let Some(since) = running.yields_since.take()
-                {
-                    running.yielded += now.since(since);
-                    let (length, reason) =
-                        running.end.as_deref().cloned().unwrap_or((Duration::ZERO, EndReason::Exit(0)));
-                    let left = Duration(length.0.saturating_sub(running.running_for(now).0));
-                    let (task, shape) = (running.order.task, Arc::clone(&running.order.template.shape));
-                    out.push(Reaction::Resumed { attempt, task, shape, left, reason });
-                }
-            }
+            ToExecutor::Resume { attempt } => self.resume(now, attempt, out),
             ToExecutor::Acknowledge { attempt } => {
                 if let Ok(at) = self.place(attempt)
                     && let (_, Attempt::Ended(_)) = self.attempts[at]
@@ -146,19 +124,7 @@ impl Executor {
             }
             ToExecutor::Fetch { file, from, .. } => out.push(Reaction::Fetch { file, from }),
             ToExecutor::Drop { files, .. } => self.files.retain(|digest, _| !files.contains(digest)),
-            ToExecutor::List { node } => {
-                out.extend(self.attempts.iter().filter_map(|(attempt, state)| match state {
-                    Attempt::Ended(ended) => Some(Reaction::Report(finished(*attempt, ended))),
-                    Attempt::Running(_) => None,
-                }));
-                if !self.files.is_empty() {
-                    let stored = |(&digest, &bytes): (&Digest, &u64)| StoredFile { digest, bytes };
-                    let files = self.files.iter().map(stored).collect();
-                    out.push(Reaction::Report(ExecutorReport::Stored { node, files }));
-                }
-                let attempts = self.running().map(|running| running.describe(now)).collect();
-                out.push(Reaction::Report(ExecutorReport::Executing { attempts }));
-            }
+            ToExecutor::List { node } => self.list(now, node, out),
         }
     }
 
@@ -193,6 +159,53 @@ impl Executor {
             }
         }
         out.push(Reaction::Report(ExecutorReport::Started { attempt, pid: 0 }));
+    }
+
+    fn on_signal(
+        &mut self,
+        now: Instant,
+        attempt: AttemptId,
+        signal: TaskSignal,
+        reason: EndReason,
+        out: &mut Vec<Reaction>,
+    ) {
+        let Some(Attempt::Running(running)) = self.attempt(attempt) else { return };
+        let reason = (**running.asked.get_or_insert_with(|| Box::new(reason))).clone();
+        if running.is_stubborn && signal == TaskSignal::Terminate {
+            return;
+        }
+        let held = Arc::new(running.holds());
+        if let Some((order, ended)) = self.end(now, attempt, reason.clone()) {
+            out.push(Reaction::Ended { order, held, reason });
+            out.push(Reaction::Report(ended));
+        }
+    }
+
+    fn resume(&mut self, now: Instant, attempt: AttemptId, out: &mut Vec<Reaction>) {
+        if let Some(Attempt::Running(running)) = self.attempt(attempt)
+            && let Some(since) = running.yields_since.take()
+        {
+            running.yielded += now.since(since);
+            let (length, reason) = running.end.as_deref().cloned().unwrap_or((Duration::ZERO, EndReason::Exit(0)));
+            let left = Duration(length.0.saturating_sub(running.running_for(now).0));
+            let (task, shape) = (running.order.task, Arc::clone(&running.order.template.shape));
+            out.push(Reaction::Resumed { attempt, task, shape, left, reason });
+        }
+    }
+
+    /// Reports the ends that were not acknowledged, the files, and the running attempts.
+    fn list(&self, now: Instant, node: NodeId, out: &mut Vec<Reaction>) {
+        out.extend(self.attempts.iter().filter_map(|(attempt, state)| match state {
+            Attempt::Ended(ended) => Some(Reaction::Report(finished(*attempt, ended))),
+            Attempt::Running(_) => None,
+        }));
+        if !self.files.is_empty() {
+            let stored = |(&digest, &bytes): (&Digest, &u64)| StoredFile { digest, bytes };
+            let files = self.files.iter().map(stored).collect();
+            out.push(Reaction::Report(ExecutorReport::Stored { node, files }));
+        }
+        let attempts = self.running().map(|running| running.describe(now)).collect();
+        out.push(Reaction::Report(ExecutorReport::Executing { attempts }));
     }
 
     /// The position of an attempt, or the position to insert it at.
