@@ -32,7 +32,7 @@ use amalgam_core::hosting::Fact;
 use amalgam_core::protocol::{JobOutcome, Rule};
 use amalgam_core::role::{Change, LostCause, Record};
 use amalgam_core::vocabulary::{
-    AttemptId, Duration, EndReason, Exchange, Instant, JobId, Resources, StageSpec, TaskId, TaskShape,
+    AttemptId, Duration, EndReason, Ended, Exchange, Instant, JobId, Resources, StageSpec, TaskId, TaskShape,
 };
 use amalgam_workload::trace::TraceJob;
 
@@ -213,16 +213,7 @@ impl Metrics {
             }
             Change::JobEnded { job, outcome, .. } => {
                 if let Some(job) = self.job_of(*job) {
-                    let measure = &mut self.jobs[job as usize];
-                    self.jobs_left -= usize::from(measure.is_left());
-                    measure.ended = Some((now, *outcome));
-                    let stages = std::mem::take(&mut measure.stages);
-                    if *outcome == JobOutcome::Succeeded {
-                        let ends = stages.into_iter().map(|stage| (stage.last, stage.after));
-                        self.chain.on_job(&ends.collect::<Vec<_>>());
-                    }
-                    self.usage.deactivate(now, job);
-                    self.last_end = self.last_end.max(now);
+                    self.on_job_ended(now, job, *outcome);
                 }
             }
             Change::Launched { attempt, rule, .. } if rule.is_second() => {
@@ -238,25 +229,7 @@ impl Metrics {
                     *state = TaskState::Launched { at: now, travelled: Duration::ZERO };
                 }
             }
-            Change::Finished { attempt, task, ended, .. } => {
-                let took = ended.reason.is_success().then(|| ended.usage.run_time());
-                let ready = self.stage(*task).map_or(now, |stage| stage.ready);
-                let last = self.chain.on_ended(now, *attempt, ready, took);
-                if let Some(stage) = self.stage(*task) {
-                    stage.last = last.or(stage.last);
-                }
-                self.forecast.on_ended(*attempt, took);
-                if ended.reason.is_success() {
-                    self.tasks_succeeded += 1;
-                    self.usage.on_succeeded();
-                }
-                match ended.reason {
-                    EndReason::Exit(0) => {}
-                    EndReason::Preempted => self.counters.preempted += 1,
-                    EndReason::Shed => self.counters.shed += 1,
-                    _ => self.counters.failed += 1,
-                }
-            }
+            Change::Finished { attempt, task, ended, .. } => self.on_finished(now, *attempt, *task, ended),
             Change::Promoted { .. } => self.counters.promoted += 1,
             Change::Exchanged { job, exchange, .. } => {
                 if let Some(job) = self.job_of(*job) {
@@ -277,6 +250,39 @@ impl Metrics {
                 self.counters.refused += u64::from(is_refused);
             }
             _ => {}
+        }
+    }
+
+    fn on_job_ended(&mut self, now: Instant, job: u32, outcome: JobOutcome) {
+        let measure = &mut self.jobs[job as usize];
+        self.jobs_left -= usize::from(measure.is_left());
+        measure.ended = Some((now, outcome));
+        let stages = std::mem::take(&mut measure.stages);
+        if outcome == JobOutcome::Succeeded {
+            let ends = stages.into_iter().map(|stage| (stage.last, stage.after));
+            self.chain.on_job(&ends.collect::<Vec<_>>());
+        }
+        self.usage.deactivate(now, job);
+        self.last_end = self.last_end.max(now);
+    }
+
+    fn on_finished(&mut self, now: Instant, attempt: AttemptId, task: TaskId, ended: &Ended) {
+        let took = ended.reason.is_success().then(|| ended.usage.run_time());
+        let ready = self.stage(task).map_or(now, |stage| stage.ready);
+        let last = self.chain.on_ended(now, attempt, ready, took);
+        if let Some(stage) = self.stage(task) {
+            stage.last = last.or(stage.last);
+        }
+        self.forecast.on_ended(attempt, took);
+        if ended.reason.is_success() {
+            self.tasks_succeeded += 1;
+            self.usage.on_succeeded();
+        }
+        match ended.reason {
+            EndReason::Exit(0) => {}
+            EndReason::Preempted => self.counters.preempted += 1,
+            EndReason::Shed => self.counters.shed += 1,
+            _ => self.counters.failed += 1,
         }
     }
 
