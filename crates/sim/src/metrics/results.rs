@@ -276,25 +276,41 @@ impl Metrics {
     /// Ends the measurements at `now`. Fields that the caller fills in are left at zero.
     pub fn finish(mut self, now: Instant, jobs: &[TraceJob]) -> Outcome {
         self.usage.end_window(now);
+        self.waits.sort_unstable();
+        let wait_curve = curve(&self.waits);
+        let windows = self.usage.take_windows();
+        let rows = self.job_results(jobs);
+        let results = self.results(now, jobs, &windows);
+        let heat = self.usage.take_heat();
+        Outcome {
+            results: Results { altruism: Altruism::of(&rows), ..results },
+            jobs: rows,
+            windows,
+            wait_curve,
+            heat,
+            gantt: self.gantt(jobs),
+            story: Vec::new(),
+            watched: Vec::new(),
+            running: self.course.map(|course| course.points).unwrap_or_default(),
+        }
+    }
+
+    /// The results without those about altruism.
+    fn results(&mut self, now: Instant, jobs: &[TraceJob], windows: &[Window]) -> Results {
         let first = self.jobs.iter().map(|job| job.arrival).min().unwrap_or_default();
         let makespan = self.last_end.since(first).as_secs_f64();
         let ended = || self.jobs.iter().filter_map(|job| Some((job.arrival, job.ended?)));
         let succeeded = ended().filter(|(_, (_, outcome))| *outcome == JobOutcome::Succeeded);
         let jct: Vec<Duration> = succeeded.map(|(arrival, (at, _))| at.since(arrival)).collect();
         let failed = ended().count() - jct.len();
-        self.waits.sort_unstable();
-        let wait_curve = curve(&self.waits);
-        let started = self.waits.len() as u64;
         let waits = summary(&self.waits);
-        let windows = self.usage.take_windows();
-        let rows = self.job_results(jobs);
         let side_by_side = self.side_by_side();
         let refused = self.jobs.iter().zip(jobs).filter_map(|(measure, job)| {
             let why = measure.refused.as_ref()?;
             Some(format!("{}: {why}", job.spec.name))
         });
         let (forecast, run_times) = self.forecast.finish();
-        let results = Results {
+        Results {
             preset: String::new(),
             seed: 0,
             nodes: 0,
@@ -309,7 +325,7 @@ impl Metrics {
             succeeded_jobs: jct.len() as u64,
             failed_jobs: failed as u64,
             task_wait_s: waits,
-            started_tasks: started,
+            started_tasks: self.waits.len() as u64,
             allocation_s: self.allocation(&waits),
             forecast,
             run_times,
@@ -320,7 +336,7 @@ impl Metrics {
                 memory: self.usage.utilization(MEMORY, now),
                 opportunistic: self.usage.opportunistic(now),
             },
-            jain: Jain::of(&windows),
+            jain: Jain::of(windows),
             counters: self.counters,
             altruism: None,
             queueing: self.queueing.finish(),
@@ -331,18 +347,6 @@ impl Metrics {
             oracle: self.oracle(jobs),
             refused_jobs: refused.collect(),
             unfinished_jobs: self.jobs_left() as u64,
-        };
-        let heat = self.usage.take_heat();
-        Outcome {
-            results: Results { altruism: Altruism::of(&rows), ..results },
-            jobs: rows,
-            windows,
-            wait_curve,
-            heat,
-            gantt: self.gantt(jobs),
-            story: Vec::new(),
-            watched: Vec::new(),
-            running: self.course.map(|course| course.points).unwrap_or_default(),
         }
     }
 
