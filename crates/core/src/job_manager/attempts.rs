@@ -230,15 +230,7 @@ impl JobManager {
             // Sent only after the changes of this handler are durable.
             out.send(node, ToNode::Acknowledge { attempt });
         }
-        if let Some(&RunningAttempt { task, twin: Some(other), had_rival, .. }) = self.attempts.get(&attempt) {
-            let failed_finally = !had_rival && counts_as_failure(&ended.reason) && self.is_last(task, &ended.reason);
-            if ended.reason.is_success() {
-                self.report_overtaken(attempt, out);
-            }
-            if ended.reason.is_success() || failed_finally {
-                self.discard(now, other, out);
-            }
-        }
+        self.discard_rival(now, attempt, &ended.reason, out);
         let Some(running) = self.remove_running(attempt) else {
             if let Address::Node(node) = from {
                 self.end_late(now, attempt, node, &ended, out);
@@ -289,19 +281,35 @@ impl JobManager {
             self.on_task_failed(task, out);
         }
         self.drop_idle_copies(now, out);
-        // A success that makes no stage ready changes no asks, unless others of its gang have to start again.
-        if !succeeded
-            || !ready.is_empty()
+        self.review_asks_after(now, task.stage, succeeded && ready.is_empty(), out);
+        self.keep_exchange_now_and_then(now, out);
+        self.report_work(out);
+    }
+
+    /// Discards the other attempt of the task if this end decides the task.
+    fn discard_rival(&mut self, now: Instant, attempt: AttemptId, reason: &EndReason, out: &mut Outbox) {
+        if let Some(&RunningAttempt { task, twin: Some(other), had_rival, .. }) = self.attempts.get(&attempt) {
+            let failed_finally = !had_rival && counts_as_failure(reason) && self.is_last(task, reason);
+            if reason.is_success() {
+                self.report_overtaken(attempt, out);
+            }
+            if reason.is_success() || failed_finally {
+                self.discard(now, other, out);
+            }
+        }
+    }
+
+    /// A success that makes no stage ready changes no asks, unless others of its gang have to start again.
+    fn review_asks_after(&mut self, now: Instant, stage: u32, is_plain_success: bool, out: &mut Outbox) {
+        if !is_plain_success
             || self.attempts.is_empty()
-            || self.gangs.is_gang(task.stage)
-            || self.dag.stage(task.stage).is_limited()
+            || self.gangs.is_gang(stage)
+            || self.dag.stage(stage).is_limited()
         {
             self.update_demand(now, out);
         } else if self.own.quota.is_set() || self.own.has_allowance() {
             self.place(now, out);
         }
-        self.keep_exchange_now_and_then(now, out);
-        self.report_work(out);
     }
 
     pub(super) fn is_last(&self, task: TaskId, reason: &EndReason) -> bool {
