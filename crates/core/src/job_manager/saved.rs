@@ -6,7 +6,7 @@ use crate::progress::files::Files;
 use crate::progress::{Holding, LostCause, SavedAttempt, SavedProgress};
 use crate::protocol::Rule;
 use crate::role::{Change, Record};
-use crate::vocabulary::{AttemptId, Exchange, Instant};
+use crate::vocabulary::{AttemptId, Ended, Exchange, Instant, NodeId, TaskId};
 use crate::why::Why;
 
 impl JobManager {
@@ -60,36 +60,10 @@ impl JobManager {
             Change::Promoted { attempt, grant: Some(_), .. } => self.book(*attempt),
             Change::Promoted { attempt, grant: None, .. } => self.take_promotion(*attempt),
             Change::Finished { attempt, task, node, ended, last, at } => {
-                let running = self.remove_running(*attempt);
-                if running.is_some() {
-                    self.dag.spend(*task, &ended.usage, false);
-                }
-                if let Some((over, other)) = running.as_ref().and_then(|running| Some((running, running.twin?))) {
-                    self.take_files(*task, *attempt, *node, ended);
-                    self.pass_on(*task, *node, over.counts_beside(&ended.reason), Some(other));
-                } else if running.is_some() {
-                    self.take_files(*task, *attempt, *node, ended);
-                    self.dag.ended(task.stage, task.index, ended, *last, *at);
-                    let failed = *last && !ended.reason.is_success() && !self.lifecycle.is_cancelled();
-                    self.recover_failure(failed, task.stage);
-                }
+                self.recover_end(*attempt, *task, *node, ended, *last, *at);
             }
             Change::Lost { attempt, task, node, cause, last, at } => {
-                let running = self.remove_running(*attempt);
-                if running.is_some() {
-                    self.note_given_up(*attempt, *task, *cause);
-                }
-                if running.is_some() && matches!(cause, LostCause::NodeLost | LostCause::Superseded) {
-                    self.attempts.estrange(*node);
-                }
-                if running.as_ref().is_some_and(|running| running.rule == Rule::Copy) {
-                    self.dag.pass(*node);
-                } else if let Some(other) = running.as_ref().and_then(|running| running.twin) {
-                    self.pass_on(*task, *node, false, Some(other));
-                } else if running.is_some() {
-                    self.dag.lost(task.stage, task.index, *cause, *last, *at);
-                    self.recover_failure(*last && !self.lifecycle.is_cancelled(), task.stage);
-                }
+                self.recover_loss(*attempt, *task, *node, *cause, *last, *at);
             }
             Change::EndedLate { attempt, task, ended, .. } => {
                 self.attempts.take_given_up(*attempt);
@@ -109,20 +83,7 @@ impl JobManager {
             Change::JobReopened { .. } => self.lifecycle.withdraw_outcome(),
             Change::TasksChosen { action, stage, tasks, .. } => self.choose(*action, *stage, tasks),
             Change::Rerun { run, only, .. } => self.rerun(*run, only.as_deref()),
-            Change::Progress { progress, .. } => {
-                let SavedProgress { dag, run, cancelled, stopping, running, estranged, given_up, exchange, files } =
-                    progress.as_ref().clone();
-                self.attempts.recover(estranged, given_up);
-                (self.dag, self.files) = (dag, files.map(Files::recovered));
-                self.lifecycle.recover(run, cancelled, stopping);
-                for saved in running {
-                    let SavedAttempt { attempt, task, node, holding, rule, weight, had_rival, launched_at } = saved;
-                    let mut launched = RunningAttempt::launched(task, node, holding, rule, launched_at);
-                    (launched.weight, launched.had_rival) = (weight, had_rival);
-                    self.recover_running(attempt, launched);
-                }
-                exchange.iter().for_each(|exchange| self.recover_exchange(exchange));
-            }
+            Change::Progress { progress, .. } => self.recover_progress(progress.as_ref().clone()),
             _ => {}
         }
     }
@@ -150,6 +111,62 @@ impl JobManager {
     fn recover_running(&mut self, attempt: AttemptId, mut launched: RunningAttempt) {
         launched.life = Life::Earlier;
         self.insert_running(attempt, launched);
+    }
+
+    fn recover_end(&mut self, attempt: AttemptId, task: TaskId, node: NodeId, ended: &Ended, last: bool, at: Instant) {
+        let running = self.remove_running(attempt);
+        if running.is_some() {
+            self.dag.spend(task, &ended.usage, false);
+        }
+        if let Some((over, other)) = running.as_ref().and_then(|running| Some((running, running.twin?))) {
+            self.take_files(task, attempt, node, ended);
+            self.pass_on(task, node, over.counts_beside(&ended.reason), Some(other));
+        } else if running.is_some() {
+            self.take_files(task, attempt, node, ended);
+            self.dag.ended(task.stage, task.index, ended, last, at);
+            let failed = last && !ended.reason.is_success() && !self.lifecycle.is_cancelled();
+            self.recover_failure(failed, task.stage);
+        }
+    }
+
+    fn recover_loss(
+        &mut self,
+        attempt: AttemptId,
+        task: TaskId,
+        node: NodeId,
+        cause: LostCause,
+        last: bool,
+        at: Instant,
+    ) {
+        let running = self.remove_running(attempt);
+        if running.is_some() {
+            self.note_given_up(attempt, task, cause);
+        }
+        if running.is_some() && matches!(cause, LostCause::NodeLost | LostCause::Superseded) {
+            self.attempts.estrange(node);
+        }
+        if running.as_ref().is_some_and(|running| running.rule == Rule::Copy) {
+            self.dag.pass(node);
+        } else if let Some(other) = running.as_ref().and_then(|running| running.twin) {
+            self.pass_on(task, node, false, Some(other));
+        } else if running.is_some() {
+            self.dag.lost(task.stage, task.index, cause, last, at);
+            self.recover_failure(last && !self.lifecycle.is_cancelled(), task.stage);
+        }
+    }
+
+    fn recover_progress(&mut self, progress: SavedProgress) {
+        let SavedProgress { dag, run, cancelled, stopping, running, estranged, given_up, exchange, files } = progress;
+        self.attempts.recover(estranged, given_up);
+        (self.dag, self.files) = (dag, files.map(Files::recovered));
+        self.lifecycle.recover(run, cancelled, stopping);
+        for saved in running {
+            let SavedAttempt { attempt, task, node, holding, rule, weight, had_rival, launched_at } = saved;
+            let mut launched = RunningAttempt::launched(task, node, holding, rule, launched_at);
+            (launched.weight, launched.had_rival) = (weight, had_rival);
+            self.recover_running(attempt, launched);
+        }
+        exchange.iter().for_each(|exchange| self.recover_exchange(exchange));
     }
 
     fn recover_exchange(&mut self, kept: &Exchange) {
