@@ -13,7 +13,7 @@ use crate::role::{Change, Outbox, Record};
 use crate::scheduling::{Booking, Ledger, NodeState};
 use crate::vocabulary::{
     Attribute, Attributes, ClientId, ClosedReason, Duration, Generation, Instant, JobId, Named, NodeId, NodeViews,
-    NodeWaits, Resources,
+    NodeWaits, ResourceSpec, Resources,
 };
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -316,38 +316,9 @@ impl Master {
 
     /// A node reports everything that holds resources there, and the ledger is reconciled with it.
     pub(super) fn on_register(&mut self, now: Instant, node: NodeId, registration: Registration, out: &mut Outbox) {
-        let mut kinds = self.dispatch.kinds.clone();
         let mut enforcement = registration.enforcement;
-        for (name, _) in &registration.capacity.custom {
-            let added = match self.federated {
-                // All clusters number the kinds in the same way.
-                Some(_) if kinds.index(name).is_none() => {
-                    Err(format!("`{name}` is not among the kinds of resources of the federation"))
-                }
-                _ => kinds.add(name).map(drop),
-            };
-            if let Err(why) = added {
-                enforcement.push(format!("not offered: {why}"));
-            }
-        }
-        if kinds != self.dispatch.kinds {
-            out.persist(Change::KindsNamed { kinds: kinds.clone() });
-            for host in &self.dispatch.hosts {
-                out.send(*host, ToJobHost::Kinds { kinds: kinds.clone() });
-            }
-            self.dispatch.kinds = kinds;
-        }
-        let attributes = registration.attributes.iter().filter_map(|Attribute { name, value }| {
-            let wrong = Named::Attribute.check(name).err().or_else(|| Named::Job.check(value).err());
-            match wrong {
-                None => Some((name.clone(), value.clone())),
-                Some(wrong) => {
-                    enforcement.push(format!("not offered: {wrong}"));
-                    None
-                }
-            }
-        });
-        let attributes = Attributes::new(attributes.collect::<Vec<_>>());
+        self.add_kinds(&registration.capacity, &mut enforcement, out);
+        let attributes = offered(&registration.attributes, &mut enforcement);
         let mut capacity = registration.capacity;
         capacity.custom.retain(|(name, _)| self.dispatch.kinds.index(name).is_some());
         let capacity = self.dispatch.kinds.resolve(&capacity).unwrap_or(capacity.basic);
@@ -390,6 +361,30 @@ impl Master {
         self.dispatch.scheduler.on_capacity(self.dispatch.rooms.capacity());
         self.dispatch.scheduler.on_room_opened();
         self.dispatch.decide(now, &[], &mut self.claims, out);
+    }
+
+    /// Adds the custom kinds of resources of a node to those of the cluster.
+    fn add_kinds(&mut self, capacity: &ResourceSpec, enforcement: &mut Vec<String>, out: &mut Outbox) {
+        let mut kinds = self.dispatch.kinds.clone();
+        for (name, _) in &capacity.custom {
+            let added = match self.federated {
+                // All clusters number the kinds in the same way.
+                Some(_) if kinds.index(name).is_none() => {
+                    Err(format!("`{name}` is not among the kinds of resources of the federation"))
+                }
+                _ => kinds.add(name).map(drop),
+            };
+            if let Err(why) = added {
+                enforcement.push(format!("not offered: {why}"));
+            }
+        }
+        if kinds != self.dispatch.kinds {
+            out.persist(Change::KindsNamed { kinds: kinds.clone() });
+            for host in &self.dispatch.hosts {
+                out.send(*host, ToJobHost::Kinds { kinds: kinds.clone() });
+            }
+            self.dispatch.kinds = kinds;
+        }
     }
 
     /// Frees bookings that the node does not have (the launch was lost in transit), and books attempts of the node that
@@ -660,4 +655,19 @@ impl Master {
         };
         self.nodes.by_number().filter_map(status).collect()
     }
+}
+
+/// The attributes with valid names and values; the others are added to the sentences about the node.
+fn offered(attributes: &Attributes, enforcement: &mut Vec<String>) -> Attributes {
+    let valid = attributes.iter().filter_map(|Attribute { name, value }| {
+        let wrong = Named::Attribute.check(name).err().or_else(|| Named::Job.check(value).err());
+        match wrong {
+            None => Some((name.clone(), value.clone())),
+            Some(wrong) => {
+                enforcement.push(format!("not offered: {wrong}"));
+                None
+            }
+        }
+    });
+    Attributes::new(valid.collect::<Vec<_>>())
 }
