@@ -106,6 +106,22 @@ impl AskAccount {
 }
 
 impl JobAccount {
+    fn new(id: JobId, queue: QueueId, user: UserId, priority: i32) -> JobAccount {
+        JobAccount {
+            id,
+            queue,
+            user,
+            used: Totals::ZERO,
+            share: 0,
+            asks: Vec::new(),
+            levels: vec![Level::new(priority)],
+            work: JobWork::default(),
+            total_time: 0,
+            remaining_time: 0,
+            most: None,
+        }
+    }
+
     pub fn has_open(&self) -> bool {
         self.levels.iter().any(|level| level.open_asks > 0)
     }
@@ -172,20 +188,7 @@ impl Accounts {
         match *change {
             DemandChange::Capacity(total) => self.on_capacity(total),
             DemandChange::JobAdded { job, id, queue, user, priority } => {
-                let account = JobAccount {
-                    id,
-                    queue,
-                    user,
-                    used: Totals::ZERO,
-                    share: 0,
-                    asks: Vec::new(),
-                    levels: vec![Level::new(priority)],
-                    work: JobWork::default(),
-                    total_time: 0,
-                    remaining_time: 0,
-                    most: None,
-                };
-                put(&mut self.jobs, job, account);
+                put(&mut self.jobs, job, JobAccount::new(id, queue, user, priority));
             }
             DemandChange::JobRemoved { job } => {
                 assert!(
