@@ -74,6 +74,7 @@ pub struct Used {
 }
 
 impl Why {
+    // Long: one match with a line or two for each reason.
     /// One line for people; `node_name` returns the name of a node.
     pub fn describe(&self, kinds: &Kinds, node_name: impl Fn(NodeId) -> String) -> String {
         match self {
@@ -92,17 +93,7 @@ impl Why {
                     counted(u64::from(*most), "task")
                 )
             }
-            Why::TriedAgain { task, left, failures, others } => {
-                let after = match failures {
-                    0 => String::new(),
-                    failures => format!(", after its {} failure", ordinal(*failures)),
-                };
-                let others = match others {
-                    0 => String::new(),
-                    others => format!("; {} later", counted(*others, "other task")),
-                };
-                format!("{task} is tried again in {left}{after}{others}")
-            }
+            Why::TriedAgain { task, left, failures, others } => tried_again(task, *left, *failures, *others),
             Why::Held => "held by its user (release starts it)".to_owned(),
             Why::AfterJobs { jobs } => format!("waits for {} to succeed", all_of("job", jobs)),
             Why::AfterEnds { jobs } => format!("waits for {} to end", all_of("job", jobs)),
@@ -110,18 +101,7 @@ impl Why {
                 format!("queue {queue} already runs {}, which is its limit", counted(u64::from(*limit), "job"))
             }
             Why::NoNode { known: 0, .. } => "no node has joined the cluster yet".to_owned(),
-            Why::NoNode { known, closed_reason } => {
-                let mut reasons: Vec<String> = closed_reason
-                    .iter()
-                    .map(|(node, closed_reason)| format!("{} {}", node_name(*node), closed_reason.describe()))
-                    .collect();
-                match (*known as usize).saturating_sub(closed_reason.len()) {
-                    0 => {}
-                    more => reasons.push(format!("{more} more (`amalgam node list` shows them)")),
-                }
-                let which = if *known == 1 { "the only node takes no work" } else { "no node takes work" };
-                format!("{which}: {}", reasons.join("; "))
-            }
+            Why::NoNode { known, closed_reason } => no_node(*known, closed_reason, node_name),
             Why::Constraints { unmet } => format!("no node meets {}", shown(unmet).join(" and ")),
             Why::TooLarge { closest, short } => {
                 let (closest, short) = (node_name(*closest), kinds.describe(short));
@@ -175,19 +155,7 @@ impl Why {
                  launched when one of them ends or more guaranteed ones are launched",
                 counted(*guaranteed, "guaranteed one")
             ),
-            Why::Allowance { kind, guaranteed, opportunistic } => {
-                let of =
-                    |part: &Used| format!("{} of {}", amount(kinds, *kind, part.used), amount(kinds, *kind, part.most));
-                let of_guaranteed = match guaranteed.most {
-                    0 => "other jobs hold all that guaranteed tasks may hold".to_owned(),
-                    _ => format!("its guaranteed tasks hold {}, its present allowance", of(guaranteed)),
-                };
-                format!(
-                    "{of_guaranteed}; its opportunistic ones hold {}; the next one is launched when one of them ends or \
-                     other jobs leave more",
-                    of(opportunistic)
-                )
-            }
+            Why::Allowance { kind, guaranteed, opportunistic } => allowance(kinds, *kind, guaranteed, opportunistic),
             Why::CanWait { stage, tasks, left } => format!(
                 "{} of stage {stage} can wait {left} without delaying the job's end; {} sooner if there is room that no \
                  other job needs",
@@ -196,6 +164,45 @@ impl Why {
             ),
         }
     }
+}
+
+fn tried_again(task: &str, left: Duration, failures: u32, others: u64) -> String {
+    let after = match failures {
+        0 => String::new(),
+        failures => format!(", after its {} failure", ordinal(failures)),
+    };
+    let others = match others {
+        0 => String::new(),
+        others => format!("; {} later", counted(others, "other task")),
+    };
+    format!("{task} is tried again in {left}{after}{others}")
+}
+
+/// `known` nodes take no work, the first of them for these reasons.
+fn no_node(known: u32, closed_reason: &[(NodeId, ClosedReason)], node_name: impl Fn(NodeId) -> String) -> String {
+    let mut reasons: Vec<String> = closed_reason
+        .iter()
+        .map(|(node, closed_reason)| format!("{} {}", node_name(*node), closed_reason.describe()))
+        .collect();
+    match (known as usize).saturating_sub(closed_reason.len()) {
+        0 => {}
+        more => reasons.push(format!("{more} more (`amalgam node list` shows them)")),
+    }
+    let which = if known == 1 { "the only node takes no work" } else { "no node takes work" };
+    format!("{which}: {}", reasons.join("; "))
+}
+
+fn allowance(kinds: &Kinds, kind: usize, guaranteed: &Used, opportunistic: &Used) -> String {
+    let of = |part: &Used| format!("{} of {}", amount(kinds, kind, part.used), amount(kinds, kind, part.most));
+    let of_guaranteed = match guaranteed.most {
+        0 => "other jobs hold all that guaranteed tasks may hold".to_owned(),
+        _ => format!("its guaranteed tasks hold {}, its present allowance", of(guaranteed)),
+    };
+    format!(
+        "{of_guaranteed}; its opportunistic ones hold {}; the next one is launched when one of them ends or \
+         other jobs leave more",
+        of(opportunistic)
+    )
 }
 
 /// `1 task`, `2 tasks`.
