@@ -39,6 +39,65 @@ impl PretendedExecutor {
         let working = self.running.iter().filter(|(id, _)| !self.yielding.contains_key(id));
         working.map(|(id, (_, _, end))| (*id, *end))
     }
+
+    fn on_launch(&mut self, now: Instant, node: NodeId, order: LaunchOrder) -> ExecutorReport {
+        let attempt = order.attempt;
+        if let Some(fault) = &self.fault {
+            let ended = Ended::without_run(EndReason::NodeFault(fault.clone()));
+            self.ends.insert(attempt, ended.clone());
+            return ExecutorReport::Finished { attempt, ended };
+        }
+        let gone = order.inputs.iter().filter(|input| !self.files.contains_key(&input.digest));
+        let missing: Vec<(Digest, NodeId)> = gone.map(|input| (input.digest, node)).collect();
+        if !missing.is_empty() {
+            let mut ended = Ended::without_run(EndReason::NoInput("it is gone".to_owned()));
+            Arc::make_mut(&mut ended).files = Some(Box::new(EndedFiles { outputs: Vec::new(), missing }));
+            self.ends.insert(attempt, ended.clone());
+            return ExecutorReport::Finished { attempt, ended };
+        }
+        let length = order.item.as_ref().unwrap_or(&order.template.program.command[1]);
+        let length = Duration::parse(&length.to_string()).expect("a run time");
+        let length = Duration(length.0 * self.slowness.max(1));
+        self.launched.push((order.task, attempt));
+        self.running.insert(attempt, (order, now, now + length));
+        ExecutorReport::Started { attempt, pid: 1 }
+    }
+
+    fn measure(&mut self, now: Instant, attempts: &[AttemptId]) -> Box<[(AttemptId, Sample)]> {
+        self.measured += 1;
+        let running = attempts.iter().filter_map(|attempt| Some((*attempt, self.running.get(attempt)?)));
+        let slowness = self.slowness.max(1);
+        let samples = running.map(|(attempt, (_, since, end))| {
+            let (running_for, length) = (now.since(*since), end.since(*since));
+            let said = Some((running_for.0 * u64::from(WHOLE) / length.0.max(1)) as u32);
+            (attempt, Sample { running_for, said, cpu: Duration(running_for.0 / slowness), read_bytes: 0 })
+        });
+        samples.collect()
+    }
+
+    /// The ends that were not acknowledged, the files, and the running attempts.
+    fn list(&self, now: Instant, node: NodeId) -> Vec<ExecutorReport> {
+        let ends = self.ends.iter();
+        let mut reports: Vec<ExecutorReport> =
+            ends.map(|(id, end)| ExecutorReport::Finished { attempt: *id, ended: end.clone() }).collect();
+        if !self.files.is_empty() {
+            let stored = |(&digest, &bytes): (&Digest, &u64)| StoredFile { digest, bytes };
+            let files = self.files.iter().map(stored).collect();
+            reports.push(ExecutorReport::Stored { node, files });
+        }
+        let attempts = self.running.values().map(|(order, since, _)| {
+            let yields_since = self.yielding.get(&order.attempt);
+            Executing {
+                order: order.clone(),
+                running_for: yields_since.unwrap_or(&now).since(*since),
+                yields_for: yields_since.map(|since| now.since(*since)),
+                pid: 1,
+                asked_to_end: None,
+            }
+        });
+        reports.push(ExecutorReport::Executing { attempts: attempts.collect() });
+        reports
+    }
 }
 
 impl World {
@@ -101,32 +160,7 @@ impl World {
         match body {
             ToExecutor::Fetch { .. } => {}
             ToExecutor::Drop { files, .. } => executor.files.retain(|digest, _| !files.contains(digest)),
-            ToExecutor::Launch(order) if executor.fault.is_some() => {
-                let attempt = order.attempt;
-                let ended = Ended::without_run(EndReason::NodeFault(executor.fault.clone().expect("just seen")));
-                executor.ends.insert(attempt, ended.clone());
-                reports.push(ExecutorReport::Finished { attempt, ended });
-            }
-            ToExecutor::Launch(order)
-                if order.inputs.iter().any(|input| !executor.files.contains_key(&input.digest)) =>
-            {
-                let attempt = order.attempt;
-                let gone = order.inputs.iter().filter(|input| !executor.files.contains_key(&input.digest));
-                let missing = gone.map(|input| (input.digest, node)).collect();
-                let mut ended = Ended::without_run(EndReason::NoInput("it is gone".to_owned()));
-                Arc::make_mut(&mut ended).files = Some(Box::new(EndedFiles { outputs: Vec::new(), missing }));
-                executor.ends.insert(attempt, ended.clone());
-                reports.push(ExecutorReport::Finished { attempt, ended });
-            }
-            ToExecutor::Launch(order) => {
-                let length = order.item.as_ref().unwrap_or(&order.template.program.command[1]);
-                let length = Duration::parse(&length.to_string()).expect("a run time");
-                let length = Duration(length.0 * executor.slowness.max(1));
-                let attempt = order.attempt;
-                executor.launched.push((order.task, attempt));
-                executor.running.insert(attempt, (*order, now, now + length));
-                reports.push(ExecutorReport::Started { attempt, pid: 1 });
-            }
+            ToExecutor::Launch(order) => reports.push(executor.on_launch(now, node, *order)),
             ToExecutor::Promote { attempt, grant } => {
                 if let Some((order, ..)) = executor.running.get_mut(&attempt) {
                     order.promote(grant);
@@ -164,38 +198,10 @@ impl World {
                 executor.ends.remove(&attempt);
             }
             ToExecutor::Measure { attempts, .. } => {
-                executor.measured += 1;
-                let running = attempts.iter().filter_map(|attempt| Some((*attempt, executor.running.get(attempt)?)));
-                let slowness = executor.slowness.max(1);
-                let samples = running.map(|(attempt, (_, since, end))| {
-                    let (running_for, length) = (now.since(*since), end.since(*since));
-                    let said = Some((running_for.0 * u64::from(WHOLE) / length.0.max(1)) as u32);
-                    (attempt, Sample { running_for, said, cpu: Duration(running_for.0 / slowness), read_bytes: 0 })
-                });
-                reports.push(ExecutorReport::Measured { node, samples: samples.collect() });
+                let samples = executor.measure(now, &attempts);
+                reports.push(ExecutorReport::Measured { node, samples });
             }
-            ToExecutor::List { .. } => {
-                let ends = executor.ends.iter();
-                reports.extend(ends.map(|(id, end)| ExecutorReport::Finished { attempt: *id, ended: end.clone() }));
-                let running = executor.running.values();
-                let attempts = running.map(|(order, since, _)| {
-                    let yields_since = executor.yielding.get(&order.attempt);
-                    Executing {
-                        order: order.clone(),
-                        running_for: yields_since.unwrap_or(&now).since(*since),
-                        yields_for: yields_since.map(|since| now.since(*since)),
-                        pid: 1,
-                        asked_to_end: None,
-                    }
-                });
-                let attempts = attempts.collect();
-                if !executor.files.is_empty() {
-                    let stored = |(&digest, &bytes): (&Digest, &u64)| StoredFile { digest, bytes };
-                    let files = executor.files.iter().map(stored).collect();
-                    reports.push(ExecutorReport::Stored { node, files });
-                }
-                reports.push(ExecutorReport::Executing { attempts });
-            }
+            ToExecutor::List { .. } => reports = executor.list(now, node),
         }
         for report in reports {
             self.mail.push_back((
