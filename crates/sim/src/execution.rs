@@ -47,7 +47,7 @@ pub struct WorkloadTask {
     pub index: u32,
 }
 
-/// Draws the course of each attempt. It depends only on the seed, the task and the number of the task's attempt.
+/// Draws the run of each attempt. It depends only on the seed, the task and the number of the task's attempt.
 pub struct Execution {
     settings: ExecutionSettings,
     seed: u64,
@@ -55,9 +55,9 @@ pub struct Execution {
     tries: BTreeMap<WorkloadTask, u32>,
 }
 
-/// The course of an attempt that is not stopped early.
+/// The run of an attempt that is not stopped early.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Course {
+pub struct PlannedRun {
     pub length: Duration,
     /// Run time if it did not fail, and if it was not slowed down either.
     pub whole: Duration,
@@ -68,11 +68,11 @@ pub struct Course {
     pub is_stubborn: bool,
 }
 
-impl Default for Course {
+impl Default for PlannedRun {
     /// An attempt that ends at once.
-    fn default() -> Course {
+    fn default() -> PlannedRun {
         let (length, whole, nominal) = (Duration::ZERO, Duration::ZERO, Duration::ZERO);
-        Course { length, whole, nominal, reason: EndReason::Exit(0), is_straggler: false, is_stubborn: false }
+        PlannedRun { length, whole, nominal, reason: EndReason::Exit(0), is_straggler: false, is_stubborn: false }
     }
 }
 
@@ -81,14 +81,20 @@ impl Execution {
         Execution { settings, seed, tries: BTreeMap::new() }
     }
 
-    /// Whether [`Execution::course`] depends on the CPUs that others use.
+    /// Whether [`Execution::planned_run`] depends on the CPUs that others use.
     pub fn heeds_neighbours(&self) -> bool {
         self.settings.slowdown > 0.0
     }
 
-    /// The course of the next attempt of a task whose undisturbed run time is `run_time`. Others use `busy` of its
+    /// The run of the next attempt of a task whose undisturbed run time is `run_time`. Others use `busy` of its
     /// node's CPUs, a share in 0..=1.
-    pub fn course(&mut self, task: WorkloadTask, run_time: Duration, busy: f64, execution: ExecutionType) -> Course {
+    pub fn planned_run(
+        &mut self,
+        task: WorkloadTask,
+        run_time: Duration,
+        busy: f64,
+        execution: ExecutionType,
+    ) -> PlannedRun {
         let ExecutionSettings { slowdown, stragglers, straggler_factor, failures, stubborn, .. } = self.settings;
         let mut factor = 1.0 + slowdown * busy;
         let (mut is_straggler, mut done) = (false, 1.0);
@@ -113,7 +119,7 @@ impl Execution {
         }
         let lasting = |factor: f64| before + if factor == 1.0 { run_time } else { scaled(run_time, factor) };
         let (length, whole, nominal) = (lasting(factor * done), lasting(factor), lasting(1.0));
-        Course { length, whole, nominal, reason, is_straggler, is_stubborn }
+        PlannedRun { length, whole, nominal, reason, is_straggler, is_stubborn }
     }
 }
 
@@ -147,17 +153,17 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     #[test]
-    fn courses_are_the_same_in_any_order_of_tasks() {
+    fn runs_are_the_same_in_any_order_of_tasks() {
         let settings = ExecutionSettings { stragglers: 0.5, failures: 0.5, ..ExecutionSettings::default() };
         let tries = |order: &[WorkloadTask]| {
             let mut execution = Execution::new(settings, 7);
-            let mut courses: Vec<_> =
-                order.iter().map(|&task| (task, execution.course(task, SECOND, 0.0, Guaranteed))).collect();
-            courses.sort_by_key(|(task, _)| *task);
-            courses
+            let mut runs: Vec<_> =
+                order.iter().map(|&task| (task, execution.planned_run(task, SECOND, 0.0, Guaranteed))).collect();
+            runs.sort_by_key(|(task, _)| *task);
+            runs
         };
         assert_eq!(tries(&[TASK, TASK, OTHER, TASK]), tries(&[OTHER, TASK, TASK, TASK]));
-        let lengths: Vec<Duration> = tries(&[TASK; 20]).into_iter().map(|(_, course)| course.length).collect();
+        let lengths: Vec<Duration> = tries(&[TASK; 20]).into_iter().map(|(_, run)| run.length).collect();
         assert!(lengths.iter().any(|length| *length != lengths[0]), "each attempt is drawn separately");
     }
 
@@ -165,9 +171,9 @@ mod tests {
     fn stragglers_and_failures_have_the_configured_probabilities() {
         let settings = ExecutionSettings { stragglers: 0.2, failures: 0.1, ..ExecutionSettings::default() };
         let mut execution = Execution::new(settings, 1);
-        let courses: Vec<Course> = (0..2_000).map(|_| execution.course(TASK, SECOND, 0.0, Guaranteed)).collect();
-        let failed = courses.iter().filter(|course| course.reason == EndReason::Exit(1)).count();
-        let slow = courses.iter().filter(|course| course.length == Duration::from_secs(5)).count();
+        let runs: Vec<PlannedRun> = (0..2_000).map(|_| execution.planned_run(TASK, SECOND, 0.0, Guaranteed)).collect();
+        let failed = runs.iter().filter(|run| run.reason == EndReason::Exit(1)).count();
+        let slow = runs.iter().filter(|run| run.length == Duration::from_secs(5)).count();
         assert!((150..250).contains(&failed), "{failed}");
         assert!((310..410).contains(&slow), "stragglers that do not fail: {slow}");
     }
@@ -176,11 +182,11 @@ mod tests {
     fn other_attempts_slow_a_task_down_only_with_a_slowdown_setting() {
         let slowed = ExecutionSettings { slowdown: 0.5, ..ExecutionSettings::default() };
         assert_eq!(
-            Execution::new(slowed, 1).course(TASK, SECOND, 0.5, Guaranteed).length,
+            Execution::new(slowed, 1).planned_run(TASK, SECOND, 0.5, Guaranteed).length,
             Duration::from_millis(1_250)
         );
         assert_eq!(
-            Execution::new(ExecutionSettings::default(), 1).course(TASK, SECOND, 1.0, Guaranteed).length,
+            Execution::new(ExecutionSettings::default(), 1).planned_run(TASK, SECOND, 1.0, Guaranteed).length,
             SECOND
         );
     }
@@ -194,7 +200,7 @@ mod tests {
         };
         let mean = |kind| {
             let mut execution = Execution::new(settings, 1);
-            let lengths = (0..2_000).map(|_| execution.course(TASK, SECOND, 0.0, kind).length.as_secs_f64());
+            let lengths = (0..2_000).map(|_| execution.planned_run(TASK, SECOND, 0.0, kind).length.as_secs_f64());
             lengths.sum::<f64>() / 2_000.0
         };
         let (opportunistic, guaranteed) = (mean(Opportunistic), mean(Guaranteed));

@@ -3,7 +3,7 @@
 //! An attempt that yields its CPU makes no progress. This is the worst case: a real process of the lowest priority gets
 //! the CPU time that the others leave; here they leave none.
 
-use crate::execution::Course;
+use crate::execution::PlannedRun;
 use amalgam_core::protocol::{Executing, ExecutorReport, TaskSignal, ToExecutor};
 use amalgam_core::vocabulary::resources::CPU;
 use amalgam_core::vocabulary::{
@@ -34,10 +34,10 @@ enum Attempt {
 struct Running {
     order: Box<LaunchOrder>,
     since: Instant,
-    /// Run time if it does not fail, and if it is not slowed down either. Zero before its course is known.
+    /// Run time if it does not fail, and if it is not slowed down either. Zero before its run is planned.
     whole: Duration,
     nominal: Duration,
-    /// How long it works until it ends on its own, and the reason of that end. `None` before its course is known.
+    /// How long it works until it ends on its own, and the reason of that end. `None` before its run is planned.
     end: Option<Box<(Duration, EndReason)>>,
     /// Since when it yields its CPU, and for how long it yielded before that.
     yields_since: Option<Instant>,
@@ -288,11 +288,11 @@ impl Executor {
         (!outputs.is_empty()).then(|| Box::new(EndedFiles { outputs, missing: Vec::new() }))
     }
 
-    /// Sets the course of a running attempt.
-    pub fn set_course(&mut self, attempt: AttemptId, course: &Course) {
+    /// Sets the planned run of a running attempt.
+    pub fn set_run(&mut self, attempt: AttemptId, run: &PlannedRun) {
         if let Some(Attempt::Running(running)) = self.attempt(attempt) {
-            (running.whole, running.nominal) = (course.whole, course.nominal);
-            running.end = Some(Box::new((course.length, course.reason.clone())));
+            (running.whole, running.nominal) = (run.whole, run.nominal);
+            running.end = Some(Box::new((run.length, run.reason.clone())));
         }
     }
 
@@ -303,7 +303,7 @@ impl Executor {
         }
     }
 
-    /// Whether the attempt has worked for the whole length of its course. Time in which it yielded does not count.
+    /// Whether the attempt has worked for the whole length of its planned run. Time in which it yielded does not count.
     pub fn is_done(&self, now: Instant, attempt: AttemptId) -> bool {
         match self.place(attempt).map(|at| &self.attempts[at].1) {
             Ok(Attempt::Running(running)) => {
@@ -490,8 +490,9 @@ mod tests {
         let mut order = launch();
         Arc::make_mut(&mut Arc::make_mut(&mut order.template).shape).resources = Resources::new(1_000, 5);
         executor.on_order(Instant(0), ToExecutor::Launch(order), &mut Vec::new());
-        let course = Course { length: Duration(10), whole: Duration(10), nominal: Duration(10), ..Course::default() };
-        executor.set_course(ATTEMPT, &course);
+        let run =
+            PlannedRun { length: Duration(10), whole: Duration(10), nominal: Duration(10), ..PlannedRun::default() };
+        executor.set_run(ATTEMPT, &run);
         let tell = |executor: &mut Executor, at: u64, order: ToExecutor| {
             let mut out = Vec::new();
             executor.on_order(Instant(at), order, &mut out);

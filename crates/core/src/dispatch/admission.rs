@@ -3,7 +3,7 @@
 
 use super::JobEnd;
 use super::history::History;
-use super::turns::{Pending, Standing, Turns, Until};
+use super::turns::{DependencyState, Pending, Turns, Until};
 use crate::policy::Trust;
 use crate::policy::inter_job::QueueTree;
 use crate::protocol::{AdmittedJob, JobOutcome, JobUpdate, RequestedActions};
@@ -76,11 +76,11 @@ pub enum JobState {
 }
 
 /// The state of a job with regard to its dependants.
-fn standing(jobs: &BTreeMap<JobId, JobEntry>, job: JobId) -> Standing {
+fn dependency_state(jobs: &BTreeMap<JobId, JobEntry>, job: JobId) -> DependencyState {
     match jobs.get(&job).map(|entry| &entry.state) {
-        Some(JobState::Ended(JobEnd { outcome: JobOutcome::Succeeded, .. })) => Standing::Succeeded,
-        Some(JobState::Ended(_)) => Standing::Failed,
-        Some(JobState::Pending | JobState::Started) | None => Standing::Open,
+        Some(JobState::Ended(JobEnd { outcome: JobOutcome::Succeeded, .. })) => DependencyState::Succeeded,
+        Some(JobState::Ended(_)) => DependencyState::Failed,
+        Some(JobState::Pending | JobState::Started) | None => DependencyState::Open,
     }
 }
 
@@ -164,9 +164,9 @@ impl Admission {
             return Vec::new();
         }
         let open = |until: Until| {
-            let is_open = move |on: JobId| match (standing(&self.jobs, on), until) {
-                (Standing::Open, _) | (Standing::Failed, Until::Succeeded) => true,
-                (Standing::Succeeded, _) | (Standing::Failed, Until::Ended) => false,
+            let is_open = move |on: JobId| match (dependency_state(&self.jobs, on), until) {
+                (DependencyState::Open, _) | (DependencyState::Failed, Until::Succeeded) => true,
+                (DependencyState::Succeeded, _) | (DependencyState::Failed, Until::Ended) => false,
             };
             let jobs = entry.after().filter(move |(on, wish)| *wish == until && is_open(*on));
             Some(jobs.map(|(on, _)| on).collect()).filter(|jobs: &Vec<JobId>| !jobs.is_empty())
@@ -237,7 +237,7 @@ impl Admission {
                         self.forgettable.remove(&(end.at, on));
                     }
                 }
-                let after = entry.after().map(|(on, until)| (on, until, standing(&self.jobs, on)));
+                let after = entry.after().map(|(on, until)| (on, until, dependency_state(&self.jobs, on)));
                 self.turns.enter(id, pending, after);
             }
             JobState::Started => {
@@ -305,10 +305,10 @@ impl Admission {
         }
     }
 
-    /// Updates at most `left` dependants of jobs whose standing has changed.
+    /// Updates at most `left` dependants of jobs whose state has changed.
     pub(super) fn spread_news(&mut self, left: &mut usize) {
         let Admission { turns, jobs, .. } = self;
-        turns.spread(left, |job| standing(jobs, job));
+        turns.spread(left, |job| dependency_state(jobs, job));
     }
 
     /// The job that ended first, among those on which no pending job depends.

@@ -10,7 +10,7 @@ pub(super) type Place = (Reverse<i32>, JobId);
 
 /// The state of a job with regard to its dependants.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Standing {
+pub(super) enum DependencyState {
     /// It has not ended.
     Open,
     Succeeded,
@@ -43,9 +43,9 @@ pub(super) enum Turn {
 #[derive(Default)]
 pub(super) struct Turns {
     waiters: BTreeMap<JobId, Waiter>,
-    /// The standing of a job (first) as a dependant (second) was notified of it.
+    /// The state of a job (first) as a dependant (second) was notified of it.
     dependencies: BTreeMap<(JobId, JobId), Dependency>,
-    /// Jobs whose standing changed, with the first dependant that was not notified.
+    /// Jobs whose state changed, with the first dependant that was not notified.
     news: BTreeMap<JobId, JobId>,
     lines: BTreeMap<QueueId, Line>,
     /// The first job of each line that may start now.
@@ -68,7 +68,7 @@ struct Waiter {
 #[derive(Clone, Copy)]
 struct Dependency {
     until: Until,
-    told: Standing,
+    told: DependencyState,
 }
 
 /// The jobs of a queue that only the queue's limit keeps from starting.
@@ -88,17 +88,22 @@ impl Line {
 
 impl Dependency {
     fn is_open(self) -> bool {
-        self.told == Standing::Open
+        self.told == DependencyState::Open
     }
 
     fn has_failed(self) -> bool {
-        self.told == Standing::Failed && self.until == Until::Succeeded
+        self.told == DependencyState::Failed && self.until == Until::Succeeded
     }
 }
 
 impl Turns {
     /// Adds a waiting job with its dependencies.
-    pub fn enter(&mut self, job: JobId, pending: Pending, after: impl Iterator<Item = (JobId, Until, Standing)>) {
+    pub fn enter(
+        &mut self,
+        job: JobId,
+        pending: Pending,
+        after: impl Iterator<Item = (JobId, Until, DependencyState)>,
+    ) {
         let Pending { place, queue, held } = pending;
         let mut waiter = Waiter { place, queue, held, open: 0, failed: 0 };
         for (on, until, told) in after {
@@ -139,7 +144,7 @@ impl Turns {
         self.change_line(queue, |line| (line.running, line.limit) = (running, limit));
     }
 
-    /// The standing of the job has changed: its dependants are notified in the next steps.
+    /// The state of the job has changed: its dependants are notified in the next steps.
     pub fn on_change(&mut self, job: JobId) {
         if self.is_awaited(job) {
             self.news.insert(job, JobId(0));
@@ -157,11 +162,11 @@ impl Turns {
     }
 
     /// Notifies at most `left` dependants of changes.
-    pub fn spread(&mut self, left: &mut usize, standing: impl Fn(JobId) -> Standing) {
+    pub fn spread(&mut self, left: &mut usize, state: impl Fn(JobId) -> DependencyState) {
         while *left > 0
             && let Some((&job, &from)) = self.news.first_key_value()
         {
-            let told = standing(job);
+            let told = state(job);
             let dependants: Vec<(JobId, Dependency)> = self.dependants_from(job, from).take(*left).collect();
             *left -= dependants.len();
             match dependants.last() {
@@ -174,7 +179,7 @@ impl Turns {
         }
     }
 
-    fn tell(&mut self, job: JobId, dependant: JobId, before: Dependency, told: Standing) {
+    fn tell(&mut self, job: JobId, dependant: JobId, before: Dependency, told: DependencyState) {
         self.steps += 1;
         let now = Dependency { told, ..before };
         self.dependencies.insert((job, dependant), now);

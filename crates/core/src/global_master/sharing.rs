@@ -6,7 +6,7 @@
 
 use super::GlobalMaster;
 use crate::dispatch::Claims;
-use crate::policy::inter_job::{Standing, violators};
+use crate::policy::inter_job::{QueueShare, violators};
 use crate::protocol::Rule;
 use crate::role::Outbox;
 use crate::scheduling::{Blocked, Booking, Granting, Ledger};
@@ -175,9 +175,9 @@ impl GlobalMaster {
         self.held(queue).saturating_sub(&self.sharing.going.get(&queue).copied().unwrap_or_default())
     }
 
-    fn standings(&self) -> Vec<Standing> {
+    fn queue_shares(&self) -> Vec<QueueShare> {
         let shares = self.dispatch.queues().shares();
-        shares.map(|(queue, share)| Standing { queue, share, used: self.used(queue) }).collect()
+        shares.map(|(queue, share)| QueueShare { queue, share, used: self.used(queue) }).collect()
     }
 
     /// Whether every cluster has reported its usage: only then it is known that an own queue is below its share.
@@ -202,13 +202,13 @@ impl GlobalMaster {
             }
             self.sharing.own[number].retry_at = None;
             while self.dispatch.scheduler.has_blocked(queue) {
-                let standings = self.standings();
+                let queues = self.queue_shares();
                 let mut asks = self.who_lacks(queue);
-                asks.retain(|ask| ask.at_once == 1 || self.has_places_for_all(ask, &standings));
+                asks.retain(|ask| ask.at_once == 1 || self.has_places_for_all(ask, &queues));
                 if asks.is_empty() {
                     break;
                 }
-                let (found, last) = self.find_place(number, &asks, &standings);
+                let (found, last) = self.find_place(number, &asks, &queues);
                 self.sharing.own[number].last = last;
                 let Some(place) = found else {
                     self.sharing.own[number].retry_at = Some(now + PAUSE);
@@ -226,18 +226,18 @@ impl GlobalMaster {
     fn who_lacks(&self, queue: QueueId) -> Vec<Blocked> {
         let mut shares = self.dispatch.queues().shares();
         let Some((_, share)) = shares.find(|(other, _)| *other == queue) else { return Vec::new() };
-        let own = Standing { queue, share, used: self.held(queue) };
+        let own = QueueShare { queue, share, used: self.held(queue) };
         let capacity = self.dispatch.rooms.capacity();
         self.dispatch.scheduler.blocked_in(queue, MOST_ASKS, |shape, count| own.may_have(shape, count, capacity))
     }
 
     /// A place for one of the asks, at the cost of the queue furthest beyond its share that has one; and the node after
     /// which the next search starts.
-    fn find_place(&self, number: usize, asks: &[Blocked], standings: &[Standing]) -> (Option<Place>, NodeId) {
+    fn find_place(&self, number: usize, asks: &[Blocked], queues: &[QueueShare]) -> (Option<Place>, NodeId) {
         let from = self.sharing.own[number].last;
         let most = MOST_NODES / asks.len();
         let mut next = None;
-        for victim in violators(standings, self.dispatch.rooms.capacity()) {
+        for victim in violators(queues, self.dispatch.rooms.capacity()) {
             let mut last = from;
             for node in self.sharing.nodes_after(victim, from).take(most) {
                 last = node;
@@ -266,9 +266,9 @@ impl GlobalMaster {
     }
 
     /// No task is preempted for a part of a gang, which could not start without the rest.
-    fn has_places_for_all(&self, ask: &Blocked, standings: &[Standing]) -> bool {
+    fn has_places_for_all(&self, ask: &Blocked, queues: &[QueueShare]) -> bool {
         let mut places: BTreeMap<NodeId, u32> = BTreeMap::new();
-        for victim in violators(standings, self.dispatch.rooms.capacity()) {
+        for victim in violators(queues, self.dispatch.rooms.capacity()) {
             for node in self.sharing.nodes_after(victim, NodeId(0)).take(MOST_NODES) {
                 let on_node = places.entry(node).or_default();
                 *on_node = (*on_node).max(self.places_on(victim, node, ask));

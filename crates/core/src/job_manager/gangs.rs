@@ -56,7 +56,7 @@ impl Default for Phase {
 }
 
 /// Progress of a stage's tasks.
-struct Standing {
+struct GangProgress {
     waiting: u32,
     running: u32,
     /// A task never succeeds, so the others are of no use.
@@ -120,7 +120,7 @@ impl Gangs {
         Duration(usual.0 / 2 + self.chance.below(usual.0))
     }
 
-    fn step(&mut self, now: Instant, stage: u32, of: &Standing) -> Step {
+    fn step(&mut self, now: Instant, stage: u32, of: &GangProgress) -> Step {
         let Some(gang) = self.stages.get(&stage) else { return Step::None };
         let withdrawn = |why: &str| EndReason::Withdrawn(why.to_owned());
         match &gang.phase {
@@ -143,9 +143,9 @@ impl Gangs {
             Phase::Gathers { until } => {
                 let (until, tries) = (*until, gang.tries);
                 let limit = match of {
-                    Standing { waiting: 1.., .. } => Some(until.unwrap_or_else(|| now + self.patience(tries))),
-                    Standing { fetches: false, .. } => Some(until.unwrap_or(now + ARRIVE_WITHIN)),
-                    Standing { fetches: true, .. } => None,
+                    GangProgress { waiting: 1.., .. } => Some(until.unwrap_or_else(|| now + self.patience(tries))),
+                    GangProgress { fetches: false, .. } => Some(until.unwrap_or(now + ARRIVE_WITHIN)),
+                    GangProgress { fetches: true, .. } => None,
                 };
                 self.wait_until(stage, limit);
                 Step::None
@@ -190,14 +190,14 @@ impl JobManager {
         for stage in stages {
             let entry = self.dag.stage(stage);
             let waiting = if entry.abandoned { 0 } else { entry.waiting() };
-            let standing = Standing {
+            let progress = GangProgress {
                 waiting,
                 is_unsure: self.gangs.is_recovered && waiting > 0 && entry.running > 0 && self.is_unsure_of(stage),
                 running: entry.running,
                 has_failed: entry.failed > 0 || entry.abandoned,
                 fetches: !self.job.spec.stages[stage as usize].inputs.is_empty(),
             };
-            match self.gangs.step(now, stage, &standing) {
+            match self.gangs.step(now, stage, &progress) {
                 Step::None => {}
                 Step::Begin => {
                     self.start_gang(stage, out);

@@ -51,7 +51,7 @@ impl Work {
 
 /// The progress of a running attempt, as last reported.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Course {
+pub(super) struct AttemptProgress {
     stage: u32,
     input_bytes: u64,
     said: Option<u32>,
@@ -61,7 +61,7 @@ pub(super) struct Course {
     pub(super) running_for: Duration,
 }
 
-impl Course {
+impl AttemptProgress {
     /// Remaining time at its speed so far. An attempt without any progress counts as half done.
     pub(super) fn left(&self) -> Duration {
         let (elapsed, part) = (u128::from(self.running_for.0), u128::from(self.part));
@@ -82,21 +82,21 @@ struct StageSpeed {
 
 pub(super) struct Speeds {
     stages: Vec<StageSpeed>,
-    courses: BTreeMap<AttemptId, Course>,
+    attempts: BTreeMap<AttemptId, AttemptProgress>,
 }
 
 impl Speeds {
     pub(super) fn new(stages: usize) -> Speeds {
-        Speeds { stages: vec![StageSpeed::default(); stages], courses: BTreeMap::new() }
+        Speeds { stages: vec![StageSpeed::default(); stages], attempts: BTreeMap::new() }
     }
 
     /// The input of a running attempt, if it reported before.
     pub(super) fn input_of(&self, attempt: AttemptId) -> Option<u64> {
-        self.courses.get(&attempt).map(|course| course.input_bytes)
+        self.attempts.get(&attempt).map(|progress| progress.input_bytes)
     }
 
     pub(super) fn on_sample(&mut self, attempt: AttemptId, stage: u32, input_bytes: u64, sample: &Sample) {
-        let said = self.courses.get(&attempt).and_then(|course| course.said);
+        let said = self.attempts.get(&attempt).and_then(|progress| progress.said);
         // Its progress file may be half written.
         let said = sample.said.map(|part| part.min(WHOLE)).or(said);
         self.on_gone(attempt);
@@ -105,12 +105,12 @@ impl Speeds {
         let running_for = sample.running_for;
         let work = Work::of(running_for, part, input_bytes, sample.cpu);
         speed.work.add(&work);
-        self.courses.insert(attempt, Course { stage, input_bytes, said, work, part, running_for });
+        self.attempts.insert(attempt, AttemptProgress { stage, input_bytes, said, work, part, running_for });
     }
 
     pub(super) fn on_gone(&mut self, attempt: AttemptId) {
-        if let Some(course) = self.courses.remove(&attempt) {
-            self.stages[course.stage as usize].work.sub(&course.work);
+        if let Some(progress) = self.attempts.remove(&attempt) {
+            self.stages[progress.stage as usize].work.sub(&progress.work);
         }
     }
 
@@ -124,15 +124,15 @@ impl Speeds {
 
     /// The progress of an attempt, and how long its whole task would take at the speed of the others of its stage; `None` if
     /// not known.
-    pub(super) fn compare(&self, attempt: AttemptId) -> Option<(&Course, Duration)> {
-        let course = self.courses.get(&attempt)?;
-        let mut others = self.stages[course.stage as usize].work;
-        others.sub(&course.work);
-        Some((course, course.at_speed_of(&others)?))
+    pub(super) fn compare(&self, attempt: AttemptId) -> Option<(&AttemptProgress, Duration)> {
+        let progress = self.attempts.get(&attempt)?;
+        let mut others = self.stages[progress.stage as usize].work;
+        others.sub(&progress.work);
+        Some((progress, progress.at_speed_of(&others)?))
     }
 }
 
-impl Course {
+impl AttemptProgress {
     fn at_speed_of(&self, others: &Work) -> Option<Duration> {
         let whole = u128::from(WHOLE);
         if self.input_bytes > 0 && others.input > 0 {
@@ -198,8 +198,8 @@ mod tests {
     }
 
     fn seconds(speeds: &Speeds) -> Option<(u64, u64)> {
-        let (course, takes) = speeds.compare(attempt(0))?;
-        Some((course.left().0 / SECOND, takes.0 / SECOND))
+        let (progress, takes) = speeds.compare(attempt(0))?;
+        Some((progress.left().0 / SECOND, takes.0 / SECOND))
     }
 
     #[test]

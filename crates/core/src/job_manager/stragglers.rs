@@ -91,14 +91,14 @@ impl JobManager {
         if !may_have_one || sent.started_at.is_none() {
             return None;
         }
-        let (course, takes) = self.speeds.compare(attempt)?;
-        let left = course.left();
+        let (progress, takes) = self.speeds.compare(attempt)?;
+        let left = progress.left();
         let margin = rules.least_saving.max(part_of(left, rules.saving)).max(part_of(takes, rules.saving));
-        if course.running_for < part_of(takes, rules.saving) || left < takes + margin {
+        if progress.running_for < part_of(takes, rules.saving) || left < takes + margin {
             return None;
         }
         let (task, node) = (sent.task, sent.node);
-        Some(Straggler { task, node, part: course.part, left, takes, margin })
+        Some(Straggler { task, node, part: progress.part, left, takes, margin })
     }
 
     /// Both attempts run, so the second one has to fit into the job's share. A job may always have one, however small its share.

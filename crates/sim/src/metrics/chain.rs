@@ -25,7 +25,7 @@ pub struct Chain {
 
 /// The waits of an attempt so far.
 #[derive(Clone, Copy, Default)]
-pub struct Course {
+pub struct AttemptWaits {
     pub waited: Duration,
     pub is_opportunistic: bool,
     pub is_promoted: bool,
@@ -36,7 +36,7 @@ pub struct Course {
 #[derive(Clone, Copy)]
 pub struct LastOfStage {
     ended: Instant,
-    course: Course,
+    waits: AttemptWaits,
     ran: Duration,
     since_ready: Duration,
 }
@@ -45,26 +45,26 @@ pub struct LastOfStage {
 #[derive(Default)]
 pub struct ChainMeasure {
     /// Of attempts that have started and not ended.
-    courses: BTreeMap<AttemptId, Course>,
+    attempts: BTreeMap<AttemptId, AttemptWaits>,
     jobs: u64,
     stages: u64,
     sums: [u64; 6],
 }
 
 impl ChainMeasure {
-    pub fn on_started(&mut self, attempt: AttemptId, course: Course) {
-        self.courses.insert(attempt, course);
+    pub fn on_started(&mut self, attempt: AttemptId, waits: AttemptWaits) {
+        self.attempts.insert(attempt, waits);
     }
 
     pub fn on_yielded(&mut self, attempt: AttemptId, yielded: Duration) {
-        if let Some(course) = self.courses.get_mut(&attempt) {
-            course.yielded += yielded;
+        if let Some(waits) = self.attempts.get_mut(&attempt) {
+            waits.yielded += yielded;
         }
     }
 
     /// The attempt is lost.
     pub fn forget(&mut self, attempt: AttemptId) {
-        self.courses.remove(&attempt);
+        self.attempts.remove(&attempt);
     }
 
     /// The attempt ended. If it succeeded, returns the parts of the time of its task, which was ready at `ready`.
@@ -75,8 +75,8 @@ impl ChainMeasure {
         ready: Instant,
         ran: Option<Duration>,
     ) -> Option<LastOfStage> {
-        let course = self.courses.remove(&attempt).unwrap_or_default();
-        Some(LastOfStage { ended: now, course, ran: ran?, since_ready: now.since(ready) })
+        let waits = self.attempts.remove(&attempt).unwrap_or_default();
+        Some(LastOfStage { ended: now, waits, ran: ran?, since_ready: now.since(ready) })
     }
 
     /// The job succeeded. `stages` has the last task of each stage and the stages that it depends on.
@@ -86,17 +86,17 @@ impl ChainMeasure {
         self.jobs += u64::from(next.is_some());
         while let Some((_, stage)) = next {
             let (last, after) = &stages[stage as usize];
-            let LastOfStage { course, ran, since_ready, .. } = last.expect("the stage ended");
-            let known = course.waited + course.yielded + ran;
-            let kind = match course {
-                Course { is_opportunistic: true, .. } => 3,
-                Course { is_promoted: true, .. } => 2,
+            let LastOfStage { waits, ran, since_ready, .. } = last.expect("the stage ended");
+            let known = waits.waited + waits.yielded + ran;
+            let kind = match waits {
+                AttemptWaits { is_opportunistic: true, .. } => 3,
+                AttemptWaits { is_promoted: true, .. } => 2,
                 _ => 1,
             };
             self.stages += 1;
             self.sums[0] += since_ready.0.saturating_sub(known.0);
-            self.sums[kind] += course.waited.0;
-            self.sums[4] += course.yielded.0;
+            self.sums[kind] += waits.waited.0;
+            self.sums[4] += waits.yielded.0;
             self.sums[5] += ran.0;
             next = after.iter().filter_map(|&before| ended(before)).max();
         }
@@ -134,8 +134,9 @@ mod tests {
         let seconds = Duration::from_secs;
         let mut stage = |number: u32, ready: u64, ended: u64, waited: u64, yielded: u64, ran: u64| {
             let attempt = AttemptId { job: JobId(1), epoch: Epoch(1), number };
-            let course = Course { waited: seconds(waited), is_opportunistic: number == 1, ..Course::default() };
-            measure.on_started(attempt, course);
+            let waits =
+                AttemptWaits { waited: seconds(waited), is_opportunistic: number == 1, ..AttemptWaits::default() };
+            measure.on_started(attempt, waits);
             measure.on_yielded(attempt, seconds(yielded));
             measure.on_ended(at(ended), attempt, at(ready), Some(seconds(ran)))
         };

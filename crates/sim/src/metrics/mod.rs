@@ -13,7 +13,7 @@ pub use altruism::{Against, Altruism, QueueExchange};
 use beside::Groups;
 pub use beside::OfPreset;
 pub use chain::Chain;
-use chain::{ChainMeasure, Course as TaskCourse, LastOfStage};
+use chain::{AttemptWaits, ChainMeasure, LastOfStage};
 use forecast::ForecastMeasure;
 pub use forecast::{Forecast, RunTimes};
 use queueing::QueueMeasure;
@@ -26,7 +26,7 @@ pub use results::{
 };
 use usage::ClusterUsage;
 
-use crate::execution;
+use crate::execution::PlannedRun;
 use crate::oracle::Allowed;
 use amalgam_core::hosting::Fact;
 use amalgam_core::protocol::{JobOutcome, Rule};
@@ -58,13 +58,13 @@ pub struct Metrics {
     last_end: Instant,
     tasks_succeeded: u64,
     has_refused: bool,
-    course: Option<Course>,
+    watched_job: Option<WatchedJob>,
     /// Whether the allowances of jobs are recorded for the oracle.
     pub keeps_allowances: bool,
 }
 
 /// How many tasks of the watched job ran, whenever that changed.
-struct Course {
+struct WatchedJob {
     job: u32,
     running: u32,
     points: Vec<(f64, u32)>,
@@ -150,7 +150,7 @@ impl Metrics {
             last_end: Instant::ZERO,
             tasks_succeeded: 0,
             has_refused: false,
-            course: None,
+            watched_job: None,
             keeps_allowances: false,
         }
     }
@@ -162,7 +162,7 @@ impl Metrics {
 
     /// Records the number of running tasks of a job.
     pub fn watch(&mut self, job: u32) {
-        self.course = Some(Course { job, running: 0, points: Vec::new() });
+        self.watched_job = Some(WatchedJob { job, running: 0, points: Vec::new() });
     }
 
     /// The job was admitted with this id.
@@ -303,8 +303,8 @@ impl Metrics {
             }
             Record::Started { attempt, waited, expected: Some(expected), opportunistic, promoted, node, .. } => {
                 let (is_opportunistic, is_promoted) = (*opportunistic, *promoted);
-                let course = TaskCourse { waited: *waited, is_opportunistic, is_promoted, ..TaskCourse::default() };
-                self.chain.on_started(*attempt, course);
+                let waits = AttemptWaits { waited: *waited, is_opportunistic, is_promoted, ..AttemptWaits::default() };
+                self.chain.on_started(*attempt, waits);
                 self.queueing.on_started(*waited, *expected, *opportunistic, *promoted);
                 if !opportunistic && !promoted {
                     self.queueing.on_started_at(now, *node, *waited);
@@ -327,8 +327,8 @@ impl Metrics {
     }
 
     /// An attempt started that is made to take several times as long as it should.
-    pub fn on_straggler(&mut self, attempt: AttemptId, course: &execution::Course) {
-        self.queueing.on_straggler(attempt, course.whole, course.nominal);
+    pub fn on_straggler(&mut self, attempt: AttemptId, run: &PlannedRun) {
+        self.queueing.on_straggler(attempt, run.whole, run.nominal);
     }
 
     /// An attempt started that reads these bytes from its node, its rack and elsewhere, and takes `longer` more because
@@ -397,7 +397,7 @@ impl Metrics {
         self.on_start(now, task, launch);
         if let Some(job) = self.job_of(task.job) {
             self.usage.on_began(now, job, node, shape);
-            self.on_course(now, job, 1);
+            self.count_watched(now, job, 1);
             let span = self.span(job, task.stage);
             span.0 = span.0.min(now);
         }
@@ -437,15 +437,15 @@ impl Metrics {
         self.note_resumed(now, attempt);
         if let Some(job) = self.job_of(task.job) {
             self.usage.on_ended(now, job, node, shape);
-            self.on_course(now, job, -1);
+            self.count_watched(now, job, -1);
             self.span(job, task.stage).1 = now;
         }
     }
 
-    fn on_course(&mut self, now: Instant, job: u32, change: i32) {
-        if let Some(course) = self.course.as_mut().filter(|course| course.job == job) {
-            course.running = course.running.checked_add_signed(change).expect("only a running task ends");
-            course.points.push((now.0 as f64 / 1e6, course.running));
+    fn count_watched(&mut self, now: Instant, job: u32, change: i32) {
+        if let Some(watched) = self.watched_job.as_mut().filter(|watched| watched.job == job) {
+            watched.running = watched.running.checked_add_signed(change).expect("only a running task ends");
+            watched.points.push((now.0 as f64 / 1e6, watched.running));
         }
     }
 

@@ -291,7 +291,7 @@ impl Metrics {
             gantt: self.gantt(jobs),
             story: Vec::new(),
             watched: Vec::new(),
-            running: self.course.map(|course| course.points).unwrap_or_default(),
+            running: self.watched_job.map(|watched| watched.points).unwrap_or_default(),
         }
     }
 

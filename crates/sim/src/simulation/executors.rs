@@ -1,7 +1,7 @@
 //! The executors of a simulation: orders on their way to them, the attempts and fetches that they run, and their reports.
 
 use super::{Occurrence, Simulation};
-use crate::execution::{Course, WorkloadTask};
+use crate::execution::{PlannedRun, WorkloadTask};
 use crate::executor::Reaction;
 use crate::faults::{Happening, Moment};
 use crate::places::Place;
@@ -105,27 +105,27 @@ impl Simulation {
         self.metrics.on_began(self.now, node, task, &template.shape, launch);
         self.note(|| Happening::Began { node, attempt, task, resources, execution });
         self.on_moment(Moment::TaskStarts, None);
-        let course = self.course(node, attempt, task, &template.shape);
-        self.nodes[node].executor.set_course(attempt, &course);
-        if course.is_straggler {
-            self.metrics.on_straggler(attempt, &course);
+        let run = self.planned_run(node, attempt, task, &template.shape);
+        self.nodes[node].executor.set_run(attempt, &run);
+        if run.is_straggler {
+            self.metrics.on_straggler(attempt, &run);
         }
-        let Course { length, reason, is_stubborn, .. } = course;
+        let PlannedRun { length, reason, is_stubborn, .. } = run;
         if is_stubborn {
             self.nodes[node].executor.make_stubborn(attempt);
         }
         self.agenda.note(self.now + length, Occurrence::TaskEnds { node, attempt, reason });
     }
 
-    fn course(&mut self, node: usize, attempt: AttemptId, task: TaskId, shape: &TaskShape) -> Course {
+    fn planned_run(&mut self, node: usize, attempt: AttemptId, task: TaskId, shape: &TaskShape) -> PlannedRun {
         let TaskId { stage, index, .. } = task;
         let Some(job) = self.metrics.job_of(task.job) else {
-            return Course::default();
+            return PlannedRun::default();
         };
         let run_time = self.jobs[job as usize].run_times[stage as usize].of(index);
         let run_time = run_time + self.begin_reading(node, attempt, (job, stage, index));
         let busy = if self.execution.heeds_neighbours() { self.nodes[node].busy_beside(&shape.resources) } else { 0.0 };
-        self.execution.course(WorkloadTask { job, stage, index }, run_time, busy, shape.execution)
+        self.execution.planned_run(WorkloadTask { job, stage, index }, run_time, busy, shape.execution)
     }
 
     /// How much longer the attempt takes because its input is stored elsewhere. The run times of the trace are assumed

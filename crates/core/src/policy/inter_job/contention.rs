@@ -9,14 +9,14 @@ use crate::vocabulary::{QueueId, Resources, Totals};
 
 /// What a queue holds, and its share.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Standing {
+pub struct QueueShare {
     pub queue: QueueId,
     /// In millionths of the cluster.
     pub share: u64,
     pub used: Totals,
 }
 
-impl Standing {
+impl QueueShare {
     /// Whether it would be within its share with `count` more of this shape.
     pub fn may_have(&self, more: &Resources, count: u64, capacity: &Totals) -> bool {
         let mut with = self.used;
@@ -31,8 +31,8 @@ impl Standing {
 }
 
 /// Queues above their shares: the one furthest above first; among equals, the one with the smaller number.
-pub fn violators(standings: &[Standing], capacity: &Totals) -> Vec<QueueId> {
-    let violations = standings.iter().map(|standing| (standing.violation(capacity), standing.queue));
+pub fn violators(queues: &[QueueShare], capacity: &Totals) -> Vec<QueueId> {
+    let violations = queues.iter().map(|queue| (queue.violation(capacity), queue.queue));
     let mut beyond: Vec<(u64, QueueId)> = violations.filter(|(violation, _)| *violation > 0).collect();
     beyond.sort_unstable_by_key(|&(violation, queue)| (std::cmp::Reverse(violation), queue));
     beyond.into_iter().map(|(_, queue)| queue).collect()
@@ -61,24 +61,24 @@ mod tests {
         totals
     }
 
-    fn standing(queue: u32, share: u64, used: u64) -> Standing {
-        Standing { queue: QueueId(queue), share, used: cores(used) }
+    fn queue(queue: u32, share: u64, used: u64) -> QueueShare {
+        QueueShare { queue: QueueId(queue), share, used: cores(used) }
     }
 
     #[test]
     fn a_queue_may_have_more_up_to_its_share() {
         let capacity = cores(100);
-        let standing = standing(1, 250_000, 24);
-        assert!(standing.may_have(&Resources::new(1_000, 0), 1, &capacity));
-        assert!(!standing.may_have(&Resources::new(1_001, 0), 1, &capacity));
-        assert!(!standing.may_have(&Resources::new(0, 1), 1, &capacity), "the cluster has no memory");
+        let queue = queue(1, 250_000, 24);
+        assert!(queue.may_have(&Resources::new(1_000, 0), 1, &capacity));
+        assert!(!queue.may_have(&Resources::new(1_001, 0), 1, &capacity));
+        assert!(!queue.may_have(&Resources::new(0, 1), 1, &capacity), "the cluster has no memory");
     }
 
     #[test]
     fn the_largest_violation_comes_first_and_queues_within_their_shares_are_left_out() {
-        let standings = [standing(1, 100_000, 20), standing(2, 500_000, 50), standing(3, 0, 20), standing(4, 0, 10)];
-        assert_eq!(violators(&standings, &cores(100)), [QueueId(3), QueueId(1), QueueId(4)]);
-        let equal = [standing(9, 0, 5), standing(2, 0, 5)];
+        let queues = [queue(1, 100_000, 20), queue(2, 500_000, 50), queue(3, 0, 20), queue(4, 0, 10)];
+        assert_eq!(violators(&queues, &cores(100)), [QueueId(3), QueueId(1), QueueId(4)]);
+        let equal = [queue(9, 0, 5), queue(2, 0, 5)];
         assert_eq!(violators(&equal, &cores(100)), [QueueId(2), QueueId(9)]);
     }
 }

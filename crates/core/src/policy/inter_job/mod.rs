@@ -21,7 +21,7 @@ mod tree_line;
 
 pub use accounts::Accounts;
 pub use capacity::Capacity;
-pub use contention::{Standing, violators};
+pub use contention::{QueueShare, violators};
 pub use drf::Drf;
 pub use entitlement::{Entitlement, Within};
 pub use fair_shares::{Demand, fair_shares};
