@@ -5,7 +5,7 @@
 //! without an agent, and every end is kept until an agent acknowledges it. The executor makes no scheduling decisions.
 //!
 //! * `serve.rs`: the loop, the lock, the socket, the agent's link, and when to exit
-//! * `tasks.rs`: the steps of an attempt: launch, output, exit, remaining processes, end
+//! * `tasks/`: the steps of an attempt: launch, output, exit, remaining processes, end
 //! * `prepare.rs`: environment, directories and the search for the program; `exec_failure.rs`: why it did not start
 //! * `outputs.rs`: the declared outputs of tasks; `input.rs`: their standard input
 //! * `task_dirs.rs`: scratch directories; `capture.rs`: one stream of output

@@ -1,0 +1,284 @@
+//! The steps of an attempt on this machine: launch, output, exit, remaining processes, end, acknowledgement.
+
+mod attempt;
+mod end;
+mod launch;
+mod table;
+
+use super::cgroups::Cgroups;
+use super::members::{self, Census, Children, Owners, Strays};
+use super::outputs::Outputs;
+use super::prepare::{self, BaseEnvironment};
+use super::progress::{self, Measured};
+use super::sys::{self, ChildStack};
+use super::task_dirs::TaskDirs;
+use crate::files::FileStore;
+use crate::removal::Remover;
+use amalgam_core::protocol::{Executing, ExecutorReport, TaskSignal, ToExecutor};
+use amalgam_core::vocabulary::{AttemptId, EndReason, Ended, NodeId};
+use attempt::Attempt;
+use rustix::event::epoll;
+use std::collections::{BTreeMap, VecDeque};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use table::Table;
+
+/// Interval at which remaining processes of ended tasks are checked and killed again.
+const LEFTOVER_INTERVAL: Duration = Duration::from_millis(5);
+
+/// Interval at which memory is measured, without cgroups.
+const CENSUS_INTERVAL: Duration = Duration::from_millis(200);
+
+/// A task that ends within this time causes only one wake-up: its start and its end are reported together, and its
+/// output is read when it has ended. Until then its output stays in the pipes.
+const YOUTH: Duration = Duration::from_millis(1);
+
+/// How limits are enforced.
+pub enum Enforcer {
+    Cgroups(Cgroups),
+    Census,
+    Nothing,
+}
+
+pub struct Tasks {
+    state: PathBuf,
+    enforcer: Enforcer,
+    task_dirs: TaskDirs,
+    remover: Arc<Remover>,
+    base: BaseEnvironment,
+    null: OwnedFd,
+    open_files: Option<libc::rlimit>,
+    is_spared: bool,
+    stack: ChildStack,
+    buffer: Vec<u8>,
+    table: Table,
+    /// Attempts whose start is not reported yet, with the time of the report, in the order of their launches.
+    young: VecDeque<(Instant, u64)>,
+    /// Ends that are not acknowledged.
+    ends: BTreeMap<AttemptId, (NodeId, Arc<Ended>)>,
+    outputs: Outputs,
+    /// Attempts that succeeded and whose outputs are being stored. They end when this is done.
+    storing: BTreeMap<AttemptId, (Executing, Ended)>,
+    children: Children,
+    strays: Strays,
+    next_serial: u64,
+    next_census: Option<Instant>,
+    /// The nodes that the agent serves; `None` means all, before an agent has sent its nodes.
+    served: Option<Vec<NodeId>>,
+    /// Reports to send to the agent.
+    pub reports: Vec<ExecutorReport>,
+}
+
+impl Tasks {
+    pub fn new(state: &Path, enforcer: Enforcer, open_files: Option<libc::rlimit>) -> io::Result<Tasks> {
+        let scratch = state.join("tasks");
+        members::kill_remains(&scratch);
+        let remover = Arc::new(Remover::new(state)?);
+        prepare::remove_remaining_inputs(state, &remover);
+        Ok(Tasks {
+            state: state.to_owned(),
+            enforcer,
+            task_dirs: TaskDirs::new(scratch, Arc::clone(&remover))?,
+            remover,
+            base: BaseEnvironment::of_this_process(),
+            null: std::fs::File::open("/dev/null")?.into(),
+            open_files,
+            is_spared: sys::is_spared(),
+            stack: ChildStack::default(),
+            buffer: Vec::new(),
+            table: Table::default(),
+            young: VecDeque::new(),
+            ends: BTreeMap::new(),
+            outputs: Outputs::new(state)?,
+            storing: BTreeMap::new(),
+            children: Children::new(),
+            strays: Strays::default(),
+            next_serial: 1,
+            next_census: None,
+            served: None,
+            reports: Vec::new(),
+        })
+    }
+
+    /// Whether no attempt runs and no end waits for its acknowledgement.
+    pub fn is_idle(&self) -> bool {
+        self.table.by_serial.is_empty() && self.ends.is_empty() && self.storing.is_empty()
+    }
+
+    pub fn is_running_any(&self) -> bool {
+        !self.table.by_serial.is_empty()
+    }
+
+    pub fn on_order(&mut self, order: ToExecutor) {
+        match order {
+            ToExecutor::Launch(order) => self.on_launch(*order),
+            ToExecutor::Signal { attempt, signal, reason } => self.on_signal(attempt, signal, reason),
+            ToExecutor::Promote { attempt, grant } => {
+                if let Some(running) = self.table.get_mut(attempt) {
+                    running.order.promote(grant);
+                    running.set_precedence();
+                }
+            }
+            ToExecutor::SetTimeout { attempt, timeout } => {
+                if let Some(running) = self.table.get_mut(attempt) {
+                    running.order.set_timeout(timeout);
+                }
+            }
+            ToExecutor::Yield { attempt } => {
+                if let Some(running) = self.table.get_mut(attempt) {
+                    running.yields_since.get_or_insert_with(Instant::now);
+                    running.set_precedence();
+                }
+            }
+            ToExecutor::Resume { attempt } => {
+                if let Some(running) = self.table.get_mut(attempt) {
+                    running.yielded += running.yields_since.take().map_or(Duration::ZERO, |since| since.elapsed());
+                    running.set_precedence();
+                }
+            }
+            ToExecutor::Acknowledge { attempt } => {
+                self.ends.remove(&attempt);
+            }
+            ToExecutor::List { node } => self.on_list(node),
+            ToExecutor::Measure { node, attempts } => self.on_measure(node, &attempts),
+            // The agent handles these orders itself, because it has the connection to other nodes.
+            ToExecutor::Fetch { .. } | ToExecutor::Drop { .. } => {}
+        }
+    }
+
+    fn on_signal(&mut self, attempt: AttemptId, signal: TaskSignal, reason: EndReason) {
+        let Some(&serial) = self.table.serial_of.get(&attempt) else { return };
+        // After its leader is reaped, the number of a process group may belong to other processes.
+        if !self.table.is_running(serial) {
+            return;
+        }
+        let Some(running) = self.table.by_serial.get_mut(&serial) else { return };
+        running.ordered_end.get_or_insert(reason);
+        match signal {
+            TaskSignal::Terminate => {
+                sys::kill(-running.pid, libc::SIGTERM);
+                // A stopped process handles the signal only when it continues.
+                sys::kill(-running.pid, libc::SIGCONT);
+                self.strays.signal(serial, libc::SIGTERM);
+            }
+            TaskSignal::Kill => {
+                running.kill();
+                self.strays.signal(serial, libc::SIGKILL);
+            }
+        }
+    }
+
+    fn on_list(&mut self, node: NodeId) {
+        for (attempt, (_, ended)) in self.ends.iter().filter(|(_, (owner, _))| *owner == node) {
+            self.reports.push(ExecutorReport::Finished { attempt: *attempt, ended: ended.clone() });
+        }
+        let of_node = self.table.by_serial.values().filter(|attempt| attempt.order.node == node);
+        let storing = self.storing.values().map(|(executing, _)| executing).filter(|one| one.order.node == node);
+        let attempts = of_node.map(Attempt::describe).chain(storing.cloned()).collect();
+        let files = FileStore::of(&self.state, node).list();
+        if !files.is_empty() {
+            self.reports.push(ExecutorReport::Stored { node, files });
+        }
+        self.reports.push(ExecutorReport::Executing { attempts });
+    }
+
+    fn on_measure(&mut self, node: NodeId, attempts: &[AttemptId]) {
+        let running = attempts.iter().filter_map(|attempt| Some((*attempt, self.table.get(*attempt)?)));
+        let (attempts, measured): (Vec<AttemptId>, Vec<Measured>) =
+            running.map(|(attempt, running)| (attempt, running.measured())).unzip();
+        let samples = attempts.into_iter().zip(progress::measure(&measured)).collect();
+        self.reports.push(ExecutorReport::Measured { node, samples });
+    }
+
+    /// Reports the start of attempts that have run for `YOUTH`, and watches their output from then on.
+    pub fn announce(&mut self, poll: &OwnedFd) {
+        let now = Instant::now();
+        // Attempts that have ended are removed immediately, so that they cause no wake-up.
+        while let Some((_, serial)) =
+            self.young.pop_front_if(|(grown, serial)| *grown <= now || !self.table.by_serial.contains_key(serial))
+        {
+            let Some(attempt) = self.table.by_serial.get_mut(&serial) else { continue };
+            attempt.announced = true;
+            self.reports.push(attempt.started());
+            for (place, capture) in attempt.captures.iter().enumerate() {
+                if let Some(pipe) = capture.descriptor() {
+                    let token = epoll::EventData::new_u64(token(serial, place));
+                    // If the kernel lacks memory for this, the output in the pipe is read at the end.
+                    let _ = epoll::add(poll, pipe, token, epoll::EventFlags::IN);
+                }
+            }
+        }
+    }
+
+    /// Reads a pipe that is readable or closed.
+    pub fn on_output(&mut self, token: u64) {
+        let (serial, place) = (token / 2, (token % 2) as usize);
+        // The attempt may have ended in the same turn.
+        if let Some(attempt) = self.table.by_serial.get_mut(&serial) {
+            attempt.captures[place].read(&mut self.buffer);
+        }
+    }
+
+    /// The remover of the tasks' directories.
+    pub fn remover(&self) -> &Remover {
+        &self.remover
+    }
+
+    /// Stops the attempts of other nodes and forgets their ends, because no agent would acknowledge them.
+    pub fn serve_only(&mut self, nodes: Vec<NodeId>) {
+        let foreign = self.table.by_serial.values().filter(|attempt| !nodes.contains(&attempt.order.node));
+        let foreign: Vec<AttemptId> = foreign.map(|attempt| attempt.order.attempt).collect();
+        self.ends.retain(|_, (node, _)| nodes.contains(node));
+        self.served = Some(nodes);
+        for attempt in foreign {
+            self.on_signal(attempt, TaskSignal::Kill, EndReason::NodeLost);
+        }
+    }
+
+    /// When the loop has to run without an event.
+    pub fn next_wakeup(&self) -> Option<Instant> {
+        let leftovers = (!self.table.leaving.is_empty()).then(|| Instant::now() + LEFTOVER_INTERVAL);
+        let young = self.young.front().map(|(grown, _)| *grown);
+        leftovers.into_iter().chain(young).chain(self.next_census).min()
+    }
+
+    /// Kills attempts above their memory limit, without cgroups.
+    pub fn watch_memory(&mut self) {
+        if self.next_census.is_none_or(|due| due > Instant::now()) {
+            return;
+        }
+        let limited = |attempt: &&mut Attempt| attempt.order.template.shape.resources.memory_mib() > 0;
+        let mut watched: Vec<&mut Attempt> = self.table.by_serial.values_mut().filter(limited).collect();
+        if watched.is_empty() {
+            self.next_census = None;
+            return;
+        }
+        let mains: Vec<i32> = watched.iter().map(|attempt| attempt.pid).collect();
+        let resident = Census::take().resident_bytes(&mains);
+        for (attempt, bytes) in watched.iter_mut().zip(resident) {
+            if bytes > u64::from(attempt.order.template.shape.resources.memory_mib()) << 20
+                && attempt.over_memory.is_none()
+            {
+                attempt.over_memory = Some(bytes);
+                attempt.kill();
+            }
+        }
+        self.next_census = Some(Instant::now() + CENSUS_INTERVAL);
+    }
+
+    pub fn kill_all(&mut self) {
+        let all: Vec<AttemptId> = self.table.serial_of.keys().copied().collect();
+        for attempt in all {
+            self.on_signal(attempt, TaskSignal::Kill, EndReason::NodeLost);
+        }
+    }
+}
+
+/// The epoll token of a pipe. Serial numbers start at 1, so the tokens 0 and 1 are free for other sources.
+fn token(serial: u64, place: usize) -> u64 {
+    debug_assert!(place < 2);
+    serial * 2 + place as u64
+}
