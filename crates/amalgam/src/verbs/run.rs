@@ -8,7 +8,7 @@ use crate::failure::{Failure, Kind, Result};
 use crate::following::{self, Followed, Sink, Source, ToStderr};
 use crate::input::{self, Stdin};
 use crate::interrupts::{Interrupts, may_still_run};
-use crate::job_arguments::JobArgs;
+use crate::job_arguments::{JobArgs, Prepared};
 use crate::progress::Progress;
 use crate::{discovery, show};
 use amalgam_core::vocabulary::{JobSpec, Stream};
@@ -81,21 +81,7 @@ pub fn execute(args: RunArgs, connection: &Connection) -> Result<ExitCode> {
     };
     // From here on a signal cancels the job, even before the submission is answered.
     let interrupts = Interrupts::heed()?;
-    let submitted = match prepared.submit(&client) {
-        // Input was not requested explicitly, and seems to be empty.
-        Err(failure)
-            if failure.kind == Kind::Unsupported
-                && passes_input
-                && args.stdin.is_none()
-                && !input::holds_something() =>
-        {
-            show::note(&format!("{}: the task finds its input empty", failure.what));
-            input::leave_out(&mut prepared.job);
-            passes_input = false;
-            prepared.submit(&client)?
-        }
-        submitted => submitted?,
-    };
+    let submitted = submit(&mut prepared, &client, &mut passes_input, args.stdin)?;
     if passes_input {
         input::pass_on(&client, submitted.job);
     }
@@ -129,6 +115,27 @@ pub fn execute(args: RunArgs, connection: &Connection) -> Result<ExitCode> {
     }
     let is_unwritten = failures.iter().any(|failure| failure.kind == Kind::Unwritten);
     Ok(ExitCode::from(exit_code(&waited, interrupts.code(), is_unwritten)))
+}
+
+/// Submits the job, without input if the server does not support it and the input was not requested.
+fn submit(
+    prepared: &mut Prepared,
+    client: &Client,
+    passes_input: &mut bool,
+    wanted: Option<Stdin>,
+) -> Result<Submitted> {
+    match prepared.submit(client) {
+        // Input was not requested explicitly, and seems to be empty.
+        Err(failure)
+            if failure.kind == Kind::Unsupported && *passes_input && wanted.is_none() && !input::holds_something() =>
+        {
+            show::note(&format!("{}: the task finds its input empty", failure.what));
+            input::leave_out(&mut prepared.job);
+            *passes_input = false;
+            prepared.submit(client)
+        }
+        submitted => submitted,
+    }
 }
 
 /// A job that ended without an interrupt passes its exit code on, even if its output could not be shown. If its output could not
