@@ -134,6 +134,11 @@ fn of_attempt(kind: &'static str, task: TaskId, attempt: AttemptId, node: NodeId
 }
 
 fn of_change(change: &Change, names: &Names) -> Option<Described> {
+    of_job_change(change, names).or_else(|| of_attempt_change(change, names))
+}
+
+/// Changes to the job or to chosen tasks of it.
+fn of_job_change(change: &Change, names: &Names) -> Option<Described> {
     match change {
         Change::JobAdmitted { job, .. } => {
             let tasks = counted(job.spec.task_count(), "task");
@@ -162,6 +167,26 @@ fn of_change(change: &Change, names: &Names) -> Option<Described> {
             of_job("ended", format!("job {how}"))
         }
         Change::Cancelled { .. } => of_job("cancelled", "cancelled: no more tasks start"),
+        Change::TasksChosen { action, stage, tasks, .. } => {
+            let (kind, done) = match action {
+                TaskAction::Cancel => ("tasks-cancelled", "cancelled"),
+                TaskAction::Hold => ("tasks-held", "held"),
+                TaskAction::Release | TaskAction::RerunFailed => ("tasks-released", "released"),
+            };
+            of_job(kind, format!("tasks {} of stage {} are {done}", places(tasks), names.stage(*stage)))
+        }
+        Change::TasksAsked { action: TaskAction::RerunFailed, tasks, .. } => {
+            let one = |(stage, tasks): (&u32, &Spans)| format!("{} of stage {}", places(tasks), names.stage(*stage));
+            let all = tasks.0.iter().map(one).collect::<Vec<_>>().join(" and ");
+            of_job("tasks-reopened", format!("of its failed and cancelled tasks only these run again: {all}"))
+        }
+        _ => None,
+    }
+}
+
+/// Changes to one attempt or one task.
+fn of_attempt_change(change: &Change, names: &Names) -> Option<Described> {
+    match change {
         Change::Launched { attempt, task, node, grant, opportunistic, rule, passed_over, .. } => {
             let passed = match passed_over {
                 0 => String::new(),
@@ -185,42 +210,12 @@ fn of_change(change: &Change, names: &Names) -> Option<Described> {
             of_attempt("promoted", *task, *attempt, *node, text)
         }
         Change::Lost { attempt, task, node, cause, last, .. } => {
-            let why = match cause {
-                LostCause::NodeLost => format!("{} was unreachable for too long", names.node(*node)),
-                LostCause::Unknown => format!("{} does not have it, or no longer", names.node(*node)),
-                LostCause::NotTaken => format!("{} did not accept it", names.node(*node)),
-                LostCause::Refused(why) => {
-                    let text = format!("{} is not launched on {}: {why}", names.task(*task), names.node(*node));
-                    return of_attempt("refused", *task, *attempt, *node, text);
-                }
-                LostCause::Copied => {
-                    let text = format!("{} has run again to write its files", names.task(*task));
-                    return of_attempt("copied", *task, *attempt, *node, text);
-                }
-                LostCause::Superseded => {
-                    let text = format!("{}: another attempt started or finished first", names.task(*task));
-                    return of_attempt("superseded", *task, *attempt, *node, text);
-                }
-            };
-            let again = if *last { "; it will not be tried again" } else { "; it will be tried again" };
-            of_attempt("lost", *task, *attempt, *node, format!("{} lost: {why}{again}", names.task(*task)))
+            let (kind, text) = of_loss(cause, *last, &names.task(*task), &names.node(*node));
+            of_attempt(kind, *task, *attempt, *node, text)
         }
         Change::EndedLate { attempt, task, node, ended, .. } => {
             let text = format!("{}, which was given up before, {}", names.task(*task), ended.reason);
             of_attempt("ended-late", *task, *attempt, *node, text)
-        }
-        Change::TasksChosen { action, stage, tasks, .. } => {
-            let (kind, done) = match action {
-                TaskAction::Cancel => ("tasks-cancelled", "cancelled"),
-                TaskAction::Hold => ("tasks-held", "held"),
-                TaskAction::Release | TaskAction::RerunFailed => ("tasks-released", "released"),
-            };
-            of_job(kind, format!("tasks {} of stage {} are {done}", places(tasks), names.stage(*stage)))
-        }
-        Change::TasksAsked { action: TaskAction::RerunFailed, tasks, .. } => {
-            let one = |(stage, tasks): (&u32, &Spans)| format!("{} of stage {}", places(tasks), names.stage(*stage));
-            let all = tasks.0.iter().map(one).collect::<Vec<_>>().join(" and ");
-            of_job("tasks-reopened", format!("of its failed and cancelled tasks only these run again: {all}"))
         }
         Change::OutputLost { task, file, .. } => {
             let text =
@@ -236,6 +231,22 @@ fn of_change(change: &Change, names: &Names) -> Option<Described> {
         }
         _ => None,
     }
+}
+
+/// Kind and text of the loss of an attempt of `task` on `node`.
+fn of_loss(cause: &LostCause, last: bool, task: &str, node: &str) -> (&'static str, String) {
+    let why = match cause {
+        LostCause::NodeLost => format!("{node} was unreachable for too long"),
+        LostCause::Unknown => format!("{node} does not have it, or no longer"),
+        LostCause::NotTaken => format!("{node} did not accept it"),
+        LostCause::Refused(why) => return ("refused", format!("{task} is not launched on {node}: {why}")),
+        LostCause::Copied => return ("copied", format!("{task} has run again to write its files")),
+        LostCause::Superseded => {
+            return ("superseded", format!("{task}: another attempt started or finished first"));
+        }
+    };
+    let again = if last { "; it will not be tried again" } else { "; it will be tried again" };
+    ("lost", format!("{task} lost: {why}{again}"))
 }
 
 /// `0-4, 7 and 12 more`.
@@ -301,6 +312,14 @@ fn allocation_parts(time: &AllocationTime) -> AllocationParts {
 }
 
 fn of_record(record: &Record, names: &Names) -> Option<Described> {
+    of_job_record(record, names)
+        .or_else(|| of_start_record(record, names))
+        .or_else(|| of_run_record(record, names))
+        .or_else(|| of_duplicate_record(record, names))
+}
+
+/// Records about the job, its stages and tasks, without a node.
+fn of_job_record(record: &Record, names: &Names) -> Option<Described> {
     match record {
         Record::Blocked { why, .. } => of_job("blocked", why.describe(&names.kinds, |node| names.node(node))),
         Record::StageReady { stage, .. } => {
@@ -310,6 +329,47 @@ fn of_record(record: &Record, names: &Names) -> Option<Described> {
             let why = Why::CanWait { stage: names.stage(*stage).to_owned(), tasks: *tasks, left: *left };
             of_job("can-wait", why.describe(&names.kinds, |node| names.node(node)))
         }
+        Record::GangStarts { stage, tasks, .. } => {
+            let text = format!(
+                "{} of stage {}, all that have not succeeded, are in place and start",
+                counted(u64::from(*tasks), "task"),
+                names.stage(*stage)
+            );
+            of_job("gang-started", text)
+        }
+        Record::EstimatesJudged { believed: false, .. } => of_job(
+            "estimates",
+            "ran far longer than stated, as its user's last jobs did: that user's next jobs are guaranteed",
+        ),
+        Record::EstimatesJudged { believed: true, .. } => {
+            of_job("estimates", "ran about as long as stated: its user's next jobs may be opportunistic again")
+        }
+        Record::Retried { task, failures, retries, delay, costs_none } => {
+            let cost = match costs_none {
+                true => "which costs none of its retries".to_owned(),
+                false => format!("{failures} of {retries} retries used"),
+            };
+            let when = if delay.as_micros() == 0 { String::new() } else { format!(" in {delay}") };
+            let text = format!("{} is tried again{when} ({cost})", names.task(*task));
+            Some(Described { kind: "retried", text, task: Some(*task), attempt: None, node: None, allocation: None })
+        }
+        Record::Stale { attempt, .. } => Some(Described {
+            kind: "stale",
+            text: format!(
+                "a message about attempt {attempt} arrived after its end, for example after a duplicate or from a reconnected node; it is ignored"
+            ),
+            task: None,
+            attempt: Some(*attempt),
+            node: None,
+            allocation: None,
+        }),
+        _ => None,
+    }
+}
+
+/// Records about an attempt from its launch to its start.
+fn of_start_record(record: &Record, names: &Names) -> Option<Described> {
+    match record {
         Record::Queued { task, attempt, node } => {
             let text = format!("{} waits at {} for room", names.task(*task), names.node(*node));
             of_attempt("queued", *task, *attempt, *node, text)
@@ -318,14 +378,6 @@ fn of_record(record: &Record, names: &Names) -> Option<Described> {
             let text =
                 format!("{} is on {} and waits for the others of its gang", names.task(*task), names.node(*node));
             of_attempt("awaits-gang", *task, *attempt, *node, text)
-        }
-        Record::GangStarts { stage, tasks, .. } => {
-            let text = format!(
-                "{} of stage {}, all that have not succeeded, are in place and start",
-                counted(u64::from(*tasks), "task"),
-                names.stage(*stage)
-            );
-            of_job("gang-started", text)
         }
         Record::AwaitsFiles { task, attempt, node, files, bytes } => {
             let files = counted(u64::from(*files), "file");
@@ -355,6 +407,17 @@ fn of_record(record: &Record, names: &Names) -> Option<Described> {
             let text = format!("a launch of {} on {} is refused: {why}", names.task(*task), names.node(*node));
             of_attempt("refused", *task, *attempt, *node, text)
         }
+        Record::TokenRefused { task, attempt, node, why } => {
+            let text = format!("{} refused a launch of {}: {why}", names.node(*node), names.task(*task));
+            of_attempt("token-refused", *task, *attempt, *node, text)
+        }
+        _ => None,
+    }
+}
+
+/// Records about the run of an attempt.
+fn of_run_record(record: &Record, names: &Names) -> Option<Described> {
+    match record {
         Record::Adopted { task, attempt, node } => {
             let text = format!("{} found running on {} and taken over", names.task(*task), names.node(*node));
             of_attempt("adopted", *task, *attempt, *node, text)
@@ -382,22 +445,18 @@ fn of_record(record: &Record, names: &Names) -> Option<Described> {
             let text = format!("{} on {} has its CPU again, after {after}", names.task(*task), names.node(*node));
             of_attempt("resumed", *task, *attempt, *node, text)
         }
-        Record::TokenRefused { task, attempt, node, why } => {
-            let text = format!("{} refused a launch of {}: {why}", names.node(*node), names.task(*task));
-            of_attempt("token-refused", *task, *attempt, *node, text)
-        }
         Record::Orphaned { task, attempt, node } => {
             let text =
                 format!("an attempt of {} on {} has no owner and is stopped", names.task(*task), names.node(*node));
             of_attempt("orphaned", *task, *attempt, *node, text)
         }
-        Record::EstimatesJudged { believed: false, .. } => of_job(
-            "estimates",
-            "ran far longer than stated, as its user's last jobs did: that user's next jobs are guaranteed",
-        ),
-        Record::EstimatesJudged { believed: true, .. } => {
-            of_job("estimates", "ran about as long as stated: its user's next jobs may be opportunistic again")
-        }
+        _ => None,
+    }
+}
+
+/// Records about attempts that run beside a slow or waiting one.
+fn of_duplicate_record(record: &Record, names: &Names) -> Option<Described> {
+    match record {
         Record::Duplicated { task, attempt, node, trigger } => {
             let why = match trigger {
                 Trigger::Explored => "it waits, and may start sooner there",
@@ -436,25 +495,6 @@ fn of_record(record: &Record, names: &Names) -> Option<Described> {
             );
             of_attempt("overtaken", *task, *attempt, *node, text)
         }
-        Record::Retried { task, failures, retries, delay, costs_none } => {
-            let cost = match costs_none {
-                true => "which costs none of its retries".to_owned(),
-                false => format!("{failures} of {retries} retries used"),
-            };
-            let when = if delay.as_micros() == 0 { String::new() } else { format!(" in {delay}") };
-            let text = format!("{} is tried again{when} ({cost})", names.task(*task));
-            Some(Described { kind: "retried", text, task: Some(*task), attempt: None, node: None, allocation: None })
-        }
-        Record::Stale { attempt, .. } => Some(Described {
-            kind: "stale",
-            text: format!(
-                "a message about attempt {attempt} arrived after its end, for example after a duplicate or from a reconnected node; it is ignored"
-            ),
-            task: None,
-            attempt: Some(*attempt),
-            node: None,
-            allocation: None,
-        }),
         _ => None,
     }
 }
