@@ -282,6 +282,19 @@ impl Shell {
         }
     }
 
+    fn use_executor(&mut self, now: Instant, link: ExecutorLink) {
+        match self.committer.executor.connect(link) {
+            Ok(incarnation) => {
+                self.committer.executor.serve_nodes(self.roles.nodes.ids().collect());
+                self.roles.executor_connected(now, incarnation, &mut self.effects);
+            }
+            Err(error) => {
+                tracing::error!(%error, "cannot use the connection to the executor; reconnecting");
+                self.lose_executor(now);
+            }
+        }
+    }
+
     fn lose_executor(&mut self, now: Instant) {
         self.roles.executor_disconnected(now, &mut self.effects);
         self.committer.executor.reconnect(self.inputs.sender());
@@ -289,19 +302,7 @@ impl Shell {
 
     fn take(&mut self, input: Input) -> Result<(), StoreError> {
         let now = self.clock.now();
-        // An answer must not depend on changes that could be lost.
-        match input {
-            Input::Ask(_) => {
-                self.finish_turn(now)?;
-                self.committer.settle()?;
-            }
-            // Numbers of entries that were sent must not be used again, so records have to be durable too.
-            Input::ReportAll(_) => {
-                self.finish_turn(now)?;
-                self.committer.flush()?;
-            }
-            _ => {}
-        }
+        self.settle_before(&input, now)?;
         let (roles, effects) = (&mut self.roles, &mut self.effects);
         match input {
             Input::Mail(envelopes) => {
@@ -321,17 +322,7 @@ impl Shell {
                 roles.cluster_connected(now, cluster, incarnation, effects);
             }
             Input::ClusterDisconnected { cluster } => roles.cluster_disconnected(now, cluster, effects),
-            Input::HostReports { host, first, facts } => match roles.follow(host, first, facts) {
-                Ok(news) => {
-                    effects.durable |= news.iter().any(|followed| followed.fact.is_change());
-                    self.followed.extend(news.into_iter().map(|followed| (host, followed)));
-                }
-                Err(gap) => {
-                    // On its next connection, the job host continues after the last entry that was received.
-                    tracing::error!(?gap, "log entries of job host {} are missing; closing its connection", host.0);
-                    self.committer.routes.close(PeerId::JobHost(host));
-                }
-            },
+            Input::HostReports { host, first, facts } => self.follow(host, first, facts),
             Input::HostReportsAll { host, next, changes } => {
                 effects.facts.extend(roles.follow_anew(host, next, changes).into_iter().map(Fact::Change));
                 effects.durable = true;
@@ -347,16 +338,7 @@ impl Shell {
                 roles.local_node_connected(now, node, peer, incarnation, effects);
             }
             Input::LocalNodeDisconnected { node, peer } => roles.local_node_disconnected(now, node, peer, effects),
-            Input::ExecutorConnected(link) => match self.committer.executor.connect(*link) {
-                Ok(incarnation) => {
-                    self.committer.executor.serve_nodes(roles.nodes.ids().collect());
-                    roles.executor_connected(now, incarnation, effects);
-                }
-                Err(error) => {
-                    tracing::error!(%error, "cannot use the connection to the executor; reconnecting");
-                    self.lose_executor(now);
-                }
-            },
+            Input::ExecutorConnected(link) => self.use_executor(now, *link),
             Input::NameNode { name, answer } => {
                 if let Some(node) = roles.name_node(&name, effects) {
                     self.after.push(Box::new(move || {
@@ -378,6 +360,37 @@ impl Shell {
             Input::Stop(_) => unreachable!("`run` handles it"),
         }
         Ok(())
+    }
+
+    /// Makes the changes durable that an answer to this input could depend on.
+    fn settle_before(&mut self, input: &Input, now: Instant) -> Result<(), StoreError> {
+        match input {
+            Input::Ask(_) => {
+                self.finish_turn(now)?;
+                self.committer.settle()
+            }
+            // Numbers of entries that were sent must not be used again, so records have to be durable too.
+            Input::ReportAll(_) => {
+                self.finish_turn(now)?;
+                self.committer.flush()
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Adds entries of a job host's log to the facts of this turn.
+    fn follow(&mut self, host: HostId, first: u64, facts: Vec<(Instant, Fact)>) {
+        match self.roles.follow(host, first, facts) {
+            Ok(news) => {
+                self.effects.durable |= news.iter().any(|followed| followed.fact.is_change());
+                self.followed.extend(news.into_iter().map(|followed| (host, followed)));
+            }
+            Err(gap) => {
+                // On its next connection, the job host continues after the last entry that was received.
+                tracing::error!(?gap, "log entries of job host {} are missing; closing its connection", host.0);
+                self.committer.routes.close(PeerId::JobHost(host));
+            }
+        }
     }
 
     /// Makes the facts of this turn durable and sends its messages and events.
