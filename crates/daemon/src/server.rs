@@ -311,13 +311,7 @@ impl Server {
         let agents = takes_agents.then(|| resolve(config.agents())).transpose()?;
         let tokens = Arc::new(Tokens::open(&state_dir, &user)?);
         // Lock the log first: a second server must not use the executor of the first.
-        let log = match (&config.store, config.master.federated) {
-            (Some(store), Some((_, cluster))) if takes_agents && executor.is_none() => {
-                standby::wait(&state_dir, &config, store, cluster, address, &tokens)?
-            }
-            (Some(_), _) => return Err(ServerError::Inseparable),
-            (None, _) => Log::open(&state_dir, &config)?,
-        };
+        let log = open_log(&state_dir, &config, takes_agents && executor.is_none(), address, &tokens)?;
         let seat = config.master.federated.map(|(federation, cluster)| Seat::Cluster(federation, cluster));
         seat::keep(&state_dir, seat)?;
         let (replica, resignation) = log.replica.unzip();
@@ -327,14 +321,7 @@ impl Server {
 
         let epoch = Epoch(log.life);
         let id = server_id(&log.directory, log.changes.iter().any(|change| matches!(change, Change::Heard { .. })))?;
-        let mut roles = roles(&config, epoch, seat)?.with_managers(Managers::Shared);
-        let name = config.master.federated.map_or("server".to_owned(), |(_, cluster)| format!("cluster-{}", cluster.0));
-        let journal = journal.map(|directory| JournalWriter::create(&directory, &name)).transpose()?;
-        if journal.is_some() {
-            roles.keep_journal();
-        }
-        roles.recover(config.master.clone(), config.queues.clone(), log.changes);
-        changed::check(&roles)?;
+        let (roles, journal) = recovered_roles(&config, epoch, seat, log.changes, journal.as_deref())?;
         let local_files = executor.as_ref().map(|link| link.setup().config.state.clone());
         let (fetcher, file_orders) = fetcher();
         let files = local_files.clone().map(|files| (files, fetcher));
@@ -359,8 +346,6 @@ impl Server {
         let agents_address = match agents {
             None => None,
             Some(agents) => {
-                let listener = runtime.block_on(bind(agents))?;
-                let address = listener.local_addr().map_err(ServerError::io("learn the agents' address"))?;
                 let (remote, preset) = (Arc::clone(&remote), Box::new(config.preset));
                 let federated = config.master.federated.map(|(federation, cluster)| {
                     Box::new(global_introduction(&config, federation, GlobalId::default(), cluster))
@@ -368,8 +353,7 @@ impl Server {
                 let side = Side::Server { remote, id, preset, epoch: epoch.0, federated };
                 let secrets = Secrets::Server(Arc::clone(&tokens));
                 let gate = Gate { handle: handle.clone(), secrets, side, lease };
-                runtime.spawn(serve_daemons(listener, gate));
-                Some(address)
+                Some(listen_for_agents(&runtime, agents, gate)?)
             }
         };
         let torn_bytes = log.torn_bytes;
@@ -440,6 +424,54 @@ impl Server {
         }
         self.runtime.shutdown_timeout(Duration::from_secs(1));
     }
+}
+
+/// Opens the log. A server that may have a standby waits until it is the active one, if the configuration has a store.
+fn open_log(
+    state_dir: &Path,
+    config: &Config,
+    may_stand_by: bool,
+    address: SocketAddr,
+    tokens: &Tokens,
+) -> Result<Log, ServerError> {
+    match (&config.store, config.master.federated) {
+        (Some(store), Some((_, cluster))) if may_stand_by => {
+            standby::wait(state_dir, config, store, cluster, address, tokens)
+        }
+        (Some(_), _) => Err(ServerError::Inseparable),
+        (None, _) => Log::open(state_dir, config),
+    }
+}
+
+/// The roles of a server in the state after these changes, and their journal if it has a directory.
+fn recovered_roles(
+    config: &Config,
+    epoch: Epoch,
+    seat: Option<Seat>,
+    changes: Vec<Change>,
+    journal: Option<&Path>,
+) -> Result<(Roles, Option<JournalWriter>), ServerError> {
+    let mut roles = roles(config, epoch, seat)?.with_managers(Managers::Shared);
+    let name = config.master.federated.map_or("server".to_owned(), |(_, cluster)| format!("cluster-{}", cluster.0));
+    let journal = journal.map(|directory| JournalWriter::create(directory, &name)).transpose()?;
+    if journal.is_some() {
+        roles.keep_journal();
+    }
+    roles.recover(config.master.clone(), config.queues.clone(), changes);
+    changed::check(&roles)?;
+    Ok((roles, journal))
+}
+
+/// Accepts connections of agents and other daemons; returns the address.
+fn listen_for_agents(
+    runtime: &tokio::runtime::Runtime,
+    agents: SocketAddr,
+    gate: Gate,
+) -> Result<SocketAddr, ServerError> {
+    let listener = runtime.block_on(bind(agents))?;
+    let address = listener.local_addr().map_err(ServerError::io("learn the agents' address"))?;
+    runtime.spawn(serve_daemons(listener, gate));
+    Ok(address)
 }
 
 /// Writes the address of an interface to a file where clients on this machine look for it.
