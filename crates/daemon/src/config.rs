@@ -588,6 +588,7 @@ mod tests {
         }
     }
 
+    // Long: a table of wrong configurations and their errors.
     #[test]
     fn errors_name_the_position_the_problem_and_the_remedy() {
         for (text, said) in [
