@@ -83,6 +83,7 @@ struct Machine<'a> {
 }
 
 impl<'a> Machine<'a> {
+    // Long: one case for each opcode.
     /// Executes one opcode. Returns false after the last one.
     fn step(&mut self) -> Result<bool, String> {
         match self.byte()? {
