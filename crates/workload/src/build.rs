@@ -276,43 +276,18 @@ fn stage(
 ) -> Result<StageSpec, Complaint> {
     let Place { context, submitter } = place;
     let At { at, value: file } = file;
-    let no_command = |at| {
-        Complaint::new(
-            format!("the stage `{name}` has no command"),
-            "add one, for instance `command = [\"sort\", \"-n\"]`",
-        )
-        .at(at)
-    };
-    let command = match file.command {
-        Some(At { at, value: Command(command) }) if command.first().is_none_or(ByteString::is_empty) => {
-            return Err(no_command(at));
-        }
-        Some(At { value: Command(command), .. }) => command,
-        None => return Err(no_command(at)),
-    };
+    let command = command(file.command, &name, at)?;
     let execution = match file.execution.or(job.execution) {
         Some(Execution::Guaranteed) => ExecutionType::Guaranteed,
         Some(Execution::Opportunistic) => ExecutionType::Opportunistic,
         Some(Execution::Auto) | None => ExecutionType::Auto,
     };
     let of_files = matches!(&file.each, Some(At { value: Each::Files(_), .. }));
-    if let Some(At { at, value: Each::Files(_) | Each::Lines(_) | Each::Json(_) }) = &file.each
-        && submitter.is_elsewhere
-    {
-        let problem = "`each` names files of the submitter, which the server cannot read";
-        let remedy = "list the items, such as `each = [\"a\", \"b\"]`, or submit the file with `amalgam submit`";
-        return Err(Complaint::new(problem, remedy).at(*at));
-    }
+    check_items_are_readable(file.each.as_ref(), submitter)?;
     let limits = [file.at_once.as_ref().map(|key| key.value), file.array.as_ref().and_then(|array| array.value.0.1)];
     let limited_at = file.at_once.as_ref().map(|key| key.at).or(file.array.as_ref().map(|key| key.at));
     let tasks = task_set(file.tasks, file.array, file.each, context)?;
-    let gang = match file.gang {
-        Some(At { at, value: true }) => {
-            tasks::check_gang(tasks.len(), execution).map_err(|wrong| Complaint::from(wrong).at(at))?;
-            true
-        }
-        _ => false,
-    };
+    let gang = gang(file.gang, tasks.len(), execution)?;
     let at_once = tasks::check_at_once(limits, gang.then_some(tasks.len()));
     let at_once = at_once.map_err(|wrong| Complaint::from(wrong).at(limited_at.unwrap_or(at)))?;
     let input_kib = if of_files { tasks::sizes(&tasks, &context.submit_dir) } else { Vec::new() };
@@ -359,6 +334,38 @@ fn stage(
     launch_size::check_stage(&spec, context.submit_dir.as_os_str().len())
         .map_err(|wrong| Complaint::new(wrong.to_string(), wrong.remedy()).at(at))?;
     Ok(spec)
+}
+
+/// The command of a stage, which starts at `stage` in the file.
+fn command(written: Option<At<Command>>, name: &str, stage: Position) -> Result<Vec<ByteString>, Complaint> {
+    let at = match written {
+        Some(At { value: Command(command), .. }) if command.first().is_some_and(|first| !first.is_empty()) => {
+            return Ok(command);
+        }
+        Some(At { at, .. }) => at,
+        None => stage,
+    };
+    let remedy = "add one, for instance `command = [\"sort\", \"-n\"]`";
+    Err(Complaint::new(format!("the stage `{name}` has no command"), remedy).at(at))
+}
+
+/// Whether the process that reads the job file can read the files that `each` names.
+fn check_items_are_readable(each: Option<&At<Each>>, submitter: &Submitter) -> Result<(), Complaint> {
+    if let Some(At { at, value: Each::Files(_) | Each::Lines(_) | Each::Json(_) }) = each
+        && submitter.is_elsewhere
+    {
+        let problem = "`each` names files of the submitter, which the server cannot read";
+        let remedy = "list the items, such as `each = [\"a\", \"b\"]`, or submit the file with `amalgam submit`";
+        return Err(Complaint::new(problem, remedy).at(*at));
+    }
+    Ok(())
+}
+
+/// Whether the tasks of a stage are a gang.
+fn gang(written: Option<At<bool>>, tasks: u32, execution: ExecutionType) -> Result<bool, Complaint> {
+    let Some(At { at, value: true }) = written else { return Ok(false) };
+    tasks::check_gang(tasks, execution).map_err(|wrong| Complaint::from(wrong).at(at))?;
+    Ok(true)
 }
 
 /// The submitter of a job, and the directory of submission.
