@@ -328,20 +328,61 @@ fn where_time_went(case: &str, runs: &[Run]) -> Vec<Row> {
 pub fn rows(figure: &str, set_up: &ProductionFigure, cases: &[(Case, Vec<Run>)], paper: &[PaperNumber]) -> Vec<Row> {
     let mut rows = Vec::new();
     for (case, runs) in cases {
-        let name = case.name();
-        let mut row = |metric: &str, of: &dyn Fn(&Run) -> f64| {
-            let of_seeds: Vec<f64> = runs.iter().map(of).collect();
-            rows.push(Row::of(&name, metric, number_of(paper, figure, &name, metric), &of_seeds));
+        let of_case = OfCase { figure, case, name: case.name(), runs, paper };
+        rows.extend(of_case.in_general());
+        rows.extend(locality::rows(figure, &of_case.name, runs, paper));
+        rows.extend(of_case.over_baselines(set_up, cases));
+        rows.extend(of_case.by_preset());
+        rows.extend(of_case.over_oracle());
+        if figure.starts_with(PLUS) {
+            rows.extend(where_time_went(&of_case.name, runs));
+            let other = cases.iter().find(|(other, _)| other.preset == PAPERS && other.load == case.load);
+            rows.extend(other.map(|(_, others)| over_papers_oracle(&of_case.name, runs, others)));
+        }
+        if runs.iter().all(|run| run.queueing.is_some()) {
+            rows.extend(of_case.of_queueing());
+        }
+    }
+    rows
+}
+
+/// The runs of a case, and the paper's numbers.
+struct OfCase<'a> {
+    figure: &'a str,
+    case: &'a Case,
+    name: String,
+    runs: &'a [Run],
+    paper: &'a [PaperNumber],
+}
+
+impl OfCase<'_> {
+    fn row(&self, metric: &str, of_seeds: &[f64]) -> Row {
+        Row::of(&self.name, metric, number_of(self.paper, self.figure, &self.name, metric), of_seeds)
+    }
+
+    fn in_general(&self) -> Vec<Row> {
+        let row = |metric: &str, of: &dyn Fn(&Run) -> f64| {
+            let of_seeds: Vec<f64> = self.runs.iter().map(of).collect();
+            self.row(metric, &of_seeds)
         };
-        row("cpu", &|run| run.cpu);
-        row("decisions_per_s", &|run| run.decisions_per_s);
-        row("mean_jct_s", &|run| run.mean_jct_s);
-        row("mean_jct over greedy omniscient", &|run| ratio(run.mean_jct_s, run.greedy_jct_s));
-        row("task_wait_p95_s", &|run| run.task_wait_p95_s);
-        row(RUN_TIMES, &|run| run.run_times.within_a_quarter);
-        row("run times estimated at all", &|run| ratio(run.run_times.predicted as f64, run.run_times.attempts as f64));
-        row("preempted, part of attempts", &|run| ratio(run.preempted, run.launched));
-        rows.extend(locality::rows(figure, &name, runs, paper));
+        vec![
+            row("cpu", &|run| run.cpu),
+            row("decisions_per_s", &|run| run.decisions_per_s),
+            row("mean_jct_s", &|run| run.mean_jct_s),
+            row("mean_jct over greedy omniscient", &|run| ratio(run.mean_jct_s, run.greedy_jct_s)),
+            row("task_wait_p95_s", &|run| run.task_wait_p95_s),
+            row(RUN_TIMES, &|run| run.run_times.within_a_quarter),
+            row("run times estimated at all", &|run| {
+                ratio(run.run_times.predicted as f64, run.run_times.attempts as f64)
+            }),
+            row("preempted, part of attempts", &|run| ratio(run.preempted, run.launched)),
+        ]
+    }
+
+    /// Compares with each baseline under the same load.
+    fn over_baselines(&self, set_up: &ProductionFigure, cases: &[(Case, Vec<Run>)]) -> Vec<Row> {
+        let OfCase { case, runs, .. } = *self;
+        let mut rows = Vec::new();
         for base in
             set_up.baselines.iter().filter(|base| **base != case.preset && set_up.schedulers.contains(&case.preset))
         {
@@ -351,67 +392,80 @@ pub fn rows(figure: &str, set_up: &ProductionFigure, cases: &[(Case, Vec<Run>)],
             };
             let Some((_, others)) = cases.iter().find(is_base) else { continue };
             let pairs = runs.iter().zip(others).map(|(run, other)| ratio(run.mean_jct_s, other.mean_jct_s));
-            let (metric, of_seeds) = (format!("mean_jct over {base}"), pairs.collect::<Vec<_>>());
-            rows.push(Row::of(&name, &metric, number_of(paper, figure, &name, &metric), &of_seeds));
-            if figure != "apollo-8" || !case.is_plain() {
-                continue;
+            rows.push(self.row(&format!("mean_jct over {base}"), &pairs.collect::<Vec<_>>()));
+            if self.figure == "apollo-8" && case.is_plain() {
+                rows.extend(self.of_recurring_jobs(others));
             }
-            let mut row = |metric: &str, of: &dyn Fn(&Run, &Run) -> f64| {
-                let of_seeds: Vec<f64> = runs.iter().zip(others).map(|(run, other)| of(run, other)).collect();
-                rows.push(Row::of(&name, metric, number_of(paper, figure, &name, metric), &of_seeds));
-            };
-            row(FASTER, &|run, other| {
-                let all = speed_ups(run, other);
-                ratio(all.iter().filter(|times| **times > 1.0).count() as f64, all.len() as f64)
-            });
-            for percent in [5, 25, 50, 75, 95] {
-                row(&format!("their speed-up, p{percent}"), &|run, other| percentile(&speed_ups(run, other), percent));
-            }
-            row(GREATEST, &|run, other| percentile(&speed_ups(run, other), 100));
-            let duplicates = |run: &Run| run.queueing.as_ref().map_or(0.0, |queueing| queueing.duplicates.all() as f64);
-            row(FEWER, &|run, other| {
-                ratio(ratio(duplicates(run), run.launched), ratio(duplicates(other), other.launched))
-            });
         }
-        for preset in case.beside.iter().map(|(other, _)| other).chain([&case.preset]).filter(|_| case.beside.is_some())
-        {
+        rows
+    }
+
+    /// Compares recurring jobs, and numbers of duplicates, with the runs of a baseline.
+    fn of_recurring_jobs(&self, others: &[Run]) -> Vec<Row> {
+        let row = |metric: &str, of: &dyn Fn(&Run, &Run) -> f64| {
+            let of_seeds: Vec<f64> = self.runs.iter().zip(others).map(|(run, other)| of(run, other)).collect();
+            self.row(metric, &of_seeds)
+        };
+        let mut rows = vec![row(FASTER, &|run, other| {
+            let all = speed_ups(run, other);
+            ratio(all.iter().filter(|times| **times > 1.0).count() as f64, all.len() as f64)
+        })];
+        rows.extend([5, 25, 50, 75, 95].map(|percent| {
+            row(&format!("their speed-up, p{percent}"), &|run, other| percentile(&speed_ups(run, other), percent))
+        }));
+        rows.push(row(GREATEST, &|run, other| percentile(&speed_ups(run, other), 100)));
+        let duplicates = |run: &Run| run.queueing.as_ref().map_or(0.0, |queueing| queueing.duplicates.all() as f64);
+        rows.push(row(FEWER, &|run, other| {
+            ratio(ratio(duplicates(run), run.launched), ratio(duplicates(other), other.launched))
+        }));
+        rows
+    }
+
+    /// The results by preset, if two shared the cluster.
+    fn by_preset(&self) -> Vec<Row> {
+        let Some((other, _)) = &self.case.beside else { return Vec::new() };
+        let mut rows = Vec::new();
+        for preset in [other, &self.case.preset] {
             let mut row = |metric: &str, of: &dyn Fn(&OfPreset) -> f64| {
-                let of_seeds: Vec<f64> = runs.iter().filter_map(|run| Some(of(of_preset(run, preset)?))).collect();
-                rows.push(Row::of(&name, &format!("{metric} of {preset}"), None, &of_seeds));
+                let of_seeds: Vec<f64> = self.runs.iter().filter_map(|run| Some(of(of_preset(run, preset)?))).collect();
+                rows.push(Row::of(&self.name, &format!("{metric} of {preset}"), None, &of_seeds));
             };
             row("mean_jct_s", &|of| of.jct_s.mean);
             row("task_wait_p95_s", &|of| of.task_wait_s.p95);
             row("duplicates, part of attempts,", &|of| ratio(of.duplicated as f64, of.launched as f64));
         }
+        rows
+    }
+
+    fn over_oracle(&self) -> Vec<Row> {
+        let mut rows = Vec::new();
         let mut row = |metric: &str, of: &dyn Fn(&Oracle) -> f64| {
-            let of_seeds: Vec<f64> =
-                runs.iter().filter_map(|run| run.oracle.map(|oracle| ratio(oracle.jct_s.mean, of(&oracle)))).collect();
+            let of_seeds = self.runs.iter().filter_map(|run| run.oracle);
+            let of_seeds: Vec<f64> = of_seeds.map(|oracle| ratio(oracle.jct_s.mean, of(&oracle))).collect();
             if !of_seeds.is_empty() {
-                rows.push(Row::of(&name, metric, number_of(paper, figure, &name, metric), &of_seeds));
+                rows.push(self.row(metric, &of_seeds));
             }
         };
         row(ORACLE, &|oracle| oracle.most_allowed_s.mean);
         row("mean_jct over the oracle, with what was allowed at each moment", &|oracle| oracle.as_allowed_s.mean);
         row("mean_jct over the oracle, without a limit", &|oracle| oracle.unlimited_s.mean);
-        if figure.starts_with(PLUS) {
-            rows.extend(where_time_went(&name, runs));
-            let other = cases.iter().find(|(other, _)| other.preset == PAPERS && other.load == case.load);
-            rows.extend(other.map(|(_, others)| over_papers_oracle(&name, runs, others)));
-        }
-        if runs.iter().any(|run| run.queueing.is_none()) {
-            continue;
-        }
+        rows
+    }
+
+    /// Waits at nodes, duplicates and stragglers, of runs with queues at nodes.
+    fn of_queueing(&self) -> Vec<Row> {
+        let mut rows = Vec::new();
         let mut row = |metric: &str, of: &dyn Fn(&Queueing, &Run) -> f64| {
-            let of_seeds: Vec<f64> = runs.iter().filter_map(|run| Some(of(run.queueing.as_ref()?, run))).collect();
-            rows.push(Row::of(&name, metric, number_of(paper, figure, &name, metric), &of_seeds));
+            let of_seeds: Vec<f64> = self.runs.iter().filter_map(|run| Some(of(run.queueing.as_ref()?, run))).collect();
+            rows.push(self.row(metric, &of_seeds));
         };
-        if figure == "apollo-7" {
+        if self.figure == "apollo-7" {
             row("the server was busy", &|_, run| run.busy.server);
             row("the busiest process of job managers", &|_, run| run.busy.managers);
             row("the busiest agent", &|_, run| run.busy.nodes);
         }
         row(WAIT, &|queueing, _| queueing.guaranteed_wait_s.p95);
-        if figure == "apollo-8" || figure == "apollo-11" {
+        if self.figure == "apollo-8" || self.figure == "apollo-11" {
             row("guaranteed_wait_mean_s", &|queueing, _| queueing.guaranteed_wait_s.mean);
             row("guaranteed_wait_p99_s", &|queueing, _| queueing.guaranteed_wait_s.p99);
             row(SPREAD, &|_, run| run.across_nodes[0]);
@@ -421,7 +475,7 @@ pub fn rows(figure: &str, set_up: &ProductionFigure, cases: &[(Case, Vec<Run>)],
         }
         row("promoted_wait_p95_s", &|queueing, _| queueing.promoted_wait_s.p95);
         row("opportunistic_wait_p95_s", &|queueing, _| queueing.opportunistic_wait_s.p95);
-        if case.estimates_waits() {
+        if self.case.estimates_waits() {
             row(WITHIN, &|queueing, _| queueing.within_a_second);
         }
         row("by trying another node", &|queueing, run| ratio(queueing.duplicates.explored as f64, run.launched));
@@ -435,7 +489,7 @@ pub fn rows(figure: &str, set_up: &ProductionFigure, cases: &[(Case, Vec<Run>)],
         row("became guaranteed elsewhere, part of attempts", &|queueing, run| {
             ratio(queueing.duplicates.upgraded as f64, run.launched)
         });
-        if case.stragglers > 0.0 && case.corrects_slow {
+        if self.case.stragglers > 0.0 && self.case.corrects_slow {
             row(CAUGHT, &|queueing, _| ratio(queueing.stragglers.caught as f64, queueing.stragglers.slow as f64));
             row("of those that lose a second beyond another try", &|queueing, _| {
                 let stragglers = &queueing.stragglers;
@@ -445,6 +499,6 @@ pub fn rows(figure: &str, set_up: &ProductionFigure, cases: &[(Case, Vec<Run>)],
                 ratio(queueing.stragglers.first as f64, queueing.stragglers.duplicates as f64)
             });
         }
+        rows
     }
-    rows
 }
