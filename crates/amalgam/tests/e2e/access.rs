@@ -106,24 +106,8 @@ fn each_thing_has_one_name_and_every_printed_id_is_taken() {
     assert_eq!(http.get("/v1/nodes/node-7").0, 404);
 }
 
-/// Values of variables are visible to their owner only: not to other users, and at no level in the daemon's diagnostics.
-#[test]
-fn values_of_variables_are_shown_to_no_other_user_and_not_logged() {
-    const SECRETS: [&str; 4] = ["hunter2-env", "hunter2-export", "hunter2-own", "hunter2-file"];
-    let scene = Scene::new();
-    let start = |more: &[&str]| {
-        let words = ["dev", "--listen", "127.0.0.1:0", "--cpus", "2", "--memory", "1GiB"];
-        let mut dev = scene.command(&[&words, more].concat());
-        dev.env("AMALGAM_LOG", "trace");
-        scene.start(dev, &scene.state());
-    };
-    start(&[]);
-    let token = scene.ok(&["token", "add", "grace"]);
-    let grace = |arguments: &[&str]| {
-        let mut command = scene.command(arguments);
-        command.env("AMALGAM_TOKEN", token.trim()).env("USER", "grace");
-        told(command)
-    };
+/// Submits two jobs with secrets in their variables, and one that is refused.
+fn submit_with_secrets(scene: &Scene) -> [String; 2] {
     let mut submit = scene.command(&[
         "submit",
         "-q",
@@ -146,6 +130,28 @@ fn values_of_variables_are_shown_to_no_other_user_and_not_logged() {
     scene.write("long.toml", &file.replace("hunter2-file", &"hunter2-file".repeat(20_000)));
     let refused = scene.run(&["submit", "long.toml"]);
     assert!(refused.code != 0 && !refused.err.contains("hunter2"), "{refused:?}");
+    [first, second]
+}
+
+/// Values of variables are visible to their owner only: not to other users, and at no level in the daemon's diagnostics.
+#[test]
+fn values_of_variables_are_shown_to_no_other_user_and_not_logged() {
+    const SECRETS: [&str; 4] = ["hunter2-env", "hunter2-export", "hunter2-own", "hunter2-file"];
+    let scene = Scene::new();
+    let start = |more: &[&str]| {
+        let words = ["dev", "--listen", "127.0.0.1:0", "--cpus", "2", "--memory", "1GiB"];
+        let mut dev = scene.command(&[&words, more].concat());
+        dev.env("AMALGAM_LOG", "trace");
+        scene.start(dev, &scene.state());
+    };
+    start(&[]);
+    let token = scene.ok(&["token", "add", "grace"]);
+    let grace = |arguments: &[&str]| {
+        let mut command = scene.command(arguments);
+        command.env("AMALGAM_TOKEN", token.trim()).env("USER", "grace");
+        told(command)
+    };
+    let [first, second] = submit_with_secrets(&scene);
     scene.run(&["wait", &first, &second]);
     assert_eq!(scene.ok(&["logs", &first]), "hunter2-env hunter2-export hunter2-own\n");
 
