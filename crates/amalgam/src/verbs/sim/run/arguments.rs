@@ -108,8 +108,7 @@ pub(super) struct BesideArg {
 }
 
 fn parse_beside(text: &str) -> std::result::Result<BesideArg, String> {
-    let (name, part) =
-        text.split_once(':').ok_or("write a preset and a part of the jobs, such as apollo-plus:0.5")?;
+    let (name, part) = text.split_once(':').ok_or("write a preset and a part of the jobs, such as apollo-plus:0.5")?;
     let preset = parse_preset(name)?;
     let part = part.parse().ok().filter(|part| (0.0..=1.0).contains(part));
     let part = part.ok_or_else(|| format!("the part of the jobs is a number from 0 to 1, such as {name}:0.5"))?;
