@@ -13,5 +13,6 @@ pub mod progress;
 pub mod protocol;
 pub mod role;
 pub mod scheduling;
+pub mod story;
 pub mod vocabulary;
 pub mod why;

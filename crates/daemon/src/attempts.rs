@@ -1,7 +1,7 @@
 //! The attempts of a job, read from its log. They include earlier attempts of tasks that were retried.
 
 use crate::api::{AttemptState, AttemptSummary, Timestamp};
-use crate::story::Names;
+use crate::story::JobNames;
 use amalgam_core::hosting::Fact;
 use amalgam_core::role::{Change, LostCause, Record};
 use amalgam_core::vocabulary::{AttemptId, EndReason, Ended, TaskId};
@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 /// Attempts of a job or of one of its tasks, in launch order.
 pub struct Attempts {
-    names: Names,
+    names: JobNames,
     task: Option<TaskId>,
     limit: usize,
     found: Vec<AttemptSummary>,
@@ -21,7 +21,7 @@ pub struct Attempts {
 }
 
 impl Attempts {
-    pub fn new(names: Names, task: Option<TaskId>, limit: usize) -> Attempts {
+    pub fn new(names: JobNames, task: Option<TaskId>, limit: usize) -> Attempts {
         let (found, places) = (Vec::new(), BTreeMap::new());
         Attempts { names, task, limit, found, places, open: 0, next: None }
     }

@@ -16,7 +16,7 @@ use crate::neighbours::Neighbours;
 use crate::outputs;
 use crate::shell::{EventRing, Handle, Metrics, Stopped, decode};
 use crate::store::History;
-use crate::story::{Names, story_line};
+use crate::story::{JobNames, story_line};
 use crate::transport::{Fetched, RemoteNodes};
 use crate::views;
 use amalgam_core::hosting::{Fact, Roles};
@@ -228,7 +228,7 @@ impl Backend for ServerBackend {
 
     async fn story(&self, job: JobId, of: StoryFilter, page: Page) -> Result<Listing<StoryLine>, Error> {
         let from = cursor(&page)?.unwrap_or(0);
-        let names = self.look(move |roles, _| Names::of(roles, job)).await?;
+        let names = self.look(move |roles, _| JobNames::of(roles, job)).await?;
         let names = names.ok_or_else(|| Error::no_such_job(job.0))?;
         let (history, limit) = (self.history.clone(), page.limit as usize);
         blocking(move || {
@@ -257,7 +257,7 @@ impl Backend for ServerBackend {
 
     async fn attempts(&self, job: JobId, task: Option<TaskId>, page: Page) -> Result<Listing<AttemptSummary>, Error> {
         let from = cursor(&page)?.unwrap_or(0);
-        let names = self.look(move |roles, _| Names::of(roles, job)).await?;
+        let names = self.look(move |roles, _| JobNames::of(roles, job)).await?;
         let names = names.ok_or_else(|| Error::no_such_job(job.0))?;
         let (history, limit) = (self.history.clone(), page.limit as usize);
         blocking(move || {

@@ -5,9 +5,9 @@ use crate::places::Place;
 pub use crate::subject::Subject;
 use amalgam_core::hosting::Fact;
 use amalgam_core::protocol::Message;
-use amalgam_core::role::{Change, Record};
-use amalgam_core::vocabulary::resources::CPU;
-use amalgam_core::vocabulary::{Instant, JobId, Kinds, ResourceTime, TaskId};
+use amalgam_core::role::Change;
+use amalgam_core::story::{change_by_ids, record_by_ids};
+use amalgam_core::vocabulary::{Instant, JobId, TaskId};
 use std::fmt::Write;
 
 /// Maximum number of characters that are shown of a message.
@@ -67,7 +67,7 @@ fn describe(happening: &Happening) -> String {
             format!("!! lost, because not durable: [{}]", lost.join("; "))
         }
         Happening::Reported(place, Fact::Change(change)) => format!("{}: {}", name(*place), describe_change(change)),
-        Happening::Reported(place, Fact::Record(record)) => format!("{}: {}", name(*place), describe_record(record)),
+        Happening::Reported(place, Fact::Record(record)) => format!("{}: {}", name(*place), record_by_ids(record)),
         Happening::Answered { job, id } => format!("client of job{job}: got job id {id}"),
         Happening::Repeated { to, message } => format!("{} receives again: {}", name(*to), shortened(message)),
         Happening::Intruded { node, attempt, task, .. } => {
@@ -129,100 +129,7 @@ fn describe_fault(fault: &Fault) -> String {
 }
 
 fn describe_change(change: &Change) -> String {
-    match change {
-        Change::JobAdmitted { job, .. } => format!("job {} admitted: {}", job.id, job.spec.name),
-        Change::Launched { attempt, task, node, grant, .. } => {
-            let grant = grant.map_or_else(|| "without a grant".to_owned(), |grant| format!("with {grant}"));
-            format!("task {task} launched on {node} as {attempt} {grant}")
-        }
-        Change::Finished { attempt, task, ended, last, .. } => {
-            let more = if *last { "" } else { ", to be retried" };
-            format!("task {task} ended as {attempt}: {}{more}", ended.reason)
-        }
-        Change::Promoted { attempt, task, node, grant, .. } => {
-            let grant = grant.map_or_else(|| "without a grant".to_owned(), |grant| format!("with {grant}"));
-            format!("task {task} guaranteed on {node} as {attempt} {grant}")
-        }
-        Change::Lost { attempt, task, cause, last, .. } => {
-            let more = if *last { "" } else { ", to be retried" };
-            format!("task {task} lost as {attempt}: {cause:?}{more}")
-        }
-        Change::OutputLost { task, file, .. } => {
-            format!("no node has `{file}` any more, which task {task} wrote and others read: it runs again")
-        }
-        Change::JobStarted { job } => format!("job {job} starts"),
-        Change::Exchanged { job, exchange, .. } => {
-            let seconds = |time: &ResourceTime| time.seconds(CPU) / 1e3;
-            let (given, received) = (seconds(&exchange.given), seconds(&exchange.received));
-            format!("job {job} gave {given} CPU seconds so far and received {received}")
-        }
-        Change::JobEnded { job, outcome, .. } => format!("job {job} ended: {outcome:?}"),
-        other => format!("{other:?}"),
-    }
-}
-
-fn describe_record(record: &Record) -> String {
-    match record {
-        Record::Blocked { job, why } => {
-            format!("job {job} waits: {}", why.describe(&Kinds::new(), |node| node.to_string()))
-        }
-        Record::Submitted { job, tasks } => format!("job {job} has {tasks} tasks"),
-        Record::Deferred { job, stage, tasks, left } => {
-            format!("{tasks} tasks of stage {stage} of job {job} could wait {left} without delaying its end")
-        }
-        Record::Allowed { job, most } => {
-            format!("job {job} may hold {} CPU guaranteed", most.0[CPU] as f64 / 1e3)
-        }
-        Record::StageReady { job, stage, .. } => format!("stage {stage} of job {job} is ready"),
-        Record::AwaitsGang { task, attempt, node } => format!("task {task} waits for its gang on {node} as {attempt}"),
-        Record::GangStarts { job, stage, tasks } => {
-            format!("{tasks} tasks of stage {stage} of job {job} start together")
-        }
-        Record::Queued { task, attempt, node } => format!("task {task} queued on {node} as {attempt}"),
-        Record::Started { task, attempt, node, .. } => format!("task {task} started on {node} as {attempt}"),
-        Record::WaitedInVain { task, attempt, node, waited, expected } => {
-            format!(
-                "{attempt} (task {task}) on {node} was given up after waiting {waited}; the expected wait was {expected}"
-            )
-        }
-        Record::Prediction { attempt, prediction, start, .. } => {
-            format!("{attempt} waited {}; predicted were {} to {}", start.waited, prediction.least, prediction.most)
-        }
-        Record::Adopted { task, attempt, node } => format!("task {task} found again on {node} as {attempt}"),
-        Record::Orphaned { task, attempt, node } => format!("{attempt} (task {task}) has no owner on {node}"),
-        Record::Straggles { task, attempt, node, part, left, elsewhere, takes } => format!(
-            "{attempt} (task {task}) on {node} is slow: {:.1} % done, {left} left; on {elsewhere} all of it takes {takes}",
-            f64::from(*part) / 1e4
-        ),
-        Record::SlowInput { task, node, waited, writer, from, elsewhere, .. } => format!(
-            "task {task} has waited on {node} for {waited} for a file from {from}: task {writer} runs again on {elsewhere}"
-        ),
-        Record::Overtaken { task, attempt, node, by } => {
-            format!("{by} ended task {task} before {attempt} on {node}, which is slow")
-        }
-        Record::Preempting { task, attempt, node, by } => {
-            format!("{attempt} (task {task}) on {node} is preempted by {by}")
-        }
-        Record::Yielding { task, attempt, node, by } => {
-            format!("{attempt} (task {task}) on {node} yields its CPU to {by}")
-        }
-        Record::Resumed { task, attempt, node, after } => {
-            format!("{attempt} (task {task}) on {node} gets its CPU back after {after}")
-        }
-        Record::TokenRefused { task, attempt, node, why } => {
-            format!("{node} refuses a launch of {attempt} (task {task}): {why}")
-        }
-        Record::Stale { from, attempt } => format!("late message about {attempt} from {from:?} dropped"),
-        Record::StaleMessage { from } => format!("late message from {from:?} dropped"),
-        Record::LaunchRefused { task, attempt, node, why } => {
-            format!("task {task}: launch as {attempt} on {node} refused, {why}")
-        }
-        Record::Repartitioned { task, attempt, node } => {
-            format!("task {task}: {attempt} gets room on {node}, which is internal to another global master")
-        }
-        Record::StaleGrant { from, grant } => format!("late message about {grant} from {from:?} dropped"),
-        other => format!("{other:?}"),
-    }
+    change_by_ids(change).unwrap_or_else(|| format!("{change:?}"))
 }
 
 // ---- selection -----------------------------------------------------------------------------------------------------

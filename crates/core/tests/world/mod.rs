@@ -15,8 +15,9 @@ use amalgam_core::policy::inter_job::QueueTree;
 use amalgam_core::preset::Preset;
 use amalgam_core::protocol::*;
 use amalgam_core::role::{Change, Event, LostCause, Outbox, Record, Role};
+use amalgam_core::story::{change_by_ids, record_by_ids};
 use amalgam_core::vocabulary::*;
-use show::{show_address, show_change, show_message, show_record};
+use show::{show_address, show_message};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
@@ -282,14 +283,14 @@ impl World {
 
     fn take_effects(&mut self, from: Address, out: Outbox) {
         for change in &out.changes {
-            if let Some(line) = show_change(change) {
+            if let Some(line) = change_by_ids(change) {
                 self.say(format!("  {line}"));
             }
         }
         for record in out.records {
             // It repeats the start, and transcripts are not about predictions.
             if !matches!(record, Record::Prediction { .. }) {
-                self.say(format!("  {}", show_record(&record)));
+                self.say(format!("  {}", record_by_ids(&record)));
             }
             self.records.push(record);
         }

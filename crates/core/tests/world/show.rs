@@ -1,4 +1,4 @@
-//! How transcripts show messages, records and changes.
+//! How transcripts show messages.
 
 use super::*;
 
@@ -120,45 +120,4 @@ fn to_executor(body: &ToExecutor) -> Option<String> {
 
 fn list<T: ToString>(of: &[T]) -> String {
     of.iter().map(T::to_string).collect::<Vec<_>>().join(" ")
-}
-
-pub fn show_record(record: &Record) -> String {
-    match record {
-        Record::Blocked { job, why } => {
-            format!("job {job} blocked: {}", why.describe(&Kinds::new(), |node| node.to_string()))
-        }
-        Record::Deferred { job, stage, tasks, left } => {
-            format!("{tasks} tasks of stage {stage} of job {job} could wait {left}")
-        }
-        Record::Started { task, attempt, node, .. } => format!("task {task} started on {node} as {attempt}"),
-        Record::Preempting { task, attempt, node, by } => {
-            format!("task {task} as {attempt} makes room on {node} for {by}")
-        }
-        Record::Yielding { task, attempt, node, by } => {
-            format!("task {task} as {attempt} leaves its CPU on {node} to {by}")
-        }
-        Record::Resumed { task, attempt, node, after } => {
-            format!("task {task} as {attempt} has its CPU on {node} again, after {after}")
-        }
-        Record::TokenRefused { task, attempt, node, why } => {
-            format!("task {task} as {attempt}: {node} refuses the launch: {why}")
-        }
-        other => format!("{other:?}"),
-    }
-}
-
-pub fn show_change(change: &Change) -> Option<String> {
-    match change {
-        Change::Launched { task, attempt, node, rule, .. } => {
-            Some(format!("task {task} launched on {node} as {attempt}, by {rule}"))
-        }
-        Change::Finished { task, attempt, ended, last, .. } => {
-            let more = if *last { "" } else { ", to be tried again" };
-            Some(format!("task {task} ended as {attempt}: {}{more}", ended.reason))
-        }
-        Change::Promoted { task, attempt, node, .. } => Some(format!("task {task} guaranteed on {node} as {attempt}")),
-        Change::Lost { task, attempt, cause, .. } => Some(format!("task {task} lost as {attempt}: {cause:?}")),
-        Change::JobEnded { job, outcome, .. } => Some(format!("job {job} ended: {outcome:?}")),
-        _ => None,
-    }
 }
