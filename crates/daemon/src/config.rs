@@ -461,7 +461,7 @@ mod tests {
                 format!("preset = 'apollo'\n{queue}'drf'"),
                 "server.toml:4:10: jobs cannot use the preset drf on a cluster with the preset apollo\n  help: use a preset whose job managers send tasks to the same nodes' queues as apollo: apollo-plus",
             ),
-            (format!("{queue}'apollo-plus'"), "help: make apollo or apollo-plus the cluster's preset"),
+            (format!("{queue}'apollo-plus'"), "help: make apollo the cluster's preset"),
             (format!("preset = 'apollo'\n{queue}'apolo'"), "help: did you mean `apollo`?"),
             (
                 "preset = 'apollo'\nbeside = { preset = 'sparrow', part = 0.5 }".to_owned(),

@@ -77,7 +77,7 @@ fn a_server_refuses_presets_that_cannot_share_it() {
     let path = scene.write("server.toml", "preset = \"drf\"\n[[queue]]\nname = \"old\"\npreset = \"apollo-plus\"\n");
     let told = scene.run(&["server", "--config", path.to_str().unwrap()]);
     assert_eq!(told.code, 2, "{}", told.err);
-    assert!(told.err.contains("make apollo or apollo-plus the cluster's preset"), "{}", told.err);
+    assert!(told.err.contains("make apollo the cluster's preset"), "{}", told.err);
 }
 
 #[test]
@@ -108,7 +108,7 @@ fn a_simulation_has_results_for_the_jobs_of_each_preset() {
     assert_eq!(jobs.lines().filter(|line| line.contains(",apollo-plus,")).count() as u64, of("jobs")[1]);
 
     for (preset, beside, wanted) in [
-        ("drf", "apollo-plus:0.5", "make apollo or apollo-plus the cluster's preset"),
+        ("drf", "apollo-plus:0.5", "make apollo the cluster's preset"),
         ("apollo", "drf:0.5", "as apollo: apollo-plus"),
         ("apollo", "apollo-plus", "write a preset and a part of the jobs"),
         ("apollo", "apollo-plus:2", "a number from 0 to 1"),

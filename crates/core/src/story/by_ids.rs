@@ -74,7 +74,7 @@ fn shown(line: &Line, job: Option<JobId>, grant: Option<GrantId>) -> String {
 
 fn internal(record: &Record) -> String {
     match record {
-        Record::Submitted { job, tasks } => format!("job {job}: has {tasks} tasks"),
+        Record::Submitted { job, tasks } => format!("job {job}: its manager has {tasks} tasks"),
         Record::Allowed { job, most } => format!("job {job}: may hold {} CPU guaranteed", most.0[CPU] as f64 / 1e3),
         Record::StaleMessage { from } => format!("late message from {from:?} dropped"),
         Record::StaleGrant { from, grant } => format!("late message about {grant} from {from:?} dropped"),

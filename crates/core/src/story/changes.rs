@@ -20,7 +20,8 @@ fn of_job_change(change: &Change, names: &dyn Names) -> Option<Line> {
                 true => ", all guaranteed: its user's last jobs ran far longer than stated",
                 false => "",
             };
-            about_job("submitted", format!("submitted by {} with {tasks}{guaranteed}", job.spec.user))
+            let by = if job.spec.user.is_empty() { String::new() } else { format!(" by {}", job.spec.user) };
+            about_job("submitted", format!("submitted{by} with {tasks}{guaranteed}"))
         }
         Change::JobHeld { held: true, .. } => about_job("held", "held"),
         Change::JobHeld { held: false, .. } => about_job("released", "released"),
