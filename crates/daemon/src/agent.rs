@@ -1,7 +1,6 @@
 //! The process of a node agent. It connects to the executor, then to the server, and runs until it is stopped.
 
 use crate::auth::AuthError;
-use crate::durable;
 use crate::executor::host::Host;
 use crate::executor::{self, ExecutorError};
 use crate::files::{FileStore, Source};
@@ -12,6 +11,7 @@ use crate::sealing::new_sealing;
 use crate::server::{ServerError, spawn_loop};
 use crate::shell::fetcher::{Fetcher, fetcher};
 use crate::shell::{Clock, Committer, EventRing, ExecutorLink, ExecutorSetup, Handle, Input, Shell};
+use crate::stored_terms;
 use crate::transport::{
     HostLinks, Introduction, JoinError, Joined, OtherNodes, Patience, RETRY, Secrets, Terms, join_for_ever,
     join_patiently, serve_server,
@@ -45,9 +45,9 @@ pub struct AgentOptions {
     pub patience: Duration,
 }
 
-/// What the agent stores of the server's answer, so that a later run can continue without the server.
+/// The server's terms for this node, which a later run uses while the server is not connected.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-struct Known {
+struct NodeTerms {
     /// The server that sent the other values. They are invalid for any other server.
     server: String,
     name: String,
@@ -56,21 +56,17 @@ struct Known {
     job_hosts: BTreeMap<HostId, String>,
 }
 
-impl Known {
-    const FILE: &str = "known.json";
-
-    /// The stored values for this name at this server.
-    fn load(files: &Path, server: &str, name: &str) -> Option<Known> {
-        let text = fs::read(files.join(Known::FILE)).ok()?;
-        let known: Known = serde_json::from_slice(&text).ok()?;
-        (known.server == server && known.name == name).then_some(known)
+impl NodeTerms {
+    /// The stored terms for this name at this server.
+    fn load(files: &Path, server: &str, name: &str) -> Option<NodeTerms> {
+        let terms: NodeTerms = stored_terms::load(files).ok()??;
+        (terms.server == server && terms.name == name).then_some(terms)
     }
 
-    /// Stores the values. If that fails, the next run needs the server to start.
-    fn keep(&self, files: &Path) {
-        let path = files.join(Known::FILE);
-        let text = serde_json::to_vec(self).expect("names and numbers can be written");
-        if let Err(error) = durable::replace(&path, &text) {
+    /// Stores the terms. If that fails, the next run needs the server to start.
+    fn store(&self, files: &Path) {
+        if let Err(error) = stored_terms::store(files, self) {
+            let path = stored_terms::path(files);
             tracing::warn!(path = %path.display(), %error, "cannot store the server's answer");
         }
     }
@@ -154,7 +150,7 @@ async fn stay(
     let settings = node.settings(&Host::inspect(), &executor.enforcement);
     let name = settings.name.clone();
     let introduction = || Introduction::Node { name: name.clone() };
-    let before = Known::load(&files, &server, &name).filter(|known| !known.job_hosts.is_empty());
+    let before = NodeTerms::load(&files, &server, &name).filter(|terms| !terms.job_hosts.is_empty());
     let patience = if before.is_some() { Patience::Briefly(BRIEFLY) } else { Patience::AtFirst(patience) };
     let first = match join_patiently(&server, &secrets, introduction, patience).await {
         Ok(joined) => Some(joined),
@@ -164,17 +160,17 @@ async fn stay(
             None
         }
     };
-    let known = match (first.as_ref().map(|joined| numbered(joined, &server)).transpose()?, before) {
+    let terms = match (first.as_ref().map(|joined| numbered(joined, &server)).transpose()?, before) {
         (Some((node, preset)), before) => {
-            let job_hosts = before.filter(|known| known.node == node).map(|known| known.job_hosts).unwrap_or_default();
-            Known { server: server.clone(), name: name.clone(), node, preset, job_hosts }
+            let job_hosts = before.filter(|terms| terms.node == node).map(|terms| terms.job_hosts).unwrap_or_default();
+            NodeTerms { server: server.clone(), name: name.clone(), node, preset, job_hosts }
         }
         (None, Some(before)) => before,
         (None, None) => unreachable!("without stored values the error was returned"),
     };
     joined_as(&name);
     // The node's number is part of the role, so the loop can only start once the number is known.
-    let Known { node, preset, ref job_hosts, .. } = known;
+    let NodeTerms { node, preset, ref job_hosts, .. } = terms;
     let mut roles = Roles::new(preset, Epoch(0), JobManagerSettings::default(), sealing);
     let journal = journal.map(|directory| JournalWriter::create(&directory, &name)).transpose()?;
     if journal.is_some() {
@@ -190,12 +186,12 @@ async fn stay(
     tokio::spawn(orders.carry_out(files.clone(), Some(source), handle.clone()));
     // The loop has just started and accepts inputs.
     let _ = handle.send(Input::ExecutorConnected(Box::new(executor)));
-    let keep = {
-        let (known, files) = (known.clone(), files.clone());
-        move |hosts: &BTreeMap<HostId, String>| Known { job_hosts: hosts.clone(), ..known.clone() }.keep(&files)
+    let store = {
+        let (terms, files) = (terms.clone(), files.clone());
+        move |hosts: &BTreeMap<HostId, String>| NodeTerms { job_hosts: hosts.clone(), ..terms.clone() }.store(&files)
     };
-    let hosts = HostLinks::new(handle.clone(), secrets.clone(), node, keep);
-    known.keep(&files);
+    let hosts = HostLinks::new(handle.clone(), secrets.clone(), node, store);
+    terms.store(&files);
     hosts.know(job_hosts.clone());
     let member = Member { server, secrets, name, node, preset, files: Some(files), others, hosts, handle };
     Err(member.stay(first).await.into())
@@ -239,7 +235,7 @@ impl Member {
                 );
                 if let Some(files) = files {
                     // The next run must not use the old number.
-                    let _ = fs::remove_file(files.join(Known::FILE));
+                    let _ = fs::remove_file(stored_terms::path(files));
                 }
                 return JoinError::lasting(server, why);
             }

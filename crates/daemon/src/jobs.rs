@@ -3,7 +3,6 @@
 
 use crate::auth::AuthError;
 use crate::descriptors;
-use crate::durable;
 use crate::journal::{JournalError, JournalWriter};
 use crate::private::make_private_dir;
 use crate::sealing::new_sealing;
@@ -11,6 +10,7 @@ use crate::server::{ServerError, bind, changes, resolve, spawn_loop};
 use crate::shell::{Clock, Committer, EventRing, Handle, Input, Metrics, Shell};
 use crate::store::ServerId;
 use crate::store::{Options, Recovered, Store, StoreError};
+use crate::stored_terms::{self, LoadError};
 use crate::transport::{
     Gate, Introduction, JoinError, Joined, Patience, RETRY, Secrets, Side, Terms, join_for_ever, join_patiently,
     serve_as_job_host, serve_daemons,
@@ -80,46 +80,39 @@ impl JobsError {
     }
 }
 
-/// The stored answer of the server, for a later run in which the server is not connected.
+/// The server's terms for this job host, which a later run uses while the server is not connected.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-struct Known {
+struct JobHostTerms {
     server: ServerId,
     number: HostId,
     settings: JobManagerSettings,
     preset: amalgam_core::preset::Preset,
 }
 
-impl Known {
-    const FILE: &str = "known.json";
-
-    /// The stored values. If the log has no jobs, an incomplete file of a first start is ignored.
-    fn load(state_dir: &Path, has_jobs: bool) -> Result<Option<Known>, JobsError> {
-        let path = state_dir.join(Known::FILE);
-        let text = match fs::read(&path) {
-            Ok(text) => text,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(JobsError::io(format!("read {}", path.display()))(error)),
-        };
-        match serde_json::from_slice(&text) {
-            Ok(known) => Ok(Some(known)),
-            Err(error) if has_jobs => Err(JobsError::Unknown { path, error }),
-            Err(error) => {
+impl JobHostTerms {
+    /// The stored terms. If the log has no jobs, an incomplete file of a first start is ignored.
+    fn load(state_dir: &Path, has_jobs: bool) -> Result<Option<JobHostTerms>, JobsError> {
+        let path = stored_terms::path(state_dir);
+        match stored_terms::load(state_dir) {
+            Ok(terms) => Ok(terms),
+            Err(LoadError::Unreadable(error)) => Err(JobsError::io(format!("read {}", path.display()))(error)),
+            Err(LoadError::Damaged(error)) if has_jobs => Err(JobsError::Unknown { path, error }),
+            Err(LoadError::Damaged(error)) => {
                 tracing::warn!(path = %path.display(), %error, "this file is incomplete after a first start; creating it again");
                 Ok(None)
             }
         }
     }
 
-    fn keep(&self, state_dir: &Path) -> Result<(), JobsError> {
-        let path = state_dir.join(Known::FILE);
-        let text = serde_json::to_vec(self).expect("names and numbers can be written");
-        durable::replace(&path, &text).map_err(JobsError::io(format!("write {}", path.display())))
+    fn store(&self, state_dir: &Path) -> Result<(), JobsError> {
+        let path = stored_terms::path(state_dir);
+        stored_terms::store(state_dir, self).map_err(JobsError::io(format!("write {}", path.display())))
     }
 
-    fn of(number: HostId, joined: &Joined, server: &str) -> Result<Known, JoinError> {
+    fn of(number: HostId, joined: &Joined, server: &str) -> Result<JobHostTerms, JoinError> {
         match &joined.terms {
             Terms::JobHost { server, preset, settings, .. } => {
-                Ok(Known { server: *server, number, settings: *settings, preset: **preset })
+                Ok(JobHostTerms { server: *server, number, settings: *settings, preset: **preset })
             }
             Terms::Node { .. } | Terms::NodeOf | Terms::Global => {
                 let why = "it treats this process as another kind of daemon".to_owned();
@@ -170,7 +163,7 @@ pub fn run(
         ended
     });
     runtime.shutdown_timeout(Duration::from_secs(1));
-    if is_new && !state_dir.join(Known::FILE).exists() {
+    if is_new && !stored_terms::path(&state_dir).exists() {
         // This process never joined: its unused log would prevent the start of the right one.
         let _ = fs::remove_dir_all(&log_dir);
         let _ = fs::remove_dir(&state_dir);
@@ -186,8 +179,8 @@ async fn stay(
     started: &mut Option<Handle>,
 ) -> Result<(), JobsError> {
     let JobsOptions { number, server, secrets, listen, state_dir, journal, patience } = options;
-    let before = Known::load(&state_dir, store.next_sequence() > 0)?;
-    if let Some(other) = before.as_ref().filter(|known| known.number != number) {
+    let before = JobHostTerms::load(&state_dir, store.next_sequence() > 0)?;
+    if let Some(other) = before.as_ref().filter(|terms| terms.number != number) {
         return Err(JobsError::OfOthers { path: state_dir, found: other.number.0, wanted: number.0 });
     }
     let listener = bind(resolve(&listen)?).await?;
@@ -203,16 +196,16 @@ async fn stay(
             None
         }
     };
-    let told = first.as_ref().map(|joined| Known::of(number, joined, &server)).transpose()?;
-    if let (Some(told), Some(before)) = (&told, &before)
-        && told.server != before.server
+    let received = first.as_ref().map(|joined| JobHostTerms::of(number, joined, &server)).transpose()?;
+    if let (Some(received), Some(before)) = (&received, &before)
+        && received.server != before.server
         && history.end() > 0
     {
         return Err(JobsError::OfAnotherServer { path: state_dir, server });
     }
-    let known = told.or(before).expect("without stored values the error was returned");
-    known.keep(&state_dir)?;
-    let handle = started.insert(start_loop(&known, store, recovered, journal, &state_dir)?).clone();
+    let terms = received.or(before).expect("without stored values the error was returned");
+    terms.store(&state_dir)?;
+    let handle = started.insert(start_loop(&terms, store, recovered, journal, &state_dir)?).clone();
     let gate = Gate { handle: handle.clone(), secrets: secrets.clone(), side: Side::JobHost(number), lease: None };
     tokio::spawn(serve_daemons(listener, gate));
     ready(address, first.is_some());
@@ -225,12 +218,12 @@ async fn stay(
         }
         tokio::time::sleep(RETRY.0).await;
         let again = join_for_ever(&server, &secrets, introduction).await;
-        let told = Known::of(number, &again, &server)?;
-        if told.server != known.server {
+        let received = JobHostTerms::of(number, &again, &server)?;
+        if received.server != terms.server {
             return Err(JobsError::OfAnotherServer { path: state_dir, server });
         }
         tracing::warn!("connected to the server again");
-        if told != known {
+        if received != terms {
             tracing::warn!("the server now uses other scheduling settings; restart this process to apply them");
         }
         joined = Some(again);
@@ -238,13 +231,13 @@ async fn stay(
 }
 
 fn start_loop(
-    known: &Known,
+    terms: &JobHostTerms,
     store: Store,
     recovered: Recovered,
     journal: Option<PathBuf>,
     state_dir: &Path,
 ) -> Result<Handle, JobsError> {
-    let Known { number, settings, preset, .. } = *known;
+    let JobHostTerms { number, settings, preset, .. } = *terms;
     let epoch = Epoch::of_host(number, recovered.epoch)
         .ok_or_else(|| JobsError::TooManyStarts { path: state_dir.to_owned() })?;
     let (changes, last) = changes(recovered.snapshot.iter().chain(&recovered.entries))?;

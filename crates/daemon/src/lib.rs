@@ -35,6 +35,7 @@ pub mod seat;
 pub mod server;
 pub mod shell;
 pub mod store;
+mod stored_terms;
 mod story;
 pub mod terminal;
 pub mod transport;

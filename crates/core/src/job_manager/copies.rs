@@ -6,7 +6,7 @@
 
 use super::correction::{CorrectionRules, part_of};
 use super::{Basis, JobManager, Room, RunningAttempt};
-use crate::policy::{Standing, run_time};
+use crate::policy::{TimeAtNode, run_time};
 use crate::protocol::{Address, Rule, ToNode};
 use crate::role::{Change, LostCause, Outbox, Record};
 use crate::vocabulary::{AttemptId, Digest, Duration, Ended, ExecutionType, Instant, NodeId, TaskId};
@@ -72,7 +72,7 @@ impl JobManager {
             let placed = self.placed(writer, from, execution, expected);
             let Some(scheduler) = &mut self.own.scheduler else { return };
             scheduler.advance(now);
-            let better = scheduler.reconsider(placed, Standing::Runs(left), margin);
+            let better = scheduler.reconsider(placed, TimeAtNode::Runs(left), margin);
             let Some(better) = better else { continue };
             let (elsewhere, expected_wait) = (NodeId(better.node as u32), better.wait);
             self.own.corrections.copied.insert(writer);

@@ -7,7 +7,7 @@
 //! only one of the two runs, and counts as held while it is open.
 
 use super::{Basis, JobManager, Life, Room, RunningAttempt};
-use crate::policy::{Standing, run_time};
+use crate::policy::{TimeAtNode, run_time};
 use crate::protocol::{Rule, ToNode};
 use crate::role::{Change, LostCause, Outbox, Record, Trigger};
 use crate::scheduling::PlacedTask;
@@ -183,7 +183,7 @@ impl JobManager {
         let placed = self.placed(task, node, execution, expected_run);
         let Some(scheduler) = &mut self.own.scheduler else { return false };
         scheduler.advance(now);
-        let Some(better) = scheduler.reconsider(placed, Standing::Waits(left), margin) else { return false };
+        let Some(better) = scheduler.reconsider(placed, TimeAtNode::Waits(left), margin) else { return false };
         let (node, expected_wait, rule) = (NodeId(better.node as u32), better.wait, Rule::Duplicate);
         out.record(Record::Duplicated { task, attempt, node, trigger });
         let room = Room { node, basis: Basis::Queue, rule, passed_over: 0, execution, expected_wait };

@@ -7,7 +7,7 @@
 //! files get none, since each node would fetch them again; and the paper does not state when the next duplicate is sent.
 
 use super::{Basis, JobManager, Room, RunningAttempt};
-use crate::policy::Standing;
+use crate::policy::TimeAtNode;
 use crate::protocol::Rule;
 use crate::role::{Outbox, Record, Trigger};
 use crate::vocabulary::{Duration, ExecutionType, Instant, NodeId, TaskId};
@@ -105,7 +105,7 @@ impl JobManager {
         let placed = self.placed(task, node, execution, expected);
         let Some(scheduler) = &mut self.own.scheduler else { return };
         scheduler.advance(now);
-        let other = scheduler.reconsider(placed, Standing::Waited(waited), Duration::ZERO);
+        let other = scheduler.reconsider(placed, TimeAtNode::Waited(waited), Duration::ZERO);
         let other = other.map(|other| NodeId(other.node as u32)).filter(|other| Some(*other) != tried);
         let Some(node) = other else { return };
         if let Some(twin) = twin {

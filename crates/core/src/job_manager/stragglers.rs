@@ -7,7 +7,7 @@
 use super::correction::{CorrectionRules, part_of};
 use super::speeds::Speeds;
 use super::{Basis, JobManager, Room, RunningAttempt};
-use crate::policy::Standing;
+use crate::policy::TimeAtNode;
 use crate::progress::{Dag, Stage};
 use crate::protocol::{Address, Rule};
 use crate::role::{Outbox, Record};
@@ -67,7 +67,7 @@ impl JobManager {
             let placed = self.placed(task, node, execution, expected);
             let Some(scheduler) = &mut self.own.scheduler else { return };
             scheduler.advance(now);
-            let better = scheduler.reconsider(placed, Standing::Runs(left), margin);
+            let better = scheduler.reconsider(placed, TimeAtNode::Runs(left), margin);
             let Some(better) = better else { continue };
             let (elsewhere, expected_wait) = (NodeId(better.node as u32), better.wait);
             out.record(Record::Straggles { task, attempt, node, part, left, elsewhere, takes });

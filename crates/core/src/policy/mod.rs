@@ -360,16 +360,16 @@ pub trait PlacementPolicy: Send {
         &mut self,
         _ask: &OpenAsk,
         _node: usize,
-        _standing: Standing,
+        _time: TimeAtNode,
         _view: &dyn NodeViews,
     ) -> Option<Alternative> {
         None
     }
 }
 
-/// The state of a task at its node.
+/// How long a task waits or runs at its node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Standing {
+pub enum TimeAtNode {
     /// It starts after this time.
     Waits(Duration),
     /// It has waited for this time, and its expected wait is unknown.

@@ -9,7 +9,7 @@ pub use batches::{Allowed, NextTask, NextTasks};
 use super::predicting::{Outlook, Waiting};
 use super::published::PublishedView;
 use crate::policy::node_queue::projection::Use;
-use crate::policy::{Alternative, Budget, Decision, OpenAsk, PlacementPolicy, Standing, run_time};
+use crate::policy::{Alternative, Budget, Decision, OpenAsk, PlacementPolicy, TimeAtNode, run_time};
 use crate::protocol::{Ask, Holder, NodeList, Probe, Rule};
 use crate::vocabulary::{
     AskId, Duration, Epoch, ExecutionType, Instant, JobId, Margins, NodeId, NodeViews, NodeWaits, Piece, Prediction,
@@ -376,13 +376,13 @@ impl LocalScheduler {
 
     /// The node where the task would end sooner by at least `least`, if there is one. The task then counts as sent
     /// there.
-    pub fn reconsider(&mut self, task: PlacedTask, standing: Standing, least: Duration) -> Option<Alternative> {
+    pub fn reconsider(&mut self, task: PlacedTask, time: TimeAtNode, least: Duration) -> Option<Alternative> {
         let PlacedTask { ask, node, execution, expected, pieces } = task;
         let index = Some(node.0 as usize).filter(|index| *index < self.view.len())?;
         let shape = self.asks[ask as usize].ask.resources;
         let class = pieces.map_or(ask, |pieces| self.view.add_task(ask, pieces));
         let open = OpenAsk { slot: ask, shape, class, count: 1, probes: 0, execution, expected };
-        let better = self.placement.reconsider(&open, index, standing, &self.view);
+        let better = self.placement.reconsider(&open, index, time, &self.view);
         self.view.forget_tasks();
         let better = better.filter(|better| better.saving >= least)?;
         let takes = Use { resources: shape, lasting: run_time(expected) };

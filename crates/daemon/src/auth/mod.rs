@@ -96,11 +96,11 @@ pub(crate) type Version = Option<(u64, u64, i64, i64)>;
 struct Loaded {
     /// Version of the file at the last read, whether it was valid or not.
     version: Version,
-    known: Vec<Known>,
+    entries: Vec<HashedEntry>,
 }
 
 /// An entry with its token's digest, so that comparisons take constant time for any length.
-struct Known {
+struct HashedEntry {
     digest: [u8; 32],
     entry: TokenEntry,
 }
@@ -126,7 +126,7 @@ impl Tokens {
             let holder = Holder::User { name: first_user.to_owned(), admin: true };
             file::create(&path, &TokenEntry { holder, token: new_token()?, until: None })?;
         }
-        let tokens = Tokens { path, loaded: Mutex::new(Loaded { version: None, known: Vec::new() }) };
+        let tokens = Tokens { path, loaded: Mutex::new(Loaded { version: None, entries: Vec::new() }) };
         tokens.reload(&mut tokens.loaded.lock().unwrap_or_else(PoisonError::into_inner))?;
         Ok(tokens)
     }
@@ -139,8 +139,8 @@ impl Tokens {
     pub fn entries(&self) -> Vec<TokenEntry> {
         let now = SystemTime::now();
         let loaded = self.current();
-        let valid = loaded.known.iter().filter(|known| known.entry.is_valid(now));
-        valid.map(|known| known.entry.clone()).collect()
+        let valid = loaded.entries.iter().filter(|hashed| hashed.entry.is_valid(now));
+        valid.map(|hashed| hashed.entry.clone()).collect()
     }
 
     /// The holder of a token. Compares all entries, so that the time does not depend on the match.
@@ -148,9 +148,9 @@ impl Tokens {
         let now = SystemTime::now();
         let digest: [u8; 32] = Sha256::digest(token.as_bytes()).into();
         let mut found = None;
-        for known in &self.current().known {
-            if bool::from(known.digest.ct_eq(&digest)) && known.entry.is_valid(now) {
-                found = Some(known.entry.holder.clone());
+        for hashed in &self.current().entries {
+            if bool::from(hashed.digest.ct_eq(&digest)) && hashed.entry.is_valid(now) {
+                found = Some(hashed.entry.holder.clone());
             }
         }
         found
@@ -172,7 +172,7 @@ impl Tokens {
         {
             // Except a file that became readable for others.
             if matches!(error, AuthError::Exposed { .. }) {
-                loaded.known.clear();
+                loaded.entries.clear();
                 tracing::error!("{error}; all tokens are refused until this is done: {}", error.remedy());
             } else {
                 tracing::error!("{error}; the previous tokens stay valid until this is done: {}", error.remedy());
@@ -185,8 +185,8 @@ impl Tokens {
         // Get the version first, so that later changes are read again. A mistake is reported once for each version.
         loaded.version = version(&self.path);
         let entries = file::read(&self.path)?;
-        let known = |entry: TokenEntry| Known { digest: Sha256::digest(entry.token.as_bytes()).into(), entry };
-        loaded.known = entries.into_iter().map(known).collect();
+        let hashed = |entry: TokenEntry| HashedEntry { digest: Sha256::digest(entry.token.as_bytes()).into(), entry };
+        loaded.entries = entries.into_iter().map(hashed).collect();
         Ok(())
     }
 }

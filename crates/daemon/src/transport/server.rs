@@ -198,8 +198,8 @@ impl Gate {
                 Err(Refusal { why: are_connected(host), obstacle: Obstacle::Passing })
             }
             (Side::Server { id, preset, .. }, Introduction::JobHost { host, next, .. }) => {
-                let known = self.handle.ask(move |roles, _| Known::of(roles, host)).await;
-                let Known { is_wanted, most, heard, settings } = known.map_err(|_| Refusal::stopping())?;
+                let status = self.handle.ask(move |roles, _| JobHostStatus::of(roles, host)).await;
+                let JobHostStatus { is_wanted, most, heard, settings } = status.map_err(|_| Refusal::stopping())?;
                 if !is_wanted {
                     let why = match most {
                         0 => "this server runs all job managers itself; write `job_hosts = 1` into its configuration, \
@@ -439,7 +439,7 @@ fn are_connected(HostId(host): HostId) -> String {
 }
 
 /// The server's knowledge of a job host.
-struct Known {
+struct JobHostStatus {
     is_wanted: bool,
     /// The highest number that the configuration allows.
     most: u8,
@@ -447,13 +447,13 @@ struct Known {
     settings: JobManagerSettings,
 }
 
-impl Known {
-    fn of(roles: &Roles, host: HostId) -> Known {
+impl JobHostStatus {
+    fn of(roles: &Roles, host: HostId) -> JobHostStatus {
         let (most, settings) = (roles.dispatch().map_or(0, |dispatch| dispatch.settings.hosts), roles.of_managers());
         // A job host that the configuration no longer allows may still have jobs.
         let has_jobs = || roles.dispatch().is_some_and(|dispatch| dispatch.has_jobs_at(host));
         let is_wanted = host != HostId::SERVER && (host.0 <= most || roles.heard(host) > 0 || has_jobs());
-        Known { is_wanted, most, heard: roles.heard(host), settings }
+        JobHostStatus { is_wanted, most, heard: roles.heard(host), settings }
     }
 }
 

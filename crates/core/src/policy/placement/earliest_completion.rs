@@ -13,11 +13,11 @@
 //! Departs: some nodes of a rack are drawn instead of examining all. The run time of a task is learned from finished tasks,
 //! wherever they read their input, so a part of the reading time counts twice, equally on every node.
 
-use super::several::{Known, Part as PairPart, Several};
+use super::several::{BatchInput, Part as PairPart, Several};
 use super::unseen::Unseen;
 use crate::policy::completion::{Estimate, MILLION, Odds, Part, Rates};
 use crate::policy::matching::Candidates;
-use crate::policy::{Alternative, Budget, Decision, OpenAsk, PlacementPolicy, Standing, run_time};
+use crate::policy::{Alternative, Budget, Decision, OpenAsk, PlacementPolicy, TimeAtNode, run_time};
 use crate::vocabulary::{Chance, Duration, Instant, NodeId, NodeViews};
 use serde::{Deserialize, Serialize};
 
@@ -270,7 +270,7 @@ impl PlacementPolicy for EarliestCompletion {
         }
         let found = if std::mem::take(&mut self.takes_several) {
             let (settings, unseen, spread) = (&self.settings, self.unseen, self.spread);
-            self.several.find(&Known { asks, ask_of: &self.asks, view, settings, unseen, spread })
+            self.several.find(&BatchInput { asks, ask_of: &self.asks, view, settings, unseen, spread })
         } else {
             self.candidates.find(self.settings.rounds)
         };
@@ -292,15 +292,15 @@ impl PlacementPolicy for EarliestCompletion {
         &mut self,
         ask: &OpenAsk,
         node: usize,
-        standing: Standing,
+        time: TimeAtNode,
         view: &dyn NodeViews,
     ) -> Option<Alternative> {
         self.begin(view);
         let mut here = estimate(node, ask, view, &self.settings.rates);
-        match standing {
-            Standing::Waits(wait) => here.wait = wait,
-            Standing::Waited(_) => {}
-            Standing::Runs(left) => {
+        match time {
+            TimeAtNode::Waits(wait) => here.wait = wait,
+            TimeAtNode::Waited(_) => {}
+            TimeAtNode::Runs(left) => {
                 // The node may be the cause of the slow attempt.
                 self.avoided = Some(node);
                 let reading = here.run - run_time(ask.expected);
@@ -539,7 +539,7 @@ mod tests {
         nodes.local = (0..4).map(NodeId).collect();
         let reconsider = |nodes: &Nodes, seed| {
             let mut policy = EarliestCompletion::new(Chance::new(seed, "placement"), CompletionSettings::USUAL);
-            policy.reconsider(&ask(1), 1, Standing::Waits(Duration::from_secs(5)), nodes)
+            policy.reconsider(&ask(1), 1, TimeAtNode::Waits(Duration::from_secs(5)), nodes)
         };
         assert!((0..50).all(|seed| reconsider(&nodes, seed).is_none()), "all are alike");
         nodes.success = vec![1_000_000, 500_000];
@@ -558,7 +558,7 @@ mod tests {
         let nodes = Nodes::without_input(&[0, 5, 5, 5]);
         let mut policy = EarliestCompletion::new(Chance::new(1, "placement"), CompletionSettings::USUAL);
         let mut reconsider =
-            |node, wait| policy.reconsider(&ask(1), node, Standing::Waits(Duration::from_secs(wait)), &nodes);
+            |node, wait| policy.reconsider(&ask(1), node, TimeAtNode::Waits(Duration::from_secs(wait)), &nodes);
         let saved = (0..50).filter_map(|_| reconsider(1, 60)).map(|better| better.saving).collect::<Vec<_>>();
         assert!(saved.len() > 30 && saved.iter().all(|saving| *saving > Duration::from_secs(54)), "{saved:?}");
         assert!((0..50).all(|_| reconsider(0, 0).is_none()), "nowhere is it done sooner");
@@ -569,7 +569,7 @@ mod tests {
         let nodes = Nodes::without_input(&[0, 5, 5]);
         let mut policy = EarliestCompletion::new(Chance::new(1, "placement"), CompletionSettings::USUAL);
         let asked = OpenAsk { expected: Some(Duration::from_secs(10)), ..ask(1) };
-        let mut reconsider = |left| policy.reconsider(&asked, 0, Standing::Runs(Duration::from_secs(left)), &nodes);
+        let mut reconsider = |left| policy.reconsider(&asked, 0, TimeAtNode::Runs(Duration::from_secs(left)), &nodes);
         let saved = (0..50).filter_map(|_| reconsider(60)).collect::<Vec<_>>();
         assert!(saved.len() > 30 && saved.iter().all(|better| better.node != 0), "{saved:?}");
         let by: Vec<u64> = saved.iter().map(|better| better.saving.as_millis() / 1_000).collect();

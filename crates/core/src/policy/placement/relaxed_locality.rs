@@ -6,7 +6,7 @@
 //! relaxed for the duplicates that are sent while it waits. A task without an input is placed anywhere. Departs: the paper
 //! does not state how long each step takes.
 
-use crate::policy::{Alternative, Budget, Decision, OpenAsk, PlacementPolicy, Standing, run_time};
+use crate::policy::{Alternative, Budget, Decision, OpenAsk, PlacementPolicy, TimeAtNode, run_time};
 use crate::vocabulary::{Chance, Duration, Instant, NodeViews};
 
 /// Draws for a suitable node before nodes are examined one by one.
@@ -92,15 +92,15 @@ impl PlacementPolicy for RelaxedLocality {
         &mut self,
         ask: &OpenAsk,
         node: usize,
-        standing: Standing,
+        time: TimeAtNode,
         view: &dyn NodeViews,
     ) -> Option<Alternative> {
-        let (waited, saving) = match standing {
-            Standing::Waited(waited) => (waited, Duration::ZERO),
+        let (waited, saving) = match time {
+            TimeAtNode::Waited(waited) => (waited, Duration::ZERO),
             // It has run, so the constraint on its input is fully relaxed.
-            Standing::Runs(left) => (Duration::MAX, Duration(left.0.checked_sub(run_time(ask.expected).0)?)),
+            TimeAtNode::Runs(left) => (Duration::MAX, Duration(left.0.checked_sub(run_time(ask.expected).0)?)),
             // Waits are unknown to this policy.
-            Standing::Waits(_) => return None,
+            TimeAtNode::Waits(_) => return None,
         };
         let node = self.choose(ask, waited, Some(node), view)?;
         Some(Alternative { node, wait: Duration::ZERO, saving })
@@ -179,7 +179,7 @@ mod tests {
 
     /// The nodes that may get a duplicate of a task that has waited on this node for the given number of seconds.
     fn beside(nodes: &Nodes, node: usize, seconds: u64) -> BTreeSet<usize> {
-        let waited = Standing::Waited(Duration::from_secs(seconds));
+        let waited = TimeAtNode::Waited(Duration::from_secs(seconds));
         (0..200).filter_map(|seed| Some(policy(seed).reconsider(&ask(1), node, waited, nodes)?.node)).collect()
     }
 
@@ -223,9 +223,9 @@ mod tests {
 
     #[test]
     fn a_slow_task_runs_again_where_that_is_done_sooner_and_waits_are_not_told() {
-        let saving = |standing| policy(1).reconsider(&ask(1), 0, standing, &with_input()).map(|found| found.saving.0);
-        assert_eq!(saving(Standing::Runs(Duration::from_secs(25))), Some(15_000_000));
-        assert_eq!(saving(Standing::Runs(Duration::from_secs(5))), None);
-        assert_eq!(saving(Standing::Waits(Duration::from_secs(500))), None);
+        let saving = |time| policy(1).reconsider(&ask(1), 0, time, &with_input()).map(|found| found.saving.0);
+        assert_eq!(saving(TimeAtNode::Runs(Duration::from_secs(25))), Some(15_000_000));
+        assert_eq!(saving(TimeAtNode::Runs(Duration::from_secs(5))), None);
+        assert_eq!(saving(TimeAtNode::Waits(Duration::from_secs(500))), None);
     }
 }

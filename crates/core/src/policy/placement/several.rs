@@ -27,8 +27,8 @@ pub(super) struct Part {
     pub(super) chance: Duration,
 }
 
-/// Input of the matching.
-pub(super) struct Known<'a> {
+/// The values that do not change while a batch is matched.
+pub(super) struct BatchInput<'a> {
     pub(super) asks: &'a [OpenAsk],
     /// For each task, the index of its ask.
     pub(super) ask_of: &'a [u32],
@@ -40,7 +40,7 @@ pub(super) struct Known<'a> {
 }
 
 struct Batch<'a> {
-    known: &'a Known<'a>,
+    input: &'a BatchInput<'a>,
     parts: &'a [Part],
     loads: &'a mut Vec<Load>,
 }
@@ -52,25 +52,25 @@ impl Several {
     }
 
     /// The tasks of the batch with their nodes, in ascending order of wait.
-    pub(super) fn find(&mut self, known: &Known<'_>) -> &[crate::policy::matching::Match] {
+    pub(super) fn find(&mut self, input: &BatchInput<'_>) -> &[crate::policy::matching::Match] {
         let Several { matcher, parts, loads } = self;
         matcher.find(|nodes| {
             loads.clear();
             loads.resize(nodes.len(), Load::default());
-            Batch { known, parts, loads }
+            Batch { input, parts, loads }
         })
     }
 }
 
 impl Batch<'_> {
     fn ask(&self, of: Pairing) -> &OpenAsk {
-        &self.known.asks[self.known.ask_of[of.task as usize] as usize]
+        &self.input.asks[self.input.ask_of[of.task as usize] as usize]
     }
 }
 
 impl Growing for Batch<'_> {
     fn offer(&self, of: Pairing) -> (Duration, Duration) {
-        let Known { view, settings, unseen, .. } = *self.known;
+        let BatchInput { view, settings, unseen, .. } = *self.input;
         let (ask, node, part) = (self.ask(of), of.node as usize, self.parts[of.pair as usize]);
         let mut before = self.loads[of.place as usize];
         let is_opportunistic = ask.execution == ExecutionType::Opportunistic;
@@ -87,7 +87,7 @@ impl Growing for Batch<'_> {
         let estimate = Estimate { fetch: Duration::ZERO, wait, run: part.run };
         let cost = cost(node, &estimate, view, settings);
         let risk = Duration(cost.0.saturating_sub(estimate.unless_it_fails().0));
-        let aside = if displaces { self.known.spread } else { Duration::ZERO };
+        let aside = if displaces { self.input.spread } else { Duration::ZERO };
         (cost + part.chance + aside, wait + risk)
     }
 
