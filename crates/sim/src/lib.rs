@@ -29,6 +29,7 @@ mod sealing;
 mod settings;
 mod simulation;
 mod slab;
+pub mod statistics;
 mod story;
 mod subject;
 #[cfg(test)]

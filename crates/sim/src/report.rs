@@ -1,6 +1,7 @@
 //! Pages about one or several runs of a workload: self-contained HTML with plots as SVG, which need no network.
 
 use crate::metrics::{Against, Gantt, GanttStage, Heat, JobResult, Outcome};
+use crate::statistics::{mean, percentile, sorted};
 use plotters::coord::Shift;
 use plotters::element::DashedPathElement;
 use plotters::prelude::*;
@@ -83,6 +84,14 @@ pub struct Spread {
     /// The percentiles 5, 25, 50, 75 and 95.
     pub percentiles: [f64; 5],
     pub mean: f64,
+}
+
+impl Spread {
+    pub fn of(name: impl Into<String>, values: impl IntoIterator<Item = f64>) -> Spread {
+        let values = sorted(values);
+        let percentiles = [5, 25, 50, 75, 95].map(|percent| percentile(&values, percent));
+        Spread { name: name.into(), percentiles, mean: mean(&values) }
+    }
 }
 
 /// A plot of a page.
@@ -265,8 +274,8 @@ fn speedup_curves(run: &Outcome) -> Vec<Line> {
 }
 
 /// Cumulative distribution: each value with the share of the values that are at most as large.
-fn distribution(mut values: Vec<f64>) -> Vec<(f64, f64)> {
-    values.sort_by(f64::total_cmp);
+fn distribution(values: Vec<f64>) -> Vec<(f64, f64)> {
+    let values = sorted(values);
     let count = values.len() as f64;
     // More points could not be distinguished in the plot.
     let step = values.len().div_ceil(400).max(1);

@@ -3,14 +3,13 @@
 
 use super::costs::{self, AGENTS, CPUS, CostsArgs, Measured, SLEEP, SLEEP_MICROS};
 use super::journals::{self, Journals};
-use super::{percentile, sorted};
 use crate::cluster::{Cluster, array};
 use amalgam_cli::failure::{Failure, Result};
 use amalgam_core::master::MasterSettings;
 use amalgam_core::preset::Preset;
 use amalgam_core::vocabulary::{Attributes, Chance, Duration, JobSpec, ResourceSpec, Resources};
-use amalgam_sim::{NetworkSettings, Settings, Simulation};
-use amalgam_workload::trace::{MalformedLines, Node, RunTimes, TraceJob, Workload};
+use amalgam_sim::{NetworkSettings, Settings, Simulation, statistics};
+use amalgam_workload::trace::{MalformedLines, Node, RunTimes, Summary, TraceJob, Workload};
 use clap::Args;
 use std::sync::Arc;
 use std::time::Instant;
@@ -95,7 +94,7 @@ pub fn execute(args: &AgreementArgs) -> Result<()> {
 
 /// Returns the maximum error of the simulator, as a share of the real wait.
 fn print_case(preset: Preset, load: &Load, pairs: &[Pair]) -> Result<f64> {
-    let median = |of: fn(&Pair) -> f64| percentile(&sorted(pairs.iter().map(of).collect()), 50.0);
+    let median = |of: fn(&Pair) -> f64| statistics::median(pairs.iter().map(of));
     let ratios = [median(|pair| pair.simulated.p50 / pair.real.p50), median(|pair| pair.simulated.p95 / pair.real.p95)];
     say!(
         "{:<32} {:<12} {:>9.1} {:>7.1} {:>9.1} {:>7.1} {:>8.2} {:>4.2}",
@@ -148,7 +147,8 @@ fn run(load: &Load, preset: Preset, enforcement: &str) -> Result<(Waits, Workloa
     let wait = |(attempt, times): (&amalgam_core::vocabulary::AttemptId, &journals::Times)| {
         Some(times.started?.since(*came.get(&attempt.job)?).as_micros() as f64 / 1e3)
     };
-    let waits = sorted(times.iter().filter_map(wait).collect());
+    // The same kind of percentile as the simulator's.
+    let waits = Summary::of(times.iter().filter_map(wait).map(|wait| (wait, 1)));
     let first = came.values().next().copied().ok_or_else(|| Failure::new("the journals have no job", ""))?;
     let job = |(at, (_, spec)): (_, &(Duration, JobSpec))| TraceJob {
         arrival: amalgam_core::vocabulary::Instant::since(at, first),
@@ -157,7 +157,7 @@ fn run(load: &Load, preset: Preset, enforcement: &str) -> Result<(Waits, Workloa
     };
     let jobs = came.values().copied().zip(&load.jobs).map(job).collect();
     let workload = Workload { name: load.name.clone(), jobs, notes: Vec::new(), malformed: MalformedLines::default() };
-    Ok((Waits { p50: percentile(&waits, 50.0), p95: percentile(&waits, 95.0) }, workload))
+    Ok((Waits { p50: waits.p50, p95: waits.p95 }, workload))
 }
 
 fn simulate(workload: &Workload, preset: Preset, measured: &Measured, seed: u64) -> Waits {

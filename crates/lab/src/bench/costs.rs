@@ -6,12 +6,13 @@
 //! The cost of a message is the CPU time of the server's process for a task, including its interface and its log but without
 //! its roles, divided by the messages about the task. The process has several threads; the simulator charges one process.
 
+use super::fdatasync_p50;
 use super::journals::{self, Journals, WorkByRole};
-use super::{fdatasync_p50, percentile, sorted};
 use crate::cluster::{Cluster, array, chain, failed};
 use amalgam_cli::failure::{Failure, Result};
 use amalgam_core::preset::Preset;
 use amalgam_sim::Costs;
+use amalgam_sim::statistics::{median, percentile, sorted};
 use clap::Args;
 use std::process::{Command, Stdio};
 
@@ -79,11 +80,11 @@ pub fn measure(args: &CostsArgs) -> Result<Measured> {
     if launches.is_empty() {
         return Err(Failure::new("the journals have no task", ""));
     }
-    let median = |samples| percentile(&sorted(samples), 50.0);
     let disk = fdatasync_p50()? * 1e6;
     let ways = median(round_trips) - (disk + 4.0 * message) / 1e3;
-    let quartile = |percent| percentile(&sorted(exits.clone()), percent);
-    let exit_spread = format!("{:.0} to {:.0} in the middle half", quartile(25.0), quartile(75.0));
+    let exits = sorted(exits);
+    let quartile = |percent: u32| percentile(&exits, percent);
+    let exit_spread = format!("{:.0} to {:.0} in the middle half", quartile(25), quartile(75));
     let nanos = |micros: f64| (micros * 1e3) as u64;
     let costs = Costs {
         master_event: work.master.each(),
@@ -93,7 +94,7 @@ pub fn measure(args: &CostsArgs) -> Result<Measured> {
         message: message as u64,
         disk: disk as u64,
         launch: nanos(median(launches)),
-        exit: nanos(median(exits)),
+        exit: nanos(quartile(50)),
     };
     let delay_micros = (ways / 2.0).max(0.0) as u64;
     let bare_micros = bare_micros(args.hops)?;
@@ -139,7 +140,7 @@ fn bare_micros(count: u32) -> Result<f64> {
         Command::new(SLEEP[0]).arg(SLEEP[1]).stdin(Stdio::null()).status().map_err(failed("spawn"))?;
         samples.push((started.elapsed().as_micros() as f64) - SLEEP_MICROS as f64);
     }
-    Ok(percentile(&sorted(samples), 50.0))
+    Ok(median(samples))
 }
 
 impl Measured {

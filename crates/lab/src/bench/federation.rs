@@ -1,6 +1,6 @@
 //! Allocations per second of a federation of real daemons with hollow nodes: only the processes of tasks are missing.
 
-use super::{fdatasync_p50, percentile, sorted};
+use super::fdatasync_p50;
 use crate::cluster::array;
 use crate::hollow_federation::{Counts, Daemons, Nodes, Plan, Spent};
 use crate::measure::loopback_floor::rounds_a_second;
@@ -8,6 +8,7 @@ use amalgam_cli::client::{Client, Query};
 use amalgam_cli::failure::{Failure, Result};
 use amalgam_core::vocabulary::JobSpec;
 use amalgam_daemon::api::{Action, AllocationParts, JobState, StoryLine};
+use amalgam_sim::statistics::{percentile, sorted};
 use clap::Args;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::ScopedJoinHandle;
@@ -166,8 +167,8 @@ fn allocation_times(client: &Client, job: u64) -> Result<Vec<AllocationParts>> {
 
 fn report_times(times: &[AllocationParts]) -> Result<()> {
     let line = |name: &str, part: fn(&AllocationParts) -> f64| -> Result<()> {
-        let millis = sorted(times.iter().map(|parts| part(parts) * 1e3).collect());
-        say!("    {name:<14} p50 {:8.2}  p99 {:8.2} ms", percentile(&millis, 50.0), percentile(&millis, 99.0));
+        let millis = sorted(times.iter().map(|parts| part(parts) * 1e3));
+        say!("    {name:<14} p50 {:8.2}  p99 {:8.2} ms", percentile(&millis, 50), percentile(&millis, 99));
         Ok(())
     };
     say!("  allocation times of {} tasks:", times.len());

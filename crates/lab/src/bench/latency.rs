@@ -1,9 +1,10 @@
 //! The start-up time of one task, the time for each hop of a chain, and the total time of tasks that only sleep.
 
-use super::{fdatasync_p50, millis, percentile, sorted, spread};
+use super::{fdatasync_p50, millis, spread};
 use crate::cluster::{Cluster, array, chain, failed, wall_micros};
 use amalgam_cli::failure::{Failure, Result};
 use amalgam_cli::values::as_text;
+use amalgam_sim::statistics::{median, sorted};
 use clap::Args;
 use std::process::{Command, Stdio};
 use std::time::Instant;
@@ -38,7 +39,7 @@ pub fn execute(args: &LatencyArgs) -> Result<()> {
         bare.push(bare_sleeps(args.sleeps, 8)?);
         ours.push(sleeps(&cluster, args.sleeps)?);
     }
-    let (ours, bare) = (percentile(&sorted(ours), 50.0), percentile(&sorted(bare), 50.0));
+    let (ours, bare) = (median(ours), median(bare));
     say!(
         "{} x sleep 0.1 at 8 slots: ours {ours:.3} s, bare {bare:.3} s, {:+.1} %",
         args.sleeps,

@@ -5,6 +5,7 @@ use crate::cluster::{Cluster, array};
 use crate::measure::launch_floor::bare_loop;
 use amalgam_cli::failure::{Failure, Result};
 use amalgam_cli::values::parse_option;
+use amalgam_sim::statistics::median;
 use clap::Args;
 use std::process::Command;
 use std::time::Instant;
@@ -78,8 +79,4 @@ fn through_cluster(tasks: u32, slots: u32, enforcement: &str) -> Result<f64> {
     let id = cluster.submit(&job)?;
     cluster.wait(id)?;
     Ok(f64::from(tasks) / started.elapsed().as_secs_f64())
-}
-
-fn median(samples: Vec<f64>) -> f64 {
-    super::percentile(&super::sorted(samples), 50.0)
 }

@@ -1,10 +1,11 @@
 //! The time to match a batch of tasks to nodes, for several distributions of costs.
 
-use super::{millis, percentile, sorted};
+use super::millis;
 use crate::matching::{Acceptance, Costs, Pair, Stable, UNSUITABLE, greedy, optimal};
 use amalgam_cli::failure::Result;
 use amalgam_core::policy::matching::{Growing, Pairing, Regret};
 use amalgam_core::vocabulary::{Chance, Duration};
+use amalgam_sim::statistics::{percentile, sorted};
 use clap::Args;
 use std::hint::black_box;
 use std::time::Instant;
@@ -177,7 +178,7 @@ impl Timing {
     fn print(self) -> Result<()> {
         let (count, pairs) = (self.millis.len(), self.pairs as f64);
         let times = sorted(self.millis);
-        let [p50, p95, p99, most] = [50.0, 95.0, 99.0, 100.0].map(|percent| percentile(&times, percent));
+        let [p50, p95, p99, most] = [50, 95, 99, 100].map(|percent| percentile(&times, percent));
         say_on!("  {:<24}p50 {p50:.3}  p95 {p95:.3}  p99 {p99:.3}  max {most:.3}", self.what);
         match self.pairs {
             0 => say!(),

@@ -32,6 +32,7 @@ mod waits;
 
 use crate::cluster;
 use amalgam_cli::failure::Result;
+use amalgam_sim::statistics::percentile;
 use clap::{Args, Subcommand};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -104,24 +105,13 @@ pub fn execute(args: BenchArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The smallest value that at least `percent` of the sorted samples do not exceed.
-fn percentile(sorted: &[f64], percent: f64) -> f64 {
-    let rank = (percent / 100.0 * sorted.len() as f64).ceil() as usize;
-    sorted.get(rank.clamp(1, sorted.len().max(1)) - 1).copied().unwrap_or(f64::NAN)
-}
-
-fn sorted(mut samples: Vec<f64>) -> Vec<f64> {
-    samples.sort_by(f64::total_cmp);
-    samples
-}
-
 /// `p50 4.10  p95 5.32` of samples in milliseconds.
 fn spread(sorted: &[f64]) -> String {
     format!(
         "p50 {:.2}  p95 {:.2}  max {:.2} ms",
-        percentile(sorted, 50.0),
-        percentile(sorted, 95.0),
-        percentile(sorted, 100.0)
+        percentile(sorted, 50),
+        percentile(sorted, 95),
+        percentile(sorted, 100)
     )
 }
 

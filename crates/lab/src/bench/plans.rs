@@ -4,7 +4,6 @@
 //! The time of an event is the least CPU time over several runs. The runs are identical to the last event, so the rest is
 //! noise of the machine.
 
-use super::{percentile, sorted};
 use crate::cluster::{JOB, NODE, array, manager};
 use amalgam_cli::failure::{Failure, Result};
 use amalgam_core::job_manager::JobManager;
@@ -15,6 +14,7 @@ use amalgam_core::vocabulary::{
     AttemptId, Chance, Duration, EndReason, Ended, Epoch, Generation, GrantId, Instant, JobSpec, ResourceSpec,
     Resources, StageSpec, TaskSet, Totals, Usage,
 };
+use amalgam_sim::statistics::{percentile, sorted};
 use clap::Args;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -61,9 +61,9 @@ pub fn execute(args: &PlansArgs) -> Result<()> {
         for (what, decisions) in decisions {
             let tasks: u64 = decisions.iter().map(|decision| decision.launches).sum();
             let all: f64 = decisions.iter().map(|decision| decision.took).sum();
-            let times = sorted(decisions.iter().map(|decision| decision.took).collect());
-            let at = |percent| percentile(&times, percent);
-            let (p50, p99, most) = (at(50.0), at(99.0), at(100.0));
+            let times = sorted(decisions.iter().map(|decision| decision.took));
+            let at = |percent: u32| percentile(&times, percent);
+            let (p50, p99, most) = (at(50), at(99), at(100));
             let count = times.len();
             say_on!("  {what:<30}{count:>8} times  p50 {p50:.4}  p99 {p99:.4}  max {most:.4}");
             if tasks > 0 {

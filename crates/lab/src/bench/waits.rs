@@ -1,9 +1,9 @@
 //! The time of a node to compute how long a task of any size would wait there.
 
-use super::{percentile, sorted};
 use amalgam_cli::failure::Result;
 use amalgam_core::policy::node_queue::projection::{Use, Workload};
 use amalgam_core::vocabulary::{Chance, Duration, Resources};
+use amalgam_sim::statistics::{median, percentile, sorted};
 use clap::Args;
 use std::hint::black_box;
 use std::time::Instant;
@@ -37,7 +37,7 @@ pub fn execute(args: &WaitsArgs) -> Result<()> {
                 black_box(matrix);
             })
         });
-        let matrix = sorted(matrix.collect());
+        let matrix = sorted(matrix);
         // The lower bound: each task is looked at once, and its end is inserted among the others.
         let floor = nodes.iter().map(|node| {
             least(|| {
@@ -46,14 +46,14 @@ pub fn execute(args: &WaitsArgs) -> Result<()> {
                 black_box(ends);
             })
         });
-        let floor = sorted(floor.collect());
-        let at = |percent| percentile(&matrix, percent);
+        let floor = median(floor);
+        let at = |percent: u32| percentile(&matrix, percent);
         say!(
             "{name}: the matrix p50 {:.1}, p95 {:.1}, max {:.1}, of {bytes} bytes; {ASKED} are asked for 100; putting the ends in order p50 {:.1}",
-            at(50.0),
-            at(95.0),
-            at(100.0),
-            percentile(&floor, 50.0)
+            at(50),
+            at(95),
+            at(100),
+            floor
         );
     }
     Ok(())

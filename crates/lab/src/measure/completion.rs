@@ -9,6 +9,7 @@ use amalgam_core::scheduling::{Allowed, LocalScheduler};
 use amalgam_core::vocabulary::{
     AskId, Chance, Duration as Length, Epoch, ExecutionType, Instant, JobId, NodeWaits, Resources, Totals,
 };
+use amalgam_sim::statistics::percentile;
 use std::hint::black_box;
 use std::sync::Arc;
 use std::time::Duration;
@@ -50,7 +51,7 @@ pub fn measure(preset: &Preset, nodes: u32, tasks: u32, rounds: usize) -> Estima
     }
     let median = |mut of: Vec<Duration>| {
         of.sort_unstable();
-        of[of.len() / 2]
+        percentile(&of, 50)
     };
     Estimating { placed: median(placed), lookups: median(lookups), bytes }
 }

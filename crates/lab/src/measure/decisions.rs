@@ -18,6 +18,7 @@ use amalgam_core::vocabulary::{
     AskId, Attributes, Chance, ClientId, Constraint, Epoch, ExecutionType, GrantId, Instant, JobId, JobSpec, JobWork,
     NodeId, Program, ResourceSpec, Resources, StageSpec, TaskSet, Totals, WHOLE_GPU, Work,
 };
+use amalgam_sim::statistics::{median, percentile};
 use std::collections::BTreeSet;
 use std::hint::black_box;
 use std::sync::Arc;
@@ -101,7 +102,7 @@ pub fn compare(scale: &Scale) -> Comparison {
         }
         floors.push(floor(scale.nodes, scale.jobs, clusters[0].running.len(), scale.departures).as_secs_f64());
     }
-    let slowdown = median(each[0].iter().zip(&each[1]).map(|(few, many)| many / few).collect());
+    let slowdown = median(each[0].iter().zip(&each[1]).map(|(few, many)| many / few));
     let [few, many] = clusters;
     let [few_each, many_each] = each;
     Comparison {
@@ -109,11 +110,6 @@ pub fn compare(scale: &Scale) -> Comparison {
         slowdown,
         floor: Duration::from_secs_f64(median(floors)),
     }
-}
-
-fn median(mut of: Vec<f64>) -> f64 {
-    of.sort_by(f64::total_cmp);
-    of.get(of.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
 /// The nodes and job managers around one master.
@@ -249,11 +245,7 @@ impl Cluster {
 
     fn summary(mut self, each: f64) -> Decisions {
         self.times.sort_unstable();
-        let last = self.times.len().saturating_sub(1);
-        let percentile = |parts: usize| {
-            let nanoseconds = self.times.get((last * parts).div_ceil(10_000)).copied().unwrap_or(0);
-            Duration::from_nanos(nanoseconds.into())
-        };
+        let at = |percent: f64| Duration::from_nanos(percentile(&self.times, percent).into());
         let full = |kind: usize| self.booked.0[kind] as f64 / self.capacity.0[kind] as f64;
         Decisions {
             pending: self.jobs.iter().map(|job| job.wanted - job.granted).sum(),
@@ -262,10 +254,10 @@ impl Cluster {
             decisions: self.granted,
             events: self.times.len() as u64,
             per_second: 1.0 / each,
-            p50: percentile(5_000),
-            p99: percentile(9_900),
-            p9999: percentile(9_999),
-            longest: percentile(10_000),
+            p50: at(50.0),
+            p99: at(99.0),
+            p9999: at(99.99),
+            longest: at(100.0),
         }
     }
 

@@ -1,5 +1,6 @@
 //! The time of a small durable write to this disk: the lower bound of every acknowledgement.
 
+use amalgam_sim::statistics::percentile;
 use std::fs::File;
 use std::io::{self, Write};
 use std::path::Path;
@@ -29,5 +30,5 @@ fn measure(path: &Path, rounds: usize) -> io::Result<DiskFloor> {
         times.push(start.elapsed());
     }
     times.sort_unstable();
-    Ok(DiskFloor { p50: times[times.len() / 2], p95: times[times.len() * 95 / 100] })
+    Ok(DiskFloor { p50: percentile(&times, 50), p95: percentile(&times, 95) })
 }

@@ -14,6 +14,7 @@ use amalgam_core::vocabulary::{
     AskId, Attributes, Chance, ClientId, Duration as Length, Epoch, ExecutionType, Instant, JobId, JobSpec, NodeId,
     Program, ResourceSpec, Resources, StageSpec, TaskSet,
 };
+use amalgam_sim::statistics::percentile;
 use std::hint::black_box;
 use std::sync::Arc;
 use std::time::Duration;
@@ -60,7 +61,7 @@ pub fn measure(nodes: u32, tasks: u32, rounds: usize) -> Placing {
     }
     let [decision, draw, list, applied] = samples.map(|mut of| {
         of.sort_unstable();
-        of[of.len() / 2]
+        percentile(&of, 50)
     });
     Placing { decision, draw, list, applied }
 }

@@ -15,6 +15,7 @@ use amalgam_core::role::{Change, Event, Outbox, Role};
 use amalgam_core::vocabulary::{
     Chance, ClientId, Epoch, Instant, JobId, JobSpec, Program, QueueSpec, ResourceSpec, Resources, StageSpec, TaskSet,
 };
+use amalgam_sim::statistics::percentile;
 use std::collections::{BTreeMap, BTreeSet};
 use std::hint::black_box;
 use std::sync::Arc;
@@ -58,7 +59,7 @@ pub fn measure(sizes: &[u64], rounds: usize, events: u32) -> Vec<Waiting> {
     }
     let median = |of: &mut Vec<Duration>| {
         of.sort_unstable();
-        of[of.len() / 2]
+        percentile(of, 50)
     };
     let summary = |(&jobs, mut samples): (&u64, [Vec<Duration>; EVENTS.len() + 1])| {
         let each = std::array::from_fn(|kind| median(&mut samples[kind]));

@@ -4,6 +4,7 @@ use amalgam_cli::failure::{Failure, Result};
 use amalgam_cli::values::as_text;
 use amalgam_core::vocabulary::{Attributes, Duration, ResourceSpec, Resources};
 use amalgam_sim::report;
+use amalgam_sim::statistics::mean;
 use amalgam_workload::closest;
 use amalgam_workload::text::read_text;
 use amalgam_workload::trace::Node;
@@ -168,17 +169,6 @@ pub fn run_all<C: Sync, R: Send>(cases: &[C], extent: &Extent, run: impl Fn(&C, 
     }
     let mut runs = runs.into_iter();
     cases.iter().map(|_| runs.by_ref().take(seeds.len()).collect()).collect()
-}
-
-/// Zero for an empty list.
-pub fn mean(values: &[f64]) -> f64 {
-    if values.is_empty() { 0.0 } else { values.iter().sum::<f64>() / values.len() as f64 }
-}
-
-/// A percentile of sorted values; zero for none.
-pub fn percentile(sorted: &[f64], percent: usize) -> f64 {
-    let last = sorted.len().saturating_sub(1);
-    sorted.get((last * percent + 50) / 100).copied().unwrap_or(0.0)
 }
 
 /// Zero if `base` is zero.

@@ -4,8 +4,9 @@ mod experiment;
 mod page;
 mod scenario;
 
-use super::figure::{self, Extent, Figure, Findings, Paper, PaperNumber, Row, ScenarioText, misses, number_of, ratio};
+use super::figure::{Extent, Figure, Findings, Paper, PaperNumber, Row, ScenarioText, misses, number_of, ratio};
 use amalgam_cli::failure::Result;
+use amalgam_sim::statistics;
 use experiment::{CaseRuns, Run};
 use scenario::{FigureScenario, JobClass, Scenario};
 
@@ -159,7 +160,7 @@ fn tracking(figure: &str, scenario: &ScenarioText, extent: &Extent) -> Result<Fi
 }
 
 fn of_watched(run: &Run, value: fn(&amalgam_sim::Watched) -> f64) -> f64 {
-    figure::mean(&run.watched.iter().map(value).collect::<Vec<f64>>())
+    statistics::mean(&run.watched.iter().map(value).collect::<Vec<f64>>())
 }
 
 /// Runs the cases; `rows` makes the rows of one case, with the case that it is compared with.

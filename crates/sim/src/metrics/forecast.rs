@@ -1,5 +1,6 @@
 //! Accuracy of predictions: when attempts would start, and how long they would run.
 
+use crate::statistics::percentile;
 use amalgam_core::vocabulary::{AttemptId, Duration, PredictedStart, Prediction};
 use amalgam_workload::trace::Summary;
 use serde::Serialize;
@@ -67,7 +68,7 @@ impl ForecastMeasure {
         let predicted = self.waits.len() as u64;
         let part = |count: u64| if predicted == 0 { 0.0 } else { count as f64 / predicted as f64 };
         self.widths.sort_unstable();
-        let median = self.widths.get(self.widths.len() / 2).copied().unwrap_or_default();
+        let median = percentile(&self.widths, 50);
         let late = predicted - self.covered - self.early;
         let forecast = Forecast {
             predicted,

@@ -1,6 +1,7 @@
 //! Waits of attempts that job managers sent to nodes' queues, the accuracy of the expected waits, and results of
 //! duplicates.
 
+use crate::statistics::{mean, percentile, sorted};
 use amalgam_core::role::Trigger;
 use amalgam_core::vocabulary::{AttemptId, Duration, Instant, NodeId};
 use amalgam_workload::trace::Summary;
@@ -53,11 +54,10 @@ pub struct AcrossNodes {
 impl AcrossNodes {
     /// From the sum and the number of the waits at each node.
     fn of(begins_s: f64, nodes: &BTreeMap<NodeId, (Duration, u32)>) -> AcrossNodes {
-        let mut means: Vec<f64> = nodes.values().map(|(sum, count)| sum.as_secs_f64() / f64::from(*count)).collect();
-        means.sort_by(f64::total_cmp);
-        let mean = means.iter().sum::<f64>() / means.len() as f64;
+        let means = sorted(nodes.values().map(|(sum, count)| sum.as_secs_f64() / f64::from(*count)));
+        let mean = mean(&means);
         let variance = means.iter().map(|one| (one - mean).powi(2)).sum::<f64>() / means.len() as f64;
-        let at = |percent: usize| means[((means.len() - 1) * percent + 50) / 100];
+        let at = |percent: u32| percentile(&means, percent);
         let (nodes, deviation_s) = (means.len() as u64, variance.sqrt());
         AcrossNodes {
             begins_s,

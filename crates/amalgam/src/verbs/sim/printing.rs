@@ -4,7 +4,7 @@ use crate::show;
 use amalgam_core::why::counted;
 use amalgam_sim::{
     Against, Altruism, Busy, Duplicates, Forecast, OfPreset, Oracle, Outcome, QueueExchange, Queueing, ReadFrom,
-    Reading, Reference, Results, Stragglers,
+    Reading, Reference, Results, Stragglers, statistics,
 };
 use amalgam_workload::trace::Summary;
 use std::ops::RangeInclusive;
@@ -118,10 +118,10 @@ fn comparison_row(runs: &[&Results], several: bool) -> Vec<String> {
             .filter_map(|run| Some(number(run)).filter(|(behind, _)| *behind > 0))
             .map(|(_, number)| number)
             .collect();
-        (!numbers.is_empty()).then(|| numbers.iter().sum::<f64>() / numbers.len() as f64)
+        (!numbers.is_empty()).then(|| statistics::mean(&numbers))
     };
     let seconds = |number| mean(number).map_or_else(|| "-".to_owned(), |number| format!("{number:.2}"));
-    let share = |number: fn(&Results) -> f64| runs.iter().map(|run| number(run)).sum::<f64>() / runs.len() as f64;
+    let share = |number: fn(&Results) -> f64| statistics::mean(&runs.iter().map(|run| number(run)).collect::<Vec<_>>());
     let sum = |number: fn(&Results) -> u64| runs.iter().map(|run| number(run)).sum::<u64>().to_string();
     let jain = mean(|run| (u64::from(run.jain.mean.is_some()), run.jain.mean.unwrap_or_default()));
     let mut cells = vec![

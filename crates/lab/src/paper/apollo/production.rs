@@ -1,9 +1,7 @@
 //! Runs a steady stream of a trace's jobs on a cluster, like the paper's cluster in production, and keeps the results that the
 //! figures need.
 
-use super::super::figure::{
-    Amount, Extent, PaperNumber, Row, mean, nodes, number_of, percentile, ratio, run_all, seconds, source,
-};
+use super::super::figure::{Amount, Extent, PaperNumber, Row, nodes, number_of, ratio, run_all, seconds, source};
 use super::locality;
 use super::scenario::{Production, ProductionFigure};
 use crate::baselines;
@@ -12,6 +10,7 @@ use amalgam_core::dispatch::Beside;
 use amalgam_core::policy::completion::Rates;
 use amalgam_core::preset::{Choice, Preset};
 use amalgam_core::vocabulary::{Resources, Totals, Workdir};
+use amalgam_sim::statistics::{mean, percentile, sorted};
 use amalgam_sim::{
     AcrossNodes, Busy, Chain, Forecast, OfPreset, Oracle, Outcome, Queueing, Reading, Reference, RunTimes, Settings,
     Simulation,
@@ -290,9 +289,7 @@ fn recurring(outcome: &Outcome) -> BTreeMap<String, f64> {
 /// The speed-up of each recurring job over the other run, the slowest first.
 fn speed_ups(run: &Run, other: &Run) -> Vec<f64> {
     let pairs = run.recurring.iter().filter_map(|(name, took)| Some(ratio(*other.recurring.get(name)?, *took)));
-    let mut speed_ups: Vec<f64> = pairs.collect();
-    speed_ups.sort_by(f64::total_cmp);
-    speed_ups
+    sorted(pairs)
 }
 
 /// Results for the jobs of one preset, if two shared the cluster.

@@ -1,11 +1,12 @@
 //! The numbers of figure 12.
 
-use super::super::figure::{Row, mean, percentile, ratio};
+use super::super::figure::{Row, ratio};
 use super::bounds::{exact_completion_s, least_completion_s, least_mean_s};
 use super::quality::{Job, Matcher};
 use super::scenario::{Batch, Quality};
 use amalgam_core::vocabulary::{Chance, Duration};
 use amalgam_sim::report::{Figure, Spread};
+use amalgam_sim::statistics::mean;
 
 /// Up to this number of tasks, all schedules are searched for the one that completes first.
 const SEARCHED: u32 = 10;
@@ -105,12 +106,7 @@ fn paper(matcher: Matcher) -> Option<f64> {
 
 /// Distributions of the jobs' completions.
 pub fn plot(batch: Batch, speed_up: f64, seeds: &[Run]) -> Figure {
-    let spread = |name: &str, of: &dyn Fn(&Run) -> &Vec<f64>| {
-        let mut values: Vec<f64> = seeds.iter().flat_map(of).copied().collect();
-        values.sort_by(f64::total_cmp);
-        let percentiles = [5, 25, 50, 75, 95].map(|percent| percentile(&values, percent));
-        Spread { name: name.to_owned(), percentiles, mean: mean(&values) }
-    };
+    let spread = |name: &str, of: &dyn Fn(&Run) -> &Vec<f64>| Spread::of(name, seeds.iter().flat_map(of).copied());
     let limit = if batch.tasks <= SEARCHED { "optimal" } else { "bound" };
     let mut spreads = vec![spread(limit, &|run| &run.limit)];
     let of_matcher = |(index, matcher): (usize, Matcher)| spread(matcher.name(), &|run| &run.completion[index]);

@@ -1,6 +1,6 @@
 //! Wall time of decisions: of the master, by the number of pending tasks, and of a job manager, for the jobs of a workload.
 
-use super::super::figure::{Amount, Extent, mean, percentile};
+use super::super::figure::{Amount, Extent};
 use super::experiment;
 use super::rows::Pair;
 use super::scenario::{FigureScenario, Scenario};
@@ -9,6 +9,7 @@ use amalgam_cli::failure::Result;
 use amalgam_core::policy::intra_job::{Order, StageWork, plan};
 use amalgam_core::preset::Preset;
 use amalgam_core::vocabulary::{Duration, Totals};
+use amalgam_sim::statistics::{mean, percentile, sorted};
 use amalgam_workload::trace::TraceJob;
 use std::hint::black_box;
 use std::time::Instant;
@@ -44,8 +45,7 @@ pub fn measure(scenario: &Scenario, figure: &FigureScenario, extent: &Extent) ->
         let mut times: [Vec<f64>; 3] = Default::default();
         for seed in &seeds {
             let jobs = experiment::workload(scenario, name, *seed, extent)?;
-            let mut each: Vec<f64> = jobs.jobs.iter().map(|job| plan_us(job, scenario)).collect();
-            each.sort_by(f64::total_cmp);
+            let each = sorted(jobs.jobs.iter().map(|job| plan_us(job, scenario)));
             let numbers = [mean(&each), percentile(&each, 95), percentile(&each, 100)];
             times.iter_mut().zip(numbers).for_each(|(times, number)| times.push(number));
         }

@@ -1,6 +1,5 @@
 //! Plots of a figure's page: distributions of completion times, gains and fairness.
 
-use super::super::figure::{mean, percentile};
 use super::experiment::{CaseRuns, Run};
 use super::rows::factors;
 use super::scenario::FigureScenario;
@@ -26,7 +25,7 @@ pub fn of(cases: &[CaseRuns], set_up: &FigureScenario) -> Vec<Figure> {
         if !gains.is_empty() {
             plots.push(Figure::Distributions(format!("Gains of jobs{group}"), "factor".to_owned(), gains));
         }
-        let jain = |of: &&CaseRuns| spread(of.scheduler.clone(), all(of, |run| run.jain.clone()));
+        let jain = |of: &&CaseRuns| Spread::of(&of.scheduler, all(of, |run| run.jain.clone()));
         let spreads = of_group.iter().map(jain).collect();
         plots.push(Figure::Boxes(format!("Jain's index of minutes{group}"), "index".to_owned(), spreads));
         plots.extend(course(&of_group, &group));
@@ -47,12 +46,6 @@ fn gains(of_group: &[&CaseRuns], set_up: &FigureScenario) -> Vec<(String, Vec<f6
         }
     }
     gains
-}
-
-fn spread(name: String, mut values: Vec<f64>) -> Spread {
-    values.sort_by(f64::total_cmp);
-    let percentiles = [5, 25, 50, 75, 95].map(|percent| percentile(&values, percent));
-    Spread { name, percentiles, mean: mean(&values) }
 }
 
 /// The watched job, with the first seed.

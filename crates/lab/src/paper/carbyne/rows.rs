@@ -1,7 +1,8 @@
 //! The numbers of a figure: each with its name and one value for each seed.
 
-use super::super::figure::{mean, percentile, ratio};
+use super::super::figure::ratio;
 use super::experiment::{CaseRuns, Run};
+use amalgam_sim::statistics::{mean, percentile, sorted};
 
 pub type Pair = (String, Vec<f64>);
 
@@ -135,9 +136,7 @@ pub fn unfinished(cases: &[CaseRuns]) -> Vec<String> {
 /// Factors of the jobs that ended in both runs, sorted.
 pub fn factors(run: &Run, base: &Run) -> Vec<f64> {
     let pairs = run.jct_s.iter().zip(&base.jct_s);
-    let mut factors: Vec<f64> = pairs.filter_map(|(ours, base)| Some(ratio((*base)?, (*ours)?))).collect();
-    factors.sort_by(f64::total_cmp);
-    factors
+    sorted(pairs.filter_map(|(ours, base)| Some(ratio((*base)?, (*ours)?))))
 }
 
 impl Run {
@@ -145,9 +144,7 @@ impl Run {
         mean(&self.jct_s.iter().copied().flatten().collect::<Vec<f64>>())
     }
 
-    fn jct_percentile(&self, percent: usize) -> f64 {
-        let mut sorted: Vec<f64> = self.jct_s.iter().copied().flatten().collect();
-        sorted.sort_by(f64::total_cmp);
-        percentile(&sorted, percent)
+    fn jct_percentile(&self, percent: u32) -> f64 {
+        percentile(&sorted(self.jct_s.iter().copied().flatten()), percent)
     }
 }

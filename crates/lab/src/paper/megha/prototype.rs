@@ -2,9 +2,7 @@
 
 mod replay;
 
-use super::super::figure::{
-    Amount, Extent, Findings, PaperNumber, Row, ScenarioText, misses, number_of, percentile, ratio,
-};
+use super::super::figure::{Amount, Extent, Findings, PaperNumber, Row, ScenarioText, misses, number_of, ratio};
 use super::experiment::{self, LeftOut, Prepared, Run, World};
 use super::said_left_out;
 use super::scenario::Scenario;
@@ -14,6 +12,7 @@ use amalgam_cli::failure::Result;
 use amalgam_cli::show;
 use amalgam_sim::Simulation;
 use amalgam_sim::report::Figure;
+use amalgam_sim::statistics::{median, percentile, sorted};
 use std::time::Duration;
 
 const FIGURE: &str = "megha-12";
@@ -128,23 +127,17 @@ fn simulate(prepared: &Prepared, disk_s: Option<f64>) -> Waits {
 impl Waits {
     /// The waits from the parts of each task's wait.
     fn of(parts: &[[f64; 4]], tasks: u64) -> Waits {
-        let all = sorted(parts.iter().map(|parts| parts.iter().sum()));
-        let median = |part: usize| percentile(&sorted(parts.iter().map(|parts| parts[part])), 50);
+        let all = sorted(parts.iter().map(|parts| parts.iter().sum::<f64>()));
+        let median_of = |part: usize| median(parts.iter().map(|parts| parts[part]));
         Waits {
             percentiles: [50, 95, 99, 100].map(|percent| percentile(&all, percent)),
-            parts: [0, 1, 2, 3].map(median),
+            parts: [0, 1, 2, 3].map(median_of),
             refused: 0,
             repartitions: 0,
             started: parts.len() as f64 / tasks.max(1) as f64,
             all,
         }
     }
-}
-
-fn sorted(values: impl Iterator<Item = f64>) -> Vec<f64> {
-    let mut values: Vec<f64> = values.collect();
-    values.sort_by(f64::total_cmp);
-    values
 }
 
 type Number<T> = (&'static str, fn(&T) -> f64);

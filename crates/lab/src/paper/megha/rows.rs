@@ -1,9 +1,10 @@
 //! The numbers of a figure, the paper's numbers, and the plots.
 
-use super::super::figure::{PaperNumber, Row, mean, missed, number_of, ratio};
+use super::super::figure::{PaperNumber, Row, missed, number_of, ratio};
 use super::experiment::{Case, CaseRuns, Run};
 use super::scenario::{FigureScenario, Masters};
 use amalgam_sim::report::Figure;
+use amalgam_sim::statistics::mean;
 
 pub const P50: &str = "wait_p50_s";
 pub const P99: &str = "wait_p99_s";

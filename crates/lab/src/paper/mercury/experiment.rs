@@ -1,6 +1,6 @@
 //! Runs the cases of a figure, each with every seed, and keeps the results that the figures need.
 
-use super::super::figure::{Amount, Extent, mean, percentile, run_all};
+use super::super::figure::{Amount, Extent, run_all};
 use super::scenario::{Case, Centre, Drawn, FigureScenario, JobClass, Scenario, Setup};
 use amalgam_cli::failure::{Failure, Result};
 use amalgam_core::dispatch::{Decide, DispatchSettings};
@@ -11,6 +11,7 @@ use amalgam_core::preset::{Opportunistic, Preset, QueueChoice};
 use amalgam_core::vocabulary::{
     Attributes, Chance, Duration, JobSpec, Program, QueueSpec, ResourceSpec, Resources, StageSpec, TaskSet,
 };
+use amalgam_sim::statistics::{mean, percentile, sorted};
 use amalgam_sim::{
     ExecutionSettings, ONCE_ANOTHER_ENDED, Outcome, Settings, Simulation, Understating, WINDOW, Watched,
 };
@@ -340,10 +341,8 @@ impl Run {
         mean(&of_class.map(|(_, latency)| *latency).collect::<Vec<f64>>())
     }
 
-    pub fn latency_percentile(&self, class: Option<&str>, percent: usize) -> f64 {
+    pub fn latency_percentile(&self, class: Option<&str>, percent: u32) -> f64 {
         let of_class = self.latencies.iter().filter(|(name, _)| class.is_none_or(|class| class == name));
-        let mut sorted: Vec<f64> = of_class.map(|(_, latency)| *latency).collect();
-        sorted.sort_by(f64::total_cmp);
-        percentile(&sorted, percent)
+        percentile(&sorted(of_class.map(|(_, latency)| *latency)), percent)
     }
 }

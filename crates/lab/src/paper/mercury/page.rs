@@ -1,6 +1,5 @@
 //! Plots of a figure's page: boxes as in the paper, and distributions of latencies.
 
-use super::super::figure::{mean, percentile};
 use super::experiment::{CaseRuns, Run};
 use amalgam_sim::report::{Figure, Spread};
 use std::collections::BTreeSet;
@@ -33,10 +32,7 @@ fn classes(cases: &[CaseRuns]) -> BTreeSet<String> {
 }
 
 fn spread(of: &CaseRuns, of_run: fn(&Run) -> Vec<f64>) -> Spread {
-    let mut values: Vec<f64> = of.runs.iter().flat_map(of_run).collect();
-    values.sort_by(f64::total_cmp);
-    let percentiles = [5, 25, 50, 75, 95].map(|percent| percentile(&values, percent));
-    Spread { name: of.case.name.clone(), percentiles, mean: mean(&values) }
+    Spread::of(&of.case.name, of.runs.iter().flat_map(of_run))
 }
 
 /// The watched node, with the first seed.

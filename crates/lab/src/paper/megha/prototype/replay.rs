@@ -1,12 +1,13 @@
 //! Runs jobs on real daemons, at their arrival times.
 
 use super::super::experiment::Prepared;
-use super::{Real, Waits, percentile, sorted};
+use super::{Real, Waits};
 use crate::hollow_federation::{Counts, Daemons, Nodes, Plan};
 use amalgam_cli::client::{Client, Query};
 use amalgam_cli::failure::{Failure, Result};
 use amalgam_core::vocabulary::{Duration as SimDuration, JobSpec};
 use amalgam_daemon::api::{JobState, StoryLine, TaskSummary};
+use amalgam_sim::statistics::median;
 use amalgam_workload::trace::TraceJob;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -58,7 +59,7 @@ pub fn replay(prepared: &Prepared) -> Result<Real> {
         }
     }
     let waits = Waits { refused, repartitions, ..Waits::of(&all.parts, workload.task_count()) };
-    let delay = percentile(&sorted(all.delays.into_iter()), 50);
+    let delay = median(all.delays);
     Ok(Real { waits, delay, late: late.as_secs_f64(), without_core })
 }
 
