@@ -13,13 +13,67 @@ use std::path::{Path, PathBuf};
 /// Extension of an incomplete file.
 pub const DRAFT: &str = "tmp";
 
-/// An incomplete file. It gets its name in [`Draft::finish`]; if it is dropped before, it is removed.
+/// An incomplete file under a temporary name. It gets its name in [`Temporary::rename`]; if it is dropped before, it is
+/// removed.
 #[derive(Debug)]
-pub struct Draft {
+pub struct Temporary {
     file: File,
     path: PathBuf,
-    /// `None` for a pipe or a device, which cannot be replaced.
-    draft: Option<PathBuf>,
+    is_renamed: bool,
+}
+
+impl Temporary {
+    /// Creates the file with these permissions, within the user's umask.
+    ///
+    /// # Errors
+    /// If the name exists, or its directory cannot be written to.
+    pub fn create(path: PathBuf, mode: u32) -> io::Result<Temporary> {
+        let file = OpenOptions::new().write(true).create_new(true).mode(mode).open(&path)?;
+        Ok(Temporary { file, path, is_renamed: false })
+    }
+
+    pub fn file(&self) -> &File {
+        &self.file
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Gives the file its name, which survives a crash. A file or a link of that name is replaced.
+    ///
+    /// # Errors
+    /// If it could not be written to the disk. The previous file is unchanged then.
+    pub fn rename(mut self, target: &Path) -> io::Result<()> {
+        self.file.sync_all()?;
+        fs::rename(&self.path, target)?;
+        self.is_renamed = true;
+        sync_parent(target)
+    }
+}
+
+impl Drop for Temporary {
+    fn drop(&mut self) {
+        if !self.is_renamed {
+            // It would use space on a full disk, and may contain a secret.
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// An incomplete file, whose temporary name follows from its final one. It gets that in [`Draft::finish`]; if it is
+/// dropped before, it is removed.
+#[derive(Debug)]
+pub struct Draft {
+    path: PathBuf,
+    output: Output,
+}
+
+#[derive(Debug)]
+enum Output {
+    Temporary(Temporary),
+    /// A pipe or a device, which cannot be replaced.
+    InPlace(File),
 }
 
 impl Draft {
@@ -45,7 +99,7 @@ impl Draft {
         let before = fs::metadata(&path).ok();
         if before.as_ref().is_some_and(|found| !found.is_file()) {
             let file = OpenOptions::new().write(true).open(&path)?;
-            return Ok(Draft { file, path, draft: None });
+            return Ok(Draft { path, output: Output::InPlace(file) });
         }
         let draft = draft_of(&path);
         // A draft that a crash left may belong to another user, or be a link.
@@ -53,50 +107,46 @@ impl Draft {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
         }
-        let file = OpenOptions::new().write(true).create_new(true).mode(mode).open(&draft)?;
-        let made = Draft { file, path, draft: Some(draft) };
-        before.iter().for_each(|before| made.take_after(before));
-        Ok(made)
-    }
-
-    /// If an administrator changes a user's file, it still belongs to that user.
-    fn take_after(&self, before: &Metadata) {
-        let _ = self.file.set_permissions(Permissions::from_mode(before.mode() & 0o777));
-        if before.uid() != rustix::process::geteuid().as_raw() {
-            let (owner, group) = (Uid::from_raw(before.uid()), Gid::from_raw(before.gid()));
-            let _ = rustix::fs::fchown(&self.file, Some(owner), Some(group));
-        }
+        let temporary = Temporary::create(draft, mode)?;
+        before.iter().for_each(|before| take_after(temporary.file(), before));
+        Ok(Draft { path, output: Output::Temporary(temporary) })
     }
 
     /// Gives the file its name, which survives a crash.
     ///
     /// # Errors
     /// If it could not be written to the disk. The previous file is unchanged then.
-    pub fn finish(mut self) -> io::Result<()> {
-        let Some(draft) = &self.draft else { return self.file.flush() };
-        self.file.sync_all()?;
-        fs::rename(draft, &self.path)?;
-        self.draft = None;
-        sync_parent(&self.path)
+    pub fn finish(self) -> io::Result<()> {
+        match self.output {
+            Output::Temporary(temporary) => temporary.rename(&self.path),
+            Output::InPlace(mut file) => file.flush(),
+        }
+    }
+
+    fn file(&self) -> &File {
+        match &self.output {
+            Output::Temporary(temporary) => temporary.file(),
+            Output::InPlace(file) => file,
+        }
     }
 }
 
 impl Write for Draft {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.file.write(bytes)
+        self.file().write(bytes)
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        self.file.flush()
+        self.file().flush()
     }
 }
 
-impl Drop for Draft {
-    fn drop(&mut self) {
-        if let Some(draft) = &self.draft {
-            // It would use space on a full disk, and may contain a secret.
-            let _ = fs::remove_file(draft);
-        }
+/// If an administrator changes a user's file, it still belongs to that user.
+fn take_after(file: &File, before: &Metadata) {
+    let _ = file.set_permissions(Permissions::from_mode(before.mode() & 0o777));
+    if before.uid() != rustix::process::geteuid().as_raw() {
+        let (owner, group) = (Uid::from_raw(before.uid()), Gid::from_raw(before.gid()));
+        let _ = rustix::fs::fchown(file, Some(owner), Some(group));
     }
 }
 
@@ -178,6 +228,22 @@ mod tests {
         assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
         assert_eq!(fs::read(&path).unwrap(), b"through the link");
         assert_eq!(names(dir.path()), ["link", "real"]);
+    }
+
+    #[test]
+    fn a_temporary_file_replaces_a_link_and_not_its_target_and_is_removed_without_a_name() {
+        let dir = tempfile::tempdir().unwrap();
+        let (new, target, link) = (dir.path().join("new"), dir.path().join("target"), dir.path().join("link"));
+        fs::write(&target, "old").unwrap();
+        std::os::unix::fs::symlink("target", &link).unwrap();
+        let temporary = Temporary::create(new.clone(), 0o600).unwrap();
+        assert!(Temporary::create(new.clone(), 0o600).is_err(), "another caller writes it");
+        temporary.file().write_all(b"new").unwrap();
+        temporary.rename(&link).unwrap();
+        assert_eq!((fs::read(&target).unwrap(), fs::read(&link).unwrap()), (b"old".to_vec(), b"new".to_vec()));
+        assert!(fs::symlink_metadata(&link).unwrap().is_file());
+        drop(Temporary::create(new, 0o600).unwrap());
+        assert_eq!(names(dir.path()), ["link", "target"]);
     }
 
     #[test]

@@ -9,10 +9,11 @@ use amalgam_core::vocabulary::Named;
 use amalgam_core::vocabulary::files::{check_output, matches};
 use amalgam_core::why::counted;
 use amalgam_daemon::api::{JobDetail, OutputFile};
+use amalgam_daemon::durable::Temporary;
 use clap::Args;
 use sha2::{Digest, Sha256};
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read, Write};
+use std::fs::{self, File};
+use std::io::{self, Read, Seek, Write};
 use std::path::{Component, Path, PathBuf};
 use std::process::{self, ExitCode};
 
@@ -170,12 +171,12 @@ fn fetch(client: &Client, job: u64, file: &OutputFile, directory: &Path, path: &
             return Err(Failure::new(what, remedy));
         }
     }
-    let part = Part::create(directory)?;
+    let part = temporary(directory)?;
     let mut suspect = false;
     for _ in 0..TRIES {
-        let sum = part.fill(client, job, file, suspect)?;
+        let sum = fill(&part, client, job, file, suspect)?;
         if sum == file.sha256 {
-            fs::rename(&part.0, path).map_err(|error| cannot("write", path, &error))?;
+            part.rename(path).map_err(|error| cannot("write", path, &error))?;
             return Ok(path.to_owned());
         }
         suspect = true;
@@ -184,57 +185,46 @@ fn fetch(client: &Client, job: u64, file: &OutputFile, directory: &Path, path: &
     Err(Failure::new(what, "run the task again; the file was modified on its node"))
 }
 
-/// An incomplete file. It is removed unless it gets its final name.
-struct Part(PathBuf);
-
-impl Part {
-    fn create(directory: &Path) -> Result<Part> {
-        let path = directory.join(format!(".amalgam-outputs-{}", process::id()));
-        // It may be left from a process with the same number.
-        let _ = fs::remove_file(&path);
-        OpenOptions::new().write(true).create_new(true).open(&path).map_err(|error| cannot("write", &path, &error))?;
-        Ok(Part(path))
-    }
-
-    /// Fetches the missing bytes, if necessary over several connections, and returns the checksum of the received bytes.
-    fn fill(&self, client: &Client, job: u64, file: &OutputFile, suspect: bool) -> Result<String> {
-        let mut out = File::create(&self.0).map_err(|error| cannot("write", &self.0, &error))?;
-        let (mut hash, mut received) = (Sha256::new(), 0);
-        let mut part = vec![0; 1 << 18];
-        while received < file.bytes {
-            let before = received;
-            let query = Query::default().with("task", &file.task).with("name", &file.name);
-            let query = query.with("offset", &received.to_string());
-            let query = if suspect { query.with("suspect", "true") } else { query };
-            let answer = very_patiently(|| client.open(&format!("/v1/jobs/{job}/outputs/content{query}")))?;
-            let mut body = answer.into_body().into_reader();
-            loop {
-                match body.read(&mut part) {
-                    Ok(0) => break,
-                    Ok(length) => {
-                        out.write_all(&part[..length]).map_err(|error| cannot("write", &self.0, &error))?;
-                        hash.update(&part[..length]);
-                        received += length as u64;
-                    }
-                    // The connection broke; the next one continues from here.
-                    Err(_) => break,
-                }
-            }
-            if received == before {
-                let what = format!("output `{}` of task {} ends before its {} bytes", file.name, file.task, file.bytes);
-                return Err(Failure::new(what, "try again"));
-            }
-        }
-        out.sync_all().map_err(|error| cannot("write", &self.0, &error))?;
-        Ok(hex(&hash.finalize()))
-    }
+/// The incomplete file of this process.
+fn temporary(directory: &Path) -> Result<Temporary> {
+    let path = directory.join(format!(".amalgam-outputs-{}", process::id()));
+    // It may be left from a process with the same number.
+    let _ = fs::remove_file(&path);
+    Temporary::create(path.clone(), 0o666).map_err(|error| cannot("write", &path, &error))
 }
 
-impl Drop for Part {
-    fn drop(&mut self) {
-        // Once renamed, the file does not exist under this name.
-        let _ = fs::remove_file(&self.0);
+/// Fetches the missing bytes, if necessary over several connections, and returns the checksum of the received bytes.
+fn fill(part: &Temporary, client: &Client, job: u64, file: &OutputFile, suspect: bool) -> Result<String> {
+    let cannot_write = |error: io::Error| cannot("write", part.path(), &error);
+    let mut out = part.file();
+    out.set_len(0).and_then(|()| out.rewind()).map_err(cannot_write)?;
+    let (mut hash, mut received) = (Sha256::new(), 0);
+    let mut piece = vec![0; 1 << 18];
+    while received < file.bytes {
+        let before = received;
+        let query = Query::default().with("task", &file.task).with("name", &file.name);
+        let query = query.with("offset", &received.to_string());
+        let query = if suspect { query.with("suspect", "true") } else { query };
+        let answer = very_patiently(|| client.open(&format!("/v1/jobs/{job}/outputs/content{query}")))?;
+        let mut body = answer.into_body().into_reader();
+        loop {
+            match body.read(&mut piece) {
+                Ok(0) => break,
+                Ok(length) => {
+                    out.write_all(&piece[..length]).map_err(cannot_write)?;
+                    hash.update(&piece[..length]);
+                    received += length as u64;
+                }
+                // The connection broke; the next one continues from here.
+                Err(_) => break,
+            }
+        }
+        if received == before {
+            let what = format!("output `{}` of task {} ends before its {} bytes", file.name, file.task, file.bytes);
+            return Err(Failure::new(what, "try again"));
+        }
     }
+    Ok(hex(&hash.finalize()))
 }
 
 fn checksum(path: &Path) -> io::Result<String> {

@@ -5,12 +5,13 @@
 //! was written to later is detected, and is not served any more.
 
 use super::{Left, PutError};
+use crate::durable::{self, Temporary};
 use crate::removal::{Pace, remove_or_put_aside};
 use amalgam_core::vocabulary::{Digest, NodeId, StoredFile};
 use sha2::{Digest as _, Sha256};
-use std::fs::{self, DirBuilder, File, FileTimes, OpenOptions, Permissions};
+use std::fs::{self, DirBuilder, File, FileTimes, Permissions};
 use std::io::{self, Read, Seek, Write};
-use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
@@ -97,12 +98,9 @@ impl FileStore {
 
     /// A new file that is received from elsewhere.
     pub fn incoming(&self) -> io::Result<Incoming> {
-        let path = self.fresh()?;
-        let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path)?;
         Ok(Incoming {
             store: FileStore { directory: self.directory.clone() },
-            path,
-            file,
+            file: Temporary::create(self.fresh()?, 0o600)?,
             hash: Sha256::new(),
             bytes: 0,
             written: SystemTime::now(),
@@ -124,7 +122,7 @@ impl FileStore {
     }
 
     fn sync(&self) -> io::Result<()> {
-        File::open(&self.directory)?.sync_all()
+        durable::sync_dir(&self.directory)
     }
 
     /// Whether the file is stored and unchanged. A changed file is removed.
@@ -257,8 +255,7 @@ impl FileStore {
 /// An incomplete file under a temporary name.
 pub struct Incoming {
     store: FileStore,
-    path: PathBuf,
-    file: File,
+    file: Temporary,
     hash: Sha256,
     bytes: u64,
     /// The time at which its task wrote it, which may be unknown.
@@ -269,38 +266,36 @@ impl Incoming {
     pub fn write(&mut self, part: &[u8]) -> io::Result<()> {
         self.hash.update(part);
         self.bytes += part.len() as u64;
-        self.file.write_all(part)
+        self.file.file().write_all(part)
     }
 
     /// Stores the complete file. `None` if its digest is not the requested one.
     pub fn keep(self, wanted: Option<Digest>) -> io::Result<Option<StoredFile>> {
-        let digest = Digest(self.hash.clone().finalize().into());
+        let digest = Digest(self.hash.finalize().into());
         if wanted.is_some_and(|wanted| wanted != digest) {
             return Ok(None);
         }
-        seal(&self.file, self.written)?;
-        fs::rename(&self.path, self.store.path(&digest))?;
-        self.store.sync()?;
+        mark(self.file.file(), self.written)?;
+        self.file.rename(&self.store.path(&digest))?;
         Ok(Some(StoredFile { digest, bytes: self.bytes }))
     }
 }
 
-impl Drop for Incoming {
-    fn drop(&mut self) {
-        // If it was stored, the temporary name does not exist any more.
-        let _ = fs::remove_file(&self.path);
-    }
+/// Makes the file read-only with a marked time, durably.
+fn seal(file: &File, written: SystemTime) -> io::Result<()> {
+    mark(file, written)?;
+    file.sync_all()
 }
 
-/// Syncs the file, and makes it read-only with a marked time.
-fn seal(file: &File, written: SystemTime) -> io::Result<()> {
+/// Makes the file read-only with a marked time.
+fn mark(file: &File, written: SystemTime) -> io::Result<()> {
     let coarse = SystemTime::UNIX_EPOCH + COARSE;
     file.set_permissions(Permissions::from_mode(READ_ONLY))?;
     file.set_times(FileTimes::new().set_modified(marked(written).unwrap_or(coarse)))?;
     if !is_sealed(&file.metadata()?) {
         file.set_times(FileTimes::new().set_modified(coarse))?;
     }
-    file.sync_all()
+    Ok(())
 }
 
 /// The same time to the millisecond, with the mark.
