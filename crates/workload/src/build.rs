@@ -190,33 +190,11 @@ fn stages(mut file: JobFile, top: Position, place: Place<'_>) -> Result<Vec<Stag
     Ok(specs)
 }
 
-/// The only stage of a job without a list of stages. Keys that exist for jobs as well are left in `file`: they are the
-/// defaults of the stage.
+/// The only stage of a job without a list of stages. The resources stay in `file`: they are the defaults of the stage.
 fn only_stage(file: &mut JobFile) -> StageFile {
-    StageFile {
-        name: None,
-        after: None,
-        command: file.command.take(),
-        tasks: file.tasks.take(),
-        array: file.array.take(),
-        at_once: file.at_once.take(),
-        each: file.each.take(),
-        resources: None,
-        expected: None,
-        execution: None,
-        constraints: None,
-        near: None,
-        retries: None,
-        retry_delay: None,
-        timeout: None,
-        priority: None,
-        gang: file.gang.take(),
-        env: None,
-        workdir: None,
-        output_cap: None,
-        outputs: file.outputs.take().map(|outputs| outputs.value),
-        inputs: None,
-    }
+    let (tasks, gang) = (file.tasks.take(), file.gang.take());
+    let outputs = file.outputs.take().map(|outputs| outputs.value);
+    StageFile { tasks, gang, outputs, ..file.take_stage() }
 }
 
 fn stage_names(list: &[At<StageFile>]) -> Result<Vec<String>, Complaint> {
