@@ -78,10 +78,10 @@ impl Attempts {
         self.places.get(&attempt).and_then(|place| self.found.get_mut(*place))
     }
 
-    fn end(&mut self, attempt: AttemptId, at: Timestamp, tell: impl FnOnce(&mut AttemptSummary)) {
+    fn end(&mut self, attempt: AttemptId, at: Timestamp, change: impl FnOnce(&mut AttemptSummary)) {
         if let Some(one) = self.of(attempt).filter(|one| one.ended_at.is_none()) {
             one.ended_at = Some(at);
-            tell(one);
+            change(one);
             self.open -= 1;
         }
     }

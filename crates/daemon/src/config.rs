@@ -180,14 +180,14 @@ impl Config {
 
     /// Address of a global master's interface, which `[federation]` may define.
     pub fn interface_of_global(&self) -> &str {
-        let said = || self.federation.as_ref().and_then(FederationConfig::interface);
-        self.listen.as_deref().or_else(said).unwrap_or(INTERFACE)
+        let federated = || self.federation.as_ref().and_then(FederationConfig::interface);
+        self.listen.as_deref().or_else(federated).unwrap_or(INTERFACE)
     }
 
     /// Address for agents. `[federation]` may define it for each cluster.
     pub fn agents(&self) -> &str {
-        let said = || self.federation.as_ref().and_then(FederationConfig::agents);
-        self.listen_agents.as_deref().or_else(said).unwrap_or(AGENTS)
+        let federated = || self.federation.as_ref().and_then(FederationConfig::agents);
+        self.listen_agents.as_deref().or_else(federated).unwrap_or(AGENTS)
     }
 
     /// Reads the file, with `preset` instead of its own if given. The file's `[policies]` apply to it in any case.

@@ -44,10 +44,10 @@ pub fn start(options: GlobalOptions) -> Result<Server, ServerError> {
     let federation = config.federation.clone().ok_or_else(missing)?;
     let own = federation.global().map_err(ServerError::Federation)?;
     let address = resolve(config.interface_of_global())?;
-    if let Some(told) = federation.interface().filter(|_| listener.is_none())
-        && resolve(told)? != address
+    if let Some(announced) = federation.interface().filter(|_| listener.is_none())
+        && resolve(announced)? != address
     {
-        return Err(ServerError::Elsewhere { address, told: told.to_owned() });
+        return Err(ServerError::Elsewhere { address, announced: announced.to_owned() });
     }
     let tokens = Arc::new(Tokens::open(&state_dir, &user)?);
     let log = Log::open(&state_dir, &config)?;

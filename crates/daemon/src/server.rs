@@ -83,10 +83,10 @@ pub enum ServerError {
     #[error("[federation] of the configuration: {0}")]
     Federation(String),
     #[error(
-        "the interface would listen at {address}, but `globals` of [federation] announces {told}: leave out --listen and \
+        "the interface would listen at {address}, but `globals` of [federation] announces {announced}: leave out --listen and \
          `listen`, or correct `globals`"
     )]
-    Elsewhere { address: SocketAddr, told: String },
+    Elsewhere { address: SocketAddr, announced: String },
     #[error(transparent)]
     Seat(#[from] SeatError),
     #[error("[store] of the configuration: a server with its own nodes cannot have a standby")]

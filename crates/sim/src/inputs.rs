@@ -53,8 +53,8 @@ impl Racks {
     }
 
     fn members(&self, rack: u32) -> &[u32] {
-        let begin = self.begins[rack as usize];
-        &self.nodes[begin..self.begins.get(rack as usize + 1).copied().unwrap_or(self.nodes.len())]
+        let start = self.begins[rack as usize];
+        &self.nodes[start..self.begins.get(rack as usize + 1).copied().unwrap_or(self.nodes.len())]
     }
 
     /// The nodes for the copies of one block.
@@ -83,13 +83,13 @@ impl Racks {
 
     /// A random node of another rack, or of this rack if it is the only one.
     fn draw_beyond(&self, rack: u32, chance: &mut Chance) -> u32 {
-        let (own, begin) = (self.members(rack).len(), self.begins[rack as usize]);
+        let (own, start) = (self.members(rack).len(), self.begins[rack as usize]);
         let others = self.nodes.len() - own;
         if others == 0 {
             return self.nodes[chance.below(own as u64) as usize];
         }
         let drawn = chance.below(others as u64) as usize;
-        self.nodes[if drawn < begin { drawn } else { drawn + own }]
+        self.nodes[if drawn < start { drawn } else { drawn + own }]
     }
 }
 

@@ -36,7 +36,7 @@ mod subject;
 mod testing;
 mod view;
 
-pub use chaos::{Coverage, Failure, Met, Report, TotalCoverage, run_seed, run_seeds, tell_seed};
+pub use chaos::{Coverage, Failure, Met, Report, TotalCoverage, run_seed, run_seed_with_story, run_seeds};
 pub use execution::ExecutionSettings;
 pub use faults::{Fault, Happening, Moment, Planned};
 pub use metrics::{

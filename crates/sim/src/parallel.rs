@@ -6,12 +6,12 @@ use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc;
 
-/// Calls `work` for each number, and `tell` with the results in the order of the numbers.
+/// Calls `work` for each number, and `report` with the results in the order of the numbers.
 pub fn in_order<T: Send>(
     numbers: RangeInclusive<u64>,
     threads: usize,
     work: impl Fn(u64) -> T + Sync,
-    mut tell: impl FnMut(T),
+    mut report: impl FnMut(T),
 ) {
     let next = AtomicU64::new(*numbers.start());
     let (sender, done) = mpsc::channel();
@@ -34,7 +34,7 @@ pub fn in_order<T: Send>(
                 let Ok((number, result)) = done.recv() else { return };
                 early.insert(number, result);
             }
-            early.remove(&expected).into_iter().for_each(&mut tell);
+            early.remove(&expected).into_iter().for_each(&mut report);
         }
     });
 }

@@ -45,7 +45,7 @@ pub fn html(title: &str, command: &str, notes: &[String], runs: &[Outcome]) -> R
 }
 
 fn write_page(page: &mut String, title: &str, command: &str, notes: &[String], runs: &[Outcome]) -> Plot {
-    begin_page(page, &escape(title), command)?;
+    start_page(page, &escape(title), command)?;
     table(page, runs)?;
     for note in notes {
         write!(page, "<p class=\"note\">{}</p>", escape(note))?;
@@ -128,7 +128,7 @@ fn write_figure_page(
     notes: &[String],
     figures: &[Figure],
 ) -> Plot {
-    begin_page(page, &escape(title), command)?;
+    start_page(page, &escape(title), command)?;
     page.write_str("<table><tr>")?;
     heads.iter().try_for_each(|head| write!(page, "<th>{}</th>", escape(head)))?;
     for row in rows {
@@ -157,7 +157,7 @@ fn write_figure_page(
     Ok(page.write_str("</html>\n")?)
 }
 
-fn begin_page(page: &mut String, title: &str, command: &str) -> fmt::Result {
+fn start_page(page: &mut String, title: &str, command: &str) -> fmt::Result {
     write!(
         page,
         "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\"><title>{title}</title><style>{STYLE}</style>"

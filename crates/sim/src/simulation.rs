@@ -201,7 +201,7 @@ impl Simulation {
         self.now = at;
         self.turns.clear();
         while let Some((place, turn)) = self.faults.as_mut().and_then(|faults| faults.take_finished_turn(at)) {
-            self.tell(place, &turn.facts, &turn.answers);
+            self.report_facts(place, &turn.facts, &turn.answers);
         }
         self.happen(occurrence);
         while let Some((node, report)) = self.at_once.pop_front() {
@@ -394,7 +394,7 @@ impl Simulation {
         self.turns.push(place);
         let over = self.process(place).busy_until;
         if !self.effects.facts.is_empty() || matches!(place, Place::Server | Place::Global(_)) {
-            self.tell_turn(place, over);
+            self.report_turn(place, over);
         }
         if !self.effects.envelopes.is_empty() {
             let mut envelopes = std::mem::take(&mut self.effects.envelopes);
@@ -409,7 +409,7 @@ impl Simulation {
 
     /// In a simulation with faults, the facts and answers of a turn are held until the turn is over, because a crash
     /// may undo them before. Otherwise they are reported at once.
-    fn tell_turn(&mut self, place: Place, over: Instant) {
+    fn report_turn(&mut self, place: Place, over: Instant) {
         let Effects { facts, envelopes, .. } = &mut self.effects;
         if self.faults.is_some() && !matches!(place, Place::Node(_)) && over > self.now {
             let answers = envelopes.extract_if(.., |envelope| is_answer(envelope)).collect();
@@ -417,14 +417,14 @@ impl Simulation {
             self.hold(place, Turn { over, facts, answers });
         } else {
             let (mut facts, envelopes) = (std::mem::take(facts), std::mem::take(envelopes));
-            self.tell(place, &facts, &envelopes);
+            self.report_facts(place, &facts, &envelopes);
             facts.clear();
             (self.effects.facts, self.effects.envelopes) = (facts, envelopes);
         }
     }
 
     /// Reports the facts of a turn to the metrics, the checkers and the story, and its answers to the clients.
-    pub(crate) fn tell(&mut self, place: Place, facts: &[Fact], envelopes: &[Envelope]) {
+    pub(crate) fn report_facts(&mut self, place: Place, facts: &[Fact], envelopes: &[Envelope]) {
         // A job's id has to be known before the first fact about the job is reported.
         for envelope in envelopes.iter().filter(|envelope| is_answer(envelope)) {
             self.answer(envelope);
@@ -436,7 +436,7 @@ impl Simulation {
             self.metrics.on_fact(self.now, fact);
             self.follow(fact);
             if let Some(faults) = &mut self.faults {
-                faults.tell(place, fact);
+                faults.report(place, fact);
             }
             if let Some(story) = &mut self.story {
                 story.tell(self.now, place, fact);

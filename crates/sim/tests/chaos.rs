@@ -1,7 +1,7 @@
 //! Seeds: with any faults, every rule holds and every job ends. `amalgam sim chaos --seed N --story` prints the story
 //! of one seed.
 
-use amalgam_sim::{Report, TotalCoverage, run_seed, run_seeds, tell_seed};
+use amalgam_sim::{Report, TotalCoverage, run_seed, run_seed_with_story, run_seeds};
 use std::ops::RangeInclusive;
 
 /// Seeds outside the range that always runs which fail if the fix of a bug is reverted, and the bug. (Each bug also has
@@ -109,6 +109,6 @@ fn seeds_that_found_a_bug_pass_now() {
 fn the_same_seeds_give_the_same_bytes_on_any_number_of_threads() {
     let bytes = |threads| serde_json::to_string(&reports(1..=8, threads)).expect("reports can be serialised");
     assert_eq!(bytes(1), bytes(5));
-    let (report, story) = tell_seed(3, None);
-    assert_eq!((report, story), tell_seed(3, None));
+    let (report, story) = run_seed_with_story(3, None);
+    assert_eq!((report, story), run_seed_with_story(3, None));
 }

@@ -62,8 +62,7 @@ impl Dispatcher {
         for (job, share) in self.scheduler.new_shares() {
             out.send(job, ToJobManager::Share { share: Box::new(share) });
         }
-        for (job, told) in self.scheduler.new_allowances() {
-            let NewAllowance { number, answers, allowance, .. } = told;
+        for (job, NewAllowance { number, answers, allowance, .. }) in self.scheduler.new_allowances() {
             out.send(job, ToJobManager::Allowance { number, answers, allowance: Box::new(allowance) });
         }
     }

@@ -159,7 +159,7 @@ impl Dispatcher {
         {
             left -= 1;
             match turn {
-                Turn::Begin(job) => self.begin(job, out),
+                Turn::Begin(job) => self.start(job, out),
                 Turn::End(job) => {
                     let after = self.admission.failed_dependency(job).unwrap_or_default();
                     self.end(now, job, JobOutcome::DependencyFailed { after }, out);
@@ -181,7 +181,7 @@ impl Dispatcher {
         }
     }
 
-    fn begin(&mut self, job: JobId, out: &mut Outbox) {
+    fn start(&mut self, job: JobId, out: &mut Outbox) {
         out.persist(Change::JobStarted { job });
         self.admission.set_started(job);
         let entry = &self.admission.jobs[&job];

@@ -206,8 +206,8 @@ impl Dispatcher {
                 let nodes = self.free(now, from, &grants, out);
                 self.decide(now, &nodes, claims, out);
             }
-            (Address::JobManager(sender), ToMaster::AllowanceRequest { job, wants }) if sender == job => {
-                self.scheduler.on_allowance_request(job, wants);
+            (Address::JobManager(sender), ToMaster::AllowanceRequest { job, wants: request }) if sender == job => {
+                self.scheduler.on_allowance_request(job, request);
             }
             (Address::JobManager(sender), ToMaster::Demand { job, asks, work }) if sender == job => {
                 self.on_demand(now, job, &asks, &work, claims, out);

@@ -68,7 +68,7 @@ struct Waiter {
 #[derive(Clone, Copy)]
 struct Dependency {
     until: Until,
-    told: DependencyState,
+    reported: DependencyState,
 }
 
 /// The jobs of a queue that only the queue's limit keeps from starting.
@@ -88,11 +88,11 @@ impl Line {
 
 impl Dependency {
     fn is_open(self) -> bool {
-        self.told == DependencyState::Open
+        self.reported == DependencyState::Open
     }
 
     fn has_failed(self) -> bool {
-        self.told == DependencyState::Failed && self.until == Until::Succeeded
+        self.reported == DependencyState::Failed && self.until == Until::Succeeded
     }
 }
 
@@ -106,9 +106,9 @@ impl Turns {
     ) {
         let Pending { place, queue, held } = pending;
         let mut waiter = Waiter { place, queue, held, open: 0, failed: 0 };
-        for (on, until, told) in after {
+        for (on, until, reported) in after {
             self.steps += 1;
-            let dependency = Dependency { until, told };
+            let dependency = Dependency { until, reported };
             let before = self.dependencies.get(&(on, job)).copied();
             // If a job is named twice, the stricter condition applies.
             if before.is_none_or(|before| before.until == Until::Ended) {
@@ -166,7 +166,7 @@ impl Turns {
         while *left > 0
             && let Some((&job, &from)) = self.news.first_key_value()
         {
-            let told = state(job);
+            let reported = state(job);
             let dependants: Vec<(JobId, Dependency)> = self.dependants_from(job, from).take(*left).collect();
             *left -= dependants.len();
             match dependants.last() {
@@ -174,14 +174,14 @@ impl Turns {
                 _ => self.news.remove(&job),
             };
             for (dependant, before) in dependants {
-                self.tell(job, dependant, before, told);
+                self.report(job, dependant, before, reported);
             }
         }
     }
 
-    fn tell(&mut self, job: JobId, dependant: JobId, before: Dependency, told: DependencyState) {
+    fn report(&mut self, job: JobId, dependant: JobId, before: Dependency, reported: DependencyState) {
         self.steps += 1;
-        let now = Dependency { told, ..before };
+        let now = Dependency { reported, ..before };
         self.dependencies.insert((job, dependant), now);
         self.take_out(dependant);
         if let Some(waiter) = self.waiters.get_mut(&dependant) {

@@ -48,7 +48,7 @@ struct Cluster {
     /// has to answer.
     awaited: Option<u64>,
     /// The incarnation and the version of its last notification.
-    told: Option<(Epoch, u64)>,
+    reported: Option<(Epoch, u64)>,
     /// When it sent its last notification.
     heard: Option<Instant>,
     usage: BTreeMap<QueueId, Totals>,
@@ -153,7 +153,7 @@ impl GlobalMaster {
 
     fn on_message(&mut self, now: Instant, from: Address, body: ToGlobalMaster, out: &mut Outbox) {
         match body {
-            ToGlobalMaster::ClusterUpdate(told) => self.on_cluster_update(now, *told, out),
+            ToGlobalMaster::ClusterUpdate(update) => self.on_cluster_update(now, *update, out),
             ToGlobalMaster::OfJobs(body) => match *body {
                 // The master of the node's cluster counts its failures.
                 ToMaster::NodeFailed { node, suspects } if self.federation.has(node) => {
@@ -201,8 +201,8 @@ impl GlobalMaster {
         }
     }
 
-    fn on_cluster_update(&mut self, now: Instant, told: ClusterUpdate, out: &mut Outbox) {
-        let ClusterUpdate { cluster, life, since, version, seen, freed, refused, nodes, usage, is_settled } = told;
+    fn on_cluster_update(&mut self, now: Instant, update: ClusterUpdate, out: &mut Outbox) {
+        let ClusterUpdate { cluster, life, since, version, seen, freed, refused, nodes, usage, is_settled } = update;
         let Some(entry) = self.clusters.get_mut(usize::from(cluster.0)) else { return };
         let span = self.federation.nodes_of(cluster);
         let is_there = |node: NodeId| span.contains(&node.0);
@@ -212,7 +212,7 @@ impl GlobalMaster {
             Since::Nothing { introduction, kinds, held } => {
                 let is_answer = entry.awaited == Some(introduction);
                 let is_again =
-                    entry.awaited.is_none() && entry.told.is_some_and(|(of, at)| of == life && at <= version);
+                    entry.awaited.is_none() && entry.reported.is_some_and(|(of, at)| of == life && at <= version);
                 if !is_answer && !is_again {
                     return out.record(Record::StaleMessage { from: Address::ClusterMaster(cluster) });
                 }
@@ -227,17 +227,17 @@ impl GlobalMaster {
                 self.sharing.on_seen(usize::from(cluster.0), looked_at);
             }
             Since::Version(since) => {
-                if entry.awaited.is_some() || entry.told.is_none_or(|(of, at)| of != life || version < at) {
+                if entry.awaited.is_some() || entry.reported.is_none_or(|(of, at)| of != life || version < at) {
                     return out.record(Record::StaleMessage { from: Address::ClusterMaster(cluster) });
                 }
-                if entry.told != Some((life, since)) {
+                if entry.reported != Some((life, since)) {
                     // A notification in between is missing.
                     return self.introduce(cluster, out);
                 }
             }
         }
         let entry = &mut self.clusters[usize::from(cluster.0)];
-        entry.told = Some((life, version));
+        entry.reported = Some((life, version));
         entry.heard = Some(now);
         entry.usage = usage.into_iter().collect();
         entry.is_settled = is_settled;
@@ -356,11 +356,11 @@ impl GlobalMaster {
                 was_lost |= self.lost.remove(node);
             }
             let nodes: Arc<[NodeId]> = returned.into();
-            let mut tell = |job| out.send(job, ToJobManager::NodesReturned { nodes: Arc::clone(&nodes) });
+            let mut send = |job| out.send(job, ToJobManager::NodesReturned { nodes: Arc::clone(&nodes) });
             if is_whole || was_lost {
-                self.dispatch.jobs_from(JobId(0)).for_each(|(job, _)| tell(job.id));
+                self.dispatch.jobs_from(JobId(0)).for_each(|(job, _)| send(job.id));
             } else {
-                running.iter().for_each(|job| tell(*job));
+                running.iter().for_each(|job| send(*job));
             }
         }
         for node in lost {

@@ -164,8 +164,8 @@ impl GlobalMaster {
     /// may take from it are included: the cluster may find that no task has to be preempted.
     fn held(&self, queue: QueueId) -> Totals {
         let mut held = self.sharing.coming.get(&queue).copied().unwrap_or_default();
-        for told in self.clusters.iter().filter_map(|cluster| cluster.usage.get(&queue)) {
-            held.0.iter_mut().zip(&told.0).for_each(|(sum, more)| *sum += more);
+        for usage in self.clusters.iter().filter_map(|cluster| cluster.usage.get(&queue)) {
+            held.0.iter_mut().zip(&usage.0).for_each(|(sum, more)| *sum += more);
         }
         held
     }
@@ -182,7 +182,7 @@ impl GlobalMaster {
 
     /// Whether every cluster has reported its usage: only then it is known that an own queue is below its share.
     fn knows_all(&self) -> bool {
-        self.clusters.iter().all(|cluster| cluster.told.is_some() && cluster.is_settled)
+        self.clusters.iter().all(|cluster| cluster.reported.is_some() && cluster.is_settled)
     }
 
     /// Preempts tasks of queues beyond their shares for tasks that found no room.

@@ -22,7 +22,7 @@ pub struct Followed {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Gap {
     pub expected: u64,
-    pub told: u64,
+    pub received: u64,
 }
 
 /// The state of a job host that its changes do not contain: the start times of its attempts, and why no more run.
@@ -70,7 +70,7 @@ impl Roles {
     pub fn follow(&mut self, host: HostId, first: u64, facts: Vec<(Instant, Fact)>) -> Result<Vec<Followed>, Gap> {
         let expected = self.heard(host);
         if first > expected {
-            return Err(Gap { expected, told: first });
+            return Err(Gap { expected, received: first });
         }
         let numbered = (first..).zip(facts).skip_while(|(number, _)| *number < expected);
         let mut news = Vec::new();
@@ -85,8 +85,8 @@ impl Roles {
     /// Takes the full state of a job host, whose log does not go back far enough: the contents of its snapshot before entry
     /// `next`. Returns what this process has to write to its log.
     pub fn follow_anew(&mut self, host: HostId, next: u64, changes: Vec<Change>) -> Vec<Change> {
-        let told: BTreeSet<JobId> = changes.iter().filter_map(Change::job).collect();
-        let is_gone = |job: &JobId, manager: &JobManager| manager.job().host == host && !told.contains(job);
+        let reported: BTreeSet<JobId> = changes.iter().filter_map(Change::job).collect();
+        let is_gone = |job: &JobId, manager: &JobManager| manager.job().host == host && !reported.contains(job);
         let gone = self.jobs.iter().filter(|(job, manager)| is_gone(job, manager));
         let mut news: Vec<Change> = gone.map(|(&job, _)| Change::Unmanaged { job }).collect();
         news.extend(changes.into_iter().filter(Change::is_job_managers));

@@ -267,7 +267,7 @@ impl Roles {
             (Address::GlobalMaster(global), _) => Egress::Global(global),
             (Address::JobHost(host), _) => Egress::JobHost(host),
             (Address::JobManager(job), message) => {
-                let said = message_issuer(message).map(Epoch::host);
+                let stated = message_issuer(message).map(Epoch::host);
                 if let Some(Seat::Cluster(federation, _)) = self.life.seat {
                     let issuer = message_issuer(message).and_then(|epoch| federation.issuer(epoch));
                     return Egress::Global(issuer.unwrap_or_else(|| federation.admitted_by(job)));
@@ -276,7 +276,7 @@ impl Roles {
                     // The node's master forwards it.
                     return Egress::Server;
                 }
-                match said.or_else(|| self.host_of(job)).unwrap_or(HostId::SERVER) {
+                match stated.or_else(|| self.host_of(job)).unwrap_or(HostId::SERVER) {
                     HostId::SERVER => Egress::Server,
                     host => Egress::JobHost(host),
                 }

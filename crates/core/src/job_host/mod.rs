@@ -143,8 +143,8 @@ impl Role for JobHost {
 
     fn handle(&mut self, now: Instant, event: Event<ToJobHost>, out: &mut Outbox) {
         match event {
-            Event::Message { from: Address::JobManager(job), body: ToJobHost::Has { job: told, submitted_at } }
-                if job == told =>
+            Event::Message { from: Address::JobManager(job), body: ToJobHost::Has { job: reported, submitted_at } }
+                if job == reported =>
             {
                 self.jobs.insert(job, submitted_at);
             }

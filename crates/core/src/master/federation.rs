@@ -50,7 +50,7 @@ struct Global {
     /// The last proposal of this incarnation that was examined.
     seen: u64,
     /// The version that it was notified of last.
-    told: u64,
+    reported: u64,
     /// It gets the full state next.
     lacks_all: bool,
     /// It is notified at the end of the event.
@@ -90,7 +90,7 @@ impl Federated {
 
     /// Whether it has not been notified of all changes.
     fn is_behind(global: &Global, version: u64) -> bool {
-        global.introduction.is_some() && global.told < version
+        global.introduction.is_some() && global.reported < version
     }
 
     /// `None` for a number that the federation does not have.
@@ -113,7 +113,7 @@ impl Federated {
             self.joined_at[index] = self.version;
         }
         for &node in &news.changed {
-            let is_unreported = self.globals.iter().all(|global| global.told < self.version);
+            let is_unreported = self.globals.iter().all(|global| global.reported < self.version);
             if !is_unreported || self.changes.back() != Some(&node) {
                 self.note_change(node);
             }
@@ -150,15 +150,15 @@ impl Federated {
         }
     }
 
-    /// The news of a node for a global master that was notified up to version `told`.
-    fn news_of(&self, node: NodeId, told: u64, rooms: &Rooms<'_>, news: &mut Vec<NodeNews>) {
+    /// The news of a node for a global master that was notified up to version `reported`.
+    fn news_of(&self, node: NodeId, reported: u64, rooms: &Rooms<'_>, news: &mut Vec<NodeNews>) {
         let Rooms { ledger, names } = rooms;
         if ledger.is_removed(node) {
             return news.push(NodeNews::Removed { node });
         }
         let Some(state) = ledger.state(node).filter(|state| *state != NodeState::Expected) else { return };
         let joined_at = self.joined_at.get(ledger.index(node)).copied().unwrap_or(0);
-        if joined_at > told && state != NodeState::Lost {
+        if joined_at > reported && state != NodeState::Lost {
             let name = names.of(node).unwrap_or_default().to_owned();
             let (capacity, attributes) = (ledger.node_capacity(node), ledger.attributes(node).clone());
             news.push(NodeNews::Joined { node, name, capacity, attributes });
@@ -174,16 +174,16 @@ impl Federated {
     }
 
     /// Sends the global master all that it has not been notified of.
-    fn tell(&mut self, global: GlobalId, life: Epoch, rooms: &Rooms<'_>, kinds: &Kinds, out: &mut Outbox) {
+    fn send_update(&mut self, global: GlobalId, life: Epoch, rooms: &Rooms<'_>, kinds: &Kinds, out: &mut Outbox) {
         let Federated { cluster, version, .. } = *self;
         let entry = &mut self.globals[usize::from(global.0)];
         let Some(introduction) = entry.introduction else { return };
         entry.is_due = false;
         let (freed, refused) = (std::mem::take(&mut entry.freed), std::mem::take(&mut entry.refused));
-        let (seen, told, epoch) = (entry.seen, entry.told, entry.epoch);
+        let (seen, reported, epoch) = (entry.seen, entry.reported, entry.epoch);
         let first = version - self.changes.len() as u64;
-        let lacks_all = std::mem::take(&mut entry.lacks_all) || told < first;
-        entry.told = version;
+        let lacks_all = std::mem::take(&mut entry.lacks_all) || reported < first;
+        entry.reported = version;
         let mut nodes = Vec::new();
         let since = if lacks_all {
             rooms.ledger.ids().for_each(|node| self.news_of(node, 0, rooms, &mut nodes));
@@ -192,16 +192,16 @@ impl Federated {
             let held = own.map(|Booking { grant, job, node, resources }| HeldGrant { grant, job, node, resources });
             Since::Nothing { introduction, kinds: kinds.clone(), held: held.collect() }
         } else {
-            let skipped = (told - first) as usize;
+            let skipped = (reported - first) as usize;
             let mut changed: Vec<NodeId> = self.changes.range(skipped..).copied().collect();
             changed.sort_unstable();
             changed.dedup();
-            changed.into_iter().for_each(|node| self.news_of(node, told, rooms, &mut nodes));
-            Since::Version(told)
+            changed.into_iter().for_each(|node| self.news_of(node, reported, rooms, &mut nodes));
+            Since::Version(reported)
         };
         let (usage, is_settled) = (self.holdings.usage(), !rooms.ledger.expects_nodes());
-        let told = ClusterUpdate { cluster, life, since, version, seen, freed, refused, nodes, usage, is_settled };
-        out.send(global, ToGlobalMaster::ClusterUpdate(Box::new(told)));
+        let update = ClusterUpdate { cluster, life, since, version, seen, freed, refused, nodes, usage, is_settled };
+        out.send(global, ToGlobalMaster::ClusterUpdate(Box::new(update)));
     }
 }
 
@@ -331,7 +331,7 @@ impl Master {
         let rooms = Rooms { ledger: &self.dispatch.rooms, names: &self.dispatch.names };
         for global in federated.federation.globals() {
             if federated.globals[usize::from(global.0)].is_due {
-                federated.tell(global, life, &rooms, &self.dispatch.kinds, out);
+                federated.send_update(global, life, &rooms, &self.dispatch.kinds, out);
             }
         }
         if let Some(after) = self.settings.report_changes_after {
@@ -383,7 +383,7 @@ mod tests {
             let mut out = Outbox::default();
             self.federated.take_news(&mut self.ledger);
             let rooms = Rooms { ledger: &self.ledger, names: &self.names };
-            self.federated.tell(GLOBAL, Epoch(1), &rooms, &Kinds::new(), &mut out);
+            self.federated.send_update(GLOBAL, Epoch(1), &rooms, &Kinds::new(), &mut out);
             match out.sends.pop() {
                 Some((Address::GlobalMaster(GLOBAL), Message::ToGlobalMaster(ToGlobalMaster::ClusterUpdate(told)))) => {
                     *told

@@ -290,10 +290,10 @@ impl Nodes {
 
     /// Whether these limits have not been sent to the node; they count as sent from now on.
     pub(super) fn is_new_steer(&mut self, node: NodeId, steer: Steer) -> bool {
-        let told = &mut self.entry(node).steer;
-        let is_new = told.as_deref() != Some(&steer);
+        let sent = &mut self.entry(node).steer;
+        let is_new = sent.as_deref() != Some(&steer);
         if is_new {
-            *told = Some(Box::new(steer));
+            *sent = Some(Box::new(steer));
         }
         is_new
     }

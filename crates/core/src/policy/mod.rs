@@ -148,7 +148,7 @@ pub enum DemandChange {
     /// For a job that places its own tasks: the resources it needs for all tasks that run or could run.
     AllowanceRequest {
         job: JobSlot,
-        wants: Box<AllowanceRequest>,
+        request: Box<AllowanceRequest>,
     },
     /// The job holds resources that the policy did not grant, for instance for attempts found again after a restart.
     Taken {

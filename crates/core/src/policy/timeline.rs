@@ -211,8 +211,8 @@ impl<const K: usize> Timeline<K> {
 
     /// The point at this time within the segment, inserted if missing.
     pub(crate) fn split(&mut self, segment: u32, at: u64) -> u32 {
-        let Point { at: begin, free, next, .. } = self.points[segment as usize];
-        if begin == at {
+        let Point { at: start, free, next, .. } = self.points[segment as usize];
+        if start == at {
             return segment;
         }
         let new = self.points.len() as u32;

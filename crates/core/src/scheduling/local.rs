@@ -176,9 +176,10 @@ impl LocalScheduler {
         if let Some(expected) = expected {
             return self.margins.predict(way, expected);
         }
-        let told = waiting.next(now);
+        let predicted = waiting.next(now);
         waiting.on_placed();
-        told.unwrap_or_else(|| self.margins.predict(way, self.margins.crowd.line(self.sent, &ask.resources).wait(0)))
+        predicted
+            .unwrap_or_else(|| self.margins.predict(way, self.margins.crowd.line(self.sent, &ask.resources).wait(0)))
     }
 
     /// A task of the job no longer waits.

@@ -80,14 +80,14 @@ impl Waiting {
 
     /// Reports tasks that have waited for longer than predicted and were not reported before; the first `most` of each
     /// group.
-    pub fn late(&mut self, now: Instant, most: u64, tell: &mut dyn FnMut(Late)) {
+    pub fn late(&mut self, now: Instant, most: u64, report: &mut dyn FnMut(Late)) {
         for group in &mut self.together {
             let Together { count, placed, at, ref outlook, .. } = *group;
             group.counted = group.counted.max(placed);
             for place in (group.counted..count).take(most as usize) {
                 let Some(late) = outlook.predict(place).late(now.since(at)) else { break };
                 group.counted = place + 1;
-                tell(late);
+                report(late);
             }
         }
     }

@@ -194,11 +194,11 @@ impl Scheduler {
 
     /// Reports tasks that have waited for longer than predicted and were not reported before. Each call examines a part
     /// of the asks.
-    pub fn late(&mut self, now: Instant, tell: &mut dyn FnMut(Late)) {
+    pub fn late(&mut self, now: Instant, report: &mut dyn FnMut(Late)) {
         /// Numbers of asks, and of tasks per group that was requested at once.
         const LOOKED_AT: (usize, u64) = (1_024, 64);
         let asks = self.queue.asks_from(self.looked_at, LOOKED_AT.0);
-        asks.for_each(|ask| ask.waiting.late(now, LOOKED_AT.1, tell));
+        asks.for_each(|ask| ask.waiting.late(now, LOOKED_AT.1, report));
         let next = self.looked_at as usize + LOOKED_AT.0;
         self.looked_at = if next < self.queue.slots() { next as AskSlot } else { 0 };
     }
@@ -221,14 +221,14 @@ impl Scheduler {
 
     /// The jobs that have to be sent what their guaranteed tasks may hold.
     pub fn new_allowances(&mut self) -> Vec<(JobId, NewAllowance)> {
-        let told = self.inter_job.new_allowances().into_iter().filter(|told| !self.queue.job(told.job).ended);
-        told.map(|told| (self.queue.job(told.job).id, told)).collect()
+        let allowances = self.inter_job.new_allowances().into_iter().filter(|new| !self.queue.job(new.job).ended);
+        allowances.map(|new| (self.queue.job(new.job).id, new)).collect()
     }
 
     /// What a job requests to hold whose tasks are placed elsewhere.
-    pub fn on_allowance_request(&mut self, id: JobId, wants: Box<AllowanceRequest>) {
+    pub fn on_allowance_request(&mut self, id: JobId, request: Box<AllowanceRequest>) {
         if let Some(job) = self.queue.job_slot(id) {
-            self.inter_job.on_change(&DemandChange::AllowanceRequest { job, wants });
+            self.inter_job.on_change(&DemandChange::AllowanceRequest { job, request });
         }
     }
 

@@ -154,9 +154,9 @@ impl Partition {
             return 0;
         }
         // The first node of the partition at or after the start of the word.
-        let begin = base.max(self.from);
-        let past = (begin - self.from) % self.of;
-        let first = begin + (self.number + self.of - past) % self.of - base;
+        let start = base.max(self.from);
+        let past = (start - self.from) % self.of;
+        let first = start + (self.number + self.of - past) % self.of - base;
         if first >= 64 {
             return 0;
         }

@@ -75,10 +75,10 @@ impl Blocks {
     /// The blocks of a task; none if they are not known.
     pub fn of(&self, task: u32) -> &[Block] {
         let task = task as usize;
-        let begin = task.checked_sub(1).and_then(|before| self.ends.get(before)).copied().unwrap_or(0);
-        let end = self.ends.get(task).copied().unwrap_or(begin);
+        let start = task.checked_sub(1).and_then(|before| self.ends.get(before)).copied().unwrap_or(0);
+        let end = self.ends.get(task).copied().unwrap_or(start);
         // Ranges from another process are checked here rather than trusted.
-        self.blocks.get(begin as usize..end as usize).unwrap_or_default()
+        self.blocks.get(start as usize..end as usize).unwrap_or_default()
     }
 
     pub fn nodes(&self) -> &[String] {

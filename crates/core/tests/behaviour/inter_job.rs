@@ -393,7 +393,7 @@ fn progressive_filling_with_small_tasks_ends_at_the_closed_form() {
         let jobs: Vec<(u32, Resources, u64)> = (0..JOBS).map(|_| job()).collect();
         let demand = |&(weight, shape, count): &(u32, Resources, u64)| Demand {
             weight: u64::from(weight),
-            wants: Totals(shape.0.map(|amount| u64::from(amount) * count)),
+            wanted: Totals(shape.0.map(|amount| u64::from(amount) * count)),
             most: 1_000_000,
         };
         let fair = fair_shares(&jobs.iter().map(demand).collect::<Vec<_>>(), &capacity);
@@ -509,7 +509,7 @@ fn strict_shares_give_each_job_a_task_but_none_more_than_its_fair_share() {
                 let weight = u64::from(tree.spec(job.queue).weight) * 1_000_000 / waiting(&model, job.queue);
                 Demand {
                     weight,
-                    wants: Totals(job.shape.0.map(|amount| u64::from(amount) * job.open)),
+                    wanted: Totals(job.shape.0.map(|amount| u64::from(amount) * job.open)),
                     most: 1_000_000,
                 }
             })

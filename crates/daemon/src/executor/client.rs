@@ -78,8 +78,8 @@ pub fn ensure_running(
         }
         let locked = started.status.code() == Some(super::ALREADY_RUNNING.into());
         if Instant::now() >= deadline || !locked {
-            let said = String::from_utf8_lossy(&started.stderr).trim().to_owned();
-            return Err(ExecutorError::NotStarted(if said.is_empty() { started.status.to_string() } else { said }));
+            let output = String::from_utf8_lossy(&started.stderr).trim().to_owned();
+            return Err(ExecutorError::NotStarted(if output.is_empty() { started.status.to_string() } else { output }));
         }
         std::thread::sleep(Duration::from_millis(2));
     }

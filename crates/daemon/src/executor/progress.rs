@@ -41,7 +41,7 @@ pub fn measure(attempts: &[Measured]) -> Vec<Sample> {
         let cpu = of_group.unwrap_or_else(|| members.iter().filter_map(|pid| cpu_micros(*pid)).sum());
         Sample {
             running_for: one.running_for,
-            said: said(&progress_file(one.task_dir)),
+            said: last_progress(&progress_file(one.task_dir)),
             cpu: Duration::from_micros(cpu),
             // The cgroup's disk reads are not used: inputs are often cached in memory.
             read_bytes: members.iter().filter_map(|pid| read_bytes(*pid)).sum(),
@@ -51,7 +51,7 @@ pub fn measure(attempts: &[Measured]) -> Vec<Sample> {
 }
 
 /// The progress in the last valid line of the file, in millionths.
-fn said(path: &Path) -> Option<u32> {
+fn last_progress(path: &Path) -> Option<u32> {
     let flags = rustix::fs::OFlags::NOFOLLOW | rustix::fs::OFlags::NONBLOCK;
     // Links are not followed, and a pipe does not block.
     let file = OpenOptions::new().read(true).custom_flags(flags.bits() as i32).open(path).ok()?;
@@ -101,12 +101,12 @@ mod tests {
     fn the_last_valid_line_of_a_file_of_any_length_is_used() {
         let home = tempfile::tempdir().unwrap();
         let path = home.path().join("progress");
-        assert_eq!(said(&path), None);
+        assert_eq!(last_progress(&path), None);
         let lines: Vec<String> = (0..=900).map(|part| format!("0.{part:03}\n")).collect();
         fs::write(&path, lines.concat() + "\nwriting\n").unwrap();
-        assert_eq!(said(&path), Some(900_000));
+        assert_eq!(last_progress(&path), Some(900_000));
         fs::write(&path, "0.1\n".to_owned() + &"x".repeat(254) + "\n").unwrap();
-        assert_eq!(said(&path), None, "the line is cut");
+        assert_eq!(last_progress(&path), None, "the line is cut");
     }
 
     #[test]
@@ -117,6 +117,9 @@ mod tests {
         std::os::unix::fs::symlink(&real, &link).unwrap();
         let (kind, mode) = (rustix::fs::FileType::Fifo, rustix::fs::Mode::RWXU);
         rustix::fs::mknodat(rustix::fs::CWD, &pipe, kind, mode, 0).unwrap();
-        assert_eq!((said(&real), said(&link), said(&pipe), said(home.path())), (Some(500_000), None, None, None));
+        assert_eq!(
+            (last_progress(&real), last_progress(&link), last_progress(&pipe), last_progress(home.path())),
+            (Some(500_000), None, None, None)
+        );
     }
 }

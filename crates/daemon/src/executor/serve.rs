@@ -45,9 +45,9 @@ pub fn run(config: ExecutorConfig) -> Result<(), ExecutorError> {
         rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).map_err(ExecutorError::system("make a pipe"))?;
     if !sys::fork().map_err(ExecutorError::system("fork"))? {
         drop(report);
-        let mut said = String::new();
-        let _ = File::from(ready).read_to_string(&mut said);
-        return match said.as_str() {
+        let mut output = String::new();
+        let _ = File::from(ready).read_to_string(&mut output);
+        return match output.as_str() {
             READY => Ok(()),
             "" => Err(ExecutorError::NotStarted("its process exited immediately".to_owned())),
             error => Err(match error.strip_prefix(LOCKED) {
@@ -200,7 +200,7 @@ impl<'a> Executor<'a> {
     fn on_signals(&mut self) {
         if sys::take_signals(self.signals.as_fd()) {
             self.log.say("terminated by a signal: killing all tasks");
-            self.begin_to_stop();
+            self.start_to_stop();
         }
         self.tasks.on_children();
     }
@@ -240,7 +240,7 @@ impl<'a> Executor<'a> {
                 Ok(Some(ExecutorFrame::Order(order))) if !self.stopping => self.tasks.on_order(order),
                 Ok(Some(ExecutorFrame::Order(_))) => {}
                 Ok(Some(ExecutorFrame::Serve { nodes })) => self.tasks.serve_only(nodes),
-                Ok(Some(ExecutorFrame::Shutdown)) => self.begin_to_stop(),
+                Ok(Some(ExecutorFrame::Shutdown)) => self.start_to_stop(),
                 Ok(None) => break,
                 Err(error) => return self.drop_agent(&error.to_string()),
             }
@@ -278,7 +278,7 @@ impl<'a> Executor<'a> {
         self.idle_since = Instant::now();
     }
 
-    fn begin_to_stop(&mut self) {
+    fn start_to_stop(&mut self) {
         self.stopping = true;
         self.tasks.kill_all();
     }
@@ -295,7 +295,7 @@ impl<'a> Executor<'a> {
         }
         if self.config.leash.is_some_and(|leash| self.alone_since.elapsed() >= leash) {
             self.log.say("no agent for too long: killing all tasks");
-            self.begin_to_stop();
+            self.start_to_stop();
             return !self.tasks.is_running_any();
         }
         self.idle_since.elapsed() >= self.config.idle_exit

@@ -84,7 +84,7 @@ pub async fn serve(listener: TcpListener, router: Router, limits: Limits, shutdo
         };
         let (router, own) = (router.clone(), seat.clone());
         let service = service_fn(move |request: Request<Incoming>| {
-            let busy = Busy::begin(&own);
+            let busy = Busy::mark(&own);
             let request = request.map(|body| Body::new(Arriving::new(body, limits)));
             let answer = router.clone().oneshot(request);
             answer.map(move |answer| answer.map(|answer| answer.map(|body| Body::new(Leaving { body, _busy: busy }))))
@@ -208,7 +208,7 @@ async fn say_full(mut stream: TcpStream) -> io::Result<()> {
 struct Busy(Seat);
 
 impl Busy {
-    fn begin(seat: &Seat) -> Busy {
+    fn mark(seat: &Seat) -> Busy {
         seat.place.is_busy.store(true, Ordering::Relaxed);
         Busy(seat.clone())
     }

@@ -124,12 +124,12 @@ async fn unless_closing(
 fn headers(first: &OutputChunk) -> HeaderMap {
     let mut headers = HeaderMap::new();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
-    let mut tell = |name, attempt: Option<AttemptId>| {
+    let mut add = |name, attempt: Option<AttemptId>| {
         headers.extend(attempt.and_then(|attempt| Some((name, HeaderValue::try_from(attempt.to_string()).ok()?))));
     };
-    tell(ATTEMPT, first.attempt);
+    add(ATTEMPT, first.attempt);
     if first.ended {
-        tell(NEWER, first.newer);
+        add(NEWER, first.newer);
         if first.newer.is_none() {
             headers.insert(ENDED, HeaderValue::from_static("true"));
         }

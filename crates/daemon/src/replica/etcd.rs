@@ -146,8 +146,8 @@ impl Etcd {
         let mut bytes = Vec::new();
         answer.into_body().into_reader().read_to_end(&mut bytes).map_err(|error| error.to_string())?;
         if !status.is_success() {
-            let said = String::from_utf8_lossy(&bytes);
-            return Err(format!("{status}: {}", said.trim().chars().take(300).collect::<String>()));
+            let text = String::from_utf8_lossy(&bytes);
+            return Err(format!("{status}: {}", text.trim().chars().take(300).collect::<String>()));
         }
         // The answer to a keep-alive is a stream, of which only the first one is used.
         let first = serde_json::Deserializer::from_slice(&bytes).into_iter().next();

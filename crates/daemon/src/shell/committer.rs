@@ -197,7 +197,7 @@ impl Committer {
         }
     }
 
-    pub fn wants_snapshot(&self) -> bool {
+    pub fn needs_snapshot(&self) -> bool {
         let of_store = self.store.as_ref().is_some_and(Store::needs_snapshot);
         of_store || self.replica.as_ref().is_some_and(Replica::needs_snapshot)
     }

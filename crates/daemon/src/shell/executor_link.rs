@@ -179,7 +179,7 @@ impl Executor {
 
     /// Sends the executor the numbers of this process's nodes.
     pub fn serve_nodes(&mut self, nodes: Vec<NodeId>) {
-        self.tell(&[ExecutorFrame::Serve { nodes }]);
+        self.send_frames(&[ExecutorFrame::Serve { nodes }]);
     }
 
     /// Sends orders to the executor. Without a connection they are lost, as the protocol allows.
@@ -208,11 +208,11 @@ impl Executor {
         });
         let orders: Vec<ExecutorFrame> = known.map(ExecutorFrame::Order).collect();
         if !orders.is_empty() {
-            self.tell(&orders);
+            self.send_frames(&orders);
         }
     }
 
-    fn tell(&mut self, frames: &[ExecutorFrame]) {
+    fn send_frames(&mut self, frames: &[ExecutorFrame]) {
         let ExecutorState::Connected(link) = &mut self.state else { return };
         for frame in frames {
             if let Err(error) = link.queue(frame) {

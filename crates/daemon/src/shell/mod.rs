@@ -397,7 +397,7 @@ impl Shell {
     fn finish_turn(&mut self, now: Instant) -> Result<(), StoreError> {
         self.write_journal();
         let mut effects = std::mem::take(&mut self.effects);
-        self.stays.tell(&mut effects.facts);
+        self.stays.add_to(&mut effects.facts);
         let forgotten = std::mem::take(&mut effects.forgotten);
         let (after, followed) = (std::mem::take(&mut self.after), std::mem::take(&mut self.followed));
         if effects.misdirected > 0 {
@@ -423,7 +423,7 @@ impl Shell {
             self.committer.settle()?;
             remove_files(files, forgotten);
         }
-        if self.committer.wants_snapshot() {
+        if self.committer.needs_snapshot() {
             self.committer.write_snapshot(now, self.roles.durable())?;
         }
         Ok(())

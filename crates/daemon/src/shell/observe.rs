@@ -41,29 +41,29 @@ struct View<'a> {
 }
 
 impl View<'_> {
-    fn of_change(&self, change: &Change, tell: &mut dyn FnMut(Event)) {
+    fn of_change(&self, change: &Change, report: &mut dyn FnMut(Event)) {
         match change {
-            Change::JobAdmitted { job, .. } => tell(self.of_job(EventKind::JobSubmitted, job.id)),
-            Change::JobHeld { job, held: true } => tell(self.of_job(EventKind::JobHeld, *job)),
-            Change::JobHeld { job, held: false } => tell(self.of_job(EventKind::JobReleased, *job)),
+            Change::JobAdmitted { job, .. } => report(self.of_job(EventKind::JobSubmitted, job.id)),
+            Change::JobHeld { job, held: true } => report(self.of_job(EventKind::JobHeld, *job)),
+            Change::JobHeld { job, held: false } => report(self.of_job(EventKind::JobReleased, *job)),
             Change::JobStarted { job } | Change::JobReopened { job, .. } => {
-                tell(self.of_job(EventKind::JobStarted, *job))
+                report(self.of_job(EventKind::JobStarted, *job))
             }
             Change::JobEnded { job, outcome, .. } => {
                 let exit_code = Some(endings::exit_code(*outcome));
                 let reason = endings::reason(self.roles.dispatch(), *job, *outcome);
                 let state = Some(JobState::of_outcome(*outcome).word().to_owned());
-                tell(Event { state, exit_code, reason, ..self.of_job(EventKind::JobEnded, *job) });
+                report(Event { state, exit_code, reason, ..self.of_job(EventKind::JobEnded, *job) });
             }
             Change::Finished { attempt, task, node, ended, last, .. } => {
                 let event = self.of_end(EventKind::AttemptEnded, *attempt, *task, *node, ended);
-                tell(event.clone());
-                self.of_last(*last, event, *task, tell);
+                report(event.clone());
+                self.of_last(*last, event, *task, report);
             }
             // The launch was refused, so there was no attempt. It ends the task only if the job was cancelled.
             Change::Lost { attempt, task, node, cause: LostCause::Refused(_), last, .. } => {
                 let end = Ended::without_run(EndReason::Cancelled);
-                self.of_last(*last, self.of_end(EventKind::TaskEnded, *attempt, *task, *node, &end), *task, tell);
+                self.of_last(*last, self.of_end(EventKind::TaskEnded, *attempt, *task, *node, &end), *task, report);
             }
             Change::Lost { attempt, task, node, cause, last, .. } => {
                 let lost = Ended::without_run(match cause {
@@ -71,14 +71,14 @@ impl View<'_> {
                     LostCause::NodeLost | LostCause::Unknown | LostCause::NotTaken => EndReason::NodeLost,
                 });
                 let event = self.of_end(EventKind::AttemptEnded, *attempt, *task, *node, &lost);
-                tell(event.clone());
-                self.of_last(*last, event, *task, tell);
+                report(event.clone());
+                self.of_last(*last, event, *task, report);
             }
             _ => {}
         }
     }
 
-    fn of_last(&self, last: bool, event: Event, task: TaskId, tell: &mut dyn FnMut(Event)) {
+    fn of_last(&self, last: bool, event: Event, task: TaskId, report: &mut dyn FnMut(Event)) {
         if !last {
             return;
         }
@@ -86,31 +86,31 @@ impl View<'_> {
             let status = manager.dag().stage(task.stage).status(task.index)?;
             Some(TaskState::of_end(status.state)?.word().to_owned())
         });
-        tell(Event { kind: EventKind::TaskEnded, state, ..event });
+        report(Event { kind: EventKind::TaskEnded, state, ..event });
         let stage_is_over = self.roles.jobs.get(&task.job).is_some_and(|manager| {
             let stage = manager.dag().stage(task.stage);
             stage.running == 0 && (stage.abandoned || stage.waiting() == 0)
         });
         if stage_is_over && self.is_last_end {
-            tell(self.of_stage(EventKind::StageEnded, task.job, task.stage));
+            report(self.of_stage(EventKind::StageEnded, task.job, task.stage));
         }
     }
 
-    fn of_record(&self, record: &Record, tell: &mut dyn FnMut(Event)) {
+    fn of_record(&self, record: &Record, report: &mut dyn FnMut(Event)) {
         match record {
             Record::Started { task, attempt, node, .. } => {
-                tell(self.of_attempt(EventKind::AttemptStarted, *attempt, *task, *node));
+                report(self.of_attempt(EventKind::AttemptStarted, *attempt, *task, *node));
             }
-            Record::StageReady { job, stage } => tell(self.of_stage(EventKind::StageStarted, *job, *stage)),
-            Record::NodeJoined { node } => tell(self.of_node(EventKind::NodeUp, *node)),
-            Record::NodeUnreachable { node } => tell(self.of_node(EventKind::NodeUnreachable, *node)),
-            Record::NodeLost { node } => tell(self.of_node(EventKind::NodeLost, *node)),
-            Record::NodeDrained { node, drained: true } => tell(self.of_node(EventKind::NodeDrained, *node)),
+            Record::StageReady { job, stage } => report(self.of_stage(EventKind::StageStarted, *job, *stage)),
+            Record::NodeJoined { node } => report(self.of_node(EventKind::NodeUp, *node)),
+            Record::NodeUnreachable { node } => report(self.of_node(EventKind::NodeUnreachable, *node)),
+            Record::NodeLost { node } => report(self.of_node(EventKind::NodeLost, *node)),
+            Record::NodeDrained { node, drained: true } => report(self.of_node(EventKind::NodeDrained, *node)),
             Record::NodePaused { node, why, .. } => {
-                tell(Event { reason: Some(why.clone()), ..self.of_node(EventKind::NodePaused, *node) });
+                report(Event { reason: Some(why.clone()), ..self.of_node(EventKind::NodePaused, *node) });
             }
             Record::NodeResumed { node } | Record::NodeDrained { node, drained: false } => {
-                tell(self.of_node(EventKind::NodeUp, *node))
+                report(self.of_node(EventKind::NodeUp, *node))
             }
             _ => {}
         }

@@ -27,7 +27,7 @@ impl Stays {
     }
 
     /// Adds the noted times to the allocation times of attempts that start.
-    pub fn tell(&mut self, facts: &mut [Fact]) {
+    pub fn add_to(&mut self, facts: &mut [Fact]) {
         for fact in facts {
             match fact {
                 Fact::Record(Record::Started { attempt, allocation, .. }) => {

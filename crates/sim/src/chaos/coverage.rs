@@ -51,8 +51,8 @@ impl Coverage {
             }
             _ => {}
         }
-        let told = (happening.change().and_then(of_change), happening.record().and_then(of_record));
-        [told.0, told.1].into_iter().flatten().for_each(|name| count(&mut self.events, name));
+        let names = (happening.change().and_then(of_change), happening.record().and_then(of_record));
+        [names.0, names.1].into_iter().flatten().for_each(|name| count(&mut self.events, name));
     }
 
     pub fn conclude(&mut self, checkers: &[Box<dyn Checker>]) {

@@ -59,9 +59,9 @@ pub struct Failure {
     pub story: Vec<String>,
 }
 
-/// Runs each seed and calls `tell` with its report, in the order of the seeds with any number of threads.
-pub fn run_seeds(seeds: RangeInclusive<u64>, threads: usize, tell: impl FnMut(Report)) {
-    in_order(seeds, threads, run_seed, tell);
+/// Runs each seed and calls `report` with its report, in the order of the seeds with any number of threads.
+pub fn run_seeds(seeds: RangeInclusive<u64>, threads: usize, report: impl FnMut(Report)) {
+    in_order(seeds, threads, run_seed, report);
 }
 
 /// Runs one seed.
@@ -70,10 +70,11 @@ pub fn run_seed(seed: u64) -> Report {
 }
 
 /// Runs one seed and returns its report and the story of all happenings, or of those that concern one task.
-pub fn tell_seed(seed: u64, task: Option<TaskId>) -> (Report, Vec<String>) {
+pub fn run_seed_with_story(seed: u64, task: Option<TaskId>) -> (Report, Vec<String>) {
     let (report, happened) = Trial::new(seed).run();
-    let told = happened.iter().filter(|(_, happening)| task.is_none_or(|task| story::concerns_task(happening, task)));
-    (report, told.map(|(at, happening)| story::line(*at, happening)).collect())
+    let concerned =
+        happened.iter().filter(|(_, happening)| task.is_none_or(|task| story::concerns_task(happening, task)));
+    (report, concerned.map(|(at, happening)| story::line(*at, happening)).collect())
 }
 
 /// One run of a seed.

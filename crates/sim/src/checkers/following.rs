@@ -21,19 +21,19 @@ pub struct Following {
     /// The copies, created at the first fact.
     copies: Option<Roles>,
     /// All facts that each process of job managers has reported.
-    told: BTreeMap<usize, Vec<(Instant, Fact)>>,
+    reported: BTreeMap<usize, Vec<(Instant, Fact)>>,
     facts: u64,
 }
 
 impl Following {
     fn follow(&mut self, world: &Simulation, number: usize, fact: Fact) -> Result<(), Breach> {
         let copies = self.copies.get_or_insert_with(|| roles(world.settings(), LIFE));
-        let told = self.told.entry(number).or_default();
-        told.push((world.now(), fact));
+        let reported = self.reported.entry(number).or_default();
+        reported.push((world.now(), fact));
         self.facts += 1;
         let again = if self.facts.is_multiple_of(AGAIN) { AGAIN as usize / 2 } else { 1 };
-        let first = told.len().saturating_sub(again);
-        let news = copies.follow(places::host(number), first as u64, told[first..].to_vec());
+        let first = reported.len().saturating_sub(again);
+        let news = copies.follow(places::host(number), first as u64, reported[first..].to_vec());
         match news.map(|news| news.len()) {
             Ok(1) => Ok(()),
             other => Err(Breach::new(format!("of {again} facts with one new one, the copy took {other:?}"))),

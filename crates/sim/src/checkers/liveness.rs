@@ -41,8 +41,8 @@ impl Checker for Liveness {
             return Err(Breach::new(format!("{healed}a process that accepts jobs is down")));
         }
         let left: Vec<JobId> = world.unended().collect();
-        let told: Vec<String> = left.iter().map(|job| format!("job {job} waits: {}", why(world, *job))).collect();
-        let what = format!("{healed}{}", if told.is_empty() { "a client waits".to_owned() } else { told.join("; ") });
+        let waits: Vec<String> = left.iter().map(|job| format!("job {job} waits: {}", why(world, *job))).collect();
+        let what = format!("{healed}{}", if waits.is_empty() { "a client waits".to_owned() } else { waits.join("; ") });
         Err(left.first().map_or_else(|| Breach::new(what.clone()), |job| Breach::of_job(*job, what.clone())))
     }
 
@@ -54,10 +54,11 @@ impl Checker for Liveness {
 /// The reasons that the job's dispatcher and its job manager report.
 fn why(world: &Simulation, job: JobId) -> String {
     let whys = world.dispatcher(job).map(|dispatcher| dispatcher.explain(job)).unwrap_or_default();
-    let mut said: Vec<String> = whys.iter().map(|why| why.describe(world.kinds(), |node| node.to_string())).collect();
+    let mut reasons: Vec<String> =
+        whys.iter().map(|why| why.describe(world.kinds(), |node| node.to_string())).collect();
     let manager = world.job_manager(job);
-    said.extend(manager.map(progress));
-    if said.is_empty() { "no reason is reported".to_owned() } else { said.join(", ") }
+    reasons.extend(manager.map(progress));
+    if reasons.is_empty() { "no reason is reported".to_owned() } else { reasons.join(", ") }
 }
 
 fn progress(manager: &JobManager) -> String {

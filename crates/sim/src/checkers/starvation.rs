@@ -98,7 +98,7 @@ impl Starvation {
 
     /// A process with job managers restarted: its managers know no allowances yet, and do not report the starts of
     /// attempts that their earlier incarnations launched.
-    fn begin_anew(&mut self, place: Place) {
+    fn start_again(&mut self, place: Place) {
         let host = match place {
             Place::Managers(number) => places::host(number),
             _ => HostId::SERVER,
@@ -156,7 +156,7 @@ impl Checker for Starvation {
         }
         for happening in happened {
             if let Happening::Started(place @ (Place::Server | Place::Managers(_))) = happening {
-                self.begin_anew(*place);
+                self.start_again(*place);
             }
             if let Some(change) = happening.change() {
                 self.on_change(change)?;

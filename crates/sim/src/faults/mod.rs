@@ -327,7 +327,7 @@ impl Faults {
         Some((self.written_by[number], self.writers[number].turn.take()?))
     }
 
-    pub fn tell(&mut self, place: Place, fact: &Fact) {
+    pub fn report(&mut self, place: Place, fact: &Fact) {
         if let (Fact::Change(change), Some(writer)) = (fact, self.number_of(place)) {
             self.writers[writer].log.push(change.clone());
         }

@@ -165,7 +165,7 @@ fn the_servers_copy_of_a_job_manager_equals_it_even_if_facts_are_reported_twice(
     let new = |first: usize, facts: &[(Instant, Fact)], server: &mut Roles| {
         server.follow(host, first as u64, facts.to_vec()).map(|news| news.len())
     };
-    let gap = Gap { expected: 0, told: half as u64 };
+    let gap = Gap { expected: 0, received: half as u64 };
     assert_eq!(new(half, &told[half..], &mut server), Err(gap), "the facts before these are missing");
     assert_eq!(new(0, &told[..half], &mut server), Ok(half));
     assert_eq!(new(0, &told[..half], &mut server), Ok(0));

@@ -47,20 +47,26 @@ pub struct ForecastMeasure {
 }
 
 impl ForecastMeasure {
-    pub fn on_started(&mut self, attempt: AttemptId, told: &Prediction, start: &PredictedStart, run: Option<Duration>) {
-        self.widths.push(Duration(told.most.0 - told.least.0));
+    pub fn on_started(
+        &mut self,
+        attempt: AttemptId,
+        prediction: &Prediction,
+        start: &PredictedStart,
+        run: Option<Duration>,
+    ) {
+        self.widths.push(Duration(prediction.most.0 - prediction.least.0));
         self.waits.push(start.waited);
         self.covered += u64::from(start.is_right);
-        self.early += u64::from(start.waited < told.least);
+        self.early += u64::from(start.waited < prediction.least);
         self.run_times.insert(attempt, run);
     }
 
     /// The attempt ended; `took` is its run time if it succeeded.
     pub fn on_ended(&mut self, attempt: AttemptId, took: Option<Duration>) {
-        let said = self.run_times.remove(&attempt);
-        if let (Some(said), Some(took)) = (said, took) {
+        let predicted = self.run_times.remove(&attempt);
+        if let (Some(predicted), Some(took)) = (predicted, took) {
             self.attempts += 1;
-            self.errors.extend(said.map(|said| said.0.abs_diff(took.0) as f64 / took.0.max(1) as f64));
+            self.errors.extend(predicted.map(|predicted| predicted.0.abs_diff(took.0) as f64 / took.0.max(1) as f64));
         }
     }
 

@@ -74,13 +74,13 @@ impl ReadingMeasure {
             bytes: add(blocks.bytes, earlier.bytes),
             longer: blocks.longer + earlier.longer,
         };
-        let reading = Reading { all: all.told(), blocks: blocks.told(), earlier_tasks: earlier.told() };
+        let reading = Reading { all: all.read_from(), blocks: blocks.read_from(), earlier_tasks: earlier.read_from() };
         (reading.all.tasks > 0).then_some(reading)
     }
 }
 
 impl Sum {
-    fn told(&self) -> ReadFrom {
+    fn read_from(&self) -> ReadFrom {
         let (tasks, bytes) = (self.tasks.iter().sum::<u64>(), self.bytes.iter().sum::<u64>());
         let part = |of: u64, all: u64| if all == 0 { 0.0 } else { of as f64 / all as f64 };
         let [tasks_on_node, tasks_in_rack, tasks_elsewhere] = self.tasks.map(|of| part(of, tasks));

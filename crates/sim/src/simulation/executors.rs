@@ -43,7 +43,7 @@ impl Simulation {
         for reaction in reactions.drain(..) {
             match reaction {
                 Reaction::Report(report) => self.at_once.push_back((node, report)),
-                Reaction::Began { attempt, task, template } => self.begin_task(node, attempt, task, &template),
+                Reaction::Began { attempt, task, template } => self.start_task(node, attempt, task, &template),
                 Reaction::Fetch { file, from } => self.fetch(node, file, from),
                 Reaction::Ended { order, held, reason } => self.task_ended(node, &order, &held, reason),
                 Reaction::Promoted { task, before } => self.metrics.on_promoted(self.now, task, &before),
@@ -98,7 +98,7 @@ impl Simulation {
         self.report(node, ExecutorReport::Fetched { node: NodeId(node as u32), end });
     }
 
-    fn begin_task(&mut self, node: usize, attempt: AttemptId, task: TaskId, template: &TaskTemplate) {
+    fn start_task(&mut self, node: usize, attempt: AttemptId, task: TaskId, template: &TaskTemplate) {
         let TaskShape { resources, execution } = *template.shape;
         self.last_progress = self.now;
         let launch = Duration::from_micros(self.settings.costs.launch / 1_000);
@@ -123,14 +123,14 @@ impl Simulation {
             return PlannedRun::default();
         };
         let run_time = self.jobs[job as usize].run_times[stage as usize].of(index);
-        let run_time = run_time + self.begin_reading(node, attempt, (job, stage, index));
+        let run_time = run_time + self.start_reading(node, attempt, (job, stage, index));
         let busy = if self.execution.heeds_neighbours() { self.nodes[node].busy_beside(&shape.resources) } else { 0.0 };
         self.execution.planned_run(WorkloadTask { job, stage, index }, run_time, busy, shape.execution)
     }
 
     /// How much longer the attempt takes because its input is stored elsewhere. The run times of the trace are assumed
     /// to be those of tasks on the node that stores their input.
-    fn begin_reading(&mut self, node: usize, attempt: AttemptId, task: (u32, u32, u32)) -> Duration {
+    fn start_reading(&mut self, node: usize, attempt: AttemptId, task: (u32, u32, u32)) -> Duration {
         let Some(inputs) = &self.inputs else { return Duration::ZERO };
         let (job, stage, index) = task;
         let spec = &self.jobs[job as usize].spec.stages[stage as usize];

@@ -190,7 +190,7 @@ impl Simulation {
         let reached = turn.facts.len() * thousandths as usize / 1_000;
         // Records are reported only once the whole turn is durable.
         let reached: Vec<Fact> = turn.facts.drain(..reached).filter(Fact::is_change).collect();
-        self.tell(place, &reached, &[]);
+        self.report_facts(place, &reached, &[]);
     }
 
     /// The factor by which the disk of this process takes longer now.

@@ -217,7 +217,7 @@ impl<R: BufRead> Frames<R> {
         Frames { source, decoder: FrameDecoder::new(), inside_frame: false }
     }
 
-    fn begin_frame(&mut self) -> io::Result<()> {
+    fn start_frame(&mut self) -> io::Result<()> {
         match self.decoder.reset(&mut self.source) {
             Ok(()) => self.inside_frame = true,
             Err(FrameDecoderError::ReadFrameHeaderError(ReadFrameHeaderError::SkipFrame { length, .. })) => {
@@ -251,7 +251,7 @@ impl<R: BufRead> Read for Frames<R> {
             } else if self.source.fill_buf()?.is_empty() {
                 return Ok(0);
             } else {
-                self.begin_frame()?;
+                self.start_frame()?;
             }
         }
     }

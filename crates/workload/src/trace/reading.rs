@@ -243,8 +243,8 @@ impl<'a> Reading<'a> {
     /// runs longer in proportion; one that requests too much does not run shorter.
     fn misjudge(&mut self, stage: &mut StageSpec, run_times: &mut RunTimes) {
         let Options { demand_scale, demand_error, expected_error, .. } = self.options;
-        let (told, asked) = (expected_error.draw(&mut self.errors), demand_error.draw(&mut self.errors));
-        stage.expected = stage.expected.map(|expected| scale(expected, told.max(LEAST_ERROR)).min(LONGEST));
+        let (stated, asked) = (expected_error.draw(&mut self.errors), demand_error.draw(&mut self.errors));
+        stage.expected = stage.expected.map(|expected| scale(expected, stated.max(LEAST_ERROR)).min(LONGEST));
         let asked = asked.max(LEAST_ERROR);
         stage.resources.basic.0[..GPU].iter_mut().filter(|amount| **amount > 0).for_each(|amount| {
             *amount = ((f64::from(*amount) * demand_scale * asked).round() as u32).max(1);
@@ -349,7 +349,7 @@ impl<'a> Reading<'a> {
     pub fn expected(&self, estimate: Option<Duration>, run_times: &RunTimes) -> Result<Option<Duration>, String> {
         let expected = match self.options.expected {
             Expected::Nothing => return Ok(None),
-            Expected::Mean => estimate.map_or_else(|| run_times.mean(), |told| self.scaled(told)),
+            Expected::Mean => estimate.map_or_else(|| run_times.mean(), |stated| self.scaled(stated)),
             Expected::Exact => run_times.mean(),
         };
         check_length("is expected to take", expected)?;

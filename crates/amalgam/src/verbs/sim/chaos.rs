@@ -77,7 +77,7 @@ pub fn execute(args: &ChaosArgs) -> Result<ExitCode> {
 }
 
 fn tell(seed: u64, task: Option<TaskId>) -> Result<ExitCode> {
-    let (report, lines) = amalgam_sim::tell_seed(seed, task);
+    let (report, lines) = amalgam_sim::run_seed_with_story(seed, task);
     lines.iter().try_for_each(|line| show::print(&format!("{line}\n")))?;
     show::print(&describe(&report))?;
     Ok(exit_code(report.failure.is_none()))

@@ -276,7 +276,7 @@ impl Accounts {
     /// Limits jobs to their fair shares with these weights.
     pub fn limit_to_fair_shares(&mut self, weights: &[(JobSlot, u64)]) {
         let demands =
-            weights.iter().map(|&(job, weight)| Demand { weight, wants: self.wants(job), most: u64::from(WHOLE) });
+            weights.iter().map(|&(job, weight)| Demand { weight, wanted: self.wanted(job), most: u64::from(WHOLE) });
         let shares = fair_shares(&demands.collect::<Vec<_>>(), &self.capacity);
         for (&(job, _), fair) in weights.iter().zip(shares) {
             self.job_mut(job).most = Some(fair.share);
@@ -291,14 +291,14 @@ impl Accounts {
     }
 
     /// The resources that the job holds, and those of its open tasks.
-    fn wants(&self, job: JobSlot) -> Totals {
-        let mut wants = self.job(job).used;
+    fn wanted(&self, job: JobSlot) -> Totals {
+        let mut wanted = self.job(job).used;
         for ask in self.job(job).asks.iter().map(|&ask| self.ask(ask)) {
-            for (wanted, &of_one) in wants.0.iter_mut().zip(&ask.shape.0) {
-                *wanted = wanted.saturating_add(u64::from(of_one).saturating_mul(ask.open));
+            for (amount, &of_one) in wanted.0.iter_mut().zip(&ask.shape.0) {
+                *amount = amount.saturating_add(u64::from(of_one).saturating_mul(ask.open));
             }
         }
-        wants
+        wanted
     }
 
     fn set_rank(&mut self, ask: AskSlot, rank: u32) {

@@ -78,7 +78,7 @@ struct Account {
     /// The number of the message with its allowance: the last one sent, or the next one.
     number: u32,
     /// The number of its last message.
-    said: u32,
+    last_request: u32,
     /// The most that its guaranteed tasks can hold, whichever allowances it has received: more than it is allowed if
     /// its allowance shrank.
     may_hold: Totals,
@@ -153,16 +153,16 @@ impl Entitlement {
         self.may_give |= keys.0 != keys.1;
     }
 
-    fn on_allowance_request(&mut self, slot: JobSlot, wants: &AllowanceRequest) {
+    fn on_allowance_request(&mut self, slot: JobSlot, request: &AllowanceRequest) {
         self.change(slot, |account| {
             // This includes allowances of another master, which `review` considers.
-            let may_hold = wants.may_hold();
+            let may_hold = request.may_hold();
             // Until it has received the last allowance, it may act on any earlier one.
-            let has_received = wants.number == account.number;
+            let has_received = request.number == account.number;
             account.may_hold = if has_received { may_hold } else { account.may_hold.larger_of(&may_hold) };
             account.one = Totals::ZERO;
-            account.one.add(&wants.one);
-            account.said = wants.said;
+            account.one.add(&request.one);
+            account.last_request = request.said;
             false
         });
         // The job waits for an answer, even without a change.
@@ -281,9 +281,13 @@ impl InterJobPolicy for Entitlement {
                 return self.shares.on_change(&DemandChange::Capacity(self.shared));
             }
             DemandChange::JobAdded { job, id, queue, priority, .. } => {
-                let (id, priority, number, said, nothing) = (*id, *priority, 0, 0, Totals::ZERO);
+                let (id, priority, number, last_request, nothing) = (*id, *priority, 0, 0, Totals::ZERO);
                 let ([one, due, allowed, may_hold], rank) = ([nothing; 4], None);
-                put(&mut self.jobs, *job, Account { id, priority, one, due, rank, allowed, number, said, may_hold });
+                put(
+                    &mut self.jobs,
+                    *job,
+                    Account { id, priority, one, due, rank, allowed, number, last_request, may_hold },
+                );
                 if let Some(sojourn) = &mut self.sojourn {
                     sojourn.add(*job, *queue, id, priority);
                 }
@@ -304,11 +308,11 @@ impl InterJobPolicy for Entitlement {
                 self.may_hold = self.may_hold.saturating_sub(&gone.may_hold);
                 self.may_give = true;
             }
-            DemandChange::AllowanceRequest { job, wants } => {
+            DemandChange::AllowanceRequest { job, request } => {
                 self.shares.on_change(change);
-                self.on_allowance_request(*job, wants);
+                self.on_allowance_request(*job, request);
                 if let Some(sojourn) = &mut self.sojourn {
-                    sojourn.on_allowance_request(*job, wants.all);
+                    sojourn.on_allowance_request(*job, request.all);
                 }
                 return self.review(*job);
             }
@@ -327,23 +331,28 @@ impl InterJobPolicy for Entitlement {
 
     fn new_shares(&mut self) -> Vec<JobSlot> {
         let is_due = self.shares.is_due();
-        let told = self.shares.review();
+        let changed = self.shares.review();
         if is_due {
             let slots: Vec<JobSlot> =
                 (0..self.jobs.len() as JobSlot).filter(|slot| self.jobs[*slot as usize].is_some()).collect();
             slots.into_iter().for_each(|slot| self.review(slot));
         }
         self.share_out();
-        told
+        changed
     }
 
     fn new_allowances(&mut self) -> Vec<NewAllowance> {
         self.give();
-        let told = |slot: JobSlot| {
+        let allowance = |slot: JobSlot| {
             let account = self.jobs[slot as usize].as_ref().expect("jobs with news have accounts");
-            NewAllowance { job: slot, number: account.number, answers: account.said, allowance: account.allowed }
+            NewAllowance {
+                job: slot,
+                number: account.number,
+                answers: account.last_request,
+                allowance: account.allowed,
+            }
         };
-        std::mem::take(&mut self.news).into_iter().map(told).collect()
+        std::mem::take(&mut self.news).into_iter().map(allowance).collect()
     }
 
     fn next(&mut self, _: &Offer<'_>) -> Option<Choice> {
@@ -450,7 +459,7 @@ mod tests {
 
         fn deliver_to_master(&mut self, job: usize) {
             let Some(wants) = self.jobs[job].outbox.pop_front() else { return };
-            self.policy.on_change(&DemandChange::AllowanceRequest { job: job as u32, wants: Box::new(wants) });
+            self.policy.on_change(&DemandChange::AllowanceRequest { job: job as u32, request: Box::new(wants) });
             self.policy.new_shares();
             for told in self.policy.new_allowances() {
                 self.jobs[told.job as usize].inbox.push_back(told);
@@ -505,7 +514,7 @@ mod tests {
                 manager.number = 0;
                 manager.say();
                 let wants = Box::new(manager.outbox.pop_front().expect("just said"));
-                self.policy.on_change(&DemandChange::AllowanceRequest { job, wants });
+                self.policy.on_change(&DemandChange::AllowanceRequest { job, request: wants });
             }
             self.policy.new_shares();
             for told in self.policy.new_allowances() {
@@ -642,7 +651,7 @@ mod tests {
         let mut allowed = |job: u32, kind: usize| {
             let one = Resources(std::array::from_fn(|other| u32::from(other == kind)));
             let wants = Box::new(AllowanceRequest { all: of(kind, 30), one, said: 1, ..AllowanceRequest::default() });
-            cluster.policy.on_change(&DemandChange::AllowanceRequest { job, wants });
+            cluster.policy.on_change(&DemandChange::AllowanceRequest { job, request: wants });
             cluster.policy.new_shares();
             let told = cluster.policy.new_allowances();
             told.iter().find(|told| told.job == job).map(|told| told.allowance)

@@ -17,7 +17,7 @@ use std::cmp::Reverse;
 pub struct Demand {
     /// In any unit, the same for all demands; at least 1.
     pub weight: u64,
-    pub wants: Totals,
+    pub wanted: Totals,
     /// The largest dominant share that it may have, in millionths of the cluster.
     pub most: u64,
 }
@@ -48,7 +48,7 @@ pub fn fair_shares(demands: &[Demand], capacity: &Totals) -> Vec<FairShare> {
     while !rising.is_empty() {
         let (level, full) = water.level_at_which_one_is_full();
         let mut stay = |job: &Rising, short_of| {
-            let part = job.wants.min(job.weight * level);
+            let part = job.wanted.min(job.weight * level);
             let share = u64::try_from(part.div_ceil(MILLIONTH)).expect("at most the whole cluster");
             shares[job.at] = FairShare { share, short_of };
             water.stop(job, part);
@@ -71,7 +71,7 @@ struct Rising {
     at: usize,
     weight: u128,
     /// The dominant share that it demands.
-    wants: u128,
+    wanted: u128,
     /// The level at which its demand is met.
     met_at: u128,
     /// Its use of each kind at a dominant share of one.
@@ -89,9 +89,9 @@ struct Water {
 impl Rising {
     fn new(at: usize, demand: &Demand, capacity: &Totals) -> Option<Rising> {
         let mut parts = [0; WIDTH];
-        for (part, (&wanted, &of)) in parts.iter_mut().zip(demand.wants.0.iter().zip(&capacity.0)) {
-            if wanted > 0 {
-                *part = (u128::from(wanted) * ONE).checked_div(u128::from(of))?;
+        for (part, (&amount, &of)) in parts.iter_mut().zip(demand.wanted.0.iter().zip(&capacity.0)) {
+            if amount > 0 {
+                *part = (u128::from(amount) * ONE).checked_div(u128::from(of))?;
             }
         }
         let largest = parts.into_iter().max().filter(|largest| *largest > 0)?;
@@ -99,8 +99,8 @@ impl Rising {
         let shift = (u128::BITS - largest.leading_zeros()).saturating_sub(80);
         let direction = parts.map(|part| ((part >> shift) * ONE).div_ceil(largest >> shift));
         let weight = u128::from(demand.weight.max(1));
-        let wants = largest.min(u128::from(demand.most) * MILLIONTH).min(ONE);
-        Some(Rising { at, weight, wants, met_at: wants.div_ceil(weight), direction })
+        let wanted = largest.min(u128::from(demand.most) * MILLIONTH).min(ONE);
+        Some(Rising { at, weight, wanted, met_at: wanted.div_ceil(weight), direction })
     }
 }
 
@@ -140,7 +140,7 @@ mod tests {
     fn demand(weight: u64, cpu: u64, memory: u64) -> Demand {
         let mut wants = Totals::ZERO;
         (wants.0[0], wants.0[1]) = (cpu, memory);
-        Demand { weight, wants, most: 1_000_000 }
+        Demand { weight, wanted: wants, most: 1_000_000 }
     }
 
     fn capacity(cpu: u32, memory: u32) -> Totals {
@@ -177,7 +177,7 @@ mod tests {
     /// The oracle: all jobs take a little in turn, in proportion to their weights, until none can get or requests more.
     fn by_progressive_filling(demands: &[Demand], capacity: &Totals) -> Vec<f64> {
         const STEP: f64 = 1e-5;
-        let part = |demand: &Demand, kind: usize| match demand.wants.0[kind] {
+        let part = |demand: &Demand, kind: usize| match demand.wanted.0[kind] {
             0 => 0.0,
             wanted => wanted as f64 / capacity.0[kind] as f64,
         };
@@ -212,7 +212,7 @@ mod tests {
                         0 => 0,
                         _ => all.0[kind] * below(100) / 100,
                     });
-                    Demand { weight: 1 + below(4), wants: Totals(wants), most: 1_000_000 }
+                    Demand { weight: 1 + below(4), wanted: Totals(wants), most: 1_000_000 }
                 })
                 .collect();
             let exact = shares_of(&demands, &all);
@@ -240,15 +240,15 @@ mod tests {
                         1 if kind < 5 => chance.below(largest),
                         _ => 0,
                     });
-                    Demand { weight: 1 + chance.below(5_u64), wants: Totals(wants), most: 1_000_000 }
+                    Demand { weight: 1 + chance.below(5_u64), wanted: Totals(wants), most: 1_000_000 }
                 })
                 .collect();
             let fair = fair_shares(&demands, &all);
             let shares = shares_of(&demands, &all);
-            let wanted = |demand: &Demand| demand.wants.0.iter().copied().max().unwrap_or_default();
+            let wanted = |demand: &Demand| demand.wanted.0.iter().copied().max().unwrap_or_default();
             let used = |kind: usize| {
                 let of = |(demand, share): (&Demand, &u64)| {
-                    demand.wants.0[kind] as f64 / wanted(demand).max(1) as f64 * *share as f64
+                    demand.wanted.0[kind] as f64 / wanted(demand).max(1) as f64 * *share as f64
                 };
                 demands.iter().zip(&shares).map(of).sum::<f64>()
             };
@@ -259,9 +259,9 @@ mod tests {
             let level = |(demand, share): (&Demand, &u64)| *share as f64 / demand.weight as f64;
             for ((demand, share), fair) in demands.iter().zip(&shares).zip(fair) {
                 let holds_it = |kind: usize| {
-                    let users = demands.iter().zip(&shares).filter(|(other, _)| other.wants.0[kind] > 0);
+                    let users = demands.iter().zip(&shares).filter(|(other, _)| other.wanted.0[kind] > 0);
                     let highest = users.map(level).fold(0.0, f64::max);
-                    demand.wants.0[kind] > 0 && used[kind] >= 1e6 - rounding && level((demand, share)) + 1.0 >= highest
+                    demand.wanted.0[kind] > 0 && used[kind] >= 1e6 - rounding && level((demand, share)) + 1.0 >= highest
                 };
                 let as_said = match fair.short_of {
                     Some(kind) => holds_it(kind),

@@ -60,7 +60,7 @@ struct Use {
 struct Entitled {
     queue: QueueId,
     user: UserId,
-    wants: Totals,
+    wanted: Totals,
     /// In millionths of the cluster.
     share: u64,
     /// Its demand was no more than its share when that was computed.
@@ -70,7 +70,7 @@ struct Entitled {
     lacks_much: bool,
     /// Its use when shares were computed.
     took: [u64; WIDTH],
-    told: Option<u64>,
+    reported: Option<u64>,
 }
 
 struct Asked {
@@ -113,13 +113,13 @@ impl Shares {
                     Entitled {
                         queue,
                         user,
-                        wants: Totals::ZERO,
+                        wanted: Totals::ZERO,
                         share: 0,
                         is_met: true,
                         short_of: None,
                         lacks_much: false,
                         took: [0; WIDTH],
-                        told: None,
+                        reported: None,
                     },
                 );
                 self.count(queue, 1);
@@ -134,9 +134,9 @@ impl Shares {
                 self.asks[ask as usize] = None;
             }
             DemandChange::Open { ask, count, .. } => self.set_open(ask, count),
-            DemandChange::Taken { job, resources } => self.want(job, |wants| wants.add(&resources)),
-            DemandChange::Freed { job, resources } => self.want(job, |wants| wants.sub(&resources)),
-            DemandChange::AllowanceRequest { job, ref wants } => self.want(job, |all| *all = wants.all),
+            DemandChange::Taken { job, resources } => self.want(job, |wanted| wanted.add(&resources)),
+            DemandChange::Freed { job, resources } => self.want(job, |wanted| wanted.sub(&resources)),
+            DemandChange::AllowanceRequest { job, ref request } => self.want(job, |all| *all = request.all),
             DemandChange::Work { .. }
             | DemandChange::Class { .. }
             | DemandChange::RoomFor { .. }
@@ -162,7 +162,7 @@ impl Shares {
             let Some(job) = job else { continue };
             let weight = *parts[job.queue.0 as usize].get_or_insert_with(|| self.part_by_weight(job.queue));
             slots.push(slot);
-            demands.push(Demand { weight, wants: job.wants, most: u64::from(WHOLE) });
+            demands.push(Demand { weight, wanted: job.wanted, most: u64::from(WHOLE) });
         }
         self.limit(&slots, &mut demands);
         let shares = fair_shares(&demands, &self.capacity);
@@ -172,7 +172,7 @@ impl Shares {
         if is_other_cluster {
             self.reported_capacity = self.capacity;
         }
-        let mut to_tell = Vec::new();
+        let mut to_report = Vec::new();
         for ((slot, demand), fair) in slots.into_iter().zip(demands).zip(shares) {
             let entry = self.jobs[slot].as_mut().expect("a job slot in use");
             entry.share = fair.share.max(demand.weight / OF_A_SHARE).min(demand.most);
@@ -187,13 +187,15 @@ impl Shares {
                 let is_short = entry.short_of == Some(kind);
                 kinds[kind].count(took, level, is_short, is_short && entry.lacks_much);
             }
-            if is_other_cluster || entry.told.is_none_or(|told| told.abs_diff(entry.share) * REPORTED_WITHIN > told) {
-                entry.told = Some(entry.share);
-                to_tell.push(slot as JobSlot);
+            if is_other_cluster
+                || entry.reported.is_none_or(|reported| reported.abs_diff(entry.share) * REPORTED_WITHIN > reported)
+            {
+                entry.reported = Some(entry.share);
+                to_report.push(slot as JobSlot);
             }
         }
         (self.kinds, self.tolerated) = (kinds, kinds.map(|kind| kind.tolerated(self.has_limits)));
-        to_tell
+        to_report
     }
 
     pub(super) fn is_due(&self) -> bool {
@@ -202,18 +204,18 @@ impl Shares {
 
     /// The share as last sent.
     pub fn of(&self, job: JobSlot) -> Totals {
-        let share = u128::from(self.job(job).told.unwrap_or_default());
+        let share = u128::from(self.job(job).reported.unwrap_or_default());
         Totals(self.capacity.0.map(|amount| (u128::from(amount) * share / u128::from(WHOLE)) as u64))
     }
 
     /// The part of its share that it has use for now: its whole demand, or the same fraction of every kind as its share
     /// allows, in whole multiples of `of_one`, the resources of one task.
     pub fn due(&self, job: JobSlot, of_one: &Totals) -> Totals {
-        let Entitled { wants, share, .. } = self.job(job);
-        let wanted = wants.dominant_share(&self.capacity).max(1);
-        let part = |amount: u64| (u128::from(amount) * u128::from(*share) / u128::from(wanted)) as u64;
+        let Entitled { wanted, share, .. } = self.job(job);
+        let dominant = wanted.dominant_share(&self.capacity).max(1);
+        let part = |amount: u64| (u128::from(amount) * u128::from(*share) / u128::from(dominant)) as u64;
         let whole = |amount: u64, of_one: u64| part(amount) - part(amount).checked_rem(of_one).unwrap_or(0);
-        if wanted <= *share { *wants } else { wants.zip(of_one, whole) }
+        if dominant <= *share { *wanted } else { wanted.zip(of_one, whole) }
     }
 
     /// The part by weight of each job of the leaf.
@@ -252,10 +254,10 @@ impl Shares {
         if before == count {
             return;
         }
-        self.want(job, |wants| {
-            for (wanted, &of_one) in wants.0.iter_mut().zip(&shape.0) {
+        self.want(job, |wanted| {
+            for (amount, &of_one) in wanted.0.iter_mut().zip(&shape.0) {
                 let (less, more) = (u64::from(of_one).saturating_mul(before), u64::from(of_one).saturating_mul(count));
-                *wanted = wanted.saturating_sub(less).saturating_add(more);
+                *amount = amount.saturating_sub(less).saturating_add(more);
             }
         });
     }
@@ -264,7 +266,7 @@ impl Shares {
         let Shares { found_for: capacity, jobs, drift, stale, kinds, tolerated, has_limits, .. } = self;
         let entry = jobs[job as usize].as_mut().expect("a job slot in use");
         let (before, lacked) = (entry.takes(capacity), entry.lacks(capacity));
-        change(&mut entry.wants);
+        change(&mut entry.wanted);
         let (after, lacks) = (entry.takes(capacity), entry.lacks(capacity));
         let own = entry.share * OF_A_SHARE / FOUND_WITHIN;
         for kind in 0..WIDTH {
@@ -329,11 +331,11 @@ impl Use {
 
 impl Entitled {
     fn lacks(&self, capacity: &Totals) -> bool {
-        self.wants.dominant_share(capacity) > self.share
+        self.wanted.dominant_share(capacity) > self.share
     }
 
     fn lacks_much(&self, capacity: &Totals) -> bool {
-        let wanted = self.wants.dominant_share(capacity);
+        let wanted = self.wanted.dominant_share(capacity);
         wanted.saturating_mul(REPORTED_WITHIN) > self.share.saturating_mul(REPORTED_WITHIN + 1)
     }
 
@@ -346,7 +348,7 @@ impl Entitled {
             _ => u64::try_from(u128::from(wanted) * u128::from(WHOLE_PART) / u128::from(of)).unwrap_or(u64::MAX),
         };
         let mut parts = [0; WIDTH];
-        for (into, amounts) in parts.iter_mut().zip(self.wants.0.iter().zip(&capacity.0)) {
+        for (into, amounts) in parts.iter_mut().zip(self.wanted.0.iter().zip(&capacity.0)) {
             *into = part(amounts);
         }
         let (largest, most) = (parts.iter().copied().max().unwrap_or_default(), self.share * OF_A_SHARE);
@@ -416,10 +418,10 @@ mod tests {
             shares.review();
             let entries = || shares.jobs.iter().flatten();
             let most = u64::from(WHOLE);
-            let demand = |job: &Entitled| Demand { weight: shares.part_by_weight(job.queue), wants: job.wants, most };
+            let demand = |job: &Entitled| Demand { weight: shares.part_by_weight(job.queue), wanted: job.wanted, most };
             let demands: Vec<Demand> = entries().map(demand).collect();
             for ((job, demand), fair) in entries().zip(&demands).zip(fair_shares(&demands, &shares.capacity)) {
-                let (told, exact) = (job.told.unwrap_or_default(), fair.share.max(demand.weight / OF_A_SHARE));
+                let (told, exact) = (job.reported.unwrap_or_default(), fair.share.max(demand.weight / OF_A_SHARE));
                 worst = worst.max(told.abs_diff(exact) as f64 / told as f64);
             }
         }

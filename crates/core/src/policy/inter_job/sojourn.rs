@@ -45,7 +45,7 @@ struct Member {
     came: u64,
     /// Its total and remaining work; `None` before its first report.
     work: Option<(u64, u64)>,
-    wants: Totals,
+    wanted: Totals,
     /// What it adds to the total entitlement of the queue's jobs.
     due: Totals,
     /// The resources of one of its smallest tasks.
@@ -64,18 +64,18 @@ impl Member {
 
     /// All that it requests, or the same fraction of every kind that is left, in whole multiples of one of its tasks.
     fn part_of(&self, left: &Totals, is_first: bool) -> Totals {
-        if self.wants.fits_in(left) {
-            return self.wants;
+        if self.wanted.fits_in(left) {
+            return self.wanted;
         }
-        let kinds = self.wants.0.iter().zip(&left.0).filter(|(wants, _)| **wants > 0);
+        let kinds = self.wanted.0.iter().zip(&left.0).filter(|(wanted, _)| **wanted > 0);
         // The smallest of these fractions, not rounded.
-        let smallest = kinds.map(|(&wants, &left)| (u128::from(left.min(wants)), u128::from(wants)));
+        let smallest = kinds.map(|(&wanted, &left)| (u128::from(left.min(wanted)), u128::from(wanted)));
         let (part, of) = smallest.reduce(|a, b| if a.0 * b.1 <= b.0 * a.1 { a } else { b }).unwrap_or((0, 1));
-        let whole = |wants: u64, of_one: u64| {
-            let amount = (u128::from(wants) * part / of) as u64;
+        let whole = |wanted: u64, of_one: u64| {
+            let amount = (u128::from(wanted) * part / of) as u64;
             amount - amount.checked_rem(of_one).unwrap_or(0)
         };
-        let due = self.wants.zip(&self.one, whole);
+        let due = self.wanted.zip(&self.one, whole);
         match (self.one.fits_in(&due), is_first) {
             (true, _) => due,
             // The first job gets one task, however large.
@@ -92,8 +92,8 @@ impl Sojourn {
 
     pub(super) fn add(&mut self, job: JobSlot, queue: QueueId, id: JobId, priority: i32) {
         let came = self.queues[queue.0 as usize].clock;
-        let [wants, due, one] = [Totals::ZERO; 3];
-        let member = Member { queue, id, priority, came, work: None, wants, due, one };
+        let [wanted, due, one] = [Totals::ZERO; 3];
+        let member = Member { queue, id, priority, came, work: None, wanted, due, one };
         self.queues[queue.0 as usize].line.insert(member.place(job));
         super::shares::put(&mut self.jobs, job, member);
     }
@@ -121,9 +121,9 @@ impl Sojourn {
         self.note(self.jobs[job as usize].as_ref().expect("just seen").queue);
     }
 
-    pub(super) fn on_allowance_request(&mut self, job: JobSlot, wants: Totals) {
+    pub(super) fn on_allowance_request(&mut self, job: JobSlot, wanted: Totals) {
         let member = self.jobs[job as usize].as_mut().expect("a job slot in use");
-        member.wants = wants;
+        member.wanted = wanted;
         let queue = member.queue;
         self.note(queue);
     }
@@ -144,8 +144,8 @@ impl Sojourn {
         }
     }
 
-    /// Passes the entitlement and rank of each job in queues that have changed to `tell`.
-    pub(super) fn share_out(&mut self, mut tell: impl FnMut(JobSlot, Totals, u64)) {
+    /// Passes the entitlement and rank of each job in queues that have changed to `report`.
+    pub(super) fn share_out(&mut self, mut report: impl FnMut(JobSlot, Totals, u64)) {
         while let Some(queue) = self.stale.pop() {
             let queue = &mut self.queues[queue.0 as usize];
             queue.is_stale = false;
@@ -155,9 +155,9 @@ impl Sojourn {
             for &slot in &self.order {
                 let member = self.jobs[slot as usize].as_ref().expect("jobs in line have members");
                 let due = member.part_of(&left, is_first);
-                is_first &= member.wants == Totals::ZERO;
+                is_first &= member.wanted == Totals::ZERO;
                 left = left.saturating_sub(&due);
-                tell(slot, due, member.rank());
+                report(slot, due, member.rank());
             }
         }
     }

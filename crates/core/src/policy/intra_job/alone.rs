@@ -27,7 +27,7 @@ const LEAST_PHASES: usize = 4;
 
 pub(super) struct Alone {
     /// The job when the course started, with the run times expected then.
-    begin: Vec<StageWork>,
+    at_start: Vec<StageWork>,
     /// At least one.
     phases: Vec<Phase>,
     /// The job at the start of the last phase, with the run times expected now.
@@ -69,13 +69,13 @@ fn add(came_back: &mut Vec<(u32, u32)>, stage: u32, tasks: u32) {
 }
 
 impl Alone {
-    pub fn new(now: Instant, begin: Vec<StageWork>, share: &Totals, order: &Order) -> Alone {
-        let schedule = pack(&begin, share, order);
-        let longest = begin.iter().map(|work| work.duration).collect();
+    pub fn new(now: Instant, at_start: Vec<StageWork>, share: &Totals, order: &Order) -> Alone {
+        let schedule = pack(&at_start, share, order);
+        let longest = at_start.iter().map(|work| work.duration).collect();
         let phase = Phase { at: now, share: *share, is_paused: false, came_back: Vec::new() };
         Alone {
-            work: begin.clone(),
-            begin,
+            work: at_start.clone(),
+            at_start,
             longest,
             phases: vec![phase],
             schedule,
@@ -163,7 +163,7 @@ impl Alone {
             }
             None => self.phases.push(phase),
         }
-        let most = (STAGES_TIMES_PHASES / self.begin.len().max(1)).clamp(LEAST_PHASES, MOST_PHASES);
+        let most = (STAGES_TIMES_PHASES / self.at_start.len().max(1)).clamp(LEAST_PHASES, MOST_PHASES);
         if self.phases.len() > most {
             self.merge_the_shortest();
         }
@@ -199,7 +199,7 @@ impl Alone {
 
     /// Packs all phases again, with the run times expected now.
     fn replay(&mut self, graph: &dyn StageGraph, order: &Order) {
-        let again = self.begin.iter().zip(0..).map(|(work, stage)| {
+        let again = self.at_start.iter().zip(0..).map(|(work, stage)| {
             let [expected, longest] = run_times(graph, stage);
             let none_had_started = work.unstarted == graph.tasks(stage);
             StageWork {
@@ -208,7 +208,7 @@ impl Alone {
             }
         });
         self.work = again.collect();
-        self.longest = (0..self.begin.len() as u32).map(|stage| run_times(graph, stage)[1]).collect();
+        self.longest = (0..self.at_start.len() as u32).map(|stage| run_times(graph, stage)[1]).collect();
         let phases = std::mem::take(&mut self.phases);
         for phase in phases {
             if !self.phases.is_empty() {

@@ -247,7 +247,7 @@ fn placed<const K: usize>(job: &Remaining<K>, parts: &[Part], steps: &[(Part, To
         members.iter().for_each(|&stage| space.place(stage, towards));
     }
     let starts: Vec<u64> = space.spans.iter().map(|span| span.map_or(u64::MAX, |span| span.0)).collect();
-    (space.end - space.begin, sorted_by(&starts))
+    (space.end - space.start, sorted_by(&starts))
 }
 
 /// The middle of the time axis: stages are placed on both sides.
@@ -260,7 +260,7 @@ struct Space<'a, const K: usize> {
     /// By stage, once placed: the start of its first task and the end of its last.
     spans: Vec<Option<(u64, u64)>>,
     /// The range that all spans cover.
-    begin: u64,
+    start: u64,
     end: u64,
 }
 
@@ -271,7 +271,7 @@ impl<'a, const K: usize> Space<'a, K> {
             stage.dependents.iter().for_each(|&next| inputs[next as usize].push(index));
         }
         let spans = vec![None; job.stages.len()];
-        Space { job, inputs, room: Timeline::empty(job.share, 2 * MIDDLE), spans, begin: MIDDLE, end: MIDDLE }
+        Space { job, inputs, room: Timeline::empty(job.share, 2 * MIDDLE), spans, start: MIDDLE, end: MIDDLE }
     }
 
     /// Places a stage as early as its dependencies allow, or as late as its dependents do; beside all others if none of
@@ -288,7 +288,7 @@ impl<'a, const K: usize> Space<'a, K> {
             Later => placed(&self.inputs[index as usize]).iter().map(|span| span.1).max(),
             Earlier => placed(&stage.dependents).iter().map(|span| span.0).min(),
         };
-        let mut limit = limit.unwrap_or(if towards == Later { self.begin } else { self.end });
+        let mut limit = limit.unwrap_or(if towards == Later { self.start } else { self.end });
         let at_once = self.job.share.times(&stage.demand).clamp(1, stage.unstarted);
         let rows = stage.unstarted.div_ceil(at_once);
         let in_a_row = rows.div_ceil(MOST_ROWS);
@@ -308,7 +308,7 @@ impl<'a, const K: usize> Space<'a, K> {
             left -= count;
         }
         self.spans[index as usize] = Some(span);
-        (self.begin, self.end) = (self.begin.min(span.0), self.end.max(span.1));
+        (self.start, self.end) = (self.start.min(span.0), self.end.max(span.1));
     }
 }
 

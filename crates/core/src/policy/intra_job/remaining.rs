@@ -190,14 +190,14 @@ impl<const K: usize> Remaining<K> {
     /// A lower bound of the job's length: the longest path, with each stage as if it had the share alone, and the total
     /// work divided by the share.
     pub fn at_least(&self) -> u64 {
-        let mut begin = vec![0; self.stages.len()];
+        let mut earliest = vec![0; self.stages.len()];
         let mut work = [0u128; K];
         let mut longest = 0;
         for (index, stage) in self.stages.iter().enumerate() {
             let mut end = stage.running_until;
             if stage.unstarted > 0 {
                 let at_once = self.share.times(&stage.demand).max(1);
-                end = end.max(begin[index] + stage.duration * u64::from(stage.unstarted.div_ceil(at_once)));
+                end = end.max(earliest[index] + stage.duration * u64::from(stage.unstarted.div_ceil(at_once)));
                 let time = u128::from(stage.duration) * u128::from(stage.unstarted);
                 for (sum, &amount) in work.iter_mut().zip(&stage.demand.0) {
                     *sum += time * amount as u128;
@@ -205,7 +205,7 @@ impl<const K: usize> Remaining<K> {
             }
             longest = longest.max(end);
             for &next in &stage.dependents {
-                begin[next as usize] = begin[next as usize].max(end);
+                earliest[next as usize] = earliest[next as usize].max(end);
             }
         }
         let over = work.iter().zip(&self.share.0).filter_map(|(work, &of)| work.checked_div(of as u128));

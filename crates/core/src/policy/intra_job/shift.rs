@@ -49,9 +49,9 @@ pub(super) fn shift_right<const K: usize>(job: &Remaining<K>, runs: &[Run], leng
             let count = timeline.times(&place, &stage.demand).min(left);
             let start = timeline.take(&place, &stage.demand.scaled(count));
             shifted.push(Run { at: timeline.at(start), count, ..run });
-            let begin = &mut begins[run.stage as usize];
-            if *begin == NONE || timeline.at(start) < timeline.at(*begin) {
-                *begin = start;
+            let earliest = &mut begins[run.stage as usize];
+            if *earliest == NONE || timeline.at(start) < timeline.at(*earliest) {
+                *earliest = start;
             }
             left -= count;
         }

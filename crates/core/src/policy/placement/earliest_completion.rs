@@ -117,7 +117,7 @@ impl EarliestCompletion {
         }
     }
 
-    fn begin(&mut self, view: &dyn NodeViews) {
+    fn start_batch(&mut self, view: &dyn NodeViews) {
         self.candidates.clear();
         self.several.clear();
         self.asks.clear();
@@ -255,7 +255,7 @@ impl PlacementPolicy for EarliestCompletion {
     }
 
     fn place(&mut self, _: Instant, asks: &[OpenAsk], budget: Budget, view: &dyn NodeViews, out: &mut Vec<Decision>) {
-        self.begin(view);
+        self.start_batch(view);
         self.takes_several = self.settings.several;
         let most = BATCH.min(budget.starts as usize).min(view.len().saturating_mul(PER_NODE));
         for (place, ask) in (0..).zip(asks) {
@@ -295,7 +295,7 @@ impl PlacementPolicy for EarliestCompletion {
         time: TimeAtNode,
         view: &dyn NodeViews,
     ) -> Option<Alternative> {
-        self.begin(view);
+        self.start_batch(view);
         let mut here = estimate(node, ask, view, &self.settings.rates);
         match time {
             TimeAtNode::Waits(wait) => here.wait = wait,

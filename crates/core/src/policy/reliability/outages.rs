@@ -117,7 +117,7 @@ impl Outages {
                 excused.push(node);
             }
             if is_out && !was_out {
-                self.begin(now, group);
+                self.start_outage(now, group);
                 let others = self.lately.iter().map(|(_, other)| *other);
                 excused.extend(others.filter(|other| group == ALL || self.nodes[other.0 as usize].rack == group));
             }
@@ -131,7 +131,7 @@ impl Outages {
         excused
     }
 
-    fn begin(&mut self, now: Instant, group: usize) {
+    fn start_outage(&mut self, now: Instant, group: usize) {
         let outages = &mut self.groups[group].outages;
         if outages.len() == MOST {
             outages.remove(0);
