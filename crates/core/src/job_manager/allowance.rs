@@ -189,6 +189,24 @@ impl Allowance {
         self.restart();
     }
 
+    /// A report without the demand.
+    fn request(&self) -> AllowanceRequest {
+        AllowanceRequest {
+            allowance: self.most,
+            number: self.number,
+            holds: self.guaranteed.resources,
+            ..AllowanceRequest::default()
+        }
+    }
+
+    /// The report is sent to the master.
+    fn report(&mut self, now: Instant, wants: &mut AllowanceRequest) {
+        self.said += 1;
+        wants.said = self.said;
+        (self.told, self.most_since) = (Some(Box::new(*wants)), self.most);
+        self.answer_due = Some(now + ANSWERED_WITHIN);
+    }
+
     /// Whether the master needs a new report. A job above its allowance also reports when it holds less.
     fn is_news(&self, wants: &AllowanceRequest) -> bool {
         let Some(told) = &self.told else { return wants.all != Totals::ZERO || wants.may_hold() != Totals::ZERO };
@@ -212,7 +230,7 @@ fn is_off(told: &Totals, now: &Totals) -> bool {
 impl JobManager {
     /// The master sets the maximum for guaranteed tasks.
     pub(super) fn on_allowance(&mut self, now: Instant, number: u32, answers: u32, most: &Totals, out: &mut Outbox) {
-        let Some(allowance) = &mut self.own.allowance else { return };
+        let Some(allowance) = self.own.allowance_mut() else { return };
         if allowance.most != *most {
             out.record(Record::Allowed { job: self.job.id, most: Box::new(*most) });
         }
@@ -225,12 +243,12 @@ impl JobManager {
     /// How much may be sent of an execution type.
     pub(super) fn allowed(&self, execution: ExecutionType) -> Option<Allowed> {
         let share = self.share.as_deref().copied().unwrap_or(Totals::ZERO);
-        self.own.allowance.as_ref()?.allowed(execution, &share)
+        self.own.allowance()?.allowed(execution, &share)
     }
 
     /// The weight of an opportunistic attempt of the stage that is about to be sent.
     pub(super) fn weight(&self, stage: u32) -> u16 {
-        let Some(allowance) = &self.own.allowance else { return 1 };
+        let Some(allowance) = self.own.allowance() else { return 1 };
         let mut open = Totals::ZERO;
         let stages = self.dag.stages.iter().zip(&self.job.spec.stages).zip(&self.job.resources);
         for ((stage, spec), resources) in stages {
@@ -245,7 +263,7 @@ impl JobManager {
     /// Resources for duplicates of slow attempts.
     pub(super) fn allowed_beside(&self, execution: ExecutionType) -> Option<Totals> {
         let share = self.share.as_deref().copied().unwrap_or(Totals::ZERO);
-        self.own.allowance.as_ref().map(|allowance| allowance.allowed_beside(execution, &share))
+        self.own.allowance().map(|allowance| allowance.allowed_beside(execution, &share))
     }
 
     /// Promotes attempts that have waited for too long before new tasks are sent, the oldest first. False if the oldest needs
@@ -265,13 +283,14 @@ impl JobManager {
     }
 
     fn keep_room(&mut self, kept_for: Option<AttemptId>) {
-        self.own.allowance.iter_mut().for_each(|allowance| allowance.kept_for = kept_for);
+        if let Some(allowance) = self.own.allowance_mut() {
+            allowance.kept_for = kept_for;
+        }
     }
 
     /// Promotes sent attempts that do not run and would if guaranteed, the oldest first.
     pub(super) fn promote_sent(&mut self, now: Instant, out: &mut Outbox) {
-        while self.own.allowance.as_ref().is_some_and(|allowance| allowance.rules.sent_first)
-            && !self.lifecycle.is_stopping()
+        while self.own.allowance().is_some_and(|allowance| allowance.rules.sent_first) && !self.lifecycle.is_stopping()
         {
             let next = self.allowed(ExecutionType::Guaranteed).and_then(|allowed| self.first_sent(&allowed.room));
             let Some(attempt) = next else { return };
@@ -281,7 +300,7 @@ impl JobManager {
 
     /// Only among attempts that fit into the room.
     fn first_sent(&self, room: &Totals) -> Option<AttemptId> {
-        let allowance = self.own.allowance.as_ref()?;
+        let allowance = self.own.allowance()?;
         let (yielding, waiting) =
             (self.promotable(&allowance.yielding, room), self.promotable(&allowance.waiting, room));
         let mut at_once = yielding.chain(waiting).filter(|(_, attempt)| self.wait_if_promoted(*attempt) <= AT_ONCE);
@@ -292,7 +311,7 @@ impl JobManager {
     /// The attempt's node reports that the attempt has its CPU, or has not.
     pub(super) fn on_yields(&mut self, from: Address, attempt: AttemptId, has_cpu: bool) {
         let Some(sent) = self.attempts.get(&attempt).filter(|sent| Address::Node(sent.node) == from) else { return };
-        if let (Some(allowance), Some(since)) = (&mut self.own.allowance, sent.started_at) {
+        if let (Some(allowance), Some(since)) = (self.own.allowance_mut(), sent.started_at) {
             allowance.on_cpu(attempt, sent.task.stage, since, has_cpu);
         }
     }
@@ -323,7 +342,7 @@ impl JobManager {
     }
 
     fn starved(&self, now: Instant) -> Option<AttemptId> {
-        let allowance = self.own.allowance.as_ref().filter(|_| !self.lifecycle.is_stopping())?;
+        let allowance = self.own.allowance().filter(|_| !self.lifecycle.is_stopping())?;
         // An attempt larger than the whole allowance does not keep others waiting.
         let (since, attempt) = self.promotable(&allowance.waiting, &allowance.most).next()?;
         (now.since(since) >= allowance.rules.starved_after).then_some(attempt)
@@ -331,7 +350,7 @@ impl JobManager {
 
     /// Only among attempts that fit into the room.
     fn best_to_promote(&self, room: &Totals) -> Option<(AttemptId, Duration)> {
-        let allowance = self.own.allowance.as_ref()?;
+        let allowance = self.own.allowance()?;
         let waiting = self.promotable(&allowance.waiting, room);
         let waiting = waiting.map(|(_, attempt)| (attempt, self.wait_if_promoted(attempt)));
         let best = waiting.min_by_key(|best| best.1);
@@ -368,15 +387,23 @@ impl JobManager {
 
     /// Reports to the master what the job would hold if all its running and ready tasks ran, and what it holds.
     pub(super) fn request_allowance(&mut self, now: Instant, out: &mut Outbox) {
-        let Some(allowance) = &mut self.own.allowance else { return };
+        let Some(allowance) = self.own.allowance_mut() else { return };
         allowance.answer_due = allowance.answer_due.filter(|due| *due > now);
-        let Allowance { most, number, .. } = **allowance;
-        let mut wants = AllowanceRequest {
-            allowance: most,
-            number,
-            holds: allowance.guaranteed.resources,
-            ..AllowanceRequest::default()
+        let mut wants = allowance.request();
+        self.add_demand(&mut wants);
+        let Some(entitled) = self.own.entitled_mut().filter(|entitled| entitled.allowance.is_news(&wants)) else {
+            return;
         };
+        if entitled.reports_work && !self.work.is_reported() {
+            let (job, asks, work) = (self.job.id, Vec::new(), self.work.tell());
+            out.send(TheMaster, ToMaster::Demand { job, asks, work });
+        }
+        entitled.allowance.report(now, &mut wants);
+        out.send(TheMaster, ToMaster::AllowanceRequest { job: self.job.id, wants: Box::new(wants) });
+    }
+
+    /// What all running and ready tasks would hold, and one of them.
+    fn add_demand(&self, wants: &mut AllowanceRequest) {
         let mut of_running = Resources::ZERO;
         for (number, (stage, resources)) in (0..).zip(self.dag.stages.iter().zip(&self.job.resources)) {
             let ask = self.requests.ask_of(number, false);
@@ -394,22 +421,11 @@ impl JobManager {
         if wants.one.is_zero() {
             wants.one = of_running;
         }
-        if allowance.is_news(&wants) {
-            if self.own.reports_work && !self.work.is_reported() {
-                let (job, asks, work) = (self.job.id, Vec::new(), self.work.tell());
-                out.send(TheMaster, ToMaster::Demand { job, asks, work });
-            }
-            allowance.said += 1;
-            wants.said = allowance.said;
-            out.send(TheMaster, ToMaster::AllowanceRequest { job: self.job.id, wants: Box::new(wants) });
-            (allowance.told, allowance.most_since) = (Some(Box::new(wants)), most);
-            allowance.answer_due = Some(now + ANSWERED_WITHIN);
-        }
     }
 
     /// The allowance, if it keeps the next task from being sent.
     pub(super) fn allowance_that_binds(&self) -> Option<Why> {
-        let (allowance, scheduler) = (self.own.allowance.as_ref()?, self.own.scheduler.as_ref()?);
+        let (allowance, scheduler) = (self.own.allowance()?, self.own.scheduler.as_ref()?);
         if allowance.answer_due.is_some() {
             // A new allowance has just been requested.
             return None;
@@ -428,7 +444,7 @@ impl JobManager {
 
     /// In tests and debug builds.
     pub(super) fn check_allowance(&self) {
-        let Some(allowance) = &self.own.allowance else { return };
+        let Some(allowance) = self.own.allowance() else { return };
         let (mut counted, mut weighed) = ([Held::default(); 2], Totals::ZERO);
         for running in self.attempts.values() {
             let held = &mut counted[usize::from(running.holding().counts_as_opportunistic())];

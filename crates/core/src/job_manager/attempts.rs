@@ -307,7 +307,7 @@ impl JobManager {
             || self.dag.stage(stage).is_limited()
         {
             self.update_demand(now, out);
-        } else if self.own.quota.is_set() || self.own.has_allowance() {
+        } else if self.own.quota().is_set() || self.own.has_allowance() {
             self.place(now, out);
         }
     }

@@ -76,7 +76,7 @@ impl JobManager {
                 if running.life == Life::Earlier {
                     running.life = Life::Adopted;
                     if running.started_at.is_none() {
-                        self.own.exploration.on_sent(running);
+                        self.own.await_start(running);
                     }
                 }
                 out.record(Record::Adopted { task: running.task, attempt, node });

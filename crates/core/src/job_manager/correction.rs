@@ -112,7 +112,7 @@ impl Corrections {
 impl JobManager {
     /// Reviews the attempts that wait on this node, or on any node.
     pub(super) fn review_waiting(&mut self, now: Instant, node: Option<NodeId>, out: &mut Outbox) {
-        let is_idle = self.lifecycle.is_stopping() || self.lifecycle.is_held() || self.own.exploration.is_on();
+        let is_idle = self.lifecycle.is_stopping() || self.lifecycle.is_held() || self.own.explores();
         let Some(rules) = self.own.corrections.rules.filter(|_| !is_idle) else { return };
         let is_alone = |attempt: &&AttemptId| self.attempts.get(attempt).is_some_and(|sent| sent.twin.is_none());
         let Corrections { waiting, waiting_anywhere, .. } = &self.own.corrections;
@@ -218,7 +218,7 @@ impl JobManager {
         let Some(gone) = self.remove_running(attempt) else { return };
         let (task, node, reason) = (gone.task, gone.node, EndReason::Cancelled);
         out.record(Record::Stopping { task, attempt, node, reason: reason.clone() });
-        let has_waited = gone.started_at.is_none() && gone.life == Life::Present && self.own.allowance.is_some();
+        let has_waited = gone.started_at.is_none() && gone.life == Life::Present && self.own.has_allowance();
         if has_waited && !gone.holding().counts_as_opportunistic() {
             let (waited, expected) = (now.since(gone.launched_at), gone.expected_wait);
             out.record(Record::WaitedInVain { task, attempt, node, waited, expected });

@@ -23,27 +23,23 @@ pub struct ExplorationRules {
 
 /// Tasks that wait as far as is known, and when another node is tried.
 pub(super) struct Exploration {
-    rules: Option<ExplorationRules>,
+    rules: ExplorationRules,
     due: BTreeSet<(Instant, TaskId)>,
     of_task: BTreeMap<TaskId, Instant>,
 }
 
 impl Exploration {
-    pub(super) fn new(rules: Option<ExplorationRules>) -> Exploration {
+    pub(super) fn new(rules: ExplorationRules) -> Exploration {
         Exploration { rules, due: BTreeSet::new(), of_task: BTreeMap::new() }
     }
 
-    /// Whether other nodes are tried instead of using the waits that nodes report.
-    pub(super) fn is_on(&self) -> bool {
-        self.rules.is_some()
-    }
-
     pub(super) fn on_sent(&mut self, sent: &RunningAttempt) {
-        if let Some(rules) = self.rules.filter(|_| !sent.rule.is_second()) {
-            self.set(sent.task, sent.launched_at + rules.after);
+        if !sent.rule.is_second() {
+            self.set(sent.task, sent.launched_at + self.rules.after);
         }
     }
 
+    /// The next time that another node is tried for the task.
     fn set(&mut self, task: TaskId, at: Instant) {
         self.forget(task);
         self.of_task.insert(task, at);
@@ -66,15 +62,21 @@ impl Exploration {
         self.forget(task);
         Some(task)
     }
+
+    /// Another node is tried for the task now; the next one later.
+    fn on_tried(&mut self, now: Instant, task: TaskId) {
+        self.set(task, now + self.rules.after);
+    }
 }
 
 impl JobManager {
     pub(super) fn explore(&mut self, now: Instant, out: &mut Outbox) {
-        let Some(rules) = self.own.exploration.rules else { return };
-        while let Some(task) = self.own.exploration.take_due(now) {
+        while let Some(task) = self.own.exploration_mut().and_then(|exploration| exploration.take_due(now)) {
             if self.still_waits(task) {
                 // The launch removes this again if the other node has to fetch files.
-                self.own.exploration.set(task, now + rules.after);
+                if let Some(exploration) = self.own.exploration_mut() {
+                    exploration.on_tried(now, task);
+                }
                 self.try_another_node(now, task, out);
             }
         }

@@ -57,14 +57,15 @@ use crate::vocabulary::{
 };
 use crate::why::Why;
 use blame::Blame;
+use correction::Corrections;
 use first_starts::FirstStarts;
 use gangs::Gangs;
 use lifecycle::Lifecycle;
 use node_claims::NodeClaims;
 use open_attempts::{Attempts, Life, RunningAttempt};
-use own_scheduling::OwnScheduling;
+use own_scheduling::{OwnScheduling, Rules};
 use places::Unlocated;
-pub use placing::OwnPlacement;
+pub use placing::{EntitledTasks, OwnPlacement, OwnTasks};
 use requests::{Progress, Requests};
 use sealer::Sealer;
 use serde::{Deserialize, Serialize};
@@ -193,17 +194,29 @@ impl JobManager {
         sealing: Sealing,
     ) -> JobManager {
         let mut dag = Dag::new(&job.spec, &job.recalled);
-        if let Some(assumed) = own.as_ref().and_then(|own| own.assumed_run_time) {
-            dag.stages.iter_mut().for_each(|stage| stage.estimate.assume(assumed));
-        }
+        let (placement, tasks) = own.map(|own| (own.placement, own.tasks)).unzip();
+        let (mut mix, mut corrections) = (None, None);
+        let rules = match tasks {
+            None | Some(OwnTasks::Everything) => Rules::Unlimited,
+            Some(OwnTasks::Opportunistic { mix: of_job, quota, promote_after }) => {
+                mix = Some(of_job);
+                Rules::opportunistic(quota, promote_after)
+            }
+            Some(OwnTasks::Entitled(tasks)) => {
+                if let Some(assumed) = tasks.assumed_run_time {
+                    dag.stages.iter_mut().for_each(|stage| stage.estimate.assume(assumed));
+                }
+                corrections = tasks.corrections;
+                Rules::entitled(&tasks)
+            }
+        };
         let speeds = Speeds::new(dag.stages.len());
         let first_starts = FirstStarts::new(dag.stages.len());
         let gangs = Gangs::new(&job.spec, job.id.0);
-        let mut own = own;
-        let mix = own.as_mut().and_then(|own| own.mix.take());
         let requests = Requests::new(&job, mix);
         let (work, templates) = (WorkLeft::new(&job, &dag), Templates::new(&job));
-        let own = OwnScheduling::new(own, (job.id, epoch), dag.stages.len(), requests.asks());
+        let scheduler = placement.map(|policy| LocalScheduler::new(job.id, epoch, requests.asks(), policy));
+        let own = OwnScheduling::new(scheduler, rules, Corrections::new(corrections, dag.stages.len()));
         let account = intra_job.yields().then(Box::default);
         let attempts = Attempts::new(job.id, epoch);
         let (files, unlocated) = (Files::new(&job.spec), Unlocated::new(&job.spec));
@@ -433,7 +446,7 @@ impl JobManager {
             out.send(TheMaster, ToMaster::Return { grants: unused });
             self.update_demand(now, out);
         }
-        if self.own.quota.is_set() {
+        if self.own.quota().is_set() {
             // The quota may have become wider.
             self.place(now, out);
         }

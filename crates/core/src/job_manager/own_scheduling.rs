@@ -5,75 +5,123 @@ use super::allowance::Allowance;
 use super::correction::Corrections;
 use super::exploration::Exploration;
 use super::promotion::Promotions;
-use super::{Life, OwnPlacement, RunningAttempt};
+use super::{EntitledTasks, Life, RunningAttempt};
 use crate::policy::Quota;
 use crate::progress::Holding;
-use crate::protocol::{Ask, Rule};
+use crate::protocol::Rule;
 use crate::scheduling::LocalScheduler;
-use crate::vocabulary::{AttemptId, Epoch, Instant, JobId, Resources, TaskId};
+use crate::vocabulary::{AttemptId, Duration, Instant, Resources, TaskId};
 
 pub(super) struct OwnScheduling {
     /// Places all tasks of the job, or only the opportunistic ones; `None` if the master places all.
     pub(super) scheduler: Option<LocalScheduler>,
-    /// If set, the job's own placements stay within its allowance.
-    pub(super) allowance: Option<Box<Allowance>>,
-    pub(super) quota: Quota,
+    rules: Rules,
     pub(super) corrections: Corrections,
-    pub(super) exploration: Exploration,
-    pub(super) promotions: Promotions,
     /// Whether the quota or the allowance held tasks back at the last check.
     limit_binds: bool,
+}
+
+/// The rules for the tasks that the job manager places.
+pub(super) enum Rules {
+    /// No limits, no promotions, no second attempts.
+    Unlimited,
+    Opportunistic {
+        quota: Quota,
+        /// `None` if no attempt requests a booking.
+        promotions: Option<Promotions>,
+    },
+    Entitled(Box<Entitled>),
+}
+
+/// The parts of a job manager that decides which of its tasks are guaranteed.
+pub(super) struct Entitled {
+    /// The job's own placements stay within it.
+    pub(super) allowance: Allowance,
+    /// `None` if nodes report their waits.
+    exploration: Option<Exploration>,
     /// Report the remaining work to the master even without asks.
     pub(super) reports_work: bool,
 }
 
+impl Rules {
+    pub(super) fn opportunistic(quota: Quota, promote_after: Option<Duration>) -> Rules {
+        Rules::Opportunistic { quota, promotions: promote_after.map(Promotions::after) }
+    }
+
+    pub(super) fn entitled(tasks: &EntitledTasks) -> Rules {
+        Rules::Entitled(Box::new(Entitled {
+            allowance: Allowance::new(tasks.allowance),
+            exploration: tasks.explores.map(Exploration::new),
+            reports_work: tasks.reports_work,
+        }))
+    }
+}
+
 impl OwnScheduling {
-    /// `stages`: their number. `asks`: of the job, in the order of their ids.
-    pub(super) fn new(
-        own: Option<OwnPlacement>,
-        (job, epoch): (JobId, Epoch),
-        stages: usize,
-        asks: impl Iterator<Item = Ask>,
-    ) -> OwnScheduling {
-        let Some(own) = own else {
-            return OwnScheduling {
-                scheduler: None,
-                allowance: None,
-                quota: Quota::default(),
-                corrections: Corrections::new(None, stages),
-                exploration: Exploration::new(None),
-                promotions: Promotions::after(None),
-                limit_binds: false,
-                reports_work: false,
-            };
-        };
-        OwnScheduling {
-            scheduler: Some(LocalScheduler::new(job, epoch, asks, own.placement)),
-            allowance: own.allowance.map(|rules| Box::new(Allowance::new(rules))),
-            quota: own.quota,
-            corrections: Corrections::new(own.corrections, stages),
-            exploration: Exploration::new(own.explores),
-            promotions: Promotions::after(own.promote_after),
-            limit_binds: false,
-            reports_work: own.reports_work,
-        }
+    pub(super) fn new(scheduler: Option<LocalScheduler>, rules: Rules, corrections: Corrections) -> OwnScheduling {
+        OwnScheduling { scheduler, rules, corrections, limit_binds: false }
+    }
+
+    /// `None` if the job manager does not decide which of its tasks are guaranteed.
+    pub(super) fn entitled(&self) -> Option<&Entitled> {
+        if let Rules::Entitled(entitled) = &self.rules { Some(entitled) } else { None }
+    }
+
+    pub(super) fn entitled_mut(&mut self) -> Option<&mut Entitled> {
+        if let Rules::Entitled(entitled) = &mut self.rules { Some(entitled) } else { None }
     }
 
     /// Whether the job manager decides which of its tasks are guaranteed.
     pub(super) fn has_allowance(&self) -> bool {
-        self.allowance.is_some()
+        self.entitled().is_some()
+    }
+
+    pub(super) fn allowance(&self) -> Option<&Allowance> {
+        self.entitled().map(|entitled| &entitled.allowance)
+    }
+
+    pub(super) fn allowance_mut(&mut self) -> Option<&mut Allowance> {
+        self.entitled_mut().map(|entitled| &mut entitled.allowance)
+    }
+
+    /// The limit of the attempts that the job manager sends; not set if it places guaranteed tasks, too.
+    pub(super) fn quota(&self) -> Quota {
+        match &self.rules {
+            Rules::Opportunistic { quota, .. } => *quota,
+            Rules::Unlimited | Rules::Entitled(_) => Quota::default(),
+        }
+    }
+
+    pub(super) fn promotions_mut(&mut self) -> Option<&mut Promotions> {
+        if let Rules::Opportunistic { promotions, .. } = &mut self.rules { promotions.as_mut() } else { None }
+    }
+
+    /// Whether other nodes are tried instead of using the waits that nodes report.
+    pub(super) fn explores(&self) -> bool {
+        self.entitled().is_some_and(|entitled| entitled.exploration.is_some())
+    }
+
+    pub(super) fn exploration_mut(&mut self) -> Option<&mut Exploration> {
+        self.entitled_mut()?.exploration.as_mut()
     }
 
     /// An attempt was sent to a node, or is known from before a restart.
     pub(super) fn on_sent(&mut self, attempt: AttemptId, sent: &RunningAttempt, resources: &Resources) {
-        if let Some(allowance) = &mut self.allowance {
+        if let Some(allowance) = self.allowance_mut() {
             allowance.on_sent(attempt, sent, resources);
         }
         if sent.started_at.is_none() {
             self.corrections.on_sent(attempt, sent);
             if sent.life == Life::Present {
-                self.exploration.on_sent(sent);
+                self.await_start(sent);
             }
+        }
+    }
+
+    /// The attempt waits at its node as far as is known.
+    pub(super) fn await_start(&mut self, sent: &RunningAttempt) {
+        if let Some(exploration) = self.exploration_mut() {
+            exploration.on_sent(sent);
         }
     }
 
@@ -85,14 +133,14 @@ impl OwnScheduling {
         since: Instant,
         resources: &Resources,
     ) {
-        if !started.holding().is_booked() {
-            self.promotions.on_started(since, attempt);
+        if let Some(promotions) = self.promotions_mut().filter(|_| !started.holding().is_booked()) {
+            promotions.on_started(since, attempt);
         }
-        if let Some(allowance) = &mut self.allowance {
+        if let Some(allowance) = self.allowance_mut() {
             allowance.on_started(attempt, started, resources);
         }
         self.corrections.on_started(attempt, started);
-        self.exploration.forget(started.task);
+        self.explore_no_more(started.task);
         let Some(scheduler) = &mut self.scheduler else { return };
         scheduler.on_started();
         let is_as_it_was_sent = matches!(started.holding(), Holding::Granted | Holding::Entitled);
@@ -103,18 +151,18 @@ impl OwnScheduling {
 
     /// The attempt has ended or was written off.
     pub(super) fn on_gone(&mut self, attempt: AttemptId, gone: &RunningAttempt, resources: &Resources) {
-        if let Some(allowance) = &mut self.allowance {
+        if let Some(allowance) = self.allowance_mut() {
             allowance.on_gone(attempt, gone, resources);
         }
         self.corrections.on_gone(attempt, gone);
         if gone.twin.is_none() {
-            self.exploration.forget(gone.task);
+            self.explore_no_more(gone.task);
         }
     }
 
     /// The opportunistic attempt is within the job's allowance from now on.
     pub(super) fn on_promoted(&mut self, attempt: AttemptId, promoted: &mut RunningAttempt, resources: &Resources) {
-        if let Some(allowance) = &mut self.allowance {
+        if let Some(allowance) = self.allowance_mut() {
             allowance.on_gone(attempt, promoted, resources);
             promoted.promote();
             allowance.on_sent(attempt, promoted, resources);
@@ -126,7 +174,13 @@ impl OwnScheduling {
 
     /// The task's node has to fetch input files. No other node is tried, because it would have to fetch them as well.
     pub(super) fn on_awaits_files(&mut self, task: TaskId) {
-        self.exploration.forget(task);
+        self.explore_no_more(task);
+    }
+
+    fn explore_no_more(&mut self, task: TaskId) {
+        if let Some(exploration) = self.exploration_mut() {
+            exploration.forget(task);
+        }
     }
 
     /// Sets whether a limit holds tasks back. Returns whether it starts to.
@@ -143,21 +197,32 @@ impl OwnScheduling {
     }
 
     pub(super) fn restart_allowance(&mut self) {
-        if let Some(allowance) = &mut self.allowance {
+        if let Some(allowance) = self.allowance_mut() {
             allowance.restart();
         }
     }
 
     /// The job starts again, to rerun tasks.
     pub(super) fn rerun(&mut self) {
-        if let Some(allowance) = &mut self.allowance {
+        if let Some(allowance) = self.allowance_mut() {
             allowance.rerun();
         }
     }
 
     pub(super) fn next_wakeup(&self) -> Option<Instant> {
         let opening = self.scheduler.as_ref().and_then(LocalScheduler::next_opening);
-        let answer = self.allowance.as_ref().and_then(|allowance| allowance.answer_due);
-        [opening, self.promotions.next(), answer, self.exploration.next()].into_iter().flatten().min()
+        let of_rules = match &self.rules {
+            Rules::Unlimited => None,
+            Rules::Opportunistic { promotions, .. } => promotions.as_ref().and_then(Promotions::next),
+            Rules::Entitled(entitled) => entitled.next_wakeup(),
+        };
+        opening.into_iter().chain(of_rules).min()
+    }
+}
+
+impl Entitled {
+    fn next_wakeup(&self) -> Option<Instant> {
+        let exploration = self.exploration.as_ref().and_then(Exploration::next);
+        self.allowance.answer_due.into_iter().chain(exploration).min()
     }
 }

@@ -16,11 +16,29 @@ use std::sync::Arc;
 /// Settings of a job manager that places tasks itself.
 pub struct OwnPlacement {
     pub placement: Box<dyn PlacementPolicy>,
-    /// If set, the job manager places only opportunistic tasks, and the master the others.
-    pub mix: Option<(Mix, Chance)>,
-    pub quota: Quota,
-    /// If set, the job manager decides which tasks are guaranteed, within the job's allowance.
-    pub allowance: Option<AllowanceRules>,
+    pub tasks: OwnTasks,
+}
+
+/// Which tasks a job manager places itself, and the rules for them.
+pub enum OwnTasks {
+    /// All tasks, without limits.
+    Everything,
+    /// Opportunistic tasks; the master places the others.
+    Opportunistic {
+        /// Which tasks are opportunistic.
+        mix: (Mix, Chance),
+        quota: Quota,
+        /// Request a booking for own attempts that have run for this long, and repeat the request at this interval.
+        promote_after: Option<Duration>,
+    },
+    /// All tasks; which of them are guaranteed depends on the job's allowance.
+    Entitled(EntitledTasks),
+}
+
+/// The rules of a job manager that places all tasks within the job's allowance.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct EntitledTasks {
+    pub allowance: AllowanceRules,
     /// Report the amount of work of the job to the master, which the allowance depends on.
     pub reports_work: bool,
     /// If set, placements are reviewed when a node reports.
@@ -29,25 +47,6 @@ pub struct OwnPlacement {
     pub explores: Option<ExplorationRules>,
     /// Assumed run time of all tasks, used instead of estimates.
     pub assumed_run_time: Option<Duration>,
-    /// Request a booking for own attempts that have run for this long, and repeat the request at this interval.
-    pub promote_after: Option<Duration>,
-}
-
-impl OwnPlacement {
-    /// All tasks are placed by the job manager, and nothing else is set.
-    pub fn everything(placement: Box<dyn PlacementPolicy>) -> OwnPlacement {
-        OwnPlacement {
-            placement,
-            mix: None,
-            quota: Quota::default(),
-            allowance: None,
-            reports_work: false,
-            corrections: None,
-            explores: None,
-            assumed_run_time: None,
-            promote_after: None,
-        }
-    }
 }
 
 impl JobManager {
@@ -98,10 +97,10 @@ impl JobManager {
             return self.record_limit(self.allowance_that_binds(), out);
         }
         let Outstanding { booked, unbooked } = self.attempts.outstanding();
-        let left = self.own.quota.left(booked, unbooked);
+        let left = self.own.quota().left(booked, unbooked);
         let steps = self.own.scheduler.as_mut().map(|scheduler| scheduler.decide(now, left)).unwrap_or_default();
         self.take(now, steps, out);
-        if self.own.quota.is_set() {
+        if self.own.quota().is_set() {
             self.record_limit(self.quota_that_binds(), out);
         }
     }
@@ -159,7 +158,7 @@ impl JobManager {
     /// The quota, if it keeps the job's own tasks from being sent to nodes.
     pub(super) fn quota_that_binds(&self) -> Option<Why> {
         let Outstanding { booked, unbooked } = self.attempts.outstanding();
-        let limit = self.own.quota.limit_on(booked, unbooked);
+        let limit = self.own.quota().limit_on(booked, unbooked);
         limit.filter(|_| self.own.scheduler.as_ref().is_some_and(LocalScheduler::has_open_tasks))
     }
 

@@ -7,35 +7,42 @@ use crate::vocabulary::{AttemptId, Duration, GrantId, Instant};
 use std::collections::BTreeSet;
 
 /// When attempts request a booking, and repeat the request.
-#[derive(Default)]
 pub(super) struct Promotions {
-    /// Run time before the request; `None` if no attempt makes one.
-    after: Option<Duration>,
+    /// Run time before the request, and between two requests.
+    after: Duration,
     due: BTreeSet<(Instant, AttemptId)>,
 }
 
 impl Promotions {
-    pub(super) fn after(after: Option<Duration>) -> Promotions {
+    pub(super) fn after(after: Duration) -> Promotions {
         Promotions { after, due: BTreeSet::new() }
     }
 
     /// The process of an unbooked attempt started at this time.
     pub(super) fn on_started(&mut self, since: Instant, attempt: AttemptId) {
-        if let Some(after) = self.after {
-            self.due.insert((since + after, attempt));
-        }
+        self.due.insert((since + self.after, attempt));
     }
 
     pub(super) fn next(&self) -> Option<Instant> {
         self.due.first().map(|(at, _)| *at)
     }
+
+    fn take_due(&mut self, now: Instant) -> Option<AttemptId> {
+        let &(at, attempt) = self.due.first().filter(|(at, _)| *at <= now)?;
+        self.due.remove(&(at, attempt));
+        Some(attempt)
+    }
+
+    /// The attempt requests a booking now; the request may be refused.
+    fn on_requested(&mut self, now: Instant, attempt: AttemptId) {
+        self.due.insert((now + self.after, attempt));
+    }
 }
 
 impl JobManager {
     pub(super) fn ask_for_promotions(&mut self, now: Instant, out: &mut Outbox) {
-        let Some(again) = self.own.promotions.after else { return };
-        while let Some(&(at, attempt)) = self.own.promotions.due.first().filter(|(at, _)| *at <= now) {
-            self.own.promotions.due.remove(&(at, attempt));
+        let Some(promotions) = self.own.promotions_mut() else { return };
+        while let Some(attempt) = promotions.take_due(now) {
             let running = self
                 .attempts
                 .get(&attempt)
@@ -43,7 +50,7 @@ impl JobManager {
             let Some(running) = running else { continue };
             let resources = Box::new(self.job.resources[running.task.stage as usize]);
             out.send(TheMaster, ToMaster::Promote { attempt, node: running.node, resources });
-            self.own.promotions.due.insert((now + again, attempt));
+            promotions.on_requested(now, attempt);
         }
     }
 

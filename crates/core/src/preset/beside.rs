@@ -87,7 +87,7 @@ impl Preset {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::job_manager::ExplorationRules;
+    use crate::job_manager::{ExplorationRules, OwnTasks};
     use crate::preset::Choice;
     use crate::vocabulary::Duration;
 
@@ -160,7 +160,9 @@ mod tests {
         let exploring = |own: Preset, explores: Option<ExplorationRules>, other: &str| {
             let mut own = own.with_others(OTHERS);
             entitled(&mut own).explores = explores;
-            own.beside(other).expect("they share").own_placement("of job 1").expect("it places").explores
+            let placement = own.beside(other).expect("they share").own_placement("of job 1").expect("it places");
+            let OwnTasks::Entitled(tasks) = placement.tasks else { panic!("its job managers have entitlements") };
+            tasks.explores
         };
         let after = Some(ExplorationRules { after: Duration::from_secs(9) });
         assert_eq!(exploring(Preset::APOLLO, after, "without-estimates"), after);

@@ -13,7 +13,7 @@ pub use crate::policy::inter_job::InterJob;
 
 use crate::dispatch::DispatchSettings;
 use crate::global_master::GlobalMaster;
-use crate::job_manager::{JobManager, JobManagerSettings, OwnPlacement};
+use crate::job_manager::{EntitledTasks, JobManager, JobManagerSettings, OwnPlacement, OwnTasks};
 use crate::master::{Master, MasterSettings, Publish};
 use crate::node::{NodeAgent, NodeSettings, OpportunisticRules};
 use crate::policy::inter_job::{Entitlement, Layered, QueueTree, Within};
@@ -263,22 +263,22 @@ impl Preset {
     /// The placement of tasks that its job managers place.
     fn own_placement(self, component: &str) -> Option<OwnPlacement> {
         let chance = Chance::new(self.seed, &format!("placement {component}"));
-        match self.scheduling {
+        let (placement, tasks) = match self.scheduling {
             Scheduling::Booked(Booked { opportunistic, .. }) => {
                 let Opportunistic { mix, placement, quota, promote_after, .. } = opportunistic?;
-                let mix = Some((mix, Chance::new(self.seed, &format!("mix {component}"))));
-                Some(OwnPlacement { mix, quota, promote_after, ..OwnPlacement::everything(placement.policy(chance)) })
+                let mix = (mix, Chance::new(self.seed, &format!("mix {component}")));
+                (placement.policy(chance), OwnTasks::Opportunistic { mix, quota, promote_after })
             }
-            Scheduling::Probed(Probed { choice, .. }) => Some(OwnPlacement::everything(choice.policy(chance))),
-            Scheduling::Entitled(settings) => Some(OwnPlacement {
-                allowance: Some(settings.allowance),
-                reports_work: settings.within != Within::FairShares,
-                corrections: settings.corrections,
-                explores: settings.explores.filter(|_| settings.choice == Choice::RelaxedLocality),
-                assumed_run_time: settings.assumed_run_time,
-                ..OwnPlacement::everything(settings.choice.policy(chance, &settings.delays))
-            }),
-        }
+            Scheduling::Probed(Probed { choice, .. }) => (choice.policy(chance), OwnTasks::Everything),
+            Scheduling::Entitled(settings) => {
+                let Entitled { choice, delays, allowance, corrections, assumed_run_time, .. } = settings;
+                let reports_work = settings.within != Within::FairShares;
+                let explores = settings.explores.filter(|_| choice == Choice::RelaxedLocality);
+                let tasks = EntitledTasks { allowance, reports_work, corrections, explores, assumed_run_time };
+                (choice.policy(chance, &delays), OwnTasks::Entitled(tasks))
+            }
+        };
+        Some(OwnPlacement { placement, tasks })
     }
 
     pub fn node_agent(self, node: NodeId, settings: NodeSettings, mac: Mac) -> NodeAgent {
