@@ -129,6 +129,7 @@ impl JobManager {
             account.on_held(&self.job.resources[running.task.stage as usize], running.rule);
         }
         self.own.on_sent(attempt, &running, &self.job.resources[running.task.stage as usize]);
+        self.stragglers.on_sent(attempt, &running);
         let (task, rule) = (running.task, running.rule);
         self.attempts.insert(attempt, running);
         if rule.is_second() {
@@ -142,7 +143,7 @@ impl JobManager {
             account.on_freed(&self.job.resources[running.task.stage as usize], running.rule);
         }
         self.own.on_gone(attempt, &running, &self.job.resources[running.task.stage as usize]);
-        self.speeds.on_gone(attempt);
+        self.stragglers.on_gone(attempt);
         self.gangs.on_gone(running.task.stage, attempt);
         Some(running)
     }

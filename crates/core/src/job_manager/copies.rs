@@ -4,16 +4,12 @@
 //! This is the re-run of a slow upstream task of Boutin et al. 2014, section 3.4. Departs: it starts when tasks wait for
 //! declared files, and not by the rate at which a process reads.
 
-use super::correction::{CorrectionRules, part_of};
-use super::{Basis, JobManager, Room, RunningAttempt};
-use crate::policy::{TimeAtNode, run_time};
+use super::stragglers::Written;
+use super::{JobManager, RunningAttempt};
 use crate::protocol::{Address, Rule, ToNode};
 use crate::role::{Change, LostCause, Outbox, Record};
-use crate::vocabulary::{AttemptId, Digest, Duration, Ended, ExecutionType, Instant, NodeId, TaskId};
+use crate::vocabulary::{AttemptId, Digest, Duration, Ended, Instant, NodeId, TaskId};
 use std::collections::{BTreeMap, BTreeSet};
-
-/// Assumed transfer rate of a file if nothing is slow, in bytes per second.
-const USUAL_RATE: u64 = 80_000_000;
 
 /// An attempt that waits for a file, and for how long.
 #[derive(Clone, Copy)]
@@ -35,10 +31,10 @@ impl JobManager {
         files: &[(Digest, Duration)],
         out: &mut Outbox,
     ) {
-        let Some(rules) = self.own.corrections.rules.filter(|rules| rules.progress_every.is_some()) else { return };
         let Some(running) = self.attempts.get(&attempt) else { return };
         let RunningAttempt { task, node, started_at, .. } = *running;
-        if from != Address::Node(node)
+        if !self.stragglers.are_watched()
+            || from != Address::Node(node)
             || started_at.is_some()
             || self.lifecycle.is_stopping()
             || self.lifecycle.is_held()
@@ -46,47 +42,27 @@ impl JobManager {
             return;
         }
         for &(digest, waited) in files {
-            self.review_fetch(now, Waiting { attempt, task, node, digest, waited }, rules, out);
+            self.review_fetch(now, Waiting { attempt, task, node, digest, waited }, out);
         }
     }
 
-    /// The progress of a fetch is not known: it counts as half done.
-    fn review_fetch(&mut self, now: Instant, waiting: Waiting, rules: CorrectionRules, out: &mut Outbox) {
-        let Waiting { attempt, task, node, digest, waited: left } = waiting;
+    fn review_fetch(&mut self, now: Instant, waiting: Waiting, out: &mut Outbox) {
+        let Waiting { attempt, task, node, digest, waited } = waiting;
         let Some((place, bytes)) = self.files.as_ref().and_then(|files| files.writer_of(&digest)) else { return };
         let writer = TaskId { job: self.id(), stage: place.0, index: place.1 };
         let expected = self.dag.expected(writer.stage, writer.index);
         let from = self.dag.stage(writer.stage).record(writer.index);
         let Some(from) = from.map(|record| record.node) else { return };
-        let way = Duration((u128::from(bytes) * 1_000_000 / u128::from(USUAL_RATE)).try_into().unwrap_or(u64::MAX));
-        let part = |of| part_of(of, rules.saving);
-        let margin = rules.least_saving.max(part(left)).max(part(run_time(expected))) + way;
-        if left < run_time(expected) + margin || self.is_copied(writer) || self.dag.stage(writer.stage).is_limited() {
+        let written = Written { task: writer, node: from, bytes, expected };
+        let Some(slow) = self.stragglers.find_slow_fetch(&written, waited) else { return };
+        if self.dag.stage(writer.stage).is_limited() {
             return;
         }
-        let stated = self.job.spec.stages[writer.stage as usize].execution;
-        for execution in [ExecutionType::Guaranteed, ExecutionType::Opportunistic] {
-            if stated != ExecutionType::Auto && stated != execution || !self.may_send_another(writer, execution) {
-                continue;
-            }
-            let placed = self.placed(writer, from, execution, expected);
-            let Some(scheduler) = &mut self.own.scheduler else { return };
-            scheduler.advance(now);
-            let better = scheduler.reconsider(placed, TimeAtNode::Runs(left), margin);
-            let Some(better) = better else { continue };
-            let (elsewhere, expected_wait) = (NodeId(better.node as u32), better.wait);
-            self.own.corrections.copied.insert(writer);
-            out.record(Record::SlowInput { task, attempt, node, waited: left, writer, from, elsewhere });
-            let (basis, rule) = (Basis::Queue, Rule::Copy);
-            let room = Room { node: elsewhere, basis, rule, passed_over: 0, execution, expected_wait };
-            return self.launch(now, room, writer, execution, out);
-        }
-    }
-
-    /// One copy is enough: a third node would be as far away.
-    fn is_copied(&self, writer: TaskId) -> bool {
-        self.own.corrections.copied.contains(&writer)
-            || self.own.corrections.copies.iter().any(|attempt| self.attempts[attempt].task == writer)
+        let Some(room) = self.room_for_another(now, &slow, Rule::Copy) else { return };
+        let (elsewhere, execution) = (room.node, room.execution);
+        self.stragglers.on_copied(writer);
+        out.record(Record::SlowInput { task, attempt, node, waited, writer, from, elsewhere });
+        self.launch(now, room, writer, execution, out);
     }
 
     /// A copy ended. If its files equal those of the task, the nodes that wait for them are notified.
@@ -127,19 +103,18 @@ impl JobManager {
 
     /// Stops copies that no task waits for any more, and those whose task is to run again as a whole.
     pub(super) fn drop_idle_copies(&mut self, now: Instant, out: &mut Outbox) {
-        if self.own.corrections.copies.is_empty() {
+        if self.stragglers.copies().next().is_none() {
             return;
         }
         let mut read_still: BTreeMap<u32, bool> = BTreeMap::new();
-        let mut is_wanted = |attempt: &AttemptId| {
-            let TaskId { stage, index, .. } = self.attempts[attempt].task;
+        let mut is_wanted = |TaskId { stage, index, .. }: TaskId| {
             let is_committed = self.files.as_ref().is_some_and(|files| files.has_outputs((stage, index)));
             is_committed
                 && !self.lifecycle.is_stopping()
                 && *read_still.entry(stage).or_insert_with(|| self.is_read_still(stage))
         };
-        let copies = self.own.corrections.copies.iter().copied();
-        let idle: Vec<AttemptId> = copies.filter(|copy| !is_wanted(copy)).collect();
+        let idle = self.stragglers.copies().filter(|(_, task)| !is_wanted(*task));
+        let idle: Vec<AttemptId> = idle.map(|(attempt, _)| attempt).collect();
         idle.into_iter().for_each(|attempt| self.discard(now, attempt, out));
     }
 

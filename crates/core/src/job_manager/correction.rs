@@ -42,13 +42,10 @@ impl CorrectionRules {
 }
 
 pub(super) struct Corrections {
-    pub(super) rules: Option<CorrectionRules>,
+    rules: CorrectionRules,
     /// Guaranteed attempts that wait as far as is known, by node and in total. Nodes do not report when opportunistic ones start.
     waiting: BTreeMap<NodeId, BTreeSet<AttemptId>>,
     waiting_anywhere: BTreeSet<AttemptId>,
-    /// Open attempts that write the files of finished tasks again, and tasks that had one since the last restart.
-    pub(super) copies: BTreeSet<AttemptId>,
-    pub(super) copied: BTreeSet<TaskId>,
     /// By stage, the waiting times of tasks that have started.
     waited: Vec<Waited>,
 }
@@ -66,36 +63,41 @@ impl Waited {
 }
 
 impl Corrections {
-    pub(super) fn new(rules: Option<CorrectionRules>, stages: usize) -> Corrections {
+    pub(super) fn new(rules: CorrectionRules, stages: usize) -> Corrections {
         let (waiting, waiting_anywhere, waited) = (BTreeMap::new(), BTreeSet::new(), vec![Waited::default(); stages]);
-        Corrections { rules, waiting, waiting_anywhere, copies: BTreeSet::new(), copied: BTreeSet::new(), waited }
+        Corrections { rules, waiting, waiting_anywhere, waited }
     }
 
     pub(super) fn on_sent(&mut self, attempt: AttemptId, sent: &RunningAttempt) {
-        if sent.rule == Rule::Copy {
-            self.copies.insert(attempt);
-        }
         // It is not known whether an attempt from before a restart waits, and a duplicate gets no duplicate.
         let is_reviewed =
             !sent.holding().counts_as_opportunistic() && sent.life == Life::Present && !sent.rule.is_second();
-        if self.rules.is_some() && is_reviewed {
+        if is_reviewed {
             self.waiting_anywhere.insert(attempt);
             self.waiting.entry(sent.node).or_default().insert(attempt);
         }
     }
 
     pub(super) fn on_started(&mut self, attempt: AttemptId, sent: &RunningAttempt) {
-        if self.rules.is_some() {
-            self.forget(attempt, sent.node);
-            let waited = &mut self.waited[sent.task.stage as usize];
-            waited.tasks += 1;
-            waited.sum += sent.started_at.unwrap_or(sent.launched_at).since(sent.launched_at);
-        }
+        self.forget(attempt, sent.node);
+        let waited = &mut self.waited[sent.task.stage as usize];
+        waited.tasks += 1;
+        waited.sum += sent.started_at.unwrap_or(sent.launched_at).since(sent.launched_at);
     }
 
     pub(super) fn on_gone(&mut self, attempt: AttemptId, sent: &RunningAttempt) {
-        self.copies.remove(&attempt);
         self.forget(attempt, sent.node);
+    }
+
+    /// Attempts that wait on this node, or on any node, in the order of ids.
+    fn waiting_at(&self, node: Option<NodeId>) -> impl Iterator<Item = AttemptId> {
+        let there = node.map_or(Some(&self.waiting_anywhere), |node| self.waiting.get(&node));
+        there.into_iter().flatten().copied()
+    }
+
+    /// How long the started tasks of the stage waited; `None` if none has started.
+    fn mean_wait(&self, stage: u32) -> Option<Duration> {
+        self.waited[stage as usize].mean()
     }
 
     fn forget(&mut self, attempt: AttemptId, node: NodeId) {
@@ -113,11 +115,10 @@ impl JobManager {
     /// Reviews the attempts that wait on this node, or on any node.
     pub(super) fn review_waiting(&mut self, now: Instant, node: Option<NodeId>, out: &mut Outbox) {
         let is_idle = self.lifecycle.is_stopping() || self.lifecycle.is_held() || self.own.explores();
-        let Some(rules) = self.own.corrections.rules.filter(|_| !is_idle) else { return };
-        let is_alone = |attempt: &&AttemptId| self.attempts.get(attempt).is_some_and(|sent| sent.twin.is_none());
-        let Corrections { waiting, waiting_anywhere, .. } = &self.own.corrections;
-        let there = node.map_or(Some(waiting_anywhere), |node| waiting.get(&node));
-        let waiting: Vec<AttemptId> = there.into_iter().flatten().filter(is_alone).take(LOOKS).copied().collect();
+        let Some(corrections) = self.own.corrections().filter(|_| !is_idle) else { return };
+        let rules = corrections.rules;
+        let is_alone = |attempt: &AttemptId| self.attempts.get(attempt).is_some_and(|sent| sent.twin.is_none());
+        let waiting: Vec<AttemptId> = corrections.waiting_at(node).filter(is_alone).take(LOOKS).collect();
         for attempt in waiting {
             self.review_decision(now, attempt, rules, out);
         }
@@ -135,7 +136,8 @@ impl JobManager {
         if left <= margin {
             return;
         }
-        let mean = self.own.corrections.waited[task.stage as usize].mean().unwrap_or(Duration::MAX);
+        let mean = self.own.corrections().and_then(|corrections| corrections.mean_wait(task.stage));
+        let mean = mean.unwrap_or(Duration::MAX);
         let trigger = if elapsed + left > expected + expected.max(rules.least_saving) {
             Trigger::Underestimated
         } else if left > mean {
@@ -157,7 +159,10 @@ impl JobManager {
         left: Duration,
         out: &mut Outbox,
     ) -> bool {
-        let (Some(rules), Some(sent)) = (self.own.corrections.rules, self.attempts.get(&attempt)) else { return false };
+        let (Some(corrections), Some(sent)) = (self.own.corrections(), self.attempts.get(&attempt)) else {
+            return false;
+        };
+        let rules = corrections.rules;
         let expected_run = self.dag.expected(sent.task.stage, sent.task.index);
         let part = |of| part_of(of, rules.saving_while_waiting);
         let margin = rules.least_saving.max(part(left)).max(part(run_time(expected_run)));

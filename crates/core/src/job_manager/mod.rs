@@ -24,6 +24,7 @@ mod open_attempts;
 mod own_scheduling;
 mod places;
 mod placing;
+mod progress_reports;
 mod promotion;
 mod questions;
 mod requests;
@@ -57,7 +58,6 @@ use crate::vocabulary::{
 };
 use crate::why::Why;
 use blame::Blame;
-use correction::Corrections;
 use first_starts::FirstStarts;
 use gangs::Gangs;
 use lifecycle::Lifecycle;
@@ -69,8 +69,8 @@ pub use placing::{EntitledTasks, OwnPlacement, OwnTasks};
 use requests::{Progress, Requests};
 use sealer::Sealer;
 use serde::{Deserialize, Serialize};
-use speeds::Speeds;
 use std::sync::Arc;
+use stragglers::Stragglers;
 use templates::Templates;
 use work::WorkLeft;
 
@@ -117,7 +117,7 @@ pub struct JobManager {
     account: Option<Box<exchange::Account>>,
     own: OwnScheduling,
     blame: Blame,
-    speeds: Speeds,
+    stragglers: Stragglers,
     first_starts: FirstStarts,
     gangs: Gangs,
     /// `None` if no task writes or reads files.
@@ -194,6 +194,7 @@ impl JobManager {
         sealing: Sealing,
     ) -> JobManager {
         let mut dag = Dag::new(&job.spec, &job.recalled);
+        let stages = dag.stages.len();
         let (placement, tasks) = own.map(|own| (own.placement, own.tasks)).unzip();
         let (mut mix, mut corrections) = (None, None);
         let rules = match tasks {
@@ -207,16 +208,16 @@ impl JobManager {
                     dag.stages.iter_mut().for_each(|stage| stage.estimate.assume(assumed));
                 }
                 corrections = tasks.corrections;
-                Rules::entitled(&tasks)
+                Rules::entitled(&tasks, stages)
             }
         };
-        let speeds = Speeds::new(dag.stages.len());
-        let first_starts = FirstStarts::new(dag.stages.len());
+        let stragglers = Stragglers::new(corrections, stages);
+        let first_starts = FirstStarts::new(stages);
         let gangs = Gangs::new(&job.spec, job.id.0);
         let requests = Requests::new(&job, mix);
         let (work, templates) = (WorkLeft::new(&job, &dag), Templates::new(&job));
         let scheduler = placement.map(|policy| LocalScheduler::new(job.id, epoch, requests.asks(), policy));
-        let own = OwnScheduling::new(scheduler, rules, Corrections::new(corrections, dag.stages.len()));
+        let own = OwnScheduling::new(scheduler, rules);
         let account = intra_job.yields().then(Box::default);
         let attempts = Attempts::new(job.id, epoch);
         let (files, unlocated) = (Files::new(&job.spec), Unlocated::new(&job.spec));
@@ -233,7 +234,7 @@ impl JobManager {
             account,
             own,
             blame: Blame::default(),
-            speeds,
+            stragglers,
             first_starts,
             gangs,
             files,
@@ -497,7 +498,7 @@ impl JobManager {
         let twins = self.attempts.values().filter(|running| running.twin.is_some()).count();
         assert_eq!(
             running as usize,
-            self.attempts.len() - twins / 2 - self.own.corrections.copies.len(),
+            self.attempts.len() - twins / 2 - self.stragglers.copies().count(),
             "numbers of running tasks and running attempts"
         );
         self.attempts.check_invariants();

@@ -16,7 +16,6 @@ pub(super) struct OwnScheduling {
     /// Places all tasks of the job, or only the opportunistic ones; `None` if the master places all.
     pub(super) scheduler: Option<LocalScheduler>,
     rules: Rules,
-    pub(super) corrections: Corrections,
     /// Whether the quota or the allowance held tasks back at the last check.
     limit_binds: bool,
 }
@@ -37,7 +36,9 @@ pub(super) enum Rules {
 pub(super) struct Entitled {
     /// The job's own placements stay within it.
     pub(super) allowance: Allowance,
-    /// `None` if nodes report their waits.
+    /// `None` if placements are not reviewed.
+    corrections: Option<Corrections>,
+    /// `None` if no other nodes are tried for waiting tasks.
     exploration: Option<Exploration>,
     /// Report the remaining work to the master even without asks.
     pub(super) reports_work: bool,
@@ -48,9 +49,11 @@ impl Rules {
         Rules::Opportunistic { quota, promotions: promote_after.map(Promotions::after) }
     }
 
-    pub(super) fn entitled(tasks: &EntitledTasks) -> Rules {
+    /// `stages`: their number.
+    pub(super) fn entitled(tasks: &EntitledTasks, stages: usize) -> Rules {
         Rules::Entitled(Box::new(Entitled {
             allowance: Allowance::new(tasks.allowance),
+            corrections: tasks.corrections.map(|rules| Corrections::new(rules, stages)),
             exploration: tasks.explores.map(Exploration::new),
             reports_work: tasks.reports_work,
         }))
@@ -58,8 +61,8 @@ impl Rules {
 }
 
 impl OwnScheduling {
-    pub(super) fn new(scheduler: Option<LocalScheduler>, rules: Rules, corrections: Corrections) -> OwnScheduling {
-        OwnScheduling { scheduler, rules, corrections, limit_binds: false }
+    pub(super) fn new(scheduler: Option<LocalScheduler>, rules: Rules) -> OwnScheduling {
+        OwnScheduling { scheduler, rules, limit_binds: false }
     }
 
     /// `None` if the job manager does not decide which of its tasks are guaranteed.
@@ -105,16 +108,15 @@ impl OwnScheduling {
         self.entitled_mut()?.exploration.as_mut()
     }
 
+    /// `None` if placements are not reviewed.
+    pub(super) fn corrections(&self) -> Option<&Corrections> {
+        self.entitled()?.corrections.as_ref()
+    }
+
     /// An attempt was sent to a node, or is known from before a restart.
     pub(super) fn on_sent(&mut self, attempt: AttemptId, sent: &RunningAttempt, resources: &Resources) {
-        if let Some(allowance) = self.allowance_mut() {
-            allowance.on_sent(attempt, sent, resources);
-        }
-        if sent.started_at.is_none() {
-            self.corrections.on_sent(attempt, sent);
-            if sent.life == Life::Present {
-                self.await_start(sent);
-            }
+        if let Some(entitled) = self.entitled_mut() {
+            entitled.on_sent(attempt, sent, resources);
         }
     }
 
@@ -133,14 +135,13 @@ impl OwnScheduling {
         since: Instant,
         resources: &Resources,
     ) {
-        if let Some(promotions) = self.promotions_mut().filter(|_| !started.holding().is_booked()) {
-            promotions.on_started(since, attempt);
+        match &mut self.rules {
+            Rules::Opportunistic { promotions: Some(promotions), .. } if !started.holding().is_booked() => {
+                promotions.on_started(since, attempt);
+            }
+            Rules::Unlimited | Rules::Opportunistic { .. } => {}
+            Rules::Entitled(entitled) => entitled.on_started(attempt, started, resources),
         }
-        if let Some(allowance) = self.allowance_mut() {
-            allowance.on_started(attempt, started, resources);
-        }
-        self.corrections.on_started(attempt, started);
-        self.explore_no_more(started.task);
         let Some(scheduler) = &mut self.scheduler else { return };
         scheduler.on_started();
         let is_as_it_was_sent = matches!(started.holding(), Holding::Granted | Holding::Entitled);
@@ -151,33 +152,20 @@ impl OwnScheduling {
 
     /// The attempt has ended or was written off.
     pub(super) fn on_gone(&mut self, attempt: AttemptId, gone: &RunningAttempt, resources: &Resources) {
-        if let Some(allowance) = self.allowance_mut() {
-            allowance.on_gone(attempt, gone, resources);
-        }
-        self.corrections.on_gone(attempt, gone);
-        if gone.twin.is_none() {
-            self.explore_no_more(gone.task);
+        if let Some(entitled) = self.entitled_mut() {
+            entitled.on_gone(attempt, gone, resources);
         }
     }
 
     /// The opportunistic attempt is within the job's allowance from now on.
     pub(super) fn on_promoted(&mut self, attempt: AttemptId, promoted: &mut RunningAttempt, resources: &Resources) {
-        if let Some(allowance) = self.allowance_mut() {
-            allowance.on_gone(attempt, promoted, resources);
-            promoted.promote();
-            allowance.on_sent(attempt, promoted, resources);
-        }
-        if promoted.started_at.is_none() {
-            self.corrections.on_sent(attempt, promoted);
+        if let Some(entitled) = self.entitled_mut() {
+            entitled.on_promoted(attempt, promoted, resources);
         }
     }
 
     /// The task's node has to fetch input files. No other node is tried, because it would have to fetch them as well.
     pub(super) fn on_awaits_files(&mut self, task: TaskId) {
-        self.explore_no_more(task);
-    }
-
-    fn explore_no_more(&mut self, task: TaskId) {
         if let Some(exploration) = self.exploration_mut() {
             exploration.forget(task);
         }
@@ -221,6 +209,48 @@ impl OwnScheduling {
 }
 
 impl Entitled {
+    fn on_sent(&mut self, attempt: AttemptId, sent: &RunningAttempt, resources: &Resources) {
+        self.allowance.on_sent(attempt, sent, resources);
+        if sent.started_at.is_some() {
+            return;
+        }
+        if let Some(corrections) = &mut self.corrections {
+            corrections.on_sent(attempt, sent);
+        }
+        if let Some(exploration) = self.exploration.as_mut().filter(|_| sent.life == Life::Present) {
+            exploration.on_sent(sent);
+        }
+    }
+
+    fn on_started(&mut self, attempt: AttemptId, started: &RunningAttempt, resources: &Resources) {
+        self.allowance.on_started(attempt, started, resources);
+        if let Some(corrections) = &mut self.corrections {
+            corrections.on_started(attempt, started);
+        }
+        if let Some(exploration) = &mut self.exploration {
+            exploration.forget(started.task);
+        }
+    }
+
+    fn on_gone(&mut self, attempt: AttemptId, gone: &RunningAttempt, resources: &Resources) {
+        self.allowance.on_gone(attempt, gone, resources);
+        if let Some(corrections) = &mut self.corrections {
+            corrections.on_gone(attempt, gone);
+        }
+        if let Some(exploration) = self.exploration.as_mut().filter(|_| gone.twin.is_none()) {
+            exploration.forget(gone.task);
+        }
+    }
+
+    fn on_promoted(&mut self, attempt: AttemptId, promoted: &mut RunningAttempt, resources: &Resources) {
+        self.allowance.on_gone(attempt, promoted, resources);
+        promoted.promote();
+        self.allowance.on_sent(attempt, promoted, resources);
+        if let Some(corrections) = self.corrections.as_mut().filter(|_| promoted.started_at.is_none()) {
+            corrections.on_sent(attempt, promoted);
+        }
+    }
+
     fn next_wakeup(&self) -> Option<Instant> {
         let exploration = self.exploration.as_ref().and_then(Exploration::next);
         self.allowance.answer_due.into_iter().chain(exploration).min()

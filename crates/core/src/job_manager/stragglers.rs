@@ -3,91 +3,113 @@
 //!
 //! This is the straggler detection of Boutin et al. 2014, section 3.4. Departs: both continue until one ends, even if the
 //! duplicate has caught up.
+//!
+//! A slow transfer of a file is found here as well; its writer runs again ([`super::copies`]).
 
+use super::RunningAttempt;
 use super::correction::{CorrectionRules, part_of};
 use super::speeds::Speeds;
-use super::{Basis, JobManager, Room, RunningAttempt};
-use crate::policy::TimeAtNode;
-use crate::progress::{Dag, Stage};
-use crate::protocol::{Address, Rule};
-use crate::role::{Outbox, Record};
-use crate::vocabulary::{AttemptId, Duration, Ended, ExecutionType, Instant, NodeId, Sample, TaskId, Totals, Workdir};
+use crate::policy::run_time;
+use crate::protocol::Rule;
+use crate::vocabulary::{AttemptId, Duration, NodeId, Sample, TaskId};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Assumed transfer rate of a file if nothing is slow, in bytes per second.
+const USUAL_RATE: u64 = 80_000_000;
+
+/// Finds what is slow: the speeds of the attempts, and the tasks that write their files again.
+pub(super) struct Stragglers {
+    /// `None` if nodes do not report progress.
+    rules: Option<CorrectionRules>,
+    speeds: Speeds,
+    /// Open attempts that write the files of finished tasks again, and their tasks.
+    copies: BTreeMap<AttemptId, TaskId>,
+    /// Tasks that had such an attempt since the last restart.
+    copied: BTreeSet<TaskId>,
+}
+
+/// A task that may end sooner on another node.
+#[derive(Clone, Copy)]
+pub(super) struct Slow {
+    pub task: TaskId,
+    pub node: NodeId,
+    /// Remaining time there.
+    pub left: Duration,
+    /// Expected run time of the whole task.
+    pub expected: Option<Duration>,
+    /// Minimum time to be saved elsewhere.
+    pub margin: Duration,
+}
 
 /// A detected straggler.
 #[derive(Clone, Copy)]
-struct Straggler {
-    task: TaskId,
-    node: NodeId,
+pub(super) struct Straggler {
+    pub slow: Slow,
     /// Completed part of its work, in millionths.
-    part: u32,
-    left: Duration,
+    pub part: u32,
     /// Time for the whole task, at the speed of the others of its stage.
-    takes: Duration,
-    /// Minimum time to be saved elsewhere.
-    margin: Duration,
+    pub takes: Duration,
 }
 
-impl JobManager {
-    pub(super) fn on_progress(
-        &mut self,
-        now: Instant,
-        from: Address,
-        samples: &[(AttemptId, Sample)],
-        out: &mut Outbox,
-    ) {
-        let Some(rules) = self.own.corrections.rules.filter(|rules| rules.progress_every.is_some()) else { return };
-        for (attempt, sample) in samples {
-            let Some(running) = self.attempts.get(attempt).filter(|running| from == Address::Node(running.node)) else {
-                continue;
-            };
-            let task = running.task;
-            let input = match self.speeds.input_of(*attempt) {
-                Some(bytes) => bytes,
-                None => self.input_bytes(task),
-            };
-            self.speeds.on_sample(*attempt, task.stage, input, sample);
-        }
-        for (attempt, _) in samples {
-            self.review_progress(now, *attempt, rules, out);
+/// The writer of a file that an attempt waits for.
+#[derive(Clone, Copy)]
+pub(super) struct Written {
+    pub task: TaskId,
+    pub node: NodeId,
+    /// Size of the file.
+    pub bytes: u64,
+    /// Expected run time of the task.
+    pub expected: Option<Duration>,
+}
+
+impl Stragglers {
+    /// `stages`: their number.
+    pub(super) fn new(rules: Option<CorrectionRules>, stages: usize) -> Stragglers {
+        let rules = rules.filter(|rules| rules.progress_every.is_some());
+        Stragglers { rules, speeds: Speeds::new(stages), copies: BTreeMap::new(), copied: BTreeSet::new() }
+    }
+
+    /// Whether nodes report progress, so that stragglers can be found.
+    pub(super) fn are_watched(&self) -> bool {
+        self.rules.is_some()
+    }
+
+    /// An attempt was sent to a node, or is known from before a restart.
+    pub(super) fn on_sent(&mut self, attempt: AttemptId, sent: &RunningAttempt) {
+        if sent.rule == Rule::Copy {
+            self.copies.insert(attempt, sent.task);
         }
     }
 
-    fn review_progress(&mut self, now: Instant, attempt: AttemptId, rules: CorrectionRules, out: &mut Outbox) {
-        if self.lifecycle.is_stopping() || self.lifecycle.is_held() {
-            return;
-        }
-        let Some(straggler) = self.find_straggler(attempt, rules) else { return };
-        let (expected, stated) = (Some(straggler.takes), self.job.spec.stages[straggler.task.stage as usize].execution);
-        for execution in [ExecutionType::Guaranteed, ExecutionType::Opportunistic] {
-            if stated != ExecutionType::Auto && stated != execution || !self.may_send_another(straggler.task, execution)
-            {
-                continue;
-            }
-            let Straggler { task, node, part, left, takes, margin } = straggler;
-            let placed = self.placed(task, node, execution, expected);
-            let Some(scheduler) = &mut self.own.scheduler else { return };
-            scheduler.advance(now);
-            let better = scheduler.reconsider(placed, TimeAtNode::Runs(left), margin);
-            let Some(better) = better else { continue };
-            let (elsewhere, expected_wait) = (NodeId(better.node as u32), better.wait);
-            out.record(Record::Straggles { task, attempt, node, part, left, elsewhere, takes });
-            let (basis, rule) = (Basis::Queue, Rule::Straggler);
-            let room = Room { node: elsewhere, basis, rule, passed_over: 0, execution, expected_wait };
-            return self.launch(now, room, task, execution, out);
-        }
+    /// The attempt has ended or was written off.
+    pub(super) fn on_gone(&mut self, attempt: AttemptId) {
+        self.speeds.on_gone(attempt);
+        self.copies.remove(&attempt);
     }
 
-    /// Whether two attempts of it can run at once: in a shared directory they would overwrite each other's files.
-    fn keeps_to_itself(&self, task: TaskId) -> bool {
-        self.job.spec.stages[task.stage as usize].program.workdir == Workdir::Own
+    /// The input of a running attempt, if it reported before.
+    pub(super) fn input_of(&self, attempt: AttemptId) -> Option<u64> {
+        self.speeds.input_of(attempt)
+    }
+
+    pub(super) fn on_sample(&mut self, attempt: AttemptId, stage: u32, input_bytes: u64, sample: &Sample) {
+        self.speeds.on_sample(attempt, stage, input_bytes, sample);
+    }
+
+    /// A task succeeded.
+    pub(super) fn on_finished(&mut self, stage: u32, input_bytes: u64, wall: Duration, cpu: Duration) {
+        self.speeds.on_finished(stage, input_bytes, wall, cpu);
+    }
+
+    /// Drops what is known of the speeds of tasks. `stages`: their number.
+    pub(super) fn forget_speeds(&mut self, stages: usize) {
+        self.speeds = Speeds::new(stages);
     }
 
     /// The attempt as a straggler, if it is slower than its stage by enough for a duplicate and has run long enough to tell.
-    fn find_straggler(&self, attempt: AttemptId, rules: CorrectionRules) -> Option<Straggler> {
-        let sent = self.attempts.get(&attempt)?;
-        let may_have_one =
-            sent.twin.is_none() && !sent.had_rival && sent.rule != Rule::Copy && self.keeps_to_itself(sent.task);
-        let may_have_one = may_have_one && !self.dag.stage(sent.task.stage).is_limited();
+    pub(super) fn find_straggler(&self, attempt: AttemptId, sent: &RunningAttempt) -> Option<Straggler> {
+        let rules = self.rules?;
+        let may_have_one = sent.twin.is_none() && !sent.had_rival && sent.rule != Rule::Copy;
         if !may_have_one || sent.started_at.is_none() {
             return None;
         }
@@ -97,58 +119,35 @@ impl JobManager {
         if progress.running_for < part_of(takes, rules.saving) || left < takes + margin {
             return None;
         }
-        let (task, node) = (sent.task, sent.node);
-        Some(Straggler { task, node, part: progress.part, left, takes, margin })
+        let slow = Slow { task: sent.task, node: sent.node, left, expected: Some(takes), margin };
+        Some(Straggler { slow, part: progress.part, takes })
     }
 
-    /// Both attempts run, so the second one has to fit into the job's share. A job may always have one, however small its share.
-    pub(super) fn may_send_another(&self, task: TaskId, execution: ExecutionType) -> bool {
-        let Some(room) = self.allowed_beside(execution) else { return execution == ExecutionType::Guaranteed };
-        let mut taken = Totals::ZERO;
-        taken.add(&self.job.resources[task.stage as usize]);
-        let is_rival = |running: &RunningAttempt| {
-            running.rule == Rule::Copy || running.twin.is_some() && running.rule == Rule::Straggler
-        };
-        taken.fits_in(&room) || !self.attempts.values().any(is_rival)
+    /// The writer of a file that an attempt has `waited` for, if writing the file elsewhere saves enough and was not tried. The
+    /// progress of a fetch is not known: it counts as half done.
+    pub(super) fn find_slow_fetch(&self, writer: &Written, waited: Duration) -> Option<Slow> {
+        let rules = self.rules?;
+        let &Written { task, node, bytes, expected } = writer;
+        let left = waited;
+        let way = Duration((u128::from(bytes) * 1_000_000 / u128::from(USUAL_RATE)).try_into().unwrap_or(u64::MAX));
+        let part = |of| part_of(of, rules.saving);
+        let margin = rules.least_saving.max(part(left)).max(part(run_time(expected))) + way;
+        let saves_enough = left >= run_time(expected) + margin;
+        (saves_enough && !self.is_copied(task)).then_some(Slow { task, node, left, expected, margin })
     }
 
-    /// Records that a duplicate succeeded before the slow attempt.
-    pub(super) fn report_overtaken(&self, by: AttemptId, out: &mut Outbox) {
-        let Some(first) = self.attempts.get(&by).filter(|first| first.rule == Rule::Straggler) else { return };
-        if let Some((attempt, slow)) = first.twin.and_then(|slow| Some((slow, self.attempts.get(&slow)?))) {
-            out.record(Record::Overtaken { task: slow.task, attempt, node: slow.node, by });
-        }
+    /// One copy is enough: a third node would be as far away.
+    fn is_copied(&self, writer: TaskId) -> bool {
+        self.copied.contains(&writer) || self.copies.values().any(|task| *task == writer)
     }
 
-    /// Counts the work of a task that succeeded.
-    pub(super) fn note_speed(&mut self, task: TaskId, ended: &Ended) {
-        if self.watches_progress() && ended.reason.is_success() {
-            let input = self.input_bytes(task);
-            self.speeds.on_finished(task.stage, input, ended.usage.run_time(), ended.usage.cpu);
-        }
+    /// The task writes its files again.
+    pub(super) fn on_copied(&mut self, writer: TaskId) {
+        self.copied.insert(writer);
     }
 
-    /// The same for all tasks that succeeded before a restart.
-    pub(super) fn recall_speeds(&mut self) {
-        if !self.watches_progress() {
-            return;
-        }
-        self.speeds = Speeds::new(self.dag.stages.len());
-        for (stage, index, wall, cpu) in finished_tasks(&self.dag) {
-            let input = self.input_bytes(TaskId { job: self.id(), stage, index });
-            self.speeds.on_finished(stage, input, wall, cpu);
-        }
+    /// Open attempts that write the files of finished tasks again, and their tasks, in the order of ids.
+    pub(super) fn copies(&self) -> impl Iterator<Item = (AttemptId, TaskId)> {
+        self.copies.iter().map(|(attempt, task)| (*attempt, *task))
     }
-
-    fn watches_progress(&self) -> bool {
-        self.own.corrections.rules.is_some_and(|rules| rules.progress_every.is_some())
-    }
-}
-
-fn finished_tasks(dag: &Dag) -> Vec<(u32, u32, Duration, Duration)> {
-    let stages = (0..).zip(&dag.stages);
-    let of_stage = |(stage, entry): (u32, &Stage)| {
-        entry.succeeded_runs().map(move |(index, wall, cpu)| (stage, index, wall, cpu)).collect::<Vec<_>>()
-    };
-    stages.flat_map(of_stage).collect()
 }
