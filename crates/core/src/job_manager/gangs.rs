@@ -4,11 +4,9 @@
 //! limited time and are withdrawn, so that two gangs do not block each other permanently. Running tasks stay together: if one
 //! has to be tried again, all that have not ended are.
 
-use super::{JobManager, Life, RunningAttempt};
-use crate::protocol::{Address, ToNode};
-use crate::role::{Outbox, Record};
-use crate::vocabulary::{AttemptId, Chance, Duration, EndReason, HostList, Instant, JobSpec, NodeId, TaskId};
-use crate::why::Why;
+use super::{Attempts, Life, RunningAttempt};
+use crate::progress::Dag;
+use crate::vocabulary::{AttemptId, Chance, Duration, EndReason, HostList, Instant, JobSpec, NodeId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -56,14 +54,30 @@ impl Default for Phase {
 }
 
 /// Progress of a stage's tasks.
-struct GangProgress {
-    waiting: u32,
-    running: u32,
+#[derive(Clone, Copy)]
+pub(super) struct GangProgress {
+    pub waiting: u32,
+    pub running: u32,
     /// A task never succeeds, so the others are of no use.
-    has_failed: bool,
-    /// It is not known whether some attempts launched before a restart were started.
-    is_unsure: bool,
-    fetches: bool,
+    pub has_failed: bool,
+    /// Its tasks fetch files before they start.
+    pub fetches: bool,
+}
+
+/// What follows for attempts of a gang.
+pub(super) enum Order {
+    /// They start together. Empty after a restart until all their nodes have reported their names.
+    Start(Vec<Start>),
+    /// They are stopped for this reason.
+    Stop(EndReason),
+}
+
+/// The start of an attempt.
+pub(super) struct Start {
+    pub attempt: AttemptId,
+    pub node: NodeId,
+    /// Hosts of all tasks of its gang.
+    pub hosts: Arc<HostList>,
 }
 
 /// The next step of a gang.
@@ -95,6 +109,100 @@ impl Gangs {
         self.stages.get(&stage).is_some_and(|gang| !matches!(gang.phase, Phase::Gathers { .. }))
     }
 
+    /// The stages that are gangs, in order.
+    pub(super) fn stages(&self) -> Vec<u32> {
+        self.stages.keys().copied().collect()
+    }
+
+    /// Takes the step of the gang that is due. Returns what follows for all its attempts, if anything.
+    pub(super) fn review(&mut self, now: Instant, stage: u32, of: &GangProgress, attempts: &Attempts) -> Option<Order> {
+        match self.step(now, stage, of, attempts) {
+            Step::None => None,
+            Step::Begin => Some(Order::Start(self.start(stage, attempts))),
+            Step::Dissolve { reason, pauses } => {
+                self.dissolve(now, stage, &reason, pauses);
+                Some(Order::Stop(reason))
+            }
+            Step::Gather => {
+                self.wait_until(stage, None);
+                None
+            }
+        }
+    }
+
+    /// The attempt's node has everything that the attempt needs to start. `None` if it waits for the others: the gang is to be
+    /// reviewed.
+    pub(super) fn on_in_place(&mut self, stage: u32, attempt: AttemptId, attempts: &Attempts) -> Option<Order> {
+        let gang = self.stages.get_mut(&stage)?;
+        match &gang.phase {
+            Phase::Gathers { .. } => {
+                gang.in_place.insert(attempt);
+                None
+            }
+            // The start message was lost.
+            Phase::Runs => Some(Order::Start(self.starts_of(stage, Some(attempt), attempts))),
+            Phase::Dissolves { reason, .. } => Some(Order::Stop(reason.clone())),
+        }
+    }
+
+    /// The last order for an attempt that is live at its node: the message may have been lost.
+    pub(super) fn last_order(&mut self, attempt: AttemptId, attempts: &Attempts) -> Option<Order> {
+        let running = attempts.get(&attempt)?;
+        let stage = running.task.stage;
+        match &self.stages.get(&stage)?.phase {
+            Phase::Runs if running.started_at.is_none() => {
+                Some(Order::Start(self.starts_of(stage, Some(attempt), attempts)))
+            }
+            Phase::Dissolves { reason, .. } => Some(Order::Stop(reason.clone())),
+            Phase::Gathers { .. } | Phase::Runs => None,
+        }
+    }
+
+    /// A task started or succeeded while its gang gathers, so the gang was started before a restart, and the others start. `None`
+    /// if it is not complete, since a task has to be tried again: the gang is to be reviewed.
+    pub(super) fn on_began(&mut self, stage: u32, is_complete: bool, attempts: &Attempts) -> Option<Vec<Start>> {
+        if is_complete {
+            return Some(self.start(stage, attempts));
+        }
+        if let Some(gang) = self.stages.get_mut(&stage) {
+            gang.phase = Phase::Runs;
+        }
+        None
+    }
+
+    /// Stores the name of a node. Returns the starts of gangs that lacked it.
+    pub(super) fn learn_name(&mut self, node: NodeId, name: String, attempts: &Attempts) -> Vec<Start> {
+        if self.stages.is_empty() || self.names.get(&node) == Some(&name) {
+            return Vec::new();
+        }
+        self.names.insert(node, name);
+        let lacks = |gang: &Gang| matches!(gang.phase, Phase::Runs) && gang.hosts.is_none();
+        let lacking: Vec<u32> = self.stages.iter().filter(|(_, gang)| lacks(gang)).map(|(stage, _)| *stage).collect();
+        lacking.into_iter().flat_map(|stage| self.starts_of(stage, None, attempts)).collect()
+    }
+
+    /// Before the restart, some of these were being withdrawn or still gathered. It is not known which, so all are stopped.
+    pub(super) fn recover(&mut self, dag: &Dag, attempts: &Attempts) {
+        self.is_recovered = !attempts.is_empty();
+        for (&stage, gang) in &mut self.stages {
+            let entry = dag.stage(stage);
+            if entry.running > 0 && (entry.waiting() > 0 || entry.failed > 0) {
+                let reason = match entry.failed {
+                    0 => EndReason::Withdrawn(NOT_COMPLETE.to_owned()),
+                    _ => EndReason::Cancelled,
+                };
+                gang.phase = Phase::Dissolves { reason, not_before: None };
+            }
+        }
+    }
+
+    /// The stages that gather, and how many of their attempts are in place.
+    pub(super) fn gathering(&self) -> impl Iterator<Item = (u32, u32)> {
+        let gathers = |gang: &Gang| matches!(gang.phase, Phase::Gathers { .. });
+        let gathering = self.stages.iter().filter(move |(_, gang)| gathers(gang));
+        gathering.map(|(stage, gang)| (*stage, gang.in_place.len() as u32))
+    }
+
     pub(super) fn on_gone(&mut self, stage: u32, attempt: AttemptId) {
         if let Some(gang) = self.stages.get_mut(&stage) {
             gang.in_place.remove(&attempt);
@@ -120,7 +228,7 @@ impl Gangs {
         Duration(usual.0 / 2 + self.chance.below(usual.0))
     }
 
-    fn step(&mut self, now: Instant, stage: u32, of: &GangProgress) -> Step {
+    fn step(&mut self, now: Instant, stage: u32, of: &GangProgress, attempts: &Attempts) -> Step {
         let Some(gang) = self.stages.get(&stage) else { return Step::None };
         let withdrawn = |why: &str| EndReason::Withdrawn(why.to_owned());
         match &gang.phase {
@@ -132,7 +240,7 @@ impl Gangs {
                 Step::Dissolve { reason: EndReason::Cancelled, pauses: false }
             }
             Phase::Gathers { .. } if of.waiting == 0 && gang.in_place.len() as u32 == of.running => Step::Begin,
-            Phase::Gathers { .. } if of.waiting > 0 && of.is_unsure => {
+            Phase::Gathers { .. } if of.waiting > 0 && self.is_unsure_of(stage, attempts) => {
                 Step::Dissolve { reason: withdrawn(NOT_COMPLETE), pauses: false }
             }
             Phase::Gathers { until: Some(until) } if *until <= now => {
@@ -178,191 +286,56 @@ impl Gangs {
             gang.phase = Phase::Gathers { until };
         }
     }
-}
 
-impl JobManager {
-    /// Takes all steps that are due. Called before the asks are updated, and when an attempt may have arrived at its node.
-    pub(super) fn review_gangs(&mut self, now: Instant, out: &mut Outbox) {
-        if self.lifecycle.is_stopping() {
-            return;
-        }
-        let stages: Vec<u32> = self.gangs.stages.keys().copied().collect();
-        for stage in stages {
-            let entry = self.dag.stage(stage);
-            let waiting = if entry.abandoned { 0 } else { entry.waiting() };
-            let progress = GangProgress {
-                waiting,
-                is_unsure: self.gangs.is_recovered && waiting > 0 && entry.running > 0 && self.is_unsure_of(stage),
-                running: entry.running,
-                has_failed: entry.failed > 0 || entry.abandoned,
-                fetches: !self.job.spec.stages[stage as usize].inputs.is_empty(),
-            };
-            match self.gangs.step(now, stage, &progress) {
-                Step::None => {}
-                Step::Begin => {
-                    self.start_gang(stage, out);
-                    let tasks = self.dag.stage(stage).running;
-                    out.record(Record::GangStarts { job: self.id(), stage, tasks });
-                }
-                Step::Dissolve { reason, pauses } => self.dissolve_gang(now, stage, reason, pauses, out),
-                Step::Gather => self.gangs.wait_until(stage, None),
-            }
-        }
-    }
-
-    fn is_unsure_of(&self, stage: u32) -> bool {
+    /// Whether it is not known if some attempts launched before a restart were started.
+    fn is_unsure_of(&self, stage: u32, attempts: &Attempts) -> bool {
         let is_known = |(attempt, running): (AttemptId, &RunningAttempt)| {
-            running.life == Life::Present || self.gangs.stages[&stage].in_place.contains(&attempt)
+            running.life == Life::Present || self.stages[&stage].in_place.contains(&attempt)
         };
-        !self.attempts.of_stage(stage).all(is_known)
+        self.is_recovered && !attempts.of_stage(stage).all(is_known)
     }
 
-    fn start_gang(&mut self, stage: u32, out: &mut Outbox) {
-        let Some(gang) = self.gangs.stages.get_mut(&stage) else { return };
+    fn start(&mut self, stage: u32, attempts: &Attempts) -> Vec<Start> {
+        let Some(gang) = self.stages.get_mut(&stage) else { return Vec::new() };
         (gang.phase, gang.tries, gang.hosts) = (Phase::Runs, 0, None);
         gang.in_place.clear();
-        self.send_start(stage, |_| true, out);
+        self.starts_of(stage, None, attempts)
     }
 
-    /// Starts these attempts of a gang, if they have not started. After a restart of the manager, this waits until all nodes
-    /// have reported their names.
-    fn send_start(&mut self, stage: u32, which: impl Fn(AttemptId) -> bool, out: &mut Outbox) {
-        let Some(hosts) = self.hosts_of(stage) else { return };
-        for (attempt, running) in self.attempts.of_stage(stage).filter(|(attempt, _)| which(*attempt)) {
-            if running.started_at.is_none() {
-                out.send(running.node, ToNode::StartTask { attempt, hosts: Arc::clone(&hosts) });
-            }
-        }
+    /// Starts of the attempts of a gang that have not started, or only of this one. After a restart, none until all nodes have
+    /// reported their names.
+    fn starts_of(&mut self, stage: u32, only: Option<AttemptId>, attempts: &Attempts) -> Vec<Start> {
+        let Some(hosts) = self.hosts_of(stage, attempts) else { return Vec::new() };
+        let of_stage = attempts.of_stage(stage).filter(|(attempt, _)| only.is_none_or(|only| only == *attempt));
+        let unstarted = of_stage.filter(|(_, running)| running.started_at.is_none());
+        let start = |(attempt, running): (AttemptId, &RunningAttempt)| {
+            let (node, hosts) = (running.node, Arc::clone(&hosts));
+            Start { attempt, node, hosts }
+        };
+        unstarted.map(start).collect()
     }
 
     /// Hosts of its tasks, in task order; without tasks that succeeded before the others were tried again.
-    fn hosts_of(&mut self, stage: u32) -> Option<Arc<HostList>> {
-        if let Some(hosts) = &self.gangs.stages.get(&stage)?.hosts {
+    fn hosts_of(&mut self, stage: u32, attempts: &Attempts) -> Option<Arc<HostList>> {
+        let gang = self.stages.get_mut(&stage)?;
+        if let Some(hosts) = &gang.hosts {
             return Some(Arc::clone(hosts));
         }
-        let mut of_stage: Vec<(AttemptId, &RunningAttempt)> = self.attempts.of_stage(stage).collect();
+        let mut of_stage: Vec<(AttemptId, &RunningAttempt)> = attempts.of_stage(stage).collect();
         of_stage.sort_unstable_by_key(|(attempt, running)| (running.task.index, *attempt));
         let nodes = of_stage.iter().map(|(_, running)| running.node);
-        let hosts = Arc::new(HostList::new(nodes, &self.gangs.names)?);
-        self.gangs.stages.get_mut(&stage)?.hosts = Some(Arc::clone(&hosts));
+        let hosts = Arc::new(HostList::new(nodes, &self.names)?);
+        gang.hosts = Some(Arc::clone(&hosts));
         Some(hosts)
     }
 
-    /// Stores the name of a node, and starts gangs that lacked it.
-    pub(super) fn learn_name(&mut self, node: NodeId, name: String, out: &mut Outbox) {
-        if self.gangs.stages.is_empty() || self.gangs.names.get(&node) == Some(&name) {
-            return;
-        }
-        self.gangs.names.insert(node, name);
-        let lack = |gang: &Gang| matches!(gang.phase, Phase::Runs) && gang.hosts.is_none();
-        let lacking: Vec<u32> =
-            self.gangs.stages.iter().filter(|(_, gang)| lack(gang)).map(|(stage, _)| *stage).collect();
-        for stage in lacking {
-            self.send_start(stage, |_| true, out);
-        }
-    }
-
-    fn dissolve_gang(&mut self, now: Instant, stage: u32, reason: EndReason, pauses: bool, out: &mut Outbox) {
-        let tries = self.gangs.stages.get(&stage).map_or(0, |gang| gang.tries);
-        let not_before = pauses.then(|| now + self.gangs.patience(tries));
-        if let Some(gang) = self.gangs.stages.get_mut(&stage) {
+    fn dissolve(&mut self, now: Instant, stage: u32, reason: &EndReason, pauses: bool) {
+        let tries = self.stages.get(&stage).map_or(0, |gang| gang.tries);
+        let not_before = pauses.then(|| now + self.patience(tries));
+        if let Some(gang) = self.stages.get_mut(&stage) {
             gang.tries += u32::from(pauses);
             gang.phase = Phase::Dissolves { reason: reason.clone(), not_before };
             gang.in_place.clear();
         }
-        let attempts: Vec<AttemptId> = self.attempts.of_stage(stage).map(|(attempt, _)| attempt).collect();
-        for attempt in attempts {
-            self.stop(attempt, &self.attempts[&attempt], reason.clone(), out);
-        }
-    }
-
-    pub(super) fn on_in_place(
-        &mut self,
-        now: Instant,
-        from: Address,
-        attempt: AttemptId,
-        node_name: String,
-        out: &mut Outbox,
-    ) {
-        let stale = Record::Stale { from, attempt };
-        let at_its_node = |running: &&RunningAttempt| from == Address::Node(running.node);
-        let Some(running) = self.attempts.get(&attempt).filter(at_its_node) else { return out.record(stale) };
-        let (node, task) = (running.node, running.task);
-        self.learn_name(node, node_name, out);
-        match self.gangs.stages.get_mut(&task.stage) {
-            None => out.record(stale),
-            Some(_) if self.lifecycle.is_stopping() => {
-                self.stop(attempt, &self.attempts[&attempt], EndReason::Cancelled, out)
-            }
-            Some(Gang { phase: Phase::Gathers { .. }, in_place, .. }) => {
-                in_place.insert(attempt);
-                self.review_gangs(now, out);
-            }
-            // The start message was lost.
-            Some(Gang { phase: Phase::Runs, .. }) => self.send_start(task.stage, |id| id == attempt, out),
-            Some(Gang { phase: Phase::Dissolves { reason, .. }, .. }) => {
-                let reason = reason.clone();
-                self.stop(attempt, &self.attempts[&attempt], reason, out);
-            }
-        }
-    }
-
-    /// A task started or succeeded, so its gang was started before a restart: the others may start too.
-    pub(super) fn note_gang_began(&mut self, now: Instant, task: TaskId, out: &mut Outbox) {
-        if !self.gangs.is_gang(task.stage) || self.gangs.withholds(task.stage) || self.lifecycle.is_stopping() {
-            return;
-        }
-        let stage = self.dag.stage(task.stage);
-        if stage.waiting() == 0 && stage.failed == 0 {
-            return self.start_gang(task.stage, out);
-        }
-        // Another task has to be tried again.
-        if let Some(gang) = self.gangs.stages.get_mut(&task.stage) {
-            gang.phase = Phase::Runs;
-        }
-        self.review_gangs(now, out);
-    }
-
-    /// Repeats the last message to an attempt that is live at its node: it may have been lost.
-    pub(super) fn resend_to_gang(&mut self, attempt: AttemptId, out: &mut Outbox) {
-        let Some(running) = self.attempts.get(&attempt) else { return };
-        match self.gangs.stages.get(&running.task.stage).map(|gang| &gang.phase) {
-            Some(Phase::Runs) if running.started_at.is_none() => {
-                let stage = running.task.stage;
-                self.send_start(stage, |id| id == attempt, out);
-            }
-            Some(Phase::Dissolves { reason, .. }) => self.stop(attempt, running, reason.clone(), out),
-            _ => {}
-        }
-    }
-
-    /// Before the restart, some of these were being withdrawn or still gathered. It is not known which, so all are stopped.
-    pub(super) fn recover_gangs(&mut self) {
-        self.gangs.is_recovered = !self.attempts.is_empty();
-        for (&stage, gang) in &mut self.gangs.stages {
-            let entry = self.dag.stage(stage);
-            if entry.running > 0 && (entry.waiting() > 0 || entry.failed > 0) {
-                let reason = match entry.failed {
-                    0 => EndReason::Withdrawn(NOT_COMPLETE.to_owned()),
-                    _ => EndReason::Cancelled,
-                };
-                gang.phase = Phase::Dissolves { reason, not_before: None };
-            }
-        }
-    }
-
-    /// Gangs with placed tasks that wait for the others.
-    pub(super) fn gangs_that_gather(&self) -> impl Iterator<Item = Why> {
-        let gathering = |(stage, gang): (&u32, &Gang)| {
-            let entry = self.dag.stage(*stage);
-            let is_partial = matches!(gang.phase, Phase::Gathers { .. }) && entry.running > 0;
-            let name = || self.job.spec.stages[*stage as usize].name.clone();
-            is_partial.then(|| Why::GangGathers {
-                stage: name(),
-                in_place: gang.in_place.len() as u32,
-                tasks: entry.running + entry.ready(),
-            })
-        };
-        self.gangs.stages.iter().filter_map(gathering)
     }
 }

@@ -16,6 +16,7 @@ mod exchange;
 mod exploration;
 mod files;
 mod first_starts;
+mod gang_orders;
 mod gangs;
 mod late_ends;
 mod lifecycle;
@@ -557,7 +558,7 @@ impl Role for JobManager {
     fn recover(&mut self, changes: &[Change]) {
         changes.iter().for_each(|change| self.take_back(change));
         self.work.recount(&self.job, &self.dag);
-        self.recover_gangs();
+        self.gangs.recover(&self.dag, &self.attempts);
         // Before the restart, a new timeout may not have reached all nodes. Repeating it has no effect.
         self.has_new_timeout = true;
         self.recall_speeds();
