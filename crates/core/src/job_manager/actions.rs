@@ -52,7 +52,7 @@ impl JobManager {
         // The master forgot the job's asks when the job ended.
         self.restart_requests();
         self.own.rerun();
-        self.work.restart();
+        self.master.work.restart();
         match only {
             Some(only) => self.dag.rerun_tasks(&only.0),
             None => self.dag.rerun(),
@@ -60,14 +60,14 @@ impl JobManager {
         self.gangs.restart();
         self.blame.clear();
         self.forget_alone();
-        self.work.recount(&self.job, &self.dag);
+        self.master.work.recount(&self.job, &self.dag);
     }
 
     pub(super) fn stop_everything(&mut self, out: &mut Outbox) {
         self.lifecycle.stop();
         self.gangs.restart();
         self.dag.abandon_all();
-        self.work.recount(&self.job, &self.dag);
+        self.master.work.recount(&self.job, &self.dag);
         for (&attempt, running) in self.attempts.iter() {
             self.stop(attempt, running, EndReason::Cancelled, out);
         }

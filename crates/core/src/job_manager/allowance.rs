@@ -242,7 +242,7 @@ impl JobManager {
 
     /// How much may be sent of an execution type.
     pub(super) fn allowed(&self, execution: ExecutionType) -> Option<Allowed> {
-        let share = self.share.as_deref().copied().unwrap_or(Totals::ZERO);
+        let share = self.master.share_or_nothing();
         self.own.allowance()?.allowed(execution, &share)
     }
 
@@ -257,12 +257,12 @@ impl JobManager {
             }
         }
         open.add(&self.job.resources[stage as usize]);
-        allowance.weight(&self.share.as_deref().copied().unwrap_or(Totals::ZERO), &open)
+        allowance.weight(&self.master.share_or_nothing(), &open)
     }
 
     /// Resources for duplicates of slow attempts.
     pub(super) fn allowed_beside(&self, execution: ExecutionType) -> Option<Totals> {
-        let share = self.share.as_deref().copied().unwrap_or(Totals::ZERO);
+        let share = self.master.share_or_nothing();
         self.own.allowance().map(|allowance| allowance.allowed_beside(execution, &share))
     }
 
@@ -394,8 +394,8 @@ impl JobManager {
         let Some(entitled) = self.own.entitled_mut().filter(|entitled| entitled.allowance.is_news(&wants)) else {
             return;
         };
-        if entitled.reports_work && !self.work.is_reported() {
-            let (job, asks, work) = (self.job.id, Vec::new(), self.work.tell());
+        if entitled.reports_work && !self.master.work.is_reported() {
+            let (job, asks, work) = (self.job.id, Vec::new(), self.master.work.tell());
             out.send(TheMaster, ToMaster::Demand { job, asks, work });
         }
         entitled.allowance.report(now, &mut wants);
@@ -432,7 +432,7 @@ impl JobManager {
         }
         let waits = |stage: &u32| scheduler.is_suited(self.requests.ask_of(*stage, false));
         let next = self.dag.runnable().filter(|stage| self.dag.stage(*stage).ready() > 0).find(waits)?;
-        let share = self.share.as_deref().copied().unwrap_or(Totals::ZERO).hundredths(allowance.rules.opportunistic);
+        let share = self.master.share_or_nothing().hundredths(allowance.rules.opportunistic);
         let kept_for = allowance.kept_for.and_then(|attempt| self.attempts.get(&attempt));
         let of_one = &self.job.resources[kept_for.map_or(next, |sent| sent.task.stage) as usize];
         let (held, most) = (&allowance.guaranteed.resources, &allowance.most);

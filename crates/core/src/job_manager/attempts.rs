@@ -52,7 +52,7 @@ impl JobManager {
         let master =
             self.settings.federation.filter(|_| holding.is_booked()).map(|federation| federation.cluster_of(node));
         if master.is_none() {
-            launch.token = self.sealer.token(node, &launch.allocation());
+            launch.token = self.launches.sealer.token(node, &launch.allocation());
         }
         if self.record_awaited(&launch, node, out) {
             // Another node would have to fetch the same files.
@@ -88,7 +88,7 @@ impl JobManager {
             shared_gpu: basis.shared_gpu(),
             probe: basis.probe(),
             is_of_gang: self.gangs.is_gang(task.stage),
-            template: self.templates.of(&self.job, task.stage, execution),
+            template: self.launches.template(&self.job, task.stage, execution),
             index: tasks.index_value(task.index),
             item: tasks.item(task.index).map(ByteString::from),
             expected: self.dag.expected(task.stage, task.index),
@@ -255,7 +255,7 @@ impl JobManager {
             self.blame.forget(task);
         } else {
             self.requests.came_back(task.stage, running.holding().counts_as_opportunistic());
-            self.intra_job.came_back(task.stage);
+            self.policy.came_back(task.stage);
         }
         match (&ended.reason, instead) {
             (EndReason::Shed, Some(instead)) if !last && self.send_to(task.stage, instead) => {}
@@ -266,7 +266,7 @@ impl JobManager {
         self.take_files(task, attempt, node, &ended);
         self.note_speed(task, &ended);
         let ready = self.dag.ended(task.stage, task.index, &ended, last, now);
-        self.work.review(task.stage, &self.job, &self.dag);
+        self.master.work.review(task.stage, &self.job, &self.dag);
         let (succeeded, costs_none) = (ended.reason.is_success(), ended.reason.is_infrastructure());
         out.persist(Change::Finished { attempt, task, node, ended, last, at: now });
         for &stage in &ready {
@@ -340,7 +340,7 @@ impl JobManager {
         if self.gangs.is_gang(task.stage) {
             self.dag.abandon(task.stage);
         }
-        self.work.recount(&self.job, &self.dag);
+        self.master.work.recount(&self.job, &self.dag);
         if self.job.spec.max_fails.is_some_and(|limit| self.dag.failed_tasks() > u64::from(limit)) {
             self.stop_everything(out);
         }
@@ -367,9 +367,9 @@ impl JobManager {
             self.blame.forget(task);
         } else {
             self.requests.came_back(task.stage, running.holding().counts_as_opportunistic());
-            self.intra_job.came_back(task.stage);
+            self.policy.came_back(task.stage);
         }
-        self.work.review(task.stage, &self.job, &self.dag);
+        self.master.work.review(task.stage, &self.job, &self.dag);
         out.persist(Change::Lost { attempt, task, node, cause, last, at: now });
         if !last {
             self.record_retry(now, task, true, out);

@@ -70,7 +70,7 @@ impl JobManager {
                         self.dag.abandon(stage);
                     }
                 }
-                self.work.recount(&self.job, &self.dag);
+                self.master.work.recount(&self.job, &self.dag);
             }
         }
     }

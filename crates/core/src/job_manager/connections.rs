@@ -42,13 +42,13 @@ impl JobManager {
             return;
         }
         let repeat_at = now + self.settings.repeat_claims;
-        let number = self.node_claims.open(node, attempts.clone(), repeat_at);
+        let number = self.attempts.claims.open(node, attempts.clone(), repeat_at);
         self.send_claim(node, number, attempts, out);
     }
 
     pub(super) fn send_claim(&self, node: NodeId, number: u32, attempts: Vec<AttemptId>, out: &mut Outbox) {
-        let (job, epoch, next_attempt) = (self.id(), self.epoch, self.attempts.next_number());
-        let generation = self.sealer.generation;
+        let (job, epoch, next_attempt) = (self.id(), self.attempts.epoch(), self.attempts.next_number());
+        let generation = self.launches.sealer.generation;
         out.send(node, ToNode::Claim(Claim { job, epoch, number, attempts, next_attempt, generation }));
     }
 
@@ -62,10 +62,10 @@ impl JobManager {
         out: &mut Outbox,
     ) {
         let (epoch, number) = answered;
-        if epoch != self.epoch {
+        if epoch != self.attempts.epoch() {
             return;
         }
-        let Some(claimed) = self.node_claims.answered(node, number) else { return };
+        let Some(claimed) = self.attempts.claims.answered(node, number) else { return };
         self.attempts.reconcile(node);
         self.learn_name(node, name, out);
         for attempt in claimed {
@@ -101,11 +101,11 @@ impl JobManager {
     }
 
     pub(super) fn on_node_lost(&mut self, now: Instant, node: NodeId, out: &mut Outbox) {
-        self.node_claims.close(node);
+        self.attempts.claims.close(node);
         let lost = self.attempts.at_node(node);
         if !lost.is_empty() && self.job.host != HostId::SERVER {
             // The node may be connected to us although the master lost it.
-            let number = self.node_claims.number();
+            let number = self.attempts.claims.number();
             self.send_claim(node, number, Vec::new(), out);
         }
         for attempt in lost {

@@ -142,7 +142,7 @@ impl JobManager {
     pub(super) fn review_exchange(&mut self) {
         if let Some(account) = &mut self.account {
             account.rates =
-                Rates::of(self.share.as_deref(), self.requests.open_demand(), &account.held, &account.leftover);
+                Rates::of(self.master.share(), self.requests.open_demand(), &account.held, &account.leftover);
         }
     }
 
@@ -150,10 +150,10 @@ impl JobManager {
     pub(super) fn review_alone(&mut self, now: Instant) {
         let Some(account) = self.account.as_mut().filter(|account| !account.alone_is_known) else { return };
         let (job, dag, attempts, gangs) = (&self.job, &self.dag, &self.attempts, &self.gangs);
-        let progress = Progress { job, dag, attempts, gangs, is_news: self.is_news };
+        let progress = Progress { job, dag, attempts, gangs };
         // A held job starts nothing, like a job without a share.
-        let share = self.share.as_deref().filter(|_| !self.lifecycle.is_held());
-        if let Some(alone) = self.intra_job.end_alone(now, &progress, share, self.has_time) {
+        let share = self.master.share().filter(|_| !self.lifecycle.is_held());
+        if let Some(alone) = self.policy.end_alone(now, &progress, share) {
             account.sum.alone = Some(alone);
             account.run_times = run_times(&self.dag).collect();
         }
@@ -161,7 +161,7 @@ impl JobManager {
 
     /// A rerun is compared from its own start.
     pub(super) fn forget_alone(&mut self) {
-        self.intra_job.rerun();
+        self.policy.rerun();
         if let Some(account) = &mut self.account {
             (account.sum.alone, account.kept.alone) = (None, None);
             account.alone_is_known = false;

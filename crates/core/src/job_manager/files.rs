@@ -100,10 +100,10 @@ impl JobManager {
             out.persist(Change::OutputLost { task, file: file.clone(), at: now });
             self.reopen(task, &file);
             self.drop_idle_copies(now, out);
-            self.intra_job.came_back(task.stage);
+            self.policy.came_back(task.stage);
         }
         if !reopened.is_empty() {
-            self.work.recount(&self.job, &self.dag);
+            self.master.work.recount(&self.job, &self.dag);
         }
     }
 

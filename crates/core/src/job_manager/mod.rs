@@ -1,10 +1,13 @@
 //! The manager of one job: it knows the DAG, asks for resources, binds grants to tasks, issues attempts and commits one
 //! result per task. Only it makes new attempts.
 //!
-//! This file has the start of the job, its demand and its grants; the other handlers are in the submodules.
+//! Each part owns its state: [`Attempts`], [`OwnScheduling`], [`Stragglers`], [`Gangs`], [`Files`] and the others. Parts do not
+//! send messages. The handlers do, which are methods of [`JobManager`]: they pass a part what it has to know, and apply what
+//! it returns. This file has the start of the job, its demand and its grants; the other handlers are in the submodules.
 
 mod actions;
 mod allowance;
+mod at_master;
 mod attempts;
 mod blame;
 mod by_age;
@@ -18,7 +21,9 @@ mod files;
 mod first_starts;
 mod gang_orders;
 mod gangs;
+mod job_policy;
 mod late_ends;
+mod launches;
 mod lifecycle;
 mod node_claims;
 mod open_attempts;
@@ -35,7 +40,6 @@ mod sealer;
 mod sizes;
 mod speeds;
 mod stragglers;
-mod templates;
 mod updates;
 mod work;
 
@@ -57,12 +61,13 @@ use crate::vocabulary::{
     AskId, Duration, Epoch, Estimated, ExecutionType, Federation, Generation, GrantId, HostId, Instant, JobId, NodeId,
     Prediction, ProbeId, Sealing, SharedGpu, TaskId, Totals,
 };
-use crate::why::Why;
+use at_master::AtMaster;
 use blame::Blame;
 use first_starts::FirstStarts;
 use gangs::Gangs;
+use job_policy::JobPolicy;
+use launches::Launches;
 use lifecycle::Lifecycle;
-use node_claims::NodeClaims;
 use open_attempts::{Attempts, Life, RunningAttempt};
 use own_scheduling::{OwnScheduling, Rules};
 use places::Unlocated;
@@ -72,7 +77,6 @@ use sealer::Sealer;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use stragglers::Stragglers;
-use templates::Templates;
 use work::WorkLeft;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -103,19 +107,15 @@ impl Default for JobManagerSettings {
 
 pub struct JobManager {
     job: Arc<AdmittedJob>,
-    epoch: Epoch,
     settings: JobManagerSettings,
-    intra_job: Box<dyn IntraJobPolicy>,
+    policy: JobPolicy,
     dag: Dag,
     requests: Requests,
-    /// The job's share of the cluster, once the master has reported it.
-    share: Option<Box<Totals>>,
-    /// Whether the current event is more than a wakeup.
-    is_news: bool,
-    /// Whether no policy took long during the current event so far.
-    has_time: bool,
+    /// What the master has reported, and the reports to it.
+    master: AtMaster,
     /// Resources donated and received; `None` if the policy never yields.
     account: Option<Box<exchange::Account>>,
+    /// The placement of the tasks that the job manager places itself.
     own: OwnScheduling,
     blame: Blame,
     stragglers: Stragglers,
@@ -123,20 +123,9 @@ pub struct JobManager {
     gangs: Gangs,
     /// `None` if no task writes or reads files.
     files: Option<Box<Files>>,
-    /// Stages whose input locations the scheduler does not know yet.
-    unlocated: Unlocated,
-    work: WorkLeft,
-    templates: Templates,
-    /// Open attempts may have been launched with another timeout.
-    has_new_timeout: bool,
+    launches: Launches,
     lifecycle: Lifecycle,
-    /// Epoch of the master that counts the asks now.
-    master_epoch: Epoch,
-    sealer: Sealer,
     attempts: Attempts,
-    node_claims: NodeClaims,
-    /// In a follower: the last reason that the followed manager gave for tasks that do not start.
-    reported_why: Option<Box<Why>>,
 }
 
 /// Where a task may be launched, and the rule that scheduled it.
@@ -212,57 +201,39 @@ impl JobManager {
                 Rules::entitled(&tasks, stages)
             }
         };
-        let stragglers = Stragglers::new(corrections, stages);
-        let first_starts = FirstStarts::new(stages);
-        let gangs = Gangs::new(&job.spec, job.id.0);
         let requests = Requests::new(&job, mix);
-        let (work, templates) = (WorkLeft::new(&job, &dag), Templates::new(&job));
         let scheduler = placement.map(|policy| LocalScheduler::new(job.id, epoch, requests.asks(), policy));
-        let own = OwnScheduling::new(scheduler, rules);
-        let account = intra_job.yields().then(Box::default);
-        let attempts = Attempts::new(job.id, epoch);
-        let (files, unlocated) = (Files::new(&job.spec), Unlocated::new(&job.spec));
         JobManager {
-            job,
-            epoch,
             settings,
-            intra_job,
-            dag,
+            account: intra_job.yields().then(Box::default),
+            policy: JobPolicy::new(intra_job),
             requests,
-            share: None,
-            is_news: true,
-            has_time: true,
-            account,
-            own,
+            master: AtMaster::new(WorkLeft::new(&job, &dag)),
+            own: OwnScheduling::new(scheduler, rules, Unlocated::new(&job.spec)),
             blame: Blame::default(),
-            stragglers,
-            first_starts,
-            gangs,
-            files,
-            unlocated,
-            work,
-            templates,
-            has_new_timeout: false,
+            stragglers: Stragglers::new(corrections, stages),
+            first_starts: FirstStarts::new(stages),
+            gangs: Gangs::new(&job.spec, job.id.0),
+            files: Files::new(&job.spec),
+            launches: Launches::new(&job, Sealer::new(sealing)),
             lifecycle: Lifecycle::default(),
-            master_epoch: Epoch(0),
-            sealer: Sealer::new(sealing),
-            attempts,
-            node_claims: NodeClaims::default(),
-            reported_why: None,
+            attempts: Attempts::new(job.id, epoch),
+            dag,
+            job,
         }
     }
 
     /// Uses this generation for its tokens from now on, as counted by its job host.
     #[must_use]
     pub fn starting_with(mut self, generation: Generation) -> JobManager {
-        self.sealer.generation = generation;
+        self.launches.sealer.generation = generation;
         self
     }
 
     /// Takes the master's token generation, unless a job host counts its own.
     fn on_generation(&mut self, generation: Generation) {
         if self.job.host == HostId::SERVER {
-            self.sealer.advance(generation);
+            self.launches.sealer.advance(generation);
         }
     }
 
@@ -276,7 +247,7 @@ impl JobManager {
                 self.on_begin(now, share, requested_actions, &lost, out)
             }
             ToJobManager::Share { share } => {
-                self.share = Some(share);
+                self.master.set_share(share);
                 self.update_demand(now, out);
             }
             ToJobManager::Allowance { number, answers, allowance } => {
@@ -310,7 +281,7 @@ impl JobManager {
                 self.on_live(now, (node, node_name), (epoch, number), &attempts, out);
             }
             ToJobManager::Forgotten => self.on_forgotten(out),
-            ToJobManager::Generation { generation } => self.sealer.generation = generation,
+            ToJobManager::Generation { generation } => self.launches.sealer.generation = generation,
             ToJobManager::NodesReturned { nodes } => self.on_nodes_returned(now, &nodes, out),
             ToJobManager::NodeLost { node } => self.on_node_lost(now, node, out),
         }
@@ -329,7 +300,9 @@ impl JobManager {
             // A late repetition from before the latest run.
             return;
         }
-        self.share = share.or(self.share.take());
+        if let Some(share) = share {
+            self.master.set_share(share);
+        }
         let is_started = self.lifecycle.start();
         let is_news = !is_started
             || (requested_actions.held, requested_actions.cancelled, requested_actions.run)
@@ -371,21 +344,14 @@ impl JobManager {
         self.locate_earlier();
         self.review_gangs(now, out);
         let (job, dag, attempts, gangs) = (&self.job, &self.dag, &self.attempts, &self.gangs);
-        let progress = Progress { job, dag, attempts, gangs, is_news: self.is_news };
-        let asks = self.requests.update(
-            now,
-            progress,
-            self.share.as_deref(),
-            self.intra_job.as_mut(),
-            self.lifecycle.is_held(),
-        );
-        self.has_time &= !self.requests.took_long();
+        let progress = Progress { job, dag, attempts, gangs };
+        let asks = self.requests.update(now, progress, self.master.share(), &mut self.policy, self.lifecycle.is_held());
         self.note_demand(now, out);
         self.review_alone(now);
         let is_for_master = |ask: &Ask| self.own.scheduler.is_none() || self.requests.is_for_master(ask.execution);
         let (asks, own): (Vec<Ask>, Vec<Ask>) = asks.into_iter().partition(is_for_master);
         if !asks.is_empty() {
-            out.send(TheMaster, ToMaster::Demand { job: self.id(), asks, work: self.work.tell() });
+            out.send(TheMaster, ToMaster::Demand { job: self.id(), asks, work: self.master.work.tell() });
         }
         self.schedule(now, &own, out);
         if self.dag.is_finished() && self.attempts.is_empty() && self.lifecycle.outcome().is_none() {
@@ -411,8 +377,8 @@ impl JobManager {
 
     /// Reports the remaining work to the master if the last report is too far off.
     fn report_work(&mut self, out: &mut Outbox) {
-        if self.work.is_news() && !self.dag.is_finished() {
-            out.send(TheMaster, ToMaster::Demand { job: self.id(), asks: Vec::new(), work: self.work.tell() });
+        if self.master.work.is_news() && !self.dag.is_finished() {
+            out.send(TheMaster, ToMaster::Demand { job: self.id(), asks: Vec::new(), work: self.master.work.tell() });
         }
     }
 
@@ -430,8 +396,7 @@ impl JobManager {
     fn on_granted(&mut self, now: Instant, grants: &[Grant], out: &mut Outbox) {
         let mut unused = Vec::new();
         for grant in grants {
-            if grant.id.epoch < self.master_epoch {
-                // The grant is from an earlier master, and the present one does not know it.
+            if self.master.is_unknown(grant.id) {
                 out.record(Record::StaleGrant { from: Address::Master, grant: grant.id });
                 continue;
             }
@@ -468,7 +433,7 @@ impl JobManager {
     }
 
     fn on_wakeup(&mut self, now: Instant, out: &mut Outbox) {
-        for node in self.node_claims.take_due(now) {
+        for node in self.attempts.claims.take_due(now) {
             self.claim(now, node, out);
         }
         self.ask_for_promotions(now, out);
@@ -507,7 +472,7 @@ impl JobManager {
             let counted = stage.waiting() + stage.running + stage.succeeded + stage.failed + stage.cancelled;
             assert_eq!(counted, stage.total, "each task of stage {index} is in one state");
         }
-        assert_eq!(self.work.now(), WorkLeft::new(&self.job, &self.dag).now(), "remaining work");
+        assert_eq!(self.master.work.now(), WorkLeft::new(&self.job, &self.dag).now(), "remaining work");
         self.own.scheduler.iter().for_each(LocalScheduler::check_invariants);
         for task in self.blame.tasks() {
             let record = self.dag.stage(task.stage).record(task.index).expect("a task that failed has a record");
@@ -525,17 +490,16 @@ impl Role for JobManager {
 
     fn handle(&mut self, now: Instant, event: Event<ToJobManager>, out: &mut Outbox) {
         self.add_up(now);
-        (self.is_news, self.has_time) = (!matches!(event, Event::Wakeup), true);
+        self.policy.on_event(!matches!(event, Event::Wakeup));
         match event {
             Event::Message { from, body } => self.on_message(now, from, body, out),
             Event::Connected { peer: Address::Master, incarnation } => {
-                self.master_epoch = Epoch(incarnation as u32);
+                self.master.on_connected(Epoch(incarnation as u32));
                 match self.job.host {
                     HostId::SERVER => self.restart_requests(),
                     // The manager kept running, and only it counts its asks.
                     _ => self.own.restart_allowance(),
                 }
-                self.work.restart();
                 // Reported again below if it still applies.
                 self.lifecycle.withdraw_outcome();
                 self.update_demand(now, out);
@@ -551,16 +515,15 @@ impl Role for JobManager {
 
     fn next_wakeup(&self) -> Option<Instant> {
         let reviews = [self.requests.review_at(), self.gangs.next_review(), self.next_retry()];
-        let own = [self.node_claims.next_repeat(), self.own.next_wakeup()];
+        let own = [self.attempts.claims.next_repeat(), self.own.next_wakeup()];
         own.into_iter().chain(reviews).flatten().min()
     }
 
     fn recover(&mut self, changes: &[Change]) {
         changes.iter().for_each(|change| self.take_back(change));
-        self.work.recount(&self.job, &self.dag);
+        self.master.work.recount(&self.job, &self.dag);
         self.gangs.recover(&self.dag, &self.attempts);
-        // Before the restart, a new timeout may not have reached all nodes. Repeating it has no effect.
-        self.has_new_timeout = true;
+        self.launches.on_restart();
         self.recall_speeds();
         self.check_invariants();
     }

@@ -1,5 +1,6 @@
 //! The attempts of a job that have not ended, and those that nodes may still report on.
 
+use super::node_claims::NodeClaims;
 use crate::progress::Holding;
 use crate::protocol::Rule;
 use crate::vocabulary::{AttemptId, Duration, Epoch, Instant, JobId, NodeId, TaskId};
@@ -21,6 +22,8 @@ pub(super) struct Attempts {
     estranged: BTreeSet<NodeId>,
     /// Given-up attempts whose nodes may still report their usage.
     given_up: BTreeMap<AttemptId, TaskId>,
+    /// Claims to attempts that nodes have not answered.
+    pub claims: NodeClaims,
 }
 
 /// Numbers of attempts that have not ended.
@@ -46,7 +49,13 @@ impl Attempts {
             outstanding: Outstanding::default(),
             estranged: BTreeSet::new(),
             given_up: BTreeMap::new(),
+            claims: NodeClaims::default(),
         }
+    }
+
+    /// The incarnation of the job manager, which makes the ids unique.
+    pub fn epoch(&self) -> Epoch {
+        self.epoch
     }
 
     /// The id of a new attempt.

@@ -4,6 +4,7 @@
 use super::allowance::Allowance;
 use super::correction::Corrections;
 use super::exploration::Exploration;
+use super::places::Unlocated;
 use super::promotion::Promotions;
 use super::{EntitledTasks, Life, RunningAttempt};
 use crate::policy::Quota;
@@ -11,6 +12,7 @@ use crate::progress::Holding;
 use crate::protocol::Rule;
 use crate::scheduling::LocalScheduler;
 use crate::vocabulary::{AttemptId, Duration, Instant, Resources, TaskId};
+use crate::why::Why;
 
 pub(super) struct OwnScheduling {
     /// Places all tasks of the job, or only the opportunistic ones; `None` if the master places all.
@@ -18,6 +20,10 @@ pub(super) struct OwnScheduling {
     rules: Rules,
     /// Whether the quota or the allowance held tasks back at the last check.
     limit_binds: bool,
+    /// Stages whose input locations the scheduler does not know yet.
+    pub(super) unlocated: Unlocated,
+    /// In a follower: the last reason that the followed manager gave for tasks that do not start.
+    reported_why: Option<Box<Why>>,
 }
 
 /// The rules for the tasks that the job manager places.
@@ -61,8 +67,8 @@ impl Rules {
 }
 
 impl OwnScheduling {
-    pub(super) fn new(scheduler: Option<LocalScheduler>, rules: Rules) -> OwnScheduling {
-        OwnScheduling { scheduler, rules, limit_binds: false }
+    pub(super) fn new(scheduler: Option<LocalScheduler>, rules: Rules, unlocated: Unlocated) -> OwnScheduling {
+        OwnScheduling { scheduler, rules, limit_binds: false, unlocated, reported_why: None }
     }
 
     /// `None` if the job manager does not decide which of its tasks are guaranteed.
@@ -174,6 +180,16 @@ impl OwnScheduling {
     /// Sets whether a limit holds tasks back. Returns whether it starts to.
     pub(super) fn starts_to_bind(&mut self, binds: bool) -> bool {
         !std::mem::replace(&mut self.limit_binds, binds) && binds
+    }
+
+    /// The followed manager gave this reason for tasks that do not start.
+    pub(super) fn follow_reason(&mut self, why: &Why) {
+        self.reported_why = Some(Box::new(why.clone()));
+    }
+
+    /// In a follower: the last reason that the followed manager gave.
+    pub(super) fn reported_why(&self) -> Option<&Why> {
+        self.reported_why.as_deref()
     }
 
     /// The master counts asks from zero, and does not know the allowance.

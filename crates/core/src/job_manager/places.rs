@@ -23,6 +23,18 @@ impl Unlocated {
         let stages = (0..).zip(&spec.stages).filter(|(_, stage)| stage.reads == Reads::Before);
         Unlocated(stages.map(|(number, _)| number).collect())
     }
+
+    /// Those that can run now. They are not returned again.
+    fn take_runnable(&mut self, dag: &Dag) -> Vec<u32> {
+        if self.0.is_empty() {
+            return Vec::new();
+        }
+        let runnable: Vec<u32> = dag.runnable().filter(|stage| self.0.contains(stage)).collect();
+        for stage in &runnable {
+            self.0.remove(stage);
+        }
+        runnable
+    }
 }
 
 /// The blocks that a task reads; `None` if its stage has none.
@@ -83,10 +95,8 @@ impl JobManager {
 
     /// Reports to the job's own scheduler where earlier tasks ran whose output can be read now.
     pub(super) fn locate_earlier(&mut self) {
-        let Some(scheduler) = self.own.scheduler.as_mut().filter(|_| !self.unlocated.0.is_empty()) else { return };
-        let ready: Vec<u32> = self.dag.runnable().filter(|stage| self.unlocated.0.contains(stage)).collect();
-        for stage in ready {
-            self.unlocated.0.remove(&stage);
+        let Some(scheduler) = &mut self.own.scheduler else { return };
+        for stage in self.own.unlocated.take_runnable(&self.dag) {
             let spec = &self.job.spec.stages[stage as usize];
             let mut ran: BTreeMap<NodeId, u64> = BTreeMap::new();
             for node in spec.after.iter().flat_map(|before| self.dag.stage(*before).ran_on()) {

@@ -200,7 +200,7 @@ impl JobManager {
     }
 
     fn take_probe(&mut self, now: Instant, probe: ProbeId) -> Option<(AskId, Option<Prediction>)> {
-        let scheduler = self.own.scheduler.as_mut().filter(|_| probe.epoch == self.epoch)?;
+        let scheduler = self.own.scheduler.as_mut().filter(|_| probe.epoch == self.attempts.epoch())?;
         scheduler.on_ready(now, probe.number)
     }
 

@@ -3,7 +3,8 @@
 
 use super::Attempts;
 use super::gangs::Gangs;
-use crate::policy::{DagProgress, Deferrable, IntraJobPolicy, JobDemand, Mix, RunnableStage, StageGraph};
+use super::job_policy::JobPolicy;
+use crate::policy::{DagProgress, Deferrable, JobDemand, Mix, RunnableStage, StageGraph};
 use crate::progress::Dag;
 use crate::protocol::{AdmittedJob, Ask};
 use crate::vocabulary::{AskId, Chance, Duration, ExecutionType, Instant, Resources, Totals};
@@ -17,7 +18,6 @@ pub(super) struct Progress<'a> {
     pub dag: &'a Dag,
     pub attempts: &'a Attempts,
     pub gangs: &'a Gangs,
-    pub is_news: bool,
 }
 
 impl StageGraph for Progress<'_> {
@@ -69,8 +69,6 @@ pub(super) struct Requests {
     mix: Option<(Mix, Chance)>,
     /// When to ask the policy again.
     review_at: Option<Instant>,
-    /// Whether the policy took long at the last call.
-    took_long: bool,
     /// Deferrable demand from the last policy call.
     deferrable: Vec<Deferrable>,
     demand: OpenDemand,
@@ -136,7 +134,6 @@ impl Requests {
             runnable: Vec::new(),
             mix,
             review_at: None,
-            took_long: false,
             deferrable: Vec::new(),
             demand: OpenDemand::default(),
         };
@@ -197,10 +194,11 @@ impl Requests {
         now: Instant,
         progress: Progress<'_>,
         share: Option<&Totals>,
-        policy: &mut dyn IntraJobPolicy,
+        policy: &mut JobPolicy,
         paused: bool,
     ) -> Vec<Ask> {
         let Progress { job, dag, gangs, .. } = progress;
+        let is_news = policy.is_news();
         self.runnable.clear();
         if !paused {
             // A gang starts nothing while one of its tasks may not start.
@@ -216,12 +214,9 @@ impl Requests {
         for stage in &self.runnable {
             self.stages[stage.stage as usize].review(stage, &mut self.mix);
         }
-        let demand = policy.demand(
-            now,
-            &DagProgress { is_news: progress.is_news, runnable: &self.runnable, graph: &progress },
-            share,
-        );
-        (self.review_at, self.took_long) = (demand.review_at, demand.took_long);
+        let of_job = DagProgress { is_news, runnable: &self.runnable, graph: &progress };
+        let demand = policy.demand(now, &of_job, share);
+        self.review_at = demand.review_at;
         let mut open = vec![Open::default(); self.asks.len()];
         self.asks.iter_mut().for_each(|counted| counted.stages.clear());
         // An ask whose rank is still higher than that of the ask before it keeps the rank, and is not sent again.
@@ -253,10 +248,6 @@ impl Requests {
 
     pub(super) fn review_at(&self) -> Option<Instant> {
         self.review_at
-    }
-
-    pub(super) fn took_long(&self) -> bool {
-        self.took_long
     }
 
     /// Deferrable demand by stage, from the last policy call.

@@ -31,7 +31,7 @@ impl JobManager {
     }
 
     pub fn follow_reason(&mut self, why: &Why) {
-        self.reported_why = Some(Box::new(why.clone()));
+        self.own.follow_reason(why);
     }
 
     /// Applies one recorded change.

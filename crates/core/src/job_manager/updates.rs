@@ -1,6 +1,6 @@
 //! Changes of a running job by its user.
 
-use super::templates::{Templates, timeout};
+use super::launches::timeout;
 use super::{JobManager, RunningAttempt};
 use crate::protocol::{AdmittedJob, ToNode};
 use crate::role::{Change, Outbox};
@@ -13,10 +13,8 @@ impl JobManager {
         if self.job.host != HostId::SERVER {
             out.persist(Change::Managed { job: Arc::clone(&job) });
         }
-        self.templates = Templates::new(&job);
         let before = std::mem::replace(&mut self.job, job);
-        let stages = 0..self.job.spec.stages.len();
-        self.has_new_timeout |= stages.into_iter().any(|stage| timeout(&before, stage) != timeout(&self.job, stage));
+        self.launches.on_updated(&before, &self.job);
         for (attempt, running) in self.attempts.iter() {
             self.resend_timeout(*attempt, running, out);
         }
@@ -29,7 +27,7 @@ impl JobManager {
 
     /// Sends the timeout to the node of an attempt that may have been launched with another one.
     pub(super) fn resend_timeout(&self, attempt: AttemptId, running: &RunningAttempt, out: &mut Outbox) {
-        if self.has_new_timeout {
+        if self.launches.has_new_timeout() {
             let timeout = timeout(&self.job, running.task.stage as usize);
             out.send(running.node, ToNode::SetTimeout { attempt, timeout });
         }
