@@ -1,4 +1,4 @@
-//! Applies to the attempts of a gang what follows from its progress.
+//! Handlers of gangs: they send the orders that [`super::gangs`] gives for the attempts of a gang.
 
 use super::gangs::{GangProgress, Order, Start};
 use super::{JobManager, RunningAttempt};
@@ -101,9 +101,11 @@ impl JobManager {
     pub(super) fn gangs_that_gather(&self) -> impl Iterator<Item = Why> {
         self.gangs.gathering().filter_map(|(stage, in_place)| {
             let entry = self.dag.stage(stage);
-            let name = || self.job.spec.stages[stage as usize].name.clone();
-            let tasks = entry.running + entry.ready();
-            (entry.running > 0).then(|| Why::GangGathers { stage: name(), in_place, tasks })
+            (entry.running > 0).then(|| Why::GangGathers {
+                stage: self.job.spec.stages[stage as usize].name.clone(),
+                in_place,
+                tasks: entry.running + entry.ready(),
+            })
         })
     }
 }

@@ -64,7 +64,7 @@ pub(super) struct GangProgress {
     pub fetches: bool,
 }
 
-/// What follows for attempts of a gang.
+/// What attempts of a gang have to do.
 pub(super) enum Order {
     /// They start together. Empty after a restart until all their nodes have reported their names.
     Start(Vec<Start>),
@@ -114,7 +114,7 @@ impl Gangs {
         self.stages.keys().copied().collect()
     }
 
-    /// Takes the step of the gang that is due. Returns what follows for all its attempts, if anything.
+    /// Takes the step of the gang that is due. Returns what all its attempts have to do, if anything.
     pub(super) fn review(&mut self, now: Instant, stage: u32, of: &GangProgress, attempts: &Attempts) -> Option<Order> {
         match self.step(now, stage, of, attempts) {
             Step::None => None,

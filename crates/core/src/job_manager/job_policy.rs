@@ -3,7 +3,7 @@
 use crate::policy::{DagProgress, IntraJobPolicy, JobDemand, StageGraph};
 use crate::vocabulary::{Instant, Totals};
 
-/// Calls the policy, and tells it about the current event.
+/// Calls the policy, and passes it what it has to know of the current event.
 pub(super) struct JobPolicy {
     policy: Box<dyn IntraJobPolicy>,
     /// Whether the current event is more than a wakeup.

@@ -1,8 +1,8 @@
 //! The manager of one job: it knows the DAG, asks for resources, binds grants to tasks, issues attempts and commits one
 //! result per task. Only it makes new attempts.
 //!
-//! Each part owns its state: [`Attempts`], [`OwnScheduling`], [`Stragglers`], [`Gangs`], [`Files`] and the others. Parts do not
-//! send messages. The handlers do, which are methods of [`JobManager`]: they pass a part what it has to know, and apply what
+//! Each part owns its state: `Attempts`, `OwnScheduling`, `Stragglers`, `Gangs`, `Files` and the others. Parts do not
+//! send messages. The handlers do, which are methods of `JobManager`: they pass a part what it has to know, and apply what
 //! it returns. This file has the start of the job, its demand and its grants; the other handlers are in the submodules.
 
 mod actions;
