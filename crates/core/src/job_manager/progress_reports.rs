@@ -2,7 +2,7 @@
 
 use super::stragglers::{Slow, Straggler};
 use super::{Basis, JobManager, Room, RunningAttempt};
-use crate::policy::Standing;
+use crate::policy::TimeAtNode;
 use crate::progress::{Dag, Stage};
 use crate::protocol::{Address, Rule};
 use crate::role::{Outbox, Record};
@@ -67,7 +67,7 @@ impl JobManager {
             let placed = self.placed(task, node, execution, expected);
             let scheduler = self.own.scheduler.as_mut()?;
             scheduler.advance(now);
-            let Some(better) = scheduler.reconsider(placed, Standing::Runs(left), margin) else { continue };
+            let Some(better) = scheduler.reconsider(placed, TimeAtNode::Runs(left), margin) else { continue };
             let (node, expected_wait) = (NodeId(better.node as u32), better.wait);
             return Some(Room { node, basis: Basis::Queue, rule, passed_over: 0, execution, expected_wait });
         }
