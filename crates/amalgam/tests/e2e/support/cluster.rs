@@ -101,11 +101,14 @@ impl Cluster {
     }
 
     pub fn jobs_command_in(&self, number: u8, home: &Path) -> Command {
-        let listen = format!("127.0.0.1:{}", free_port());
+        self.jobs_command_at(number, home, &self.listen_agents, &format!("127.0.0.1:{}", free_port()))
+    }
+
+    /// The same with other addresses: of the server, and its own.
+    pub fn jobs_command_at(&self, number: u8, home: &Path, server: &str, listen: &str) -> Command {
         let tokens = self.scene.state().join("tokens.toml");
-        let mut command =
-            self.scene.command(&["jobs", "--number", &number.to_string(), "--server", &self.listen_agents]);
-        command.args(["--listen", &listen, "--work-dir"]).arg(home).arg("--token-file").arg(tokens);
+        let mut command = self.scene.command(&["jobs", "--number", &number.to_string(), "--server", server]);
+        command.args(["--listen", listen, "--work-dir"]).arg(home).arg("--token-file").arg(tokens);
         command.arg("--journal").arg(self.scene.journals());
         command
     }
