@@ -3,6 +3,7 @@
 use crate::executor::Enforcement;
 use crate::executor::Mechanism;
 use crate::executor::host::Host;
+use crate::versions::PROGRAM;
 use amalgam_core::node::NodeSettings;
 use amalgam_core::vocabulary::resources::GPU;
 use amalgam_core::vocabulary::{Attributes, Duration, ResourceSpec, Resources, WHOLE_GPU};
@@ -61,6 +62,7 @@ impl NodeOptions {
             orphan_lease: Duration::from_secs(3_600),
             stop_grace: Duration::from_secs(10),
             cache_bytes: self.cache_bytes.unwrap_or(DEFAULT_CACHE),
+            program: Some(PROGRAM.to_owned()),
         }
     }
 }

@@ -5,12 +5,14 @@
 
 use std::fmt;
 
+/// The version of this program. It is reported to people, and no decision depends on it.
+pub const PROGRAM: &str = env!("CARGO_PKG_VERSION");
 /// Messages between daemons, and between an agent and its executor.
 pub const WIRE: Versions = Versions { oldest: 32, newest: amalgam_core::protocol::VERSION };
 /// The log and its snapshots, in a state directory or in etcd.
-pub const STORE: Versions = Versions { oldest: 24, newest: 24 };
+pub const STORE: Versions = Versions { oldest: 24, newest: 25 };
 /// Recordings for `amalgam sim replay`.
-pub const JOURNAL: Versions = Versions { oldest: 30, newest: 30 };
+pub const JOURNAL: Versions = Versions { oldest: 30, newest: 31 };
 
 /// A range of versions, including both ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]

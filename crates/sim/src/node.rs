@@ -57,6 +57,7 @@ impl SimulatedNode {
             orphan_lease: settings.orphan_lease,
             stop_grace: STOP_GRACE,
             cache_bytes: settings.files.cache_bytes,
+            program: None,
         };
         let mut roles = Roles::new(settings.preset, Epoch(0), JobManagerSettings::default(), NOTHING);
         roles.add_local_node(id, agent);

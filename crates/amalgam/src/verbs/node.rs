@@ -184,7 +184,12 @@ fn describe(node: &NodeDetail) -> String {
     if let Some(doubt) = &node.summary.doubt {
         let _ = writeln!(text, "\nfailing      {}", in_words(doubt));
     }
-    let _ = writeln!(text, "\nenforcement  {}", show::visible(&node.enforcement));
+    let program = match &node.summary.program {
+        Some(program) => format!("amalgam {}", show::visible(program)),
+        None => "not reported: the agent may be of an older version".to_owned(),
+    };
+    let _ = writeln!(text, "\nprogram      {program}");
+    let _ = writeln!(text, "enforcement  {}", show::visible(&node.enforcement));
     for note in &node.notes {
         let _ = writeln!(text, "             {}", show::visible(note));
     }

@@ -6,7 +6,7 @@ use crate::support::{Cluster, Daemon, Scene, free_port, until, until_true};
 use amalgam_core::hosting::Envelope;
 use amalgam_core::protocol::{Message, ToJobManager};
 use amalgam_core::vocabulary::{Duration as Microseconds, EndReason, HostId, Instant, NodeId};
-use amalgam_daemon::api::{JobState, NodeState, NodeSummary, TaskState};
+use amalgam_daemon::api::{ClusterSummary, EventKind, JobState, ManagerPlace, NodeState, NodeSummary, TaskState};
 use amalgam_daemon::auth::Tokens;
 use amalgam_daemon::executor::{EnforcementChoice, ExecutorConfig};
 use amalgam_daemon::server::executor_paths;
@@ -162,6 +162,10 @@ fn an_agent_of_the_version_before_runs_a_job_of_this_server() {
     assert_eq!(scene.run(&["wait", &job]).code, 0, "{:?}", scene.story(&job));
     let tasks = scene.tasks(&job);
     assert!(tasks.len() == 3 && tasks.iter().all(|task| task.node.as_deref() == Some("node-0")), "{tasks:?}");
+    // An administrator sees that it is to be upgraded.
+    assert_eq!(scene.json::<Vec<NodeSummary>>(&["node", "list"])[0].program, None);
+    let shown = scene.ok(&["node", "info", "node-0"]);
+    assert!(shown.contains("\nprogram      not reported: the agent may be of an older version\n"), "{shown}");
 }
 
 /// The executor has outlived an agent, and reports the attempt that it runs to the next one.
@@ -219,7 +223,8 @@ fn a_job_host_of_the_version_before_runs_a_job_on_this_agent() {
     let frames: Vec<Frame> = frames.iter().map(|frame| with_instant(frame, recorded, begins)).collect();
     host.play(&frames[first_of_agent..]);
     assert_eq!(scene.run(&["wait", &job]).code, 0, "{:?}", scene.story(&job));
-    assert_eq!(scene.job(&job).summary.manager.map(|manager| manager.number), Some(1));
+    let manager = scene.job(&job).summary.manager.expect("a job host manages it");
+    assert_eq!((manager.number, manager.connected, manager.program), (1, true, None));
     assert_eq!(scene.ok(&["logs", &job]), "placed\n", "the agent ran the task");
 }
 
@@ -237,6 +242,23 @@ fn a_global_master_of_the_version_before_runs_a_job_on_this_cluster() {
         })
     });
     assert_eq!(reason, EndReason::Exit(0));
+}
+
+#[test]
+fn nodes_and_job_hosts_of_this_version_report_their_programs() {
+    let cluster = Cluster::start(1, 2, WITH_JOB_HOST);
+    cluster.start_jobs(1);
+    let scene = &cluster.scene;
+    until_up(scene);
+    let own = scene.ok(&["--version"]);
+    let own = own.trim().strip_prefix("amalgam ").unwrap();
+    assert_eq!(scene.json::<Vec<NodeSummary>>(&["node", "list"])[0].program.as_deref(), Some(own));
+    let shown = scene.ok(&["node", "info", "node-0"]);
+    assert!(shown.contains(&format!("\nprogram      amalgam {own}\n")), "{shown}");
+    let hosts = scene.json::<ClusterSummary>(&["top"]).job_managers;
+    assert_eq!(hosts, [ManagerPlace { number: 1, connected: true, program: Some(own.to_owned()) }]);
+    let joined = scene.http().events(0).find(|event| event.kind == EventKind::NodeUp).unwrap();
+    assert_eq!(joined.program.as_deref(), Some(own));
 }
 
 fn until_up(scene: &Scene) {

@@ -77,6 +77,7 @@ struct NodeEntry {
     /// Since when it is unreachable or expected.
     away_since: Option<Instant>,
     enforcement: Vec<String>,
+    program: Option<String>,
 }
 
 /// A node could not launch an attempt. A pause that is over is kept for some time: if the node fails again, the next
@@ -137,6 +138,8 @@ pub struct NodeStatus {
     pub report: NodeReport,
     pub attributes: Attributes,
     pub enforcement: Vec<String>,
+    /// The version of its agent's program, as its last registration reported it.
+    pub program: Option<String>,
     /// Time since its last message, if known.
     pub silent_for: Option<Duration>,
     /// When this incarnation of the master started, if it has not heard from the node.
@@ -319,6 +322,8 @@ impl Master {
         let mut enforcement = registration.enforcement;
         self.add_kinds(&registration.capacity, &mut enforcement, out);
         let attributes = offered(&registration.attributes, &mut enforcement);
+        // It is printed and recorded, so it follows the rules of a job's title.
+        let program = registration.program.filter(|program| Named::Job.check(program).is_ok());
         let mut capacity = registration.capacity;
         capacity.custom.retain(|(name, _)| self.dispatch.kinds.index(name).is_some());
         let capacity = self.dispatch.kinds.resolve(&capacity).unwrap_or(capacity.basic);
@@ -333,6 +338,7 @@ impl Master {
         entry.waits = None;
         entry.reported_oldest = oldest;
         entry.enforcement = enforcement;
+        entry.program = program;
         entry.last_contact = Some(now);
         entry.away_since = None;
         self.show_open(node);
@@ -462,8 +468,9 @@ impl Master {
 
     /// The pause of a node continues while it is not connected.
     fn record_join(&mut self, now: Instant, node: NodeId, out: &mut Outbox) {
-        out.record(Record::NodeJoined { node });
-        if let Some(pause) = self.nodes.entry(node).pause_now() {
+        let entry = self.nodes.entry(node);
+        out.record(Record::NodeJoined { node, program: entry.program.clone() });
+        if let Some(pause) = entry.pause_now() {
             out.record(Record::NodePaused { node, length: pause.left(now), why: pause.why.clone() });
         }
     }
@@ -646,6 +653,7 @@ impl Master {
                 report: entry.report.clone(),
                 attributes: self.dispatch.rooms.attributes(node).as_ref().clone(),
                 enforcement: entry.enforcement.clone(),
+                program: entry.program.clone(),
                 silent_for: entry.heard().map(|heard| now.since(heard)),
                 unheard_since: self.nodes.began.filter(|_| entry.last_contact.is_none()),
                 reserved: self.dispatch.scheduler.reserved_nodes().binary_search(&node).is_ok(),

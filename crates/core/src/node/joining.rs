@@ -123,6 +123,7 @@ impl NodeAgent {
             attributes: self.settings.attributes.clone(),
             enforcement: self.settings.enforcement.clone(),
             live: self.live().collect(),
+            program: self.settings.program.clone(),
         };
         out.send(TheMaster, ToMaster::Register(Box::new(registration)));
     }

@@ -68,6 +68,8 @@ pub struct NodeSettings {
     pub stop_grace: Duration,
     /// Maximum number of bytes of files that are kept here for tasks to read.
     pub cache_bytes: u64,
+    /// The version of the agent's program, for administrators.
+    pub program: Option<String>,
 }
 
 /// How a node treats opportunistic work.

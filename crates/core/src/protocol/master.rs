@@ -127,6 +127,8 @@ pub struct Registration {
     pub enforcement: Vec<String>,
     /// All attempts that hold resources there.
     pub live: Vec<LiveAttempt>,
+    /// The version of the agent's program; absent from agents that do not report it.
+    pub program: Option<String>,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]

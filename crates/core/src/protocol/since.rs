@@ -6,7 +6,7 @@
 use super::{ExecutorReport, Message, ToClient, ToExecutor, ToGlobalMaster, ToJobHost, ToJobManager, ToMaster, ToNode};
 
 /// The version of the messages that this program sends.
-pub const VERSION: u32 = 32;
+pub const VERSION: u32 = 33;
 
 impl Message {
     /// The version of the wire that brought this message.

@@ -206,6 +206,8 @@ pub enum Record {
     },
     NodeJoined {
         node: NodeId,
+        /// The version of its agent's program, if the agent reported it.
+        program: Option<String>,
     },
     NodeUnreachable {
         node: NodeId,

@@ -83,6 +83,7 @@ impl Model {
             attributes: Attributes::new([("rack".to_owned(), format!("r{}", number % RACKS))]),
             enforcement: Vec::new(),
             live: Vec::new(),
+            program: None,
         };
         self.tell(Event::Message { from: Address::Node(node), body: ToMaster::Register(Box::new(registration)) });
     }

@@ -54,6 +54,7 @@ fn registered_as(
         orphan_lease: Duration::from_secs(600),
         stop_grace: Duration::from_secs(10),
         cache_bytes: 10 << 30,
+        program: None,
     };
     let mut agent = preset.node_agent(NODE, settings, SEALING.mac);
     handle(&mut agent, Event::Connected { peer: Address::Executor(NODE), incarnation: 1 });

@@ -64,6 +64,23 @@ fn the_time_a_node_has_been_silent_is_known_after_a_restart() {
 }
 
 #[test]
+fn the_program_of_a_node_is_that_of_its_last_registration() {
+    let mut world = World::with_nodes(Preset::FIFO, 2, CORE);
+    let mut upgraded_to = |program: Option<&str>| {
+        stop_agent(&mut world);
+        world.nodes[0].program = program.map(str::to_owned);
+        world.start_agent(0);
+        world.settle();
+        assert_eq!(status(&world, NodeId(1)).program, None, "the agent of the other node reports none");
+        status(&world, FIRST).program
+    };
+    assert_eq!(upgraded_to(Some("0.2.0")).as_deref(), Some("0.2.0"));
+    assert_eq!(upgraded_to(Some("0.3.0-rc.1+abc")).as_deref(), Some("0.3.0-rc.1+abc"));
+    assert_eq!(upgraded_to(Some("0.3.0\n\u{1b}[31m")), None, "it cannot be printed");
+    assert_eq!(upgraded_to(None), None, "an agent of a version that does not report it");
+}
+
+#[test]
 fn a_node_lost_with_the_server_is_unheard_since_the_restart() {
     let mut world = World::with_nodes(Preset::FIFO, 1, CORE);
     world.run_for(seconds(3));

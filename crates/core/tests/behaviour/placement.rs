@@ -83,6 +83,7 @@ impl Model {
             attributes,
             enforcement: Vec::new(),
             live: Vec::new(),
+            program: None,
         };
         self.tell(Address::Node(node), ToMaster::Register(Box::new(registration)));
     }

@@ -37,6 +37,7 @@ impl Node {
             orphan_lease: Duration::MAX,
             stop_grace: Duration::from_secs(1),
             cache_bytes: 10 << 30,
+            program: None,
         };
         let mut node = Node(Preset::FIFO.node_agent(NODE, settings, SEALING.mac));
         node.handle(Event::Connected { peer: Address::Executor(NODE), incarnation: 1 });

@@ -46,6 +46,7 @@ fn journal(preset: Preset) -> Vec<Entry> {
         orphan_lease: Duration::from_secs(60),
         stop_grace: Duration::from_secs(1),
         cache_bytes: 10 << 30,
+        program: Some("0.1.0".to_owned()),
     };
     roles.add_local_node(node, settings);
     roles.connect_local_node(Instant(1), node, &mut effects);

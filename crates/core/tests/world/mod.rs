@@ -76,6 +76,8 @@ pub struct NodeHost {
     pub executor: PretendedExecutor,
     capacity: Resources,
     attributes: Vec<(String, String)>,
+    /// The version of its agent's program, from the agent's next start.
+    pub program: Option<String>,
 }
 
 impl World {
@@ -168,7 +170,7 @@ impl World {
         let name = format!("host{}", self.nodes.len());
         let attributes = attributes.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
         let executor = PretendedExecutor::default();
-        self.nodes.push(NodeHost { name, agent: None, linked: false, executor, capacity, attributes });
+        self.nodes.push(NodeHost { name, agent: None, linked: false, executor, capacity, attributes, program: None });
         self.start_agent(self.nodes.len() - 1);
     }
 
@@ -182,6 +184,7 @@ impl World {
             orphan_lease: self.orphan_lease,
             stop_grace: Duration::from_secs(2),
             cache_bytes: self.cache_bytes,
+            program: host.program.clone(),
         };
         let id = NodeId(node as u32);
         host.agent = Some(self.preset.node_agent(id, settings, Mac::MIXING));

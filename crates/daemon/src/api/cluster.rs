@@ -34,6 +34,10 @@ wire! {
         /// Recent failures of attempts that the node caused, if there were more than expected.
         #[serde(default)]
         doubt: Option<NodeDoubt>,
+        /// Version of its agent's program, from the last time that it joined. Absent if the node has not joined since
+        /// the start of the server, if its agent is older than wire version 33, and in the view of a global master.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        program: Option<String>,
     }
 
     /// Failures of this node. Failures of many nodes at once, and of tasks that fail everywhere, are not counted.

@@ -27,6 +27,9 @@ wire! {
         /// Bytes kept of an ended attempt's output.
         stdout_bytes: Option<u64>,
         stderr_bytes: Option<u64>,
+        /// Version of the agent's program, of a node that joined.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        program: Option<String>,
     }
 
     /// One record about a job or a task.

@@ -59,6 +59,9 @@ wire! {
         number: u32,
         /// Whether it is connected to the server.
         connected: bool,
+        /// Version of its program, if it is connected and reports it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        program: Option<String>,
     }
 
     /// Resources that a job donated and received: resource-seconds by kind, in the units of the kinds, such as core

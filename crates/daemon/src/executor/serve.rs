@@ -9,7 +9,7 @@ use super::{Mechanism, precedence, sys};
 use crate::frames::Decoder;
 use crate::lock::{self, LockError};
 use crate::private;
-use crate::versions::WIRE;
+use crate::versions::{PROGRAM, WIRE};
 use rustix::event::{Timespec, epoll};
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, Read, Write};
@@ -147,8 +147,7 @@ impl<'a> Executor<'a> {
             epoll::add(&poll, source, epoll::EventData::new_u64(token), epoll::EventFlags::IN)
                 .map_err(ExecutorError::system("watch a descriptor"))?;
         }
-        let version = env!("CARGO_PKG_VERSION").to_owned();
-        let hello = Hello { version, pid: std::process::id(), enforcement, wire: WIRE };
+        let hello = Hello { version: PROGRAM.to_owned(), pid: std::process::id(), enforcement, wire: WIRE };
         let idle_since = Instant::now();
         Ok(Executor {
             config,

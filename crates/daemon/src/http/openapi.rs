@@ -1,6 +1,7 @@
 //! The OpenAPI description of the HTTP interface, generated from a table of requests and from the types.
 
 use crate::api;
+use crate::versions::PROGRAM;
 use schemars::generate::SchemaSettings;
 use schemars::{JsonSchema, SchemaGenerator};
 use serde_json::{Map, Value, json};
@@ -226,7 +227,7 @@ pub fn openapi() -> Value {
     }
     json!({
         "openapi": "3.1.0",
-        "info": { "title": "Amalgam", "version": env!("CARGO_PKG_VERSION") },
+        "info": { "title": "Amalgam", "version": PROGRAM },
         "security": [{ "token": [] }],
         "paths": paths,
         "components": {

@@ -381,7 +381,7 @@ mod tests {
         let lazy = LAZY.as_micros() as u64;
         // A turn with more facts before and at the deadline does not delay the write.
         for at in [0, lazy / 2, lazy - 1, lazy] {
-            let joined = Fact::Record(Record::NodeJoined { node: NodeId(1) });
+            let joined = Fact::Record(Record::NodeJoined { node: NodeId(1), program: None });
             let event = Event::new(Timestamp(0), EventKind::NodeUp);
             let turn = Turn { events: vec![(0, event)], ..quiet(Instant(at), joined) };
             committer.commit(turn).unwrap();
@@ -399,7 +399,7 @@ mod tests {
         let mut committer = committer.reporting_log();
         let (server, mut told) = tokio::sync::mpsc::unbounded_channel();
         committer.routes.set_server(Some(server));
-        let joined = Fact::Record(Record::NodeJoined { node: NodeId(1) });
+        let joined = Fact::Record(Record::NodeJoined { node: NodeId(1), program: None });
         committer.commit(quiet(Instant(0), joined)).unwrap();
         assert!(told.try_recv().is_err(), "the entry is not on disk");
         let message = Message::ToMaster(amalgam_core::protocol::ToMaster::Return { grants: vec![] });

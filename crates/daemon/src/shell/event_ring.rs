@@ -114,6 +114,7 @@ impl Event {
             reason: None,
             stdout_bytes: None,
             stderr_bytes: None,
+            program: None,
         }
     }
 }

@@ -298,7 +298,25 @@ fn reconnect(setup: &ExecutorSetup) -> ExecutorLink {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use amalgam_core::protocol::{ExecutorReport, ToExecutor};
+    use amalgam_core::protocol::{Address, ExecutorReport, ToExecutor};
+
+    #[test]
+    fn an_order_that_the_executors_version_does_not_have_is_not_sent() {
+        let order = || ToExecutor::List { node: NodeId(1) };
+        let sent_to = |version| {
+            let (ours, theirs) = UnixStream::pair().unwrap();
+            let mut executor = Executor::over(Link::new(ours, Decoder::default()).unwrap());
+            executor.version = version;
+            let (from, to) = (Address::Node(NodeId(1)), Address::Executor(NodeId(1)));
+            executor.order(vec![Envelope { from, to, message: Message::ToExecutor(order()) }]);
+            let mut theirs = Link::new(theirs, Decoder::default()).unwrap();
+            theirs.receive().unwrap();
+            theirs.next::<ExecutorFrame>().unwrap()
+        };
+        let since = order().since();
+        assert_eq!(sent_to(since - 1), None);
+        assert_eq!(sent_to(since), Some(ExecutorFrame::Order(order())));
+    }
 
     #[test]
     fn reports_before_a_malformed_frame_are_delivered() {

@@ -72,7 +72,7 @@ mod tests {
     fn a_fact_of_a_job_host_keeps_its_number() {
         let facts = [
             Fact::Change(Change::JobHeld { job: JobId(7), held: true }),
-            Fact::Record(Record::NodeJoined { node: NodeId(3) }),
+            Fact::Record(Record::NodeJoined { node: NodeId(3), program: None }),
         ];
         for (number, fact) in (9..).zip(facts) {
             let followed = Followed { number, at: Instant(5), fact: fact.clone() };

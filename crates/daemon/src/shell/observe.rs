@@ -102,7 +102,9 @@ impl View<'_> {
                 report(self.of_attempt(EventKind::AttemptStarted, *attempt, *task, *node));
             }
             Record::StageReady { job, stage } => report(self.of_stage(EventKind::StageStarted, *job, *stage)),
-            Record::NodeJoined { node } => report(self.of_node(EventKind::NodeUp, *node)),
+            Record::NodeJoined { node, program } => {
+                report(Event { program: program.clone(), ..self.of_node(EventKind::NodeUp, *node) });
+            }
             Record::NodeUnreachable { node } => report(self.of_node(EventKind::NodeUnreachable, *node)),
             Record::NodeLost { node } => report(self.of_node(EventKind::NodeLost, *node)),
             Record::NodeDrained { node, drained: true } => report(self.of_node(EventKind::NodeDrained, *node)),

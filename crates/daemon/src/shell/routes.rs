@@ -70,10 +70,16 @@ impl Drop for PeerRoute {
     }
 }
 
+struct Peer {
+    /// `None` if the connection has to end.
+    sender: Option<PeerSender>,
+    /// The version of the peer's program, if the peer reported it.
+    program: Option<String>,
+}
+
 #[derive(Default)]
 pub struct Routes {
-    /// `None` if the peer's connection has to end.
-    peers: Mutex<HashMap<PeerId, Option<PeerSender>>>,
+    peers: Mutex<HashMap<PeerId, Peer>>,
     /// In a job host: its connection to the server.
     server: Mutex<Option<PeerSender>>,
     /// Bytes of the log that are queued for the server and not yet written to its connection.
@@ -88,10 +94,20 @@ impl Routes {
 
     /// Sends messages for the peer to `sender` from now on. Returns `None` if the peer already has a connection.
     pub fn add(self: &Arc<Routes>, peer: PeerId, sender: PeerSender) -> Option<PeerRoute> {
+        self.add_with(peer, sender, None)
+    }
+
+    /// The same for a peer that reported the version of its program.
+    pub fn add_with(
+        self: &Arc<Routes>,
+        peer: PeerId,
+        sender: PeerSender,
+        program: Option<String>,
+    ) -> Option<PeerRoute> {
         match lock(&self.peers).entry(peer) {
             hash_map::Entry::Occupied(_) => None,
             hash_map::Entry::Vacant(place) => {
-                place.insert(Some(sender));
+                place.insert(Peer { sender: Some(sender), program });
                 Some(PeerRoute { routes: Arc::clone(self), peer })
             }
         }
@@ -99,16 +115,16 @@ impl Routes {
 
     /// Ends the connection of the peer, if it has one.
     pub fn close(&self, peer: PeerId) {
-        lock(&self.peers).entry(peer).and_modify(|sender| *sender = None);
+        lock(&self.peers).entry(peer).and_modify(|known| known.sender = None);
     }
 
-    /// The job hosts that are connected.
-    pub fn job_hosts(&self) -> Vec<HostId> {
-        let hosts = |peer: &PeerId| match peer {
-            PeerId::JobHost(host) => Some(*host),
+    /// The job hosts that are connected, with the versions of their programs.
+    pub fn job_hosts(&self) -> HashMap<HostId, Option<String>> {
+        let host = |(peer, known): (&PeerId, &Peer)| match peer {
+            PeerId::JobHost(host) => Some((*host, known.program.clone())),
             _ => None,
         };
-        lock(&self.peers).keys().filter_map(hosts).collect()
+        lock(&self.peers).iter().filter_map(host).collect()
     }
 
     /// The clusters whose masters are connected.
@@ -156,7 +172,7 @@ impl Routes {
         if !by_peer.is_empty() {
             let peers = lock(&self.peers);
             for (peer, envelopes) in by_peer {
-                if let Some(Some(peer)) = peers.get(&peer) {
+                if let Some(Peer { sender: Some(peer), .. }) = peers.get(&peer) {
                     let _ = peer.send(Parcel::Mail(envelopes));
                 }
             }

@@ -131,7 +131,7 @@ mod tests {
     fn host(dir: &std::path::Path) -> (Handle, History) {
         let options = Options { history_bytes: 0, ..Options::default() };
         let (mut store, _) = Store::open(dir, options).unwrap();
-        let entry = |_| encode(Instant(7), &Fact::Record(Record::NodeJoined { node: NodeId(1) }));
+        let entry = |_| encode(Instant(7), &Fact::Record(Record::NodeJoined { node: NodeId(1), program: None }));
         let append = |store: &mut Store, count: u32| {
             let entries: Vec<Entry> = (0..count).map(entry).collect();
             store.append(&entries.iter().map(Entry::as_ref).collect::<Vec<_>>()).unwrap();

@@ -4,7 +4,7 @@
 //!
 //! ```text
 //! listener: Challenge { versions, nonce }
-//! joiner:   Hello { version, introduction, nonce, proof of the listener's nonce }
+//! joiner:   Hello { version, introduction, nonce, proof of the listener's nonce, program }
 //! listener: Accepted { terms, proof of the joiner's nonce } or Refused { why }
 //! then both sides send frames:
 //!   Mail                  messages between roles
@@ -42,7 +42,7 @@ use crate::input::{InputPart, Taken};
 use crate::shell::Parcel;
 use crate::store::Entry;
 use crate::store::ServerId;
-use crate::versions::{Versions, WIRE};
+use crate::versions::{PROGRAM, Versions, WIRE};
 use amalgam_core::hosting::{Envelope, Present};
 use amalgam_core::job_manager::JobManagerSettings;
 use amalgam_core::preset::Preset;
@@ -80,6 +80,8 @@ struct Hello {
     introduction: Introduction,
     nonce: [u8; 32],
     proof: [u8; 32],
+    /// The version of the joining side's program, for administrators.
+    program: Option<String>,
 }
 
 /// The identity of the joining side.
@@ -319,7 +321,8 @@ async fn shake_hands(address: &str, secrets: &Secrets, introduction: Introductio
     };
     let nonce = auth::new_nonce()?;
     let proof = auth::prove(&token, JOINING, &challenge.nonce);
-    link.write(&Hello { version, introduction, nonce, proof }).await.map_err(unreachable)?;
+    let program = Some(PROGRAM.to_owned());
+    link.write(&Hello { version, introduction, nonce, proof, program }).await.map_err(unreachable)?;
     match link.read().await.map_err(unreachable)? {
         Answer::Accepted { incarnation, terms, proof, longest_silence } => {
             if !auth::verify(&token, LISTENING, &nonce, &proof) {
@@ -524,6 +527,40 @@ fn encode_mail(envelopes: Vec<Envelope>, limit: usize, bytes: &mut Vec<u8>) {
 mod tests {
     use super::*;
     use amalgam_core::protocol::{Address, Message, ToMaster};
+
+    #[test]
+    fn a_message_that_the_peers_version_does_not_have_is_not_sent() {
+        let message = || Message::ToMaster(ToMaster::CannotLaunch { why: "full".to_owned() });
+        let sent_to = |version| {
+            let envelope = Envelope { from: Address::Node(NodeId(1)), to: Address::Master, message: message() };
+            let mut bytes = Vec::new();
+            encode_parcel(Parcel::Mail(vec![envelope]), version, || Instant::ZERO, &mut bytes).unwrap();
+            let mut decoder = Decoder::default();
+            decoder.push(&bytes);
+            match decoder.next().unwrap() {
+                Some(Wire::Mail(envelopes)) => envelopes.len(),
+                _ => panic!("expected messages"),
+            }
+        };
+        let since = message().since();
+        assert_eq!([since - 1, since, WIRE.newest].map(sent_to), [0, 1, 1]);
+    }
+
+    /// The hello of wire version 32 ended with the proof.
+    #[test]
+    fn a_hello_without_a_program_is_accepted() {
+        #[derive(Serialize)]
+        struct Before {
+            version: u32,
+            introduction: Introduction,
+            nonce: [u8; 32],
+            proof: [u8; 32],
+        }
+        let introduction = Introduction::NodeOf { node: NodeId(7) };
+        let before = Before { version: 32, introduction, nonce: [1; 32], proof: [2; 32] };
+        let hello: Hello = crate::encoding::from_slice(&crate::encoding::to_vec(&before).unwrap()).unwrap();
+        assert_eq!((hello.version, hello.nonce, hello.proof, hello.program), (32, [1; 32], [2; 32], None));
+    }
 
     #[test]
     fn a_message_that_is_too_long_is_dropped_and_the_others_are_sent() {

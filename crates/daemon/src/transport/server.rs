@@ -60,6 +60,8 @@ struct Guest {
     name: String,
     /// The address for agents of a job host.
     address: Option<String>,
+    /// The version of the peer's program.
+    program: String,
     incarnation: u64,
     link: Link,
     parcels: mpsc::UnboundedReceiver<Parcel>,
@@ -158,7 +160,9 @@ impl Gate {
             Err(refusal) => return Err(refuse(link, refusal).await),
         };
         let (parcels_in, parcels) = mpsc::unbounded_channel();
-        let Some(route) = self.handle.routes().add(peer, parcels_in) else {
+        // It is printed, so it follows the rules of a job's title.
+        let program = hello.program.filter(|program| Named::Job.check(program).is_ok());
+        let Some(route) = self.handle.routes().add_with(peer, parcels_in, program.clone()) else {
             let why = match peer {
                 PeerId::Node(_) => {
                     format!("a node named `{name}` is connected already; give each agent a --name of its own")
@@ -179,7 +183,8 @@ impl Gate {
         link.trust();
         link.version = hello.version;
         link.pulse = self.lease.map(|lease| lease / PULSES);
-        Ok(Guest { peer, name, address, incarnation, link, parcels, route })
+        let program = program.unwrap_or_else(|| "unknown".to_owned());
+        Ok(Guest { peer, name, address, program, incarnation, link, parcels, route })
     }
 
     async fn admit(&self, introduction: Introduction) -> Result<(PeerId, String, Terms), Refusal> {
@@ -193,7 +198,7 @@ impl Gate {
                 Ok((PeerId::Node(node), name, Terms::Node { node, preset: preset.clone() }))
             }
             (Side::Server { .. }, Introduction::JobHost { host, .. })
-                if self.handle.routes().job_hosts().contains(&host) =>
+                if self.handle.routes().job_hosts().contains_key(&host) =>
             {
                 Err(Refusal { why: are_connected(host), obstacle: Obstacle::Passing })
             }
@@ -261,7 +266,7 @@ impl Gate {
 
     /// Serves a node's agent. `remote` is set in a server, which forwards files and sends the addresses of job hosts.
     async fn serve_agent(&self, guest: Guest, node: NodeId, remote: Option<&Arc<RemoteNodes>>) {
-        let Guest { name, incarnation, link, parcels, route, .. } = guest;
+        let Guest { name, program, incarnation, link, parcels, route, .. } = guest;
         let (wire_in, wire) = mpsc::unbounded_channel();
         if let Some(remote) = remote {
             remote.add(node, wire_in.clone());
@@ -269,7 +274,7 @@ impl Gate {
         if self.handle.send(Input::NodeConnected { node, incarnation }).is_err() {
             return;
         }
-        tracing::info!(%node, name, "a node's agent connected");
+        tracing::info!(%node, name, program, "a node's agent connected");
         let mut hosts = remote.map(|remote| remote.job_hosts.subscribe());
         hosts.iter_mut().for_each(|hosts| hosts.mark_changed());
         let passed_on = Arc::new(Semaphore::new(MOST_SERVED));
@@ -342,11 +347,11 @@ impl Gate {
     }
 
     async fn serve_global(&self, guest: Guest, federation: Federation, global: GlobalId, remote: &Arc<RemoteNodes>) {
-        let Guest { incarnation, link, parcels, route, .. } = guest;
+        let Guest { program, incarnation, link, parcels, route, .. } = guest;
         if self.handle.send(Input::GlobalConnected { global, incarnation }).is_err() {
             return;
         }
-        tracing::info!("{global} connected");
+        tracing::info!(program, "{global} connected");
         let (wire_in, wire) = mpsc::unbounded_channel();
         let clock = self.handle.clock();
         let conversation = link.converse(parcels, wire, move || clock.now());
@@ -359,13 +364,13 @@ impl Gate {
     }
 
     async fn serve_job_host(&self, guest: Guest, host: HostId, remote: &RemoteNodes) {
-        let Guest { name, address, incarnation, link, parcels, route, .. } = guest;
+        let Guest { name, address, program, incarnation, link, parcels, route, .. } = guest;
         // The address is published only now that this is the only connection of the job host.
         remote.job_hosts.send_modify(|hosts| hosts.extend(address.map(|address| (host, address))));
         if self.handle.send(Input::HostConnected { host, incarnation }).is_err() {
             return;
         }
-        tracing::info!("{name} connected");
+        tracing::info!(program, "{name} connected");
         // The server sends no other frames to it, but dropping the sender would end the connection.
         let (_wire_in, wire) = mpsc::unbounded_channel();
         let clock = self.handle.clock();

@@ -6,6 +6,7 @@ use super::queues::queues;
 use super::stages::attempt_counts;
 use super::{Hosts, look};
 use crate::api::{AttemptCounts, ClusterSummary, ClusterView, ManagerPlace, TaskCounts};
+use crate::versions::PROGRAM;
 use amalgam_core::dispatch;
 use amalgam_core::hosting::Roles;
 use amalgam_core::scheduling::NodeState as Presence;
@@ -45,7 +46,7 @@ pub fn cluster(
         tasks.add(&job.counts());
     }
     Some(ClusterSummary {
-        version: env!("CARGO_PKG_VERSION").to_owned(),
+        version: PROGRAM.to_owned(),
         preset: roles.preset().name().to_owned(),
         uptime_seconds: now.since(started).as_secs_f64(),
         job_managers: job_managers(roles, hosts),
@@ -71,7 +72,12 @@ fn job_managers(roles: &Roles, hosts: &Hosts) -> Vec<ManagerPlace> {
     let unended = dispatch.jobs_from(JobId(0)).filter(|(_, state)| !matches!(state, dispatch::JobState::Ended(_)));
     let with_jobs = unended.map(|(job, _)| job.host).filter(|host| *host != HostId::SERVER);
     let all: BTreeSet<HostId> = (1..=dispatch.settings.hosts).map(HostId).chain(with_jobs).collect();
-    all.into_iter().map(|host| ManagerPlace { number: host.0.into(), connected: hosts.contains(&host) }).collect()
+    let place = |host: HostId| {
+        let connected = hosts.get(&host);
+        let program = connected.cloned().flatten();
+        ManagerPlace { number: host.0.into(), connected: connected.is_some(), program }
+    };
+    all.into_iter().map(place).collect()
 }
 
 /// The resources of a node, in the ledger or in a view.

@@ -65,20 +65,22 @@ pub fn waited(roles: &Roles, id: JobId, now: Instant) -> Option<Waited> {
 /// What a request for a job waits for, if the job's manager is not connected.
 pub fn manager_that_is_away(roles: &Roles, id: JobId, hosts: &Hosts) -> Option<String> {
     let (job, state) = roles.dispatch()?.job(id)?;
-    let is_away = job.host != HostId::SERVER && !hosts.contains(&job.host);
+    let is_away = job.host != HostId::SERVER && !hosts.contains_key(&job.host);
     (is_away && *state == dispatch::JobState::Started)
         .then(|| format!("job host {}, which is not connected", job.host.0))
 }
 
 impl Job<'_> {
     fn managed_by(self, hosts: &Hosts) -> Self {
-        let is_managed = self.job.host == HostId::SERVER || hosts.contains(&self.job.host);
-        Job { is_managed, ..self }
+        let connected = hosts.get(&self.job.host);
+        let is_managed = self.job.host == HostId::SERVER || connected.is_some();
+        Job { is_managed, host_program: connected.cloned().flatten(), ..self }
     }
 
     fn manager_place(&self) -> Option<ManagerPlace> {
         let HostId(number) = self.job.host;
-        (number != 0).then_some(ManagerPlace { number: number.into(), connected: self.is_managed })
+        let (connected, program) = (self.is_managed, self.host_program.clone());
+        (number != 0).then_some(ManagerPlace { number: number.into(), connected, program })
     }
 
     pub(super) fn state(&self) -> JobState {

@@ -24,6 +24,7 @@ use amalgam_core::protocol::AdmittedJob;
 use amalgam_core::vocabulary::{HostId, Instant, JobId};
 use amalgam_core::why::Why;
 use std::cell::OnceCell;
+use std::collections::HashMap;
 
 /// A job with its manager at one time.
 struct Job<'a> {
@@ -34,6 +35,8 @@ struct Job<'a> {
     now: Instant,
     /// Whether the job host of its manager is connected. Always true for the server's own managers.
     is_managed: bool,
+    /// The version of that job host's program, if it is connected and reports it.
+    host_program: Option<String>,
     /// Reasons of the master, then of the job manager. They are expensive to compute.
     explained: OnceCell<Vec<Why>>,
 }
@@ -42,8 +45,9 @@ fn look(roles: &Roles, id: JobId, now: Instant) -> Option<Job<'_>> {
     let dispatch = roles.dispatch()?;
     let (job, state) = dispatch.job(id)?;
     let (manager, is_managed) = (roles.jobs.get(&id).map(Box::as_ref), true);
-    Some(Job { job, state, manager, dispatch, now, is_managed, explained: OnceCell::new() })
+    let explained = OnceCell::new();
+    Some(Job { job, state, manager, dispatch, now, is_managed, host_program: None, explained })
 }
 
-/// The connected job hosts.
-pub type Hosts = [HostId];
+/// The connected job hosts, with the versions of their programs.
+pub type Hosts = HashMap<HostId, Option<String>>;

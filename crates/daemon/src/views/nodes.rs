@@ -159,6 +159,7 @@ fn node_summary(status: &NodeStatus, unbooked: Option<&AtNode>, kinds: &Kinds) -
             since_seconds: doubt.since.as_secs_f64(),
             avoided: status.is_avoided,
         }),
+        program: status.program.clone(),
     }
 }
 

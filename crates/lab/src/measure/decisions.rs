@@ -187,6 +187,7 @@ impl Cluster {
             attributes,
             enforcement: Vec::new(),
             live: Vec::new(),
+            program: None,
         };
         self.tell(Address::Node(node), ToMaster::Register(Box::new(registration)));
     }

@@ -150,6 +150,7 @@ impl Publisher {
             attributes: Attributes::default(),
             enforcement: Vec::new(),
             live: Vec::new(),
+            program: None,
         };
         self.tell(Address::Node(node), ToMaster::Register(Box::new(registration)));
         self.out.clear();
