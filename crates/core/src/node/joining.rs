@@ -3,7 +3,7 @@
 
 use super::devices::DevicePool;
 use super::yields::Yielding;
-use super::{AtExecutor, Attempt, ExecutorLink, MOST_STARTS, MasterLink, NodeAgent, State};
+use super::{AtExecutor, Attempt, MOST_STARTS, MasterLink, NodeAgent, State};
 use crate::protocol::{
     Executing, NodeReport, Registration, TaskSignal, TheExecutor, TheMaster, ToExecutor, ToMaster, Welcome,
 };
@@ -13,21 +13,21 @@ use std::collections::BTreeSet;
 
 impl NodeAgent {
     pub(super) fn on_executor_connected(&mut self, out: &mut Outbox) {
-        self.executor = ExecutorLink::Asked;
+        self.executor.on_asked();
         self.await_list();
         out.send(TheExecutor(self.node), ToExecutor::List { node: self.node });
     }
 
     /// The executor's list of attempts. Attempts that are missing from it were lost with an earlier executor.
     pub(super) fn on_executing(&mut self, now: Instant, executing: Vec<Executing>, out: &mut Outbox) {
-        if self.executor != ExecutorLink::Asked {
+        if !self.executor.awaits_list() {
             // If it was asked twice, the executor answers twice. The second answer lacks what was ordered after the
             // first.
             return;
         }
         // Nothing starts before the agent knows what runs.
         self.end_list(now, out);
-        self.executor = ExecutorLink::Known;
+        self.executor.on_listed();
         let there: BTreeSet<AttemptId> = executing.iter().map(|entry| entry.order.attempt).collect();
         let gone: Vec<AttemptId> = self
             .attempts
@@ -51,7 +51,7 @@ impl NodeAgent {
             }
         }
         self.end_yields_of_other_rules(now, out);
-        for claim in std::mem::take(&mut self.early_claims) {
+        for claim in self.executor.take_claims() {
             self.on_claim(now, claim, out);
         }
         self.start_leases(now);
@@ -109,7 +109,7 @@ impl NodeAgent {
 
     pub(super) fn register(&mut self, now: Instant, out: &mut Outbox) {
         let MasterLink::Connected { registered } = &mut self.master else { return };
-        if *registered || self.executor != ExecutorLink::Known {
+        if *registered || !self.executor.is_known() {
             return;
         }
         *registered = true;

@@ -7,6 +7,7 @@ mod attempt;
 mod cache;
 mod conflicts;
 mod devices;
+mod executor_link;
 mod fetch;
 mod files;
 mod hosts;
@@ -26,8 +27,8 @@ mod yields;
 
 use crate::policy::QueuePolicy;
 use crate::protocol::{
-    Address, Claim, ExecutorReport, Launch, LiveAttempt, Steer, TheExecutor, TheMaster, ToExecutor, ToJobManager,
-    ToMaster, ToNode,
+    Address, ExecutorReport, Launch, LiveAttempt, Steer, TheExecutor, TheMaster, ToExecutor, ToJobManager, ToMaster,
+    ToNode,
 };
 use crate::role::{Change, Event, Outbox, Record, Role};
 use crate::scheduling::{Lack, NodeQueue};
@@ -39,6 +40,7 @@ use crate::vocabulary::{
 use attempt::{AtExecutor, Attempt, State};
 use conflicts::OpportunisticUse;
 use devices::DevicePool;
+use executor_link::ExecutorLink;
 use files::Files;
 pub use files::MOST_FETCHES;
 use hosts::JobHosts;
@@ -138,8 +140,6 @@ pub struct NodeAgent {
     succeeded: u32,
     /// Starts of attempts that had a prediction. The next report sends them to the master.
     starts: Vec<PredictedStart>,
-    /// Claims that arrived before the executor's list of attempts.
-    early_claims: Vec<Claim>,
     settings: NodeSettings,
 }
 
@@ -156,14 +156,6 @@ enum MasterLink {
         heartbeat: Duration,
         next_report: Instant,
     },
-}
-
-#[derive(PartialEq, Eq)]
-enum ExecutorLink {
-    Down,
-    /// Asked for its list of attempts.
-    Asked,
-    Known,
 }
 
 impl NodeAgent {
@@ -204,9 +196,8 @@ impl NodeAgent {
             registration: 0,
             succeeded: 0,
             starts: Vec::new(),
-            executor: ExecutorLink::Down,
+            executor: ExecutorLink::default(),
             tokens: Tokens::new(mac),
-            early_claims: Vec::new(),
             settings,
         }
     }
@@ -571,7 +562,7 @@ impl Role for NodeAgent {
         match event {
             Event::Message { from, body } => self.on_message(now, from, body, out),
             Event::Connected { peer: Address::Executor(_), .. } => self.on_executor_connected(out),
-            Event::Disconnected { peer: Address::Executor(_) } => self.executor = ExecutorLink::Down,
+            Event::Disconnected { peer: Address::Executor(_) } => self.executor.on_disconnected(),
             Event::Connected { peer: Address::Master, .. } => {
                 self.master = MasterLink::Connected { registered: false };
                 self.tokens.forget_early();

@@ -1,6 +1,6 @@
 //! The owners of attempts: job managers claim theirs, and the master disowns attempts of jobs that have ended or are unknown.
 
-use super::{ExecutorLink, NodeAgent, State};
+use super::{NodeAgent, State};
 use crate::protocol::{Claim, ToJobManager};
 use crate::role::Outbox;
 use crate::vocabulary::{AttemptId, ExecutionType, Instant, JobId};
@@ -8,10 +8,8 @@ use crate::vocabulary::{AttemptId, ExecutionType, Instant, JobId};
 impl NodeAgent {
     /// A job manager lists its own attempts.
     pub(super) fn on_claim(&mut self, now: Instant, claim: Claim, out: &mut Outbox) {
-        if self.executor != ExecutorLink::Known {
-            // A later claim replaces an earlier one.
-            self.early_claims.retain(|other| other.job != claim.job);
-            return self.early_claims.push(claim);
+        if !self.executor.is_known() {
+            return self.executor.keep_claim(claim);
         }
         if self.is_outdated(claim.epoch) {
             return;

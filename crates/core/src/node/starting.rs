@@ -1,6 +1,6 @@
 //! Starts what waits: the next entry of the queue as long as there is room for it.
 
-use super::{AtExecutor, ExecutorLink, MOST_STARTS, NodeAgent, State};
+use super::{AtExecutor, MOST_STARTS, NodeAgent, State};
 use crate::protocol::{Address, TheExecutor, ToExecutor, ToJobManager};
 use crate::role::{Outbox, Record};
 use crate::vocabulary::{AtNode, AttemptId, Duration, EntryId, Instant, LaunchOrder, QueuedEntry};
@@ -30,7 +30,7 @@ impl NodeAgent {
     }
 
     pub(super) fn pick(&mut self, now: Instant) -> Option<QueuedEntry> {
-        if self.executor != ExecutorLink::Known || self.queue.is_empty() {
+        if !self.executor.is_known() || self.queue.is_empty() {
             return None;
         }
         let room = self.room_for_opportunistic();

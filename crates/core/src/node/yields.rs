@@ -8,7 +8,7 @@
 //!
 //! The clock of an attempt stops while it yields: neither its timeout nor its expected run time includes that time.
 
-use super::{Attempt, ExecutorLink, NodeAgent, State};
+use super::{Attempt, NodeAgent, State};
 use crate::protocol::{TheExecutor, ToExecutor, ToJobManager};
 use crate::role::{Outbox, Record};
 use crate::vocabulary::resources::CPU;
@@ -73,7 +73,7 @@ fn cpu_of(resources: &Resources) -> Resources {
 impl NodeAgent {
     /// Assigns the CPU in the order that the module describes.
     pub(super) fn start_and_resume(&mut self, now: Instant, out: &mut Outbox) {
-        if self.executor != ExecutorLink::Known {
+        if !self.executor.is_known() {
             return;
         }
         self.resume_promoted(now, out);
