@@ -130,7 +130,7 @@ impl NodeAgent {
 
     /// Books an opportunistic attempt that runs; otherwise returns the grant.
     pub(super) fn on_promote(&mut self, now: Instant, id: AttemptId, grant: GrantId, out: &mut Outbox) {
-        if !self.honours(Some(grant)) {
+        if !self.master.honours(Some(grant)) {
             return;
         }
         let held = match self.attempts.get_mut(&id) {

@@ -1,7 +1,7 @@
 //! Job hosts: processes of job managers beside the server. They introduce themselves, launch without the master, and
 //! own the attempts that they launched.
 
-use super::{MasterLink, NodeAgent, State};
+use super::{NodeAgent, State};
 use crate::protocol::{Address, Greeting, ToJobManager};
 use crate::role::Outbox;
 use crate::vocabulary::{AttemptId, Epoch, HostId, Instant, JobId};
@@ -98,8 +98,8 @@ impl NodeAgent {
                 if let LinkState::Down { orphans_at } = self.hosts.link(host) {
                     orphans_at.get_or_insert(ends);
                 }
-            } else if let MasterLink::Down { orphans_at } = &mut self.master {
-                orphans_at.get_or_insert(ends);
+            } else {
+                self.master.start_lease(ends);
             }
         }
     }

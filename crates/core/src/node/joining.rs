@@ -2,8 +2,9 @@
 //! reports from then on.
 
 use super::devices::DevicePool;
+use super::master_link::MOST_STARTS;
 use super::yields::Yielding;
-use super::{AtExecutor, Attempt, MOST_STARTS, MasterLink, NodeAgent, State};
+use super::{AtExecutor, Attempt, NodeAgent, State};
 use crate::protocol::{
     Executing, NodeReport, Registration, TaskSignal, TheExecutor, TheMaster, ToExecutor, ToMaster, Welcome,
 };
@@ -108,15 +109,12 @@ impl NodeAgent {
     }
 
     pub(super) fn register(&mut self, now: Instant, out: &mut Outbox) {
-        let MasterLink::Connected { registered } = &mut self.master else { return };
-        if *registered || !self.executor.is_known() {
+        if !self.executor.is_known() {
             return;
         }
-        *registered = true;
-        // The clock keeps the numbers increasing if an earlier run's number is lost.
-        self.registration = now.0.max(self.registration + 1);
+        let Some(number) = self.master.register(now) else { return };
         let registration = Registration {
-            number: self.registration,
+            number,
             node: self.node,
             name: self.settings.name.clone(),
             capacity: self.settings.capacity.clone(),
@@ -128,17 +126,13 @@ impl NodeAgent {
         out.send(TheMaster, ToMaster::Register(Box::new(registration)));
     }
 
-    pub(super) fn awaits_welcome(&self) -> bool {
-        matches!(self.master, MasterLink::Connected { registered: true })
-    }
-
     pub(super) fn on_welcome(&mut self, now: Instant, welcome: Welcome, out: &mut Outbox) {
         let Welcome { epoch, first_grant, kinds, heartbeat, pace, key, oldest, passes_on, .. } = welcome;
         self.tokens.on_issuer(key, oldest, epoch);
         if kinds != self.kinds {
             self.on_kinds(kinds);
         }
-        self.master = MasterLink::Welcomed { first_grant, heartbeat, next_report: now + heartbeat };
+        self.master.on_welcome(now, first_grant, heartbeat);
         self.on_passed_on(passes_on, out);
         self.resend_ends(HostId::SERVER, out);
         self.answer_early_launches(now, out);
@@ -199,7 +193,8 @@ impl NodeAgent {
             self.report_waits(now, true, out);
         }
         let late = self.late(now);
-        let (free, succeeded, starts) = (self.free, self.succeeded, std::mem::take(&mut self.starts));
+        let (succeeded, starts) = self.master.take_counts();
+        let free = self.free;
         let report =
             NodeReport { free, running, queued, expected_wait, running_work, stalled, succeeded, starts, late };
         out.send(TheMaster, ToMaster::Report(Box::new(report)));

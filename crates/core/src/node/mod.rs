@@ -14,6 +14,7 @@ mod hosts;
 mod inputs;
 mod joining;
 mod kept;
+mod master_link;
 mod owners;
 mod probes;
 mod progress;
@@ -34,8 +35,8 @@ use crate::role::{Change, Event, Outbox, Record, Role};
 use crate::scheduling::{Lack, NodeQueue};
 use crate::vocabulary::resources::GPU;
 use crate::vocabulary::{
-    AttemptId, Attributes, Duration, EndReason, Ended, EntryId, GrantId, HostId, HostList, Instant, Kinds, Mac, NodeId,
-    PredictedStart, ProbeId, QueuedEntry, ResourceSpec, Resources, TaskId, Totals,
+    AttemptId, Attributes, Duration, EndReason, Ended, EntryId, HostId, HostList, Instant, Kinds, Mac, NodeId, ProbeId,
+    QueuedEntry, ResourceSpec, Resources, TaskId, Totals,
 };
 use attempt::{AtExecutor, Attempt, State};
 use conflicts::OpportunisticUse;
@@ -45,6 +46,7 @@ use files::Files;
 pub use files::MOST_FETCHES;
 use hosts::JobHosts;
 use kept::KeptRoom;
+use master_link::{MasterLink, Overdue};
 use probes::Probes;
 use progress::Watch;
 use serde::{Deserialize, Serialize};
@@ -92,9 +94,6 @@ pub struct OpportunisticRules {
     pub yields_for: Option<Duration>,
 }
 
-/// Maximum number of starts, and of late attempts, in one report to the master.
-const MOST_STARTS: usize = 64;
-
 /// The fields are stored in this order. A simulation visits thousands of agents in turn, and most events need only the
 /// first few cache lines of an agent.
 #[repr(C, align(64))]
@@ -135,27 +134,7 @@ pub struct NodeAgent {
     preempting: BTreeMap<AttemptId, AttemptId>,
     /// The limits that the master sets for opportunistic work.
     steer: Steer,
-    registration: u64,
-    /// Number of attempts that have succeeded.
-    succeeded: u32,
-    /// Starts of attempts that had a prediction. The next report sends them to the master.
-    starts: Vec<PredictedStart>,
     settings: NodeSettings,
-}
-
-enum MasterLink {
-    Down {
-        orphans_at: Option<Instant>,
-    },
-    /// The agent registers as soon as it knows what runs here.
-    Connected {
-        registered: bool,
-    },
-    Welcomed {
-        first_grant: GrantId,
-        heartbeat: Duration,
-        next_report: Instant,
-    },
 }
 
 impl NodeAgent {
@@ -191,11 +170,8 @@ impl NodeAgent {
             attempts: BTreeMap::new(),
             running: Vec::new(),
             due: BTreeSet::new(),
-            master: MasterLink::Down { orphans_at: None },
+            master: MasterLink::default(),
             hosts: JobHosts::default(),
-            registration: 0,
-            succeeded: 0,
-            starts: Vec::new(),
             executor: ExecutorLink::default(),
             tokens: Tokens::new(mac),
             settings,
@@ -208,7 +184,7 @@ impl NodeAgent {
 
     /// Whether its master has accepted the registration on the present connection.
     pub fn is_welcomed(&self) -> bool {
-        matches!(self.master, MasterLink::Welcomed { .. })
+        self.master.is_welcomed()
     }
 
     /// All attempts that have not ended: they are queued or at the executor.
@@ -260,12 +236,12 @@ impl NodeAgent {
             ToNode::Welcome(welcome) => {
                 // A welcome to an earlier registration is ignored: the ledger may have freed grants that it made after
                 // that welcome.
-                if welcome.registration == self.registration && self.awaits_welcome() {
+                if self.master.awaits_welcome(welcome.registration) {
                     self.on_welcome(now, *welcome, out);
                 }
             }
             ToNode::RegisterAgain => {
-                self.master = MasterLink::Connected { registered: false };
+                self.master.on_connected();
                 self.register(now, out);
                 self.drop_probes(now, HostId::SERVER, out);
             }
@@ -371,13 +347,6 @@ impl NodeAgent {
         self.start_what_fits(now, out);
     }
 
-    /// Whether a launch under this grant is valid on the present connection.
-    fn honours(&self, grant: Option<GrantId>) -> bool {
-        let Some(grant) = grant else { return true };
-        let MasterLink::Welcomed { first_grant: first, .. } = &self.master else { return false };
-        (grant.epoch, grant.number) >= (first.epoch, first.number)
-    }
-
     /// The executor reports that an attempt ended. It repeats the report until it is acknowledged.
     fn on_finished(&mut self, now: Instant, id: AttemptId, ended: Arc<Ended>, out: &mut Outbox) {
         match self.attempts.get(&id).map(|entry| &entry.state) {
@@ -432,7 +401,7 @@ impl NodeAgent {
                 self.note_yields();
             }
         }
-        self.succeeded = self.succeeded.wrapping_add(u32::from(ended.reason.is_success()));
+        self.master.on_ended(ended.reason.is_success());
         if let EndReason::NodeFault(why) = &ended.reason {
             out.send(TheMaster, ToMaster::CannotLaunch { why: why.clone() });
         }
@@ -501,16 +470,10 @@ impl NodeAgent {
             self.end_overdue_yields(now, out);
         }
         self.end_abandoned(now, out);
-        match &mut self.master {
-            MasterLink::Welcomed { heartbeat, next_report, .. } if *next_report <= now => {
-                *next_report = now + *heartbeat;
-                self.report(now, out);
-            }
-            MasterLink::Down { orphans_at } if orphans_at.is_some_and(|at| at <= now) => {
-                *orphans_at = None;
-                self.stop_orphans_of(now, HostId::SERVER, out);
-            }
-            _ => {}
+        match self.master.take_due(now) {
+            Some(Overdue::Report) => self.report(now, out),
+            Some(Overdue::StopOrphans) => self.stop_orphans_of(now, HostId::SERVER, out),
+            None => {}
         }
     }
 
@@ -564,15 +527,14 @@ impl Role for NodeAgent {
             Event::Connected { peer: Address::Executor(_), .. } => self.on_executor_connected(out),
             Event::Disconnected { peer: Address::Executor(_) } => self.executor.on_disconnected(),
             Event::Connected { peer: Address::Master, .. } => {
-                self.master = MasterLink::Connected { registered: false };
+                self.master.on_connected();
                 self.tokens.forget_early();
                 self.register(now, out);
                 self.drop_probes(now, HostId::SERVER, out);
             }
             Event::Disconnected { peer: Address::Master } => {
                 self.tokens.forget_early();
-                let orphans_at = Some(now + self.settings.orphan_lease);
-                self.master = MasterLink::Down { orphans_at };
+                self.master.on_disconnected(now + self.settings.orphan_lease);
                 self.on_passed_on_no_more(now);
                 self.drop_probes(now, HostId::SERVER, out);
             }
@@ -586,11 +548,7 @@ impl Role for NodeAgent {
 
     fn next_wakeup(&self) -> Option<Instant> {
         let due = self.due.first().map(|(at, _)| *at);
-        let link = match &self.master {
-            MasterLink::Down { orphans_at } => *orphans_at,
-            MasterLink::Connected { .. } => None,
-            MasterLink::Welcomed { next_report, .. } => Some(*next_report),
-        };
+        let link = self.master.next_due();
         let (waits, files) = (self.waits.due, self.files.next_retry());
         let (yields, hosts) = (self.yields.due, self.hosts.next_due());
         let dues = [due, link, hosts, self.kept.next_expiry(), self.spare.due, waits, self.watch.due, files, yields];

@@ -1,6 +1,6 @@
 //! Starts what waits: the next entry of the queue as long as there is room for it.
 
-use super::{AtExecutor, MOST_STARTS, NodeAgent, State};
+use super::{AtExecutor, NodeAgent, State};
 use crate::protocol::{Address, TheExecutor, ToExecutor, ToJobManager};
 use crate::role::{Outbox, Record};
 use crate::vocabulary::{AtNode, AttemptId, Duration, EntryId, Instant, LaunchOrder, QueuedEntry};
@@ -93,9 +93,7 @@ impl NodeAgent {
             at_node = Some(AtNode { waited: entry.waited, making: now.before(running_for).since(entry.since) });
             if let Some((prediction, came)) = entry.prediction.take() {
                 let start = prediction.started(now.before(running_for).since(came));
-                if self.starts.len() < MOST_STARTS {
-                    self.starts.push(start);
-                }
+                self.master.on_predicted_start(start);
                 let (task, attempt, node) = (entry.task, id, self.node);
                 out.record(Record::Prediction { task, attempt, node, prediction, start, run: entry.expected });
             }

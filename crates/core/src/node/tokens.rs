@@ -177,7 +177,7 @@ impl NodeAgent {
                 out.record(Record::Stale { from, attempt });
             }
         } else if self.admits(now, from, &launch, out) {
-            if self.honours(launch.grant) {
+            if self.master.honours(launch.grant) {
                 self.take(now, launch, out);
             } else {
                 self.refuse(now, &launch, out);
@@ -214,7 +214,7 @@ impl NodeAgent {
                 if why == TokenFault::Expired {
                     self.refuse(now, launch, out);
                     // The master knows about older grants from the registration.
-                    if let Some(grant) = grant.filter(|grant| self.honours(Some(*grant))) {
+                    if let Some(grant) = grant.filter(|grant| self.master.honours(Some(*grant))) {
                         out.send(TheMaster, ToMaster::Freed { grants: vec![grant] });
                     }
                 }
