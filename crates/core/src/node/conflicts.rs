@@ -4,11 +4,9 @@
 use super::{Attempt, NodeAgent, State};
 use crate::protocol::{Address, Launch, Steer, TheExecutor, TheMaster, ToExecutor, ToJobManager, ToMaster};
 use crate::role::{Outbox, Record};
-use crate::scheduling::Lack;
 use crate::vocabulary::resources::CPU;
 use crate::vocabulary::{
-    AttemptId, EndReason, Ended, EntryId, ExecutionType, GrantId, Instant, QueuedEntry, Resources, TaskShape,
-    TaskTemplate, Totals, Usage,
+    AttemptId, EndReason, Ended, ExecutionType, GrantId, Instant, Resources, TaskShape, TaskTemplate, Totals, Usage,
 };
 use std::sync::Arc;
 
@@ -90,6 +88,7 @@ impl NodeAgent {
 
     pub(super) fn on_steer(&mut self, now: Instant, steer: Steer, out: &mut Outbox) {
         self.steer = steer;
+        self.queue.limit_wait(steer.longest_wait);
         self.start_what_fits(now, out);
         self.shed(now, out);
     }
@@ -98,32 +97,16 @@ impl NodeAgent {
     /// when the master has just sent the limit. Shedding by an older limit before each report would keep the target
     /// from growing.
     fn shed(&mut self, now: Instant, out: &mut Outbox) {
-        let Some(longest) = self.steer.longest_wait else { return };
-        loop {
-            let wait = self.queue.expected_work();
-            if wait <= longest {
-                return;
-            }
-            let Some(entry) = self.queue.drop_last(self.queue_policy.as_ref(), &QueuedEntry::has_length) else {
-                return;
-            };
-            let why = || format!("{wait} of work waited there, the limit is {longest}");
-            match entry.id {
-                EntryId::Attempt(attempt) => self.finish(now, attempt, shed_because(why()), out),
-                EntryId::Probe(probe) => drop(self.take_probe(probe)),
-            }
+        while let Some((attempt, why)) = self.queue.shed() {
+            self.finish(now, attempt, shed_because(why), out);
         }
-    }
-
-    pub(super) fn has_opportunistic_waiting(&self) -> bool {
-        self.queue.entries().iter().any(QueuedEntry::is_opportunistic)
     }
 
     /// Sheds an opportunistic launch that finds the queue full.
     pub(super) fn keep_queue_short(&mut self, now: Instant, id: AttemptId, out: &mut Outbox) {
-        let Some(limit) = self.rules.queue_limit.filter(|limit| self.queue.len() > *limit as usize) else { return };
+        let Some(limit) = self.queue.exceeded_limit() else { return };
         if self.attempts.get(&id).is_some_and(|entry| entry.is_opportunistic()) {
-            self.queue.remove(EntryId::Attempt(id));
+            self.queue.remove(id);
             self.finish(now, id, shed_because(format!("the queue is full: limit {limit}")), out);
         }
     }
@@ -181,13 +164,7 @@ impl NodeAgent {
         if does_yield {
             self.note_yields();
         }
-        let awaits_files = self.queue.lacks(EntryId::Attempt(id), Lack::Files);
-        if let Some(waiting) = self.queue.remove(EntryId::Attempt(id)) {
-            self.queue.push(QueuedEntry { shape, ..waiting });
-            if awaits_files {
-                self.queue.hold(EntryId::Attempt(id), Lack::Files);
-            }
-        }
+        self.queue.on_entitled(id, shape);
         self.waits.on_change(now);
         self.guarantee_files(now, id, out);
         self.start_what_fits(now, out);
@@ -258,8 +235,7 @@ impl NodeAgent {
             most.take(&entry.cpu(), 1);
         }
         let mut wanted = Totals::ZERO;
-        for entry in self.queue.entries().iter().filter(|entry| entry.is_guaranteed() && !self.queue.is_held(entry.id))
-        {
+        for entry in self.queue.guaranteed_without_room() {
             let mut together = wanted;
             together.add(&entry.shape.resources);
             if entry.booked || together.fits_in(&most) {

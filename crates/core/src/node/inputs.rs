@@ -6,9 +6,7 @@ use super::{NodeAgent, State};
 use crate::protocol::{TheExecutor, ToExecutor};
 use crate::role::{Outbox, Record};
 use crate::scheduling::Lack;
-use crate::vocabulary::{
-    AttemptId, Digest, Ended, EntryId, Fetched, InputFile, Instant, JobId, NodeId, OutputFile, StoredFile,
-};
+use crate::vocabulary::{AttemptId, Digest, Ended, Fetched, InputFile, Instant, JobId, NodeId, OutputFile, StoredFile};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -18,7 +16,7 @@ impl NodeAgent {
         if inputs.is_empty() {
             return;
         }
-        self.queue.hold(EntryId::Attempt(id), Lack::Files);
+        self.queue.hold(id, Lack::Files);
         let is_opportunistic = self.attempts[&id].is_opportunistic();
         self.files.add_reader(self.node, id, Arc::clone(inputs), is_opportunistic);
         self.follow_files(now, out);
@@ -172,7 +170,7 @@ impl NodeAgent {
         self.make_cache_room(now, out);
         let Effects { ask, drop, arrived, held, failed } = std::mem::take(&mut self.files.effects);
         let node = self.node;
-        held.into_iter().for_each(|id| self.queue.hold(EntryId::Attempt(id), Lack::Files));
+        held.into_iter().for_each(|id| self.queue.hold(id, Lack::Files));
         if !drop.is_empty() {
             out.send(TheExecutor(node), ToExecutor::Drop { node, files: drop });
         }
@@ -183,7 +181,7 @@ impl NodeAgent {
             out.send(TheExecutor(node), ToExecutor::Fetch { node, file, from });
         }
         for (id, ended) in failed {
-            self.queue.remove(EntryId::Attempt(id));
+            self.queue.remove(id);
             if self.attempts.get(&id).is_some_and(|entry| matches!(entry.state, State::Queued(_))) {
                 self.finish(now, id, ended, out);
             }
@@ -192,7 +190,7 @@ impl NodeAgent {
             return;
         }
         for &id in &arrived {
-            self.queue.release(EntryId::Attempt(id), Lack::Files);
+            self.queue.release(id, Lack::Files);
             self.report_in_place(id, out);
             if let Some(entry) = self.attempts.get(&id) {
                 out.record(Record::FilesArrived { task: entry.task, attempt: id, node });

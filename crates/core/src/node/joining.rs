@@ -183,10 +183,7 @@ impl NodeAgent {
             Some(one.expected_end?.since(until.map_or(now, |yielding| yielding.since)))
         });
         let running_work = left.fold(Duration::ZERO, |a, b| a + b);
-        let stalled = self
-            .stalled_since
-            .filter(|_| self.has_opportunistic_waiting())
-            .map_or(Duration::ZERO, |since| now.since(since));
+        let stalled = self.queue.stalled_for(now);
         if self.waits.due.is_some() || self.waits.owes_master || running + queued > 0 {
             // The report confirms the last report of waits, and an attempt that runs for longer than expected causes no
             // event.

@@ -18,6 +18,7 @@ mod master_link;
 mod owners;
 mod probes;
 mod progress;
+mod queue;
 mod spare;
 mod starting;
 mod stopping;
@@ -32,7 +33,7 @@ use crate::protocol::{
     ToNode,
 };
 use crate::role::{Change, Event, Outbox, Record, Role};
-use crate::scheduling::{Lack, NodeQueue};
+use crate::scheduling::Lack;
 use crate::vocabulary::resources::GPU;
 use crate::vocabulary::{
     AttemptId, Attributes, Duration, EndReason, Ended, EntryId, HostId, HostList, Instant, Kinds, Mac, NodeId, ProbeId,
@@ -47,8 +48,8 @@ pub use files::MOST_FETCHES;
 use hosts::JobHosts;
 use kept::KeptRoom;
 use master_link::{MasterLink, Overdue};
-use probes::Probes;
 use progress::Watch;
+use queue::Queue;
 use serde::{Deserialize, Serialize};
 use spare::Spare;
 use std::collections::{BTreeMap, BTreeSet};
@@ -108,15 +109,11 @@ pub struct NodeAgent {
     running: Vec<AtExecutor>,
     master: MasterLink,
     hosts: JobHosts,
-    queue: NodeQueue,
-    queue_policy: Box<dyn QueuePolicy>,
-    probes: Probes,
+    queue: Queue,
     opportunistic: OpportunisticUse,
     /// The capacity without `held`.
     free: Resources,
     kept: KeptRoom,
-    /// Since when opportunistic work has waited and none has started.
-    stalled_since: Option<Instant>,
     rules: OpportunisticRules,
     spare: Spare,
     waits: Waits,
@@ -155,18 +152,15 @@ impl NodeAgent {
             free: capacity,
             devices: DevicePool::new(&capacity),
             files: Box::new(Files::new(settings.cache_bytes)),
-            queue: NodeQueue::default(),
-            queue_policy,
+            queue: Queue::new(queue_policy, rules.queue_limit),
             rules,
             kept: KeptRoom::for_length(rules.keep_freed),
             steer: Steer::default(),
             preempting: BTreeMap::new(),
-            stalled_since: None,
             spare: Spare::default(),
             waits: Waits::default(),
             watch: Watch::default(),
             yields: Yields::default(),
-            probes: Probes::default(),
             attempts: BTreeMap::new(),
             running: Vec::new(),
             due: BTreeSet::new(),
@@ -220,7 +214,7 @@ impl NodeAgent {
 
     /// All probes, with true for those whose job manager was asked for a task: the node keeps room for these.
     pub fn probes(&self) -> impl Iterator<Item = (ProbeId, bool)> {
-        self.probes.iter()
+        self.queue.probes()
     }
 
     /// The resources that are neither used nor kept for a probe.
@@ -290,35 +284,28 @@ impl NodeAgent {
         let (id, shape, booked) = (EntryId::Attempt(attempt), Arc::clone(&template.shape), grant.is_some());
         let entry = QueuedEntry { id, shape, booked, queued_at: now, expected, weight };
         let is_guaranteed = entry.is_guaranteed();
-        if has_kept_room {
-            self.queue.push_front(entry);
-        } else {
-            self.queue.push(entry);
-        }
+        self.queue.push(entry, has_kept_room);
         let prediction = prediction.map(|prediction| (prediction, now));
         let entry = Attempt::new(task, template, now, State::Queued(launch));
         let entry = Attempt { grant, shared_gpu, expected, prediction, ..entry };
         self.attempts.insert(attempt, Box::new(entry));
         self.waits.on_change(now);
         if is_of_gang {
-            self.queue.hold(id, Lack::Others);
+            self.queue.hold(attempt, Lack::Others);
         }
         self.gather(now, attempt, &inputs, out);
         self.report_in_place(attempt, out);
         self.start_what_fits(now, out);
         if self.attempts.get(&attempt).is_some_and(|entry| matches!(entry.state, State::Queued(_))) {
             let node = self.node;
-            out.record(match self.queue.lacks(id, Lack::Others) {
+            out.record(match self.queue.lacks(attempt, Lack::Others) {
                 true => Record::AwaitsGang { task, attempt, node },
                 false => Record::Queued { task, attempt, node },
             });
             if is_guaranteed {
                 self.make_room(now, attempt, out);
             } else {
-                let others = self.queue.entries().iter().filter(|entry| entry.is_opportunistic()).count();
-                if others <= 1 {
-                    self.stalled_since = Some(now);
-                }
+                self.queue.on_opportunistic_waits(now);
                 self.keep_queue_short(now, attempt, out);
             }
         }
@@ -326,8 +313,7 @@ impl NodeAgent {
 
     /// Reports that the attempt can start, if it waits for nothing but the others of its gang.
     fn report_in_place(&self, id: AttemptId, out: &mut Outbox) {
-        let lacks = |lack| self.queue.lacks(EntryId::Attempt(id), lack);
-        if lacks(Lack::Others) && !lacks(Lack::Files) {
+        if self.queue.lacks(id, Lack::Others) && !self.queue.lacks(id, Lack::Files) {
             let node_name = self.settings.name.clone();
             out.send(id.job, ToJobManager::InPlace { attempt: id, node_name });
         }
@@ -335,14 +321,13 @@ impl NodeAgent {
 
     /// The job manager repeats this message where it may have been lost.
     fn on_start_task(&mut self, now: Instant, from: Address, id: AttemptId, hosts: Arc<HostList>, out: &mut Outbox) {
-        let entry = EntryId::Attempt(id);
-        if !self.queue.lacks(entry, Lack::Others) {
+        if !self.queue.lacks(id, Lack::Others) {
             return out.record(Record::Stale { from, attempt: id });
         }
         if let Some(attempt) = self.attempts.get_mut(&id) {
             attempt.hosts = Some(hosts);
         }
-        self.queue.release(entry, Lack::Others);
+        self.queue.release(id, Lack::Others);
         self.waits.on_change(now);
         self.start_what_fits(now, out);
     }
@@ -485,8 +470,8 @@ impl NodeAgent {
         let at_executor = self.attempts.values().filter(|attempt| attempt.is_at_executor()).count();
         assert_eq!(self.running.len(), at_executor, "running attempts and attempts at the executor");
         let queued = self.attempts.values().filter(|attempt| matches!(attempt.state, State::Queued(_))).count();
-        assert_eq!(self.queue.len(), queued + self.probes.queued(), "queue entries, queued attempts and probes");
-        let mut held = self.probes.kept_room();
+        self.queue.check_invariants(queued);
+        let mut held = self.queue.kept_room();
         self.running_attempts().for_each(|(_, entry)| held.add(&entry.holds()));
         assert_eq!(self.held, held, "resources that attempts and probes hold");
         let mut opportunistic = Totals::ZERO;

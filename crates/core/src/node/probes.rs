@@ -4,7 +4,7 @@
 use super::NodeAgent;
 use crate::protocol::{Probe, ToJobManager};
 use crate::role::Outbox;
-use crate::vocabulary::{EntryId, HostId, Instant, JobId, ProbeId, QueuedEntry, Resources, Totals};
+use crate::vocabulary::{HostId, Instant, JobId, ProbeId, Resources, Totals};
 use std::collections::BTreeSet;
 
 /// Each probe is either queued, or its job manager was asked for a task.
@@ -32,28 +32,45 @@ impl Probes {
         kept
     }
 
-    fn holds(&self, probe: ProbeId) -> bool {
+    pub(super) fn holds(&self, probe: ProbeId) -> bool {
         self.queued.contains(&probe) || self.asked.iter().any(|(asked, _)| *asked == probe)
+    }
+
+    pub(super) fn queue(&mut self, probe: ProbeId) {
+        self.queued.insert(probe);
+    }
+
+    /// The probe's job manager is asked for a task.
+    pub(super) fn ask(&mut self, probe: ProbeId, room: Resources) {
+        self.queued.remove(&probe);
+        self.asked.push((probe, room));
+    }
+
+    /// Removes a probe whose job manager was asked. Returns the room that was kept for it.
+    pub(super) fn take_asked(&mut self, probe: ProbeId) -> Option<Resources> {
+        let at = self.asked.iter().position(|(asked, _)| *asked == probe)?;
+        Some(self.asked.remove(at).1)
+    }
+
+    /// Removes a probe that is queued. Returns false if it is not.
+    pub(super) fn remove_queued(&mut self, probe: ProbeId) -> bool {
+        self.queued.remove(&probe)
     }
 }
 
 impl NodeAgent {
     pub(super) fn on_probe(&mut self, now: Instant, probe: Probe, out: &mut Outbox) {
-        let Probe { id, shape } = probe;
-        if self.is_outdated(id.epoch) || self.probes.holds(id) {
+        if self.is_outdated(probe.id.epoch) || self.queue.has_probe(probe.id) {
             return;
         }
-        self.probes.queued.insert(id);
-        let id = EntryId::Probe(id);
-        self.queue.push(QueuedEntry { id, shape, booked: false, queued_at: now, expected: None, weight: 1 });
+        self.queue.push_probe(now, probe);
         self.start_what_fits(now, out);
     }
 
     /// The probe is next to start. Entries after it see only the room that is left beside it.
     pub(super) fn ask_back(&mut self, probe: ProbeId, room: Resources, out: &mut Outbox) {
         self.hold(&room);
-        self.probes.queued.remove(&probe);
-        self.probes.asked.push((probe, room));
+        self.queue.on_asked(probe, room);
         out.send(probe.job, ToJobManager::Ready { probe });
     }
 
@@ -66,28 +83,22 @@ impl NodeAgent {
 
     /// Removes a probe. Returns true if room was kept for it; that room is free now.
     pub(super) fn take_probe(&mut self, probe: ProbeId) -> bool {
-        if let Some(at) = self.probes.asked.iter().position(|(asked, _)| *asked == probe) {
-            let (_, room) = self.probes.asked.remove(at);
-            self.release(&room);
-            return true;
-        }
-        if self.probes.queued.remove(&probe) {
-            self.queue.remove(EntryId::Probe(probe));
-        }
-        false
+        let Some(room) = self.queue.take_probe(probe) else { return false };
+        self.release(&room);
+        true
     }
 
     /// Drops the probes of the host's job managers. They send new ones on the next connection.
     pub(super) fn drop_probes(&mut self, now: Instant, host: HostId, out: &mut Outbox) {
-        let all = self.probes.iter().map(|(probe, _)| probe);
+        let all = self.queue.probes().map(|(probe, _)| probe);
         let all: Vec<ProbeId> = all.filter(|probe| probe.epoch.host() == host).collect();
         self.on_cancel(now, &all, out);
     }
 
     /// Drops the probes of a job that will not have a task for them.
     pub(super) fn drop_probes_of(&mut self, now: Instant, job: JobId, out: &mut Outbox) {
-        let of_job: Vec<ProbeId> =
-            self.probes.iter().map(|(probe, _)| probe).filter(|probe| probe.job == job).collect();
+        let all = self.queue.probes().map(|(probe, _)| probe);
+        let of_job: Vec<ProbeId> = all.filter(|probe| probe.job == job).collect();
         self.on_cancel(now, &of_job, out);
     }
 }

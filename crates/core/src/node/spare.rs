@@ -5,7 +5,7 @@ use super::conflicts::shed_because;
 use super::{Attempt, NodeAgent};
 use crate::protocol::{TheMaster, ToMaster};
 use crate::role::Outbox;
-use crate::vocabulary::{AttemptId, EntryId, Instant, NodeId, QueuedEntry, Resources, Totals};
+use crate::vocabulary::{AttemptId, Instant, NodeId, Resources, Totals};
 
 #[derive(Default)]
 pub(super) struct Spare {
@@ -26,7 +26,7 @@ impl NodeAgent {
 
     pub(super) fn report_spare(&mut self, now: Instant, out: &mut Outbox) {
         self.spare.due = None;
-        let is_wanted = self.has_opportunistic_waiting() || self.yields.attempts > 0;
+        let is_wanted = self.queue.has_opportunistic() || self.yields.attempts > 0;
         if self.rules.report_spare.is_none() || !self.is_welcomed() || is_wanted {
             return;
         }
@@ -42,15 +42,9 @@ impl NodeAgent {
     pub(super) fn on_move(&mut self, now: Instant, to: NodeId, mut room: Resources, out: &mut Outbox) {
         loop {
             let attempts = &self.attempts;
-            let may_go = |entry: &QueuedEntry| match entry.id {
-                EntryId::Attempt(id) => {
-                    entry.shape.resources.fits_in(&room) && attempts.get(&id).is_some_and(|one| one.template.anywhere)
-                }
-                EntryId::Probe(_) => false,
-            };
-            let Some(entry) = self.queue.drop_last(self.queue_policy.as_ref(), &may_go) else { break };
-            let EntryId::Attempt(attempt) = entry.id else { unreachable!("probes are not handed over") };
-            room = room.saturating_sub(&entry.shape.resources);
+            let may_go = |id: AttemptId| attempts.get(&id).is_some_and(|one| one.template.anywhere);
+            let Some((attempt, resources)) = self.queue.hand_over(&room, may_go) else { break };
+            room = room.saturating_sub(&resources);
             self.finish_for(now, attempt, shed_because("another node had room".to_owned()), Some(to), out);
         }
         let (left, queued, expected_wait) = (Box::new(room), self.queue.len() as u32, self.queue.expected_work());

@@ -11,11 +11,10 @@ impl NodeAgent {
             Some(_) => self.start_and_resume(now, out),
             None => self.start_next(now, out),
         }
-        if self.queue.has_guaranteed() {
+        if let Some(last) = self.queue.last_guaranteed() {
             // The resources that attempts being stopped will free were enough for the waiting entries, and may no longer
             // be; or an obstacle is gone.
-            let last = self.queue.entries().iter().rev().find_map(QueuedEntry::guaranteed_attempt);
-            self.make_room(now, last.expect("one is guaranteed"), out);
+            self.make_room(now, last, out);
         }
     }
 
@@ -36,7 +35,7 @@ impl NodeAgent {
         let room = self.room_for_opportunistic();
         let attempts = &self.attempts;
         let mut running = self.running.iter().map(|one| attempts[&one.attempt].as_running(now, one.attempt));
-        self.queue.pick(now, self.queue_policy.as_mut(), &mut running, &self.free, room)
+        self.queue.pick(now, &mut running, &self.free, room)
     }
 
     pub(super) fn start(&mut self, now: Instant, id: AttemptId, out: &mut Outbox) {
@@ -70,7 +69,7 @@ impl NodeAgent {
         self.hold(&resources);
         if self.attempts[&id].is_opportunistic() {
             self.opportunistic.add(&resources);
-            self.stalled_since = (!self.queue.is_empty()).then_some(now);
+            self.queue.on_opportunistic_start(now);
         } else {
             self.kept.take(&resources);
         }

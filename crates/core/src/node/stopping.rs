@@ -3,7 +3,7 @@
 use super::{NodeAgent, State};
 use crate::protocol::{TaskSignal, TheExecutor, ToExecutor};
 use crate::role::{Outbox, Record};
-use crate::vocabulary::{AttemptId, Duration, EndReason, Ended, EntryId, Instant};
+use crate::vocabulary::{AttemptId, Duration, EndReason, Ended, Instant};
 
 impl NodeAgent {
     pub(super) fn on_stop(
@@ -17,7 +17,7 @@ impl NodeAgent {
         let Some(entry) = self.attempts.get_mut(&id) else { return };
         match &entry.state {
             State::Queued(_) => {
-                self.queue.remove(EntryId::Attempt(id));
+                self.queue.remove(id);
                 self.finish(now, id, Ended::without_run(reason), out);
             }
             State::Starting | State::Running => {

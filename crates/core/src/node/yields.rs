@@ -77,7 +77,7 @@ impl NodeAgent {
             return;
         }
         self.resume_promoted(now, out);
-        while self.has_guaranteed_waiting()
+        while self.queue.lacks_guaranteed_room()
             && let Some(entry) = self.pick_as_if_all_yielded(now)
         {
             match entry.id {
@@ -90,15 +90,9 @@ impl NodeAgent {
         }
         self.resume_opportunistic(now, out);
         let is_any_yielding = self.running_attempts().any(|(_, entry)| entry.awaits_cpu());
-        if !self.has_guaranteed_waiting() && !is_any_yielding {
+        if !self.queue.lacks_guaranteed_room() && !is_any_yielding {
             self.start_next(now, out);
         }
-    }
-
-    /// Guaranteed work waits for room, not for files.
-    fn has_guaranteed_waiting(&self) -> bool {
-        let waits = |entry: &QueuedEntry| entry.is_guaranteed() && !self.queue.is_held(entry.id);
-        self.queue.has_guaranteed() && self.queue.entries().iter().any(waits)
     }
 
     /// The free resources if every attempt that may yield did so.
@@ -125,7 +119,7 @@ impl NodeAgent {
             }
             running.push(one);
         }
-        self.queue.pick(now, self.queue_policy.as_mut(), &mut running.into_iter(), &free, Resources::ZERO)
+        self.queue.pick(now, &mut running.into_iter(), &free, Resources::ZERO)
     }
 
     /// Has opportunistic attempts yield until `wanted` is free: the newest first, since they lose least, and no more
