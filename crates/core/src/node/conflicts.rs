@@ -10,46 +10,6 @@ use crate::vocabulary::{
 };
 use std::sync::Arc;
 
-/// Resources of the node that opportunistic attempts hold.
-#[derive(Default)]
-pub(super) struct OpportunisticUse {
-    attempts: u32,
-    held: Box<Totals>,
-}
-
-impl OpportunisticUse {
-    pub(super) fn add(&mut self, resources: &Resources) {
-        self.attempts += 1;
-        self.held.add(resources);
-    }
-
-    pub(super) fn sub(&mut self, resources: &Resources) {
-        self.attempts -= 1;
-        self.held.sub(resources);
-    }
-
-    /// An attempt that is already counted holds more than before.
-    pub(super) fn hold(&mut self, resources: &Resources) {
-        self.held.add(resources);
-    }
-
-    pub(super) fn release(&mut self, resources: &Resources) {
-        self.held.sub(resources);
-    }
-
-    pub(super) fn is_one(&self) -> bool {
-        self.attempts == 1
-    }
-
-    pub(super) fn is_nothing(&self) -> bool {
-        self.attempts == 0
-    }
-
-    pub(super) fn held(&self) -> &Totals {
-        &self.held
-    }
-}
-
 impl Attempt {
     /// Not booked and not guaranteed: it is preempted when guaranteed work needs its resources.
     pub(super) fn is_opportunistic(&self) -> bool {
@@ -69,25 +29,11 @@ impl NodeAgent {
     /// Resources that opportunistic work may hold in addition to what it holds. One attempt may always run; otherwise a
     /// task that is larger than the limit would wait permanently.
     pub fn opportunistic_room(&self) -> Resources {
-        if self.opportunistic.is_nothing() { Resources::MAX } else { self.opportunistic_limit() }
-    }
-
-    /// The part of the free room that opportunistic work may take.
-    pub(super) fn room_for_opportunistic(&self) -> Resources {
-        self.opportunistic_room_of(self.kept.left_of(&self.free))
-    }
-
-    /// The part of `room` that opportunistic work may take.
-    pub(super) fn opportunistic_room_of(&self, room: Resources) -> Resources {
-        if self.opportunistic.is_nothing() { room } else { room.smaller_of(&self.opportunistic_limit()) }
-    }
-
-    pub(super) fn opportunistic_limit(&self) -> Resources {
-        self.opportunistic.held.left_of(&self.steer.room)
+        self.room.left_for_opportunistic()
     }
 
     pub(super) fn on_steer(&mut self, now: Instant, steer: Steer, out: &mut Outbox) {
-        self.steer = steer;
+        self.room.limit_opportunistic(steer.room);
         self.queue.limit_wait(steer.longest_wait);
         self.start_what_fits(now, out);
         self.shed(now, out);
@@ -119,8 +65,7 @@ impl NodeAgent {
         let held = match self.attempts.get_mut(&id) {
             Some(entry) if entry.is_preemptible() => {
                 entry.grant = Some(grant);
-                self.opportunistic.sub(&entry.holds());
-                self.kept.take(&entry.holds());
+                self.room.on_booked(&entry.holds());
                 out.send(TheExecutor(self.node), ToExecutor::Promote { attempt: id, grant: Some(grant) });
                 if entry.yielding.is_some() {
                     self.note_yields();
@@ -159,7 +104,7 @@ impl NodeAgent {
             State::Stopping { .. } | State::Ended(_) => {}
         }
         if is_at_executor {
-            self.opportunistic.sub(&holds);
+            self.room.on_entitled(&holds);
         }
         if does_yield {
             self.note_yields();
@@ -216,11 +161,11 @@ impl NodeAgent {
     /// ones; entries that are not booked count only as far as room is left for them. If attempts yield their CPU, none
     /// is stopped for CPU.
     pub(super) fn make_room(&mut self, now: Instant, by: AttemptId, out: &mut Outbox) {
-        if self.opportunistic.is_nothing() {
+        if !self.room.has_opportunistic() {
             return;
         }
         let mut coming = Totals::ZERO;
-        coming.add(&self.free);
+        coming.add(self.room.free());
         let mut most = coming;
         for (_, entry) in self.running_attempts() {
             if let State::Stopping { .. } = entry.state {

@@ -114,8 +114,7 @@ impl NodeAgent {
         self.tokens.on_issuer(key, oldest, epoch);
         *self.hosts.link(host) = LinkState::Greeted;
         self.resend_ends(host, out);
-        // Kinds are only added.
-        if kinds.custom().len() > self.kinds.custom().len() {
+        if self.room.lacks_kinds(&kinds) {
             self.on_kinds(kinds);
             self.start_what_fits(now, out);
         }

@@ -1,7 +1,6 @@
 //! How a node agent joins its cluster: it asks its executor what runs here, registers with the master, is welcomed, and
 //! reports from then on.
 
-use super::devices::DevicePool;
 use super::master_link::MOST_STARTS;
 use super::yields::Yielding;
 use super::{AtExecutor, Attempt, NodeAgent, State};
@@ -82,7 +81,6 @@ impl NodeAgent {
         let since = yields_since.unwrap_or(now).before(running_for);
         let timeout_left = order.template.timeout.map(|timeout| Duration(timeout.0.saturating_sub(running_for.0)));
         let yielding = yields_since.map(|since| Yielding { since, before: Duration::ZERO, timeout_left, by: None });
-        self.devices.hold(&order.devices, &order.template.shape.resources, order.shared_gpu, &self.kinds);
         let mut running = AtExecutor::new(order.attempt, since, order.expected);
         self.watch.on_running(now, &mut running);
         self.running.push(running);
@@ -97,10 +95,7 @@ impl NodeAgent {
         let LaunchOrder { attempt, task, template, devices, grant, shared_gpu, expected, .. } = order;
         let entry =
             Attempt { grant, shared_gpu, expected, devices, yielding, ..Attempt::new(task, template, since, state) };
-        self.hold(&entry.holds());
-        if entry.is_opportunistic() {
-            self.opportunistic.add(&entry.holds());
-        }
+        self.room.adopt(&entry);
         self.attempts.insert(attempt, Box::new(entry));
         if yielding.is_some() {
             self.note_yields();
@@ -129,7 +124,7 @@ impl NodeAgent {
     pub(super) fn on_welcome(&mut self, now: Instant, welcome: Welcome, out: &mut Outbox) {
         let Welcome { epoch, first_grant, kinds, heartbeat, pace, key, oldest, passes_on, .. } = welcome;
         self.tokens.on_issuer(key, oldest, epoch);
-        if kinds != self.kinds {
+        if !self.room.has_kinds(&kinds) {
             self.on_kinds(kinds);
         }
         self.master.on_welcome(now, first_grant, heartbeat);
@@ -144,16 +139,8 @@ impl NodeAgent {
 
     /// The indexes of custom kinds are known now: resolves capacity and devices again.
     pub(super) fn on_kinds(&mut self, kinds: Kinds) {
-        let mut offered = self.settings.capacity.clone();
-        offered.custom.retain(|(name, _)| kinds.index(name).is_some());
-        self.capacity = kinds.resolve(&offered).unwrap_or(offered.basic);
-        self.kinds = kinds;
-        self.devices = DevicePool::new(&self.capacity);
-        for attempt in self.attempts.values().filter(|attempt| attempt.is_at_executor()) {
-            let wanted = &attempt.template.shape.resources;
-            self.devices.hold(&attempt.devices, wanted, attempt.shared_gpu, &self.kinds);
-        }
-        self.free = self.find_free();
+        let at_executor = self.attempts.values().map(|attempt| &**attempt).filter(|attempt| attempt.is_at_executor());
+        self.room.on_kinds(kinds, self.settings.capacity.clone(), at_executor);
     }
 
     /// Attempts that have waited for longer than predicted and were not reported before.
@@ -191,7 +178,7 @@ impl NodeAgent {
         }
         let late = self.late(now);
         let (succeeded, starts) = self.master.take_counts();
-        let free = self.free;
+        let free = *self.room.free();
         let report =
             NodeReport { free, running, queued, expected_wait, running_work, stalled, succeeded, starts, late };
         out.send(TheMaster, ToMaster::Report(Box::new(report)));

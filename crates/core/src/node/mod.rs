@@ -19,6 +19,7 @@ mod owners;
 mod probes;
 mod progress;
 mod queue;
+mod room;
 mod spare;
 mod starting;
 mod stopping;
@@ -29,27 +30,23 @@ mod yields;
 
 use crate::policy::QueuePolicy;
 use crate::protocol::{
-    Address, ExecutorReport, Launch, LiveAttempt, Steer, TheExecutor, TheMaster, ToExecutor, ToJobManager, ToMaster,
-    ToNode,
+    Address, ExecutorReport, Launch, LiveAttempt, TheExecutor, TheMaster, ToExecutor, ToJobManager, ToMaster, ToNode,
 };
 use crate::role::{Change, Event, Outbox, Record, Role};
 use crate::scheduling::Lack;
-use crate::vocabulary::resources::GPU;
 use crate::vocabulary::{
-    AttemptId, Attributes, Duration, EndReason, Ended, EntryId, HostId, HostList, Instant, Kinds, Mac, NodeId, ProbeId,
-    QueuedEntry, ResourceSpec, Resources, TaskId, Totals,
+    AttemptId, Attributes, Devices, Duration, EndReason, Ended, EntryId, HostId, HostList, Instant, Mac, NodeId,
+    ProbeId, QueuedEntry, ResourceSpec, Resources, TaskId,
 };
 use attempt::{AtExecutor, Attempt, State};
-use conflicts::OpportunisticUse;
-use devices::DevicePool;
 use executor_link::ExecutorLink;
 use files::Files;
 pub use files::MOST_FETCHES;
 use hosts::JobHosts;
-use kept::KeptRoom;
 use master_link::{MasterLink, Overdue};
 use progress::Watch;
 use queue::Queue;
+use room::Room;
 use serde::{Deserialize, Serialize};
 use spare::Spare;
 use std::collections::{BTreeMap, BTreeSet};
@@ -110,27 +107,16 @@ pub struct NodeAgent {
     master: MasterLink,
     hosts: JobHosts,
     queue: Queue,
-    opportunistic: OpportunisticUse,
-    /// The capacity without `held`.
-    free: Resources,
-    kept: KeptRoom,
+    room: Room,
     rules: OpportunisticRules,
     spare: Spare,
     waits: Waits,
     watch: Watch,
     yields: Yields,
-    /// Resources of the attempts at the executor, and of the probes whose job managers were asked for a task. May
-    /// exceed the capacity if the agent has less than in an earlier run or does not know its custom kinds yet.
-    held: Totals,
-    capacity: Resources,
     tokens: Tokens,
-    devices: DevicePool,
     files: Box<Files>,
-    kinds: Kinds,
     /// Running attempts that are being stopped, and the attempt that needs their resources.
     preempting: BTreeMap<AttemptId, AttemptId>,
-    /// The limits that the master sets for opportunistic work.
-    steer: Steer,
     settings: NodeSettings,
 }
 
@@ -142,20 +128,12 @@ impl NodeAgent {
         rules: OpportunisticRules,
         mac: Mac,
     ) -> NodeAgent {
-        let capacity = settings.capacity.basic;
         NodeAgent {
             node,
-            kinds: Kinds::new(),
-            capacity,
-            held: Totals::ZERO,
-            opportunistic: OpportunisticUse::default(),
-            free: capacity,
-            devices: DevicePool::new(&capacity),
+            room: Room::new(settings.capacity.basic, rules.keep_freed),
             files: Box::new(Files::new(settings.cache_bytes)),
             queue: Queue::new(queue_policy, rules.queue_limit),
             rules,
-            kept: KeptRoom::for_length(rules.keep_freed),
-            steer: Steer::default(),
             preempting: BTreeMap::new(),
             spare: Spare::default(),
             waits: Waits::default(),
@@ -219,7 +197,7 @@ impl NodeAgent {
 
     /// The resources that are neither used nor kept for a probe.
     pub fn free(&self) -> &Resources {
-        &self.free
+        self.room.free()
     }
 
     fn on_message(&mut self, now: Instant, from: Address, body: ToNode, out: &mut Outbox) {
@@ -363,23 +341,21 @@ impl NodeAgent {
     ) {
         let ended = self.with_cause(id, ended);
         self.waits.on_change(now);
-        let entry = self.attempts.get_mut(&id).expect("the caller has checked that the attempt exists");
+        let entry = &self.attempts[&id];
         let (held, is_opportunistic, grant) = (entry.is_at_executor(), entry.is_opportunistic(), entry.grant);
+        if held {
+            self.room.on_end(entry);
+            if !is_opportunistic && self.serves(id.epoch.host()) {
+                self.room.keep_freed(now, &entry.holds());
+            }
+        }
+        let entry = self.attempts.get_mut(&id).expect("the caller has checked that the attempt exists");
         entry.state = State::Ended(Arc::clone(&ended));
-        let (devices, resources) = (std::mem::take(&mut entry.devices), entry.holds());
-        let shape = Arc::clone(&entry.template.shape);
+        entry.devices = Devices::new();
         let did_yield = entry.yielding.take().is_some();
         if held {
-            self.devices.give_back(&devices, &shape.resources, &self.kinds);
             if let Some(place) = self.running.iter().position(|other| other.attempt == id) {
                 self.running.remove(place);
-            }
-            self.release(&resources);
-            if is_opportunistic {
-                self.opportunistic.sub(&resources);
-            }
-            if !is_opportunistic && self.serves(id.epoch.host()) {
-                self.kept.keep(now, &resources);
             }
             self.due.retain(|(_, other)| *other != id);
             if did_yield {
@@ -401,27 +377,6 @@ impl NodeAgent {
         }
     }
 
-    fn hold(&mut self, resources: &Resources) {
-        self.held.add(resources);
-        self.free = self.find_free();
-    }
-
-    fn release(&mut self, resources: &Resources) {
-        self.held.sub(resources);
-        self.free = self.find_free();
-    }
-
-    fn find_free(&self) -> Resources {
-        self.free_beside(&self.held)
-    }
-
-    /// The capacity without `held`; of the GPUs, the most that one task may have.
-    fn free_beside(&self, held: &Totals) -> Resources {
-        let mut free = held.left_of(&self.capacity);
-        free.0[GPU] = free.0[GPU].min(self.devices.free_gpus());
-        free
-    }
-
     fn on_acknowledge(&mut self, from: Address, id: AttemptId, out: &mut Outbox) {
         match self.attempts.get(&id).map(|entry| &entry.state) {
             Some(State::Ended(_)) => {
@@ -437,7 +392,7 @@ impl NodeAgent {
             self.due.remove(&(at, id));
             self.on_due(now, id, out);
         }
-        if self.kept.expire(now) {
+        if self.room.expire_kept(now) {
             self.start_what_fits(now, out);
             self.on_room_grew(now);
         }
@@ -471,18 +426,10 @@ impl NodeAgent {
         assert_eq!(self.running.len(), at_executor, "running attempts and attempts at the executor");
         let queued = self.attempts.values().filter(|attempt| matches!(attempt.state, State::Queued(_))).count();
         self.queue.check_invariants(queued);
-        let mut held = self.queue.kept_room();
-        self.running_attempts().for_each(|(_, entry)| held.add(&entry.holds()));
-        assert_eq!(self.held, held, "resources that attempts and probes hold");
-        let mut opportunistic = Totals::ZERO;
-        let those = self.running_attempts().map(|(_, entry)| entry).filter(|entry| entry.is_opportunistic());
-        those.for_each(|entry| opportunistic.add(&entry.holds()));
+        let running: Vec<&Attempt> = self.running_attempts().map(|(_, entry)| entry).collect();
+        self.room.check_invariants(&running, self.queue.kept_room());
         let yielding = self.attempts.values().filter(|entry| entry.yielding.is_some());
         assert_eq!(yielding.count(), self.yields.attempts as usize, "attempts that yield");
-        assert_eq!(*self.opportunistic.held(), opportunistic, "resources that opportunistic attempts hold");
-        assert_eq!(self.free, self.find_free(), "free resources are those that nothing holds");
-        let devices = self.running_attempts().map(|(_, entry)| (&entry.devices, &entry.template.shape.resources));
-        self.devices.check_invariants(devices, &self.capacity, &self.kinds);
         self.files.check_invariants();
         self.check_cache_room();
     }
@@ -536,7 +483,7 @@ impl Role for NodeAgent {
         let link = self.master.next_due();
         let (waits, files) = (self.waits.due, self.files.next_retry());
         let (yields, hosts) = (self.yields.due, self.hosts.next_due());
-        let dues = [due, link, hosts, self.kept.next_expiry(), self.spare.due, waits, self.watch.due, files, yields];
+        let dues = [due, link, hosts, self.room.next_expiry(), self.spare.due, waits, self.watch.due, files, yields];
         let next = dues.map(|at| at.unwrap_or(Instant::NEVER)).into_iter().fold(Instant::NEVER, Instant::min);
         (next < Instant::NEVER).then_some(next)
     }
@@ -558,8 +505,8 @@ impl Role for NodeAgent {
         NodeDescription {
             node: self.node,
             name: self.settings.name.clone(),
-            capacity: self.capacity,
-            free: self.free,
+            capacity: *self.room.capacity(),
+            free: *self.room.free(),
             running: running.collect(),
             queued: queued.collect(),
             unacknowledged: ended.count() as u32,

@@ -69,7 +69,7 @@ impl NodeAgent {
 
     /// The probe is next to start. Entries after it see only the room that is left beside it.
     pub(super) fn ask_back(&mut self, probe: ProbeId, room: Resources, out: &mut Outbox) {
-        self.hold(&room);
+        self.room.hold(&room);
         self.queue.on_asked(probe, room);
         out.send(probe.job, ToJobManager::Ready { probe });
     }
@@ -84,7 +84,7 @@ impl NodeAgent {
     /// Removes a probe. Returns true if room was kept for it; that room is free now.
     pub(super) fn take_probe(&mut self, probe: ProbeId) -> bool {
         let Some(room) = self.queue.take_probe(probe) else { return false };
-        self.release(&room);
+        self.room.release(&room);
         true
     }
 

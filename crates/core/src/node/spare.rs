@@ -30,7 +30,7 @@ impl NodeAgent {
         if self.rules.report_spare.is_none() || !self.is_welcomed() || is_wanted {
             return;
         }
-        let spare = self.opportunistic_limit().smaller_of(&self.kept.left_of(&self.free));
+        let spare = self.room.spare();
         if !spare.is_zero() {
             self.spare.reported_at = Some(now);
             out.send(TheMaster, ToMaster::Room { spare: Box::new(spare) });
@@ -59,7 +59,7 @@ impl NodeAgent {
         let mut booked = Totals::ZERO;
         let of_grants = self.live().filter(|live| live.grant.is_some());
         of_grants.for_each(|live| booked.add(&live.resources));
-        let room = booked.left_of(&self.capacity);
+        let room = booked.left_of(self.room.capacity());
         let is_offered = |entry: &Attempt| {
             entry.is_preemptible()
                 && now.since(entry.since) >= offer_after

@@ -32,19 +32,20 @@ impl NodeAgent {
         if !self.executor.is_known() || self.queue.is_empty() {
             return None;
         }
-        let room = self.room_for_opportunistic();
+        let room = self.room.free_for_opportunistic();
         let attempts = &self.attempts;
         let mut running = self.running.iter().map(|one| attempts[&one.attempt].as_running(now, one.attempt));
-        self.queue.pick(now, &mut running, &self.free, room)
+        self.queue.pick(now, &mut running, self.room.free(), room)
     }
 
     pub(super) fn start(&mut self, now: Instant, id: AttemptId, out: &mut Outbox) {
         let entry = self.attempts.get_mut(&id).expect("a queued attempt is known");
+        let is_opportunistic = entry.is_opportunistic();
         let State::Queued(launch) = std::mem::replace(&mut entry.state, State::Starting) else {
             unreachable!("only queued attempts are in the queue")
         };
         let resources = entry.template.shape.resources;
-        entry.devices = self.devices.take(&resources, entry.shared_gpu, &self.kinds);
+        entry.devices = self.room.on_start(&resources, entry.shared_gpu, is_opportunistic);
         entry.waited = now.since(entry.since);
         entry.since = now;
         let order = LaunchOrder {
@@ -66,12 +67,8 @@ impl NodeAgent {
         let mut running = AtExecutor::new(id, now, entry.expected);
         self.watch.on_running(now, &mut running);
         self.running.push(running);
-        self.hold(&resources);
-        if self.attempts[&id].is_opportunistic() {
-            self.opportunistic.add(&resources);
+        if is_opportunistic {
             self.queue.on_opportunistic_start(now);
-        } else {
-            self.kept.take(&resources);
         }
     }
 

@@ -134,7 +134,7 @@ impl NodeAgent {
                 waiting.push(entry.id);
             }
         }
-        let workload = Workload { capacity: &self.capacity, running: &running, queued: &queued };
+        let workload = Workload { capacity: self.room.capacity(), running: &running, queued: &queued };
         let (matrix, starts) = workload.waits_and_starts(self.mean_run_time());
         let attempts = waiting.into_iter().zip(starts).filter_map(|(entry, start)| match entry {
             EntryId::Attempt(attempt) => Some((attempt, start)),
@@ -142,9 +142,9 @@ impl NodeAgent {
         });
         let queued = self.queue.entries().iter();
         // Room that is kept for a short time is free by the time that a task arrives.
-        let free = self.opportunistic_room_of(self.free);
+        let free = self.room.opportunistic_part_of(self.room.free());
         let room = queued.fold(free, |room, entry| room.saturating_sub(&entry.shape.resources));
-        let opportunistic = at_full_use(&self.capacity, &opportunistic);
+        let opportunistic = at_full_use(self.room.capacity(), &opportunistic);
         (NodeWaits { matrix, opportunistic, room }, attempts.collect())
     }
 

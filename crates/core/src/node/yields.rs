@@ -97,12 +97,9 @@ impl NodeAgent {
 
     /// The free resources if every attempt that may yield did so.
     fn free_if_all_yielded(&self) -> Resources {
-        let mut held = self.held;
-        if !self.opportunistic.is_nothing() {
-            let those = self.running_attempts().filter(|(_, entry)| entry.may_yield());
-            those.for_each(|(_, entry)| held.sub(&entry.cpu()));
-        }
-        self.free_beside(&held)
+        let running = self.room.has_opportunistic().then(|| self.running_attempts());
+        let those = running.into_iter().flatten().filter(|(_, entry)| entry.may_yield());
+        self.room.free_without(those.map(|(_, entry)| entry.cpu()))
     }
 
     /// Takes the guaranteed entry out of the queue that starts next if it gets the CPU of all attempts that may yield.
@@ -125,7 +122,7 @@ impl NodeAgent {
     /// Has opportunistic attempts yield until `wanted` is free: the newest first, since they lose least, and no more
     /// than needed.
     fn take_cpu(&mut self, now: Instant, wanted: &Resources, by: AttemptId, out: &mut Outbox) {
-        let mut coming = self.free.cpu_millis();
+        let mut coming = self.room.free().cpu_millis();
         let mut those = Vec::new();
         for (id, entry) in self.running_attempts().rev().filter(|(_, entry)| entry.may_yield()) {
             if wanted.cpu_millis() <= coming {
@@ -152,8 +149,7 @@ impl NodeAgent {
         let (task, node, cpu, job) = (entry.task, self.node, entry.cpu(), id.job);
         let (before, timeout_left) = (entry.yielded_until.since(now), due.map(|(at, _)| at.since(now)));
         entry.yielding = Some(Yielding { since: now, before, timeout_left, by: Some(by) });
-        self.release(&cpu);
-        self.opportunistic.release(&cpu);
+        self.room.on_yield(&cpu);
         out.record(Record::Yielding { task, attempt: id, node, by });
         out.send(TheExecutor(node), ToExecutor::Yield { attempt: id });
         out.send(job, ToJobManager::Yields { attempt: id, has_cpu: false });
@@ -172,12 +168,7 @@ impl NodeAgent {
             running.expected_end = running.expected_end.map(|end| end + after);
         }
         let is_opportunistic = entry.is_opportunistic();
-        self.hold(&cpu);
-        if is_opportunistic {
-            self.opportunistic.hold(&cpu);
-        } else {
-            self.kept.take(&cpu);
-        }
+        self.room.on_resume(&cpu, is_opportunistic);
         out.record(Record::Resumed { task, attempt: id, node, after });
         out.send(TheExecutor(node), ToExecutor::Resume { attempt: id });
         out.send(id.job, ToJobManager::Yields { attempt: id, has_cpu: true });
@@ -201,10 +192,7 @@ impl NodeAgent {
     fn resume_opportunistic(&mut self, now: Instant, out: &mut Outbox) {
         while self.yields.attempts > 0 {
             let Some((id, cpu)) = self.first_yielding(Attempt::is_opportunistic) else { return };
-            // One attempt may always run, however little CPU others leave it.
-            let left = self.kept.left_of(&self.free);
-            let room = if self.opportunistic.is_one() { left } else { self.room_for_opportunistic() };
-            if cpu.cpu_millis() > room.cpu_millis() {
+            if cpu.cpu_millis() > self.room.free_for_resuming().cpu_millis() {
                 return;
             }
             self.resume(now, id, out);
@@ -250,7 +238,7 @@ impl NodeAgent {
             return;
         }
         while let Some((id, cpu)) = self.first_yielding(|_| true) {
-            if cpu.fits_in(&self.free) {
+            if cpu.fits_in(self.room.free()) {
                 self.resume(now, id, out);
             } else {
                 out.record(Record::Stopping {
