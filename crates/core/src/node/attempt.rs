@@ -3,8 +3,8 @@
 use super::yields::Yielding;
 use crate::protocol::Launch;
 use crate::vocabulary::{
-    AttemptId, Devices, Duration, EndReason, Ended, GrantId, HostList, Instant, Prediction, RunningEntry, SharedGpu,
-    TaskId, TaskShape, TaskTemplate,
+    AttemptId, Devices, Duration, EndReason, Ended, GrantId, HostList, Instant, LaunchOrder, NodeId, Prediction,
+    RunningEntry, SharedGpu, TaskId, TaskShape, TaskTemplate,
 };
 use std::sync::Arc;
 
@@ -71,6 +71,46 @@ impl Attempt {
 }
 
 impl Attempt {
+    /// It leaves the queue with these devices, at the node of this id and name. Returns the order to the executor.
+    pub(super) fn start(
+        &mut self,
+        now: Instant,
+        attempt: AttemptId,
+        devices: Devices,
+        (node, node_name): (NodeId, &str),
+    ) -> LaunchOrder {
+        let State::Queued(launch) = std::mem::replace(&mut self.state, State::Starting) else {
+            unreachable!("only queued attempts are in the queue")
+        };
+        let Launch { task, template, index, item, inputs, .. } = *launch;
+        self.devices = devices;
+        self.waited = now.since(self.since);
+        self.since = now;
+        LaunchOrder {
+            attempt,
+            task,
+            node,
+            node_name: node_name.to_owned(),
+            template,
+            index,
+            item,
+            devices: self.devices.clone(),
+            inputs,
+            hosts: self.hosts.take(),
+            grant: self.grant,
+            shared_gpu: self.shared_gpu,
+            expected: self.expected,
+        }
+    }
+
+    /// Changes the template, and that of its launch while it is queued.
+    pub(super) fn set_template(&mut self, template: TaskTemplate) {
+        self.template = Arc::new(template);
+        if let State::Queued(launch) = &mut self.state {
+            launch.template = Arc::clone(&self.template);
+        }
+    }
+
     /// Whether it holds resources, because it is at the executor.
     pub(super) fn is_at_executor(&self) -> bool {
         matches!(self.state, State::Starting | State::Running | State::Stopping { .. })
@@ -88,7 +128,7 @@ pub(super) enum State {
     /// Sent to the executor.
     Starting,
     Running,
-    /// Asked to stop for this reason; killed at the time in `due`.
+    /// Asked to stop for this reason; killed if it has not ended within its grace.
     Stopping {
         reason: EndReason,
         killed: bool,

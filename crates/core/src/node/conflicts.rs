@@ -5,9 +5,7 @@ use super::{Attempt, NodeAgent, State};
 use crate::protocol::{Address, Launch, Steer, TheExecutor, TheMaster, ToExecutor, ToJobManager, ToMaster};
 use crate::role::{Outbox, Record};
 use crate::vocabulary::resources::CPU;
-use crate::vocabulary::{
-    AttemptId, EndReason, Ended, ExecutionType, GrantId, Instant, Resources, TaskShape, TaskTemplate, Totals, Usage,
-};
+use crate::vocabulary::{AttemptId, EndReason, Ended, ExecutionType, GrantId, Instant, Resources, Totals, Usage};
 use std::sync::Arc;
 
 impl Attempt {
@@ -62,14 +60,11 @@ impl NodeAgent {
         if !self.master.honours(Some(grant)) {
             return;
         }
-        let held = match self.attempts.get_mut(&id) {
+        let held = match self.attempts.get(&id) {
             Some(entry) if entry.is_preemptible() => {
-                entry.grant = Some(grant);
                 self.room.on_booked(&entry.holds());
+                self.attempts.on_booked(id, grant);
                 out.send(TheExecutor(self.node), ToExecutor::Promote { attempt: id, grant: Some(grant) });
-                if entry.yielding.is_some() {
-                    self.note_yields();
-                }
                 Some(grant)
             }
             Some(entry) if entry.is_at_executor() => entry.grant,
@@ -90,39 +85,18 @@ impl NodeAgent {
     /// An opportunistic attempt is within its job's share: it is not booked and not preempted any more. If it waits, it
     /// waits behind earlier guaranteed entries.
     pub(super) fn on_entitled(&mut self, now: Instant, id: AttemptId, out: &mut Outbox) {
-        let Some(entry) = self.attempts.get_mut(&id).filter(|entry| entry.is_opportunistic()) else { return };
-        let TaskShape { resources, .. } = *entry.template.shape;
-        let shape = Arc::new(TaskShape { resources, execution: ExecutionType::Guaranteed });
-        let template = Arc::new(TaskTemplate { shape: Arc::clone(&shape), ..(*entry.template).clone() });
-        let (is_at_executor, holds, does_yield) = (entry.is_at_executor(), entry.holds(), entry.yielding.is_some());
-        entry.template = Arc::clone(&template);
-        match &mut entry.state {
-            State::Queued(launch) => launch.template = template,
-            State::Starting | State::Running => {
-                out.send(TheExecutor(self.node), ToExecutor::Promote { attempt: id, grant: None });
-            }
-            State::Stopping { .. } | State::Ended(_) => {}
+        let Some(entry) = self.attempts.get(&id).filter(|entry| entry.is_opportunistic()) else { return };
+        if entry.is_at_executor() {
+            self.room.on_entitled(&entry.holds());
         }
-        if is_at_executor {
-            self.room.on_entitled(&holds);
+        if let State::Starting | State::Running = entry.state {
+            out.send(TheExecutor(self.node), ToExecutor::Promote { attempt: id, grant: None });
         }
-        if does_yield {
-            self.note_yields();
-        }
+        let shape = self.attempts.on_entitled(id);
         self.queue.on_entitled(id, shape);
         self.waits.on_change(now);
         self.guarantee_files(now, id, out);
         self.start_what_fits(now, out);
-    }
-
-    /// The end of an attempt, with the attempt for which it was preempted, if any.
-    pub(super) fn with_cause(&mut self, id: AttemptId, mut ended: Arc<Ended>) -> Arc<Ended> {
-        let by = self.preempting.remove(&id).filter(|_| ended.reason == EndReason::Preempted);
-        if let Some(by) = by {
-            let message = &mut Arc::make_mut(&mut ended).message;
-            message.get_or_insert_with(|| format!("to make room for attempt {by} of job {}", by.job));
-        }
-        ended
     }
 
     /// The master preempts attempts in favour of a launch. None is preempted if the launch is refused.
@@ -135,14 +109,14 @@ impl NodeAgent {
         out: &mut Outbox,
     ) {
         let by = launch.attempt;
-        let was_here = self.attempts.contains_key(&by);
+        let was_here = self.attempts.contains(&by);
         self.on_launch(now, from, launch, out);
-        if was_here || !self.attempts.contains_key(&by) {
+        if was_here || !self.attempts.contains(&by) {
             return;
         }
         let is_preemptible = |attempt: &Attempt| attempt.grant.is_some_and(|grant| of.contains(&grant));
         let victims: Vec<AttemptId> =
-            self.attempts.iter().filter(|(_, attempt)| is_preemptible(attempt)).map(|(id, _)| *id).collect();
+            self.attempts.iter().filter(|(_, attempt)| is_preemptible(attempt)).map(|(id, _)| id).collect();
         victims.into_iter().for_each(|victim| self.preempt(now, victim, by, out));
     }
 
@@ -152,7 +126,7 @@ impl NodeAgent {
             return;
         }
         out.record(Record::Preempting { task: entry.task, attempt: victim, node: self.node, by });
-        self.preempting.insert(victim, by);
+        self.attempts.on_preempted(victim, by);
         self.on_stop(now, victim, EndReason::Preempted, self.settings.stop_grace, out);
     }
 
@@ -167,7 +141,7 @@ impl NodeAgent {
         let mut coming = Totals::ZERO;
         coming.add(self.room.free());
         let mut most = coming;
-        for (_, entry) in self.running_attempts() {
+        for (_, entry) in self.attempts.running() {
             if let State::Stopping { .. } = entry.state {
                 coming.add(&entry.holds());
             }
@@ -176,7 +150,7 @@ impl NodeAgent {
             }
         }
         // Guaranteed attempts that wait for their own CPU have priority over all of them.
-        for (_, entry) in self.running_attempts().filter(|(_, entry)| entry.awaits_cpu() && !entry.is_opportunistic()) {
+        for (_, entry) in self.attempts.running().filter(|(_, entry)| entry.awaits_cpu() && !entry.is_opportunistic()) {
             most.take(&entry.cpu(), 1);
         }
         let mut wanted = Totals::ZERO;
@@ -187,11 +161,11 @@ impl NodeAgent {
                 wanted = together;
             }
         }
-        if self.rules.yields_for.is_some() {
+        if self.attempts.may_yield() {
             wanted.0[CPU] = 0;
         }
         let mut victims = Vec::new();
-        for (id, entry) in self.running_attempts().rev().filter(|(_, entry)| entry.is_preemptible()) {
+        for (id, entry) in self.attempts.running().rev().filter(|(_, entry)| entry.is_preemptible()) {
             if wanted.fits_in(&coming) {
                 break;
             }

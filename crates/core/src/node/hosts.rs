@@ -4,7 +4,7 @@
 use super::{NodeAgent, State};
 use crate::protocol::{Address, Greeting, ToJobManager};
 use crate::role::Outbox;
-use crate::vocabulary::{AttemptId, Epoch, HostId, Instant, JobId};
+use crate::vocabulary::{AttemptId, HostId, Instant, JobId};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -73,9 +73,7 @@ impl NodeAgent {
 
     /// The host of the job's manager, if the job has attempts here.
     pub fn host_of(&self, job: JobId) -> Option<HostId> {
-        let (epoch, number) = (Epoch(0), 0);
-        let (first, _) = self.attempts.range(AttemptId { job, epoch, number }..).next()?;
-        (first.job == job).then(|| first.epoch.host())
+        self.attempts.of_job(job).next().map(|first| first.epoch.host())
     }
 
     pub(super) fn on_host_connected(&mut self, now: Instant, host: HostId, out: &mut Outbox) {
@@ -92,7 +90,7 @@ impl NodeAgent {
     /// agent. Until the lease ends, they may claim their attempts.
     pub(super) fn start_leases(&mut self, now: Instant) {
         let ends = now + self.settings.orphan_lease;
-        let issuers: BTreeSet<HostId> = self.attempts.keys().map(|attempt| attempt.epoch.host()).collect();
+        let issuers: BTreeSet<HostId> = self.attempts.ids().map(|attempt| attempt.epoch.host()).collect();
         for host in issuers {
             if host != HostId::SERVER {
                 if let LinkState::Down { orphans_at } = self.hosts.link(host) {
@@ -138,12 +136,12 @@ impl NodeAgent {
 
     /// Job hosts that have attempts here.
     fn issuers(&self) -> BTreeSet<HostId> {
-        let hosts = self.attempts.keys().map(|attempt| attempt.epoch.host());
+        let hosts = self.attempts.ids().map(|attempt| attempt.epoch.host());
         hosts.filter(|host| *host != HostId::SERVER).collect()
     }
 
     pub(super) fn resend_ends(&self, host: HostId, out: &mut Outbox) {
-        for (&attempt, entry) in self.attempts.iter().filter(|(attempt, _)| attempt.epoch.host() == host) {
+        for (attempt, entry) in self.attempts.iter().filter(|(attempt, _)| attempt.epoch.host() == host) {
             if let State::Ended(ended) = &entry.state {
                 out.send(attempt.job, ToJobManager::Finished { attempt, ended: Arc::clone(ended), instead: None });
             }
@@ -158,7 +156,7 @@ impl NodeAgent {
     }
 
     pub(super) fn stop_orphans_of(&mut self, now: Instant, host: HostId, out: &mut Outbox) {
-        let all: Vec<AttemptId> = self.attempts.keys().copied().filter(|id| id.epoch.host() == host).collect();
+        let all: Vec<AttemptId> = self.attempts.ids().filter(|id| id.epoch.host() == host).collect();
         self.stop_orphans(now, &all, out);
     }
 }

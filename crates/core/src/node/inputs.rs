@@ -21,7 +21,7 @@ impl NodeAgent {
         self.files.add_reader(self.node, id, Arc::clone(inputs), is_opportunistic);
         self.follow_files(now, out);
         if self.files.is_any_lacking() {
-            self.watch.on_lacking(now);
+            self.attempts.on_lacking_files(now);
         }
     }
 

@@ -3,12 +3,12 @@
 
 use super::master_link::MOST_STARTS;
 use super::yields::Yielding;
-use super::{AtExecutor, Attempt, NodeAgent, State};
+use super::{Attempt, NodeAgent, State};
 use crate::protocol::{
     Executing, NodeReport, Registration, TaskSignal, TheExecutor, TheMaster, ToExecutor, ToMaster, Welcome,
 };
 use crate::role::Outbox;
-use crate::vocabulary::{AttemptId, Duration, EndReason, Ended, EntryId, HostId, Instant, Kinds, Late, LaunchOrder};
+use crate::vocabulary::{AttemptId, Duration, EndReason, Ended, HostId, Instant, Kinds, LaunchOrder};
 use std::collections::BTreeSet;
 
 impl NodeAgent {
@@ -33,7 +33,7 @@ impl NodeAgent {
             .attempts
             .iter()
             .filter(|(id, attempt)| !there.contains(id) && attempt.is_at_executor())
-            .map(|(id, _)| *id)
+            .map(|(id, _)| id)
             .collect();
         for attempt in gone {
             self.finish(now, attempt, Ended::without_run(EndReason::NodeLost), out);
@@ -81,25 +81,18 @@ impl NodeAgent {
         let since = yields_since.unwrap_or(now).before(running_for);
         let timeout_left = order.template.timeout.map(|timeout| Duration(timeout.0.saturating_sub(running_for.0)));
         let yielding = yields_since.map(|since| Yielding { since, before: Duration::ZERO, timeout_left, by: None });
-        let mut running = AtExecutor::new(order.attempt, since, order.expected);
-        self.watch.on_running(now, &mut running);
-        self.running.push(running);
         // When it was asked is not known: it gets its full grace again.
         let due = match asked_to_end {
             Some(_) => Some(now + self.settings.stop_grace),
             None if yielding.is_some() => None,
             None => order.template.timeout.map(|timeout| since + timeout),
         };
-        self.due.extend(due.map(|at| (at, order.attempt)));
         let state = asked_to_end.map_or(State::Running, |reason| State::Stopping { reason, killed: false });
         let LaunchOrder { attempt, task, template, devices, grant, shared_gpu, expected, .. } = order;
         let entry =
             Attempt { grant, shared_gpu, expected, devices, yielding, ..Attempt::new(task, template, since, state) };
         self.room.adopt(&entry);
-        self.attempts.insert(attempt, Box::new(entry));
-        if yielding.is_some() {
-            self.note_yields();
-        }
+        self.attempts.adopt(now, attempt, entry, due);
         self.waits.on_change(now);
     }
 
@@ -139,44 +132,22 @@ impl NodeAgent {
 
     /// The indexes of custom kinds are known now: resolves capacity and devices again.
     pub(super) fn on_kinds(&mut self, kinds: Kinds) {
-        let at_executor = self.attempts.values().map(|attempt| &**attempt).filter(|attempt| attempt.is_at_executor());
+        let at_executor = self.attempts.iter().map(|(_, attempt)| attempt).filter(|attempt| attempt.is_at_executor());
         self.room.on_kinds(kinds, self.settings.capacity.clone(), at_executor);
     }
 
-    /// Attempts that have waited for longer than predicted and were not reported before.
-    fn late(&mut self, now: Instant) -> Vec<Late> {
-        let mut all = Vec::new();
-        for entry in self.queue.entries() {
-            let EntryId::Attempt(id) = entry.id else { continue };
-            let Some(attempt) = self.attempts.get_mut(&id) else { continue };
-            let Some((prediction, came)) = attempt.prediction.as_mut().filter(|(prediction, _)| !prediction.is_counted)
-            else {
-                continue;
-            };
-            if let Some(late) = prediction.late(now.since(*came)).filter(|_| all.len() < MOST_STARTS) {
-                prediction.is_counted = true;
-                all.push(late);
-            }
-        }
-        all
-    }
-
     pub(super) fn report(&mut self, now: Instant, out: &mut Outbox) {
-        let running = self.running.len() as u32;
+        let running = self.attempts.running_count() as u32;
         let queued = self.queue.len() as u32;
         let expected_wait = self.queue.expected_work();
-        let left = self.running.iter().filter_map(|one| {
-            let until = if self.yields.attempts > 0 { self.attempts[&one.attempt].yielding } else { None };
-            Some(one.expected_end?.since(until.map_or(now, |yielding| yielding.since)))
-        });
-        let running_work = left.fold(Duration::ZERO, |a, b| a + b);
+        let running_work = self.attempts.running_work(now);
         let stalled = self.queue.stalled_for(now);
         if self.waits.due.is_some() || self.waits.owes_master || running + queued > 0 {
             // The report confirms the last report of waits, and an attempt that runs for longer than expected causes no
             // event.
             self.report_waits(now, true, out);
         }
-        let late = self.late(now);
+        let late = self.attempts.late(now, self.queue.entries(), MOST_STARTS);
         let (succeeded, starts) = self.master.take_counts();
         let free = *self.room.free();
         let report =

@@ -4,6 +4,7 @@
 //! The executor owns the processes and outlives the agent; a new agent starts by asking the executor what runs.
 
 mod attempt;
+mod attempts;
 mod cache;
 mod conflicts;
 mod devices;
@@ -35,26 +36,24 @@ use crate::protocol::{
 use crate::role::{Change, Event, Outbox, Record, Role};
 use crate::scheduling::Lack;
 use crate::vocabulary::{
-    AttemptId, Attributes, Devices, Duration, EndReason, Ended, EntryId, HostId, HostList, Instant, Mac, NodeId,
-    ProbeId, QueuedEntry, ResourceSpec, Resources, TaskId,
+    AttemptId, Attributes, Duration, EndReason, Ended, EntryId, HostId, HostList, Instant, Mac, NodeId, ProbeId,
+    QueuedEntry, ResourceSpec, Resources, TaskId,
 };
-use attempt::{AtExecutor, Attempt, State};
+use attempt::{Attempt, State};
+use attempts::Attempts;
 use executor_link::ExecutorLink;
 use files::Files;
 pub use files::MOST_FETCHES;
 use hosts::JobHosts;
 use master_link::{MasterLink, Overdue};
-use progress::Watch;
 use queue::Queue;
 use room::Room;
 use serde::{Deserialize, Serialize};
 use spare::Spare;
-use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use tokens::Tokens;
 pub use waits::ReportWaits;
 use waits::Waits;
-use yields::Yields;
 
 /// What a node is and how it behaves.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -98,12 +97,7 @@ pub struct OpportunisticRules {
 pub struct NodeAgent {
     node: NodeId,
     executor: ExecutorLink,
-    /// When an attempt has to be stopped because of its timeout, or killed.
-    due: BTreeSet<(Instant, AttemptId)>,
-    /// Boxed, since a node of the map reserves space for eleven values, and most agents have few attempts.
-    attempts: BTreeMap<AttemptId, Box<Attempt>>,
-    /// Attempts at the executor, in the order of launch.
-    running: Vec<AtExecutor>,
+    attempts: Attempts,
     master: MasterLink,
     hosts: JobHosts,
     queue: Queue,
@@ -111,12 +105,8 @@ pub struct NodeAgent {
     rules: OpportunisticRules,
     spare: Spare,
     waits: Waits,
-    watch: Watch,
-    yields: Yields,
     tokens: Tokens,
     files: Box<Files>,
-    /// Running attempts that are being stopped, and the attempt that needs their resources.
-    preempting: BTreeMap<AttemptId, AttemptId>,
     settings: NodeSettings,
 }
 
@@ -134,14 +124,9 @@ impl NodeAgent {
             files: Box::new(Files::new(settings.cache_bytes)),
             queue: Queue::new(queue_policy, rules.queue_limit),
             rules,
-            preempting: BTreeMap::new(),
             spare: Spare::default(),
             waits: Waits::default(),
-            watch: Watch::default(),
-            yields: Yields::default(),
-            attempts: BTreeMap::new(),
-            running: Vec::new(),
-            due: BTreeSet::new(),
+            attempts: Attempts::new(rules.yields_for),
             master: MasterLink::default(),
             hosts: JobHosts::default(),
             executor: ExecutorLink::default(),
@@ -163,16 +148,11 @@ impl NodeAgent {
     pub fn live(&self) -> impl Iterator<Item = LiveAttempt> {
         let live = self.attempts.iter().filter(|(_, attempt)| !matches!(attempt.state, State::Ended(_)));
         live.map(|(id, attempt)| LiveAttempt {
-            attempt: *id,
+            attempt: id,
             grant: attempt.grant,
             resources: attempt.template.shape.resources,
             shared_gpu: attempt.shared_gpu,
         })
-    }
-
-    /// Attempts at the executor, in the order of launch.
-    fn running_attempts(&self) -> impl DoubleEndedIterator<Item = (AttemptId, &Attempt)> {
-        self.running.iter().map(|one| (one.attempt, &*self.attempts[&one.attempt]))
     }
 
     /// Entries that wait for room, in the order of arrival.
@@ -266,7 +246,7 @@ impl NodeAgent {
         let prediction = prediction.map(|prediction| (prediction, now));
         let entry = Attempt::new(task, template, now, State::Queued(launch));
         let entry = Attempt { grant, shared_gpu, expected, prediction, ..entry };
-        self.attempts.insert(attempt, Box::new(entry));
+        self.attempts.add(attempt, entry);
         self.waits.on_change(now);
         if is_of_gang {
             self.queue.hold(attempt, Lack::Others);
@@ -302,9 +282,7 @@ impl NodeAgent {
         if !self.queue.lacks(id, Lack::Others) {
             return out.record(Record::Stale { from, attempt: id });
         }
-        if let Some(attempt) = self.attempts.get_mut(&id) {
-            attempt.hosts = Some(hosts);
-        }
+        self.attempts.on_gang_in_place(id, hosts);
         self.queue.release(id, Lack::Others);
         self.waits.on_change(now);
         self.start_what_fits(now, out);
@@ -320,7 +298,7 @@ impl NodeAgent {
                 out.send(id.job, ToJobManager::Finished { attempt: id, ended: Arc::clone(&ended), instead: None });
                 let task = TaskId { job: id.job, ..TaskId::default() };
                 let entry = Attempt::new(task, Arc::default(), now, State::Ended(ended));
-                self.attempts.insert(id, Box::new(entry));
+                self.attempts.add(id, entry);
             }
         }
     }
@@ -339,29 +317,16 @@ impl NodeAgent {
         instead: Option<NodeId>,
         out: &mut Outbox,
     ) {
-        let ended = self.with_cause(id, ended);
-        self.waits.on_change(now);
         let entry = &self.attempts[&id];
-        let (held, is_opportunistic, grant) = (entry.is_at_executor(), entry.is_opportunistic(), entry.grant);
-        if held {
+        let (was_at_executor, grant) = (entry.is_at_executor(), entry.grant);
+        if was_at_executor {
             self.room.on_end(entry);
-            if !is_opportunistic && self.serves(id.epoch.host()) {
+            if !entry.is_opportunistic() && self.serves(id.epoch.host()) {
                 self.room.keep_freed(now, &entry.holds());
             }
         }
-        let entry = self.attempts.get_mut(&id).expect("the caller has checked that the attempt exists");
-        entry.state = State::Ended(Arc::clone(&ended));
-        entry.devices = Devices::new();
-        let did_yield = entry.yielding.take().is_some();
-        if held {
-            if let Some(place) = self.running.iter().position(|other| other.attempt == id) {
-                self.running.remove(place);
-            }
-            self.due.retain(|(_, other)| *other != id);
-            if did_yield {
-                self.note_yields();
-            }
-        }
+        let ended = self.attempts.end(id, ended);
+        self.waits.on_change(now);
         self.master.on_ended(ended.reason.is_success());
         if let EndReason::NodeFault(why) = &ended.reason {
             out.send(TheMaster, ToMaster::CannotLaunch { why: why.clone() });
@@ -372,7 +337,7 @@ impl NodeAgent {
         }
         self.release_files(now, id, &ended, out);
         self.start_what_fits(now, out);
-        if held {
+        if was_at_executor {
             self.on_room_grew(now);
         }
     }
@@ -380,7 +345,7 @@ impl NodeAgent {
     fn on_acknowledge(&mut self, from: Address, id: AttemptId, out: &mut Outbox) {
         match self.attempts.get(&id).map(|entry| &entry.state) {
             Some(State::Ended(_)) => {
-                self.attempts.remove(&id);
+                self.attempts.remove_ended(id);
                 out.send(TheExecutor(self.node), ToExecutor::Acknowledge { attempt: id });
             }
             _ => out.record(Record::Stale { from, attempt: id }),
@@ -388,8 +353,7 @@ impl NodeAgent {
     }
 
     fn on_wakeup(&mut self, now: Instant, out: &mut Outbox) {
-        while let Some(&(at, id)) = self.due.first().filter(|(at, _)| *at <= now) {
-            self.due.remove(&(at, id));
+        while let Some(id) = self.attempts.take_due(now) {
             self.on_due(now, id, out);
         }
         if self.room.expire_kept(now) {
@@ -403,10 +367,10 @@ impl NodeAgent {
         if self.waits.due.is_some_and(|at| at <= now) {
             self.report_waits(now, false, out);
         }
-        if self.watch.due.is_some_and(|at| at <= now) {
+        if self.attempts.is_measurement_due(now) {
             self.measure(now, out);
         }
-        if self.yields.due.is_some_and(|at| at <= now) {
+        if self.attempts.is_yield_due(now) {
             self.end_overdue_yields(now, out);
         }
         self.end_abandoned(now, out);
@@ -422,14 +386,11 @@ impl NodeAgent {
         if !cfg!(debug_assertions) {
             return;
         }
-        let at_executor = self.attempts.values().filter(|attempt| attempt.is_at_executor()).count();
-        assert_eq!(self.running.len(), at_executor, "running attempts and attempts at the executor");
-        let queued = self.attempts.values().filter(|attempt| matches!(attempt.state, State::Queued(_))).count();
+        self.attempts.check_invariants();
+        let queued = self.attempts.iter().filter(|(_, attempt)| matches!(attempt.state, State::Queued(_))).count();
         self.queue.check_invariants(queued);
-        let running: Vec<&Attempt> = self.running_attempts().map(|(_, entry)| entry).collect();
+        let running: Vec<&Attempt> = self.attempts.running().map(|(_, entry)| entry).collect();
         self.room.check_invariants(&running, self.queue.kept_room());
-        let yielding = self.attempts.values().filter(|entry| entry.yielding.is_some());
-        assert_eq!(yielding.count(), self.yields.attempts as usize, "attempts that yield");
         self.files.check_invariants();
         self.check_cache_room();
     }
@@ -479,11 +440,9 @@ impl Role for NodeAgent {
     }
 
     fn next_wakeup(&self) -> Option<Instant> {
-        let due = self.due.first().map(|(at, _)| *at);
-        let link = self.master.next_due();
+        let (attempts, link, hosts) = (self.attempts.next_due(), self.master.next_due(), self.hosts.next_due());
         let (waits, files) = (self.waits.due, self.files.next_retry());
-        let (yields, hosts) = (self.yields.due, self.hosts.next_due());
-        let dues = [due, link, hosts, self.room.next_expiry(), self.spare.due, waits, self.watch.due, files, yields];
+        let dues = [attempts, link, hosts, self.room.next_expiry(), self.spare.due, waits, files];
         let next = dues.map(|at| at.unwrap_or(Instant::NEVER)).into_iter().fold(Instant::NEVER, Instant::min);
         (next < Instant::NEVER).then_some(next)
     }
@@ -496,12 +455,12 @@ impl Role for NodeAgent {
     }
 
     fn describe(&self, now: Instant) -> NodeDescription {
-        let running = self.running_attempts();
+        let running = self.attempts.running();
         let running =
             running.map(|(id, entry)| (id, entry.task, entry.template.shape.resources, now.since(entry.since)));
         let queued =
             self.queue.entries().iter().map(|entry| (entry.id, entry.shape.resources, now.since(entry.queued_at)));
-        let ended = self.attempts.values().filter(|attempt| matches!(attempt.state, State::Ended(_)));
+        let ended = self.attempts.iter().filter(|(_, attempt)| matches!(attempt.state, State::Ended(_)));
         NodeDescription {
             node: self.node,
             name: self.settings.name.clone(),

@@ -17,11 +17,11 @@ impl NodeAgent {
         self.tokens.on_claim(&claim);
         let Claim { job, epoch, number, attempts: claimed, .. } = claim;
         self.tokens.received_from(epoch);
-        let here: Vec<AttemptId> = self.attempts.keys().copied().filter(|id| id.job == job).collect();
-        let attempts = claimed.iter().copied().filter(|id| self.attempts.contains_key(id)).collect();
+        let here: Vec<AttemptId> = self.attempts.of_job(job).collect();
+        let attempts = claimed.iter().copied().filter(|id| self.attempts.contains(id)).collect();
         let node_name = self.settings.name.clone();
         out.send(job, ToJobManager::Live { node: self.node, node_name, epoch, number, attempts });
-        for (attempt, entry) in self.running_attempts().filter(|(attempt, _)| claimed.contains(attempt)) {
+        for (attempt, entry) in self.attempts.running().filter(|(attempt, _)| claimed.contains(attempt)) {
             if !matches!(entry.state, State::Starting) {
                 let running_for = entry.running_for(now);
                 out.send(job, ToJobManager::Started { attempt, running_for, at_node: None });
@@ -32,7 +32,7 @@ impl NodeAgent {
                 out.send(job, ToJobManager::Promoted { attempt, grant });
             }
         }
-        for id in claimed.iter().filter(|id| self.attempts.contains_key(id)) {
+        for id in claimed.iter().filter(|id| self.attempts.contains(id)) {
             self.report_in_place(*id, out);
         }
         // An end is reported until its owner acknowledges it, even if the owner no longer claims the attempt. The owner
@@ -44,7 +44,7 @@ impl NodeAgent {
 
     pub(super) fn on_disown(&mut self, now: Instant, job: JobId, out: &mut Outbox) {
         self.drop_probes_of(now, job, out);
-        let here: Vec<AttemptId> = self.attempts.keys().copied().filter(|id| id.job == job).collect();
+        let here: Vec<AttemptId> = self.attempts.of_job(job).collect();
         self.stop_orphans(now, &here, out);
     }
 }

@@ -4,7 +4,7 @@ use super::Attempt;
 use super::devices::DevicePool;
 use super::kept::KeptRoom;
 use crate::vocabulary::resources::GPU;
-use crate::vocabulary::{Devices, Duration, Instant, Kinds, ResourceSpec, Resources, SharedGpu, Totals};
+use crate::vocabulary::{Devices, Duration, Instant, Kinds, ResourceSpec, Resources, Totals};
 
 /// The fields are stored in this order: see [`NodeAgent`](super::NodeAgent).
 #[repr(C)]
@@ -115,16 +115,12 @@ impl Room {
         free
     }
 
-    /// An attempt starts. Returns the devices that it gets.
-    pub(super) fn on_start(
-        &mut self,
-        resources: &Resources,
-        shared_gpu: Option<SharedGpu>,
-        is_opportunistic: bool,
-    ) -> Devices {
-        let devices = self.devices.take(resources, shared_gpu, &self.kinds);
+    /// A queued attempt starts. Returns the devices that it gets.
+    pub(super) fn on_start(&mut self, attempt: &Attempt) -> Devices {
+        let resources = &attempt.template.shape.resources;
+        let devices = self.devices.take(resources, attempt.shared_gpu, &self.kinds);
         self.hold(resources);
-        if is_opportunistic {
+        if attempt.is_opportunistic() {
             self.opportunistic.add(resources);
         } else {
             self.kept.take(resources);

@@ -26,7 +26,7 @@ impl NodeAgent {
 
     pub(super) fn report_spare(&mut self, now: Instant, out: &mut Outbox) {
         self.spare.due = None;
-        let is_wanted = self.queue.has_opportunistic() || self.yields.attempts > 0;
+        let is_wanted = self.queue.has_opportunistic() || self.attempts.is_any_yielding();
         if self.rules.report_spare.is_none() || !self.is_welcomed() || is_wanted {
             return;
         }
@@ -65,7 +65,7 @@ impl NodeAgent {
                 && now.since(entry.since) >= offer_after
                 && entry.template.shape.resources.fits_in(&room)
         };
-        let those = self.running_attempts().filter(|(_, entry)| is_offered(entry));
+        let those = self.attempts.running().filter(|(_, entry)| is_offered(entry));
         let mut those: Vec<(Instant, AttemptId)> = those.map(|(id, entry)| (entry.since, id)).collect();
         those.sort_unstable();
         let next =

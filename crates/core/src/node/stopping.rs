@@ -14,38 +14,30 @@ impl NodeAgent {
         grace: Duration,
         out: &mut Outbox,
     ) {
-        let Some(entry) = self.attempts.get_mut(&id) else { return };
-        match &entry.state {
-            State::Queued(_) => {
+        match self.attempts.get(&id).map(|entry| &entry.state) {
+            Some(State::Queued(_)) => {
                 self.queue.remove(id);
                 self.finish(now, id, Ended::without_run(reason), out);
             }
-            State::Starting | State::Running => {
-                entry.state = State::Stopping { reason: reason.clone(), killed: false };
-                self.due.retain(|(_, other)| *other != id);
-                self.due.insert((now + grace, id));
+            Some(State::Starting | State::Running) => {
+                self.attempts.stop(id, reason.clone(), now + grace);
                 let signal = TaskSignal::Terminate;
                 out.send(TheExecutor(self.node), ToExecutor::Signal { attempt: id, signal, reason });
             }
-            State::Stopping { .. } | State::Ended(_) => {}
+            Some(State::Stopping { .. } | State::Ended(_)) | None => {}
         }
     }
 
+    /// Kills an attempt that has not ended within its grace, or stops it because of its timeout.
     pub(super) fn on_due(&mut self, now: Instant, id: AttemptId, out: &mut Outbox) {
-        let Some(entry) = self.attempts.get_mut(&id) else { return };
-        match &mut entry.state {
-            State::Stopping { killed, reason } if !*killed => {
-                *killed = true;
-                let (signal, reason) = (TaskSignal::Kill, reason.clone());
-                out.send(TheExecutor(self.node), ToExecutor::Signal { attempt: id, signal, reason });
-            }
-            State::Running => {
-                let (task, node, reason) = (entry.task, self.node, EndReason::Timeout);
-                out.record(Record::Stopping { task, attempt: id, node, reason: reason.clone() });
-                self.on_stop(now, id, reason, self.settings.stop_grace, out);
-            }
-            _ => {}
+        if let Some(reason) = self.attempts.kill(id) {
+            let signal = TaskSignal::Kill;
+            return out.send(TheExecutor(self.node), ToExecutor::Signal { attempt: id, signal, reason });
         }
+        let Some(entry) = self.attempts.get(&id).filter(|entry| matches!(entry.state, State::Running)) else { return };
+        let (task, node, reason) = (entry.task, self.node, EndReason::Timeout);
+        out.record(Record::Stopping { task, attempt: id, node, reason: reason.clone() });
+        self.on_stop(now, id, reason, self.settings.stop_grace, out);
     }
 
     /// Stops attempts without an owner, and drops their ends, which no owner acknowledges.
@@ -53,7 +45,7 @@ impl NodeAgent {
         for &id in orphans {
             let Some(entry) = self.attempts.get(&id) else { continue };
             if let State::Ended(_) = entry.state {
-                self.attempts.remove(&id);
+                self.attempts.remove_ended(id);
                 out.send(TheExecutor(self.node), ToExecutor::Acknowledge { attempt: id });
                 continue;
             }

@@ -196,7 +196,7 @@ impl NodeAgent {
     /// Whether the launch is accepted. If not, this is recorded, and answered if the answer does no harm.
     fn admits(&mut self, now: Instant, from: Address, launch: &Launch, out: &mut Outbox) -> bool {
         let Launch { attempt, task, grant, .. } = *launch;
-        if self.attempts.contains_key(&attempt) {
+        if self.attempts.contains(&attempt) {
             out.record(Record::Stale { from, attempt });
             return false;
         }

@@ -121,7 +121,7 @@ impl NodeAgent {
         let (mut running, mut queued, mut opportunistic) = (Vec::new(), Vec::new(), Vec::new());
         let least_left = self.waits.rules.map_or(0, |rules| rules.least_left);
         let mut waiting = Vec::new();
-        for (_, entry) in self.running_attempts() {
+        for (_, entry) in self.attempts.running() {
             let one = Use { resources: entry.template.shape.resources, lasting: left_of(entry, now, least_left) };
             if entry.is_opportunistic() { &mut opportunistic } else { &mut running }.push(one);
         }
@@ -150,7 +150,7 @@ impl NodeAgent {
 
     /// Mean expected run time of the attempts that run and the entries that wait.
     fn mean_run_time(&self) -> Duration {
-        let running = self.running_attempts().map(|(_, entry)| entry.expected);
+        let running = self.attempts.running().map(|(_, entry)| entry.expected);
         let queued = self.queue.entries().iter().map(|entry| entry.expected);
         let (sum, count) =
             running.chain(queued).fold((0_u128, 0), |(sum, count), one| (sum + u128::from(run_time(one).0), count + 1));

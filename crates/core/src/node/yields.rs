@@ -14,12 +14,57 @@ use crate::role::{Outbox, Record};
 use crate::vocabulary::resources::CPU;
 use crate::vocabulary::{AttemptId, Duration, EndReason, EntryId, Instant, QueuedEntry, Resources};
 
-#[derive(Default)]
+/// The rule for yielding, and the attempts that yield now.
 pub(super) struct Yields {
+    /// For how long an attempt yields at most; `None`: attempts are stopped.
+    longest: Option<Duration>,
     /// Number of attempts that yield, whether opportunistic or guaranteed by now.
-    pub(super) attempts: u32,
+    attempts: usize,
     /// When the first of them has yielded for too long.
-    pub(super) due: Option<Instant>,
+    due: Option<Instant>,
+}
+
+impl Yields {
+    pub(super) fn for_at_most(longest: Option<Duration>) -> Yields {
+        Yields { longest, attempts: 0, due: None }
+    }
+
+    pub(super) fn are_allowed(&self) -> bool {
+        self.longest.is_some()
+    }
+
+    pub(super) fn is_any(&self) -> bool {
+        self.attempts > 0
+    }
+
+    pub(super) fn count(&self) -> usize {
+        self.attempts
+    }
+
+    /// The attempts at the executor, or their yields, are others than before.
+    pub(super) fn note<'a>(&mut self, at_executor: impl Iterator<Item = &'a Attempt>) {
+        (self.attempts, self.due) = (0, None);
+        for entry in at_executor {
+            let Some(yielding) = entry.yielding else { continue };
+            self.attempts += 1;
+            let end = self.longest.filter(|_| entry.awaits_cpu()).map(|longest| yielding.is_for(longest));
+            self.due = self.due.into_iter().chain(end).min();
+        }
+    }
+
+    pub(super) fn next_due(&self) -> Option<Instant> {
+        self.due
+    }
+
+    pub(super) fn is_due(&self, now: Instant) -> bool {
+        self.due.is_some_and(|at| at <= now)
+    }
+
+    /// Whether the attempt has yielded for too long.
+    pub(super) fn is_overdue(&self, now: Instant, entry: &Attempt) -> bool {
+        let has_ended = |yielding: Yielding| self.longest.is_some_and(|longest| yielding.is_for(longest) <= now);
+        entry.awaits_cpu() && entry.yielding.is_some_and(has_ended)
+    }
 }
 
 /// An attempt that holds all its resources but its CPU.
@@ -89,7 +134,7 @@ impl NodeAgent {
             }
         }
         self.resume_opportunistic(now, out);
-        let is_any_yielding = self.running_attempts().any(|(_, entry)| entry.awaits_cpu());
+        let is_any_yielding = self.attempts.running().any(|(_, entry)| entry.awaits_cpu());
         if !self.queue.lacks_guaranteed_room() && !is_any_yielding {
             self.start_next(now, out);
         }
@@ -97,7 +142,7 @@ impl NodeAgent {
 
     /// The free resources if every attempt that may yield did so.
     fn free_if_all_yielded(&self) -> Resources {
-        let running = self.room.has_opportunistic().then(|| self.running_attempts());
+        let running = self.room.has_opportunistic().then(|| self.attempts.running());
         let those = running.into_iter().flatten().filter(|(_, entry)| entry.may_yield());
         self.room.free_without(those.map(|(_, entry)| entry.cpu()))
     }
@@ -106,8 +151,8 @@ impl NodeAgent {
     /// Attempts that wait for their own CPU have priority.
     fn pick_as_if_all_yielded(&mut self, now: Instant) -> Option<QueuedEntry> {
         let mut free = self.free_if_all_yielded();
-        let mut running = Vec::with_capacity(self.running.len());
-        for (attempt, entry) in self.running_attempts() {
+        let mut running = Vec::with_capacity(self.attempts.running_count());
+        for (attempt, entry) in self.attempts.running() {
             let mut one = entry.as_running(now, attempt);
             match entry.is_opportunistic() {
                 true if entry.may_yield() || entry.yielding.is_some() => one.resources = one.resources.with(CPU, 0),
@@ -124,7 +169,7 @@ impl NodeAgent {
     fn take_cpu(&mut self, now: Instant, wanted: &Resources, by: AttemptId, out: &mut Outbox) {
         let mut coming = self.room.free().cpu_millis();
         let mut those = Vec::new();
-        for (id, entry) in self.running_attempts().rev().filter(|(_, entry)| entry.may_yield()) {
+        for (id, entry) in self.attempts.running().rev().filter(|(_, entry)| entry.may_yield()) {
             if wanted.cpu_millis() <= coming {
                 break;
             }
@@ -143,42 +188,30 @@ impl NodeAgent {
     }
 
     fn have_yield(&mut self, now: Instant, id: AttemptId, by: AttemptId, out: &mut Outbox) {
-        let due = self.due.iter().find(|(_, other)| *other == id).copied();
-        self.due.retain(|(_, other)| *other != id);
-        let entry = self.attempts.get_mut(&id).expect("it runs");
+        self.attempts.on_yield(now, id, by);
+        let entry = &self.attempts[&id];
         let (task, node, cpu, job) = (entry.task, self.node, entry.cpu(), id.job);
-        let (before, timeout_left) = (entry.yielded_until.since(now), due.map(|(at, _)| at.since(now)));
-        entry.yielding = Some(Yielding { since: now, before, timeout_left, by: Some(by) });
         self.room.on_yield(&cpu);
         out.record(Record::Yielding { task, attempt: id, node, by });
         out.send(TheExecutor(node), ToExecutor::Yield { attempt: id });
         out.send(job, ToJobManager::Yields { attempt: id, has_cpu: false });
-        self.note_yields();
         self.waits.on_change(now);
     }
 
     fn resume(&mut self, now: Instant, id: AttemptId, out: &mut Outbox) {
-        let entry = self.attempts.get_mut(&id).expect("it runs");
-        let Yielding { since, before, timeout_left, .. } = entry.yielding.take().expect("it yields");
-        entry.yielded_until = now + before + now.since(since);
-        let (task, node, cpu, after) = (entry.task, self.node, entry.cpu(), now.since(since));
-        entry.since += after;
-        self.due.extend(timeout_left.map(|left| (now + left, id)));
-        if let Some(running) = self.running.iter_mut().find(|one| one.attempt == id) {
-            running.expected_end = running.expected_end.map(|end| end + after);
-        }
-        let is_opportunistic = entry.is_opportunistic();
-        self.room.on_resume(&cpu, is_opportunistic);
+        let after = self.attempts.on_resume(now, id);
+        let entry = &self.attempts[&id];
+        let (task, node) = (entry.task, self.node);
+        self.room.on_resume(&entry.cpu(), entry.is_opportunistic());
         out.record(Record::Resumed { task, attempt: id, node, after });
         out.send(TheExecutor(node), ToExecutor::Resume { attempt: id });
         out.send(id.job, ToJobManager::Yields { attempt: id, has_cpu: true });
-        self.note_yields();
         self.waits.on_change(now);
     }
 
     /// Attempts that became guaranteed while they yielded wait only for other guaranteed work.
     fn resume_promoted(&mut self, now: Instant, out: &mut Outbox) {
-        while self.yields.attempts > 0 {
+        while self.attempts.is_any_yielding() {
             let Some((id, cpu)) = self.first_yielding(|entry| !entry.is_opportunistic()) else { return };
             if cpu.cpu_millis() > self.free_if_all_yielded().cpu_millis() {
                 return;
@@ -190,7 +223,7 @@ impl NodeAgent {
 
     /// No guaranteed work can start now. If some can later, they yield again.
     fn resume_opportunistic(&mut self, now: Instant, out: &mut Outbox) {
-        while self.yields.attempts > 0 {
+        while self.attempts.is_any_yielding() {
             let Some((id, cpu)) = self.first_yielding(Attempt::is_opportunistic) else { return };
             if cpu.cpu_millis() > self.room.free_for_resuming().cpu_millis() {
                 return;
@@ -201,40 +234,28 @@ impl NodeAgent {
 
     /// The first of these attempts to start, with the CPU that it waits for.
     fn first_yielding(&self, is_one: impl Fn(&Attempt) -> bool) -> Option<(AttemptId, Resources)> {
-        let mut those = self.running_attempts().filter(|(_, entry)| entry.awaits_cpu());
+        let mut those = self.attempts.running().filter(|(_, entry)| entry.awaits_cpu());
         those.find(|(_, entry)| is_one(entry)).map(|(id, entry)| (id, entry.cpu()))
-    }
-
-    /// Counts the attempts that yield, and finds when the first of them has yielded for too long.
-    pub(super) fn note_yields(&mut self) {
-        let yielding = || self.running_attempts().filter_map(|(_, entry)| Some((entry.yielding?, entry)));
-        let those = || yielding().filter(|(_, entry)| entry.awaits_cpu());
-        let ends = |longest| those().map(|(yielding, _)| yielding.is_for(longest)).min();
-        self.yields = Yields { attempts: yielding().count() as u32, due: self.rules.yields_for.and_then(ends) };
     }
 
     /// Stops attempts that have yielded for too long, even if they were promoted meanwhile: their tasks may find CPU
     /// elsewhere.
     pub(super) fn end_overdue_yields(&mut self, now: Instant, out: &mut Outbox) {
-        let Some(longest) = self.rules.yields_for else { return };
-        let is_overdue =
-            |entry: &Attempt| entry.awaits_cpu() && entry.yielding.is_some_and(|one| one.is_for(longest) <= now);
-        let those = self.running_attempts().filter(|(_, entry)| is_overdue(entry));
-        let those: Vec<AttemptId> = those.map(|(id, _)| id).collect();
-        for id in those {
-            let entry = &self.attempts[&id];
-            let (task, node, by) = (entry.task, self.node, entry.yielding.and_then(|yielding| yielding.by));
-            self.preempting.extend(by.map(|by| (id, by)));
+        for (id, by) in self.attempts.overdue_yields(now) {
+            if let Some(by) = by {
+                self.attempts.on_preempted(id, by);
+            }
+            let (task, node) = (self.attempts[&id].task, self.node);
             out.record(Record::Stopping { task, attempt: id, node, reason: EndReason::Preempted });
             self.on_stop(now, id, EndReason::Preempted, self.settings.stop_grace, out);
         }
-        self.note_yields();
+        self.attempts.note_yields();
     }
 
     /// The rules do not allow yielding, but an earlier agent with other rules left attempts that yield. They continue
     /// as far as there is room, and the others are stopped.
     pub(super) fn end_yields_of_other_rules(&mut self, now: Instant, out: &mut Outbox) {
-        if self.rules.yields_for.is_some() || self.yields.attempts == 0 {
+        if self.attempts.may_yield() || !self.attempts.is_any_yielding() {
             return;
         }
         while let Some((id, cpu)) = self.first_yielding(|_| true) {
@@ -250,7 +271,7 @@ impl NodeAgent {
                 self.on_stop(now, id, EndReason::Preempted, self.settings.stop_grace, out);
             }
         }
-        self.note_yields();
+        self.attempts.note_yields();
     }
 
     /// Messages that were sent while the connection to the executor was down are lost.
