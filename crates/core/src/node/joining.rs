@@ -142,7 +142,7 @@ impl NodeAgent {
         let expected_wait = self.queue.expected_work();
         let running_work = self.attempts.running_work(now);
         let stalled = self.queue.stalled_for(now);
-        if self.waits.due.is_some() || self.waits.owes_master || running + queued > 0 {
+        if self.waits.is_open() || running + queued > 0 {
             // The report confirms the last report of waits, and an attempt that runs for longer than expected causes no
             // event.
             self.report_waits(now, true, out);

@@ -102,7 +102,6 @@ pub struct NodeAgent {
     hosts: JobHosts,
     queue: Queue,
     room: Room,
-    rules: OpportunisticRules,
     spare: Spare,
     waits: Waits,
     tokens: Tokens,
@@ -123,8 +122,7 @@ impl NodeAgent {
             room: Room::new(settings.capacity.basic, rules.keep_freed),
             files: Box::new(Files::new(settings.cache_bytes)),
             queue: Queue::new(queue_policy, rules.queue_limit),
-            rules,
-            spare: Spare::default(),
+            spare: Spare::new(rules.report_spare, rules.offer_after),
             waits: Waits::default(),
             attempts: Attempts::new(rules.yields_for),
             master: MasterLink::default(),
@@ -338,7 +336,7 @@ impl NodeAgent {
         self.release_files(now, id, &ended, out);
         self.start_what_fits(now, out);
         if was_at_executor {
-            self.on_room_grew(now);
+            self.spare.on_room_grew(now);
         }
     }
 
@@ -358,13 +356,13 @@ impl NodeAgent {
         }
         if self.room.expire_kept(now) {
             self.start_what_fits(now, out);
-            self.on_room_grew(now);
+            self.spare.on_room_grew(now);
         }
         self.retry_fetches(now, out);
-        if self.spare.due.is_some_and(|at| at <= now) {
+        if self.spare.is_due(now) {
             self.report_spare(now, out);
         }
-        if self.waits.due.is_some_and(|at| at <= now) {
+        if self.waits.is_due(now) {
             self.report_waits(now, false, out);
         }
         if self.attempts.is_measurement_due(now) {
@@ -441,8 +439,9 @@ impl Role for NodeAgent {
 
     fn next_wakeup(&self) -> Option<Instant> {
         let (attempts, link, hosts) = (self.attempts.next_due(), self.master.next_due(), self.hosts.next_due());
-        let (waits, files) = (self.waits.due, self.files.next_retry());
-        let dues = [attempts, link, hosts, self.room.next_expiry(), self.spare.due, waits, files];
+        let (kept, spare) = (self.room.next_expiry(), self.spare.next_due());
+        let (waits, files) = (self.waits.next_due(), self.files.next_retry());
+        let dues = [attempts, link, hosts, kept, spare, waits, files];
         let next = dues.map(|at| at.unwrap_or(Instant::NEVER)).into_iter().fold(Instant::NEVER, Instant::min);
         (next < Instant::NEVER).then_some(next)
     }

@@ -40,12 +40,12 @@ pub(super) struct Waits {
     /// The attempts whose starts the last report contained.
     reported_of: BTreeSet<AttemptId>,
     /// When to check next whether there is something to report.
-    pub(super) due: Option<Instant>,
+    due: Option<Instant>,
     /// Minimum time between two reports to the master, apart from those with a node report.
     pace: Duration,
     master_reported_at: Option<Instant>,
     /// Job managers have a report that the master has not received.
-    pub(super) owes_master: bool,
+    owes_master: bool,
 }
 
 impl Waits {
@@ -56,6 +56,19 @@ impl Waits {
             let at = self.told.as_ref().map_or(soon, |told| soon.max(told.0 + every));
             self.due = Some(self.due.map_or(at, |due| due.min(at)));
         }
+    }
+
+    pub(super) fn next_due(&self) -> Option<Instant> {
+        self.due
+    }
+
+    pub(super) fn is_due(&self, now: Instant) -> bool {
+        self.due.is_some_and(|at| at <= now)
+    }
+
+    /// Whether there may be something to report, or a report to the master is held back.
+    pub(super) fn is_open(&self) -> bool {
+        self.due.is_some() || self.owes_master
     }
 
     /// The master knows nothing of the node and gets a new report.
