@@ -91,6 +91,9 @@ pub struct OpportunisticRules {
     pub yields_for: Option<Duration>,
 }
 
+/// The messages of an agent, and its parts. Each part owns its state; others call it by what has happened or what they
+/// need.
+///
 /// The fields are stored in this order. A simulation visits thousands of agents in turn, and most events need only the
 /// first few cache lines of an agent.
 #[repr(C, align(64))]
