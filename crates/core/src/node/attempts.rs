@@ -65,6 +65,10 @@ impl Attempts {
         self.all.contains_key(id)
     }
 
+    pub(super) fn is_queued(&self, id: &AttemptId) -> bool {
+        self.get(id).is_some_and(|attempt| matches!(attempt.state, State::Queued(_)))
+    }
+
     /// All attempts in the order of their ids.
     pub(super) fn iter(&self) -> impl Iterator<Item = (AttemptId, &Attempt)> {
         self.all.iter().map(|(id, attempt)| (*id, &**attempt))

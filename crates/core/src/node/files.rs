@@ -8,12 +8,15 @@
 //! Guaranteed tasks have priority over opportunistic ones. Opportunistic tasks that only wait lose their room, and if
 //! that is not enough, some that run are preempted.
 
-use super::cache::{Origin, Stored};
-use super::fetch::{Fetch, Step};
+mod cache;
+mod fetch;
+
 use crate::vocabulary::{
-    AttemptId, Digest, Duration, EndReason, Ended, EndedFiles, Fetched, InputFile, Instant, JobId, NodeId, StoredFile,
-    Usage,
+    AttemptId, Digest, Duration, EndReason, Ended, EndedFiles, Fetched, InputFile, Instant, JobId, NodeId, OutputFile,
+    StoredFile, Usage,
 };
+use cache::{Origin, Stored};
+use fetch::{Fetch, Step};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -26,44 +29,44 @@ const MOST_LATE: usize = 16;
 
 pub(super) struct Files {
     /// Maximum size of the files that are kept, in bytes.
-    pub(super) limit: u64,
-    pub(super) stored: BTreeMap<Digest, Stored>,
-    pub(super) stored_bytes: u64,
+    limit: u64,
+    stored: BTreeMap<Digest, Stored>,
+    stored_bytes: u64,
     /// Of these, the bytes of files that some task waits for or runs with.
-    pub(super) pinned_bytes: u64,
-    pub(super) uses: u64,
-    pub(super) readers: BTreeMap<AttemptId, Reader>,
+    pinned_bytes: u64,
+    uses: u64,
+    readers: BTreeMap<AttemptId, Reader>,
     /// Readers for which there is no room yet: guaranteed ones, then opportunistic ones, each in order of arrival.
-    pub(super) line: BTreeSet<(bool, u64, AttemptId)>,
-    pub(super) arrivals: u64,
-    pub(super) fetches: BTreeMap<Digest, Fetch>,
+    line: BTreeSet<(bool, u64, AttemptId)>,
+    arrivals: u64,
+    fetches: BTreeMap<Digest, Fetch>,
     /// Bytes of all fetches together.
-    pub(super) fetch_bytes: u64,
+    fetch_bytes: u64,
     /// Fetches that wait until fewer are under way, and some that no longer wait: those for guaranteed readers, and the
     /// rest.
-    pub(super) waiting_first: VecDeque<Digest>,
-    pub(super) waiting: VecDeque<Digest>,
+    waiting_first: VecDeque<Digest>,
+    waiting: VecDeque<Digest>,
     /// No pause ends before this time.
-    pub(super) retry_at: Option<Instant>,
-    pub(super) under_way: BTreeSet<Digest>,
+    retry_at: Option<Instant>,
+    under_way: BTreeSet<Digest>,
     /// The executor has listed its files since it was asked.
-    pub(super) is_listed: bool,
-    pub(super) effects: Effects,
+    is_listed: bool,
+    effects: Effects,
 }
 
 /// Files, and for how long each has been under way.
 type Late = [(Digest, Duration)];
 
-pub(super) struct Reader {
-    pub(super) inputs: Arc<[InputFile]>,
+struct Reader {
+    inputs: Arc<[InputFile]>,
     /// Its files, each once, with the index of its first occurrence in the inputs.
-    pub(super) files: BTreeMap<Digest, usize>,
-    pub(super) is_opportunistic: bool,
+    files: BTreeMap<Digest, usize>,
+    is_opportunistic: bool,
     /// The larger, the later the reader arrived or became guaranteed.
-    pub(super) came: u64,
+    came: u64,
     /// Room is reserved for its files.
-    pub(super) is_admitted: bool,
-    pub(super) missing: usize,
+    is_admitted: bool,
+    missing: usize,
 }
 
 /// Consequences outside of this module.
@@ -163,7 +166,7 @@ impl Files {
         self.ask_more();
     }
 
-    pub(super) fn reserve(&mut self, own: NodeId, id: AttemptId) {
+    fn reserve(&mut self, own: NodeId, id: AttemptId) {
         let Some(mut reader) = self.readers.remove(&id) else { return };
         reader.is_admitted = true;
         reader.missing = 0;
@@ -182,7 +185,7 @@ impl Files {
     }
 
     /// Adds a reader that waits for a file that these nodes may have.
-    pub(super) fn send_for(&mut self, own: NodeId, file: StoredFile, holders: &[NodeId], is_guaranteed: bool) {
+    fn send_for(&mut self, own: NodeId, file: StoredFile, holders: &[NodeId], is_guaranteed: bool) {
         let StoredFile { digest, bytes } = file;
         let mut is_new = false;
         let fetch = self.fetches.entry(digest).or_insert_with(|| {
@@ -203,7 +206,7 @@ impl Files {
     }
 
     /// Keeps a file that is here for one more reader. Returns false if it is not here.
-    pub(super) fn pin(&mut self, digest: &Digest, job: JobId) -> bool {
+    fn pin(&mut self, digest: &Digest, job: JobId) -> bool {
         let Some(stored) = self.stored.get_mut(digest) else { return false };
         self.uses += 1;
         stored.last_use = self.uses;
@@ -215,8 +218,34 @@ impl Files {
         true
     }
 
-    /// The task has ended: files that only it needed may be dropped.
-    pub(super) fn remove_reader(&mut self, id: AttemptId) {
+    /// Whether the task has read files here, or its end names files.
+    pub(super) fn concerns(&self, id: AttemptId, ended: &Ended) -> bool {
+        self.readers.contains_key(&id) || ended.files.is_some()
+    }
+
+    /// A task has ended: it reads no files any more. The files that it stored are here, for other tasks if `are_read`;
+    /// those that it did not find are not.
+    pub(super) fn on_end(
+        &mut self,
+        own: NodeId,
+        id: AttemptId,
+        ended: &Ended,
+        are_read: bool,
+        has_started: impl Fn(AttemptId) -> bool,
+    ) {
+        self.remove_reader(id);
+        let origin = if are_read { Origin::Left(id.job) } else { Origin::Unread(id.job) };
+        for OutputFile { digest, bytes, .. } in ended.outputs() {
+            self.take_in(own, StoredFile { digest: *digest, bytes: *bytes }, origin);
+        }
+        for (digest, _) in ended.missing().iter().filter(|(_, node)| *node == own) {
+            self.lose(own, digest, &has_started);
+        }
+        self.admit(own);
+    }
+
+    /// Files that only this task needed may be dropped.
+    fn remove_reader(&mut self, id: AttemptId) {
         let Some(reader) = self.readers.remove(&id) else { return };
         if reader.is_admitted {
             self.release(&reader);
@@ -237,7 +266,7 @@ impl Files {
     }
 
     /// Files that no other reader needs may be dropped.
-    pub(super) fn release(&mut self, reader: &Reader) {
+    fn release(&mut self, reader: &Reader) {
         for digest in reader.files.keys() {
             if let Some(fetch) = self.fetches.get_mut(digest) {
                 fetch.readers -= 1;
@@ -259,6 +288,17 @@ impl Files {
         }
     }
 
+    /// Whether guaranteed readers wait for room.
+    pub(super) fn lacks_guaranteed_room(&self) -> bool {
+        self.line.first().is_some_and(|(is_opportunistic, ..)| !is_opportunistic)
+    }
+
+    /// Opportunistic readers that have room, each with its position in the order of arrival.
+    pub(super) fn opportunistic_with_room(&self) -> impl Iterator<Item = (AttemptId, u64)> {
+        let those = self.readers.iter().filter(|(_, reader)| reader.is_admitted && reader.is_opportunistic);
+        those.map(|(id, reader)| (*id, reader.came))
+    }
+
     /// Which of these opportunistic readers have room that guaranteed ones in `line` lack, and the last reader for
     /// which they have to leave. It names no more of them than needed, those at the front of `others` before the rest.
     /// The readers `leaving` are about to free their room.
@@ -267,7 +307,8 @@ impl Files {
         leaving: &[AttemptId],
         others: &[AttemptId],
     ) -> Option<(AttemptId, Vec<AttemptId>)> {
-        let mut room = Room { files: self, readers: BTreeMap::new(), bytes: self.pinned_bytes + self.fetch_bytes };
+        let mut room =
+            ReservedRoom { files: self, readers: BTreeMap::new(), bytes: self.pinned_bytes + self.fetch_bytes };
         // Fetches that are under way but have no readers do not stay.
         room.bytes -= self.fetches.values().filter(|fetch| fetch.readers == 0).map(|fetch| fetch.bytes).sum::<u64>();
         leaving.iter().chain(others).for_each(|id| room.without(&self.readers[id]));
@@ -294,9 +335,41 @@ impl Files {
 
     // ---- stored files ----------------------------------------------------------------------------------------------
 
+    /// The executor is asked which files it has.
+    pub(super) fn on_list_asked(&mut self) {
+        self.is_listed = false;
+    }
+
+    pub(super) fn awaits_list(&self) -> bool {
+        !self.is_listed
+    }
+
+    /// The executor has these files and no others.
+    pub(super) fn on_listed(&mut self, own: NodeId, listed: Vec<StoredFile>, has_started: impl Fn(AttemptId) -> bool) {
+        self.is_listed = true;
+        let there: BTreeSet<Digest> = listed.iter().map(|file| file.digest).collect();
+        let gone: Vec<Digest> = self.stored.keys().filter(|digest| !there.contains(digest)).copied().collect();
+        gone.iter().for_each(|digest| self.lose(own, digest, &has_started));
+        for file in listed {
+            if !self.stored.contains_key(&file.digest) {
+                self.take_in(own, file, Origin::Found);
+            }
+        }
+        self.admit(own);
+    }
+
+    /// Drops the files that only this job has stored or read.
+    pub(super) fn forget_job(&mut self, job: JobId) {
+        let is_nobodys = |one: &mut Stored| one.jobs.remove(&job) && one.jobs.is_empty() && one.readers == 0;
+        let left = self.stored.iter_mut().filter_map(|(digest, one)| is_nobodys(one).then_some(*digest));
+        for digest in left.collect::<Vec<_>>() {
+            self.drop_file(&digest);
+        }
+    }
+
     /// A file that was recorded as stored is not here. A task that has started has its own link to the file and no
     /// longer needs it here. A task that has not started waits until the file is fetched again.
-    pub(super) fn lose(&mut self, own: NodeId, digest: &Digest, has_started: impl Fn(AttemptId) -> bool) {
+    fn lose(&mut self, own: NodeId, digest: &Digest, has_started: impl Fn(AttemptId) -> bool) {
         if self.forget(digest).is_none() {
             return;
         }
@@ -319,7 +392,7 @@ impl Files {
 
     // ---- fetching --------------------------------------------------------------------------------------------------
 
-    pub(super) fn ask_more(&mut self) {
+    fn ask_more(&mut self) {
         while let Some(digest) = self.next_to_ask() {
             let Some(fetch) = self.fetches.get_mut(&digest).filter(|fetch| fetch.step == Step::Waiting) else {
                 continue;
@@ -334,7 +407,7 @@ impl Files {
         }
     }
 
-    pub(super) fn next_to_ask(&mut self) -> Option<Digest> {
+    fn next_to_ask(&mut self) -> Option<Digest> {
         let is_guaranteed = |digest: &Digest| self.fetches.get(digest).is_some_and(|fetch| fetch.guaranteed > 0);
         if self.under_way.iter().filter(|digest| is_guaranteed(digest)).count() < MOST_FETCHES {
             while let Some(digest) = self.waiting_first.pop_front() {
@@ -349,7 +422,7 @@ impl Files {
     }
 
     /// The fetch waits until it may be sent for.
-    pub(super) fn line_up(&mut self, digest: Digest) {
+    fn line_up(&mut self, digest: Digest) {
         let is_guaranteed = self.fetches.get(&digest).is_some_and(|fetch| fetch.guaranteed > 0);
         if is_guaranteed { &mut self.waiting_first } else { &mut self.waiting }.push_back(digest);
     }
@@ -409,7 +482,7 @@ impl Files {
         self.admit(own);
     }
 
-    pub(super) fn remove_fetch(&mut self, digest: &Digest) {
+    fn remove_fetch(&mut self, digest: &Digest) {
         self.under_way.remove(digest);
         if let Some(fetch) = self.fetches.remove(digest) {
             self.fetch_bytes -= fetch.bytes;
@@ -417,7 +490,7 @@ impl Files {
     }
 
     /// No node has the file, or it cannot be kept here for the reason `no_room`: its readers end.
-    pub(super) fn fail(&mut self, digest: &Digest, no_room: Option<String>) {
+    fn fail(&mut self, digest: &Digest, no_room: Option<String>) {
         let Some(fetch) = self.fetches.get(digest) else { return };
         let missing: Vec<(Digest, NodeId)> = fetch.asked_in_vain().map(|node| (*digest, node)).collect();
         let asked = fetch.why_in_vain();
@@ -504,6 +577,37 @@ impl Files {
         self.admit(own);
     }
 
+    // ---- all of them -----------------------------------------------------------------------------------------------
+
+    /// What has to be done outside of this module because of the changes until `now`, each once.
+    pub(super) fn take_effects(&mut self, now: Instant) -> Effects {
+        let effects = std::mem::take(&mut self.effects);
+        for (file, _) in &effects.ask {
+            if let Some(fetch) = self.fetches.get_mut(&file.digest) {
+                fetch.asked_at.get_or_insert(now);
+            }
+        }
+        effects
+    }
+
+    /// # Panics
+    /// If a guaranteed reader lacks room that opportunistic ones have which stay.
+    pub(super) fn check_room(&self, stays: impl Fn(AttemptId) -> bool) {
+        let Some(&(is_opportunistic, _, first)) = self.line.first() else { return };
+        if is_opportunistic {
+            return;
+        }
+        let bytes = |counts: &dyn Fn(AttemptId, &Reader) -> bool| -> u64 {
+            let is_one = |id: AttemptId, reader: &Reader| id == first || reader.is_admitted && counts(id, reader);
+            let those = self.readers.iter().filter(|(id, reader)| is_one(**id, reader));
+            let files = those.flat_map(|(_, reader)| reader.files().map(|file| (file.digest, file.bytes)));
+            files.collect::<BTreeMap<Digest, u64>>().into_values().sum()
+        };
+        let left = bytes(&|id, reader| !reader.is_opportunistic || stays(id));
+        let least = bytes(&|_, reader| !reader.is_opportunistic);
+        assert!(left <= self.limit || least > self.limit, "opportunistic readers block {first}");
+    }
+
     pub(super) fn check_invariants(&self) {
         let stored = self.stored.values().map(|one| one.bytes).sum::<u64>();
         assert_eq!(self.stored_bytes, stored, "bytes of stored files");
@@ -533,14 +637,14 @@ impl Files {
 }
 
 /// The room that is reserved if other readers are admitted.
-struct Room<'a> {
+struct ReservedRoom<'a> {
     files: &'a Files,
     /// Number of readers of each file for which it differs from the present number.
     readers: BTreeMap<Digest, u32>,
     bytes: u64,
 }
 
-impl Room<'_> {
+impl ReservedRoom<'_> {
     fn readers_of(&mut self, digest: Digest) -> &mut u32 {
         let stored = || self.files.stored.get(&digest).map_or(0, |one| one.readers);
         self.readers
@@ -572,7 +676,7 @@ impl Reader {
     }
 
     /// The files that it reads, each once.
-    pub(super) fn files(&self) -> impl Iterator<Item = &InputFile> {
+    fn files(&self) -> impl Iterator<Item = &InputFile> {
         self.files.values().map(|at| &self.inputs[*at])
     }
 }
@@ -583,86 +687,4 @@ fn no_input(why: String, missing: Vec<(Digest, NodeId)>) -> Arc<Ended> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const OWN: NodeId = NodeId(0);
-    const JOB: JobId = JobId(1);
-
-    /// With room for three files of one byte each, which arrive in this order.
-    fn dropped(files: &[(u8, Origin)]) -> Vec<u8> {
-        let mut node = Files::new(3);
-        for &(name, origin) in files {
-            node.take_in(OWN, StoredFile { digest: Digest([name; 32]), bytes: 1 }, origin);
-            node.admit(OWN);
-            node.check_invariants();
-        }
-        node.effects.drop.iter().map(|digest| digest.0[0]).collect()
-    }
-
-    #[test]
-    fn copies_that_other_nodes_have_are_dropped_before_files_that_are_only_here() {
-        use Origin::{Fetched, Found, Left, Unread};
-        assert_eq!(dropped(&[(1, Left(JOB)), (2, Left(JOB)), (3, Left(JOB)), (4, Left(JOB))]), [1]);
-        assert_eq!(dropped(&[(1, Left(JOB)), (2, Fetched), (3, Found), (4, Fetched), (5, Left(JOB))]), [2, 3]);
-        let unread = [(1, Fetched), (2, Left(JOB)), (3, Left(JOB)), (4, Unread(JOB)), (5, Unread(JOB)), (6, Left(JOB))];
-        assert_eq!(dropped(&unread), [4, 5, 1], "files without readers are dropped first");
-    }
-
-    /// A reader of these files of one byte each.
-    fn add(node: &mut Files, number: u32, is_opportunistic: bool, files: &[u8]) -> AttemptId {
-        let id = AttemptId { job: JOB, number, ..AttemptId::default() };
-        let input = |name: &u8| {
-            let (path, digest) = (name.to_string(), Digest([*name; 32]));
-            InputFile { path, digest, bytes: 1, holders: vec![NodeId(1)] }
-        };
-        node.add_reader(OWN, id, files.iter().map(input).collect(), is_opportunistic);
-        node.check_invariants();
-        id
-    }
-
-    #[test]
-    fn guaranteed_readers_have_priority_also_if_they_became_guaranteed() {
-        let mut node = Files::new(1);
-        let ids = [(0, true), (1, true), (2, true), (3, false)]
-            .map(|(number, is_opportunistic)| add(&mut node, number, is_opportunistic, &[number as u8]));
-        node.guarantee(OWN, ids[2]);
-        node.check_invariants();
-        let line: Vec<u32> = node.line.iter().map(|(_, _, id)| id.number).collect();
-        assert_eq!(line, [3, 2, 1]);
-        assert_eq!(node.in_the_way(&[], &ids[..1]), Some((ids[3], vec![ids[0]])));
-        assert_eq!(node.in_the_way(&ids[..1], &[]), Some((ids[3], vec![])), "it leaves without being preempted");
-        node.send_back(ids[0]);
-        node.admit(OWN);
-        node.check_invariants();
-        let line: Vec<u32> = node.line.iter().map(|(_, _, id)| id.number).collect();
-        assert_eq!(line, [3, 2, 0, 1], "it is before later ones, and its file is under way");
-    }
-
-    #[test]
-    fn no_reader_is_preempted_if_that_is_not_enough_or_not_needed() {
-        let mut node = Files::new(4);
-        let guaranteed = add(&mut node, 0, false, &[1, 2]);
-        let others = [add(&mut node, 1, true, &[1, 3]), add(&mut node, 2, true, &[4])];
-        let larger = add(&mut node, 3, false, &[5, 6, 7]);
-        assert_eq!(node.in_the_way(&[], &[others[1], others[0]]), None, "the guaranteed reader has two of four bytes");
-        node.remove_reader(larger);
-        let last = add(&mut node, 4, false, &[1, 5]);
-        assert_eq!(node.in_the_way(&[], &[others[1], others[0]]), Some((last, vec![others[1]])));
-        node.remove_reader(guaranteed);
-        node.check_invariants();
-    }
-
-    #[test]
-    fn a_fetch_that_becomes_guaranteed_does_not_wait_for_opportunistic_ones() {
-        let mut node = Files::new(20);
-        let files: Vec<u8> = (0..10).collect();
-        add(&mut node, 0, true, &files);
-        assert_eq!(node.effects.ask.len(), MOST_FETCHES);
-        let other = add(&mut node, 1, true, &files[8..]);
-        node.guarantee(OWN, other);
-        node.check_invariants();
-        let asked: Vec<u8> = node.effects.ask.iter().map(|(file, _)| file.digest.0[0]).collect();
-        assert_eq!(asked[MOST_FETCHES..], [8, 9]);
-    }
-}
+mod tests;

@@ -1,13 +1,11 @@
 //! The input files of a node's attempts: attempts wait for them, and hold them while they run.
 
-use super::cache::Origin;
-use super::files::{Effects, Reader};
+use super::files::Effects;
 use super::{NodeAgent, State};
 use crate::protocol::{TheExecutor, ToExecutor};
 use crate::role::{Outbox, Record};
 use crate::scheduling::Lack;
-use crate::vocabulary::{AttemptId, Digest, Ended, Fetched, InputFile, Instant, JobId, NodeId, OutputFile, StoredFile};
-use std::collections::{BTreeMap, BTreeSet};
+use crate::vocabulary::{AttemptId, Digest, Ended, Fetched, InputFile, Instant, JobId, NodeId, StoredFile};
 use std::sync::Arc;
 
 impl NodeAgent {
@@ -35,36 +33,18 @@ impl NodeAgent {
         self.follow_files(now, out);
     }
 
-    pub(super) fn await_list(&mut self) {
-        self.files.is_listed = false;
-    }
-
     /// The executor has reported everything. One without files sends no list of them.
     pub(super) fn end_list(&mut self, now: Instant, out: &mut Outbox) {
-        if !self.files.is_listed {
+        if self.files.awaits_list() {
             self.on_stored(now, Vec::new(), out);
         }
     }
 
     /// The files that the executor has.
     pub(super) fn on_stored(&mut self, now: Instant, stored: Vec<StoredFile>, out: &mut Outbox) {
-        self.files.is_listed = true;
-        let there: BTreeSet<Digest> = stored.iter().map(|file| file.digest).collect();
-        let gone: Vec<Digest> = self.files.stored.keys().filter(|digest| !there.contains(digest)).copied().collect();
-        self.lose(&gone);
-        for file in stored {
-            if !self.files.stored.contains_key(&file.digest) {
-                self.files.take_in(self.node, file, Origin::Found);
-            }
-        }
-        self.files.admit(self.node);
-        self.follow_files(now, out);
-    }
-
-    fn lose(&mut self, gone: &[Digest]) {
         let attempts = &self.attempts;
-        let has_started = |id: AttemptId| !attempts.get(&id).is_some_and(|one| matches!(one.state, State::Queued(_)));
-        gone.iter().for_each(|digest| self.files.lose(self.node, digest, has_started));
+        self.files.on_listed(self.node, stored, |id| !attempts.is_queued(&id));
+        self.follow_files(now, out);
     }
 
     pub(super) fn fetch_again(&mut self, now: Instant, out: &mut Outbox) {
@@ -79,24 +59,16 @@ impl NodeAgent {
         }
     }
 
-    /// An attempt ended: it reads no files any more. The files that it stored are here; those that it did not find are
-    /// not.
+    /// An attempt ended: it reads no files any more.
     pub(super) fn release_files(&mut self, now: Instant, id: AttemptId, ended: &Ended, out: &mut Outbox) {
-        let is_reader = self.files.readers.contains_key(&id);
-        if !is_reader && ended.files.is_none() {
+        if !self.files.concerns(id, ended) {
             return;
         }
-        self.files.remove_reader(id);
+        let attempts = &self.attempts;
         // Files that an attempt stored before it failed are not needed by any task.
-        let is_read = self.attempts.get(&id).is_some_and(|entry| !entry.template.keeps_outputs);
-        let is_read = is_read && ended.reason.is_success();
-        let origin = if is_read { Origin::Left(id.job) } else { Origin::Unread(id.job) };
-        for OutputFile { digest, bytes, .. } in ended.outputs() {
-            self.files.take_in(self.node, StoredFile { digest: *digest, bytes: *bytes }, origin);
-        }
-        let gone = ended.missing().iter().filter(|(_, node)| *node == self.node);
-        self.lose(&gone.map(|(digest, _)| *digest).collect::<Vec<_>>());
-        self.files.admit(self.node);
+        let are_read = attempts.get(&id).is_some_and(|entry| !entry.template.keeps_outputs);
+        let are_read = are_read && ended.reason.is_success();
+        self.files.on_end(self.node, id, ended, are_read, |id| !attempts.is_queued(&id));
         self.follow_files(now, out);
     }
 
@@ -115,14 +87,13 @@ impl NodeAgent {
     /// Opportunistic readers that wait return to the line if guaranteed ones lack their room, the newest first. If that
     /// is not enough, those that run are preempted, as when memory is lacking.
     fn make_cache_room(&mut self, now: Instant, out: &mut Outbox) {
-        if self.files.line.first().is_none_or(|(is_opportunistic, ..)| *is_opportunistic) {
+        if !self.files.lacks_guaranteed_room() {
             return;
         }
         let (mut leaving, mut waiting, mut running) = (Vec::new(), Vec::new(), Vec::new());
-        let admitted = self.files.readers.iter().filter(|(_, reader)| reader.is_admitted && reader.is_opportunistic);
-        for (&id, reader) in admitted {
+        for (id, came) in self.files.opportunistic_with_room() {
             match self.attempts.get(&id).map(|entry| &entry.state) {
-                Some(State::Queued(_)) => waiting.push((reader.came, id)),
+                Some(State::Queued(_)) => waiting.push((came, id)),
                 Some(State::Starting | State::Running) => running.push((self.attempts[&id].since, id)),
                 _ => leaving.push(id),
             }
@@ -133,7 +104,7 @@ impl NodeAgent {
         let others: Vec<AttemptId> = waiting.chain(running.into_iter().rev().map(|(_, id)| id)).collect();
         let Some((by, those)) = self.files.in_the_way(&leaving, &others) else { return };
         for id in those {
-            if matches!(self.attempts[&id].state, State::Queued(_)) {
+            if self.attempts.is_queued(&id) {
                 self.files.send_back(id);
                 continue;
             }
@@ -144,45 +115,26 @@ impl NodeAgent {
 
     /// Checks that no guaranteed reader lacks room that opportunistic ones have, unless these are about to leave it.
     pub(super) fn check_cache_room(&self) {
-        let Some(&(is_opportunistic, _, first)) = self.files.line.first() else { return };
-        if is_opportunistic {
-            return;
-        }
-        let bytes = |counts: &dyn Fn(AttemptId, &Reader) -> bool| -> u64 {
-            let those = self
-                .files
-                .readers
-                .iter()
-                .filter(|(id, reader)| **id == first || reader.is_admitted && counts(**id, reader));
-            let files = those.flat_map(|(_, reader)| reader.files().map(|file| (file.digest, file.bytes)));
-            files.collect::<BTreeMap<Digest, u64>>().into_values().sum()
-        };
-        let stays = |id: AttemptId| {
+        self.files.check_room(|id| {
             let entry = self.attempts.get(&id);
             entry.is_some_and(|entry| matches!(entry.state, State::Queued(_) | State::Starting | State::Running))
-        };
-        let left = bytes(&|id, reader| !reader.is_opportunistic || stays(id));
-        let least = bytes(&|_, reader| !reader.is_opportunistic);
-        assert!(left <= self.files.limit || least > self.files.limit, "opportunistic readers block {first}");
+        });
     }
 
     fn follow_files(&mut self, now: Instant, out: &mut Outbox) {
         self.make_cache_room(now, out);
-        let Effects { ask, drop, arrived, held, failed } = std::mem::take(&mut self.files.effects);
+        let Effects { ask, drop, arrived, held, failed } = self.files.take_effects(now);
         let node = self.node;
         held.into_iter().for_each(|id| self.queue.hold(id, Lack::Files));
         if !drop.is_empty() {
             out.send(TheExecutor(node), ToExecutor::Drop { node, files: drop });
         }
         for (file, from) in ask {
-            if let Some(fetch) = self.files.fetches.get_mut(&file.digest) {
-                fetch.asked_at.get_or_insert(now);
-            }
             out.send(TheExecutor(node), ToExecutor::Fetch { node, file, from });
         }
         for (id, ended) in failed {
             self.queue.remove(id);
-            if self.attempts.get(&id).is_some_and(|entry| matches!(entry.state, State::Queued(_))) {
+            if self.attempts.is_queued(&id) {
                 self.finish(now, id, ended, out);
             }
         }

@@ -14,7 +14,7 @@ use std::collections::BTreeSet;
 impl NodeAgent {
     pub(super) fn on_executor_connected(&mut self, out: &mut Outbox) {
         self.executor.on_asked();
-        self.await_list();
+        self.files.on_list_asked();
         out.send(TheExecutor(self.node), ToExecutor::List { node: self.node });
     }
 

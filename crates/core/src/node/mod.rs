@@ -5,11 +5,9 @@
 
 mod attempt;
 mod attempts;
-mod cache;
 mod conflicts;
 mod devices;
 mod executor_link;
-mod fetch;
 mod files;
 mod hosts;
 mod inputs;
@@ -255,7 +253,7 @@ impl NodeAgent {
         self.gather(now, attempt, &inputs, out);
         self.report_in_place(attempt, out);
         self.start_what_fits(now, out);
-        if self.attempts.get(&attempt).is_some_and(|entry| matches!(entry.state, State::Queued(_))) {
+        if self.attempts.is_queued(&attempt) {
             let node = self.node;
             out.record(match self.queue.lacks(attempt, Lack::Others) {
                 true => Record::AwaitsGang { task, attempt, node },

@@ -1,6 +1,6 @@
 //! The files that a node stores for tasks: in a cache of limited size, which drops files that other nodes have first.
 
-use super::files::Files;
+use super::Files;
 use crate::vocabulary::{Digest, JobId, NodeId, StoredFile};
 use std::collections::BTreeSet;
 
@@ -83,14 +83,6 @@ impl Files {
             self.pinned_bytes -= gone.bytes;
         }
         Some(gone)
-    }
-
-    pub(super) fn forget_job(&mut self, job: JobId) {
-        let is_nobodys = |one: &mut Stored| one.jobs.remove(&job) && one.jobs.is_empty() && one.readers == 0;
-        let left = self.stored.iter_mut().filter_map(|(digest, one)| is_nobodys(one).then_some(*digest));
-        for digest in left.collect::<Vec<_>>() {
-            self.drop_file(&digest);
-        }
     }
 
     /// A file is here without having been fetched. If a fetch waits for it, that fetch is complete.
