@@ -97,12 +97,13 @@ impl Room {
 
     // ---- what is held ----------------------------------------------------------------------------------------------
 
-    /// Keeps room for a probe whose job manager is asked for a task.
+    /// Holds resources for a probe whose job manager is asked for a task, or for an attempt.
     pub(super) fn hold(&mut self, resources: &Resources) {
         self.held.add(resources);
         self.free = self.free_beside(&self.held);
     }
 
+    /// Frees resources that were held.
     pub(super) fn release(&mut self, resources: &Resources) {
         self.held.sub(resources);
         self.free = self.free_beside(&self.held);
@@ -187,7 +188,7 @@ impl Room {
         self.kept.keep(now, resources);
     }
 
-    /// Ends the time of room that has been kept for long enough. Returns true if there was any.
+    /// Frees the room that has been kept for long enough for opportunistic work, too. Returns true if there was any.
     pub(super) fn expire_kept(&mut self, now: Instant) -> bool {
         self.kept.expire(now)
     }
