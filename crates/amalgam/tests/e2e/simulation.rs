@@ -383,7 +383,7 @@ fn stories_of_a_job_and_of_a_task_are_printed() {
     assert!(!said.contains("job 3:"), "{said}");
     let said = scene.ok(&small(&["--preset", "sparrow", "--story", "2.1.0"]));
     assert!(
-        said.contains("task 2.1.0 sent to") && said.contains("job 2: submitted") && !said.contains("2.0.0"),
+        said.contains("task 2.1.0 sent as") && said.contains("job 2: submitted") && !said.contains("2.0.0"),
         "{said}"
     );
     let late = small(&["--until", "1us", "--story", "6"]);
