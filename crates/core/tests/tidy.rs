@@ -81,8 +81,8 @@ const BANNED_IN_CORE: [&str; 10] = [
     "std::process",
 ];
 
-/// What core may depend on: serde, and a seedable generator.
-const CORES_DEPENDENCIES: [&str; 5] = ["serde", "rand", "rand_core", "rand_chacha", "rand_pcg"];
+/// What core may depend on: serde, a seedable generator, and collections without a hash function of their own.
+const CORES_DEPENDENCIES: [&str; 4] = ["fixedbitset", "hashbrown", "rand_pcg", "serde"];
 
 /// Crates that must not name the listed crates, neither in their manifests nor in their sources.
 const STRANGERS: [(&str, &[&str]); 7] = [

@@ -4,8 +4,8 @@
 //! future need not be sorted yet. As its time approaches, an entry moves a few times, each time to the end of a list at
 //! a lower level. Entries with the same time keep their order.
 
-use crate::slab::{Held, Slab};
 use amalgam_core::vocabulary::Instant;
+use slab::Slab;
 use std::collections::VecDeque;
 
 /// Bits of a time that one level distinguishes.
@@ -16,20 +16,22 @@ const DIGITS: usize = 1 << DIGIT;
 pub struct Agenda<T> {
     /// Time of the entry that was taken last.
     now: Instant,
-    /// Entries for `now`, in the order in which they were added.
-    due: VecDeque<Held<T>>,
+    /// Entries for `now`, in the order in which they were added: their keys in `things`.
+    due: VecDeque<u32>,
     /// Later entries, by the level of the highest digit in which their time differs from `now`, and by their digit
     /// there.
-    later: Vec<Vec<Entry<T>>>,
+    later: Vec<Vec<Entry>>,
     /// Bit sets of the lists that are not empty: the levels, and the digits of each level.
     levels: u16,
     digits: [u16; LEVELS],
     things: Slab<T>,
 }
 
-struct Entry<T> {
+#[derive(Clone, Copy)]
+struct Entry {
     at: Instant,
-    thing: Held<T>,
+    /// Its key in `things`.
+    thing: u32,
 }
 
 impl<T> Default for Agenda<T> {
@@ -40,7 +42,7 @@ impl<T> Default for Agenda<T> {
             later: (0..LEVELS * DIGITS).map(|_| Vec::new()).collect(),
             levels: 0,
             digits: [0; LEVELS],
-            things: Slab::default(),
+            things: Slab::new(),
         }
     }
 }
@@ -52,7 +54,7 @@ impl<T> Agenda<T> {
     /// If `at` is earlier than the time of the entry that was taken last.
     pub fn note(&mut self, at: Instant, thing: T) {
         assert!(at >= self.now, "an entry is not in the past");
-        let thing = self.things.put(thing);
+        let thing = self.things.insert(thing) as u32;
         self.enter(Entry { at, thing });
     }
 
@@ -65,10 +67,10 @@ impl<T> Agenda<T> {
             self.advance();
         }
         let thing = self.due.pop_front()?;
-        Some((self.now, self.things.take(thing)))
+        Some((self.now, self.things.remove(thing as usize)))
     }
 
-    fn enter(&mut self, entry: Entry<T>) {
+    fn enter(&mut self, entry: Entry) {
         let differing = entry.at.0 ^ self.now.0;
         if differing == 0 {
             return self.due.push_back(entry.thing);

@@ -28,7 +28,6 @@ pub mod report;
 mod sealing;
 mod settings;
 mod simulation;
-mod slab;
 pub mod statistics;
 mod story;
 mod subject;

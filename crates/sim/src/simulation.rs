@@ -22,7 +22,6 @@ use crate::node::SimulatedNode;
 use crate::places::{self, Place, Places};
 use crate::process::{Input, Process};
 use crate::settings::{Settings, Understating};
-use crate::slab::{Held, Slab};
 use crate::story::Story;
 use amalgam_core::hosting::{Effects, Egress, Envelope, Fact, Handled};
 use amalgam_core::protocol::{Address, ExecutorReport, Message, ToClient, ToExecutor, ToMaster, ToNode};
@@ -32,6 +31,7 @@ use amalgam_core::vocabulary::{
     Resources, StoredFile, Totals,
 };
 use amalgam_workload::trace::{Node, TraceJob};
+use slab::Slab;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
@@ -107,13 +107,15 @@ pub(crate) enum Occurrence {
         direction: Direction,
         life: u32,
         sent: Instant,
-        envelope: Held<Envelope>,
+        /// Its key in `envelopes`.
+        envelope: u32,
     },
     /// An executor carries out an order, or its report reaches the agent.
     Ordered {
         node: usize,
         link: u32,
-        order: Held<ToExecutor>,
+        /// Its key in `orders`.
+        order: u32,
     },
     Reported {
         node: usize,
@@ -217,11 +219,11 @@ impl Simulation {
             Occurrence::Connects { link } => self.connect(link),
             Occurrence::Greeted { link, life, sent } => self.greet(link, life, sent),
             Occurrence::Delivered { link, direction, life, sent, envelope } => {
-                let envelope = self.envelopes.take(envelope);
+                let envelope = self.envelopes.remove(envelope as usize);
                 self.deliver(link as usize, direction, life, sent, envelope);
             }
             Occurrence::Ordered { node, link, order } => {
-                let order = self.orders.take(order);
+                let order = self.orders.remove(order as usize);
                 if self.nodes[node].executor_link == link {
                     self.order(node, order);
                 }
@@ -515,7 +517,7 @@ impl Simulation {
         // Messages to clients do not use the network; `tell` has reported them.
         let Some((link, direction)) = self.places.link(from, place) else { return };
         if let Some((arrival, life)) = self.network.send(at, link, direction) {
-            let (link, envelope) = (link as u32, self.envelopes.put(envelope));
+            let (link, envelope) = (link as u32, self.envelopes.insert(envelope) as u32);
             self.agenda.note(arrival, Occurrence::Delivered { link, direction, life, sent: at, envelope });
         }
     }

@@ -1,37 +1,21 @@
 //! The names of nodes.
 
 use crate::vocabulary::NodeId;
+use hashbrown::HashTable;
 
 #[derive(Default)]
 pub struct NodeNames {
     /// By number.
     names: Vec<Option<String>>,
-    index: Index,
-}
-
-/// Finds a node by its name: a hash table with linear probing. Comparisons of names in a tree would be a third of the
-/// work of taking in 50,000 nodes.
-#[derive(Default)]
-struct Index {
-    /// A power of two in number, at least half of them free.
-    places: Vec<Place>,
-    used: usize,
+    /// By name. Comparisons of names in a tree would be a third of the work of taking in 50,000 nodes. It is never iterated,
+    /// so its order decides nothing.
+    index: HashTable<Place>,
 }
 
 /// Small, since each access to distant memory takes longer than the rest of a search.
-#[derive(Clone, Copy)]
 struct Place {
     hash: u32,
-    /// Not the number of a node if the place is free.
     node: NodeId,
-}
-
-impl Place {
-    const FREE: Place = Place { hash: 0, node: NodeId(u32::MAX) };
-
-    fn is_free(&self) -> bool {
-        self.node == Place::FREE.node
-    }
 }
 
 impl NodeNames {
@@ -40,38 +24,31 @@ impl NodeNames {
         if self.of(node) == Some(&name) {
             return;
         }
-        let hash = hash_of(&name);
-        if self.place_of(hash, &name).is_some() {
+        if self.find(&name).is_some() {
             return self.insert(node, format!("{name}@{node}"));
         }
+        self.remove(node);
         let index = node.0 as usize;
         if self.names.len() <= index {
             self.names.resize(index + 1, None);
         }
-        if let Some(before) = self.names[index].replace(name)
-            && let Some(place) = self.index.find(hash_of(&before), |other| other == node)
-        {
-            self.index.remove(place);
-        }
-        self.index.insert(Place { hash, node });
+        let hash = hash_of(&name);
+        self.names[index] = Some(name);
+        self.index.insert_unique(spread(hash), Place { hash, node }, |place| spread(place.hash));
     }
 
     /// Removes a node; another one may get its name.
     pub fn remove(&mut self, node: NodeId) {
-        if let Some(name) = self.names.get_mut(node.0 as usize).and_then(Option::take)
-            && let Some(place) = self.index.find(hash_of(&name), |other| other == node)
-        {
-            self.index.remove(place);
+        let Some(name) = self.names.get_mut(node.0 as usize).and_then(Option::take) else { return };
+        if let Ok(place) = self.index.find_entry(spread(hash_of(&name)), |place| place.node == node) {
+            place.remove();
         }
     }
 
-    fn place_of(&self, hash: u32, name: &str) -> Option<usize> {
-        self.index.find(hash, |node| self.of(node) == Some(name))
-    }
-
     pub fn find(&self, name: &str) -> Option<NodeId> {
-        let place = self.place_of(hash_of(name), name)?;
-        Some(self.index.places[place].node)
+        let hash = hash_of(name);
+        let place = self.index.find(spread(hash), |place| place.hash == hash && self.of(place.node) == Some(name))?;
+        Some(place.node)
     }
 
     pub fn of(&self, node: NodeId) -> Option<&str> {
@@ -91,63 +68,6 @@ impl NodeNames {
     }
 }
 
-impl Index {
-    fn next(&self, place: usize) -> usize {
-        (place + 1) & (self.places.len() - 1)
-    }
-
-    fn home(&self, hash: u32) -> usize {
-        hash as usize & (self.places.len() - 1)
-    }
-
-    fn find(&self, hash: u32, is_it: impl Fn(NodeId) -> bool) -> Option<usize> {
-        if self.places.is_empty() {
-            return None;
-        }
-        let mut at = self.home(hash);
-        loop {
-            let place = self.places[at];
-            if place.is_free() {
-                return None;
-            }
-            if place.hash == hash && is_it(place.node) {
-                return Some(at);
-            }
-            at = self.next(at);
-        }
-    }
-
-    fn insert(&mut self, place: Place) {
-        if (self.used + 1) * 2 > self.places.len() {
-            let twice = vec![Place::FREE; (self.places.len() * 2).max(16)];
-            let before = std::mem::replace(&mut self.places, twice);
-            before.into_iter().filter(|place| !place.is_free()).for_each(|place| self.put(place));
-        }
-        self.used += 1;
-        self.put(place);
-    }
-
-    fn put(&mut self, place: Place) {
-        let mut at = self.home(place.hash);
-        while !self.places[at].is_free() {
-            at = self.next(at);
-        }
-        self.places[at] = place;
-    }
-
-    /// The entries after it, up to the next free place, are inserted again: some could not be found across the gap.
-    fn remove(&mut self, at: usize) {
-        self.places[at] = Place::FREE;
-        self.used -= 1;
-        let mut behind = self.next(at);
-        while !self.places[behind].is_free() {
-            let place = std::mem::replace(&mut self.places[behind], Place::FREE);
-            self.put(place);
-            behind = self.next(behind);
-        }
-    }
-}
-
 /// FNV-1: names that differ in the last letter only have close hashes, and nodes mostly join in the order of their
 /// names.
 fn hash_of(name: &str) -> u32 {
@@ -155,6 +75,11 @@ fn hash_of(name: &str) -> u32 {
         .bytes()
         .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| hash.wrapping_mul(0x0000_0100_0000_01b3) ^ u64::from(byte));
     (hash ^ hash >> 32) as u32
+}
+
+/// The table looks for a place by the low bits, and compares the seven highest ones first.
+fn spread(hash: u32) -> u64 {
+    u64::from(hash) << 32 | u64::from(hash)
 }
 
 #[cfg(test)]

@@ -1,15 +1,13 @@
 //! Which nodes meet which constraints: each constraint has a bit vector over all nodes. Each set of constraints is a
-//! class and has the AND of their vectors, which is computed word by word when the class is first requested (Megha,
+//! class and has the AND of their vectors, which is computed when the class is first requested (Megha,
 //! section IV-B).
 //!
 //! A class may be narrowed to some nodes; then it belongs to one ask.
 
 use crate::vocabulary::{Attributes, ClassTable, Constraint};
+use fixedbitset::FixedBitSet;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-
-/// Number of words that are computed at a time.
-const AT_A_TIME: usize = 32;
 
 #[derive(Default)]
 pub struct Classes {
@@ -25,8 +23,8 @@ pub struct Classes {
 
 struct OneConstraint {
     constraint: Constraint,
-    /// A bit for each node that meets it.
-    met: Vec<u64>,
+    /// The nodes that meet it.
+    met: FixedBitSet,
 }
 
 #[derive(Default)]
@@ -58,11 +56,12 @@ impl Classes {
     pub fn classify(&mut self, node: usize, attributes: &Attributes) {
         self.nodes = self.nodes.max(node + 1);
         for OneConstraint { constraint, met } in &mut self.constraints {
-            set(met, node, constraint.is_met_by(attributes));
+            met.grow(node + 1);
+            met.set(node, constraint.is_met_by(attributes));
         }
         for (number, class) in (0..).zip(&self.classes) {
             let is_member = class.members.as_ref().is_none_or(|members| members.binary_search(&node).is_ok());
-            let is_met = |part: &u32| has(&self.constraints[*part as usize].met, node);
+            let is_met = |part: &u32| self.constraints[*part as usize].met.contains(node);
             self.table.set(number, node, is_member && class.parts.iter().all(is_met));
         }
     }
@@ -89,8 +88,8 @@ impl Classes {
         if let Some(known) = self.by_constraint.get(constraint) {
             return *known;
         }
-        let mut met = vec![0; self.nodes.div_ceil(64)];
-        (0..self.nodes).for_each(|node| set(&mut met, node, constraint.is_met_by(attributes(node))));
+        let mut met = FixedBitSet::with_capacity(self.nodes);
+        met.extend((0..self.nodes).filter(|node| constraint.is_met_by(attributes(*node))));
         let number = self.constraints.len() as u32;
         self.constraints.push(OneConstraint { constraint: constraint.clone(), met });
         self.by_constraint.insert(constraint.clone(), number);
@@ -98,19 +97,17 @@ impl Classes {
     }
 
     /// The nodes that meet all of these.
-    fn together(&self, parts: &[u32]) -> Vec<u64> {
-        let mut words = vec![u64::MAX; self.nodes.div_ceil(64)];
-        if let Some(last) = words.last_mut() {
-            *last >>= (64 - self.nodes % 64) % 64;
-        }
-        // A few words of each vector in turn, so that memory fetches all vectors at the same time.
-        for (at, words) in (0..).step_by(AT_A_TIME).zip(words.chunks_mut(AT_A_TIME)) {
-            for part in parts {
-                let met = &self.constraints[*part as usize].met[at..];
-                words.iter_mut().zip(met).for_each(|(word, met)| *word &= met);
-            }
-        }
-        words
+    fn together(&self, parts: &[u32]) -> FixedBitSet {
+        let mut sets = parts.iter().map(|part| &self.constraints[*part as usize].met);
+        let Some(first) = sets.next() else {
+            let mut all = FixedBitSet::with_capacity(self.nodes);
+            all.insert_range(..);
+            return all;
+        };
+        sets.fold(first.clone(), |mut together, met| {
+            together.intersect_with(met);
+            together
+        })
     }
 
     /// Creates a class for one ask: only these of the nodes that meet `class`. `nodes` is sorted.
@@ -119,7 +116,7 @@ impl Classes {
         let (constraints, parts) = (Arc::clone(constraints), parts.clone());
         let narrow = self.free.pop().unwrap_or_else(|| {
             self.classes.push(Class::default());
-            self.table.add_class_of(Vec::new())
+            self.table.add_class_of(FixedBitSet::new())
         });
         for &node in nodes.iter().filter(|node| **node < self.nodes) {
             let met = self.table.meets(class, node);
@@ -135,18 +132,6 @@ impl Classes {
         self.classes[narrow as usize].members = Some(Vec::new());
         self.free.push(narrow);
     }
-}
-
-fn has(words: &[u64], node: usize) -> bool {
-    words.get(node / 64).is_some_and(|word| word >> (node % 64) & 1 == 1)
-}
-
-fn set(words: &mut Vec<u64>, node: usize, is_met: bool) {
-    if words.len() <= node / 64 {
-        words.resize(node / 64 + 1, 0);
-    }
-    let bit = 1 << (node % 64);
-    words[node / 64] = if is_met { words[node / 64] | bit } else { words[node / 64] & !bit };
 }
 
 #[cfg(test)]

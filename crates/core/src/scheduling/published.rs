@@ -9,6 +9,7 @@ use crate::vocabulary::{
     NodeWaits, Piece, Resources,
 };
 use crate::why::Why;
+use fixedbitset::FixedBitSet;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -42,7 +43,7 @@ pub(super) struct PublishedView {
     /// What tasks take that were sent to a node since it last reported its waits.
     on_the_way: BTreeMap<NodeId, OnTheWay>,
     /// A bit for each node that has no room for one more of these tasks.
-    filled: Vec<u64>,
+    filled: FixedBitSet,
     /// The waits that nodes reported to this process, and when.
     heard: BTreeMap<NodeId, (Instant, Arc<NodeWaits>)>,
     /// The same nodes, in the order in which they reported.
@@ -118,14 +119,6 @@ impl OnTheWay {
         self.sent.iter().filter(|one| one.at > at).for_each(|one| left.push(*one));
         left
     }
-}
-
-fn mark(bits: &mut Vec<u64>, node: NodeId) {
-    let word = node.0 as usize / 64;
-    if bits.len() <= word {
-        bits.resize(word + 1, 0);
-    }
-    bits[word] |= 1 << (node.0 % 64);
 }
 
 /// A task that was sent to a node.
@@ -209,7 +202,7 @@ impl PublishedView {
         self.on_the_way.retain(|&node, on_the_way| {
             *on_the_way = on_the_way.since(confirmed_at(node));
             if on_the_way.fills(list, node) {
-                mark(&mut self.filled, node);
+                self.filled.grow_and_insert(node.0 as usize);
             }
             !on_the_way.sent.is_empty()
         });
@@ -261,10 +254,8 @@ impl PublishedView {
             self.received_order.retain(|other| *other != node);
         }
         self.received_order.push(node);
-        if self.on_the_way.remove(&node).is_some()
-            && let Some(word) = self.filled.get_mut(node.0 as usize / 64)
-        {
-            *word &= !(1 << (node.0 % 64));
+        if self.on_the_way.remove(&node).is_some() && self.filled.contains(node.0 as usize) {
+            self.filled.remove(node.0 as usize);
         }
     }
 
@@ -306,7 +297,7 @@ impl PublishedView {
         let on_the_way = self.on_the_way.entry(node).or_default();
         on_the_way.push(Sent { at: self.now, takes, is_opportunistic });
         if on_the_way.fills(&self.list, node) {
-            mark(&mut self.filled, node);
+            self.filled.grow_and_insert(node.0 as usize);
         }
     }
 
@@ -458,7 +449,7 @@ impl NodeViews for PublishedView {
     }
 
     fn is_filled(&self, index: usize) -> bool {
-        self.filled.get(index / 64).is_some_and(|word| word >> (index % 64) & 1 == 1)
+        self.filled.contains(index)
     }
 
     fn view(&self, index: usize) -> NodeView {

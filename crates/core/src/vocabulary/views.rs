@@ -2,6 +2,7 @@
 
 use super::resources::WIDTH;
 use super::{AttemptId, Duration, EntryId, ExecutionType, Instant, Load, NodeId, Partition, Resources, TaskShape};
+use fixedbitset::FixedBitSet;
 use std::sync::Arc;
 
 /// What a scheduler believes of one node.
@@ -170,47 +171,41 @@ impl RoomScale {
 /// Class 0 has none and is met by every node.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct ClassTable {
-    bits: Vec<Vec<u64>>,
+    nodes: Vec<FixedBitSet>,
 }
 
 impl ClassTable {
     #[inline]
     pub fn meets(&self, class: u32, node: usize) -> bool {
-        self.bits[class as usize].get(node / 64).is_some_and(|word| word >> (node % 64) & 1 == 1)
+        self.nodes[class as usize].contains(node)
     }
 
     /// The bits of 64 nodes, those numbered `64 * word` and up.
     #[inline]
     pub fn word(&self, class: u32, word: usize) -> u64 {
-        self.bits[class as usize].get(word).copied().unwrap_or(0)
+        const _: () = assert!(usize::BITS == 64, "a word has the bits of 64 nodes");
+        self.nodes[class as usize].as_slice().get(word).map_or(0, |bits| *bits as u64)
     }
 
     pub fn classes(&self) -> u32 {
-        self.bits.len() as u32
+        self.nodes.len() as u32
     }
 
-    /// Adds a class that is met by the nodes whose bits are set, 64 nodes in each word. Returns its number.
-    pub fn add_class_of(&mut self, words: Vec<u64>) -> u32 {
-        self.bits.push(words);
+    /// Adds a class that is met by these nodes. Returns its number.
+    pub fn add_class_of(&mut self, nodes: FixedBitSet) -> u32 {
+        self.nodes.push(nodes);
         self.classes() - 1
     }
 
     /// No node meets the class from now on.
     pub fn clear(&mut self, class: u32) {
-        self.bits[class as usize].clear();
+        self.nodes[class as usize].clear();
     }
 
     pub fn set(&mut self, class: u32, node: usize, met: bool) {
-        let words = &mut self.bits[class as usize];
-        if words.len() <= node / 64 {
-            words.resize(node / 64 + 1, 0);
-        }
-        let bit = 1 << (node % 64);
-        if met {
-            words[node / 64] |= bit;
-        } else {
-            words[node / 64] &= !bit;
-        }
+        let nodes = &mut self.nodes[class as usize];
+        nodes.grow(node + 1);
+        nodes.set(node, met);
     }
 }
 

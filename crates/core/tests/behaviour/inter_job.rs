@@ -63,7 +63,7 @@ fn queues() -> QueueTree {
 impl Model {
     fn new(tree: QueueTree, policy: Box<dyn InterJobPolicy>, seed: u64) -> Model {
         let mut classes = ClassTable::default();
-        classes.add_class_of(Vec::new());
+        classes.add_class_of(Default::default());
         classes.set(0, 0, true);
         let capacity = Totals(NODE.0.map(|amount| u64::from(amount) * u64::from(NODES)));
         let mut model = Model { policy, tree, classes, capacity, jobs: Vec::new(), chance: seed, room: NODE };
@@ -331,7 +331,7 @@ fn fill_one_node(node: Resources, jobs: &[(u32, Resources, u64)]) -> Vec<u64> {
     };
     let tree = QueueTree::new(jobs.iter().enumerate().map(weighted).collect()).expect("a valid tree");
     let mut classes = ClassTable::default();
-    classes.add_class_of(Vec::new());
+    classes.add_class_of(Default::default());
     classes.set(0, 0, true);
     let mut policy = Drf::new(tree.clone());
     policy.on_change(&DemandChange::Capacity(Totals(node.0.map(u64::from))));

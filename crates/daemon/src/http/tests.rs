@@ -140,6 +140,31 @@ fn every_described_call_exists_and_every_answer_has_a_schema() {
     }
 }
 
+/// A call that has parameters names all of them in the answer to an unknown one.
+#[test]
+fn the_described_parameters_are_exactly_those_that_are_read() {
+    let client = Client::start();
+    let mut checked = 0;
+    for call in CALLS.iter().filter(|call| call.path.starts_with("/v1/")) {
+        let path = call.path.replace("{job}", "1").replace("{node}", "1") + "?zzz=1";
+        let answer = match call.method {
+            "get" => client.get(&client.ada, &path),
+            _ => client.post(&client.ada, &path, &[], b""),
+        };
+        let described: Vec<&str> = call.parameters.iter().map(|(name, _)| *name).collect();
+        let Some((_, known)) = answer.body.split_once("unknown field `zzz`, ") else {
+            assert!(described.is_empty(), "{} {} reads no parameters: {}", call.method, call.path, answer.body);
+            continue;
+        };
+        let mut read: Vec<&str> = known.split('`').skip(1).step_by(2).filter(|name| !name.contains(' ')).collect();
+        let last = read.iter().position(|name| name.starts_with('/')).unwrap_or(read.len());
+        read.truncate(last);
+        assert_eq!(described, read, "{} {}: {}", call.method, call.path, answer.body);
+        checked += 1;
+    }
+    assert!(checked > 5, "{checked} calls with parameters");
+}
+
 #[test]
 fn a_submitted_job_is_listed_and_has_details_output_and_a_story() {
     let client = Client::start();

@@ -26,7 +26,7 @@ impl Simulation {
             self.order(node, order);
         } else {
             let link = self.nodes[node].executor_link;
-            let order = self.orders.put(order);
+            let order = self.orders.insert(order) as u32;
             self.agenda.note(at, Occurrence::Ordered { node, link, order });
         }
     }

@@ -11,7 +11,6 @@ use crate::places::{self, Place, Places};
 use crate::process::Process;
 use crate::sealing::of_life;
 use crate::settings::{Costs, NetworkSettings, ONCE_ANOTHER_ENDED, Settings};
-use crate::slab::Slab;
 use crate::story::Story;
 use amalgam_core::hosting::{Effects, Managers, Roles};
 use amalgam_core::job_manager::JobManagerSettings;
@@ -19,6 +18,7 @@ use amalgam_core::master::MasterSettings;
 use amalgam_core::role::Change;
 use amalgam_core::vocabulary::{ClusterId, Duration, Epoch, Federation, GlobalId, Instant, NodeId, Resources, Seat};
 use amalgam_workload::trace::{Node, TraceJob, Workload};
+use slab::Slab;
 use std::collections::{BTreeMap, VecDeque};
 
 /// Epoch of the server's first incarnation.

@@ -258,7 +258,7 @@ mod tests {
         };
         let mut classes = ClassTable::default();
         for class in 0..5 {
-            classes.add_class_of(Vec::new());
+            classes.add_class_of(Default::default());
             for node in 0..10 {
                 classes.set(class, node, class == 0 || below(2) == 0);
             }

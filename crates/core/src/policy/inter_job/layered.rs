@@ -194,7 +194,7 @@ mod tests {
     /// The jobs that get a core each, in order, and the rule.
     fn served(policy: &mut Layered, cores: usize) -> Vec<(AskSlot, Rule)> {
         let mut classes = ClassTable::default();
-        let anywhere = classes.add_class_of(Vec::new());
+        let anywhere = classes.add_class_of(Default::default());
         classes.set(anywhere, 0, true);
         let mut served = Vec::new();
         for _ in 0..cores {
