@@ -11,7 +11,7 @@ pub(super) struct Call {
     pub path: &'static str,
     summary: &'static str,
     /// Name and type of each.
-    parameters: &'static [(&'static str, &'static str)],
+    pub parameters: &'static [(&'static str, &'static str)],
     body: Option<fn(&mut SchemaGenerator) -> Value>,
     answer: Answer,
 }
