@@ -77,9 +77,10 @@ fn hash_of(name: &str) -> u32 {
     (hash ^ hash >> 32) as u32
 }
 
-/// The table looks for a place by the low bits, and compares the seven highest ones first.
+/// The table looks for a place by the low bits, and compares the seven highest ones first: those of neighbouring names are
+/// equal before the multiplication (Fibonacci hashing, Knuth 1973).
 fn spread(hash: u32) -> u64 {
-    u64::from(hash) << 32 | u64::from(hash)
+    u64::from(hash).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
 #[cfg(test)]

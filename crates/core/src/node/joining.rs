@@ -148,7 +148,7 @@ impl NodeAgent {
             self.report_waits(now, true, out);
         }
         let late = self.attempts.late(now, self.queue.entries(), MOST_STARTS);
-        let (succeeded, starts) = self.master.take_counts();
+        let (succeeded, starts) = self.master.counts_and_starts();
         let free = *self.room.free();
         let report =
             NodeReport { free, running, queued, expected_wait, running_work, stalled, succeeded, starts, late };

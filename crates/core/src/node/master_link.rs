@@ -55,7 +55,7 @@ impl MasterLink {
         self.state = LinkState::Down { orphans_at: Some(orphans_at) };
     }
 
-    /// If the master has not been connected in this run of the agent, its lease ends at `ends`.
+    /// The master is not connected. Its lease ends at `ends`, unless one is running.
     pub(super) fn start_lease(&mut self, ends: Instant) {
         if let LinkState::Down { orphans_at } = &mut self.state {
             orphans_at.get_or_insert(ends);
@@ -106,8 +106,8 @@ impl MasterLink {
         }
     }
 
-    /// For the next report: the number of attempts that have succeeded, and the predicted starts since the last one.
-    pub(super) fn take_counts(&mut self) -> (u32, Vec<PredictedStart>) {
+    /// For the next report: the number of attempts that have succeeded so far, and the predicted starts since the last report.
+    pub(super) fn counts_and_starts(&mut self) -> (u32, Vec<PredictedStart>) {
         (self.succeeded, std::mem::take(&mut self.starts))
     }
 

@@ -89,8 +89,8 @@ pub struct OpportunisticRules {
     pub yields_for: Option<Duration>,
 }
 
-/// The messages of an agent, and its parts. Each part owns its state; others call it by what has happened or what they
-/// need.
+/// The state machine of a node's agent. Each of its parts owns a piece of the state; this handles messages and lets the parts
+/// know what has happened.
 ///
 /// The fields are stored in this order. A simulation visits thousands of agents in turn, and most events need only the
 /// first few cache lines of an agent.

@@ -46,6 +46,11 @@ pub fn change_by_ids(change: &Change) -> Option<String> {
         let (given, received) = (seconds(&exchange.given), seconds(&exchange.received));
         return Some(format!("job {job}: gave {given} CPU seconds so far and received {received}"));
     }
+    if let Change::JobAdmitted { job, .. } = change
+        && let Some(line) = of_change(change, &Ids { kinds: Kinds::new() })
+    {
+        return Some(format!("job {} ({}): {}", job.id, job.spec.name, line.text));
+    }
     let grant = match change {
         Change::Launched { grant, .. } | Change::Promoted { grant, .. } => *grant,
         _ => None,
@@ -55,6 +60,9 @@ pub fn change_by_ids(change: &Change) -> Option<String> {
 
 /// A record by ids, or its debug output if it has no line.
 pub fn record_by_ids(record: &Record) -> String {
+    if let Record::Stale { from, attempt } = record {
+        return format!("late message about {attempt} from {from:?} dropped");
+    }
     let line = of_record(record, &Ids { kinds: Kinds::new() });
     line.map_or_else(|| internal(record), |line| shown(&line, record.job(), None))
 }
