@@ -111,7 +111,7 @@ pub fn story_line(sequence: u64, at: u64, fact: &Fact, of: StoryFilter, names: &
     Some(StoryLine {
         sequence,
         at: Timestamp(at),
-        kind: line.kind.to_owned(),
+        kind: line.kind.name().to_owned(),
         text: line.text,
         task: line.task.map(|task| task.to_string()),
         attempt: line.attempt.map(|attempt| attempt.to_string()),

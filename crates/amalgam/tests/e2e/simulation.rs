@@ -377,13 +377,15 @@ fn the_policies_of_a_configuration_apply_to_the_presets_that_are_named() {
 fn stories_of_a_job_and_of_a_task_are_printed() {
     let scene = Scene::new();
     let said = scene.ok(&small(&["--story", "2"]));
-    for part in ["job 2: submitted", "task 2.0.0 granted as guaranteed work on", "process of", "job 2: job succeeded"] {
+    for part in
+        ["job 2 (job-2): submitted", "task 2.0.0 granted as guaranteed work on", "process of", "job 2: job succeeded"]
+    {
         assert!(said.contains(part), "{part}: {said}");
     }
     assert!(!said.contains("job 3:"), "{said}");
     let said = scene.ok(&small(&["--preset", "sparrow", "--story", "2.1.0"]));
     assert!(
-        said.contains("task 2.1.0 sent as") && said.contains("job 2: submitted") && !said.contains("2.0.0"),
+        said.contains("task 2.1.0 sent as") && said.contains("job 2 (job-2): submitted") && !said.contains("2.0.0"),
         "{said}"
     );
     let late = small(&["--until", "1us", "--story", "6"]);

@@ -1,6 +1,6 @@
 //! The lines of changes.
 
-use super::{Line, Names, about_attempt, about_job};
+use super::{Kind, Line, Names, about_attempt, about_job};
 use crate::protocol::{JobOutcome, JobUpdate};
 use crate::role::{Change, LostCause};
 use crate::vocabulary::{Duration, EndReason, Ended, GrantId, Spans, TaskAction};
@@ -21,14 +21,14 @@ fn of_job_change(change: &Change, names: &dyn Names) -> Option<Line> {
                 false => "",
             };
             let by = if job.spec.user.is_empty() { String::new() } else { format!(" by {}", job.spec.user) };
-            about_job("submitted", format!("submitted{by} with {tasks}{guaranteed}"))
+            about_job(Kind::Submitted, format!("submitted{by} with {tasks}{guaranteed}"))
         }
-        Change::JobHeld { held: true, .. } => about_job("held", "held"),
-        Change::JobHeld { held: false, .. } => about_job("released", "released"),
-        Change::JobStarted { .. } => about_job("admitted", "its stages without dependencies request resources"),
-        Change::CancelAsked { by, .. } => about_job("cancel-asked", format!("cancelled by {by}")),
-        Change::JobUpdated { update, by, .. } => about_job("updated", format!("{} set by {by}", updated(update))),
-        Change::JobReopened { .. } => about_job("reopened", "reopened to run failed and cancelled tasks again"),
+        Change::JobHeld { held: true, .. } => about_job(Kind::Held, "held"),
+        Change::JobHeld { held: false, .. } => about_job(Kind::Released, "released"),
+        Change::JobStarted { .. } => about_job(Kind::Admitted, "its stages without dependencies request resources"),
+        Change::CancelAsked { by, .. } => about_job(Kind::CancelAsked, format!("cancelled by {by}")),
+        Change::JobUpdated { update, by, .. } => about_job(Kind::Updated, format!("{} set by {by}", updated(update))),
+        Change::JobReopened { .. } => about_job(Kind::Reopened, "reopened to run failed and cancelled tasks again"),
         Change::JobEnded { outcome, .. } => {
             let how = match outcome {
                 JobOutcome::Succeeded => "succeeded".to_owned(),
@@ -36,14 +36,14 @@ fn of_job_change(change: &Change, names: &dyn Names) -> Option<Line> {
                 JobOutcome::Cancelled => "cancelled".to_owned(),
                 JobOutcome::DependencyFailed { after } => format!("cancelled: {}", names.dependency(*after)),
             };
-            about_job("ended", format!("job {how}"))
+            about_job(Kind::Ended, format!("job {how}"))
         }
-        Change::Cancelled { .. } => about_job("cancelled", "cancelled: no more tasks start"),
+        Change::Cancelled { .. } => about_job(Kind::Cancelled, "cancelled: no more tasks start"),
         Change::TasksChosen { job, action, stage, tasks, .. } => {
             let (kind, done) = match action {
-                TaskAction::Cancel => ("tasks-cancelled", "cancelled"),
-                TaskAction::Hold => ("tasks-held", "held"),
-                TaskAction::Release | TaskAction::RerunFailed => ("tasks-released", "released"),
+                TaskAction::Cancel => (Kind::TasksCancelled, "cancelled"),
+                TaskAction::Hold => (Kind::TasksHeld, "held"),
+                TaskAction::Release | TaskAction::RerunFailed => (Kind::TasksReleased, "released"),
             };
             about_job(kind, format!("tasks {} of stage {} are {done}", places(tasks), names.stage(*job, *stage)))
         }
@@ -51,7 +51,7 @@ fn of_job_change(change: &Change, names: &dyn Names) -> Option<Line> {
             let one =
                 |(stage, tasks): (&u32, &Spans)| format!("{} of stage {}", places(tasks), names.stage(*job, *stage));
             let all = tasks.0.iter().map(one).collect::<Vec<_>>().join(" and ");
-            about_job("tasks-reopened", format!("of its failed and cancelled tasks only these run again: {all}"))
+            about_job(Kind::TasksReopened, format!("of its failed and cancelled tasks only these run again: {all}"))
         }
         _ => None,
     }
@@ -69,18 +69,22 @@ fn of_attempt_change(change: &Change, names: &dyn Names) -> Option<Line> {
             let place = if grant.is_some() { "on" } else { "to" };
             let whose = names.partition(*node);
             let text = format!("{} {how} {place} {}{whose} by {rule}{passed}", names.task(*task), names.node(*node));
-            about_attempt("launched", *task, *attempt, *node, text)
+            about_attempt(Kind::Launched, *task, *attempt, *node, text)
         }
-        Change::Finished { attempt, task, node, ended, last, .. } => {
-            about_attempt("ended", *task, *attempt, *node, format!("{} {}", names.task(*task), of_end(ended, *last)))
-        }
+        Change::Finished { attempt, task, node, ended, last, .. } => about_attempt(
+            Kind::Ended,
+            *task,
+            *attempt,
+            *node,
+            format!("{} {}", names.task(*task), of_end(ended, *last)),
+        ),
         Change::Promoted { attempt, task, node, grant, .. } => {
             let why = match grant {
                 Some(_) => format!("its resources on {} are booked", names.node(*node)),
                 None => "it is within its job's allowance".to_owned(),
             };
             let text = format!("{} is guaranteed from now on: {why}", names.task(*task));
-            about_attempt("promoted", *task, *attempt, *node, text)
+            about_attempt(Kind::Promoted, *task, *attempt, *node, text)
         }
         Change::Lost { attempt, task, node, cause, last, .. } => {
             let (kind, text) = of_loss(cause, *last, &names.task(*task), &names.node(*node));
@@ -88,31 +92,31 @@ fn of_attempt_change(change: &Change, names: &dyn Names) -> Option<Line> {
         }
         Change::EndedLate { attempt, task, node, ended, .. } => {
             let text = format!("{}, which was given up before, {}", names.task(*task), ended.reason);
-            about_attempt("ended-late", *task, *attempt, *node, text)
+            about_attempt(Kind::EndedLate, *task, *attempt, *node, text)
         }
         Change::OutputLost { task, file, .. } => {
             let text =
                 format!("{} runs again: no node has its output `{file}`, which other tasks read", names.task(*task));
-            Some(Line { kind: "output-lost", text, task: Some(*task), attempt: None, node: None, allocation: None })
+            Some(Line { kind: Kind::OutputLost, text, task: Some(*task), attempt: None, node: None, allocation: None })
         }
         _ => None,
     }
 }
 
 /// Kind and text of the loss of an attempt of `task` on `node`.
-fn of_loss(cause: &LostCause, last: bool, task: &str, node: &str) -> (&'static str, String) {
+fn of_loss(cause: &LostCause, last: bool, task: &str, node: &str) -> (Kind, String) {
     let why = match cause {
         LostCause::NodeLost => format!("{node} was unreachable for too long"),
         LostCause::Unknown => format!("{node} does not have it, or no longer"),
         LostCause::NotTaken => format!("{node} did not accept it"),
-        LostCause::Refused(why) => return ("refused", format!("{task} is not launched on {node}: {why}")),
-        LostCause::Copied => return ("copied", format!("{task} has run again to write its files")),
+        LostCause::Refused(why) => return (Kind::Refused, format!("{task} is not launched on {node}: {why}")),
+        LostCause::Copied => return (Kind::Copied, format!("{task} has run again to write its files")),
         LostCause::Superseded => {
-            return ("superseded", format!("{task}: another attempt started or finished first"));
+            return (Kind::Superseded, format!("{task}: another attempt started or finished first"));
         }
     };
     let again = if last { "; it will not be tried again" } else { "; it will be tried again" };
-    ("lost", format!("{task} lost: {why}{again}"))
+    (Kind::Lost, format!("{task} lost: {why}{again}"))
 }
 
 /// `0-4, 7 and 12 more`.

@@ -2,10 +2,12 @@
 
 mod by_ids;
 mod changes;
+mod kind;
 mod records;
 
 pub use by_ids::{change_by_ids, record_by_ids};
 pub use changes::of_change;
+pub use kind::Kind;
 pub use records::of_record;
 
 use crate::vocabulary::{AllocationTime, AttemptId, JobId, Kinds, NodeId, TaskId};
@@ -13,8 +15,7 @@ use crate::vocabulary::{AllocationTime, AttemptId, JobId, Kinds, NodeId, TaskId}
 /// A line of a story.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Line {
-    /// For programs: in lower case, with hyphens.
-    pub kind: &'static str,
+    pub kind: Kind,
     pub text: String,
     pub task: Option<TaskId>,
     pub attempt: Option<AttemptId>,
@@ -38,10 +39,10 @@ pub trait Names {
     fn reports_guarantees(&self) -> bool;
 }
 
-fn about_job(kind: &'static str, text: impl Into<String>) -> Option<Line> {
+fn about_job(kind: Kind, text: impl Into<String>) -> Option<Line> {
     Some(Line { kind, text: text.into(), task: None, attempt: None, node: None, allocation: None })
 }
 
-fn about_attempt(kind: &'static str, task: TaskId, attempt: AttemptId, node: NodeId, text: String) -> Option<Line> {
+fn about_attempt(kind: Kind, task: TaskId, attempt: AttemptId, node: NodeId, text: String) -> Option<Line> {
     Some(Line { kind, text, task: Some(task), attempt: Some(attempt), node: Some(node), allocation: None })
 }

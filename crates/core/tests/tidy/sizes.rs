@@ -6,24 +6,13 @@ const FILE_LINES: usize = 700;
 const FUNCTION_LINES: usize = 70;
 const REASON: &str = "// Long: ";
 
-/// Files that are too long today, and functions as `path: name`. Entries may only be removed.
-const KNOWN: [&str; 2] =
-    ["crates/daemon/src/transport/agents.rs: serve_server", "crates/daemon/src/transport/server.rs: serve_agent"];
-
 #[test]
 fn files_and_functions_are_not_too_long() {
     let all = sources(&root().join("crates"));
     let mut found: Vec<String> =
         all.iter().flat_map(|(path, text)| too_long(&format!("crates/{path}"), text)).collect();
     found.sort();
-    let new: Vec<&str> = found.iter().map(String::as_str).filter(|long| !KNOWN.contains(long)).collect();
-    let gone: Vec<&str> = KNOWN.into_iter().filter(|known| !found.iter().any(|long| long == known)).collect();
-    assert!(
-        new.is_empty() && gone.is_empty(),
-        "too long, without a line `{REASON}the reason` before it:\n    {}\nno longer too long, remove from KNOWN in tidy/sizes.rs:\n    {}",
-        new.join("\n    "),
-        gone.join("\n    ")
-    );
+    assert!(found.is_empty(), "too long, without a line `{REASON}the reason` before it:\n    {}", found.join("\n    "));
 }
 
 fn too_long(path: &str, text: &str) -> Vec<String> {

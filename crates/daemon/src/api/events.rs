@@ -1,6 +1,8 @@
 //! Events, and the lines of stories.
 
 use super::Timestamp;
+use amalgam_core::story;
+use schemars::{Schema, SchemaGenerator, json_schema};
 
 wire! {
     /// One event of the event stream.
@@ -36,6 +38,8 @@ wire! {
     pub struct StoryLine {
         sequence: u64,
         at: Timestamp,
+        /// What happened. Values are added; clients show the text of one that they do not know.
+        #[schemars(schema_with = "story_kinds")]
         kind: String,
         text: String,
         task: Option<String>,
@@ -82,4 +86,9 @@ words! {
         #[default]
         Gap = "gap",
     }
+}
+
+fn story_kinds(_: &mut SchemaGenerator) -> Schema {
+    let names: Vec<&str> = story::Kind::ALL.iter().map(|kind| kind.name()).collect();
+    json_schema!({ "type": "string", "enum": names })
 }

@@ -33,8 +33,6 @@ pub(super) struct QueueingKeys {
     /// How long opportunistic tasks yield their CPU to guaranteed ones before they are stopped; "never" stops them at
     /// once.
     yields_for: Option<At<LengthOrNever>>,
-    /// Every task is assumed to run for this time, whatever its estimate is; "never" uses the estimates.
-    assumed_run_time: Option<At<LengthOrNever>>,
     /// Number of lightly loaded nodes that are considered for each task.
     light: Option<At<AtLeastOne>>,
     /// The cost of a task that fails with its node, as a multiple of its duration.
@@ -120,7 +118,6 @@ impl QueueingKeys {
                 }
             }
         }
-        rules.assumed_run_time = self.assumed_run_time.map_or(rules.assumed_run_time, |length| length.value.0);
         if let Some(At { at, value: LengthOrNever(length) }) = self.report_every {
             rules.waits.every = length.ok_or_else(|| never(at, "report_every"))?;
         }
@@ -148,8 +145,13 @@ impl QueueingKeys {
         };
         rules.allowance.sent_first = self.sent_first.as_ref().map_or(rules.allowance.sent_first, |key| key.value);
         rules.waits.least_left = self.least_left.as_ref().map_or(rules.waits.least_left, |key| key.value.0);
-        if let (Some(key), Some(corrections)) = (&self.duplicate_part, &mut rules.corrections) {
-            corrections.saving_while_waiting = key.value.0;
+        match (&self.duplicate_part, &mut rules.corrections) {
+            (Some(key), Some(corrections)) => corrections.saving_while_waiting = key.value.0,
+            (Some(key), None) => {
+                let problem = "duplicate_part is set, and duplicate_saves is \"never\"";
+                return Err(mistake(key.at, problem, "leave one of them out"));
+            }
+            (None, _) => {}
         }
         let Choice::EarliestCompletion(settings) = &mut rules.choice else { return Ok(()) };
         settings.several = self.several.as_ref().map_or(settings.several, |key| key.value);
@@ -188,7 +190,7 @@ mod tests {
     #[test]
     fn every_key_reaches_the_preset() {
         let text = "preset = \"apollo\"\n[policies.queueing]\nguaranteed = 0.5\nopportunistic = 3\nstarved_after = \"2s\"\n\
-                    duplicate_saves = \"never\"\nprogress_every = \"never\"\nreport_every = \"50ms\"\nkeep_freed = \"7ms\"\nyields_for = \"8m\"\nlight = 5\nassumed_run_time = \"9s\"\n\
+                    duplicate_saves = \"never\"\nprogress_every = \"never\"\nreport_every = \"50ms\"\nkeep_freed = \"7ms\"\nyields_for = \"8m\"\nlight = 5\n\
                     penalty = 3.5\nspread = 0.25\n";
         let preset = parse(text).expect("all keys are known");
         let rules = entitled(&preset);
@@ -197,7 +199,6 @@ mod tests {
         assert_eq!(allowance.starved_after, Duration::from_secs(2));
         assert_eq!((rules.corrections, rules.waits.every), (None, Duration::from_millis(50)));
         assert_eq!((rules.keep_freed, rules.yields_for), (Duration::from_millis(7), Some(Duration::from_secs(480))));
-        assert_eq!(rules.assumed_run_time, Some(Duration::from_secs(9)));
         let Choice::EarliestCompletion(settings) = rules.choice else { panic!("the preset has estimates") };
         assert_eq!((settings.light, settings.penalty, settings.spread), (5, 350, 25));
     }
@@ -240,8 +241,10 @@ mod tests {
         assert_eq!(corrections("progress_every = \"1s\"\nduplicate_saves = \"9s\""), Ok(Some(rules)));
         let never = CorrectionRules { progress_every: None, ..usual };
         assert_eq!(corrections("progress_every = \"never\""), Ok(Some(never)));
-        let both = corrections("progress_every = \"1s\"\nduplicate_saves = \"never\"").unwrap_err();
-        assert!(both.contains("leave one of them out"), "{both}");
+        for key in ["progress_every = \"1s\"", "duplicate_part = 0.5"] {
+            let both = corrections(&format!("{key}\nduplicate_saves = \"never\"")).unwrap_err();
+            assert!(both.contains("leave one of them out"), "{both}");
+        }
     }
 
     #[test]

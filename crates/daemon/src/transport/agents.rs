@@ -1,13 +1,13 @@
 //! The connections of a node's agent: to the server, and to the job hosts whose addresses the server sends.
 
 use super::files::{answer_in_turn, piece};
-use super::{Fetched, Introduction, Joined, OtherNodes, RETRY, Secrets, Terms, Wire, join_for_ever};
+use super::{Fetched, Introduction, Joined, OtherNodes, Outgoing, RETRY, Secrets, Terms, Wire, join_for_ever};
 use crate::executor::read_output;
-use crate::files::{FileStore, Piece};
-use crate::input::Taken;
+use crate::files::{FileStore, Piece, PieceAsk};
+use crate::input::{InputPart, Taken};
 use crate::shell::{Handle, Input, PeerId};
 use amalgam_core::protocol::Address;
-use amalgam_core::vocabulary::{HostId, NodeId};
+use amalgam_core::vocabulary::{AttemptId, HostId, NodeId};
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -37,49 +37,20 @@ pub async fn serve_server(
     let clock = handle.clock();
     let mut conversation = link.converse(parcels, wire, move || clock.now());
     others.reach_through(Some(wire_in.clone()));
+    let asked = Asked { node, files, others, answers: wire_in };
     let end = loop {
         match conversation.next().await {
             Ok(Wire::FilePiece { id, piece }) => others.answer(id, piece),
-            Ok(Wire::AskFile { id, ask }) => {
-                let Some(files) = files else {
-                    let _ = wire_in.send(Wire::FilePiece { id, piece: Piece::Absent }.into());
-                    continue;
-                };
-                let (store, answers) = (FileStore::of(files, node), wire_in.clone());
-                let served = Arc::clone(&others.served);
-                let read = async move {
-                    let read = move || piece(&store, &ask);
-                    tokio::task::spawn_blocking(read).await.unwrap_or(Piece::Unreachable)
-                };
-                tokio::spawn(answer_in_turn(served, id, read, answers));
-            }
+            Ok(Wire::AskFile { id, ask }) => asked.send_piece(id, ask),
             Ok(Wire::Mail(envelopes)) => {
                 if handle.send(Input::Mail(envelopes)).is_err() {
                     break io::Error::other("the agent is stopping");
                 }
             }
             Ok(Wire::Fetch { id, attempt, stream, offset, limit, .. }) => {
-                let Some(files) = files else {
-                    let _ = wire_in.send(Wire::Fetched { id, fetched: Fetched::Bytes(Vec::new()) }.into());
-                    continue;
-                };
-                let (files, answers): (PathBuf, _) = (files.to_owned(), wire_in.clone());
-                tokio::task::spawn_blocking(move || {
-                    let fetched = read_output(&files, attempt, stream, offset, limit).into();
-                    let _ = answers.send(Wire::Fetched { id, fetched }.into());
-                });
+                asked.send_output(id, move |files| read_output(files, attempt, stream, offset, limit).into());
             }
-            Ok(Wire::Feed { id, attempt, part, .. }) => {
-                let Some(files) = files else {
-                    let _ = wire_in.send(Wire::Fed { id, taken: Taken::NotOpen }.into());
-                    continue;
-                };
-                let (files, answers, others) = (files.to_owned(), wire_in.clone(), Arc::clone(others));
-                tokio::spawn(async move {
-                    let taken = others.inputs.take(&files, attempt, &part).await;
-                    let _ = answers.send(Wire::Fed { id, taken }.into());
-                });
-            }
+            Ok(Wire::Feed { id, attempt, part, .. }) => asked.feed(id, attempt, part),
             Ok(Wire::Hosts(list)) => hosts.know(list),
             Ok(
                 Wire::Fed { .. }
@@ -96,6 +67,54 @@ pub async fn serve_server(
     let _ = handle.send(Input::LocalNodeDisconnected { node, peer });
     drop(route);
     end
+}
+
+/// Answers what a server asks of a node's files. Each answer takes the time that it needs beside the connection's messages.
+struct Asked<'a> {
+    node: NodeId,
+    /// `None` for a hollow node.
+    files: Option<&'a Path>,
+    others: &'a Arc<OtherNodes>,
+    answers: mpsc::UnboundedSender<Outgoing>,
+}
+
+impl Asked<'_> {
+    fn send_piece(&self, id: u64, ask: PieceAsk) {
+        let Some(files) = self.files else {
+            let _ = self.answers.send(Wire::FilePiece { id, piece: Piece::Absent }.into());
+            return;
+        };
+        let (store, answers) = (FileStore::of(files, self.node), self.answers.clone());
+        let served = Arc::clone(&self.others.served);
+        let read = async move {
+            let read = move || piece(&store, &ask);
+            tokio::task::spawn_blocking(read).await.unwrap_or(Piece::Unreachable)
+        };
+        tokio::spawn(answer_in_turn(served, id, read, answers));
+    }
+
+    fn send_output(&self, id: u64, read: impl FnOnce(&Path) -> Fetched + Send + 'static) {
+        let Some(files) = self.files else {
+            let _ = self.answers.send(Wire::Fetched { id, fetched: Fetched::Bytes(Vec::new()) }.into());
+            return;
+        };
+        let (files, answers): (PathBuf, _) = (files.to_owned(), self.answers.clone());
+        tokio::task::spawn_blocking(move || {
+            let _ = answers.send(Wire::Fetched { id, fetched: read(&files) }.into());
+        });
+    }
+
+    fn feed(&self, id: u64, attempt: AttemptId, part: InputPart) {
+        let Some(files) = self.files else {
+            let _ = self.answers.send(Wire::Fed { id, taken: Taken::NotOpen }.into());
+            return;
+        };
+        let (files, answers, others) = (files.to_owned(), self.answers.clone(), Arc::clone(self.others));
+        tokio::spawn(async move {
+            let taken = others.inputs.take(&files, attempt, &part).await;
+            let _ = answers.send(Wire::Fed { id, taken }.into());
+        });
+    }
 }
 
 /// The job hosts that a node of this agent knows. The node stays connected to each of them, whether or not it is

@@ -305,36 +305,11 @@ impl Gate {
                         return;
                     }
                 }
-                Ok(Wire::Fetched { id, fetched }) => {
+                Ok(about_files) => {
                     if let Some(remote) = remote {
-                        remote.answer(id, fetched);
+                        forward(about_files, remote, &passed_on, &wire_in);
                     }
                 }
-                Ok(Wire::Fed { id, taken }) => {
-                    if let Some(remote) = remote {
-                        remote.answer_input(id, taken);
-                    }
-                }
-                Ok(Wire::FilePiece { id, piece }) => {
-                    if let Some(remote) = remote {
-                        remote.answer_piece(id, piece);
-                    }
-                }
-                Ok(Wire::AskFile { id, ask }) => {
-                    let Some(remote) = remote else { continue };
-                    // Forwarded concurrently; `id` assigns the answer to the request.
-                    let (remote, answers, places) = (Arc::clone(remote), wire_in.clone(), Arc::clone(&passed_on));
-                    tokio::spawn(answer_in_turn(places, id, async move { remote.piece(ask).await }, answers));
-                }
-                Ok(
-                    Wire::Alive
-                    | Wire::Fetch { .. }
-                    | Wire::Feed { .. }
-                    | Wire::Hosts(_)
-                    | Wire::Log { .. }
-                    | Wire::Present { .. }
-                    | Wire::All { .. },
-                ) => {}
                 Err(error) => break error,
             }
         };
@@ -408,6 +383,33 @@ impl Gate {
         tracing::info!(%end, "{name} disconnected");
         let _ = self.handle.send(Input::HostDisconnected { host });
         drop(route);
+    }
+}
+
+/// Handles what an agent sends about files and outputs: answers to the server's questions, and questions for other nodes.
+fn forward(
+    message: Wire,
+    remote: &Arc<RemoteNodes>,
+    passed_on: &Arc<Semaphore>,
+    to_agent: &mpsc::UnboundedSender<Outgoing>,
+) {
+    match message {
+        Wire::Fetched { id, fetched } => remote.answer(id, fetched),
+        Wire::Fed { id, taken } => remote.answer_input(id, taken),
+        Wire::FilePiece { id, piece } => remote.answer_piece(id, piece),
+        Wire::AskFile { id, ask } => {
+            // Forwarded concurrently; `id` assigns the answer to the request.
+            let (remote, answers, places) = (Arc::clone(remote), to_agent.clone(), Arc::clone(passed_on));
+            tokio::spawn(answer_in_turn(places, id, async move { remote.piece(ask).await }, answers));
+        }
+        Wire::Mail(_)
+        | Wire::Alive
+        | Wire::Fetch { .. }
+        | Wire::Feed { .. }
+        | Wire::Hosts(_)
+        | Wire::Log { .. }
+        | Wire::Present { .. }
+        | Wire::All { .. } => {}
     }
 }
 
