@@ -26,10 +26,10 @@ const PAPER: Paper = Paper {
 pub const FIGURES: [Figure; 14] = [
     PAPER.figure(
         "apollo-4",
-        "Apollo, figure 4: the server that is not nearest and not free, but done first",
+        "Apollo, figure 4: the server that is neither nearest nor free, but completes the task first",
         estimates,
     ),
-    PAPER.figure("apollo-5", "Apollo, figure 5: three tasks, two of which want the same server", pairs),
+    PAPER.figure("apollo-5", "Apollo, figure 5: three tasks, two of which prefer the same server", pairs),
     PAPER.figure(
         "apollo-7",
         "Apollo, figures 6 and 7: scale, utilization and queueing of regular tasks",
@@ -37,22 +37,22 @@ pub const FIGURES: [Figure; 14] = [
     ),
     PAPER.figure(
         "apollo-8",
-        "Apollo, figure 8: recurring jobs, and waits across nodes, against the baseline that knows no loads",
+        "Apollo, figure 8: recurring jobs, and waits across nodes, against the baseline without load reports",
         in_production,
     ),
     PAPER.figure("apollo-9", "Apollo, figure 9: completion times against other schedulers", in_production),
-    PAPER.figure("apollo-10", "Apollo, figure 10: how well waits and run times are estimated", in_production),
+    PAPER.figure("apollo-10", "Apollo, figure 10: accuracy of the estimates of waits and run times", in_production),
     PAPER.figure("apollo-11", "Apollo, figure 11: waits across nodes with and without estimates", in_production),
-    PAPER.figure("apollo-table-1", "Apollo, table 1: from where tasks read, and what that is worth", in_production),
+    PAPER.figure(
+        "apollo-table-1",
+        "Apollo, table 1: the distance of tasks to their input, and its effect",
+        in_production,
+    ),
     PAPER.figure("apollo-table-2", "Apollo, table 2: duplicates, and how many of them were first", in_production),
     PAPER.figure("apollo-stragglers", "Apollo, section 5.4: slow attempts that are caught", in_production),
     PAPER.figure("apollo-plus", "Not of the paper: apollo-plus against apollo, its oracle and others", in_production),
-    PAPER.figure("apollo-plus-dags", "The same on Alibaba's DAGs, which nothing was chosen by", in_production),
-    PAPER.figure(
-        "apollo-plus-spark",
-        "The same on a log of Spark's, which nothing was chosen by either",
-        in_production,
-    ),
+    PAPER.figure("apollo-plus-dags", "The same on Alibaba's DAGs, on which nothing was tuned", in_production),
+    PAPER.figure("apollo-plus-spark", "The same on a log of Spark's, on which nothing was tuned either", in_production),
     PAPER.figure("apollo-12", "Apollo, figure 12: stable, greedy and optimal matching", matchings),
 ];
 
@@ -155,10 +155,10 @@ fn off(rows: &[Row], figure: &str) -> Vec<String> {
         let Row { case, metric, ours, .. } = row;
         match &**metric {
             SAME_ORACLE | ORACLE if *ours > 1.02 => {
-                Some(format!("missed: {case}, {metric}: {ours:.3}, asked are 1.02"))
+                Some(format!("missed: {case}, {metric}: {ours:.3}, required: 1.02"))
             }
             COVERED if !(0.88..=0.92).contains(ours) => {
-                Some(format!("missed: {case}, {metric}: {ours:.3}, asked are 0.88 to 0.92"))
+                Some(format!("missed: {case}, {metric}: {ours:.3}, required: 0.88 to 0.92"))
             }
             _ => None,
         }
@@ -174,12 +174,12 @@ const IN_PRODUCTION: [(&[&str], &str); 10] = [
     (
         &[],
         "the paper's figures are of Microsoft's clusters of more than 20,000 machines with mixed jobs over days; here jobs of a public \
-     trace, TPC-H's where the figure names no other, come at random, at the rate at which they would keep the named part of the CPUs busy. One job may be an eighth of a \
+     trace, TPC-H's where the figure names no other, arrive at random, at the rate that keeps the named part of the CPUs busy. One job may use an eighth of a \
      cluster of 400 nodes",
     ),
     (
         &[],
-        "cpu is the mean over windows of 60 s in the last three quarters of the time in which jobs arrive: what is used, also for attempts that \
+        "cpu is the mean over windows of 60 s in the last three quarters of the time in which jobs arrive. It includes the use by attempts that \
      were preempted later",
     ),
     (
@@ -189,29 +189,30 @@ const IN_PRODUCTION: [(&[&str], &str); 10] = [
     ),
     (
         &[],
-        "a wait is estimated wrongly as well where a duplicate was first after the attempt had waited for a second more than was expected, which the      paper does not say; of one that was promoted the estimate is that of its promotion",
+        "a wait also counts as estimated wrongly if a duplicate was first after the attempt had waited for a second more than expected, which the \
+     paper does not state; for a promoted attempt the estimate is the one at its promotion",
     ),
     (
         &[],
-        "the oracle runs each job by itself, without waits and failures, the longest task of the stage with the longest path to the end first. \
-     The paper's has the tokens that the job held from beginning to end; a job's allowance changes here with what it wants and with who \
-     else is there, and the oracle has the most that it ever was. What opportunistic tasks held is not counted, as in the paper",
+        "the oracle runs each job alone, without waits and failures, the longest task of the stage with the longest path to the end first. \
+     The paper's oracle has the tokens that the job held for its whole run. Here a job's allowance changes with its demand and with the \
+     other jobs, and the oracle has the largest allowance of the run. Resources of opportunistic tasks are not counted, as in the paper",
     ),
     (
         &["apollo-10"],
         "the paper estimates the CPU time of tasks by statistics of earlier runs of recurring jobs, and then by their finished tasks. Here it is \
      the run time, of each attempt when it is launched: as the trace's stage states it, which is the mean of its own tasks, and then by \
-     those that have finished. The trace does not say what tasks read, so all of a stage are taken to be alike",
+     those that have finished. The trace does not contain the amounts that tasks read, so all tasks of a stage are assumed to be alike",
     ),
     (
         BASELINE,
-        "the paper's baseline is the preset apollo-baseline as far as section 4 describes it: it knows no loads, tries node after node with \
+        "the paper's baseline is the preset apollo-baseline as far as section 4 describes it: it has no load reports, tries node after node with \
      duplicates, one at a time, once a task has waited for a second, and relaxes locality after 3 and 6 s. Shares, queues at nodes, straggler detection and estimates of run times are the same under both",
     ),
     (
         &["apollo-8"],
         "a recurring job is all runs of one query of one size; its speed-up is the mean of its runs under the baseline over that under apollo, on the \
-     same arrivals, where the paper compares two time frames. Where half of the jobs go by each, the halves are different jobs",
+     same arrivals, where the paper compares two time frames. Where each preset runs half of the jobs, the halves are different jobs",
     ),
     (
         &["apollo-8", "apollo-11"],
@@ -220,7 +221,7 @@ const IN_PRODUCTION: [(&[&str], &str); 10] = [
     ),
     (
         &["apollo-11"],
-        "without estimates every task is taken to run for 20 s, about the mean of all; the paper does not say its default",
+        "without estimates every task is assumed to run for 20 s, about the mean of all; the paper does not give its default",
     ),
 ];
 
@@ -229,21 +230,21 @@ const BASELINE: &[&str] =
     &["apollo-8", "apollo-9", "apollo-table-1", "apollo-plus", "apollo-plus-dags", "apollo-plus-spark"];
 
 /// The departure of figures without locations of inputs.
-const WITHOUT_INPUTS: [&str; 1] = ["these jobs say nothing of where their input is, so that no locality is at stake"];
+const WITHOUT_INPUTS: [&str; 1] = ["the location of these jobs' input is not known, so locality has no effect"];
 
 const WITH_INPUTS: [&str; 6] = [
-    "which jobs: all that ended, of TPC-H's, where the paper has a day of a production cluster. A task counts once, by the attempt that ended \
-     well, where most of its input was",
-    "how much a task reads is not in the trace: 80 MB for each second of its stage's mean run time, which is about what its first stages read \
-     if a query reads its database once; of later stages as much is taken, since nothing is known. Each job has inputs of its own, read by no \
-     other, so that no server is hot; in the paper some are",
-    "where it lies: what a task of a first stage reads is one partition with three copies, laid out as HDFS does, on racks of 40 nodes (in a cut \
-     run on as many smaller ones); the paper says neither. What later tasks read lies in equal parts where all tasks ran that they come \
-     after, as in Spark's shuffle, whereas a stage of Scope may read partition by partition",
-    "the trace's run times are taken to be those of tasks beside their input: who reads from afar takes longer by the difference, at 160, 100 \
-     and 80 MB a second, and the load is more than its name says by that. Disks and links are shared by nobody",
-    "apollo-baseline sends a task to one of the three nodes with its partition at once, and relaxes that as said above; mercury's master hears \
-     nothing of inputs, and its job managers give room on a node to the task whose input is there, of the next 64",
+    "the jobs are all TPC-H jobs that ended, where the paper has a day of a production cluster. A task counts once, by the attempt that \
+     succeeded, at the place of most of its input",
+    "the trace does not contain the amount that a task reads. Here it is 80 MB for each second of its stage's mean run time, which is about what \
+     the first stages read if a query reads its database once; the same is assumed for later stages, about which nothing is known. Each job has \
+     inputs of its own, which no other job reads, so no server is hot; in the paper some are",
+    "places of inputs: the input of a task of a first stage is one partition with three copies, placed as by HDFS, on racks of 40 nodes (in a cut \
+     run on as many smaller ones); the paper gives neither. The input of a later task is stored in equal parts on the nodes of all tasks of the \
+     stages before it, as in Spark's shuffle, whereas a stage of Scope may read partition by partition",
+    "the trace's run times are assumed to be those of tasks with local input. A task that reads over the rack or across racks takes longer by the \
+     difference, at 160, 100 and 80 MB a second, so the load is higher than named. Disks and links are not shared",
+    "apollo-baseline sends a task to one of the three nodes with its partition at once, and relaxes that as described above; mercury's master does \
+     not know inputs, and its job managers give room on a node to a task with input there, among the next 64",
     "the paper's 22 % are of one job on two days (figure 9)",
 ];
 
@@ -256,21 +257,21 @@ fn sentences(departures: &[&str]) -> Vec<String> {
 }
 
 const FIGURE_5: [&str; 1] = [
-    "the paper's figure has no times: each task reads 1 GB from its server's disk or over the rack, and no server lets wait. Servers \
+    "the paper's figure has no times: each task reads 1 GB from its server's disk or over the rack, and no server has a queue. Servers \
      are counted from 1",
 ];
 
 const FIGURE_12: [&str; 6] = [
-    "measured is when the last task of a job is done, \"the amount of time it takes for a workload of N tasks to complete\"; the mean \
-     over its tasks is given too, against the least that any schedule has",
-    "the speed-up on the preferred server is not said: 1.2, 1.5, 2 and 3. The paper's 5 % and 57 %, which name no number of tasks, stand \
-     beside all of them",
-    "all tasks that are left are a batch, of which each server gets one at most; waits are updated after it. How many rounds the \
-     stable matching has in a batch is not said: three, and beside it as many as it takes",
-    "whether greedy tasks see what the tasks before them took is not said: under greedy they do, and in batches a server takes one \
+    "the measured time is that until the last task of a job ends, \"the amount of time it takes for a workload of N tasks to complete\"; the mean \
+     over its tasks is given too, against the least of any schedule",
+    "the paper does not give the speed-up on the preferred server: here it is 1.2, 1.5, 2 and 3. The paper's 5 % and 57 %, for which it gives no \
+     number of tasks, are compared with all of them",
+    "all remaining tasks are a batch, of which each server gets one at most; waits are updated after it. The paper does not give the number of \
+     rounds of the stable matching in a batch: here it has three, and in a second case as many as it needs",
+    "the paper does not state whether a greedy choice knows the earlier choices: under greedy it does, and in batches a server takes one \
      task, as in figure 5",
-    "of 10 tasks the optimum is found exactly, over all schedules. No exhaustive search is possible of 100 or 1,000: a bound \
-     stands in its place, the least time by which each task could be done somewhere, alone, and by which the servers have room \
+    "for 10 tasks the optimum is found exactly, over all schedules. For 100 or 1,000 no exhaustive search is possible. A lower bound \
+     replaces it: the least time by which each task could end on some server, alone, and by which the servers have room \
      for all of them, cut into pieces, each at its preferred server as far as that has room",
-    "the tasks of a job all begin to wait at once and stay where they were sent: nothing is corrected",
+    "all tasks of a job start to wait at the same time and stay where they were sent: there are no corrections",
 ];

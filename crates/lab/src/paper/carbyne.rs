@@ -20,7 +20,11 @@ const PAPER: Paper = Paper {
 };
 
 pub const FIGURES: [Figure; 16] = [
-    PAPER.figure("carbyne-2", "Carbyne, figure 2: two jobs, of which one yields what it does not need yet", example),
+    PAPER.figure(
+        "carbyne-2",
+        "Carbyne, figure 2: two jobs, one of which leaves resources that it does not need yet",
+        example,
+    ),
     PAPER.figure(
         "carbyne-4",
         "Carbyne, figure 4: fairness, completion time and makespan, all jobs at once",
@@ -32,20 +36,24 @@ pub const FIGURES: [Figure; 16] = [
         best_of_each,
     ),
     PAPER.figure("carbyne-6", "Carbyne, figure 6 and table 3: completion times against DRF and Tetris", improvements),
-    PAPER.figure("carbyne-7", "Carbyne, figure 7: which part of the jobs gains, and which loses", job_by_job),
+    PAPER.figure("carbyne-7", "Carbyne, figure 7: the parts of the jobs that are faster and slower", job_by_job),
     PAPER.figure("carbyne-8", "Carbyne, figure 8: the tasks of one job, with and without altruism", one_job),
     PAPER.figure("carbyne-table-4", "Carbyne, table 4: the workloads of large clusters", improvements),
     PAPER.figure("carbyne-9", "Carbyne, figure 9: the same jobs on fewer machines", improvements),
-    PAPER.figure("carbyne-10", "Carbyne, figure 10: run times and demands that are told wrong", improvements),
-    PAPER.figure("carbyne-11", "Carbyne, figure 11: jobs that yield now and then", improvements),
+    PAPER.figure("carbyne-10", "Carbyne, figure 10: run times and demands with errors", improvements),
+    PAPER.figure("carbyne-11", "Carbyne, figure 11: jobs that yield with a probability", improvements),
     PAPER.figure("carbyne-12", "Carbyne, figure 12: plans by DAGPS", improvements),
     PAPER.figure("carbyne-tetris-fair", "Carbyne, section 5.5: against Tetris with its knob at fairness", improvements),
-    PAPER.figure("carbyne-overhead", "Carbyne, section 5.2.4: what a decision takes", overhead),
-    PAPER.figure("carbyne-demand", "What figure 6 owes to the model of demands: half and twice as much", improvements),
-    PAPER.figure("carbyne-width", "What figures 4 and 5 owe to how many tasks a job has", best_of_each),
+    PAPER.figure("carbyne-overhead", "Carbyne, section 5.2.4: the time of a decision", overhead),
+    PAPER.figure(
+        "carbyne-demand",
+        "The effect of the model of demands on figure 6: half and twice the demands",
+        improvements,
+    ),
+    PAPER.figure("carbyne-width", "The effect of the number of tasks of a job on figures 4 and 5", best_of_each),
     PAPER.figure(
         "carbyne-plus",
-        "One step further: what is left over goes by a joint score, more or less fairly",
+        "One step further: leftover resources are given by a joint score, with different degrees of fairness",
         best_of_each,
     ),
 ];

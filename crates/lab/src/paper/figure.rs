@@ -128,7 +128,7 @@ pub fn source(paper: &str, read: &str, extent: &Extent) -> Result<String> {
 
 /// A path in the directory of traces, if it exists.
 pub fn in_traces(paper: &str, path: &str, extent: &Extent) -> Result<PathBuf> {
-    let remedy = format!("name their directory: --traces DIR; docs/results/{paper}/README.md says what is in it");
+    let remedy = format!("name their directory: --traces DIR; docs/results/{paper}/README.md lists its files");
     let missing = || Failure::usage(format!("this figure is run with public traces, such as {path}"), &*remedy);
     let file = extent.traces.as_ref().ok_or_else(missing)?.join(path);
     if file.exists() { Ok(file) } else { Err(Failure::usage(format!("file not found: {}", file.display()), &*remedy)) }

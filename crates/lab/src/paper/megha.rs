@@ -62,7 +62,7 @@ fn off(figure: &str, rows: &[Row]) -> Vec<String> {
     let asked = |row: &&Row| figure == "megha-plus" && row.case.ends_with("megha-plus");
     let sentence = |row: &Row| {
         let most = most(&row.metric).filter(|most| row.ours > *most)?;
-        Some(format!("missed: {}, {}: {:.4}, asked are at most {most}", row.case, row.metric, row.ours))
+        Some(format!("missed: {}, {}: {:.4}, required: at most {most}", row.case, row.metric, row.ours))
     };
     rows.iter().filter(asked).filter_map(sentence).collect()
 }
@@ -93,44 +93,44 @@ const ABOUT: [(&[&str], &str); 9] = [
     (
         &[],
         "the paper's workloads of Cloudera and of Google's trace of 2019 are not public here; jobs of Yahoo and Google, as Hawk and Pigeon cut them, of \
-         Google's trace of 2011 and of Alibaba's are in their place, drawn with replacement, and come at random",
+         Google's trace of 2011 and of Alibaba's are in their place, drawn with replacement, and arrive at random",
     ),
     (
         &[],
-        "a wait is the time from when a task could run to its first start: the paper's allocation time. It includes 1.5 ms in which its process is \
-         started, where nothing else is said",
+        "a wait is the time from when a task could run to its first start: the paper's allocation time. It includes 1.5 ms for the start of its \
+         process, unless the case states another time",
     ),
     (
         &[],
-        "what masters, global masters, job managers and agents do takes what it takes on a usual machine (32 us for a message, 3.3 us for a decision, 120 us \
-         for a disk), the same for any number of nodes and any length of a message, and what comes meanwhile waits. The paper's simulator is a \
+        "the work of masters, global masters, job managers and agents takes the time of a usual machine (32 us for a message, 3.3 us for a decision, 120 us \
+         for a disk), for any number of nodes and any length of a message; messages that arrive meanwhile wait. The paper's simulator is a \
          Python prototype with HTTP on one machine, whose costs are not known",
     ),
     (
         &["megha-3", "megha-heartbeat", "megha-plus", "megha-10"],
-        "the load is the part of the nodes that would be in use at the busiest moment if nobody waited; the paper only plots what its jobs use over time",
+        "the load is the part of the nodes that would be in use at the busiest moment if no task waited; the paper only plots what its jobs use over time",
     ),
     (
         &["megha-3", "megha-plus"],
-        "under sparrow as many processes have schedulers as there are global masters, and a task's wait at its node counts as time in the queue, since a \
+        "under sparrow the number of processes with schedulers is the number of global masters, and a task's wait at its node counts as time in the queue, since a \
          task is bound to a node only when that is ready",
     ),
     (
         &["megha-7"],
-        "the paper's parts are medians, and so are these, each by itself. Starting a process counts as processing; the paper's simulated workers start none",
+        "the paper's parts are medians, and so are these, each one separately. Starting a process counts as processing; the paper's simulated workers start none",
     ),
     (
         &["megha-6", "megha-8", "megha-9"],
         "constraints are drawn for stages, all of whose tasks have the same ones; nodes meet them as those of the published configuration of 10,000 nodes do, of \
-         which they are drawn. How fast jobs come is not said in the paper",
+         which they are drawn. The paper does not give the rate at which jobs arrive",
     ),
     (
         &["megha-8"],
-        "with more nodes a global master has more to know; here that takes it no longer, so that what is seen of it is only what more partitions and fewer \
-         conflicts do",
+        "with more nodes a global master has a larger view; the simulator charges no more time for it, so the results show only the effect of more partitions and fewer \
+         conflicts",
     ),
     (
         &["megha-10"],
-        "how much each user wants is not said in the paper: each job is any user's with the same probability, and has one task",
+        "the paper does not give the demand of each user: each job belongs to any user with the same probability, and has one task",
     ),
 ];

@@ -244,35 +244,35 @@ fn departures_of(figure: &str, set_up: &FigureScenario) -> Vec<String> {
 }
 
 const ALL_DEPART: [&str; 5] = [
-    "calibrated twice: the third free parameter, how many guaranteed tasks a report brings, was named after the figures had \
-     been seen with two, calibrated on figure 5's pair as they are, and all figures were run anew",
+    "calibrated twice. The first calibration had two free parameters. After its figures were known, a third one was added, the \
+     number of guaranteed tasks that a report brings; it is calibrated on figure 5's pair as well, and all figures were run again",
     "a container's start and end is one free parameter, drawn from half to three halves of it; there is no locality and no \
      disk or network load, and a job manager takes no container",
-    "only-G's own admission is not given in the paper: so many jobs at once as Little's law says of figure 5",
+    "the paper does not give only-G's own admission: the number of jobs at once follows from figure 5 by Little's law",
     "throughput and latency leave out the first minute; latency counts from a job's admission",
-    "where the paper says a mean run time it is drawn from an exponential distribution, else all tasks run equally long",
+    "where the paper gives a mean run time, run times are drawn from an exponential distribution; otherwise all tasks have the same",
 ];
 
 const DEPARTURES: [(&str, &str); 15] = [
-    ("mercury-5", "this is the figure that is calibrated on; the paper does not say its k, here it is 50"),
+    ("mercury-5", "the calibration uses this figure; the paper does not give its k, here it is 50"),
     ("mercury-5", SHORT_OF),
     ("mercury-6", SHORT_OF),
     ("mercury-6", SAME_LIST),
     ("mercury-7", SAME_LIST),
     (
         "mercury-7",
-        "a node that reports too little still sheds by what it knows itself; a shed task goes to the same best nodes again, \
-         so that a tight target moves many tasks and gains nothing",
+        "a node that reports too little still sheds by its own knowledge. A shed task is sent to the same best nodes again, \
+         so a tight target moves many tasks without a gain",
     ),
     (
         "mercury-table-1",
-        "the opportunistic load is not given in the paper, nor how long its guaranteed tasks run: 50 jobs at once always want \
-         more than is left, and a guaranteed task that starts where nothing is free ends one. Ours start every 5 s on each \
-         CPU that they hold",
+        "the opportunistic load is not given in the paper, nor the run time of its guaranteed tasks. Here 50 jobs at once always request \
+         more than is left, and a guaranteed task that starts on a full node preempts an opportunistic one. Guaranteed tasks \
+         start every 5 s on each CPU that they hold",
     ),
     (
         "mercury-8",
-        "the paper gives no numbers, nor the load: guaranteed tasks of 20 s on average make it change at a node",
+        "the paper gives no numbers and no load: guaranteed tasks of 20 s on average make the load of a node change",
     ),
     ("mercury-9", SHORT_OF),
     (
@@ -283,20 +283,23 @@ const DEPARTURES: [(&str, &str); 15] = [
     ("mercury-10", "the paper's 1.145 for only-Q follows from its 29.3 % and 12.9 %"),
     ("mercury-11", GUARANTEED_FIRST),
     ("mercury-plus", BOUND),
-    ("mercury-11", "figure 1's distribution is lost but for a point: ours is six lengths, 60 % of the jobs under 10 s"),
+    (
+        "mercury-11",
+        "only one point of figure 1's distribution is known: ours has six lengths, 60 % of the jobs are under 10 s",
+    ),
 ];
 
 const SHORT_OF: &str = "the calibration was made with runs of 3 minutes, in which the gain is somewhat larger than in runs of 30, \
-    where only-G finds its step";
+    in which only-G has time to reach its steady state";
 
-const SAME_LIST: &str = "all job managers hear the same ranking at the same moments, from reports that are up to 3 s old, and \
-    go to the same k nodes until the next: with more nodes to choose among the load is more even, and nodes are all alike, \
-    so that a wider choice costs nothing";
+const SAME_LIST: &str = "all job managers get the same ranking at the same times, from reports that are up to 3 s old, and \
+    use the same k nodes until the next one: with more nodes to choose among the load is more even, and all nodes are alike, \
+    so a wider choice has no cost";
 
-const GUARANTEED_FIRST: &str = "only-G leaves few CPUs idle here (its utilization is a row), so that in the long run nothing can gain \
-    more than that; the paper's must have left more. Jobs wait for tasks of both kinds: guaranteed ones end many of the \
-    opportunistic ones, whose jobs hold one of the 150 places meanwhile; and a node's rank adds up what remains of all that runs \
-    there, so that nodes with long tasks look full although they have room";
+const GUARANTEED_FIRST: &str = "only-G leaves few CPUs idle here (its utilization is a row), so in the long run no scheduler can gain \
+    more than that; the paper's must have left more. Jobs wait for tasks of both kinds: guaranteed ones preempt many of the \
+    opportunistic ones, whose jobs hold one of the 150 places meanwhile. And a node's rank adds up the remaining run times of all \
+    running tasks, so nodes with long tasks look full although they have room";
 
-const BOUND: &str = "no figure of the paper's. By how much throughput can grow is bounded by what only-G leaves idle: its utilization \
+const BOUND: &str = "not a figure of the paper. The resources that only-G leaves idle bound the growth of throughput: its utilization \
     is a row";

@@ -71,7 +71,7 @@ struct RunArgs {
     /// The folder of public traces, for figures whose scenario names some
     #[arg(long, value_name = "DIR")]
     traces: Option<PathBuf>,
-    /// For tests: a small cluster for a moment
+    /// For tests: a small cluster and few jobs
     #[arg(long, hide = true, conflicts_with = "quick")]
     smoke: bool,
 }

@@ -21,21 +21,21 @@ fn own(figure: &str) -> impl Iterator<Item = String> {
 const ALL: [&str; 6] = [
     "simulated, with the roles and policies of the daemons: messages and decisions take time, tasks do not fail, and there is no \
      locality. The paper's runs are medians of three, ours means of the seeds, which draw jobs, arrivals and demands",
-    "one parameter is free, the load: calibrated on TPC-DS with arrivals so that the mean gain over DRF is the paper's 1.36 of table \
-     3, and the same everywhere. A workload's run times are multiplied by one factor to reach it",
-    "no public trace says what tasks need of six kinds of resources: each stage's are drawn from one model, the same for all, \
-     which is ours (`setup.demand`); the figure carbyne-demand shows what it matters",
-    "SJF goes by a job's work, where the paper's goes by the length of its critical path",
-    "whether the paper's percentiles are ratios of percentiles or percentiles of the jobs' ratios is not said: both are given, \
-     and both beside its number",
-    "DRF and Tetris leave no room idle: whoever has a task that fits gets it",
+    "the load is the only free parameter. It is calibrated on TPC-DS with arrivals so that the mean gain over DRF is the paper's 1.36 \
+     of table 3, and is the same for all workloads. A workload's run times are multiplied by one factor to reach it",
+    "no public trace has the demands of tasks for six kinds of resources. Each stage's demands are drawn from one model, which is \
+     ours and the same for all (`setup.demand`); the figure carbyne-demand shows its effect",
+    "SJF orders jobs by their work; the paper's SJF orders them by the length of their critical path",
+    "the paper does not state whether its percentiles are ratios of percentiles or percentiles of the jobs' ratios: both are \
+     given, and both are compared with its number",
+    "DRF and Tetris leave no room idle: any job with a task that fits gets the room",
 ];
 
 const WORKLOADS: [(&str, &str); 5] = [
     (
         "TPC-DS",
-        "TPC-DS are Hive's plans of 65 of its queries with estimated bytes at 30 TB, scaled to 300 GB; no estimate counts for more \
-         than a tenth of the database, reduce tasks read 256 MiB as in Hive",
+        "TPC-DS are Hive's plans of 65 of its queries with estimated bytes at 30 TB, scaled to 300 GB. Each estimate is limited to \
+         a tenth of the database; reduce tasks read 256 MiB as in Hive",
     ),
     ("TPC-H", "TPC-H ran on Spark (Decima's measurements), on 2 to 100 GB"),
     (
@@ -44,8 +44,8 @@ const WORKLOADS: [(&str, &str); 5] = [
     ),
     (
         "Alibaba",
-        "in place of Microsoft's: DAGs of Alibaba's trace of 2018, whose instances of a stage all take equally long; drawn at \
-         random, in numbers that a simulation ends with, and arriving at random at the rate that makes the load",
+        "in place of Microsoft's: DAGs of Alibaba's trace of 2018, in which all instances of a stage have the same run time. They are \
+         drawn at random, as many as a simulation can finish, and arrive at random at the rate that gives the load",
     ),
     (
         "Facebook",
@@ -57,72 +57,76 @@ const WORKLOADS: [(&str, &str); 5] = [
 const FIGURES: [(&str, &str); 19] = [
     (
         "carbyne-2",
-        "the numbers of the example are only partly in the text: these are the ones that give its 2.1, 2.05 and 1.55. The jobs \
-         begin together on one node, whose messages take some milliseconds",
+        "the paper's text has only some numbers of the example: the others are chosen to give its 2.1, 2.05 and 1.55. The jobs \
+         start at the same time on one node, whose messages take some milliseconds",
     ),
     ("carbyne-4", FAIRNESS),
     ("carbyne-4", PACKING),
     ("carbyne-5", FAIRNESS),
     ("carbyne-5", PACKING),
     ("carbyne-6", TETRIS),
-    ("carbyne-7", "which alternative the paper's 84 %, 4 % and 0.62 are against is not said: they stand beside DRF"),
+    (
+        "carbyne-7",
+        "the paper does not state with which alternative its 84 %, 4 % and 0.62 are compared: here it is DRF",
+    ),
     ("carbyne-7", TETRIS),
     (
         "carbyne-8",
-        "the paper's job has up to 11 tasks at once and is one of a run; this is the sixteenth to come, some 300 s after the first, \
-         another with each seed. The paper gives no numbers of it that could be compared",
+        "the paper's job has up to 11 tasks at once and is one of a run; here it is the sixteenth job to arrive, about 300 s after \
+         the first, and a different one with each seed. The paper gives no numbers for it that could be compared",
     ),
     (
         "carbyne-table-4",
-        "the paper's 1.59 and 7.67 are the most over all alternatives and benchmarks; they stand beside TPC-DS against DRF. Its \
-         Facebook has 7,000 jobs of 650,000 tasks in six hours, its Microsoft 30,000 jobs",
+        "the paper's 1.59 and 7.67 are the maxima over all alternatives and benchmarks; here they are compared with TPC-DS against \
+         DRF. The paper's Facebook workload has 7,000 jobs of 650,000 tasks in six hours, its Microsoft workload 30,000 jobs",
     ),
     (
         "carbyne-table-4",
-        "on 10,000 machines 3,000 jobs come within minutes and run for an hour, so that few wait for room, and nobody can gain: \
-         more of them are more than these runs could do. On 1,000 machines the same jobs come over hours",
+        "on 10,000 machines 3,000 jobs arrive within minutes and run for an hour. Few of them wait for room, so no scheduler can gain; \
+         more jobs would make these runs too long. On 1,000 machines the same jobs arrive over hours",
     ),
     ("carbyne-9", TETRIS),
     (
         "carbyne-9",
-        "the paper says of 1x up to 1.57 and of 2x 1.76 to 1.91 over all alternatives: the most stands beside DRF",
+        "the paper has up to 1.57 for 1x, and 1.76 to 1.91 for 2x, over all alternatives: the maximum is compared with DRF",
     ),
     (
         "carbyne-10",
-        "run times and demands are both told wrong by the factor. Job managers learn run times from the first tasks that end; demands \
-         stay wrong: whoever asks for too little runs longer in proportion, whoever asks for too much wastes the room. So with \
-         +50 % there is half as much again to do, and the gain is that of more contention. The baselines are told the same",
+        "the stated run times and demands are both wrong by the factor. Job managers learn run times from the first tasks that end; \
+         demands stay wrong. A task that requests too little runs longer in proportion, and a task that requests too much wastes \
+         room. So with +50 % the work is 1.5 times as large, and the gain is that of more contention. The baselines get the \
+         same wrong values",
     ),
     (
         "carbyne-11",
-        "the die is cast whenever a job's demand is looked at, so a job that yields half the time takes back at the next event what it \
-         had left: nearly all of the gain comes with P near 1, unlike the paper's",
+        "whether a job yields is drawn each time its demand is computed. So a job that yields half the time takes back at the next \
+         event the resources that it had left: nearly all of the gain is at P near 1, unlike in the paper",
     ),
     (
         "carbyne-12",
-        "DAGPS finds an order once and jobs are held to it, so that what goes well with a node's room does not go first: it yields less \
-         than packing does, and jobs end later",
+        "DAGPS computes an order once, and jobs keep it, so tasks that fit a node's room well are not started first: it leaves fewer \
+         resources than packing does, and jobs end later",
     ),
     ("carbyne-tetris-fair", FAIRNESS),
     (
         "carbyne-overhead",
-        "wall time of a machine that was not idle: what a master of 100 nodes and 250 jobs takes for a task that it places, where the \
-         paper has a heartbeat of a node; and a plan of a whole job at a tenth of the cluster, which the paper says takes no more \
-         than 10 ms",
+        "wall time on a machine that was not idle: the time of a master with 100 nodes and 250 jobs for each task that it places, where \
+         the paper has a heartbeat of a node; and the time of a plan of a whole job at a tenth of the cluster, for which the paper \
+         gives at most 10 ms",
     ),
     (
         "carbyne-demand",
-        "no figure of the paper's. With the same load all gaps are stretched as the demands are; without, twice the demands are \
-         twice the contention and half of them leave nobody waiting",
+        "not a figure of the paper. With the same load, the times between arrivals grow with the demands; otherwise twice the demands \
+         are twice the contention, and with half the demands no job waits",
     ),
 ];
 
-const FAIRNESS: &str = "what is left goes to the one job with the least work left, and a job of ours can take hundreds of CPUs: a tenth of \
-    the cluster for one of 250 jobs brings the index to a third of what it was. The gap to DRF closes as jobs get narrower \
-    (carbyne-width: from -0.37 to -0.04) and not with less load; what a job needs it gets by its share, and none ends later than it \
-    could have. The paper's index falls by 0.22 under SJF, ours by twice as much";
+const FAIRNESS: &str = "leftover resources go to the one job with the least remaining work, and a job here can use hundreds of CPUs: a tenth of \
+    the cluster for one of 250 jobs reduces the index to a third. The gap to DRF closes as jobs get narrower \
+    (carbyne-width: from -0.37 to -0.04) and not with less load. A job gets the resources that it needs by its share, and no job ends \
+    later than it could have. The paper's index falls by 0.22 under SJF, ours by twice as much";
 
-const PACKING: &str = "Tetris gains nothing in makespan over DRF or SJF here: tasks are a twentieth of a machine, and no order leaves room that \
+const PACKING: &str = "Tetris has no shorter makespan than DRF or SJF here: tasks are a twentieth of a machine, and no order leaves room that \
     fits a task; the paper's SJF, which is 1.43 times slower, must leave room idle";
 
 const TETRIS: &str = "Tetris with its knob at packing is nearly SJF here, since its score counts remaining work, so Carbyne does not gain over it";

@@ -211,17 +211,17 @@ fn plot(replay: &str, run: &Compared) -> Figure {
 
 const ABOUT: [&str; 8] = [
     "the paper's text has no allocation times of its prototype: figure 12 is a plot. Its two medians are of the time by which tasks ran \
-     longer than they were to, for others on their machine disturbed them. Tasks of hollow nodes only pretend to run and disturb nobody: \
-     theirs is how late a timer is",
+     longer than specified, because other tasks on their machine disturbed them. Tasks of hollow nodes only pretend to run and disturb no other: \
+     their medians are the delay of a timer",
     "every process of the federation is on this machine, over loopback: 3 masters, 3 global masters and an agent for each node. The paper's had a machine \
-     of 2 CPUs each. What else this machine did is not controlled; `threads that had no core` says what was lacking",
+     of 2 CPUs each. Other work of this machine is not controlled; `threads that had no core` shows the lack of cores",
     "the paper's jobs of Google's trace of 2019 are not public here: jobs of Google's trace of 2011, a task each, are in their place, and ask for a quarter of a \
      node of the paper's simulation in the mean",
-    "run times are a hundredth of the trace's, and jobs that would last longer than 20 s left out; the jobs come within 40 s. The paper's ran as long as in its traces, \
-     and how fast its jobs came is not said",
-    "what tasks ask for is not divided by 400 and 50 as in the paper, but nodes are as many times as large; `small nodes` are those of its simulation",
+    "run times are a hundredth of the trace's, and jobs that would last longer than 20 s are left out; the jobs arrive within 40 s. The paper's ran as long as in its traces, \
+     and it does not give the rate at which jobs arrived",
+    "the requests of tasks are not divided by 400 and 50 as in the paper; instead, nodes are larger by these factors. `small nodes` are those of its simulation",
     "constraints are drawn for stages, all of whose tasks have the same ones; nodes meet them as those of the published configuration of 10,000 nodes do, of which they are drawn",
-    "an allocation time of the daemons is the sum of its parts as their stories tell them, the simulator's the time to the start. The simulator is told 0.01 ms for a way over loopback, and \
-     that starting a process takes no time; all else is as in the other figures, or with the time of an fdatasync that was measured before each replay",
+    "an allocation time of the daemons is the sum of its parts in the stories of the tasks, the simulator's the time to the start. The simulator is configured with 0.01 ms for a way over loopback, and \
+     with no time for the start of a process; all else is as in the other figures, or with the time of an fdatasync that was measured before each replay",
     "a seed draws jobs, nodes and arrivals. Daemons on a machine are not repeatable: the same seed gives other times",
 ];
