@@ -9,7 +9,7 @@ const SPARROW_RANDOM: Preset = probed("sparrow-random", QueueChoice::Random);
 const SPARROW_POWER_OF_TWO: Preset = probed("sparrow-power-of-two", QueueChoice::PowerOfTwo);
 
 /// The baseline of the Apollo paper (Boutin et al. 2014, section 4): the same shares and nodes' queues, but job managers do not
-/// know loads. They send tasks near their input, farther away the longer they wait, and try node after node with duplicates.
+/// know loads. They send tasks near their input, at a larger distance the longer they wait, and try node after node with duplicates.
 /// Nodes work as under `apollo`, with which it shares a cluster; no job manager reads the waits that nodes publish.
 const APOLLO_BASELINE: Preset = {
     let Some(settings) = Preset::APOLLO.entitled() else { panic!("job managers have entitlements") };

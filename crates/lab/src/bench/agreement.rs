@@ -85,10 +85,10 @@ pub fn execute(args: &AgreementArgs) -> Result<()> {
     let worst = worst.collect::<Result<Vec<f64>>>()?.into_iter().fold(0.0, f64::max);
     if worst > TOLERANCE {
         let what =
-            format!("the simulator is off by up to {:.0} %, over the {:.0} % asked", worst * 1e2, TOLERANCE * 1e2);
+            format!("the simulator is off by up to {:.0} %, over the limit of {:.0} %", worst * 1e2, TOLERANCE * 1e2);
         return Err(Failure::new(what, "run it on a machine that does nothing else"));
     }
-    say!("off by {:.0} % at most; {:.0} % is asked", worst * 1e2, TOLERANCE * 1e2);
+    say!("off by {:.0} % at most; the limit is {:.0} %", worst * 1e2, TOLERANCE * 1e2);
     Ok(())
 }
 

@@ -127,7 +127,8 @@ fn cpu_nanos(pid: u32) -> Result<u64> {
     for thread in std::fs::read_dir(format!("/proc/{pid}/task"))? {
         let account = std::fs::read_to_string(thread?.path().join("schedstat"))?;
         let running = account.split_whitespace().next().and_then(|nanos| nanos.parse::<u64>().ok());
-        nanos += running.ok_or_else(|| Failure::new(format!("/proc says `{account}` of a thread's CPU"), ""))?;
+        nanos +=
+            running.ok_or_else(|| Failure::new(format!("`{account}` in /proc is not the CPU time of a thread"), ""))?;
     }
     Ok(nanos)
 }

@@ -44,7 +44,7 @@ enum Kind {
 pub fn execute(args: &MatchingArgs) -> Result<()> {
     let nodes = args.nodes.map_or(vec![100, 300, 1_000], |nodes| vec![nodes]);
     say!(
-        "batches of {} tasks, {} of each kind; milliseconds, and less than 2 are asked of a stable matching in {ROUNDS} rounds \
+        "batches of {} tasks, {} of each kind; milliseconds; required is less than 2 for a stable matching in {ROUNDS} rounds \
          with up to 1,000 nodes",
         args.tasks,
         args.batches

@@ -77,7 +77,7 @@ enum Bench {
     Floors(floors::FloorsArgs),
     /// Resources of an idle cluster
     Idle(idle::IdleArgs),
-    /// Stand in for a task that says when it started
+    /// Print the time, as a task that reports when it started
     #[command(hide = true)]
     Stamp,
 }

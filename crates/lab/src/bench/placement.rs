@@ -29,21 +29,21 @@ pub fn execute(args: &PlacementArgs) -> Result<()> {
         placing.draw
     );
     say!(
-        "the master makes the list of its nodes in {:.2} ms; a job manager works by it after {:?}: together less than 5 ms \
-         are asked",
+        "the master makes the list of its nodes in {:.2} ms; a job manager works by it after {:?}: required is less than \
+         5 ms for both",
         millis(placing.list),
         placing.applied
     );
     let estimating = completion::measure(&Preset::APOLLO, COMPLETION_NODES, TASKS, ROUNDS);
     say!(
-        "{COMPLETION_NODES} nodes that say how long tasks would wait: a task is placed in {:?} where it would be done first, {:.0} a \
-         second, and asked are 100,000; looking up two waits alone takes {:?}",
+        "{COMPLETION_NODES} nodes that report expected waits: placing a task where it would end first takes {:?}, {:.0} a \
+         second, required are 100,000; looking up two waits alone takes {:?}",
         estimating.placed,
         1.0 / estimating.placed.as_secs_f64(),
         estimating.lookups
     );
     let further = completion::measure(&Preset::APOLLO_PLUS, COMPLETION_NODES, TASKS, ROUNDS);
     say!("under apollo-plus, where a node may take several of a batch, in {:?}", further.placed);
-    say!("their waits take {:.1} MB, and less than 64 are asked", estimating.bytes as f64 / 1e6);
+    say!("their waits take {:.1} MB, required is less than 64", estimating.bytes as f64 / 1e6);
     Ok(())
 }

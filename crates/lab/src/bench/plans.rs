@@ -75,7 +75,7 @@ pub fn execute(args: &PlansArgs) -> Result<()> {
             }
         }
         say!(
-            "  the longest without launches takes {longest:.3} of the {ASKED} ms that are asked of 100 stages with 1,000 tasks each"
+            "  the longest without launches takes {longest:.3} of the {ASKED} ms that are required for 100 stages with 1,000 tasks each"
         );
     }
     Ok(())
@@ -202,7 +202,7 @@ impl Run {
             match self.manager.next_wakeup() {
                 Some(at) if next.is_none_or(|next| at <= next) => {
                     self.now = at.max(self.now);
-                    self.handle("a task that is due", Event::Wakeup);
+                    self.handle("a task that must start", Event::Wakeup);
                 }
                 _ => self.happen()?,
             }

@@ -195,7 +195,7 @@ fn compare(small: &Case, large: &Case) -> Result<()> {
         say!("{}: {events} events in {seconds:.2} s, {nanos:.0} ns each", case.describe());
     }
     say!(
-        "  an event takes {:.2} times as long on the large cluster, and 2 times at most is asked; on the bare agenda {:.2} \
+        "  an event takes {:.2} times as long on the large cluster, required is 2 times at most; on the bare agenda {:.2} \
          times, {:.0} and {:.0} ns",
         many.nanos() / few.nanos(),
         many.floor / many.events as f64 / (few.floor / few.events as f64),

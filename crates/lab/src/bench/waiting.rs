@@ -20,7 +20,7 @@ pub struct WaitingArgs {
 pub fn execute(args: &WaitingArgs) -> Result<()> {
     let measured = measure(&args.jobs, usize::from(args.rounds), args.events);
     for Waiting { jobs, each, floor } in &measured {
-        say!("{jobs} jobs wait; to take one of as many out of an ordered map and put it back takes {floor:?}");
+        say!("{jobs} jobs wait; removing one of as many from an ordered map and inserting it again takes {floor:?}");
         for (event, took) in EVENTS.iter().zip(each) {
             say!("  {event}: {took:?}");
         }

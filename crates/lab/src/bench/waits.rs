@@ -49,7 +49,7 @@ pub fn execute(args: &WaitsArgs) -> Result<()> {
         let floor = median(floor);
         let at = |percent: u32| percentile(&matrix, percent);
         say!(
-            "{name}: the matrix p50 {:.1}, p95 {:.1}, max {:.1}, of {bytes} bytes; {ASKED} are asked for 100; putting the ends in order p50 {:.1}",
+            "{name}: the matrix p50 {:.1}, p95 {:.1}, max {:.1}, of {bytes} bytes; {ASKED} are required for 100; putting the ends in order p50 {:.1}",
             at(50),
             at(95),
             at(100),
