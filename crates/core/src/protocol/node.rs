@@ -69,14 +69,15 @@ impl ToNode {
             | ToNode::Stop { attempt, .. }
             | ToNode::Acknowledge { attempt } => Some(Address::JobManager(attempt.job)),
             ToNode::Claim(Claim { job, .. }) | ToNode::Forget { job } => Some(Address::JobManager(*job)),
-            ToNode::Disown { .. } | ToNode::Promote { grant: Some(_), .. } => Some(Address::Master),
-            ToNode::Welcome(_)
-            | ToNode::Greeting(_)
-            | ToNode::ResendEnds { .. }
+            ToNode::Disown { .. }
+            | ToNode::Promote { grant: Some(_), .. }
+            | ToNode::Welcome(_)
             | ToNode::RegisterAgain
             | ToNode::Steer(_)
+            | ToNode::Move { .. } => Some(Address::Master),
+            ToNode::Greeting(_)
+            | ToNode::ResendEnds { .. }
             | ToNode::Expire { .. }
-            | ToNode::Move { .. }
             | ToNode::Launch(_)
             | ToNode::LaunchInstead { .. }
             | ToNode::Probe(_)
