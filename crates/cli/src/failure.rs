@@ -37,7 +37,7 @@ pub enum Kind {
     /// This kind of server does not support the call.
     Unsupported,
     /// The reader closed the other end of our output.
-    NobodyReads,
+    ClosedByReader,
     /// Output could not be written, for example because the disk is full.
     Unwritten,
 }
@@ -66,7 +66,7 @@ impl Failure {
     /// Output that could not be written.
     pub fn unwritten(place: &str, error: &io::Error) -> Failure {
         let (kind, remedy) = match error.kind() {
-            io::ErrorKind::BrokenPipe => (Kind::NobodyReads, ""),
+            io::ErrorKind::BrokenPipe => (Kind::ClosedByReader, ""),
             io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge => {
                 (Kind::Unwritten, "free space there, or write to another place")
             }
@@ -149,7 +149,7 @@ impl From<WorkloadError> for Failure {
 
 impl From<io::Error> for Failure {
     fn from(error: io::Error) -> Failure {
-        let kind = if error.kind() == io::ErrorKind::BrokenPipe { Kind::NobodyReads } else { Kind::Refused };
+        let kind = if error.kind() == io::ErrorKind::BrokenPipe { Kind::ClosedByReader } else { Kind::Refused };
         Failure { kind, ..Failure::new(error.to_string(), "") }
     }
 }

@@ -101,7 +101,7 @@ pub fn execute(args: RunArgs, connection: &Connection) -> Result<ExitCode> {
     })?;
     let failures: Vec<Failure> = threads.into_iter().filter_map(|thread| thread.join().ok()?.err()).collect();
     progress.finish();
-    if failures.iter().any(|failure| failure.kind == Kind::NobodyReads) {
+    if failures.iter().any(|failure| failure.kind == Kind::ClosedByReader) {
         return Ok(ExitCode::from(BROKEN_PIPE));
     }
     failures.iter().for_each(|failure| show::note(&failure.to_string()));
@@ -176,7 +176,7 @@ impl Output {
             let client = client.clone();
             thread::spawn(move || {
                 let result = work();
-                let in_vain = |failure: &Failure| matches!(failure.kind, Kind::NobodyReads | Kind::Unwritten);
+                let in_vain = |failure: &Failure| matches!(failure.kind, Kind::ClosedByReader | Kind::Unwritten);
                 if result.as_ref().is_err_and(in_vain) {
                     // A job that has ended meanwhile cannot be cancelled, and does not need to be.
                     let _ = very_patiently(|| client.act(vec![id], Action::Cancel));

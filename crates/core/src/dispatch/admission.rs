@@ -168,7 +168,7 @@ impl Admission {
                 (DependencyState::Open, _) | (DependencyState::Failed, Until::Succeeded) => true,
                 (DependencyState::Succeeded, _) | (DependencyState::Failed, Until::Ended) => false,
             };
-            let jobs = entry.after().filter(move |(on, wish)| *wish == until && is_open(*on));
+            let jobs = entry.after().filter(move |(on, condition)| *condition == until && is_open(*on));
             Some(jobs.map(|(on, _)| on).collect()).filter(|jobs: &Vec<JobId>| !jobs.is_empty())
         };
         let succeed = open(Until::Succeeded).map(|jobs| Why::AfterJobs { jobs });
@@ -334,7 +334,7 @@ impl Admission {
             Change::JobHeld { job, held } => self.set_held(*job, *held),
             Change::JobStarted { job } => self.set_started(*job),
             Change::JobReopened { job, run } => self.set_reopened(*job, *run),
-            Change::TasksAsked { job, action, tasks } => self.wish(*job, *action, tasks),
+            Change::TasksAsked { job, action, tasks } => self.add_request(*job, *action, tasks),
             Change::CancelAsked { job, by, at } => {
                 self.set_cancelled(*job, Cancellation { by: by.clone(), at: *at });
             }
@@ -378,7 +378,7 @@ impl Admission {
         }
     }
 
-    pub(super) fn wish(&mut self, job: JobId, action: TaskAction, tasks: &Chosen) {
+    pub(super) fn add_request(&mut self, job: JobId, action: TaskAction, tasks: &Chosen) {
         if let Some(entry) = self.jobs.get_mut(&job) {
             Arc::make_mut(&mut entry.tasks).take_in(action, tasks);
         }

@@ -105,7 +105,7 @@ impl Dispatcher {
         out.persist(Change::JobReopened { job, run });
         self.admission.set_reopened(job, run);
         if let Some(only) = only {
-            self.wish(job, TaskAction::RerunFailed, only, out);
+            self.store_request(job, TaskAction::RerunFailed, only, out);
         }
         self.set_held(now, job, false, &JobState::Pending, out);
         self.take_turns(now, out);

@@ -26,14 +26,14 @@ impl Dispatcher {
             self.reopen_for(now, job, Some(tasks), out);
             return;
         }
-        self.wish(job, action, tasks.clone(), out);
+        self.store_request(job, action, tasks.clone(), out);
         if is_started {
             out.send(job, ToJobManager::ActOnTasks { action, tasks });
         }
     }
 
-    pub(super) fn wish(&mut self, job: JobId, action: TaskAction, tasks: Box<Chosen>, out: &mut Outbox) {
-        self.admission.wish(job, action, &tasks);
+    pub(super) fn store_request(&mut self, job: JobId, action: TaskAction, tasks: Box<Chosen>, out: &mut Outbox) {
+        self.admission.add_request(job, action, &tasks);
         out.persist(Change::TasksAsked { job, action, tasks });
     }
 

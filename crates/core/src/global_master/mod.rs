@@ -415,7 +415,7 @@ impl Role for GlobalMaster {
                 self.dispatch.on_delays(now, &mut self.proposals, out);
             }
         }
-        self.have_others_give_way(now, out);
+        self.preempt_others(now, out);
         self.dispatch.started.clear();
         self.dispatch.report_shares(out);
         self.check_invariants();

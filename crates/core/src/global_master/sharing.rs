@@ -186,7 +186,7 @@ impl GlobalMaster {
     }
 
     /// Preempts tasks of queues beyond their shares for tasks that found no room.
-    pub(super) fn have_others_give_way(&mut self, now: Instant, out: &mut Outbox) {
+    pub(super) fn preempt_others(&mut self, now: Instant, out: &mut Outbox) {
         self.note_proposals();
         if !self.sharing.is_wanted() {
             return;

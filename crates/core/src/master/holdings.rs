@@ -55,7 +55,7 @@ impl Holdings {
         let Some(queue) = queue else { return };
         match change {
             BookingChange::Booked | BookingChange::Stays => self.add(queue, &booking.resources, index),
-            BookingChange::GivesWay | BookingChange::Freed { was_preempted: false } => {
+            BookingChange::Preempted | BookingChange::Freed { was_preempted: false } => {
                 self.sub(queue, &booking.resources, index);
             }
             BookingChange::Freed { was_preempted: true } => {}
@@ -162,9 +162,9 @@ mod tests {
         let story = [
             (1, BookingChange::Booked, 1),
             (2, BookingChange::Booked, 2),
-            (1, BookingChange::GivesWay, 1),
+            (1, BookingChange::Preempted, 1),
             (1, BookingChange::Stays, 2),
-            (1, BookingChange::GivesWay, 1),
+            (1, BookingChange::Preempted, 1),
             (1, freed(true), 1),
             (2, freed(false), 0),
         ];

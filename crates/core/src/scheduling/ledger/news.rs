@@ -19,7 +19,7 @@ pub struct LedgerNews {
 pub enum BookingChange {
     Booked,
     /// It is being preempted: another booking gets its resources.
-    GivesWay,
+    Preempted,
     /// It is no longer being preempted: no booking needs its resources.
     Stays,
     Freed {

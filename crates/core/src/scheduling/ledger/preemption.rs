@@ -67,7 +67,7 @@ impl Ledger {
         self.nodes[index].being_preempted += victims.len() as u32;
         for (slot, victim) in &victims {
             self.bookings.at_mut(*slot).preempted_for = by;
-            self.note_booking(*victim, BookingChange::GivesWay);
+            self.note_booking(*victim, BookingChange::Preempted);
         }
         Ok(victims.into_iter().map(|(_, victim)| victim).collect())
     }
