@@ -61,7 +61,7 @@ pub struct Bars {
 
 impl Default for Bars {
     fn default() -> Bars {
-        let template = if show::wants_colour() {
+        let template = if show::shows_colour() {
             "{prefix:16!} {bar:28.green/black} {pos:>7}/{len} {msg}"
         } else {
             "{prefix:16!} {bar:28} {pos:>7}/{len} {msg}"

@@ -69,7 +69,7 @@ fn log_level() -> Result<LevelFilter> {
 /// # Errors
 /// If AMALGAM_LOG is not a level.
 pub fn log_to_stderr() -> Result<()> {
-    let colours = show::is_watched() && show::wants_colour();
+    let colours = show::is_watched() && show::shows_colour();
     let writer = move || Log { out: output::stderr(), colours };
     let log = tracing_subscriber::fmt().with_max_level(log_level()?).with_writer(writer).with_ansi(colours);
     // A second call changes nothing.

@@ -45,7 +45,7 @@ pub fn refuse(error: Error, program: Command, arguments: &[OsString]) -> ! {
 
 fn rendered(error: &Error, is_watched: bool) -> String {
     let text = error.render();
-    if is_watched && show::wants_colour() { text.ansi().to_string() } else { text.to_string() }
+    if is_watched && show::shows_colour() { text.ansi().to_string() } else { text.to_string() }
 }
 
 /// The standard library's messages about numbers are for programmers.

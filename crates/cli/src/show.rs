@@ -77,7 +77,7 @@ pub fn is_watched() -> bool {
     io::stderr().is_terminal()
 }
 
-pub fn wants_colour() -> bool {
+pub fn shows_colour() -> bool {
     std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
 }
 

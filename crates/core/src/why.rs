@@ -28,9 +28,9 @@ pub enum Why {
     /// The node is reserved for a job that has waited longer.
     Reserved { node: NodeId, job: JobId },
     /// The queue is at its maximum share of this kind of resource.
-    QueueLimit { queue: String, kind: usize, used: u64, limit: u64, wants: u64 },
+    QueueLimit { queue: String, kind: usize, used: u64, limit: u64, requested: u64 },
     /// The user is at the limit of one user's share in this queue.
-    UserLimit { queue: String, kind: usize, used: u64, limit: u64, wants: u64 },
+    UserLimit { queue: String, kind: usize, used: u64, limit: u64, requested: u64 },
     /// Other jobs are scheduled first.
     Ahead { jobs: u32, first: JobId, rule: Rule },
     /// It is decided at the next heartbeat.
@@ -118,17 +118,17 @@ impl Why {
             Why::Reserved { node, job } => {
                 format!("{} is reserved for job {job}, which has waited longer", node_name(*node))
             }
-            Why::QueueLimit { queue, kind, used, limit, wants } => format!(
+            Why::QueueLimit { queue, kind, used, limit, requested } => format!(
                 "queue {queue} is at its maximum share: {} of {} in use, {} more requested",
                 amount(kinds, *kind, *used),
                 amount(kinds, *kind, *limit),
-                amount(kinds, *kind, *wants)
+                amount(kinds, *kind, *requested)
             ),
-            Why::UserLimit { queue, kind, used, limit, wants } => format!(
+            Why::UserLimit { queue, kind, used, limit, requested } => format!(
                 "its user is at the limit per user of queue {queue}: {} of {} in use, {} more requested",
                 amount(kinds, *kind, *used),
                 amount(kinds, *kind, *limit),
-                amount(kinds, *kind, *wants)
+                amount(kinds, *kind, *requested)
             ),
             Why::Ahead { jobs: 1, first, rule } => format!("job {first} is ahead, by {rule}"),
             Why::Ahead { jobs, first, rule } => format!("{jobs} jobs are ahead, job {first} first, by {rule}"),

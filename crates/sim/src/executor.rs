@@ -405,7 +405,7 @@ impl Running {
         let part = self.part_after(running_for);
         let input: u64 = self.order.inputs.iter().map(|input| input.bytes).sum();
         let read_bytes = (u128::from(input) * u128::from(part) / u128::from(WHOLE)) as u64;
-        Sample { running_for, said: Some(part), cpu: self.cpu(running_for), read_bytes }
+        Sample { running_for, reported: Some(part), cpu: self.cpu(running_for), read_bytes }
     }
 
     fn describe(&self, now: Instant) -> Executing {

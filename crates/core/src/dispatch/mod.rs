@@ -206,7 +206,7 @@ impl Dispatcher {
                 let nodes = self.free(now, from, &grants, out);
                 self.decide(now, &nodes, claims, out);
             }
-            (Address::JobManager(sender), ToMaster::AllowanceRequest { job, wants: request }) if sender == job => {
+            (Address::JobManager(sender), ToMaster::AllowanceRequest { job, request }) if sender == job => {
                 self.scheduler.on_allowance_request(job, request);
             }
             (Address::JobManager(sender), ToMaster::Demand { job, asks, work }) if sender == job => {

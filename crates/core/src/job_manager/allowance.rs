@@ -60,8 +60,8 @@ pub(super) struct Allowance {
     most: Totals,
     number: u32,
     /// The last report to the present master, the number of reports, and the largest allowance since.
-    told: Option<Box<AllowanceRequest>>,
-    said: u32,
+    reported: Option<Box<AllowanceRequest>>,
+    reports: u32,
     most_since: Totals,
     /// When to stop waiting for the answer to the last report. Until then, no opportunistic tasks are sent: they may soon be
     /// guaranteed.
@@ -87,8 +87,8 @@ impl Allowance {
             kept_for: None,
             most: Totals::ZERO,
             number: 0,
-            told: None,
-            said: 0,
+            reported: None,
+            reports: 0,
             most_since: Totals::ZERO,
             answer_due: None,
         }
@@ -180,7 +180,7 @@ impl Allowance {
 
     /// A new master gets a new report. Until it answers, the last allowance applies.
     pub(super) fn restart(&mut self) {
-        (self.number, self.told, self.answer_due) = (0, None, None);
+        (self.number, self.reported, self.answer_due) = (0, None, None);
     }
 
     /// The job had ended and runs again.
@@ -200,21 +200,23 @@ impl Allowance {
     }
 
     /// The report is sent to the master.
-    fn report(&mut self, now: Instant, wants: &mut AllowanceRequest) {
-        self.said += 1;
-        wants.said = self.said;
-        (self.told, self.most_since) = (Some(Box::new(*wants)), self.most);
+    fn report(&mut self, now: Instant, request: &mut AllowanceRequest) {
+        self.reports += 1;
+        request.report = self.reports;
+        (self.reported, self.most_since) = (Some(Box::new(*request)), self.most);
         self.answer_due = Some(now + ANSWERED_WITHIN);
     }
 
     /// Whether the master needs a new report. A job above its allowance also reports when it holds less.
-    fn is_news(&self, wants: &AllowanceRequest) -> bool {
-        let Some(told) = &self.told else { return wants.all != Totals::ZERO || wants.may_hold() != Totals::ZERO };
-        let is_over = !told.holds.fits_in(&self.most);
-        is_off(&told.all, &wants.all)
-            || told.one != wants.one
+    fn is_news(&self, request: &AllowanceRequest) -> bool {
+        let Some(reported) = &self.reported else {
+            return request.all != Totals::ZERO || request.may_hold() != Totals::ZERO;
+        };
+        let is_over = !reported.holds.fits_in(&self.most);
+        is_off(&reported.all, &request.all)
+            || reported.one != request.one
             || !self.most_since.fits_in(&self.most)
-            || is_over && (wants.holds.fits_in(&self.most) || is_off(&told.holds, &wants.holds))
+            || is_over && (request.holds.fits_in(&self.most) || is_off(&reported.holds, &request.holds))
     }
 }
 
@@ -223,8 +225,8 @@ fn weight_now(sent: &RunningAttempt) -> u64 {
     if sent.started_at.is_some() { 1 } else { u64::from(sent.weight) }
 }
 
-fn is_off(told: &Totals, now: &Totals) -> bool {
-    (0..WIDTH).any(|kind| told.0[kind].abs_diff(now.0[kind]).saturating_mul(REPORTED_WITHIN) > told.0[kind])
+fn is_off(reported: &Totals, now: &Totals) -> bool {
+    (0..WIDTH).any(|kind| reported.0[kind].abs_diff(now.0[kind]).saturating_mul(REPORTED_WITHIN) > reported.0[kind])
 }
 
 impl JobManager {
@@ -235,7 +237,7 @@ impl JobManager {
             out.record(Record::Allowed { job: self.job.id, most: Box::new(*most) });
         }
         (allowance.number, allowance.most) = (number, *most);
-        allowance.answer_due = allowance.answer_due.filter(|_| answers != allowance.said);
+        allowance.answer_due = allowance.answer_due.filter(|_| answers != allowance.reports);
         allowance.most_since = allowance.most_since.larger_of(most);
         self.place(now, out);
     }
@@ -389,21 +391,21 @@ impl JobManager {
     pub(super) fn request_allowance(&mut self, now: Instant, out: &mut Outbox) {
         let Some(allowance) = self.own.allowance_mut() else { return };
         allowance.answer_due = allowance.answer_due.filter(|due| *due > now);
-        let mut wants = allowance.request();
-        self.add_demand(&mut wants);
-        let Some(entitled) = self.own.entitled_mut().filter(|entitled| entitled.allowance.is_news(&wants)) else {
+        let mut request = allowance.request();
+        self.add_demand(&mut request);
+        let Some(entitled) = self.own.entitled_mut().filter(|entitled| entitled.allowance.is_news(&request)) else {
             return;
         };
         if entitled.reports_work && !self.master.work.is_reported() {
-            let (job, asks, work) = (self.job.id, Vec::new(), self.master.work.tell());
+            let (job, asks, work) = (self.job.id, Vec::new(), self.master.work.report());
             out.send(TheMaster, ToMaster::Demand { job, asks, work });
         }
-        entitled.allowance.report(now, &mut wants);
-        out.send(TheMaster, ToMaster::AllowanceRequest { job: self.job.id, wants: Box::new(wants) });
+        entitled.allowance.report(now, &mut request);
+        out.send(TheMaster, ToMaster::AllowanceRequest { job: self.job.id, request: Box::new(request) });
     }
 
     /// What all running and ready tasks would hold, and one of them.
-    fn add_demand(&self, wants: &mut AllowanceRequest) {
+    fn add_demand(&self, request: &mut AllowanceRequest) {
         let mut of_running = Resources::ZERO;
         for (number, (stage, resources)) in (0..).zip(self.dag.stages.iter().zip(&self.job.resources)) {
             let ask = self.requests.ask_of(number, false);
@@ -411,15 +413,15 @@ impl JobManager {
             let waits = !self.lifecycle.is_held()
                 && self.own.scheduler.as_ref().is_some_and(|scheduler| scheduler.is_suited(ask));
             let ready = if waits { u64::from(stage.ready()) } else { 0 };
-            wants.all.add_times(resources, u64::from(stage.running) + ready);
-            for (count, one) in [(ready, &mut wants.one), (u64::from(stage.running), &mut of_running)] {
+            request.all.add_times(resources, u64::from(stage.running) + ready);
+            for (count, one) in [(ready, &mut request.one), (u64::from(stage.running), &mut of_running)] {
                 if count > 0 && (one.is_zero() || resources.0 < one.0) {
                     *one = *resources;
                 }
             }
         }
-        if wants.one.is_zero() {
-            wants.one = of_running;
+        if request.one.is_zero() {
+            request.one = of_running;
         }
     }
 

@@ -351,7 +351,7 @@ impl JobManager {
         let is_for_master = |ask: &Ask| self.own.scheduler.is_none() || self.requests.is_for_master(ask.execution);
         let (asks, own): (Vec<Ask>, Vec<Ask>) = asks.into_iter().partition(is_for_master);
         if !asks.is_empty() {
-            out.send(TheMaster, ToMaster::Demand { job: self.id(), asks, work: self.master.work.tell() });
+            out.send(TheMaster, ToMaster::Demand { job: self.id(), asks, work: self.master.work.report() });
         }
         self.schedule(now, &own, out);
         if self.dag.is_finished() && self.attempts.is_empty() && self.lifecycle.outcome().is_none() {
@@ -378,7 +378,7 @@ impl JobManager {
     /// Reports the remaining work to the master if the last report is too far off.
     fn report_work(&mut self, out: &mut Outbox) {
         if self.master.work.is_news() && !self.dag.is_finished() {
-            out.send(TheMaster, ToMaster::Demand { job: self.id(), asks: Vec::new(), work: self.master.work.tell() });
+            out.send(TheMaster, ToMaster::Demand { job: self.id(), asks: Vec::new(), work: self.master.work.report() });
         }
     }
 

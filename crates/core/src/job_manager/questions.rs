@@ -91,9 +91,9 @@ impl JobManager {
 
     /// Reasons why tasks do not start that the job manager places itself. The master does not know them.
     pub fn explain(&self) -> Vec<Why> {
-        if let Some(told) = self.own.reported_why() {
+        if let Some(why) = self.own.reported_why() {
             let is_ready = self.dag.runnable().any(|stage| self.dag.stage(stage).ready() > 0);
-            return if is_ready { vec![told.clone()] } else { Vec::new() };
+            return if is_ready { vec![why.clone()] } else { Vec::new() };
         }
         // It is not known yet whether an attempt from before a restart has started.
         let waits = |running: &&RunningAttempt| {

@@ -123,7 +123,7 @@ struct Counted {
     /// Grants received for it from the present master, or tasks bound by the job's own scheduler.
     granted: u64,
     /// Whether the master has the current `ask`.
-    told: bool,
+    is_sent: bool,
 }
 
 impl Requests {
@@ -180,7 +180,7 @@ impl Requests {
             is_gang: job.spec.stages[stage].gang,
             locality: Arc::clone(&job.near[stage]),
         };
-        self.asks.push(Counted { ask, stages: VecDeque::new(), granted: 0, told: true });
+        self.asks.push(Counted { ask, stages: VecDeque::new(), granted: 0, is_sent: true });
         number
     }
 
@@ -238,7 +238,7 @@ impl Requests {
         }
         for (counted, open) in self.asks.iter_mut().zip(open) {
             let (wanted, needed) = (counted.granted + open.count, counted.granted + open.needed);
-            counted.told &= (wanted, needed) == (counted.ask.wanted, counted.ask.needed);
+            counted.is_sent &= (wanted, needed) == (counted.ask.wanted, counted.ask.needed);
             (counted.ask.wanted, counted.ask.needed) = (wanted, needed);
         }
         self.deferrable = demand.deferrable;
@@ -279,10 +279,10 @@ impl Requests {
     }
 
     fn unreported(&mut self) -> Vec<Ask> {
-        let unreported = self.asks.iter_mut().filter(|counted| !counted.told);
+        let unreported = self.asks.iter_mut().filter(|counted| !counted.is_sent);
         unreported
             .map(|counted| {
-                counted.told = true;
+                counted.is_sent = true;
                 counted.ask.clone()
             })
             .collect()
@@ -294,7 +294,7 @@ impl Requests {
             counted.granted = 0;
             counted.ask.wanted = 0;
             counted.ask.needed = 0;
-            counted.told = true;
+            counted.is_sent = true;
         }
         self.deferrable.clear();
         self.demand = OpenDemand::default();
@@ -403,7 +403,7 @@ fn by_stage(demand: &JobDemand) -> Vec<(u32, u32, u32)> {
 
 impl Counted {
     fn set_rank(&mut self, rank: u32) {
-        self.told &= rank == self.ask.rank;
+        self.is_sent &= rank == self.ask.rank;
         self.ask.rank = rank;
     }
 }

@@ -54,7 +54,7 @@ impl Work {
 pub(super) struct AttemptProgress {
     stage: u32,
     input_bytes: u64,
-    said: Option<u32>,
+    reported: Option<u32>,
     work: Work,
     /// Completed part of its work, in millionths.
     pub(super) part: u32,
@@ -96,16 +96,16 @@ impl Speeds {
     }
 
     pub(super) fn on_sample(&mut self, attempt: AttemptId, stage: u32, input_bytes: u64, sample: &Sample) {
-        let said = self.attempts.get(&attempt).and_then(|progress| progress.said);
+        let reported = self.attempts.get(&attempt).and_then(|progress| progress.reported);
         // Its progress file may be half written.
-        let said = sample.said.map(|part| part.min(WHOLE)).or(said);
+        let reported = sample.reported.map(|part| part.min(WHOLE)).or(reported);
         self.on_gone(attempt);
         let speed = &mut self.stages[stage as usize];
-        let Some(part) = said.or_else(|| speed.part_of(input_bytes, sample)) else { return };
+        let Some(part) = reported.or_else(|| speed.part_of(input_bytes, sample)) else { return };
         let running_for = sample.running_for;
         let work = Work::of(running_for, part, input_bytes, sample.cpu);
         speed.work.add(&work);
-        self.attempts.insert(attempt, AttemptProgress { stage, input_bytes, said, work, part, running_for });
+        self.attempts.insert(attempt, AttemptProgress { stage, input_bytes, reported, work, part, running_for });
     }
 
     pub(super) fn on_gone(&mut self, attempt: AttemptId) {
@@ -182,9 +182,9 @@ mod tests {
     }
 
     /// A sample after this many seconds, with this many milliseconds of CPU time.
-    fn sample(seconds: u64, said: Option<u32>, cpu_millis: u64, read_bytes: u64) -> Sample {
+    fn sample(seconds: u64, reported: Option<u32>, cpu_millis: u64, read_bytes: u64) -> Sample {
         let (running_for, cpu) = (Duration(seconds * SECOND), Duration::from_millis(cpu_millis));
-        Sample { running_for, said: said.map(|hundredths| hundredths * 10_000), cpu, read_bytes }
+        Sample { running_for, reported: reported.map(|hundredths| hundredths * 10_000), cpu, read_bytes }
     }
 
     /// In seconds, the remaining time of the first attempt and the time of a new one, given a sample of it and of another
@@ -219,8 +219,12 @@ mod tests {
         let read = |bytes| sample(10, None, 0, bytes);
         assert_eq!(compared([10 * GIB, GIB], [read(GIB), read(GIB)]), Some((90, 100)), "ten times as much to read");
         assert_eq!(compared([GIB, GIB], [read(GIB / 10), read(GIB)]), Some((90, 10)));
-        let said = |hundredths| sample(10, Some(hundredths), 0, 0);
-        assert_eq!(compared([10 * GIB, GIB], [said(10), said(99)]), Some((90, 101)), "by its reported progress");
+        let reported = |hundredths| sample(10, Some(hundredths), 0, 0);
+        assert_eq!(
+            compared([10 * GIB, GIB], [reported(10), reported(99)]),
+            Some((90, 101)),
+            "by its reported progress"
+        );
     }
 
     #[test]

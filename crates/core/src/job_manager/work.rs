@@ -15,7 +15,7 @@ pub(super) struct WorkLeft {
     stages: Vec<Counted>,
     now: JobWork,
     /// The last report to the present master.
-    told: Option<JobWork>,
+    reported: Option<JobWork>,
 }
 
 #[derive(Clone, Copy, Default)]
@@ -28,7 +28,7 @@ struct Counted {
 impl WorkLeft {
     pub(super) fn new(job: &AdmittedJob, dag: &Dag) -> WorkLeft {
         let mut left =
-            WorkLeft { stages: vec![Counted::default(); dag.stages.len()], now: JobWork::default(), told: None };
+            WorkLeft { stages: vec![Counted::default(); dag.stages.len()], now: JobWork::default(), reported: None };
         left.recount(job, dag);
         left
     }
@@ -53,24 +53,24 @@ impl WorkLeft {
 
     /// A new master gets a new report.
     pub(super) fn restart(&mut self) {
-        self.told = None;
+        self.reported = None;
     }
 
     pub(super) fn is_reported(&self) -> bool {
-        self.told.is_some()
+        self.reported.is_some()
     }
 
     /// Whether the last report is too far off. A master that got no asks needs no report.
     pub(super) fn is_news(&self) -> bool {
-        self.told.is_some_and(|told| {
-            self.now.remaining.differs(&told.remaining, REPORTED_WITHIN)
-                || self.now.total.differs(&told.total, REPORTED_WITHIN)
+        self.reported.is_some_and(|reported| {
+            self.now.remaining.differs(&reported.remaining, REPORTED_WITHIN)
+                || self.now.total.differs(&reported.total, REPORTED_WITHIN)
         })
     }
 
     /// The report for the master.
-    pub(super) fn tell(&mut self) -> Box<JobWork> {
-        self.told = Some(self.now);
+    pub(super) fn report(&mut self) -> Box<JobWork> {
+        self.reported = Some(self.now);
         Box::new(self.now)
     }
 

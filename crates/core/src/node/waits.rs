@@ -36,7 +36,7 @@ const ANY_MOMENT: Duration = Duration::from_micros(1);
 #[derive(Default)]
 pub(super) struct Waits {
     rules: Option<ReportWaits>,
-    told: Option<Box<(Instant, Arc<NodeWaits>)>>,
+    reported: Option<Box<(Instant, Arc<NodeWaits>)>>,
     /// The attempts whose starts the last report contained.
     reported_of: BTreeSet<AttemptId>,
     /// When to check next whether there is something to report.
@@ -53,7 +53,7 @@ impl Waits {
     pub(super) fn on_change(&mut self, now: Instant) {
         if let Some(ReportWaits { every, .. }) = self.rules {
             let soon = now + TOGETHER;
-            let at = self.told.as_ref().map_or(soon, |told| soon.max(told.0 + every));
+            let at = self.reported.as_ref().map_or(soon, |reported| soon.max(reported.0 + every));
             self.due = Some(self.due.map_or(at, |due| due.min(at)));
         }
     }
@@ -73,7 +73,7 @@ impl Waits {
 
     /// The master knows nothing of the node and gets a new report.
     pub(super) fn forget(&mut self, now: Instant, pace: Duration) {
-        (self.told, self.master_reported_at, self.pace) = (None, None, pace);
+        (self.reported, self.master_reported_at, self.pace) = (None, None, pace);
         self.on_change(now);
     }
 }
@@ -94,9 +94,9 @@ impl NodeAgent {
         let knows_all = waiting.iter().all(|(attempt, _)| self.waits.reported_of.contains(attempt));
         let is_old = self
             .waits
-            .told
+            .reported
             .as_deref()
-            .is_some_and(|(at, told)| knows_all && is_as_expected(&waits, told, now.since(*at), &rules));
+            .is_some_and(|(at, reported)| knows_all && is_as_expected(&waits, reported, now.since(*at), &rules));
         if is_old && !(with_report && self.waits.owes_master) {
             return;
         }
@@ -119,7 +119,7 @@ impl NodeAgent {
             let starts = starts.remove(&job).unwrap_or_default().into_boxed_slice();
             out.send(job, ToJobManager::Waits { waits: Arc::clone(&waits), starts });
         }
-        self.waits.told = Some(Box::new((now, waits)));
+        self.waits.reported = Some(Box::new((now, waits)));
     }
 
     /// Jobs with attempts here that have not ended.
@@ -180,13 +180,13 @@ fn left(expected: Duration, ran: Duration, least: u32) -> Duration {
     Duration(expected.0.saturating_sub(ran.0).max(expected.0 / 100 * u64::from(least))).max(ANY_MOMENT)
 }
 
-fn is_as_expected(now: &NodeWaits, told: &NodeWaits, earlier: Duration, rules: &ReportWaits) -> bool {
+fn is_as_expected(now: &NodeWaits, reported: &NodeWaits, earlier: Duration, rules: &ReportWaits) -> bool {
     let tolerance = rules.tolerance;
-    let then = told.opportunistic.0.saturating_sub(earlier.0);
+    let then = reported.opportunistic.0.saturating_sub(earlier.0);
     let longer = now.opportunistic.0.max(then);
     now.opportunistic.0.abs_diff(then) <= tolerance.0 + longer / 16
-        && now.matrix.is_as_expected(&told.matrix, earlier, tolerance)
-        && (!rules.reports_room || now.room == told.room)
+        && now.matrix.is_as_expected(&reported.matrix, earlier, tolerance)
+        && (!rules.reports_room || now.room == reported.room)
 }
 
 #[cfg(test)]

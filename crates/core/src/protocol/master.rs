@@ -48,7 +48,7 @@ pub enum ToMaster {
     Demand { job: JobId, asks: Vec<Ask>, work: Box<JobWork> },
     /// Sent by a job manager that places its own tasks: when its demand has changed by much, when its allowance has shrunk, and
     /// as its tasks free what it holds beyond the allowance. Answered by `Share` and `Allowance` if they change.
-    AllowanceRequest { job: JobId, wants: Box<AllowanceRequest> },
+    AllowanceRequest { job: JobId, request: Box<AllowanceRequest> },
     /// A job manager of a federation launches an attempt under a grant that its global master proposes. The node's master claims
     /// the resources and forwards the launch, or answers `NotPassed`.
     Launch(Box<ProposedLaunch>),

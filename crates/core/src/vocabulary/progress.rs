@@ -12,7 +12,7 @@ pub struct Sample {
     /// Since its process started.
     pub running_for: Duration,
     /// The part of its work that is done, in millionths, if its process reports it.
-    pub said: Option<u32>,
+    pub reported: Option<u32>,
     /// CPU time used so far.
     pub cpu: Duration,
     /// Bytes read so far, from any source.

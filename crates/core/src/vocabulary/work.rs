@@ -29,7 +29,7 @@ pub struct AllowanceRequest {
     /// What its guaranteed tasks hold.
     pub holds: Totals,
     /// The number of this message of its job manager.
-    pub said: u32,
+    pub report: u32,
 }
 
 impl AllowanceRequest {

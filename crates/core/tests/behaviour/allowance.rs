@@ -118,13 +118,13 @@ impl Managed {
 
     /// The master answers the latest report, and allows this many cores.
     fn allow(&mut self, allowed: u64) {
-        let answers = self.said().last().map_or(0, |wants| wants.said);
+        let answers = self.said().last().map_or(0, |wants| wants.report);
         self.answer(answers, cores(allowed));
     }
 
     fn said(&self) -> Vec<AllowanceRequest> {
         let said = self.out.sends.iter().filter_map(|(_, message)| match message {
-            Message::ToMaster(ToMaster::AllowanceRequest { wants, .. }) => Some(**wants),
+            Message::ToMaster(ToMaster::AllowanceRequest { request, .. }) => Some(**request),
             _ => None,
         });
         said.collect()
@@ -191,7 +191,7 @@ impl Managed {
 fn the_smallest_task_that_can_start_is_reported_even_if_the_sum_is_unchanged() {
     let stages = vec![of_kind(Guaranteed, 1, 500), named("large", of_kind(Guaranteed, 4, 1_000))];
     let mut managed = Managed::new(None, stages, 1, 8);
-    let smallest = |managed: &Managed| managed.said().last().map(|wants| (wants.said, wants.one.cpu_millis()));
+    let smallest = |managed: &Managed| managed.said().last().map(|wants| (wants.report, wants.one.cpu_millis()));
     assert_eq!(smallest(&managed), Some((1, 500)));
     let mut half = Totals::ZERO;
     half.add(&Resources::new(500, 0));
@@ -251,7 +251,7 @@ fn tasks_are_sent_only_after_the_answer_to_the_latest_report() {
     let mut managed = Managed::new(None, vec![of_kind(Auto, 4, 1_000)], 4, 4);
     managed.act(JobAction::Hold);
     managed.act(JobAction::Release);
-    let said: Vec<u32> = managed.said().iter().map(|wants| wants.said).collect();
+    let said: Vec<u32> = managed.said().iter().map(|wants| wants.report).collect();
     assert_eq!(said, [1, 2, 3]);
     for answers in [1, 2] {
         managed.answer(answers, Totals::ZERO);
@@ -370,7 +370,8 @@ fn the_first_attempt_to_start_is_kept_also_after_a_race() {
     for _ in 0..3 {
         managed.now += seconds(10);
         let running_for = managed.now.since(Instant::ZERO);
-        let sample = Sample { running_for, said: Some(WHOLE / 50), cpu: Duration(running_for.0 / 50), read_bytes: 0 };
+        let sample =
+            Sample { running_for, reported: Some(WHOLE / 50), cpu: Duration(running_for.0 / 50), read_bytes: 0 };
         managed.node_says(slow, ToJobManager::Progress { samples: vec![(slow, sample)].into() });
     }
     let Some((rival, _, Rule::Straggler, true)) = managed.sent().get(6).copied() else {

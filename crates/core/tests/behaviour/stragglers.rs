@@ -281,7 +281,7 @@ impl Race {
 
     fn progress(&mut self, attempt: AttemptId, after: Duration, said: u32) -> Outbox {
         let node = if attempt == self.slow { NodeId(0) } else { self.node };
-        let sample = Sample { running_for: after, said: Some(said), cpu: Duration::ZERO, read_bytes: 0 };
+        let sample = Sample { running_for: after, reported: Some(said), cpu: Duration::ZERO, read_bytes: 0 };
         self.told(node, ToJobManager::Progress { samples: Box::new([(attempt, sample)]) })
     }
 }
@@ -372,7 +372,7 @@ fn a_task_gets_no_third_attempt_while_it_runs() {
                 ToJobManager::Progress {
                     samples: Box::new([(
                         attempt,
-                        Sample { running_for: seconds(60), said: Some(1_000), ..Sample::default() },
+                        Sample { running_for: seconds(60), reported: Some(1_000), ..Sample::default() },
                     )]),
                 },
             ] {
@@ -407,7 +407,7 @@ fn an_attempt_that_has_just_started_is_not_judged() {
     world.run_for(seconds(30));
     let (attempt, _, node) = launches(&world, id)[0];
     for (running_for, found) in [(18, 0), (22, 1)] {
-        let sample = Sample { running_for: seconds(running_for), said: Some(10), ..Sample::default() };
+        let sample = Sample { running_for: seconds(running_for), reported: Some(10), ..Sample::default() };
         let body = ToJobManager::Progress { samples: Box::new([(attempt, sample)]) };
         let mut out = Outbox::default();
         let now = world.now;
@@ -424,7 +424,7 @@ fn progress_reported_by_another_node_is_ignored() {
     let id = world.submit(job(vec![tasks(4, "40s")]));
     world.run_for(seconds(20));
     let (attempt, _, node) = launches(&world, id)[0];
-    let sample = Sample { running_for: seconds(20), said: Some(10), cpu: Duration::ZERO, read_bytes: 0 };
+    let sample = Sample { running_for: seconds(20), reported: Some(10), cpu: Duration::ZERO, read_bytes: 0 };
     for (from, found) in [(NodeId((node.0 + 1) % 3), 0), (node, 1)] {
         let body = ToJobManager::Progress { samples: Box::new([(attempt, sample)]) };
         let mut out = Outbox::default();

@@ -69,8 +69,8 @@ impl PretendedExecutor {
         let slowness = self.slowness.max(1);
         let samples = running.map(|(attempt, (_, since, end))| {
             let (running_for, length) = (now.since(*since), end.since(*since));
-            let said = Some((running_for.0 * u64::from(WHOLE) / length.0.max(1)) as u32);
-            (attempt, Sample { running_for, said, cpu: Duration(running_for.0 / slowness), read_bytes: 0 })
+            let reported = Some((running_for.0 * u64::from(WHOLE) / length.0.max(1)) as u32);
+            (attempt, Sample { running_for, reported, cpu: Duration(running_for.0 / slowness), read_bytes: 0 })
         });
         samples.collect()
     }

@@ -41,7 +41,7 @@ pub fn measure(attempts: &[Measured]) -> Vec<Sample> {
         let cpu = of_group.unwrap_or_else(|| members.iter().filter_map(|pid| cpu_micros(*pid)).sum());
         Sample {
             running_for: one.running_for,
-            said: last_progress(&progress_file(one.task_dir)),
+            reported: last_progress(&progress_file(one.task_dir)),
             cpu: Duration::from_micros(cpu),
             // The cgroup's disk reads are not used: inputs are often cached in memory.
             read_bytes: members.iter().filter_map(|pid| read_bytes(*pid)).sum(),

@@ -378,10 +378,10 @@ fn constraint_sets() -> Vec<Arc<Vec<Constraint>>> {
 fn random_shape(chance: &mut Chance, constraints: &[Constraint]) -> Resources {
     let cpu_millis = 125 * (1 + chance.below(64_u64) as u32);
     let memory_mib = (cpu_millis * (512 + chance.below(5_632_u64) as u32) / 1_000).max(256) / 64 * 64;
-    let wants_gpu =
+    let needs_gpu =
         constraints.iter().any(|constraint| constraint.attribute == "gpu-model" && constraint.value == "a100");
     Resources::new(cpu_millis, memory_mib)
-        .with(GPU, if wants_gpu { (1 + chance.below(2_u64) as u32) * WHOLE_GPU } else { 0 })
+        .with(GPU, if needs_gpu { (1 + chance.below(2_u64) as u32) * WHOLE_GPU } else { 0 })
 }
 
 fn stage(shape: Resources, constraints: &[Constraint]) -> StageSpec {

@@ -580,7 +580,7 @@ impl Accounts {
                     kind,
                     used: used.0[kind],
                     limit: leaf.user_maximum.0[kind],
-                    wants: more.0[kind],
+                    requested: more.0[kind],
                 });
             }
         }
@@ -599,7 +599,7 @@ impl Accounts {
                     kind,
                     used: queue.used.0[kind],
                     limit: queue.maximum.0[kind],
-                    wants: more.0[kind],
+                    requested: more.0[kind],
                 });
             }
             next = self.tree.parent(id);

@@ -162,7 +162,7 @@ impl Entitlement {
             account.may_hold = if has_received { may_hold } else { account.may_hold.larger_of(&may_hold) };
             account.one = Totals::ZERO;
             account.one.add(&request.one);
-            account.last_request = request.said;
+            account.last_request = request.report;
             false
         });
         // The job waits for an answer, even without a change.
@@ -397,11 +397,12 @@ mod tests {
     #[derive(Default)]
     struct Manager {
         of_one: u64,
-        wants: u64,
+        demand: u64,
         holds: u64,
         allowed: u64,
         number: u32,
-        said: u32,
+        /// Number of reports sent.
+        reports: u32,
         /// Messages on their way to it and from it.
         inbox: VecDeque<NewAllowance>,
         outbox: VecDeque<AllowanceRequest>,
@@ -413,18 +414,20 @@ mod tests {
 
     impl Manager {
         fn launch(&mut self) {
-            while self.holds + self.of_one <= self.allowed && self.holds + self.of_one <= self.wants {
+            while self.holds + self.of_one <= self.allowed && self.holds + self.of_one <= self.demand {
                 self.holds += self.of_one;
             }
         }
 
-        fn say(&mut self) {
-            self.said += 1;
-            let one =
-                Resources(std::array::from_fn(|kind| if kind == 0 && self.wants > 0 { self.of_one as u32 } else { 0 }));
-            let (allowance, number, said) = (cpu(self.allowed), self.number, self.said);
-            let wants = AllowanceRequest { all: cpu(self.wants), one, allowance, number, holds: cpu(self.holds), said };
-            self.outbox.push_back(wants);
+        fn report(&mut self) {
+            self.reports += 1;
+            let one = Resources(std::array::from_fn(
+                |kind| if kind == 0 && self.demand > 0 { self.of_one as u32 } else { 0 },
+            ));
+            let (allowance, number, report) = (cpu(self.allowed), self.number, self.reports);
+            let request =
+                AllowanceRequest { all: cpu(self.demand), one, allowance, number, holds: cpu(self.holds), report };
+            self.outbox.push_back(request);
         }
     }
 
@@ -458,39 +461,39 @@ mod tests {
         }
 
         fn deliver_to_master(&mut self, job: usize) {
-            let Some(wants) = self.jobs[job].outbox.pop_front() else { return };
-            self.policy.on_change(&DemandChange::AllowanceRequest { job: job as u32, request: Box::new(wants) });
+            let Some(request) = self.jobs[job].outbox.pop_front() else { return };
+            self.policy.on_change(&DemandChange::AllowanceRequest { job: job as u32, request: Box::new(request) });
             self.policy.new_shares();
-            for told in self.policy.new_allowances() {
-                self.jobs[told.job as usize].inbox.push_back(told);
+            for sent in self.policy.new_allowances() {
+                self.jobs[sent.job as usize].inbox.push_back(sent);
             }
         }
 
         fn deliver_to_manager(&mut self, job: usize) {
             let manager = &mut self.jobs[job];
-            let Some(told) = manager.inbox.pop_front() else { return };
-            let is_less = told.allowance.0[0] < manager.allowed;
-            (manager.allowed, manager.number) = (told.allowance.0[0], told.number);
+            let Some(received) = manager.inbox.pop_front() else { return };
+            let is_less = received.allowance.0[0] < manager.allowed;
+            (manager.allowed, manager.number) = (received.allowance.0[0], received.number);
             manager.launch();
             if is_less {
-                manager.say();
+                manager.report();
             }
         }
 
-        fn want(&mut self, job: usize, wants: u64) {
+        fn request(&mut self, job: usize, demand: u64) {
             let manager = &mut self.jobs[job];
-            manager.wants = wants.max(manager.holds);
+            manager.demand = demand.max(manager.holds);
             manager.launch();
-            manager.say();
+            manager.report();
         }
 
         fn end_one(&mut self, job: usize) {
             let manager = &mut self.jobs[job];
             if manager.holds > 0 {
                 manager.holds -= manager.of_one;
-                manager.wants -= manager.of_one;
+                manager.demand -= manager.of_one;
                 manager.launch();
-                manager.say();
+                manager.report();
             }
         }
 
@@ -512,13 +515,13 @@ mod tests {
                 manager.inbox.clear();
                 manager.outbox.clear();
                 manager.number = 0;
-                manager.say();
-                let wants = Box::new(manager.outbox.pop_front().expect("just said"));
-                self.policy.on_change(&DemandChange::AllowanceRequest { job, request: wants });
+                manager.report();
+                let request = Box::new(manager.outbox.pop_front().expect("just reported"));
+                self.policy.on_change(&DemandChange::AllowanceRequest { job, request });
             }
             self.policy.new_shares();
-            for told in self.policy.new_allowances() {
-                self.jobs[told.job as usize].inbox.push_back(told);
+            for sent in self.policy.new_allowances() {
+                self.jobs[sent.job as usize].inbox.push_back(sent);
             }
         }
 
@@ -542,7 +545,7 @@ mod tests {
                 let job = chance.below(jobs as u64) as usize;
                 match chance.below(8_u32) {
                     0 if chance.below(8_u32) == 0 => cluster.restart(&sizes, |job| job as i32 % 2),
-                    0 => cluster.want(job, sizes[job] * chance.below(60_u64)),
+                    0 => cluster.request(job, sizes[job] * chance.below(60_u64)),
                     1 | 2 => cluster.end_one(job),
                     3..=5 => cluster.deliver_to_master(job),
                     _ => cluster.deliver_to_manager(job),
@@ -556,7 +559,7 @@ mod tests {
                 cluster.settle();
                 (0..jobs).for_each(|job| cluster.end_one(job));
             }
-            let left: Vec<u64> = cluster.jobs.iter().map(|job| job.wants).collect();
+            let left: Vec<u64> = cluster.jobs.iter().map(|job| job.demand).collect();
             assert_eq!(left, vec![0; jobs], "seed {seed}: {sizes:?}");
         }
     }
@@ -564,10 +567,10 @@ mod tests {
     #[test]
     fn a_new_job_gets_freed_resources_up_to_its_entitlement() {
         let mut cluster = Cluster::new(&[1, 1, 1], |_| 0);
-        cluster.want(0, 200);
+        cluster.request(0, 200);
         cluster.settle();
         assert_eq!(cluster.held(), [30, 0, 0]);
-        cluster.want(1, 200);
+        cluster.request(1, 200);
         cluster.settle();
         assert_eq!(cluster.held(), [30, 0, 0], "running tasks are not given back");
         for held in [[29, 1, 0], [28, 2, 0], [27, 3, 0]] {
@@ -581,7 +584,7 @@ mod tests {
         });
         assert_eq!(cluster.held(), [15, 15, 0]);
         // The newest job has the smallest part of its entitlement, and use for a small amount only.
-        cluster.want(2, 4);
+        cluster.request(2, 4);
         cluster.settle();
         cluster.end_one(0);
         cluster.end_one(1);
@@ -590,13 +593,13 @@ mod tests {
     }
 
     #[test]
-    fn by_fair_sojourn_the_shortest_job_gets_all_it_wants_and_others_the_rest() {
+    fn by_fair_sojourn_the_shortest_job_gets_all_it_requests_and_others_the_rest() {
         let mut cluster = Cluster::within(Within::FairSojourn, &[1, 1, 1], |_| 0);
-        cluster.want(0, 200);
+        cluster.request(0, 200);
         cluster.settle();
         assert_eq!(cluster.held(), [30, 0, 0]);
-        cluster.want(1, 12);
-        cluster.want(2, 20);
+        cluster.request(1, 12);
+        cluster.request(2, 20);
         cluster.settle();
         (0..30).for_each(|_| {
             cluster.end_one(0);
@@ -613,9 +616,9 @@ mod tests {
     #[test]
     fn the_waiting_job_with_the_higher_priority_is_first() {
         let mut cluster = Cluster::new(&[1, 1, 1], |job| job as i32);
-        cluster.want(0, 30);
+        cluster.request(0, 30);
         cluster.settle();
-        (1..3).for_each(|job| cluster.want(job, 30));
+        (1..3).for_each(|job| cluster.request(job, 30));
         cluster.settle();
         (0..8).for_each(|_| {
             cluster.end_one(0);
@@ -627,11 +630,11 @@ mod tests {
     #[test]
     fn resources_too_small_for_the_first_job_are_kept_for_it() {
         let mut cluster = Cluster::new(&[1, 12, 1], |_| 0);
-        cluster.want(0, 30);
+        cluster.request(0, 30);
         cluster.settle();
-        cluster.want(1, 12);
+        cluster.request(1, 12);
         cluster.settle();
-        cluster.want(2, 10);
+        cluster.request(2, 10);
         cluster.settle();
         (0..11).for_each(|_| {
             cluster.end_one(0);
@@ -650,11 +653,12 @@ mod tests {
         cluster.policy.on_change(&DemandChange::Capacity(cpu(CORES).larger_of(&of(MEMORY, CORES))));
         let mut allowed = |job: u32, kind: usize| {
             let one = Resources(std::array::from_fn(|other| u32::from(other == kind)));
-            let wants = Box::new(AllowanceRequest { all: of(kind, 30), one, said: 1, ..AllowanceRequest::default() });
-            cluster.policy.on_change(&DemandChange::AllowanceRequest { job, request: wants });
+            let request =
+                Box::new(AllowanceRequest { all: of(kind, 30), one, report: 1, ..AllowanceRequest::default() });
+            cluster.policy.on_change(&DemandChange::AllowanceRequest { job, request });
             cluster.policy.new_shares();
-            let told = cluster.policy.new_allowances();
-            told.iter().find(|told| told.job == job).map(|told| told.allowance)
+            let sent = cluster.policy.new_allowances();
+            sent.iter().find(|sent| sent.job == job).map(|sent| sent.allowance)
         };
         assert_eq!(allowed(0, CPU), Some(cpu(30)));
         assert_eq!(allowed(1, CPU), Some(Totals::ZERO), "job 0 may hold all of it");
@@ -664,14 +668,14 @@ mod tests {
     #[test]
     fn a_new_master_counts_the_allowances_of_the_last_one() {
         let mut cluster = Cluster::new(&[1, 1], |_| 0);
-        cluster.want(0, 30);
+        cluster.request(0, 30);
         cluster.settle();
         let jobs = std::mem::take(&mut cluster.jobs);
         cluster = Cluster::new(&[1, 1], |_| 0);
         cluster.jobs = jobs;
         cluster.jobs[0].number = 0;
-        cluster.want(0, 30);
-        cluster.want(1, 30);
+        cluster.request(0, 30);
+        cluster.request(1, 30);
         cluster.settle();
         assert_eq!((cluster.held(), cluster.jobs[0].allowed), (vec![30, 0], 15));
     }

@@ -138,9 +138,9 @@ mod tests {
     }
 
     fn demand(weight: u64, cpu: u64, memory: u64) -> Demand {
-        let mut wants = Totals::ZERO;
-        (wants.0[0], wants.0[1]) = (cpu, memory);
-        Demand { weight, wanted: wants, most: 1_000_000 }
+        let mut wanted = Totals::ZERO;
+        (wanted.0[0], wanted.0[1]) = (cpu, memory);
+        Demand { weight, wanted, most: 1_000_000 }
     }
 
     fn capacity(cpu: u32, memory: u32) -> Totals {
@@ -186,11 +186,11 @@ mod tests {
         let mut moved = true;
         while std::mem::take(&mut moved) {
             for (demand, share) in demands.iter().zip(&mut shares) {
-                let wants = (0..WIDTH).map(|kind| part(demand, kind)).fold(0.0, f64::max);
+                let largest = (0..WIDTH).map(|kind| part(demand, kind)).fold(0.0, f64::max);
                 let step = STEP * demand.weight as f64;
-                let direction = |kind: usize| part(demand, kind) / wants;
-                let fits = (0..WIDTH).all(|kind| wants == 0.0 || direction(kind) * step <= free[kind]);
-                if wants > 0.0 && wants.is_finite() && *share + step <= wants.min(1.0) && fits {
+                let direction = |kind: usize| part(demand, kind) / largest;
+                let fits = (0..WIDTH).all(|kind| largest == 0.0 || direction(kind) * step <= free[kind]);
+                if largest > 0.0 && largest.is_finite() && *share + step <= largest.min(1.0) && fits {
                     (0..WIDTH).for_each(|kind| free[kind] -= direction(kind) * step);
                     *share += step;
                     moved = true;
@@ -208,11 +208,11 @@ mod tests {
             let all = Totals(std::array::from_fn(|kind| if kind < 4 { 1_000 + below(100_000) } else { 0 }));
             let demands: Vec<Demand> = (0..1 + below(8))
                 .map(|_| {
-                    let wants = std::array::from_fn(|kind| match below(3) {
+                    let wanted = std::array::from_fn(|kind| match below(3) {
                         0 => 0,
                         _ => all.0[kind] * below(100) / 100,
                     });
-                    Demand { weight: 1 + below(4), wanted: Totals(wants), most: 1_000_000 }
+                    Demand { weight: 1 + below(4), wanted: Totals(wanted), most: 1_000_000 }
                 })
                 .collect();
             let exact = shares_of(&demands, &all);
@@ -236,11 +236,11 @@ mod tests {
             let largest = 1 + chance.below(60_000_u64);
             let demands: Vec<Demand> = (0..1 + chance.below(300_u64))
                 .map(|_| {
-                    let wants = std::array::from_fn(|kind| match chance.below(2_u64) {
+                    let wanted = std::array::from_fn(|kind| match chance.below(2_u64) {
                         1 if kind < 5 => chance.below(largest),
                         _ => 0,
                     });
-                    Demand { weight: 1 + chance.below(5_u64), wanted: Totals(wants), most: 1_000_000 }
+                    Demand { weight: 1 + chance.below(5_u64), wanted: Totals(wanted), most: 1_000_000 }
                 })
                 .collect();
             let fair = fair_shares(&demands, &all);

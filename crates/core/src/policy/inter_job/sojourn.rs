@@ -175,10 +175,10 @@ mod tests {
 
     impl Line {
         /// Adds a job with this entitlement.
-        fn add(&mut self, job: JobSlot, priority: i32, work: u64, wants: u64, due: u64) {
+        fn add(&mut self, job: JobSlot, priority: i32, work: u64, demand: u64, due: u64) {
             self.0.add(job, QueueId(0), JobId(u64::from(job)), priority);
             self.0.on_work(job, work, work);
-            self.0.on_allowance_request(job, cpu(wants));
+            self.0.on_allowance_request(job, cpu(demand));
             self.0.on_due(job, cpu(due), &cpu(1));
         }
 
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn the_job_done_first_gets_all_it_wants_and_the_last_the_rest() {
+    fn the_job_done_first_gets_all_it_requests_and_the_last_the_rest() {
         let mut line = Line(Sojourn::new(1));
         line.add(0, 0, 900, 30, 10);
         line.add(1, 0, 100, 12, 10);
