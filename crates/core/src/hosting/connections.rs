@@ -124,7 +124,7 @@ impl Roles {
     /// Connects a node of this process to the master of this process.
     pub fn connect_local_node(&mut self, now: Instant, node: NodeId, effects: &mut Effects) {
         self.node_connected(now, node, 0, effects);
-        let incarnation = u64::from(self.life.epoch.0);
+        let incarnation = u64::from(self.incarnation.epoch.0);
         self.local_node_connected(now, node, Address::Master, incarnation, effects);
     }
 }

@@ -1,7 +1,7 @@
 //! The server's copies of job managers in other processes, built from the logs of these, to answer queries. A copy decides
 //! nothing.
 
-use super::{Fact, Life, Roles};
+use super::{Fact, Incarnation, Roles};
 use crate::job_manager::JobManager;
 use crate::protocol::AdmittedJob;
 use crate::role::{Change, Role};
@@ -35,7 +35,7 @@ pub struct Present {
 impl Roles {
     /// Recovers the managers of jobs that this process or another one has, besides the master's.
     pub(super) fn recover_managed(&mut self, changes: Vec<Change>) {
-        let Life { preset, epoch, settings, sealing, .. } = *self.life;
+        let Incarnation { preset, epoch, settings, sealing, .. } = *self.incarnation;
         let mut by_job: BTreeMap<JobId, (Option<Arc<AdmittedJob>>, Vec<Change>)> = BTreeMap::new();
         for change in changes {
             match (&change, change.job()) {
@@ -104,7 +104,7 @@ impl Roles {
         if matches!(fact, Fact::Change(change) if !change.is_job_managers()) {
             return;
         }
-        let Life { preset, epoch, settings, sealing, .. } = *self.life;
+        let Incarnation { preset, epoch, settings, sealing, .. } = *self.incarnation;
         if let Fact::Change(Change::Managed { job }) = fact {
             self.jobs.insert(job.id, Box::new(preset.job_manager(Arc::clone(job), epoch, settings, sealing)));
         }

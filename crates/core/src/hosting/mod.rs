@@ -47,7 +47,7 @@ pub struct Roles {
     pub nodes: Nodes,
     /// The job managers of this process, and copies of those in other processes ([`Roles::follow`]).
     pub jobs: BTreeMap<JobId, Box<JobManager>>,
-    life: Box<Life>,
+    incarnation: Box<Incarnation>,
     /// The next entry of the log of each job host.
     heard: BTreeMap<HostId, u64>,
 }
@@ -59,7 +59,7 @@ struct Journal {
 
 /// The settings with which this incarnation of the process makes its roles.
 #[derive(Clone, Copy)]
-struct Life {
+struct Incarnation {
     preset: Preset,
     epoch: Epoch,
     settings: JobManagerSettings,
@@ -199,20 +199,27 @@ impl Roles {
             job_host: None,
             nodes: Nodes::default(),
             jobs: BTreeMap::new(),
-            life: Box::new(Life { preset, epoch, settings, sealing, managers: Managers::WithTheMaster, seat: None }),
+            incarnation: Box::new(Incarnation {
+                preset,
+                epoch,
+                settings,
+                sealing,
+                managers: Managers::WithTheMaster,
+                seat: None,
+            }),
             heard: BTreeMap::new(),
         }
     }
 
     /// Has to be called before there are roles.
     pub fn with_managers(mut self, managers: Managers) -> Roles {
-        self.life.managers = managers;
+        self.incarnation.managers = managers;
         self
     }
 
     /// Sets its place in a federation. Has to be called before there are roles.
     pub fn seated(mut self, seat: Option<Seat>) -> Roles {
-        self.life.seat = seat;
+        self.incarnation.seat = seat;
         self
     }
 
@@ -223,7 +230,7 @@ impl Roles {
 
     /// Whether it forwards messages between its nodes and the managers of their jobs.
     fn passes_on(&self) -> bool {
-        matches!(self.life.seat, Some(Seat::Cluster(..)))
+        matches!(self.incarnation.seat, Some(Seat::Cluster(..)))
     }
 
     /// The jobs whose managers handle events here.
@@ -236,12 +243,12 @@ impl Roles {
 
     /// Whether the manager is not a copy of one in another process.
     fn takes_events(&self, manager: &JobManager) -> bool {
-        self.life.managers != Managers::Shared || manager.job().host == HostId::SERVER
+        self.incarnation.managers != Managers::Shared || manager.job().host == HostId::SERVER
     }
 
     /// Whether this process has, or would have, the manager of a job.
     fn manages(&self, job: JobId) -> bool {
-        match self.life.managers {
+        match self.incarnation.managers {
             Managers::Shared => self.host_of(job) == Some(HostId::SERVER),
             Managers::WithTheMaster | Managers::Here => self.has_managers(),
         }
@@ -259,7 +266,7 @@ impl Roles {
         match (envelope.to, &envelope.message) {
             (Address::Executor(_), _) => Egress::Executor,
             (Address::Client(client), _) => Egress::Client(client),
-            (Address::Node(node), _) => match self.life.seat {
+            (Address::Node(node), _) => match self.incarnation.seat {
                 Some(Seat::Global(federation, _)) => Egress::Cluster(federation.cluster_of(node)),
                 _ => Egress::Node(node),
             },
@@ -268,11 +275,11 @@ impl Roles {
             (Address::JobHost(host), _) => Egress::JobHost(host),
             (Address::JobManager(job), message) => {
                 let stated = message_issuer(message).map(Epoch::host);
-                if let Some(Seat::Cluster(federation, _)) = self.life.seat {
+                if let Some(Seat::Cluster(federation, _)) = self.incarnation.seat {
                     let issuer = message_issuer(message).and_then(|epoch| federation.issuer(epoch));
                     return Egress::Global(issuer.unwrap_or_else(|| federation.admitted_by(job)));
                 }
-                if self.life.preset.is_federated() {
+                if self.incarnation.preset.is_federated() {
                     // The node's master forwards it.
                     return Egress::Server;
                 }
@@ -295,7 +302,7 @@ impl Roles {
     }
 
     fn has_managers(&self) -> bool {
-        match self.life.managers {
+        match self.incarnation.managers {
             Managers::WithTheMaster | Managers::Shared => {
                 self.global.is_some() || self.master.is_some() && !self.passes_on()
             }
@@ -310,22 +317,22 @@ impl Roles {
     }
 
     pub fn preset(&self) -> &Preset {
-        &self.life.preset
+        &self.incarnation.preset
     }
 
     /// Its place in a federation, if it has one.
     pub fn seat(&self) -> Option<Seat> {
-        self.life.seat
+        self.incarnation.seat
     }
 
     /// The settings of job managers.
     pub fn of_managers(&self) -> JobManagerSettings {
-        self.life.settings
+        self.incarnation.settings
     }
 
     /// Starts a journal of events and effects. Has to be called before there are roles.
     pub fn keep_journal(&mut self) {
-        let Life { preset, epoch, settings, sealing: Sealing { root, .. }, managers, seat } = *self.life;
+        let Incarnation { preset, epoch, settings, sealing: Sealing { root, .. }, managers, seat } = *self.incarnation;
         let began = Entry::Began { preset, epoch, settings, root, managers, seat };
         self.journal = Some(Box::new(Journal { entries: vec![began] }));
     }
@@ -347,14 +354,14 @@ impl Roles {
 
     /// Connects every role of this process to the master.
     pub fn announce_master(&mut self, now: Instant, effects: &mut Effects) {
-        let incarnation = u64::from(self.life.epoch.0);
+        let incarnation = u64::from(self.incarnation.epoch.0);
         for job in self.managed_here() {
             self.at_manager(now, job, Event::Connected { peer: Address::Master, incarnation }, effects);
         }
         // Earlier ends are delivered first: otherwise they would seem to end a job that starts again now.
         self.deliver_mail(now, effects);
         self.at_master(now, Event::Connected { peer: Address::Master, incarnation }, effects);
-        if let Some(Seat::Global(_, own)) = self.life.seat {
+        if let Some(Seat::Global(_, own)) = self.incarnation.seat {
             self.at_global(now, Event::Connected { peer: Address::GlobalMaster(own), incarnation }, effects);
         }
         self.deliver_mail(now, effects);
@@ -445,7 +452,7 @@ impl Roles {
             effects.handled.globals += 1;
             effects.handled.decisions += decisions(&effects.passing.outbox);
             self.note_handled(now, noted, effects);
-            let Some(Seat::Global(_, own)) = self.life.seat else { unreachable!("a global master has a seat") };
+            let Some(Seat::Global(_, own)) = self.incarnation.seat else { unreachable!("a global master has a seat") };
             self.take_effects(Address::GlobalMaster(own), effects);
         }
     }
@@ -455,7 +462,7 @@ impl Roles {
         if self.hand_to_job_host(now, event, &mut effects.passing.outbox) {
             effects.handled.job_managers += 1;
             self.note_handled(now, noted, effects);
-            self.take_effects(Address::JobHost(self.life.epoch.host()), effects);
+            self.take_effects(Address::JobHost(self.incarnation.epoch.host()), effects);
         }
     }
 
@@ -521,7 +528,7 @@ impl Roles {
     fn hand_to_global(&mut self, now: Instant, event: Event<ToGlobalMaster>, outbox: &mut Outbox) -> bool {
         let Some(global) = &mut self.global else { return false };
         global.handle(now, event, outbox);
-        let Some(Seat::Global(_, own)) = self.life.seat else { unreachable!("a global master has a seat") };
+        let Some(Seat::Global(_, own)) = self.incarnation.seat else { unreachable!("a global master has a seat") };
         self.wakeups.set(Address::GlobalMaster(own), global.next_wakeup());
         true
     }
@@ -529,7 +536,7 @@ impl Roles {
     fn hand_to_job_host(&mut self, now: Instant, event: Event<ToJobHost>, outbox: &mut Outbox) -> bool {
         let Some(job_host) = &mut self.job_host else { return false };
         job_host.handle(now, event, outbox);
-        self.wakeups.set(Address::JobHost(self.life.epoch.host()), job_host.next_wakeup());
+        self.wakeups.set(Address::JobHost(self.incarnation.epoch.host()), job_host.next_wakeup());
         true
     }
 
@@ -542,7 +549,7 @@ impl Roles {
         outbox: &mut Outbox,
     ) -> Option<Event<ToJobManager>> {
         if let Event::Message { body: ToJobManager::Begin { job: admitted, .. }, .. } = &event {
-            let Life { preset, epoch, settings, sealing, .. } = *self.life;
+            let Incarnation { preset, epoch, settings, sealing, .. } = *self.incarnation;
             let generation = self.job_host.as_ref().map_or(Generation::default(), |job_host| job_host.generation());
             let make = || {
                 let manager = preset.job_manager(Arc::clone(admitted), epoch, settings, sealing);
@@ -553,7 +560,7 @@ impl Roles {
         if !self.has_managers() {
             return Some(event);
         }
-        let is_shared = self.life.managers == Managers::Shared;
+        let is_shared = self.incarnation.managers == Managers::Shared;
         let taken_here = |manager: &&mut Box<JobManager>| !is_shared || manager.job().host == HostId::SERVER;
         let Some(manager) = self.jobs.get_mut(&job).filter(taken_here) else { return Some(event) };
         let is_last = matches!(event, Event::Message { body: ToJobManager::Forgotten, .. });
@@ -644,7 +651,7 @@ impl Roles {
 
     pub fn add_local_node(&mut self, node: NodeId, settings: NodeSettings) {
         self.note(|| Entry::NodeAdded { node, settings: settings.clone() });
-        let Life { preset, sealing, .. } = &*self.life;
+        let Incarnation { preset, sealing, .. } = &*self.incarnation;
         self.nodes.insert(node, Box::new(preset.node_agent(node, settings, sealing.mac)));
     }
 }

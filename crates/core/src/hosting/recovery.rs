@@ -1,7 +1,7 @@
 //! Makes the roles of a process from the changes in its log.
 
 use super::journal::Entry;
-use super::{Life, Roles};
+use super::{Incarnation, Roles};
 use crate::dispatch::{DispatchSettings, JobState};
 use crate::job_host::{JobHost, JobHostSettings};
 use crate::job_manager::{JobManager, JobManagerSettings};
@@ -36,7 +36,7 @@ impl Roles {
     /// Makes a master, and job managers if they are in its process, and recovers them from the log.
     pub fn recover(&mut self, settings: MasterSettings, queues: QueueTree, changes: Vec<Change>) {
         self.note(|| Entry::Recovered { settings: settings.clone(), queues: queues.clone(), changes: changes.clone() });
-        let Life { preset, epoch, settings: of_managers, sealing, .. } = *self.life;
+        let Incarnation { preset, epoch, settings: of_managers, sealing, .. } = *self.incarnation;
         let mut master = preset.master(epoch, settings, queues, sealing);
         master.recover(&changes);
         let mut by_job: BTreeMap<JobId, Vec<Change>> = BTreeMap::new();
@@ -71,7 +71,7 @@ impl Roles {
             queues: queues.clone(),
             changes: changes.clone(),
         });
-        let Life { preset, epoch, settings: of_managers, sealing, seat, .. } = *self.life;
+        let Incarnation { preset, epoch, settings: of_managers, sealing, seat, .. } = *self.incarnation;
         let Some(Seat::Global(federation, own)) = seat else { panic!("{seat:?} is not the seat of a global master") };
         let mut global = preset.global_master(epoch, (federation, own), settings, queues);
         global.recover(&changes);
@@ -91,7 +91,7 @@ impl Roles {
     /// Makes this the job host that its epoch names, and recovers its job managers from their log.
     pub fn recover_job_managers(&mut self, changes: Vec<Change>) {
         self.note(|| Entry::JobsRecovered { changes: changes.clone() });
-        let Life { epoch, settings, sealing, .. } = *self.life;
+        let Incarnation { epoch, settings, sealing, .. } = *self.incarnation;
         let JobManagerSettings { token_life, node_grace, .. } = settings;
         let mut job_host = JobHost::new(epoch, sealing, JobHostSettings { token_life, node_grace });
         job_host.recover(&changes);

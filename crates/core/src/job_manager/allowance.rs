@@ -3,7 +3,7 @@
 //! hold; the master replies with the job's share and its present allowance.
 
 use super::by_age::ByAge;
-use super::{Holding, JobManager, RunningAttempt};
+use super::{JobManager, RunningAttempt};
 use crate::protocol::{Address, TheMaster, ToMaster, ToNode};
 use crate::role::{Change, Outbox, Record};
 use crate::scheduling::Allowed;
@@ -336,8 +336,8 @@ impl JobManager {
     /// The attempt is guaranteed from now on, and is expected to start after `wait`.
     fn promote(&mut self, now: Instant, attempt: AttemptId, wait: Duration, out: &mut Outbox) {
         self.take_promotion(attempt);
-        let Some(running) = self.attempts.get_mut(&attempt) else { return };
-        running.expected_wait = now.since(running.launched_at) + wait;
+        self.attempts.expect_wait(now, attempt, wait);
+        let Some(running) = self.attempts.get(&attempt) else { return };
         let (task, node) = (running.task, running.node);
         out.persist(Change::Promoted { attempt, task, node, grant: None, at: now });
         out.send(node, ToNode::Promote { attempt, grant: None });
@@ -379,12 +379,9 @@ impl JobManager {
 
     /// The attempt is within the job's allowance from now on.
     pub(super) fn take_promotion(&mut self, attempt: AttemptId) {
-        let Some(running) =
-            self.attempts.get_mut(&attempt).filter(|running| running.holding() == Holding::Opportunistic)
-        else {
-            return;
-        };
-        self.own.on_promoted(attempt, running, &self.job.resources[running.task.stage as usize]);
+        let Some(before) = self.attempts.promote(attempt) else { return };
+        let resources = &self.job.resources[before.task.stage as usize];
+        self.own.on_promoted(attempt, &before, &self.attempts[&attempt], resources);
     }
 
     /// Reports to the master what the job would hold if all its running and ready tasks ran, and what it holds.

@@ -1,7 +1,7 @@
 //! The course of attempts in the job manager: launch, start, end and loss, and the consequences for their tasks.
 
 use super::correction::counts_as_failure;
-use super::{Basis, Holding, JobManager, Life, Room, RunningAttempt};
+use super::{Basis, Holding, JobManager, LaunchedIn, Room, RunningAttempt};
 use crate::protocol::{Address, Launch, ProposedLaunch, Rule, ToMaster, ToNode};
 use crate::role::{Change, LostCause, Outbox, Record};
 use crate::scheduling::LocalScheduler;
@@ -52,7 +52,7 @@ impl JobManager {
         let master =
             self.settings.federation.filter(|_| holding.is_booked()).map(|federation| federation.cluster_of(node));
         if master.is_none() {
-            launch.token = self.launches.sealer.token(node, &launch.allocation());
+            launch.token = self.launches.token(node, &launch.allocation());
         }
         if self.record_awaited(&launch, node, out) {
             // Another node would have to fetch the same files.
@@ -157,15 +157,16 @@ impl JobManager {
         at_node: Option<AtNode>,
         out: &mut Outbox,
     ) {
-        let Some(running) = self.attempts.get_mut(&attempt) else {
+        let Some(running) = self.attempts.get(&attempt) else {
             return out.record(Record::Stale { from, attempt });
         };
         if running.started_at.is_none() {
             let since = now.before(running_for);
-            running.started_at = Some(since);
+            self.attempts.started(attempt, since);
+            let running = &self.attempts[&attempt];
             self.own.on_started(attempt, running, since, &self.job.resources[running.task.stage as usize]);
             // The record of a recovered attempt was written before the restart.
-            if running.life == Life::Present {
+            if running.launched_in == LaunchedIn::Present {
                 let (task, node, waited) = (running.task, running.node, now.since(running.launched_at));
                 let expected = self.own.has_allowance().then_some(running.expected_wait);
                 let (opportunistic, promoted) =

@@ -1,7 +1,7 @@
 //! Reports nodes that fail attempts to the master, and tasks that fail on one node after another, since then the nodes are
 //! not at fault. Failures of the task itself, preemptions and cancellations are not reported.
 
-use super::{JobManager, Life, RunningAttempt};
+use super::{JobManager, LaunchedIn, RunningAttempt};
 use crate::protocol::{Rule, TheMaster, ToMaster};
 use crate::role::{LostCause, Outbox};
 use crate::vocabulary::{EndReason, Ended, Instant, NodeId, TaskId};
@@ -38,7 +38,7 @@ impl JobManager {
         match &ended.reason {
             EndReason::NodeFault(_) => {}
             // An attempt from before a restart may have been given up because the server was down.
-            EndReason::NodeLost if attempt.life == Life::Present => {}
+            EndReason::NodeLost if attempt.launched_in == LaunchedIn::Present => {}
             // Either this node cannot get files or the others cannot send them. If no node was asked, none failed.
             EndReason::NoInput(_) if !ended.missing().is_empty() => {
                 suspects.extend(ended.missing().iter().map(|(_, node)| *node));
@@ -54,8 +54,8 @@ impl JobManager {
     /// The attempt never reported its end. If it had not started, it may have been lost on the way, which is not its node's
     /// fault.
     pub(super) fn blame_loss(&mut self, now: Instant, attempt: &RunningAttempt, cause: LostCause, out: &mut Outbox) {
-        let &RunningAttempt { node, started_at, life, .. } = attempt;
-        if started_at.is_none() || life != Life::Present {
+        let &RunningAttempt { node, started_at, launched_in, .. } = attempt;
+        if started_at.is_none() || launched_in != LaunchedIn::Present {
             return;
         }
         match cause {

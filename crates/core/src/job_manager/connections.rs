@@ -1,6 +1,6 @@
 //! Connections to nodes: which of the job's attempts a node has, and what follows when a node is lost.
 
-use super::{JobManager, Life};
+use super::{JobManager, LaunchedIn};
 use crate::progress::{Holding, LostCause};
 use crate::protocol::{Claim, ToNode};
 use crate::role::{Outbox, Record};
@@ -48,7 +48,7 @@ impl JobManager {
 
     pub(super) fn send_claim(&self, node: NodeId, number: u32, attempts: Vec<AttemptId>, out: &mut Outbox) {
         let (job, epoch, next_attempt) = (self.id(), self.attempts.epoch(), self.attempts.next_number());
-        let generation = self.launches.sealer.generation;
+        let generation = self.launches.generation();
         out.send(node, ToNode::Claim(Claim { job, epoch, number, attempts, next_attempt, generation }));
     }
 
@@ -69,17 +69,19 @@ impl JobManager {
         self.attempts.reconcile(node);
         self.learn_name(node, name, out);
         for attempt in claimed {
-            let Some(running) = self.attempts.get_mut(&attempt) else { continue };
+            let Some(running) = self.attempts.get(&attempt) else { continue };
+            let (task, has_started) = (running.task, running.started_at.is_some());
+            let is_unconfirmed = running.launched_in == LaunchedIn::Earlier;
             if !live.contains(&attempt) {
                 self.write_off(now, attempt, LostCause::Unknown, out);
-            } else if running.life == Life::Earlier || running.started_at.is_some() {
-                if running.life == Life::Earlier {
-                    running.life = Life::Adopted;
-                    if running.started_at.is_none() {
-                        self.own.await_start(running);
-                    }
+            } else if is_unconfirmed || has_started {
+                if is_unconfirmed {
+                    self.attempts.confirm(attempt);
                 }
-                out.record(Record::Adopted { task: running.task, attempt, node });
+                if is_unconfirmed && !has_started {
+                    self.own.await_start(&self.attempts[&attempt]);
+                }
+                out.record(Record::Adopted { task, attempt, node });
             }
             if self.attempts.get(&attempt).is_some_and(|running| running.holding() == Holding::Promoted) {
                 // The node may have missed the promotion.

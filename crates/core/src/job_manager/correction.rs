@@ -6,7 +6,7 @@
 //! not known, get no duplicates before they are promoted. A duplicate is sent regardless of the remaining allowance, since
 //! only one of the two runs, and counts as held while it is open.
 
-use super::{Basis, JobManager, Life, Room, RunningAttempt};
+use super::{Basis, JobManager, LaunchedIn, Room, RunningAttempt};
 use crate::policy::{TimeAtNode, run_time};
 use crate::protocol::{Rule, ToNode};
 use crate::role::{Change, LostCause, Outbox, Record, Trigger};
@@ -70,8 +70,9 @@ impl Corrections {
 
     pub(super) fn on_sent(&mut self, attempt: AttemptId, sent: &RunningAttempt) {
         // It is not known whether an attempt from before a restart waits, and a duplicate gets no duplicate.
-        let is_reviewed =
-            !sent.holding().counts_as_opportunistic() && sent.life == Life::Present && !sent.rule.is_second();
+        let is_reviewed = !sent.holding().counts_as_opportunistic()
+            && sent.launched_in == LaunchedIn::Present
+            && !sent.rule.is_second();
         if is_reviewed {
             self.waiting_anywhere.insert(attempt);
             self.waiting.entry(sent.node).or_default().insert(attempt);
@@ -223,7 +224,8 @@ impl JobManager {
         let Some(gone) = self.remove_running(attempt) else { return };
         let (task, node, reason) = (gone.task, gone.node, EndReason::Cancelled);
         out.record(Record::Stopping { task, attempt, node, reason: reason.clone() });
-        let has_waited = gone.started_at.is_none() && gone.life == Life::Present && self.own.has_allowance();
+        let has_waited =
+            gone.started_at.is_none() && gone.launched_in == LaunchedIn::Present && self.own.has_allowance();
         if has_waited && !gone.holding().counts_as_opportunistic() {
             let (waited, expected) = (now.since(gone.launched_at), gone.expected_wait);
             out.record(Record::WaitedInVain { task, attempt, node, waited, expected });

@@ -4,7 +4,7 @@
 //! limited time and are withdrawn, so that two gangs do not block each other permanently. Running tasks stay together: if one
 //! has to be tried again, all that have not ended are.
 
-use super::{Attempts, Life, RunningAttempt};
+use super::{Attempts, LaunchedIn, RunningAttempt};
 use crate::progress::Dag;
 use crate::vocabulary::{AttemptId, Chance, Duration, EndReason, HostList, Instant, JobSpec, NodeId};
 use std::collections::{BTreeMap, BTreeSet};
@@ -290,7 +290,7 @@ impl Gangs {
     /// Whether it is not known if some attempts launched before a restart were started.
     fn is_unsure_of(&self, stage: u32, attempts: &Attempts) -> bool {
         let is_known = |(attempt, running): (AttemptId, &RunningAttempt)| {
-            running.life == Life::Present || self.stages[&stage].in_place.contains(&attempt)
+            running.launched_in == LaunchedIn::Present || self.stages[&stage].in_place.contains(&attempt)
         };
         self.is_recovered && !attempts.of_stage(stage).all(is_known)
     }

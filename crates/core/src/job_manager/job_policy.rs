@@ -1,6 +1,6 @@
 //! The policy that orders the stages of a job.
 
-use crate::policy::{DagProgress, IntraJobPolicy, JobDemand, StageGraph};
+use crate::policy::{DagProgress, IntraJobPolicy, JobDemand, RunnableStage, StageGraph};
 use crate::vocabulary::{Instant, Totals};
 
 /// Calls the policy, and passes it what it has to know of the current event.
@@ -22,12 +22,15 @@ impl JobPolicy {
         (self.is_news, self.has_time) = (is_news, true);
     }
 
-    pub(super) fn is_news(&self) -> bool {
-        self.is_news
-    }
-
-    pub(super) fn demand(&mut self, now: Instant, dag: &DagProgress<'_>, share: Option<&Totals>) -> JobDemand {
-        let demand = self.policy.demand(now, dag, share);
+    /// `runnable`: the stages that have tasks ready to run, in the order of the job file.
+    pub(super) fn demand(
+        &mut self,
+        now: Instant,
+        runnable: &[RunnableStage],
+        graph: &dyn StageGraph,
+        share: Option<&Totals>,
+    ) -> JobDemand {
+        let demand = self.policy.demand(now, &DagProgress { is_news: self.is_news, runnable, graph }, share);
         self.has_time &= !demand.took_long;
         demand
     }

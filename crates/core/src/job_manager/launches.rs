@@ -2,7 +2,7 @@
 
 use super::sealer::Sealer;
 use crate::protocol::AdmittedJob;
-use crate::vocabulary::{Duration, ExecutionType, TaskShape, TaskTemplate};
+use crate::vocabulary::{Allocation, Duration, ExecutionType, Generation, NodeId, TaskShape, TaskTemplate, Token};
 use std::sync::Arc;
 
 pub(super) struct Launches {
@@ -10,7 +10,7 @@ pub(super) struct Launches {
     templates: Vec<[Option<Arc<TaskTemplate>>; 2]>,
     /// Open attempts may have been launched with another timeout.
     has_new_timeout: bool,
-    pub(super) sealer: Sealer,
+    sealer: Sealer,
 }
 
 impl Launches {
@@ -23,6 +23,26 @@ impl Launches {
         let place = usize::from(execution == ExecutionType::Opportunistic);
         let known = &mut self.templates[stage as usize][place];
         Arc::clone(known.get_or_insert_with(|| Arc::new(template(job, stage as usize, execution))))
+    }
+
+    /// The generation of new tokens.
+    pub(super) fn generation(&self) -> Generation {
+        self.sealer.generation()
+    }
+
+    /// New tokens have this generation.
+    pub(super) fn set_generation(&mut self, generation: Generation) {
+        self.sealer.set_generation(generation);
+    }
+
+    /// New tokens have this generation, unless it is earlier than the present one.
+    pub(super) fn advance_generation(&mut self, generation: Generation) {
+        self.sealer.advance(generation);
+    }
+
+    /// A token for an attempt at the node.
+    pub(super) fn token(&self, node: NodeId, allocation: &Allocation<'_>) -> Token {
+        self.sealer.token(node, allocation)
     }
 
     /// New launches use the updated job.

@@ -68,7 +68,7 @@ use gangs::Gangs;
 use job_policy::JobPolicy;
 use launches::Launches;
 use lifecycle::Lifecycle;
-use open_attempts::{Attempts, Life, RunningAttempt};
+use open_attempts::{Attempts, LaunchedIn, RunningAttempt};
 use own_scheduling::{OwnScheduling, Rules};
 use places::Unlocated;
 pub use placing::{EntitledTasks, OwnPlacement, OwnTasks};
@@ -226,14 +226,14 @@ impl JobManager {
     /// Uses this generation for its tokens from now on, as counted by its job host.
     #[must_use]
     pub fn starting_with(mut self, generation: Generation) -> JobManager {
-        self.launches.sealer.generation = generation;
+        self.launches.set_generation(generation);
         self
     }
 
     /// Takes the master's token generation, unless a job host counts its own.
     fn on_generation(&mut self, generation: Generation) {
         if self.job.host == HostId::SERVER {
-            self.launches.sealer.advance(generation);
+            self.launches.advance_generation(generation);
         }
     }
 
@@ -281,7 +281,7 @@ impl JobManager {
                 self.on_live(now, (node, node_name), (epoch, number), &attempts, out);
             }
             ToJobManager::Forgotten => self.on_forgotten(out),
-            ToJobManager::Generation { generation } => self.launches.sealer.generation = generation,
+            ToJobManager::Generation { generation } => self.launches.set_generation(generation),
             ToJobManager::NodesReturned { nodes } => self.on_nodes_returned(now, &nodes, out),
             ToJobManager::NodeLost { node } => self.on_node_lost(now, node, out),
         }

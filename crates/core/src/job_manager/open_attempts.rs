@@ -88,10 +88,6 @@ impl Attempts {
         self.open.get(attempt)
     }
 
-    pub fn get_mut(&mut self, attempt: &AttemptId) -> Option<&mut RunningAttempt> {
-        self.open.get_mut(attempt)
-    }
-
     pub fn iter(&self) -> Iter<'_, AttemptId, RunningAttempt> {
         self.open.iter()
     }
@@ -129,6 +125,44 @@ impl Attempts {
             running.holding = running.holding.booked();
             self.outstanding.unbooked -= 1;
             self.outstanding.booked += 1;
+        }
+    }
+
+    /// The attempt's process started.
+    pub fn started(&mut self, attempt: AttemptId, at: Instant) {
+        if let Some(running) = self.open.get_mut(&attempt) {
+            running.started_at = Some(at);
+        }
+    }
+
+    /// Its node has the attempt of an earlier incarnation.
+    pub fn confirm(&mut self, attempt: AttemptId) {
+        if let Some(running) = self.open.get_mut(&attempt).filter(|running| running.launched_in == LaunchedIn::Earlier)
+        {
+            running.launched_in = LaunchedIn::Adopted;
+        }
+    }
+
+    /// The opportunistic attempt is within the job's allowance from now on. Returns it as it was before; `None` if it is
+    /// not opportunistic.
+    pub fn promote(&mut self, attempt: AttemptId) -> Option<RunningAttempt> {
+        let running = self.open.get_mut(&attempt).filter(|running| running.holding == Holding::Opportunistic)?;
+        let before = running.clone();
+        running.holding = Holding::Promoted;
+        Some(before)
+    }
+
+    /// The attempt is expected to start after `wait`.
+    pub fn expect_wait(&mut self, now: Instant, attempt: AttemptId, wait: Duration) {
+        if let Some(running) = self.open.get_mut(&attempt) {
+            running.expected_wait = now.since(running.launched_at) + wait;
+        }
+    }
+
+    /// The node reports when it expects to start the attempt. Reports about attempts at other nodes are ignored.
+    pub fn expect_start(&mut self, node: NodeId, attempt: AttemptId, at: Instant) {
+        if let Some(running) = self.open.get_mut(&attempt).filter(|running| running.node == node) {
+            running.starts_at = Some(at);
         }
     }
 
@@ -207,6 +241,7 @@ impl Index<&AttemptId> for Attempts {
     }
 }
 
+/// An attempt that has not ended. The handlers read its fields; only [`Attempts`] changes those of an inserted attempt.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct RunningAttempt {
     pub task: TaskId,
@@ -225,7 +260,7 @@ pub(super) struct RunningAttempt {
     pub weight: u16,
     pub launched_at: Instant,
     pub started_at: Option<Instant>,
-    pub life: Life,
+    pub launched_in: LaunchedIn,
 }
 
 impl RunningAttempt {
@@ -243,24 +278,18 @@ impl RunningAttempt {
             weight: 1,
             launched_at: at,
             started_at: None,
-            life: Life::Present,
+            launched_in: LaunchedIn::Present,
         }
     }
 
     pub fn holding(&self) -> Holding {
         self.holding
     }
-
-    /// The attempt was opportunistic, and is within the job's allowance from now on.
-    pub fn promote(&mut self) {
-        debug_assert!(!self.holding.is_booked(), "a booked attempt needs no entitlement");
-        self.holding = Holding::Promoted;
-    }
 }
 
 /// In which incarnation of the job manager an attempt was launched.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Life {
+pub(super) enum LaunchedIn {
     Present,
     /// In an earlier one, and its node has not confirmed it yet.
     Earlier,

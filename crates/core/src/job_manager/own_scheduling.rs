@@ -6,7 +6,7 @@ use super::correction::Corrections;
 use super::exploration::Exploration;
 use super::places::Unlocated;
 use super::promotion::Promotions;
-use super::{EntitledTasks, Life, RunningAttempt};
+use super::{EntitledTasks, LaunchedIn, RunningAttempt};
 use crate::policy::Quota;
 use crate::progress::Holding;
 use crate::protocol::Rule;
@@ -164,9 +164,15 @@ impl OwnScheduling {
     }
 
     /// The opportunistic attempt is within the job's allowance from now on.
-    pub(super) fn on_promoted(&mut self, attempt: AttemptId, promoted: &mut RunningAttempt, resources: &Resources) {
+    pub(super) fn on_promoted(
+        &mut self,
+        attempt: AttemptId,
+        before: &RunningAttempt,
+        promoted: &RunningAttempt,
+        resources: &Resources,
+    ) {
         if let Some(entitled) = self.entitled_mut() {
-            entitled.on_promoted(attempt, promoted, resources);
+            entitled.on_promoted(attempt, before, promoted, resources);
         }
     }
 
@@ -233,7 +239,7 @@ impl Entitled {
         if let Some(corrections) = &mut self.corrections {
             corrections.on_sent(attempt, sent);
         }
-        if let Some(exploration) = self.exploration.as_mut().filter(|_| sent.life == Life::Present) {
+        if let Some(exploration) = self.exploration.as_mut().filter(|_| sent.launched_in == LaunchedIn::Present) {
             exploration.on_sent(sent);
         }
     }
@@ -258,9 +264,14 @@ impl Entitled {
         }
     }
 
-    fn on_promoted(&mut self, attempt: AttemptId, promoted: &mut RunningAttempt, resources: &Resources) {
-        self.allowance.on_gone(attempt, promoted, resources);
-        promoted.promote();
+    fn on_promoted(
+        &mut self,
+        attempt: AttemptId,
+        before: &RunningAttempt,
+        promoted: &RunningAttempt,
+        resources: &Resources,
+    ) {
+        self.allowance.on_gone(attempt, before, resources);
         self.allowance.on_sent(attempt, promoted, resources);
         if let Some(corrections) = self.corrections.as_mut().filter(|_| promoted.started_at.is_none()) {
             corrections.on_sent(attempt, promoted);

@@ -79,9 +79,7 @@ impl JobManager {
     ) {
         let Address::Node(node) = from else { return };
         for (attempt, wait) in starts {
-            if let Some(running) = self.attempts.get_mut(attempt).filter(|running| running.node == node) {
-                running.starts_at = Some(now + *wait);
-            }
+            self.attempts.expect_start(node, *attempt, now + *wait);
         }
         if let Some(scheduler) = &mut self.own.scheduler {
             scheduler.on_waits(now, node, waits);

@@ -1,6 +1,6 @@
 //! Queries that change nothing: for the interface, the host of the job manager and the simulator.
 
-use super::{Holding, JobManager, Life, RunningAttempt};
+use super::{Holding, JobManager, LaunchedIn, RunningAttempt};
 use crate::policy::Deferrable;
 use crate::progress::Dag;
 use crate::protocol::{AdmittedJob, JobOutcome};
@@ -97,7 +97,7 @@ impl JobManager {
         }
         // It is not known yet whether an attempt from before a restart has started.
         let waits = |running: &&RunningAttempt| {
-            !running.holding().is_booked() && running.started_at.is_none() && running.life != Life::Earlier
+            !running.holding().is_booked() && running.started_at.is_none() && running.launched_in != LaunchedIn::Earlier
         };
         let tasks = self.attempts.values().filter(waits).count() as u64;
         let at_nodes = (tasks > 0).then_some(Why::AtNodes { tasks });

@@ -4,7 +4,7 @@
 use super::Attempts;
 use super::gangs::Gangs;
 use super::job_policy::JobPolicy;
-use crate::policy::{DagProgress, Deferrable, JobDemand, Mix, RunnableStage, StageGraph};
+use crate::policy::{Deferrable, JobDemand, Mix, RunnableStage, StageGraph};
 use crate::progress::Dag;
 use crate::protocol::{AdmittedJob, Ask};
 use crate::vocabulary::{AskId, Chance, Duration, ExecutionType, Instant, Resources, Totals};
@@ -198,7 +198,6 @@ impl Requests {
         paused: bool,
     ) -> Vec<Ask> {
         let Progress { job, dag, gangs, .. } = progress;
-        let is_news = policy.is_news();
         self.runnable.clear();
         if !paused {
             // A gang starts nothing while one of its tasks may not start.
@@ -214,8 +213,7 @@ impl Requests {
         for stage in &self.runnable {
             self.stages[stage.stage as usize].review(stage, &mut self.mix);
         }
-        let of_job = DagProgress { is_news, runnable: &self.runnable, graph: &progress };
-        let demand = policy.demand(now, &of_job, share);
+        let demand = policy.demand(now, &self.runnable, &progress, share);
         self.review_at = demand.review_at;
         let mut open = vec![Open::default(); self.asks.len()];
         self.asks.iter_mut().for_each(|counted| counted.stages.clear());

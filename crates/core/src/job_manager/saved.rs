@@ -1,7 +1,7 @@
 //! What a job manager keeps across a restart: its changes one by one, and its whole progress in a snapshot.
 
 use super::work::run_times;
-use super::{JobManager, Life, RunningAttempt};
+use super::{JobManager, LaunchedIn, RunningAttempt};
 use crate::progress::files::Files;
 use crate::progress::{Holding, LostCause, SavedAttempt, SavedProgress};
 use crate::protocol::Rule;
@@ -25,9 +25,7 @@ impl JobManager {
     }
 
     pub fn follow_start(&mut self, attempt: AttemptId, at: Instant) {
-        if let Some(running) = self.attempts.get_mut(&attempt) {
-            running.started_at = Some(at);
-        }
+        self.attempts.started(attempt, at);
     }
 
     pub fn follow_reason(&mut self, why: &Why) {
@@ -109,7 +107,7 @@ impl JobManager {
     }
 
     fn recover_running(&mut self, attempt: AttemptId, mut launched: RunningAttempt) {
-        launched.life = Life::Earlier;
+        launched.launched_in = LaunchedIn::Earlier;
         self.insert_running(attempt, launched);
     }
 

@@ -5,12 +5,20 @@ use crate::vocabulary::{Allocation, Generation, NodeId, Sealing, Token};
 /// Makes tokens of the newest known generation.
 pub(super) struct Sealer {
     sealing: Sealing,
-    pub(super) generation: Generation,
+    generation: Generation,
 }
 
 impl Sealer {
     pub(super) fn new(sealing: Sealing) -> Sealer {
         Sealer { sealing, generation: Generation::default() }
+    }
+
+    pub(super) fn generation(&self) -> Generation {
+        self.generation
+    }
+
+    pub(super) fn set_generation(&mut self, generation: Generation) {
+        self.generation = generation;
     }
 
     /// A late message may name an earlier generation.
