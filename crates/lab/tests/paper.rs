@@ -154,7 +154,7 @@ fn apollos_rows_have_the_distances_from_which_tasks_read() {
     };
     for case in ["apollo, load 0.8", "apollo-baseline, load 0.8", "mercury, load 0.8"] {
         for kind in ["tasks", "io"] {
-            let parts = ["on_node", "in_rack", "across"].map(|lies| row(case, &format!("{kind}_{lies}")));
+            let parts = ["on_node", "in_rack", "across"].map(|distance| row(case, &format!("{kind}_{distance}")));
             let sum: f64 = parts.iter().map(|row| row["ours"].as_f64().unwrap()).sum();
             assert!((sum - 1.0).abs() < 1e-9, "{case}: {parts:?}");
             let papers: Vec<f64> = parts.iter().filter_map(|row| row["paper"].as_f64()).collect();

@@ -163,14 +163,14 @@ impl Inputs {
                 for Block { kib, at } in blocks.of(index) {
                     let at = at.iter().filter_map(|&at| self.names.get(names.get(at as usize)?)).copied();
                     let at: Vec<u32> = at.filter(|&at| is_up(at as usize)).collect();
-                    let lies = if at.contains(&(node as u32)) {
+                    let distance = if at.contains(&(node as u32)) {
                         Distance::OnNode
                     } else if mine.is_some() && at.iter().any(|&at| self.racks.named(at) == mine) {
                         Distance::InRack
                     } else {
                         Distance::Elsewhere
                     };
-                    read[lies as usize] += u64::from(*kib) * 1_024;
+                    read[distance as usize] += u64::from(*kib) * 1_024;
                 }
             }
             Reads::Before => {
@@ -190,7 +190,7 @@ impl Inputs {
     /// How much longer it takes to read this than if all of it were stored on the node.
     pub fn longer(&self, read: &Read) -> Duration {
         let [on_node, in_rack, elsewhere] = *read;
-        let part = |bytes, lies| Part { bytes, lies };
+        let part = |bytes, distance| Part { bytes, distance };
         let parts =
             [part(on_node, Distance::OnNode), part(in_rack, Distance::InRack), part(elsewhere, Distance::Elsewhere)];
         let rates = &self.settings.rates;

@@ -71,7 +71,7 @@ impl Process {
         self.inbox.push_back(input);
     }
 
-    pub fn has_mail(&self) -> bool {
+    pub fn has_messages(&self) -> bool {
         !self.inbox.is_empty()
     }
 

@@ -403,7 +403,7 @@ impl Simulation {
             envelopes.drain(..).for_each(|envelope| self.leave(place, over, envelope));
             self.effects.envelopes = envelopes;
         }
-        if self.process(place).has_mail() {
+        if self.process(place).has_messages() {
             self.note_turn(place);
         }
         self.note_wakeup(place);

@@ -89,7 +89,7 @@ impl Simulation {
     /// Whether the agent of a node is up, has an empty inbox and is not busy.
     pub fn is_idle(&self, node: usize) -> bool {
         let agent = &self.nodes[node].agent;
-        agent.is_up && !agent.has_mail() && agent.busy_until <= self.now
+        agent.is_up && !agent.has_messages() && agent.busy_until <= self.now
     }
 
     /// Whether the agent of a node is busy for longer than its work explains.
@@ -144,7 +144,7 @@ impl Simulation {
     /// Whether no message is in transit or waits in an inbox between a node, its master, the global masters and the
     /// processes of job managers.
     pub fn is_quiet(&self, node: usize) -> bool {
-        let has_taken_all = |process: &Process| process.is_up && !process.has_mail();
+        let has_taken_all = |process: &Process| process.is_up && !process.has_messages();
         let is_quiet = |link: &usize| self.network.link(*link).is_quiet();
         is_quiet(&node)
             && has_taken_all(self.process_at(self.places.master_of(node)))

@@ -81,9 +81,10 @@ fn a_task_takes_longer_by_the_distance_of_its_input() {
     for seed in 1..=12 {
         let outcome = run(RANDOM, seed, Some(whole), &nodes(8, "2"), &single("1", seed));
         let reading = outcome.results.reading.expect("the location of its input is known");
-        let lies = shares(&reading).iter().position(|share| *share == 1.0).expect("one task reads from one distance");
-        seen[lies] = true;
-        let (took, longer) = (outcome.results.jct_s.mean, [0.0, 4.8, 8.0][lies]);
+        let distance =
+            shares(&reading).iter().position(|share| *share == 1.0).expect("one task reads from one distance");
+        seen[distance] = true;
+        let (took, longer) = (outcome.results.jct_s.mean, [0.0, 4.8, 8.0][distance]);
         assert!((took - 16.0 - longer).abs() < 0.01, "{took} s, {reading:?}");
         assert!((reading.all.longer_s - longer).abs() < 0.001, "{reading:?}");
     }

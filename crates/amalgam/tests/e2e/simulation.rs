@@ -84,7 +84,7 @@ fn flags_or_a_scenario_place_inputs_and_results_count_distances() {
     let reading = &by_flags["reading"];
     for of in ["all", "blocks", "earlier_tasks"] {
         let sum: f64 = ["on_node", "in_rack", "elsewhere"]
-            .map(|lies| reading[of][format!("bytes_{lies}")].as_f64().unwrap())
+            .map(|distance| reading[of][format!("bytes_{distance}")].as_f64().unwrap())
             .iter()
             .sum();
         assert!((sum - 1.0).abs() < 1e-9 && reading[of]["tasks"].as_u64() > Some(0), "{of}: {reading}");

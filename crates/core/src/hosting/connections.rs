@@ -9,23 +9,23 @@ impl Roles {
     /// A cluster's master is connected to this process, which has a global master.
     pub fn cluster_connected(&mut self, now: Instant, cluster: ClusterId, incarnation: u64, effects: &mut Effects) {
         self.at_global(now, Event::Connected { peer: Address::ClusterMaster(cluster), incarnation }, effects);
-        self.deliver_mail(now, effects);
+        self.deliver_local(now, effects);
     }
 
     pub fn cluster_disconnected(&mut self, now: Instant, cluster: ClusterId, effects: &mut Effects) {
         self.at_global(now, Event::Disconnected { peer: Address::ClusterMaster(cluster) }, effects);
-        self.deliver_mail(now, effects);
+        self.deliver_local(now, effects);
     }
 
     /// A global master is connected to this process, which has the master of a cluster.
     pub fn global_connected(&mut self, now: Instant, global: GlobalId, incarnation: u64, effects: &mut Effects) {
         self.at_master(now, Event::Connected { peer: Address::GlobalMaster(global), incarnation }, effects);
-        self.deliver_mail(now, effects);
+        self.deliver_local(now, effects);
     }
 
     pub fn global_disconnected(&mut self, now: Instant, global: GlobalId, effects: &mut Effects) {
         self.at_master(now, Event::Disconnected { peer: Address::GlobalMaster(global) }, effects);
-        self.deliver_mail(now, effects);
+        self.deliver_local(now, effects);
     }
 
     /// A node's agent has connected to this server, or one of this process has started.
@@ -38,7 +38,7 @@ impl Roles {
         for job in concerned.collect::<Vec<_>>() {
             self.at_manager(now, job, Event::Connected { peer, incarnation }, effects);
         }
-        self.deliver_mail(now, effects);
+        self.deliver_local(now, effects);
     }
 
     pub fn node_disconnected(&mut self, now: Instant, node: NodeId, effects: &mut Effects) {
@@ -51,7 +51,7 @@ impl Roles {
                 self.at_manager(now, job, Event::Disconnected { peer }, effects);
             }
         }
-        self.deliver_mail(now, effects);
+        self.deliver_local(now, effects);
     }
 
     /// A job host has connected to the master of this process, or to its nodes.
@@ -100,7 +100,7 @@ impl Roles {
         for node in self.nodes.ids().collect::<Vec<_>>() {
             self.at_node(now, node, event(node), effects);
         }
-        self.deliver_mail(now, effects);
+        self.deliver_local(now, effects);
     }
 
     /// A node of this process is connected to a peer: its master or a job host elsewhere, or its executor.
@@ -113,12 +113,12 @@ impl Roles {
         effects: &mut Effects,
     ) {
         self.at_node(now, node, Event::Connected { peer, incarnation }, effects);
-        self.deliver_mail(now, effects);
+        self.deliver_local(now, effects);
     }
 
     pub fn local_node_disconnected(&mut self, now: Instant, node: NodeId, peer: Address, effects: &mut Effects) {
         self.at_node(now, node, Event::Disconnected { peer }, effects);
-        self.deliver_mail(now, effects);
+        self.deliver_local(now, effects);
     }
 
     /// Connects a node of this process to the master of this process.

@@ -99,15 +99,8 @@ pub struct Envelope {
     pub message: Message,
 }
 
-impl Envelope {
-    /// Whether it is for the executor of this process.
-    pub fn is_order(&self) -> bool {
-        matches!(self.to, Address::Executor(_))
-    }
-}
-
 /// Messages and facts from one role of this process for the others.
-enum Mail {
+enum LocalMessage {
     Envelope(Envelope),
     /// Why the rest of a job waits: a fact that is reported after the consequences of the grants before it.
     Blocked(Record),
@@ -154,7 +147,7 @@ pub struct Effects {
 /// processes of a simulation use the same memory, which is in the processor's cache.
 #[derive(Default)]
 pub struct Passing {
-    mail: VecDeque<Mail>,
+    messages: VecDeque<LocalMessage>,
     outbox: Outbox,
 }
 
@@ -359,19 +352,19 @@ impl Roles {
             self.at_manager(now, job, Event::Connected { peer: Address::Master, incarnation }, effects);
         }
         // Earlier ends are delivered first: otherwise they would seem to end a job that starts again now.
-        self.deliver_mail(now, effects);
+        self.deliver_local(now, effects);
         self.at_master(now, Event::Connected { peer: Address::Master, incarnation }, effects);
         if let Some(Seat::Global(_, own)) = self.incarnation.seat {
             self.at_global(now, Event::Connected { peer: Address::GlobalMaster(own), incarnation }, effects);
         }
-        self.deliver_mail(now, effects);
+        self.deliver_local(now, effects);
     }
 
     // ---- events ----------------------------------------------------------------------------------------------------
 
     pub fn deliver(&mut self, now: Instant, envelope: Envelope, effects: &mut Effects) {
         self.deliver_envelope(now, envelope, effects);
-        self.deliver_mail(now, effects);
+        self.deliver_local(now, effects);
     }
 
     pub fn next_wakeup(&self) -> Option<Instant> {
@@ -388,17 +381,17 @@ impl Roles {
                 Address::GlobalMaster(_) => self.at_global(now, Event::Wakeup, effects),
                 Address::ClusterMaster(_) | Address::Executor(_) | Address::Client(_) => {}
             }
-            self.deliver_mail(now, effects);
+            self.deliver_local(now, effects);
         }
     }
 
     // ---- one role at a time ----------------------------------------------------------------------------------------
 
-    fn deliver_mail(&mut self, now: Instant, effects: &mut Effects) {
-        while let Some(mail) = effects.passing.mail.pop_front() {
-            match mail {
-                Mail::Envelope(envelope) => self.deliver_envelope(now, envelope, effects),
-                Mail::Blocked(record) => effects.facts.push(Fact::Record(record)),
+    fn deliver_local(&mut self, now: Instant, effects: &mut Effects) {
+        while let Some(message) = effects.passing.messages.pop_front() {
+            match message {
+                LocalMessage::Envelope(envelope) => self.deliver_envelope(now, envelope, effects),
+                LocalMessage::Blocked(record) => effects.facts.push(Fact::Record(record)),
             }
         }
     }
@@ -600,7 +593,7 @@ impl Roles {
     }
 
     fn take_effects(&mut self, from: Address, effects: &mut Effects) {
-        let Effects { facts, durable, envelopes, passing: Passing { mail, outbox }, .. } = effects;
+        let Effects { facts, durable, envelopes, passing: Passing { messages, outbox }, .. } = effects;
         // Most events have no changes and no records.
         if !outbox.changes.is_empty() {
             *durable = true;
@@ -630,13 +623,13 @@ impl Roles {
                 _ => false,
             };
             if is_local {
-                mail.push_back(Mail::Envelope(envelope));
+                messages.push_back(LocalMessage::Envelope(envelope));
             } else {
                 envelopes.push(envelope);
             }
         }
         if !outbox.records.is_empty() {
-            mail.extend(outbox.records.drain(..).map(Mail::Blocked));
+            messages.extend(outbox.records.drain(..).map(LocalMessage::Blocked));
         }
     }
 

@@ -21,7 +21,6 @@ pub struct Mix {
 }
 
 impl Mix {
-    pub const ONLY_GUARANTEED: Mix = Mix { shorter_than: None, opportunistic: 0 };
     pub const ONLY_OPPORTUNISTIC: Mix = Mix { shorter_than: None, opportunistic: MILLION };
 
     /// How many of `tasks` tasks with this expected run time are opportunistic.
@@ -78,7 +77,8 @@ mod tests {
     fn pure_mixes_draw_all_or_none_for_any_run_time() {
         let mut chance = Chance::new(1, "mix");
         for expected in [None, SHORT] {
-            assert_eq!(Mix::ONLY_GUARANTEED.draw(1_000, expected, &mut chance), 0);
+            let only_guaranteed = Mix { shorter_than: None, opportunistic: 0 };
+            assert_eq!(only_guaranteed.draw(1_000, expected, &mut chance), 0);
             assert_eq!(Mix::ONLY_OPPORTUNISTIC.draw(1_000, expected, &mut chance), 1_000);
         }
     }

@@ -400,18 +400,18 @@ impl NodeViews for PublishedView {
         let mine = rack(node);
         let mut bytes = [0_u64; 3];
         for piece in &self.classes[class as usize].pieces {
-            let lies = if piece.at.contains(&node) {
+            let distance = if piece.at.contains(&node) {
                 Distance::OnNode
             } else if mine.is_some() && piece.at.iter().any(|&at| rack(at) == mine) {
                 Distance::InRack
             } else {
                 Distance::Elsewhere
             };
-            bytes[lies as usize] = bytes[lies as usize].saturating_add(piece.bytes);
+            bytes[distance as usize] = bytes[distance as usize].saturating_add(piece.bytes);
         }
-        for (bytes, lies) in bytes.into_iter().zip([Distance::OnNode, Distance::InRack, Distance::Elsewhere]) {
+        for (bytes, distance) in bytes.into_iter().zip([Distance::OnNode, Distance::InRack, Distance::Elsewhere]) {
             if bytes > 0 {
-                show(bytes, lies);
+                show(bytes, distance);
             }
         }
     }
@@ -544,7 +544,7 @@ mod tests {
         view.replace(Instant::ZERO, list(racks.map(|rack| listed(rack, None)).to_vec()));
         std::array::from_fn(|node| {
             let mut bytes = [0; 3];
-            view.input(node, 0, &mut |more, lies| bytes[lies as usize] += more);
+            view.input(node, 0, &mut |more, distance| bytes[distance as usize] += more);
             bytes
         })
     }

@@ -58,7 +58,8 @@ fn journal(preset: Preset) -> Vec<Entry> {
 
     let (mut now, mut launched, mut tried) = (Instant(10), 0, BTreeSet::new());
     while now < Instant::ZERO + Duration::from_secs(60) {
-        let Some(at) = effects.envelopes.iter().position(Envelope::is_order) else {
+        let is_order = |envelope: &Envelope| matches!(envelope.to, Address::Executor(_));
+        let Some(at) = effects.envelopes.iter().position(is_order) else {
             let Some(wakeup) = roles.next_wakeup() else { break };
             now = wakeup;
             roles.wake_up(now, &mut effects);

@@ -59,8 +59,8 @@ impl ReadingMeasure {
         let Some(Open { read, longer, from_tasks }) = self.open.remove(&attempt).filter(|_| is_success) else { return };
         let sum = &mut self.sums[usize::from(from_tasks)];
         let most = read.iter().max();
-        let lies = read.iter().position(|bytes| Some(bytes) == most).expect("the maximum is one of the three");
-        sum.tasks[lies] += 1;
+        let distance = read.iter().position(|bytes| Some(bytes) == most).expect("the maximum is one of the three");
+        sum.tasks[distance] += 1;
         sum.bytes.iter_mut().zip(read).for_each(|(sum, bytes)| *sum += bytes);
         sum.longer += longer.as_micros();
     }
@@ -68,7 +68,7 @@ impl ReadingMeasure {
     /// `None` if no attempt read input with a known location.
     pub fn finish(&self) -> Option<Reading> {
         let [blocks, earlier] = self.sums;
-        let add = |one: [u64; 3], other: [u64; 3]| std::array::from_fn(|lies| one[lies] + other[lies]);
+        let add = |one: [u64; 3], other: [u64; 3]| std::array::from_fn(|distance| one[distance] + other[distance]);
         let all = Sum {
             tasks: add(blocks.tasks, earlier.tasks),
             bytes: add(blocks.bytes, earlier.bytes),

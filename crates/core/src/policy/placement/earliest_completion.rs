@@ -245,7 +245,7 @@ pub fn estimate(node: usize, ask: &OpenAsk, view: &dyn NodeViews, rates: &Rates)
 /// Estimated time to read the input and run on the node.
 fn run_on(node: usize, ask: &OpenAsk, view: &dyn NodeViews, rates: &Rates) -> Duration {
     let mut reading = Duration::ZERO;
-    view.input(node, ask.class, &mut |bytes, lies| reading += rates.reading(&[Part { bytes, lies }]));
+    view.input(node, ask.class, &mut |bytes, distance| reading += rates.reading(&[Part { bytes, distance }]));
     reading + run_time(ask.expected)
 }
 
@@ -332,7 +332,7 @@ mod tests {
     struct Nodes {
         waits: Vec<Duration>,
         ranked: Vec<u32>,
-        lies: Vec<Distance>,
+        distance: Vec<Distance>,
         local: Vec<NodeId>,
         /// In millionths; 1 for nodes after the last entry.
         success: Vec<u32>,
@@ -346,8 +346,8 @@ mod tests {
             let waits: Vec<Duration> = waits.iter().map(|wait| Duration::from_secs(*wait)).collect();
             let mut ranked: Vec<u32> = (0..waits.len() as u32).collect();
             ranked.sort_by_key(|node| waits[*node as usize]);
-            let (lies, interval) = (vec![Distance::OnNode; waits.len()], Duration::from_secs(1));
-            Nodes { lies, waits, ranked, local: Vec::new(), success: Vec::new(), interval, filled: Vec::new() }
+            let (distance, interval) = (vec![Distance::OnNode; waits.len()], Duration::from_secs(1));
+            Nodes { distance, waits, ranked, local: Vec::new(), success: Vec::new(), interval, filled: Vec::new() }
         }
     }
 
@@ -374,7 +374,7 @@ mod tests {
 
         fn input(&self, index: usize, _: u32, show: &mut dyn FnMut(u64, Distance)) {
             if !self.local.is_empty() {
-                show(5_000 * MB, self.lies[index]);
+                show(5_000 * MB, self.distance[index]);
             }
         }
 
@@ -422,7 +422,7 @@ mod tests {
             let mut waits = vec![0; 40];
             waits[0] = wait;
             let mut nodes = Nodes::without_input(&waits);
-            nodes.lies[1..].fill(Distance::Elsewhere);
+            nodes.distance[1..].fill(Distance::Elsewhere);
             nodes.local = vec![NodeId(0)];
             let chosen: Vec<usize> = (0..50).flat_map(|seed| sent(seed, 1, &nodes)).map(|node| node.min(1)).collect();
             assert_eq!(chosen, vec![expected; 50], "a wait of {wait} s");
@@ -498,7 +498,7 @@ mod tests {
         // A task takes 32.25 s there and 51 s elsewhere: as much, with P = 0.42.
         for (success, expected) in [(410_000, 1), (430_000, 0), (1_000_000, 0)] {
             let mut nodes = Nodes::without_input(&[0; 40]);
-            nodes.lies[1..].fill(Distance::InRack);
+            nodes.distance[1..].fill(Distance::InRack);
             nodes.local = vec![NodeId(0)];
             nodes.success = vec![success];
             let chosen: Vec<usize> = (0..50).flat_map(|seed| sent(seed, 1, &nodes)).map(|node| node.min(1)).collect();
@@ -509,7 +509,7 @@ mod tests {
     #[test]
     fn the_penalty_says_how_much_a_failure_costs() {
         let mut nodes = Nodes::without_input(&[0; 40]);
-        nodes.lies[1..].fill(Distance::InRack);
+        nodes.distance[1..].fill(Distance::InRack);
         (nodes.local, nodes.success) = (vec![NodeId(0)], vec![900_000]);
         for (penalty, expected) in [(200, 0), (670, 0), (700, 1)] {
             let settings = CompletionSettings { penalty, ..CompletionSettings::USUAL };

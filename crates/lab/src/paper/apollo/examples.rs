@@ -44,12 +44,12 @@ pub fn estimates(set_up: &Placing, rates: &Rates) -> Vec<Row> {
 /// The part of the input on `on`, as seen from `server`.
 fn part(mb: u32, on: &str, server: &Server, servers: &[Server]) -> Part {
     let is_in_rack = servers.iter().any(|other| other.name == on && other.rack == server.rack);
-    let lies = match (server.name == on, is_in_rack) {
+    let distance = match (server.name == on, is_in_rack) {
         (true, _) => Distance::OnNode,
         (_, true) => Distance::InRack,
         _ => Distance::Elsewhere,
     };
-    Part { bytes: u64::from(mb) * 1_000_000, lies }
+    Part { bytes: u64::from(mb) * 1_000_000, distance }
 }
 
 /// Figure 5: the server that each task is matched to.
