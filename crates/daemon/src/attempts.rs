@@ -27,7 +27,7 @@ impl Attempts {
     }
 
     /// Processes the next fact of the log. Returns false if no later fact can change the result.
-    pub fn take(&mut self, sequence: u64, at: u64, fact: &Fact) -> bool {
+    pub fn apply(&mut self, sequence: u64, at: u64, fact: &Fact) -> bool {
         let at = Timestamp(at);
         match fact {
             Fact::Change(Change::Launched { attempt, task, node, .. })

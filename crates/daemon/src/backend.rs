@@ -263,7 +263,7 @@ impl Backend for ServerBackend {
         blocking(move || {
             let mut attempts = Attempts::new(names, task, limit);
             history.scan(Some(job.0), from, |sequence, entry| {
-                let goes_on = decode(entry).map_or(true, |fact| attempts.take(sequence, entry.at_micros, &fact));
+                let goes_on = decode(entry).map_or(true, |fact| attempts.apply(sequence, entry.at_micros, &fact));
                 if goes_on { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
             })?;
             let (items, next) = attempts.found();

@@ -410,7 +410,7 @@ impl QueueEntry {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use amalgam_core::preset::{Booked, Booking, DemandOrder, InterJob, IntraJob, Placement, Plans, Yielding};
+    use amalgam_core::preset::{Booked, Booker, DemandOrder, InterJob, IntraJob, Placement, Plans, Yielding};
     use amalgam_core::scheduling::Delays;
 
     pub(super) fn parse(text: &str) -> Result<Config, String> {
@@ -496,7 +496,7 @@ mod tests {
             change(preset.booked_mut().expect("the master books"));
             preset
         };
-        let by = |placement, seconds| Booking::Master { placement, reserve_after: Duration::from_secs(seconds) };
+        let by = |placement, seconds| Booker::Master { placement, reserve_after: Duration::from_secs(seconds) };
         let mut wanted = replaced(Preset::TETRIS, &|settings| {
             settings.inter_job = InterJob::Tetris { fairness: 500_000 };
             settings.demand = DemandOrder::Everything(IntraJob::CriticalPath);

@@ -9,7 +9,7 @@
 //! its own.
 
 use crate::settings::InputSettings;
-use amalgam_core::policy::completion::Part;
+use amalgam_core::policy::completion::InputPiece;
 use amalgam_core::vocabulary::{Block, Blocks, Chance, Distance, Duration, Reads, StageSpec};
 use amalgam_workload::trace::{Node, TraceJob};
 use std::collections::{BTreeMap, BTreeSet};
@@ -190,7 +190,7 @@ impl Inputs {
     /// How much longer it takes to read this than if all of it were stored on the node.
     pub fn longer(&self, read: &Read) -> Duration {
         let [on_node, in_rack, elsewhere] = *read;
-        let part = |bytes, distance| Part { bytes, distance };
+        let part = |bytes, distance| InputPiece { bytes, distance };
         let parts =
             [part(on_node, Distance::OnNode), part(in_rack, Distance::InRack), part(elsewhere, Distance::Elsewhere)];
         let rates = &self.settings.rates;

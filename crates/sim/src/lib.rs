@@ -45,7 +45,7 @@ pub use metrics::{
 };
 pub use oracle::Oracle;
 pub use parallel::in_order;
-pub use places::Place;
+pub use places::ProcessId;
 pub use reference::Reference;
 pub use settings::{Costs, FileSettings, InputSettings, NetworkSettings, ONCE_ANOTHER_ENDED, Settings, Understating};
 pub use simulation::{Simulation, capacity};

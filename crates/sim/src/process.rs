@@ -83,7 +83,7 @@ impl Process {
     /// Takes a turn of an idle process with the input that arrives now. Disk writes take `slowness` times as long as
     /// usual.
     pub fn take_at_once(&mut self, now: Instant, input: Input, costs: &Costs, slowness: u64, effects: &mut Effects) {
-        take(&mut self.roles, now, input, effects);
+        handle(&mut self.roles, now, input, effects);
         self.roles.wake_up(now, effects);
         self.charge(now, 1, costs, slowness, effects);
     }
@@ -92,7 +92,7 @@ impl Process {
     pub fn take_turn(&mut self, now: Instant, costs: &Costs, slowness: u64, effects: &mut Effects) {
         let taken = self.inbox.len().min(TURN);
         for input in self.inbox.drain(..taken) {
-            take(&mut self.roles, now, input, effects);
+            handle(&mut self.roles, now, input, effects);
         }
         self.roles.wake_up(now, effects);
         self.charge(now, taken, costs, slowness, effects);
@@ -114,7 +114,7 @@ impl Process {
     }
 }
 
-fn take(roles: &mut Roles, now: Instant, input: Input, effects: &mut Effects) {
+fn handle(roles: &mut Roles, now: Instant, input: Input, effects: &mut Effects) {
     match input {
         Input::Envelope(envelope) => roles.deliver(now, envelope, effects),
         Input::NodeConnected { node, incarnation } => roles.node_connected(now, node, incarnation, effects),

@@ -19,7 +19,7 @@ use crate::inputs::Inputs;
 use crate::metrics::{Busy, Metrics, Outcome, Results, WINDOW, Watched};
 use crate::network::{Direction, Network};
 use crate::node::SimulatedNode;
-use crate::places::{self, Place, Places};
+use crate::places::{self, Places, ProcessId};
 use crate::process::{Input, Process};
 use crate::settings::{Settings, Understating};
 use crate::story::Story;
@@ -68,7 +68,7 @@ pub struct Simulation {
     /// Reports of executors that reach their agents at once.
     at_once: VecDeque<(usize, ExecutorReport)>,
     /// Processes that took a turn in the current step.
-    pub(crate) turns: Vec<Place>,
+    pub(crate) turns: Vec<ProcessId>,
     /// Empty between turns and between orders. Kept so that their memory is reused.
     pub(crate) effects: Effects,
     reactions: Vec<Reaction>,
@@ -91,7 +91,7 @@ pub(crate) enum Occurrence {
     },
     /// A process starts.
     Starts {
-        place: Place,
+        place: ProcessId,
     },
     /// The outer process of a connection reaches the inner one; `Greeted` is the inner one's answer.
     Connects {
@@ -134,10 +134,10 @@ pub(crate) enum Occurrence {
         reason: EndReason,
     },
     Turn {
-        place: Place,
+        place: ProcessId,
     },
     Wakeup {
-        place: Place,
+        place: ProcessId,
     },
     WindowEnds,
     /// A planned fault strikes.
@@ -146,7 +146,7 @@ pub(crate) enum Occurrence {
     },
     /// One end of a connection notices that the connection broke.
     Notices {
-        end: Place,
+        end: ProcessId,
         link: usize,
         life: u32,
     },
@@ -271,11 +271,11 @@ impl Simulation {
 
     /// The process that a job is submitted to. In a federation: the global master that is home to its queue, or,
     /// without a home, the global masters in rotation.
-    pub(crate) fn place_of_client(&self, job: u32) -> Place {
-        let Some(federation) = self.places.federation else { return Place::Server };
+    pub(crate) fn place_of_client(&self, job: u32) -> ProcessId {
+        let Some(federation) = self.places.federation else { return ProcessId::Server };
         let spec = &self.jobs[job as usize].spec;
         let home = self.settings.queues.home(&spec.queue);
-        Place::Global(home.unwrap_or(job as usize % usize::from(federation.globals)))
+        ProcessId::Global(home.unwrap_or(job as usize % usize::from(federation.globals)))
     }
 
     fn connect(&mut self, link: usize) {
@@ -314,13 +314,13 @@ impl Simulation {
 
     // ---- processes -------------------------------------------------------------------------------------------------
 
-    pub(crate) fn process(&mut self, place: Place) -> &mut Process {
+    pub(crate) fn process(&mut self, place: ProcessId) -> &mut Process {
         let Simulation { server, managers, clusters, globals, nodes, .. } = self;
         process_at(server, [managers, clusters, globals], nodes, place)
     }
 
     /// Gives an input to a process, which takes it at once or when it is no longer busy.
-    pub(crate) fn put(&mut self, place: Place, input: Input) {
+    pub(crate) fn put(&mut self, place: ProcessId, input: Input) {
         let (now, slowness) = (self.now, self.slowness(place));
         let Simulation { server, managers, clusters, globals, nodes, settings, effects, .. } = self;
         let process = process_at(server, [managers, clusters, globals], nodes, place);
@@ -336,7 +336,7 @@ impl Simulation {
         }
     }
 
-    fn note_turn(&mut self, place: Place) {
+    fn note_turn(&mut self, place: ProcessId) {
         let process = self.process(place);
         if !std::mem::replace(&mut process.turn_noted, true) {
             let at = process.busy_until;
@@ -344,7 +344,7 @@ impl Simulation {
         }
     }
 
-    fn take_noted_turn(&mut self, place: Place) {
+    fn take_noted_turn(&mut self, place: ProcessId) {
         let now = self.now;
         let process = self.process(place);
         process.turn_noted = false;
@@ -356,7 +356,7 @@ impl Simulation {
         }
     }
 
-    fn wake_up(&mut self, place: Place) {
+    fn wake_up(&mut self, place: ProcessId) {
         let now = self.now;
         let process = self.process(place);
         if process.wakeup_noted.is_some_and(|noted| noted > now) {
@@ -374,7 +374,7 @@ impl Simulation {
         }
     }
 
-    fn turn(&mut self, place: Place) {
+    fn turn(&mut self, place: ProcessId) {
         let (now, slowness) = (self.now, self.slowness(place));
         let Simulation { server, managers, clusters, globals, nodes, settings, effects, .. } = self;
         process_at(server, [managers, clusters, globals], nodes, place).take_turn(
@@ -387,7 +387,7 @@ impl Simulation {
     }
 
     /// Reports the facts of a turn. Its messages leave when the turn is over.
-    pub(crate) fn let_out(&mut self, place: Place) {
+    pub(crate) fn let_out(&mut self, place: ProcessId) {
         let handled = std::mem::take(&mut self.effects.handled);
         let Handled { master, globals, job_managers, nodes, .. } = handled;
         self.events += [master, globals, job_managers, nodes].map(u64::from).iter().sum::<u64>();
@@ -395,7 +395,7 @@ impl Simulation {
         self.effects.durable = false;
         self.turns.push(place);
         let over = self.process(place).busy_until;
-        if !self.effects.facts.is_empty() || matches!(place, Place::Server | Place::Global(_)) {
+        if !self.effects.facts.is_empty() || matches!(place, ProcessId::Server | ProcessId::Global(_)) {
             self.report_turn(place, over);
         }
         if !self.effects.envelopes.is_empty() {
@@ -411,9 +411,9 @@ impl Simulation {
 
     /// In a simulation with faults, the facts and answers of a turn are held until the turn is over, because a crash
     /// may undo them before. Otherwise they are reported at once.
-    fn report_turn(&mut self, place: Place, over: Instant) {
+    fn report_turn(&mut self, place: ProcessId, over: Instant) {
         let Effects { facts, envelopes, .. } = &mut self.effects;
-        if self.faults.is_some() && !matches!(place, Place::Node(_)) && over > self.now {
+        if self.faults.is_some() && !matches!(place, ProcessId::Node(_)) && over > self.now {
             let answers = envelopes.extract_if(.., |envelope| is_answer(envelope)).collect();
             let facts = std::mem::take(facts);
             self.hold(place, Turn { over, facts, answers });
@@ -426,7 +426,7 @@ impl Simulation {
     }
 
     /// Reports the facts of a turn to the metrics, the checkers and the story, and its answers to the clients.
-    pub(crate) fn report_facts(&mut self, place: Place, facts: &[Fact], envelopes: &[Envelope]) {
+    pub(crate) fn report_facts(&mut self, place: ProcessId, facts: &[Fact], envelopes: &[Envelope]) {
         // A job's id has to be known before the first fact about the job is reported.
         for envelope in envelopes.iter().filter(|envelope| is_answer(envelope)) {
             self.answer(envelope);
@@ -441,7 +441,7 @@ impl Simulation {
                 faults.report(place, fact);
             }
             if let Some(story) = &mut self.story {
-                story.tell(self.now, place, fact);
+                story.add_fact(self.now, place, fact);
             }
         }
     }
@@ -464,11 +464,11 @@ impl Simulation {
             faults.note(happening());
         }
         if let Some(story) = &mut self.story {
-            story.take(self.now, &happening());
+            story.add(self.now, &happening());
         }
     }
 
-    fn note_wakeup(&mut self, place: Place) {
+    fn note_wakeup(&mut self, place: ProcessId) {
         let process = self.process(place);
         let Some(at) = process.roles.next_wakeup() else { return };
         if process.wakeup_noted.is_none_or(|noted| at < noted) {
@@ -506,8 +506,8 @@ impl Simulation {
 
     // ---- messages --------------------------------------------------------------------------------------------------
 
-    fn leave(&mut self, from: Place, at: Instant, mut envelope: Envelope) {
-        if let Place::Node(node) = from {
+    fn leave(&mut self, from: ProcessId, at: Instant, mut envelope: Envelope) {
+        if let ProcessId::Node(node) = from {
             if let Message::ToExecutor(order) = envelope.message {
                 return self.leave_for_executor(node, at, order);
             }
@@ -523,22 +523,22 @@ impl Simulation {
     }
 
     /// The process that receives a message from `from`.
-    fn place_of(&self, from: Place, envelope: &Envelope) -> Place {
+    fn place_of(&self, from: ProcessId, envelope: &Envelope) -> ProcessId {
         let process = match from {
-            Place::Node(node) if self.places.managers == 0 => return self.places.master_of(node),
+            ProcessId::Node(node) if self.places.managers == 0 => return self.places.master_of(node),
             _ if self.places.managers == 0 && self.places.federation.is_none() => return self.places.of(envelope.to),
-            Place::Server => &self.server,
-            Place::Managers(number) => &self.managers[number],
-            Place::Cluster(number) => &self.clusters[number],
-            Place::Global(number) => &self.globals[number],
-            Place::Node(node) => &self.nodes[node].agent,
+            ProcessId::Server => &self.server,
+            ProcessId::Managers(number) => &self.managers[number],
+            ProcessId::Cluster(number) => &self.clusters[number],
+            ProcessId::Global(number) => &self.globals[number],
+            ProcessId::Node(node) => &self.nodes[node].agent,
         };
         match process.roles.egress(envelope) {
-            Egress::JobHost(HostId(host)) => Place::Managers(usize::from(host) - 1),
-            Egress::Node(NodeId(node)) => Place::Node(node as usize),
-            Egress::Cluster(ClusterId(cluster)) => Place::Cluster(usize::from(cluster)),
-            Egress::Global(GlobalId(global)) => Place::Global(usize::from(global)),
-            Egress::Server | Egress::Client(_) | Egress::Executor => Place::Server,
+            Egress::JobHost(HostId(host)) => ProcessId::Managers(usize::from(host) - 1),
+            Egress::Node(NodeId(node)) => ProcessId::Node(node as usize),
+            Egress::Cluster(ClusterId(cluster)) => ProcessId::Cluster(usize::from(cluster)),
+            Egress::Global(GlobalId(global)) => ProcessId::Global(usize::from(global)),
+            Egress::Server | Egress::Client(_) | Egress::Executor => ProcessId::Server,
         }
     }
 
@@ -558,7 +558,7 @@ impl Simulation {
         let (inner, outer) = self.places.ends(link);
         let place = if direction == Direction::Outward { outer } else { inner };
         let arrives = self.network.delivers(self.now, link, direction, life, sent);
-        if let Place::Node(node) = place {
+        if let ProcessId::Node(node) = place {
             self.overhear(node, &envelope, arrives);
         }
         if !arrives {
@@ -574,7 +574,7 @@ impl Simulation {
             self.metrics.on_launch_passed(proposed.launch.task, self.now.since(sent));
         }
         if let Message::ToNode(ToNode::Steer(steer)) = &envelope.message
-            && let Place::Node(node) = place
+            && let ProcessId::Node(node) = place
             && self.settings.watched == Some(node)
         {
             self.watch(node, &steer.room);
@@ -629,14 +629,14 @@ fn process_at<'a>(
     server: &'a mut Process,
     [managers, clusters, globals]: [&'a mut Vec<Process>; 3],
     nodes: &'a mut [SimulatedNode],
-    place: Place,
+    place: ProcessId,
 ) -> &'a mut Process {
     match place {
-        Place::Server => server,
-        Place::Managers(number) => &mut managers[number],
-        Place::Cluster(number) => &mut clusters[number],
-        Place::Global(number) => &mut globals[number],
-        Place::Node(node) => &mut nodes[node].agent,
+        ProcessId::Server => server,
+        ProcessId::Managers(number) => &mut managers[number],
+        ProcessId::Cluster(number) => &mut clusters[number],
+        ProcessId::Global(number) => &mut globals[number],
+        ProcessId::Node(node) => &mut nodes[node].agent,
     }
 }
 
@@ -645,27 +645,27 @@ fn is_answer(envelope: &Envelope) -> bool {
 }
 
 /// The input of process `to` when it is connected to another.
-fn connected(to: Place, other: Place, incarnation: u64) -> Input {
+fn connected(to: ProcessId, other: ProcessId, incarnation: u64) -> Input {
     match other {
-        Place::Cluster(number) if matches!(to, Place::Global(_)) => {
+        ProcessId::Cluster(number) if matches!(to, ProcessId::Global(_)) => {
             Input::ClusterConnected { cluster: ClusterId(number as u8), incarnation }
         }
-        Place::Global(number) => Input::GlobalConnected { global: GlobalId(number as u8), incarnation },
-        Place::Server | Place::Cluster(_) => Input::MasterConnected { incarnation },
-        Place::Managers(number) => Input::HostConnected { host: places::host(number), incarnation },
-        Place::Node(node) => Input::NodeConnected { node: NodeId(node as u32), incarnation },
+        ProcessId::Global(number) => Input::GlobalConnected { global: GlobalId(number as u8), incarnation },
+        ProcessId::Server | ProcessId::Cluster(_) => Input::MasterConnected { incarnation },
+        ProcessId::Managers(number) => Input::HostConnected { host: places::host(number), incarnation },
+        ProcessId::Node(node) => Input::NodeConnected { node: NodeId(node as u32), incarnation },
     }
 }
 
 /// The input of process `to` when it is no longer connected to another.
-pub(crate) fn disconnected(to: Place, other: Place) -> Input {
+pub(crate) fn disconnected(to: ProcessId, other: ProcessId) -> Input {
     match other {
-        Place::Cluster(number) if matches!(to, Place::Global(_)) => {
+        ProcessId::Cluster(number) if matches!(to, ProcessId::Global(_)) => {
             Input::ClusterDisconnected { cluster: ClusterId(number as u8) }
         }
-        Place::Global(number) => Input::GlobalDisconnected { global: GlobalId(number as u8) },
-        Place::Server | Place::Cluster(_) => Input::MasterDisconnected,
-        Place::Managers(number) => Input::HostDisconnected { host: places::host(number) },
-        Place::Node(node) => Input::NodeDisconnected { node: NodeId(node as u32) },
+        ProcessId::Global(number) => Input::GlobalDisconnected { global: GlobalId(number as u8) },
+        ProcessId::Server | ProcessId::Cluster(_) => Input::MasterDisconnected,
+        ProcessId::Managers(number) => Input::HostDisconnected { host: places::host(number) },
+        ProcessId::Node(node) => Input::NodeDisconnected { node: NodeId(node as u32) },
     }
 }

@@ -1,7 +1,7 @@
 //! The happenings of a simulation as lines of text, and a digest of them.
 
 use crate::faults::{Fault, Happening};
-use crate::places::Place;
+use crate::places::ProcessId;
 pub use crate::subject::Subject;
 use amalgam_core::hosting::Fact;
 use amalgam_core::protocol::Message;
@@ -24,13 +24,13 @@ impl Story {
         Story { subject, lines: Vec::new() }
     }
 
-    pub fn tell(&mut self, now: Instant, place: Place, fact: &Fact) {
+    pub fn add_fact(&mut self, now: Instant, place: ProcessId, fact: &Fact) {
         if fact.job() == Some(self.job()) {
-            self.take(now, &Happening::Reported(place, fact.clone()));
+            self.add(now, &Happening::Reported(place, fact.clone()));
         }
     }
 
-    pub fn take(&mut self, now: Instant, happening: &Happening) {
+    pub fn add(&mut self, now: Instant, happening: &Happening) {
         let concerns = match self.subject {
             Subject::Job(job) => job_of(happening) == Some(job),
             Subject::Task(task) => {
@@ -92,13 +92,13 @@ fn shortened(message: &Message) -> String {
     text.chars().take(MESSAGE).collect()
 }
 
-fn name(place: Place) -> String {
+fn name(place: ProcessId) -> String {
     match place {
-        Place::Server => "server".to_owned(),
-        Place::Managers(number) => format!("managers {number}"),
-        Place::Cluster(number) => format!("cluster {number}"),
-        Place::Global(number) => format!("global {number}"),
-        Place::Node(node) => format!("n{node}"),
+        ProcessId::Server => "server".to_owned(),
+        ProcessId::Managers(number) => format!("managers {number}"),
+        ProcessId::Cluster(number) => format!("cluster {number}"),
+        ProcessId::Global(number) => format!("global {number}"),
+        ProcessId::Node(node) => format!("n{node}"),
     }
 }
 

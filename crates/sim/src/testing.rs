@@ -1,7 +1,7 @@
 //! A small simulation for tests.
 
 use crate::faults::{Fault, Happening, Planned};
-use crate::places::Place;
+use crate::places::ProcessId;
 use crate::settings::Settings;
 use crate::simulation::Simulation;
 use amalgam_core::preset::Preset;
@@ -54,6 +54,6 @@ pub fn run(simulation: &mut Simulation, until: u64) -> Vec<Happening> {
     }
     // Checkers that run now have to check every process.
     let nodes = simulation.nodes();
-    simulation.turns = std::iter::once(Place::Server).chain(nodes.map(Place::Node)).collect();
+    simulation.turns = std::iter::once(ProcessId::Server).chain(nodes.map(ProcessId::Node)).collect();
     simulation.take_happened()
 }

@@ -1,7 +1,7 @@
 //! The read-only view of a simulation for checkers.
 
 use crate::faults::Faults;
-use crate::places::Place;
+use crate::places::ProcessId;
 use crate::process::Process;
 use crate::settings::Settings;
 use crate::simulation::Simulation;
@@ -35,10 +35,10 @@ impl Simulation {
     }
 
     /// The job managers of all processes that are up, with their places.
-    pub fn job_managers(&self) -> impl Iterator<Item = (Place, &JobManager)> {
-        let managers = (0..).zip(&self.managers).map(|(number, process)| (Place::Managers(number), process));
-        let globals = (0..).zip(&self.globals).map(|(number, process)| (Place::Global(number), process));
-        let all = std::iter::once((Place::Server, &self.server)).chain(managers).chain(globals);
+    pub fn job_managers(&self) -> impl Iterator<Item = (ProcessId, &JobManager)> {
+        let managers = (0..).zip(&self.managers).map(|(number, process)| (ProcessId::Managers(number), process));
+        let globals = (0..).zip(&self.globals).map(|(number, process)| (ProcessId::Global(number), process));
+        let all = std::iter::once((ProcessId::Server, &self.server)).chain(managers).chain(globals);
         let up = all.filter(|(_, process)| process.is_up);
         up.flat_map(|(place, process)| process.roles.jobs.values().map(move |manager| (place, &**manager)))
     }
@@ -125,19 +125,19 @@ impl Simulation {
     }
 
     /// Whether this process took a turn in this step. If not, the state of its roles is unchanged.
-    pub fn moved(&self, place: Place) -> bool {
+    pub fn moved(&self, place: ProcessId) -> bool {
         self.turns.contains(&place)
     }
 
     /// Whether any process other than a node took a turn in this step.
     pub fn server_moved(&self) -> bool {
-        self.turns.iter().any(|place| !matches!(place, Place::Node(_)))
+        self.turns.iter().any(|place| !matches!(place, ProcessId::Node(_)))
     }
 
     /// The quiet nodes (see [`Simulation::is_quiet`]) for which this, or the state of the node or of the server, may
     /// have changed in this step.
     pub fn quiet_nodes(&self) -> impl Iterator<Item = usize> {
-        let moved = |node: usize| self.server_moved() || self.turns.contains(&Place::Node(node));
+        let moved = |node: usize| self.server_moved() || self.turns.contains(&ProcessId::Node(node));
         self.nodes().filter(move |&node| moved(node) && self.is_quiet(node))
     }
 
@@ -156,13 +156,13 @@ impl Simulation {
     /// The links of the node's master with the processes of job managers, or with global masters.
     fn inner_links(&self, node: usize) -> impl Iterator<Item = usize> {
         let master = self.places.master_of(node);
-        let managers = (0..self.places.managers).map(Place::Managers);
-        let outer = managers.chain((0..self.places.globals()).map(Place::Global));
+        let managers = (0..self.places.managers).map(ProcessId::Managers);
+        let outer = managers.chain((0..self.places.globals()).map(ProcessId::Global));
         outer.filter_map(move |place| self.places.link(master, place)).map(|(link, _)| link)
     }
 
     fn links_with_managers(&self, node: usize) -> impl Iterator<Item = usize> {
-        let link = move |number| self.places.link(Place::Managers(number), Place::Node(node));
+        let link = move |number| self.places.link(ProcessId::Managers(number), ProcessId::Node(node));
         (0..self.places.managers).filter_map(link).map(|(link, _)| link)
     }
 
@@ -187,13 +187,13 @@ impl Simulation {
         jobs.filter(|(_, state)| !matches!(state, JobState::Ended(_))).map(|(job, _)| job.id)
     }
 
-    fn process_at(&self, place: Place) -> &Process {
+    fn process_at(&self, place: ProcessId) -> &Process {
         match place {
-            Place::Server => &self.server,
-            Place::Managers(number) => &self.managers[number],
-            Place::Cluster(number) => &self.clusters[number],
-            Place::Global(number) => &self.globals[number],
-            Place::Node(node) => &self.nodes[node].agent,
+            ProcessId::Server => &self.server,
+            ProcessId::Managers(number) => &self.managers[number],
+            ProcessId::Cluster(number) => &self.clusters[number],
+            ProcessId::Global(number) => &self.globals[number],
+            ProcessId::Node(node) => &self.nodes[node].agent,
         }
     }
 }

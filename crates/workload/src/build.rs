@@ -98,8 +98,8 @@ fn build(document: &Node, submitter: &Submitter, origin: &Path, context: &Contex
         held: file.hold.unwrap_or(false),
         wait_for_nodes: file.wait_for_nodes.unwrap_or(false),
     };
-    let place = Place { context, submitter };
-    job.stages = stages(file, document.at, place)?;
+    let submitted = SubmittedFrom { context, submitter };
+    job.stages = stages(file, document.at, submitted)?;
     tasks::check_count(job.task_count()).map_err(|wrong| Complaint::from(wrong).at(document.at))?;
     Ok(job)
 }
@@ -141,10 +141,10 @@ fn checked_name(what: Named, name: &At<String>) -> Result<String, Complaint> {
 }
 
 /// The stages in topological order.
-fn stages(mut file: JobFile, top: Position, place: Place<'_>) -> Result<Vec<StageSpec>, Complaint> {
+fn stages(mut file: JobFile, top: Position, submitted: SubmittedFrom<'_>) -> Result<Vec<StageSpec>, Complaint> {
     let Some(At { at, value: list }) = file.stage.take() else {
         let only = At { at: top, value: only_stage(&mut file) };
-        return Ok(vec![stage(only, "main".to_owned(), &file, false, place)?]);
+        return Ok(vec![stage(only, "main".to_owned(), &file, false, submitted)?]);
     };
     for (key, at) in [
         ("command", file.command.as_ref().map(|key| key.at)),
@@ -181,7 +181,7 @@ fn stages(mut file: JobFile, top: Position, place: Place<'_>) -> Result<Vec<Stag
     for index in order {
         let Some((mut file_stage, name)) = written[index].take() else { continue };
         let inputs = file_stage.value.inputs.take();
-        let mut spec = stage(file_stage, name, &file, inputs.is_some(), place)?;
+        let mut spec = stage(file_stage, name, &file, inputs.is_some(), submitted)?;
         spec.after = after[index].iter().map(|before| new_index[*before]).collect();
         spec.after.sort_unstable();
         spec.inputs = files::inputs(inputs.unwrap_or_default(), &spec, &specs, &names)?;
@@ -250,9 +250,9 @@ fn stage(
     name: String,
     job: &JobFile,
     has_inputs: bool,
-    place: Place<'_>,
+    submitted: SubmittedFrom<'_>,
 ) -> Result<StageSpec, Complaint> {
-    let Place { context, submitter } = place;
+    let SubmittedFrom { context, submitter } = submitted;
     let At { at, value: file } = file;
     let command = command(file.command, &name, at)?;
     let execution = match file.execution.or(job.execution) {
@@ -348,7 +348,7 @@ fn gang(written: Option<At<bool>>, tasks: u32, execution: ExecutionType) -> Resu
 
 /// The submitter of a job, and the directory of submission.
 #[derive(Clone, Copy)]
-struct Place<'a> {
+struct SubmittedFrom<'a> {
     context: &'a Context,
     submitter: &'a Submitter,
 }

@@ -230,8 +230,8 @@ impl Admission {
         match entry.state {
             JobState::Pending => {
                 counts.1 += 1;
-                let place = (Reverse(entry.job.spec.priority), id);
-                let pending = Pending { place, queue, held: entry.held };
+                let order = (Reverse(entry.job.spec.priority), id);
+                let pending = Pending { order, queue, held: entry.held };
                 for (on, _) in entry.after() {
                     if let Some(JobState::Ended(end)) = self.jobs.get(&on).map(|entry| &entry.state) {
                         self.forgettable.remove(&(end.at, on));

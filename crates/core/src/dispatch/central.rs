@@ -1,6 +1,6 @@
 //! Runs the scheduler when something has changed: on events at once, or on heartbeats only.
 
-use super::{Claims, Decide, Dispatcher};
+use super::{Confirmation, Decide, Dispatcher};
 use crate::policy::NewAllowance;
 use crate::protocol::{Address, Ask, ToJobManager};
 use crate::role::{Outbox, Record};
@@ -15,7 +15,7 @@ impl Dispatcher {
         job: JobId,
         asks: &[Ask],
         work: &JobWork,
-        claims: &mut dyn Claims,
+        claims: &mut dyn Confirmation,
         out: &mut Outbox,
     ) {
         self.scheduler.set_margins(self.calibration.margins());
@@ -82,14 +82,14 @@ impl Dispatcher {
     }
 
     /// Places asks that have waited long enough for room near their input.
-    pub fn on_delays(&mut self, now: Instant, claims: &mut dyn Claims, out: &mut Outbox) {
+    pub fn on_delays(&mut self, now: Instant, claims: &mut dyn Confirmation, out: &mut Outbox) {
         if self.scheduler.widen(now, &mut self.rooms) {
             self.decide(now, &[], claims, out);
         }
     }
 
     /// Assigns the room on `nodes`, then tries new asks on all nodes.
-    pub fn decide(&mut self, now: Instant, nodes: &[NodeId], claims: &mut dyn Claims, out: &mut Outbox) {
+    pub fn decide(&mut self, now: Instant, nodes: &[NodeId], claims: &mut dyn Confirmation, out: &mut Outbox) {
         if self.settings.decide == Decide::OnEvents {
             self.fill(now, nodes, None, claims, out);
             self.fill_cluster(now, false, claims, out);
@@ -97,7 +97,7 @@ impl Dispatcher {
     }
 
     /// In heartbeat mode, the room of a node is assigned when it reports.
-    pub fn decide_on_heartbeat(&mut self, now: Instant, node: NodeId, claims: &mut dyn Claims, out: &mut Outbox) {
+    pub fn decide_on_heartbeat(&mut self, now: Instant, node: NodeId, claims: &mut dyn Confirmation, out: &mut Outbox) {
         if let Decide::OnHeartbeats { most } = self.settings.decide {
             self.fill(now, &[node], most.map(NonZeroU32::get), claims, out);
             // One node alone is not enough for a gang.
@@ -105,7 +105,14 @@ impl Dispatcher {
         }
     }
 
-    fn fill(&mut self, now: Instant, nodes: &[NodeId], most: Option<u32>, claims: &mut dyn Claims, out: &mut Outbox) {
+    fn fill(
+        &mut self,
+        now: Instant,
+        nodes: &[NodeId],
+        most: Option<u32>,
+        claims: &mut dyn Confirmation,
+        out: &mut Outbox,
+    ) {
         let Dispatcher { scheduler, rooms, .. } = self;
         for &node in nodes {
             scheduler.fill_node(now, node, most, rooms, &mut |rooms, proposal| claims.confirm(rooms, proposal));
@@ -113,7 +120,7 @@ impl Dispatcher {
         claims.announce(out);
     }
 
-    fn fill_cluster(&mut self, now: Instant, only_gangs: bool, claims: &mut dyn Claims, out: &mut Outbox) {
+    fn fill_cluster(&mut self, now: Instant, only_gangs: bool, claims: &mut dyn Confirmation, out: &mut Outbox) {
         let Dispatcher { scheduler, rooms, .. } = self;
         let blocked =
             scheduler.fill_cluster(now, only_gangs, rooms, &mut |rooms, proposal| claims.confirm(rooms, proposal));

@@ -107,7 +107,7 @@ impl DispatchSettings {
 }
 
 /// Confirms placements: implemented by the owner of the nodes, and by a role that asks their owners.
-pub trait Claims {
+pub trait Confirmation {
     /// # Errors
     /// If there is no room after all.
     fn confirm(&mut self, rooms: &mut Ledger, proposal: &Granting) -> Result<GrantId, ClaimError>;
@@ -185,7 +185,7 @@ impl Dispatcher {
         now: Instant,
         from: Address,
         body: ToMaster,
-        claims: &mut dyn Claims,
+        claims: &mut dyn Confirmation,
         out: &mut Outbox,
     ) {
         match (from, body) {

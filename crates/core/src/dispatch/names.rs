@@ -9,11 +9,11 @@ pub struct NodeNames {
     names: Vec<Option<String>>,
     /// By name. Comparisons of names in a tree would be a third of the work of taking in 50,000 nodes. It is never iterated,
     /// so its order decides nothing.
-    index: HashTable<Place>,
+    index: HashTable<IndexEntry>,
 }
 
 /// Small, since each access to distant memory takes longer than the rest of a search.
-struct Place {
+struct IndexEntry {
     hash: u32,
     node: NodeId,
 }
@@ -34,21 +34,21 @@ impl NodeNames {
         }
         let hash = hash_of(&name);
         self.names[index] = Some(name);
-        self.index.insert_unique(spread(hash), Place { hash, node }, |place| spread(place.hash));
+        self.index.insert_unique(spread(hash), IndexEntry { hash, node }, |entry| spread(entry.hash));
     }
 
     /// Removes a node; another one may get its name.
     pub fn remove(&mut self, node: NodeId) {
         let Some(name) = self.names.get_mut(node.0 as usize).and_then(Option::take) else { return };
-        if let Ok(place) = self.index.find_entry(spread(hash_of(&name)), |place| place.node == node) {
-            place.remove();
+        if let Ok(entry) = self.index.find_entry(spread(hash_of(&name)), |entry| entry.node == node) {
+            entry.remove();
         }
     }
 
     pub fn find(&self, name: &str) -> Option<NodeId> {
         let hash = hash_of(name);
-        let place = self.index.find(spread(hash), |place| place.hash == hash && self.of(place.node) == Some(name))?;
-        Some(place.node)
+        let entry = self.index.find(spread(hash), |entry| entry.hash == hash && self.of(entry.node) == Some(name))?;
+        Some(entry.node)
     }
 
     pub fn of(&self, node: NodeId) -> Option<&str> {

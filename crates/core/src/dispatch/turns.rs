@@ -6,7 +6,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The order in which jobs start: higher priorities first, then the order of submission.
-pub(super) type Place = (Reverse<i32>, JobId);
+pub(super) type StartOrder = (Reverse<i32>, JobId);
 
 /// The state of a job with regard to its dependants.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -27,7 +27,7 @@ pub(super) enum Until {
 
 /// A pending job to be added.
 pub(super) struct Pending {
-    pub place: Place,
+    pub order: StartOrder,
     pub queue: QueueId,
     pub held: bool,
 }
@@ -49,14 +49,14 @@ pub(super) struct Turns {
     news: BTreeMap<JobId, JobId>,
     lines: BTreeMap<QueueId, Line>,
     /// The first job of each line that may start now.
-    heads: BTreeSet<(Place, QueueId)>,
+    heads: BTreeSet<(StartOrder, QueueId)>,
     /// Jobs that can never start.
-    doomed: BTreeSet<Place>,
+    doomed: BTreeSet<StartOrder>,
     steps: u64,
 }
 
 struct Waiter {
-    place: Place,
+    order: StartOrder,
     queue: QueueId,
     held: bool,
     /// Jobs that it waits for.
@@ -74,13 +74,13 @@ struct Dependency {
 /// The jobs of a queue that only the queue's limit keeps from starting.
 #[derive(Default)]
 struct Line {
-    ready: BTreeSet<Place>,
+    ready: BTreeSet<StartOrder>,
     running: u32,
     limit: Option<u32>,
 }
 
 impl Line {
-    fn head(&self) -> Option<Place> {
+    fn head(&self) -> Option<StartOrder> {
         let has_room = self.limit.is_none_or(|limit| self.running < limit);
         self.ready.first().copied().filter(|_| has_room)
     }
@@ -104,8 +104,8 @@ impl Turns {
         pending: Pending,
         after: impl Iterator<Item = (JobId, Until, DependencyState)>,
     ) {
-        let Pending { place, queue, held } = pending;
-        let mut waiter = Waiter { place, queue, held, open: 0, failed: 0 };
+        let Pending { order, queue, held } = pending;
+        let mut waiter = Waiter { order, queue, held, open: 0, failed: 0 };
         for (on, until, reported) in after {
             self.steps += 1;
             let dependency = Dependency { until, reported };
@@ -209,20 +209,20 @@ impl Turns {
     }
 
     fn sort_in(&mut self, job: JobId) {
-        let Some(Waiter { place, queue, held: false, open, failed }) = self.waiters.get(&job) else { return };
-        let (place, queue) = (*place, *queue);
+        let Some(Waiter { order, queue, held: false, open, failed }) = self.waiters.get(&job) else { return };
+        let (order, queue) = (*order, *queue);
         match (*failed, *open) {
-            (1.., _) => _ = self.doomed.insert(place),
-            (0, 0) => self.change_line(queue, |line| _ = line.ready.insert(place)),
+            (1.., _) => _ = self.doomed.insert(order),
+            (0, 0) => self.change_line(queue, |line| _ = line.ready.insert(order)),
             (0, _) => {}
         }
     }
 
     fn take_out(&mut self, job: JobId) {
-        let Some(Waiter { place, queue, .. }) = self.waiters.get(&job) else { return };
-        let (place, queue) = (*place, *queue);
-        if !self.doomed.remove(&place) && self.lines.get(&queue).is_some_and(|line| line.ready.contains(&place)) {
-            self.change_line(queue, |line| _ = line.ready.remove(&place));
+        let Some(Waiter { order, queue, .. }) = self.waiters.get(&job) else { return };
+        let (order, queue) = (*order, *queue);
+        if !self.doomed.remove(&order) && self.lines.get(&queue).is_some_and(|line| line.ready.contains(&order)) {
+            self.change_line(queue, |line| _ = line.ready.remove(&order));
         }
     }
 

@@ -1,7 +1,7 @@
 //! Proposed placements of a global master: booked in its view, and launched at once. The numbers increase in the order
 //! in which the launches are sent.
 
-use crate::dispatch::Claims;
+use crate::dispatch::Confirmation;
 use crate::protocol::{ClaimError, Grant, Rule, ToJobManager};
 use crate::role::Outbox;
 use crate::scheduling::{Booking, Granting, Ledger};
@@ -30,7 +30,7 @@ impl Proposals {
     }
 }
 
-impl Claims for Proposals {
+impl Confirmation for Proposals {
     fn confirm(&mut self, rooms: &mut Ledger, proposal: &Granting) -> Result<GrantId, ClaimError> {
         let Granting { ask, node, resources, rule, passed_over, prediction } = *proposal;
         let grant = GrantId { epoch: self.epoch, number: self.next, slot: rooms.next_slot() };

@@ -5,7 +5,7 @@
 //! preemptions beyond its own share, even if the view of other queues is out of date.
 
 use super::GlobalMaster;
-use crate::dispatch::Claims;
+use crate::dispatch::Confirmation;
 use crate::policy::inter_job::{QueueShare, violators};
 use crate::protocol::Rule;
 use crate::role::Outbox;
@@ -57,7 +57,7 @@ struct Unseen {
 
 /// Where a task gets room, and the queue whose tasks are preempted for it.
 #[derive(Clone, Copy)]
-struct Place {
+struct RoomByPreemption {
     ask: Blocked,
     node: NodeId,
     victim: QueueId,
@@ -208,13 +208,13 @@ impl GlobalMaster {
                 if asks.is_empty() {
                     break;
                 }
-                let (found, last) = self.find_place(number, &asks, &queues);
+                let (found, last) = self.find_room(number, &asks, &queues);
                 self.sharing.own[number].last = last;
-                let Some(place) = found else {
+                let Some(room) = found else {
                     self.sharing.own[number].retry_at = Some(now + PAUSE);
                     break;
                 };
-                if !self.give(now, &place) {
+                if !self.give(now, &room) {
                     break;
                 }
             }
@@ -233,7 +233,7 @@ impl GlobalMaster {
 
     /// A place for one of the asks, at the cost of the queue furthest beyond its share that has one; and the node after
     /// which the next search starts.
-    fn find_place(&self, number: usize, asks: &[Blocked], queues: &[QueueShare]) -> (Option<Place>, NodeId) {
+    fn find_room(&self, number: usize, asks: &[Blocked], queues: &[QueueShare]) -> (Option<RoomByPreemption>, NodeId) {
         let from = self.sharing.own[number].last;
         let most = MOST_NODES / asks.len();
         let mut next = None;
@@ -242,7 +242,7 @@ impl GlobalMaster {
             for node in self.sharing.nodes_after(victim, from).take(most) {
                 last = node;
                 if let Some(ask) = asks.iter().find(|ask| self.could_leave(victim, node, ask)) {
-                    return (Some(Place { ask: *ask, node, victim }), node);
+                    return (Some(RoomByPreemption { ask: *ask, node, victim }), node);
                 }
             }
             next.get_or_insert(last);
@@ -277,8 +277,8 @@ impl GlobalMaster {
         places.values().map(|places| u64::from(*places)).sum::<u64>() >= ask.at_once
     }
 
-    fn give(&mut self, now: Instant, place: &Place) -> bool {
-        let Place { ask, node, victim } = *place;
+    fn give(&mut self, now: Instant, room: &RoomByPreemption) -> bool {
+        let RoomByPreemption { ask, node, victim } = *room;
         let rule = Rule::Share { at_cost_of: victim };
         let GlobalMaster { dispatch, proposals, .. } = self;
         let confirm = &mut |rooms: &mut Ledger, proposal: &Granting| proposals.confirm(rooms, proposal);

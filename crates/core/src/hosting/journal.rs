@@ -78,7 +78,7 @@ impl Replay {
 
     /// # Errors
     /// If the effects differ from those in the journal.
-    pub fn take(&mut self, entry: Entry) -> Result<(), Difference> {
+    pub fn apply(&mut self, entry: Entry) -> Result<(), Difference> {
         match entry {
             Entry::Began { preset, epoch, settings, root, managers, seat } => {
                 let roles = Roles::new(preset, epoch, settings, Sealing { root, mac: self.mac });

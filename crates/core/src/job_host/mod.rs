@@ -227,14 +227,14 @@ mod tests {
     }
 
     impl TestHost {
-        fn take(&mut self, event: Event<ToJobHost>) -> Vec<(Address, Message)> {
+        fn handle(&mut self, event: Event<ToJobHost>) -> Vec<(Address, Message)> {
             let mut out = Outbox::default();
             self.host.handle(self.now, event, &mut out);
             out.sends
         }
 
         fn receives(&mut self, from: Address, body: ToJobHost) -> Vec<(Address, Message)> {
-            self.take(Event::Message { from, body })
+            self.handle(Event::Message { from, body })
         }
     }
 
@@ -261,7 +261,7 @@ mod tests {
         };
         let known = || list(7, &[1, 3, 9]);
         let connect = |test: &mut TestHost, incarnation| {
-            assert_eq!(test.take(Event::Connected { peer: Address::Master, incarnation }), []);
+            assert_eq!(test.handle(Event::Connected { peer: Address::Master, incarnation }), []);
         };
         connect(&mut test, 7);
         assert_eq!(test.receives(Address::Node(NodeId(0)), known()), []);
@@ -284,7 +284,7 @@ mod tests {
     #[test]
     fn a_different_job_with_the_same_number_is_not_confused_with_the_known_one() {
         let mut test = test_host();
-        test.take(Event::Connected { peer: Address::Master, incarnation: 7 });
+        test.handle(Event::Connected { peer: Address::Master, incarnation: 7 });
         let jobs = vec![(JobId(1), SUBMITTED), (JobId(2), Instant(6)), (JobId(3), SUBMITTED)];
         let sent = test.receives(Address::Master, ToJobHost::Known { connection: 7, kinds: Kinds::new(), jobs });
         assert_eq!(sent, [(Address::JobManager(JobId(2)), Message::ToJobManager(ToJobManager::Forgotten))]);
@@ -299,16 +299,16 @@ mod tests {
         };
         for number in [4, 5] {
             let (connected, disconnected) = events(number);
-            test.take(connected);
-            test.take(disconnected);
+            test.handle(connected);
+            test.handle(disconnected);
         }
         assert_eq!(test.host.away().collect::<Vec<_>>(), [NodeId(4), NodeId(5)]);
-        test.take(events(5).0);
+        test.handle(events(5).0);
         test.now += SETTINGS.node_grace;
         let lost =
             |job| (Address::JobManager(JobId(job)), Message::ToJobManager(ToJobManager::NodeLost { node: NodeId(4) }));
-        assert_eq!(test.take(Event::Wakeup), [lost(1), lost(2), lost(3)]);
-        assert_eq!(test.take(Event::Wakeup), []);
+        assert_eq!(test.handle(Event::Wakeup), [lost(1), lost(2), lost(3)]);
+        assert_eq!(test.handle(Event::Wakeup), []);
         assert_eq!(test.host.away().collect::<Vec<_>>(), [NodeId(4)]);
     }
 
@@ -324,21 +324,21 @@ mod tests {
             }
             other => panic!("{other:?}"),
         };
-        assert_eq!(greeting(test.take(connected.clone())), (HostId(2), Generation(0)));
+        assert_eq!(greeting(test.handle(connected.clone())), (HostId(2), Generation(0)));
         for generation in 1..=2 {
             test.now = test.host.next_wakeup().unwrap();
-            let sent = test.take(Event::Wakeup);
+            let sent = test.handle(Event::Wakeup);
             let job = |job| (Address::JobManager(JobId(job)), generation_of(generation));
             let expire = Message::ToNode(ToNode::Expire { before: Generation(generation - 1) });
             assert_eq!(sent, [job(1), job(2), job(3), (Address::Node(node), expire)]);
         }
-        assert_eq!(test.take(Event::Wakeup), [], "a generation lasts for the token life");
-        test.take(Event::Disconnected { peer: Address::Node(node) });
+        assert_eq!(test.handle(Event::Wakeup), [], "a generation lasts for the token life");
+        test.handle(Event::Disconnected { peer: Address::Node(node) });
         test.now += SETTINGS.token_life;
-        let told = test.take(Event::Wakeup);
-        assert!(told.contains(&(Address::JobManager(JobId(1)), generation_of(3))));
-        assert!(told.iter().all(|(to, _)| *to != Address::Node(node)));
-        assert_eq!(greeting(test.take(connected)), (HostId(2), Generation(2)));
+        let sent = test.handle(Event::Wakeup);
+        assert!(sent.contains(&(Address::JobManager(JobId(1)), generation_of(3))));
+        assert!(sent.iter().all(|(to, _)| *to != Address::Node(node)));
+        assert_eq!(greeting(test.handle(connected)), (HostId(2), Generation(2)));
     }
 
     fn generation_of(generation: u32) -> Message {

@@ -114,7 +114,7 @@ impl Allowance {
     /// An opportunistic attempt runs: nodes no longer draw it by its weight.
     pub(super) fn on_started(&mut self, attempt: AttemptId, sent: &RunningAttempt, resources: &Resources) {
         if let Some(since) = sent.started_at.filter(|_| sent.holding().counts_as_opportunistic()) {
-            self.weighed.take(resources, u64::from(sent.weight) - 1);
+            self.weighed.sub_times(resources, u64::from(sent.weight) - 1);
             self.waiting.remove(sent.task.stage, &(sent.launched_at, attempt));
             self.running.insert(sent.task.stage, (since, attempt));
         }
@@ -125,7 +125,7 @@ impl Allowance {
         held.attempts -= 1;
         held.resources.sub(resources);
         if sent.holding().counts_as_opportunistic() {
-            self.weighed.take(resources, weight_now(sent));
+            self.weighed.sub_times(resources, weight_now(sent));
             let stage = sent.task.stage;
             match sent.started_at {
                 Some(since) => {

@@ -1,7 +1,7 @@
 //! The course of attempts in the job manager: launch, start, end and loss, and the consequences for their tasks.
 
 use super::correction::counts_as_failure;
-use super::{Basis, Holding, JobManager, LaunchedIn, Room, RunningAttempt};
+use super::{Basis, Holding, JobManager, LaunchTarget, LaunchedIn, RunningAttempt};
 use crate::protocol::{Address, Launch, ProposedLaunch, Rule, ToMaster, ToNode};
 use crate::role::{Change, LostCause, Outbox, Record};
 use crate::scheduling::LocalScheduler;
@@ -18,12 +18,12 @@ impl JobManager {
     pub(super) fn launch(
         &mut self,
         now: Instant,
-        room: Room,
+        target: LaunchTarget,
         task: TaskId,
         execution: ExecutionType,
         out: &mut Outbox,
     ) {
-        let Room { node, basis, rule, passed_over, execution: either, expected_wait } = room;
+        let LaunchTarget { node, basis, rule, passed_over, execution: either, expected_wait } = target;
         let execution = if execution == ExecutionType::Auto { either } else { execution };
         let attempt = self.attempts.make_id();
         if rule.is_second() {

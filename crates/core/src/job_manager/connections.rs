@@ -20,7 +20,7 @@ impl JobManager {
     pub(super) fn on_node_disconnected(&mut self, now: Instant, node: NodeId, out: &mut Outbox) {
         if let Some(scheduler) = &mut self.own.scheduler {
             let steps = scheduler.set_reached(node, false);
-            self.take(now, steps, out);
+            self.carry_out(now, steps, out);
             self.place(now, out);
         }
     }

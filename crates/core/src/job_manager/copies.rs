@@ -58,11 +58,11 @@ impl JobManager {
         if self.dag.stage(writer.stage).is_limited() {
             return;
         }
-        let Some(room) = self.room_for_another(now, &slow, Rule::Copy) else { return };
-        let (elsewhere, execution) = (room.node, room.execution);
+        let Some(target) = self.target_of_another(now, &slow, Rule::Copy) else { return };
+        let (elsewhere, execution) = (target.node, room.execution);
         self.stragglers.on_copied(writer);
         out.record(Record::SlowInput { task, attempt, node, waited, writer, from, elsewhere });
-        self.launch(now, room, writer, execution, out);
+        self.launch(now, target, writer, execution, out);
     }
 
     /// A copy ended. If its files equal those of the task, the nodes that wait for them are notified.

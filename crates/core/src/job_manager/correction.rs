@@ -6,7 +6,7 @@
 //! not known, get no duplicates before they are promoted. A duplicate is sent regardless of the remaining allowance, since
 //! only one of the two runs, and counts as held while it is open.
 
-use super::{Basis, JobManager, LaunchedIn, Room, RunningAttempt};
+use super::{Basis, JobManager, LaunchTarget, LaunchedIn, RunningAttempt};
 use crate::policy::{TimeAtNode, run_time};
 use crate::protocol::{Rule, ToNode};
 use crate::role::{Change, LostCause, Outbox, Record, Trigger};
@@ -192,8 +192,8 @@ impl JobManager {
         let Some(better) = scheduler.reconsider(placed, TimeAtNode::Waits(left), margin) else { return false };
         let (node, expected_wait, rule) = (NodeId(better.node as u32), better.wait, Rule::Duplicate);
         out.record(Record::Duplicated { task, attempt, node, trigger });
-        let room = Room { node, basis: Basis::Queue, rule, passed_over: 0, execution, expected_wait };
-        self.launch(now, room, task, execution, out);
+        let target = LaunchTarget { node, basis: Basis::Queue, rule, passed_over: 0, execution, expected_wait };
+        self.launch(now, target, task, execution, out);
         true
     }
 

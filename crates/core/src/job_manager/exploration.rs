@@ -6,7 +6,7 @@
 //! which is stopped when the next is sent; opportunistic attempts get none before they are promoted; attempts that wait for
 //! files get none, since each node would fetch them again; and the paper does not state when the next duplicate is sent.
 
-use super::{Basis, JobManager, Room, RunningAttempt};
+use super::{Basis, JobManager, LaunchTarget, RunningAttempt};
 use crate::policy::TimeAtNode;
 use crate::protocol::Rule;
 use crate::role::{Outbox, Record, Trigger};
@@ -115,7 +115,7 @@ impl JobManager {
         }
         out.record(Record::Duplicated { task, attempt, node, trigger: Trigger::Explored });
         let (basis, rule, expected_wait) = (Basis::Queue, Rule::Exploration, Duration::ZERO);
-        let room = Room { node, basis, rule, passed_over: 0, execution, expected_wait };
-        self.launch(now, room, task, execution, out);
+        let target = LaunchTarget { node, basis, rule, passed_over: 0, execution, expected_wait };
+        self.launch(now, target, task, execution, out);
     }
 }

@@ -129,7 +129,7 @@ pub struct JobManager {
 }
 
 /// Where a task may be launched, and the rule that scheduled it.
-struct Room {
+struct LaunchTarget {
     node: NodeId,
     basis: Basis,
     rule: Rule,
@@ -404,8 +404,8 @@ impl JobManager {
             self.on_generation(generation);
             let (basis, execution) = (Basis::Grant(id, prediction, shared_gpu), ExecutionType::Auto);
             let expected_wait = Duration::ZERO;
-            let room = Room { node, basis, rule, passed_over, execution, expected_wait };
-            if !self.bind(now, ask, None, room, out) {
+            let target = LaunchTarget { node, basis, rule, passed_over, execution, expected_wait };
+            if !self.bind(now, ask, None, target, out) {
                 unused.push(id);
             }
         }
@@ -420,14 +420,14 @@ impl JobManager {
     }
 
     /// Launches the next task of an ask, or the decided one; false if none is left.
-    fn bind(&mut self, now: Instant, ask: AskId, decided: Option<u32>, room: Room, out: &mut Outbox) -> bool {
+    fn bind(&mut self, now: Instant, ask: AskId, decided: Option<u32>, target: LaunchTarget, out: &mut Outbox) -> bool {
         let stage = self.requests.on_grant(ask, &self.dag, self.lifecycle.is_held());
         stage.iter().for_each(|(stage, _)| self.line_up(*stage));
         let task =
-            stage.and_then(|(stage, execution)| Some((stage, self.next_on(stage, decided, room.node)?, execution)));
+            stage.and_then(|(stage, execution)| Some((stage, self.next_on(stage, decided, target.node)?, execution)));
         if let Some((stage, index, execution)) = task {
             let task = TaskId { job: self.id(), stage, index };
-            self.launch(now, room, task, execution, out);
+            self.launch(now, target, task, execution, out);
         }
         task.is_some()
     }

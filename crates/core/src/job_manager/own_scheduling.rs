@@ -35,11 +35,11 @@ pub(super) enum Rules {
         /// `None` if no attempt requests a booking.
         promotions: Option<Promotions>,
     },
-    Entitled(Box<Entitled>),
+    WithinAllowance(Box<WithinAllowance>),
 }
 
 /// The parts of a job manager that decides which of its tasks are guaranteed.
-pub(super) struct Entitled {
+pub(super) struct WithinAllowance {
     /// The job's own placements stay within it.
     pub(super) allowance: Allowance,
     /// `None` if placements are not reviewed.
@@ -57,7 +57,7 @@ impl Rules {
 
     /// `stages`: their number.
     pub(super) fn entitled(tasks: &EntitledTasks, stages: usize) -> Rules {
-        Rules::Entitled(Box::new(Entitled {
+        Rules::WithinAllowance(Box::new(WithinAllowance {
             allowance: Allowance::new(tasks.allowance),
             corrections: tasks.corrections.map(|rules| Corrections::new(rules, stages)),
             exploration: tasks.explores.map(Exploration::new),
@@ -72,12 +72,12 @@ impl OwnScheduling {
     }
 
     /// `None` if the job manager does not decide which of its tasks are guaranteed.
-    pub(super) fn entitled(&self) -> Option<&Entitled> {
-        if let Rules::Entitled(entitled) = &self.rules { Some(entitled) } else { None }
+    pub(super) fn entitled(&self) -> Option<&WithinAllowance> {
+        if let Rules::WithinAllowance(entitled) = &self.rules { Some(entitled) } else { None }
     }
 
-    pub(super) fn entitled_mut(&mut self) -> Option<&mut Entitled> {
-        if let Rules::Entitled(entitled) = &mut self.rules { Some(entitled) } else { None }
+    pub(super) fn entitled_mut(&mut self) -> Option<&mut WithinAllowance> {
+        if let Rules::WithinAllowance(entitled) = &mut self.rules { Some(entitled) } else { None }
     }
 
     /// Whether the job manager decides which of its tasks are guaranteed.
@@ -97,7 +97,7 @@ impl OwnScheduling {
     pub(super) fn quota(&self) -> Quota {
         match &self.rules {
             Rules::Opportunistic { quota, .. } => *quota,
-            Rules::Unlimited | Rules::Entitled(_) => Quota::default(),
+            Rules::Unlimited | Rules::WithinAllowance(_) => Quota::default(),
         }
     }
 
@@ -146,7 +146,7 @@ impl OwnScheduling {
                 promotions.on_started(since, attempt);
             }
             Rules::Unlimited | Rules::Opportunistic { .. } => {}
-            Rules::Entitled(entitled) => entitled.on_started(attempt, started, resources),
+            Rules::WithinAllowance(entitled) => entitled.on_started(attempt, started, resources),
         }
         let Some(scheduler) = &mut self.scheduler else { return };
         scheduler.on_started();
@@ -224,13 +224,13 @@ impl OwnScheduling {
         let of_rules = match &self.rules {
             Rules::Unlimited => None,
             Rules::Opportunistic { promotions, .. } => promotions.as_ref().and_then(Promotions::next),
-            Rules::Entitled(entitled) => entitled.next_wakeup(),
+            Rules::WithinAllowance(entitled) => entitled.next_wakeup(),
         };
         opening.into_iter().chain(of_rules).min()
     }
 }
 
-impl Entitled {
+impl WithinAllowance {
     fn on_sent(&mut self, attempt: AttemptId, sent: &RunningAttempt, resources: &Resources) {
         self.allowance.on_sent(attempt, sent, resources);
         if sent.started_at.is_some() {

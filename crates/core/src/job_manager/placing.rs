@@ -2,7 +2,7 @@
 
 use super::open_attempts::Outstanding;
 use super::places::next_tasks;
-use super::{AllowanceRules, Basis, CorrectionRules, ExplorationRules, JobManager, Room};
+use super::{AllowanceRules, Basis, CorrectionRules, ExplorationRules, JobManager, LaunchTarget};
 use crate::policy::{Mix, PlacementPolicy, Quota};
 use crate::protocol::{Address, Ask, NodeList, Rule, ToNode};
 use crate::role::{Outbox, Record};
@@ -55,7 +55,7 @@ impl JobManager {
         if let Some(scheduler) = &mut self.own.scheduler {
             scheduler.set_margins(now, margins);
             let steps = scheduler.on_nodes(now, list);
-            self.take(now, steps, out);
+            self.carry_out(now, steps, out);
         }
         self.place(now, out);
         self.review_waiting(now, None, out);
@@ -97,7 +97,7 @@ impl JobManager {
         let Outstanding { booked, unbooked } = self.attempts.outstanding();
         let left = self.own.quota().left(booked, unbooked);
         let steps = self.own.scheduler.as_mut().map(|scheduler| scheduler.decide(now, left)).unwrap_or_default();
-        self.take(now, steps, out);
+        self.carry_out(now, steps, out);
         if self.own.quota().is_set() {
             self.record_limit(self.quota_that_binds(), out);
         }
@@ -124,7 +124,7 @@ impl JobManager {
             let Some(allowed) = self.allowed(execution) else { return };
             let Some(scheduler) = &mut self.own.scheduler else { return };
             let steps = scheduler.decide_batches(now, allowed, &next_tasks(&self.job, &self.dag, &self.requests));
-            self.take(now, steps, out);
+            self.carry_out(now, steps, out);
             if execution == ExecutionType::Guaranteed {
                 self.promote_within_allowance(now, out);
             }
@@ -160,13 +160,13 @@ impl JobManager {
         limit.filter(|_| self.own.scheduler.as_ref().is_some_and(LocalScheduler::has_open_tasks))
     }
 
-    pub(super) fn take(&mut self, now: Instant, steps: Vec<Step>, out: &mut Outbox) {
+    pub(super) fn carry_out(&mut self, now: Instant, steps: Vec<Step>, out: &mut Outbox) {
         for step in steps {
             match step {
                 Step::Start { ask, node, task, rule, execution, wait } => {
                     let (basis, expected_wait) = (Basis::Queue, wait);
-                    let room = Room { node, basis, rule, passed_over: 0, execution, expected_wait };
-                    self.bind(now, ask, task, room, out);
+                    let target = LaunchTarget { node, basis, rule, passed_over: 0, execution, expected_wait };
+                    self.bind(now, ask, task, target, out);
                 }
                 Step::Probe { node, probe } => out.send(node, ToNode::Probe(probe)),
                 Step::Cancel { node, probes } => out.send(node, ToNode::Cancel { probes }),
@@ -188,8 +188,8 @@ impl JobManager {
         let (rule, expected_wait) = (Rule::Ready, Duration::ZERO);
         let is_bound = self.take_probe(now, probe).is_some_and(|(ask, prediction)| {
             let basis = Basis::Probe(probe, prediction);
-            let room = Room { node, basis, rule, passed_over: 0, execution, expected_wait };
-            self.bind(now, ask, None, room, out)
+            let target = LaunchTarget { node, basis, rule, passed_over: 0, execution, expected_wait };
+            self.bind(now, ask, None, target, out)
         });
         if !is_bound {
             out.send(node, ToNode::Cancel { probes: vec![probe] });
@@ -206,7 +206,7 @@ impl JobManager {
     pub(super) fn close_node(&mut self, now: Instant, node: NodeId, out: &mut Outbox) {
         if let Some(scheduler) = &mut self.own.scheduler {
             let steps = scheduler.close(now, node);
-            self.take(now, steps, out);
+            self.carry_out(now, steps, out);
         }
     }
 
@@ -214,7 +214,7 @@ impl JobManager {
     pub(super) fn forget_probes(&mut self, now: Instant, node: NodeId, out: &mut Outbox) {
         if let Some(scheduler) = &mut self.own.scheduler {
             let steps = scheduler.forget_node(node);
-            self.take(now, steps, out);
+            self.carry_out(now, steps, out);
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Progress of running attempts as nodes report it, and second attempts of what is slow.
 
 use super::stragglers::{Slow, Straggler};
-use super::{Basis, JobManager, Room, RunningAttempt};
+use super::{Basis, JobManager, LaunchTarget, RunningAttempt};
 use crate::policy::TimeAtNode;
 use crate::progress::{Dag, Stage};
 use crate::protocol::{Address, Rule};
@@ -44,11 +44,11 @@ impl JobManager {
         let Some(sent) = self.attempts.get(&attempt).filter(may_have_two) else { return };
         let Some(straggler) = self.stragglers.find_straggler(attempt, sent) else { return };
         let Straggler { slow, part, takes } = straggler;
-        let Some(room) = self.room_for_another(now, &slow, Rule::Straggler) else { return };
+        let Some(target) = self.target_of_another(now, &slow, Rule::Straggler) else { return };
         let Slow { task, node, left, .. } = slow;
-        let (elsewhere, execution) = (room.node, room.execution);
+        let (elsewhere, execution) = (target.node, room.execution);
         out.record(Record::Straggles { task, attempt, node, part, left, elsewhere, takes });
-        self.launch(now, room, task, execution, out);
+        self.launch(now, target, task, execution, out);
     }
 
     /// Whether two attempts of it can run at once: in a shared directory they would overwrite each other's files.
@@ -57,7 +57,7 @@ impl JobManager {
     }
 
     /// Room on a node where another attempt of the slow task ends sooner by the margin.
-    pub(super) fn room_for_another(&mut self, now: Instant, slow: &Slow, rule: Rule) -> Option<Room> {
+    pub(super) fn target_of_another(&mut self, now: Instant, slow: &Slow, rule: Rule) -> Option<LaunchTarget> {
         let &Slow { task, node, left, expected, margin } = slow;
         let stated = self.job.spec.stages[task.stage as usize].execution;
         for execution in [ExecutionType::Guaranteed, ExecutionType::Opportunistic] {
@@ -69,7 +69,7 @@ impl JobManager {
             scheduler.advance(now);
             let Some(better) = scheduler.reconsider(placed, TimeAtNode::Runs(left), margin) else { continue };
             let (node, expected_wait) = (NodeId(better.node as u32), better.wait);
-            return Some(Room { node, basis: Basis::Queue, rule, passed_over: 0, execution, expected_wait });
+            return Some(LaunchTarget { node, basis: Basis::Queue, rule, passed_over: 0, execution, expected_wait });
         }
         None
     }

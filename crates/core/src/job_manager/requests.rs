@@ -110,7 +110,7 @@ impl StageKinds {
     }
 
     /// A task is sent to a node.
-    fn take(&mut self, is_opportunistic: bool) {
+    fn count_sent(&mut self, is_opportunistic: bool) {
         self.decided = self.decided.saturating_sub(1);
         self.ready_opportunistic = self.ready_opportunistic.saturating_sub(u32::from(is_opportunistic));
     }
@@ -324,7 +324,7 @@ impl Requests {
             let left = if is_opportunistic { opportunistic.min(ready) } else { ready.saturating_sub(opportunistic) };
             debug_assert!(number == kinds.guaranteed || number == kinds.opportunistic);
             if left > 0 {
-                kinds.take(is_opportunistic);
+                kinds.count_sent(is_opportunistic);
                 return Some((stage, execution));
             }
             counted.stages.pop_front();

@@ -44,7 +44,7 @@ impl Claims {
     }
 }
 
-impl dispatch::Claims for Claims {
+impl dispatch::Confirmation for Claims {
     fn confirm(&mut self, ledger: &mut Ledger, proposal: &Granting) -> Result<GrantId, ClaimError> {
         let Granting { ask, node, resources, rule, passed_over, prediction } = *proposal;
         let id = self.book(ledger, ask.job, node, resources)?;

@@ -119,7 +119,7 @@ impl Federated {
             }
         }
         for (booking, change) in &news.bookings {
-            self.holdings.take(booking, *change, ledger.index(booking.node));
+            self.holdings.apply(booking, *change, ledger.index(booking.node));
             if let BookingChange::Freed { .. } = change {
                 self.note_freed(booking);
             }

@@ -39,7 +39,7 @@ impl Holdings {
         self.jobs.get(&job)?.queue
     }
 
-    pub(super) fn take(&mut self, booking: &Booking, change: BookingChange, index: usize) {
+    pub(super) fn apply(&mut self, booking: &Booking, change: BookingChange, index: usize) {
         if change == BookingChange::Booked {
             let queue = self.announced.get(&booking.job).copied();
             self.jobs.entry(booking.job).or_insert(JobHeld { queue, bookings: 0 }).bookings += 1;
@@ -169,7 +169,7 @@ mod tests {
             (2, freed(false), 0),
         ];
         for (job, change, left) in story {
-            holdings.take(&booking(job), change, 5);
+            holdings.apply(&booking(job), change, 5);
             let usage: Vec<(QueueId, Totals)> = (left > 0).then_some((QUEUE, totals(left))).into_iter().collect();
             assert_eq!(holdings.usage(), usage, "job {job}: {change:?}");
             let on_node: Vec<u32> = holdings.on_node(5).iter().map(|(_, held)| held.cpu_millis() / 1_500).collect();
@@ -184,7 +184,7 @@ mod tests {
         ledger.join(NODE, Resources::new(4_000, 0), crate::vocabulary::Attributes::default());
         ledger.adopt(booking(1));
         let mut holdings = Holdings::new(true);
-        holdings.take(&booking(1), BookingChange::Booked, 0);
+        holdings.apply(&booking(1), BookingChange::Booked, 0);
         assert!(holdings.on_node(0).is_empty(), "its queue is not known");
         holdings.learn_all(&[(JobId(1), QUEUE), (JobId(2), QUEUE)], |job| job == JobId(1));
         assert_eq!(holdings.count(&ledger), [NODE]);

@@ -151,7 +151,7 @@ impl NodeAgent {
         }
         // Guaranteed attempts that wait for their own CPU have priority over all of them.
         for (_, entry) in self.attempts.running().filter(|(_, entry)| entry.awaits_cpu() && !entry.is_opportunistic()) {
-            most.take(&entry.cpu(), 1);
+            most.sub_times(&entry.cpu(), 1);
         }
         let mut wanted = Totals::ZERO;
         for entry in self.queue.guaranteed_without_room() {

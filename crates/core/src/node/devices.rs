@@ -38,7 +38,7 @@ impl DevicePool {
     /// Takes the lowest free indexes of every kind that the attempt requests, by name. A node with GPUs always lists
     /// that kind, without indexes if the attempt requests none. A part of a GPU is taken from the GPU that the ledger
     /// assigned, else from the most used one that has room.
-    pub(super) fn take(&mut self, wanted: &Resources, number: Option<SharedGpu>, kinds: &Kinds) -> Devices {
+    pub(super) fn allocate(&mut self, wanted: &Resources, number: Option<SharedGpu>, kinds: &Kinds) -> Devices {
         let mut taken = Devices::new();
         let is_reported = |kind: usize| wanted.0[kind] > 0 || (kind == GPU && self.has_gpus);
         for kind in (GPU..WIDTH).filter(|&kind| is_reported(kind)) {
@@ -167,14 +167,14 @@ mod tests {
     fn devices_are_assigned_by_index_and_returned() {
         let kinds = Kinds::new();
         let mut devices = DevicePool::new(&gpus(3_000));
-        let two = devices.take(&gpus(2_000), None, &kinds);
+        let two = devices.allocate(&gpus(2_000), None, &kinds);
         assert_eq!(two, [("gpu".to_owned(), vec![0, 1])]);
-        assert_eq!(devices.take(&Resources::ZERO, None, &kinds), [("gpu".to_owned(), vec![])]);
-        let one = devices.take(&gpus(1_000), None, &kinds);
+        assert_eq!(devices.allocate(&Resources::ZERO, None, &kinds), [("gpu".to_owned(), vec![])]);
+        let one = devices.allocate(&gpus(1_000), None, &kinds);
         assert_eq!((one[0].1.as_slice(), devices.free_gpus()), (&[2][..], 0));
         devices.give_back(&two, &gpus(2_000), &kinds);
         devices.hold(&[("gpu".to_owned(), vec![1])], &gpus(1_000), None, &kinds);
-        assert_eq!(devices.take(&gpus(1_000), None, &kinds)[0].1, [0]);
+        assert_eq!(devices.allocate(&gpus(1_000), None, &kinds)[0].1, [0]);
     }
 
     #[test]
@@ -182,7 +182,7 @@ mod tests {
         let kinds = Kinds::new();
         let mut devices = DevicePool::new(&gpus(3_000));
         let part = |devices: &mut DevicePool, part, number: Option<u16>| {
-            devices.take(&gpus(part), number.map(SharedGpu), &kinds)[0].1[0]
+            devices.allocate(&gpus(part), number.map(SharedGpu), &kinds)[0].1[0]
         };
         assert_eq!([part(&mut devices, 400, None), part(&mut devices, 500, None)], [0, 0]);
         assert_eq!(devices.free_gpus(), 2_000);

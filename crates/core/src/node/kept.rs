@@ -31,7 +31,7 @@ impl KeptRoom {
     }
 
     /// Guaranteed work takes room, first the room that has been kept for longest, up to the amount that is kept.
-    pub(super) fn take(&mut self, wanted: &Resources) {
+    pub(super) fn use_up(&mut self, wanted: &Resources) {
         let Some(kept) = &mut self.0 else { return };
         let mut wanted = *wanted;
         for (_, part) in &mut kept.parts {
@@ -79,7 +79,7 @@ mod tests {
         kept.keep(Instant::ZERO + Duration::from_millis(500), &cpus(3));
         assert_eq!(kept.left_of(&cpus(8)), cpus(3));
         assert_eq!(kept.left_of(&cpus(4)), cpus(0));
-        kept.take(&cpus(4));
+        kept.use_up(&cpus(4));
         assert_eq!((kept.left_of(&cpus(8)), kept.0.as_ref().map_or(0, |kept| kept.parts.len())), (cpus(7), 1));
         let end = Instant::ZERO + Duration::from_millis(1_500);
         assert_eq!(kept.next_expiry(), Some(end));

@@ -232,7 +232,7 @@ impl NodeAgent {
 
     // ---- from launch to end ----------------------------------------------------------------------------------------
 
-    fn take(&mut self, now: Instant, launch: Box<Launch>, out: &mut Outbox) {
+    fn accept(&mut self, now: Instant, launch: Box<Launch>, out: &mut Outbox) {
         let attempt = launch.attempt;
         let has_kept_room = launch.probe.is_some_and(|probe| self.take_probe(probe));
         self.tokens.received_from(attempt.epoch);

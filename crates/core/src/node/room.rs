@@ -119,12 +119,12 @@ impl Room {
     /// A queued attempt starts. Returns the devices that it gets.
     pub(super) fn on_start(&mut self, attempt: &Attempt) -> Devices {
         let resources = &attempt.template.shape.resources;
-        let devices = self.devices.take(resources, attempt.shared_gpu, &self.kinds);
+        let devices = self.devices.allocate(resources, attempt.shared_gpu, &self.kinds);
         self.hold(resources);
         if attempt.is_opportunistic() {
             self.opportunistic.add(resources);
         } else {
-            self.kept.take(resources);
+            self.kept.use_up(resources);
         }
         devices
     }
@@ -159,14 +159,14 @@ impl Room {
         if is_opportunistic {
             self.opportunistic.held.add(cpu);
         } else {
-            self.kept.take(cpu);
+            self.kept.use_up(cpu);
         }
     }
 
     /// An opportunistic attempt with these resources is guaranteed from now on, because the ledger books it.
     pub(super) fn on_booked(&mut self, resources: &Resources) {
         self.opportunistic.sub(resources);
-        self.kept.take(resources);
+        self.kept.use_up(resources);
     }
 
     /// An opportunistic attempt with these resources is guaranteed from now on, because its job is entitled to them.

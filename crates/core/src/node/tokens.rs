@@ -178,7 +178,7 @@ impl NodeAgent {
             }
         } else if self.admits(now, from, &launch, out) {
             if self.master.honours(launch.grant) {
-                self.take(now, launch, out);
+                self.accept(now, launch, out);
             } else {
                 self.refuse(now, &launch, out);
             }

@@ -12,7 +12,7 @@ pub const MILLION: u64 = 1_000_000;
 
 /// A file, or a part of an input.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Part {
+pub struct InputPiece {
     pub bytes: u64,
     pub distance: Distance,
 }
@@ -67,12 +67,12 @@ impl Odds {
 
 impl Rates {
     /// Time to read all parts, one after the other; parts on the node are read from its disk.
-    pub fn reading(&self, parts: &[Part]) -> Duration {
+    pub fn reading(&self, parts: &[InputPiece]) -> Duration {
         parts.iter().fold(Duration::ZERO, |time, part| time + self.time(part))
     }
 
     /// Rounded up; [`Duration::MAX`] if the rate is zero.
-    fn time(&self, part: &Part) -> Duration {
+    fn time(&self, part: &InputPiece) -> Duration {
         let rate = match part.distance {
             Distance::OnNode => self.on_node,
             Distance::InRack => self.in_rack,
@@ -98,8 +98,8 @@ mod tests {
     const MB: u64 = 1_000_000;
     const RATES: Rates = Rates { on_node: 160 * MB, in_rack: 100 * MB, elsewhere: 80 * MB };
 
-    fn part(megabytes: u64, distance: Distance) -> Part {
-        Part { bytes: megabytes * MB, distance }
+    fn part(megabytes: u64, distance: Distance) -> InputPiece {
+        InputPiece { bytes: megabytes * MB, distance }
     }
 
     /// Figure 4: 100 MB are stored on A and 5 GB on C; B is in the rack of A, D in that of C.

@@ -57,7 +57,7 @@ pub trait InterJobPolicy: Send {
     }
 
     /// The next ask for this offer; `None` if no open ask fits it.
-    fn next(&mut self, offer: &Offer<'_>) -> Option<Choice>;
+    fn next(&mut self, offer: &Offer<'_>) -> Option<NextAsk>;
 
     /// Reports the outcome for the ask that `next` returned.
     fn outcome(&mut self, ask: AskSlot, outcome: Outcome);
@@ -173,7 +173,7 @@ pub enum Offer<'a> {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Choice {
+pub struct NextAsk {
     pub ask: AskSlot,
     /// Number of jobs before it whose asks did not fit the offer; a job with asks of several priorities counts once for
     /// each.

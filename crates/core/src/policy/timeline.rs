@@ -22,7 +22,7 @@ pub(crate) struct Point<const K: usize> {
 pub(crate) const NONE: u32 = u32::MAX;
 
 /// A place with room for a run: from `start`, within a segment, to the point `to`.
-pub(crate) struct Place {
+pub(crate) struct RunSlot {
     pub start: u64,
     segment: u32,
     pub to: u32,
@@ -85,10 +85,10 @@ impl<const K: usize> Timeline<K> {
         most: u32,
     ) -> (u64, u32) {
         let segment = self.segment_at(from);
-        let place = self.earliest(segment, from, lasting, needed);
-        let count = self.times(&place, demand).min(most);
-        let start = place.start;
-        self.take(&place, &demand.scaled(count));
+        let slot = self.earliest(segment, from, lasting, needed);
+        let count = self.times(&slot, demand).min(most);
+        let start = slot.start;
+        self.book(&slot, &demand.scaled(count));
         (start, count)
     }
 
@@ -97,7 +97,7 @@ impl<const K: usize> Timeline<K> {
     ///
     /// # Panics
     /// If there is none before the end of the last segment. Callers prevent that.
-    pub(crate) fn earliest(&mut self, segment: u32, from: u64, lasting: u64, needed: &Amounts<K>) -> Place {
+    pub(crate) fn earliest(&mut self, segment: u32, from: u64, lasting: u64, needed: &Amounts<K>) -> RunSlot {
         let (mut start, mut segment, mut here) = (from, segment, segment);
         loop {
             let Point { free, next, .. } = self.points[here as usize];
@@ -112,7 +112,7 @@ impl<const K: usize> Timeline<K> {
         let next = self.points[here as usize].next;
         let end = start + lasting;
         let to = if self.at(next) == end { next } else { self.split(here, end) };
-        Place { start, segment, to }
+        RunSlot { start, segment, to }
     }
 
     /// The same at the latest time, ending at `until` or before. Returns their end and number.
@@ -126,10 +126,10 @@ impl<const K: usize> Timeline<K> {
     ) -> (u64, u32) {
         let segment = self.segment_at(until);
         let by = self.split(segment, until);
-        let place = self.latest(by, lasting, needed).expect("there is room before everything else");
-        let count = self.times(&place, demand).min(most);
-        self.take(&place, &demand.scaled(count));
-        (self.at(place.to), count)
+        let slot = self.latest(by, lasting, needed).expect("there is room before everything else");
+        let count = self.times(&slot, demand).min(most);
+        self.book(&slot, &demand.scaled(count));
+        (self.at(slot.to), count)
     }
 
     pub(crate) fn segment_at(&self, at: u64) -> u32 {
@@ -166,7 +166,7 @@ impl<const K: usize> Timeline<K> {
     }
 
     /// The latest place with room for `needed` for the time `lasting` that ends at `by` or before.
-    pub(crate) fn latest(&self, by: u32, lasting: u64, needed: &Amounts<K>) -> Option<Place> {
+    pub(crate) fn latest(&self, by: u32, lasting: u64, needed: &Amounts<K>) -> Option<RunSlot> {
         let mut to = by;
         let mut segment = self.points[to as usize].previous;
         loop {
@@ -177,7 +177,7 @@ impl<const K: usize> Timeline<K> {
                 if blocks {
                     to = segment;
                 } else if point.at <= start {
-                    return Some(Place { start, segment, to });
+                    return Some(RunSlot { start, segment, to });
                 }
                 segment = point.previous;
                 if blocks {
@@ -191,10 +191,10 @@ impl<const K: usize> Timeline<K> {
     }
 
     /// How many times the demand fits into a place.
-    pub(crate) fn times(&self, place: &Place, demand: &Amounts<K>) -> u32 {
-        let mut free = self.points[place.segment as usize].free;
-        let mut here = place.segment;
-        while here != place.to {
+    pub(crate) fn times(&self, slot: &RunSlot, demand: &Amounts<K>) -> u32 {
+        let mut free = self.points[slot.segment as usize].free;
+        let mut here = slot.segment;
+        while here != slot.to {
             let point = &self.points[here as usize];
             free = free.least(&point.free);
             here = point.next;
@@ -203,9 +203,9 @@ impl<const K: usize> Timeline<K> {
     }
 
     /// Takes these amounts in a place; returns the point at which it starts.
-    pub(crate) fn take(&mut self, place: &Place, amounts: &Amounts<K>) -> u32 {
-        let start = self.split(place.segment, place.start);
-        self.change(start, place.to, amounts, -1);
+    pub(crate) fn book(&mut self, slot: &RunSlot, amounts: &Amounts<K>) -> u32 {
+        let start = self.split(slot.segment, slot.start);
+        self.change(start, slot.to, amounts, -1);
         start
     }
 

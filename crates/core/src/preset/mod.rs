@@ -5,7 +5,7 @@ mod named;
 mod settings;
 
 pub use settings::{
-    Booked, Booking, Choice, DemandOrder, Entitled, IntraJob, Opportunistic, Placement, Plans, Probed, QueueChoice,
+    Booked, Booker, Choice, DemandOrder, Entitled, IntraJob, Opportunistic, Placement, Plans, Probed, QueueChoice,
     Scheduling, Yielding,
 };
 
@@ -107,7 +107,7 @@ impl Preset {
 
     /// Whether it requires a federation.
     pub fn is_federated(self) -> bool {
-        self.booked().is_some_and(|booked| matches!(booked.by, Booking::GlobalMasters { .. }))
+        self.booked().is_some_and(|booked| matches!(booked.by, Booker::GlobalMasters { .. }))
     }
 
     /// Whether job managers place all tasks.
@@ -141,11 +141,11 @@ impl Preset {
     pub fn scheduler(self, queues: QueueTree) -> Scheduler {
         let unused = || Box::new(placement::NextFit::default());
         let (placement, settings): (Box<dyn PlacementPolicy>, _) = match self.scheduling {
-            Scheduling::Booked(Booked { by: Booking::Master { placement, reserve_after }, delays, .. }) => {
+            Scheduling::Booked(Booked { by: Booker::Master { placement, reserve_after }, delays, .. }) => {
                 let placement = placement.policy(Chance::new(self.seed, "placement"));
                 (placement, SchedulerSettings { reserve_after: Some(reserve_after), delays })
             }
-            Scheduling::Booked(Booked { by: Booking::GlobalMasters { .. }, delays, .. }) => {
+            Scheduling::Booked(Booked { by: Booker::GlobalMasters { .. }, delays, .. }) => {
                 (unused(), SchedulerSettings { reserve_after: None, delays })
             }
             Scheduling::Probed(_) | Scheduling::Entitled(_) => {
@@ -180,7 +180,7 @@ impl Preset {
         let all = others.filter_map(|name| self.beside(name).ok()).chain([self]);
         let publish = all.map(Preset::publishes).max().unwrap_or(Publish::Nothing);
         let report_changes_after = match self.scheduling {
-            Scheduling::Booked(Booked { by: Booking::GlobalMasters { report_changes_after, .. }, .. }) => {
+            Scheduling::Booked(Booked { by: Booker::GlobalMasters { report_changes_after, .. }, .. }) => {
                 report_changes_after
             }
             _ => None,
@@ -214,7 +214,7 @@ impl Preset {
         queues: QueueTree,
     ) -> GlobalMaster {
         let (scattered, report_changes_after) = match self.scheduling {
-            Scheduling::Booked(Booked { by: Booking::GlobalMasters { scattered, report_changes_after }, .. }) => {
+            Scheduling::Booked(Booked { by: Booker::GlobalMasters { scattered, report_changes_after }, .. }) => {
                 (scattered, report_changes_after)
             }
             _ => (false, None),

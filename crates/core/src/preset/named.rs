@@ -2,7 +2,7 @@
 
 use super::Preset;
 use super::settings::{
-    Booked, Booking, Choice, DemandOrder, Entitled, IntraJob, Opportunistic, Placement, Plans, Probed, QueueChoice,
+    Booked, Booker, Choice, DemandOrder, Entitled, IntraJob, Opportunistic, Placement, Plans, Probed, QueueChoice,
     Scheduling, Yielding, choose,
 };
 use crate::job_manager::{AllowanceRules, CorrectionRules, ExplorationRules};
@@ -58,7 +58,7 @@ const ENTITLED: Entitled = Entitled {
     assumed_run_time: None,
 };
 
-const BY_MASTER: Booking = Booking::Master { placement: Placement::NextFit, reserve_after: Duration::from_secs(30) };
+const BY_MASTER: Booker = Booker::Master { placement: Placement::NextFit, reserve_after: Duration::from_secs(30) };
 
 /// A preset in which the master books every task.
 const fn central(name: &'static str, inter_job: InterJob, demand: DemandOrder) -> Preset {
@@ -162,7 +162,7 @@ impl Preset {
     pub const MEGHA_PLUS: Preset = booked(
         "megha-plus",
         Booked {
-            by: Booking::GlobalMasters { scattered: true, report_changes_after: Some(Duration::from_millis(50)) },
+            by: Booker::GlobalMasters { scattered: true, report_changes_after: Some(Duration::from_millis(50)) },
             ..MEGHA
         },
     );
@@ -212,7 +212,7 @@ const MERCURY: Booked = Booked {
 };
 
 const MEGHA: Booked = Booked {
-    by: Booking::GlobalMasters { scattered: false, report_changes_after: None },
+    by: Booker::GlobalMasters { scattered: false, report_changes_after: None },
     inter_job: InterJob::RoundRobin,
     demand: IN_FILE_ORDER,
     delays: DELAYS,

@@ -24,7 +24,7 @@ pub enum Scheduling {
 /// The settings of clusters that book guaranteed tasks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Booked {
-    pub by: Booking,
+    pub by: Booker,
     pub inter_job: InterJob,
     pub demand: DemandOrder,
     /// How long asks wait for room near their input.
@@ -35,7 +35,7 @@ pub struct Booked {
 
 /// The role that books.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub enum Booking {
+pub enum Booker {
     /// The master, against its ledger.
     Master {
         placement: Placement,

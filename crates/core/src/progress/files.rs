@@ -12,18 +12,18 @@ use std::sync::Arc;
 const MOST_HOLDERS: usize = 4;
 
 /// A stage and the position of a task in it.
-pub(crate) type Place = (u32, u32);
+pub(crate) type TaskPosition = (u32, u32);
 
 /// Files that tasks wrote and others read, and the nodes that have them.
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 pub(crate) struct Files {
-    committed: BTreeMap<Place, Committed>,
+    committed: BTreeMap<TaskPosition, Committed>,
     holders: BTreeMap<Digest, BTreeSet<NodeId>>,
     /// The committed tasks that wrote the file.
     #[serde(skip)]
-    writers: BTreeMap<Digest, BTreeSet<Place>>,
+    writers: BTreeMap<Digest, BTreeSet<TaskPosition>>,
     /// Tasks with a file that no node has.
-    lost: BTreeSet<Place>,
+    lost: BTreeSet<TaskPosition>,
     /// By stage, the input of each of its tasks, if all read the same: made once and not for each.
     #[serde(skip)]
     shared: BTreeMap<u32, Arc<[InputFile]>>,
@@ -76,7 +76,7 @@ impl Files {
     }
 
     /// The files of the first attempt that succeeds count.
-    fn commit(&mut self, task: Place, attempt: AttemptId, node: NodeId, files: &[OutputFile]) {
+    fn commit(&mut self, task: TaskPosition, attempt: AttemptId, node: NodeId, files: &[OutputFile]) {
         if files.is_empty() || self.committed.contains_key(&task) {
             return;
         }
@@ -91,18 +91,18 @@ impl Files {
     }
 
     /// The task that wrote the file, and the size of the file in bytes.
-    pub(crate) fn writer_of(&self, digest: &Digest) -> Option<(Place, u64)> {
+    pub(crate) fn writer_of(&self, digest: &Digest) -> Option<(TaskPosition, u64)> {
         let place = *self.writers.get(digest)?.first()?;
         let file = self.committed.get(&place)?.files.iter().find(|file| file.digest == *digest)?;
         Some((place, file.bytes))
     }
 
-    pub(crate) fn has_outputs(&self, task: Place) -> bool {
+    pub(crate) fn has_outputs(&self, task: TaskPosition) -> bool {
         self.committed.contains_key(&task)
     }
 
     /// The task wrote its files again, on that node. Returns those that equal the committed ones.
-    pub(crate) fn add_copy(&mut self, task: Place, node: NodeId, ended: &Ended) -> Vec<Digest> {
+    pub(crate) fn add_copy(&mut self, task: TaskPosition, node: NodeId, ended: &Ended) -> Vec<Digest> {
         let Some(committed) = self.committed.get(&task) else { return Vec::new() };
         let is_same = |digest: &Digest| committed.files.iter().any(|file| file.digest == *digest);
         let same: Vec<Digest> =
@@ -114,7 +114,7 @@ impl Files {
         same
     }
 
-    pub(crate) fn uncommit(&mut self, task: Place) {
+    pub(crate) fn uncommit(&mut self, task: TaskPosition) {
         self.shared.clear();
         self.located.clear();
         for file in self.committed.remove(&task).into_iter().flat_map(|committed| committed.files) {
@@ -150,7 +150,7 @@ impl Files {
     }
 
     /// A file of the task that no node has.
-    fn lost_file(&self, task: Place) -> Option<&str> {
+    fn lost_file(&self, task: TaskPosition) -> Option<&str> {
         let files = &self.committed.get(&task)?.files;
         files.iter().find(|file| !self.holders.contains_key(&file.digest)).map(|file| file.name.as_str())
     }
@@ -160,7 +160,7 @@ impl Files {
     }
 
     /// The input files in the working directory of a task, sorted by path.
-    pub(crate) fn inputs_of(&mut self, spec: &JobSpec, place: Place) -> Arc<[InputFile]> {
+    pub(crate) fn inputs_of(&mut self, spec: &JobSpec, place: TaskPosition) -> Arc<[InputFile]> {
         let (stage, _) = place;
         if spec.stages[stage as usize].inputs.iter().any(is_by_index) {
             return self.gather(spec, place);
@@ -174,7 +174,7 @@ impl Files {
     }
 
     /// Total size of these files.
-    pub(crate) fn input_bytes(&mut self, spec: &JobSpec, place: Place) -> u64 {
+    pub(crate) fn input_bytes(&mut self, spec: &JobSpec, place: TaskPosition) -> u64 {
         let (stage, _) = place;
         if spec.stages[stage as usize].inputs.is_empty() {
             return 0;
@@ -205,7 +205,7 @@ impl Files {
     }
 
     /// The task started on the node, which has all its input files.
-    pub(crate) fn arrive(&mut self, spec: &JobSpec, task: Place, node: NodeId) {
+    pub(crate) fn arrive(&mut self, spec: &JobSpec, task: TaskPosition, node: NodeId) {
         let (stage, _) = task;
         // If each task reads its own files, a node with the files of one task has none of another's.
         let read_the_same = !spec.stages[stage as usize].inputs.iter().any(is_by_index);
@@ -223,7 +223,7 @@ impl Files {
     }
 
     /// Applies what the end of an attempt reports about files.
-    pub(crate) fn take_end(&mut self, task: Place, attempt: AttemptId, node: NodeId, ended: &Ended) {
+    pub(crate) fn take_end(&mut self, task: TaskPosition, attempt: AttemptId, node: NodeId, ended: &Ended) {
         if ended.reason.is_success() {
             self.commit(task, attempt, node, ended.outputs());
         }
@@ -236,17 +236,20 @@ impl Files {
     }
 
     /// The files of tasks, from this stage and position on, in order.
-    pub(crate) fn outputs_from(&self, from: Place) -> impl Iterator<Item = (Place, AttemptId, &[OutputFile])> {
+    pub(crate) fn outputs_from(
+        &self,
+        from: TaskPosition,
+    ) -> impl Iterator<Item = (TaskPosition, AttemptId, &[OutputFile])> {
         self.committed.range(from..).map(|(&place, Committed { attempt, files })| (place, *attempt, files.as_slice()))
     }
 
     /// Tasks with a file that no node has, and the name of the file.
-    pub(crate) fn lost(&self) -> impl Iterator<Item = (Place, &str)> {
+    pub(crate) fn lost(&self) -> impl Iterator<Item = (TaskPosition, &str)> {
         // Another copy may have been found since.
         self.lost.iter().filter_map(|&task| Some((task, self.lost_file(task)?)))
     }
 
-    fn gather(&self, spec: &JobSpec, (stage, position): Place) -> Arc<[InputFile]> {
+    fn gather(&self, spec: &JobSpec, (stage, position): TaskPosition) -> Arc<[InputFile]> {
         let reader = &spec.stages[stage as usize];
         let mut inputs: BTreeMap<String, InputFile> = BTreeMap::new();
         for InputSpec { stage, files } in &reader.inputs {

@@ -316,7 +316,7 @@ impl Ledger {
         let shared_gpu = part_of_gpu(&booking.resources).map(|part| {
             let shared = entry.shared_gpus.get_or_insert_default();
             let at = shared_gpu.unwrap_or_else(|| shared.choose(part));
-            shared.take(at, part);
+            shared.assign(at, part);
             at
         });
         let content = Slot { booking: Some(booking), previous: NONE, next, preempted_for: NONE, shared_gpu };
@@ -554,7 +554,7 @@ impl Ledger {
                 assert_eq!(self.index(booking.node), index, "a booking in the list of another node");
                 booked.add(&booking.resources);
                 if let (Some(at), Some(part)) = (slot.shared_gpu, part_of_gpu(&booking.resources)) {
-                    shared.take(at, part);
+                    shared.assign(at, part);
                 }
                 count += 1;
                 being_preempted += u32::from(slot.preempted_for != NONE);

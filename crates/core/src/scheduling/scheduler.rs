@@ -15,7 +15,7 @@ use super::locality::{Delays, Reach, local_nodes};
 use super::predicting::{Outlook, Pace, Waiting};
 use super::request_queue::{OpenRequest, RequestQueue};
 use crate::policy::{
-    AskSlot, Budget, Choice, Decision, DemandChange, InterJobPolicy, NewAllowance, Offer, OpenAsk, Outcome,
+    AskSlot, Budget, Decision, DemandChange, InterJobPolicy, NewAllowance, NextAsk, Offer, OpenAsk, Outcome,
     PlacementPolicy, QueueUsage,
 };
 use crate::protocol::{Ask, Rule};
@@ -412,7 +412,7 @@ impl Scheduler {
     fn place_one(
         &mut self,
         now: Instant,
-        choice: Choice,
+        choice: NextAsk,
         rule: Rule,
         ledger: &mut Ledger,
         confirm: &mut Confirm<'_>,
@@ -484,7 +484,7 @@ impl Scheduler {
         ledger: &mut Ledger,
         confirm: &mut Confirm<'_>,
     ) -> bool {
-        self.grant(now, Choice { ask, passed_over: 0, parked: true }, node, rule, ledger, confirm).is_ok()
+        self.grant(now, NextAsk { ask, passed_over: 0, parked: true }, node, rule, ledger, confirm).is_ok()
     }
 
     /// The owner of a node refused a placement there.
@@ -507,7 +507,7 @@ impl Scheduler {
     fn grant(
         &mut self,
         now: Instant,
-        choice: Choice,
+        choice: NextAsk,
         node: NodeId,
         rule: Rule,
         ledger: &mut Ledger,

@@ -22,7 +22,7 @@ pub enum Clash {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Part {
+enum Symbol {
     End,
     Index,
     Byte(u8),
@@ -34,20 +34,20 @@ pub fn clash(outputs: &[String], tasks: &TaskSet) -> Option<Clash> {
     let (mut groups, mut pairs) = (vec![((0..outputs.len()).collect::<Vec<_>>(), 0)], 0);
     // The names of a group are equal up to this byte, for every index.
     while let Some((group, at)) = groups.pop() {
-        let mut by_next: BTreeMap<Part, Vec<usize>> = BTreeMap::new();
+        let mut by_next: BTreeMap<Symbol, Vec<usize>> = BTreeMap::new();
         for &place in &group {
-            by_next.entry(next_part(&outputs[place][at..])).or_default().push(place);
+            by_next.entry(next_symbol(&outputs[place][at..])).or_default().push(place);
         }
-        let those = |part: Part| by_next.get(&part).map_or(&[][..], Vec::as_slice);
-        if let [one, other, ..] = *those(Part::End) {
+        let those = |part: Symbol| by_next.get(&part).map_or(&[][..], Vec::as_slice);
+        if let [one, other, ..] = *those(Symbol::End) {
             return Some(Clash::Same { one, other, index: any_index });
         }
-        if let (&[one, ..], &[other, ..]) = (those(Part::End), those(Part::Byte(b'/'))) {
+        if let (&[one, ..], &[other, ..]) = (those(Symbol::End), those(Symbol::Byte(b'/'))) {
             return Some(Clash::Inside { one, other, index: any_index });
         }
-        let digits = (b'0'..=b'9').flat_map(|digit| those(Part::Byte(digit)));
+        let digits = (b'0'..=b'9').flat_map(|digit| those(Symbol::Byte(digit)));
         for (&with_index, &with_digit) in
-            those(Part::Index).iter().flat_map(|one| digits.clone().map(move |other| (one, other)))
+            those(Symbol::Index).iter().flat_map(|one| digits.clone().map(move |other| (one, other)))
         {
             pairs += 1;
             if pairs > MOST_PAIRS {
@@ -59,17 +59,17 @@ pub fn clash(outputs: &[String], tasks: &TaskSet) -> Option<Clash> {
             }
         }
         for (part, group) in by_next.into_iter().filter(|(_, group)| group.len() > 1) {
-            groups.push((group, at + if part == Part::Index { INDEX.len() } else { 1 }));
+            groups.push((group, at + if part == Symbol::Index { INDEX.len() } else { 1 }));
         }
     }
     None
 }
 
-fn next_part(rest: &str) -> Part {
+fn next_symbol(rest: &str) -> Symbol {
     match rest.bytes().next() {
-        None => Part::End,
-        Some(_) if rest.starts_with(INDEX) => Part::Index,
-        Some(byte) => Part::Byte(byte),
+        None => Symbol::End,
+        Some(_) if rest.starts_with(INDEX) => Symbol::Index,
+        Some(byte) => Symbol::Byte(byte),
     }
 }
 

@@ -104,7 +104,7 @@ impl Constraint {
 /// Compares as versions: runs of digits as numbers, everything else as text, `5.9` below `5.10`; missing trailing
 /// parts count as zero, so `5.10` equals `5.10.0`.
 fn compare_versions(left: &str, right: &str) -> Ordering {
-    let (mut left, mut right) = (Parts(left), Parts(right));
+    let (mut left, mut right) = (VersionParts(left), VersionParts(right));
     loop {
         let order = match (left.next(), right.next()) {
             (None, None) => return Ordering::Equal,
@@ -119,26 +119,26 @@ fn compare_versions(left: &str, right: &str) -> Ordering {
 }
 
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
-enum Part<'a> {
+enum VersionPart<'a> {
     Text(&'a str),
     /// Digits without leading zeros: the longer number is the larger.
     Number(usize, &'a str),
 }
 
-impl Part<'_> {
+impl VersionPart<'_> {
     fn cmp_to_nothing(&self) -> Ordering {
         match self {
-            Part::Number(0, _) => Ordering::Equal,
+            VersionPart::Number(0, _) => Ordering::Equal,
             _ => Ordering::Greater,
         }
     }
 }
 
-struct Parts<'a>(&'a str);
+struct VersionParts<'a>(&'a str);
 
-impl<'a> Iterator for Parts<'a> {
-    type Item = Part<'a>;
-    fn next(&mut self) -> Option<Part<'a>> {
+impl<'a> Iterator for VersionParts<'a> {
+    type Item = VersionPart<'a>;
+    fn next(&mut self) -> Option<VersionPart<'a>> {
         self.0 = self.0.trim_start_matches(['.', '-', '_', '+']);
         let first = self.0.chars().next()?;
         let numeric = first.is_ascii_digit();
@@ -148,9 +148,9 @@ impl<'a> Iterator for Parts<'a> {
         self.0 = rest;
         Some(if numeric {
             let digits = part.trim_start_matches('0');
-            Part::Number(digits.len(), digits)
+            VersionPart::Number(digits.len(), digits)
         } else {
-            Part::Text(part)
+            VersionPart::Text(part)
         })
     }
 }

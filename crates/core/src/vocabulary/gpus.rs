@@ -62,7 +62,7 @@ impl SharedGpus {
         SharedGpu(best_for_part(part, self.parts()).unwrap_or_else(unused) as u16)
     }
 
-    pub fn take(&mut self, at: SharedGpu, part: u32) {
+    pub fn assign(&mut self, at: SharedGpu, part: u32) {
         let at = usize::from(at.0);
         if self.used.len() <= at {
             self.used.resize(at + 1, 0);
@@ -101,7 +101,7 @@ mod tests {
             assert!(part <= shared.free(2_000, held));
             let chosen = shared.choose(part);
             assert_eq!(chosen, SharedGpu(expected), "{part}");
-            shared.take(chosen, part);
+            shared.assign(chosen, part);
             held += part;
             at.push((chosen, part));
             assert_eq!(shared.free(2_000, held), free, "with {part}");
@@ -113,7 +113,7 @@ mod tests {
         assert!(shared.is_empty());
         assert_eq!(shared.free(2_000, held), 2_000);
         // Two of four are whole, another is shared.
-        shared.take(SharedGpu(0), 400);
+        shared.assign(SharedGpu(0), 400);
         assert_eq!(shared.free(4_000, 2_400), 1_000);
         assert_eq!(shared.free(3_000, 2_400), 600);
     }

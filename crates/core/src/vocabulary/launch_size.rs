@@ -16,12 +16,12 @@ const BESIDE: usize = 1 + size_of::<u64>();
 /// Why no node could start a task.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TooLarge {
-    pub part: Part,
+    pub part: LaunchPart,
     pub bytes: usize,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Part {
+pub enum LaunchPart {
     /// A word of the command, by its place from 0.
     Word(usize),
     /// A variable, by its name.
@@ -34,10 +34,10 @@ pub enum Part {
 impl TooLarge {
     pub fn remedy(&self) -> &'static str {
         match self.part {
-            Part::Word(_) => "put it into a file, and pass the file's name",
-            Part::Variable(_) => "put the value into a file, and set the variable to the file's name",
-            Part::Item(_) => "put the value into a file, and use the file's name as the item",
-            Part::All => "put some of them into files, or export fewer variables",
+            LaunchPart::Word(_) => "put it into a file, and pass the file's name",
+            LaunchPart::Variable(_) => "put the value into a file, and set the variable to the file's name",
+            LaunchPart::Item(_) => "put the value into a file, and use the file's name as the item",
+            LaunchPart::All => "put some of them into files, or export fewer variables",
         }
     }
 }
@@ -46,11 +46,11 @@ impl fmt::Display for TooLarge {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let most = MAX_STRING - 1;
         match &self.part {
-            Part::Word(0) => write!(f, "the program's name")?,
-            Part::Word(place) => write!(f, "argument {place} of the command")?,
-            Part::Variable(name) => write!(f, "the variable `{name}` with its value")?,
-            Part::Item(place) => write!(f, "item {place}, as the variable AMALGAM_ITEM,")?,
-            Part::All => {
+            LaunchPart::Word(0) => write!(f, "the program's name")?,
+            LaunchPart::Word(place) => write!(f, "argument {place} of the command")?,
+            LaunchPart::Variable(name) => write!(f, "the variable `{name}` with its value")?,
+            LaunchPart::Item(place) => write!(f, "item {place}, as the variable AMALGAM_ITEM,")?,
+            LaunchPart::All => {
                 let most = MAX_STRINGS - ADDED;
                 return write!(
                     f,
@@ -78,14 +78,14 @@ pub fn check(job: &JobSpec) -> Result<(), (usize, TooLarge)> {
 /// The first part that is too large.
 pub fn check_stage(stage: &StageSpec, submit_dir: usize) -> Result<(), TooLarge> {
     let Program { command, env, .. } = &*stage.program;
-    let words = command.iter().enumerate().map(|(place, word)| (Part::Word(place), word.len()));
+    let words = command.iter().enumerate().map(|(place, word)| (LaunchPart::Word(place), word.len()));
     let variables =
-        env.iter().map(|(name, value)| (Part::Variable(shown(name.as_bytes())), name.len() + 1 + value.len()));
+        env.iter().map(|(name, value)| (LaunchPart::Variable(shown(name.as_bytes())), name.len() + 1 + value.len()));
     let largest = match &stage.tasks {
         TaskSet::Each(items) => (0..).zip(items.iter()).map(|(place, item)| (item.len(), place)).max(),
         _ => None,
     };
-    let item = largest.map(|(bytes, place)| (Part::Item(place), "AMALGAM_ITEM=".len() + bytes));
+    let item = largest.map(|(bytes, place)| (LaunchPart::Item(place), "AMALGAM_ITEM=".len() + bytes));
     let mut all = "AMALGAM_SUBMIT_DIR=".len() + submit_dir + BESIDE;
     for (part, bytes) in words.chain(variables).chain(item) {
         if bytes >= MAX_STRING {
@@ -93,7 +93,7 @@ pub fn check_stage(stage: &StageSpec, submit_dir: usize) -> Result<(), TooLarge>
         }
         all += bytes + BESIDE;
     }
-    if all > MAX_STRINGS - ADDED { Err(TooLarge { part: Part::All, bytes: all }) } else { Ok(()) }
+    if all > MAX_STRINGS - ADDED { Err(TooLarge { part: LaunchPart::All, bytes: all }) } else { Ok(()) }
 }
 
 #[cfg(test)]
@@ -116,15 +116,15 @@ mod tests {
         let most = "x".repeat(MAX_STRING - 1);
         let part = |stage: &StageSpec| check_stage(stage, 1).err().map(|wrong| wrong.part);
         assert_eq!(part(&stage(&["a", &most], &[], &[])), None);
-        assert_eq!(part(&stage(&["a", &format!("{most}x")], &[], &[])), Some(Part::Word(1)));
+        assert_eq!(part(&stage(&["a", &format!("{most}x")], &[], &[])), Some(LaunchPart::Word(1)));
         assert_eq!(part(&stage(&["a"], &[("A", &most[2..])], &[])), None);
-        assert_eq!(part(&stage(&["a"], &[("A", &most[1..])], &[])), Some(Part::Variable("A".to_owned())));
+        assert_eq!(part(&stage(&["a"], &[("A", &most[1..])], &[])), Some(LaunchPart::Variable("A".to_owned())));
         assert_eq!(part(&stage(&["a"], &[], &["b", &most[13..]])), None);
-        assert_eq!(part(&stage(&["a"], &[], &["b", &most[12..]])), Some(Part::Item(1)));
+        assert_eq!(part(&stage(&["a"], &[], &["b", &most[12..]])), Some(LaunchPart::Item(1)));
         let many = vec![&most[..]; 15];
-        assert_eq!(part(&stage(&many, &[], &[])), Some(Part::All));
+        assert_eq!(part(&stage(&many, &[], &[])), Some(LaunchPart::All));
         assert_eq!(part(&stage(&many[..14], &[], &[])), None);
         let short = vec!["x"; 200_000];
-        assert_eq!(part(&stage(&short, &[], &[])), Some(Part::All), "each costs a pointer");
+        assert_eq!(part(&stage(&short, &[], &[])), Some(LaunchPart::All), "each costs a pointer");
     }
 }

@@ -190,7 +190,7 @@ impl Totals {
     }
 
     /// Subtracts `amount` `times` times, down to zero.
-    pub fn take(&mut self, amount: &Resources, times: u64) {
+    pub fn sub_times(&mut self, amount: &Resources, times: u64) {
         for (left, &of_one) in self.0.iter_mut().zip(&amount.0) {
             *left = left.saturating_sub(u64::from(of_one).saturating_mul(times));
         }

@@ -2,7 +2,7 @@
 //! and go, and each choice is compared with a search over all jobs.
 
 use amalgam_core::policy::inter_job::{Capacity, Demand, Drf, Fifo, QueueTree, Sjf, Srtf, Tetris, fair_shares};
-use amalgam_core::policy::{Choice, DemandChange, InterJobPolicy, Offer, Outcome};
+use amalgam_core::policy::{DemandChange, InterJobPolicy, NextAsk, Offer, Outcome};
 use amalgam_core::vocabulary::resources::{CPU, MEMORY};
 use amalgam_core::vocabulary::{
     ClassTable, Duration, JobId, JobWork, QueueId, QueueSpec, Resources, Totals, UserId, Work,
@@ -145,7 +145,7 @@ impl Model {
         let offer = Offer::Node { node: 0, room, capacity: NODE, classes: &self.classes };
         let choice = self.policy.next(&offer);
         self.room = room;
-        (could, choice.map(|Choice { ask, .. }| ask as usize))
+        (could, choice.map(|NextAsk { ask, .. }| ask as usize))
     }
 
     fn could_start(&self, room: &Resources) -> Vec<usize> {
@@ -350,7 +350,7 @@ fn fill_one_node(node: Resources, jobs: &[(u32, Resources, u64)]) -> Vec<u64> {
     }
     let mut room = node;
     let mut running = vec![0; jobs.len()];
-    while let Some(Choice { ask, .. }) = policy.next(&Offer::Node { node: 0, room, capacity: node, classes: &classes })
+    while let Some(NextAsk { ask, .. }) = policy.next(&Offer::Node { node: 0, room, capacity: node, classes: &classes })
     {
         let shape = &jobs[ask as usize].1;
         assert!(shape.fits_in(&room));

@@ -87,7 +87,7 @@ fn journal(preset: Preset) -> Vec<Entry> {
 
 fn replay(journal: impl IntoIterator<Item = Entry>) -> Result<(), Difference> {
     let mut replay = Replay::new(SEALING.mac);
-    journal.into_iter().try_for_each(|entry| replay.take(entry))
+    journal.into_iter().try_for_each(|entry| replay.apply(entry))
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use super::opportunistic::OpportunisticKeys;
 use super::queueing::QueueingKeys;
 use super::{Mistake, duration, mistake, named, value};
-use amalgam_core::preset::{Booked, Booking, DemandOrder, InterJob, Placement, Plans, Preset, Yielding};
+use amalgam_core::preset::{Booked, Booker, DemandOrder, InterJob, Placement, Plans, Preset, Yielding};
 use amalgam_core::scheduling::Delays;
 use amalgam_core::vocabulary::Duration;
 use amalgam_workload::{At, Position};
@@ -63,7 +63,7 @@ impl Policies {
             [("placement", self.placement.map(|key| key.at)), ("reserve_after", self.reserve_after.map(|key| key.at))];
         let Some((key, at)) = keys.into_iter().find_map(|(key, at)| Some((key, at?))) else { return Ok(()) };
         let foreign = foreign(at, key, central, preset);
-        let Some(Booked { by: Booking::Master { placement, reserve_after }, .. }) = preset.booked_mut() else {
+        let Some(Booked { by: Booker::Master { placement, reserve_after }, .. }) = preset.booked_mut() else {
             return Err(foreign);
         };
         *placement = value(self.placement, *placement);

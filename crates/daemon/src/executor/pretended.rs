@@ -38,7 +38,7 @@ enum State {
 }
 
 impl PretendedExecutor {
-    pub fn take(&mut self, order: ToExecutor) {
+    pub fn handle(&mut self, order: ToExecutor) {
         self.orders.push(order);
     }
 
@@ -247,7 +247,7 @@ mod tests {
         now: Instant,
         orders: impl IntoIterator<Item = ToExecutor>,
     ) -> Vec<ExecutorReport> {
-        orders.into_iter().for_each(|order| executor.take(order));
+        orders.into_iter().for_each(|order| executor.handle(order));
         executor.reports(now)
     }
 
@@ -284,7 +284,7 @@ mod tests {
     fn tasks_succeed_after_their_run_time_with_their_declared_outputs() {
         let mut executor = PretendedExecutor::default();
         assert_eq!(executor.due(), None);
-        executor.take(launch(1, &["sleep", "5"]));
+        executor.handle(launch(1, &["sleep", "5"]));
         assert_eq!(executor.due(), Some(Instant::ZERO), "an order is carried out immediately");
         assert_eq!(executor.reports(secs(1)), [started(1)]);
         let reports = told(&mut executor, secs(2), [launch(2, &["true"])]);

@@ -66,7 +66,7 @@ impl FileStore {
             file.rewind().map_err(PutError::of_source)?;
             return self.copy(&mut file, left, is_kept);
         }
-        self.take(&fresh, &digest).and_then(|()| self.sync()).map_err(PutError::Io)?;
+        self.move_to_final_name(&fresh, &digest).and_then(|()| self.sync()).map_err(PutError::Io)?;
         Ok(StoredFile { digest, bytes })
     }
 
@@ -89,7 +89,7 @@ impl FileStore {
     }
 
     /// Renames a complete file from its temporary name to its final one.
-    fn take(&self, fresh: &Path, digest: &Digest) -> io::Result<()> {
+    fn move_to_final_name(&self, fresh: &Path, digest: &Digest) -> io::Result<()> {
         let taken = fs::rename(fresh, self.path(digest));
         // If both are names of the same file, renaming does nothing.
         let _ = fs::remove_file(fresh);
@@ -159,7 +159,7 @@ impl FileStore {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
             other => other?,
         }
-        self.take(&fresh, &file.digest)?;
+        self.move_to_final_name(&fresh, &file.digest)?;
         Ok(true)
     }
 

@@ -94,7 +94,7 @@ pub async fn serve(listener: TcpListener, router: Router, limits: Limits, shutdo
             tokio::select! {
                 // Errors of a connection concern only its client.
                 _ = connection => {}
-                () = seat.place.must_go.notified() => {}
+                () = seat.occupant.must_go.notified() => {}
             }
         });
     }
@@ -106,12 +106,12 @@ pub async fn serve(listener: TcpListener, router: Router, limits: Limits, shutdo
 struct Seats {
     limits: Limits,
     /// Connections by their number, so the oldest is first.
-    taken: Mutex<BTreeMap<u64, Arc<Place>>>,
+    taken: Mutex<BTreeMap<u64, Arc<Occupant>>>,
     next: AtomicUsize,
     turned_away: AtomicUsize,
 }
 
-struct Place {
+struct Occupant {
     peer: IpAddr,
     /// A request is being answered.
     is_busy: AtomicBool,
@@ -121,7 +121,7 @@ struct Place {
 /// A connection's place in [`Seats`]. It is released when the last copy is dropped.
 #[derive(Clone)]
 struct Seat {
-    place: Arc<Place>,
+    occupant: Arc<Occupant>,
     _leave: Arc<Leave>,
 }
 
@@ -137,7 +137,7 @@ impl Drop for Leave {
 }
 
 impl Seats {
-    fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<u64, Arc<Place>>> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<u64, Arc<Occupant>>> {
         self.taken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -145,16 +145,16 @@ impl Seats {
     /// are busy.
     fn take(seats: &Arc<Seats>, peer: IpAddr) -> Option<Seat> {
         let mut taken = seats.lock();
-        let of_peer = taken.values().filter(|place| place.peer == peer).count();
+        let of_peer = taken.values().filter(|occupant| occupant.peer == peer).count();
         if of_peer >= seats.limits.most_of_peer {
-            evict(&mut taken, |place| place.peer == peer)?;
+            evict(&mut taken, |occupant| occupant.peer == peer)?;
         } else if taken.len() >= seats.limits.most {
             evict(&mut taken, |_| true)?;
         }
-        let place = Arc::new(Place { peer, is_busy: AtomicBool::new(false), must_go: Notify::new() });
+        let occupant = Arc::new(Occupant { peer, is_busy: AtomicBool::new(false), must_go: Notify::new() });
         let number = seats.next.fetch_add(1, Ordering::Relaxed) as u64;
-        taken.insert(number, Arc::clone(&place));
-        Some(Seat { place, _leave: Arc::new(Leave { number, seats: Arc::clone(seats) }) })
+        taken.insert(number, Arc::clone(&occupant));
+        Some(Seat { occupant, _leave: Arc::new(Leave { number, seats: Arc::clone(seats) }) })
     }
 
     fn let_one_go(&self) {
@@ -178,11 +178,11 @@ impl Seats {
 }
 
 /// Closes the oldest idle connection that `is_meant` selects. Returns `None` if there is none.
-fn evict(taken: &mut BTreeMap<u64, Arc<Place>>, is_meant: impl Fn(&Place) -> bool) -> Option<()> {
-    let waits = |place: &Place| is_meant(place) && !place.is_busy.load(Ordering::Relaxed);
-    let (number, place) = taken.iter().find(|(_, place)| waits(place))?;
+fn evict(taken: &mut BTreeMap<u64, Arc<Occupant>>, is_meant: impl Fn(&Occupant) -> bool) -> Option<()> {
+    let waits = |occupant: &Occupant| is_meant(occupant) && !occupant.is_busy.load(Ordering::Relaxed);
+    let (number, occupant) = taken.iter().find(|(_, occupant)| waits(occupant))?;
     let number = *number;
-    place.must_go.notify_one();
+    occupant.must_go.notify_one();
     taken.remove(&number);
     Some(())
 }
@@ -209,14 +209,14 @@ struct Busy(Seat);
 
 impl Busy {
     fn mark(seat: &Seat) -> Busy {
-        seat.place.is_busy.store(true, Ordering::Relaxed);
+        seat.occupant.is_busy.store(true, Ordering::Relaxed);
         Busy(seat.clone())
     }
 }
 
 impl Drop for Busy {
     fn drop(&mut self) {
-        self.0.place.is_busy.store(false, Ordering::Relaxed);
+        self.0.occupant.is_busy.store(false, Ordering::Relaxed);
     }
 }
 

@@ -74,7 +74,7 @@ pub async fn read(
     app.allow(&caller, JobId(job)).await?;
     let follow = parameters.follow.unwrap_or(Follow::False);
     let attempt = parameters.attempt.as_deref().map(|text| parse_attempt(JobId(job), text)).transpose()?;
-    let place = Place {
+    let position = ReadPosition {
         request: OutputRequest {
             task: parse_task(&*app.backend, JobId(job), &parameters.task).await?,
             attempt,
@@ -89,19 +89,19 @@ pub async fn read(
         follow: if attempt.is_some() && follow == Follow::True { Follow::Attempt } else { follow },
         done: false,
     };
-    let mut reader = Reader { backend: app.backend.clone(), place };
+    let mut reader = Reader { backend: app.backend.clone(), position };
     // The first piece is read before the answer starts, so that an error is sent with its HTTP status.
     let first = unless_closing(&app, reader.next()).await?;
     let headers = headers(&first);
-    reader.place.request.patience = if follow == Follow::False { Duration::ZERO } else { PATIENCE };
+    reader.position.request.patience = if follow == Follow::False { Duration::ZERO } else { PATIENCE };
     // If a read fails or the server shuts down, the body ends with an error: a regular end would mean that the output
     // is complete.
     let rest = stream::unfold((reader, app), |(mut reader, app)| async move {
-        if reader.place.done {
+        if reader.position.done {
             return None;
         }
         let piece = unless_closing(&app, reader.next()).await.map(|chunk| Bytes::from(chunk.bytes));
-        reader.place.done |= piece.is_err();
+        reader.position.done |= piece.is_err();
         Some((piece, (reader, app)))
     });
     let body = stream::iter([Ok(Bytes::from(first.bytes))]).chain(rest);
@@ -139,11 +139,11 @@ fn headers(first: &OutputChunk) -> HeaderMap {
 
 struct Reader {
     backend: Arc<dyn Backend>,
-    place: Place,
+    position: ReadPosition,
 }
 
 /// Position of a reader, and when it is done.
-struct Place {
+struct ReadPosition {
     request: OutputRequest,
     left: u64,
     follow: Follow,
@@ -152,14 +152,14 @@ struct Place {
 
 impl Reader {
     async fn next(&mut self) -> Result<OutputChunk, Error> {
-        self.place.request.limit = self.place.left.min(u64::from(CHUNK)) as u32;
-        let chunk = self.backend.output(self.place.request.clone()).await?;
-        self.place.go_on(&chunk);
+        self.position.request.limit = self.position.left.min(u64::from(CHUNK)) as u32;
+        let chunk = self.backend.output(self.position.request.clone()).await?;
+        self.position.go_on(&chunk);
         Ok(chunk)
     }
 }
 
-impl Place {
+impl ReadPosition {
     fn go_on(&mut self, chunk: &OutputChunk) {
         self.request.attempt = chunk.attempt.or(self.request.attempt);
         self.request.offset += chunk.bytes.len() as u64;
@@ -211,10 +211,10 @@ mod tests {
         let task = TaskId { job: JobId(7), stage: 0, index: 0 };
         let (stream, patience) = (Stream::Stdout, PATIENCE);
         let request = OutputRequest { task, attempt: None, stream, offset: 0, limit: CHUNK, patience };
-        let mut place = Place { request, left: u64::MAX, follow: Follow::True, done: false };
+        let mut position = ReadPosition { request, left: u64::MAX, follow: Follow::True, done: false };
         for (chunk, after) in story {
-            place.go_on(&chunk);
-            assert_eq!((place.request.attempt, place.request.offset, place.done), after);
+            position.go_on(&chunk);
+            assert_eq!((position.request.attempt, position.request.offset, position.done), after);
         }
     }
 }

@@ -195,7 +195,7 @@ impl Executor {
             _ => None,
         });
         if let ExecutorState::Pretended(executor) = &mut self.state {
-            orders.for_each(|order| executor.take(order));
+            orders.for_each(|order| executor.handle(order));
             return;
         }
         let version = self.version;

@@ -249,7 +249,7 @@ impl Shell {
                     let _ = done.send(());
                     return Ok(());
                 }
-                self.take(input)?;
+                self.handle(input)?;
             }
             let now = self.clock.now();
             self.roles.wake_up(now, &mut self.effects);
@@ -300,7 +300,7 @@ impl Shell {
         self.committer.executor.reconnect(self.inputs.sender());
     }
 
-    fn take(&mut self, input: Input) -> Result<(), StoreError> {
+    fn handle(&mut self, input: Input) -> Result<(), StoreError> {
         let now = self.clock.now();
         self.settle_before(&input, now)?;
         let (roles, effects) = (&mut self.roles, &mut self.effects);
@@ -519,7 +519,7 @@ mod tests {
             history.scan(None, 0, count).unwrap();
             answer.send((roles.dispatch().unwrap().names.find("first"), durable)).unwrap();
         };
-        shell.take(Input::Ask(Box::new(question))).unwrap();
+        shell.handle(Input::Ask(Box::new(question))).unwrap();
         assert_eq!(answered.try_recv(), Ok((Some(NodeId(0)), 1)));
     }
 
@@ -528,7 +528,7 @@ mod tests {
         let (_dir, mut shell) = shell_with_a_change(broken());
         let (answer, answered) = mpsc::channel();
         let question = move |_: &Roles, _| answer.send(()).unwrap();
-        assert!(shell.take(Input::Ask(Box::new(question))).is_err());
+        assert!(shell.handle(Input::Ask(Box::new(question))).is_err());
         assert!(answered.try_recv().is_err());
     }
 

@@ -81,14 +81,14 @@ fn job_managers(roles: &Roles, hosts: &Hosts) -> Vec<ManagerPlace> {
 }
 
 /// The resources of a node, in the ledger or in a view.
-struct Room {
+struct NodeRoom {
     is_up: bool,
     capacity: Resources,
     free: Resources,
 }
 
-fn rooms(roles: &Roles, now: Instant) -> Vec<Room> {
-    let room = |state, capacity, free| Room { is_up: state == Presence::Up, capacity, free };
+fn rooms(roles: &Roles, now: Instant) -> Vec<NodeRoom> {
+    let room = |state, capacity, free| NodeRoom { is_up: state == Presence::Up, capacity, free };
     match (&roles.global, &roles.master) {
         (Some(global), _) => {
             global.believed_nodes(now).iter().map(|node| room(node.state, node.capacity, node.free)).collect()

@@ -145,7 +145,7 @@ pub fn work(entries: &[Entry]) -> Result<WorkByRole> {
     let (mut work, mut deciding, mut replay) = (WorkByRole::default(), Work::default(), Replay::new(HMAC));
     for entry in entries.iter().cloned() {
         let Entry::Handled { now, event, left } = entry else {
-            replay.take(entry).map_err(defect)?;
+            replay.apply(entry).map_err(defect)?;
             continue;
         };
         let of_role = match event {

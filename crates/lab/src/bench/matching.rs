@@ -124,7 +124,7 @@ impl Growing for Queues<'_> {
         (cost + added, self.waits[of.node as usize] + added)
     }
 
-    fn take(&mut self, of: Pairing) {
+    fn assign(&mut self, of: Pairing) {
         let (cost, wait) = self.offer(of);
         self.added[of.place as usize] += cost - wait;
     }

@@ -46,7 +46,7 @@ impl Growing for Queues<'_> {
         (Duration(wait) + Duration(self.run_times[of.task as usize][of.node as usize]), Duration(wait))
     }
 
-    fn take(&mut self, of: Pairing) {
+    fn assign(&mut self, of: Pairing) {
         self.waits[of.place as usize] += self.run_times[of.task as usize][of.node as usize];
     }
 }

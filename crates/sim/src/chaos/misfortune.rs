@@ -3,7 +3,7 @@
 use super::draws::{is_one_in, one_of};
 use super::scenario::UNSAFE_FOR;
 use crate::faults::{Fault, Intrusion, Moment, Planned};
-use crate::places::{Place, Places};
+use crate::places::{Places, ProcessId};
 use amalgam_core::protocol::JobAction;
 use amalgam_core::vocabulary::{Chance, Duration, Instant};
 
@@ -85,23 +85,23 @@ fn fault(kind: Kind, places: &Places, jobs: usize, chance: &mut Chance) -> Fault
     let node = chance.below(places.nodes as u64) as usize;
     let job = chance.below(jobs as u64) as u32;
     let one_in = |count: usize, chance: &mut Chance| chance.below(count as u64) as usize;
-    let (mut server, mut link, mut host) = (Place::Server, node, Place::Server);
+    let (mut server, mut link, mut host) = (ProcessId::Server, node, ProcessId::Server);
     if places.federation.is_some() {
-        server = Place::Cluster(one_in(places.clusters(), chance));
+        server = ProcessId::Cluster(one_in(places.clusters(), chance));
     }
-    let place = one_of(chance, &[server, Place::Node(node)]);
+    let place = one_of(chance, &[server, ProcessId::Node(node)]);
     if places.managers > 0 || places.federation.is_some() {
         link = one_in(places.links(), chance);
     }
     if places.managers > 0 {
-        host = Place::Managers(one_in(places.managers, chance));
+        host = ProcessId::Managers(one_in(places.managers, chance));
     } else if places.federation.is_some() {
-        host = Place::Global(one_in(places.globals(), chance));
+        host = ProcessId::Global(one_in(places.globals(), chance));
     }
     match kind {
         Kind::ServerCrash => crash(server, chance),
         Kind::HostCrash => crash(host, chance),
-        Kind::AgentCrash => crash(Place::Node(node), chance),
+        Kind::AgentCrash => crash(ProcessId::Node(node), chance),
         Kind::ExecutorDeath => Fault::ExecutorDies { node },
         Kind::Break => Fault::Break {
             link,
@@ -128,7 +128,7 @@ fn fault(kind: Kind, places: &Places, jobs: usize, chance: &mut Chance) -> Fault
     }
 }
 
-fn crash(place: Place, chance: &mut Chance) -> Fault {
+fn crash(place: ProcessId, chance: &mut Chance) -> Fault {
     Fault::Crash { place, down: length(chance), noticed: length(chance) }
 }
 

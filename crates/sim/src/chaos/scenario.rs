@@ -13,7 +13,7 @@ use amalgam_core::node::{OpportunisticRules, ReportWaits};
 use amalgam_core::policy::inter_job::QueueTree;
 use amalgam_core::policy::{Mix, Quota};
 use amalgam_core::preset::{
-    Booked, Booking, DemandOrder, InterJob, IntraJob, Opportunistic, Placement, Plans, Preset, Probed, QueueChoice,
+    Booked, Booker, DemandOrder, InterJob, IntraJob, Opportunistic, Placement, Plans, Preset, Probed, QueueChoice,
     Scheduling, Yielding,
 };
 use amalgam_core::vocabulary::{Chance, Duration, QueueId, QueueSpec};
@@ -165,7 +165,7 @@ fn preset(chance: &mut Chance) -> Preset {
 /// In a third of the seeds in which the master places all tasks, jobs donate resources. Drawn separately, so that other
 /// seeds stay the same.
 fn yielding(preset: Preset, chance: &mut Chance) -> Preset {
-    let Scheduling::Booked(Booked { by: Booking::Master { placement, .. }, opportunistic: None, .. }) =
+    let Scheduling::Booked(Booked { by: Booker::Master { placement, .. }, opportunistic: None, .. }) =
         preset.scheduling
     else {
         return preset;
@@ -187,7 +187,7 @@ fn yielding(preset: Preset, chance: &mut Chance) -> Preset {
     ];
     settings.demand = DemandOrder::Yielding(Yielding { plans: one_of(chance, &within), leftover, altruism });
     let reserve_after = Duration::from_secs(one_of(chance, &[5, 30]));
-    settings.by = Booking::Master { placement, reserve_after };
+    settings.by = Booker::Master { placement, reserve_after };
     yielding
 }
 
@@ -272,7 +272,7 @@ fn replace_parts(preset: &mut Preset, chance: &mut Chance) {
             *own = opportunistic(chance);
             *inter_job = one_of(chance, &[InterJob::Capacity, InterJob::Drf { strict: false }]);
         }
-        Scheduling::Booked(Booked { by: Booking::Master { placement, .. }, inter_job, .. }) => {
+        Scheduling::Booked(Booked { by: Booker::Master { placement, .. }, inter_job, .. }) => {
             let placements = [Placement::BestFit, Placement::WorstFit, Placement::Random, Placement::PowerOfTwo];
             *placement = one_of(chance, &placements);
             if let InterJob::Drf { strict } = inter_job {

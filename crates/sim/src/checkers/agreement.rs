@@ -104,7 +104,7 @@ fn key(grant: GrantId) -> (Epoch, u64) {
 mod tests {
     use super::*;
     use crate::checkers::testing::world_with_a_task;
-    use crate::places::Place;
+    use crate::places::ProcessId;
     use crate::process::Input;
     use crate::testing::run;
     use amalgam_core::hosting::Envelope;
@@ -114,7 +114,7 @@ mod tests {
     fn check_after_lie(lie: impl Fn(&Simulation) -> Option<(Address, Message)>) -> Result<(), Breach> {
         let mut world = world_with_a_task();
         if let Some((to, message)) = lie(&world) {
-            world.put(Place::Server, Input::Envelope(Envelope { from: Address::Node(NodeId(0)), to, message }));
+            world.put(ProcessId::Server, Input::Envelope(Envelope { from: Address::Node(NodeId(0)), to, message }));
         }
         run(&mut world, 2_100_000);
         assert!(world.is_quiet(0));

@@ -3,7 +3,7 @@
 
 use super::{Breach, Checker};
 use crate::faults::Happening;
-use crate::places::{self, Place};
+use crate::places::{self, ProcessId};
 use crate::simulation::{Simulation, roles};
 use amalgam_core::hosting::{Fact, Roles};
 use amalgam_core::job_manager::JobManager;
@@ -63,8 +63,8 @@ impl Checker for Following {
     fn check(&mut self, world: &Simulation, happened: &[Happening]) -> Result<(), Breach> {
         for happening in happened {
             match happening {
-                Happening::Reported(Place::Managers(number), fact) => self.follow(world, *number, fact.clone())?,
-                Happening::Started(Place::Server) => self.restart(world),
+                Happening::Reported(ProcessId::Managers(number), fact) => self.follow(world, *number, fact.clone())?,
+                Happening::Started(ProcessId::Server) => self.restart(world),
                 _ => {}
             }
         }
@@ -73,7 +73,7 @@ impl Checker for Following {
 
     fn check_end(&mut self, world: &Simulation) -> Result<(), Breach> {
         let Some(copies) = &self.copies else { return Ok(()) };
-        let elsewhere = world.job_managers().filter(|(place, _)| *place != Place::Server);
+        let elsewhere = world.job_managers().filter(|(place, _)| *place != ProcessId::Server);
         let managers: BTreeMap<JobId, _> = elsewhere.map(|(_, manager)| (manager.job().id, manager)).collect();
         let known: BTreeSet<JobId> = copies.jobs.keys().copied().collect();
         if !known.iter().eq(managers.keys()) {
@@ -121,7 +121,7 @@ mod tests {
         let mut all = Following::default();
         assert_eq!(all.check(&world, &happened), Ok(()));
         assert!(all.subjects() > 10);
-        all.check(&world, &[Happening::Started(Place::Server)]).unwrap();
+        all.check(&world, &[Happening::Started(ProcessId::Server)]).unwrap();
         assert_eq!(all.check_end(&world), Ok(()));
         let is_end = |happening: &&Happening| matches!(happening.change(), Some(Change::Finished { .. }));
         let last = happened.iter().rposition(|happening| is_end(&happening)).unwrap();

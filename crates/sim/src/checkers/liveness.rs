@@ -79,7 +79,7 @@ fn progress(manager: &JobManager) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::places::Place;
+    use crate::places::ProcessId;
     use crate::testing::{run, simulation};
 
     fn after(seconds: u64) -> u64 {
@@ -108,7 +108,8 @@ mod tests {
 
     #[test]
     fn a_server_that_never_restarts_is_noticed() {
-        let gone = Fault::Crash { place: Place::Server, down: Duration::from_secs(1_000_000), noticed: Duration::ZERO };
+        let gone =
+            Fault::Crash { place: ProcessId::Server, down: Duration::from_secs(1_000_000), noticed: Duration::ZERO };
         let breach = check(&[(2_000_000, gone)]).unwrap_err();
         assert_eq!(breach.what, "the faults have not ended; a process that accepts jobs is down");
     }

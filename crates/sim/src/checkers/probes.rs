@@ -3,7 +3,7 @@
 
 use super::{Breach, Checker};
 use crate::faults::Happening;
-use crate::places::Place;
+use crate::places::ProcessId;
 use crate::simulation::Simulation;
 use amalgam_core::node::NodeAgent;
 use amalgam_core::preset::{Probed, QueueChoice, Scheduling};
@@ -71,7 +71,7 @@ impl Checker for Probes {
             return Ok(());
         }
         for happening in happened {
-            if let Happening::Repeated { to: Place::Node(_), message } = happening
+            if let Happening::Repeated { to: ProcessId::Node(_), message } = happening
                 && let Message::ToNode(ToNode::Probe(probe)) = message.as_ref()
             {
                 self.repeated.insert(probe.id);
@@ -112,7 +112,7 @@ mod tests {
     use std::sync::Arc;
 
     /// Checks a test cluster that runs two tasks and has no waiting ones, after `to` has taken this false message.
-    fn check_after_lie(to: Place, from: Address, address: Address, message: Message) -> Result<(), Breach> {
+    fn check_after_lie(to: ProcessId, from: Address, address: Address, message: Message) -> Result<(), Breach> {
         let mut world = simulation_under(Preset::SPARROW, &[]);
         run(&mut world, 2_000_000);
         world.put(to, Input::Envelope(Envelope { from, to: address, message }));
@@ -133,8 +133,8 @@ mod tests {
     #[test]
     fn a_probe_that_only_its_node_knows_is_noticed() {
         let quiet = Message::ToJobManager(ToJobManager::Ready { probe: ProbeId::default() });
-        assert_eq!(check_after_lie(Place::Server, NODE, JOB, quiet), Ok(()));
-        let breach = check_after_lie(Place::Node(0), JOB, NODE, probe(1_000)).unwrap_err();
+        assert_eq!(check_after_lie(ProcessId::Server, NODE, JOB, quiet), Ok(()));
+        let breach = check_after_lie(ProcessId::Node(0), JOB, NODE, probe(1_000)).unwrap_err();
         assert!(breach.what.contains("no job manager knows it"), "{}", breach.what);
     }
 
@@ -145,13 +145,13 @@ mod tests {
         // The job manager believes that a running task is lost and sends probes for it, which wait at the full node.
         let attempt = world.agent(0).and_then(|agent| agent.live().next()).map(|live| live.attempt).unwrap();
         let message = Message::ToJobManager(ToJobManager::NotTaken { attempt });
-        world.put(Place::Server, Input::Envelope(Envelope { from: NODE, to: JOB, message }));
+        world.put(ProcessId::Server, Input::Envelope(Envelope { from: NODE, to: JOB, message }));
         run(&mut world, 2_100_000);
         assert_eq!(Probes::default().check(&world, &[]), Ok(()));
         let probes: Vec<ProbeId> = world.agent(0).unwrap().probes().map(|(probe, _)| probe).collect();
         assert_eq!(probes.len(), 2);
         let message = Message::ToNode(ToNode::Cancel { probes });
-        world.put(Place::Node(0), Input::Envelope(Envelope { from: JOB, to: NODE, message }));
+        world.put(ProcessId::Node(0), Input::Envelope(Envelope { from: JOB, to: NODE, message }));
         run(&mut world, 2_200_000);
         let breach = Probes::default().check(&world, &[]).unwrap_err();
         assert!(breach.what.contains("which does not have it"), "{}", breach.what);

@@ -6,7 +6,7 @@
 
 use super::{Breach, Checker};
 use crate::faults::Happening;
-use crate::places::{self, Place};
+use crate::places::{self, ProcessId};
 use crate::simulation::Simulation;
 use amalgam_core::preset::Preset;
 use amalgam_core::role::{Change, Record};
@@ -98,9 +98,9 @@ impl Starvation {
 
     /// A process with job managers restarted: its managers know no allowances yet, and do not report the starts of
     /// attempts that their earlier incarnations launched.
-    fn start_again(&mut self, place: Place) {
+    fn start_again(&mut self, place: ProcessId) {
         let host = match place {
-            Place::Managers(number) => places::host(number),
+            ProcessId::Managers(number) => places::host(number),
             _ => HostId::SERVER,
         };
         self.most.retain(|job, _| self.jobs.get(job).is_none_or(|rules| rules.host != host));
@@ -155,7 +155,7 @@ impl Checker for Starvation {
             }
         }
         for happening in happened {
-            if let Happening::Started(place @ (Place::Server | Place::Managers(_))) = happening {
+            if let Happening::Started(place @ (ProcessId::Server | ProcessId::Managers(_))) = happening {
                 self.start_again(*place);
             }
             if let Some(change) = happening.change() {
@@ -186,7 +186,7 @@ mod tests {
         let mut most = Totals::ZERO;
         most.add_times(&Resources::new(1_000, 0), cores);
         let record = Record::Allowed { job: TASK.job, most: Box::new(most) };
-        Happening::Reported(Place::Server, Fact::Record(record))
+        Happening::Reported(ProcessId::Server, Fact::Record(record))
     }
 
     fn started(attempt: AttemptId) -> Happening {
@@ -194,7 +194,7 @@ mod tests {
         let (expected, opportunistic, promoted, allocation) = (None, true, false, None);
         let task = TASK;
         let record = Record::Started { task, attempt, node, waited, expected, opportunistic, promoted, allocation };
-        Happening::Reported(Place::Server, Fact::Record(record))
+        Happening::Reported(ProcessId::Server, Fact::Record(record))
     }
 
     /// The launch of another task as guaranteed.
@@ -240,7 +240,10 @@ mod tests {
         let mut checker = Starvation::new(Preset::APOLLO);
         assert_eq!(checker.check(&quiet_world(), &begin), Ok(()));
         let younger = told(sent(2, Instant(STARVED.0 - 1)));
-        assert_eq!(checker.check(&quiet_world(), &[Happening::Started(Place::Server), allowed(1), younger]), Ok(()));
+        assert_eq!(
+            checker.check(&quiet_world(), &[Happening::Started(ProcessId::Server), allowed(1), younger]),
+            Ok(())
+        );
         let late = Instant(2 * STARVED.0);
         assert!(checker.check(&quiet_world(), &[guaranteed(3, Rule::Completion, late)]).is_err(), "the second waits");
         assert_eq!(checker.check(&quiet_world(), &[promoted(1, late)]), Ok(()), "the first is older");
@@ -258,7 +261,7 @@ mod tests {
         assert_eq!((checker.waiting.len(), checker.running.len()), (0, 1));
         let (attempt, cause, node) = (attempt(1), LostCause::Unknown, NodeId(0));
         let lost = Change::Lost { attempt, task: TASK, node, cause, last: false, at: STARVED };
-        let happened = [told(lost), Happening::Started(Place::Server)];
+        let happened = [told(lost), Happening::Started(ProcessId::Server)];
         assert_eq!(checker.check(&quiet_world(), &happened), Ok(()));
         assert_eq!((checker.waiting.len(), checker.running.len()), (0, 0));
     }

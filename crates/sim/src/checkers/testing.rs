@@ -1,7 +1,7 @@
 //! Happenings and test clusters for the tests of checkers.
 
 use crate::faults::Happening;
-use crate::places::Place;
+use crate::places::ProcessId;
 use crate::simulation::Simulation;
 use crate::testing::{run, simulation};
 use amalgam_core::hosting::Fact;
@@ -39,11 +39,11 @@ pub fn began(node: usize, attempt: AttemptId, cpu_millis: u32) -> Happening {
 }
 
 pub fn told(change: Change) -> Happening {
-    Happening::Reported(Place::Server, Fact::Change(change))
+    Happening::Reported(ProcessId::Server, Fact::Change(change))
 }
 
 pub fn reported_record(record: Record) -> Happening {
-    Happening::Reported(Place::Server, Fact::Record(record))
+    Happening::Reported(ProcessId::Server, Fact::Record(record))
 }
 
 pub fn launched(attempt: AttemptId) -> Happening {

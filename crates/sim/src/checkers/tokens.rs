@@ -3,7 +3,7 @@
 
 use super::{Breach, Checker};
 use crate::faults::Happening;
-use crate::places::Place;
+use crate::places::ProcessId;
 use crate::simulation::Simulation;
 use amalgam_core::hosting::Fact;
 use amalgam_core::role::{Change, Record};
@@ -41,7 +41,7 @@ impl Tokens {
 fn is_refused(node: usize, attempt: AttemptId, happened: &[Happening]) -> bool {
     happened.iter().any(|happening| match happening {
         Happening::Reported(
-            Place::Node(place),
+            ProcessId::Node(place),
             Fact::Record(Record::TokenRefused { attempt: refused, .. } | Record::Stale { attempt: refused, .. }),
         ) => (*place, *refused) == (node, attempt),
         _ => false,
@@ -112,7 +112,7 @@ mod tests {
         let refusal = |node: u32, attempt| {
             let (node_id, why) = (NodeId(node), TokenFault::NotAuthentic);
             let record = Record::TokenRefused { task, attempt, node: node_id, why };
-            Happening::Reported(Place::Node(node as usize), Fact::Record(record))
+            Happening::Reported(ProcessId::Node(node as usize), Fact::Record(record))
         };
         assert_eq!(check(&[intruded.clone(), refusal(0, attempt)]), Ok(()));
         assert!(check(std::slice::from_ref(&intruded)).is_err());

@@ -7,7 +7,7 @@ pub(crate) mod intruder;
 #[cfg(test)]
 mod tests;
 
-use crate::places::{Place, Places};
+use crate::places::{Places, ProcessId};
 use amalgam_core::hosting::{Envelope, Fact};
 use amalgam_core::protocol::{JobAction, Message};
 use amalgam_core::role::{Change, Record};
@@ -20,7 +20,7 @@ pub use intruder::Intrusion;
 pub enum Fault {
     /// The process crashes and restarts after `down`. The processes connected to it notice after `noticed`.
     Crash {
-        place: Place,
+        place: ProcessId,
         down: Duration,
         noticed: Duration,
     },
@@ -31,14 +31,14 @@ pub enum Fault {
     /// The log cannot be written, so the process exits, as the daemon does. `reached` thousandths of what it was
     /// writing are on disk, although its messages have not left.
     DiskFails {
-        place: Place,
+        place: ProcessId,
         reached: u32,
         down: Duration,
         noticed: Duration,
     },
     /// The disk takes a hundred times as long: a server's for its log, a node's for launches.
     DiskSlow {
-        place: Place,
+        place: ProcessId,
         lasts: Duration,
     },
     /// The node cannot start processes, as if its disk were full.
@@ -56,7 +56,7 @@ pub enum Fault {
     },
     /// The process hangs for this time. Its inputs wait.
     Pause {
-        place: Place,
+        place: ProcessId,
         length: Duration,
     },
     /// A user acts on a job of the workload.
@@ -85,25 +85,25 @@ impl Fault {
     /// The kind of the fault, for counts.
     pub fn kind(&self) -> &'static str {
         match self {
-            Fault::Crash { place: Place::Server, .. } => "server crashes",
+            Fault::Crash { place: ProcessId::Server, .. } => "server crashes",
             Fault::Act { action: JobAction::Abandon, .. } => "user abandons",
-            Fault::Crash { place: Place::Managers(_), .. } => "job managers crash",
-            Fault::Crash { place: Place::Cluster(_), .. } => "master of a cluster crashes",
-            Fault::Crash { place: Place::Global(_), .. } => "global master crashes",
-            Fault::Crash { place: Place::Node(_), .. } => "agent crashes",
+            Fault::Crash { place: ProcessId::Managers(_), .. } => "job managers crash",
+            Fault::Crash { place: ProcessId::Cluster(_), .. } => "master of a cluster crashes",
+            Fault::Crash { place: ProcessId::Global(_), .. } => "global master crashes",
+            Fault::Crash { place: ProcessId::Node(_), .. } => "agent crashes",
             Fault::ExecutorDies { .. } => "executor dies",
             Fault::DiskFails { .. } => "log cannot be written",
-            Fault::DiskSlow { place: Place::Server, .. } => "server's disk is slow",
-            Fault::DiskSlow { place: Place::Managers(_), .. } => "job managers' disk is slow",
-            Fault::DiskSlow { place: Place::Cluster(_) | Place::Global(_), .. } => "a master's disk is slow",
-            Fault::DiskSlow { place: Place::Node(_), .. } => "node's disk is slow",
+            Fault::DiskSlow { place: ProcessId::Server, .. } => "server's disk is slow",
+            Fault::DiskSlow { place: ProcessId::Managers(_), .. } => "job managers' disk is slow",
+            Fault::DiskSlow { place: ProcessId::Cluster(_) | ProcessId::Global(_), .. } => "a master's disk is slow",
+            Fault::DiskSlow { place: ProcessId::Node(_), .. } => "node's disk is slow",
             Fault::CannotLaunch { .. } => "node cannot launch",
             Fault::Break { .. } => "connection breaks",
-            Fault::Pause { place: Place::Server, .. } => "server hangs",
-            Fault::Pause { place: Place::Managers(_), .. } => "job managers hang",
-            Fault::Pause { place: Place::Cluster(_), .. } => "master of a cluster hangs",
-            Fault::Pause { place: Place::Global(_), .. } => "global master hangs",
-            Fault::Pause { place: Place::Node(_), .. } => "agent hangs",
+            Fault::Pause { place: ProcessId::Server, .. } => "server hangs",
+            Fault::Pause { place: ProcessId::Managers(_), .. } => "job managers hang",
+            Fault::Pause { place: ProcessId::Cluster(_), .. } => "master of a cluster hangs",
+            Fault::Pause { place: ProcessId::Global(_), .. } => "global master hangs",
+            Fault::Pause { place: ProcessId::Node(_), .. } => "agent hangs",
             Fault::Act { action: JobAction::Cancel, .. } => "user cancels",
             Fault::Act { action: JobAction::Hold, .. } => "user holds",
             Fault::Act { action: JobAction::Release, .. } => "user releases",
@@ -144,9 +144,9 @@ pub enum Moment {
 #[derive(Clone, Debug)]
 pub enum Happening {
     Fault(Fault),
-    Started(Place),
+    Started(ProcessId),
     /// A process has reported a change or a record.
-    Reported(Place, Fact),
+    Reported(ProcessId, Fact),
     /// A process crashed before these changes were durable.
     Undone(Vec<Change>),
     /// A client received the id of its job.
@@ -156,7 +156,7 @@ pub enum Happening {
     },
     /// A connection delivers a message that the one before it had delivered already.
     Repeated {
-        to: Place,
+        to: ProcessId,
         message: Box<Message>,
     },
     /// An intruder sent a launch to the node.
@@ -201,7 +201,7 @@ pub struct Faults {
     /// Planned faults that wait for a moment, by their number in the plan.
     pub(crate) armed: Vec<(Moment, Duration, u32)>,
     /// The process of each writer: all processes other than nodes, in the order of [`Places::all`].
-    pub(crate) written_by: Vec<Place>,
+    pub(crate) written_by: Vec<ProcessId>,
     pub(crate) writers: Vec<Writer>,
     /// By link: until when no connection is possible.
     pub(crate) parted_until: Vec<Instant>,
@@ -255,7 +255,7 @@ pub(crate) enum Answer {
 impl Faults {
     pub fn new(plan: Vec<Planned>, places: &Places, jobs: usize) -> Faults {
         let writer = || Writer { life: 1, log: Vec::new(), turn: None };
-        let written_by: Vec<Place> = places.all().filter(|place| !matches!(place, Place::Node(_))).collect();
+        let written_by: Vec<ProcessId> = places.all().filter(|place| !matches!(place, ProcessId::Node(_))).collect();
         Faults {
             plan,
             armed: Vec::new(),
@@ -276,35 +276,35 @@ impl Faults {
     }
 
     /// Keeps the effects of a turn until it is over.
-    pub fn hold(&mut self, place: Place, turn: Turn) {
+    pub fn hold(&mut self, place: ProcessId, turn: Turn) {
         let before = self.writer(place).turn.replace(turn);
         assert!(before.is_none(), "a process takes one turn at a time");
     }
 
-    pub(crate) fn writer(&mut self, place: Place) -> &mut Writer {
+    pub(crate) fn writer(&mut self, place: ProcessId) -> &mut Writer {
         let number = self.number_of(place).expect("a node has no log");
         &mut self.writers[number]
     }
 
     /// The number of the process among those with a log.
-    pub(crate) fn number_of(&self, place: Place) -> Option<usize> {
+    pub(crate) fn number_of(&self, place: ProcessId) -> Option<usize> {
         self.written_by.iter().position(|other| *other == place)
     }
 
-    pub(crate) fn disk_of(&self, place: Place) -> usize {
+    pub(crate) fn disk_of(&self, place: ProcessId) -> usize {
         match place {
-            Place::Node(node) => self.writers.len() + node,
+            ProcessId::Node(node) => self.writers.len() + node,
             _ => self.number_of(place).expect("the process has a log"),
         }
     }
 
-    pub(crate) fn slow_until(&mut self, place: Place) -> &mut Instant {
+    pub(crate) fn slow_until(&mut self, place: ProcessId) -> &mut Instant {
         let disk = self.disk_of(place);
         &mut self.slow_until[disk]
     }
 
     /// The factor by which the disk of this process takes longer now.
-    pub fn slowness(&self, now: Instant, place: Place) -> u64 {
+    pub fn slowness(&self, now: Instant, place: ProcessId) -> u64 {
         if self.slow_until[self.disk_of(place)] > now { SLOW } else { 1 }
     }
 
@@ -320,14 +320,14 @@ impl Faults {
 
     /// Removes and returns the first turn that is over by `now`: its changes are durable, and its effects can be
     /// reported.
-    pub fn take_finished_turn(&mut self, now: Instant) -> Option<(Place, Turn)> {
+    pub fn take_finished_turn(&mut self, now: Instant) -> Option<(ProcessId, Turn)> {
         let over = |writer: &Writer| writer.turn.as_ref().map(|turn| turn.over).filter(|over| *over <= now);
         let ended = (0..).zip(&self.writers).filter_map(|(number, writer)| Some((over(writer)?, number)));
         let (_, number) = ended.min()?;
         Some((self.written_by[number], self.writers[number].turn.take()?))
     }
 
-    pub fn report(&mut self, place: Place, fact: &Fact) {
+    pub fn report(&mut self, place: ProcessId, fact: &Fact) {
         if let (Fact::Change(change), Some(writer)) = (fact, self.number_of(place)) {
             self.writers[writer].log.push(change.clone());
         }

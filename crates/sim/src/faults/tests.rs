@@ -1,5 +1,5 @@
 use super::{Fault, Happening};
-use crate::places::Place;
+use crate::places::ProcessId;
 use crate::settings::{Costs, Settings};
 use crate::simulation::Simulation;
 use crate::testing::{run, simulation, simulation_of};
@@ -9,7 +9,7 @@ use amalgam_core::preset::Preset;
 use amalgam_core::role::{Change, Record, Role};
 use amalgam_core::vocabulary::{ClockOffset, Duration, Epoch, HostId, Instant, JobId};
 
-fn crash(place: Place) -> Fault {
+fn crash(place: ProcessId) -> Fault {
     Fault::Crash { place, down: Duration::from_secs(2), noticed: Duration::from_millis(100) }
 }
 
@@ -20,7 +20,7 @@ fn launches(simulation: &Simulation) -> usize {
 #[test]
 fn a_server_that_crashes_loses_exactly_the_changes_that_were_not_durable() {
     for (crash_at, is_lost) in [(1_000_100, true), (1_001_000, false)] {
-        let mut simulation = simulation(&[(crash_at, crash(Place::Server))]);
+        let mut simulation = simulation(&[(crash_at, crash(ProcessId::Server))]);
         let happened = run(&mut simulation, 2_000_000);
         let undone = happened.iter().any(|happening| {
             matches!(happening, Happening::Undone(changes)
@@ -37,7 +37,7 @@ fn a_server_that_crashes_loses_exactly_the_changes_that_were_not_durable() {
 
 #[test]
 fn tasks_outlive_their_agent_but_not_their_executor() {
-    for (fault, expected) in [(crash(Place::Node(0)), 2), (Fault::ExecutorDies { node: 0 }, 4)] {
+    for (fault, expected) in [(crash(ProcessId::Node(0)), 2), (Fault::ExecutorDies { node: 0 }, 4)] {
         let mut simulation = simulation(&[(3_000_000, fault.clone())]);
         run(&mut simulation, 20_000_000);
         assert!(simulation.is_done());
@@ -47,7 +47,7 @@ fn tasks_outlive_their_agent_but_not_their_executor() {
 
 #[test]
 fn a_process_that_hangs_handles_its_inputs_when_it_continues() {
-    let pause = Fault::Pause { place: Place::Node(0), length: Duration::from_secs(10) };
+    let pause = Fault::Pause { place: ProcessId::Node(0), length: Duration::from_secs(10) };
     let mut simulation = simulation(&[(500_000, pause)]);
     let happened = run(&mut simulation, 30_000_000);
     let began = happened.iter().position(|happening| matches!(happening, Happening::Began { .. }));
@@ -78,7 +78,7 @@ fn the_written_part_of_a_log_is_recovered_after_a_disk_failure() {
     for (reached, is_admitted) in [(0, false), (600, true)] {
         let (down, noticed) = (Duration::from_secs(2), Duration::ZERO);
         let mut simulation =
-            simulation(&[(1_000_100, Fault::DiskFails { place: Place::Server, reached, down, noticed })]);
+            simulation(&[(1_000_100, Fault::DiskFails { place: ProcessId::Server, reached, down, noticed })]);
         run(&mut simulation, 2_000_000);
         let has = |wanted: fn(&Change) -> bool| simulation.log().any(wanted);
         assert_eq!(has(|change| matches!(change, Change::JobAdmitted { .. })), is_admitted, "{reached} thousandths");
@@ -101,7 +101,7 @@ fn a_node_that_cannot_start_processes_fails_launches_until_it_can() {
 
 #[test]
 fn a_slow_disk_delays_its_server_or_its_node() {
-    let began = |place: Option<Place>| {
+    let began = |place: Option<ProcessId>| {
         let slow = place.map(|place| (500_000, Fault::DiskSlow { place, lasts: Duration::from_secs(9) }));
         let mut simulation = simulation(slow.as_slice());
         while simulation.now().0 < 20_000_000 {
@@ -115,8 +115,8 @@ fn a_slow_disk_delays_its_server_or_its_node() {
     };
     // The log of the submission and the launch take a hundred times as long: 99 times longer, in microseconds.
     let (usual, Costs { disk, launch, .. }) = (began(None), Costs::default());
-    assert_eq!(began(Some(Place::Server)), usual + 99 * disk / 1_000);
-    assert!(began(Some(Place::Node(0))) >= usual + 99 * launch / 1_000);
+    assert_eq!(began(Some(ProcessId::Server)), usual + 99 * disk / 1_000);
+    assert!(began(Some(ProcessId::Node(0))) >= usual + 99 * launch / 1_000);
 }
 
 /// A job of 20 tasks of 5 s, of which the one node runs two at a time, whose manager has a process of its own.
@@ -128,7 +128,7 @@ fn simulation_with_a_host(plan: &[(u64, Fault)]) -> Simulation {
 #[test]
 fn a_job_whose_manager_has_its_own_process_continues_while_the_master_is_down() {
     let away =
-        Fault::Crash { place: Place::Server, down: Duration::from_secs(600), noticed: Duration::from_millis(100) };
+        Fault::Crash { place: ProcessId::Server, down: Duration::from_secs(600), noticed: Duration::from_millis(100) };
     let mut simulation = simulation_with_a_host(&[(12_000_000, away)]);
     let happened = run(&mut simulation, 590_000_000);
     let ended = happened.iter().filter(|happening| matches!(happening, Happening::Ended { .. })).count();
@@ -142,7 +142,7 @@ fn a_job_whose_manager_has_its_own_process_continues_while_the_master_is_down() 
 
 #[test]
 fn a_restarted_process_of_job_managers_adopts_running_attempts_and_repeats_none() {
-    let crash = crash(Place::Managers(0));
+    let crash = crash(ProcessId::Managers(0));
     let mut simulation = simulation_with_a_host(&[(12_000_000, crash.clone()), (23_000_000, crash)]);
     run(&mut simulation, 120_000_000);
     assert!(simulation.is_done());
@@ -151,10 +151,10 @@ fn a_restarted_process_of_job_managers_adopts_running_attempts_and_repeats_none(
 
 #[test]
 fn the_servers_copy_of_a_job_manager_equals_it_even_if_facts_are_reported_twice() {
-    let mut simulation = simulation_with_a_host(&[(12_000_000, crash(Place::Managers(0)))]);
+    let mut simulation = simulation_with_a_host(&[(12_000_000, crash(ProcessId::Managers(0)))]);
     let happened = run(&mut simulation, 27_000_000);
     let told = happened.into_iter().filter_map(|happening| match happening {
-        Happening::Reported(Place::Managers(0), fact) => Some((Instant(7), fact)),
+        Happening::Reported(ProcessId::Managers(0), fact) => Some((Instant(7), fact)),
         _ => None,
     });
     let told: Vec<(Instant, Fact)> = told.collect();

@@ -4,7 +4,7 @@ use super::{Occurrence, Simulation};
 use crate::execution::{PlannedRun, WorkloadTask};
 use crate::executor::Reaction;
 use crate::faults::{Happening, Moment};
-use crate::places::Place;
+use crate::places::ProcessId;
 use crate::process::Input;
 use crate::settings::SLOW_FILE;
 use amalgam_core::hosting::Envelope;
@@ -16,7 +16,7 @@ use amalgam_core::vocabulary::{
 
 impl Simulation {
     pub(super) fn leave_for_executor(&mut self, node: usize, at: Instant, order: ToExecutor) {
-        let launch = self.settings.costs.launch * self.slowness(Place::Node(node));
+        let launch = self.settings.costs.launch * self.slowness(ProcessId::Node(node));
         let launch = Duration::from_micros(launch / 1_000);
         let at = if matches!(order, ToExecutor::Launch(_)) { at + launch } else { at };
         let ordered_until = &mut self.nodes[node].ordered_until;
@@ -179,6 +179,6 @@ impl Simulation {
         let id = NodeId(node as u32);
         let message = Message::ToNode(ToNode::Executor(report));
         let envelope = Envelope { from: Address::Executor(id), to: Address::Node(id), message };
-        self.put(Place::Node(node), Input::Envelope(envelope));
+        self.put(ProcessId::Node(node), Input::Envelope(envelope));
     }
 }

@@ -3,7 +3,7 @@
 use super::Simulation;
 use crate::faults::intruder::{Intercepted, Intruding};
 use crate::faults::{Happening, Intrusion};
-use crate::places::Place;
+use crate::places::ProcessId;
 use crate::process::Input;
 use amalgam_core::hosting::Envelope;
 use amalgam_core::node::NodeAgent;
@@ -68,7 +68,7 @@ impl Simulation {
         }
         let message = Message::ToNode(ToNode::Launch(launch));
         self.put(
-            Place::Node(node),
+            ProcessId::Node(node),
             Input::Envelope(Envelope { from, to: Address::Node(NodeId(node as u32)), message }),
         );
     }

@@ -7,7 +7,7 @@ use crate::inputs::Inputs;
 use crate::metrics::{Metrics, WINDOW};
 use crate::network::Network;
 use crate::node::SimulatedNode;
-use crate::places::{self, Place, Places};
+use crate::places::{self, Places, ProcessId};
 use crate::process::Process;
 use crate::sealing::of_life;
 use crate::settings::{Costs, NetworkSettings, ONCE_ANOTHER_ENDED, Settings};
@@ -78,15 +78,15 @@ impl Simulation {
         let (places, nodes) = (self.places, self.nodes.len());
         for node in 0..nodes {
             let at = Instant(self.settings.join_over.as_micros() * node as u64 / nodes as u64);
-            self.agenda.note(at, Occurrence::Starts { place: Place::Node(node) });
+            self.agenda.note(at, Occurrence::Starts { place: ProcessId::Node(node) });
         }
         for number in 0..places.managers {
-            let (link, _) = places.link(Place::Server, Place::Managers(number)).expect("linked to the server");
+            let (link, _) = places.link(ProcessId::Server, ProcessId::Managers(number)).expect("linked to the server");
             self.agenda.note(Instant::ZERO, Occurrence::Connects { link });
         }
         let between = (0..places.clusters()).flat_map(|c| (0..places.globals()).map(move |g| (c, g)));
         for (cluster, global) in between {
-            let link = places.link(Place::Cluster(cluster), Place::Global(global)).expect("linked").0;
+            let link = places.link(ProcessId::Cluster(cluster), ProcessId::Global(global)).expect("linked").0;
             self.agenda.note(Instant::ZERO, Occurrence::Connects { link });
         }
     }

@@ -4,7 +4,7 @@ use super::setup::{cluster, global, managers};
 use super::{Occurrence, Simulation, disconnected, roles};
 use crate::faults::{Answer, Fault, Faults, Happening, Moment, Planned, Turn};
 use crate::network::Direction;
-use crate::places::Place;
+use crate::places::ProcessId;
 use crate::process::{Input, Process};
 use amalgam_core::hosting::{Envelope, Fact};
 use amalgam_core::protocol::{Address, JobAction, Message, ToMaster};
@@ -23,7 +23,7 @@ impl Simulation {
             self.agenda.note(planned.at, Occurrence::Strikes { fault: number as u32 });
         }
         let mut faults = Faults::new(plan, &self.places, self.jobs.len());
-        let writers: Vec<Place> = self.places.all().filter(|place| !matches!(place, Place::Node(_))).collect();
+        let writers: Vec<ProcessId> = self.places.all().filter(|place| !matches!(place, ProcessId::Node(_))).collect();
         for place in writers {
             faults.writer(place).log = self.process(place).roles.durable();
         }
@@ -53,7 +53,7 @@ impl Simulation {
         }
         self.faults().note(Happening::Fault(fault.clone()));
         match fault {
-            Fault::Crash { place: Place::Node(node), down, noticed } => self.crash_agent(node, down, noticed),
+            Fault::Crash { place: ProcessId::Node(node), down, noticed } => self.crash_agent(node, down, noticed),
             Fault::Crash { place, down, noticed } => self.crash_writer(place, down, noticed),
             Fault::DiskFails { place, reached, down, noticed } => {
                 self.save_part_of_turn(place, reached);
@@ -105,12 +105,12 @@ impl Simulation {
 
     /// Whether the target of the fault exists and is in a state in which the fault has an effect.
     fn finds_something(&self, fault: &Fault) -> bool {
-        let is_up = |place: Place| match place {
-            Place::Server => self.server.is_up,
-            Place::Managers(number) => self.managers[number].is_up,
-            Place::Cluster(number) => self.clusters[number].is_up,
-            Place::Global(number) => self.globals[number].is_up,
-            Place::Node(node) => self.nodes[node].agent.is_up,
+        let is_up = |place: ProcessId| match place {
+            ProcessId::Server => self.server.is_up,
+            ProcessId::Managers(number) => self.managers[number].is_up,
+            ProcessId::Cluster(number) => self.clusters[number].is_up,
+            ProcessId::Global(number) => self.globals[number].is_up,
+            ProcessId::Node(node) => self.nodes[node].agent.is_up,
         };
         let faults = self.faults.as_ref().expect("a simulation with faults");
         match *fault {
@@ -132,7 +132,7 @@ impl Simulation {
     }
 
     /// Keeps the effects of a process's turn until it is over.
-    pub(crate) fn hold(&mut self, place: Place, turn: Turn) {
+    pub(crate) fn hold(&mut self, place: ProcessId, turn: Turn) {
         let (over, is_moment) = (turn.over, turn.changes_something());
         self.faults().hold(place, turn);
         if is_moment {
@@ -140,14 +140,14 @@ impl Simulation {
         }
     }
 
-    fn ask(&mut self, place: Place, body: ToMaster) {
+    fn ask(&mut self, place: ProcessId, body: ToMaster) {
         let envelope = Envelope { from: OPERATOR, to: Address::Master, message: Message::ToMaster(body) };
         self.put(place, Input::Envelope(envelope));
     }
 
     fn ask_about_job(&mut self, job: JobId, action: JobAction) {
-        let admitted_by = |federation: Federation| Place::Global(usize::from(federation.admitted_by(job).0));
-        let place = self.places.federation.map_or(Place::Server, admitted_by);
+        let admitted_by = |federation: Federation| ProcessId::Global(usize::from(federation.admitted_by(job).0));
+        let place = self.places.federation.map_or(ProcessId::Server, admitted_by);
         self.ask(place, ToMaster::Control { job, action, by: "operator".to_owned() });
     }
 
@@ -158,7 +158,7 @@ impl Simulation {
     // ---- processes -------------------------------------------------------------------------------------------------
 
     /// A process with a log crashes.
-    fn crash_writer(&mut self, place: Place, down: Duration, noticed: Duration) {
+    fn crash_writer(&mut self, place: ProcessId, down: Duration, noticed: Duration) {
         if !self.process(place).is_up {
             return;
         }
@@ -175,7 +175,7 @@ impl Simulation {
     }
 
     /// Breaks all connections of a process that crashed. The processes at the other ends notice after `noticed`.
-    fn part(&mut self, place: Place, noticed: Duration) {
+    fn part(&mut self, place: ProcessId, noticed: Duration) {
         for link in self.places.links_of(place) {
             self.network.forget_delivered(link);
             let is_inner = self.places.ends(link).0 == place;
@@ -185,7 +185,7 @@ impl Simulation {
     }
 
     /// Makes the first changes of the turn that is being written durable.
-    fn save_part_of_turn(&mut self, place: Place, thousandths: u32) {
+    fn save_part_of_turn(&mut self, place: ProcessId, thousandths: u32) {
         let Some(turn) = &mut self.faults().writer(place).turn else { return };
         let reached = turn.facts.len() * thousandths as usize / 1_000;
         // Records are reported only once the whole turn is durable.
@@ -194,7 +194,7 @@ impl Simulation {
     }
 
     /// The factor by which the disk of this process takes longer now.
-    pub(crate) fn slowness(&self, place: Place) -> u64 {
+    pub(crate) fn slowness(&self, place: ProcessId) -> u64 {
         self.faults.as_ref().map_or(1, |faults| faults.slowness(self.now, place))
     }
 
@@ -212,12 +212,12 @@ impl Simulation {
         host.agent = Process::dead(self.settings.preset);
         host.executor_link += 1;
         self.faults().forget_intercepted(node);
-        self.part(Place::Node(node), noticed);
-        self.agenda.note(self.now + down, Occurrence::Starts { place: Place::Node(node) });
+        self.part(ProcessId::Node(node), noticed);
+        self.agenda.note(self.now + down, Occurrence::Starts { place: ProcessId::Node(node) });
     }
 
     /// A process starts, unless it runs already.
-    pub(crate) fn start(&mut self, place: Place) {
+    pub(crate) fn start(&mut self, place: ProcessId) {
         if self.process(place).is_up {
             return;
         }
@@ -225,31 +225,31 @@ impl Simulation {
             faults.note(Happening::Started(place));
         }
         match place {
-            Place::Server => self.start_server(),
-            Place::Managers(number) => self.start_managers(number),
-            Place::Cluster(number) => self.start_cluster(number),
-            Place::Global(number) => self.start_global(number),
-            Place::Node(node) => self.start_agent(node),
+            ProcessId::Server => self.start_server(),
+            ProcessId::Managers(number) => self.start_managers(number),
+            ProcessId::Cluster(number) => self.start_cluster(number),
+            ProcessId::Global(number) => self.start_global(number),
+            ProcessId::Node(node) => self.start_agent(node),
         }
     }
 
     fn start_server(&mut self) {
-        let (life, log) = self.next_life(Place::Server);
+        let (life, log) = self.next_life(ProcessId::Server);
         let settings = &self.settings;
         let mut roles = roles(settings, Epoch(life));
         roles.recover(settings.master.clone(), settings.queues.clone(), log);
         roles.announce_master(self.now, &mut self.effects);
         self.server = Process::new(roles);
         self.server.busy_until = self.now;
-        self.let_out(Place::Server);
-        self.await_connections(Place::Server);
+        self.let_out(ProcessId::Server);
+        self.await_connections(ProcessId::Server);
         for job in self.faults().awaited() {
             self.submit(job);
         }
     }
 
     fn start_cluster(&mut self, number: usize) {
-        let place = Place::Cluster(number);
+        let place = ProcessId::Cluster(number);
         let (life, log) = self.next_life(place);
         let federation = self.places.federation.expect("a federation");
         let mut process = cluster(&self.settings, federation, number, life, log);
@@ -261,7 +261,7 @@ impl Simulation {
     }
 
     fn start_global(&mut self, number: usize) {
-        let place = Place::Global(number);
+        let place = ProcessId::Global(number);
         let (life, log) = self.next_life(place);
         let federation = self.places.federation.expect("a federation");
         let mut process = global(&self.settings, federation, number, life, log);
@@ -278,14 +278,14 @@ impl Simulation {
     }
 
     /// Starts a new incarnation. Returns its number and the log.
-    fn next_life(&mut self, place: Place) -> (u32, Vec<Change>) {
+    fn next_life(&mut self, place: ProcessId) -> (u32, Vec<Change>) {
         let writer = self.faults().writer(place);
         writer.life += 1;
         (writer.life, writer.log.clone())
     }
 
     fn start_managers(&mut self, number: usize) {
-        let place = Place::Managers(number);
+        let place = ProcessId::Managers(number);
         let (life, log) = self.next_life(place);
         self.managers[number] = managers(&self.settings, number, life, log);
         self.managers[number].busy_until = self.now;
@@ -294,7 +294,7 @@ impl Simulation {
     }
 
     /// Notes attempts to connect on all links of a process.
-    fn await_connections(&mut self, place: Place) {
+    fn await_connections(&mut self, place: ProcessId) {
         for link in self.places.links_of(place) {
             self.agenda.note(self.now + self.until_retry(link), Occurrence::Connects { link });
         }
@@ -303,8 +303,8 @@ impl Simulation {
     fn start_agent(&mut self, node: usize) {
         let agent = self.nodes[node].new_agent(&self.settings, node);
         self.nodes[node].agent = agent;
-        self.put(Place::Node(node), Input::ExecutorConnected { incarnation: 1 });
-        for link in self.places.links_of(Place::Node(node)) {
+        self.put(ProcessId::Node(node), Input::ExecutorConnected { incarnation: 1 });
+        for link in self.places.links_of(ProcessId::Node(node)) {
             self.agenda.note(self.now, Occurrence::Connects { link });
         }
     }
@@ -316,8 +316,8 @@ impl Simulation {
         for (order, held) in dead.into_running() {
             self.task_ended(node, &order, &held, EndReason::NodeLost);
         }
-        self.put(Place::Node(node), Input::ExecutorDisconnected);
-        self.put(Place::Node(node), Input::ExecutorConnected { incarnation: 2 });
+        self.put(ProcessId::Node(node), Input::ExecutorDisconnected);
+        self.put(ProcessId::Node(node), Input::ExecutorConnected { incarnation: 2 });
     }
 
     // ---- connections -----------------------------------------------------------------------------------------------
@@ -328,7 +328,7 @@ impl Simulation {
         }
         self.network.break_off(self.now, link);
         let life = self.network.link(link).life;
-        let mut note = |after: Duration, end: Place| {
+        let mut note = |after: Duration, end: ProcessId| {
             self.agenda.note(self.now + after, Occurrence::Notices { end, link, life });
         };
         let (inner, outer) = self.places.ends(link);
@@ -337,7 +337,7 @@ impl Simulation {
     }
 
     /// One end of a connection notices that the connection broke, unless there is a new one by now.
-    pub(crate) fn notice(&mut self, end: Place, link: usize, life: u32) {
+    pub(crate) fn notice(&mut self, end: ProcessId, link: usize, life: u32) {
         let state = self.network.link(link);
         if state.life != life || state.is_connected() {
             return;
@@ -379,7 +379,7 @@ impl Simulation {
         self.faults().parted_until.fill(Instant::ZERO);
         self.faults().faulty_until.fill(Instant::ZERO);
         self.faults().slow_until.fill(Instant::ZERO);
-        let all: Vec<Place> = self.places.all().collect();
+        let all: Vec<ProcessId> = self.places.all().collect();
         all.into_iter().for_each(|place| self.start(place));
         for link in 0..self.places.links() {
             self.agenda.note(self.now + self.until_retry(link), Occurrence::Connects { link });

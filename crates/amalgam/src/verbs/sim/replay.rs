@@ -74,7 +74,7 @@ fn replay(path: &Path) -> Result<Replayed> {
         number += 1;
         events += u64::from(matches!(entry, Entry::Handled { .. }));
         let what = show_event(&entry);
-        if let Err(difference) = replay.take(entry) {
+        if let Err(difference) = replay.apply(entry) {
             return Err(tell(path, number, &what, &difference));
         }
     }

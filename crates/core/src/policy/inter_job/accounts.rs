@@ -239,7 +239,7 @@ impl Accounts {
                 return Some(self.ask(ask).job);
             }
             DemandChange::Taken { job, resources } => {
-                self.take(job, &resources);
+                self.add_used(job, &resources);
                 return Some(job);
             }
             DemandChange::Freed { job, resources } => {
@@ -385,13 +385,13 @@ impl Accounts {
         let account = self.ask(ask);
         let (job, shape, open) = (account.job, account.shape, account.open);
         self.set_open(ask, open.saturating_sub(1));
-        self.take(job, &shape);
+        self.add_used(job, &shape);
         self.starts += 1;
         let (starts, leaf) = (self.starts, self.job(job).queue);
         self.up_from(leaf, |queue, _| queue.served_at = starts);
     }
 
-    fn take(&mut self, job: JobSlot, resources: &Resources) {
+    fn add_used(&mut self, job: JobSlot, resources: &Resources) {
         let capacity = self.capacity;
         let account = self.job_mut(job);
         account.used.add(resources);

@@ -16,7 +16,9 @@
 use super::QueueTree;
 use super::shares::{Shares, put};
 use super::sojourn::Sojourn;
-use crate::policy::{AskSlot, Choice, DemandChange, InterJobPolicy, JobSlot, NewAllowance, Offer, Outcome, QueueUsage};
+use crate::policy::{
+    AskSlot, DemandChange, InterJobPolicy, JobSlot, NewAllowance, NextAsk, Offer, Outcome, QueueUsage,
+};
 use crate::protocol::Rule;
 use crate::vocabulary::resources::WIDTH;
 use crate::vocabulary::{AllowanceRequest, JobId, QueueId, Resources, Totals};
@@ -355,7 +357,7 @@ impl InterJobPolicy for Entitlement {
         std::mem::take(&mut self.news).into_iter().map(allowance).collect()
     }
 
-    fn next(&mut self, _: &Offer<'_>) -> Option<Choice> {
+    fn next(&mut self, _: &Offer<'_>) -> Option<NextAsk> {
         None
     }
 

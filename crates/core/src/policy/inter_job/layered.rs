@@ -10,7 +10,7 @@
 
 use super::QueueTree;
 use super::shares::Shares;
-use crate::policy::{AskSlot, Choice, DemandChange, InterJobPolicy, JobSlot, Offer, Outcome, QueueUsage};
+use crate::policy::{AskSlot, DemandChange, InterJobPolicy, JobSlot, NextAsk, Offer, Outcome, QueueUsage};
 use crate::protocol::Rule;
 use crate::vocabulary::{JobId, QueueId, Resources, Totals};
 use crate::why::Why;
@@ -104,7 +104,7 @@ impl InterJobPolicy for Layered {
         self.shares.review()
     }
 
-    fn next(&mut self, offer: &Offer<'_>) -> Option<Choice> {
+    fn next(&mut self, offer: &Offer<'_>) -> Option<NextAsk> {
         self.chose = Layer::Needed;
         self.needed.next(offer).or_else(|| {
             self.chose = Layer::Open;

@@ -3,7 +3,7 @@
 
 use super::accounts::{JobAccount, Level};
 use super::{Accounts, QueueTree};
-use crate::policy::{AskSlot, Choice, DemandChange, InterJobPolicy, JobSlot, Offer, Outcome, QueueUsage};
+use crate::policy::{AskSlot, DemandChange, InterJobPolicy, JobSlot, NextAsk, Offer, Outcome, QueueUsage};
 use crate::protocol::Rule;
 use crate::vocabulary::{JobId, QueueId, Resources, Totals};
 use crate::why::Why;
@@ -105,7 +105,7 @@ impl<O: JobOrder> InterJobPolicy for Line<O> {
         self.accounts.capacity
     }
 
-    fn next(&mut self, offer: &Offer<'_>) -> Option<Choice> {
+    fn next(&mut self, offer: &Offer<'_>) -> Option<NextAsk> {
         if !self.accounts.find(offer) {
             return None;
         }
@@ -118,7 +118,7 @@ impl<O: JobOrder> InterJobPolicy for Line<O> {
             self.put_in_place(job);
         }
         let (ask, passed_over) = first?;
-        Some(Choice { ask, passed_over, parked: self.accounts.ask(ask).parked })
+        Some(NextAsk { ask, passed_over, parked: self.accounts.ask(ask).parked })
     }
 
     fn outcome(&mut self, ask: AskSlot, outcome: Outcome) {

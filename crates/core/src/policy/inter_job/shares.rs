@@ -32,7 +32,7 @@ pub struct Shares {
     found_for: Totals,
     /// The capacity when the jobs were last sent their fractions of it.
     reported_capacity: Totals,
-    jobs: Vec<Option<Entitled>>,
+    jobs: Vec<Option<JobShare>>,
     asks: Vec<Option<Asked>>,
     /// Number of jobs in each leaf, and below each other queue.
     jobs_below: Vec<u32>,
@@ -57,7 +57,7 @@ struct Use {
     highest: (u64, u64),
 }
 
-struct Entitled {
+struct JobShare {
     queue: QueueId,
     user: UserId,
     wanted: Totals,
@@ -110,7 +110,7 @@ impl Shares {
                 put(
                     &mut self.jobs,
                     job,
-                    Entitled {
+                    JobShare {
                         queue,
                         user,
                         wanted: Totals::ZERO,
@@ -211,7 +211,7 @@ impl Shares {
     /// The part of its share that it has use for now: its whole demand, or the same fraction of every kind as its share
     /// allows, in whole multiples of `of_one`, the resources of one task.
     pub fn due(&self, job: JobSlot, of_one: &Totals) -> Totals {
-        let Entitled { wanted, share, .. } = self.job(job);
+        let JobShare { wanted, share, .. } = self.job(job);
         let dominant = wanted.dominant_share(&self.capacity).max(1);
         let part = |amount: u64| (u128::from(amount) * u128::from(*share) / u128::from(dominant)) as u64;
         let whole = |amount: u64, of_one: u64| part(amount) - part(amount).checked_rem(of_one).unwrap_or(0);
@@ -228,7 +228,7 @@ impl Shares {
     fn limit(&self, slots: &[usize], demands: &mut [Demand]) {
         let mut groups: BTreeMap<(QueueId, Option<UserId>), Vec<usize>> = BTreeMap::new();
         for (at, &slot) in slots.iter().enumerate() {
-            let Entitled { queue: leaf, user, .. } = *self.job(slot as JobSlot);
+            let JobShare { queue: leaf, user, .. } = *self.job(slot as JobSlot);
             let of_user = (self.tree.spec(leaf).user_limit < WHOLE).then_some((leaf, Some(user)));
             let queues = std::iter::successors(Some(leaf), |queue| self.tree.parent(*queue));
             let of_queues = queues.filter(|queue| self.tree.spec(*queue).maximum < WHOLE).map(|queue| (queue, None));
@@ -295,7 +295,7 @@ impl Shares {
         self.stale = true;
     }
 
-    fn job(&self, job: JobSlot) -> &Entitled {
+    fn job(&self, job: JobSlot) -> &JobShare {
         self.jobs[job as usize].as_ref().expect("a job slot in use")
     }
 }
@@ -329,7 +329,7 @@ impl Use {
     }
 }
 
-impl Entitled {
+impl JobShare {
     fn lacks(&self, capacity: &Totals) -> bool {
         self.wanted.dominant_share(capacity) > self.share
     }
@@ -418,7 +418,7 @@ mod tests {
             shares.review();
             let entries = || shares.jobs.iter().flatten();
             let most = u64::from(WHOLE);
-            let demand = |job: &Entitled| Demand { weight: shares.part_by_weight(job.queue), wanted: job.wanted, most };
+            let demand = |job: &JobShare| Demand { weight: shares.part_by_weight(job.queue), wanted: job.wanted, most };
             let demands: Vec<Demand> = entries().map(demand).collect();
             for ((job, demand), fair) in entries().zip(&demands).zip(fair_shares(&demands, &shares.capacity)) {
                 let (told, exact) = (job.reported.unwrap_or_default(), fair.share.max(demand.weight / OF_A_SHARE));

@@ -26,7 +26,7 @@ pub(super) struct Sojourn {
 
 #[derive(Clone, Default)]
 struct Queue {
-    line: BTreeSet<Place>,
+    line: BTreeSet<SortKey>,
     /// The total entitlement of its jobs.
     due: Totals,
     /// In nanoseconds of the whole guaranteed part of the cluster.
@@ -35,7 +35,7 @@ struct Queue {
 }
 
 /// Higher priority first, then the earlier end with fair shares, then the smaller id.
-type Place = (Reverse<i32>, u64, JobId, JobSlot);
+type SortKey = (Reverse<i32>, u64, JobId, JobSlot);
 
 struct Member {
     queue: QueueId,
@@ -53,7 +53,7 @@ struct Member {
 }
 
 impl Member {
-    fn place(&self, slot: JobSlot) -> Place {
+    fn sort_key(&self, slot: JobSlot) -> SortKey {
         (Reverse(self.priority), self.rank(), self.id, slot)
     }
 
@@ -94,14 +94,14 @@ impl Sojourn {
         let came = self.queues[queue.0 as usize].clock;
         let [wanted, due, one] = [Totals::ZERO; 3];
         let member = Member { queue, id, priority, came, work: None, wanted, due, one };
-        self.queues[queue.0 as usize].line.insert(member.place(job));
+        self.queues[queue.0 as usize].line.insert(member.sort_key(job));
         super::shares::put(&mut self.jobs, job, member);
     }
 
     pub(super) fn remove(&mut self, job: JobSlot) {
         let gone = self.jobs[job as usize].take().expect("a job slot in use");
         let queue = &mut self.queues[gone.queue.0 as usize];
-        queue.line.remove(&gone.place(job));
+        queue.line.remove(&gone.sort_key(job));
         queue.due = queue.due.saturating_sub(&gone.due);
         self.note(gone.queue);
     }
@@ -110,13 +110,13 @@ impl Sojourn {
     pub(super) fn on_work(&mut self, job: JobSlot, total: u64, left: u64) {
         let member = self.jobs[job as usize].as_mut().expect("a job slot in use");
         let queue = &mut self.queues[member.queue.0 as usize];
-        queue.line.remove(&member.place(job));
+        queue.line.remove(&member.sort_key(job));
         // Work done before the first report was done under another master.
         let done = member.work.map_or(0, |(total_then, left_then)| {
             total.saturating_sub(left).saturating_sub(total_then.saturating_sub(left_then))
         });
         member.work = Some((total, left));
-        queue.line.insert(member.place(job));
+        queue.line.insert(member.sort_key(job));
         queue.clock = queue.clock.saturating_add(done / queue.line.len() as u64);
         self.note(self.jobs[job as usize].as_ref().expect("just seen").queue);
     }
@@ -150,7 +150,7 @@ impl Sojourn {
             let queue = &mut self.queues[queue.0 as usize];
             queue.is_stale = false;
             self.order.clear();
-            self.order.extend(queue.line.iter().map(|place| place.3));
+            self.order.extend(queue.line.iter().map(|key| key.3));
             let (mut left, mut is_first) = (queue.due, true);
             for &slot in &self.order {
                 let member = self.jobs[slot as usize].as_ref().expect("jobs in line have members");

@@ -13,7 +13,7 @@
 use super::accounts::JobAccount;
 use super::queue_tree::WHOLE;
 use super::{Accounts, QueueTree};
-use crate::policy::{Alignment, AskSlot, Choice, DemandChange, InterJobPolicy, JobSlot, Offer, Outcome, QueueUsage};
+use crate::policy::{Alignment, AskSlot, DemandChange, InterJobPolicy, JobSlot, NextAsk, Offer, Outcome, QueueUsage};
 use crate::protocol::Rule;
 use crate::vocabulary::{JobId, QueueId, Resources, Totals};
 use crate::why::Why;
@@ -191,7 +191,7 @@ impl InterJobPolicy for Tetris {
         Totals(self.accounts.capacity.0.map(|amount| amount / jobs))
     }
 
-    fn next(&mut self, offer: &Offer<'_>) -> Option<Choice> {
+    fn next(&mut self, offer: &Offer<'_>) -> Option<NextAsk> {
         if !self.accounts.find(offer) {
             return None;
         }
@@ -202,7 +202,7 @@ impl InterJobPolicy for Tetris {
         for job in self.accounts.unpark_limited() {
             self.put_in_place(job);
         }
-        ask.map(|ask| Choice { ask, passed_over: 0, parked: self.accounts.ask(ask).parked })
+        ask.map(|ask| NextAsk { ask, passed_over: 0, parked: self.accounts.ask(ask).parked })
     }
 
     fn outcome(&mut self, ask: AskSlot, outcome: Outcome) {

@@ -4,7 +4,7 @@
 use super::accounts::{JobAccount, Level, QueueAccount};
 use super::line::{Key, ahead};
 use super::{Accounts, QueueTree};
-use crate::policy::{AskSlot, Choice, DemandChange, InterJobPolicy, JobSlot, Offer, Outcome, QueueUsage};
+use crate::policy::{AskSlot, DemandChange, InterJobPolicy, JobSlot, NextAsk, Offer, Outcome, QueueUsage};
 use crate::protocol::Rule;
 use crate::vocabulary::{JobId, QueueId, QueueSpec, Resources, Totals};
 use crate::why::Why;
@@ -222,7 +222,7 @@ impl<O: QueueOrder> InterJobPolicy for TreeLine<O> {
         Totals(self.accounts.capacity.0.map(|amount| self.part_of(job, amount)))
     }
 
-    fn next(&mut self, offer: &Offer<'_>) -> Option<Choice> {
+    fn next(&mut self, offer: &Offer<'_>) -> Option<NextAsk> {
         self.find_fair_shares();
         if !self.has_candidates(0, offer) || !self.accounts.find(offer) {
             return None;
@@ -232,7 +232,7 @@ impl<O: QueueOrder> InterJobPolicy for TreeLine<O> {
         for job in self.accounts.unpark_limited() {
             self.put_in_place(job);
         }
-        first.map(|ask| Choice { ask, passed_over, parked: self.accounts.ask(ask).parked })
+        first.map(|ask| NextAsk { ask, passed_over, parked: self.accounts.ask(ask).parked })
     }
 
     fn outcome(&mut self, ask: AskSlot, outcome: Outcome) {

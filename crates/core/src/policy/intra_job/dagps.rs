@@ -36,7 +36,7 @@ pub struct Search {
     stages: Vec<StageWork>,
     share: Totals,
     /// The distinct partitions of the stages.
-    partings: Vec<Vec<Part>>,
+    partings: Vec<Vec<Subset>>,
     /// Number of steps done: first the candidates without placement, then the plans of each partition.
     done: usize,
     /// The shortest placement of the current partition.
@@ -74,16 +74,16 @@ impl Search {
         let until = all.min(self.done + steps);
         for step in self.done..until {
             match kinds_of(&self.stages, &self.share) {
-                0..=2 => self.take::<2>(step),
-                3..=4 => self.take::<4>(step),
-                5..=8 => self.take::<8>(step),
-                _ => self.take::<{ WIDTH + 1 }>(step),
+                0..=2 => self.run_step::<2>(step),
+                3..=4 => self.run_step::<4>(step),
+                5..=8 => self.run_step::<8>(step),
+                _ => self.run_step::<{ WIDTH + 1 }>(step),
             }
         }
         std::mem::replace(&mut self.done, until) < until
     }
 
-    fn take<const K: usize>(&mut self, step: usize) {
+    fn run_step<const K: usize>(&mut self, step: usize) {
         let Some(step) = step.checked_sub(STEPS_WITHOUT_PLACING) else {
             return match step {
                 0 => self.try_order(Order::BreadthFirst),
@@ -117,11 +117,11 @@ const STEPS_WITHOUT_PLACING: usize = 3;
 const STEPS_OF_A_PARTING: usize = PLANS.len() + 1;
 
 /// The distinct partitions, for all pairs of thresholds.
-fn partings<const K: usize>(stages: &[StageWork], share: &Totals) -> Vec<Vec<Part>> {
+fn partings<const K: usize>(stages: &[StageWork], share: &Totals) -> Vec<Vec<Subset>> {
     let job = Remaining::<K>::of(stages, share);
     let scores = scores(&job);
     let most = (STAGES_TIMES_THRESHOLDS / job.stages.len().max(1)).min(THRESHOLDS);
-    let mut partings: Vec<Vec<Part>> = Vec::new();
+    let mut partings: Vec<Vec<Subset>> = Vec::new();
     for longest in thresholds(scores.iter().map(|score| score.long), most) {
         for hardest in thresholds(scores.iter().map(|score| score.hard), most) {
             let troublesome = scores.iter().map(|score| score.long >= longest || score.hard >= hardest).collect();
@@ -189,7 +189,7 @@ fn thresholds(values: impl Iterator<Item = u64>, most: usize) -> Vec<u64> {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Part {
+enum Subset {
     Troublesome,
     Before,
     After,
@@ -197,7 +197,7 @@ enum Part {
 }
 
 /// Stages on a path between two troublesome stages are troublesome too.
-fn parts<const K: usize>(job: &Remaining<K>, mut troublesome: Vec<bool>) -> Vec<Part> {
+fn parts<const K: usize>(job: &Remaining<K>, mut troublesome: Vec<bool>) -> Vec<Subset> {
     let count = job.stages.len();
     let (mut after, mut before) = (troublesome.clone(), troublesome.clone());
     for stage in 0..count {
@@ -210,10 +210,10 @@ fn parts<const K: usize>(job: &Remaining<K>, mut troublesome: Vec<bool>) -> Vec<
     }
     (0..count).for_each(|stage| troublesome[stage] |= after[stage] && before[stage]);
     let part = |stage: usize| match (troublesome[stage], before[stage], after[stage]) {
-        (true, ..) => Part::Troublesome,
-        (_, true, _) => Part::Before,
-        (_, _, true) => Part::After,
-        _ => Part::Beside,
+        (true, ..) => Subset::Troublesome,
+        (_, true, _) => Subset::Before,
+        (_, _, true) => Subset::After,
+        _ => Subset::Beside,
     };
     (0..count).map(part).collect()
 }
@@ -227,17 +227,17 @@ use Towards::{Earlier, Later};
 
 /// The orders of placing the parts in which each part has either its dependencies or its dependents placed before it,
 /// but never both. `Beside` goes in either direction if neither its dependencies nor its dependents are placed.
-const PLANS: [[(Part, Towards); 4]; 6] = [
-    [(Part::Troublesome, Later), (Part::Beside, Later), (Part::Before, Earlier), (Part::After, Later)],
-    [(Part::Troublesome, Later), (Part::Beside, Earlier), (Part::Before, Earlier), (Part::After, Later)],
-    [(Part::Troublesome, Later), (Part::Beside, Later), (Part::After, Later), (Part::Before, Earlier)],
-    [(Part::Troublesome, Later), (Part::Beside, Earlier), (Part::After, Later), (Part::Before, Earlier)],
-    [(Part::Troublesome, Later), (Part::Before, Earlier), (Part::Beside, Later), (Part::After, Later)],
-    [(Part::Troublesome, Later), (Part::After, Later), (Part::Beside, Earlier), (Part::Before, Earlier)],
+const PLANS: [[(Subset, Towards); 4]; 6] = [
+    [(Subset::Troublesome, Later), (Subset::Beside, Later), (Subset::Before, Earlier), (Subset::After, Later)],
+    [(Subset::Troublesome, Later), (Subset::Beside, Earlier), (Subset::Before, Earlier), (Subset::After, Later)],
+    [(Subset::Troublesome, Later), (Subset::Beside, Later), (Subset::After, Later), (Subset::Before, Earlier)],
+    [(Subset::Troublesome, Later), (Subset::Beside, Earlier), (Subset::After, Later), (Subset::Before, Earlier)],
+    [(Subset::Troublesome, Later), (Subset::Before, Earlier), (Subset::Beside, Later), (Subset::After, Later)],
+    [(Subset::Troublesome, Later), (Subset::After, Later), (Subset::Beside, Earlier), (Subset::Before, Earlier)],
 ];
 
 /// The length of the placement with these steps, and the stages in the order of their starts.
-fn placed<const K: usize>(job: &Remaining<K>, parts: &[Part], steps: &[(Part, Towards); 4]) -> (u64, Vec<u32>) {
+fn placed<const K: usize>(job: &Remaining<K>, parts: &[Subset], steps: &[(Subset, Towards); 4]) -> (u64, Vec<u32>) {
     let mut space = Space::new(job);
     for &(part, towards) in steps {
         let mut members: Vec<u32> = (0..).zip(parts).filter(|(_, own)| **own == part).map(|(stage, _)| stage).collect();
@@ -332,7 +332,7 @@ mod tests {
 
     #[test]
     fn stages_between_troublesome_ones_are_placed_with_them() {
-        use Part::{After, Before, Beside, Troublesome};
+        use Subset::{After, Before, Beside, Troublesome};
         let after: [&[u32]; 7] = [&[], &[0], &[1], &[2], &[3], &[0], &[2, 5]];
         let stages = after.map(|after| stage(1, 1, 1, 1, after));
         let job = Remaining::<2>::of(&stages, &share(1, 1));

@@ -43,11 +43,11 @@ pub(super) fn shift_right<const K: usize>(job: &Remaining<K>, runs: &[Run], leng
         while left > 0 {
             let least = least.min(left);
             let needed = stage.demand.scaled(least);
-            let place = timeline.latest(search.from(least, lasting), lasting, &needed);
-            let place = place.expect("a run's own place is free");
-            *search = Search { found: place.to, count: least, lasting, ..*search };
-            let count = timeline.times(&place, &stage.demand).min(left);
-            let start = timeline.take(&place, &stage.demand.scaled(count));
+            let slot = timeline.latest(search.from(least, lasting), lasting, &needed);
+            let slot = slot.expect("a run's own place is free");
+            *search = Search { found: slot.to, count: least, lasting, ..*search };
+            let count = timeline.times(&slot, &stage.demand).min(left);
+            let start = timeline.book(&slot, &stage.demand.scaled(count));
             shifted.push(Run { at: timeline.at(start), count, ..run });
             let earliest = &mut begins[run.stage as usize];
             if *earliest == NONE || timeline.at(start) < timeline.at(*earliest) {

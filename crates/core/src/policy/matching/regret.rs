@@ -36,7 +36,7 @@ pub trait Growing {
     fn offer(&self, of: Pairing) -> (Duration, Duration);
 
     /// Gives the task to the node.
-    fn take(&mut self, of: Pairing);
+    fn assign(&mut self, of: Pairing);
 }
 
 /// The candidate nodes of a batch of tasks, and the matching. It can be reused for other batches.
@@ -132,7 +132,7 @@ impl Regret {
             }
             until_look -= 1;
             self.is_given[task as usize] = true;
-            batch.take(best.of);
+            batch.assign(best.of);
             self.taken[best.of.place as usize] += 1;
             let Best { of, cost, wait, .. } = best;
             self.matches.push(Match { task, node: of.node, cost, wait });
@@ -218,7 +218,7 @@ mod tests {
             (Duration(wait) + Duration(self.run_times[of.task as usize][of.node as usize]), Duration(wait))
         }
 
-        fn take(&mut self, of: Pairing) {
+        fn assign(&mut self, of: Pairing) {
             self.waits[of.place as usize] += self.run_times[of.task as usize][of.node as usize];
         }
     }

@@ -113,9 +113,9 @@ impl<const K: usize> Projection<K> {
                 Some((same, segment)) if *same == *one && room.at(segment) > room.at(first) => segment,
                 _ => first,
             };
-            let place = room.earliest(from, room.at(from), limited(one.lasting), &wanted);
-            starts.push(Duration(place.start));
-            let start = room.take(&place, &wanted);
+            let slot = room.earliest(from, room.at(from), limited(one.lasting), &wanted);
+            starts.push(Duration(slot.start));
+            let start = room.book(&slot, &wanted);
             before = Some((one, start));
         }
         starts.resize(workload.queued.len(), Duration::MAX);
@@ -260,19 +260,19 @@ mod tests {
             let amounts = |resources: &Resources| [0, 1, 6].map(|kind| i64::from(resources.0[kind]));
             let mut slow = Slow { free: vec![amounts(workload.capacity); Slow::SECONDS] };
             for one in workload.running {
-                slow.take(0, (one.lasting.0 / 1_000_000) as usize, &amounts(&one.resources));
+                slow.book(0, (one.lasting.0 / 1_000_000) as usize, &amounts(&one.resources));
             }
             let starts = workload.queued.iter().map(|one| {
                 let (wanted, lasting) = (amounts(&one.resources), (one.lasting.0 / 1_000_000) as usize);
                 let start = slow.earliest(&wanted, lasting)?;
-                slow.take(start, lasting, &wanted);
+                slow.book(start, lasting, &wanted);
                 Some(start)
             });
             let starts = starts.collect();
             (slow, starts)
         }
 
-        fn take(&mut self, from: usize, lasting: usize, wanted: &[i64; 3]) {
+        fn book(&mut self, from: usize, lasting: usize, wanted: &[i64; 3]) {
             for free in &mut self.free[from..(from + lasting).min(Slow::SECONDS)] {
                 (0..3).for_each(|kind| free[kind] -= wanted[kind]);
             }

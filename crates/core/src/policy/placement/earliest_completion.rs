@@ -13,9 +13,9 @@
 //! Departs: some nodes of a rack are drawn instead of examining all. The run time of a task is learned from finished tasks,
 //! wherever they read their input, so a part of the reading time counts twice, equally on every node.
 
-use super::several::{BatchInput, Part as PairPart, Several};
+use super::several::{BatchInput, FixedCost, Several};
 use super::unseen::Unseen;
-use crate::policy::completion::{Estimate, MILLION, Odds, Part, Rates};
+use crate::policy::completion::{Estimate, InputPiece, MILLION, Odds, Rates};
 use crate::policy::matching::Candidates;
 use crate::policy::{Alternative, Budget, Decision, OpenAsk, PlacementPolicy, TimeAtNode, run_time};
 use crate::vocabulary::{Chance, Duration, Instant, NodeId, NodeViews};
@@ -195,7 +195,7 @@ impl EarliestCompletion {
         if self.takes_several {
             if self.several.matcher.push(node as u32) {
                 let (run, below) = (run_on(node, ask, view, &self.settings.rates), self.spread.0.max(1));
-                self.several.parts.push(PairPart { run, chance: Duration(self.chance.below(below)) });
+                self.several.parts.push(FixedCost { run, chance: Duration(self.chance.below(below)) });
             }
             return;
         }
@@ -245,7 +245,7 @@ pub fn estimate(node: usize, ask: &OpenAsk, view: &dyn NodeViews, rates: &Rates)
 /// Estimated time to read the input and run on the node.
 fn run_on(node: usize, ask: &OpenAsk, view: &dyn NodeViews, rates: &Rates) -> Duration {
     let mut reading = Duration::ZERO;
-    view.input(node, ask.class, &mut |bytes, distance| reading += rates.reading(&[Part { bytes, distance }]));
+    view.input(node, ask.class, &mut |bytes, distance| reading += rates.reading(&[InputPiece { bytes, distance }]));
     reading + run_time(ask.expected)
 }
 

@@ -13,14 +13,14 @@ use crate::vocabulary::{Duration, ExecutionType, Load, NodeViews};
 pub(super) struct Several {
     pub(super) matcher: Regret,
     /// For each pair of a task and a node.
-    pub(super) parts: Vec<Part>,
+    pub(super) parts: Vec<FixedCost>,
     /// The load given to each node, by its place in the batch.
     loads: Vec<Load>,
 }
 
 /// The part of a task's cost on a node that does not change within a batch.
 #[derive(Clone, Copy)]
-pub(super) struct Part {
+pub(super) struct FixedCost {
     /// Time to read the input and run.
     pub(super) run: Duration,
     /// The random time that is added.
@@ -41,7 +41,7 @@ pub(super) struct BatchInput<'a> {
 
 struct Batch<'a> {
     input: &'a BatchInput<'a>,
-    parts: &'a [Part],
+    parts: &'a [FixedCost],
     loads: &'a mut Vec<Load>,
 }
 
@@ -91,7 +91,7 @@ impl Growing for Batch<'_> {
         (cost + part.chance + aside, wait + risk)
     }
 
-    fn take(&mut self, of: Pairing) {
+    fn assign(&mut self, of: Pairing) {
         let (shape, lasting) = (self.ask(of).shape, run_time(self.ask(of).expected));
         self.loads[of.place as usize].add(&shape, lasting);
     }

@@ -26,7 +26,7 @@ impl Held {
     fn add(&mut self, booking: &Booking, gpu: Option<SharedGpu>) {
         self.sum.add(&booking.resources);
         if let (Some(at), Some(part)) = (gpu, part_of_gpu(&booking.resources)) {
-            self.shared.take(at, part);
+            self.shared.assign(at, part);
         }
     }
 

@@ -62,7 +62,7 @@ impl LocalScheduler {
                     taken.entry(ask).or_insert_with(BTreeSet::new).insert(task.index);
                 }
                 allowed.one_goes = false;
-                allowed.room.take(&self.asks[ask as usize].ask.resources, 1);
+                allowed.room.sub_times(&self.asks[ask as usize].ask.resources, 1);
                 steps.push(self.start(ask as usize, task, NodeId(node as u32), rule, allowed.execution));
             }
             self.view.forget_tasks();
@@ -99,7 +99,7 @@ impl LocalScheduler {
                 count = 1;
             }
             if count > 0 {
-                room.take(&shape, count);
+                room.sub_times(&shape, count);
                 let (execution, expected) = (allowed.execution, entry.expected);
                 let ask = OpenAsk { slot, shape, class: slot, count, probes: 0, execution, expected };
                 let Some(tasks) = next(slot, count.min(NAMED), taken.get(&slot).unwrap_or(&nobody)) else {

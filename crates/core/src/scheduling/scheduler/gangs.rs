@@ -1,7 +1,7 @@
 //! Gangs: all open tasks of an ask get room at once, or none (ADR 54).
 
 use super::{Confirm, Reservation, Scheduler};
-use crate::policy::{AskSlot, Choice, DemandChange};
+use crate::policy::{AskSlot, DemandChange, NextAsk};
 use crate::protocol::Rule;
 use crate::scheduling::Ledger;
 use crate::vocabulary::{Instant, NodeId, NodeViews, Resources};
@@ -59,7 +59,7 @@ impl Scheduler {
     pub(super) fn place_gang(
         &mut self,
         now: Instant,
-        choice: Choice,
+        choice: NextAsk,
         ledger: &mut Ledger,
         confirm: &mut Confirm<'_>,
     ) -> bool {
@@ -71,7 +71,7 @@ impl Scheduler {
     fn place_all(
         &mut self,
         now: Instant,
-        choice: Choice,
+        choice: NextAsk,
         rule: Rule,
         ledger: &mut Ledger,
         confirm: &mut Confirm<'_>,
@@ -93,7 +93,7 @@ impl Scheduler {
         }
         self.end_reservation(ledger);
         self.gangs.parked.remove(&ask);
-        let choice = Choice { ask, passed_over: 0, parked: false };
+        let choice = NextAsk { ask, passed_over: 0, parked: false };
         self.place_all(now, choice, Rule::Reservation, ledger, confirm);
     }
 

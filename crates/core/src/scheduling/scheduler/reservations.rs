@@ -2,7 +2,7 @@
 
 use super::reasons::closest;
 use super::{Confirm, Scheduler};
-use crate::policy::{AskSlot, Choice, DemandChange};
+use crate::policy::{AskSlot, DemandChange, NextAsk};
 use crate::protocol::Rule;
 use crate::scheduling::Ledger;
 use crate::vocabulary::{Instant, NodeId, NodeView};
@@ -99,7 +99,7 @@ impl Scheduler {
         if !fits || self.inter_job.limit_on(ask).is_some() {
             return;
         }
-        let choice = Choice { ask, passed_over: 0, parked: false };
+        let choice = NextAsk { ask, passed_over: 0, parked: false };
         if self.grant(now, choice, node, Rule::Reservation, ledger, confirm).is_ok() {
             self.end_reservation(ledger);
             self.fill_node(now, node, most.map(|most| most - 1), ledger, confirm);

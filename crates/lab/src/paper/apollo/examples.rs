@@ -3,7 +3,7 @@
 use super::super::figure::{PaperNumber, Row, number_of};
 use super::scenario::{Matching, Placing, Server};
 use crate::matching::{Acceptance, Costs, Pair, Stable, greedy, optimal};
-use amalgam_core::policy::completion::{Estimate, Odds, Part, Rates};
+use amalgam_core::policy::completion::{Estimate, InputPiece, Odds, Rates};
 use amalgam_core::vocabulary::{Distance, Duration};
 
 /// The paper's numbers. Servers are counted from 1.
@@ -32,7 +32,7 @@ fn row(figure: &str, case: &str, metric: &str, ours: f64) -> Row {
 pub fn estimates(set_up: &Placing, rates: &Rates) -> Vec<Row> {
     let of_server = |server: &Server| {
         let part = |(mb, on): (u32, &str)| part(mb, on, server, &set_up.servers);
-        let parts: Vec<Part> = set_up.inputs.iter().map(|input| part((input.mb, &input.on))).collect();
+        let parts: Vec<InputPiece> = set_up.inputs.iter().map(|input| part((input.mb, &input.on))).collect();
         let (wait, run) = (Duration((server.wait_s * 1e6).round() as u64), rates.reading(&parts));
         let completion = Estimate { wait, run, ..Estimate::default() }.completion(&Odds::SURE);
         let row = |metric, time: Duration| row("apollo-4", &server.name, metric, time.as_secs_f64());
@@ -42,14 +42,14 @@ pub fn estimates(set_up: &Placing, rates: &Rates) -> Vec<Row> {
 }
 
 /// The part of the input on `on`, as seen from `server`.
-fn part(mb: u32, on: &str, server: &Server, servers: &[Server]) -> Part {
+fn part(mb: u32, on: &str, server: &Server, servers: &[Server]) -> InputPiece {
     let is_in_rack = servers.iter().any(|other| other.name == on && other.rack == server.rack);
     let distance = match (server.name == on, is_in_rack) {
         (true, _) => Distance::OnNode,
         (_, true) => Distance::InRack,
         _ => Distance::Elsewhere,
     };
-    Part { bytes: u64::from(mb) * 1_000_000, distance }
+    InputPiece { bytes: u64::from(mb) * 1_000_000, distance }
 }
 
 /// Figure 5: the server that each task is matched to.

@@ -25,12 +25,12 @@ pub fn layout(inputs: &Inputs, rates: Rates) -> InputSettings {
 }
 
 /// Groups of tasks.
-const ALL: [(&str, Part); 3] = [
+const ALL: [(&str, Selection); 3] = [
     ("", |reading| reading.all),
     (", first stages", |reading| reading.blocks),
     (", later stages", |reading| reading.earlier_tasks),
 ];
-type Part = fn(&Reading) -> ReadFrom;
+type Selection = fn(&Reading) -> ReadFrom;
 
 pub fn rows(figure: &str, case: &str, runs: &[Run], paper: &[PaperNumber]) -> Vec<Row> {
     let of_runs: Vec<&Reading> = runs.iter().filter_map(|run| run.reading.as_ref()).collect();

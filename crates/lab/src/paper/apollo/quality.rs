@@ -174,7 +174,7 @@ impl Growing for Servers<'_> {
         (wait + self.job.time(of.task as usize, of.node as usize), wait)
     }
 
-    fn take(&mut self, of: Pairing) {
+    fn assign(&mut self, of: Pairing) {
         self.waits[of.place as usize] = self.offer(of).0;
     }
 }

@@ -92,14 +92,14 @@ fn read_table(
         let mut is_first = true;
         reading.lines(&file, |_, line| {
             let is_heading = std::mem::take(&mut is_first) && line.contains(heading);
-            if is_heading { Ok(()) } else { table.take(&parse(line)?, machine_mib) }
+            if is_heading { Ok(()) } else { table.add(&parse(line)?, machine_mib) }
         })?;
     }
     Ok(table)
 }
 
 impl Table {
-    fn take(&mut self, row: &Row, machine_mib: f64) -> Result<(), String> {
+    fn add(&mut self, row: &Row, machine_mib: f64) -> Result<(), String> {
         if row.status != "Terminated" {
             *self.unfinished.entry(row.status.to_owned()).or_default() += 1;
             return Ok(());

@@ -47,7 +47,7 @@ struct Vertex {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Part {
+enum Section {
     Other,
     Edges,
     Vertices,
@@ -63,7 +63,7 @@ fn read(reading: &mut Reading) -> Result<(), WorkloadError> {
         if reading.is_full() {
             break;
         }
-        let mut parser = Parser { plan: Plan::default(), part: Part::Other, operator: String::new(), most_bytes };
+        let mut parser = Parser { plan: Plan::default(), part: Section::Other, operator: String::new(), most_bytes };
         reading.lines(&file, |_, line| {
             parser.line(line);
             Ok(())
@@ -89,7 +89,7 @@ fn read(reading: &mut Reading) -> Result<(), WorkloadError> {
 
 struct Parser {
     plan: Plan,
-    part: Part,
+    part: Section,
     /// The operator to which the next statistics belong.
     operator: String,
     most_bytes: f64,
@@ -100,14 +100,14 @@ impl Parser {
         let text = line.trim();
         let indent = line.len() - line.trim_start().len();
         match text {
-            "Edges:" => self.part = Part::Edges,
-            "Vertices:" => self.part = Part::Vertices,
-            _ if indent <= 4 && !text.is_empty() && !text.starts_with('#') => self.part = Part::Other,
+            "Edges:" => self.part = Section::Edges,
+            "Vertices:" => self.part = Section::Vertices,
+            _ if indent <= 4 && !text.is_empty() && !text.starts_with('#') => self.part = Section::Other,
             _ => match self.part {
-                Part::Other => {}
-                Part::Edges => self.edge(text),
-                Part::Vertices if indent == 8 => self.vertex(text),
-                Part::Vertices => self.operator(text),
+                Section::Other => {}
+                Section::Edges => self.edge(text),
+                Section::Vertices if indent == 8 => self.vertex(text),
+                Section::Vertices => self.operator(text),
             },
         }
     }
