@@ -132,9 +132,9 @@ mod tests {
     use amalgam_core::vocabulary::{Epoch, Key};
     use std::os::unix::fs::MetadataExt;
 
-    fn began(epoch: u32) -> Entry {
+    fn started(epoch: u32) -> Entry {
         let (settings, root) = (JobManagerSettings::default(), Key([epoch as u8; 32]));
-        Entry::Began {
+        Entry::Started {
             preset: Preset::TETRIS,
             epoch: Epoch(epoch),
             settings,
@@ -154,15 +154,15 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         for life in [1, 2] {
             let mut journal = JournalWriter::create(dir.path(), "server").unwrap();
-            journal.write(&[began(life)]).unwrap();
-            journal.write(&[began(life + 10), began(life + 20)]).unwrap();
+            journal.write(&[started(life)]).unwrap();
+            journal.write(&[started(life + 10), started(life + 20)]).unwrap();
         }
         let path = dir.path().join("server-2.journal");
         assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
-        assert_eq!(entries(&path).unwrap(), [began(2), began(12), began(22)]);
+        assert_eq!(entries(&path).unwrap(), [started(2), started(12), started(22)]);
         let bytes = fs::read(&path).unwrap();
         fs::write(&path, &bytes[..bytes.len() - 1]).unwrap();
-        assert_eq!(entries(&path).unwrap(), [began(2), began(12)]);
+        assert_eq!(entries(&path).unwrap(), [started(2), started(12)]);
         let mut reader = JournalReader::open(&path).unwrap();
         while reader.next_entry().unwrap().is_some() {}
         assert_eq!(reader.left_over(), (bytes.len() - JOURNAL.line("journal").len()) / 3 - 1);

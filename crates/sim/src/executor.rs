@@ -54,7 +54,7 @@ pub enum Reaction {
     /// A report to the agent.
     Report(ExecutorReport),
     /// A process runs from now on. The simulation has to end it.
-    Began { attempt: AttemptId, task: TaskId, template: Arc<TaskTemplate> },
+    Started { attempt: AttemptId, task: TaskId, template: Arc<TaskTemplate> },
     /// A file has to be transferred from another node.
     Fetch { file: StoredFile, from: NodeId },
     /// A running process was stopped early.
@@ -140,7 +140,7 @@ impl Executor {
                 }
             }
             Err(at) => {
-                out.push(Reaction::Began { attempt, task: order.task, template: Arc::clone(&order.template) });
+                out.push(Reaction::Started { attempt, task: order.task, template: Arc::clone(&order.template) });
                 let (whole, nominal) = (Duration::ZERO, Duration::ZERO);
                 let (yields_since, yielded, end) = (None, Duration::ZERO, None);
                 let since = now;

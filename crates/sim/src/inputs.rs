@@ -24,7 +24,7 @@ pub struct Racks {
     has_nameless: bool,
     /// All nodes, rack by rack, and the position of the first node of each rack.
     nodes: Vec<u32>,
-    begins: Vec<usize>,
+    starts: Vec<usize>,
 }
 
 impl Racks {
@@ -37,11 +37,11 @@ impl Racks {
             of: vec![0; nodes.len()],
             has_nameless: members.contains_key(&None),
             nodes: Vec::with_capacity(nodes.len()),
-            begins: Vec::new(),
+            starts: Vec::new(),
         };
         for (rack, nodes) in (0..).zip(members.into_values()) {
             nodes.iter().for_each(|node| racks.of[*node as usize] = rack);
-            racks.begins.push(racks.nodes.len());
+            racks.starts.push(racks.nodes.len());
             racks.nodes.extend(nodes);
         }
         racks
@@ -53,8 +53,8 @@ impl Racks {
     }
 
     fn members(&self, rack: u32) -> &[u32] {
-        let start = self.begins[rack as usize];
-        &self.nodes[start..self.begins.get(rack as usize + 1).copied().unwrap_or(self.nodes.len())]
+        let start = self.starts[rack as usize];
+        &self.nodes[start..self.starts.get(rack as usize + 1).copied().unwrap_or(self.nodes.len())]
     }
 
     /// The nodes for the copies of one block.
@@ -83,7 +83,7 @@ impl Racks {
 
     /// A random node of another rack, or of this rack if it is the only one.
     fn draw_beyond(&self, rack: u32, chance: &mut Chance) -> u32 {
-        let (own, start) = (self.members(rack).len(), self.begins[rack as usize]);
+        let (own, start) = (self.members(rack).len(), self.starts[rack as usize]);
         let others = self.nodes.len() - own;
         if others == 0 {
             return self.nodes[chance.below(own as u64) as usize];

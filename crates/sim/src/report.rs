@@ -454,8 +454,8 @@ fn height_of_bars(gantt: &Gantt) -> u32 {
 
 /// The stages from top to bottom, each with its name.
 fn bars(area: &Area<'_>, gantt: &Gantt) -> Plot {
-    let begins = gantt.stages.iter().map(|stage| stage.begins_s).fold(f64::INFINITY, f64::min);
-    let ends = gantt.stages.iter().map(|stage| stage.ends_s).fold(begins, f64::max);
+    let starts = gantt.stages.iter().map(|stage| stage.begins_s).fold(f64::INFINITY, f64::min);
+    let ends = gantt.stages.iter().map(|stage| stage.ends_s).fold(starts, f64::max);
     let count = gantt.stages.len() as f64;
     let labels: Vec<String> =
         gantt.stages.iter().map(|stage| format!("{} ({})", shortened(&stage.name), stage.tasks)).collect();
@@ -464,12 +464,12 @@ fn bars(area: &Area<'_>, gantt: &Gantt) -> Plot {
         .margin(10)
         .x_label_area_size(40)
         .y_label_area_size(35 + 7 * longest as u32)
-        .build_cartesian_2d(0.0..(ends - begins).max(1e-3), 0.0..count)?;
+        .build_cartesian_2d(0.0..(ends - starts).max(1e-3), 0.0..count)?;
     let x_name = "seconds since its first task";
     chart.configure_mesh().disable_mesh().x_desc(x_name).y_desc("stage (tasks)").y_labels(0).draw()?;
     let bar = |(number, stage): (usize, &GanttStage)| {
         let top = count - number as f64;
-        let corners = [(stage.begins_s - begins, top - 0.9), (stage.ends_s - begins, top - 0.1)];
+        let corners = [(stage.begins_s - starts, top - 0.9), (stage.ends_s - starts, top - 0.1)];
         Rectangle::new(corners, colour(number).mix(0.8).filled())
     };
     chart.draw_series(gantt.stages.iter().enumerate().map(bar))?;

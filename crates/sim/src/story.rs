@@ -73,7 +73,9 @@ fn describe(happening: &Happening) -> String {
         Happening::Intruded { node, attempt, task, .. } => {
             format!("!! an intruder sends a launch of {attempt} (task {task}) to n{node}")
         }
-        Happening::Began { node, attempt, task, .. } => format!("process of {attempt} (task {task}) starts on n{node}"),
+        Happening::TaskStarted { node, attempt, task, .. } => {
+            format!("process of {attempt} (task {task}) starts on n{node}")
+        }
         Happening::Yielded { node, attempt, task } => {
             format!("process of {attempt} (task {task}) on n{node} yields its CPU")
         }

@@ -270,7 +270,7 @@ fn until_up(scene: &Scene) {
 /// When the job was submitted that a server gave a job host.
 fn submitted_at(frames: &[Vec<u8>]) -> Option<Instant> {
     mail(frames).into_iter().find_map(|envelope| match envelope.message {
-        Message::ToJobManager(ToJobManager::Begin { job, .. }) => Some(job.submitted_at),
+        Message::ToJobManager(ToJobManager::Start { job, .. }) => Some(job.submitted_at),
         _ => None,
     })
 }

@@ -142,7 +142,7 @@ impl Dispatcher {
             let is_elsewhere = entry.job.host != HostId::SERVER;
             let share = if is_elsewhere { self.scheduler.reported_share(id).map(Box::new) } else { None };
             let (job, requested_actions, lost) = (Arc::clone(&entry.job), entry.requested_actions(), Arc::clone(&lost));
-            out.send(id, ToJobManager::Begin { job, share, requested_actions, lost });
+            out.send(id, ToJobManager::Start { job, share, requested_actions, lost });
         }
         // Managers in the server start with the state that they recovered.
         self.started.extend(started.into_iter().filter(|id| self.admission.jobs[id].job.host != HostId::SERVER));
@@ -159,7 +159,7 @@ impl Dispatcher {
         {
             left -= 1;
             match turn {
-                Turn::Begin(job) => self.start(job, out),
+                Turn::Start(job) => self.start(job, out),
                 Turn::End(job) => {
                     let after = self.admission.failed_dependency(job).unwrap_or_default();
                     self.end(now, job, JobOutcome::DependencyFailed { after }, out);
@@ -188,7 +188,7 @@ impl Dispatcher {
         let (admitted, requested_actions) = (Arc::clone(&entry.job), entry.requested_actions());
         self.scheduler.add_job(job, entry.queue, admitted.user, admitted.spec.priority);
         let share = self.share_at_start(job, out);
-        out.send(job, ToJobManager::Begin { job: admitted, share, requested_actions, lost: Arc::default() });
+        out.send(job, ToJobManager::Start { job: admitted, share, requested_actions, lost: Arc::default() });
         self.started.push(job);
     }
 

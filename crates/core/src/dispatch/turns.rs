@@ -35,7 +35,7 @@ pub(super) struct Pending {
 /// The next step.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Turn {
-    Begin(JobId),
+    Start(JobId),
     /// A job that had to succeed before it did not.
     End(JobId),
 }
@@ -196,7 +196,7 @@ impl Turns {
         self.steps += 1;
         // Ends first: a job that has to start before others may wait for such an end.
         let end = self.doomed.first().map(|(_, job)| Turn::End(*job));
-        end.or_else(|| self.heads.first().map(|((_, job), _)| Turn::Begin(*job)))
+        end.or_else(|| self.heads.first().map(|((_, job), _)| Turn::Start(*job)))
     }
 
     pub fn has_more(&self) -> bool {

@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 #[allow(clippy::large_enum_variant)]
 pub enum Entry {
     /// A process started, without roles. The root key allows a reader of the journal to make the tokens of this incarnation.
-    Began {
+    Started {
         preset: Preset,
         epoch: Epoch,
         settings: JobManagerSettings,
@@ -80,7 +80,7 @@ impl Replay {
     /// If the effects differ from those in the journal.
     pub fn apply(&mut self, entry: Entry) -> Result<(), Difference> {
         match entry {
-            Entry::Began { preset, epoch, settings, root, managers, seat } => {
+            Entry::Started { preset, epoch, settings, root, managers, seat } => {
                 let roles = Roles::new(preset, epoch, settings, Sealing { root, mac: self.mac });
                 self.roles = Some(roles.with_managers(managers).seated(seat));
             }

@@ -326,8 +326,8 @@ impl Roles {
     /// Starts a journal of events and effects. Has to be called before there are roles.
     pub fn keep_journal(&mut self) {
         let Incarnation { preset, epoch, settings, sealing: Sealing { root, .. }, managers, seat } = *self.incarnation;
-        let began = Entry::Began { preset, epoch, settings, root, managers, seat };
-        self.journal = Some(Box::new(Journal { entries: vec![began] }));
+        let started = Entry::Started { preset, epoch, settings, root, managers, seat };
+        self.journal = Some(Box::new(Journal { entries: vec![started] }));
     }
 
     pub fn end_journal(&mut self) {
@@ -541,7 +541,7 @@ impl Roles {
         event: Event<ToJobManager>,
         outbox: &mut Outbox,
     ) -> Option<Event<ToJobManager>> {
-        if let Event::Message { body: ToJobManager::Begin { job: admitted, .. }, .. } = &event {
+        if let Event::Message { body: ToJobManager::Start { job: admitted, .. }, .. } = &event {
             let Incarnation { preset, epoch, settings, sealing, .. } = *self.incarnation;
             let generation = self.job_host.as_ref().map_or(Generation::default(), |job_host| job_host.generation());
             let make = || {

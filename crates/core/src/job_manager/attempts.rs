@@ -183,7 +183,7 @@ impl JobManager {
             if let Some(twin) = twin {
                 self.discard(now, twin, out);
             }
-            self.note_gang_began(now, task, out);
+            self.note_gang_started(now, task, out);
             self.drop_idle_copies(now, out);
         }
     }
@@ -275,7 +275,7 @@ impl JobManager {
             out.record(Record::StageReady { job: self.id(), stage });
         }
         if succeeded {
-            self.note_gang_began(now, task, out);
+            self.note_gang_started(now, task, out);
         }
         if !last {
             self.record_retry(now, task, costs_none, out);

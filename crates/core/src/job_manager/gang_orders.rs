@@ -71,13 +71,13 @@ impl JobManager {
     }
 
     /// A task started or succeeded, so its gang was started before a restart: the others may start too.
-    pub(super) fn note_gang_began(&mut self, now: Instant, task: TaskId, out: &mut Outbox) {
+    pub(super) fn note_gang_started(&mut self, now: Instant, task: TaskId, out: &mut Outbox) {
         if !self.gangs.is_gang(task.stage) || self.gangs.withholds(task.stage) || self.lifecycle.is_stopping() {
             return;
         }
         let stage = self.dag.stage(task.stage);
         let is_complete = stage.waiting() == 0 && stage.failed == 0;
-        match self.gangs.on_began(task.stage, is_complete, &self.attempts) {
+        match self.gangs.on_started(task.stage, is_complete, &self.attempts) {
             Some(starts) => send_starts(starts, out),
             None => self.review_gangs(now, out),
         }

@@ -83,7 +83,7 @@ pub(super) struct Start {
 /// The next step of a gang.
 enum Step {
     None,
-    Begin,
+    Start,
     Dissolve { reason: EndReason, pauses: bool },
     Gather,
 }
@@ -118,7 +118,7 @@ impl Gangs {
     pub(super) fn review(&mut self, now: Instant, stage: u32, of: &GangProgress, attempts: &Attempts) -> Option<Order> {
         match self.step(now, stage, of, attempts) {
             Step::None => None,
-            Step::Begin => Some(Order::Start(self.start(stage, attempts))),
+            Step::Start => Some(Order::Start(self.start(stage, attempts))),
             Step::Dissolve { reason, pauses } => {
                 self.dissolve(now, stage, &reason, pauses);
                 Some(Order::Stop(reason))
@@ -160,7 +160,7 @@ impl Gangs {
 
     /// A task started or succeeded while its gang gathers, so the gang was started before a restart, and the others start. `None`
     /// if it is not complete, since a task has to be tried again: the gang is to be reviewed.
-    pub(super) fn on_began(&mut self, stage: u32, is_complete: bool, attempts: &Attempts) -> Option<Vec<Start>> {
+    pub(super) fn on_started(&mut self, stage: u32, is_complete: bool, attempts: &Attempts) -> Option<Vec<Start>> {
         if is_complete {
             return Some(self.start(stage, attempts));
         }
@@ -239,7 +239,7 @@ impl Gangs {
             Phase::Gathers { .. } | Phase::Runs if of.has_failed && of.running > 0 => {
                 Step::Dissolve { reason: EndReason::Cancelled, pauses: false }
             }
-            Phase::Gathers { .. } if of.waiting == 0 && gang.in_place.len() as u32 == of.running => Step::Begin,
+            Phase::Gathers { .. } if of.waiting == 0 && gang.in_place.len() as u32 == of.running => Step::Start,
             Phase::Gathers { .. } if of.waiting > 0 && self.is_unsure_of(stage, attempts) => {
                 Step::Dissolve { reason: withdrawn(NOT_COMPLETE), pauses: false }
             }

@@ -243,8 +243,8 @@ impl JobManager {
 
     fn on_message(&mut self, now: Instant, from: Address, body: ToJobManager, out: &mut Outbox) {
         match body {
-            ToJobManager::Begin { share, requested_actions, lost, .. } => {
-                self.on_begin(now, share, requested_actions, &lost, out)
+            ToJobManager::Start { share, requested_actions, lost, .. } => {
+                self.on_start(now, share, requested_actions, &lost, out)
             }
             ToJobManager::Share { share } => {
                 self.master.set_share(share);
@@ -288,7 +288,7 @@ impl JobManager {
     }
 
     /// Parts of it may be known: the message is repeated where one may have been lost.
-    fn on_begin(
+    fn on_start(
         &mut self,
         now: Instant,
         share: Option<Box<Totals>>,

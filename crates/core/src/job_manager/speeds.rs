@@ -138,9 +138,9 @@ impl AttemptProgress {
         if self.input_bytes > 0 && others.input > 0 {
             return others.time_for(u128::from(self.input_bytes) * whole, others.input);
         }
-        let cpu_tells = self.work.cpu >= LEAST_CPU.0 && others.cpu >= others.time / IDLE_PART && others.cpu > 0;
+        let cpu_is_known = self.work.cpu >= LEAST_CPU.0 && others.cpu >= others.time / IDLE_PART && others.cpu > 0;
         match (u128::from(self.work.cpu) * whole).checked_div(u128::from(self.part)) {
-            Some(all) if cpu_tells => others.time_for(all, u128::from(others.cpu)),
+            Some(all) if cpu_is_known => others.time_for(all, u128::from(others.cpu)),
             _ => others.time_for(whole, others.parts),
         }
     }
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn cpu_time_tells_larger_tasks_from_slower_ones() {
+    fn cpu_time_distinguishes_larger_tasks_from_slower_ones() {
         let others = sample(10, Some(100), 10_000, 0);
         assert_eq!(compared([0, 0], [sample(10, Some(10), 10_000, 0), others]), Some((90, 100)));
         assert_eq!(compared([0, 0], [sample(10, Some(10), 1_000, 0), others]), Some((90, 10)));

@@ -38,7 +38,7 @@ pub(super) struct Nodes {
     /// When nodes are checked for silence next.
     review_at: Option<Instant>,
     /// When this incarnation of the master started.
-    began: Option<Instant>,
+    started: Option<Instant>,
 }
 
 /// A node's queue: its expected work, then the number of entries.
@@ -201,8 +201,8 @@ impl Nodes {
         self.entry(node).received_before = Some(at);
     }
 
-    pub(super) fn began(&mut self, now: Instant) {
-        self.began = Some(now);
+    pub(super) fn started(&mut self, now: Instant) {
+        self.started = Some(now);
     }
 
     pub(super) fn forget(&mut self, node: NodeId) {
@@ -557,12 +557,12 @@ impl Master {
     /// A node was unreachable for longer than its grace period: its attempts are lost.
     fn give_up(&mut self, now: Instant, node: NodeId, out: &mut Outbox) {
         self.count_loss(now, node);
-        let began = self.nodes.began;
+        let started = self.nodes.started;
         let entry = self.nodes.entry(node);
-        if let (None, Some(began)) = (entry.heard(), began) {
+        if let (None, Some(started)) = (entry.heard(), started) {
             // It has been silent at least since then.
-            entry.received_before = Some(began);
-            out.persist(Change::NodeLastSeen { node, at: began });
+            entry.received_before = Some(started);
+            out.persist(Change::NodeLastSeen { node, at: started });
         }
         self.dispatch.rooms.set_state(node, NodeState::Lost);
         let booked: Vec<Booking> = self.dispatch.rooms.bookings_on(node).collect();
@@ -655,7 +655,7 @@ impl Master {
                 enforcement: entry.enforcement.clone(),
                 program: entry.program.clone(),
                 silent_for: entry.heard().map(|heard| now.since(heard)),
-                unheard_since: self.nodes.began.filter(|_| entry.last_contact.is_none()),
+                unheard_since: self.nodes.started.filter(|_| entry.last_contact.is_none()),
                 reserved: self.dispatch.scheduler.reserved_nodes().binary_search(&node).is_ok(),
                 doubt,
                 is_avoided: doubt.is_some() && self.publishes_odds(),

@@ -258,7 +258,7 @@ impl Role for Master {
             Event::Connected { peer: Address::Node(node), .. } => self.on_node_connected(now, node),
             Event::Disconnected { peer: Address::Node(node) } => self.on_node_disconnected(now, node, out),
             Event::Connected { peer: Address::Master, .. } => {
-                self.nodes.began(now);
+                self.nodes.started(now);
                 self.dispatch.on_recovered(now, out);
             }
             Event::Connected { peer: Address::JobHost(host), incarnation } => {

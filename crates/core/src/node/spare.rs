@@ -41,7 +41,7 @@ impl Spare {
     }
 
     /// The check that was due is made. Returns whether spare room is reported at all; the next check follows when the room grows.
-    fn begin_check(&mut self) -> bool {
+    fn start_check(&mut self) -> bool {
         self.due = None;
         self.report_every.is_some()
     }
@@ -61,7 +61,7 @@ impl Spare {
 impl NodeAgent {
     pub(super) fn report_spare(&mut self, now: Instant, out: &mut Outbox) {
         let is_wanted = self.queue.has_opportunistic() || self.attempts.is_any_yielding();
-        if !self.spare.begin_check() || !self.is_welcomed() || is_wanted {
+        if !self.spare.start_check() || !self.is_welcomed() || is_wanted {
             return;
         }
         let spare = self.room.spare();

@@ -14,7 +14,7 @@ use std::sync::Arc;
 pub enum ToJobManager {
     /// The job may start. A process that hosts job managers creates one for a job that it does not know. Sent again whenever the
     /// master or the manager's process may have missed something of the job: a manager that has started does what is missing.
-    Begin {
+    Start {
         job: Arc<AdmittedJob>,
         share: Option<Box<Totals>>,
         requested_actions: RequestedActions,
@@ -149,7 +149,7 @@ impl ToJobManager {
             ToJobManager::Live { epoch, .. } => Some(*epoch),
             ToJobManager::Waits { starts, .. } => starts.first().map(|(attempt, _)| attempt.epoch),
             ToJobManager::Progress { samples } => samples.first().map(|(attempt, _)| attempt.epoch),
-            ToJobManager::Begin { .. }
+            ToJobManager::Start { .. }
             | ToJobManager::Share { .. }
             | ToJobManager::Allowance { .. }
             | ToJobManager::Act(_)
@@ -165,8 +165,8 @@ impl ToJobManager {
     }
 
     /// For a job that starts for the first time and for which there are no requests.
-    pub fn begin(job: Arc<AdmittedJob>, share: Option<Box<Totals>>) -> ToJobManager {
-        ToJobManager::Begin { job, share, requested_actions: RequestedActions::default(), lost: Arc::default() }
+    pub fn start(job: Arc<AdmittedJob>, share: Option<Box<Totals>>) -> ToJobManager {
+        ToJobManager::Start { job, share, requested_actions: RequestedActions::default(), lost: Arc::default() }
     }
 }
 

@@ -72,7 +72,7 @@ impl ToJobHost {
 impl ToJobManager {
     fn since(&self) -> u32 {
         match self {
-            ToJobManager::Begin { .. }
+            ToJobManager::Start { .. }
             | ToJobManager::Share { .. }
             | ToJobManager::Allowance { .. }
             | ToJobManager::Act(..)

@@ -80,7 +80,7 @@ impl Managed {
         });
         let manager = preset.job_manager(job.clone(), Epoch(1), JobManagerSettings::default(), sealing(Epoch(1)));
         let mut managed = Managed { manager, now: Instant::ZERO, out: Outbox::default(), number: 0 };
-        managed.tell(Address::Master, ToJobManager::begin(Arc::clone(&job), Some(Box::new(cores(share)))));
+        managed.tell(Address::Master, ToJobManager::start(Arc::clone(&job), Some(Box::new(cores(share)))));
         let node = ListedNode {
             closed_reason: None,
             capacity: Resources::new(64_000, 0),
@@ -102,7 +102,7 @@ impl Managed {
     fn reopen(&mut self) {
         let (job, requested_actions) =
             (Arc::clone(self.manager.job()), RequestedActions { run: 1, ..RequestedActions::default() });
-        self.tell(Address::Master, ToJobManager::Begin { job, share: None, requested_actions, lost: Arc::default() });
+        self.tell(Address::Master, ToJobManager::Start { job, share: None, requested_actions, lost: Arc::default() });
     }
 
     fn act(&mut self, action: JobAction) {

@@ -218,7 +218,7 @@ impl Managed {
         });
         let manager = preset.job_manager(job.clone(), Epoch(1), JobManagerSettings::default(), sealing(Epoch(1)));
         let mut managed = Managed { manager, now: Instant::ZERO, share: *share, out: Outbox::default() };
-        managed.tell(ToJobManager::begin(job, Some(Box::new(*share))));
+        managed.tell(ToJobManager::start(job, Some(Box::new(*share))));
         managed
     }
 

@@ -265,7 +265,7 @@ impl World {
 
     fn at_manager(&mut self, job: JobId, event: Event<ToJobManager>) {
         let Some(server) = &mut self.server else { return };
-        if let Event::Message { body: ToJobManager::Begin { job: admitted, .. }, .. } = &event {
+        if let Event::Message { body: ToJobManager::Start { job: admitted, .. }, .. } = &event {
             let (preset, epoch) = (self.preset, self.epoch);
             let make =
                 || preset.job_manager(Arc::clone(admitted), epoch, JobManagerSettings::default(), sealing(epoch));

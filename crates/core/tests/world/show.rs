@@ -60,7 +60,7 @@ fn to_job_manager(body: &ToJobManager) -> Option<String> {
             let open = nodes.iter().filter(|node| node.is_open()).count();
             format!("nodes: {open} of {} open", nodes.len())
         }
-        ToJobManager::Begin { .. } => "begin".to_owned(),
+        ToJobManager::Start { .. } => "begin".to_owned(),
         ToJobManager::Granted { grants } => {
             let grants: Vec<String> = grants.iter().map(|grant| format!("{} on {}", grant.id, grant.node)).collect();
             format!("granted {}", grants.join(" "))

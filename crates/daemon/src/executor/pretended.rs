@@ -25,7 +25,7 @@ pub struct PretendedExecutor {
 
 struct Pretence {
     order: LaunchOrder,
-    began: Instant,
+    started: Instant,
     /// Time for which it has yielded, without the current time if it yields now.
     yielded: Duration,
     state: State,
@@ -95,7 +95,7 @@ impl PretendedExecutor {
         let known = self.attempts.entry(attempt).or_insert_with(|| {
             let until = now + run_time(&order);
             self.ends.insert((until, attempt));
-            Pretence { order, began: now, yielded: Duration::ZERO, state: State::Running { until } }
+            Pretence { order, started: now, yielded: Duration::ZERO, state: State::Running { until } }
         });
         reports.push(match &known.state {
             State::Ended(ended) => ExecutorReport::Finished { attempt, ended: Arc::clone(ended) },
@@ -127,7 +127,7 @@ impl PretendedExecutor {
             State::Yielding { .. } => {}
             State::Ended(_) => return,
         }
-        let usage = Usage { wall: now.since(known.began), yielded: known.yielded(now), ..Usage::default() };
+        let usage = Usage { wall: now.since(known.started), yielded: known.yielded(now), ..Usage::default() };
         let files = if reason.is_success() { empty_outputs(&known.order) } else { None };
         let ended = Arc::new(Ended { reason, usage, message: None, files });
         known.state = State::Ended(Arc::clone(&ended));
@@ -161,7 +161,7 @@ impl Pretence {
     }
 
     fn ran_for(&self, now: Instant) -> Duration {
-        Duration(now.since(self.began).0.saturating_sub(self.yielded(now).0))
+        Duration(now.since(self.started).0.saturating_sub(self.yielded(now).0))
     }
 
     fn sample(&self, now: Instant) -> Option<Sample> {

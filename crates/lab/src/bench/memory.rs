@@ -23,7 +23,7 @@ pub fn execute(args: &MemoryArgs) -> Result<()> {
     let start = resident_bytes(std::process::id())?;
     let mut spec = array(args.tasks, &["/bin/true"]);
     spec.stages[0].retries = 1;
-    let mut run = Run::begin(spec);
+    let mut run = Run::start(spec);
     let per_task = |bytes: u64| bytes as f64 / f64::from(args.tasks);
     let show = |what: &str, run: &Run| -> Result<()> {
         give_back_free_memory();
@@ -61,10 +61,10 @@ struct Run {
 }
 
 impl Run {
-    fn begin(spec: JobSpec) -> Run {
+    fn start(spec: JobSpec) -> Run {
         let (job, manager) = manager(&Preset::DRF, spec);
         let mut run = Run { manager, out: Outbox::default(), now: Instant(1), attempts: 0, waiting: Vec::new() };
-        run.tell(Address::Master, ToJobManager::begin(job, None));
+        run.tell(Address::Master, ToJobManager::start(job, None));
         run
     }
 

@@ -130,7 +130,7 @@ enum Happening {
 
 struct Run {
     manager: JobManager,
-    begin: ToJobManager,
+    start: ToJobManager,
     spec: Arc<JobSpec>,
     now: Instant,
     out: Outbox,
@@ -168,7 +168,7 @@ impl Run {
         let share_told = preset.yielding().is_some().then(|| Box::new(share));
         Run {
             manager,
-            begin: ToJobManager::begin(Arc::clone(&job), share_told),
+            start: ToJobManager::start(Arc::clone(&job), share_told),
             spec: Arc::clone(&job.spec),
             now: Instant(1),
             out: Outbox::default(),
@@ -188,9 +188,9 @@ impl Run {
     }
 
     fn finish(mut self) -> Result<Decisions> {
-        let begin = self.begin.clone();
-        let plans = matches!(&begin, ToJobManager::Begin { share: Some(_), .. });
-        self.tell("the beginning", Address::Master, begin);
+        let start = self.start.clone();
+        let plans = matches!(&start, ToJobManager::Start { share: Some(_), .. });
+        self.tell("the beginning", Address::Master, start);
         self.later(BETWEEN_GRANTS, Happening::Grants);
         if plans {
             self.later(BETWEEN_SHARES, Happening::NewShare);

@@ -81,7 +81,7 @@ impl Stable {
     }
 
     fn match_up(&mut self, costs: &Costs) {
-        self.begin(costs);
+        self.start(costs);
         for round in 0..self.rounds {
             if self.proposing.is_empty() {
                 break;
@@ -90,7 +90,7 @@ impl Stable {
         }
     }
 
-    fn begin(&mut self, costs: &Costs) {
+    fn start(&mut self, costs: &Costs) {
         self.held.clear();
         self.held.resize(costs.nodes(), None);
         self.is_full.clear();

@@ -46,7 +46,9 @@ impl Coverage {
             Happening::Fault(fault) => count(&mut self.faults, fault.kind()),
             Happening::Repeated { .. } => count(&mut self.faults, "message repeated"),
             Happening::Undone(changes) if !changes.is_empty() => count(&mut self.events, "changes lost in a crash"),
-            Happening::Began { resources, .. } if resources.0[FIRST_CUSTOM..].iter().any(|amount| *amount > 0) => {
+            Happening::TaskStarted { resources, .. }
+                if resources.0[FIRST_CUSTOM..].iter().any(|amount| *amount > 0) =>
+            {
                 count(&mut self.events, "task with custom resources");
             }
             _ => {}

@@ -184,12 +184,12 @@ mod tests {
     fn a_task_may_have_a_duplicate_and_continues_with_either() {
         let over = |number| finished(attempt(number), EndReason::Preempted, false);
         let succeeded = |number| finished(attempt(number), EndReason::Exit(0), true);
-        let begin = [launched(attempt(1)), duplicate(2)];
+        let start = [launched(attempt(1)), duplicate(2)];
         for (first, other) in [(1, 2), (2, 1)] {
-            assert_eq!(check(&[&begin[..], &[over(first), succeeded(other)]].concat()), Ok(()));
+            assert_eq!(check(&[&start[..], &[over(first), succeeded(other)]].concat()), Ok(()));
         }
-        assert!(check(&[&begin[..], &[succeeded(1)]].concat()).is_err(), "the other one continues");
-        assert!(check(&[&begin[..], &[duplicate(3)]].concat()).is_err(), "a third one");
+        assert!(check(&[&start[..], &[succeeded(1)]].concat()).is_err(), "the other one continues");
+        assert!(check(&[&start[..], &[duplicate(3)]].concat()).is_err(), "a third one");
         assert!(check(&[duplicate(2)]).is_err(), "a duplicate without a first attempt");
     }
 

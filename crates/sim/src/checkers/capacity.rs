@@ -51,7 +51,7 @@ impl Checker for Capacity {
     fn check(&mut self, world: &Simulation, happened: &[Happening]) -> Result<(), Breach> {
         for happening in happened {
             match happening {
-                Happening::Began { node, attempt, task, resources, .. } => {
+                Happening::TaskStarted { node, attempt, task, resources, .. } => {
                     self.shared += u64::from(self.running.get(node).is_some_and(|running| !running.is_empty()));
                     self.hold(world, *node, *attempt, *task, (*resources, false))?;
                 }
@@ -76,14 +76,14 @@ impl Checker for Capacity {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::checkers::testing::{attempt, began, quiet_world};
+    use crate::checkers::testing::{attempt, quiet_world, task_started};
 
     #[test]
     fn the_cpu_of_a_yielding_attempt_is_free_until_it_resumes() {
         let (world, mut checker) = (quiet_world(), Capacity::default());
         let task = TaskId::default();
         let yielded = Happening::Yielded { node: 0, attempt: attempt(1), task };
-        let story = [began(0, attempt(1), 1_500), yielded, began(0, attempt(2), 1_500)];
+        let story = [task_started(0, attempt(1), 1_500), yielded, task_started(0, attempt(2), 1_500)];
         assert_eq!(checker.check(&world, &story), Ok(()));
         assert!(checker.check(&world, &[Happening::Resumed { node: 0, attempt: attempt(1), task }]).is_err());
     }
@@ -92,7 +92,7 @@ mod tests {
     fn two_tasks_that_do_not_fit_together_are_noticed() {
         let world = quiet_world();
         let mut checker = Capacity::default();
-        assert_eq!(checker.check(&world, &[began(0, attempt(1), 1_500)]), Ok(()));
-        assert!(checker.check(&world, &[began(0, attempt(2), 1_000)]).is_err());
+        assert_eq!(checker.check(&world, &[task_started(0, attempt(1), 1_500)]), Ok(()));
+        assert!(checker.check(&world, &[task_started(0, attempt(2), 1_000)]).is_err());
     }
 }

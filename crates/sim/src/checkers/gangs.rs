@@ -114,7 +114,7 @@ impl Gangs {
         Ok(())
     }
 
-    fn on_began(&mut self, attempt: AttemptId, task: TaskId) -> Result<(), Breach> {
+    fn on_started(&mut self, attempt: AttemptId, task: TaskId) -> Result<(), Breach> {
         let Some(gang) = self.of(task) else { return Ok(()) };
         if !gang.may_start.contains(&attempt) {
             return Err(Breach::of_task(task, format!("{attempt} started before its gang")));
@@ -141,7 +141,7 @@ impl Checker for Gangs {
             }
             match (happening, happening.record()) {
                 (Happening::Undone(changes), _) => changes.iter().rev().for_each(|change| self.undo(change)),
-                (Happening::Began { attempt, task, .. }, _) => self.on_began(*attempt, *task)?,
+                (Happening::TaskStarted { attempt, task, .. }, _) => self.on_started(*attempt, *task)?,
                 (_, Some(Record::AwaitsGang { task, attempt, .. })) => {
                     if let Some(gang) = self.of(*task) {
                         gang.arrived.insert(*attempt);
@@ -158,7 +158,7 @@ impl Checker for Gangs {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::checkers::testing::{attempt, began, finished, launched, quiet_world, reported_record};
+    use crate::checkers::testing::{attempt, finished, launched, quiet_world, reported_record, task_started};
     use crate::settings::{NetworkSettings, Settings};
     use crate::testing::{job, run};
     use amalgam_core::policy::inter_job::QueueTree;
@@ -181,30 +181,33 @@ mod tests {
         reported_record(Record::AwaitsGang { task, attempt: attempt(number), node: NodeId(0) })
     }
 
-    fn begins() -> Happening {
+    fn gang_starts() -> Happening {
         reported_record(Record::GangStarts { job: JobId(1), stage: 0, tasks: 1 })
     }
 
     #[test]
     fn a_gang_that_starts_without_all_tasks_at_their_nodes_is_noticed() {
-        assert!(breach(&[begins()]).is_some_and(|what| what.contains("its task 0 has no attempt")));
-        let early = breach(&[launched(attempt(0)), begins()]);
+        assert!(breach(&[gang_starts()]).is_some_and(|what| what.contains("its task 0 has no attempt")));
+        let early = breach(&[launched(attempt(0)), gang_starts()]);
         assert!(early.is_some_and(|what| what.contains("has not arrived at its node")));
-        assert_eq!(breach(&[launched(attempt(0)), arrived(0), begins(), began(0, attempt(0), 1_000)]), None);
+        assert_eq!(
+            breach(&[launched(attempt(0)), arrived(0), gang_starts(), task_started(0, attempt(0), 1_000)]),
+            None
+        );
     }
 
     #[test]
     fn a_process_that_starts_before_its_gang_is_noticed() {
-        let what = breach(&[launched(attempt(0)), began(0, attempt(0), 1_000)]);
+        let what = breach(&[launched(attempt(0)), task_started(0, attempt(0), 1_000)]);
         assert!(what.is_some_and(|what| what.contains("started before its gang")));
     }
 
     #[test]
     fn a_launch_while_others_of_the_gang_run_is_noticed() {
-        let told = [launched(attempt(0)), arrived(0), begins()];
-        let again = |between: &[Happening]| breach(&[&told[..], between, &[launched(attempt(1))]].concat());
+        let events = [launched(attempt(0)), arrived(0), gang_starts()];
+        let again = |between: &[Happening]| breach(&[&events[..], between, &[launched(attempt(1))]].concat());
         assert_eq!(again(&[]), None, "the order to start may be lost");
-        let started = began(0, attempt(0), 1_000);
+        let started = task_started(0, attempt(0), 1_000);
         assert!(again(std::slice::from_ref(&started)).is_some_and(|what| what.contains("runs already")));
         assert_eq!(again(&[started, finished(attempt(0), EndReason::Exit(1), false)]), None);
     }

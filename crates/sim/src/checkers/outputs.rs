@@ -63,7 +63,7 @@ impl Outputs {
         files.filter_map(|(writer, name)| self.committed.get(&writer)?.get(&name).copied()).collect()
     }
 
-    fn on_began(&mut self, task: TaskId, attempt: AttemptId, given: &BTreeSet<Digest>) -> Result<(), Breach> {
+    fn on_started(&mut self, task: TaskId, attempt: AttemptId, given: &BTreeSet<Digest>) -> Result<(), Breach> {
         let reads = self.reads.remove(&attempt).unwrap_or_default();
         self.read += given.len() as u64;
         if *given == reads {
@@ -92,10 +92,10 @@ impl Checker for Outputs {
             if let Some(change) = happening.change() {
                 self.on_change(change)?;
             }
-            if let Happening::Began { node, attempt, task, .. } = happening
+            if let Happening::TaskStarted { node, attempt, task, .. } = happening
                 && let Some(given) = world.inputs_of(*node, *attempt)
             {
-                self.on_began(*task, *attempt, &given.collect())?;
+                self.on_started(*task, *attempt, &given.collect())?;
             }
         }
         Ok(())
@@ -168,7 +168,7 @@ mod tests {
     fn a_reader_that_gets_other_files_is_noticed() {
         let given = |changes: &[Change], files: &[u8]| {
             let given = files.iter().map(|by| left(*by)).collect();
-            after(changes).unwrap().on_began(READER, attempt(3), &given)
+            after(changes).unwrap().on_started(READER, attempt(3), &given)
         };
         assert_eq!(given(&[wrote(1), reads(3)], &[1]), Ok(()));
         assert!(given(&[wrote(1), reads(3)], &[2]).is_err(), "the files of another attempt");

@@ -66,7 +66,7 @@ impl Preemption {
 
     fn take_in(&mut self, happening: &Happening) -> Result<(), Breach> {
         match happening {
-            Happening::Began { node, attempt, resources, execution, .. } => {
+            Happening::TaskStarted { node, attempt, resources, execution, .. } => {
                 // The promotion may reach the node later.
                 let entry = (*resources, is_guaranteed(*execution) || self.promoted.contains(attempt));
                 self.running.entry(*node).or_default().insert(*attempt, entry);
@@ -221,7 +221,7 @@ fn is_guaranteed(execution: ExecutionType) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::checkers::testing::{admitted, attempt, began, finished, launched, launched_under, quiet_world};
+    use crate::checkers::testing::{admitted, attempt, finished, launched, launched_under, quiet_world, task_started};
     use amalgam_core::vocabulary::{GrantId, TaskShape};
 
     const GRACE: Duration = Duration::from_secs(11);
@@ -250,7 +250,7 @@ mod tests {
         let story = [
             admitted(ExecutionType::Guaranteed),
             launched(attempt(1)),
-            began(0, attempt(1), 1_000),
+            task_started(0, attempt(1), 1_000),
             finished(attempt(1), EndReason::Exit(0), true),
         ];
         assert_eq!(checker.check(&quiet_world(), &story), Ok(()));

@@ -91,7 +91,7 @@ impl Checker for Room {
     fn check(&mut self, world: &Simulation, happened: &[Happening]) -> Result<(), Breach> {
         for happening in happened {
             match happening {
-                Happening::Began { node, attempt, resources, .. } => {
+                Happening::TaskStarted { node, attempt, resources, .. } => {
                     self.running.entry(*node).or_default().insert(*attempt, *resources);
                 }
                 Happening::Ended { node, attempt, .. } => {

@@ -70,7 +70,7 @@ struct Booked<'a> {
 impl Shares {
     fn take_in(&mut self, world: &Simulation, happening: &Happening) -> Result<(), Breach> {
         match happening {
-            Happening::Began { node, attempt, resources, .. } => {
+            Happening::TaskStarted { node, attempt, resources, .. } => {
                 if let (Some(job), Some(grant)) = (self.jobs.get(&attempt.job), self.grants.get(attempt)) {
                     let running = Running { node: *node, queue: job.queue, resources: *resources, grant: *grant };
                     self.running.insert(*attempt, running);

@@ -217,8 +217,8 @@ mod tests {
 
     /// Checks these happenings after an opportunistic attempt was sent.
     fn check(happened: &[Happening]) -> Result<(), Breach> {
-        let begin = [admitted(ExecutionType::Auto), allowed(1), launched_under(attempt(1), None)];
-        Starvation::new(Preset::APOLLO).check(&quiet_world(), &[&begin, happened].concat())
+        let start = [admitted(ExecutionType::Auto), allowed(1), launched_under(attempt(1), None)];
+        Starvation::new(Preset::APOLLO).check(&quiet_world(), &[&start, happened].concat())
     }
 
     #[test]
@@ -236,9 +236,9 @@ mod tests {
 
     #[test]
     fn the_next_incarnation_of_a_manager_does_not_know_which_attempts_have_started() {
-        let begin = [admitted(ExecutionType::Auto), allowed(1), launched_under(attempt(1), None), started(attempt(1))];
+        let start = [admitted(ExecutionType::Auto), allowed(1), launched_under(attempt(1), None), started(attempt(1))];
         let mut checker = Starvation::new(Preset::APOLLO);
-        assert_eq!(checker.check(&quiet_world(), &begin), Ok(()));
+        assert_eq!(checker.check(&quiet_world(), &start), Ok(()));
         let younger = told(sent(2, Instant(STARVED.0 - 1)));
         assert_eq!(
             checker.check(&quiet_world(), &[Happening::Started(ProcessId::Server), allowed(1), younger]),
@@ -255,9 +255,9 @@ mod tests {
 
     #[test]
     fn an_attempt_that_has_started_and_ended_does_not_count_as_waiting() {
-        let begin = [admitted(ExecutionType::Auto), allowed(1), launched_under(attempt(1), None), started(attempt(1))];
+        let start = [admitted(ExecutionType::Auto), allowed(1), launched_under(attempt(1), None), started(attempt(1))];
         let mut checker = Starvation::new(Preset::APOLLO);
-        assert_eq!(checker.check(&quiet_world(), &begin), Ok(()));
+        assert_eq!(checker.check(&quiet_world(), &start), Ok(()));
         assert_eq!((checker.waiting.len(), checker.running.len()), (0, 1));
         let (attempt, cause, node) = (attempt(1), LostCause::Unknown, NodeId(0));
         let lost = Change::Lost { attempt, task: TASK, node, cause, last: false, at: STARVED };

@@ -33,9 +33,9 @@ pub fn attempt(number: u32) -> AttemptId {
     AttemptId { job: TASK.job, epoch: Epoch(1), number }
 }
 
-pub fn began(node: usize, attempt: AttemptId, cpu_millis: u32) -> Happening {
+pub fn task_started(node: usize, attempt: AttemptId, cpu_millis: u32) -> Happening {
     let (resources, execution) = (Resources::new(cpu_millis, 0), ExecutionType::Guaranteed);
-    Happening::Began { node, attempt, task: TASK, resources, execution }
+    Happening::TaskStarted { node, attempt, task: TASK, resources, execution }
 }
 
 pub fn told(change: Change) -> Happening {

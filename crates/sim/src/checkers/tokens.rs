@@ -15,13 +15,13 @@ pub struct Tokens {
     /// By job and stage: the resources of a task.
     resources: BTreeMap<JobId, Vec<Resources>>,
     launched: BTreeMap<AttemptId, (TaskId, NodeId)>,
-    began: BTreeSet<AttemptId>,
+    task_started: BTreeSet<AttemptId>,
     /// Launches that an intruder sent to a node that could verify them at once.
     intrusions: u64,
 }
 
 impl Tokens {
-    fn on_began(&mut self, node: usize, attempt: AttemptId, task: TaskId, held: &Resources) -> Result<(), Breach> {
+    fn on_started(&mut self, node: usize, attempt: AttemptId, task: TaskId, held: &Resources) -> Result<(), Breach> {
         let node = NodeId(node as u32);
         if self.launched.get(&attempt) != Some(&(task, node)) {
             return Err(Breach::of_task(task, format!("{attempt} started on {node}, where it was not launched")));
@@ -30,7 +30,7 @@ impl Tokens {
         if asked != Some(held) {
             return Err(Breach::of_task(task, format!("{attempt} holds {held:?}, but its job requested {asked:?}")));
         }
-        if !self.began.insert(attempt) {
+        if !self.task_started.insert(attempt) {
             return Err(Breach::of_task(task, format!("{attempt} started twice")));
         }
         Ok(())
@@ -67,8 +67,8 @@ impl Checker for Tokens {
                 Happening::Reported(_, Fact::Change(Change::Launched { attempt, task, node, .. })) => {
                     self.launched.insert(*attempt, (*task, *node));
                 }
-                Happening::Began { node, attempt, task, resources, .. } => {
-                    self.on_began(*node, *attempt, *task, resources)?;
+                Happening::TaskStarted { node, attempt, task, resources, .. } => {
+                    self.on_started(*node, *attempt, *task, resources)?;
                 }
                 Happening::Intruded { node, attempt, task, is_judged: true } => {
                     self.intrusions += 1;
@@ -87,7 +87,7 @@ impl Checker for Tokens {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::checkers::testing::{admitted, attempt, began, launched, quiet_world};
+    use crate::checkers::testing::{admitted, attempt, launched, quiet_world, task_started};
     use amalgam_core::role::TokenFault;
     use amalgam_core::vocabulary::ExecutionType;
 
@@ -98,11 +98,11 @@ mod tests {
 
     #[test]
     fn a_process_that_differs_from_its_launch_is_noticed() {
-        assert_eq!(check(&[began(0, attempt(1), 1_000)]), Ok(()));
-        assert!(check(&[began(0, attempt(2), 1_000)]).is_err(), "another attempt");
-        assert!(check(&[began(1, attempt(1), 1_000)]).is_err(), "another node");
-        assert!(check(&[began(0, attempt(1), 2_000)]).is_err(), "more resources");
-        assert!(check(&[began(0, attempt(1), 1_000), began(0, attempt(1), 1_000)]).is_err(), "again");
+        assert_eq!(check(&[task_started(0, attempt(1), 1_000)]), Ok(()));
+        assert!(check(&[task_started(0, attempt(2), 1_000)]).is_err(), "another attempt");
+        assert!(check(&[task_started(1, attempt(1), 1_000)]).is_err(), "another node");
+        assert!(check(&[task_started(0, attempt(1), 2_000)]).is_err(), "more resources");
+        assert!(check(&[task_started(0, attempt(1), 1_000), task_started(0, attempt(1), 1_000)]).is_err(), "again");
     }
 
     #[test]

@@ -44,7 +44,7 @@ impl Yields {
 
     fn take_in(&mut self, now: Instant, happening: &Happening) {
         match happening {
-            Happening::Began { node, attempt, resources, execution, .. } => {
+            Happening::TaskStarted { node, attempt, resources, execution, .. } => {
                 let is_guaranteed = *execution != ExecutionType::Opportunistic || self.promoted.contains(attempt);
                 let (attempt, resources) = (*attempt, *resources);
                 let process = Process { attempt, resources, is_guaranteed, yields_since: None };

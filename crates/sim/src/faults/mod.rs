@@ -168,7 +168,7 @@ pub enum Happening {
         is_judged: bool,
     },
     /// A process runs from now on.
-    Began {
+    TaskStarted {
         node: usize,
         attempt: AttemptId,
         task: TaskId,
@@ -392,7 +392,7 @@ impl Happening {
             Happening::Reported(_, Fact::Change(change)) => change.task(),
             Happening::Reported(_, Fact::Record(record)) => record.task(),
             Happening::Yielded { task, .. } | Happening::Resumed { task, .. } => Some(*task),
-            Happening::Intruded { task, .. } | Happening::Began { task, .. } | Happening::Ended { task, .. } => {
+            Happening::Intruded { task, .. } | Happening::TaskStarted { task, .. } | Happening::Ended { task, .. } => {
                 Some(*task)
             }
             Happening::Fault(_)

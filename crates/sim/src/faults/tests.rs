@@ -50,8 +50,8 @@ fn a_process_that_hangs_handles_its_inputs_when_it_continues() {
     let pause = Fault::Pause { place: ProcessId::Node(0), length: Duration::from_secs(10) };
     let mut simulation = simulation(&[(500_000, pause)]);
     let happened = run(&mut simulation, 30_000_000);
-    let began = happened.iter().position(|happening| matches!(happening, Happening::Began { .. }));
-    assert!(began.is_some() && simulation.is_done());
+    let task_started = happened.iter().position(|happening| matches!(happening, Happening::TaskStarted { .. }));
+    assert!(task_started.is_some() && simulation.is_done());
     let end = simulation.log().find_map(|change| match change {
         Change::JobEnded { at, .. } => Some(at.0),
         _ => None,
@@ -101,22 +101,22 @@ fn a_node_that_cannot_start_processes_fails_launches_until_it_can() {
 
 #[test]
 fn a_slow_disk_delays_its_server_or_its_node() {
-    let began = |place: Option<ProcessId>| {
+    let task_started = |place: Option<ProcessId>| {
         let slow = place.map(|place| (500_000, Fault::DiskSlow { place, lasts: Duration::from_secs(9) }));
         let mut simulation = simulation(slow.as_slice());
         while simulation.now().0 < 20_000_000 {
             simulation.step();
             let happened = simulation.take_happened();
-            if happened.iter().any(|happening| matches!(happening, Happening::Began { .. })) {
+            if happened.iter().any(|happening| matches!(happening, Happening::TaskStarted { .. })) {
                 return simulation.now().0;
             }
         }
         panic!("no task started");
     };
     // The log of the submission and the launch take a hundred times as long: 99 times longer, in microseconds.
-    let (usual, Costs { disk, launch, .. }) = (began(None), Costs::default());
-    assert_eq!(began(Some(ProcessId::Server)), usual + 99 * disk / 1_000);
-    assert!(began(Some(ProcessId::Node(0))) >= usual + 99 * launch / 1_000);
+    let (usual, Costs { disk, launch, .. }) = (task_started(None), Costs::default());
+    assert_eq!(task_started(Some(ProcessId::Server)), usual + 99 * disk / 1_000);
+    assert!(task_started(Some(ProcessId::Node(0))) >= usual + 99 * launch / 1_000);
 }
 
 /// A job of 20 tasks of 5 s, of which the one node runs two at a time, whose manager has a process of its own.

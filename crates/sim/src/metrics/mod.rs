@@ -334,7 +334,7 @@ impl Metrics {
     /// An attempt started that reads these bytes from its node, its rack and elsewhere, and takes `longer` more because
     /// of it.
     pub fn on_reading(&mut self, attempt: AttemptId, read: [u64; 3], longer: Duration, from_tasks: bool) {
-        self.reading.on_began(attempt, read, longer, from_tasks);
+        self.reading.on_started(attempt, read, longer, from_tasks);
     }
 
     /// An attempt ended. The bytes count only if it succeeded.
@@ -393,10 +393,10 @@ impl Metrics {
 
     // ---- running attempts ------------------------------------------------------------------------------------------
 
-    pub fn on_began(&mut self, now: Instant, node: usize, task: TaskId, shape: &TaskShape, launch: Duration) {
+    pub fn on_started(&mut self, now: Instant, node: usize, task: TaskId, shape: &TaskShape, launch: Duration) {
         self.on_start(now, task, launch);
         if let Some(job) = self.job_of(task.job) {
-            self.usage.on_began(now, job, node, shape);
+            self.usage.on_started(now, job, node, shape);
             self.count_watched(now, job, 1);
             let span = self.span(job, task.stage);
             span.0 = span.0.min(now);

@@ -49,7 +49,7 @@ struct Sum {
 }
 
 impl ReadingMeasure {
-    pub fn on_began(&mut self, attempt: AttemptId, read: [u64; 3], longer: Duration, from_tasks: bool) {
+    pub fn on_started(&mut self, attempt: AttemptId, read: [u64; 3], longer: Duration, from_tasks: bool) {
         if read != [0; 3] {
             self.open.insert(attempt, Open { read, longer, from_tasks });
         }
@@ -112,7 +112,7 @@ mod tests {
         let second = Duration::from_secs(1);
         let all = [([10, 0, 0], false), ([3, 6, 1], false), ([5, 0, 5], true), ([0, 0, 10], true), ([0, 0, 0], true)];
         for (number, (read, from_tasks)) in (0..).zip(all) {
-            measure.on_began(attempt(number), read, second, from_tasks);
+            measure.on_started(attempt(number), read, second, from_tasks);
         }
         (0..5).for_each(|number| measure.on_ended(attempt(number), number != 3));
         measure.on_ended(attempt(0), true);

@@ -363,10 +363,10 @@ impl Metrics {
         let ended = self.jobs.iter().zip(jobs).filter(|(measure, _)| measure.ended.is_some());
         // The first of those with the most stages.
         let (measure, job) = ended.rev().max_by_key(|(measure, _)| measure.spans.len())?;
-        let stages = job.spec.stages.iter().zip(&measure.spans).map(|(stage, (begins, ends))| GanttStage {
+        let stages = job.spec.stages.iter().zip(&measure.spans).map(|(stage, (starts, ends))| GanttStage {
             name: stage.name.clone(),
             tasks: stage.tasks.len(),
-            begins_s: seconds(*begins),
+            begins_s: seconds(*starts),
             ends_s: seconds(*ends),
         });
         Some(Gantt {

@@ -17,7 +17,7 @@ pub struct ClusterUsage {
     opportunistic: u64,
     opportunistic_integral: u128,
     since: Instant,
-    window_began: Instant,
+    window_start: Instant,
     succeeded_tasks: u64,
     jobs: Vec<JobUsage>,
     active: BTreeSet<u32>,
@@ -99,7 +99,7 @@ impl ClusterUsage {
             opportunistic: 0,
             opportunistic_integral: 0,
             since: Instant::ZERO,
-            window_began: Instant::ZERO,
+            window_start: Instant::ZERO,
             succeeded_tasks: 0,
             jobs: vec![JobUsage::default(); jobs],
             active: BTreeSet::new(),
@@ -130,7 +130,7 @@ impl ClusterUsage {
         !self.active.is_empty()
     }
 
-    pub fn on_began(&mut self, now: Instant, job: u32, node: usize, shape: &TaskShape) {
+    pub fn on_started(&mut self, now: Instant, job: u32, node: usize, shape: &TaskShape) {
         let resources = &shape.resources;
         self.heat.row(now, node).used += u64::from(resources.cpu_millis());
         self.take_in(now);
@@ -209,7 +209,7 @@ impl ClusterUsage {
 
     pub fn end_window(&mut self, now: Instant) {
         self.take_in(now);
-        let length = now.since(self.window_began).as_micros();
+        let length = now.since(self.window_start).as_micros();
         if length == 0 {
             return;
         }
@@ -219,7 +219,7 @@ impl ClusterUsage {
         for &(job, until) in &active {
             self.take_in_job(now, job);
             let usage = &mut self.jobs[job as usize];
-            let length = until.since(usage.active_since.max(self.window_began)).as_micros();
+            let length = until.since(usage.active_since.max(self.window_start)).as_micros();
             let integral = std::mem::take(&mut usage.integral);
             if length > 0 {
                 shares.push(integral / length as f64);
@@ -227,7 +227,7 @@ impl ClusterUsage {
         }
         let mean = |kind: usize| share(self.window_integral[kind], self.capacity.0[kind], length);
         self.windows.push(Window {
-            begins_s: self.window_began.0 as f64 / 1e6,
+            begins_s: self.window_start.0 as f64 / 1e6,
             cpu: mean(CPU),
             memory: mean(MEMORY),
             running: self.running,
@@ -239,7 +239,7 @@ impl ClusterUsage {
             self.integral[kind] += std::mem::take(&mut self.window_integral[kind]);
         }
         self.heat.end_window(now, length);
-        self.window_began = now;
+        self.window_start = now;
     }
 
     /// The mean share of a kind in use from the start to `until`, which must not be before the end of the last window.
@@ -297,8 +297,8 @@ mod tests {
         let mut usage = ClusterUsage::new(2, &[Resources::new(1_000, 0), Resources::new(3_000, 0)]);
         (0..2).for_each(|job| usage.activate(Instant(0), job));
         let task = shape(1_000);
-        usage.on_began(Instant(0), 0, 0, &task);
-        usage.on_began(Instant(30_000_000), 1, 1, &task);
+        usage.on_started(Instant(0), 0, 0, &task);
+        usage.on_started(Instant(30_000_000), 1, 1, &task);
         usage.end_window(Instant(60_000_000));
         usage.on_ended(Instant(60_000_000), 0, 0, &task);
         usage.end_window(Instant(120_000_000));
@@ -320,12 +320,12 @@ mod tests {
         // Each job uses half of the node while it is active: until 20 s, from 40 s on, and all the time.
         for (job, from) in [(0, 0), (2, 0)] {
             usage.activate(Instant(from), job);
-            usage.on_began(Instant(from), job, 0, &task);
+            usage.on_started(Instant(from), job, 0, &task);
         }
         usage.on_ended(Instant(20_000_000), 0, 0, &task);
         usage.deactivate(Instant(20_000_000), 0);
         usage.activate(Instant(40_000_000), 1);
-        usage.on_began(Instant(40_000_000), 1, 0, &task);
+        usage.on_started(Instant(40_000_000), 1, 0, &task);
         usage.end_window(Instant(60_000_000));
         usage.end_window(Instant(120_000_000));
         let windows = usage.take_windows();

@@ -43,7 +43,7 @@ impl Simulation {
         for reaction in reactions.drain(..) {
             match reaction {
                 Reaction::Report(report) => self.at_once.push_back((node, report)),
-                Reaction::Began { attempt, task, template } => self.start_task(node, attempt, task, &template),
+                Reaction::Started { attempt, task, template } => self.start_task(node, attempt, task, &template),
                 Reaction::Fetch { file, from } => self.fetch(node, file, from),
                 Reaction::Ended { order, held, reason } => self.task_ended(node, &order, &held, reason),
                 Reaction::Promoted { task, before } => self.metrics.on_promoted(self.now, task, &before),
@@ -102,8 +102,8 @@ impl Simulation {
         let TaskShape { resources, execution } = *template.shape;
         self.last_progress = self.now;
         let launch = Duration::from_micros(self.settings.costs.launch / 1_000);
-        self.metrics.on_began(self.now, node, task, &template.shape, launch);
-        self.note(|| Happening::Began { node, attempt, task, resources, execution });
+        self.metrics.on_started(self.now, node, task, &template.shape, launch);
+        self.note(|| Happening::TaskStarted { node, attempt, task, resources, execution });
         self.on_moment(Moment::TaskStarts, None);
         let run = self.planned_run(node, attempt, task, &template.shape);
         self.nodes[node].executor.set_run(attempt, &run);

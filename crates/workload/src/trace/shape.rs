@@ -254,8 +254,8 @@ struct Matching {
 
 impl Matching {
     fn new(stages: usize) -> Matching {
-        let nobody = (usize::MAX, usize::MAX);
-        Matching { next: vec![None; stages], previous: vec![None; stages], seen: vec![nobody; stages] }
+        let no_pair = (usize::MAX, usize::MAX);
+        Matching { next: vec![None; stages], previous: vec![None; stages], seen: vec![no_pair; stages] }
     }
 
     fn join(&mut self, stage: usize, follower: usize) {

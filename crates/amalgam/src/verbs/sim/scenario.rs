@@ -43,9 +43,9 @@ pub fn with_flags_of(path: &Path) -> Result<SimArgs> {
 /// a command line.
 fn after_verb(words: &[OsString]) -> usize {
     let is_verb = |at: &usize| {
-        let begin = words[..*at].iter().cloned();
+        let start = words[..*at].iter().cloned();
         let rest = ["--workload", "synthetic"].map(OsString::from);
-        words[at - 1] == "run" && CommandLine::try_parse_from(begin.chain(rest)).is_ok()
+        words[at - 1] == "run" && CommandLine::try_parse_from(start.chain(rest)).is_ok()
     };
     (1..=words.len()).find(is_verb).unwrap_or(words.len())
 }

@@ -123,7 +123,7 @@ impl Altruistic {
 
     /// Runs a piece of the search for an order if there is time for it. Returns whether the search continues.
     fn search_on(&mut self, now: Instant, graph: &dyn StageGraph, share: &Totals, has_time: bool) -> bool {
-        let begins = match &self.search {
+        let starts = match &self.search {
             Searching::Never => return false,
             Searching::Started(_) => false,
             // For an empty share all orders are equal.
@@ -135,7 +135,7 @@ impl Altruistic {
         if !has_time {
             return true;
         }
-        if begins {
+        if starts {
             self.searches += 1;
             self.search = Searching::Started(Box::new(Search::new(work_left(now, graph), share)));
         } else if let Searching::Started(search) = &mut self.search

@@ -23,7 +23,7 @@ pub(super) fn shift_right<const K: usize>(job: &Remaining<K>, runs: &[Run], leng
 
     let (mut timeline, spans) = Timeline::of(job, runs, length);
     // By stage: the earliest start of its moved tasks, and where to continue the search for room.
-    let mut begins = vec![NONE; job.stages.len()];
+    let mut starts = vec![NONE; job.stages.len()];
     let mut searches: Vec<Option<Search>> = vec![None; job.stages.len()];
     let last = timeline.points.len() as u32 - 1;
     let cuts = (MOST_PIECES / runs.len().max(1) as u32).max(1);
@@ -33,7 +33,7 @@ pub(super) fn shift_right<const K: usize>(job: &Remaining<K>, runs: &[Run], leng
         let (stage, lasting) = (&job.stages[run.stage as usize], job.lasting(&run));
         let search = searches[run.stage as usize].get_or_insert_with(|| {
             // All dependents of the stage start after it ended, so they have been moved already.
-            let dependents = stage.dependents.iter().map(|&next| begins[next as usize]).filter(|&point| point != NONE);
+            let dependents = stage.dependents.iter().map(|&next| starts[next as usize]).filter(|&point| point != NONE);
             Search::until(dependents.min_by_key(|&point| timeline.at(point)).unwrap_or(last))
         });
         let (from, to) = spans[index as usize];
@@ -49,7 +49,7 @@ pub(super) fn shift_right<const K: usize>(job: &Remaining<K>, runs: &[Run], leng
             let count = timeline.times(&slot, &stage.demand).min(left);
             let start = timeline.book(&slot, &stage.demand.scaled(count));
             shifted.push(Run { at: timeline.at(start), count, ..run });
-            let earliest = &mut begins[run.stage as usize];
+            let earliest = &mut starts[run.stage as usize];
             if *earliest == NONE || timeline.at(start) < timeline.at(*earliest) {
                 *earliest = start;
             }
@@ -82,7 +82,7 @@ impl Search {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Change {
     Release(u32),
-    Begin(u32),
+    Start(u32),
     End(u32),
 }
 
@@ -93,7 +93,7 @@ impl<const K: usize> Timeline<K> {
         let mut changes: Vec<(u64, Change)> = Vec::with_capacity(2 * runs.len() + job.releases.len());
         changes.extend(job.releases.iter().zip(0..).map(|((end, _), index)| (*end, Change::Release(index))));
         for (run, index) in runs.iter().zip(0..) {
-            changes.push((run.at, Change::Begin(index)));
+            changes.push((run.at, Change::Start(index)));
             changes.push((run.at + job.lasting(run), Change::End(index)));
         }
         changes.sort_unstable();
@@ -109,7 +109,7 @@ impl<const K: usize> Timeline<K> {
             let held = |run: u32| (&job.stages[runs[run as usize].stage as usize].demand, runs[run as usize].count);
             match change {
                 Change::Release(index) => free.add(&job.releases[index as usize].1, 1),
-                Change::Begin(run) => {
+                Change::Start(run) => {
                     free.add(held(run).0, -i64::from(held(run).1));
                     spans[run as usize].0 = point;
                 }

@@ -173,7 +173,7 @@ mod tests {
 
     /// With exact run times, whatever arrives later.
     #[test]
-    fn nobody_starts_later_than_was_projected_when_it_came() {
+    fn no_entry_starts_later_than_was_projected_when_it_came() {
         let mut gaps = 0;
         for seed in 0..300 {
             let mut chance = Chance::new(seed, "gap filling");

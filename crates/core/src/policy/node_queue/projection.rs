@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn a_later_entry_fills_a_gap_and_delays_nobody() {
+    fn a_later_entry_fills_a_gap_and_delays_no_other_entry() {
         let capacity = Resources::new(4, 4);
         let running = [use_of(3, 1, 10)];
         let queued = [use_of(4, 1, 5), use_of(1, 1, 10), use_of(1, 1, 1), use_of(1, 1, 10), use_of(5, 1, 1)];

@@ -39,7 +39,7 @@ mod tests {
     }
 
     #[test]
-    fn next_fit_stays_where_it_is_when_nobody_has_room() {
+    fn next_fit_stays_where_it_is_when_no_node_has_room() {
         let nodes = Nodes::random(1, 40);
         let (small, huge) = (Nodes::ask(500, 300), Nodes::ask(99_000, 300));
         let mut policy = NextFit::default();

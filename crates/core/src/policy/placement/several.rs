@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn a_guaranteed_task_starts_where_nobody_has_to_yield_for_it_if_there_is_such_a_node() {
+    fn a_guaranteed_task_starts_on_a_node_where_no_task_has_to_yield_for_it() {
         let chosen = |spares| -> Vec<u32> {
             let settings = CompletionSettings { spares, ..SEVERAL };
             let nodes = Free { yielding: 5, ..Free::new(&[0, 1, 0]) };

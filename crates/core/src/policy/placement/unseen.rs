@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn who_was_told_to_wait_tells_nothing_and_it_has_bounds() {
+    fn a_decision_to_wait_is_not_evidence_and_the_estimate_has_bounds() {
         let mut unseen = Unseen::new(90);
         unseen.learn(Duration::from_secs(5), Duration::from_secs(50));
         assert_eq!(cores(&unseen), 1.0);

@@ -290,7 +290,7 @@ fn a_node_that_moves_is_counted_in_its_new_rack() {
 // ---- a bad task ----------------------------------------------------------------------------------------------------
 
 #[test]
-fn a_task_that_fails_everywhere_blackens_nobody() {
+fn a_task_that_fails_everywhere_is_not_blamed_on_a_node() {
     let mut cluster = Cluster::new(100, None);
     let mut met = Vec::new();
     let mut worst = Vec::new();

@@ -87,7 +87,7 @@ impl LocalScheduler {
         let mut room = allowed.room;
         let mut batch = Vec::with_capacity(open.len());
         let mut named: Vec<NamedTask> = Vec::new();
-        let nobody = BTreeSet::new();
+        let none_taken = BTreeSet::new();
         for (slot, entry) in open {
             let shape = entry.ask.resources;
             // An ask without a suitable node does not keep the others from the room.
@@ -102,7 +102,7 @@ impl LocalScheduler {
                 room.sub_times(&shape, count);
                 let (execution, expected) = (allowed.execution, entry.expected);
                 let ask = OpenAsk { slot, shape, class: slot, count, probes: 0, execution, expected };
-                let Some(tasks) = next(slot, count.min(NAMED), taken.get(&slot).unwrap_or(&nobody)) else {
+                let Some(tasks) = next(slot, count.min(NAMED), taken.get(&slot).unwrap_or(&none_taken)) else {
                     batch.push(ask);
                     continue;
                 };

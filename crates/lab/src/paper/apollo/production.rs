@@ -244,7 +244,7 @@ impl Run {
     fn of(outcome: &Outcome, greedy_jct_s: f64, last_arrival_s: f64) -> Run {
         let results = &outcome.results;
         let length = outcome.windows.get(1).map_or(f64::INFINITY, |window| window.begins_s);
-        let is_full = |begins: f64| begins >= last_arrival_s / 4.0 && begins + length <= last_arrival_s;
+        let is_full = |starts: f64| starts >= last_arrival_s / 4.0 && starts + length <= last_arrival_s;
         let cpu: Vec<f64> =
             outcome.windows.iter().filter(|window| is_full(window.begins_s)).map(|window| window.cpu).collect();
         Run {

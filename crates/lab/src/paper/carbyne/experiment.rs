@@ -204,8 +204,8 @@ pub fn run_example(figure: &FigureScenario, preset: Preset, seed: u64, heartbeat
     let jobs = std::iter::once(&before).chain(&figure.job).enumerate().map(job).collect();
     let workload = Workload { name: String::new(), jobs, notes: Vec::new(), malformed: MalformedLines::default() };
     let outcome = simulate(&nodes(Resources::new(100_000, 0), 1), &workload, preset, seed, heartbeat_s, None);
-    let begin = outcome.jobs[0].ended_s.unwrap_or_default();
-    let jct_s = outcome.jobs[1..].iter().map(|job| Some(job.ended_s? - begin)).collect();
+    let start = outcome.jobs[0].ended_s.unwrap_or_default();
+    let jct_s = outcome.jobs[1..].iter().map(|job| Some(job.ended_s? - start)).collect();
     Run { jct_s, ..Run::of(&outcome) }
 }
 

@@ -104,8 +104,8 @@ fn mean_running(run: &Run) -> f64 {
 
 /// The mean between two parts of the time from its first task to its last.
 fn running_in(run: &Run, from: f64, to: f64) -> f64 {
-    let (Some((begin, _)), Some((end, _))) = (run.running.first(), run.running.last()) else { return 0.0 };
-    let at = |part: f64| begin + (end - begin) * part;
+    let (Some((start, _)), Some((end, _))) = (run.running.first(), run.running.last()) else { return 0.0 };
+    let at = |part: f64| start + (end - start) * part;
     let (from, to) = (at(from), at(to));
     let spans = run.running.windows(2).map(|pair| {
         let length = pair[1].0.min(to) - pair[0].0.max(from);

@@ -14,7 +14,7 @@ struct Planned {
     /// The arrival of its job.
     arrival: f64,
     /// Start after the arrival.
-    begins: u64,
+    starts: u64,
     ends: u64,
     /// For each kind of resource, the part of a node in millionths.
     part: [i64; WIDTH],
@@ -33,16 +33,16 @@ impl Plan {
         let mut moments: Vec<(u64, bool, usize)> = Vec::with_capacity(self.tasks.len() * 2);
         for (index, task) in self.tasks.iter().enumerate() {
             let arrival = (task.arrival * scale).round() as u64;
-            moments.push((arrival + task.begins, true, index));
+            moments.push((arrival + task.starts, true, index));
             moments.push((arrival + task.ends, false, index));
         }
         // Ends come before starts at the same time, since they free resources.
         moments.sort_unstable();
         let mut used = [0_i64; WIDTH];
         let mut most = 0;
-        for (_, begins, index) in moments {
+        for (_, starts, index) in moments {
             for (used, part) in used.iter_mut().zip(self.tasks[index].part) {
-                *used += if begins { part } else { -part };
+                *used += if starts { part } else { -part };
                 most = most.max(*used);
             }
         }
@@ -71,17 +71,17 @@ impl Plan {
 fn push_job(tasks: &mut Vec<Planned>, job: &TraceJob, node: &Resources) {
     let mut ends: Vec<u64> = Vec::with_capacity(job.spec.stages.len());
     for (stage, times) in job.spec.stages.iter().zip(job.run_times.iter()) {
-        let begins = stage.after.iter().map(|before| ends[*before as usize]).max().unwrap_or(0);
+        let starts = stage.after.iter().map(|before| ends[*before as usize]).max().unwrap_or(0);
         let mut part = [0; WIDTH];
         for (kind, part) in part.iter_mut().enumerate().filter(|(kind, _)| node.0[*kind] > 0) {
             *part = i64::from(stage.resources.basic.0[kind]) * 1_000_000 / i64::from(node.0[kind]);
         }
-        ends.push(begins + times.longest().as_micros());
+        ends.push(starts + times.longest().as_micros());
         let arrival = job.arrival.as_micros() as f64;
         tasks.extend((0..stage.tasks.len()).map(|task| Planned {
             arrival,
-            begins,
-            ends: begins + times.of(task).as_micros(),
+            starts,
+            ends: starts + times.of(task).as_micros(),
             part,
         }));
     }

@@ -17,7 +17,7 @@ impl Job {
         Job { tasks: tasks.to_vec(), expected: expected.map(Duration::from_secs), longest: Duration::ZERO }
     }
 
-    fn begin(&self, cpus: u64) -> Alone {
+    fn start(&self, cpus: u64) -> Alone {
         Alone::new(Instant::ZERO, work_left(Instant::ZERO, self), &share(cpus), IN_ORDER)
     }
 
@@ -80,7 +80,7 @@ fn at(second: u64) -> Instant {
 #[test]
 fn changed_run_times_give_no_end_until_all_is_packed_again() {
     let mut job = Job::new(&[2], None);
-    let mut alone = job.begin(1);
+    let mut alone = job.start(1);
     assert_eq!(job.end(&alone), None, "run times are unknown");
     job.expected = Some(Duration::from_secs(10));
     job.follow(&mut alone, 1, 1, false);
@@ -93,7 +93,7 @@ fn changed_run_times_give_no_end_until_all_is_packed_again() {
 fn jobs_with_more_stages_keep_fewer_phases() {
     for (stages, kept) in [(1, 64), (20, 30), (100, 6), (300, 4)] {
         let job = Job::new(&vec![1; stages], Some(10));
-        let mut alone = job.begin(1);
+        let mut alone = job.start(1);
         (1..200).for_each(|second| job.follow(&mut alone, second, 1 + second % 2, false));
         assert_eq!(alone.phases.len(), kept, "of {stages} stages");
     }
@@ -103,7 +103,7 @@ fn jobs_with_more_stages_keep_fewer_phases() {
 #[test]
 fn all_tasks_that_came_back_together_run_again() {
     let mut job = Job::new(&[3], Some(10));
-    let mut alone = job.begin(3);
+    let mut alone = job.start(3);
     alone.came_back(0);
     alone.came_back(0);
     job.follow(&mut alone, 5, 1, true);
@@ -120,7 +120,7 @@ fn all_tasks_that_came_back_together_run_again() {
 fn a_stage_ends_with_its_longest_task_across_phases() {
     for (stages, end) in [(&[2][..], 9), (&[2, 1], 9 + 9)] {
         let mut job = Job::new(stages, Some(10));
-        let mut alone = job.begin(2);
+        let mut alone = job.start(2);
         (job.expected, job.longest) = (Some(Duration::from_secs(5)), Duration::from_secs(9));
         job.follow(&mut alone, 1, 2, true);
         let phases = (2..9).map(|second| {
