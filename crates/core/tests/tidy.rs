@@ -1,5 +1,5 @@
 //! Checks of the project's structure: which modules may import which, what core must not use, and that the pages about
-//! the papers and the code name things that exist. Each rule is shown to detect a violation.
+//! the papers and the code name things that exist, and which words names avoid. Each rule is shown to detect a violation.
 
 #[path = "tidy/graph.rs"]
 mod graph;
@@ -7,6 +7,8 @@ mod graph;
 mod names;
 #[path = "tidy/sizes.rs"]
 mod sizes;
+#[path = "tidy/words.rs"]
+mod words;
 
 use std::collections::BTreeMap;
 use std::fs;
