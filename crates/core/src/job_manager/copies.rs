@@ -59,7 +59,7 @@ impl JobManager {
             return;
         }
         let Some(target) = self.target_of_another(now, &slow, Rule::Copy) else { return };
-        let (elsewhere, execution) = (target.node, room.execution);
+        let (elsewhere, execution) = (target.node, target.execution);
         self.stragglers.on_copied(writer);
         out.record(Record::SlowInput { task, attempt, node, waited, writer, from, elsewhere });
         self.launch(now, target, writer, execution, out);

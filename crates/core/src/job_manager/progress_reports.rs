@@ -46,7 +46,7 @@ impl JobManager {
         let Straggler { slow, part, takes } = straggler;
         let Some(target) = self.target_of_another(now, &slow, Rule::Straggler) else { return };
         let Slow { task, node, left, .. } = slow;
-        let (elsewhere, execution) = (target.node, room.execution);
+        let (elsewhere, execution) = (target.node, target.execution);
         out.record(Record::Straggles { task, attempt, node, part, left, elsewhere, takes });
         self.launch(now, target, task, execution, out);
     }

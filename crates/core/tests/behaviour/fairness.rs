@@ -4,7 +4,7 @@
 use crate::world::{World, job, stage};
 use amalgam_core::dispatch::Decide;
 use amalgam_core::policy::inter_job::QueueTree;
-use amalgam_core::preset::{Booking, Placement, Preset};
+use amalgam_core::preset::{Booker, Placement, Preset};
 use amalgam_core::protocol::{JobAction, JobOutcome, JobUpdate, ToClient, ToMaster};
 use amalgam_core::role::Change;
 use amalgam_core::vocabulary::{Constraint, Duration, JobId, JobSpec, QueueSpec, Resources, StageSpec};
@@ -194,7 +194,7 @@ fn a_large_task_does_not_starve_behind_small_ones() {
 fn a_node_kept_for_a_task_that_found_room_elsewhere_is_released_at_once() {
     let mut preset = Preset::DRF;
     let reserve_after = Duration::from_secs(5);
-    preset.booked_mut().unwrap().by = Booking::Master { placement: Placement::NextFit, reserve_after };
+    preset.booked_mut().unwrap().by = Booker::Master { placement: Placement::NextFit, reserve_after };
     let mut world = World::new(preset);
     world.start_server();
     for zone in ["a", "b"] {

@@ -4,7 +4,7 @@
 use crate::world::{World, job, stage};
 use amalgam_core::dispatch::Decide;
 use amalgam_core::policy::inter_job::QueueTree;
-use amalgam_core::preset::{Booking, Placement, Preset};
+use amalgam_core::preset::{Booker, Placement, Preset};
 use amalgam_core::protocol::JobOutcome;
 use amalgam_core::role::{Change, Record};
 use amalgam_core::vocabulary::{Duration, JobId, JobSpec, QueueSpec, Resources, StageSpec, TaskId};
@@ -105,7 +105,7 @@ fn gangs_that_compete_for_room_do_not_block_each_other() {
 #[test]
 fn nodes_are_reserved_for_a_gang_that_would_never_find_enough_free_ones() {
     let mut preset = Preset::DRF;
-    preset.booked_mut().unwrap().by = Booking::Master { placement: Placement::NextFit, reserve_after: seconds(5) };
+    preset.booked_mut().unwrap().by = Booker::Master { placement: Placement::NextFit, reserve_after: seconds(5) };
     let started = |preset: Preset, is_first: bool| {
         let mut world = World::with_nodes(preset, 3, TWO);
         // Each second a task arrives that runs for five seconds: five or six of six cores are always busy.
@@ -130,7 +130,7 @@ fn nodes_are_reserved_for_a_gang_that_would_never_find_enough_free_ones() {
     };
     assert_eq!(started(preset, true), (Some(JobOutcome::Succeeded), vec![5]));
     assert_eq!(started(preset, false), (Some(JobOutcome::Succeeded), vec![5]), "a larger gang does not block it");
-    let never = Booking::Master { placement: Placement::NextFit, reserve_after: seconds(3_600) };
+    let never = Booker::Master { placement: Placement::NextFit, reserve_after: seconds(3_600) };
     preset.booked_mut().unwrap().by = never;
     assert_eq!(started(preset, true), (None, vec![]), "without kept nodes it does not start");
 }

@@ -3,7 +3,7 @@
 
 use amalgam_core::master::{Master, MasterSettings};
 use amalgam_core::policy::inter_job::QueueTree;
-use amalgam_core::preset::{Booking, Placement, Preset};
+use amalgam_core::preset::{Booker, Placement, Preset};
 use amalgam_core::protocol::{Address, Ask, Message, Registration, ToJobManager, ToMaster};
 use amalgam_core::role::{Event, Outbox, Role};
 use amalgam_core::vocabulary::{
@@ -193,7 +193,7 @@ fn no_room_stays_empty_that_an_open_ask_could_use() {
         [Placement::BestFit, Placement::WorstFit, Placement::Random, Placement::PowerOfTwo, Placement::Aligned];
     let with = |placement| {
         let mut preset = Preset::FIFO;
-        preset.booked_mut().unwrap().by = Booking::Master { placement, reserve_after: Duration::from_secs(30) };
+        preset.booked_mut().unwrap().by = Booker::Master { placement, reserve_after: Duration::from_secs(30) };
         preset
     };
     for preset in Preset::CENTRAL.iter().copied().chain(placements.map(with)) {

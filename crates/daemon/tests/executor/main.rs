@@ -185,11 +185,11 @@ fn measurements_include_the_reported_progress_and_all_child_processes() {
             input.display()
         );
         let busy = agent.start(sh(2, &script));
-        let is_there = |sample: &Sample| sample.said == Some(400_000) && sample.cpu.as_millis() >= 200;
+        let is_there = |sample: &Sample| sample.reported == Some(400_000) && sample.cpu.as_millis() >= 200;
         let samples = measure_until(&mut agent, &[idle, busy], is_there);
         assert!((3 << 20..4 << 20).contains(&samples[1].read_bytes), "{enforcement}: {:?}", samples[1]);
         assert!(samples[1].running_for >= samples[1].cpu, "only one process works: {:?}", samples[1]);
-        assert_eq!(samples[0].said, None);
+        assert_eq!(samples[0].reported, None);
         assert!(samples[0].read_bytes < 1 << 20 && samples[0].cpu.as_millis() < 100, "{enforcement}: {:?}", samples[0]);
         assert!(samples[0].running_for >= samples[1].running_for);
         agent.send(ToExecutor::Signal { attempt: busy, signal: TaskSignal::Kill, reason: EndReason::Cancelled });
@@ -198,6 +198,6 @@ fn measurements_include_the_reported_progress_and_all_child_processes() {
         // The next attempt in the same place starts with zero.
         let next = agent.start(sh(3, "sleep 100"));
         let sample = measure(&mut agent, &[next])[0].1;
-        assert!(sample.said.is_none() && sample.cpu.as_millis() < 100, "{enforcement}: {sample:?}");
+        assert!(sample.reported.is_none() && sample.cpu.as_millis() < 100, "{enforcement}: {sample:?}");
     }
 }

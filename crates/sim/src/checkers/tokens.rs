@@ -15,7 +15,7 @@ pub struct Tokens {
     /// By job and stage: the resources of a task.
     resources: BTreeMap<JobId, Vec<Resources>>,
     launched: BTreeMap<AttemptId, (TaskId, NodeId)>,
-    task_started: BTreeSet<AttemptId>,
+    started: BTreeSet<AttemptId>,
     /// Launches that an intruder sent to a node that could verify them at once.
     intrusions: u64,
 }
@@ -30,7 +30,7 @@ impl Tokens {
         if asked != Some(held) {
             return Err(Breach::of_task(task, format!("{attempt} holds {held:?}, but its job requested {asked:?}")));
         }
-        if !self.task_started.insert(attempt) {
+        if !self.started.insert(attempt) {
             return Err(Breach::of_task(task, format!("{attempt} started twice")));
         }
         Ok(())
