@@ -37,16 +37,44 @@ impl Versions {
     /// # Errors
     /// The whole line, if it names another format or version.
     pub fn of_line(self, name: &str, line: &[u8]) -> Result<u32, String> {
-        let text = String::from_utf8_lossy(line);
-        let version = text.strip_prefix("amalgam ").and_then(|rest| rest.strip_prefix(name)?.strip_prefix(' '));
-        let version = version.and_then(|version| version.strip_suffix('\n')?.parse().ok());
-        version.filter(|version| self.contains(*version)).ok_or_else(|| text.chars().take(80).collect())
+        let version = text_of_line(name, line).and_then(|text| text.parse().ok());
+        version.filter(|version| self.contains(*version)).ok_or_else(|| start_of(line))
+    }
+
+    /// The versions in the mark of a store, if this program reads all of them: `amalgam store 25`, or
+    /// `amalgam store 24-25` while entries of the older version are not yet replaced by a snapshot.
+    ///
+    /// # Errors
+    /// The whole mark, if it names another format or version.
+    pub fn of_mark(self, name: &str, mark: &[u8]) -> Result<Versions, String> {
+        let versions = text_of_line(name, mark).and_then(|text| {
+            let (oldest, newest) = text.split_once('-').unwrap_or((&text, &text));
+            Some(Versions { oldest: oldest.parse().ok()?, newest: newest.parse().ok()? })
+        });
+        let is_read = |of: &Versions| self.contains(of.oldest) && self.contains(of.newest) && of.oldest <= of.newest;
+        versions.filter(is_read).ok_or_else(|| start_of(mark))
+    }
+
+    /// The mark of a store with entries of all these versions.
+    pub fn mark(self, name: &str) -> String {
+        let Versions { oldest, newest } = self;
+        if oldest == newest { self.line(name) } else { format!("amalgam {name} {oldest}-{newest}\n") }
     }
 
     /// The first line of a file with the newest version.
     pub fn line(self, name: &str) -> String {
         format!("amalgam {name} {}\n", self.newest)
     }
+}
+
+fn text_of_line(name: &str, line: &[u8]) -> Option<String> {
+    let text = String::from_utf8_lossy(line);
+    let text = text.strip_prefix("amalgam ")?.strip_prefix(name)?.strip_prefix(' ')?.strip_suffix('\n')?;
+    Some(text.to_owned())
+}
+
+fn start_of(line: &[u8]) -> String {
+    String::from_utf8_lossy(line).chars().take(80).collect()
 }
 
 impl fmt::Display for Versions {
@@ -86,5 +114,24 @@ mod tests {
         ] {
             assert_eq!(versions.of_line("store", wrong.as_bytes()), Err(wrong.to_owned()));
         }
+    }
+
+    #[test]
+    fn a_mark_names_all_versions_of_the_entries() {
+        let versions = |oldest, newest| Versions { oldest, newest };
+        let ours = versions(7, 8);
+        for both in [versions(7, 7), versions(7, 8), versions(8, 8)] {
+            assert_eq!(ours.of_mark("store", both.mark("store").as_bytes()), Ok(both));
+        }
+        assert_eq!(versions(8, 8).mark("store"), ours.line("store"));
+        assert_eq!(ours.mark("store"), "amalgam store 7-8\n");
+        for wrong in ["amalgam store 6-7\n", "amalgam store 8-9\n", "amalgam store 8-7\n", "amalgam store 7-8"] {
+            assert_eq!(ours.of_mark("store", wrong.as_bytes()), Err(wrong.to_owned()));
+        }
+        // A program that does not know both versions refuses the mark.
+        for other in [versions(6, 7), versions(8, 9)] {
+            assert!(other.of_mark("store", ours.mark("store").as_bytes()).is_err());
+        }
+        assert!(ours.of_line("store", ours.mark("store").as_bytes()).is_err());
     }
 }

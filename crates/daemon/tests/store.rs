@@ -1,6 +1,7 @@
 //! Tests of the durable log with crashes, damage and full disks.
 
 use amalgam_daemon::store::{Entry, EntryRef, History, Options, Recovered, Store, StoreError};
+use amalgam_daemon::versions::STORE;
 use proptest::prelude::*;
 use std::fs::{self, OpenOptions};
 use std::io::{Seek, SeekFrom, Write};
@@ -123,6 +124,78 @@ fn an_unknown_format_and_missing_files_are_refused() {
     assert!(refusal(without_epoch.path()).contains("missing although there are segments"));
     fs::write(dir.path().join("format"), "amalgam store 99\n").unwrap();
     assert!(refusal(dir.path()).contains("store 99"));
+    fs::write(dir.path().join("format"), format!("amalgam store {}-{}\n", STORE.oldest - 1, STORE.oldest)).unwrap();
+    assert!(refusal(dir.path()).contains("use a program that reads it"));
+}
+
+fn mark(dir: &Path) -> String {
+    fs::read_to_string(dir.join("format")).unwrap()
+}
+
+fn mark_as_older(dir: &Path) {
+    fs::write(dir.join("format"), format!("amalgam store {}\n", STORE.oldest)).unwrap();
+}
+
+#[test]
+fn a_store_of_the_version_before_is_replaced_by_a_snapshot() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut store, _) = open(dir.path());
+    put(&mut store, &[entry(1, "older")]);
+    store.write_snapshot([entry(0, "older state").as_ref()]).unwrap();
+    drop(store);
+    mark_as_older(dir.path());
+    let both = format!("amalgam store {}-{}\n", STORE.oldest, STORE.newest);
+
+    // Until the snapshot is complete, each start needs it, and the mark names both versions.
+    let (mut store, recovered) = open(dir.path());
+    assert_eq!(recovered.snapshot, [entry(0, "older state")]);
+    assert_eq!((store.needs_snapshot(), mark(dir.path())), (true, both.clone()));
+    put(&mut store, &[entry(2, "newer")]);
+    let mut writer = store.start_snapshot().unwrap();
+    writer.write(entry(0, "half").as_ref()).unwrap();
+    drop((writer, store));
+    let (mut store, recovered) = open(dir.path());
+    assert_eq!((recovered.snapshot, recovered.entries), (vec![entry(0, "older state")], vec![entry(2, "newer")]));
+    assert_eq!((store.needs_snapshot(), mark(dir.path())), (true, both.clone()));
+    // A crash between the snapshot and the mark.
+    let mut writer = store.start_snapshot().unwrap();
+    writer.write(entry(0, "newer state").as_ref()).unwrap();
+    writer.finish().unwrap();
+    drop(store);
+    let (mut store, recovered) = open(dir.path());
+    assert_eq!((recovered.snapshot, recovered.entries.len()), (vec![entry(0, "newer state")], 0));
+    assert_eq!((store.needs_snapshot(), mark(dir.path())), (true, both));
+
+    store.write_snapshot([entry(0, "newest state").as_ref()]).unwrap();
+    assert_eq!((store.needs_snapshot(), mark(dir.path())), (false, STORE.line("store")));
+    drop(store);
+    let (store, recovered) = open(dir.path());
+    assert_eq!((recovered.snapshot, recovered.entries.len()), (vec![entry(0, "newest state")], 0));
+    assert!(!store.needs_snapshot());
+    // The entries are kept as history.
+    let mut jobs = Vec::new();
+    let visit = |_, entry: EntryRef<'_>| {
+        jobs.push(entry.job);
+        ControlFlow::Continue(())
+    };
+    store.history().scan(None, 0, visit).unwrap();
+    assert_eq!(jobs, [1, 2]);
+}
+
+#[test]
+fn a_damaged_store_keeps_the_mark_of_its_version_and_an_empty_one_gets_the_newest() {
+    let dir = tempfile::tempdir().unwrap();
+    drop(open(dir.path()));
+    mark_as_older(dir.path());
+    let (mut store, _) = open(dir.path());
+    assert_eq!((store.needs_snapshot(), mark(dir.path())), (false, STORE.line("store")));
+    store.write_snapshot([entry(0, "the state").as_ref()]).unwrap();
+    drop(store);
+    mark_as_older(dir.path());
+    let older = mark(dir.path());
+    flip(&dir.path().join("snapshot-00000000000000000000"), 30);
+    assert!(refusal(dir.path()).contains("Nothing was changed"));
+    assert_eq!(mark(dir.path()), older);
 }
 
 #[test]

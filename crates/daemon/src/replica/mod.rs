@@ -2,10 +2,11 @@
 //!
 //! ```text
 //! <prefix>/cluster-<number>/leader              the active master; removed when its lease ends
-//! <prefix>/cluster-<number>/format              version of the format of these records
+//! <prefix>/cluster-<number>/format              versions of the snapshot and of the entries
 //! <prefix>/cluster-<number>/life                number of times that a process became active: the epoch
 //! <prefix>/cluster-<number>/entries/<first>     changes, starting with this number
-//! <prefix>/cluster-<number>/snapshot            the newest snapshot: the number of the next change, and the number of pieces
+//! <prefix>/cluster-<number>/snapshot            the newest snapshot: the number of the next change, the number of pieces,
+//!                                               and the number of the first one unless it is 0
 //! <prefix>/cluster-<number>/snapshots/<next>/<piece>
 //! ```
 //!
@@ -24,7 +25,7 @@ pub use lease::Resignation;
 use crate::config::StoreConfig;
 use crate::encoding;
 use crate::log_entry::Entry;
-use crate::versions::STORE;
+use crate::versions::{STORE, Versions};
 use amalgam_core::vocabulary::ClusterId;
 use etcd::{delete, put, was_created_at};
 use lease::{Leadership, take_over};
@@ -112,6 +113,10 @@ pub struct Replica {
     unwritten: Vec<Entry>,
     /// Number of writes since the last snapshot.
     writes: u32,
+    /// The newest snapshot: the number of the next change, and the number after its last piece.
+    snapshot: (u64, u32),
+    /// Whether there are records of the version before. The mark names both versions then.
+    has_older: bool,
 }
 
 /// The records in etcd when this process became active.
@@ -139,7 +144,8 @@ impl Replica {
     ) -> Result<(Replica, Inherited), ReplicaError> {
         let leadership = take_over(config, Keys::of(&config.prefix, cluster), says, stands_by)?;
         let resignation = leadership.keep(lost).map_err(ReplicaError::Thread)?;
-        let mut replica = Replica { leadership, next: 0, unwritten: Vec::new(), writes: 0 };
+        let (unwritten, snapshot) = (Vec::new(), (0, 0));
+        let mut replica = Replica { leadership, next: 0, unwritten, writes: 0, snapshot, has_older: false };
         let (life, entries) = replica.inherit()?;
         Ok((replica, Inherited { resignation, life, entries }))
     }
@@ -147,16 +153,16 @@ impl Replica {
     /// No other process writes from here on, so the records are complete.
     fn inherit(&mut self) -> Result<(u32, Vec<Entry>), ReplicaError> {
         let Leadership { etcd, keys, .. } = &self.leadership;
-        if let Some(format) = etcd.get(&keys.named("format"))? {
-            let foreign = |found| ReplicaError::Format { prefix: keys.prefix.clone(), found };
-            STORE.of_line("store", &format.value).map_err(foreign)?;
-        }
+        let foreign = |found| ReplicaError::Format { prefix: keys.prefix.clone(), found };
+        let format = etcd.get(&keys.named("format"))?;
+        let versions = format.map(|found| STORE.of_mark("store", &found.value).map_err(foreign)).transpose()?;
+        let oldest = versions.map_or(STORE.newest, |versions| versions.oldest);
         let life = etcd.get(&keys.named("life"))?;
         let life = life.map(|found| number::<u32>(&found.key, &found.value)).transpose()?.unwrap_or(0);
         let life =
             life.checked_add(1).ok_or(ReplicaError::Damaged { key: keys.named("life"), what: "it is too large" })?;
-        let (mut entries, first) = self.snapshot()?;
-        let mut next = first;
+        let (mut entries, snapshot) = self.snapshot()?;
+        let (first, mut next) = (snapshot.0, snapshot.0);
         let written = etcd.range(&keys.entries(first), &keys.named(&format!("entries/{BEHIND}")))?;
         for found in &written {
             if found.key != keys.entries(next) {
@@ -166,23 +172,31 @@ impl Replica {
             next += read.len() as u64;
             entries.extend(read);
         }
-        (self.next, self.writes) = (next, written.len() as u32);
-        let format = put(&keys.named("format"), STORE.line("store").as_bytes(), None);
+        (self.next, self.writes, self.snapshot) = (next, written.len() as u32, snapshot);
+        let versions = Versions { oldest, ..STORE };
+        self.has_older = oldest < STORE.newest;
+        if self.has_older {
+            tracing::info!(prefix = %keys.prefix, %versions, "upgrading the records in etcd with the next snapshot");
+        }
+        let format = put(&keys.named("format"), versions.mark("store").as_bytes(), None);
         let counted = put(&keys.named("life"), life.to_string().as_bytes(), None);
         self.write(vec![format, counted])?;
         Ok((life, entries))
     }
 
-    /// The newest snapshot, and the number of the change after it.
-    fn snapshot(&self) -> Result<(Vec<Entry>, u64), ReplicaError> {
+    /// The newest snapshot, the number of the change after it, and the number after its last piece.
+    fn snapshot(&self) -> Result<(Vec<Entry>, (u64, u32)), ReplicaError> {
         let Leadership { etcd, keys, .. } = &self.leadership;
-        let Some(newest) = etcd.get(&keys.named("snapshot"))? else { return Ok((Vec::new(), 0)) };
+        let Some(newest) = etcd.get(&keys.named("snapshot"))? else { return Ok((Vec::new(), (0, 0))) };
         let damaged = |what| ReplicaError::Damaged { key: newest.key.clone(), what };
         let text = String::from_utf8_lossy(&newest.value);
-        let (next, pieces) = text.split_once(' ').ok_or(damaged("it is not two numbers"))?;
-        let (next, pieces): (u64, u32) =
-            (number(&newest.key, next.as_bytes())?, number(&newest.key, pieces.as_bytes())?);
-        let found = etcd.range(&keys.snapshots(next, 0), &keys.snapshots(next, pieces))?;
+        let (next, rest) = text.split_once(' ').ok_or(damaged("it is not two or three numbers"))?;
+        let (pieces, first) = rest.split_once(' ').unwrap_or((rest, "0"));
+        let next: u64 = number(&newest.key, next.as_bytes())?;
+        let (pieces, first): (u32, u32) =
+            (number(&newest.key, pieces.as_bytes())?, number(&newest.key, first.as_bytes())?);
+        let end = first.checked_add(pieces).ok_or(damaged("a number is too large"))?;
+        let found = etcd.range(&keys.snapshots(next, first), &keys.snapshots(next, end))?;
         if found.len() as u64 != u64::from(pieces) {
             return Err(damaged("a piece is missing"));
         }
@@ -190,7 +204,7 @@ impl Replica {
         for piece in &found {
             entries.extend(decode(&piece.key, &piece.value)?);
         }
-        Ok((entries, next))
+        Ok((entries, (next, end)))
     }
 
     /// Time without a keep-alive after which another process may be active.
@@ -217,7 +231,7 @@ impl Replica {
     }
 
     pub fn needs_snapshot(&self) -> bool {
-        self.writes >= SNAPSHOT_AFTER
+        self.has_older || self.writes >= SNAPSHOT_AFTER
     }
 
     /// Replaces the changes so far by the resulting state.
@@ -227,18 +241,23 @@ impl Replica {
     pub fn write_snapshot(&mut self, state: &[Entry]) -> Result<(), ReplicaError> {
         self.commit()?;
         let (keys, next) = (self.leadership.keys.clone(), self.next);
-        let mut count = 0;
+        // The pieces of a snapshot are not overwritten while it is the newest: this process may crash between two of them.
+        let first = if self.snapshot.0 == next { self.snapshot.1 } else { 0 };
+        let mut end = first;
         for (_, value) in pieces(state) {
-            self.write(vec![put(&keys.snapshots(next, count), &value, None)])?;
-            count += 1;
+            self.write(vec![put(&keys.snapshots(next, end), &value, None)])?;
+            end += 1;
         }
-        // In one transaction: there is always one snapshot with its entries.
+        let count = end - first;
+        let named = if first == 0 { format!("{next} {count}") } else { format!("{next} {count} {first}") };
+        // In one transaction: there is always one snapshot with its entries, and a mark with their versions.
         self.write(vec![
-            put(&keys.named("snapshot"), format!("{next} {count}").as_bytes(), None),
-            delete(&keys.snapshots(0, 0), &keys.snapshots(next, 0)),
+            put(&keys.named("snapshot"), named.as_bytes(), None),
+            delete(&keys.snapshots(0, 0), &keys.snapshots(next, first)),
             delete(&keys.entries(0), &keys.entries(next)),
+            put(&keys.named("format"), STORE.line("store").as_bytes(), None),
         ])?;
-        self.writes = 0;
+        (self.writes, self.snapshot, self.has_older) = (0, (next, end), false);
         Ok(())
     }
 
@@ -389,6 +408,53 @@ mod tests {
             left.iter().filter_map(|found| found.key.rsplit_once("cluster-0/")).map(|key| key.1).collect();
         assert_eq!(left.iter().filter(|key| key.starts_with("snapshots/")).count(), 4, "{left:?}");
         assert_eq!(left.iter().filter(|key| key.starts_with("entries/")).count(), 1, "{left:?}");
+        inherited.resignation.resign();
+    }
+
+    #[test]
+    fn records_of_the_version_before_are_replaced_by_a_snapshot() {
+        let Some(etcd) = Etcd::start() else { return };
+        let versions = |oldest| Versions { oldest, ..STORE }.mark("store");
+        let mark = |replica: &Replica, text: &str| {
+            let format = replica.leadership.keys.named("format");
+            replica.write(vec![put(&format, text.as_bytes(), None)]).unwrap();
+        };
+        let marked = |replica: &Replica| {
+            let Leadership { etcd, keys, .. } = &replica.leadership;
+            String::from_utf8(etcd.get(&keys.named("format")).unwrap().unwrap().value).unwrap()
+        };
+        let (mut first, inherited) = etcd.take_over();
+        assert!(!first.needs_snapshot());
+        let old = entries(0..3, PIECE);
+        first.write_snapshot(&old).unwrap();
+        mark(&first, &format!("amalgam store {}\n", STORE.oldest));
+        inherited.resignation.resign();
+
+        // It crashes while it writes the snapshot, which has the number of the one before and other pieces.
+        let (mut second, inherited) = etcd.take_over();
+        assert_eq!((inherited.entries, second.needs_snapshot()), (old.clone(), true));
+        assert_eq!(marked(&second), versions(STORE.oldest));
+        let keys = second.leadership.keys.clone();
+        let (_, value) = pieces(&entries(7..8, 10)).pop().unwrap();
+        second.write(vec![put(&keys.snapshots(second.next, second.snapshot.1), &value, None)]).unwrap();
+        inherited.resignation.resign();
+
+        let (mut third, inherited) = etcd.take_over();
+        assert_eq!((inherited.entries, third.needs_snapshot()), (old, true));
+        let new = entries(10..12, PIECE);
+        third.write_snapshot(&new).unwrap();
+        assert_eq!((marked(&third), third.needs_snapshot()), (versions(STORE.newest), false));
+        third.append(entries(12..13, 10));
+        third.commit().unwrap();
+        inherited.resignation.resign();
+
+        let (mut fourth, inherited) = etcd.take_over();
+        assert_eq!(inherited.entries, [new, entries(12..13, 10)].concat());
+        assert!(!fourth.needs_snapshot());
+        fourth.write_snapshot(&entries(20..21, 10)).unwrap();
+        let Leadership { etcd, keys, .. } = &fourth.leadership;
+        let left = etcd.range(&keys.snapshots(0, 0), &keys.named(&format!("snapshots/{BEHIND}"))).unwrap();
+        assert_eq!(left.len(), 1, "{:?}", left.iter().map(|found| &found.key).collect::<Vec<_>>());
         inherited.resignation.resign();
     }
 

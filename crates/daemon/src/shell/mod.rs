@@ -237,6 +237,10 @@ impl Shell {
             self.roles.announce_master(now, &mut self.effects);
             self.finish_turn(now)?;
         }
+        // A store of an older version is replaced by a snapshot, even if nothing else happens.
+        if self.committer.needs_snapshot() {
+            self.committer.write_snapshot(now, self.roles.durable())?;
+        }
         loop {
             let Awake { inputs, ready, deserted } = self.wait();
             if ready || self.committer.executor.due().is_some_and(|at| at <= self.clock.now()) {

@@ -2,7 +2,7 @@
 
 use super::StoreError;
 use crate::durable;
-use crate::versions::STORE;
+use crate::versions::{STORE, Versions};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -85,33 +85,37 @@ pub fn is_unused(dir: &Path) -> Result<bool, StoreError> {
     Ok(!(has_snapshot || segments.iter().any(long) || was_opened && has_short))
 }
 
-/// Writes the newest version to the directory before anything else is written there. Files of an older version are not
-/// changed, because they are readable.
-pub fn check_format(dir: &Path, is_unused: bool) -> Result<(), StoreError> {
+/// The versions of the directory's entries. A directory without entries gets the newest version.
+pub fn check_format(dir: &Path, is_unused: bool) -> Result<Versions, StoreError> {
     let path = dir.join("format");
+    let newest = Versions { oldest: STORE.newest, newest: STORE.newest };
     let line = STORE.line("store");
     match fs::read(&path) {
-        Ok(found) if found == line.as_bytes() => Ok(()),
+        Ok(found) if found == line.as_bytes() => Ok(newest),
         Ok(found) if line.as_bytes().starts_with(&found) => match is_unused {
-            true => make_again(&path, line.as_bytes()),
+            true => make_again(&path, line.as_bytes()).map(|()| newest),
             false => Err(StoreError::damaged(&path, found.len() as u64, "the file is cut short")),
         },
-        Ok(found) => match STORE.of_line("store", &found) {
-            Ok(version) => {
-                tracing::info!(path = %path.display(), version, newest = STORE.newest, "upgrading the store of an older version");
-                create_whole(&path, line.as_bytes())
-            }
+        Ok(found) => match STORE.of_mark("store", &found) {
+            Ok(_) if is_unused => create_whole(&path, line.as_bytes()).map(|()| newest),
+            Ok(versions) => Ok(versions),
             Err(found) => Err(StoreError::Format { path, dir: dir.to_owned(), found }),
         },
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
             // Without this file, the format of the other files is unknown.
             match is_unused {
-                true => create_whole(&path, line.as_bytes()),
+                true => create_whole(&path, line.as_bytes()).map(|()| newest),
                 false => Err(StoreError::damaged(&path, 0, "the file is missing although there are segments")),
             }
         }
         Err(error) => Err(StoreError::file("read", &path)(error)),
     }
+}
+
+/// Marks a directory with entries of these versions: with all of them before the first entry of the newest version, and
+/// with the newest once a snapshot has replaced the others.
+pub fn mark(dir: &Path, versions: Versions) -> Result<(), StoreError> {
+    create_whole(&dir.join("format"), versions.mark("store").as_bytes())
 }
 
 /// Increments the epoch durably.

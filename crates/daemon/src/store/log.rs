@@ -1,12 +1,13 @@
 //! The writer of the log.
 
 use super::StoreError;
-use super::files::{HEADER, Kind, check_format, create_whole, is_unused, next_epoch, sync_dir};
+use super::files::{HEADER, Kind, check_format, create_whole, is_unused, mark, next_epoch, sync_dir};
 use super::history::History;
 use super::record::{self, EntryRef, FIELDS, MOST_BODY};
 use super::recovery::{Recovered, recover, sync_again};
 use super::snapshot::SnapshotWriter;
 use crate::lock::lock;
+use crate::versions::{STORE, Versions};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -50,6 +51,8 @@ pub struct Store {
     unsynced: u64,
     committed: Arc<AtomicU64>,
     needs_snapshot: bool,
+    /// Whether recovery reads entries of the version before. The mark names both versions then.
+    has_older: bool,
     poisoned: Option<String>,
 }
 
@@ -57,9 +60,15 @@ impl Store {
     pub fn open(dir: &Path, options: Options) -> Result<(Store, Recovered), StoreError> {
         let lock = lock(dir, "lock")?;
         let is_unused = is_unused(dir)?;
-        check_format(dir, is_unused)?;
-        // Read before the epoch is incremented: a damaged store must not be changed.
+        let versions = check_format(dir, is_unused)?;
+        // Read before the mark is changed and the epoch is incremented: a damaged store must not be changed.
         let (mut recovered, tail) = recover(dir, is_unused)?;
+        let has_older = versions.oldest < STORE.newest;
+        if has_older {
+            let Versions { oldest, .. } = versions;
+            tracing::info!(dir = %dir.display(), oldest, newest = STORE.newest, "upgrading a store with the next snapshot");
+            mark(dir, Versions { oldest, ..STORE })?;
+        }
         recovered.epoch = next_epoch(dir, is_unused)?;
         let (segment, length, next_sequence) = match tail {
             Some(tail) => {
@@ -83,7 +92,8 @@ impl Store {
             unsynced: 0,
             committed: Arc::new(AtomicU64::new(next_sequence)),
             // Several segments since the last snapshot make starts slow.
-            needs_snapshot: segment > recovered.first_sequence,
+            needs_snapshot: has_older || segment > recovered.first_sequence,
+            has_older,
             poisoned: None,
             options,
         };
@@ -181,7 +191,7 @@ impl Store {
         Ok(())
     }
 
-    /// Whether a segment has become full since the last snapshot.
+    /// Whether a segment has become full since the last snapshot, or entries of the version before are to be replaced.
     pub fn needs_snapshot(&self) -> bool {
         self.needs_snapshot
     }
@@ -207,7 +217,8 @@ impl Store {
         self.forget_before(finished)
     }
 
-    /// After a finished snapshot: removes older snapshots, and the oldest segments beyond the limit for history.
+    /// After a finished snapshot: removes older snapshots, and the oldest segments beyond the limit for history. If the
+    /// snapshot replaced entries of the version before, the store is marked with the newest version only.
     pub fn forget_before(&mut self, snapshot: u64) -> Result<(), StoreError> {
         for older in Kind::Snapshot.list(&self.dir)?.into_iter().filter(|number| *number < snapshot) {
             remove(&Kind::Snapshot.path(&self.dir, older))?;
@@ -220,7 +231,13 @@ impl Store {
                 remove(&path)?;
             }
         }
-        sync_dir(&self.dir)
+        sync_dir(&self.dir)?;
+        if self.has_older {
+            mark(&self.dir, Versions { oldest: STORE.newest, ..STORE })?;
+            self.has_older = false;
+            tracing::info!(dir = %self.dir.display(), newest = STORE.newest, "the store is upgraded");
+        }
+        Ok(())
     }
 
     /// A reader for other threads.

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! lock               held by the process that writes
-//! format             version of the format of this directory
+//! format             versions of the snapshot and of the segments after it
 //! epoch              number of times that it was opened
 //! segment-<first>    a header, then records; named after the number of its first entry
 //! snapshot-<next>    the state before entry <next>, as records of its own
@@ -13,6 +13,9 @@
 //! it; older segments are history. Each record contains how much of its segment was synced when it was created. Damage
 //! after that point was never acknowledged and is cut off. Damage before it is refused, because acknowledged entries
 //! would be lost.
+//!
+//! A store of the version before is upgraded by a snapshot at the start (ADR 63). Until that is durable, `format` names both
+//! versions. Older segments are not rewritten.
 //!
 //! * `record.rs` framing; `files.rs` names, headers and durable renames; `recovery.rs` reading the log
 //! * `log.rs` [`Store`], the writer; `snapshot.rs` its snapshots; `history.rs` readers beside it
