@@ -431,7 +431,7 @@ mod tests {
         inherited.resignation.resign();
 
         // It crashes while it writes the snapshot, which has the number of the one before and other pieces.
-        let (mut second, inherited) = etcd.take_over();
+        let (second, inherited) = etcd.take_over();
         assert_eq!((inherited.entries, second.needs_snapshot()), (old.clone(), true));
         assert_eq!(marked(&second), versions(STORE.oldest));
         let keys = second.leadership.keys.clone();
