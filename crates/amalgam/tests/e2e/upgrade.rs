@@ -10,6 +10,7 @@ use amalgam_daemon::api::{ClusterSummary, EventKind, JobState, ManagerPlace, Nod
 use amalgam_daemon::auth::Tokens;
 use amalgam_daemon::executor::{EnforcementChoice, ExecutorConfig};
 use amalgam_daemon::server::executor_paths;
+use amalgam_daemon::store::{Options, Store};
 use amalgam_daemon::transport::GlobalIntroduction;
 use amalgam_daemon::versions::{STORE, WIRE};
 use amalgam_daemon::{auth, encoding};
@@ -20,6 +21,7 @@ use std::fs;
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
@@ -352,22 +354,79 @@ fn check_jobs(scene: &Scene) {
 }
 
 #[test]
-fn a_state_directory_of_the_version_before_is_read_and_written_on() {
+fn a_state_directory_of_the_version_before_is_replaced_by_a_snapshot() {
     let scene = Scene::new();
+    let (before, log) = (fixtures().join("state/log"), scene.state().join("log"));
     copy_tree(&fixtures().join("state"), &scene.state());
     private(&scene.state());
+    let (older, older_segments) = (files(&before, "snapshot-"), files(&before, "segment-"));
+    assert!(older.len() == 1 && older_segments.len() == 2, "{older:?} {older_segments:?}");
+    scene.start_dev(&[]);
+    until_true("the store is upgraded", || fs::read_to_string(log.join("format")).unwrap() == STORE.line("store"));
+    let newer = files(&log, "snapshot-");
+    assert!(newer.len() == 1 && newer > older, "{newer:?}");
+    assert!(files(&log, "segment-").starts_with(&older_segments), "they are kept for stories");
+    check_jobs(&scene);
+    // It is read once more, without anything that the version before has written but stories.
+    scene.kill_daemon();
     scene.start_dev(&[]);
     check_jobs(&scene);
-    assert_eq!(fs::read_to_string(scene.state().join("log/format")).unwrap(), STORE.line("store"));
+    let holders: Vec<Value> = scene.json(&["token", "list"]);
+    assert!(holders.iter().any(|held| held["user"] == "bob"), "{holders:?}");
     // The token of the version before is still that of its user, and the held job runs now.
     scene.ok(&["release", "3"]);
     assert_eq!(scene.run(&["wait", "3"]).code, 0);
     assert_eq!(scene.submit(&["--", "true"]), "4");
     assert_eq!(scene.run(&["wait", "4"]).code, 0);
-    // What both versions wrote is read once more.
     scene.kill_daemon();
     scene.start_dev(&[]);
     assert_eq!(scene.jobs().len(), 4);
+}
+
+#[test]
+fn the_log_of_a_job_host_of_the_version_before_is_replaced_by_a_snapshot() {
+    let cluster = Cluster::start(0, 2, WITH_JOB_HOST);
+    let home = cluster.jobs_home(1);
+    copy_tree(&fixtures().join("job-host"), &home);
+    private(&home);
+    let log = home.join("log");
+    // Its server is not connected, so it uses the stored terms.
+    let start = || {
+        let command = cluster.jobs_command_at(1, &home, "127.0.0.1:1", &format!("127.0.0.1:{}", free_port()));
+        Daemon::start(command).unwrap_or_else(|said| panic!("no job host: {said}"))
+    };
+    let daemon = start();
+    until_true("the store is upgraded", || fs::read_to_string(log.join("format")).unwrap() == STORE.line("store"));
+    daemon.kill();
+    start().kill();
+    let (_store, recovered) = Store::open(&log, Options::default()).unwrap();
+    assert!(!recovered.snapshot.is_empty(), "it has the job that ran");
+}
+
+#[test]
+fn the_log_of_a_global_master_of_the_version_before_is_replaced_by_a_snapshot() {
+    let scene = Scene::new();
+    let home = scene.path().join("global-0");
+    copy_tree(&fixtures().join("global-master"), &home);
+    private(&home);
+    let log = home.join("log");
+    for _ in 0..2 {
+        let command = global_command(&scene, &home, "127.0.0.1:1");
+        let daemon = Daemon::start(command).unwrap_or_else(|said| panic!("no global master: {said}"));
+        until_true("the store is upgraded", || fs::read_to_string(log.join("format")).unwrap() == STORE.line("store"));
+        let jobs: Vec<Value> = scene.json(&["list", "--all", "--state-dir", home.to_str().unwrap()]);
+        let jobs: Vec<_> = jobs.iter().map(|job| (&job["name"], &job["state"])).collect();
+        assert_eq!(jobs, [(&json!("placed"), &json!("succeeded"))]);
+        assert_eq!(files(&log, "snapshot-").len(), 1);
+        daemon.kill();
+    }
+}
+
+/// The names of files of a log that start with this, in order.
+fn files(log: &Path, prefix: &str) -> Vec<String> {
+    let names = fs::read_dir(log).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let names: BTreeSet<String> = names.filter(|name| name.starts_with(prefix) && !name.contains('.')).collect();
+    names.into_iter().collect()
 }
 
 #[test]
@@ -498,26 +557,74 @@ fn write_fixtures() {
         recording::save(&frames, &directory.join(format!("{daemon}.frames")));
     }
 
+    write_states_of_others(&directory);
     let scene = Scene::dev(&[]);
     scene.ok(&["run", "--name", "array", "--array", "0-4", "--", "sh", "-c", "echo $AMALGAM_INDEX"]);
     scene.run(&["run", "--", "sh", "-c", "exit 3"]);
+    let stop = || {
+        let daemon = scene.daemons.borrow_mut().pop().unwrap();
+        assert!(daemon.stop().success());
+        until_true("the executor has ended", || !scene.state().join("executor/socket").exists());
+    };
+    stop();
+    copy_tree(&scene.journals(), &directory.join("journals"));
+    start_new_segment(&scene.state().join("log"));
+    scene.start_dev(&[]);
+    until_true("a snapshot is written", || files(&scene.state().join("log"), "snapshot-").len() == 1);
     scene.submit(&["--hold", "--workdir", "own", "--", "true"]);
     scene.ok(&["token", "add", "bob"]);
     check_jobs(&scene);
     for (name, document) in documents(&scene) {
         fs::write(directory.join(name), document.to_string() + "\n").unwrap();
     }
-    let daemon = scene.daemons.borrow_mut().pop().unwrap();
-    assert!(daemon.stop().success());
-    until_true("the executor has ended", || !scene.state().join("executor/socket").exists());
+    stop();
     copy_tree(&scene.state(), &directory.join("state"));
-    copy_tree(&scene.journals(), &directory.join("journals"));
 
     // All kinds of entries.
     scene.ok(&["token", "add", "eve", "--admin"]);
     scene.ok(&["token", "add", "--agent", "vm-1"]);
     scene.ok(&["token", "rotate", "bob"]);
     fs::copy(scene.state().join(Tokens::FILE), directory.join(Tokens::FILE)).unwrap();
+}
+
+/// Makes the next start write a snapshot.
+fn start_new_segment(log: &Path) {
+    let (mut store, _) = Store::open(log, Options::default()).unwrap();
+    drop(store.start_snapshot().unwrap());
+}
+
+/// The state directories of a job host with a running job, and of a global master with an ended one.
+fn write_states_of_others(directory: &Path) {
+    let cluster = Cluster::start(1, 2, WITH_JOB_HOST);
+    let scene = &cluster.scene;
+    cluster.start_jobs(1);
+    until_up(scene);
+    let job = scene.submit(&PLACED_JOB);
+    assert_eq!(scene.run(&["wait", &job]).code, 0);
+    let job = scene.submit(&LONG_JOB);
+    until_true("the task runs", || scene.tasks(&job)[0].state == TaskState::Running);
+    cluster.kill_jobs(1);
+    scene.write("go", "");
+    copy_tree(&cluster.jobs_home(1), &directory.join("job-host"));
+
+    let cluster = Cluster::start(1, 2, &in_federation("127.0.0.1:1"));
+    let scene = &cluster.scene;
+    until_up(scene);
+    let home = scene.path().join("global-0");
+    fs::create_dir(&home).unwrap();
+    fs::copy(scene.state().join(Tokens::FILE), home.join(Tokens::FILE)).unwrap();
+    let global = Daemon::start(global_command(scene, &home, cluster.agents_address())).unwrap();
+    let at = home.to_str().unwrap();
+    assert_eq!(scene.run(&[&["run", "--state-dir", at], &PLACED_JOB[..]].concat()).code, 0);
+    assert!(global.stop().success());
+    copy_tree(&home, &directory.join("global-master"));
+}
+
+fn global_command(scene: &Scene, home: &Path, master: &str) -> Command {
+    let config = scene.write("global.toml", &in_federation(master));
+    let mut command = scene.command(&["global", "--listen", "127.0.0.1:0"]);
+    command.arg("--config").arg(config).arg("--state-dir").arg(home);
+    command
 }
 
 /// How long a recorded daemon has for messages that follow the end of its job.
@@ -584,10 +691,7 @@ fn record_global() -> Vec<Frame> {
     let home = scene.path().join("global-0");
     fs::create_dir(&home).unwrap();
     fs::copy(scene.state().join(Tokens::FILE), home.join(Tokens::FILE)).unwrap();
-    let config = scene.write("global.toml", &in_federation(&master));
-    let mut command = scene.command(&["global", "--listen", "127.0.0.1:0"]);
-    command.arg("--config").arg(config).arg("--state-dir").arg(&home);
-    let _global = Daemon::start(command).unwrap();
+    let _global = Daemon::start(global_command(scene, &home, &master)).unwrap();
     let at = home.to_str().unwrap();
     let told = scene.run(&[&["run", "--state-dir", at], &PLACED_JOB[..]].concat());
     assert_eq!((told.code, &told.out[..]), (0, "placed\n"), "{told:?}");
