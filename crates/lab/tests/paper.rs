@@ -65,8 +65,30 @@ fn all_figures_are_listed_paper_by_paper() {
 }
 
 #[test]
-fn every_figure_runs_and_names_the_papers_numbers_and_its_cuts() {
-    for figure in figures() {
+fn every_figure_of_mercury_runs_and_names_the_papers_numbers_and_its_cuts() {
+    run_figures("mercury-");
+}
+
+#[test]
+fn every_figure_of_carbyne_runs_and_names_the_papers_numbers_and_its_cuts() {
+    run_figures("carbyne-");
+}
+
+#[test]
+fn every_figure_of_apollo_runs_and_names_the_papers_numbers_and_its_cuts() {
+    run_figures("apollo-");
+}
+
+#[test]
+fn every_figure_of_megha_runs_and_names_the_papers_numbers_and_its_cuts() {
+    run_figures("megha-");
+}
+
+/// Runs the figures of a paper in a small form.
+fn run_figures(paper: &str) {
+    let figures: Vec<String> = figures().into_iter().filter(|figure| figure.starts_with(paper)).collect();
+    assert!(figures.len() > 5, "{figures:?}");
+    for figure in figures {
         let found = json(&["run", &figure, "--smoke", "--json"]);
         assert_eq!((&found["figure"], &found["seeds"]), (&Value::from(figure.clone()), &Value::from(vec![1])));
         let rows = found["rows"].as_array().unwrap();
@@ -208,7 +230,9 @@ fn the_jobs_of_meghas_prototype_run_on_real_daemons_as_in_the_simulator() {
     assert!(ours(&kinds[0], "floor: a message and its answer over loopback_ms") > 0.0);
     let departures = found["departures"].as_array().unwrap();
     assert!(
-        departures.iter().any(|said| said.as_str().unwrap().starts_with("missed: Alibaba 2018, daemons, execution"))
+        departures
+            .iter()
+            .any(|printed| printed.as_str().unwrap().starts_with("missed: Alibaba 2018, daemons, execution"))
     );
 }
 
@@ -250,7 +274,8 @@ fn meghas_constraints_are_read_from_the_traces_and_unsuitable_jobs_are_left_out(
     assert_eq!(started.len(), 4, "two paces on two federations");
     assert!(started.iter().all(|row| row["ours"] == 1.0), "{started:?}");
     let departures = found["departures"].as_array().unwrap().iter().map(|one| one.as_str().unwrap());
-    let left_out = departures.filter(|said| said.contains("were left out that no node suits")).collect::<Vec<_>>();
+    let left_out =
+        departures.filter(|printed| printed.contains("were left out that no node suits")).collect::<Vec<_>>();
     assert!(left_out.len() == 1 && !left_out[0].contains("seed, 0 were"), "{left_out:?}");
 }
 
@@ -259,13 +284,13 @@ fn wrong_scenarios(figure: &str, wrong: &[(&str, &str, &str)]) {
     let frozen = String::from_utf8(paper(&["scenario", figure]).stdout).unwrap();
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("mine.toml");
-    for (of, is, said) in wrong {
+    for (of, is, printed) in wrong {
         assert!(frozen.contains(of), "{of}");
         std::fs::write(&file, frozen.replacen(of, is, 1)).unwrap();
         let output = paper(&["run", figure, "--smoke", "--scenario", file.to_str().unwrap()]);
         let text = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(2), "{is}: {text}");
-        assert!(text.contains(said), "{is}: {text}");
+        assert!(text.contains(printed), "{is}: {text}");
     }
 }
 
@@ -314,6 +339,6 @@ fn a_scenario_that_is_no_text_is_refused() {
     std::fs::write(&file, b"\xff").unwrap();
     let output = paper(&["run", "apollo-4", "--scenario", file.to_str().unwrap()]);
     let text = String::from_utf8(output.stderr).unwrap();
-    let said = "line 1 is not UTF-8; convert the file to UTF-8\n  help: name a text file";
-    assert!(output.status.code() == Some(2) && text.contains(said), "{text}");
+    let printed = "line 1 is not UTF-8; convert the file to UTF-8\n  help: name a text file";
+    assert!(output.status.code() == Some(2) && text.contains(printed), "{text}");
 }
