@@ -105,7 +105,7 @@ mod tests {
     use clap::CommandFactory;
     use std::ffi::OsString;
 
-    fn said(arguments: &str) -> String {
+    fn output(arguments: &str) -> String {
         let arguments: Vec<OsString> = arguments.split(' ').map(OsString::from).collect();
         let Err(error) = Arguments::try_parse_from(&arguments) else { panic!("{arguments:?} are right") };
         improved(error, Arguments::command(), &arguments).render().to_string()
@@ -126,22 +126,22 @@ mod tests {
             ("amalgam list --state faild", Some("a similar value exists: 'failed'")),
             ("amalgam list --state bogus", None),
         ] {
-            let said = said(arguments);
+            let output = output(arguments);
             match tip {
-                Some(tip) => assert!(said.contains(tip), "{arguments}: {said}"),
-                None => assert!(!said.contains("similar") && !said.contains("exists"), "{arguments}: {said}"),
+                Some(tip) => assert!(output.contains(tip), "{arguments}: {output}"),
+                None => assert!(!output.contains("similar") && !output.contains("exists"), "{arguments}: {output}"),
             }
         }
     }
 
     #[test]
     fn usage_lines_are_those_of_the_verb() {
-        let said = said("amalgam list --all --state-dir /x --state failed --state-dirr y");
-        assert!(said.contains("Usage: amalgam list [OPTIONS]\n"), "{said}");
-        let said = self::said("amalgam --state-dir /x node --json");
-        assert!(said.contains("Usage: amalgam node [OPTIONS] <COMMAND>\n"), "{said}");
-        let said = self::said("amalgam cancel --quiet --json 1");
-        assert!(said.contains("Usage: amalgam cancel [OPTIONS] <JOBS>...\n"), "{said}");
+        let output = output("amalgam list --all --state-dir /x --state failed --state-dirr y");
+        assert!(output.contains("Usage: amalgam list [OPTIONS]\n"), "{output}");
+        let output = self::output("amalgam --state-dir /x node --json");
+        assert!(output.contains("Usage: amalgam node [OPTIONS] <COMMAND>\n"), "{output}");
+        let output = self::output("amalgam cancel --quiet --json 1");
+        assert!(output.contains("Usage: amalgam cancel [OPTIONS] <JOBS>...\n"), "{output}");
     }
 
     #[test]

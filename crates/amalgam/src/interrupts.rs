@@ -119,11 +119,11 @@ pub fn may_still_run(job: u64) -> String {
 }
 
 fn leave(signal: i32, last_words: Option<String>) -> ! {
-    let (said, hears) = channel();
+    let (output, hears) = channel();
     if let Some(words) = last_words {
         thread::spawn(move || {
             show::note(&words);
-            let _ = said.send(());
+            let _ = output.send(());
         });
         let _ = hears.recv_timeout(LAST_WORDS);
     }

@@ -31,12 +31,12 @@ impl Cluster {
     }
 
     fn run(&self, arguments: &[&str]) -> CommandOutput {
-        told(self.command(arguments).output().unwrap())
+        result(self.command(arguments).output().unwrap())
     }
 
     fn json<T: serde::de::DeserializeOwned>(&self, arguments: &[&str]) -> T {
-        let told = self.run(&[arguments, &["--json"]].concat());
-        serde_json::from_str(&told.out).unwrap_or_else(|error| panic!("{error}: {told:?}"))
+        let result = self.run(&[arguments, &["--json"]].concat());
+        serde_json::from_str(&result.out).unwrap_or_else(|error| panic!("{error}: {result:?}"))
     }
 }
 
@@ -53,7 +53,7 @@ struct CommandOutput {
     err: String,
 }
 
-fn told(output: Output) -> CommandOutput {
+fn result(output: Output) -> CommandOutput {
     let text = |bytes| String::from_utf8(bytes).unwrap();
     CommandOutput { code: output.status.code().unwrap_or(-1), out: text(output.stdout), err: text(output.stderr) }
 }
@@ -64,7 +64,7 @@ fn says(code: i32, out: &str, err: &str) -> CommandOutput {
 
 #[test]
 fn the_help_of_execution_names_the_presets_in_which_it_means_something() {
-    let help = told(command(Path::new("/"), &["submit", "--help"]).output().unwrap()).out;
+    let help = result(command(Path::new("/"), &["submit", "--help"]).output().unwrap()).out;
     let (_, after) = help.split_once("--execution").unwrap();
     let (about, _) = after.split_once("--workdir").unwrap();
     for preset in Preset::HYBRID {
@@ -92,10 +92,10 @@ fn run_prefixes_the_lines_of_many_tasks_and_prints_progress_of_stages() {
         "stages:\n  - { name: say, command: [item], each: [a, b] }\n  - { name: sum, command: [echo, ab], after: [say] }\n  - { name: end, command: [exit, 3], after: [sum] }\n",
     )
     .unwrap();
-    let told = cluster.run(&["run", "job.yaml"]);
-    assert_eq!((told.code, told.out.as_str()), (3, "say/0: a\nsay/1: b\nsum: ab\n"));
+    let result = cluster.run(&["run", "job.yaml"]);
+    assert_eq!((result.code, result.out.as_str()), (3, "say/0: a\nsay/1: b\nsum: ab\n"));
     assert_eq!(
-        told.err,
+        result.err,
         "job 1 submitted: job, 4 tasks\nsay: succeeded, 2/2 done\nsum: succeeded, 1/1 done\nend: failed, 0/1 done, 1 failed\njob 1 failed\n"
     );
 }
@@ -244,7 +244,7 @@ fn users_with_tokens_cannot_change_jobs_of_others() {
     let token = added.out;
     assert_eq!(cluster.run(&["token", "list"]).out, "NAME  ROLE           UNTIL\nada   administrator\nbob   user\n");
     let agent = cluster.run(&["token", "add", "--agent", "vm-1"]).out;
-    let of_agent = told(cluster.command(&["list"]).env("AMALGAM_TOKEN", agent.trim()).output().unwrap());
+    let of_agent = result(cluster.command(&["list"]).env("AMALGAM_TOKEN", agent.trim()).output().unwrap());
     let no_user = "error: the token belongs to the agent of node `vm-1`, not to a user\n";
     assert!(of_agent.code == 1 && of_agent.err.starts_with(no_user), "{of_agent:?}");
     assert_eq!(cluster.run(&["token", "remove", "--agent", "vm-1"]).code, 0);
@@ -252,13 +252,13 @@ fn users_with_tokens_cannot_change_jobs_of_others() {
     assert_eq!(cluster.run(&["token", "add"]).code, 2);
     cluster.run(&["submit", "--", "hang"]);
     let bob =
-        |arguments: &[&str]| told(cluster.command(arguments).env("AMALGAM_TOKEN", token.trim()).output().unwrap());
+        |arguments: &[&str]| result(cluster.command(arguments).env("AMALGAM_TOKEN", token.trim()).output().unwrap());
     assert_eq!(bob(&["list", "-q"]).out, "1\n");
     let refused = "error: job 1 belongs to ada, and you are bob\n  help: ask ada or an administrator\n";
     assert_eq!(bob(&["cancel", "1"]), says(1, "", refused));
     assert_eq!(bob(&["logs", "1"]), says(1, "", refused));
     assert_eq!(bob(&["cancel", "all"]), says(0, "", ""));
-    let stranger = told(cluster.command(&["list"]).env("AMALGAM_TOKEN", "wrong").output().unwrap());
+    let stranger = result(cluster.command(&["list"]).env("AMALGAM_TOKEN", "wrong").output().unwrap());
     assert!(
         stranger.code == 1 && stranger.err.starts_with("error: this server does not know the token"),
         "{stranger:?}"
@@ -292,9 +292,9 @@ fn wrong_command_lines_exit_with_2_and_print_a_remedy() {
         &["submit", "job.txt"],
         &["submit", "missing.toml"],
     ] {
-        let told = cluster.run(arguments);
-        assert_eq!((told.code, told.out.as_str()), (2, ""), "{arguments:?} {told:?}");
-        assert!(told.err.starts_with("error: "), "{arguments:?} {told:?}");
+        let result = cluster.run(arguments);
+        assert_eq!((result.code, result.out.as_str()), (2, ""), "{arguments:?} {result:?}");
+        assert!(result.err.starts_with("error: "), "{arguments:?} {result:?}");
     }
     let slip = cluster.run(&["submit", "-r", "memori=1GiB", "--", "x"]);
     assert!(slip.code == 2 && slip.err.contains("unknown resource `memori`; did you mean `memory`?"), "{slip:?}");
@@ -304,8 +304,8 @@ fn wrong_command_lines_exit_with_2_and_print_a_remedy() {
         &["submit", "--retries", "x", "--", "x"],
         &["top", "-i", "abc"],
     ] {
-        let told = cluster.run(arguments);
-        assert!(told.code == 2 && told.err.contains("\n  help: write a "), "{arguments:?} {told:?}");
+        let result = cluster.run(arguments);
+        assert!(result.code == 2 && result.err.contains("\n  help: write a "), "{arguments:?} {result:?}");
     }
     let bare = cluster.run(&["run"]);
     assert!(
@@ -320,10 +320,10 @@ fn wrong_command_lines_exit_with_2_and_print_a_remedy() {
     for arguments in
         [&["submit", "job.toml"][..], &["config", "check", "--server-config", "job.toml"], &["sim", "run", "job.toml"]]
     {
-        let told = cluster.run(arguments);
+        let result = cluster.run(arguments);
         let expected =
             "error: cannot read job.toml: line 1 is not UTF-8; convert the file to UTF-8\n  help: name a text file";
-        assert!(told.code == 2 && told.err.starts_with(expected), "{arguments:?} {told:?}");
+        assert!(result.code == 2 && result.err.starts_with(expected), "{arguments:?} {result:?}");
     }
     std::fs::write(cluster.state.path().join("job.toml"), "command = ['x']\ntasks = 4\n").unwrap();
     assert_eq!(cluster.run(&["config", "check", "job.toml"]).out, "job.toml: ok (1 stage, 4 tasks)\n");
@@ -332,14 +332,14 @@ fn wrong_command_lines_exit_with_2_and_print_a_remedy() {
 #[test]
 fn a_job_that_nobody_could_release_is_refused() {
     let nowhere = tempfile::tempdir().unwrap();
-    let refused = told(command(nowhere.path(), &["run", "--hold", "--", "true"]).output().unwrap());
+    let refused = result(command(nowhere.path(), &["run", "--hold", "--", "true"]).output().unwrap());
     assert!(refused.code == 2 && refused.err.contains("\n  help: run it without --hold"), "{refused:?}");
 }
 
 #[test]
 fn without_a_server_the_remedy_is_named() {
     let state = tempfile::tempdir().unwrap();
-    let reported_without = |arguments: &[&str]| told(command(state.path(), arguments).output().unwrap());
+    let reported_without = |arguments: &[&str]| result(command(state.path(), arguments).output().unwrap());
     let list = reported_without(&["list"]);
     assert!(list.code == 1 && list.err.contains("help: start one with `amalgam dev`"), "{list:?}");
     // The file of a server that died is not a running server.
@@ -368,9 +368,9 @@ fn a_million_tasks_are_submitted_quickly() {
     std::fs::write(cluster.state.path().join("lines"), lines).unwrap();
     for tasks in [["--array", "0-999999"], ["--each-line", "lines"]] {
         let started = Instant::now();
-        let told = cluster.run(&[&["submit", "-q", "--hold"], &tasks[..], &["--", "x"]].concat());
+        let result = cluster.run(&[&["submit", "-q", "--hold"], &tasks[..], &["--", "x"]].concat());
         println!("{}: {:?}", tasks[0], started.elapsed());
-        assert_eq!(told.code, 0, "{told:?}");
+        assert_eq!(result.code, 0, "{result:?}");
         // The fake cluster, in a debug build, has a record for each task.
         assert!(started.elapsed() < Duration::from_secs(30));
     }
@@ -390,10 +390,10 @@ fn a_server_that_is_not_there_is_not_waited_for() {
 fn completions_and_manual_pages_are_made() {
     let state = tempfile::tempdir().unwrap();
     for shell in ["bash", "zsh", "fish"] {
-        assert!(told(command(state.path(), &["completions", shell]).output().unwrap()).out.contains("rerun-failed"));
+        assert!(result(command(state.path(), &["completions", shell]).output().unwrap()).out.contains("rerun-failed"));
     }
-    assert!(told(command(state.path(), &["man"]).output().unwrap()).out.starts_with(".ie"));
-    assert_eq!(told(command(state.path(), &["man", "--directory", "pages"]).output().unwrap()).code, 0);
+    assert!(result(command(state.path(), &["man"]).output().unwrap()).out.starts_with(".ie"));
+    assert_eq!(result(command(state.path(), &["man", "--directory", "pages"]).output().unwrap()).code, 0);
     assert!(state.path().join("pages/amalgam-submit.1").exists());
 }
 

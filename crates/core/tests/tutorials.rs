@@ -253,10 +253,10 @@ fn blocks_are_recognized_by_their_marks() {
 fn a_difference_is_applied_where_its_lines_are_and_refused_elsewhere() {
     assert_eq!(changed("a\nb\nc\n", " a\n-b\n+x\n+y\n").as_deref(), Ok("a\nx\ny\nc\n"));
     assert_eq!(changed("a\nb\nc\n", "+x\n a\n\n c\n+y\n").as_deref(), Ok("x\na\nb\nc\ny\n"), "two parts");
-    assert!(changed("a\nb\n", " c\n+x\n").is_err_and(|said| said.starts_with("does not have")));
-    assert!(changed("a\na\n", " a\n+x\n").is_err_and(|said| said.starts_with("has these lines more than once")));
+    assert!(changed("a\nb\n", " c\n+x\n").is_err_and(|printed| printed.starts_with("does not have")));
+    assert!(changed("a\na\n", " a\n+x\n").is_err_and(|printed| printed.starts_with("has these lines more than once")));
     assert!(changed("ab\n", " b\n+x\n").is_err(), "only whole lines");
-    assert!(changed("a\n", "a\n").is_err_and(|said| said.starts_with("has a line that starts with neither")));
+    assert!(changed("a\n", "a\n").is_err_and(|printed| printed.starts_with("has a line that starts with neither")));
     let mut files = Files::from([("a.rs".to_owned(), "x\n".to_owned())]);
     let block = |kind| Block { line: 1, kind, content: "y\n".to_owned() };
     assert!(apply(&block(Kind::New("a.rs".to_owned())), &mut files).is_err(), "a.rs exists already");

@@ -111,8 +111,8 @@ fn matches(criterion: &mut Criterion) {
     group.finish();
 }
 
-fn told(cluster: ClusterId, since: Since, version: u64, nodes: Vec<NodeNews>) -> Event<ToGlobalMaster> {
-    let told = ClusterUpdate {
+fn reported(cluster: ClusterId, since: Since, version: u64, nodes: Vec<NodeNews>) -> Event<ToGlobalMaster> {
+    let reported = ClusterUpdate {
         cluster,
         life: Epoch(1),
         since,
@@ -124,7 +124,7 @@ fn told(cluster: ClusterId, since: Since, version: u64, nodes: Vec<NodeNews>) ->
         usage: Vec::new(),
         is_settled: true,
     };
-    Event::Message { from: Address::ClusterMaster(cluster), body: ToGlobalMaster::ClusterUpdate(Box::new(told)) }
+    Event::Message { from: Address::ClusterMaster(cluster), body: ToGlobalMaster::ClusterUpdate(Box::new(reported)) }
 }
 
 fn room(node: NodeId, free: Resources) -> NodeNews {
@@ -141,7 +141,7 @@ fn everything(attributes: &[Arc<Attributes>]) -> Vec<Event<ToGlobalMaster>> {
         });
         let introduction = u64::from(global_epoch().0) << 32 | (u64::from(cluster.0) + 1);
         let since = Since::Nothing { introduction, kinds: Kinds::new(), held: Vec::new() };
-        told(cluster, since, 1, nodes.collect())
+        reported(cluster, since, 1, nodes.collect())
     };
     federation().clusters().map(of_cluster).collect()
 }
@@ -175,10 +175,10 @@ type Known = (String, Arc<Attributes>);
 fn put_into_vectors(words: Vec<Event<ToGlobalMaster>>) -> (Vec<Known>, Vec<[Resources; 2]>) {
     let (mut known, mut rooms) = (Vec::new(), Vec::new());
     for word in words {
-        let Event::Message { body: ToGlobalMaster::ClusterUpdate(told), .. } = word else {
+        let Event::Message { body: ToGlobalMaster::ClusterUpdate(reported), .. } = word else {
             unreachable!("nothing else is told")
         };
-        for news in told.nodes {
+        for news in reported.nodes {
             match news {
                 NodeNews::Joined { name, capacity, attributes, .. } => {
                     known.push((name, attributes));
@@ -223,7 +223,7 @@ fn words(criterion: &mut Criterion) {
             let free = if version % 2 == 0 { CAPACITY } else { TASK };
             let nodes = (0..100).map(|node| room(NodeId(node * 49), free)).collect();
             version += 1;
-            told(ClusterId(0), Since::Version(version - 1), version, nodes)
+            reported(ClusterId(0), Since::Version(version - 1), version, nodes)
         };
         bencher.iter_batched(delta, |word| hear(&mut global, vec![word]), BatchSize::PerIteration);
     });

@@ -31,11 +31,11 @@ fn cells(line: &str) -> Vec<&str> {
 fn the_simulator_is_measured_beside_a_bare_agenda() {
     let output = bench(&["sim", "--quick"]);
     assert_eq!((output.status.code(), text(&output.stderr).as_str()), (Some(0), ""), "{output:?}");
-    let told = text(&output.stdout);
+    let reported = text(&output.stdout);
     let cases = ["fifo, 5 nodes", "drf, 5 nodes", "drf, 250 nodes", "sparrow, 20 nodes", "48 DAGs"];
-    assert!(cases.iter().all(|case| told.contains(case)), "{told}");
-    assert_eq!(told.matches("on the bare agenda").count(), 1, "{told}");
-    assert_eq!(told.matches("the bare agenda takes").count(), 4, "{told}");
+    assert!(cases.iter().all(|case| reported.contains(case)), "{reported}");
+    assert_eq!(reported.matches("on the bare agenda").count(), 1, "{reported}");
+    assert_eq!(reported.matches("the bare agenda takes").count(), 4, "{reported}");
 }
 
 #[test]
@@ -44,9 +44,9 @@ fn unwritten_output_is_a_failure() {
     for arguments in [&["bench", "sim", "--quick"][..], &["paper", "list"], &["--help"]] {
         let full = File::options().write(true).open("/dev/full").unwrap();
         let output = lab(&directory, arguments).stdout(full).stderr(Stdio::piped()).output().unwrap();
-        let told = text(&output.stderr);
-        assert_eq!(output.status.code(), Some(1), "{arguments:?} {told}");
-        assert!(told.starts_with("error: cannot write to standard output"), "{arguments:?} {told}");
+        let reported = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{arguments:?} {reported}");
+        assert!(reported.starts_with("error: cannot write to standard output"), "{arguments:?} {reported}");
     }
 }
 
@@ -56,21 +56,21 @@ fn the_program_to_start_is_named_where_there_is_none() {
     let alone = directory.path().join("amalgam-lab");
     std::fs::copy(env!("CARGO_BIN_EXE_amalgam-lab"), &alone).unwrap();
     let output = Command::new(&alone).args(["bench", "floors"]).env("TMPDIR", directory.path()).output().unwrap();
-    let told = text(&output.stderr);
-    assert_eq!(output.status.code(), Some(1), "{told}");
-    assert!(told.starts_with("error: program not found: ") && told.contains("AMALGAM_PROGRAM"), "{told}");
+    let reported = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{reported}");
+    assert!(reported.starts_with("error: program not found: ") && reported.contains("AMALGAM_PROGRAM"), "{reported}");
     let mut named = Command::new(&alone);
     named.args(["bench", "floors"]).env("TMPDIR", directory.path()).env("AMALGAM_PROGRAM", "/nonexistent/amalgam");
-    let told = text(&named.output().unwrap().stderr);
-    assert!(told.contains("cannot launch through an executor"), "{told}");
+    let reported = text(&named.output().unwrap().stderr);
+    assert!(reported.contains("cannot launch through an executor"), "{reported}");
 }
 
 #[test]
 fn costs_are_printed_as_flags_of_a_simulation() {
     let output = bench(&["costs", "--hops", "5", "--tasks", "50"]);
     assert!(output.status.success(), "{}", text(&output.stderr));
-    let said = text(&output.stdout);
-    let flags = cells(said.lines().last().unwrap().strip_prefix("for `amalgam sim run`: ").unwrap());
+    let printed = text(&output.stdout);
+    let flags = cells(printed.lines().last().unwrap().strip_prefix("for `amalgam sim run`: ").unwrap());
     let product = Path::new(env!("CARGO_BIN_EXE_amalgam-lab")).with_file_name("amalgam");
     let mut run = Command::new(product);
     run.args(["sim", "run", "--nodes", "2", "--workload", "synthetic:gridmix", "-w", "jobs=3", "--json"]).args(flags);
@@ -101,9 +101,12 @@ fn real_and_simulated_waits_are_compared() {
 fn the_executor_is_measured_beside_a_bare_loop() {
     let output = bench(&["floors", "--launches", "4", "--slots", "2"]);
     assert!(output.status.success(), "{}", text(&output.stderr));
-    let told = text(&output.stdout);
-    assert_eq!(told.lines().filter(|line| line.starts_with("2 slots, ") && line.contains("/s, executor ")).count(), 3);
-    assert!(told.lines().last().unwrap().starts_with("fdatasync of 256 bytes: p50 "), "{told}");
+    let reported = text(&output.stdout);
+    assert_eq!(
+        reported.lines().filter(|line| line.starts_with("2 slots, ") && line.contains("/s, executor ")).count(),
+        3
+    );
+    assert!(reported.lines().last().unwrap().starts_with("fdatasync of 256 bytes: p50 "), "{reported}");
 }
 
 #[test]
@@ -111,9 +114,9 @@ fn a_wrong_variable_is_refused_by_every_verb() {
     for arguments in [&["paper", "list"][..], &["bench", "floors"]] {
         let mut run = Command::new(env!("CARGO_BIN_EXE_amalgam-lab"));
         let output = run.args(arguments).env("AMALGAM_LOG", "wrongvalue").output().unwrap();
-        let told = text(&output.stderr);
-        assert_eq!(output.status.code(), Some(2), "{told}");
-        assert!(told.starts_with("error: AMALGAM_LOG is `wrongvalue`, which is not a level"), "{told}");
+        let reported = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{reported}");
+        assert!(reported.starts_with("error: AMALGAM_LOG is `wrongvalue`, which is not a level"), "{reported}");
     }
 }
 
@@ -122,13 +125,13 @@ fn launches_are_measured_beside_other_programs() {
     let small = ["launch", "--tasks", "20", "--slots", "2", "--enforcement", "none", "--runs", "1"];
     let peers = ["--peer", "counted=echo {tasks}{slots}", "--peer", "timed=seq {tasks} | xargs -P {slots} -n 1 true"];
     let output = bench(&[&small[..], &peers].concat());
-    let told = text(&output.stdout);
+    let reported = text(&output.stdout);
     assert!(output.status.success(), "{}", text(&output.stderr));
     let row = |name: &str| {
-        told.lines().map(cells).find(|cells| cells.get(1) == Some(&name)).unwrap_or_else(|| panic!("{told}"))
+        reported.lines().map(cells).find(|cells| cells.get(1) == Some(&name)).unwrap_or_else(|| panic!("{reported}"))
     };
     assert_eq!(row("counted")[2], "202", "what it says of itself");
-    assert!(row("timed")[2].parse::<f64>().unwrap() > 0.0, "{told}");
+    assert!(row("timed")[2].parse::<f64>().unwrap() > 0.0, "{reported}");
     let output = bench(&[&small[..], &["--peer", "wrong=exit 3"]].concat());
     assert_eq!(output.status.code(), Some(1));
     assert!(text(&output.stderr).contains("`exit 3` failed"), "{}", text(&output.stderr));

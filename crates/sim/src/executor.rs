@@ -493,18 +493,18 @@ mod tests {
         let run =
             PlannedRun { length: Duration(10), whole: Duration(10), nominal: Duration(10), ..PlannedRun::default() };
         executor.set_run(ATTEMPT, &run);
-        let tell = |executor: &mut Executor, at: u64, order: ToExecutor| {
+        let deliver = |executor: &mut Executor, at: u64, order: ToExecutor| {
             let mut out = Vec::new();
             executor.on_order(Instant(at), order, &mut out);
             out.pop()
         };
         let (yields, resumes) = (ToExecutor::Yield { attempt: ATTEMPT }, ToExecutor::Resume { attempt: ATTEMPT });
-        assert!(tell(&mut executor, 3, resumes.clone()).is_none(), "the attempt has its CPU");
-        assert!(matches!(tell(&mut executor, 4, yields.clone()), Some(Reaction::Yielded { .. })));
-        assert!(tell(&mut executor, 5, yields.clone()).is_none(), "the attempt yields already");
+        assert!(deliver(&mut executor, 3, resumes.clone()).is_none(), "the attempt has its CPU");
+        assert!(matches!(deliver(&mut executor, 4, yields.clone()), Some(Reaction::Yielded { .. })));
+        assert!(deliver(&mut executor, 5, yields.clone()).is_none(), "the attempt yields already");
         assert_eq!((executor.used_cpu(), executor.is_done(Instant(10), ATTEMPT)), (0, false));
         let Some(Reaction::Report(ExecutorReport::Executing { attempts })) =
-            tell(&mut executor, 20, ToExecutor::List { node: NodeId(0) })
+            deliver(&mut executor, 20, ToExecutor::List { node: NodeId(0) })
         else {
             panic!("the attempt is listed")
         };
@@ -513,10 +513,10 @@ mod tests {
             Some(Reaction::Resumed { left, .. }) => Some(left),
             _ => None,
         };
-        assert_eq!(left(tell(&mut executor, 24, resumes.clone())), Some(Duration(6)));
+        assert_eq!(left(deliver(&mut executor, 24, resumes.clone())), Some(Duration(6)));
         assert_eq!((executor.used_cpu(), executor.is_done(Instant(29), ATTEMPT)), (1_000, false));
-        tell(&mut executor, 29, yields);
-        assert_eq!(left(tell(&mut executor, 40, resumes)), Some(Duration(1)));
+        deliver(&mut executor, 29, yields);
+        assert_eq!(left(deliver(&mut executor, 40, resumes)), Some(Duration(1)));
         assert!(executor.is_done(Instant(41), ATTEMPT));
         let (_, report) = executor.end(Instant(41), ATTEMPT, EndReason::Exit(0)).unwrap();
         let ExecutorReport::Finished { ended, .. } = report else { panic!("the attempt has ended") };

@@ -46,13 +46,13 @@ mod tests {
     #[test]
     fn results_are_reported_in_order_even_if_later_ones_are_done_first() {
         for threads in [0, 1, 7] {
-            let mut told = Vec::new();
+            let mut reported = Vec::new();
             let work = |number: u64| {
                 std::thread::sleep(std::time::Duration::from_millis(20 - number));
                 number * number
             };
-            in_order(3..=12, threads, work, |square| told.push(square));
-            assert_eq!(told, (3..=12).map(|number| number * number).collect::<Vec<u64>>());
+            in_order(3..=12, threads, work, |square| reported.push(square));
+            assert_eq!(reported, (3..=12).map(|number| number * number).collect::<Vec<u64>>());
         }
     }
 }

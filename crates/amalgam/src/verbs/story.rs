@@ -43,8 +43,8 @@ pub fn execute(args: StoryArgs, connection: &Connection) -> Result<ExitCode> {
     let text = lines.iter().map(|line| {
         let about = [&line.task, &line.attempt, &line.node].into_iter().flatten();
         let about: Vec<&str> = about.map(String::as_str).collect();
-        let told = format!("{}  {:<18} {:<28} {}", line.at, line.kind, about.join(" "), line.text);
-        format!("{}\n", show::visible(&told))
+        let result = format!("{}  {:<18} {:<28} {}", line.at, line.kind, about.join(" "), line.text);
+        format!("{}\n", show::visible(&result))
     });
     show::print(&text.collect::<String>())?;
     Ok(ExitCode::SUCCESS)

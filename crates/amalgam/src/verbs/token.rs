@@ -128,7 +128,7 @@ pub fn execute(args: TokenArgs, connection: &Connection) -> Result<ExitCode> {
         TokenVerb::Rotate { holder, overlap } => {
             let (name, is_agent) = holder.split();
             let entry = auth::rotate(&path, &name, is_agent, overlap.revoke_now)?;
-            tell(&path, &entry)?;
+            report(&path, &entry)?;
         }
         TokenVerb::Remove { holder } => {
             let (name, is_agent) = holder.split();
@@ -149,7 +149,7 @@ pub fn execute(args: TokenArgs, connection: &Connection) -> Result<ExitCode> {
 
 fn add(path: &Path, (name, is_agent): (String, bool), admin: bool, revokes: bool) -> Result<()> {
     if is_agent {
-        return tell(path, &auth::add(path, Holder::Agent { name }, revokes)?);
+        return report(path, &auth::add(path, Holder::Agent { name }, revokes)?);
     }
     // An administrator stays one when the token is replaced.
     let was_admin = auth::read(path)?.iter().any(|entry| {
@@ -163,11 +163,11 @@ fn add(path: &Path, (name, is_agent): (String, bool), admin: bool, revokes: bool
              tokens only to people whom that user trusts; `amalgam token add --help` says more"
         ));
     }
-    tell(path, &entry)
+    report(path, &entry)
 }
 
 /// Prints the token, and until when the previous one is valid.
-fn tell(path: &Path, entry: &TokenEntry) -> Result<()> {
+fn report(path: &Path, entry: &TokenEntry) -> Result<()> {
     let is_older = |other: &TokenEntry| other.holder.name() == entry.holder.name() && other.token != entry.token;
     let until = auth::read(path)?.into_iter().filter(is_older).filter_map(|other| other.until).max();
     if let Some(until) = until {

@@ -7,12 +7,12 @@ use amalgam_daemon::api::{JobSummary, StoryLine, TaskSummary};
 fn lists_of_tasks_are_complete_or_note_the_limit() {
     let cluster = Cluster::start();
     assert_eq!(cluster.run(&["submit", "-q", "--hold", "--array", "0-12000", "--", "hang"]).code, 0);
-    let told = cluster.run(&["info", "1", "--tasks"]);
-    assert_eq!((told.code, told.out.matches("\n1.0.").count(), told.err.as_str()), (0, 12_001, ""));
+    let result = cluster.run(&["info", "1", "--tasks"]);
+    assert_eq!((result.code, result.out.matches("\n1.0.").count(), result.err.as_str()), (0, 12_001, ""));
     assert_eq!(cluster.json::<Vec<TaskSummary>>(&["info", "1", "--tasks"]).len(), 12_001);
-    let told = cluster.run(&["info", "1", "--tasks", "--limit", "10"]);
+    let result = cluster.run(&["info", "1", "--tasks", "--limit", "10"]);
     let note = "note: only the first 10 tasks of job 1 are shown; without --limit all are\n";
-    assert_eq!((told.out.matches("\n1.0.").count(), told.err.as_str()), (10, note));
+    assert_eq!((result.out.matches("\n1.0.").count(), result.err.as_str()), (10, note));
     assert_eq!(cluster.run(&["info", "1", "--tasks", "--limit", "12001"]).err, "");
 }
 
@@ -25,8 +25,8 @@ fn lists_of_jobs_are_complete_or_note_the_limit() {
     let note = |shown: &str| format!("note: only the newest {shown} are shown; without --limit all are\n");
     for verb in [&["list", "--all"][..], &["history"], &["list", "--all", "--state", "failed"]] {
         assert_eq!(cluster.json::<Vec<JobSummary>>(verb).len(), 25, "{verb:?}");
-        let told = cluster.run(&[verb, &["-q", "-n", "2"]].concat());
-        assert_eq!(told, says(0, "24\n25\n", &note("2 jobs")), "{verb:?}");
+        let result = cluster.run(&[verb, &["-q", "-n", "2"]].concat());
+        assert_eq!(result, says(0, "24\n25\n", &note("2 jobs")), "{verb:?}");
     }
     assert_eq!(cluster.run(&["usage"]).err, "note: only the newest 20 jobs are shown; --limit shows more\n");
     assert_eq!(cluster.run(&["usage", "-n", "25"]).err, "");
@@ -41,9 +41,9 @@ fn lists_of_jobs_are_complete_or_note_the_limit() {
 fn an_empty_list_names_its_filter() {
     let cluster = Cluster::start();
     let none = |arguments: &[&str]| {
-        let told = cluster.run(arguments);
-        assert_eq!((told.code, told.err.as_str()), (0, ""), "{told:?}");
-        told.out
+        let result = cluster.run(arguments);
+        assert_eq!((result.code, result.err.as_str()), (0, ""), "{result:?}");
+        result.out
     };
     assert!(none(&["list"]).starts_with("nothing pending or running ("));
     assert!(none(&["list", "--user", "bob"]).starts_with("no such jobs are pending or running ("));

@@ -1,6 +1,6 @@
 //! Output of a verb is complete, or the exit code reports the loss; and no output contains escapes for a terminal.
 
-use super::{Cluster, command, says, told};
+use super::{Cluster, command, result, says};
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
 use std::os::fd::AsRawFd;
@@ -45,10 +45,10 @@ fn unwritten_output_is_a_failure() {
         &["list", "--help"],
     ];
     for arguments in VERBS_THAT_PRINT.into_iter().chain(more) {
-        let told = told(cluster.command(arguments).stdout(full()).stderr(Stdio::piped()).output().unwrap());
-        assert_eq!(told.code, 1, "{arguments:?} {told:?}");
-        assert!(told.err.contains("cannot write to standard output"), "{arguments:?} {told:?}");
-        assert!(told.err.contains("No space left on device"), "{arguments:?} {told:?}");
+        let result = result(cluster.command(arguments).stdout(full()).stderr(Stdio::piped()).output().unwrap());
+        assert_eq!(result.code, 1, "{arguments:?} {result:?}");
+        assert!(result.err.contains("cannot write to standard output"), "{arguments:?} {result:?}");
+        assert!(result.err.contains("No space left on device"), "{arguments:?} {result:?}");
     }
 }
 
@@ -57,13 +57,13 @@ fn a_simulation_in_which_no_job_can_run_fails() {
     let nowhere = tempfile::tempdir().unwrap();
     let run = |more: &[&str]| {
         let arguments = [&["sim", "run", "--workload", "synthetic", "--nodes", "2"], more].concat();
-        told(command(nowhere.path(), &arguments).output().unwrap())
+        result(command(nowhere.path(), &arguments).output().unwrap())
     };
     for more in [&["--cpus", "0.1"][..], &["--cpus", "0.1", "--json"], &["--cpus", "0.1", "--preset", "drf,fifo"]] {
-        let told = run(more);
-        assert!(told.code == 1 && told.out.is_empty(), "{told:?}");
+        let result = run(more);
+        assert!(result.code == 1 && result.out.is_empty(), "{result:?}");
         let expected = "error: 100 jobs can never run on these nodes, and `synthetic` has no other; the first: job-1: ";
-        assert!(told.err.contains(expected), "{told:?}");
+        assert!(result.err.contains(expected), "{result:?}");
     }
 }
 
@@ -79,8 +79,8 @@ fn a_closed_standard_output_is_no_place_for_output() {
                 Ok(())
             })
         };
-        let told = told(command.stderr(Stdio::piped()).stdout(Stdio::null()).output().unwrap());
-        assert!(told.code == 1 && told.err.contains("Bad file descriptor"), "{arguments:?} {told:?}");
+        let result = result(command.stderr(Stdio::piped()).stdout(Stdio::null()).output().unwrap());
+        assert!(result.code == 1 && result.err.contains("Bad file descriptor"), "{arguments:?} {result:?}");
     }
 }
 
@@ -88,8 +88,8 @@ fn a_closed_standard_output_is_no_place_for_output() {
 fn standard_error_counts_too() {
     let cluster = Cluster::start();
     for arguments in [&["run", "--", "warn", "x"][..], &["token", "add", "bob"]] {
-        let told = told(cluster.command(arguments).stdout(Stdio::piped()).stderr(full()).output().unwrap());
-        assert_eq!(told.code, 1, "{arguments:?} {told:?}");
+        let result = result(cluster.command(arguments).stdout(Stdio::piped()).stderr(full()).output().unwrap());
+        assert_eq!(result.code, 1, "{arguments:?} {result:?}");
     }
 }
 
@@ -135,9 +135,9 @@ fn names_of_jobs_contain_no_escapes_in_output() {
     let misleads = |text: &str| text.chars().any(|c| c != '\n' && (c.is_control() || c == '\u{202e}'));
     assert!(!misleads(&submitted.out) && !misleads(&submitted.err), "{submitted:?}");
     for arguments in VERBS_THAT_PRINT {
-        let told = cluster.run(arguments);
+        let result = cluster.run(arguments);
         let is_raw = arguments[0] == "logs" || arguments[0] == "completions";
-        assert!(is_raw || !misleads(&told.out) && !misleads(&told.err), "{arguments:?} {told:?}");
+        assert!(is_raw || !misleads(&result.out) && !misleads(&result.err), "{arguments:?} {result:?}");
     }
     assert_eq!(cluster.run(&["logs", "1"]).out, format!("{word}\n"));
     assert_eq!(cluster.run(&["info", "1"]).out.lines().count(), cluster.run(&["info", "1"]).out.matches('\n').count());
@@ -153,16 +153,16 @@ fn run_prints_the_jobs_id_also_for_scripts() {
     let cluster = Cluster::start();
     std::fs::write(cluster.state.path().join("words"), "a\nb\n").unwrap();
     let many = ["--each-line", "words", "--", "item"];
-    let told = cluster.run(&[&["run", "-q", "--no-prefix"], &many[..]].concat());
-    assert_eq!(told, says(0, "a\nb\n", ""));
+    let result = cluster.run(&[&["run", "-q", "--no-prefix"], &many[..]].concat());
+    assert_eq!(result, says(0, "a\nb\n", ""));
     cluster.run(&["submit", "-q", "--each-line", "words", "--", "item"]);
     assert_eq!(cluster.run(&["logs", "2", "--no-prefix"]).out, "a\nb\n");
-    let told = cluster.run(&["run", "--json", "-q", "--", "exit", "7"]);
-    let job: amalgam_daemon::api::JobDetail = serde_json::from_str(&told.out).unwrap();
-    assert_eq!((told.code, job.summary.id, job.exit_code, told.err.as_str()), (7, 3, Some(7), ""));
-    let told = cluster.run(&["run", "--json", "--", "echo", "x"]);
-    assert!(told.err.starts_with("job 4 submitted: echo, 1 task\n") && told.err.contains("x\n"), "{told:?}");
-    assert!(serde_json::from_str::<amalgam_daemon::api::JobDetail>(&told.out).is_ok(), "{told:?}");
+    let result = cluster.run(&["run", "--json", "-q", "--", "exit", "7"]);
+    let job: amalgam_daemon::api::JobDetail = serde_json::from_str(&result.out).unwrap();
+    assert_eq!((result.code, job.summary.id, job.exit_code, result.err.as_str()), (7, 3, Some(7), ""));
+    let result = cluster.run(&["run", "--json", "--", "echo", "x"]);
+    assert!(result.err.starts_with("job 4 submitted: echo, 1 task\n") && result.err.contains("x\n"), "{result:?}");
+    assert!(serde_json::from_str::<amalgam_daemon::api::JobDetail>(&result.out).is_ok(), "{result:?}");
 }
 
 #[test]
@@ -180,26 +180,27 @@ fn a_reader_that_goes_away_ends_a_verb_like_any_filter() {
 fn empty_variables_count_as_unset_and_invalid_ones_are_refused() {
     let cluster = Cluster::start();
     for name in ["AMALGAM_SERVER", "AMALGAM_TOKEN", "AMALGAM_TOKEN_FILE", "AMALGAM_LOG"] {
-        let told = told(cluster.command(&["list"]).env(name, "").output().unwrap());
-        assert_eq!((told.code, told.err.as_str()), (0, ""), "{name}");
+        let result = result(cluster.command(&["list"]).env(name, "").output().unwrap());
+        assert_eq!((result.code, result.err.as_str()), (0, ""), "{name}");
     }
     let nowhere = tempfile::tempdir().unwrap();
-    let empty =
-        told(command(nowhere.path(), &["list"]).env("AMALGAM_STATE", "").env("HOME", nowhere.path()).output().unwrap());
+    let empty = result(
+        command(nowhere.path(), &["list"]).env("AMALGAM_STATE", "").env("HOME", nowhere.path()).output().unwrap(),
+    );
     assert!(empty.code == 1 && empty.err.contains("no server is running"), "{empty:?}");
     for arguments in [&["list"][..], &["dev"], &["server"], &["agent"], &["config", "schema"]] {
-        let told = told(cluster.command(arguments).env("AMALGAM_LOG", "wrongvalue").output().unwrap());
+        let result = result(cluster.command(arguments).env("AMALGAM_LOG", "wrongvalue").output().unwrap());
         let expected = "error: AMALGAM_LOG is `wrongvalue`, which is not a level\n  help: set it to one of off, error, warn, info, debug, trace, or unset it\n";
-        assert_eq!(told, says(2, "", expected), "{arguments:?}");
+        assert_eq!(result, says(2, "", expected), "{arguments:?}");
     }
     for (name, value) in
         [("AMALGAM_SERVER", " "), ("AMALGAM_SERVER", "http://"), ("AMALGAM_SERVER", "a b"), ("AMALGAM_TOKEN", "a\nb")]
     {
-        let told = told(cluster.command(&["list"]).env(name, value).output().unwrap());
-        assert!(told.code == 2 && told.err.contains(name), "{name} {value:?} {told:?}");
+        let result = result(cluster.command(&["list"]).env(name, value).output().unwrap());
+        assert!(result.code == 2 && result.err.contains(name), "{name} {value:?} {result:?}");
     }
     for level in ["INFO", "trace", "off"] {
-        assert_eq!(told(cluster.command(&["list"]).env("AMALGAM_LOG", level).output().unwrap()).code, 0, "{level}");
+        assert_eq!(result(cluster.command(&["list"]).env("AMALGAM_LOG", level).output().unwrap()).code, 0, "{level}");
     }
 }
 

@@ -132,8 +132,8 @@ mod tests {
     fn a_page_with_wrong_output_is_reported_by_line_and_renewed() {
         let page = page("$ echo a\nb\nc\n$ echo took 2s; echo d\ntook 5s\n$ false\n$ echo $?\n0\n");
         let (wrong, written) = run(&page);
-        let said = "page.md:4: `echo a` prints something else\n  expected\n    b\n    c\n  got\n    a\n";
-        assert_eq!(wrong[0], said);
+        let stdout = "page.md:4: `echo a` prints something else\n  expected\n    b\n    c\n  got\n    a\n";
+        assert_eq!(wrong[0], stdout);
         assert_eq!(wrong.len(), 3, "{wrong:?}");
         let renewed = "# Title\n\n```console run\n$ echo a\na\n$ echo took 2s; echo d\ntook 5s\nd\n$ false\n$ echo $?\n1\n```\n\nend\n";
         assert_eq!(written.as_deref(), Some(renewed));

@@ -87,8 +87,8 @@ mod tests {
 
     #[test]
     fn broken_links_are_noticed_with_their_lines() {
-        let said = wrong("text\n[a](gone.md)");
-        assert_eq!(said, ["docs/page.md:2: the link to `gone.md` is broken: docs/gone.md does not exist"]);
+        let output = wrong("text\n[a](gone.md)");
+        assert_eq!(output, ["docs/page.md:2: the link to `gone.md` is broken: docs/gone.md does not exist"]);
         assert_eq!(wrong("[a](other.md#no-heading)").len(), 1, "an anchor that is not there");
         assert_eq!(wrong("[a](#here)").len(), 1, "a page that is nowhere");
         assert_eq!(wrong("![a](picture.png)").len(), 1, "images too");

@@ -87,11 +87,11 @@ impl Shell {
         let child = command.spawn()?;
         // The other ends of the pipe are the children's alone.
         drop(command);
-        let (said, output) = mpsc::channel();
+        let (printed, output) = mpsc::channel();
         thread::spawn(move || {
             let mut chunk = [0; 8192];
             while let Ok(read @ 1..) = reader.read(&mut chunk) {
-                if said.send(chunk[..read].to_owned()).is_err() {
+                if printed.send(chunk[..read].to_owned()).is_err() {
                     break;
                 }
             }
@@ -142,8 +142,8 @@ impl Shell {
                         RecvTimeoutError::Timeout => format!("does not end within {PATIENCE:?}"),
                         RecvTimeoutError::Disconnected => "ends the shell".to_owned(),
                     };
-                    let (said, daemons) = (self.outwards(&text), self.said_by_daemons());
-                    return Err(format!("{what}; until then it says\n{said}\n{daemons}"));
+                    let (printed, daemons) = (self.outwards(&text), self.said_by_daemons());
+                    return Err(format!("{what}; until then it says\n{printed}\n{daemons}"));
                 }
             }
         }

@@ -1,7 +1,7 @@
 //! Permissions of the public interface, and its promises to programs.
 
 use crate::running::AWAIT_GO;
-use crate::support::{Cluster, Daemon, PATIENCE, Scene, job_spec, told, until_true};
+use crate::support::{Cluster, Daemon, PATIENCE, Scene, job_spec, result, until_true};
 use amalgam_core::vocabulary::HostId;
 use amalgam_daemon::api::{Event, EventKind, JobState};
 use amalgam_daemon::transport::{Introduction, JoinError, Secrets, join};
@@ -121,7 +121,7 @@ fn submit_with_secrets(scene: &Scene) -> [String; 2] {
         "echo $API_TOKEN $DB_PASSWORD $SSH_KEY; exit 3",
     ]);
     submit.env("SSH_KEY", "hunter2-own");
-    let submitted = told(submit);
+    let submitted = result(submit);
     assert_eq!(submitted.code, 0, "{submitted:?}");
     let first = submitted.out.trim().to_owned();
     let file = "name = \"deploy\"\n[[stage]]\nname = \"main\"\ncommand = [\"./missing\"]\nenv = { CLIENT_SECRET = \"hunter2-file\" }\n";
@@ -149,7 +149,7 @@ fn values_of_variables_are_shown_to_no_other_user_and_not_logged() {
     let grace = |arguments: &[&str]| {
         let mut command = scene.command(arguments);
         command.env("AMALGAM_TOKEN", token.trim()).env("USER", "grace");
-        told(command)
+        result(command)
     };
     let [first, second] = submit_with_secrets(&scene);
     scene.run(&["wait", &first, &second]);
@@ -161,21 +161,21 @@ fn values_of_variables_are_shown_to_no_other_user_and_not_logged() {
     let mut shown = format!("{seen:?}");
     for verb in ["info", "story", "logs", "outputs", "update"] {
         for job in [&first, &second] {
-            let told = match verb {
+            let result = match verb {
                 "outputs" => grace(&[verb, job, "--list"]),
                 "update" => grace(&[verb, job, "priority=1"]),
                 _ => grace(&[verb, job]),
             };
-            assert!(told.code == 1 && told.err.contains("belongs to"), "{verb}: {told:?}");
-            shown += &format!("{told:?}");
+            assert!(result.code == 1 && result.err.contains("belongs to"), "{verb}: {result:?}");
+            shown += &format!("{result:?}");
         }
     }
     for words in
         [&["list", "--all"][..], &["list", "--all", "--json"], &["history", "--csv"], &["node", "list", "--json"]]
     {
-        let told = grace(words);
-        assert_eq!(told.code, 0, "{words:?}: {told:?}");
-        shown += &told.out;
+        let result = grace(words);
+        assert_eq!(result.code, 0, "{words:?}: {result:?}");
+        shown += &result.out;
     }
     grace(&["wait", &graces]);
     for words in
@@ -204,19 +204,19 @@ fn users_see_all_jobs_and_touch_their_own() {
     let grace = |arguments: &[&str]| {
         let mut command = scene.command(arguments);
         command.env("AMALGAM_TOKEN", token.trim()).env("USER", "grace");
-        told(command)
+        result(command)
     };
     let adas = scene.submit(&["--", "sh", "-c", &format!("echo secret; {AWAIT_GO}")]);
     until_true("output", || scene.ok(&["logs", &adas]) == "secret\n");
 
     assert!(grace(&["list"]).out.contains("ada"), "another user's job is listed");
     for verb in ["cancel", "hold", "logs", "info", "story", "rerun-failed"] {
-        let told = grace(&[verb, &adas]);
-        assert_eq!(told.code, 1, "{verb}: {told:?}");
-        assert!(told.err.contains("belongs to ada") && !told.out.contains("secret"), "{verb}: {told:?}");
+        let result = grace(&[verb, &adas]);
+        assert_eq!(result.code, 1, "{verb}: {result:?}");
+        assert!(result.err.contains("belongs to ada") && !result.out.contains("secret"), "{verb}: {result:?}");
     }
-    let told = grace(&["node", "drain", "0"]);
-    assert!(told.code == 1 && told.err.contains("not an administrator"), "{told:?}");
+    let result = grace(&["node", "drain", "0"]);
+    assert!(result.code == 1 && result.err.contains("not an administrator"), "{result:?}");
     let events = scene.http().with_token(token.trim()).events(0);
     let graces = grace(&["submit", "-q", "--", "sh", "-c", AWAIT_GO]).out.trim().to_owned();
     let seen: Vec<Event> = events.take_while(|event| event.kind != EventKind::AttemptStarted).collect();
@@ -244,19 +244,19 @@ fn calls_without_a_token_are_refused() {
 
     let mut wrong = scene.command(&["list"]);
     wrong.env("AMALGAM_TOKEN", "wrong");
-    let refused = told(wrong);
+    let refused = result(wrong);
     assert!(refused.code == 1 && refused.err.contains("does not know the token\n  help: "), "{refused:?}");
     let mut missing = scene.command(&["list", "--server", &http.address]);
     missing.env("AMALGAM_STATE", scene.path().join("tmp"));
-    let refused = told(missing);
+    let refused = result(missing);
     assert!(refused.code == 2 && refused.err.contains("no token"), "{refused:?}");
 
     // A file that others can read is not a secret.
     let tokens = scene.state().join("tokens.toml");
     assert_eq!(std::fs::metadata(&tokens).unwrap().permissions().mode() & 0o777, 0o600);
     std::fs::set_permissions(&tokens, std::fs::Permissions::from_mode(0o644)).unwrap();
-    let told = scene.run(&["list"]);
-    assert!(told.code != 0 && told.err.contains("chmod 600"), "{told:?}");
+    let result = scene.run(&["list"]);
+    assert!(result.code != 0 && result.err.contains("chmod 600"), "{result:?}");
     std::fs::set_permissions(&tokens, std::fs::Permissions::from_mode(0o600)).unwrap();
     assert_eq!(scene.run(&["list"]).code, 0);
 }
@@ -279,12 +279,12 @@ fn incomplete_calls_and_introductions_do_not_block_others() {
     assert_eq!(cluster.scene.ok(&["run", "--", "echo", "served"]), "served\n");
     assert!(started.elapsed() < Duration::from_secs(10), "{:?}", started.elapsed());
     // Another agent can still join.
-    let second = Daemon::start(cluster.agent_command(1)).unwrap_or_else(|said| panic!("no agent: {said}"));
+    let second = Daemon::start(cluster.agent_command(1)).unwrap_or_else(|output| panic!("no agent: {output}"));
     second.kill();
     for mut half in halves {
         half.set_read_timeout(Some(PATIENCE)).unwrap();
-        let mut said = Vec::new();
-        let end = half.read_to_end(&mut said).map_err(|error| error.kind());
+        let mut output = Vec::new();
+        let end = half.read_to_end(&mut output).map_err(|error| error.kind());
         assert!(end != Err(ErrorKind::WouldBlock), "it is not left open");
     }
 }
@@ -298,19 +298,19 @@ fn a_mistake_in_the_token_file_keeps_the_previous_tokens() {
     command.env("AMALGAM_TOKEN", amalgam_daemon::auth::client_token(&path, "ada").unwrap());
     let bad = good.replace("admin = true", "admin = maybe");
     fs::write(&path, &bad).unwrap();
-    let listed = told(command);
+    let listed = result(command);
     assert_eq!(listed.code, 0, "{listed:?}");
     for arguments in [&["token", "add", "grace"][..], &["token", "list"], &["list"]] {
-        let told = scene.run(arguments);
+        let result = scene.run(arguments);
         assert!(
-            told.code == 1 && told.err.contains("tokens.toml:4: ") && told.err.contains("correct line 4"),
-            "{told:?}"
+            result.code == 1 && result.err.contains("tokens.toml:4: ") && result.err.contains("correct line 4"),
+            "{result:?}"
         );
-        assert!(!told.err.contains("remove"), "{told:?}");
+        assert!(!result.err.contains("remove"), "{result:?}");
     }
     assert_eq!(fs::read_to_string(&path).unwrap(), bad, "nothing was changed");
-    let said = scene.daemons.borrow_mut().pop().unwrap().kill();
-    assert!(said.contains("tokens.toml:4: ") && said.contains("the previous tokens stay valid"), "{said}");
+    let output = scene.daemons.borrow_mut().pop().unwrap().kill();
+    assert!(output.contains("tokens.toml:4: ") && output.contains("the previous tokens stay valid"), "{output}");
     let refused = scene.run(&["dev", "--listen", "127.0.0.1:0"]);
     assert!(refused.code == 1 && refused.err.contains("correct line 4"), "{refused:?}");
 }
@@ -342,9 +342,9 @@ fn an_agent_whose_token_was_replaced_stays_or_comes_back_and_loses_nothing() {
         command
     };
     give(&own, &scene.ok(&["token", "add", "--agent", "node-0"]));
-    let said = scene.path().join("agent-said");
-    let refusals = || fs::read_to_string(&said).unwrap_or_default().matches("does not know this token").count();
-    let first = Daemon::start(saying_into(agent(), &said)).unwrap_or_else(|said| panic!("no agent: {said}"));
+    let output = scene.path().join("agent-said");
+    let refusals = || fs::read_to_string(&output).unwrap_or_default().matches("does not know this token").count();
+    let first = Daemon::start(saying_into(agent(), &output)).unwrap_or_else(|output| panic!("no agent: {output}"));
     let job = scene.submit(&["--", "sh", "-c", &format!("echo began; {AWAIT_GO}; echo went on")]);
     until_true("its start", || scene.ok(&["logs", &job]) == "began\n");
 
@@ -372,7 +372,7 @@ fn an_agent_whose_token_was_replaced_stays_or_comes_back_and_loses_nothing() {
 
     // An agent that starts with an old copy waits for a new one, too.
     give(&own, &newer);
-    let mut late = Daemon::spawn(saying_into(agent(), &said));
+    let mut late = Daemon::spawn(saying_into(agent(), &output));
     until_true("its refusal", || refusals() == 2);
     give(&own, &newest);
     late.await_ready().unwrap();
@@ -407,9 +407,9 @@ fn a_token_is_valid_for_its_holder_only() {
 fn node_names_that_cannot_be_a_path_are_refused() {
     let cluster = Cluster::start(0, 2, "");
     for name in ["", " ", ".", "..", "../x", "a/b", "-x", "a b", "a\nb", "\u{1b}[31mred", &"x".repeat(65)] {
-        let told = cluster.scene.run(&["agent", "--server", cluster.agents_address(), &format!("--name={name}")]);
-        assert_eq!(told.code, 2, "{name:?}: {told:?}");
-        assert!(told.err.contains("node") && !told.err.contains("\u{1b}[31m"), "{name:?}: {told:?}");
+        let result = cluster.scene.run(&["agent", "--server", cluster.agents_address(), &format!("--name={name}")]);
+        assert_eq!(result.code, 2, "{name:?}: {result:?}");
+        assert!(result.err.contains("node") && !result.err.contains("\u{1b}[31m"), "{name:?}: {result:?}");
 
         // A modified program might not check the name.
         let secrets = Secrets::file(cluster.scene.state().join("tokens.toml"), "ada".to_owned(), None);
@@ -425,7 +425,7 @@ fn node_names_that_cannot_be_a_path_are_refused() {
 fn only_loopback_is_listened_on() {
     let scene = Scene::new();
     for verb in ["dev", "server"] {
-        let told = scene.run(&[verb, "--listen", "0.0.0.0:0"]);
-        assert!(told.code != 0 && told.err.contains("0.0.0.0"), "{told:?}");
+        let result = scene.run(&[verb, "--listen", "0.0.0.0:0"]);
+        assert!(result.code != 0 && result.err.contains("0.0.0.0"), "{result:?}");
     }
 }

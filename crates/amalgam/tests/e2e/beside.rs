@@ -17,7 +17,7 @@ fn submit(scene: &Scene, queue: &str, name: &str, tasks: u32, command: &str) -> 
     scene.submit(&[path.to_str().unwrap()])
 }
 
-fn told(scene: &Scene, id: &str, kind: &str) -> Vec<String> {
+fn result(scene: &Scene, id: &str, kind: &str) -> Vec<String> {
     scene.story(id).into_iter().filter(|line| line.kind == kind).map(|line| line.text).collect()
 }
 
@@ -39,8 +39,9 @@ fn a_job_keeps_the_preset_of_its_queue_when_the_server_comes_back_and_both_kinds
     assert_eq!(scene.job(&old).summary.preset, Some("apollo-plus".to_owned()));
     scene.write("go", "");
     scene.ok(&["wait", &new, &old]);
-    let said = |id: &str| told(scene, id, "launched").iter().any(|text| text.contains("sent as guaranteed work to"));
-    assert!(said(&new) && said(&old), "{:?}", scene.story(&new));
+    let output =
+        |id: &str| result(scene, id, "launched").iter().any(|text| text.contains("sent as guaranteed work to"));
+    assert!(output(&new) && output(&old), "{:?}", scene.story(&new));
 }
 
 #[test]
@@ -49,7 +50,7 @@ fn a_launch_without_grants_records_its_execution_type() {
     let scene = &cluster.scene;
     let id = scene.submit(&["--wait-for-nodes", "--execution", "opportunistic", "--", "true"]);
     scene.ok(&["wait", &id]);
-    let launched = told(scene, &id, "launched");
+    let launched = result(scene, &id, "launched");
     assert!(launched.len() == 1 && launched[0].contains("sent as opportunistic work to"), "{launched:?}");
 }
 
@@ -67,7 +68,7 @@ fn one_step_beyond_apollo_a_short_job_is_done_before_a_long_one_that_came_first(
     scene.ok(&["wait", &short]);
     assert!(scene.job(&long).summary.tasks.succeeded < 20, "{:?}", scene.job(&long).summary.tasks);
     scene.ok(&["wait", &long]);
-    let sent = told(scene, &long, "launched");
+    let sent = result(scene, &long, "launched");
     assert!(sent.iter().any(|text| text.contains("earliest expected completion")), "{sent:?}");
 }
 
@@ -75,17 +76,17 @@ fn one_step_beyond_apollo_a_short_job_is_done_before_a_long_one_that_came_first(
 fn a_server_refuses_presets_that_cannot_share_it() {
     let scene = Scene::new();
     let path = scene.write("server.toml", "preset = \"drf\"\n[[queue]]\nname = \"old\"\npreset = \"apollo-plus\"\n");
-    let told = scene.run(&["server", "--config", path.to_str().unwrap()]);
-    assert_eq!(told.code, 2, "{}", told.err);
-    assert!(told.err.contains("make apollo the cluster's preset"), "{}", told.err);
+    let result = scene.run(&["server", "--config", path.to_str().unwrap()]);
+    assert_eq!(result.code, 2, "{}", result.err);
+    assert!(result.err.contains("make apollo the cluster's preset"), "{}", result.err);
 }
 
 #[test]
 fn a_server_refuses_presets_of_federations_and_names_what_runs_them() {
     let scene = Scene::new();
-    let told = scene.run(&["server", "--preset", "megha"]);
-    assert_eq!(told.code, 2, "{}", told.err);
-    assert!(told.err.contains("amalgam sim run --preset megha"), "{}", told.err);
+    let result = scene.run(&["server", "--preset", "megha"]);
+    assert_eq!(result.code, 2, "{}", result.err);
+    assert!(result.err.contains("amalgam sim run --preset megha"), "{}", result.err);
 }
 
 #[test]
@@ -96,14 +97,14 @@ fn a_simulation_has_results_for_the_jobs_of_each_preset() {
         words.extend(["--workload", "synthetic:layered", "-w", "limit=30", "--json", "--csv", "tables"]);
         words
     };
-    let told: Value = scene.json(&run("apollo", "apollo-plus:0.5"));
-    let all = told["side_by_side"].as_array().expect("a list");
+    let result: Value = scene.json(&run("apollo", "apollo-plus:0.5"));
+    let all = result["side_by_side"].as_array().expect("a list");
     let of = |key: &str| all.iter().map(|of| of[key].as_u64().unwrap()).collect::<Vec<u64>>();
     assert_eq!([&all[0]["preset"], &all[1]["preset"]], ["apollo", "apollo-plus"]);
     assert!(of("jobs").iter().sum::<u64>() == 30 && of("jobs").iter().all(|jobs| *jobs > 5), "{all:?}");
     assert_eq!(of("jobs"), of("succeeded_jobs"));
-    assert_eq!(of("launched").iter().sum::<u64>(), told["counters"]["launched"].as_u64().unwrap());
-    assert_eq!(of("started_tasks").iter().sum::<u64>(), told["started_tasks"].as_u64().unwrap());
+    assert_eq!(of("launched").iter().sum::<u64>(), result["counters"]["launched"].as_u64().unwrap());
+    assert_eq!(of("started_tasks").iter().sum::<u64>(), result["started_tasks"].as_u64().unwrap());
     let jobs = scene.read("tables/jobs-apollo.csv");
     assert_eq!(jobs.lines().filter(|line| line.contains(",apollo-plus,")).count() as u64, of("jobs")[1]);
 
@@ -120,12 +121,12 @@ fn a_simulation_has_results_for_the_jobs_of_each_preset() {
              `--preset apollo`",
         ),
     ] {
-        let told = scene.run(&run(preset, beside));
-        assert!(told.code == 2 && told.err.contains(wanted), "{}", told.err);
+        let result = scene.run(&run(preset, beside));
+        assert!(result.code == 2 && result.err.contains(wanted), "{}", result.err);
     }
     let scenario = scene.write("scenario.toml", "preset = \"all\"\nworkload = \"synthetic:layered\"\n");
-    let told = scene.run(&["sim", "run", scenario.to_str().unwrap(), "--beside", "apollo-plus:0.5"]);
-    assert!(told.code == 2 && told.err.contains("name one, such as `--preset apollo`"), "{}", told.err);
+    let result = scene.run(&["sim", "run", scenario.to_str().unwrap(), "--beside", "apollo-plus:0.5"]);
+    assert!(result.code == 2 && result.err.contains("name one, such as `--preset apollo`"), "{}", result.err);
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Paths, arguments, variables and items are bytes from the command line to the process, UTF-8 or not.
 
-use crate::support::{Scene, told};
+use crate::support::{Scene, result};
 use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
@@ -28,26 +28,26 @@ fn tasks_run_where_they_were_submitted_with_the_arguments_variables_and_items_th
     let script = "cat which; printf ' %s %s' \"$1\" \"$X\" | od -An -c; cd \"$AMALGAM_SUBMIT_DIR\" && cat which";
     let mut run = scene.command(&["run", "--env"]);
     run.current_dir(&directory).arg(OsStr::from_bytes(b"X=x\xff")).args(["--", "sh", "-c", script, "sh"]);
-    let said = told({
+    let output = result({
         run.arg(OsStr::from_bytes(b"a\xfe"));
         run
     });
     assert_eq!(
-        (said.code, said.out.split_whitespace().collect::<Vec<_>>().join(" ").as_str()),
+        (output.code, output.out.split_whitespace().collect::<Vec<_>>().join(" ").as_str()),
         (0, "right a 376 x 377 right")
     );
 
     let mut workdir = scene.command(&["run", "--workdir"]);
     workdir.arg(&directory).args(["--", "cat", "which"]);
-    assert_eq!(told(workdir).out, "right");
+    assert_eq!(result(workdir).out, "right");
 
     let mut each = scene.command(&["run", "--each-line", "list", "--", "sh", "-c", "cat \"$AMALGAM_ITEM/which\""]);
     each.arg("");
     scene.write("list", "");
     fs::write(scene.work().join("list"), [CAFE, b"\r\n", BESIDE.as_bytes(), b"\n"].concat()).unwrap();
-    let said = told(each);
+    let output = result(each);
     // The two end in any order.
-    let lines: std::collections::BTreeSet<&str> = said.out.lines().collect();
+    let lines: std::collections::BTreeSet<&str> = output.out.lines().collect();
     assert_eq!(lines.into_iter().collect::<Vec<_>>(), ["main/0: right", "main/1: wrong"]);
 }
 
@@ -87,7 +87,7 @@ fn a_state_directory_a_token_file_and_a_configuration_may_have_such_a_name() {
     let with_state = |name: &str, state: OsString, arguments: &[&str]| {
         let mut command = scene.command(arguments);
         command.env_remove("AMALGAM_STATE").env(name, state);
-        told(command)
+        result(command)
     };
     let by_state = with_state("AMALGAM_STATE", state.clone().into(), &["run", "-q", "--", "echo", "found"]);
     assert_eq!((by_state.code, by_state.out.as_str()), (0, "found\n"), "{by_state:?}");
@@ -98,8 +98,8 @@ fn a_state_directory_a_token_file_and_a_configuration_may_have_such_a_name() {
     let by_token = with_state("AMALGAM_TOKEN_FILE", state.join("tokens.toml").into(), &["list", "--server", &address]);
     assert_eq!(by_token.code, 0, "{by_token:?}");
     // Output is written to the named directory, too.
-    let told = with_state("AMALGAM_STATE", state.into(), &["logs", "1"]);
-    assert_eq!(told.out, "found\n");
+    let result = with_state("AMALGAM_STATE", state.into(), &["logs", "1"]);
+    assert_eq!(result.out, "found\n");
 }
 
 #[test]
@@ -107,7 +107,7 @@ fn values_that_are_not_utf8_are_refused_by_name() {
     let scene = Scene::new();
     let mut name = scene.command(&["submit", "--name"]);
     name.arg(OsStr::from_bytes(CAFE)).args(["--", "true"]);
-    let refused = told(name);
+    let refused = result(name);
     assert_eq!(refused.code, 2);
     assert!(refused.err.contains("`caf\\xe9` is not UTF-8"), "{}", refused.err);
     for variable in ["AMALGAM_SERVER", "AMALGAM_TOKEN"] {
@@ -116,7 +116,7 @@ fn values_that_are_not_utf8_are_refused_by_name() {
             list = scene.command(&["list"]);
         }
         list.env(variable, OsStr::from_bytes(CAFE));
-        let refused = told(list);
+        let refused = result(list);
         assert_eq!(refused.code, 2);
         assert!(refused.err.contains(&format!("{variable} is not UTF-8")), "{}", refused.err);
     }
@@ -128,6 +128,6 @@ fn an_embedded_cluster_works_in_such_a_directory() {
     let directory = two_directories(&scene);
     let mut run = scene.command(&["run", "--", "cat", "which"]);
     run.current_dir(&directory).env("TMPDIR", &directory);
-    let said = told(run);
-    assert_eq!((said.code, said.out.as_str()), (0, "right"), "{said:?}");
+    let output = result(run);
+    assert_eq!((output.code, output.out.as_str()), (0, "right"), "{output:?}");
 }

@@ -188,7 +188,7 @@ fn agents_prove_themselves() {
         let mut command = scene.command(&["agent", "--server", agents, "--name", name, "--work-dir"]);
         let home = scene.path().join(format!("refused-{name}"));
         scene.has_executor(&home);
-        crate::support::told({
+        crate::support::result({
             command.arg(home).env("AMALGAM_TOKEN", token);
             command
         })
@@ -213,10 +213,10 @@ fn an_agent_of_a_script_that_ignores_interrupts_ends_by_them_as_a_server_does() 
                 Ok(())
             });
         }
-        let agent = Daemon::start(command).unwrap_or_else(|said| panic!("no agent: {said}"));
+        let agent = Daemon::start(command).unwrap_or_else(|output| panic!("no agent: {output}"));
         // SAFETY: kill has no preconditions; the child has not been waited for.
         unsafe { libc::kill(agent.pid() as libc::pid_t, signal) };
-        let (status, said) = agent.ended();
-        assert_eq!(status.code(), Some(0), "{said}");
+        let (status, output) = agent.ended();
+        assert_eq!(status.code(), Some(0), "{output}");
     }
 }

@@ -19,8 +19,8 @@ fn a_job_after_one_that_failed_already_ends_as_one_that_was_there_before() {
     let last = scene.submit(&["--after", &late, "--", "touch", "never"]);
     let why = format!("its dependency job {fails} (fetch) failed with exit code 8");
     for id in [&early, &late] {
-        let told = scene.run(&["wait", id]);
-        assert_eq!((told.code, told.out), (1, format!("job {id} cancelled: {why}\n")));
+        let result = scene.run(&["wait", id]);
+        assert_eq!((result.code, result.out), (1, format!("job {id} cancelled: {why}\n")));
         let job = scene.job(id).summary;
         assert_eq!((job.state, job.reason.as_deref()), (JobState::Cancelled, Some(&*why)));
         assert_eq!(job.failed_dependency.map(|job| job.to_string()).as_ref(), Some(&fails));
@@ -71,8 +71,8 @@ fn the_user_who_cancelled_a_job_is_named_also_after_a_restart() {
         }
         let of_second = scene.job(&second).summary.reason.unwrap_or_default();
         assert_eq!(of_second, format!("its dependency job {first} (train) was {by}"));
-        let said = scene.ok(&["info", &first]);
-        assert!(said.contains(&format!("merge: never runs: the job was {by} at 2")), "{said}");
+        let output = scene.ok(&["info", &first]);
+        assert!(output.contains(&format!("merge: never runs: the job was {by} at 2")), "{output}");
     };
     look();
     assert_eq!(scene.run(&["wait", &first]).out, format!("job {first} {by}\n"));
@@ -93,8 +93,8 @@ fn a_running_job_that_is_held_says_so_and_releasing_what_is_not_held_does_nothin
     assert_eq!(scene.ok(&["hold", &id]), format!("job {id}: it was held already\n"));
     let job = scene.job(&id).summary;
     assert_eq!((job.state, job.held), (JobState::Running, true));
-    for said in [scene.ok(&["list"]), scene.ok(&["info", &id])] {
-        assert!(said.contains("running, held") && said.contains("held by its user"), "{said}");
+    for output in [scene.ok(&["list"]), scene.ok(&["info", &id])] {
+        assert!(output.contains("running, held") && output.contains("held by its user"), "{output}");
     }
     let held: Vec<JobSummary> = scene.json(&["list", "--state", "held"]);
     assert_eq!(held.iter().map(|job| job.id).collect::<Vec<_>>(), [id.parse::<u64>().unwrap()]);
@@ -139,8 +139,8 @@ fn a_users_changes_of_a_job_take_effect_and_are_recorded() {
     until_true("it runs", || scene.job(&third).summary.state == JobState::Running);
     scene.ok(&["update", &third, "timeout=100ms"]);
     assert_eq!(scene.run(&["wait", &third]).code, 124);
-    let told = scene.run(&["update", &second, "priority=6"]);
-    assert!(told.code == 1 && told.err.contains("it has ended"), "{told:?}");
+    let result = scene.run(&["update", &second, "priority=6"]);
+    assert!(result.code == 1 && result.err.contains("it has ended"), "{result:?}");
     for wrong in [&["update", &first][..], &["update", "priority=1"], &["update", &first, "name=x"]] {
         assert_eq!(scene.run(wrong).code, 2, "{wrong:?}");
     }
@@ -156,20 +156,20 @@ fn a_queue_with_jobs_that_have_not_ended_is_not_taken_out_silently() {
     scene.ok(&["wait", &ended]);
     let held = scene.submit(&["--queue", "deep", "--hold", "--", "true"]);
     scene.kill_daemon();
-    let told = scene.run(&["dev", "--config", without.to_str().unwrap()]);
-    assert!(told.code != 0, "{told:?}");
-    let said = format!("no queue root.deep that takes jobs, and 1 job of it has not ended ({held})");
-    assert!(told.err.contains(&said) && told.err.contains("restore the queue"), "{told:?}");
+    let result = scene.run(&["dev", "--config", without.to_str().unwrap()]);
+    assert!(result.code != 0, "{result:?}");
+    let output = format!("no queue root.deep that takes jobs, and 1 job of it has not ended ({held})");
+    assert!(result.err.contains(&output) && result.err.contains("restore the queue"), "{result:?}");
     // A queue that gets child queues accepts no more jobs.
     let parent = scene.write(
         "parent.toml",
         "[[queue]]\nname = \"deep\"\n[[queue]]\nname = \"deep.er\"\n[[queue]]\nname = \"default\"\n",
     );
-    let told = scene.run(&["dev", "--config", parent.to_str().unwrap()]);
-    let said = format!(
+    let result = scene.run(&["dev", "--config", parent.to_str().unwrap()]);
+    let output = format!(
         "queue root.deep of the configuration holds other queues now and takes no jobs, and 1 job of it has not ended ({held})"
     );
-    assert!(told.code != 0 && told.err.contains(&said), "{told:?}");
+    assert!(result.code != 0 && result.err.contains(&output), "{result:?}");
     scene.start_dev(&["--config", with.to_str().unwrap()]);
     scene.ok(&["update", &held, "queue=default"]);
     scene.kill_daemon();
@@ -197,8 +197,8 @@ fn a_configuration_that_cannot_go_on_with_its_jobs_is_refused_with_them_named() 
     until_true("it runs", || scene.work().join("ran").exists());
     scene.kill_daemon();
     let refused = |config: &str, jobs: &str, remedy: &str| {
-        let told = scene.run(&["dev", "--listen", "127.0.0.1:0", "--config", config]);
-        assert!(told.code == 2 && told.err.contains(jobs) && told.err.contains(remedy), "{told:?}");
+        let result = scene.run(&["dev", "--listen", "127.0.0.1:0", "--config", config]);
+        assert!(result.code == 2 && result.err.contains(jobs) && result.err.contains(remedy), "{result:?}");
     };
     let remedy = format!(
         "remove the queues below it, and before you add them cancel these jobs or move them, `amalgam update {held} "
@@ -208,11 +208,11 @@ fn a_configuration_that_cannot_go_on_with_its_jobs_is_refused_with_them_named() 
         &format!("holds other queues now and takes no jobs, and 1 job of it has not ended ({held})"),
         &remedy,
     );
-    let told = format!(
+    let result = format!(
         "the preset sparrow does not support gangs, because its jobs place their tasks one by one, and 1 job with gangs has \
          not ended ({gang})"
     );
-    refused(&sparrow, &told, "start the server with its previous preset");
+    refused(&sparrow, &result, "start the server with its previous preset");
     scene.start_dev(&["--config", &leaf]);
     scene.ok(&["cancel", &gang]);
     scene.kill_daemon();
@@ -246,12 +246,12 @@ fn a_node_that_has_less_than_runs_on_it_keeps_what_runs_and_says_why_others_wait
 #[test]
 fn a_node_that_is_lost_is_forgotten_when_it_is_asked_for() {
     let scene = Scene::dev(&["--nodes", "2"]);
-    let told = scene.run(&["node", "remove", "1"]);
-    assert!(told.code == 1 && told.err.contains("is connected"), "{told:?}");
+    let result = scene.run(&["node", "remove", "1"]);
+    assert!(result.code == 1 && result.err.contains("is connected"), "{result:?}");
     scene.kill_daemon();
     scene.start_dev(&["--nodes", "1"]);
-    let said = scene.ok(&["node", "list"]);
-    assert!(said.contains("not since the server started at 2"), "{said}");
+    let output = scene.ok(&["node", "list"]);
+    assert!(output.contains("not since the server started at 2"), "{output}");
     scene.ok(&["node", "drain", "1"]);
     scene.ok(&["node", "remove", "1"]);
     let nodes: Vec<amalgam_daemon::api::NodeSummary> = scene.json(&["node", "list"]);

@@ -1,6 +1,6 @@
 //! The examples as a new user runs them: no server, a fresh directory.
 
-use crate::support::{CommandOutput, PATIENCE, Scene, reported_within, told};
+use crate::support::{CommandOutput, PATIENCE, Scene, reported_within, result};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -9,11 +9,11 @@ fn run(scene: &Scene, example: &str) -> CommandOutput {
     let mut command = scene.command(&["run", &format!("examples/{example}.toml")]);
     command.current_dir(copy_of_repository(scene));
     // Ten thousand tasks take longer in a debug build.
-    let told = reported_within(4 * PATIENCE, command);
-    assert_eq!(told.code, 0, "{told:?}");
+    let result = reported_within(4 * PATIENCE, command);
+    assert_eq!(result.code, 0, "{result:?}");
     let left: Vec<_> = fs::read_dir(scene.path().join("tmp")).unwrap().collect();
     assert!(left.is_empty(), "a cluster for one run leaves nothing behind: {left:?}");
-    told
+    result
 }
 
 pub fn repository() -> PathBuf {
@@ -48,8 +48,8 @@ fn glob(directory: &Path, ending: &str) -> Vec<PathBuf> {
 #[test]
 fn wordcount_makes_the_index_that_one_process_makes() {
     let scene = Scene::new();
-    let told = run(&scene, "wordcount");
-    assert!(told.out.contains("verified: "), "{told:?}");
+    let result = run(&scene, "wordcount");
+    assert!(result.out.contains("verified: "), "{result:?}");
     let index = fs::read_to_string(scene.path().join("repository/target/examples/wordcount/index")).unwrap();
     let line = index.lines().find(|line| line.starts_with("amalgam ")).unwrap();
     assert!(line.contains("crates/amalgam/src/main.rs:"), "{line}");
@@ -57,17 +57,17 @@ fn wordcount_makes_the_index_that_one_process_makes() {
 
 #[test]
 fn sweep_collects_what_every_value_led_to() {
-    let told = run(&Scene::new(), "sweep");
-    assert!(told.out.contains("2.8 a cycle of 1") && told.out.contains("3.5 a cycle of 4"), "{told:?}");
-    assert_eq!(told.out.matches("collect: ").count(), 14, "{told:?}");
+    let result = run(&Scene::new(), "sweep");
+    assert!(result.out.contains("2.8 a cycle of 1") && result.out.contains("3.5 a cycle of 4"), "{result:?}");
+    assert_eq!(result.out.matches("collect: ").count(), 14, "{result:?}");
 }
 
 #[test]
 fn diamond_survives_a_failing_task() {
     let scene = Scene::new();
-    let told = run(&scene, "diamond");
-    assert!(told.out.contains("left + right = 42"), "{told:?}");
-    assert!(told.out.contains(" failed, and this is attempt "), "{told:?}");
+    let result = run(&scene, "diamond");
+    assert!(result.out.contains("left + right = 42"), "{result:?}");
+    assert!(result.out.contains(" failed, and this is attempt "), "{result:?}");
 }
 
 #[test]
@@ -75,20 +75,20 @@ fn shuffle_counts_what_its_nodes_handed_to_each_other() {
     let scene = Scene::new();
     let mut command = scene.command(&["run", "examples/shuffle.toml", "--nodes", "3"]);
     command.current_dir(copy_of_repository(&scene));
-    let told = reported_within(4 * PATIENCE, command);
-    assert!(told.code == 0 && told.out.contains("30000 words"), "{told:?}");
+    let result = reported_within(4 * PATIENCE, command);
+    assert!(result.code == 0 && result.out.contains("30000 words"), "{result:?}");
 }
 
 #[test]
 fn ranks_meet_since_they_run_at_the_same_time() {
-    let told = run(&Scene::new(), "ranks");
-    assert!(told.out.contains("4 ranks met at three steps") && told.out.contains("12 meetings"), "{told:?}");
+    let result = run(&Scene::new(), "ranks");
+    assert!(result.out.contains("4 ranks met at three steps") && result.out.contains("12 meetings"), "{result:?}");
 }
 
 #[test]
 fn an_array_of_ten_thousand_ends() {
-    let told = run(&Scene::new(), "array");
-    assert!(told.err.contains("10000/10000"), "{told:?}");
+    let result = run(&Scene::new(), "array");
+    assert!(result.err.contains("10000/10000"), "{result:?}");
 }
 
 #[test]
@@ -97,11 +97,11 @@ fn every_example_is_accepted() {
     let mut check = scene.command(&["config", "check"]);
     check.current_dir(repository());
     let jobs = ["array", "diamond", "nightly", "query", "ranks", "shuffle", "sweep", "wordcount"];
-    let told = told({
+    let result = result({
         check.args(jobs.map(|name| format!("examples/{name}.toml")));
         check
     });
-    assert_eq!(told.out.matches(": ok (").count(), jobs.len(), "{told:?}");
+    assert_eq!(result.out.matches(": ok (").count(), jobs.len(), "{result:?}");
 }
 
 #[test]
@@ -130,9 +130,9 @@ fn the_docs_show_what_the_scenario_and_its_story_are_now() {
     let run = |arguments: &[&str]| {
         let mut command = scene.command(arguments);
         command.current_dir(repository());
-        let told = reported_within(8 * PATIENCE, command);
-        assert_eq!(told.code, 0, "{told:?}");
-        told.out
+        let result = reported_within(8 * PATIENCE, command);
+        assert_eq!(result.code, 0, "{result:?}");
+        result.out
     };
     let table = run(&["sim", "run", "examples/scenario.toml"]);
     assert!(rows(&table).len() > 10, "{table}");

@@ -2,7 +2,7 @@
 
 use crate::kill_loop::seed;
 use crate::running::AWAIT_GO;
-use crate::support::{Fault, Federation, Scene, is_alive, told, until_true};
+use crate::support::{Fault, Federation, Scene, is_alive, result, until_true};
 use amalgam_daemon::api::{ClusterSummary, JobState, JobSummary, NodeState, NodeSummary, TaskState};
 use std::collections::{BTreeMap, BTreeSet};
 use std::thread;
@@ -69,9 +69,9 @@ fn an_array_fills_all_clusters_of_a_federation_in_one_process() {
     scene.write("go", "");
     all_ran_once(&scene, &id, "ran", 12);
     let logs = scene.ok(&["logs", &id]);
-    let said: BTreeSet<u32> =
+    let output: BTreeSet<u32> =
         logs.lines().filter_map(|line| line.split_once("said by ")?.1.trim().parse().ok()).collect();
-    assert_eq!(said, (0..12).collect(), "from the nodes of all clusters: {logs}");
+    assert_eq!(output, (0..12).collect(), "from the nodes of all clusters: {logs}");
     let launched = scene.story(&format!("{id}.0.0")).into_iter().find(|line| line.kind == "launched").unwrap();
     assert!(launched.text.contains(" of cluster "), "{launched:?}");
     let started = scene.story(&id).into_iter().filter(|line| line.kind == "started");
@@ -148,8 +148,8 @@ fn commands_are_redirected_to_the_global_master_that_owns_the_job() {
     assert!(listed.err.contains("the jobs of another global master are missing"), "{listed:?}");
     for verb in [&["cancel", "last"][..], &["wait", "all"], &["story", "last"]] {
         let unknown = scene.run(verb);
-        let said = "the jobs of another global master are missing";
-        assert!(unknown.code == 1 && unknown.out.is_empty() && unknown.err.contains(said), "{verb:?}: {unknown:?}");
+        let output = "the jobs of another global master are missing";
+        assert!(unknown.code == 1 && unknown.out.is_empty() && unknown.err.contains(output), "{verb:?}: {unknown:?}");
     }
     let away = scene.run(&["info", "2"]);
     assert!(away.code != 0 && away.err.contains("does not answer"), "{away:?}");
@@ -360,7 +360,7 @@ fn survives(troubles: u32, trouble: impl Fn(&Federation, &mut dyn FnMut(usize) -
         thread::sleep(Duration::from_millis(draw(200) as u64));
     }
     for ((job, home), file) in jobs.iter().zip(homes).zip(["ran-0", "ran-1"]) {
-        let waited = told(scene.command(&["wait", "--state-dir", home, job]));
+        let waited = result(scene.command(&["wait", "--state-dir", home, job]));
         assert_eq!(waited.code, 0, "{waited:?}");
         let lines = scene.read(file);
         let ran: BTreeSet<u32> = lines.lines().map(|line| line.parse().unwrap()).collect();

@@ -47,7 +47,7 @@ fn mapped(config: &str) -> (Cluster, String) {
 fn start_big(cluster: &Cluster, more: &[&str]) -> Daemon {
     let mut command = cluster.agent_command(1);
     command.args(["--resource", "gpu=1"]).args(more);
-    Daemon::start(command).unwrap_or_else(|said| panic!("no agent: {said}"))
+    Daemon::start(command).unwrap_or_else(|printed| panic!("no agent: {printed}"))
 }
 
 fn stored(cluster: &Cluster, agent: usize) -> Vec<PathBuf> {
@@ -57,7 +57,7 @@ fn stored(cluster: &Cluster, agent: usize) -> Vec<PathBuf> {
     files
 }
 
-fn told(scene: &Scene, id: &str, kind: &str) -> Vec<String> {
+fn result(scene: &Scene, id: &str, kind: &str) -> Vec<String> {
     scene.story(id).into_iter().filter(|line| line.kind == kind).map(|line| line.text).collect()
 }
 
@@ -98,11 +98,11 @@ command = 'stat -c "%Y %n" inputs/write/0/* > "$AMALGAM_SUBMIT_DIR/there"'
     assert_eq!(cluster.scene.run(&["wait", &id]).code, 0);
     let now: u64 = cluster.scene.line_in("now").parse().unwrap();
     for place in ["here", "there"] {
-        let said = cluster.scene.read(place);
-        let times: Vec<u64> = said.lines().map(|line| line.split_once(' ').unwrap().0.parse().unwrap()).collect();
+        let printed = cluster.scene.read(place);
+        let times: Vec<u64> = printed.lines().map(|line| line.split_once(' ').unwrap().0.parse().unwrap()).collect();
         // Empty, new and old files.
-        assert_eq!((times[0], times[2]), (946_598_400, 981_173_106), "{place}: {said}");
-        assert!(times[1] <= now && now < times[1] + 60, "{place}: {said}");
+        assert_eq!((times[0], times[2]), (946_598_400, 981_173_106), "{place}: {printed}");
+        assert!(times[1] <= now && now < times[1] + 60, "{place}: {printed}");
     }
 }
 
@@ -115,8 +115,8 @@ fn a_task_reads_what_others_left_on_another_node() {
     scene.ok(&["wait", &id]);
     assert_eq!((scene.read("read"), scene.read("sum")), (READ.to_owned(), sum_of_all()));
     assert_eq!(stored(&cluster, 1).len(), 2);
-    assert_eq!(told(scene, &id, "output-lost"), Vec::<String>::new());
-    assert_eq!(told(scene, &id, "awaits-files"), ["node-1 lacks 2 files of 4388905 bytes that reduce reads"]);
+    assert_eq!(result(scene, &id, "output-lost"), Vec::<String>::new());
+    assert_eq!(result(scene, &id, "awaits-files"), ["node-1 lacks 2 files of 4388905 bytes that reduce reads"]);
     let own = |agent: usize| scene.path().join(format!("node-{agent}/executor/own/{id}"));
     assert!(own(1).exists() && !glob_inputs(&own(1)), "inputs are there while a task runs");
     // Nodes keep no files that the master has forgotten.
@@ -137,9 +137,9 @@ fn a_damaged_file_is_noticed_and_written_again() {
     let scene = &cluster.scene;
     scene.ok(&["wait", &id]);
     assert_eq!((scene.read("read"), scene.read("sum")), (READ.to_owned(), sum_of_all()));
-    let lost = told(scene, &id, "output-lost");
+    let lost = result(scene, &id, "output-lost");
     assert!(lost.len() == 1 && lost[0].contains("no node has its output `part/numbers-"), "{lost:?}");
-    let ended = told(scene, &id, "ended").join("\n");
+    let ended = result(scene, &id, "ended").join("\n");
     assert!(ended.contains("wrong checksum"), "{ended}");
 }
 
@@ -151,7 +151,7 @@ fn outputs_of_a_node_that_went_away_are_written_again() {
     let scene = &cluster.scene;
     scene.ok(&["wait", &id]);
     assert_eq!((scene.read("read"), scene.read("sum")), (READ.to_owned(), sum_of_all()));
-    assert_eq!(told(scene, &id, "output-lost").len(), 2);
+    assert_eq!(result(scene, &id, "output-lost").len(), 2);
 }
 
 #[test]
@@ -159,7 +159,7 @@ fn files_that_are_too_much_for_a_node_say_so() {
     let (cluster, id) = mapped("");
     let _big = start_big(&cluster, &["--cache", "3MiB"]);
     let scene = &cluster.scene;
-    let ended = until("a refusal", || told(scene, &id, "ended").into_iter().find(|text| text.contains("--cache")));
+    let ended = until("a refusal", || result(scene, &id, "ended").into_iter().find(|text| text.contains("--cache")));
     assert!(ended.contains("this node keeps 3145728 bytes of files at most"), "{ended}");
     scene.run(&["wait", &id]);
     assert_eq!(scene.job(&id).summary.state, JobState::Failed);
@@ -176,13 +176,13 @@ fn committed_files_survive_a_killed_server_and_a_killed_agent() {
     let scene = &cluster.scene;
     scene.ok(&["wait", &id]);
     assert_eq!(scene.read("sum"), sum_of_all());
-    assert_eq!(told(scene, &id, "output-lost"), Vec::<String>::new());
+    assert_eq!(result(scene, &id, "output-lost"), Vec::<String>::new());
 }
 
 #[test]
 fn a_declared_file_that_is_missing_fails_the_task_and_is_named() {
     let scene = Scene::dev(&[]);
-    for (command, said) in [
+    for (command, printed) in [
         ("true", "the task exited with 0 and did not write `counts.txt`, which its stage declares as an output"),
         ("mkdir counts.txt", "the output `counts.txt` is not a regular file"),
     ] {
@@ -190,8 +190,8 @@ fn a_declared_file_that_is_missing_fails_the_task_and_is_named() {
         let id = scene.submit(&[job.to_str().unwrap()]);
         assert_eq!(scene.run(&["wait", &id]).code, 1);
         let info = scene.ok(&["info", &id]);
-        assert!(info.contains(said), "{info}");
-        assert_eq!(told(&scene, &id, "launched").len(), 2, "a retry is used");
+        assert!(info.contains(printed), "{info}");
+        assert_eq!(result(&scene, &id, "launched").len(), 2, "a retry is used");
     }
 }
 
@@ -262,10 +262,10 @@ fn outputs_are_fetched_from_the_node_that_has_them() {
     assert_eq!(names, [("1.0.0", "part/numbers-0"), ("1.0.1", "part/numbers-1")]);
     assert!(listed.iter().all(|file| file.nodes == ["node-0"] && file.bytes > 1_000_000), "{listed:?}");
 
-    let told = fetch(&format!("{id}.map.1"), &[]);
-    assert_eq!((told.code, out.join("map/0").exists()), (0, false), "{told:?}");
-    let told = fetch(&id, &["part/*"]);
-    assert!(told.code == 0 && told.out.starts_with("2 files, "), "{told:?}");
+    let result = fetch(&format!("{id}.map.1"), &[]);
+    assert_eq!((result.code, out.join("map/0").exists()), (0, false), "{result:?}");
+    let result = fetch(&id, &["part/*"]);
+    assert!(result.code == 0 && result.out.starts_with("2 files, "), "{result:?}");
     for (index, (first, last)) in [(0, 300_000), (1_000_000, 1_300_000)].into_iter().enumerate() {
         let expected: String = (first..=last).map(|number| format!("{number}\n")).collect();
         let path = out.join(format!("map/{index}/part/numbers-{index}"));
@@ -276,8 +276,8 @@ fn outputs_are_fetched_from_the_node_that_has_them() {
     // Existing files that differ are not replaced by accident.
     let own = out.join("map/0/part/numbers-0");
     fs::write(&own, "mine").unwrap();
-    let told = fetch(&id, &[]);
-    assert!(told.code == 1 && told.err.contains("numbers-0 exists, and differs"), "{told:?}");
+    let result = fetch(&id, &[]);
+    assert!(result.code == 1 && result.err.contains("numbers-0 exists, and differs"), "{result:?}");
     assert_eq!(fs::read_to_string(&own).unwrap(), "mine");
     assert_eq!(fetch(&id, &["--force"]).code, 0);
     assert!(fs::read_to_string(&own).unwrap().starts_with("0\n1\n"));
@@ -285,12 +285,12 @@ fn outputs_are_fetched_from_the_node_that_has_them() {
     // A modified copy is not taken for the output, and a missing one is named.
     fs::remove_dir_all(&out).unwrap();
     damage(&stored(&cluster, 0)[0]);
-    let told = fetch(&id, &[]);
-    assert!(told.code == 1 && told.err.contains("no node has part/numbers-"), "{told:?}");
-    assert!(told.out.starts_with("1 file, "), "{told:?}");
-    let told = fetch(&id, &["nothing*"]);
-    assert!(told.code == 1 && told.err.contains("none of the 2 outputs"), "{told:?}");
+    let result = fetch(&id, &[]);
+    assert!(result.code == 1 && result.err.contains("no node has part/numbers-"), "{result:?}");
+    assert!(result.out.starts_with("1 file, "), "{result:?}");
+    let result = fetch(&id, &["nothing*"]);
+    assert!(result.code == 1 && result.err.contains("none of the 2 outputs"), "{result:?}");
     cluster.kill_agent(0);
-    let told = fetch(&format!("{id}.map.1"), &[]);
-    assert_eq!(told.code, 0, "the sound one is there already: {told:?}");
+    let result = fetch(&format!("{id}.map.1"), &[]);
+    assert_eq!(result.code, 0, "the sound one is there already: {result:?}");
 }

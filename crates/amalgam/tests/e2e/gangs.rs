@@ -16,9 +16,9 @@ fn each_knows_where_all_are(scene: &Scene, id: &str, prefix: &str, on_nodes: usi
     let first = |at: usize| !nodes[..at].contains(&nodes[at]);
     let each_once: Vec<String> = (0..nodes.len()).filter(|at| first(*at)).map(|at| nodes[at].clone()).collect();
     assert_eq!((nodes.len(), each_once.len()), (4, on_nodes), "{nodes:?}");
-    let told = format!("{}\n{}\n", each_once.join(","), nodes.join("\n"));
+    let result = format!("{}\n{}\n", each_once.join(","), nodes.join("\n"));
     for rank in 0..4 {
-        assert_eq!(scene.read(&format!("{prefix}nodes-{rank}")), told, "rank {rank}");
+        assert_eq!(scene.read(&format!("{prefix}nodes-{rank}")), result, "rank {rank}");
     }
 }
 
@@ -47,8 +47,8 @@ fn two_gangs_of_which_one_has_room_run_one_after_the_other() {
     scene.ok(&["wait", &first, &second]);
     assert_eq!((scene.read("first").lines().count(), scene.read("second").lines().count()), (4, 4));
     each_knows_where_all_are(&scene, &second, "second-", 2);
-    let told: Vec<String> = scene.story(&second).into_iter().map(|line| line.kind).collect();
-    assert_eq!(told.iter().filter(|kind| *kind == "gang-started").count(), 1, "{told:?}");
+    let result: Vec<String> = scene.story(&second).into_iter().map(|line| line.kind).collect();
+    assert_eq!(result.iter().filter(|kind| *kind == "gang-started").count(), 1, "{result:?}");
     let too_many = scene.run(&["submit", "--gang", "--array", "0-6", "--", "true"]);
     assert!(too_many.code != 0 && too_many.err.contains("suitable nodes have room for 6"), "{too_many:?}");
 }

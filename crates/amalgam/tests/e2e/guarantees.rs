@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 const AWAIT_GO_EACH: &str = "echo start >> starts-$AMALGAM_INDEX; while [ ! -e go ]; do sleep 0.02; done";
 
 /// The lines of one kind in a job's story.
-fn told(story: &[StoryLine], kind: &str) -> Vec<String> {
+fn result(story: &[StoryLine], kind: &str) -> Vec<String> {
     story.iter().filter(|line| line.kind == kind).map(|line| line.text.clone()).collect()
 }
 
@@ -63,17 +63,17 @@ fn guaranteed_work_starts_at_once_and_preempted_tasks_run_again() {
     let kept = if was_preempted == "0" { "1" } else { "0" };
     assert_eq!((starts(&was_preempted), starts(kept)), (2, 1));
     preemption_is_told(&scene, &opportunistic, &guaranteed);
-    let said = scene.ok(&["info", &opportunistic]);
-    assert!(said.contains("  attempts      1 was preempted and 0 were shed\n"), "{said}");
+    let output = scene.ok(&["info", &opportunistic]);
+    assert!(output.contains("  attempts      1 was preempted and 0 were shed\n"), "{output}");
 }
 
 fn both_kinds_are_shown(scene: &Scene, opportunistic: &str) {
     let job: JobDetail = scene.job(opportunistic);
     assert_eq!((job.attempts.preempted, job.attempts.shed), (1, 0));
-    let said = scene.ok(&["info", opportunistic]);
+    let output = scene.ok(&["info", opportunistic]);
     let attempts =
         "0 guaranteed and 1 opportunistic run, 1 at nodes and not started; 1 was preempted and 0 were shed so far";
-    assert!(said.contains(attempts), "{said}");
+    assert!(output.contains(attempts), "{output}");
 
     assert_eq!((job.summary.tasks.running, job.summary.tasks.queued), (1, 1));
     assert_eq!((job.stages[0].tasks.running, job.stages[0].tasks.queued), (1, 1));
@@ -117,17 +117,17 @@ fn both_kinds_are_shown(scene: &Scene, opportunistic: &str) {
 
 fn preemption_is_told(scene: &Scene, opportunistic: &str, guaranteed: &str) {
     let story = scene.story(opportunistic);
-    let launched = told(&story, "launched");
+    let launched = result(&story, "launched");
     assert!(launched.len() == 3 && launched.iter().all(|text| text.contains("sent as opportunistic work to")));
-    let preempting = told(&story, "preempting").join("\n");
+    let preempting = result(&story, "preempting").join("\n");
     let cause = format!("is preempted for the guaranteed attempt {guaranteed}-");
     assert!(preempting.contains(&cause) && preempting.contains(&format!("of job {guaranteed}")), "{preempting}");
-    let ended = told(&story, "ended").join("\n");
+    let ended = result(&story, "ended").join("\n");
     let cause = format!("preempted by guaranteed work (to make room for attempt {guaranteed}-");
     assert!(ended.contains(&cause), "{ended}");
     assert!(ended.contains("; it waits again"), "{ended}");
-    assert!(told(&story, "queued").join("\n").contains("for room"));
-    let own = told(&scene.story(guaranteed), "launched").join("\n");
+    assert!(result(&story, "queued").join("\n").contains("for room"));
+    let own = result(&scene.story(guaranteed), "launched").join("\n");
     assert!(own.contains("granted as guaranteed work on"), "{own}");
 }
 
@@ -155,7 +155,7 @@ fn tasks_that_a_quota_holds_back_say_so_and_what_would_change_it() {
     let why =
         "its quota of opportunistic tasks: 1 of 1 are at nodes, and the next one is launched when one of them ends";
     assert!(scene.ok(&["info", &id]).contains(why), "{}", scene.ok(&["info", &id]));
-    let blocked = told(&scene.story(&id), "blocked");
+    let blocked = result(&scene.story(&id), "blocked");
     assert!(blocked.len() == 1 && blocked[0].contains(why), "{blocked:?}");
     scene.write("go", "");
     scene.ok(&["wait", &id]);
@@ -171,7 +171,7 @@ fn an_agent_names_the_attempt_that_preempts() {
     scene.ok(&["wait", &guaranteed]);
     scene.write("go", "");
     scene.ok(&["wait", &opportunistic]);
-    let ended = told(&scene.story(&opportunistic), "ended").join("\n");
+    let ended = result(&scene.story(&opportunistic), "ended").join("\n");
     assert!(ended.contains(&format!("(to make room for attempt {guaranteed}-")), "{ended}");
 }
 
@@ -179,19 +179,19 @@ fn an_agent_names_the_attempt_that_preempts() {
 fn oldest_generation(scene: &Scene) -> Option<Generation> {
     let files = std::fs::read_dir(scene.journals()).unwrap().map(|file| file.unwrap().path());
     let of_agents = files.filter(|path| path.to_string_lossy().contains("node-"));
-    let told = of_agents.filter_map(|path| {
+    let result = of_agents.filter_map(|path| {
         let mut journal = JournalReader::open(&path).unwrap();
         let entries = std::iter::from_fn(|| journal.next_entry().unwrap());
-        let told = entries.filter_map(|entry| match entry {
+        let result = entries.filter_map(|entry| match entry {
             Entry::Handled {
                 event: RoleEvent::Node(_, Event::Message { body: ToNode::Expire { before }, .. }),
                 ..
             } => Some(before),
             _ => None,
         });
-        told.max()
+        result.max()
     });
-    told.max()
+    result.max()
 }
 
 #[test]
@@ -204,7 +204,7 @@ fn work_of_both_kinds_goes_on_through_generations_of_tokens_and_with_the_key_of_
         for id in &ids {
             scene.ok(&["wait", id]);
             assert_eq!(scene.job(id).summary.tasks.succeeded, 12);
-            let lost = [told(&scene.story(id), "lost"), told(&scene.story(id), "token-refused")];
+            let lost = [result(&scene.story(id), "lost"), result(&scene.story(id), "token-refused")];
             assert_eq!(lost.concat(), Vec::<String>::new());
         }
         if !is_last {
@@ -244,7 +244,7 @@ fn long_tasks_are_promoted_and_not_preempted() {
     });
     scene.write("go", "");
     scene.ok(&["wait", &long, &next]);
-    let promoted = told(&scene.story(&long), "promoted").join("\n");
+    let promoted = result(&scene.story(&long), "promoted").join("\n");
     assert!(promoted.contains("is guaranteed from now on"), "{promoted}");
     assert_eq!(scene.job(&long).attempts.preempted, 0);
 }
@@ -256,7 +256,7 @@ fn a_full_queue_sheds_with_a_reason_and_nothing_is_lost() {
     scene.start_dev(&["--cpus", "1", "--config", config.to_str().unwrap()]);
     let id = submit(&scene, "opportunistic", &["--array", "0-3"], AWAIT_GO);
     let shed = until("a shed attempt", || {
-        let ended = told(&scene.story(&id), "ended").join("\n");
+        let ended = result(&scene.story(&id), "ended").join("\n");
         ended.contains("shed").then_some(ended)
     });
     assert!(shed.contains("shed from a node's queue (the queue is full: limit 1)"), "{shed}");
@@ -271,7 +271,7 @@ fn a_full_queue_sheds_with_a_reason_and_nothing_is_lost() {
 fn where_the_preset_knows_no_kinds_opportunistic_work_just_runs() {
     let scene = Scene::dev(&[]);
     assert_eq!(scene.run(&["run", "--execution", "opportunistic", "--array", "0-9", "--", "true"]).code, 0);
-    let launched = told(&scene.story("last"), "launched");
+    let launched = result(&scene.story("last"), "launched");
     assert!(launched.iter().all(|text| text.contains(" granted on ")), "{launched:?}");
     assert_eq!(scene.job("last").attempts.preempted, 0);
 }
@@ -284,10 +284,10 @@ fn a_configuration_of_opportunistic_work_is_checked_by_line() {
         scene.run(&["config", "check", "--server-config", scene.write("server.toml", &text).to_str().unwrap()])
     };
     assert_eq!(check("quota = 5\nlimit = 'forecast'").code, 0);
-    for (keys, said) in [("percent = 101", "from 0 (all"), ("quota = 0", "a whole number from 1 on")] {
-        let told = check(keys);
-        assert!(told.code == 2 && told.err.contains("server.toml:3:"), "{told:?}");
-        assert!(told.err.contains(said), "{told:?}");
+    for (keys, output) in [("percent = 101", "from 0 (all"), ("quota = 0", "a whole number from 1 on")] {
+        let result = check(keys);
+        assert!(result.code == 2 && result.err.contains("server.toml:3:"), "{result:?}");
+        assert!(result.err.contains(output), "{result:?}");
     }
 }
 
@@ -300,7 +300,7 @@ fn what_waits_moves_to_a_node_that_has_room() {
     until_true("one runs and one waits", || running(&scene, &id) == (0, 1) && scene.job(&id).attempts.at_nodes == 1);
     scene.ok(&["node", "undrain", &nodes[1].name]);
     until_true("both run", || running(&scene, &id) == (0, 2));
-    let launched = told(&scene.story(&id), "launched");
+    let launched = result(&scene.story(&id), "launched");
     assert!(
         launched.iter().any(|text| text.contains("room on this node while the task waited on another")),
         "{launched:?}"

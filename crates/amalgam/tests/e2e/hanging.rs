@@ -59,9 +59,9 @@ fn run_ends_by_signals_while_the_server_answers_nothing() {
         until_true("its submission", || catches_signals(&child));
         signal(&child, first);
         ends_within(&mut child, Duration::from_secs(15), first);
-        let told = read(child.wait_with_output().unwrap());
-        assert_eq!(told.code, code, "{told:?}");
-        assert!(told.err.contains("has not answered the submission"), "{told:?}");
+        let result = read(child.wait_with_output().unwrap());
+        assert_eq!(result.code, code, "{result:?}");
+        assert!(result.err.contains("has not answered the submission"), "{result:?}");
         drop(paused);
     }
 }
@@ -78,32 +78,32 @@ fn run_exits_at_the_second_signal_or_if_the_server_does_not_cancel() {
         let paused = Paused::now(&scene);
         let started = Instant::now();
         let mut err = BufReader::new(child.stderr.take().unwrap());
-        let mut said = String::new();
-        err.read_line(&mut said).unwrap();
+        let mut output = String::new();
+        err.read_line(&mut output).unwrap();
         for name in signals {
             signal(&child, name);
             // The same signal twice may count as one; a different one is a second one.
             if *name == signals[0] {
-                err.read_line(&mut said).unwrap();
+                err.read_line(&mut output).unwrap();
             }
         }
         ends_within(&mut child, Duration::from_secs(10), "the signals");
         if signals.len() == 2 {
             assert!(started.elapsed() < Duration::from_secs(4), "{:?}", started.elapsed());
         }
-        err.read_to_string(&mut said).unwrap();
-        assert_eq!(child.wait().unwrap().code(), Some(code), "{said}");
-        let id = scene_job(&said);
+        err.read_to_string(&mut output).unwrap();
+        assert_eq!(child.wait().unwrap().code(), Some(code), "{output}");
+        let id = scene_job(&output);
         let words = format!("job {id} may still run: `amalgam info {id}` shows it, `amalgam cancel {id}` ends it\n");
-        assert!(said.contains(&format!("cancelling job {id}")) && said.ends_with(&words), "{said}");
+        assert!(output.contains(&format!("cancelling job {id}")) && output.ends_with(&words), "{output}");
         drop(paused);
         scene.run(&["cancel", "all"]);
         assert_eq!(scene.run(&["wait", &id]).code, 130);
     }
 }
 
-fn scene_job(said: &str) -> String {
-    said.strip_prefix("job ").and_then(|rest| Some(rest.split_once(' ')?.0)).unwrap().to_owned()
+fn scene_job(output: &str) -> String {
+    output.strip_prefix("job ").and_then(|rest| Some(rest.split_once(' ')?.0)).unwrap().to_owned()
 }
 
 #[test]
@@ -120,9 +120,9 @@ fn a_wait_ends_by_its_timeout_and_other_verbs_end_like_any_program() {
         &["wait", "last", "--timeout", "1s"],
     ] {
         let started = Instant::now();
-        let told = scene.run(verb);
-        assert_eq!(told.code, 124, "{verb:?} {told:?}");
-        assert!(told.err.contains("does not answer") && started.elapsed() < Duration::from_secs(6), "{told:?}");
+        let result = scene.run(verb);
+        assert_eq!(result.code, 124, "{verb:?} {result:?}");
+        assert!(result.err.contains("does not answer") && started.elapsed() < Duration::from_secs(6), "{result:?}");
     }
     let others = [
         &["list"][..],
@@ -147,10 +147,10 @@ fn a_question_to_a_server_that_hangs_is_given_up() {
     let _paused = Paused::now(&scene);
     let mut list = spawn(&scene, &["list"]);
     ends_within(&mut list, Duration::from_secs(45), "list");
-    let told = read(list.wait_with_output().unwrap());
+    let result = read(list.wait_with_output().unwrap());
     assert!(
-        told.code == 1 && told.err.contains("does not answer: it accepts connections, but did not answer in time"),
-        "{told:?}"
+        result.code == 1 && result.err.contains("does not answer: it accepts connections, but did not answer in time"),
+        "{result:?}"
     );
-    assert!(told.err.contains("\n  help: it may be stopped or overloaded"), "{told:?}");
+    assert!(result.err.contains("\n  help: it may be stopped or overloaded"), "{result:?}");
 }

@@ -1,13 +1,14 @@
 //! Hollow nodes: many in one process, which speak the real protocol and only pretend to run tasks.
 
-use crate::support::{Cluster, Daemon, told, until_true};
+use crate::support::{Cluster, Daemon, result, until_true};
 use amalgam_daemon::api::{JobState, NodeState, NodeSummary, TaskState};
 use std::process::Command;
 
 const CONFIG: &str = "heartbeat = '100ms'\nnode_grace = '500ms'\n";
 
 fn start(cluster: &Cluster, name: &str, count: u32) -> Daemon {
-    let daemon = Daemon::start(cluster.hollow_command(name, count)).unwrap_or_else(|said| panic!("no nodes: {said}"));
+    let daemon =
+        Daemon::start(cluster.hollow_command(name, count)).unwrap_or_else(|output| panic!("no nodes: {output}"));
     assert!(daemon.ready.starts_with(&format!("ready: hollow nodes {name}-0 to {name}-{}, ", count - 1)));
     daemon
 }
@@ -96,23 +97,23 @@ fn what_a_hollow_stage_declares_to_leave_is_there_for_the_next() {
 fn flags_that_mean_nothing_for_hollow_nodes_are_refused() {
     let cluster = Cluster::start(0, 1, CONFIG);
     let refused = |arguments: &[&str]| {
-        let told = cluster.scene.run(&[&["agent", "--server", cluster.agents_address()], arguments].concat());
-        assert_eq!(told.code, 2, "{told:?}");
-        told.err
+        let result = cluster.scene.run(&[&["agent", "--server", cluster.agents_address()], arguments].concat());
+        assert_eq!(result.code, 2, "{result:?}");
+        result.err
     };
     assert!(refused(&["--hollow", "0"]).contains("0 is not in 1.."));
     for flag in [["--work-dir", "here"], ["--enforcement", "none"], ["--cache", "1GiB"]] {
-        let said = refused(&[&["--hollow", "2"], &flag[..]].concat());
-        assert!(said.contains("cannot be used with") && said.contains(flag[0]), "{said}");
+        let output = refused(&[&["--hollow", "2"], &flag[..]].concat());
+        assert!(output.contains("cannot be used with") && output.contains(flag[0]), "{output}");
     }
     let hollow = cluster.hollow_command("hollow", 1_000);
     let mut limited = Command::new("sh");
     limited.args(["-c", "ulimit -n 500; exec \"$@\"", "sh"]).arg(hollow.get_program()).args(hollow.get_args());
-    let told = told(limited);
-    assert_eq!(told.code, 1, "{told:?}");
+    let result = result(limited);
+    assert_eq!(result.code, 1, "{result:?}");
     assert!(
-        told.err.contains("1000 hollow nodes need 1064 file descriptors, and the limit of this process is 500"),
-        "{told:?}"
+        result.err.contains("1000 hollow nodes need 1064 file descriptors, and the limit of this process is 500"),
+        "{result:?}"
     );
-    assert!(told.err.contains("help: raise the hard limit"), "{told:?}");
+    assert!(result.err.contains("help: raise the hard limit"), "{result:?}");
 }

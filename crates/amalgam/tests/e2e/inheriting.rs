@@ -1,6 +1,6 @@
 //! What tasks inherit from the submitting process, and the ways to pass a job file.
 
-use crate::support::{Scene, told};
+use crate::support::{Scene, result};
 use std::fs;
 use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
@@ -17,7 +17,7 @@ fn tasks_find_the_submitters_variables_where_it_is_asked_for() {
         let seen = |options: &[&str]| {
             let mut run = scene.command(&[&["run"], options, &SHOW].concat());
             run.env("X_A", "1").env("X_B", "2");
-            told(run)
+            result(run)
         };
         assert_eq!(seen(&[]).out, "");
         assert_eq!(seen(&["--export", "none"]).out, "");
@@ -40,9 +40,9 @@ fn tasks_find_the_submitters_variables_where_it_is_asked_for() {
         "echo $AMALGAM_TOKEN$SHLVL$OLDPWD; pwd; echo $PWD",
     ]);
     all.env("SHLVL", "7").env("OLDPWD", "/no").env("PWD", "/elsewhere");
-    let said = told(all);
-    let lines: Vec<&str> = said.out.lines().collect();
-    assert!(lines[1] == lines[2] && !lines[0].contains("/no"), "{said:?}");
+    let output = result(all);
+    let lines: Vec<&str> = output.out.lines().collect();
+    assert!(lines[1] == lines[2] && !lines[0].contains("/no"), "{output:?}");
 }
 
 #[test]
@@ -60,7 +60,7 @@ fn files_of_tasks_have_the_mode_that_is_asked_for() {
     let line = format!("umask 077; exec {program} run --umask submitter -- touch made");
     run.args(["-c", &line]).current_dir(scene.work()).env("AMALGAM_STATE", scene.state());
     fs::remove_file(scene.work().join("made")).unwrap();
-    assert_eq!(told(run).code, 0);
+    assert_eq!(result(run).code, 0);
     assert_eq!(fs::metadata(scene.work().join("made")).unwrap().permissions().mode() & 0o777, 0o600);
     assert_eq!(scene.run(&["submit", "--umask", "9", "--", "true"]).code, 2);
 }
@@ -90,9 +90,9 @@ fn what_no_process_can_be_given_is_refused_when_it_is_submitted() {
     let scene = Scene::dev(&[]);
     let long = "x".repeat(200_000);
     let refused = |arguments: &[&str]| {
-        let said = scene.run(&[&["submit"], arguments].concat());
-        assert!(said.code == 2 && said.err.contains("file"), "{:.300}", said.err);
-        said.err
+        let output = scene.run(&[&["submit"], arguments].concat());
+        assert!(output.code == 2 && output.err.contains("file"), "{:.300}", output.err);
+        output.err
     };
     fs::write(scene.work().join("items"), &long).unwrap();
     assert!(refused(&["--each-line", "items", "--", "true"]).contains("AMALGAM_ITEM"));
@@ -104,8 +104,8 @@ fn what_no_process_can_be_given_is_refused_when_it_is_submitted() {
 fn a_program_given_for_a_job_file_is_offered_as_one() {
     let scene = Scene::new();
     scene.write("job.sh", "#!/bin/sh\n");
-    let said = scene.run(&["submit", "job.sh"]);
-    assert!(said.code == 2 && said.err.contains("amalgam submit -- ./job.sh"), "{said:?}");
-    let said = scene.run(&["run", scene.work().join("job.sh").to_str().unwrap()]);
-    assert!(said.err.contains(&format!("amalgam run -- {}/job.sh", scene.work().display())), "{said:?}");
+    let output = scene.run(&["submit", "job.sh"]);
+    assert!(output.code == 2 && output.err.contains("amalgam submit -- ./job.sh"), "{output:?}");
+    let output = scene.run(&["run", scene.work().join("job.sh").to_str().unwrap()]);
+    assert!(output.err.contains(&format!("amalgam run -- {}/job.sh", scene.work().display())), "{output:?}");
 }

@@ -25,17 +25,17 @@ fn noise(length: usize) -> Vec<u8> {
 }
 
 fn passes_input(scene: &Scene) {
-    let told = run(scene, &["run", "-q", "--", "bash"], b"echo hello\n");
-    assert_eq!((told.code, told.out.as_str()), (0, "hello\n"), "{told:?}");
+    let result = run(scene, &["run", "-q", "--", "bash"], b"echo hello\n");
+    assert_eq!((result.code, result.out.as_str()), (0, "hello\n"), "{result:?}");
     assert_eq!(run(scene, &["run", "-q", "--", "cat"], b"").out, "");
-    let told = run(scene, &["run", "-q", "--", "sh", "-c", "cat > got"], &noise(5 << 20));
-    assert_eq!(told.code, 0, "{told:?}");
+    let result = run(scene, &["run", "-q", "--", "sh", "-c", "cat > got"], &noise(5 << 20));
+    assert_eq!(result.code, 0, "{result:?}");
     assert!(std::fs::read(scene.work().join("got")).unwrap() == noise(5 << 20));
     // The task does not have to read it.
     let started = Instant::now();
     assert_eq!(run(scene, &["run", "-q", "--", "true"], &noise(5 << 20)).code, 0);
-    let told = run(scene, &["run", "-q", "--", "head", "-c", "3"], &vec![b'y'; 50 << 20]);
-    assert_eq!((told.code, told.out.as_str()), (0, "yyy"), "{told:?}");
+    let result = run(scene, &["run", "-q", "--", "head", "-c", "3"], &vec![b'y'; 50 << 20]);
+    assert_eq!((result.code, result.out.as_str()), (0, "yyy"), "{result:?}");
     assert!(started.elapsed() < Duration::from_secs(30), "{:?}", started.elapsed());
     assert_eq!(run(scene, &["run", "-q", "--stdin", "none", "--", "cat"], b"not this").out, "");
 }
@@ -49,10 +49,10 @@ fn a_task_reads_what_run_is_given_without_a_server() {
 fn a_task_reads_what_run_is_given_on_a_node_of_dev() {
     let scene = Scene::dev(&[]);
     passes_input(&scene);
-    let told = run(&scene, &["run", "-q", "--array", "0-1", "--", "cat"], b"for nobody");
-    assert_eq!((told.code, told.out.as_str()), (0, ""), "several tasks have none: {told:?}");
-    let told = run(&scene, &["run", "--stdin", "inherit", "--array", "0-1", "--", "cat"], b"for nobody");
-    assert!(told.code == 2 && told.err.contains("the job has 2"), "{told:?}");
+    let result = run(&scene, &["run", "-q", "--array", "0-1", "--", "cat"], b"for nobody");
+    assert_eq!((result.code, result.out.as_str()), (0, ""), "several tasks have none: {result:?}");
+    let result = run(&scene, &["run", "--stdin", "inherit", "--array", "0-1", "--", "cat"], b"for nobody");
+    assert!(result.code == 2 && result.err.contains("the job has 2"), "{result:?}");
 }
 
 #[test]
@@ -64,32 +64,32 @@ fn a_task_reads_what_run_is_given_at_an_agent() {
 fn a_task_that_is_tried_again_reads_its_input_from_the_beginning_if_that_was_kept() {
     let scene = Scene::dev(&[]);
     let script = "cat > got; [ -e tried ] || { touch tried; exit 1; }";
-    let told = run(&scene, &["run", "-q", "--retries", "1", "--", "sh", "-c", script], b"twice\n");
-    assert_eq!((told.code, scene.read("got").as_str()), (0, "twice\n"), "{told:?}");
+    let result = run(&scene, &["run", "-q", "--retries", "1", "--", "sh", "-c", script], b"twice\n");
+    assert_eq!((result.code, scene.read("got").as_str()), (0, "twice\n"), "{result:?}");
     assert_eq!(scene.tasks("1")[0].attempts, 2);
 
     std::fs::remove_file(scene.work().join("tried")).unwrap();
-    let told = run(&scene, &["run", "-q", "--retries", "1", "--", "sh", "-c", script], &noise(3 << 20));
-    assert!(told.code != 0 && told.err.contains("1 MiB"), "{told:?}");
+    let result = run(&scene, &["run", "-q", "--retries", "1", "--", "sh", "-c", script], &noise(3 << 20));
+    assert!(result.code != 0 && result.err.contains("1 MiB"), "{result:?}");
 }
 
 #[test]
 fn standard_input_is_not_both_the_job_file_and_what_the_task_reads() {
     let scene = Scene::new();
-    let told = scene.run(&["run", "--stdin", "inherit", "-"]);
-    assert!(told.code == 2 && told.err.contains("standard input is the job file"), "{told:?}");
-    assert!(told.err.contains("leave out --stdin inherit"), "{told:?}");
+    let result = scene.run(&["run", "--stdin", "inherit", "-"]);
+    assert!(result.code == 2 && result.err.contains("standard input is the job file"), "{result:?}");
+    assert!(result.err.contains("leave out --stdin inherit"), "{result:?}");
 }
 
 #[test]
 fn in_a_federation_a_task_finds_its_input_empty_unless_that_is_not_enough() {
     let federation = Federation::start(2, 1, 1, "");
     let scene = &federation.scene;
-    let told = run(scene, &["run", "--", "sh", "-c", "cat; echo read"], b"");
-    assert_eq!((told.code, told.out.as_str()), (0, "read\n"), "{told:?}");
+    let result = run(scene, &["run", "--", "sh", "-c", "cat; echo read"], b"");
+    assert_eq!((result.code, result.out.as_str()), (0, "read\n"), "{result:?}");
     assert!(
-        told.err.contains("tasks cannot have standard input in a federation: the task finds its input empty"),
-        "{told:?}"
+        result.err.contains("tasks cannot have standard input in a federation: the task finds its input empty"),
+        "{result:?}"
     );
     scene.write("input", "something");
     let path = scene.work().join("input");

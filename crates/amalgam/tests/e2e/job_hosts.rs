@@ -1,6 +1,6 @@
 //! Job managers in a separate process: jobs continue while the server is down, and tasks while the job managers are.
 
-use crate::support::{Cluster, is_alive, read, told, until_true};
+use crate::support::{Cluster, is_alive, read, result, until_true};
 use amalgam_daemon::api::{Event, EventKind, JobState, TaskState};
 use std::collections::BTreeSet;
 use std::fs;
@@ -84,8 +84,8 @@ fn tasks_continue_without_their_job_managers_and_requests_are_queued() {
     let_go(&cluster, [0]);
     until_true("the end of a task without its manager", || !is_alive(&pid));
     // Requests are queued until the job managers are back.
-    let said = scene.ok(&["hold", &id]);
-    assert!(said.contains("waits for job host 1"), "{said}");
+    let output = scene.ok(&["hold", &id]);
+    assert!(output.contains("waits for job host 1"), "{output}");
     cluster.start_jobs(1);
     until_true("the end that was kept", || scene.job(&id).summary.tasks.succeeded == 1);
     let_go(&cluster, 1..5);
@@ -107,9 +107,9 @@ fn refused_for_a_while(mut command: Command) -> String {
 fn job_managers_that_the_server_does_not_know_are_refused_with_a_remedy() {
     let cluster = Cluster::start(1, 1, CONFIG);
     let refused = |command: Command| {
-        let said = told(command);
-        assert!(said.code != 0, "{said:?}");
-        said.err
+        let output = result(command);
+        assert!(output.code != 0, "{output:?}");
+        output.err
     };
     let second = refused(cluster.jobs_command(2));
     assert!(second.contains("unknown job host 2; this server"), "{second}");
@@ -123,8 +123,8 @@ fn job_managers_that_the_server_does_not_know_are_refused_with_a_remedy() {
     let id = cluster.scene.submit(&["--", "true"]);
     cluster.scene.ok(&["wait", &id]);
     let other = Cluster::start(0, 1, "preset = 'apollo'");
-    let said = refused(other.jobs_command(1));
-    assert!(said.contains("write `job_hosts = 1` into its configuration"), "{said}");
+    let output = refused(other.jobs_command(1));
+    assert!(output.contains("write `job_hosts = 1` into its configuration"), "{output}");
 }
 
 #[test]
@@ -196,8 +196,8 @@ fn jobs_of_job_managers_that_are_lost_can_be_ended_and_others_take_over() {
     assert!(again.code == 1 && again.err.contains("its manager is connected"), "{again:?}");
     cluster.kill_jobs(1);
     fs::remove_dir_all(cluster.jobs_home(1)).unwrap();
-    let said = told(cluster.jobs_command(1)).err;
-    assert!(said.contains("the log was lost, or --work-dir names another directory"), "{said}");
+    let output = result(cluster.jobs_command(1)).err;
+    assert!(output.contains("the log was lost, or --work-dir names another directory"), "{output}");
     let waits = scene.ok(&["cancel", &lost]);
     assert!(waits.contains("waits for job host 1"), "{waits}");
     scene.ok(&["cancel", "--force", &lost]);
@@ -242,8 +242,8 @@ fn a_preset_that_books_is_refused_while_jobs_are_elsewhere() {
     cluster.kill_server();
     let mut drf = cluster.scene.command(&["server", "--listen", "127.0.0.1:0", "--listen-agents", "127.0.0.1:0"]);
     drf.args(["--preset", "drf"]);
-    let said = told(drf);
-    assert!(said.code == 2 && said.err.contains("1 job of a job host has not ended (1)"), "{said:?}");
+    let output = result(drf);
+    assert!(output.code == 2 && output.err.contains("1 job of a job host has not ended (1)"), "{output:?}");
     cluster.start_server();
     let_go(&cluster, [0]);
     cluster.scene.ok(&["wait", &id]);

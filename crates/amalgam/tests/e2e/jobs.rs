@@ -27,17 +27,17 @@ fn a_task_that_waits_for_its_retry_has_a_reason_and_follows_the_job_file() {
     until_true("it has failed once", || scene.tasks(&id)[0].exit_code == Some(4));
     let reason = scene.tasks(&id)[0].reason.clone().unwrap_or_default();
     assert!(reason.contains("exited with code 4; main is tried again in ") && reason.contains("after its 1st failure"));
-    let told = scene.job(&id);
-    assert!(told.reasons.iter().any(|why| why.starts_with("main is tried again in ")), "{told:?}");
-    assert_eq!(told.stages[0].retry_delay_seconds, 3_600.0);
+    let result = scene.job(&id);
+    assert!(result.reasons.iter().any(|why| why.starts_with("main is tried again in ")), "{result:?}");
+    assert_eq!(result.stages[0].retry_delay_seconds, 3_600.0);
     let retried = scene.story(&id).into_iter().find(|line| line.kind == "retried").unwrap();
     assert!(retried.text.contains("is tried again in 1h00m (1 of 5 retries used)"), "{retried:?}");
     assert_eq!(scene.read("tries"), "x\n");
     scene.ok(&["cancel", &id]);
 
     let again = "echo x >> again; [ $(wc -l < again) -ge 3 ]";
-    let told = scene.run(&["run", "--retries", "2", "--retry-delay", "0s", "--", "sh", "-c", again]);
-    assert_eq!(told.code, 0, "{told:?}");
+    let result = scene.run(&["run", "--retries", "2", "--retry-delay", "0s", "--", "sh", "-c", again]);
+    assert_eq!(result.code, 0, "{result:?}");
 }
 
 #[test]
@@ -52,8 +52,8 @@ fn the_story_of_a_task_tells_causes_before_effects() {
             .filter(|kind| !["started", "blocked", "predicted"].contains(&kind.as_str()))
             .collect()
     };
-    let told = ["submitted", "admitted", "launched", "ended", "retried", "launched", "ended", "ended"];
-    assert_eq!(kinds("1.main.0"), told, "its own two ends and the job's");
+    let result = ["submitted", "admitted", "launched", "ended", "retried", "launched", "ended", "ended"];
+    assert_eq!(kinds("1.main.0"), result, "its own two ends and the job's");
     let place = |target: &str, kind: &str| scene.story(target).iter().position(|line| line.kind == kind).unwrap();
     assert!(place("1.main.0", "launched") < place("1.main.0", "blocked"), "what is blocked is what was left over");
     assert!(place("1.main.2", "blocked") < place("1.main.2", "launched"));
@@ -83,9 +83,12 @@ fn every_attempt_of_a_task_counts_and_is_listed_also_after_a_restart() {
         let is_close = |one: f64, other: f64| (one - other).abs() < 0.01;
         assert!(is_close(task.wall_seconds.unwrap(), wall) && is_close(task.cpu_seconds.unwrap(), cpu), "{task:?}");
         assert!(task.max_memory_bytes.unwrap().abs_diff(memory) < 2_048, "{task:?}");
-        let told = scene.job("1");
-        assert!(is_close(told.summary.cpu_seconds, cpu) && is_close(told.stages[0].wall_seconds, wall), "{told:#?}");
-        assert_eq!(told.summary.max_memory_bytes, memory);
+        let result = scene.job("1");
+        assert!(
+            is_close(result.summary.cpu_seconds, cpu) && is_close(result.stages[0].wall_seconds, wall),
+            "{result:#?}"
+        );
+        assert_eq!(result.summary.max_memory_bytes, memory);
         let usage = scene.ok(&["usage", "1"]);
         assert!(usage.contains("CPU") && usage.contains("MEMORY"), "{usage}");
         let listed = scene.ok(&["info", "1", "--tasks", "--attempts"]);
@@ -112,8 +115,8 @@ fn single_tasks_and_ranges_are_held_cancelled_and_run_again() {
     let id = scene.submit(&["--hold", "--array", "0-9", "--", "sh", "-c", "[ $AMALGAM_INDEX -ne 9 ]"]);
     let act = |verb: &str, tasks: &str| {
         let target = format!("{id}.main{tasks}");
-        let told = scene.ok(&[verb, &target]);
-        told.strip_prefix(&format!("{target}: ")).unwrap_or_else(|| panic!("{told}")).to_owned()
+        let result = scene.ok(&[verb, &target]);
+        result.strip_prefix(&format!("{target}: ")).unwrap_or_else(|| panic!("{result}")).to_owned()
     };
     assert_eq!(act("cancel", ".0-3"), "4 tasks cancelled\n");
     assert_eq!(act("hold", ".4"), "1 task held\n");
@@ -130,27 +133,27 @@ fn single_tasks_and_ranges_are_held_cancelled_and_run_again() {
     let now = counts();
     assert_eq!((now.succeeded, now.failed, now.cancelled), (8, 1, 1));
     for wrong in [".10", ".0-10"] {
-        let told = scene.run(&["rerun-failed", &format!("{id}.main{wrong}")]);
-        assert!(told.code == 1 && told.err.contains("no task 10 in stage `main`"), "{told:?}");
+        let result = scene.run(&["rerun-failed", &format!("{id}.main{wrong}")]);
+        assert!(result.code == 1 && result.err.contains("no task 10 in stage `main`"), "{result:?}");
     }
-    let told = scene.run(&["run", "--", "sh", "-c", "echo $AMALGAM_NODE"]);
-    assert_eq!(told.out.trim(), scene.tasks("last")[0].node.clone().unwrap());
+    let result = scene.run(&["run", "--", "sh", "-c", "echo $AMALGAM_NODE"]);
+    assert_eq!(result.out.trim(), scene.tasks("last")[0].node.clone().unwrap());
 }
 
 #[test]
 fn each_attempt_of_a_followed_task_is_shown_from_its_beginning() {
     let scene = Scene::dev(&[]);
     let script = "echo x >> tries; echo try $(wc -l < tries); sleep 0.7; [ $(wc -l < tries) -ge 3 ]";
-    let told = scene.run(&["run", "--retries", "2", "--", "sh", "-c", script]);
-    assert_eq!((told.code, told.out.as_str()), (0, "try 1\ntry 2\ntry 3\n"), "{told:?}");
+    let result = scene.run(&["run", "--retries", "2", "--", "sh", "-c", script]);
+    assert_eq!((result.code, result.out.as_str()), (0, "try 1\ntry 2\ntry 3\n"), "{result:?}");
     assert_eq!(scene.ok(&["logs", "1"]), "try 3\n");
 }
 
 #[test]
 fn a_job_gives_up_after_max_fails() {
     let scene = Scene::dev(&[]);
-    let told = scene.run(&["run", "--array", "0-199", "--max-fails", "2", "--", "sh", "-c", "exit 9"]);
-    assert_eq!(told.code, 9, "{told:?}");
+    let result = scene.run(&["run", "--array", "0-199", "--max-fails", "2", "--", "sh", "-c", "exit 9"]);
+    assert_eq!(result.code, 9, "{result:?}");
     let counts = scene.job("1").summary.tasks;
     assert!((3..=10).contains(&counts.failed) && counts.failed + counts.cancelled == 200, "{counts:?}");
 }
@@ -166,8 +169,8 @@ fn only_what_failed_runs_again() {
     let mut ran: Vec<String> = scene.read("ran").lines().map(str::to_owned).collect();
     ran.sort();
     assert_eq!(ran, ["0", "1", "2", "2", "3", "4"]);
-    let told = scene.run(&["rerun-failed", "1"]);
-    assert!(told.code != 0 && told.err.starts_with("error: "), "nothing is left to run again: {told:?}");
+    let result = scene.run(&["rerun-failed", "1"]);
+    assert!(result.code != 0 && result.err.starts_with("error: "), "nothing is left to run again: {result:?}");
 }
 
 #[test]
@@ -267,15 +270,15 @@ fn each_reason_is_printed_once() {
         ),
     );
     let job = scene.submit(&[file.to_str().unwrap()]);
-    let said = scene.ok(&["info", &job]);
-    assert_eq!(said.matches("waits for stages train and pages to succeed").count(), 1, "{said}");
+    let output = scene.ok(&["info", &job]);
+    assert_eq!(output.matches("waits for stages train and pages to succeed").count(), 1, "{output}");
     scene.write("go", "");
     assert_eq!(scene.run(&["wait", &job]).code, 3);
     // The reason of its end, and the tasks that never ran because of it.
-    let said = scene.ok(&["info", &job]);
-    assert_eq!(said.matches("task pages").count(), 1, "{said}");
+    let output = scene.ok(&["info", &job]);
+    assert_eq!(output.matches("task pages").count(), 1, "{output}");
     let never = "publish: never runs: its dependency stage pages failed (exited with code 3)";
-    assert_eq!(said.matches(never).count(), 1, "{said}");
+    assert_eq!(output.matches(never).count(), 1, "{output}");
 }
 
 #[test]
@@ -301,12 +304,15 @@ fn an_unknown_queue_is_reported_at_its_place_in_the_file() {
     scene.start_dev(&["--config", config.to_str().unwrap()]);
     scene.write("job.toml", "command = [\"true\"]\nqueue = \"research.deeep\"\n");
     for verb in ["submit", "run"] {
-        let told = scene.run(&[verb, "job.toml"]);
-        let said = "error: job.toml:2:9: queue `research.deeep` not found; use one of: root.research.deep\n  help: did you mean `research.deep`?\n";
-        assert_eq!((told.code, told.err.as_str()), (2, said), "{verb}");
+        let result = scene.run(&[verb, "job.toml"]);
+        let output = "error: job.toml:2:9: queue `research.deeep` not found; use one of: root.research.deep\n  help: did you mean `research.deep`?\n";
+        assert_eq!((result.code, result.err.as_str()), (2, output), "{verb}");
     }
-    let told = scene.run(&["submit", "--queue", "research", "job.toml"]);
-    assert!(told.code == 2 && told.err.starts_with("error: queue `root.research` holds other queues"), "{told:?}");
-    let told = scene.run(&["submit", "--queue", "root.research.deep", "job.toml"]);
-    assert_eq!(told.code, 0, "{told:?}");
+    let result = scene.run(&["submit", "--queue", "research", "job.toml"]);
+    assert!(
+        result.code == 2 && result.err.starts_with("error: queue `root.research` holds other queues"),
+        "{result:?}"
+    );
+    let result = scene.run(&["submit", "--queue", "root.research.deep", "job.toml"]);
+    assert_eq!(result.code, 0, "{result:?}");
 }

@@ -106,12 +106,12 @@ fn check(lines: &str, tasks: &[TaskSummary], story: &[StoryLine], count: usize, 
         let (task, attempt) = line.split_once(' ').unwrap_or_else(|| panic!("seed {seed}: `{line}` is no whole line"));
         wrote.entry(task).or_default().push(attempt);
     }
-    let told = |kind: &str| -> Vec<(&str, &str)> {
+    let result = |kind: &str| -> Vec<(&str, &str)> {
         let of_kind = story.iter().filter(|line| line.kind == kind);
         of_kind.filter_map(|line| Some((line.task.as_deref()?, line.attempt.as_deref()?))).collect()
     };
-    let ends = told("ended");
-    let lost: BTreeSet<(&str, &str)> = told("lost").into_iter().collect();
+    let ends = result("ended");
+    let lost: BTreeSet<(&str, &str)> = result("lost").into_iter().collect();
     let ended: BTreeMap<&str, &str> = ends.iter().copied().collect();
     assert_eq!((ends.len(), ended.len()), (count, count), "seed {seed}: every task has ended once in the store");
     assert_eq!(tasks.len(), count);

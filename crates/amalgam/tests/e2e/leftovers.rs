@@ -39,10 +39,10 @@ fn a_node_starts_again_whatever_tasks_have_left() {
 #[test]
 fn a_cluster_for_one_run_leaves_nothing_whatever_its_task_has_left() {
     let scene = scene();
-    let told = scene.run(&["run", "--", "sh", "-c", LEAVE]);
-    assert_eq!(told.code, 0, "{told:?}");
+    let result = scene.run(&["run", "--", "sh", "-c", LEAVE]);
+    assert_eq!(result.code, 0, "{result:?}");
     let left: Vec<_> = fs::read_dir(scene.path().join("tmp")).unwrap().collect();
-    assert!(left.is_empty() && told.err == "job 1 submitted: sh, 1 task\n", "{left:?}: {told:?}");
+    assert!(left.is_empty() && result.err == "job 1 submitted: sh, 1 task\n", "{left:?}: {result:?}");
     assert_eq!(scene.read("mine/kept"), "kept\n");
 }
 

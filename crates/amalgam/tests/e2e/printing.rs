@@ -40,9 +40,9 @@ fn a_job_whose_output_cannot_be_written_is_cancelled_and_no_success() {
     for script in ["echo hi", "echo hi; exec sleep 600"] {
         let full = File::options().write(true).open("/dev/full").unwrap();
         let mut command = scene.command(&["run", "--", "sh", "-c", script]);
-        let told = read(command.stdout(full).stderr(Stdio::piped()).output().unwrap());
-        assert_eq!(told.code, 1, "{told:?}");
-        assert!(told.err.contains("No space left on device"), "{told:?}");
+        let result = read(command.stdout(full).stderr(Stdio::piped()).output().unwrap());
+        assert_eq!(result.code, 1, "{result:?}");
+        assert!(result.err.contains("No space left on device"), "{result:?}");
     }
     assert_eq!(scene.run(&["wait", "2"]).code, 130);
 }
@@ -63,8 +63,8 @@ fn messages_of_tasks_stay_within_a_line() {
         &["wait", "1"],
         &["usage"],
     ] {
-        let told = scene.run(verb);
-        assert!(!misleads(&told.out) && !misleads(&told.err), "{verb:?} {told:?}");
+        let result = scene.run(verb);
+        assert!(!misleads(&result.out) && !misleads(&result.err), "{verb:?} {result:?}");
     }
     assert_eq!(scene.run(&["list", "--all"]).out.lines().count(), 2);
     let reason = scene.tasks("1")[0].reason.clone().unwrap();
@@ -81,14 +81,14 @@ fn cancel_all_ends_jobs_and_those_that_come_after_them() {
     scene.ok(&["wait", "1"]);
     scene.submit(&["--hold", "--", "true"]);
     scene.submit(&["--after", "2", "--", "true"]);
-    let told = scene.run(&["cancel", "all"]);
-    assert_eq!((told.code, told.out.as_str(), told.err.as_str()), (0, "job 2 cancelled\njob 3 cancelled\n", ""));
+    let result = scene.run(&["cancel", "all"]);
+    assert_eq!((result.code, result.out.as_str(), result.err.as_str()), (0, "job 2 cancelled\njob 3 cancelled\n", ""));
     scene.submit(&["--hold", "--", "true"]);
     scene.submit(&["--after", "4", "--", "true"]);
-    let told = scene.run(&["cancel", "4", "5"]);
-    assert_eq!((told.code, told.out.as_str()), (0, "job 4 cancelled\njob 5 cancelled\n"));
-    let told = scene.run(&["rerun-failed", "all"]);
-    assert_eq!(told.code, 0, "{told:?}");
+    let result = scene.run(&["cancel", "4", "5"]);
+    assert_eq!((result.code, result.out.as_str()), (0, "job 4 cancelled\njob 5 cancelled\n"));
+    let result = scene.run(&["rerun-failed", "all"]);
+    assert_eq!(result.code, 0, "{result:?}");
     assert_eq!(scene.run(&["wait", "1-9"]).code, 0);
 }
 
@@ -125,12 +125,12 @@ fn every_verb_takes_every_name_of_a_task_that_is_printed() {
         let of_tasks: BTreeSet<&str> = story.iter().filter_map(|line| line.task.as_deref()).collect();
         assert_eq!(of_tasks, BTreeSet::from([task.task.as_str()]), "{name}");
         assert_eq!(scene.ok(&["info", "--attempts", &name]).lines().count(), 2, "{name}");
-        let told = scene.run(&["cancel", &name]);
-        assert!(!told.err.contains("Usage") && told.code != 2, "{told:?}");
-        let told = scene.run(&["wait", &name]);
-        assert!(told.code == 2 && (told.err.contains("it names tasks") || name.contains("last")), "{told:?}");
-        let told = scene.run(&["outputs", &name, "--list"]);
-        assert!(told.code == 1 && told.err.contains("no outputs of"), "{told:?}");
+        let result = scene.run(&["cancel", &name]);
+        assert!(!result.err.contains("Usage") && result.code != 2, "{result:?}");
+        let result = scene.run(&["wait", &name]);
+        assert!(result.code == 2 && (result.err.contains("it names tasks") || name.contains("last")), "{result:?}");
+        let result = scene.run(&["outputs", &name, "--list"]);
+        assert!(result.code == 1 && result.err.contains("no outputs of"), "{result:?}");
     }
     for range in [format!("{id}.main.0-1"), format!("{id}.0.0,1")] {
         let lines = scene.ok(&["logs", "--no-prefix", &range]);
@@ -139,6 +139,6 @@ fn every_verb_takes_every_name_of_a_task_that_is_printed() {
         let story: Vec<StoryLine> = scene.json(&["story", &range]);
         assert!(story.iter().all(|line| line.task.as_ref() != Some(&tasks[2].task)), "{range}");
     }
-    let told = scene.run(&["logs", &format!("{id}-9-9")]);
-    assert!(told.code == 1 && told.err.contains(&format!("job {id} has no attempt {id}-9-9")), "{told:?}");
+    let result = scene.run(&["logs", &format!("{id}-9-9")]);
+    assert!(result.code == 1 && result.err.contains(&format!("job {id} has no attempt {id}-9-9")), "{result:?}");
 }

@@ -45,10 +45,10 @@ fn a_task_over_its_memory_is_killed_and_said_to_be() {
         return;
     }
     // `tail` keeps a line without an end in memory.
-    let told = scene.run(&["run", "-r", "memory=24MiB", "--", "sh", "-c", "head -c 300m /dev/zero | tail; exit $?"]);
-    assert_eq!(told.code, 137, "{told:?}");
+    let result = scene.run(&["run", "-r", "memory=24MiB", "--", "sh", "-c", "head -c 300m /dev/zero | tail; exit $?"]);
+    assert_eq!(result.code, 137, "{result:?}");
     let wanted = "used 24 of 24 MiB; request more with -r memory";
-    assert!(told.err.contains(wanted), "{told:?}");
+    assert!(result.err.contains(wanted), "{result:?}");
     let task = &scene.tasks("last")[0];
     assert!(task.reason.as_deref().is_some_and(|reason| reason.ends_with(wanted)), "{task:?}");
 }
@@ -60,8 +60,8 @@ fn a_task_knows_who_it_is() {
     let arguments =
         ["run", "--name", "known", "--each-line", "words", "--env", "COLOUR=blue", "-r", "cpu=0.5,memory=64MiB"];
     let script = "[ $AMALGAM_INDEX = 1 ] && env | sort; true";
-    let told = scene.run(&[&arguments[..], &["--", "sh", "-c", script]].concat());
-    assert_eq!(told.code, 0, "{told:?}");
+    let result = scene.run(&[&arguments[..], &["--", "sh", "-c", script]].concat());
+    assert_eq!(result.code, 0, "{result:?}");
     let work = scene.work().display().to_string();
     for line in [
         "AMALGAM_ITEM=two words",
@@ -79,15 +79,15 @@ fn a_task_knows_who_it_is() {
         &format!("AMALGAM_SUBMIT_DIR={work}"),
         &format!("PWD={work}"),
     ] {
-        assert!(told.out.contains(&format!("main/1: {line}\n")), "{line} is missing in {}", told.out);
+        assert!(result.out.contains(&format!("main/1: {line}\n")), "{line} is missing in {}", result.out);
     }
     let value = |name: &str| {
-        let (_, rest) = told.out.split_once(&format!("main/1: {name}=")).unwrap_or_else(|| panic!("no {name}"));
+        let (_, rest) = result.out.split_once(&format!("main/1: {name}=")).unwrap_or_else(|| panic!("no {name}"));
         rest.lines().next().unwrap().to_owned()
     };
     assert!(value("AMALGAM_ATTEMPT").starts_with("1-"), "{}", value("AMALGAM_ATTEMPT"));
     assert_ne!(value("AMALGAM_TASK_DIR"), work);
-    assert!(value("TMPDIR").starts_with(&value("AMALGAM_TASK_DIR")), "{}", told.out);
+    assert!(value("TMPDIR").starts_with(&value("AMALGAM_TASK_DIR")), "{}", result.out);
     assert!(value("AMALGAM_ERROR_FILE").starts_with('/'));
     assert!(value("AMALGAM_PROGRESS_FILE").starts_with('/'));
 }
@@ -135,9 +135,9 @@ fn output_can_be_read_during_and_after_the_run() {
 #[test]
 fn output_past_the_cap_is_said_to_be_dropped() {
     let scene = Scene::dev(&[]);
-    let told = scene.run(&["run", "--output-cap", "1KiB", "--", "sh", "-c", "yes | head -c 3072"]);
-    assert_eq!((told.code, told.out.len()), (0, 1024), "{told:?}");
-    assert!(told.err.contains("main: 2.0 KiB of output were not kept"), "{told:?}");
+    let result = scene.run(&["run", "--output-cap", "1KiB", "--", "sh", "-c", "yes | head -c 3072"]);
+    assert_eq!((result.code, result.out.len()), (0, 1024), "{result:?}");
+    assert!(result.err.contains("main: 2.0 KiB of output were not kept"), "{result:?}");
     assert!(scene.ok(&["info", "last"]).contains("main: 2.0 KiB of output were not kept"));
     assert_eq!(scene.run(&["run", "-q", "--output-cap", "1KiB", "--", "sh", "-c", "yes | head -c 3072"]).err, "");
 }
@@ -167,9 +167,9 @@ fn an_interrupted_run_ends_its_task() {
     // SAFETY: kill has no preconditions.
     unsafe { libc::kill(run.id() as libc::pid_t, libc::SIGINT) };
     let output = run.wait_with_output().unwrap();
-    let said = String::from_utf8(output.stderr).unwrap();
+    let text = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(130));
-    assert!(said.ends_with("job 1 cancelled by ada\n"), "{said}");
+    assert!(text.ends_with("job 1 cancelled by ada\n"), "{text}");
     until_true("the task's end", || !crate::support::is_alive(&pid));
 }
 
@@ -179,8 +179,8 @@ fn a_cluster_for_one_run_has_the_requested_size() {
     // Four tasks that run only at the same time.
     let script = "touch here-$AMALGAM_INDEX; while [ $(ls here-* | wc -l) -lt 4 ]; do sleep 0.02; done";
     let size = ["run", "--nodes", "2", "--cpus", "2", "--array", "0-3", "--", "sh", "-c", script];
-    let told = scene.run(&size);
-    assert_eq!(told.code, 0, "{told:?}");
+    let result = scene.run(&size);
+    assert_eq!(result.code, 0, "{result:?}");
     assert_eq!(scene.run(&["run", "--", "sh", "-c", "exit 11"]).code, 11);
     let none = scene.run(&["list"]);
     assert!(none.code == 1 && none.err.contains("no server is running"), "{none:?}");
@@ -194,14 +194,17 @@ fn a_state_directory_that_cannot_be_read_is_not_one_without_a_server() {
     std::os::unix::fs::symlink(&around, &around).unwrap();
     for (place, why) in [(&file, "Not a directory"), (&around, "symbolic links")] {
         for verb in [&["list"][..], &["run", "--", "true"]] {
-            let told = crate::support::told({
+            let result = crate::support::result({
                 let mut command = scene.command(verb);
                 command.env("AMALGAM_STATE", place);
                 command
             });
             let wanted = format!("error: cannot read server.json in the state directory {}: ", place.display());
-            assert!(told.code == 1 && told.err.starts_with(&wanted) && told.err.contains(why), "{told:?}");
-            assert!(told.err.contains("help: name another directory with --state-dir or AMALGAM_STATE"), "{told:?}");
+            assert!(result.code == 1 && result.err.starts_with(&wanted) && result.err.contains(why), "{result:?}");
+            assert!(
+                result.err.contains("help: name another directory with --state-dir or AMALGAM_STATE"),
+                "{result:?}"
+            );
         }
     }
     let closed = scene.work().join("closed");
@@ -211,9 +214,9 @@ fn a_state_directory_that_cannot_be_read_is_not_one_without_a_server() {
     if fs::read_dir(&closed).is_err() {
         let mut command = scene.command(&["list"]);
         command.env("AMALGAM_STATE", &closed);
-        let told = crate::support::told(command);
-        assert!(told.code == 1 && told.err.contains("Permission denied"), "{told:?}");
-        assert!(told.err.contains("help: make both readable for your user, or name another"), "{told:?}");
+        let result = crate::support::result(command);
+        assert!(result.code == 1 && result.err.contains("Permission denied"), "{result:?}");
+        assert!(result.err.contains("help: make both readable for your user, or name another"), "{result:?}");
     }
     fs::set_permissions(&closed, fs::Permissions::from_mode(0o700)).unwrap();
 }
@@ -232,7 +235,7 @@ fn a_killed_run_takes_its_cluster_along() {
 fn a_failed_task_is_named_as_the_verbs_find_it() {
     let scene = Scene::dev(&[]);
     let script = "echo $AMALGAM_INDEX; [ $AMALGAM_INDEX != 9 ]";
-    let told = scene.run(&["run", "--array", "0-9:3", "--", "sh", "-c", script]);
-    assert!(told.err.contains("task main/3 (value 9) exited with code 1"), "{told:?}");
+    let result = scene.run(&["run", "--array", "0-9:3", "--", "sh", "-c", script]);
+    assert!(result.err.contains("task main/3 (value 9) exited with code 1"), "{result:?}");
     assert_eq!(scene.run(&["logs", "last.main.3"]).out, "9\n");
 }

@@ -162,8 +162,8 @@ fn gpus_are_handed_out_by_index() {
     // Both must run at the same time to end.
     let script = "echo $CUDA_VISIBLE_DEVICES $AMALGAM_RESOURCE_GPU > gpu-$AMALGAM_INDEX; \
                   while [ ! -e gpu-0 ] || [ ! -e gpu-1 ]; do sleep 0.02; done";
-    let told = scene.run(&["run", "--array", "0-1", "-r", "cpu=0.5,gpu=1", "--", "sh", "-c", script]);
-    assert_eq!(told.code, 0, "{told:?}");
+    let result = scene.run(&["run", "--array", "0-1", "-r", "cpu=0.5,gpu=1", "--", "sh", "-c", script]);
+    assert_eq!(result.code, 0, "{result:?}");
     let mut devices = [scene.read("gpu-0"), scene.read("gpu-1")];
     devices.sort();
     assert_eq!(devices, ["0 0\n", "1 1\n"]);
@@ -203,8 +203,8 @@ fn gpus_are_handed_out_by_index() {
 
     // One task at a time has the other device.
     let script = "mkdir using && echo $AMALGAM_RESOURCE_FPGA && rmdir using";
-    let told = scene.run(&["run", "--array", "0-9", "-r", "cpu=0.1,fpga=1", "--", "sh", "-c", script]);
-    assert_eq!((told.code, told.out.matches(": 0\n").count()), (0, 10), "{told:?}");
+    let result = scene.run(&["run", "--array", "0-9", "-r", "cpu=0.1,fpga=1", "--", "sh", "-c", script]);
+    assert_eq!((result.code, result.out.matches(": 0\n").count()), (0, 10), "{result:?}");
     let holder = scene.submit(&["-r", "cpu=0.1,fpga=1", "--", "sh", "-c", AWAIT_GO]);
     until_true("the device is in use", || scene.job(&holder).summary.tasks.running == 1);
     let waiting = scene.submit(&["-r", "cpu=0.1,fpga=1", "--", "true"]);
@@ -218,9 +218,9 @@ fn a_dag_with_a_cycle_is_refused_by_name() {
     let scene = Scene::new();
     let refused = |text: &str| {
         fs::write(scene.work().join("job.toml"), text).unwrap();
-        let told = scene.run(&["run", "job.toml"]);
-        assert_eq!(told.code, 2, "{told:?}");
-        told.err
+        let result = scene.run(&["run", "job.toml"]);
+        assert_eq!(result.code, 2, "{result:?}");
+        result.err
     };
     let cycle = refused(
         "[[stage]]\nname = 'a'\nafter = ['b']\ncommand = 'true'\n[[stage]]\nname = 'b'\nafter = ['a']\ncommand = 'true'\n",

@@ -94,14 +94,14 @@ fn flags_or_a_scenario_place_inputs_and_results_count_distances() {
     fs::write(scene.work().join("placed.toml"), text).unwrap();
     assert_eq!(result(&scene, &["sim", "run", "placed.toml"]), by_flags);
     assert!(result(&scene, &small(&["--seed", "3"]))["reading"].is_null());
-    let said = scene.ok(&small(&flags));
-    assert!(said.contains("BEYOND") && said.contains("of earlier tasks"), "{said}");
+    let output = scene.ok(&small(&flags));
+    assert!(output.contains("BEYOND") && output.contains("of earlier tasks"), "{output}");
 }
 
 #[test]
 fn inputs_that_cannot_be_placed_are_refused_with_a_remedy() {
     let scene = Scene::new();
-    for (flags, said) in [
+    for (flags, output) in [
         (&["--replicas", "3"][..], "use -w input=MB"),
         (&["--replicas", "0", "-w", "input=80"], "0 is not in 1..=100"),
         (&["--block", "1MiB", "-w", "input=80"], "--replicas <N>"),
@@ -109,23 +109,23 @@ fn inputs_that_cannot_be_placed_are_refused_with_a_remedy() {
         (&["--replicas", "3", "-w", "input=80", "--read-rates", "80,100,160"], "three whole numbers of MB a second"),
         (&["--racks", "9"], "4 nodes cannot be in 9 racks"),
     ] {
-        let told = scene.run(&small(flags));
-        assert!(told.code == 2 && told.err.contains(said), "{flags:?}: {told:?}");
+        let outcome = scene.run(&small(flags));
+        assert!(outcome.code == 2 && outcome.err.contains(output), "{flags:?}: {outcome:?}");
     }
 }
 
 #[test]
 fn options_about_inputs_without_effect_are_noted() {
     let scene = Scene::new();
-    for (flags, said) in [
+    for (flags, output) in [
         (&["-w", "input=80"][..], "-w input has no effect without --replicas N"),
         (&["--replicas", "9", "-w", "input=80"], "note: with 4 nodes each block has as many copies"),
     ] {
-        let told = scene.run(&small(flags));
-        assert!(told.code == 0 && told.err.contains(said), "{flags:?}: {told:?}");
+        let outcome = scene.run(&small(flags));
+        assert!(outcome.code == 0 && outcome.err.contains(output), "{flags:?}: {outcome:?}");
     }
-    let told = scene.run(&small(&["--replicas", "4", "-w", "input=80"]));
-    assert!(told.code == 0 && !told.err.contains("copies"), "{told:?}");
+    let outcome = scene.run(&small(&["--replicas", "4", "-w", "input=80"]));
+    assert!(outcome.code == 0 && !outcome.err.contains("copies"), "{outcome:?}");
 }
 
 #[test]
@@ -146,20 +146,20 @@ fn seeds_run_beside_each_other_and_make_the_same_on_any_number_of_threads() {
     assert_eq!(order.collect::<Vec<_>>(), expected);
     assert_eq!(alone[1], result(&scene, &small(&["--preset", "fifo", "--seed", "4"])));
 
-    let said = scene.ok(&small(&["--preset", "fifo,drf", "--seeds", "3..5"]));
+    let output = scene.ok(&small(&["--preset", "fifo,drf", "--seeds", "3..5"]));
     let mean = [0, 1, 2].iter().map(|&run| alone[run]["jct_s"]["mean"].as_f64().unwrap()).sum::<f64>() / 3.0;
-    let row = said.lines().find(|line| line.starts_with("fifo ")).unwrap();
-    assert_eq!(row.split_whitespace().nth(1), Some(format!("{mean:.2}").as_str()), "{said}");
+    let row = output.lines().find(|line| line.starts_with("fifo ")).unwrap();
+    assert_eq!(row.split_whitespace().nth(1), Some(format!("{mean:.2}").as_str()), "{output}");
 }
 
 #[test]
 fn several_presets_make_one_table_and_one_page() {
     let scene = Scene::new();
-    let said = scene.ok(&small(&["--preset", "all", "--report", "page.html"]));
+    let output = scene.ok(&small(&["--preset", "all", "--report", "page.html"]));
     let presets =
         ["fifo", "capacity", "drf", "sjf", "srtf", "tetris", "carbyne", "sparrow", "mercury", "apollo", "apollo-plus"];
     for preset in presets {
-        assert!(said.lines().any(|line| line.split_whitespace().next() == Some(preset)), "{preset}: {said}");
+        assert!(output.lines().any(|line| line.split_whitespace().next() == Some(preset)), "{preset}: {output}");
     }
     let page = scene.read("page.html");
     assert!(presets.iter().all(|preset| page.contains(preset)));
@@ -203,9 +203,9 @@ fn a_federation_places_everything_on_stale_views_and_refusals_are_counted() {
 fn a_federation_that_cannot_be_is_refused() {
     let scene = Scene::new();
     let refused = |more: &[&str]| {
-        let told = scene.run(&small(more));
-        assert_eq!(told.code, 2, "{}", told.err);
-        told.err
+        let outcome = scene.run(&small(more));
+        assert_eq!(outcome.code, 2, "{}", outcome.err);
+        outcome.err
     };
     let clusters = refused(&["--preset", "drf", "--clusters", "2"]);
     assert!(clusters.contains("choose one with --preset: megha or megha-plus"), "{clusters}");
@@ -230,8 +230,8 @@ fn jobs_that_yield_are_compared_with_the_same_jobs_without_altruism() {
     assert_eq!((&queue["queue"], queue["jobs"].as_u64()), (&Value::from("root.default"), Some(40)));
     assert!(queue["given_cpu_s"].as_f64() > Some(1.0) && queue["received_cpu_s"].as_f64() > Some(1.0), "{queue}");
     assert_eq!(run(&["--preset", "drf"])["altruism"], Value::Null);
-    let said = scene.ok(&small(&["--preset", "drf,carbyne", "--against-selfish", "--csv", "csv"]));
-    assert!(said.contains("carbyne: jobs gave ") && said.contains("the same run without altruism"), "{said}");
+    let output = scene.ok(&small(&["--preset", "drf,carbyne", "--against-selfish", "--csv", "csv"]));
+    assert!(output.contains("carbyne: jobs gave ") && output.contains("the same run without altruism"), "{output}");
     let rows = scene.read("csv/jobs-carbyne.csv");
     assert!(rows.lines().next().unwrap().ends_with("alone_jct_s,selfish_jct_s"), "{rows}");
     assert!(rows.lines().skip(1).all(|row| !row.ends_with(',')), "{rows}");
@@ -242,12 +242,12 @@ fn every_run_is_compared_with_one_without_altruism_or_refused() {
     let scene = Scene::new();
     let seeds = ["--preset", "drf,carbyne", "--seeds", "3..4"];
     assert!(!scene.ok(&small(&seeds)).contains("altruism"));
-    let said = scene.ok(&small(&[&seeds[..], &["--against-selfish"]].concat()));
+    let output = scene.ok(&small(&[&seeds[..], &["--against-selfish"]].concat()));
     for run in ["carbyne, seed 3:\n", "carbyne, seed 4:\n"] {
-        let (_, below) = said.split_once(run).unwrap_or_else(|| panic!("no {run}: {said}"));
-        assert!(below.starts_with("  against the same run without altruism (mean "), "{said}");
+        let (_, below) = output.split_once(run).unwrap_or_else(|| panic!("no {run}: {output}"));
+        assert!(below.starts_with("  against the same run without altruism (mean "), "{output}");
     }
-    assert!(!said.contains("drf, seed"), "{said}");
+    assert!(!output.contains("drf, seed"), "{output}");
     let cut = scene.ok(&small(&["--preset", "carbyne", "--against-selfish", "--until", "1s"]));
     assert!(cut.contains("against the same run without altruism: no job succeeded in both"), "{cut}");
 
@@ -255,9 +255,12 @@ fn every_run_is_compared_with_one_without_altruism_or_refused() {
     for (more, names) in
         [(&["--preset", "drf,sjf"][..], "never yield under drf, sjf"), (&["--config", "selfish.toml"], "under carbyne")]
     {
-        let told = scene.run(&small(&[more, &["--against-selfish"]].concat()));
-        assert!(told.code == 2 && told.err.contains(names), "{told:?}");
-        assert!(told.err.contains("help: name a preset in which they do, with altruism above 0 (carbyne)"), "{told:?}");
+        let outcome = scene.run(&small(&[more, &["--against-selfish"]].concat()));
+        assert!(outcome.code == 2 && outcome.err.contains(names), "{outcome:?}");
+        assert!(
+            outcome.err.contains("help: name a preset in which they do, with altruism above 0 (carbyne)"),
+            "{outcome:?}"
+        );
     }
 }
 
@@ -273,13 +276,13 @@ fn an_oracle_needs_no_longer_than_the_jobs_that_were_allowed_something() {
     let mean = |of: &str| oracle[of]["mean"].as_f64().unwrap();
     assert!(mean("jct_s") >= mean("unlimited_s"), "{oracle}");
     assert!(mean("most_allowed_s") > mean("unlimited_s") && mean("as_allowed_s") >= mean("most_allowed_s"), "{oracle}");
-    let said = scene.ok(&small(&["--preset", "drf,apollo", "--against-oracle"]));
-    assert!(said.contains("apollo: ") && said.contains("within the most of it "), "{said}");
-    let told = scene.run(&small(&["--preset", "drf,sjf", "--against-oracle"]));
-    assert!(told.code == 2 && told.err.contains("jobs are allowed nothing under drf, sjf"), "{told:?}");
+    let output = scene.ok(&small(&["--preset", "drf,apollo", "--against-oracle"]));
+    assert!(output.contains("apollo: ") && output.contains("within the most of it "), "{output}");
+    let outcome = scene.run(&small(&["--preset", "drf,sjf", "--against-oracle"]));
+    assert!(outcome.code == 2 && outcome.err.contains("jobs are allowed nothing under drf, sjf"), "{outcome:?}");
     assert!(
-        told.err.contains("help: name a preset in which they are (apollo, apollo-plus), or leave it out"),
-        "{told:?}"
+        outcome.err.contains("help: name a preset in which they are (apollo, apollo-plus), or leave it out"),
+        "{outcome:?}"
     );
 }
 
@@ -331,12 +334,12 @@ fn a_scenario_is_its_flags_and_flags_come_before_it() {
     assert_eq!((other["preset"].as_str(), other["jobs"].as_u64()), (Some("fifo"), Some(3)));
 
     scene.write("slip.toml", "nodes = 4\nworkloads = 'synthetic:layered'\n");
-    let told = scene.run(&["sim", "run", "slip.toml"]);
-    assert!(told.code == 2 && told.err.contains("slip.toml:2: unknown key `workloads`"), "{told:?}");
-    assert!(told.err.contains("did you mean `workload`?"), "{told:?}");
+    let outcome = scene.run(&["sim", "run", "slip.toml"]);
+    assert!(outcome.code == 2 && outcome.err.contains("slip.toml:2: unknown key `workloads`"), "{outcome:?}");
+    assert!(outcome.err.contains("did you mean `workload`?"), "{outcome:?}");
     scene.write("none.toml", "nodes = 4\n");
-    let told = scene.run(&["sim", "run", "none.toml"]);
-    assert!(told.code == 2 && told.err.contains("no workload"), "{told:?}");
+    let outcome = scene.run(&["sim", "run", "none.toml"]);
+    assert!(outcome.code == 2 && outcome.err.contains("no workload"), "{outcome:?}");
 }
 
 #[test]
@@ -348,9 +351,9 @@ fn queues_and_policies_are_those_of_a_servers_configuration() {
     let wide = result(&scene, &small(&["--preset", "capacity"]));
     assert!(narrow["makespan_s"].as_f64() > wide["makespan_s"].as_f64(), "one job at a time takes longer");
     scene.write("server.toml", "preset = 'capacitee'\n");
-    let told = scene.run(&small(&["--config", "server.toml"]));
-    assert!(told.code == 2 && told.err.contains("server.toml:1:10: unknown preset `capacitee`"), "{told:?}");
-    assert!(told.err.ends_with("\n  help: did you mean `capacity`?\n"), "{told:?}");
+    let outcome = scene.run(&small(&["--config", "server.toml"]));
+    assert!(outcome.code == 2 && outcome.err.contains("server.toml:1:10: unknown preset `capacitee`"), "{outcome:?}");
+    assert!(outcome.err.ends_with("\n  help: did you mean `capacity`?\n"), "{outcome:?}");
 }
 
 #[test]
@@ -368,30 +371,32 @@ fn the_policies_of_a_configuration_apply_to_the_presets_that_are_named() {
     assert_ne!(random["jct_s"], run(&["--preset", "drf"])["jct_s"]);
 
     // As `dev` and `server` do.
-    let told = scene.run(&small(&["--config", "strict.toml", "--preset", "drf,sjf"]));
-    assert!(told.code == 2 && told.err.contains("strict.toml"), "{told:?}");
-    assert!(told.err.contains("strict_shares is a setting of the preset drf, and not of sjf"), "{told:?}");
+    let outcome = scene.run(&small(&["--config", "strict.toml", "--preset", "drf,sjf"]));
+    assert!(outcome.code == 2 && outcome.err.contains("strict.toml"), "{outcome:?}");
+    assert!(outcome.err.contains("strict_shares is a setting of the preset drf, and not of sjf"), "{outcome:?}");
 }
 
 #[test]
 fn stories_of_a_job_and_of_a_task_are_printed() {
     let scene = Scene::new();
-    let said = scene.ok(&small(&["--story", "2"]));
+    let output = scene.ok(&small(&["--story", "2"]));
     for part in
         ["job 2 (job-2): submitted", "task 2.0.0 granted as guaranteed work on", "process of", "job 2: job succeeded"]
     {
-        assert!(said.contains(part), "{part}: {said}");
+        assert!(output.contains(part), "{part}: {output}");
     }
-    assert!(!said.contains("job 3:"), "{said}");
-    let said = scene.ok(&small(&["--preset", "sparrow", "--story", "2.1.0"]));
+    assert!(!output.contains("job 3:"), "{output}");
+    let output = scene.ok(&small(&["--preset", "sparrow", "--story", "2.1.0"]));
     assert!(
-        said.contains("task 2.1.0 sent as") && said.contains("job 2 (job-2): submitted") && !said.contains("2.0.0"),
-        "{said}"
+        output.contains("task 2.1.0 sent as")
+            && output.contains("job 2 (job-2): submitted")
+            && !output.contains("2.0.0"),
+        "{output}"
     );
     let late = small(&["--until", "1us", "--story", "6"]);
     assert!(scene.ok(&late).contains("nothing happened to it before the run ended"));
     assert_eq!(scene.run(&small(&["--story", "soon"])).code, 2);
-    for (subject, said) in [
+    for (subject, output) in [
         (
             "9999",
             "no job 9999: the workload has 6 jobs\n  help: jobs count from 1 in the order of their arrival: 1 to 6",
@@ -401,8 +406,8 @@ fn stories_of_a_job_and_of_a_task_are_printed() {
         ("2.99.0", "no stage 99 of job 2, which has "),
         ("2.0.99", "no task 2.0.99: its stage has "),
     ] {
-        let told = scene.run(&small(&["--story", subject]));
-        assert!(told.code == 2 && told.out.is_empty() && told.err.contains(said), "{subject}: {told:?}");
+        let outcome = scene.run(&small(&["--story", subject]));
+        assert!(outcome.code == 2 && outcome.out.is_empty() && outcome.err.contains(output), "{subject}: {outcome:?}");
     }
 }
 
@@ -411,26 +416,29 @@ fn errors_are_reported_before_the_simulation() {
     let scene = Scene::new();
     for place in ["--report=nowhere/page.html", "--csv=file/tables", "--parquet=file/tables"] {
         scene.write("file", "");
-        let told = scene.run(&small(&[place]));
-        assert!(told.code == 1 && told.err.contains("cannot write") && told.out.is_empty(), "{place}: {told:?}");
+        let outcome = scene.run(&small(&[place]));
+        assert!(
+            outcome.code == 1 && outcome.err.contains("cannot write") && outcome.out.is_empty(),
+            "{place}: {outcome:?}"
+        );
     }
-    let told = scene.run(&small(&["--csv", "/dev/null"]));
-    let said = "error: cannot write tables to /dev/null: it is not a directory\n  help: name a directory; it is made if there is none\n";
-    assert!(told.code == 1 && told.err.ends_with(said), "{told:?}");
+    let outcome = scene.run(&small(&["--csv", "/dev/null"]));
+    let output = "error: cannot write tables to /dev/null: it is not a directory\n  help: name a directory; it is made if there is none\n";
+    assert!(outcome.code == 1 && outcome.err.ends_with(output), "{outcome:?}");
     for wrong in ["--slowdown=nan", "--slowdown=-1", "--straggler-factor=0.5", "--heartbeat=1us", "--threads=0"] {
-        let told = scene.run(&small(&[wrong]));
-        assert!(told.code == 2 && told.err.contains("error"), "{wrong}: {told:?}");
+        let outcome = scene.run(&small(&[wrong]));
+        assert!(outcome.code == 2 && outcome.err.contains("error"), "{wrong}: {outcome:?}");
     }
     // An error is the only output, without the notes of a successful run.
     scene.write("wrong.toml", "spares = true\n");
-    let told = scene.run(&small(&["-w", "input=80", "--config", "wrong.toml"]));
-    let alone = told.err.starts_with("error: wrong.toml:1:1: unknown key") && !told.err.contains("note");
-    assert!(told.code == 2 && alone, "{told:?}");
-    let told = scene.run(&small(&["--preset", "drfs"]));
-    assert!(told.code == 2 && told.err.contains("known: fifo, capacity, drf"), "{told:?}");
+    let outcome = scene.run(&small(&["-w", "input=80", "--config", "wrong.toml"]));
+    let alone = outcome.err.starts_with("error: wrong.toml:1:1: unknown key") && !outcome.err.contains("note");
+    assert!(outcome.code == 2 && alone, "{outcome:?}");
+    let outcome = scene.run(&small(&["--preset", "drfs"]));
+    assert!(outcome.code == 2 && outcome.err.contains("known: fifo, capacity, drf"), "{outcome:?}");
     fs::write(scene.work().join("cut.tr.gz"), [0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 3, 1, 2, 3]).unwrap();
-    let told = scene.run(&["sim", "run", "--workload", "hawk:cut.tr.gz"]);
-    assert!(told.code != 0 && told.err.contains("cut.tr.gz"), "{told:?}");
+    let outcome = scene.run(&["sim", "run", "--workload", "hawk:cut.tr.gz"]);
+    assert!(outcome.code != 0 && outcome.err.contains("cut.tr.gz"), "{outcome:?}");
 }
 
 #[test]
@@ -441,8 +449,8 @@ fn failed_jobs_are_counted_and_excluded_from_means_and_bounds() {
     let [succeeded, failures] = ["succeeded_jobs", "failed_jobs"].map(|key| failed[key].as_u64().unwrap());
     assert!(failures > 0 && succeeded + failures == 6, "{failed}");
     assert!(failed["reference"].is_null(), "nothing is said of bounds for work that was not done");
-    let told = scene.run(&small(&[&fail[..], &["--strict"]].concat()));
-    assert!(told.code == 1 && told.err.contains("failed"), "{told:?}");
+    let outcome = scene.run(&small(&[&fail[..], &["--strict"]].concat()));
+    assert!(outcome.code == 1 && outcome.err.contains("failed"), "{outcome:?}");
     let tried_again = result(&scene, &small(&[&fail[..], &["-w", "retries=20"]].concat()));
     assert_eq!(tried_again["failed_jobs"].as_u64(), Some(0));
     assert!(tried_again["counters"]["retried"].as_u64() > Some(0), "{tried_again}");
@@ -457,17 +465,22 @@ fn failed_jobs_are_counted_and_excluded_from_means_and_bounds() {
 fn jobs_that_fit_nowhere_are_named_and_stop_a_strict_run() {
     let scene = Scene::new();
     let wide = ["-w", "demand=8"];
-    let told = scene.run(&small(&["-w", "demand=uniform:1-5,1MiB"]));
-    assert!(told.code == 0 && told.out.contains("5 jobs can never run on these nodes and were left out"), "{told:?}");
-    // Without any other job there are no results.
-    let told = scene.run(&small(&wide));
-    let none = "6 jobs can never run on these nodes, and `synthetic:layered` has no other; the first: job-1";
-    assert!(told.code == 1 && told.out.is_empty() && told.err.contains(none), "{told:?}");
-    let told = scene.run(&small(&[&wide[..], &["--strict"]].concat()));
+    let outcome = scene.run(&small(&["-w", "demand=uniform:1-5,1MiB"]));
     assert!(
-        told.code == 1 && told.out.is_empty() && told.err.contains("a job can never run on these nodes: job-1"),
-        "{told:?}"
+        outcome.code == 0 && outcome.out.contains("5 jobs can never run on these nodes and were left out"),
+        "{outcome:?}"
     );
-    let told = scene.run(&small(&["--strict", "--until", "1s"]));
-    assert!(told.code == 1 && told.err.contains("had not ended"), "{told:?}");
+    // Without any other job there are no results.
+    let outcome = scene.run(&small(&wide));
+    let none = "6 jobs can never run on these nodes, and `synthetic:layered` has no other; the first: job-1";
+    assert!(outcome.code == 1 && outcome.out.is_empty() && outcome.err.contains(none), "{outcome:?}");
+    let outcome = scene.run(&small(&[&wide[..], &["--strict"]].concat()));
+    assert!(
+        outcome.code == 1
+            && outcome.out.is_empty()
+            && outcome.err.contains("a job can never run on these nodes: job-1"),
+        "{outcome:?}"
+    );
+    let outcome = scene.run(&small(&["--strict", "--until", "1s"]));
+    assert!(outcome.code == 1 && outcome.err.contains("had not ended"), "{outcome:?}");
 }

@@ -239,7 +239,7 @@ fn a_master_that_was_paused_for_longer_than_its_lease_ends_itself_and_nothing_ru
     pair.until_more_than(began);
     println!("takeover from a paused master: active after {active:?}, tasks begin after {:?}", paused.elapsed());
     pair.signal(0, libc::SIGCONT);
-    let (status, said) = pair.take(0).ended();
-    assert!(!status.success() && said.contains("not the active master any more"), "{status}: {said}");
+    let (status, output) = pair.take(0).ended();
+    assert!(!status.success() && output.contains("not the active master any more"), "{status}: {output}");
     pair.all_ran_once(&id, TASKS);
 }

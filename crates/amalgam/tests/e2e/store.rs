@@ -1,6 +1,6 @@
 //! Acknowledged changes are on disk, and a damaged or full disk is detected.
 
-use crate::support::{Cluster, Daemon, Scene, job_spec, told};
+use crate::support::{Cluster, Daemon, Scene, job_spec, result};
 use amalgam_daemon::api::JobState;
 use std::fs;
 use std::os::unix::process::CommandExt;
@@ -51,7 +51,7 @@ fn one_state_directory_has_one_server() {
 #[test]
 fn one_work_directory_has_one_agent() {
     let cluster = Cluster::start(1, 1, "");
-    let second = told(cluster.agent_command(0));
+    let second = result(cluster.agent_command(0));
     assert_eq!(second.code, 1, "{second:?}");
     let dir = cluster.scene.path().join("node-0/executor");
     assert!(second.err.contains(&format!("the directory {} is in use by process", dir.display())), "{second:?}");
@@ -106,8 +106,8 @@ fn a_torn_last_write_is_cut_off_and_said_to_be() {
     scene.start_dev(&[]);
     assert_eq!(scene.jobs()[0].state, JobState::Succeeded);
     assert_eq!(scene.submit(&["--", "true"]), "2");
-    let said = scene.daemons.borrow_mut().pop().unwrap().kill();
-    assert!(said.contains("cut short"), "{said}");
+    let output = scene.daemons.borrow_mut().pop().unwrap().kill();
+    assert!(output.contains("cut short"), "{output}");
 }
 
 /// A file system of a few megabytes; unmounted when it is dropped.
@@ -116,7 +116,7 @@ struct SmallDisk(PathBuf);
 impl SmallDisk {
     fn mount(at: &Path, size: &str) -> Result<SmallDisk, String> {
         let options = format!("size={size},mode=700");
-        let mounted = told({
+        let mounted = result({
             let mut mount = Command::new("mount");
             mount.args(["-t", "tmpfs", "-o", &options, "none"]).arg(at);
             mount
@@ -157,9 +157,9 @@ fn a_full_disk_loses_nothing_acknowledged() {
         assert!(acknowledged.len() < 100, "the disk never became full");
     }
     assert!(!acknowledged.is_empty());
-    let (status, said) = server.ended();
-    assert_eq!(status.code(), Some(1), "{said}");
-    assert!(said.contains("nothing that was acknowledged is lost") && said.contains("make room"), "{said}");
+    let (status, output) = server.ended();
+    assert_eq!(status.code(), Some(1), "{output}");
+    assert!(output.contains("nothing that was acknowledged is lost") && output.contains("make room"), "{output}");
 
     fs::remove_file(&filler).unwrap();
     let server = start().unwrap();
@@ -192,14 +192,14 @@ fn a_failed_first_start_on_a_full_disk_does_not_block_the_next() {
         let started = full.is_ok();
         match full {
             Ok(server) => drop(server.kill()),
-            Err(said) => {
+            Err(output) => {
                 refused += 1;
                 let state = scene.state().display().to_string();
-                assert!(said.contains("No space left") && said.contains(&state), "{room} pages: {said}");
+                assert!(output.contains("No space left") && output.contains(&state), "{room} pages: {output}");
             }
         }
         fs::remove_file(&filler).unwrap();
-        let server = start().unwrap_or_else(|said| panic!("with room again, after {room} pages: {said}"));
+        let server = start().unwrap_or_else(|output| panic!("with room again, after {room} pages: {output}"));
         assert_eq!(scene.submit(&["--wait-for-nodes", "--", "true"]), "1");
         server.kill();
         if started {
@@ -229,7 +229,7 @@ fn a_server_whose_log_may_not_grow_says_which_file() {
     let http = scene.http();
     let accepted = (0..10).take_while(|_| matches!(http.try_post("/v1/jobs", &spec), Some((201, _)))).count();
     assert!((1..10).contains(&accepted), "{accepted}");
-    let (status, said) = server.ended();
-    assert_eq!(status.code(), Some(1), "{said}");
-    assert!(said.contains("segment-") && said.contains("File too large"), "{said}");
+    let (status, output) = server.ended();
+    assert_eq!(status.code(), Some(1), "{output}");
+    assert!(output.contains("segment-") && output.contains("File too large"), "{output}");
 }

@@ -33,12 +33,12 @@ inputs = ["work/*"]
 command = 'cat inputs/work/*/out > "$AMALGAM_SUBMIT_DIR/read"'
 "#;
 
-fn told(scene: &Scene, id: &str, kind: &str) -> Vec<String> {
+fn result(scene: &Scene, id: &str, kind: &str) -> Vec<String> {
     scene.story(id).into_iter().filter(|line| line.kind == kind).map(|line| line.text).collect()
 }
 
 fn count(scene: &Scene, id: &str, kind: &str) -> usize {
-    told(scene, id, kind).len()
+    result(scene, id, kind).len()
 }
 
 /// A cluster with a job whose slow first task has its second attempt.
@@ -60,7 +60,7 @@ fn a_slow_process_is_overtaken_and_the_output_is_its_duplicates() {
     assert!(took < Duration::from_secs(55), "a slow attempt takes two minutes: {took:?}");
     assert_eq!(scene.read("read"), "fast\nfast\nfast\n");
     until_true("the slow one is ended", || scene.read("ended") == "slow\n");
-    let slow = told(scene, &id, "straggles");
+    let slow = result(scene, &id, "straggles");
     assert!(slow[0].contains("work[0] is slow on node-") || slow[0].contains("is slow on node-"), "{slow:?}");
     assert!(slow[0].contains("% done"), "{slow:?}");
     let [of, by] = ["overtaken", "superseded"].map(|kind| count(scene, &id, kind));

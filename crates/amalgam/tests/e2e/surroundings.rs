@@ -71,19 +71,19 @@ fn open_in(pid: &str) -> Vec<PathBuf> {
     entries.filter_map(|entry| fs::read_link(entry.path()).ok()).collect()
 }
 
-fn assert_little_is_found(said: &str, work: &Path) {
-    let lines: Vec<&str> = said.lines().collect();
+fn assert_little_is_found(output: &str, work: &Path) {
+    let lines: Vec<&str> = output.lines().collect();
     let (variables, rest) = lines.split_at(lines.iter().position(|line| *line == "-").unwrap());
     let names: BTreeSet<&str> = variables.iter().filter_map(|line| Some(line.split_once('=')?.0)).collect();
     // A shell sets some itself.
     let names: Vec<&str> = names.into_iter().filter(|name| !["_", "SHLVL"].contains(name)).collect();
-    assert_eq!(names, VARIABLES, "{said}");
+    assert_eq!(names, VARIABLES, "{output}");
     for line in [format!("PWD={}", work.display()), "HOME=/home/ada".to_owned(), "LC_ALL=C".to_owned()] {
-        assert!(variables.contains(&line.as_str()), "{line} is missing in {said}");
+        assert!(variables.contains(&line.as_str()), "{line} is missing in {output}");
     }
     let none = "0000000000000000";
     // The last is the directory that is listed.
-    assert_eq!(rest, ["-", "0 1 2 3", &format!("SigBlk:\t{none}"), &format!("SigIgn:\t{none}")], "{said}");
+    assert_eq!(rest, ["-", "0 1 2 3", &format!("SigBlk:\t{none}"), &format!("SigIgn:\t{none}")], "{output}");
 }
 
 /// The shell reads its own mask itself, because it briefly blocks all signals while it starts a program.
@@ -100,9 +100,9 @@ fn daemons_and_tasks_inherit_nothing_from_the_starting_process() {
     let sub = scene.work().join("sub");
     fs::create_dir(&sub).unwrap();
     command.current_dir(&sub);
-    let told = crate::support::told(command);
-    assert_eq!(told.code, 0, "{told:?}");
-    assert_little_is_found(&told.out, &sub);
+    let result = crate::support::result(command);
+    assert_eq!(result.code, 0, "{result:?}");
+    assert_little_is_found(&result.out, &sub);
     let executor = fs::read_to_string(state.join("executor/executor.lock")).unwrap();
     let daemon = scene.daemons.borrow_mut().pop().unwrap();
     for pid in [executor.trim(), &daemon.pid().to_string()] {
@@ -117,9 +117,9 @@ fn a_cluster_for_one_run_is_as_clean() {
     let scene = Scene::new();
     let lock = File::create(scene.path().join("lock")).unwrap();
     let script = format!("{LOOK}; cat /proc/$PPID/cmdline > executor; ls -l /proc/$PPID/fd > open");
-    let told = crate::support::told(burdened(scene.command(&["run", "--", "sh", "-c", &script]), &lock));
-    assert_eq!(told.code, 0, "{told:?}");
-    assert_little_is_found(&told.out, &scene.work());
+    let result = crate::support::result(burdened(scene.command(&["run", "--", "sh", "-c", &script]), &lock));
+    assert_eq!(result.code, 0, "{result:?}");
+    assert_little_is_found(&result.out, &scene.work());
     assert!(scene.read("executor").contains("executor"));
     let open = scene.read("open");
     assert!(open.contains("socket:") && !open.contains("/lock\n"), "{open}");
@@ -134,8 +134,8 @@ fn a_file_may_come_through_a_descriptor_that_an_argument_names() {
     let template = scene.command(&[]);
     command.env_clear().envs(template.get_envs().filter_map(|(name, value)| Some((name, value?))));
     command.current_dir(scene.work());
-    let told = crate::support::told(command);
-    assert_eq!((told.code, told.out.as_str()), (0, "from a pipe\n"), "{told:?}");
+    let result = crate::support::result(command);
+    assert_eq!((result.code, result.out.as_str()), (0, "from a pipe\n"), "{result:?}");
 }
 
 #[test]

@@ -395,7 +395,7 @@ fn the_log_of_a_job_host_of_the_version_before_is_replaced_by_a_snapshot() {
     // Its server is not connected, so it uses the stored terms.
     let start = || {
         let command = cluster.jobs_command_at(1, &home, "127.0.0.1:1", &format!("127.0.0.1:{}", free_port()));
-        Daemon::start(command).unwrap_or_else(|said| panic!("no job host: {said}"))
+        Daemon::start(command).unwrap_or_else(|output| panic!("no job host: {output}"))
     };
     let daemon = start();
     until_true("the store is upgraded", || fs::read_to_string(log.join("format")).unwrap() == STORE.line("store"));
@@ -414,7 +414,7 @@ fn the_log_of_a_global_master_of_the_version_before_is_replaced_by_a_snapshot() 
     let log = home.join("log");
     for _ in 0..2 {
         let command = global_command(&scene, &home, "127.0.0.1:1");
-        let daemon = Daemon::start(command).unwrap_or_else(|said| panic!("no global master: {said}"));
+        let daemon = Daemon::start(command).unwrap_or_else(|output| panic!("no global master: {output}"));
         until_true("the store is upgraded", || fs::read_to_string(log.join("format")).unwrap() == STORE.line("store"));
         let jobs: Vec<Value> = scene.json(&["list", "--all", "--state-dir", home.to_str().unwrap()]);
         let jobs: Vec<_> = jobs.iter().map(|job| (&job["name"], &job["state"])).collect();
@@ -435,10 +435,10 @@ fn files(log: &Path, prefix: &str) -> Vec<String> {
 fn a_journal_of_the_version_before_is_replayed() {
     let scene = Scene::new();
     let journals = fixtures().join("journals");
-    let said = scene.ok(&["sim", "replay", journals.to_str().unwrap()]);
-    let (line, more) = said.split_once('\n').expect("a line for each process");
+    let output = scene.ok(&["sim", "replay", journals.to_str().unwrap()]);
+    let (line, more) = output.split_once('\n').expect("a line for each process");
     let events: u32 = line.split_whitespace().nth(1).and_then(|count| count.parse().ok()).expect("a count of events");
-    assert!(events > 20 && line.ends_with("the same effects") && more.is_empty(), "{said}");
+    assert!(events > 20 && line.ends_with("the same effects") && more.is_empty(), "{output}");
 }
 
 #[test]
@@ -626,8 +626,8 @@ fn record_global() -> Vec<Frame> {
     fs::copy(scene.state().join(Tokens::FILE), home.join(Tokens::FILE)).unwrap();
     let _global = Daemon::start(global_command(scene, &home, &master)).unwrap();
     let at = home.to_str().unwrap();
-    let told = scene.run(&[&["run", "--state-dir", at], &PLACED_JOB[..]].concat());
-    assert_eq!((told.code, &told.out[..]), (0, "placed\n"), "{told:?}");
+    let result = scene.run(&[&["run", "--state-dir", at], &PLACED_JOB[..]].concat());
+    assert_eq!((result.code, &result.out[..]), (0, "placed\n"), "{result:?}");
     thread::sleep(SETTLED);
     recorder.frames()
 }

@@ -16,8 +16,8 @@ fn a_real_workflow_runs_as_sleeping_processes_in_its_order() {
     let scene = Scene::dev(&[]);
     scene.write("diamond.json", WORKFLOW);
     let started = Instant::now();
-    let told = scene.run(&["run", "--quiet", "--from", "wfformat:diamond.json", "--time-scale", "0.01"]);
-    assert_eq!(told.code, 0, "{told:?}");
+    let result = scene.run(&["run", "--quiet", "--from", "wfformat:diamond.json", "--time-scale", "0.01"]);
+    assert_eq!(result.code, 0, "{result:?}");
     assert!(started.elapsed() >= Duration::from_millis(500), "20, 10 and 20 s at a hundredth");
     assert_eq!(scene.job("last").summary.name, "diamond");
     let stages: Vec<String> = scene.tasks("last").into_iter().map(|task| task.stage).collect();
@@ -28,20 +28,20 @@ fn a_real_workflow_runs_as_sleeping_processes_in_its_order() {
 fn run_takes_one_job_of_a_trace() {
     let scene = Scene::new();
     scene.write("a.tr", TRACE);
-    let told = scene.run(&["run", "--from", "hawk:a.tr"]);
-    assert_eq!(told.code, 2);
-    assert!(told.err.contains("has 3 jobs") && told.err.contains("-w limit=1"), "{told:?}");
+    let result = scene.run(&["run", "--from", "hawk:a.tr"]);
+    assert_eq!(result.code, 2);
+    assert!(result.err.contains("has 3 jobs") && result.err.contains("-w limit=1"), "{result:?}");
     assert_eq!(scene.run(&["run", "--time-scale", "2", "--", "true"]).code, 2, "only with --from");
-    let told = scene.run(&["run", "--from", "hwak:a.tr"]);
-    assert!(told.code == 2 && told.err.contains("did you mean `hawk`?"), "{told:?}");
+    let result = scene.run(&["run", "--from", "hwak:a.tr"]);
+    assert!(result.code == 2 && result.err.contains("did you mean `hawk`?"), "{result:?}");
 }
 
 #[test]
 fn a_workload_is_shown_for_people_and_for_programs() {
     let scene = Scene::new();
     scene.write("a.tr", TRACE);
-    let told = scene.run(&["workload", "info", "hawk:a.tr", "--nodes", "2"]);
-    assert_eq!(told.code, 0, "{told:?}");
+    let result = scene.run(&["workload", "info", "hawk:a.tr", "--nodes", "2"]);
+    assert_eq!(result.code, 0, "{result:?}");
     for part in [
         "hawk:a.tr: 3 jobs, 4 tasks",
         "run time of a task",
@@ -50,7 +50,7 @@ fn a_workload_is_shown_for_people_and_for_programs() {
         "note: demands are not in the trace",
         "a.tr:3: the submit time `nonsense` is not a number",
     ] {
-        assert!(told.out.contains(part), "{part} is not in {}", told.out);
+        assert!(result.out.contains(part), "{part} is not in {}", result.out);
     }
     let info: Value = scene.json(&["workload", "info", "hawk:a.tr", "-w", "limit=2"]);
     assert_eq!((&info["jobs"], &info["tasks"]), (&2.into(), &3.into()));

@@ -77,8 +77,11 @@ fn donated_resources_let_another_job_end_earlier_at_no_cost() {
     assert!(cpu(&gave.given) > 4.0, "{gave:?}");
     let late = nightly.ended_at.unwrap().0 as f64 - gave.alone_end.unwrap().0 as f64;
     assert!(late < 3e6, "it ends {late} us after it would have alone");
-    let told = scene.story("1");
-    assert!(told.iter().any(|line| line.kind == "can-wait" && line.text.contains("stage pages can wait")), "{told:?}");
+    let result = scene.story("1");
+    assert!(
+        result.iter().any(|line| line.kind == "can-wait" && line.text.contains("stage pages can wait")),
+        "{result:?}"
+    );
     usage_adds_up(&scene);
 }
 

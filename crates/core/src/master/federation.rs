@@ -379,15 +379,16 @@ mod tests {
             Cluster { federated, ledger, names: NodeNames::default() }
         }
 
-        fn tell(&mut self) -> ClusterUpdate {
+        fn deliver(&mut self) -> ClusterUpdate {
             let mut out = Outbox::default();
             self.federated.take_news(&mut self.ledger);
             let rooms = Rooms { ledger: &self.ledger, names: &self.names };
             self.federated.send_update(GLOBAL, Epoch(1), &rooms, &Kinds::new(), &mut out);
             match out.sends.pop() {
-                Some((Address::GlobalMaster(GLOBAL), Message::ToGlobalMaster(ToGlobalMaster::ClusterUpdate(told)))) => {
-                    *told
-                }
+                Some((
+                    Address::GlobalMaster(GLOBAL),
+                    Message::ToGlobalMaster(ToGlobalMaster::ClusterUpdate(received)),
+                )) => *received,
                 other => panic!("expected a notification, got {other:?}"),
             }
         }
@@ -400,42 +401,42 @@ mod tests {
         }
     }
 
-    fn free_of(told: &ClusterUpdate) -> Vec<Resources> {
+    fn free_of(received: &ClusterUpdate) -> Vec<Resources> {
         let room = |news: &NodeNews| match news {
             NodeNews::Room { free, .. } => Some(*free),
             _ => None,
         };
-        told.nodes.iter().filter_map(room).collect()
+        received.nodes.iter().filter_map(room).collect()
     }
 
     #[test]
     fn each_later_change_of_the_same_node_is_sent() {
         let mut cluster = Cluster::new();
-        let whole = cluster.tell();
+        let whole = cluster.deliver();
         assert!(matches!(whole.since, Since::Nothing { introduction: 1, .. }), "{whole:?}");
         assert_eq!(free_of(&whole), [Resources::new(2_000, 0)]);
         let mut version = whole.version;
         for number in 1..4 {
             let grant = cluster.book(number);
             for free in [500, 2_000] {
-                let told = cluster.tell();
-                assert!(matches!(told.since, Since::Version(since) if since == version), "{told:?}");
-                assert_eq!(free_of(&told), [Resources::new(free, 0)]);
-                version = told.version;
+                let received = cluster.deliver();
+                assert!(matches!(received.since, Since::Version(since) if since == version), "{received:?}");
+                assert_eq!(free_of(&received), [Resources::new(free, 0)]);
+                version = received.version;
                 if free == 500 {
                     assert_eq!(cluster.ledger.free(grant).map(|booking| booking.grant), Some(grant));
                 } else {
-                    assert_eq!(told.freed, [grant]);
+                    assert_eq!(received.freed, [grant]);
                 }
             }
-            assert_eq!(free_of(&cluster.tell()), [], "a change is sent once");
+            assert_eq!(free_of(&cluster.deliver()), [], "a change is sent once");
         }
     }
 
     #[test]
     fn a_global_master_that_is_too_far_behind_gets_the_full_state() {
         let mut cluster = Cluster::new();
-        cluster.tell();
+        cluster.deliver();
         for number in 0..LEAST_CHANGES as u64 + 1 {
             let grant = cluster.book(1 + number);
             cluster.ledger.free(grant);
@@ -443,8 +444,8 @@ mod tests {
             // As if other global masters had been notified in between.
             cluster.federated.note_change(NODE);
         }
-        assert!(matches!(cluster.tell().since, Since::Nothing { .. }));
-        assert!(matches!(cluster.tell().since, Since::Version(_)));
+        assert!(matches!(cluster.deliver().since, Since::Nothing { .. }));
+        assert!(matches!(cluster.deliver().since, Since::Version(_)));
     }
 
     #[test]
@@ -454,8 +455,8 @@ mod tests {
         let grant = cluster.book(1);
         let mut held = Totals::ZERO;
         held.add(&Resources::new(1_500, 0));
-        assert_eq!(cluster.tell().usage, [(QueueId(3), held)]);
+        assert_eq!(cluster.deliver().usage, [(QueueId(3), held)]);
         cluster.ledger.free(grant);
-        assert_eq!(cluster.tell().usage, []);
+        assert_eq!(cluster.deliver().usage, []);
     }
 }

@@ -192,12 +192,12 @@ mod tests {
                 open.push_back((calibration.margins().predict(Route::Sent, expected), waits));
             }
             if number >= delay {
-                let (told, waits) = open.pop_front().expect("one is open");
-                let start = told.started(waits);
+                let (reported, waits) = open.pop_front().expect("one is open");
+                let start = reported.started(waits);
                 calibration.learn(Instant(number as u64 * 50_000), &start);
                 if number - delay >= total / 2 {
                     right += u32::from(start.is_right);
-                    width += f64::from(step_of(told.most) - step_of(told.least));
+                    width += f64::from(step_of(reported.most) - step_of(reported.least));
                 }
             }
         }
@@ -245,14 +245,14 @@ mod tests {
         let mut calibration = Calibration::default();
         for _ in 0..4_000 {
             for (expected, spread) in [(0, 1), (60_000, 60_000)] {
-                let told = calibration.margins().predict(Route::Asked, wait(expected));
-                calibration.learn(Instant::ZERO, &told.started(wait(expected + chance.below(spread))));
+                let reported = calibration.margins().predict(Route::Asked, wait(expected));
+                calibration.learn(Instant::ZERO, &reported.started(wait(expected + chance.below(spread))));
             }
         }
         let margins = calibration.margins();
         let width = |expected| {
-            let told = margins.predict(Route::Asked, wait(expected));
-            told.most.0 - told.least.0
+            let reported = margins.predict(Route::Asked, wait(expected));
+            reported.most.0 - reported.least.0
         };
         assert!(width(0) < 5_000 && width(60_000) > 40_000_000, "{} and {}", width(0), width(60_000));
         let other = margins.predict(Route::Probed, wait(60_000));

@@ -61,8 +61,8 @@ mod tests {
     #[test]
     fn a_change_of_trust_is_reported_once() {
         let mut trust = Trust::default();
-        let told: Vec<bool> =
+        let reported: Vec<bool> =
             [30, 30, 30, 30, 1, 1, 1].into_iter().map(|measured| trust.learn(job(measured))).collect();
-        assert_eq!(told, [false, false, true, false, false, false, true]);
+        assert_eq!(reported, [false, false, true, false, false, false, true]);
     }
 }

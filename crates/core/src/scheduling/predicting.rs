@@ -160,9 +160,9 @@ mod tests {
     }
 
     fn place(waiting: &mut Waiting, at: u64) -> Option<Prediction> {
-        let told = waiting.next(second(at));
+        let reported = waiting.next(second(at));
         waiting.on_placed();
-        told
+        reported
     }
 
     const IDLE: Line = Line { ahead: 0, step: 0, room: 0, each: 1 };
@@ -179,12 +179,12 @@ mod tests {
         waiting.on_open(second(5), 5, || outlook(Route::Probed, IDLE));
         waiting.on_open(second(6), 5, || panic!("nothing is new"));
         let mut next = |at| {
-            let told = place(&mut waiting, at).unwrap();
-            (told.way, told.expected.0 / 1_000, told.age.0 / 1_000_000)
+            let reported = place(&mut waiting, at).unwrap();
+            (reported.way, reported.expected.0 / 1_000, reported.age.0 / 1_000_000)
         };
         assert_eq!(next(7), (Route::Asked, 0, 7));
         assert_eq!(next(8), (Route::Asked, 500, 8));
-        assert_eq!([next(8), next(9)].map(|told| told.1), [1_500, 2_500]);
+        assert_eq!([next(8), next(9)].map(|reported| reported.1), [1_500, 2_500]);
         assert_eq!(next(9), (Route::Probed, 0, 4));
         assert_eq!(place(&mut waiting, 9), None);
     }

@@ -212,12 +212,12 @@ mod tests {
 
     #[test]
     fn a_prediction_is_right_within_its_interval_and_its_age_counts() {
-        let told = Margins::default().predict(Route::Sent, Duration::from_secs(80));
-        assert!(told.least < Duration::from_secs(20) && told.most > Duration::from_secs(320));
-        let old = told.made(Instant(1_000_000), Instant(3_000_000));
+        let reported = Margins::default().predict(Route::Sent, Duration::from_secs(80));
+        assert!(reported.least < Duration::from_secs(20) && reported.most > Duration::from_secs(320));
+        let old = reported.made(Instant(1_000_000), Instant(3_000_000));
         assert_eq!(old.age, Duration::from_secs(2));
         let is_right = |wait: u64| old.started(Duration(wait)).is_right;
-        let (least, most) = (told.least.0 - 2_000_000, told.most.0 - 2_000_000);
+        let (least, most) = (reported.least.0 - 2_000_000, reported.most.0 - 2_000_000);
         assert_eq!([least - 1, least, most, most + 1].map(is_right), [false, true, true, false]);
     }
 

@@ -80,7 +80,7 @@ impl Managed {
         });
         let manager = preset.job_manager(job.clone(), Epoch(1), JobManagerSettings::default(), sealing(Epoch(1)));
         let mut managed = Managed { manager, now: Instant::ZERO, out: Outbox::default(), number: 0 };
-        managed.tell(Address::Master, ToJobManager::start(Arc::clone(&job), Some(Box::new(cores(share)))));
+        managed.deliver(Address::Master, ToJobManager::start(Arc::clone(&job), Some(Box::new(cores(share)))));
         let node = ListedNode {
             closed_reason: None,
             capacity: Resources::new(64_000, 0),
@@ -90,11 +90,11 @@ impl Managed {
         };
         let (nodes, best) = (vec![node; nodes as usize], (0..nodes).collect());
         let list = Arc::new(NodeList { nodes, best, every: seconds(1), ..NodeList::default() });
-        managed.tell(Address::Master, ToJobManager::Nodes { list, margins: Arc::default() });
+        managed.deliver(Address::Master, ToJobManager::Nodes { list, margins: Arc::default() });
         managed
     }
 
-    fn tell(&mut self, from: Address, body: ToJobManager) {
+    fn deliver(&mut self, from: Address, body: ToJobManager) {
         self.manager.handle(self.now, Event::Message { from, body }, &mut self.out);
     }
 
@@ -102,32 +102,35 @@ impl Managed {
     fn reopen(&mut self) {
         let (job, requested_actions) =
             (Arc::clone(self.manager.job()), RequestedActions { run: 1, ..RequestedActions::default() });
-        self.tell(Address::Master, ToJobManager::Start { job, share: None, requested_actions, lost: Arc::default() });
+        self.deliver(
+            Address::Master,
+            ToJobManager::Start { job, share: None, requested_actions, lost: Arc::default() },
+        );
     }
 
     fn act(&mut self, action: JobAction) {
-        self.tell(Address::Master, ToJobManager::Act(action));
+        self.deliver(Address::Master, ToJobManager::Act(action));
     }
 
     /// The master answers the report with this number.
     fn answer(&mut self, answers: u32, allowance: Totals) {
         self.number += 1;
         let (number, allowance) = (self.number, Box::new(allowance));
-        self.tell(Address::Master, ToJobManager::Allowance { number, answers, allowance });
+        self.deliver(Address::Master, ToJobManager::Allowance { number, answers, allowance });
     }
 
     /// The master answers the latest report, and allows this many cores.
     fn allow(&mut self, allowed: u64) {
-        let answers = self.said().last().map_or(0, |wants| wants.report);
+        let answers = self.text().last().map_or(0, |wants| wants.report);
         self.answer(answers, cores(allowed));
     }
 
-    fn said(&self) -> Vec<AllowanceRequest> {
-        let said = self.out.sends.iter().filter_map(|(_, message)| match message {
+    fn text(&self) -> Vec<AllowanceRequest> {
+        let text = self.out.sends.iter().filter_map(|(_, message)| match message {
             Message::ToMaster(ToMaster::AllowanceRequest { request, .. }) => Some(**request),
             _ => None,
         });
-        said.collect()
+        text.collect()
     }
 
     /// All attempts that were sent, with their node, rule and whether they are opportunistic.
@@ -161,7 +164,7 @@ impl Managed {
 
     fn node_says(&mut self, attempt: AttemptId, body: ToJobManager) {
         let node = self.node_of(attempt);
-        self.tell(Address::Node(node), body);
+        self.deliver(Address::Node(node), body);
     }
 
     fn started(&mut self, attempt: AttemptId) {
@@ -191,7 +194,7 @@ impl Managed {
 fn the_smallest_task_that_can_start_is_reported_even_if_the_sum_is_unchanged() {
     let stages = vec![of_kind(Guaranteed, 1, 500), named("large", of_kind(Guaranteed, 4, 1_000))];
     let mut managed = Managed::new(None, stages, 1, 8);
-    let smallest = |managed: &Managed| managed.said().last().map(|wants| (wants.report, wants.one.cpu_millis()));
+    let smallest = |managed: &Managed| managed.text().last().map(|wants| (wants.report, wants.one.cpu_millis()));
     assert_eq!(smallest(&managed), Some((1, 500)));
     let mut half = Totals::ZERO;
     half.add(&Resources::new(500, 0));
@@ -199,8 +202,8 @@ fn the_smallest_task_that_can_start_is_reported_even_if_the_sum_is_unchanged() {
     assert_eq!(managed.kinds(), (1, 0), "the small task was sent");
     let small = managed.sent()[0].0;
     managed.is_busy_for(small, 0);
-    let said: Vec<Totals> = managed.said().iter().map(|wants| wants.all).collect();
-    assert_eq!(said, [half.zip(&cores(4), |small, large| small + large); 2]);
+    let text: Vec<Totals> = managed.text().iter().map(|wants| wants.all).collect();
+    assert_eq!(text, [half.zip(&cores(4), |small, large| small + large); 2]);
     assert_eq!(smallest(&managed), Some((2, 1_000)));
 }
 
@@ -211,13 +214,13 @@ fn a_job_above_its_allowance_reports_as_it_holds_less() {
         managed.allow(first);
         assert_eq!(managed.kinds(), (first as usize, 0));
         managed.allow(then);
-        let said = managed.said();
-        assert_eq!(said.last().map(|wants| wants.holds), Some(cores(first)), "its allowance is less than it holds");
+        let text = managed.text();
+        assert_eq!(text.last().map(|wants| wants.holds), Some(cores(first)), "its allowance is less than it holds");
         for (attempt, ..) in managed.sent().into_iter().take(holds.len() * 2 + 1) {
             managed.finished(attempt, EndReason::Exit(0));
         }
         let holds: Vec<Totals> = holds.into_iter().map(cores).collect();
-        let heard: Vec<Totals> = managed.said()[said.len()..].iter().map(|wants| wants.holds).collect();
+        let heard: Vec<Totals> = managed.text()[text.len()..].iter().map(|wants| wants.holds).collect();
         assert_eq!(heard, holds, "{then} of {first} cores are allowed");
     }
 }
@@ -226,9 +229,9 @@ fn a_job_above_its_allowance_reports_as_it_holds_less() {
 fn tasks_that_suit_no_node_are_not_reported_as_wants() {
     let large = |tasks| named("large", of_kind(Auto, tasks, 65_000));
     let managed = Managed::new(None, vec![large(9)], 2, 8);
-    assert_eq!(managed.said(), []);
+    assert_eq!(managed.text(), []);
     let managed = Managed::new(None, vec![large(9), of_kind(Auto, 3, 1_000)], 2, 8);
-    assert_eq!(managed.said().last().map(|wants| (wants.all, wants.one)), Some((cores(3), CORE)));
+    assert_eq!(managed.text().last().map(|wants| (wants.all, wants.one)), Some((cores(3), CORE)));
 }
 
 #[test]
@@ -237,7 +240,7 @@ fn a_job_that_runs_again_reports_no_earlier_allowance() {
     managed.allow(4);
     managed.finished(managed.sent()[0].0, EndReason::Exit(1));
     managed.reopen();
-    let wants = managed.said().pop().expect("the job has wants again");
+    let wants = managed.text().pop().expect("the job has wants again");
     assert_eq!((wants.all, wants.allowance, wants.number), (cores(1), Totals::ZERO, 0));
     assert_eq!(managed.sent().len(), 1, "nothing is sent before the next allowance");
     managed.allow(4);
@@ -251,8 +254,8 @@ fn tasks_are_sent_only_after_the_answer_to_the_latest_report() {
     let mut managed = Managed::new(None, vec![of_kind(Auto, 4, 1_000)], 4, 4);
     managed.act(JobAction::Hold);
     managed.act(JobAction::Release);
-    let said: Vec<u32> = managed.said().iter().map(|wants| wants.report).collect();
-    assert_eq!(said, [1, 2, 3]);
+    let text: Vec<u32> = managed.text().iter().map(|wants| wants.report).collect();
+    assert_eq!(text, [1, 2, 3]);
     for answers in [1, 2] {
         managed.answer(answers, Totals::ZERO);
         assert_eq!(managed.kinds(), (0, 0), "the answer is to an earlier report");
@@ -323,11 +326,11 @@ fn a_promoted_attempt_is_expected_to_start_like_guaranteed_work() {
     assert_eq!(managed.promoted(), attempts);
     managed.now += seconds(61);
     managed.started(attempts[0]);
-    let told = managed.out.records.iter().find_map(|record| match record {
+    let received = managed.out.records.iter().find_map(|record| match record {
         Record::Started { waited, expected, promoted, .. } => Some((*waited, *expected, *promoted)),
         _ => None,
     });
-    assert_eq!(told, Some((seconds(66), Some(seconds(65)), true)));
+    assert_eq!(received, Some((seconds(66), Some(seconds(65)), true)));
 }
 
 #[test]
@@ -425,7 +428,7 @@ fn apollo_plus_duplicates_a_waiting_attempt_although_its_run_time_is_long() {
 
 #[test]
 fn apollo_plus_reports_the_work_before_the_wants() {
-    let said = |preset: Preset| -> Vec<&'static str> {
+    let text = |preset: Preset| -> Vec<&'static str> {
         let managed = Managed::by(preset, None, vec![of_kind(Guaranteed, 3, 1_000)], 4, 4);
         let of = managed.out.sends.iter().filter_map(|(_, message)| match message {
             Message::ToMaster(ToMaster::Demand { work, asks, .. })
@@ -438,6 +441,6 @@ fn apollo_plus_reports_the_work_before_the_wants() {
         });
         of.collect()
     };
-    assert_eq!(said(Preset::APOLLO), ["wants"]);
-    assert_eq!(said(Preset::APOLLO_PLUS), ["work", "wants"]);
+    assert_eq!(text(Preset::APOLLO), ["wants"]);
+    assert_eq!(text(Preset::APOLLO_PLUS), ["work", "wants"]);
 }

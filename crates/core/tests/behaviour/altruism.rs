@@ -218,17 +218,17 @@ impl Managed {
         });
         let manager = preset.job_manager(job.clone(), Epoch(1), JobManagerSettings::default(), sealing(Epoch(1)));
         let mut managed = Managed { manager, now: Instant::ZERO, share: *share, out: Outbox::default() };
-        managed.tell(ToJobManager::start(job, Some(Box::new(*share))));
+        managed.deliver(ToJobManager::start(job, Some(Box::new(*share))));
         managed
     }
 
-    fn tell(&mut self, body: ToJobManager) {
+    fn deliver(&mut self, body: ToJobManager) {
         self.manager.handle(self.now, Event::Message { from: Address::Master, body }, &mut self.out);
     }
 
     /// Sends the same share again, which is also news.
     fn report_share(&mut self) {
-        self.tell(ToJobManager::Share { share: Box::new(self.share) });
+        self.deliver(ToJobManager::Share { share: Box::new(self.share) });
     }
 
     /// Wakes the manager at most this many times, and only for the search. Returns how many times.
@@ -529,9 +529,9 @@ fn a_job_with_wrong_estimates_ends_not_much_later_than_without_altruism() {
             now
         });
         let [greedy, altruistic] = ends.map(|end| end.0);
-        let said = format!("seed {seed}: {altruistic} against {greedy}, planned {planned}\n{dag:?}");
-        assert!(altruistic <= planned + 2 * greedy, "{said}");
-        assert!(seed % 2 == 1 || altruistic <= 3 * greedy, "{said}");
+        let output = format!("seed {seed}: {altruistic} against {greedy}, planned {planned}\n{dag:?}");
+        assert!(altruistic <= planned + 2 * greedy, "{output}");
+        assert!(seed % 2 == 1 || altruistic <= 3 * greedy, "{output}");
     }
 }
 
@@ -548,10 +548,10 @@ fn wrong_estimates_of_a_job_do_not_delay_other_jobs() {
         for number in 0..1 + chance.below(4_u32) {
             let takes = Duration::from_millis(200 + chance.below(5_000_u64));
             longest = longest.max(takes);
-            let said = Duration(takes.0 * [1, 10, 100, 1_000, 10_000][chance.below(5_u32) as usize] / 100);
+            let output = Duration(takes.0 * [1, 10, 100, 1_000, 10_000][chance.below(5_u32) as usize] / 100);
             let after = (0..number).filter(|_| chance.below(2_u32) == 0).collect();
             let tasks = stage("lie", 1 + chance.below(200_u32), &format!("{}ms", takes.0 / 1_000), 1_000);
-            stages.push(StageSpec { expected: Some(said), after, ..tasks });
+            stages.push(StageSpec { expected: Some(output), after, ..tasks });
         }
         world.submit(JobSpec { name: "liar".to_owned(), ..job(stages) });
         world.run_for(Duration::from_secs(chance.below(6_u64)));

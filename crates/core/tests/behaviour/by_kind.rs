@@ -165,8 +165,9 @@ fn a_job_reports_tasks_that_wait_at_nodes_and_a_quota_that_limits_it() {
         assert_eq!(world.server.as_ref().unwrap().jobs[&id].explain(), reasons, "{}", world.log.join("\n"));
         world.run_for(seconds(1));
     }
-    let told: Vec<&Record> = world.records.iter().filter(|record| matches!(record, Record::Blocked { .. })).collect();
-    assert_eq!(told, [&Record::Blocked { job: id, why: bound }]);
+    let reported: Vec<&Record> =
+        world.records.iter().filter(|record| matches!(record, Record::Blocked { .. })).collect();
+    assert_eq!(reported, [&Record::Blocked { job: id, why: bound }]);
 }
 
 #[test]
@@ -347,11 +348,11 @@ fn a_preempted_attempt_names_the_other_and_is_counted_also_after_a_restart() {
     world.run_for(seconds(2));
     let guaranteed = world.submit(job(vec![of_kind(Guaranteed, 1, "2s", 1_000)]));
     world.run_for(seconds(1));
-    let said = world.disk.iter().find_map(|change| match change {
+    let output = world.disk.iter().find_map(|change| match change {
         Change::Finished { ended, .. } if ended.reason == EndReason::Preempted => ended.message.clone(),
         _ => None,
     });
-    assert_eq!(said, Some(format!("to make room for attempt {guaranteed}-1-0 of job {guaranteed}")));
+    assert_eq!(output, Some(format!("to make room for attempt {guaranteed}-1-0 of job {guaranteed}")));
     let counted = |world: &World| {
         let stage = world.server.as_ref().unwrap().jobs[&id].dag().stage(0);
         (stage.preempted, stage.shed)
@@ -510,11 +511,11 @@ mod beyond {
         let body = ToMaster::Room { spare: Box::new(FOUR) };
         let mut out = Outbox::default();
         master.handle(world.now, Event::Message { from: Address::Node(NodeId(booked as u32)), body }, &mut out);
-        let told = out.sends.iter().find_map(|(_, message)| match message {
+        let reported = out.sends.iter().find_map(|(_, message)| match message {
             Message::ToNode(ToNode::Move { room, .. }) => Some(**room),
             _ => None,
         });
-        assert_eq!(told, Some(CORE));
+        assert_eq!(reported, Some(CORE));
     }
 
     #[test]

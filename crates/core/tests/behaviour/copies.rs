@@ -93,7 +93,7 @@ impl Scene {
         panic!("no file is copied:\n{}", self.world.log.join("\n"));
     }
 
-    fn told(&mut self, by: NodeId, body: ToJobManager) -> Outbox {
+    fn reported(&mut self, by: NodeId, body: ToJobManager) -> Outbox {
         let (now, mut out) = (self.world.now, Outbox::default());
         self.manager().handle(now, Event::Message { from: Address::Node(by), body }, &mut out);
         out
@@ -122,8 +122,8 @@ fn a_file_of_a_silent_node_is_written_again_elsewhere_and_read_from_there() {
     let task = scene.task(0);
     assert_eq!(scene.finished(task), [attempt], "the task's result is that of its first attempt");
     assert_eq!(scene.copies().len(), 1);
-    let told = |record: &&Record| matches!(record, Record::SlowInput { writer, .. } if *writer == task);
-    assert_eq!(scene.world.records.iter().filter(told).count(), 1);
+    let reported = |record: &&Record| matches!(record, Record::SlowInput { writer, .. } if *writer == task);
+    assert_eq!(scene.world.records.iter().filter(reported).count(), 1);
     let reruns = scene.world.disk.iter().filter(|change| matches!(change, Change::OutputLost { .. })).count();
     assert_eq!(reruns, 0, "the output was never lost");
 }
@@ -184,7 +184,7 @@ fn a_copy_that_fails_or_is_lost_changes_nothing() {
                 ToJobManager::Finished { attempt: copy, ended: Ended::without_run(EndReason::Exit(1)), instead: None }
             }
         };
-        let out = scene.told(node, body);
+        let out = scene.reported(node, body);
         let lost = |change: &Change| matches!(change, Change::Lost { attempt, last: false, .. } if *attempt == copy);
         assert!(out.changes.iter().any(lost), "{:?}", out.changes);
         let record = *scene.manager().dag().stage(0).record(task.index).unwrap();
@@ -245,7 +245,7 @@ fn a_writer_whose_output_is_lost_runs_again_and_its_copy_is_stopped() {
     let (holder, _) = scene.holder();
     let (copy, task, _) = scene.run_until_copied();
     let writer = scene.manager().dag().stage(0).record(task.index).unwrap().node;
-    let out = scene.told(writer, ToJobManager::NodeLost { node: writer });
+    let out = scene.reported(writer, ToJobManager::NodeLost { node: writer });
     let reopened = |change: &Change| matches!(change, Change::OutputLost { task: of, .. } if *of == task);
     assert!(out.changes.iter().any(reopened), "{:?}", out.changes);
     let ended = |change: &Change| matches!(change, Change::Lost { attempt, cause: LostCause::Superseded, .. } if *attempt == copy);

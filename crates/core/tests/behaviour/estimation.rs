@@ -408,8 +408,8 @@ fn free_resources_are_kept_for_a_large_starved_task() {
             let opportunistic = Used { used: 4_000, most: 4_000 };
             Why::Allowance { kind: CPU, guaranteed: Used { used, most: 4_000 }, opportunistic }
         };
-        let said = world.server.as_ref().unwrap().jobs[&id].explain();
-        assert!(said.contains(&why(if kept { 2_000 } else { 4_000 })), "after {starved_after} s: {said:?}");
+        let output = world.server.as_ref().unwrap().jobs[&id].explain();
+        assert!(output.contains(&why(if kept { 2_000 } else { 4_000 })), "after {starved_after} s: {output:?}");
         world.run_for(Duration::from_millis(2_500));
         let running = world.running_tasks();
         assert_eq!(running.len() == 1 && running[0].stage == 1, kept, "after {starved_after} s: {running:?}");
@@ -443,15 +443,16 @@ fn a_promoted_attempt_that_waits_is_queued_like_guaranteed_work() {
     let id = world.submit(job(vec![of_kind(Opportunistic, 1, "1s", 1_000)]));
     world.run_for(seconds(3));
     assert_eq!((running_of(&world, id), promotions(&world).len()), (0, 1));
-    let starts = world.reported_waits.iter().flat_map(|told| &told.starts).any(|(attempt, _)| attempt.job == id);
+    let starts =
+        world.reported_waits.iter().flat_map(|reported| &reported.starts).any(|(attempt, _)| attempt.job == id);
     assert!(starts, "its node reports when it starts");
 }
 
 // ---- what nodes report ---------------------------------------------------------------------------------------------
 
 /// When the node reported its waits since then, and to which address.
-fn told(world: &World, from: usize) -> Vec<(u64, Address)> {
-    world.reported_waits[from..].iter().map(|told| (told.at.0 / 1_000, told.to)).collect()
+fn reported(world: &World, from: usize) -> Vec<(u64, Address)> {
+    world.reported_waits[from..].iter().map(|reported| (reported.at.0 / 1_000, reported.to)).collect()
 }
 
 #[test]
@@ -463,7 +464,7 @@ fn a_node_reports_waits_and_starts_to_the_master_and_its_jobs() {
     world.run_for(seconds(9));
     let manager = Address::JobManager(first);
     assert_eq!(
-        told(&world, begin),
+        reported(&world, begin),
         [(10_010, Address::Master), (10_010, manager)],
         "no report while all goes as expected"
     );
@@ -473,7 +474,7 @@ fn a_node_reports_waits_and_starts_to_the_master_and_its_jobs() {
     let second = world.submit(job(vec![of_kind(Guaranteed, 1, "20s", 1_000)]));
     world.run_for(seconds(1));
     let all = [Address::Master, manager, Address::JobManager(second)];
-    assert_eq!(told(&world, begin), all.map(|to| (19_010, to)));
+    assert_eq!(reported(&world, begin), all.map(|to| (19_010, to)));
 }
 
 #[test]
@@ -487,10 +488,11 @@ fn an_attempt_longer_than_expected_makes_its_node_report_its_waits_again() {
     world.run_for(seconds(9));
     let begin = world.reported_waits.len();
     world.run_for(seconds(30));
-    let to_master = told(&world, begin).into_iter().filter(|(_, to)| *to == Address::Master).count();
+    let to_master = reported(&world, begin).into_iter().filter(|(_, to)| *to == Address::Master).count();
     assert!((5..=30).contains(&to_master), "it may start at any time and would take ten seconds: {to_master}");
-    let to_job = world.reported_waits[begin..].iter().filter(|told| told.to == Address::JobManager(second));
-    let starts: BTreeSet<Duration> = to_job.flat_map(|told| told.starts.iter().map(|(_, start)| *start)).collect();
+    let to_job = world.reported_waits[begin..].iter().filter(|reported| reported.to == Address::JobManager(second));
+    let starts: BTreeSet<Duration> =
+        to_job.flat_map(|reported| reported.starts.iter().map(|(_, start)| *start)).collect();
     assert_eq!(starts, BTreeSet::from([Duration::from_micros(1)]));
 }
 
@@ -503,11 +505,11 @@ fn apollo_plus_nodes_report_room_even_if_all_goes_as_expected() {
         let id = world.submit(job(vec![of_kind(Guaranteed, 1, "5s", 1_000)]));
         world.run_for(seconds(20));
         assert_eq!(world.outcome(id), Some(JobOutcome::Succeeded));
-        let to_master = world.reported_waits[begin..].iter().filter(|told| told.to == Address::Master);
+        let to_master = world.reported_waits[begin..].iter().filter(|reported| reported.to == Address::Master);
         // An attempt that is always assumed to have half its time left makes its node report the same room again.
-        let mut told: Vec<u32> = to_master.map(|told| told.room.cpu_millis()).collect();
-        told.dedup();
-        assert_eq!(told, rooms, "{preset:?}");
+        let mut reported: Vec<u32> = to_master.map(|reported| reported.room.cpu_millis()).collect();
+        reported.dedup();
+        assert_eq!(reported, rooms, "{preset:?}");
     }
 }
 
@@ -520,7 +522,7 @@ fn a_node_reports_its_waits_at_a_limited_rate_and_with_node_reports() {
         world.submit(job(vec![of_kind(Guaranteed, 1, "60s", 1_000)]));
         world.run_for(Duration::from_millis(100));
     }
-    let to_master = told(&world, begin).into_iter().filter(|(_, to)| *to == Address::Master);
+    let to_master = reported(&world, begin).into_iter().filter(|(_, to)| *to == Address::Master);
     let at: Vec<u64> = to_master.map(|(at, _)| at).collect();
     assert_eq!(at, [10_010, 10_510, 11_000, 11_500, 12_000]);
 }
@@ -537,13 +539,15 @@ fn many_nodes_report_to_their_master_less_often_and_to_jobs_as_before() {
         world.submit(job(vec![of_kind(Guaranteed, 1, "60s", 1_000)]));
         world.run_for(Duration::from_millis(100));
     }
-    let told = &world.reported_waits[begin..];
-    let first = told[0].node;
-    let of_first = || told.iter().filter(|told| told.node == first);
-    let to_master: Vec<Instant> = of_first().filter(|told| told.to == Address::Master).map(|told| told.at).collect();
+    let reported = &world.reported_waits[begin..];
+    let first = reported[0].node;
+    let of_first = || reported.iter().filter(|reported| reported.node == first);
+    let to_master: Vec<Instant> =
+        of_first().filter(|reported| reported.to == Address::Master).map(|reported| reported.at).collect();
     assert!((4..=6).contains(&to_master.len()), "four nodes and a report a second: {to_master:?}");
     assert!(to_master.windows(2).skip(1).all(|pair| pair[1].since(pair[0]) == seconds(4)), "{to_master:?}");
-    let to_jobs: BTreeSet<Instant> = of_first().filter(|told| told.to != Address::Master).map(|told| told.at).collect();
+    let to_jobs: BTreeSet<Instant> =
+        of_first().filter(|reported| reported.to != Address::Master).map(|reported| reported.at).collect();
     assert!(to_jobs.len() >= 2 * to_master.len(), "{to_jobs:?}");
 }
 
@@ -556,7 +560,7 @@ fn a_node_that_is_welcomed_again_reports_its_waits_again() {
     world.kill_server();
     world.start_server();
     world.run_for(seconds(1));
-    let to_master = told(&world, begin).into_iter().filter(|(_, to)| *to == Address::Master);
+    let to_master = reported(&world, begin).into_iter().filter(|(_, to)| *to == Address::Master);
     assert_eq!(to_master.count(), 1, "{}", world.log.join("\n"));
 }
 
@@ -568,11 +572,11 @@ fn the_start_of_every_waiting_attempt_is_reported_even_if_waits_are_unchanged() 
     let begin = world.reported_waits.len();
     let second = world.submit(job(vec![of_kind(Guaranteed, 1, "1s", 1_000)]));
     world.run_for(seconds(1));
-    let told: Vec<_> =
-        world.reported_waits[begin..].iter().filter(|told| told.to == Address::JobManager(second)).collect();
+    let reported: Vec<_> =
+        world.reported_waits[begin..].iter().filter(|reported| reported.to == Address::JobManager(second)).collect();
     let attempt = AttemptId { job: second, epoch: Epoch(1), number: 0 };
     assert_eq!(
-        told.iter().map(|told| &told.starts[..]).collect::<Vec<_>>(),
+        reported.iter().map(|reported| &reported.starts[..]).collect::<Vec<_>>(),
         [[(attempt, Duration::from_millis(49_990))]]
     );
 }

@@ -97,8 +97,9 @@ fn a_deferred_task_shows_how_long_it_can_wait_and_the_story_records_it() {
     let why: Vec<String> = manager.can_wait(world.now).map(|why| describe(&world, &why)).collect();
     assert!(why.len() == 1 && why[0].starts_with("1 task of stage short can wait 27."), "{why:?}");
     assert!(manager.task_can_wait(1, 0, world.now).is_some() && manager.task_can_wait(0, 0, world.now).is_none());
-    let told = world.log.iter().filter(|line| line.contains(&format!("job {id}: 1 task of stage 1 can wait"))).count();
-    assert_eq!(told, 1, "{}", world.log.join("\n"));
+    let reported =
+        world.log.iter().filter(|line| line.contains(&format!("job {id}: 1 task of stage 1 can wait"))).count();
+    assert_eq!(reported, 1, "{}", world.log.join("\n"));
     world.run_for(Duration::from_secs(28));
     let manager = &world.server.as_ref().expect("the server runs").jobs[&id];
     assert_eq!(manager.can_wait(world.now).count(), 0, "the stage had to start");

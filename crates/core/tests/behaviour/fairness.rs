@@ -165,8 +165,8 @@ fn the_remaining_work_is_reported_in_steps_and_decides_under_srtf() {
     assert_eq!(running_by_job(&world), [(shorter, 4)].into());
     world.run_for(Duration::from_secs(400));
     assert_eq!(world.outcome(longer), Some(JobOutcome::Succeeded));
-    let told = world.log.iter().filter(|line| line.contains(&format!("job-{started} -> master: demand"))).count();
-    assert!((20..200).contains(&told), "{told} messages for 800 tasks");
+    let reported = world.log.iter().filter(|line| line.contains(&format!("job-{started} -> master: demand"))).count();
+    assert!((20..200).contains(&reported), "{reported} messages for 800 tasks");
 }
 
 #[test]

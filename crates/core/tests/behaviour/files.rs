@@ -217,9 +217,9 @@ fn committed_files_survive_a_server_restart() {
     }
     let launch = world.intercepted_launches.iter().find(|(_, launch)| launch.task.stage == 2).map(|(_, launch)| launch);
     let inputs = launch.unwrap().inputs.iter();
-    let told: Vec<(Digest, u64, usize)> =
+    let reported: Vec<(Digest, u64, usize)> =
         inputs.map(|input| (input.digest, input.bytes, input.holders.len())).collect();
-    assert_eq!(told, [(mapped(0), FILE_BYTES, 1), (mapped(1), FILE_BYTES, 1)]);
+    assert_eq!(reported, [(mapped(0), FILE_BYTES, 1), (mapped(1), FILE_BYTES, 1)]);
 }
 
 #[test]

@@ -53,7 +53,7 @@ impl Believer {
 
     fn hear(&mut self, at: u64, since: Since, nodes: Vec<NodeNews>) {
         self.version += 1;
-        let told = ClusterUpdate {
+        let reported = ClusterUpdate {
             cluster: CLUSTER,
             life: Epoch(1),
             since,
@@ -65,7 +65,7 @@ impl Believer {
             usage: Vec::new(),
             is_settled: true,
         };
-        let (from, body) = (Address::ClusterMaster(CLUSTER), ToGlobalMaster::ClusterUpdate(Box::new(told)));
+        let (from, body) = (Address::ClusterMaster(CLUSTER), ToGlobalMaster::ClusterUpdate(Box::new(reported)));
         self.global.handle(Instant(at), Event::Message { from, body }, &mut Outbox::default());
     }
 

@@ -85,7 +85,7 @@ impl Model {
             live: Vec::new(),
             program: None,
         };
-        self.tell(Event::Message { from: Address::Node(node), body: ToMaster::Register(Box::new(registration)) });
+        self.deliver(Event::Message { from: Address::Node(node), body: ToMaster::Register(Box::new(registration)) });
     }
 
     fn submit(&mut self) {
@@ -105,7 +105,7 @@ impl Model {
         });
         let delayed_since = self.now;
         self.jobs.push(ModelJob { holders: Arc::new(holders.to_vec()), wanted: 0, granted: 0, delayed_since });
-        self.tell(Event::Message { from: Address::Client(ClientId(1)), body });
+        self.deliver(Event::Message { from: Address::Client(ClientId(1)), body });
     }
 
     fn want(&mut self, job: usize, open: u64) {
@@ -128,18 +128,18 @@ impl Model {
             locality: Arc::clone(&entry.holders),
         };
         let body = ToMaster::Demand { job: id, asks: vec![ask], work: Box::default() };
-        self.tell(Event::Message { from: Address::JobManager(id), body });
+        self.deliver(Event::Message { from: Address::JobManager(id), body });
     }
 
     fn end_one(&mut self) {
         if !self.running.is_empty() {
             let at = self.chance.below(self.running.len() as u32) as usize;
             let (grant, node) = self.running.swap_remove(at);
-            self.tell(Event::Message { from: Address::Node(node), body: ToMaster::Freed { grants: vec![grant] } });
+            self.deliver(Event::Message { from: Address::Node(node), body: ToMaster::Freed { grants: vec![grant] } });
         }
     }
 
-    fn tell(&mut self, event: Event<ToMaster>) {
+    fn deliver(&mut self, event: Event<ToMaster>) {
         self.master.handle(self.now, event, &mut self.out);
         for (to, message) in std::mem::take(&mut self.out).sends {
             let (Address::JobManager(id), Message::ToJobManager(ToJobManager::Granted { grants })) = (to, message)
@@ -171,7 +171,7 @@ impl Model {
         let until = self.now + length;
         while let Some(at) = self.master.next_wakeup().filter(|at| *at <= until) {
             self.now = self.now.max(at);
-            self.tell(Event::Wakeup);
+            self.deliver(Event::Wakeup);
             self.check();
         }
         self.now = until;

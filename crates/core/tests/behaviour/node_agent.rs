@@ -168,8 +168,8 @@ fn a_launch_before_the_welcome_is_answered_only_if_it_is_authentic() {
     for launch in [forged, launch(1)] {
         assert_eq!(hear(&mut agent, ToNode::Launch(Box::new(launch))), []);
     }
-    let said = hear(&mut agent, welcome(1));
-    assert!(!said.contains(&not_taken(0)) && said.contains(&not_taken(1)), "{said:?}");
+    let output = hear(&mut agent, welcome(1));
+    assert!(!output.contains(&not_taken(0)) && output.contains(&not_taken(1)), "{output:?}");
     assert_eq!(agent.live().count(), 0);
 }
 
@@ -258,13 +258,13 @@ fn more_attempts_are_preempted_if_other_guaranteed_work_takes_the_expected_room(
         let mut launch = Launch { attempt, task, grant, template, ..launch(number) };
         launch.token = SEALING.token(NODE, Generation(0), &launch.allocation());
         let sent = hear(&mut agent, ToNode::Launch(Box::new(launch)));
-        let told = sent.into_iter().filter_map(|(_, message)| match message {
+        let reported = sent.into_iter().filter_map(|(_, message)| match message {
             Message::ToExecutor(ToExecutor::Signal { attempt, reason: EndReason::Preempted, .. }) => {
                 Some(attempt.number)
             }
             _ => None,
         });
-        told.collect::<Vec<_>>()
+        reported.collect::<Vec<_>>()
     };
     assert_eq!(launch(1, 0, 2, ExecutionType::Opportunistic), []);
     assert_eq!(launch(1, 1, 1, ExecutionType::Opportunistic), []);

@@ -85,7 +85,7 @@ impl Model {
             live: Vec::new(),
             program: None,
         };
-        self.tell(Address::Node(node), ToMaster::Register(Box::new(registration)));
+        self.deliver(Address::Node(node), ToMaster::Register(Box::new(registration)));
     }
 
     fn submit(&mut self, job: usize) {
@@ -106,7 +106,7 @@ impl Model {
         };
         let queue = if limited { "limited" } else { "free" }.to_owned();
         let spec = JobSpec { queue, stages: vec![stage], wait_for_nodes: true, ..JobSpec::default() };
-        self.tell(Address::Client(ClientId(1)), ToMaster::Submit { spec: Arc::new(spec), key: None });
+        self.deliver(Address::Client(ClientId(1)), ToMaster::Submit { spec: Arc::new(spec), key: None });
         self.jobs.push(ModelJob { shape, constraints: Arc::new(constraints), limited, wanted: 0, granted: 0 });
         assert_eq!(self.jobs.len(), job + 1);
     }
@@ -127,7 +127,7 @@ impl Model {
             is_gang: false,
             locality: Arc::default(),
         };
-        self.tell(Address::JobManager(id), ToMaster::Demand { job: id, asks: vec![ask], work: Box::default() });
+        self.deliver(Address::JobManager(id), ToMaster::Demand { job: id, asks: vec![ask], work: Box::default() });
     }
 
     fn end_one(&mut self) {
@@ -138,10 +138,10 @@ impl Model {
         let (grant, node, job) = self.running.swap_remove(at);
         let free = &mut self.free[node.0 as usize];
         *free = free.saturating_add(&self.jobs[job].shape);
-        self.tell(Address::Node(node), ToMaster::Freed { grants: vec![grant] });
+        self.deliver(Address::Node(node), ToMaster::Freed { grants: vec![grant] });
     }
 
-    fn tell(&mut self, from: Address, body: ToMaster) {
+    fn deliver(&mut self, from: Address, body: ToMaster) {
         self.now = Instant(self.now.0 + 1);
         self.master.handle(self.now, Event::Message { from, body }, &mut self.out);
         let sends = std::mem::take(&mut self.out).sends;

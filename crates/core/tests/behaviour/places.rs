@@ -129,9 +129,9 @@ fn a_block_on_an_unknown_node_is_far_from_all_and_invalid_reads_are_refused() {
 
     let too_many = StageSpec { reads: reading("read", "1s", &[1, 2]).reads, ..stage("read", 1, "1s", 1_000) };
     let of_nobody = StageSpec { reads: Reads::Before, ..stage("read", 1, "1s", 1_000) };
-    for (stage, said) in [(too_many, "it has 1 tasks, but lists the blocks of 2"), (of_nobody, "depends on none")] {
+    for (stage, output) in [(too_many, "it has 1 tasks, but lists the blocks of 2"), (of_nobody, "depends on none")] {
         let refusal = world.refusal(job(vec![stage]));
         assert_eq!(refusal.kind, RefusalKind::Invalid);
-        assert!(refusal.message.contains(said), "{refusal:?}");
+        assert!(refusal.message.contains(output), "{refusal:?}");
     }
 }

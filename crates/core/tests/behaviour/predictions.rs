@@ -15,12 +15,12 @@ fn any(tasks: u32) -> StageSpec {
 }
 
 /// The prediction of each start, in the order of the starts.
-fn told(world: &World) -> Vec<(TaskId, Prediction, PredictedStart)> {
-    let told = world.records.iter().filter_map(|record| match record {
+fn reported(world: &World) -> Vec<(TaskId, Prediction, PredictedStart)> {
+    let reported = world.records.iter().filter_map(|record| match record {
         Record::Prediction { task, prediction, start, .. } => Some((*task, *prediction, *start)),
         _ => None,
     });
-    told.collect()
+    reported.collect()
 }
 
 #[test]
@@ -33,15 +33,15 @@ fn every_start_is_predicted_once_in_every_preset() {
         }
         world.run_for(Duration::from_secs(60));
         let started = world.records.iter().filter(|record| matches!(record, Record::Started { .. })).count();
-        let told = told(&world);
+        let reported = reported(&world);
         // An attempt that is preempted while its process is being made has not started, although its job got a message
         // that it had.
-        assert!((30..=started).contains(&told.len()), "{}: {} of {started}", preset.name(), told.len());
-        assert_eq!(told.iter().map(|(task, ..)| task).collect::<BTreeSet<_>>().len(), 30, "{}", preset.name());
-        for (task, told, start) in told {
-            let is_within = told.least <= start.waited && start.waited <= told.most;
-            assert!(told.least <= told.most && start.is_right == is_within, "{task}: {told:?}, {start:?}");
-            assert_eq!((start.way, start.expected), (told.way, told.expected));
+        assert!((30..=started).contains(&reported.len()), "{}: {} of {started}", preset.name(), reported.len());
+        assert_eq!(reported.iter().map(|(task, ..)| task).collect::<BTreeSet<_>>().len(), 30, "{}", preset.name());
+        for (task, reported, start) in reported {
+            let is_within = reported.least <= start.waited && start.waited <= reported.most;
+            assert!(reported.least <= reported.most && start.is_right == is_within, "{task}: {reported:?}, {start:?}");
+            assert_eq!((start.way, start.expected), (reported.way, reported.expected));
         }
     }
 }
@@ -53,16 +53,16 @@ fn a_prediction_counts_the_tasks_before_it() {
     world.run_for(Duration::from_secs(300));
     let second = world.submit(job(vec![any(5)]));
     world.run_for(Duration::from_secs(130));
-    let told = told(&world);
-    let of = |job: JobId| told.iter().filter(move |(task, ..)| task.job == job);
+    let reported = reported(&world);
+    let of = |job: JobId| reported.iter().filter(move |(task, ..)| task.job == job);
     // One task per second ends, and a hundred are before the first of these.
-    for (place, (_, told, start)) in of(second).enumerate() {
-        let (expected, waited) = (told.expected.as_secs_f64(), start.waited.as_secs_f64());
-        assert_eq!((told.way, waited.round()), (Route::Asked, 100.0 + place as f64));
+    for (place, (_, reported, start)) in of(second).enumerate() {
+        let (expected, waited) = (reported.expected.as_secs_f64(), start.waited.as_secs_f64());
+        assert_eq!((reported.way, waited.round()), (Route::Asked, 100.0 + place as f64));
         assert!((expected / waited - 1.0).abs() < 0.1, "{expected} s, and it was {waited} s");
     }
     // When the first job arrived, no task had ended yet, and the expected second was the only basis.
-    let expected: Vec<u64> = of(first).map(|(_, told, _)| told.expected.0 / 1_000_000).collect();
+    let expected: Vec<u64> = of(first).map(|(_, reported, _)| reported.expected.0 / 1_000_000).collect();
     assert!(expected.is_sorted() && expected[0] == 0 && expected[399] == 398, "{expected:?}");
 }
 
@@ -76,11 +76,11 @@ fn predicted_ranges_narrow_to_the_actual_waits() {
             world.submit(job(vec![spec()]));
             world.run_for(Duration::from_secs(3));
         }
-        let told = told(&world);
-        let width = |at: usize| told[at].1.most.0 - told[at].1.least.0;
-        assert_eq!(told[59].1.way, way, "{}", preset.name());
+        let reported = reported(&world);
+        let width = |at: usize| reported[at].1.most.0 - reported[at].1.least.0;
+        assert_eq!(reported[59].1.way, way, "{}", preset.name());
         assert!(width(0) > 30_000 && width(59) < 2_000, "{}: {} and {}", preset.name(), width(0), width(59));
-        assert!(told[40..].iter().all(|(_, _, start)| start.is_right), "all waits are alike");
+        assert!(reported[40..].iter().all(|(_, _, start)| start.is_right), "all waits are alike");
     }
 }
 
@@ -92,12 +92,12 @@ fn a_task_that_is_asked_for_again_is_predicted_again() {
     world.run_for(Duration::from_secs(2));
     let other = world.submit(job(vec![any(3)]));
     world.run_for(Duration::from_secs(30));
-    let told = told(&world);
+    let reported = reported(&world);
     let waited: Vec<u64> =
-        told.iter().filter(|(task, ..)| task.job == id).map(|(_, _, start)| start.waited.0 / 1_000_000).collect();
+        reported.iter().filter(|(task, ..)| task.job == id).map(|(_, _, start)| start.waited.0 / 1_000_000).collect();
     // The second prediction is made after the failure, and its job is scheduled first once another task has ended.
     assert_eq!(waited, [0, 1]);
-    assert_eq!(told.iter().filter(|(task, ..)| task.job == other).count(), 3);
+    assert_eq!(reported.iter().filter(|(task, ..)| task.job == other).count(), 3);
 }
 
 #[test]
@@ -109,9 +109,9 @@ fn asks_to_a_lost_master_are_made_again() {
     world.start_server();
     world.run_for(Duration::from_secs(30));
     let launched = world.disk.iter().filter(|change| matches!(change, Change::Launched { .. })).count();
-    let told = told(&world);
-    assert_eq!((launched, told.len()), (8, 8));
-    let ages: Vec<u64> = told.iter().map(|(_, told, _)| told.age.0.div_ceil(1_000_000)).collect();
+    let reported = reported(&world);
+    assert_eq!((launched, reported.len()), (8, 8));
+    let ages: Vec<u64> = reported.iter().map(|(_, reported, _)| reported.age.0.div_ceil(1_000_000)).collect();
     assert_eq!(ages[..4], [0, 1, 2, 3]);
     assert!(ages[4] <= 1 && ages[7] <= 4, "{ages:?} since the second was asked");
     assert_eq!(world.outcome(id), Some(amalgam_core::protocol::JobOutcome::Succeeded));
@@ -133,20 +133,20 @@ fn a_task_that_waits_longer_than_predicted_is_counted_once_before_it_starts() {
         world.run_for(Duration::from_secs(95));
         let later = world.submit(job(vec![spec(1)]));
         world.run_for(Duration::from_secs(200));
-        let told = told(&world);
-        let of = |job: JobId| told.iter().filter(move |(task, ..)| task.job == job);
-        for (_, told, start) in of(unlucky) {
+        let reported = reported(&world);
+        let of = |job: JobId| reported.iter().filter(move |(task, ..)| task.job == job);
+        for (_, reported, start) in of(unlucky) {
             assert_eq!(
-                (told.way, told.is_counted),
-                (way, start.waited > told.most),
-                "{}: {told:?} {start:?}",
+                (reported.way, reported.is_counted),
+                (way, start.waited > reported.most),
+                "{}: {reported:?} {start:?}",
                 preset.name()
             );
         }
-        assert!(of(unlucky).filter(|(_, told, _)| told.is_counted).count() >= 50, "{}", preset.name());
-        let reach = |told: &Prediction| told.most.as_secs_f64() / told.expected.as_secs_f64().max(0.01);
-        let before = of(unlucky).map(|(_, told, _)| reach(told)).fold(0.0, f64::max);
-        let after = of(later).map(|(_, told, _)| reach(told)).next().unwrap();
+        assert!(of(unlucky).filter(|(_, reported, _)| reported.is_counted).count() >= 50, "{}", preset.name());
+        let reach = |reported: &Prediction| reported.most.as_secs_f64() / reported.expected.as_secs_f64().max(0.01);
+        let before = of(unlucky).map(|(_, reported, _)| reach(reported)).fold(0.0, f64::max);
+        let after = of(later).map(|(_, reported, _)| reach(reported)).next().unwrap();
         assert!(after > 1.1 * before, "{}: {before} and {after} times the expected wait", preset.name());
     }
 }

@@ -41,7 +41,7 @@ impl Node {
         };
         let mut node = Node(Preset::FIFO.node_agent(NODE, settings, SEALING.mac));
         node.handle(Event::Connected { peer: Address::Executor(NODE), incarnation: 1 });
-        node.tell(Address::Executor(NODE), ToNode::Executor(ExecutorReport::Executing { attempts: Vec::new() }));
+        node.deliver(Address::Executor(NODE), ToNode::Executor(ExecutorReport::Executing { attempts: Vec::new() }));
         node
     }
 
@@ -54,23 +54,23 @@ impl Node {
             _ => None,
         });
         let registration = registration.expect("the node registers");
-        self.tell(Address::Master, welcome(registration, kinds))
+        self.deliver(Address::Master, welcome(registration, kinds))
     }
 
     /// What it sends to job managers and to its executor.
     fn handle(&mut self, event: Event<ToNode>) -> Vec<Said> {
         let mut out = Outbox::default();
         self.0.handle(Instant(0), event, &mut out);
-        let said = out.sends.into_iter().filter_map(|(_, message)| match message {
+        let output = out.sends.into_iter().filter_map(|(_, message)| match message {
             Message::ToJobManager(ToJobManager::Ready { probe }) => Some(Said::Ready(probe.number)),
             Message::ToJobManager(ToJobManager::NotTaken { attempt }) => Some(Said::NotTaken(attempt.number)),
             Message::ToExecutor(ToExecutor::Launch(order)) => Some(Said::Launch(order.attempt.number)),
             _ => None,
         });
-        said.collect()
+        output.collect()
     }
 
-    fn tell(&mut self, from: Address, body: ToNode) -> Vec<Said> {
+    fn deliver(&mut self, from: Address, body: ToNode) -> Vec<Said> {
         self.handle(Event::Message { from, body })
     }
 
@@ -80,12 +80,12 @@ impl Node {
 
     fn probe_for(&mut self, number: u32, resources: Resources) -> Vec<Said> {
         let probe = Probe { id: id(number), shape: shape(resources) };
-        self.tell(Address::JobManager(JOB), ToNode::Probe(probe))
+        self.deliver(Address::JobManager(JOB), ToNode::Probe(probe))
     }
 
     fn cancel(&mut self, probes: &[u32]) -> Vec<Said> {
         let probes = probes.iter().map(|&number| id(number)).collect();
-        self.tell(Address::JobManager(JOB), ToNode::Cancel { probes })
+        self.deliver(Address::JobManager(JOB), ToNode::Cancel { probes })
     }
 
     fn launch(&mut self, number: u32, probe: Option<u32>, cpu_millis: u32) -> Vec<Said> {
@@ -94,7 +94,7 @@ impl Node {
 
     fn launch_in(&mut self, epoch: Epoch, number: u32, probe: Option<u32>, cpu_millis: u32) -> Vec<Said> {
         let launch = self.made(epoch, number, probe, cpu_millis);
-        self.tell(Address::JobManager(JOB), ToNode::Launch(Box::new(launch)))
+        self.deliver(Address::JobManager(JOB), ToNode::Launch(Box::new(launch)))
     }
 
     fn made(&self, epoch: Epoch, number: u32, probe: Option<u32>, cpu_millis: u32) -> Launch {
@@ -194,8 +194,8 @@ fn probes_and_their_room_are_dropped_with_the_connection() {
         node.probe(2, 3_000);
         assert_eq!(node.launch(7, None, 2_000), []);
         if notices {
-            let said = node.handle(Event::Disconnected { peer: Address::Master });
-            assert_eq!(said, [Launched(7)], "a launch starts without a connection");
+            let output = node.handle(Event::Disconnected { peer: Address::Master });
+            assert_eq!(output, [Launched(7)], "a launch starts without a connection");
         }
         node.connect(Kinds::new());
         assert_eq!(node.free(), 2_000);
@@ -220,7 +220,7 @@ fn a_forged_launch_does_not_take_the_room_of_a_probe() {
     assert_eq!(node.probe(1, 4_000), [Ready(1)]);
     let mut forged = node.made(EPOCH, 9, Some(1), 4_000);
     forged.token = Token::default();
-    assert_eq!(node.tell(Address::JobManager(JOB), ToNode::Launch(Box::new(forged))), []);
+    assert_eq!(node.deliver(Address::JobManager(JOB), ToNode::Launch(Box::new(forged))), []);
     assert_eq!(node.free(), 0, "room is kept for the probe");
     assert_eq!(node.launch(2, Some(1), 4_000), [Launched(2)]);
 }
@@ -230,7 +230,7 @@ fn a_disowned_job_leaves_no_probe() {
     let mut node = Node::new();
     node.probe(1, 3_000);
     node.probe(2, 3_000);
-    assert_eq!(node.tell(Address::Master, ToNode::Disown { job: JOB }), []);
+    assert_eq!(node.deliver(Address::Master, ToNode::Disown { job: JOB }), []);
     assert_eq!(node.free(), 4_000);
 }
 
@@ -246,5 +246,5 @@ fn a_probe_from_before_the_welcome_is_ready_once_custom_kinds_are_known() {
         Message::ToMaster(ToMaster::Register(registration)) => Some(registration.number),
         _ => None,
     });
-    assert_eq!(node.tell(Address::Master, welcome(registration.unwrap(), kinds)), [Ready(1)]);
+    assert_eq!(node.deliver(Address::Master, welcome(registration.unwrap(), kinds)), [Ready(1)]);
 }

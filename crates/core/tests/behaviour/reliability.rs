@@ -126,9 +126,9 @@ fn the_doubt_about_a_node_is_reported_with_its_age() {
     world.submit(job(vec![tasks(64, "10s")]));
     world.run_for(seconds(12));
     assert_eq!(doubted(&world), [2]);
-    let said = doubt(&world, 2).expect("the node is doubted");
-    assert!((2..=4).contains(&said.failures) && said.success < 700_000, "{said:?}");
-    assert!((8..=12).contains(&(said.since.as_millis() / 1_000)), "{said:?}");
+    let output = doubt(&world, 2).expect("the node is doubted");
+    assert!((2..=4).contains(&output.failures) && output.success < 700_000, "{output:?}");
+    assert!((8..=12).contains(&(output.since.as_millis() / 1_000)), "{output:?}");
     let status = world.server.as_ref().unwrap().master.node_statuses(world.now).swap_remove(2);
     assert!(status.is_avoided);
 }
@@ -194,8 +194,8 @@ fn repeated_failures_of_one_task_on_one_node_count_against_the_node() {
     world.nodes[0].executor.fault = Some(FULL.to_owned());
     world.submit(job(vec![tasks(1, "1s")]));
     world.run_for(seconds(20));
-    let said = doubt(&world, 0).expect("the node is doubted");
-    assert!(said.failures >= 4 && said.success < 600_000, "{said:?}");
+    let output = doubt(&world, 0).expect("the node is doubted");
+    assert!(output.failures >= 4 && output.success < 600_000, "{output:?}");
 }
 
 #[test]
@@ -209,11 +209,11 @@ fn an_unavailable_input_counts_half_against_its_reader_and_half_against_its_hold
     let id = world.submit(job(vec![write, read]));
     world.run_for(seconds(20));
     all_succeeded(&world, &[id]);
-    let said = |node: u32| {
+    let output = |node: u32| {
         let text = format!("one of 2 failed: {}", NodeId(node));
         world.log.iter().filter(|line| line.contains(&text)).count()
     };
-    assert_eq!((said(0), said(1)), (1, 1), "{}", world.log.join("\n"));
+    assert_eq!((output(0), output(1)), (1, 1), "{}", world.log.join("\n"));
     assert_eq!(world.log.iter().filter(|line| line.contains("failed an attempt")).count(), 0);
 }
 

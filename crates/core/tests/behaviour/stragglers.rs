@@ -96,11 +96,11 @@ fn slow_attempts_of_a_stage_get_duplicates_elsewhere_and_are_overtaken() {
     assert_eq!(winners(&world, id).len(), 5);
     succeeded(&world, id);
     assert!(world.end_of(id) < Instant(0) + seconds(50), "the job does not wait for the slow attempts");
-    let told = world.records.iter().find_map(|record| match record {
+    let received = world.records.iter().find_map(|record| match record {
         Record::Straggles { node, part, left, elsewhere, takes, .. } => Some((*node, *part, *left, *elsewhere, *takes)),
         _ => None,
     });
-    let (node, part, left, elsewhere, takes) = told.expect("a straggler was found");
+    let (node, part, left, elsewhere, takes) = received.expect("a straggler was found");
     assert!(node == NodeId(0) && elsewhere != node);
     assert!((50_000..200_000).contains(&part), "{part}");
     assert!((seconds(80)..seconds(95)).contains(&left) && (seconds(9)..seconds(16)).contains(&takes), "{left} {takes}");
@@ -260,7 +260,7 @@ impl Race {
         self.world.server.as_mut().unwrap().jobs.get_mut(&self.job).unwrap()
     }
 
-    fn told(&mut self, by: NodeId, body: ToJobManager) -> Outbox {
+    fn received(&mut self, by: NodeId, body: ToJobManager) -> Outbox {
         let (now, mut out) = (self.world.now, Outbox::default());
         self.manager().handle(now, Event::Message { from: Address::Node(by), body }, &mut out);
         out
@@ -268,7 +268,7 @@ impl Race {
 
     fn ended(&mut self, attempt: AttemptId, reason: EndReason) -> Outbox {
         let node = if attempt == self.slow { NodeId(0) } else { self.node };
-        self.told(node, ToJobManager::Finished { attempt, ended: Ended::without_run(reason), instead: None })
+        self.received(node, ToJobManager::Finished { attempt, ended: Ended::without_run(reason), instead: None })
     }
 
     fn index(&self) -> u32 {
@@ -279,10 +279,10 @@ impl Race {
         self.world.disk.iter().find_map(task).unwrap()
     }
 
-    fn progress(&mut self, attempt: AttemptId, after: Duration, said: u32) -> Outbox {
+    fn progress(&mut self, attempt: AttemptId, after: Duration, output: u32) -> Outbox {
         let node = if attempt == self.slow { NodeId(0) } else { self.node };
-        let sample = Sample { running_for: after, reported: Some(said), cpu: Duration::ZERO, read_bytes: 0 };
-        self.told(node, ToJobManager::Progress { samples: Box::new([(attempt, sample)]) })
+        let sample = Sample { running_for: after, reported: Some(output), cpu: Duration::ZERO, read_bytes: 0 };
+        self.received(node, ToJobManager::Progress { samples: Box::new([(attempt, sample)]) })
     }
 }
 
@@ -302,8 +302,8 @@ fn both_attempts_run_and_the_first_success_is_the_tasks_end() {
         let mut race = self::race(0);
         let out = race.ended(first, EndReason::Exit(0));
         assert_eq!(superseded(&out.changes), [other]);
-        let told = out.records.iter().filter(|record| matches!(record, Record::Overtaken { .. })).count();
-        assert_eq!(told, tells, "only a duplicate overtakes");
+        let received = out.records.iter().filter(|record| matches!(record, Record::Overtaken { .. })).count();
+        assert_eq!(received, tells, "only a duplicate overtakes");
         let index = race.index();
         assert_eq!(race.manager().dag().stage(0).record(index).unwrap().state, TaskState::Succeeded);
         let late = race.ended(other, EndReason::Exit(0));
@@ -390,7 +390,7 @@ fn an_attempt_continues_if_the_other_is_lost_with_its_node() {
         let (lost, kept) = if is_slow { (race.slow, race.rival) } else { (race.rival, race.slow) };
         let node = if is_slow { 0 } else { race.node.0 as usize };
         race.world.kill_agent(node);
-        let out = race.told(race.node, ToJobManager::NodeLost { node: NodeId(node as u32) });
+        let out = race.received(race.node, ToJobManager::NodeLost { node: NodeId(node as u32) });
         let is_lost = |change: &Change| matches!(change, Change::Lost { attempt, cause: LostCause::NodeLost, last: false, .. } if *attempt == lost);
         assert!(out.changes.iter().any(is_lost));
         let index = race.index();

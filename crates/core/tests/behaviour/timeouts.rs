@@ -24,8 +24,8 @@ fn running(preset: Preset, timeout: u64) -> (World, JobId) {
 
 fn set_timeout(world: &mut World, job: JobId, timeout: u64) {
     let update = JobUpdate { timeout: Some(seconds(timeout)), ..JobUpdate::default() };
-    let told = world.ask_master(ToMaster::Update { job, update: Box::new(update), by: "ada".to_owned() });
-    assert_eq!(told, ToClient::Done);
+    let reported = world.ask_master(ToMaster::Update { job, update: Box::new(update), by: "ada".to_owned() });
+    assert_eq!(reported, ToClient::Done);
 }
 
 #[test]
@@ -36,8 +36,8 @@ fn a_shorter_timeout_stops_attempts_that_exceed_it() {
         world.run_for(seconds(5));
         assert_eq!(world.outcome(id), None, "{}: seven of ten seconds have passed", preset.name());
         world.run_for(seconds(20));
-        let told = world.log.join("\n");
-        assert_eq!(world.outcome(id), Some(JobOutcome::Failed { exit_code: 124 }), "{}: {told}", preset.name());
+        let reported = world.log.join("\n");
+        assert_eq!(world.outcome(id), Some(JobOutcome::Failed { exit_code: 124 }), "{}: {reported}", preset.name());
     }
 }
 
@@ -59,8 +59,8 @@ fn a_longer_timeout_applies_to_running_attempts_also_after_restarts() {
                 world.start_agent(0);
             }
             world.run_for(seconds(150));
-            let told = world.log.join("\n");
-            assert_eq!(world.outcome(id), Some(JobOutcome::Succeeded), "{}, {anew}: {told}", preset.name());
+            let reported = world.log.join("\n");
+            assert_eq!(world.outcome(id), Some(JobOutcome::Succeeded), "{}, {anew}: {reported}", preset.name());
             assert_eq!(world.launches().len(), 2, "{}, {anew}", preset.name());
         }
     }

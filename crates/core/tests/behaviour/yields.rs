@@ -103,8 +103,8 @@ fn an_attempt_that_yields_continues_once_there_is_cpu_for_it() {
     // It keeps to its timeout of 62 s.
     assert_eq!(took(&world, first), (seconds(70), seconds(30)));
     assert_eq!(ends(&world, first).len(), 2, "no attempt was stopped");
-    let told = |record: &&Record| matches!(record, Record::Yielding { .. } | Record::Resumed { .. });
-    assert_eq!(world.records.iter().filter(told).count(), 2);
+    let reported = |record: &&Record| matches!(record, Record::Yielding { .. } | Record::Resumed { .. });
+    assert_eq!(world.records.iter().filter(reported).count(), 2);
 }
 
 #[test]
@@ -399,7 +399,7 @@ fn yielding_does_not_change_the_remaining_run_time() {
     let starts: Vec<Duration> = world
         .reported_waits
         .iter()
-        .flat_map(|told| &told.starts)
+        .flat_map(|reported| &reported.starts)
         .filter(|(attempt, _)| *attempt == waits)
         .map(|(_, start)| *start)
         .collect();

@@ -421,7 +421,7 @@ mod tests {
     #[test]
     fn a_mistake_is_reported_with_its_line_and_remedy_and_without_secrets() {
         let one = "[[token]]\nuser = 'ada'\n";
-        for (text, line, said) in [
+        for (text, line, output) in [
             (format!("{one}token = 'hunter2\n"), 3, ""),
             (format!("{one}token = hunter2\n"), 3, ""),
             (format!("{one}token = 12345678\n"), 3, "`token` is not a string"),
@@ -440,9 +440,12 @@ mod tests {
         ] {
             let (_dir, path) = file(&text);
             let refused = read(&path).unwrap_err();
-            let told = refused.to_string();
-            assert!(told.starts_with(&format!("{}:{line}: ", path.display())) && told.contains(said), "{text}\n{told}");
-            assert!(!told.contains("hunter2") && !told.contains("12345678"), "{told}");
+            let reported = refused.to_string();
+            assert!(
+                reported.starts_with(&format!("{}:{line}: ", path.display())) && reported.contains(output),
+                "{text}\n{reported}"
+            );
+            assert!(!reported.contains("hunter2") && !reported.contains("12345678"), "{reported}");
             assert!(!refused.remedy().is_empty() && !refused.remedy().contains("remove it"), "{}", refused.remedy());
         }
         let (_dir, path) = file("");

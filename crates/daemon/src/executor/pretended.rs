@@ -242,7 +242,7 @@ mod tests {
         ExecutorReport::Started { attempt: id(number), pid: NO_PROCESS }
     }
 
-    fn told(
+    fn reported(
         executor: &mut PretendedExecutor,
         now: Instant,
         orders: impl IntoIterator<Item = ToExecutor>,
@@ -287,7 +287,7 @@ mod tests {
         executor.handle(launch(1, &["sleep", "5"]));
         assert_eq!(executor.due(), Some(Instant::ZERO), "an order is carried out immediately");
         assert_eq!(executor.reports(secs(1)), [started(1)]);
-        let reports = told(&mut executor, secs(2), [launch(2, &["true"])]);
+        let reports = reported(&mut executor, secs(2), [launch(2, &["true"])]);
         assert_eq!((&reports[..1], end(&reports[1..]).0), (&[started(2)][..], id(2)));
         assert_eq!(executor.due(), Some(secs(6)));
         assert_eq!(executor.reports(secs(5)), []);
@@ -301,46 +301,46 @@ mod tests {
     #[test]
     fn an_end_is_kept_until_it_is_acknowledged() {
         let mut executor = PretendedExecutor::default();
-        let first = told(&mut executor, secs(1), [launch(1, &["true"])]);
-        let again = told(&mut executor, secs(9), [launch(1, &["true"])]);
+        let first = reported(&mut executor, secs(1), [launch(1, &["true"])]);
+        let again = reported(&mut executor, secs(9), [launch(1, &["true"])]);
         assert_eq!(first[1..], again, "a repeated order is answered with the attempt's end");
-        let listed = told(&mut executor, secs(9), [ToExecutor::List { node: NODE }]);
+        let listed = reported(&mut executor, secs(9), [ToExecutor::List { node: NODE }]);
         assert_eq!((&listed[0], &listed[1]), (&again[0], &ExecutorReport::Executing { attempts: vec![] }));
         let acknowledge = ToExecutor::Acknowledge { attempt: id(1) };
-        assert_eq!(told(&mut executor, secs(9), [acknowledge]), []);
+        assert_eq!(reported(&mut executor, secs(9), [acknowledge]), []);
         assert!(executor.attempts.is_empty());
     }
 
     #[test]
     fn a_signal_ends_a_running_task_with_its_reason_and_has_no_effect_on_ended_tasks() {
         let mut executor = PretendedExecutor::default();
-        told(&mut executor, secs(1), [launch(1, &["sleep", "9"])]);
+        reported(&mut executor, secs(1), [launch(1, &["sleep", "9"])]);
         let signal =
             || ToExecutor::Signal { attempt: id(1), signal: TaskSignal::Terminate, reason: EndReason::Timeout };
-        let reports = told(&mut executor, secs(3), [signal()]);
+        let reports = reported(&mut executor, secs(3), [signal()]);
         let (_, ended) = end(&reports);
         assert_eq!(
             (&ended.reason, ended.usage.wall, ended.outputs()),
             (&EndReason::Timeout, Duration::from_secs(2), &[][..])
         );
-        assert_eq!((told(&mut executor, secs(4), [signal()]), executor.due()), (vec![], None));
+        assert_eq!((reported(&mut executor, secs(4), [signal()]), executor.due()), (vec![], None));
         // A signal for an unknown attempt has no effect.
         let signal = ToExecutor::Signal { attempt: id(2), signal: TaskSignal::Kill, reason: EndReason::Cancelled };
-        assert_eq!(told(&mut executor, secs(4), [signal]), []);
+        assert_eq!(reported(&mut executor, secs(4), [signal]), []);
     }
 
     #[test]
     fn the_time_for_which_a_task_yields_is_not_part_of_its_run_time() {
         let mut executor = PretendedExecutor::default();
-        told(&mut executor, secs(0), [launch(1, &["sleep", "4"])]);
-        told(&mut executor, secs(1), [ToExecutor::Yield { attempt: id(1) }]);
+        reported(&mut executor, secs(0), [launch(1, &["sleep", "4"])]);
+        reported(&mut executor, secs(1), [ToExecutor::Yield { attempt: id(1) }]);
         assert_eq!(executor.due(), None);
-        let listed = told(&mut executor, secs(6), [ToExecutor::List { node: NODE }]);
+        let listed = reported(&mut executor, secs(6), [ToExecutor::List { node: NODE }]);
         let [ExecutorReport::Executing { attempts }] = &listed[..] else { panic!("{listed:?}") };
         let Executing { running_for, yields_for, .. } = attempts[0];
         assert_eq!((running_for, yields_for), (Duration::from_secs(1), Some(Duration::from_secs(5))));
-        told(&mut executor, secs(11), [ToExecutor::Resume { attempt: id(1) }]);
-        let measured = told(&mut executor, secs(12), [ToExecutor::Measure { node: NODE, attempts: vec![id(1)] }]);
+        reported(&mut executor, secs(11), [ToExecutor::Resume { attempt: id(1) }]);
+        let measured = reported(&mut executor, secs(12), [ToExecutor::Measure { node: NODE, attempts: vec![id(1)] }]);
         let [ExecutorReport::Measured { samples, .. }] = &measured[..] else { panic!("{measured:?}") };
         assert_eq!(samples[0].1.running_for, Duration::from_secs(2));
         assert_eq!(executor.due(), Some(secs(14)));
@@ -353,7 +353,7 @@ mod tests {
     fn files_are_fetched_immediately() {
         let file = StoredFile { digest: Digest([7; 32]), bytes: 1 << 40 };
         let fetch = ToExecutor::Fetch { node: NODE, file, from: NodeId(4) };
-        let reports = told(&mut PretendedExecutor::default(), secs(1), [fetch]);
+        let reports = reported(&mut PretendedExecutor::default(), secs(1), [fetch]);
         let end = Box::new((file.digest, NodeId(4), Fetched::Done));
         assert_eq!(reports, [ExecutorReport::Fetched { node: NODE, end }]);
     }

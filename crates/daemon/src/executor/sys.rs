@@ -507,8 +507,8 @@ mod tests {
         let cgroup = File::open(&directory).unwrap();
         let pid = run(c"/bin/cat", Some(cgroup.as_fd()), out.as_file()).unwrap();
         wait(pid);
-        let said = fs::read_to_string(out.path()).unwrap();
+        let output = fs::read_to_string(out.path()).unwrap();
         fs::remove_dir(&directory).unwrap();
-        assert!(said.lines().any(|line| line.starts_with("0::") && line.ends_with(&name)), "{said}");
+        assert!(output.lines().any(|line| line.starts_with("0::") && line.ends_with(&name)), "{output}");
     }
 }

@@ -492,7 +492,7 @@ mod tests {
     #[test]
     fn the_message_for_a_full_disk_names_the_directory_and_a_remedy() {
         let state = tempfile::tempdir().unwrap();
-        let said = store(state.path()).trouble(&io::Error::from_raw_os_error(libc::ENOSPC));
-        assert!(said.contains(state.path().to_str().unwrap()) && said.contains("--cache"), "{said}");
+        let printed = store(state.path()).trouble(&io::Error::from_raw_os_error(libc::ENOSPC));
+        assert!(printed.contains(state.path().to_str().unwrap()) && printed.contains("--cache"), "{printed}");
     }
 }

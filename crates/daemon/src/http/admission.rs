@@ -230,16 +230,16 @@ mod tests {
     #[test]
     fn a_task_with_too_many_input_files_is_refused() {
         assert_eq!(refused(100_000, &["o"], &["*"]), None);
-        let said = refused(100_001, &["o"], &["*"]).unwrap();
-        assert!(said.contains("`b`") && said.contains("100001 files"), "{said}");
+        let output = refused(100_001, &["o"], &["*"]).unwrap();
+        assert!(output.contains("`b`") && output.contains("100001 files"), "{output}");
         assert!(
             refused(60_000, &["o", "p"], &["o", "p"]).unwrap().contains("120000 files"),
             "the patterns' files are added"
         );
         assert_eq!(refused(100_001, &["o-{index}"], &["o-{index}"]), None);
         assert!(refused(100_001, &["to-1"], &["to-{index}"]).is_some(), "the second task reads them");
-        let said = refused(1_000_000, &["o-{index}"], &["*x"; 101]).unwrap();
-        assert!(said.contains("101000101 comparisons"), "{said}");
+        let output = refused(1_000_000, &["o-{index}"], &["*x"; 101]).unwrap();
+        assert!(output.contains("101000101 comparisons"), "{output}");
     }
 
     #[test]
@@ -247,8 +247,8 @@ mod tests {
         assert!(refused(1, &["o", "o"], &[]).unwrap().contains("twice"));
         assert!(refused(1, &["a/b/c", "a/b"], &[]).unwrap().contains("`a/b`, which is a directory"));
         assert_eq!(refused(1, &["a/b/c", "a/bc", "c"], &[]), None);
-        let said = refused(12, &["part-11", "part-{index}"], &[]).unwrap();
-        assert!(said.contains("paths clash for index 11"), "{said}");
+        let output = refused(12, &["part-11", "part-{index}"], &[]).unwrap();
+        assert!(output.contains("paths clash for index 11"), "{output}");
         assert_eq!(refused(11, &["part-11", "part-{index}"], &[]), None);
     }
 

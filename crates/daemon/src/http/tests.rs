@@ -360,11 +360,11 @@ fn job_files_are_accepted_in_every_format() {
         let error: Error = serde_json::from_str(&answer.body).unwrap();
         format!("{}; {}", error.message, error.remedy)
     };
-    let said = refused("application/yaml", "", b"command: x\ncolour: red\n");
-    assert!(said.contains("line 2, column 1: unknown key `colour`"), "{said}");
+    let printed = refused("application/yaml", "", b"command: x\ncolour: red\n");
+    assert!(printed.contains("line 2, column 1: unknown key `colour`"), "{printed}");
     for each in ["'*.txt'", "{ lines = 'list' }", "{ json = '/etc/passwd' }", "{ files = '/etc/*' }"] {
-        let said = refused("application/toml", "?submit_dir=/", format!("command = 'x'\neach = {each}").as_bytes());
-        assert!(said.contains("line 2, column 8") && said.contains("cannot read"), "{said}");
+        let printed = refused("application/toml", "?submit_dir=/", format!("command = 'x'\neach = {each}").as_bytes());
+        assert!(printed.contains("line 2, column 8") && printed.contains("cannot read"), "{printed}");
     }
     assert!(refused("application/toml", "", b"command = 'x'\nworkdir = 'submitted'").contains("?submit_dir="));
     assert!(refused("application/toml", "?submit_dir=here", b"command = 'x'").contains("not absolute"));
@@ -421,8 +421,8 @@ fn streams_end_when_the_server_stops() {
     let started = Instant::now();
     drop(client);
     assert!(started.elapsed() < Duration::from_secs(5));
-    let (mut told, mut written) = (String::new(), String::new());
-    events.read_to_string(&mut told).unwrap();
+    let (mut reported, mut written) = (String::new(), String::new());
+    events.read_to_string(&mut reported).unwrap();
     output.read_to_string(&mut written).expect_err("a regular end would mean that the task has ended");
     assert_eq!(written, "hanging\n");
 }

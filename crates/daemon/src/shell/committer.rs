@@ -397,19 +397,19 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let (committer, history, _executor) = committer(dir.path(), Options::default());
         let mut committer = committer.reporting_log();
-        let (server, mut told) = tokio::sync::mpsc::unbounded_channel();
+        let (server, mut reported) = tokio::sync::mpsc::unbounded_channel();
         committer.routes.set_server(Some(server));
         let joined = Fact::Record(Record::NodeJoined { node: NodeId(1), program: None });
         committer.commit(quiet(Instant(0), joined)).unwrap();
-        assert!(told.try_recv().is_err(), "the entry is not on disk");
+        assert!(reported.try_recv().is_err(), "the entry is not on disk");
         let message = Message::ToMaster(amalgam_core::protocol::ToMaster::Return { grants: vec![] });
         committer.commit(turn(Instant(1), vec![(Egress::Server, message)])).unwrap();
-        assert!(matches!(told.try_recv(), Ok(Parcel::Log { first: 0, entries, .. }) if entries.len() == 2));
-        assert!(matches!(told.try_recv(), Ok(Parcel::Mail(_))));
+        assert!(matches!(reported.try_recv(), Ok(Parcel::Log { first: 0, entries, .. }) if entries.len() == 2));
+        assert!(matches!(reported.try_recv(), Ok(Parcel::Mail(_))));
         committer.commit(turn(Instant(2), vec![])).unwrap();
-        assert!(told.try_recv().is_err());
+        assert!(reported.try_recv().is_err());
         committer.flush().unwrap();
-        assert!(matches!(told.try_recv(), Ok(Parcel::Log { first: 2, entries, .. }) if entries.len() == 1));
+        assert!(matches!(reported.try_recv(), Ok(Parcel::Log { first: 2, entries, .. }) if entries.len() == 1));
         assert_eq!(durable_facts(&history), 3);
     }
 

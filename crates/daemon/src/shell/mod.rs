@@ -558,9 +558,9 @@ mod tests {
         }
         let mut again = Command::new(std::env::current_exe().unwrap());
         again.args(["--exact", "--nocapture", "shell::tests::a_panic_in_a_thread_ends_the_process"]);
-        let told = again.env(PANICS, "1").output().unwrap();
-        let err = String::from_utf8_lossy(&told.stderr);
-        assert_eq!(told.status.code(), Some(101), "{err}");
+        let reported = again.env(PANICS, "1").output().unwrap();
+        let err = String::from_utf8_lossy(&reported.stderr);
+        assert_eq!(reported.status.code(), Some(101), "{err}");
         assert!(err.contains("as a defect would") && err.contains("start it again"), "{err}");
     }
 }

@@ -234,15 +234,15 @@ mod tests {
     #[test]
     fn the_connection_to_a_server_that_reads_nothing_is_closed_and_its_queue_is_bounded() {
         let routes = Routes::default();
-        let (sender, mut told) = mpsc::unbounded_channel();
+        let (sender, mut reported) = mpsc::unbounded_channel();
         routes.set_server(Some(sender));
         let entry = || Entry { kind: 0, job: 0, at_micros: 0, payload: vec![0; MOST_UNREPORTED / 2 + 1] };
         for first in 0..3 {
             routes.report_log(first, vec![entry()]);
         }
-        assert_eq!(told.len(), 2);
-        while told.try_recv().is_ok() {}
-        assert!(told.is_closed() && told.is_empty());
+        assert_eq!(reported.len(), 2);
+        while reported.try_recv().is_ok() {}
+        assert!(reported.is_closed() && reported.is_empty());
         assert_eq!(routes.unreported.load(Ordering::Relaxed), 0);
     }
 }

@@ -98,7 +98,7 @@ pub async fn serve_cluster(
     // A master may send messages of its own and of its nodes.
     let may_say = move |envelope: &Envelope| match envelope.from {
         Address::Master => {
-            !matches!(&envelope.message, Message::ToGlobalMaster(ToGlobalMaster::ClusterUpdate(told)) if told.cluster != cluster)
+            !matches!(&envelope.message, Message::ToGlobalMaster(ToGlobalMaster::ClusterUpdate(reported)) if reported.cluster != cluster)
         }
         Address::Node(node) => federation.has(node) && federation.cluster_of(node) == cluster,
         _ => false,
@@ -191,7 +191,7 @@ mod tests {
         assert_eq!(introduction().check(&own), Ok(()));
         let mut kinds = Kinds::new();
         kinds.add("fpga").unwrap();
-        for (other, said) in [
+        for (other, text) in [
             (
                 GlobalIntroduction { federation: Federation::new(3, 2, 11).unwrap(), ..introduction() },
                 "10 node numbers",
@@ -203,7 +203,7 @@ mod tests {
             (GlobalIntroduction { queues: own.queues[..1].to_vec(), ..introduction() }, "differ, first at root.a"),
         ] {
             let refused = other.check(&own).unwrap_err();
-            assert!(refused.contains(said), "{refused}");
+            assert!(refused.contains(text), "{refused}");
         }
     }
 

@@ -348,22 +348,22 @@ mod tests {
         let store = FileStore::of(state.path(), NodeId(1));
         fs::write(state.path().join("o"), "abc").unwrap();
         let stored = store.put(&Left::find(state.path(), "o").unwrap(), false).unwrap();
-        let said = |is_suspect| {
+        let text = |is_suspect| {
             piece(&store, &PieceAsk { node: NodeId(1), digest: stored.digest, offset: 0, limit: 9, is_suspect })
         };
         let written = store.written(&stored.digest).unwrap();
-        assert_eq!(said(true), Piece::first(b"abc".to_vec(), written));
+        assert_eq!(text(true), Piece::first(b"abc".to_vec(), written));
         // Damage that the time of modification does not show.
         let path = state.path().join("files/1").join(stored.digest.to_string());
         fs::set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
         fs::write(&path, "abd").unwrap();
         let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
         file.set_times(FileTimes::new().set_modified(written)).unwrap();
-        assert_eq!(said(false), Piece::first(b"abd".to_vec(), written));
-        assert_eq!((said(true), said(false)), (Piece::Absent, Piece::Absent));
+        assert_eq!(text(false), Piece::first(b"abd".to_vec(), written));
+        assert_eq!((text(true), text(false)), (Piece::Absent, Piece::Absent));
         assert!(!store.has(&stored.digest, 3), "the node's own readers do not get it either");
         // A file that cannot be opened is unreachable, not absent.
         std::os::unix::fs::symlink(&path, &path).unwrap();
-        assert_eq!((said(true), said(false)), (Piece::Unreachable, Piece::Unreachable));
+        assert_eq!((text(true), text(false)), (Piece::Unreachable, Piece::Unreachable));
     }
 }

@@ -159,8 +159,8 @@ mod tests {
         let (handle, history) = host(dir.path());
         let (mut ours, mut theirs) = links().await;
         catch_up(7, &handle, &history, &mut ours).await.unwrap();
-        let said = theirs.read::<Wire>().await.unwrap();
-        assert!(matches!(said, Wire::Log { first: 7, ref entries, .. } if entries.len() == 3));
+        let output = theirs.read::<Wire>().await.unwrap();
+        assert!(matches!(output, Wire::Log { first: 7, ref entries, .. } if entries.len() == 3));
         catch_up(10, &handle, &history, &mut ours).await.unwrap();
         catch_up(2, &handle, &history, &mut ours).await.unwrap();
         // Nothing was sent when `heard` was the end of the log.

@@ -465,8 +465,8 @@ impl JobHostStatus {
 }
 
 async fn refuse(mut link: Link, Refusal { why, obstacle }: Refusal) -> io::Error {
-    let told = link.write(&Answer::Refused { why: why.clone(), obstacle }).await;
-    told.err().unwrap_or_else(|| io::Error::new(io::ErrorKind::PermissionDenied, why))
+    let reported = link.write(&Answer::Refused { why: why.clone(), obstacle }).await;
+    reported.err().unwrap_or_else(|| io::Error::new(io::ErrorKind::PermissionDenied, why))
 }
 
 /// The facts of log entries, with their instants converted to this process's clock.

@@ -46,16 +46,16 @@ fn leftovers_of_an_earlier_executors_tasks_are_removed() {
     let home = Home::new(EnforcementChoice::None);
     let mut agent = home.agent();
     let script = "mkdir -p $TMPDIR/m/n; touch $TMPDIR/m/f; chmod 000 $TMPDIR/m/n; chmod a-w $TMPDIR/m; echo $TMPDIR > $0; sleep 100";
-    let said = home.state.join("said");
+    let printed = home.state.join("said");
     let mut left = sh(1, script);
-    change_program(&mut left).command.push(said.to_str().unwrap().into());
+    change_program(&mut left).command.push(printed.to_str().unwrap().into());
     agent.start(left);
     home.wait_until("the task has created its files", || {
-        fs::read_to_string(&said).is_ok_and(|text| text.ends_with('\n'))
+        fs::read_to_string(&printed).is_ok_and(|text| text.ends_with('\n'))
     });
     home.kill_executor(agent.hello.pid);
     let mut next = home.agent();
-    assert!(!Path::new(fs::read_to_string(&said).unwrap().trim()).join("m").exists());
+    assert!(!Path::new(fs::read_to_string(&printed).unwrap().trim()).join("m").exists());
     assert_eq!(next.run(sh(2, "touch $TMPDIR/f")).reason, EndReason::Exit(0));
     home.wait_until("it is removed", || fs::read_dir(home.state.join("removed")).unwrap().count() == 0);
 }

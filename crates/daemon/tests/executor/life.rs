@@ -85,8 +85,8 @@ fn attempts_of_nodes_that_are_no_longer_served_are_killed() {
         agent.send(ToExecutor::List { node: NodeId(2) });
         reports.push(agent.report_within(Duration::from_secs(5)).expect("a list is answered"));
     }
-    let told = reports.iter().any(|report| matches!(report, ExecutorReport::Finished { .. }));
-    assert!(!told, "its end is not reported");
+    let reported = reports.iter().any(|report| matches!(report, ExecutorReport::Finished { .. }));
+    assert!(!reported, "its end is not reported");
     agent.send(ToExecutor::Signal { attempt: kept, signal: TaskSignal::Kill, reason: EndReason::Cancelled });
     assert_eq!(agent.end_of(kept).reason, EndReason::Cancelled);
 }

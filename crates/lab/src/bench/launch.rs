@@ -67,8 +67,8 @@ fn of_peer(command: &str, tasks: u32, slots: u32) -> Result<f64> {
         let what = format!("`{command}` failed: {}", String::from_utf8_lossy(&output.stderr).trim());
         return Err(Failure::new(what, "run the command alone, and correct it"));
     }
-    let told = String::from_utf8_lossy(&output.stdout);
-    let rate = told.lines().last().and_then(|line| line.trim().parse().ok());
+    let reported = String::from_utf8_lossy(&output.stdout);
+    let rate = reported.lines().last().and_then(|line| line.trim().parse().ok());
     Ok(rate.filter(|rate: &f64| rate.is_finite()).unwrap_or(f64::from(tasks) / took))
 }
 

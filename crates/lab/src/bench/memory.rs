@@ -64,11 +64,11 @@ impl Run {
     fn start(spec: JobSpec) -> Run {
         let (job, manager) = manager(&Preset::DRF, spec);
         let mut run = Run { manager, out: Outbox::default(), now: Instant(1), attempts: 0, waiting: Vec::new() };
-        run.tell(Address::Master, ToJobManager::start(job, None));
+        run.deliver(Address::Master, ToJobManager::start(job, None));
         run
     }
 
-    fn tell(&mut self, from: Address, body: ToJobManager) {
+    fn deliver(&mut self, from: Address, body: ToJobManager) {
         self.now += Duration::from_micros(10);
         self.manager.handle(self.now, Event::Message { from, body }, &mut self.out);
         self.out = Outbox::default();
@@ -88,7 +88,7 @@ impl Run {
             prediction: None,
             shared_gpu: None,
         };
-        self.tell(Address::Master, ToJobManager::Granted { grants: vec![grant] });
+        self.deliver(Address::Master, ToJobManager::Granted { grants: vec![grant] });
         let attempt = AttemptId { job: JOB, epoch: Epoch(1), number: self.attempts };
         self.attempts += 1;
         attempt
@@ -97,7 +97,7 @@ impl Run {
     fn end(&mut self, attempt: AttemptId, reason: EndReason) {
         let usage = Usage { wall: Duration::from_millis(20), ..Usage::default() };
         let ended = Arc::new(Ended { reason, usage, message: None, files: None });
-        self.tell(Address::Node(NODE), ToJobManager::Finished { attempt, ended, instead: None });
+        self.deliver(Address::Node(NODE), ToJobManager::Finished { attempt, ended, instead: None });
     }
 
     fn attempt(&mut self, reason: EndReason) {

@@ -190,7 +190,7 @@ impl Run {
     fn finish(mut self) -> Result<Decisions> {
         let start = self.start.clone();
         let plans = matches!(&start, ToJobManager::Start { share: Some(_), .. });
-        self.tell("the beginning", Address::Master, start);
+        self.deliver("the beginning", Address::Master, start);
         self.later(BETWEEN_GRANTS, Happening::Grants);
         if plans {
             self.later(BETWEEN_SHARES, Happening::NewShare);
@@ -227,14 +227,14 @@ impl Run {
             Happening::Grants => {
                 let grants = self.grants();
                 if !grants.is_empty() {
-                    self.tell(GRANTS, Address::Master, ToJobManager::Granted { grants });
+                    self.deliver(GRANTS, Address::Master, ToJobManager::Granted { grants });
                 }
                 self.later(BETWEEN_GRANTS, Happening::Grants);
             }
             Happening::NewShare => {
                 let part = 300_000 + self.chance.below(400_000_u64);
                 self.share = Totals(self.cluster.0.map(|amount| amount / 1_000 * part / 1_000));
-                self.tell("a new share", Address::Master, ToJobManager::Share { share: Box::new(self.share) });
+                self.deliver("a new share", Address::Master, ToJobManager::Share { share: Box::new(self.share) });
                 self.later(BETWEEN_SHARES, Happening::NewShare);
             }
             Happening::End(attempt, stage) => {
@@ -244,7 +244,7 @@ impl Run {
                 let ended =
                     Arc::new(Ended { reason: EndReason::Exit(u8::from(fails)), usage, message: None, files: None });
                 let what = if fails { "a failure" } else { "the end of a task" };
-                self.tell(what, Address::Node(NODE), ToJobManager::Finished { attempt, ended, instead: None });
+                self.deliver(what, Address::Node(NODE), ToJobManager::Finished { attempt, ended, instead: None });
             }
         }
         Ok(())
@@ -283,7 +283,7 @@ impl Run {
         grants
     }
 
-    fn tell(&mut self, what: &'static str, from: Address, body: ToJobManager) {
+    fn deliver(&mut self, what: &'static str, from: Address, body: ToJobManager) {
         self.handle(what, Event::Message { from, body });
     }
 

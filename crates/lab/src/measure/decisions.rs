@@ -189,7 +189,7 @@ impl Cluster {
             live: Vec::new(),
             program: None,
         };
-        self.tell(Address::Node(node), ToMaster::Register(Box::new(registration)));
+        self.deliver(Address::Node(node), ToMaster::Register(Box::new(registration)));
     }
 
     fn submit(&mut self, jobs: u32) {
@@ -209,7 +209,7 @@ impl Cluster {
                 stages: vec![stage(shape, &constraints)],
                 ..JobSpec::default()
             });
-            self.tell(Address::Client(ClientId(1)), ToMaster::Submit { spec, key: None });
+            self.deliver(Address::Client(ClientId(1)), ToMaster::Submit { spec, key: None });
             let each = vocabulary::Duration::from_millis(100 + self.chance.below(100_000_u64));
             self.jobs.push(Job { id, shape, constraints, each, wanted: 0, granted: 0 });
         }
@@ -270,7 +270,7 @@ impl Cluster {
             self.booked.0[kind] -= u64::from(self.jobs[ended.job as usize].shape.0[kind]);
         }
         self.now = Instant(self.now.0 + 5);
-        self.tell(Address::Node(ended.node), ToMaster::Freed { grants: vec![ended.grant] });
+        self.deliver(Address::Node(ended.node), ToMaster::Freed { grants: vec![ended.grant] });
         while let Some(job) = self.topped_up.pop() {
             self.ask_for(job, self.pending_each);
         }
@@ -295,10 +295,10 @@ impl Cluster {
         // The work that is left covers the pending tasks only; the finished part is in the total.
         let work = |tasks: u64| Work::of(&entry.shape, entry.each, u32::try_from(tasks).unwrap_or(u32::MAX));
         let work = Box::new(JobWork { total: work(entry.wanted), remaining: work(open) });
-        self.tell(Address::JobManager(id), ToMaster::Demand { job: id, asks: vec![ask], work });
+        self.deliver(Address::JobManager(id), ToMaster::Demand { job: id, asks: vec![ask], work });
     }
 
-    fn tell(&mut self, from: Address, body: ToMaster) {
+    fn deliver(&mut self, from: Address, body: ToMaster) {
         let start = Clock::now();
         self.master.handle(self.now, Event::Message { from, body }, &mut self.out);
         if self.is_timed {

@@ -128,7 +128,7 @@ impl Publisher {
         };
         let spec = JobSpec { name: "benchmark".to_owned(), stages: vec![stage], ..JobSpec::default() };
         let submit = ToMaster::Submit { spec: Arc::new(spec), key: None };
-        publisher.tell(Address::Client(ClientId(1)), submit);
+        publisher.deliver(Address::Client(ClientId(1)), submit);
         let refused = publisher.out.sends.iter().find_map(|(_, message)| match message {
             Message::ToClient(ToClient::Refused(refusal)) => Some(&refusal.message),
             _ => None,
@@ -152,11 +152,11 @@ impl Publisher {
             live: Vec::new(),
             program: None,
         };
-        self.tell(Address::Node(node), ToMaster::Register(Box::new(registration)));
+        self.deliver(Address::Node(node), ToMaster::Register(Box::new(registration)));
         self.out.clear();
     }
 
-    fn tell(&mut self, from: Address, body: ToMaster) {
+    fn deliver(&mut self, from: Address, body: ToMaster) {
         self.master.handle(self.now, Event::Message { from, body }, &mut self.out);
     }
 
@@ -169,7 +169,7 @@ impl Publisher {
                 running_work: Length(self.chance.below(10_000_000_u64)),
                 ..NodeReport::default()
             };
-            self.tell(Address::Node(NodeId(number)), ToMaster::Report(Box::new(report)));
+            self.deliver(Address::Node(NodeId(number)), ToMaster::Report(Box::new(report)));
             self.out.clear();
         }
         self.now += MasterSettings::default().heartbeat_of(self.nodes as usize);

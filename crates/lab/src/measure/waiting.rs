@@ -123,12 +123,12 @@ impl Jobs {
         watch.elapsed()
     }
 
-    fn tell(&mut self, from: Address, body: ToMaster) -> Duration {
+    fn deliver(&mut self, from: Address, body: ToMaster) -> Duration {
         self.handle(Event::Message { from, body })
     }
 
     fn ask(&mut self, body: ToMaster) -> Duration {
-        let took = self.tell(Address::Client(ClientId(1)), body);
+        let took = self.deliver(Address::Client(ClientId(1)), body);
         let refused =
             self.out.sends.iter().find(|(_, message)| matches!(message, Message::ToClient(ToClient::Refused(_))));
         assert!(refused.is_none(), "refused: {refused:?}");
@@ -169,7 +169,7 @@ impl Jobs {
         let submitted_at = known.submitted_at;
         let (estimated, means) = (None, Box::default());
         let body = ToMaster::JobEnded { job, submitted_at, run: 0, outcome: JobOutcome::Succeeded, estimated, means };
-        let took = self.tell(Address::JobManager(job), body);
+        let took = self.deliver(Address::JobManager(job), body);
         let started = self.out.changes.iter().find_map(|change| match change {
             Change::JobStarted { job } => Some(*job),
             _ => None,

@@ -126,9 +126,9 @@ mod tests {
         let is_end = |happening: &&Happening| matches!(happening.change(), Some(Change::Finished { .. }));
         let last = happened.iter().rposition(|happening| is_end(&happening)).unwrap();
         let mut without = Following::default();
-        let told: Vec<Happening> =
-            happened.iter().enumerate().filter(|(at, _)| *at != last).map(|(_, told)| told.clone()).collect();
-        without.check(&world, &told).unwrap();
+        let received: Vec<Happening> =
+            happened.iter().enumerate().filter(|(at, _)| *at != last).map(|(_, received)| received.clone()).collect();
+        without.check(&world, &received).unwrap();
         assert!(without.check_end(&world).is_err());
     }
 }

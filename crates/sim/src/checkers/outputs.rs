@@ -105,7 +105,7 @@ impl Checker for Outputs {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::checkers::testing::{admitted, attempt, launched, told};
+    use crate::checkers::testing::{admitted, attempt, launched, reported};
     use amalgam_core::hosting::Fact;
     use amalgam_core::vocabulary::{
         EndReason, EndedFiles, ExecutionType, InputSpec, Instant, NodeId, OutputFile, StageSpec, TaskSet,
@@ -153,7 +153,7 @@ mod tests {
         Arc::make_mut(&mut job).spec = Arc::new(spec);
         let mut outputs = Outputs::default();
         let all: Vec<Happening> =
-            [Change::JobAdmitted { job, key }].into_iter().chain(changes.iter().cloned()).map(told).collect();
+            [Change::JobAdmitted { job, key }].into_iter().chain(changes.iter().cloned()).map(reported).collect();
         outputs.check(&crate::checkers::testing::quiet_world(), &all)?;
         Ok(outputs)
     }

@@ -173,7 +173,7 @@ impl Checker for Starvation {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::checkers::testing::{admitted, attempt, launched_under, quiet_world, told};
+    use crate::checkers::testing::{admitted, attempt, launched_under, quiet_world, reported};
     use amalgam_core::hosting::Fact;
     use amalgam_core::protocol::Rule;
     use amalgam_core::role::LostCause;
@@ -201,7 +201,7 @@ mod tests {
     fn guaranteed(number: u32, rule: Rule, at: Instant) -> Happening {
         let (task, attempt, node) = (TaskId { index: number, ..TASK }, attempt(number), NodeId(0));
         let (grant, opportunistic, weight, passed_over) = (None, false, 1, 0);
-        told(Change::Launched { attempt, task, node, grant, opportunistic, weight, rule, passed_over, at })
+        reported(Change::Launched { attempt, task, node, grant, opportunistic, weight, rule, passed_over, at })
     }
 
     /// The launch of another task as opportunistic.
@@ -212,7 +212,7 @@ mod tests {
     }
 
     fn promoted(number: u32, at: Instant) -> Happening {
-        told(Change::Promoted { attempt: attempt(number), task: TASK, node: NodeId(0), grant: None, at })
+        reported(Change::Promoted { attempt: attempt(number), task: TASK, node: NodeId(0), grant: None, at })
     }
 
     /// Checks these happenings after an opportunistic attempt was sent.
@@ -239,7 +239,7 @@ mod tests {
         let start = [admitted(ExecutionType::Auto), allowed(1), launched_under(attempt(1), None), started(attempt(1))];
         let mut checker = Starvation::new(Preset::APOLLO);
         assert_eq!(checker.check(&quiet_world(), &start), Ok(()));
-        let younger = told(sent(2, Instant(STARVED.0 - 1)));
+        let younger = reported(sent(2, Instant(STARVED.0 - 1)));
         assert_eq!(
             checker.check(&quiet_world(), &[Happening::Started(ProcessId::Server), allowed(1), younger]),
             Ok(())
@@ -261,13 +261,13 @@ mod tests {
         assert_eq!((checker.waiting.len(), checker.running.len()), (0, 1));
         let (attempt, cause, node) = (attempt(1), LostCause::Unknown, NodeId(0));
         let lost = Change::Lost { attempt, task: TASK, node, cause, last: false, at: STARVED };
-        let happened = [told(lost), Happening::Started(ProcessId::Server)];
+        let happened = [reported(lost), Happening::Started(ProcessId::Server)];
         assert_eq!(checker.check(&quiet_world(), &happened), Ok(()));
         assert_eq!((checker.waiting.len(), checker.running.len()), (0, 0));
     }
 
     #[test]
     fn a_promotion_before_an_older_waiting_attempt_is_noticed() {
-        assert!(check(&[told(sent(2, STARVED)), promoted(2, STARVED)]).is_err());
+        assert!(check(&[reported(sent(2, STARVED)), promoted(2, STARVED)]).is_err());
     }
 }

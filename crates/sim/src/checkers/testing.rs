@@ -38,7 +38,7 @@ pub fn task_started(node: usize, attempt: AttemptId, cpu_millis: u32) -> Happeni
     Happening::TaskStarted { node, attempt, task: TASK, resources, execution }
 }
 
-pub fn told(change: Change) -> Happening {
+pub fn reported(change: Change) -> Happening {
     Happening::Reported(ProcessId::Server, Fact::Change(change))
 }
 
@@ -52,7 +52,7 @@ pub fn launched(attempt: AttemptId) -> Happening {
 
 pub fn launched_under(attempt: AttemptId, grant: Option<GrantId>) -> Happening {
     let (node, rule, opportunistic) = (NodeId(0), Rule::Submission, grant.is_none());
-    told(Change::Launched {
+    reported(Change::Launched {
         attempt,
         task: TASK,
         node,
@@ -67,11 +67,11 @@ pub fn launched_under(attempt: AttemptId, grant: Option<GrantId>) -> Happening {
 
 pub fn finished(attempt: AttemptId, reason: EndReason, last: bool) -> Happening {
     let ended = Ended::without_run(reason);
-    told(Change::Finished { attempt, task: TASK, node: NodeId(0), ended, last, at: Instant(0) })
+    reported(Change::Finished { attempt, task: TASK, node: NodeId(0), ended, last, at: Instant(0) })
 }
 
 pub fn ended(outcome: JobOutcome) -> Happening {
-    told(Change::JobEnded { job: TASK.job, outcome, at: Instant(0) })
+    reported(Change::JobEnded { job: TASK.job, outcome, at: Instant(0) })
 }
 
 /// A job of one task.
@@ -100,5 +100,5 @@ pub fn admitted(execution: ExecutionType) -> Happening {
         host: HostId::SERVER,
         submitted_at: Instant(0),
     };
-    told(Change::JobAdmitted { job: Arc::new(job), key: None })
+    reported(Change::JobAdmitted { job: Arc::new(job), key: None })
 }

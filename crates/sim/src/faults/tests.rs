@@ -153,37 +153,37 @@ fn a_restarted_process_of_job_managers_adopts_running_attempts_and_repeats_none(
 fn the_servers_copy_of_a_job_manager_equals_it_even_if_facts_are_reported_twice() {
     let mut simulation = simulation_with_a_host(&[(12_000_000, crash(ProcessId::Managers(0)))]);
     let happened = run(&mut simulation, 27_000_000);
-    let told = happened.into_iter().filter_map(|happening| match happening {
+    let reported = happened.into_iter().filter_map(|happening| match happening {
         Happening::Reported(ProcessId::Managers(0), fact) => Some((Instant(7), fact)),
         _ => None,
     });
-    let told: Vec<(Instant, Fact)> = told.collect();
+    let reported: Vec<(Instant, Fact)> = reported.collect();
     let (settings, sealing) = (JobManagerSettings::default(), crate::sealing::of_life(7, Epoch(1)));
     let mut server = Roles::new(Preset::APOLLO, Epoch(1), settings, sealing).with_managers(Managers::Shared);
     let host = HostId(1);
-    let half = told.len() / 2;
+    let half = reported.len() / 2;
     let new = |first: usize, facts: &[(Instant, Fact)], server: &mut Roles| {
         server.follow(host, first as u64, facts.to_vec()).map(|news| news.len())
     };
     let gap = Gap { expected: 0, received: half as u64 };
-    assert_eq!(new(half, &told[half..], &mut server), Err(gap), "the facts before these are missing");
-    assert_eq!(new(0, &told[..half], &mut server), Ok(half));
-    assert_eq!(new(0, &told[..half], &mut server), Ok(0));
-    assert_eq!(new(half - 3, &told[half - 3..], &mut server), Ok(told.len() - half));
-    assert_eq!(server.heard(host), told.len() as u64);
+    assert_eq!(new(half, &reported[half..], &mut server), Err(gap), "the facts before these are missing");
+    assert_eq!(new(0, &reported[..half], &mut server), Ok(half));
+    assert_eq!(new(0, &reported[..half], &mut server), Ok(0));
+    assert_eq!(new(half - 3, &reported[half - 3..], &mut server), Ok(reported.len() - half));
+    assert_eq!(server.heard(host), reported.len() as u64);
     let (known, real) = (&server.jobs[&JobId(1)], simulation.job_manager(JobId(1)).unwrap());
     assert!(real.dag().stage(0).succeeded > 4 && real.running().count() > 0);
     assert_eq!(known.dag(), real.dag());
     assert!(known.running().eq(real.running()));
     let mut again = Roles::new(Preset::APOLLO, Epoch(2), settings, sealing).with_managers(Managers::Shared);
     again.recover(Default::default(), amalgam_core::policy::inter_job::QueueTree::single(), server.durable());
-    assert_eq!((again.heard(host), again.jobs[&JobId(1)].dag()), (told.len() as u64, real.dag()));
+    assert_eq!((again.heard(host), again.jobs[&JobId(1)].dag()), (reported.len() as u64, real.dag()));
     let mut late = Roles::new(Preset::APOLLO, Epoch(3), settings, sealing).with_managers(Managers::Shared);
-    new(0, &told[..half], &mut late).unwrap();
+    new(0, &reported[..half], &mut late).unwrap();
     let news = late.follow_anew(host, 1_000, real.durable());
     assert_eq!((late.jobs[&JobId(1)].dag(), late.heard(host)), (real.dag(), 1_000));
     assert!(late.jobs[&JobId(1)].running().eq(real.running()));
-    let logged = told[..half].iter().filter_map(|(_, fact)| match fact {
+    let logged = reported[..half].iter().filter_map(|(_, fact)| match fact {
         Fact::Change(change) => Some(change.clone()),
         Fact::Record(_) => None,
     });
@@ -201,12 +201,12 @@ fn the_instants_of_another_process_are_converted_to_the_local_clock() {
     let mut simulation = simulation_with_a_host(&[]);
     run(&mut simulation, 27_000_000);
     let real = simulation.job_manager(JobId(1)).unwrap();
-    let mut told = real.durable();
+    let mut reported = real.durable();
     let offset = ClockOffset::between(Instant(1_000), Instant(500));
-    told.iter_mut().for_each(|change| change.set_clock(offset));
+    reported.iter_mut().for_each(|change| change.set_clock(offset));
     let (settings, sealing) = (JobManagerSettings::default(), crate::sealing::of_life(7, Epoch(1)));
     let mut server = Roles::new(Preset::APOLLO, Epoch(1), settings, sealing).with_managers(Managers::Shared);
-    server.follow_anew(HostId(1), 1, told);
+    server.follow_anew(HostId(1), 1, reported);
     let known = &server.jobs[&JobId(1)];
     let moved = |at: Instant| at + Duration::from_micros(500);
     assert_eq!(known.dag().first_launch(), real.dag().first_launch().map(moved));

@@ -108,10 +108,10 @@ mod tests {
     fn starts_are_compared_with_intervals_and_runs_with_predicted_times() {
         let mut measure = ForecastMeasure::default();
         let seconds = Duration::from_secs;
-        let told = Margins::default().predict(Route::Sent, seconds(8));
+        let reported = Margins::default().predict(Route::Sent, seconds(8));
         for (number, waited) in [(0, 8), (1, 9), (2, 1), (3, 100)] {
-            let said = (number != 3).then_some(seconds(10));
-            measure.on_started(attempt(number), &told, &told.started(seconds(waited)), said);
+            let output = (number != 3).then_some(seconds(10));
+            measure.on_started(attempt(number), &reported, &reported.started(seconds(waited)), output);
         }
         for (number, took) in [(0, Some(8)), (1, Some(7)), (2, None), (3, Some(10)), (9, Some(1))] {
             measure.on_ended(attempt(number), took.map(seconds));
@@ -119,7 +119,7 @@ mod tests {
         let (forecast, runs) = measure.finish();
         assert_eq!((forecast.predicted, forecast.covered), (4, 0.5));
         assert_eq!((forecast.early, forecast.late), (0.25, 0.25));
-        assert_eq!(forecast.median_width_s, (told.most.0 - told.least.0) as f64 / 1e6);
+        assert_eq!(forecast.median_width_s, (reported.most.0 - reported.least.0) as f64 / 1e6);
         assert_eq!((runs.attempts, runs.predicted, runs.within_a_quarter), (3, 2, 0.5));
         assert_eq!(ForecastMeasure::default().finish(), (Forecast::default(), RunTimes::default()));
     }

@@ -173,18 +173,18 @@ fn reserved_and_oversized_variables_are_refused() {
         "job.toml:2:9: `AMALGAM_INDEX` cannot be set: variables that start with AMALGAM_ are reserved\n  help: use another name"
     );
     let long = "x".repeat(128 << 10);
-    let said = complaint(&format!("command = ['x']\nenv = {{ A = '{long}' }}"));
+    let output = complaint(&format!("command = ['x']\nenv = {{ A = '{long}' }}"));
     assert!(
-        said.contains("`A` with its value has 131074 bytes") && said.contains("128 KiB") && said.contains("file"),
-        "{said}"
+        output.contains("`A` with its value has 131074 bytes") && output.contains("128 KiB") && output.contains("file"),
+        "{output}"
     );
-    let said = complaint(&format!("[[stage]]\nname = 's'\ncommand = ['x', '{long}']"));
-    assert!(said.starts_with("job.toml:1:1: argument 1 of the command has 131072 bytes"), "{said}");
+    let output = complaint(&format!("[[stage]]\nname = 's'\ncommand = ['x', '{long}']"));
+    assert!(output.starts_with("job.toml:1:1: argument 1 of the command has 131072 bytes"), "{output}");
 }
 
 #[test]
 fn syntax_errors_have_their_position_in_every_format() {
-    let told = |text, format| read(text, format).unwrap_err().to_string();
+    let reported = |text, format| read(text, format).unwrap_err().to_string();
     for (text, format, start) in [
         ("command = [", Format::Toml, "job.toml:1:12: this is not TOML: "),
         ("command = 'x'\ncommand = 'y'", Format::Toml, "job.toml:2:1: this is not TOML: duplicate key"),
@@ -193,7 +193,7 @@ fn syntax_errors_have_their_position_in_every_format() {
         ("{\"command\": [}", Format::Json, "job.json:1:14: this is not JSON: "),
         ("{\"command\": \"x\", \"command\": \"y\"}", Format::Json, "job.json:1:1: duplicate key `command`"),
     ] {
-        let message = told(text, format);
+        let message = reported(text, format);
         assert!(message.starts_with(start), "{message}");
     }
     for (text, format) in [
@@ -205,15 +205,15 @@ fn syntax_errors_have_their_position_in_every_format() {
         assert!(wrong.at.line == 2 && (wrong.at.column > 7), "{wrong}");
     }
     assert_eq!(
-        told("command: x\nretires: 2", Format::Yaml),
+        reported("command: x\nretires: 2", Format::Yaml),
         "job.yaml:2:1: unknown key `retires`\n  help: did you mean `retries`?"
     );
     assert_eq!(
-        told("{\n  \"command\": \"x\",\n  \"retires\": 2\n}", Format::Json),
+        reported("{\n  \"command\": \"x\",\n  \"retires\": 2\n}", Format::Json),
         "job.json:3:3: unknown key `retires`\n  help: did you mean `retries`?"
     );
     assert_eq!(
-        told("{\"command\": \"x\", \"timeout\": \"soon\"}", Format::Json).lines().next(),
+        reported("{\"command\": \"x\", \"timeout\": \"soon\"}", Format::Json).lines().next(),
         Some("job.json:1:29: `soon` is not a duration")
     );
 }

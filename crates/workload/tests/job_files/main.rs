@@ -128,8 +128,8 @@ fn a_stage_may_be_a_gang_and_may_have_its_own_priority() {
     let stages = "priority = 3\n[[stage]]\nname = 'a'\ncommand = 'x'\ntasks = 4\ngang = true\n\
                   [[stage]]\nname = 'b'\ncommand = 'x'\npriority = -2";
     let job = read(stages, Format::Toml).unwrap();
-    let said: Vec<(bool, i32)> = job.stages.iter().map(|stage| (stage.gang, stage.priority_in(&job))).collect();
-    assert_eq!(said, [(true, 3), (false, -2)]);
+    let output: Vec<(bool, i32)> = job.stages.iter().map(|stage| (stage.gang, stage.priority_in(&job))).collect();
+    assert_eq!(output, [(true, 3), (false, -2)]);
     assert!(read("command = 'x'\ngang = true", Format::Toml).unwrap().stages[0].gang);
 }
 
@@ -221,8 +221,8 @@ fn texts_for_a_process_may_contain_any_bytes_but_nul() {
         ("{ bits = 'x' }", "`bytes`"),
         (r"{ bytes = '\x00' }", "NUL"),
     ] {
-        let said = complaint(&format!("command = ['cat', {word}]"));
-        assert!(said.starts_with("job.toml:1:19: ") && said.contains(why), "{said}");
+        let output = complaint(&format!("command = ['cat', {word}]"));
+        assert!(output.starts_with("job.toml:1:19: ") && output.contains(why), "{output}");
     }
 }
 
@@ -260,8 +260,11 @@ fn a_text_without_quotes_is_read_exactly_as_written() {
     for (yaml, at) in
         [("command: [a, ~]", "1:14"), ("command: a\nenv: { V: }", "2:9"), ("command: a\nenv: { V: null }", "2:11")]
     {
-        let said = read(yaml, Format::Yaml).expect_err(yaml).to_string();
-        assert!(said.starts_with(&format!("job.yaml:{at}: found nothing")) && said.contains("in quotes"), "{said}");
+        let output = read(yaml, Format::Yaml).expect_err(yaml).to_string();
+        assert!(
+            output.starts_with(&format!("job.yaml:{at}: found nothing")) && output.contains("in quotes"),
+            "{output}"
+        );
     }
     let amount = read("command: a\nresources: { cpu: 0x2, memory: 1GiB }\ntimeout: 1e1", Format::Yaml).unwrap();
     assert_eq!(amount.stages[0].resources.basic.cpu_millis(), 2_000, "an amount is read as a number");

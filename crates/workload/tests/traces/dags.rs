@@ -94,8 +94,8 @@ fn a_damaged_array_is_malformed_and_names_its_file() {
     samples.add("2g/task_duration_8.npy", "no array");
     let workload = samples.read("tpch", "2g", "").unwrap();
     assert_eq!((workload.jobs.len(), workload.malformed.count), (1, 1));
-    let told = workload.malformed.first[0].to_string();
-    assert!(told.ends_with("task_duration_8.npy:8: the file is not an array of NumPy"), "{told}");
+    let reported = workload.malformed.first[0].to_string();
+    assert!(reported.ends_with("task_duration_8.npy:8: the file is not an array of NumPy"), "{reported}");
 }
 
 #[test]
@@ -128,9 +128,9 @@ fn alibabas_arrays_may_be_a_folder_or_a_tar_file() {
         let job = &workload.jobs[0];
         assert_eq!(shape(job), ["stage-1(1)<-", "stage-2(100000)<-", "stage-0(2)<-stage-1,stage-2"], "sorted");
         assert_eq!(job.run_times[0], RunTimes::Same(seconds(3.5)));
-        let told: Vec<&str> = workload.malformed.first.iter().map(|line| line.problem.as_str()).collect();
+        let reported: Vec<&str> = workload.malformed.first.iter().map(|line| line.problem.as_str()).collect();
         assert_eq!(
-            told,
+            reported,
             [
                 "the stages form a cycle: stage-0 -> stage-1 -> stage-0",
                 "job 2 has no adjacency matrix",

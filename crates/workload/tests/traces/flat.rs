@@ -30,7 +30,7 @@ fn malformed_lines_are_counted_with_their_positions() {
     let text = "1 1 2 2\n5 2 1 1\n6 0 1\nx 1 1 1\n7 1 1 -1\n8 1 1 nan\n1370000000000 1 1 1\n9 1 1 3\n";
     let workload = Samples::one("a.tr", text).read("hawk", "a.tr", "").unwrap();
     assert_eq!((workload.jobs.len(), workload.malformed.count), (2, 6));
-    let told: Vec<String> = workload.malformed.first.iter().map(ToString::to_string).collect();
+    let reported: Vec<String> = workload.malformed.first.iter().map(ToString::to_string).collect();
     for (line, problem) in [
         (2, "the line states 2 tasks but has 1 run times"),
         (3, "the job has no tasks"),
@@ -39,7 +39,10 @@ fn malformed_lines_are_counted_with_their_positions() {
         (6, "the run time `nan` is not a time"),
         (7, "the submit time `1370000000000` cannot be in seconds: that is more than 30 years"),
     ] {
-        assert!(told.iter().any(|told| told.ends_with(&format!("a.tr:{line}: {problem}"))), "{line}: {told:?}");
+        assert!(
+            reported.iter().any(|reported| reported.ends_with(&format!("a.tr:{line}: {problem}"))),
+            "{line}: {reported:?}"
+        );
     }
 }
 

@@ -72,9 +72,9 @@ fn a_plan_without_vertices_or_with_an_unknown_edge_is_malformed() {
     samples.add("b.q.out", PLAN.replace("Map 4 (BROADCAST", "Map 9 (BROADCAST"));
     samples.add("c.q.out", PLAN);
     let workload = samples.read("hive-explain", "", "").unwrap();
-    let told: Vec<String> = workload.malformed.first.iter().map(ToString::to_string).collect();
-    assert!(told[0].contains("a.q.out:1: the file has no vertices"), "{told:?}");
-    assert!(told[1].contains("b.q.out:1: Map 1 reads from Map 9, which the plan does not have"), "{told:?}");
+    let reported: Vec<String> = workload.malformed.first.iter().map(ToString::to_string).collect();
+    assert!(reported[0].contains("a.q.out:1: the file has no vertices"), "{reported:?}");
+    assert!(reported[1].contains("b.q.out:1: Map 1 reads from Map 9, which the plan does not have"), "{reported:?}");
     assert_eq!(workload.jobs.len(), 1);
 }
 
@@ -138,9 +138,9 @@ fn jobs_of_spark_have_the_stages_that_ran_in_them() {
     assert_eq!(shape(first), ["stage-0(2)<-", "stage-1(1)<-stage-0"]);
     assert_eq!(first.run_times[..], [each(&[2.0, 1.0]), each(&[0.25])], "the successful attempt of each index");
     assert_eq!((shape(second), second.arrival), (vec!["stage-2(1)<-".to_owned()], seconds(4.0)));
-    let told: Vec<String> =
+    let reported: Vec<String> =
         workload.malformed.first.iter().map(|line| format!("{}: {}", line.line, line.problem)).collect();
-    assert_eq!(told, ["9: no job has started stage 7", "10: the line is not an event"]);
+    assert_eq!(reported, ["9: no job has started stage 7", "10: the line is not an event"]);
     assert!(has_note(&workload, "1 attempts that did not") && has_note(&workload, "1 jobs without a successful task"));
 }
 
@@ -151,8 +151,8 @@ fn a_line_with_an_unknown_event_is_malformed() {
     lines.extend([damaged, r#"{"Evnt":"SparkListenerJobEnd"}"#.to_owned()]);
     lines.push(r#"{"Event":"org.apache.spark.sql.execution.ui.SparkListenerSQLExecutionEnd"}"#.to_owned());
     let workload = Samples::one("app_eventlog", lines.join("\n")).read("spark-events", "", "").unwrap();
-    let told: Vec<&str> = workload.malformed.first.iter().map(|line| line.problem.as_str()).collect();
-    assert_eq!(told[2..], ["`SparkListenerTskEnd` is not an event of Spark", "the line is not an event"]);
+    let reported: Vec<&str> = workload.malformed.first.iter().map(|line| line.problem.as_str()).collect();
+    assert_eq!(reported[2..], ["`SparkListenerTskEnd` is not an event of Spark", "the line is not an event"]);
 }
 
 #[test]

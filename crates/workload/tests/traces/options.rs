@@ -127,9 +127,9 @@ fn draws_with_the_same_seed_are_equal() {
 #[test]
 fn expected_run_times_are_the_traces_the_true_means_or_none() {
     let samples = Samples::one("a.tr", "0 2 9 1 2\n");
-    for (option, told) in [("mean", Some(seconds(9.0))), ("exact", Some(seconds(1.5))), ("none", None)] {
+    for (option, reported) in [("mean", Some(seconds(9.0))), ("exact", Some(seconds(1.5))), ("none", None)] {
         let workload = samples.read("hawk", "a.tr", &format!("expected={option}")).unwrap();
-        assert_eq!(workload.jobs[0].spec.stages[0].expected, told, "{option}");
+        assert_eq!(workload.jobs[0].spec.stages[0].expected, reported, "{option}");
     }
 }
 

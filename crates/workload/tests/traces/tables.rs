@@ -5,7 +5,7 @@ use amalgam_core::vocabulary::Resources;
 use amalgam_core::vocabulary::resources::GPU;
 use amalgam_workload::trace::{RunTimes, Workload};
 
-fn told(workload: &Workload) -> Vec<String> {
+fn reported(workload: &Workload) -> Vec<String> {
     workload.malformed.first.iter().map(|line| format!("{}: {}", line.line, line.problem)).collect()
 }
 
@@ -25,7 +25,7 @@ fn rows_of_alibaba_2017_with_the_same_job_become_one_job() {
     assert_eq!(second.spec.stages[1].resources.basic, Resources::new(1_000, 0), "demand=unit if the columns are empty");
     assert!(has_note(&workload, "1 rows of tasks that are Waiting"), "{:?}", workload.notes);
     assert_eq!(
-        told(&workload),
+        reported(&workload),
         [
             "6: the end is 1.00s before the start",
             "7: the memory `7` is more than one machine's",
@@ -63,7 +63,7 @@ fn jobs_of_google_run_from_their_last_scheduling_to_their_end() {
     assert_eq!(job.run_times[..], [RunTimes::Same(seconds(6.5))]);
     assert_eq!(job.spec.task_count(), 3);
     assert!(has_note(&workload, "2 ends of jobs"), "one failed, one without a start: {:?}", workload.notes);
-    assert_eq!(told(&workload), ["9: the event `9` is not one of 0 to 8"]);
+    assert_eq!(reported(&workload), ["9: the event `9` is not one of 0 to 8"]);
     assert_eq!(samples.read("google2011", "part.csv", "ends=any").unwrap().jobs.len(), 2);
 }
 
@@ -82,7 +82,7 @@ fn processors_of_swf_are_tasks_or_cores() {
     assert_eq!(first.spec.stages[0].resources.basic, Resources::new(1_000, 2));
     assert_eq!(first.spec.stages[0].expected, Some(seconds(2_000.0)), "the requested time");
     assert_eq!(second.spec.stages[0].expected, Some(seconds(10.0)));
-    assert_eq!(told(&workload), ["3: the run time is not known", "5: the line has 3 columns, not 18"]);
+    assert_eq!(reported(&workload), ["3: the run time is not known", "5: the line has 3 columns, not 18"]);
     let cores = samples.read("swf", "a.swf", "processors=cores").unwrap();
     assert_eq!(cores.jobs[0].spec.stages[0].resources.basic, Resources::new(128_000, 256));
 }
@@ -97,7 +97,7 @@ fn bytes_of_swim_become_tasks_and_run_times() {
     assert_eq!(both.run_times[..], [RunTimes::Same(seconds(4.56)), RunTimes::Same(seconds(4.0))]);
     assert_eq!(shape(only_maps), ["map(1)<-"]);
     assert_eq!(only_maps.run_times[..], [RunTimes::Same(seconds(2.0))]);
-    assert_eq!(told(&workload), ["3: the map input `-5` is not an amount"]);
+    assert_eq!(reported(&workload), ["3: the map input `-5` is not an amount"]);
     let workload = Samples::one("a.tsv", text).read("swim", "a.tsv", "most-written=10MiB").unwrap();
     assert_eq!(shape(&workload.jobs[0]), ["map(10)<-", "reduce(5)<-map"]);
 }
@@ -114,7 +114,7 @@ fn pods_run_from_their_scheduling_to_their_deletion() {
     assert_eq!(workload.jobs[0].spec.stages[0].resources.basic, Resources::new(12_000, 16_384).with(GPU, 1_000));
     assert_eq!(workload.jobs[1].arrival, seconds(1.0));
     assert!(has_note(&workload, "1 pods that were never scheduled") && has_note(&workload, "1 pods that request less"));
-    assert_eq!(told(&workload), ["5: the end is 1.00s before the start"]);
+    assert_eq!(reported(&workload), ["5: the end is 1.00s before the start"]);
     let shared = samples.read("openb", "pods.csv", "gpu-unit=thousandths").unwrap();
     let custom = |job: usize| shared.jobs[job].spec.stages[0].resources.custom.clone();
     assert_eq!((custom(0), custom(1)), (vec![("gpu-milli".to_owned(), 460)], vec![("gpu-milli".to_owned(), 8_000)]));
@@ -137,9 +137,9 @@ fn tasks_of_rumen_run_as_long_as_their_successful_attempt() {
     assert_eq!(shape(job), ["map(3)<-", "reduce(1)<-map"]);
     assert_eq!(job.run_times[..], [each(&[3.0, 3.0, 1.5]), each(&[7.0])], "the median for the one that failed");
     assert_eq!(job.spec.stages[0].resources.basic, Resources::new(1_000, 200));
-    let told = told(&workload);
-    assert_eq!(told[0], "2: the job j2 has no tasks");
-    assert!(told[1].starts_with("3: EOF"), "{told:?}");
+    let reported = reported(&workload);
+    assert_eq!(reported[0], "2: the job j2 has no tasks");
+    assert!(reported[1].starts_with("3: EOF"), "{reported:?}");
 }
 
 #[test]

@@ -47,17 +47,17 @@ fn malformed_instances_are_counted_with_their_file() {
     samples.add("5.json", V14.replace("\"mid\"", "\"\""));
     samples.add("6.json", V14);
     let workload = samples.read("wfformat", "", "").unwrap();
-    let told: Vec<String> = workload.malformed.first.iter().map(ToString::to_string).collect();
-    for (told, part) in told.iter().zip([
+    let reported: Vec<String> = workload.malformed.first.iter().map(ToString::to_string).collect();
+    for (reported, part) in reported.iter().zip([
         "1.json:1: version 1.1 is not one of",
         "2.json:1: the task `y` was not executed",
         "3.json:1: the task `b` refers to `c`, which does not exist",
         "4.json:2: invalid type: integer",
         "5.json:1: the job has an empty name",
     ]) {
-        assert!(told.contains(part), "{told} does not contain {part}");
+        assert!(reported.contains(part), "{reported} does not contain {part}");
     }
-    assert_eq!((workload.jobs.len(), told.len()), (1, 5));
+    assert_eq!((workload.jobs.len(), reported.len()), (1, 5));
 }
 
 #[test]
@@ -92,10 +92,13 @@ fn a_damaged_line_of_a_converted_workload_is_malformed() {
         &good.replace("name\":\"a", "nam\":\"a"),
     ];
     let workload = Samples::one("a.jsonl", text.join("\n")).read("job", "a.jsonl", "").unwrap();
-    let told: Vec<String> = workload.malformed.first.iter().map(ToString::to_string).collect();
-    assert!(told[0].ends_with("a.jsonl:2: the stage `s` is after stage 1, but the job has 1 stages"), "{told:?}");
-    assert!(told[1].ends_with("a.jsonl:3: the stage `s` has 2 tasks but 1 run times"), "{told:?}");
-    assert!(told[2].contains("a.jsonl:4: unknown field `nam`"), "{told:?}");
+    let reported: Vec<String> = workload.malformed.first.iter().map(ToString::to_string).collect();
+    assert!(
+        reported[0].ends_with("a.jsonl:2: the stage `s` is after stage 1, but the job has 1 stages"),
+        "{reported:?}"
+    );
+    assert!(reported[1].ends_with("a.jsonl:3: the stage `s` has 2 tasks but 1 run times"), "{reported:?}");
+    assert!(reported[2].contains("a.jsonl:4: unknown field `nam`"), "{reported:?}");
 }
 
 proptest! {

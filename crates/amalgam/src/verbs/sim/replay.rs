@@ -75,7 +75,7 @@ fn replay(path: &Path) -> Result<Replayed> {
         events += u64::from(matches!(entry, Entry::Handled { .. }));
         let what = show_event(&entry);
         if let Err(difference) = replay.apply(entry) {
-            return Err(tell(path, number, &what, &difference));
+            return Err(report(path, number, &what, &difference));
         }
     }
     Ok(Replayed { events, left_over: journal.left_over() })
@@ -89,7 +89,7 @@ fn show_event(entry: &Entry) -> String {
     }
 }
 
-fn tell(path: &Path, number: u64, what: &str, difference: &Difference) -> Failure {
+fn report(path: &Path, number: u64, what: &str, difference: &Difference) -> Failure {
     let place = format!("{}, entry {number}, {what}", path.display());
     match difference {
         Difference::NoRole => {

@@ -52,13 +52,13 @@ impl Cluster {
             config,
         ]);
         command.arg("--journal").arg(self.scene.journals());
-        let server = Daemon::start(command).unwrap_or_else(|said| panic!("no server: {said}"));
+        let server = Daemon::start(command).unwrap_or_else(|output| panic!("no server: {output}"));
         *self.server.borrow_mut() = Some(server);
     }
 
     /// Starts it in its own state directory, as on a host of its own.
     pub fn start_agent(&self, agent: usize) {
-        let daemon = Daemon::start(self.agent_command(agent)).unwrap_or_else(|said| panic!("no agent: {said}"));
+        let daemon = Daemon::start(self.agent_command(agent)).unwrap_or_else(|output| panic!("no agent: {output}"));
         self.agents.borrow_mut()[agent] = Some(daemon);
     }
 
@@ -91,7 +91,8 @@ impl Cluster {
 
     /// A process of job managers.
     pub fn start_jobs(&self, number: u8) {
-        let daemon = Daemon::start(self.jobs_command(number)).unwrap_or_else(|said| panic!("no job managers: {said}"));
+        let daemon =
+            Daemon::start(self.jobs_command(number)).unwrap_or_else(|output| panic!("no job managers: {output}"));
         self.jobs.borrow_mut().insert(number, daemon);
     }
 

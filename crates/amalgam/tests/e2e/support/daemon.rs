@@ -30,11 +30,11 @@ impl Daemon {
         die_with_us(&mut command);
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let (mut out, mut err) = (BufReader::new(child.stdout.take().unwrap()), child.stderr.take().unwrap());
-        let (said, says) = mpsc::channel();
+        let (output, says) = mpsc::channel();
         thread::spawn(move || {
             let mut line = String::new();
             let _ = out.read_line(&mut line);
-            let _ = said.send(line);
+            let _ = output.send(line);
             // Kept open and empty, so that the daemon can always print.
             let _ = std::io::copy(&mut out, &mut std::io::sink());
         });
@@ -84,9 +84,9 @@ impl Daemon {
 
 impl Drop for Daemon {
     fn drop(&mut self) {
-        let said = self.end();
-        if thread::panicking() && !said.is_empty() {
-            eprintln!("{} said:\n{said}", self.ready);
+        let output = self.end();
+        if thread::panicking() && !output.is_empty() {
+            eprintln!("{} said:\n{output}", self.ready);
         }
     }
 }

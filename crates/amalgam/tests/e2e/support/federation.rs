@@ -1,7 +1,7 @@
 //! A federation of separate processes. Each link goes through a proxy, and each process may have a network namespace.
 
 use super::namespace::address;
-use super::{Daemon, Namespace, Network, Proxy, Scene, free_port, told};
+use super::{Daemon, Namespace, Network, Proxy, Scene, free_port, result};
 use amalgam_daemon::auth::Tokens;
 use std::cell::RefCell;
 use std::fs;
@@ -97,7 +97,7 @@ impl Federation {
     /// Starts a daemon on its host.
     fn started(&self, host: usize, mut command: Command, what: &str) -> Daemon {
         self.host(host).into_iter().for_each(|host| host.has(&mut command));
-        Daemon::start(command).unwrap_or_else(|said| panic!("no {what}: {said}"))
+        Daemon::start(command).unwrap_or_else(|output| panic!("no {what}: {output}"))
     }
 
     /// The output of a command that asks this global master and succeeds.
@@ -105,9 +105,9 @@ impl Federation {
         let mut command = self.scene.command(&arguments[..1]);
         command.arg("--state-dir").arg(self.global_home(global)).args(&arguments[1..]);
         self.host(self.global_host(global)).into_iter().for_each(|host| host.has(&mut command));
-        let told = told(command);
-        assert_eq!(told.code, 0, "{arguments:?}: {told:?}");
-        told.out
+        let result = result(command);
+        assert_eq!(result.code, 0, "{arguments:?}: {result:?}");
+        result.out
     }
 
     /// The state directory of a process, with the common tokens.

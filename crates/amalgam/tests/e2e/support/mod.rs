@@ -73,7 +73,7 @@ impl Scene {
     /// Starts a daemon and returns its `ready:` line.
     pub fn start(&self, command: Command, host: &Path) -> String {
         self.has_executor(host);
-        let daemon = Daemon::start(command).unwrap_or_else(|said| panic!("no daemon: {said}"));
+        let daemon = Daemon::start(command).unwrap_or_else(|printed| panic!("no daemon: {printed}"));
         let ready = daemon.ready.clone();
         self.daemons.borrow_mut().push(daemon);
         ready
@@ -149,14 +149,14 @@ impl Scene {
     }
 
     pub fn run(&self, arguments: &[&str]) -> CommandOutput {
-        told(self.command(arguments))
+        result(self.command(arguments))
     }
 
     /// The output of a command that succeeds.
     pub fn ok(&self, arguments: &[&str]) -> String {
-        let told = self.run(arguments);
-        assert_eq!(told.code, 0, "{arguments:?}: {told:?}");
-        told.out
+        let result = self.run(arguments);
+        assert_eq!(result.code, 0, "{arguments:?}: {result:?}");
+        result.out
     }
 
     pub fn json<T: DeserializeOwned>(&self, arguments: &[&str]) -> T {
@@ -225,7 +225,7 @@ pub struct CommandOutput {
 }
 
 /// Runs a command to its end, which it must reach in time.
-pub fn told(command: Command) -> CommandOutput {
+pub fn result(command: Command) -> CommandOutput {
     reported_within(PATIENCE, command)
 }
 

@@ -56,8 +56,8 @@ impl Namespace {
         let mut command = Command::new("ip");
         self.has(command.args(arguments.split_whitespace()));
         let output = command.output().map_err(|why| format!("`ip` of iproute2 cannot be run: {why}"))?;
-        let said = String::from_utf8_lossy(&output.stderr);
-        if output.status.success() { Ok(()) } else { Err(format!("`ip {arguments}`: {}", said.trim())) }
+        let stdout = String::from_utf8_lossy(&output.stderr);
+        if output.status.success() { Ok(()) } else { Err(format!("`ip {arguments}`: {}", stdout.trim())) }
     }
 }
 

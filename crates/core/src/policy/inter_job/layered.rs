@@ -248,8 +248,8 @@ mod tests {
         let mut resize = |cores: u64| {
             let capacity = Totals(CORE.0.map(|amount| u64::from(amount) * cores));
             policy.on_change(&DemandChange::Capacity(capacity));
-            let told = policy.new_shares();
-            (told, [0, 1].map(|job| policy.share(job).0[0] / 1_000))
+            let reported = policy.new_shares();
+            (reported, [0, 1].map(|job| policy.share(job).0[0] / 1_000))
         };
         assert_eq!(resize(24), (vec![0, 1], [12, 12]));
         assert_eq!(resize(25).0, []);

@@ -421,8 +421,8 @@ mod tests {
             let demand = |job: &JobShare| Demand { weight: shares.part_by_weight(job.queue), wanted: job.wanted, most };
             let demands: Vec<Demand> = entries().map(demand).collect();
             for ((job, demand), fair) in entries().zip(&demands).zip(fair_shares(&demands, &shares.capacity)) {
-                let (told, exact) = (job.reported.unwrap_or_default(), fair.share.max(demand.weight / OF_A_SHARE));
-                worst = worst.max(told.abs_diff(exact) as f64 / told as f64);
+                let (received, exact) = (job.reported.unwrap_or_default(), fair.share.max(demand.weight / OF_A_SHARE));
+                worst = worst.max(received.abs_diff(exact) as f64 / received as f64);
             }
         }
         (worst, found)
@@ -453,12 +453,12 @@ mod tests {
             });
             put_open(&mut shares, job, if job < LEAVING { 10_000 } else { 100_000 });
         }
-        let told = |shares: &Shares| shares.of(LEAVING).0[0];
-        assert_eq!(told(&shares), 1_000);
+        let received = |shares: &Shares| shares.of(LEAVING).0[0];
+        assert_eq!(received(&shares), 1_000);
         (0..LEAVING).for_each(|job| put_open(&mut shares, job, 1_000));
-        assert_eq!(told(&shares), 1_000, "their demands equal their shares");
+        assert_eq!(received(&shares), 1_000, "their demands equal their shares");
         (0..LEAVING).for_each(|job| put_open(&mut shares, job, 970));
-        assert!((3_600..=3_970).contains(&told(&shares)), "{}", told(&shares));
+        assert!((3_600..=3_970).contains(&received(&shares)), "{}", received(&shares));
     }
 
     #[test]
@@ -468,19 +468,19 @@ mod tests {
         let queue = tree.find("root.half").expect("a configured queue");
         let mut shares = Shares::new(tree);
         shares.on_change(&DemandChange::Capacity(Totals([1_000; WIDTH])));
-        let mut told = Vec::new();
+        let mut received = Vec::new();
         for (job, user) in (0..).zip([1, 1, 2, 3, 4, 5]) {
             shares.on_change(&DemandChange::JobAdded { job, id: JobId(1), queue, user: UserId(user), priority: 0 });
             let shape = Resources(std::array::from_fn(|kind| u32::from(kind == 0)));
             shares.on_change(&DemandChange::AskAdded { ask: job, job, shape, class: 0, priority: 0, is_gang: false });
             shares.on_change(&DemandChange::Open { ask: job, count: 900, needed: 900, rank: 0 });
             shares.review();
-            told.push((0..=job).map(|job| shares.of(job).0[0]).collect::<Vec<_>>());
+            received.push((0..=job).map(|job| shares.of(job).0[0]).collect::<Vec<_>>());
         }
-        assert_eq!(told[0], [200]);
-        assert_eq!(told[1], [100, 100]);
-        assert_eq!(told[2], [100, 100, 166]);
-        assert_eq!(told[5], [83, 83, 83, 83, 83, 83]);
+        assert_eq!(received[0], [200]);
+        assert_eq!(received[1], [100, 100]);
+        assert_eq!(received[2], [100, 100, 166]);
+        assert_eq!(received[5], [83, 83, 83, 83, 83, 83]);
         // Jobs with small demands leave the queue's maximum to the others, up to the user limit.
         (0..5).for_each(|job| {
             shares.on_change(&DemandChange::Open { ask: job, count: 70, needed: 70, rank: 0 });

@@ -318,9 +318,9 @@ mod tests {
                     let part = parts.into_iter().find(|part| part * of >= u64::from(wanted.0[kind]) * 64)?;
                     Some((part * of).div_ceil(64) as i64)
                 };
-                let told = size(0).zip(size(1)).map(|(cpu, memory)| slow.earliest(&[cpu, memory, 0], lasting));
-                let told = told.map(|start| start.expect("it fits in the end"));
-                assert_eq!(wait.map(|wait| wait.0 as usize / 1_000_000), told, "seed {seed}, {wanted:?}");
+                let reported = size(0).zip(size(1)).map(|(cpu, memory)| slow.earliest(&[cpu, memory, 0], lasting));
+                let reported = reported.map(|start| start.expect("it fits in the end"));
+                assert_eq!(wait.map(|wait| wait.0 as usize / 1_000_000), reported, "seed {seed}, {wanted:?}");
             }
         }
     }

@@ -57,7 +57,7 @@ impl Pair {
     }
 
     /// The changes that the job manager makes after a message.
-    fn told(&mut self, by: NodeId, body: ToJobManager) -> Vec<Change> {
+    fn reported(&mut self, by: NodeId, body: ToJobManager) -> Vec<Change> {
         let (now, mut out) = (self.world.now, Outbox::default());
         self.manager().handle(now, Event::Message { from: Address::Node(by), body }, &mut out);
         out.changes
@@ -66,7 +66,7 @@ impl Pair {
     /// The attempt on node 0 ended.
     fn ended(&mut self, attempt: AttemptId, reason: EndReason) -> Vec<Change> {
         let ended = Ended::without_run(reason);
-        self.told(NodeId(0), ToJobManager::Finished { attempt, ended, instead: None })
+        self.reported(NodeId(0), ToJobManager::Finished { attempt, ended, instead: None })
     }
 
     fn manager(&mut self) -> &mut JobManager {
@@ -189,7 +189,7 @@ fn an_attempt_continues_if_the_other_is_lost_with_its_node() {
     pair.world.add_node(CORE, &[]);
     pair.world.run_for(seconds(1));
     let starts = Box::new([(pair.second, seconds(60))]);
-    let changes = pair.told(NodeId(1), ToJobManager::Waits { waits: Arc::default(), starts });
+    let changes = pair.reported(NodeId(1), ToJobManager::Waits { waits: Arc::default(), starts });
     assert_eq!(changes, [], "a task is launched again only once");
     pair.world.deliver_held_launches();
     pair.finish();
