@@ -111,15 +111,7 @@ pub struct ServerSettings {
 impl ServerSettings {
     pub fn read(self) -> Result<Config> {
         let config = self.read_any()?;
-        if config.preset.is_federated() && config.federation.is_none() {
-            let name = config.preset.name();
-            let what = format!("preset `{name}` is for federations, and this is the server of a single cluster");
-            let remedy = format!(
-                "write [federation] into --config, start a federation on this machine with `amalgam dev --clusters 3`, \
-                 choose another preset, or simulate: amalgam sim run --preset {name}"
-            );
-            return Err(Failure::usage(what, remedy));
-        }
+        check_federation(&config)?;
         Ok(config)
     }
 
@@ -134,6 +126,30 @@ impl ServerSettings {
     pub fn preset(&self) -> Option<Preset> {
         self.preset
     }
+}
+
+/// # Errors
+/// If the preset is for federations, and the configuration describes none.
+fn check_federation(config: &Config) -> Result<()> {
+    if config.preset.is_federated() && config.federation.is_none() {
+        let name = config.preset.name();
+        let what = format!("preset `{name}` is for federations, and this is the server of a single cluster");
+        let remedy = format!(
+            "write [federation] into --config, start a federation on this machine with `amalgam dev --clusters 3`, \
+             choose another preset, or simulate: amalgam sim run --preset {name}"
+        );
+        return Err(Failure::usage(what, remedy));
+    }
+    Ok(())
+}
+
+/// Makes the checks of a server with this configuration, as far as they need no state directory.
+///
+/// # Errors
+/// If `amalgam server` would refuse the configuration.
+pub fn check_for_server(config: &Config) -> Result<()> {
+    check_federation(config)?;
+    Ok(amalgam_daemon::server::check_addresses(config)?)
 }
 
 /// Which process of a federation this is.

@@ -30,8 +30,9 @@ pub fn state_dir(connection: &Connection) -> Result<PathBuf> {
 pub fn connect(connection: &Connection) -> Result<Client> {
     find(connection)?.ok_or_else(|| {
         let place = state_dir(connection).map_or_else(|_| "this machine".to_owned(), |dir| dir.display().to_string());
-        let remedy = "start one with `amalgam dev` or `amalgam server`, or name one with --server or AMALGAM_SERVER";
-        Failure::unreachable(format!("no server is running (looked for one in {place})"), remedy)
+        let remedy = "start one with `amalgam dev` or `amalgam server`, or name the state directory of one on this machine with \
+                      --state-dir or AMALGAM_STATE, or the address of another one with --server or AMALGAM_SERVER";
+        Failure::unreachable(format!("no running server was found in the state directory {place}"), remedy)
     })
 }
 
@@ -130,7 +131,8 @@ fn token(connection: &Connection, server_file: Option<&Path>) -> Result<String> 
     };
     // A file without read permission has a message of its own.
     if matches!(default.try_exists(), Ok(false)) {
-        let remedy = "pass --token-file, or set AMALGAM_TOKEN_FILE or AMALGAM_TOKEN";
+        let remedy = "pass --token-file, or set AMALGAM_TOKEN_FILE or AMALGAM_TOKEN; on the server's machine, --state-dir finds both \
+                      the server and your token";
         return Err(Failure::usage("no token for the server", remedy));
     }
     Ok(auth::client_token(&default, &user)?)

@@ -330,6 +330,35 @@ fn wrong_command_lines_exit_with_2_and_print_a_remedy() {
 }
 
 #[test]
+fn a_configuration_that_the_server_would_refuse_is_not_ok() {
+    let directory = tempfile::tempdir().unwrap();
+    let check = |text: &str| {
+        std::fs::write(directory.path().join("server.toml"), text).unwrap();
+        result(command(directory.path(), &["config", "check", "--server-config", "server.toml"]).output().unwrap())
+    };
+    assert_eq!(check("listen = '127.0.0.1:9999'\n").out, "server.toml: ok (preset drf, 2 queues)\n");
+    for (text, problem) in [
+        ("listen = '0.0.0.0:7433'", "0.0.0.0:7433 can be reached from other machines"),
+        ("listen_agents = 'localhost'", "invalid address `localhost` to listen on"),
+        ("preset = 'megha'", "preset `megha` is for federations"),
+    ] {
+        let refused = check(text);
+        assert!(refused.code != 0 && refused.out.is_empty() && refused.err.contains(problem), "{text}: {refused:?}");
+        let server = ["server", "--config", "server.toml", "--state-dir", "state"];
+        let started = result(command(directory.path(), &server).output().unwrap());
+        assert_eq!(started.err, refused.err, "the server gives the same answer");
+    }
+}
+
+#[test]
+fn tokens_are_not_changed_through_a_connection() {
+    let directory = tempfile::tempdir().unwrap();
+    let arguments = ["token", "add", "--agent", "node-1", "--server", "http://127.0.0.1:7433"];
+    let refused = result(command(directory.path(), &arguments).output().unwrap());
+    assert!(refused.code == 2 && refused.err.contains("leave --server out"), "{refused:?}");
+}
+
+#[test]
 fn a_job_that_nobody_could_release_is_refused() {
     let nowhere = tempfile::tempdir().unwrap();
     let refused = result(command(nowhere.path(), &["run", "--hold", "--", "true"]).output().unwrap());

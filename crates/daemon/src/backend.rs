@@ -294,7 +294,9 @@ impl Backend for ServerBackend {
             let how = match action {
                 Action::Hold => "it was held already",
                 Action::Release => "nothing was held",
-                Action::Cancel | Action::RerunFailed | Action::Abandon => "it was requested before",
+                Action::Cancel => "it was cancelled already",
+                Action::RerunFailed => "its failed tasks were requested to run again already",
+                Action::Abandon => "it was abandoned already",
             };
             how.to_owned()
         });

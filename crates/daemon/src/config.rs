@@ -167,7 +167,8 @@ fn named<'de, D: Deserializer<'de>, T>(
 ) -> Result<Option<At<T>>, D::Error> {
     let At { at, value: name } = At::<String>::deserialize(deserializer)?;
     parse(&name).map(|value| Some(At { at, value })).map_err(|problem| {
-        let remedy = closest(&name, names).map(|near| format!("did you mean `{near}`?")).unwrap_or_default();
+        let near = closest(&name, names).map(|near| format!("did you mean `{near}`?"));
+        let remedy = near.unwrap_or_else(|| "use one of the known ones".to_owned());
         D::Error::custom(packed(&Malformed { problem, remedy }))
     })
 }
@@ -335,7 +336,7 @@ fn of_queue(entries: &[QueueEntry], error: QueueTreeError) -> Mistake {
 fn beside(own: Preset, At { at, value: name }: &At<String>) -> Result<String, Mistake> {
     own.beside(name).map(|other| other.name().to_owned()).map_err(|(problem, remedy)| {
         let near = || closest(name, Preset::all().map(Preset::name)).map(|near| format!("did you mean `{near}`?"));
-        let remedy = if remedy.is_empty() { near().unwrap_or_default() } else { remedy };
+        let remedy = if remedy.is_empty() { near().unwrap_or("use one of the known ones".to_owned()) } else { remedy };
         mistake(*at, problem, remedy)
     })
 }

@@ -560,6 +560,14 @@ pub(crate) fn resolve(address: &str) -> Result<SocketAddr, ServerError> {
     Ok(first)
 }
 
+/// Checks the addresses that a server with this configuration listens on.
+///
+/// # Errors
+/// If one of them cannot be resolved, or is not a loopback address of this machine.
+pub fn check_addresses(config: &Config) -> Result<(), ServerError> {
+    [config.interface(), config.agents()].into_iter().try_for_each(|address| resolve(address).map(drop))
+}
+
 pub(crate) async fn bind(address: SocketAddr) -> Result<TcpListener, ServerError> {
     TcpListener::bind(address).await.map_err(|error| cannot_bind(address, &error))
 }

@@ -39,6 +39,7 @@ pub fn execute(args: ConfigArgs) -> Result<ExitCode> {
         ConfigVerb::Check { files, format, server_config } => {
             if let Some(path) = server_config {
                 let config = crate::cluster::read_config(&path, None)?;
+                crate::cluster::check_for_server(&config)?;
                 show::print(&format!(
                     "{}: ok (preset {}, {})\n",
                     path.display(),

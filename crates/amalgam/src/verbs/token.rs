@@ -118,6 +118,10 @@ impl Held {
 }
 
 pub fn execute(args: TokenArgs, connection: &Connection) -> Result<ExitCode> {
+    if connection.server.is_some() {
+        let what = "`token` changes the token file of a server on this machine, and connects to no server";
+        return Err(Failure::usage(what, "leave --server out, and name the server's state directory with --state-dir"));
+    }
     let path = discovery::state_dir(connection)?.join(Tokens::FILE);
     if !path.exists() {
         let remedy = "start the server once, or name its state directory with --state-dir";

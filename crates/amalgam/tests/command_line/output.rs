@@ -187,7 +187,7 @@ fn empty_variables_count_as_unset_and_invalid_ones_are_refused() {
     let empty = result(
         command(nowhere.path(), &["list"]).env("AMALGAM_STATE", "").env("HOME", nowhere.path()).output().unwrap(),
     );
-    assert!(empty.code == 1 && empty.err.contains("no server is running"), "{empty:?}");
+    assert!(empty.code == 1 && empty.err.contains("no running server was found"), "{empty:?}");
     for arguments in [&["list"][..], &["dev"], &["server"], &["agent"], &["config", "schema"]] {
         let result = result(cluster.command(arguments).env("AMALGAM_LOG", "wrongvalue").output().unwrap());
         let expected = "error: AMALGAM_LOG is `wrongvalue`, which is not a level\n  help: set it to one of off, error, warn, info, debug, trace, or unset it\n";

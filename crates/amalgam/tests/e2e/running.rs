@@ -183,7 +183,7 @@ fn a_cluster_for_one_run_has_the_requested_size() {
     assert_eq!(result.code, 0, "{result:?}");
     assert_eq!(scene.run(&["run", "--", "sh", "-c", "exit 11"]).code, 11);
     let none = scene.run(&["list"]);
-    assert!(none.code == 1 && none.err.contains("no server is running"), "{none:?}");
+    assert!(none.code == 1 && none.err.contains("no running server was found"), "{none:?}");
 }
 
 #[test]
