@@ -119,13 +119,13 @@ pub fn may_still_run(job: u64) -> String {
 }
 
 fn leave(signal: i32, last_words: Option<String>) -> ! {
-    let (output, hears) = channel();
+    let (sender, receiver) = channel();
     if let Some(words) = last_words {
         thread::spawn(move || {
             show::note(&words);
-            let _ = output.send(());
+            let _ = sender.send(());
         });
-        let _ = hears.recv_timeout(LAST_WORDS);
+        let _ = receiver.recv_timeout(LAST_WORDS);
     }
     process::exit(code(signal).into())
 }

@@ -56,8 +56,8 @@ fn wrong_number(error: &Error) -> Option<Failure> {
         (_, true) => "write a number, such as 0.5",
         _ => return None,
     };
-    let printed = |kind| error.get(kind).map(ToString::to_string).unwrap_or_default();
-    let (value, argument) = (printed(ContextKind::InvalidValue), printed(ContextKind::InvalidArg));
+    let context = |kind| error.get(kind).map(ToString::to_string).unwrap_or_default();
+    let (value, argument) = (context(ContextKind::InvalidValue), context(ContextKind::InvalidArg));
     Some(Failure::usage(format!("invalid value `{}` for `{argument}`", show::visible(&value)), allowed))
 }
 

@@ -592,7 +592,7 @@ mod tests {
     // Long: a table of wrong configurations and their errors.
     #[test]
     fn errors_name_the_position_the_problem_and_the_remedy() {
-        for (text, output) in [
+        for (text, expected) in [
             ("\nprest = 'fifo'", "server.toml:2:1: unknown key `prest`\n  help: did you mean `preset`?"),
             ("[policies]\nseeds = 1", "server.toml:2:1: unknown key `seeds`\n  help: did you mean `seed`?"),
             ("colour = 1", "server.toml:1:1: unknown key `colour`\n  help: known: preset, listen,"),
@@ -671,7 +671,7 @@ mod tests {
             ),
         ] {
             let error = parse(text).unwrap_err();
-            assert!(error.contains(output), "{text}: {error}");
+            assert!(error.contains(expected), "{text}: {error}");
         }
     }
 }

@@ -276,8 +276,8 @@ fn free_addresses(count: u32) -> Result<Vec<String>> {
     let free: Vec<String> =
         addresses.filter(|address| TcpListener::bind(address).is_ok()).take(count as usize).collect();
     if free.len() < count as usize {
-        let output = format!("fewer than {count} ports from {} to {} are free", PORTS.start, PORTS.end - 1);
-        return Err(Failure::new(output, "stop the programs that listen there"));
+        let problem = format!("fewer than {count} ports from {} to {} are free", PORTS.start, PORTS.end - 1);
+        return Err(Failure::new(problem, "stop the programs that listen there"));
     }
     Ok(free)
 }

@@ -43,8 +43,8 @@ pub fn execute(args: StoryArgs, connection: &Connection) -> Result<ExitCode> {
     let text = lines.iter().map(|line| {
         let about = [&line.task, &line.attempt, &line.node].into_iter().flatten();
         let about: Vec<&str> = about.map(String::as_str).collect();
-        let result = format!("{}  {:<18} {:<28} {}", line.at, line.kind, about.join(" "), line.text);
-        format!("{}\n", show::visible(&result))
+        let row = format!("{}  {:<18} {:<28} {}", line.at, line.kind, about.join(" "), line.text);
+        format!("{}\n", show::visible(&row))
     });
     show::print(&text.collect::<String>())?;
     Ok(ExitCode::SUCCESS)

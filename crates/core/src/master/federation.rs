@@ -379,7 +379,7 @@ mod tests {
             Cluster { federated, ledger, names: NodeNames::default() }
         }
 
-        fn deliver(&mut self) -> ClusterUpdate {
+        fn next_update(&mut self) -> ClusterUpdate {
             let mut out = Outbox::default();
             self.federated.take_news(&mut self.ledger);
             let rooms = Rooms { ledger: &self.ledger, names: &self.names };
@@ -412,14 +412,14 @@ mod tests {
     #[test]
     fn each_later_change_of_the_same_node_is_sent() {
         let mut cluster = Cluster::new();
-        let whole = cluster.deliver();
+        let whole = cluster.next_update();
         assert!(matches!(whole.since, Since::Nothing { introduction: 1, .. }), "{whole:?}");
         assert_eq!(free_of(&whole), [Resources::new(2_000, 0)]);
         let mut version = whole.version;
         for number in 1..4 {
             let grant = cluster.book(number);
             for free in [500, 2_000] {
-                let received = cluster.deliver();
+                let received = cluster.next_update();
                 assert!(matches!(received.since, Since::Version(since) if since == version), "{received:?}");
                 assert_eq!(free_of(&received), [Resources::new(free, 0)]);
                 version = received.version;
@@ -429,14 +429,14 @@ mod tests {
                     assert_eq!(received.freed, [grant]);
                 }
             }
-            assert_eq!(free_of(&cluster.deliver()), [], "a change is sent once");
+            assert_eq!(free_of(&cluster.next_update()), [], "a change is sent once");
         }
     }
 
     #[test]
     fn a_global_master_that_is_too_far_behind_gets_the_full_state() {
         let mut cluster = Cluster::new();
-        cluster.deliver();
+        cluster.next_update();
         for number in 0..LEAST_CHANGES as u64 + 1 {
             let grant = cluster.book(1 + number);
             cluster.ledger.free(grant);
@@ -444,8 +444,8 @@ mod tests {
             // As if other global masters had been notified in between.
             cluster.federated.note_change(NODE);
         }
-        assert!(matches!(cluster.deliver().since, Since::Nothing { .. }));
-        assert!(matches!(cluster.deliver().since, Since::Version(_)));
+        assert!(matches!(cluster.next_update().since, Since::Nothing { .. }));
+        assert!(matches!(cluster.next_update().since, Since::Version(_)));
     }
 
     #[test]
@@ -455,8 +455,8 @@ mod tests {
         let grant = cluster.book(1);
         let mut held = Totals::ZERO;
         held.add(&Resources::new(1_500, 0));
-        assert_eq!(cluster.deliver().usage, [(QueueId(3), held)]);
+        assert_eq!(cluster.next_update().usage, [(QueueId(3), held)]);
         cluster.ledger.free(grant);
-        assert_eq!(cluster.deliver().usage, []);
+        assert_eq!(cluster.next_update().usage, []);
     }
 }

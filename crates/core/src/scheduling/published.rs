@@ -636,21 +636,21 @@ mod tests {
     #[test]
     fn tasks_in_transit_count_until_the_node_has_reported_its_waits() {
         let at = |second| Instant::ZERO + seconds(second);
-        let output = |age, silent_for| {
+        let reports = |age, silent_for| {
             let mut node = listed(None, Some((NodeWaits::default(), seconds(age))));
             node.waits.as_mut().expect("just given").silent_for = seconds(silent_for);
             list(vec![node])
         };
         let mut view = view(Vec::new());
-        view.replace(at(0), output(0, 0));
+        view.replace(at(0), reports(0, 0));
         view.advance(at(5));
         view.on_the_way(NODE, cores(4, 8), false);
-        view.replace(at(6), output(2, 2));
+        view.replace(at(6), reports(2, 2));
         assert_eq!(wait(&view)[0], 8, "reported before");
-        view.replace(at(7), output(3, 1));
+        view.replace(at(7), reports(3, 1));
         assert_eq!(wait(&view)[0], 0, "confirmed by a later report");
         view.on_the_way(NODE, cores(4, 8), false);
-        view.replace(at(8), output(0, 0));
+        view.replace(at(8), reports(0, 0));
         assert_eq!(wait(&view)[0], 0, "reported since");
         view.on_the_way(NODE, cores(4, 8), false);
         view.on_waits(at(8), NODE, Arc::new(NodeWaits::default()));
@@ -660,12 +660,12 @@ mod tests {
     #[test]
     fn the_newer_report_counts_whether_published_or_direct() {
         let at = |second| Instant::ZERO + seconds(second);
-        let output = |age| list(vec![listed(None, Some((busy(&[cores(4, 20)]), seconds(age))))]);
+        let reports = |age| list(vec![listed(None, Some((busy(&[cores(4, 20)]), seconds(age))))]);
         let mut view = view(Vec::new());
         view.on_waits(at(5), NODE, Arc::new(NodeWaits::default()));
-        view.replace(at(6), output(2));
+        view.replace(at(6), reports(2));
         assert_eq!((wait(&view)[0], view.heard()), (0, &[NODE][..]));
-        view.replace(at(7), output(1));
+        view.replace(at(7), reports(1));
         assert_eq!((wait(&view)[0], view.heard()), (19, &[][..]));
     }
 }

@@ -421,7 +421,7 @@ mod tests {
     #[test]
     fn a_mistake_is_reported_with_its_line_and_remedy_and_without_secrets() {
         let one = "[[token]]\nuser = 'ada'\n";
-        for (text, line, output) in [
+        for (text, line, expected) in [
             (format!("{one}token = 'hunter2\n"), 3, ""),
             (format!("{one}token = hunter2\n"), 3, ""),
             (format!("{one}token = 12345678\n"), 3, "`token` is not a string"),
@@ -442,7 +442,7 @@ mod tests {
             let refused = read(&path).unwrap_err();
             let reported = refused.to_string();
             assert!(
-                reported.starts_with(&format!("{}:{line}: ", path.display())) && reported.contains(output),
+                reported.starts_with(&format!("{}:{line}: ", path.display())) && reported.contains(expected),
                 "{text}\n{reported}"
             );
             assert!(!reported.contains("hunter2") && !reported.contains("12345678"), "{reported}");

@@ -224,7 +224,7 @@ mod tests {
 
     #[test]
     fn an_invalid_federation_is_reported_with_its_position() {
-        for (text, output) in [
+        for (text, expected) in [
             ("[federation]\nglobals = 2".to_owned(), "server.toml:1:1: [federation] has no `masters`"),
             ("[federation]\nmasters = []".to_owned(), "server.toml:2:11: a federation has 1 to 200 clusters"),
             (format!("{TWO}globals = 0"), "server.toml:3:11: a federation has 1 to 200 clusters"),
@@ -254,7 +254,7 @@ mod tests {
             ),
         ] {
             let error = parse(&text).unwrap_err();
-            assert!(error.contains(output), "{text}: {error}");
+            assert!(error.contains(expected), "{text}: {error}");
         }
         let own = parse(&format!("{TWO}number = 5")).unwrap().federation.unwrap();
         assert!(own.cluster().unwrap_err().contains("its number is 5, and clusters are numbered from 0 to 1"));

@@ -302,7 +302,7 @@ mod tests {
 
     #[test]
     fn errors_name_the_line_and_the_allowed_values() {
-        for (key, output) in [
+        for (key, problem) in [
             ("percent = 170", "from 0 (all"),
             ("percent = -0.1", "from 0 (all"),
             ("quota = 0", "a whole number from 1 on"),
@@ -319,7 +319,7 @@ mod tests {
             ("quotas = 5", "did you mean `quota`?"),
         ] {
             let error = parse(key).unwrap_err();
-            assert!(error.contains(output) && error.contains("server.toml:3:"), "{key}: {error}");
+            assert!(error.contains(problem) && error.contains("server.toml:3:"), "{key}: {error}");
         }
     }
 }

@@ -70,14 +70,14 @@ mod tests {
 
     #[test]
     fn an_invalid_store_is_reported_with_its_position() {
-        for (text, output) in [
+        for (text, expected) in [
             ("[store]\netcd = ['http://a:1']".to_owned(), "server.toml:1:1: [store] is for the master of a federation"),
             (MASTER.to_owned(), "server.toml:3:1: [store] has no `etcd`"),
             (format!("{MASTER}etcd = ['https://a:1']"), "server.toml:4:8: invalid endpoint `https://a:1`"),
             (format!("{MASTER}etcd = ['http://a:1']\nlease = '1s'"), "lease is 1.00s\n  help: write 2s or more"),
         ] {
             let error = parse(&text).unwrap_err();
-            assert!(error.contains(output), "{text}: {error}");
+            assert!(error.contains(expected), "{text}: {error}");
         }
     }
 }

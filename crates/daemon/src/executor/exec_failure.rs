@@ -357,14 +357,14 @@ mod tests {
             (b"\xef\xbb\xbf#!/bin/sh\n", Some("a byte order mark")),
         ] {
             fs::write(&file, contents).unwrap();
-            let output = as_script(&prepared(&file, &[c"argument".into()]));
+            let result = as_script(&prepared(&file, &[c"argument".into()]));
             match expected {
                 Some(expected) => {
-                    let why = output.unwrap_err().to_string();
+                    let why = result.unwrap_err().to_string();
                     assert!(why.contains(expected), "{expected}: {why}");
                 }
                 None => {
-                    let arguments = output.unwrap_or_else(|why| panic!("{contents:?}: {why}"));
+                    let arguments = result.unwrap_or_else(|why| panic!("{contents:?}: {why}"));
                     assert_eq!((&*arguments[0], &*arguments[2]), (c"/bin/sh", c"argument"));
                 }
             }

@@ -530,13 +530,13 @@ mod tests {
         let files = ["cpu.idle", "cpu.weight", "io.weight"];
         files.iter().for_each(|name| fs::write(directory.join(name), "").unwrap());
         let mut leaf = hierarchy.make_leaf(7, Shape { lower: true, ..SHAPE }).unwrap();
-        let output = || files.map(|name| fs::read_to_string(directory.join(name)).unwrap_or_default());
-        assert_eq!(output(), ["1", "", "1"]);
+        let contents = || files.map(|name| fs::read_to_string(directory.join(name)).unwrap_or_default());
+        assert_eq!(contents(), ["1", "", "1"]);
         leaf.set_lower(false);
-        assert_eq!((output(), leaf.shape), (["0", "150", "100"].map(String::from), SHAPE));
+        assert_eq!((contents(), leaf.shape), (["0", "150", "100"].map(String::from), SHAPE));
         fs::remove_file(directory.join("cpu.idle")).unwrap();
         leaf.set_lower(true);
-        assert_eq!((output(), leaf.shape.lower), (["", "1", "1"].map(String::from), true), "the lowest weight");
+        assert_eq!((contents(), leaf.shape.lower), (["", "1", "1"].map(String::from), true), "the lowest weight");
         fs::remove_file(directory.join("cpu.weight")).unwrap();
         leaf.set_lower(false);
         assert!(leaf.shape.lower, "the weight could not be set");

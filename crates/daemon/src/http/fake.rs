@@ -350,7 +350,7 @@ impl Backend for FakeCluster {
         state.job(job)?;
         let is_of = |task: &str| numbers(job, task).is_some_and(|task| of.admits(task));
         let whole = of == StoryFilter::default();
-        let reported = |event: &&Event| event.job == Some(job.0) && (whole || event.task.as_deref().is_some_and(is_of));
+        let concerns = |event: &&Event| event.job == Some(job.0) && (whole || event.task.as_deref().is_some_and(is_of));
         let line = |event: &Event| StoryLine {
             sequence: event.sequence,
             at: event.at,
@@ -361,7 +361,7 @@ impl Backend for FakeCluster {
             node: event.node.clone(),
             allocation: None,
         };
-        paged(state.events.iter().filter(reported).map(line).collect(), &page)
+        paged(state.events.iter().filter(concerns).map(line).collect(), &page)
     }
 
     async fn attempts(&self, job: JobId, task: Option<TaskId>, page: Page) -> Result<Listing<AttemptSummary>, Error> {
@@ -506,9 +506,9 @@ impl Backend for FakeCluster {
 
     async fn piece(&self, ask: PieceAsk) -> Piece {
         let state = self.lock();
-        let mut printed = state.jobs.values().flat_map(|job| &job.tasks).map(|task| &task.stdout);
-        let found = printed.find(|printed| digest_of(printed) == ask.digest);
-        let rest = found.and_then(|printed| printed.get(ask.offset as usize..));
+        let mut stdouts = state.jobs.values().flat_map(|job| &job.tasks).map(|task| &task.stdout);
+        let found = stdouts.find(|stdouts| digest_of(stdouts) == ask.digest);
+        let rest = found.and_then(|stdouts| stdouts.get(ask.offset as usize..));
         rest.map_or(Piece::Absent, |rest| Piece::Bytes(rest[..rest.len().min(ask.limit as usize)].to_vec()))
     }
 

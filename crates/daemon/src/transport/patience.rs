@@ -67,19 +67,19 @@ pub async fn join_for_ever(address: &str, secrets: &Secrets, introduction: impl 
 /// The pauses between tries.
 struct Pauses {
     next: Duration,
-    output: String,
+    last_reason: String,
 }
 
 impl Pauses {
     fn new() -> Pauses {
-        Pauses { next: RETRY.0, output: String::new() }
+        Pauses { next: RETRY.0, last_reason: String::new() }
     }
 
     async fn pause(&mut self, error: &JoinError, secrets: &Secrets) {
         let why = error.to_string();
-        if why != self.output {
+        if why != self.last_reason {
             tracing::warn!("still trying: {why}");
-            self.output = why;
+            self.last_reason = why;
         }
         let most = if error.is_of_network() { RETRY.1 } else { RETRY_REFUSED };
         let pause = jittered(self.next.min(most));

@@ -465,8 +465,8 @@ impl JobHostStatus {
 }
 
 async fn refuse(mut link: Link, Refusal { why, obstacle }: Refusal) -> io::Error {
-    let reported = link.write(&Answer::Refused { why: why.clone(), obstacle }).await;
-    reported.err().unwrap_or_else(|| io::Error::new(io::ErrorKind::PermissionDenied, why))
+    let written = link.write(&Answer::Refused { why: why.clone(), obstacle }).await;
+    written.err().unwrap_or_else(|| io::Error::new(io::ErrorKind::PermissionDenied, why))
 }
 
 /// The facts of log entries, with their instants converted to this process's clock.

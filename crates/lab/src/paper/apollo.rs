@@ -58,12 +58,12 @@ pub const FIGURES: [Figure; 14] = [
 
 fn estimates(_: &str, scenario: &ScenarioText, _: &Extent) -> Result<Findings> {
     let scenario = Scenario::parse(scenario)?;
-    Ok(reported(examples::estimates(&scenario.figure.apollo_4, &scenario.rates()), &[]))
+    Ok(findings(examples::estimates(&scenario.figure.apollo_4, &scenario.rates()), &[]))
 }
 
 fn pairs(_: &str, scenario: &ScenarioText, _: &Extent) -> Result<Findings> {
     let scenario = Scenario::parse(scenario)?;
-    Ok(reported(examples::pairs(&scenario.figure.apollo_5, &scenario.rates()), &FIGURE_5))
+    Ok(findings(examples::pairs(&scenario.figure.apollo_5, &scenario.rates()), &FIGURE_5))
 }
 
 fn matchings(_: &str, scenario: &ScenarioText, extent: &Extent) -> Result<Findings> {
@@ -248,7 +248,7 @@ const WITH_INPUTS: [&str; 6] = [
     "the paper's 22 % are of one job on two days (figure 9)",
 ];
 
-fn reported(rows: Vec<Row>, departures: &[&str]) -> Findings {
+fn findings(rows: Vec<Row>, departures: &[&str]) -> Findings {
     Findings { departures: [misses(&rows), sentences(departures)].concat(), rows, plots: Vec::new() }
 }
 

@@ -164,7 +164,7 @@ fn example(figure: &str, scenario: &ScenarioText, extent: &Extent) -> Result<Fin
         runs,
     };
     let cases: Vec<CaseRuns> = schedulers.into_iter().zip(runs).map(case).collect();
-    Ok(reported(figure, set_up, extent, &cases, |of, _, _| rows::ends(of)))
+    Ok(compared(figure, set_up, extent, &cases, |of, _, _| rows::ends(of)))
 }
 
 /// The time of decisions.
@@ -191,10 +191,10 @@ fn findings(
     let scenario = Scenario::parse(scenario)?;
     let set_up = scenario.figure(figure)?;
     let cases = experiment::run(&scenario, set_up, extent)?;
-    Ok(reported(figure, set_up, extent, &cases, rows))
+    Ok(compared(figure, set_up, extent, &cases, rows))
 }
 
-fn reported(
+fn compared(
     figure: &str,
     set_up: &FigureScenario,
     extent: &Extent,

@@ -46,7 +46,7 @@ struct Summary {
 
 pub fn execute(args: &ChaosArgs) -> Result<ExitCode> {
     if let (Some(seed), Some(task)) = (args.seed, args.story) {
-        return announce(seed, task);
+        return print_story(seed, task);
     }
     let seeds = match (&args.seeds, args.seed) {
         (Some(seeds), _) => seeds.clone(),
@@ -76,7 +76,7 @@ pub fn execute(args: &ChaosArgs) -> Result<ExitCode> {
     Ok(exit_code(summary.failed.is_empty()))
 }
 
-fn announce(seed: u64, task: Option<TaskId>) -> Result<ExitCode> {
+fn print_story(seed: u64, task: Option<TaskId>) -> Result<ExitCode> {
     let (report, lines) = amalgam_sim::run_seed_with_story(seed, task);
     lines.iter().try_for_each(|line| show::print(&format!("{line}\n")))?;
     show::print(&describe(&report))?;

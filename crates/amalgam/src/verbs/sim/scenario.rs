@@ -157,8 +157,8 @@ fn scalar(value: &DeValue<'_>) -> Option<String> {
 fn check(flags: &[String]) -> std::result::Result<(), String> {
     let words = ["amalgam", "sim", "run", "--workload", "synthetic"].map(str::to_owned);
     let Err(error) = CommandLine::try_parse_from(words.into_iter().chain(flags.iter().cloned())) else { return Ok(()) };
-    let output = error.to_string();
-    let first = output.lines().next().unwrap_or_default();
+    let shown = error.to_string();
+    let first = shown.lines().next().unwrap_or_default();
     Err(first.strip_prefix("error: ").unwrap_or(first).to_owned())
 }
 

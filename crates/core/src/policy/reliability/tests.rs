@@ -138,9 +138,9 @@ fn only_what_a_person_would_want_to_know_is_told() {
     cluster.succeed(0, 100).fail(0).fail(1).wait(10).fail(1).wait(3);
     let doubt = |node| cluster.model.doubt(cluster.now, NodeId(node), MILLION);
     assert_eq!(doubt(0), None, "once is nothing: {}", cluster.odds(0));
-    let output = doubt(1).expect("twice and never well");
-    assert_eq!((output.failures, output.since), (2, Duration::from_secs(13)));
-    assert_eq!(u64::from(output.success) / 1_000, cluster.odds(1));
+    let found = doubt(1).expect("twice and never well");
+    assert_eq!((found.failures, found.since), (2, Duration::from_secs(13)));
+    assert_eq!(u64::from(found.success) / 1_000, cluster.odds(1));
     assert_eq!(doubt(77), None);
 }
 

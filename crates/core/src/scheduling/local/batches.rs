@@ -218,8 +218,8 @@ mod tests {
         let placement = RelaxedLocality::new(Chance::new(1, "local"), Duration::ZERO, Duration::ZERO);
         let mut scheduler = LocalScheduler::new(JobId(1), Epoch(1), std::iter::once(ask), Box::new(placement));
         scheduler.on_nodes(Instant::ZERO, nodes(&[60]));
-        let output = nodes(&[50]).nodes[0].waits.as_ref().map(|listed| Arc::clone(&listed.waits));
-        scheduler.on_waits(Instant::ZERO, NodeId(0), output.expect("the node reports its waits"));
+        let reported = nodes(&[50]).nodes[0].waits.as_ref().map(|listed| Arc::clone(&listed.waits));
+        scheduler.on_waits(Instant::ZERO, NodeId(0), reported.expect("the node reports its waits"));
         let room = Totals(std::array::from_fn(|_| 1_000_000));
         let allowed = Allowed { execution: ExecutionType::Guaranteed, room, one_goes: false };
         let steps = scheduler.decide_batches(Instant::ZERO, allowed, &|_, _, _| None);

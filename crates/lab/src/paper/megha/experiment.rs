@@ -129,8 +129,8 @@ impl Case {
             (self.costs.is_some(), self.costs.clone().unwrap_or_default()),
             (figure.schedulers.len() > 1, self.scheduler.clone()),
         ];
-        let reported: Vec<String> = parts.into_iter().filter(|(differs, _)| *differs).map(|(_, part)| part).collect();
-        reported.join(", ")
+        let differing: Vec<String> = parts.into_iter().filter(|(differs, _)| *differs).map(|(_, part)| part).collect();
+        differing.join(", ")
     }
 }
 

@@ -235,7 +235,7 @@ mod tests {
     fn invalid_values_are_refused_with_their_key_and_the_allowed_range() {
         let parse = |text: String| Scenario::parse(&ScenarioText { text, name: "mine".to_owned() });
         assert!(parse(FROZEN.to_owned()).is_ok());
-        for (of, is, output) in [
+        for (of, is, expected) in [
             ("nodes = 256", "nodes = 0", "mine: setup.nodes is 0, and may be 1 to"),
             ("task_cpus = 1", "task_cpus = 0", "setup.task_cpus is 0, and may be 1 to 32"),
             ("start_up_s = 4.0", "start_up_s = -1.0", "free.start_up_s is -1"),
@@ -245,7 +245,7 @@ mod tests {
         ] {
             assert!(FROZEN.contains(of), "{of}");
             let refused = parse(FROZEN.replacen(of, is, 1)).expect_err(is).to_string();
-            assert!(refused.contains(output), "{refused}");
+            assert!(refused.contains(expected), "{refused}");
         }
     }
 }
