@@ -13,7 +13,7 @@ const SPARROW_POWER_OF_TWO: Preset = probed("sparrow-power-of-two", QueueChoice:
 /// Nodes work as under `apollo`, with which it shares a cluster; no job manager reads the waits that nodes publish.
 const APOLLO_BASELINE: Preset = {
     let Some(settings) = Preset::APOLLO.entitled() else { panic!("job managers have entitlements") };
-    Preset::new("apollo-baseline", Scheduling::Entitled(Entitled { choice: Choice::RelaxedLocality, ..*settings }))
+    Preset::new("apollo-baseline", Scheduling::Entitled(Entitled { choice: Choice::WITHOUT_ESTIMATES, ..*settings }))
 };
 
 const ALL: &[Preset] = &[SPARROW_RANDOM, SPARROW_POWER_OF_TWO, APOLLO_BASELINE];

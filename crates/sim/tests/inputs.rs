@@ -14,7 +14,7 @@ const RANDOM: Preset = {
 };
 const WITHOUT_ESTIMATES: Preset = {
     let Some(settings) = Preset::APOLLO.entitled() else { panic!("job managers have entitlements") };
-    let settings = Entitled { choice: Choice::RelaxedLocality, ..*settings };
+    let settings = Entitled { choice: Choice::WITHOUT_ESTIMATES, ..*settings };
     Preset::new("without-estimates", Scheduling::Entitled(settings))
 };
 

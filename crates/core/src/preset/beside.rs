@@ -93,7 +93,7 @@ mod tests {
 
     const WITHOUT_ESTIMATES: Preset = {
         let Some(settings) = Preset::APOLLO.entitled() else { panic!("job managers have entitlements") };
-        let settings = Entitled { choice: Choice::RelaxedLocality, ..*settings };
+        let settings = Entitled { choice: Choice::WITHOUT_ESTIMATES, ..*settings };
         Preset::new("without-estimates", Scheduling::Entitled(settings))
     };
     const OTHERS: &[Preset] = &[WITHOUT_ESTIMATES];
@@ -145,30 +145,27 @@ mod tests {
     #[test]
     fn a_preset_beside_keeps_the_settings_of_the_cluster() {
         let mut own = Preset { seed: 7, ..Preset::APOLLO.with_others(OTHERS) };
-        entitled(&mut own).delays.rack = Duration::from_secs(9);
         entitled(&mut own).allowance.opportunistic = 33;
         entitled(&mut own).guaranteed = 44;
         let mut beside = own.beside("without-estimates").expect("they share");
         assert_eq!((beside.name(), beside.seed), ("without-estimates", 7));
         let (rules, own) = (*entitled(&mut beside), *entitled(&mut own));
-        assert_eq!((rules.allowance, rules.guaranteed, rules.delays), (own.allowance, 44, own.delays));
-        assert_eq!(rules.choice, Choice::RelaxedLocality);
+        assert_eq!((rules.allowance, rules.guaranteed), (own.allowance, 44));
+        assert_eq!(rules.choice, Choice::WITHOUT_ESTIMATES);
     }
 
     #[test]
-    fn only_job_managers_without_estimates_explore_as_the_cluster_is_configured() {
-        let exploring = |own: Preset, explores: Option<ExplorationRules>, other: &str| {
-            let mut own = own.with_others(OTHERS);
-            entitled(&mut own).explores = explores;
+    fn only_job_managers_without_estimates_explore() {
+        let exploring = |own: Preset, other: &str| {
+            let own = own.with_others(OTHERS);
             let placement = own.beside(other).expect("they share").own_placement("of job 1").expect("it places");
             let OwnTasks::Entitled(tasks) = placement.tasks else { panic!("its job managers have entitlements") };
             tasks.explores
         };
-        let after = Some(ExplorationRules { after: Duration::from_secs(9) });
-        assert_eq!(exploring(Preset::APOLLO, after, "without-estimates"), after);
-        assert_eq!(exploring(Preset::APOLLO, None, "without-estimates"), None);
-        assert_eq!(exploring(Preset::APOLLO, after, "apollo"), None);
-        assert_eq!(exploring(WITHOUT_ESTIMATES, after, "apollo"), None);
-        assert_eq!(exploring(WITHOUT_ESTIMATES, after, "without-estimates"), after);
+        let after = Some(ExplorationRules { after: Duration::from_secs(1) });
+        assert_eq!(exploring(Preset::APOLLO, "without-estimates"), after);
+        assert_eq!(exploring(Preset::APOLLO, "apollo"), None);
+        assert_eq!(exploring(WITHOUT_ESTIMATES, "apollo"), None);
+        assert_eq!(exploring(WITHOUT_ESTIMATES, "without-estimates"), after);
     }
 }

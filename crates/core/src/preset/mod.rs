@@ -1,6 +1,7 @@
 //! The policies of a cluster, by name. A paper's system is a preset: its policies, each in the role that applies it.
 
 mod beside;
+mod encoded;
 mod named;
 mod settings;
 
@@ -271,11 +272,14 @@ impl Preset {
             }
             Scheduling::Probed(Probed { choice, .. }) => (choice.policy(chance), OwnTasks::Everything),
             Scheduling::Entitled(settings) => {
-                let Entitled { choice, delays, allowance, corrections, assumed_run_time, .. } = settings;
+                let Entitled { choice, allowance, corrections, assumed_run_time, .. } = settings;
                 let reports_work = settings.within != Within::FairShares;
-                let explores = settings.explores.filter(|_| choice == Choice::RelaxedLocality);
+                let explores = match choice {
+                    Choice::EarliestCompletion(_) => None,
+                    Choice::RelaxedLocality { explores, .. } => explores,
+                };
                 let tasks = EntitledTasks { allowance, reports_work, corrections, explores, assumed_run_time };
-                (choice.policy(chance, &delays), OwnTasks::Entitled(tasks))
+                (choice.policy(chance), OwnTasks::Entitled(tasks))
             }
         };
         Some(OwnPlacement { placement, tasks })
@@ -338,10 +342,12 @@ impl QueueChoice {
 }
 
 impl Choice {
-    pub fn policy(self, chance: Chance, delays: &Delays) -> Box<dyn PlacementPolicy> {
+    pub fn policy(self, chance: Chance) -> Box<dyn PlacementPolicy> {
         match self {
             Choice::EarliestCompletion(settings) => Box::new(placement::EarliestCompletion::new(chance, settings)),
-            Choice::RelaxedLocality => Box::new(placement::RelaxedLocality::new(chance, delays.node, delays.rack)),
+            Choice::RelaxedLocality { delays, .. } => {
+                Box::new(placement::RelaxedLocality::new(chance, delays.node, delays.rack))
+            }
         }
     }
 }

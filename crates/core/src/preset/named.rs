@@ -18,6 +18,12 @@ use crate::vocabulary::Duration;
 /// A few heartbeats each; the usual value (Spark's `spark.locality.wait`).
 const DELAYS: Delays = Delays { node: Duration::from_secs(3), rack: Duration::from_secs(3) };
 
+impl Choice {
+    /// The Apollo paper's baseline (Boutin et al. 2014, section 4).
+    pub const WITHOUT_ESTIMATES: Choice =
+        Choice::RelaxedLocality { delays: DELAYS, explores: Some(ExplorationRules { after: Duration::from_secs(1) }) };
+}
+
 /// Three of four jobs are considered, which is close to packing freely. In millionths.
 const TETRIS_FAIRNESS: u32 = 250_000;
 
@@ -53,8 +59,6 @@ const ENTITLED: Entitled = Entitled {
     yields_for: Some(Duration::from_secs(300)),
     allowance: AllowanceRules { opportunistic: 100, starved_after: Duration::from_secs(30), sent_first: false },
     corrections: Some(CorrectionRules::USUAL),
-    explores: Some(ExplorationRules { after: Duration::from_secs(1) }),
-    delays: DELAYS,
     assumed_run_time: None,
 };
 

@@ -1,5 +1,6 @@
 //! The settings of a preset. Each alternative has its own settings, so that meaningless combinations cannot be expressed.
 
+use super::encoded;
 use crate::job_manager::{AllowanceRules, CorrectionRules, ExplorationRules};
 use crate::master::Steering;
 use crate::node::{OpportunisticRules, ReportWaits};
@@ -120,6 +121,7 @@ pub enum QueueChoice {
 /// The settings of clusters whose nodes queue tasks and publish how long others would wait: job managers send as many
 /// guaranteed ones as their jobs are entitled to, and opportunistic ones beyond.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(from = "encoded::Entitled", into = "encoded::Entitled")]
 pub struct Entitled {
     pub intra_job: IntraJob,
     pub choice: Choice,
@@ -135,22 +137,22 @@ pub struct Entitled {
     pub allowance: AllowanceRules,
     /// Job managers correct earlier decisions; `None` if they do not.
     pub corrections: Option<CorrectionRules>,
-    /// Job managers without estimates try other nodes for waiting tasks; applies to those of this preset and of presets beside
-    /// it.
-    pub explores: Option<ExplorationRules>,
-    /// How long job managers without estimates wait for room near a task's input.
-    pub delays: Delays,
     /// Job managers assume this run time for all tasks, regardless of estimates.
     pub assumed_run_time: Option<Duration>,
 }
 
 /// The node to which a job manager sends a task within its entitlement.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Choice {
     /// The node where it is expected to end first.
     EarliestCompletion(CompletionSettings),
-    /// A node near the input, farther away the longer a task waits; waiting tasks are tried elsewhere.
-    RelaxedLocality,
+    /// A node near the input, farther away the longer a task waits, without estimates.
+    RelaxedLocality {
+        /// How long job managers wait for room near a task's input.
+        delays: Delays,
+        /// Job managers try other nodes for waiting tasks; `None` if they do not.
+        explores: Option<ExplorationRules>,
+    },
 }
 
 /// The order in which the stages of a job use what it gets.

@@ -6,7 +6,7 @@ pub const RANDOM: Preset = probed("random", QueueChoice::Random);
 pub const POWER_OF_TWO: Preset = probed("power-of-two", QueueChoice::PowerOfTwo);
 pub const WITHOUT_ESTIMATES: Preset = {
     let Some(settings) = Preset::APOLLO.entitled() else { panic!("job managers have entitlements") };
-    Preset::new("without-estimates", Scheduling::Entitled(Entitled { choice: Choice::RelaxedLocality, ..*settings }))
+    Preset::new("without-estimates", Scheduling::Entitled(Entitled { choice: Choice::WITHOUT_ESTIMATES, ..*settings }))
 };
 
 /// For [`Preset::with_others`].

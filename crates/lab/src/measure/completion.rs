@@ -33,7 +33,7 @@ pub fn measure(preset: &Preset, nodes: u32, tasks: u32, rounds: usize) -> Estima
     let list = Arc::new(list(nodes));
     let bytes = list.nodes.iter().filter_map(|node| node.waits.as_ref()).map(|waits| waits.waits.matrix.bytes()).sum();
     let settings = preset.entitled().expect("its job managers estimate");
-    let policy = settings.choice.policy(Chance::new(1, "benchmark"), &settings.delays);
+    let policy = settings.choice.policy(Chance::new(1, "benchmark"));
     let mut scheduler = LocalScheduler::new(JobId(1), Epoch(1), std::iter::once(ask(0)), policy);
     let mut now = Instant(1);
     let (mut placed, mut lookups) = (Vec::new(), Vec::new());

@@ -13,8 +13,8 @@ use amalgam_core::node::{OpportunisticRules, ReportWaits};
 use amalgam_core::policy::inter_job::QueueTree;
 use amalgam_core::policy::{Mix, Quota};
 use amalgam_core::preset::{
-    Booked, Booker, DemandOrder, InterJob, IntraJob, Opportunistic, Placement, Plans, Preset, Probed, QueueChoice,
-    Scheduling, Yielding,
+    Booked, Booker, Choice, DemandOrder, InterJob, IntraJob, Opportunistic, Placement, Plans, Preset, Probed,
+    QueueChoice, Scheduling, Yielding,
 };
 use amalgam_core::vocabulary::{Chance, Duration, QueueId, QueueSpec};
 use amalgam_workload::trace::{Node, Workload};
@@ -238,7 +238,10 @@ fn side_by_side(preset: Preset, chance: &mut Chance) -> (Preset, Option<Beside>)
     };
     let mut blind = preset.beside(variants::WITHOUT_ESTIMATES.name()).expect("they share a cluster");
     let rules = blind.entitled_mut().expect("job managers have entitlements");
-    rules.explores = Some(ExplorationRules { after: Duration::from_millis(one_of(chance, &[20, 300, 1_000, 5_000])) });
+    if let Choice::RelaxedLocality { explores, .. } = &mut rules.choice {
+        let after = Duration::from_millis(one_of(chance, &[20, 300, 1_000, 5_000]));
+        *explores = Some(ExplorationRules { after });
+    }
     rules.intra_job = drawn.intra_job;
     (blind, if is_one_in(2, chance) { beside(Preset::APOLLO.name()) } else { None })
 }

@@ -6,7 +6,7 @@ const RANDOM: Preset = probed("sparrow-random", QueueChoice::Random);
 const POWER_OF_TWO: Preset = probed("sparrow-power-of-two", QueueChoice::PowerOfTwo);
 pub(super) const WITHOUT_ESTIMATES: Preset = {
     let Some(settings) = Preset::APOLLO.entitled() else { panic!("job managers have entitlements") };
-    Preset::new("apollo-baseline", Scheduling::Entitled(Entitled { choice: Choice::RelaxedLocality, ..*settings }))
+    Preset::new("apollo-baseline", Scheduling::Entitled(Entitled { choice: Choice::WITHOUT_ESTIMATES, ..*settings }))
 };
 
 /// For [`Preset::with_others`].

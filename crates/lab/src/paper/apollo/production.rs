@@ -78,7 +78,7 @@ impl Case {
     fn estimates_waits(&self) -> bool {
         let preset = baselines::parse(&self.preset).ok();
         let settings = preset.as_ref().and_then(Preset::entitled);
-        settings.is_some_and(|settings| settings.choice != Choice::RelaxedLocality)
+        settings.is_some_and(|settings| !matches!(settings.choice, Choice::RelaxedLocality { .. }))
     }
 
     pub fn name(&self) -> String {
