@@ -32,6 +32,10 @@ impl Complaint {
         Complaint { at: None, problem: problem.into(), remedy: remedy.into() }
     }
 
+    pub fn duplicate_key(key: &str) -> Complaint {
+        Complaint::new(format!("duplicate key `{key}`"), "keep one of them")
+    }
+
     pub fn unknown_key(&self) -> Option<&str> {
         unknown_key(&self.problem)
     }
@@ -126,7 +130,7 @@ impl serde::de::Error for Complaint {
     }
 
     fn duplicate_field(field: &'static str) -> Complaint {
-        Complaint::new(format!("duplicate key `{field}`"), "keep one of them")
+        Complaint::duplicate_key(field)
     }
 }
 

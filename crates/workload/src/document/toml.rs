@@ -4,12 +4,24 @@ use super::{Bare, Complaint, Key, Lines, MAX_DEPTH, Node, Value, too_deep};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
+/// The message of the parser.
+const DUPLICATE_KEY: &str = "duplicate key";
+
 pub(super) fn parse(text: &str) -> Result<Node, Complaint> {
     let lines = Lines::new(text);
     let document = DeTable::parse(text).map_err(|error| {
         let at = error.span().map_or_else(Default::default, |span| lines.position(span.start));
-        Complaint::new(format!("this is not TOML: {}", error.message().replace('\n', ", ")), "correct the syntax")
-            .at(at)
+        let key = error.span().and_then(|span| text.get(span)).filter(|_| error.message() == DUPLICATE_KEY);
+        let complaint = key.map_or_else(
+            || {
+                Complaint::new(
+                    format!("this is not TOML: {}", error.message().replace('\n', ", ")),
+                    "correct the syntax",
+                )
+            },
+            Complaint::duplicate_key,
+        );
+        complaint.at(at)
     })?;
     let at = lines.position(0);
     Ok(Node { at, value: table(document.get_ref(), &lines, 0)? })

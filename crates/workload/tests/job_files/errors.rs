@@ -187,7 +187,7 @@ fn syntax_errors_have_their_position_in_every_format() {
     let reported = |text, format| read(text, format).unwrap_err().to_string();
     for (text, format, start) in [
         ("command = [", Format::Toml, "job.toml:1:12: this is not TOML: "),
-        ("command = 'x'\ncommand = 'y'", Format::Toml, "job.toml:2:1: this is not TOML: duplicate key"),
+        ("command = 'x'\ncommand = 'y'", Format::Toml, "job.toml:2:1: duplicate key `command`"),
         ("command: [a\nb: c", Format::Yaml, "job.yaml:2:2: this is not YAML: "),
         ("command: x\n---\ncommand: y", Format::Yaml, "job.yaml:2:1: a second YAML document starts here"),
         ("{\"command\": [}", Format::Json, "job.json:1:14: this is not JSON: "),

@@ -35,8 +35,8 @@ pub struct RunArgs {
     /// An option of the workload, such as limit=100; repeatable
     #[arg(short = 'w', long = "workload-option", value_name = "KEY=VALUE", value_parser = parse_option)]
     pub(super) workload_options: Vec<(String, String)>,
-    /// A server's configuration: its queues, its preset unless --preset is given, and its policies, which apply to all of
-    /// --preset
+    /// A server's configuration: its queues, its preset unless --preset or the scenario names one, and its policies, which
+    /// apply to all presets of this run
     #[arg(long, value_name = "FILE")]
     pub(super) config: Option<PathBuf>,
     /// Seed of all random choices, also of the workload and the nodes unless they have their own
