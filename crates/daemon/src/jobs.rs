@@ -12,8 +12,8 @@ use crate::store::ServerId;
 use crate::store::{Options, Recovered, Store, StoreError};
 use crate::stored_terms::{self, LoadError};
 use crate::transport::{
-    Gate, Introduction, JoinError, Joined, Patience, RETRY, Secrets, Side, Terms, join_for_ever, join_patiently,
-    serve_as_job_host, serve_daemons,
+    Certificate, Gate, Introduction, JoinError, Joined, Patience, RETRY, Secrets, Side, Terms, join_for_ever,
+    join_patiently, serve_as_job_host, serve_daemons,
 };
 use amalgam_core::hosting::{Managers, Roles};
 use amalgam_core::job_manager::JobManagerSettings;
@@ -206,7 +206,9 @@ async fn stay(
     let terms = received.or(before).expect("without stored values the error was returned");
     terms.store(&state_dir)?;
     let handle = started.insert(start_loop(&terms, store, recovered, journal, &state_dir)?).clone();
-    let gate = Gate { handle: handle.clone(), secrets: secrets.clone(), side: Side::JobHost(number), lease: None };
+    let certificate = Certificate::of_process().map_err(JobsError::io("create a certificate"))?;
+    let side = Side::JobHost(number);
+    let gate = Gate { handle: handle.clone(), secrets: secrets.clone(), certificate, side, lease: None };
     tokio::spawn(serve_daemons(listener, gate));
     ready(address, first.is_some());
     let mut joined = first;

@@ -27,7 +27,9 @@ use crate::shell::{
 };
 use crate::store::{History, IDENTITY, IDENTITY_BYTES, Options, Recovered, ServerId, Store, StoreError};
 use crate::terminal::visible;
-use crate::transport::{FederatedFiles, Gate, GlobalIntroduction, RemoteNodes, Secrets, Side, serve_daemons};
+use crate::transport::{
+    Certificate, FederatedFiles, Gate, GlobalIntroduction, RemoteNodes, Secrets, Side, serve_daemons,
+};
 use amalgam_core::hosting::{Fact, Managers, Roles};
 use amalgam_core::job_manager::JobManagerSettings;
 use amalgam_core::role::Change;
@@ -352,7 +354,8 @@ impl Server {
                 });
                 let side = Side::Server { remote, id, preset, epoch: epoch.0, federated };
                 let secrets = Secrets::Server(Arc::clone(&tokens));
-                let gate = Gate { handle: handle.clone(), secrets, side, lease };
+                let certificate = Certificate::of_process().map_err(ServerError::io("create a certificate"))?;
+                let gate = Gate { handle: handle.clone(), secrets, certificate, side, lease };
                 Some(listen_for_agents(&runtime, agents, gate)?)
             }
         };

@@ -130,8 +130,10 @@ fn join(server: &str, token: &str, hello: &[u8]) -> TcpStream {
     stream
 }
 
-/// Lets an agent join, as the recorded job host did.
+/// Lets an agent join, as the recorded job host did. The agent starts TLS first, which that version does not have.
 fn let_in(listener: &TcpListener, token: &str, challenge: &[u8], accepted: &[u8]) -> TcpStream {
+    let (mut with_tls, _) = listener.accept().unwrap();
+    write_frame(&mut with_tls, challenge).unwrap();
     let (mut stream, _) = listener.accept().unwrap();
     let offered: Challenge = encoding::from_slice(challenge).unwrap();
     assert_eq!(offered.versions.newest, BEFORE, "the recorded daemon is of the version before");

@@ -100,12 +100,13 @@ fn piece_of(history: &History, from: u64) -> Result<(u64, Vec<Entry>), StoreErro
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::super::{Link, STRANGERS_FRAME};
     use super::*;
     use crate::sealing::new_sealing;
     use crate::shell::{Clock, Committer, EventRing, Metrics, Shell, encode};
     use crate::store::{Options, Store};
+    use crate::transport::channel::Channel;
     use amalgam_core::hosting::{Fact, Managers, Roles};
     use amalgam_core::job_manager::JobManagerSettings;
     use amalgam_core::preset::Preset;
@@ -120,7 +121,7 @@ mod tests {
         let ours = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
         let (theirs, _) = listener.accept().await.unwrap();
         let link = |stream| {
-            let mut link = Link::new(stream, STRANGERS_FRAME).unwrap();
+            let mut link = Link::new(Channel::Plain(stream), STRANGERS_FRAME).unwrap();
             link.trust();
             link
         };
@@ -128,7 +129,7 @@ mod tests {
     }
 
     /// A job host whose log has had 10 entries, of which the first 6 are deleted.
-    fn host(dir: &std::path::Path) -> (Handle, History) {
+    pub(in super::super) fn host(dir: &std::path::Path) -> (Handle, History) {
         let options = Options { history_bytes: 0, ..Options::default() };
         let (mut store, _) = Store::open(dir, options).unwrap();
         let entry = |_| encode(Instant(7), &Fact::Record(Record::NodeJoined { node: NodeId(1), program: None }));

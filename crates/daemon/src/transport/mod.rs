@@ -18,6 +18,7 @@
 //! Masters and global masters also send each other requests for output, input and files of nodes in other clusters.
 
 mod agents;
+mod channel;
 mod federation;
 mod files;
 mod job_hosts;
@@ -28,6 +29,7 @@ mod secrets;
 mod server;
 
 pub use agents::{HostLinks, serve_server};
+pub use channel::Certificate;
 pub use federation::{GlobalIntroduction, serve_cluster};
 pub use files::{FederatedFiles, Fetched, OtherNodes, RemoteNodes};
 pub use job_hosts::serve_as_job_host;
@@ -48,13 +50,15 @@ use amalgam_core::job_manager::JobManagerSettings;
 use amalgam_core::preset::Preset;
 use amalgam_core::role::Change;
 use amalgam_core::vocabulary::{self, AttemptId, HostId, Instant, NodeId, Stream};
+use channel::Channel;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::cell::RefCell;
+use std::future::poll_fn;
 use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll};
 use std::time::Duration;
-use tokio::io::AsyncWriteExt;
-use tokio::net::TcpStream;
-use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::io::{AsyncRead, AsyncWriteExt, ReadBuf, ReadHalf, WriteHalf};
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
@@ -309,8 +313,8 @@ pub async fn join(
 async fn shake_hands(address: &str, secrets: &Secrets, introduction: Introduction) -> Result<Joined, JoinError> {
     let unreachable = |error| JoinError::Unreachable { address: address.to_owned(), error };
     let token = secrets.own()?;
-    let stream = TcpStream::connect(address).await.map_err(unreachable)?;
-    let mut link = Link::new(stream, STRANGERS_FRAME).map_err(unreachable)?;
+    let channel = Channel::connect(address).await.map_err(unreachable)?;
+    let mut link = Link::new(channel, STRANGERS_FRAME).map_err(unreachable)?;
     let challenge: Challenge = link.read().await.map_err(unreachable)?;
     let Some(version) = WIRE.common(challenge.versions) else {
         let why = format!(
@@ -320,12 +324,12 @@ async fn shake_hands(address: &str, secrets: &Secrets, introduction: Introductio
         return Err(JoinError::lasting(address, why));
     };
     let nonce = auth::new_nonce()?;
-    let proof = auth::prove(&token, JOINING, &challenge.nonce);
+    let proof = auth::prove(&token, JOINING, &link.bound(&challenge.nonce));
     let program = Some(PROGRAM.to_owned());
     link.write(&Hello { version, introduction, nonce, proof, program }).await.map_err(unreachable)?;
     match link.read().await.map_err(unreachable)? {
         Answer::Accepted { incarnation, terms, proof, longest_silence } => {
-            if !auth::verify(&token, LISTENING, &nonce, &proof) {
+            if !auth::verify(&token, LISTENING, &link.bound(&nonce), &proof) {
                 return Err(JoinError::Impostor { address: address.to_owned() });
             }
             link.trust();
@@ -344,9 +348,11 @@ const LISTENING: &str = "server";
 // ---- both sides ----------------------------------------------------------------------------------------------------
 
 struct Link {
-    reader: OwnedReadHalf,
-    writer: OwnedWriteHalf,
+    reader: ReadHalf<Channel>,
+    writer: WriteHalf<Channel>,
     decoder: Decoder,
+    /// What only the two ends of this connection know. Proofs contain it.
+    binding: Vec<u8>,
     /// Protocol version of this connection.
     version: u32,
     /// Maximum silence of the peer. A longer silence ends the connection.
@@ -357,18 +363,23 @@ struct Link {
 
 /// An accepted link. Both sides send frames at any time, until it is dropped.
 struct Conversation {
-    reader: OwnedReadHalf,
+    reader: ReadHalf<Channel>,
     decoder: Decoder,
     longest_silence: Option<Duration>,
     writing: JoinHandle<io::Result<()>>,
 }
 
 impl Link {
-    fn new(stream: TcpStream, limit: usize) -> io::Result<Link> {
-        stream.set_nodelay(true)?;
-        let (reader, writer) = stream.into_split();
+    fn new(channel: Channel, limit: usize) -> io::Result<Link> {
+        let binding = channel.binding()?;
+        let (reader, writer) = tokio::io::split(channel);
         let decoder = Decoder::with_limit(limit);
-        Ok(Link { reader, writer, decoder, version: WIRE.oldest, longest_silence: None, pulse: None })
+        Ok(Link { reader, writer, decoder, binding, version: WIRE.oldest, longest_silence: None, pulse: None })
+    }
+
+    /// A nonce for a proof that is valid on this connection only.
+    fn bound(&self, nonce: &[u8; 32]) -> Vec<u8> {
+        [nonce, &self.binding[..]].concat()
     }
 
     /// Allows large frames, because the peer is authenticated.
@@ -379,7 +390,8 @@ impl Link {
     async fn write<T: Serialize>(&mut self, value: &T) -> io::Result<()> {
         let mut bytes = Vec::new();
         frames::encode(value, &mut bytes).map_err(io::Error::other)?;
-        self.writer.write_all(&bytes).await
+        self.writer.write_all(&bytes).await?;
+        self.writer.flush().await
     }
 
     async fn read<T: DeserializeOwned>(&mut self) -> io::Result<T> {
@@ -392,7 +404,7 @@ impl Link {
         wire: mpsc::UnboundedReceiver<Outgoing>,
         clock: impl Fn() -> Instant + Send + 'static,
     ) -> Conversation {
-        let Link { reader, writer, decoder, version, longest_silence, pulse } = self;
+        let Link { reader, writer, decoder, version, longest_silence, pulse, .. } = self;
         let writing = tokio::spawn(write_out(writer, version, parcels, wire, clock, pulse));
         Conversation { reader, decoder, longest_silence, writing }
     }
@@ -431,14 +443,13 @@ async fn after(time: Option<Duration>) {
     }
 }
 
-async fn read_frame<T: DeserializeOwned>(reader: &mut OwnedReadHalf, decoder: &mut Decoder) -> io::Result<T> {
+async fn read_frame<T: DeserializeOwned>(reader: &mut ReadHalf<Channel>, decoder: &mut Decoder) -> io::Result<T> {
     loop {
         let frame = decoder.next().map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
         if let Some(frame) = frame {
             return Ok(frame);
         }
-        reader.readable().await?;
-        fill(reader, decoder)?;
+        poll_fn(|context| fill(reader, decoder, context)).await?;
     }
 }
 
@@ -449,21 +460,23 @@ thread_local! {
 }
 
 /// Adds the bytes that have arrived to the decoder.
-fn fill(reader: &OwnedReadHalf, decoder: &mut Decoder) -> io::Result<()> {
-    ARRIVED.with_borrow_mut(|bytes| match reader.try_read(bytes) {
-        Ok(0) => Err(io::ErrorKind::UnexpectedEof.into()),
-        Ok(count) => {
-            decoder.push(&bytes[..count]);
-            Ok(())
-        }
-        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(()),
-        Err(error) => Err(error),
+fn fill(reader: &mut ReadHalf<Channel>, decoder: &mut Decoder, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+    ARRIVED.with_borrow_mut(|bytes| {
+        let mut buffer = ReadBuf::new(bytes);
+        let read = Pin::new(reader).poll_read(context, &mut buffer)?;
+        read.map(|()| match buffer.filled() {
+            [] => Err(io::ErrorKind::UnexpectedEof.into()),
+            arrived => {
+                decoder.push(arrived);
+                Ok(())
+            }
+        })
     })
 }
 
 /// Writes queued parcels and frames. Parcels that are queued already are written together.
 async fn write_out(
-    mut writer: OwnedWriteHalf,
+    mut writer: WriteHalf<Channel>,
     version: u32,
     mut parcels: mpsc::UnboundedReceiver<Parcel>,
     mut wire: mpsc::UnboundedReceiver<Outgoing>,
@@ -489,6 +502,7 @@ async fn write_out(
             encode_parcel(more, version, &clock, &mut bytes)?;
         }
         writer.write_all(&bytes).await?;
+        writer.flush().await?;
     }
 }
 

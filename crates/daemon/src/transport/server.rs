@@ -1,5 +1,6 @@
 //! The listening side: a server, for agents, job hosts and global masters; or a job host, for agents.
 
+use super::channel::{Certificate, Channel};
 use super::federation::{GlobalIntroduction, exchange, may_say};
 use super::files::answer_in_turn;
 use super::{
@@ -35,6 +36,7 @@ const PULSES: u32 = 5;
 pub struct Gate {
     pub handle: Handle,
     pub secrets: Secrets,
+    pub certificate: Certificate,
     pub side: Side,
     /// The lease of a master that has a standby: after a silence of this length, peers no longer consider it active.
     pub lease: Option<Duration>,
@@ -131,7 +133,7 @@ impl Gate {
     }
 
     async fn let_in(&self, stream: TcpStream, incarnation: u64) -> io::Result<Guest> {
-        let mut link = Link::new(stream, STRANGERS_FRAME)?;
+        let mut link = Link::new(Channel::accept(stream, &self.certificate).await?, STRANGERS_FRAME)?;
         let nonce = auth::new_nonce().map_err(io::Error::other)?;
         link.write(&Challenge { versions: WIRE, nonce }).await?;
         let hello: Hello = link.read().await?;
@@ -143,7 +145,8 @@ impl Gate {
             return Err(refuse(link, Refusal::for_good(why)).await);
         }
         let entries = self.secrets.all().map_err(io::Error::other)?;
-        let proven = entries.into_iter().find(|entry| auth::verify(&entry.token, JOINING, &nonce, &hello.proof));
+        let bound = link.bound(&nonce);
+        let proven = entries.into_iter().find(|entry| auth::verify(&entry.token, JOINING, &bound, &hello.proof));
         let token = match proven.ok_or_else(unknown_token).and_then(|entry| match may_join(&entry.holder, &hello) {
             Ok(()) => Ok(entry.token),
             Err(why) => Err(Refusal { why, obstacle: Obstacle::Token }),
@@ -177,7 +180,7 @@ impl Gate {
             };
             return Err(refuse(link, Refusal { why, obstacle: Obstacle::Passing }).await);
         };
-        let proof = auth::prove(&token, LISTENING, &hello.nonce);
+        let proof = auth::prove(&token, LISTENING, &link.bound(&hello.nonce));
         let longest_silence = self.lease.map(|lease| vocabulary::Duration::from_micros(lease.as_micros() as u64));
         link.write(&Answer::Accepted { incarnation, terms, proof, longest_silence }).await?;
         link.trust();
@@ -479,4 +482,93 @@ fn facts(entries: &[Entry], offset: ClockOffset) -> Result<Vec<(Instant, Fact)>,
         Ok((Instant(entry.at_micros).by_clock(offset), fact))
     };
     entries.iter().map(fact).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::transport::{JoinError, Joined, job_hosts, join};
+    use tokio::io::copy_bidirectional;
+
+    const TOKEN: &str = "token";
+
+    struct Listening {
+        gate: Gate,
+        listener: TcpListener,
+        _dir: tempfile::TempDir,
+    }
+
+    impl Listening {
+        async fn new() -> Listening {
+            let dir = tempfile::tempdir().unwrap();
+            let (handle, _) = job_hosts::tests::host(dir.path());
+            let (secrets, side) = (Secrets::Single(TOKEN.to_owned()), Side::JobHost(HostId(1)));
+            let certificate = Certificate::of_process().unwrap();
+            let gate = Gate { handle, secrets, certificate, side, lease: None };
+            Listening { gate, listener: TcpListener::bind("127.0.0.1:0").await.unwrap(), _dir: dir }
+        }
+
+        async fn let_in(&self) -> io::Result<Guest> {
+            self.gate.let_in(self.listener.accept().await?.0, 1).await
+        }
+
+        fn address(&self) -> String {
+            self.listener.local_addr().unwrap().to_string()
+        }
+    }
+
+    async fn join_with(token: &str, address: &str) -> Result<Joined, JoinError> {
+        join(address, &Secrets::Single(token.to_owned()), || Introduction::NodeOf { node: NodeId(7) }).await
+    }
+
+    #[tokio::test]
+    async fn a_node_with_the_token_joins_and_another_does_not() {
+        let listening = Listening::new().await;
+        let address = listening.address();
+        let (joined, guest) = tokio::join!(join_with(TOKEN, &address), listening.let_in());
+        assert!(joined.is_ok());
+        assert_eq!(guest.unwrap().peer, PeerId::Node(NodeId(7)));
+        let (refused, guest) = tokio::join!(join_with("another", &address), listening.let_in());
+        assert!(matches!(refused, Err(JoinError::Refused { obstacle: Obstacle::Token, .. })));
+        assert!(guest.is_err());
+    }
+
+    #[tokio::test]
+    async fn proofs_that_are_forwarded_to_another_connection_are_refused() {
+        let listening = Listening::new().await;
+        let middle = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let (address, middle_address) = (listening.address(), middle.local_addr().unwrap().to_string());
+        let forward = async {
+            let certificate = Certificate::of_process().unwrap();
+            let mut outer = Channel::accept(middle.accept().await.unwrap().0, &certificate).await.unwrap();
+            let mut inner = Channel::connect(&address).await.unwrap();
+            let _ = copy_bidirectional(&mut outer, &mut inner).await;
+        };
+        let both = async { tokio::join!(join_with(TOKEN, &middle_address), listening.let_in()) };
+        let (joined, guest) = tokio::select! {
+            ends = both => ends,
+            () = async { forward.await; std::future::pending().await } => unreachable!(),
+        };
+        assert!(matches!(joined, Err(JoinError::Refused { obstacle: Obstacle::Token, .. })));
+        assert!(guest.is_err());
+    }
+
+    #[tokio::test]
+    async fn a_listener_without_the_token_is_not_joined() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let impostor = async {
+            let certificate = Certificate::of_process().unwrap();
+            let channel = Channel::accept(listener.accept().await.unwrap().0, &certificate).await.unwrap();
+            let mut link = Link::new(channel, STRANGERS_FRAME).unwrap();
+            link.write(&Challenge { versions: WIRE, nonce: [1; 32] }).await.unwrap();
+            let hello: Hello = link.read().await.unwrap();
+            let proof = auth::prove("another", LISTENING, &link.bound(&hello.nonce));
+            let accepted = Answer::Accepted { incarnation: 1, terms: Terms::NodeOf, proof, longest_silence: None };
+            link.write(&accepted).await.unwrap();
+            link
+        };
+        let (joined, _link) = tokio::join!(join_with(TOKEN, &address), impostor);
+        assert!(matches!(joined, Err(JoinError::Impostor { .. })));
+    }
 }
