@@ -7,8 +7,8 @@ use crate::config::{Config, FederationConfig};
 use crate::journal::JournalWriter;
 use crate::seat;
 use crate::server::{
-    Hosted, Kept, Log, Server, ServerError, global_introduction, interface_runtime, neighbours, resolve, roles,
-    take_address,
+    Hosted, Kept, Log, Server, ServerError, global_introduction, interface_runtime, neighbours, resolve_interface,
+    roles, take_address,
 };
 use crate::shell::{Handle, Input, Stopped};
 use crate::transport::{GlobalIntroduction, Introduction, RETRY, RemoteNodes, Secrets, join_for_ever, serve_cluster};
@@ -43,9 +43,9 @@ pub fn start(options: GlobalOptions) -> Result<Server, ServerError> {
     let missing = || ServerError::Federation("a global master requires this section".to_owned());
     let federation = config.federation.clone().ok_or_else(missing)?;
     let own = federation.global().map_err(ServerError::Federation)?;
-    let address = resolve(config.interface_of_global())?;
+    let address = resolve_interface(config.interface_of_global())?;
     if let Some(announced) = federation.interface().filter(|_| listener.is_none())
-        && resolve(announced)? != address
+        && resolve_interface(announced)? != address
     {
         return Err(ServerError::Elsewhere { address, announced: announced.to_owned() });
     }

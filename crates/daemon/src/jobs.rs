@@ -36,8 +36,10 @@ pub struct JobsOptions {
     /// The server's address for agents.
     pub server: String,
     pub secrets: Secrets,
-    /// Address at which agents reach this process.
+    /// Address at which this process listens for agents.
     pub listen: String,
+    /// Address at which agents reach this process; `None` if it is the one at which it listens.
+    pub advertise: Option<String>,
     /// State directory, which no other process uses.
     pub state_dir: PathBuf,
     /// Directory for the journal of the roles' events and effects.
@@ -58,6 +60,8 @@ pub enum JobsError {
     Join(#[from] JoinError),
     #[error(transparent)]
     Start(#[from] ServerError),
+    #[error("agents cannot connect to {address}")]
+    NoAddress { address: SocketAddr },
     #[error("too many starts with {path}: new attempts cannot be numbered", path = path.display())]
     TooManyStarts { path: PathBuf },
     #[error("{path} belongs to job host {found}, not to job host {wanted}", path = path.display())]
@@ -178,7 +182,7 @@ async fn stay(
     mut ready: impl FnMut(SocketAddr, bool),
     started: &mut Option<Handle>,
 ) -> Result<(), JobsError> {
-    let JobsOptions { number, server, secrets, listen, state_dir, journal, patience } = options;
+    let JobsOptions { number, server, secrets, listen, advertise, state_dir, journal, patience } = options;
     let before = JobHostTerms::load(&state_dir, store.next_sequence() > 0)?;
     if let Some(other) = before.as_ref().filter(|terms| terms.number != number) {
         return Err(JobsError::OfOthers { path: state_dir, found: other.number.0, wanted: number.0 });
@@ -186,7 +190,11 @@ async fn stay(
     let listener = bind(resolve(&listen)?).await?;
     let address = listener.local_addr().map_err(JobsError::io("learn its own address"))?;
     let history = store.history();
-    let introduction = || Introduction::JobHost { host: number, address: address.to_string(), next: history.end() };
+    if advertise.is_none() && address.ip().is_unspecified() {
+        return Err(JobsError::NoAddress { address });
+    }
+    let advertised = advertise.unwrap_or_else(|| address.to_string());
+    let introduction = || Introduction::JobHost { host: number, address: advertised.clone(), next: history.end() };
     let patience = if before.is_some() { Patience::Briefly(BRIEFLY) } else { Patience::AtFirst(patience) };
     let first = match join_patiently(&server, &secrets, introduction, patience).await {
         Ok(joined) => Some(joined),

@@ -309,7 +309,7 @@ impl Server {
         }
         let federated = config.federation.as_ref().map(|federation| Ok((federation.size, federation.cluster()?)));
         config.master.federated = federated.transpose().map_err(ServerError::Federation)?;
-        let address = resolve(config.interface())?;
+        let address = resolve_interface(config.interface())?;
         let agents = takes_agents.then(|| resolve(config.agents())).transpose()?;
         let tokens = Arc::new(Tokens::open(&state_dir, &user)?);
         // Lock the log first: a second server must not use the executor of the first.
@@ -551,6 +551,7 @@ async fn local_nodes_join(handle: &Handle, count: usize) {
     }
 }
 
+/// The address to which this resolves first.
 pub(crate) fn resolve(address: &str) -> Result<SocketAddr, ServerError> {
     let wrong = |why: String| {
         ServerError::Address(format!(
@@ -558,17 +559,23 @@ pub(crate) fn resolve(address: &str) -> Result<SocketAddr, ServerError> {
         ))
     };
     let mut found = address.to_socket_addrs().map_err(|error| wrong(error.to_string()))?;
-    let first = found.next().ok_or_else(|| wrong("it resolves to no address".to_owned()))?;
-    check_bind(first).map_err(ServerError::Address)?;
-    Ok(first)
+    found.next().ok_or_else(|| wrong("it resolves to no address".to_owned()))
+}
+
+/// An address of the HTTP interface, which is on this machine.
+pub(crate) fn resolve_interface(address: &str) -> Result<SocketAddr, ServerError> {
+    let address = resolve(address)?;
+    check_bind(address).map_err(ServerError::Address)?;
+    Ok(address)
 }
 
 /// Checks the addresses that a server with this configuration listens on.
 ///
 /// # Errors
-/// If one of them cannot be resolved, or is not a loopback address of this machine.
+/// If one of them cannot be resolved, or clients on other machines could reach the HTTP interface.
 pub fn check_addresses(config: &Config) -> Result<(), ServerError> {
-    [config.interface(), config.agents()].into_iter().try_for_each(|address| resolve(address).map(drop))
+    resolve_interface(config.interface())?;
+    resolve(config.agents()).map(drop)
 }
 
 pub(crate) async fn bind(address: SocketAddr) -> Result<TcpListener, ServerError> {
@@ -589,7 +596,7 @@ fn cannot_bind(address: SocketAddr, error: &io::Error) -> ServerError {
 /// # Errors
 /// If it is not a loopback address of this machine, or is in use.
 pub fn take_address(address: &str) -> Result<StdListener, ServerError> {
-    let address = resolve(address)?;
+    let address = resolve_interface(address)?;
     let taken = StdListener::bind(address).and_then(|listener| listener.set_nonblocking(true).map(|()| listener));
     taken.map_err(|error| cannot_bind(address, &error))
 }

@@ -34,6 +34,9 @@ pub struct JobsArgs {
     /// [default: 127.0.0.1, port 7434 + N]
     #[arg(long, value_name = "ADDRESS")]
     listen: Option<String>,
+    /// Address at which agents reach this process [default: that of --listen]
+    #[arg(long, value_name = "HOST:PORT")]
+    advertise: Option<String>,
     /// Directory of this process's log, for this process only [default: jobs-N in the state directory]
     #[arg(long, value_name = "DIR")]
     work_dir: Option<PathBuf>,
@@ -51,6 +54,7 @@ pub fn execute(args: JobsArgs, connection: &Connection) -> Result<ExitCode> {
         server: server.clone(),
         secrets: cluster::secrets(connection, &state_dir, None)?,
         listen: args.listen.unwrap_or_else(|| format!("127.0.0.1:{}", FIRST_PORT + u16::from(number))),
+        advertise: args.advertise,
         state_dir: args.work_dir.unwrap_or_else(|| state_dir.join(format!("jobs-{number}"))),
         journal: args.journal.journal,
         patience: PATIENCE,
@@ -73,6 +77,7 @@ fn remedy(error: &JobsError) -> &'static str {
             "use --work-dir for another directory, or --number for another process"
         }
         JobsError::Store(_) | JobsError::TooManyStarts { .. } => "use --work-dir for another directory",
+        JobsError::NoAddress { .. } => "name an address of this machine that agents reach: `--advertise HOST:PORT`",
         JobsError::Start(_) => "use --listen for another address",
         _ => "`amalgam jobs --help` shows how to name server and token",
     }

@@ -1,7 +1,7 @@
 //! Permissions of the public interface, and its promises to programs.
 
 use crate::running::AWAIT_GO;
-use crate::support::{Cluster, Daemon, PATIENCE, Scene, job_spec, result, until_true};
+use crate::support::{Cluster, Daemon, PATIENCE, Scene, job_spec, result, saying_into, until_true};
 use amalgam_core::vocabulary::HostId;
 use amalgam_daemon::api::{Event, EventKind, JobState};
 use amalgam_daemon::transport::{Introduction, JoinError, Secrets, join};
@@ -11,7 +11,6 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::process::Command;
 use std::time::{Duration, Instant};
 
 #[test]
@@ -319,15 +318,6 @@ fn a_mistake_in_the_token_file_keeps_the_previous_tokens() {
 fn give(path: &Path, text: &str) {
     fs::write(path, text).unwrap();
     fs::set_permissions(path, fs::Permissions::from_mode(0o600)).unwrap();
-}
-
-/// The same command with its diagnostics in a file that can be read while it runs.
-fn saying_into(command: Command, file: &Path) -> Command {
-    let mut shell = Command::new("sh");
-    shell.args(["-c", "exec \"$@\" 2>>\"$SAID\"", "sh"]).arg(command.get_program()).args(command.get_args());
-    shell.env_clear().env("SAID", file).envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
-    shell.current_dir(command.get_current_dir().unwrap());
-    shell
 }
 
 #[test]

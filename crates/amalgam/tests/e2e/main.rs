@@ -20,6 +20,7 @@ mod job_hosts;
 mod jobs;
 mod kill_loop;
 mod leftovers;
+mod machines;
 mod misbehaviour;
 mod namespaces;
 mod printing;

@@ -4,6 +4,7 @@ use super::PATIENCE;
 use std::io::{BufRead, BufReader, Read};
 use std::net::TcpListener;
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::mpsc;
@@ -100,6 +101,15 @@ pub fn die_with_us(command: &mut Command) {
             Ok(())
         });
     }
+}
+
+/// The same command with its diagnostics in a file that can be read while it runs.
+pub fn saying_into(command: Command, file: &Path) -> Command {
+    let mut shell = Command::new("sh");
+    shell.args(["-c", "exec \"$@\" 2>>\"$SAID\"", "sh"]).arg(command.get_program()).args(command.get_args());
+    shell.env_clear().env("SAID", file).envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    shell.current_dir(command.get_current_dir().unwrap());
+    shell
 }
 
 /// A port without a listener that is not an ephemeral port, for daemons that have to restart at the same address.

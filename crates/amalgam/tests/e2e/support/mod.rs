@@ -9,10 +9,10 @@ mod proxy;
 pub mod recording;
 
 pub use cluster::Cluster;
-pub use daemon::{Daemon, die_with_us, free_port, is_alive};
+pub use daemon::{Daemon, die_with_us, free_port, is_alive, saying_into};
 pub use federation::Federation;
 pub use http::{Http, job_spec};
-pub use namespace::{Namespace, Network};
+pub use namespace::{Namespace, Network, address};
 pub use proxy::{Fault, Proxy};
 
 use amalgam_daemon::api::{JobDetail, JobSummary, ServerFile, StoryLine, TaskSummary};

@@ -29,6 +29,8 @@ struct State {
     is_over: bool,
     /// Both ends of each connection.
     streams: Vec<TcpStream>,
+    /// All bytes that passed, in both directions; `None` if they are not recorded.
+    recorded: Option<Vec<u8>>,
 }
 
 /// A fault of a link.
@@ -56,6 +58,17 @@ impl Proxy {
         });
         let listener = is_listening.recv().unwrap_or_else(|_| panic!("nobody can listen at {address}"));
         Proxy { address, link, listener }
+    }
+
+    /// As [`Proxy::within`]; the bytes are recorded.
+    pub fn recording(namespace: Option<&Namespace>, address: String, target: &str) -> Proxy {
+        let proxy = Proxy::within(namespace, address, target);
+        proxy.link.state.lock().unwrap().recorded = Some(Vec::new());
+        proxy
+    }
+
+    pub fn recorded(&self) -> Vec<u8> {
+        self.link.state.lock().unwrap().recorded.clone().expect("the proxy records")
     }
 
     pub fn break_by(&self, fault: Fault) {
@@ -113,7 +126,7 @@ impl Link {
         let mut bytes = [0; 16 << 10];
         while let Ok(count @ 1..) = from.read(&mut bytes) {
             let held = self.changed.wait_while(self.state.lock().unwrap(), |state| state.fault == Some(Fault::Held));
-            drop(held.unwrap());
+            held.unwrap().recorded.iter_mut().for_each(|recorded| recorded.extend(&bytes[..count]));
             if to.write_all(&bytes[..count]).is_err() {
                 break;
             }

@@ -1,0 +1,197 @@
+//! A cluster of several machines: each daemon is on a host of its own, in a network namespace, and connects without a tunnel.
+
+use crate::support::{Daemon, Namespace, Network, Proxy, Scene, address, free_port, saying_into, until_true};
+use amalgam_daemon::api::{JobState, NodeDetail, NodeState};
+use std::cell::RefCell;
+use std::fs::{self, Permissions};
+use std::io::{ErrorKind, Read, Write};
+use std::net::TcpStream;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::thread;
+use std::time::Duration;
+
+/// What a file contains that one node sends to another.
+const SECRET: &str = "the quick brown fox";
+
+/// Each stage runs on one of two nodes, and the second stage reads a file of the first.
+const ACROSS: &str = r#"
+name = "across"
+wait_for_nodes = true
+[[stage]]
+name = "write"
+constraints = ["host=1"]
+outputs = ["text"]
+command = 'for i in $(seq 1000); do echo the quick brown fox; done > text'
+[[stage]]
+name = "read"
+after = ["write"]
+constraints = ["host=2"]
+inputs = ["write/*"]
+command = 'tail -n 1 inputs/write/0/text'
+"#;
+
+struct Machines {
+    network: Network,
+    scene: Scene,
+    /// Where the server listens for agents, for all hosts.
+    agents: String,
+    daemons: RefCell<Vec<Daemon>>,
+}
+
+impl Machines {
+    /// A server on the first host. `None` if namespaces are not permitted, which is printed.
+    fn start(hosts: usize, config: &str) -> Option<Machines> {
+        let network = match Network::new(hosts) {
+            Ok(network) => network,
+            Err(why) => {
+                let _ = writeln!(std::io::stderr(), "skipped: a cluster of several machines: {why}");
+                return None;
+            }
+        };
+        let scene = Scene::new();
+        drop(scene.namespace.set(network.hosts[0].clone()));
+        let agents = format!("{}:{}", address(0), free_port());
+        let config = scene.write("server.toml", config);
+        let mut command = scene.command(&["server", "--listen", "127.0.0.1:0", "--listen-agents", &agents]);
+        command.arg("--config").arg(config);
+        scene.start(command, &scene.state());
+        Some(Machines { network, scene, agents, daemons: RefCell::default() })
+    }
+
+    fn host(&self, number: usize) -> &Namespace {
+        &self.network.hosts[number]
+    }
+
+    fn started(&self, host: usize, mut command: Command) -> String {
+        self.host(host).has(&mut command);
+        let daemon = Daemon::start(command).unwrap_or_else(|output| panic!("no daemon on host {host}: {output}"));
+        let ready = daemon.ready.clone();
+        self.daemons.borrow_mut().push(daemon);
+        ready
+    }
+
+    /// A file with the token of an agent, as it is copied to its machine.
+    fn token_of(&self, node: &str) -> PathBuf {
+        let token = self.scene.ok(&["token", "add", "--agent", node]);
+        self.private(&format!("{node}.token"), &token)
+    }
+
+    fn private(&self, name: &str, text: &str) -> PathBuf {
+        let path = self.scene.write(name, text);
+        fs::set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
+        path
+    }
+
+    /// The agent of this host reports this reason, and keeps trying.
+    fn is_refused(&self, host: usize, token: &Path, why: &str) {
+        let output = self.scene.path().join("refused");
+        let mut command = saying_into(self.agent(host, &self.agents, token), &output);
+        self.host(host).has(&mut command);
+        let daemon = Daemon::spawn(command);
+        until_true(why, || fs::read_to_string(&output).unwrap_or_default().contains(why));
+        daemon.kill();
+    }
+
+    /// The agent of a host, which connects to this address.
+    fn agent(&self, host: usize, server: &str, token: &Path) -> Command {
+        let name = format!("host-{host}");
+        let home = self.scene.path().join(&name);
+        self.scene.has_executor(&home);
+        let mut command = self.scene.command(&["agent", "--server", server, "--name", &name]);
+        command.args(["--cpus", "2", "--memory", "1GiB", "--attribute", &format!("host={host}")]);
+        command.arg("--work-dir").arg(home).arg("--token-file").arg(token);
+        // It is another machine's.
+        command.env_remove("AMALGAM_STATE").env("HOME", self.scene.path().join("home"));
+        command
+    }
+
+    fn start_agent(&self, host: usize, server: &str) -> String {
+        let token = self.token_of(&format!("host-{host}"));
+        self.started(host, self.agent(host, server, &token))
+    }
+
+    fn run_across(&self) {
+        let job = self.scene.write("across.toml", ACROSS);
+        let id = self.scene.submit(&[job.to_str().unwrap()]);
+        until_true("the end of the job", || self.scene.job(&id).summary.state.has_ended());
+        assert_eq!(self.scene.job(&id).summary.state, JobState::Succeeded, "{}", self.scene.ok(&["story", &id]));
+        assert_eq!(self.scene.ok(&["logs", &format!("{id}.read.0")]), format!("{SECRET}\n"));
+    }
+
+    /// What a connection from this host to the server's address for agents receives until the server closes it.
+    fn received(&self, host: usize, sent: &'static [u8]) -> Vec<u8> {
+        let (namespace, address) = (self.host(host).clone(), self.agents.clone());
+        let connect = move || {
+            namespace.enter().unwrap();
+            let mut stream = TcpStream::connect(address).unwrap();
+            stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+            stream.write_all(sent).unwrap();
+            let mut received = Vec::new();
+            match stream.read_to_end(&mut received) {
+                Err(error) if error.kind() != ErrorKind::ConnectionReset => panic!("it stays open: {error}"),
+                _ => received,
+            }
+        };
+        thread::spawn(connect).join().unwrap()
+    }
+}
+
+#[test]
+fn agents_on_other_machines_exchange_files_that_the_network_cannot_read() {
+    let Some(machines) = Machines::start(3, "") else { return };
+    let on_the_way = format!("{}:{}", address(2), free_port());
+    let wire = Proxy::recording(Some(machines.host(2)), on_the_way.clone(), &machines.agents);
+    let ready = machines.start_agent(1, &machines.agents);
+    assert_eq!(ready, format!("ready: node host-1, server {}", machines.agents));
+    machines.start_agent(2, &on_the_way);
+    machines.run_across();
+    let seen = wire.recorded();
+    // The file passed here, in both senses: it is longer than anything else that was sent.
+    assert!(seen.len() > SECRET.len() * 1_000, "{} bytes passed", seen.len());
+    for text in [SECRET, "host-2", "across", "quick"] {
+        assert!(!seen.windows(text.len()).any(|part| part == text.as_bytes()), "`{text}` is readable");
+    }
+}
+
+#[test]
+fn what_is_not_an_agent_is_refused_from_another_machine_and_the_cluster_works_on() {
+    let Some(machines) = Machines::start(3, "") else { return };
+    machines.start_agent(1, &machines.agents);
+    // Neither plain text nor a port scanner nor a daemon without encryption learns anything.
+    for sent in [&b"GET / HTTP/1.1\r\nhost: x\r\n\r\n"[..], b"\x00", b"", b"\x16\x03\x01\x00\x05hello"] {
+        let received = machines.received(2, sent);
+        // An alert of TLS, at most: seven bytes.
+        assert!(received.len() <= 7, "{sent:?}: {received:?}");
+    }
+    machines.is_refused(2, &machines.private("wrong.token", "0000\n"), "does not know this token");
+    machines.is_refused(2, &machines.token_of("host-9"), "the token belongs to the agent of node host-9");
+    machines.start_agent(2, &machines.agents);
+    machines.run_across();
+}
+
+#[test]
+fn a_job_host_on_another_machine_advertises_its_address() {
+    let Some(machines) = Machines::start(3, "preset = 'apollo'\njob_hosts = 1") else { return };
+    let tokens = machines.scene.state().join("tokens.toml");
+    let port = free_port();
+    let listen = format!("0.0.0.0:{port}");
+    let host = |arguments: &[&str]| {
+        let mut command = machines.scene.command(&["jobs", "--number", "1", "--server", &machines.agents]);
+        command.args(["--listen", &listen]).args(arguments);
+        command.arg("--token-file").arg(&tokens).arg("--work-dir").arg(machines.scene.path().join("jobs"));
+        command
+    };
+    let mut command = host(&[]);
+    machines.host(1).has(&mut command);
+    let refused = Daemon::start(command).err().expect("no agent can connect to 0.0.0.0");
+    assert!(refused.contains(&format!("agents cannot connect to {listen}")), "{refused}");
+    let advertised = format!("{}:{port}", address(1));
+    machines.started(1, host(&["--advertise", &advertised]));
+    machines.start_agent(1, &machines.agents);
+    machines.start_agent(2, &machines.agents);
+    let is_up = |name: &str| machines.scene.json::<NodeDetail>(&["node", "info", name]).summary.state == NodeState::Up;
+    until_true("both nodes", || is_up("host-1") && is_up("host-2"));
+    machines.run_across();
+}
