@@ -6,8 +6,9 @@ use crate::environment;
 use crate::failure::{Failure, Result};
 use amalgam_daemon::api::ServerFile;
 use amalgam_daemon::auth::{self, Tokens};
+use amalgam_daemon::authority::Authority;
 use amalgam_workload::path_of;
-use std::net::{TcpStream, ToSocketAddrs};
+use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use std::{env, fs, io};
@@ -39,19 +40,43 @@ pub fn connect(connection: &Connection) -> Result<Client> {
 /// The server, if one was named or one runs on this machine.
 pub fn find(connection: &Connection) -> Result<Option<Client>> {
     if let Some(server) = named_server(connection)? {
-        return Ok(Some(Client::new(base_url(&server)?, token(connection, None)?)));
+        let base = base_url(&server)?;
+        if base.starts_with("https://") {
+            let authority = authority(connection, &base)?;
+            return Client::new(base, token(connection, None)?).trusting(&authority).map(Some);
+        }
+        return Ok(Some(Client::new(base, token(connection, None)?)));
     }
     // A half-written file, or one that a dead server left, means that no server runs.
-    let Some(file) =
-        server_file(&state_dir(connection)?)?.and_then(|text| serde_json::from_str::<ServerFile>(&text).ok())
-    else {
+    let state_dir = state_dir(connection)?;
+    let Some(file) = server_file(&state_dir)?.and_then(|text| serde_json::from_str::<ServerFile>(&text).ok()) else {
         return Ok(None);
     };
     if !listens(&file)? {
         return Ok(None);
     }
     let token = token(connection, Some(path_of(&file.token_file)))?;
-    Ok(Some(Client::new(format!("http://{}", file.address), token)))
+    match file.address.parse::<SocketAddr>() {
+        // Connections to a particular address of this machine look as if they came from another one.
+        Ok(address) if !address.ip().is_loopback() && !address.ip().is_unspecified() => {
+            Client::new(format!("https://{address}"), token).trusting(&state_dir.join(Authority::FILE)).map(Some)
+        }
+        Ok(address) if address.is_ipv6() => Ok(Some(Client::new(format!("http://[::1]:{}", address.port()), token))),
+        Ok(address) => Ok(Some(Client::new(format!("http://127.0.0.1:{}", address.port()), token))),
+        Err(_) => Ok(None),
+    }
+}
+
+/// The file with the authority of a server with https.
+fn authority(connection: &Connection, base: &str) -> Result<PathBuf> {
+    if let Some(path) = &connection.ca_file {
+        return Ok(path.clone());
+    }
+    let own = state_dir(connection).map(|dir| dir.join(Authority::FILE));
+    own.ok().filter(|path| path.exists()).ok_or_else(|| {
+        let remedy = "pass --ca-file or set AMALGAM_CA_FILE: a copy of ca.pem in the server's state directory";
+        Failure::usage(format!("nothing to verify the server at {base} by"), remedy)
+    })
 }
 
 fn named_server(connection: &Connection) -> Result<Option<String>> {
@@ -102,18 +127,34 @@ fn listens(file: &ServerFile) -> Result<bool> {
 }
 
 fn base_url(server: &str) -> Result<String> {
-    let url = server.trim();
-    if url.starts_with("https://") {
-        let remedy = "use http:// to this machine; reach others through `ssh -L`";
-        return Err(Failure::usage("encrypted connections are not supported", remedy));
-    }
-    let url = format!("http://{}", url.strip_prefix("http://").unwrap_or(url).trim_end_matches('/'));
-    let host = url.parse::<Uri>().ok().and_then(|url| url.host().map(|host| !host.is_empty())).unwrap_or(false);
-    if !host || url.contains(|character: char| character.is_control() || character.is_whitespace()) {
+    let url = server.trim().trim_end_matches('/');
+    let url = if url.starts_with("https://") || url.starts_with("http://") {
+        url.to_owned()
+    } else {
+        format!("http://{url}")
+    };
+    let parsed = url.parse::<Uri>().ok();
+    let host = parsed.as_ref().and_then(Uri::host).filter(|host| !host.is_empty());
+    let is_text = !url.contains(|character: char| character.is_control() || character.is_whitespace());
+    let Some(host) = host.filter(|_| is_text) else {
         let what = format!("`{server}` is not the address of a server (--server or AMALGAM_SERVER)");
-        return Err(Failure::usage(what, "write for instance http://127.0.0.1:7433"));
+        return Err(Failure::usage(
+            what,
+            "write for instance https://head:7433, or http://127.0.0.1:7433 on this machine",
+        ));
+    };
+    if url.starts_with("http://") && !is_here(host) {
+        let what = format!("{url} would send your token unencrypted to another machine");
+        let remedy = "use https:// and --ca-file; at an end of a tunnel on this machine, http://127.0.0.1 and its port";
+        return Err(Failure::usage(what, remedy));
     }
     Ok(url)
+}
+
+/// Whether a host in a URL is certainly this machine, independent of name resolution.
+fn is_here(host: &str) -> bool {
+    let address = host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
+    address.map_or(host == "localhost", |address| address.is_loopback())
 }
 
 /// The token from the named file, the environment, or the server's own file.

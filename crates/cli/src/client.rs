@@ -14,11 +14,15 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
+use std::fs;
 use std::io::{self, BufRead, BufReader, Read};
 use std::num::NonZeroUsize;
+use std::path::Path;
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 use ureq::http::Response;
+use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig, parse_pem};
 use ureq::{Agent, Body};
 
 /// Time limit for establishing a connection.
@@ -71,7 +75,27 @@ struct Pages<T> {
 
 impl Client {
     pub fn new(base: String, token: String) -> Client {
-        Client { agent: agent(), base, authorization: format!("Bearer {token}"), deadline: None }
+        Client { agent: agent(None), base, authorization: format!("Bearer {token}"), deadline: None }
+    }
+
+    /// A client that accepts servers whose certificates an authority of this file has signed: a copy of the server's
+    /// `ca.pem`.
+    ///
+    /// # Errors
+    /// If the file cannot be read or has no certificate.
+    pub fn trusting(self, authority: &Path) -> Result<Client> {
+        let remedy = "copy ca.pem from the server's state directory";
+        let failed = |why: String| Failure::usage(format!("cannot use {}: {why}", authority.display()), remedy);
+        let pem = fs::read(authority).map_err(|error| failed(error.to_string()))?;
+        let certificates = parse_pem(&pem).filter_map(|item| match item {
+            Ok(PemItem::Certificate(certificate)) => Some(certificate),
+            _ => None,
+        });
+        let certificates: Vec<_> = certificates.collect();
+        if certificates.is_empty() {
+            return Err(failed("it contains no certificate".to_owned()));
+        }
+        Ok(Client { agent: agent(Some(certificates)), ..self })
     }
 
     /// A client of the same server whose calls fail shortly after the deadline.
@@ -335,8 +359,13 @@ impl Client {
 }
 
 /// Sets a limit for each read and write: a stopped server or a lost machine accepts connections and bytes and sends nothing.
-fn agent() -> Agent {
+fn agent(authorities: Option<Vec<Certificate<'static>>>) -> Agent {
+    // Without authorities, there are no calls with TLS.
+    let roots = RootCerts::Specific(Arc::new(authorities.unwrap_or_default()));
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let tls = TlsConfig::builder().root_certs(roots).unversioned_rustls_crypto_provider(provider).build();
     let config = Agent::config_builder()
+        .tls_config(tls)
         .http_status_as_error(false)
         .timeout_connect(Some(CONNECT_PATIENCE))
         .timeout_per_read(Some(ANSWER_PATIENCE))
@@ -349,7 +378,7 @@ fn agent() -> Agent {
 }
 
 fn address_of(base: &str) -> &str {
-    base.trim_start_matches("http://")
+    base.trim_start_matches("http://").trim_start_matches("https://")
 }
 
 /// Whether both are the same port on this machine's loopback interface, under any of its names.
@@ -375,6 +404,11 @@ fn check(base: &str, answer: std::result::Result<Response<Body>, ureq::Error>) -
 
 fn unanswered(base: &str, error: &ureq::Error) -> Failure {
     let remedy = match error {
+        _ if matches!(of_tls(error), Some(rustls::Error::InvalidCertificate(_))) => {
+            "check --ca-file: it has to be ca.pem of this server; and the address: the server's certificate has its host name, its \
+             addresses and `listen_names` of its configuration"
+        }
+        _ if of_tls(error).is_some() => "it may not be encrypted: check the address and the port",
         ureq::Error::Protocol(_) => "is this the address of the interface, and not the one for agents?",
         ureq::Error::Timeout(ureq::Timeout::Connect | ureq::Timeout::Resolve) => {
             "check that its machine can be reached, and the address in --server or AMALGAM_SERVER"
@@ -397,6 +431,14 @@ fn unanswered(base: &str, error: &ureq::Error) -> Failure {
         _ => true,
     };
     if connected { Failure { kind: Kind::Broken, ..failure } } else { failure }
+}
+
+fn of_tls(error: &ureq::Error) -> Option<&rustls::Error> {
+    match error {
+        ureq::Error::Rustls(error) => Some(error),
+        ureq::Error::Io(error) => error.get_ref()?.downcast_ref(),
+        _ => None,
+    }
 }
 
 fn encode_json(body: &impl Serialize) -> Result<Vec<u8>> {

@@ -19,6 +19,7 @@ pub use federation::{FederationConfig, is_loopback};
 use opportunistic::OpportunisticKeys;
 use policies::Policies;
 use queueing::QueueingKeys;
+use rustls::pki_types::ServerName;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer};
 use std::fmt::Display;
@@ -47,6 +48,8 @@ pub struct Config {
     pub listen: Option<String>,
     /// Address for agents, if configured.
     pub listen_agents: Option<String>,
+    /// Names and addresses under which clients reach the server, besides those that it finds itself.
+    pub listen_names: Vec<String>,
     /// Bytes of the log that are kept besides the last snapshot, for stories and history.
     pub history_bytes: u64,
     /// A snapshot is written after this many bytes of the log.
@@ -63,6 +66,7 @@ impl Default for Config {
             store: None,
             listen: None,
             listen_agents: None,
+            listen_names: Vec::new(),
             history_bytes: 1 << 30,
             segment_bytes: 64 << 20,
         }
@@ -88,6 +92,15 @@ fn value<T>(key: Option<At<T>>, default: T) -> T {
     key.map_or(default, |key| key.value)
 }
 
+/// A name or address that can be in a certificate.
+fn listen_name(name: At<String>) -> Result<String, Mistake> {
+    if ServerName::try_from(name.value.as_str()).is_ok() {
+        return Ok(name.value);
+    }
+    let problem = format!("`{}` is neither the name nor the address of a machine", name.value);
+    Err(mistake(name.at, problem, "write for instance `listen_names = [\"head.example.org\", \"10.0.0.1\"]`"))
+}
+
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct File {
@@ -95,6 +108,9 @@ struct File {
     preset: Option<At<Preset>>,
     listen: Option<String>,
     listen_agents: Option<String>,
+    /// Names and addresses for the server's certificate.
+    #[serde(default)]
+    listen_names: Vec<At<String>>,
     #[serde(default, deserialize_with = "duration")]
     heartbeat: Option<At<Duration>>,
     missed_heartbeats: Option<At<u32>>,
@@ -228,6 +244,7 @@ impl Config {
         config.store = file.store.map(|At { at, value }| value.config(at, section.is_some())).transpose()?;
         file.policies.apply(&mut config.preset)?;
         (config.listen, config.listen_agents) = (file.listen, file.listen_agents);
+        config.listen_names = file.listen_names.into_iter().map(listen_name).collect::<Result<_, _>>()?;
         config.history_bytes = file.history_mib.map_or(config.history_bytes, |mib| mib.saturating_mul(1 << 20));
         config.segment_bytes = file.segment_mib.map_or(config.segment_bytes, |mib| mib.max(1).saturating_mul(1 << 20));
         let master = &mut config.master;

@@ -80,7 +80,15 @@ pub fn start(options: GlobalOptions) -> Result<Server, ServerError> {
         runtime.spawn(async move { stay_with(&master, introduction, &secrets, &handle, &remote).await });
     }
     let torn_bytes = log.torn_bytes;
-    let kept = Kept { agents_address: None, torn_bytes, state_dir, lock: None, resignation: None, neighbours };
+    let kept = Kept {
+        agents_address: None,
+        torn_bytes,
+        state_dir,
+        lock: None,
+        resignation: None,
+        neighbours,
+        names: Vec::new(),
+    };
     Server::serve(hosted, remote, tokens, runtime, listener, kept)
 }
 

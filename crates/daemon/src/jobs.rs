@@ -2,6 +2,7 @@
 //! until it is stopped (ADR 49).
 
 use crate::auth::AuthError;
+use crate::channel::Certificate;
 use crate::descriptors;
 use crate::journal::{JournalError, JournalWriter};
 use crate::private::make_private_dir;
@@ -12,8 +13,8 @@ use crate::store::ServerId;
 use crate::store::{Options, Recovered, Store, StoreError};
 use crate::stored_terms::{self, LoadError};
 use crate::transport::{
-    Certificate, Gate, Introduction, JoinError, Joined, Patience, RETRY, Secrets, Side, Terms, join_for_ever,
-    join_patiently, serve_as_job_host, serve_daemons,
+    Gate, Introduction, JoinError, Joined, Patience, RETRY, Secrets, Side, Terms, join_for_ever, join_patiently,
+    serve_as_job_host, serve_daemons,
 };
 use amalgam_core::hosting::{Managers, Roles};
 use amalgam_core::job_manager::JobManagerSettings;

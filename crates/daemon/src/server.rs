@@ -4,8 +4,10 @@ mod standby;
 
 use crate::api::ServerFile;
 use crate::auth::{AuthError, Tokens, check_bind, new_nonce};
+use crate::authority::{Authority, AuthorityError};
 use crate::backend::ServerBackend;
 use crate::changed::{self, Misfit};
+use crate::channel::Certificate;
 use crate::config::{Config, StoreConfig};
 use crate::descriptors;
 use crate::durable;
@@ -27,13 +29,12 @@ use crate::shell::{
 };
 use crate::store::{History, IDENTITY, IDENTITY_BYTES, Options, Recovered, ServerId, Store, StoreError};
 use crate::terminal::visible;
-use crate::transport::{
-    Certificate, FederatedFiles, Gate, GlobalIntroduction, RemoteNodes, Secrets, Side, serve_daemons,
-};
+use crate::transport::{FederatedFiles, Gate, GlobalIntroduction, RemoteNodes, Secrets, Side, serve_daemons};
 use amalgam_core::hosting::{Fact, Managers, Roles};
 use amalgam_core::job_manager::JobManagerSettings;
 use amalgam_core::role::Change;
 use amalgam_core::vocabulary::{ClusterId, Epoch, Federation, GlobalId, Instant, NodeId, QueueId, Seat};
+use rustls::pki_types::ServerName;
 use std::collections::VecDeque;
 use std::error::Error;
 use std::fs::{self, File};
@@ -71,6 +72,8 @@ pub enum ServerError {
     Lock(#[from] LockError),
     #[error(transparent)]
     Auth(#[from] AuthError),
+    #[error(transparent)]
+    Authority(#[from] AuthorityError),
     #[error(transparent)]
     Executor(#[from] ExecutorError),
     #[error(transparent)]
@@ -233,6 +236,8 @@ pub(crate) struct Kept {
     pub lock: Option<File>,
     pub resignation: Option<Resignation>,
     pub neighbours: Option<Neighbours>,
+    /// Names for the certificate, besides those that this process finds itself.
+    pub names: Vec<String>,
 }
 
 /// Empty roles for a process with this configuration.
@@ -309,7 +314,7 @@ impl Server {
         }
         let federated = config.federation.as_ref().map(|federation| Ok((federation.size, federation.cluster()?)));
         config.master.federated = federated.transpose().map_err(ServerError::Federation)?;
-        let address = resolve_interface(config.interface())?;
+        let address = resolve(config.interface())?;
         let agents = takes_agents.then(|| resolve(config.agents())).transpose()?;
         let tokens = Arc::new(Tokens::open(&state_dir, &user)?);
         // Lock the log first: a second server must not use the executor of the first.
@@ -361,7 +366,8 @@ impl Server {
         };
         let torn_bytes = log.torn_bytes;
         let neighbours = seat.map(|seat| neighbours(&config, seat, &listener)).transpose()?;
-        let kept = Kept { agents_address, torn_bytes, state_dir, lock: executor_lock, resignation, neighbours };
+        let names = config.listen_names.clone();
+        let kept = Kept { agents_address, torn_bytes, state_dir, lock: executor_lock, resignation, neighbours, names };
         Server::serve(hosted, remote, tokens, runtime, listener, kept)
     }
 
@@ -381,13 +387,14 @@ impl Server {
             let _ = stopped.await;
         };
         let ended = Mutex::new(VecDeque::new());
-        let Kept { agents_address, torn_bytes, state_dir, lock, resignation, neighbours } = kept;
+        let Kept { agents_address, torn_bytes, state_dir, lock, resignation, neighbours, names } = kept;
+        let certificate = certificate_of(&state_dir, address, names)?;
         let handle_of_backend = handle.clone();
         let backend =
             ServerBackend { handle: handle_of_backend, history, events, metrics, remote, started, ended, neighbours };
         let token_file = tokens.path().to_owned();
         runtime.spawn(async move {
-            http::serve(listener, Arc::new(backend), tokens, shutdown).await;
+            http::serve(listener, certificate, Arc::new(backend), tokens, shutdown).await;
         });
         let server = Server {
             address,
@@ -408,6 +415,12 @@ impl Server {
     /// Writes the address to a file where clients on this machine look for it.
     pub fn write_server_file(&self, state_dir: &Path) -> Result<(), ServerError> {
         leave_address(state_dir, self.address, &self.token_file)
+    }
+
+    /// Where clients connect: encrypted, if other machines can.
+    pub fn url(&self) -> String {
+        let scheme = if self.address.ip().is_loopback() { "http" } else { "https" };
+        format!("{scheme}://{}", self.address)
     }
 
     pub fn handle(&self) -> &Handle {
@@ -475,6 +488,25 @@ fn listen_for_agents(
     let address = listener.local_addr().map_err(ServerError::io("learn the agents' address"))?;
     runtime.spawn(serve_daemons(listener, gate));
     Ok(address)
+}
+
+/// The certificate of an interface that other machines can reach.
+pub(crate) fn certificate_of(
+    state_dir: &Path,
+    address: SocketAddr,
+    configured: Vec<String>,
+) -> Result<Option<Certificate>, ServerError> {
+    if address.ip().is_loopback() {
+        return Ok(None);
+    }
+    let mut names = vec!["localhost".to_owned(), Host::inspect().hostname];
+    let interfaces = if_addrs::get_if_addrs().map_err(ServerError::io("list the addresses of this machine"))?;
+    names.extend(interfaces.iter().map(|interface| interface.ip().to_string()));
+    names.extend(configured);
+    names.retain(|name| ServerName::try_from(name.as_str()).is_ok());
+    names.sort();
+    names.dedup();
+    Ok(Some(Authority::open(state_dir)?.certificate(names)?))
 }
 
 /// Writes the address of an interface to a file where clients on this machine look for it.
@@ -562,7 +594,7 @@ pub(crate) fn resolve(address: &str) -> Result<SocketAddr, ServerError> {
     found.next().ok_or_else(|| wrong("it resolves to no address".to_owned()))
 }
 
-/// An address of the HTTP interface, which is on this machine.
+/// An address of a global master's interface, which is on this machine.
 pub(crate) fn resolve_interface(address: &str) -> Result<SocketAddr, ServerError> {
     let address = resolve(address)?;
     check_bind(address).map_err(ServerError::Address)?;
@@ -572,10 +604,9 @@ pub(crate) fn resolve_interface(address: &str) -> Result<SocketAddr, ServerError
 /// Checks the addresses that a server with this configuration listens on.
 ///
 /// # Errors
-/// If one of them cannot be resolved, or clients on other machines could reach the HTTP interface.
+/// If one of them cannot be resolved.
 pub fn check_addresses(config: &Config) -> Result<(), ServerError> {
-    resolve_interface(config.interface())?;
-    resolve(config.agents()).map(drop)
+    [config.interface(), config.agents()].into_iter().try_for_each(|address| resolve(address).map(drop))
 }
 
 pub(crate) async fn bind(address: SocketAddr) -> Result<TcpListener, ServerError> {

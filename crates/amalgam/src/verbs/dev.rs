@@ -70,9 +70,9 @@ pub fn execute(args: DevArgs, connection: &Connection) -> Result<ExitCode> {
     })?;
     super::server::report_torn(&server);
     show::announce(&format!(
-        "ready: {} at http://{}, preset {preset}, state in {}",
+        "ready: {} at {}, preset {preset}, state in {}",
         counted(count as u64, "node"),
-        server.address,
+        server.url(),
         state_dir.display()
     ));
     cluster::until_stopped(cluster::stop_signals()?);

@@ -54,11 +54,7 @@ pub fn execute(args: ServerArgs, connection: &Connection) -> Result<ExitCode> {
     report_torn(&server);
     let agents = server.agents_address.map_or_else(String::new, |address| format!(", agents at {address}"));
     let of = cluster.map_or_else(String::new, |cluster| format!(", {cluster} of a federation"));
-    show::announce(&format!(
-        "ready: http://{}{agents}{of}, preset {preset}, state in {}",
-        server.address,
-        state_dir.display()
-    ));
+    show::announce(&format!("ready: {}{agents}{of}, preset {preset}, state in {}", server.url(), state_dir.display()));
     cluster::until_stopped(cluster::stop_signals()?);
     server.stop();
     Ok(ExitCode::SUCCESS)

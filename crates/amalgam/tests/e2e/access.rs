@@ -412,10 +412,9 @@ fn node_names_that_cannot_be_a_path_are_refused() {
 }
 
 #[test]
-fn only_loopback_is_listened_on() {
+fn a_global_master_listens_on_loopback_only() {
     let scene = Scene::new();
-    for verb in ["dev", "server"] {
-        let result = scene.run(&[verb, "--listen", "0.0.0.0:0"]);
-        assert!(result.code != 0 && result.err.contains("0.0.0.0"), "{result:?}");
-    }
+    let config = scene.write("federation.toml", "[federation]\nmasters = ['127.0.0.1:1']\nglobals = 1\nnumber = 0");
+    let result = scene.run(&["global", "--listen", "0.0.0.0:0", "--config", config.to_str().unwrap()]);
+    assert!(result.code != 0 && result.err.contains("on loopback only"), "{result:?}");
 }

@@ -1,7 +1,8 @@
 //! A cluster of several machines: each daemon is on a host of its own, in a network namespace, and connects without a tunnel.
 
-use crate::support::{Daemon, Namespace, Network, Proxy, Scene, address, free_port, saying_into, until_true};
+use crate::support::{Daemon, Namespace, Network, Proxy, Scene, address, free_port, result, saying_into, until_true};
 use amalgam_daemon::api::{JobState, NodeDetail, NodeState};
+use amalgam_daemon::authority::Authority;
 use std::cell::RefCell;
 use std::fs::{self, Permissions};
 use std::io::{ErrorKind, Read, Write};
@@ -41,8 +42,12 @@ struct Machines {
 }
 
 impl Machines {
-    /// A server on the first host. `None` if namespaces are not permitted, which is printed.
+    /// A server on the first host, whose HTTP interface only that host reaches. `None` if namespaces are not permitted, which is printed.
     fn start(hosts: usize, config: &str) -> Option<Machines> {
+        Machines::listening("127.0.0.1:0", hosts, config)
+    }
+
+    fn listening(interface: &str, hosts: usize, config: &str) -> Option<Machines> {
         let network = match Network::new(hosts) {
             Ok(network) => network,
             Err(why) => {
@@ -54,7 +59,7 @@ impl Machines {
         drop(scene.namespace.set(network.hosts[0].clone()));
         let agents = format!("{}:{}", address(0), free_port());
         let config = scene.write("server.toml", config);
-        let mut command = scene.command(&["server", "--listen", "127.0.0.1:0", "--listen-agents", &agents]);
+        let mut command = scene.command(&["server", "--listen", interface, "--listen-agents", &agents]);
         command.arg("--config").arg(config);
         scene.start(command, &scene.state());
         Some(Machines { network, scene, agents, daemons: RefCell::default() })
@@ -120,9 +125,9 @@ impl Machines {
         assert_eq!(self.scene.ok(&["logs", &format!("{id}.read.0")]), format!("{SECRET}\n"));
     }
 
-    /// What a connection from this host to the server's address for agents receives until the server closes it.
-    fn received(&self, host: usize, sent: &'static [u8]) -> Vec<u8> {
-        let (namespace, address) = (self.host(host).clone(), self.agents.clone());
+    /// What a connection from this host to an address receives until the other side closes it.
+    fn received(&self, host: usize, address: &str, sent: &'static [u8]) -> Vec<u8> {
+        let (namespace, address) = (self.host(host).clone(), address.to_owned());
         let connect = move || {
             namespace.enter().unwrap();
             let mut stream = TcpStream::connect(address).unwrap();
@@ -161,7 +166,7 @@ fn what_is_not_an_agent_is_refused_from_another_machine_and_the_cluster_works_on
     machines.start_agent(1, &machines.agents);
     // Neither plain text nor a port scanner nor a daemon without encryption learns anything.
     for sent in [&b"GET / HTTP/1.1\r\nhost: x\r\n\r\n"[..], b"\x00", b"", b"\x16\x03\x01\x00\x05hello"] {
-        let received = machines.received(2, sent);
+        let received = machines.received(2, &machines.agents, sent);
         // An alert of TLS, at most: seven bytes.
         assert!(received.len() <= 7, "{sent:?}: {received:?}");
     }
@@ -194,4 +199,59 @@ fn a_job_host_on_another_machine_advertises_its_address() {
     let is_up = |name: &str| machines.scene.json::<NodeDetail>(&["node", "info", name]).summary.state == NodeState::Up;
     until_true("both nodes", || is_up("host-1") && is_up("host-2"));
     machines.run_across();
+}
+
+#[test]
+fn clients_on_other_machines_use_an_encrypted_interface_that_they_verify() {
+    let (port, name) = (free_port(), "head.test");
+    let config = format!("listen_names = ['{name}']");
+    let Some(machines) = Machines::listening(&format!("0.0.0.0:{port}"), 3, &config) else { return };
+    machines.start_agent(1, &machines.agents);
+    let interface = format!("{}:{port}", address(0));
+    // The client has copies of a token and of the authority's certificate, and no state directory.
+    let token = machines.private("grace.token", &machines.scene.ok(&["token", "add", "grace"]));
+    let authority = machines.scene.path().join("copied-ca.pem");
+    fs::copy(machines.scene.state().join("ca.pem"), &authority).unwrap();
+    let call = |server: &str, authority: Option<&Path>, arguments: &[&str]| {
+        let mut command = machines.scene.command(&[arguments[0], "--server", server]);
+        command.arg("--token-file").arg(&token);
+        if let Some(path) = authority {
+            command.arg("--ca-file").arg(path);
+        }
+        command.args(&arguments[1..]);
+        command.env_remove("AMALGAM_STATE").env("HOME", machines.scene.path().join("home"));
+        machines.host(2).has(&mut command);
+        result(command)
+    };
+    let on_the_way = format!("{}:{}", address(2), free_port());
+    let wire = Proxy::recording(Some(machines.host(2)), on_the_way.clone(), &interface);
+    let https = format!("https://{interface}");
+    let ran = call(&https, Some(&authority), &["run", "--name", "across", "--", "echo", SECRET]);
+    assert_eq!((ran.code, ran.out.trim_end()), (0, SECRET), "{ran:?}");
+    // The address of the proxy is none of the server's, so only the name in the configuration is accepted there.
+    let by_proxy = call(&format!("https://{on_the_way}"), Some(&authority), &["list"]);
+    assert!(by_proxy.code != 0 && by_proxy.err.contains("listen_names"), "{by_proxy:?}");
+    assert!(!wire.recorded().is_empty());
+
+    let other = tempfile::tempdir().unwrap();
+    Authority::open(other.path()).unwrap();
+    let wrong = call(&https, Some(&other.path().join("ca.pem")), &["list"]);
+    assert!(wrong.code != 0 && wrong.err.contains("check --ca-file"), "{wrong:?}");
+    let none = call(&https, None, &["list"]);
+    assert!(none.code != 0 && none.err.contains("pass --ca-file"), "{none:?}");
+    let plain = call(&format!("http://{interface}"), None, &["list"]);
+    assert!(plain.code != 0 && plain.err.contains("would send your token unencrypted"), "{plain:?}");
+    let answer = machines.received(2, &interface, b"GET /v1/jobs HTTP/1.1\r\nhost: x\r\n\r\n");
+    let answer = String::from_utf8_lossy(&answer);
+    assert!(answer.starts_with("HTTP/1.1 403") && answer.contains("have to be encrypted"), "{answer}");
+    // On the server's own machine nothing has to be named.
+    assert!(machines.scene.ok(&["list", "--all"]).contains("across"));
+}
+
+#[test]
+fn a_server_at_one_address_is_found_on_its_own_machine() {
+    let interface = format!("{}:{}", address(0), free_port());
+    let Some(machines) = Machines::listening(&interface, 2, "") else { return };
+    machines.start_agent(1, &machines.agents);
+    assert_eq!(machines.scene.ok(&["run", "--", "echo", SECRET]).trim_end(), SECRET);
 }

@@ -1,7 +1,7 @@
 //! Authentication: access tokens, their file, and the proofs that daemons exchange.
 //!
 //! A token is a secret that identifies a user or an agent. Clients send it with every call. Daemons never send theirs,
-//! but prove that they have it. As long as the HTTP interface is not encrypted, it may not listen beyond this machine.
+//! but prove that they have it. Clients on other machines verify the server by its certificate first.
 
 mod file;
 
@@ -248,7 +248,8 @@ fn mac(token: &str, side: &str, nonce: &[u8]) -> Hmac<Sha256> {
     mac
 }
 
-/// Refuses addresses of the HTTP interface that other machines can reach.
+/// Refuses addresses of a global master's interface that other machines can reach: clients are redirected between global
+/// masters on loopback only.
 ///
 /// # Errors
 /// If the address is not a loopback address. The text contains a remedy.
@@ -257,7 +258,7 @@ pub fn check_bind(address: SocketAddr) -> Result<(), String> {
         return Ok(());
     }
     Err(format!(
-        "{address} can be reached from other machines, and the HTTP interface is not encrypted; listen on \
+        "{address} can be reached from other machines, and clients are redirected between global masters on loopback only; listen on \
          127.0.0.1:{port} and reach it through `ssh -L {port}:127.0.0.1:{port} HOST`",
         port = address.port()
     ))

@@ -1,14 +1,17 @@
-//! The connections of the HTTP interface: their maximum number, and how long a request may take to arrive.
+//! The connections of the HTTP interface: their encryption, their maximum number, and how long a request may take to arrive.
+//!
+//! A connection that starts with TLS is encrypted. Without TLS, only clients on this machine are answered.
 //!
 //! At the maximum number of connections, a new one replaces the oldest connection that is not busy, that is, has not
 //! sent a complete request head.
 
 use super::reply::Reply;
 use crate::api::{Error, ErrorCode};
+use crate::channel::{Certificate, Channel, TLS_HANDSHAKE, is_local};
 use crate::descriptors;
 use axum::Router;
 use axum::body::{Body, Bytes, HttpBody};
-use axum::http::Request;
+use axum::http::{Request, StatusCode};
 use axum::response::IntoResponse;
 use futures_util::FutureExt;
 use hyper::body::{Frame, Incoming, SizeHint};
@@ -27,7 +30,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, Sleep, sleep, sleep_until, timeout};
 use tower::ServiceExt;
 
@@ -57,10 +60,18 @@ impl Default for Limits {
     }
 }
 
-/// Answers requests until `shutdown` completes. Then it answers the requests in flight and returns.
-pub async fn serve(listener: TcpListener, router: Router, limits: Limits, shutdown: impl Future<Output = ()> + Send) {
+/// Answers requests until `shutdown` completes. Then it answers the requests in flight and returns. Without a certificate,
+/// connections with TLS fail.
+pub async fn serve(
+    listener: TcpListener,
+    certificate: Option<Certificate>,
+    router: Router,
+    limits: Limits,
+    shutdown: impl Future<Output = ()> + Send,
+) {
     let seats = Arc::new(Seats { limits, ..Seats::default() });
     let graceful = GracefulShutdown::new();
+    let (stop, stopping) = watch::channel(());
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(limits.head);
     let mut shutdown = std::pin::pin!(shutdown);
@@ -82,15 +93,23 @@ pub async fn serve(listener: TcpListener, router: Router, limits: Limits, shutdo
             seats.turn_away(stream);
             continue;
         };
-        let (router, own) = (router.clone(), seat.clone());
+        let (router, own, http) = (router.clone(), seat.clone(), http.clone());
+        let (certificate, watcher, mut stopping) = (certificate.clone(), graceful.watcher(), stopping.clone());
         let service = service_fn(move |request: Request<Incoming>| {
             let busy = Busy::mark(&own);
             let request = request.map(|body| Body::new(Arriving::new(body, limits)));
             let answer = router.clone().oneshot(request);
             answer.map(move |answer| answer.map(|answer| answer.map(|body| Body::new(Leaving { body, _busy: busy }))))
         });
-        let connection = graceful.watch(http.serve_connection(TokioIo::new(stream), service));
         tokio::spawn(async move {
+            let opened = tokio::select! {
+                opened = timeout(limits.head, open(stream, certificate.as_ref())) => opened,
+                _ = stopping.changed() => return,
+                () = seat.occupant.must_go.notified() => return,
+            };
+            // Errors of a connection concern only its client.
+            let Ok(Ok(channel)) = opened else { return };
+            let connection = watcher.watch(http.serve_connection(TokioIo::new(channel), service));
             tokio::select! {
                 // Errors of a connection concern only its client.
                 _ = connection => {}
@@ -98,9 +117,29 @@ pub async fn serve(listener: TcpListener, router: Router, limits: Limits, shutdo
             }
         });
     }
-    drop(listener);
+    drop((listener, stop));
     graceful.shutdown().await;
 }
+
+/// The channel of a connection, when its first byte has arrived.
+async fn open(stream: TcpStream, certificate: Option<&Certificate>) -> io::Result<Channel> {
+    let mut first = [0];
+    if stream.peek(&mut first).await? == 0 {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    match certificate {
+        Some(certificate) if first == [TLS_HANDSHAKE] => certificate.accept(stream).await,
+        _ if is_local(stream.peer_addr()?) => Ok(Channel::Plain(stream)),
+        _ => {
+            let plain = Error::new(ErrorCode::Forbidden, "connections from other machines have to be encrypted", HTTPS);
+            say(stream, StatusCode::FORBIDDEN, plain).await?;
+            Err(io::ErrorKind::ConnectionRefused.into())
+        }
+    }
+}
+
+const HTTPS: &str =
+    "use https:// in the server's address, and --ca-file with a copy of ca.pem from the server's state directory";
 
 #[derive(Default)]
 struct Seats {
@@ -187,13 +226,18 @@ fn evict(taken: &mut BTreeMap<u64, Arc<Occupant>>, is_meant: impl Fn(&Occupant) 
     Some(())
 }
 
-async fn say_full(mut stream: TcpStream) -> io::Result<()> {
+async fn say_full(stream: TcpStream) -> io::Result<()> {
     let message = "the server has reached its maximum number of connections";
     let full = Error::new(ErrorCode::Unavailable, message, "try again in a few seconds, or stop some of your clients");
-    let answer = Reply(full).into_response();
+    say(stream, StatusCode::SERVICE_UNAVAILABLE, full).await
+}
+
+/// Sends an error as the only answer of a connection without TLS.
+async fn say(mut stream: TcpStream, status: StatusCode, error: Error) -> io::Result<()> {
+    let answer = Reply(error).into_response();
     let body = axum::body::to_bytes(answer.into_body(), 1 << 16).await.unwrap_or_default();
     let head = format!(
-        "HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\ncontent-length: {}\r\nconnection: close\r\n\r\n",
+        "HTTP/1.1 {status}\r\ncontent-type: application/json\r\ncontent-length: {}\r\nconnection: close\r\n\r\n",
         body.len()
     );
     stream.write_all(&[head.as_bytes(), &body].concat()).await?;
@@ -323,7 +367,7 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let (stop, stopped) = oneshot::channel();
-        tokio::spawn(serve(listener, router, limits, async move {
+        tokio::spawn(serve(listener, None, router, limits, async move {
             let _ = stopped.await;
         }));
         (address, stop)

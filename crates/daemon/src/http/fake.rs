@@ -615,7 +615,7 @@ impl FakeServer {
         };
         let text = serde_json::to_string(&file).expect("plain texts");
         std::fs::write(state_dir.join(crate::api::ServerFile::NAME), text).expect("a writable directory");
-        let serving = super::serve(listener, Arc::new(FakeCluster::default()), tokens.clone(), async {
+        let serving = super::serve(listener, None, Arc::new(FakeCluster::default()), tokens.clone(), async {
             let _ = closed.await;
         });
         let server = std::thread::spawn(move || runtime.block_on(serving));

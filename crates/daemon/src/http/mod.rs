@@ -30,6 +30,7 @@ pub use outputs::SHA256;
 
 use crate::api::{Error, ErrorCode};
 use crate::auth::{Holder, Identity, Tokens};
+use crate::channel::Certificate;
 use amalgam_core::vocabulary::{JobId, NodeId};
 use axum::Router;
 use axum::extract::{DefaultBodyLimit, Request, State};
@@ -50,6 +51,7 @@ pub const MAX_BODY: usize = 256 << 20;
 /// Answers requests until `shutdown` completes. Then it ends the streams, answers the requests in flight and returns.
 pub async fn serve(
     listener: TcpListener,
+    certificate: Option<Certificate>,
     backend: Arc<dyn Backend>,
     tokens: Arc<Tokens>,
     shutdown: impl Future<Output = ()> + Send + 'static,
@@ -60,14 +62,14 @@ pub async fn serve(
         shutdown.await;
         close.send_replace(true);
     };
-    connections::serve(listener, router(app), Limits::default(), stop).await;
+    connections::serve(listener, certificate, router(app), Limits::default(), stop).await;
 }
 
 /// Answers every request with `refusal`, except `/healthz`, which reports that the process runs.
-pub async fn refuse_all(listener: TcpListener, refusal: Error) {
+pub async fn refuse_all(listener: TcpListener, certificate: Option<Certificate>, refusal: Error) {
     let refuse = move || std::future::ready(Reply(refusal.clone()));
     let router = Router::new().route("/healthz", get(cluster::healthy)).fallback(refuse);
-    connections::serve(listener, router, Limits::default(), std::future::pending()).await;
+    connections::serve(listener, certificate, router, Limits::default(), std::future::pending()).await;
 }
 
 #[derive(Clone)]

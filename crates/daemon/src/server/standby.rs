@@ -1,6 +1,6 @@
 //! A standby: it waits until its cluster has no active master, and answers all requests with that until then.
 
-use super::{Log, ServerError, bind, end_process, interface_runtime, leave_address};
+use super::{Log, ServerError, bind, certificate_of, end_process, interface_runtime, leave_address};
 use crate::api::{Error, ErrorCode};
 use crate::auth::Tokens;
 use crate::config::{Config, StoreConfig};
@@ -26,7 +26,7 @@ pub(crate) fn wait(
     let mut interface = None;
     let stands_by = |active: &str| {
         tracing::warn!("standby: the active master of {cluster} is {active}; this one takes over when its lease ends");
-        match answer_meanwhile(state_dir, address, tokens, refusal(cluster, active)) {
+        match answer_meanwhile(state_dir, address, tokens, config.listen_names.clone(), refusal(cluster, active)) {
             Ok(runtime) => interface = Some(runtime),
             Err(error) => tracing::warn!(%error, "cannot open the interface of this standby"),
         }
@@ -51,12 +51,14 @@ fn answer_meanwhile(
     state_dir: &Path,
     address: SocketAddr,
     tokens: &Tokens,
+    names: Vec<String>,
     refusal: Error,
 ) -> Result<Runtime, ServerError> {
     let runtime = interface_runtime()?;
     let listener = runtime.block_on(bind(address))?;
     let address = listener.local_addr().map_err(ServerError::io("learn the interface's address"))?;
     leave_address(state_dir, address, tokens.path())?;
-    runtime.spawn(http::refuse_all(listener, refusal));
+    let certificate = certificate_of(state_dir, address, names)?;
+    runtime.spawn(http::refuse_all(listener, certificate, refusal));
     Ok(runtime)
 }

@@ -103,10 +103,10 @@ fn piece_of(history: &History, from: u64) -> Result<(u64, Vec<Entry>), StoreErro
 pub(super) mod tests {
     use super::super::{Link, STRANGERS_FRAME};
     use super::*;
+    use crate::channel::Channel;
     use crate::sealing::new_sealing;
     use crate::shell::{Clock, Committer, EventRing, Metrics, Shell, encode};
     use crate::store::{Options, Store};
-    use crate::transport::channel::Channel;
     use amalgam_core::hosting::{Fact, Managers, Roles};
     use amalgam_core::job_manager::JobManagerSettings;
     use amalgam_core::preset::Preset;

@@ -18,7 +18,6 @@
 //! Masters and global masters also send each other requests for output, input and files of nodes in other clusters.
 
 mod agents;
-mod channel;
 mod federation;
 mod files;
 mod job_hosts;
@@ -29,7 +28,6 @@ mod secrets;
 mod server;
 
 pub use agents::{HostLinks, serve_server};
-pub use channel::Certificate;
 pub use federation::{GlobalIntroduction, serve_cluster};
 pub use files::{FederatedFiles, Fetched, OtherNodes, RemoteNodes};
 pub use job_hosts::serve_as_job_host;
@@ -38,6 +36,7 @@ pub use secrets::Secrets;
 pub use server::{Gate, Side, serve_daemons};
 
 use crate::auth::{self, AuthError};
+use crate::channel::Channel;
 use crate::files::{Piece, PieceAsk};
 use crate::frames::{self, Decoder};
 use crate::input::{InputPart, Taken};
@@ -50,7 +49,6 @@ use amalgam_core::job_manager::JobManagerSettings;
 use amalgam_core::preset::Preset;
 use amalgam_core::role::Change;
 use amalgam_core::vocabulary::{self, AttemptId, HostId, Instant, NodeId, Stream};
-use channel::Channel;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::cell::RefCell;
 use std::future::poll_fn;
@@ -463,13 +461,15 @@ thread_local! {
 fn fill(reader: &mut ReadHalf<Channel>, decoder: &mut Decoder, context: &mut Context<'_>) -> Poll<io::Result<()>> {
     ARRIVED.with_borrow_mut(|bytes| {
         let mut buffer = ReadBuf::new(bytes);
-        let read = Pin::new(reader).poll_read(context, &mut buffer)?;
-        read.map(|()| match buffer.filled() {
-            [] => Err(io::ErrorKind::UnexpectedEof.into()),
-            arrived => {
+        Pin::new(reader).poll_read(context, &mut buffer).map(|read| match (read, buffer.filled()) {
+            (Ok(()), []) => Err(io::ErrorKind::UnexpectedEof.into()),
+            (Ok(()), arrived) => {
                 decoder.push(arrived);
                 Ok(())
             }
+            // A peer that was killed sends no end of TLS.
+            (Err(error), _) if error.kind() == io::ErrorKind::UnexpectedEof => Err(error.kind().into()),
+            (Err(error), _) => Err(error),
         })
     })
 }

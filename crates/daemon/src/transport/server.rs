@@ -1,6 +1,5 @@
 //! The listening side: a server, for agents, job hosts and global masters; or a job host, for agents.
 
-use super::channel::{Certificate, Channel};
 use super::federation::{GlobalIntroduction, exchange, may_say};
 use super::files::answer_in_turn;
 use super::{
@@ -8,6 +7,7 @@ use super::{
     STRANGERS_FRAME, Secrets, Terms, Wire,
 };
 use crate::auth::{self, Holder};
+use crate::channel::{Certificate, Channel};
 use crate::files::MOST_SERVED;
 use crate::shell::{Handle, Input, Parcel, PeerId, PeerRoute, decode};
 use crate::store::Entry;

@@ -1,6 +1,6 @@
-//! The bytes of a connection between daemons: TLS 1.3, except to daemons of version 32 on the same machine (ADR 67).
+//! The bytes of a connection: TLS 1.3, except to daemons of version 32 and to clients on the same machine (ADR 67, ADR 68).
 //!
-//! The certificate does not authenticate its owner: each listening process makes one at its start. Both sides
+//! Between daemons, the certificate does not authenticate its owner: each listening process makes one at its start. Both sides
 //! prove that they have the same token, and the proofs contain a value that only the two ends of this TLS connection
 //! can compute (RFC 9266, `tls-exporter`). A process between the two ends has a TLS connection with each of them, so it
 //! cannot forward their proofs.
@@ -9,6 +9,8 @@ use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, Server
 use rustls::client::{ClientConfig, Resumption};
 use rustls::crypto::{self, CryptoProvider, WebPkiSupportedAlgorithms};
 use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer, ServerName, UnixTime};
+use rustls::server::ResolvesServerCert;
+use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls::version::TLS13;
 use rustls::{DigitallySignedStruct, PeerIncompatible, ServerConfig, SignatureScheme};
 use std::io;
@@ -26,9 +28,9 @@ use tokio_rustls::{TlsAcceptor, TlsConnector, TlsStream};
 /// for the first byte.
 const FIRST_BYTE: Duration = Duration::from_millis(500);
 /// The first byte of a TLS connection: a record of a handshake.
-const TLS_HANDSHAKE: u8 = 22;
+pub(crate) const TLS_HANDSHAKE: u8 = 22;
 
-pub(super) enum Channel {
+pub(crate) enum Channel {
     Tls(Box<TlsStream<TcpStream>>),
     /// To a daemon of version 32, over a loopback address.
     Plain(TcpStream),
@@ -46,13 +48,24 @@ impl Certificate {
     pub fn of_process() -> io::Result<Certificate> {
         let made = rcgen::generate_simple_self_signed([NAME.to_owned()]).map_err(io::Error::other)?;
         let key = PrivatePkcs8KeyDer::from(made.signing_key.serialize_der());
-        let config = ServerConfig::builder_with_provider(provider())
-            .with_protocol_versions(&[&TLS13])
-            .and_then(|builder| builder.with_no_client_auth().with_single_cert(vec![made.cert.into()], key.into()));
-        let mut config = config.map_err(io::Error::other)?;
+        let key = provider().key_provider.load_private_key(key.into()).map_err(io::Error::other)?;
+        let certified = CertifiedKey::new(vec![made.cert.into()], key);
+        Ok(Certificate::resolved(Arc::new(SingleCertAndKey::from(certified))))
+    }
+
+    /// The certificate that `resolver` returns for each connection.
+    pub(crate) fn resolved(resolver: Arc<dyn ResolvesServerCert>) -> Certificate {
+        let builder = ServerConfig::builder_with_provider(provider()).with_protocol_versions(&[&TLS13]);
+        let builder = builder.expect("the provider supports TLS 1.3");
+        let mut config = builder.with_no_client_auth().with_cert_resolver(resolver);
         // Connections last, so the state for shorter handshakes would be kept for nothing.
         config.send_tls13_tickets = 0;
-        Ok(Certificate(TlsAcceptor::from(Arc::new(config))))
+        Certificate(TlsAcceptor::from(Arc::new(config)))
+    }
+
+    /// Accepts a connection whose first byte is that of TLS.
+    pub(crate) async fn accept(&self, stream: TcpStream) -> io::Result<Channel> {
+        Ok(Channel::Tls(Box::new(self.0.accept(stream).await?.into())))
     }
 }
 
@@ -61,7 +74,7 @@ impl Channel {
     ///
     /// # Errors
     /// If it cannot be reached, or if it does not use TLS and is not on this machine.
-    pub(super) async fn connect(address: &str) -> io::Result<Channel> {
+    pub(crate) async fn connect(address: &str) -> io::Result<Channel> {
         let stream = open(address).await?;
         let is_local = is_local(stream.peer_addr()?);
         let name = ServerName::try_from(NAME).map_err(io::Error::other)?;
@@ -83,15 +96,12 @@ impl Channel {
     ///
     /// # Errors
     /// If the peer does not use TLS. Daemons of version 32 do not, and are accepted on this machine.
-    pub(super) async fn accept(stream: TcpStream, certificate: &Certificate) -> io::Result<Channel> {
+    pub(crate) async fn accept(stream: TcpStream, certificate: &Certificate) -> io::Result<Channel> {
         stream.set_nodelay(true)?;
         let mut first = [0];
         match timeout(FIRST_BYTE, stream.peek(&mut first)).await {
             Ok(Ok(0)) => Err(io::ErrorKind::UnexpectedEof.into()),
-            Ok(Ok(_)) if first == [TLS_HANDSHAKE] => {
-                let stream = certificate.0.accept(stream).await?;
-                Ok(Channel::Tls(Box::new(stream.into())))
-            }
+            Ok(Ok(_)) if first == [TLS_HANDSHAKE] => certificate.accept(stream).await,
             Ok(Ok(_)) => Err(io::Error::new(io::ErrorKind::InvalidData, "the peer does not use TLS")),
             Ok(Err(error)) => Err(error),
             Err(_) if is_local(stream.peer_addr()?) => Ok(Channel::Plain(stream)),
@@ -103,7 +113,7 @@ impl Channel {
     ///
     /// # Errors
     /// If the TLS library does not provide it.
-    pub(super) fn binding(&self) -> io::Result<Vec<u8>> {
+    pub(crate) fn binding(&self) -> io::Result<Vec<u8>> {
         match self {
             Channel::Plain(_) => Ok(Vec::new()),
             Channel::Tls(stream) => {
@@ -129,7 +139,7 @@ async fn open(address: &str) -> io::Result<TcpStream> {
     Ok(stream)
 }
 
-fn is_local(address: SocketAddr) -> bool {
+pub(crate) fn is_local(address: SocketAddr) -> bool {
     address.ip().to_canonical().is_loopback()
 }
 
@@ -139,7 +149,7 @@ fn is_not_tls(error: &io::Error) -> bool {
     matches!(of_tls, Some(rustls::Error::InvalidMessage(_) | rustls::Error::InappropriateMessage { .. }))
 }
 
-fn provider() -> Arc<CryptoProvider> {
+pub(crate) fn provider() -> Arc<CryptoProvider> {
     static PROVIDER: OnceLock<Arc<CryptoProvider>> = OnceLock::new();
     Arc::clone(PROVIDER.get_or_init(|| Arc::new(crypto::ring::default_provider())))
 }
