@@ -87,7 +87,7 @@ fn named_server(connection: &Connection) -> Result<Option<String>> {
 }
 
 /// The content of the server's file, if it exists. A directory that cannot be read is an error: a server may run there.
-fn server_file(state_dir: &Path) -> Result<Option<String>> {
+pub fn server_file(state_dir: &Path) -> Result<Option<String>> {
     match fs::read_to_string(state_dir.join(ServerFile::NAME)) {
         Ok(text) => Ok(Some(text)),
         Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::InvalidData) => Ok(None),
@@ -127,23 +127,20 @@ fn listens(file: &ServerFile) -> Result<bool> {
 }
 
 fn base_url(server: &str) -> Result<String> {
-    let url = server.trim().trim_end_matches('/');
-    let url = if url.starts_with("https://") || url.starts_with("http://") {
-        url.to_owned()
-    } else {
-        format!("http://{url}")
-    };
+    let (scheme, address) = server.trim().split_once("://").unwrap_or(("http", server.trim()));
+    let url = format!("{scheme}://{}", address.trim_end_matches('/'));
+    let is_known = ["http", "https"].contains(&scheme);
     let parsed = url.parse::<Uri>().ok();
     let host = parsed.as_ref().and_then(Uri::host).filter(|host| !host.is_empty());
     let is_text = !url.contains(|character: char| character.is_control() || character.is_whitespace());
-    let Some(host) = host.filter(|_| is_text) else {
+    let Some(host) = host.filter(|_| is_text && is_known) else {
         let what = format!("`{server}` is not the address of a server (--server or AMALGAM_SERVER)");
         return Err(Failure::usage(
             what,
             "write for instance https://head:7433, or http://127.0.0.1:7433 on this machine",
         ));
     };
-    if url.starts_with("http://") && !is_here(host) {
+    if scheme == "http" && !is_here(host) {
         let what = format!("{url} would send your token unencrypted to another machine");
         let remedy = "use https:// and --ca-file; at an end of a tunnel on this machine, http://127.0.0.1 and its port";
         return Err(Failure::usage(what, remedy));

@@ -414,7 +414,7 @@ impl Server {
 
     /// Writes the address to a file where clients on this machine look for it.
     pub fn write_server_file(&self, state_dir: &Path) -> Result<(), ServerError> {
-        leave_address(state_dir, self.address, &self.token_file)
+        leave_address(state_dir, self.address, self.agents_address, &self.token_file)
     }
 
     /// Where clients connect: encrypted, if other machines can.
@@ -510,9 +510,15 @@ pub(crate) fn certificate_of(
 }
 
 /// Writes the address of an interface to a file where clients on this machine look for it.
-pub(crate) fn leave_address(state_dir: &Path, address: SocketAddr, token_file: &Path) -> Result<(), ServerError> {
+pub(crate) fn leave_address(
+    state_dir: &Path,
+    address: SocketAddr,
+    agents: Option<SocketAddr>,
+    token_file: &Path,
+) -> Result<(), ServerError> {
     let token_file = token_file.as_os_str().as_bytes().into();
-    let file = ServerFile { address: address.to_string(), pid: std::process::id(), token_file };
+    let agents = agents.map(|address| address.to_string());
+    let file = ServerFile { address: address.to_string(), pid: std::process::id(), token_file, agents };
     let text = serde_json::to_string(&file).expect("an address can be written");
     let path = state_dir.join(ServerFile::NAME);
     durable::replace(&path, text.as_bytes()).map_err(ServerError::io(format!("write {}", path.display())))

@@ -5,12 +5,14 @@ use crate::connection::Connection;
 use crate::failure::{Failure, Result};
 use crate::{discovery, environment, show};
 use amalgam_daemon::agent::{self, AgentError, AgentOptions};
+use amalgam_daemon::auth::joins::JoinString;
+use amalgam_daemon::durable;
 use amalgam_daemon::hollow::{self, HollowError, HollowOptions};
 use amalgam_daemon::node_setup::NodeOptions;
 use amalgam_daemon::private::make_private_dir;
-use amalgam_daemon::transport::JoinError;
+use amalgam_daemon::transport::{JoinError, Secrets, redeem};
 use clap::Args;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -18,9 +20,12 @@ use std::time::Duration;
 const PATIENCE: Duration = Duration::from_secs(30);
 
 #[derive(Args)]
-#[command(after_help = "Example:
+#[command(after_help = "Examples:
+  amalgam token join                                             # at the server; prints STRING
+  amalgam agent --join STRING --name rack1-node3                 # on the node
+
   amalgam token add --agent rack1-node3 > rack1-node3.token      # at the server; copy it to the node, with mode 600
-  amalgam agent --server 127.0.0.1:7434 --token-file rack1-node3.token --name rack1-node3
+  amalgam agent --server head:7434 --token-file rack1-node3.token --name rack1-node3
 If the server does not know the token, the agent retries, and reads the file again each time.
 Tasks continue while the agent is down, and are taken over when it returns.
 
@@ -33,6 +38,11 @@ pub struct AgentArgs {
     /// The server's address for agents, as in its ready line; also the standby's, separated by a comma
     #[arg(long, value_name = "HOST:PORT[,..]", default_value = "127.0.0.1:7434", help_heading = "Connection")]
     server: String,
+    /// Join the server for the first time with a string of `amalgam token join`; later starts use the token that it gave, in the
+    /// work directory
+    #[arg(long, value_name = "STRING", value_parser = JoinString::parse, help_heading = "Connection",
+        conflicts_with_all = ["server", "hollow"])]
+    join: Option<JoinString>,
     /// Number of hollow nodes in this process, whose tasks do not run: each succeeds after the time that its command would sleep
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..),
         conflicts_with_all = ["work_dir", "cache", "enforcement"])]
@@ -67,16 +77,21 @@ pub fn execute(args: AgentArgs, connection: &Connection) -> Result<ExitCode> {
         ..NodeOptions::default()
     };
     args.offer.apply(&mut node);
-    let secrets = cluster::secrets(connection, &state_dir, Some(&name))?;
-    let server = cluster::agents_address(&args.server);
+    let server = args.join.as_ref().map_or(&args.server, |string| &string.address);
+    let server = cluster::agents_address(server);
     let (journal, patience) = (args.journal.journal, PATIENCE);
     if let Some(count) = args.hollow {
+        let secrets = cluster::secrets(connection, &state_dir, Some(&name))?;
         return be_hollow(HollowOptions { server, secrets, node, count, journal, patience }, &name);
     }
     let work_dir = args.work_dir.unwrap_or_else(|| state_dir.join(format!("agent-{name}")));
     make_private_dir(&work_dir).map_err(|error| {
         Failure::new(format!("cannot make {}: {error}", work_dir.display()), "name another --work-dir")
     })?;
+    let secrets = match &args.join {
+        Some(string) => Secrets::file(token_by(string, &work_dir, &name)?, String::new(), Some(name.clone())),
+        None => cluster::secrets(connection, &state_dir, Some(&name))?,
+    };
     let executor = cluster::executor_setup(&work_dir, args.offer.enforcement)?;
     let options = AgentOptions { server: server.clone(), secrets, node, executor, journal, patience };
     let joined_as = |name: &str| {
@@ -85,6 +100,27 @@ pub fn execute(args: AgentArgs, connection: &Connection) -> Result<ExitCode> {
     agent::run(options, joined_as, until_stopped()?)
         .map_err(|error| Failure::new(error.to_string(), remedy(&error)))?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// The file with the agent's token, which the first start gets for the join string.
+fn token_by(string: &JoinString, work_dir: &Path, name: &str) -> Result<PathBuf> {
+    let path = work_dir.join("token");
+    if path.exists() {
+        return Ok(path);
+    }
+    let token = redeem(string, name).map_err(|error| {
+        let remedy = match &error {
+            JoinError::Unreachable { .. } => "check that the server runs, and that this machine reaches the address",
+            JoinError::Impostor { .. } => "make a new join string at the server",
+            _ => "",
+        };
+        Failure::new(error.to_string(), remedy)
+    })?;
+    durable::replace(&path, format!("{token}\n").as_bytes()).map_err(|error| {
+        let remedy = format!("run `amalgam token remove --agent {name}` at the server, and use a new join string");
+        Failure::new(format!("cannot write {}: {error}", path.display()), remedy)
+    })?;
+    Ok(path)
 }
 
 fn be_hollow(options: HollowOptions, name: &str) -> Result<ExitCode> {

@@ -3,12 +3,16 @@
 use crate::connection::Connection;
 use crate::failure::{Failure, Result};
 use crate::{discovery, show};
+use amalgam_daemon::api::ServerFile;
+use amalgam_daemon::auth::joins::{self, JoinString};
 use amalgam_daemon::auth::{self, Holder, TokenEntry, Tokens};
+use amalgam_daemon::executor::host::Host;
 use clap::{Args, Subcommand};
 use serde::Serialize;
+use std::net::SocketAddr;
 use std::path::Path;
 use std::process::ExitCode;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 #[derive(Args)]
 pub struct TokenArgs {
@@ -48,6 +52,22 @@ enum TokenVerb {
     Remove {
         #[command(flatten)]
         holder: HolderArgs,
+    },
+    /// Print a join string, with which the agents of other machines get tokens of their own: `amalgam agent --join STRING`
+    ///
+    /// It contains the server's address and a secret. The agent proves the secret over an encrypted connection without sending it,
+    /// so it also verifies the server. The string is useless once it has been used or has expired.
+    Join {
+        /// Number of machines that can use it
+        #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+        uses: u32,
+        /// How long it can be used, such as 30m or 2d
+        #[arg(long, value_name = "DURATION", default_value = "1h", value_parser = humantime::parse_duration)]
+        ttl: Duration,
+        /// The server's address for agents as the other machines reach it [default: this machine's name or the address where the
+        /// server listens]
+        #[arg(long, value_name = "HOST:PORT")]
+        address: Option<String>,
     },
     /// List users and agents with tokens
     List {
@@ -138,6 +158,12 @@ pub fn execute(args: TokenArgs, connection: &Connection) -> Result<ExitCode> {
             let (name, is_agent) = holder.split();
             auth::remove(&path, &name, is_agent)?;
         }
+        TokenVerb::Join { uses, ttl, address } => {
+            let state_dir = discovery::state_dir(connection)?;
+            let address = address.map_or_else(|| agents_address(&state_dir), Ok)?;
+            let string = JoinString { address, secret: joins::make(&state_dir, ttl, uses)? };
+            show::print(&format!("{string}\n"))?;
+        }
         TokenVerb::List { json } => {
             let holders: Vec<Held> = auth::read(&path)?.into_iter().map(Held::of).collect();
             if json {
@@ -180,4 +206,25 @@ fn report(path: &Path, entry: &TokenEntry) -> Result<()> {
         show::note(&format!("note: the previous token of {name} is valid until {until}; --revoke-now revokes it"));
     }
     show::print(&format!("{}\n", entry.token))
+}
+
+/// Where the agents of other machines reach the server of this state directory.
+fn agents_address(state_dir: &Path) -> Result<String> {
+    let running = discovery::server_file(state_dir)?.and_then(|text| serde_json::from_str::<ServerFile>(&text).ok());
+    let Some(running) = running else {
+        let what = format!("no running server was found in the state directory {}", state_dir.display());
+        return Err(Failure::new(what, "start it, or name its address for agents with --address HOST:PORT"));
+    };
+    let remedy = "start the server with --listen-agents 0.0.0.0:7434; or name an address that leads there with --address HOST:PORT";
+    match running.agents.and_then(|address| address.parse::<SocketAddr>().ok()) {
+        None => Err(Failure::new("the server accepts no agents", "use `amalgam server` instead of `amalgam dev`")),
+        Some(address) if address.ip().is_loopback() => Err(Failure::new(
+            format!("the server listens for agents at {address}, which only this machine reaches"),
+            remedy,
+        )),
+        Some(address) if address.ip().is_unspecified() => {
+            Ok(format!("{}:{}", Host::inspect().hostname, address.port()))
+        }
+        Some(address) => Ok(address.to_string()),
+    }
 }

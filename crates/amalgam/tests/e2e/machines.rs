@@ -255,3 +255,52 @@ fn a_server_at_one_address_is_found_on_its_own_machine() {
     machines.start_agent(1, &machines.agents);
     assert_eq!(machines.scene.ok(&["run", "--", "echo", SECRET]).trim_end(), SECRET);
 }
+
+#[test]
+fn a_join_string_is_all_that_another_machine_needs_and_is_useless_afterwards() {
+    let Some(machines) = Machines::start(3, "") else { return };
+    let join = |arguments: &[&str]| machines.scene.ok(&[&["token", "join"], arguments].concat()).trim().to_owned();
+    let agent = |host: usize, name: &str, string: &str| {
+        let home = machines.scene.path().join(format!("host-{host}"));
+        machines.scene.has_executor(&home);
+        let mut command = machines.scene.command(&["agent", "--join", string, "--name", name, "--cpus", "2"]);
+        command.args(["--memory", "1GiB", "--attribute", &format!("host={host}"), "--work-dir"]).arg(home);
+        command.env_remove("AMALGAM_STATE").env("HOME", machines.scene.path().join("home"));
+        command
+    };
+    let refused = |host: usize, name: &str, string: &str| {
+        let mut command = agent(host, name, string);
+        machines.host(host).has(&mut command);
+        Daemon::start(command).err().expect("it is refused")
+    };
+    let string = join(&["--ttl", "5m"]);
+    assert!(string.starts_with(&format!("{}/", machines.agents)), "{string}");
+    machines.started(1, agent(1, "host-1", &string));
+    // Replayed, made up, expired, or for the name of another node: nothing is given, and the reason is said.
+    for useless in [string.clone(), format!("{}/{}", machines.agents, "0a".repeat(32)), join(&["--ttl", "0s"])] {
+        let said = refused(2, "host-2", &useless);
+        assert!(said.contains("the join string is unknown, used up or expired"), "{said}");
+    }
+    let two = join(&["--uses", "2"]);
+    let said = refused(2, "host-1", &two);
+    assert!(said.contains("a node named host-1 has a token already"), "{said}");
+    machines.started(2, agent(2, "host-2", &two));
+    machines.run_across();
+    // A restart with the same command needs no string: the agent has its own token.
+    machines.daemons.borrow_mut().remove(0).kill();
+    machines.started(1, agent(1, "host-1", &string));
+    machines.run_across();
+    let held = machines.scene.ok(&["token", "list"]);
+    assert!(held.contains("host-1") && held.contains("host-2"), "{held}");
+}
+
+#[test]
+fn a_server_that_only_its_machine_reaches_makes_no_join_string() {
+    let scene = Scene::new();
+    let server = ["server", "--listen", "127.0.0.1:0", "--listen-agents", "127.0.0.1:0"];
+    scene.start(scene.command(&server), &scene.state());
+    let refused = scene.run(&["token", "join"]);
+    assert!(refused.code != 0 && refused.err.contains("--listen-agents 0.0.0.0:7434"), "{refused:?}");
+    let string = scene.ok(&["token", "join", "--address", "head:7434"]);
+    assert!(string.starts_with("head:7434/") && string.trim().len() == "head:7434/".len() + 64, "{string}");
+}

@@ -100,6 +100,9 @@ pub struct ServerFile {
     pub address: String,
     pub pid: u32,
     pub token_file: ByteString,
+    /// Where it listens for agents, if it does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub agents: Option<String>,
 }
 
 impl ServerFile {

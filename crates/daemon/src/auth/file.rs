@@ -284,8 +284,7 @@ fn change(
     let wrong = |source| AuthError::Io { path: path.to_owned(), source };
     // The directory of a link need not be writable.
     let path: PathBuf = std::fs::canonicalize(path).map_err(wrong)?;
-    let directory = File::open(path.parent().unwrap_or(Path::new("/"))).map_err(wrong)?;
-    rustix::fs::flock(&directory, FlockOperation::LockExclusive).map_err(|error| wrong(error.into()))?;
+    let _lock = lock(path.parent().unwrap_or(Path::new("/"))).map_err(wrong)?;
     let text = read_private(&path)?;
     let entries = parse(&path, &text)?;
     let mut document: DocumentMut = Document::parse(text.trim_start_matches('\u{feff}'))
@@ -296,6 +295,13 @@ fn change(
     edit(&entries, &mut tables)?;
     *list = Item::ArrayOfTables(tables);
     durable::replace(&path, document.to_string().as_bytes()).map_err(wrong)
+}
+
+/// Waits until no other process changes files of this kind in the directory. The lock is held until it is dropped.
+pub(super) fn lock(directory: &Path) -> io::Result<File> {
+    let directory = File::open(directory)?;
+    rustix::fs::flock(&directory, FlockOperation::LockExclusive)?;
+    Ok(directory)
 }
 
 /// Creates a file with the first token of a state directory.

@@ -612,6 +612,7 @@ impl FakeServer {
             address: address.to_string(),
             pid: std::process::id(),
             token_file: tokens.path().as_os_str().as_encoded_bytes().into(),
+            agents: None,
         };
         let text = serde_json::to_string(&file).expect("plain texts");
         std::fs::write(state_dir.join(crate::api::ServerFile::NAME), text).expect("a writable directory");

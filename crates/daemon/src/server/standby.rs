@@ -57,7 +57,7 @@ fn answer_meanwhile(
     let runtime = interface_runtime()?;
     let listener = runtime.block_on(bind(address))?;
     let address = listener.local_addr().map_err(ServerError::io("learn the interface's address"))?;
-    leave_address(state_dir, address, tokens.path())?;
+    leave_address(state_dir, address, None, tokens.path())?;
     let certificate = certificate_of(state_dir, address, names)?;
     runtime.spawn(http::refuse_all(listener, certificate, refusal));
     Ok(runtime)

@@ -35,6 +35,7 @@ pub use patience::{Patience, RETRY, join_for_ever, join_patiently};
 pub use secrets::Secrets;
 pub use server::{Gate, Side, serve_daemons};
 
+use crate::auth::joins::JoinString;
 use crate::auth::{self, AuthError};
 use crate::channel::Channel;
 use crate::files::{Piece, PieceAsk};
@@ -97,6 +98,8 @@ pub enum Introduction {
     JobHost { host: HostId, address: String, next: u64 },
     /// A global master, to the master of a cluster of its federation.
     Global(Box<GlobalIntroduction>),
+    /// A machine with the secret of a join string, to the server, which gives it a token for the node's agent.
+    Join { node: String },
 }
 
 #[derive(Serialize, Deserialize)]
@@ -145,6 +148,10 @@ pub enum Terms {
         heard: u64,
     },
     Global,
+    /// A token for a node's agent. The connection ends.
+    Join {
+        token: String,
+    },
 }
 
 #[derive(Serialize, Deserialize)]
@@ -308,19 +315,38 @@ pub async fn join(
     Err(JoinError::Unreachable { address: addresses.to_owned(), error })
 }
 
+/// Exchanges a join string for a token with which the agent of this node joins from then on.
+///
+/// # Errors
+/// If the server cannot be reached, or refuses the string or the name.
+pub fn redeem(string: &JoinString, node: &str) -> Result<String, JoinError> {
+    let unreachable = |error| JoinError::Unreachable { address: string.address.clone(), error };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(unreachable)?;
+    let secrets = Secrets::Single(string.secret.clone());
+    let joining = join(&string.address, &secrets, || Introduction::Join { node: node.to_owned() });
+    match runtime.block_on(joining)?.terms {
+        Terms::Join { token } => Ok(token),
+        _ => Err(JoinError::lasting(&string.address, "it sent other terms than a token".to_owned())),
+    }
+}
+
 async fn shake_hands(address: &str, secrets: &Secrets, introduction: Introduction) -> Result<Joined, JoinError> {
     let unreachable = |error| JoinError::Unreachable { address: address.to_owned(), error };
     let token = secrets.own()?;
     let channel = Channel::connect(address).await.map_err(unreachable)?;
     let mut link = Link::new(channel, STRANGERS_FRAME).map_err(unreachable)?;
     let challenge: Challenge = link.read().await.map_err(unreachable)?;
-    let Some(version) = WIRE.common(challenge.versions) else {
+    let Some(version) = link.versions().common(challenge.versions) else {
         let why = format!(
             "it supports protocol {}, and this program supports {WIRE}; install programs of the same version",
             challenge.versions
         );
         return Err(JoinError::lasting(address, why));
     };
+    if matches!(introduction, Introduction::Join { .. }) && version < JOIN_SINCE {
+        let why = "its program is older, and has no join strings; use a token of `amalgam token add --agent NAME`";
+        return Err(JoinError::lasting(address, why.to_owned()));
+    }
     let nonce = auth::new_nonce()?;
     let proof = auth::prove(&token, JOINING, &link.bound(&challenge.nonce));
     let program = Some(PROGRAM.to_owned());
@@ -338,6 +364,11 @@ async fn shake_hands(address: &str, secrets: &Secrets, introduction: Introductio
         Answer::Refused { why, obstacle } => Err(JoinError::Refused { address: address.to_owned(), why, obstacle }),
     }
 }
+
+/// The newest protocol version without TLS.
+const PLAIN: u32 = 32;
+/// The protocol version that introduced join strings.
+const JOIN_SINCE: u32 = 33;
 
 /// The roles that the proofs name, so that one side's proof cannot serve as the other's.
 const JOINING: &str = "agent";
@@ -373,6 +404,12 @@ impl Link {
         let (reader, writer) = tokio::io::split(channel);
         let decoder = Decoder::with_limit(limit);
         Ok(Link { reader, writer, decoder, binding, version: WIRE.oldest, longest_silence: None, pulse: None })
+    }
+
+    /// The protocol versions of this connection.
+    fn versions(&self) -> Versions {
+        let newest = if self.binding.is_empty() { PLAIN } else { WIRE.newest };
+        Versions { newest, ..WIRE }
     }
 
     /// A nonce for a proof that is valid on this connection only.

@@ -6,13 +6,13 @@ use super::{
     Answer, Challenge, HANDSHAKE, Hello, Introduction, JOINING, LISTENING, Link, Obstacle, Outgoing, RemoteNodes,
     STRANGERS_FRAME, Secrets, Terms, Wire,
 };
+use crate::auth::joins::{self, Given};
 use crate::auth::{self, Holder};
 use crate::channel::{Certificate, Channel};
 use crate::files::MOST_SERVED;
 use crate::shell::{Handle, Input, Parcel, PeerId, PeerRoute, decode};
 use crate::store::Entry;
 use crate::store::ServerId;
-use crate::versions::WIRE;
 use amalgam_core::hosting::{Fact, Roles};
 use amalgam_core::job_manager::JobManagerSettings;
 use amalgam_core::preset::Preset;
@@ -115,7 +115,8 @@ pub async fn serve_daemons(listener: TcpListener, gate: Gate) {
                 _ = must_go => return tracing::warn!(%address, "too many connections without a handshake; closed the oldest"),
             };
             match let_in {
-                Ok(Ok(guest)) => gate.serve(guest).await,
+                Ok(Ok(Some(guest))) => gate.serve(guest).await,
+                Ok(Ok(None)) => {}
                 Ok(Err(error)) => tracing::warn!(%address, %error, "refused the connection of a daemon"),
                 Err(_) => tracing::warn!(%address, "a connection did not complete the handshake in time"),
             }
@@ -132,17 +133,22 @@ impl Gate {
         }
     }
 
-    async fn let_in(&self, stream: TcpStream, incarnation: u64) -> io::Result<Guest> {
+    /// `None` if the peer was given a token and has to connect again.
+    async fn let_in(&self, stream: TcpStream, incarnation: u64) -> io::Result<Option<Guest>> {
         let mut link = Link::new(Channel::accept(stream, &self.certificate).await?, STRANGERS_FRAME)?;
         let nonce = auth::new_nonce().map_err(io::Error::other)?;
-        link.write(&Challenge { versions: WIRE, nonce }).await?;
+        let versions = link.versions();
+        link.write(&Challenge { versions, nonce }).await?;
         let hello: Hello = link.read().await?;
-        if !WIRE.contains(hello.version) {
+        if !versions.contains(hello.version) {
             let why = format!(
-                "unsupported protocol version {}; this program supports {WIRE}; install programs of the same version",
+                "unsupported protocol version {}; this program supports {versions}; install programs of the same version",
                 hello.version
             );
             return Err(refuse(link, Refusal::for_good(why)).await);
+        }
+        if let Introduction::Join { node } = &hello.introduction {
+            return self.give_token(link, node.clone(), &nonce, &hello, incarnation).await.map(|()| None);
         }
         let entries = self.secrets.all().map_err(io::Error::other)?;
         let bound = link.bound(&nonce);
@@ -157,6 +163,7 @@ impl Gate {
         let address = match &hello.introduction {
             Introduction::JobHost { address, .. } => Some(address.clone()),
             Introduction::Node { .. } | Introduction::NodeOf { .. } | Introduction::Global(_) => None,
+            Introduction::Join { .. } => unreachable!("it was given a token above"),
         };
         let (peer, name, terms) = match self.admit(hello.introduction).await {
             Ok(admitted) => admitted,
@@ -187,7 +194,36 @@ impl Gate {
         link.version = hello.version;
         link.pulse = self.lease.map(|lease| lease / PULSES);
         let program = program.unwrap_or_else(|| "unknown".to_owned());
-        Ok(Guest { peer, name, address, program, incarnation, link, parcels, route })
+        Ok(Some(Guest { peer, name, address, program, incarnation, link, parcels, route }))
+    }
+
+    /// Gives a machine that proves the secret of a join string a token for the agent of this node.
+    async fn give_token(
+        &self,
+        mut link: Link,
+        node: String,
+        nonce: &[u8; 32],
+        hello: &Hello,
+        incarnation: u64,
+    ) -> io::Result<()> {
+        let (Secrets::Server(tokens), Side::Server { .. }) = (&self.secrets, &self.side) else {
+            let why = "this is no server: join strings are for the server's address for agents".to_owned();
+            return Err(refuse(link, Refusal::for_good(why)).await);
+        };
+        let (bound, proof, path) = (link.bound(nonce), hello.proof, tokens.path().to_owned());
+        let name = node.clone();
+        let given = tokio::task::spawn_blocking(move || {
+            joins::give(&path, name, |secret| auth::verify(secret, JOINING, &bound, &proof))
+        });
+        match given.await.map_err(io::Error::other)? {
+            Ok(Given { secret, token }) => {
+                tracing::info!(node, "a machine used a join string and has a token now");
+                let proof = auth::prove(&secret, LISTENING, &link.bound(&hello.nonce));
+                let terms = Terms::Join { token };
+                link.write(&Answer::Accepted { incarnation, terms, proof, longest_silence: None }).await
+            }
+            Err(why) => Err(refuse(link, Refusal::for_good(why)).await),
+        }
     }
 
     async fn admit(&self, introduction: Introduction) -> Result<(PeerId, String, Terms), Refusal> {
@@ -247,6 +283,7 @@ impl Gate {
             (Side::Server { .. }, Introduction::NodeOf { .. }) => {
                 Err(Refusal::for_good("this is a server, not a job host; check the address".to_owned()))
             }
+            (_, Introduction::Join { .. }) => unreachable!("it was given a token before"),
             (Side::JobHost(_), _) => {
                 Err(Refusal::for_good("this is a job host, not a server; check the address".to_owned()))
             }
@@ -438,9 +475,10 @@ fn may_join(holder: &Holder, hello: &Hello) -> Result<(), String> {
             "the token belongs to the agent of node {name}, and this node is named {node}; use --name {name}, or give \
              {node} a token of its own with `amalgam token add --agent {node}`"
         )),
-        (Holder::Agent { name }, Introduction::JobHost { .. } | Introduction::Global(_)) => {
-            Err(format!("the token belongs to the agent of node {name}; use an administrator's token"))
-        }
+        (
+            Holder::Agent { name },
+            Introduction::JobHost { .. } | Introduction::Global(_) | Introduction::Join { .. },
+        ) => Err(format!("the token belongs to the agent of node {name}; use an administrator's token")),
     }
 }
 
@@ -509,7 +547,7 @@ mod tests {
         }
 
         async fn let_in(&self) -> io::Result<Guest> {
-            self.gate.let_in(self.listener.accept().await?.0, 1).await
+            self.gate.let_in(self.listener.accept().await?.0, 1).await.map(|guest| guest.expect("it stays"))
         }
 
         fn address(&self) -> String {
@@ -561,7 +599,7 @@ mod tests {
             let certificate = Certificate::of_process().unwrap();
             let channel = Channel::accept(listener.accept().await.unwrap().0, &certificate).await.unwrap();
             let mut link = Link::new(channel, STRANGERS_FRAME).unwrap();
-            link.write(&Challenge { versions: WIRE, nonce: [1; 32] }).await.unwrap();
+            link.write(&Challenge { versions: link.versions(), nonce: [1; 32] }).await.unwrap();
             let hello: Hello = link.read().await.unwrap();
             let proof = auth::prove("another", LISTENING, &link.bound(&hello.nonce));
             let accepted = Answer::Accepted { incarnation: 1, terms: Terms::NodeOf, proof, longest_silence: None };

@@ -1,0 +1,205 @@
+//! Join strings: secrets with which a machine gets a token of its own, a limited number of times and for a limited time
+//! (ADR 69). They are stored in a file beside the token file.
+
+use super::{AuthError, Holder, TokenEntry, file};
+use crate::durable;
+use amalgam_core::vocabulary::Named;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+const FILE: &str = "joins.json";
+
+/// What an administrator gives to another machine: where the server is, and a secret that both have. Written as
+/// `HOST:PORT/SECRET`.
+#[derive(Clone, PartialEq, Eq)]
+pub struct JoinString {
+    /// The server's address for agents.
+    pub address: String,
+    pub secret: String,
+}
+
+/// A secret that has not been used up.
+#[derive(Serialize, Deserialize)]
+struct Join {
+    secret: String,
+    /// End of its validity, in seconds since 1970.
+    until: u64,
+    /// How many machines may still use it.
+    uses: u32,
+}
+
+impl JoinString {
+    /// # Errors
+    /// What it has to look like.
+    pub fn parse(text: &str) -> Result<JoinString, String> {
+        let parts = text.trim().split_once('/').filter(|(address, secret)| {
+            let is_secret = secret.len() == 64 && secret.bytes().all(|byte| byte.is_ascii_hexdigit());
+            is_secret
+                && address.rsplit_once(':').is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok())
+        });
+        let (address, secret) =
+            parts.ok_or("it is not HOST:PORT/SECRET: copy the whole line of `amalgam token join`")?;
+        Ok(JoinString { address: address.to_owned(), secret: secret.to_owned() })
+    }
+}
+
+impl fmt::Display for JoinString {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.address, self.secret)
+    }
+}
+
+/// The secret is not printed by accident.
+impl fmt::Debug for JoinString {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/...", self.address)
+    }
+}
+
+/// Makes a secret for `uses` machines that is valid for this time, and stores it in the state directory.
+///
+/// # Errors
+/// If the file cannot be used.
+pub fn make(state_dir: &Path, valid_for: Duration, uses: u32) -> Result<String, AuthError> {
+    let secret = super::new_token()?;
+    let until = seconds(SystemTime::now()).saturating_add(valid_for.as_secs());
+    let join = Join { secret: secret.clone(), until, uses };
+    change(state_dir, |joins| joins.push(join))?;
+    Ok(secret)
+}
+
+/// The secret of a join string, and the token that was made for it.
+pub struct Given {
+    pub secret: String,
+    pub token: String,
+}
+
+/// Uses a secret for a token of this node's agent. `proves` tells whether the machine has a secret.
+///
+/// # Errors
+/// Why it gets no token, with a remedy. The secret is not used up then.
+pub fn give(token_file: &Path, node: String, proves: impl Fn(&str) -> bool) -> Result<Given, String> {
+    let state_dir = token_file.parent().unwrap_or(Path::new("/"));
+    let with_remedy = |error: AuthError| format!("{error}; {}", error.remedy());
+    let Some(secret) = find(state_dir, proves).map_err(with_remedy)? else {
+        return Err(USELESS.to_owned());
+    };
+    Named::Node.check(&node).map_err(|bad| bad.to_string())?;
+    let holder = Holder::Agent { name: node };
+    let is_taken = |entry: &TokenEntry| entry.holder == holder;
+    if file::read(token_file).map_err(with_remedy)?.iter().any(is_taken) {
+        let name = holder.name();
+        return Err(format!(
+            "a node named {name} has a token already; use another --name, or run `amalgam token remove --agent {name}` at \
+             the server first"
+        ));
+    }
+    if !use_once(state_dir, &secret).map_err(with_remedy)? {
+        return Err(USELESS.to_owned());
+    }
+    let entry = file::add(token_file, holder, false).map_err(with_remedy)?;
+    Ok(Given { secret, token: entry.token })
+}
+
+const USELESS: &str =
+    "the join string is unknown, used up or expired; make another with `amalgam token join` at the server";
+
+/// The valid secret that `is_meant` selects.
+///
+/// # Errors
+/// If the file cannot be used.
+fn find(state_dir: &Path, is_meant: impl Fn(&str) -> bool) -> Result<Option<String>, AuthError> {
+    let joins = read(&state_dir.join(FILE))?;
+    Ok(joins.into_iter().find(|join| join.is_valid() && is_meant(&join.secret)).map(|join| join.secret))
+}
+
+/// Uses the secret once. Returns whether that was still possible.
+///
+/// # Errors
+/// If the file cannot be used.
+fn use_once(state_dir: &Path, secret: &str) -> Result<bool, AuthError> {
+    change(state_dir, |joins| {
+        let found = joins.iter_mut().find(|join| join.secret == secret);
+        found.map(|join| join.uses -= 1).is_some()
+    })
+}
+
+impl Join {
+    fn is_valid(&self) -> bool {
+        self.uses > 0 && seconds(SystemTime::now()) < self.until
+    }
+}
+
+fn seconds(time: SystemTime) -> u64 {
+    time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}
+
+fn read(path: &Path) -> Result<Vec<Join>, AuthError> {
+    if !path.exists() {
+        return Ok(Vec::new());
+    }
+    let text = file::read_private(path)?;
+    serde_json::from_str(&text).map_err(|error| AuthError::Malformed {
+        path: path.to_owned(),
+        line: error.line(),
+        problem: "it is not a list of join strings".to_owned(),
+        remedy: "remove the file, and make new join strings",
+    })
+}
+
+/// Changes the valid secrets, one process at a time.
+fn change<T>(state_dir: &Path, edit: impl FnOnce(&mut Vec<Join>) -> T) -> Result<T, AuthError> {
+    let path: PathBuf = state_dir.join(FILE);
+    let wrong = |source: io::Error| AuthError::Io { path: path.clone(), source };
+    let _lock = file::lock(state_dir).map_err(wrong)?;
+    let mut joins = read(&path)?;
+    joins.retain(Join::is_valid);
+    let result = edit(&mut joins);
+    joins.retain(Join::is_valid);
+    let text = serde_json::to_string(&joins).map_err(|error| wrong(error.into()))?;
+    durable::replace(&path, text.as_bytes()).map_err(wrong)?;
+    Ok(result)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HOUR: Duration = Duration::from_secs(3_600);
+
+    #[test]
+    fn a_secret_is_used_as_often_as_it_was_made_for() {
+        let dir = tempfile::tempdir().unwrap();
+        assert_eq!(find(dir.path(), |_| true).unwrap(), None);
+        let secret = make(dir.path(), HOUR, 2).unwrap();
+        assert_eq!(find(dir.path(), |found| found == secret).unwrap(), Some(secret.clone()));
+        assert_eq!(find(dir.path(), |found| found == "another").unwrap(), None);
+        let used = [(); 3].map(|()| use_once(dir.path(), &secret).unwrap());
+        assert_eq!(used, [true, true, false]);
+        assert_eq!(find(dir.path(), |_| true).unwrap(), None);
+    }
+
+    #[test]
+    fn a_secret_expires() {
+        let dir = tempfile::tempdir().unwrap();
+        let secret = make(dir.path(), Duration::ZERO, 1).unwrap();
+        assert_eq!(find(dir.path(), |_| true).unwrap(), None);
+        assert!(!use_once(dir.path(), &secret).unwrap());
+    }
+
+    #[test]
+    fn a_join_string_is_read_as_it_is_written_and_its_secret_is_not_printed() {
+        let (address, secret) = ("[fe80::1]:7434".to_owned(), "0af9".repeat(16));
+        let string = JoinString { address, secret };
+        assert_eq!(JoinString::parse(&format!(" {string}\n")), Ok(string.clone()));
+        assert!(!format!("{string:?}").contains(&string.secret));
+        for wrong in
+            ["", "head:7434", "head:7434/short", &format!("head/{}", string.secret), &format!(":1/{}", string.secret)]
+        {
+            assert!(JoinString::parse(wrong).is_err(), "{wrong}");
+        }
+    }
+}
