@@ -7,8 +7,9 @@ use crate::failure::{Failure, Result};
 use amalgam_daemon::api::ServerFile;
 use amalgam_daemon::auth::{self, Tokens};
 use amalgam_daemon::authority::Authority;
+use amalgam_daemon::channel::is_local;
 use amalgam_workload::path_of;
-use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use std::{env, fs, io};
@@ -56,15 +57,17 @@ pub fn find(connection: &Connection) -> Result<Option<Client>> {
         return Ok(None);
     }
     let token = token(connection, Some(path_of(&file.token_file)))?;
-    match file.address.parse::<SocketAddr>() {
-        // Connections to a particular address of this machine look as if they came from another one.
-        Ok(address) if !address.ip().is_loopback() && !address.ip().is_unspecified() => {
-            Client::new(format!("https://{address}"), token).trusting(&state_dir.join(Authority::FILE)).map(Some)
-        }
-        Ok(address) if address.is_ipv6() => Ok(Some(Client::new(format!("http://[::1]:{}", address.port()), token))),
-        Ok(address) => Ok(Some(Client::new(format!("http://127.0.0.1:{}", address.port()), token))),
-        Err(_) => Ok(None),
+    let Ok(address) = file.address.parse::<SocketAddr>() else { return Ok(None) };
+    if is_local(address) {
+        return Ok(Some(Client::new(format!("http://{address}"), token)));
     }
+    let host = match address.ip() {
+        IpAddr::V4(host) if host.is_unspecified() => IpAddr::V4(Ipv4Addr::LOCALHOST),
+        IpAddr::V6(host) if host.is_unspecified() => IpAddr::V6(Ipv6Addr::LOCALHOST),
+        host => host,
+    };
+    let base = format!("https://{}", SocketAddr::new(host, address.port()));
+    Client::new(base, token).trusting(&state_dir.join(Authority::FILE)).map(Some)
 }
 
 /// The file with the authority of a server with https.
@@ -148,10 +151,10 @@ fn base_url(server: &str) -> Result<String> {
     Ok(url)
 }
 
-/// Whether a host in a URL is certainly this machine, independent of name resolution.
+/// Whether a host in a URL is this machine.
 fn is_here(host: &str) -> bool {
     let address = host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
-    address.map_or(host == "localhost", |address| address.is_loopback())
+    address.map_or(host == "localhost", |address| address.to_canonical().is_loopback())
 }
 
 /// The token from the named file, the environment, or the server's own file.

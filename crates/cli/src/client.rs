@@ -188,10 +188,12 @@ impl Client {
         }
     }
 
-    /// The servers of a redirect that may get our token. They are on this machine, and the user has to have named a server by its
-    /// own address: the addresses behind a tunnel belong to another machine.
+    /// The servers of a redirect that may get our token. They are on this machine, as is the server that was asked, and the user
+    /// has to have named that by its own address: the addresses behind a tunnel belong to another machine. No redirect leads
+    /// from an encrypted connection to another one.
     fn led_to<'a>(&self, elsewhere: Option<&'a Elsewhere>) -> Vec<&'a str> {
-        let elsewhere = elsewhere.filter(|elsewhere| same_place(&self.base, &elsewhere.here));
+        let is_here = self.base.starts_with("http://") && is_loopback(address_of(&self.base));
+        let elsewhere = elsewhere.filter(|elsewhere| is_here && same_place(&self.base, &elsewhere.here));
         let at = elsewhere.map(|elsewhere| elsewhere.at.as_slice()).unwrap_or_default();
         at.iter().map(String::as_str).filter(|base| is_loopback(address_of(base))).collect()
     }
@@ -408,7 +410,9 @@ fn unanswered(base: &str, error: &ureq::Error) -> Failure {
             "check --ca-file: it has to be ca.pem of this server; and the address: the server's certificate has its host name, its \
              addresses and `listen_names` of its configuration"
         }
-        _ if of_tls(error).is_some() => "it may not be encrypted: check the address and the port",
+        _ if of_tls(error).is_some() => {
+            "it may have no encryption, or too many connections: check the address and the port, and try again"
+        }
         ureq::Error::Protocol(_) => "is this the address of the interface, and not the one for agents?",
         ureq::Error::Timeout(ureq::Timeout::Connect | ureq::Timeout::Resolve) => {
             "check that its machine can be reached, and the address in --server or AMALGAM_SERVER"
@@ -424,6 +428,10 @@ fn unanswered(base: &str, error: &ureq::Error) -> Failure {
         error => error.to_string(),
     };
     let failure = Failure::unreachable(format!("the server at {base} does not answer: {why}"), remedy);
+    if of_tls(error).is_some() {
+        // Another try would fail in the same way.
+        return Failure { kind: Kind::Refused, ..failure };
+    }
     let connected = match error {
         ureq::Error::Io(error) => error.kind() != io::ErrorKind::ConnectionRefused,
         ureq::Error::ConnectionFailed | ureq::Error::HostNotFound | ureq::Error::BadUri(_) => false,
@@ -525,6 +533,10 @@ mod tests {
         assert_eq!(led("http://localhost:7633", one, &[two]), [two]);
         assert!(led("http://127.0.0.1:9999", one, &[two]).is_empty(), "by a tunnel");
         assert!(led("http://head:7633", one, &[two]).is_empty(), "by another machine");
+        let encrypted = "https://10.0.0.1:7433";
+        assert!(led(encrypted, "http://10.0.0.1:7433", &[two]).is_empty(), "by an encrypted connection");
+        assert!(led(encrypted, encrypted, &[two]).is_empty(), "by an encrypted connection");
+        assert!(led("https://127.0.0.1:7633", one, &[two]).is_empty(), "by an encrypted connection");
         assert!(led(one, one, &["http://head:7634", "http://10.0.0.1:7634"]).is_empty());
         assert!(client(one).led_to(None).is_empty());
     }

@@ -3,6 +3,7 @@
 //! A server's certificate lives in memory and is replaced while the server runs, so only the authority's key has to be
 //! kept: `ca-key.pem`, readable by its owner only. Clients get a copy of `ca.pem`.
 
+use crate::auth::{self, AuthError};
 use crate::channel::{Certificate, provider};
 use crate::durable;
 use rcgen::{BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer};
@@ -29,6 +30,9 @@ const CLOCK_SKEW: Duration = DAY;
 
 #[derive(Debug, Error)]
 pub enum AuthorityError {
+    /// The key cannot be read, or others can read it.
+    #[error(transparent)]
+    Key(#[from] AuthError),
     #[error("cannot use {path}: {source}", path = path.display())]
     Io { path: PathBuf, source: io::Error },
     #[error("{path} is not a key or certificate: {why}", path = path.display())]
@@ -45,6 +49,7 @@ impl AuthorityError {
     /// What to do about it.
     pub fn remedy(&self) -> String {
         match self {
+            AuthorityError::Key(error) => error.remedy(),
             AuthorityError::Io { .. } => "check the path and its permissions".to_owned(),
             AuthorityError::Malformed { path, .. } | AuthorityError::OtherKey { path } => {
                 format!("restore {} from a backup; or remove ca.pem and ca-key.pem: {ANEW}", path.display())
@@ -74,7 +79,7 @@ impl Authority {
     /// If its files cannot be used or do not belong together, or if the key is missing.
     pub fn open(state_dir: &Path) -> Result<Authority, AuthorityError> {
         let (path, key_path) = (state_dir.join(Authority::FILE), state_dir.join(Authority::KEY_FILE));
-        let key = match read(&key_path)? {
+        let key = match key_path.exists().then(|| auth::read_private(&key_path)).transpose()? {
             Some(pem) => KeyPair::from_pem(&pem).map_err(|error| malformed(&key_path, error))?,
             None if path.exists() => return Err(AuthorityError::NoKey { path: key_path }),
             None => {
@@ -87,7 +92,7 @@ impl Authority {
             Some(pem) => CertificateDer::from_pem_slice(pem.as_bytes()).map_err(|error| malformed(&path, error))?,
             // A crash after the key was written.
             None => {
-                let made = authority(SystemTime::now()).self_signed(&key)?;
+                let made = authority(&key).self_signed(&key)?;
                 durable::replace(&path, made.pem().as_bytes()).map_err(of(&path))?;
                 made.into()
             }
@@ -95,15 +100,7 @@ impl Authority {
         if !contains(&certificate, key.der_bytes()) {
             return Err(AuthorityError::OtherKey { path });
         }
-        Ok(Authority { certificate, issuer: Issuer::new(authority(SystemTime::now()), key) })
-    }
-
-    /// The SHA-256 of the certificate, in hexadecimal digits.
-    pub fn fingerprint(&self) -> String {
-        Sha256::digest(&self.certificate).iter().fold(String::new(), |mut text, byte| {
-            let _ = write!(text, "{byte:02x}");
-            text
-        })
+        Ok(Authority { certificate, issuer: Issuer::new(authority(&key), key) })
     }
 
     /// Certificates for a server that clients reach under these names and addresses.
@@ -169,13 +166,21 @@ impl ResolvesServerCert for Renewed {
     }
 }
 
-fn authority(now: SystemTime) -> CertificateParams {
+/// Each authority has a name of its own, so that a client reports an unknown one as such.
+fn authority(key: &KeyPair) -> CertificateParams {
     let mut params = CertificateParams::default();
-    params.distinguished_name = named("Amalgam cluster authority");
+    params.distinguished_name = named(&format!("Amalgam authority {}", &hex(&Sha256::digest(key.der_bytes()))[..16]));
     params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
     params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
-    valid(&mut params, now, AUTHORITY_DAYS);
+    valid(&mut params, SystemTime::now(), AUTHORITY_DAYS);
     params
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::new(), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
 }
 
 fn named(name: &str) -> DistinguishedName {
@@ -189,7 +194,7 @@ fn valid(params: &mut CertificateParams, now: SystemTime, days: u32) {
     params.not_after = (now + DAY * days).into();
 }
 
-/// The content of a file, if it exists. The key has to be private.
+/// The content of a file, if it exists.
 fn read(path: &Path) -> Result<Option<String>, AuthorityError> {
     match fs::read_to_string(path) {
         Ok(text) => Ok(Some(text)),
@@ -220,10 +225,10 @@ mod tests {
     #[test]
     fn the_first_start_creates_a_private_key_and_later_ones_use_it() {
         let dir = tempfile::tempdir().unwrap();
-        let first = Authority::open(dir.path()).unwrap().fingerprint();
+        let first = Authority::open(dir.path()).unwrap().certificate;
         let mode = fs::metadata(dir.path().join(Authority::KEY_FILE)).unwrap().permissions().mode();
-        assert_eq!((first.len(), mode & 0o777), (64, 0o600));
-        assert_eq!(Authority::open(dir.path()).unwrap().fingerprint(), first);
+        assert_eq!(mode & 0o777, 0o600);
+        assert_eq!(Authority::open(dir.path()).unwrap().certificate, first);
         // A crash between the two files: the key is used again.
         fs::remove_file(dir.path().join(Authority::FILE)).unwrap();
         Authority::open(dir.path()).unwrap();
@@ -242,6 +247,8 @@ mod tests {
         assert!(matches!(opened(), AuthorityError::Malformed { path, .. } if path == certificate));
         fs::write(&key, "no key").unwrap();
         assert!(matches!(opened(), AuthorityError::Malformed { path, .. } if path == key));
+        fs::set_permissions(&key, fs::Permissions::from_mode(0o644)).unwrap();
+        assert!(matches!(opened(), AuthorityError::Key(AuthError::Exposed { .. })));
         fs::remove_file(&key).unwrap();
         assert!(matches!(opened(), AuthorityError::NoKey { path } if path == key));
     }

@@ -5,6 +5,7 @@
 //! can compute (RFC 9266, `tls-exporter`). A process between the two ends has a TLS connection with each of them, so it
 //! cannot forward their proofs.
 
+use rustix::net::sockopt;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::{ClientConfig, Resumption};
 use rustls::crypto::{self, CryptoProvider, WebPkiSupportedAlgorithms};
@@ -20,17 +21,17 @@ use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
+use tokio::net::{TcpStream, ToSocketAddrs};
 use tokio::time::timeout;
 use tokio_rustls::{TlsAcceptor, TlsConnector, TlsStream};
 
 /// A peer with TLS sends the first bytes, one of version 32 waits for the challenge. This is how long the listener waits
-/// for the first byte.
+/// for the first byte of a peer on this machine. Others have the time of a handshake.
 const FIRST_BYTE: Duration = Duration::from_millis(500);
 /// The first byte of a TLS connection: a record of a handshake.
 pub(crate) const TLS_HANDSHAKE: u8 = 22;
 
-pub(crate) enum Channel {
+pub enum Channel {
     Tls(Box<TlsStream<TcpStream>>),
     /// To a daemon of version 32, over a loopback address.
     Plain(TcpStream),
@@ -78,11 +79,13 @@ impl Channel {
         let stream = open(address).await?;
         let is_local = is_local(stream.peer_addr()?);
         let name = ServerName::try_from(NAME).map_err(io::Error::other)?;
+        let peer = stream.peer_addr()?;
         match connector()?.connect(name, stream).await {
             Ok(stream) => Ok(Channel::Tls(Box::new(stream.into()))),
             Err(error) if is_not_tls(&error) && is_local => {
-                tracing::debug!(address, "it does not use TLS; trying version 32");
-                Ok(Channel::Plain(open(address).await?))
+                tracing::warn!(address, "it does not use TLS; trying version 32, which is not encrypted");
+                // Not the name again, which may lead to another machine.
+                Ok(Channel::Plain(open(peer).await?))
             }
             Err(error) if is_not_tls(&error) => Err(io::Error::new(
                 io::ErrorKind::InvalidData,
@@ -97,15 +100,19 @@ impl Channel {
     /// # Errors
     /// If the peer does not use TLS. Daemons of version 32 do not, and are accepted on this machine.
     pub(crate) async fn accept(stream: TcpStream, certificate: &Certificate) -> io::Result<Channel> {
-        stream.set_nodelay(true)?;
+        prepare(&stream)?;
         let mut first = [0];
-        match timeout(FIRST_BYTE, stream.peek(&mut first)).await {
+        let may_be_plain = is_local(stream.peer_addr()?);
+        let arrived = timeout(if may_be_plain { FIRST_BYTE } else { Duration::MAX }, stream.peek(&mut first));
+        match arrived.await {
             Ok(Ok(0)) => Err(io::ErrorKind::UnexpectedEof.into()),
             Ok(Ok(_)) if first == [TLS_HANDSHAKE] => certificate.accept(stream).await,
             Ok(Ok(_)) => Err(io::Error::new(io::ErrorKind::InvalidData, "the peer does not use TLS")),
             Ok(Err(error)) => Err(error),
-            Err(_) if is_local(stream.peer_addr()?) => Ok(Channel::Plain(stream)),
-            Err(_) => Err(io::Error::new(io::ErrorKind::TimedOut, "the peer does not start a TLS connection")),
+            Err(_) => {
+                tracing::warn!("a peer on this machine does not start TLS; trying version 32, which is not encrypted");
+                Ok(Channel::Plain(stream))
+            }
         }
     }
 
@@ -133,17 +140,32 @@ const NAME: &str = "amalgam";
 /// RFC 9266, section 2.
 const EXPORTER: &[u8] = b"EXPORTER-Channel-Binding";
 
-async fn open(address: &str) -> io::Result<TcpStream> {
+async fn open(address: impl ToSocketAddrs) -> io::Result<TcpStream> {
     let stream = TcpStream::connect(address).await?;
-    stream.set_nodelay(true)?;
+    prepare(&stream)?;
     Ok(stream)
 }
 
-pub(crate) fn is_local(address: SocketAddr) -> bool {
+/// A machine that is gone sends no end of its connections. The kernel ends them after about 25 seconds.
+fn prepare(stream: &TcpStream) -> io::Result<()> {
+    const IDLE: Duration = Duration::from_secs(10);
+    const INTERVAL: Duration = Duration::from_secs(5);
+    const PROBES: u32 = 3;
+    stream.set_nodelay(true)?;
+    sockopt::set_socket_keepalive(stream, true)?;
+    sockopt::set_tcp_keepidle(stream, IDLE)?;
+    sockopt::set_tcp_keepintvl(stream, INTERVAL)?;
+    sockopt::set_tcp_keepcnt(stream, PROBES)?;
+    sockopt::set_tcp_user_timeout(stream, (IDLE + INTERVAL * PROBES).as_millis() as u32)?;
+    Ok(())
+}
+
+/// Whether an address is on loopback, also as an IPv4-mapped one.
+pub fn is_local(address: SocketAddr) -> bool {
     address.ip().to_canonical().is_loopback()
 }
 
-/// Whether the peer's answer to the first bytes of TLS is not TLS. A daemon of version 32 sends its challenge, or closes.
+/// Whether the peer's answer to the first bytes of TLS is not TLS. A daemon of version 32 has sent its challenge.
 fn is_not_tls(error: &io::Error) -> bool {
     let of_tls = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
     matches!(of_tls, Some(rustls::Error::InvalidMessage(_) | rustls::Error::InappropriateMessage { .. }))
@@ -221,6 +243,24 @@ impl AsyncWrite for Channel {
         match self.get_mut() {
             Channel::Tls(stream) => Pin::new(stream).poll_write(context, bytes),
             Channel::Plain(stream) => Pin::new(stream).poll_write(context, bytes),
+        }
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        parts: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Channel::Tls(stream) => Pin::new(stream).poll_write_vectored(context, parts),
+            Channel::Plain(stream) => Pin::new(stream).poll_write_vectored(context, parts),
+        }
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        match self {
+            Channel::Tls(stream) => stream.is_write_vectored(),
+            Channel::Plain(stream) => stream.is_write_vectored(),
         }
     }
 

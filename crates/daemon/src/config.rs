@@ -15,6 +15,7 @@ use amalgam_workload::quantities::Malformed;
 use amalgam_workload::text::read_text;
 use amalgam_workload::{At, FileError, Position, closest, keys_of, packed, read_settings};
 use federation::FederationKeys;
+pub(crate) use federation::is_address;
 pub use federation::{FederationConfig, is_loopback};
 use opportunistic::OpportunisticKeys;
 use policies::Policies;

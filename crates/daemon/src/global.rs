@@ -87,7 +87,7 @@ pub fn start(options: GlobalOptions) -> Result<Server, ServerError> {
         lock: None,
         resignation: None,
         neighbours,
-        names: Vec::new(),
+        certificate: None,
     };
     Server::serve(hosted, remote, tokens, runtime, listener, kept)
 }

@@ -3,6 +3,7 @@
 
 use crate::auth::AuthError;
 use crate::channel::Certificate;
+use crate::config::is_address;
 use crate::descriptors;
 use crate::journal::{JournalError, JournalWriter};
 use crate::private::make_private_dir;
@@ -61,8 +62,8 @@ pub enum JobsError {
     Join(#[from] JoinError),
     #[error(transparent)]
     Start(#[from] ServerError),
-    #[error("agents cannot connect to {address}")]
-    NoAddress { address: SocketAddr },
+    #[error("agents cannot connect to `{advertised}`")]
+    NoAddress { advertised: String },
     #[error("too many starts with {path}: new attempts cannot be numbered", path = path.display())]
     TooManyStarts { path: PathBuf },
     #[error("{path} belongs to job host {found}, not to job host {wanted}", path = path.display())]
@@ -191,10 +192,10 @@ async fn stay(
     let listener = bind(resolve(&listen)?).await?;
     let address = listener.local_addr().map_err(JobsError::io("learn its own address"))?;
     let history = store.history();
-    if advertise.is_none() && address.ip().is_unspecified() {
-        return Err(JobsError::NoAddress { address });
-    }
     let advertised = advertise.unwrap_or_else(|| address.to_string());
+    if !is_address(&advertised) || advertised.parse::<SocketAddr>().is_ok_and(|address| address.ip().is_unspecified()) {
+        return Err(JobsError::NoAddress { advertised });
+    }
     let introduction = || Introduction::JobHost { host: number, address: advertised.clone(), next: history.end() };
     let patience = if before.is_some() { Patience::Briefly(BRIEFLY) } else { Patience::AtFirst(patience) };
     let first = match join_patiently(&server, &secrets, introduction, patience).await {

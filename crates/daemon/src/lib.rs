@@ -7,7 +7,7 @@ pub mod auth;
 pub mod authority;
 mod backend;
 mod changed;
-mod channel;
+pub mod channel;
 pub mod config;
 mod descriptors;
 pub mod durable;

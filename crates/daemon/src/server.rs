@@ -7,7 +7,7 @@ use crate::auth::{AuthError, Tokens, check_bind, new_nonce};
 use crate::authority::{Authority, AuthorityError};
 use crate::backend::ServerBackend;
 use crate::changed::{self, Misfit};
-use crate::channel::Certificate;
+use crate::channel::{Certificate, is_local};
 use crate::config::{Config, StoreConfig};
 use crate::descriptors;
 use crate::durable;
@@ -228,6 +228,13 @@ impl Hosted {
     }
 }
 
+/// The HTTP interface before it is open.
+pub(crate) struct Interface {
+    pub address: SocketAddr,
+    /// If other machines can reach it.
+    pub certificate: Option<Certificate>,
+}
+
 /// Values of the start that a running server keeps.
 pub(crate) struct Kept {
     pub agents_address: Option<SocketAddr>,
@@ -236,8 +243,8 @@ pub(crate) struct Kept {
     pub lock: Option<File>,
     pub resignation: Option<Resignation>,
     pub neighbours: Option<Neighbours>,
-    /// Names for the certificate, besides those that this process finds itself.
-    pub names: Vec<String>,
+    /// Of an interface that other machines can reach.
+    pub certificate: Option<Certificate>,
 }
 
 /// Empty roles for a process with this configuration.
@@ -317,8 +324,10 @@ impl Server {
         let address = resolve(config.interface())?;
         let agents = takes_agents.then(|| resolve(config.agents())).transpose()?;
         let tokens = Arc::new(Tokens::open(&state_dir, &user)?);
+        let interface = Interface { address, certificate: certificate_of(&state_dir, address, &config.listen_names)? };
         // Lock the log first: a second server must not use the executor of the first.
-        let log = open_log(&state_dir, &config, takes_agents && executor.is_none(), address, &tokens)?;
+        let log = open_log(&state_dir, &config, takes_agents && executor.is_none(), &interface, &tokens)?;
+        let certificate = interface.certificate;
         let seat = config.master.federated.map(|(federation, cluster)| Seat::Cluster(federation, cluster));
         seat::keep(&state_dir, seat)?;
         let (replica, resignation) = log.replica.unzip();
@@ -366,8 +375,8 @@ impl Server {
         };
         let torn_bytes = log.torn_bytes;
         let neighbours = seat.map(|seat| neighbours(&config, seat, &listener)).transpose()?;
-        let names = config.listen_names.clone();
-        let kept = Kept { agents_address, torn_bytes, state_dir, lock: executor_lock, resignation, neighbours, names };
+        let kept =
+            Kept { agents_address, torn_bytes, state_dir, lock: executor_lock, resignation, neighbours, certificate };
         Server::serve(hosted, remote, tokens, runtime, listener, kept)
     }
 
@@ -387,8 +396,7 @@ impl Server {
             let _ = stopped.await;
         };
         let ended = Mutex::new(VecDeque::new());
-        let Kept { agents_address, torn_bytes, state_dir, lock, resignation, neighbours, names } = kept;
-        let certificate = certificate_of(&state_dir, address, names)?;
+        let Kept { agents_address, torn_bytes, state_dir, lock, resignation, neighbours, certificate } = kept;
         let handle_of_backend = handle.clone();
         let backend =
             ServerBackend { handle: handle_of_backend, history, events, metrics, remote, started, ended, neighbours };
@@ -419,7 +427,7 @@ impl Server {
 
     /// Where clients connect: encrypted, if other machines can.
     pub fn url(&self) -> String {
-        let scheme = if self.address.ip().is_loopback() { "http" } else { "https" };
+        let scheme = if is_local(self.address) { "http" } else { "https" };
         format!("{scheme}://{}", self.address)
     }
 
@@ -447,12 +455,12 @@ fn open_log(
     state_dir: &Path,
     config: &Config,
     may_stand_by: bool,
-    address: SocketAddr,
+    interface: &Interface,
     tokens: &Tokens,
 ) -> Result<Log, ServerError> {
     match (&config.store, config.master.federated) {
         (Some(store), Some((_, cluster))) if may_stand_by => {
-            standby::wait(state_dir, config, store, cluster, address, tokens)
+            standby::wait(state_dir, config, store, cluster, interface, tokens)
         }
         (Some(_), _) => Err(ServerError::Inseparable),
         (None, _) => Log::open(state_dir, config),
@@ -491,18 +499,18 @@ fn listen_for_agents(
 }
 
 /// The certificate of an interface that other machines can reach.
-pub(crate) fn certificate_of(
+fn certificate_of(
     state_dir: &Path,
     address: SocketAddr,
-    configured: Vec<String>,
+    configured: &[String],
 ) -> Result<Option<Certificate>, ServerError> {
-    if address.ip().is_loopback() {
+    if is_local(address) {
         return Ok(None);
     }
     let mut names = vec!["localhost".to_owned(), Host::inspect().hostname];
     let interfaces = if_addrs::get_if_addrs().map_err(ServerError::io("list the addresses of this machine"))?;
     names.extend(interfaces.iter().map(|interface| interface.ip().to_string()));
-    names.extend(configured);
+    names.extend_from_slice(configured);
     names.retain(|name| ServerName::try_from(name.as_str()).is_ok());
     names.sort();
     names.dedup();

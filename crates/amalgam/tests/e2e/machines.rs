@@ -11,7 +11,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// What a file contains that one node sends to another.
 const SECRET: &str = "the quick brown fox";
@@ -101,12 +101,17 @@ impl Machines {
 
     /// The agent of a host, which connects to this address.
     fn agent(&self, host: usize, server: &str, token: &Path) -> Command {
+        self.agent_in(&format!("host-{host}"), host, server, token)
+    }
+
+    /// The agent of a host, with another work directory.
+    fn agent_in(&self, work_dir: &str, host: usize, server: &str, token: &Path) -> Command {
         let name = format!("host-{host}");
-        let home = self.scene.path().join(&name);
+        let home = self.scene.path().join(work_dir);
         self.scene.has_executor(&home);
         let mut command = self.scene.command(&["agent", "--server", server, "--name", &name]);
         command.args(["--cpus", "2", "--memory", "1GiB", "--attribute", &format!("host={host}")]);
-        command.arg("--work-dir").arg(home).arg("--token-file").arg(token);
+        command.arg("--token-file").arg(token).arg("--work-dir").arg(home);
         // It is another machine's.
         command.env_remove("AMALGAM_STATE").env("HOME", self.scene.path().join("home"));
         command
@@ -191,7 +196,7 @@ fn a_job_host_on_another_machine_advertises_its_address() {
     let mut command = host(&[]);
     machines.host(1).has(&mut command);
     let refused = Daemon::start(command).err().expect("no agent can connect to 0.0.0.0");
-    assert!(refused.contains(&format!("agents cannot connect to {listen}")), "{refused}");
+    assert!(refused.contains(&format!("agents cannot connect to `{listen}`")), "{refused}");
     let advertised = format!("{}:{port}", address(1));
     machines.started(1, host(&["--advertise", &advertised]));
     machines.start_agent(1, &machines.agents);
@@ -203,8 +208,9 @@ fn a_job_host_on_another_machine_advertises_its_address() {
 
 #[test]
 fn clients_on_other_machines_use_an_encrypted_interface_that_they_verify() {
-    let (port, name) = (free_port(), "head.test");
-    let config = format!("listen_names = ['{name}']");
+    let port = free_port();
+    // A name of the server that it cannot find itself: here the address of a proxy, which records what passes.
+    let config = format!("listen_names = ['{}']", address(2));
     let Some(machines) = Machines::listening(&format!("0.0.0.0:{port}"), 3, &config) else { return };
     machines.start_agent(1, &machines.agents);
     let interface = format!("{}:{port}", address(0));
@@ -228,15 +234,31 @@ fn clients_on_other_machines_use_an_encrypted_interface_that_they_verify() {
     let https = format!("https://{interface}");
     let ran = call(&https, Some(&authority), &["run", "--name", "across", "--", "echo", SECRET]);
     assert_eq!((ran.code, ran.out.trim_end()), (0, SECRET), "{ran:?}");
-    // The address of the proxy is none of the server's, so only the name in the configuration is accepted there.
-    let by_proxy = call(&format!("https://{on_the_way}"), Some(&authority), &["list"]);
-    assert!(by_proxy.code != 0 && by_proxy.err.contains("listen_names"), "{by_proxy:?}");
-    assert!(!wire.recorded().is_empty());
+    let by_proxy = call(&format!("https://{on_the_way}"), Some(&authority), &["run", "--", "echo", SECRET]);
+    assert_eq!((by_proxy.code, by_proxy.out.trim_end()), (0, SECRET), "{by_proxy:?}");
+    let seen = wire.recorded();
+    let secret_token = fs::read_to_string(&token).unwrap();
+    for text in [SECRET, secret_token.trim(), "HTTP/1.1", "authorization"] {
+        assert!(
+            !seen.is_empty() && !seen.windows(text.len()).any(|part| part == text.as_bytes()),
+            "`{text}` is readable"
+        );
+    }
+    // Another address that leads there is not in the certificate.
+    let elsewhere = format!("127.0.0.2:{}", free_port());
+    let _other = Proxy::within(Some(machines.host(2)), elsewhere.clone(), &interface);
+    let unnamed = call(&format!("https://{elsewhere}"), Some(&authority), &["list"]);
+    assert!(unnamed.code != 0 && unnamed.err.contains("certificate not valid for name"), "{unnamed:?}");
 
     let other = tempfile::tempdir().unwrap();
     Authority::open(other.path()).unwrap();
-    let wrong = call(&https, Some(&other.path().join("ca.pem")), &["list"]);
-    assert!(wrong.code != 0 && wrong.err.contains("check --ca-file"), "{wrong:?}");
+    let asked = Instant::now();
+    let wrong = call(&https, Some(&other.path().join("ca.pem")), &["submit", "--", "true"]);
+    assert!(
+        wrong.code != 0 && wrong.err.contains("UnknownIssuer") && wrong.err.contains("check --ca-file"),
+        "{wrong:?}"
+    );
+    assert!(asked.elapsed() < Duration::from_secs(10), "it is not tried again");
     let none = call(&https, None, &["list"]);
     assert!(none.code != 0 && none.err.contains("pass --ca-file"), "{none:?}");
     let plain = call(&format!("http://{interface}"), None, &["list"]);
@@ -303,4 +325,18 @@ fn a_server_that_only_its_machine_reaches_makes_no_join_string() {
     assert!(refused.code != 0 && refused.err.contains("--listen-agents 0.0.0.0:7434"), "{refused:?}");
     let string = scene.ok(&["token", "join", "--address", "head:7434"]);
     assert!(string.starts_with("head:7434/") && string.trim().len() == "head:7434/".len() + 64, "{string}");
+}
+
+/// Its connections have no end: the machine lost its power or its network.
+#[test]
+fn the_name_of_a_machine_that_is_gone_is_free_again_for_another_one() {
+    let Some(machines) = Machines::start(3, "") else { return };
+    machines.start_agent(1, &machines.agents);
+    let state = || machines.scene.json::<NodeDetail>(&["node", "info", "host-1"]).summary.state;
+    until_true("the node", || state() == NodeState::Up);
+    machines.network.cut(1);
+    until_true("missed heartbeats", || state() != NodeState::Up);
+    let token = machines.scene.work().join("host-1.token");
+    machines.started(2, machines.agent_in("replacement", 1, &machines.agents, &token));
+    until_true("the node on another machine", || state() == NodeState::Up);
 }

@@ -385,7 +385,8 @@ fn only_line(text: &str) -> Option<&str> {
     (!line.is_empty() && !line.contains(|c: char| c.is_whitespace() || matches!(c, '=' | '['))).then_some(line)
 }
 
-pub(super) fn read_private(path: &Path) -> Result<String, AuthError> {
+/// The content of a file that only its owner can read.
+pub(crate) fn read_private(path: &Path) -> Result<String, AuthError> {
     let wrong = |source| AuthError::Io { path: path.to_owned(), source };
     let file = File::open(path).map_err(wrong)?;
     // Use the open file: its name may refer to another file by now.

@@ -4,10 +4,12 @@
 //! but prove that they have it. Clients on other machines verify the server by its certificate first.
 
 mod file;
+pub(crate) use file::read_private;
 pub mod joins;
 
 pub use file::{Holder, OVERLAP, TokenEntry, add, client_token, daemon_entries, daemon_token, read, remove, rotate};
 
+use crate::channel::is_local;
 use amalgam_core::vocabulary::{BadName, Named};
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::{Digest, Sha256};
@@ -255,7 +257,7 @@ fn mac(token: &str, side: &str, nonce: &[u8]) -> Hmac<Sha256> {
 /// # Errors
 /// If the address is not a loopback address. The text contains a remedy.
 pub fn check_bind(address: SocketAddr) -> Result<(), String> {
-    if address.ip().is_loopback() {
+    if is_local(address) {
         return Ok(());
     }
     Err(format!(

@@ -164,7 +164,8 @@ fn check_addresses(written: &[At<String>], are_masters: bool, seen: &mut BTreeSe
     Ok(())
 }
 
-fn is_address(text: &str) -> bool {
+/// Whether this is HOST:PORT with a port that others can connect to.
+pub(crate) fn is_address(text: &str) -> bool {
     let is_name = |host: &str| !host.is_empty() && !host.contains(['/', ',', ' ', ':', '[', ']']);
     match (text.parse::<SocketAddr>(), text.rsplit_once(':')) {
         (Ok(address), _) => address.port() > 0,

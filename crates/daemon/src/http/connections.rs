@@ -227,6 +227,12 @@ fn evict(taken: &mut BTreeMap<u64, Arc<Occupant>>, is_meant: impl Fn(&Occupant) 
 }
 
 async fn say_full(stream: TcpStream) -> io::Result<()> {
+    let mut first = [0];
+    stream.peek(&mut first).await?;
+    if first == [TLS_HANDSHAKE] {
+        // An answer would cost a handshake.
+        return Ok(());
+    }
     let message = "the server has reached its maximum number of connections";
     let full = Error::new(ErrorCode::Unavailable, message, "try again in a few seconds, or stop some of your clients");
     say(stream, StatusCode::SERVICE_UNAVAILABLE, full).await
@@ -360,6 +366,10 @@ mod tests {
 
     /// Starts a server that answers `/` immediately, `/echo` with the request's body, and `/never` never.
     async fn start(limits: Limits) -> (SocketAddr, oneshot::Sender<()>) {
+        start_with(limits, None).await
+    }
+
+    async fn start_with(limits: Limits, certificate: Option<Certificate>) -> (SocketAddr, oneshot::Sender<()>) {
         let router = Router::new()
             .route("/", get(|| async { "here" }))
             .route("/echo", post(|body: Bytes| async move { body }))
@@ -367,7 +377,7 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let (stop, stopped) = oneshot::channel();
-        tokio::spawn(serve(listener, None, router, limits, async move {
+        tokio::spawn(serve(listener, certificate, router, limits, async move {
             let _ = stopped.await;
         }));
         (address, stop)
@@ -452,5 +462,44 @@ mod tests {
         let mut stream = stream;
         stream.write_all(b"bc").await.unwrap();
         assert!(rest(stream).await.ends_with("abc"));
+    }
+
+    #[tokio::test]
+    async fn connections_with_tls_and_without_are_answered_on_this_machine() {
+        let (address, stop) = start_with(LIMITS, Some(Certificate::of_process().unwrap())).await;
+        assert!(rest(open(address, WHOLE).await).await.ends_with("here"));
+        let mut channel = Channel::connect(&address.to_string()).await.unwrap();
+        assert!(matches!(channel, Channel::Tls(_)));
+        let head = "POST /echo HTTP/1.1\r\nhost: x\r\ncontent-length: 3\r\n\r\na";
+        channel.write_all(head.as_bytes()).await.unwrap();
+        channel.flush().await.unwrap();
+        sleep(Duration::from_millis(50)).await;
+        // The request in flight is answered before the server stops.
+        stop.send(()).unwrap();
+        channel.write_all(b"bc").await.unwrap();
+        channel.flush().await.unwrap();
+        let mut answer = Vec::new();
+        let read = timeout(Duration::from_secs(20), channel.read_to_end(&mut answer)).await;
+        read.expect("the server closes the connection").unwrap();
+        assert!(answer.ends_with(b"abc"));
+    }
+
+    #[tokio::test]
+    async fn half_a_handshake_and_silence_end_with_the_limit_and_with_the_server() {
+        let certificate = || Some(Certificate::of_process().unwrap());
+        let half = "\u{16}\u{3}\u{1}";
+        let (address, _stop) = start_with(LIMITS, certificate()).await;
+        for text in [half, ""] {
+            assert_eq!(rest(open(address, text).await).await, "", "{text:?}");
+        }
+        let (address, stop) = start_with(Limits { head: Duration::from_secs(20), ..LIMITS }, certificate()).await;
+        let open = [open(address, half).await, open(address, "").await];
+        sleep(Duration::from_millis(50)).await;
+        let stopped = std::time::Instant::now();
+        stop.send(()).unwrap();
+        for stream in open {
+            assert_eq!(rest(stream).await, "");
+        }
+        assert!(stopped.elapsed() < Duration::from_secs(10), "they do not hold the server up");
     }
 }

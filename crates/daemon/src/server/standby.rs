@@ -1,12 +1,11 @@
 //! A standby: it waits until its cluster has no active master, and answers all requests with that until then.
 
-use super::{Log, ServerError, bind, certificate_of, end_process, interface_runtime, leave_address};
+use super::{Interface, Log, ServerError, bind, end_process, interface_runtime, leave_address};
 use crate::api::{Error, ErrorCode};
 use crate::auth::Tokens;
 use crate::config::{Config, StoreConfig};
 use crate::http;
 use amalgam_core::vocabulary::ClusterId;
-use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
 use tokio::runtime::Runtime;
@@ -20,19 +19,19 @@ pub(crate) fn wait(
     config: &Config,
     store: &StoreConfig,
     cluster: ClusterId,
-    address: SocketAddr,
+    own: &Interface,
     tokens: &Tokens,
 ) -> Result<Log, ServerError> {
     let mut interface = None;
     let stands_by = |active: &str| {
         tracing::warn!("standby: the active master of {cluster} is {active}; this one takes over when its lease ends");
-        match answer_meanwhile(state_dir, address, tokens, config.listen_names.clone(), refusal(cluster, active)) {
+        match answer_meanwhile(state_dir, own, tokens, refusal(cluster, active)) {
             Ok(runtime) => interface = Some(runtime),
             Err(error) => tracing::warn!(%error, "cannot open the interface of this standby"),
         }
     };
     let lost = |error: crate::replica::ReplicaError| end_process(&error, error.remedy());
-    let says = format!("process {} at {address}", std::process::id());
+    let says = format!("process {} at {}", std::process::id(), own.address);
     let log = Log::take_over(state_dir, config, store, cluster, &says, stands_by, lost)?;
     if let Some(interface) = interface {
         // The server needs the same address.
@@ -49,16 +48,14 @@ fn refusal(cluster: ClusterId, active: &str) -> Error {
 
 fn answer_meanwhile(
     state_dir: &Path,
-    address: SocketAddr,
+    own: &Interface,
     tokens: &Tokens,
-    names: Vec<String>,
     refusal: Error,
 ) -> Result<Runtime, ServerError> {
     let runtime = interface_runtime()?;
-    let listener = runtime.block_on(bind(address))?;
+    let listener = runtime.block_on(bind(own.address))?;
     let address = listener.local_addr().map_err(ServerError::io("learn the interface's address"))?;
     leave_address(state_dir, address, None, tokens.path())?;
-    let certificate = certificate_of(state_dir, address, names)?;
-    runtime.spawn(http::refuse_all(listener, certificate, refusal));
+    runtime.spawn(http::refuse_all(listener, own.certificate.clone(), refusal));
     Ok(runtime)
 }

@@ -347,7 +347,10 @@ async fn shake_hands(address: &str, secrets: &Secrets, introduction: Introductio
         let why = "its program is older, and has no join strings; use a token of `amalgam token add --agent NAME`";
         return Err(JoinError::lasting(address, why.to_owned()));
     }
-    let nonce = auth::new_nonce()?;
+    if link.is_downgraded(&challenge.nonce) {
+        return Err(unreachable(io::Error::other(DOWNGRADED)));
+    }
+    let nonce = link.nonce()?;
     let proof = auth::prove(&token, JOINING, &link.bound(&challenge.nonce));
     let program = Some(PROGRAM.to_owned());
     link.write(&Hello { version, introduction, nonce, proof, program }).await.map_err(unreachable)?;
@@ -365,6 +368,10 @@ async fn shake_hands(address: &str, secrets: &Secrets, introduction: Introductio
     }
 }
 
+/// The end of a nonce that a program with TLS sends over a connection without it. The proofs cover it, so nobody between
+/// both sides can remove it. As in RFC 8446, section 4.1.3.
+const HAS_TLS: &[u8; 8] = b"with-TLS";
+const DOWNGRADED: &str = "the connection is not encrypted, although both programs can encrypt it; trying again";
 /// The newest protocol version without TLS.
 const PLAIN: u32 = 32;
 /// The protocol version that introduced join strings.
@@ -410,6 +417,21 @@ impl Link {
     fn versions(&self) -> Versions {
         let newest = if self.binding.is_empty() { PLAIN } else { WIRE.newest };
         Versions { newest, ..WIRE }
+    }
+
+    /// A random challenge. Without TLS, it tells a peer that has TLS that both could use it.
+    fn nonce(&self) -> Result<[u8; 32], AuthError> {
+        let mut nonce = auth::new_nonce()?;
+        if self.binding.is_empty() {
+            nonce[32 - HAS_TLS.len()..].copy_from_slice(HAS_TLS);
+        }
+        Ok(nonce)
+    }
+
+    /// Whether this connection has no TLS, though both sides could use it. Somebody between them forwards it, or the first
+    /// bytes were late.
+    fn is_downgraded(&self, nonce: &[u8; 32]) -> bool {
+        self.binding.is_empty() && nonce.ends_with(HAS_TLS)
     }
 
     /// A nonce for a proof that is valid on this connection only.

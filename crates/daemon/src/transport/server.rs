@@ -3,8 +3,8 @@
 use super::federation::{GlobalIntroduction, exchange, may_say};
 use super::files::answer_in_turn;
 use super::{
-    Answer, Challenge, HANDSHAKE, Hello, Introduction, JOINING, LISTENING, Link, Obstacle, Outgoing, RemoteNodes,
-    STRANGERS_FRAME, Secrets, Terms, Wire,
+    Answer, Challenge, DOWNGRADED, HANDSHAKE, Hello, Introduction, JOINING, LISTENING, Link, Obstacle, Outgoing,
+    RemoteNodes, STRANGERS_FRAME, Secrets, Terms, Wire,
 };
 use crate::auth::joins::{self, Given};
 use crate::auth::{self, Holder};
@@ -13,6 +13,7 @@ use crate::files::MOST_SERVED;
 use crate::shell::{Handle, Input, Parcel, PeerId, PeerRoute, decode};
 use crate::store::Entry;
 use crate::store::ServerId;
+use crate::versions::WIRE;
 use amalgam_core::hosting::{Fact, Roles};
 use amalgam_core::job_manager::JobManagerSettings;
 use amalgam_core::preset::Preset;
@@ -20,6 +21,7 @@ use amalgam_core::protocol::Address;
 use amalgam_core::vocabulary::{self, ClockOffset, Federation, GlobalId, HostId, Instant, Named, NodeId};
 use std::collections::VecDeque;
 use std::io;
+use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -90,7 +92,7 @@ impl Refusal {
 pub async fn serve_daemons(listener: TcpListener, gate: Gate) {
     let gate = Arc::new(gate);
     let connections = AtomicU64::new(1);
-    let mut strangers: VecDeque<oneshot::Sender<()>> = VecDeque::new();
+    let mut strangers: VecDeque<(IpAddr, oneshot::Sender<()>)> = VecDeque::new();
     loop {
         let Ok((stream, address)) = listener.accept().await else {
             // The process has most likely no file descriptors left. Closing a connection that is not authenticated
@@ -101,14 +103,13 @@ pub async fn serve_daemons(listener: TcpListener, gate: Gate) {
         };
         let gate = Arc::clone(&gate);
         let incarnation = gate.incarnation(connections.fetch_add(1, Ordering::Relaxed));
-        // At the limit, the oldest connection that is not authenticated is closed. A peer that answers immediately is
-        // authenticated before that.
-        strangers.retain(|stranger| !stranger.is_closed());
+        strangers.retain(|(_, stranger)| !stranger.is_closed());
         if strangers.len() >= MOST_STRANGERS {
-            strangers.pop_front();
+            let networks: Vec<IpAddr> = strangers.iter().map(|(network, _)| *network).collect();
+            strangers.remove(oldest_of_most(&networks));
         }
         let (stays, must_go) = oneshot::channel();
-        strangers.push_back(stays);
+        strangers.push_back((network(address.ip()), stays));
         tokio::spawn(async move {
             let let_in = tokio::select! {
                 let_in = timeout(HANDSHAKE, gate.let_in(stream, incarnation)) => let_in,
@@ -124,6 +125,22 @@ pub async fn serve_daemons(listener: TcpListener, gate: Gate) {
     }
 }
 
+/// At the limit, the connection that is closed is the oldest of those that are not authenticated and come from the network with
+/// most of them. One machine cannot keep the others out, and a peer that answers immediately is authenticated before that.
+fn oldest_of_most(networks: &[IpAddr]) -> usize {
+    let count = |network: &IpAddr| networks.iter().filter(|other| *other == network).count();
+    let most = networks.iter().map(count).max();
+    networks.iter().position(|network| Some(count(network)) == most).unwrap_or(0)
+}
+
+/// A machine has a whole network of IPv6 addresses (/64).
+fn network(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(address) => IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() & !u128::from(u64::MAX))),
+        address => address,
+    }
+}
+
 impl Gate {
     /// A number that identifies the connection. Its lower 32 bits identify the server's run.
     fn incarnation(&self, connection: u64) -> u64 {
@@ -136,16 +153,19 @@ impl Gate {
     /// `None` if the peer was given a token and has to connect again.
     async fn let_in(&self, stream: TcpStream, incarnation: u64) -> io::Result<Option<Guest>> {
         let mut link = Link::new(Channel::accept(stream, &self.certificate).await?, STRANGERS_FRAME)?;
-        let nonce = auth::new_nonce().map_err(io::Error::other)?;
+        let nonce = link.nonce().map_err(io::Error::other)?;
         let versions = link.versions();
         link.write(&Challenge { versions, nonce }).await?;
         let hello: Hello = link.read().await?;
         if !versions.contains(hello.version) {
             let why = format!(
-                "unsupported protocol version {}; this program supports {versions}; install programs of the same version",
+                "unsupported protocol version {}; this program supports {WIRE}; install programs of the same version",
                 hello.version
             );
             return Err(refuse(link, Refusal::for_good(why)).await);
+        }
+        if link.is_downgraded(&hello.nonce) {
+            return Err(refuse(link, Refusal { why: DOWNGRADED.to_owned(), obstacle: Obstacle::Passing }).await);
         }
         if let Introduction::Join { node } = &hello.introduction {
             return self.give_token(link, node.clone(), &nonce, &hello, incarnation).await.map(|()| None);
@@ -557,6 +577,39 @@ mod tests {
 
     async fn join_with(token: &str, address: &str) -> Result<Joined, JoinError> {
         join(address, &Secrets::Single(token.to_owned()), || Introduction::NodeOf { node: NodeId(7) }).await
+    }
+
+    #[test]
+    fn the_network_with_most_strangers_loses_its_oldest() {
+        let networks = ["10.0.0.1", "10.0.0.2", "10.0.0.2", "2001:db8::1", "2001:db8::2", "2001:db8::3"];
+        let networks: Vec<IpAddr> = networks.iter().map(|address| network(address.parse().unwrap())).collect();
+        assert_eq!(oldest_of_most(&networks), 3, "all addresses of a /64 count as one");
+        assert_eq!(oldest_of_most(&networks[..3]), 1);
+        assert_eq!(network("::ffff:10.0.0.1".parse().unwrap()), networks[0]);
+    }
+
+    /// Both sides can encrypt, and somebody between them lets neither start TLS.
+    #[tokio::test]
+    async fn a_connection_without_tls_between_programs_with_tls_is_refused_by_both() {
+        let listening = Listening::new().await;
+        let middle = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let (address, middle_address) = (listening.address(), middle.local_addr().unwrap().to_string());
+        let forward = async {
+            // The first connection has TLS; it is answered with the bytes of version 32.
+            let (mut first, _) = middle.accept().await.unwrap();
+            tokio::io::AsyncWriteExt::write_all(&mut first, b"\0\0\0\x04none").await.unwrap();
+            let (mut outer, _) = middle.accept().await.unwrap();
+            let mut inner = TcpStream::connect(&address).await.unwrap();
+            let _ = copy_bidirectional(&mut outer, &mut inner).await;
+        };
+        let both = async { tokio::join!(join_with(TOKEN, &middle_address), listening.let_in()) };
+        let (joined, guest) = tokio::select! {
+            ends = both => ends,
+            () = async { forward.await; std::future::pending().await } => unreachable!(),
+        };
+        let refused = joined.err().unwrap().to_string();
+        assert!(refused.contains("although both programs can encrypt it"), "{refused}");
+        assert!(guest.is_err());
     }
 
     #[tokio::test]
