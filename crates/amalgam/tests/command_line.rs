@@ -288,7 +288,12 @@ fn wrong_command_lines_exit_with_2_and_print_a_remedy() {
         &["dev", "--cpus", "0"],
         &["dev", "--listen", "nonsense"],
         &["server", "--listen", "0.0.0.0"],
-        &["server", "--listen", "0.0.0.0:7433"],
+        &["agent", "--join", "nonsense"],
+        &["agent", "--join", "head:7434/0", "--server", "head:7434"],
+        &["token", "join", "--ttl", "soon"],
+        &["token", "join", "--uses", "0"],
+        &["list", "--server", "https://head:7433"],
+        &["list", "--server", "http://head:7433"],
         &["submit", "job.txt"],
         &["submit", "missing.toml"],
     ] {
