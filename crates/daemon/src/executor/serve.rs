@@ -14,7 +14,7 @@ use rustix::event::{Timespec, epoll};
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -93,6 +93,8 @@ struct Executor<'a> {
     poll: OwnedFd,
     signals: OwnedFd,
     listener: UnixListener,
+    /// The inode of the socket's file: if the state directory was removed and made anew, another executor has another one.
+    socket: Option<u64>,
     hello: Hello,
     agent: Option<Agent>,
     tasks: Tasks,
@@ -156,6 +158,7 @@ impl<'a> Executor<'a> {
             poll,
             signals,
             listener,
+            socket: inode(&config.socket),
             hello,
             agent: None,
             tasks,
@@ -311,7 +314,9 @@ impl<'a> Executor<'a> {
 
     /// Removes the socket, so that a connecting agent finds none instead of one that nothing listens on.
     fn stop(self) {
-        let _ = fs::remove_file(&self.config.socket);
+        if self.socket == inode(&self.config.socket) {
+            let _ = fs::remove_file(&self.config.socket);
+        }
         drop(self.tasks);
     }
 }
@@ -396,6 +401,10 @@ fn listen(socket: &Path) -> Result<UnixListener, ExecutorError> {
     fs::set_permissions(socket, Permissions::from_mode(0o600)).map_err(ExecutorError::file("protect", socket))?;
     listener.set_nonblocking(true).map_err(ExecutorError::file("listen on", socket))?;
     Ok(listener)
+}
+
+fn inode(path: &Path) -> Option<u64> {
+    fs::symlink_metadata(path).ok().map(|metadata| metadata.ino())
 }
 
 fn timespec(duration: Duration) -> Timespec {
