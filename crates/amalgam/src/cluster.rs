@@ -8,6 +8,7 @@ use amalgam_cli::values::parse_preset;
 use amalgam_core::preset::Preset;
 use amalgam_core::vocabulary::Named;
 use amalgam_daemon::auth::Tokens;
+use amalgam_daemon::config::is_address;
 use amalgam_daemon::config::{Config, ConfigError};
 use amalgam_daemon::executor::host::Host;
 use amalgam_daemon::executor::{EnforcementChoice, ExecutorConfig};
@@ -39,9 +40,16 @@ pub fn secrets(connection: &Connection, state_dir: &Path, node: Option<&str>) ->
 }
 
 /// The address as written on the command line; several are separated by commas.
-pub fn agents_address(written: &str) -> String {
-    let each = |address: &str| address.trim().trim_start_matches("http://").trim_end_matches('/').to_owned();
-    written.split(',').map(each).collect::<Vec<_>>().join(",")
+pub fn agents_address(written: &str) -> Result<String> {
+    let each = |address: &str| {
+        let address = address.trim().trim_start_matches("http://").trim_end_matches('/');
+        if is_address(address) {
+            return Ok(address.to_owned());
+        }
+        let what = format!("`{address}` is not the address of a server for agents (--server)");
+        Err(Failure::usage(what, "write HOST:PORT, such as head:7434, as in the server's ready line"))
+    };
+    Ok(written.split(',').map(each).collect::<Result<Vec<_>>>()?.join(","))
 }
 
 /// How large a cluster in one process is; by default like this machine.

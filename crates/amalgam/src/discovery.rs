@@ -144,7 +144,7 @@ fn base_url(server: &str) -> Result<String> {
         ));
     };
     if scheme == "http" && !is_here(host) {
-        let what = format!("{url} would send your token unencrypted to another machine");
+        let what = format!("{url} would send your token unencrypted, and its address is not on loopback");
         let remedy = "use https:// and --ca-file; at an end of a tunnel on this machine, http://127.0.0.1 and its port";
         return Err(Failure::usage(what, remedy));
     }

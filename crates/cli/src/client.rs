@@ -407,8 +407,8 @@ fn check(base: &str, answer: std::result::Result<Response<Body>, ureq::Error>) -
 fn unanswered(base: &str, error: &ureq::Error) -> Failure {
     let remedy = match error {
         _ if matches!(of_tls(error), Some(rustls::Error::InvalidCertificate(_))) => {
-            "check --ca-file: it has to be ca.pem of this server; and the address: the server's certificate has its host name, its \
-             addresses and `listen_names` of its configuration"
+            "check --ca-file: it has to be ca.pem of this server; and the address: it has to be the one for clients, and the server's \
+             certificate has its host name, its addresses and `listen_names` of its configuration"
         }
         _ if of_tls(error).is_some() => {
             "it may have no encryption, or too many connections: check the address and the port, and try again"
@@ -427,11 +427,14 @@ fn unanswered(base: &str, error: &ureq::Error) -> Failure {
         ureq::Error::Timeout(_) => "it accepts connections, but did not answer in time".to_owned(),
         error => error.to_string(),
     };
-    let failure = Failure::unreachable(format!("the server at {base} does not answer: {why}"), remedy);
-    if of_tls(error).is_some() {
+    if let Some(error) = of_tls(error) {
         // Another try would fail in the same way.
-        return Failure { kind: Kind::Refused, ..failure };
+        return Failure {
+            kind: Kind::Refused,
+            ..Failure::unreachable(format!("cannot verify {base}: {error}"), remedy)
+        };
     }
+    let failure = Failure::unreachable(format!("the server at {base} does not answer: {why}"), remedy);
     let connected = match error {
         ureq::Error::Io(error) => error.kind() != io::ErrorKind::ConnectionRefused,
         ureq::Error::ConnectionFailed | ureq::Error::HostNotFound | ureq::Error::BadUri(_) => false,

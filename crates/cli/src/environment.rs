@@ -12,7 +12,7 @@ const TOKEN: &str = "AMALGAM_TOKEN";
 const LOG: &str = "AMALGAM_LOG";
 
 /// All variables of this program that it reads itself. The parser of the command line reads the others.
-const READ: [&str; 6] = [SERVER, TOKEN, LOG, "AMALGAM_STATE", "AMALGAM_TOKEN_FILE", "AMALGAM_CA_FILE"];
+const READ: [&str; 7] = [SERVER, TOKEN, LOG, "AMALGAM_STATE", "AMALGAM_TOKEN_FILE", "AMALGAM_CA_FILE", "AMALGAM_JOIN"];
 
 /// Removes empty variables. Call it before other threads start.
 pub fn drop_empty() {

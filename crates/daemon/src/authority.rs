@@ -13,7 +13,6 @@ use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer};
 use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 use sha2::{Digest, Sha256};
-use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
@@ -169,18 +168,12 @@ impl ResolvesServerCert for Renewed {
 /// Each authority has a name of its own, so that a client reports an unknown one as such.
 fn authority(key: &KeyPair) -> CertificateParams {
     let mut params = CertificateParams::default();
-    params.distinguished_name = named(&format!("Amalgam authority {}", &hex(&Sha256::digest(key.der_bytes()))[..16]));
+    params.distinguished_name =
+        named(&format!("Amalgam authority {}", &auth::hex(&Sha256::digest(key.der_bytes()))[..16]));
     params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
     params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
     valid(&mut params, SystemTime::now(), AUTHORITY_DAYS);
     params
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().fold(String::new(), |mut text, byte| {
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
 }
 
 fn named(name: &str) -> DistinguishedName {

@@ -3,7 +3,7 @@
 
 use crate::auth::AuthError;
 use crate::channel::Certificate;
-use crate::config::is_address;
+use crate::config::{is_address, is_loopback};
 use crate::descriptors;
 use crate::journal::{JournalError, JournalWriter};
 use crate::private::make_private_dir;
@@ -62,6 +62,8 @@ pub enum JobsError {
     Join(#[from] JoinError),
     #[error(transparent)]
     Start(#[from] ServerError),
+    #[error("the server is at {server}, and agents on other machines cannot connect to {advertised}")]
+    OnlyHere { advertised: String, server: String },
     #[error("agents cannot connect to `{advertised}`")]
     NoAddress { advertised: String },
     #[error("too many starts with {path}: new attempts cannot be numbered", path = path.display())]
@@ -195,6 +197,9 @@ async fn stay(
     let advertised = advertise.unwrap_or_else(|| address.to_string());
     if !is_address(&advertised) || advertised.parse::<SocketAddr>().is_ok_and(|address| address.ip().is_unspecified()) {
         return Err(JobsError::NoAddress { advertised });
+    }
+    if is_loopback(&advertised) && !server.split(',').all(is_loopback) {
+        return Err(JobsError::OnlyHere { advertised, server });
     }
     let introduction = || Introduction::JobHost { host: number, address: advertised.clone(), next: history.end() };
     let patience = if before.is_some() { Patience::Briefly(BRIEFLY) } else { Patience::AtFirst(patience) };

@@ -12,6 +12,7 @@ use amalgam_daemon::node_setup::NodeOptions;
 use amalgam_daemon::private::make_private_dir;
 use amalgam_daemon::transport::{JoinError, Secrets, redeem};
 use clap::Args;
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -39,9 +40,9 @@ pub struct AgentArgs {
     #[arg(long, value_name = "HOST:PORT[,..]", default_value = "127.0.0.1:7434", help_heading = "Connection")]
     server: String,
     /// Join the server for the first time with a string of `amalgam token join`; later starts use the token that it gave, in the
-    /// work directory
-    #[arg(long, value_name = "STRING", value_parser = JoinString::parse, help_heading = "Connection",
-        conflicts_with_all = ["server", "hollow"])]
+    /// work directory. In the variable, other users do not see the string
+    #[arg(long, value_name = "STRING", env = "AMALGAM_JOIN", hide_env_values = true, value_parser = JoinString::parse,
+        help_heading = "Connection", conflicts_with_all = ["server", "hollow"])]
     join: Option<JoinString>,
     /// Number of hollow nodes in this process, whose tasks do not run: each succeeds after the time that its command would sleep
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..),
@@ -78,7 +79,7 @@ pub fn execute(args: AgentArgs, connection: &Connection) -> Result<ExitCode> {
     };
     args.offer.apply(&mut node);
     let server = args.join.as_ref().map_or(&args.server, |string| &string.address);
-    let server = cluster::agents_address(server);
+    let server = cluster::agents_address(server)?;
     let (journal, patience) = (args.journal.journal, PATIENCE);
     if let Some(count) = args.hollow {
         let secrets = cluster::secrets(connection, &state_dir, Some(&name))?;
@@ -90,7 +91,14 @@ pub fn execute(args: AgentArgs, connection: &Connection) -> Result<ExitCode> {
     })?;
     let secrets = match &args.join {
         Some(string) => Secrets::file(token_by(string, &work_dir, &name)?, String::new(), Some(name.clone())),
-        None => cluster::secrets(connection, &state_dir, Some(&name))?,
+        None => {
+            let mut connection = connection.clone();
+            let kept = work_dir.join(TOKEN);
+            if connection.token_file.is_none() && environment::token()?.is_none() && kept.exists() {
+                connection.token_file = Some(kept);
+            }
+            cluster::secrets(&connection, &state_dir, Some(&name))?
+        }
     };
     let executor = cluster::executor_setup(&work_dir, args.offer.enforcement)?;
     let options = AgentOptions { server: server.clone(), secrets, node, executor, journal, patience };
@@ -102,21 +110,31 @@ pub fn execute(args: AgentArgs, connection: &Connection) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// The file in the work directory with the token that an agent got for a join string.
+const TOKEN: &str = "token";
+/// The file with the digest of that string: another one is used at the next start.
+const USED: &str = "token.join";
+
 /// The file with the agent's token, which the first start gets for the join string.
 fn token_by(string: &JoinString, work_dir: &Path, name: &str) -> Result<PathBuf> {
-    let path = work_dir.join("token");
-    if path.exists() {
+    let (path, used) = (work_dir.join(TOKEN), work_dir.join(USED));
+    let digest = string.digest();
+    if path.exists() && fs::read_to_string(&used).is_ok_and(|used| used.trim() == digest) {
         return Ok(path);
     }
     let token = redeem(string, name).map_err(|error| {
         let remedy = match &error {
-            JoinError::Unreachable { .. } => "check that the server runs, and that this machine reaches the address",
+            JoinError::Unreachable { .. } => {
+                "check that the server runs, that this machine reaches the address, and that it is the one for agents; \
+                 `amalgam token join --address HOST:PORT` makes a string with another address"
+            }
             JoinError::Impostor { .. } => "make a new join string at the server",
             _ => "",
         };
         Failure::new(error.to_string(), remedy)
     })?;
-    durable::replace(&path, format!("{token}\n").as_bytes()).map_err(|error| {
+    let kept = durable::replace(&path, format!("{token}\n").as_bytes());
+    kept.and_then(|()| durable::replace(&used, digest.as_bytes())).map_err(|error| {
         let remedy = format!("run `amalgam token remove --agent {name}` at the server, and use a new join string");
         Failure::new(format!("cannot write {}: {error}", path.display()), remedy)
     })?;

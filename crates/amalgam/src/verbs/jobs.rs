@@ -48,7 +48,7 @@ pub fn execute(args: JobsArgs, connection: &Connection) -> Result<ExitCode> {
     environment::log_to_stderr()?;
     let state_dir = discovery::state_dir(connection)?;
     let number = args.number;
-    let server = cluster::agents_address(&args.server);
+    let server = cluster::agents_address(&args.server)?;
     let options = JobsOptions {
         number: HostId(number),
         server: server.clone(),
@@ -77,6 +77,9 @@ fn remedy(error: &JobsError) -> &'static str {
             "use --work-dir for another directory, or --number for another process"
         }
         JobsError::Store(_) | JobsError::TooManyStarts { .. } => "use --work-dir for another directory",
+        JobsError::OnlyHere { .. } => {
+            "listen at an address that they reach, such as `--listen 0.0.0.0:7435 --advertise HOST:7435`"
+        }
         JobsError::NoAddress { .. } => "name an address of this machine that agents reach: `--advertise HOST:PORT`",
         JobsError::Start(_) => "use --listen for another address",
         _ => "`amalgam jobs --help` shows how to name server and token",

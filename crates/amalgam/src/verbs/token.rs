@@ -6,6 +6,7 @@ use crate::{discovery, show};
 use amalgam_daemon::api::ServerFile;
 use amalgam_daemon::auth::joins::{self, JoinString};
 use amalgam_daemon::auth::{self, Holder, TokenEntry, Tokens};
+use amalgam_daemon::config::is_address;
 use amalgam_daemon::executor::host::Host;
 use clap::{Args, Subcommand};
 use serde::Serialize;
@@ -66,7 +67,7 @@ enum TokenVerb {
         ttl: Duration,
         /// The server's address for agents as the other machines reach it [default: this machine's name or the address where the
         /// server listens]
-        #[arg(long, value_name = "HOST:PORT")]
+        #[arg(long, value_name = "HOST:PORT", value_parser = parse_address)]
         address: Option<String>,
     },
     /// List users and agents with tokens
@@ -144,7 +145,8 @@ pub fn execute(args: TokenArgs, connection: &Connection) -> Result<ExitCode> {
     }
     let path = discovery::state_dir(connection)?.join(Tokens::FILE);
     if !path.exists() {
-        let remedy = "start the server once, or name its state directory with --state-dir";
+        let remedy = "tokens are managed on the server's machine: run this there, and name the state directory with --state-dir; the \
+                      first start of the server creates the file";
         return Err(Failure::new(format!("token file not found: {}", path.display()), remedy));
     }
     match args.verb {
@@ -206,6 +208,10 @@ fn report(path: &Path, entry: &TokenEntry) -> Result<()> {
         show::note(&format!("note: the previous token of {name} is valid until {until}; --revoke-now revokes it"));
     }
     show::print(&format!("{}\n", entry.token))
+}
+
+fn parse_address(text: &str) -> std::result::Result<String, String> {
+    if is_address(text) { Ok(text.to_owned()) } else { Err("write HOST:PORT, such as head:7434".to_owned()) }
 }
 
 /// Where the agents of other machines reach the server of this state directory.

@@ -197,6 +197,10 @@ fn a_job_host_on_another_machine_advertises_its_address() {
     machines.host(1).has(&mut command);
     let refused = Daemon::start(command).err().expect("no agent can connect to 0.0.0.0");
     assert!(refused.contains(&format!("agents cannot connect to `{listen}`")), "{refused}");
+    let mut command = host(&["--advertise", &format!("127.0.0.1:{port}")]);
+    machines.host(1).has(&mut command);
+    let refused = Daemon::start(command).err().expect("other machines cannot connect there");
+    assert!(refused.contains("agents on other machines cannot connect to 127.0.0.1"), "{refused}");
     let advertised = format!("{}:{port}", address(1));
     machines.started(1, host(&["--advertise", &advertised]));
     machines.start_agent(1, &machines.agents);
@@ -308,9 +312,20 @@ fn a_join_string_is_all_that_another_machine_needs_and_is_useless_afterwards() {
     assert!(said.contains("a node named host-1 has a token already"), "{said}");
     machines.started(2, agent(2, "host-2", &two));
     machines.run_across();
-    // A restart with the same command needs no string: the agent has its own token.
+    // A restart with the same command needs no string: the agent has its own token. Nor does one without it.
     machines.daemons.borrow_mut().remove(0).kill();
     machines.started(1, agent(1, "host-1", &string));
+    machines.daemons.borrow_mut().remove(1).kill();
+    let mut without =
+        machines.scene.command(&["agent", "--server", &machines.agents, "--name", "host-1", "--cpus", "2"]);
+    without.args(["--memory", "1GiB", "--attribute", "host=1", "--work-dir"]).arg(machines.scene.path().join("host-1"));
+    without.env_remove("AMALGAM_STATE").env("HOME", machines.scene.path().join("home"));
+    machines.started(1, without);
+    machines.run_across();
+    // After its token was removed, another string gives it a new one.
+    machines.daemons.borrow_mut().remove(1).kill();
+    machines.scene.ok(&["token", "remove", "--agent", "host-1"]);
+    machines.started(1, agent(1, "host-1", &join(&[])));
     machines.run_across();
     let held = machines.scene.ok(&["token", "list"]);
     assert!(held.contains("host-1") && held.contains("host-2"), "{held}");

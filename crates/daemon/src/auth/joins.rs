@@ -2,9 +2,11 @@
 //! (ADR 69). They are stored in a file beside the token file.
 
 use super::{AuthError, Holder, TokenEntry, file};
+use crate::config::is_address;
 use crate::durable;
 use amalgam_core::vocabulary::Named;
 use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -37,12 +39,18 @@ impl JoinString {
     pub fn parse(text: &str) -> Result<JoinString, String> {
         let parts = text.trim().split_once('/').filter(|(address, secret)| {
             let is_secret = secret.len() == 64 && secret.bytes().all(|byte| byte.is_ascii_hexdigit());
-            is_secret
-                && address.rsplit_once(':').is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok())
+            is_secret && is_address(address)
         });
         let (address, secret) =
             parts.ok_or("it is not HOST:PORT/SECRET: copy the whole line of `amalgam token join`")?;
         Ok(JoinString { address: address.to_owned(), secret: secret.to_owned() })
+    }
+}
+
+impl JoinString {
+    /// Identifies the string without containing its secret.
+    pub fn digest(&self) -> String {
+        super::hex(&Sha256::digest(self.to_string()))
     }
 }
 

@@ -214,7 +214,7 @@ fn new_token() -> Result<String, AuthError> {
     Ok(hex(&new_nonce()?))
 }
 
-fn hex(bytes: &[u8]) -> String {
+pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
         let _ = write!(text, "{byte:02x}");
         text

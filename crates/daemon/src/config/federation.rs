@@ -165,7 +165,7 @@ fn check_addresses(written: &[At<String>], are_masters: bool, seen: &mut BTreeSe
 }
 
 /// Whether this is HOST:PORT with a port that others can connect to.
-pub(crate) fn is_address(text: &str) -> bool {
+pub fn is_address(text: &str) -> bool {
     let is_name = |host: &str| !host.is_empty() && !host.contains(['/', ',', ' ', ':', '[', ']']);
     match (text.parse::<SocketAddr>(), text.rsplit_once(':')) {
         (Ok(address), _) => address.port() > 0,

@@ -131,7 +131,11 @@ async fn open(stream: TcpStream, certificate: Option<&Certificate>) -> io::Resul
         Some(certificate) if first == [TLS_HANDSHAKE] => certificate.accept(stream).await,
         _ if is_local(stream.peer_addr()?) => Ok(Channel::Plain(stream)),
         _ => {
-            let plain = Error::new(ErrorCode::Forbidden, "connections from other machines have to be encrypted", HTTPS);
+            let plain = Error::new(
+                ErrorCode::Forbidden,
+                "connections to other addresses than loopback have to be encrypted",
+                HTTPS,
+            );
             say(stream, StatusCode::FORBIDDEN, plain).await?;
             Err(io::ErrorKind::ConnectionRefused.into())
         }

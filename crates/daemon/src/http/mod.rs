@@ -176,7 +176,11 @@ async fn authenticate(State(app): State<App>, mut request: Request, next: Next) 
         Some(Holder::Agent { name }) => {
             return Err(refuse(&format!("the token belongs to the agent of node `{name}`, not to a user")));
         }
-        None => return Err(refuse("this server does not know the token")),
+        None => {
+            let message = "this server does not know the token";
+            let remedy = "ask an administrator for a new one: `amalgam token add NAME` or `amalgam token rotate NAME` at the server";
+            return Err(Reply(Error::new(ErrorCode::Unauthorized, message, remedy)));
+        }
     };
     request.extensions_mut().insert(identity);
     Ok(next.run(request).await)

@@ -173,9 +173,11 @@ impl Gate {
         let entries = self.secrets.all().map_err(io::Error::other)?;
         let bound = link.bound(&nonce);
         let proven = entries.into_iter().find(|entry| auth::verify(&entry.token, JOINING, &bound, &hello.proof));
-        let token = match proven.ok_or_else(unknown_token).and_then(|entry| match may_join(&entry.holder, &hello) {
-            Ok(()) => Ok(entry.token),
-            Err(why) => Err(Refusal { why, obstacle: Obstacle::Token }),
+        let token = match proven.ok_or_else(|| unknown_token(&self.side)).and_then(|entry| {
+            match may_join(&entry.holder, &hello) {
+                Ok(()) => Ok(entry.token),
+                Err(why) => Err(Refusal { why, obstacle: Obstacle::Token }),
+            }
         }) {
             Ok(token) => token,
             Err(refusal) => return Err(refuse(link, refusal).await),
@@ -473,10 +475,17 @@ fn forward(
     }
 }
 
-fn unknown_token() -> Refusal {
-    let why = "the server does not know this token; replace the token file with a new copy of the server's \
-               tokens.toml, or with the output of `amalgam token add --agent NAME`; the file is read again for each \
-               try";
+fn unknown_token(side: &Side) -> Refusal {
+    let why = match side {
+        Side::Server { .. } => {
+            "the server does not know this token; replace it by the output of `amalgam token add --agent NAME` at the \
+             server, or for job hosts and global masters by a copy of its tokens.toml; the file is read again for each try"
+        }
+        Side::JobHost(_) => {
+            "the job host does not know this token; if the server does, copy the server's tokens.toml to the job host's \
+             --token-file, which is read again for each try"
+        }
+    };
     Refusal { why: why.to_owned(), obstacle: Obstacle::Token }
 }
 
