@@ -289,7 +289,7 @@ fn wrong_command_lines_exit_with_2_and_print_a_remedy() {
         &["dev", "--listen", "nonsense"],
         &["server", "--listen", "0.0.0.0"],
         &["agent", "--join", "nonsense"],
-        &["agent", "--join", "head:7434/0", "--server", "head:7434"],
+        &["agent", "--join", "head:7434/0"],
         &["token", "join", "--ttl", "soon"],
         &["token", "join", "--uses", "0"],
         &["list", "--server", "https://head:7433"],
@@ -352,6 +352,21 @@ fn a_configuration_that_the_server_would_refuse_is_not_ok() {
         let server = ["server", "--config", "server.toml", "--state-dir", "state"];
         let started = result(command(directory.path(), &server).output().unwrap());
         assert_eq!(started.err, refused.err, "the server gives the same answer");
+    }
+}
+
+#[test]
+fn an_error_about_a_join_string_does_not_contain_its_secret() {
+    let directory = tempfile::tempdir().unwrap();
+    let secret = "5a".repeat(32);
+    for (flags, problem) in [
+        (&["--join", &format!("http://head:7434/{secret}")][..], "invalid join string"),
+        (&["--join", &format!("head/{secret}")], "invalid join string"),
+        (&["--join", &format!("head:7434/{secret}"), "--server", "head:7434"], "cannot be used with"),
+    ] {
+        let refused = result(command(directory.path(), &[&["agent"], flags].concat()).output().unwrap());
+        let hidden = !refused.err.contains(&secret);
+        assert!(refused.code == 2 && hidden && refused.err.contains(problem), "{flags:?}: {refused:?}");
     }
 }
 

@@ -427,7 +427,7 @@ fn unanswered(base: &str, error: &ureq::Error) -> Failure {
         ureq::Error::Timeout(_) => "it accepts connections, but did not answer in time".to_owned(),
         error => error.to_string(),
     };
-    if let Some(error) = of_tls(error) {
+    if let Some(error @ rustls::Error::InvalidCertificate(_)) = of_tls(error) {
         // Another try would fail in the same way.
         return Failure {
             kind: Kind::Refused,

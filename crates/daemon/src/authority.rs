@@ -78,6 +78,8 @@ impl Authority {
     /// If its files cannot be used or do not belong together, or if the key is missing.
     pub fn open(state_dir: &Path) -> Result<Authority, AuthorityError> {
         let (path, key_path) = (state_dir.join(Authority::FILE), state_dir.join(Authority::KEY_FILE));
+        // Another server may start on this directory, too.
+        let _lock = auth::lock(state_dir).map_err(of(state_dir))?;
         let key = match key_path.exists().then(|| auth::read_private(&key_path)).transpose()? {
             Some(pem) => KeyPair::from_pem(&pem).map_err(|error| malformed(&key_path, error))?,
             None if path.exists() => return Err(AuthorityError::NoKey { path: key_path }),

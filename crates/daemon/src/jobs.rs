@@ -8,6 +8,7 @@ use crate::descriptors;
 use crate::journal::{JournalError, JournalWriter};
 use crate::private::make_private_dir;
 use crate::sealing::new_sealing;
+use crate::server::is_here;
 use crate::server::{ServerError, bind, changes, resolve, spawn_loop};
 use crate::shell::{Clock, Committer, EventRing, Handle, Input, Metrics, Shell};
 use crate::store::ServerId;
@@ -198,7 +199,7 @@ async fn stay(
     if !is_address(&advertised) || advertised.parse::<SocketAddr>().is_ok_and(|address| address.ip().is_unspecified()) {
         return Err(JobsError::NoAddress { advertised });
     }
-    if is_loopback(&advertised) && !server.split(',').all(is_loopback) {
+    if is_loopback(&advertised) && !server.split(',').all(is_here) {
         return Err(JobsError::OnlyHere { advertised, server });
     }
     let introduction = || Introduction::JobHost { host: number, address: advertised.clone(), next: history.end() };

@@ -498,6 +498,13 @@ fn listen_for_agents(
     Ok(address)
 }
 
+/// Whether this is an address of this machine.
+pub(crate) fn is_here(address: &str) -> bool {
+    let own: Vec<_> = if_addrs::get_if_addrs().into_iter().flatten().map(|interface| interface.ip()).collect();
+    let mut found = address.trim().to_socket_addrs().into_iter().flatten();
+    found.any(|found| is_local(found) || own.contains(&found.ip().to_canonical()))
+}
+
 /// The certificate of an interface that other machines can reach.
 fn certificate_of(
     state_dir: &Path,

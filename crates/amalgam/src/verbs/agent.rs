@@ -41,9 +41,9 @@ pub struct AgentArgs {
     server: String,
     /// Join the server for the first time with a string of `amalgam token join`; later starts use the token that it gave, in the
     /// work directory. In the variable, other users do not see the string
-    #[arg(long, value_name = "STRING", env = "AMALGAM_JOIN", hide_env_values = true, value_parser = JoinString::parse,
+    #[arg(long, value_name = "STRING", env = "AMALGAM_JOIN", hide_env_values = true,
         help_heading = "Connection", conflicts_with_all = ["server", "hollow"])]
-    join: Option<JoinString>,
+    join: Option<String>,
     /// Number of hollow nodes in this process, whose tasks do not run: each succeeds after the time that its command would sleep
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..),
         conflicts_with_all = ["work_dir", "cache", "enforcement"])]
@@ -78,7 +78,11 @@ pub fn execute(args: AgentArgs, connection: &Connection) -> Result<ExitCode> {
         ..NodeOptions::default()
     };
     args.offer.apply(&mut node);
-    let server = args.join.as_ref().map_or(&args.server, |string| &string.address);
+    // Not by the parser of the command line, which would print the secret in its error.
+    let join = args.join.as_deref().map(JoinString::parse).transpose();
+    let join = join
+        .map_err(|why| Failure::usage(format!("invalid join string (--join or AMALGAM_JOIN): {why}"), REMEDY_JOIN))?;
+    let server = join.as_ref().map_or(&args.server, |string| &string.address);
     let server = cluster::agents_address(server)?;
     let (journal, patience) = (args.journal.journal, PATIENCE);
     if let Some(count) = args.hollow {
@@ -89,7 +93,7 @@ pub fn execute(args: AgentArgs, connection: &Connection) -> Result<ExitCode> {
     make_private_dir(&work_dir).map_err(|error| {
         Failure::new(format!("cannot make {}: {error}", work_dir.display()), "name another --work-dir")
     })?;
-    let secrets = match &args.join {
+    let secrets = match &join {
         Some(string) => Secrets::file(token_by(string, &work_dir, &name)?, String::new(), Some(name.clone())),
         None => {
             let mut connection = connection.clone();
@@ -110,6 +114,8 @@ pub fn execute(args: AgentArgs, connection: &Connection) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+const REMEDY_JOIN: &str = "make one with `amalgam token join` at the server";
+
 /// The file in the work directory with the token that an agent got for a join string.
 const TOKEN: &str = "token";
 /// The file with the digest of that string: another one is used at the next start.
@@ -122,7 +128,7 @@ fn token_by(string: &JoinString, work_dir: &Path, name: &str) -> Result<PathBuf>
     if path.exists() && fs::read_to_string(&used).is_ok_and(|used| used.trim() == digest) {
         return Ok(path);
     }
-    let token = redeem(string, name).map_err(|error| {
+    let token = redeem(string, name, PATIENCE).map_err(|error| {
         let remedy = match &error {
             JoinError::Unreachable { .. } => {
                 "check that the server runs, that this machine reaches the address, and that it is the one for agents; \
@@ -133,8 +139,10 @@ fn token_by(string: &JoinString, work_dir: &Path, name: &str) -> Result<PathBuf>
         };
         Failure::new(error.to_string(), remedy)
     })?;
-    let kept = durable::replace(&path, format!("{token}\n").as_bytes());
-    kept.and_then(|()| durable::replace(&used, digest.as_bytes())).map_err(|error| {
+    // A crash in between leaves no token with the digest of another string.
+    let _ = fs::remove_file(&path);
+    let kept = durable::replace(&used, digest.as_bytes());
+    kept.and_then(|()| durable::replace(&path, format!("{token}\n").as_bytes())).map_err(|error| {
         let remedy = format!("run `amalgam token remove --agent {name}` at the server, and use a new join string");
         Failure::new(format!("cannot write {}: {error}", path.display()), remedy)
     })?;

@@ -6,6 +6,7 @@ use crate::{discovery, show};
 use amalgam_daemon::api::ServerFile;
 use amalgam_daemon::auth::joins::{self, JoinString};
 use amalgam_daemon::auth::{self, Holder, TokenEntry, Tokens};
+use amalgam_daemon::channel::is_local;
 use amalgam_daemon::config::is_address;
 use amalgam_daemon::executor::host::Host;
 use clap::{Args, Subcommand};
@@ -63,7 +64,7 @@ enum TokenVerb {
         #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u32).range(1..=100_000))]
         uses: u32,
         /// How long it can be used, such as 30m or 2d
-        #[arg(long, value_name = "DURATION", default_value = "1h", value_parser = humantime::parse_duration)]
+        #[arg(long, value_name = "DURATION", default_value = "1h", value_parser = parse_ttl)]
         ttl: Duration,
         /// The server's address for agents as the other machines reach it [default: this machine's name or the address where the
         /// server listens]
@@ -210,6 +211,11 @@ fn report(path: &Path, entry: &TokenEntry) -> Result<()> {
     show::print(&format!("{}\n", entry.token))
 }
 
+fn parse_ttl(text: &str) -> std::result::Result<Duration, String> {
+    let ttl = humantime::parse_duration(text).map_err(|error| error.to_string())?;
+    if ttl < Duration::from_secs(1) { Err("use at least 1s".to_owned()) } else { Ok(ttl) }
+}
+
 fn parse_address(text: &str) -> std::result::Result<String, String> {
     if is_address(text) { Ok(text.to_owned()) } else { Err("write HOST:PORT, such as head:7434".to_owned()) }
 }
@@ -223,8 +229,11 @@ fn agents_address(state_dir: &Path) -> Result<String> {
     };
     let remedy = "start the server with --listen-agents 0.0.0.0:7434; or name an address that leads there with --address HOST:PORT";
     match running.agents.and_then(|address| address.parse::<SocketAddr>().ok()) {
-        None => Err(Failure::new("the server accepts no agents", "use `amalgam server` instead of `amalgam dev`")),
-        Some(address) if address.ip().is_loopback() => Err(Failure::new(
+        None => Err(Failure::new(
+            "this server names no address for agents: it is a standby, has its own nodes (`amalgam dev`), or is older",
+            "use an active `amalgam server`, or name the address with --address HOST:PORT",
+        )),
+        Some(address) if is_local(address) => Err(Failure::new(
             format!("the server listens for agents at {address}, which only this machine reaches"),
             remedy,
         )),

@@ -303,13 +303,23 @@ fn a_join_string_is_all_that_another_machine_needs_and_is_useless_afterwards() {
     assert!(string.starts_with(&format!("{}/", machines.agents)), "{string}");
     machines.started(1, agent(1, "host-1", &string));
     // Replayed, made up, expired, or for the name of another node: nothing is given, and the reason is said.
-    for useless in [string.clone(), format!("{}/{}", machines.agents, "0a".repeat(32)), join(&["--ttl", "0s"])] {
+    let expired = join(&["--ttl", "1s"]);
+    thread::sleep(Duration::from_millis(1_100));
+    for useless in [string.clone(), format!("{}/{}", machines.agents, "0a".repeat(32)), expired] {
         let said = refused(2, "host-2", &useless);
         assert!(said.contains("the join string is unknown, used up or expired"), "{said}");
     }
     let two = join(&["--uses", "2"]);
     let said = refused(2, "host-1", &two);
     assert!(said.contains("a node named host-1 has a token already"), "{said}");
+    // Nor the name of a node that is connected with an administrator's token.
+    let tokens = machines.scene.state().join("tokens.toml");
+    machines.started(2, machines.agent_in("administrated", 2, &machines.agents, &tokens));
+    let said = refused(0, "host-2", &two);
+    assert!(said.contains("a node named host-2 is connected"), "{said}");
+    machines.daemons.borrow_mut().remove(1).kill();
+    let is_down = |node| machines.scene.json::<NodeDetail>(&["node", "info", node]).summary.state != NodeState::Up;
+    until_true("the end of that agent", || is_down("host-2"));
     machines.started(2, agent(2, "host-2", &two));
     machines.run_across();
     // A restart with the same command needs no string: the agent has its own token. Nor does one without it.
@@ -325,6 +335,7 @@ fn a_join_string_is_all_that_another_machine_needs_and_is_useless_afterwards() {
     // After its token was removed, another string gives it a new one.
     machines.daemons.borrow_mut().remove(1).kill();
     machines.scene.ok(&["token", "remove", "--agent", "host-1"]);
+    until_true("the end of the agent", || is_down("host-1"));
     machines.started(1, agent(1, "host-1", &join(&[])));
     machines.run_across();
     let held = machines.scene.ok(&["token", "list"]);

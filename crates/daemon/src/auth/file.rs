@@ -298,7 +298,7 @@ fn change(
 }
 
 /// Waits until no other process changes files of this kind in the directory. The lock is held until it is dropped.
-pub(super) fn lock(directory: &Path) -> io::Result<File> {
+pub(crate) fn lock(directory: &Path) -> io::Result<File> {
     let directory = File::open(directory)?;
     rustix::fs::flock(&directory, FlockOperation::LockExclusive)?;
     Ok(directory)

@@ -9,7 +9,9 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::fmt;
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 const FILE: &str = "joins.json";
@@ -41,8 +43,7 @@ impl JoinString {
             let is_secret = secret.len() == 64 && secret.bytes().all(|byte| byte.is_ascii_hexdigit());
             is_secret && is_address(address)
         });
-        let (address, secret) =
-            parts.ok_or("it is not HOST:PORT/SECRET: copy the whole line of `amalgam token join`")?;
+        let (address, secret) = parts.ok_or("it is not HOST:PORT/SECRET, the whole line of `amalgam token join`")?;
         Ok(JoinString { address: address.to_owned(), secret: secret.to_owned() })
     }
 }
@@ -85,13 +86,21 @@ pub struct Given {
     pub token: String,
 }
 
-/// Uses a secret for a token of this node's agent. `proves` tells whether the machine has a secret.
+/// Uses a secret for a token of this node's agent. `is_up`: a node of this name is connected. `proves` tells whether the
+/// machine has a secret.
 ///
 /// # Errors
 /// Why it gets no token, with a remedy. The secret is not used up then.
-pub fn give(token_file: &Path, node: String, proves: impl Fn(&str) -> bool) -> Result<Given, String> {
+pub fn give(token_file: &Path, node: String, is_up: bool, proves: impl Fn(&str) -> bool) -> Result<Given, String> {
+    /// Two machines with one name may join at the same time.
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+    let _only = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let state_dir = token_file.parent().unwrap_or(Path::new("/"));
-    let with_remedy = |error: AuthError| format!("{error}; {}", error.remedy());
+    // The peer has proved nothing yet, so it does not learn what is wrong with which file.
+    let with_remedy = |error: AuthError| {
+        tracing::error!("a machine cannot join: {error}; {}", error.remedy());
+        "the server cannot use its join strings or tokens; its log says why".to_owned()
+    };
     let Some(secret) = find(state_dir, proves).map_err(with_remedy)? else {
         return Err(USELESS.to_owned());
     };
@@ -104,6 +113,10 @@ pub fn give(token_file: &Path, node: String, proves: impl Fn(&str) -> bool) -> R
             "a node named {name} has a token already; use another --name, or run `amalgam token remove --agent {name}` at \
              the server first"
         ));
+    }
+    if is_up {
+        // It may have joined with an administrator's token.
+        return Err(format!("a node named {} is connected; use another --name", holder.name()));
     }
     if !use_once(state_dir, &secret).map_err(with_remedy)? {
         return Err(USELESS.to_owned());
@@ -131,6 +144,7 @@ fn find(state_dir: &Path, is_meant: impl Fn(&str) -> bool) -> Result<Option<Stri
 fn use_once(state_dir: &Path, secret: &str) -> Result<bool, AuthError> {
     change(state_dir, |joins| {
         let found = joins.iter_mut().find(|join| join.secret == secret);
+        // Those that are used up have been removed.
         found.map(|join| join.uses -= 1).is_some()
     })
 }
@@ -168,7 +182,13 @@ fn change<T>(state_dir: &Path, edit: impl FnOnce(&mut Vec<Join>) -> T) -> Result
     let result = edit(&mut joins);
     joins.retain(Join::is_valid);
     let text = serde_json::to_string(&joins).map_err(|error| wrong(error.into()))?;
+    let is_new = !path.exists();
     durable::replace(&path, text.as_bytes()).map_err(wrong)?;
+    if is_new {
+        // An administrator may have made it for the server of another user.
+        let owner = std::fs::metadata(state_dir).map_err(wrong)?;
+        std::os::unix::fs::chown(&path, Some(owner.uid()), Some(owner.gid())).map_err(wrong)?;
+    }
     Ok(result)
 }
 

@@ -4,7 +4,7 @@
 //! but prove that they have it. Clients on other machines verify the server by its certificate first.
 
 mod file;
-pub(crate) use file::read_private;
+pub(crate) use file::{lock, read_private};
 pub mod joins;
 
 pub use file::{Holder, OVERLAP, TokenEntry, add, client_token, daemon_entries, daemon_token, read, remove, rotate};

@@ -315,15 +315,17 @@ pub async fn join(
     Err(JoinError::Unreachable { address: addresses.to_owned(), error })
 }
 
-/// Exchanges a join string for a token with which the agent of this node joins from then on.
+/// Exchanges a join string for a token with which the agent of this node joins from then on. Tries for this long if the server
+/// cannot be reached.
 ///
 /// # Errors
 /// If the server cannot be reached, or refuses the string or the name.
-pub fn redeem(string: &JoinString, node: &str) -> Result<String, JoinError> {
+pub fn redeem(string: &JoinString, node: &str, patience: Duration) -> Result<String, JoinError> {
     let unreachable = |error| JoinError::Unreachable { address: string.address.clone(), error };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(unreachable)?;
     let secrets = Secrets::Single(string.secret.clone());
-    let joining = join(&string.address, &secrets, || Introduction::Join { node: node.to_owned() });
+    let introduction = || Introduction::Join { node: node.to_owned() };
+    let joining = join_patiently(&string.address, &secrets, introduction, Patience::AtFirst(patience));
     match runtime.block_on(joining)?.terms {
         Terms::Join { token } => Ok(token),
         _ => Err(JoinError::lasting(&string.address, "it sent other terms than a token".to_owned())),
@@ -343,12 +345,12 @@ async fn shake_hands(address: &str, secrets: &Secrets, introduction: Introductio
         );
         return Err(JoinError::lasting(address, why));
     };
+    if link.is_downgraded(&challenge.nonce) {
+        return Err(unreachable(io::Error::other(DOWNGRADED)));
+    }
     if matches!(introduction, Introduction::Join { .. }) && version < JOIN_SINCE {
         let why = "its program is older, and has no join strings; use a token of `amalgam token add --agent NAME`";
         return Err(JoinError::lasting(address, why.to_owned()));
-    }
-    if link.is_downgraded(&challenge.nonce) {
-        return Err(unreachable(io::Error::other(DOWNGRADED)));
     }
     let nonce = link.nonce()?;
     let proof = auth::prove(&token, JOINING, &link.bound(&challenge.nonce));

@@ -18,6 +18,7 @@ use amalgam_core::hosting::{Fact, Roles};
 use amalgam_core::job_manager::JobManagerSettings;
 use amalgam_core::preset::Preset;
 use amalgam_core::protocol::Address;
+use amalgam_core::scheduling::NodeState;
 use amalgam_core::vocabulary::{self, ClockOffset, Federation, GlobalId, HostId, Instant, Named, NodeId};
 use std::collections::VecDeque;
 use std::io;
@@ -232,10 +233,18 @@ impl Gate {
             let why = "this is no server: join strings are for the server's address for agents".to_owned();
             return Err(refuse(link, Refusal::for_good(why)).await);
         };
+        if link.binding.is_empty() {
+            let why = "a token is not sent without encryption".to_owned();
+            return Err(refuse(link, Refusal { why, obstacle: Obstacle::Passing }).await);
+        }
         let (bound, proof, path) = (link.bound(nonce), hello.proof, tokens.path().to_owned());
         let name = node.clone();
+        let Ok(is_up) = self.handle.ask(move |roles, _| is_up(roles, &name)).await else {
+            return Err(refuse(link, Refusal::stopping()).await);
+        };
+        let name = node.clone();
         let given = tokio::task::spawn_blocking(move || {
-            joins::give(&path, name, |secret| auth::verify(secret, JOINING, &bound, &proof))
+            joins::give(&path, name, is_up, |secret| auth::verify(secret, JOINING, &bound, &proof))
         });
         match given.await.map_err(io::Error::other)? {
             Ok(Given { secret, token }) => {
@@ -473,6 +482,12 @@ fn forward(
         | Wire::Present { .. }
         | Wire::All { .. } => {}
     }
+}
+
+/// Whether a node of this name is connected.
+fn is_up(roles: &Roles, name: &str) -> bool {
+    let (Some(dispatch), Some(master)) = (roles.dispatch(), &roles.master) else { return false };
+    dispatch.names.find(name).is_some_and(|node| master.ledger().state(node) == Some(NodeState::Up))
 }
 
 fn unknown_token(side: &Side) -> Refusal {
