@@ -8,7 +8,9 @@ mod output;
 use amalgam_core::preset::Preset;
 use amalgam_daemon::api::{JobDetail, JobState, JobSummary, Waited};
 use amalgam_daemon::http::fake::FakeServer;
+use std::fs::Permissions;
 use std::io::{BufRead, BufReader};
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -353,6 +355,19 @@ fn a_configuration_that_the_server_would_refuse_is_not_ok() {
         let started = result(command(directory.path(), &server).output().unwrap());
         assert_eq!(started.err, refused.err, "the server gives the same answer");
     }
+}
+
+#[test]
+fn an_authority_without_its_key_is_refused_with_a_remedy() {
+    let directory = tempfile::tempdir().unwrap();
+    let state = directory.path().join("state");
+    std::fs::create_dir(&state).unwrap();
+    std::fs::set_permissions(&state, Permissions::from_mode(0o700)).unwrap();
+    std::fs::write(state.join("ca.pem"), "").unwrap();
+    let server = ["server", "--listen", "0.0.0.0:0", "--listen-agents", "127.0.0.1:0", "--state-dir", "state"];
+    let refused = result(command(directory.path(), &server).output().unwrap());
+    assert!(refused.code == 1 && refused.err.contains("ca-key.pem is missing"), "{refused:?}");
+    assert!(refused.err.contains("help: restore it from a backup"), "{refused:?}");
 }
 
 #[test]

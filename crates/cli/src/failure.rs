@@ -121,6 +121,7 @@ impl From<ServerError> for Failure {
             ServerError::Inseparable => {
                 Failure::usage(error.to_string(), "start it with `amalgam server`, or leave [store] out")
             }
+            ServerError::Authority(ref why) => Failure::new(error.to_string(), why.remedy()),
             ServerError::Replica(ref why) => Failure::new(error.to_string(), why.remedy()),
             ServerError::Changed(ref misfit) => Failure::usage(error.to_string(), misfit.remedy.clone()),
             _ => Failure::new(error.to_string(), ""),
