@@ -46,9 +46,7 @@ impl JoinString {
         let (address, secret) = parts.ok_or("it is not HOST:PORT/SECRET, the whole line of `amalgam token join`")?;
         Ok(JoinString { address: address.to_owned(), secret: secret.to_owned() })
     }
-}
 
-impl JoinString {
     /// Identifies the string without containing its secret.
     pub fn digest(&self) -> String {
         super::hex(&Sha256::digest(self.to_string()))
@@ -90,24 +88,24 @@ pub struct Given {
 /// machine has a secret.
 ///
 /// # Errors
-/// Why it gets no token, with a remedy. The secret is not used up then.
+/// Why it gets no token, with a remedy. The secret is not used up then, unless the token could not be written.
 pub fn give(token_file: &Path, node: String, is_up: bool, proves: impl Fn(&str) -> bool) -> Result<Given, String> {
     /// Two machines with one name may join at the same time.
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     let _only = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let state_dir = token_file.parent().unwrap_or(Path::new("/"));
     // The peer has proved nothing yet, so it does not learn what is wrong with which file.
-    let with_remedy = |error: AuthError| {
+    let logged = |error: AuthError| {
         tracing::error!("a machine cannot join: {error}; {}", error.remedy());
         "the server cannot use its join strings or tokens; its log says why".to_owned()
     };
-    let Some(secret) = find(state_dir, proves).map_err(with_remedy)? else {
+    let Some(secret) = find(state_dir, proves).map_err(logged)? else {
         return Err(USELESS.to_owned());
     };
     Named::Node.check(&node).map_err(|bad| bad.to_string())?;
     let holder = Holder::Agent { name: node };
     let is_taken = |entry: &TokenEntry| entry.holder == holder;
-    if file::read(token_file).map_err(with_remedy)?.iter().any(is_taken) {
+    if file::read(token_file).map_err(logged)?.iter().any(is_taken) {
         let name = holder.name();
         return Err(format!(
             "a node named {name} has a token already; use another --name, or run `amalgam token remove --agent {name}` at \
@@ -118,10 +116,10 @@ pub fn give(token_file: &Path, node: String, is_up: bool, proves: impl Fn(&str) 
         // It may have joined with an administrator's token.
         return Err(format!("a node named {} is connected; use another --name", holder.name()));
     }
-    if !use_once(state_dir, &secret).map_err(with_remedy)? {
+    if !use_once(state_dir, &secret).map_err(logged)? {
         return Err(USELESS.to_owned());
     }
-    let entry = file::add(token_file, holder, false).map_err(with_remedy)?;
+    let entry = file::add(token_file, holder, false).map_err(logged)?;
     Ok(Given { secret, token: entry.token })
 }
 
