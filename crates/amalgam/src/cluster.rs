@@ -11,7 +11,7 @@ use amalgam_daemon::auth::Tokens;
 use amalgam_daemon::config::is_address;
 use amalgam_daemon::config::{Config, ConfigError};
 use amalgam_daemon::executor::host::Host;
-use amalgam_daemon::executor::{EnforcementChoice, ExecutorConfig};
+use amalgam_daemon::executor::{EnforcementChoice, ExecutorConfig, RunAs};
 use amalgam_daemon::node_setup::NodeOptions;
 use amalgam_daemon::server::executor_paths;
 use amalgam_daemon::shell::ExecutorSetup;
@@ -237,13 +237,13 @@ fn parse_attribute(text: &str) -> std::result::Result<(String, String), String> 
 }
 
 /// How a daemon with this state directory starts its executor, which is this program too.
-pub fn executor_setup(state_dir: &Path, enforcement: EnforcementChoice) -> Result<ExecutorSetup> {
+pub fn executor_setup(state_dir: &Path, enforcement: EnforcementChoice, run_as: RunAs) -> Result<ExecutorSetup> {
     let program = std::env::current_exe().map_err(|error| {
         Failure::new(format!("cannot find this program's own file: {error}"), "start it by its path")
     })?;
     let state_dir = std::path::absolute(state_dir)?;
     let (state, socket) = executor_paths(&state_dir);
-    let config = ExecutorConfig { socket, state, enforcement, idle_exit: IDLE_EXIT, leash: None };
+    let config = ExecutorConfig { socket, state, enforcement, idle_exit: IDLE_EXIT, leash: None, run_as };
     Ok(ExecutorSetup { program, arguments: vec!["executor".into()], config })
 }
 

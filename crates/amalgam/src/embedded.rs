@@ -6,7 +6,7 @@ use crate::show;
 use amalgam_cli::process::user;
 use amalgam_daemon::auth::Tokens;
 use amalgam_daemon::config::Config;
-use amalgam_daemon::executor::{EnforcementChoice, ExecutorConfig};
+use amalgam_daemon::executor::{EnforcementChoice, ExecutorConfig, RunAs};
 use amalgam_daemon::removal::{Leftover, Pace, remove_tree};
 use amalgam_daemon::server::{Server, ServerOptions};
 use amalgam_daemon::shell::shut_down;
@@ -32,7 +32,7 @@ pub struct Embedded {
 /// Call it before other threads start.
 pub fn start(size: &Size) -> Result<Embedded> {
     let state_dir = temporary_dir()?;
-    let mut executor = cluster::executor_setup(&state_dir, EnforcementChoice::Auto)?;
+    let mut executor = cluster::executor_setup(&state_dir, EnforcementChoice::Auto, RunAs::Agent)?;
     executor.config.idle_exit = LEASH;
     executor.config.leash = Some(LEASH);
     let config = Config { listen: Some("127.0.0.1:0".to_owned()), ..Config::default() };

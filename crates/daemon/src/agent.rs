@@ -147,7 +147,7 @@ async fn stay(
     let AgentOptions { server, secrets, node, journal, patience, .. } = options;
     let files = executor.setup().config.state.clone();
     let sealing = new_sealing()?;
-    let settings = node.settings(&Host::inspect(), &executor.enforcement);
+    let settings = node.settings(&Host::inspect(), &executor.enforcement, Some(executor.run_as));
     let name = settings.name.clone();
     let introduction = || Introduction::Node { name: name.clone() };
     let before = NodeTerms::load(&files, &server, &name).filter(|terms| !terms.job_hosts.is_empty());

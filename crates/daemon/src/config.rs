@@ -1,12 +1,15 @@
 //! The server's configuration file: TOML, every key optional.
 
+mod accounts;
+mod beside;
 mod federation;
 mod opportunistic;
 mod policies;
 mod queueing;
 mod store;
 
-use amalgam_core::dispatch::{Beside, Decide};
+use accounts::AccountEntry;
+use amalgam_core::dispatch::Decide;
 use amalgam_core::master::MasterSettings;
 use amalgam_core::policy::inter_job::{QueueTree, QueueTreeError};
 use amalgam_core::preset::Preset;
@@ -14,6 +17,7 @@ use amalgam_core::vocabulary::{Duration, QueueSpec};
 use amalgam_workload::quantities::Malformed;
 use amalgam_workload::text::read_text;
 use amalgam_workload::{At, FileError, Position, closest, keys_of, packed, read_settings};
+use beside::{BesideEntry, beside};
 use federation::FederationKeys;
 pub use federation::{FederationConfig, is_address, is_loopback};
 use opportunistic::OpportunisticKeys;
@@ -22,6 +26,7 @@ use queueing::QueueingKeys;
 use rustls::pki_types::ServerName;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer};
+use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::num::NonZeroU32;
 use std::ops::RangeInclusive;
@@ -50,6 +55,8 @@ pub struct Config {
     pub listen_agents: Option<String>,
     /// Names and addresses under which clients reach the server, besides those that it finds itself.
     pub listen_names: Vec<String>,
+    /// Accounts on the nodes of users who have another name there, by the name of the user.
+    pub accounts: BTreeMap<String, String>,
     /// Bytes of the log that are kept besides the last snapshot, for stories and history.
     pub history_bytes: u64,
     /// A snapshot is written after this many bytes of the log.
@@ -67,6 +74,7 @@ impl Default for Config {
             listen: None,
             listen_agents: None,
             listen_names: Vec::new(),
+            accounts: BTreeMap::new(),
             history_bytes: 1 << 30,
             segment_bytes: 64 << 20,
         }
@@ -111,6 +119,8 @@ struct File {
     /// Names and addresses for the server's certificate.
     #[serde(default)]
     listen_names: Vec<At<String>>,
+    #[serde(default)]
+    account: Vec<AccountEntry>,
     #[serde(default, deserialize_with = "duration")]
     heartbeat: Option<At<Duration>>,
     missed_heartbeats: Option<At<u32>>,
@@ -156,14 +166,6 @@ struct QueueEntry {
     default_timeout: Option<At<Duration>>,
     preset: Option<At<String>>,
     global: Option<At<u8>>,
-}
-
-/// A part of the jobs uses another preset.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct BesideEntry {
-    preset: Option<At<String>>,
-    part: Option<At<f64>>,
 }
 
 fn duration<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<At<Duration>>, D::Error> {
@@ -245,6 +247,7 @@ impl Config {
         file.policies.apply(&mut config.preset)?;
         (config.listen, config.listen_agents) = (file.listen, file.listen_agents);
         config.listen_names = file.listen_names.into_iter().map(listen_name).collect::<Result<_, _>>()?;
+        config.accounts = accounts::accounts(file.account)?;
         config.history_bytes = file.history_mib.map_or(config.history_bytes, |mib| mib.saturating_mul(1 << 20));
         config.segment_bytes = file.segment_mib.map_or(config.segment_bytes, |mib| mib.max(1).saturating_mul(1 << 20));
         let master = &mut config.master;
@@ -284,6 +287,7 @@ fn with_table(error: FileError) -> FileError {
         ("in `[policies.queueing]`", keys_of::<QueueingKeys>()),
         ("in `[policies.opportunistic]`", keys_of::<OpportunisticKeys>()),
         ("in a `[[queue]]`", keys_of::<QueueEntry>()),
+        ("in an `[[account]]`", keys_of::<AccountEntry>()),
         ("in `beside = { .. }`", keys_of::<BesideEntry>()),
         ("in `[federation]`", keys_of::<FederationKeys>()),
         ("in `[store]`", keys_of::<StoreKeys>()),
@@ -347,46 +351,6 @@ fn of_queue(entries: &[QueueEntry], error: QueueTreeError) -> Mistake {
     // Of a duplicated queue, report the second entry; of an error of the implicit root, the first entry.
     let written = entries.iter().rfind(|entry| entry.full_name() == error.queue).or(entries.first());
     mistake(written.map_or_else(Position::default, |entry| entry.name.at), error.problem, error.remedy)
-}
-
-/// The name of a preset that can share the cluster with `own`.
-fn beside(own: Preset, At { at, value: name }: &At<String>) -> Result<String, Mistake> {
-    own.beside(name).map(|other| other.name().to_owned()).map_err(|(problem, remedy)| {
-        let near = || closest(name, Preset::all().map(Preset::name)).map(|near| format!("did you mean `{near}`?"));
-        let remedy = if remedy.is_empty() { near().unwrap_or("use one of the known ones".to_owned()) } else { remedy };
-        mistake(*at, problem, remedy)
-    })
-}
-
-impl BesideEntry {
-    fn settings(&self, section: Position, own: Preset) -> Result<Beside, Mistake> {
-        let example = || {
-            let other = Preset::all().find(|other| other.name() != own.name() && own.beside(other.name()).is_ok());
-            let name = other.unwrap_or(Preset::APOLLO_PLUS).name();
-            format!("`beside = {{ preset = \"{name}\", part = 0.5 }}`")
-        };
-        let Some(preset) = &self.preset else {
-            let problem = "beside has no `preset`";
-            return Err(mistake(section, problem, format!("write for instance {}", example())));
-        };
-        let Some(At { at, value: part }) = self.part else {
-            let problem = "beside has no `part`";
-            return Err(mistake(section, problem, format!("write a number from 0 to 1, as in {}", example())));
-        };
-        if !(0.0..=1.0).contains(&part) {
-            return Err(mistake(at, format!("part is {part}"), "write a number from 0 to 1"));
-        }
-        let name = beside(own, preset)?;
-        if name == own.name() {
-            let problem = format!("beside names {name}, which is the cluster's preset");
-            return Err(mistake(
-                preset.at,
-                problem,
-                format!("name another preset, as in {}, or leave it out", example()),
-            ));
-        }
-        Ok(Beside { preset: name, part: (part * 1e6).round() as u32, seed: 0 })
-    }
 }
 
 impl QueueEntry {

@@ -1,7 +1,7 @@
 //! The process of a global master: jobs and their managers, a log, a public interface, and a connection to the master
 //! of each cluster.
 
-use crate::auth::Tokens;
+use crate::auth::{Callers, Tokens};
 use crate::changed;
 use crate::config::{Config, FederationConfig};
 use crate::journal::JournalWriter;
@@ -89,7 +89,8 @@ pub fn start(options: GlobalOptions) -> Result<Server, ServerError> {
         neighbours,
         certificate: None,
     };
-    Server::serve(hosted, remote, tokens, runtime, listener, kept)
+    let callers = Callers { tokens, accounts: config.accounts };
+    Server::serve(hosted, remote, callers, runtime, listener, kept)
 }
 
 /// Serves the master of a cluster as long as this process runs. If the master refuses the connection, it is retried:

@@ -1,6 +1,6 @@
 //! A lock on a directory for one process at a time. It ends when its process exits, for any reason.
 
-use crate::private::make_private_dir;
+use crate::private::{check_private_dir, make_private_dir};
 use rustix::fs::FlockOperation;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, Write};
@@ -25,7 +25,8 @@ pub fn lock(dir: &Path, name: &str) -> Result<File, LockError> {
         let path = path.to_owned();
         move |error| LockError::File { what, path, error }
     };
-    make_private_dir(dir).map_err(failed("make the directory", dir))?;
+    // Other users may pass through an executor's directory to those of their tasks.
+    check_private_dir(dir).or_else(|_| make_private_dir(dir)).map_err(failed("make the directory", dir))?;
     let path = dir.join(name);
     try_lock(&path).map_err(failed("lock", &path))?.map_err(|pid| LockError::InUse { dir: dir.to_owned(), pid })
 }

@@ -1,12 +1,13 @@
 //! The settings of a node: this machine or an emulated part of it.
 
 use crate::executor::Enforcement;
-use crate::executor::Mechanism;
 use crate::executor::host::Host;
+use crate::executor::{Mechanism, RunAs};
 use crate::versions::PROGRAM;
 use amalgam_core::node::NodeSettings;
 use amalgam_core::vocabulary::resources::GPU;
 use amalgam_core::vocabulary::{Attributes, Duration, ResourceSpec, Resources, WHOLE_GPU};
+use nix::unistd::{User, geteuid};
 
 /// How a node differs from its machine.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
@@ -32,10 +33,11 @@ impl NodeOptions {
         let options = NodeOptions { attributes: [self.attributes.clone(), vec![hollow]].concat(), ..self.clone() };
         let notes = vec!["tasks are only simulated: nothing runs, and all tasks succeed".to_owned()];
         let (enforces_memory, enforces_cpu) = (false, false);
-        options.settings(host, &Enforcement { mechanism: Mechanism::None, enforces_memory, enforces_cpu, notes })
+        options.settings(host, &Enforcement { mechanism: Mechanism::None, enforces_memory, enforces_cpu, notes }, None)
     }
 
-    pub fn settings(&self, host: &Host, enforcement: &Enforcement) -> NodeSettings {
+    /// `runs_as` is as whom tasks run; `None` if they do not run.
+    pub fn settings(&self, host: &Host, enforcement: &Enforcement, runs_as: Option<RunAs>) -> NodeSettings {
         let cpu_millis = self.cpu_millis.unwrap_or(host.cpus.saturating_mul(1_000));
         let memory_mib = self.memory_mib.unwrap_or(host.memory_mib);
         let gpus = self.gpus.unwrap_or(host.gpus);
@@ -58,7 +60,7 @@ impl NodeOptions {
                 custom: self.resources.clone(),
             },
             attributes: Attributes::new(seen),
-            enforcement: sentences(enforcement),
+            enforcement: sentences(enforcement, runs_as),
             orphan_lease: Duration::from_secs(3_600),
             stop_grace: Duration::from_secs(10),
             cache_bytes: self.cache_bytes.unwrap_or(DEFAULT_CACHE),
@@ -67,8 +69,15 @@ impl NodeOptions {
     }
 }
 
+/// The name of this process's user, or the number if it has none.
+fn own_name() -> String {
+    let user = geteuid();
+    let found = User::from_uid(user).ok().flatten();
+    found.map_or_else(|| format!("the user with the id {user}"), |user| user.name)
+}
+
 /// The mechanism first, then what it enforces and what it does not.
-fn sentences(enforcement: &Enforcement) -> Vec<String> {
+fn sentences(enforcement: &Enforcement, runs_as: Option<RunAs>) -> Vec<String> {
     let name = match enforcement.mechanism {
         Mechanism::CgroupV2 => "cgroup v2",
         Mechanism::CgroupV1 => "cgroup v1",
@@ -81,5 +90,9 @@ fn sentences(enforcement: &Enforcement) -> Vec<String> {
     sentences.push(says(enforcement.enforces_memory, "memory"));
     sentences.push(says(enforcement.enforces_cpu, "CPU"));
     sentences.extend(enforcement.notes.iter().cloned());
+    sentences.extend(runs_as.map(|runs_as| match runs_as {
+        RunAs::Agent => format!("tasks run as {}", own_name()),
+        RunAs::JobUser { .. } => format!("tasks run {runs_as}"),
+    }));
     sentences
 }

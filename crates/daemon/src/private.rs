@@ -7,6 +7,7 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::Path;
 
 const MODE: u32 = 0o700;
+const PASSABLE: u32 = 0o711;
 const OTHERS: u32 = 0o077;
 const STICKY: u32 = 0o1000;
 
@@ -15,6 +16,18 @@ const STICKY: u32 = 0o1000;
 /// # Errors
 /// If it belongs to another user, or is shared by all users (sticky bit).
 pub fn make_private_dir(path: &Path) -> io::Result<()> {
+    make_dir(path, MODE)
+}
+
+/// Like [`make_private_dir`], but other users may pass through the directory to others below it. They cannot list it.
+///
+/// # Errors
+/// As for [`make_private_dir`].
+pub fn make_passable_dir(path: &Path) -> io::Result<()> {
+    make_dir(path, PASSABLE)
+}
+
+fn make_dir(path: &Path, mode: u32) -> io::Result<()> {
     let missing: Vec<&Path> =
         path.ancestors().take_while(|above| !above.as_os_str().is_empty() && !above.exists()).collect();
     DirBuilder::new().recursive(true).mode(MODE).create(path)?;
@@ -25,16 +38,17 @@ pub fn make_private_dir(path: &Path) -> io::Result<()> {
     if found.mode() & STICKY != 0 {
         return Err(io::Error::other("it is shared by all users; use a directory inside it"));
     }
-    if found.mode() & OTHERS != 0 {
-        fs::set_permissions(path, Permissions::from_mode(found.mode() & 0o7777 & !OTHERS))?;
+    let wanted = (found.mode() & 0o7777 & !OTHERS) | mode;
+    if found.mode() & 0o7777 != wanted {
+        fs::set_permissions(path, Permissions::from_mode(wanted))?;
     }
     Ok(())
 }
 
-/// Checks that only this user could write to the directory. Its parent may be writable for all users.
+/// Checks that only this user could list the directory and write to it. Its parent may be writable for all users.
 ///
 /// # Errors
-/// If other users have or had access to it.
+/// If other users have or had more access than to pass through.
 pub fn check_private_dir(path: &Path) -> io::Result<()> {
     // Do not follow a link that another user created.
     let found = fs::symlink_metadata(path)?;
@@ -42,7 +56,7 @@ pub fn check_private_dir(path: &Path) -> io::Result<()> {
         return Err(io::ErrorKind::NotADirectory.into());
     }
     check_owner(&found)?;
-    match found.mode() & OTHERS {
+    match found.mode() & OTHERS & !PASSABLE {
         0 => Ok(()),
         _ => {
             Err(io::Error::new(io::ErrorKind::PermissionDenied, "other users have access to it; run `chmod 700` on it"))

@@ -3,7 +3,7 @@
 mod standby;
 
 use crate::api::ServerFile;
-use crate::auth::{AuthError, Tokens, check_bind, new_nonce};
+use crate::auth::{AuthError, Callers, Tokens, check_bind, new_nonce};
 use crate::authority::{Authority, AuthorityError};
 use crate::backend::ServerBackend;
 use crate::changed::{self, Misfit};
@@ -377,14 +377,15 @@ impl Server {
         let neighbours = seat.map(|seat| neighbours(&config, seat, &listener)).transpose()?;
         let kept =
             Kept { agents_address, torn_bytes, state_dir, lock: executor_lock, resignation, neighbours, certificate };
-        Server::serve(hosted, remote, tokens, runtime, listener, kept)
+        let callers = Callers { tokens, accounts: config.accounts };
+        Server::serve(hosted, remote, callers, runtime, listener, kept)
     }
 
     /// Opens the interface of a process whose loop runs.
     pub(crate) fn serve(
         hosted: Hosted,
         remote: Arc<RemoteNodes>,
-        tokens: Arc<Tokens>,
+        callers: Callers,
         runtime: tokio::runtime::Runtime,
         listener: TcpListener,
         kept: Kept,
@@ -400,9 +401,9 @@ impl Server {
         let handle_of_backend = handle.clone();
         let backend =
             ServerBackend { handle: handle_of_backend, history, events, metrics, remote, started, ended, neighbours };
-        let token_file = tokens.path().to_owned();
+        let token_file = callers.tokens.path().to_owned();
         runtime.spawn(async move {
-            http::serve(listener, certificate, Arc::new(backend), tokens, shutdown).await;
+            http::serve(listener, certificate, Arc::new(backend), callers, shutdown).await;
         });
         let server = Server {
             address,
@@ -583,7 +584,7 @@ fn start_nodes(handle: &Handle, nodes: &[NodeOptions], executor: Option<Executor
     // The loop has just started and accepts inputs.
     let host = Host::inspect();
     for options in nodes {
-        let settings = options.settings(&host, &executor.enforcement);
+        let settings = options.settings(&host, &executor.enforcement, Some(executor.run_as));
         let _ = handle.send(Input::LocalNode(Box::new(settings)));
     }
     let _ = handle.send(Input::ExecutorConnected(Box::new(executor)));

@@ -12,7 +12,7 @@ use amalgam_core::vocabulary::{
 };
 use amalgam_daemon::api::{JobState, NodeState, NodeSummary, ServerFile, Waited};
 use amalgam_daemon::auth::Tokens;
-use amalgam_daemon::executor::{EnforcementChoice, ExecutorConfig};
+use amalgam_daemon::executor::{EnforcementChoice, ExecutorConfig, RunAs};
 use amalgam_daemon::removal::{Pace, remove_tree};
 use amalgam_daemon::sealing::HMAC;
 use amalgam_daemon::server::executor_paths;
@@ -64,7 +64,7 @@ impl Cluster {
             let tokens = cluster.state_dir.join(Tokens::FILE);
             let (home, tokens) = (as_text(&home)?, as_text(&tokens)?);
             let place = ["agent", "--server", address, "--name", &name, "--work-dir", home, "--token-file", tokens];
-            let offer = ["--cpus", &cpus, "--memory", "1GiB", "--enforcement", enforcement];
+            let offer = ["--cpus", &cpus, "--memory", "1GiB", "--enforcement", enforcement, "--run-as", "agent"];
             let verb = [&place[..], &offer, journals].concat();
             cluster.processes.push(spawn(&cluster.state_dir, &verb, Stdio::null())?);
         }
@@ -130,7 +130,14 @@ impl Cluster {
             }
             let (state, socket) = executor_paths(&home);
             let enforcement = EnforcementChoice::Auto;
-            let config = ExecutorConfig { socket, state, enforcement, idle_exit: Duration::ZERO, leash: None };
+            let config = ExecutorConfig {
+                socket,
+                state,
+                enforcement,
+                idle_exit: Duration::ZERO,
+                leash: None,
+                run_as: RunAs::Agent,
+            };
             amalgam_daemon::shell::shut_down(&config);
         }
     }

@@ -97,6 +97,7 @@ fn build(document: &Node, submitter: &Submitter, origin: &Path, context: &Contex
         max_fails: file.max_fails,
         held: file.hold.unwrap_or(false),
         wait_for_nodes: file.wait_for_nodes.unwrap_or(false),
+        account: None,
     };
     let submitted = SubmittedFrom { context, submitter };
     job.stages = stages(file, document.at, submitted)?;

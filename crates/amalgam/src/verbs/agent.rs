@@ -7,12 +7,15 @@ use crate::{discovery, environment, show};
 use amalgam_daemon::agent::{self, AgentError, AgentOptions};
 use amalgam_daemon::auth::joins::JoinString;
 use amalgam_daemon::durable;
+use amalgam_daemon::executor::RunAs;
 use amalgam_daemon::hollow::{self, HollowError, HollowOptions};
 use amalgam_daemon::node_setup::NodeOptions;
-use amalgam_daemon::private::make_private_dir;
+use amalgam_daemon::private::{make_passable_dir, make_private_dir};
 use amalgam_daemon::transport::{JoinError, Secrets, redeem};
 use clap::Args;
+use rustix::fs::Mode;
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -63,8 +66,70 @@ pub struct AgentArgs {
     /// directory]
     #[arg(long, value_name = "DIR")]
     work_dir: Option<PathBuf>,
+    /// As whom tasks run: job-user, the account with the name of the job's user, or agent, the agent's own user [default: job-user
+    /// if the agent runs as root, otherwise agent]
+    #[arg(long, value_name = "WHO", value_parser = parse_run_as, conflicts_with = "hollow")]
+    run_as: Option<RunAs>,
+    /// Run jobs of root, too, if tasks run as their job's user
+    #[arg(long, conflicts_with = "hollow")]
+    allow_root: bool,
     #[command(flatten)]
     journal: JournalArgs,
+}
+
+fn parse_run_as(text: &str) -> std::result::Result<RunAs, String> {
+    match text {
+        "job-user" => Ok(RunAs::JobUser { allows_root: false }),
+        "agent" => Ok(RunAs::Agent),
+        _ => Err("known are job-user and agent".to_owned()),
+    }
+}
+
+/// As whom tasks run, by the command line and this process's user.
+fn run_as(chosen: Option<RunAs>, allows_root: bool) -> Result<RunAs> {
+    let is_root = rustix::process::geteuid().is_root();
+    match chosen {
+        Some(RunAs::Agent) | None if allows_root && !(is_root && chosen.is_none()) => Err(Failure::usage(
+            "--allow-root is for agents that run tasks as their job's user",
+            "run the agent as root with --run-as job-user, or leave --allow-root out",
+        )),
+        Some(RunAs::Agent) => Ok(RunAs::Agent),
+        None if !is_root => Ok(RunAs::Agent),
+        Some(RunAs::JobUser { .. }) if !is_root => Err(Failure::new(
+            "only root can run tasks as their job's user",
+            "run the agent as root, or use --run-as agent",
+        )),
+        Some(RunAs::JobUser { .. }) | None => Ok(RunAs::JobUser { allows_root }),
+    }
+}
+
+/// Makes the work directory. If tasks run as other users, they pass through it to their own directories.
+fn make_work_dir(work_dir: &Path, run_as: RunAs) -> Result<()> {
+    let make = match run_as {
+        RunAs::Agent => make_private_dir,
+        RunAs::JobUser { .. } => make_passable_dir,
+    };
+    make(work_dir).map_err(|error| {
+        Failure::new(format!("cannot make {}: {error}", work_dir.display()), "name another --work-dir")
+    })?;
+    if run_as == RunAs::Agent {
+        return Ok(());
+    }
+    // Files that this process and its executor create are closed to other users.
+    rustix::process::umask(Mode::RWXG | Mode::RWXO);
+    let absolute = fs::canonicalize(work_dir)?;
+    let closed = |above: &&Path| fs::metadata(above).is_ok_and(|found| found.mode() & 0o001 == 0);
+    match absolute.ancestors().skip(1).find(closed) {
+        None => Ok(()),
+        Some(closed) => Err(Failure::new(
+            format!(
+                "tasks cannot reach their directories below {}: {} is closed to other users",
+                work_dir.display(),
+                closed.display()
+            ),
+            format!("name another --work-dir, run `chmod o+x {}`, or use --run-as agent", closed.display()),
+        )),
+    }
 }
 
 pub fn execute(args: AgentArgs, connection: &Connection) -> Result<ExitCode> {
@@ -90,9 +155,8 @@ pub fn execute(args: AgentArgs, connection: &Connection) -> Result<ExitCode> {
         return be_hollow(HollowOptions { server, secrets, node, count, journal, patience }, &name);
     }
     let work_dir = args.work_dir.unwrap_or_else(|| state_dir.join(format!("agent-{name}")));
-    make_private_dir(&work_dir).map_err(|error| {
-        Failure::new(format!("cannot make {}: {error}", work_dir.display()), "name another --work-dir")
-    })?;
+    let run_as = run_as(args.run_as, args.allow_root)?;
+    make_work_dir(&work_dir, run_as)?;
     let secrets = match &join {
         Some(string) => Secrets::file(token_by(string, &work_dir, &name)?, String::new(), Some(name.clone())),
         None => {
@@ -104,7 +168,7 @@ pub fn execute(args: AgentArgs, connection: &Connection) -> Result<ExitCode> {
             cluster::secrets(&connection, &state_dir, Some(&name))?
         }
     };
-    let executor = cluster::executor_setup(&work_dir, args.offer.enforcement)?;
+    let executor = cluster::executor_setup(&work_dir, args.offer.enforcement, run_as)?;
     let options = AgentOptions { server: server.clone(), secrets, node, executor, journal, patience };
     let joined_as = |name: &str| {
         show::announce(&format!("ready: node {name}, server {server}"));

@@ -9,6 +9,7 @@ use crate::{discovery, environment, show};
 use amalgam_cli::process::user;
 use amalgam_core::preset::Preset;
 use amalgam_core::why::counted;
+use amalgam_daemon::executor::RunAs;
 use amalgam_daemon::server::{Server, ServerOptions};
 use amalgam_daemon::shell::shut_down;
 use clap::Args;
@@ -56,7 +57,7 @@ pub fn execute(args: DevArgs, connection: &Connection) -> Result<ExitCode> {
         return federation::execute(Plan { state_dir, config, clusters, globals, nodes, enforcement, journal });
     }
     let config = args.settings.read()?;
-    let executor = cluster::executor_setup(&state_dir, args.offer.enforcement)?;
+    let executor = cluster::executor_setup(&state_dir, args.offer.enforcement, RunAs::Agent)?;
     let executor_config = executor.config.clone();
     let (count, preset) = (nodes.len(), config.preset.name());
     let server = Server::start(ServerOptions {

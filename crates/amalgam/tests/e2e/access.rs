@@ -326,7 +326,7 @@ fn an_agent_whose_token_was_replaced_stays_or_comes_back_and_loses_nothing() {
     let scene = &cluster.scene;
     let (own, home) = (scene.path().join("own-token"), scene.path().join("node-0"));
     let agent = || {
-        let mut command = scene.command(&["agent", "--server", cluster.agents_address(), "--name", "node-0"]);
+        let mut command = scene.agent_command(&["--server", cluster.agents_address(), "--name", "node-0"]);
         command.args(["--cpus", "1", "--memory", "1GiB", "--work-dir"]).arg(&home).arg("--token-file").arg(&own);
         scene.has_executor(&home);
         command

@@ -185,7 +185,7 @@ fn agents_prove_themselves() {
     let scene = &cluster.scene;
     let agents = cluster.agents_address();
     let refused = |name: &str, token: &str| {
-        let mut command = scene.command(&["agent", "--server", agents, "--name", name, "--work-dir"]);
+        let mut command = scene.agent_command(&["--server", agents, "--name", name, "--work-dir"]);
         let home = scene.path().join(format!("refused-{name}"));
         scene.has_executor(&home);
         crate::support::result({

@@ -109,7 +109,7 @@ impl Machines {
         let name = format!("host-{host}");
         let home = self.scene.path().join(work_dir);
         self.scene.has_executor(&home);
-        let mut command = self.scene.command(&["agent", "--server", server, "--name", &name]);
+        let mut command = self.scene.agent_command(&["--server", server, "--name", &name]);
         command.args(["--cpus", "2", "--memory", "1GiB", "--attribute", &format!("host={host}")]);
         command.arg("--token-file").arg(token).arg("--work-dir").arg(home);
         // It is another machine's.
@@ -289,7 +289,7 @@ fn a_join_string_is_all_that_another_machine_needs_and_is_useless_afterwards() {
     let agent = |host: usize, name: &str, string: &str| {
         let home = machines.scene.path().join(format!("host-{host}"));
         machines.scene.has_executor(&home);
-        let mut command = machines.scene.command(&["agent", "--join", string, "--name", name, "--cpus", "2"]);
+        let mut command = machines.scene.agent_command(&["--join", string, "--name", name, "--cpus", "2"]);
         command.args(["--memory", "1GiB", "--attribute", &format!("host={host}"), "--work-dir"]).arg(home);
         command.env_remove("AMALGAM_STATE").env("HOME", machines.scene.path().join("home"));
         command
@@ -326,8 +326,7 @@ fn a_join_string_is_all_that_another_machine_needs_and_is_useless_afterwards() {
     machines.daemons.borrow_mut().remove(0).kill();
     machines.started(1, agent(1, "host-1", &string));
     machines.daemons.borrow_mut().remove(1).kill();
-    let mut without =
-        machines.scene.command(&["agent", "--server", &machines.agents, "--name", "host-1", "--cpus", "2"]);
+    let mut without = machines.scene.agent_command(&["--server", &machines.agents, "--name", "host-1", "--cpus", "2"]);
     without.args(["--memory", "1GiB", "--attribute", "host=1", "--work-dir"]).arg(machines.scene.path().join("host-1"));
     without.env_remove("AMALGAM_STATE").env("HOME", machines.scene.path().join("home"));
     machines.started(1, without);

@@ -33,5 +33,6 @@ mod stragglers;
 mod support;
 mod surroundings;
 mod upgrade;
+mod users;
 mod workloads;
 mod yielding;

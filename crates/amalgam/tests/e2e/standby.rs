@@ -113,7 +113,7 @@ impl Pair {
 
     fn start_agent(&self, name: &str, master: &str) {
         let home = self.scene.path().join(name);
-        let mut command = self.scene.command(&["agent", "--server", master, "--name", name, "--work-dir"]);
+        let mut command = self.scene.agent_command(&["--server", master, "--name", name, "--work-dir"]);
         command.arg(&home).args(["--cpus", "2", "--memory", "1GiB"]);
         command.arg("--token-file").arg(self.scene.state().join(Tokens::FILE));
         self.scene.has_executor(&home);

@@ -10,7 +10,7 @@ use amalgam_core::protocol::{Message, ToJobManager};
 use amalgam_core::vocabulary::{Duration as Microseconds, EndReason, HostId, Instant, NodeId};
 use amalgam_daemon::api::{ClusterSummary, EventKind, JobState, ManagerPlace, NodeState, NodeSummary, TaskState};
 use amalgam_daemon::auth::Tokens;
-use amalgam_daemon::executor::{EnforcementChoice, ExecutorConfig};
+use amalgam_daemon::executor::{EnforcementChoice, ExecutorConfig, RunAs};
 use amalgam_daemon::server::executor_paths;
 use amalgam_daemon::store::{Options, Store};
 use amalgam_daemon::transport::GlobalIntroduction;
@@ -586,6 +586,7 @@ fn record_executor() -> Vec<Frame> {
         enforcement: EnforcementChoice::Auto,
         idle_exit: Duration::from_secs(60),
         leash: None,
+        run_as: RunAs::Agent,
     };
     let mut command = scene.command(&["executor"]);
     assert!(command.args(config.arguments()).status().unwrap().success());

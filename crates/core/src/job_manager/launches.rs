@@ -89,5 +89,6 @@ fn template(job: &AdmittedJob, number: usize, execution: ExecutionType) -> TaskT
             .iter()
             .flat_map(|other| &other.inputs)
             .any(|input| input.stage as usize == number),
+        account: job.spec.account.clone(),
     }
 }

@@ -53,6 +53,9 @@ pub struct TaskTemplate {
     pub outputs: Vec<String>,
     /// No stage reads the outputs: they stay in the task's directory as well.
     pub keeps_outputs: bool,
+    /// The account that the tasks run as, where the agent runs tasks as their job's user. As in the job.
+    #[serde(default)]
+    pub account: Option<String>,
 }
 
 /// What each task of a stage requires of a node, and its execution type.

@@ -39,6 +39,10 @@ pub struct JobSpec {
     pub held: bool,
     /// Accepted although no known node could ever run it.
     pub wait_for_nodes: bool,
+    /// The account on the nodes that its tasks run as, where agents run tasks as their job's user; the server overwrites
+    /// the client's value. `None` if it was submitted to a server that knew no accounts.
+    #[serde(default)]
+    pub account: Option<String>,
 }
 
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]

@@ -13,13 +13,14 @@ use crate::channel::is_local;
 use amalgam_core::vocabulary::{BadName, Named};
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::{Digest, Sha256};
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::fs;
 use std::io;
 use std::net::SocketAddr;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 use subtle::ConstantTimeEq;
 use thiserror::Error;
@@ -36,6 +37,13 @@ impl Identity {
     pub fn may_access(&self, owner: &str) -> bool {
         self.admin || self.user == owner
     }
+}
+
+/// Who may call, and as which account on the nodes their tasks run.
+pub struct Callers {
+    pub tokens: Arc<Tokens>,
+    /// Accounts of users who have another name on the nodes, by the name of the user.
+    pub accounts: BTreeMap<String, String>,
 }
 
 #[derive(Debug, Error)]

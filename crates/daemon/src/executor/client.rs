@@ -1,6 +1,6 @@
 //! The agent's side: connects to the executor, or starts one.
 
-use super::{Enforcement, EnforcementChoice, ExecutorConfig, ExecutorError};
+use super::{Enforcement, EnforcementChoice, ExecutorConfig, ExecutorError, RunAs};
 use crate::lock::{LockError, lock};
 use crate::versions::Versions;
 use rustix::net::RecvFlags;
@@ -25,6 +25,9 @@ pub struct Hello {
     pub enforcement: Enforcement,
     /// The protocol versions that it supports.
     pub wire: Versions,
+    /// As whom it runs tasks. Executors of versions without this run them as their own user.
+    #[serde(default)]
+    pub run_as: RunAs,
 }
 
 /// Reserves the executor of this state directory for this process, for as long as the returned file is open. Without
@@ -98,6 +101,9 @@ impl ExecutorConfig {
             "--idle-exit-ms".into(),
             self.idle_exit.as_millis().to_string().into(),
         ];
+        if let RunAs::JobUser { allows_root } = self.run_as {
+            arguments.extend(["--run-as".into(), if allows_root { "any-job-user" } else { "job-user" }.into()]);
+        }
         if let Some(leash) = self.leash {
             arguments.extend(["--leash-ms".into(), leash.as_millis().to_string().into()]);
         }
@@ -109,6 +115,7 @@ impl ExecutorConfig {
         let mut enforcement = EnforcementChoice::default();
         let mut idle_exit = Duration::from_secs(60);
         let mut leash = None;
+        let mut run_as = RunAs::default();
         let mut arguments = arguments.into_iter();
         while let Some(name) = arguments.next() {
             let name = name.to_string_lossy();
@@ -118,6 +125,13 @@ impl ExecutorConfig {
                 "--socket" => socket = Some(PathBuf::from(value)),
                 "--state" => state = Some(PathBuf::from(value)),
                 "--enforcement" => enforcement = text.parse()?,
+                "--run-as" => {
+                    run_as = match text.as_ref() {
+                        "job-user" => RunAs::JobUser { allows_root: false },
+                        "any-job-user" => RunAs::JobUser { allows_root: true },
+                        _ => return Err(format!("invalid value `{text}` for `{name}`; known: job-user, any-job-user")),
+                    }
+                }
                 "--idle-exit-ms" | "--leash-ms" => {
                     let millis = text
                         .parse()
@@ -134,6 +148,7 @@ impl ExecutorConfig {
             enforcement,
             idle_exit,
             leash,
+            run_as,
         })
     }
 }
@@ -150,6 +165,7 @@ mod tests {
             enforcement: EnforcementChoice::Polling,
             idle_exit: Duration::from_millis(1_500),
             leash: Some(Duration::from_millis(700)),
+            run_as: RunAs::JobUser { allows_root: true },
         };
         let parsed = ExecutorConfig::parse(config.arguments()).unwrap();
         assert_eq!(format!("{parsed:?}"), format!("{config:?}"));

@@ -1,6 +1,7 @@
 //! Explains to users why a program could not be executed. The kernel only returns an error number.
 
 use super::prepare::{Prepared, is_command_line, is_out_of_reach, needs_shell, node_fault};
+use super::sys::SHELL;
 use amalgam_core::vocabulary::EndReason;
 use rustix::fs::{OFlags, StatVfsMountFlags};
 use rustix::process::{Resource, getrlimit};
@@ -22,10 +23,16 @@ const LEAST_OF_ALL: u64 = 128 << 10;
 /// The end of an attempt whose `execve` failed, with a sentence for the user. `memory_mib` is the task's limit, 0 for
 /// none.
 pub fn exec_failure(prepared: &Prepared, error: &io::Error, memory_mib: u32) -> EndReason {
-    let (program, file) = (path(&prepared.program), file(prepared));
-    let shown = program.display();
     let number = error.raw_os_error();
+    if matches!(number, Some(libc::ENOENT | libc::ENOTDIR | libc::EACCES))
+        && let Some(reason) = prepared.why_not_found()
+    {
+        return reason;
+    }
+    let (program, file) = prepared.tried();
+    let shown = program.display();
     EndReason::LaunchFailed(match number {
+        Some(libc::ENOEXEC) if let Err(EndReason::LaunchFailed(why)) = as_script(prepared) => why,
         Some(libc::E2BIG) => too_large(prepared, memory_mib),
         Some(libc::ENOMEM) if memory_mib > 0 && machine_has_memory() => no_room(prepared, memory_mib),
         Some(libc::EAGAIN | libc::ENOMEM | libc::ENFILE) => return node_fault("start another process", error),
@@ -56,10 +63,10 @@ pub fn exec_failure(prepared: &Prepared, error: &io::Error, memory_mib: u32) -> 
 /// # Errors
 /// If the file is not a script. A shell would run everything in it that looks like a command.
 pub fn as_script(prepared: &Prepared) -> Result<Vec<CString>, EndReason> {
-    let (program, file) = (path(&prepared.program), file(prepared));
+    let (program, file) = prepared.tried();
     match head(&file).map(|head| why_no_script(&head)) {
         Ok(None) => {
-            let start = [CString::from(c"/bin/sh"), prepared.program.clone()];
+            let start = [CString::from(SHELL), prepared.program().clone()];
             Ok(start.into_iter().chain(prepared.arguments.iter().skip(1).cloned()).collect())
         }
         Ok(Some(why)) => Err(EndReason::LaunchFailed(format!("cannot execute {}: {why}", program.display()))),
@@ -125,9 +132,10 @@ fn is_from_windows(program: &Path) -> String {
     format!("ends with a carriage return, as on Windows; convert the file: sed -i 's/\\r$//' {shown}")
 }
 
-/// The path of the program file.
-pub fn file(prepared: &Prepared) -> PathBuf {
-    path(&prepared.directory).join(path(&prepared.program))
+/// The paths that the program's file may have.
+pub fn files(prepared: &Prepared) -> Vec<PathBuf> {
+    let directory = path(&prepared.directory);
+    prepared.programs.iter().map(|program| directory.join(path(program))).collect()
 }
 
 fn path(text: &CStr) -> PathBuf {
@@ -233,9 +241,7 @@ fn why_no_script(head: &[u8]) -> Option<String> {
             Some(path) => format!("the interpreter on its first line, {}, is {DAMAGED}", path.display()),
         });
     }
-    // Like shells, this takes a file for binary if its first line contains one of these bytes.
-    let is_binary = |byte: &u8| matches!(byte, 0..=6 | 0x0e..=0x1a | 0x1c..=0x1f | 0x7f);
-    if !head.starts_with(ELF) && !line.iter().any(is_binary) {
+    if may_be_script(head) {
         return None;
     }
     let own = rustix::system::uname().machine().to_string_lossy().into_owned();
@@ -243,6 +249,15 @@ fn why_no_script(head: &[u8]) -> Option<String> {
         Some(machine) if machine != own => format!("it is a program for {machine}, and this node is {own}"),
         _ => format!("it is {DAMAGED}"),
     })
+}
+
+/// Whether a file in a format that the kernel does not know is a script for a shell. Does not allocate memory.
+pub fn may_be_script(head: &[u8]) -> bool {
+    // Like shells, this takes a file for binary if its first line contains one of these bytes.
+    let is_binary = |byte: &u8| matches!(byte, 0..=6 | 0x0e..=0x1a | 0x1c..=0x1f | 0x7f);
+    let has_mark = head.strip_prefix(BYTE_ORDER_MARK).is_some_and(|rest| rest.starts_with(b"#!"));
+    let line = first_line(head);
+    !head.is_empty() && !has_mark && !line.starts_with(b"#!") && !head.starts_with(ELF) && !line.iter().any(is_binary)
 }
 
 /// The machine of an ELF file, in the form of `uname -m`.
@@ -324,7 +339,7 @@ mod tests {
     fn prepared(program: &Path, more: &[CString]) -> Prepared {
         let program = CString::new(program.as_os_str().as_bytes()).unwrap();
         let arguments = [std::slice::from_ref(&program), more].concat();
-        Prepared { program, arguments, environment: Vec::new(), directory: c"/".into() }
+        Prepared { programs: vec![program], arguments, environment: Vec::new(), directory: c"/".into() }
     }
 
     fn why(program: &Path, number: i32) -> String {

@@ -7,15 +7,17 @@
 //! * `serve.rs`: the loop, the lock, the socket, the agent's link, and when to exit
 //! * `tasks/`: the steps of an attempt: launch, output, exit, remaining processes, end
 //! * `prepare.rs`: environment, directories and the search for the program; `exec_failure.rs`: why it did not start
+//! * `accounts.rs`: the accounts of jobs' users
 //! * `outputs.rs`: the declared outputs of tasks; `input.rs`: their standard input
 //! * `task_dirs.rs`: scratch directories; `capture.rs`: one stream of output
 //! * `progress.rs`: the progress of attempts; `precedence.rs`: their CPU and disk priority
 //! * `members.rs`: the processes of an attempt without a cgroup
 //! * `cgroups.rs`: the pool of cgroups; `hierarchy.rs`: their versions 1 and 2
-//! * `sys.rs`: the only unsafe code; `host.rs`: the properties of this machine
+//! * `sys/`: the only unsafe code; `host.rs`: the properties of this machine
 //! * `client.rs`: the agent's side; `link.rs`: either end of the connection
 //! * `pretended.rs`: a simulated executor in the agent's process, which starts no tasks
 
+mod accounts;
 mod capture;
 mod cgroups;
 pub mod client;
@@ -86,6 +88,20 @@ pub struct ExecutorConfig {
     pub idle_exit: Duration,
     /// Time without an agent after which all tasks are killed; `None` means never.
     pub leash: Option<Duration>,
+    pub run_as: RunAs,
+}
+
+/// As whom tasks run.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+pub enum RunAs {
+    /// As the executor's own user, whoever submitted them.
+    #[default]
+    Agent,
+    /// As the account of their job's user. Only root can do that.
+    JobUser {
+        /// Whether tasks may run as root.
+        allows_root: bool,
+    },
 }
 
 /// A message from an agent to the executor.
@@ -152,6 +168,11 @@ pub enum ExecutorError {
     Lock(LockError),
     #[error("cgroups are requested but cannot be used: {0}; use `--enforcement auto` to run without them")]
     NoCgroups(String),
+    #[error(
+        "the executor (pid {pid}) of this agent's work directory runs tasks {run_as}, and this agent would run them {wanted}; start the \
+         agent as before until its tasks have ended, or stop them with `kill {pid}`"
+    )]
+    RunsAs { pid: u32, run_as: RunAs, wanted: RunAs },
     #[error("cannot {what}: {error}")]
     System { what: &'static str, error: io::Error },
     #[error("the executor did not start: {0}")]
@@ -214,6 +235,16 @@ fn output_dir(state: &Path, job: JobId) -> PathBuf {
 
 fn own_dirs(state: &Path, job: JobId) -> PathBuf {
     state.join("own").join(job.to_string())
+}
+
+impl fmt::Display for RunAs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            RunAs::Agent => "as its own user",
+            RunAs::JobUser { allows_root: false } => "as their job's user",
+            RunAs::JobUser { allows_root: true } => "as their job's user, root included",
+        })
+    }
 }
 
 impl FromStr for EnforcementChoice {

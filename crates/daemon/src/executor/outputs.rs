@@ -1,10 +1,13 @@
 //! The declared outputs of tasks. A thread of its own hashes and stores them: a large file takes seconds, during which
 //! other tasks start and end.
 
+use super::accounts::Account;
 use super::prepare::node_fault;
+use super::sys::ActsAs;
 use crate::files::{FileStore, Left, PutError};
 use amalgam_core::vocabulary::{AttemptId, EndReason, LaunchOrder, OutputFile, StoredFile, files::name_for};
 use rustix::event::EventfdFlags;
+use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -14,11 +17,14 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 pub struct Outputs {
     state: PathBuf,
     /// Sends orders to the thread, once it is started.
-    orders: Option<Sender<LaunchOrder>>,
+    orders: Option<Sender<Storing>>,
     done: (Sender<Stored>, Receiver<Stored>),
     /// An eventfd on which the loop waits for results.
     bell: Arc<OwnedFd>,
 }
+
+/// An attempt whose outputs are to be stored, and the account that it ran as if it is not this process's own.
+type Storing = (LaunchOrder, Option<Arc<Account>>);
 
 /// The stored outputs of an attempt, and the failure if not all could be stored.
 pub struct Stored {
@@ -39,13 +45,13 @@ impl Outputs {
     }
 
     /// Starts to store the outputs of an attempt that has succeeded.
-    pub fn store(&mut self, order: LaunchOrder) -> Result<(), EndReason> {
+    pub fn store(&mut self, order: LaunchOrder, account: Option<Arc<Account>>) -> Result<(), EndReason> {
         let orders = match self.orders.take() {
             Some(orders) => orders,
             None => self.start().map_err(|error| node_fault("start a thread to store the task's outputs", &error))?,
         };
         // The thread runs as long as this process, so this does not fail.
-        let _ = self.orders.insert(orders).send(order);
+        let _ = self.orders.insert(orders).send((order, account));
         Ok(())
     }
 
@@ -55,13 +61,13 @@ impl Outputs {
         self.done.1.try_iter().collect()
     }
 
-    fn start(&self) -> io::Result<Sender<LaunchOrder>> {
-        let (orders, ordered) = channel::<LaunchOrder>();
+    fn start(&self) -> io::Result<Sender<Storing>> {
+        let (orders, ordered) = channel::<Storing>();
         let (state, done, bell) = (self.state.clone(), self.done.0.clone(), Arc::clone(&self.bell));
         // The thread inherits the blocked signals of the loop's thread, which handles them.
         std::thread::Builder::new().name("outputs".to_owned()).spawn(move || {
-            for order in ordered {
-                let (outputs, failure) = store_all(&state, &order);
+            for (order, account) in ordered {
+                let (outputs, failure) = store_all(&state, &order, account.as_deref());
                 let _ = done.send(Stored { attempt: order.attempt, outputs, failure });
                 let _ = rustix::io::write(&bell, &1u64.to_ne_bytes());
             }
@@ -72,7 +78,7 @@ impl Outputs {
 
 /// Stores the outputs. Returns the stored ones, and the failure if not all could be stored. If a file is missing, all
 /// files stay in the working directory.
-fn store_all(state: &Path, order: &LaunchOrder) -> (Vec<OutputFile>, Option<EndReason>) {
+fn store_all(state: &Path, order: &LaunchOrder, account: Option<&Account>) -> (Vec<OutputFile>, Option<EndReason>) {
     let directory = super::own_dir(state, order.attempt);
     let store = FileStore::of(state, order.node);
     let mut stored = Vec::new();
@@ -83,13 +89,22 @@ fn store_all(state: &Path, order: &LaunchOrder) -> (Vec<OutputFile>, Option<EndR
         }
     }
     for name in names {
-        let kept = Left::find(&directory, &name).and_then(|left| store.put(&left, order.template.keeps_outputs));
+        let kept = Left::find(&directory, &name).and_then(|left| {
+            let file = open(&left, account)?;
+            store.put_opened(&left, file, order.template.keeps_outputs)
+        });
         match kept {
             Ok(StoredFile { digest, bytes }) => stored.push(OutputFile { name, digest, bytes }),
             Err(error) => return (stored, Some(failure(&name, error, &store))),
         }
     }
     (stored, None)
+}
+
+/// Opens a file with the rights of the task's user: another process of the user may have replaced it by a link.
+fn open(left: &Left, account: Option<&Account>) -> Result<File, PutError> {
+    let _acts = account.map(|account| ActsAs::user(account.credentials())).transpose().map_err(PutError::Io)?;
+    left.open()
 }
 
 fn failure(name: &str, error: PutError, store: &FileStore) -> EndReason {
@@ -150,7 +165,7 @@ mod tests {
         fs::create_dir_all(&own).unwrap();
         fs::write(own.join("a"), "text").unwrap();
         prepare(&own);
-        let (stored, failure) = store_all(state.path(), &order);
+        let (stored, failure) = store_all(state.path(), &order, None);
         assert_eq!(FileStore::of(state.path(), order.node).list().len(), stored.len(), "all stored files are returned");
         (stored.len(), failure, own.join("a").exists())
     }

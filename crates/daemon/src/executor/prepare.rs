@@ -1,10 +1,12 @@
 //! Prepares a launch: the environment, the directories and the path of the program.
 
+use super::accounts::Account;
 use super::members::MARK;
 use super::own_dir;
 use super::progress::progress_file;
 use super::task_dirs::{error_file, nodes_file};
 use crate::files::FileStore;
+use crate::private::make_passable_dir;
 use crate::removal::Remover;
 use amalgam_core::vocabulary::byte_string::shown;
 use amalgam_core::vocabulary::{
@@ -29,10 +31,52 @@ const PASSED_ON: [&[u8]; 7] = [b"PATH", b"HOME", b"USER", b"LOGNAME", b"SHELL", 
 
 /// A launch with all paths and values resolved.
 pub struct Prepared {
-    pub program: CString,
+    /// Paths of the program, of which the first that exists is executed. Only one, unless the task runs as another user: then
+    /// the search is that user's.
+    pub programs: Vec<CString>,
     pub arguments: Vec<CString>,
     pub environment: Vec<CString>,
     pub directory: CString,
+}
+
+impl Prepared {
+    /// The path of the program, or the first one of several.
+    pub fn program(&self) -> &CString {
+        &self.programs[0]
+    }
+
+    /// The program that failed, as written and as a file: of several, the first one that exists.
+    pub fn tried(&self) -> (PathBuf, PathBuf) {
+        let directory = Path::new(OsStr::from_bytes(self.directory.as_bytes()));
+        let paths = || self.programs.iter().map(|program| Path::new(OsStr::from_bytes(program.as_bytes())));
+        let found = if self.programs.len() > 1 { paths().find(|path| path.is_file()) } else { None };
+        let program = found.or_else(|| paths().next()).unwrap_or(Path::new(""));
+        (program.to_owned(), directory.join(program))
+    }
+
+    /// Why none of several programs could be executed; with the rights of the task's user.
+    pub fn why_not_found(&self) -> Option<EndReason> {
+        let (command, search) = (self.arguments.first()?, self.search()?);
+        let directory = OsStr::from_bytes(self.directory.as_bytes());
+        find_program(OsStr::from_bytes(command.as_bytes()), search, Path::new(directory)).err()
+    }
+
+    /// The `PATH` in which the program is searched, if it is.
+    fn search(&self) -> Option<&[u8]> {
+        let is_path = self.arguments.first()?.as_bytes().contains(&b'/');
+        let of_task = || self.environment.iter().find_map(|entry| entry.as_bytes().strip_prefix(b"PATH="));
+        (!is_path).then(|| of_task().unwrap_or(DEFAULT_PATH))
+    }
+}
+
+/// Where and as whom an order is executed.
+pub struct Place<'a> {
+    pub task_dir: &'a Path,
+    pub state: &'a Path,
+    pub base: &'a BaseEnvironment,
+    pub remover: &'a Remover,
+    /// The account that the task runs as; `None` for this process's own.
+    pub account: Option<&'a Account>,
 }
 
 /// The part of the daemon's environment that every task gets, as `NAME=value`: the user, the `PATH`, the language and
@@ -59,8 +103,20 @@ impl BaseEnvironment {
 
     /// The node's environment, then Amalgam's variables, then the job's, then the directories. A later value replaces
     /// an earlier one, so a job may set `OMP_NUM_THREADS`, but no variable that starts with `AMALGAM_`.
-    fn for_task(&self, order: &LaunchOrder, task_dir: &Path, directory: &Path) -> Vec<Vec<u8>> {
+    fn for_task(
+        &self,
+        order: &LaunchOrder,
+        task_dir: &Path,
+        directory: &Path,
+        account: Option<&Account>,
+    ) -> Vec<Vec<u8>> {
         let mut environment = self.0.clone();
+        if let Some(Account { name, home, shell, .. }) = account {
+            set(&mut environment, b"HOME", home.as_os_str().as_bytes());
+            set(&mut environment, b"USER", name.as_bytes());
+            set(&mut environment, b"LOGNAME", name.as_bytes());
+            set(&mut environment, b"SHELL", shell.as_os_str().as_bytes());
+        }
         for (name, value) in &order.variables() {
             set(&mut environment, name.as_bytes(), value.as_bytes());
         }
@@ -102,30 +158,35 @@ fn get<'a>(environment: &'a [Vec<u8>], name: &[u8]) -> Option<&'a [u8]> {
 ///
 /// # Errors
 /// A failure of the task or of the node, with a sentence for the user that names the problem and a remedy.
-pub fn prepare(
-    order: &LaunchOrder,
-    task_dir: &Path,
-    state: &Path,
-    base: &BaseEnvironment,
-    remover: &Remover,
-) -> Result<Prepared, EndReason> {
+pub fn prepare(order: &LaunchOrder, place: &Place) -> Result<Prepared, EndReason> {
+    let Place { task_dir, state, base, remover, account } = *place;
     let Some(command) = order.template.program.command.first().filter(|command| !command.is_empty()) else {
         return Err(EndReason::LaunchFailed("the command is empty".to_owned()));
     };
     let directory = working_directory(order, state, remover)?;
+    if let (Workdir::Own, Some(account)) = (&order.template.program.workdir, account) {
+        let given = give_own_dir(order, state, account);
+        given.map_err(|error| node_fault(&format!("give {} to {}", directory.display(), account.name), &error))?;
+    }
     if let Some(hosts) = &order.hosts {
         let written = fs::write(nodes_file(task_dir), hosts.lines());
         written.map_err(|error| node_fault("write the list of the gang's nodes", &error))?;
     }
-    let environment = base.for_task(order, task_dir, &directory);
+    if let Some(account) = account {
+        let given = give_task_dir(task_dir, account);
+        given.map_err(|error| node_fault(&format!("give {} to {}", task_dir.display(), account.name), &error))?;
+    }
+    let environment = base.for_task(order, task_dir, &directory, account);
     let command = OsStr::from_bytes(command.as_bytes());
-    let program = match command.as_bytes().contains(&b'/') {
-        true => PathBuf::from(command),
-        false => find_program(command, get(&environment, b"PATH").unwrap_or(DEFAULT_PATH), &directory)?,
+    let search = get(&environment, b"PATH").unwrap_or(DEFAULT_PATH);
+    let programs = match (command.as_bytes().contains(&b'/'), account) {
+        (true, _) => vec![PathBuf::from(command)],
+        (false, None) => vec![find_program(command, search, &directory)?],
+        (false, Some(_)) => candidates(command, search, &directory).collect(),
     };
     let c_strings = |strings: Vec<Vec<u8>>| strings.into_iter().map(c_string).collect::<Result<Vec<CString>, _>>();
     Ok(Prepared {
-        program: c_string(program.into_os_string().into_vec())?,
+        programs: c_strings(programs.into_iter().map(|program| program.into_os_string().into_vec()).collect())?,
         arguments: c_strings(order.template.program.command.iter().cloned().map(ByteString::into_bytes).collect())?,
         environment: c_strings(environment)?,
         directory: c_string(directory.into_os_string().into_vec())?,
@@ -190,6 +251,38 @@ fn working_directory(order: &LaunchOrder, state: &Path, remover: &Remover) -> Re
     }
 }
 
+/// Gives a task's own directory and the directories of its inputs to the user; the inputs stay read-only and this process's. Nobody
+/// else has access to the directory before.
+fn give_own_dir(order: &LaunchOrder, state: &Path, account: &Account) -> io::Result<()> {
+    let own = own_dir(state, order.attempt);
+    for above in [own.parent(), own.parent().and_then(Path::parent)].into_iter().flatten().rev() {
+        make_passable_dir(above)?;
+    }
+    let mut given = vec![own.clone()];
+    for input in order.inputs.iter() {
+        let target = own.join(&input.path);
+        let above = target.ancestors().skip(1).take_while(|above| *above != own);
+        given.extend(above.map(Path::to_owned));
+    }
+    // The directory itself is the last: its user can replace the others from then on.
+    given.sort_by_key(|directory| std::cmp::Reverse(directory.as_os_str().len()));
+    for directory in given {
+        std::os::unix::fs::lchown(directory, Some(account.uid), Some(account.gid))?;
+    }
+    Ok(())
+}
+
+/// Gives a task's scratch directory to the user, with the list of a gang's nodes if it has one.
+fn give_task_dir(task_dir: &Path, account: &Account) -> io::Result<()> {
+    for path in [nodes_file(task_dir), task_dir.to_owned()] {
+        match std::os::unix::fs::lchown(&path, Some(account.uid), Some(account.gid)) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound && path != task_dir => {}
+            given => given?,
+        }
+    }
+    Ok(())
+}
+
 /// The end of an attempt if one of its inputs is missing on this node or was changed.
 pub fn lacking(order: &LaunchOrder, state: &Path) -> Option<Arc<Ended>> {
     let store = FileStore::of(state, order.node);
@@ -250,10 +343,14 @@ fn readers_mark(state: &Path, attempt: &str) -> PathBuf {
     state.join(READERS).join(attempt)
 }
 
+/// The paths that a program may have, in the order of the search.
+fn candidates<'a>(name: &'a OsStr, search: &'a [u8], directory: &'a Path) -> impl Iterator<Item = PathBuf> + 'a {
+    search.split(|byte| *byte == b':').map(move |place| directory.join(OsStr::from_bytes(place)).join(name))
+}
+
 fn find_program(name: &OsStr, search: &[u8], directory: &Path) -> Result<PathBuf, EndReason> {
     let (mut not_executable, mut out_of_reach) = (None, None);
-    for place in search.split(|byte| *byte == b':') {
-        let candidate = directory.join(OsStr::from_bytes(place)).join(name);
+    for candidate in candidates(name, search, directory) {
         match fs::metadata(&candidate) {
             Ok(metadata) if metadata.is_file() && metadata.mode() & 0o111 != 0 => return Ok(candidate),
             Ok(metadata) if metadata.is_file() => not_executable = Some(candidate),
@@ -385,7 +482,7 @@ mod tests {
             BaseEnvironment(vec![b"HOME=/root".to_vec(), b"TMPDIR=/tmp".to_vec(), b"AMALGAM_TASK_DIR=/x".to_vec()]);
         let order =
             order(&[("OMP_NUM_THREADS", "9"), ("AMALGAM_JOB_ID", "forged"), ("HOME", "/home/me"), ("HOMEPAGE", "h")]);
-        let environment = base.for_task(&order, Path::new("/state/tasks/1"), Path::new("/work"));
+        let environment = base.for_task(&order, Path::new("/state/tasks/1"), Path::new("/work"), None);
         let value =
             |name: &str| get(&environment, name.as_bytes()).map(|value| String::from_utf8_lossy(value).into_owned());
         assert_eq!(value("HOME").as_deref(), Some("/home/me"));
@@ -422,7 +519,7 @@ mod tests {
             texts.filter(|text| !text.starts_with("AMALGAM_")).collect()
         };
         let of = |base: BaseEnvironment, env: &[(&str, &str)]| {
-            names(base.for_task(&order(env), Path::new("/t"), Path::new("/link/work")))
+            names(base.for_task(&order(env), Path::new("/t"), Path::new("/link/work"), None))
         };
         let usual = ["OMP_NUM_THREADS=2", "TMPDIR=/t", "PWD=/link/work"];
         let kept = ["PATH=/opt/bin", "HOME=/root", "LC_ALL=C.UTF-8", "TZ=UTC"];

@@ -21,10 +21,11 @@ use std::time::{Duration, Instant};
 
 const SIGNALS: u64 = 0;
 const LISTENER: u64 = 1;
-/// Tokens between `LISTENER` and `REMOVAL` belong to pipes.
+/// Tokens between `LISTENER` and `ACCOUNTS` belong to pipes.
 const LINK: u64 = u64::MAX;
 const OUTPUTS: u64 = u64::MAX - 1;
 const REMOVAL: u64 = u64::MAX - 2;
+const ACCOUNTS: u64 = u64::MAX - 3;
 /// Maximum number of notes that wait for an agent.
 const MOST_NOTES: usize = 64;
 /// Orders are not read while more than this number of bytes waits to be sent to the agent.
@@ -135,7 +136,7 @@ impl<'a> Executor<'a> {
         crate::priority::answer_soon();
         let signals = sys::signal_descriptor().map_err(ExecutorError::system("receive signals"))?;
         let (enforcer, enforcement) = enforcer(config.enforcement)?;
-        let tasks = Tasks::new(state, enforcer, sys::raise_open_files())
+        let tasks = Tasks::new(state, config.run_as, enforcer, sys::raise_open_files())
             .map_err(ExecutorError::file("prepare the state directory", state))?;
         let listener = listen(&config.socket)?;
         let poll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(ExecutorError::system("create an epoll"))?;
@@ -145,11 +146,18 @@ impl<'a> Executor<'a> {
             (tasks.outputs_bell(), OUTPUTS),
             (tasks.remover().bell(), REMOVAL),
         ];
+        let sources = sources.into_iter().chain(tasks.accounts_bell().map(|bell| (bell, ACCOUNTS)));
         for (source, token) in sources {
             epoll::add(&poll, source, epoll::EventData::new_u64(token), epoll::EventFlags::IN)
                 .map_err(ExecutorError::system("watch a descriptor"))?;
         }
-        let hello = Hello { version: PROGRAM.to_owned(), pid: std::process::id(), enforcement, wire: WIRE };
+        let hello = Hello {
+            version: PROGRAM.to_owned(),
+            pid: std::process::id(),
+            enforcement,
+            wire: WIRE,
+            run_as: config.run_as,
+        };
         let idle_since = Instant::now();
         Ok(Executor {
             config,
@@ -186,6 +194,7 @@ impl<'a> Executor<'a> {
                     LINK => self.on_link(),
                     OUTPUTS => self.tasks.on_stored(),
                     REMOVAL => self.on_removal(),
+                    ACCOUNTS => self.tasks.on_accounts(),
                     pipe => self.tasks.on_output(pipe),
                 }
             }

@@ -4,9 +4,10 @@
 //! not use theirs, so an unchanged directory is reused.
 
 use crate::removal::Remover;
-use std::fs::{self, DirBuilder};
+use rustix::fs::OFlags;
+use std::fs::{self, DirBuilder, OpenOptions};
 use std::io::{self, Read};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -16,6 +17,8 @@ const MODE: u32 = 0o700;
 
 pub struct TaskDirs {
     root: PathBuf,
+    /// Whether tasks run as other users, who pass through the root to their directories.
+    is_passable: bool,
     remover: Arc<Remover>,
     idle: Vec<PathBuf>,
     next: u64,
@@ -23,7 +26,7 @@ pub struct TaskDirs {
 
 impl TaskDirs {
     /// Removes the contents of `root`, which belong to attempts of an earlier executor.
-    pub fn new(root: PathBuf, remover: Arc<Remover>) -> io::Result<TaskDirs> {
+    pub fn new(root: PathBuf, is_passable: bool, remover: Arc<Remover>) -> io::Result<TaskDirs> {
         if fs::symlink_metadata(&root).is_ok_and(|found| !found.is_dir()) {
             // A link is removed; its target is not touched.
             remover.put_away(&root);
@@ -31,10 +34,19 @@ impl TaskDirs {
         for left in fs::read_dir(&root).into_iter().flatten().flatten() {
             remover.put_away(&left.path());
         }
-        crate::private::make_private_dir(&root)?;
-        Ok(TaskDirs { root, remover, idle: Vec::new(), next: 0 })
+        let dirs = TaskDirs { root, is_passable, remover, idle: Vec::new(), next: 0 };
+        dirs.make_root()?;
+        Ok(dirs)
     }
 
+    fn make_root(&self) -> io::Result<()> {
+        match self.is_passable {
+            true => crate::private::make_passable_dir(&self.root),
+            false => crate::private::make_private_dir(&self.root),
+        }
+    }
+
+    /// An empty directory of this process's user.
     pub fn take(&mut self) -> io::Result<PathBuf> {
         while let Some(dir) = self.idle.pop() {
             // The directory may have been removed by another program.
@@ -53,7 +65,7 @@ impl TaskDirs {
                     if fs::symlink_metadata(&self.root).is_ok_and(|found| !found.is_dir()) {
                         self.remover.put_away(&self.root);
                     }
-                    crate::private::make_private_dir(&self.root)?;
+                    self.make_root()?;
                     make(&dir)?;
                     return Ok(dir);
                 }
@@ -62,15 +74,12 @@ impl TaskDirs {
         }
     }
 
-    /// Takes a directory back. A changed one is removed. Returns the content of the task's error file.
-    pub fn give_back(&mut self, dir: PathBuf) -> Option<String> {
-        if is_untouched(&dir) {
-            self.idle.push(dir);
-            return None;
+    /// Takes a directory back. A changed one, or one of another user, is removed.
+    pub fn give_back(&mut self, dir: PathBuf) {
+        match is_untouched(&dir) {
+            true => self.idle.push(dir),
+            false => self.remover.put_away(&dir),
         }
-        let message = message_in(&dir);
-        self.remover.put_away(&dir);
-        message
     }
 }
 
@@ -90,16 +99,20 @@ fn make(dir: &Path) -> io::Result<()> {
 
 fn is_untouched(dir: &Path) -> bool {
     // A link that the task put in its place is not followed.
-    let is_ours = fs::symlink_metadata(dir).is_ok_and(|found| found.is_dir() && found.mode() & 0o7777 == MODE);
+    let user = rustix::process::geteuid().as_raw();
+    let is_ours = fs::symlink_metadata(dir)
+        .is_ok_and(|found| found.is_dir() && found.mode() & 0o7777 == MODE && found.uid() == user);
     is_ours && fs::read_dir(dir).is_ok_and(|mut entries| entries.next().is_none())
 }
 
-fn message_in(dir: &Path) -> Option<String> {
-    let path = error_file(dir);
-    // A pipe in its place would block.
-    fs::symlink_metadata(&path).ok().filter(fs::Metadata::is_file)?;
+/// The content of the task's error file.
+pub fn message_in(dir: &Path) -> Option<String> {
+    let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
+    // Links are not followed, and a pipe does not block.
+    let file = OpenOptions::new().read(true).custom_flags(flags.bits() as i32).open(error_file(dir)).ok()?;
+    file.metadata().ok().filter(fs::Metadata::is_file)?;
     let mut text = Vec::new();
-    fs::File::open(&path).ok()?.take(MOST_MESSAGE).read_to_end(&mut text).ok()?;
+    file.take(MOST_MESSAGE).read_to_end(&mut text).ok()?;
     let text = String::from_utf8_lossy(&text).trim_end().to_owned();
     (!text.is_empty()).then_some(text)
 }
@@ -113,14 +126,16 @@ mod tests {
     fn only_an_unchanged_directory_is_reused() {
         let home = tempfile::tempdir().unwrap();
         let remover = Arc::new(Remover::new(home.path()).unwrap());
-        let mut dirs = TaskDirs::new(home.path().join("tasks"), remover).unwrap();
+        let mut dirs = TaskDirs::new(home.path().join("tasks"), false, remover).unwrap();
         let first = dirs.take().unwrap();
-        assert_eq!(dirs.give_back(first.clone()), None);
+        assert_eq!(message_in(&first), None);
+        dirs.give_back(first.clone());
         assert_eq!(dirs.take().unwrap(), first);
 
         fs::create_dir(first.join("left")).unwrap();
         fs::write(error_file(&first), "x".repeat(5_000)).unwrap();
-        assert_eq!(dirs.give_back(first.clone()).map(|message| message.len()), Some(4096));
+        assert_eq!(message_in(&first).map(|message| message.len()), Some(4096));
+        dirs.give_back(first.clone());
         let second = dirs.take().unwrap();
         assert!(second != first && !first.exists());
 
@@ -133,7 +148,7 @@ mod tests {
     fn removed_directories_are_created_again() {
         let home = tempfile::tempdir().unwrap();
         let root = home.path().join("tasks");
-        let mut dirs = TaskDirs::new(root.clone(), Arc::new(Remover::new(home.path()).unwrap())).unwrap();
+        let mut dirs = TaskDirs::new(root.clone(), false, Arc::new(Remover::new(home.path()).unwrap())).unwrap();
         let idle = dirs.take().unwrap();
         dirs.give_back(idle.clone());
         fs::remove_dir(&idle).unwrap();
@@ -152,14 +167,14 @@ mod tests {
         fs::create_dir(&others).unwrap();
         fs::write(others.join("mine"), "").unwrap();
         std::os::unix::fs::symlink(&others, &root).unwrap();
-        TaskDirs::new(root.clone(), Arc::clone(&remover)).unwrap();
+        TaskDirs::new(root.clone(), false, Arc::clone(&remover)).unwrap();
         assert!(fs::symlink_metadata(&root).unwrap().is_dir() && others.join("mine").exists());
         fs::remove_dir(&root).unwrap();
         fs::write(&root, "").unwrap();
-        TaskDirs::new(root.clone(), Arc::clone(&remover)).unwrap();
+        TaskDirs::new(root.clone(), false, Arc::clone(&remover)).unwrap();
         fs::create_dir_all(root.join("1/closed")).unwrap();
         fs::set_permissions(root.join("1"), fs::Permissions::from_mode(0o000)).unwrap();
-        let mut dirs = TaskDirs::new(root.clone(), remover).unwrap();
+        let mut dirs = TaskDirs::new(root.clone(), false, remover).unwrap();
         assert_eq!(fs::read_dir(&root).unwrap().count(), 0);
         assert!(dirs.take().unwrap().is_dir());
     }

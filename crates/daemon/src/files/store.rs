@@ -52,19 +52,34 @@ impl FileStore {
 
     /// Stores a file that a task left. Unless `is_kept`, it is removed from the task's directory.
     pub fn put(&self, left: &Left, is_kept: bool) -> Result<StoredFile, PutError> {
-        let mut file = left.open()?;
+        self.put_opened(left, left.open()?, is_kept)
+    }
+
+    /// Stores a file that a task left and that was opened with the rights of the task's user. Unless `is_kept`, it is removed from the
+    /// task's directory.
+    pub fn put_opened(&self, left: &Left, mut file: File, is_kept: bool) -> Result<StoredFile, PutError> {
+        let found = file.metadata().map_err(PutError::of_source)?;
         // A file with another name must not become read-only there.
-        if left.is_shared() {
+        if left.is_shared() || found.nlink() > 1 {
             return self.copy(&mut file, left, is_kept);
         }
+        // Sealed first: other processes of the task's user may have it open.
+        own(&file, &found).map_err(PutError::of_source)?;
+        seal(&file, found.modified().map_err(PutError::of_source)?).map_err(PutError::of_source)?;
         let (digest, bytes) = digest_of(&mut file).map_err(PutError::of_source)?;
-        let written = file.metadata().and_then(|found| found.modified()).map_err(PutError::of_source)?;
-        seal(&file, written).map_err(PutError::of_source)?;
+        if !is_sealed(&file.metadata().map_err(PutError::of_source)?) {
+            return Err(PutError::Unreadable(io::Error::other("a process wrote to it while it was stored")));
+        }
         let fresh = self.fresh().map_err(PutError::Io)?;
         if left.rename(&fresh, is_kept).is_err() {
             // Another file system, or one without links.
             file.rewind().map_err(PutError::of_source)?;
             return self.copy(&mut file, left, is_kept);
+        }
+        let stored = fs::symlink_metadata(&fresh).map_err(PutError::Io)?;
+        if (stored.dev(), stored.ino()) != (found.dev(), found.ino()) {
+            let _ = fs::remove_file(&fresh);
+            return Err(PutError::Unreadable(io::Error::other("a process replaced it while it was stored")));
         }
         self.move_to_final_name(&fresh, &digest).and_then(|()| self.sync()).map_err(PutError::Io)?;
         Ok(StoredFile { digest, bytes })
@@ -279,6 +294,15 @@ impl Incoming {
         self.file.rename(&self.store.path(&digest))?;
         Ok(Some(StoredFile { digest, bytes: self.bytes }))
     }
+}
+
+/// Makes the file this process's own: the user of a task could make it writable again.
+fn own(file: &File, found: &fs::Metadata) -> io::Result<()> {
+    let user = rustix::process::geteuid();
+    if found.uid() == user.as_raw() {
+        return Ok(());
+    }
+    Ok(rustix::fs::fchown(file, Some(user), Some(rustix::process::getegid()))?)
 }
 
 /// Makes the file read-only with a marked time, durably.

@@ -10,7 +10,7 @@ use crate::api::{
 };
 use crate::auth::Identity;
 use amalgam_core::protocol::JobUpdate;
-use amalgam_core::vocabulary::{Duration as CoreDuration, JobId, TaskId};
+use amalgam_core::vocabulary::{Duration as CoreDuration, JobId, JobSpec, TaskId};
 use axum::Json;
 use axum::body::Bytes;
 use axum::extract::rejection::BytesRejection;
@@ -48,8 +48,10 @@ pub async fn submit(
     let kind = Kind::of(&headers)?;
     let key = idempotency_key(&headers)?;
     let large = body.len() > LARGE_BODY;
-    let decode = move || submission::decode(kind, &body, submit_dir, caller.user);
+    let account = Some(app.callers.accounts.get(&caller.user).unwrap_or(&caller.user).clone());
+    let decode = move || submission::decode(kind, &body, submit_dir);
     let job = if large { tokio::task::spawn_blocking(decode).await.map_err(died)?? } else { decode()? };
+    let job = JobSpec { user: caller.user, account, ..job };
     let submitted = app.backend.submit(job, key).await?;
     Ok((StatusCode::CREATED, Json(submitted)))
 }

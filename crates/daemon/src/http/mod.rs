@@ -29,7 +29,7 @@ pub use output::{ATTEMPT, ENDED, NEWER};
 pub use outputs::SHA256;
 
 use crate::api::{Error, ErrorCode};
-use crate::auth::{Holder, Identity, Tokens};
+use crate::auth::{Callers, Holder, Identity};
 use crate::channel::Certificate;
 use amalgam_core::vocabulary::{JobId, NodeId};
 use axum::Router;
@@ -53,11 +53,11 @@ pub async fn serve(
     listener: TcpListener,
     certificate: Option<Certificate>,
     backend: Arc<dyn Backend>,
-    tokens: Arc<Tokens>,
+    callers: Callers,
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) {
     let (close, closing) = watch::channel(false);
-    let app = App { backend, tokens, closing };
+    let app = App { backend, callers: Arc::new(callers), closing };
     let stop = async move {
         shutdown.await;
         close.send_replace(true);
@@ -75,7 +75,7 @@ pub async fn refuse_all(listener: TcpListener, certificate: Option<Certificate>,
 #[derive(Clone)]
 struct App {
     backend: Arc<dyn Backend>,
-    tokens: Arc<Tokens>,
+    callers: Arc<Callers>,
     closing: watch::Receiver<bool>,
 }
 
@@ -171,7 +171,7 @@ async fn authenticate(State(app): State<App>, mut request: Request, next: Next) 
     let header = request.headers().get(AUTHORIZATION).ok_or_else(|| refuse("the request has no access token"))?;
     let token = header.to_str().ok().and_then(|text| text.strip_prefix("Bearer ")).map(str::trim);
     let token = token.ok_or_else(|| refuse("the authorization header is not `Bearer TOKEN`"))?;
-    let identity = match app.tokens.holder(token) {
+    let identity = match app.callers.tokens.holder(token) {
         Some(Holder::User { name, admin }) => Identity { user: name, admin },
         Some(Holder::Agent { name }) => {
             return Err(refuse(&format!("the token belongs to the agent of node `{name}`, not to a user")));

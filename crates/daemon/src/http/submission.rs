@@ -68,8 +68,8 @@ fn check_version(parameters: &str) -> Result<(), Error> {
 ///
 /// # Errors
 /// If the body is not a valid job. The error names the problem and its place.
-pub fn decode(kind: Kind, body: &[u8], submit_dir: Option<PathBuf>, user: String) -> Result<JobSpec, Error> {
-    let mut job: JobSpec = match kind {
+pub fn decode(kind: Kind, body: &[u8], submit_dir: Option<PathBuf>) -> Result<JobSpec, Error> {
+    let job: JobSpec = match kind {
         Kind::SpecBinary => encoding::from_slice(body).map_err(|error| {
             let remedy = "use an `amalgam` of the server's version";
             Error::bad_request(format!("invalid job in the body: {error}"), remedy)
@@ -78,7 +78,6 @@ pub fn decode(kind: Kind, body: &[u8], submit_dir: Option<PathBuf>, user: String
         Kind::File(format) => read_file(format, body, submit_dir)?,
     };
     admission::check(&job)?;
-    job.user = user;
     Ok(job)
 }
 

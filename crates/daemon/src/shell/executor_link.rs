@@ -5,7 +5,7 @@ use super::fetcher::Fetcher;
 use super::inbox::Sender;
 use super::{Envelope, Input, end_process_on_panic};
 use crate::executor::{
-    Enforcement, ExecutorConfig, ExecutorError, ExecutorFrame, ExecutorReply, Hello, Link, PretendedExecutor,
+    Enforcement, ExecutorConfig, ExecutorError, ExecutorFrame, ExecutorReply, Hello, Link, PretendedExecutor, RunAs,
     ensure_running,
 };
 use crate::frames::{self, Decoder};
@@ -39,15 +39,20 @@ pub struct ExecutorLink {
     /// Version of the messages that both sides understand.
     version: u32,
     pub enforcement: Enforcement,
+    pub run_as: RunAs,
 }
 
 impl ExecutorLink {
     /// Connects to the executor, and starts one if none runs. Must be called before other threads start.
     pub fn open(setup: ExecutorSetup) -> Result<ExecutorLink, ExecutorError> {
         let stream = ensure_running(&setup.program, &setup.arguments, &setup.config)?;
-        let (stream, decoder, version, enforcement) =
+        let (stream, decoder, version, hello) =
             greet(stream).map_err(|error| ExecutorError::System { what: "understand the executor", error })?;
-        Ok(ExecutorLink { setup, stream, decoder, version, enforcement })
+        let Hello { enforcement, run_as, pid, .. } = hello;
+        if run_as != setup.config.run_as {
+            return Err(ExecutorError::RunsAs { pid, run_as, wanted: setup.config.run_as });
+        }
+        Ok(ExecutorLink { setup, stream, decoder, version, enforcement, run_as })
     }
 
     pub fn setup(&self) -> &ExecutorSetup {
@@ -250,19 +255,20 @@ fn take_in(link: &mut Link, routing: &mut ExecutorRouting, envelopes: &mut Vec<E
     Ok(())
 }
 
-fn greet(mut stream: UnixStream) -> io::Result<(UnixStream, Decoder, u32, Enforcement)> {
+fn greet(mut stream: UnixStream) -> io::Result<(UnixStream, Decoder, u32, Hello)> {
     let mut decoder = Decoder::default();
     loop {
         match next_reply(&mut decoder)? {
-            Some(ExecutorReply::Hello(Hello { version, pid, enforcement, wire })) => {
-                let common = WIRE.common(wire).ok_or_else(|| {
+            Some(ExecutorReply::Hello(hello)) => {
+                let Hello { version, pid, wire, .. } = &hello;
+                let common = WIRE.common(*wire).ok_or_else(|| {
                     io::Error::other(format!(
                         "the executor (pid {pid}) of Amalgam {version} supports protocol {wire}, and this program \
                          supports {WIRE}; use the program that started the executor until its tasks have ended, or \
                          stop them with `kill {pid}`"
                     ))
                 })?;
-                return Ok((stream, decoder, common, enforcement));
+                return Ok((stream, decoder, common, hello));
             }
             Some(ExecutorReply::Report(_) | ExecutorReply::Note(_)) => return Err(io::ErrorKind::InvalidData.into()),
             None => fill(&mut stream, &mut decoder)?,

@@ -3,7 +3,8 @@
 use amalgam_core::protocol::{ExecutorReport, ToExecutor};
 use amalgam_core::vocabulary::*;
 use amalgam_daemon::executor::{
-    EnforcementChoice, ExecutorConfig, ExecutorFrame, ExecutorReply, Hello, Mechanism, ensure_running, output_path,
+    EnforcementChoice, ExecutorConfig, ExecutorFrame, ExecutorReply, Hello, Mechanism, RunAs, ensure_running,
+    output_path,
 };
 use amalgam_daemon::frames::{self, Decoder};
 use std::cell::RefCell;
@@ -37,6 +38,7 @@ impl Home {
             enforcement,
             idle_exit: Duration::from_secs(20),
             leash: None,
+            run_as: RunAs::Agent,
         };
         Home { _dir: dir, state, config, executors: RefCell::default() }
     }
@@ -123,6 +125,7 @@ impl Agent {
                 notes: Vec::new(),
             },
             wire: amalgam_daemon::versions::WIRE,
+            run_as: RunAs::Agent,
         };
         let mut agent = Agent { stream, decoder: Decoder::default(), hello, ends: HashMap::new() };
         match agent.reply_within(Duration::from_secs(10)) {

@@ -6,6 +6,7 @@ mod launches;
 mod life;
 mod limits;
 mod precedence;
+mod users;
 
 use agent::{Agent, Home, change_program, exists, order, sh};
 use amalgam_core::protocol::{ExecutorReport, TaskSignal, ToExecutor};

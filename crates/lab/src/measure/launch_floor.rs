@@ -4,7 +4,9 @@ use amalgam_core::protocol::{ExecutorReport, ToExecutor};
 use amalgam_core::vocabulary::{
     AttemptId, EndReason, Epoch, JobId, LaunchOrder, NodeId, Program, Resources, TaskId, TaskShape, TaskTemplate,
 };
-use amalgam_daemon::executor::{self, EnforcementChoice, ExecutorConfig, ExecutorFrame, ExecutorReply, Mechanism};
+use amalgam_daemon::executor::{
+    self, EnforcementChoice, ExecutorConfig, ExecutorFrame, ExecutorReply, Mechanism, RunAs,
+};
 use amalgam_daemon::frames::{self, Decoder};
 use std::ffi::OsString;
 use std::io::{self, Read, Write};
@@ -63,6 +65,7 @@ pub fn through_executor(
         enforcement,
         idle_exit: Duration::from_secs(5),
         leash: None,
+        run_as: RunAs::Agent,
     };
     let stream = executor::ensure_running(program, arguments, &config).map_err(io::Error::other)?;
     let mut run = Run { stream, decoder: Decoder::default(), unsent: Vec::new(), ended: 0, mechanism: None };

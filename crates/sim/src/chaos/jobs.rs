@@ -45,6 +45,7 @@ fn job(number: usize, arrival: Duration, shapes: &[Shape], leaves: &[&str], chan
         max_fails: one_of(chance, &[None, None, Some(0), Some(2)]),
         held: is_one_in(10, chance),
         wait_for_nodes: is_one_in(2, chance),
+        account: None,
     };
     TraceJob { arrival, spec: Arc::new(spec), run_times: run_times.into() }
 }

@@ -68,10 +68,19 @@ impl Cluster {
 
     /// The same with another address of the server.
     pub fn agent_command_at(&self, agent: usize, server: &str) -> Command {
+        self.agent_command_as(agent, server, "agent")
+    }
+
+    /// The same for an agent that runs tasks as their job's user.
+    pub fn agent_for_users(&self, agent: usize) -> Command {
+        self.agent_command_as(agent, &self.listen_agents, "job-user")
+    }
+
+    fn agent_command_as(&self, agent: usize, server: &str, run_as: &str) -> Command {
         let name = format!("node-{agent}");
         let home = self.scene.path().join(&name);
         let tokens = self.scene.state().join("tokens.toml");
-        let mut command = self.scene.command(&["agent", "--server", server, "--name", &name]);
+        let mut command = self.scene.command(&["agent", "--server", server, "--name", &name, "--run-as", run_as]);
         command.args(["--cpus", &self.cpus, "--memory", "1GiB", "--work-dir"]).arg(&home);
         command.arg("--token-file").arg(tokens);
         command.arg("--journal").arg(self.scene.journals());

@@ -161,7 +161,7 @@ impl Federation {
     pub fn start_agent(&self, cluster: usize, agent: usize) {
         let name = format!("c{cluster}-{agent}");
         let home = self.scene.path().join(&name);
-        let mut command = self.scene.command(&["agent", "--server", &self.of_agents[cluster][agent].address]);
+        let mut command = self.scene.agent_command(&["--server", &self.of_agents[cluster][agent].address]);
         command.args(["--name", &name, "--cpus", "2", "--memory", "1GiB", "--work-dir"]).arg(&home);
         command.arg("--token-file").arg(self.scene.state().join(Tokens::FILE));
         command.arg("--journal").arg(self.scene.journals());

@@ -16,7 +16,7 @@ pub use namespace::{Namespace, Network, address};
 pub use proxy::{Fault, Proxy};
 
 use amalgam_daemon::api::{JobDetail, JobSummary, ServerFile, StoryLine, TaskSummary};
-use amalgam_daemon::executor::{EnforcementChoice, ExecutorConfig};
+use amalgam_daemon::executor::{EnforcementChoice, ExecutorConfig, RunAs};
 use amalgam_daemon::server::executor_paths;
 use amalgam_daemon::shell::shut_down;
 use amalgam_workload::path_of;
@@ -132,6 +132,12 @@ impl Scene {
         fs::read_to_string(self.work().join(name)).unwrap_or_default()
     }
 
+    /// An agent whose tasks run as its own user: the user of the tests' jobs has no account on this machine, and the tests may be
+    /// run by root.
+    pub fn agent_command(&self, arguments: &[&str]) -> Command {
+        self.command(&[&["agent", "--run-as", "agent"], arguments].concat())
+    }
+
     pub fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_amalgam"));
         let path = std::env::var_os("PATH").unwrap_or_else(|| "/usr/bin:/bin".into());
@@ -209,6 +215,7 @@ impl Drop for Scene {
                 enforcement: EnforcementChoice::Auto,
                 idle_exit: Duration::ZERO,
                 leash: None,
+                run_as: RunAs::Agent,
             });
         }
         if !thread::panicking() {

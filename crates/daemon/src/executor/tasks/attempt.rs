@@ -1,21 +1,32 @@
 //! One attempt on this machine: its priority, its usage and the reason of its end.
 
+use super::launch::explain;
+use crate::executor::accounts::Account;
 use crate::executor::capture::Capture;
 use crate::executor::exec_failure;
 use crate::executor::hierarchy::Leaf;
 use crate::executor::input::Input;
 use crate::executor::precedence;
+use crate::executor::prepare::Prepared;
 use crate::executor::progress::Measured;
-use crate::executor::sys::{self, Exit};
+use crate::executor::sys::{self, ActsAs, Exit};
 use amalgam_core::protocol::{Executing, ExecutorReport};
 use amalgam_core::vocabulary as words;
-use std::path::PathBuf;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use words::{EndReason, LaunchOrder, Usage};
 
 pub(super) struct Attempt {
     pub(super) order: LaunchOrder,
-    pub(super) program: PathBuf,
+    /// Files that the program may be; the first one that exists is. Several only if it runs as another user.
+    pub(super) programs: Vec<PathBuf>,
+    /// The account that it runs as; `None` for this process's own.
+    pub(super) account: Option<Arc<Account>>,
+    /// Set until it is known that another user's process has exec'd.
+    pub(super) starting: Option<Starting>,
     pub(super) pid: i32,
     pub(super) launched: Instant,
     pub(super) captures: [Capture; 2],
@@ -39,7 +50,40 @@ pub(super) struct Attempt {
     pub(super) yielded: Duration,
 }
 
+/// What explains why a process did not exec.
+pub(super) struct Starting {
+    pub(super) report: OwnedFd,
+    pub(super) prepared: Box<Prepared>,
+}
+
 impl Attempt {
+    /// Forgets what is only needed until the process has exec'd.
+    pub(super) fn note_exec(&mut self) {
+        self.starting.take_if(|starting| sys::has_execed(starting.report.as_fd()));
+    }
+
+    /// Why its process did not exec, if it did not; with the rights of the task's user.
+    pub(super) fn start_failure(&self) -> Option<EndReason> {
+        let Starting { report, prepared } = self.starting.as_ref()?;
+        let failure = sys::failure_of(report.as_fd())?;
+        Some(explain(&failure, prepared, self.order.template.shape.resources.memory_mib()))
+    }
+
+    /// Accesses files with the rights of the task's user from now on, if it is another one.
+    ///
+    /// # Errors
+    /// If that is not possible; files that the user can change must not be accessed then.
+    pub(super) fn act_as_its_user(&self) -> io::Result<Option<ActsAs>> {
+        self.account.as_ref().map(|account| ActsAs::user(account.credentials())).transpose()
+    }
+
+    fn program(&self) -> &Path {
+        match self.programs.as_slice() {
+            [program] => program,
+            several => several.iter().find(|program| program.is_file()).map_or(Path::new(""), PathBuf::as_path),
+        }
+    }
+
     /// Sets the CPU and disk priority: low for opportunistic attempts and while an attempt yields, otherwise normal.
     pub(super) fn set_precedence(&mut self) {
         let lower = self.order.is_opportunistic() || self.yields_since.is_some();
@@ -65,9 +109,17 @@ impl Attempt {
 
     /// The reason of the attempt's end. The reason of an ordered end has priority. A kill at the memory limit is the
     /// reason unless the task succeeded in spite of it.
-    pub(super) fn reason(&self, status: i32, oom_killed: bool) -> EndReason {
-        if let Some(ordered) = &self.ordered_end {
-            return ordered.clone();
+    /// `failed_start` is [`Attempt::start_failure`], and `reads` whether files may be read, see
+    /// [`Attempt::act_as_its_user`].
+    pub(super) fn reason(
+        &self,
+        status: i32,
+        oom_killed: bool,
+        failed_start: Option<EndReason>,
+        reads: bool,
+    ) -> EndReason {
+        if let Some(ordered) = self.ordered_end.clone().or(failed_start) {
+            return ordered;
         }
         let plain = match libc::WIFSIGNALED(status) {
             true => EndReason::Signal(libc::WTERMSIG(status) as u8),
@@ -77,8 +129,10 @@ impl Attempt {
         match plain {
             _ if for_memory && !plain.is_success() => EndReason::OutOfMemory,
             // The kernel sends these signals to a program whose file is incomplete.
-            EndReason::Signal(signal) if [libc::SIGSEGV, libc::SIGBUS, libc::SIGKILL].contains(&signal.into()) => {
-                exec_failure::cut_short(&self.program).unwrap_or(plain)
+            EndReason::Signal(signal)
+                if reads && [libc::SIGSEGV, libc::SIGBUS, libc::SIGKILL].contains(&signal.into()) =>
+            {
+                exec_failure::cut_short(self.program()).unwrap_or(plain)
             }
             _ => plain,
         }
@@ -95,7 +149,7 @@ impl Attempt {
                 Some(format!("used {used} of {limit} MiB; request more with -r memory"))
             }
             // Exit codes of shells, `env` and interpreters with invalid arguments.
-            EndReason::Exit(2 | 126 | 127) => exec_failure::carriage_return(&self.program),
+            EndReason::Exit(2 | 126 | 127) => exec_failure::carriage_return(self.program()),
             _ => None,
         }
     }

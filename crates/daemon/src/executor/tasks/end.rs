@@ -2,11 +2,13 @@
 
 use super::table::Leaving;
 use super::{Enforcer, Tasks};
+use crate::executor::accounts::Account;
 use crate::executor::capture::Capture;
 use crate::executor::hierarchy::Leaf;
 use crate::executor::outputs::Stored;
 use crate::executor::prepare;
 use crate::executor::sys;
+use crate::executor::task_dirs::message_in;
 use amalgam_core::protocol::{Executing, ExecutorReport};
 use amalgam_core::vocabulary::{AttemptId, EndReason, Ended, EndedFiles, LaunchOrder, NodeId};
 use std::collections::HashSet;
@@ -68,20 +70,27 @@ impl Tasks {
     fn finish(&mut self, serial: u64, all_gone: bool) {
         let Some((mut attempt, exit)) = self.table.remove(serial) else { return };
         prepare::remove_inputs(&attempt.order, &self.state, &self.remover);
-        if !attempt.announced {
-            self.reports.push(attempt.started());
-        }
         for capture in &mut attempt.captures {
             capture.finish(&mut self.buffer);
         }
         let oom_killed = attempt.leaf.as_ref().is_some_and(|leaf| leaf.oom_kills() > attempt.oom_kills_before);
-        let reason = attempt.reason(exit.status, oom_killed);
+        // What the task's user can change is read with that user's rights.
+        let acts = attempt.act_as_its_user();
+        let failed_start = acts.is_ok().then(|| attempt.start_failure()).flatten();
+        if !attempt.announced && failed_start.is_none() {
+            self.reports.push(attempt.started());
+        }
+        let reason = attempt.reason(exit.status, oom_killed, failed_start, acts.is_ok());
         let usage = attempt.usage(&exit);
         let leaves_files = reason.is_success() && !attempt.order.template.outputs.is_empty();
         let executing = leaves_files.then(|| attempt.describe());
-        let why_failed = attempt.why_failed(&reason);
-        let mut messages: Vec<String> = self.task_dirs.give_back(attempt.task_dir).into_iter().collect();
-        messages.extend(why_failed);
+        let mut messages = Vec::new();
+        match &acts {
+            Ok(_) => messages.extend(message_in(&attempt.task_dir).into_iter().chain(attempt.why_failed(&reason))),
+            Err(error) => messages.push(format!("the executor cannot read files as the task's user: {error}")),
+        }
+        drop(acts);
+        self.task_dirs.give_back(attempt.task_dir);
         if oom_killed && reason != EndReason::OutOfMemory {
             messages.push("the kernel killed one of the task's processes at the memory limit".to_owned());
         }
@@ -98,7 +107,7 @@ impl Tasks {
         // A cgroup that still has a member cannot be reused.
         self.give_back(attempt.leaf.filter(|_| all_gone));
         match executing {
-            Some(executing) => self.store(executing, ended),
+            Some(executing) => self.store(executing, attempt.account, ended),
             None => self.end(attempt.order.attempt, attempt.order.node, Arc::new(ended)),
         }
     }
@@ -109,9 +118,9 @@ impl Tasks {
         }
     }
 
-    fn store(&mut self, executing: Executing, ended: Ended) {
+    fn store(&mut self, executing: Executing, account: Option<Arc<Account>>, ended: Ended) {
         let LaunchOrder { attempt, node, .. } = executing.order;
-        match self.outputs.store(executing.order.clone()) {
+        match self.outputs.store(executing.order.clone(), account) {
             Ok(()) => drop(self.storing.insert(attempt, (executing, ended))),
             Err(reason) => self.end(attempt, node, Arc::new(Ended { reason, ..ended })),
         }

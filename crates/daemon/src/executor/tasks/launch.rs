@@ -1,21 +1,24 @@
 //! The launch of an attempt.
 
-use super::attempt::Attempt;
+use super::attempt::{Attempt, Starting};
 use super::{CENSUS_INTERVAL, Enforcer, Tasks, YOUTH};
+use crate::executor::accounts::{self, Account, Accounts};
 use crate::executor::capture::Capture;
 use crate::executor::exec_failure;
 use crate::executor::hierarchy::{Leaf, Shape};
 use crate::executor::input::Input;
 use crate::executor::output_path;
-use crate::executor::prepare::{self, Prepared, node_fault};
-use crate::executor::sys::{self, Launch, LaunchError, Lower, Step};
+use crate::executor::prepare::{self, Place, Prepared, node_fault};
+use crate::executor::sys::{self, Launch, LaunchError, Lower, SHELL, Step};
 use amalgam_core::protocol::ExecutorReport;
 use amalgam_core::vocabulary::{EndReason, Ended, LaunchOrder, Stream};
+use rustix::fs::{Gid, Uid};
 use std::ffi::OsStr;
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 impl Tasks {
@@ -27,6 +30,9 @@ impl Tasks {
         if let Some(running) = self.table.get(attempt) {
             return self.reports.push(running.started());
         }
+        if self.awaiting.contains_key(&attempt) {
+            return;
+        }
         if let Some((executing, _)) = self.storing.get(&attempt) {
             return self.reports.push(ExecutorReport::Started { attempt, pid: executing.pid });
         }
@@ -34,24 +40,52 @@ impl Tasks {
         if let Some(ended) = prepare::lacking(&order, &self.state) {
             return self.end(attempt, node, ended);
         }
-        if let Err(reason) = self.launch(order) {
+        match self.account_of(&order) {
+            None => drop(self.awaiting.insert(attempt, order)),
+            Some(Ok(account)) => self.launch_as(order, account),
+            Some(Err(reason)) => self.end(attempt, node, Ended::without_run(reason)),
+        }
+    }
+
+    /// The account that the task runs as; `None` as long as it is looked up. An account of `None` is this process's own.
+    fn account_of(&mut self, order: &LaunchOrder) -> Option<Result<Option<Arc<Account>>, EndReason>> {
+        let Some(accounts) = &mut self.accounts else { return Some(Ok(None)) };
+        let Some(name) = &order.template.account else { return Some(Err(accounts::unnamed())) };
+        Some(accounts.get(name)?.map(Some))
+    }
+
+    /// Launches the attempts that waited for their accounts.
+    pub fn on_accounts(&mut self) {
+        let names = self.accounts.as_mut().map(Accounts::take_answers).unwrap_or_default();
+        for name in names {
+            let waiting = self.awaiting.extract_if(.., |_, order| order.template.account.as_ref() == Some(&name));
+            let orders: Vec<LaunchOrder> = waiting.map(|(_, order)| order).collect();
+            for order in orders {
+                self.on_launch(order);
+            }
+        }
+    }
+
+    fn launch_as(&mut self, order: LaunchOrder, account: Option<Arc<Account>>) {
+        let (attempt, node) = (order.attempt, order.node);
+        if let Err(reason) = self.launch(order, account) {
             self.end(attempt, node, Ended::without_run(reason));
         }
     }
 
     /// Launches an attempt. If this fails, its directory and cgroup are returned.
-    fn launch(&mut self, order: LaunchOrder) -> Result<(), EndReason> {
+    fn launch(&mut self, order: LaunchOrder, account: Option<Arc<Account>>) -> Result<(), EndReason> {
         let task_dir = self.task_dirs.take().map_err(|error| node_fault("create a directory for the task", &error))?;
         let leaf = match &mut self.enforcer {
             Enforcer::Cgroups(cgroups) => cgroups.take(shape(&order)).map(Some),
             Enforcer::Census | Enforcer::Nothing => Ok(None),
         };
-        let leaf = leaf.inspect_err(|_| drop(self.task_dirs.give_back(task_dir.clone())));
+        let leaf = leaf.inspect_err(|_| self.task_dirs.give_back(task_dir.clone()));
         let leaf = leaf.map_err(|error| node_fault("create a cgroup for the task", &error))?;
         let launched = Instant::now();
         let oom_kills_before = leaf.as_ref().map_or(0, Leaf::oom_kills);
         let cpu_before = leaf.as_ref().and_then(Leaf::cpu_micros).unwrap_or(0);
-        let (pid, program, captures, input) = match self.start(&order, &task_dir, leaf.as_ref()) {
+        let started = match self.start(&order, &task_dir, leaf.as_ref(), account.as_deref()) {
             Ok(started) => started,
             Err(reason) => {
                 prepare::remove_inputs(&order, &self.state, &self.remover);
@@ -69,11 +103,13 @@ impl Tasks {
         let is_lower = order.is_opportunistic();
         let attempt = Attempt {
             order,
-            program,
-            pid,
+            programs: started.programs,
+            account,
+            starting: started.starting,
+            pid: started.pid,
             launched,
-            captures,
-            _input: input,
+            captures: started.captures,
+            _input: started.input,
             task_dir,
             leaf,
             oom_kills_before,
@@ -90,29 +126,36 @@ impl Tasks {
         Ok(())
     }
 
-    /// Starts the process of an order. Returns its pid, its program and the executor's ends of its pipes.
+    /// Starts the process of an order.
     fn start(
         &mut self,
         order: &LaunchOrder,
         task_dir: &Path,
         leaf: Option<&Leaf>,
-    ) -> Result<(i32, PathBuf, [Capture; 2], Option<Input>), EndReason> {
+        account: Option<&Account>,
+    ) -> Result<Started, EndReason> {
         let no_pipe = |error: io::Error| node_fault("create a pipe for the task's output", &error);
-        let prepared = prepare::prepare(order, task_dir, &self.state, &self.base, &self.remover)?;
-        let open =
-            |stream| Capture::new(output_path(&self.state, order.attempt, stream), order.template.program.output_cap);
+        let place = Place { task_dir, state: &self.state, base: &self.base, remover: &self.remover, account };
+        let prepared = prepare::prepare(order, &place)?;
+        let open = |stream| {
+            let path = output_path(&self.state, order.attempt, stream);
+            let (capture, writer) = Capture::new(path, order.template.program.output_cap)?;
+            give(&writer, account)?;
+            Ok((capture, writer))
+        };
         let (stdout, stdout_writer) = open(Stream::Stdout).map_err(no_pipe)?;
         let (stderr, stderr_writer) = open(Stream::Stderr).map_err(no_pipe)?;
         let input = match order.template.program.stdin {
-            true => Some(
-                Input::open(&self.state, order.attempt)
-                    .map_err(|error| node_fault("create a pipe for the task's input", &error))?,
-            ),
+            true => {
+                let opened = Input::open(&self.state, order.attempt);
+                let given = opened.and_then(|(input, stdin)| give(&stdin, account).map(|()| (input, stdin)));
+                Some(given.map_err(|error| node_fault("create a pipe for the task's input", &error))?)
+            }
             false => None,
         };
         let (input, stdin) = input.unzip();
         let request = Launch {
-            program: &prepared.program,
+            programs: &prepared.programs,
             arguments: &prepared.arguments,
             environment: &prepared.environment,
             directory: &prepared.directory,
@@ -126,19 +169,28 @@ impl Tasks {
                 false => Lower::CpuAndIo,
             }),
             is_spared: self.is_spared,
-            umask: order.template.program.umask,
+            umask: order.template.program.umask.or_else(|| account.map(|_| USUAL_UMASK)),
+            user: account.map(Account::credentials),
         };
         let memory_mib = order.template.shape.resources.memory_mib();
-        let pid = match sys::launch(&request, &mut self.stack) {
-            Err(failure) if failure.step == Step::Exec && failure.error.raw_os_error() == Some(libc::ENOEXEC) => {
-                let arguments = exec_failure::as_script(&prepared)?;
-                let request = Launch { program: c"/bin/sh", arguments: &arguments, ..request };
-                sys::launch(&request, &mut self.stack)
+        let explained = |failure: LaunchError| explain(&failure, &prepared, memory_mib);
+        let (pid, report) = match account {
+            Some(_) => sys::launch_as_user(&request, &mut self.stack).map(|(pid, report)| (pid, Some(report))),
+            None => match sys::launch(&request, &mut self.stack) {
+                Err(failure) if failure.step == Step::Exec && failure.error.raw_os_error() == Some(libc::ENOEXEC) => {
+                    let arguments = exec_failure::as_script(&prepared)?;
+                    let programs = [SHELL.to_owned()];
+                    let request = Launch { programs: &programs, arguments: &arguments, ..request };
+                    sys::launch(&request, &mut self.stack)
+                }
+                launched => launched,
             }
-            launched => launched,
-        };
-        let pid = pid.map_err(|failure| explain(&failure, &prepared, memory_mib))?;
-        Ok((pid, exec_failure::file(&prepared), [stdout, stderr], input))
+            .map(|pid| (pid, None)),
+        }
+        .map_err(explained)?;
+        let programs = exec_failure::files(&prepared);
+        let starting = report.map(|report| Starting { report, prepared: Box::new(prepared) });
+        Ok(Started { pid, programs, starting, captures: [stdout, stderr], input })
     }
 
     /// A limit on the memory that a task can take between two measurements, so that it cannot take all of the machine's
@@ -167,10 +219,31 @@ fn shape(order: &LaunchOrder) -> Shape {
     Shape { cpu_millis: basic.cpu_millis(), memory_mib: basic.memory_mib(), lower: order.is_opportunistic() }
 }
 
-fn explain(failure: &LaunchError, prepared: &Prepared, memory_mib: u32) -> EndReason {
+/// A process that was started.
+struct Started {
+    pid: i32,
+    programs: Vec<PathBuf>,
+    starting: Option<Starting>,
+    captures: [Capture; 2],
+    input: Option<Input>,
+}
+
+/// The umask of tasks that run as their job's user and whose job sets none: that of most systems' logins.
+const USUAL_UMASK: u16 = 0o022;
+
+/// Gives a pipe to the user of the task, who may open it by its path in `/proc` or `/dev/fd`.
+fn give(pipe: &OwnedFd, account: Option<&Account>) -> io::Result<()> {
+    let Some(account) = account else { return Ok(()) };
+    let (user, group) = (Uid::from_raw(account.uid), Gid::from_raw(account.gid));
+    Ok(rustix::fs::fchown(pipe, Some(user), Some(group))?)
+}
+
+/// Why a process did not start, for users.
+pub(super) fn explain(failure: &LaunchError, prepared: &Prepared, memory_mib: u32) -> EndReason {
     let error = &failure.error;
     match failure.step {
         Step::Exec => exec_failure::exec_failure(prepared, error, memory_mib),
+        Step::User => node_fault("start a process as the task's user", error),
         Step::Directory => {
             prepare::directory_failure(Path::new(OsStr::from_bytes(prepared.directory.as_bytes())), error)
         }

@@ -5,6 +5,8 @@ mod end;
 mod launch;
 mod table;
 
+use super::RunAs;
+use super::accounts::Accounts;
 use super::cgroups::Cgroups;
 use super::members::{self, Census, Children, Owners, Strays};
 use super::outputs::Outputs;
@@ -13,14 +15,16 @@ use super::progress::{self, Measured};
 use super::sys::{self, ChildStack};
 use super::task_dirs::TaskDirs;
 use crate::files::FileStore;
+use crate::private::make_passable_dir;
 use crate::removal::Remover;
 use amalgam_core::protocol::{Executing, ExecutorReport, TaskSignal, ToExecutor};
-use amalgam_core::vocabulary::{AttemptId, EndReason, Ended, NodeId};
+use amalgam_core::vocabulary::{AttemptId, EndReason, Ended, LaunchOrder, NodeId};
 use attempt::Attempt;
 use rustix::event::epoll;
+use rustix::fs::Mode;
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -59,6 +63,10 @@ pub struct Tasks {
     young: VecDeque<(Instant, u64)>,
     /// Ends that are not acknowledged.
     ends: BTreeMap<AttemptId, (NodeId, Arc<Ended>)>,
+    /// The accounts that tasks run as; `None` if they run as this process's own.
+    accounts: Option<Accounts>,
+    /// Attempts that wait until their account is looked up.
+    awaiting: BTreeMap<AttemptId, LaunchOrder>,
     outputs: Outputs,
     /// Attempts that succeeded and whose outputs are being stored. They end when this is done.
     storing: BTreeMap<AttemptId, (Executing, Ended)>,
@@ -73,7 +81,16 @@ pub struct Tasks {
 }
 
 impl Tasks {
-    pub fn new(state: &Path, enforcer: Enforcer, open_files: Option<libc::rlimit>) -> io::Result<Tasks> {
+    pub fn new(state: &Path, run_as: RunAs, enforcer: Enforcer, open_files: Option<libc::rlimit>) -> io::Result<Tasks> {
+        let accounts = match run_as {
+            RunAs::Agent => None,
+            RunAs::JobUser { allows_root } => {
+                // Other users pass through it to the directories of their tasks. All else in it is closed to them.
+                make_passable_dir(state)?;
+                rustix::process::umask(Mode::RWXG | Mode::RWXO);
+                Some(Accounts::new(allows_root)?)
+            }
+        };
         let scratch = state.join("tasks");
         members::kill_remains(&scratch);
         let remover = Arc::new(Remover::new(state)?);
@@ -81,7 +98,7 @@ impl Tasks {
         Ok(Tasks {
             state: state.to_owned(),
             enforcer,
-            task_dirs: TaskDirs::new(scratch, Arc::clone(&remover))?,
+            task_dirs: TaskDirs::new(scratch, accounts.is_some(), Arc::clone(&remover))?,
             remover,
             base: BaseEnvironment::of_this_process(),
             null: std::fs::File::open("/dev/null")?.into(),
@@ -92,6 +109,8 @@ impl Tasks {
             table: Table::default(),
             young: VecDeque::new(),
             ends: BTreeMap::new(),
+            accounts,
+            awaiting: BTreeMap::new(),
             outputs: Outputs::new(state)?,
             storing: BTreeMap::new(),
             children: Children::new(),
@@ -105,7 +124,7 @@ impl Tasks {
 
     /// Whether no attempt runs and no end waits for its acknowledgement.
     pub fn is_idle(&self) -> bool {
-        self.table.by_serial.is_empty() && self.ends.is_empty() && self.storing.is_empty()
+        self.table.by_serial.is_empty() && self.ends.is_empty() && self.storing.is_empty() && self.awaiting.is_empty()
     }
 
     pub fn is_running_any(&self) -> bool {
@@ -120,11 +139,15 @@ impl Tasks {
                 if let Some(running) = self.table.get_mut(attempt) {
                     running.order.promote(grant);
                     running.set_precedence();
+                } else if let Some(order) = self.awaiting.get_mut(&attempt) {
+                    order.promote(grant);
                 }
             }
             ToExecutor::SetTimeout { attempt, timeout } => {
                 if let Some(running) = self.table.get_mut(attempt) {
                     running.order.set_timeout(timeout);
+                } else if let Some(order) = self.awaiting.get_mut(&attempt) {
+                    order.set_timeout(timeout);
                 }
             }
             ToExecutor::Yield { attempt } => {
@@ -150,6 +173,9 @@ impl Tasks {
     }
 
     fn on_signal(&mut self, attempt: AttemptId, signal: TaskSignal, reason: EndReason) {
+        if let Some(order) = self.awaiting.remove(&attempt) {
+            return self.end(attempt, order.node, Ended::without_run(reason));
+        }
         let Some(&serial) = self.table.serial_of.get(&attempt) else { return };
         // After its leader is reaped, the number of a process group may belong to other processes.
         if !self.table.is_running(serial) {
@@ -172,6 +198,8 @@ impl Tasks {
     }
 
     fn on_list(&mut self, node: NodeId) {
+        // The agent takes an attempt that is not listed for one whose order was lost.
+        self.awaiting.retain(|_, order| order.node != node);
         for (attempt, (_, ended)) in self.ends.iter().filter(|(_, (owner, _))| *owner == node) {
             self.reports.push(ExecutorReport::Finished { attempt: *attempt, ended: ended.clone() });
         }
@@ -201,6 +229,7 @@ impl Tasks {
             self.young.pop_front_if(|(grown, serial)| *grown <= now || !self.table.by_serial.contains_key(serial))
         {
             let Some(attempt) = self.table.by_serial.get_mut(&serial) else { continue };
+            attempt.note_exec();
             attempt.announced = true;
             self.reports.push(attempt.started());
             for (place, capture) in attempt.captures.iter().enumerate() {
@@ -227,11 +256,17 @@ impl Tasks {
         &self.remover
     }
 
+    /// Readable when [`Tasks::on_accounts`] has to be called.
+    pub fn accounts_bell(&self) -> Option<BorrowedFd<'_>> {
+        self.accounts.as_ref().map(Accounts::bell)
+    }
+
     /// Stops the attempts of other nodes and forgets their ends, because no agent would acknowledge them.
     pub fn serve_only(&mut self, nodes: Vec<NodeId>) {
         let foreign = self.table.by_serial.values().filter(|attempt| !nodes.contains(&attempt.order.node));
         let foreign: Vec<AttemptId> = foreign.map(|attempt| attempt.order.attempt).collect();
         self.ends.retain(|_, (node, _)| nodes.contains(node));
+        self.awaiting.retain(|_, order| nodes.contains(&order.node));
         self.served = Some(nodes);
         for attempt in foreign {
             self.on_signal(attempt, TaskSignal::Kill, EndReason::NodeLost);
@@ -270,6 +305,7 @@ impl Tasks {
     }
 
     pub fn kill_all(&mut self) {
+        self.awaiting.clear();
         let all: Vec<AttemptId> = self.table.serial_of.keys().copied().collect();
         for attempt in all {
             self.on_signal(attempt, TaskSignal::Kill, EndReason::NodeLost);

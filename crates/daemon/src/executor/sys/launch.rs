@@ -1,13 +1,17 @@
-//! The system calls that require `unsafe`: launching, waiting with resource usage, and signals as a descriptor.
+//! Starts processes: the child changes into the task by system calls only.
 
+use super::{IGNORED, Lower, OOM_SCORE, Precedence, set_precedence};
+use crate::executor::exec_failure;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr;
 
 /// A process to start. Everything is resolved and allocated, because the child may not allocate memory.
 pub struct Launch<'a> {
-    pub program: &'a CStr,
+    /// Paths of the program. The first one that exists is executed; only a launch as another user tries more than one.
+    pub programs: &'a [CString],
     pub arguments: &'a [CString],
     pub environment: &'a [CString],
     pub directory: &'a CStr,
@@ -25,30 +29,16 @@ pub struct Launch<'a> {
     /// Whether the executor is protected from the kernel's out-of-memory killer. Tasks must not inherit this.
     pub is_spared: bool,
     pub umask: Option<u16>,
+    /// The user that the process becomes; `None` for this process's own.
+    pub user: Option<Credentials<'a>>,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Lower {
-    Io,
-    CpuAndIo,
-}
-
-/// Priority for CPU and disks.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Precedence {
-    nice: c_int,
-    /// In the format of `ioprio_set`.
-    io: c_int,
-}
-
-impl Precedence {
-    /// Only what other processes leave idle: nice value 19 and the idle IO class.
-    pub const LOWER: Precedence = Precedence { nice: 19, io: 3 << 13 };
-
-    /// A nice value, and no IO class, so that the kernel derives the IO priority from the nice value.
-    pub fn usual(nice: c_int) -> Precedence {
-        Precedence { nice, io: 0 }
-    }
+/// The ids of a user.
+#[derive(Clone, Copy, Debug)]
+pub struct Credentials<'a> {
+    pub uid: u32,
+    pub gid: u32,
+    pub groups: &'a [u32],
 }
 
 /// The step in which the child failed.
@@ -60,8 +50,22 @@ pub enum Step {
     Streams,
     Limits,
     Cgroup,
+    User,
     Directory,
     Exec,
+}
+
+impl Step {
+    const ALL: [Step; 8] = [
+        Step::Clone,
+        Step::Session,
+        Step::Streams,
+        Step::Limits,
+        Step::Cgroup,
+        Step::User,
+        Step::Directory,
+        Step::Exec,
+    ];
 }
 
 #[derive(Debug)]
@@ -82,8 +86,11 @@ impl Default for ChildStack {
 /// Shared by parent and child, which use the same memory until the child execs.
 #[repr(C)]
 struct Shared {
-    program: *const c_char,
+    /// Ends with a null pointer.
+    programs: *const *const c_char,
     arguments: *const *const c_char,
+    /// The arguments of a shell that runs the program as a script; the second one is its path. Null: no script.
+    script: *mut *const c_char,
     environment: *const *const c_char,
     directory: *const c_char,
     stdio: [c_int; 3],
@@ -94,23 +101,100 @@ struct Shared {
     lower: Option<Lower>,
     is_spared: bool,
     umask: Option<u16>,
+    user: *const User,
     parent: libc::pid_t,
     failed_step: Option<Step>,
     errno: c_int,
+    /// The descriptor for a [`Failure`] of a child that has memory of its own; otherwise negative.
+    report: c_int,
 }
+
+#[repr(C)]
+struct User {
+    uid: libc::uid_t,
+    gid: libc::gid_t,
+    groups: *const libc::gid_t,
+    group_count: usize,
+}
+
+/// What a child with memory of its own writes to its pipe if it fails: the step and the error number.
+type Failure = [c_int; 2];
 
 /// Starts a process like `vfork`: the child uses the parent's memory until it execs, so no page tables are copied.
 /// Returns its pid when the exec has succeeded.
 pub fn launch(order: &Launch<'_>, stack: &mut ChildStack) -> Result<i32, LaunchError> {
+    debug_assert!(order.user.is_none(), "a user could stop this process together with the child");
+    let mut failure = None;
+    let pid = with_shared(order, -1, |shared, join| {
+        let pid = start(order, shared, join, stack, libc::CLONE_VM | libc::CLONE_VFORK)?;
+        // SAFETY: `shared` is valid; volatile, because the child wrote it, which the compiler does not know.
+        let (step, errno) = unsafe {
+            (ptr::read_volatile(&raw const (*shared).failed_step), ptr::read_volatile(&raw const (*shared).errno))
+        };
+        failure = step.map(|step| LaunchError { step, error: io::Error::from_raw_os_error(errno) });
+        Ok(pid)
+    });
+    let pid = pid.map_err(|error| LaunchError { step: Step::Clone, error })?;
+    let Some(failure) = failure else { return Ok(pid) };
+    // SAFETY: plain wait for this process's child, which has exited.
+    unsafe { libc::waitpid(pid, ptr::null_mut(), 0) };
+    Err(failure)
+}
+
+/// Starts a process as another user. The child has memory of its own and this process does not wait for it: the user may
+/// stop the child before it execs, and the directory and the program may be on a file system that does not answer.
+///
+/// Returns its pid, and the descriptor from which [`failure_of`] reads why it did not exec.
+pub fn launch_as_user(order: &Launch<'_>, stack: &mut ChildStack) -> Result<(i32, OwnedFd), LaunchError> {
+    let failed = |error| LaunchError { step: Step::Clone, error };
+    let flags = rustix::pipe::PipeFlags::CLOEXEC | rustix::pipe::PipeFlags::NONBLOCK;
+    let (report, writer) = rustix::pipe::pipe_with(flags).map_err(|error| failed(error.into()))?;
+    let started = with_shared(order, writer.as_raw_fd(), |shared, join| start(order, shared, join, stack, 0));
+    Ok((started.map_err(failed)?, report))
+}
+
+/// Why a child of [`launch_as_user`] did not exec. `None` if it has, or is not there yet.
+pub fn failure_of(report: BorrowedFd<'_>) -> Option<LaunchError> {
+    let mut failure = [0; size_of::<Failure>()];
+    let length = rustix::io::read(report, failure.as_mut_slice()).ok()?;
+    let (step, errno) = failure.split_at(size_of::<c_int>());
+    let number = |bytes: &[u8]| Some(c_int::from_ne_bytes(bytes.try_into().ok()?));
+    let step = Step::ALL.into_iter().find(|known| Some(*known as c_int) == number(step))?;
+    (length == failure.len()).then_some(LaunchError { step, error: io::Error::from_raw_os_error(number(errno)?) })
+}
+
+/// Whether a child of [`launch_as_user`] has exec'd: the other end of its pipe is closed, and nothing was written.
+pub fn has_execed(report: BorrowedFd<'_>) -> bool {
+    let mut watched = [PollFd::new(&report, PollFlags::IN)];
+    let ready = poll(&mut watched, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }));
+    ready == Ok(1) && !watched[0].revents().contains(PollFlags::IN)
+}
+
+/// Resolves an order to pointers, which are valid during the call of `start`.
+fn with_shared(
+    order: &Launch<'_>,
+    report: c_int,
+    start: impl FnOnce(*mut Shared, &mut Vec<c_int>) -> io::Result<i32>,
+) -> io::Result<i32> {
     let table = |strings: &[CString]| -> Vec<*const c_char> {
         strings.iter().map(|string| string.as_ptr()).chain([ptr::null()]).collect()
     };
+    let programs = table(order.programs);
     let arguments = table(order.arguments);
     let environment = table(order.environment);
+    let mut script: Vec<*const c_char> =
+        [SHELL.as_ptr(), ptr::null()].into_iter().chain(arguments.iter().skip(1).copied()).collect();
+    let user = order.user.map(|user| User {
+        uid: user.uid,
+        gid: user.gid,
+        groups: user.groups.as_ptr(),
+        group_count: user.groups.len(),
+    });
     let mut join: Vec<c_int> = order.join.iter().map(AsRawFd::as_raw_fd).collect();
     let mut shared = Shared {
-        program: order.program.as_ptr(),
+        programs: programs.as_ptr(),
         arguments: arguments.as_ptr(),
+        script: if user.is_some() { script.as_mut_ptr() } else { ptr::null_mut() },
         environment: environment.as_ptr(),
         directory: order.directory.as_ptr(),
         stdio: order.stdio.map(|stream| stream.as_raw_fd()),
@@ -121,49 +205,51 @@ pub fn launch(order: &Launch<'_>, stack: &mut ChildStack) -> Result<i32, LaunchE
         lower: order.lower,
         is_spared: order.is_spared,
         umask: order.umask,
+        user: user.as_ref().map_or(ptr::null(), ptr::from_ref),
         // SAFETY: getpid has no preconditions.
         parent: unsafe { libc::getpid() },
         failed_step: None,
         errno: 0,
+        report,
     };
-    let mut members = None;
-    let shared_at = ptr::from_mut(&mut shared);
-    let pid = match order.born_in {
-        // SAFETY: `shared` and all that it points to live until the child has exec'd or exited, since CLONE_VFORK
-        // suspends this thread until then; the stack is not used otherwise.
-        Some(cgroup) => unsafe { clone_into(cgroup, stack, shared_at) }.or_else(|error| {
-            // Kernels before 5.7 and strict seccomp filters do not allow it. The child then moves itself, which is
-            // slower.
-            if !matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EPERM | libc::EINVAL | libc::E2BIG)) {
-                return Err(error);
-            }
-            let flags = rustix::fs::OFlags::WRONLY | rustix::fs::OFlags::CLOEXEC;
-            let file = rustix::fs::openat(cgroup, c"cgroup.procs", flags, rustix::fs::Mode::empty())?;
-            join.push(members.insert(file).as_raw_fd());
-            // SAFETY: as above; `join` does not change from here on.
-            unsafe {
-                ((*shared_at).join, (*shared_at).join_count) = (join.as_ptr(), join.len());
-                clone(stack, shared_at)
-            }
-        }),
-        // SAFETY: as above.
-        None => unsafe { clone(stack, shared_at) },
-    }
-    .map_err(|error| LaunchError { step: Step::Clone, error })?;
-    // SAFETY: `shared_at` is valid; volatile, because the child wrote it, which the compiler does not know.
-    let (failed_step, errno) = unsafe {
-        (ptr::read_volatile(&raw const (*shared_at).failed_step), ptr::read_volatile(&raw const (*shared_at).errno))
+    start(ptr::from_mut(&mut shared), &mut join)
+}
+
+/// Starts the child in its cgroup. `shared` is that of [`with_shared`], and `join` the list in it. `sharing` are the flags for
+/// memory that is shared with the child; if it is, this thread is suspended until the child has exec'd or exited.
+fn start(
+    order: &Launch<'_>,
+    shared: *mut Shared,
+    join: &mut Vec<c_int>,
+    stack: &mut ChildStack,
+    sharing: c_int,
+) -> io::Result<i32> {
+    let Some(cgroup) = order.born_in else {
+        // SAFETY: `shared` and all that it points to live until the child has exec'd or exited, or has a copy of the
+        // memory; the stack is not used otherwise.
+        return unsafe { clone(stack, shared, sharing) };
     };
-    let Some(step) = failed_step else { return Ok(pid) };
-    // SAFETY: plain wait for this process's child, which has exited.
-    unsafe { libc::waitpid(pid, ptr::null_mut(), 0) };
-    Err(LaunchError { step, error: io::Error::from_raw_os_error(errno) })
+    // SAFETY: as above.
+    unsafe { clone_into(cgroup, stack, shared, sharing) }.or_else(|error| {
+        // Kernels before 5.7 and strict seccomp filters do not allow it. The child then moves itself, which is slower.
+        if !matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EPERM | libc::EINVAL | libc::E2BIG)) {
+            return Err(error);
+        }
+        let flags = rustix::fs::OFlags::WRONLY | rustix::fs::OFlags::CLOEXEC;
+        let file = rustix::fs::openat(cgroup, c"cgroup.procs", flags, rustix::fs::Mode::empty())?;
+        join.push(file.as_raw_fd());
+        // SAFETY: as above; `join` does not change from here on, and `file` is open until the end of this function.
+        unsafe {
+            ((*shared).join, (*shared).join_count) = (join.as_ptr(), join.len());
+            clone(stack, shared, sharing)
+        }
+    })
 }
 
 /// # Safety
 /// `shared` and what it points to must be valid, and `stack` unused by anyone else, until this returns.
-unsafe fn clone(stack: &mut ChildStack, shared: *mut Shared) -> io::Result<i32> {
-    let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
+unsafe fn clone(stack: &mut ChildStack, shared: *mut Shared, sharing: c_int) -> io::Result<i32> {
+    let flags = sharing | libc::SIGCHLD;
     // SAFETY: the top of the stack is one past its end and aligned to 16 bytes.
     let pid = unsafe { libc::clone(child, stack.0.as_mut_ptr_range().end.cast(), flags, shared.cast()) };
     if pid < 0 { Err(io::Error::last_os_error()) } else { Ok(pid) }
@@ -176,10 +262,15 @@ const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
 /// # Safety
 /// As for [`clone`].
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
-unsafe fn clone_into(cgroup: BorrowedFd<'_>, stack: &mut ChildStack, shared: *mut Shared) -> io::Result<i32> {
+unsafe fn clone_into(
+    cgroup: BorrowedFd<'_>,
+    stack: &mut ChildStack,
+    shared: *mut Shared,
+    sharing: c_int,
+) -> io::Result<i32> {
     // SAFETY: `clone_args` is plain integers, for which zero means "not used".
     let mut arguments: libc::clone_args = unsafe { std::mem::zeroed() };
-    arguments.flags = (libc::CLONE_VM | libc::CLONE_VFORK) as u64 | CLONE_INTO_CGROUP;
+    arguments.flags = u64::from(sharing.cast_unsigned()) | CLONE_INTO_CGROUP;
     arguments.exit_signal = libc::SIGCHLD as u64;
     arguments.stack = stack.0.as_mut_ptr() as u64;
     arguments.stack_size = size_of_val(stack.0.as_slice()) as u64;
@@ -231,16 +322,22 @@ unsafe fn clone_into(cgroup: BorrowedFd<'_>, stack: &mut ChildStack, shared: *mu
 /// # Safety
 /// None; it always fails.
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
-unsafe fn clone_into(_: BorrowedFd<'_>, _: &mut ChildStack, _: *mut Shared) -> io::Result<i32> {
+unsafe fn clone_into(_: BorrowedFd<'_>, _: &mut ChildStack, _: *mut Shared, _: c_int) -> io::Result<i32> {
     Err(io::Error::from_raw_os_error(libc::ENOSYS))
 }
 
-/// Runs in the child on the parent's memory: only system calls, no allocation, no locks.
+/// Runs in the child, on the parent's memory or on a copy in which other threads may have held locks: only system calls, no
+/// allocation, no locks.
 extern "C" fn child(shared: *mut c_void) -> c_int {
     let shared: *mut Shared = shared.cast();
-    // SAFETY: the parent is suspended and keeps `shared` alive; every call below is async-signal-safe.
+    // SAFETY: the parent is suspended and keeps `shared` alive, or this is a copy; every call below is async-signal-safe.
     unsafe {
         let step = become_the_task(&*shared);
+        if (*shared).report >= 0 {
+            let failure: Failure = [step as c_int, *libc::__errno_location()];
+            libc::write((*shared).report, failure.as_ptr().cast(), size_of::<Failure>());
+            libc::_exit(127)
+        }
         ptr::write_volatile(&raw mut (*shared).errno, *libc::__errno_location());
         ptr::write_volatile(&raw mut (*shared).failed_step, Some(step));
         libc::_exit(127)
@@ -297,162 +394,99 @@ unsafe fn become_the_task(shared: &Shared) -> Step {
         }
         // The task gets only its three streams. Other descriptors should be close-on-exec already. Kernels before 5.9
         // do not have this call.
-        libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, 0);
+        match shared.report {
+            report if report < 3 => libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, 0),
+            report => {
+                libc::syscall(libc::SYS_close_range, 3, report - 1, 0);
+                libc::syscall(libc::SYS_close_range, report + 1, libc::c_uint::MAX, 0)
+            }
+        };
         if let Some(mask) = shared.umask {
             libc::umask(libc::mode_t::from(mask));
+        }
+        if !shared.user.is_null() && !become_user(&*shared.user, shared.parent) {
+            return Step::User;
         }
         if libc::chdir(shared.directory) < 0 {
             return Step::Directory;
         }
-        libc::execve(shared.program, shared.arguments, shared.environment);
+        execute(shared);
         Step::Exec
     }
 }
 
-/// The score by which the kernel selects the process to kill when the machine runs out of memory.
-const OOM_SCORE: &CStr = c"/proc/self/oom_score_adj";
-
-/// Whether this process is protected when the machine runs out of memory: the kernel prefers to kill others.
-pub fn is_spared() -> bool {
-    let score = OOM_SCORE.to_str().ok().and_then(|path| std::fs::read_to_string(path).ok());
-    score.and_then(|score| score.trim().parse::<i32>().ok()).is_some_and(|score| score < 0)
-}
-
-/// The exit status and resource usage of a reaped child.
-pub struct Exit {
-    pub status: c_int,
-    pub cpu_micros: u64,
-    pub max_rss_bytes: u64,
-}
-
-/// The pid of a child that has exited and is not reaped. While it is a zombie, its pid and process group are not
-/// reused.
-pub fn exited_child() -> Option<i32> {
-    // SAFETY: `siginfo_t` is plain data that the kernel fills in.
-    let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
-    let flags = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT;
-    // SAFETY: `info` is valid for writing, and after success its child fields are the active ones.
-    let pid = unsafe {
-        if libc::waitid(libc::P_ALL, 0, &raw mut info, flags) < 0 {
-            return None;
-        }
-        info.si_pid()
-    };
-    (pid > 0).then_some(pid)
-}
-
-/// Reaps a child that [`exited_child`] returned.
-pub fn reap(pid: i32) -> io::Result<Exit> {
-    let mut status = 0;
-    // SAFETY: `rusage` is plain data that the kernel fills in.
-    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
-    // SAFETY: both pointers are valid for writing.
-    if unsafe { libc::wait4(pid, &raw mut status, libc::WNOHANG, &raw mut usage) } != pid {
-        return Err(io::Error::last_os_error());
-    }
-    let micros = |time: libc::timeval| time.tv_sec as u64 * 1_000_000 + time.tv_usec as u64;
-    Ok(Exit {
-        status,
-        cpu_micros: micros(usage.ru_utime) + micros(usage.ru_stime),
-        max_rss_bytes: usage.ru_maxrss as u64 * 1024,
-    })
-}
-
-/// Signals that the executor ignores: those of a terminal, `SIGPIPE`, and `SIGXFSZ`. For the latter two, the write
-/// returns an error, which is reported.
-const IGNORED: [c_int; 5] = [libc::SIGINT, libc::SIGQUIT, libc::SIGHUP, libc::SIGPIPE, libc::SIGXFSZ];
-
-/// Returns a descriptor from which `SIGCHLD` and `SIGTERM` are read. Sets all other signals to their default, except
-/// the ignored ones, whatever was inherited from the parent.
-pub fn signal_descriptor() -> io::Result<OwnedFd> {
-    // SAFETY: signal sets are plain data and every pointer is valid; no handler runs, so no invariants are at stake.
+/// Changes the credentials, for ever. The system calls are made directly: the C library's functions would change other
+/// threads as well, which are not those of this process.
+///
+/// # Safety
+/// As for [`become_the_task`].
+unsafe fn become_user(user: &User, parent: libc::pid_t) -> bool {
+    // SAFETY: plain system calls with valid pointers.
     unsafe {
-        for signal in 1..=libc::SIGRTMAX() {
-            libc::signal(signal, if IGNORED.contains(&signal) { libc::SIG_IGN } else { libc::SIG_DFL });
+        let changed = libc::syscall(libc::SYS_setgroups, user.group_count, user.groups) == 0
+            && libc::syscall(libc::SYS_setresgid, user.gid, user.gid, user.gid) == 0
+            && libc::syscall(libc::SYS_setresuid, user.uid, user.uid, user.uid) == 0;
+        // Keys of the kernel that this process can use are not the task's.
+        const JOIN_SESSION_KEYRING: c_int = 1;
+        libc::syscall(libc::SYS_keyctl, JOIN_SESSION_KEYRING, ptr::null::<c_char>());
+        // A change of credentials removes this setting.
+        if !changed || libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) < 0 {
+            return false;
         }
-        // The C library reserves the first real-time signals and does not allow to change them, so this uses the system
-        // call.
-        let default = [0_u64; 4];
-        for signal in 32..libc::SIGRTMIN() {
-            let nothing = ptr::null_mut::<c_void>();
-            libc::syscall(libc::SYS_rt_sigaction, signal, default.as_ptr(), nothing, size_of::<u64>());
+        if libc::getppid() != parent {
+            libc::_exit(127);
         }
-        let mut set: libc::sigset_t = std::mem::zeroed();
-        libc::sigemptyset(&raw mut set);
-        libc::sigaddset(&raw mut set, libc::SIGCHLD);
-        libc::sigaddset(&raw mut set, libc::SIGTERM);
-        if libc::sigprocmask(libc::SIG_BLOCK, &raw const set, ptr::null_mut()) < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        let fd = libc::signalfd(-1, &raw const set, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK);
-        if fd < 0 { Err(io::Error::last_os_error()) } else { Ok(OwnedFd::from_raw_fd(fd)) }
+        true
     }
 }
 
-/// Reads all pending signals from the descriptor. Returns true if one of them is `SIGTERM`.
-pub fn take_signals(descriptor: BorrowedFd<'_>) -> bool {
-    let mut terminate = false;
-    loop {
-        // SAFETY: `signalfd_siginfo` is plain data, and the length given is its size.
-        let mut info: libc::signalfd_siginfo = unsafe { std::mem::zeroed() };
-        let size = size_of_val(&info);
-        // SAFETY: as above.
-        let read = unsafe { libc::read(descriptor.as_raw_fd(), (&raw mut info).cast(), size) };
-        if read != size as isize {
-            return terminate;
-        }
-        terminate |= info.ssi_signo == libc::SIGTERM as u32;
-    }
-}
-
-/// Forks the process, which must have a single thread. Returns true in the child.
-pub fn fork() -> io::Result<bool> {
-    // SAFETY: with one thread, no other thread can hold a lock, so the child may call any function.
-    match unsafe { libc::fork() } {
-        -1 => Err(io::Error::last_os_error()),
-        pid => Ok(pid == 0),
-    }
-}
-
-/// Exits without destructors or exit handlers: after a [`fork`], they belong to the parent.
-pub fn exit_at_once(code: c_int) -> ! {
-    // SAFETY: no preconditions.
-    unsafe { libc::_exit(code) }
-}
-
-/// Raises the soft limit of open files to the hard limit. Returns the previous limits, which tasks get.
-pub fn raise_open_files() -> Option<libc::rlimit> {
-    let mut before = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: `before` is valid for writing.
-    if unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut before) } < 0 {
-        return None;
-    }
-    let raised = libc::rlimit { rlim_cur: before.rlim_max, ..before };
-    // SAFETY: `raised` is valid for reading.
-    unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const raised) };
-    Some(before)
-}
-
-/// Sends a signal to a process, or with a negative pid to its process group. Returns false if it was not sent, for
-/// example because there is no such process.
-pub fn kill(pid: i32, signal: c_int) -> bool {
-    // SAFETY: kill has no memory preconditions. 0 and -1, which mean many processes, are excluded.
-    pid != 0 && pid != -1 && unsafe { libc::kill(pid, signal) } == 0
-}
-
-/// Sets the priority of a thread, or of the calling thread for 0. Makes only system calls. Errors are ignored: if a
-/// call is not permitted or the thread does not exist, nothing changes.
-pub fn set_precedence(thread: c_int, precedence: Precedence, with_cpu: bool) {
-    /// `IOPRIO_WHO_PROCESS`: `thread` is a thread id.
-    const WHO_PROCESS: c_int = 1;
-    // SAFETY: neither call accesses memory.
+/// Executes the first program that exists. Returns with the error of the best candidate: one that exists and may not be
+/// executed is worth more than those that do not exist.
+///
+/// # Safety
+/// As for [`become_the_task`].
+unsafe fn execute(shared: &Shared) {
+    // SAFETY: plain system calls with valid pointers.
     unsafe {
-        if with_cpu {
-            libc::setpriority(libc::PRIO_PROCESS, thread.cast_unsigned(), precedence.nice);
+        let mut denied = false;
+        let mut next = shared.programs;
+        while !(*next).is_null() {
+            libc::execve(*next, shared.arguments, shared.environment);
+            let errno = *libc::__errno_location();
+            if errno == libc::ENOEXEC && !shared.script.is_null() && is_text(*next) {
+                *shared.script.add(1) = *next;
+                libc::execve(SHELL.as_ptr(), shared.script.cast_const(), shared.environment);
+            }
+            denied |= errno == libc::EACCES;
+            if !matches!(errno, libc::ENOENT | libc::ENOTDIR | libc::EACCES) {
+                return;
+            }
+            next = next.add(1);
         }
-        libc::syscall(libc::SYS_ioprio_set, WHO_PROCESS, thread, precedence.io);
+        if denied {
+            *libc::__errno_location() = libc::EACCES;
+        }
     }
 }
+
+/// Whether the start of a file that the kernel cannot execute is text, so that a shell may run it. Otherwise the error number is
+/// that of the kernel.
+///
+/// # Safety
+/// `path` must be valid.
+unsafe fn is_text(path: *const c_char) -> bool {
+    let mut head = [0_u8; 256];
+    // SAFETY: plain system calls with valid pointers.
+    unsafe {
+        let file = libc::open(path, libc::O_RDONLY | libc::O_NONBLOCK | libc::O_CLOEXEC);
+        let length = if file < 0 { -1 } else { libc::read(file, head.as_mut_ptr().cast(), head.len()) };
+        *libc::__errno_location() = libc::ENOEXEC;
+        usize::try_from(length).is_ok_and(|length| exec_failure::may_be_script(&head[..length]))
+    }
+}
+
+/// The shell for scripts without an interpreter on their first line.
+pub const SHELL: &CStr = c"/bin/sh";
 
 #[cfg(test)]
 mod tests {
@@ -463,7 +497,7 @@ mod tests {
     fn run(program: &CStr, born_in: Option<BorrowedFd<'_>>, out: &File) -> Result<i32, LaunchError> {
         let null = File::options().read(true).write(true).open("/dev/null").unwrap();
         let order = Launch {
-            program,
+            programs: &[program.to_owned()],
             arguments: &[c"cat".into(), c"/proc/self/cgroup".into()],
             environment: &[],
             directory: c"/",
@@ -475,6 +509,7 @@ mod tests {
             lower: None,
             is_spared: false,
             umask: None,
+            user: None,
         };
         launch(&order, &mut ChildStack::default())
     }
