@@ -242,9 +242,29 @@ fn the_cluster_is_shown_and_nodes_are_drained() {
 fn users_with_tokens_cannot_change_jobs_of_others() {
     let cluster = Cluster::start();
     let added = cluster.run(&["token", "add", "bob"]);
-    assert!(added.err.starts_with("warning: tasks of bob will run as the daemon's own user"), "{added:?}");
+    assert!(
+        added.err.starts_with("warning: tasks of bob run as the agent's user where agents do not run as root"),
+        "{added:?}"
+    );
     let token = added.out;
-    assert_eq!(cluster.run(&["token", "list"]).out, "NAME  ROLE           UNTIL\nada   administrator\nbob   user\n");
+    let ci = cluster.run(&["token", "add", "bob", "--name", "ci", "--scope", "read", "--ttl", "2h"]);
+    let list = cluster.run(&["token", "list"]).out;
+    let words: Vec<Vec<&str>> = list.lines().map(|line| line.split_whitespace().collect()).collect();
+    assert_eq!(words[0], ["HOLDER", "ROLE", "NAME", "SCOPES", "UNTIL", "LAST", "USED"]);
+    assert_eq!(words[1..3], [vec!["ada", "administrator", "admin"], vec!["bob", "user", "read,submit"]]);
+    assert!(words[3].starts_with(&["bob", "user", "ci", "read"]) && words[3].len() == 5, "{list}");
+    let with = |token: &str, arguments: &[&str]| {
+        let mut call = command(cluster.state.path(), arguments);
+        call.env("AMALGAM_TOKEN", token.trim());
+        result(call.output().unwrap())
+    };
+    assert_eq!(with(&ci.out, &["list"]).code, 0);
+    let refused = with(&ci.out, &["submit", "--", "true"]);
+    assert!(refused.code == 1 && refused.err.contains("the token of bob is only for read"), "{refused:?}");
+    let list = cluster.run(&["token", "list"]).out;
+    assert!(list.lines().nth(3).unwrap().split_whitespace().count() == 6, "it has been used: {list}");
+    cluster.run(&["token", "revoke", "bob", "--name", "ci"]);
+    assert_eq!(with(&ci.out, &["list"]).code, 1);
     let agent = cluster.run(&["token", "add", "--agent", "vm-1"]).out;
     let of_agent = result(cluster.command(&["list"]).env("AMALGAM_TOKEN", agent.trim()).output().unwrap());
     let no_user = "error: the token belongs to the agent of node `vm-1`, not to a user\n";

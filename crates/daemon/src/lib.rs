@@ -3,6 +3,7 @@
 pub mod agent;
 pub mod api;
 mod attempts;
+pub mod audit;
 pub mod auth;
 pub mod authority;
 mod backend;

@@ -4,13 +4,15 @@ use crate::connection::Connection;
 use crate::failure::{Failure, Result};
 use crate::{discovery, show};
 use amalgam_daemon::api::ServerFile;
+use amalgam_daemon::audit;
 use amalgam_daemon::auth::joins::{self, JoinString};
-use amalgam_daemon::auth::{self, Holder, TokenEntry, Tokens};
+use amalgam_daemon::auth::{self, Holder, LastUses, Scope, Scopes, TokenEntry, Tokens, Which};
 use amalgam_daemon::channel::is_local;
 use amalgam_daemon::config::is_address;
 use amalgam_daemon::executor::host::Host;
 use clap::{Args, Subcommand};
 use serde::Serialize;
+use std::fmt::Display;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::process::ExitCode;
@@ -27,17 +29,24 @@ enum TokenVerb {
     /// Make a token for a user or an agent and print it
     ///
     /// A user's token keeps users apart on the interface: without --admin its holder lists all jobs but reads and acts on their
-    /// own only. It does not protect the state directory from their tasks: all tasks run as the user that the server and its
-    /// agents run as, and can read and change whatever that user can, the tokens and the output of others' tasks included. An
-    /// agent's token lets the agent of that name join and is valid for nothing else.
+    /// own only. Where the agents run as root, tasks run as the job's user; elsewhere all tasks run as the agent's user, and can
+    /// read and change whatever that user can, also the output of others' tasks. An agent's token lets the agent of that name join
+    /// and is valid for nothing else.
     ///
-    /// If the user or agent has a token already, the old one is valid for another 24 hours.
+    /// If the user or agent has a token of the same name already, the old one is valid for another 24 hours.
     Add {
         #[command(flatten)]
-        holder: HolderArgs,
+        which: WhichArgs,
         /// The user may act on everyone's jobs and drain nodes
         #[arg(long, conflicts_with = "agent")]
         admin: bool,
+        /// What the token may be used for: read (list jobs and nodes, read own jobs), submit (submit jobs and act on own ones),
+        /// operate (act on all jobs and on nodes), admin (everything) [default: read,submit]
+        #[arg(long, value_name = "SCOPES", value_delimiter = ',', conflicts_with_all = ["agent", "admin"])]
+        scope: Vec<Scope>,
+        /// How long the token is valid, such as 30d or 12h [default: without limit]
+        #[arg(long, value_name = "DURATION", value_parser = parse_ttl)]
+        ttl: Option<Duration>,
         #[command(flatten)]
         overlap: OverlapArgs,
     },
@@ -46,14 +55,17 @@ enum TokenVerb {
     /// The old one is valid for another 24 hours, so that copies of it can be replaced.
     Rotate {
         #[command(flatten)]
-        holder: HolderArgs,
+        which: WhichArgs,
         #[command(flatten)]
         overlap: OverlapArgs,
     },
-    /// Remove all tokens of a user or an agent
+    /// Remove tokens of a user or an agent: that of a name, or all
+    ///
+    /// They are refused at once. Connections of agents and streams of output that use them end within a second.
+    #[command(visible_alias = "revoke")]
     Remove {
         #[command(flatten)]
-        holder: HolderArgs,
+        which: WhichArgs,
     },
     /// Print a join string, with which the agents of other machines get tokens of their own: `amalgam agent --join STRING`
     ///
@@ -71,12 +83,21 @@ enum TokenVerb {
         #[arg(long, value_name = "HOST:PORT", value_parser = parse_address)]
         address: Option<String>,
     },
-    /// List users and agents with tokens
+    /// List tokens with their users or agents, and when they were last used
     List {
         /// Print JSON
         #[arg(long)]
         json: bool,
     },
+}
+
+#[derive(Args)]
+struct WhichArgs {
+    #[command(flatten)]
+    holder: HolderArgs,
+    /// The name of the token, for users who have several, such as one for each program
+    #[arg(long = "name", value_name = "NAME", conflicts_with = "agent")]
+    name: Option<String>,
 }
 
 #[derive(Args)]
@@ -88,11 +109,11 @@ struct HolderArgs {
     agent: Option<String>,
 }
 
-impl HolderArgs {
-    /// The name, and whether it is an agent's.
-    fn split(self) -> (String, bool) {
-        let is_agent = self.agent.is_some();
-        (self.agent.or(self.user).unwrap_or_default(), is_agent)
+impl WhichArgs {
+    fn which(&self) -> Which<'_> {
+        let HolderArgs { user, agent } = &self.holder;
+        let holder = agent.as_ref().or(user.as_ref()).map_or("", String::as_str);
+        Which { holder, is_agent: agent.is_some(), name: self.name.as_deref() }
     }
 }
 
@@ -109,24 +130,29 @@ struct Held {
     user: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     agent: Option<String>,
+    /// Distinguishes tokens of one user.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    name: Option<String>,
     admin: bool,
-    /// When a replaced token expires.
+    scopes: Vec<&'static str>,
+    /// When the token expires.
     #[serde(skip_serializing_if = "Option::is_none")]
     until: Option<String>,
+    /// To the minute.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    last_used: Option<String>,
 }
 
 impl Held {
-    fn of(entry: TokenEntry) -> Held {
+    fn of(entry: TokenEntry, uses: &LastUses) -> Held {
+        let last_used = uses.of_token(&entry.token);
         let (user, agent, admin) = match entry.holder {
             Holder::User { name, admin } => (Some(name), None, admin),
             Holder::Agent { name } => (None, Some(name), false),
         };
-        Held {
-            user,
-            agent,
-            admin,
-            until: entry.until.map(|until| humantime::format_rfc3339_seconds(until).to_string()),
-        }
+        let shown = |at: Option<SystemTime>| at.map(|at| humantime::format_rfc3339_seconds(at).to_string());
+        let scopes = if agent.is_some() { Vec::new() } else { entry.scopes.names().collect() };
+        Held { user, agent, name: entry.name, admin, scopes, until: shown(entry.until), last_used: shown(last_used) }
     }
 
     fn row(self) -> Vec<String> {
@@ -135,7 +161,14 @@ impl Held {
             (None, true) => "administrator",
             (None, false) => "user",
         };
-        vec![self.user.or(self.agent).unwrap_or_default(), role.to_owned(), self.until.unwrap_or_default()]
+        vec![
+            self.user.or(self.agent).unwrap_or_default(),
+            role.to_owned(),
+            self.name.unwrap_or_default(),
+            self.scopes.join(","),
+            self.until.unwrap_or_default(),
+            self.last_used.unwrap_or_default(),
+        ]
     }
 }
 
@@ -151,57 +184,106 @@ pub fn execute(args: TokenArgs, connection: &Connection) -> Result<ExitCode> {
         return Err(Failure::new(format!("token file not found: {}", path.display()), remedy));
     }
     match args.verb {
-        TokenVerb::Add { holder, admin, overlap } => add(&path, holder.split(), admin, overlap.revoke_now)?,
-        TokenVerb::Rotate { holder, overlap } => {
-            let (name, is_agent) = holder.split();
-            let entry = auth::rotate(&path, &name, is_agent, overlap.revoke_now)?;
+        TokenVerb::Add { which, admin, scope, ttl, overlap } => {
+            let which = which.which();
+            let (entry, has_new_user) = new_entry(&path, &which, admin, scope, ttl)?;
+            recorded(&path, format!("token add {}", shown(&which)), || {
+                auth::add(&path, entry.clone(), overlap.revoke_now)
+            })?;
+            if has_new_user {
+                show::note(&format!(
+                    "warning: tasks of {} run as the agent's user where agents do not run as root, and can read its files\n  help: give \
+                     tokens only to people whom that user trusts, or run agents as root; `amalgam token add --help` says more",
+                    which.holder
+                ));
+            }
             report(&path, &entry)?;
         }
-        TokenVerb::Remove { holder } => {
-            let (name, is_agent) = holder.split();
-            auth::remove(&path, &name, is_agent)?;
+        TokenVerb::Rotate { which, overlap } => {
+            let which = which.which();
+            let rotate = || auth::rotate(&path, &which, overlap.revoke_now);
+            let entry = recorded(&path, format!("token rotate {}", shown(&which)), rotate)?;
+            report(&path, &entry)?;
+        }
+        TokenVerb::Remove { which } => {
+            let which = which.which();
+            recorded(&path, format!("token remove {}", shown(&which)), || auth::remove(&path, &which))?;
         }
         TokenVerb::Join { uses, ttl, address } => {
             let state_dir = discovery::state_dir(connection)?;
             let address = address.map_or_else(|| agents_address(&state_dir), Ok)?;
-            let string = JoinString { address, secret: joins::make(&state_dir, ttl, uses)? };
+            let make = || joins::make(&state_dir, ttl, uses);
+            let secret = recorded(&path, format!("token join, for {uses} machines"), make)?;
+            let string = JoinString { address, secret };
             show::print(&format!("{string}\n"))?;
         }
         TokenVerb::List { json } => {
-            let holders: Vec<Held> = auth::read(&path)?.into_iter().map(Held::of).collect();
+            let uses = LastUses::open(path.parent().unwrap_or(Path::new(".")));
+            let holders: Vec<Held> = auth::read(&path)?.into_iter().map(|entry| Held::of(entry, &uses)).collect();
             if json {
                 show::json(&holders)?;
             } else {
                 let rows: Vec<_> = holders.into_iter().map(Held::row).collect();
-                show::print(&show::table(&["NAME", "ROLE", "UNTIL"], &rows))?;
+                show::print(&show::table(&["HOLDER", "ROLE", "NAME", "SCOPES", "UNTIL", "LAST USED"], &rows))?;
             }
         }
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn add(path: &Path, (name, is_agent): (String, bool), admin: bool, revokes: bool) -> Result<()> {
-    if is_agent {
-        return report(path, &auth::add(path, Holder::Agent { name }, revokes)?);
+/// A new token, and whether it is the first of a user who is no administrator.
+fn new_entry(
+    path: &Path,
+    which: &Which,
+    admin: bool,
+    scope: Vec<Scope>,
+    ttl: Option<Duration>,
+) -> Result<(TokenEntry, bool)> {
+    let holder = which.holder.to_owned();
+    let until = ttl.map(|ttl| SystemTime::now() + ttl);
+    if which.is_agent {
+        return Ok((TokenEntry { until, ..TokenEntry::new(Holder::Agent { name: holder })? }, false));
     }
     // An administrator stays one when the token is replaced.
     let was_admin = auth::read(path)?.iter().any(|entry| {
         entry.is_valid(SystemTime::now())
-            && matches!(&entry.holder, Holder::User { name: user, admin: true } if *user == name)
+            && entry.name.as_deref() == which.name
+            && matches!(&entry.holder, Holder::User { name, admin: true } if name == which.holder)
     });
-    let entry = auth::add(path, Holder::User { name: name.clone(), admin: admin || was_admin }, revokes)?;
-    if !(admin || was_admin) {
-        show::note(&format!(
-            "warning: tasks of {name} will run as the daemon's own user and can read its state directory\n  help: give \
-             tokens only to people whom that user trusts; `amalgam token add --help` says more"
-        ));
+    let scopes = Scopes::of(scope);
+    let is_admin = admin || scopes.map_or(was_admin, |scopes| scopes.has(Scope::Admin));
+    let entry = TokenEntry::new(Holder::User { name: holder, admin: is_admin })?;
+    let scopes = scopes.unwrap_or(entry.scopes);
+    Ok((TokenEntry { name: which.name.map(str::to_owned), scopes, until, ..entry }, !is_admin))
+}
+
+/// A token in the audit log, without its secret.
+fn shown(which: &Which) -> String {
+    let kind = if which.is_agent { "--agent " } else { "" };
+    let name = which.name.map(|name| format!(" --name {name}")).unwrap_or_default();
+    format!("{kind}{}{name}", which.holder)
+}
+
+/// Changes a file of the state directory, and records it in the audit log.
+fn recorded<T, E: Display + Into<Failure>>(
+    token_file: &Path,
+    request: String,
+    change: impl FnOnce() -> std::result::Result<T, E>,
+) -> Result<T> {
+    let changed = change();
+    let user = amalgam_cli::process::user();
+    let result = changed.as_ref().err().map_or_else(|| "ok".to_owned(), ToString::to_string);
+    let from = "local".to_owned();
+    let line = audit::Line { user: Some(&user), token: None, from, request, what: None, status: None, result };
+    if let Err(error) = audit::add_local(token_file.parent().unwrap_or(Path::new(".")), &line) {
+        show::note(&format!("warning: this change is not in the audit log: {error}"));
     }
-    report(path, &entry)
+    changed.map_err(Into::into)
 }
 
 /// Prints the token, and until when the previous one is valid.
 fn report(path: &Path, entry: &TokenEntry) -> Result<()> {
-    let is_older = |other: &TokenEntry| other.holder.name() == entry.holder.name() && other.token != entry.token;
+    let is_older = |other: &TokenEntry| other.is_same(entry) && other.token != entry.token;
     let until = auth::read(path)?.into_iter().filter(is_older).filter_map(|other| other.until).max();
     if let Some(until) = until {
         let until = humantime::format_rfc3339_seconds(until);

@@ -331,10 +331,10 @@ fn a_join_string_is_all_that_another_machine_needs_and_is_useless_afterwards() {
     without.env_remove("AMALGAM_STATE").env("HOME", machines.scene.path().join("home"));
     machines.started(1, without);
     machines.run_across();
-    // After its token was removed, another string gives it a new one.
+    // A removed token ends the connection that uses it. Another string gives the node a new one.
+    machines.scene.ok(&["token", "revoke", "--agent", "host-1"]);
+    until_true("the end of the agent's connection", || is_down("host-1"));
     machines.daemons.borrow_mut().remove(1).kill();
-    machines.scene.ok(&["token", "remove", "--agent", "host-1"]);
-    until_true("the end of the agent", || is_down("host-1"));
     machines.started(1, agent(1, "host-1", &join(&[])));
     machines.run_across();
     let held = machines.scene.ok(&["token", "list"]);

@@ -2,6 +2,7 @@
 //! `amalgam token`, which keeps their comments.
 
 use super::AuthError;
+use super::scopes::{Scope, Scopes};
 use crate::durable;
 use amalgam_core::vocabulary::Named;
 use rustix::fs::FlockOperation;
@@ -32,6 +33,13 @@ impl Holder {
         }
     }
 
+    fn usual_scopes(&self) -> Scopes {
+        match self {
+            Holder::User { admin: true, .. } => Scopes::ADMIN,
+            _ => Scopes::USUAL,
+        }
+    }
+
     /// Whether both are the same user, with any rights, or the same agent.
     fn is_same(&self, other: &Holder) -> bool {
         matches!(self, Holder::Agent { .. }) == matches!(other, Holder::Agent { .. }) && self.name() == other.name()
@@ -41,12 +49,30 @@ impl Holder {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TokenEntry {
     pub holder: Holder,
+    /// Distinguishes a user's tokens for different purposes. Each is replaced and removed by itself.
+    pub name: Option<String>,
     pub token: String,
-    /// Set if the token was replaced: the end of its validity.
+    /// What it may be used for; of a token of an agent, nothing on the interface.
+    pub scopes: Scopes,
+    /// The end of its validity, because it was replaced or made for a limited time.
     pub until: Option<SystemTime>,
 }
 
 impl TokenEntry {
+    /// A new token.
+    ///
+    /// # Errors
+    /// If the system returns no random numbers.
+    pub fn new(holder: Holder) -> Result<TokenEntry, AuthError> {
+        let scopes = holder.usual_scopes();
+        Ok(TokenEntry { holder, name: None, token: super::new_token()?, scopes, until: None })
+    }
+
+    /// Whether both are tokens for the same purpose of the same user or agent, so that one replaces the other.
+    pub fn is_same(&self, other: &TokenEntry) -> bool {
+        self.holder.is_same(&other.holder) && self.name == other.name
+    }
+
     pub fn is_valid(&self, now: SystemTime) -> bool {
         self.until.is_none_or(|until| now < until)
     }
@@ -123,6 +149,7 @@ fn start(span: Option<Range<usize>>) -> usize {
 /// The entry, and the position of its token.
 fn entry(table: &dyn TableLike, above: usize) -> Result<(usize, TokenEntry), Mistake> {
     let (mut user, mut agent, mut token, mut admin, mut until) = (None, None, None, None, None);
+    let (mut label, mut scopes) = (None, None);
     let mut place = above;
     for (name, item) in table.iter() {
         let at = table.key(name).and_then(toml_edit::Key::span).map_or_else(|| start(item.span()), |span| span.start);
@@ -136,6 +163,13 @@ fn entry(table: &dyn TableLike, above: usize) -> Result<(usize, TokenEntry), Mis
             "user" => user = Some((at, text()?)),
             "agent" => agent = Some((at, text()?)),
             "token" => token = Some((at, text()?)),
+            "name" => label = Some((at, text()?)),
+            "scopes" => {
+                let given = item.as_array().map(|list| list.iter().map(|scope| scope.as_str()?.parse().ok()).collect());
+                let given = given.and_then(|scopes: Option<Vec<Scope>>| Scopes::of(scopes?));
+                let remedy = "write for instance scopes = [\"read\", \"submit\"]; others are operate and admin";
+                scopes = Some((at, given.ok_or_else(|| wrong("`scopes` is not a list of scopes".to_owned(), remedy))?));
+            }
             "admin" => {
                 let given = item.as_bool();
                 admin = Some(
@@ -152,7 +186,7 @@ fn entry(table: &dyn TableLike, above: usize) -> Result<(usize, TokenEntry), Mis
             _ => {
                 // If a quote is missing, the key may be a secret.
                 let problem = if name.len() > 16 { "unknown key".to_owned() } else { format!("unknown key `{name}`") };
-                return Err(wrong(problem, "keys are user, agent, token, admin and until"));
+                return Err(wrong(problem, "keys are user, agent, name, token, admin, scopes and until"));
             }
         }
     }
@@ -165,7 +199,7 @@ fn entry(table: &dyn TableLike, above: usize) -> Result<(usize, TokenEntry), Mis
             return wrong(place, "an entry has no `user` or `agent`", "write user = \"NAME\", or agent = \"NAME\"");
         }
     };
-    named.check(&name).map_err(|bad| Mistake { at, problem: bad.problem, remedy: bad.remedy })?;
+    let name = checked(named, at, name)?;
     let Some((at, token)) = token else {
         return wrong(at, &format!("the entry of {name} has no `token`"), "create one with `amalgam token add`");
     };
@@ -176,41 +210,97 @@ fn entry(table: &dyn TableLike, above: usize) -> Result<(usize, TokenEntry), Mis
             "create one with `amalgam token add`",
         );
     }
-    let holder = match (named, admin) {
-        (Named::User, admin) => Holder::User { name, admin: admin.unwrap_or(false) },
-        (_, Some(true)) => return wrong(at, "an agent cannot be an administrator", "leave out `admin`"),
-        (_, _) => Holder::Agent { name },
-    };
-    Ok((at, TokenEntry { holder, token, until }))
+    let (holder, scopes) = rights((named, name), at, admin, scopes)?;
+    let name = label.map(|(at, label)| checked(Named::User, at, label)).transpose()?;
+    Ok((at, TokenEntry { holder, name, token, scopes, until }))
 }
 
-/// Adds a new token for a user or an agent. Its earlier tokens stay valid for [`OVERLAP`], or are removed if `revokes`.
+/// The name, if it is valid.
+fn checked(named: Named, at: usize, name: String) -> Result<String, Mistake> {
+    named.check(&name).map_err(|bad| Mistake { at, problem: bad.problem, remedy: bad.remedy })?;
+    Ok(name)
+}
+
+/// The holder, and what the token is for.
+fn rights(
+    (named, name): (Named, String),
+    at: usize,
+    admin: Option<bool>,
+    scopes: Option<(usize, Scopes)>,
+) -> Result<(Holder, Scopes), Mistake> {
+    let is_agent = matches!(named, Named::Node);
+    if is_agent && admin == Some(true) {
+        let problem = "an agent cannot be an administrator".to_owned();
+        return Err(Mistake { at, problem, remedy: "leave out `admin`" });
+    }
+    if let (Some((at, _)), true) = (scopes, is_agent || admin == Some(true)) {
+        let problem = "an entry of an administrator or an agent has `scopes`".to_owned();
+        return Err(Mistake { at, problem, remedy: "leave out `scopes`, or `admin`" });
+    }
+    let scopes = scopes.map(|(_, scopes)| scopes);
+    let holder = match is_agent {
+        true => Holder::Agent { name },
+        false => {
+            let is_admin = admin == Some(true) || scopes.is_some_and(|scopes| scopes.has(Scope::Admin));
+            Holder::User { name, admin: is_admin }
+        }
+    };
+    let scopes = scopes.unwrap_or_else(|| holder.usual_scopes());
+    Ok((holder, scopes))
+}
+
+/// Adds a token. Earlier ones of the same name of its user or agent stay valid for [`OVERLAP`], or are removed if `revokes`.
 /// A running server notices the change. A file with a mistake is not changed.
 ///
 /// # Errors
-/// If the file cannot be used, or the name is invalid.
-pub fn add(path: &Path, holder: Holder, revokes: bool) -> Result<TokenEntry, AuthError> {
-    let named = if matches!(holder, Holder::Agent { .. }) { Named::Node } else { Named::User };
-    named.check(holder.name()).map_err(AuthError::BadName)?;
-    let entry = TokenEntry { holder, token: super::new_token()?, until: None };
+/// If the file cannot be used, or a name is invalid.
+pub fn add(path: &Path, entry: TokenEntry, revokes: bool) -> Result<TokenEntry, AuthError> {
+    let named = if matches!(entry.holder, Holder::Agent { .. }) { Named::Node } else { Named::User };
+    named.check(entry.holder.name()).map_err(AuthError::BadName)?;
+    entry.name.iter().try_for_each(|name| Named::User.check(name)).map_err(AuthError::BadName)?;
     change(path, |entries, tables| {
-        replace(entries, tables, &entry.holder, revokes);
+        replace(entries, tables, |other| other.is_same(&entry), revokes);
         tables.push(table(&entry));
         Ok(())
     })?;
     Ok(entry)
 }
 
-/// Adds a new token for a user or agent that has one already, with the same rights.
+/// A user or an agent, and one of its tokens: `None` is the one without a name.
+pub struct Which<'a> {
+    pub holder: &'a str,
+    pub is_agent: bool,
+    pub name: Option<&'a str>,
+}
+
+impl Which<'_> {
+    fn is_holder(&self, entry: &TokenEntry) -> bool {
+        entry.holder.name() == self.holder && matches!(entry.holder, Holder::Agent { .. }) == self.is_agent
+    }
+
+    fn unknown(&self, path: &Path) -> AuthError {
+        let name = match self.name {
+            Some(name) => format!("the token `{name}` of {}", self.holder),
+            None => self.holder.to_owned(),
+        };
+        AuthError::Unknown { path: path.to_owned(), name }
+    }
+}
+
+/// Adds a new token for the same purpose, with the same rights. If the earlier one is valid for a limited time, so is the new one.
 ///
 /// # Errors
-/// If the file cannot be used, or the user or agent has no token.
-pub fn rotate(path: &Path, name: &str, is_agent: bool, revokes: bool) -> Result<TokenEntry, AuthError> {
+/// If the file cannot be used, or there is no such token.
+pub fn rotate(path: &Path, which: &Which, revokes: bool) -> Result<TokenEntry, AuthError> {
     let token = super::new_token()?;
     let mut made = None;
     change(path, |entries, tables| {
-        let entry = TokenEntry { holder: held_by(path, entries, name, is_agent)?, token, until: None };
-        replace(entries, tables, &entry.holder, revokes);
+        let own = entries.iter().filter(|entry| which.is_holder(entry) && entry.name.as_deref() == which.name);
+        let last = own.max_by_key(|entry| entry.rank()).ok_or_else(|| which.unknown(path))?;
+        // An end that is no later than that of a replaced token is no end of its own.
+        let until = last.until.filter(|until| *until > SystemTime::now() + OVERLAP);
+        let entry = TokenEntry { token, until, ..last.clone() };
+        replace(entries, tables, |other| other.is_same(&entry), revokes);
         tables.push(table(&entry));
         made = Some(entry);
         Ok(())
@@ -218,35 +308,28 @@ pub fn rotate(path: &Path, name: &str, is_agent: bool, revokes: bool) -> Result<
     Ok(made.expect("it was set, or the error was returned"))
 }
 
-/// Removes all tokens of a user or an agent.
+/// Removes a token, or all of the user or agent if it has no name.
 ///
 /// # Errors
-/// If the file cannot be used, or the user or agent has no token.
-pub fn remove(path: &Path, name: &str, is_agent: bool) -> Result<(), AuthError> {
+/// If the file cannot be used, or there is no such token.
+pub fn remove(path: &Path, which: &Which) -> Result<(), AuthError> {
+    let is_meant =
+        |entry: &TokenEntry| which.is_holder(entry) && (which.name.is_none() || entry.name.as_deref() == which.name);
     change(path, |entries, tables| {
-        let holder = held_by(path, entries, name, is_agent)?;
-        replace(entries, tables, &holder, true);
+        if !entries.iter().any(is_meant) {
+            return Err(which.unknown(path));
+        }
+        replace(entries, tables, is_meant, true);
         Ok(())
     })
 }
 
-/// The holder with this name, with the rights of its newest entry.
-fn held_by(path: &Path, entries: &[TokenEntry], name: &str, is_agent: bool) -> Result<Holder, AuthError> {
-    let wanted = match is_agent {
-        true => Holder::Agent { name: name.to_owned() },
-        false => Holder::User { name: name.to_owned(), admin: false },
-    };
-    let own = entries.iter().filter(|entry| entry.holder.is_same(&wanted)).max_by_key(|entry| entry.rank());
-    let missing = || AuthError::Unknown { path: path.to_owned(), name: name.to_owned() };
-    own.map(|entry| entry.holder.clone()).ok_or_else(missing)
-}
-
-/// Limits the validity of this holder's tokens, and removes those that are no longer valid.
-fn replace(entries: &[TokenEntry], tables: &mut ArrayOfTables, holder: &Holder, revokes: bool) {
+/// Limits the validity of these tokens, and removes those that are no longer valid.
+fn replace(entries: &[TokenEntry], tables: &mut ArrayOfTables, is_meant: impl Fn(&TokenEntry) -> bool, revokes: bool) {
     let now = SystemTime::now();
     let end = now + OVERLAP;
     for (place, entry) in entries.iter().enumerate().rev() {
-        if !entry.holder.is_same(holder) {
+        if !is_meant(entry) {
             continue;
         }
         if revokes || !entry.is_valid(now) {
@@ -264,13 +347,22 @@ fn table(entry: &TokenEntry) -> Table {
     match &entry.holder {
         Holder::User { name, admin } => {
             table.insert("user", value(name));
+            if let Some(name) = &entry.name {
+                table.insert("name", value(name));
+            }
             table.insert("token", value(&entry.token));
-            table.insert("admin", value(*admin));
+            match entry.scopes == entry.holder.usual_scopes() {
+                true => table.insert("admin", value(*admin)),
+                false => table.insert("scopes", value(entry.scopes.names().collect::<toml_edit::Array>())),
+            };
         }
         Holder::Agent { name } => {
             table.insert("agent", value(name));
             table.insert("token", value(&entry.token));
         }
+    }
+    if let Some(until) = entry.until {
+        table.insert("until", value(humantime::format_rfc3339_seconds(until).to_string()));
     }
     table
 }
@@ -370,7 +462,7 @@ impl TokenEntry {
     /// A token without a file counts as an administrator's.
     pub(crate) fn single(token: &str) -> TokenEntry {
         let holder = Holder::User { name: "administrator".to_owned(), admin: true };
-        TokenEntry { holder, token: token.to_owned(), until: None }
+        TokenEntry { holder, name: None, token: token.to_owned(), scopes: Scopes::ADMIN, until: None }
     }
 }
 
@@ -407,6 +499,10 @@ pub(crate) fn read_private(path: &Path) -> Result<String, AuthError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn token_of(holder: &str, is_agent: bool) -> Which<'_> {
+        Which { holder, is_agent, name: None }
+    }
     use std::fs::{self, Permissions};
     use std::os::unix::fs::PermissionsExt;
 
@@ -464,9 +560,9 @@ mod tests {
     fn an_invalid_file_is_not_changed() {
         for text in ["[[token]]\nuser = 'ada'\ntoken = 'x\n", "garbage", "[[token]]\nuser = 'ada'\n"] {
             let (_dir, path) = file(text);
-            add(&path, user("bob", false), false).unwrap_err();
-            rotate(&path, "ada", false, false).unwrap_err();
-            remove(&path, "ada", false).unwrap_err();
+            add(&path, TokenEntry::new(user("bob", false)).unwrap(), false).unwrap_err();
+            rotate(&path, &token_of("ada", false), false).unwrap_err();
+            remove(&path, &token_of("ada", false)).unwrap_err();
             assert_eq!(fs::read_to_string(&path).unwrap(), text);
         }
     }
@@ -474,7 +570,7 @@ mod tests {
     #[test]
     fn a_replaced_token_is_valid_for_a_day_and_comments_stay() {
         let (_dir, path) = file(TWO);
-        let new = rotate(&path, "ada", false, false).unwrap();
+        let new = rotate(&path, &token_of("ada", false), false).unwrap();
         assert_eq!(new.holder, user("ada", true));
         let text = fs::read_to_string(&path).unwrap();
         assert!(text.contains("# keep in sync with the wiki") && text.contains("# on leave"), "{text}");
@@ -486,16 +582,16 @@ mod tests {
         assert_eq!(client_token(&path, "ada").unwrap(), new.token);
 
         // Again: the end of the oldest token is not delayed.
-        let newer = add(&path, user("ada", true), false).unwrap();
+        let newer = add(&path, TokenEntry::new(user("ada", true)).unwrap(), false).unwrap();
         let again = read(&path).unwrap();
         assert_eq!((again.len(), again[0].until), (4, old.until));
         assert_eq!(client_token(&path, "ada").unwrap(), newer.token);
-        let last = rotate(&path, "ada", false, true).unwrap();
+        let last = rotate(&path, &token_of("ada", false), true).unwrap();
         let left: Vec<String> = read(&path).unwrap().into_iter().map(|entry| entry.token).collect();
         assert_eq!(left, ["t2".to_owned(), last.token]);
-        remove(&path, "vm-1", true).unwrap();
+        remove(&path, &token_of("vm-1", true)).unwrap();
         assert_eq!(read(&path).unwrap().len(), 1);
-        assert!(matches!(remove(&path, "vm-1", true), Err(AuthError::Unknown { .. })));
+        assert!(matches!(remove(&path, &token_of("vm-1", true)), Err(AuthError::Unknown { .. })));
     }
 
     #[test]
@@ -503,7 +599,7 @@ mod tests {
         let past = "[[token]]\nuser = 'ada'\ntoken = 'old'\nuntil = 2020-01-01T00:00:00Z\n";
         let (_dir, path) = file(&format!("{past}[[token]]\nuser = 'bob'\ntoken = 'bobs'\n"));
         assert_eq!(client_token(&path, "ada").unwrap(), "bobs");
-        let new = add(&path, user("ada", false), false).unwrap();
+        let new = add(&path, TokenEntry::new(user("ada", false)).unwrap(), false).unwrap();
         assert_eq!(
             read(&path).unwrap().iter().map(|entry| entry.token.as_str()).collect::<Vec<_>>(),
             ["bobs", &new.token]
@@ -513,7 +609,7 @@ mod tests {
     #[test]
     fn a_list_on_one_line_can_be_edited() {
         let (_dir, path) = file("token = [{ user = 'ada', token = 't1', admin = true }]\n");
-        add(&path, Holder::Agent { name: "vm-1".to_owned() }, false).unwrap();
+        add(&path, TokenEntry::new(Holder::Agent { name: "vm-1".to_owned() }).unwrap(), false).unwrap();
         let holders: Vec<Holder> = read(&path).unwrap().into_iter().map(|entry| entry.holder).collect();
         assert_eq!(holders, [user("ada", true), Holder::Agent { name: "vm-1".to_owned() }]);
     }
@@ -535,9 +631,58 @@ mod tests {
         std::thread::scope(|scope| {
             for name in ["a", "b", "c", "d"] {
                 let path = &path;
-                scope.spawn(move || add(path, user(name, false), false).unwrap());
+                scope.spawn(move || add(path, TokenEntry::new(user(name, false)).unwrap(), false).unwrap());
             }
         });
         assert_eq!(read(&path).unwrap().len(), 6);
+    }
+
+    #[test]
+    fn tokens_of_one_user_with_different_names_are_replaced_and_removed_separately() {
+        let (_directory, path) = file("");
+        let named = |name: Option<&str>, scopes: Option<Scopes>, until| {
+            let entry = TokenEntry::new(user("ada", false)).unwrap();
+            let scopes = scopes.unwrap_or(entry.scopes);
+            add(&path, TokenEntry { name: name.map(str::to_owned), scopes, until, ..entry }, false).unwrap()
+        };
+        let year = SystemTime::now() + Duration::from_secs(365 * 24 * 60 * 60);
+        let plain = named(None, None, None);
+        let ci = named(Some("ci"), Scopes::of([Scope::Submit]), Some(year));
+        let read_back = read(&path).unwrap();
+        assert_eq!(read_back.len(), 2);
+        assert_eq!(
+            (read_back[0].clone(), read_back[1].scopes, read_back[1].name.as_deref()),
+            (plain.clone(), ci.scopes, Some("ci"))
+        );
+        assert!(year.duration_since(read_back[1].until.unwrap()).unwrap() < Duration::from_secs(2));
+
+        let which = |name| Which { holder: "ada", is_agent: false, name };
+        let newer = rotate(&path, &which(Some("ci")), true).unwrap();
+        assert_eq!((newer.scopes, newer.name.as_deref(), newer.until.is_some()), (ci.scopes, Some("ci"), true));
+        assert!(rotate(&path, &which(Some("other")), true).is_err());
+        let left = |path: &Path| read(path).unwrap().into_iter().map(|entry| entry.token).collect::<Vec<_>>();
+        assert_eq!(left(&path), [plain.token.clone(), newer.token.clone()]);
+        remove(&path, &which(Some("ci"))).unwrap();
+        assert_eq!(left(&path), [plain.token]);
+        named(Some("ci"), None, None);
+        remove(&path, &which(None)).unwrap();
+        assert!(left(&path).is_empty());
+    }
+
+    #[test]
+    fn scopes_with_mistakes_name_the_line() {
+        for (line, problem) in [
+            ("scopes = 'read'", "`scopes` is not a list of scopes"),
+            ("scopes = ['write']", "`scopes` is not a list of scopes"),
+            ("scopes = []", "`scopes` is not a list of scopes"),
+            ("admin = true\nscopes = ['read']", "an entry of an administrator or an agent has `scopes`"),
+            ("name = 'two words'", "two words"),
+        ] {
+            let (_directory, path) = file(&format!("[[token]]\nuser = 'ada'\ntoken = 'x'\n{line}\n"));
+            let error = read(&path).unwrap_err();
+            assert!(error.to_string().contains(problem), "{line}: {error}");
+        }
+        let (_directory, path) = file("[[token]]\nuser = 'ada'\ntoken = 'x'\nscopes = ['admin']\n");
+        assert_eq!(read(&path).unwrap()[0].holder, user("ada", true));
     }
 }

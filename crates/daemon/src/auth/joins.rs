@@ -119,7 +119,7 @@ pub fn give(token_file: &Path, node: String, is_up: bool, proves: impl Fn(&str) 
     if !use_once(state_dir, &secret).map_err(logged)? {
         return Err(USELESS.to_owned());
     }
-    let entry = file::add(token_file, holder, false).map_err(logged)?;
+    let entry = file::add(token_file, TokenEntry::new(holder).map_err(logged)?, false).map_err(logged)?;
     Ok(Given { secret, token: entry.token })
 }
 

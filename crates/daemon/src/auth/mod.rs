@@ -6,9 +6,16 @@
 mod file;
 pub(crate) use file::{lock, read_private};
 pub mod joins;
+mod scopes;
+mod uses;
 
-pub use file::{Holder, OVERLAP, TokenEntry, add, client_token, daemon_entries, daemon_token, read, remove, rotate};
+pub use file::{
+    Holder, OVERLAP, TokenEntry, Which, add, client_token, daemon_entries, daemon_token, read, remove, rotate,
+};
+pub use scopes::{Scope, Scopes};
+pub use uses::LastUses;
 
+use crate::audit::AuditLog;
 use crate::channel::is_local;
 use amalgam_core::vocabulary::{BadName, Named};
 use hmac::{Hmac, KeyInit, Mac};
@@ -29,13 +36,14 @@ use thiserror::Error;
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Identity {
     pub user: String,
-    pub admin: bool,
+    /// What its access token may be used for.
+    pub scopes: Scopes,
 }
 
 impl Identity {
-    /// Users may access their own jobs, administrators all jobs.
+    /// Users may access their own jobs, and all jobs with the scope `operate`.
     pub fn may_access(&self, owner: &str) -> bool {
-        self.admin || self.user == owner
+        self.scopes.has(Scope::Operate) || self.user == owner
     }
 }
 
@@ -44,6 +52,24 @@ pub struct Callers {
     pub tokens: Arc<Tokens>,
     /// Accounts of users who have another name on the nodes, by the name of the user.
     pub accounts: BTreeMap<String, String>,
+    /// What they change is recorded there; `None` in tests.
+    pub audit: Option<AuditLog>,
+}
+
+impl Callers {
+    /// Those of a process with this state directory, with its audit log.
+    ///
+    /// # Errors
+    /// If the audit log cannot be opened.
+    pub fn open(
+        tokens: Arc<Tokens>,
+        accounts: BTreeMap<String, String>,
+        state_dir: &Path,
+    ) -> Result<Callers, AuthError> {
+        let audit = AuditLog::open(state_dir);
+        let audit = audit.map_err(|source| AuthError::Io { path: state_dir.join(AuditLog::FILE), source })?;
+        Ok(Callers { tokens, accounts, audit: Some(audit) })
+    }
 }
 
 #[derive(Debug, Error)]
@@ -98,6 +124,7 @@ impl AuthError {
 pub struct Tokens {
     path: PathBuf,
     loaded: Mutex<Loaded>,
+    uses: LastUses,
 }
 
 /// Inode, size and time of the last change (of contents or mode) of a file. A replaced file differs in at least one of
@@ -135,9 +162,10 @@ impl Tokens {
         if is_empty || !path.exists() {
             Named::User.check(first_user).map_err(AuthError::BadName)?;
             let holder = Holder::User { name: first_user.to_owned(), admin: true };
-            file::create(&path, &TokenEntry { holder, token: new_token()?, until: None })?;
+            file::create(&path, &TokenEntry::new(holder)?)?;
         }
-        let tokens = Tokens { path, loaded: Mutex::new(Loaded { version: None, entries: Vec::new() }) };
+        let uses = LastUses::open(state_dir);
+        let tokens = Tokens { path, loaded: Mutex::new(Loaded { version: None, entries: Vec::new() }), uses };
         tokens.reload(&mut tokens.loaded.lock().unwrap_or_else(PoisonError::into_inner))?;
         Ok(tokens)
     }
@@ -154,14 +182,32 @@ impl Tokens {
         valid.map(|hashed| hashed.entry.clone()).collect()
     }
 
-    /// The holder of a token. Compares all entries, so that the time does not depend on the match.
-    pub fn holder(&self, token: &str) -> Option<Holder> {
+    /// Notes that a token was used now.
+    pub fn note_use(&self, token: &str) {
+        self.uses.note(&Sha256::digest(token.as_bytes()).into());
+    }
+
+    /// The entry of a token, which is used now.
+    pub fn entry(&self, token: &str) -> Option<TokenEntry> {
+        let found = self.find(token)?;
+        self.note_use(token);
+        Some(found)
+    }
+
+    /// Whether a token is still valid.
+    pub fn is_valid(&self, token: &str) -> bool {
+        self.find(token).is_some()
+    }
+
+    /// Compares all entries, so that the time does not depend on the match.
+    fn find(&self, token: &str) -> Option<TokenEntry> {
         let now = SystemTime::now();
         let digest: [u8; 32] = Sha256::digest(token.as_bytes()).into();
         let mut found = None;
-        for hashed in &self.current().entries {
+        let loaded = self.current();
+        for hashed in &loaded.entries {
             if bool::from(hashed.digest.ct_eq(&digest)) && hashed.entry.is_valid(now) {
-                found = Some(hashed.entry.holder.clone());
+                found = Some(hashed.entry.clone());
             }
         }
         found
@@ -169,8 +215,9 @@ impl Tokens {
 
     /// The user of a token. `None` for tokens of agents.
     pub fn identify(&self, token: &str) -> Option<Identity> {
-        match self.holder(token)? {
-            Holder::User { name, admin } => Some(Identity { user: name, admin }),
+        let TokenEntry { holder, scopes, .. } = self.entry(token)?;
+        match holder {
+            Holder::User { name, .. } => Some(Identity { user: name, scopes }),
             Holder::Agent { .. } => None,
         }
     }
@@ -287,7 +334,7 @@ mod tests {
         let tokens = Tokens::open(&state, "ada").unwrap();
         assert_eq!(fs::metadata(tokens.path()).unwrap().mode() & 0o777, 0o600);
         let token = client_token(tokens.path(), "ada").unwrap();
-        assert_eq!(tokens.identify(&token), Some(Identity { user: "ada".to_owned(), admin: true }));
+        assert_eq!(tokens.identify(&token), Some(Identity { user: "ada".to_owned(), scopes: Scopes::ADMIN }));
         for wrong in ["", "x", &token[1..], &token.to_uppercase()] {
             assert_eq!(tokens.identify(wrong), None);
         }
@@ -299,17 +346,18 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let tokens = Tokens::open(directory.path(), "ada").unwrap();
         let bob = Holder::User { name: "bob".to_owned(), admin: false };
-        let entry = add(tokens.path(), bob.clone(), false).unwrap();
-        assert_eq!(tokens.identify(&entry.token), Some(Identity { user: "bob".to_owned(), admin: false }));
+        let entry = add(tokens.path(), TokenEntry::new(bob.clone()).unwrap(), false).unwrap();
+        assert_eq!(tokens.identify(&entry.token), Some(Identity { user: "bob".to_owned(), scopes: Scopes::USUAL }));
         for name in ["b b", "", "../x", "-x", "a\nb"] {
             let bad = Holder::User { name: name.to_owned(), admin: true };
-            assert!(matches!(add(tokens.path(), bad, false), Err(AuthError::BadName(_))));
+            assert!(matches!(add(tokens.path(), TokenEntry::new(bad).unwrap(), false), Err(AuthError::BadName(_))));
         }
-        let agent = add(tokens.path(), Holder::Agent { name: "vm-1".to_owned() }, false).unwrap();
-        assert_eq!((tokens.identify(&agent.token), tokens.holder(&agent.token)), (None, Some(agent.holder.clone())));
-        let newer = add(tokens.path(), bob, false).unwrap();
+        let agent =
+            add(tokens.path(), TokenEntry::new(Holder::Agent { name: "vm-1".to_owned() }).unwrap(), false).unwrap();
+        assert_eq!((tokens.identify(&agent.token), tokens.entry(&agent.token)), (None, Some(agent.clone())));
+        let newer = add(tokens.path(), TokenEntry::new(bob).unwrap(), false).unwrap();
         assert!(tokens.identify(&entry.token).is_some() && tokens.identify(&newer.token).is_some());
-        rotate(tokens.path(), "bob", false, true).unwrap();
+        rotate(tokens.path(), &Which { holder: "bob", is_agent: false, name: None }, true).unwrap();
         assert_eq!((tokens.identify(&entry.token), tokens.identify(&newer.token)), (None, None));
     }
 
@@ -341,7 +389,7 @@ mod tests {
         fs::set_permissions(directory.path().join(Tokens::FILE), fs::Permissions::from_mode(0o600)).unwrap();
         let tokens = Tokens::open(directory.path(), "ada").unwrap();
         let token = client_token(tokens.path(), "ada").unwrap();
-        assert_eq!(tokens.identify(&token), Some(Identity { user: "ada".to_owned(), admin: true }));
+        assert_eq!(tokens.identify(&token), Some(Identity { user: "ada".to_owned(), scopes: Scopes::ADMIN }));
     }
 
     #[test]

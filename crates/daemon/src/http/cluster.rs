@@ -1,9 +1,10 @@
 //! Requests about nodes, queues and the server itself.
 
 use super::App;
+use super::callers::Deed;
 use super::reply::{Answer, Number, Reply, bad_body, parse_json};
 use crate::api::{ClusterSummary, DrainRequest, NodeDetail, NodeSummary, QueueSummary};
-use crate::auth::Identity;
+use crate::auth::{Identity, Scope};
 use axum::Json;
 use axum::body::Bytes;
 use axum::extract::rejection::BytesRejection;
@@ -22,8 +23,8 @@ pub async fn node(
     Number(node): Number<String>,
 ) -> Answer<NodeDetail> {
     let mut detail = app.backend.node(app.node(&node).await?).await?;
-    if !caller.admin {
-        // Only administrators may see other users' tasks. The summary has their number.
+    if !caller.scopes.has(Scope::Operate) {
+        // Only operators may see other users' tasks. The summary has their number.
         detail.attempts.clear();
     }
     Ok(Json(detail))
@@ -32,11 +33,13 @@ pub async fn node(
 pub async fn drain(
     State(app): State<App>,
     Extension(caller): Extension<Identity>,
+    Extension(deed): Extension<Deed>,
     Number(node): Number<String>,
     body: Result<Bytes, BytesRejection>,
 ) -> Result<StatusCode, Reply> {
-    App::allow_admin(&caller)?;
     let request: DrainRequest = parse_json(&body.map_err(bad_body)?)?;
+    deed.is(format!("{} node {node}", if request.drain { "drain" } else { "undrain" }));
+    App::allow_operator(&caller)?;
     app.backend.drain(app.node(&node).await?, request.drain).await?;
     Ok(StatusCode::NO_CONTENT)
 }
@@ -44,9 +47,11 @@ pub async fn drain(
 pub async fn remove_node(
     State(app): State<App>,
     Extension(caller): Extension<Identity>,
+    Extension(deed): Extension<Deed>,
     Number(node): Number<String>,
 ) -> Result<StatusCode, Reply> {
-    App::allow_admin(&caller)?;
+    deed.is(format!("remove node {node}"));
+    App::allow_operator(&caller)?;
     app.backend.remove_node(app.node(&node).await?).await?;
     Ok(StatusCode::NO_CONTENT)
 }

@@ -22,7 +22,7 @@ use hyper_util::server::graceful::GracefulShutdown;
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -33,6 +33,10 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, Sleep, sleep, sleep_until, timeout};
 use tower::ServiceExt;
+
+/// The address of a request's client.
+#[derive(Clone, Copy, Debug)]
+pub struct Peer(pub SocketAddr);
 
 /// Limits on connections and on the time that a request may take to arrive.
 #[derive(Clone, Copy, Debug)]
@@ -97,7 +101,8 @@ pub async fn serve(
         let (certificate, watcher, mut stopping) = (certificate.clone(), graceful.watcher(), stopping.clone());
         let service = service_fn(move |request: Request<Incoming>| {
             let busy = Busy::mark(&own);
-            let request = request.map(|body| Body::new(Arriving::new(body, limits)));
+            let mut request = request.map(|body| Body::new(Arriving::new(body, limits)));
+            request.extensions_mut().insert(Peer(address));
             let answer = router.clone().oneshot(request);
             answer.map(move |answer| answer.map(|answer| answer.map(|body| Body::new(Leaving { body, _busy: busy }))))
         });

@@ -2,6 +2,7 @@
 
 use super::App;
 use super::backend::InputRequest;
+use super::callers::Deed;
 use super::output::parse_attempt;
 use super::reply::{Answer, Number, Parameters, bad_body};
 use crate::api::InputTaken;
@@ -28,10 +29,12 @@ pub struct InputParameters {
 pub async fn take(
     State(app): State<App>,
     Extension(caller): Extension<Identity>,
+    Extension(deed): Extension<Deed>,
     Number(job): Number<u64>,
     Parameters(parameters): Parameters<InputParameters>,
     body: Result<Bytes, BytesRejection>,
 ) -> Answer<InputTaken> {
+    deed.is(format!("write standard input of job {job}"));
     app.allow(&caller, JobId(job)).await?;
     let attempt = parameters.attempt.as_deref().map(|text| parse_attempt(JobId(job), text)).transpose()?;
     let bytes = body.map_err(bad_body)?.to_vec();

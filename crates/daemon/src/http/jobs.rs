@@ -2,6 +2,7 @@
 
 use super::App;
 use super::backend::{Acted, Backend, JobFilter, Page, StoryFilter, TaskFilter};
+use super::callers::Deed;
 use super::reply::{Answer, Number, Parameters, Reply, bad_body, parse_json};
 use super::submission::{self, Kind};
 use crate::api::{
@@ -40,6 +41,7 @@ pub struct SubmitParameters {
 pub async fn submit(
     State(app): State<App>,
     Extension(caller): Extension<Identity>,
+    Extension(deed): Extension<Deed>,
     Parameters(SubmitParameters { submit_dir }): Parameters<SubmitParameters>,
     headers: HeaderMap,
     body: Result<Bytes, BytesRejection>,
@@ -52,7 +54,11 @@ pub async fn submit(
     let decode = move || submission::decode(kind, &body, submit_dir);
     let job = if large { tokio::task::spawn_blocking(decode).await.map_err(died)?? } else { decode()? };
     let job = JobSpec { user: caller.user, account, ..job };
+    let (name, queue) = (job.name.clone(), job.queue.clone());
+    let in_queue = if queue.is_empty() { String::new() } else { format!(" in queue {queue}") };
+    deed.is(format!("submit {name}{in_queue}"));
     let submitted = app.backend.submit(job, key).await?;
+    deed.is(format!("submit job {}, {name}{in_queue}", submitted.job));
     Ok((StatusCode::CREATED, Json(submitted)))
 }
 
@@ -262,9 +268,12 @@ pub async fn parse_stage(backend: &dyn Backend, job: JobId, text: Option<&str>) 
 pub async fn act(
     State(app): State<App>,
     Extension(caller): Extension<Identity>,
+    Extension(deed): Extension<Deed>,
     body: Result<Bytes, BytesRejection>,
 ) -> Answer<Vec<ActionResult>> {
     let request: ActionRequest = parse_json(&body.map_err(bad_body)?)?;
+    let what = format!("{} {}", request.action, listed(&request.jobs));
+    deed.is(what.clone());
     let (app, caller, tasks) = (&app, &caller, &request.tasks);
     let one = |job: u64| async move {
         let (id, action) = (JobId(job), request.action);
@@ -280,13 +289,33 @@ pub async fn act(
         }
     };
     // Concurrent actions share one write to the disk.
-    Ok(Json(stream::iter(request.jobs).map(one).buffered(AT_ONCE).collect().await))
+    let results: Vec<ActionResult> = stream::iter(request.jobs).map(one).buffered(AT_ONCE).collect().await;
+    deed.is(with_refused(what, &results));
+    Ok(Json(results))
+}
+
+/// Jobs in the audit log.
+fn listed(jobs: &[u64]) -> String {
+    /// Of more jobs, only the number is written.
+    const MOST: usize = 100;
+    match jobs {
+        [job] => format!("job {job}"),
+        jobs if jobs.len() > MOST => format!("{} jobs from {} to {}", jobs.len(), jobs[0], jobs[jobs.len() - 1]),
+        jobs => format!("jobs {}", jobs.iter().map(u64::to_string).collect::<Vec<_>>().join(",")),
+    }
+}
+
+/// The same with the jobs for which it was refused.
+fn with_refused(what: String, results: &[ActionResult]) -> String {
+    let refused: Vec<u64> = results.iter().filter(|result| result.error.is_some()).map(|result| result.job).collect();
+    if refused.is_empty() { what } else { format!("{what}; refused for {}", listed(&refused)) }
 }
 
 /// Changes each job separately, as [`act`] does.
 pub async fn update(
     State(app): State<App>,
     Extension(caller): Extension<Identity>,
+    Extension(deed): Extension<Deed>,
     body: Result<Bytes, BytesRejection>,
 ) -> Answer<Vec<ActionResult>> {
     let request: UpdateRequest = parse_json(&body.map_err(bad_body)?)?;
@@ -299,6 +328,14 @@ pub async fn update(
             Error::bad_request(format!("invalid timeout `{seconds}`"), remedy)
         })
     });
+    let changes = [
+        priority.map(|priority| format!("priority {priority}")),
+        timeout_seconds.map(|seconds| format!("timeout {seconds} s")),
+        queue.as_ref().map(|queue| format!("queue {queue}")),
+    ];
+    let changes: Vec<String> = changes.into_iter().flatten().collect();
+    let what = format!("set {} of {}", changes.join(", "), listed(&jobs));
+    deed.is(what.clone());
     let update = JobUpdate { priority, timeout: timeout.transpose()?, queue };
     if update == JobUpdate::default() {
         return Err(Error::bad_request("the request changes nothing", "set a priority, a timeout or a queue").into());
@@ -314,6 +351,7 @@ pub async fn update(
     for job in jobs {
         results.push(result(job, one(job).await));
     }
+    deed.is(with_refused(what, &results));
     Ok(Json(results))
 }
 

@@ -5,6 +5,7 @@
 
 mod admission;
 mod backend;
+mod callers;
 mod cluster;
 mod connections;
 mod events;
@@ -29,12 +30,12 @@ pub use output::{ATTEMPT, ENDED, NEWER};
 pub use outputs::SHA256;
 
 use crate::api::{Error, ErrorCode};
-use crate::auth::{Callers, Holder, Identity};
+use crate::auth::{Callers, Identity, Scope};
 use crate::channel::Certificate;
 use amalgam_core::vocabulary::{JobId, NodeId};
 use axum::Router;
-use axum::extract::{DefaultBodyLimit, Request, State};
-use axum::http::header::{AUTHORIZATION, CONTENT_LENGTH};
+use axum::extract::{DefaultBodyLimit, Request};
+use axum::http::header::CONTENT_LENGTH;
 use axum::middleware::{self, Next};
 use axum::response::Response;
 use axum::routing::{get, post};
@@ -90,12 +91,13 @@ impl App {
         Err(Error::new(ErrorCode::Forbidden, message, format!("ask {owner} or an administrator")))
     }
 
-    fn allow_admin(caller: &Identity) -> Result<(), Error> {
-        if caller.admin {
+    /// Checks that the caller may act on nodes.
+    fn allow_operator(caller: &Identity) -> Result<(), Error> {
+        if caller.scopes.has(Scope::Operate) {
             return Ok(());
         }
         let message = format!("{} is not an administrator", caller.user);
-        Err(Error::new(ErrorCode::Forbidden, message, "use an administrator's token"))
+        Err(Error::new(ErrorCode::Forbidden, message, "use an administrator's token, or one with the scope `operate`"))
     }
 
     /// Finds a node by its name, or by its number with or without a leading `n`. Does not check that the number exists.
@@ -145,7 +147,7 @@ fn router(app: App) -> Router {
         .route("/openapi.json", get(cluster::openapi))
         .fallback(reply::not_found)
         .method_not_allowed_fallback(reply::method_not_allowed)
-        .layer(middleware::from_fn_with_state(app.clone(), authenticate));
+        .layer(middleware::from_fn_with_state(app.clone(), callers::authenticate));
     Router::new()
         .route("/healthz", get(cluster::healthy))
         .route("/readyz", get(cluster::ready))
@@ -161,27 +163,5 @@ async fn refuse_large(request: Request, next: Next) -> Result<Response, Reply> {
     if length.is_some_and(|length| length > MAX_BODY as u64) {
         return Err(reply::too_large());
     }
-    Ok(next.run(request).await)
-}
-
-/// Refuses requests without a user's access token, and adds the user's [`Identity`] to the others.
-async fn authenticate(State(app): State<App>, mut request: Request, next: Next) -> Result<Response, Reply> {
-    let remedy = "pass a token: --token-file, AMALGAM_TOKEN_FILE, or the header `Authorization: Bearer TOKEN`";
-    let refuse = |message: &str| Reply(Error::new(ErrorCode::Unauthorized, message, remedy));
-    let header = request.headers().get(AUTHORIZATION).ok_or_else(|| refuse("the request has no access token"))?;
-    let token = header.to_str().ok().and_then(|text| text.strip_prefix("Bearer ")).map(str::trim);
-    let token = token.ok_or_else(|| refuse("the authorization header is not `Bearer TOKEN`"))?;
-    let identity = match app.callers.tokens.holder(token) {
-        Some(Holder::User { name, admin }) => Identity { user: name, admin },
-        Some(Holder::Agent { name }) => {
-            return Err(refuse(&format!("the token belongs to the agent of node `{name}`, not to a user")));
-        }
-        None => {
-            let message = "this server does not know the token";
-            let remedy = "ask an administrator for a new one: `amalgam token add NAME` or `amalgam token rotate NAME` at the server";
-            return Err(Reply(Error::new(ErrorCode::Unauthorized, message, remedy)));
-        }
-    };
-    request.extensions_mut().insert(identity);
     Ok(next.run(request).await)
 }

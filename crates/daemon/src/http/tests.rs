@@ -3,7 +3,7 @@
 use super::fake::FakeServer;
 use super::openapi::{CALLS, openapi};
 use crate::api::*;
-use crate::auth;
+use crate::auth::{self, Holder, Scope, Scopes, TokenEntry, Which};
 use crate::encoding;
 use crate::versions::WIRE;
 use amalgam_core::vocabulary::{IndexRange, Items, JobSpec, Program, StageSpec, TaskSet};
@@ -43,9 +43,13 @@ impl Client {
         let state = tempfile::tempdir().unwrap();
         let server = FakeServer::start(state.path(), "ada");
         let ada = auth::client_token(server.tokens.path(), "ada").unwrap();
-        let bob = auth::add(server.tokens.path(), auth::Holder::User { name: "bob".to_owned(), admin: false }, false)
-            .unwrap()
-            .token;
+        let bob = auth::add(
+            server.tokens.path(),
+            auth::TokenEntry::new(auth::Holder::User { name: "bob".to_owned(), admin: false }).unwrap(),
+            false,
+        )
+        .unwrap()
+        .token;
         let agent = Agent::config_builder().http_status_as_error(false).build().new_agent();
         Client { _state: state, server, agent, ada, bob }
     }
@@ -425,4 +429,102 @@ fn streams_end_when_the_server_stops() {
     events.read_to_string(&mut reported).unwrap();
     output.read_to_string(&mut written).expect_err("a regular end would mean that the task has ended");
     assert_eq!(written, "hanging\n");
+}
+
+/// A token of this user for these scopes.
+fn token_for(client: &Client, user: &str, scopes: &[Scope]) -> TokenEntry {
+    let entry = TokenEntry::new(Holder::User { name: user.to_owned(), admin: false }).unwrap();
+    let name = scopes.iter().map(Scope::to_string).collect::<Vec<_>>().join("-");
+    let entry = TokenEntry { name: Some(name), scopes: Scopes::of(scopes.iter().copied()).unwrap(), ..entry };
+    auth::add(client.server.tokens.path(), entry, false).unwrap()
+}
+
+fn held() -> JobSpec {
+    JobSpec { held: true, ..job(TaskSet::Count(1), &["true"]) }
+}
+
+#[test]
+fn a_token_is_good_for_its_scopes_only() {
+    let client = Client::start();
+    let [reads, submits, operates] =
+        [Scope::Read, Scope::Submit, Scope::Operate].map(|scope| token_for(&client, "bob", &[scope]).token);
+    let spec = serde_json::to_vec(&held()).unwrap();
+    let submit = |token: &str| client.post(token, "/v1/jobs", &[SPEC], &spec).status;
+    let list = |token: &str| client.get(token, "/v1/jobs").status;
+    assert_eq!((list(&reads), submit(&reads)), (200, 403));
+    assert_eq!((list(&submits), submit(&submits)), (403, 201));
+    assert_eq!((list(&operates), submit(&operates)), (403, 403));
+    let (status, code, message) = client.get(&submits, "/v1/jobs").error();
+    assert_eq!((status, code), (403, ErrorCode::Forbidden));
+    assert_eq!(message, "the token of bob is only for submit");
+
+    // Acting on nodes and on the jobs of others.
+    let of_ada = client.submit(&client.ada, &held());
+    let helper = token_for(&client, "bob", &[Scope::Read, Scope::Submit, Scope::Operate]).token;
+    let drain = |token: &str| client.post(token, "/v1/nodes/0/drain", &[], b"{\"drain\":true}").status;
+    // The fake cluster has no nodes.
+    assert_eq!((drain(&client.bob), drain(&helper), drain(&client.ada)), (403, 404, 404));
+    assert!(client.act(&client.bob, of_ada, Action::Cancel).is_some());
+    assert!(client.act(&helper, of_ada, Action::Cancel).is_none());
+}
+
+#[test]
+fn what_is_changed_is_in_the_audit_log_and_what_is_read_is_not() {
+    let client = Client::start();
+    let ci = token_for(&client, "bob", &[Scope::Read, Scope::Submit]);
+    let job = client.submit(&ci.token, &held());
+    client.get(&client.ada, "/v1/jobs");
+    client.act(&client.bob, job, Action::Cancel);
+    client.act(&client.bob, 9_999, Action::Cancel);
+    client.post(&client.bob, "/v1/nodes/0/drain", &[], b"{\"drain\":true}");
+    client.post("forged", "/v1/jobs", &[SPEC], b"{}");
+    let text = std::fs::read_to_string(client._state.path().join("audit.log")).unwrap();
+    let lines: Vec<serde_json::Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let field = |line: usize, name: &str| lines[line][name].as_str().map(str::to_owned);
+    assert_eq!(lines.len(), 5, "{text}");
+    assert_eq!(
+        (field(0, "user").as_deref(), field(0, "token").as_deref(), field(0, "what")),
+        (Some("bob"), Some("read-submit"), Some(format!("submit job {job}, test")))
+    );
+    assert!(field(0, "from").unwrap().starts_with("127.0.0.1:") && lines[0]["status"] == 201);
+    assert_eq!(field(1, "what"), Some(format!("cancel job {job}")));
+    assert_eq!(field(2, "what").as_deref(), Some("cancel job 9999; refused for job 9999"));
+    let refused = (field(3, "what"), field(3, "result"));
+    assert_eq!(refused, (Some("drain node 0".to_owned()), Some("bob is not an administrator".to_owned())));
+    assert!(lines[4]["user"].is_null() && lines[4]["status"] == 401, "{}", lines[4]);
+    assert!(!text.contains(&ci.token) && !text.contains("forged"));
+}
+
+#[test]
+fn streams_and_requests_of_a_removed_or_expired_token_end() {
+    let client = Client::start();
+    let open = |token: &str| {
+        let call = client.agent.get(client.url("/v1/events")).header("authorization", format!("Bearer {token}"));
+        call.call().unwrap().into_body().into_reader()
+    };
+    let until = Some(std::time::SystemTime::now() + Duration::from_secs(1));
+    let brief = TokenEntry { until, ..TokenEntry::new(Holder::User { name: "eve".to_owned(), admin: false }).unwrap() };
+    let brief = auth::add(client.server.tokens.path(), brief, false).unwrap();
+    let (mut of_bob, mut of_eve) = (open(&client.bob), open(&brief.token));
+    let started = Instant::now();
+    auth::remove(client.server.tokens.path(), &Which { holder: "bob", is_agent: false, name: None }).unwrap();
+    assert_eq!(client.get(&client.bob, "/v1/jobs").status, 401);
+    for stream in [&mut of_bob, &mut of_eve] {
+        // It ends with an error, as it is cut.
+        let mut read = String::new();
+        assert!(stream.read_to_string(&mut read).is_err(), "{read}");
+    }
+    assert!(started.elapsed() < Duration::from_secs(8), "{:?}", started.elapsed());
+    assert_eq!(client.get(&brief.token, "/v1/jobs").status, 401);
+
+    // A request that waits is answered.
+    let waiting = token_for(&client, "ann", &[Scope::Read, Scope::Submit]);
+    let job = client.submit(&waiting.token, &held());
+    std::thread::scope(|scope| {
+        let waits =
+            scope.spawn(|| client.get(&waiting.token, &format!("/v1/jobs/{job}/wait?timeout_seconds=60")).status);
+        std::thread::sleep(Duration::from_millis(200));
+        auth::remove(client.server.tokens.path(), &Which { holder: "ann", is_agent: false, name: None }).unwrap();
+        assert_eq!(waits.join().unwrap(), 401);
+    });
 }

@@ -33,6 +33,7 @@ pub use files::{FederatedFiles, Fetched, OtherNodes, RemoteNodes};
 pub use job_hosts::serve_as_job_host;
 pub use patience::{Patience, RETRY, join_for_ever, join_patiently};
 pub use secrets::Secrets;
+use secrets::Validity;
 pub use server::{Gate, Side, serve_daemons};
 
 use crate::auth::joins::JoinString;
@@ -397,6 +398,8 @@ struct Link {
     longest_silence: Option<Duration>,
     /// Maximum silence of this side.
     pulse: Option<Duration>,
+    /// Set once the peer has proven that it has a token that may be revoked.
+    validity: Option<Validity>,
 }
 
 /// An accepted link. Both sides send frames at any time, until it is dropped.
@@ -405,6 +408,8 @@ struct Conversation {
     decoder: Decoder,
     longest_silence: Option<Duration>,
     writing: JoinHandle<io::Result<()>>,
+    /// Ends when the peer's token is no longer valid.
+    watching: JoinHandle<()>,
 }
 
 impl Link {
@@ -412,7 +417,16 @@ impl Link {
         let binding = channel.binding()?;
         let (reader, writer) = tokio::io::split(channel);
         let decoder = Decoder::with_limit(limit);
-        Ok(Link { reader, writer, decoder, binding, version: WIRE.oldest, longest_silence: None, pulse: None })
+        Ok(Link {
+            reader,
+            writer,
+            decoder,
+            binding,
+            version: WIRE.oldest,
+            longest_silence: None,
+            pulse: None,
+            validity: None,
+        })
     }
 
     /// The protocol versions of this connection.
@@ -463,9 +477,15 @@ impl Link {
         wire: mpsc::UnboundedReceiver<Outgoing>,
         clock: impl Fn() -> Instant + Send + 'static,
     ) -> Conversation {
-        let Link { reader, writer, decoder, version, longest_silence, pulse, .. } = self;
+        let Link { reader, writer, decoder, version, longest_silence, pulse, validity, .. } = self;
         let writing = tokio::spawn(write_out(writer, version, parcels, wire, clock, pulse));
-        Conversation { reader, decoder, longest_silence, writing }
+        let watching = tokio::spawn(async move {
+            match validity {
+                Some(validity) => validity.ended().await,
+                None => std::future::pending().await,
+            }
+        });
+        Conversation { reader, decoder, longest_silence, writing, watching }
     }
 }
 
@@ -479,6 +499,9 @@ impl Conversation {
                 // A connection that cannot be written to is ended, even if frames still arrive.
                 _ = &mut self.writing => Err(io::ErrorKind::BrokenPipe.into()),
                 () = silence => Err(io::Error::new(io::ErrorKind::TimedOut, "the peer has been silent for too long")),
+                _ = &mut self.watching => {
+                    Err(io::Error::new(io::ErrorKind::PermissionDenied, "the peer's token has been revoked or has expired"))
+                }
             };
             match next {
                 Ok(Wire::Alive) => {}
@@ -491,6 +514,7 @@ impl Conversation {
 impl Drop for Conversation {
     fn drop(&mut self) {
         self.writing.abort();
+        self.watching.abort();
     }
 }
 

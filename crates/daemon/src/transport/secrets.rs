@@ -3,6 +3,7 @@
 use crate::auth::{self, AuthError, TokenEntry, Tokens};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, SystemTime};
 
 /// A source of access tokens.
 #[derive(Clone)]
@@ -76,6 +77,52 @@ impl Secrets {
             Secrets::File(file) => auth::version(&file.path),
             Secrets::Single(_) => None,
         }
+    }
+}
+
+/// The token with which a peer has authenticated itself.
+pub(super) struct Validity {
+    secrets: Secrets,
+    token: String,
+    /// The version of the tokens' file at the last check.
+    version: auth::Version,
+    until: Option<SystemTime>,
+}
+
+impl Validity {
+    /// Interval at which it is checked.
+    const INTERVAL: Duration = Duration::from_secs(1);
+
+    /// Starts to watch a token that is used now. `None` if it cannot be revoked.
+    pub(super) fn of(secrets: &Secrets, entry: &TokenEntry) -> Option<Validity> {
+        let (token, until) = (entry.token.clone(), entry.until);
+        if let Secrets::Server(tokens) = secrets {
+            tokens.note_use(&token);
+        }
+        // The version before the token was read is not known, so the first check reads it again.
+        secrets.may_change().then(|| Validity { secrets: secrets.clone(), token, version: None, until })
+    }
+
+    /// Returns when the token has been removed or has expired.
+    pub(super) async fn ended(mut self) {
+        loop {
+            tokio::time::sleep(Validity::INTERVAL).await;
+            if !self.is_valid() {
+                return;
+            }
+        }
+    }
+
+    fn is_valid(&mut self) -> bool {
+        let version = self.secrets.version();
+        if version != self.version {
+            // While the file cannot be read, what was valid stays valid.
+            if let Ok(entries) = self.secrets.all() {
+                let Some(entry) = entries.into_iter().find(|entry| entry.token == self.token) else { return false };
+                (self.until, self.version) = (entry.until, version);
+            }
+        }
+        self.until.is_none_or(|until| SystemTime::now() < until)
     }
 }
 

@@ -4,7 +4,7 @@ use super::federation::{GlobalIntroduction, exchange, may_say};
 use super::files::answer_in_turn;
 use super::{
     Answer, Challenge, DOWNGRADED, HANDSHAKE, Hello, Introduction, JOINING, LISTENING, Link, Obstacle, Outgoing,
-    RemoteNodes, STRANGERS_FRAME, Secrets, Terms, Wire,
+    RemoteNodes, STRANGERS_FRAME, Secrets, Terms, Validity, Wire,
 };
 use crate::auth::joins::{self, Given};
 use crate::auth::{self, Holder};
@@ -174,13 +174,12 @@ impl Gate {
         let entries = self.secrets.all().map_err(io::Error::other)?;
         let bound = link.bound(&nonce);
         let proven = entries.into_iter().find(|entry| auth::verify(&entry.token, JOINING, &bound, &hello.proof));
-        let token = match proven.ok_or_else(|| unknown_token(&self.side)).and_then(|entry| {
-            match may_join(&entry.holder, &hello) {
-                Ok(()) => Ok(entry.token),
-                Err(why) => Err(Refusal { why, obstacle: Obstacle::Token }),
-            }
-        }) {
-            Ok(token) => token,
+        let admitted = proven.ok_or_else(|| unknown_token(&self.side)).and_then(|entry| {
+            let obstacle = Obstacle::Token;
+            may_join(&entry.holder, &hello).map(|()| entry).map_err(|why| Refusal { why, obstacle })
+        });
+        let entry = match admitted {
+            Ok(entry) => entry,
             Err(refusal) => return Err(refuse(link, refusal).await),
         };
         let address = match &hello.introduction {
@@ -210,11 +209,12 @@ impl Gate {
             };
             return Err(refuse(link, Refusal { why, obstacle: Obstacle::Passing }).await);
         };
-        let proof = auth::prove(&token, LISTENING, &link.bound(&hello.nonce));
+        let proof = auth::prove(&entry.token, LISTENING, &link.bound(&hello.nonce));
         let longest_silence = self.lease.map(|lease| vocabulary::Duration::from_micros(lease.as_micros() as u64));
         link.write(&Answer::Accepted { incarnation, terms, proof, longest_silence }).await?;
         link.trust();
         link.version = hello.version;
+        link.validity = Validity::of(&self.secrets, &entry);
         link.pulse = self.lease.map(|lease| lease / PULSES);
         let program = program.unwrap_or_else(|| "unknown".to_owned());
         Ok(Some(Guest { peer, name, address, program, incarnation, link, parcels, route }))

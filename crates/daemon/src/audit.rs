@@ -1,0 +1,155 @@
+//! The audit log: every request that changes something, with who made it, from where and with what result. One JSON object for
+//! each line, in the order of the answers.
+//!
+//! Lines are written before the answer is sent, but not synced to the disk: a crash of the machine can lose the last ones.
+
+use serde::Serialize;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+use std::time::SystemTime;
+
+/// A file that has grown to this size is renamed to `audit.log.1`.
+const MOST_BYTES: u64 = 16 << 20;
+/// Number of renamed files that are kept.
+const KEPT: u32 = 4;
+
+/// A line of the log.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct Line<'a> {
+    /// `None` if the caller has not proven who it is.
+    pub user: Option<&'a str>,
+    /// The name of the access token, if it has one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub token: Option<&'a str>,
+    /// The address of the client, or `local` for a command that changed files of the state directory.
+    pub from: String,
+    /// The method and path of the request, or the command.
+    pub request: String,
+    /// What was to be changed, as far as it was understood.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub what: Option<String>,
+    /// The HTTP status of the answer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub status: Option<u16>,
+    /// `ok`, or the reason why it was refused or failed.
+    pub result: String,
+}
+
+pub struct AuditLog {
+    path: PathBuf,
+    open: Mutex<Open>,
+}
+
+struct Open {
+    file: File,
+    bytes: u64,
+}
+
+impl AuditLog {
+    pub const FILE: &'static str = "audit.log";
+
+    /// Opens the log of a state directory.
+    ///
+    /// # Errors
+    /// If the file cannot be opened.
+    pub fn open(state_dir: &Path) -> io::Result<AuditLog> {
+        let path = state_dir.join(AuditLog::FILE);
+        let file = append_to(&path)?;
+        let bytes = file.metadata()?.len();
+        Ok(AuditLog { path, open: Mutex::new(Open { file, bytes }) })
+    }
+
+    /// Adds a line. A failure is reported in the daemon's log, and does not affect the request.
+    pub fn add(&self, line: &Line) {
+        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        let written = self.rotate(&mut open).and_then(|()| write(&mut open.file, line));
+        match written {
+            Ok(length) => open.bytes += length,
+            Err(error) => tracing::error!(path = %self.path.display(), %error, "cannot write the audit log"),
+        }
+    }
+
+    fn rotate(&self, open: &mut Open) -> io::Result<()> {
+        if open.bytes < MOST_BYTES {
+            return Ok(());
+        }
+        let numbered = |number: u32| self.path.with_extension(format!("log.{number}"));
+        for number in (1..KEPT).rev() {
+            match fs::rename(numbered(number), numbered(number + 1)) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
+        }
+        fs::rename(&self.path, numbered(1))?;
+        *open = Open { file: append_to(&self.path)?, bytes: 0 };
+        Ok(())
+    }
+}
+
+/// Adds a line about a command that changes files of a state directory itself, whether its server runs or not.
+///
+/// # Errors
+/// If the log cannot be written.
+pub fn add_local(state_dir: &Path, line: &Line) -> io::Result<()> {
+    write(&mut append_to(&state_dir.join(AuditLog::FILE))?, line).map(drop)
+}
+
+fn append_to(path: &Path) -> io::Result<File> {
+    OpenOptions::new().create(true).append(true).mode(0o600).open(path)
+}
+
+/// Writes a line with one call, so that lines of two processes do not mix. Returns its length.
+fn write(file: &mut File, line: &Line) -> io::Result<u64> {
+    #[derive(Serialize)]
+    struct At<'a> {
+        at: String,
+        #[serde(flatten)]
+        line: &'a Line<'a>,
+    }
+    let at = humantime::format_rfc3339_millis(SystemTime::now()).to_string();
+    let mut text = serde_json::to_vec(&At { at, line }).map_err(io::Error::other)?;
+    text.push(b'\n');
+    file.write_all(&text)?;
+    Ok(text.len() as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::MetadataExt;
+
+    fn line(what: &str) -> Line<'_> {
+        let (from, request) = ("127.0.0.1:1".to_owned(), "POST /v1/jobs".to_owned());
+        let (what, result) = (Some(what.to_owned()), "ok".to_owned());
+        Line { user: Some("ada"), token: None, from, request, what, status: Some(201), result }
+    }
+
+    #[test]
+    fn lines_are_json_in_a_private_file_and_old_files_are_removed() {
+        let directory = tempfile::tempdir().unwrap();
+        let log = AuditLog::open(directory.path()).unwrap();
+        log.add(&line("submit \"x\"\n"));
+        add_local(directory.path(), &line("second")).unwrap();
+        let path = directory.path().join(AuditLog::FILE);
+        let text = fs::read_to_string(&path).unwrap();
+        let lines: Vec<serde_json::Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        assert_eq!((lines.len(), lines[0]["what"].as_str()), (2, Some("submit \"x\"\n")));
+        assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
+
+        for number in 0..8 {
+            log.open.lock().unwrap().bytes = MOST_BYTES;
+            log.add(&line(&number.to_string()));
+        }
+        let mut names: Vec<String> = fs::read_dir(directory.path())
+            .unwrap()
+            .map(|file| file.unwrap().file_name().into_string().unwrap())
+            .collect();
+        names.sort_unstable();
+        assert_eq!(names, ["audit.log", "audit.log.1", "audit.log.2", "audit.log.3", "audit.log.4"]);
+        assert!(fs::read_to_string(&path).unwrap().contains("\"what\":\"7\""));
+        assert!(fs::read_to_string(directory.path().join("audit.log.4")).unwrap().contains("\"what\":\"3\""));
+    }
+}

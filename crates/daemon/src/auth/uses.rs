@@ -1,0 +1,92 @@
+//! When each access token was last used, for people who decide which ones to remove.
+
+use super::hex;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// Interval at which the file is written, and the precision of the times.
+const INTERVAL: Duration = Duration::from_secs(60);
+
+/// The last uses by the first bytes of the tokens' digests, in seconds since 1970. The file is not needed by the server: a use
+/// that is lost in a crash does not matter.
+pub struct LastUses {
+    path: PathBuf,
+    noted: Mutex<Noted>,
+}
+
+struct Noted {
+    times: Times,
+    written: Option<Instant>,
+}
+
+#[derive(Clone, Default, Serialize, Deserialize)]
+#[serde(transparent)]
+struct Times(BTreeMap<String, u64>);
+
+impl LastUses {
+    const FILE: &'static str = "tokens-used.json";
+
+    /// Those of a state directory. A file that cannot be read counts as empty.
+    pub fn open(state_dir: &Path) -> LastUses {
+        let path = state_dir.join(LastUses::FILE);
+        let text = fs::read_to_string(&path).ok();
+        let times = text.and_then(|text| serde_json::from_str(&text).ok()).unwrap_or_default();
+        LastUses { path, noted: Mutex::new(Noted { times, written: None }) }
+    }
+
+    /// When the token with this digest was last used.
+    fn of(&self, digest: &[u8; 32]) -> Option<SystemTime> {
+        let noted = self.noted.lock().unwrap_or_else(PoisonError::into_inner);
+        noted.times.0.get(&key(digest)).map(|at| UNIX_EPOCH + Duration::from_secs(*at))
+    }
+
+    /// When this token was last used.
+    pub fn of_token(&self, token: &str) -> Option<SystemTime> {
+        self.of(&Sha256::digest(token.as_bytes()).into())
+    }
+
+    /// Notes a use now, and writes the file if it has not been written for the interval.
+    pub(super) fn note(&self, digest: &[u8; 32]) {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+        let mut noted = self.noted.lock().unwrap_or_else(PoisonError::into_inner);
+        let last = noted.times.0.insert(key(digest), now);
+        let is_due = noted.written.is_none_or(|at| at.elapsed() >= INTERVAL);
+        if !is_due || last == Some(now) && noted.written.is_some() {
+            return;
+        }
+        noted.written = Some(Instant::now());
+        let fresh = self.path.with_extension("new");
+        let written = serde_json::to_vec(&noted.times).map_err(std::io::Error::other);
+        let written = written.and_then(|text| fs::write(&fresh, text)).and_then(|()| fs::rename(&fresh, &self.path));
+        if let Err(error) = written {
+            tracing::warn!(path = %self.path.display(), %error, "cannot write when access tokens were last used");
+        }
+    }
+}
+
+fn key(digest: &[u8; 32]) -> String {
+    hex(&digest[..8])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_use_is_read_by_another_process() {
+        let directory = tempfile::tempdir().unwrap();
+        let uses = LastUses::open(directory.path());
+        assert_eq!(uses.of(&[1; 32]), None);
+        uses.note(&[1; 32]);
+        let read = LastUses::open(directory.path());
+        assert!(read.of(&[1; 32]).unwrap().elapsed().unwrap() < Duration::from_secs(60));
+        assert_eq!(read.of(&[2; 32]), None);
+        fs::write(directory.path().join(LastUses::FILE), "damaged").unwrap();
+        assert_eq!(LastUses::open(directory.path()).of(&[1; 32]), None);
+    }
+}

@@ -1,0 +1,174 @@
+//! Who calls, whether the access token allows the request and stays valid, and the record of what was changed.
+
+use super::App;
+use super::connections::Peer;
+use super::reply::Reply;
+use crate::api::{Error, ErrorCode};
+use crate::audit::Line;
+use crate::auth::{Callers, Holder, Identity, Scope, TokenEntry};
+use axum::body::{Body, Bytes, HttpBody};
+use axum::extract::{Request, State};
+use axum::http::header::AUTHORIZATION;
+use axum::http::{HeaderMap, Method, StatusCode};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use hyper::body::{Frame, SizeHint};
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+/// Interval at which the token of a request that takes long is checked again.
+const INTERVAL: Duration = Duration::from_secs(1);
+
+/// What a request is about to change, for the audit log. Handlers say it as soon as they know.
+#[derive(Clone, Default)]
+pub struct Deed(Arc<Mutex<Option<String>>>);
+
+impl Deed {
+    pub fn is(&self, what: String) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(what);
+    }
+
+    fn take(&self) -> Option<String> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+}
+
+/// Refuses requests without a valid access token or the scope that they need, and adds the user's [`Identity`] and a [`Deed`] to the
+/// others. Requests that change something are recorded in the audit log, those that are refused included.
+pub async fn authenticate(State(app): State<App>, mut request: Request, next: Next) -> Result<Response, Reply> {
+    let reads = matches!(*request.method(), Method::GET | Method::HEAD);
+    let (deed, from) = (Deed::default(), request.extensions().get::<Peer>().copied());
+    let asked = format!("{} {}", request.method(), request.uri().path());
+    let caller = caller(&app.callers, request.headers());
+    let answer = match &caller {
+        Err(refused) => Err(Reply(refused.clone())),
+        Ok((identity, token, _)) => match check(identity, if reads { Scope::Read } else { Scope::Submit }) {
+            Err(refused) => Err(Reply(refused)),
+            Ok(()) => {
+                request.extensions_mut().insert(identity.clone());
+                request.extensions_mut().insert(deed.clone());
+                Ok(while_valid(&app.callers, token, next.run(request)).await)
+            }
+        },
+    };
+    if let (false, Some(audit)) = (reads, &app.callers.audit) {
+        let answer = match answer {
+            Ok(answer) => answer,
+            Err(reply) => reply.into_response(),
+        };
+        let known = caller.as_ref().ok();
+        let (status, answer, error) = explained(answer).await;
+        audit.add(&Line {
+            user: known.map(|(identity, ..)| identity.user.as_str()),
+            token: known.and_then(|(.., name)| name.as_deref()),
+            from: from.map_or_else(|| "unknown".to_owned(), |Peer(address)| address.to_string()),
+            request: asked,
+            what: deed.take(),
+            status: Some(status.as_u16()),
+            result: error.unwrap_or_else(|| "ok".to_owned()),
+        });
+        return Ok(answer);
+    }
+    answer
+}
+
+/// The user of a request, the access token, and the token's name.
+fn caller(callers: &Callers, headers: &HeaderMap) -> Result<(Identity, String, Option<String>), Error> {
+    let remedy = "pass a token: --token-file, AMALGAM_TOKEN_FILE, or the header `Authorization: Bearer TOKEN`";
+    let refuse = |message: &str| Error::new(ErrorCode::Unauthorized, message, remedy);
+    let header = headers.get(AUTHORIZATION).ok_or_else(|| refuse("the request has no access token"))?;
+    let token = header.to_str().ok().and_then(|text| text.strip_prefix("Bearer ")).map(str::trim);
+    let token = token.ok_or_else(|| refuse("the authorization header is not `Bearer TOKEN`"))?;
+    match callers.tokens.entry(token) {
+        Some(TokenEntry { holder: Holder::User { name: user, .. }, scopes, name, .. }) => {
+            Ok((Identity { user, scopes }, token.to_owned(), name))
+        }
+        Some(TokenEntry { holder: Holder::Agent { name }, .. }) => {
+            Err(refuse(&format!("the token belongs to the agent of node `{name}`, not to a user")))
+        }
+        None => {
+            let message = "this server does not know the token";
+            let remedy = "ask an administrator for a new one: `amalgam token add NAME` or `amalgam token rotate NAME` at the server";
+            Err(Error::new(ErrorCode::Unauthorized, message, remedy))
+        }
+    }
+}
+
+fn check(identity: &Identity, scope: Scope) -> Result<(), Error> {
+    if identity.scopes.has(scope) {
+        return Ok(());
+    }
+    let message = format!("the token of {} is only for {}", identity.user, identity.scopes);
+    let remedy =
+        format!("ask an administrator for one with the scope `{scope}`: `amalgam token add NAME --scope {scope}`");
+    Err(Error::new(ErrorCode::Forbidden, message, remedy))
+}
+
+/// The answer, unless the token is removed or expires before: then the request and a stream that was started end.
+async fn while_valid(callers: &Arc<Callers>, token: &str, answer: impl Future<Output = Response>) -> Response {
+    let answer = tokio::select! {
+        answer = answer => answer,
+        () = invalid(Arc::clone(callers), token.to_owned()) => {
+            let message = "the token was removed or has expired while the request was answered";
+            Reply(Error::new(ErrorCode::Unauthorized, message, "use a new token")).into_response()
+        }
+    };
+    if answer.body().size_hint().exact().is_some() {
+        return answer;
+    }
+    let invalid = Box::pin(invalid(Arc::clone(callers), token.to_owned()));
+    answer.map(|body| Body::new(WhileValid { body, invalid }))
+}
+
+/// Returns when the token is no longer valid.
+async fn invalid(callers: Arc<Callers>, token: String) {
+    loop {
+        tokio::time::sleep(INTERVAL).await;
+        if !callers.tokens.is_valid(&token) {
+            return;
+        }
+    }
+}
+
+/// A stream that fails when the token is no longer valid.
+struct WhileValid {
+    body: Body,
+    invalid: Pin<Box<dyn Future<Output = ()> + Send>>,
+}
+
+impl HttpBody for WhileValid {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        if self.invalid.as_mut().poll(context).is_ready() {
+            return Poll::Ready(Some(Err(axum::Error::new("the token was removed or has expired"))));
+        }
+        Pin::new(&mut self.body).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+/// The status of an answer, and the message if it is an error.
+async fn explained(answer: Response) -> (StatusCode, Response, Option<String>) {
+    let status = answer.status();
+    if !(status.is_client_error() || status.is_server_error()) {
+        return (status, answer, None);
+    }
+    let (head, body) = answer.into_parts();
+    let body = axum::body::to_bytes(body, 1 << 16).await.unwrap_or_default();
+    let error = serde_json::from_slice::<Error>(&body).map_or_else(|_| status.to_string(), |error| error.message);
+    (status, Response::from_parts(head, Body::from(body)), Some(error))
+}
