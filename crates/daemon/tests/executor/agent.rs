@@ -17,7 +17,7 @@ use std::process::{Command, Output};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-const PROGRAM: &str = env!("CARGO_BIN_EXE_amalgam-executor");
+pub const PROGRAM: &str = env!("CARGO_BIN_EXE_amalgam-executor");
 
 pub struct Home {
     _dir: tempfile::TempDir,

@@ -6,7 +6,8 @@ use amalgam_daemon::executor::{EnforcementChoice, Mechanism};
 use std::fs;
 use std::path::PathBuf;
 
-const HOG: &str = "python3 -c 'x = bytearray(300 << 20)'";
+/// Uses 300 MiB of memory until it is killed.
+const HOG: &str = "dd if=/dev/zero of=/dev/null bs=300M";
 
 #[test]
 fn a_task_over_its_memory_is_reported_as_out_of_memory_under_cgroups() {
@@ -34,7 +35,7 @@ fn a_task_over_its_memory_is_detected_by_polling() {
     let home = Home::new(EnforcementChoice::Polling);
     let mut agent = home.agent();
     assert_eq!(agent.hello.enforcement.mechanism, Mechanism::Polling);
-    let mut order = sh(1, "python3 -c 'import time; x = bytearray(300 << 20); time.sleep(60)'; exit 1");
+    let mut order = sh(1, &format!("{HOG}; exit 1"));
     change_shape(&mut order).resources = Resources::new(1_000, 64);
     let ended = agent.run(order);
     assert_eq!(ended.reason, EndReason::OutOfMemory);

@@ -7,6 +7,7 @@ mod life;
 mod limits;
 mod precedence;
 mod users;
+mod virtual_machine;
 
 use agent::{Agent, Home, change_program, exists, order, sh};
 use amalgam_core::protocol::{ExecutorReport, TaskSignal, ToExecutor};
@@ -182,7 +183,7 @@ fn measurements_include_the_reported_progress_and_all_child_processes() {
         // The process that reads has ended when a process in another session continues to work.
         let script = format!(
             "cat {} > /dev/null; echo 0.25 > $AMALGAM_PROGRESS_FILE; echo 40% >> $AMALGAM_PROGRESS_FILE; \
-             setsid sh -c 'while :; do :; done'",
+             setsid sh -c 'while :; do :; done'; exit 1",
             input.display()
         );
         let busy = agent.start(sh(2, &script));
