@@ -31,11 +31,11 @@ impl Cgroups {
     }
 
     /// Takes a group back, which must have no members. A group with memory still charged to it, such as files on a
-    /// tmpfs, is removed: the next attempt would have less memory than its limit.
+    /// tmpfs, is removed: the next attempt would have less memory than its limit. So is one with groups below it.
     pub fn give_back(&mut self, leaf: Leaf) {
         let limit = u64::from(leaf.shape.memory_mib) << 20;
         let stained = limit > 0 && leaf.memory_bytes() > limit / 4;
-        if stained || self.idle_count >= MOST_IDLE {
+        if stained || leaf.has_groups() || self.idle_count >= MOST_IDLE {
             return leaf.remove();
         }
         self.idle_count += 1;

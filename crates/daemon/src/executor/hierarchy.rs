@@ -7,7 +7,7 @@ use super::{Mechanism, members};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 /// Length of a scheduling period, in which a group may use its quota.
@@ -16,6 +16,8 @@ const PERIOD_MICROS: u64 = 100_000;
 const LEAST_QUOTA_MICROS: u64 = 1_000;
 /// Prefix of the names of executors' parent groups.
 const PREFIX: &str = "amalgam-";
+/// Name of the group of agents and executors below a delegated group, which may have no members itself.
+const SUPERVISOR: &str = "amalgam-supervisor";
 
 /// The limits of a group; zero means no limit.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -54,6 +56,7 @@ pub struct Leaf {
     cpu: Option<File>,
     /// The group with the CPU controller, if there is one.
     weighed: Option<Weighed>,
+    /// The group whose members are listed.
     members: PathBuf,
     kill: Option<PathBuf>,
     directories: Vec<PathBuf>,
@@ -127,6 +130,9 @@ impl Hierarchy {
                 return Err(format!("{} offers no {controller} controller", group.display()));
             }
         }
+        // An agent that has started an executor before is in this group, and so is its next executor.
+        let is_supervisor = group.file_name().is_some_and(|name| name == SUPERVISOR);
+        let group = group.parent().filter(|_| is_supervisor).unwrap_or(group);
         remove_stale(group);
         enable_controllers(group)?;
         let parent = group.join(name);
@@ -223,7 +229,7 @@ fn make_leaf_v2(directory: &Path, shape: Shape) -> io::Result<Leaf> {
         usage: File::open(directory.join("memory.current")).ok(),
         cpu: File::open(directory.join("cpu.stat")).ok(),
         weighed: Some(weighed),
-        members: directory.join("cgroup.procs"),
+        members: directory.to_owned(),
         kill: kill.exists().then_some(kill),
         directories: vec![directory.to_owned()],
     })
@@ -268,7 +274,7 @@ fn make_leaf_v1(cpu: Option<PathBuf>, memory: Option<PathBuf>, members: PathBuf,
         usage: memory.as_ref().and_then(|memory| File::open(memory.join("memory.usage_in_bytes")).ok()),
         cpu: accounting,
         weighed,
-        members: members.join("cgroup.procs"),
+        members,
         kill: None,
         directories,
     })
@@ -303,9 +309,17 @@ impl Leaf {
         }
     }
 
-    /// The pids in the group. The file is opened each time: in version 1, an open file's list may be a second old.
+    /// The pids in the group and in groups that the task has created below it. The files are opened each time: in
+    /// version 1, an open file's list may be a second old.
     pub fn members(&self) -> Vec<i32> {
-        pids_in(&self.members)
+        groups_of(&self.members).iter().flat_map(|group| pids_in(&group.join(PROCESSES))).collect()
+    }
+
+    /// Whether the task has created groups below its own. Their controllers, in version 2, prevent that another process
+    /// enters this one.
+    pub fn has_groups(&self) -> bool {
+        // A directory has a link from itself, from its parent, and from each directory in it.
+        self.directories.iter().any(|directory| fs::metadata(directory).is_ok_and(|found| found.nlink() > 2))
     }
 
     /// Kills all members. Returns true if there were none.
@@ -329,6 +343,9 @@ impl Leaf {
         }
     }
 }
+
+/// The file with the pids of a group's members.
+const PROCESSES: &str = "cgroup.procs";
 
 /// A group and all groups below it, children before their parents.
 fn groups_of(group: &Path) -> Vec<PathBuf> {
@@ -395,23 +412,28 @@ fn enable(control: &Path) -> Result<(), String> {
 }
 
 /// Enables limits for children of `group`. Version 2 forbids this while the group itself has members, so members that
-/// run this program move into a child group. If other programs are members, an administrator has to provide a separate
-/// group.
+/// run this program move into a child group. If other programs are members, none moves, and an administrator has to
+/// provide a separate group.
 fn enable_controllers(group: &Path) -> Result<(), String> {
     let control = group.join("cgroup.subtree_control");
-    if enable(&control).is_ok() {
-        return Ok(());
-    }
-    let supervisor = group.join("amalgam-supervisor");
-    make(&supervisor)?;
+    let Err(error) = enable(&control) else { return Ok(()) };
+    let separate = |error| format!("{error} (other programs are in this group; start under a unit with Delegate=yes)");
     let program = fs::read_link("/proc/self/exe").ok();
-    for pid in pids_in(&group.join("cgroup.procs")) {
-        if fs::read_link(format!("/proc/{pid}/exe")).ok() == program {
-            write(&supervisor.join("cgroup.procs"), &pid.to_string())?;
-        }
+    let exists = |pid: &i32| members::stat(*pid).is_some();
+    let runs_this = |pid: &i32| fs::read_link(format!("/proc/{pid}/exe")).ok() == program || !exists(pid);
+    let members = pids_in(&group.join(PROCESSES));
+    if members.is_empty() {
+        return Err(error);
     }
-    enable(&control)
-        .map_err(|error| format!("{error} (other programs are in this group; start under a unit with Delegate=yes)"))
+    if !members.iter().all(runs_this) {
+        return Err(separate(error));
+    }
+    let supervisor = group.join(SUPERVISOR);
+    make(&supervisor)?;
+    for pid in members.into_iter().filter(exists) {
+        write(&supervisor.join(PROCESSES), &pid.to_string())?;
+    }
+    enable(&control).map_err(separate)
 }
 
 /// The directory of this process's group, in the tree of a version 1 controller or in version 2.
@@ -468,7 +490,7 @@ fn remove_stale(group: &Path) {
 fn clear_out(group: &Path) {
     for directory in &groups_of(group) {
         for _ in 0..50 {
-            let members = pids_in(&directory.join("cgroup.procs"));
+            let members = pids_in(&directory.join(PROCESSES));
             if members.contains(&0) {
                 return;
             }

@@ -44,7 +44,12 @@ impl Home {
     }
 
     pub fn agent(&self) -> Agent {
-        let stream = ensure_running(Path::new(PROGRAM), &[], &self.config).unwrap();
+        self.agent_by(Path::new(PROGRAM))
+    }
+
+    /// Connects to the executor; this program starts it if none runs.
+    pub fn agent_by(&self, program: &Path) -> Agent {
+        let stream = ensure_running(program, &[], &self.config).unwrap();
         let agent = Agent::greet(stream);
         self.executors.borrow_mut().push(agent.hello.pid);
         agent

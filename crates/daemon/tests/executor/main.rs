@@ -1,6 +1,7 @@
 //! Tests of the executor with real processes.
 
 mod agent;
+mod cgroups;
 mod files;
 mod launches;
 mod life;
