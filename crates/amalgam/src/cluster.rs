@@ -11,7 +11,7 @@ use amalgam_daemon::auth::Tokens;
 use amalgam_daemon::config::is_address;
 use amalgam_daemon::config::{Config, ConfigError};
 use amalgam_daemon::executor::host::Host;
-use amalgam_daemon::executor::{EnforcementChoice, ExecutorConfig, RunAs};
+use amalgam_daemon::executor::{DeviceFiles, EnforcementChoice, ExecutorConfig, RunAs};
 use amalgam_daemon::node_setup::NodeOptions;
 use amalgam_daemon::server::executor_paths;
 use amalgam_daemon::shell::ExecutorSetup;
@@ -72,6 +72,10 @@ pub struct Offer {
     /// Devices of a kind that each node has, such as fpga=2; may be repeated
     #[arg(long = "resource", value_name = "NAME=COUNT", value_parser = parse_resource)]
     pub resources: Vec<(String, u32)>,
+    /// The files of device N of a kind, from 0 on, such as gpu:0=/dev/nvidia0 with a comma between files; only tasks that get this device
+    /// may use them [default: those of NVIDIA GPUs]; may be repeated
+    #[arg(long = "device", value_name = "NAME:N=FILES", value_parser = parse_device)]
+    pub devices: Vec<DeviceFiles>,
     /// An attribute of each node, such as zone=a; may be repeated
     #[arg(long = "attribute", value_name = "NAME=VALUE", value_parser = parse_attribute)]
     pub attributes: Vec<(String, String)>,
@@ -204,16 +208,44 @@ impl Size {
 }
 
 impl Offer {
-    pub fn apply(&self, node: &mut NodeOptions) {
-        for (name, count) in &self.resources {
+    pub fn apply(&self, node: &mut NodeOptions) -> Result<()> {
+        for (name, count) in self.counts()? {
             match name.as_str() {
-                "gpu" => node.gpus = Some(*count),
-                _ => node.resources.push((name.clone(), *count)),
+                "gpu" => node.gpus = Some(count),
+                _ => node.resources.push((name, count)),
             }
         }
         node.cache_bytes = self.cache;
         node.attributes.extend(self.attributes.iter().cloned());
+        Ok(())
     }
+
+    /// Number of devices of each kind. A kind without a number has as many as have files.
+    fn counts(&self) -> Result<Vec<(String, u32)>> {
+        let mut counts = self.resources.clone();
+        for (place, device) in self.devices.iter().enumerate() {
+            let DeviceFiles { kind, index, .. } = device;
+            if self.devices[..place].iter().any(|other| other.kind == *kind && other.index == *index) {
+                let what = format!("--device names {kind}:{index} twice");
+                return Err(Failure::usage(what, "list all of its files in one --device, separated by commas"));
+            }
+            let is_given = self.resources.iter().any(|(name, _)| name == kind);
+            match counts.iter_mut().find(|(name, _)| name == kind) {
+                Some((_, count)) if is_given && index >= count => {
+                    let what = format!("--device names {kind}:{index}, and the node has {count} {kind}");
+                    return Err(Failure::usage(what, "indexes start at 0; raise the number in --resource"));
+                }
+                Some(_) if is_given => {}
+                Some((_, count)) => *count = (*count).max(index.saturating_add(1)),
+                None => counts.push((kind.clone(), index.saturating_add(1))),
+            }
+        }
+        Ok(counts)
+    }
+}
+
+fn parse_device(text: &str) -> std::result::Result<DeviceFiles, String> {
+    text.parse()
 }
 
 fn parse_resource(text: &str) -> std::result::Result<(String, u32), String> {
@@ -243,7 +275,8 @@ pub fn executor_setup(state_dir: &Path, enforcement: EnforcementChoice, run_as: 
     })?;
     let state_dir = std::path::absolute(state_dir)?;
     let (state, socket) = executor_paths(&state_dir);
-    let config = ExecutorConfig { socket, state, enforcement, idle_exit: IDLE_EXIT, leash: None, run_as };
+    let config =
+        ExecutorConfig { socket, state, enforcement, idle_exit: IDLE_EXIT, leash: None, run_as, devices: Vec::new() };
     Ok(ExecutorSetup { program, arguments: vec!["executor".into()], config })
 }
 
@@ -275,4 +308,36 @@ pub fn until_stopped(mut signals: Signals) {
 /// Both signals from now on, also if our parent ignored them.
 pub fn stop_signals() -> Result<Signals> {
     Ok(Signals::new([SIGINT, SIGTERM])?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn offered(resources: &[(&str, u32)], devices: &[&str]) -> Result<NodeOptions> {
+        let offer = Offer {
+            resources: resources.iter().map(|(name, count)| ((*name).to_owned(), *count)).collect(),
+            devices: devices.iter().map(|text| text.parse().unwrap()).collect(),
+            ..Offer::default()
+        };
+        let mut node = NodeOptions::default();
+        offer.apply(&mut node).map(|()| node)
+    }
+
+    #[test]
+    fn a_kind_without_a_number_has_as_many_devices_as_have_files() {
+        let node = offered(&[("fpga", 3)], &["gpu:1=/dev/a", "gpu:0=/dev/b", "fpga:2=/dev/c", "tpu:0=/dev/d"]).unwrap();
+        assert_eq!(node.gpus, Some(2));
+        assert_eq!(node.resources, [("fpga".to_owned(), 3), ("tpu".to_owned(), 1)]);
+        assert_eq!(offered(&[("gpu", 4)], &["gpu:1=/dev/a"]).unwrap().gpus, Some(4));
+    }
+
+    #[test]
+    fn a_device_that_the_node_does_not_have_and_one_that_is_named_twice_are_refused() {
+        let why = |resources, devices| offered(resources, devices).unwrap_err().to_string();
+        let beyond = why(&[("gpu", 1)], &["gpu:1=/dev/a"]);
+        assert!(beyond.contains("--device names gpu:1, and the node has 1 gpu"), "{beyond}");
+        let twice = why(&[], &["gpu:0=/dev/a", "gpu:0=/dev/b"]);
+        assert!(twice.contains("--device names gpu:0 twice"), "{twice}");
+    }
 }

@@ -137,6 +137,7 @@ impl Cluster {
                 idle_exit: Duration::ZERO,
                 leash: None,
                 run_as: RunAs::Agent,
+                devices: Vec::new(),
             };
             amalgam_daemon::shell::shut_down(&config);
         }

@@ -49,7 +49,7 @@ pub struct AgentArgs {
     join: Option<String>,
     /// Number of hollow nodes in this process, whose tasks do not run: each succeeds after the time that its command would sleep
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..),
-        conflicts_with_all = ["work_dir", "cache", "enforcement"])]
+        conflicts_with_all = ["work_dir", "cache", "enforcement", "devices"])]
     hollow: Option<u32>,
     /// The node's name, one for each agent; hollow nodes append a dash and a number [default: the host's name]
     #[arg(long, value_parser = amalgam_workload::quantities::parse_node_name)]
@@ -142,7 +142,7 @@ pub fn execute(args: AgentArgs, connection: &Connection) -> Result<ExitCode> {
         memory_mib: args.memory,
         ..NodeOptions::default()
     };
-    args.offer.apply(&mut node);
+    args.offer.apply(&mut node)?;
     // Not by the parser of the command line, which would print the secret in its error.
     let join = args.join.as_deref().map(JoinString::parse).transpose();
     let join = join
@@ -168,7 +168,8 @@ pub fn execute(args: AgentArgs, connection: &Connection) -> Result<ExitCode> {
             cluster::secrets(&connection, &state_dir, Some(&name))?
         }
     };
-    let executor = cluster::executor_setup(&work_dir, args.offer.enforcement, run_as)?;
+    let mut executor = cluster::executor_setup(&work_dir, args.offer.enforcement, run_as)?;
+    executor.config.devices = args.offer.devices;
     let options = AgentOptions { server: server.clone(), secrets, node, executor, journal, patience };
     let joined_as = |name: &str| {
         show::announce(&format!("ready: node {name}, server {server}"));

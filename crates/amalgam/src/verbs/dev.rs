@@ -45,7 +45,9 @@ pub fn execute(args: DevArgs, connection: &Connection) -> Result<ExitCode> {
     environment::log_to_stderr()?;
     let state_dir = discovery::state_dir(connection)?;
     let mut nodes = args.size.nodes();
-    nodes.iter_mut().for_each(|node| args.offer.apply(node));
+    for node in &mut nodes {
+        args.offer.apply(node)?;
+    }
     if let Some(clusters) = args.clusters {
         let is_named = args.settings.preset().is_some();
         let mut config = args.settings.read_any()?;
@@ -53,11 +55,21 @@ pub fn execute(args: DevArgs, connection: &Connection) -> Result<ExitCode> {
             config.preset = Preset::MEGHA;
         }
         let (globals, journal) = (args.globals.unwrap_or(1), args.journal.journal);
-        let enforcement = args.offer.enforcement;
-        return federation::execute(Plan { state_dir, config, clusters, globals, nodes, enforcement, journal });
+        let (enforcement, devices) = (args.offer.enforcement, args.offer.devices);
+        return federation::execute(Plan {
+            state_dir,
+            config,
+            clusters,
+            globals,
+            nodes,
+            enforcement,
+            devices,
+            journal,
+        });
     }
     let config = args.settings.read()?;
-    let executor = cluster::executor_setup(&state_dir, args.offer.enforcement, RunAs::Agent)?;
+    let mut executor = cluster::executor_setup(&state_dir, args.offer.enforcement, RunAs::Agent)?;
+    executor.config.devices = args.offer.devices;
     let executor_config = executor.config.clone();
     let (count, preset) = (nodes.len(), config.preset.name());
     let server = Server::start(ServerOptions {

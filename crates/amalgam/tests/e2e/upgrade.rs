@@ -587,6 +587,7 @@ fn record_executor() -> Vec<Frame> {
         idle_exit: Duration::from_secs(60),
         leash: None,
         run_as: RunAs::Agent,
+        devices: Vec::new(),
     };
     let mut command = scene.command(&["executor"]);
     assert!(command.args(config.arguments()).status().unwrap().success());

@@ -1,7 +1,9 @@
 //! A pool of cgroups. Limits are written when a group is created, and later attempts of the same shape reuse it. In the
 //! steady state, a launch writes no limits.
 
+use super::devices::KnownDevices;
 use super::hierarchy::{Hierarchy, Leaf, Shape};
+use amalgam_core::vocabulary::Devices;
 use std::collections::HashMap;
 use std::io;
 
@@ -11,23 +13,38 @@ const MOST_IDLE: usize = 256;
 #[derive(Debug)]
 pub struct Cgroups {
     hierarchy: Hierarchy,
+    /// The devices that tasks may use only if they were assigned; none if the hierarchy cannot restrict this.
+    pub devices: KnownDevices,
     idle: HashMap<Shape, Vec<Leaf>>,
     idle_count: usize,
     next: u64,
 }
 
 impl Cgroups {
-    pub fn new(hierarchy: Hierarchy) -> Cgroups {
-        Cgroups { hierarchy, idle: HashMap::new(), idle_count: 0, next: 0 }
+    pub fn new(hierarchy: Hierarchy, devices: KnownDevices) -> Cgroups {
+        Cgroups { hierarchy, devices, idle: HashMap::new(), idle_count: 0, next: 0 }
     }
 
-    pub fn take(&mut self, shape: Shape) -> io::Result<Leaf> {
-        if let Some(leaf) = self.idle.get_mut(&shape).and_then(Vec::pop) {
-            self.idle_count -= 1;
-            return Ok(leaf);
+    /// A group for an attempt with these devices.
+    pub fn take(&mut self, shape: Shape, assigned: &Devices) -> io::Result<Leaf> {
+        let mut leaf = match self.idle.get_mut(&shape).and_then(Vec::pop) {
+            Some(leaf) => {
+                self.idle_count -= 1;
+                leaf
+            }
+            None => {
+                self.next += 1;
+                self.hierarchy.make_leaf(self.next, shape)?
+            }
+        };
+        // A reused group still denies what its last attempt did not have.
+        match leaf.deny_devices(self.devices.withheld(assigned)) {
+            Ok(()) => Ok(leaf),
+            Err(error) => {
+                leaf.remove();
+                Err(error)
+            }
         }
-        self.next += 1;
-        self.hierarchy.make_leaf(self.next, shape)
     }
 
     /// Takes a group back, which must have no members. A group with memory still charged to it, such as files on a

@@ -1,6 +1,6 @@
 //! The agent's side: connects to the executor, or starts one.
 
-use super::{Enforcement, EnforcementChoice, ExecutorConfig, ExecutorError, RunAs};
+use super::{DeviceFiles, Enforcement, EnforcementChoice, ExecutorConfig, ExecutorError, RunAs};
 use crate::lock::{LockError, lock};
 use crate::versions::Versions;
 use rustix::net::RecvFlags;
@@ -104,6 +104,9 @@ impl ExecutorConfig {
         if let RunAs::JobUser { allows_root } = self.run_as {
             arguments.extend(["--run-as".into(), if allows_root { "any-job-user" } else { "job-user" }.into()]);
         }
+        for device in &self.devices {
+            arguments.extend(["--device".into(), device.to_string().into()]);
+        }
         if let Some(leash) = self.leash {
             arguments.extend(["--leash-ms".into(), leash.as_millis().to_string().into()]);
         }
@@ -116,6 +119,7 @@ impl ExecutorConfig {
         let mut idle_exit = Duration::from_secs(60);
         let mut leash = None;
         let mut run_as = RunAs::default();
+        let mut devices: Vec<DeviceFiles> = Vec::new();
         let mut arguments = arguments.into_iter();
         while let Some(name) = arguments.next() {
             let name = name.to_string_lossy();
@@ -132,6 +136,7 @@ impl ExecutorConfig {
                         _ => return Err(format!("invalid value `{text}` for `{name}`; known: job-user, any-job-user")),
                     }
                 }
+                "--device" => devices.push(text.parse()?),
                 "--idle-exit-ms" | "--leash-ms" => {
                     let millis = text
                         .parse()
@@ -149,6 +154,7 @@ impl ExecutorConfig {
             idle_exit,
             leash,
             run_as,
+            devices,
         })
     }
 }
@@ -166,6 +172,7 @@ mod tests {
             idle_exit: Duration::from_millis(1_500),
             leash: Some(Duration::from_millis(700)),
             run_as: RunAs::JobUser { allows_root: true },
+            devices: vec!["gpu:0=/dev/a,/dev/b".parse().unwrap()],
         };
         let parsed = ExecutorConfig::parse(config.arguments()).unwrap();
         assert_eq!(format!("{parsed:?}"), format!("{config:?}"));

@@ -3,6 +3,7 @@
 //! Each executor has a parent group below the group in which it was started. The parent is named after the executor's
 //! pid and start time, so that a later executor finds the parents of executors that have exited.
 
+use super::devices::{DeviceGate, DeviceNumber};
 use super::{Mechanism, members};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -34,11 +35,14 @@ pub enum Hierarchy {
     V1 {
         cpu: Option<PathBuf>,
         memory: Option<PathBuf>,
+        /// That of the devices controller, if access to devices is restricted.
+        devices: Option<PathBuf>,
         /// The group whose members are listed: that of the memory controller, or of another one if there is none.
         members: PathBuf,
     },
     V2 {
         parent: PathBuf,
+        restricts_devices: bool,
     },
 }
 
@@ -56,6 +60,8 @@ pub struct Leaf {
     cpu: Option<File>,
     /// The group with the CPU controller, if there is one.
     weighed: Option<Weighed>,
+    /// `None` if access to devices is not restricted.
+    devices: Option<DeviceGate>,
     /// The group whose members are listed.
     members: PathBuf,
     kill: Option<PathBuf>,
@@ -141,7 +147,7 @@ impl Hierarchy {
         // All tasks together get a weight for each of the machine's cores, not the weight of one process.
         let weight = (100 * host_cpus()).min(10_000);
         let _ = fs::write(parent.join("cpu.weight"), weight.to_string());
-        Ok(Hierarchy::V2 { parent })
+        Ok(Hierarchy::V2 { parent, restricts_devices: false })
     }
 
     fn set_up_v1(groups: [Option<PathBuf>; 3], name: &str) -> Result<(Hierarchy, Vec<String>), String> {
@@ -178,15 +184,61 @@ impl Hierarchy {
             (None, Some(pids)) => pids,
             (None, None) => cpu.clone().unwrap_or_default(),
         };
-        Ok((Hierarchy::V1 { cpu, memory, members }, notes))
+        Ok((Hierarchy::V1 { cpu, memory, devices: None, members }, notes))
+    }
+
+    /// Prepares to restrict access to devices in leaves, and tries it with these ones. Must be called before there are
+    /// leaves.
+    ///
+    /// # Errors
+    /// Why this is not possible.
+    pub fn prepare_devices(&mut self, some: Vec<DeviceNumber>) -> Result<(), String> {
+        let refused = |error: io::Error| format!("the kernel refuses to restrict access to devices: {error}");
+        match self {
+            Hierarchy::V2 { parent, restricts_devices } => {
+                let mut gate = DeviceGate::v2(parent).map_err(refused)?;
+                gate.deny(some).and_then(|()| gate.deny(Vec::new())).map_err(refused)?;
+                *restricts_devices = true;
+            }
+            Hierarchy::V1 { cpu, memory, devices, members } => {
+                let mounts = fs::read_to_string("/proc/self/mountinfo").map_err(|error| error.to_string())?;
+                let own = fs::read_to_string("/proc/self/cgroup").map_err(|error| error.to_string())?;
+                let group = own_group(&mounts, &own, Some("devices")).ok_or("the devices controller is not mounted")?;
+                // With a list of allowed devices instead, as in some containers, an entry may be wider than one device.
+                if !fs::read_to_string(group.join("devices.list")).is_ok_and(|list| list == "a *:* rwm\n") {
+                    return Err(format!("{} has a list of devices", group.display()));
+                }
+                remove_stale(&group);
+                let parent = group.join(parent_name(std::process::id()));
+                make(&parent)?;
+                let mut gate = DeviceGate::v1(parent.clone());
+                if let Err(error) = gate.deny(some).and_then(|()| gate.deny(Vec::new())) {
+                    let mut others = cpu.iter().chain(memory.iter()).chain([&*members]);
+                    if others.all(|other| *other != parent) {
+                        let _ = fs::remove_dir(parent);
+                    }
+                    return Err(refused(error));
+                }
+                *devices = Some(parent);
+            }
+        }
+        Ok(())
     }
 
     pub fn make_leaf(&self, number: u64, shape: Shape) -> io::Result<Leaf> {
+        let under = |parent: &PathBuf| parent.join(number.to_string());
         match self {
-            Hierarchy::V2 { parent } => make_leaf_v2(&parent.join(number.to_string()), shape),
-            Hierarchy::V1 { cpu, memory, members } => {
-                let under = |parent: &PathBuf| parent.join(number.to_string());
-                make_leaf_v1(cpu.as_ref().map(under), memory.as_ref().map(under), under(members), shape)
+            Hierarchy::V2 { parent, restricts_devices } => {
+                let leaf = make_leaf_v2(&under(parent), shape)?;
+                let devices = restricts_devices.then(|| DeviceGate::v2(&under(parent))).transpose()?;
+                Ok(Leaf { devices, ..leaf })
+            }
+            Hierarchy::V1 { cpu, memory, devices, members } => {
+                let leaf = make_leaf_v1(cpu.as_ref().map(under), memory.as_ref().map(under), under(members), shape)?;
+                match devices.as_ref().map(under) {
+                    Some(directory) => leaf.with_devices_v1(directory),
+                    None => Ok(leaf),
+                }
             }
         }
     }
@@ -194,8 +246,10 @@ impl Hierarchy {
     /// Removes the parent groups. Their leaves must have been removed.
     pub fn remove(&self) {
         let parents = match self {
-            Hierarchy::V2 { parent } => vec![parent],
-            Hierarchy::V1 { cpu, memory, members } => cpu.iter().chain(memory).chain([members]).collect(),
+            Hierarchy::V2 { parent, .. } => vec![parent],
+            Hierarchy::V1 { cpu, memory, devices, members } => {
+                cpu.iter().chain(memory).chain(devices).chain([members]).collect()
+            }
         };
         for parent in parents {
             let _ = fs::remove_dir(parent);
@@ -229,6 +283,7 @@ fn make_leaf_v2(directory: &Path, shape: Shape) -> io::Result<Leaf> {
         usage: File::open(directory.join("memory.current")).ok(),
         cpu: File::open(directory.join("cpu.stat")).ok(),
         weighed: Some(weighed),
+        devices: None,
         members: directory.to_owned(),
         kill: kill.exists().then_some(kill),
         directories: vec![directory.to_owned()],
@@ -261,11 +316,7 @@ fn make_leaf_v1(cpu: Option<PathBuf>, memory: Option<PathBuf>, members: PathBuf,
         // written second.
         let _ = fs::write(memory.join("memory.memsw.limit_in_bytes"), &limit);
     }
-    // `tasks`, not `cgroup.procs`: a single thread that moves itself does not take the kernel's lock on all processes,
-    // which can take up to 10 ms.
-    let join = directories
-        .iter()
-        .map(|directory| OpenOptions::new().write(true).open(directory.join("tasks")).map(OwnedFd::from));
+    let join = directories.iter().map(|directory| entrance_v1(directory));
     Ok(Leaf {
         shape,
         join: join.collect::<io::Result<_>>()?,
@@ -274,13 +325,33 @@ fn make_leaf_v1(cpu: Option<PathBuf>, memory: Option<PathBuf>, members: PathBuf,
         usage: memory.as_ref().and_then(|memory| File::open(memory.join("memory.usage_in_bytes")).ok()),
         cpu: accounting,
         weighed,
+        devices: None,
         members,
         kill: None,
         directories,
     })
 }
 
+/// `tasks`, not `cgroup.procs`: a single thread that moves itself does not take the kernel's lock on all processes, which
+/// can take up to 10 ms.
+fn entrance_v1(directory: &Path) -> io::Result<OwnedFd> {
+    OpenOptions::new().write(true).open(directory.join("tasks")).map(OwnedFd::from)
+}
+
 impl Leaf {
+    fn with_devices_v1(mut self, directory: PathBuf) -> io::Result<Leaf> {
+        create(&directory)?;
+        self.join.push(entrance_v1(&directory)?);
+        self.devices = Some(DeviceGate::v1(directory.clone()));
+        self.directories.push(directory);
+        Ok(self)
+    }
+
+    /// Denies access to these devices only.
+    pub fn deny_devices(&mut self, denied: Vec<DeviceNumber>) -> io::Result<()> {
+        self.devices.as_mut().map_or(Ok(()), |gate| gate.deny(denied))
+    }
+
     /// Number of processes that the kernel has killed in the group at its memory limit since it was created.
     pub fn oom_kills(&self) -> u64 {
         self.events.as_ref().and_then(|file| counter(file, Some("oom_kill"))).unwrap_or(0)

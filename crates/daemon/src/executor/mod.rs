@@ -13,6 +13,7 @@
 //! * `progress.rs`: the progress of attempts; `precedence.rs`: their CPU and disk priority
 //! * `members.rs`: the processes of an attempt without a cgroup
 //! * `cgroups.rs`: the pool of cgroups; `hierarchy.rs`: their versions 1 and 2
+//! * `devices.rs`: access to devices
 //! * `sys/`: the only unsafe code; `host.rs`: the properties of this machine
 //! * `client.rs`: the agent's side; `link.rs`: either end of the connection
 //! * `pretended.rs`: a simulated executor in the agent's process, which starts no tasks
@@ -21,6 +22,7 @@ mod accounts;
 mod capture;
 mod cgroups;
 pub mod client;
+mod devices;
 mod exec_failure;
 mod hierarchy;
 pub mod host;
@@ -38,6 +40,7 @@ mod task_dirs;
 mod tasks;
 
 pub use client::{Hello, claim, connect, ensure_running};
+pub use devices::DeviceFiles;
 #[cfg(test)]
 pub(crate) use input::Input;
 pub(crate) use input::{end_of_input, input_path};
@@ -89,6 +92,8 @@ pub struct ExecutorConfig {
     /// Time without an agent after which all tasks are killed; `None` means never.
     pub leash: Option<Duration>,
     pub run_as: RunAs,
+    /// The declared devices and their files. NVIDIA GPUs need not be declared.
+    pub devices: Vec<DeviceFiles>,
 }
 
 /// As whom tasks run.

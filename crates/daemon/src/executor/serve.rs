@@ -1,6 +1,7 @@
 //! The executor's loop, its lock and socket, the agent's link, and when to exit.
 
 use super::cgroups::Cgroups;
+use super::devices::KnownDevices;
 use super::hierarchy::Hierarchy;
 use super::link::Link;
 use super::tasks::{Enforcer, Tasks};
@@ -135,7 +136,7 @@ impl<'a> Executor<'a> {
             .map_err(ExecutorError::system("become a subreaper"))?;
         crate::priority::answer_soon();
         let signals = sys::signal_descriptor().map_err(ExecutorError::system("receive signals"))?;
-        let (enforcer, enforcement) = enforcer(config.enforcement)?;
+        let (enforcer, enforcement) = enforcer(config)?;
         let tasks = Tasks::new(state, config.run_as, enforcer, sys::raise_open_files())
             .map_err(ExecutorError::file("prepare the state directory", state))?;
         let listener = listen(&config.socket)?;
@@ -348,11 +349,14 @@ impl Agent {
     }
 }
 
-fn enforcer(choice: EnforcementChoice) -> Result<(Enforcer, Enforcement), ExecutorError> {
+fn enforcer(config: &ExecutorConfig) -> Result<(Enforcer, Enforcement), ExecutorError> {
+    let choice = config.enforcement;
+    let devices = KnownDevices::new(&config.devices);
     let no_cgroups = match choice {
         EnforcementChoice::None => {
             let mut notes = vec!["nothing is enforced: the executor was started with `--enforcement none`".to_owned()];
             notes.extend(precedence::note(false));
+            notes.extend(devices.notes(Some("that requires cgroups")));
             let mechanism = Mechanism::None;
             return Ok((
                 Enforcer::Nothing,
@@ -361,7 +365,8 @@ fn enforcer(choice: EnforcementChoice) -> Result<(Enforcer, Enforcement), Execut
         }
         EnforcementChoice::Polling => "the executor was started with `--enforcement polling`".to_owned(),
         EnforcementChoice::Auto | EnforcementChoice::Cgroup => match Hierarchy::find() {
-            Ok((hierarchy, mut notes)) => {
+            Ok((mut hierarchy, mut notes)) => {
+                let devices = restrict_devices(&mut hierarchy, devices, &mut notes);
                 notes.extend(precedence::note(hierarchy.limits_cpu()));
                 let enforcement = Enforcement {
                     mechanism: hierarchy.mechanism(),
@@ -369,7 +374,7 @@ fn enforcer(choice: EnforcementChoice) -> Result<(Enforcer, Enforcement), Execut
                     enforces_cpu: hierarchy.limits_cpu(),
                     notes,
                 };
-                return Ok((Enforcer::Cgroups(Cgroups::new(hierarchy)), enforcement));
+                return Ok((Enforcer::Cgroups(Cgroups::new(hierarchy, devices)), enforcement));
             }
             Err(why) if choice == EnforcementChoice::Cgroup => return Err(ExecutorError::NoCgroups(why)),
             Err(why) => why,
@@ -383,8 +388,19 @@ fn enforcer(choice: EnforcementChoice) -> Result<(Enforcer, Enforcement), Execut
         "CPU is not limited: a task can use more cores than it requested".to_owned(),
     ];
     notes.extend(precedence::note(false));
+    notes.extend(devices.notes(Some("that requires cgroups")));
     let mechanism = Mechanism::Polling;
     Ok((Enforcer::Census, Enforcement { mechanism, enforces_memory: true, enforces_cpu: false, notes }))
+}
+
+/// Prepares the hierarchy for the devices. Returns none if it cannot restrict access to them.
+fn restrict_devices(hierarchy: &mut Hierarchy, devices: KnownDevices, notes: &mut Vec<String>) -> KnownDevices {
+    if devices.is_empty() {
+        return devices;
+    }
+    let error = hierarchy.prepare_devices(devices.any()).err();
+    notes.extend(devices.notes(error.as_deref()));
+    if error.is_none() { devices } else { KnownDevices::default() }
 }
 
 /// Takes the lock of the state directory, which only one executor can have.

@@ -39,6 +39,7 @@ impl Home {
             idle_exit: Duration::from_secs(20),
             leash: None,
             run_as: RunAs::Agent,
+            devices: Vec::new(),
         };
         Home { _dir: dir, state, config, executors: RefCell::default() }
     }

@@ -156,7 +156,10 @@ fn each_executor_of_a_delegated_group_has_its_parent_group_in_it() {
     assert!(supervisor.ends_with("/amalgam-supervisor"), "a group with controllers may have no members: {supervisor}");
     assert!(parent(first.hello.pid).is_some());
     let pids = home.state.join("pids");
-    first.start(sh(1, &format!("env -i setsid /bin/sh -c 'echo $$ > {}; exec /bin/sleep 1000'", pids.display())));
+    first.start(sh(
+        1,
+        &format!("env -i setsid /bin/sh -c 'echo $$ > {}; exec /bin/sleep 1000'; exit 1", pids.display()),
+    ));
     home.wait_for_lines(&pids, 1);
     home.kill_executor(first.hello.pid);
 

@@ -2,6 +2,7 @@
 
 mod agent;
 mod cgroups;
+mod devices;
 mod files;
 mod launches;
 mod life;

@@ -66,6 +66,7 @@ pub fn through_executor(
         idle_exit: Duration::from_secs(5),
         leash: None,
         run_as: RunAs::Agent,
+        devices: Vec::new(),
     };
     let stream = executor::ensure_running(program, arguments, &config).map_err(io::Error::other)?;
     let mut run = Run { stream, decoder: Decoder::default(), unsent: Vec::new(), ended: 0, mechanism: None };

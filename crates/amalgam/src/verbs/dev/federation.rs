@@ -11,7 +11,7 @@ use amalgam_daemon::api::ServerFile;
 use amalgam_daemon::auth::Tokens;
 use amalgam_daemon::config::{Config, FederationConfig};
 use amalgam_daemon::executor::host::Host;
-use amalgam_daemon::executor::{EnforcementChoice, ExecutorConfig, RunAs};
+use amalgam_daemon::executor::{DeviceFiles, EnforcementChoice, ExecutorConfig, RunAs};
 use amalgam_daemon::global::{self, GlobalOptions};
 use amalgam_daemon::node_setup::NodeOptions;
 use amalgam_daemon::private::make_private_dir;
@@ -40,6 +40,7 @@ pub struct Plan {
     /// The nodes of each cluster.
     pub nodes: Vec<NodeOptions>,
     pub enforcement: EnforcementChoice,
+    pub devices: Vec<DeviceFiles>,
     pub journal: Option<PathBuf>,
 }
 
@@ -130,7 +131,8 @@ fn home(state_dir: &Path, name: &str) -> Result<PathBuf> {
 
 fn start_cluster(plan: &Plan, config: &Config, cluster: ClusterId) -> Result<(Server, ExecutorConfig)> {
     let state_dir = home(&plan.state_dir, &format!("cluster-{}", cluster.0))?;
-    let executor = cluster::executor_setup(&state_dir, plan.enforcement, RunAs::Agent)?;
+    let mut executor = cluster::executor_setup(&state_dir, plan.enforcement, RunAs::Agent)?;
+    executor.config.devices.clone_from(&plan.devices);
     let executor_config = executor.config.clone();
     let mut config = config.clone();
     let any = || Some("127.0.0.1:0".to_owned());

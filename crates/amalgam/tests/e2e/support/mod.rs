@@ -216,6 +216,7 @@ impl Drop for Scene {
                 idle_exit: Duration::ZERO,
                 leash: None,
                 run_as: RunAs::Agent,
+                devices: Vec::new(),
             });
         }
         if !thread::panicking() {

@@ -1,6 +1,7 @@
-//! The system calls that require `unsafe`: launching, waiting with resource usage, signals as a descriptor, and access to
-//! files as another user.
+//! The system calls that require `unsafe`: launching, waiting with resource usage, signals as a descriptor, access to
+//! files as another user, and programs that deny access to devices.
 
+pub mod bpf;
 mod launch;
 
 pub use launch::{

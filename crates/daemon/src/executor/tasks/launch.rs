@@ -77,7 +77,7 @@ impl Tasks {
     fn launch(&mut self, order: LaunchOrder, account: Option<Arc<Account>>) -> Result<(), EndReason> {
         let task_dir = self.task_dirs.take().map_err(|error| node_fault("create a directory for the task", &error))?;
         let leaf = match &mut self.enforcer {
-            Enforcer::Cgroups(cgroups) => cgroups.take(shape(&order)).map(Some),
+            Enforcer::Cgroups(cgroups) => cgroups.take(shape(&order), &order.devices).map(Some),
             Enforcer::Census | Enforcer::Nothing => Ok(None),
         };
         let leaf = leaf.inspect_err(|_| self.task_dirs.give_back(task_dir.clone()));
@@ -136,7 +136,10 @@ impl Tasks {
     ) -> Result<Started, EndReason> {
         let no_pipe = |error: io::Error| node_fault("create a pipe for the task's output", &error);
         let place = Place { task_dir, state: &self.state, base: &self.base, remover: &self.remover, account };
-        let prepared = prepare::prepare(order, &place)?;
+        let mut prepared = prepare::prepare(order, &place)?;
+        if let Enforcer::Cgroups(cgroups) = &self.enforcer {
+            cgroups.devices.renumber(order, &mut prepared.environment);
+        }
         let open = |stream| {
             let path = output_path(&self.state, order.attempt, stream);
             let (capture, writer) = Capture::new(path, order.template.program.output_cap)?;
