@@ -158,7 +158,8 @@ fn a_full_cluster_names_the_missing_resource() {
 
 #[test]
 fn gpus_are_handed_out_by_index() {
-    let scene = Scene::dev(&["--resource", "gpu=2", "--resource", "fpga=1"]);
+    // GPUs of this machine, if it has any, are not used.
+    let scene = Scene::dev(&["--device", "gpu:0=/dev/zero", "--device", "gpu:1=/dev/full", "--resource", "fpga=1"]);
     // Both must run at the same time to end.
     let script = "echo $CUDA_VISIBLE_DEVICES $AMALGAM_RESOURCE_GPU > gpu-$AMALGAM_INDEX; \
                   while [ ! -e gpu-0 ] || [ ! -e gpu-1 ]; do sleep 0.02; done";
@@ -211,6 +212,19 @@ fn gpus_are_handed_out_by_index() {
     waits_because(&scene, &waiting, "lacks 1 fpga");
     scene.write("go", "");
     scene.ok(&["wait", &waiting]);
+}
+
+#[test]
+fn a_task_can_read_only_its_own_devices_and_the_node_reports_whether_this_is_enforced() {
+    let scene = Scene::dev(&["--device", "gpu:0=/dev/zero", "--device", "gpu:1=/dev/full"]);
+    let info = scene.ok(&["node", "info", "0"]);
+    let is_enforced = info.contains("devices are enforced: gpu 0, gpu 1\n");
+    assert!(is_enforced || info.contains("devices are not enforced, a task can use those of others: "), "{info}");
+    let script = "for name in zero full null; do head -c 1 /dev/$name > /dev/null && echo $name; done; true";
+    for (request, expected) in [("cpu=1", "null\n"), ("gpu=0.5", "zero\nnull\n"), ("gpu=2", "zero\nfull\nnull\n")] {
+        let read = scene.ok(&["run", "-r", request, "--", "sh", "-c", script]);
+        assert_eq!(read, if is_enforced { expected } else { "zero\nfull\nnull\n" }, "{request}");
+    }
 }
 
 #[test]
