@@ -108,7 +108,11 @@ impl Draft {
             _ => {}
         }
         let temporary = Temporary::create(draft, mode)?;
-        before.iter().for_each(|before| take_after(temporary.file(), before));
+        match before {
+            Some(before) => take_after(temporary.file(), &before),
+            None if mode & 0o077 == 0 => belong_to_directory(&temporary),
+            None => {}
+        }
         Ok(Draft { path, output: Output::Temporary(temporary) })
     }
 
@@ -147,6 +151,16 @@ fn take_after(file: &File, before: &Metadata) {
     if before.uid() != rustix::process::geteuid().as_raw() {
         let (owner, group) = (Uid::from_raw(before.uid()), Gid::from_raw(before.gid()));
         let _ = rustix::fs::fchown(file, Some(owner), Some(group));
+    }
+}
+
+/// If an administrator makes a private file in another user's directory, such as a server's state directory, that user can
+/// read it.
+fn belong_to_directory(temporary: &Temporary) {
+    let directory = temporary.path().parent().and_then(|parent| fs::metadata(parent).ok());
+    if let Some(directory) = directory.filter(|found| found.uid() != rustix::process::geteuid().as_raw()) {
+        let (owner, group) = (Uid::from_raw(directory.uid()), Gid::from_raw(directory.gid()));
+        let _ = rustix::fs::fchown(temporary.file(), Some(owner), Some(group));
     }
 }
 
@@ -214,6 +228,22 @@ mod tests {
         assert_eq!((fs::read(&path).unwrap(), names(dir.path())), (b"one".to_vec(), vec!["known.json".to_owned()]));
         replace(&path, b"two").unwrap();
         assert_eq!(fs::read(&path).unwrap(), b"two");
+    }
+
+    #[test]
+    fn a_private_file_belongs_to_the_owner_of_its_directory() {
+        if !rustix::process::geteuid().is_root() {
+            return eprintln!("skipped: only root can give files to other users");
+        }
+        let dir = tempfile::tempdir().unwrap();
+        std::os::unix::fs::chown(dir.path(), Some(1234), Some(1235)).unwrap();
+        let (private, shared) = (dir.path().join("joins.json"), dir.path().join("shared"));
+        let owner = |path: &Path| fs::metadata(path).map(|found| (found.uid(), found.gid(), found.mode() & 0o777));
+        replace(&private, b"one").unwrap();
+        replace(&private, b"two").unwrap();
+        assert_eq!(owner(&private).unwrap(), (1234, 1235, 0o600));
+        Draft::shared(&shared).unwrap().finish().unwrap();
+        assert_eq!(owner(&shared).unwrap().0, 0);
     }
 
     #[test]
