@@ -14,6 +14,7 @@ use amalgam_daemon::executor::host::Host;
 use amalgam_daemon::executor::{DeviceFiles, EnforcementChoice, ExecutorConfig, RunAs};
 use amalgam_daemon::node_setup::NodeOptions;
 use amalgam_daemon::server::executor_paths;
+use amalgam_daemon::service_manager;
 use amalgam_daemon::shell::ExecutorSetup;
 use amalgam_daemon::transport::Secrets;
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -299,6 +300,7 @@ pub fn read_config(path: &Path, preset: Option<Preset>) -> Result<Config> {
 /// Waits for Ctrl-C or SIGTERM. A second signal kills the process, even if it is still stopping.
 pub fn until_stopped(mut signals: Signals) {
     signals.forever().next();
+    service_manager::stopping();
     for signal in [SIGINT, SIGTERM] {
         // SAFETY: the default action needs no handler.
         unsafe { libc::signal(signal, libc::SIG_DFL) };

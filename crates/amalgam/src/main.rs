@@ -17,7 +17,7 @@ mod verbs;
 
 use amalgam_cli::process::{die_of_broken_pipes, outlive_full_files};
 use amalgam_cli::{client, environment, failure, output, refusal};
-use amalgam_daemon::inherited;
+use amalgam_daemon::{inherited, service_manager};
 use arguments::{Arguments, Verb};
 use clap::{CommandFactory, Parser};
 use failure::Result;
@@ -34,6 +34,7 @@ fn main() -> ExitCode {
         die_of_broken_pipes();
     } else {
         inherited::let_go(std::env::args_os());
+        service_manager::meet();
     }
     outlive_full_files();
     let is_daemon = arguments.verb.is_daemon();

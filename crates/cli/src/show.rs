@@ -4,6 +4,7 @@ use crate::failure::{Failure, Result};
 use crate::output;
 pub use crate::output::note;
 use amalgam_core::vocabulary::Duration;
+use amalgam_daemon::service_manager;
 use amalgam_daemon::terminal::misleads;
 pub use amalgam_daemon::terminal::{visible, visible_in_colour, visible_lines};
 use serde::Serialize;
@@ -60,8 +61,9 @@ pub fn print_raw(bytes: &[u8]) -> Result<()> {
     output::stdout().write_all(bytes).map_err(|error| Failure::unwritten("standard output", &error))
 }
 
-/// Prints a daemon's ready line. A daemon continues if it cannot be written.
+/// Prints a daemon's ready line, and sends it to the service manager. A daemon continues if it cannot be written.
 pub fn announce(line: &str) {
+    service_manager::ready(line.strip_prefix("ready: ").unwrap_or(line));
     if let Err(failure) = print(&format!("{line}\n")) {
         note(&failure.to_string());
     }

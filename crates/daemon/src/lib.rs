@@ -36,6 +36,7 @@ mod replica;
 pub mod sealing;
 pub mod seat;
 pub mod server;
+pub mod service_manager;
 pub mod shell;
 pub mod store;
 mod stored_terms;

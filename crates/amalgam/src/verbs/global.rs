@@ -59,6 +59,8 @@ pub fn execute(args: GlobalArgs, connection: &Connection) -> Result<ExitCode> {
     let server = global::start(options)?;
     super::server::report_torn(&server);
     let (number, clusters) = of.unwrap_or_default();
+    // A service manager may stop the process as soon as it is ready.
+    let signals = cluster::stop_signals()?;
     show::announce(&format!(
         "ready: http://{}, global master {} of {}, preset {preset}, state in {}",
         server.address,
@@ -66,7 +68,7 @@ pub fn execute(args: GlobalArgs, connection: &Connection) -> Result<ExitCode> {
         counted(clusters.into(), "cluster"),
         state_dir.display()
     ));
-    cluster::until_stopped(cluster::stop_signals()?);
+    cluster::until_stopped(signals);
     server.stop();
     Ok(ExitCode::SUCCESS)
 }

@@ -54,8 +54,10 @@ pub fn execute(args: ServerArgs, connection: &Connection) -> Result<ExitCode> {
     report_torn(&server);
     let agents = server.agents_address.map_or_else(String::new, |address| format!(", agents at {address}"));
     let of = cluster.map_or_else(String::new, |cluster| format!(", {cluster} of a federation"));
+    // A service manager may stop the process as soon as it is ready.
+    let signals = cluster::stop_signals()?;
     show::announce(&format!("ready: {}{agents}{of}, preset {preset}, state in {}", server.url(), state_dir.display()));
-    cluster::until_stopped(cluster::stop_signals()?);
+    cluster::until_stopped(signals);
     server.stop();
     Ok(ExitCode::SUCCESS)
 }

@@ -23,6 +23,7 @@ mod leftovers;
 mod machines;
 mod misbehaviour;
 mod namespaces;
+mod notifying;
 mod printing;
 mod running;
 mod scheduling;

@@ -2,6 +2,7 @@
 //! ends once.
 
 use crate::federations::ended_once;
+use crate::notifying::{Manager, as_service};
 use crate::support::{Daemon, Scene, die_with_us, free_port, until, until_true};
 use amalgam_daemon::api::{NodeState, NodeSummary};
 use amalgam_daemon::auth::Tokens;
@@ -105,10 +106,14 @@ impl Pair {
 
     /// Does not wait for the ready line: a standby is not ready.
     fn start_server(&self, server: usize) {
+        *self.servers[server].borrow_mut() = Some(Daemon::spawn(self.server_command(server)));
+    }
+
+    fn server_command(&self, server: usize) -> Command {
         let mut command = self.scene.command(&["server", "--listen", &self.listen[server], "--config"]);
         command.arg(&self.config).args(["--listen-agents", &self.listen_agents[server]]);
         command.arg("--state-dir").arg(self.home(server));
-        *self.servers[server].borrow_mut() = Some(Daemon::spawn(command));
+        command
     }
 
     fn start_agent(&self, name: &str, master: &str) {
@@ -223,6 +228,22 @@ fn a_standby_takes_over_from_a_killed_master_without_losing_a_task() {
     until_true("both nodes again, of which one is drained", || pair.states() == [NodeState::Up, NodeState::Closed]);
     assert_eq!(pair.numbers(0), before);
     assert!(pair.nodes(0).iter().any(|node| node.name == "a" && node.state == NodeState::Drained));
+}
+
+#[test]
+fn a_standby_is_ready_for_its_service_manager_and_reports_while_it_waits() {
+    let Some(pair) = Pair::start() else { return };
+    assert!(pair.take(1).stop().code().is_none(), "a standby has nothing to finish");
+    let socket = pair.scene.path().join("notify");
+    let manager = Manager::at(&socket);
+    let standby = Daemon::spawn(as_service(&pair.server_command(1), socket.to_str().unwrap()));
+    *pair.servers[1].borrow_mut() = Some(standby);
+    assert_eq!(manager.next_news(), "READY=1\nSTATUS=standby of cluster 0\n");
+    (0..4).for_each(|_| assert_eq!(manager.next(), "WATCHDOG=1\n"));
+    pair.take(0).kill();
+    let active = manager.next_news();
+    assert!(active.starts_with("READY=1\nSTATUS=http"), "{active}");
+    (0..4).for_each(|_| assert_eq!(manager.next(), "WATCHDOG=1\n"));
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use super::etcd::{Etcd, EtcdError, Found, is_absent, put};
 use super::{Keys, ReplicaError};
 use crate::config::StoreConfig;
+use crate::service_manager::Watchdog;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -61,7 +62,10 @@ pub fn take_over(
     let mut stands_by = Some(stands_by);
     let started = Instant::now();
     let mut is_away = false;
+    // A standby waits here for as long as there is an active master.
+    let mut watchdog = Watchdog::new().unwrap_or_default();
     loop {
+        watchdog.turned();
         match campaign(&etcd, &keys, config.lease, says) {
             Ok(Ok(leadership)) => return Ok(leadership),
             Ok(Err(active)) => {

@@ -5,6 +5,7 @@ use crate::api::{Error, ErrorCode};
 use crate::auth::Tokens;
 use crate::config::{Config, StoreConfig};
 use crate::http;
+use crate::service_manager;
 use amalgam_core::vocabulary::ClusterId;
 use std::path::Path;
 use std::time::Duration;
@@ -26,7 +27,11 @@ pub(crate) fn wait(
     let stands_by = |active: &str| {
         tracing::warn!("standby: the active master of {cluster} is {active}; this one takes over when its lease ends");
         match answer_meanwhile(state_dir, own, tokens, refusal(cluster, active)) {
-            Ok(runtime) => interface = Some(runtime),
+            Ok(runtime) => {
+                interface = Some(runtime);
+                // It may stand by for ever, and a service manager waits for a limited time until a service is ready.
+                service_manager::ready(&format!("standby of {cluster}"));
+            }
             Err(error) => tracing::warn!(%error, "cannot open the interface of this standby"),
         }
     };

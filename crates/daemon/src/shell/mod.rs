@@ -31,6 +31,7 @@ pub use metrics::Metrics;
 pub use routes::{Parcel, PeerId, PeerRoute, PeerSender, Routes};
 
 use crate::journal::JournalWriter;
+use crate::service_manager::Watchdog;
 use crate::store::{Store, StoreError};
 use amalgam_core::hosting::{Effects, Envelope, Fact, Followed, Present, Roles};
 use amalgam_core::node::NodeSettings;
@@ -205,6 +206,7 @@ pub struct Shell {
     followed: Vec<(HostId, Followed)>,
     after: Vec<AfterCommit>,
     stays: Stays,
+    watchdog: Watchdog,
 }
 
 impl Shell {
@@ -223,7 +225,9 @@ impl Shell {
         let routes = Arc::clone(&committer.routes);
         let handle = Handle { inputs: inputs_in, routes, clock, next_client: Arc::new(AtomicU64::new(1)) };
         let (effects, followed, after, stays) = (Effects::default(), Vec::new(), Vec::new(), Stays::default());
-        let shell = Shell { roles, clock, inputs, committer, journal, files, effects, followed, after, stays };
+        let watchdog = Watchdog::new()?;
+        let shell =
+            Shell { roles, clock, inputs, committer, journal, files, effects, followed, after, stays, watchdog };
         Ok((shell, handle))
     }
 
@@ -242,6 +246,7 @@ impl Shell {
             self.committer.write_snapshot(now, self.roles.durable())?;
         }
         loop {
+            self.watchdog.turned();
             let Awake { inputs, ready, deserted } = self.wait();
             if ready || self.committer.executor.due().is_some_and(|at| at <= self.clock.now()) {
                 self.hear_executor();
@@ -270,7 +275,7 @@ impl Shell {
         let executor = &self.committer.executor;
         let wakeup = self.roles.next_wakeup().into_iter().chain(executor.due()).min();
         let wakeup = wakeup.map(|at| Duration::from_micros(at.since(now).as_micros()));
-        let patience = wakeup.into_iter().chain(self.committer.due_in(now)).min();
+        let patience = wakeup.into_iter().chain(self.committer.due_in(now)).chain(self.watchdog.due_in()).min();
         self.inputs.wait(patience, executor.watch(), TURN)
     }
 
@@ -480,6 +485,7 @@ fn remove_files(files: PathBuf, jobs: Vec<JobId>) {
 mod tests {
     use super::*;
     use crate::sealing::new_sealing;
+    use crate::service_manager::tests::watching;
     use crate::store::Options;
     use amalgam_core::job_manager::JobManagerSettings;
     use amalgam_core::master::MasterSettings;
@@ -534,6 +540,36 @@ mod tests {
         let question = move |_: &Roles, _| answer.send(()).unwrap();
         assert!(shell.handle(Input::Ask(Box::new(question))).is_err());
         assert!(answered.try_recv().is_err());
+    }
+
+    #[test]
+    fn a_loop_that_hangs_reports_no_turns_to_the_service_manager() {
+        let (_dir, mut shell) = shell_with_a_change(Options::default());
+        let (_socket, manager, watchdog) = watching(Duration::from_millis(100));
+        shell.watchdog = watchdog;
+        let inputs = shell.inputs.sender();
+        let running = std::thread::spawn(move || shell.run());
+        let mut report = [0; 100];
+        manager.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        for _ in 0..5 {
+            assert_eq!(manager.recv(&mut report).unwrap(), b"WATCHDOG=1\n".len(), "without any input");
+        }
+        let ((hangs, is_hanging), (go_on, goes_on)) = (mpsc::channel(), mpsc::channel::<()>());
+        let hang = move |_: &Roles, _| {
+            hangs.send(()).unwrap();
+            let _ = goes_on.recv();
+        };
+        assert!(inputs.send(Input::Ask(Box::new(hang))).is_ok());
+        is_hanging.recv().unwrap();
+        manager.set_nonblocking(true).unwrap();
+        while manager.recv(&mut report).is_ok() {}
+        std::thread::sleep(Duration::from_millis(400));
+        assert!(manager.recv(&mut report).is_err(), "a report of a loop that hangs");
+        manager.set_nonblocking(false).unwrap();
+        go_on.send(()).unwrap();
+        assert!(manager.recv(&mut report).is_ok());
+        drop(inputs);
+        running.join().unwrap().unwrap();
     }
 
     #[test]

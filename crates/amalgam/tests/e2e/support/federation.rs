@@ -147,6 +147,11 @@ impl Federation {
     }
 
     pub fn start_global(&self, global: usize) {
+        let command = self.global_command(global);
+        *self.globals[global].borrow_mut() = Some(self.started(self.global_host(global), command, "global master"));
+    }
+
+    pub fn global_command(&self, global: usize) -> Command {
         let masters: Vec<String> = self.to_masters[global].iter().map(|proxy| proxy.address.clone()).collect();
         let config = self.config(&format!("global-{global}"), global, &masters);
         let mut command = self.scene.command(&["global"]);
@@ -155,7 +160,7 @@ impl Federation {
         }
         command.arg("--config").arg(config).arg("--state-dir").arg(self.global_home(global));
         command.arg("--journal").arg(self.scene.journals());
-        *self.globals[global].borrow_mut() = Some(self.started(self.global_host(global), command, "global master"));
+        command
     }
 
     pub fn start_agent(&self, cluster: usize, agent: usize) {
