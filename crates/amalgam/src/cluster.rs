@@ -19,6 +19,7 @@ use amalgam_daemon::shell::ExecutorSetup;
 use amalgam_daemon::transport::Secrets;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -279,6 +280,23 @@ pub fn executor_setup(state_dir: &Path, enforcement: EnforcementChoice, run_as: 
     let config =
         ExecutorConfig { socket, state, enforcement, idle_exit: IDLE_EXIT, leash: None, run_as, devices: Vec::new() };
     Ok(ExecutorSetup { program, arguments: vec!["executor".into()], config })
+}
+
+/// The same executor in a scope of systemd, a control group beside that of this process's unit. Below the unit's group, systemd could
+/// not start the unit again while tasks run: cgroup v2 allows no process in a group whose children have limits. Without systemd,
+/// nothing changes.
+pub fn in_scope(setup: ExecutorSetup) -> ExecutorSetup {
+    // As sd_booted(3) finds out.
+    if !Path::new("/run/systemd/system").is_dir() {
+        return setup;
+    }
+    let scope = ["--scope", "--quiet", "--collect", "--description=Amalgam executor and tasks"];
+    // The executor makes groups in it, and the limit of processes is for all tasks together.
+    let properties = ["--property=Delegate=yes", "--property=TasksMax=infinity", "--"];
+    let mut arguments: Vec<OsString> = scope.into_iter().chain(properties).map(OsString::from).collect();
+    arguments.push(setup.program.into());
+    arguments.extend(setup.arguments);
+    ExecutorSetup { program: "systemd-run".into(), arguments, config: setup.config }
 }
 
 /// Combines `--config` and `--preset`: a named preset replaces the file's, and the file's `[policies]` apply to it.

@@ -49,7 +49,7 @@ pub struct AgentArgs {
     join: Option<String>,
     /// Number of hollow nodes in this process, whose tasks do not run: each succeeds after the time that its command would sleep
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..),
-        conflicts_with_all = ["work_dir", "cache", "enforcement", "devices"])]
+        conflicts_with_all = ["work_dir", "cache", "enforcement", "devices", "scope"])]
     hollow: Option<u32>,
     /// The node's name, one for each agent; hollow nodes append a dash and a number [default: the host's name]
     #[arg(long, value_parser = amalgam_workload::quantities::parse_node_name)]
@@ -73,6 +73,10 @@ pub struct AgentArgs {
     /// Run jobs of root, too, if tasks run as their job's user
     #[arg(long, conflicts_with = "hollow")]
     allow_root: bool,
+    /// Start the executor in a scope of systemd of its own, as the packaged unit does: systemd can stop and start this agent while
+    /// tasks run. Without systemd, it has no effect
+    #[arg(long)]
+    scope: bool,
     #[command(flatten)]
     journal: JournalArgs,
 }
@@ -170,6 +174,7 @@ pub fn execute(args: AgentArgs, connection: &Connection) -> Result<ExitCode> {
     };
     let mut executor = cluster::executor_setup(&work_dir, args.offer.enforcement, run_as)?;
     executor.config.devices = args.offer.devices;
+    let executor = if args.scope { cluster::in_scope(executor) } else { executor };
     let options = AgentOptions { server: server.clone(), secrets, node, executor, journal, patience };
     let joined_as = |name: &str| {
         show::announce(&format!("ready: node {name}, server {server}"));
