@@ -59,6 +59,8 @@ pub enum Verb {
     History(verbs::list::HistoryArgs),
     /// Manage access tokens of users and agents
     Token(verbs::token::TokenArgs),
+    /// Examine this machine: clocks, limits, disks, ports, certificates, versions
+    Doctor(verbs::doctor::DoctorArgs),
     /// Check job files, print their schema
     Config(verbs::config::ConfigArgs),
     /// Show, convert and sample traces and generated workloads

@@ -40,7 +40,7 @@ pub fn connect(connection: &Connection) -> Result<Client> {
 
 /// The server, if one was named or one runs on this machine.
 pub fn find(connection: &Connection) -> Result<Option<Client>> {
-    if let Some(server) = named_server(connection)? {
+    if let Some(server) = named(connection)? {
         let base = base_url(&server)?;
         if base.starts_with("https://") {
             let authority = authority(connection, &base)?;
@@ -82,7 +82,8 @@ fn authority(connection: &Connection, base: &str) -> Result<PathBuf> {
     })
 }
 
-fn named_server(connection: &Connection) -> Result<Option<String>> {
+/// The server that a flag or the environment names.
+pub fn named(connection: &Connection) -> Result<Option<String>> {
     match &connection.server {
         Some(server) => Ok(Some(server.clone())),
         None => environment::server(),

@@ -68,6 +68,7 @@ fn execute(Arguments { connection, verb }: Arguments) -> Result<ExitCode> {
         Verb::Queue(args) => verbs::queue::execute(args, &connection),
         Verb::Usage(args) => verbs::usage::execute(args, &connection),
         Verb::Token(args) => verbs::token::execute(args, &connection),
+        Verb::Doctor(args) => verbs::doctor::execute(args, &connection),
         Verb::Config(args) => verbs::config::execute(args),
         Verb::Workload(args) => verbs::workload::execute(args),
         Verb::Sim(args) => verbs::sim::execute(args),

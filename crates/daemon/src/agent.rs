@@ -8,7 +8,7 @@ use crate::journal::{JournalError, JournalWriter};
 use crate::lock::LockError;
 use crate::node_setup::NodeOptions;
 use crate::sealing::new_sealing;
-use crate::server::{ServerError, spawn_loop};
+use crate::server::{ServerError, executor_paths, spawn_loop};
 use crate::shell::fetcher::{Fetcher, fetcher};
 use crate::shell::{Clock, Committer, EventRing, ExecutorLink, ExecutorSetup, Handle, Input, Shell};
 use crate::stored_terms;
@@ -70,6 +70,12 @@ impl NodeTerms {
             tracing::warn!(path = %path.display(), %error, "cannot store the server's answer");
         }
     }
+}
+
+/// The server of the agent that last used this work directory.
+pub fn known_server(work_dir: &Path) -> Option<String> {
+    let terms: NodeTerms = stored_terms::load(&executor_paths(work_dir).0).ok()??;
+    Some(terms.server)
 }
 
 #[derive(Debug, thiserror::Error)]

@@ -4,6 +4,7 @@ pub mod act;
 pub mod agent;
 pub mod config;
 pub mod dev;
+pub mod doctor;
 pub mod executor;
 pub mod global;
 pub mod info;

@@ -7,6 +7,7 @@ mod bytes;
 mod conformance;
 mod crashes;
 mod dependencies;
+mod doctor;
 mod examples;
 mod federations;
 mod files;

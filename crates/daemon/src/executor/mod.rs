@@ -12,7 +12,7 @@
 //! * `task_dirs.rs`: scratch directories; `capture.rs`: one stream of output
 //! * `progress.rs`: the progress of attempts; `precedence.rs`: their CPU and disk priority
 //! * `members.rs`: the processes of an attempt without a cgroup
-//! * `cgroups.rs`: the pool of cgroups; `hierarchy.rs`: their versions 1 and 2
+//! * `cgroups.rs`: the pool of cgroups; `hierarchy.rs`: their versions 1 and 2; `offered.rs`: what is possible here
 //! * `devices.rs`: access to devices
 //! * `sys/`: the only unsafe code; `host.rs`: the properties of this machine
 //! * `client.rs`: the agent's side; `link.rs`: either end of the connection
@@ -29,6 +29,7 @@ pub mod host;
 mod input;
 mod link;
 mod members;
+pub mod offered;
 mod outputs;
 mod precedence;
 mod prepare;

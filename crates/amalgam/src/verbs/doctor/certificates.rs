@@ -1,0 +1,137 @@
+//! The authority of an encrypted interface, and the certificate that the server presents.
+
+use super::{Check, Patient};
+use crate::discovery;
+use amalgam_daemon::authority::Authority;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::{ClientConfig, ClientConnection, RootCertStore};
+use std::fs;
+use std::net::{TcpStream, ToSocketAddrs};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use x509_parser::parse_x509_certificate;
+
+const PATIENCE: Duration = Duration::from_secs(5);
+const DAY: i64 = 24 * 60 * 60;
+/// An authority that ends sooner is a warning: all clients need the next one before.
+const SOON: i64 = 60 * DAY;
+
+pub fn checks(patient: &Patient) -> Vec<Check> {
+    let own = patient.state_dir.as_ref().map(|dir| dir.join(Authority::FILE)).filter(|path| path.exists());
+    let named = patient.connection.ca_file.clone();
+    let files: Vec<PathBuf> = named.clone().into_iter().chain(own.clone()).collect();
+    let mut checks: Vec<Check> = files.iter().map(|path| authority(path)).collect();
+    let server = discovery::named(patient.connection).ok().flatten();
+    if let (Some(address), Some(trusted)) = (server.as_deref().and_then(encrypted), named.or(own)) {
+        checks.push(presented(address, &trusted));
+    }
+    checks
+}
+
+/// HOST:PORT of an https address.
+fn encrypted(server: &str) -> Option<&str> {
+    server.trim().strip_prefix("https://").map(|address| address.trim_end_matches('/'))
+}
+
+fn authority(path: &Path) -> Check {
+    const CHECK: &str = "authority";
+    let name = path.display();
+    match read(path).and_then(|certificate| days_left(&certificate)) {
+        Ok(days) => judged(CHECK, &format!("{name}"), days, SOON / DAY, || {
+            "at the server, move ca.pem and ca-key.pem away and restart it; then copy the new ca.pem to each client"
+                .to_owned()
+        }),
+        Err(why) => {
+            let remedy = "copy ca.pem from the server's state directory again; at the server, restore it from a backup";
+            Check::problem(CHECK, format!("{name}: {why}"), remedy)
+        }
+    }
+}
+
+fn read(path: &Path) -> Result<CertificateDer<'static>, String> {
+    let pem = fs::read(path).map_err(|error| error.to_string())?;
+    CertificateDer::from_pem_slice(&pem).map_err(|_| "it contains no certificate".to_owned())
+}
+
+/// Days until the end of a certificate; negative if it has ended.
+fn days_left(certificate: &CertificateDer) -> Result<i64, String> {
+    let (_, parsed) = parse_x509_certificate(certificate).map_err(|_| "it is not a certificate".to_owned())?;
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs() as i64);
+    Ok((parsed.validity().not_after.timestamp() - now).div_euclid(DAY))
+}
+
+fn judged(check: &'static str, what: &str, days: i64, soon: i64, remedy: impl FnOnce() -> String) -> Check {
+    match days {
+        ..0 => Check::problem(check, format!("{what} ended {} days ago", -days), remedy()),
+        days if days < soon => Check::warning(check, format!("{what} ends in {days} days"), remedy()),
+        days => Check::ok(check, format!("{what} is valid for {days} more days")),
+    }
+}
+
+/// The certificate that the server at this address presents, verified as clients do it.
+fn presented(address: &str, authority: &Path) -> Check {
+    const CHECK: &str = "certificate";
+    match handshake(address, authority).and_then(|certificate| days_left(&certificate)) {
+        // The server replaces it after half of its seven days.
+        Ok(days) => judged(CHECK, &format!("that of {address}"), days, 1, || {
+            "restart the server, and check its clock: it did not replace its certificate".to_owned()
+        }),
+        Err(why) => {
+            let remedy = format!(
+                "compare {} with ca.pem in the server's state directory, and both clocks; if the name is wrong, add it to `listen_names` \
+                 of the configuration",
+                authority.display()
+            );
+            Check::problem(CHECK, format!("{address}: {why}"), remedy)
+        }
+    }
+}
+
+fn handshake(address: &str, authority: &Path) -> Result<CertificateDer<'static>, String> {
+    let mut roots = RootCertStore::empty();
+    roots.add(read(authority)?).map_err(|error| error.to_string())?;
+    let host = address.rsplit_once(':').map_or(address, |(host, _)| host).trim_matches(['[', ']']);
+    let name = ServerName::try_from(host.to_owned()).map_err(|error| error.to_string())?;
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(|error| error.to_string())?
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    let mut connection = ClientConnection::new(Arc::new(config), name).map_err(|error| error.to_string())?;
+    let resolved = address.to_socket_addrs().map_err(|error| error.to_string())?.next().ok_or("it has no address")?;
+    let mut stream = TcpStream::connect_timeout(&resolved, PATIENCE).map_err(|error| error.to_string())?;
+    let limited = stream.set_read_timeout(Some(PATIENCE)).and_then(|()| stream.set_write_timeout(Some(PATIENCE)));
+    limited.map_err(|error| error.to_string())?;
+    while connection.is_handshaking() {
+        connection.complete_io(&mut stream).map_err(|error| error.to_string())?;
+    }
+    let first = connection.peer_certificates().and_then(|chain| chain.first());
+    first.map(|certificate| certificate.clone().into_owned()).ok_or_else(|| "it presents no certificate".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Outcome;
+    use super::*;
+
+    #[test]
+    fn certificates_that_end_are_found_in_time() {
+        for (days, result) in [(-1, Outcome::Problem), (0, Outcome::Warning), (59, Outcome::Warning), (60, Outcome::Ok)]
+        {
+            let check = judged("authority", "ca.pem", days, SOON / DAY, || "replace it".to_owned());
+            assert_eq!((check.result, check.remedy.is_empty()), (result, result == Outcome::Ok), "{days}");
+        }
+    }
+
+    #[test]
+    fn a_file_without_a_certificate_is_a_problem() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("ca.pem");
+        fs::write(&path, "no certificate").unwrap();
+        let check = authority(&path);
+        assert!(check.result == Outcome::Problem && check.found.contains("contains no certificate"), "{check:?}");
+    }
+}

@@ -1,0 +1,133 @@
+//! `amalgam doctor` finds what is wrong with a machine, and says what helps.
+
+use crate::support::{Daemon, Scene, free_port};
+use rcgen::{BasicConstraints, CertificateParams, IsCa, KeyPair};
+use serde_json::Value;
+use std::fs;
+use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::time::{Duration, SystemTime};
+
+const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// The exit code and the checks with this name.
+fn examined(scene: &Scene, check: &str, arguments: &[&str]) -> (i32, Vec<Value>) {
+    let output = scene.run(&[&["doctor", "--json"], arguments].concat());
+    let checks: Vec<Value> = serde_json::from_str(&output.out).unwrap_or_else(|error| panic!("{error}: {output:?}"));
+    (output.code, checks.into_iter().filter(|found| found["check"] == check).collect())
+}
+
+#[track_caller]
+fn finds(checks: &[Value], result: &str, found: &str, remedy: &str) {
+    let matches = |check: &Value| {
+        check["result"] == result
+            && check["found"].as_str().unwrap().contains(found)
+            && check["remedy"].as_str().unwrap_or_default().contains(remedy)
+    };
+    assert!(checks.iter().any(matches), "{result}, {found}, {remedy}: {checks:?}");
+}
+
+#[test]
+fn a_running_server_is_examined_and_tokens_that_others_can_read_are_found() {
+    let scene = Scene::dev(&[]);
+    for (check, found) in [
+        ("server", "1 of 1 nodes up"),
+        ("clock", "as the server's, within"),
+        ("versions", "the server is"),
+        ("ports", "listens for clients at 127.0.0.1"),
+        ("disk writes", "until a write to the state directory is durable"),
+        ("secrets", "tokens.toml has mode 0600"),
+    ] {
+        finds(&examined(&scene, check, &[]).1, "ok", found, "");
+    }
+    let tokens = scene.state().join("tokens.toml");
+    fs::set_permissions(&tokens, fs::Permissions::from_mode(0o644)).unwrap();
+    let (code, secrets) = examined(&scene, "secrets", &[]);
+    assert_eq!(code, 1);
+    finds(&secrets, "problem", "mode 0644", &format!("chmod 600 {}", tokens.display()));
+    let printed = scene.run(&["doctor"]);
+    assert!(printed.code == 1 && printed.out.contains("\n  help: run `chmod 600"), "{printed:?}");
+    fs::set_permissions(&tokens, fs::Permissions::from_mode(0o600)).unwrap();
+    // Nothing is left behind.
+    let drafts = fs::read_dir(scene.state()).unwrap().flatten();
+    assert_eq!(drafts.filter(|entry| entry.file_name().to_string_lossy().starts_with("doctor")).count(), 0);
+}
+
+#[test]
+fn a_port_that_another_process_uses_is_found() {
+    let scene = Scene::new();
+    let other = TcpListener::bind("127.0.0.1:0").unwrap();
+    let (taken, free) = (other.local_addr().unwrap(), free_port());
+    let config = scene.write("server.toml", &format!("listen = '{taken}'\nlisten_agents = '127.0.0.1:{free}'\n"));
+    let arguments = ["--role", "server", "--config", config.to_str().unwrap()];
+    let (code, ports) = examined(&scene, "ports", &arguments);
+    assert_eq!((code, ports.len()), (1, 2));
+    finds(&ports, "problem", &format!("another process listens at {taken}"), "--listen");
+    finds(&ports, "ok", &format!("127.0.0.1:{free} is free for agents"), "");
+    drop(other);
+    finds(&examined(&scene, "ports", &arguments).1, "ok", &format!("{taken} is free for clients"), "");
+}
+
+/// An authority that ends after this time, or has ended.
+fn authority(path: &Path, ends: SystemTime) {
+    let mut params = CertificateParams::new(Vec::new()).unwrap();
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    (params.not_before, params.not_after) = ((ends - 100 * DAY).into(), ends.into());
+    let key = KeyPair::generate().unwrap();
+    fs::write(path, params.self_signed(&key).unwrap().pem()).unwrap();
+}
+
+#[test]
+fn an_authority_that_ends_soon_is_found() {
+    let scene = Scene::new();
+    let path = scene.work().join("ca.pem");
+    let arguments = ["--ca-file", path.to_str().unwrap()];
+    let now = SystemTime::now();
+    for (ends, code, result, found) in [
+        (now + 90 * DAY, 0, "ok", "more days"),
+        (now + 10 * DAY, 0, "warning", "ends in "),
+        (now - 2 * DAY, 1, "problem", "ended "),
+    ] {
+        authority(&path, ends);
+        let (exit, checks) = examined(&scene, "authority", &arguments);
+        assert_eq!(exit, code, "{checks:?}");
+        finds(&checks, result, found, if code == 0 && result == "ok" { "" } else { "copy the new ca.pem" });
+    }
+    fs::write(&path, "nothing").unwrap();
+    finds(&examined(&scene, "authority", &arguments).1, "problem", "contains no certificate", "copy ca.pem");
+}
+
+#[test]
+fn the_certificate_of_a_server_is_verified_as_clients_do_it() {
+    let scene = Scene::new();
+    let port = free_port();
+    let listen = format!("0.0.0.0:{port}");
+    let server = scene.command(&["server", "--listen", &listen, "--listen-agents", "127.0.0.1:0"]);
+    let _server = Daemon::start(server).unwrap();
+    let there = format!("https://localhost:{port}");
+    let own = scene.state().join("ca.pem");
+    let (_, checks) = examined(&scene, "certificate", &["--server", &there, "--ca-file", own.to_str().unwrap()]);
+    finds(&checks, "ok", &format!("localhost:{port} is valid for "), "");
+    let other = scene.work().join("other.pem");
+    authority(&other, SystemTime::now() + 90 * DAY);
+    let (code, checks) = examined(&scene, "certificate", &["--server", &there, "--ca-file", other.to_str().unwrap()]);
+    assert_eq!(code, 1);
+    finds(&checks, "problem", "UnknownIssuer", "compare ");
+}
+
+#[test]
+fn a_server_that_is_not_reached_is_a_problem_and_none_is_not() {
+    let scene = Scene::new();
+    let (code, server) = examined(&scene, "server", &[]);
+    assert_eq!(code, 0, "{server:?}");
+    finds(&server, "warning", "none runs on this machine", "--server");
+    let there = format!("http://127.0.0.1:{}", free_port());
+    let mut command = scene.command(&["doctor", "--json", "--server", &there]);
+    command.env("AMALGAM_TOKEN", "token");
+    let output = crate::support::result(command);
+    let checks: Vec<Value> = serde_json::from_str(&output.out).unwrap();
+    assert_eq!(output.code, 1, "{checks:?}");
+    finds(&checks, "problem", &there, "");
+    assert!(checks.iter().all(|check| check["result"] == "ok" || check["remedy"] != ""), "{checks:?}");
+}
