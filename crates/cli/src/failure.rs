@@ -95,7 +95,10 @@ impl From<api::Error> for Failure {
             api::ErrorCode::Unsupported => Kind::Unsupported,
             _ => Kind::Refused,
         };
-        let (what, remedy) = (visible(&error.message), visible(&error.remedy));
+        // An administrator finds a defect by it in the server's diagnostics.
+        let id = error.request.filter(|_| error.error == api::ErrorCode::Internal);
+        let id = id.map_or_else(String::new, |id| format!(" (request {id})"));
+        let (what, remedy) = (visible(&error.message) + id.as_str(), visible(&error.remedy));
         Failure { kind, elsewhere: error.elsewhere, ..Failure::new(what, remedy) }
     }
 }

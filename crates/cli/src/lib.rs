@@ -5,6 +5,8 @@ pub mod client;
 pub mod environment;
 pub mod failure;
 pub mod files;
+pub mod levels;
+pub mod log;
 pub mod output;
 pub mod process;
 pub mod refusal;

@@ -4,6 +4,7 @@ use crate::cluster::{self, JournalArgs, Offer};
 use crate::connection::Connection;
 use crate::failure::{Failure, Result};
 use crate::{discovery, environment, show};
+use amalgam_cli::log::LogArgs;
 use amalgam_daemon::agent::{self, AgentError, AgentOptions};
 use amalgam_daemon::auth::joins::JoinString;
 use amalgam_daemon::durable;
@@ -79,6 +80,8 @@ pub struct AgentArgs {
     scope: bool,
     #[command(flatten)]
     journal: JournalArgs,
+    #[command(flatten)]
+    log: LogArgs,
 }
 
 fn parse_run_as(text: &str) -> std::result::Result<RunAs, String> {
@@ -137,7 +140,7 @@ fn make_work_dir(work_dir: &Path, run_as: RunAs) -> Result<()> {
 }
 
 pub fn execute(args: AgentArgs, connection: &Connection) -> Result<ExitCode> {
-    environment::log_to_stderr()?;
+    args.log.start()?;
     let state_dir = discovery::state_dir(connection)?;
     let name = args.name.unwrap_or_else(|| amalgam_daemon::executor::host::Host::inspect().hostname);
     let mut node = NodeOptions {

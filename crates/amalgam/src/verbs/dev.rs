@@ -5,7 +5,8 @@ mod federation;
 use crate::cluster::{self, JournalArgs, Offer, ServerSettings, Size};
 use crate::connection::Connection;
 use crate::failure::Result;
-use crate::{discovery, environment, show};
+use crate::{discovery, show};
+use amalgam_cli::log::LogArgs;
 use amalgam_cli::process::user;
 use amalgam_core::preset::Preset;
 use amalgam_core::why::counted;
@@ -39,10 +40,12 @@ pub struct DevArgs {
     settings: ServerSettings,
     #[command(flatten)]
     journal: JournalArgs,
+    #[command(flatten)]
+    log: LogArgs,
 }
 
 pub fn execute(args: DevArgs, connection: &Connection) -> Result<ExitCode> {
-    environment::log_to_stderr()?;
+    args.log.start()?;
     let state_dir = discovery::state_dir(connection)?;
     let mut nodes = args.size.nodes();
     for node in &mut nodes {

@@ -3,7 +3,8 @@
 use crate::cluster::{self, JournalArgs, Numbered, ServerSettings};
 use crate::connection::Connection;
 use crate::failure::Result;
-use crate::{discovery, environment, show};
+use crate::{discovery, show};
+use amalgam_cli::log::LogArgs;
 use amalgam_cli::process::user;
 use amalgam_core::why::counted;
 use amalgam_daemon::global::{self, GlobalOptions};
@@ -36,10 +37,12 @@ pub struct GlobalArgs {
     numbered: Numbered,
     #[command(flatten)]
     journal: JournalArgs,
+    #[command(flatten)]
+    log: LogArgs,
 }
 
 pub fn execute(args: GlobalArgs, connection: &Connection) -> Result<ExitCode> {
-    environment::log_to_stderr()?;
+    args.log.start()?;
     let state_dir = discovery::state_dir(connection)?;
     let mut config = args.settings.read_any()?;
     args.numbered.apply(&mut config)?;

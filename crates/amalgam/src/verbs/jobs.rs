@@ -3,7 +3,8 @@
 use crate::cluster::{self, JournalArgs};
 use crate::connection::Connection;
 use crate::failure::{Failure, Result};
-use crate::{discovery, environment, show};
+use crate::{discovery, show};
+use amalgam_cli::log::LogArgs;
 use amalgam_core::vocabulary::HostId;
 use amalgam_daemon::jobs::{self, JobsError, JobsOptions};
 use amalgam_daemon::transport::JoinError;
@@ -42,10 +43,12 @@ pub struct JobsArgs {
     work_dir: Option<PathBuf>,
     #[command(flatten)]
     journal: JournalArgs,
+    #[command(flatten)]
+    log: LogArgs,
 }
 
 pub fn execute(args: JobsArgs, connection: &Connection) -> Result<ExitCode> {
-    environment::log_to_stderr()?;
+    args.log.start()?;
     let state_dir = discovery::state_dir(connection)?;
     let number = args.number;
     let server = cluster::agents_address(&args.server)?;

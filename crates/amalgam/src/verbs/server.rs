@@ -3,7 +3,8 @@
 use crate::cluster::{self, JournalArgs, Numbered, ServerSettings};
 use crate::connection::Connection;
 use crate::failure::Result;
-use crate::{discovery, environment, show};
+use crate::{discovery, show};
+use amalgam_cli::log::LogArgs;
 use amalgam_cli::process::user;
 use amalgam_daemon::server::{Server, ServerOptions};
 use clap::Args;
@@ -32,10 +33,12 @@ pub struct ServerArgs {
     numbered: Numbered,
     #[command(flatten)]
     journal: JournalArgs,
+    #[command(flatten)]
+    log: LogArgs,
 }
 
 pub fn execute(args: ServerArgs, connection: &Connection) -> Result<ExitCode> {
-    environment::log_to_stderr()?;
+    args.log.start()?;
     let state_dir = discovery::state_dir(connection)?;
     let mut config = args.settings.read()?;
     args.numbered.apply(&mut config)?;

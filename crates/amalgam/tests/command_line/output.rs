@@ -179,7 +179,7 @@ fn a_reader_that_goes_away_ends_a_verb_like_any_filter() {
 #[test]
 fn empty_variables_count_as_unset_and_invalid_ones_are_refused() {
     let cluster = Cluster::start();
-    for name in ["AMALGAM_SERVER", "AMALGAM_TOKEN", "AMALGAM_TOKEN_FILE", "AMALGAM_LOG"] {
+    for name in ["AMALGAM_SERVER", "AMALGAM_TOKEN", "AMALGAM_TOKEN_FILE", "AMALGAM_LOG", "AMALGAM_LOG_FORMAT"] {
         let result = result(cluster.command(&["list"]).env(name, "").output().unwrap());
         assert_eq!((result.code, result.err.as_str()), (0, ""), "{name}");
     }
@@ -190,16 +190,21 @@ fn empty_variables_count_as_unset_and_invalid_ones_are_refused() {
     assert!(empty.code == 1 && empty.err.contains("no running server was found"), "{empty:?}");
     for arguments in [&["list"][..], &["dev"], &["server"], &["agent"], &["config", "schema"]] {
         let result = result(cluster.command(arguments).env("AMALGAM_LOG", "wrongvalue").output().unwrap());
-        let expected = "error: AMALGAM_LOG is `wrongvalue`, which is not a level\n  help: set it to one of off, error, warn, info, debug, trace, or unset it\n";
+        let expected = "error: AMALGAM_LOG is `wrongvalue`, which is not a level\n  help: set it to one of off, error, warn, info, debug, trace, also for parts as in `info,http=debug`, or unset it\n";
         assert_eq!(result, says(2, "", expected), "{arguments:?}");
     }
-    for (name, value) in
-        [("AMALGAM_SERVER", " "), ("AMALGAM_SERVER", "http://"), ("AMALGAM_SERVER", "a b"), ("AMALGAM_TOKEN", "a\nb")]
-    {
+    for (name, value) in [
+        ("AMALGAM_SERVER", " "),
+        ("AMALGAM_SERVER", "http://"),
+        ("AMALGAM_SERVER", "a b"),
+        ("AMALGAM_TOKEN", "a\nb"),
+        ("AMALGAM_LOG", "disk=info"),
+        ("AMALGAM_LOG_FORMAT", "xml"),
+    ] {
         let result = result(cluster.command(&["list"]).env(name, value).output().unwrap());
         assert!(result.code == 2 && result.err.contains(name), "{name} {value:?} {result:?}");
     }
-    for level in ["INFO", "trace", "off"] {
+    for level in ["INFO", "trace", "off", "warn,http=debug,loop=info"] {
         assert_eq!(result(cluster.command(&["list"]).env("AMALGAM_LOG", level).output().unwrap()).code, 0, "{level}");
     }
 }

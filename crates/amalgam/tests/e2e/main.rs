@@ -7,6 +7,7 @@ mod bytes;
 mod conformance;
 mod crashes;
 mod dependencies;
+mod diagnostics;
 mod doctor;
 mod examples;
 mod federations;

@@ -13,6 +13,9 @@ wire! {
         /// Other processes that can answer.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         elsewhere: Option<Elsewhere>,
+        /// Id of the request, which is also in the server's diagnostics.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        request: Option<Box<str>>,
     }
 
     /// Other processes of a federation. A client that reached this process at another address than `here`, such as
@@ -46,7 +49,7 @@ words! {
 
 impl Error {
     pub fn new(error: ErrorCode, message: impl Into<String>, remedy: impl Into<String>) -> Error {
-        Error { error, message: message.into(), remedy: remedy.into(), elsewhere: None }
+        Error { error, message: message.into(), remedy: remedy.into(), elsewhere: None, request: None }
     }
 
     /// The error for an object that another global master has; `elsewhere` is its address, if known.

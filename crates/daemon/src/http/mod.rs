@@ -17,6 +17,7 @@ mod openapi;
 mod output;
 mod outputs;
 mod reply;
+mod requests;
 pub mod submission;
 #[cfg(test)]
 mod tests;
@@ -70,6 +71,7 @@ pub async fn serve(
 pub async fn refuse_all(listener: TcpListener, certificate: Option<Certificate>, refusal: Error) {
     let refuse = move || std::future::ready(Reply(refusal.clone()));
     let router = Router::new().route("/healthz", get(cluster::healthy)).fallback(refuse);
+    let router = router.layer(middleware::from_fn(requests::identify));
     connections::serve(listener, certificate, router, Limits::default(), std::future::pending()).await;
 }
 
@@ -154,6 +156,7 @@ fn router(app: App) -> Router {
         .merge(private)
         .layer(DefaultBodyLimit::max(MAX_BODY))
         .layer(middleware::from_fn(refuse_large))
+        .layer(middleware::from_fn(requests::identify))
         .with_state(app)
 }
 

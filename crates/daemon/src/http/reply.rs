@@ -1,5 +1,6 @@
 //! Answers: JSON, and errors with a remedy.
 
+use super::requests::Refused;
 use crate::api::{Error, ErrorCode};
 use axum::Json;
 use axum::extract::rejection::{BytesRejection, PathRejection, QueryRejection};
@@ -35,7 +36,9 @@ impl IntoResponse for Reply {
             ErrorCode::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
             ErrorCode::Internal => StatusCode::INTERNAL_SERVER_ERROR,
         };
-        (status, Json(self.0)).into_response()
+        let mut response = (status, Json(&self.0)).into_response();
+        response.extensions_mut().insert(Refused(self.0));
+        response
     }
 }
 

@@ -123,6 +123,34 @@ fn only_health_checks_are_answered_without_a_known_token() {
 }
 
 #[test]
+fn every_answer_has_the_id_of_its_request() {
+    let client = Client::start();
+    let ask = |token: &str, path: &str, id: &str| {
+        let call = client.agent.get(client.url(path)).header("authorization", format!("Bearer {token}"));
+        let answer = call.header("x-request-id", id).call().unwrap();
+        let header = answer.headers()["x-request-id"].to_str().unwrap().to_owned();
+        (header, answered(answer))
+    };
+    for (token, path, status) in [
+        (client.ada.as_str(), "/v1/jobs", 200),
+        (&client.ada, "/v1/jobs/7", 404),
+        (&client.ada, "/v1/x", 404),
+        ("wrong", "/v1/jobs", 401),
+        ("", "/healthz", 200),
+    ] {
+        let (header, answer) = ask(token, path, "build-7");
+        assert_eq!((header.as_str(), answer.status), ("build-7", status), "{path}");
+        let (made, refused) = ask(token, path, "not allowed");
+        assert!(made.len() == 16 && made.bytes().all(|byte| byte.is_ascii_hexdigit()), "{path}: {made}");
+        if status >= 400 {
+            assert_eq!(answer.json::<Error>().request.as_deref(), Some("build-7"), "{path}");
+            assert_eq!(refused.json::<Error>().request.as_deref(), Some(made.as_str()), "{path}");
+            assert!(!refused.json::<Error>().remedy.is_empty());
+        }
+    }
+}
+
+#[test]
 fn every_described_call_exists_and_every_answer_has_a_schema() {
     let client = Client::start();
     client.submit(&client.ada, &job(TaskSet::Count(1), &["echo", "x"]));
