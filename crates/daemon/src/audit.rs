@@ -3,6 +3,7 @@
 //!
 //! Lines are written before the answer is sent, but not synced to the disk: a crash of the machine can lose the last ones.
 
+use crate::durable;
 use serde::Serialize;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -36,6 +37,9 @@ pub struct Line<'a> {
     pub status: Option<u16>,
     /// `ok`, or the reason why it was refused or failed.
     pub result: String,
+    /// The id of the request, as in the header `X-Request-Id` and in the daemon's log.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub id: Option<String>,
 }
 
 pub struct AuditLog {
@@ -98,7 +102,10 @@ pub fn add_local(state_dir: &Path, line: &Line) -> io::Result<()> {
 }
 
 fn append_to(path: &Path) -> io::Result<File> {
-    OpenOptions::new().create(true).append(true).mode(0o600).open(path)
+    let file = OpenOptions::new().create(true).append(true).mode(0o600).open(path)?;
+    // The server continues a file that an administrator's command has made.
+    durable::belong_to_directory(&file, path);
+    Ok(file)
 }
 
 /// Writes a line with one call, so that lines of two processes do not mix. Returns its length.
@@ -124,7 +131,7 @@ mod tests {
     fn line(what: &str) -> Line<'_> {
         let (from, request) = ("127.0.0.1:1".to_owned(), "POST /v1/jobs".to_owned());
         let (what, result) = (Some(what.to_owned()), "ok".to_owned());
-        Line { user: Some("ada"), token: None, from, request, what, status: Some(201), result }
+        Line { user: Some("ada"), token: None, from, request, what, status: Some(201), result, id: None }
     }
 
     #[test]

@@ -110,7 +110,7 @@ impl Draft {
         let temporary = Temporary::create(draft, mode)?;
         match before {
             Some(before) => take_after(temporary.file(), &before),
-            None if mode & 0o077 == 0 => belong_to_directory(&temporary),
+            None if mode & 0o077 == 0 => belong_to_directory(temporary.file(), temporary.path()),
             None => {}
         }
         Ok(Draft { path, output: Output::Temporary(temporary) })
@@ -156,11 +156,11 @@ fn take_after(file: &File, before: &Metadata) {
 
 /// If an administrator makes a private file in another user's directory, such as a server's state directory, that user can
 /// read it.
-fn belong_to_directory(temporary: &Temporary) {
-    let directory = temporary.path().parent().and_then(|parent| fs::metadata(parent).ok());
+pub(crate) fn belong_to_directory(file: &File, path: &Path) {
+    let directory = path.parent().and_then(|parent| fs::metadata(parent).ok());
     if let Some(directory) = directory.filter(|found| found.uid() != rustix::process::geteuid().as_raw()) {
         let (owner, group) = (Uid::from_raw(directory.uid()), Gid::from_raw(directory.gid()));
-        let _ = rustix::fs::fchown(temporary.file(), Some(owner), Some(group));
+        let _ = rustix::fs::fchown(file, Some(owner), Some(group));
     }
 }
 

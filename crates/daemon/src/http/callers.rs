@@ -3,13 +3,14 @@
 use super::App;
 use super::connections::Peer;
 use super::reply::Reply;
+use super::requests::{Refused, RequestId};
 use crate::api::{Error, ErrorCode};
 use crate::audit::Line;
 use crate::auth::{Callers, Holder, Identity, Scope, TokenEntry};
 use axum::body::{Body, Bytes, HttpBody};
 use axum::extract::{Request, State};
 use axum::http::header::AUTHORIZATION;
-use axum::http::{HeaderMap, Method, StatusCode};
+use axum::http::{HeaderMap, Method};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use hyper::body::{Frame, SizeHint};
@@ -40,6 +41,7 @@ impl Deed {
 pub async fn authenticate(State(app): State<App>, mut request: Request, next: Next) -> Result<Response, Reply> {
     let reads = matches!(*request.method(), Method::GET | Method::HEAD);
     let (deed, from) = (Deed::default(), request.extensions().get::<Peer>().copied());
+    let id = request.extensions().get::<RequestId>().map(|RequestId(id)| id.clone());
     let asked = format!("{} {}", request.method(), request.uri().path());
     let caller = caller(&app.callers, request.headers());
     let answer = match &caller {
@@ -59,7 +61,9 @@ pub async fn authenticate(State(app): State<App>, mut request: Request, next: Ne
             Err(reply) => reply.into_response(),
         };
         let known = caller.as_ref().ok();
-        let (status, answer, error) = explained(answer).await;
+        let refused = answer.extensions().get::<Refused>().map(|Refused(error)| error.message.clone());
+        let status = answer.status();
+        let is_error = status.is_client_error() || status.is_server_error();
         audit.add(&Line {
             user: known.map(|(identity, ..)| identity.user.as_str()),
             token: known.and_then(|(.., name)| name.as_deref()),
@@ -67,7 +71,8 @@ pub async fn authenticate(State(app): State<App>, mut request: Request, next: Ne
             request: asked,
             what: deed.take(),
             status: Some(status.as_u16()),
-            result: error.unwrap_or_else(|| "ok".to_owned()),
+            result: refused.unwrap_or_else(|| if is_error { status.to_string() } else { "ok".to_owned() }),
+            id,
         });
         return Ok(answer);
     }
@@ -159,16 +164,4 @@ impl HttpBody for WhileValid {
     fn size_hint(&self) -> SizeHint {
         self.body.size_hint()
     }
-}
-
-/// The status of an answer, and the message if it is an error.
-async fn explained(answer: Response) -> (StatusCode, Response, Option<String>) {
-    let status = answer.status();
-    if !(status.is_client_error() || status.is_server_error()) {
-        return (status, answer, None);
-    }
-    let (head, body) = answer.into_parts();
-    let body = axum::body::to_bytes(body, 1 << 16).await.unwrap_or_default();
-    let error = serde_json::from_slice::<Error>(&body).map_or_else(|_| status.to_string(), |error| error.message);
-    (status, Response::from_parts(head, Body::from(body)), Some(error))
 }

@@ -19,10 +19,15 @@ const LONGEST: usize = 128;
 #[derive(Clone)]
 pub struct Refused(pub Error);
 
+/// The id of a request, for handlers.
+#[derive(Clone)]
+pub struct RequestId(pub String);
+
 /// Gives the request an id, the client's or a new one, and adds it to the answer's header, to the body of an error and to the
 /// diagnostics.
-pub async fn identify(request: Request, next: Next) -> Response {
+pub async fn identify(mut request: Request, next: Next) -> Response {
     let id = accepted(request.headers()).unwrap_or_else(new_id);
+    request.extensions_mut().insert(RequestId(id.clone()));
     let (method, path, started) = (request.method().clone(), request.uri().path().to_owned(), Instant::now());
     let mut response = next.run(request).await;
     let (status, took) = (response.status(), started.elapsed());
