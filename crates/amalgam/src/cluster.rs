@@ -120,6 +120,9 @@ pub struct ServerSettings {
     /// Address of the HTTP interface [default: 127.0.0.1:7433, or that of the global master in [federation]]
     #[arg(long, value_name = "ADDRESS")]
     listen: Option<String>,
+    /// Path of a socket where users of this machine call without a token: the kernel says who they are
+    #[arg(long, value_name = "PATH")]
+    listen_local: Option<PathBuf>,
 }
 
 impl ServerSettings {
@@ -133,6 +136,7 @@ impl ServerSettings {
     pub fn read_any(self) -> Result<Config> {
         let mut config = configured(self.config.as_deref(), self.preset)?;
         config.listen = self.listen.or(config.listen);
+        config.listen_local = self.listen_local.or(config.listen_local);
         Ok(config)
     }
 

@@ -6,7 +6,8 @@ use std::path::PathBuf;
 /// Where the server is. Without these, the one that runs on this machine is found by its state directory.
 #[derive(Args, Clone, Debug, Default)]
 pub struct Connection {
-    /// The server's address, such as https://head:7433, or http://127.0.0.1:7433 on this machine; AMALGAM_SERVER may hold it
+    /// The server's address, such as https://head:7433, or http://127.0.0.1:7433 or unix:PATH on this machine; AMALGAM_SERVER may
+    /// hold it
     // Not an `env` of the argument: agents have a `--server` of their own, which is not at this address.
     #[arg(long, global = true, value_name = "URL", help_heading = "Connection")]
     pub server: Option<String>,

@@ -5,11 +5,12 @@ use crate::connection::Connection;
 use crate::environment;
 use crate::failure::{Failure, Result};
 use amalgam_daemon::api::ServerFile;
-use amalgam_daemon::auth::{self, Tokens};
+use amalgam_daemon::auth::{self, Tokens, USUAL_SOCKET};
 use amalgam_daemon::authority::Authority;
 use amalgam_daemon::channel::is_local;
 use amalgam_workload::path_of;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, ToSocketAddrs};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use std::{env, fs, io};
@@ -41,6 +42,9 @@ pub fn connect(connection: &Connection) -> Result<Client> {
 /// The server, if one was named or one runs on this machine.
 pub fn find(connection: &Connection) -> Result<Option<Client>> {
     if let Some(server) = named(connection)? {
+        if let Some(socket) = server.strip_prefix(LOCAL) {
+            return Ok(Some(Client::local(Path::new(socket), named_token(connection)?)));
+        }
         let base = base_url(&server)?;
         if base.starts_with("https://") {
             let authority = authority(connection, &base)?;
@@ -51,10 +55,10 @@ pub fn find(connection: &Connection) -> Result<Option<Client>> {
     // A half-written file, or one that a dead server left, means that no server runs.
     let state_dir = state_dir(connection)?;
     let Some(file) = server_file(&state_dir)?.and_then(|text| serde_json::from_str::<ServerFile>(&text).ok()) else {
-        return Ok(None);
+        return of_this_machine(connection);
     };
     if !listens(&file)? {
-        return Ok(None);
+        return of_this_machine(connection);
     }
     let token = token(connection, Some(path_of(&file.token_file)))?;
     let Ok(address) = file.address.parse::<SocketAddr>() else { return Ok(None) };
@@ -68,6 +72,26 @@ pub fn find(connection: &Connection) -> Result<Option<Client>> {
     };
     let base = format!("https://{}", SocketAddr::new(host, address.port()));
     Client::new(base, token).trusting(&state_dir.join(Authority::FILE)).map(Some)
+}
+
+/// How the path of a local socket is written as a server's address.
+const LOCAL: &str = "unix:";
+
+/// The server that runs as a service of this machine, where no state directory was named.
+fn of_this_machine(connection: &Connection) -> Result<Option<Client>> {
+    let socket = Path::new(USUAL_SOCKET);
+    if connection.state_dir.is_some() || UnixStream::connect(socket).is_err() {
+        return Ok(None);
+    }
+    Ok(Some(Client::local(socket, named_token(connection)?)))
+}
+
+/// The token of the command line or the environment.
+fn named_token(connection: &Connection) -> Result<Option<String>> {
+    match &connection.token_file {
+        Some(path) => Ok(Some(auth::client_token(path, &env::var("USER").unwrap_or_default())?)),
+        None => environment::token(),
+    }
 }
 
 /// The file with the authority of a server with https.
@@ -141,7 +165,7 @@ fn base_url(server: &str) -> Result<String> {
         let what = format!("`{server}` is not the address of a server (--server or AMALGAM_SERVER)");
         return Err(Failure::usage(
             what,
-            "write for instance https://head:7433, or http://127.0.0.1:7433 on this machine",
+            "write for instance https://head:7433, or http://127.0.0.1:7433 or unix:/run/amalgam/socket on this machine",
         ));
     };
     if scheme == "http" && !is_here(host) {
@@ -160,13 +184,10 @@ fn is_here(host: &str) -> bool {
 
 /// The token from the named file, the environment, or the server's own file.
 fn token(connection: &Connection, server_file: Option<&Path>) -> Result<String> {
-    let user = env::var("USER").unwrap_or_default();
-    if let Some(path) = &connection.token_file {
-        return Ok(auth::client_token(path, &user)?);
-    }
-    if let Some(token) = environment::token()? {
+    if let Some(token) = named_token(connection)? {
         return Ok(token);
     }
+    let user = env::var("USER").unwrap_or_default();
     let default = match server_file {
         Some(path) => path.to_owned(),
         None => state_dir(connection)?.join(Tokens::FILE),

@@ -1,6 +1,7 @@
 //! A blocking client of the HTTP interface. It needs no async runtime.
 
 use crate::failure::{Failure, Kind, Result};
+use crate::local::{LocalConnector, NoAddress};
 use amalgam_core::vocabulary::JobSpec;
 use amalgam_daemon::api::{
     self, Action, ActionRequest, ActionResult, ChosenTasks, Elsewhere, Event, JOB_MSGPACK, JobDetail, JobSummary,
@@ -23,7 +24,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 use ureq::http::Response;
 use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig, parse_pem};
-use ureq::{Agent, Body};
+use ureq::{Agent, Body, RequestBuilder};
 
 /// Time limit for establishing a connection.
 const CONNECT_PATIENCE: Duration = Duration::from_secs(5);
@@ -51,7 +52,8 @@ const OTHERS_PATIENCE: Duration = Duration::from_secs(5);
 pub struct Client {
     agent: Agent,
     base: String,
-    authorization: String,
+    /// `None` at the local socket, where the kernel says who calls.
+    authorization: Option<String>,
     /// The user's deadline, independent of the server.
     deadline: Option<Instant>,
 }
@@ -75,7 +77,16 @@ struct Pages<T> {
 
 impl Client {
     pub fn new(base: String, token: String) -> Client {
-        Client { agent: agent(None), base, authorization: format!("Bearer {token}"), deadline: None }
+        Client { agent: agent(None), base, authorization: Some(format!("Bearer {token}")), deadline: None }
+    }
+
+    /// A client of the server that listens at this socket of this machine. Without a token, it is the user of this process.
+    pub fn local(socket: &Path, token: Option<String>) -> Client {
+        let connector = LocalConnector { socket: socket.to_owned() };
+        let config = agent(None).config().clone();
+        let agent = Agent::with_parts(config, connector, NoAddress);
+        let authorization = token.map(|token| format!("Bearer {token}"));
+        Client { agent, base: "http://local".to_owned(), authorization, deadline: None }
     }
 
     /// A client that accepts servers whose certificates an authority of this file has signed: a copy of the server's
@@ -129,9 +140,16 @@ impl Client {
 
     fn ask(&self, path: &str, silence: Duration) -> Result<Response<Body>> {
         self.wherever_it_is(|base| {
-            let call = self.agent.get(format!("{base}{path}")).header("authorization", &self.authorization);
+            let call = self.authorized(self.agent.get(format!("{base}{path}")));
             call.config().timeout_per_read(Some(silence)).timeout_global(self.left()).build().call()
         })
+    }
+
+    fn authorized<B>(&self, call: RequestBuilder<B>) -> RequestBuilder<B> {
+        match &self.authorization {
+            Some(authorization) => call.header("authorization", authorization),
+            None => call,
+        }
     }
 
     /// The time left for a call, including the grace for the server's answer at the deadline.
@@ -156,7 +174,7 @@ impl Client {
     pub fn delete(&self, path: &str) -> Result<()> {
         let answer = self.wherever_it_is(|base| {
             let call = self.agent.delete(format!("{base}{path}"));
-            let call = call.header("authorization", &self.authorization);
+            let call = self.authorized(call);
             call.config().timeout_global(self.left()).build().call()
         });
         answer.map(drop)
@@ -165,7 +183,7 @@ impl Client {
     fn send(&self, path: &str, kind: &str, body: &[u8], key: Option<&str>) -> Result<Response<Body>> {
         self.wherever_it_is(|base| {
             let mut call = self.agent.post(format!("{base}{path}"));
-            call = call.header("authorization", &self.authorization).header("content-type", kind);
+            call = self.authorized(call).header("content-type", kind);
             if let Some(key) = key {
                 call = call.header("idempotency-key", key);
             }

@@ -6,6 +6,7 @@ pub mod environment;
 pub mod failure;
 pub mod files;
 pub mod levels;
+mod local;
 pub mod log;
 pub mod output;
 pub mod process;

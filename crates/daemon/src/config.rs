@@ -53,6 +53,8 @@ pub struct Config {
     pub listen: Option<String>,
     /// Address for agents, if configured.
     pub listen_agents: Option<String>,
+    /// Path of a socket for users of this machine, if configured.
+    pub listen_local: Option<PathBuf>,
     /// Names and addresses under which clients reach the server, besides those that it finds itself.
     pub listen_names: Vec<String>,
     /// Accounts on the nodes of users who have another name there, by the name of the user.
@@ -73,6 +75,7 @@ impl Default for Config {
             store: None,
             listen: None,
             listen_agents: None,
+            listen_local: None,
             listen_names: Vec::new(),
             accounts: BTreeMap::new(),
             history_bytes: 1 << 30,
@@ -116,6 +119,7 @@ struct File {
     preset: Option<At<Preset>>,
     listen: Option<String>,
     listen_agents: Option<String>,
+    listen_local: Option<PathBuf>,
     /// Names and addresses for the server's certificate.
     #[serde(default)]
     listen_names: Vec<At<String>>,
@@ -245,7 +249,8 @@ impl Config {
         config.federation = file.federation.map(|At { at, value }| value.config(at)).transpose()?;
         config.store = file.store.map(|At { at, value }| value.config(at, section.is_some())).transpose()?;
         file.policies.apply(&mut config.preset)?;
-        (config.listen, config.listen_agents) = (file.listen, file.listen_agents);
+        (config.listen, config.listen_agents, config.listen_local) =
+            (file.listen, file.listen_agents, file.listen_local);
         config.listen_names = file.listen_names.into_iter().map(listen_name).collect::<Result<_, _>>()?;
         config.accounts = accounts::accounts(file.account)?;
         config.history_bytes = file.history_mib.map_or(config.history_bytes, |mib| mib.saturating_mul(1 << 20));

@@ -89,7 +89,7 @@ pub fn start(options: GlobalOptions) -> Result<Server, ServerError> {
         neighbours,
         certificate: None,
     };
-    let callers = Callers::open(tokens, config.accounts, &kept.state_dir)?;
+    let callers = Callers::open(tokens, config, &kept.state_dir)?;
     Server::serve(hosted, remote, callers, runtime, listener, kept)
 }
 

@@ -377,7 +377,7 @@ impl Server {
         let neighbours = seat.map(|seat| neighbours(&config, seat, &listener)).transpose()?;
         let kept =
             Kept { agents_address, torn_bytes, state_dir, lock: executor_lock, resignation, neighbours, certificate };
-        let callers = Callers::open(tokens, config.accounts, &kept.state_dir)?;
+        let callers = Callers::open(tokens, config, &kept.state_dir)?;
         Server::serve(hosted, remote, callers, runtime, listener, kept)
     }
 

@@ -137,7 +137,7 @@ fn an_agent_reports_to_its_service_manager_but_its_executor_and_tasks_cannot() {
     let scene = &cluster.scene;
     let home = scene.path().join("home");
     let tokens = scene.state().join("tokens.toml");
-    let mut agent = scene.command(&["agent", "--server", cluster.agents_address(), "--name", "a"]);
+    let mut agent = scene.agent_command(&["--server", cluster.agents_address(), "--name", "a"]);
     agent.arg("--work-dir").arg(&home).arg("--token-file").arg(tokens);
     scene.has_executor(&home);
     let socket = scene.path().join("notify");

@@ -4,6 +4,8 @@ use crate::support::{Cluster, Daemon, job_spec, result};
 use serde_json::Value;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
 
 /// A server and an agent that runs tasks as their job's user; `None` if this is not root.
 fn cluster_or_skip(config: &str) -> Option<(Cluster, Daemon)> {
@@ -88,4 +90,58 @@ fn an_agent_says_why_it_cannot_run_tasks_as_others() {
     assert!(refused.contains("closed to other users") && refused.contains("chmod o+x"), "{refused}");
     let refused = cluster.scene.run(&["agent", "--run-as", "agent", "--allow-root"]);
     assert!(refused.code == 2 && refused.err.contains("--allow-root is for agents"), "{refused:?}");
+}
+
+#[test]
+fn users_of_the_servers_machine_need_no_token() {
+    if !rustix::process::geteuid().is_root() {
+        return println!("skipped: this needs root");
+    }
+    let home = tempfile::tempdir().unwrap();
+    fs::set_permissions(home.path(), PermissionsExt::from_mode(0o755)).unwrap();
+    let (socket, program) = (home.path().join("run/socket"), home.path().join("amalgam"));
+    fs::copy(env!("CARGO_BIN_EXE_amalgam"), &program).unwrap();
+    let cluster = Cluster::start(1, 2, &format!("listen_local = '{}'\n", socket.display()));
+    let as_user = |uid: u32, token: Option<&str>, arguments: &[&str]| {
+        let mut command = Command::new(&program);
+        command.args(arguments).uid(uid).gid(uid).current_dir("/").env_clear();
+        command.env("PATH", "/usr/bin:/bin").env("HOME", "/nonexistent");
+        command.env("AMALGAM_SERVER", format!("unix:{}", socket.display()));
+        token.into_iter().for_each(|token| { command.env("AMALGAM_TOKEN", token); });
+        result(command)
+    };
+    let daemon: u32 = 1;
+    let job = as_user(daemon, None, &["submit", "-q", "--", "true"]);
+    assert_eq!(job.code, 0, "{job:?}");
+    let job = job.out.trim();
+    assert_eq!(as_user(daemon, None, &["wait", job]).code, 0);
+    assert_eq!(cluster.scene.job(job).summary.user, "daemon");
+    let refused = as_user(daemon, None, &["node", "drain", "node-0"]);
+    assert!(refused.code == 1 && refused.err.contains("daemon is not an administrator"), "{refused:?}");
+    assert_eq!(as_user(0, None, &["node", "drain", "node-0"]).code, 0);
+    assert_eq!(as_user(0, None, &["node", "undrain", "node-0"]).code, 0);
+    let nameless = as_user(4_000_000_000, None, &["list"]);
+    assert!(nameless.code == 1 && nameless.err.contains("id 4000000000 has no name"), "{nameless:?}");
+
+    // A token counts more than the socket.
+    let token = cluster.scene.ok(&["token", "add", "grace"]);
+    let of_grace = as_user(daemon, Some(token.trim()), &["submit", "-q", "--", "true"]);
+    assert_eq!(cluster.scene.job(of_grace.out.trim()).summary.user, "grace");
+    assert_eq!(as_user(daemon, Some("forged"), &["list"]).code, 1);
+
+    let audit = fs::read_to_string(cluster.scene.state().join("audit.log")).unwrap();
+    let has = |user: &str, from: &str, what: &str| {
+        audit.lines().any(|line| {
+            let line: Value = serde_json::from_str(line).unwrap();
+            line["user"] == user
+                && line["from"] == from
+                && line["what"].as_str().is_some_and(|text| text.contains(what))
+        })
+    };
+    assert!(has("daemon", "local user 1", "submit job") && has("root", "local user 0", "undrain node"), "{audit}");
+    cluster.kill_server();
+    let refused = as_user(daemon, None, &["list"]);
+    assert!(refused.code == 4 && refused.err.contains("cannot connect to"), "{refused:?}");
+    cluster.start_server();
+    assert_eq!(as_user(daemon, None, &["list"]).code, 0, "the killed server's socket is replaced");
 }

@@ -6,17 +6,20 @@
 mod file;
 pub(crate) use file::{lock, read_private};
 pub mod joins;
+mod local;
 mod scopes;
 mod uses;
 
 pub use file::{
     Holder, OVERLAP, TokenEntry, Which, add, client_token, daemon_entries, daemon_token, read, remove, rotate,
 };
+pub use local::{LocalSocket, LocalUser, USUAL_SOCKET};
 pub use scopes::{Scope, Scopes};
 pub use uses::LastUses;
 
 use crate::audit::AuditLog;
 use crate::channel::is_local;
+use crate::config::Config;
 use amalgam_core::vocabulary::{BadName, Named};
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::{Digest, Sha256};
@@ -54,21 +57,21 @@ pub struct Callers {
     pub accounts: BTreeMap<String, String>,
     /// What they change is recorded there; `None` in tests.
     pub audit: Option<AuditLog>,
+    /// Where users of this machine call without a token.
+    pub local: Option<LocalSocket>,
 }
 
 impl Callers {
-    /// Those of a process with this state directory, with its audit log.
+    /// Those of a process with this configuration and state directory, with its audit log.
     ///
     /// # Errors
-    /// If the audit log cannot be opened.
-    pub fn open(
-        tokens: Arc<Tokens>,
-        accounts: BTreeMap<String, String>,
-        state_dir: &Path,
-    ) -> Result<Callers, AuthError> {
+    /// If the audit log cannot be opened, or the local socket cannot be made.
+    pub fn open(tokens: Arc<Tokens>, config: Config, state_dir: &Path) -> Result<Callers, AuthError> {
         let audit = AuditLog::open(state_dir);
         let audit = audit.map_err(|source| AuthError::Io { path: state_dir.join(AuditLog::FILE), source })?;
-        Ok(Callers { tokens, accounts, audit: Some(audit) })
+        let bind = |path: PathBuf| LocalSocket::bind(&path).map_err(|source| AuthError::Socket { path, source });
+        let local = config.listen_local.map(bind).transpose()?;
+        Ok(Callers { tokens, accounts: config.accounts, audit: Some(audit), local })
     }
 }
 
@@ -76,6 +79,8 @@ impl Callers {
 pub enum AuthError {
     #[error("cannot use {path}: {source}")]
     Io { path: PathBuf, source: io::Error },
+    #[error("cannot listen at {path}: {source}")]
+    Socket { path: PathBuf, source: io::Error },
     #[error("{path} can be read by others (mode {mode:o})")]
     Exposed { path: PathBuf, mode: u32 },
     #[error("{path}:{line}: {problem}")]
@@ -103,6 +108,7 @@ impl AuthError {
                 "free space on its disk".to_owned()
             }
             AuthError::Io { .. } => "check the path and its permissions".to_owned(),
+            AuthError::Socket { .. } => "name another path with --listen-local, or leave it out".to_owned(),
             AuthError::Exposed { path, .. } => format!("run `chmod 600 {}`", path.display()),
             AuthError::Malformed { line, remedy, .. } => format!("correct line {line}: {remedy}"),
             AuthError::Empty { .. } => "add one with `amalgam token add USER`".to_owned(),
@@ -172,6 +178,13 @@ impl Tokens {
 
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// Whether a valid token makes this user an administrator.
+    pub fn has_administrator(&self, user: &str) -> bool {
+        let is_theirs =
+            |entry: &TokenEntry| matches!(&entry.holder, Holder::User { name, admin: true } if name == user);
+        self.entries().iter().any(is_theirs)
     }
 
     /// The valid entries, which daemons use to verify each other.

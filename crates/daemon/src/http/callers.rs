@@ -6,7 +6,7 @@ use super::reply::Reply;
 use super::requests::{Refused, RequestId};
 use crate::api::{Error, ErrorCode};
 use crate::audit::Line;
-use crate::auth::{Callers, Holder, Identity, Scope, TokenEntry};
+use crate::auth::{Callers, Holder, Identity, LocalUser, Scope, Scopes, TokenEntry};
 use axum::body::{Body, Bytes, HttpBody};
 use axum::extract::{Request, State};
 use axum::http::header::AUTHORIZATION;
@@ -40,18 +40,21 @@ impl Deed {
 /// others. Requests that change something are recorded in the audit log, those that are refused included.
 pub async fn authenticate(State(app): State<App>, mut request: Request, next: Next) -> Result<Response, Reply> {
     let reads = matches!(*request.method(), Method::GET | Method::HEAD);
-    let (deed, from) = (Deed::default(), request.extensions().get::<Peer>().copied());
+    let (deed, from) = (Deed::default(), request.extensions().get::<Peer>().cloned());
     let id = request.extensions().get::<RequestId>().map(|RequestId(id)| id.clone());
     let asked = format!("{} {}", request.method(), request.uri().path());
-    let caller = caller(&app.callers, request.headers());
+    let caller = caller(&app.callers, request.headers(), from.as_ref());
     let answer = match &caller {
         Err(refused) => Err(Reply(refused.clone())),
-        Ok((identity, token, _)) => match check(identity, if reads { Scope::Read } else { Scope::Submit }) {
+        Ok(Caller { identity, token, .. }) => match check(identity, if reads { Scope::Read } else { Scope::Submit }) {
             Err(refused) => Err(Reply(refused)),
             Ok(()) => {
                 request.extensions_mut().insert(identity.clone());
                 request.extensions_mut().insert(deed.clone());
-                Ok(while_valid(&app.callers, token, next.run(request)).await)
+                Ok(match token {
+                    Some(token) => while_valid(&app.callers, token, next.run(request)).await,
+                    None => next.run(request).await,
+                })
             }
         },
     };
@@ -65,9 +68,9 @@ pub async fn authenticate(State(app): State<App>, mut request: Request, next: Ne
         let status = answer.status();
         let is_error = status.is_client_error() || status.is_server_error();
         audit.add(&Line {
-            user: known.map(|(identity, ..)| identity.user.as_str()),
-            token: known.and_then(|(.., name)| name.as_deref()),
-            from: from.map_or_else(|| "unknown".to_owned(), |Peer(address)| address.to_string()),
+            user: known.map(|caller| caller.identity.user.as_str()),
+            token: known.and_then(|caller| caller.token_name.as_deref()),
+            from: from.map_or_else(|| "unknown".to_owned(), |peer| peer.to_string()),
             request: asked,
             what: deed.take(),
             status: Some(status.as_u16()),
@@ -79,16 +82,28 @@ pub async fn authenticate(State(app): State<App>, mut request: Request, next: Ne
     answer
 }
 
-/// The user of a request, the access token, and the token's name.
-fn caller(callers: &Callers, headers: &HeaderMap) -> Result<(Identity, String, Option<String>), Error> {
+struct Caller {
+    identity: Identity,
+    /// The access token and its name; `None` for a user of this machine without one.
+    token: Option<String>,
+    token_name: Option<String>,
+}
+
+/// The caller of a request: the holder of its access token, or without one the user of this machine who connected to the local
+/// socket.
+fn caller(callers: &Callers, headers: &HeaderMap, peer: Option<&Peer>) -> Result<Caller, Error> {
     let remedy = "pass a token: --token-file, AMALGAM_TOKEN_FILE, or the header `Authorization: Bearer TOKEN`";
     let refuse = |message: &str| Error::new(ErrorCode::Unauthorized, message, remedy);
-    let header = headers.get(AUTHORIZATION).ok_or_else(|| refuse("the request has no access token"))?;
+    let header = match (headers.get(AUTHORIZATION), peer) {
+        (Some(header), _) => header,
+        (None, Some(Peer::Local(user))) => return of_this_machine(callers, user),
+        (None, _) => return Err(refuse("the request has no access token")),
+    };
     let token = header.to_str().ok().and_then(|text| text.strip_prefix("Bearer ")).map(str::trim);
     let token = token.ok_or_else(|| refuse("the authorization header is not `Bearer TOKEN`"))?;
     match callers.tokens.entry(token) {
-        Some(TokenEntry { holder: Holder::User { name: user, .. }, scopes, name, .. }) => {
-            Ok((Identity { user, scopes }, token.to_owned(), name))
+        Some(TokenEntry { holder: Holder::User { name: user, .. }, scopes, name: token_name, .. }) => {
+            Ok(Caller { identity: Identity { user, scopes }, token: Some(token.to_owned()), token_name })
         }
         Some(TokenEntry { holder: Holder::Agent { name }, .. }) => {
             Err(refuse(&format!("the token belongs to the agent of node `{name}`, not to a user")))
@@ -99,6 +114,21 @@ fn caller(callers: &Callers, headers: &HeaderMap) -> Result<(Identity, String, O
             Err(Error::new(ErrorCode::Unauthorized, message, remedy))
         }
     }
+}
+
+/// A user who is known by the kernel. Root, the server's user, and users with an administrator's token are administrators.
+fn of_this_machine(callers: &Callers, local: &LocalUser) -> Result<Caller, Error> {
+    let Some(user) = local.name.as_deref().map(str::to_owned) else {
+        let message = format!("the user with the id {} has no name on the server's machine", local.uid);
+        return Err(Error::new(
+            ErrorCode::Unauthorized,
+            message,
+            "create an account for the user, or pass an access token",
+        ));
+    };
+    let is_admin = local.is_trusted() || callers.tokens.has_administrator(&user);
+    let scopes = if is_admin { Scopes::ADMIN } else { Scopes::USUAL };
+    Ok(Caller { identity: Identity { user, scopes }, token: None, token_name: None })
 }
 
 fn check(identity: &Identity, scope: Scope) -> Result<(), Error> {

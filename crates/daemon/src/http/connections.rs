@@ -7,6 +7,7 @@
 
 use super::reply::Reply;
 use crate::api::{Error, ErrorCode};
+use crate::auth::LocalUser;
 use crate::channel::{Certificate, Channel, TLS_HANDSHAKE, is_local};
 use crate::descriptors;
 use axum::Router;
@@ -18,8 +19,9 @@ use hyper::body::{Frame, Incoming, SizeHint};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use hyper_util::server::graceful::GracefulShutdown;
+use hyper_util::server::graceful::{GracefulShutdown, Watcher};
 use std::collections::BTreeMap;
+use std::fmt;
 use std::future::Future;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -28,15 +30,34 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, Sleep, sleep, sleep_until, timeout};
 use tower::ServiceExt;
 
-/// The address of a request's client.
-#[derive(Clone, Copy, Debug)]
-pub struct Peer(pub SocketAddr);
+/// Where a request comes from.
+#[derive(Clone, Debug)]
+pub enum Peer {
+    Network(SocketAddr),
+    Local(LocalUser),
+}
+
+impl fmt::Display for Peer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Peer::Network(address) => address.fmt(f),
+            Peer::Local(user) => user.fmt(f),
+        }
+    }
+}
+
+/// Whose connections are counted together.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Origin {
+    Address(IpAddr),
+    User(u32),
+}
 
 /// Limits on connections and on the time that a request may take to arrive.
 #[derive(Clone, Copy, Debug)]
@@ -68,6 +89,7 @@ impl Default for Limits {
 /// connections with TLS fail.
 pub async fn serve(
     listener: TcpListener,
+    local: Option<UnixListener>,
     certificate: Option<Certificate>,
     router: Router,
     limits: Limits,
@@ -81,49 +103,110 @@ pub async fn serve(
     let mut shutdown = std::pin::pin!(shutdown);
     loop {
         let accepted = tokio::select! {
-            accepted = listener.accept() => accepted,
+            accepted = listener.accept() => accepted.map(|(stream, address)| Arrival::Network(stream, address)),
+            accepted = accept_local(local.as_ref()) => accepted.map(|(stream, user)| Arrival::Local(stream, user)),
             () = &mut shutdown => break,
         };
-        let Ok((stream, address)) = accepted else {
+        let Ok(arrival) = accepted else {
             // The process has most likely no file descriptors left. Closing an idle connection frees one. If none is
             // idle, the loop tries again until one is free.
             seats.let_one_go();
             sleep(Duration::from_millis(20)).await;
             continue;
         };
-        // Answers are small: a delay to fill a packet costs more than it saves.
-        let _ = stream.set_nodelay(true);
-        let Some(seat) = Seats::take(&seats, address.ip()) else {
-            seats.turn_away(stream);
+        let Some(seat) = Seats::take(&seats, arrival.origin()) else {
+            if let Arrival::Network(stream, _) = arrival {
+                seats.turn_away(stream);
+            }
             continue;
         };
-        let (router, own, http) = (router.clone(), seat.clone(), http.clone());
-        let (certificate, watcher, mut stopping) = (certificate.clone(), graceful.watcher(), stopping.clone());
-        let service = service_fn(move |request: Request<Incoming>| {
-            let busy = Busy::mark(&own);
-            let mut request = request.map(|body| Body::new(Arriving::new(body, limits)));
-            request.extensions_mut().insert(Peer(address));
-            let answer = router.clone().oneshot(request);
-            answer.map(move |answer| answer.map(|answer| answer.map(|body| Body::new(Leaving { body, _busy: busy }))))
-        });
+        let front = Front { seat, router: router.clone(), limits, http: http.clone(), watcher: graceful.watcher() };
+        let (certificate, stopping) = (certificate.clone(), stopping.clone());
         tokio::spawn(async move {
-            let opened = tokio::select! {
-                opened = timeout(limits.head, open(stream, certificate.as_ref())) => opened,
-                _ = stopping.changed() => return,
-                () = seat.occupant.must_go.notified() => return,
-            };
-            // Errors of a connection concern only its client.
-            let Ok(Ok(channel)) = opened else { return };
-            let connection = watcher.watch(http.serve_connection(TokioIo::new(channel), service));
-            tokio::select! {
-                // Errors of a connection concern only its client.
-                _ = connection => {}
-                () = seat.occupant.must_go.notified() => {}
+            match arrival {
+                Arrival::Network(stream, address) => {
+                    // Answers are small: a delay to fill a packet costs more than it saves.
+                    let _ = stream.set_nodelay(true);
+                    let opening = async move { open(stream, certificate.as_ref()).await };
+                    front.answer(opening, Peer::Network(address), stopping).await;
+                }
+                Arrival::Local(stream, uid) => {
+                    // The name service may be slow.
+                    let user = tokio::task::spawn_blocking(move || LocalUser::of(uid)).await;
+                    let Ok(user) = user else { return };
+                    front.answer(std::future::ready(Ok(stream)), Peer::Local(user), stopping).await;
+                }
             }
         });
     }
     drop((listener, stop));
     graceful.shutdown().await;
+}
+
+/// A new connection.
+enum Arrival {
+    Network(TcpStream, SocketAddr),
+    /// With the number of its user.
+    Local(UnixStream, u32),
+}
+
+impl Arrival {
+    fn origin(&self) -> Origin {
+        match self {
+            Arrival::Network(_, address) => Origin::Address(address.ip()),
+            Arrival::Local(_, uid) => Origin::User(*uid),
+        }
+    }
+}
+
+/// The next connection to the local socket; never, if there is none.
+async fn accept_local(local: Option<&UnixListener>) -> io::Result<(UnixStream, u32)> {
+    let Some(local) = local else { return std::future::pending().await };
+    let (stream, _) = local.accept().await?;
+    let uid = stream.peer_cred()?.uid();
+    Ok((stream, uid))
+}
+
+/// What a connection needs to be answered.
+struct Front {
+    seat: Seat,
+    router: Router,
+    limits: Limits,
+    http: http1::Builder,
+    watcher: Watcher,
+}
+
+impl Front {
+    /// Answers the requests of a connection when it is opened, until it ends.
+    async fn answer<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
+        self,
+        opening: impl Future<Output = io::Result<S>>,
+        peer: Peer,
+        mut stopping: watch::Receiver<()>,
+    ) {
+        let Front { seat, router, limits, http, watcher } = self;
+        let own = seat.clone();
+        let service = service_fn(move |request: Request<Incoming>| {
+            let busy = Busy::mark(&own);
+            let mut request = request.map(|body| Body::new(Arriving::new(body, limits)));
+            request.extensions_mut().insert(peer.clone());
+            let answer = router.clone().oneshot(request);
+            answer.map(move |answer| answer.map(|answer| answer.map(|body| Body::new(Leaving { body, _busy: busy }))))
+        });
+        let opened = tokio::select! {
+            opened = timeout(limits.head, opening) => opened,
+            _ = stopping.changed() => return,
+            () = seat.occupant.must_go.notified() => return,
+        };
+        // Errors of a connection concern only its client.
+        let Ok(Ok(channel)) = opened else { return };
+        let connection = watcher.watch(http.serve_connection(TokioIo::new(channel), service));
+        tokio::select! {
+            // Errors of a connection concern only its client.
+            _ = connection => {}
+            () = seat.occupant.must_go.notified() => {}
+        }
+    }
 }
 
 /// The channel of a connection, when its first byte has arrived.
@@ -160,7 +243,7 @@ struct Seats {
 }
 
 struct Occupant {
-    peer: IpAddr,
+    peer: Origin,
     /// A request is being answered.
     is_busy: AtomicBool,
     must_go: Notify,
@@ -191,7 +274,7 @@ impl Seats {
 
     /// Takes a place for a new connection. At the limit, the oldest idle connection is closed. Returns `None` if all
     /// are busy.
-    fn take(seats: &Arc<Seats>, peer: IpAddr) -> Option<Seat> {
+    fn take(seats: &Arc<Seats>, peer: Origin) -> Option<Seat> {
         let mut taken = seats.lock();
         let of_peer = taken.values().filter(|occupant| occupant.peer == peer).count();
         if of_peer >= seats.limits.most_of_peer {

@@ -617,7 +617,8 @@ impl FakeServer {
         let text = serde_json::to_string(&file).expect("plain texts");
         std::fs::write(state_dir.join(crate::api::ServerFile::NAME), text).expect("a writable directory");
         let audit = crate::audit::AuditLog::open(state_dir).expect("a usable state directory");
-        let callers = crate::auth::Callers { tokens: tokens.clone(), accounts: BTreeMap::new(), audit: Some(audit) };
+        let callers =
+            crate::auth::Callers { tokens: tokens.clone(), accounts: BTreeMap::new(), audit: Some(audit), local: None };
         let serving = super::serve(listener, None, Arc::new(FakeCluster::default()), callers, async {
             let _ = closed.await;
         });

@@ -44,7 +44,7 @@ use connections::Limits;
 use reply::Reply;
 use std::future::Future;
 use std::sync::Arc;
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::watch;
 
 /// Maximum size of a request's body in bytes. Twenty million short items fit.
@@ -55,16 +55,18 @@ pub async fn serve(
     listener: TcpListener,
     certificate: Option<Certificate>,
     backend: Arc<dyn Backend>,
-    callers: Callers,
+    mut callers: Callers,
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) {
     let (close, closing) = watch::channel(false);
+    let local = callers.local.as_mut().and_then(|socket| socket.listener.try_clone().ok());
+    let local = local.and_then(|listener| UnixListener::from_std(listener).ok());
     let app = App { backend, callers: Arc::new(callers), closing };
     let stop = async move {
         shutdown.await;
         close.send_replace(true);
     };
-    connections::serve(listener, certificate, router(app), Limits::default(), stop).await;
+    connections::serve(listener, local, certificate, router(app), Limits::default(), stop).await;
 }
 
 /// Answers every request with `refusal`, except `/healthz`, which reports that the process runs.
@@ -72,7 +74,7 @@ pub async fn refuse_all(listener: TcpListener, certificate: Option<Certificate>,
     let refuse = move || std::future::ready(Reply(refusal.clone()));
     let router = Router::new().route("/healthz", get(cluster::healthy)).fallback(refuse);
     let router = router.layer(middleware::from_fn(requests::identify));
-    connections::serve(listener, certificate, router, Limits::default(), std::future::pending()).await;
+    connections::serve(listener, None, certificate, router, Limits::default(), std::future::pending()).await;
 }
 
 #[derive(Clone)]
