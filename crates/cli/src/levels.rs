@@ -19,7 +19,7 @@ const PARTS: [(&str, &[&str]); 9] = [
     ("transport", &["transport", "channel"]),
     ("http", &["http"]),
     ("store", &["store", "replica"]),
-    ("auth", &["auth", "authority"]),
+    ("auth", &["auth", "authority", "audit"]),
     ("files", &["files", "shell::fetcher"]),
 ];
 
