@@ -107,7 +107,9 @@ fn users_of_the_servers_machine_need_no_token() {
         command.args(arguments).uid(uid).gid(uid).current_dir("/").env_clear();
         command.env("PATH", "/usr/bin:/bin").env("HOME", "/nonexistent");
         command.env("AMALGAM_SERVER", format!("unix:{}", socket.display()));
-        token.into_iter().for_each(|token| { command.env("AMALGAM_TOKEN", token); });
+        token.into_iter().for_each(|token| {
+            command.env("AMALGAM_TOKEN", token);
+        });
         result(command)
     };
     let daemon: u32 = 1;
