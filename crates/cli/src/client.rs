@@ -48,6 +48,9 @@ const MAX_PAGE: usize = 10_000;
 /// Time limit for another global master's list of jobs.
 const OTHERS_PATIENCE: Duration = Duration::from_secs(5);
 
+/// The base of calls over the local socket, whose path is not part of it.
+const LOCAL: &str = "http://local";
+
 #[derive(Clone)]
 pub struct Client {
     agent: Agent,
@@ -86,7 +89,7 @@ impl Client {
         let config = agent(None).config().clone();
         let agent = Agent::with_parts(config, connector, NoAddress);
         let authorization = token.map(|token| format!("Bearer {token}"));
-        Client { agent, base: "http://local".to_owned(), authorization, deadline: None }
+        Client { agent, base: LOCAL.to_owned(), authorization, deadline: None }
     }
 
     /// A client that accepts servers whose certificates an authority of this file has signed: a copy of the server's
@@ -452,7 +455,8 @@ fn unanswered(base: &str, error: &ureq::Error) -> Failure {
             ..Failure::unreachable(format!("cannot verify {base}: {error}"), remedy)
         };
     }
-    let failure = Failure::unreachable(format!("the server at {base} does not answer: {why}"), remedy);
+    let place = if base == LOCAL { "its local socket" } else { base };
+    let failure = Failure::unreachable(format!("the server at {place} does not answer: {why}"), remedy);
     let connected = match error {
         ureq::Error::Io(error) => error.kind() != io::ErrorKind::ConnectionRefused,
         ureq::Error::ConnectionFailed | ureq::Error::HostNotFound | ureq::Error::BadUri(_) => false,

@@ -4,13 +4,14 @@
 //! Lines are written before the answer is sent, but not synced to the disk: a crash of the machine can lose the last ones.
 
 use crate::durable;
+use rustix::fs::OFlags;
 use serde::Serialize;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
-use std::time::SystemTime;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 /// A file that has grown to this size is renamed to `audit.log.1`.
 const MOST_BYTES: u64 = 16 << 20;
@@ -50,7 +51,14 @@ pub struct AuditLog {
 struct Open {
     file: File,
     bytes: u64,
+    /// The minute of the latest lines without a user, and their number.
+    strangers: (u64, u32),
 }
+
+/// Lines without a user that are written in a minute: nobody can displace others by requests without a token.
+const MOST_STRANGERS: u32 = 60;
+/// The most bytes of a request and of what it was to change.
+const MOST_TEXT: usize = 512;
 
 impl AuditLog {
     pub const FILE: &'static str = "audit.log";
@@ -63,12 +71,20 @@ impl AuditLog {
         let path = state_dir.join(AuditLog::FILE);
         let file = append_to(&path)?;
         let bytes = file.metadata()?.len();
-        Ok(AuditLog { path, open: Mutex::new(Open { file, bytes }) })
+        Ok(AuditLog { path, open: Mutex::new(Open { file, bytes, strangers: (0, 0) }) })
     }
 
     /// Adds a line. A failure is reported in the daemon's log, and does not affect the request.
     pub fn add(&self, line: &Line) {
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        if line.user.is_none() {
+            let minute = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs() / 60;
+            let before = if open.strangers.0 == minute { open.strangers.1 } else { 0 };
+            open.strangers = (minute, before + 1);
+            if before >= MOST_STRANGERS {
+                return;
+            }
+        }
         let written = self.rotate(&mut open).and_then(|()| write(&mut open.file, line));
         match written {
             Ok(length) => open.bytes += length,
@@ -88,7 +104,7 @@ impl AuditLog {
             }
         }
         fs::rename(&self.path, numbered(1))?;
-        *open = Open { file: append_to(&self.path)?, bytes: 0 };
+        (open.file, open.bytes) = (append_to(&self.path)?, 0);
         Ok(())
     }
 }
@@ -101,11 +117,26 @@ pub fn add_local(state_dir: &Path, line: &Line) -> io::Result<()> {
     write(&mut append_to(&state_dir.join(AuditLog::FILE))?, line).map(drop)
 }
 
+/// Opens the log, or creates it for the owner of its directory. Root may write to the directory of another user, so what that user
+/// puts in its place is not followed.
 fn append_to(path: &Path) -> io::Result<File> {
-    let file = OpenOptions::new().create(true).append(true).mode(0o600).open(path)?;
-    // The server continues a file that an administrator's command has made.
-    durable::belong_to_directory(&file, path);
-    Ok(file)
+    let mut options = OpenOptions::new();
+    options.append(true).mode(0o600).custom_flags((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits() as i32);
+    match options.clone().create_new(true).open(path) {
+        Ok(file) => {
+            durable::belong_to_directory(&file, path);
+            Ok(file)
+        }
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+            let file = options.open(path)?;
+            let found = file.metadata()?;
+            if !found.is_file() || found.nlink() != 1 {
+                return Err(io::Error::other("it is not a file of its own"));
+            }
+            Ok(file)
+        }
+        Err(error) => Err(error),
+    }
 }
 
 /// Writes a line with one call, so that lines of two processes do not mix. Returns its length.
@@ -117,6 +148,8 @@ fn write(file: &mut File, line: &Line) -> io::Result<u64> {
         line: &'a Line<'a>,
     }
     let at = humantime::format_rfc3339_millis(SystemTime::now()).to_string();
+    let cut = |text: &str| text.chars().take(MOST_TEXT).collect::<String>();
+    let line = &Line { request: cut(&line.request), what: line.what.as_deref().map(cut), ..line.clone() };
     let mut text = serde_json::to_vec(&At { at, line }).map_err(io::Error::other)?;
     text.push(b'\n');
     file.write_all(&text)?;
@@ -145,6 +178,20 @@ mod tests {
         let lines: Vec<serde_json::Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
         assert_eq!((lines.len(), lines[0]["what"].as_str()), (2, Some("submit \"x\"\n")));
         assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
+
+        std::os::unix::fs::symlink("/etc/passwd", directory.path().join("linked")).unwrap();
+        assert!(append_to(&directory.path().join("linked")).is_err());
+        fs::hard_link(&path, directory.path().join("shared")).unwrap();
+        assert!(append_to(&path).is_err());
+        for name in ["linked", "shared"] {
+            fs::remove_file(directory.path().join(name)).unwrap();
+        }
+        let long = "x".repeat(70_000);
+        for _ in 0..100 {
+            log.add(&Line { user: None, request: long.clone(), ..line("refused") });
+        }
+        let text = fs::read_to_string(&path).unwrap();
+        assert!((60..=2 * 60 + 2).contains(&text.lines().count()) && text.len() < 200_000, "{}", text.len());
 
         for number in 0..8 {
             log.open.lock().unwrap().bytes = MOST_BYTES;

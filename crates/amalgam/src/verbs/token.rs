@@ -245,11 +245,8 @@ fn new_entry(
         return Ok((TokenEntry { until, ..TokenEntry::new(Holder::Agent { name: holder })? }, false));
     }
     // An administrator stays one when the token is replaced.
-    let was_admin = auth::read(path)?.iter().any(|entry| {
-        entry.is_valid(SystemTime::now())
-            && entry.name.as_deref() == which.name
-            && matches!(&entry.holder, Holder::User { name, admin: true } if name == which.holder)
-    });
+    let entries = auth::read(path)?;
+    let was_admin = auth::newest(&entries, which).is_some_and(|entry| entry.scopes.has(Scope::Admin));
     let scopes = Scopes::of(scope);
     let is_admin = admin || scopes.map_or(was_admin, |scopes| scopes.has(Scope::Admin));
     let entry = TokenEntry::new(Holder::User { name: holder, admin: is_admin })?;

@@ -143,7 +143,7 @@ fn users_of_the_servers_machine_need_no_token() {
     assert!(has("daemon", "local user 1", "submit job") && has("root", "local user 0", "undrain node"), "{audit}");
     cluster.kill_server();
     let refused = as_user(daemon, None, &["list"]);
-    assert!(refused.code == 4 && refused.err.contains("cannot connect to"), "{refused:?}");
+    assert!(refused.code != 0 && refused.err.contains("the server at its local socket does not answer"), "{refused:?}");
     cluster.start_server();
     assert_eq!(as_user(daemon, None, &["list"]).code, 0, "the killed server's socket is replaced");
 }

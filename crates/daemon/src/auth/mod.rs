@@ -11,7 +11,7 @@ mod scopes;
 mod uses;
 
 pub use file::{
-    Holder, OVERLAP, TokenEntry, Which, add, client_token, daemon_entries, daemon_token, read, remove, rotate,
+    Holder, OVERLAP, TokenEntry, Which, add, client_token, daemon_entries, daemon_token, newest, read, remove, rotate,
 };
 pub use local::{LocalSocket, LocalUser, USUAL_SOCKET};
 pub use scopes::{Scope, Scopes};

@@ -174,6 +174,12 @@ fn look_up(name: &str, allows_root: bool) -> Found {
              with --allow-root"
         )));
     }
+    // The kernel takes this number for "unchanged".
+    if [user.uid.as_raw(), user.gid.as_raw()].contains(&u32::MAX) {
+        return Err(EndReason::LaunchFailed(format!(
+            "the account {name} of this node has an invalid number; correct it"
+        )));
+    }
     let groups = CString::new(name).map_err(io::Error::from).and_then(|name| Ok(getgrouplist(&name, user.gid)?));
     let groups = groups.map_err(|error| unanswered(name, error))?;
     Ok(Arc::new(Account {

@@ -339,7 +339,13 @@ mod tests {
     fn prepared(program: &Path, more: &[CString]) -> Prepared {
         let program = CString::new(program.as_os_str().as_bytes()).unwrap();
         let arguments = [std::slice::from_ref(&program), more].concat();
-        Prepared { programs: vec![program], arguments, environment: Vec::new(), directory: c"/".into() }
+        Prepared {
+            programs: vec![program],
+            arguments,
+            environment: Vec::new(),
+            directory: c"/".into(),
+            is_of_another_user: false,
+        }
     }
 
     fn why(program: &Path, number: i32) -> String {

@@ -8,7 +8,7 @@ use super::{Mechanism, members};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 /// Length of a scheduling period, in which a group may use its quota.
@@ -463,9 +463,11 @@ fn bytes(memory_mib: u32) -> u64 {
 
 fn create(directory: &Path) -> io::Result<()> {
     match fs::create_dir(directory) {
-        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
-        _ => Ok(()),
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+        _ => {}
     }
+    // Whatever the umask: programs read their own limits there.
+    fs::set_permissions(directory, fs::Permissions::from_mode(0o755))
 }
 
 fn make(directory: &Path) -> Result<(), String> {

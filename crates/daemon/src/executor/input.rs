@@ -44,6 +44,7 @@ impl Input {
         rustix::fs::mknodat(CWD, &pipe, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0)?;
         let input = Input { pipe: pipe.clone(), end: end.clone(), is_over: Arc::default() };
         let (reader, writer) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
+        rustix::fs::fcntl_setfl(&writer, OFlags::NONBLOCK)?;
         let (is_over, task) = (Arc::clone(&input.is_over), File::from(writer));
         // The thread inherits the blocked signals of the loop's thread, which handles them.
         std::thread::Builder::new().name("input".to_owned()).spawn(move || {
@@ -61,6 +62,21 @@ impl Drop for Input {
         let _ = fs::remove_file(&self.pipe);
         let _ = fs::remove_file(&self.end);
     }
+}
+
+/// Writes all bytes, unless the task has ended: another process may keep its input open without reading.
+fn write(task: &mut File, mut bytes: &[u8], is_over: &AtomicBool) -> io::Result<()> {
+    while !bytes.is_empty() && !is_over.load(Ordering::Relaxed) {
+        match task.write(bytes) {
+            Ok(length) => bytes = &bytes[length..],
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                let _ = poll(&mut [PollFd::new(&*task, PollFlags::OUT)], Some(&GLANCE));
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
 }
 
 /// Copies the input until it ends or the task ends.
@@ -84,7 +100,7 @@ fn pass_on(pipe: &Path, end: &Path, mut task: File, is_over: &AtomicBool) -> io:
                 Ok(0) if end.exists() => return Ok(()),
                 // The writer was killed or stopped. The next one continues.
                 Ok(0) => break,
-                Ok(length) => task.write_all(&bytes[..length])?,
+                Ok(length) => write(&mut task, &bytes[..length], is_over)?,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 Err(error) => return Err(error),
             }

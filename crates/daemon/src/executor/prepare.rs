@@ -37,6 +37,7 @@ pub struct Prepared {
     pub arguments: Vec<CString>,
     pub environment: Vec<CString>,
     pub directory: CString,
+    pub is_of_another_user: bool,
 }
 
 impl Prepared {
@@ -190,6 +191,7 @@ pub fn prepare(order: &LaunchOrder, place: &Place) -> Result<Prepared, EndReason
         arguments: c_strings(order.template.program.command.iter().cloned().map(ByteString::into_bytes).collect())?,
         environment: c_strings(environment)?,
         directory: c_string(directory.into_os_string().into_vec())?,
+        is_of_another_user: account.is_some(),
     })
 }
 

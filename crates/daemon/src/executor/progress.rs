@@ -3,8 +3,10 @@
 //! A task reports its progress in a file and not on its standard output. The output may be buffered, is for the user,
 //! and would have to be parsed all the time.
 
+use super::accounts::Account;
 use super::hierarchy::Leaf;
 use super::members::{Census, cpu_micros, read_bytes};
+use super::sys::ActsAs;
 use amalgam_core::vocabulary::{Duration, Sample, WHOLE};
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -24,6 +26,8 @@ pub struct Measured<'a> {
     pub running_for: Duration,
     pub task_dir: &'a Path,
     pub leaf: Option<&'a Leaf>,
+    /// The account that it runs as; `None` for this process's own.
+    pub account: Option<&'a Account>,
     /// CPU time of its cgroup before the attempt started, in microseconds.
     pub cpu_before: u64,
 }
@@ -41,13 +45,19 @@ pub fn measure(attempts: &[Measured]) -> Vec<Sample> {
         let cpu = of_group.unwrap_or_else(|| members.iter().filter_map(|pid| cpu_micros(*pid)).sum());
         Sample {
             running_for: one.running_for,
-            reported: last_progress(&progress_file(one.task_dir)),
+            reported: reported(one),
             cpu: Duration::from_micros(cpu),
             // The cgroup's disk reads are not used: inputs are often cached in memory.
             read_bytes: members.iter().filter_map(|pid| read_bytes(*pid)).sum(),
         }
     };
     attempts.iter().map(sample).collect()
+}
+
+/// The progress that the task reports, read with the rights of its user.
+fn reported(one: &Measured) -> Option<u32> {
+    let _acts = one.account.map(|account| ActsAs::user(account.credentials())).transpose().ok()?;
+    last_progress(&progress_file(one.task_dir))
 }
 
 /// The progress in the last valid line of the file, in millionths.

@@ -76,7 +76,8 @@ impl<'a> Left<'a> {
             // The task may have removed its own permissions.
             let _ = rustix::fs::chmodat(&self.parent, self.name, Mode::RUSR | Mode::WUSR, AtFlags::empty());
         }
-        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        // A pipe that took its place does not block.
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         rustix::fs::openat(&self.parent, self.name, flags, Mode::empty()).map(File::from).map_err(PutError::of_source)
     }
 

@@ -59,12 +59,15 @@ impl FileStore {
     /// task's directory.
     pub fn put_opened(&self, left: &Left, mut file: File, is_kept: bool) -> Result<StoredFile, PutError> {
         let found = file.metadata().map_err(PutError::of_source)?;
-        // A file with another name must not become read-only there.
-        if left.is_shared() || found.nlink() > 1 {
+        if !found.is_file() {
+            return Err(PutError::NotAFile);
+        }
+        // A file with another name must not become read-only there. Another user may have the file open, and could change it in the
+        // store.
+        let is_foreign = found.uid() != rustix::process::geteuid().as_raw();
+        if left.is_shared() || found.nlink() > 1 || is_foreign {
             return self.copy(&mut file, left, is_kept);
         }
-        // Sealed first: other processes of the task's user may have it open.
-        own(&file, &found).map_err(PutError::of_source)?;
         seal(&file, found.modified().map_err(PutError::of_source)?).map_err(PutError::of_source)?;
         let (digest, bytes) = digest_of(&mut file).map_err(PutError::of_source)?;
         if !is_sealed(&file.metadata().map_err(PutError::of_source)?) {
@@ -88,9 +91,13 @@ impl FileStore {
     fn copy(&self, file: &mut File, left: &Left, is_kept: bool) -> Result<StoredFile, PutError> {
         let mut incoming = self.incoming().map_err(PutError::Io)?;
         incoming.written = file.metadata().and_then(|found| found.modified()).map_err(PutError::of_source)?;
+        let length = file.metadata().map_err(PutError::of_source)?.len();
+        self.check_room(length)?;
         let mut part = vec![0; PART];
+        // What is added meanwhile does not belong to the output.
+        let mut left_over = file.take(length);
         loop {
-            match file.read(&mut part).map_err(PutError::of_source)? {
+            match left_over.read(&mut part).map_err(PutError::of_source)? {
                 0 => break,
                 length => incoming.write(&part[..length]).map_err(PutError::Io)?,
             }
@@ -101,6 +108,17 @@ impl FileStore {
             let _ = left.remove();
         }
         Ok(stored)
+    }
+
+    /// Refuses a copy that does not fit on the disk, such as that of a file with holes.
+    fn check_room(&self, bytes: u64) -> Result<(), PutError> {
+        let Ok(disk) = rustix::fs::statvfs(&self.directory) else { return Ok(()) };
+        let free = disk.f_bavail.saturating_mul(disk.f_frsize);
+        if bytes <= free {
+            return Ok(());
+        }
+        let why = format!("it has {bytes} bytes, and the node's disk for outputs has {free} free");
+        Err(PutError::Unreadable(io::Error::other(why)))
     }
 
     /// Renames a complete file from its temporary name to its final one.
@@ -294,15 +312,6 @@ impl Incoming {
         self.file.rename(&self.store.path(&digest))?;
         Ok(Some(StoredFile { digest, bytes: self.bytes }))
     }
-}
-
-/// Makes the file this process's own: the user of a task could make it writable again.
-fn own(file: &File, found: &fs::Metadata) -> io::Result<()> {
-    let user = rustix::process::geteuid();
-    if found.uid() == user.as_raw() {
-        return Ok(());
-    }
-    Ok(rustix::fs::fchown(file, Some(user), Some(rustix::process::getegid()))?)
 }
 
 /// Makes the file read-only with a marked time, durably.

@@ -44,6 +44,16 @@ pub async fn authenticate(State(app): State<App>, mut request: Request, next: Ne
     let id = request.extensions().get::<RequestId>().map(|RequestId(id)| id.clone());
     let asked = format!("{} {}", request.method(), request.uri().path());
     let caller = caller(&app.callers, request.headers(), from.as_ref());
+    let record = (!reads).then(|| Record {
+        callers: Arc::clone(&app.callers),
+        user: caller.as_ref().ok().map(|caller| caller.identity.user.clone()),
+        token: caller.as_ref().ok().and_then(|caller| caller.token_name.clone()),
+        from: from.map_or_else(|| "unknown".to_owned(), |peer| peer.to_string()),
+        request: asked,
+        deed: deed.clone(),
+        id,
+        is_answered: false,
+    });
     let answer = match &caller {
         Err(refused) => Err(Reply(refused.clone())),
         Ok(Caller { identity, token, .. }) => match check(identity, if reads { Scope::Read } else { Scope::Submit }) {
@@ -58,28 +68,58 @@ pub async fn authenticate(State(app): State<App>, mut request: Request, next: Ne
             }
         },
     };
-    if let (false, Some(audit)) = (reads, &app.callers.audit) {
-        let answer = match answer {
-            Ok(answer) => answer,
-            Err(reply) => reply.into_response(),
-        };
-        let known = caller.as_ref().ok();
-        let refused = answer.extensions().get::<Refused>().map(|Refused(error)| error.message.clone());
+    let Some(record) = record else { return answer };
+    let answer = match answer {
+        Ok(answer) => answer,
+        Err(reply) => reply.into_response(),
+    };
+    record.answered(&answer);
+    Ok(answer)
+}
+
+/// Records a request when it is answered, or when its client has left before: what it changes may happen nevertheless.
+struct Record {
+    callers: Arc<Callers>,
+    user: Option<String>,
+    token: Option<String>,
+    from: String,
+    request: String,
+    deed: Deed,
+    id: Option<String>,
+    is_answered: bool,
+}
+
+impl Record {
+    fn answered(mut self, answer: &Response) {
+        self.is_answered = true;
         let status = answer.status();
+        let refused = answer.extensions().get::<Refused>().map(|Refused(error)| error.message.clone());
         let is_error = status.is_client_error() || status.is_server_error();
-        audit.add(&Line {
-            user: known.map(|caller| caller.identity.user.as_str()),
-            token: known.and_then(|caller| caller.token_name.as_deref()),
-            from: from.map_or_else(|| "unknown".to_owned(), |peer| peer.to_string()),
-            request: asked,
-            what: deed.take(),
-            status: Some(status.as_u16()),
-            result: refused.unwrap_or_else(|| if is_error { status.to_string() } else { "ok".to_owned() }),
-            id,
-        });
-        return Ok(answer);
+        let result = refused.unwrap_or_else(|| if is_error { status.to_string() } else { "ok".to_owned() });
+        self.add(Some(status.as_u16()), result);
     }
-    answer
+
+    fn add(&self, status: Option<u16>, result: String) {
+        let Some(audit) = &self.callers.audit else { return };
+        audit.add(&Line {
+            user: self.user.as_deref(),
+            token: self.token.as_deref(),
+            from: self.from.clone(),
+            request: self.request.clone(),
+            what: self.deed.take(),
+            status,
+            result,
+            id: self.id.clone(),
+        });
+    }
+}
+
+impl Drop for Record {
+    fn drop(&mut self) {
+        if !self.is_answered {
+            self.add(None, "the client left before the answer".to_owned());
+        }
+    }
 }
 
 struct Caller {

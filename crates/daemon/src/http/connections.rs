@@ -32,9 +32,12 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
-use tokio::sync::{Notify, watch};
+use tokio::sync::{Notify, Semaphore, watch};
 use tokio::time::{Instant, Sleep, sleep, sleep_until, timeout};
 use tower::ServiceExt;
+
+/// Names of local users that are looked up at once, so that other work of the same threads goes on.
+const MOST_LOOKUPS: usize = 8;
 
 /// Where a request comes from.
 #[derive(Clone, Debug)]
@@ -98,6 +101,7 @@ pub async fn serve(
     let seats = Arc::new(Seats { limits, ..Seats::default() });
     let graceful = GracefulShutdown::new();
     let (stop, stopping) = watch::channel(());
+    let names = Arc::new(Semaphore::new(MOST_LOOKUPS));
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(limits.head);
     let mut shutdown = std::pin::pin!(shutdown);
@@ -121,7 +125,7 @@ pub async fn serve(
             continue;
         };
         let front = Front { seat, router: router.clone(), limits, http: http.clone(), watcher: graceful.watcher() };
-        let (certificate, stopping) = (certificate.clone(), stopping.clone());
+        let (certificate, stopping, names) = (certificate.clone(), stopping.clone(), Arc::clone(&names));
         tokio::spawn(async move {
             match arrival {
                 Arrival::Network(stream, address) => {
@@ -131,9 +135,12 @@ pub async fn serve(
                     front.answer(opening, Peer::Network(address), stopping).await;
                 }
                 Arrival::Local(stream, uid) => {
-                    // The name service may be slow.
-                    let user = tokio::task::spawn_blocking(move || LocalUser::of(uid)).await;
-                    let Ok(user) = user else { return };
+                    // The name service may be slow, or not answer.
+                    let named = async {
+                        let _turn = names.acquire().await.ok()?;
+                        tokio::task::spawn_blocking(move || LocalUser::of(uid)).await.ok()
+                    };
+                    let Ok(Some(user)) = timeout(limits.head, named).await else { return };
                     front.answer(std::future::ready(Ok(stream)), Peer::Local(user), stopping).await;
                 }
             }
@@ -469,7 +476,7 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let (stop, stopped) = oneshot::channel();
-        tokio::spawn(serve(listener, certificate, router, limits, async move {
+        tokio::spawn(serve(listener, None, certificate, router, limits, async move {
             let _ = stopped.await;
         }));
         (address, stop)

@@ -6,8 +6,8 @@ use super::callers::Deed;
 use super::reply::{Answer, Number, Parameters, Reply, bad_body, parse_json};
 use super::submission::{self, Kind};
 use crate::api::{
-    ActionRequest, ActionResult, AttemptSummary, Error, ErrorCode, JobDetail, JobState, JobSummary, Listing, StoryLine,
-    Submitted, TaskState, TaskSummary, Timestamp, UpdateRequest, Waited,
+    ActionRequest, ActionResult, AttemptSummary, ChosenTasks, Error, ErrorCode, JobDetail, JobState, JobSummary,
+    Listing, StoryLine, Submitted, TaskState, TaskSummary, Timestamp, UpdateRequest, Waited,
 };
 use crate::auth::Identity;
 use amalgam_core::protocol::JobUpdate;
@@ -272,7 +272,7 @@ pub async fn act(
     body: Result<Bytes, BytesRejection>,
 ) -> Answer<Vec<ActionResult>> {
     let request: ActionRequest = parse_json(&body.map_err(bad_body)?)?;
-    let what = format!("{} {}", request.action, listed(&request.jobs));
+    let what = format!("{} {}{}", request.action, listed(&request.jobs), only(&request.tasks));
     deed.is(what.clone());
     let (app, caller, tasks) = (&app, &caller, &request.tasks);
     let one = |job: u64| async move {
@@ -292,6 +292,13 @@ pub async fn act(
     let results: Vec<ActionResult> = stream::iter(request.jobs).map(one).buffered(AT_ONCE).collect().await;
     deed.is(with_refused(what, &results));
     Ok(Json(results))
+}
+
+/// Tasks in the audit log, if not the whole jobs are meant.
+fn only(tasks: &[ChosenTasks]) -> String {
+    let ranges = tasks.iter().map(|ChosenTasks { stage, first, last }| format!("{stage}.{first}-{last}"));
+    let ranges = ranges.collect::<Vec<_>>().join(",");
+    if ranges.is_empty() { ranges } else { format!(", tasks {ranges}") }
 }
 
 /// Jobs in the audit log.

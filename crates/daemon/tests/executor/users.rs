@@ -273,6 +273,11 @@ fn outputs_become_the_nodes_and_links_to_files_of_others_are_refused() {
         let ended = agent.run(writes(number, script));
         assert!(matches!(&ended.reason, EndReason::NoOutput(why) if why.contains("not a regular file")), "{ended:?}");
     }
+    // Neither are programs in directories that only another process of root may enter.
+    let mut looks = task(7, ONE, "");
+    change_program(&mut looks).command = vec![format!("/proc/{}/root/etc/shadow", std::process::id()).as_str().into()];
+    let EndReason::LaunchFailed(why) = agent.run(looks).reason else { panic!("it was launched") };
+    assert!(!why.contains("is not executable"), "the executor followed a link of root: {why}");
     // The message and the progress of a task are read with the user's rights.
     let secret = home.state.join("secret");
     let script = format!("ln -s {0} $AMALGAM_ERROR_FILE; ln -s {0} $AMALGAM_PROGRESS_FILE; exit 1", secret.display());

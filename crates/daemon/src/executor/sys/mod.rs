@@ -168,6 +168,12 @@ pub fn kill(pid: i32, signal: c_int) -> bool {
     pid != 0 && pid != -1 && unsafe { libc::kill(pid, signal) } == 0
 }
 
+/// Sends a signal to the process group of a task. A task of another user that has not made its group yet gets it alone; it
+/// has not been reaped.
+pub fn kill_group(pid: i32, signal: c_int) -> bool {
+    kill(-pid, signal) || kill(pid, signal)
+}
+
 /// Sets the priority of a thread, or of the calling thread for 0. Makes only system calls. Errors are ignored: if a
 /// call is not permitted or the thread does not exist, nothing changes.
 pub fn set_precedence(thread: c_int, precedence: Precedence, with_cpu: bool) {
@@ -182,11 +188,25 @@ pub fn set_precedence(thread: c_int, precedence: Precedence, with_cpu: bool) {
     }
 }
 
+/// The sets of capabilities of a thread, as `capget` and `capset` take them: effective, permitted and inheritable of the first
+/// 32, then of the others.
+type Capabilities = [u32; 6];
+
+/// The call with the present layout of [`Capabilities`], for this thread.
+fn capabilities(call: libc::c_long, sets: &mut Capabilities) -> io::Result<()> {
+    const LAYOUT: u32 = 0x2008_0522;
+    let mut header = [LAYOUT, 0];
+    // SAFETY: both pointers are valid for reading and writing, and have the sizes of this layout.
+    let result = unsafe { libc::syscall(call, header.as_mut_ptr(), sets.as_mut_ptr()) };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
 /// While it exists, this thread accesses files with the rights of a user and not as root: links that the user made lead only
-/// to what the user may access.
+/// to what the user may access, those in `/proc` included.
 pub struct ActsAs {
     /// The groups of this process.
     groups: Vec<libc::gid_t>,
+    capabilities: Capabilities,
 }
 
 impl ActsAs {
@@ -201,18 +221,30 @@ impl ActsAs {
             if libc::syscall(libc::SYS_setgroups, user.groups.len(), user.groups.as_ptr()) < 0 {
                 return Err(io::Error::last_os_error());
             }
-            let acts = ActsAs { groups };
+            let mut own = Capabilities::default();
+            capabilities(libc::SYS_capget, &mut own)?;
+            let acts = ActsAs { groups, capabilities: own };
             libc::syscall(libc::SYS_setfsgid, user.gid);
             libc::syscall(libc::SYS_setfsuid, user.uid);
             // The calls above return the id before, so whether they worked is asked with ids that do not exist.
             let ids = [libc::SYS_setfsuid, libc::SYS_setfsgid].map(|call| libc::syscall(call, -1) as u32);
-            if ids == [user.uid, user.gid] { Ok(acts) } else { Err(io::ErrorKind::PermissionDenied.into()) }
+            if ids != [user.uid, user.gid] {
+                return Err(io::ErrorKind::PermissionDenied.into());
+            }
+            // What is left are the capabilities to return to the own ids.
+            const SETGID_AND_SETUID: u32 = 1 << 6 | 1 << 7;
+            let mut few = own;
+            (few[0], few[3]) = (own[0] & SETGID_AND_SETUID, 0);
+            capabilities(libc::SYS_capset, &mut few)?;
+            Ok(acts)
         }
     }
 }
 
 impl Drop for ActsAs {
     fn drop(&mut self) {
+        // They are permitted, so they can be made effective again.
+        let _ = capabilities(libc::SYS_capset, &mut self.capabilities);
         // SAFETY: plain system calls with valid pointers. A process that could take the user's ids can take its own again.
         unsafe {
             libc::syscall(libc::SYS_setfsuid, libc::geteuid());

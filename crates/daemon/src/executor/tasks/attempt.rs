@@ -101,7 +101,7 @@ impl Attempt {
     }
 
     pub(super) fn kill(&self) {
-        sys::kill(-self.pid, libc::SIGKILL);
+        sys::kill_group(self.pid, libc::SIGKILL);
         if let Some(leaf) = &self.leaf {
             leaf.kill_members();
         }
@@ -183,6 +183,7 @@ impl Attempt {
             running_for: self.running_for(),
             task_dir: &self.task_dir,
             leaf: self.leaf.as_ref(),
+            account: self.account.as_deref(),
             cpu_before: self.cpu_before,
         }
     }

@@ -245,6 +245,12 @@ fn give(pipe: &OwnedFd, account: Option<&Account>) -> io::Result<()> {
 pub(super) fn explain(failure: &LaunchError, prepared: &Prepared, memory_mib: u32) -> EndReason {
     let error = &failure.error;
     match failure.step {
+        // These errors of another user's process are caused by what the user has: its number of processes, its mounts.
+        Step::Exec | Step::Directory
+            if prepared.is_of_another_user && matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::ENOTCONN)) =>
+        {
+            EndReason::LaunchFailed(format!("the task's user cannot start it on this node: {error}"))
+        }
         Step::Exec => exec_failure::exec_failure(prepared, error, memory_mib),
         Step::User => node_fault("start a process as the task's user", error),
         Step::Directory => {

@@ -23,8 +23,10 @@ use attempt::Attempt;
 use rustix::event::epoll;
 use rustix::fs::Mode;
 use std::collections::{BTreeMap, VecDeque};
+use std::fs::Permissions;
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -87,6 +89,7 @@ impl Tasks {
             RunAs::JobUser { allows_root } => {
                 // Other users pass through it to the directories of their tasks. All else in it is closed to them.
                 make_passable_dir(state)?;
+                close_what_is_there(state);
                 rustix::process::umask(Mode::RWXG | Mode::RWXO);
                 Some(Accounts::new(allows_root)?)
             }
@@ -185,9 +188,9 @@ impl Tasks {
         running.ordered_end.get_or_insert(reason);
         match signal {
             TaskSignal::Terminate => {
-                sys::kill(-running.pid, libc::SIGTERM);
+                sys::kill_group(running.pid, libc::SIGTERM);
                 // A stopped process handles the signal only when it continues.
-                sys::kill(-running.pid, libc::SIGCONT);
+                sys::kill_group(running.pid, libc::SIGCONT);
                 self.strays.signal(serial, libc::SIGTERM);
             }
             TaskSignal::Kill => {
@@ -214,6 +217,9 @@ impl Tasks {
     }
 
     fn on_measure(&mut self, node: NodeId, attempts: &[AttemptId]) {
+        for attempt in attempts {
+            self.table.get_mut(*attempt).into_iter().for_each(Attempt::note_exec);
+        }
         let running = attempts.iter().filter_map(|attempt| Some((*attempt, self.table.get(*attempt)?)));
         let (attempts, measured): (Vec<AttemptId>, Vec<Measured>) =
             running.map(|(attempt, running)| (attempt, running.measured())).unzip();
@@ -247,6 +253,7 @@ impl Tasks {
         let (serial, place) = (token / 2, (token % 2) as usize);
         // The attempt may have ended in the same turn.
         if let Some(attempt) = self.table.by_serial.get_mut(&serial) {
+            attempt.note_exec();
             attempt.captures[place].read(&mut self.buffer);
         }
     }
@@ -317,4 +324,22 @@ impl Tasks {
 fn token(serial: u64, place: usize) -> u64 {
     debug_assert!(place < 2);
     serial * 2 + place as u64
+}
+
+/// Closes files of earlier executors, which had a closed directory above, to other users.
+fn close_what_is_there(state: &Path) {
+    let entries = |directory: PathBuf| std::fs::read_dir(directory).into_iter().flatten().flatten();
+    let own = entries(state.join("own")).flat_map(|job| entries(job.path()));
+    let others =
+        entries(state.to_owned()).filter(|entry| !["own", "tasks"].iter().any(|name| entry.file_name() == *name));
+    let user = rustix::process::geteuid().as_raw();
+    for entry in own.chain(others) {
+        if let Ok(found) = entry.metadata()
+            && !found.is_symlink()
+            && found.uid() == user
+            && found.mode() & 0o077 != 0
+        {
+            let _ = std::fs::set_permissions(entry.path(), Permissions::from_mode(found.mode() & 0o7700));
+        }
+    }
 }
