@@ -59,6 +59,16 @@ pub enum Verb {
     History(verbs::list::HistoryArgs),
     /// Manage access tokens of users and agents
     Token(verbs::token::TokenArgs),
+    /// Write the state of a server, global master or job host to an archive, while it runs
+    ///
+    /// Run it on the daemon's machine; --state-dir names its directory (a job host's --work-dir). The archive has everything that
+    /// was acknowledged before: jobs, nodes, tokens, the certificate authority, stories and audit logs. It contains secrets, and only
+    /// its owner can read it. Output and directories of tasks are on the nodes and not in it.
+    Backup(verbs::backup::BackupArgs),
+    /// Restore a state directory from an archive of `amalgam backup`
+    ///
+    /// The directory must be missing or empty. All checksums are verified before anything is put there.
+    Restore(verbs::backup::RestoreArgs),
     /// Examine this machine: clocks, limits, disks, ports, certificates, versions
     Doctor(verbs::doctor::DoctorArgs),
     /// Check job files, print their schema

@@ -68,6 +68,8 @@ fn execute(Arguments { connection, verb }: Arguments) -> Result<ExitCode> {
         Verb::Queue(args) => verbs::queue::execute(args, &connection),
         Verb::Usage(args) => verbs::usage::execute(args, &connection),
         Verb::Token(args) => verbs::token::execute(args, &connection),
+        Verb::Backup(args) => verbs::backup::execute(args, &connection),
+        Verb::Restore(args) => verbs::backup::restore(args, &connection),
         Verb::Doctor(args) => verbs::doctor::execute(args, &connection),
         Verb::Config(args) => verbs::config::execute(args),
         Verb::Workload(args) => verbs::workload::execute(args),

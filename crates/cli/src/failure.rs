@@ -2,6 +2,7 @@
 
 use amalgam_daemon::api;
 use amalgam_daemon::auth::AuthError;
+use amalgam_daemon::backup::BackupError;
 use amalgam_daemon::server::ServerError;
 use amalgam_daemon::terminal::visible;
 use amalgam_workload::FileError;
@@ -107,6 +108,12 @@ impl From<AuthError> for Failure {
     fn from(error: AuthError) -> Failure {
         let remedy = error.remedy();
         Failure::new(error.to_string(), remedy)
+    }
+}
+
+impl From<BackupError> for Failure {
+    fn from(error: BackupError) -> Failure {
+        Failure::new(error.to_string(), error.remedy())
     }
 }
 

@@ -16,7 +16,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 /// A file that has grown to this size is renamed to `audit.log.1`.
 const MOST_BYTES: u64 = 16 << 20;
 /// Number of renamed files that are kept.
-const KEPT: u32 = 4;
+pub(crate) const KEPT: u32 = 4;
 
 /// A line of the log.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]

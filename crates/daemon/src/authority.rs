@@ -70,7 +70,7 @@ pub struct Authority {
 impl Authority {
     /// The authority's certificate, for clients.
     pub const FILE: &'static str = "ca.pem";
-    const KEY_FILE: &'static str = "ca-key.pem";
+    pub(crate) const KEY_FILE: &'static str = "ca-key.pem";
 
     /// The authority of a state directory. The first start creates it.
     ///

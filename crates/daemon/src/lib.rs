@@ -7,6 +7,7 @@ pub mod audit;
 pub mod auth;
 pub mod authority;
 mod backend;
+pub mod backup;
 mod changed;
 pub mod channel;
 pub mod config;

@@ -7,7 +7,7 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
-const FILE: &str = "federation";
+pub(crate) const FILE: &str = "federation";
 
 #[derive(thiserror::Error, Debug)]
 pub enum SeatError {

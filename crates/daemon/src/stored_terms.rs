@@ -8,7 +8,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-const NAME: &str = "known.json";
+pub(crate) const NAME: &str = "known.json";
 
 #[derive(Debug)]
 pub enum LoadError {

@@ -2,6 +2,7 @@
 
 pub mod act;
 pub mod agent;
+pub mod backup;
 pub mod config;
 pub mod dev;
 pub mod doctor;

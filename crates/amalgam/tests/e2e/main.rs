@@ -2,6 +2,7 @@
 
 mod access;
 mod allocation;
+mod backup;
 mod beside;
 mod bytes;
 mod conformance;

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-const FILE: &str = "joins.json";
+pub(crate) const FILE: &str = "joins.json";
 
 /// What an administrator gives to another machine: where the server is, and a secret that both have. Written as
 /// `HOST:PORT/SECRET`.

@@ -29,7 +29,7 @@ struct Noted {
 struct Times(BTreeMap<String, u64>);
 
 impl LastUses {
-    const FILE: &'static str = "tokens-used.json";
+    pub(crate) const FILE: &'static str = "tokens-used.json";
 
     /// Those of a state directory. A file that cannot be read counts as empty.
     pub fn open(state_dir: &Path) -> LastUses {

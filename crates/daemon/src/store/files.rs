@@ -50,6 +50,12 @@ impl Kind {
         Ok(numbers)
     }
 
+    /// Whether this is the name of such a file.
+    pub fn is_name(self, name: &str) -> bool {
+        let number = name.strip_prefix(self.prefix());
+        number.is_some_and(|number| number.len() == 20 && number.bytes().all(|byte| byte.is_ascii_digit()))
+    }
+
     pub fn header(self, number: u64) -> [u8; HEADER] {
         let mut header = [0; HEADER];
         header[..8].copy_from_slice(&self.magic());

@@ -18,8 +18,9 @@
 //! versions. Older segments are not rewritten.
 //!
 //! * `record.rs` framing; `files.rs` names, headers and durable renames; `recovery.rs` reading the log
-//! * `log.rs` [`Store`], the writer; `snapshot.rs` its snapshots; `history.rs` readers beside it
+//! * `log.rs` [`Store`], the writer; `snapshot.rs` its snapshots; `history.rs` readers beside it; `copy.rs` copies of it
 
+mod copy;
 mod files;
 mod history;
 mod log;
@@ -27,6 +28,7 @@ mod record;
 mod recovery;
 mod snapshot;
 
+pub(crate) use copy::{Content, Part, is_part, parts, raise_epoch};
 pub(crate) use files::{IDENTITY, IDENTITY_BYTES};
 pub use history::History;
 pub use log::{Options, Store};

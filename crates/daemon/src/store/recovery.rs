@@ -117,7 +117,7 @@ fn read_segment(dir: &Path, first: u64, is_last: bool, recovered: &mut Recovered
 
 /// Unsynced writes are complete after a power failure, or cut short, or have holes before undamaged records. But a
 /// record before the point that a later record calls synced was complete once: its damage is an error.
-fn check_torn(path: &Path, bytes: &[u8], at: usize, is_last: bool) -> Result<(), StoreError> {
+pub(super) fn check_torn(path: &Path, bytes: &[u8], at: usize, is_last: bool) -> Result<(), StoreError> {
     if !is_last {
         return Err(StoreError::damaged(path, at as u64, "a record is damaged, and a later segment follows"));
     }

@@ -59,7 +59,11 @@ impl SnapshotWriter {
 
 /// Reads a snapshot. It got its name when it was complete, so any error in it is damage.
 pub fn read(path: &Path) -> Result<Vec<Entry>, StoreError> {
-    let bytes = fs::read(path).map_err(StoreError::file("read", path))?;
+    parse(path, &fs::read(path).map_err(StoreError::file("read", path))?)
+}
+
+/// Reads a snapshot with this content.
+pub fn parse(path: &Path, bytes: &[u8]) -> Result<Vec<Entry>, StoreError> {
     let number = path.file_name().and_then(|name| name.to_str()?.rsplit('-').next()?.parse().ok()).unwrap_or(0);
     if bytes.get(..HEADER) != Some(&Kind::Snapshot.header(number)) {
         return Err(StoreError::damaged(path, 0, "its header is damaged"));
