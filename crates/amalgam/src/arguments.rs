@@ -69,6 +69,8 @@ pub enum Verb {
     ///
     /// The directory must be missing or empty. All checksums are verified before anything is put there.
     Restore(verbs::backup::RestoreArgs),
+    /// Show what fills the directories of daemons on this machine
+    Du(verbs::du::DuArgs),
     /// Examine this machine: clocks, limits, disks, ports, certificates, versions
     Doctor(verbs::doctor::DoctorArgs),
     /// Check job files, print their schema

@@ -70,6 +70,7 @@ fn execute(Arguments { connection, verb }: Arguments) -> Result<ExitCode> {
         Verb::Token(args) => verbs::token::execute(args, &connection),
         Verb::Backup(args) => verbs::backup::execute(args, &connection),
         Verb::Restore(args) => verbs::backup::restore(args, &connection),
+        Verb::Du(args) => verbs::du::execute(args, &connection),
         Verb::Doctor(args) => verbs::doctor::execute(args, &connection),
         Verb::Config(args) => verbs::config::execute(args),
         Verb::Workload(args) => verbs::workload::execute(args),

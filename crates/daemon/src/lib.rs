@@ -12,6 +12,7 @@ mod changed;
 pub mod channel;
 pub mod config;
 mod descriptors;
+pub mod du;
 pub mod durable;
 pub mod encoding;
 mod endings;

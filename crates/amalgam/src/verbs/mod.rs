@@ -6,6 +6,7 @@ pub mod backup;
 pub mod config;
 pub mod dev;
 pub mod doctor;
+pub mod du;
 pub mod executor;
 pub mod global;
 pub mod info;

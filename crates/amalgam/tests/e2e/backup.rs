@@ -154,3 +154,22 @@ fn a_backup_goes_through_a_pipe_and_bad_archives_are_refused() {
     let refused = scene.run(&["backup", "--server", "http://127.0.0.1:1", "x.tar"]);
     assert!(refused.code == 2 && refused.err.contains("leave --server out"), "{refused:?}");
 }
+
+#[test]
+fn what_fills_the_state_directory_is_shown_by_kind_and_by_job() {
+    let scene = Scene::dev(&[]);
+    scene.ok(&["run", "--", "true"]);
+    scene.ok(&["run", "--", "sh", "-c", "head -c 3000000 /dev/zero | tr '\\0' x"]);
+    let report: amalgam_daemon::du::Report = scene.json(&["du"]);
+    let output = &report.uses[0];
+    assert_eq!(output.kind, amalgam_daemon::du::Kind::Output, "{report:?}");
+    assert!(output.bytes >= 3_000_000 && output.path == scene.state().join("executor/output"), "{report:?}");
+    assert_eq!(report.jobs[0].job, 2);
+    assert!(report.unread.is_empty());
+    let table = scene.ok(&["du", "-n", "1"]);
+    let lines: Vec<&str> = table.lines().collect();
+    assert!(lines[1].contains("output of tasks") && table.contains("in all"), "{table}");
+    assert!(lines.last().unwrap().ends_with(" 2"), "only the biggest job is shown: {table}");
+    let refused = scene.run(&["du", "/missing"]);
+    assert!(refused.code == 1 && refused.err.contains("cannot read /missing"), "{refused:?}");
+}
