@@ -7,7 +7,7 @@ use crate::selectors::{Selector, existing, resolve};
 use crate::show;
 use amalgam_cli::values::parse_option;
 use amalgam_core::vocabulary::launch_size;
-use amalgam_core::vocabulary::{ByteString, Constraint, Duration, ExecutionType, JobId, JobSpec};
+use amalgam_core::vocabulary::{ByteString, Constraint, Duration, ExecutionType, Isolation, JobId, JobSpec};
 use amalgam_daemon::api::{QueueSummary, Submitted};
 use amalgam_workload::inherit::{Export, Submitter, Umask, value_of};
 use amalgam_workload::quantities::{self, Malformed};
@@ -54,6 +54,9 @@ pub struct JobArgs {
     /// Umask of the tasks: octal digits such as 027, or submitter for yours [default: the node's]
     #[arg(long, value_name = "MASK", value_parser = Umask::parse)]
     umask: Option<Umask>,
+    /// What tasks do not share with their node: none, or private-tmp (/tmp, /var/tmp and /dev/shm of their own)
+    #[arg(long, value_name = "WHAT", hide_possible_values = true)]
+    isolation: Option<IsolationChoice>,
     /// Jobs that must have succeeded first: 7, 1-5, 3,7, last or all (of yours that have not ended); repeatable
     #[arg(long, value_name = "JOBS", value_parser = Selector::parse)]
     after: Vec<Selector>,
@@ -160,6 +163,21 @@ enum Execution {
     Guaranteed,
     Opportunistic,
     Auto,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum IsolationChoice {
+    None,
+    PrivateTmp,
+}
+
+impl From<IsolationChoice> for Isolation {
+    fn from(choice: IsolationChoice) -> Isolation {
+        match choice {
+            IsolationChoice::None => Isolation::None,
+            IsolationChoice::PrivateTmp => Isolation::PrivateTmp,
+        }
+    }
 }
 
 /// A wrapper, since the parser takes a bare list as several occurrences of the flag.
@@ -293,6 +311,7 @@ impl JobArgs {
                 wait_for_nodes: self.wait_for_nodes,
                 env: self.env,
                 umask,
+                isolation: self.isolation.map(Isolation::from),
             },
             ..self.stage.options()
         };

@@ -4,7 +4,8 @@ use crate::document::{At, Format, Node, Value, parse};
 use crate::error::{Complaint, FileError, Position};
 use crate::inherit::{Submitter, Umask};
 use crate::job_file::{
-    Array, Command, ConstraintText, Each, Environment, Execution, JobFile, ResourceTable, StageFile, Word,
+    Array, Command, ConstraintText, Each, Environment, Execution, IsolationText, JobFile, ResourceTable, StageFile,
+    Word,
 };
 use crate::quantities::{self, Malformed, check_text};
 use crate::{bytes_of, files, order, suggest, tasks};
@@ -288,6 +289,7 @@ fn stage(
             Umask::These(mask) => Some(mask),
             Umask::OfSubmitter => None,
         }),
+        isolation: file.isolation.or(job.isolation).map(IsolationText::value),
     };
     let spec = StageSpec {
         name,

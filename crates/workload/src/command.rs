@@ -5,8 +5,8 @@ use crate::job_file::Each;
 use crate::quantities::{LimitedArray, Malformed, check_needs};
 use crate::{bytes_of, path_of, tasks};
 use amalgam_core::vocabulary::{
-    ByteString, Constraint, Duration, ExecutionType, JobSpec, Program, Reads, ResourceSpec, Resources, StageSpec,
-    TaskSet, resources,
+    ByteString, Constraint, Duration, ExecutionType, Isolation, JobSpec, Program, Reads, ResourceSpec, Resources,
+    StageSpec, TaskSet, resources,
 };
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
@@ -48,6 +48,7 @@ pub struct JobOptions {
     pub wait_for_nodes: bool,
     pub env: Vec<(ByteString, ByteString)>,
     pub umask: Option<u16>,
+    pub isolation: Option<Isolation>,
 }
 
 impl JobOptions {
@@ -64,6 +65,9 @@ impl JobOptions {
         job.wait_for_nodes |= self.wait_for_nodes;
         if self.umask.is_some() {
             job.stages.iter_mut().for_each(|stage| Arc::make_mut(&mut stage.program).umask = self.umask);
+        }
+        if self.isolation.is_some() {
+            job.stages.iter_mut().for_each(|stage| Arc::make_mut(&mut stage.program).isolation = self.isolation);
         }
         if !self.env.is_empty() {
             for stage in &mut job.stages {

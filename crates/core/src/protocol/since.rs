@@ -4,9 +4,15 @@
 //! its version is written here, which is [`VERSION`] after it was increased.
 
 use super::{ExecutorReport, Message, ToClient, ToExecutor, ToGlobalMaster, ToJobHost, ToJobManager, ToMaster, ToNode};
+use crate::vocabulary::TaskTemplate;
 
 /// The version of the messages that this program sends.
 pub const VERSION: u32 = 33;
+
+/// An older peer would ignore the isolation of a task and run it without.
+fn of_template(template: &TaskTemplate) -> u32 {
+    if template.program.is_isolated() { 33 } else { 32 }
+}
 
 impl Message {
     /// The version of the wire that brought this message.
@@ -43,11 +49,11 @@ impl ToMaster {
             | ToMaster::Freed { .. }
             | ToMaster::Demand { .. }
             | ToMaster::AllowanceRequest { .. }
-            | ToMaster::Launch(..)
             | ToMaster::Introduce(..)
             | ToMaster::Return { .. }
             | ToMaster::Promote { .. }
             | ToMaster::JobEnded { .. } => 32,
+            ToMaster::Launch(proposed) => of_template(&proposed.launch.template),
         }
     }
 }
@@ -104,6 +110,7 @@ impl ToNode {
     fn since(&self) -> u32 {
         match self {
             ToNode::Executor(report) => report.since(),
+            ToNode::Launch(launch) | ToNode::LaunchInstead { launch, .. } => of_template(&launch.template),
             ToNode::Welcome(..)
             | ToNode::Greeting(..)
             | ToNode::ResendEnds { .. }
@@ -111,8 +118,6 @@ impl ToNode {
             | ToNode::Steer(..)
             | ToNode::Expire { .. }
             | ToNode::Move { .. }
-            | ToNode::Launch(..)
-            | ToNode::LaunchInstead { .. }
             | ToNode::StartTask { .. }
             | ToNode::Promote { .. }
             | ToNode::SetTimeout { .. }
@@ -132,8 +137,8 @@ impl ToExecutor {
     /// The version of the wire that brought this message.
     pub fn since(&self) -> u32 {
         match self {
-            ToExecutor::Launch(..)
-            | ToExecutor::Signal { .. }
+            ToExecutor::Launch(order) => of_template(&order.template),
+            ToExecutor::Signal { .. }
             | ToExecutor::Promote { .. }
             | ToExecutor::SetTimeout { .. }
             | ToExecutor::Yield { .. }

@@ -106,6 +106,24 @@ pub struct Program {
     /// The file mode creation mask; `None` for the executor's.
     #[serde(default)]
     pub umask: Option<u16>,
+    /// `None`: the stage does not say.
+    #[serde(default)]
+    pub isolation: Option<Isolation>,
+}
+
+impl Program {
+    /// Whether a task has mounts of its own. Executors before version 33 of the wire do not know the field, and would run it without.
+    pub fn is_isolated(&self) -> bool {
+        self.isolation.is_some_and(|isolation| isolation != Isolation::None)
+    }
+}
+
+/// What a task does not share with other processes of its node.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Isolation {
+    None,
+    /// It has `/tmp`, `/var/tmp` and `/dev/shm` of its own.
+    PrivateTmp,
 }
 
 /// Where a task runs.

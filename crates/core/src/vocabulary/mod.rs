@@ -49,7 +49,7 @@ pub use hosts::HostList;
 pub use ids::{
     AskId, AttemptId, ClientId, EntryId, Epoch, GrantId, HostId, JobId, NodeId, ProbeId, QueueId, TaskId, UserId,
 };
-pub use job::{ExecutionType, IndexRange, Items, JobSpec, Program, QueueSpec, StageSpec, TaskSet, Workdir};
+pub use job::{ExecutionType, IndexRange, Isolation, Items, JobSpec, Program, QueueSpec, StageSpec, TaskSet, Workdir};
 pub use load::Load;
 pub use names::{BadName, Named};
 pub use prediction::{Crowd, Late, Line, Margins, PredictedStart, Prediction, Route};

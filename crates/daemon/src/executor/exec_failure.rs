@@ -345,6 +345,7 @@ mod tests {
             environment: Vec::new(),
             directory: c"/".into(),
             is_of_another_user: false,
+            mounts: None,
         }
     }
 

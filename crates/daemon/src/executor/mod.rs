@@ -14,6 +14,7 @@
 //! * `members.rs`: the processes of an attempt without a cgroup
 //! * `cgroups.rs`: the pool of cgroups; `hierarchy.rs`: their versions 1 and 2; `offered.rs`: what is possible here
 //! * `devices.rs`: access to devices
+//! * `isolation.rs`: tasks with directories of their own for temporary files
 //! * `sys/`: the only unsafe code; `host.rs`: the properties of this machine
 //! * `client.rs`: the agent's side; `link.rs`: either end of the connection
 //! * `pretended.rs`: a simulated executor in the agent's process, which starts no tasks
@@ -27,6 +28,7 @@ mod exec_failure;
 mod hierarchy;
 pub mod host;
 mod input;
+mod isolation;
 mod link;
 mod members;
 pub mod offered;

@@ -1,9 +1,11 @@
 //! Prepares a launch: the environment, the directories and the path of the program.
 
 use super::accounts::Account;
+use super::isolation;
 use super::members::MARK;
 use super::own_dir;
 use super::progress::progress_file;
+use super::sys::mounts::Mounts;
 use super::task_dirs::{error_file, nodes_file};
 use crate::files::FileStore;
 use crate::private::make_passable_dir;
@@ -38,6 +40,8 @@ pub struct Prepared {
     pub environment: Vec<CString>,
     pub directory: CString,
     pub is_of_another_user: bool,
+    /// The mounts of an isolated task.
+    pub mounts: Option<Mounts>,
 }
 
 impl Prepared {
@@ -173,6 +177,8 @@ pub fn prepare(order: &LaunchOrder, place: &Place) -> Result<Prepared, EndReason
         let written = fs::write(nodes_file(task_dir), hosts.lines());
         written.map_err(|error| node_fault("write the list of the gang's nodes", &error))?;
     }
+    let is_isolated = order.template.program.is_isolated();
+    let mounts = is_isolated.then(|| isolation::prepare(task_dir, &directory)).transpose()?;
     if let Some(account) = account {
         let given = give_task_dir(task_dir, account);
         given.map_err(|error| node_fault(&format!("give {} to {}", task_dir.display(), account.name), &error))?;
@@ -192,6 +198,7 @@ pub fn prepare(order: &LaunchOrder, place: &Place) -> Result<Prepared, EndReason
         environment: c_strings(environment)?,
         directory: c_string(directory.into_os_string().into_vec())?,
         is_of_another_user: account.is_some(),
+        mounts,
     })
 }
 

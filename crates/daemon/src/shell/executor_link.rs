@@ -10,8 +10,8 @@ use crate::executor::{
 };
 use crate::frames::{self, Decoder};
 use crate::versions::WIRE;
-use amalgam_core::protocol::Message;
-use amalgam_core::vocabulary::{Instant, NodeId};
+use amalgam_core::protocol::{ExecutorReport, Message, ToExecutor};
+use amalgam_core::vocabulary::{EndReason, Ended, Instant, NodeId};
 use rustix::event::PollFlags;
 use std::ffi::OsString;
 use std::io::{self, Read, Write};
@@ -70,6 +70,8 @@ pub struct Executor {
     /// Version of the messages on the current connection.
     version: u32,
     routing: ExecutorRouting,
+    /// Ends of attempts that the executor is too old for.
+    refused: Vec<ExecutorReport>,
     /// Executes orders about files in this process.
     files: Option<Fetcher>,
     reconnects: Option<mpsc::Sender<Reconnect>>,
@@ -126,8 +128,11 @@ impl Executor {
         Some((link.as_fd(), interest))
     }
 
-    /// When the next report of a simulated executor is due. It has no descriptor to wait for.
+    /// When the next report is due that has no descriptor to wait for: of a simulated executor, or of a refused attempt.
     pub fn due(&self) -> Option<Instant> {
+        if !self.refused.is_empty() {
+            return Some(Instant::ZERO);
+        }
         match &self.state {
             ExecutorState::Pretended(executor) => executor.due(),
             ExecutorState::Away | ExecutorState::Connected(_) => None,
@@ -139,7 +144,8 @@ impl Executor {
     /// An error means that the connection is broken, and comes with the messages received before. Call
     /// [`Executor::reconnect`] then.
     pub fn exchange(&mut self, now: Instant) -> (Vec<Envelope>, io::Result<()>) {
-        let mut envelopes = Vec::new();
+        let refused = std::mem::take(&mut self.refused);
+        let mut envelopes: Vec<_> = refused.into_iter().filter_map(|report| self.routing.envelope(report)).collect();
         let link = match &mut self.state {
             ExecutorState::Away => return (envelopes, Ok(())),
             ExecutorState::Pretended(executor) => {
@@ -203,10 +209,20 @@ impl Executor {
             orders.for_each(|order| executor.handle(order));
             return;
         }
-        let version = self.version;
+        if matches!(self.state, ExecutorState::Away) {
+            return;
+        }
+        let (version, refused) = (self.version, &mut self.refused);
         let known = orders.filter(|order| {
             let is_known = order.since() <= version;
-            if !is_known {
+            if let (false, ToExecutor::Launch(order)) = (is_known, order)
+                && order.template.program.is_isolated()
+            {
+                let why = "the executor of this node is older than its agent and cannot isolate tasks; restart the node's executor \
+                           when its tasks have ended, or submit the job with `--isolation none`";
+                let ended = Ended::without_run(EndReason::LaunchFailed(why.to_owned()));
+                refused.push(ExecutorReport::Finished { attempt: order.attempt, ended });
+            } else if !is_known {
                 tracing::warn!(version, "the executor's version is too old for an order, which is dropped; restart the executor when its tasks have ended");
             }
             is_known
@@ -304,7 +320,9 @@ fn reconnect(setup: &ExecutorSetup) -> ExecutorLink {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use amalgam_core::protocol::{Address, ExecutorReport, ToExecutor};
+    use amalgam_core::protocol::{Address, ToNode};
+    use amalgam_core::vocabulary::{AttemptId, Epoch, Isolation, JobId, LaunchOrder, Program, TaskId, TaskTemplate};
+    use std::sync::Arc;
 
     #[test]
     fn an_order_that_the_executors_version_does_not_have_is_not_sent() {
@@ -322,6 +340,56 @@ mod tests {
         let since = order().since();
         assert_eq!(sent_to(since - 1), None);
         assert_eq!(sent_to(since), Some(ExecutorFrame::Order(order())));
+    }
+
+    #[test]
+    fn an_executor_that_cannot_isolate_tasks_does_not_run_them() {
+        let attempt = AttemptId { job: JobId(1), epoch: Epoch(1), number: 1 };
+        let sent_to = |version, isolation| {
+            let program = Arc::new(Program { command: vec!["true".into()], isolation, ..Program::default() });
+            let order = LaunchOrder {
+                attempt,
+                task: TaskId { job: JobId(1), stage: 0, index: 0 },
+                node: NodeId(1),
+                node_name: "node".to_owned(),
+                template: Arc::new(TaskTemplate { program, ..TaskTemplate::default() }),
+                index: 0,
+                item: None,
+                devices: Vec::new(),
+                inputs: Arc::default(),
+                hosts: None,
+                grant: None,
+                shared_gpu: None,
+                expected: None,
+            };
+            let (ours, theirs) = UnixStream::pair().unwrap();
+            let mut executor = Executor::over(Link::new(ours, Decoder::default()).unwrap());
+            executor.version = version;
+            let (from, to) = (Address::Node(NodeId(1)), Address::Executor(NodeId(1)));
+            let message = Message::ToExecutor(ToExecutor::Launch(Box::new(order)));
+            executor.order(vec![Envelope { from, to, message }]);
+            let is_due = executor.due().is_some();
+            let (envelopes, outcome) = executor.exchange(Instant::ZERO);
+            outcome.unwrap();
+            assert_eq!(is_due, !envelopes.is_empty());
+            let mut theirs = Link::new(theirs, Decoder::default()).unwrap();
+            theirs.receive().unwrap();
+            let sent = theirs.next::<ExecutorFrame>().unwrap();
+            (sent.is_some(), envelopes.into_iter().map(|envelope| envelope.message).collect::<Vec<_>>())
+        };
+        for (version, isolation) in [(32, None), (32, Some(Isolation::None)), (33, Some(Isolation::PrivateTmp))] {
+            assert_eq!(sent_to(version, isolation), (true, Vec::new()));
+        }
+        let (sent, ends) = sent_to(32, Some(Isolation::PrivateTmp));
+        let [Message::ToNode(ToNode::Executor(ExecutorReport::Finished { attempt: ended, ended: how }))] = &ends[..]
+        else {
+            panic!("{ends:?}")
+        };
+        assert!(!sent && *ended == attempt);
+        assert!(
+            matches!(&how.reason, EndReason::LaunchFailed(why) if why.contains("is older than its agent")),
+            "{how:?}"
+        );
     }
 
     #[test]

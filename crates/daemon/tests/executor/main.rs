@@ -4,6 +4,7 @@ mod agent;
 mod cgroups;
 mod devices;
 mod files;
+mod isolation;
 mod launches;
 mod life;
 mod limits;

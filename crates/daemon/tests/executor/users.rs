@@ -10,11 +10,11 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
-const ONE: &str = "daemon";
-const OTHER: &str = "nobody";
+pub const ONE: &str = "daemon";
+pub const OTHER: &str = "nobody";
 
 /// An executor that runs tasks as their job's user; `None` if this is not root or the accounts do not exist.
-fn home_or_skip(allows_root: bool) -> Option<Home> {
+pub fn home_or_skip(allows_root: bool) -> Option<Home> {
     let has_accounts = [ONE, OTHER].into_iter().all(|name| id(&["-u", name]).is_some());
     if !rustix::process::geteuid().is_root() || !has_accounts {
         println!("skipped: this needs root and the accounts {ONE} and {OTHER}");

@@ -8,6 +8,7 @@ pub(crate) use values::{
 };
 
 use crate::document::At;
+use amalgam_core::vocabulary::Isolation;
 use schemars::JsonSchema;
 use schemars::generate::SchemaSettings;
 use serde::Deserialize;
@@ -80,11 +81,14 @@ job_and_stage! {
         /// Maximum size that is kept of a task's standard output, and of its standard error. Default: 64MiB.
         #[serde(alias = "output-cap")]
         pub output_cap: Option<OutputCap>,
+        /// What a task does not share with its node: `none` (the default), or `private-tmp` (it has `/tmp`, `/var/tmp` and
+        /// `/dev/shm` of its own).
+        pub isolation: Option<IsolationText>,
     }
 
     /// A job: stages of tasks. A job with one stage may have the stage's keys at the top level. In a job with a `stage`
     /// list the top-level `env`, `workdir`, `resources`, `expected`, `execution`, `constraints`, `near`, `retries`,
-    /// `retry_delay`, `timeout` and `output_cap` are defaults for every stage.
+    /// `retry_delay`, `timeout`, `output_cap` and `isolation` are defaults for every stage.
     #[schemars(title = "Amalgam job file", rename = "Job")]
     job {
         /// A name for people. Default: the file's name.
@@ -157,6 +161,23 @@ pub(crate) enum Execution {
     Guaranteed,
     Opportunistic,
     Auto,
+}
+
+#[derive(Deserialize, JsonSchema, Clone, Copy, Debug)]
+#[serde(rename_all = "kebab-case")]
+#[schemars(inline)]
+pub(crate) enum IsolationText {
+    None,
+    PrivateTmp,
+}
+
+impl IsolationText {
+    pub(crate) fn value(self) -> Isolation {
+        match self {
+            IsolationText::None => Isolation::None,
+            IsolationText::PrivateTmp => Isolation::PrivateTmp,
+        }
+    }
 }
 
 /// The schema of a job file, as a part of the schema that `generator` builds.

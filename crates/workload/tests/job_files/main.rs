@@ -4,9 +4,11 @@ mod errors;
 mod files;
 
 use amalgam_core::vocabulary::byte_string::shown;
-use amalgam_core::vocabulary::{ByteString, Duration, ExecutionType, JobSpec, Resources, TaskSet, Workdir};
+use amalgam_core::vocabulary::{ByteString, Duration, ExecutionType, Isolation, JobSpec, Resources, TaskSet, Workdir};
 use amalgam_workload::inherit::{Export, Submitter};
-use amalgam_workload::{CommandOptions, Context, FileError, Format, from_command, json_schema, read_job, read_job_of};
+use amalgam_workload::{
+    CommandOptions, Context, FileError, Format, JobOptions, from_command, json_schema, read_job, read_job_of,
+};
 use std::path::Path;
 use std::{env, fs};
 
@@ -338,6 +340,23 @@ fn a_job_takes_over_requested_variables_and_umask_of_its_submitter() {
     let nobody = read(&Submitter::default(), "export = 'all'").unwrap_err().to_string();
     assert!(nobody.starts_with("job.toml:2:10: the environment of the submitter is not known"), "{nobody}");
     assert!(read(&submitter, "export = 'NO'").unwrap_err().to_string().contains("`NO` is not set"));
+}
+
+#[test]
+fn the_isolation_of_a_stage_replaces_that_of_the_job_and_the_command_line_both() {
+    let context = Context { submit_dir: "/".into() };
+    let read = |text: &str| read_job_of(&Submitter::default(), text, Format::Toml, Path::new("job.toml"), &context);
+    let of = |job: &JobSpec| job.stages.iter().map(|stage| stage.program.isolation).collect::<Vec<_>>();
+    let text = "isolation = 'private-tmp'\n[[stage]]\nname = 'a'\ncommand = 'x'\n\
+                [[stage]]\nname = 'b'\ncommand = 'x'\nisolation = 'none'\n";
+    let mut job = read(text).unwrap();
+    assert_eq!(of(&job), [Some(Isolation::PrivateTmp), Some(Isolation::None)]);
+    assert_eq!(of(&read("command = 'x'").unwrap()), [None]);
+    let options = JobOptions { isolation: Some(Isolation::PrivateTmp), ..JobOptions::default() };
+    options.apply_to(&mut job);
+    assert_eq!(of(&job), [Some(Isolation::PrivateTmp); 2]);
+    let wrong = read("command = 'x'\nisolation = 'private'").unwrap_err().to_string();
+    assert!(wrong.starts_with("job.toml:2:13: ") && wrong.contains("private-tmp"), "{wrong}");
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! Starts processes: the child changes into the task by system calls only.
 
+use super::mounts::{self, Fault, Mounts};
 use super::{IGNORED, Lower, OOM_SCORE, Precedence, set_precedence};
 use crate::executor::exec_failure;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -31,6 +32,8 @@ pub struct Launch<'a> {
     pub umask: Option<u16>,
     /// The user that the process becomes; `None` for this process's own.
     pub user: Option<Credentials<'a>>,
+    /// Mounts of its own; only for [`launch_apart`].
+    pub mounts: Option<&'a Mounts>,
 }
 
 /// The ids of a user.
@@ -53,10 +56,12 @@ pub enum Step {
     User,
     Directory,
     Exec,
+    Namespace,
+    Mount,
 }
 
 impl Step {
-    const ALL: [Step; 8] = [
+    const ALL: [Step; 10] = [
         Step::Clone,
         Step::Session,
         Step::Streams,
@@ -65,6 +70,8 @@ impl Step {
         Step::User,
         Step::Directory,
         Step::Exec,
+        Step::Namespace,
+        Step::Mount,
     ];
 }
 
@@ -102,6 +109,7 @@ struct Shared {
     is_spared: bool,
     umask: Option<u16>,
     user: *const User,
+    mounts: *const Mounts,
     parent: libc::pid_t,
     failed_step: Option<Step>,
     errno: c_int,
@@ -124,6 +132,7 @@ type Failure = [c_int; 2];
 /// Returns its pid when the exec has succeeded.
 pub fn launch(order: &Launch<'_>, stack: &mut ChildStack) -> Result<i32, LaunchError> {
     debug_assert!(order.user.is_none(), "a user could stop this process together with the child");
+    debug_assert!(order.mounts.is_none(), "a file system that does not answer would stop this process");
     let mut failure = None;
     let pid = with_shared(order, -1, |shared, join| {
         let pid = start(order, shared, join, stack, libc::CLONE_VM | libc::CLONE_VFORK)?;
@@ -141,11 +150,12 @@ pub fn launch(order: &Launch<'_>, stack: &mut ChildStack) -> Result<i32, LaunchE
     Err(failure)
 }
 
-/// Starts a process as another user. The child has memory of its own and this process does not wait for it: the user may
-/// stop the child before it execs, and the directory and the program may be on a file system that does not answer.
+/// Starts a process as another user, or with mounts of its own. The child has memory of its own and this process does not wait
+/// for it: the user may stop the child before it execs, and the directory and the program may be on a file system that does not
+/// answer.
 ///
 /// Returns its pid, and the descriptor from which [`failure_of`] reads why it did not exec.
-pub fn launch_as_user(order: &Launch<'_>, stack: &mut ChildStack) -> Result<(i32, OwnedFd), LaunchError> {
+pub fn launch_apart(order: &Launch<'_>, stack: &mut ChildStack) -> Result<(i32, OwnedFd), LaunchError> {
     let failed = |error| LaunchError { step: Step::Clone, error };
     let flags = rustix::pipe::PipeFlags::CLOEXEC | rustix::pipe::PipeFlags::NONBLOCK;
     let (report, writer) = rustix::pipe::pipe_with(flags).map_err(|error| failed(error.into()))?;
@@ -153,7 +163,7 @@ pub fn launch_as_user(order: &Launch<'_>, stack: &mut ChildStack) -> Result<(i32
     Ok((started.map_err(failed)?, report))
 }
 
-/// Why a child of [`launch_as_user`] did not exec. `None` if it has, or is not there yet.
+/// Why a child of [`launch_apart`] did not exec. `None` if it has, or is not there yet.
 pub fn failure_of(report: BorrowedFd<'_>) -> Option<LaunchError> {
     let mut failure = [0; size_of::<Failure>()];
     let length = rustix::io::read(report, failure.as_mut_slice()).ok()?;
@@ -163,7 +173,7 @@ pub fn failure_of(report: BorrowedFd<'_>) -> Option<LaunchError> {
     (length == failure.len()).then_some(LaunchError { step, error: io::Error::from_raw_os_error(number(errno)?) })
 }
 
-/// Whether a child of [`launch_as_user`] has exec'd: the other end of its pipe is closed, and nothing was written.
+/// Whether a child of [`launch_apart`] has exec'd: the other end of its pipe is closed, and nothing was written.
 pub fn has_execed(report: BorrowedFd<'_>) -> bool {
     let mut watched = [PollFd::new(&report, PollFlags::IN)];
     let ready = poll(&mut watched, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }));
@@ -194,7 +204,7 @@ fn with_shared(
     let mut shared = Shared {
         programs: programs.as_ptr(),
         arguments: arguments.as_ptr(),
-        script: if user.is_some() { script.as_mut_ptr() } else { ptr::null_mut() },
+        script: if report >= 0 { script.as_mut_ptr() } else { ptr::null_mut() },
         environment: environment.as_ptr(),
         directory: order.directory.as_ptr(),
         stdio: order.stdio.map(|stream| stream.as_raw_fd()),
@@ -206,6 +216,7 @@ fn with_shared(
         is_spared: order.is_spared,
         umask: order.umask,
         user: user.as_ref().map_or(ptr::null(), ptr::from_ref),
+        mounts: order.mounts.map_or(ptr::null(), ptr::from_ref),
         // SAFETY: getpid has no preconditions.
         parent: unsafe { libc::getpid() },
         failed_step: None,
@@ -392,15 +403,10 @@ unsafe fn become_the_task(shared: &Shared) -> Step {
                 return Step::Limits;
             }
         }
-        // The task gets only its three streams. Other descriptors should be close-on-exec already. Kernels before 5.9
-        // do not have this call.
-        match shared.report {
-            report if report < 3 => libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, 0),
-            report => {
-                libc::syscall(libc::SYS_close_range, 3, report - 1, 0);
-                libc::syscall(libc::SYS_close_range, report + 1, libc::c_uint::MAX, 0)
-            }
-        };
+        close_others(shared.report);
+        if let Err(step) = isolate(shared) {
+            return step;
+        }
         if let Some(mask) = shared.umask {
             libc::umask(libc::mode_t::from(mask));
         }
@@ -412,6 +418,54 @@ unsafe fn become_the_task(shared: &Shared) -> Step {
         }
         execute(shared);
         Step::Exec
+    }
+}
+
+/// Closes all descriptors but the three streams and this one. Others should be close-on-exec already. Kernels before 5.9 do not have
+/// this call.
+///
+/// # Safety
+/// As for [`become_the_task`].
+unsafe fn close_others(report: c_int) {
+    // SAFETY: plain system calls.
+    unsafe {
+        match report {
+            report if report < 3 => libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, 0),
+            report => {
+                libc::syscall(libc::SYS_close_range, 3, report - 1, 0);
+                libc::syscall(libc::SYS_close_range, report + 1, libc::c_uint::MAX, 0)
+            }
+        };
+    }
+}
+
+/// Gives this process mounts of its own, if it is to have any.
+///
+/// # Safety
+/// As for [`become_the_task`], in a child with memory of its own.
+unsafe fn isolate(shared: &Shared) -> Result<(), Step> {
+    // SAFETY: the pointers are valid in the copy of the parent's memory.
+    unsafe {
+        let user = shared.user.as_ref().map(|user| Credentials {
+            uid: user.uid,
+            gid: user.gid,
+            groups: match user.group_count {
+                0 => &[],
+                count => std::slice::from_raw_parts(user.groups, count),
+            },
+        });
+        let Some(mounts) = shared.mounts.as_ref() else { return Ok(()) };
+        mounts::enter(mounts, user).map_err(|fault| match fault {
+            Fault::Namespace => Step::Namespace,
+            Fault::Mount => Step::Mount,
+            Fault::Directory => Step::Directory,
+        })?;
+        // Opening a file as the user removed this setting.
+        libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+        if libc::getppid() != shared.parent {
+            libc::_exit(127);
+        }
+        Ok(())
     }
 }
 
@@ -494,23 +548,32 @@ mod tests {
     use std::fs::{self, File};
     use std::os::fd::AsFd;
 
-    fn run(program: &CStr, born_in: Option<BorrowedFd<'_>>, out: &File) -> Result<i32, LaunchError> {
-        let null = File::options().read(true).write(true).open("/dev/null").unwrap();
-        let order = Launch {
-            programs: &[program.to_owned()],
-            arguments: &[c"cat".into(), c"/proc/self/cgroup".into()],
+    fn order<'a>(programs: &'a [CString], null: &'a File) -> Launch<'a> {
+        Launch {
+            programs,
+            arguments: &[],
             environment: &[],
             directory: c"/",
-            stdio: [null.as_fd(), out.as_fd(), null.as_fd()],
+            stdio: [null.as_fd(), null.as_fd(), null.as_fd()],
             join: &[],
-            born_in,
+            born_in: None,
             open_files: None,
             data: None,
             lower: None,
             is_spared: false,
             umask: None,
             user: None,
-        };
+            mounts: None,
+        }
+    }
+
+    fn run(program: &CStr, born_in: Option<BorrowedFd<'_>>, out: &File) -> Result<i32, LaunchError> {
+        let null = File::options().read(true).write(true).open("/dev/null").unwrap();
+        let programs = [program.to_owned()];
+        let arguments = [c"cat".into(), c"/proc/self/cgroup".into()];
+        let plain = order(&programs, &null);
+        let order =
+            Launch { arguments: &arguments, stdio: [null.as_fd(), out.as_fd(), null.as_fd()], born_in, ..plain };
         launch(&order, &mut ChildStack::default())
     }
 
@@ -524,6 +587,25 @@ mod tests {
         let out = tempfile::tempfile().unwrap();
         let failure = run(c"/no/such/program", None, &out).unwrap_err();
         assert_eq!((failure.step, failure.error.raw_os_error()), (Step::Exec, Some(libc::ENOENT)));
+    }
+
+    #[test]
+    fn a_directory_that_was_replaced_since_is_not_mounted() {
+        let directory = tempfile::tempdir().unwrap();
+        let source = CString::new(directory.path().to_str().unwrap()).unwrap();
+        let found = std::os::linux::fs::MetadataExt::st_ino(&fs::metadata(directory.path()).unwrap());
+        let private = mounts::Private { source: source.clone(), identity: (0, found), target: source };
+        let mounts = Mounts { private: vec![private], ..Mounts::default() };
+        let null = File::options().read(true).write(true).open("/dev/null").unwrap();
+        let programs = [c"/bin/true".into()];
+        let order = Launch { mounts: Some(&mounts), ..order(&programs, &null) };
+        let (pid, report) = launch_apart(&order, &mut ChildStack::default()).unwrap();
+        wait(pid);
+        let failure = failure_of(report.as_fd()).unwrap();
+        if failure.step == Step::Namespace {
+            return println!("skipped: no namespaces: {}", failure.error);
+        }
+        assert_eq!((failure.step, failure.error.raw_os_error()), (Step::Mount, Some(libc::ESTALE)));
     }
 
     #[test]

@@ -3,9 +3,10 @@
 
 pub mod bpf;
 mod launch;
+pub mod mounts;
 
 pub use launch::{
-    ChildStack, Credentials, Launch, LaunchError, SHELL, Step, failure_of, has_execed, launch, launch_as_user,
+    ChildStack, Credentials, Launch, LaunchError, SHELL, Step, failure_of, has_execed, launch, launch_apart,
 };
 
 use std::ffi::{CStr, c_int, c_void};

@@ -7,6 +7,7 @@ use crate::executor::capture::Capture;
 use crate::executor::exec_failure;
 use crate::executor::hierarchy::{Leaf, Shape};
 use crate::executor::input::Input;
+use crate::executor::isolation;
 use crate::executor::output_path;
 use crate::executor::prepare::{self, Place, Prepared, node_fault};
 use crate::executor::sys::{self, Launch, LaunchError, Lower, SHELL, Step};
@@ -174,12 +175,13 @@ impl Tasks {
             is_spared: self.is_spared,
             umask: order.template.program.umask.or_else(|| account.map(|_| USUAL_UMASK)),
             user: account.map(Account::credentials),
+            mounts: prepared.mounts.as_ref(),
         };
         let memory_mib = order.template.shape.resources.memory_mib();
         let explained = |failure: LaunchError| explain(&failure, &prepared, memory_mib);
-        let (pid, report) = match account {
-            Some(_) => sys::launch_as_user(&request, &mut self.stack).map(|(pid, report)| (pid, Some(report))),
-            None => match sys::launch(&request, &mut self.stack) {
+        let (pid, report) = match account.is_some() || prepared.mounts.is_some() {
+            true => sys::launch_apart(&request, &mut self.stack).map(|(pid, report)| (pid, Some(report))),
+            false => match sys::launch(&request, &mut self.stack) {
                 Err(failure) if failure.step == Step::Exec && failure.error.raw_os_error() == Some(libc::ENOEXEC) => {
                     let arguments = exec_failure::as_script(&prepared)?;
                     let programs = [SHELL.to_owned()];
@@ -244,6 +246,16 @@ fn give(pipe: &OwnedFd, account: Option<&Account>) -> io::Result<()> {
 /// Why a process did not start, for users.
 pub(super) fn explain(failure: &LaunchError, prepared: &Prepared, memory_mib: u32) -> EndReason {
     let error = &failure.error;
+    if let Some(mounts) = &prepared.mounts
+        && error.raw_os_error() == Some(libc::ENOENT)
+        && let Some(hidden) = match failure.step {
+            Step::Exec => isolation::hidden(mounts, &prepared.tried().1),
+            Step::Directory => isolation::hidden(mounts, Path::new(OsStr::from_bytes(prepared.directory.as_bytes()))),
+            _ => None,
+        }
+    {
+        return hidden;
+    }
     match failure.step {
         // These errors of another user's process are caused by what the user has: its number of processes, its mounts.
         Step::Exec | Step::Directory
@@ -261,5 +273,7 @@ pub(super) fn explain(failure: &LaunchError, prepared: &Prepared, memory_mib: u3
         Step::Session => node_fault("create a session for the task", error),
         Step::Streams => node_fault("connect the task's streams", error),
         Step::Limits => node_fault("set the task's limits", error),
+        Step::Namespace => isolation::failure("creating a namespace", error),
+        Step::Mount => isolation::failure("mounting", error),
     }
 }

@@ -1,0 +1,237 @@
+//! Gives a process mounts of its own, by system calls in the child that becomes the task.
+//!
+//! The child must have memory of its own: opening and mounting directories can block.
+
+use super::Credentials;
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::path::{Path, PathBuf};
+use std::ptr;
+
+/// The most directories that are private, and the most that are kept.
+pub const MOST: usize = 2;
+
+/// The mounts of a task. Everything is resolved, because the child may not allocate memory.
+#[derive(Default, Debug)]
+pub struct Mounts {
+    /// Directories that take the place of the node's; at most [`MOST`].
+    pub private: Vec<Private>,
+    /// Directories of the node below private ones that stay where they are; at most [`MOST`].
+    pub kept: Vec<Kept>,
+    /// A place for a new file system in memory.
+    pub memory: Option<CString>,
+    /// What a process without privileges writes into its maps of users and groups, to be the same user as before.
+    pub maps: Option<[CString; 2]>,
+}
+
+#[derive(Debug)]
+pub struct Private {
+    pub source: CString,
+    /// The numbers of the file system and the directory: its path may lead elsewhere since.
+    pub identity: (u64, u64),
+    pub target: CString,
+}
+
+#[derive(Debug)]
+pub struct Kept {
+    pub source: CString,
+    pub target: CString,
+    /// Whether the path is the user's, and must be one that the user can reach.
+    pub is_users: bool,
+}
+
+/// What did not work. The error number says why.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Fault {
+    Namespace,
+    Mount,
+    /// A directory of the user cannot be opened.
+    Directory,
+}
+
+impl Mounts {
+    /// The private directory that hides a path of the node from the task.
+    pub fn hiding(&self, path: &Path) -> Option<PathBuf> {
+        let shows = |directory: &CStr| path.starts_with(as_path(directory));
+        let private = self.private.iter().map(|private| &private.target).chain(&self.memory);
+        let hiding =
+            private.map(|target| as_path(target)).find(|target| path.starts_with(target) && path != *target)?;
+        let is_kept = self.kept.iter().any(|kept| shows(&kept.target));
+        (!is_kept).then(|| hiding.to_owned())
+    }
+}
+
+/// A path that was made for the kernel.
+pub fn as_path(text: &CStr) -> &Path {
+    use std::os::unix::ffi::OsStrExt;
+    Path::new(std::ffi::OsStr::from_bytes(text.to_bytes()))
+}
+
+/// Moves this process into namespaces of its own and mounts the directories there. With `user`, paths of the user are opened
+/// with that user's rights.
+///
+/// # Safety
+/// Must be called only in a child with memory of its own, and only system calls may follow.
+pub unsafe fn enter(mounts: &Mounts, user: Option<Credentials<'_>>) -> Result<(), Fault> {
+    // SAFETY: plain system calls with valid pointers.
+    unsafe {
+        let users = if mounts.maps.is_some() { libc::CLONE_NEWUSER } else { 0 };
+        if libc::unshare(libc::CLONE_NEWNS | users) < 0 {
+            return Err(Fault::Namespace);
+        }
+        if let Some([of_users, of_groups]) = &mounts.maps {
+            // The kernel demands that a process without privileges gives up to change its groups.
+            let is_mapped = write_to(c"/proc/self/setgroups", c"deny")
+                && write_to(c"/proc/self/uid_map", of_users)
+                && write_to(c"/proc/self/gid_map", of_groups);
+            if !is_mapped {
+                return Err(Fault::Namespace);
+            }
+        }
+        // The node's later mounts are seen here, and none of these mounts on the node.
+        if libc::mount(ptr::null(), c"/".as_ptr(), ptr::null(), libc::MS_REC | libc::MS_SLAVE, ptr::null()) < 0 {
+            return Err(Fault::Mount);
+        }
+        // All are opened first, because the mounts may hide them. A mount needs directories that were opened in this namespace.
+        let mut private = [-1; MOST];
+        for (place, directory) in private.iter_mut().zip(&mounts.private) {
+            *place = open(&directory.source, libc::O_NOFOLLOW);
+            if *place < 0 || !is_same(*place, directory.identity) {
+                return Err(Fault::Mount);
+            }
+        }
+        let mut kept = [-1; MOST];
+        for (place, directory) in kept.iter_mut().zip(&mounts.kept) {
+            *place = match directory.is_users {
+                true => open_as(&directory.source, user),
+                false => open(&directory.source, libc::O_NOFOLLOW),
+            };
+            if *place < 0 {
+                return Err(if directory.is_users { Fault::Directory } else { Fault::Mount });
+            }
+        }
+        for (file, directory) in private.iter().zip(&mounts.private) {
+            if !bind(*file, &directory.target, libc::MS_BIND) {
+                return Err(Fault::Mount);
+            }
+        }
+        for (file, directory) in kept.iter().zip(&mounts.kept) {
+            if !bind(*file, &directory.target, libc::MS_BIND | libc::MS_REC) {
+                return Err(Fault::Mount);
+            }
+        }
+        let Some(place) = &mounts.memory else { return Ok(()) };
+        let (kind, flags) = (c"tmpfs".as_ptr(), libc::MS_NOSUID | libc::MS_NODEV);
+        let options: *const c_void = c"mode=1777".as_ptr().cast();
+        if libc::mount(kind, place.as_ptr(), kind, flags, options) < 0 { Err(Fault::Mount) } else { Ok(()) }
+    }
+}
+
+/// # Safety
+/// As for [`enter`].
+unsafe fn write_to(path: &CStr, text: &CStr) -> bool {
+    let length = text.count_bytes();
+    // SAFETY: plain system calls with valid pointers.
+    unsafe {
+        let file = libc::open(path.as_ptr(), libc::O_WRONLY | libc::O_CLOEXEC);
+        file >= 0 && libc::write(file, text.as_ptr().cast(), length) == length.cast_signed()
+    }
+}
+
+/// # Safety
+/// As for [`enter`].
+unsafe fn open(path: &CStr, flags: c_int) -> c_int {
+    // SAFETY: plain system call with a valid pointer.
+    unsafe { libc::open(path.as_ptr(), libc::O_PATH | libc::O_DIRECTORY | libc::O_CLOEXEC | flags) }
+}
+
+/// Opens a directory with the rights of a user. The system calls are made directly, as in `become_user`.
+///
+/// # Safety
+/// As for [`enter`].
+unsafe fn open_as(path: &CStr, user: Option<Credentials<'_>>) -> c_int {
+    // SAFETY: plain system calls with valid pointers.
+    unsafe {
+        let Some(user) = user else { return open(path, 0) };
+        if libc::syscall(libc::SYS_setgroups, user.groups.len(), user.groups.as_ptr()) != 0 {
+            return -1;
+        }
+        libc::syscall(libc::SYS_setfsgid, user.gid);
+        libc::syscall(libc::SYS_setfsuid, user.uid);
+        // These calls return the id before, also if they changed nothing.
+        let is_user = libc::syscall(libc::SYS_setfsuid, -1) == libc::c_long::from(user.uid)
+            && libc::syscall(libc::SYS_setfsgid, -1) == libc::c_long::from(user.gid);
+        let file = if is_user { open(path, 0) } else { -1 };
+        let errno = if is_user { *libc::__errno_location() } else { libc::EPERM };
+        libc::syscall(libc::SYS_setfsuid, libc::geteuid());
+        libc::syscall(libc::SYS_setfsgid, libc::getegid());
+        *libc::__errno_location() = errno;
+        file
+    }
+}
+
+/// # Safety
+/// As for [`enter`].
+unsafe fn is_same(file: c_int, identity: (u64, u64)) -> bool {
+    // SAFETY: `stat` is plain data that the kernel fills in.
+    unsafe {
+        let mut found: libc::stat = std::mem::zeroed();
+        if libc::fstat(file, &raw mut found) < 0 {
+            return false;
+        }
+        *libc::__errno_location() = libc::ESTALE;
+        (found.st_dev, found.st_ino) == identity
+    }
+}
+
+/// Mounts an opened directory at a path.
+///
+/// # Safety
+/// As for [`enter`].
+unsafe fn bind(file: c_int, target: &CStr, flags: libc::c_ulong) -> bool {
+    let source = path_of(file);
+    let none = ptr::null();
+    // SAFETY: the path ends with a zero byte, and the target is valid.
+    unsafe { libc::mount(source.as_ptr().cast::<c_char>(), target.as_ptr(), none, flags, ptr::null()) == 0 }
+}
+
+/// The path of an open file of this process.
+fn path_of(file: c_int) -> [u8; 32] {
+    const PREFIX: &[u8] = b"/proc/self/fd/";
+    let mut path = [0; 32];
+    path[..PREFIX.len()].copy_from_slice(PREFIX);
+    let mut rest = file;
+    let digits = file.checked_ilog10().unwrap_or(0) as usize + 1;
+    for digit in path[PREFIX.len()..][..digits].iter_mut().rev() {
+        *digit = b'0' + (rest % 10) as u8;
+        rest /= 10;
+    }
+    path
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_path_of_an_open_file_has_its_number() {
+        for (file, expected) in
+            [(0, "/proc/self/fd/0"), (10, "/proc/self/fd/10"), (i32::MAX, "/proc/self/fd/2147483647")]
+        {
+            let path = path_of(file);
+            assert_eq!(CStr::from_bytes_until_nul(&path).unwrap().to_str(), Ok(expected));
+        }
+    }
+
+    #[test]
+    fn what_is_below_a_private_directory_and_not_kept_is_hidden() {
+        let private = Private { source: c"/s".into(), identity: (0, 0), target: c"/tmp".into() };
+        let kept = Kept { source: c"/tmp/a/b".into(), target: c"/tmp/a/b".into(), is_users: false };
+        let mounts = Mounts { private: vec![private], kept: vec![kept], memory: Some(c"/dev/shm".into()), maps: None };
+        let hiding = |path: &str| mounts.hiding(Path::new(path));
+        assert_eq!(hiding("/tmp/a/c"), Some("/tmp".into()));
+        assert_eq!(hiding("/dev/shm/x"), Some("/dev/shm".into()));
+        for shown in ["/tmp", "/tmp/a/b", "/tmp/a/b/c", "/tmpx", "/usr/bin/env"] {
+            assert_eq!(hiding(shown), None, "{shown}");
+        }
+    }
+}
