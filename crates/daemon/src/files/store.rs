@@ -112,7 +112,10 @@ impl FileStore {
 
     /// Refuses a copy that does not fit on the disk, such as that of a file with holes.
     fn check_room(&self, bytes: u64) -> Result<(), PutError> {
-        let Ok(disk) = rustix::fs::statvfs(&self.directory) else { return Ok(()) };
+        // Some file systems, such as one in memory, have no size.
+        let Some(disk) = rustix::fs::statvfs(&self.directory).ok().filter(|disk| disk.f_blocks > 0) else {
+            return Ok(());
+        };
         let free = disk.f_bavail.saturating_mul(disk.f_frsize);
         if bytes <= free {
             return Ok(());

@@ -25,7 +25,8 @@ const PASSWD: &str = "root:x:0:0:root:/root:/bin/sh\n\
                       nobody:x:65534:65534:nobody:/nonexistent:/bin/sh\n";
 const GROUP: &str = "root:x:0:\ndaemon:x:1:\nnogroup:x:65534:\n";
 
-/// The machine's first process. Its arguments for the tests come from the file `/arguments`.
+/// The machine's first process. Its arguments for the tests come from the file `/arguments`, and the path where they find the
+/// executor, which may be below `/tmp`, from `/executor.path`.
 const INIT: &str = r#"#!/bin/busybox sh
 /bin/busybox --install -s /bin
 export PATH=/usr/bin:/bin
@@ -36,6 +37,8 @@ ln -s /proc/self/fd/1 /dev/stdout
 ln -s /proc/self/fd/2 /dev/stderr
 chmod 700 /root
 mount -t tmpfs none /tmp
+mkdir -p "$(dirname "$(cat /executor.path)")"
+ln -s /executor "$(cat /executor.path)"
 mount -t cgroup2 none /sys/fs/cgroup
 echo 1 > /proc/sys/kernel/printk
 ip link set lo up
@@ -139,7 +142,8 @@ impl Machine {
         files.link(Path::new("/usr/bin/env"), "/bin/busybox")?;
         files.program(Path::new("/tests"), &fs::read(tests)?)?;
         let executor = Path::new(crate::agent::PROGRAM);
-        files.program(executor, &fs::read(executor)?)?;
+        files.program(Path::new("/executor"), &fs::read(executor)?)?;
+        files.data(Path::new("/executor.path"), crate::agent::PROGRAM.as_bytes())?;
         let libraries: BTreeSet<PathBuf> = [tests, executor].into_iter().flat_map(libraries_of).collect();
         for library in libraries {
             files.program(&library, &fs::read(&library)?)?;
