@@ -202,24 +202,24 @@ impl Tokens {
 
     /// The entry of a token, which is used now.
     pub fn entry(&self, token: &str) -> Option<TokenEntry> {
-        let found = self.find(token)?;
-        self.note_use(token);
+        let digest: [u8; 32] = Sha256::digest(token.as_bytes()).into();
+        let found = self.find(&digest)?;
+        self.uses.note(&digest);
         Some(found)
     }
 
     /// Whether a token is still valid.
     pub fn is_valid(&self, token: &str) -> bool {
-        self.find(token).is_some()
+        self.find(&Sha256::digest(token.as_bytes()).into()).is_some()
     }
 
     /// Compares all entries, so that the time does not depend on the match.
-    fn find(&self, token: &str) -> Option<TokenEntry> {
+    fn find(&self, digest: &[u8; 32]) -> Option<TokenEntry> {
         let now = SystemTime::now();
-        let digest: [u8; 32] = Sha256::digest(token.as_bytes()).into();
         let mut found = None;
         let loaded = self.current();
         for hashed in &loaded.entries {
-            if bool::from(hashed.digest.ct_eq(&digest)) && hashed.entry.is_valid(now) {
+            if bool::from(hashed.digest.ct_eq(digest)) && hashed.entry.is_valid(now) {
                 found = Some(hashed.entry.clone());
             }
         }

@@ -102,7 +102,7 @@ pub struct ExecutorConfig {
 /// As whom tasks run.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 pub enum RunAs {
-    /// As the executor's own user, whoever submitted them.
+    /// As the executor's own user, for jobs of all users.
     #[default]
     Agent,
     /// As the account of their job's user. Only root can do that.

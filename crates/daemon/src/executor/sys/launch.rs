@@ -81,7 +81,7 @@ pub struct LaunchError {
     pub error: io::Error,
 }
 
-/// The stack of children until they exec. One is enough, because the parent is suspended until then.
+/// The stack of children until they exec. One is enough: the parent is suspended until then, or the child has a copy.
 pub struct ChildStack(Vec<u128>);
 
 impl Default for ChildStack {
@@ -90,7 +90,7 @@ impl Default for ChildStack {
     }
 }
 
-/// Shared by parent and child, which use the same memory until the child execs.
+/// What the child needs. It is shared with the parent, or a copy if the child has memory of its own.
 #[repr(C)]
 struct Shared {
     /// Ends with a null pointer.
