@@ -59,6 +59,8 @@ pub enum Verb {
     History(verbs::list::HistoryArgs),
     /// Manage access tokens of users and agents
     Token(verbs::token::TokenArgs),
+    /// List and replace the certificate authority that clients and daemons trust
+    Ca(verbs::ca::CaArgs),
     /// Write the state of a server, global master or job host to an archive, while it runs
     ///
     /// Run it on the daemon's machine; --state-dir names its directory (a job host's --work-dir). The archive has everything that

@@ -7,7 +7,7 @@ use crate::failure::{Failure, Result};
 use amalgam_daemon::api::ServerFile;
 use amalgam_daemon::auth::{self, Tokens, USUAL_SOCKET};
 use amalgam_daemon::authority::Authority;
-use amalgam_daemon::channel::is_local;
+use amalgam_daemon::config::is_local;
 use amalgam_workload::path_of;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, ToSocketAddrs};
 use std::os::unix::net::UnixStream;

@@ -9,6 +9,7 @@ mod following;
 mod input;
 mod interrupts;
 mod job_arguments;
+mod joining;
 mod progress;
 mod selectors;
 mod show;
@@ -68,6 +69,7 @@ fn execute(Arguments { connection, verb }: Arguments) -> Result<ExitCode> {
         Verb::Queue(args) => verbs::queue::execute(args, &connection),
         Verb::Usage(args) => verbs::usage::execute(args, &connection),
         Verb::Token(args) => verbs::token::execute(args, &connection),
+        Verb::Ca(args) => verbs::ca::execute(args, &connection),
         Verb::Backup(args) => verbs::backup::execute(args, &connection),
         Verb::Restore(args) => verbs::backup::restore(args, &connection),
         Verb::Du(args) => verbs::du::execute(args, &connection),

@@ -16,10 +16,10 @@ const PARTS: [(&str, &[&str]); 9] = [
     ("agent", &["agent", "hollow", "jobs"]),
     ("loop", &["shell"]),
     ("executor", &["executor", "shell::executor_link"]),
-    ("transport", &["transport", "channel"]),
+    ("transport", &["transport", "channel", "cryptography"]),
     ("http", &["http"]),
     ("store", &["store", "replica"]),
-    ("auth", &["auth", "authority", "audit"]),
+    ("auth", &["auth", "authority", "identity", "audit"]),
     ("files", &["files", "shell::fetcher"]),
 ];
 

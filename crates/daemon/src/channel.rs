@@ -1,23 +1,29 @@
 //! The bytes of a connection: TLS 1.3, except to daemons of version 32 and to clients on the same machine (ADR 67, ADR 68).
 //!
-//! Between daemons, the certificate does not authenticate its owner: each listening process makes one at its start. Both sides
-//! prove that they have the same token, and the proofs contain a value that only the two ends of this TLS connection
+//! A daemon that joined with a string has certificates: both sides verify the other's (ADR 80). For other daemons the
+//! certificate does not authenticate its owner. Both sides then prove that they have the same token, and the proofs contain a value that only the two ends of this TLS connection
 //! can compute (RFC 9266, `tls-exporter`). A process between the two ends has a TLS connection with each of them, so it
 //! cannot forward their proofs.
 
+use crate::authority::{Expected, Untrusted};
+use crate::config::is_local;
+use crate::cryptography::provider;
+use crate::identity::Identity;
 use rustix::net::sockopt;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::client::{ClientConfig, Resumption};
-use rustls::crypto::{self, CryptoProvider, WebPkiSupportedAlgorithms};
+use rustls::client::{ClientConfig, ResolvesClientCert, Resumption};
+use rustls::crypto::{self, WebPkiSupportedAlgorithms};
 use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer, ServerName, UnixTime};
-use rustls::server::ResolvesServerCert;
+use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use rustls::server::{NoClientAuth, ResolvesServerCert};
 use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls::version::TLS13;
-use rustls::{DigitallySignedStruct, PeerIncompatible, ServerConfig, SignatureScheme};
+use rustls::{
+    CertificateError, DigitallySignedStruct, DistinguishedName, PeerIncompatible, ServerConfig, SignatureScheme,
+};
 use std::io;
-use std::net::SocketAddr;
 use std::pin::Pin;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -54,11 +60,20 @@ impl Certificate {
         Ok(Certificate::resolved(Arc::new(SingleCertAndKey::from(certified))))
     }
 
-    /// The certificate that `resolver` returns for each connection.
+    /// The certificate that `resolver` returns for each connection of a client.
     pub(crate) fn resolved(resolver: Arc<dyn ResolvesServerCert>) -> Certificate {
+        Certificate::asking(Arc::new(NoClientAuth), resolver)
+    }
+
+    /// The certificate that `resolver` returns for each connection of a daemon, which may present one, too.
+    pub(crate) fn for_daemons(resolver: Arc<dyn ResolvesServerCert>) -> Certificate {
+        Certificate::asking(Arc::new(AnyCertificate(provider().signature_verification_algorithms)), resolver)
+    }
+
+    fn asking(verifier: Arc<dyn ClientCertVerifier>, resolver: Arc<dyn ResolvesServerCert>) -> Certificate {
         let builder = ServerConfig::builder_with_provider(provider()).with_protocol_versions(&[&TLS13]);
         let builder = builder.expect("the provider supports TLS 1.3");
-        let mut config = builder.with_no_client_auth().with_cert_resolver(resolver);
+        let mut config = builder.with_client_cert_verifier(verifier).with_cert_resolver(resolver);
         // Connections last, so the state for shorter handshakes would be kept for nothing.
         config.send_tls13_tickets = 0;
         Certificate(TlsAcceptor::from(Arc::new(config)))
@@ -66,22 +81,52 @@ impl Certificate {
 
     /// Accepts a connection whose first byte is that of TLS.
     pub(crate) async fn accept(&self, stream: TcpStream) -> io::Result<Channel> {
-        Ok(Channel::Tls(Box::new(self.0.accept(stream).await?.into())))
+        match self.0.accept(stream).await {
+            Ok(stream) => Ok(Channel::Tls(Box::new(stream.into()))),
+            Err(error) => match of_tls(&error) {
+                Some(rustls::Error::AlertReceived(alert)) => {
+                    let why = format!("the peer does not accept the certificate of this process ({alert:?})");
+                    Err(io::Error::new(io::ErrorKind::PermissionDenied, why))
+                }
+                _ => Err(error),
+            },
+        }
     }
 }
+
+/// What a daemon with certificates presents, and whom it expects to find.
+pub(crate) type Mutual<'a> = (&'a Arc<Identity>, Expected);
 
 impl Channel {
     /// Connects to a listening daemon.
     ///
     /// # Errors
-    /// If it cannot be reached, or if it does not use TLS and is not on this machine.
-    pub(crate) async fn connect(address: &str) -> io::Result<Channel> {
+    /// If it cannot be reached, if it does not use TLS and is not on this machine, or if it is not the expected daemon.
+    pub(crate) async fn connect(address: &str, mutual: Option<Mutual<'_>>) -> io::Result<Channel> {
         let stream = open(address).await?;
         let is_local = is_local(stream.peer_addr()?);
         let name = ServerName::try_from(NAME).map_err(io::Error::other)?;
         let peer = stream.peer_addr()?;
-        match connector()?.connect(name, stream).await {
+        let verifier = mutual.map(|(identity, expected)| Known::new(Arc::clone(identity), expected));
+        let has_certificate = verifier.is_some();
+        let (connector, refused) = match verifier {
+            None => (connector()?, None),
+            Some(verifier) => {
+                let refused = Arc::clone(&verifier.refused);
+                (verifier.connector().map_err(io::Error::other)?, Some(refused))
+            }
+        };
+        let connected = connector.connect(name, stream).await;
+        let refused = refused.and_then(|refused| refused.lock().unwrap_or_else(PoisonError::into_inner).take());
+        if let Some(why) = refused {
+            return Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
+        }
+        match connected {
             Ok(stream) => Ok(Channel::Tls(Box::new(stream.into()))),
+            Err(error) if is_not_tls(&error) && has_certificate => Err(io::Error::new(
+                io::ErrorKind::InvalidData,
+                "it does not use TLS, and this daemon joined with a string; check that this is its address for agents",
+            )),
             Err(error) if is_not_tls(&error) && is_local => {
                 tracing::warn!(address, "it does not use TLS; trying version 32, which is not encrypted");
                 // Not the name again, which may lead to another machine.
@@ -114,6 +159,18 @@ impl Channel {
                 Ok(Channel::Plain(stream))
             }
         }
+    }
+
+    /// The certificates that the peer has presented and whose key it has, its own first. They are not verified.
+    pub(crate) fn peer_chain(&self) -> Vec<CertificateDer<'static>> {
+        let chain = match self {
+            Channel::Plain(_) => None,
+            Channel::Tls(stream) => match &**stream {
+                TlsStream::Client(stream) => stream.get_ref().1.peer_certificates(),
+                TlsStream::Server(stream) => stream.get_ref().1.peer_certificates(),
+            },
+        };
+        chain.unwrap_or_default().to_vec()
     }
 
     /// What binds proofs to this connection. Empty without TLS.
@@ -160,20 +217,13 @@ fn prepare(stream: &TcpStream) -> io::Result<()> {
     Ok(())
 }
 
-/// Whether an address is on loopback, also as an IPv4-mapped one.
-pub fn is_local(address: SocketAddr) -> bool {
-    address.ip().to_canonical().is_loopback()
-}
-
 /// Whether the peer's answer to the first bytes of TLS is not TLS. A daemon of version 32 has sent its challenge.
 fn is_not_tls(error: &io::Error) -> bool {
-    let of_tls = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
-    matches!(of_tls, Some(rustls::Error::InvalidMessage(_) | rustls::Error::InappropriateMessage { .. }))
+    matches!(of_tls(error), Some(rustls::Error::InvalidMessage(_) | rustls::Error::InappropriateMessage { .. }))
 }
 
-pub(crate) fn provider() -> Arc<CryptoProvider> {
-    static PROVIDER: OnceLock<Arc<CryptoProvider>> = OnceLock::new();
-    Arc::clone(PROVIDER.get_or_init(|| Arc::new(crypto::ring::default_provider())))
+fn of_tls(error: &io::Error) -> Option<&rustls::Error> {
+    error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>())
 }
 
 fn connector() -> io::Result<TlsConnector> {
@@ -182,12 +232,153 @@ fn connector() -> io::Result<TlsConnector> {
         return Ok(Arc::clone(config).into());
     }
     let verifier = Arc::new(AnyCertificate(provider().signature_verification_algorithms));
-    let builder = ClientConfig::builder_with_provider(provider()).with_protocol_versions(&[&TLS13]);
-    let builder = builder.map_err(io::Error::other)?;
-    let mut config = builder.dangerous().with_custom_certificate_verifier(verifier).with_no_client_auth();
+    let config = joining(verifier, None).map_err(io::Error::other)?;
+    Ok(Arc::clone(CONFIG.get_or_init(|| Arc::new(config))).into())
+}
+
+fn joining(
+    verifier: Arc<dyn ServerCertVerifier>,
+    own: Option<Arc<dyn ResolvesClientCert>>,
+) -> Result<ClientConfig, rustls::Error> {
+    let builder = ClientConfig::builder_with_provider(provider()).with_protocol_versions(&[&TLS13])?;
+    let builder = builder.dangerous().with_custom_certificate_verifier(verifier);
+    let mut config = match own {
+        Some(own) => builder.with_client_cert_resolver(own),
+        None => builder.with_no_client_auth(),
+    };
     config.resumption = Resumption::disabled();
     config.enable_sni = false;
-    Ok(Arc::clone(CONFIG.get_or_init(|| Arc::new(config))).into())
+    Ok(config)
+}
+
+/// Accepts the certificate of the expected daemon, and presents that of this one.
+#[derive(Debug)]
+struct Known {
+    identity: ByIdentity,
+    expected: Expected,
+    /// Why the other side's was not accepted: the error of TLS does not say it all.
+    refused: Arc<Mutex<Option<Untrusted>>>,
+    signatures: AnyCertificate,
+}
+
+#[derive(Clone)]
+struct ByIdentity(Arc<Identity>);
+
+impl Known {
+    fn new(identity: Arc<Identity>, expected: Expected) -> Known {
+        let signatures = AnyCertificate(provider().signature_verification_algorithms);
+        Known { identity: ByIdentity(identity), expected, refused: Arc::default(), signatures }
+    }
+
+    fn connector(self) -> Result<TlsConnector, rustls::Error> {
+        let own = Arc::new(self.identity.clone());
+        Ok(Arc::new(joining(Arc::new(self), Some(own))?).into())
+    }
+}
+
+impl std::fmt::Debug for ByIdentity {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("ByIdentity")
+    }
+}
+
+impl ResolvesClientCert for ByIdentity {
+    fn resolve(&self, _: &[&[u8]], _: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
+        let key = self.0.certified_key().map(Arc::new);
+        key.inspect_err(|error| tracing::error!(%error, "the certificate of this daemon cannot be used")).ok()
+    }
+
+    fn has_certs(&self) -> bool {
+        true
+    }
+}
+
+impl ServerCertVerifier for Known {
+    fn verify_server_cert(
+        &self,
+        own: &CertificateDer<'_>,
+        between: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        let chain: Vec<CertificateDer> = std::iter::once(own).chain(between).cloned().collect();
+        self.identity.0.check_listening(&chain, &self.expected).map_err(|why| {
+            let error = match &why {
+                Untrusted::Expired => CertificateError::Expired,
+                Untrusted::NotYet => CertificateError::NotValidYet,
+                Untrusted::OtherAuthority => CertificateError::UnknownIssuer,
+                Untrusted::Invalid(_) | Untrusted::Other { .. } => CertificateError::ApplicationVerificationFailure,
+            };
+            *self.refused.lock().unwrap_or_else(PoisonError::into_inner) = Some(why);
+            rustls::Error::InvalidCertificate(error)
+        })?;
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        ServerCertVerifier::verify_tls12_signature(&self.signatures, message, certificate, signed)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        ServerCertVerifier::verify_tls13_signature(&self.signatures, message, certificate, signed)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.signatures.0.supported_schemes()
+    }
+}
+
+/// The listening side verifies a certificate after the handshake, so that it can tell the peer what is wrong.
+impl ClientCertVerifier for AnyCertificate {
+    fn client_auth_mandatory(&self) -> bool {
+        false
+    }
+
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        &[]
+    }
+
+    fn verify_client_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: UnixTime,
+    ) -> Result<ClientCertVerified, rustls::Error> {
+        Ok(ClientCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        ServerCertVerifier::verify_tls12_signature(self, message, certificate, signed)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        ServerCertVerifier::verify_tls13_signature(self, message, certificate, signed)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.supported_schemes()
+    }
 }
 
 /// Accepts every certificate whose owner has its key. The proofs of the token authenticate both sides.
@@ -296,7 +487,7 @@ mod tests {
     async fn ends(certificate: &Certificate) -> (Channel, Channel) {
         let (listener, address) = listen().await;
         let accept = async { Channel::accept(listener.accept().await.unwrap().0, certificate).await.unwrap() };
-        let (joining, listening) = tokio::join!(Channel::connect(&address), accept);
+        let (joining, listening) = tokio::join!(Channel::connect(&address, None), accept);
         (joining.unwrap(), listening)
     }
 
@@ -343,7 +534,7 @@ mod tests {
                 stream.write_all(b"\0\0\0\x09challenge").await.unwrap();
             }
         };
-        let (joined, ()) = tokio::join!(Channel::connect(&address), greet);
+        let (joined, ()) = tokio::join!(Channel::connect(&address, None), greet);
         assert!(matches!(joined.unwrap(), Channel::Plain(_)));
     }
 

@@ -19,7 +19,7 @@ use amalgam_workload::text::read_text;
 use amalgam_workload::{At, FileError, Position, closest, keys_of, packed, read_settings};
 use beside::{BesideEntry, beside};
 use federation::FederationKeys;
-pub use federation::{FederationConfig, is_address, is_loopback};
+pub use federation::{FederationConfig, is_address, is_local, is_loopback};
 use opportunistic::OpportunisticKeys;
 use policies::Policies;
 use queueing::QueueingKeys;

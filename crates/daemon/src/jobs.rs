@@ -5,6 +5,7 @@ use crate::auth::AuthError;
 use crate::channel::Certificate;
 use crate::config::{is_address, is_loopback};
 use crate::descriptors;
+use crate::identity::Presented;
 use crate::journal::{JournalError, JournalWriter};
 use crate::private::make_private_dir;
 use crate::sealing::new_sealing;
@@ -123,7 +124,7 @@ impl JobHostTerms {
             Terms::JobHost { server, preset, settings, .. } => {
                 Ok(JobHostTerms { server: *server, number, settings: *settings, preset: **preset })
             }
-            Terms::Node { .. } | Terms::NodeOf | Terms::Global | Terms::Join { .. } => {
+            Terms::Node { .. } | Terms::NodeOf | Terms::Global | Terms::Join(_) => {
                 let why = "it treats this process as another kind of daemon".to_owned();
                 Err(JoinError::lasting(server, why))
             }
@@ -222,16 +223,20 @@ async fn stay(
     let terms = received.or(before).expect("without stored values the error was returned");
     terms.store(&state_dir)?;
     let handle = started.insert(start_loop(&terms, store, recovered, journal, &state_dir)?).clone();
-    let certificate = Certificate::of_process().map_err(JobsError::io("create a certificate"))?;
+    let certificate = match secrets.identity() {
+        Some(identity) => Certificate::for_daemons(Arc::new(Presented(Arc::clone(identity)))),
+        None => Certificate::of_process().map_err(JobsError::io("create a certificate"))?,
+    };
     let side = Side::JobHost(number);
-    let gate = Gate { handle: handle.clone(), secrets: secrets.clone(), certificate, side, lease: None };
+    let gate =
+        Gate { handle: handle.clone(), secrets: secrets.clone(), certificate, certifier: None, side, lease: None };
     tokio::spawn(serve_daemons(listener, gate));
     ready(address, first.is_some());
     let mut joined = first;
     loop {
         if let Some(joined) = joined.take() {
             tracing::info!("connected to the server");
-            let end = serve_as_job_host(joined, &handle, &history).await;
+            let end = serve_as_job_host(joined, &handle, &history, &secrets).await;
             tracing::warn!(%end, "lost the connection to the server");
         }
         tokio::time::sleep(RETRY.0).await;

@@ -1,14 +1,15 @@
 //! The process of a server: master, job managers, log and public interface; for `dev` and `run` also its own nodes.
 
+mod certificates;
 mod standby;
 
 use crate::api::ServerFile;
 use crate::auth::{AuthError, Callers, Tokens, check_bind, new_nonce};
-use crate::authority::{Authority, AuthorityError};
+use crate::authority::AuthorityError;
 use crate::backend::ServerBackend;
 use crate::changed::{self, Misfit};
-use crate::channel::{Certificate, is_local};
-use crate::config::{Config, StoreConfig};
+use crate::channel::Certificate;
+use crate::config::{Config, StoreConfig, is_local};
 use crate::descriptors;
 use crate::durable;
 use crate::executor::host::Host;
@@ -34,7 +35,7 @@ use amalgam_core::hosting::{Fact, Managers, Roles};
 use amalgam_core::job_manager::JobManagerSettings;
 use amalgam_core::role::Change;
 use amalgam_core::vocabulary::{ClusterId, Epoch, Federation, GlobalId, Instant, NodeId, QueueId, Seat};
-use rustls::pki_types::ServerName;
+use certificates::certificates_of;
 use std::collections::VecDeque;
 use std::error::Error;
 use std::fs::{self, File};
@@ -324,7 +325,8 @@ impl Server {
         let address = resolve(config.interface())?;
         let agents = takes_agents.then(|| resolve(config.agents())).transpose()?;
         let tokens = Arc::new(Tokens::open(&state_dir, &user)?);
-        let interface = Interface { address, certificate: certificate_of(&state_dir, address, &config.listen_names)? };
+        let (certificate, for_daemons) = certificates_of(&state_dir, address, agents.is_some(), &config.listen_names)?;
+        let interface = Interface { address, certificate };
         // Lock the log first: a second server must not use the executor of the first.
         let log = open_log(&state_dir, &config, takes_agents && executor.is_none(), &interface, &tokens)?;
         let certificate = interface.certificate;
@@ -359,17 +361,16 @@ impl Server {
             runtime.spawn(file_orders.carry_out(files, source, hosted.handle.clone()));
         }
         let listener = runtime.block_on(bind(address))?;
-        let agents_address = match agents {
+        let agents_address = match agents.zip(for_daemons) {
             None => None,
-            Some(agents) => {
+            Some((agents, (certificate, certifier))) => {
                 let (remote, preset) = (Arc::clone(&remote), Box::new(config.preset));
                 let federated = config.master.federated.map(|(federation, cluster)| {
                     Box::new(global_introduction(&config, federation, GlobalId::default(), cluster))
                 });
                 let side = Side::Server { remote, id, preset, epoch: epoch.0, federated };
-                let secrets = Secrets::Server(Arc::clone(&tokens));
-                let certificate = Certificate::of_process().map_err(ServerError::io("create a certificate"))?;
-                let gate = Gate { handle: handle.clone(), secrets, certificate, side, lease };
+                let (handle, secrets) = (handle.clone(), Secrets::Server(Arc::clone(&tokens)));
+                let gate = Gate { handle, secrets, certificate, certifier: Some(certifier), side, lease };
                 Some(listen_for_agents(&runtime, agents, gate)?)
             }
         };
@@ -504,25 +505,6 @@ pub(crate) fn is_here(address: &str) -> bool {
     let own: Vec<_> = if_addrs::get_if_addrs().into_iter().flatten().map(|interface| interface.ip()).collect();
     let mut found = address.trim().to_socket_addrs().into_iter().flatten();
     found.any(|found| is_local(found) || own.contains(&found.ip().to_canonical()))
-}
-
-/// The certificate of an interface that other machines can reach.
-fn certificate_of(
-    state_dir: &Path,
-    address: SocketAddr,
-    configured: &[String],
-) -> Result<Option<Certificate>, ServerError> {
-    if is_local(address) {
-        return Ok(None);
-    }
-    let mut names = vec!["localhost".to_owned(), Host::inspect().hostname];
-    let interfaces = if_addrs::get_if_addrs().map_err(ServerError::io("list the addresses of this machine"))?;
-    names.extend(interfaces.iter().map(|interface| interface.ip().to_string()));
-    names.extend_from_slice(configured);
-    names.retain(|name| ServerName::try_from(name.as_str()).is_ok());
-    names.sort();
-    names.dedup();
-    Ok(Some(Authority::open(state_dir)?.certificate(names)?))
 }
 
 /// Writes the address of an interface to a file where clients on this machine look for it.

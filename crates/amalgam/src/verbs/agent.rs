@@ -3,16 +3,15 @@
 use crate::cluster::{self, JournalArgs, Offer};
 use crate::connection::Connection;
 use crate::failure::{Failure, Result};
-use crate::{discovery, environment, show};
+use crate::{discovery, joining, show};
 use amalgam_cli::log::LogArgs;
 use amalgam_daemon::agent::{self, AgentError, AgentOptions};
-use amalgam_daemon::auth::joins::JoinString;
-use amalgam_daemon::durable;
+use amalgam_daemon::auth::DaemonRole;
 use amalgam_daemon::executor::RunAs;
 use amalgam_daemon::hollow::{self, HollowError, HollowOptions};
 use amalgam_daemon::node_setup::NodeOptions;
 use amalgam_daemon::private::{make_passable_dir, make_private_dir};
-use amalgam_daemon::transport::{JoinError, Secrets, redeem};
+use amalgam_daemon::transport::JoinError;
 use clap::Args;
 use rustix::fs::Mode;
 use std::fs;
@@ -43,8 +42,8 @@ pub struct AgentArgs {
     /// The server's address for agents, as in its ready line; also the standby's, separated by a comma
     #[arg(long, value_name = "HOST:PORT[,..]", default_value = "127.0.0.1:7434", help_heading = "Connection")]
     server: String,
-    /// Join the server for the first time with a string of `amalgam token join`; later starts use the token that it gave, in the
-    /// work directory. In the variable, other users do not see the string
+    /// Join the server for the first time with a string of `amalgam token join`; later starts use the certificates that it
+    /// gave, in the work directory. In the variable, other users do not see the string
     #[arg(long, value_name = "STRING", env = "AMALGAM_JOIN", hide_env_values = true,
         help_heading = "Connection", conflicts_with_all = ["server", "hollow"])]
     join: Option<String>,
@@ -150,10 +149,7 @@ pub fn execute(args: AgentArgs, connection: &Connection) -> Result<ExitCode> {
         ..NodeOptions::default()
     };
     args.offer.apply(&mut node)?;
-    // Not by the parser of the command line, which would print the secret in its error.
-    let join = args.join.as_deref().map(JoinString::parse).transpose();
-    let join = join
-        .map_err(|why| Failure::usage(format!("invalid join string (--join or AMALGAM_JOIN): {why}"), REMEDY_JOIN))?;
+    let join = joining::parse(args.join.as_deref())?;
     let server = join.as_ref().map_or(&args.server, |string| &string.address);
     let server = cluster::agents_address(server)?;
     let (journal, patience) = (args.journal.journal, PATIENCE);
@@ -164,16 +160,9 @@ pub fn execute(args: AgentArgs, connection: &Connection) -> Result<ExitCode> {
     let work_dir = args.work_dir.unwrap_or_else(|| state_dir.join(format!("agent-{name}")));
     let run_as = run_as(args.run_as, args.allow_root)?;
     make_work_dir(&work_dir, run_as)?;
-    let secrets = match &join {
-        Some(string) => Secrets::file(token_by(string, &work_dir, &name)?, String::new(), Some(name.clone())),
-        None => {
-            let mut connection = connection.clone();
-            let kept = work_dir.join(TOKEN);
-            if connection.token_file.is_none() && environment::token()?.is_none() && kept.exists() {
-                connection.token_file = Some(kept);
-            }
-            cluster::secrets(&connection, &state_dir, Some(&name))?
-        }
+    let secrets = match joining::identity(join.as_ref(), &work_dir, DaemonRole::Agent, &name, connection)? {
+        Some(secrets) => secrets,
+        None => cluster::secrets(connection, &state_dir, Some(&name))?,
     };
     let mut executor = cluster::executor_setup(&work_dir, args.offer.enforcement, run_as)?;
     executor.config.devices = args.offer.devices;
@@ -185,41 +174,6 @@ pub fn execute(args: AgentArgs, connection: &Connection) -> Result<ExitCode> {
     agent::run(options, joined_as, until_stopped()?)
         .map_err(|error| Failure::new(error.to_string(), remedy(&error)))?;
     Ok(ExitCode::SUCCESS)
-}
-
-const REMEDY_JOIN: &str = "make one with `amalgam token join` at the server";
-
-/// The file in the work directory with the token that an agent got for a join string.
-const TOKEN: &str = "token";
-/// The file with the digest of that string: another one is used at the next start.
-const USED: &str = "token.join";
-
-/// The file with the agent's token, which the first start gets for the join string.
-fn token_by(string: &JoinString, work_dir: &Path, name: &str) -> Result<PathBuf> {
-    let (path, used) = (work_dir.join(TOKEN), work_dir.join(USED));
-    let digest = string.digest();
-    if path.exists() && fs::read_to_string(&used).is_ok_and(|used| used.trim() == digest) {
-        return Ok(path);
-    }
-    let token = redeem(string, name, PATIENCE).map_err(|error| {
-        let remedy = match &error {
-            JoinError::Unreachable { .. } => {
-                "check that the server runs, that this machine reaches the address, and that it is the one for agents; \
-                 `amalgam token join --address HOST:PORT` makes a string with another address"
-            }
-            JoinError::Impostor { .. } => "make a new join string at the server",
-            _ => "",
-        };
-        Failure::new(error.to_string(), remedy)
-    })?;
-    // A crash in between leaves no token with the digest of another string.
-    let _ = fs::remove_file(&path);
-    let kept = durable::replace(&used, digest.as_bytes());
-    kept.and_then(|()| durable::replace(&path, format!("{token}\n").as_bytes())).map_err(|error| {
-        let remedy = format!("run `amalgam token remove --agent {name}` at the server, and use a new join string");
-        Failure::new(format!("cannot write {}: {error}", path.display()), remedy)
-    })?;
-    Ok(path)
 }
 
 fn be_hollow(options: HollowOptions, name: &str) -> Result<ExitCode> {

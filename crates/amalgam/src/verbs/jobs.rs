@@ -3,10 +3,12 @@
 use crate::cluster::{self, JournalArgs};
 use crate::connection::Connection;
 use crate::failure::{Failure, Result};
-use crate::{discovery, show};
+use crate::{discovery, joining, show};
 use amalgam_cli::log::LogArgs;
 use amalgam_core::vocabulary::HostId;
+use amalgam_daemon::auth::DaemonRole;
 use amalgam_daemon::jobs::{self, JobsError, JobsOptions};
+use amalgam_daemon::private::make_private_dir;
 use amalgam_daemon::transport::JoinError;
 use clap::Args;
 use std::net::SocketAddr;
@@ -28,6 +30,10 @@ pub struct JobsArgs {
     /// Which of the server's processes of job managers this is, from 1 to its `job_hosts`
     #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u8).range(1..))]
     number: u8,
+    /// Join the server for the first time with a string of `amalgam token join --role jobs`; later starts use the certificates that
+    /// it gave, in the work directory, with or without the string. Agents that joined with a string, too, need nothing else
+    #[arg(long, value_name = "STRING", env = "AMALGAM_JOIN", hide_env_values = true, help_heading = "Connection")]
+    join: Option<String>,
     /// The server's address for agents, as in its ready line
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:7434", help_heading = "Connection")]
     server: String,
@@ -51,14 +57,30 @@ pub fn execute(args: JobsArgs, connection: &Connection) -> Result<ExitCode> {
     args.log.start()?;
     let state_dir = discovery::state_dir(connection)?;
     let number = args.number;
-    let server = cluster::agents_address(&args.server)?;
+    let join = joining::parse(args.join.as_deref())?;
+    let server = join.as_ref().map_or(&args.server, |string| &string.address);
+    let server = cluster::agents_address(server)?;
+    let work_dir = args.work_dir.unwrap_or_else(|| state_dir.join(format!("jobs-{number}")));
+    if join.is_some() {
+        make_private_dir(&work_dir).map_err(|error| {
+            Failure::new(
+                format!("cannot use the work directory {}: {error}", work_dir.display()),
+                "name another --work-dir",
+            )
+        })?;
+    }
+    let name = number.to_string();
+    let secrets = match joining::identity(join.as_ref(), &work_dir, DaemonRole::JobHost, &name, connection)? {
+        Some(secrets) => secrets,
+        None => cluster::secrets(connection, &state_dir, None)?,
+    };
     let options = JobsOptions {
         number: HostId(number),
         server: server.clone(),
-        secrets: cluster::secrets(connection, &state_dir, None)?,
+        secrets,
         listen: args.listen.unwrap_or_else(|| format!("127.0.0.1:{}", FIRST_PORT + u16::from(number))),
         advertise: args.advertise,
-        state_dir: args.work_dir.unwrap_or_else(|| state_dir.join(format!("jobs-{number}"))),
+        state_dir: work_dir,
         journal: args.journal.journal,
         patience: PATIENCE,
     };

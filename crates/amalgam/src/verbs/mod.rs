@@ -3,6 +3,7 @@
 pub mod act;
 pub mod agent;
 pub mod backup;
+pub mod ca;
 pub mod config;
 pub mod dev;
 pub mod doctor;

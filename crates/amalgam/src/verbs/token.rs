@@ -6,9 +6,9 @@ use crate::{discovery, show};
 use amalgam_daemon::api::ServerFile;
 use amalgam_daemon::audit;
 use amalgam_daemon::auth::joins::{self, JoinString};
-use amalgam_daemon::auth::{self, Holder, LastUses, Scope, Scopes, TokenEntry, Tokens, Which};
-use amalgam_daemon::channel::is_local;
+use amalgam_daemon::auth::{self, DaemonRole, Holder, LastUses, Scope, Scopes, TokenEntry, Tokens, Which};
 use amalgam_daemon::config::is_address;
+use amalgam_daemon::config::is_local;
 use amalgam_daemon::executor::host::Host;
 use clap::{Args, Subcommand};
 use serde::Serialize;
@@ -38,11 +38,11 @@ enum TokenVerb {
         #[command(flatten)]
         which: WhichArgs,
         /// The user may act on everyone's jobs and drain nodes
-        #[arg(long, conflicts_with = "agent")]
+        #[arg(long, conflicts_with_all = ["agent", "job_host"])]
         admin: bool,
         /// What the token may be used for: read (list jobs and nodes, read own jobs), submit (submit jobs and act on own ones),
         /// operate (act on all jobs and on nodes), admin (everything) [default: read,submit]
-        #[arg(long, value_name = "SCOPES", value_delimiter = ',', conflicts_with_all = ["agent", "admin"])]
+        #[arg(long, value_name = "SCOPES", value_delimiter = ',', conflicts_with_all = ["agent", "job_host", "admin"])]
         scope: Vec<Scope>,
         /// How long the token is valid, such as 30d or 12h [default: without limit]
         #[arg(long, value_name = "DURATION", value_parser = parse_ttl)]
@@ -67,11 +67,14 @@ enum TokenVerb {
         #[command(flatten)]
         which: WhichArgs,
     },
-    /// Print a join string, with which the agents of other machines get tokens of their own: `amalgam agent --join STRING`
+    /// Print a join string, with which daemons of other machines get certificates: `amalgam agent --join STRING`
     ///
-    /// It contains the server's address and a secret. The agent proves the secret over an encrypted connection without sending it,
+    /// It contains the server's address and a secret. The daemon proves the secret over an encrypted connection without sending it,
     /// so it also verifies the server. The string is useless once it has been used or has expired.
     Join {
+        /// What joins with it: an agent, or a job host (`amalgam jobs --join STRING`)
+        #[arg(long, value_enum, default_value = "agent")]
+        role: JoinRole,
         /// Number of machines that can use it
         #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u32).range(1..=100_000))]
         uses: u32,
@@ -91,12 +94,27 @@ enum TokenVerb {
     },
 }
 
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum JoinRole {
+    Agent,
+    Jobs,
+}
+
+impl JoinRole {
+    fn role(self) -> DaemonRole {
+        match self {
+            JoinRole::Agent => DaemonRole::Agent,
+            JoinRole::Jobs => DaemonRole::JobHost,
+        }
+    }
+}
+
 #[derive(Args)]
 struct WhichArgs {
     #[command(flatten)]
     holder: HolderArgs,
     /// The name of the token, for users who have several, such as one for each program
-    #[arg(long = "name", value_name = "NAME", conflicts_with = "agent")]
+    #[arg(long = "name", value_name = "NAME", conflicts_with_all = ["agent", "job_host"])]
     name: Option<String>,
 }
 
@@ -107,13 +125,22 @@ struct HolderArgs {
     /// The name of the node whose agent the token is for
     #[arg(long, value_name = "NAME")]
     agent: Option<String>,
+    /// The number of a job host
+    #[arg(long, value_name = "N")]
+    job_host: Option<String>,
 }
 
 impl WhichArgs {
     fn which(&self) -> Which<'_> {
-        let HolderArgs { user, agent } = &self.holder;
-        let holder = agent.as_ref().or(user.as_ref()).map_or("", String::as_str);
-        Which { holder, is_agent: agent.is_some(), name: self.name.as_deref() }
+        let HolderArgs { user, agent, job_host } = &self.holder;
+        let (role, holder) = match (agent, job_host) {
+            (Some(agent), _) => (Some(DaemonRole::Agent), agent),
+            (None, Some(number)) => (Some(DaemonRole::JobHost), number),
+            (None, None) => {
+                return Which { holder: user.as_deref().unwrap_or(""), role: None, name: self.name.as_deref() };
+            }
+        };
+        Which { holder, role, name: None }
     }
 }
 
@@ -130,6 +157,11 @@ struct Held {
     user: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     agent: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    job_host: Option<String>,
+    /// Whether it has certificates instead of a token.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    has_certificates: bool,
     /// Distinguishes tokens of one user.
     #[serde(skip_serializing_if = "Option::is_none")]
     name: Option<String>,
@@ -145,25 +177,30 @@ struct Held {
 
 impl Held {
     fn of(entry: TokenEntry, uses: &LastUses) -> Held {
-        let last_used = uses.of_token(&entry.token);
-        let (user, agent, admin) = match entry.holder {
-            Holder::User { name, admin } => (Some(name), None, admin),
-            Holder::Agent { name } => (None, Some(name), false),
+        let last_used = uses.of_credential(&entry.credential);
+        let has_certificates = entry.token().is_none();
+        let (user, agent, job_host, admin) = match entry.holder {
+            Holder::User { name, admin } => (Some(name), None, None, admin),
+            Holder::Daemon { role: DaemonRole::Agent, name } => (None, Some(name), None, false),
+            Holder::Daemon { role: DaemonRole::JobHost, name } => (None, None, Some(name), false),
         };
         let shown = |at: Option<SystemTime>| at.map(|at| humantime::format_rfc3339_seconds(at).to_string());
-        let scopes = if agent.is_some() { Vec::new() } else { entry.scopes.names().collect() };
-        Held { user, agent, name: entry.name, admin, scopes, until: shown(entry.until), last_used: shown(last_used) }
+        let scopes = if user.is_none() { Vec::new() } else { entry.scopes.names().collect() };
+        let (until, last_used) = (shown(entry.until), shown(last_used));
+        Held { user, agent, job_host, has_certificates, name: entry.name, admin, scopes, until, last_used }
     }
 
     fn row(self) -> Vec<String> {
-        let role = match (&self.agent, self.admin) {
-            (Some(_), _) => "agent",
-            (None, true) => "administrator",
-            (None, false) => "user",
+        let role = match (&self.agent, &self.job_host, self.admin) {
+            (Some(_), ..) => "agent",
+            (None, Some(_), _) => "job host",
+            (None, None, true) => "administrator",
+            (None, None, false) => "user",
         };
+        let role = if self.has_certificates { format!("{role} (certificate)") } else { role.to_owned() };
         vec![
-            self.user.or(self.agent).unwrap_or_default(),
-            role.to_owned(),
+            self.user.or(self.agent).or(self.job_host).unwrap_or_default(),
+            role,
             self.name.unwrap_or_default(),
             self.scopes.join(","),
             self.until.unwrap_or_default(),
@@ -209,11 +246,12 @@ pub fn execute(args: TokenArgs, connection: &Connection) -> Result<ExitCode> {
             let which = which.which();
             recorded(&path, format!("token remove {}", shown(&which)), || auth::remove(&path, &which))?;
         }
-        TokenVerb::Join { uses, ttl, address } => {
+        TokenVerb::Join { role, uses, ttl, address } => {
             let state_dir = discovery::state_dir(connection)?;
             let address = address.map_or_else(|| agents_address(&state_dir), Ok)?;
-            let make = || joins::make(&state_dir, ttl, uses);
-            let secret = recorded(&path, format!("token join, for {uses} machines"), make)?;
+            let make = || joins::make(&state_dir, role.role(), ttl, uses);
+            let secret =
+                recorded(&path, format!("token join --role {}, for {uses} machines", role.role().key()), make)?;
             let string = JoinString { address, secret };
             show::print(&format!("{string}\n"))?;
         }
@@ -241,8 +279,15 @@ fn new_entry(
 ) -> Result<(TokenEntry, bool)> {
     let holder = which.holder.to_owned();
     let until = ttl.map(|ttl| SystemTime::now() + ttl);
-    if which.is_agent {
-        return Ok((TokenEntry { until, ..TokenEntry::new(Holder::Agent { name: holder })? }, false));
+    match which.role {
+        None => {}
+        Some(DaemonRole::Agent) => {
+            return Ok((TokenEntry { until, ..TokenEntry::new(Holder::agent(holder))? }, false));
+        }
+        Some(DaemonRole::JobHost) => {
+            let what = "a job host has certificates instead of a token";
+            return Err(Failure::usage(what, "use a string of `amalgam token join --role jobs`"));
+        }
     }
     // An administrator stays one when the token is replaced.
     let entries = auth::read(path)?;
@@ -256,17 +301,17 @@ fn new_entry(
 
 /// A token in the audit log, without its secret.
 fn shown(which: &Which) -> String {
-    let kind = if which.is_agent { "--agent " } else { "" };
+    let kind = which.role.map(|role| format!("--{} ", role.key().replace('_', "-"))).unwrap_or_default();
     let name = which.name.map(|name| format!(" --name {name}")).unwrap_or_default();
     format!("{kind}{}{name}", which.holder)
 }
 
 /// Changes a file of the state directory, and records it in the audit log.
-fn recorded<T, E: Display + Into<Failure>>(
+pub(super) fn recorded<T, E: Display>(
     token_file: &Path,
     request: String,
     change: impl FnOnce() -> std::result::Result<T, E>,
-) -> Result<T> {
+) -> std::result::Result<T, E> {
     let changed = change();
     let user = amalgam_cli::process::user();
     let result = changed.as_ref().err().map_or_else(|| "ok".to_owned(), ToString::to_string);
@@ -276,19 +321,19 @@ fn recorded<T, E: Display + Into<Failure>>(
     if let Err(error) = audit::add_local(token_file.parent().unwrap_or(Path::new(".")), &line) {
         show::note(&format!("warning: this change is not in the audit log: {error}"));
     }
-    changed.map_err(Into::into)
+    changed
 }
 
 /// Prints the token, and until when the previous one is valid.
 fn report(path: &Path, entry: &TokenEntry) -> Result<()> {
-    let is_older = |other: &TokenEntry| other.is_same(entry) && other.token != entry.token;
+    let is_older = |other: &TokenEntry| other.is_same(entry) && other.credential != entry.credential;
     let until = auth::read(path)?.into_iter().filter(is_older).filter_map(|other| other.until).max();
     if let Some(until) = until {
         let until = humantime::format_rfc3339_seconds(until);
         let name = entry.holder.name();
         show::note(&format!("note: the previous token of {name} is valid until {until}; --revoke-now revokes it"));
     }
-    show::print(&format!("{}\n", entry.token))
+    show::print(&format!("{}\n", entry.token().unwrap_or_default()))
 }
 
 fn parse_ttl(text: &str) -> std::result::Result<Duration, String> {

@@ -92,7 +92,7 @@ fn an_authority_that_ends_soon_is_found() {
         authority(&path, ends);
         let (exit, checks) = examined(&scene, "authority", &arguments);
         assert_eq!(exit, code, "{checks:?}");
-        finds(&checks, result, found, if code == 0 && result == "ok" { "" } else { "copy the new ca.pem" });
+        finds(&checks, result, found, if code == 0 && result == "ok" { "" } else { "copy ca.pem to each client" });
     }
     fs::write(&path, "nothing").unwrap();
     finds(&examined(&scene, "authority", &arguments).1, "problem", "contains no certificate", "copy ca.pem");

@@ -33,21 +33,21 @@ inputs = ["write/*"]
 command = 'tail -n 1 inputs/write/0/text'
 "#;
 
-struct Machines {
-    network: Network,
-    scene: Scene,
+pub struct Machines {
+    pub network: Network,
+    pub scene: Scene,
     /// Where the server listens for agents, for all hosts.
-    agents: String,
-    daemons: RefCell<Vec<Daemon>>,
+    pub agents: String,
+    pub daemons: RefCell<Vec<Daemon>>,
 }
 
 impl Machines {
     /// A server on the first host, whose HTTP interface only that host reaches. `None` if namespaces are not permitted, which is printed.
-    fn start(hosts: usize, config: &str) -> Option<Machines> {
+    pub fn start(hosts: usize, config: &str) -> Option<Machines> {
         Machines::listening("127.0.0.1:0", hosts, config)
     }
 
-    fn listening(interface: &str, hosts: usize, config: &str) -> Option<Machines> {
+    pub fn listening(interface: &str, hosts: usize, config: &str) -> Option<Machines> {
         let network = match Network::new(hosts) {
             Ok(network) => network,
             Err(why) => {
@@ -58,18 +58,39 @@ impl Machines {
         let scene = Scene::new();
         drop(scene.namespace.set(network.hosts[0].clone()));
         let agents = format!("{}:{}", address(0), free_port());
-        let config = scene.write("server.toml", config);
-        let mut command = scene.command(&["server", "--listen", interface, "--listen-agents", &agents]);
-        command.arg("--config").arg(config);
-        scene.start(command, &scene.state());
-        Some(Machines { network, scene, agents, daemons: RefCell::default() })
+        scene.write("server.toml", config);
+        let machines = Machines { network, scene, agents, daemons: RefCell::default() };
+        machines.start_server(interface);
+        Some(machines)
     }
 
-    fn host(&self, number: usize) -> &Namespace {
+    /// Starts the server, also after it was killed.
+    pub fn start_server(&self, interface: &str) {
+        let mut command = self.scene.command(&["server", "--listen", interface, "--listen-agents", &self.agents]);
+        command.arg("--config").arg(self.scene.work().join("server.toml"));
+        self.scene.start(command, &self.scene.state());
+    }
+
+    /// A join string of the server.
+    pub fn join_string(&self, arguments: &[&str]) -> String {
+        self.scene.ok(&[&["token", "join"], arguments].concat()).trim().to_owned()
+    }
+
+    /// The agent of a host, which joins with a string, or has done so.
+    pub fn joining_agent(&self, host: usize, name: &str, string: &str) -> Command {
+        let home = self.scene.path().join(format!("host-{host}"));
+        self.scene.has_executor(&home);
+        let mut command = self.scene.agent_command(&["--join", string, "--name", name, "--cpus", "2"]);
+        command.args(["--memory", "1GiB", "--attribute", &format!("host={host}"), "--work-dir"]).arg(home);
+        command.env_remove("AMALGAM_STATE").env("HOME", self.scene.path().join("home"));
+        command
+    }
+
+    pub fn host(&self, number: usize) -> &Namespace {
         &self.network.hosts[number]
     }
 
-    fn started(&self, host: usize, mut command: Command) -> String {
+    pub fn started(&self, host: usize, mut command: Command) -> String {
         self.host(host).has(&mut command);
         let daemon = Daemon::start(command).unwrap_or_else(|output| panic!("no daemon on host {host}: {output}"));
         let ready = daemon.ready.clone();
@@ -83,7 +104,7 @@ impl Machines {
         self.private(&format!("{node}.token"), &token)
     }
 
-    fn private(&self, name: &str, text: &str) -> PathBuf {
+    pub fn private(&self, name: &str, text: &str) -> PathBuf {
         let path = self.scene.write(name, text);
         fs::set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
         path
@@ -122,7 +143,7 @@ impl Machines {
         self.started(host, self.agent(host, server, &token))
     }
 
-    fn run_across(&self) {
+    pub fn run_across(&self) {
         let job = self.scene.write("across.toml", ACROSS);
         let id = self.scene.submit(&[job.to_str().unwrap()]);
         until_true("the end of the job", || self.scene.job(&id).summary.state.has_ended());
@@ -285,15 +306,8 @@ fn a_server_at_one_address_is_found_on_its_own_machine() {
 #[test]
 fn a_join_string_is_all_that_another_machine_needs_and_is_useless_afterwards() {
     let Some(machines) = Machines::start(3, "") else { return };
-    let join = |arguments: &[&str]| machines.scene.ok(&[&["token", "join"], arguments].concat()).trim().to_owned();
-    let agent = |host: usize, name: &str, string: &str| {
-        let home = machines.scene.path().join(format!("host-{host}"));
-        machines.scene.has_executor(&home);
-        let mut command = machines.scene.agent_command(&["--join", string, "--name", name, "--cpus", "2"]);
-        command.args(["--memory", "1GiB", "--attribute", &format!("host={host}"), "--work-dir"]).arg(home);
-        command.env_remove("AMALGAM_STATE").env("HOME", machines.scene.path().join("home"));
-        command
-    };
+    let join = |arguments: &[&str]| machines.join_string(arguments);
+    let agent = |host: usize, name: &str, string: &str| machines.joining_agent(host, name, string);
     let refused = |host: usize, name: &str, string: &str| {
         let mut command = agent(host, name, string);
         machines.host(host).has(&mut command);
@@ -307,11 +321,11 @@ fn a_join_string_is_all_that_another_machine_needs_and_is_useless_afterwards() {
     thread::sleep(Duration::from_millis(1_100));
     for useless in [string.clone(), format!("{}/{}", machines.agents, "0a".repeat(32)), expired] {
         let said = refused(2, "host-2", &useless);
-        assert!(said.contains("the join string is unknown, used up or expired"), "{said}");
+        assert!(said.contains("the join string is unknown, used up, expired"), "{said}");
     }
     let two = join(&["--uses", "2"]);
     let said = refused(2, "host-1", &two);
-    assert!(said.contains("a node named host-1 has a token already"), "{said}");
+    assert!(said.contains("a node named host-1 has a token or certificates already"), "{said}");
     // Nor the name of a node that is connected with an administrator's token.
     let tokens = machines.scene.state().join("tokens.toml");
     machines.started(2, machines.agent_in("administrated", 2, &machines.agents, &tokens));
@@ -322,7 +336,7 @@ fn a_join_string_is_all_that_another_machine_needs_and_is_useless_afterwards() {
     until_true("the end of that agent", || is_down("host-2"));
     machines.started(2, agent(2, "host-2", &two));
     machines.run_across();
-    // A restart with the same command needs no string: the agent has its own token. Nor does one without it.
+    // A restart with the same command needs no string: the agent has certificates. Nor does one without it.
     machines.daemons.borrow_mut().remove(0).kill();
     machines.started(1, agent(1, "host-1", &string));
     machines.daemons.borrow_mut().remove(1).kill();
@@ -331,7 +345,7 @@ fn a_join_string_is_all_that_another_machine_needs_and_is_useless_afterwards() {
     without.env_remove("AMALGAM_STATE").env("HOME", machines.scene.path().join("home"));
     machines.started(1, without);
     machines.run_across();
-    // A removed token ends the connection that uses it. Another string gives the node a new one.
+    // A revoked certificate ends the connection that uses it. Another string gives the node a new one.
     machines.scene.ok(&["token", "revoke", "--agent", "host-1"]);
     until_true("the end of the agent's connection", || is_down("host-1"));
     machines.daemons.borrow_mut().remove(1).kill();

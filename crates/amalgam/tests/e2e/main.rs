@@ -5,6 +5,7 @@ mod allocation;
 mod backup;
 mod beside;
 mod bytes;
+mod certificates;
 mod conformance;
 mod crashes;
 mod dependencies;

@@ -2,10 +2,12 @@
 //! `amalgam token`, which keeps their comments.
 
 use super::AuthError;
+use super::roles::DaemonRole;
 use super::scopes::{Scope, Scopes};
 use crate::durable;
-use amalgam_core::vocabulary::Named;
+use amalgam_core::vocabulary::{BadName, Named};
 use rustix::fs::FlockOperation;
+use sha2::{Digest, Sha256};
 use std::fs::File;
 use std::io;
 use std::ops::Range;
@@ -22,14 +24,27 @@ pub const OVERLAP: Duration = Duration::from_secs(24 * 60 * 60);
 pub enum Holder {
     /// A person, or a program that acts for one. An administrator's token also authenticates daemons to each other.
     User { name: String, admin: bool },
-    /// The agent of the node with this name. Its token has no other use.
-    Agent { name: String },
+    /// A daemon other than a server. What it authenticates with has no other use.
+    Daemon { role: DaemonRole, name: String },
 }
 
 impl Holder {
     pub fn name(&self) -> &str {
         match self {
-            Holder::User { name, .. } | Holder::Agent { name } => name,
+            Holder::User { name, .. } | Holder::Daemon { name, .. } => name,
+        }
+    }
+
+    /// The agent of the node with this name.
+    pub fn agent(name: impl Into<String>) -> Holder {
+        Holder::Daemon { role: DaemonRole::Agent, name: name.into() }
+    }
+
+    /// `None` for a user.
+    pub fn role(&self) -> Option<DaemonRole> {
+        match self {
+            Holder::User { .. } => None,
+            Holder::Daemon { role, .. } => Some(*role),
         }
     }
 
@@ -40,10 +55,35 @@ impl Holder {
         }
     }
 
-    /// Whether both are the same user, with any rights, or the same agent.
+    /// Whether both are the same user, with any rights, or the same daemon.
     fn is_same(&self, other: &Holder) -> bool {
-        matches!(self, Holder::Agent { .. }) == matches!(other, Holder::Agent { .. }) && self.name() == other.name()
+        self.role() == other.role() && self.name() == other.name()
     }
+}
+
+/// What a holder authenticates with.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Credential {
+    /// A secret that both sides have.
+    Token(String),
+    /// The digest of the public key in the daemon's certificates, see [`key_digest`].
+    Key(String),
+}
+
+impl Credential {
+    /// Identifies it without containing a secret.
+    pub(super) fn digest(&self) -> [u8; 32] {
+        match self {
+            Credential::Token(token) => Sha256::digest(token.as_bytes()).into(),
+            // Not that of a token with these letters.
+            Credential::Key(key) => Sha256::digest(format!("key {key}")).into(),
+        }
+    }
+}
+
+/// How token files name a public key: SHA-256 of its bytes, in hexadecimal.
+pub fn key_digest(key: &[u8]) -> String {
+    super::hex(&Sha256::digest(key))
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -51,8 +91,8 @@ pub struct TokenEntry {
     pub holder: Holder,
     /// Distinguishes a user's tokens for different purposes. Each is replaced and removed by itself.
     pub name: Option<String>,
-    pub token: String,
-    /// What it may be used for; of a token of an agent, nothing on the interface.
+    pub credential: Credential,
+    /// What it may be used for; of a daemon, nothing on the interface.
     pub scopes: Scopes,
     /// The end of its validity, because it was replaced or made for a limited time.
     pub until: Option<SystemTime>,
@@ -65,10 +105,25 @@ impl TokenEntry {
     /// If the system returns no random numbers.
     pub fn new(holder: Holder) -> Result<TokenEntry, AuthError> {
         let scopes = holder.usual_scopes();
-        Ok(TokenEntry { holder, name: None, token: super::new_token()?, scopes, until: None })
+        let credential = Credential::Token(super::new_token()?);
+        Ok(TokenEntry { holder, name: None, credential, scopes, until: None })
     }
 
-    /// Whether both are tokens for the same purpose of the same user or agent, so that one replaces the other.
+    /// The entry of a daemon with certificates for this public key.
+    pub fn with_key(holder: Holder, key: &[u8]) -> TokenEntry {
+        let scopes = holder.usual_scopes();
+        TokenEntry { holder, name: None, credential: Credential::Key(key_digest(key)), scopes, until: None }
+    }
+
+    /// `None` if the holder has certificates instead.
+    pub fn token(&self) -> Option<&str> {
+        match &self.credential {
+            Credential::Token(token) => Some(token),
+            Credential::Key(_) => None,
+        }
+    }
+
+    /// Whether both are for the same purpose of the same user or daemon, so that one replaces the other.
     pub fn is_same(&self, other: &TokenEntry) -> bool {
         self.holder.is_same(&other.holder) && self.name == other.name
     }
@@ -117,7 +172,10 @@ fn entries(text: &str) -> Result<Vec<TokenEntry>, Mistake> {
         let at = start(item.span());
         let wrong = |problem: &str, remedy| Mistake { at, problem: problem.to_owned(), remedy };
         if name != "token" {
-            return Err(wrong("unknown key", "each token is a [[token]] with `user` or `agent`, and `token`"));
+            return Err(wrong(
+                "unknown key",
+                "each entry is a [[token]] with `user`, `agent` or `job_host`, and `token` or `key`",
+            ));
         }
         let tables: Vec<&dyn TableLike> = match item {
             Item::ArrayOfTables(tables) => tables.iter().map(|table| table as &dyn TableLike).collect(),
@@ -132,7 +190,7 @@ fn entries(text: &str) -> Result<Vec<TokenEntry>, Mistake> {
         };
         for table in tables {
             let (at, entry) = entry(table, at)?;
-            if entries.iter().any(|other| other.token == entry.token) {
+            if entries.iter().any(|other| other.credential == entry.credential) {
                 let problem = format!("the token of {} is also that of another entry", entry.holder.name());
                 return Err(Mistake { at, problem, remedy: "remove one of the two entries" });
             }
@@ -146,101 +204,142 @@ fn start(span: Option<Range<usize>>) -> usize {
     span.map_or(0, |span| span.start)
 }
 
-/// The entry, and the position of its token.
-fn entry(table: &dyn TableLike, above: usize) -> Result<(usize, TokenEntry), Mistake> {
-    let (mut user, mut agent, mut token, mut admin, mut until) = (None, None, None, None, None);
-    let (mut label, mut scopes) = (None, None);
-    let mut place = above;
-    for (name, item) in table.iter() {
-        let at = table.key(name).and_then(toml_edit::Key::span).map_or_else(|| start(item.span()), |span| span.start);
-        place = place.max(at);
+/// The values of an entry's keys, with their positions.
+#[derive(Default)]
+struct Fields {
+    /// Who holds it: `None` is a user.
+    holders: Vec<(usize, Option<DaemonRole>, String)>,
+    token: Option<(usize, String)>,
+    key: Option<(usize, String)>,
+    label: Option<(usize, String)>,
+    admin: Option<bool>,
+    scopes: Option<(usize, Scopes)>,
+    until: Option<SystemTime>,
+}
+
+impl Fields {
+    fn read(&mut self, name: &str, at: usize, item: &Item) -> Result<(), Mistake> {
         let wrong = |problem: String, remedy| Mistake { at, problem, remedy };
         let text = || {
             let text = item.as_str().map(str::to_owned);
             text.ok_or_else(|| wrong(format!("`{name}` is not a string"), "write it in quotes"))
         };
         match name {
-            "user" => user = Some((at, text()?)),
-            "agent" => agent = Some((at, text()?)),
-            "token" => token = Some((at, text()?)),
-            "name" => label = Some((at, text()?)),
+            "user" => self.holders.push((at, None, text()?)),
+            "token" => self.token = Some((at, text()?)),
+            "key" => self.key = Some((at, text()?)),
+            "name" => self.label = Some((at, text()?)),
             "scopes" => {
                 let given = item.as_array().map(|list| list.iter().map(|scope| scope.as_str()?.parse().ok()).collect());
                 let given = given.and_then(|scopes: Option<Vec<Scope>>| Scopes::of(scopes?));
                 let remedy = "write for instance scopes = [\"read\", \"submit\"]; others are operate and admin";
-                scopes = Some((at, given.ok_or_else(|| wrong("`scopes` is not a list of scopes".to_owned(), remedy))?));
+                let given = given.ok_or_else(|| wrong("`scopes` is not a list of scopes".to_owned(), remedy))?;
+                self.scopes = Some((at, given));
             }
             "admin" => {
-                let given = item.as_bool();
-                admin = Some(
-                    given
-                        .ok_or_else(|| wrong("`admin` is neither true nor false".to_owned(), "write true or false"))?,
-                );
+                let problem = || wrong("`admin` is neither true nor false".to_owned(), "write true or false");
+                self.admin = Some(item.as_bool().ok_or_else(problem)?);
             }
             "until" => {
                 let given = item.as_str().map(str::to_owned).or_else(|| item.as_datetime().map(ToString::to_string));
                 let time = given.and_then(|text| humantime::parse_rfc3339_weak(&text).ok());
                 let remedy = "write for instance until = 2026-12-31T00:00:00Z, or leave it out";
-                until = Some(time.ok_or_else(|| wrong("`until` is not a time".to_owned(), remedy))?);
+                self.until = Some(time.ok_or_else(|| wrong("`until` is not a time".to_owned(), remedy))?);
             }
-            _ => {
-                // If a quote is missing, the key may be a secret.
-                let problem = if name.len() > 16 { "unknown key".to_owned() } else { format!("unknown key `{name}`") };
-                return Err(wrong(problem, "keys are user, agent, name, token, admin, scopes and until"));
+            _ => match DaemonRole::ALL.into_iter().find(|role| role.key() == name) {
+                Some(role) => self.holders.push((at, Some(role), text()?)),
+                None => {
+                    // If a quote is missing, the key may be a secret.
+                    let problem =
+                        if name.len() > 16 { "unknown key".to_owned() } else { format!("unknown key `{name}`") };
+                    return Err(wrong(
+                        problem,
+                        "keys are user, agent, job_host, name, token, key, admin, scopes and until",
+                    ));
+                }
+            },
+        }
+        Ok(())
+    }
+
+    /// The credential and its position. `at`: the position of the holder's name.
+    fn credential(&mut self, at: usize, is_daemon: bool, name: &str) -> Result<(usize, Credential), Mistake> {
+        let wrong = |at, problem: String, remedy| Err(Mistake { at, problem, remedy });
+        match (self.token.take(), self.key.take()) {
+            (Some((at, token)), None) => {
+                if token.is_empty() || token.contains(|c: char| c.is_whitespace() || c.is_control()) {
+                    let problem = format!("the token of {name} is empty or has a space in it");
+                    return wrong(at, problem, "create one with `amalgam token add`");
+                }
+                Ok((at, Credential::Token(token)))
+            }
+            (None, Some((at, key))) => {
+                let is_digest = key.len() == 64 && key.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
+                if !is_daemon || !is_digest {
+                    let problem = format!("the `key` of {name} is not that of a daemon's certificates");
+                    return wrong(at, problem, "remove the entry, and let the daemon join again");
+                }
+                Ok((at, Credential::Key(key)))
+            }
+            (Some(_), Some((at, _))) => {
+                wrong(at, format!("the entry of {name} has both `token` and `key`"), "keep one of them")
+            }
+            (None, None) => {
+                wrong(at, format!("the entry of {name} has no `token`"), "create one with `amalgam token add`")
             }
         }
     }
-    let wrong = |at, problem: &str, remedy| Err(Mistake { at, problem: problem.to_owned(), remedy });
-    let (named, at, name) = match (user, agent) {
-        (Some((at, name)), None) => (Named::User, at, name),
-        (None, Some((at, name))) => (Named::Node, at, name),
-        (Some((at, _)), Some(_)) => return wrong(at, "an entry has both `user` and `agent`", "keep one of them"),
-        (None, None) => {
-            return wrong(place, "an entry has no `user` or `agent`", "write user = \"NAME\", or agent = \"NAME\"");
-        }
-    };
-    let name = checked(named, at, name)?;
-    let Some((at, token)) = token else {
-        return wrong(at, &format!("the entry of {name} has no `token`"), "create one with `amalgam token add`");
-    };
-    if token.is_empty() || token.contains(|c: char| c.is_whitespace() || c.is_control()) {
-        return wrong(
-            at,
-            &format!("the token of {name} is empty or has a space in it"),
-            "create one with `amalgam token add`",
-        );
-    }
-    let (holder, scopes) = rights((named, name), at, admin, scopes)?;
-    let name = label.map(|(at, label)| checked(Named::User, at, label)).transpose()?;
-    Ok((at, TokenEntry { holder, name, token, scopes, until }))
 }
 
-/// The name, if it is valid.
-fn checked(named: Named, at: usize, name: String) -> Result<String, Mistake> {
-    named.check(&name).map_err(|bad| Mistake { at, problem: bad.problem, remedy: bad.remedy })?;
-    Ok(name)
+/// The entry, and the position of its token.
+fn entry(table: &dyn TableLike, above: usize) -> Result<(usize, TokenEntry), Mistake> {
+    let mut fields = Fields::default();
+    let mut place = above;
+    for (name, item) in table.iter() {
+        let at = table.key(name).and_then(toml_edit::Key::span).map_or_else(|| start(item.span()), |span| span.start);
+        place = place.max(at);
+        fields.read(name, at, item)?;
+    }
+    let wrong = |at, problem: &str, remedy| Err(Mistake { at, problem: problem.to_owned(), remedy });
+    let (at, role, name) = match &mut fields.holders[..] {
+        [(at, role, name)] => (*at, *role, std::mem::take(name)),
+        [] => return wrong(place, "an entry has no `user` or `agent`", "write user = \"NAME\", or agent = \"NAME\""),
+        [(at, ..), ..] => {
+            return wrong(*at, "an entry has both `user` and `agent`, or two such keys", "keep one of them");
+        }
+    };
+    let checked = |at, name: &str, check: &dyn Fn(&str) -> Result<(), BadName>| {
+        check(name).map_err(|bad| Mistake { at, problem: bad.problem, remedy: bad.remedy })
+    };
+    checked(at, &name, &|name| role.map_or_else(|| Named::User.check(name), |role| role.check(name)))?;
+    let (at, credential) = fields.credential(at, role.is_some(), &name)?;
+    let (holder, scopes) = rights((role, name), at, fields.admin, fields.scopes)?;
+    if let Some((at, label)) = &fields.label {
+        checked(*at, label, &|label| Named::User.check(label))?;
+    }
+    let name = fields.label.map(|(_, label)| label);
+    Ok((at, TokenEntry { holder, name, credential, scopes, until: fields.until }))
 }
 
 /// The holder, and what the token is for.
 fn rights(
-    (named, name): (Named, String),
+    (role, name): (Option<DaemonRole>, String),
     at: usize,
     admin: Option<bool>,
     scopes: Option<(usize, Scopes)>,
 ) -> Result<(Holder, Scopes), Mistake> {
-    let is_agent = matches!(named, Named::Node);
-    if is_agent && admin == Some(true) {
-        let problem = "an agent cannot be an administrator".to_owned();
+    if role.is_some() && admin == Some(true) {
+        let problem = "a daemon cannot be an administrator".to_owned();
         return Err(Mistake { at, problem, remedy: "leave out `admin`" });
     }
-    if let (Some((at, _)), true) = (scopes, is_agent || admin == Some(true)) {
-        let problem = "an entry of an administrator or an agent has `scopes`".to_owned();
+    if let (Some((at, _)), true) = (scopes, role.is_some() || admin == Some(true)) {
+        let problem = "an entry of an administrator or a daemon has `scopes`".to_owned();
         return Err(Mistake { at, problem, remedy: "leave out `scopes`, or `admin`" });
     }
     let scopes = scopes.map(|(_, scopes)| scopes);
-    let holder = match is_agent {
-        true => Holder::Agent { name },
-        false => {
+    let holder = match role {
+        Some(role) => Holder::Daemon { role, name },
+        None => {
             let is_admin = admin == Some(true) || scopes.is_some_and(|scopes| scopes.has(Scope::Admin));
             Holder::User { name, admin: is_admin }
         }
@@ -249,14 +348,15 @@ fn rights(
     Ok((holder, scopes))
 }
 
-/// Adds a token. Earlier ones of the same name of its user or agent stay valid for [`OVERLAP`], or are removed if `revokes`.
+/// Adds an entry. Earlier ones of the same name of its user or daemon stay valid for [`OVERLAP`], or are removed if `revokes`.
 /// A running server notices the change. A file with a mistake is not changed.
 ///
 /// # Errors
 /// If the file cannot be used, or a name is invalid.
 pub fn add(path: &Path, entry: TokenEntry, revokes: bool) -> Result<TokenEntry, AuthError> {
-    let named = if matches!(entry.holder, Holder::Agent { .. }) { Named::Node } else { Named::User };
-    named.check(entry.holder.name()).map_err(AuthError::BadName)?;
+    let name = entry.holder.name();
+    let checked = entry.holder.role().map_or_else(|| Named::User.check(name), |role| role.check(name));
+    checked.map_err(AuthError::BadName)?;
     entry.name.iter().try_for_each(|name| Named::User.check(name)).map_err(AuthError::BadName)?;
     change(path, |entries, tables| {
         replace(entries, tables, |other| other.is_same(&entry), revokes);
@@ -266,16 +366,17 @@ pub fn add(path: &Path, entry: TokenEntry, revokes: bool) -> Result<TokenEntry, 
     Ok(entry)
 }
 
-/// A user or an agent, and one of its tokens: `None` is the one without a name.
+/// A user or a daemon, and one of its tokens: `None` is the one without a name.
 pub struct Which<'a> {
     pub holder: &'a str,
-    pub is_agent: bool,
+    /// `None` for a user.
+    pub role: Option<DaemonRole>,
     pub name: Option<&'a str>,
 }
 
 impl Which<'_> {
     fn is_holder(&self, entry: &TokenEntry) -> bool {
-        entry.holder.name() == self.holder && matches!(entry.holder, Holder::Agent { .. }) == self.is_agent
+        entry.holder.name() == self.holder && entry.holder.role() == self.role
     }
 
     fn unknown(&self, path: &Path) -> AuthError {
@@ -298,11 +399,14 @@ pub fn newest<'a>(entries: &'a [TokenEntry], which: &Which) -> Option<&'a TokenE
 /// # Errors
 /// If the file cannot be used, or there is no such token.
 pub fn rotate(path: &Path, which: &Which, revokes: bool) -> Result<TokenEntry, AuthError> {
-    let token = super::new_token()?;
+    let credential = Credential::Token(super::new_token()?);
     let mut made = None;
     change(path, |entries, tables| {
         let last = newest(entries, which).ok_or_else(|| which.unknown(path))?;
-        let entry = TokenEntry { token, ..last.clone() };
+        if last.token().is_none() {
+            return Err(AuthError::HasKey { name: which.holder.to_owned() });
+        }
+        let entry = TokenEntry { credential, ..last.clone() };
         replace(entries, tables, |other| other.is_same(&entry), revokes);
         tables.push(table(&entry));
         made = Some(entry);
@@ -347,22 +451,26 @@ fn replace(entries: &[TokenEntry], tables: &mut ArrayOfTables, is_meant: impl Fn
 
 fn table(entry: &TokenEntry) -> Table {
     let mut table = Table::new();
+    let holder = match &entry.holder {
+        Holder::User { .. } => "user",
+        Holder::Daemon { role, .. } => role.key(),
+    };
+    table.insert(holder, value(entry.holder.name()));
+    if let Some(name) = &entry.name {
+        table.insert("name", value(name));
+    }
+    match &entry.credential {
+        Credential::Token(token) => table.insert("token", value(token)),
+        Credential::Key(key) => table.insert("key", value(key)),
+    };
     match &entry.holder {
-        Holder::User { name, admin } => {
-            table.insert("user", value(name));
-            if let Some(name) = &entry.name {
-                table.insert("name", value(name));
-            }
-            table.insert("token", value(&entry.token));
-            match entry.scopes == entry.holder.usual_scopes() {
-                true => table.insert("admin", value(*admin)),
-                false => table.insert("scopes", value(entry.scopes.names().collect::<toml_edit::Array>())),
-            };
+        Holder::User { admin, .. } if entry.scopes == entry.holder.usual_scopes() => {
+            table.insert("admin", value(*admin));
         }
-        Holder::Agent { name } => {
-            table.insert("agent", value(name));
-            table.insert("token", value(&entry.token));
+        Holder::User { .. } => {
+            table.insert("scopes", value(entry.scopes.names().collect::<toml_edit::Array>()));
         }
+        Holder::Daemon { .. } => {}
     }
     if let Some(until) = entry.until {
         table.insert("until", value(humantime::format_rfc3339_seconds(until).to_string()));
@@ -423,7 +531,8 @@ pub fn client_token(path: &Path, user: &str) -> Result<String, AuthError> {
     let own = users.iter().filter(|entry| entry.holder.name() == user).max_by_key(|entry| entry.rank());
     let any = || users.iter().find(|entry| entry.until.is_none()).or(users.first());
     let found = own.or_else(any);
-    found.map(|entry| entry.token.clone()).ok_or_else(|| AuthError::Empty { path: path.to_owned() })
+    let token = found.and_then(|entry| entry.token()).map(str::to_owned);
+    token.ok_or_else(|| AuthError::Empty { path: path.to_owned() })
 }
 
 /// The token with which a daemon authenticates: the only line of a file; or of a server's token file, the newest of the
@@ -438,14 +547,16 @@ pub fn daemon_token(path: &Path, node: Option<&str>, user: &str) -> Result<Strin
     }
     let entries = valid(parse(path, &text)?);
     let preference = |entry: &TokenEntry| match &entry.holder {
-        Holder::Agent { name } => (node == Some(name.as_str())).then_some(2),
+        Holder::Daemon { role: DaemonRole::Agent, name } => (node == Some(name.as_str())).then_some(2),
+        Holder::Daemon { .. } => None,
         Holder::User { name, admin: true } => Some(i32::from(name == user)),
         // The other side reports that it is not an administrator's.
         Holder::User { admin: false, .. } => Some(-1),
     };
-    let ranked = entries.iter().rev().filter_map(|entry| Some((preference(entry)?, entry.rank(), entry)));
+    let ranked = entries.iter().rev();
+    let ranked = ranked.filter_map(|entry| Some((preference(entry)?, entry.rank(), entry.token()?)));
     let best = ranked.max_by_key(|(preference, rank, _)| (*preference, *rank));
-    best.map(|(_, _, entry)| entry.token.clone()).ok_or_else(|| AuthError::Empty { path: path.to_owned() })
+    best.map(|(_, _, token)| token.to_owned()).ok_or_else(|| AuthError::Empty { path: path.to_owned() })
 }
 
 /// The entries with which a daemon with this file verifies others. The only line of a file counts as an administrator's
@@ -465,7 +576,8 @@ impl TokenEntry {
     /// A token without a file counts as an administrator's.
     pub(crate) fn single(token: &str) -> TokenEntry {
         let holder = Holder::User { name: "administrator".to_owned(), admin: true };
-        TokenEntry { holder, name: None, token: token.to_owned(), scopes: Scopes::ADMIN, until: None }
+        let credential = Credential::Token(token.to_owned());
+        TokenEntry { holder, name: None, credential, scopes: Scopes::ADMIN, until: None }
     }
 }
 

@@ -1,10 +1,9 @@
 //! Join strings: secrets with which a machine gets a token of its own, a limited number of times and for a limited time
 //! (ADR 69). They are stored in a file beside the token file.
 
-use super::{AuthError, Holder, TokenEntry, file};
+use super::{AuthError, DaemonRole, Holder, TokenEntry, file};
 use crate::config::is_address;
 use crate::durable;
-use amalgam_core::vocabulary::Named;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::fmt;
@@ -33,6 +32,14 @@ struct Join {
     until: u64,
     /// How many machines may still use it.
     uses: u32,
+    /// What they join as.
+    #[serde(default = "agent")]
+    role: DaemonRole,
+}
+
+/// Earlier programs made join strings for agents only.
+fn agent() -> DaemonRole {
+    DaemonRole::Agent
 }
 
 impl JoinString {
@@ -66,30 +73,33 @@ impl fmt::Debug for JoinString {
     }
 }
 
-/// Makes a secret for `uses` machines that is valid for this time, and stores it in the state directory.
+/// Makes a secret for `uses` daemons of a role that is valid for this time, and stores it in the state directory.
 ///
 /// # Errors
 /// If the file cannot be used.
-pub fn make(state_dir: &Path, valid_for: Duration, uses: u32) -> Result<String, AuthError> {
+pub fn make(state_dir: &Path, role: DaemonRole, valid_for: Duration, uses: u32) -> Result<String, AuthError> {
     let secret = super::new_token()?;
     let until = seconds(SystemTime::now()).saturating_add(valid_for.as_secs());
-    let join = Join { secret: secret.clone(), until, uses };
+    let join = Join { secret: secret.clone(), until, uses, role };
     change(state_dir, |joins| joins.push(join))?;
     Ok(secret)
 }
 
-/// The secret of a join string, and the token that was made for it.
-pub struct Given {
-    pub secret: String,
-    pub token: String,
+/// What a machine asks for with a join string.
+pub struct Request<'a> {
+    pub role: DaemonRole,
+    pub name: &'a str,
+    /// The public key for which it wants certificates.
+    pub key: &'a [u8],
+    /// Whether a daemon of this role and name is connected.
+    pub is_up: bool,
 }
 
-/// Uses a secret for a token of this node's agent. `is_up`: a node of this name is connected. `proves` tells whether the
-/// machine has a secret.
+/// Uses a secret for a new entry in the token file, and returns it. `proves` tells whether the machine has a secret.
 ///
 /// # Errors
-/// Why it gets no token, with a remedy. The secret is not used up then, unless the token could not be written.
-pub fn give(token_file: &Path, node: String, is_up: bool, proves: impl Fn(&str) -> bool) -> Result<Given, String> {
+/// Why it gets none, with a remedy. The secret is not used up then, unless the entry could not be written.
+pub fn give(token_file: &Path, request: &Request, proves: impl Fn(&str) -> bool) -> Result<String, String> {
     /// Two machines with one name may join at the same time.
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     let _only = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
@@ -99,40 +109,46 @@ pub fn give(token_file: &Path, node: String, is_up: bool, proves: impl Fn(&str) 
         tracing::error!("a machine cannot join: {error}; {}", error.remedy());
         "the server cannot use its join strings or tokens; its log says why".to_owned()
     };
-    let Some(secret) = find(state_dir, proves).map_err(logged)? else {
+    let Some(secret) = find(state_dir, request.role, proves).map_err(logged)? else {
         return Err(USELESS.to_owned());
     };
-    Named::Node.check(&node).map_err(|bad| bad.to_string())?;
-    let holder = Holder::Agent { name: node };
+    let (role, name) = (request.role, request.name);
+    role.check(name).map_err(|bad| bad.to_string())?;
+    let holder = Holder::Daemon { role, name: name.to_owned() };
     let is_taken = |entry: &TokenEntry| entry.holder == holder;
+    let taken = |why: &str| match role {
+        DaemonRole::Agent => format!("a node named {name} {why}; use another --name"),
+        DaemonRole::JobHost => format!("job host {name} {why}; use another --number"),
+    };
     if file::read(token_file).map_err(logged)?.iter().any(is_taken) {
-        let name = holder.name();
-        return Err(format!(
-            "a node named {name} has a token already; use another --name, or run `amalgam token remove --agent {name}` at \
-             the server first"
-        ));
+        let flag = role.key().replace('_', "-");
+        let why = taken("has a token or certificates already");
+        return Err(format!("{why}, or run `amalgam token remove --{flag} {name}` at the server first"));
     }
-    if is_up {
+    if request.is_up {
         // It may have joined with an administrator's token.
-        return Err(format!("a node named {} is connected; use another --name", holder.name()));
+        return Err(taken("is connected"));
     }
     if !use_once(state_dir, &secret).map_err(logged)? {
         return Err(USELESS.to_owned());
     }
-    let entry = file::add(token_file, TokenEntry::new(holder).map_err(logged)?, false).map_err(logged)?;
-    Ok(Given { secret, token: entry.token })
+    file::add(token_file, TokenEntry::with_key(holder, request.key), false).map_err(logged)?;
+    Ok(secret)
 }
 
-const USELESS: &str =
-    "the join string is unknown, used up or expired; make another with `amalgam token join` at the server";
+const USELESS: &str = "the join string is unknown, used up, expired, or for another --role; make another with `amalgam token join` at the \
+     server";
 
-/// The valid secret that `is_meant` selects.
+/// The valid secret for this role that `is_meant` selects.
 ///
 /// # Errors
 /// If the file cannot be used.
-fn find(state_dir: &Path, is_meant: impl Fn(&str) -> bool) -> Result<Option<String>, AuthError> {
+fn find(state_dir: &Path, role: DaemonRole, is_meant: impl Fn(&str) -> bool) -> Result<Option<String>, AuthError> {
     let joins = read(&state_dir.join(FILE))?;
-    Ok(joins.into_iter().find(|join| join.is_valid() && is_meant(&join.secret)).map(|join| join.secret))
+    Ok(joins
+        .into_iter()
+        .find(|join| join.is_valid() && join.role == role && is_meant(&join.secret))
+        .map(|join| join.secret))
 }
 
 /// Uses the secret once. Returns whether that was still possible.
@@ -199,20 +215,20 @@ mod tests {
     #[test]
     fn a_secret_is_used_as_often_as_it_was_made_for() {
         let dir = tempfile::tempdir().unwrap();
-        assert_eq!(find(dir.path(), |_| true).unwrap(), None);
-        let secret = make(dir.path(), HOUR, 2).unwrap();
-        assert_eq!(find(dir.path(), |found| found == secret).unwrap(), Some(secret.clone()));
-        assert_eq!(find(dir.path(), |found| found == "another").unwrap(), None);
+        assert_eq!(find(dir.path(), DaemonRole::Agent, |_| true).unwrap(), None);
+        let secret = make(dir.path(), DaemonRole::Agent, HOUR, 2).unwrap();
+        assert_eq!(find(dir.path(), DaemonRole::Agent, |found| found == secret).unwrap(), Some(secret.clone()));
+        assert_eq!(find(dir.path(), DaemonRole::Agent, |found| found == "another").unwrap(), None);
         let used = [(); 3].map(|()| use_once(dir.path(), &secret).unwrap());
         assert_eq!(used, [true, true, false]);
-        assert_eq!(find(dir.path(), |_| true).unwrap(), None);
+        assert_eq!(find(dir.path(), DaemonRole::Agent, |_| true).unwrap(), None);
     }
 
     #[test]
     fn a_secret_expires() {
         let dir = tempfile::tempdir().unwrap();
-        let secret = make(dir.path(), Duration::ZERO, 1).unwrap();
-        assert_eq!(find(dir.path(), |_| true).unwrap(), None);
+        let secret = make(dir.path(), DaemonRole::Agent, Duration::ZERO, 1).unwrap();
+        assert_eq!(find(dir.path(), DaemonRole::Agent, |_| true).unwrap(), None);
         assert!(!use_once(dir.path(), &secret).unwrap());
     }
 

@@ -7,19 +7,21 @@ mod file;
 pub(crate) use file::{lock, read_private};
 pub mod joins;
 mod local;
+mod roles;
 mod scopes;
 mod uses;
 
 pub use file::{
-    Holder, OVERLAP, TokenEntry, Which, add, client_token, daemon_entries, daemon_token, newest, read, remove, rotate,
+    Credential, Holder, OVERLAP, TokenEntry, Which, add, client_token, daemon_entries, daemon_token, key_digest,
+    newest, read, remove, rotate,
 };
 pub use local::{LocalSocket, LocalUser, USUAL_SOCKET};
+pub use roles::DaemonRole;
 pub use scopes::{Scope, Scopes};
 pub use uses::LastUses;
 
 use crate::audit::AuditLog;
-use crate::channel::is_local;
-use crate::config::Config;
+use crate::config::{Config, is_local};
 use amalgam_core::vocabulary::{BadName, Named};
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::{Digest, Sha256};
@@ -91,6 +93,8 @@ pub enum AuthError {
     Emptied { path: PathBuf },
     #[error("{name} has no token in {path}")]
     Unknown { path: PathBuf, name: String },
+    #[error("{name} has no token, but certificates, which the server replaces by itself")]
+    HasKey { name: String },
     #[error("{}", .0.problem)]
     BadName(BadName),
     #[error("the system returns no random numbers: {0}")]
@@ -120,6 +124,10 @@ impl AuthError {
                 "`amalgam token list` shows the users and agents that have a token; `amalgam token add` creates one"
                     .to_owned()
             }
+            AuthError::HasKey { .. } => {
+                "for a new key, remove its entry with `amalgam token remove`, and join it again with `amalgam token join`"
+                    .to_owned()
+            }
             AuthError::BadName(bad) => bad.remedy.to_owned(),
             AuthError::Random(_) => "try again".to_owned(),
         }
@@ -143,7 +151,7 @@ struct Loaded {
     entries: Vec<HashedEntry>,
 }
 
-/// An entry with its token's digest, so that comparisons take constant time for any length.
+/// An entry with its credential's digest, so that comparisons take constant time for any length.
 struct HashedEntry {
     digest: [u8; 32],
     entry: TokenEntry,
@@ -187,6 +195,25 @@ impl Tokens {
         self.entries().iter().any(is_theirs)
     }
 
+    /// The valid entry of the daemon whose certificates are for a public key with this digest.
+    pub fn entry_of_key(&self, digest: &str) -> Option<TokenEntry> {
+        let now = SystemTime::now();
+        let is_meant = |entry: &TokenEntry| {
+            matches!(&entry.credential, Credential::Key(key) if key == digest) && entry.is_valid(now)
+        };
+        let loaded = self.current();
+        loaded.entries.iter().map(|hashed| &hashed.entry).find(|entry| is_meant(entry)).cloned()
+    }
+
+    /// The digests of the keys of all daemons with certificates, in the order of the file.
+    pub fn keys(&self, now: SystemTime) -> Vec<String> {
+        let key = |entry: &TokenEntry| match &entry.credential {
+            Credential::Key(key) if entry.is_valid(now) => Some(key.clone()),
+            Credential::Key(_) | Credential::Token(_) => None,
+        };
+        self.current().entries.iter().filter_map(|hashed| key(&hashed.entry)).collect()
+    }
+
     /// The valid entries, which daemons use to verify each other.
     pub fn entries(&self) -> Vec<TokenEntry> {
         let now = SystemTime::now();
@@ -195,9 +222,9 @@ impl Tokens {
         valid.map(|hashed| hashed.entry.clone()).collect()
     }
 
-    /// Notes that a token was used now.
-    pub fn note_use(&self, token: &str) {
-        self.uses.note(&Sha256::digest(token.as_bytes()).into());
+    /// Notes that a token or certificate was used now.
+    pub fn note_use(&self, credential: &Credential) {
+        self.uses.note(&credential.digest());
     }
 
     /// The entry of a token, which is used now.
@@ -219,19 +246,20 @@ impl Tokens {
         let mut found = None;
         let loaded = self.current();
         for hashed in &loaded.entries {
-            if bool::from(hashed.digest.ct_eq(digest)) && hashed.entry.is_valid(now) {
+            let is_equal = bool::from(hashed.digest.ct_eq(digest));
+            if is_equal && hashed.entry.token().is_some() && hashed.entry.is_valid(now) {
                 found = Some(hashed.entry.clone());
             }
         }
         found
     }
 
-    /// The user of a token. `None` for tokens of agents.
+    /// The user of a token. `None` for tokens of daemons.
     pub fn identify(&self, token: &str) -> Option<Identity> {
         let TokenEntry { holder, scopes, .. } = self.entry(token)?;
         match holder {
             Holder::User { name, .. } => Some(Identity { user: name, scopes }),
-            Holder::Agent { .. } => None,
+            Holder::Daemon { .. } => None,
         }
     }
 
@@ -256,7 +284,7 @@ impl Tokens {
         // Get the version first, so that later changes are read again. A mistake is reported once for each version.
         loaded.version = version(&self.path);
         let entries = file::read(&self.path)?;
-        let hashed = |entry: TokenEntry| HashedEntry { digest: Sha256::digest(entry.token.as_bytes()).into(), entry };
+        let hashed = |entry: TokenEntry| HashedEntry { digest: entry.credential.digest(), entry };
         loaded.entries = entries.into_iter().map(hashed).collect();
         Ok(())
     }
@@ -360,18 +388,23 @@ mod tests {
         let tokens = Tokens::open(directory.path(), "ada").unwrap();
         let bob = Holder::User { name: "bob".to_owned(), admin: false };
         let entry = add(tokens.path(), TokenEntry::new(bob.clone()).unwrap(), false).unwrap();
-        assert_eq!(tokens.identify(&entry.token), Some(Identity { user: "bob".to_owned(), scopes: Scopes::USUAL }));
+        assert_eq!(
+            tokens.identify(entry.token().unwrap()),
+            Some(Identity { user: "bob".to_owned(), scopes: Scopes::USUAL })
+        );
         for name in ["b b", "", "../x", "-x", "a\nb"] {
             let bad = Holder::User { name: name.to_owned(), admin: true };
             assert!(matches!(add(tokens.path(), TokenEntry::new(bad).unwrap(), false), Err(AuthError::BadName(_))));
         }
-        let agent =
-            add(tokens.path(), TokenEntry::new(Holder::Agent { name: "vm-1".to_owned() }).unwrap(), false).unwrap();
-        assert_eq!((tokens.identify(&agent.token), tokens.entry(&agent.token)), (None, Some(agent.clone())));
+        let agent = add(tokens.path(), TokenEntry::new(Holder::agent("vm-1")).unwrap(), false).unwrap();
+        assert_eq!(
+            (tokens.identify(agent.token().unwrap()), tokens.entry(agent.token().unwrap())),
+            (None, Some(agent.clone()))
+        );
         let newer = add(tokens.path(), TokenEntry::new(bob).unwrap(), false).unwrap();
-        assert!(tokens.identify(&entry.token).is_some() && tokens.identify(&newer.token).is_some());
-        rotate(tokens.path(), &Which { holder: "bob", is_agent: false, name: None }, true).unwrap();
-        assert_eq!((tokens.identify(&entry.token), tokens.identify(&newer.token)), (None, None));
+        assert!(tokens.identify(entry.token().unwrap()).is_some() && tokens.identify(newer.token().unwrap()).is_some());
+        rotate(tokens.path(), &Which { holder: "bob", role: None, name: None }, true).unwrap();
+        assert_eq!((tokens.identify(entry.token().unwrap()), tokens.identify(newer.token().unwrap())), (None, None));
     }
 
     #[test]

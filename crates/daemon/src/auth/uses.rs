@@ -1,8 +1,7 @@
 //! When each access token was last used, for people who decide which ones to remove.
 
-use super::hex;
+use super::{Credential, hex};
 use serde::{Deserialize, Serialize};
-use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -45,9 +44,9 @@ impl LastUses {
         noted.times.0.get(&key(digest)).map(|at| UNIX_EPOCH + Duration::from_secs(*at))
     }
 
-    /// When this token was last used.
-    pub fn of_token(&self, token: &str) -> Option<SystemTime> {
-        self.of(&Sha256::digest(token.as_bytes()).into())
+    /// When this token or certificate was last used.
+    pub fn of_credential(&self, credential: &Credential) -> Option<SystemTime> {
+        self.of(&credential.digest())
     }
 
     /// Notes a use now, and writes the file if it has not been written for the interval.

@@ -18,7 +18,8 @@ pub use writing::write;
 
 use crate::audit::{self, AuditLog};
 use crate::auth::{LastUses, Tokens, joins};
-use crate::authority::Authority;
+use crate::authority::{self, Authority};
+use crate::identity::Identity;
 use crate::seat;
 use crate::store::{self, StoreError};
 use crate::stored_terms;
@@ -131,6 +132,9 @@ fn small_files() -> Vec<String> {
         joins::FILE,
         Authority::FILE,
         Authority::KEY_FILE,
+        Authority::NEXT_KEY_FILE,
+        authority::NEXT_FILE,
+        Identity::FILE,
         seat::FILE,
         stored_terms::NAME,
         AuditLog::FILE,

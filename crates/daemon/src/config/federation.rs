@@ -174,6 +174,11 @@ pub fn is_address(text: &str) -> bool {
     }
 }
 
+/// Whether an address is on loopback, also as an IPv4-mapped one.
+pub fn is_local(address: SocketAddr) -> bool {
+    address.ip().to_canonical().is_loopback()
+}
+
 /// Whether the address is certainly on loopback, independent of name resolution.
 pub fn is_loopback(address: &str) -> bool {
     match address.parse::<SocketAddr>() {

@@ -6,7 +6,7 @@ use super::reply::Reply;
 use super::requests::{Refused, RequestId};
 use crate::api::{Error, ErrorCode};
 use crate::audit::Line;
-use crate::auth::{Callers, Holder, Identity, LocalUser, Scope, Scopes, TokenEntry};
+use crate::auth::{Callers, DaemonRole, Holder, Identity, LocalUser, Scope, Scopes, TokenEntry};
 use axum::body::{Body, Bytes, HttpBody};
 use axum::extract::{Request, State};
 use axum::http::header::AUTHORIZATION;
@@ -145,8 +145,12 @@ fn caller(callers: &Callers, headers: &HeaderMap, peer: Option<&Peer>) -> Result
         Some(TokenEntry { holder: Holder::User { name: user, .. }, scopes, name: token_name, .. }) => {
             Ok(Caller { identity: Identity { user, scopes }, token: Some(token.to_owned()), token_name })
         }
-        Some(TokenEntry { holder: Holder::Agent { name }, .. }) => {
-            Err(refuse(&format!("the token belongs to the agent of node `{name}`, not to a user")))
+        Some(TokenEntry { holder: Holder::Daemon { role, name }, .. }) => {
+            let of = match role {
+                DaemonRole::Agent => "agent of node",
+                DaemonRole::JobHost => "job host",
+            };
+            Err(refuse(&format!("the token belongs to the {of} `{name}`, not to a user")))
         }
         None => {
             let message = "this server does not know the token";

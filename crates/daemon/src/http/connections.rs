@@ -8,7 +8,8 @@
 use super::reply::Reply;
 use crate::api::{Error, ErrorCode};
 use crate::auth::LocalUser;
-use crate::channel::{Certificate, Channel, TLS_HANDSHAKE, is_local};
+use crate::channel::{Certificate, Channel, TLS_HANDSHAKE};
+use crate::config::is_local;
 use crate::descriptors;
 use axum::Router;
 use axum::body::{Body, Bytes, HttpBody};
@@ -567,7 +568,7 @@ mod tests {
     async fn connections_with_tls_and_without_are_answered_on_this_machine() {
         let (address, stop) = start_with(LIMITS, Some(Certificate::of_process().unwrap())).await;
         assert!(rest(open(address, WHOLE).await).await.ends_with("here"));
-        let mut channel = Channel::connect(&address.to_string()).await.unwrap();
+        let mut channel = Channel::connect(&address.to_string(), None).await.unwrap();
         assert!(matches!(channel, Channel::Tls(_)));
         let head = "POST /echo HTTP/1.1\r\nhost: x\r\ncontent-length: 3\r\n\r\na";
         channel.write_all(head.as_bytes()).await.unwrap();

@@ -49,7 +49,9 @@ impl Client {
             false,
         )
         .unwrap()
-        .token;
+        .token()
+        .unwrap()
+        .to_owned();
         let agent = Agent::config_builder().http_status_as_error(false).build().new_agent();
         Client { _state: state, server, agent, ada, bob }
     }
@@ -474,8 +476,8 @@ fn held() -> JobSpec {
 #[test]
 fn a_token_is_good_for_its_scopes_only() {
     let client = Client::start();
-    let [reads, submits, operates] =
-        [Scope::Read, Scope::Submit, Scope::Operate].map(|scope| token_for(&client, "bob", &[scope]).token);
+    let [reads, submits, operates] = [Scope::Read, Scope::Submit, Scope::Operate]
+        .map(|scope| token_for(&client, "bob", &[scope]).token().unwrap().to_owned());
     let spec = serde_json::to_vec(&held()).unwrap();
     let submit = |token: &str| client.post(token, "/v1/jobs", &[SPEC], &spec).status;
     let list = |token: &str| client.get(token, "/v1/jobs").status;
@@ -488,7 +490,7 @@ fn a_token_is_good_for_its_scopes_only() {
 
     // Acting on nodes and on the jobs of others.
     let of_ada = client.submit(&client.ada, &held());
-    let helper = token_for(&client, "bob", &[Scope::Read, Scope::Submit, Scope::Operate]).token;
+    let helper = token_for(&client, "bob", &[Scope::Read, Scope::Submit, Scope::Operate]).token().unwrap().to_owned();
     let drain = |token: &str| client.post(token, "/v1/nodes/0/drain", &[], b"{\"drain\":true}").status;
     // The fake cluster has no nodes.
     assert_eq!((drain(&client.bob), drain(&helper), drain(&client.ada)), (403, 404, 404));
@@ -500,7 +502,7 @@ fn a_token_is_good_for_its_scopes_only() {
 fn what_is_changed_is_in_the_audit_log_and_what_is_read_is_not() {
     let client = Client::start();
     let ci = token_for(&client, "bob", &[Scope::Read, Scope::Submit]);
-    let job = client.submit(&ci.token, &held());
+    let job = client.submit(ci.token().unwrap(), &held());
     client.get(&client.ada, "/v1/jobs");
     client.act(&client.bob, job, Action::Cancel);
     client.act(&client.bob, 9_999, Action::Cancel);
@@ -520,7 +522,7 @@ fn what_is_changed_is_in_the_audit_log_and_what_is_read_is_not() {
     let refused = (field(3, "what"), field(3, "result"));
     assert_eq!(refused, (Some("drain node 0".to_owned()), Some("bob is not an administrator".to_owned())));
     assert!(lines[4]["user"].is_null() && lines[4]["status"] == 401, "{}", lines[4]);
-    assert!(!text.contains(&ci.token) && !text.contains("forged"));
+    assert!(!text.contains(ci.token().unwrap()) && !text.contains("forged"));
 }
 
 #[test]
@@ -533,9 +535,9 @@ fn streams_and_requests_of_a_removed_or_expired_token_end() {
     let until = Some(std::time::SystemTime::now() + Duration::from_secs(1));
     let brief = TokenEntry { until, ..TokenEntry::new(Holder::User { name: "eve".to_owned(), admin: false }).unwrap() };
     let brief = auth::add(client.server.tokens.path(), brief, false).unwrap();
-    let (mut of_bob, mut of_eve) = (open(&client.bob), open(&brief.token));
+    let (mut of_bob, mut of_eve) = (open(&client.bob), open(brief.token().unwrap()));
     let started = Instant::now();
-    auth::remove(client.server.tokens.path(), &Which { holder: "bob", is_agent: false, name: None }).unwrap();
+    auth::remove(client.server.tokens.path(), &Which { holder: "bob", role: None, name: None }).unwrap();
     assert_eq!(client.get(&client.bob, "/v1/jobs").status, 401);
     for stream in [&mut of_bob, &mut of_eve] {
         // It ends with an error, as it is cut.
@@ -543,16 +545,16 @@ fn streams_and_requests_of_a_removed_or_expired_token_end() {
         assert!(stream.read_to_string(&mut read).is_err(), "{read}");
     }
     assert!(started.elapsed() < Duration::from_secs(8), "{:?}", started.elapsed());
-    assert_eq!(client.get(&brief.token, "/v1/jobs").status, 401);
+    assert_eq!(client.get(brief.token().unwrap(), "/v1/jobs").status, 401);
 
     // A request that waits is answered.
     let waiting = token_for(&client, "ann", &[Scope::Read, Scope::Submit]);
-    let job = client.submit(&waiting.token, &held());
+    let job = client.submit(waiting.token().unwrap(), &held());
     std::thread::scope(|scope| {
-        let waits =
-            scope.spawn(|| client.get(&waiting.token, &format!("/v1/jobs/{job}/wait?timeout_seconds=60")).status);
+        let waits = scope
+            .spawn(|| client.get(waiting.token().unwrap(), &format!("/v1/jobs/{job}/wait?timeout_seconds=60")).status);
         std::thread::sleep(Duration::from_millis(200));
-        auth::remove(client.server.tokens.path(), &Which { holder: "ann", is_agent: false, name: None }).unwrap();
+        auth::remove(client.server.tokens.path(), &Which { holder: "ann", role: None, name: None }).unwrap();
         assert_eq!(waits.join().unwrap(), 401);
     });
 }

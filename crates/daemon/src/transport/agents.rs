@@ -52,8 +52,10 @@ pub async fn serve_server(
             }
             Ok(Wire::Feed { id, attempt, part, .. }) => asked.feed(id, attempt, part),
             Ok(Wire::Hosts(list)) => hosts.know(list),
+            Ok(Wire::Certificate(certified)) => hosts.secrets.renew(*certified),
             Ok(
-                Wire::Fed { .. }
+                Wire::Keys(_)
+                | Wire::Fed { .. }
                 | Wire::Alive
                 | Wire::Fetched { .. }
                 | Wire::Log { .. }
@@ -153,7 +155,8 @@ impl HostLinks {
                 None => {
                     let (known, heard) = watch::channel(address);
                     addresses.insert(host, known);
-                    let (handle, secrets, node) = (self.handle.clone(), self.secrets.clone(), self.node);
+                    let (handle, node) = (self.handle.clone(), self.node);
+                    let secrets = self.secrets.for_job_host(host);
                     tokio::spawn(stay_with(host, heard, handle, secrets, node));
                     is_news = true;
                 }

@@ -158,7 +158,15 @@ pub(super) async fn exchange(
                 });
             }
             Ok(Wire::Fed { id, taken }) => remote.answer_input(id, taken),
-            Ok(Wire::Alive | Wire::Hosts(_) | Wire::Log { .. } | Wire::Present { .. } | Wire::All { .. }) => {}
+            Ok(
+                Wire::Alive
+                | Wire::Hosts(_)
+                | Wire::Log { .. }
+                | Wire::Present { .. }
+                | Wire::All { .. }
+                | Wire::Certificate(_)
+                | Wire::Keys(_),
+            ) => {}
             Err(error) => return error,
         }
     }

@@ -1,6 +1,6 @@
 //! The connection of a job host to the server, to which it sends the entries of its log.
 
-use super::{Joined, Terms, Wire};
+use super::{Joined, Secrets, Terms, Wire};
 use crate::shell::{Handle, Input};
 use crate::store::{Entry, History, StoreError};
 use std::io;
@@ -12,7 +12,7 @@ const PIECE: usize = 1 << 20;
 
 /// Passes messages between this process's loop and the server, and sends the log to the server, until the connection
 /// breaks.
-pub async fn serve_as_job_host(joined: Joined, handle: &Handle, history: &History) -> io::Error {
+pub async fn serve_as_job_host(joined: Joined, handle: &Handle, history: &History, secrets: &Secrets) -> io::Error {
     let Joined { terms, incarnation, mut link } = joined;
     let Terms::JobHost { heard, .. } = terms else {
         return io::Error::other("unexpected answer: the server did not accept this process as a job host");
@@ -39,6 +39,12 @@ pub async fn serve_as_job_host(joined: Joined, handle: &Handle, history: &Histor
                 Ok(Wire::Mail(envelopes)) => {
                     if handle.send(Input::Mail(envelopes)).is_err() {
                         break io::Error::other("this process is stopping");
+                    }
+                }
+                Ok(Wire::Certificate(certified)) => secrets.renew(*certified),
+                Ok(Wire::Keys(keys)) => {
+                    if let Some(identity) = secrets.identity() {
+                        identity.allow(keys);
                     }
                 }
                 Ok(_) => {}

@@ -1,5 +1,5 @@
 //! The connections between daemons: frames over TCP that carry batches of messages. Before the first message, both
-//! sides prove that they have the same token. An agent connects to the server and to each job host, and a job host
+//! sides prove that they have the same token, or verify each other's certificates. An agent connects to the server and to each job host, and a job host
 //! connects to the server. In a federation, each global master connects to the master of each cluster.
 //!
 //! ```text
@@ -12,6 +12,8 @@
 //!   Feed / Fed            standard input of tasks
 //!   AskFile / FilePiece   files of tasks; the server forwards them between nodes
 //!   Hosts                 addresses of job hosts, from the server to agents
+//!   Certificate           the newest certificate of a daemon, from the server
+//!   Keys                  which keys authenticate daemons, from the server to job hosts
 //!   Log, All, Present     state of a job host, to the server
 //! ```
 //!
@@ -21,6 +23,7 @@ mod agents;
 mod federation;
 mod files;
 mod job_hosts;
+mod joining;
 mod patience;
 #[cfg(test)]
 mod schema;
@@ -31,13 +34,14 @@ pub use agents::{HostLinks, serve_server};
 pub use federation::{GlobalIntroduction, serve_cluster};
 pub use files::{FederatedFiles, Fetched, OtherNodes, RemoteNodes};
 pub use job_hosts::serve_as_job_host;
+pub use joining::{JoinError, join, redeem};
 pub use patience::{Patience, RETRY, join_for_ever, join_patiently};
 pub use secrets::Secrets;
 use secrets::Validity;
-pub use server::{Gate, Side, serve_daemons};
+pub use server::{Certifier, Gate, Side, serve_daemons};
 
-use crate::auth::joins::JoinString;
-use crate::auth::{self, AuthError};
+use crate::auth::{self, AuthError, DaemonRole};
+use crate::authority::Certified;
 use crate::channel::Channel;
 use crate::files::{Piece, PieceAsk};
 use crate::frames::{self, Decoder};
@@ -45,12 +49,13 @@ use crate::input::{InputPart, Taken};
 use crate::shell::Parcel;
 use crate::store::Entry;
 use crate::store::ServerId;
-use crate::versions::{PROGRAM, Versions, WIRE};
+use crate::versions::{Versions, WIRE};
 use amalgam_core::hosting::{Envelope, Present};
 use amalgam_core::job_manager::JobManagerSettings;
 use amalgam_core::preset::Preset;
 use amalgam_core::role::Change;
 use amalgam_core::vocabulary::{self, AttemptId, HostId, Instant, NodeId, Stream};
+use rustls::pki_types::CertificateDer;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::cell::RefCell;
 use std::future::poll_fn;
@@ -61,7 +66,6 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWriteExt, ReadBuf, ReadHalf, WriteHalf};
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use tokio::task::JoinHandle;
-use tokio::time::timeout;
 
 /// Maximum duration of a handshake.
 const HANDSHAKE: Duration = Duration::from_secs(5);
@@ -99,8 +103,9 @@ pub enum Introduction {
     JobHost { host: HostId, address: String, next: u64 },
     /// A global master, to the master of a cluster of its federation.
     Global(Box<GlobalIntroduction>),
-    /// A machine with the secret of a join string, to the server, which gives it a token for the node's agent.
-    Join { node: String },
+    /// A machine with the secret of a join string, to the server, which gives it a certificate for this public key
+    /// (`SubjectPublicKeyInfo` in DER).
+    Join { role: DaemonRole, name: String, key: Vec<u8> },
 }
 
 #[derive(Serialize, Deserialize)]
@@ -149,10 +154,8 @@ pub enum Terms {
         heard: u64,
     },
     Global,
-    /// A token for a node's agent. The connection ends.
-    Join {
-        token: String,
-    },
+    /// The certificate of the new daemon. The connection ends.
+    Join(Box<Certified>),
 }
 
 #[derive(Serialize, Deserialize)]
@@ -212,6 +215,10 @@ enum Wire {
         next: u64,
         changes: Vec<Change>,
     },
+    /// From the server: the newest certificate of a daemon that joined with a string.
+    Certificate(Box<Certified>),
+    /// From the server to a job host: the digests of the keys of all daemons with certificates.
+    Keys(Vec<String>),
 }
 
 impl Wire {
@@ -230,6 +237,7 @@ impl Wire {
             | Wire::Log { .. }
             | Wire::Present { .. }
             | Wire::All { .. } => 32,
+            Wire::Certificate(_) | Wire::Keys(_) => 33,
         }
     }
 }
@@ -247,128 +255,11 @@ impl From<Wire> for Outgoing {
     }
 }
 
-// ---- joining -------------------------------------------------------------------------------------------------------
-
 /// An accepted connection.
 pub struct Joined {
     pub terms: Terms,
     incarnation: u64,
     link: Link,
-}
-
-/// Why a daemon cannot join another one.
-#[derive(Debug, thiserror::Error)]
-pub enum JoinError {
-    #[error("cannot reach {address}: {error}")]
-    Unreachable { address: String, error: io::Error },
-    #[error("{address} refuses the connection: {why}")]
-    Refused { address: String, why: String, obstacle: Obstacle },
-    #[error("the peer at {address} cannot prove that it has the token; check the address")]
-    Impostor { address: String },
-    #[error(transparent)]
-    Auth(#[from] AuthError),
-}
-
-impl JoinError {
-    pub(crate) fn lasting(address: &str, why: String) -> JoinError {
-        JoinError::Refused { address: address.to_owned(), why, obstacle: Obstacle::Lasting }
-    }
-
-    /// Whether trying again is useless without a change of the configuration or the version.
-    pub fn is_lasting(&self) -> bool {
-        matches!(self, JoinError::Refused { obstacle: Obstacle::Lasting, .. })
-    }
-
-    fn is_of_network(&self) -> bool {
-        matches!(self, JoinError::Unreachable { .. } | JoinError::Refused { obstacle: Obstacle::Passing, .. })
-    }
-}
-
-/// Joins the daemon at one of these addresses, which are separated by commas. An active master and its standbys have
-/// several. The addresses are tried in order, and the first daemon that answers is joined.
-///
-/// # Errors
-/// If the daemon cannot be reached, refuses the connection, or cannot prove that it has the same token.
-pub async fn join(
-    addresses: &str,
-    secrets: &Secrets,
-    introduction: impl Fn() -> Introduction,
-) -> Result<Joined, JoinError> {
-    let patience = if addresses.contains(',') { HANDSHAKE_AMONG_SEVERAL } else { HANDSHAKE };
-    let mut errors = Vec::new();
-    for address in addresses.split(',').map(str::trim) {
-        let late = |_| {
-            let error = io::Error::new(io::ErrorKind::TimedOut, "no answer; check that this is its address for agents");
-            JoinError::Unreachable { address: address.to_owned(), error }
-        };
-        match timeout(patience, shake_hands(address, secrets, introduction())).await.map_err(late).flatten() {
-            Err(JoinError::Unreachable { error, .. }) => errors.push(error),
-            answer => return answer,
-        }
-    }
-    let error = match errors.pop() {
-        Some(only) if errors.is_empty() => only,
-        last => {
-            let all: Vec<String> = errors.iter().chain(&last).map(io::Error::to_string).collect();
-            io::Error::other(all.join("; "))
-        }
-    };
-    Err(JoinError::Unreachable { address: addresses.to_owned(), error })
-}
-
-/// Exchanges a join string for a token with which the agent of this node joins from then on. Tries for this long if the server
-/// cannot be reached.
-///
-/// # Errors
-/// If the server cannot be reached, or refuses the string or the name.
-pub fn redeem(string: &JoinString, node: &str, patience: Duration) -> Result<String, JoinError> {
-    let unreachable = |error| JoinError::Unreachable { address: string.address.clone(), error };
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(unreachable)?;
-    let secrets = Secrets::Single(string.secret.clone());
-    let introduction = || Introduction::Join { node: node.to_owned() };
-    let joining = join_patiently(&string.address, &secrets, introduction, Patience::AtFirst(patience));
-    match runtime.block_on(joining)?.terms {
-        Terms::Join { token } => Ok(token),
-        _ => Err(JoinError::lasting(&string.address, "it sent other terms than a token".to_owned())),
-    }
-}
-
-async fn shake_hands(address: &str, secrets: &Secrets, introduction: Introduction) -> Result<Joined, JoinError> {
-    let unreachable = |error| JoinError::Unreachable { address: address.to_owned(), error };
-    let token = secrets.own()?;
-    let channel = Channel::connect(address).await.map_err(unreachable)?;
-    let mut link = Link::new(channel, STRANGERS_FRAME).map_err(unreachable)?;
-    let challenge: Challenge = link.read().await.map_err(unreachable)?;
-    let Some(version) = link.versions().common(challenge.versions) else {
-        let why = format!(
-            "it supports protocol {}, and this program supports {WIRE}; install programs of the same version",
-            challenge.versions
-        );
-        return Err(JoinError::lasting(address, why));
-    };
-    if link.is_downgraded(&challenge.nonce) {
-        return Err(unreachable(io::Error::other(DOWNGRADED)));
-    }
-    if matches!(introduction, Introduction::Join { .. }) && version < JOIN_SINCE {
-        let why = "its program is older, and has no join strings; use a token of `amalgam token add --agent NAME`";
-        return Err(JoinError::lasting(address, why.to_owned()));
-    }
-    let nonce = link.nonce()?;
-    let proof = auth::prove(&token, JOINING, &link.bound(&challenge.nonce));
-    let program = Some(PROGRAM.to_owned());
-    link.write(&Hello { version, introduction, nonce, proof, program }).await.map_err(unreachable)?;
-    match link.read().await.map_err(unreachable)? {
-        Answer::Accepted { incarnation, terms, proof, longest_silence } => {
-            if !auth::verify(&token, LISTENING, &link.bound(&nonce), &proof) {
-                return Err(JoinError::Impostor { address: address.to_owned() });
-            }
-            link.trust();
-            link.version = version;
-            link.longest_silence = longest_silence.map(|longest| Duration::from_micros(longest.as_micros()));
-            Ok(Joined { terms, incarnation, link })
-        }
-        Answer::Refused { why, obstacle } => Err(JoinError::Refused { address: address.to_owned(), why, obstacle }),
-    }
 }
 
 /// The end of a nonce that a program with TLS sends over a connection without it. The proofs cover it, so nobody between
@@ -392,6 +283,8 @@ struct Link {
     decoder: Decoder,
     /// What only the two ends of this connection know. Proofs contain it.
     binding: Vec<u8>,
+    /// The certificates that the peer has presented, not verified.
+    peer_chain: Vec<CertificateDer<'static>>,
     /// Protocol version of this connection.
     version: u32,
     /// Maximum silence of the peer. A longer silence ends the connection.
@@ -415,6 +308,7 @@ struct Conversation {
 impl Link {
     fn new(channel: Channel, limit: usize) -> io::Result<Link> {
         let binding = channel.binding()?;
+        let peer_chain = channel.peer_chain();
         let (reader, writer) = tokio::io::split(channel);
         let decoder = Decoder::with_limit(limit);
         Ok(Link {
@@ -422,6 +316,7 @@ impl Link {
             writer,
             decoder,
             binding,
+            peer_chain,
             version: WIRE.oldest,
             longest_silence: None,
             pulse: None,
@@ -500,7 +395,7 @@ impl Conversation {
                 _ = &mut self.writing => Err(io::ErrorKind::BrokenPipe.into()),
                 () = silence => Err(io::Error::new(io::ErrorKind::TimedOut, "the peer has been silent for too long")),
                 _ = &mut self.watching => {
-                    Err(io::Error::new(io::ErrorKind::PermissionDenied, "the peer's token has been revoked or has expired"))
+                    Err(io::Error::new(io::ErrorKind::PermissionDenied, "the peer's token or certificate has been revoked or has expired"))
                 }
             };
             match next {

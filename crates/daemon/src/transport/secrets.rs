@@ -1,6 +1,10 @@
-//! The access tokens with which daemons authenticate each other.
+//! The access tokens and certificates with which daemons authenticate each other.
 
-use crate::auth::{self, AuthError, TokenEntry, Tokens};
+use crate::auth::{self, AuthError, Credential, TokenEntry, Tokens};
+use crate::authority::{Certified, Expected};
+use crate::channel::Mutual;
+use crate::identity::Identity;
+use amalgam_core::vocabulary::HostId;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
@@ -13,6 +17,8 @@ pub enum Secrets {
     /// A server's `tokens.toml`, or a file with a single token. It is read again each time a token is needed.
     File(Arc<TokenFile>),
     Single(String),
+    /// The certificates of a daemon that joined with a string, and the daemon that it connects to. It has no token.
+    Certificates(Arc<Identity>, Expected),
 }
 
 pub struct TokenFile {
@@ -50,6 +56,31 @@ impl Secrets {
                 own.ok_or_else(|| AuthError::Empty { path: file.path.clone() })
             }
             Secrets::Single(token) => Ok(token.clone()),
+            Secrets::Certificates(..) => Ok(String::new()),
+        }
+    }
+
+    /// The same, for connections to a job host.
+    pub(super) fn for_job_host(&self, HostId(host): HostId) -> Secrets {
+        match self {
+            Secrets::Certificates(identity, _) => Secrets::Certificates(Arc::clone(identity), Expected::JobHost(host)),
+            other => other.clone(),
+        }
+    }
+
+    /// The certificates of this daemon, if it has some instead of a token, and the daemon that it connects to.
+    pub(super) fn mutual(&self) -> Option<Mutual<'_>> {
+        match self {
+            Secrets::Certificates(identity, expected) => Some((identity, expected.clone())),
+            Secrets::Server(_) | Secrets::File(_) | Secrets::Single(_) => None,
+        }
+    }
+
+    /// The certificates of this daemon, if it has some instead of a token.
+    pub(crate) fn identity(&self) -> Option<&Arc<Identity>> {
+        match self {
+            Secrets::Certificates(identity, _) => Some(identity),
+            Secrets::Server(_) | Secrets::File(_) | Secrets::Single(_) => None,
         }
     }
 
@@ -62,6 +93,18 @@ impl Secrets {
             Secrets::Server(tokens) => Ok(tokens.entries()),
             Secrets::File(file) => file.or_last(auth::daemon_entries(&file.path), |good| &mut good.all),
             Secrets::Single(token) => Ok(vec![TokenEntry::single(token)]),
+            Secrets::Certificates(..) => Ok(Vec::new()),
+        }
+    }
+
+    /// Uses a newer certificate of this daemon from now on.
+    pub(super) fn renew(&self, certified: Certified) {
+        let Some(identity) = self.identity() else { return };
+        match identity.replace(certified) {
+            Ok(()) => tracing::debug!("received a newer certificate"),
+            Err(error) => {
+                tracing::error!("{error}; the previous certificate stays in use until it ends; {}", error.remedy());
+            }
         }
     }
 
@@ -75,15 +118,15 @@ impl Secrets {
         match self {
             Secrets::Server(tokens) => auth::version(tokens.path()),
             Secrets::File(file) => auth::version(&file.path),
-            Secrets::Single(_) => None,
+            Secrets::Single(_) | Secrets::Certificates(..) => None,
         }
     }
 }
 
-/// The token with which a peer has authenticated itself.
+/// The token or the key with which a peer has authenticated itself.
 pub(super) struct Validity {
     secrets: Secrets,
-    token: String,
+    credential: Credential,
     /// The version of the tokens' file at the last check.
     version: auth::Version,
     until: Option<SystemTime>,
@@ -95,12 +138,12 @@ impl Validity {
 
     /// Starts to watch a token that is used now. `None` if it cannot be revoked.
     pub(super) fn of(secrets: &Secrets, entry: &TokenEntry) -> Option<Validity> {
-        let (token, until) = (entry.token.clone(), entry.until);
+        let (credential, until) = (entry.credential.clone(), entry.until);
         if let Secrets::Server(tokens) = secrets {
-            tokens.note_use(&token);
+            tokens.note_use(&credential);
         }
         // The version before the token was read is not known, so the first check reads it again.
-        secrets.may_change().then(|| Validity { secrets: secrets.clone(), token, version: None, until })
+        secrets.may_change().then(|| Validity { secrets: secrets.clone(), credential, version: None, until })
     }
 
     /// Returns when the token has been removed or has expired.
@@ -114,11 +157,17 @@ impl Validity {
     }
 
     fn is_valid(&mut self) -> bool {
+        if let (Some(identity), Credential::Key(key)) = (self.secrets.identity(), &self.credential)
+            && !identity.allows(key)
+        {
+            return false;
+        }
         let version = self.secrets.version();
         if version != self.version {
             // While the file cannot be read, what was valid stays valid.
             if let Ok(entries) = self.secrets.all() {
-                let Some(entry) = entries.into_iter().find(|entry| entry.token == self.token) else { return false };
+                let found = entries.into_iter().find(|entry| entry.credential == self.credential);
+                let Some(entry) = found else { return false };
                 (self.until, self.version) = (entry.until, version);
             }
         }

@@ -1,13 +1,17 @@
 //! The listening side: a server, for agents, job hosts and global masters; or a job host, for agents.
 
+mod certificates;
+
+use certificates::Certificated;
+pub use certificates::Certifier;
+
 use super::federation::{GlobalIntroduction, exchange, may_say};
 use super::files::answer_in_turn;
 use super::{
-    Answer, Challenge, DOWNGRADED, HANDSHAKE, Hello, Introduction, JOINING, LISTENING, Link, Obstacle, Outgoing,
-    RemoteNodes, STRANGERS_FRAME, Secrets, Terms, Validity, Wire,
+    Answer, Challenge, DOWNGRADED, HANDSHAKE, Hello, Introduction, LISTENING, Link, Obstacle, Outgoing, RemoteNodes,
+    STRANGERS_FRAME, Secrets, Terms, Validity, Wire,
 };
-use crate::auth::joins::{self, Given};
-use crate::auth::{self, Holder};
+use crate::auth::{self, DaemonRole, Holder, TokenEntry};
 use crate::channel::{Certificate, Channel};
 use crate::files::MOST_SERVED;
 use crate::shell::{Handle, Input, Parcel, PeerId, PeerRoute, decode};
@@ -18,7 +22,6 @@ use amalgam_core::hosting::{Fact, Roles};
 use amalgam_core::job_manager::JobManagerSettings;
 use amalgam_core::preset::Preset;
 use amalgam_core::protocol::Address;
-use amalgam_core::scheduling::NodeState;
 use amalgam_core::vocabulary::{self, ClockOffset, Federation, GlobalId, HostId, Instant, Named, NodeId};
 use std::collections::VecDeque;
 use std::io;
@@ -40,6 +43,8 @@ pub struct Gate {
     pub handle: Handle,
     pub secrets: Secrets,
     pub certificate: Certificate,
+    /// Signs the certificates of daemons. `None` for a job host.
+    pub certifier: Option<Certifier>,
     pub side: Side,
     /// The lease of a master that has a standby: after a silence of this length, peers no longer consider it active.
     pub lease: Option<Duration>,
@@ -71,6 +76,8 @@ struct Guest {
     link: Link,
     parcels: mpsc::UnboundedReceiver<Parcel>,
     route: PeerRoute,
+    /// Set if it has authenticated itself with a certificate.
+    certified: Option<Certificated>,
 }
 
 /// Why a connection is refused, and whether the reason may pass.
@@ -92,6 +99,9 @@ impl Refusal {
 /// Accepts connections of daemons for as long as the process runs.
 pub async fn serve_daemons(listener: TcpListener, gate: Gate) {
     let gate = Arc::new(gate);
+    if let Some(certifier) = &gate.certifier {
+        tokio::spawn(certifier.clone().keep_written());
+    }
     let connections = AtomicU64::new(1);
     let mut strangers: VecDeque<(IpAddr, oneshot::Sender<()>)> = VecDeque::new();
     loop {
@@ -168,24 +178,25 @@ impl Gate {
         if link.is_downgraded(&hello.nonce) {
             return Err(refuse(link, Refusal { why: DOWNGRADED.to_owned(), obstacle: Obstacle::Passing }).await);
         }
-        if let Introduction::Join { node } = &hello.introduction {
-            return self.give_token(link, node.clone(), &nonce, &hello, incarnation).await.map(|()| None);
+        if let Introduction::Join { .. } = &hello.introduction {
+            return self.give_certificate(link, &nonce, hello).await.map(|()| None);
         }
-        let entries = self.secrets.all().map_err(io::Error::other)?;
-        let bound = link.bound(&nonce);
-        let proven = entries.into_iter().find(|entry| auth::verify(&entry.token, JOINING, &bound, &hello.proof));
-        let admitted = proven.ok_or_else(|| unknown_token(&self.side)).and_then(|entry| {
+        let authenticated = match link.peer_chain.is_empty() {
+            true => self.by_token(&link.bound(&nonce), &hello).map(|entry| (entry, None)),
+            false => self.by_certificate(&link.peer_chain, &hello).map(|(entry, certified)| (entry, Some(certified))),
+        };
+        let admitted = authenticated.and_then(|(entry, certified)| {
             let obstacle = Obstacle::Token;
-            may_join(&entry.holder, &hello).map(|()| entry).map_err(|why| Refusal { why, obstacle })
+            may_join(&entry, &hello).map(|()| (entry, certified)).map_err(|why| Refusal { why, obstacle })
         });
-        let entry = match admitted {
-            Ok(entry) => entry,
+        let (entry, certified) = match admitted {
+            Ok(authenticated) => authenticated,
             Err(refusal) => return Err(refuse(link, refusal).await),
         };
         let address = match &hello.introduction {
             Introduction::JobHost { address, .. } => Some(address.clone()),
             Introduction::Node { .. } | Introduction::NodeOf { .. } | Introduction::Global(_) => None,
-            Introduction::Join { .. } => unreachable!("it was given a token above"),
+            Introduction::Join { .. } => unreachable!("it was given a certificate above"),
         };
         let (peer, name, terms) = match self.admit(hello.introduction).await {
             Ok(admitted) => admitted,
@@ -209,7 +220,8 @@ impl Gate {
             };
             return Err(refuse(link, Refusal { why, obstacle: Obstacle::Passing }).await);
         };
-        let proof = auth::prove(&entry.token, LISTENING, &link.bound(&hello.nonce));
+        // Certificates need no proof.
+        let proof = entry.token().map_or([0; 32], |token| auth::prove(token, LISTENING, &link.bound(&hello.nonce)));
         let longest_silence = self.lease.map(|lease| vocabulary::Duration::from_micros(lease.as_micros() as u64));
         link.write(&Answer::Accepted { incarnation, terms, proof, longest_silence }).await?;
         link.trust();
@@ -217,44 +229,7 @@ impl Gate {
         link.validity = Validity::of(&self.secrets, &entry);
         link.pulse = self.lease.map(|lease| lease / PULSES);
         let program = program.unwrap_or_else(|| "unknown".to_owned());
-        Ok(Some(Guest { peer, name, address, program, incarnation, link, parcels, route }))
-    }
-
-    /// Gives a machine that proves the secret of a join string a token for the agent of this node.
-    async fn give_token(
-        &self,
-        mut link: Link,
-        node: String,
-        nonce: &[u8; 32],
-        hello: &Hello,
-        incarnation: u64,
-    ) -> io::Result<()> {
-        let (Secrets::Server(tokens), Side::Server { .. }) = (&self.secrets, &self.side) else {
-            let why = "this is no server: join strings are for the server's address for agents".to_owned();
-            return Err(refuse(link, Refusal::for_good(why)).await);
-        };
-        if link.binding.is_empty() {
-            let why = "a token is not sent without encryption".to_owned();
-            return Err(refuse(link, Refusal { why, obstacle: Obstacle::Passing }).await);
-        }
-        let (bound, proof, path) = (link.bound(nonce), hello.proof, tokens.path().to_owned());
-        let name = node.clone();
-        let Ok(is_up) = self.handle.ask(move |roles, _| is_up(roles, &name)).await else {
-            return Err(refuse(link, Refusal::stopping()).await);
-        };
-        let name = node.clone();
-        let given = tokio::task::spawn_blocking(move || {
-            joins::give(&path, name, is_up, |secret| auth::verify(secret, JOINING, &bound, &proof))
-        });
-        match given.await.map_err(io::Error::other)? {
-            Ok(Given { secret, token }) => {
-                tracing::info!(node, "a machine used a join string and has a token now");
-                let proof = auth::prove(&secret, LISTENING, &link.bound(&hello.nonce));
-                let terms = Terms::Join { token };
-                link.write(&Answer::Accepted { incarnation, terms, proof, longest_silence: None }).await
-            }
-            Err(why) => Err(refuse(link, Refusal::for_good(why)).await),
-        }
+        Ok(Some(Guest { peer, name, address, program, incarnation, link, parcels, route, certified }))
     }
 
     async fn admit(&self, introduction: Introduction) -> Result<(PeerId, String, Terms), Refusal> {
@@ -314,7 +289,7 @@ impl Gate {
             (Side::Server { .. }, Introduction::NodeOf { .. }) => {
                 Err(Refusal::for_good("this is a server, not a job host; check the address".to_owned()))
             }
-            (_, Introduction::Join { .. }) => unreachable!("it was given a token before"),
+            (_, Introduction::Join { .. }) => unreachable!("it was given a certificate before"),
             (Side::JobHost(_), _) => {
                 Err(Refusal::for_good("this is a job host, not a server; check the address".to_owned()))
             }
@@ -337,11 +312,13 @@ impl Gate {
 
     /// Serves a node's agent. `remote` is set in a server, which forwards files and sends the addresses of job hosts.
     async fn serve_agent(&self, guest: Guest, node: NodeId, remote: Option<&Arc<RemoteNodes>>) {
-        let Guest { name, program, incarnation, link, parcels, route, .. } = guest;
+        let Guest { name, program, incarnation, link, parcels, route, certified, .. } = guest;
         let (wire_in, wire) = mpsc::unbounded_channel();
         if let Some(remote) = remote {
             remote.add(node, wire_in.clone());
         }
+        // Before the addresses of job hosts, to which the node has to prove its number.
+        let _renewing = certified.and_then(|certified| self.keep_certified(certified, Some(node), &wire_in));
         if self.handle.send(Input::NodeConnected { node, incarnation }).is_err() {
             return;
         }
@@ -410,15 +387,16 @@ impl Gate {
     }
 
     async fn serve_job_host(&self, guest: Guest, host: HostId, remote: &RemoteNodes) {
-        let Guest { name, address, program, incarnation, link, parcels, route, .. } = guest;
+        let Guest { name, address, program, incarnation, link, parcels, route, certified, .. } = guest;
         // The address is published only now that this is the only connection of the job host.
         remote.job_hosts.send_modify(|hosts| hosts.extend(address.map(|address| (host, address))));
         if self.handle.send(Input::HostConnected { host, incarnation }).is_err() {
             return;
         }
         tracing::info!(program, "{name} connected");
-        // The server sends no other frames to it, but dropping the sender would end the connection.
-        let (_wire_in, wire) = mpsc::unbounded_channel();
+        let (wire_in, wire) = mpsc::unbounded_channel();
+        let _renewing = certified.and_then(|certified| self.keep_certified(certified, None, &wire_in));
+        let _informed = self.keep_informed(&wire_in);
         let clock = self.handle.clock();
         let mut conversation = link.converse(parcels, wire, move || clock.now());
         let end = loop {
@@ -480,18 +458,18 @@ fn forward(
         | Wire::Hosts(_)
         | Wire::Log { .. }
         | Wire::Present { .. }
-        | Wire::All { .. } => {}
+        | Wire::All { .. }
+        | Wire::Certificate(_)
+        | Wire::Keys(_) => {}
     }
 }
 
-/// Whether a node of this name is connected.
-fn is_up(roles: &Roles, name: &str) -> bool {
-    let (Some(dispatch), Some(master)) = (roles.dispatch(), &roles.master) else { return false };
-    dispatch.names.find(name).is_some_and(|node| master.ledger().state(node) == Some(NodeState::Up))
-}
-
-fn unknown_token(side: &Side) -> Refusal {
+fn unknown_token(side: &Side, secrets: &Secrets) -> Refusal {
     let why = match side {
+        Side::JobHost(_) if secrets.identity().is_some() => {
+            "this job host joined with a string and knows no tokens; let this daemon join with a string of `amalgam token join`, \
+             too"
+        }
         Side::Server { .. } => {
             "the server does not know this token; replace it by the output of `amalgam token add --agent NAME` at the \
              server, or for job hosts and global masters by a copy of its tokens.toml; the file is read again for each try"
@@ -504,25 +482,37 @@ fn unknown_token(side: &Side) -> Refusal {
     Refusal { why: why.to_owned(), obstacle: Obstacle::Token }
 }
 
-/// Checks that the token's holder may join as what it introduces itself as.
-fn may_join(holder: &Holder, hello: &Hello) -> Result<(), String> {
-    match (holder, &hello.introduction) {
-        (Holder::User { admin: true, .. }, _) => Ok(()),
-        (Holder::User { name, admin: false }, _) => Err(format!(
-            "the token belongs to the user {name}, who is not an administrator; use the output of `amalgam token add \
-             --agent NAME`"
+/// Checks that the holder of a token or certificate may join as what it introduces itself as.
+fn may_join(entry: &TokenEntry, hello: &Hello) -> Result<(), String> {
+    let what = if entry.token().is_some() { "token" } else { "certificate" };
+    let (role, name) = match &entry.holder {
+        Holder::User { admin: true, .. } => return Ok(()),
+        Holder::User { name, admin: false } => {
+            return Err(format!(
+                "the token belongs to the user {name}, who is not an administrator; use the output of `amalgam token add \
+                 --agent NAME`"
+            ));
+        }
+        Holder::Daemon { role, name } => (*role, name),
+    };
+    match (role, &hello.introduction) {
+        (DaemonRole::Agent, Introduction::Node { name: node }) if name == node => Ok(()),
+        // Of a token, the name is not compared: a job host knows only the numbers of nodes, which a certificate has.
+        (DaemonRole::Agent, Introduction::NodeOf { .. }) => Ok(()),
+        (DaemonRole::JobHost, Introduction::JobHost { host: HostId(host), .. }) if *name == host.to_string() => Ok(()),
+        (DaemonRole::Agent, Introduction::Node { name: node }) => Err(format!(
+            "the {what} belongs to the agent of node {name}, and this node is named {node}; use --name {name}, or \
+             join as {node} with a string of `amalgam token join`"
         )),
-        (Holder::Agent { name }, Introduction::Node { name: node }) if name == node => Ok(()),
-        // The token's name is not compared: a job host knows only the numbers of nodes.
-        (Holder::Agent { .. }, Introduction::NodeOf { .. }) => Ok(()),
-        (Holder::Agent { name }, Introduction::Node { name: node }) => Err(format!(
-            "the token belongs to the agent of node {name}, and this node is named {node}; use --name {name}, or give \
-             {node} a token of its own with `amalgam token add --agent {node}`"
+        (DaemonRole::JobHost, Introduction::JobHost { host: HostId(host), .. }) => Err(format!(
+            "the {what} belongs to job host {name}, and this is job host {host}; use --number {name}, or join as {host} \
+             with a string of `amalgam token join --role jobs`"
         )),
-        (
-            Holder::Agent { name },
-            Introduction::JobHost { .. } | Introduction::Global(_) | Introduction::Join { .. },
-        ) => Err(format!("the token belongs to the agent of node {name}; use an administrator's token")),
+        (role, _) => Err(format!(
+            "the {what} belongs to the {} {name}, and is for nothing else; join as another daemon with a string \
+             of `amalgam token join`, or use an administrator's token",
+            role.title()
+        )),
     }
 }
 

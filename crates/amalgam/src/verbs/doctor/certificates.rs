@@ -40,7 +40,7 @@ fn authority(path: &Path) -> Check {
     let name = path.display();
     match read(path).and_then(|certificate| days_left(&certificate)) {
         Ok(days) => judged(CHECK, &format!("{name}"), days, SOON / DAY, || {
-            "at the server, move ca.pem and ca-key.pem away and restart it; then copy the new ca.pem to each client"
+            "at the server, run `amalgam ca rotate`, copy ca.pem to each client, and run `amalgam ca rotate --finish`"
                 .to_owned()
         }),
         Err(why) => {

@@ -19,7 +19,7 @@ const SHORT_WRITE: Duration = Duration::from_millis(50);
 const WRITES: usize = 11;
 
 /// Files in a state or work directory with secrets of the cluster.
-const SECRETS: [&str; 5] = [Tokens::FILE, "joins.json", "ca-key.pem", "token", "token.join"];
+const SECRETS: [&str; 5] = [Tokens::FILE, "joins.json", "ca-key.pem", "ca-next-key.pem", "identity.json"];
 
 pub fn checks(patient: &Patient) -> Vec<Check> {
     let state = patient.state_dir.as_deref().filter(|_| patient.is(Role::Server)).map(|dir| ("state directory", dir));

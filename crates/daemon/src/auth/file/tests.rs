@@ -1,7 +1,11 @@
 use super::*;
 
-fn token_of(holder: &str, is_agent: bool) -> Which<'_> {
-    Which { holder, is_agent, name: None }
+fn secret(entry: &TokenEntry) -> String {
+    entry.token().unwrap().to_owned()
+}
+
+fn token_of(holder: &str, role: Option<DaemonRole>) -> Which<'_> {
+    Which { holder, role, name: None }
 }
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -61,8 +65,8 @@ fn an_invalid_file_is_not_changed() {
     for text in ["[[token]]\nuser = 'ada'\ntoken = 'x\n", "garbage", "[[token]]\nuser = 'ada'\n"] {
         let (_dir, path) = file(text);
         add(&path, TokenEntry::new(user("bob", false)).unwrap(), false).unwrap_err();
-        rotate(&path, &token_of("ada", false), false).unwrap_err();
-        remove(&path, &token_of("ada", false)).unwrap_err();
+        rotate(&path, &token_of("ada", None), false).unwrap_err();
+        remove(&path, &token_of("ada", None)).unwrap_err();
         assert_eq!(fs::read_to_string(&path).unwrap(), text);
     }
 }
@@ -70,28 +74,28 @@ fn an_invalid_file_is_not_changed() {
 #[test]
 fn a_replaced_token_is_valid_for_a_day_and_comments_stay() {
     let (_dir, path) = file(TWO);
-    let new = rotate(&path, &token_of("ada", false), false).unwrap();
+    let new = rotate(&path, &token_of("ada", None), false).unwrap();
     assert_eq!(new.holder, user("ada", true));
     let text = fs::read_to_string(&path).unwrap();
     assert!(text.contains("# keep in sync with the wiki") && text.contains("# on leave"), "{text}");
     assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
     let entries = read(&path).unwrap();
     let (old, now) = (&entries[0], SystemTime::now());
-    assert_eq!((entries.len(), old.token.as_str()), (3, "t1"));
+    assert_eq!((entries.len(), secret(old)), (3, "t1".to_owned()));
     assert!(old.is_valid(now + OVERLAP - Duration::from_secs(60)) && !old.is_valid(now + OVERLAP));
-    assert_eq!(client_token(&path, "ada").unwrap(), new.token);
+    assert_eq!(client_token(&path, "ada").unwrap(), secret(&new));
 
     // Again: the end of the oldest token is not delayed.
     let newer = add(&path, TokenEntry::new(user("ada", true)).unwrap(), false).unwrap();
     let again = read(&path).unwrap();
     assert_eq!((again.len(), again[0].until), (4, old.until));
-    assert_eq!(client_token(&path, "ada").unwrap(), newer.token);
-    let last = rotate(&path, &token_of("ada", false), true).unwrap();
-    let left: Vec<String> = read(&path).unwrap().into_iter().map(|entry| entry.token).collect();
-    assert_eq!(left, ["t2".to_owned(), last.token]);
-    remove(&path, &token_of("vm-1", true)).unwrap();
+    assert_eq!(client_token(&path, "ada").unwrap(), secret(&newer));
+    let last = rotate(&path, &token_of("ada", None), true).unwrap();
+    let left: Vec<String> = read(&path).unwrap().into_iter().map(|entry| secret(&entry)).collect();
+    assert_eq!(left, ["t2".to_owned(), secret(&last)]);
+    remove(&path, &token_of("vm-1", Some(DaemonRole::Agent))).unwrap();
     assert_eq!(read(&path).unwrap().len(), 1);
-    assert!(matches!(remove(&path, &token_of("vm-1", true)), Err(AuthError::Unknown { .. })));
+    assert!(matches!(remove(&path, &token_of("vm-1", Some(DaemonRole::Agent))), Err(AuthError::Unknown { .. })));
 }
 
 #[test]
@@ -100,15 +104,15 @@ fn expired_tokens_are_not_used_and_are_removed_by_the_next_change() {
     let (_dir, path) = file(&format!("{past}[[token]]\nuser = 'bob'\ntoken = 'bobs'\n"));
     assert_eq!(client_token(&path, "ada").unwrap(), "bobs");
     let new = add(&path, TokenEntry::new(user("ada", false)).unwrap(), false).unwrap();
-    assert_eq!(read(&path).unwrap().iter().map(|entry| entry.token.as_str()).collect::<Vec<_>>(), ["bobs", &new.token]);
+    assert_eq!(read(&path).unwrap().iter().map(secret).collect::<Vec<_>>(), ["bobs".to_owned(), secret(&new)]);
 }
 
 #[test]
 fn a_list_on_one_line_can_be_edited() {
     let (_dir, path) = file("token = [{ user = 'ada', token = 't1', admin = true }]\n");
-    add(&path, TokenEntry::new(Holder::Agent { name: "vm-1".to_owned() }).unwrap(), false).unwrap();
+    add(&path, TokenEntry::new(Holder::agent("vm-1")).unwrap(), false).unwrap();
     let holders: Vec<Holder> = read(&path).unwrap().into_iter().map(|entry| entry.holder).collect();
-    assert_eq!(holders, [user("ada", true), Holder::Agent { name: "vm-1".to_owned() }]);
+    assert_eq!(holders, [user("ada", true), Holder::agent("vm-1")]);
 }
 
 #[test]
@@ -153,7 +157,7 @@ fn tokens_of_one_user_with_different_names_are_replaced_and_removed_separately()
     );
     assert!(year.duration_since(read_back[1].until.unwrap()).unwrap() < Duration::from_secs(2));
 
-    let which = |name| Which { holder: "ada", is_agent: false, name };
+    let which = |name| Which { holder: "ada", role: None, name };
     let newer = rotate(&path, &which(Some("ci")), true).unwrap();
     assert_eq!((newer.scopes, newer.name.as_deref(), newer.until.is_some()), (ci.scopes, Some("ci"), true));
     assert!(rotate(&path, &which(Some("other")), true).is_err());
@@ -174,10 +178,10 @@ fn tokens_of_one_user_with_different_names_are_replaced_and_removed_separately()
     assert_eq!((again.scopes, again.until.is_some()), (Scopes::of([Scope::Read]).unwrap(), true));
     remove(&path, &which(Some("boss"))).unwrap();
     let newer = brief;
-    let left = |path: &Path| read(path).unwrap().into_iter().map(|entry| entry.token).collect::<Vec<_>>();
-    assert_eq!(left(&path), [plain.token.clone(), newer.token.clone()]);
+    let left = |path: &Path| read(path).unwrap().into_iter().map(|entry| secret(&entry)).collect::<Vec<_>>();
+    assert_eq!(left(&path), [secret(&plain), secret(&newer)]);
     remove(&path, &which(Some("ci"))).unwrap();
-    assert_eq!(left(&path), [plain.token]);
+    assert_eq!(left(&path), [secret(&plain)]);
     named(Some("ci"), None, None);
     remove(&path, &which(None)).unwrap();
     assert!(left(&path).is_empty());
@@ -189,7 +193,7 @@ fn scopes_with_mistakes_name_the_line() {
         ("scopes = 'read'", "`scopes` is not a list of scopes"),
         ("scopes = ['write']", "`scopes` is not a list of scopes"),
         ("scopes = []", "`scopes` is not a list of scopes"),
-        ("admin = true\nscopes = ['read']", "an entry of an administrator or an agent has `scopes`"),
+        ("admin = true\nscopes = ['read']", "an entry of an administrator or a daemon has `scopes`"),
         ("name = 'two words'", "two words"),
     ] {
         let (_directory, path) = file(&format!("[[token]]\nuser = 'ada'\ntoken = 'x'\n{line}\n"));

@@ -1,5 +1,6 @@
 //! Which peers a listening process accepts.
 
+use super::super::JOINING;
 use super::*;
 use crate::transport::{JoinError, Joined, job_hosts, join};
 use tokio::io::copy_bidirectional;
@@ -18,7 +19,7 @@ impl Listening {
         let (handle, _) = job_hosts::tests::host(dir.path());
         let (secrets, side) = (Secrets::Single(TOKEN.to_owned()), Side::JobHost(HostId(1)));
         let certificate = Certificate::of_process().unwrap();
-        let gate = Gate { handle, secrets, certificate, side, lease: None };
+        let gate = Gate { handle, secrets, certificate, certifier: None, side, lease: None };
         Listening { gate, listener: TcpListener::bind("127.0.0.1:0").await.unwrap(), _dir: dir }
     }
 
@@ -124,7 +125,7 @@ async fn proofs_that_are_forwarded_to_another_connection_are_refused() {
     let forward = async {
         let certificate = Certificate::of_process().unwrap();
         let mut outer = Channel::accept(middle.accept().await.unwrap().0, &certificate).await.unwrap();
-        let mut inner = Channel::connect(&address).await.unwrap();
+        let mut inner = Channel::connect(&address, None).await.unwrap();
         let _ = copy_bidirectional(&mut outer, &mut inner).await;
     };
     let (joined, guest) = listening.joined_through(&middle_address, forward).await;

@@ -1,0 +1,232 @@
+//! Daemons that joined with a string, and their certificates: who is refused, and what a rotation of the authority does.
+
+use crate::machines::Machines;
+use crate::support::{Daemon, address, free_port, result, saying_into, until_true};
+use amalgam_daemon::api::{JobState, NodeDetail, NodeState};
+use amalgam_daemon::authority::{Authority, Expected, Subject, finish, key_of, start};
+use amalgam_daemon::identity::Identity;
+use amalgam_daemon::transport::{Introduction, Patience, Secrets, join_patiently};
+use std::fs;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, SystemTime};
+
+impl Machines {
+    fn join_agents(&self, hosts: &[usize]) {
+        let string = self.join_string(&["--uses", &hosts.len().to_string()]);
+        for host in hosts {
+            self.started(*host, self.joining_agent(*host, &format!("host-{host}"), &string));
+        }
+    }
+
+    fn home(&self, host: usize) -> PathBuf {
+        self.scene.path().join(format!("host-{host}"))
+    }
+
+    fn state_of(&self, node: &str) -> NodeState {
+        self.scene.json::<NodeDetail>(&["node", "info", node]).summary.state
+    }
+
+    /// The agent of this host, which has joined before, keeps trying and reports this reason.
+    fn keeps_trying(&self, host: usize, server: &str, why: &str) {
+        let output = self.scene.path().join("refused");
+        let mut command = saying_into(self.again(host, server), &output);
+        self.host(host).has(&mut command);
+        let daemon = Daemon::spawn(command);
+        until_true(why, || fs::read_to_string(&output).unwrap_or_default().contains(why));
+        daemon.kill();
+    }
+
+    /// The agent of a host that has joined before, without the string.
+    fn again(&self, host: usize, server: &str) -> std::process::Command {
+        let name = format!("host-{host}");
+        let mut command = self.scene.agent_command(&["--server", server, "--name", &name, "--cpus", "2"]);
+        command.args(["--memory", "1GiB", "--attribute", &format!("host={host}"), "--work-dir"]).arg(self.home(host));
+        command.env_remove("AMALGAM_STATE").env("HOME", self.scene.path().join("home"));
+        command
+    }
+
+    /// What the server says to a daemon with the certificate of a host that introduces itself as somebody else.
+    fn answer_to(&self, host: usize, introduction: Introduction) -> String {
+        let identity = Arc::new(Identity::load(&self.home(host)).unwrap().unwrap());
+        let secrets = Secrets::Certificates(identity, Expected::Server);
+        let (namespace, address) = (self.host(host).clone(), self.agents.clone());
+        let ask = move || {
+            namespace.enter().unwrap();
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            let patience = Patience::Briefly(Duration::ZERO);
+            let joined = runtime.block_on(join_patiently(&address, &secrets, || introduction.clone(), patience));
+            joined.map(drop).expect_err("it is refused").to_string()
+        };
+        thread::spawn(ask).join().unwrap()
+    }
+}
+
+#[test]
+fn certificates_that_ended_were_revoked_or_are_of_others_are_refused_on_both_sides() {
+    let Some(machines) = Machines::start(3, "") else { return };
+    machines.join_agents(&[1, 2]);
+    machines.run_across();
+    let listed = machines.scene.ok(&["token", "list"]);
+    assert_eq!(listed.matches("agent (certificate)").count(), 2, "{listed}");
+
+    // A node that claims another's name, or to be a job host.
+    let said = machines.answer_to(1, Introduction::Node { name: "host-2".to_owned() });
+    assert!(said.contains("belongs to the agent of node host-1, and this node is named host-2"), "{said}");
+    let host = amalgam_core::vocabulary::HostId(1);
+    let posing = Introduction::JobHost { host, address: format!("{}:7435", address(1)), next: 0 };
+    let said = machines.answer_to(1, posing);
+    assert!(said.contains("belongs to the agent host-1, and is for nothing else"), "{said}");
+    let mut renamed = machines.scene.agent_command(&["--server", &machines.agents, "--name", "host-9", "--work-dir"]);
+    renamed.arg(machines.home(1)).env_remove("AMALGAM_STATE").env("HOME", machines.scene.path().join("home"));
+    let refused = result(renamed);
+    assert!(
+        refused.code != 0 && refused.err.contains("has the certificate of the agent of node host-1"),
+        "{refused:?}"
+    );
+
+    // A certificate that has ended: signed by the right authority, for the right key.
+    machines.daemons.borrow_mut().remove(0).kill();
+    let authority = Authority::open(&machines.scene.state()).unwrap();
+    let identity = Identity::load(&machines.home(1)).unwrap().unwrap();
+    let key = key_of(&identity.certified_key().unwrap().cert[0]).unwrap();
+    let subject = identity.subject().unwrap();
+    assert_eq!(subject.number, Some(0), "the server has sent a certificate with the node's number");
+    let ended = SystemTime::now() - Duration::from_secs(5);
+    identity.replace(authority.certify_until(&subject, &key, ended).unwrap()).unwrap();
+    machines.keeps_trying(1, &machines.agents, "your certificate has expired");
+    // One of another authority, with the same name and key.
+    let elsewhere = tempfile::tempdir().unwrap();
+    let other = Authority::open(elsewhere.path()).unwrap();
+    let mut forged = other.certify(&subject, &key).unwrap();
+    forged.authorities = authority.certify(&subject, &key).unwrap().authorities;
+    identity.replace(forged).unwrap();
+    machines.keeps_trying(1, &machines.agents, "your certificate is not of this cluster's authority");
+    // A server of another authority, as somebody between both would have it: the agent does not talk to it.
+    identity.replace(authority.certify(&subject, &key).unwrap()).unwrap();
+    let strange = format!("{}:{}", address(2), free_port());
+    let mut server =
+        machines.scene.command(&["server", "--listen", "127.0.0.1:0", "--listen-agents", &strange, "--state-dir"]);
+    server.arg(elsewhere.path());
+    let said_there = machines.scene.path().join("strange");
+    let mut server = saying_into(server, &said_there);
+    machines.host(2).has(&mut server);
+    let server = Daemon::spawn(server);
+    machines.keeps_trying(1, &strange, "its certificate is not of this cluster's authority");
+    let why = "the peer does not accept the certificate of this process";
+    until_true(why, || fs::read_to_string(&said_there).unwrap_or_default().contains(why));
+    server.kill();
+
+    machines.started(1, machines.again(1, &machines.agents));
+    machines.run_across();
+    // A revoked one: its connection ends, and it is not accepted again.
+    machines.scene.ok(&["token", "revoke", "--agent", "host-1"]);
+    until_true("the end of the agent's connection", || machines.state_of("host-1") != NodeState::Up);
+    machines.daemons.borrow_mut().remove(1).kill();
+    machines.keeps_trying(1, &machines.agents, "has been revoked");
+    machines.started(1, machines.joining_agent(1, "host-1", &machines.join_string(&[])));
+    machines.run_across();
+}
+
+/// Each task makes a directory, which is possible once.
+const TASK: &str = "mkdir done/$AMALGAM_INDEX || echo again >> again";
+
+#[test]
+fn an_array_runs_each_task_once_while_the_authority_is_replaced_and_the_server_restarted() {
+    let Some(machines) = Machines::start(3, "") else { return };
+    machines.join_agents(&[1, 2]);
+    let scene = &machines.scene;
+    fs::create_dir(scene.work().join("done")).unwrap();
+    let id = scene.submit(&["--array", "0-1999", "--wait-for-nodes", "--", "sh", "-c", TASK]);
+    let done = || fs::read_dir(scene.work().join("done")).unwrap().count();
+    until_true("the first tasks", || done() > 100);
+    let listed = |what: &str| scene.ok(&["ca", "list"]).lines().filter(|line| line.contains(what)).count();
+    assert_eq!((listed("server,daemons"), listed("Amalgam authority")), (1, 1));
+    scene.ok(&["ca", "rotate"]);
+    assert_eq!((listed("Amalgam authority"), listed("server,daemons")), (2, 0));
+    scene.kill_daemon();
+    machines.start_server("127.0.0.1:0");
+    // Both agents receive certificates of the next authority, and only then the first one may go.
+    until_true("the end of the rotation", || scene.run(&["ca", "rotate", "--finish"]).code == 0);
+    assert!(done() < 2_000, "the rotation ended within the array");
+    scene.kill_daemon();
+    machines.start_server("127.0.0.1:0");
+    until_true("the end of the job", || scene.job(&id).summary.state.has_ended());
+    assert_eq!((scene.job(&id).summary.state, done()), (JobState::Succeeded, 2_000));
+    assert!(!scene.work().join("again").exists(), "a task ran twice");
+    assert_eq!((listed("server,daemons"), listed("Amalgam authority")), (1, 1));
+    // Both agents connect again later, too.
+    for _ in [1, 2] {
+        machines.daemons.borrow_mut().remove(0).kill();
+    }
+    for host in [1, 2] {
+        machines.started(host, machines.again(host, &machines.agents));
+    }
+    machines.run_across();
+}
+
+#[test]
+fn a_rotation_waits_for_daemons_that_are_not_connected() {
+    let Some(machines) = Machines::start(2, "") else { return };
+    machines.join_agents(&[1]);
+    until_true("the node", || machines.state_of("host-1") == NodeState::Up);
+    machines.daemons.borrow_mut().remove(0).kill();
+    let scene = &machines.scene;
+    scene.ok(&["ca", "rotate"]);
+    let refused = scene.run(&["ca", "rotate", "--finish"]);
+    assert!(refused.code != 0 && refused.err.contains("agent host-1 have not received"), "{refused:?}");
+    assert!(scene.ok(&["ca", "list"]).contains("Amalgam authority"));
+    machines.started(1, machines.again(1, &machines.agents));
+    until_true("the end of the rotation", || scene.run(&["ca", "rotate", "--finish"]).code == 0);
+    // One that misses a rotation that was forced has to join again.
+    machines.daemons.borrow_mut().remove(0).kill();
+    start(&scene.state()).unwrap();
+    finish(&scene.state(), true).unwrap();
+    machines.keeps_trying(1, &machines.agents, "is not trusted: its certificate is not of this cluster's authority");
+}
+
+#[test]
+fn a_job_host_that_joined_with_a_string_needs_no_copy_of_the_tokens() {
+    let Some(machines) = Machines::start(3, "preset = 'apollo'\njob_hosts = 1") else { return };
+    let string = machines.join_string(&["--role", "jobs"]);
+    let advertised = format!("{}:{}", address(1), free_port());
+    let host = |string: &str| {
+        let mut command = machines.scene.command(&["jobs", "--number", "1", "--join", string, "--listen", &advertised]);
+        command.arg("--work-dir").arg(machines.scene.path().join("jobs"));
+        command.env_remove("AMALGAM_STATE").env("HOME", machines.scene.path().join("home"));
+        command
+    };
+    // A string for agents is not one for job hosts.
+    let mut wrong = host(&machines.join_string(&[]));
+    machines.host(1).has(&mut wrong);
+    let refused = Daemon::start(wrong).err().expect("it is refused");
+    assert!(refused.contains("or for another --role"), "{refused}");
+    machines.started(1, host(&string));
+    // Nodes that join later are known to it at once.
+    machines.join_agents(&[1, 2]);
+    until_true("both nodes", || ["host-1", "host-2"].map(|node| machines.state_of(node)) == [NodeState::Up; 2]);
+    machines.run_across();
+    // An agent with the number of another node is refused by it.
+    let identity = Identity::load(&machines.home(1)).unwrap().unwrap();
+    let own = identity.subject().unwrap();
+    let Subject { number: Some(number), .. } = own else { panic!("{own:?}") };
+    let posing = Introduction::NodeOf { node: amalgam_core::vocabulary::NodeId(number ^ 1) };
+    let identity = Arc::new(identity);
+    let secrets = Secrets::Certificates(identity, Expected::JobHost(1));
+    let (namespace, at) = (machines.host(1).clone(), advertised.clone());
+    let ask = move || {
+        namespace.enter().unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let patience = Patience::Briefly(Duration::ZERO);
+        runtime.block_on(join_patiently(&at, &secrets, || posing.clone(), patience)).map(drop).unwrap_err().to_string()
+    };
+    let said = thread::spawn(ask).join().unwrap();
+    assert!(said.contains(&format!("is for node {number}, not")), "{said}");
+    // The job host starts again without the string, and a revoked node is refused there, too.
+    machines.daemons.borrow_mut().remove(0).kill();
+    machines.started(1, host(&string));
+    machines.run_across();
+    machines.scene.ok(&["token", "revoke", "--agent", "host-2"]);
+    until_true("the end of the node's connection", || machines.state_of("host-2") != NodeState::Up);
+}

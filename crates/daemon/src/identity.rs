@@ -1,0 +1,218 @@
+//! The certificates with which a daemon that joined with a string authenticates itself (ADR 80), and the file that keeps them.
+//!
+//! The private key is made here and never sent. The server replaces the certificate over the daemon's connection.
+
+use crate::auth::{self, AuthError};
+use crate::authority::{Certified, Expected, Subject, Untrusted, Use, end_of, key_of, verify};
+use crate::cryptography::provider;
+use crate::durable;
+use rcgen::{KeyPair, PublicKeyData};
+use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer};
+use rustls::server::{ClientHello, ResolvesServerCert};
+use rustls::sign::CertifiedKey;
+use serde::{Deserialize, Serialize};
+use std::collections::HashSet;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// The content of the file. Bytes are DER in base64.
+#[derive(Clone, Serialize, Deserialize)]
+struct Stored {
+    /// Identifies the join string without containing its secret.
+    string: String,
+    #[serde(with = "base64_bytes")]
+    key: Vec<u8>,
+    certified: Certified,
+}
+
+/// A daemon's certificates.
+pub struct Identity {
+    path: PathBuf,
+    stored: Mutex<Stored>,
+    /// Digests of the keys that may authenticate other daemons to this one. `None` until the server has sent them.
+    allowed: Mutex<Option<HashSet<String>>>,
+}
+
+/// A new key, for which a server is asked for a certificate.
+pub struct NewKey(KeyPair);
+
+impl NewKey {
+    /// # Errors
+    /// If the system returns no random numbers.
+    pub fn generate() -> Result<NewKey, rcgen::Error> {
+        KeyPair::generate().map(NewKey)
+    }
+
+    /// `SubjectPublicKeyInfo` in DER.
+    pub fn public(&self) -> Vec<u8> {
+        self.0.subject_public_key_info()
+    }
+}
+
+impl Identity {
+    /// The file in the daemon's directory.
+    pub const FILE: &'static str = "identity.json";
+
+    /// That of a directory, if it has one.
+    ///
+    /// # Errors
+    /// If it cannot be used, or others can read it.
+    pub fn load(directory: &Path) -> Result<Option<Identity>, AuthError> {
+        let path = directory.join(Identity::FILE);
+        if !path.exists() {
+            return Ok(None);
+        }
+        let text = auth::read_private(&path)?;
+        let stored: Stored = serde_json::from_str(&text).map_err(|error| AuthError::Malformed {
+            path: path.clone(),
+            line: error.line(),
+            problem: "it is not a daemon's certificate".to_owned(),
+            remedy: "remove the file, and join again with a string of `amalgam token join`",
+        })?;
+        Ok(Some(Identity::of(path, stored)))
+    }
+
+    fn of(path: PathBuf, stored: Stored) -> Identity {
+        Identity { path, stored: Mutex::new(stored), allowed: Mutex::new(None) }
+    }
+
+    /// Stores what a server gave for a join string with this digest. An earlier file is replaced.
+    ///
+    /// # Errors
+    /// If the file cannot be written, or the certificate is not for this key.
+    pub fn create(directory: &Path, string: String, key: NewKey, certified: Certified) -> Result<Identity, AuthError> {
+        let path = directory.join(Identity::FILE);
+        let stored = Stored { string, key: key.0.serialize_der(), certified };
+        let identity = Identity::of(path, stored);
+        identity.check(&identity.stored())?;
+        identity.write(&identity.stored())?;
+        Ok(identity)
+    }
+
+    fn stored(&self) -> Stored {
+        self.stored.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn write(&self, stored: &Stored) -> Result<(), AuthError> {
+        let text = serde_json::to_string(stored).expect("bytes can be written as JSON");
+        let wrong = |source| AuthError::Io { path: self.path.clone(), source };
+        durable::replace(&self.path, text.as_bytes()).map_err(wrong)
+    }
+
+    /// Whether it was given for the join string with this digest.
+    pub fn is_of(&self, string: &str) -> bool {
+        self.stored().string == string
+    }
+
+    /// Uses a newer certificate for the same key from now on.
+    ///
+    /// # Errors
+    /// If it cannot be stored, or is not for this daemon's key: the previous one stays.
+    pub fn replace(&self, certified: Certified) -> Result<(), AuthError> {
+        let before = self.stored();
+        if before.certified == certified {
+            return Ok(());
+        }
+        let stored = Stored { certified, ..before };
+        self.check(&stored)?;
+        self.write(&stored)?;
+        *self.stored.lock().unwrap_or_else(PoisonError::into_inner) = stored;
+        Ok(())
+    }
+
+    fn check(&self, stored: &Stored) -> Result<(), AuthError> {
+        let is_ours = || -> Option<bool> {
+            let key = KeyPair::try_from(stored.key.as_slice()).ok()?.subject_public_key_info();
+            Some(key_of(&CertificateDer::from(stored.certified.certificate.as_slice())).ok()? == key)
+        };
+        if is_ours() == Some(true) {
+            return Ok(());
+        }
+        let problem = "the server's certificate is not for this daemon's key".to_owned();
+        Err(AuthError::Malformed { path: self.path.clone(), line: 1, problem, remedy: "report this as a bug" })
+    }
+
+    /// The daemon that the certificate names.
+    ///
+    /// # Errors
+    /// If it names none.
+    pub fn subject(&self) -> Result<Subject, Untrusted> {
+        Subject::of(&CertificateDer::from(self.stored().certified.certificate))
+    }
+
+    /// Whether the certificate is still valid by this machine's clock.
+    pub fn has_expired(&self) -> bool {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs() as i64);
+        end_of(&CertificateDer::from(self.stored().certified.certificate)).is_ok_and(|end| end < now)
+    }
+
+    /// Certificates and key, for TLS.
+    ///
+    /// # Errors
+    /// If the key cannot be used.
+    pub fn certified_key(&self) -> Result<CertifiedKey, rustls::Error> {
+        let Stored { key, certified, .. } = self.stored();
+        let key = provider().key_provider.load_private_key(PrivatePkcs8KeyDer::from(key).into())?;
+        let chain = std::iter::once(certified.certificate).chain(certified.between);
+        Ok(CertifiedKey::new(chain.map(CertificateDer::from).collect(), key))
+    }
+
+    /// The authorities that it trusts.
+    pub fn trusted(&self) -> Vec<CertificateDer<'static>> {
+        self.stored().certified.authorities.into_iter().map(CertificateDer::from).collect()
+    }
+
+    /// Checks the certificates of the daemon that listens at an address.
+    ///
+    /// # Errors
+    /// Why it is not the expected one.
+    pub fn check_listening(&self, chain: &[CertificateDer<'_>], expected: &Expected) -> Result<(), Untrusted> {
+        verify(chain, &self.trusted(), Use::Listening)?;
+        expected.check(&chain[0])
+    }
+
+    /// Sets the keys that may authenticate other daemons.
+    pub fn allow(&self, keys: Vec<String>) {
+        *self.allowed.lock().unwrap_or_else(PoisonError::into_inner) = Some(keys.into_iter().collect());
+    }
+
+    /// Whether a key may authenticate another daemon. Before the server has said which ones may, all may whose certificate is
+    /// valid: a job host starts also without its server.
+    pub fn allows(&self, key_digest: &str) -> bool {
+        let allowed = self.allowed.lock().unwrap_or_else(PoisonError::into_inner);
+        allowed.as_ref().is_none_or(|allowed| allowed.contains(key_digest))
+    }
+}
+
+/// A job host presents its certificate to agents.
+#[derive(Clone)]
+pub struct Presented(pub Arc<Identity>);
+
+impl std::fmt::Debug for Presented {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Presented").field(&self.0.path).finish()
+    }
+}
+
+impl ResolvesServerCert for Presented {
+    fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        let key = self.0.certified_key().map(Arc::new);
+        key.inspect_err(|error| tracing::error!(%error, "the certificate of this daemon cannot be used")).ok()
+    }
+}
+
+mod base64_bytes {
+    use base64::Engine as _;
+    use base64::prelude::BASE64_STANDARD;
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    pub fn serialize<S: Serializer>(bytes: &[u8], serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&BASE64_STANDARD.encode(bytes))
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<u8>, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        BASE64_STANDARD.decode(text).map_err(serde::de::Error::custom)
+    }
+}

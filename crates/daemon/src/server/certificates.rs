@@ -1,0 +1,39 @@
+//! The certificates that a server presents.
+
+use super::ServerError;
+use crate::authority::Authority;
+use crate::channel::Certificate;
+use crate::config::is_local;
+use crate::executor::host::Host;
+use crate::transport::Certifier;
+use rustls::pki_types::ServerName;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+
+/// The certificate of the address for agents, and what signs those of daemons.
+pub(super) type ForDaemons = (Certificate, Certifier);
+
+/// The certificates of an interface that other machines can reach, and of the address for agents.
+pub(super) fn certificates_of(
+    state_dir: &Path,
+    interface: SocketAddr,
+    takes_agents: bool,
+    configured: &[String],
+) -> Result<(Option<Certificate>, Option<ForDaemons>), ServerError> {
+    if is_local(interface) && !takes_agents {
+        return Ok((None, None));
+    }
+    let mut names = vec!["localhost".to_owned(), Host::inspect().hostname];
+    let interfaces = if_addrs::get_if_addrs().map_err(ServerError::io("list the addresses of this machine"))?;
+    names.extend(interfaces.iter().map(|interface| interface.ip().to_string()));
+    names.extend_from_slice(configured);
+    names.retain(|name| ServerName::try_from(name.as_str()).is_ok());
+    names.sort();
+    names.dedup();
+    let authority = Arc::new(Authority::open(state_dir)?);
+    let renewed = authority.certificates(names)?;
+    let for_clients = (!is_local(interface)).then(|| Certificate::resolved(renewed.clone()));
+    let for_daemons = takes_agents.then(|| (Certificate::for_daemons(renewed), Certifier::new(authority)));
+    Ok((for_clients, for_daemons))
+}
