@@ -6,7 +6,7 @@ use crate::sealing::NOTHING;
 use crate::settings::Settings;
 use amalgam_core::hosting::Roles;
 use amalgam_core::job_manager::JobManagerSettings;
-use amalgam_core::node::NodeSettings;
+use amalgam_core::node::{NodeSettings, Uploads};
 use amalgam_core::vocabulary::{Duration, Epoch, Instant, Kinds, NodeId, Resources};
 use amalgam_workload::trace::Node;
 
@@ -23,6 +23,8 @@ pub struct SimulatedNode {
     pub ordered_until: Instant,
     /// Counts the connections of agent and executor: orders and reports of an earlier connection are lost.
     pub executor_link: u32,
+    /// The files that it sends to other nodes.
+    pub uploads: Box<Uploads>,
 }
 
 impl SimulatedNode {
@@ -33,6 +35,7 @@ impl SimulatedNode {
             executor: Executor::leaving(settings.files.bytes, settings.files.vary),
             ordered_until: Instant::ZERO,
             executor_link: 0,
+            uploads: Box::default(),
         }
     }
 

@@ -231,10 +231,13 @@ impl Simulation {
             Occurrence::Reported { node, link, report } if self.nodes[node].executor_link == link => {
                 self.report(node, report);
             }
-            Occurrence::Fetched { node, link, end } if self.nodes[node].executor_link == link => {
-                self.end_fetch(node, *end);
+            Occurrence::Fetched { node, link, end } => {
+                self.end_upload(node, &end);
+                if self.nodes[node].executor_link == link {
+                    self.end_fetch(node, *end);
+                }
             }
-            Occurrence::Reported { .. } | Occurrence::Fetched { .. } => {}
+            Occurrence::Reported { .. } => {}
             Occurrence::TaskEnds { node, attempt, reason } => self.end_task(node, attempt, reason),
             Occurrence::Turn { place } => self.take_noted_turn(place),
             Occurrence::Wakeup { place } => self.wake_up(place),

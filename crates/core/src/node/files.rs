@@ -466,6 +466,7 @@ impl Files {
             Fetched::Wrong => fetch.was_wrong(holder),
             Fetched::CutShort => fetch.was_cut_short(now, holder),
             Fetched::Unreachable => fetch.was_silent(now, holder),
+            Fetched::Busy(others) => fetch.was_busy(now, own, holder, &others),
         }
         if asked != Step::Asked(holder) {
             // Another holder was asked meanwhile.

@@ -24,6 +24,7 @@ mod starting;
 mod stopping;
 mod timeouts;
 mod tokens;
+mod uploads;
 mod waits;
 mod yields;
 
@@ -50,6 +51,7 @@ use serde::{Deserialize, Serialize};
 use spare::Spare;
 use std::sync::Arc;
 use tokens::Tokens;
+pub use uploads::{Turn, Uploads};
 pub use waits::ReportWaits;
 use waits::Waits;
 

@@ -81,6 +81,8 @@ pub enum Fetched {
     CutShort,
     /// This node cannot store it; the text gives the reason and a remedy.
     NoRoom(String),
+    /// The node that was asked sends it to others now, and named nodes that have received it.
+    Busy(Vec<NodeId>),
 }
 
 impl StageSpec {

@@ -8,6 +8,7 @@ use crate::places::ProcessId;
 use crate::process::Input;
 use crate::settings::SLOW_FILE;
 use amalgam_core::hosting::Envelope;
+use amalgam_core::node::Turn;
 use amalgam_core::protocol::{Address, ExecutorReport, Message, ToExecutor, ToNode};
 use amalgam_core::vocabulary::{
     AttemptId, Chance, Duration, EndReason, Fetched, Instant, LaunchOrder, NodeId, Reads, StoredFile, TaskId,
@@ -61,21 +62,23 @@ impl Simulation {
         self.reactions = reactions;
     }
 
-    /// Transfers a file, if the other node has it.
+    /// Transfers a file, if the other node has it and does not send it to too many others.
     fn fetch(&mut self, node: usize, file: StoredFile, from: NodeId) {
         let StoredFile { digest, bytes } = file;
         self.fetches += 1;
-        let source = self.nodes.get(from.0 as usize);
-        let (outcome, on_the_way) = match source.is_some_and(|source| source.executor.has(&digest)) {
-            true if self.is_unlucky("spoiled", self.settings.files.spoiled) => {
+        let source = self.nodes.get_mut(from.0 as usize).filter(|source| source.executor.has(&digest));
+        let turn = source.map(|source| source.uploads.ask(file, NodeId(node as u32)));
+        let (outcome, on_the_way) = match turn {
+            None => (Fetched::Absent, Duration::ZERO),
+            Some(Turn::Later(others)) => (Fetched::Busy(others), Duration::ZERO),
+            Some(Turn::Now) if self.is_unlucky("spoiled", self.settings.files.spoiled) => {
                 self.nodes[from.0 as usize].executor.remove(&digest);
                 (Fetched::Spoiled, self.settings.files.transfer(bytes))
             }
-            true if self.is_unlucky("fetch", self.settings.files.wrong) => {
+            Some(Turn::Now) if self.is_unlucky("fetch", self.settings.files.wrong) => {
                 (Fetched::Wrong, self.settings.files.transfer(bytes))
             }
-            true => (Fetched::Done, self.settings.files.transfer(bytes)),
-            false => (Fetched::Absent, Duration::ZERO),
+            Some(Turn::Now) => (Fetched::Done, self.settings.files.transfer(bytes)),
         };
         let is_slow = self.is_unlucky("slow fetch", self.settings.files.slow);
         let on_the_way = if is_slow { Duration(on_the_way.0 * SLOW_FILE) } else { on_the_way };
@@ -88,6 +91,14 @@ impl Simulation {
     fn is_unlucky(&self, what: &str, probability: f64) -> bool {
         let chance = || Chance::new(self.settings.seed, &format!("{what} {}", self.fetches)).unit();
         probability > 0.0 && chance() < probability
+    }
+
+    pub(super) fn end_upload(&mut self, node: usize, (file, from, outcome): &(StoredFile, NodeId, Fetched)) {
+        if let (Fetched::Done | Fetched::Wrong | Fetched::Spoiled, Some(source)) =
+            (outcome, self.nodes.get_mut(from.0 as usize))
+        {
+            source.uploads.end(*file, NodeId(node as u32), *outcome == Fetched::Done);
+        }
     }
 
     pub(super) fn end_fetch(&mut self, node: usize, (file, from, outcome): (StoredFile, NodeId, Fetched)) {
@@ -180,5 +191,55 @@ impl Simulation {
         let message = Message::ToNode(ToNode::Executor(report));
         let envelope = Envelope { from: Address::Executor(id), to: Address::Node(id), message };
         self.put(ProcessId::Node(node), Input::Envelope(envelope));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::settings::{FileSettings, Settings};
+    use crate::testing::job;
+    use amalgam_core::vocabulary::{Attributes, InputSpec, JobSpec, ResourceSpec, Resources, TaskSet, Workdir};
+    use amalgam_workload::trace::{MalformedLines, Node, RunTimes, TraceJob, Workload};
+    use std::sync::Arc;
+
+    /// A task writes a file of a gigabyte, and a hundred nodes read it at the same time.
+    fn hundred_readers() -> Simulation {
+        let TraceJob { arrival, spec, .. } = job("", 1, Duration::ZERO, Duration::from_secs(1));
+        let mut writer = spec.stages[0].clone();
+        let mut program = (*writer.program).clone();
+        program.workdir = Workdir::Own;
+        (writer.program, writer.outputs) = (Arc::new(program), vec!["file".to_owned()]);
+        let mut reader = writer.clone();
+        (reader.name, reader.after, reader.tasks) = ("read".to_owned(), vec![0], TaskSet::Count(100));
+        (reader.outputs, reader.inputs) = (Vec::new(), vec![InputSpec { stage: 0, files: "*".to_owned() }]);
+        let spec = Arc::new(JobSpec { stages: vec![writer, reader], ..(*spec).clone() });
+        let run_times = vec![RunTimes::Same(Duration::from_secs(1)); 2].into();
+        let jobs = vec![TraceJob { arrival, spec, run_times }];
+        let workload = Workload { name: String::new(), jobs, notes: Vec::new(), malformed: MalformedLines::default() };
+        let resources = ResourceSpec { basic: Resources::new(1_000, 0), custom: Vec::new() };
+        let node = |number| Node {
+            name: format!("n{number}"),
+            resources: resources.clone(),
+            attributes: Attributes::default(),
+        };
+        let files = FileSettings { bytes: 1 << 30, bytes_per_second: 1 << 30, ..FileSettings::default() };
+        let settings = Settings { files, ..Settings::default() };
+        Simulation::new(settings, &(0..101).map(node).collect::<Vec<_>>(), &workload)
+    }
+
+    #[test]
+    fn a_file_that_a_hundred_nodes_want_is_sent_by_all_that_have_it() {
+        let mut simulation = hundred_readers();
+        simulation.assemble();
+        simulation.open();
+        while simulation.is_anything_left() && simulation.step() {}
+        assert_eq!(simulation.metrics.jobs_left(), 0);
+        let mut sent: Vec<u64> = simulation.nodes.iter().map(|node| node.uploads.complete()).collect();
+        sent.sort_unstable();
+        assert!(sent.iter().sum::<u64>() >= 99, "{sent:?}");
+        assert!(*sent.last().unwrap() <= 14, "no node sends it to many: {sent:?}");
+        // A second for a transfer: each takes the file to three times as many nodes.
+        assert!(simulation.now < Instant(20_000_000), "{:?}", simulation.now);
     }
 }

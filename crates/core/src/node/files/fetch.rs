@@ -10,6 +10,12 @@ const MOST_CUT_SHORT: u32 = 10;
 /// Nodes that do not answer are asked again after `RETRY`, and no more once they have not answered for `PATIENCE`.
 const RETRY: Duration = Duration(2_000_000);
 const PATIENCE: Duration = Duration(30_000_000);
+/// A node that sends the file to others is asked again after the time that a fast network needs for it, within these bounds.
+const SHORT_TURN: Duration = Duration(200_000);
+const LONG_TURN: Duration = Duration(2_000_000);
+const BYTES_PER_MICROSECOND: u64 = 1_000;
+/// Maximum number of holders to ask for a file that is sent to others.
+const MOST_HOLDERS: usize = 8;
 
 pub(super) struct Fetch {
     pub bytes: u64,
@@ -134,7 +140,25 @@ impl Fetch {
         } else {
             self.holders.rotate_left(1);
         }
-        self.pause_after_all(now);
+        self.pause_after_all(now, RETRY);
+    }
+
+    /// It sends the file to others now. Those that it named are asked next.
+    pub fn was_busy(&mut self, now: Instant, own: NodeId, holder: NodeId, named: &[NodeId]) {
+        let Some(busy) = self.holders.iter_mut().find(|known| known.node == holder) else { return };
+        busy.silent_since = None;
+        // It is not slow: the file is not on its way.
+        self.asked_at = None;
+        self.holders.rotate_left(1);
+        for &node in named.iter().rev() {
+            let is_known = node == own || self.in_vain.iter().any(|(known, _)| *known == node);
+            if !is_known && self.add_first(node) && self.holders.len() > MOST_HOLDERS {
+                // The one that was asked last: those that it named are less busy.
+                self.holders.pop_back();
+            }
+        }
+        let turn = Duration(self.bytes / BYTES_PER_MICROSECOND);
+        self.pause_after_all(now, turn.clamp(SHORT_TURN, LONG_TURN));
     }
 
     pub fn was_silent(&mut self, now: Instant, holder: NodeId) {
@@ -144,14 +168,14 @@ impl Fetch {
         } else {
             self.holders.rotate_left(1);
         }
-        self.pause_after_all(now);
+        self.pause_after_all(now, RETRY);
     }
 
-    fn pause_after_all(&mut self, now: Instant) {
+    fn pause_after_all(&mut self, now: Instant, pause: Duration) {
         self.unasked = self.unasked.saturating_sub(1);
         if self.unasked == 0 && !self.holders.is_empty() {
             self.unasked = self.holders.len();
-            self.step = Step::Paused(now + RETRY);
+            self.step = Step::Paused(now + pause);
         }
     }
 
@@ -187,6 +211,25 @@ mod tests {
         fetch.was_silent(at(31), OTHER);
         assert_eq!(fetch.next_holder(), Some(OTHER), "its first silence started just now");
         assert_eq!(fetch.why_in_vain(), "n1 did not answer for 30s");
+    }
+
+    #[test]
+    fn a_busy_node_is_asked_again_for_ever_after_those_that_it_named() {
+        let mut fetch = Fetch::new(1 << 30);
+        fetch.add_holder(OWN, ONE);
+        for round in 0..100 {
+            fetch.was_busy(at(round), OWN, ONE, &[]);
+            assert!(matches!(fetch.step, Step::Paused(until) if until.since(at(round)).0 == 1_073_741));
+            fetch.step = Step::Waiting;
+        }
+        fetch.was_busy(at(100), OWN, ONE, &[OWN, OTHER, NodeId(3)]);
+        assert!(fetch.step == Step::Waiting && fetch.next_holder() == Some(OTHER));
+        fetch.was_absent(OTHER);
+        assert_eq!(fetch.next_holder(), Some(NodeId(3)));
+        fetch.was_busy(at(101), OWN, NodeId(3), &[OTHER]);
+        assert_eq!(fetch.next_holder(), Some(ONE), "a node without the file is not asked again");
+        (4..100).for_each(|node| fetch.was_busy(at(102), OWN, ONE, &[NodeId(node)]));
+        assert_eq!(fetch.holders.len(), MOST_HOLDERS);
     }
 
     #[test]
