@@ -3,6 +3,7 @@
 use crate::auth::AuthError;
 use crate::executor::host::Host;
 use crate::executor::{self, ExecutorError};
+use crate::files::direct::{FilesAddress, Port};
 use crate::files::{FileStore, Source};
 use crate::journal::{JournalError, JournalWriter};
 use crate::lock::LockError;
@@ -43,6 +44,8 @@ pub struct AgentOptions {
     pub journal: Option<PathBuf>,
     /// Time limit for the first connection. Later connections are retried without limit.
     pub patience: Duration,
+    /// Where other nodes fetch files of this one.
+    pub files_address: FilesAddress,
 }
 
 /// The server's terms for this node, which a later run uses while the server is not connected.
@@ -94,6 +97,8 @@ pub enum AgentError {
     Start(#[from] ServerError),
     #[error("cannot start the network's threads: {0}")]
     Runtime(std::io::Error),
+    #[error("{0}")]
+    FilesPort(std::io::Error),
 }
 
 /// Runs until the server refuses this node or `until_stopped` returns. Call it before other threads start, because it
@@ -150,7 +155,7 @@ async fn stay(
     mut joined_as: impl FnMut(&str),
     started: &mut Option<Handle>,
 ) -> Result<(), AgentError> {
-    let AgentOptions { server, secrets, node, journal, patience, .. } = options;
+    let AgentOptions { server, secrets, node, journal, patience, files_address, .. } = options;
     let files = executor.setup().config.state.clone();
     let sealing = new_sealing()?;
     let settings = node.settings(&Host::inspect(), &executor.enforcement, Some(executor.run_as));
@@ -174,6 +179,10 @@ async fn stay(
         (None, Some(before)) => before,
         (None, None) => unreachable!("without stored values the error was returned"),
     };
+    let port = Port::new(files.clone(), terms.node, files_address).map_err(AgentError::FilesPort)?;
+    let local = first.as_ref().and_then(|joined| joined.local);
+    // An address of the command line that cannot be used is said now.
+    port.listen(local).await.map_err(AgentError::FilesPort)?;
     joined_as(&name);
     // The node's number is part of the role, so the loop can only start once the number is known.
     let NodeTerms { node, preset, ref job_hosts, .. } = terms;
@@ -187,7 +196,7 @@ async fn stay(
     let handle = started.insert(start_loop(roles, journal, files.clone(), fetcher)?).clone();
     FileStore::remove_others(&files, node);
     FileStore::remove_remains(&files);
-    let others = Arc::new(OtherNodes::default());
+    let others = Arc::new(OtherNodes::with_port(Arc::new(port)));
     let source = Arc::clone(&others) as Arc<dyn Source>;
     tokio::spawn(orders.carry_out(files.clone(), Some(source), handle.clone()));
     // The loop has just started and accepts inputs.
@@ -224,6 +233,11 @@ impl Member {
         let Member { server, secrets, name, node, preset, files, others, hosts, handle } = self;
         loop {
             if let Some(joined) = joined.take() {
+                if let Some(port) = &others.port
+                    && let Err(error) = port.listen(joined.local).await
+                {
+                    tracing::warn!("{error}; other nodes get files of this one through the server");
+                }
                 let end = serve_server(joined, *node, handle, files.as_deref(), others, hosts).await;
                 tracing::warn!(name, %end, "lost the connection to the server");
                 tokio::time::sleep(RETRY.0).await;

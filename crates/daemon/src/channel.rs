@@ -5,6 +5,10 @@
 //! can compute (RFC 9266, `tls-exporter`). A process between the two ends has a TLS connection with each of them, so it
 //! cannot forward their proofs.
 
+mod blocking;
+
+pub(crate) use blocking::Blocking;
+
 use crate::authority::{Expected, Untrusted};
 use crate::config::is_local;
 use crate::cryptography::provider;
@@ -22,6 +26,7 @@ use rustls::{
     CertificateError, DigitallySignedStruct, DistinguishedName, PeerIncompatible, ServerConfig, SignatureScheme,
 };
 use std::io;
+use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::task::{Context, Poll};
@@ -138,6 +143,34 @@ impl Channel {
             )),
             Err(error) => Err(error),
         }
+    }
+
+    /// Connects to a daemon that uses TLS.
+    ///
+    /// # Errors
+    /// If it cannot be reached, or does not use TLS.
+    pub(crate) async fn connect_encrypted(address: &str) -> io::Result<Channel> {
+        let stream = open(address).await?;
+        let name = ServerName::try_from(NAME).map_err(io::Error::other)?;
+        Ok(Channel::Tls(Box::new(connector()?.connect(name, stream).await?.into())))
+    }
+
+    /// Accepts the connection of a daemon that uses TLS.
+    ///
+    /// # Errors
+    /// If the peer does not use TLS.
+    pub(crate) async fn accept_encrypted(stream: TcpStream, certificate: &Certificate) -> io::Result<Channel> {
+        prepare(&stream)?;
+        certificate.accept(stream).await
+    }
+
+    /// This machine's address on the connection.
+    pub(crate) fn local_ip(&self) -> Option<IpAddr> {
+        let stream = match self {
+            Channel::Tls(stream) => stream.get_ref().0,
+            Channel::Plain(stream) => stream,
+        };
+        stream.local_addr().ok().map(|address| address.ip().to_canonical())
     }
 
     /// Accepts the connection of a daemon.

@@ -70,7 +70,7 @@ pub fn start(options: GlobalOptions) -> Result<Server, ServerError> {
     let entered = runtime.enter();
     let listener = AsyncListener::from_std(listener).map_err(ServerError::io("listen"))?;
     drop(entered);
-    let remote = Arc::new(RemoteNodes::new(Some(seat), None));
+    let remote = Arc::new(RemoteNodes::new(Some(seat), None, hosted.metrics.file_traffic.clone()));
     let secrets = secrets.unwrap_or_else(|| Secrets::Server(Arc::clone(&tokens)));
     let neighbours = Some(neighbours(&config, seat, &listener)?);
     let FederationConfig { size, masters, .. } = federation;

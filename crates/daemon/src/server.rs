@@ -201,7 +201,7 @@ pub(crate) struct Hosted {
     pub handle: Handle,
     history: History,
     events: Arc<EventRing>,
-    metrics: Arc<Metrics>,
+    pub(crate) metrics: Arc<Metrics>,
     started: Instant,
 }
 
@@ -352,7 +352,7 @@ impl Server {
         if local_files.is_some() {
             runtime.block_on(local_nodes_join(handle, nodes.len()));
         }
-        let remote = Arc::new(RemoteNodes::new(seat, local_files.clone()));
+        let remote = Arc::new(RemoteNodes::new(seat, local_files.clone(), hosted.metrics.file_traffic.clone()));
         if let Some(files) = local_files {
             FileStore::remove_remains(&files);
             // A server with its own nodes has no agents that store files, but other clusters may have.

@@ -65,7 +65,8 @@ impl Cluster {
             let (home, tokens) = (as_text(&home)?, as_text(&tokens)?);
             let place = ["agent", "--server", address, "--name", &name, "--work-dir", home, "--token-file", tokens];
             let offer = ["--cpus", &cpus, "--memory", "1GiB", "--enforcement", enforcement, "--run-as", "agent"];
-            let verb = [&place[..], &offer, journals].concat();
+            let number = format!("agent={agent}");
+            let verb = [&place[..], &offer, &["--attribute", &number], journals].concat();
             cluster.processes.push(spawn(&cluster.state_dir, &verb, Stdio::null())?);
         }
         cluster.wait_for_nodes(agents as usize)?;

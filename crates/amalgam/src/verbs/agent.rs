@@ -8,6 +8,7 @@ use amalgam_cli::log::LogArgs;
 use amalgam_daemon::agent::{self, AgentError, AgentOptions};
 use amalgam_daemon::auth::DaemonRole;
 use amalgam_daemon::executor::RunAs;
+use amalgam_daemon::files::direct::{FilesAddress, Listen};
 use amalgam_daemon::hollow::{self, HollowError, HollowOptions};
 use amalgam_daemon::node_setup::NodeOptions;
 use amalgam_daemon::private::{make_passable_dir, make_private_dir};
@@ -62,6 +63,13 @@ pub struct AgentArgs {
     memory: Option<u32>,
     #[command(flatten)]
     offer: Offer,
+    /// Where other nodes fetch files that tasks declare: an address of this machine, such as 0.0.0.0:7435, or none, so that these
+    /// files go through the server [default: the address from which the agent is connected to the server, at any free port]
+    #[arg(long, value_name = "HOST:PORT", value_parser = parse_listen, conflicts_with = "hollow")]
+    listen_files: Option<Listen>,
+    /// The address that other nodes are told for that, if it is another one
+    #[arg(long, value_name = "HOST:PORT", value_parser = parse_advertise, conflicts_with = "hollow")]
+    advertise_files: Option<String>,
     /// Directory of the executor for task directories and output, for this agent only [default: agent-NAME in the state
     /// directory]
     #[arg(long, value_name = "DIR")]
@@ -81,6 +89,24 @@ pub struct AgentArgs {
     journal: JournalArgs,
     #[command(flatten)]
     log: LogArgs,
+}
+
+fn parse_listen(text: &str) -> std::result::Result<Listen, String> {
+    match text {
+        "none" => Ok(Listen::Nowhere),
+        _ => text.parse().map(Listen::At).map_err(|_| {
+            "write an address of this machine and a port, such as 10.0.0.7:7435 or [::]:7435, or none".to_owned()
+        }),
+    }
+}
+
+fn parse_advertise(text: &str) -> std::result::Result<String, String> {
+    let port =
+        text.rsplit_once(':').filter(|(host, _)| !host.is_empty()).and_then(|(_, port)| port.parse::<u16>().ok());
+    match port.filter(|port| *port > 0) {
+        Some(_) => Ok(text.to_owned()),
+        None => Err("write a host and a port, such as node-7:7435 or [2001:db8::7]:7435".to_owned()),
+    }
 }
 
 fn parse_run_as(text: &str) -> std::result::Result<RunAs, String> {
@@ -167,7 +193,8 @@ pub fn execute(args: AgentArgs, connection: &Connection) -> Result<ExitCode> {
     let mut executor = cluster::executor_setup(&work_dir, args.offer.enforcement, run_as)?;
     executor.config.devices = args.offer.devices;
     let executor = if args.scope { cluster::in_scope(executor) } else { executor };
-    let options = AgentOptions { server: server.clone(), secrets, node, executor, journal, patience };
+    let files_address = FilesAddress { listen: args.listen_files.unwrap_or_default(), advertise: args.advertise_files };
+    let options = AgentOptions { server: server.clone(), secrets, node, executor, journal, patience, files_address };
     let joined_as = |name: &str| {
         show::announce(&format!("ready: node {name}, server {server}"));
     };
@@ -203,6 +230,7 @@ fn remedy(error: &AgentError) -> &'static str {
         AgentError::Join(JoinError::Unreachable { .. }) => "start the server first: `amalgam server`",
         AgentError::Join(JoinError::Refused { .. }) => "",
         AgentError::Auth(_) => "try again",
+        AgentError::FilesPort(_) => "name another --listen-files, or none",
         AgentError::Lock(_) => "use --work-dir for another directory",
         _ => "`amalgam agent --help` shows how to name server and token",
     }

@@ -1,5 +1,7 @@
 //! A cluster of several machines: each daemon is on a host of its own, in a network namespace, and connects without a tunnel.
 
+mod direct;
+
 use crate::support::{Daemon, Namespace, Network, Proxy, Scene, address, free_port, result, saying_into, until_true};
 use amalgam_daemon::api::{JobState, NodeDetail, NodeState};
 use amalgam_daemon::authority::Authority;
@@ -169,12 +171,16 @@ impl Machines {
     }
 }
 
+/// They go through the server, where its stream carries them.
 #[test]
 fn agents_on_other_machines_exchange_files_that_the_network_cannot_read() {
     let Some(machines) = Machines::start(3, "") else { return };
     let on_the_way = format!("{}:{}", address(2), free_port());
     let wire = Proxy::recording(Some(machines.host(2)), on_the_way.clone(), &machines.agents);
-    let ready = machines.start_agent(1, &machines.agents);
+    let token = machines.token_of("host-1");
+    let mut command = machines.agent(1, &machines.agents, &token);
+    command.args(["--listen-files", "none"]);
+    let ready = machines.started(1, command);
     assert_eq!(ready, format!("ready: node host-1, server {}", machines.agents));
     machines.start_agent(2, &on_the_way);
     machines.run_across();

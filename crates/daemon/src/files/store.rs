@@ -201,6 +201,20 @@ impl FileStore {
 
     /// A piece of a file; `None` if the file is not stored.
     pub fn read(&self, digest: &Digest, offset: u64, limit: u32) -> io::Result<Option<Vec<u8>>> {
+        let Some((file, metadata)) = self.opened(digest)? else { return Ok(None) };
+        let length = metadata.len().saturating_sub(offset).min(u64::from(limit)) as usize;
+        let mut piece = vec![0; length];
+        file.read_exact_at(&mut piece, offset)?;
+        Ok(Some(piece))
+    }
+
+    /// Opens a file, and returns when it was written; `None` if the file is not stored.
+    pub fn open(&self, digest: &Digest) -> io::Result<Option<(File, SystemTime)>> {
+        let Some((file, metadata)) = self.opened(digest)? else { return Ok(None) };
+        Ok(Some((file, metadata.modified()?)))
+    }
+
+    fn opened(&self, digest: &Digest) -> io::Result<Option<(File, fs::Metadata)>> {
         let file = match File::open(self.path(digest)) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             other => other?,
@@ -210,10 +224,7 @@ impl FileStore {
             let _ = fs::remove_file(self.path(digest));
             return Ok(None);
         }
-        let length = metadata.len().saturating_sub(offset).min(u64::from(limit)) as usize;
-        let mut piece = vec![0; length];
-        file.read_exact_at(&mut piece, offset)?;
-        Ok(Some(piece))
+        Ok(Some((file, metadata)))
     }
 
     /// The time at which a file was written; `None` if it is not stored.
@@ -291,9 +302,9 @@ impl FileStore {
 /// An incomplete file under a temporary name.
 pub struct Incoming {
     store: FileStore,
-    file: Temporary,
-    hash: Sha256,
-    bytes: u64,
+    pub(super) file: Temporary,
+    pub(super) hash: Sha256,
+    pub(super) bytes: u64,
     /// The time at which its task wrote it, which may be unknown.
     pub written: SystemTime,
 }
@@ -303,6 +314,11 @@ impl Incoming {
         self.hash.update(part);
         self.bytes += part.len() as u64;
         self.file.file().write_all(part)
+    }
+
+    /// The number of bytes that have arrived.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
     }
 
     /// Stores the complete file. `None` if its digest is not the requested one.

@@ -33,6 +33,7 @@ pub struct Metrics {
     stragglers: Counter,
     stragglers_overtaken: Counter,
     slow_inputs: Counter,
+    pub file_traffic: FileTraffic,
     tasks_retried: Counter,
     ended: AtomicU64,
     launch_seconds: Histogram,
@@ -45,6 +46,15 @@ pub struct Metrics {
     waiting_at_nodes: Gauge,
     jobs: Family<Label, Gauge>,
     nodes: Family<Label, Gauge>,
+}
+
+/// Files of tasks that nodes get from other nodes.
+#[derive(Clone, Default)]
+pub struct FileTraffic {
+    /// Transfers directly between two nodes.
+    pub arranged: Counter,
+    /// Bytes that passed this process.
+    pub forwarded_bytes: Counter,
 }
 
 impl Default for Metrics {
@@ -66,6 +76,7 @@ impl Default for Metrics {
             stragglers: Counter::default(),
             stragglers_overtaken: Counter::default(),
             slow_inputs: Counter::default(),
+            file_traffic: FileTraffic::default(),
             tasks_retried: Counter::default(),
             ended: AtomicU64::new(0),
             launch_seconds: seconds(0.0001),
@@ -109,6 +120,9 @@ impl Metrics {
         registry.register("stragglers_overtaken", overtaken, self.stragglers_overtaken.clone());
         let slow = "Input files that arrived slowly, whose tasks ran again on another node";
         registry.register("slow_inputs", slow, self.slow_inputs.clone());
+        let FileTraffic { arranged, forwarded_bytes } = self.file_traffic.clone();
+        registry.register("files_direct", "Transfers of files that this server arranged between nodes", arranged);
+        registry.register("files_forwarded_bytes", "Bytes of files that went through this server", forwarded_bytes);
         registry.register("tasks_retried", "Tasks tried again", self.tasks_retried.clone());
         let launch = "Time from the grant to the start of the process";
         registry.register_with_unit("launch", launch, Unit::Seconds, self.launch_seconds.clone());

@@ -27,7 +27,7 @@ use committer::Turn;
 pub use event_ring::EventRing;
 pub use executor_link::{Executor, ExecutorLink, ExecutorSetup, shut_down};
 pub use log_entries::{decode, decode_numbered, encode, encode_followed};
-pub use metrics::Metrics;
+pub use metrics::{FileTraffic, Metrics};
 pub use routes::{Parcel, PeerId, PeerRoute, PeerSender, Routes};
 
 use crate::journal::JournalWriter;

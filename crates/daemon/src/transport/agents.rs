@@ -1,8 +1,9 @@
 //! The connections of a node's agent: to the server, and to the job hosts whose addresses the server sends.
 
-use super::files::{answer_in_turn, piece};
+use super::files::{Server, answer_in_turn, piece};
 use super::{Fetched, Introduction, Joined, OtherNodes, Outgoing, RETRY, Secrets, Terms, Wire, join_for_ever};
 use crate::executor::read_output;
+use crate::files::direct::Visit;
 use crate::files::{FileStore, Piece, PieceAsk};
 use crate::input::{InputPart, Taken};
 use crate::shell::{Handle, Input, PeerId};
@@ -35,13 +36,16 @@ pub async fn serve_server(
         return io::Error::other("the agent is stopping");
     }
     let clock = handle.clock();
+    let server = Server { version: link.version, frames: wire_in.clone() };
     let mut conversation = link.converse(parcels, wire, move || clock.now());
-    others.reach_through(Some(wire_in.clone()));
+    others.reach_through(Some(server));
     let asked = Asked { node, files, others, answers: wire_in };
     let end = loop {
         match conversation.next().await {
             Ok(Wire::FilePiece { id, piece }) => others.answer(id, piece),
             Ok(Wire::AskFile { id, ask }) => asked.send_piece(id, ask),
+            Ok(Wire::Way { id, way }) => others.answer_way(id, way),
+            Ok(Wire::Expect { id, visit }) => asked.expect(id, visit),
             Ok(Wire::Mail(envelopes)) => {
                 if handle.send(Input::Mail(envelopes)).is_err() {
                     break io::Error::other("the agent is stopping");
@@ -60,7 +64,9 @@ pub async fn serve_server(
                 | Wire::Fetched { .. }
                 | Wire::Log { .. }
                 | Wire::Present { .. }
-                | Wire::All { .. },
+                | Wire::All { .. }
+                | Wire::AskWay { .. }
+                | Wire::Expected { .. },
             ) => {}
             Err(error) => break error,
         }
@@ -92,7 +98,14 @@ impl Asked<'_> {
             let read = move || piece(&store, &ask);
             tokio::task::spawn_blocking(read).await.unwrap_or(Piece::Unreachable)
         };
-        tokio::spawn(answer_in_turn(served, id, read, answers));
+        tokio::spawn(answer_in_turn(served, read, move |piece| Wire::FilePiece { id, piece }, answers));
+    }
+
+    fn expect(&self, id: u64, visit: Visit) {
+        let (others, answers) = (Arc::clone(self.others), self.answers.clone());
+        tokio::spawn(async move {
+            let _ = answers.send(Wire::Expected { id, expected: others.expect(visit).await }.into());
+        });
     }
 
     fn send_output(&self, id: u64, read: impl FnOnce(&Path) -> Fetched + Send + 'static) {

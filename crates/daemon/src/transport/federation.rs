@@ -147,7 +147,12 @@ pub(super) async fn exchange(
             Ok(Wire::AskFile { id, ask }) => {
                 let (remote, handle, places) = (Arc::clone(remote), handle.clone(), Arc::clone(&served));
                 let piece = async move { remote.any_piece(&handle, ask).await };
-                tokio::spawn(answer_in_turn(places, id, piece, answers.clone()));
+                tokio::spawn(answer_in_turn(
+                    places,
+                    piece,
+                    move |piece| Wire::FilePiece { id, piece },
+                    answers.clone(),
+                ));
             }
             Ok(Wire::FilePiece { id, piece }) => remote.answer_piece(id, piece),
             Ok(Wire::Feed { id, node, attempt, part }) => {
@@ -165,7 +170,11 @@ pub(super) async fn exchange(
                 | Wire::Present { .. }
                 | Wire::All { .. }
                 | Wire::Certificate(_)
-                | Wire::Keys(_),
+                | Wire::Keys(_)
+                | Wire::AskWay { .. }
+                | Wire::Way { .. }
+                | Wire::Expect { .. }
+                | Wire::Expected { .. },
             ) => {}
             Err(error) => return error,
         }

@@ -1,11 +1,14 @@
 //! Requests for output, input and files of tasks on other nodes. They are forwarded by the server.
 
+use super::ways::Unreachable;
 use super::{Outgoing, Wire};
 use crate::executor::read_output;
-use crate::files::{FileStore, MOST_SERVED, PIECE, Piece, PieceAsk, Source};
+use crate::files::direct::{Expected, Port, Way};
+use crate::files::{FileStore, Incoming, MOST_SERVED, PIECE, Piece, PieceAsk, Rest, Source};
 use crate::input::{InputPart, Inputs, Taken};
-use crate::shell::Handle;
-use amalgam_core::vocabulary::{AttemptId, ClusterId, GlobalId, HostId, NodeId, Seat, Stream};
+use crate::shell::{FileTraffic, Handle};
+use crate::versions::WIRE;
+use amalgam_core::vocabulary::{AttemptId, ClusterId, GlobalId, HostId, NodeId, Seat, StoredFile, Stream};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashMap};
 use std::io;
@@ -17,7 +20,7 @@ use std::time::Duration;
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tokio::time::timeout;
 
-const FETCH: Duration = Duration::from_secs(10);
+pub(super) const FETCH: Duration = Duration::from_secs(10);
 
 /// Connections of a server or a global master through which nodes are reached, and the addresses of a server's job
 /// hosts.
@@ -29,18 +32,21 @@ pub struct RemoteNodes {
     local_files: Option<PathBuf>,
     /// Addresses for agents of the job hosts that have connected since the server started.
     pub(super) job_hosts: watch::Sender<BTreeMap<HostId, String>>,
-    peers: Mutex<BTreeMap<Via, mpsc::UnboundedSender<Outgoing>>>,
+    /// With the version of the protocol.
+    pub(super) peers: Mutex<BTreeMap<Via, (u32, mpsc::UnboundedSender<Outgoing>)>>,
     waiting: Mutex<HashMap<u64, oneshot::Sender<Fetched>>>,
     waiting_pieces: Mutex<HashMap<u64, oneshot::Sender<Piece>>>,
     waiting_inputs: Mutex<HashMap<u64, oneshot::Sender<Taken>>>,
-    next: AtomicU64,
+    pub(super) waiting_expected: Mutex<HashMap<u64, oneshot::Sender<Expected>>>,
+    pub(super) next: AtomicU64,
     /// Inputs of attempts on nodes in this process.
     inputs: Inputs,
+    pub(super) traffic: FileTraffic,
 }
 
 /// The peer that is asked for data of a node.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Via {
+pub(super) enum Via {
     Node(NodeId),
     /// In a global master: the master of the node's cluster.
     Cluster(ClusterId),
@@ -64,8 +70,8 @@ impl From<io::Result<Vec<u8>>> for Fetched {
 }
 
 impl RemoteNodes {
-    pub fn new(seat: Option<Seat>, local_files: Option<PathBuf>) -> RemoteNodes {
-        RemoteNodes { seat, local_files, ..RemoteNodes::default() }
+    pub fn new(seat: Option<Seat>, local_files: Option<PathBuf>, traffic: FileTraffic) -> RemoteNodes {
+        RemoteNodes { seat, local_files, traffic, ..RemoteNodes::default() }
     }
 
     /// A piece of an attempt's output on any node, in this process or connected.
@@ -128,7 +134,7 @@ impl RemoteNodes {
             }
             _ => Via::Node(node),
         };
-        peers.get(&via).cloned()
+        peers.get(&via).map(|(_, peer)| peer.clone())
     }
 
     async fn fetch(&self, node: NodeId, attempt: AttemptId, stream: Stream, offset: u64, limit: u32) -> Fetched {
@@ -142,8 +148,8 @@ impl RemoteNodes {
         fetched.unwrap_or(Fetched::Away)
     }
 
-    pub(super) fn add(&self, node: NodeId, peer: mpsc::UnboundedSender<Outgoing>) {
-        lock(&self.peers).insert(Via::Node(node), peer);
+    pub(super) fn add(&self, node: NodeId, version: u32, peer: mpsc::UnboundedSender<Outgoing>) {
+        lock(&self.peers).insert(Via::Node(node), (version, peer));
     }
 
     pub(super) fn remove(&self, node: NodeId) {
@@ -151,7 +157,7 @@ impl RemoteNodes {
     }
 
     pub(super) fn add_cluster(&self, cluster: ClusterId, peer: mpsc::UnboundedSender<Outgoing>) {
-        lock(&self.peers).insert(Via::Cluster(cluster), peer);
+        lock(&self.peers).insert(Via::Cluster(cluster), (WIRE.oldest, peer));
     }
 
     pub(super) fn remove_cluster(&self, cluster: ClusterId) {
@@ -159,7 +165,7 @@ impl RemoteNodes {
     }
 
     pub(super) fn add_global(&self, global: GlobalId, peer: mpsc::UnboundedSender<Outgoing>) {
-        lock(&self.peers).insert(Via::Global(global), peer);
+        lock(&self.peers).insert(Via::Global(global), (WIRE.oldest, peer));
     }
 
     pub(super) fn remove_global(&self, global: GlobalId) {
@@ -191,7 +197,7 @@ impl RemoteNodes {
     }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -228,15 +234,26 @@ impl Source for FederatedFiles {
     }
 }
 
-/// Files of other nodes, for an agent. They are requested from the server.
+/// Files of other nodes, for an agent. They are fetched from their nodes, or requested from the server.
 pub struct OtherNodes {
-    server: watch::Sender<Option<mpsc::UnboundedSender<Outgoing>>>,
+    server: watch::Sender<Option<Server>>,
     waiting: Mutex<HashMap<u64, oneshot::Sender<Piece>>>,
+    pub(super) waiting_ways: Mutex<HashMap<u64, oneshot::Sender<Way>>>,
+    pub(super) unreachable: Mutex<Unreachable>,
     next: AtomicU64,
     /// Limits the number of pieces of this node's files that are read and sent at once.
     pub(super) served: Arc<Semaphore>,
+    /// Where other nodes fetch this node's files.
+    pub port: Option<Arc<Port>>,
     /// Inputs of attempts on this node.
     pub(super) inputs: Inputs,
+}
+
+/// The connection to the server.
+#[derive(Clone)]
+pub(super) struct Server {
+    pub version: u32,
+    pub frames: mpsc::UnboundedSender<Outgoing>,
 }
 
 impl Default for OtherNodes {
@@ -244,18 +261,27 @@ impl Default for OtherNodes {
         OtherNodes {
             server: watch::Sender::new(None),
             waiting: Mutex::default(),
+            waiting_ways: Mutex::default(),
+            unreachable: Mutex::default(),
             next: AtomicU64::new(0),
             served: Arc::new(Semaphore::new(MOST_SERVED)),
+            port: None,
             inputs: Inputs::default(),
         }
     }
 }
 
 impl OtherNodes {
-    pub(super) fn reach_through(&self, server: Option<mpsc::UnboundedSender<Outgoing>>) {
+    /// For a node whose files other nodes fetch at this port.
+    pub fn with_port(port: Arc<Port>) -> OtherNodes {
+        OtherNodes { port: Some(port), ..OtherNodes::default() }
+    }
+
+    pub(super) fn reach_through(&self, server: Option<Server>) {
         self.server.send_replace(server);
         // Requests on an earlier connection are not answered on this one.
         lock(&self.waiting).clear();
+        lock(&self.waiting_ways).clear();
     }
 
     pub(super) fn answer(&self, id: u64, piece: Piece) {
@@ -264,24 +290,34 @@ impl OtherNodes {
         }
     }
 
-    /// Requests a piece. Without a connection to the server, it waits for one, because the node itself may be
-    /// reachable.
-    async fn ask(&self, ask: PieceAsk) -> Piece {
+    /// Sends a request to the server. Without a connection, it waits for one, because the node itself may be reachable. `None` if
+    /// there is no answer.
+    ///
+    /// # Errors
+    /// If the server does not know such requests.
+    pub(super) async fn request<T>(
+        &self,
+        waiting: &Mutex<HashMap<u64, oneshot::Sender<T>>>,
+        is_known: impl Fn(&Server) -> bool,
+        ask: impl Fn(u64) -> Wire,
+    ) -> Result<Option<T>, ()> {
         let mut connections = self.server.subscribe();
         loop {
             let Ok(server) = connections.wait_for(Option::is_some).await.map(|server| server.clone()) else {
-                return Piece::Unreachable;
+                return Ok(None);
             };
+            if !server.as_ref().is_some_and(&is_known) {
+                return Err(());
+            }
             let id = self.next.fetch_add(1, Ordering::Relaxed);
             let (answer, answered) = oneshot::channel();
-            lock(&self.waiting).insert(id, answer);
-            let ask = Wire::AskFile { id, ask };
-            if server.is_some_and(|server| server.send(ask.into()).is_ok()) {
+            lock(waiting).insert(id, answer);
+            if server.is_some_and(|server| server.frames.send(ask(id).into()).is_ok()) {
                 match timeout(FETCH * 2, answered).await {
-                    Ok(Ok(piece)) => return piece,
+                    Ok(Ok(answer)) => return Ok(Some(answer)),
                     Err(_) => {
-                        lock(&self.waiting).remove(&id);
-                        return Piece::Unreachable;
+                        lock(waiting).remove(&id);
+                        return Ok(None);
                     }
                     // The connection broke.
                     Ok(Err(_)) => {}
@@ -290,24 +326,37 @@ impl OtherNodes {
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
     }
+
+    async fn ask(&self, ask: PieceAsk) -> Piece {
+        let piece = self.request(&self.waiting, |_| true, |id| Wire::AskFile { id, ask }).await;
+        piece.ok().flatten().unwrap_or(Piece::Unreachable)
+    }
 }
 
 impl Source for OtherNodes {
     fn piece(&self, ask: PieceAsk) -> Pin<Box<dyn Future<Output = Piece> + Send + '_>> {
         Box::pin(self.ask(ask))
     }
+
+    fn rest(
+        &self,
+        file: StoredFile,
+        from: NodeId,
+        incoming: Incoming,
+    ) -> Pin<Box<dyn Future<Output = Rest> + Send + '_>> {
+        Box::pin(self.fetch_rest(file, from, incoming))
+    }
 }
 
-/// Gets a piece of a file once there is a permit, and queues the answer. The permit is released when the answer has
-/// been written.
-pub(super) async fn answer_in_turn(
+/// Answers a request once there is a permit. The permit is released when the answer has been written.
+pub(super) async fn answer_in_turn<T>(
     places: Arc<Semaphore>,
-    id: u64,
-    piece: impl Future<Output = Piece>,
+    answer: impl Future<Output = T>,
+    frame: impl FnOnce(T) -> Wire,
     answers: mpsc::UnboundedSender<Outgoing>,
 ) {
     let place = places.acquire_owned().await.ok();
-    let wire = Wire::FilePiece { id, piece: piece.await };
+    let wire = frame(answer.await);
     let _ = answers.send(Outgoing { wire, _place: place });
 }
 
@@ -326,7 +375,8 @@ mod tests {
             let places = Arc::new(Semaphore::new(2));
             for id in 0..5 {
                 let piece = async { Piece::Bytes(vec![0]) };
-                tokio::spawn(answer_in_turn(Arc::clone(&places), id, piece, answers.clone()));
+                let frame = move |piece| Wire::FilePiece { id, piece };
+                tokio::spawn(answer_in_turn(Arc::clone(&places), piece, frame, answers.clone()));
             }
             let mut written = 0;
             for waiting in [2; 4] {

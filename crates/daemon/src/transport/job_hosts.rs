@@ -13,7 +13,7 @@ const PIECE: usize = 1 << 20;
 /// Passes messages between this process's loop and the server, and sends the log to the server, until the connection
 /// breaks.
 pub async fn serve_as_job_host(joined: Joined, handle: &Handle, history: &History, secrets: &Secrets) -> io::Error {
-    let Joined { terms, incarnation, mut link } = joined;
+    let Joined { terms, incarnation, mut link, .. } = joined;
     let Terms::JobHost { heard, .. } = terms else {
         return io::Error::other("unexpected answer: the server did not accept this process as a job host");
     };

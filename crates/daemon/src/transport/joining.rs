@@ -111,6 +111,7 @@ async fn shake_hands(address: &str, secrets: &Secrets, introduction: Introductio
         Some(why) => JoinError::Untrusted { address: address.to_owned(), why: why.clone() },
         None => unreachable(error),
     })?;
+    let local = channel.local_ip();
     let mut link = Link::new(channel, ANSWER_FRAME).map_err(unreachable)?;
     let challenge: Challenge = link.read().await.map_err(unreachable)?;
     let Some(version) = link.versions().common(challenge.versions) else {
@@ -140,7 +141,7 @@ async fn shake_hands(address: &str, secrets: &Secrets, introduction: Introductio
             link.trust();
             link.version = version;
             link.longest_silence = longest_silence.map(|longest| Duration::from_micros(longest.as_micros()));
-            Ok(Joined { terms, incarnation, link })
+            Ok(Joined { terms, incarnation, link, local })
         }
         Answer::Refused { why, obstacle } => Err(JoinError::Refused { address: address.to_owned(), why, obstacle }),
     }

@@ -10,7 +10,9 @@
 //!   Mail                  messages between roles
 //!   Fetch / Fetched       output of tasks
 //!   Feed / Fed            standard input of tasks
-//!   AskFile / FilePiece   files of tasks; the server forwards them between nodes
+//!   AskFile / FilePiece   files of tasks; the server forwards them between nodes that cannot reach each other
+//!   AskWay / Way          how a node reaches another one that has a file
+//!   Expect / Expected     a node that will fetch a file, from the server to the node that has it
 //!   Hosts                 addresses of job hosts, from the server to agents
 //!   Certificate           the newest certificate of a daemon, from the server
 //!   Keys                  which keys authenticate daemons, from the server to job hosts
@@ -29,6 +31,9 @@ mod patience;
 mod schema;
 mod secrets;
 mod server;
+mod strangers;
+mod ways;
+mod wire;
 
 pub use agents::{HostLinks, serve_server};
 pub use federation::{GlobalIntroduction, serve_cluster};
@@ -39,32 +44,31 @@ pub use patience::{Patience, RETRY, join_for_ever, join_patiently};
 pub use secrets::Secrets;
 use secrets::Validity;
 pub use server::{Certifier, Gate, Side, serve_daemons};
+pub(crate) use strangers::Strangers;
+use wire::{Outgoing, Wire};
 
 use crate::auth::{self, AuthError, DaemonRole};
 use crate::authority::Certified;
 use crate::channel::Channel;
-use crate::files::{Piece, PieceAsk};
 use crate::frames::{self, Decoder};
-use crate::input::{InputPart, Taken};
 use crate::shell::Parcel;
-use crate::store::Entry;
 use crate::store::ServerId;
 use crate::versions::{Versions, WIRE};
-use amalgam_core::hosting::{Envelope, Present};
+use amalgam_core::hosting::Envelope;
 use amalgam_core::job_manager::JobManagerSettings;
 use amalgam_core::preset::Preset;
-use amalgam_core::role::Change;
-use amalgam_core::vocabulary::{self, AttemptId, HostId, Instant, NodeId, Stream};
+use amalgam_core::vocabulary::{self, HostId, Instant, NodeId};
 use rustls::pki_types::CertificateDer;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::cell::RefCell;
 use std::future::poll_fn;
 use std::io;
+use std::net::IpAddr;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWriteExt, ReadBuf, ReadHalf, WriteHalf};
-use tokio::sync::{OwnedSemaphorePermit, mpsc};
+use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
 /// Maximum duration of a handshake.
@@ -158,108 +162,13 @@ pub enum Terms {
     Join(Box<Certified>),
 }
 
-#[derive(Serialize, Deserialize)]
-enum Wire {
-    /// A sign of life, sent if there is nothing else to send.
-    Alive,
-    Mail(Vec<Envelope>),
-    /// Requests a piece of an attempt's output from its node.
-    Fetch {
-        id: u64,
-        node: NodeId,
-        attempt: AttemptId,
-        stream: Stream,
-        offset: u64,
-        limit: u32,
-    },
-    Fetched {
-        id: u64,
-        fetched: Fetched,
-    },
-    /// A part of the standard input of an attempt at this node.
-    Feed {
-        id: u64,
-        node: NodeId,
-        attempt: AttemptId,
-        part: InputPart,
-    },
-    Fed {
-        id: u64,
-        taken: Taken,
-    },
-    /// Requests a piece of a file of another node.
-    AskFile {
-        id: u64,
-        ask: PieceAsk,
-    },
-    FilePiece {
-        id: u64,
-        piece: Piece,
-    },
-    /// Addresses of the job hosts that have connected to the server.
-    Hosts(Vec<(HostId, String)>),
-    /// Durable entries of a job host's log, from number `first` on. `now` is the time of the job host's clock.
-    Log {
-        now: Instant,
-        first: u64,
-        entries: Vec<Entry>,
-    },
-    /// The state of a job host that its log does not contain. Sent after the log.
-    Present {
-        now: Instant,
-        present: Present,
-    },
-    /// The full state of a job host before its log's entry `next`.
-    All {
-        now: Instant,
-        next: u64,
-        changes: Vec<Change>,
-    },
-    /// From the server: the newest certificate of a daemon that joined with a string.
-    Certificate(Box<Certified>),
-    /// From the server to a job host: the digests of the keys of all daemons with certificates.
-    Keys(Vec<String>),
-}
-
-impl Wire {
-    /// The protocol version that introduced this frame.
-    fn since(&self) -> u32 {
-        match self {
-            Wire::Alive
-            | Wire::Mail(_)
-            | Wire::Fetch { .. }
-            | Wire::Fetched { .. }
-            | Wire::Feed { .. }
-            | Wire::Fed { .. }
-            | Wire::AskFile { .. }
-            | Wire::FilePiece { .. }
-            | Wire::Hosts(_)
-            | Wire::Log { .. }
-            | Wire::Present { .. }
-            | Wire::All { .. } => 32,
-            Wire::Certificate(_) | Wire::Keys(_) => 33,
-        }
-    }
-}
-
-/// A frame to be written. It holds its permit until it is written, so that pieces for a peer that reads slowly take a
-/// limited amount of memory.
-struct Outgoing {
-    wire: Wire,
-    _place: Option<OwnedSemaphorePermit>,
-}
-
-impl From<Wire> for Outgoing {
-    fn from(wire: Wire) -> Outgoing {
-        Outgoing { wire, _place: None }
-    }
-}
-
 /// An accepted connection.
 pub struct Joined {
     pub terms: Terms,
     incarnation: u64,
     link: Link,
+    /// This machine's address on the connection.
+    pub local: Option<IpAddr>,
 }
 
 /// The end of a nonce that a program with TLS sends over a connection without it. The proofs cover it, so nobody between

@@ -9,7 +9,7 @@ use super::federation::{GlobalIntroduction, exchange, may_say};
 use super::files::answer_in_turn;
 use super::{
     Answer, Challenge, DOWNGRADED, HANDSHAKE, Hello, Introduction, LISTENING, Link, Obstacle, Outgoing, RemoteNodes,
-    STRANGERS_FRAME, Secrets, Terms, Validity, Wire,
+    STRANGERS_FRAME, Secrets, Strangers, Terms, Validity, Wire,
 };
 use crate::auth::{self, DaemonRole, Holder, TokenEntry};
 use crate::channel::{Certificate, Channel};
@@ -23,9 +23,7 @@ use amalgam_core::job_manager::JobManagerSettings;
 use amalgam_core::preset::Preset;
 use amalgam_core::protocol::Address;
 use amalgam_core::vocabulary::{self, ClockOffset, Federation, GlobalId, HostId, Instant, Named, NodeId};
-use std::collections::VecDeque;
 use std::io;
-use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -33,8 +31,8 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::time::timeout;
 
-/// Maximum number of connections that are not authenticated yet.
-const MOST_STRANGERS: usize = 256;
+/// Maximum number of transfers between nodes that are arranged for a node at once.
+const MOST_WAYS: usize = 16;
 /// Number of signs of life in the time of a lease.
 const PULSES: u32 = 5;
 
@@ -103,24 +101,18 @@ pub async fn serve_daemons(listener: TcpListener, gate: Gate) {
         tokio::spawn(certifier.clone().keep_written());
     }
     let connections = AtomicU64::new(1);
-    let mut strangers: VecDeque<(IpAddr, oneshot::Sender<()>)> = VecDeque::new();
+    let mut strangers = Strangers::default();
     loop {
         let Ok((stream, address)) = listener.accept().await else {
             // The process has most likely no file descriptors left. Closing a connection that is not authenticated
             // frees one; then the loop tries again.
-            strangers.pop_front();
+            strangers.drop_oldest();
             tokio::time::sleep(Duration::from_millis(20)).await;
             continue;
         };
         let gate = Arc::clone(&gate);
         let incarnation = gate.incarnation(connections.fetch_add(1, Ordering::Relaxed));
-        strangers.retain(|(_, stranger)| !stranger.is_closed());
-        if strangers.len() >= MOST_STRANGERS {
-            let networks: Vec<IpAddr> = strangers.iter().map(|(network, _)| *network).collect();
-            strangers.remove(oldest_of_most(&networks));
-        }
-        let (stays, must_go) = oneshot::channel();
-        strangers.push_back((network(address.ip()), stays));
+        let must_go = strangers.add(address.ip());
         tokio::spawn(async move {
             let let_in = tokio::select! {
                 let_in = timeout(HANDSHAKE, gate.let_in(stream, incarnation)) => let_in,
@@ -133,22 +125,6 @@ pub async fn serve_daemons(listener: TcpListener, gate: Gate) {
                 Err(_) => tracing::warn!(%address, "a connection did not complete the handshake in time"),
             }
         });
-    }
-}
-
-/// At the limit, the connection that is closed is the oldest of those that are not authenticated and come from the network with
-/// most of them. One machine cannot keep the others out, and a peer that answers immediately is authenticated before that.
-fn oldest_of_most(networks: &[IpAddr]) -> usize {
-    let count = |network: &IpAddr| networks.iter().filter(|other| *other == network).count();
-    let most = networks.iter().map(count).max();
-    networks.iter().position(|network| Some(count(network)) == most).unwrap_or(0)
-}
-
-/// A machine has a whole network of IPv6 addresses (/64).
-fn network(address: IpAddr) -> IpAddr {
-    match address.to_canonical() {
-        IpAddr::V6(address) => IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() & !u128::from(u64::MAX))),
-        address => address,
     }
 }
 
@@ -315,7 +291,7 @@ impl Gate {
         let Guest { name, program, incarnation, link, parcels, route, certified, .. } = guest;
         let (wire_in, wire) = mpsc::unbounded_channel();
         if let Some(remote) = remote {
-            remote.add(node, wire_in.clone());
+            remote.add(node, link.version, wire_in.clone());
         }
         // Before the addresses of job hosts, to which the node has to prove its number.
         let _renewing = certified.and_then(|certified| self.keep_certified(certified, Some(node), &wire_in));
@@ -326,6 +302,7 @@ impl Gate {
         let mut hosts = remote.map(|remote| remote.job_hosts.subscribe());
         hosts.iter_mut().for_each(|hosts| hosts.mark_changed());
         let passed_on = Arc::new(Semaphore::new(MOST_SERVED));
+        let ways = Arc::new(Semaphore::new(MOST_WAYS));
         let clock = self.handle.clock();
         let mut conversation = link.converse(parcels, wire, move || clock.now());
         let end = loop {
@@ -351,6 +328,13 @@ impl Gate {
                     let own = envelopes.into_iter().filter(|envelope| envelope.from == Address::Node(node)).collect();
                     if self.handle.send(Input::Mail(own)).is_err() {
                         return;
+                    }
+                }
+                Ok(Wire::AskWay { id, source, file }) => {
+                    if let Some(remote) = remote {
+                        let (remote, answers, ways) = (Arc::clone(remote), wire_in.clone(), Arc::clone(&ways));
+                        let way = async move { remote.way(node, source, file).await };
+                        tokio::spawn(answer_in_turn(ways, way, move |way| Wire::Way { id, way }, answers));
                     }
                 }
                 Ok(about_files) => {
@@ -446,10 +430,12 @@ fn forward(
         Wire::Fetched { id, fetched } => remote.answer(id, fetched),
         Wire::Fed { id, taken } => remote.answer_input(id, taken),
         Wire::FilePiece { id, piece } => remote.answer_piece(id, piece),
+        Wire::Expected { id, expected } => remote.answer_expected(id, expected),
         Wire::AskFile { id, ask } => {
             // Forwarded concurrently; `id` assigns the answer to the request.
             let (remote, answers, places) = (Arc::clone(remote), to_agent.clone(), Arc::clone(passed_on));
-            tokio::spawn(answer_in_turn(places, id, async move { remote.piece(ask).await }, answers));
+            let piece = async move { remote.forwarded(ask).await };
+            tokio::spawn(answer_in_turn(places, piece, move |piece| Wire::FilePiece { id, piece }, answers));
         }
         Wire::Mail(_)
         | Wire::Alive
@@ -459,6 +445,9 @@ fn forward(
         | Wire::Log { .. }
         | Wire::Present { .. }
         | Wire::All { .. }
+        | Wire::AskWay { .. }
+        | Wire::Way { .. }
+        | Wire::Expect { .. }
         | Wire::Certificate(_)
         | Wire::Keys(_) => {}
     }

@@ -17,6 +17,7 @@ mod arrays;
 mod costs;
 mod decisions;
 mod federation;
+mod files;
 mod floors;
 mod idle;
 mod journals;
@@ -73,6 +74,8 @@ enum Bench {
     Sim(sim::SimArgs),
     /// Allocations per second of a federation of daemons with thousands of hollow nodes, and their costs
     Federation(federation::FederationArgs),
+    /// A file from one node to another, against a bare TLS stream of the same size
+    Files(files::FilesArgs),
     /// Launches per second of the executor without a scheduler, and the time of a durable write
     Floors(floors::FloorsArgs),
     /// Resources of an idle cluster
@@ -98,6 +101,7 @@ pub fn execute(args: BenchArgs) -> Result<ExitCode> {
         Bench::Agreement(args) => agreement::execute(&args)?,
         Bench::Sim(args) => sim::execute(&args)?,
         Bench::Federation(args) => federation::execute(&args)?,
+        Bench::Files(args) => files::execute(&args)?,
         Bench::Floors(args) => floors::execute(&args)?,
         Bench::Idle(args) => idle::execute(&args)?,
         Bench::Stamp => say!("{}", cluster::wall_micros()),

@@ -7,6 +7,7 @@ pub mod launch_floor;
 pub mod loopback_floor;
 mod on_core;
 pub mod placement;
+pub mod tls_floor;
 pub mod waiting;
 
 use amalgam_core::vocabulary::{Key, Sealing};

@@ -87,6 +87,13 @@ impl Network {
         self.bridge.ip(&format!("link set port{host} down")).unwrap();
     }
 
+    /// These hosts do not reach each other any more, only the others.
+    pub fn separate(&self, hosts: &[usize]) {
+        for host in hosts {
+            self.bridge.ip(&format!("link set port{host} type bridge_slave isolated on")).unwrap();
+        }
+    }
+
     pub fn heal(&self, host: usize) {
         self.bridge.ip(&format!("link set port{host} up")).unwrap();
     }

@@ -53,15 +53,6 @@ async fn join_with(token: &str, address: &str) -> Result<Joined, JoinError> {
     join(address, &Secrets::Single(token.to_owned()), || Introduction::NodeOf { node: NodeId(7) }).await
 }
 
-#[test]
-fn the_network_with_most_strangers_loses_its_oldest() {
-    let networks = ["10.0.0.1", "10.0.0.2", "10.0.0.2", "2001:db8::1", "2001:db8::2", "2001:db8::3"];
-    let networks: Vec<IpAddr> = networks.iter().map(|address| network(address.parse().unwrap())).collect();
-    assert_eq!(oldest_of_most(&networks), 3, "all addresses of a /64 count as one");
-    assert_eq!(oldest_of_most(&networks[..3]), 1);
-    assert_eq!(network("::ffff:10.0.0.1".parse().unwrap()), networks[0]);
-}
-
 /// Both sides can encrypt, and somebody between them lets neither start TLS.
 #[tokio::test]
 async fn a_node_does_not_join_without_tls_if_the_listener_has_it() {
