@@ -49,12 +49,14 @@ pub enum Verb {
     Top(verbs::top::TopArgs),
     /// Print the story of a job or a task
     Story(verbs::story::StoryArgs),
-    /// List, show and drain nodes
+    /// List, show, drain, label and remove nodes
     Node(verbs::node::NodeArgs),
-    /// List queues
+    /// List queues, and change their limits
     Queue(verbs::queue::QueueArgs),
     /// Show what queues and jobs use, donated and received
     Usage(verbs::usage::UsageArgs),
+    /// Make the server read its configuration again
+    Reload(verbs::reload::ReloadArgs),
     /// List jobs that have ended
     History(verbs::list::HistoryArgs),
     /// Manage access tokens of users and agents

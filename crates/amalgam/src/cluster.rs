@@ -13,11 +13,12 @@ use amalgam_daemon::config::{Config, ConfigError};
 use amalgam_daemon::executor::host::Host;
 use amalgam_daemon::executor::{DeviceFiles, EnforcementChoice, ExecutorConfig, RunAs};
 use amalgam_daemon::node_setup::NodeOptions;
+use amalgam_daemon::reload::ConfigFile;
 use amalgam_daemon::server::executor_paths;
 use amalgam_daemon::service_manager;
 use amalgam_daemon::shell::ExecutorSetup;
 use amalgam_daemon::transport::Secrets;
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -138,6 +139,16 @@ impl ServerSettings {
         config.listen = self.listen.or(config.listen);
         config.listen_local = self.listen_local.or(config.listen_local);
         Ok(config)
+    }
+
+    /// The file, which a running server can read again.
+    pub fn file(&self) -> Result<Option<ConfigFile>> {
+        let file = |path: &PathBuf| {
+            // The process may change its directory.
+            let path = std::path::absolute(path)?;
+            Ok(ConfigFile { path, preset: self.preset })
+        };
+        self.config.as_ref().map(file).transpose()
     }
 
     /// The preset on the command line, without the file's.
@@ -320,8 +331,18 @@ pub fn read_config(path: &Path, preset: Option<Preset>) -> Result<Config> {
 }
 
 /// Waits for Ctrl-C or SIGTERM. A second signal kills the process, even if it is still stopping.
-pub fn until_stopped(mut signals: Signals) {
-    signals.forever().next();
+pub fn until_stopped(signals: Signals) {
+    until_stopped_with(signals, || {});
+}
+
+/// The same, and acts on each SIGHUP.
+pub fn until_stopped_with(mut signals: Signals, on_reload: impl Fn()) {
+    for signal in signals.forever() {
+        if signal != SIGHUP {
+            break;
+        }
+        on_reload();
+    }
     service_manager::stopping();
     for signal in [SIGINT, SIGTERM] {
         // SAFETY: the default action needs no handler.
@@ -332,6 +353,11 @@ pub fn until_stopped(mut signals: Signals) {
 /// Both signals from now on, also if our parent ignored them.
 pub fn stop_signals() -> Result<Signals> {
     Ok(Signals::new([SIGINT, SIGTERM])?)
+}
+
+/// These and SIGHUP.
+pub fn stop_and_reload_signals() -> Result<Signals> {
+    Ok(Signals::new([SIGINT, SIGTERM, SIGHUP])?)
 }
 
 #[cfg(test)]

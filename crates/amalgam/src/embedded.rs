@@ -45,6 +45,7 @@ pub fn start(size: &Size) -> Result<Embedded> {
         executor: Some(executor),
         takes_agents: false,
         journal: None,
+        config_file: None,
     });
     let server = match server {
         Ok(server) => server,

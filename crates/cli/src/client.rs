@@ -510,18 +510,25 @@ pub fn idempotency_key() -> Result<String> {
 #[derive(Clone, Default, Debug)]
 pub struct Query(String);
 
+/// A text as a part of a path or a query.
+pub fn encoded(text: &str) -> String {
+    let mut encoded = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b',' => encoded.push(char::from(byte)),
+            _ => encoded.push_str(&format!("%{byte:02X}")),
+        }
+    }
+    encoded
+}
+
 impl Query {
     pub fn add(&mut self, name: &str, value: Option<&str>) {
         let Some(value) = value else { return };
         self.0.push(if self.0.is_empty() { '?' } else { '&' });
         self.0.push_str(name);
         self.0.push('=');
-        for byte in value.bytes() {
-            match byte {
-                b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b',' => self.0.push(char::from(byte)),
-                _ => self.0.push_str(&format!("%{byte:02X}")),
-            }
-        }
+        self.0.push_str(&encoded(value));
     }
 
     /// Adds a list, unless it is empty.

@@ -3,6 +3,7 @@
 //!
 //! Lines are written before the answer is sent, but not synced to the disk: a crash of the machine can lose the last ones.
 
+use crate::api::ConfigChange;
 use crate::durable;
 use rustix::fs::OFlags;
 use serde::Serialize;
@@ -33,6 +34,11 @@ pub struct Line<'a> {
     /// What was to be changed, as far as it was understood.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub what: Option<String>,
+    /// What was there before the change and after it, if that is short.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub before: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub after: Option<String>,
     /// The HTTP status of the answer.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub status: Option<u16>,
@@ -41,6 +47,25 @@ pub struct Line<'a> {
     /// The id of the request, as in the header `X-Request-Id` and in the daemon's log.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub id: Option<String>,
+}
+
+/// A value before and after a change.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct Difference {
+    pub what: String,
+    pub before: String,
+    pub after: String,
+}
+
+/// What a reload of the configuration is called.
+pub const RELOAD: &str = "reload the configuration";
+
+impl From<&ConfigChange> for Difference {
+    fn from(ConfigChange { key, before, after, needs_restart }: &ConfigChange) -> Difference {
+        let shown = |value: &Option<String>| value.clone().unwrap_or_else(|| "(not set)".to_owned());
+        let later = if *needs_restart { ", needs a restart" } else { "" };
+        Difference { what: format!("{RELOAD}: {key}{later}"), before: shown(before), after: shown(after) }
+    }
 }
 
 pub struct AuditLog {
@@ -149,7 +174,9 @@ fn write(file: &mut File, line: &Line) -> io::Result<u64> {
     }
     let at = humantime::format_rfc3339_millis(SystemTime::now()).to_string();
     let cut = |text: &str| text.chars().take(MOST_TEXT).collect::<String>();
-    let line = &Line { request: cut(&line.request), what: line.what.as_deref().map(cut), ..line.clone() };
+    let (before, after) = (line.before.as_deref().map(cut), line.after.as_deref().map(cut));
+    let line =
+        &Line { request: cut(&line.request), what: line.what.as_deref().map(cut), before, after, ..line.clone() };
     let mut text = serde_json::to_vec(&At { at, line }).map_err(io::Error::other)?;
     text.push(b'\n');
     file.write_all(&text)?;
@@ -164,7 +191,8 @@ mod tests {
     fn line(what: &str) -> Line<'_> {
         let (from, request) = ("127.0.0.1:1".to_owned(), "POST /v1/jobs".to_owned());
         let (what, result) = (Some(what.to_owned()), "ok".to_owned());
-        Line { user: Some("ada"), token: None, from, request, what, status: Some(201), result, id: None }
+        let (before, after) = (None, None);
+        Line { user: Some("ada"), token: None, from, request, what, before, after, status: Some(201), result, id: None }
     }
 
     #[test]

@@ -1,9 +1,9 @@
 //! The public interface's backend over the event loop, the log and the nodes' files.
 
 use crate::api::{
-    Action, AttemptSummary, ChosenCounts, ChosenTasks, ClusterSummary, Error, ErrorCode, Event, EventKind, InputState,
-    InputTaken, JobDetail, JobSummary, Listing, NodeDetail, NodeSummary, OutputFile, QueueSummary, StoryLine,
-    Submitted, TaskSummary, Waited,
+    Action, AttemptSummary, ChosenCounts, ChosenTasks, ClusterSummary, ConfigChange, Error, ErrorCode, Event,
+    EventKind, InputState, InputTaken, JobDetail, JobSummary, Listing, NodeDetail, NodeSummary, OutputFile,
+    QueueSummary, StoryLine, Submitted, TaskSummary, Waited,
 };
 use crate::attempts::Attempts;
 use crate::files::{Piece, PieceAsk};
@@ -14,16 +14,17 @@ use crate::http::{
 use crate::input::Taken;
 use crate::neighbours::Neighbours;
 use crate::outputs;
-use crate::shell::{EventRing, Handle, Metrics, Stopped, decode};
+use crate::reload::{Reloader, refused, stopping};
+use crate::shell::{EventRing, Handle, Metrics, decode};
 use crate::store::History;
 use crate::story::{JobNames, story_line};
 use crate::transport::{Fetched, RemoteNodes};
 use crate::views;
 use amalgam_core::hosting::{Fact, Roles};
 use amalgam_core::progress::TaskState;
-use amalgam_core::protocol::{JobAction, JobUpdate, Refusal, RefusalKind, ToClient, ToMaster};
+use amalgam_core::protocol::{JobAction, JobUpdate, ToClient, ToMaster};
 use amalgam_core::role::Change;
-use amalgam_core::vocabulary::{AttemptId, Chosen, Instant, JobId, JobSpec, NodeId, TaskAction, TaskId};
+use amalgam_core::vocabulary::{AttemptId, Chosen, Instant, JobId, JobSpec, NodeId, QueueSettings, TaskAction, TaskId};
 use async_trait::async_trait;
 use futures_util::StreamExt;
 use futures_util::stream::{self, BoxStream};
@@ -51,6 +52,8 @@ pub struct ServerBackend {
     pub ended: Mutex<VecDeque<(std::time::Instant, u64)>>,
     /// Set in a federation.
     pub neighbours: Option<Neighbours>,
+    /// Set if there is a configuration that can be read again.
+    pub reloader: Option<Arc<Reloader>>,
 }
 
 /// The place of a task's output, and whether the output can still grow.
@@ -406,6 +409,34 @@ impl Backend for ServerBackend {
         self.order(ToMaster::RemoveNode { node }).await.map(drop)
     }
 
+    async fn label_node(&self, node: NodeId, labels: Vec<(String, Option<String>)>) -> Result<(), Error> {
+        if let Some(elsewhere) = self.look(move |roles, _| of_other_master(roles, node, "labels")).await? {
+            return Err(elsewhere);
+        }
+        self.order(ToMaster::Label { node, labels }).await.map(drop)
+    }
+
+    async fn set_queue(&self, queue: &str, settings: Option<QueueSettings>) -> Result<(), Error> {
+        if self.look(|roles, _| roles.seat().is_some()).await? {
+            let message =
+                "queues of a federation cannot be set while it runs: its masters agree on them when they connect";
+            let remedy = "change the configuration of all of its masters, and restart them";
+            return Err(Error::new(ErrorCode::Unsupported, message, remedy));
+        }
+        self.order(ToMaster::SetQueue { queue: queue.to_owned(), settings }).await.map(drop)
+    }
+
+    async fn reload(&self) -> Result<Vec<ConfigChange>, Error> {
+        match &self.reloader {
+            Some(reloader) => reloader.reload().await,
+            None => Err(Error::new(
+                ErrorCode::Conflict,
+                "this process was started without a configuration file, or cannot read it again",
+                "restart it, for a server with --config",
+            )),
+        }
+    }
+
     async fn queues(&self) -> Result<Vec<QueueSummary>, Error> {
         self.look(views::queues).await
     }
@@ -601,18 +632,4 @@ fn no_such_task(task: TaskId) -> Error {
         format!("task {task} not found"),
         format!("`amalgam info {} --tasks` lists its tasks with their places, from 0", task.job),
     )
-}
-
-fn stopping(_: Stopped) -> Error {
-    Error::new(ErrorCode::Unavailable, "the server is stopping", "try again when it runs again")
-}
-
-fn refused(refusal: Refusal) -> Error {
-    let code = match refusal.kind {
-        RefusalKind::Invalid => ErrorCode::BadRequest,
-        RefusalKind::NotFound => ErrorCode::NotFound,
-        RefusalKind::Conflict => ErrorCode::Conflict,
-        RefusalKind::Busy => ErrorCode::Unavailable,
-    };
-    Error::new(code, refusal.message, refusal.remedy)
 }

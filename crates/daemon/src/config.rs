@@ -3,6 +3,7 @@
 mod accounts;
 mod beside;
 mod federation;
+mod live;
 mod opportunistic;
 mod policies;
 mod queueing;
@@ -20,6 +21,7 @@ use amalgam_workload::{At, FileError, Position, closest, keys_of, packed, read_s
 use beside::{BesideEntry, beside};
 use federation::FederationKeys;
 pub use federation::{FederationConfig, is_address, is_local, is_loopback};
+pub use live::queue_settings;
 use opportunistic::OpportunisticKeys;
 use policies::Policies;
 use queueing::QueueingKeys;
@@ -29,7 +31,6 @@ use serde::{Deserialize, Deserializer};
 use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::num::NonZeroU32;
-use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 pub use store::StoreConfig;
 use store::StoreKeys;
@@ -358,6 +359,29 @@ fn of_queue(entries: &[QueueEntry], error: QueueTreeError) -> Mistake {
     mistake(written.map_or_else(Position::default, |entry| entry.name.at), error.problem, error.remedy)
 }
 
+/// The values of a key of queues.
+struct Range {
+    least: f64,
+    most: f64,
+    usual: f64,
+    /// The unit in which it is kept is one part in this many.
+    parts: f64,
+}
+
+const WEIGHT: Range = Range { least: 0.001, most: 1e6, usual: 1.0, parts: 1e3 };
+const GUARANTEED: Range = Range { least: 0.0, most: 1.0, usual: 0.0, parts: 1e6 };
+const SHARE: Range = Range { least: 0.0, most: 1.0, usual: 1.0, parts: 1e6 };
+
+impl Range {
+    fn scaled(&self, value: f64) -> Option<u32> {
+        (self.least..=self.most).contains(&value).then(|| (value * self.parts).round() as u32)
+    }
+
+    fn remedy(&self) -> String {
+        format!("write a number from {} to {}", self.least, self.most)
+    }
+}
+
 impl QueueEntry {
     fn full_name(&self) -> String {
         let name = &self.name.value;
@@ -367,24 +391,16 @@ impl QueueEntry {
 
     fn spec(&self, preset: Preset) -> Result<QueueSpec, Mistake> {
         let name = &self.name.value;
-        let scaled = |key: &str, found: Option<At<f64>>, default: f64, range: RangeInclusive<f64>, parts: f64| {
-            let At { at, value } = found.unwrap_or(At { at: self.name.at, value: default });
-            let (least, most) = (range.start(), range.end());
-            let wrong = || {
-                mistake(
-                    at,
-                    format!("queue `{name}`: {key} is {value}"),
-                    format!("write a number from {least} to {most}"),
-                )
-            };
-            range.contains(&value).then(|| (value * parts).round() as u32).ok_or_else(wrong)
+        let scaled = |key: &str, found: Option<At<f64>>, range: Range| {
+            let At { at, value } = found.unwrap_or(At { at: self.name.at, value: range.usual });
+            let wrong = || mistake(at, format!("queue `{name}`: {key} is {value}"), range.remedy());
+            range.scaled(value).ok_or_else(wrong)
         };
-        let share = |key: &str, found, default| scaled(key, found, default, 0.0..=1.0, 1e6);
         Ok(QueueSpec {
-            weight: scaled("weight", self.weight, 1.0, 0.001..=1e6, 1e3)?,
-            guaranteed: share("guaranteed", self.guaranteed, 0.0)?,
-            maximum: share("maximum", self.maximum, 1.0)?,
-            user_limit: share("user_limit", self.user_limit, 1.0)?,
+            weight: scaled("weight", self.weight, WEIGHT)?,
+            guaranteed: scaled("guaranteed", self.guaranteed, GUARANTEED)?,
+            maximum: scaled("maximum", self.maximum, SHARE)?,
+            user_limit: scaled("user_limit", self.user_limit, SHARE)?,
             max_running_jobs: self.max_running_jobs,
             default_timeout: self.default_timeout.map(|timeout| timeout.value),
             preset: self.preset.as_ref().map(|name| beside(preset, name)).transpose()?,

@@ -90,7 +90,7 @@ pub fn start(options: GlobalOptions) -> Result<Server, ServerError> {
         certificate: None,
     };
     let callers = Callers::open(tokens, config, &kept.state_dir)?;
-    Server::serve(hosted, remote, callers, runtime, listener, kept)
+    Server::serve(hosted, remote, (callers, None), runtime, listener, kept)
 }
 
 /// Serves the master of a cluster as long as this process runs. If the master refuses the connection, it is retried:

@@ -35,6 +35,7 @@ pub mod node_setup;
 mod outputs;
 mod priority;
 pub mod private;
+pub mod reload;
 pub mod removal;
 mod replica;
 pub mod sealing;

@@ -1,10 +1,11 @@
 //! The process of a server: master, job managers, log and public interface; for `dev` and `run` also its own nodes.
 
 mod certificates;
+mod identity;
 mod standby;
 
 use crate::api::ServerFile;
-use crate::auth::{AuthError, Callers, Tokens, check_bind, new_nonce};
+use crate::auth::{AuthError, Callers, Tokens, check_bind};
 use crate::authority::AuthorityError;
 use crate::backend::ServerBackend;
 use crate::changed::{self, Misfit};
@@ -20,6 +21,7 @@ use crate::journal::{JournalError, JournalWriter};
 use crate::lock::LockError;
 use crate::neighbours::Neighbours;
 use crate::node_setup::NodeOptions;
+use crate::reload::{ConfigFile, Reloader};
 use crate::replica::{Inherited, Replica, ReplicaError, Resignation};
 use crate::sealing::new_sealing;
 use crate::seat::{self, SeatError};
@@ -28,7 +30,7 @@ use crate::shell::{
     Clock, Committer, EventRing, ExecutorLink, ExecutorSetup, Handle, Input, Metrics, Shell, decode_numbered,
     end_process_on_panic,
 };
-use crate::store::{History, IDENTITY, IDENTITY_BYTES, Options, Recovered, ServerId, Store, StoreError};
+use crate::store::{History, Options, Recovered, ServerId, Store, StoreError};
 use crate::terminal::visible;
 use crate::transport::{FederatedFiles, Gate, GlobalIntroduction, RemoteNodes, Secrets, Side, serve_daemons};
 use amalgam_core::hosting::{Fact, Managers, Roles};
@@ -38,7 +40,7 @@ use amalgam_core::vocabulary::{ClusterId, Epoch, Federation, GlobalId, Instant, 
 use certificates::certificates_of;
 use std::collections::VecDeque;
 use std::error::Error;
-use std::fs::{self, File};
+use std::fs::File;
 use std::io;
 use std::net::{SocketAddr, TcpListener as StdListener, ToSocketAddrs};
 use std::os::unix::ffi::OsStrExt;
@@ -61,6 +63,8 @@ pub struct ServerOptions {
     pub takes_agents: bool,
     /// Directory for the journal of the roles' events and effects.
     pub journal: Option<PathBuf>,
+    /// The file of the configuration, which can be read again.
+    pub config_file: Option<ConfigFile>,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -117,31 +121,6 @@ impl ServerError {
     pub(crate) fn io(what: impl Into<String>) -> impl FnOnce(io::Error) -> ServerError {
         move |error| ServerError::Io { what: what.into(), error }
     }
-}
-
-/// The id in this directory; a new one if there is none. An incomplete one is replaced, unless job hosts rely on it
-/// (`has_hosts`).
-fn server_id(directory: &Path, has_hosts: bool) -> Result<ServerId, ServerError> {
-    let path = directory.join(IDENTITY);
-    let torn = match fs::read(&path) {
-        Ok(bytes) => match <[u8; IDENTITY_BYTES]>::try_from(bytes) {
-            Ok(id) => return Ok(ServerId(id)),
-            Err(bytes) => Some(bytes.len()),
-        },
-        Err(error) if error.kind() == io::ErrorKind::NotFound => None,
-        Err(error) => return Err(ServerError::io(format!("read {}", path.display()))(error)),
-    };
-    match torn {
-        Some(bytes) if has_hosts => return Err(ServerError::NoIdentity { path, bytes }),
-        Some(bytes) => {
-            tracing::warn!(path = %path.display(), bytes, "this file is incomplete; creating it again")
-        }
-        None => {}
-    }
-    let nonce = new_nonce()?;
-    let id: [u8; IDENTITY_BYTES] = std::array::from_fn(|byte| nonce[byte]);
-    durable::replace(&path, &id).map_err(ServerError::io(format!("write {}", path.display())))?;
-    Ok(ServerId(id))
 }
 
 /// The log of a process, with the recovered changes.
@@ -304,6 +283,7 @@ pub struct Server {
     /// Set if a standby may take over.
     resignation: Option<Resignation>,
     handle: Handle,
+    reloader: Option<Arc<Reloader>>,
     stop: oneshot::Sender<()>,
     runtime: tokio::runtime::Runtime,
 }
@@ -312,7 +292,8 @@ impl Server {
     /// Starts all parts and returns when the server can be used. Call it before other threads start, because it starts
     /// the executor.
     pub fn start(options: ServerOptions) -> Result<Server, ServerError> {
-        let ServerOptions { state_dir, mut config, user, nodes, executor, takes_agents, journal } = options;
+        let ServerOptions { state_dir, mut config, user, nodes, executor, takes_agents, journal, config_file } =
+            options;
         if config.master.dispatch.hosts > 0 && !takes_agents {
             return Err(ServerError::Unhosted);
         }
@@ -338,7 +319,10 @@ impl Server {
         let executor = executor.map(ExecutorLink::open).transpose()?;
 
         let epoch = Epoch(log.life);
-        let id = server_id(&log.directory, log.changes.iter().any(|change| matches!(change, Change::Heard { .. })))?;
+        let id = identity::server_id(
+            &log.directory,
+            log.changes.iter().any(|change| matches!(change, Change::Heard { .. })),
+        )?;
         let (roles, journal) = recovered_roles(&config, epoch, seat, log.changes, journal.as_deref())?;
         let local_files = executor.as_ref().map(|link| link.setup().config.state.clone());
         let (fetcher, file_orders) = fetcher();
@@ -364,11 +348,7 @@ impl Server {
         let agents_address = match agents.zip(for_daemons) {
             None => None,
             Some((agents, (certificate, certifier))) => {
-                let (remote, preset) = (Arc::clone(&remote), Box::new(config.preset));
-                let federated = config.master.federated.map(|(federation, cluster)| {
-                    Box::new(global_introduction(&config, federation, GlobalId::default(), cluster))
-                });
-                let side = Side::Server { remote, id, preset, epoch: epoch.0, federated };
+                let side = side(&config, Arc::clone(&remote), id, epoch);
                 let (handle, secrets) = (handle.clone(), Secrets::Server(Arc::clone(&tokens)));
                 let gate = Gate { handle, secrets, certificate, certifier: Some(certifier), side, lease };
                 Some(listen_for_agents(&runtime, agents, gate)?)
@@ -378,7 +358,7 @@ impl Server {
         let neighbours = seat.map(|seat| neighbours(&config, seat, &listener)).transpose()?;
         let kept =
             Kept { agents_address, torn_bytes, state_dir, lock: executor_lock, resignation, neighbours, certificate };
-        let callers = Callers::open(tokens, config, &kept.state_dir)?;
+        let callers = open_callers(tokens, config, &kept.state_dir, config_file, handle, user)?;
         Server::serve(hosted, remote, callers, runtime, listener, kept)
     }
 
@@ -386,7 +366,7 @@ impl Server {
     pub(crate) fn serve(
         hosted: Hosted,
         remote: Arc<RemoteNodes>,
-        callers: Callers,
+        (callers, reloader): (Callers, Option<Arc<Reloader>>),
         runtime: tokio::runtime::Runtime,
         listener: TcpListener,
         kept: Kept,
@@ -400,8 +380,17 @@ impl Server {
         let ended = Mutex::new(VecDeque::new());
         let Kept { agents_address, torn_bytes, state_dir, lock, resignation, neighbours, certificate } = kept;
         let handle_of_backend = handle.clone();
-        let backend =
-            ServerBackend { handle: handle_of_backend, history, events, metrics, remote, started, ended, neighbours };
+        let backend = ServerBackend {
+            handle: handle_of_backend,
+            history,
+            events,
+            metrics,
+            remote,
+            started,
+            ended,
+            neighbours,
+            reloader: reloader.clone(),
+        };
         let token_file = callers.tokens.path().to_owned();
         runtime.spawn(async move {
             http::serve(listener, certificate, Arc::new(backend), callers, shutdown).await;
@@ -415,6 +404,7 @@ impl Server {
             _executor_lock: lock,
             resignation,
             handle,
+            reloader,
             stop,
             runtime,
         };
@@ -437,6 +427,14 @@ impl Server {
         &self.handle
     }
 
+    /// Reads the configuration again because of a signal. What changed, or what is wrong, is in the log.
+    pub fn reload(&self) {
+        match &self.reloader {
+            Some(reloader) => drop(self.runtime.block_on(reloader.on_signal())),
+            None => tracing::warn!("there is no configuration to reload: the server was started without --config"),
+        }
+    }
+
     /// Answers pending requests, makes all changes durable, and stops. Tasks continue in their executor.
     pub fn stop(self) {
         let _ = std::fs::remove_file(self.state_dir.join(ServerFile::NAME));
@@ -450,6 +448,30 @@ impl Server {
         }
         self.runtime.shutdown_timeout(Duration::from_secs(1));
     }
+}
+
+/// How a server presents itself to agents and other daemons.
+fn side(config: &Config, remote: Arc<RemoteNodes>, id: ServerId, epoch: Epoch) -> Side {
+    let federated = config
+        .master
+        .federated
+        .map(|(federation, cluster)| Box::new(global_introduction(config, federation, GlobalId::default(), cluster)));
+    Side::Server { remote, id, preset: Box::new(config.preset), epoch: epoch.0, federated }
+}
+
+/// Who may call, and what reads the configuration of `file` again.
+fn open_callers(
+    tokens: Arc<Tokens>,
+    config: Config,
+    state_dir: &Path,
+    file: Option<ConfigFile>,
+    handle: &Handle,
+    user: String,
+) -> Result<(Callers, Option<Arc<Reloader>>), ServerError> {
+    let callers = Callers::open(tokens, config.clone(), state_dir)?;
+    let shared = (Arc::clone(&callers.accounts), callers.audit.clone());
+    let reloader = file.map(|file| Arc::new(Reloader::new(file, &config, handle.clone(), shared, user)));
+    Ok((callers, reloader))
 }
 
 /// Opens the log. A server that may have a standby waits until it is the active one, if the configuration has a store.
@@ -649,25 +671,4 @@ pub fn executor_paths(state_dir: &Path) -> (PathBuf, PathBuf) {
     let user = rustix::process::getuid().as_raw();
     let socket = PathBuf::from(format!("/tmp/amalgam-{user}-{digest:08x}")).join("socket");
     (state, socket)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_incomplete_identity_is_created_again_unless_job_hosts_rely_on_it() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join(IDENTITY);
-        let first = server_id(dir.path(), false).unwrap();
-        assert_eq!(server_id(dir.path(), true).unwrap(), first);
-        let whole = fs::read(&path).unwrap();
-        for length in 0..IDENTITY_BYTES {
-            fs::write(&path, &whole[..length]).unwrap();
-            let refused = server_id(dir.path(), true).unwrap_err().to_string();
-            assert!(refused.contains(&format!("identity has {length} bytes instead of 16")), "{refused}");
-            let again = server_id(dir.path(), false).unwrap();
-            assert!(again != first && server_id(dir.path(), true).unwrap() == again);
-        }
-    }
 }

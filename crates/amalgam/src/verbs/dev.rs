@@ -70,6 +70,7 @@ pub fn execute(args: DevArgs, connection: &Connection) -> Result<ExitCode> {
             journal,
         });
     }
+    let config_file = args.settings.file()?;
     let config = args.settings.read()?;
     let mut executor = cluster::executor_setup(&state_dir, args.offer.enforcement, RunAs::Agent)?;
     executor.config.devices = args.offer.devices;
@@ -83,6 +84,7 @@ pub fn execute(args: DevArgs, connection: &Connection) -> Result<ExitCode> {
         executor: Some(executor),
         takes_agents: false,
         journal: args.journal.journal,
+        config_file,
     })?;
     super::server::report_torn(&server);
     show::announce(&format!(

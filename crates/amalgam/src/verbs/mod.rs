@@ -17,6 +17,7 @@ pub mod logs;
 pub mod node;
 pub mod outputs;
 pub mod queue;
+pub mod reload;
 pub mod run;
 pub mod server;
 pub mod shell;

@@ -4,7 +4,7 @@ use crate::client::Client;
 use crate::connection::Connection;
 use crate::failure::{Failure, Kind, Result};
 use crate::{discovery, show};
-use amalgam_daemon::api::{DrainRequest, NodeDetail, NodeDoubt, NodeSummary, RunningAttempt};
+use amalgam_daemon::api::{DrainRequest, LabelRequest, NodeDetail, NodeDoubt, NodeSummary, RunningAttempt};
 use clap::{Args, Subcommand};
 use std::fmt::Write as _;
 use std::process::ExitCode;
@@ -40,10 +40,18 @@ enum NodeVerb {
         #[arg(required = true, value_name = "NODES")]
         nodes: Vec<String>,
     },
-    /// Remove a node that is lost, or drained and not connected. If it returns, it joins as a new one
+    /// Remove a node that is lost, or drained and not connected, and revoke the token of its agent. If it returns, it joins as a new one
     Remove {
         /// A node's id or name
         node: String,
+    },
+    /// Set labels of a node: attributes beside those that its agent reports, or in place of them. They outlive restarts
+    Label {
+        /// A node's id or name
+        node: String,
+        /// `key=value` sets a label, `key-` removes it
+        #[arg(required = true, value_name = "KEY=VALUE | KEY-", value_parser = Label::parse)]
+        labels: Vec<Label>,
     },
     /// Take a drained or paused node back into use
     Undrain {
@@ -51,6 +59,22 @@ enum NodeVerb {
         #[arg(required = true, value_name = "NODES")]
         nodes: Vec<String>,
     },
+}
+
+#[derive(Clone)]
+enum Label {
+    Set(String, String),
+    Remove(String),
+}
+
+impl Label {
+    fn parse(text: &str) -> std::result::Result<Label, String> {
+        match (text.split_once('='), text.strip_suffix('-')) {
+            (Some((name, value)), _) => Ok(Label::Set(name.to_owned(), value.to_owned())),
+            (None, Some(name)) => Ok(Label::Remove(name.to_owned())),
+            (None, None) => Err(format!("`{text}` is neither `key=value` nor `key-`")),
+        }
+    }
 }
 
 pub fn execute(args: NodeArgs, connection: &Connection) -> Result<ExitCode> {
@@ -67,6 +91,21 @@ pub fn execute(args: NodeArgs, connection: &Connection) -> Result<ExitCode> {
         NodeVerb::Info { node, json } => {
             let detail: NodeDetail = client.get(&format!("/v1/nodes/{}", find(&client, &node)?))?;
             if json { show::json(&detail)? } else { show::print(&describe(&detail))? }
+        }
+        NodeVerb::Label { node, labels } => {
+            let mut request = LabelRequest::default();
+            for label in labels {
+                match label {
+                    Label::Set(name, value) => drop(request.set.insert(name, value)),
+                    Label::Remove(name) => request.remove.push(name),
+                }
+            }
+            let id = find(&client, &node)?;
+            let detail: NodeDetail = client.post(&format!("/v1/nodes/{id}/labels"), &request)?;
+            let labels =
+                detail.labels.iter().map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>().join(" ");
+            let labels = if labels.is_empty() { "no labels".to_owned() } else { labels };
+            show::print(&format!("node {}: {}\n", show::visible(&detail.summary.name), show::visible(&labels)))?;
         }
         NodeVerb::Drain { nodes } => return drain_each(&client, &nodes, true),
         NodeVerb::Remove { node } => {
@@ -194,7 +233,8 @@ fn describe(node: &NodeDetail) -> String {
         let _ = writeln!(text, "             {}", show::visible(note));
     }
     for (name, value) in &node.attributes {
-        let _ = writeln!(text, "attribute    {}", show::visible(&format!("{name}={value}")));
+        let kind = if node.labels.contains_key(name) { "label    " } else { "attribute" };
+        let _ = writeln!(text, "{kind}    {}", show::visible(&format!("{name}={value}")));
     }
     if node.summary.opportunistic > 0 {
         let held = show::amounts(&node.summary.opportunistic_used);

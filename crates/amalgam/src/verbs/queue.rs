@@ -1,9 +1,10 @@
 //! `amalgam queue`
 
+use crate::client::encoded;
 use crate::connection::Connection;
 use crate::failure::Result;
 use crate::{discovery, show};
-use amalgam_daemon::api::QueueSummary;
+use amalgam_daemon::api::{QueueRequest, QueueSummary};
 use clap::{Args, Subcommand};
 use std::process::ExitCode;
 
@@ -24,16 +25,53 @@ enum QueueVerb {
         #[arg(long, conflicts_with = "quiet")]
         json: bool,
     },
+    /// Set limits of a queue while the server runs. They outlive restarts, and precede the configuration until they are reset
+    Set {
+        /// A queue's name
+        queue: String,
+        /// weight, guaranteed, maximum, user_limit, max_running_jobs or default_timeout, with a value as in the configuration;
+        /// `none` removes one of the last two
+        #[arg(required = true, value_name = "KEY=VALUE", value_parser = pair)]
+        values: Vec<(String, String)>,
+    },
+    /// Forget what was set of a queue: the configuration applies again
+    Reset {
+        /// A queue's name
+        queue: String,
+    },
+}
+
+fn pair(text: &str) -> std::result::Result<(String, String), String> {
+    let (key, value) = text.split_once('=').ok_or_else(|| format!("`{text}` is not KEY=VALUE, such as weight=2"))?;
+    Ok((key.to_owned(), value.to_owned()))
 }
 
 pub fn execute(args: QueueArgs, connection: &Connection) -> Result<ExitCode> {
-    let QueueVerb::List { quiet, json } = args.verb;
+    let (quiet, json) = match args.verb {
+        QueueVerb::List { quiet, json } => (quiet, json),
+        QueueVerb::Set { queue, values } => {
+            let request = QueueRequest { set: values.into_iter().collect(), reset: false };
+            return change(&queue, &request, connection);
+        }
+        QueueVerb::Reset { queue } => {
+            let request = QueueRequest { reset: true, ..QueueRequest::default() };
+            return change(&queue, &request, connection);
+        }
+    };
     let queues: Vec<QueueSummary> = discovery::connect(connection)?.get("/v1/queues")?;
     match (json, quiet) {
         (true, _) => show::json(&queues)?,
         (_, true) => show::print(&queues.iter().map(|queue| show::visible(&queue.name) + "\n").collect::<String>())?,
         _ => show::print(&table(&queues))?,
     }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Changes a queue and prints it.
+fn change(queue: &str, request: &QueueRequest, connection: &Connection) -> Result<ExitCode> {
+    let path = format!("/v1/queues/{}", encoded(queue));
+    let queue: QueueSummary = discovery::connect(connection)?.post(&path, request)?;
+    show::print(&table(&[queue]))?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -52,6 +90,7 @@ pub fn table(queues: &[QueueSummary]) -> String {
             queue.attempts.preempted.to_string(),
             queue.attempts.shed.to_string(),
             show::amounts(&queue.used),
+            queue.set.join(" "),
         ]
     };
     let headings = [
@@ -67,6 +106,10 @@ pub fn table(queues: &[QueueSummary]) -> String {
         "PREEMPTED",
         "SHED",
         "USED",
+        "SET",
     ];
-    show::table(&headings, &queues.iter().map(row).collect::<Vec<_>>())
+    // Nothing is set in most clusters.
+    let columns = headings.len() - usize::from(queues.iter().all(|queue| queue.set.is_empty()));
+    let rows: Vec<Vec<String>> = queues.iter().map(row).map(|row| row.into_iter().take(columns).collect()).collect();
+    show::table(&headings[..columns], &rows)
 }

@@ -14,7 +14,7 @@ use std::process::ExitCode;
 #[command(after_help = "Example:
   amalgam server --state-dir /var/lib/amalgam &
   amalgam agent --server 127.0.0.1:7434 --token-file /var/lib/amalgam/tokens.toml
-Tasks continue while the server is down, and are taken over when it returns.
+Tasks continue while the server is down, and are taken over when it returns. SIGHUP, or `amalgam reload`, makes it read --config again.
 
 With [federation] in its configuration it is the master of one cluster of a federation, which takes no jobs itself:
   amalgam server --config federation.toml --number 1
@@ -40,6 +40,7 @@ pub struct ServerArgs {
 pub fn execute(args: ServerArgs, connection: &Connection) -> Result<ExitCode> {
     args.log.start()?;
     let state_dir = discovery::state_dir(connection)?;
+    let config_file = args.settings.file()?;
     let mut config = args.settings.read()?;
     args.numbered.apply(&mut config)?;
     config.listen_agents = args.listen_agents.or(config.listen_agents);
@@ -53,14 +54,15 @@ pub fn execute(args: ServerArgs, connection: &Connection) -> Result<ExitCode> {
         executor: None,
         takes_agents: true,
         journal: args.journal.journal,
+        config_file,
     })?;
     report_torn(&server);
     let agents = server.agents_address.map_or_else(String::new, |address| format!(", agents at {address}"));
     let of = cluster.map_or_else(String::new, |cluster| format!(", {cluster} of a federation"));
     // A service manager may stop the process as soon as it is ready.
-    let signals = cluster::stop_signals()?;
+    let signals = cluster::stop_and_reload_signals()?;
     show::announce(&format!("ready: {}{agents}{of}, preset {preset}, state in {}", server.url(), state_dir.display()));
-    cluster::until_stopped(signals);
+    cluster::until_stopped_with(signals, || server.reload());
     server.stop();
     Ok(ExitCode::SUCCESS)
 }

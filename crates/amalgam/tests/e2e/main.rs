@@ -28,6 +28,7 @@ mod machines;
 mod misbehaviour;
 mod namespaces;
 mod notifying;
+mod operating;
 mod printing;
 mod running;
 mod scheduling;

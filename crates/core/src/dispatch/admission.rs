@@ -281,6 +281,12 @@ impl Admission {
         }
     }
 
+    /// Limits of queues have changed, or queues were added ([`QueueTree::changed`]).
+    pub(super) fn set_queues(&mut self, queues: QueueTree) {
+        self.queues = queues;
+        (0..self.queues.len() as u32).for_each(|queue| self.count_running(QueueId(queue)));
+    }
+
     fn count_running(&mut self, queue: QueueId) {
         let (running, limit) = (self.count_jobs(queue).0, self.queues.spec(queue).max_running_jobs);
         self.turns.set_running(queue, running, limit);

@@ -6,6 +6,7 @@ mod central;
 mod history;
 mod life;
 mod names;
+mod queues;
 mod submission;
 mod tasks;
 mod turns;
@@ -13,6 +14,7 @@ mod updates;
 
 pub use admission::{Cancellation, JobState};
 pub use names::NodeNames;
+pub use queues::Reconfiguration;
 
 use crate::policy::Calibration;
 use crate::policy::inter_job::QueueTree;
@@ -20,12 +22,13 @@ use crate::protocol::{Address, AdmittedJob, JobOutcome, Refusal, RefusalKind, To
 use crate::role::{Change, Outbox};
 use crate::scheduling::{ClaimError, Granting, Ledger, NodeState, Scheduler};
 use crate::vocabulary::{
-    Chance, ClientId, Duration, GrantId, HostId, Instant, JobId, JobNumbers, Kinds, NodeId, QueueId,
+    Chance, ClientId, Duration, GrantId, HostId, Instant, JobId, JobNumbers, Kinds, NodeId, QueueId, QueueSettings,
 };
 use crate::why::Why;
 use admission::Admission;
+use queues::Configured;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
@@ -131,6 +134,8 @@ pub struct QueueStatus {
     pub usage: crate::policy::QueueUsage,
     pub running_jobs: u32,
     pub pending_jobs: u32,
+    /// What was set of it while the server ran.
+    pub set: QueueSettings,
 }
 
 #[derive(Clone, PartialEq, Debug)]
@@ -155,6 +160,7 @@ pub struct Dispatcher {
     /// Jobs whose managers were started in this event, or were sent their state again.
     pub started: Vec<JobId>,
     admission: Admission,
+    configured: Configured,
     /// When to continue with jobs that start or end and that an event left for later.
     turns_due: Option<Instant>,
     looked_for_late_at: Instant,
@@ -173,6 +179,7 @@ impl Dispatcher {
             calibration: Calibration::default(),
             hosts: BTreeSet::new(),
             started: Vec::new(),
+            configured: Configured { tree: queues.clone(), set: BTreeMap::new() },
             admission: Admission::new(queues),
             turns_due: None,
             looked_for_late_at: Instant::ZERO,
@@ -233,12 +240,14 @@ impl Dispatcher {
                     self.are_kinds_logged = true;
                 }
             }
+            Change::QueueSet { queue, settings } => self.configured.remember(queue, *settings),
             other => self.admission.recover(other),
         }
     }
 
     /// After all changes: adds the running jobs to the scheduler.
     pub fn recovered(&mut self) {
+        self.recover_queues();
         for (job, queue) in self.admission.running() {
             self.scheduler.add_job(job.id, queue, job.user, job.spec.priority);
         }
@@ -246,6 +255,8 @@ impl Dispatcher {
 
     pub fn durable(&self) -> Vec<Change> {
         let mut changes = vec![Change::KindsNamed { kinds: self.kinds.clone() }];
+        let set = self.configured.set.iter();
+        changes.extend(set.map(|(queue, settings)| Change::QueueSet { queue: queue.clone(), settings: *settings }));
         changes.extend(self.admission.durable());
         changes
     }
@@ -351,6 +362,7 @@ impl Dispatcher {
                 usage: self.scheduler.queue_usage(queue),
                 running_jobs,
                 pending_jobs,
+                set: self.configured.set.get(&tree.spec(queue).name).copied().unwrap_or_default(),
             }
         };
         (0..tree.len()).map(status).collect()

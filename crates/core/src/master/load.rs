@@ -1,6 +1,7 @@
 //! Duty: know the nodes: which are connected, how loaded they are, and which are lost.
 
 use super::Master;
+use super::labels::Labels;
 use super::steer::Queues;
 use crate::dispatch::{NodeNames, refuse};
 use crate::policy::Forecast;
@@ -78,6 +79,7 @@ struct NodeEntry {
     away_since: Option<Instant>,
     enforcement: Vec<String>,
     program: Option<String>,
+    labels: Option<Box<Labels>>,
 }
 
 /// A node could not launch an attempt. A pause that is over is kept for some time: if the node fails again, the next
@@ -137,6 +139,8 @@ pub struct NodeStatus {
     pub bookings: u32,
     pub report: NodeReport,
     pub attributes: Attributes,
+    /// Those that operators set.
+    pub labels: Attributes,
     pub enforcement: Vec<String>,
     /// The version of its agent's program, as its last registration reported it.
     pub program: Option<String>,
@@ -197,6 +201,10 @@ impl Nodes {
         self.entry(node).drained = drained;
     }
 
+    pub(super) fn labels_mut(&mut self, node: NodeId) -> &mut Option<Box<Labels>> {
+        &mut self.entry(node).labels
+    }
+
     pub(super) fn set_received(&mut self, node: NodeId, at: Instant) {
         self.entry(node).received_before = Some(at);
     }
@@ -221,6 +229,8 @@ impl Nodes {
             if entry.drained {
                 changes.push(Change::NodeDrained { node, drained: true });
             }
+            let labels = entry.labels.as_ref().map(|labels| labels.set().clone());
+            changes.extend(labels.map(|labels| Change::NodeLabelled { node, labels }));
             changes.extend(entry.heard().map(|at| Change::NodeLastSeen { node, at }));
         }
         changes
@@ -321,7 +331,7 @@ impl Master {
     pub(super) fn on_register(&mut self, now: Instant, node: NodeId, registration: Registration, out: &mut Outbox) {
         let mut enforcement = registration.enforcement;
         self.add_kinds(&registration.capacity, &mut enforcement, out);
-        let attributes = offered(&registration.attributes, &mut enforcement);
+        let attributes = self.labelled(node, offered(&registration.attributes, &mut enforcement));
         // It is printed and recorded, so it follows the rules of a job's title.
         let program = registration.program.filter(|program| Named::Job.check(program).is_ok());
         let mut capacity = registration.capacity;
@@ -652,6 +662,7 @@ impl Master {
                 bookings: self.dispatch.rooms.node_bookings(node),
                 report: entry.report.clone(),
                 attributes: self.dispatch.rooms.attributes(node).as_ref().clone(),
+                labels: entry.labels.as_ref().map(|labels| labels.set().clone()).unwrap_or_default(),
                 enforcement: entry.enforcement.clone(),
                 program: entry.program.clone(),
                 silent_for: entry.heard().map(|heard| now.since(heard)),

@@ -2,7 +2,7 @@
 //!
 //! It admits jobs and schedules them centrally ([`Dispatcher`]). [`load`] knows the nodes, [`publish`] sends lists of
 //! them to job managers, [`steer`] limits the opportunistic work that others place on them, and [`faults`] knows which
-//! nodes fail. [`claims`] confirms placements against the ledger, and [`tokens`] lets nodes verify launches. In a
+//! nodes fail, and [`labels`] what operators state of them. [`claims`] confirms placements against the ledger, and [`tokens`] lets nodes verify launches. In a
 //! federation ([`federation`]) the master has no jobs: global masters propose launches and are notified of changes of
 //! its nodes.
 
@@ -10,6 +10,7 @@ mod claims;
 mod faults;
 mod federation;
 mod holdings;
+mod labels;
 mod load;
 mod publish;
 mod steer;
@@ -20,7 +21,7 @@ pub use load::{NodeStatus, PauseStatus};
 pub use publish::Publish;
 pub use steer::{OpportunisticLimit, Steering};
 
-use crate::dispatch::{Decide, DispatchSettings, Dispatcher, JobStatus, QueueStatus};
+use crate::dispatch::{Decide, DispatchSettings, Dispatcher, JobStatus, QueueStatus, Reconfiguration};
 use crate::policy::inter_job::QueueTree;
 use crate::policy::reliability::{Reliability, ReliabilitySettings};
 use crate::protocol::{Address, ToMaster};
@@ -165,6 +166,16 @@ impl Master {
                 self.on_drain(now, client, node, drained, out);
             }
             (Address::Client(client), ToMaster::RemoveNode { node }) => self.on_remove_node(now, client, node, out),
+            (Address::Client(client), ToMaster::Label { node, labels }) => {
+                self.on_label(now, client, node, &labels, out);
+            }
+            (Address::Client(client), ToMaster::SetQueue { queue, settings }) if self.federated.is_none() => {
+                self.dispatch.on_set_queue(now, client, &queue, settings, &mut self.claims, out);
+            }
+            (Address::Client(client), ToMaster::Reconfigure { queues, kept_jobs }) if self.federated.is_none() => {
+                let wanted = Reconfiguration { queues, kept_jobs: kept_jobs as usize };
+                self.dispatch.on_reconfigure(now, client, wanted, &mut self.claims, out);
+            }
             (Address::Node(node), _) if self.dispatch.rooms.is_removed(node) => {
                 out.record(Record::StaleMessage { from });
             }
@@ -299,6 +310,7 @@ impl Role for Master {
                 Change::NodeDrained { node, drained } => self.nodes.set_drained(*node, *drained),
                 Change::NodeLastSeen { node, at } => self.nodes.set_received(*node, *at),
                 Change::NodeRemoved { node } => self.forget_node(*node),
+                Change::NodeLabelled { node, labels } => self.set_labels(*node, labels.clone()),
                 other => self.dispatch.recover(other),
             }
         }

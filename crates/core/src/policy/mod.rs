@@ -21,6 +21,7 @@ pub use forecast::Forecast;
 pub use mix::{Mix, Quota};
 pub use trust::Trust;
 
+use crate::policy::inter_job::QueueTree;
 use crate::protocol::Rule;
 use crate::vocabulary::{
     AllowanceRequest, ClassTable, Duration, ExecutionType, Instant, JobId, JobWork, NodeViews, QueueId, QueueView,
@@ -161,6 +162,8 @@ pub enum DemandChange {
     },
     /// Nodes were added or opened: asks without room may find some.
     RoomOpened,
+    /// Limits of queues have changed, or queues were added after the others ([`QueueTree::changed`]).
+    Queues(Box<QueueTree>),
 }
 
 /// Room to be assigned.

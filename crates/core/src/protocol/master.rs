@@ -3,8 +3,8 @@
 use super::{AdmittedJob, GlobalIntroduction, ProposedLaunch};
 use crate::vocabulary::{
     AllowanceRequest, AskId, AttemptId, Attributes, Chosen, Constraint, Duration, Estimated, ExecutionType, GrantId,
-    Instant, JobId, JobSpec, JobWork, Late, NodeId, NodeWaits, PredictedStart, ResourceSpec, Resources, SharedGpu,
-    TaskAction,
+    Instant, JobId, JobSpec, JobWork, Late, NodeId, NodeWaits, PredictedStart, QueueSettings, QueueSpec, ResourceSpec,
+    Resources, SharedGpu, TaskAction,
 };
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
@@ -72,6 +72,14 @@ pub enum ToMaster {
         estimated: Option<Estimated>,
         means: Box<[Option<Duration>]>,
     },
+
+    /// A client sets labels of a node, or with `None` removes them; answered by `Done`, `AsBefore` or `Refused`.
+    Label { node: NodeId, labels: Vec<(String, Option<String>)> },
+    /// A client sets limits of a queue beside those that it set before, or with `None` resets the queue to what is configured;
+    /// answered by `Done`, `AsBefore` or `Refused`.
+    SetQueue { queue: String, settings: Option<QueueSettings> },
+    /// The configuration was read again; answered by `Done` or `Refused`.
+    Reconfigure { queues: Vec<QueueSpec>, kept_jobs: u64 },
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]

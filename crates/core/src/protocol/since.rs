@@ -53,6 +53,7 @@ impl ToMaster {
             | ToMaster::Return { .. }
             | ToMaster::Promote { .. }
             | ToMaster::JobEnded { .. } => 32,
+            ToMaster::Label { .. } | ToMaster::SetQueue { .. } | ToMaster::Reconfigure { .. } => 33,
             ToMaster::Launch(proposed) => of_template(&proposed.launch.template),
         }
     }

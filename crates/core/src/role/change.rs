@@ -3,8 +3,8 @@
 use crate::progress::{LostCause, SavedProgress};
 use crate::protocol::{AdmittedJob, JobOutcome, JobUpdate, Rule};
 use crate::vocabulary::{
-    AttemptId, Chosen, ClockOffset, Ended, Exchange, GrantId, HostId, Instant, JobId, Kinds, NodeId, PastRuns,
-    Recurring, Spans, TaskAction, TaskId, UserId,
+    AttemptId, Attributes, Chosen, ClockOffset, Ended, Exchange, GrantId, HostId, Instant, JobId, Kinds, NodeId,
+    PastRuns, QueueSettings, Recurring, Spans, TaskAction, TaskId, UserId,
 };
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
@@ -196,6 +196,17 @@ pub enum Change {
         job: JobId,
         progress: Box<SavedProgress>,
     },
+
+    /// All labels that operators have given to the node: a change of the master.
+    NodeLabelled {
+        node: NodeId,
+        labels: Attributes,
+    },
+    /// All limits of the queue that were set while the server ran: a change of the master. Empty if it was reset.
+    QueueSet {
+        queue: String,
+        settings: QueueSettings,
+    },
 }
 
 impl Change {
@@ -208,6 +219,8 @@ impl Change {
             | Change::NodeDrained { .. }
             | Change::NodeLastSeen { .. }
             | Change::NodeRemoved { .. }
+            | Change::NodeLabelled { .. }
+            | Change::QueueSet { .. }
             | Change::Heard { .. }
             | Change::RunTimesLearned { .. } => None,
             Change::JobAdmitted { job, .. } | Change::Managed { job } => Some(job.id),

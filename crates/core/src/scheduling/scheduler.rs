@@ -14,6 +14,7 @@ use super::ledger::{ClaimError, Ledger};
 use super::locality::{Delays, Reach, local_nodes};
 use super::predicting::{Outlook, Pace, Waiting};
 use super::request_queue::{OpenRequest, RequestQueue};
+use crate::policy::inter_job::QueueTree;
 use crate::policy::{
     AskSlot, Budget, Decision, DemandChange, InterJobPolicy, NewAllowance, NextAsk, Offer, OpenAsk, Outcome,
     PlacementPolicy, QueueUsage,
@@ -314,6 +315,11 @@ impl Scheduler {
     pub fn on_capacity(&mut self, capacity: &Totals) {
         self.pace.on_capacity(capacity);
         self.inter_job.on_change(&DemandChange::Capacity(*capacity));
+    }
+
+    /// Limits of queues have changed, or queues were added.
+    pub fn on_queues(&mut self, tree: QueueTree) {
+        self.inter_job.on_change(&DemandChange::Queues(Box::new(tree)));
     }
 
     pub fn on_room_opened(&mut self) {

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 use std::cmp::Ordering;
+use std::collections::BTreeMap;
 use std::fmt;
 
 /// A node's attributes, sorted by name: `arch=x86_64`, `kernel=6.1.0`.
@@ -50,6 +51,12 @@ impl Attributes {
 
     pub fn iter(&self) -> impl Iterator<Item = &Attribute> {
         self.0.iter()
+    }
+}
+
+impl From<BTreeMap<String, String>> for Attributes {
+    fn from(by_name: BTreeMap<String, String>) -> Attributes {
+        Attributes(by_name.into_iter().map(|(name, value)| Attribute { name, value }).collect())
     }
 }
 

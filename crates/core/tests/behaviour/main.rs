@@ -21,6 +21,7 @@ mod late_binding;
 mod locality;
 mod node_agent;
 mod nodes;
+mod operating;
 mod placement;
 mod places;
 mod predictions;

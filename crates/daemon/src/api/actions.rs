@@ -1,6 +1,7 @@
 //! Requests that change jobs and nodes, and their results.
 
 use super::Error;
+use std::collections::BTreeMap;
 
 wire! {
     pub struct ActionRequest {
@@ -59,6 +60,39 @@ wire! {
         /// If the action had nothing to change: the state that the job already has.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         unchanged: Option<String>,
+    }
+
+    /// Changes of the labels of a node.
+    pub struct LabelRequest {
+        #[serde(default)]
+        set: BTreeMap<String, String>,
+        #[serde(default)]
+        remove: Vec<String>,
+    }
+
+    /// Changes of a queue, which outlive restarts of the server and precede its configuration.
+    pub struct QueueRequest {
+        /// Values by the keys of `[[queue]]`, written as there; `none` removes `max_running_jobs` or `default_timeout`.
+        #[serde(default)]
+        set: BTreeMap<String, String>,
+        /// Everything that was set before is forgotten, and what is configured applies.
+        #[serde(default)]
+        reset: bool,
+    }
+
+    /// What changed in the configuration since the server read it.
+    pub struct Reloaded {
+        changes: Vec<ConfigChange>,
+    }
+
+    pub struct ConfigChange {
+        /// Such as `kept_jobs`, or `queue.research.weight`.
+        key: String,
+        /// Absent where the file does not have the key.
+        before: Option<String>,
+        after: Option<String>,
+        /// The change takes effect only when the server is started again.
+        needs_restart: bool,
     }
 
     pub struct DrainRequest {

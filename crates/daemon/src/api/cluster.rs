@@ -56,6 +56,9 @@ wire! {
         #[serde(flatten)]
         summary: NodeSummary,
         attributes: BTreeMap<String, String>,
+        /// Those that operators set.
+        #[serde(default)]
+        labels: BTreeMap<String, String>,
         /// The mechanism that enforces the resources of tasks.
         enforcement: String,
         /// What that mechanism does and does not enforce.
@@ -100,6 +103,15 @@ wire! {
         given: BTreeMap<String, f64>,
         #[serde(default)]
         received: BTreeMap<String, f64>,
+        /// The most jobs of it that run at once.
+        #[serde(default)]
+        max_running_jobs: Option<u64>,
+        /// Timeout of tasks that have none.
+        #[serde(default)]
+        default_timeout_seconds: Option<f64>,
+        /// The keys that were set while the server ran, in place of what is configured.
+        #[serde(default)]
+        set: Vec<String>,
     }
 
     pub struct ClusterSummary {

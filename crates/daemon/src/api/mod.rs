@@ -40,7 +40,10 @@ mod jobs;
 mod tasks;
 mod timestamp;
 
-pub use actions::{Action, ActionRequest, ActionResult, ChosenCounts, ChosenTasks, DrainRequest, UpdateRequest};
+pub use actions::{
+    Action, ActionRequest, ActionResult, ChosenCounts, ChosenTasks, ConfigChange, DrainRequest, LabelRequest,
+    QueueRequest, Reloaded, UpdateRequest,
+};
 pub use cluster::{
     ClusterSummary, ClusterView, Guarantee, NodeDetail, NodeDoubt, NodeState, NodeSummary, QueueSummary, RunningAttempt,
 };

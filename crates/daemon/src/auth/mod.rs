@@ -32,7 +32,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::SystemTime;
 use subtle::ConstantTimeEq;
 use thiserror::Error;
@@ -55,10 +55,9 @@ impl Identity {
 /// Who may call, and as which account on the nodes their tasks run.
 pub struct Callers {
     pub tokens: Arc<Tokens>,
-    /// Accounts of users who have another name on the nodes, by the name of the user.
-    pub accounts: BTreeMap<String, String>,
+    pub accounts: Arc<Accounts>,
     /// What they change is recorded there; `None` in tests.
-    pub audit: Option<AuditLog>,
+    pub audit: Option<Arc<AuditLog>>,
     /// Where users of this machine call without a token.
     pub local: Option<LocalSocket>,
 }
@@ -73,7 +72,28 @@ impl Callers {
         let audit = audit.map_err(|source| AuthError::Io { path: state_dir.join(AuditLog::FILE), source })?;
         let bind = |path: PathBuf| LocalSocket::bind(&path).map_err(|source| AuthError::Socket { path, source });
         let local = config.listen_local.map(bind).transpose()?;
-        Ok(Callers { tokens, accounts: config.accounts, audit: Some(audit), local })
+        let accounts = Arc::new(Accounts::new(config.accounts));
+        Ok(Callers { tokens, accounts, audit: Some(Arc::new(audit)), local })
+    }
+}
+
+/// The accounts of users who have another name on the nodes, by the name of the user.
+#[derive(Default)]
+pub struct Accounts(RwLock<BTreeMap<String, String>>);
+
+impl Accounts {
+    pub fn new(by_user: BTreeMap<String, String>) -> Accounts {
+        Accounts(RwLock::new(by_user))
+    }
+
+    pub fn of(&self, user: &str) -> String {
+        let by_user = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        by_user.get(user).map_or(user, String::as_str).to_owned()
+    }
+
+    /// Jobs that are submitted from now on use these.
+    pub fn replace(&self, by_user: BTreeMap<String, String>) {
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = by_user;
     }
 }
 

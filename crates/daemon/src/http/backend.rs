@@ -1,14 +1,14 @@
 //! The interface between the HTTP handlers and the cluster.
 
 use crate::api::{
-    Action, AttemptSummary, ChosenCounts, ChosenTasks, ClusterSummary, Error, Event, InputTaken, JobDetail, JobState,
-    JobSummary, Listing, NodeDetail, NodeSummary, OutputFile, QueueSummary, StoryLine, Submitted, TaskState,
-    TaskSummary, Timestamp, Waited,
+    Action, AttemptSummary, ChosenCounts, ChosenTasks, ClusterSummary, ConfigChange, Error, Event, InputTaken,
+    JobDetail, JobState, JobSummary, Listing, NodeDetail, NodeSummary, OutputFile, QueueSummary, StoryLine, Submitted,
+    TaskState, TaskSummary, Timestamp, Waited,
 };
 use crate::files::{Piece, PieceAsk};
 use crate::input::InputPart;
 use amalgam_core::protocol::JobUpdate;
-use amalgam_core::vocabulary::{AttemptId, Digest, JobId, JobSpec, NodeId, Stream, TaskId};
+use amalgam_core::vocabulary::{AttemptId, Digest, JobId, JobSpec, NodeId, QueueSettings, Stream, TaskId};
 use async_trait::async_trait;
 use futures_util::stream::BoxStream;
 use std::time::Duration;
@@ -73,6 +73,12 @@ pub trait Backend: Send + Sync + 'static {
     async fn drain(&self, node: NodeId, drain: bool) -> Result<(), Error>;
     /// Removes a node that will not connect again.
     async fn remove_node(&self, node: NodeId) -> Result<(), Error>;
+    /// Sets labels of a node, and removes those without a value.
+    async fn label_node(&self, node: NodeId, labels: Vec<(String, Option<String>)>) -> Result<(), Error>;
+    /// Sets limits of a queue; `None` resets it to what is configured.
+    async fn set_queue(&self, queue: &str, settings: Option<QueueSettings>) -> Result<(), Error>;
+    /// Reads the configuration again.
+    async fn reload(&self) -> Result<Vec<ConfigChange>, Error>;
     async fn queues(&self) -> Result<Vec<QueueSummary>, Error>;
     async fn cluster(&self) -> Result<ClusterSummary, Error>;
 

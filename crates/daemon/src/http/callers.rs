@@ -5,7 +5,7 @@ use super::connections::Peer;
 use super::reply::Reply;
 use super::requests::{Refused, RequestId};
 use crate::api::{Error, ErrorCode};
-use crate::audit::Line;
+use crate::audit::{Difference, Line};
 use crate::auth::{Callers, DaemonRole, Holder, Identity, LocalUser, Scope, Scopes, TokenEntry};
 use axum::body::{Body, Bytes, HttpBody};
 use axum::extract::{Request, State};
@@ -24,15 +24,27 @@ const INTERVAL: Duration = Duration::from_secs(1);
 
 /// What a request is about to change, for the audit log. Handlers say it as soon as they know.
 #[derive(Clone, Default)]
-pub struct Deed(Arc<Mutex<Option<String>>>);
+pub struct Deed(Arc<Mutex<Said>>);
+
+#[derive(Default)]
+struct Said {
+    what: Option<String>,
+    /// What was changed, each in a line of its own if they are several.
+    differences: Vec<Difference>,
+}
 
 impl Deed {
     pub fn is(&self, what: String) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(what);
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).what = Some(what);
     }
 
-    fn take(&self) -> Option<String> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+    /// A value that the request has changed.
+    pub fn changed(&self, difference: Difference) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).differences.push(difference);
+    }
+
+    fn take(&self) -> Said {
+        std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
@@ -101,16 +113,27 @@ impl Record {
 
     fn add(&self, status: Option<u16>, result: String) {
         let Some(audit) = &self.callers.audit else { return };
-        audit.add(&Line {
-            user: self.user.as_deref(),
-            token: self.token.as_deref(),
-            from: self.from.clone(),
-            request: self.request.clone(),
-            what: self.deed.take(),
-            status,
-            result,
-            id: self.id.clone(),
-        });
+        let Said { what, differences } = self.deed.take();
+        let line = |what: Option<String>, before: Option<String>, after: Option<String>| {
+            audit.add(&Line {
+                user: self.user.as_deref(),
+                token: self.token.as_deref(),
+                from: self.from.clone(),
+                request: self.request.clone(),
+                what,
+                before,
+                after,
+                status,
+                result: result.clone(),
+                id: self.id.clone(),
+            });
+        };
+        if differences.is_empty() {
+            line(what, None, None);
+        }
+        for Difference { what, before, after } in differences {
+            line(Some(what), Some(before), Some(after));
+        }
     }
 }
 

@@ -1,15 +1,11 @@
 //! Requests about nodes, queues and the server itself.
 
 use super::App;
-use super::callers::Deed;
-use super::reply::{Answer, Number, Reply, bad_body, parse_json};
-use crate::api::{ClusterSummary, DrainRequest, NodeDetail, NodeSummary, QueueSummary};
+use super::reply::{Answer, Number, Reply};
+use crate::api::{ClusterSummary, NodeDetail, NodeSummary, QueueSummary};
 use crate::auth::{Identity, Scope};
 use axum::Json;
-use axum::body::Bytes;
-use axum::extract::rejection::BytesRejection;
 use axum::extract::{Extension, State};
-use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
 
@@ -28,32 +24,6 @@ pub async fn node(
         detail.attempts.clear();
     }
     Ok(Json(detail))
-}
-
-pub async fn drain(
-    State(app): State<App>,
-    Extension(caller): Extension<Identity>,
-    Extension(deed): Extension<Deed>,
-    Number(node): Number<String>,
-    body: Result<Bytes, BytesRejection>,
-) -> Result<StatusCode, Reply> {
-    let request: DrainRequest = parse_json(&body.map_err(bad_body)?)?;
-    deed.is(format!("{} node {node}", if request.drain { "drain" } else { "undrain" }));
-    App::allow_operator(&caller)?;
-    app.backend.drain(app.node(&node).await?, request.drain).await?;
-    Ok(StatusCode::NO_CONTENT)
-}
-
-pub async fn remove_node(
-    State(app): State<App>,
-    Extension(caller): Extension<Identity>,
-    Extension(deed): Extension<Deed>,
-    Number(node): Number<String>,
-) -> Result<StatusCode, Reply> {
-    deed.is(format!("remove node {node}"));
-    App::allow_operator(&caller)?;
-    app.backend.remove_node(app.node(&node).await?).await?;
-    Ok(StatusCode::NO_CONTENT)
 }
 
 pub async fn queues(State(app): State<App>) -> Answer<Vec<QueueSummary>> {

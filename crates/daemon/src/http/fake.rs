@@ -9,13 +9,15 @@ use super::backend::{
     TaskFilter,
 };
 use crate::api::{
-    Action, AttemptSummary, ChosenCounts, ChosenTasks, ClusterSummary, Error, ErrorCode, Event, EventKind, InputState,
-    InputTaken, JobDetail, JobState, JobSummary, Listing, NodeDetail, NodeState, NodeSummary, OutputFile, QueueSummary,
-    StageDetail, StoryLine, Submitted, TaskCounts, TaskState, TaskSummary, Timestamp, Waited,
+    Action, AttemptSummary, ChosenCounts, ChosenTasks, ClusterSummary, ConfigChange, Error, ErrorCode, Event,
+    EventKind, InputState, InputTaken, JobDetail, JobState, JobSummary, Listing, NodeDetail, NodeState, NodeSummary,
+    OutputFile, QueueSummary, StageDetail, StoryLine, Submitted, TaskCounts, TaskState, TaskSummary, Timestamp, Waited,
 };
 use crate::files::{Piece, PieceAsk};
 use amalgam_core::protocol::JobUpdate;
-use amalgam_core::vocabulary::{AttemptId, ByteString, Digest, Epoch, JobId, JobSpec, NodeId, Stream, TaskId};
+use amalgam_core::vocabulary::{
+    AttemptId, ByteString, Digest, Epoch, JobId, JobSpec, NodeId, QueueSettings, Stream, TaskId,
+};
 use async_trait::async_trait;
 use futures_util::stream::{self, BoxStream, StreamExt};
 use sha2::{Digest as _, Sha256};
@@ -549,6 +551,19 @@ impl Backend for FakeCluster {
         self.node(node).await.map(drop)
     }
 
+    async fn label_node(&self, node: NodeId, _: Vec<(String, Option<String>)>) -> Result<(), Error> {
+        self.node(node).await.map(drop)
+    }
+
+    async fn set_queue(&self, queue: &str, _: Option<QueueSettings>) -> Result<(), Error> {
+        let missing = || Error::new(ErrorCode::NotFound, format!("queue `{queue}` not found"), "list the queues");
+        (queue == "root.default").then_some(()).ok_or_else(missing)
+    }
+
+    async fn reload(&self) -> Result<Vec<ConfigChange>, Error> {
+        Ok(Vec::new())
+    }
+
     async fn queues(&self) -> Result<Vec<QueueSummary>, Error> {
         Ok(vec![QueueSummary {
             name: "root.default".to_owned(),
@@ -617,8 +632,8 @@ impl FakeServer {
         let text = serde_json::to_string(&file).expect("plain texts");
         std::fs::write(state_dir.join(crate::api::ServerFile::NAME), text).expect("a writable directory");
         let audit = crate::audit::AuditLog::open(state_dir).expect("a usable state directory");
-        let callers =
-            crate::auth::Callers { tokens: tokens.clone(), accounts: BTreeMap::new(), audit: Some(audit), local: None };
+        let (accounts, audit) = (Arc::default(), Some(Arc::new(audit)));
+        let callers = crate::auth::Callers { tokens: tokens.clone(), accounts, audit, local: None };
         let serving = super::serve(listener, None, Arc::new(FakeCluster::default()), callers, async {
             let _ = closed.await;
         });

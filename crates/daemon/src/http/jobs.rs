@@ -50,7 +50,7 @@ pub async fn submit(
     let kind = Kind::of(&headers)?;
     let key = idempotency_key(&headers)?;
     let large = body.len() > LARGE_BODY;
-    let account = Some(app.callers.accounts.get(&caller.user).unwrap_or(&caller.user).clone());
+    let account = Some(app.callers.accounts.of(&caller.user));
     let decode = move || submission::decode(kind, &body, submit_dir);
     let job = if large { tokio::task::spawn_blocking(decode).await.map_err(died)?? } else { decode()? };
     let job = JobSpec { user: caller.user, account, ..job };

@@ -6,6 +6,7 @@
 mod admission;
 mod backend;
 mod callers;
+mod changes;
 mod cluster;
 mod connections;
 mod events;
@@ -142,9 +143,12 @@ fn router(app: App) -> Router {
         .route("/v1/jobs/{job}/outputs/content", get(outputs::content))
         .route("/v1/history", get(jobs::history))
         .route("/v1/nodes", get(cluster::nodes))
-        .route("/v1/nodes/{node}", get(cluster::node).delete(cluster::remove_node))
-        .route("/v1/nodes/{node}/drain", post(cluster::drain))
+        .route("/v1/nodes/{node}", get(cluster::node).delete(changes::remove_node))
+        .route("/v1/nodes/{node}/drain", post(changes::drain))
+        .route("/v1/nodes/{node}/labels", post(changes::label))
         .route("/v1/queues", get(cluster::queues))
+        .route("/v1/queues/{queue}", post(changes::set_queue))
+        .route("/v1/reload", post(changes::reload_configuration))
         .route("/v1/cluster", get(cluster::summary))
         .route("/v1/events", get(events::stream))
         .route("/metrics", get(cluster::metrics))

@@ -176,9 +176,39 @@ pub(super) const CALLS: &[Call] = &[
     },
     Call {
         method: "delete",
-        ..read("/v1/nodes/{node}", "Removes a node that is lost, or drained and not connected", Answer::Nothing)
+        ..read(
+            "/v1/nodes/{node}",
+            "Removes a node that is lost, or drained and not connected, and revokes the token of its agent",
+            Answer::Nothing,
+        )
+    },
+    Call {
+        method: "post",
+        body: Some(schema::<api::LabelRequest>),
+        ..read(
+            "/v1/nodes/{node}/labels",
+            "Sets and removes labels of a node: attributes beside those that its agent reports, or in place of them",
+            Answer::Json(schema::<api::NodeDetail>),
+        )
     },
     read("/v1/queues", "The queues and what they use", Answer::Json(schema::<Vec<api::QueueSummary>>)),
+    Call {
+        method: "post",
+        body: Some(schema::<api::QueueRequest>),
+        ..read(
+            "/v1/queues/{queue}",
+            "Sets limits of a queue, which precede those of the configuration, or resets the queue to these",
+            Answer::Json(schema::<api::QueueSummary>),
+        )
+    },
+    Call {
+        method: "post",
+        ..read(
+            "/v1/reload",
+            "Reads the configuration again; answers with what changed, and which changes need a restart",
+            Answer::Json(schema::<api::Reloaded>),
+        )
+    },
     read("/v1/cluster", "The whole cluster", Answer::Json(schema::<api::ClusterSummary>)),
     Call {
         parameters: &[("from", "integer"), ("job", "integer")],
@@ -253,7 +283,7 @@ fn operation(call: &Call, error: &Value, generator: &mut SchemaGenerator) -> Val
     let in_path = call.path.split('/').filter_map(|part| part.strip_prefix('{')?.strip_suffix('}'));
     let mut parameters: Vec<Value> = in_path
         .map(|name| {
-            let kind = if name == "node" { "string" } else { "integer" };
+            let kind = if matches!(name, "node" | "queue") { "string" } else { "integer" };
             let mut parameter = json!({ "name": name, "in": "path", "required": true, "schema": { "type": kind } });
             describe(&mut parameter, name);
             parameter

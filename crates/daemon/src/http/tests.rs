@@ -526,13 +526,48 @@ fn what_is_changed_is_in_the_audit_log_and_what_is_read_is_not() {
 }
 
 #[test]
+fn nodes_are_changed_by_operators_queues_by_administrators_and_the_audit_log_has_what_was_there_before() {
+    let client = Client::start();
+    let helper = token_for(&client, "bob", &[Scope::Read, Scope::Submit, Scope::Operate]).token().unwrap().to_owned();
+    let status = |token: &str, path: &str, body: &[u8]| client.post(token, path, &[], body).status;
+    let label = b"{\"set\":{\"zone\":\"north\"}}";
+    let labels = |token: &str| status(token, "/v1/nodes/1/labels", label);
+    assert_eq!((labels(&client.bob), labels(&helper), labels(&client.ada)), (403, 200, 200));
+    let weight = b"{\"set\":{\"weight\":\"2\"}}";
+    let weights = |token: &str| status(token, "/v1/queues/default", weight);
+    assert_eq!((weights(&client.bob), weights(&helper), weights(&client.ada)), (403, 403, 200));
+    assert_eq!(status(&client.ada, "/v1/queues/none", weight), 404);
+    for wrong in [&b"{}"[..], b"{\"reset\":true,\"set\":{\"weight\":\"2\"}}", b"{\"set\":{\"weight\":\"-2\"}}"] {
+        assert_eq!(status(&client.ada, "/v1/queues/default", wrong), 400);
+    }
+    assert_eq!((status(&helper, "/v1/reload", b""), status(&client.ada, "/v1/reload", b"")), (403, 200));
+
+    let agent = TokenEntry::new(Holder::agent("fake")).unwrap();
+    let agent = auth::add(client.server.tokens.path(), agent, false).unwrap();
+    let call = client.agent.delete(client.url("/v1/nodes/1")).header("authorization", format!("Bearer {helper}"));
+    assert_eq!(answered(call.call().unwrap()).status, 204);
+    assert!(!client.server.tokens.is_valid(agent.token().unwrap()));
+
+    let text = std::fs::read_to_string(client._state.path().join("audit.log")).unwrap();
+    let lines: Vec<serde_json::Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let of = |what: &str| {
+        let is_done = |line: &&serde_json::Value| line["what"] == what && line["result"] == "ok";
+        let line = lines.iter().rfind(is_done).unwrap_or_else(|| panic!("no {what}: {text}"));
+        (line["before"].as_str().unwrap(), line["after"].as_str().unwrap())
+    };
+    assert_eq!(of("label node 1").0, "zone not set");
+    assert!(of("set queue default").0.starts_with("weight=1 guaranteed=0 maximum=1 "));
+    assert_eq!(of("remove node 1"), ("fake up", "removed, its token revoked"));
+}
+
+#[test]
 fn streams_and_requests_of_a_removed_or_expired_token_end() {
     let client = Client::start();
     let open = |token: &str| {
         let call = client.agent.get(client.url("/v1/events")).header("authorization", format!("Bearer {token}"));
         call.call().unwrap().into_body().into_reader()
     };
-    let until = Some(std::time::SystemTime::now() + Duration::from_secs(1));
+    let until = Some(std::time::SystemTime::now() + Duration::from_secs(3));
     let brief = TokenEntry { until, ..TokenEntry::new(Holder::User { name: "eve".to_owned(), admin: false }).unwrap() };
     let brief = auth::add(client.server.tokens.path(), brief, false).unwrap();
     let (mut of_bob, mut of_eve) = (open(&client.bob), open(brief.token().unwrap()));

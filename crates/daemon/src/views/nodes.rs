@@ -39,6 +39,7 @@ pub fn node(roles: &Roles, node: NodeId, now: Instant) -> Option<NodeDetail> {
         return Some(NodeDetail {
             summary: believed_summary(&believed, &global.dispatch().kinds),
             attributes: named_attributes(&believed.attributes),
+            labels: BTreeMap::new(),
             enforcement: format!(
                 "known only to the master of {}, like attempts of other global masters",
                 believed.cluster
@@ -57,6 +58,7 @@ pub fn node(roles: &Roles, node: NodeId, now: Instant) -> Option<NodeDetail> {
     Some(NodeDetail {
         summary: NodeSummary { cluster: own_cluster(roles), ..summary },
         attributes: named_attributes(&status.attributes),
+        labels: named_attributes(&status.labels),
         enforcement: mechanism,
         notes: enforcement,
         paused: status.paused.as_ref().map(|pause| pause.why.clone()),

@@ -6,7 +6,7 @@ use crate::api::{AttemptCounts, QueueSummary};
 use amalgam_core::dispatch::QueueStatus;
 use amalgam_core::hosting::Roles;
 use amalgam_core::job_manager::OpenAttempt;
-use amalgam_core::vocabulary::{Instant, Kinds, QueueId, ResourceTime, Totals};
+use amalgam_core::vocabulary::{Instant, Kinds, QueueId, QueueSettings, ResourceTime, Totals};
 use std::collections::BTreeMap;
 
 pub fn queues(roles: &Roles, now: Instant) -> Vec<QueueSummary> {
@@ -100,5 +100,21 @@ fn queue_summary(status: &QueueStatus, kinds: &Kinds, work: Option<&QueueWork>) 
         attempts,
         given: named_seconds(&given, kinds),
         received: named_seconds(&received, kinds),
+        max_running_jobs: status.spec.max_running_jobs.map(u64::from),
+        default_timeout_seconds: status.spec.default_timeout.map(|timeout| timeout.as_secs_f64()),
+        set: set_keys(&status.set),
     }
+}
+
+/// The keys of what was set of a queue.
+fn set_keys(set: &QueueSettings) -> Vec<String> {
+    let keys = [
+        ("weight", set.weight.is_some()),
+        ("guaranteed", set.guaranteed.is_some()),
+        ("maximum", set.maximum.is_some()),
+        ("user_limit", set.user_limit.is_some()),
+        ("max_running_jobs", set.max_running_jobs.is_some()),
+        ("default_timeout", set.default_timeout.is_some()),
+    ];
+    keys.into_iter().filter(|(_, is_set)| *is_set).map(|(key, _)| key.to_owned()).collect()
 }

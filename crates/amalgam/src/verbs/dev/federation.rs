@@ -153,6 +153,7 @@ fn start_cluster(plan: &Plan, config: &Config, cluster: ClusterId) -> Result<(Se
         executor: Some(executor),
         takes_agents: true,
         journal: plan.journal.clone(),
+        config_file: None,
     })?;
     crate::verbs::server::report_torn(&server);
     Ok((server, executor_config))

@@ -247,8 +247,16 @@ impl Accounts {
                 return Some(job);
             }
             DemandChange::RoomOpened => self.unpark_all(),
+            DemandChange::Queues(ref tree) => self.on_queues(tree),
         }
         None
+    }
+
+    fn on_queues(&mut self, tree: &QueueTree) {
+        self.tree = tree.clone();
+        self.queues.resize_with(self.tree.len(), QueueAccount::default);
+        self.on_capacity(self.capacity);
+        self.unpark_all();
     }
 
     fn job_mut(&mut self, job: JobSlot) -> &mut JobAccount {

@@ -310,6 +310,11 @@ impl InterJobPolicy for Entitlement {
                 self.may_hold = self.may_hold.saturating_sub(&gone.may_hold);
                 self.may_give = true;
             }
+            DemandChange::Queues(tree) => {
+                if let Some(sojourn) = &mut self.sojourn {
+                    sojourn.add_queues(tree.len());
+                }
+            }
             DemandChange::AllowanceRequest { job, request } => {
                 self.shares.on_change(change);
                 self.on_allowance_request(*job, request);

@@ -94,7 +94,7 @@ impl<O: JobOrder> InterJobPolicy for Line<O> {
             self.put_in_place(job);
         }
         match change {
-            DemandChange::RoomOpened => self.fresh = self.waiting.clone(),
+            DemandChange::RoomOpened | DemandChange::Queues(_) => self.fresh = self.waiting.clone(),
             // Work is measured relative to it.
             DemandChange::Capacity(_) => self.put_all_in_place(),
             _ => {}

@@ -67,6 +67,51 @@ impl QueueTree {
         Ok(tree)
     }
 
+    /// The tree with these queues instead, which may have other limits. Queues keep their numbers, and new ones get the next
+    /// numbers.
+    ///
+    /// # Errors
+    /// As for [`QueueTree::new`]; and if a queue is missing, or differs in what cannot change while jobs are in it.
+    pub fn changed(&self, specs: Vec<QueueSpec>) -> Result<QueueTree, QueueTreeError> {
+        let wanted = QueueTree::new(specs)?;
+        let fixed = "; this can change only while the server is stopped";
+        for (known, children) in self.specs.iter().zip(&self.children) {
+            let Some(found) = wanted.find(&known.name) else {
+                return Err(wrong(known, &format!("is missing{fixed}"), "keep it, or restart the server"));
+            };
+            let spec = wanted.spec(found);
+            if (&spec.preset, spec.global) != (&known.preset, known.global) {
+                let problem = format!("has another preset or global master{fixed}");
+                return Err(wrong(known, &problem, "restore the value, or restart the server"));
+            }
+            if children.is_empty() && !wanted.children(found).is_empty() {
+                let problem = format!("takes jobs, and would hold other queues{fixed}");
+                return Err(wrong(known, &problem, "add the queue elsewhere, or restart the server"));
+            }
+        }
+        let is_new = |spec: &&QueueSpec| self.find(&spec.name).is_none();
+        // In the order of names, parents come before their children.
+        let names = self.specs.iter().chain(wanted.specs.iter().filter(is_new)).map(|spec| spec.name.as_str());
+        let mut tree = QueueTree { specs: Vec::new(), parents: Vec::new(), children: Vec::new() };
+        for name in names {
+            let found = wanted.find(name).expect("all names are of the wanted queues");
+            let index = tree.specs.len() as u32;
+            let parent = wanted.parent(found).and_then(|parent| tree.find(&wanted.spec(parent).name));
+            if let Some(parent) = parent {
+                tree.children[parent.0 as usize].push(index);
+            }
+            tree.parents.push(parent.map(|parent| parent.0));
+            tree.children.push(Vec::new());
+            tree.specs.push(wanted.spec(found).clone());
+        }
+        Ok(tree)
+    }
+
+    /// All queues, by number.
+    pub fn specs(&self) -> &[QueueSpec] {
+        &self.specs
+    }
+
     fn add(&mut self, spec: QueueSpec) -> Result<(), QueueTreeError> {
         if self.find(&spec.name).is_some() {
             return Err(wrong(&spec, "is configured twice", "keep one of them"));
@@ -258,6 +303,23 @@ mod tests {
 
     fn spec(name: &str, guaranteed: u32, maximum: u32) -> QueueSpec {
         QueueSpec { guaranteed, maximum, ..QueueSpec::named(name) }
+    }
+
+    #[test]
+    fn changed_queues_keep_their_numbers_and_what_cannot_change_is_named() {
+        let tree = QueueTree::new(vec![spec("root.a", 0, WHOLE), spec("root.c", 0, WHOLE)]).unwrap();
+        let more = vec![spec("root.a", 100_000, WHOLE), spec("root.b", 0, WHOLE), spec("root.c", 0, 500_000)];
+        let changed = tree.changed(more).unwrap();
+        let names: Vec<&str> = changed.specs().iter().map(|spec| spec.name.as_str()).collect();
+        assert_eq!(names, ["root", "root.a", "root.c", "root.b"]);
+        assert_eq!((changed.children(QueueId(0)), changed.parent(QueueId(3))), (&[1, 2, 3][..], Some(QueueId(0))));
+        assert_eq!((changed.spec(QueueId(1)).guaranteed, changed.spec(QueueId(2)).maximum), (100_000, 500_000));
+        let refused = |specs: Vec<QueueSpec>| changed.changed(specs).unwrap_err().to_string();
+        let named = |names: &[&str]| names.iter().map(|name| spec(name, 0, WHOLE)).collect::<Vec<_>>();
+        assert!(refused(named(&["root.a", "root.b"])).contains("`root.c` is missing"));
+        assert!(refused(named(&["root.a", "root.a.x", "root.b", "root.c"])).contains("`root.a` takes jobs"));
+        let preset = QueueSpec { preset: Some("fifo".to_owned()), ..spec("root.a", 0, WHOLE) };
+        assert!(refused(vec![preset, spec("root.b", 0, WHOLE), spec("root.c", 0, WHOLE)]).contains("another preset"));
     }
 
     #[test]

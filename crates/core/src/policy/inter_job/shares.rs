@@ -79,11 +79,14 @@ struct Asked {
     open: u64,
 }
 
+/// Whether some queue or user may not use the whole cluster.
+fn has_limits(tree: &QueueTree) -> bool {
+    tree.specs().iter().any(|spec| spec.maximum < WHOLE || spec.user_limit < WHOLE)
+}
+
 impl Shares {
     pub fn new(tree: QueueTree) -> Shares {
-        let jobs_below = vec![0; tree.len()];
-        let mut specs = (0..tree.len()).map(|queue| tree.spec(QueueId(queue as u32)));
-        let has_limits = specs.any(|spec| spec.maximum < WHOLE || spec.user_limit < WHOLE);
+        let (jobs_below, has_limits) = (vec![0; tree.len()], has_limits(&tree));
         Shares {
             tree,
             capacity: Totals::ZERO,
@@ -141,6 +144,11 @@ impl Shares {
             | DemandChange::Class { .. }
             | DemandChange::RoomFor { .. }
             | DemandChange::RoomOpened => {}
+            DemandChange::Queues(ref tree) => {
+                self.tree = tree.as_ref().clone();
+                self.jobs_below.resize(self.tree.len(), 0);
+                (self.has_limits, self.stale) = (has_limits(&self.tree), true);
+            }
         }
     }
 

@@ -90,6 +90,11 @@ impl Sojourn {
         Sojourn { queues: vec![Queue::default(); queues], jobs: Vec::new(), stale: Vec::new(), order: Vec::new() }
     }
 
+    /// Adds queues until there are this many.
+    pub(super) fn add_queues(&mut self, all: usize) {
+        self.queues.resize(all, Queue::default());
+    }
+
     pub(super) fn add(&mut self, job: JobSlot, queue: QueueId, id: JobId, priority: i32) {
         let came = self.queues[queue.0 as usize].clock;
         let [wanted, due, one] = [Totals::ZERO; 3];

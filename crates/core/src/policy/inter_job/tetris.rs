@@ -180,7 +180,7 @@ impl InterJobPolicy for Tetris {
         if let Some(job) = self.accounts.on_change(change) {
             self.put_in_place(job);
         }
-        if matches!(change, DemandChange::Capacity(_) | DemandChange::RoomOpened) {
+        if matches!(change, DemandChange::Capacity(_) | DemandChange::RoomOpened | DemandChange::Queues(_)) {
             self.put_all_in_place();
         }
     }

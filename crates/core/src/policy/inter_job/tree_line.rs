@@ -199,12 +199,13 @@ impl<O: QueueOrder> InterJobPolicy for TreeLine<O> {
         if let Some(job) = self.accounts.on_change(change) {
             self.put_in_place(job);
         }
+        self.lines.resize_with(self.accounts.tree.len(), Line::default);
         if let Limits::FairShares { stale } = &mut self.limits {
             *stale = true;
         }
         match change {
             // Every share and every key may have changed.
-            DemandChange::Capacity(_) | DemandChange::RoomOpened => {
+            DemandChange::Capacity(_) | DemandChange::RoomOpened | DemandChange::Queues(_) => {
                 for slot in 0..self.accounts.jobs.len() {
                     if self.accounts.jobs[slot].is_some() {
                         self.put_in_place(slot as JobSlot);

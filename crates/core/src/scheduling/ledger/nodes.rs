@@ -72,6 +72,19 @@ impl Ledger {
         self.growths += GROWN as u64 + 1;
     }
 
+    /// The node has these attributes from now on.
+    pub fn set_attributes(&mut self, node: NodeId, attributes: Arc<Attributes>) {
+        let index = self.index(node);
+        self.nodes[index].attributes = attributes;
+        self.node_changes += 1;
+        self.classify(index);
+        if let Some(news) = self.news.as_mut().filter(|_| self.nodes[index].state == NodeState::Up) {
+            news.joined.push(node);
+            news.changed.push(node);
+        }
+        self.growths += GROWN as u64 + 1;
+    }
+
     /// Opens a node to claims, or closes it.
     pub fn set_open(&mut self, node: NodeId, open: bool) {
         let index = self.index(node);

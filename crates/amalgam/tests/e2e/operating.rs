@@ -1,0 +1,123 @@
+//! What operators change while the server runs, and find again after it was killed: labels, limits of queues, the configuration.
+
+use crate::support::{Cluster, Scene, until, until_true};
+use amalgam_daemon::api::{NodeDetail, QueueSummary, Reloaded};
+use serde_json::Value;
+use std::fs;
+
+/// The lines of the audit log.
+fn audit(scene: &Scene) -> Vec<Value> {
+    let text = fs::read_to_string(scene.state().join("audit.log")).unwrap();
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+/// What was there before and after a change, as the audit log has it.
+fn change(scene: &Scene, what: &str) -> (String, String) {
+    let lines = audit(scene);
+    let line = lines.iter().rfind(|line| line["what"] == what).unwrap_or_else(|| panic!("no {what}: {lines:#?}"));
+    let field = |name: &str| line[name].as_str().unwrap_or_default().to_owned();
+    (field("before"), field("after"))
+}
+
+fn queue(scene: &Scene, name: &str) -> QueueSummary {
+    let queues: Vec<QueueSummary> = scene.json(&["queue", "list"]);
+    queues.into_iter().find(|queue| queue.name == name).unwrap()
+}
+
+#[test]
+fn labels_and_limits_of_queues_outlive_a_killed_server_and_are_in_the_audit_log() {
+    let cluster = Cluster::start(2, 4, "[[queue]]\nname = 'a'\nmaximum = 0.5\n");
+    let scene = &cluster.scene;
+    let job = ["submit", "--constraint", "zone=north", "--queue", "a", "--", "true"];
+    assert_eq!(scene.run(&job).code, 1, "no node meets the constraint");
+
+    assert_eq!(scene.ok(&["node", "label", "node-1", "zone=north", "disk=ssd"]), "node node-1: disk=ssd zone=north\n");
+    assert_eq!(scene.ok(&["node", "label", "node-1", "disk-"]), "node node-1: zone=north\n");
+    assert_eq!(change(scene, "label node 1"), ("disk=ssd".to_owned(), "disk not set".to_owned()));
+    let set = scene.ok(&["queue", "set", "a", "maximum=1", "max_running_jobs=7"]);
+    assert!(set.contains("maximum max_running_jobs"), "{set}");
+    let (before, after) = change(scene, "set queue a");
+    assert!(before.contains("maximum=0.5 ") && before.contains("max_running_jobs=none"), "{before}");
+    assert!(after.contains("maximum=1 ") && after.contains("max_running_jobs=7"), "{after}");
+    let wrong = scene.run(&["queue", "set", "a", "maximum=75"]);
+    assert!(wrong.err.contains("maximum is `75`\n  help: write a number from 0 to 1"), "{wrong:?}");
+    let wrong = scene.run(&["node", "label", "node-1", "disk-"]);
+    assert!(wrong.err.contains("node n1 has no label `disk`"), "{wrong:?}");
+
+    cluster.kill_server();
+    cluster.start_server();
+    until_true("the node is back", || scene.ok(&["node", "info", "node-1"]).contains("label        zone=north\n"));
+    let node: NodeDetail = scene.json(&["node", "info", "node-1"]);
+    assert_eq!(node.labels.into_iter().collect::<Vec<_>>(), [("zone".to_owned(), "north".to_owned())]);
+    let kept = queue(scene, "root.a");
+    assert_eq!((kept.maximum, kept.max_running_jobs, kept.set.len()), (1.0, Some(7), 2));
+    let id = scene.submit(&job[1..]);
+    scene.ok(&["wait", &id]);
+    assert_eq!(scene.tasks(&id)[0].node.as_deref(), Some("node-1"));
+
+    assert!(!scene.ok(&["queue", "reset", "a"]).contains("SET"));
+    let configured = queue(scene, "root.a");
+    assert_eq!((configured.maximum, configured.max_running_jobs), (0.5, None));
+}
+
+#[test]
+fn a_reload_applies_what_can_change_names_the_rest_and_an_invalid_file_changes_nothing() {
+    let scene = Scene::new();
+    let config = scene.write("server.toml", "kept_jobs = 10\n[[queue]]\nname = 'a'\nweight = 2.0\n");
+    let mut command = scene.command(&["server", "--listen", "127.0.0.1:0", "--listen-agents", "127.0.0.1:0"]);
+    command.arg("--config").arg(&config);
+    scene.start(command, &scene.state());
+
+    fs::write(
+        &config,
+        "kept_jobs = 20\nheartbeat = '2s'\n[[queue]]\nname = 'a'\nweight = 3.0\n[[queue]]\nname = 'b'\n",
+    )
+    .unwrap();
+    let reloaded: Reloaded = scene.json(&["reload"]);
+    let shown: Vec<(&str, Option<&str>, Option<&str>, bool)> = reloaded
+        .changes
+        .iter()
+        .map(|change| (change.key.as_str(), change.before.as_deref(), change.after.as_deref(), change.needs_restart))
+        .collect();
+    assert_eq!(
+        shown,
+        [
+            ("heartbeat", None, Some("\"2s\""), true),
+            ("kept_jobs", Some("10"), Some("20"), false),
+            ("queue.a.weight", Some("2.0"), Some("3.0"), false),
+            ("queue.b.name", None, Some("\"b\""), false),
+        ]
+    );
+    assert_eq!((queue(&scene, "root.a").weight, queue(&scene, "root.b").weight), (3.0, 1.0));
+    assert_eq!(scene.ok(&["reload"]), "heartbeat (not set) -> \"2s\": needs a restart\n", "until it is restarted");
+    let changed = change(&scene, "reload the configuration: queue.a.weight");
+    assert_eq!(changed, ("2.0".to_owned(), "3.0".to_owned()));
+    change(&scene, "reload the configuration: heartbeat, needs a restart");
+
+    fs::write(&config, "[[queue]]\nname = 'a'\nweight = 0\n").unwrap();
+    let wrong = scene.run(&["reload"]);
+    assert!(
+        wrong.err.contains("server.toml:3:10: queue `a`: weight is 0\n  help: write a number from 0.001"),
+        "{wrong:?}"
+    );
+    fs::write(&config, "[[queue]]\nname = 'a'\nweight = 5.0\n").unwrap();
+    scene.signal_daemon("HUP");
+    until("the weight of the file", || (queue(&scene, "root.a").weight == 5.0).then_some(()));
+    assert_eq!(queue(&scene, "root.b").weight, 1.0, "a queue that is gone stays until a restart");
+    let lines = audit(&scene);
+    let gone = "reload the configuration: queue.b.name, needs a restart";
+    let line = lines.iter().find(|line| line["what"] == gone).unwrap_or_else(|| panic!("{lines:#?}"));
+    assert_eq!((line["request"].as_str(), line["from"].as_str()), (Some("SIGHUP"), Some("signal")));
+
+    // What was set while the server ran precedes the file.
+    scene.ok(&["queue", "set", "a", "weight=9"]);
+    fs::write(&config, "[[queue]]\nname = 'a'\nweight = 6.0\n[[queue]]\nname = 'b'\n").unwrap();
+    scene.ok(&["reload"]);
+    assert_eq!(queue(&scene, "root.a").weight, 9.0);
+    scene.ok(&["queue", "reset", "a"]);
+    assert_eq!(queue(&scene, "root.a").weight, 6.0);
+    let log = scene.kill_daemon();
+    assert!(log.contains("reload the configuration: queue.a.weight"), "{log}");
+    assert!(log.contains("reload the configuration: heartbeat, needs a restart"), "{log}");
+    assert!(log.contains("the configuration was not reloaded: nothing has changed"), "{log}");
+}
