@@ -55,6 +55,8 @@ pub enum Verb {
     Queue(verbs::queue::QueueArgs),
     /// Show what queues and jobs use, donated and received
     Usage(verbs::usage::UsageArgs),
+    /// Show what users and queues asked for, used and lost, by day
+    Report(verbs::report::ReportArgs),
     /// Make the server read its configuration again
     Reload(verbs::reload::ReloadArgs),
     /// List jobs that have ended

@@ -68,6 +68,7 @@ fn execute(Arguments { connection, verb }: Arguments) -> Result<ExitCode> {
         Verb::Node(args) => verbs::node::execute(args, &connection),
         Verb::Queue(args) => verbs::queue::execute(args, &connection),
         Verb::Usage(args) => verbs::usage::execute(args, &connection),
+        Verb::Report(args) => verbs::report::execute(&args, &connection),
         Verb::Reload(args) => verbs::reload::execute(&args, &connection),
         Verb::Token(args) => verbs::token::execute(args, &connection),
         Verb::Ca(args) => verbs::ca::execute(args, &connection),

@@ -18,7 +18,7 @@ const PARTS: [(&str, &[&str]); 9] = [
     ("executor", &["executor", "shell::executor_link"]),
     ("transport", &["transport", "channel", "cryptography"]),
     ("http", &["http"]),
-    ("store", &["store", "replica"]),
+    ("store", &["store", "replica", "accounting", "dates"]),
     ("auth", &["auth", "authority", "identity", "audit"]),
     ("files", &["files", "shell::fetcher"]),
 ];

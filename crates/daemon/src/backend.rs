@@ -1,11 +1,13 @@
 //! The public interface's backend over the event loop, the log and the nodes' files.
 
+use crate::accounting::{Accounting, AccountingError};
 use crate::api::{
     Action, AttemptSummary, ChosenCounts, ChosenTasks, ClusterSummary, ConfigChange, Error, ErrorCode, Event,
     EventKind, InputState, InputTaken, JobDetail, JobSummary, Listing, NodeDetail, NodeSummary, OutputFile,
-    QueueSummary, StoryLine, Submitted, TaskSummary, Waited,
+    QueueSummary, Report, StoryLine, Submitted, TaskSummary, Waited,
 };
 use crate::attempts::Attempts;
+use crate::dates::By;
 use crate::files::{Piece, PieceAsk};
 use crate::http::{
     Acted, Backend, FoundFile, InputRequest, JobFilter, OutputChunk, OutputFilter, OutputRequest, Page, StoryFilter,
@@ -15,7 +17,7 @@ use crate::input::Taken;
 use crate::neighbours::Neighbours;
 use crate::outputs;
 use crate::reload::{Reloader, refused, stopping};
-use crate::shell::{EventRing, Handle, Metrics, decode};
+use crate::shell::{EventRing, Handle, Metrics, Stopped, decode};
 use crate::store::History;
 use crate::story::{JobNames, story_line};
 use crate::transport::{Fetched, RemoteNodes};
@@ -52,6 +54,7 @@ pub struct ServerBackend {
     pub ended: Mutex<VecDeque<(std::time::Instant, u64)>>,
     /// Set in a federation.
     pub neighbours: Option<Neighbours>,
+    pub accounting: Arc<Accounting>,
     /// Set if there is a configuration that can be read again.
     pub reloader: Option<Arc<Reloader>>,
 }
@@ -439,6 +442,13 @@ impl Backend for ServerBackend {
 
     async fn queues(&self) -> Result<Vec<QueueSummary>, Error> {
         self.look(views::queues).await
+    }
+
+    async fn report(&self, days: (u64, u64), by: By, user: Option<String>) -> Result<Report, Error> {
+        self.accounting.report(days, by, user).await.map_err(|error| match error {
+            AccountingError::Stopping => stopping(Stopped),
+            error => Error::new(ErrorCode::Internal, error.to_string(), "check the server's state directory"),
+        })
     }
 
     async fn cluster(&self) -> Result<ClusterSummary, Error> {

@@ -3,6 +3,7 @@
 mod accounts;
 mod beside;
 mod federation;
+mod kept;
 mod live;
 mod opportunistic;
 mod policies;
@@ -10,7 +11,7 @@ mod queueing;
 mod store;
 
 use accounts::AccountEntry;
-use amalgam_core::dispatch::Decide;
+use amalgam_core::dispatch::{Decide, DispatchSettings};
 use amalgam_core::master::MasterSettings;
 use amalgam_core::policy::inter_job::{QueueTree, QueueTreeError};
 use amalgam_core::preset::Preset;
@@ -21,6 +22,7 @@ use amalgam_workload::{At, FileError, Position, closest, keys_of, packed, read_s
 use beside::{BesideEntry, beside};
 use federation::FederationKeys;
 pub use federation::{FederationConfig, is_address, is_local, is_loopback};
+use kept::{KEPT_FOR, kept_for};
 pub use live::queue_settings;
 use opportunistic::OpportunisticKeys;
 use policies::Policies;
@@ -64,14 +66,17 @@ pub struct Config {
     pub history_bytes: u64,
     /// A snapshot is written after this many bytes of the log.
     pub segment_bytes: u64,
+    /// For how many days totals of usage are kept.
+    pub usage_days: u32,
 }
 
 impl Default for Config {
     fn default() -> Config {
+        let dispatch = DispatchSettings { kept_for: Some(KEPT_FOR), ..DispatchSettings::default() };
         Config {
             preset: Preset::default(),
             queues: QueueTree::single(),
-            master: MasterSettings::default(),
+            master: MasterSettings { dispatch, ..MasterSettings::default() },
             federation: None,
             store: None,
             listen: None,
@@ -81,6 +86,7 @@ impl Default for Config {
             accounts: BTreeMap::new(),
             history_bytes: 1 << 30,
             segment_bytes: 64 << 20,
+            usage_days: 400,
         }
     }
 }
@@ -145,10 +151,13 @@ struct File {
     decide: Option<At<String>>,
     grants_per_heartbeat: Option<At<NonZeroU32>>,
     kept_jobs: Option<usize>,
+    /// `"forever"`, or for how long ended jobs are kept.
+    kept_for: Option<At<String>>,
     /// Number of job hosts (`amalgam jobs`) that run the managers of new jobs.
     job_hosts: Option<At<u8>>,
     history_mib: Option<u64>,
     segment_mib: Option<u64>,
+    usage_days: Option<At<u32>>,
     beside: Option<At<BesideEntry>>,
     federation: Option<At<FederationKeys>>,
     store: Option<At<StoreKeys>>,
@@ -256,6 +265,8 @@ impl Config {
         config.accounts = accounts::accounts(file.account)?;
         config.history_bytes = file.history_mib.map_or(config.history_bytes, |mib| mib.saturating_mul(1 << 20));
         config.segment_bytes = file.segment_mib.map_or(config.segment_bytes, |mib| mib.max(1).saturating_mul(1 << 20));
+        at_least("usage_days", file.usage_days, 1, "1")?;
+        config.usage_days = value(file.usage_days, config.usage_days);
         let master = &mut config.master;
         at_least("heartbeat", file.heartbeat, Duration::from_millis(10), "10ms")?;
         at_least("token_life", file.token_life, Duration::from_secs(1), "1s")?;
@@ -271,6 +282,7 @@ impl Config {
         failures.half_life = value(file.failures_half_life, failures.half_life);
         failures.together = value(file.outage_window, failures.together);
         master.dispatch.kept_jobs = file.kept_jobs.unwrap_or(master.dispatch.kept_jobs);
+        master.dispatch.kept_for = kept_for(file.kept_for)?;
         master.dispatch.decide = decide(file.decide, file.grants_per_heartbeat)?;
         master.dispatch.hosts = job_hosts(file.job_hosts, config.preset)?;
         config.queues = queues(&file.queue, config.preset)?;
@@ -637,6 +649,12 @@ mod tests {
                 "[[queue]]\nname = 'a'\n[[queue]]\nname = 'root.a'",
                 "server.toml:4:8: queue `root.a` is configured twice",
             ),
+            (
+                "kept_for = 'long'",
+                "server.toml:1:12: kept_for is `long`\n  help: write for instance \"720h\", or \"forever\"",
+            ),
+            ("kept_for = '0s'", "server.toml:1:12: kept_for is 0s\n  help: write 1s or more"),
+            ("usage_days = 0", "server.toml:1:14: usage_days is 0\n  help: write 1 or more"),
             ("decide = 'never'", "server.toml:1:10: decide is `never`\n  help: write \"events\" or \"heartbeats\""),
             ("grants_per_heartbeat = 8", "server.toml:1:24: grants_per_heartbeat is for decide = \"heartbeats\""),
             ("decide = 'heartbeats'\ngrants_per_heartbeat = 0", "server.toml:2:24: the number `0` is out of range"),

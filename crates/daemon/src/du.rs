@@ -16,6 +16,8 @@ pub enum Kind {
     Snapshots,
     /// Changes before the newest snapshot, for stories.
     History,
+    /// Totals of users and queues, for reports.
+    Usage,
     Audit,
     Journals,
     /// What tasks wrote to their standard output and error.
@@ -38,6 +40,7 @@ impl Kind {
             Kind::Log => "log since the newest snapshot",
             Kind::Snapshots => "snapshots of the log",
             Kind::History => "history for stories",
+            Kind::Usage => "usage by day",
             Kind::Audit => "audit log",
             Kind::Journals => "journals",
             Kind::Output => "output of tasks",
@@ -210,6 +213,7 @@ fn kind(root: &Path, path: &Path) -> (Kind, PathBuf) {
             "history" if next.starts_with("segment-") || next.starts_with("snapshot-") => {
                 return (Kind::History, place);
             }
+            "usage" if next == "next" || next.ends_with(".json") => return (Kind::Usage, place),
             name if name.starts_with("audit.log") => return (Kind::Audit, above),
             name if name.ends_with(".journal") => return (Kind::Journals, above),
             _ => continue,
@@ -236,6 +240,7 @@ mod tests {
         write("log/segment-00000000000000000000", 64);
         write("log/segment-00000000000000000009", 32);
         write("log/snapshot-00000000000000000009", 16);
+        write("usage/2026-11-27.json", 4);
         write("audit.log", 8);
         write("audit.log.1", 8);
         write("server-1.journal", 8);
@@ -257,6 +262,7 @@ mod tests {
         assert_eq!(of(Kind::History), (1, 64));
         assert_eq!(of(Kind::Log), (1, 32));
         assert_eq!(of(Kind::Snapshots), (1, 16));
+        assert_eq!(of(Kind::Usage), (1, 4));
         assert_eq!(of(Kind::Audit), (2, 16));
         assert_eq!(of(Kind::Journals), (1, 8));
         assert_eq!(of(Kind::Output).0, 2);

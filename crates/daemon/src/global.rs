@@ -89,8 +89,9 @@ pub fn start(options: GlobalOptions) -> Result<Server, ServerError> {
         neighbours,
         certificate: None,
     };
+    let usage_days = config.usage_days;
     let callers = Callers::open(tokens, config, &kept.state_dir)?;
-    Server::serve(hosted, remote, (callers, None), runtime, listener, kept)
+    Server::serve(hosted, remote, (callers, None, usage_days), runtime, listener, kept)
 }
 
 /// Serves the master of a cluster as long as this process runs. If the master refuses the connection, it is retried:

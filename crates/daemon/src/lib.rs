@@ -1,5 +1,6 @@
 //! Daemons, transport and storage: they run the state machines of `amalgam-core` on a real cluster.
 
+mod accounting;
 pub mod agent;
 pub mod api;
 mod attempts;
@@ -12,6 +13,7 @@ mod changed;
 pub mod channel;
 pub mod config;
 mod cryptography;
+mod dates;
 mod descriptors;
 pub mod du;
 pub mod durable;

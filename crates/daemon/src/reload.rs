@@ -122,7 +122,8 @@ impl Reloader {
         let changes = self.changes(&current, &written, config.queues.specs());
         if !self.is_federated {
             let kept_jobs = config.master.dispatch.kept_jobs as u64;
-            let order = ToMaster::Reconfigure { queues: queues.clone(), kept_jobs };
+            let kept_for = config.master.dispatch.kept_for;
+            let order = ToMaster::Reconfigure { queues: queues.clone(), kept_jobs, kept_for };
             if let ToClient::Refused(refusal) = self.handle.request(order).await.map_err(stopping)? {
                 return Err(refused(refusal));
             }
@@ -169,7 +170,7 @@ impl Reloader {
             return self.is_federated || is_gone(name) || matches!(field, "preset" | "global");
         }
         match key {
-            "kept_jobs" => self.is_federated,
+            "kept_jobs" | "kept_for" => self.is_federated,
             _ => !key.starts_with("account."),
         }
     }

@@ -4,6 +4,7 @@ mod certificates;
 mod identity;
 mod standby;
 
+use crate::accounting::Accounting;
 use crate::api::ServerFile;
 use crate::auth::{AuthError, Callers, Tokens, check_bind};
 use crate::authority::AuthorityError;
@@ -366,12 +367,13 @@ impl Server {
     pub(crate) fn serve(
         hosted: Hosted,
         remote: Arc<RemoteNodes>,
-        (callers, reloader): (Callers, Option<Arc<Reloader>>),
+        callers: (Callers, Option<Arc<Reloader>>, u32),
         runtime: tokio::runtime::Runtime,
         listener: TcpListener,
         kept: Kept,
     ) -> Result<Server, ServerError> {
         let Hosted { handle, history, events, metrics, started } = hosted;
+        let (callers, reloader, usage_days) = callers;
         let address = listener.local_addr().map_err(ServerError::io("learn the interface's address"))?;
         let (stop, stopped) = oneshot::channel::<()>();
         let shutdown = async move {
@@ -379,6 +381,9 @@ impl Server {
         };
         let ended = Mutex::new(VecDeque::new());
         let Kept { agents_address, torn_bytes, state_dir, lock, resignation, neighbours, certificate } = kept;
+        let accounting = Accounting::open(&state_dir, history.clone(), handle.clone(), usage_days);
+        let accounting = Arc::new(accounting.map_err(ServerError::io("read the totals of usage"))?);
+        runtime.spawn(Arc::clone(&accounting).run());
         let handle_of_backend = handle.clone();
         let backend = ServerBackend {
             handle: handle_of_backend,
@@ -389,6 +394,7 @@ impl Server {
             started,
             ended,
             neighbours,
+            accounting,
             reloader: reloader.clone(),
         };
         let token_file = callers.tokens.path().to_owned();
@@ -467,11 +473,11 @@ fn open_callers(
     file: Option<ConfigFile>,
     handle: &Handle,
     user: String,
-) -> Result<(Callers, Option<Arc<Reloader>>), ServerError> {
+) -> Result<(Callers, Option<Arc<Reloader>>, u32), ServerError> {
     let callers = Callers::open(tokens, config.clone(), state_dir)?;
     let shared = (Arc::clone(&callers.accounts), callers.audit.clone());
     let reloader = file.map(|file| Arc::new(Reloader::new(file, &config, handle.clone(), shared, user)));
-    Ok((callers, reloader))
+    Ok((callers, reloader, config.usage_days))
 }
 
 /// Opens the log. A server that may have a standby waits until it is the active one, if the configuration has a store.

@@ -170,7 +170,7 @@ fn list(
 }
 
 /// A user's text in CSV. An apostrophe comes before a first character that would make a spreadsheet run the cell as a formula.
-fn cell(text: &str) -> String {
+pub fn cell(text: &str) -> String {
     let apostrophe = if text.starts_with(['=', '+', '-', '@', '\t', '\r']) { "'" } else { "" };
     format!("{apostrophe}{text}")
 }

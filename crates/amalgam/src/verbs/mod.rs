@@ -18,6 +18,7 @@ pub mod node;
 pub mod outputs;
 pub mod queue;
 pub mod reload;
+pub mod report;
 pub mod run;
 pub mod server;
 pub mod shell;

@@ -1,7 +1,7 @@
 //! What operators change while the server runs, and find again after it was killed: labels, limits of queues, the configuration.
 
 use crate::support::{Cluster, Scene, until, until_true};
-use amalgam_daemon::api::{NodeDetail, QueueSummary, Reloaded};
+use amalgam_daemon::api::{NodeDetail, QueueSummary, Reloaded, Report, ReportRow};
 use serde_json::Value;
 use std::fs;
 
@@ -120,4 +120,51 @@ fn a_reload_applies_what_can_change_names_the_rest_and_an_invalid_file_changes_n
     assert!(log.contains("reload the configuration: queue.a.weight"), "{log}");
     assert!(log.contains("reload the configuration: heartbeat, needs a restart"), "{log}");
     assert!(log.contains("the configuration was not reloaded: nothing has changed"), "{log}");
+}
+
+#[test]
+fn a_report_has_what_jobs_asked_for_and_used_and_outlives_the_jobs_and_a_killed_server() {
+    let cluster = Cluster::start(1, 4, "kept_jobs = 1\n[[queue]]\nname = 'a'\n[[queue]]\nname = 'b'\n");
+    let scene = &cluster.scene;
+    let run = |queue: &str, tasks: &str| {
+        let wanted = ["--queue", queue, "-r", "cpu=2,memory=128MiB", "--array", tasks];
+        let id = scene.submit(&[&wanted[..], &["--", "sleep", "0.5"]].concat());
+        scene.ok(&["wait", &id]);
+        scene.job(&id).summary.wall_seconds
+    };
+    let report = |by: &str| -> Vec<ReportRow> { scene.json::<Report>(&["report", "--by", by]).rows };
+    let (of_a, of_b) = (run("a", "0-3"), run("b", "0-1"));
+    let check = |what: &str| {
+        let rows = report("queue");
+        let queues: Vec<Option<&str>> = rows.iter().map(|row| row.queue.as_deref()).collect();
+        assert_eq!(queues, [Some("root.a"), Some("root.b")], "{what}");
+        for (row, (tasks, seconds)) in rows.iter().zip([(4, of_a), (2, of_b)]) {
+            assert_eq!((row.jobs, row.tasks, row.attempts, row.starts), (1, tasks, tasks, tasks), "{what}");
+            // Each attempt held 2 CPUs and 128 MiB for its run time; rounded to milliseconds.
+            let near = |hours: f64, wanted: f64| (hours * 3_600.0 - wanted).abs() < 0.02;
+            assert!(near(row.cpu_hours_asked, 2.0 * seconds), "{what}: {row:?}, {seconds}");
+            assert!(near(row.memory_gib_hours_asked, seconds / 8.0), "{what}: {row:?}, {seconds}");
+            assert!(row.cpu_hours_used < row.cpu_hours_asked && row.memory_gib_hours_used < 1.0);
+            assert_eq!((row.preempted, row.lost), (0, 0));
+        }
+        // Two of the four tasks waited for the others.
+        assert!((0.9..10.0).contains(&rows[0].wait_seconds), "{what}: {rows:?}");
+    };
+    check("at first");
+    assert_eq!(scene.jobs().len(), 1, "one ended job is kept");
+    cluster.kill_server();
+    cluster.start_server();
+    check("after the server was killed");
+    let all = report("user,day");
+    assert_eq!((all.len(), all[0].tasks, all[0].jobs), (1, 6, 2));
+    let csv = scene.ok(&["report", "--by", "queue", "--csv"]);
+    assert!(csv.starts_with("queue,jobs,tasks,attempts,cpu_hours_asked,") && csv.contains("\nroot.a,1,4,4,"), "{csv}");
+    assert_eq!(
+        scene.ok(&["report", "--from", "2020-01-01", "--to", "2020-01-31"]),
+        "nothing was counted from 2020-01-01 to 2020-01-31\n"
+    );
+    let wrong = scene.run(&["report", "--from", "yesterday"]);
+    assert!(wrong.err.contains("invalid date `yesterday`\n  help: write it like 2026-11-01"), "{wrong:?}");
+    let du = scene.ok(&["du"]);
+    assert!(du.contains("usage by day"), "{du}");
 }

@@ -317,9 +317,9 @@ impl Admission {
         turns.spread(left, |job| dependency_state(jobs, job));
     }
 
-    /// The job that ended first, among those on which no pending job depends.
-    pub(super) fn forgettable(&self) -> Option<JobId> {
-        self.forgettable.first().map(|(_, id)| *id)
+    /// The job that ended first, and when, among those on which no pending job depends.
+    pub(super) fn forgettable(&self) -> Option<(Instant, JobId)> {
+        self.forgettable.first().copied()
     }
 
     pub(super) fn forget(&mut self, job: JobId) {

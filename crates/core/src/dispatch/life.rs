@@ -12,6 +12,8 @@ use std::sync::Arc;
 /// Maximum number of jobs that start or end, and of dependants that are updated, in one event.
 const TURNS: usize = 250;
 /// The rest follows after the events that have arrived in the meantime.
+/// Time between two groups of old jobs that are forgotten.
+const PAUSE: Duration = Duration::from_millis(10);
 const SOON: Duration = Duration(1);
 
 impl Dispatcher {
@@ -230,13 +232,38 @@ impl Dispatcher {
         out.persist(Change::JobEnded { job, outcome, at: now });
         self.admission.set_ended(job, JobEnd { outcome, at: now });
         while self.admission.ended.len() > self.settings.kept_jobs {
-            let Some(oldest) = self.admission.forgettable() else { break };
-            out.persist(Change::JobForgotten { job: oldest });
-            match self.admission.jobs[&oldest].job.host {
-                HostId::SERVER => out.send(oldest, ToJobManager::Forgotten),
-                host => out.send(host, ToJobHost::Forget { job: oldest }),
-            }
-            self.admission.forget(oldest);
+            let Some((_, oldest)) = self.admission.forgettable() else { break };
+            self.forget(oldest, out);
         }
+    }
+
+    fn forget(&mut self, job: JobId, out: &mut Outbox) {
+        out.persist(Change::JobForgotten { job });
+        match self.admission.jobs[&job].job.host {
+            HostId::SERVER => out.send(job, ToJobManager::Forgotten),
+            host => out.send(host, ToJobHost::Forget { job }),
+        }
+        self.admission.forget(job);
+    }
+
+    /// Forgets jobs that ended long ago, a few at a time, so that decisions do not wait for it.
+    pub fn forget_old(&mut self, now: Instant, out: &mut Outbox) {
+        const AT_ONCE: usize = 64;
+        let Some(kept_for) = self.settings.kept_for else { return };
+        if now < self.forgot_at + PAUSE {
+            return;
+        }
+        for _ in 0..AT_ONCE {
+            let Some((_, job)) = self.admission.forgettable().filter(|(at, _)| *at + kept_for <= now) else { return };
+            self.forgot_at = now;
+            self.forget(job, out);
+        }
+    }
+
+    /// When a job has been kept for long enough.
+    pub fn next_forgetting(&self) -> Option<Instant> {
+        let kept_for = self.settings.kept_for?;
+        let (at, _) = self.admission.forgettable()?;
+        Some((at + kept_for).max(self.forgot_at + PAUSE))
     }
 }

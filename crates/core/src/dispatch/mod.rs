@@ -50,6 +50,9 @@ pub struct DispatchSettings {
     pub numbers: JobNumbers,
     /// The kinds of resources that have fixed numbers from the start.
     pub kinds: Kinds,
+    /// For how long ended jobs are remembered; `None`: as long as there are not too many.
+    #[serde(default)]
+    pub kept_for: Option<Duration>,
 }
 
 impl Default for DispatchSettings {
@@ -63,6 +66,7 @@ impl Default for DispatchSettings {
             jobs_place_all: false,
             numbers: JobNumbers::default(),
             kinds: Kinds::new(),
+            kept_for: None,
         }
     }
 }
@@ -164,6 +168,8 @@ pub struct Dispatcher {
     /// When to continue with jobs that start or end and that an event left for later.
     turns_due: Option<Instant>,
     looked_for_late_at: Instant,
+    /// When old jobs were forgotten last.
+    forgot_at: Instant,
 }
 
 impl Dispatcher {
@@ -183,6 +189,7 @@ impl Dispatcher {
             admission: Admission::new(queues),
             turns_due: None,
             looked_for_late_at: Instant::ZERO,
+            forgot_at: Instant::ZERO,
         }
     }
 

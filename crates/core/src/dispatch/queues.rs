@@ -4,13 +4,14 @@ use super::{Confirmation, Dispatcher, refuse};
 use crate::policy::inter_job::{QueueTree, QueueTreeError};
 use crate::protocol::{RefusalKind, ToClient};
 use crate::role::{Change, Outbox};
-use crate::vocabulary::{ClientId, Instant, QueueSettings, QueueSpec};
+use crate::vocabulary::{ClientId, Duration, Instant, QueueSettings, QueueSpec};
 use std::collections::BTreeMap;
 
 /// The part of the configuration that can change while the server runs.
 pub struct Reconfiguration {
     pub queues: Vec<QueueSpec>,
     pub kept_jobs: usize,
+    pub kept_for: Option<Duration>,
 }
 
 /// The configured queues, and what was set of them.
@@ -109,7 +110,7 @@ impl Dispatcher {
             }
         };
         out.send(client, ToClient::Done);
-        self.settings.kept_jobs = wanted.kept_jobs;
+        (self.settings.kept_jobs, self.settings.kept_for) = (wanted.kept_jobs, wanted.kept_for);
         self.configured.tree = configured;
         self.use_queues(now, tree, claims, out);
     }

@@ -411,6 +411,7 @@ impl Role for GlobalMaster {
             Event::Connected { .. } | Event::Disconnected { .. } => {}
             Event::Wakeup => {
                 self.dispatch.take_turns_when_due(now, out);
+                self.dispatch.forget_old(now, out);
                 self.see_openings(now, out);
                 self.dispatch.on_delays(now, &mut self.proposals, out);
             }
@@ -423,7 +424,8 @@ impl Role for GlobalMaster {
 
     fn next_wakeup(&self) -> Option<Instant> {
         let own = [self.sharing.next_retry(), self.first_refusal.next_due()];
-        let dispatch = [self.dispatch.next_turns(), self.dispatch.scheduler.next_widening()];
+        let dispatch =
+            [self.dispatch.next_turns(), self.dispatch.next_forgetting(), self.dispatch.scheduler.next_widening()];
         own.into_iter().chain(dispatch).flatten().min()
     }
 

@@ -172,8 +172,10 @@ impl Master {
             (Address::Client(client), ToMaster::SetQueue { queue, settings }) if self.federated.is_none() => {
                 self.dispatch.on_set_queue(now, client, &queue, settings, &mut self.claims, out);
             }
-            (Address::Client(client), ToMaster::Reconfigure { queues, kept_jobs }) if self.federated.is_none() => {
-                let wanted = Reconfiguration { queues, kept_jobs: kept_jobs as usize };
+            (Address::Client(client), ToMaster::Reconfigure { queues, kept_jobs, kept_for })
+                if self.federated.is_none() =>
+            {
+                let wanted = Reconfiguration { queues, kept_jobs: kept_jobs as usize, kept_for };
                 self.dispatch.on_reconfigure(now, client, wanted, &mut self.claims, out);
             }
             (Address::Node(node), _) if self.dispatch.rooms.is_removed(node) => {
@@ -281,6 +283,7 @@ impl Role for Master {
             Event::Connected { .. } | Event::Disconnected { .. } => {}
             Event::Wakeup => {
                 self.dispatch.take_turns_when_due(now, out);
+                self.dispatch.forget_old(now, out);
                 self.dispatch.on_delays(now, &mut self.claims, out);
                 self.on_wakeup(now, out);
                 self.advance_when_due(now);
@@ -298,7 +301,8 @@ impl Role for Master {
 
     fn next_wakeup(&self) -> Option<Instant> {
         let beat = self.federated.as_ref().and_then(|federated| federated.next_beat());
-        let dispatch = [self.dispatch.next_turns(), self.dispatch.scheduler.next_widening()];
+        let dispatch =
+            [self.dispatch.next_turns(), self.dispatch.next_forgetting(), self.dispatch.scheduler.next_widening()];
         let reviews = [self.nodes.next_review(), self.publication.due, beat].into_iter().chain(dispatch);
         reviews.flatten().min()
     }

@@ -210,7 +210,7 @@ fn settings_that_do_not_fit_are_refused_and_without_effect_after_the_configurati
     assert_eq!(set(&mut world, "b", guaranteed(300_000)), Ok(()));
     // The file now says less than what is guaranteed, and `root.b` is gone.
     let less = QueueSpec { maximum: 300_000, ..QueueSpec::named("root.a") };
-    let reconfigure = |queues: Vec<QueueSpec>| ToMaster::Reconfigure { queues, kept_jobs: 10 };
+    let reconfigure = |queues: Vec<QueueSpec>| ToMaster::Reconfigure { queues, kept_jobs: 10, kept_for: None };
     let refused = answer(world.ask_master(reconfigure(vec![less.clone(), half("root.b")]))).unwrap_err();
     assert!(refused.contains("with what `amalgam queue set` changed, queue `root.a`"), "{refused}");
     let refused = answer(world.ask_master(reconfigure(vec![half("root.a")]))).unwrap_err();
@@ -228,7 +228,7 @@ fn a_new_configuration_takes_effect_at_once_with_queues_that_are_added() {
         let old = in_queue(&mut world, "b", 8, "10s");
         world.settle();
         let added = vec![QueueSpec::named("root.b"), half("root.a"), half("root.a2")];
-        let order = ToMaster::Reconfigure { queues: added, kept_jobs: 1 };
+        let order = ToMaster::Reconfigure { queues: added, kept_jobs: 1, kept_for: None };
         assert_eq!(answer(world.ask_master(order)), Ok(()), "{}", preset.name());
         let new = in_queue(&mut world, "a", 2, "1s");
         let newest = in_queue(&mut world, "a2", 2, "1s");
@@ -243,4 +243,32 @@ fn a_new_configuration_takes_effect_at_once_with_queues_that_are_added() {
         assert_eq!(known.len(), 1, "{}: {known:?}", preset.name());
         assert!(world.running_tasks().is_empty());
     }
+}
+
+// ---- retention -----------------------------------------------------------------------------------------------------
+
+#[test]
+fn old_jobs_are_forgotten_a_few_at_a_time_except_those_that_pending_ones_wait_for() {
+    let mut world = World::new(Preset::FIFO);
+    world.settings.dispatch.kept_for = Some(seconds(1_000));
+    world.start_server();
+    for _ in 0..10 {
+        world.add_node(Resources::new(20_000, 0), &[]);
+    }
+    world.settle();
+    let jobs: Vec<JobId> = (0..200).map(|_| world.submit(job(vec![stage("s", 1, "1s", 1_000)]))).collect();
+    world.run_for(seconds(500));
+    assert!(jobs.iter().all(|job| world.outcome(*job) == Some(JobOutcome::Succeeded)));
+    let held = JobSpec { after_jobs: vec![jobs[0]], held: true, ..job(vec![stage("s", 1, "1s", 1_000)]) };
+    let waits = world.submit(held);
+    let known = |world: &World| {
+        let master = &world.server.as_ref().expect("the server runs").master;
+        master.dispatch().jobs_from(JobId(0)).map(|(job, _)| job.id).collect::<Vec<_>>()
+    };
+    world.run_for(seconds(490));
+    assert_eq!(known(&world).len(), 201);
+    world.run_for(seconds(60));
+    assert_eq!(known(&world), [jobs[0], waits]);
+    restart(&mut world, false);
+    assert_eq!(known(&world), [jobs[0], waits], "also after a restart");
 }

@@ -114,6 +114,44 @@ wire! {
         set: Vec<String>,
     }
 
+    /// What was asked for, used and lost on some days.
+    pub struct Report {
+        /// The first and the last day, in UTC.
+        from: String,
+        to: String,
+        rows: Vec<ReportRow>,
+    }
+
+    /// Totals of a user, a queue, a day, or a combination of them.
+    pub struct ReportRow {
+        #[serde(skip_serializing_if = "Option::is_none")]
+        day: Option<String>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        user: Option<String>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        queue: Option<String>,
+        /// Jobs that ended, tasks that ended and are not tried again, and attempts that ended or were lost.
+        jobs: u64,
+        tasks: u64,
+        attempts: u64,
+        /// Hours of one CPU that attempts held, and that they used.
+        cpu_hours_asked: f64,
+        cpu_hours_used: f64,
+        /// The same for memory. An attempt uses the most that it had at once, for all of its time.
+        memory_gib_hours_asked: f64,
+        memory_gib_hours_used: f64,
+        /// First starts of tasks, and the sum and the mean of the times from when a task could run to its start.
+        starts: u64,
+        wait_seconds: f64,
+        mean_wait_seconds: Option<f64>,
+        /// Attempts that were preempted or shed, and what they held.
+        preempted: u64,
+        cpu_hours_preempted: f64,
+        /// Attempts that were lost, with their node or their launch, and what they held.
+        lost: u64,
+        cpu_hours_lost: f64,
+    }
+
     pub struct ClusterSummary {
         version: String,
         preset: String,

@@ -45,7 +45,8 @@ pub use actions::{
     QueueRequest, Reloaded, UpdateRequest,
 };
 pub use cluster::{
-    ClusterSummary, ClusterView, Guarantee, NodeDetail, NodeDoubt, NodeState, NodeSummary, QueueSummary, RunningAttempt,
+    ClusterSummary, ClusterView, Guarantee, NodeDetail, NodeDoubt, NodeState, NodeSummary, QueueSummary, Report,
+    ReportRow, RunningAttempt,
 };
 pub use error::{Elsewhere, Error, ErrorCode};
 pub use events::{AllocationParts, Event, EventKind, StoryLine};

@@ -2,9 +2,10 @@
 
 use crate::api::{
     Action, AttemptSummary, ChosenCounts, ChosenTasks, ClusterSummary, ConfigChange, Error, Event, InputTaken,
-    JobDetail, JobState, JobSummary, Listing, NodeDetail, NodeSummary, OutputFile, QueueSummary, StoryLine, Submitted,
-    TaskState, TaskSummary, Timestamp, Waited,
+    JobDetail, JobState, JobSummary, Listing, NodeDetail, NodeSummary, OutputFile, QueueSummary, Report, StoryLine,
+    Submitted, TaskState, TaskSummary, Timestamp, Waited,
 };
+use crate::dates::By;
 use crate::files::{Piece, PieceAsk};
 use crate::input::InputPart;
 use amalgam_core::protocol::JobUpdate;
@@ -80,6 +81,8 @@ pub trait Backend: Send + Sync + 'static {
     /// Reads the configuration again.
     async fn reload(&self) -> Result<Vec<ConfigChange>, Error>;
     async fn queues(&self) -> Result<Vec<QueueSummary>, Error>;
+    /// Totals of usage on the days from the first to the last, with `user` only this user's.
+    async fn report(&self, days: (u64, u64), by: By, user: Option<String>) -> Result<Report, Error>;
     async fn cluster(&self) -> Result<ClusterSummary, Error>;
 
     /// Events from this sequence number on, as they happen; with `job`, only those of the job. Starts with a `gap`

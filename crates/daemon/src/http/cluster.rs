@@ -1,13 +1,15 @@
 //! Requests about nodes, queues and the server itself.
 
 use super::App;
-use super::reply::{Answer, Number, Reply};
-use crate::api::{ClusterSummary, NodeDetail, NodeSummary, QueueSummary};
+use super::reply::{Answer, Number, Parameters, Reply};
+use crate::api::{ClusterSummary, Error, NodeDetail, NodeSummary, QueueSummary, Report, Timestamp};
 use crate::auth::{Identity, Scope};
+use crate::dates::{By, day_of_date};
 use axum::Json;
 use axum::extract::{Extension, State};
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
+use serde::Deserialize;
 
 pub async fn nodes(State(app): State<App>) -> Answer<Vec<NodeSummary>> {
     Ok(Json(app.backend.nodes().await?))
@@ -28,6 +30,49 @@ pub async fn node(
 
 pub async fn queues(State(app): State<App>) -> Answer<Vec<QueueSummary>> {
     Ok(Json(app.backend.queues().await?))
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ReportParameters {
+    by: Option<String>,
+    from: Option<String>,
+    to: Option<String>,
+}
+
+/// The number of days of a report that names none.
+const USUAL_DAYS: u64 = 30;
+
+pub async fn report(
+    State(app): State<App>,
+    Extension(caller): Extension<Identity>,
+    Parameters(ReportParameters { by, from, to }): Parameters<ReportParameters>,
+) -> Answer<Report> {
+    let mut wanted = By::default();
+    for word in by.as_deref().unwrap_or("user").split(',').filter(|word| !word.is_empty()) {
+        match word {
+            "user" => wanted.user = true,
+            "queue" => wanted.queue = true,
+            "day" => wanted.day = true,
+            other => {
+                let message = format!("`{}` is not a column of reports", other.escape_debug());
+                return Err(Error::bad_request(message, "use user, queue and day, separated by commas").into());
+            }
+        }
+    }
+    let day = |text: &str| {
+        let wrong =
+            || Error::bad_request(format!("invalid date `{}`", text.escape_debug()), "write it like 2026-11-01");
+        day_of_date(text).ok_or_else(wrong)
+    };
+    let today = Timestamp::now().0 / 86_400_000_000;
+    let to = to.as_deref().map_or(Ok(today), day)?;
+    let from = from.as_deref().map_or_else(|| Ok((to + 1).saturating_sub(USUAL_DAYS)), day)?;
+    if from > to {
+        return Err(Error::bad_request("`from` is after `to`", "exchange the dates").into());
+    }
+    let user = (!caller.scopes.has(Scope::Operate)).then_some(caller.user);
+    Ok(Json(app.backend.report((from, to), wanted, user).await?))
 }
 
 pub async fn summary(State(app): State<App>) -> Answer<ClusterSummary> {

@@ -11,8 +11,10 @@ use super::backend::{
 use crate::api::{
     Action, AttemptSummary, ChosenCounts, ChosenTasks, ClusterSummary, ConfigChange, Error, ErrorCode, Event,
     EventKind, InputState, InputTaken, JobDetail, JobState, JobSummary, Listing, NodeDetail, NodeState, NodeSummary,
-    OutputFile, QueueSummary, StageDetail, StoryLine, Submitted, TaskCounts, TaskState, TaskSummary, Timestamp, Waited,
+    OutputFile, QueueSummary, Report, ReportRow, StageDetail, StoryLine, Submitted, TaskCounts, TaskState, TaskSummary,
+    Timestamp, Waited,
 };
+use crate::dates::{By, date};
 use crate::files::{Piece, PieceAsk};
 use amalgam_core::protocol::JobUpdate;
 use amalgam_core::vocabulary::{
@@ -572,6 +574,11 @@ impl Backend for FakeCluster {
             maximum: 1.0,
             ..Default::default()
         }])
+    }
+
+    async fn report(&self, (from, to): (u64, u64), _: By, user: Option<String>) -> Result<Report, Error> {
+        let row = ReportRow { user, ..ReportRow::default() };
+        Ok(Report { from: date(from), to: date(to), rows: vec![row] })
     }
 
     async fn cluster(&self) -> Result<ClusterSummary, Error> {

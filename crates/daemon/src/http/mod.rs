@@ -148,6 +148,7 @@ fn router(app: App) -> Router {
         .route("/v1/nodes/{node}/labels", post(changes::label))
         .route("/v1/queues", get(cluster::queues))
         .route("/v1/queues/{queue}", post(changes::set_queue))
+        .route("/v1/report", get(cluster::report))
         .route("/v1/reload", post(changes::reload_configuration))
         .route("/v1/cluster", get(cluster::summary))
         .route("/v1/events", get(events::stream))

@@ -202,6 +202,15 @@ pub(super) const CALLS: &[Call] = &[
         )
     },
     Call {
+        parameters: &[("by", "string"), ("from", "string"), ("to", "string")],
+        ..read(
+            "/v1/report",
+            "What was asked for, used and lost on the days from `from` to `to` (such as `2026-11-27`), by `user`, `queue` and \
+             `day`, of which `by` names some, separated by commas. Without the scope `operate`, only the caller's own",
+            Answer::Json(schema::<api::Report>),
+        )
+    },
+    Call {
         method: "post",
         ..read(
             "/v1/reload",

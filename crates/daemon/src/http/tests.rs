@@ -541,6 +541,11 @@ fn nodes_are_changed_by_operators_queues_by_administrators_and_the_audit_log_has
         assert_eq!(status(&client.ada, "/v1/queues/default", wrong), 400);
     }
     assert_eq!((status(&helper, "/v1/reload", b""), status(&client.ada, "/v1/reload", b"")), (403, 200));
+    let reports = |token: &str| client.get(token, "/v1/report?by=user,day").body;
+    assert!(reports(&client.bob).contains("\"user\":\"bob\"") && !reports(&helper).contains("\"user\""));
+    for wrong in ["by=week", "from=soon", "from=2026-11-02&to=2026-11-01"] {
+        assert_eq!(client.get(&client.ada, &format!("/v1/report?{wrong}")).status, 400);
+    }
 
     let agent = TokenEntry::new(Holder::agent("fake")).unwrap();
     let agent = auth::add(client.server.tokens.path(), agent, false).unwrap();
