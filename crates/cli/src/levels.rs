@@ -20,7 +20,7 @@ const PARTS: [(&str, &[&str]); 9] = [
     ("http", &["http"]),
     ("store", &["store", "replica", "accounting", "dates"]),
     ("auth", &["auth", "authority", "identity", "audit"]),
-    ("files", &["files", "shell::fetcher"]),
+    ("files", &["files", "shell::fetcher", "transport::ways"]),
 ];
 
 /// The crate of all daemons.

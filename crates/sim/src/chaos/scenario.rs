@@ -65,6 +65,11 @@ impl Scenario {
         if is_one_in(4, &mut Chance::new(seed, "chaos small cache")) {
             settings.files.cache_bytes = 4 << 20;
         }
+        // Drawn separately, as above. A node sends large files to few others at once.
+        if is_one_in(4, &mut Chance::new(seed, "chaos large files")) {
+            settings.files.bytes *= 5;
+            settings.files.cache_bytes *= 5;
+        }
         Scenario { settings, nodes, workload, plan }
     }
 }

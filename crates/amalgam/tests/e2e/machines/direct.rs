@@ -46,7 +46,7 @@ impl Machines {
     fn start_with(&self, host: usize, arguments: &[&str]) {
         let token = self.token_of(&format!("host-{host}"));
         let mut command: Command = self.agent(host, &self.agents, &token);
-        command.args(arguments).env("AMALGAM_LOG", "warn,files=info,transport=info");
+        command.args(arguments).env("AMALGAM_LOG", "warn,files=info");
         self.started(host, saying_into(command, &self.diagnostics(host)));
     }
 

@@ -19,8 +19,12 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::AbortHandle;
 use tokio::time::timeout;
+
+/// Maximum number of transfers at once, small files included.
+const MOST_AT_ONCE: usize = 64;
 
 /// Where a node listens for other nodes that fetch its files.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
@@ -58,7 +62,9 @@ impl Port {
     /// # Errors
     /// If the system returns no random numbers.
     pub fn new(state: PathBuf, node: NodeId, at: FilesAddress) -> io::Result<Port> {
-        let sender = Arc::new(Sender { state, node, expected: Mutex::default(), uploads: Arc::default() });
+        let (expected, uploads) = Default::default();
+        let sender =
+            Arc::new(Sender { state, node, expected, uploads, places: Arc::new(Semaphore::new(MOST_AT_ONCE)) });
         Ok(Port { certificate: Certificate::of_process()?, at, listening: Mutex::default(), sender })
     }
 
@@ -113,11 +119,14 @@ impl Port {
         if !is_here.unwrap_or(false) {
             return Expected::Absent;
         }
+        let Ok(place) = Arc::clone(&self.sender.places).try_acquire_owned() else {
+            return Expected::Busy(Vec::new());
+        };
         if let Turn::Later(others) = lock(&self.sender.uploads).ask(file, visit.reader) {
             return Expected::Busy(others);
         }
         let uploads = Arc::clone(&self.sender.uploads);
-        let slot = Slot { uploads, file, reader: visit.reader, is_complete: false };
+        let slot = Slot { uploads, file, reader: visit.reader, is_complete: false, _place: place };
         let number = visit.pass.number;
         let admitted = Admitted { pass: visit.pass, slot, until: Instant::now() + PASS_LIFE };
         lock(&self.sender.expected).insert(number, admitted);
@@ -145,6 +154,8 @@ struct Sender {
     node: NodeId,
     expected: Mutex<HashMap<u64, Admitted>>,
     uploads: Arc<Mutex<Uploads>>,
+    /// Limits the passes and transfers at once, each of which may take a thread.
+    places: Arc<Semaphore>,
 }
 
 /// A pass that was not used yet.
@@ -160,6 +171,7 @@ struct Slot {
     file: StoredFile,
     reader: NodeId,
     is_complete: bool,
+    _place: OwnedSemaphorePermit,
 }
 
 impl Drop for Slot {
@@ -194,7 +206,7 @@ async fn accept(listener: TcpListener, certificate: Certificate, sender: Arc<Sen
             };
             match let_in {
                 Ok(Ok(Some(upload))) => {
-                    // The number of these threads is limited by the passes.
+                    // The number of these threads is limited by the places.
                     tokio::task::spawn_blocking(move || send(upload, address));
                 }
                 Ok(Ok(None)) => {}
