@@ -33,6 +33,8 @@ pub enum Verb {
     Logs(verbs::logs::LogsArgs),
     /// Fetch the files that tasks declare as outputs
     Outputs(verbs::outputs::OutputsArgs),
+    /// Copy files that tasks declare as outputs to this machine, by name
+    Cp(verbs::cp::CpArgs),
     /// Wait until jobs have ended
     Wait(verbs::wait::WaitArgs),
     /// Cancel jobs

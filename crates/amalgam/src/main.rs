@@ -10,6 +10,8 @@ mod input;
 mod interrupts;
 mod job_arguments;
 mod joining;
+mod output_archive;
+mod output_files;
 mod progress;
 mod selectors;
 mod show;
@@ -56,6 +58,7 @@ fn execute(Arguments { connection, verb }: Arguments) -> Result<ExitCode> {
         Verb::History(args) => verbs::list::execute_history(args, &connection),
         Verb::Info(args) => verbs::info::execute(args, &connection),
         Verb::Outputs(args) => verbs::outputs::execute(args, &connection),
+        Verb::Cp(args) => verbs::cp::execute(args, &connection),
         Verb::Logs(args) => verbs::logs::execute(args, &connection),
         Verb::Story(args) => verbs::story::execute(args, &connection),
         Verb::Wait(args) => verbs::wait::execute(args, &connection),

@@ -5,10 +5,11 @@ use crate::connection::Connection;
 use crate::failure::Result;
 use crate::following::{self, Followed, Plain, Sink, Source, ToStdout};
 use crate::selectors::{Meant, Target};
-use crate::{discovery, show};
+use crate::{discovery, output_archive, show};
 use amalgam_core::vocabulary::Stream;
 use amalgam_daemon::api::{Event, JobDetail, TaskSummary};
 use clap::Args;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::thread;
 
@@ -16,7 +17,8 @@ use std::thread;
 #[command(after_help = "Examples:
   amalgam logs last             what the tasks of your newest job wrote
   amalgam logs -f 7.count.3     follow task 3 of stage count
-  amalgam logs 7 --stderr       standard error instead")]
+  amalgam logs 7 --stderr       standard error instead
+  amalgam logs 7 --archive 7.tar   both streams of all tasks, as 7/STAGE/PLACE/stdout and stderr")]
 pub struct LogsArgs {
     /// JOB, JOB.STAGE, JOB.STAGE.PLACE, JOB.STAGE.FIRST-LAST, or an attempt such as 7-1-3
     #[arg(value_parser = Target::parse)]
@@ -33,6 +35,9 @@ pub struct LogsArgs {
     /// Omit the task's name before each line if there are several tasks
     #[arg(long)]
     no_prefix: bool,
+    /// Write both streams of the tasks of a job that has ended to a tar archive; - for standard output
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["follow", "stderr", "both", "no_prefix"])]
+    archive: Option<PathBuf>,
 }
 
 pub fn execute(args: LogsArgs, connection: &Connection) -> Result<ExitCode> {
@@ -40,6 +45,9 @@ pub fn execute(args: LogsArgs, connection: &Connection) -> Result<ExitCode> {
     let id = args.target.job(&client)?;
     let job = client.job(id)?;
     let meant = args.target.find(&client, &job)?;
+    if let Some(path) = &args.archive {
+        return output_archive::write(&client, &job, &meant, path);
+    }
     let stage = meant.stage;
     let streams: &[Stream] = match (args.both, args.stderr) {
         (true, _) => &[Stream::Stdout, Stream::Stderr],

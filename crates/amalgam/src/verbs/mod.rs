@@ -5,6 +5,7 @@ pub mod agent;
 pub mod backup;
 pub mod ca;
 pub mod config;
+pub mod cp;
 pub mod dev;
 pub mod doctor;
 pub mod du;

@@ -1,24 +1,19 @@
 //! `amalgam outputs`: fetches the files that tasks declare as their outputs.
 
-use crate::client::{Client, Query, very_patiently};
 use crate::connection::Connection;
 use crate::failure::{Failure, Kind, Result};
+use crate::output_files::{self, Manner, cannot};
 use crate::selectors::Target;
 use crate::{discovery, show};
 use amalgam_core::vocabulary::Named;
-use amalgam_core::vocabulary::files::{check_output, matches};
+use amalgam_core::vocabulary::files::check_output;
 use amalgam_core::why::counted;
-use amalgam_daemon::api::{JobDetail, OutputFile};
-use amalgam_daemon::durable::Temporary;
+use amalgam_daemon::api::OutputFile;
 use clap::Args;
-use sha2::{Digest, Sha256};
-use std::fs::{self, File};
-use std::io::{self, Read, Seek, Write};
+use std::fs;
+use std::io;
 use std::path::{Component, Path, PathBuf};
-use std::process::{self, ExitCode};
-
-/// How many times a file with a wrong checksum is requested.
-const TRIES: u32 = 3;
+use std::process::ExitCode;
 
 #[derive(Args)]
 #[command(after_help = "Examples:
@@ -54,16 +49,7 @@ pub fn execute(args: OutputsArgs, connection: &Connection) -> Result<ExitCode> {
     let id = args.target.job(&client)?;
     let job = client.job(id)?;
     let meant = args.target.find(&client, &job)?;
-    let mut query = Query::default();
-    query.add("stage", meant.stage.map(|stage| stage.to_string()).as_deref());
-    query.add("index", meant.index().map(|index| index.to_string()).as_deref());
-    let mut files: Vec<OutputFile> = client.list(&format!("/v1/jobs/{id}/outputs"), &query)?;
-    files.retain(|file| meant.has(file.index));
-    let all = files.len();
-    files.retain(|file| matches(&args.pattern, &file.name));
-    if files.is_empty() {
-        return Err(nothing(&job, all, &args.pattern));
-    }
+    let files = output_files::find(&client, &job, &meant, &args.pattern)?;
     if !job.summary.state.has_ended() {
         show::note(&format!("job {id} has not ended: these are the outputs of the tasks that have succeeded"));
     }
@@ -74,8 +60,9 @@ pub fn execute(args: OutputsArgs, connection: &Connection) -> Result<ExitCode> {
     let mut failures = Vec::new();
     let mut written = Vec::new();
     for file in files {
-        let fetched =
-            place(&directory, &file).and_then(|path| fetch(&client, id, &file, &directory, &path, args.force));
+        let manner = Manner { force: args.force, continues: false };
+        let fetched = place(&directory, &file)
+            .and_then(|path| output_files::fetch(&client, id, &file, &directory, &path, manner));
         match fetched {
             Ok(path) => written.push(Written { file, path: path.display().to_string() }),
             // Without a disk or a server the other files would fail as well.
@@ -101,18 +88,6 @@ struct Written {
     path: String,
 }
 
-fn nothing(job: &JobDetail, all: usize, pattern: &str) -> Failure {
-    let id = job.summary.id;
-    if all > 0 {
-        let what = format!("none of the {} of job {id} has a name like `{pattern}`", counted(all as u64, "output"));
-        return Failure::new(what, format!("`amalgam outputs {id} --list` shows their names"));
-    }
-    let what = format!("no outputs of job {id}");
-    let remedy =
-        "tasks that have succeeded leave the outputs that their stage declares: outputs = [\"NAME\"] in a job file";
-    Failure::new(what, remedy)
-}
-
 fn list(files: &[OutputFile], json: bool) -> Result<ExitCode> {
     if json {
         show::json(&files)?;
@@ -128,7 +103,7 @@ fn list(files: &[OutputFile], json: bool) -> Result<ExitCode> {
 }
 
 /// The path of a file. The server's names are not trusted: they may not point outside the directory.
-fn place(directory: &Path, file: &OutputFile) -> Result<PathBuf> {
+pub fn place(directory: &Path, file: &OutputFile) -> Result<PathBuf> {
     let outside = |why: &str| {
         let what = format!("output `{}` of task {} is left out: {why}", file.name.escape_debug(), file.task);
         Failure::new(what, "use a server of this program's version")
@@ -154,97 +129,6 @@ fn place(directory: &Path, file: &OutputFile) -> Result<PathBuf> {
         }
     }
     Ok(directory.join(relative))
-}
-
-/// Fetches the whole file, unless it exists.
-fn fetch(client: &Client, job: u64, file: &OutputFile, directory: &Path, path: &Path, force: bool) -> Result<PathBuf> {
-    if let Ok(found) = fs::symlink_metadata(path) {
-        let is_same =
-            found.is_file() && found.len() == file.bytes && checksum(path).is_ok_and(|sum| sum == file.sha256);
-        if is_same {
-            return Ok(path.to_owned());
-        }
-        if !found.is_file() && !found.is_symlink() || !force {
-            let what =
-                format!("{} exists, and differs from output `{}` of task {}", path.display(), file.name, file.task);
-            let remedy = if found.is_dir() { "name another directory with --output" } else { "--force replaces it" };
-            return Err(Failure::new(what, remedy));
-        }
-    }
-    let part = temporary(directory)?;
-    let mut suspect = false;
-    for _ in 0..TRIES {
-        let sum = fill(&part, client, job, file, suspect)?;
-        if sum == file.sha256 {
-            part.rename(path).map_err(|error| cannot("write", path, &error))?;
-            return Ok(path.to_owned());
-        }
-        suspect = true;
-    }
-    let what = format!("output `{}` of task {} has another checksum on every node that has it", file.name, file.task);
-    Err(Failure::new(what, "run the task again; the file was modified on its node"))
-}
-
-/// The incomplete file of this process.
-fn temporary(directory: &Path) -> Result<Temporary> {
-    let path = directory.join(format!(".amalgam-outputs-{}", process::id()));
-    // It may be left from a process with the same number.
-    let _ = fs::remove_file(&path);
-    Temporary::create(path.clone(), 0o666).map_err(|error| cannot("write", &path, &error))
-}
-
-/// Fetches the missing bytes, if necessary over several connections, and returns the checksum of the received bytes.
-fn fill(part: &Temporary, client: &Client, job: u64, file: &OutputFile, suspect: bool) -> Result<String> {
-    let cannot_write = |error: io::Error| cannot("write", part.path(), &error);
-    let mut out = part.file();
-    out.set_len(0).and_then(|()| out.rewind()).map_err(cannot_write)?;
-    let (mut hash, mut received) = (Sha256::new(), 0);
-    let mut piece = vec![0; 1 << 18];
-    while received < file.bytes {
-        let before = received;
-        let query = Query::default().with("task", &file.task).with("name", &file.name);
-        let query = query.with("offset", &received.to_string());
-        let query = if suspect { query.with("suspect", "true") } else { query };
-        let answer = very_patiently(|| client.open(&format!("/v1/jobs/{job}/outputs/content{query}")))?;
-        let mut body = answer.into_body().into_reader();
-        loop {
-            match body.read(&mut piece) {
-                Ok(0) => break,
-                Ok(length) => {
-                    out.write_all(&piece[..length]).map_err(cannot_write)?;
-                    hash.update(&piece[..length]);
-                    received += length as u64;
-                }
-                // The connection broke; the next one continues from here.
-                Err(_) => break,
-            }
-        }
-        if received == before {
-            let what = format!("output `{}` of task {} ends before its {} bytes", file.name, file.task, file.bytes);
-            return Err(Failure::new(what, "try again"));
-        }
-    }
-    Ok(hex(&hash.finalize()))
-}
-
-fn checksum(path: &Path) -> io::Result<String> {
-    let mut file = File::open(path)?;
-    let mut hash = Sha256::new();
-    let mut part = vec![0; 1 << 18];
-    loop {
-        match file.read(&mut part)? {
-            0 => return Ok(hex(&hash.finalize())),
-            length => hash.update(&part[..length]),
-        }
-    }
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-fn cannot(what: &str, path: &Path, error: &io::Error) -> Failure {
-    Failure::new(format!("cannot {what} {}: {error}", path.display()), "name another directory with --output")
 }
 
 #[cfg(test)]

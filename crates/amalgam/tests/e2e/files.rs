@@ -294,3 +294,103 @@ fn outputs_are_fetched_from_the_node_that_has_them() {
     let result = fetch(&format!("{id}.map.1"), &[]);
     assert_eq!(result.code, 0, "the sound one is there already: {result:?}");
 }
+
+#[test]
+fn outputs_are_copied_by_name() {
+    let (cluster, id) = mapped("");
+    let scene = &cluster.scene;
+    let out = scene.path().join("copies");
+    fs::create_dir(&out).unwrap();
+    let cp = |from: &[&str], to: &str, more: &[&str]| {
+        let from: Vec<String> = from.iter().map(|from| format!("{id}{from}")).collect();
+        let from: Vec<&str> = from.iter().map(String::as_str).collect();
+        scene.run(&[&["cp"], more, &from[..], &[out.join(to).to_str().unwrap()]].concat())
+    };
+    let numbers = |index: u64| -> String {
+        (index * 1_000_000..=index * 1_000_000 + 300_000).map(|number| format!("{number}\n")).collect()
+    };
+    let is_there = |path: &str, index: u64| fs::read_to_string(out.join(path)).unwrap() == numbers(index);
+
+    let copied = cp(&[".map.1:part/numbers-1"], "one", &[]);
+    assert!(copied.code == 0 && copied.out.starts_with("1 file, "), "{copied:?}");
+    assert!(is_there("one", 1));
+    assert_eq!(cp(&[".map.*:*numbers-*"], "all/", &[]).code, 0);
+    assert!(is_there("all/numbers-0", 0) && is_there("all/numbers-1", 1));
+    assert_eq!(cp(&[":*"], "tree", &["--tree"]).code, 0);
+    assert!(is_there("tree/map/0/part/numbers-0", 0) && is_there("tree/map/1/part/numbers-1", 1));
+    let printed = scene.ok(&["cp", &format!("{id}.map.0:part/numbers-0"), "-"]);
+    assert!(printed == numbers(0));
+
+    let several = cp(&[":*"], "file", &[]);
+    assert!(several.code == 1 && several.err.contains("2 files are selected: 1.0.0:part/numbers-0"), "{several:?}");
+    let several = scene.run(&["cp", &format!("{id}:*"), "-"]);
+    assert!(several.code == 1 && several.err.contains("standard output is one file"), "{several:?}");
+    let none = cp(&[".map.0:nothing"], "none", &[]);
+    assert!(none.code == 1 && none.err.contains("none of the 1 output of job"), "{none:?}");
+    let other = cp(&[".map.0:part/*"], "one", &[]);
+    assert!(other.code == 1 && other.err.contains("exists, and differs"), "{other:?}");
+    assert!(is_there("one", 1));
+    assert_eq!(cp(&[".map.0:part/*"], "one", &["--force"]).code, 0);
+    assert!(is_there("one", 0));
+
+    // The start of a file that an interrupted copy left, a wrong one, and one that is too long.
+    for begun in [numbers(0)[..700_000].to_owned(), "nonsense".to_owned(), numbers(0) + "more"] {
+        fs::write(out.join("rest.part"), begun).unwrap();
+        let _ = fs::remove_file(out.join("rest"));
+        let copied = cp(&[".map.0:part/*"], "rest", &["--continue"]);
+        assert!(copied.code == 0 && is_there("rest", 0) && !out.join("rest.part").exists(), "{copied:?}");
+    }
+    assert!(!fs::read_dir(&out).unwrap().flatten().any(|file| file.file_name().as_encoded_bytes().starts_with(b".")));
+}
+
+#[test]
+fn both_streams_of_all_tasks_are_in_one_archive() {
+    let scene = Scene::dev(&[]);
+    let text = r#"
+[[stage]]
+name = "a"
+tasks = 2
+command = 'echo out $AMALGAM_INDEX; echo err $AMALGAM_INDEX >&2; exit $AMALGAM_INDEX'
+[[stage]]
+name = "b"
+after = ["a"]
+command = 'echo never'
+[[stage]]
+name = "c"
+command = 'while [ ! -e "$AMALGAM_SUBMIT_DIR/go" ]; do sleep 0.05; done'
+"#;
+    let job = scene.write("job.toml", text);
+    let id = scene.submit(&[job.to_str().unwrap()]);
+    let path = scene.path().join("logs.tar");
+    let early = scene.run(&["logs", &id, "--archive", path.to_str().unwrap()]);
+    assert!(early.code == 1 && early.err.contains("has not ended"), "{early:?}");
+    scene.write("go", "");
+    scene.run(&["wait", &id]);
+    let said = scene.ok(&["logs", &id, "--archive", path.to_str().unwrap()]);
+    assert!(said.starts_with("output of 4 tasks, "), "{said}");
+    let mut archive = tar::Archive::new(fs::File::open(&path).unwrap());
+    let contents: Vec<(String, String)> = archive
+        .entries()
+        .unwrap()
+        .map(|entry| {
+            let mut entry = entry.unwrap();
+            let name = entry.path().unwrap().display().to_string();
+            (name, std::io::read_to_string(&mut entry).unwrap())
+        })
+        .collect();
+    let expected = |name: &str, text: &str| (format!("{id}/{name}"), text.to_owned());
+    for file in [
+        expected("a/0/stdout", "out 0\n"),
+        expected("a/0/stderr", "err 0\n"),
+        expected("a/1/stdout", "out 1\n"),
+        expected("a/1/stderr", "err 1\n"),
+        expected("b/0/stdout", ""),
+        expected("c/0/stderr", ""),
+    ] {
+        assert!(contents.contains(&file), "{file:?} is missing in {contents:?}");
+    }
+    assert_eq!(contents.len(), 8);
+    let of_one = scene.path().join("one.tar");
+    scene.ok(&["logs", &format!("{id}.a.1"), "--archive", of_one.to_str().unwrap()]);
+    assert_eq!(tar::Archive::new(fs::File::open(&of_one).unwrap()).entries().unwrap().count(), 2);
+}
