@@ -19,7 +19,7 @@ use std::process;
 /// How many times a file with a wrong checksum is requested.
 const TRIES: u32 = 3;
 
-/// What to do with files that exist or were begun.
+/// What to do with files that exist or are incomplete.
 #[derive(Clone, Copy, Default)]
 pub struct Manner {
     /// Existing files that differ are replaced.
@@ -97,28 +97,28 @@ pub fn fetch(
     Err(spoiled(file))
 }
 
-/// Fetches the rest of a file that an earlier program may have begun.
+/// Fetches the rest of a file that an earlier program may have started.
 fn continued(client: &Client, job: u64, file: &OutputFile, path: &Path) -> Result<PathBuf> {
     let mut name = path.file_name().map_or_else(OsString::new, OsString::from);
     name.push(".part");
-    let begun = path.with_file_name(name);
-    let cannot_write = |error: io::Error| cannot("write", &begun, &error);
+    let partial = path.with_file_name(name);
+    let cannot_write = |error: io::Error| cannot("write", &partial, &error);
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(true).truncate(false).custom_flags(libc::O_NOFOLLOW);
-    let mut part = options.open(&begun).map_err(cannot_write)?;
+    let mut part = options.open(&partial).map_err(cannot_write)?;
     let mut received = Received::default();
     received.add_all(&mut (&part).take(file.bytes)).map_err(cannot_write)?;
     part.set_len(received.bytes).map_err(cannot_write)?;
     for suspect in 0..TRIES {
-        received.add_rest(client, job, file, suspect > 0, &begun, &mut part)?;
+        received.add_rest(client, job, file, suspect > 0, &partial, &mut part)?;
         if std::mem::take(&mut received).checksum() == file.sha256 {
-            let kept = part.sync_all().and_then(|()| fs::rename(&begun, path)).and_then(|()| sync_parent(path));
+            let kept = part.sync_all().and_then(|()| fs::rename(&partial, path)).and_then(|()| sync_parent(path));
             kept.map_err(|error| cannot("write", path, &error))?;
             return Ok(path.to_owned());
         }
         part.set_len(0).and_then(|()| part.seek(SeekFrom::Start(0))).map_err(cannot_write)?;
     }
-    let _ = fs::remove_file(&begun);
+    let _ = fs::remove_file(&partial);
     Err(spoiled(file))
 }
 

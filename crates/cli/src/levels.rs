@@ -16,7 +16,7 @@ const PARTS: [(&str, &[&str]); 9] = [
     ("agent", &["agent", "hollow", "jobs"]),
     ("loop", &["shell"]),
     ("executor", &["executor", "shell::executor_link"]),
-    ("transport", &["transport", "channel", "cryptography"]),
+    ("transport", &["transport", "channel", "cryptography", "strangers"]),
     ("http", &["http"]),
     ("store", &["store", "replica", "accounting", "dates"]),
     ("auth", &["auth", "authority", "identity", "audit"]),

@@ -48,6 +48,7 @@ pub mod shell;
 pub mod store;
 mod stored_terms;
 mod story;
+mod strangers;
 pub mod terminal;
 pub mod transport;
 pub mod versions;

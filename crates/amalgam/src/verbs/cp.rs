@@ -21,10 +21,10 @@ use std::process::ExitCode;
   amalgam cp 7.count.3:counts.txt .                an output of task 3 of stage count
   amalgam cp 7.count.3:counts.txt three.txt        the same, under another name
   amalgam cp '7.map.*:part-*' '7.reduce:*' parts/  outputs of all tasks of two stages
-  amalgam cp --tree 'last:*' results               all of your newest job, as results/STAGE/PLACE/NAME
+  amalgam cp --tree 'last:*' results               all, as results/STAGE/PLACE/NAME
   amalgam cp 7.count.3:counts.txt - | sort         to standard output
-A file is there as a whole, with the checksum that it had on its node, or not at all. One that is there already and the same is
-left as it is.")]
+A file is there as a whole, with the checksum that it had on its node, or not at all. One that is
+there already and the same is left as it is.")]
 pub struct CpArgs {
     /// Outputs: JOB, JOB.STAGE, JOB.STAGE.PLACE, JOB.STAGE.FIRST-LAST or an attempt, a colon, and the name of an output, in which `*`
     /// stands for any text

@@ -334,8 +334,8 @@ fn outputs_are_copied_by_name() {
     assert!(is_there("one", 0));
 
     // The start of a file that an interrupted copy left, a wrong one, and one that is too long.
-    for begun in [numbers(0)[..700_000].to_owned(), "nonsense".to_owned(), numbers(0) + "more"] {
-        fs::write(out.join("rest.part"), begun).unwrap();
+    for partial in [numbers(0)[..700_000].to_owned(), "nonsense".to_owned(), numbers(0) + "more"] {
+        fs::write(out.join("rest.part"), partial).unwrap();
         let _ = fs::remove_file(out.join("rest"));
         let copied = cp(&[".map.0:part/*"], "rest", &["--continue"]);
         assert!(copied.code == 0 && is_there("rest", 0) && !out.join("rest.part").exists(), "{copied:?}");

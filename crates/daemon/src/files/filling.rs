@@ -7,12 +7,15 @@ use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::unix::fs::FileExt;
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
-use std::thread;
+use std::thread::{self, ScopedJoinHandle};
 
 /// Bytes that one thread hands to the next.
 const PART: usize = 256 << 10;
 /// Number of parts between the threads of a receiver.
 const PARTS: usize = 8;
+
+/// Bytes after which the disk is asked to write what it has. Otherwise it would write the whole file after the transfer.
+const TO_DISK: u64 = 32 << 20;
 
 /// Why a file was not received completely.
 #[derive(Debug)]
@@ -36,18 +39,21 @@ impl Incoming {
             };
             return self.write(&part[..length]).map_err(FillError::Disk).and(ended);
         }
-        let (mut ended, mut written) = (Ok(()), Ok(0));
         let Incoming { hash, file, .. } = self;
         let out = file.file();
-        thread::scope(|threads| {
+        let (ended, written) = thread::scope(|threads| {
             let (free_in, free) = channel();
             let (to_hash, to_be_hashed) = sync_channel::<Part>(PARTS);
             let (to_disk, to_be_written) = sync_channel::<Part>(PARTS);
             threads.spawn(move || hash_parts(hash, &to_be_hashed, &to_disk));
-            let writer = threads.spawn(move || write_parts(out, &to_be_written, &free_in));
-            ended = read_parts(source, count, &free, &to_hash);
+            let (to_flush, to_be_flushed) = sync_channel(1);
+            let flusher = threads.spawn(move || flush_parts(out, &to_be_flushed));
+            let writer = threads.spawn(move || write_parts(out, &to_be_written, &free_in, &to_flush));
+            let ended = read_parts(source, count, &free, &to_hash);
             drop(to_hash);
-            written = writer.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+            let written = joined(writer);
+            // The kernel reports an error of the disk only once.
+            (ended, joined(flusher).and(written))
         });
         self.bytes += written.map_err(FillError::Disk)?;
         ended.map_err(FillError::Source)
@@ -106,15 +112,36 @@ fn hash_parts(hash: &mut sha2::Sha256, parts: &Receiver<Part>, next: &SyncSender
     }
 }
 
-fn write_parts(mut out: &File, parts: &Receiver<Part>, free: &Sender<Part>) -> io::Result<u64> {
-    let mut written = 0;
+fn write_parts(
+    mut out: &File,
+    parts: &Receiver<Part>,
+    free: &Sender<Part>,
+    to_flush: &SyncSender<()>,
+) -> io::Result<u64> {
+    let (mut written, mut asked) = (0, 0);
     while let Ok(Part(bytes, length)) = parts.recv() {
         out.write_all(&bytes[..length])?;
         written += length as u64;
+        if written - asked >= TO_DISK {
+            asked = written;
+            // Without a place, the disk is busy with an earlier part.
+            let _ = to_flush.try_send(());
+        }
         // At the end, nobody needs it.
         let _ = free.send(Part(bytes, 0));
     }
     Ok(written)
+}
+
+fn flush_parts(out: &File, asked: &Receiver<()>) -> io::Result<()> {
+    while let Ok(()) = asked.recv() {
+        out.sync_data()?;
+    }
+    Ok(())
+}
+
+fn joined<T>(thread: ScopedJoinHandle<'_, T>) -> T {
+    thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
 /// Sends `count` bytes of a file, from an offset on.

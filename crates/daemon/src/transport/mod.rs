@@ -31,7 +31,6 @@ mod patience;
 mod schema;
 mod secrets;
 mod server;
-mod strangers;
 mod ways;
 mod wire;
 
@@ -44,7 +43,6 @@ pub use patience::{Patience, RETRY, join_for_ever, join_patiently};
 pub use secrets::Secrets;
 use secrets::Validity;
 pub use server::{Certifier, Gate, Side, serve_daemons};
-pub(crate) use strangers::Strangers;
 use wire::{Outgoing, Wire};
 
 use crate::auth::{self, AuthError, DaemonRole};

@@ -9,7 +9,7 @@ use super::federation::{GlobalIntroduction, exchange, may_say};
 use super::files::answer_in_turn;
 use super::{
     Answer, Challenge, DOWNGRADED, HANDSHAKE, Hello, Introduction, LISTENING, Link, Obstacle, Outgoing, RemoteNodes,
-    STRANGERS_FRAME, Secrets, Strangers, Terms, Validity, Wire,
+    STRANGERS_FRAME, Secrets, Terms, Validity, Wire,
 };
 use crate::auth::{self, DaemonRole, Holder, TokenEntry};
 use crate::channel::{Certificate, Channel};
@@ -17,6 +17,7 @@ use crate::files::MOST_SERVED;
 use crate::shell::{Handle, Input, Parcel, PeerId, PeerRoute, decode};
 use crate::store::Entry;
 use crate::store::ServerId;
+use crate::strangers::Strangers;
 use crate::versions::WIRE;
 use amalgam_core::hosting::{Fact, Roles};
 use amalgam_core::job_manager::JobManagerSettings;

@@ -7,7 +7,7 @@ use super::{Visit, bound, read, write};
 use crate::auth;
 use crate::channel::{Blocking, Certificate, Channel};
 use crate::files::{FileStore, filling, micros_of};
-use crate::transport::Strangers;
+use crate::strangers::Strangers;
 use crate::versions::WIRE;
 use amalgam_core::node::{Turn, Uploads};
 use amalgam_core::vocabulary::{NodeId, StoredFile};
