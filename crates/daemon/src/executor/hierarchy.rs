@@ -4,6 +4,7 @@
 //! pid and start time, so that a later executor finds the parents of executors that have exited.
 
 use super::devices::{DeviceGate, DeviceNumber};
+use super::processes::most_of_a_task;
 use super::{Mechanism, members};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -43,6 +44,8 @@ pub enum Hierarchy {
     V2 {
         parent: PathBuf,
         restricts_devices: bool,
+        /// The most processes and threads of a leaf.
+        processes: u64,
     },
 }
 
@@ -147,7 +150,8 @@ impl Hierarchy {
         // All tasks together get a weight for each of the machine's cores, not the weight of one process.
         let weight = (100 * host_cpus()).min(10_000);
         let _ = fs::write(parent.join("cpu.weight"), weight.to_string());
-        Ok(Hierarchy::V2 { parent, restricts_devices: false })
+        let processes = most_of_a_task(group);
+        Ok(Hierarchy::V2 { parent, restricts_devices: false, processes })
     }
 
     fn set_up_v1(groups: [Option<PathBuf>; 3], name: &str) -> Result<(Hierarchy, Vec<String>), String> {
@@ -195,7 +199,7 @@ impl Hierarchy {
     pub fn prepare_devices(&mut self, some: Vec<DeviceNumber>) -> Result<(), String> {
         let refused = |error: io::Error| format!("the kernel refuses to restrict access to devices: {error}");
         match self {
-            Hierarchy::V2 { parent, restricts_devices } => {
+            Hierarchy::V2 { parent, restricts_devices, .. } => {
                 let mut gate = DeviceGate::v2(parent).map_err(refused)?;
                 gate.deny(some).and_then(|()| gate.deny(Vec::new())).map_err(refused)?;
                 *restricts_devices = true;
@@ -228,8 +232,8 @@ impl Hierarchy {
     pub fn make_leaf(&self, number: u64, shape: Shape) -> io::Result<Leaf> {
         let under = |parent: &PathBuf| parent.join(number.to_string());
         match self {
-            Hierarchy::V2 { parent, restricts_devices } => {
-                let leaf = make_leaf_v2(&under(parent), shape)?;
+            Hierarchy::V2 { parent, restricts_devices, processes } => {
+                let leaf = make_leaf_v2(&under(parent), shape, *processes)?;
                 let devices = restricts_devices.then(|| DeviceGate::v2(&under(parent))).transpose()?;
                 Ok(Leaf { devices, ..leaf })
             }
@@ -257,8 +261,10 @@ impl Hierarchy {
     }
 }
 
-fn make_leaf_v2(directory: &Path, shape: Shape) -> io::Result<Leaf> {
+fn make_leaf_v2(directory: &Path, shape: Shape, processes: u64) -> io::Result<Leaf> {
     create(directory)?;
+    // The file is missing where the parent has no such controller.
+    let _ = fs::write(directory.join("pids.max"), processes.to_string());
     if shape.cpu_millis > 0 {
         let quota = quota_micros(shape.cpu_millis);
         fs::write(directory.join("cpu.max"), format!("{quota} {PERIOD_MICROS}"))?;
@@ -481,6 +487,7 @@ fn write(file: &Path, text: &str) -> Result<(), String> {
 /// Enables the CPU and memory controllers for the children of a group, and the IO controller if it is available.
 fn enable(control: &Path) -> Result<(), String> {
     let _ = fs::write(control, "+io");
+    let _ = fs::write(control, "+pids");
     write(control, "+cpu +memory")
 }
 
@@ -611,6 +618,8 @@ mod tests {
         assert_eq!(read(&directory.join("cpu.weight")), "150");
         assert_eq!(read(&directory.join("memory.max")), "67108864");
         assert_eq!(read(&directory.join("memory.swap.max")), "0");
+        let processes: u64 = read(&directory.join("pids.max")).parse().unwrap();
+        assert!(processes >= 64, "{processes}");
         assert!(leaf.born_in.is_some() && leaf.join.is_empty());
         assert!(leaf.kill_members(), "a group without members has nothing to kill");
     }

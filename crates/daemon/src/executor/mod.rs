@@ -36,6 +36,7 @@ mod outputs;
 mod precedence;
 mod prepare;
 mod pretended;
+mod processes;
 mod progress;
 mod serve;
 mod sys;

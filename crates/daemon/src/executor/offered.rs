@@ -1,6 +1,7 @@
 //! What an executor that starts in this process's control group could use, without any change to the groups.
 
 use super::hierarchy::own_group;
+use super::processes::least;
 use rustix::fs::{Access, access};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -52,12 +53,6 @@ fn is_writable(directory: &Path) -> bool {
 
 fn is_writable_file(file: &Path) -> bool {
     access(file, Access::WRITE_OK).is_ok()
-}
-
-/// The lowest limit of processes of the group and its ancestors.
-fn least(group: &Path) -> Option<u64> {
-    let limit = |directory: &Path| fs::read_to_string(directory.join("pids.max")).ok()?.trim().parse::<u64>().ok();
-    group.ancestors().filter_map(limit).min()
 }
 
 #[cfg(test)]

@@ -57,6 +57,24 @@ fn without_cgroups_a_fast_task_is_stopped_by_its_data_limit() {
 }
 
 #[test]
+fn a_task_that_starts_processes_without_end_leaves_others_enough() {
+    let Some(home) = cgroups_or_skip() else { return };
+    let mut agent = home.agent();
+    if agent.hello.enforcement.mechanism != Mechanism::CgroupV2 {
+        return eprintln!("skipped: the number of processes is limited under cgroup v2 only");
+    }
+    let own = "/sys/fs/cgroup$(sed s/^0::// /proc/self/cgroup)";
+    let breed = format!("cat {own}/pids.max; while :; do sleep 100 & cat {own}/pids.current > current; done");
+    let bred = agent.run(sh(1, &breed));
+    assert!(matches!(bred.reason, EndReason::Exit(code) if code != 0), "{:?}", bred.reason);
+    let most: u64 = home.output(1, Stream::Stdout).trim().parse().unwrap();
+    let kernel: u64 = fs::read_to_string("/proc/sys/kernel/threads-max").unwrap().trim().parse().unwrap();
+    assert!(most >= 64 && most <= kernel / 4, "{most} of {kernel}");
+    assert!(home.output(1, Stream::Stderr).contains("fork"), "{}", home.output(1, Stream::Stderr));
+    assert_eq!(agent.run(sh(2, "for i in 1 2 3; do sleep 0 & done; wait")).reason, EndReason::Exit(0));
+}
+
+#[test]
 fn a_task_gets_no_more_cpu_than_it_requested() {
     let Some(home) = cgroups_or_skip() else { return };
     let mut order = sh(1, "end=$(($(date +%s%N) + 1000000000)); while [ $(date +%s%N) -lt $end ]; do :; done");
