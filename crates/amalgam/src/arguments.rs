@@ -63,6 +63,20 @@ pub enum Verb {
     Reload(verbs::reload::ReloadArgs),
     /// List jobs that have ended
     History(verbs::list::HistoryArgs),
+    /// Store a server, its certificate authority and your token as a context, which further commands use
+    ///
+    /// The context is stored in $XDG_CONFIG_HOME/amalgam/contexts.toml (~/.config/amalgam), which only you can read. The server of a
+    /// command is, in this order, that of --server or --context, of AMALGAM_SERVER, of AMALGAM_CONTEXT, of --state-dir or AMALGAM_STATE,
+    /// of the current context, and the one that runs on this machine.
+    #[command(after_help = "Examples:
+  amalgam login https://head:7433                           compare the fingerprint, then type the token
+  amalgam login https://head:7433 --fingerprint 0e5b... --token-file grace.token
+  amalgam login unix:/run/amalgam/socket --name here        a server of this machine")]
+    Login(verbs::login::LoginArgs),
+    /// Remove a context, and the token in it, from this machine
+    Logout(verbs::login::LogoutArgs),
+    /// List, choose, show and remove contexts, which `amalgam login` stores
+    Context(verbs::context::ContextArgs),
     /// Manage access tokens of users and agents
     Token(verbs::token::TokenArgs),
     /// List and replace the certificate authority that clients and daemons trust

@@ -3,7 +3,7 @@
 use clap::Args;
 use std::path::PathBuf;
 
-/// Where the server is. Without these, the one that runs on this machine is found by its state directory.
+/// Where the server is. Without these, it is that of the current context of `amalgam login`, or else the one that runs on this machine.
 #[derive(Args, Clone, Debug, Default)]
 pub struct Connection {
     /// The server's address, such as https://head:7433, or http://127.0.0.1:7433 or unix:PATH on this machine; AMALGAM_SERVER may
@@ -11,6 +11,9 @@ pub struct Connection {
     // Not an `env` of the argument: agents have a `--server` of their own, which is not at this address.
     #[arg(long, global = true, value_name = "URL", help_heading = "Connection")]
     pub server: Option<String>,
+    /// A server that you have logged in to with `amalgam login`, or - for none; AMALGAM_CONTEXT may hold it
+    #[arg(long, global = true, value_name = "NAME", help_heading = "Connection")]
+    pub context: Option<String>,
     /// A file with your token; AMALGAM_TOKEN may hold the token itself
     #[arg(long, env = "AMALGAM_TOKEN_FILE", global = true, value_name = "FILE", help_heading = "Connection")]
     pub token_file: Option<PathBuf>,
@@ -20,4 +23,11 @@ pub struct Connection {
     /// The server's state directory
     #[arg(long, env = "AMALGAM_STATE", global = true, value_name = "DIR", help_heading = "Connection")]
     pub state_dir: Option<PathBuf>,
+}
+
+impl Connection {
+    /// Whether a flag names a server, which is a mistake for verbs that work on files of this machine.
+    pub fn names_server(&self) -> bool {
+        self.server.is_some() || self.context.is_some()
+    }
 }

@@ -1,7 +1,8 @@
-//! Finds the server: the named one, or else the one whose address is in the state directory.
+//! Finds the server: the named one, that of the current context, or else the one whose address is in the state directory.
 
 use crate::client::Client;
 use crate::connection::Connection;
+use crate::contexts::{self, Context, NO_CONTEXT, Store};
 use crate::environment;
 use crate::failure::{Failure, Result};
 use amalgam_daemon::api::ServerFile;
@@ -39,19 +40,89 @@ pub fn connect(connection: &Connection) -> Result<Client> {
     })
 }
 
+/// What a call goes to.
+pub enum Choice {
+    /// The address that a flag or the environment names.
+    Server(String),
+    Context(Context),
+    /// The server that is found on this machine.
+    Machine,
+}
+
+/// The choice of the user: flags, then the environment, then the current context.
+pub fn choice(connection: &Connection) -> Result<Choice> {
+    if connection.server.is_some() && connection.context.is_some() {
+        let what = "--server and --context both name a server";
+        return Err(Failure::usage(what, "leave one of them out"));
+    }
+    if let Some(name) = &connection.context {
+        return of_name(name, "--context");
+    }
+    if let Some(server) = named(connection)? {
+        return Ok(Choice::Server(server));
+    }
+    if let Some(name) = environment::context()? {
+        return of_name(&name, "AMALGAM_CONTEXT");
+    }
+    if connection.state_dir.is_some() {
+        return Ok(Choice::Machine);
+    }
+    // Without a home directory there are no contexts.
+    let Ok(store) = Store::of_user() else { return Ok(Choice::Machine) };
+    Ok(store.read()?.current().map_or(Choice::Machine, |context| Choice::Context(context.clone())))
+}
+
+fn of_name(name: &str, by: &str) -> Result<Choice> {
+    if name == NO_CONTEXT {
+        return Ok(Choice::Machine);
+    }
+    let store = Store::of_user()?;
+    Ok(Choice::Context(store.read()?.named(name, by)?.clone()))
+}
+
 /// The server, if one was named or one runs on this machine.
 pub fn find(connection: &Connection) -> Result<Option<Client>> {
-    if let Some(server) = named(connection)? {
-        if let Some(socket) = server.strip_prefix(LOCAL) {
-            return Ok(Some(Client::local(Path::new(socket), named_token(connection)?)));
-        }
-        let base = base_url(&server)?;
-        if base.starts_with("https://") {
-            let authority = authority(connection, &base)?;
-            return Client::new(base, token(connection, None)?).trusting(&authority).map(Some);
-        }
-        return Ok(Some(Client::new(base, token(connection, None)?)));
+    match choice(connection)? {
+        Choice::Server(server) => of_server(connection, &server).map(Some),
+        Choice::Context(context) => of_context(connection, &context).map(Some),
+        Choice::Machine => of_machine(connection),
     }
+}
+
+fn of_server(connection: &Connection, server: &str) -> Result<Client> {
+    if let Some(socket) = server.strip_prefix(LOCAL) {
+        return Ok(Client::local(Path::new(socket), named_token(connection)?));
+    }
+    let base = base_url(server, "--server or AMALGAM_SERVER")?;
+    if base.starts_with("https://") {
+        let authority = authority(connection, &base)?;
+        return Client::new(base, token(connection, None)?).trusting(&authority);
+    }
+    Ok(Client::new(base, token(connection, None)?))
+}
+
+/// The server of a context. Another token or file of authorities may be named.
+fn of_context(connection: &Connection, context: &Context) -> Result<Client> {
+    let again = || format!("run `amalgam login {} --name {}`", context.server, context.name);
+    let token = named_token(connection)?.or_else(|| context.token.clone());
+    if let Some(socket) = context.server.strip_prefix(LOCAL) {
+        return Ok(Client::local(Path::new(socket), token).of_context(&context.name));
+    }
+    let base = base_url(&context.server, "a context")?;
+    let missing = |what: &str| Failure::usage(format!("the context `{}` has no {what}", context.name), again());
+    let client = Client::new(base.clone(), token.ok_or_else(|| missing("token"))?).of_context(&context.name);
+    if !base.starts_with("https://") {
+        return Ok(client);
+    }
+    if let Some(path) = &connection.ca_file {
+        return client.trusting(path);
+    }
+    let authorities = context.authorities.as_deref().unwrap_or_default();
+    let client = client.trusting_pem(authorities.as_bytes()).ok_or_else(|| missing("authority"))?;
+    Ok(contexts::with_present_authorities(client, context))
+}
+
+fn of_machine(connection: &Connection) -> Result<Option<Client>> {
     // A half-written file, or one that a dead server left, means that no server runs.
     let state_dir = state_dir(connection)?;
     let Some(file) = server_file(&state_dir)?.and_then(|text| serde_json::from_str::<ServerFile>(&text).ok()) else {
@@ -75,7 +146,7 @@ pub fn find(connection: &Connection) -> Result<Option<Client>> {
 }
 
 /// How the path of a local socket is written as a server's address.
-const LOCAL: &str = "unix:";
+pub const LOCAL: &str = "unix:";
 
 /// The server that runs as a service of this machine, where no state directory was named.
 fn of_this_machine(connection: &Connection) -> Result<Option<Client>> {
@@ -87,7 +158,7 @@ fn of_this_machine(connection: &Connection) -> Result<Option<Client>> {
 }
 
 /// The token of the command line or the environment.
-fn named_token(connection: &Connection) -> Result<Option<String>> {
+pub fn named_token(connection: &Connection) -> Result<Option<String>> {
     match &connection.token_file {
         Some(path) => Ok(Some(auth::client_token(path, &env::var("USER").unwrap_or_default())?)),
         None => environment::token(),
@@ -101,7 +172,8 @@ fn authority(connection: &Connection, base: &str) -> Result<PathBuf> {
     }
     let own = state_dir(connection).map(|dir| dir.join(Authority::FILE));
     own.ok().filter(|path| path.exists()).ok_or_else(|| {
-        let remedy = "pass --ca-file or set AMALGAM_CA_FILE: a copy of ca.pem in the server's state directory";
+        let remedy = "store it with `amalgam login`; or pass --ca-file or set AMALGAM_CA_FILE: a copy of ca.pem in the server's state \
+                      directory";
         Failure::usage(format!("nothing to verify the server at {base} by"), remedy)
     })
 }
@@ -154,7 +226,8 @@ fn listens(file: &ServerFile) -> Result<bool> {
     Err(Failure::unreachable(what, "it has too many connections or is paused: try again, or check its process"))
 }
 
-fn base_url(server: &str) -> Result<String> {
+/// The base of a server's URLs. `by` says what names the server.
+pub fn base_url(server: &str, by: &str) -> Result<String> {
     let (scheme, address) = server.trim().split_once("://").unwrap_or(("http", server.trim()));
     let url = format!("{scheme}://{}", address.trim_end_matches('/'));
     let is_known = ["http", "https"].contains(&scheme);
@@ -162,7 +235,7 @@ fn base_url(server: &str) -> Result<String> {
     let host = parsed.as_ref().and_then(Uri::host).filter(|host| !host.is_empty());
     let is_text = !url.contains(|character: char| character.is_control() || character.is_whitespace());
     let Some(host) = host.filter(|_| is_text && is_known) else {
-        let what = format!("`{server}` is not the address of a server (--server or AMALGAM_SERVER)");
+        let what = format!("`{server}` is not the address of a server ({by})");
         return Err(Failure::usage(
             what,
             "write for instance https://head:7433, or http://127.0.0.1:7433 or unix:/run/amalgam/socket on this machine",
@@ -170,7 +243,8 @@ fn base_url(server: &str) -> Result<String> {
     };
     if scheme == "http" && !is_here(host) {
         let what = format!("{url} would send your token unencrypted, and its address is not on loopback");
-        let remedy = "use https:// and --ca-file; at an end of a tunnel on this machine, http://127.0.0.1 and its port";
+        let remedy =
+            "use https:// and `amalgam login`; at an end of a tunnel on this machine, http://127.0.0.1 and its port";
         return Err(Failure::usage(what, remedy));
     }
     Ok(url)

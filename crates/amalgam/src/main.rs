@@ -3,6 +3,7 @@
 mod arguments;
 mod cluster;
 mod connection;
+mod contexts;
 mod discovery;
 mod embedded;
 mod following;
@@ -23,7 +24,7 @@ use amalgam_cli::{client, environment, failure, output, refusal};
 use amalgam_daemon::{inherited, service_manager};
 use arguments::{Arguments, Verb};
 use clap::{CommandFactory, Parser};
-use failure::Result;
+use failure::{Failure, Result};
 use std::env;
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -51,6 +52,10 @@ fn main() -> ExitCode {
 
 fn execute(Arguments { connection, verb }: Arguments) -> Result<ExitCode> {
     environment::check()?;
+    if verb.is_daemon() && connection.context.is_some() {
+        let what = "--context is for clients, and this starts a daemon";
+        return Err(Failure::usage(what, "leave --context out"));
+    }
     match verb {
         Verb::Run(args) => verbs::run::execute(args, &connection),
         Verb::Submit(args) => verbs::submit::execute(args, &connection),
@@ -75,6 +80,9 @@ fn execute(Arguments { connection, verb }: Arguments) -> Result<ExitCode> {
         Verb::Reload(args) => verbs::reload::execute(&args, &connection),
         Verb::Token(args) => verbs::token::execute(args, &connection),
         Verb::Ca(args) => verbs::ca::execute(args, &connection),
+        Verb::Login(args) => verbs::login::execute(args, &connection),
+        Verb::Logout(args) => verbs::login::logout(args, &connection),
+        Verb::Context(args) => verbs::context::execute(args, &connection),
         Verb::Backup(args) => verbs::backup::execute(args, &connection),
         Verb::Restore(args) => verbs::backup::restore(args, &connection),
         Verb::Du(args) => verbs::du::execute(args, &connection),

@@ -411,7 +411,7 @@ fn tokens_are_not_changed_through_a_connection() {
     let directory = tempfile::tempdir().unwrap();
     let arguments = ["token", "add", "--agent", "node-1", "--server", "http://127.0.0.1:7433"];
     let refused = result(command(directory.path(), &arguments).output().unwrap());
-    assert!(refused.code == 2 && refused.err.contains("leave --server out"), "{refused:?}");
+    assert!(refused.code == 2 && refused.err.contains("leave --server and --context out"), "{refused:?}");
 }
 
 #[test]

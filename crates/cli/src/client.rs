@@ -22,7 +22,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
-use ureq::http::Response;
+use ureq::http::{Response, StatusCode};
 use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig, parse_pem};
 use ureq::{Agent, Body, RequestBuilder};
 
@@ -59,6 +59,8 @@ pub struct Client {
     authorization: Option<String>,
     /// The user's deadline, independent of the server.
     deadline: Option<Instant>,
+    /// The context that names this server, for messages.
+    context: Option<Arc<str>>,
 }
 
 /// Jobs of a list.
@@ -80,16 +82,28 @@ struct Pages<T> {
 
 impl Client {
     pub fn new(base: String, token: String) -> Client {
-        Client { agent: agent(None), base, authorization: Some(format!("Bearer {token}")), deadline: None }
+        let authorization = Some(format!("Bearer {token}"));
+        Client { agent: agent(Trust::Nothing), base, authorization, deadline: None, context: None }
+    }
+
+    /// A client that sends no token.
+    pub fn anonymous(base: String) -> Client {
+        Client { agent: agent(Trust::Nothing), base, authorization: None, deadline: None, context: None }
+    }
+
+    /// The authorities that a server offers, in PEM, from whatever process answers at its address: nothing is verified, and nothing
+    /// secret is sent.
+    pub fn offered_authorities(base: &str) -> Result<Vec<u8>> {
+        Client { agent: agent(Trust::Anything), ..Client::anonymous(base.to_owned()) }.authorities()
     }
 
     /// A client of the server that listens at this socket of this machine. Without a token, it is the user of this process.
     pub fn local(socket: &Path, token: Option<String>) -> Client {
         let connector = LocalConnector { socket: socket.to_owned() };
-        let config = agent(None).config().clone();
+        let config = agent(Trust::Nothing).config().clone();
         let agent = Agent::with_parts(config, connector, NoAddress);
         let authorization = token.map(|token| format!("Bearer {token}"));
-        Client { agent, base: LOCAL.to_owned(), authorization, deadline: None }
+        Client { agent, base: LOCAL.to_owned(), authorization, deadline: None, context: None }
     }
 
     /// A client that accepts servers whose certificates an authority of this file has signed: a copy of the server's
@@ -101,15 +115,42 @@ impl Client {
         let remedy = "copy ca.pem from the server's state directory";
         let failed = |why: String| Failure::usage(format!("cannot use {}: {why}", authority.display()), remedy);
         let pem = fs::read(authority).map_err(|error| failed(error.to_string()))?;
-        let certificates = parse_pem(&pem).filter_map(|item| match item {
+        self.trusting_pem(&pem).ok_or_else(|| failed("it contains no certificate".to_owned()))
+    }
+
+    /// As [`Client::trusting`], with the content of such a file. `None` if it has no certificate.
+    pub fn trusting_pem(self, pem: &[u8]) -> Option<Client> {
+        let certificates = parse_pem(pem).filter_map(|item| match item {
             Ok(PemItem::Certificate(certificate)) => Some(certificate),
             _ => None,
         });
         let certificates: Vec<_> = certificates.collect();
-        if certificates.is_empty() {
-            return Err(failed("it contains no certificate".to_owned()));
+        (!certificates.is_empty()).then(|| Client { agent: agent(Trust::These(certificates)), ..self })
+    }
+
+    /// A client whose failures to reach or to verify the server say that it is that of a context.
+    pub fn of_context(self, name: &str) -> Client {
+        Client { context: Some(name.into()), ..self }
+    }
+
+    /// Whether the server knows the token, also if that is not for reading.
+    pub fn check_token(&self) -> Result<()> {
+        let call = self.authorized(self.agent.get(format!("{}/v1/cluster", self.base)));
+        match call.call() {
+            Ok(answer) if answer.status() == StatusCode::FORBIDDEN => Ok(()),
+            answer => check(&self.base, answer).map(drop).map_err(|failure| self.explained(failure)),
         }
-        Ok(Client { agent: agent(Some(certificates)), ..self })
+    }
+
+    /// The authorities that the server's clients trust, in PEM.
+    pub fn authorities(&self) -> Result<Vec<u8>> {
+        /// Those of a rotation have a few KiB.
+        const MOST: u64 = 1 << 20;
+        let answer = self.ask("/ca.pem", ANSWER_PATIENCE)?;
+        let mut pem = Vec::new();
+        let read = answer.into_body().into_reader().take(MOST).read_to_end(&mut pem);
+        read.map_err(|error| unanswered(&self.base, &ureq::Error::from(error)))?;
+        Ok(pem)
     }
 
     /// A client of the same server whose calls fail shortly after the deadline.
@@ -207,6 +248,24 @@ impl Client {
             },
             answer => answer,
         }
+        .map_err(|failure| self.explained(failure))
+    }
+
+    /// Says which context names the server that cannot be reached or verified.
+    fn explained(&self, failure: Failure) -> Failure {
+        let is_unanswered = matches!(failure.kind, Kind::Unreachable | Kind::Broken | Kind::Unverified);
+        let Some(context) = self.context.as_deref().filter(|_| is_unanswered) else { return failure };
+        let remedy = match failure.kind {
+            Kind::Unverified => format!(
+                "the context `{context}` has the authorities of the last login, or of the last call before they were replaced: if \
+                 they were, run `amalgam login` with this address again, and compare the fingerprint"
+            ),
+            _ => format!(
+                "{}; its address is that of the context `{context}`: `amalgam context list` shows others",
+                failure.remedy
+            ),
+        };
+        Failure { remedy, ..failure }
     }
 
     /// The servers of a redirect that may get our token. They are on this machine, as is the server that was asked, and the user
@@ -381,12 +440,25 @@ impl Client {
     }
 }
 
+/// Which servers with TLS a client accepts.
+enum Trust {
+    /// There are no calls with TLS.
+    Nothing,
+    These(Vec<Certificate<'static>>),
+    /// Whatever answers. Only for calls that send nothing secret.
+    Anything,
+}
+
 /// Sets a limit for each read and write: a stopped server or a lost machine accepts connections and bytes and sends nothing.
-fn agent(authorities: Option<Vec<Certificate<'static>>>) -> Agent {
-    // Without authorities, there are no calls with TLS.
-    let roots = RootCerts::Specific(Arc::new(authorities.unwrap_or_default()));
+fn agent(trust: Trust) -> Agent {
+    let is_unverified = matches!(trust, Trust::Anything);
+    let authorities = if let Trust::These(authorities) = trust { authorities } else { Vec::new() };
     let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let tls = TlsConfig::builder().root_certs(roots).unversioned_rustls_crypto_provider(provider).build();
+    let tls = TlsConfig::builder()
+        .root_certs(RootCerts::Specific(Arc::new(authorities)))
+        .disable_verification(is_unverified)
+        .unversioned_rustls_crypto_provider(provider)
+        .build();
     let config = Agent::config_builder()
         .tls_config(tls)
         .http_status_as_error(false)
@@ -451,7 +523,7 @@ fn unanswered(base: &str, error: &ureq::Error) -> Failure {
     if let Some(error @ rustls::Error::InvalidCertificate(_)) = of_tls(error) {
         // Another try would fail in the same way.
         return Failure {
-            kind: Kind::Refused,
+            kind: Kind::Unverified,
             ..Failure::unreachable(format!("cannot verify {base}: {error}"), remedy)
         };
     }

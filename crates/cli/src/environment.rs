@@ -6,13 +6,14 @@ use std::env;
 use tracing_subscriber::filter::Targets;
 
 const SERVER: &str = "AMALGAM_SERVER";
+const CONTEXT: &str = "AMALGAM_CONTEXT";
 const TOKEN: &str = "AMALGAM_TOKEN";
 const LOG: &str = "AMALGAM_LOG";
 const LOG_FORMAT: &str = "AMALGAM_LOG_FORMAT";
 
 /// All variables of this program that it reads itself. The parser of the command line reads the others.
-const READ: [&str; 8] =
-    [SERVER, TOKEN, LOG, LOG_FORMAT, "AMALGAM_STATE", "AMALGAM_TOKEN_FILE", "AMALGAM_CA_FILE", "AMALGAM_JOIN"];
+const READ: [&str; 9] =
+    [SERVER, CONTEXT, TOKEN, LOG, LOG_FORMAT, "AMALGAM_STATE", "AMALGAM_TOKEN_FILE", "AMALGAM_CA_FILE", "AMALGAM_JOIN"];
 
 /// Removes empty variables. Call it before other threads start.
 pub fn drop_empty() {
@@ -30,6 +31,7 @@ pub fn check() -> Result<()> {
     log_levels()?;
     log_format()?;
     server()?;
+    context()?;
     token()?;
     Ok(())
 }
@@ -38,14 +40,27 @@ pub fn server() -> Result<Option<String>> {
     text(SERVER)
 }
 
+/// The name of a context of `amalgam login`.
+pub fn context() -> Result<Option<String>> {
+    text(CONTEXT)
+}
+
 pub fn token() -> Result<Option<String>> {
     let Some(token) = text(TOKEN)? else { return Ok(None) };
-    let token = token.trim();
+    token_of(&token, TOKEN, "copy the line that `amalgam token add` printed, or unset it").map(Some)
+}
+
+/// A token that somebody wrote at this place.
+///
+/// # Errors
+/// If it is not one.
+pub fn token_of(text: &str, place: &str, remedy: &str) -> Result<String> {
+    let token = text.trim();
     if token.is_empty() || !token.bytes().all(|byte| byte.is_ascii_graphic()) {
-        let what = format!("{TOKEN} is not a token: a token has ASCII letters, digits and punctuation, and no spaces");
-        return Err(Failure::usage(what, "copy the line that `amalgam token add` printed, or unset it"));
+        let what = format!("{place} is not a token: a token has ASCII letters, digits and punctuation, and no spaces");
+        return Err(Failure::usage(what, remedy));
     }
-    Ok(Some(token.to_owned()))
+    Ok(token.to_owned())
 }
 
 fn text(name: &str) -> Result<Option<String>> {

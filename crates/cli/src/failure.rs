@@ -34,6 +34,8 @@ pub enum Kind {
     /// The server reports that it may work again soon.
     Unavailable,
     Refused,
+    /// The server's certificate is not trusted; another try would fail in the same way.
+    Unverified,
     NotFound,
     /// This kind of server does not support the call.
     Unsupported,

@@ -307,8 +307,8 @@ impl Server {
         let address = resolve(config.interface())?;
         let agents = takes_agents.then(|| resolve(config.agents())).transpose()?;
         let tokens = Arc::new(Tokens::open(&state_dir, &user)?);
-        let (certificate, for_daemons) = certificates_of(&state_dir, address, agents.is_some(), &config.listen_names)?;
-        let interface = Interface { address, certificate };
+        let own = certificates_of(&state_dir, address, agents.is_some(), &config.listen_names)?;
+        let interface = Interface { address, certificate: own.for_clients };
         // Lock the log first: a second server must not use the executor of the first.
         let log = open_log(&state_dir, &config, takes_agents && executor.is_none(), &interface, &tokens)?;
         let certificate = interface.certificate;
@@ -346,7 +346,7 @@ impl Server {
             runtime.spawn(file_orders.carry_out(files, source, hosted.handle.clone()));
         }
         let listener = runtime.block_on(bind(address))?;
-        let agents_address = match agents.zip(for_daemons) {
+        let agents_address = match agents.zip(own.for_daemons) {
             None => None,
             Some((agents, (certificate, certifier))) => {
                 let side = side(&config, Arc::clone(&remote), id, epoch);
@@ -359,7 +359,8 @@ impl Server {
         let neighbours = seat.map(|seat| neighbours(&config, seat, &listener)).transpose()?;
         let kept =
             Kept { agents_address, torn_bytes, state_dir, lock: executor_lock, resignation, neighbours, certificate };
-        let callers = open_callers(tokens, config, &kept.state_dir, config_file, handle, user)?;
+        let mut callers = open_callers(tokens, config, &kept.state_dir, config_file, handle, user)?;
+        callers.0.trusted = own.trusted;
         Server::serve(hosted, remote, callers, runtime, listener, kept)
     }
 

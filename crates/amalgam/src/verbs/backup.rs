@@ -72,11 +72,11 @@ pub fn restore(RestoreArgs { file }: RestoreArgs, connection: &Connection) -> Re
 }
 
 fn check_no_server(verb: &str, connection: &Connection) -> Result<()> {
-    match connection.server {
-        None => Ok(()),
-        Some(_) => Err(Failure::usage(
+    match connection.names_server() {
+        false => Ok(()),
+        true => Err(Failure::usage(
             format!("`{verb}` works with the state directory of a daemon on this machine, and connects to no server"),
-            "leave --server out, and name the state directory with --state-dir",
+            "leave --server and --context out, and name the state directory with --state-dir",
         )),
     }
 }

@@ -29,8 +29,8 @@ enum CaVerb {
     /// Replace the authority by a new one while everything runs
     ///
     /// First a new authority is added, which all daemons get to trust; those that joined with a string receive certificates of it
-    /// from the running server, within seconds or when they connect. Then copy the new ca.pem to the clients, which may use it
-    /// already. At the end, --finish removes the first authority.
+    /// from the running server, within seconds or when they connect. Clients that have logged in receive it with a call, if an hour has
+    /// passed since the last time; copy the new ca.pem to the others, which may use it already. At the end, --finish removes the first authority.
     Rotate {
         /// End the rotation: the first authority is not trusted any more
         #[arg(long)]
@@ -79,9 +79,12 @@ impl From<Standing> for Listed {
 }
 
 pub fn execute(args: CaArgs, connection: &Connection) -> Result<ExitCode> {
-    if connection.server.is_some() {
+    if connection.names_server() {
         let what = "`ca` changes files of a server on this machine, and connects to no server";
-        return Err(Failure::usage(what, "leave --server out, and name the server's state directory with --state-dir"));
+        return Err(Failure::usage(
+            what,
+            "leave --server and --context out, and name the server's state directory with --state-dir",
+        ));
     }
     let state_dir = discovery::state_dir(connection)?;
     let tokens = state_dir.join(Tokens::FILE);
@@ -118,7 +121,8 @@ pub fn execute(args: CaArgs, connection: &Connection) -> Result<ExitCode> {
 
 fn next_steps(state_dir: &Path) {
     show::note(&format!(
-        "both authorities are trusted now; copy {} to the clients, and then run `amalgam ca rotate --finish`",
+        "both authorities are trusted now; clients with a context learn the next one by their calls, after an hour; copy {} to the \
+         others, and then run `amalgam ca rotate --finish`",
         state_dir.join(Authority::FILE).display()
     ));
 }

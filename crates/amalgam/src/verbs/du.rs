@@ -22,9 +22,9 @@ pub struct DuArgs {
 }
 
 pub fn execute(DuArgs { mut dirs, limit, json }: DuArgs, connection: &Connection) -> Result<ExitCode> {
-    if connection.server.is_some() {
+    if connection.names_server() {
         let what = "`du` looks at directories of daemons on this machine, and connects to no server";
-        return Err(Failure::usage(what, "leave --server out, and name the directories"));
+        return Err(Failure::usage(what, "leave --server and --context out, and name the directories"));
     }
     if dirs.is_empty() {
         dirs.push(discovery::state_dir(connection)?);

@@ -210,9 +210,12 @@ impl Held {
 }
 
 pub fn execute(args: TokenArgs, connection: &Connection) -> Result<ExitCode> {
-    if connection.server.is_some() {
+    if connection.names_server() {
         let what = "`token` changes the token file of a server on this machine, and connects to no server";
-        return Err(Failure::usage(what, "leave --server out, and name the server's state directory with --state-dir"));
+        return Err(Failure::usage(
+            what,
+            "leave --server and --context out, and name the server's state directory with --state-dir",
+        ));
     }
     let path = discovery::state_dir(connection)?.join(Tokens::FILE);
     if !path.exists() {

@@ -152,7 +152,7 @@ fn a_backup_goes_through_a_pipe_and_bad_archives_are_refused() {
     let refused = scene.run(&["restore", archive.to_str().unwrap()]);
     assert!(refused.code == 1 && refused.err.contains("is not empty"), "{refused:?}");
     let refused = scene.run(&["backup", "--server", "http://127.0.0.1:1", "x.tar"]);
-    assert!(refused.code == 2 && refused.err.contains("leave --server out"), "{refused:?}");
+    assert!(refused.code == 2 && refused.err.contains("leave --server and --context out"), "{refused:?}");
 }
 
 #[test]

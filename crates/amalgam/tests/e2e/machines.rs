@@ -140,7 +140,7 @@ impl Machines {
         command
     }
 
-    fn start_agent(&self, host: usize, server: &str) -> String {
+    pub fn start_agent(&self, host: usize, server: &str) -> String {
         let token = self.token_of(&format!("host-{host}"));
         self.started(host, self.agent(host, server, &token))
     }

@@ -24,6 +24,7 @@ mod job_hosts;
 mod jobs;
 mod kill_loop;
 mod leftovers;
+mod logins;
 mod machines;
 mod misbehaviour;
 mod namespaces;

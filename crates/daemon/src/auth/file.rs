@@ -501,7 +501,10 @@ fn change(
 }
 
 /// Waits until no other process changes files of this kind in the directory. The lock is held until it is dropped.
-pub(crate) fn lock(directory: &Path) -> io::Result<File> {
+///
+/// # Errors
+/// If the directory cannot be opened or locked.
+pub fn lock(directory: &Path) -> io::Result<File> {
     let directory = File::open(directory)?;
     rustix::fs::flock(&directory, FlockOperation::LockExclusive)?;
     Ok(directory)
@@ -593,7 +596,10 @@ fn only_line(text: &str) -> Option<&str> {
 }
 
 /// The content of a file that only its owner can read.
-pub(crate) fn read_private(path: &Path) -> Result<String, AuthError> {
+///
+/// # Errors
+/// If it cannot be read, others can read it, or it is not UTF-8.
+pub fn read_private(path: &Path) -> Result<String, AuthError> {
     let wrong = |source| AuthError::Io { path: path.to_owned(), source };
     let file = File::open(path).map_err(wrong)?;
     // Use the open file: its name may refer to another file by now.

@@ -4,7 +4,6 @@
 //! but prove that they have it. Clients on other machines verify the server by its certificate first.
 
 mod file;
-pub(crate) use file::{lock, read_private};
 pub mod joins;
 mod local;
 mod roles;
@@ -12,8 +11,8 @@ mod scopes;
 mod uses;
 
 pub use file::{
-    Credential, Holder, OVERLAP, TokenEntry, Which, add, client_token, daemon_entries, daemon_token, key_digest,
-    newest, read, remove, rotate,
+    Credential, Holder, OVERLAP, TokenEntry, Which, add, client_token, daemon_entries, daemon_token, key_digest, lock,
+    newest, read, read_private, remove, rotate,
 };
 pub use local::{LocalSocket, LocalUser, USUAL_SOCKET};
 pub use roles::DaemonRole;
@@ -52,6 +51,9 @@ impl Identity {
     }
 }
 
+/// Returns certificates in PEM as they are now: a rotation changes them.
+pub type TrustedPem = Arc<dyn Fn() -> String + Send + Sync>;
+
 /// Who may call, and as which account on the nodes their tasks run.
 pub struct Callers {
     pub tokens: Arc<Tokens>,
@@ -60,6 +62,8 @@ pub struct Callers {
     pub audit: Option<Arc<AuditLog>>,
     /// Where users of this machine call without a token.
     pub local: Option<LocalSocket>,
+    /// The authorities that clients on other machines trust.
+    pub trusted: Option<TrustedPem>,
 }
 
 impl Callers {
@@ -73,7 +77,7 @@ impl Callers {
         let bind = |path: PathBuf| LocalSocket::bind(&path).map_err(|source| AuthError::Socket { path, source });
         let local = config.listen_local.map(bind).transpose()?;
         let accounts = Arc::new(Accounts::new(config.accounts));
-        Ok(Callers { tokens, accounts, audit: Some(Arc::new(audit)), local })
+        Ok(Callers { tokens, accounts, audit: Some(Arc::new(audit)), local, trusted: None })
     }
 }
 

@@ -84,6 +84,34 @@ struct Loaded {
 /// Versions of the authority's files.
 type Versions = [auth::Version; 3];
 
+/// An authority that a client trusts or may trust.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Trusted {
+    pub name: String,
+    /// SHA-256 of its certificate, in hexadecimal.
+    pub fingerprint: String,
+    pub pem: String,
+}
+
+impl Trusted {
+    /// The authorities of a PEM text, at least one.
+    ///
+    /// # Errors
+    /// If the text has no certificate, or one that cannot be read.
+    pub fn read(pem: &[u8]) -> Result<Vec<Trusted>, String> {
+        let read: Result<Vec<CertificateDer<'static>>, _> = CertificateDer::pem_slice_iter(pem).collect();
+        let trusted = |certificate: &CertificateDer<'static>| {
+            let name = subject::common_name(certificate).map_err(|error| error.to_string())?;
+            Ok(Trusted { name, fingerprint: fingerprint(certificate), pem: subject::pem_of(certificate) })
+        };
+        let read = read.map_err(|error| error.to_string())?;
+        if read.is_empty() {
+            return Err("it contains no certificate".to_owned());
+        }
+        read.iter().map(trusted).collect()
+    }
+}
+
 /// What the files of an authority contain.
 pub struct Signers {
     /// The certificates of `ca.pem`.
@@ -127,6 +155,11 @@ impl Authority {
             }
         }
         Arc::clone(&loaded.signers)
+    }
+
+    /// The certificates that clients trust, in PEM: those of `ca.pem`.
+    pub fn pem(&self) -> String {
+        self.signers().trusted.iter().map(|certificate| subject::pem_of(certificate)).collect()
     }
 
     /// Certificates for a server that clients reach under these names and addresses.

@@ -2,7 +2,7 @@
 
 use super::App;
 use super::reply::{Answer, Number, Parameters, Reply};
-use crate::api::{ClusterSummary, Error, NodeDetail, NodeSummary, QueueSummary, Report, Timestamp};
+use crate::api::{ClusterSummary, Error, ErrorCode, NodeDetail, NodeSummary, QueueSummary, Report, Timestamp};
 use crate::auth::{Identity, Scope};
 use crate::dates::{By, day_of_date};
 use axum::Json;
@@ -86,6 +86,16 @@ pub async fn metrics(State(app): State<App>) -> Result<Response, Reply> {
 
 pub async fn openapi() -> Json<serde_json::Value> {
     Json(super::openapi())
+}
+
+/// The certificates that clients verify this server by, for `amalgam login`. They are no secret.
+pub async fn authorities(State(app): State<App>) -> Result<Response, Reply> {
+    let Some(trusted) = &app.callers.trusted else {
+        let message = "this server has no certificate authority";
+        let remedy = "it listens on loopback only and takes no agents: clients of its machine need no certificates";
+        return Err(Reply(Error::new(ErrorCode::NotFound, message, remedy)));
+    };
+    Ok(([(CONTENT_TYPE, "application/pem-certificate-chain")], trusted()).into_response())
 }
 
 pub async fn healthy() -> &'static str {

@@ -1,6 +1,6 @@
 //! The HTTP interface: routes, authorization and answers. A [`Backend`] carries out the requests.
 //!
-//! Everything under `/v1` and `/metrics` requires an access token. One function, `App::allow`, decides whether a caller
+//! Everything except `/healthz`, `/readyz` and `/ca.pem` requires an access token. One function, `App::allow`, decides whether a caller
 //! may access a job. A backend gets only requests that the caller is allowed to make.
 
 mod admission;
@@ -160,6 +160,7 @@ fn router(app: App) -> Router {
     Router::new()
         .route("/healthz", get(cluster::healthy))
         .route("/readyz", get(cluster::ready))
+        .route("/ca.pem", get(cluster::authorities))
         .merge(private)
         .layer(DefaultBodyLimit::max(MAX_BODY))
         .layer(middleware::from_fn(refuse_large))

@@ -233,6 +233,11 @@ pub(super) const CALLS: &[Call] = &[
     read("/openapi.json", "This description", Answer::Other("application/json")),
     read("/healthz", "Whether the process runs", Answer::Other("text/plain")),
     read("/readyz", "Whether jobs can be submitted", Answer::Other("text/plain")),
+    read(
+        "/ca.pem",
+        "The certificates of the authorities that clients on other machines trust; not found if the server has none",
+        Answer::Other("application/pem-certificate-chain"),
+    ),
 ];
 
 fn schema<T: JsonSchema>(generator: &mut SchemaGenerator) -> Value {
@@ -331,7 +336,7 @@ fn operation(call: &Call, error: &Value, generator: &mut SchemaGenerator) -> Val
         let content: Map<String, Value> = kinds.iter().map(|kind| ((*kind).to_owned(), schema.clone())).collect();
         operation["requestBody"] = json!({ "required": true, "content": content });
     }
-    if matches!(call.path, "/healthz" | "/readyz") {
+    if matches!(call.path, "/healthz" | "/readyz" | "/ca.pem") {
         operation["security"] = json!([]);
     }
     operation

@@ -115,6 +115,9 @@ fn only_health_checks_are_answered_without_a_known_token() {
         let answer = answered(client.agent.get(client.url(&path)).call().unwrap());
         match call.path {
             "/healthz" | "/readyz" => assert_eq!(answer.status, 200),
+            "/ca.pem" => {
+                assert_eq!((answer.status, answer.error().1), (404, ErrorCode::NotFound), "it has no authority")
+            }
             _ => assert_eq!(answer.error().1, ErrorCode::Unauthorized, "{path}"),
         }
     }

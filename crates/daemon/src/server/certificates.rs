@@ -1,6 +1,7 @@
 //! The certificates that a server presents.
 
 use super::ServerError;
+use crate::auth::TrustedPem;
 use crate::authority::Authority;
 use crate::channel::Certificate;
 use crate::config::is_local;
@@ -14,15 +15,24 @@ use std::sync::Arc;
 /// The certificate of the address for agents, and what signs those of daemons.
 pub(super) type ForDaemons = (Certificate, Certifier);
 
+/// What a server has of the cluster's authority.
+#[derive(Default)]
+pub(super) struct Certificates {
+    /// Of an interface that other machines can reach.
+    pub for_clients: Option<Certificate>,
+    pub for_daemons: Option<ForDaemons>,
+    pub trusted: Option<TrustedPem>,
+}
+
 /// The certificates of an interface that other machines can reach, and of the address for agents.
 pub(super) fn certificates_of(
     state_dir: &Path,
     interface: SocketAddr,
     takes_agents: bool,
     configured: &[String],
-) -> Result<(Option<Certificate>, Option<ForDaemons>), ServerError> {
+) -> Result<Certificates, ServerError> {
     if is_local(interface) && !takes_agents {
-        return Ok((None, None));
+        return Ok(Certificates::default());
     }
     let mut names = vec!["localhost".to_owned(), Host::inspect().hostname];
     let interfaces = if_addrs::get_if_addrs().map_err(ServerError::io("list the addresses of this machine"))?;
@@ -34,6 +44,7 @@ pub(super) fn certificates_of(
     let authority = Arc::new(Authority::open(state_dir)?);
     let renewed = authority.certificates(names)?;
     let for_clients = (!is_local(interface)).then(|| Certificate::resolved(renewed.clone()));
-    let for_daemons = takes_agents.then(|| (Certificate::for_daemons(renewed), Certifier::new(authority)));
-    Ok((for_clients, for_daemons))
+    let for_daemons = takes_agents.then(|| (Certificate::for_daemons(renewed), Certifier::new(authority.clone())));
+    let trusted: TrustedPem = Arc::new(move || authority.pem());
+    Ok(Certificates { for_clients, for_daemons, trusted: Some(trusted) })
 }

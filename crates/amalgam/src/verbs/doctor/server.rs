@@ -30,7 +30,10 @@ pub fn checks(patient: &Patient) -> Vec<Check> {
         checks.extend(server.split(',').map(|address| reached("server", address)));
     }
     // An agent needs no HTTP interface.
-    let is_named = matches!(discovery::named(patient.connection), Ok(Some(_)));
+    let is_named = matches!(
+        discovery::choice(patient.connection),
+        Ok(discovery::Choice::Server(_) | discovery::Choice::Context(_))
+    );
     match discovery::find(patient.connection) {
         Ok(Some(client)) => checks.extend(of_server(&client)),
         Ok(None) if patient.roles == [Role::Client] => {
