@@ -5,6 +5,7 @@ mod beside;
 mod federation;
 mod kept;
 mod live;
+mod oidc;
 mod opportunistic;
 mod policies;
 mod queueing;
@@ -24,6 +25,8 @@ use federation::FederationKeys;
 pub use federation::{FederationConfig, is_address, is_local, is_loopback};
 use kept::{KEPT_FOR, kept_for};
 pub use live::queue_settings;
+use oidc::OidcEntry;
+pub use oidc::{Jwks, OidcConfig};
 use opportunistic::OpportunisticKeys;
 use policies::Policies;
 use queueing::QueueingKeys;
@@ -62,6 +65,8 @@ pub struct Config {
     pub listen_names: Vec<String>,
     /// Accounts on the nodes of users who have another name there, by the name of the user.
     pub accounts: BTreeMap<String, String>,
+    /// Issuers whose tokens identify users.
+    pub oidc: Vec<OidcConfig>,
     /// Bytes of the log that are kept besides the last snapshot, for stories and history.
     pub history_bytes: u64,
     /// A snapshot is written after this many bytes of the log.
@@ -84,6 +89,7 @@ impl Default for Config {
             listen_local: None,
             listen_names: Vec::new(),
             accounts: BTreeMap::new(),
+            oidc: Vec::new(),
             history_bytes: 1 << 30,
             segment_bytes: 64 << 20,
             usage_days: 400,
@@ -132,6 +138,8 @@ struct File {
     listen_names: Vec<At<String>>,
     #[serde(default)]
     account: Vec<AccountEntry>,
+    #[serde(default)]
+    oidc: Vec<OidcEntry>,
     #[serde(default, deserialize_with = "duration")]
     heartbeat: Option<At<Duration>>,
     missed_heartbeats: Option<At<u32>>,
@@ -263,6 +271,7 @@ impl Config {
             (file.listen, file.listen_agents, file.listen_local);
         config.listen_names = file.listen_names.into_iter().map(listen_name).collect::<Result<_, _>>()?;
         config.accounts = accounts::accounts(file.account)?;
+        config.oidc = oidc::oidc(file.oidc)?;
         config.history_bytes = file.history_mib.map_or(config.history_bytes, |mib| mib.saturating_mul(1 << 20));
         config.segment_bytes = file.segment_mib.map_or(config.segment_bytes, |mib| mib.max(1).saturating_mul(1 << 20));
         at_least("usage_days", file.usage_days, 1, "1")?;
@@ -306,6 +315,7 @@ fn with_table(error: FileError) -> FileError {
         ("in `[policies.opportunistic]`", keys_of::<OpportunisticKeys>()),
         ("in a `[[queue]]`", keys_of::<QueueEntry>()),
         ("in an `[[account]]`", keys_of::<AccountEntry>()),
+        ("in an `[[oidc]]`", keys_of::<OidcEntry>()),
         ("in `beside = { .. }`", keys_of::<BesideEntry>()),
         ("in `[federation]`", keys_of::<FederationKeys>()),
         ("in `[store]`", keys_of::<StoreKeys>()),

@@ -6,7 +6,7 @@ mod standby;
 
 use crate::accounting::Accounting;
 use crate::api::ServerFile;
-use crate::auth::{AuthError, Callers, Tokens, check_bind};
+use crate::auth::{AuthError, Callers, Tokens, TrustedPem, check_bind};
 use crate::authority::AuthorityError;
 use crate::backend::ServerBackend;
 use crate::changed::{self, Misfit};
@@ -355,12 +355,11 @@ impl Server {
                 Some(listen_for_agents(&runtime, agents, gate)?)
             }
         };
-        let torn_bytes = log.torn_bytes;
         let neighbours = seat.map(|seat| neighbours(&config, seat, &listener)).transpose()?;
+        let torn_bytes = log.torn_bytes;
         let kept =
             Kept { agents_address, torn_bytes, state_dir, lock: executor_lock, resignation, neighbours, certificate };
-        let mut callers = open_callers(tokens, config, &kept.state_dir, config_file, handle, user)?;
-        callers.0.trusted = own.trusted;
+        let callers = open_callers((tokens, own.trusted), config, &kept.state_dir, config_file, handle, user)?;
         Server::serve(hosted, remote, callers, runtime, listener, kept)
     }
 
@@ -468,14 +467,14 @@ fn side(config: &Config, remote: Arc<RemoteNodes>, id: ServerId, epoch: Epoch) -
 
 /// Who may call, and what reads the configuration of `file` again.
 fn open_callers(
-    tokens: Arc<Tokens>,
+    (tokens, trusted): (Arc<Tokens>, Option<TrustedPem>),
     config: Config,
     state_dir: &Path,
     file: Option<ConfigFile>,
     handle: &Handle,
     user: String,
 ) -> Result<(Callers, Option<Arc<Reloader>>, u32), ServerError> {
-    let callers = Callers::open(tokens, config.clone(), state_dir)?;
+    let callers = Callers { trusted, ..Callers::open(tokens, config.clone(), state_dir)? };
     let shared = (Arc::clone(&callers.accounts), callers.audit.clone());
     let reloader = file.map(|file| Arc::new(Reloader::new(file, &config, handle.clone(), shared, user)));
     Ok((callers, reloader, config.usage_days))

@@ -6,6 +6,7 @@
 mod file;
 pub mod joins;
 mod local;
+mod oidc;
 mod roles;
 mod scopes;
 mod uses;
@@ -15,6 +16,7 @@ pub use file::{
     newest, read, read_private, remove, rotate,
 };
 pub use local::{LocalSocket, LocalUser, USUAL_SOCKET};
+pub use oidc::{Claimed, Issuers, Refusal};
 pub use roles::DaemonRole;
 pub use scopes::{Scope, Scopes};
 pub use uses::LastUses;
@@ -64,20 +66,23 @@ pub struct Callers {
     pub local: Option<LocalSocket>,
     /// The authorities that clients on other machines trust.
     pub trusted: Option<TrustedPem>,
+    /// Whose tokens identify users, besides `tokens`.
+    pub issuers: Issuers,
 }
 
 impl Callers {
     /// Those of a process with this configuration and state directory, with its audit log.
     ///
     /// # Errors
-    /// If the audit log cannot be opened, or the local socket cannot be made.
+    /// If the audit log cannot be opened, the local socket cannot be made, or a file of an issuer's keys cannot be used.
     pub fn open(tokens: Arc<Tokens>, config: Config, state_dir: &Path) -> Result<Callers, AuthError> {
         let audit = AuditLog::open(state_dir);
         let audit = audit.map_err(|source| AuthError::Io { path: state_dir.join(AuditLog::FILE), source })?;
         let bind = |path: PathBuf| LocalSocket::bind(&path).map_err(|source| AuthError::Socket { path, source });
+        let issuers = Issuers::start(config.oidc)?;
         let local = config.listen_local.map(bind).transpose()?;
         let accounts = Arc::new(Accounts::new(config.accounts));
-        Ok(Callers { tokens, accounts, audit: Some(Arc::new(audit)), local, trusted: None })
+        Ok(Callers { tokens, accounts, audit: Some(Arc::new(audit)), local, trusted: None, issuers })
     }
 }
 
@@ -107,6 +112,10 @@ pub enum AuthError {
     Io { path: PathBuf, source: io::Error },
     #[error("cannot listen at {path}: {source}")]
     Socket { path: PathBuf, source: io::Error },
+    #[error("cannot use {path}, `jwks` in [[oidc]] of the configuration: {why}", path = path.display())]
+    Jwks { path: PathBuf, why: String },
+    #[error("cannot start the thread that fetches the keys of an issuer: {0}")]
+    Thread(io::Error),
     #[error("{path} can be read by others (mode {mode:o})")]
     Exposed { path: PathBuf, mode: u32 },
     #[error("{path}:{line}: {problem}")]
@@ -136,6 +145,8 @@ impl AuthError {
                 "free space on its disk".to_owned()
             }
             AuthError::Io { .. } => "check the path and its permissions".to_owned(),
+            AuthError::Jwks { .. } => "write the issuer's JWKS to it, or name another file or its URL".to_owned(),
+            AuthError::Thread(_) => "raise the limit of threads, and try again".to_owned(),
             AuthError::Socket { .. } => "name another path with --listen-local, or leave it out".to_owned(),
             AuthError::Exposed { path, .. } => format!("run `chmod 600 {}`", path.display()),
             AuthError::Malformed { line, remedy, .. } => format!("correct line {line}: {remedy}"),

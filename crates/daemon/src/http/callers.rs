@@ -6,7 +6,7 @@ use super::reply::Reply;
 use super::requests::{Refused, RequestId};
 use crate::api::{Error, ErrorCode};
 use crate::audit::{Difference, Line};
-use crate::auth::{Callers, DaemonRole, Holder, Identity, LocalUser, Scope, Scopes, TokenEntry};
+use crate::auth::{Callers, Claimed, DaemonRole, Holder, Identity, LocalUser, Refusal, Scope, Scopes, TokenEntry};
 use axum::body::{Body, Bytes, HttpBody};
 use axum::extract::{Request, State};
 use axum::http::header::AUTHORIZATION;
@@ -17,7 +17,7 @@ use hyper::body::{Frame, SizeHint};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 /// Interval at which the token of a request that takes long is checked again.
 const INTERVAL: Duration = Duration::from_secs(1);
@@ -68,14 +68,15 @@ pub async fn authenticate(State(app): State<App>, mut request: Request, next: Ne
     });
     let answer = match &caller {
         Err(refused) => Err(Reply(refused.clone())),
-        Ok(Caller { identity, token, .. }) => match check(identity, if reads { Scope::Read } else { Scope::Submit }) {
+        Ok(Caller { identity, validity, .. }) => match check(identity, if reads { Scope::Read } else { Scope::Submit })
+        {
             Err(refused) => Err(Reply(refused)),
             Ok(()) => {
                 request.extensions_mut().insert(identity.clone());
                 request.extensions_mut().insert(deed.clone());
-                Ok(match token {
-                    Some(token) => while_valid(&app.callers, token, next.run(request)).await,
-                    None => next.run(request).await,
+                Ok(match validity {
+                    Validity::Lasting => next.run(request).await,
+                    validity => while_valid(&app.callers, validity, next.run(request)).await,
                 })
             }
         },
@@ -147,9 +148,30 @@ impl Drop for Record {
 
 struct Caller {
     identity: Identity,
-    /// The access token and its name; `None` for a user of this machine without one.
-    token: Option<String>,
+    validity: Validity,
+    /// The name of the access token, or the issuer of a JWT.
     token_name: Option<String>,
+}
+
+/// How long a caller may receive an answer.
+#[derive(Clone)]
+enum Validity {
+    /// A user of this machine without a token.
+    Lasting,
+    /// Until the access token is removed or expires.
+    Token(String),
+    /// Until a JWT expires.
+    Until(SystemTime),
+}
+
+impl Validity {
+    fn is_over(&self, callers: &Callers) -> bool {
+        match self {
+            Validity::Lasting => false,
+            Validity::Token(token) => !callers.tokens.is_valid(token),
+            Validity::Until(end) => SystemTime::now() >= *end,
+        }
+    }
 }
 
 /// The caller of a request: the holder of its access token, or without one the user of this machine who connected to the local
@@ -166,7 +188,8 @@ fn caller(callers: &Callers, headers: &HeaderMap, peer: Option<&Peer>) -> Result
     let token = token.ok_or_else(|| refuse("the authorization header is not `Bearer TOKEN`"))?;
     match callers.tokens.entry(token) {
         Some(TokenEntry { holder: Holder::User { name: user, .. }, scopes, name: token_name, .. }) => {
-            Ok(Caller { identity: Identity { user, scopes }, token: Some(token.to_owned()), token_name })
+            let validity = Validity::Token(token.to_owned());
+            Ok(Caller { identity: Identity { user, scopes }, validity, token_name })
         }
         Some(TokenEntry { holder: Holder::Daemon { role, name }, .. }) => {
             let of = match role {
@@ -174,6 +197,16 @@ fn caller(callers: &Callers, headers: &HeaderMap, peer: Option<&Peer>) -> Result
                 DaemonRole::JobHost => "job host",
             };
             Err(refuse(&format!("the token belongs to the {of} `{name}`, not to a user")))
+        }
+        None if let Some(verdict) = callers.issuers.verify(token, SystemTime::now()) => {
+            let Claimed { identity, by, until } = verdict.map_err(|refusal| {
+                let code = match refusal {
+                    Refusal::NoKeys(_) => ErrorCode::Unavailable,
+                    _ => ErrorCode::Unauthorized,
+                };
+                Error::new(code, refusal.to_string(), refusal.remedy())
+            })?;
+            Ok(Caller { identity, validity: Validity::Until(until), token_name: Some(by) })
         }
         None => {
             let message = "this server does not know the token";
@@ -195,7 +228,7 @@ fn of_this_machine(callers: &Callers, local: &LocalUser) -> Result<Caller, Error
     };
     let is_admin = local.is_trusted() || callers.tokens.has_administrator(&user);
     let scopes = if is_admin { Scopes::ADMIN } else { Scopes::USUAL };
-    Ok(Caller { identity: Identity { user, scopes }, token: None, token_name: None })
+    Ok(Caller { identity: Identity { user, scopes }, validity: Validity::Lasting, token_name: None })
 }
 
 fn check(identity: &Identity, scope: Scope) -> Result<(), Error> {
@@ -209,10 +242,10 @@ fn check(identity: &Identity, scope: Scope) -> Result<(), Error> {
 }
 
 /// The answer, unless the token is removed or expires before: then the request and a stream that was started end.
-async fn while_valid(callers: &Arc<Callers>, token: &str, answer: impl Future<Output = Response>) -> Response {
+async fn while_valid(callers: &Arc<Callers>, validity: &Validity, answer: impl Future<Output = Response>) -> Response {
     let answer = tokio::select! {
         answer = answer => answer,
-        () = invalid(Arc::clone(callers), token.to_owned()) => {
+        () = invalid(Arc::clone(callers), validity.clone()) => {
             let message = "the token was removed or has expired while the request was answered";
             Reply(Error::new(ErrorCode::Unauthorized, message, "use a new token")).into_response()
         }
@@ -220,15 +253,15 @@ async fn while_valid(callers: &Arc<Callers>, token: &str, answer: impl Future<Ou
     if answer.body().size_hint().exact().is_some() {
         return answer;
     }
-    let invalid = Box::pin(invalid(Arc::clone(callers), token.to_owned()));
+    let invalid = Box::pin(invalid(Arc::clone(callers), validity.clone()));
     answer.map(|body| Body::new(WhileValid { body, invalid }))
 }
 
 /// Returns when the token is no longer valid.
-async fn invalid(callers: Arc<Callers>, token: String) {
+async fn invalid(callers: Arc<Callers>, validity: Validity) {
     loop {
         tokio::time::sleep(INTERVAL).await;
-        if !callers.tokens.is_valid(&token) {
+        if validity.is_over(&callers) {
             return;
         }
     }

@@ -624,6 +624,14 @@ impl FakeServer {
     /// # Panics
     /// If the server cannot be started.
     pub fn start(state_dir: &std::path::Path, user: &str) -> FakeServer {
+        FakeServer::with_issuers(state_dir, user, crate::auth::Issuers::default())
+    }
+
+    /// A server that accepts tokens of these issuers, too.
+    ///
+    /// # Panics
+    /// If the server cannot be started.
+    pub fn with_issuers(state_dir: &std::path::Path, user: &str, issuers: crate::auth::Issuers) -> FakeServer {
         let tokens = Arc::new(crate::auth::Tokens::open(state_dir, user).expect("a usable state directory"));
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
         let runtime = runtime.expect("a runtime");
@@ -640,7 +648,8 @@ impl FakeServer {
         std::fs::write(state_dir.join(crate::api::ServerFile::NAME), text).expect("a writable directory");
         let audit = crate::audit::AuditLog::open(state_dir).expect("a usable state directory");
         let (accounts, audit) = (Arc::default(), Some(Arc::new(audit)));
-        let callers = crate::auth::Callers { tokens: tokens.clone(), accounts, audit, local: None, trusted: None };
+        let callers =
+            crate::auth::Callers { tokens: tokens.clone(), accounts, audit, local: None, trusted: None, issuers };
         let serving = super::serve(listener, None, Arc::new(FakeCluster::default()), callers, async {
             let _ = closed.await;
         });
