@@ -12,6 +12,7 @@ use amalgam_daemon::api::{JobDetail, TaskSummary};
 use amalgam_daemon::durable::Temporary;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::process::{self, ExitCode};
 
@@ -108,7 +109,7 @@ impl Spool {
     fn new(directory: &Path) -> io::Result<Spool> {
         let path = directory.join(format!(".amalgam-logs-{}", process::id()));
         let _ = std::fs::remove_file(&path);
-        let file = OpenOptions::new().read(true).write(true).create_new(true).open(&path)?;
+        let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&path)?;
         std::fs::remove_file(&path)?;
         Ok(Spool(file))
     }

@@ -99,8 +99,9 @@ pub fn fetch(
 
 /// Fetches the rest of a file that an earlier program may have started.
 fn continued(client: &Client, job: u64, file: &OutputFile, path: &Path) -> Result<PathBuf> {
-    let mut name = path.file_name().map_or_else(OsString::new, OsString::from);
-    name.push(".part");
+    let mut name = OsString::from(".");
+    name.push(path.file_name().unwrap_or_default());
+    name.push(".amalgam-part");
     let partial = path.with_file_name(name);
     let cannot_write = |error: io::Error| cannot("write", &partial, &error);
     let mut options = OpenOptions::new();

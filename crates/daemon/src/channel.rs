@@ -341,6 +341,7 @@ impl ServerCertVerifier for Known {
                 Untrusted::Expired => CertificateError::Expired,
                 Untrusted::NotYet => CertificateError::NotValidYet,
                 Untrusted::OtherAuthority => CertificateError::UnknownIssuer,
+                Untrusted::Revoked => CertificateError::Revoked,
                 Untrusted::Invalid(_) | Untrusted::Other { .. } => CertificateError::ApplicationVerificationFailure,
             };
             *self.refused.lock().unwrap_or_else(PoisonError::into_inner) = Some(why);

@@ -9,6 +9,7 @@ mod oidc;
 mod opportunistic;
 mod policies;
 mod queueing;
+mod range;
 mod store;
 
 use accounts::AccountEntry;
@@ -30,6 +31,7 @@ pub use oidc::{Jwks, OidcConfig};
 use opportunistic::OpportunisticKeys;
 use policies::Policies;
 use queueing::QueueingKeys;
+use range::{GUARANTEED, Range, SHARE, WEIGHT};
 use rustls::pki_types::ServerName;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer};
@@ -379,29 +381,6 @@ fn of_queue(entries: &[QueueEntry], error: QueueTreeError) -> Mistake {
     // Of a duplicated queue, report the second entry; of an error of the implicit root, the first entry.
     let written = entries.iter().rfind(|entry| entry.full_name() == error.queue).or(entries.first());
     mistake(written.map_or_else(Position::default, |entry| entry.name.at), error.problem, error.remedy)
-}
-
-/// The values of a key of queues.
-struct Range {
-    least: f64,
-    most: f64,
-    usual: f64,
-    /// The unit in which it is kept is one part in this many.
-    parts: f64,
-}
-
-const WEIGHT: Range = Range { least: 0.001, most: 1e6, usual: 1.0, parts: 1e3 };
-const GUARANTEED: Range = Range { least: 0.0, most: 1.0, usual: 0.0, parts: 1e6 };
-const SHARE: Range = Range { least: 0.0, most: 1.0, usual: 1.0, parts: 1e6 };
-
-impl Range {
-    fn scaled(&self, value: f64) -> Option<u32> {
-        (self.least..=self.most).contains(&value).then(|| (value * self.parts).round() as u32)
-    }
-
-    fn remedy(&self) -> String {
-        format!("write a number from {} to {}", self.least, self.most)
-    }
 }
 
 impl QueueEntry {

@@ -2,7 +2,7 @@
 //!
 //! The private key is made here and never sent. The server replaces the certificate over the daemon's connection.
 
-use crate::auth::{self, AuthError};
+use crate::auth::{self, AuthError, key_digest};
 use crate::authority::{Certified, Expected, Subject, Untrusted, Use, end_of, key_of, verify};
 use crate::cryptography::provider;
 use crate::durable;
@@ -169,7 +169,12 @@ impl Identity {
     /// Why it is not the expected one.
     pub fn check_listening(&self, chain: &[CertificateDer<'_>], expected: &Expected) -> Result<(), Untrusted> {
         verify(chain, &self.trusted(), Use::Listening)?;
-        expected.check(&chain[0])
+        expected.check(&chain[0])?;
+        // The server's key is in no list.
+        if matches!(expected, Expected::JobHost(_)) && !self.allows(&key_digest(&key_of(&chain[0])?)) {
+            return Err(Untrusted::Revoked);
+        }
+        Ok(())
     }
 
     /// Sets the keys that may authenticate other daemons.

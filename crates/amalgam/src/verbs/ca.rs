@@ -35,8 +35,8 @@ enum CaVerb {
         /// End the rotation: the first authority is not trusted any more
         #[arg(long)]
         finish: bool,
-        /// End it also if daemons have not received new certificates: they have to join again
-        #[arg(long, requires = "finish")]
+        /// Do it also if daemons have to join again: those without new certificates at --finish, those that are not connected at --cancel
+        #[arg(long)]
         force: bool,
         /// Take the rotation back
         #[arg(long, conflicts_with = "finish")]
@@ -101,8 +101,12 @@ pub fn execute(args: CaArgs, connection: &Connection) -> Result<ExitCode> {
             recorded(&tokens, request, || authority::finish(&state_dir, force)).map_err(failure)?;
             show::note("the first authority is not trusted any more; clients need the present ca.pem");
         }
-        CaVerb::Rotate { cancel: true, .. } => {
-            recorded(&tokens, "ca rotate --cancel".to_owned(), || authority::cancel(&state_dir)).map_err(failure)?;
+        CaVerb::Rotate { cancel: true, force, .. } => {
+            let request = format!("ca rotate --cancel{}", if force { " --force" } else { "" });
+            recorded(&tokens, request, || authority::cancel(&state_dir, force)).map_err(failure)?;
+        }
+        CaVerb::Rotate { force: true, .. } => {
+            return Err(Failure::usage("--force is for --finish and --cancel", "leave it out, or add one of these"));
         }
         CaVerb::Rotate { .. } => {
             recorded(&tokens, "ca rotate".to_owned(), || authority::start(&state_dir)).map_err(failure)?;

@@ -39,7 +39,7 @@ pub struct CpArgs {
     /// Replace existing files that differ
     #[arg(long)]
     force: bool,
-    /// Keep what has arrived, in FILE.part, if the copy is interrupted, and continue from there
+    /// Keep what has arrived, in .FILE.amalgam-part, if the copy is interrupted, and continue from there
     #[arg(long = "continue")]
     continues: bool,
 }

@@ -126,8 +126,17 @@ fn verified_authorities(
         return present_authorities(server, &pem);
     }
     let known = known.filter(|_| pin.is_none()).and_then(|known| known.authorities.as_deref());
-    if let Some(Ok(present)) = known.map(|pem| present_authorities(server, pem.as_bytes())) {
-        return Ok(present);
+    match known.map(|pem| present_authorities(server, pem.as_bytes())) {
+        Some(Err(failure)) if matches!(failure.kind, Kind::Unverified) => {
+            return Err(Failure::new(
+                format!(
+                    "{server} presents a certificate of another authority than that of its context; somebody may be between it and you"
+                ),
+                "ask its administrator for the fingerprint (`amalgam ca list`), and pass it with --fingerprint",
+            ));
+        }
+        Some(known) => return known,
+        None => {}
     }
     let offered = offered(server)?;
     match pin {

@@ -227,6 +227,33 @@ fn a_job_host_that_joined_with_a_string_needs_no_copy_of_the_tokens() {
     machines.daemons.borrow_mut().remove(0).kill();
     machines.started(1, host(&string));
     machines.run_across();
+    let other = Identity::load(&machines.home(2)).unwrap().unwrap();
+    let node = amalgam_core::vocabulary::NodeId(other.subject().unwrap().number.unwrap());
+    let other = Secrets::Certificates(Arc::new(other), Expected::JobHost(1));
+    let refused = |why: &'static str| {
+        let (namespace, at, secrets) = (machines.host(2).clone(), advertised.clone(), other.clone());
+        let ask = move || {
+            namespace.enter().unwrap();
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            let patience = Patience::Briefly(Duration::ZERO);
+            let joined = join_patiently(&at, &secrets, || Introduction::NodeOf { node }, patience);
+            runtime.block_on(joined).map(drop).err().is_some_and(|error| error.to_string().contains(why))
+        };
+        thread::spawn(ask).join().unwrap()
+    };
+    assert!(refused("is connected already"), "its agent is");
     machines.scene.ok(&["token", "revoke", "--agent", "host-2"]);
     until_true("the end of the node's connection", || machines.state_of("host-2") != NodeState::Up);
+    until_true("a refusal by the job host", || refused("has been revoked"));
+    // A revoked job host loses its agents.
+    let said = machines.scene.path().join("agent-1");
+    machines.daemons.borrow_mut().remove(0).kill();
+    let mut agent = saying_into(machines.again(1, &machines.agents), &said);
+    machines.host(1).has(&mut agent);
+    let _agent = Daemon::spawn(agent);
+    let says = |what: &str| fs::read_to_string(&said).unwrap_or_default().contains(what);
+    until_true("the agent at the job host", || says("connected to job host 1"));
+    machines.scene.ok(&["token", "revoke", "--job-host", "1"]);
+    until_true("the end of that connection", || says("lost the connection to job host 1"));
+    until_true("its refusal", || says("its certificate has been revoked"));
 }

@@ -335,10 +335,10 @@ fn outputs_are_copied_by_name() {
 
     // The start of a file that an interrupted copy left, a wrong one, and one that is too long.
     for partial in [numbers(0)[..700_000].to_owned(), "nonsense".to_owned(), numbers(0) + "more"] {
-        fs::write(out.join("rest.part"), partial).unwrap();
+        fs::write(out.join(".rest.amalgam-part"), partial).unwrap();
         let _ = fs::remove_file(out.join("rest"));
         let copied = cp(&[".map.0:part/*"], "rest", &["--continue"]);
-        assert!(copied.code == 0 && is_there("rest", 0) && !out.join("rest.part").exists(), "{copied:?}");
+        assert!(copied.code == 0 && is_there("rest", 0) && !out.join(".rest.amalgam-part").exists(), "{copied:?}");
     }
     assert!(!fs::read_dir(&out).unwrap().flatten().any(|file| file.file_name().as_encoded_bytes().starts_with(b".")));
 }

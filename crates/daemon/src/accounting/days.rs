@@ -4,12 +4,13 @@
 //! read again, and each file skips those that it has.
 
 use super::{Counts, write};
-use crate::dates::{date, day_of_date};
+use crate::dates::{DAY, date, day_of_date};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 /// The totals of a day, by user and queue.
 #[derive(Clone, Default, Debug)]
@@ -172,9 +173,16 @@ impl Days {
     fn remove_old(&self) -> io::Result<()> {
         let stored = self.stored()?;
         let Some(newest) = stored.last() else { return Ok(()) };
-        let oldest = (newest + 1).saturating_sub(self.kept_days);
+        // Not counted from a day that a wrong clock has made.
+        let oldest = ((*newest).min(today()) + 1).saturating_sub(self.kept_days);
         stored.iter().filter(|day| **day < oldest).try_for_each(|day| fs::remove_file(self.path(*day)))
     }
+}
+
+/// The day that this machine's clock says.
+fn today() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_micros()).unwrap_or(u64::MAX) / DAY
 }
 
 fn damaged(path: &Path) -> io::Error {

@@ -497,7 +497,10 @@ fn change(
     let mut tables = std::mem::take(list).into_array_of_tables().unwrap_or_default();
     edit(&entries, &mut tables)?;
     *list = Item::ArrayOfTables(tables);
-    durable::replace(&path, document.to_string().as_bytes()).map_err(wrong)
+    let text = document.to_string();
+    // What cannot be read again is not written.
+    parse(&path, &text)?;
+    durable::replace(&path, text.as_bytes()).map_err(wrong)
 }
 
 /// Waits until no other process changes files of this kind in the directory. The lock is held until it is dropped.

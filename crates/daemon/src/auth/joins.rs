@@ -1,7 +1,7 @@
 //! Join strings: secrets with which a machine gets a token of its own, a limited number of times and for a limited time
 //! (ADR 69). They are stored in a file beside the token file.
 
-use super::{AuthError, DaemonRole, Holder, TokenEntry, file};
+use super::{AuthError, Credential, DaemonRole, Holder, TokenEntry, file, key_digest};
 use crate::config::is_address;
 use crate::durable;
 use serde::{Deserialize, Serialize};
@@ -124,6 +124,10 @@ pub fn give(token_file: &Path, request: &Request, proves: impl Fn(&str) -> bool)
         let flag = role.key().replace('_', "-");
         let why = taken("has a token or certificates already");
         return Err(format!("{why}, or run `amalgam token remove --{flag} {name}` at the server first"));
+    }
+    let key = Credential::Key(key_digest(request.key));
+    if file::read(token_file).map_err(logged)?.iter().any(|entry| entry.credential == key) {
+        return Err("this key is that of another daemon; join with a key of its own".to_owned());
     }
     if request.is_up {
         // It may have joined with an administrator's token.

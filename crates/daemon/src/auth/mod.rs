@@ -240,10 +240,10 @@ impl Tokens {
         loaded.entries.iter().map(|hashed| &hashed.entry).find(|entry| is_meant(entry)).cloned()
     }
 
-    /// The digests of the keys of all daemons with certificates, in the order of the file.
-    pub fn keys(&self, now: SystemTime) -> Vec<String> {
+    /// The digests of the keys of all daemons of a role with certificates, in the order of the file.
+    pub fn keys(&self, role: DaemonRole, now: SystemTime) -> Vec<String> {
         let key = |entry: &TokenEntry| match &entry.credential {
-            Credential::Key(key) if entry.is_valid(now) => Some(key.clone()),
+            Credential::Key(key) if entry.is_valid(now) && entry.holder.role() == Some(role) => Some(key.clone()),
             Credential::Key(_) | Credential::Token(_) => None,
         };
         self.current().entries.iter().filter_map(|hashed| key(&hashed.entry)).collect()

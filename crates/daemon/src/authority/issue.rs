@@ -85,7 +85,7 @@ impl Authority {
         Ok(Certified {
             certificate: certificate.der().to_vec(),
             between: vec![signer.certificate.to_vec()],
-            authorities: signers.trusted.iter().map(|trusted| trusted.to_vec()).collect(),
+            authorities: signers.anchors().iter().map(|anchor| anchor.to_vec()).collect(),
         })
     }
 }

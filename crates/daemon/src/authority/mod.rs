@@ -194,6 +194,13 @@ impl Signers {
         Ok(Signers { trusted, server, next })
     }
 
+    /// The authorities whose certificates daemons accept of each other. Not those above an imported one, which may sign for
+    /// others than this cluster.
+    pub fn anchors(&self) -> Vec<CertificateDer<'static>> {
+        let own = std::iter::once(&self.server).chain(&self.next);
+        own.map(|signer| signer.certificate.clone()).collect()
+    }
+
     /// Signs the certificates of daemons.
     fn for_daemons(&self) -> &Signer {
         self.next.as_ref().unwrap_or(&self.server)

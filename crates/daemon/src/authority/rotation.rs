@@ -83,7 +83,7 @@ impl Given {
     }
 }
 
-/// Notes to which daemons a server has sent certificates, while a rotation is under way.
+/// Notes which daemons have stored certificates of the next authority, while a rotation is under way.
 pub struct Notes {
     authority: Arc<Authority>,
     given: Given,
@@ -96,9 +96,12 @@ impl Notes {
         Notes { authority, given, is_written: true }
     }
 
-    /// Notes that the daemon with this key has a certificate which is signed now.
-    pub fn add(&mut self, key_digest: &str) {
+    /// Notes that the daemon with this key has stored a certificate of the authority with this fingerprint.
+    pub fn add(&mut self, key_digest: &str, authority: &str) {
         let signers = self.authority.signers();
+        if authority != fingerprint(&signers.for_daemons().certificate) {
+            return;
+        }
         if self.given.authority != fingerprint(&signers.for_daemons().certificate) {
             self.given = Given::read(&self.authority.state_dir, &signers);
         }
@@ -208,12 +211,20 @@ pub fn finish(state_dir: &Path, is_forced: bool) -> Result<(), AuthorityError> {
 /// one again.
 ///
 /// # Errors
-/// If none is under way, or a file cannot be used.
-pub fn cancel(state_dir: &Path) -> Result<(), AuthorityError> {
+/// If none is under way, or daemons have certificates of the next authority already, except with `is_forced`; or a file cannot be
+/// used.
+pub fn cancel(state_dir: &Path, is_forced: bool) -> Result<(), AuthorityError> {
     let _lock = auth::lock(state_dir).map_err(of(state_dir))?;
     let signers = Signers::read(state_dir)?;
     if signers.next.is_none() && !state_dir.join(Authority::NEXT_KEY_FILE).exists() {
         return Err(none());
+    }
+    let given = Given::read(state_dir, &signers).keys.len();
+    if signers.next.is_some() && given > 0 && !is_forced {
+        return Err(AuthorityError::Rotation {
+            problem: format!("{given} daemons have certificates of the next authority; those that are not connected now would have to join again"),
+            remedy: "finish the rotation with --finish, or use --cancel --force while they are connected to the running server".to_owned(),
+        });
     }
     let next = state_dir.join(NEXT_FILE);
     let added = match fs::read(&next) {

@@ -47,6 +47,8 @@ pub enum Untrusted {
     NotYet,
     #[error("its certificate is not of this cluster's authority")]
     OtherAuthority,
+    #[error("its certificate has been revoked")]
+    Revoked,
     #[error("its certificate is not valid: {0}")]
     Invalid(String),
     #[error("its certificate names {found}, and this is the address of {expected}")]

@@ -126,9 +126,15 @@ fn during_a_rotation_both_authorities_are_trusted_and_at_its_end_only_the_next()
     assert_eq!((progress.is_rotating, progress.missing), (true, vec![Holder::agent("vm-1")]));
     assert!(finish(dir.path(), false).unwrap_err().to_string().starts_with("agent vm-1 have not received"));
     let mut notes = Notes::new(Arc::clone(&authority));
-    notes.add(&key_digest(&key.public()));
+    // Of a certificate of the first authority nothing is noted.
+    let [first, next] = [&before, &between].map(|certified| fingerprint(&certified.between[0].clone().into()));
+    notes.add(&key_digest(&key.public()), &first);
+    notes.write();
+    assert_eq!(Progress::of(dir.path()).unwrap().missing, [Holder::agent("vm-1")]);
+    notes.add(&key_digest(&key.public()), &next);
     notes.write();
     assert_eq!(Progress::of(dir.path()).unwrap().missing, []);
+    assert!(cancel(dir.path(), false).unwrap_err().to_string().starts_with("1 daemons have certificates"));
     finish(dir.path(), false).unwrap();
     let after = authority.certify(&agent("vm-1"), &key.public()).unwrap();
     assert_eq!(after.authorities.len(), 1);
@@ -149,7 +155,7 @@ fn a_rotation_can_be_taken_back_and_continues_after_a_crash_at_each_file() {
     fs::set_permissions(dir.path().join(Authority::NEXT_KEY_FILE), fs::Permissions::from_mode(0o600)).unwrap();
     assert!(!Progress::of(dir.path()).unwrap().is_rotating);
     start(dir.path()).unwrap();
-    cancel(dir.path()).unwrap();
+    cancel(dir.path(), false).unwrap();
     assert_eq!(fs::read_to_string(dir.path().join(Authority::FILE)).unwrap().trim(), first.trim());
     assert_eq!(authority.signers().trusted.len(), 1);
     // A crash at the end, after the key was replaced.
@@ -191,12 +197,14 @@ fn the_authority_of_an_organisation_signs_from_its_import_on() {
     let server = Renewed::new(authority, vec!["localhost".to_owned()]).unwrap().at(SystemTime::now());
     assert_eq!(verify(&server.cert, &roots, Use::Listening), Ok(()));
     assert_eq!(Progress::of(dir.path()).unwrap().authorities[0].name, "Their cluster");
+    // Daemons accept what this authority has signed, and nothing else of the organisation.
+    assert_eq!(trusted(&certified), [certified.between[0].clone().into()]);
     // A second one is added as in a rotation.
     write(&root, &KeyPair::generate().unwrap());
     import(dir.path(), &certificate, &key_path).unwrap();
     assert!(Progress::of(dir.path()).unwrap().is_rotating);
     // Files that do not belong together, and certificates of no authority, are refused.
-    cancel(dir.path()).unwrap();
+    cancel(dir.path(), false).unwrap();
     fs::write(&key_path, own.serialize_pem()).unwrap();
     assert!(import(dir.path(), &certificate, &key_path).unwrap_err().to_string().contains("another key"));
     let plain = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();

@@ -159,7 +159,8 @@ fn every_answer_has_the_id_of_its_request() {
 fn every_described_call_exists_and_every_answer_has_a_schema() {
     let client = Client::start();
     client.submit(&client.ada, &job(TaskSet::Count(1), &["echo", "x"]));
-    for call in CALLS.iter().filter(|call| call.method == "get" && call.path != "/v1/events") {
+    // Streams do not end, and this server has no authority.
+    for call in CALLS.iter().filter(|call| call.method == "get" && !["/v1/events", "/ca.pem"].contains(&call.path)) {
         let mut path = call.path.replace("{job}", "1").replace("{node}", "1");
         if path.ends_with("/output") {
             path += "?task=0.0";

@@ -56,9 +56,14 @@ pub async fn serve_server(
             }
             Ok(Wire::Feed { id, attempt, part, .. }) => asked.feed(id, attempt, part),
             Ok(Wire::Hosts(list)) => hosts.know(list),
-            Ok(Wire::Certificate(certified)) => hosts.secrets.renew(*certified),
+            Ok(Wire::Certificate(certified)) => {
+                if let Some(answer) = hosts.secrets.renew(*certified) {
+                    let _ = asked.answers.send(answer.into());
+                }
+            }
+            Ok(Wire::Keys(keys)) => hosts.secrets.allow(keys),
             Ok(
-                Wire::Keys(_)
+                Wire::Stored(_)
                 | Wire::Fed { .. }
                 | Wire::Alive
                 | Wire::Fetched { .. }

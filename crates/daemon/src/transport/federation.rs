@@ -171,6 +171,7 @@ pub(super) async fn exchange(
                 | Wire::All { .. }
                 | Wire::Certificate(_)
                 | Wire::Keys(_)
+                | Wire::Stored(_)
                 | Wire::AskWay { .. }
                 | Wire::Way { .. }
                 | Wire::Expect { .. }

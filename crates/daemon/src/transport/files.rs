@@ -103,7 +103,7 @@ impl RemoteNodes {
         if let Some(files) = self.files_of(handle, node).await {
             return self.inputs.take(&files, attempt, &part).await;
         }
-        let id = self.next.fetch_add(1, Ordering::Relaxed);
+        let id = self.fresh_id();
         let (answer, answered) = oneshot::channel();
         lock(&self.waiting_inputs).insert(id, answer);
         let feed = Wire::Feed { id, node, attempt, part };
@@ -138,7 +138,7 @@ impl RemoteNodes {
     }
 
     async fn fetch(&self, node: NodeId, attempt: AttemptId, stream: Stream, offset: u64, limit: u32) -> Fetched {
-        let id = self.next.fetch_add(1, Ordering::Relaxed);
+        let id = self.fresh_id();
         let (answer, answered) = oneshot::channel();
         lock(&self.waiting).insert(id, answer);
         let ask = Wire::Fetch { id, node, attempt, stream, offset, limit };
@@ -173,7 +173,7 @@ impl RemoteNodes {
     }
 
     pub(super) async fn piece(&self, ask: PieceAsk) -> Piece {
-        let id = self.next.fetch_add(1, Ordering::Relaxed);
+        let id = self.fresh_id();
         let (answer, answered) = oneshot::channel();
         lock(&self.waiting_pieces).insert(id, answer);
         let node = ask.node;

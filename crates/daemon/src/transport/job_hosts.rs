@@ -30,8 +30,7 @@ pub async fn serve_as_job_host(joined: Joined, handle: &Handle, history: &Histor
         if handle.send(Input::MasterConnected { incarnation }).is_err() {
             return io::Error::other("this process is stopping");
         }
-        // A job host sends no other frames, but dropping the sender would end the connection.
-        let (_wire_in, wire) = mpsc::unbounded_channel();
+        let (wire_in, wire) = mpsc::unbounded_channel();
         let clock = handle.clock();
         let mut conversation = link.converse(parcels, wire, move || clock.now());
         let end = loop {
@@ -41,12 +40,12 @@ pub async fn serve_as_job_host(joined: Joined, handle: &Handle, history: &Histor
                         break io::Error::other("this process is stopping");
                     }
                 }
-                Ok(Wire::Certificate(certified)) => secrets.renew(*certified),
-                Ok(Wire::Keys(keys)) => {
-                    if let Some(identity) = secrets.identity() {
-                        identity.allow(keys);
+                Ok(Wire::Certificate(certified)) => {
+                    if let Some(answer) = secrets.renew(*certified) {
+                        let _ = wire_in.send(answer.into());
                     }
                 }
+                Ok(Wire::Keys(keys)) => secrets.allow(keys),
                 Ok(_) => {}
                 Err(error) => break error,
             }

@@ -2,11 +2,11 @@
 
 use super::{
     Answer, Challenge, DOWNGRADED, HANDSHAKE, HANDSHAKE_AMONG_SEVERAL, Hello, Introduction, JOIN_SINCE, JOINING,
-    Joined, LISTENING, Link, Obstacle, Patience, Secrets, Terms, join_patiently,
+    Joined, LISTENING, Link, Obstacle, Patience, Secrets, Terms, Validity, join_patiently,
 };
 use crate::auth::joins::JoinString;
-use crate::auth::{self, AuthError, DaemonRole};
-use crate::authority::{Certified, Untrusted};
+use crate::auth::{self, AuthError, DaemonRole, Holder, TokenEntry};
+use crate::authority::{Certified, Expected, Untrusted, key_of};
 use crate::channel::Channel;
 use crate::identity::NewKey;
 use crate::versions::{PROGRAM, WIRE};
@@ -139,12 +139,21 @@ async fn shake_hands(address: &str, secrets: &Secrets, introduction: Introductio
                 return Err(JoinError::Impostor { address: address.to_owned() });
             }
             link.trust();
+            link.validity = listeners_validity(secrets, &link);
             link.version = version;
             link.longest_silence = longest_silence.map(|longest| Duration::from_micros(longest.as_micros()));
             Ok(Joined { terms, incarnation, link, local })
         }
         Answer::Refused { why, obstacle } => Err(JoinError::Refused { address: address.to_owned(), why, obstacle }),
     }
+}
+
+/// Watches whether the certificate of a job host is revoked while the connection lasts.
+fn listeners_validity(secrets: &Secrets, link: &Link) -> Option<Validity> {
+    let (_, Expected::JobHost(host)) = secrets.mutual()? else { return None };
+    let key = key_of(link.peer_chain.first()?).ok()?;
+    let holder = Holder::Daemon { role: DaemonRole::JobHost, name: host.to_string() };
+    Validity::of(secrets, &TokenEntry::with_key(holder, &key))
 }
 
 fn untrusted(error: &io::Error) -> Option<&Untrusted> {

@@ -1,10 +1,12 @@
 //! The access tokens and certificates with which daemons authenticate each other.
 
+use super::Wire;
 use crate::auth::{self, AuthError, Credential, TokenEntry, Tokens};
-use crate::authority::{Certified, Expected};
+use crate::authority::{Certified, Expected, fingerprint};
 use crate::channel::Mutual;
 use crate::identity::Identity;
 use amalgam_core::vocabulary::HostId;
+use rustls::pki_types::CertificateDer;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
@@ -97,14 +99,22 @@ impl Secrets {
         }
     }
 
-    /// Uses a newer certificate of this daemon from now on.
-    pub(super) fn renew(&self, certified: Certified) {
-        let Some(identity) = self.identity() else { return };
-        match identity.replace(certified) {
-            Ok(()) => tracing::debug!("received a newer certificate"),
+    /// Uses a newer certificate of this daemon from now on. Returns the answer to the server once it is stored.
+    pub(super) fn renew(&self, certified: Certified) -> Option<Wire> {
+        let signer = certified.between.first().map(|signer| fingerprint(&CertificateDer::from(signer.as_slice())));
+        match self.identity()?.replace(certified) {
+            Ok(()) => signer.map(Wire::Stored),
             Err(error) => {
                 tracing::error!("{error}; the previous certificate stays in use until it ends; {}", error.remedy());
+                None
             }
+        }
+    }
+
+    /// Uses this list of the keys that may authenticate daemons which this one meets.
+    pub(super) fn allow(&self, keys: Vec<String>) {
+        if let Some(identity) = self.identity() {
+            identity.allow(keys);
         }
     }
 

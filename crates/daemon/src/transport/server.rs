@@ -99,7 +99,7 @@ impl Refusal {
 pub async fn serve_daemons(listener: TcpListener, gate: Gate) {
     let gate = Arc::new(gate);
     if let Some(certifier) = &gate.certifier {
-        tokio::spawn(certifier.clone().keep_written());
+        tokio::spawn(certifier.clone().keep_current(gate.secrets.clone()));
     }
     let connections = AtomicU64::new(1);
     let mut strangers = Strangers::default();
@@ -295,7 +295,8 @@ impl Gate {
             remote.add(node, link.version, wire_in.clone());
         }
         // Before the addresses of job hosts, to which the node has to prove its number.
-        let _renewing = certified.and_then(|certified| self.keep_certified(certified, Some(node), &wire_in));
+        let _renewing = certified.as_ref().and_then(|certified| self.keep_certified(certified, Some(node), &wire_in));
+        let _informed = certified.as_ref().and_then(|_| self.keep_informed(DaemonRole::Agent, &wire_in));
         if self.handle.send(Input::NodeConnected { node, incarnation }).is_err() {
             return;
         }
@@ -338,6 +339,7 @@ impl Gate {
                         tokio::spawn(answer_in_turn(ways, way, move |way| Wire::Way { id, way }, answers));
                     }
                 }
+                Ok(Wire::Stored(authority)) => self.note_stored(certified.as_ref(), &authority),
                 Ok(about_files) => {
                     if let Some(remote) = remote {
                         forward(about_files, remote, &passed_on, &wire_in);
@@ -380,8 +382,8 @@ impl Gate {
         }
         tracing::info!(program, "{name} connected");
         let (wire_in, wire) = mpsc::unbounded_channel();
-        let _renewing = certified.and_then(|certified| self.keep_certified(certified, None, &wire_in));
-        let _informed = self.keep_informed(&wire_in);
+        let _renewing = certified.as_ref().and_then(|certified| self.keep_certified(certified, None, &wire_in));
+        let _informed = certified.as_ref().and_then(|_| self.keep_informed(DaemonRole::JobHost, &wire_in));
         let clock = self.handle.clock();
         let mut conversation = link.converse(parcels, wire, move || clock.now());
         let end = loop {
@@ -406,6 +408,10 @@ impl Gate {
                     let offset = ClockOffset::between(self.handle.clock().now(), now);
                     changes.iter_mut().for_each(|change| change.set_clock(offset));
                     Input::HostReportsAll { host, next, changes }
+                }
+                Ok(Wire::Stored(authority)) => {
+                    self.note_stored(certified.as_ref(), &authority);
+                    continue;
                 }
                 Ok(_) => continue,
                 Err(error) => break error,
@@ -450,7 +456,8 @@ fn forward(
         | Wire::Way { .. }
         | Wire::Expect { .. }
         | Wire::Certificate(_)
-        | Wire::Keys(_) => {}
+        | Wire::Keys(_)
+        | Wire::Stored(_) => {}
     }
 }
 

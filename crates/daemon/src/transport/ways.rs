@@ -20,6 +20,15 @@ const REMEMBERED: Duration = Duration::from_secs(300);
 // ---- the server ----------------------------------------------------------------------------------------------------
 
 impl RemoteNodes {
+    /// The number of a request. A node answers by the number alone, so it must not be able to guess that of a request to another
+    /// node.
+    pub(super) fn fresh_id(&self) -> u64 {
+        let mut random = [0; 8];
+        // Without random numbers, TLS and proofs do not work either.
+        let _ = getrandom::fill(&mut random);
+        u64::from_le_bytes(random) ^ self.next.fetch_add(1, Ordering::Relaxed)
+    }
+
     /// How a node gets a file of another one. The other one is told to expect it.
     pub(super) async fn way(&self, reader: NodeId, source: NodeId, file: StoredFile) -> Way {
         // Nodes of other clusters are reached through their masters.
@@ -34,7 +43,7 @@ impl RemoteNodes {
                 return Way::Through;
             }
         };
-        let id = self.next.fetch_add(1, Ordering::Relaxed);
+        let id = self.fresh_id();
         let (answer, answered) = oneshot::channel();
         lock(&self.waiting_expected).insert(id, answer);
         let expect = Wire::Expect { id, visit: Visit { reader, file, pass: pass.clone() } };

@@ -90,8 +90,10 @@ pub(super) enum Wire {
     },
     /// From the server: the newest certificate of a daemon that joined with a string.
     Certificate(Box<Certified>),
-    /// From the server to a job host: the digests of the keys of all daemons with certificates.
+    /// From the server: the digests of the keys of all agents, to a job host; of all job hosts, to an agent.
     Keys(Vec<String>),
+    /// To the server: the last certificate was stored. The authority with this fingerprint has signed it.
+    Stored(String),
 }
 
 impl Wire {
@@ -115,7 +117,8 @@ impl Wire {
             | Wire::Expect { .. }
             | Wire::Expected { .. }
             | Wire::Certificate(_)
-            | Wire::Keys(_) => 33,
+            | Wire::Keys(_)
+            | Wire::Stored(_) => 33,
         }
     }
 }

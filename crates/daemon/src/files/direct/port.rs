@@ -115,7 +115,7 @@ impl Port {
             return Expected::NotListening;
         };
         let (sender, file) = (Arc::clone(&self.sender), visit.file);
-        let is_here = tokio::task::spawn_blocking(move || sender.store().has(&file.digest, file.bytes)).await;
+        let is_here = tokio::task::spawn_blocking(move || sender.store().holds(&file.digest, file.bytes)).await;
         if !is_here.unwrap_or(false) {
             return Expected::Absent;
         }

@@ -3,8 +3,8 @@
 use super::super::{Answer, Hello, Introduction, JOINING, LISTENING, Link, Obstacle, Outgoing, Secrets, Terms, Wire};
 use super::{Gate, Refusal, refuse};
 use crate::auth::joins::{self, Request};
-use crate::auth::{self, DaemonRole, Holder, TokenEntry, key_digest};
-use crate::authority::{Authority, Notes, Subject, Untrusted, Use, end_of, key_of, verify};
+use crate::auth::{self, DaemonRole, Holder, TokenEntry, Tokens, key_digest};
+use crate::authority::{Authority, Notes, Signers, Subject, Untrusted, Use, end_of, key_of, verify};
 use amalgam_core::hosting::Roles;
 use amalgam_core::scheduling::NodeState;
 use amalgam_core::vocabulary::{HostId, NodeId};
@@ -12,14 +12,15 @@ use rustls::pki_types::CertificateDer;
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout_at};
 
 /// Interval at which the files of the authority and of the tokens are checked for changes.
 const INTERVAL: Duration = Duration::from_secs(1);
 
 /// A peer that has authenticated itself with a certificate.
+#[derive(Clone)]
 pub(super) struct Certificated {
     subject: Subject,
     /// `SubjectPublicKeyInfo` in DER.
@@ -35,31 +36,66 @@ impl Drop for Beside {
     }
 }
 
-/// Signs certificates of daemons, and notes to which it has sent one.
+/// Signs certificates of daemons, and notes which of them have stored one.
 #[derive(Clone)]
 pub struct Certifier {
     authority: Arc<Authority>,
     /// Written while a rotation of the authority is under way.
     notes: Arc<Mutex<Notes>>,
+    current: watch::Sender<Current>,
+}
+
+/// What was last read from the files of the authority and of the tokens.
+#[derive(Clone)]
+struct Current {
+    signers: Arc<Signers>,
+    /// The digests of the keys of all agents and of all job hosts.
+    keys: Arc<[Vec<String>; 2]>,
+}
+
+impl Current {
+    fn read(authority: &Authority, tokens: Option<&Tokens>) -> Current {
+        let now = SystemTime::now();
+        let keys = |role| tokens.map_or_else(Vec::new, |tokens| tokens.keys(role, now));
+        let keys = Arc::new([DaemonRole::Agent, DaemonRole::JobHost].map(keys));
+        Current { signers: authority.signers(), keys }
+    }
 }
 
 impl Certifier {
     pub fn new(authority: Arc<Authority>) -> Certifier {
         let notes = Arc::new(Mutex::new(Notes::new(Arc::clone(&authority))));
-        Certifier { authority, notes }
+        let (current, _) = watch::channel(Current::read(&authority, None));
+        Certifier { authority, notes, current }
     }
 
-    fn note(&self, key_digest: &str) {
-        self.notes.lock().unwrap_or_else(PoisonError::into_inner).add(key_digest);
+    /// A daemon has stored a certificate that an authority with this fingerprint signed.
+    pub(super) fn note(&self, certified: &Certificated, authority: &str) {
+        let digest = key_digest(&certified.key);
+        self.notes.lock().unwrap_or_else(PoisonError::into_inner).add(&digest, authority);
     }
 
-    /// Writes what has changed, for as long as the process runs.
-    pub(super) async fn keep_written(self) {
+    /// Reads the files of the authority and of the tokens again, and writes what has changed, for as long as the process runs.
+    pub(super) async fn keep_current(self, secrets: Secrets) {
         loop {
+            let (certifier, secrets) = (self.clone(), secrets.clone());
+            let read = move || {
+                let tokens = match &secrets {
+                    Secrets::Server(tokens) => Some(&**tokens),
+                    _ => None,
+                };
+                let new = Current::read(&certifier.authority, tokens);
+                certifier.current.send_if_modified(|current| {
+                    let is_same = Arc::ptr_eq(&current.signers, &new.signers) && current.keys == new.keys;
+                    if !is_same {
+                        *current = new;
+                    }
+                    !is_same
+                });
+                certifier.notes.lock().unwrap_or_else(PoisonError::into_inner).write();
+            };
+            let _ = tokio::task::spawn_blocking(read).await;
             sleep(INTERVAL).await;
-            let notes = Arc::clone(&self.notes);
-            let write = move || notes.lock().unwrap_or_else(PoisonError::into_inner).write();
-            let _ = tokio::task::spawn_blocking(write).await;
         }
     }
 }
@@ -84,7 +120,7 @@ impl Gate {
     ) -> Result<(TokenEntry, Certificated), Refusal> {
         let refused = |why: String| Refusal { why, obstacle: Obstacle::Token };
         let (trusted, verifier) = match (&self.certifier, self.secrets.identity()) {
-            (Some(certifier), _) => (certifier.authority.signers().trusted.clone(), None),
+            (Some(certifier), _) => (certifier.authority.signers().anchors(), None),
             (None, Some(identity)) => (identity.trusted(), Some(identity)),
             (None, None) => {
                 return Err(refused(
@@ -194,53 +230,66 @@ impl Gate {
     /// Sends the peer a certificate now, when the authority changes, and before it ends.
     pub(super) fn keep_certified(
         &self,
-        certified: Certificated,
+        certified: &Certificated,
         node: Option<NodeId>,
         wire: &mpsc::UnboundedSender<Outgoing>,
     ) -> Option<Beside> {
         let certifier = self.certifier.clone()?;
-        let Certificated { subject, key } = certified;
+        let Certificated { subject, key } = certified.clone();
         let subject = Subject { number: node.map(|NodeId(node)| node).or(subject.number), ..subject };
-        let (wire, digest) = (wire.clone(), key_digest(&key));
-        let authority = Arc::clone(&certifier.authority);
+        let wire = wire.clone();
+        let mut current = certifier.current.subscribe();
+        let mut signers = Arc::clone(&current.borrow_and_update().signers);
         let send = move || match certifier.authority.certify(&subject, &key) {
-            Ok(new) => {
-                certifier.note(&digest);
-                let _ = wire.send(Wire::Certificate(Box::new(new)).into());
-            }
+            Ok(new) => drop(wire.send(Wire::Certificate(Box::new(new)).into())),
             Err(error) => tracing::error!("the certificate of {subject} cannot be replaced: {error}"),
         };
         // Queued before everything else.
-        let mut signers = authority.signers();
         send();
         Some(Beside(tokio::spawn(async move {
-            let mut sent = Instant::now();
+            let mut due = Instant::now() + Authority::RENEWED_AFTER;
             loop {
-                sleep(INTERVAL).await;
-                let now = authority.signers();
-                if !Arc::ptr_eq(&now, &signers) || sent.elapsed() >= Authority::RENEWED_AFTER {
-                    (signers, sent) = (now, Instant::now());
-                    send();
+                match timeout_at(due, current.changed()).await {
+                    Ok(Ok(())) if Arc::ptr_eq(&signers, &current.borrow_and_update().signers) => continue,
+                    Ok(Ok(())) | Err(_) => {}
+                    Ok(Err(_)) => return,
                 }
+                signers = Arc::clone(&current.borrow().signers);
+                due = Instant::now() + Authority::RENEWED_AFTER;
+                send();
             }
         })))
     }
 
-    /// Tells a job host the keys of all daemons with certificates, now and when they change.
-    pub(super) fn keep_informed(&self, wire: &mpsc::UnboundedSender<Outgoing>) -> Option<Beside> {
-        let Secrets::Server(tokens) = &self.secrets else { return None };
-        let (tokens, wire) = (Arc::clone(tokens), wire.clone());
+    /// A daemon has stored the last certificate.
+    pub(super) fn note_stored(&self, certified: Option<&Certificated>, authority: &str) {
+        if let (Some(certifier), Some(certified)) = (&self.certifier, certified) {
+            certifier.note(certified, authority);
+        }
+    }
+
+    /// Tells a daemon which keys may authenticate the daemons that it meets, now and when they change: a job host those of agents,
+    /// an agent those of job hosts.
+    pub(super) fn keep_informed(&self, role: DaemonRole, wire: &mpsc::UnboundedSender<Outgoing>) -> Option<Beside> {
+        let mut current = self.certifier.as_ref()?.current.subscribe();
+        let wire = wire.clone();
         Some(Beside(tokio::spawn(async move {
             let mut sent = None;
             loop {
-                let keys = tokens.keys(SystemTime::now());
+                let [agents, job_hosts] = (*current.borrow_and_update().keys).clone();
+                let keys = match role {
+                    DaemonRole::Agent => job_hosts,
+                    DaemonRole::JobHost => agents,
+                };
                 if sent.as_ref() != Some(&keys) {
                     sent = Some(keys.clone());
                     if wire.send(Wire::Keys(keys).into()).is_err() {
                         return;
                     }
                 }
-                sleep(INTERVAL).await;
+                if current.changed().await.is_err() {
+                    return;
+                }
             }
         })))
     }
@@ -255,7 +304,11 @@ fn remedied(why: &Untrusted) -> String {
     let join = "join again with a string of `amalgam token join`";
     match why {
         Untrusted::NotYet => why.to_string().replacen("its", "your", 1),
-        Untrusted::Expired | Untrusted::OtherAuthority | Untrusted::Invalid(_) | Untrusted::Other { .. } => {
+        Untrusted::Expired
+        | Untrusted::Revoked
+        | Untrusted::OtherAuthority
+        | Untrusted::Invalid(_)
+        | Untrusted::Other { .. } => {
             format!("{}; {join}", why.to_string().replacen("its", "your", 1))
         }
     }
