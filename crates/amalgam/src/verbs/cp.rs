@@ -59,6 +59,12 @@ impl Source {
             .ok_or("write the tasks, a colon and the name of an output, such as `7.count.3:counts.txt` or `7:*`")?;
         // All tasks of a stage, or all stages.
         let tasks = tasks.strip_suffix(".*").unwrap_or(tasks);
+        if tasks.contains('*') {
+            return Err(
+                "`*` stands for all tasks of a stage or all stages of a job, at the end: `7.count.*:NAME`, `7.*:NAME`"
+                    .to_owned(),
+            );
+        }
         Ok(Source { target: Target::parse(tasks)?, pattern: pattern.to_owned() })
     }
 }

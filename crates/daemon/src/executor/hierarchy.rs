@@ -487,8 +487,8 @@ fn write(file: &Path, text: &str) -> Result<(), String> {
 /// Enables the CPU and memory controllers for the children of a group, and the IO controller if it is available.
 fn enable(control: &Path) -> Result<(), String> {
     let _ = fs::write(control, "+io");
-    let _ = fs::write(control, "+pids");
-    write(control, "+cpu +memory")
+    // Not before the others: in a group with members, `pids` alone would make it a threaded one, which cannot have them.
+    write(control, "+cpu +memory +pids").or_else(|_| write(control, "+cpu +memory"))
 }
 
 /// Enables limits for children of `group`. Version 2 forbids this while the group itself has members, so members that
@@ -609,7 +609,7 @@ mod tests {
         let tree = tempfile::tempdir().unwrap();
         fs::write(tree.path().join("cgroup.controllers"), "cpuset cpu io memory pids\n").unwrap();
         let hierarchy = Hierarchy::set_up_v2(tree.path(), "amalgam-1-2").unwrap();
-        assert_eq!(read(&tree.path().join("cgroup.subtree_control")), "+cpu +memory");
+        assert_eq!(read(&tree.path().join("cgroup.subtree_control")), "+cpu +memory +pids");
         let directory = tree.path().join("amalgam-1-2/7");
         fs::create_dir(&directory).unwrap();
         fs::write(directory.join("cpu.weight"), "").unwrap();

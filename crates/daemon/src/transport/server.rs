@@ -13,7 +13,8 @@ use super::{
 };
 use crate::auth::{self, DaemonRole, Holder, TokenEntry};
 use crate::channel::{Certificate, Channel};
-use crate::files::MOST_SERVED;
+use crate::files::direct::Way;
+use crate::files::{MOST_SERVED, Piece};
 use crate::shell::{Handle, Input, Parcel, PeerId, PeerRoute, decode};
 use crate::store::Entry;
 use crate::store::ServerId;
@@ -29,11 +30,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use tokio::time::timeout;
 
 /// Maximum number of transfers between nodes that are arranged for a node at once.
 const MOST_WAYS: usize = 16;
+/// Maximum number of a node's requests about files that wait for an answer.
+const MOST_QUEUED: usize = 1_000;
 /// Number of signs of life in the time of a lease.
 const PULSES: u32 = 5;
 
@@ -303,8 +306,7 @@ impl Gate {
         tracing::info!(%node, name, program, "a node's agent connected");
         let mut hosts = remote.map(|remote| remote.job_hosts.subscribe());
         hosts.iter_mut().for_each(|hosts| hosts.mark_changed());
-        let passed_on = Arc::new(Semaphore::new(MOST_SERVED));
-        let ways = Arc::new(Semaphore::new(MOST_WAYS));
+        let turns = Turns::new();
         let clock = self.handle.clock();
         let mut conversation = link.converse(parcels, wire, move || clock.now());
         let end = loop {
@@ -332,17 +334,10 @@ impl Gate {
                         return;
                     }
                 }
-                Ok(Wire::AskWay { id, source, file }) => {
-                    if let Some(remote) = remote {
-                        let (remote, answers, ways) = (Arc::clone(remote), wire_in.clone(), Arc::clone(&ways));
-                        let way = async move { remote.way(node, source, file).await };
-                        tokio::spawn(answer_in_turn(ways, way, move |way| Wire::Way { id, way }, answers));
-                    }
-                }
                 Ok(Wire::Stored(authority)) => self.note_stored(certified.as_ref(), &authority),
                 Ok(about_files) => {
                     if let Some(remote) = remote {
-                        forward(about_files, remote, &passed_on, &wire_in);
+                        forward(about_files, node, remote, &turns, &wire_in);
                     }
                 }
                 Err(error) => break error,
@@ -426,11 +421,31 @@ impl Gate {
     }
 }
 
+/// How many of a node's requests are answered at once, and how many may wait for that.
+struct Turns {
+    queued: Arc<Semaphore>,
+    pieces: Arc<Semaphore>,
+    ways: Arc<Semaphore>,
+}
+
+impl Turns {
+    fn new() -> Turns {
+        let [queued, pieces, ways] = [MOST_QUEUED, MOST_SERVED, MOST_WAYS].map(|most| Arc::new(Semaphore::new(most)));
+        Turns { queued, pieces, ways }
+    }
+
+    /// `None` if too many wait. Held until the answer is known.
+    fn queue(&self) -> Option<OwnedSemaphorePermit> {
+        Arc::clone(&self.queued).try_acquire_owned().ok()
+    }
+}
+
 /// Handles what an agent sends about files and outputs: answers to the server's questions, and questions for other nodes.
 fn forward(
     message: Wire,
+    node: NodeId,
     remote: &Arc<RemoteNodes>,
-    passed_on: &Arc<Semaphore>,
+    turns: &Turns,
     to_agent: &mpsc::UnboundedSender<Outgoing>,
 ) {
     match message {
@@ -439,10 +454,29 @@ fn forward(
         Wire::FilePiece { id, piece } => remote.answer_piece(id, piece),
         Wire::Expected { id, expected } => remote.answer_expected(id, expected),
         Wire::AskFile { id, ask } => {
+            let Some(queued) = turns.queue() else {
+                let _ = to_agent.send(Wire::FilePiece { id, piece: Piece::Unreachable }.into());
+                return;
+            };
             // Forwarded concurrently; `id` assigns the answer to the request.
-            let (remote, answers, places) = (Arc::clone(remote), to_agent.clone(), Arc::clone(passed_on));
-            let piece = async move { remote.forwarded(ask).await };
+            let (remote, answers, places) = (Arc::clone(remote), to_agent.clone(), Arc::clone(&turns.pieces));
+            let piece = async move {
+                let _queued = queued;
+                remote.forwarded(ask).await
+            };
             tokio::spawn(answer_in_turn(places, piece, move |piece| Wire::FilePiece { id, piece }, answers));
+        }
+        Wire::AskWay { id, source, file } => {
+            let Some(queued) = turns.queue() else {
+                let _ = to_agent.send(Wire::Way { id, way: Way::Through }.into());
+                return;
+            };
+            let (remote, answers, places) = (Arc::clone(remote), to_agent.clone(), Arc::clone(&turns.ways));
+            let way = async move {
+                let _queued = queued;
+                remote.way(node, source, file).await
+            };
+            tokio::spawn(answer_in_turn(places, way, move |way| Wire::Way { id, way }, answers));
         }
         Wire::Mail(_)
         | Wire::Alive
@@ -452,7 +486,6 @@ fn forward(
         | Wire::Log { .. }
         | Wire::Present { .. }
         | Wire::All { .. }
-        | Wire::AskWay { .. }
         | Wire::Way { .. }
         | Wire::Expect { .. }
         | Wire::Certificate(_)
