@@ -138,8 +138,20 @@ impl AuditLog {
 ///
 /// # Errors
 /// If the log cannot be written.
-pub fn add_local(state_dir: &Path, line: &Line) -> io::Result<()> {
-    write(&mut append_to(&state_dir.join(AuditLog::FILE))?, line).map(drop)
+pub fn add_local(state_dir: &Path, user: &str, request: String, result: String) -> io::Result<()> {
+    let line = Line {
+        user: Some(user),
+        token: None,
+        from: "local".to_owned(),
+        request,
+        what: None,
+        before: None,
+        after: None,
+        status: None,
+        result,
+        id: None,
+    };
+    write(&mut append_to(&state_dir.join(AuditLog::FILE))?, &line).map(drop)
 }
 
 /// Opens the log, or creates it for the owner of its directory. Root may write to the directory of another user, so what that user
@@ -200,7 +212,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let log = AuditLog::open(directory.path()).unwrap();
         log.add(&line("submit \"x\"\n"));
-        add_local(directory.path(), &line("second")).unwrap();
+        add_local(directory.path(), "root", "token add grace".to_owned(), "ok".to_owned()).unwrap();
         let path = directory.path().join(AuditLog::FILE);
         let text = fs::read_to_string(&path).unwrap();
         let lines: Vec<serde_json::Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();

@@ -16,7 +16,7 @@ use crate::identity::Identity;
 use rustix::net::sockopt;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::{ClientConfig, ResolvesClientCert, Resumption};
-use rustls::crypto::{self, WebPkiSupportedAlgorithms};
+use rustls::crypto;
 use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer, ServerName, UnixTime};
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::server::{NoClientAuth, ResolvesServerCert};
@@ -72,7 +72,7 @@ impl Certificate {
 
     /// The certificate that `resolver` returns for each connection of a daemon, which may present one, too.
     pub(crate) fn for_daemons(resolver: Arc<dyn ResolvesServerCert>) -> Certificate {
-        Certificate::asking(Arc::new(AnyCertificate(provider().signature_verification_algorithms)), resolver)
+        Certificate::asking(Arc::new(AnyCertificate), resolver)
     }
 
     fn asking(verifier: Arc<dyn ClientCertVerifier>, resolver: Arc<dyn ResolvesServerCert>) -> Certificate {
@@ -264,7 +264,7 @@ fn connector() -> io::Result<TlsConnector> {
     if let Some(config) = CONFIG.get() {
         return Ok(Arc::clone(config).into());
     }
-    let verifier = Arc::new(AnyCertificate(provider().signature_verification_algorithms));
+    let verifier = Arc::new(AnyCertificate);
     let config = joining(verifier, None).map_err(io::Error::other)?;
     Ok(Arc::clone(CONFIG.get_or_init(|| Arc::new(config))).into())
 }
@@ -284,6 +284,33 @@ fn joining(
     Ok(config)
 }
 
+/// How a verifier checks that the other side has the key of its certificate, whatever it says of the certificate.
+macro_rules! signatures {
+    () => {
+        fn verify_tls12_signature(
+            &self,
+            _: &[u8],
+            _: &CertificateDer<'_>,
+            _: &DigitallySignedStruct,
+        ) -> Result<HandshakeSignatureValid, rustls::Error> {
+            Err(PeerIncompatible::ServerDoesNotSupportTls12Or13.into())
+        }
+
+        fn verify_tls13_signature(
+            &self,
+            message: &[u8],
+            certificate: &CertificateDer<'_>,
+            signed: &DigitallySignedStruct,
+        ) -> Result<HandshakeSignatureValid, rustls::Error> {
+            crypto::verify_tls13_signature(message, certificate, signed, &provider().signature_verification_algorithms)
+        }
+
+        fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+            provider().signature_verification_algorithms.supported_schemes()
+        }
+    };
+}
+
 /// Accepts the certificate of the expected daemon, and presents that of this one.
 #[derive(Debug)]
 struct Known {
@@ -291,7 +318,6 @@ struct Known {
     expected: Expected,
     /// Why the other side's was not accepted: the error of TLS does not say it all.
     refused: Arc<Mutex<Option<Untrusted>>>,
-    signatures: AnyCertificate,
 }
 
 #[derive(Clone)]
@@ -299,8 +325,7 @@ struct ByIdentity(Arc<Identity>);
 
 impl Known {
     fn new(identity: Arc<Identity>, expected: Expected) -> Known {
-        let signatures = AnyCertificate(provider().signature_verification_algorithms);
-        Known { identity: ByIdentity(identity), expected, refused: Arc::default(), signatures }
+        Known { identity: ByIdentity(identity), expected, refused: Arc::default() }
     }
 
     fn connector(self) -> Result<TlsConnector, rustls::Error> {
@@ -350,27 +375,7 @@ impl ServerCertVerifier for Known {
         Ok(ServerCertVerified::assertion())
     }
 
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signed: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        ServerCertVerifier::verify_tls12_signature(&self.signatures, message, certificate, signed)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signed: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        ServerCertVerifier::verify_tls13_signature(&self.signatures, message, certificate, signed)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.signatures.0.supported_schemes()
-    }
+    signatures!();
 }
 
 /// The listening side verifies a certificate after the handshake, so that it can tell the peer what is wrong.
@@ -392,32 +397,12 @@ impl ClientCertVerifier for AnyCertificate {
         Ok(ClientCertVerified::assertion())
     }
 
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signed: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        ServerCertVerifier::verify_tls12_signature(self, message, certificate, signed)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signed: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        ServerCertVerifier::verify_tls13_signature(self, message, certificate, signed)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.0.supported_schemes()
-    }
+    signatures!();
 }
 
 /// Accepts every certificate whose owner has its key. The proofs of the token authenticate both sides.
 #[derive(Debug)]
-struct AnyCertificate(WebPkiSupportedAlgorithms);
+struct AnyCertificate;
 
 impl ServerCertVerifier for AnyCertificate {
     fn verify_server_cert(
@@ -431,27 +416,7 @@ impl ServerCertVerifier for AnyCertificate {
         Ok(ServerCertVerified::assertion())
     }
 
-    fn verify_tls12_signature(
-        &self,
-        _: &[u8],
-        _: &CertificateDer<'_>,
-        _: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        Err(PeerIncompatible::ServerDoesNotSupportTls12Or13.into())
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signed: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        crypto::verify_tls13_signature(message, certificate, signed, &self.0)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.0.supported_schemes()
-    }
+    signatures!();
 }
 
 impl AsyncRead for Channel {

@@ -115,20 +115,8 @@ fn record(state_dir: &Path, file: &Path, written: &Result<Manifest>) {
     }
     let user = amalgam_cli::process::user();
     let result = written.as_ref().err().map_or_else(|| "ok".to_owned(), |failure| failure.what.clone());
-    let (from, request) = ("local".to_owned(), format!("backup {}", file.display()));
-    let line = audit::Line {
-        user: Some(&user),
-        token: None,
-        from,
-        request,
-        what: None,
-        before: None,
-        after: None,
-        status: None,
-        result,
-        id: None,
-    };
-    if let Err(error) = audit::add_local(state_dir, &line) {
+    let request = format!("backup {}", file.display());
+    if let Err(error) = audit::add_local(state_dir, &user, request, result) {
         show::note(&format!("warning: this backup is not in the audit log: {error}"));
     }
 }

@@ -318,20 +318,7 @@ pub(super) fn recorded<T, E: Display>(
     let changed = change();
     let user = amalgam_cli::process::user();
     let result = changed.as_ref().err().map_or_else(|| "ok".to_owned(), ToString::to_string);
-    let from = "local".to_owned();
-    let line = audit::Line {
-        user: Some(&user),
-        token: None,
-        from,
-        request,
-        what: None,
-        before: None,
-        after: None,
-        status: None,
-        result,
-        id: None,
-    };
-    if let Err(error) = audit::add_local(token_file.parent().unwrap_or(Path::new(".")), &line) {
+    if let Err(error) = audit::add_local(token_file.parent().unwrap_or(Path::new(".")), &user, request, result) {
         show::note(&format!("warning: this change is not in the audit log: {error}"));
     }
     changed

@@ -8,7 +8,6 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::fmt;
 use std::io;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -200,13 +199,7 @@ fn change<T>(state_dir: &Path, edit: impl FnOnce(&mut Vec<Join>) -> T) -> Result
     let result = edit(&mut joins);
     joins.retain(Join::is_valid);
     let text = serde_json::to_string(&joins).map_err(|error| wrong(error.into()))?;
-    let is_new = !path.exists();
     durable::replace(&path, text.as_bytes()).map_err(wrong)?;
-    if is_new {
-        // An administrator may have made it for the server of another user.
-        let owner = std::fs::metadata(state_dir).map_err(wrong)?;
-        std::os::unix::fs::chown(&path, Some(owner.uid()), Some(owner.gid())).map_err(wrong)?;
-    }
     Ok(result)
 }
 

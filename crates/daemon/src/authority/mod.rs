@@ -22,7 +22,6 @@ use issue::{Renewed, Signer};
 use rcgen::KeyPair;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -229,13 +228,7 @@ fn create(state_dir: &Path) -> Result<(), AuthorityError> {
 
 /// Writes a file that only its owner can read, who is the owner of the directory: the server's user.
 fn place(path: &Path, text: &str) -> Result<(), AuthorityError> {
-    let is_new = !path.exists();
-    durable::replace(path, text.as_bytes()).map_err(of(path))?;
-    if is_new {
-        let owner = fs::metadata(path.parent().unwrap_or(Path::new("/"))).map_err(of(path))?;
-        std::os::unix::fs::chown(path, Some(owner.uid()), Some(owner.gid())).map_err(of(path))?;
-    }
-    Ok(())
+    durable::replace(path, text.as_bytes()).map_err(of(path))
 }
 
 fn key(path: &Path) -> Result<KeyPair, AuthorityError> {

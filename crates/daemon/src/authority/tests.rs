@@ -191,7 +191,7 @@ fn the_authority_of_an_organisation_signs_from_its_import_on() {
     import(dir.path(), &certificate, &key_path).unwrap();
     let authority = Arc::new(Authority::open(dir.path()).unwrap());
     let certified = authority.certify(&agent("vm-1"), &NewKey::generate().unwrap().public()).unwrap();
-    // Whoever trusts the organisation's root trusts the daemons and the server.
+    // Those that trust the organisation's root trust the daemons and the server.
     let roots = [root_certificate];
     assert_eq!(verify(&chain(&certified), &roots, Use::Joining), Ok(()));
     let server = Renewed::new(authority, vec!["localhost".to_owned()]).unwrap().at(SystemTime::now());
