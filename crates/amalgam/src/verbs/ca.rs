@@ -6,6 +6,7 @@ use crate::failure::{Failure, Result};
 use crate::{discovery, show};
 use amalgam_daemon::auth::Tokens;
 use amalgam_daemon::authority::{self, Authority, AuthorityError, Progress, Standing};
+use amalgam_daemon::private::make_private_dir;
 use clap::{Args, Subcommand};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
@@ -113,6 +114,11 @@ pub fn execute(args: CaArgs, connection: &Connection) -> Result<ExitCode> {
             next_steps(&state_dir);
         }
         CaVerb::Import { certificate, key } => {
+            // The server has perhaps never started.
+            make_private_dir(&state_dir).map_err(|error| {
+                let what = format!("cannot use the state directory {}: {error}", state_dir.display());
+                Failure::new(what, "check the path and its permissions")
+            })?;
             let import = || authority::import(&state_dir, &certificate, &key);
             recorded(&tokens, format!("ca import {}", certificate.display()), import).map_err(failure)?;
             if Progress::of(&state_dir).map_err(failure)?.is_rotating {

@@ -1,7 +1,7 @@
 //! Daemons that joined with a string, and their certificates: who is refused, and what a rotation of the authority does.
 
 use crate::machines::Machines;
-use crate::support::{Daemon, address, free_port, result, saying_into, until_true};
+use crate::support::{Daemon, Scene, address, free_port, result, saying_into, until_true};
 use amalgam_daemon::api::{JobState, NodeDetail, NodeState};
 use amalgam_daemon::authority::{Authority, Expected, Subject, finish, key_of, start};
 use amalgam_daemon::identity::Identity;
@@ -127,6 +127,22 @@ fn certificates_that_ended_were_revoked_or_are_of_others_are_refused_on_both_sid
     machines.keeps_trying(1, &machines.agents, "has been revoked");
     machines.started(1, machines.joining_agent(1, "host-1", &machines.join_string(&[])));
     machines.run_across();
+}
+
+#[test]
+fn an_authority_is_imported_before_the_first_start_of_the_server() {
+    let (scene, theirs) = (Scene::new(), tempfile::tempdir().unwrap());
+    // That of another cluster is one like any other.
+    Authority::open(theirs.path()).unwrap();
+    let [certificate, key] = ["ca.pem", "ca-key.pem"].map(|file| theirs.path().join(file));
+    let flags = ["--certificate", certificate.to_str().unwrap(), "--key", key.to_str().unwrap()];
+    scene.ok(&[&["ca", "import"], &flags[..]].concat());
+    let listed = scene.ok(&["ca", "list"]);
+    let server = ["server", "--listen", "127.0.0.1:0", "--listen-agents", "127.0.0.1:0"];
+    scene.start(scene.command(&server), &scene.state());
+    assert_eq!(scene.ok(&["ca", "list"]), listed);
+    let [ours, theirs] = [scene.state().join("ca.pem"), certificate].map(|path| fs::read(path).unwrap());
+    assert_eq!(String::from_utf8(ours), String::from_utf8(theirs));
 }
 
 /// Each task makes a directory, which is possible once.
