@@ -30,6 +30,7 @@ mod misbehaviour;
 mod namespaces;
 mod notifying;
 mod operating;
+mod previous;
 mod printing;
 mod running;
 mod scheduling;
