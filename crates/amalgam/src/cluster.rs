@@ -12,6 +12,7 @@ use amalgam_daemon::config::is_address;
 use amalgam_daemon::config::{Config, ConfigError};
 use amalgam_daemon::executor::host::Host;
 use amalgam_daemon::executor::{DeviceFiles, EnforcementChoice, ExecutorConfig, RunAs};
+use amalgam_daemon::journal::{JOURNAL_LIMIT, JournalPlace};
 use amalgam_daemon::node_setup::NodeOptions;
 use amalgam_daemon::reload::ConfigFile;
 use amalgam_daemon::server::executor_paths;
@@ -85,6 +86,10 @@ pub struct Offer {
     /// Maximum size of the files that each node keeps for tasks to read, such as 50GiB [default: 10GiB]
     #[arg(long, value_name = "SIZE", value_parser = amalgam_workload::quantities::parse_size)]
     pub cache: Option<u64>,
+    /// Maximum size of what ended tasks have written to standard output and error here, such as 50GiB: beyond it, the oldest is removed
+    /// [default: a tenth of the file system]
+    #[arg(long, value_name = "SIZE", value_parser = amalgam_workload::quantities::parse_size)]
+    pub output_limit: Option<u64>,
     /// How tasks are held to their limits: auto, cgroup, polling or none
     #[arg(long, value_name = "HOW", default_value = "auto")]
     pub enforcement: EnforcementChoice,
@@ -95,7 +100,18 @@ pub struct Offer {
 pub struct JournalArgs {
     /// Record every event of the roles in a journal in this directory, for `amalgam sim replay`
     #[arg(long, value_name = "DIR")]
-    pub journal: Option<PathBuf>,
+    journal: Option<PathBuf>,
+    /// Maximum size of the journals of this daemon in that directory, such as 500MiB: those of earlier runs are removed for it, and then the
+    /// journal ends [default: 4GiB]
+    #[arg(long, value_name = "SIZE", requires = "journal", value_parser = amalgam_workload::quantities::parse_size)]
+    journal_limit: Option<u64>,
+}
+
+impl JournalArgs {
+    pub fn place(self) -> Option<JournalPlace> {
+        let limit = self.journal_limit.unwrap_or(JOURNAL_LIMIT);
+        self.journal.map(|directory| JournalPlace { directory, limit })
+    }
 }
 
 fn which_presets() -> String {
@@ -294,7 +310,7 @@ pub fn executor_setup(state_dir: &Path, enforcement: EnforcementChoice, run_as: 
     let (state, socket) = executor_paths(&state_dir);
     let config =
         ExecutorConfig { socket, state, enforcement, idle_exit: IDLE_EXIT, leash: None, run_as, devices: Vec::new() };
-    Ok(ExecutorSetup { program, arguments: vec!["executor".into()], config })
+    Ok(ExecutorSetup { program, arguments: vec!["executor".into()], config, output_limit: None })
 }
 
 /// The same executor in a scope of systemd, a control group beside that of this process's unit. Below the unit's group, systemd could
@@ -311,7 +327,7 @@ pub fn in_scope(setup: ExecutorSetup) -> ExecutorSetup {
     let mut arguments: Vec<OsString> = scope.into_iter().chain(properties).map(OsString::from).collect();
     arguments.push(setup.program.into());
     arguments.extend(setup.arguments);
-    ExecutorSetup { program: "systemd-run".into(), arguments, config: setup.config }
+    ExecutorSetup { program: "systemd-run".into(), arguments, ..setup }
 }
 
 /// Combines `--config` and `--preset`: a named preset replaces the file's, and the file's `[policies]` apply to it.

@@ -241,14 +241,19 @@ impl Followed {
         let source = self.source(task, event.stage.as_deref());
         for stream in streams {
             let written = if *stream == Stream::Stdout { event.stdout_bytes } else { event.stderr_bytes };
-            if written != Some(0) {
-                copy(&self.client, &source, *stream, false, sink)?;
+            if written == Some(0) {
+                continue;
+            }
+            match copy(&self.client, &source, *stream, false, sink) {
+                Err(failure) if failure.kind == Kind::Removed => show::failures([&failure]),
+                copied => copied?,
             }
         }
         Ok(())
     }
 
-    /// Prints the output of the tasks so far, one after the other. Returns the nodes whose output is not available now.
+    /// Prints the output of the tasks so far, one after the other. Returns the nodes whose output is not available now, or not all of
+    /// whose output exists any more.
     pub fn copy_tasks(
         &self,
         tasks: &[TaskSummary],
@@ -268,6 +273,10 @@ impl Followed {
                     Err(failure) if failure.kind == Kind::Unavailable => {
                         missing.insert(task.node.clone().unwrap_or_default(), failure);
                         break;
+                    }
+                    Err(failure) if failure.kind == Kind::Removed => {
+                        // The node has the output of other tasks, which is why it has no entry by its name.
+                        missing.insert(failure.what.clone(), failure);
                     }
                     copied => copied?,
                 }

@@ -10,6 +10,7 @@ use amalgam_core::vocabulary::{Named, Stream};
 use amalgam_core::why::counted;
 use amalgam_daemon::api::{JobDetail, TaskSummary};
 use amalgam_daemon::durable::Temporary;
+use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, Write};
 use std::os::unix::fs::OpenOptionsExt;
@@ -64,21 +65,21 @@ impl<'a, W: Write> Archive<'a, W> {
         Ok(Archive { client, job, tar: tar::Builder::new(out), spool })
     }
 
-    /// Adds the streams of these tasks. Returns why some are missing.
+    /// Adds the streams of these tasks. Returns why some are missing, each reason once.
     fn add(mut self, tasks: &[TaskSummary]) -> Result<Vec<Failure>> {
-        let mut failures = Vec::new();
+        let mut failures = BTreeMap::new();
         for task in tasks {
             for (stream, name) in [(Stream::Stdout, "stdout"), (Stream::Stderr, "stderr")] {
                 match self.add_stream(task, stream, name) {
                     Ok(()) => {}
                     Err(failure) if failure.kind == Kind::Unreachable => return Err(failure),
-                    Err(failure) => failures.push(failure),
+                    Err(failure) => drop(failures.insert(failure.what.clone(), failure)),
                 }
             }
         }
         let finished = self.tar.into_inner().and_then(|mut out| out.flush());
         finished.map_err(|error| Failure::unwritten("the archive", &error))?;
-        Ok(failures)
+        Ok(failures.into_values().collect())
     }
 
     fn add_stream(&mut self, task: &TaskSummary, stream: Stream, name: &str) -> Result<()> {

@@ -37,6 +37,8 @@ pub enum Kind {
     /// The server's certificate is not trusted; another try would fail in the same way.
     Unverified,
     NotFound,
+    /// It was there, and is gone for good.
+    Removed,
     /// This kind of server does not support the call.
     Unsupported,
     /// The reader closed the other end of our output.
@@ -95,6 +97,7 @@ impl From<api::Error> for Failure {
         let kind = match error.error {
             api::ErrorCode::Unavailable => Kind::Unavailable,
             api::ErrorCode::NotFound => Kind::NotFound,
+            api::ErrorCode::Removed => Kind::Removed,
             api::ErrorCode::Unsupported => Kind::Unsupported,
             _ => Kind::Refused,
         };

@@ -13,7 +13,7 @@ const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
 /// The parts and their modules. The part of a module is that of its longest prefix here.
 const PARTS: [(&str, &[&str]); 9] = [
     ("server", &["server", "global", "changed", "reload", "service_manager"]),
-    ("agent", &["agent", "hollow", "jobs"]),
+    ("agent", &["agent", "hollow", "jobs", "kept_output"]),
     ("loop", &["shell"]),
     ("executor", &["executor", "shell::executor_link"]),
     ("transport", &["transport", "channel", "cryptography", "strangers"]),

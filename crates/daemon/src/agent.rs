@@ -5,7 +5,8 @@ use crate::executor::host::Host;
 use crate::executor::{self, ExecutorError};
 use crate::files::direct::{FilesAddress, Port};
 use crate::files::{FileStore, Source};
-use crate::journal::{JournalError, JournalWriter};
+use crate::journal::{JournalError, JournalPlace, JournalWriter};
+use crate::kept_output;
 use crate::lock::LockError;
 use crate::node_setup::NodeOptions;
 use crate::sealing::new_sealing;
@@ -40,8 +41,8 @@ pub struct AgentOptions {
     pub node: NodeOptions,
     /// The executor of this agent, which no other process uses.
     pub executor: ExecutorSetup,
-    /// Directory for the journal of the role's events and effects.
-    pub journal: Option<PathBuf>,
+    /// Place for the journal of the role's events and effects.
+    pub journal: Option<JournalPlace>,
     /// Time limit for the first connection. Later connections are retried without limit.
     pub patience: Duration,
     /// Where other nodes fetch files of this one.
@@ -157,6 +158,7 @@ async fn stay(
 ) -> Result<(), AgentError> {
     let AgentOptions { server, secrets, node, journal, patience, files_address, .. } = options;
     let files = executor.setup().config.state.clone();
+    let output_limit = executor.setup().output_limit;
     let sealing = new_sealing()?;
     let settings = node.settings(&Host::inspect(), &executor.enforcement, Some(executor.run_as));
     let name = settings.name.clone();
@@ -187,7 +189,7 @@ async fn stay(
     // The node's number is part of the role, so the loop can only start once the number is known.
     let NodeTerms { node, preset, ref job_hosts, .. } = terms;
     let mut roles = Roles::new(preset, Epoch(0), JobManagerSettings::default(), sealing);
-    let journal = journal.map(|directory| JournalWriter::create(&directory, &name)).transpose()?;
+    let journal = journal.map(|place| JournalWriter::create(&place, &name)).transpose()?;
     if journal.is_some() {
         roles.keep_journal();
     }
@@ -199,6 +201,7 @@ async fn stay(
     let others = Arc::new(OtherNodes::with_port(Arc::new(port)));
     let source = Arc::clone(&others) as Arc<dyn Source>;
     tokio::spawn(orders.carry_out(files.clone(), Some(source), handle.clone()));
+    tokio::spawn(kept_output::keep_within(output_limit, files.clone(), handle.clone()));
     // The loop has just started and accepts inputs.
     let _ = handle.send(Input::ExecutorConnected(Box::new(executor)));
     let store = {

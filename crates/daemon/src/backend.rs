@@ -134,6 +134,16 @@ impl ServerBackend {
                     "check the node's disk",
                 ))
             }
+            Fetched::Removed => {
+                let node = self.name_of(node).await?;
+                let what =
+                    format!("node {node} has removed the output, because that of all ended tasks exceeded its limit");
+                Err(Error::new(
+                    ErrorCode::Removed,
+                    what,
+                    "read output earlier, or raise --output-limit of the node's agent",
+                ))
+            }
             Fetched::Away => {
                 let what = format!("the output is on node {}, which is not reachable", self.name_of(node).await?);
                 Err(Error::new(ErrorCode::Unavailable, what, "try again when the node is reachable"))

@@ -24,7 +24,7 @@ use amalgam_workload::{At, FileError, Position, closest, keys_of, packed, read_s
 use beside::{BesideEntry, beside};
 use federation::FederationKeys;
 pub use federation::{FederationConfig, is_address, is_local, is_loopback};
-use kept::{KEPT_FOR, kept_for};
+use kept::{KEPT_FOR, KEPT_TASKS, kept_for};
 pub use live::queue_settings;
 use oidc::OidcEntry;
 pub use oidc::{Jwks, OidcConfig};
@@ -71,6 +71,8 @@ pub struct Config {
     pub oidc: Vec<OidcConfig>,
     /// Bytes of the log that are kept besides the last snapshot, for stories and history.
     pub history_bytes: u64,
+    /// And for how long; `None` for as long as there is not too much of it.
+    pub history_for: Option<Duration>,
     /// A snapshot is written after this many bytes of the log.
     pub segment_bytes: u64,
     /// For how many days totals of usage are kept.
@@ -79,7 +81,8 @@ pub struct Config {
 
 impl Default for Config {
     fn default() -> Config {
-        let dispatch = DispatchSettings { kept_for: Some(KEPT_FOR), ..DispatchSettings::default() };
+        let dispatch =
+            DispatchSettings { kept_for: Some(KEPT_FOR), kept_tasks: Some(KEPT_TASKS), ..DispatchSettings::default() };
         Config {
             preset: Preset::default(),
             queues: QueueTree::single(),
@@ -93,6 +96,7 @@ impl Default for Config {
             accounts: BTreeMap::new(),
             oidc: Vec::new(),
             history_bytes: 1 << 30,
+            history_for: None,
             segment_bytes: 64 << 20,
             usage_days: 400,
         }
@@ -163,9 +167,13 @@ struct File {
     kept_jobs: Option<usize>,
     /// `"forever"`, or for how long ended jobs are kept.
     kept_for: Option<At<String>>,
+    /// How many tasks the ended jobs that are kept may have together.
+    kept_tasks: Option<u64>,
     /// Number of job hosts (`amalgam jobs`) that run the managers of new jobs.
     job_hosts: Option<At<u8>>,
     history_mib: Option<u64>,
+    /// `"forever"`, or for how long the past is kept.
+    history_for: Option<At<String>>,
     segment_mib: Option<u64>,
     usage_days: Option<At<u32>>,
     beside: Option<At<BesideEntry>>,
@@ -275,6 +283,7 @@ impl Config {
         config.accounts = accounts::accounts(file.account)?;
         config.oidc = oidc::oidc(file.oidc)?;
         config.history_bytes = file.history_mib.map_or(config.history_bytes, |mib| mib.saturating_mul(1 << 20));
+        config.history_for = kept_for("history_for", file.history_for, None)?;
         config.segment_bytes = file.segment_mib.map_or(config.segment_bytes, |mib| mib.max(1).saturating_mul(1 << 20));
         at_least("usage_days", file.usage_days, 1, "1")?;
         config.usage_days = value(file.usage_days, config.usage_days);
@@ -293,7 +302,8 @@ impl Config {
         failures.half_life = value(file.failures_half_life, failures.half_life);
         failures.together = value(file.outage_window, failures.together);
         master.dispatch.kept_jobs = file.kept_jobs.unwrap_or(master.dispatch.kept_jobs);
-        master.dispatch.kept_for = kept_for(file.kept_for)?;
+        master.dispatch.kept_for = kept_for("kept_for", file.kept_for, Some(KEPT_FOR))?;
+        master.dispatch.kept_tasks = file.kept_tasks.or(master.dispatch.kept_tasks);
         master.dispatch.decide = decide(file.decide, file.grants_per_heartbeat)?;
         master.dispatch.hosts = job_hosts(file.job_hosts, config.preset)?;
         config.queues = queues(&file.queue, config.preset)?;
@@ -638,6 +648,7 @@ mod tests {
                 "[[queue]]\nname = 'a'\n[[queue]]\nname = 'root.a'",
                 "server.toml:4:8: queue `root.a` is configured twice",
             ),
+            ("history_for = '0s'", "server.toml:1:15: history_for is 0s\n  help: write 1s or more"),
             (
                 "kept_for = 'long'",
                 "server.toml:1:12: kept_for is `long`\n  help: write for instance \"720h\", or \"forever\"",

@@ -4,7 +4,7 @@
 use crate::auth::{Callers, Tokens};
 use crate::changed;
 use crate::config::{Config, FederationConfig};
-use crate::journal::JournalWriter;
+use crate::journal::{JournalPlace, JournalWriter};
 use crate::seat;
 use crate::server::{
     Hosted, Kept, Log, Server, ServerError, global_introduction, interface_runtime, neighbours, resolve_interface,
@@ -30,8 +30,8 @@ pub struct GlobalOptions {
     pub user: String,
     /// Secrets for the clusters' masters; `None` for its own tokens.
     pub secrets: Option<Secrets>,
-    /// Directory for the journal of the roles' events and effects.
-    pub journal: Option<PathBuf>,
+    /// Place for the journal of the roles' events and effects.
+    pub journal: Option<JournalPlace>,
 }
 
 /// Starts all parts and returns when jobs can be submitted. The clusters may connect later.
@@ -57,7 +57,7 @@ pub fn start(options: GlobalOptions) -> Result<Server, ServerError> {
     seat::keep(&state_dir, Some(seat))?;
     let mut roles = roles(&config, epoch, Some(seat))?;
     let name = format!("global-{}", own.0);
-    let journal = journal.map(|directory| JournalWriter::create(&directory, &name)).transpose()?;
+    let journal = journal.map(|place| JournalWriter::create(&place, &name)).transpose()?;
     if journal.is_some() {
         roles.keep_journal();
     }

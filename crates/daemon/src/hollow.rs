@@ -7,7 +7,7 @@
 use crate::agent::{AgentError, Member, numbered, run_until_stopped};
 use crate::descriptors;
 use crate::executor::host::Host;
-use crate::journal::JournalWriter;
+use crate::journal::{JournalPlace, JournalWriter};
 use crate::node_setup::NodeOptions;
 use crate::sealing::new_sealing;
 use crate::server::spawn_loop;
@@ -18,7 +18,6 @@ use amalgam_core::job_manager::JobManagerSettings;
 use amalgam_core::node::NodeSettings;
 use amalgam_core::preset::Preset;
 use amalgam_core::vocabulary::{Epoch, Instant};
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{Semaphore, mpsc};
@@ -37,8 +36,8 @@ pub struct HollowOptions {
     /// The settings of each node. Node names are the name given here, a dash and a number.
     pub node: NodeOptions,
     pub count: u32,
-    /// Directory for the journal of the roles' events and effects.
-    pub journal: Option<PathBuf>,
+    /// Place for the journal of the roles' events and effects.
+    pub journal: Option<JournalPlace>,
     /// Time limit for the first connection of each node. Later connections are retried without limit.
     pub patience: Duration,
 }
@@ -98,7 +97,7 @@ async fn stay(options: HollowOptions, ready: impl FnOnce(), started: &mut Option
         join_patiently(&server, &secrets, || Introduction::Node { name: name.clone() }, Patience::AtFirst(patience))
             .await?;
     let (_, preset) = numbered(&first, &server)?;
-    let journal = journal.map(|directory| JournalWriter::create(&directory, &settings.name)).transpose();
+    let journal = journal.map(|place| JournalWriter::create(&place, &settings.name)).transpose();
     let handle = started.insert(start_loop(preset, journal.map_err(AgentError::Journal)?)?).clone();
     let joining = Semaphore::new(JOINING);
     let hollow = Arc::new(Hollow { server, secrets, patience, settings, preset, handle, joining });

@@ -6,7 +6,7 @@ use crate::channel::Certificate;
 use crate::config::{is_address, is_loopback};
 use crate::descriptors;
 use crate::identity::Presented;
-use crate::journal::{JournalError, JournalWriter};
+use crate::journal::{JournalError, JournalPlace, JournalWriter};
 use crate::private::make_private_dir;
 use crate::sealing::new_sealing;
 use crate::server::is_here;
@@ -46,8 +46,8 @@ pub struct JobsOptions {
     pub advertise: Option<String>,
     /// State directory, which no other process uses.
     pub state_dir: PathBuf,
-    /// Directory for the journal of the roles' events and effects.
-    pub journal: Option<PathBuf>,
+    /// Place for the journal of the roles' events and effects.
+    pub journal: Option<JournalPlace>,
     /// Time limit for the first connection. Later connections are retried without limit.
     pub patience: Duration,
 }
@@ -257,7 +257,7 @@ fn start_loop(
     terms: &JobHostTerms,
     store: Store,
     recovered: Recovered,
-    journal: Option<PathBuf>,
+    journal: Option<JournalPlace>,
     state_dir: &Path,
 ) -> Result<Handle, JobsError> {
     let JobHostTerms { number, settings, preset, .. } = *terms;
@@ -266,7 +266,7 @@ fn start_loop(
     let (changes, last) = changes(recovered.snapshot.iter().chain(&recovered.entries))?;
     let mut roles = Roles::new(preset, epoch, settings, new_sealing()?).with_managers(Managers::Here);
     let name = format!("jobs-{}", number.0);
-    let journal = journal.map(|directory| JournalWriter::create(&directory, &name)).transpose()?;
+    let journal = journal.map(|place| JournalWriter::create(&place, &name)).transpose()?;
     if journal.is_some() {
         roles.keep_journal();
     }

@@ -25,28 +25,56 @@ pub enum JournalError {
     Foreign { path: PathBuf, found: String },
     #[error("{path}, entry {entry}: {error}", path = path.display())]
     Damaged { path: PathBuf, entry: u64, error: FrameError },
+    #[error(
+        "{path} has reached the limit of {limit} bytes; what it has can be replayed. Raise --journal-limit, or restart this process to \
+         record again",
+        path = path.display()
+    )]
+    Full { path: PathBuf, limit: u64 },
 }
+
+/// Where the journals of a process are written.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct JournalPlace {
+    pub directory: PathBuf,
+    /// Maximum size of all journals of the process there, those of its earlier runs included, in bytes.
+    pub limit: u64,
+}
+
+/// Maximum size of the journals of a process if none is set, in bytes.
+pub const JOURNAL_LIMIT: u64 = 4 << 30;
 
 /// A journal that is being written.
 pub struct JournalWriter {
     path: PathBuf,
     file: File,
     buffer: Vec<u8>,
+    written: u64,
+    limit: u64,
+    /// The journals of earlier runs with their sizes, the newest first. They are removed when there is no room for this one.
+    earlier: Vec<(PathBuf, u64)>,
 }
 
 impl JournalWriter {
     /// Creates a new file in `directory`, and the directory if it is missing. Each run of a process has its own
     /// journal. Only this user can read it, because it contains the key for the tokens of this run.
-    pub fn create(directory: &Path, process: &str) -> Result<JournalWriter, JournalError> {
+    pub fn create(place: &JournalPlace, process: &str) -> Result<JournalWriter, JournalError> {
+        let JournalPlace { directory, limit } = place;
         let wrong = |what, path: &Path| {
             let path = path.to_owned();
             move |error| JournalError::Io { what, path, error }
         };
         fs::create_dir_all(directory).map_err(wrong("make the directory", directory))?;
-        for life in 1_u32.. {
+        let mut earlier = earlier_runs(directory, process).map_err(wrong("look at", directory))?;
+        let first = earlier.first().map_or(1, |(life, ..)| life + 1);
+        let earlier: Vec<_> = earlier.drain(..).map(|(_, path, bytes)| (path, bytes)).collect();
+        for life in first.. {
             let path = directory.join(format!("{process}-{life}.journal"));
             match OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path) {
-                Ok(file) => return Ok(JournalWriter { path, file, buffer: JOURNAL.line("journal").into() }),
+                Ok(file) => {
+                    let buffer = JOURNAL.line("journal").into();
+                    return Ok(JournalWriter { path, file, buffer, written: 0, limit: *limit, earlier });
+                }
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
                 Err(error) => return Err(wrong("create", &path)(error)),
             }
@@ -54,17 +82,55 @@ impl JournalWriter {
         unreachable!("there are fewer than 2^32 journals")
     }
 
+    /// Removes journals of earlier runs where the limit of the size requires it.
+    ///
     /// # Errors
-    /// If the file cannot be written. The journal must not be continued then, because entries are missing.
+    /// If the file cannot be written, or is full. The journal must not be continued then, because entries are missing.
     pub fn write(&mut self, entries: &[Entry]) -> Result<(), JournalError> {
-        let wrong = |error| JournalError::Io { what: "write", path: self.path.clone(), error };
+        let wrong = |path: &Path, error| JournalError::Io { what: "write", path: path.to_owned(), error };
         for entry in entries {
-            frames::encode(entry, &mut self.buffer).map_err(|error| wrong(io::Error::other(error)))?;
+            frames::encode(entry, &mut self.buffer).map_err(|error| wrong(&self.path, io::Error::other(error)))?;
         }
-        self.file.write_all(&self.buffer).map_err(wrong)?;
+        self.make_room()?;
+        self.file.write_all(&self.buffer).map_err(|error| wrong(&self.path, error))?;
+        self.written += self.buffer.len() as u64;
         self.buffer.clear();
         Ok(())
     }
+}
+
+impl JournalWriter {
+    fn make_room(&mut self) -> Result<(), JournalError> {
+        let own = self.written + self.buffer.len() as u64;
+        while own + self.earlier.iter().map(|(_, bytes)| bytes).sum::<u64>() > self.limit {
+            let Some((path, _)) = self.earlier.pop() else {
+                return Err(JournalError::Full { path: self.path.clone(), limit: self.limit });
+            };
+            match fs::remove_file(&path) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                    return Err(JournalError::Io { what: "remove", path, error });
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The journals of earlier runs of a process: the number of the run, path and size, the newest first.
+fn earlier_runs(directory: &Path, process: &str) -> io::Result<Vec<(u32, PathBuf, u64)>> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(directory)? {
+        let entry = entry?;
+        let name = entry.file_name();
+        let life =
+            name.to_str().and_then(|name| name.strip_prefix(process)?.strip_prefix('-')?.strip_suffix(".journal"));
+        if let Some(life) = life.and_then(|life| life.parse::<u32>().ok()) {
+            found.push((life, entry.path(), entry.metadata().map_or(0, |found| found.len())));
+        }
+    }
+    found.sort_unstable_by(|one, other| other.0.cmp(&one.0));
+    Ok(found)
 }
 
 /// Reads a journal from its start.
@@ -144,6 +210,10 @@ mod tests {
         }
     }
 
+    fn place(directory: &Path, limit: u64) -> JournalPlace {
+        JournalPlace { directory: directory.to_owned(), limit }
+    }
+
     fn entries(path: &Path) -> Result<Vec<Entry>, JournalError> {
         let mut reader = JournalReader::open(path)?;
         std::iter::from_fn(|| reader.next_entry().transpose()).collect()
@@ -153,7 +223,7 @@ mod tests {
     fn written_entries_are_read_and_an_incomplete_last_entry_is_ignored() {
         let dir = tempfile::tempdir().unwrap();
         for life in [1, 2] {
-            let mut journal = JournalWriter::create(dir.path(), "server").unwrap();
+            let mut journal = JournalWriter::create(&place(dir.path(), JOURNAL_LIMIT), "server").unwrap();
             journal.write(&[started(life)]).unwrap();
             journal.write(&[started(life + 10), started(life + 20)]).unwrap();
         }
@@ -166,6 +236,38 @@ mod tests {
         let mut reader = JournalReader::open(&path).unwrap();
         while reader.next_entry().unwrap().is_some() {}
         assert_eq!(reader.left_over(), (bytes.len() - JOURNAL.line("journal").len()) / 3 - 1);
+    }
+
+    #[test]
+    fn the_oldest_journals_of_a_process_are_removed_and_the_last_one_ends_at_the_limit() {
+        let dir = tempfile::tempdir().unwrap();
+        let files = || {
+            let names =
+                fs::read_dir(dir.path()).unwrap().map(|found| found.unwrap().file_name().into_string().unwrap());
+            let mut names: Vec<String> = names.collect();
+            names.sort();
+            names
+        };
+        let mut other = JournalWriter::create(&place(dir.path(), JOURNAL_LIMIT), "server-b").unwrap();
+        other.write(&[started(1)]).unwrap();
+        let whole = fs::metadata(dir.path().join("server-b-1.journal")).unwrap().len();
+        let entry = whole - JOURNAL.line("journal").len() as u64;
+        // Room for three journals of one entry each.
+        let limit = 3 * whole + entry / 2;
+        let create = || JournalWriter::create(&place(dir.path(), limit), "server").unwrap();
+        for life in 1..=4 {
+            create().write(&[started(life)]).unwrap();
+        }
+        assert_eq!(files(), ["server-2.journal", "server-3.journal", "server-4.journal", "server-b-1.journal"]);
+        let mut last = create();
+        for number in 0..3 {
+            last.write(&[started(number)]).unwrap();
+        }
+        assert_eq!(files(), ["server-5.journal", "server-b-1.journal"]);
+        let full = last.write(&[started(9)]).unwrap_err().to_string();
+        assert!(full.contains("server-5.journal has reached the limit"), "{full}");
+        let path = dir.path().join("server-5.journal");
+        assert_eq!(entries(&path).unwrap(), [started(0), started(1), started(2)]);
     }
 
     #[test]

@@ -30,6 +30,7 @@ pub mod inherited;
 mod input;
 pub mod jobs;
 pub mod journal;
+mod kept_output;
 mod lock;
 mod log_entry;
 mod neighbours;

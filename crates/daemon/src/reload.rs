@@ -123,7 +123,8 @@ impl Reloader {
         if !self.is_federated {
             let kept_jobs = config.master.dispatch.kept_jobs as u64;
             let kept_for = config.master.dispatch.kept_for;
-            let order = ToMaster::Reconfigure { queues: queues.clone(), kept_jobs, kept_for };
+            let kept_tasks = config.master.dispatch.kept_tasks;
+            let order = ToMaster::Reconfigure { queues: queues.clone(), kept_jobs, kept_for, kept_tasks };
             if let ToClient::Refused(refusal) = self.handle.request(order).await.map_err(stopping)? {
                 return Err(refused(refusal));
             }
@@ -170,7 +171,7 @@ impl Reloader {
             return self.is_federated || is_gone(name) || matches!(field, "preset" | "global");
         }
         match key {
-            "kept_jobs" | "kept_for" => self.is_federated,
+            "kept_jobs" | "kept_for" | "kept_tasks" => self.is_federated,
             _ => !key.starts_with("account."),
         }
     }

@@ -18,7 +18,8 @@ use crate::executor::host::Host;
 use crate::executor::{self, ExecutorError};
 use crate::files::{FileStore, Source};
 use crate::http;
-use crate::journal::{JournalError, JournalWriter};
+use crate::journal::{JournalError, JournalPlace, JournalWriter};
+use crate::kept_output;
 use crate::lock::LockError;
 use crate::neighbours::Neighbours;
 use crate::node_setup::NodeOptions;
@@ -62,8 +63,8 @@ pub struct ServerOptions {
     pub executor: Option<ExecutorSetup>,
     /// Whether agents may connect.
     pub takes_agents: bool,
-    /// Directory for the journal of the roles' events and effects.
-    pub journal: Option<PathBuf>,
+    /// Place for the journal of the roles' events and effects.
+    pub journal: Option<JournalPlace>,
     /// The file of the configuration, which can be read again.
     pub config_file: Option<ConfigFile>,
 }
@@ -172,8 +173,9 @@ impl Log {
 }
 
 fn open_store(directory: &Path, config: &Config) -> Result<(Store, Recovered), StoreError> {
-    let Config { history_bytes, segment_bytes, .. } = *config;
-    Store::open(directory, Options { history_bytes, segment_bytes, ..Options::default() })
+    let Config { history_bytes, history_for, segment_bytes, .. } = *config;
+    let history_for = history_for.map(|length| std::time::Duration::from_micros(length.as_micros()));
+    Store::open(directory, Options { history_bytes, history_for, segment_bytes, ..Options::default() })
 }
 
 /// A running event loop with a log, and the parts of it that the interface uses.
@@ -324,8 +326,9 @@ impl Server {
             &log.directory,
             log.changes.iter().any(|change| matches!(change, Change::Heard { .. })),
         )?;
-        let (roles, journal) = recovered_roles(&config, epoch, seat, log.changes, journal.as_deref())?;
+        let (roles, journal) = recovered_roles(&config, epoch, seat, log.changes, journal.as_ref())?;
         let local_files = executor.as_ref().map(|link| link.setup().config.state.clone());
+        let output_limit = executor.as_ref().and_then(|link| link.setup().output_limit);
         let (fetcher, file_orders) = fetcher();
         let files = local_files.clone().map(|files| (files, fetcher));
         let hosted = Hosted::start(roles, log.store, replica, log.clock, journal, files)?;
@@ -334,12 +337,11 @@ impl Server {
         start_nodes(handle, &nodes, executor);
 
         let runtime = interface_runtime()?;
-        if local_files.is_some() {
-            runtime.block_on(local_nodes_join(handle, nodes.len()));
-        }
+        runtime.block_on(local_nodes_join(handle, nodes.len()));
         let remote = Arc::new(RemoteNodes::new(seat, local_files.clone(), hosted.metrics.file_traffic.clone()));
         if let Some(files) = local_files {
             FileStore::remove_remains(&files);
+            runtime.spawn(kept_output::keep_within(output_limit, files.clone(), handle.clone()));
             // A server with its own nodes has no agents that store files, but other clusters may have.
             let (remote, handle) = (Arc::clone(&remote), handle.clone());
             let source = seat.is_some().then(|| Arc::new(FederatedFiles { remote, handle }) as Arc<dyn Source>);
@@ -503,11 +505,11 @@ fn recovered_roles(
     epoch: Epoch,
     seat: Option<Seat>,
     changes: Vec<Change>,
-    journal: Option<&Path>,
+    journal: Option<&JournalPlace>,
 ) -> Result<(Roles, Option<JournalWriter>), ServerError> {
     let mut roles = roles(config, epoch, seat)?.with_managers(Managers::Shared);
     let name = config.master.federated.map_or("server".to_owned(), |(_, cluster)| format!("cluster-{}", cluster.0));
-    let journal = journal.map(|directory| JournalWriter::create(directory, &name)).transpose()?;
+    let journal = journal.map(|place| JournalWriter::create(place, &name)).transpose()?;
     if journal.is_some() {
         roles.keep_journal();
     }

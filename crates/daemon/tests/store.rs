@@ -3,11 +3,12 @@
 use amalgam_daemon::store::{Entry, EntryRef, History, Options, Recovered, Store, StoreError};
 use amalgam_daemon::versions::STORE;
 use proptest::prelude::*;
-use std::fs::{self, OpenOptions};
+use std::fs::{self, FileTimes, OpenOptions};
 use std::io::{Seek, SeekFrom, Write};
 use std::ops::{ControlFlow, Range};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
 
 /// Bytes of a record before its payload, and of a segment before its first record.
 const FRONT: u64 = 33;
@@ -337,6 +338,40 @@ fn history_is_limited_to_its_bytes() {
         })
         .unwrap();
     assert!(first.is_some_and(|first| first > 50), "{first:?}");
+}
+
+#[test]
+fn history_is_removed_when_it_is_too_old_also_at_a_start() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = Options { segment_bytes: 1_000, history_for: Some(Duration::from_secs(3600)), ..Options::default() };
+    let (mut store, _) = Store::open(dir.path(), options.clone()).unwrap();
+    let fill = |store: &mut Store| (0..100).for_each(|_| put(store, &[entry(1, &"x".repeat(100))]));
+    let age = |seconds| {
+        for path in fs::read_dir(dir.path()).unwrap().map(|found| found.unwrap().path()) {
+            if path.file_name().unwrap().to_str().unwrap().starts_with("segment-") {
+                let at = SystemTime::now() - Duration::from_secs(seconds);
+                let times = FileTimes::new().set_modified(at);
+                OpenOptions::new().write(true).open(&path).unwrap().set_times(times).unwrap();
+            }
+        }
+    };
+    fill(&mut store);
+    age(3_000);
+    store.write_snapshot([]).unwrap();
+    let kept = segments(dir.path());
+    assert!(kept > 10, "{kept}");
+    age(4_000);
+    fill(&mut store);
+    let all = segments(dir.path());
+    store.write_snapshot([]).unwrap();
+    // At least the last one of the old ones was written again.
+    let young = segments(dir.path());
+    assert!(young > 5 && young <= all - kept + 2, "{young} of {all}");
+    age(4_000);
+    drop(store);
+    let (_store, recovered) = Store::open(dir.path(), options).unwrap();
+    assert_eq!(segments(dir.path()), 1, "what recovery needs stays");
+    assert_eq!(recovered.entries.len(), 0);
 }
 
 #[test]

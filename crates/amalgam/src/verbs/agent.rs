@@ -50,7 +50,7 @@ pub struct AgentArgs {
     join: Option<String>,
     /// Number of hollow nodes in this process, whose tasks do not run: each succeeds after the time that its command would sleep
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..),
-        conflicts_with_all = ["work_dir", "cache", "enforcement", "devices", "scope"])]
+        conflicts_with_all = ["work_dir", "cache", "output_limit", "enforcement", "devices", "scope"])]
     hollow: Option<u32>,
     /// The node's name, one for each agent; hollow nodes append a dash and a number [default: the host's name]
     #[arg(long, value_parser = amalgam_workload::quantities::parse_node_name)]
@@ -178,7 +178,7 @@ pub fn execute(args: AgentArgs, connection: &Connection) -> Result<ExitCode> {
     let join = joining::parse(args.join.as_deref())?;
     let server = join.as_ref().map_or(&args.server, |string| &string.address);
     let server = cluster::agents_address(server)?;
-    let (journal, patience) = (args.journal.journal, PATIENCE);
+    let (journal, patience) = (args.journal.place(), PATIENCE);
     if let Some(count) = args.hollow {
         let secrets = cluster::secrets(connection, &state_dir, Some(&name))?;
         return be_hollow(HollowOptions { server, secrets, node, count, journal, patience }, &name);
@@ -192,6 +192,7 @@ pub fn execute(args: AgentArgs, connection: &Connection) -> Result<ExitCode> {
     };
     let mut executor = cluster::executor_setup(&work_dir, args.offer.enforcement, run_as)?;
     executor.config.devices = args.offer.devices;
+    executor.output_limit = args.offer.output_limit;
     let executor = if args.scope { cluster::in_scope(executor) } else { executor };
     let files_address = FilesAddress { listen: args.listen_files.unwrap_or_default(), advertise: args.advertise_files };
     let options = AgentOptions { server: server.clone(), secrets, node, executor, journal, patience, files_address };

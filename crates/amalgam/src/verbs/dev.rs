@@ -57,8 +57,8 @@ pub fn execute(args: DevArgs, connection: &Connection) -> Result<ExitCode> {
         if !is_named && config.preset == Preset::default() {
             config.preset = Preset::MEGHA;
         }
-        let (globals, journal) = (args.globals.unwrap_or(1), args.journal.journal);
-        let (enforcement, devices) = (args.offer.enforcement, args.offer.devices);
+        let (globals, journal) = (args.globals.unwrap_or(1), args.journal.place());
+        let Offer { enforcement, devices, output_limit, .. } = args.offer;
         return federation::execute(Plan {
             state_dir,
             config,
@@ -67,6 +67,7 @@ pub fn execute(args: DevArgs, connection: &Connection) -> Result<ExitCode> {
             nodes,
             enforcement,
             devices,
+            output_limit,
             journal,
         });
     }
@@ -74,6 +75,7 @@ pub fn execute(args: DevArgs, connection: &Connection) -> Result<ExitCode> {
     let config = args.settings.read()?;
     let mut executor = cluster::executor_setup(&state_dir, args.offer.enforcement, RunAs::Agent)?;
     executor.config.devices = args.offer.devices;
+    executor.output_limit = args.offer.output_limit;
     let executor_config = executor.config.clone();
     let (count, preset) = (nodes.len(), config.preset.name());
     let server = Server::start(ServerOptions {
@@ -83,7 +85,7 @@ pub fn execute(args: DevArgs, connection: &Connection) -> Result<ExitCode> {
         nodes,
         executor: Some(executor),
         takes_agents: false,
-        journal: args.journal.journal,
+        journal: args.journal.place(),
         config_file,
     })?;
     super::server::report_torn(&server);

@@ -57,7 +57,7 @@ pub fn execute(args: GlobalArgs, connection: &Connection) -> Result<ExitCode> {
         listener: None,
         user: user(),
         secrets,
-        journal: args.journal.journal,
+        journal: args.journal.place(),
     };
     let server = global::start(options)?;
     super::server::report_torn(&server);

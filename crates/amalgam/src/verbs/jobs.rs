@@ -81,7 +81,7 @@ pub fn execute(args: JobsArgs, connection: &Connection) -> Result<ExitCode> {
         listen: args.listen.unwrap_or_else(|| format!("127.0.0.1:{}", FIRST_PORT + u16::from(number))),
         advertise: args.advertise,
         state_dir: work_dir,
-        journal: args.journal.journal,
+        journal: args.journal.place(),
         patience: PATIENCE,
     };
     let signals = cluster::stop_signals()?;

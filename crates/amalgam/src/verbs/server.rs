@@ -53,7 +53,7 @@ pub fn execute(args: ServerArgs, connection: &Connection) -> Result<ExitCode> {
         nodes: Vec::new(),
         executor: None,
         takes_agents: true,
-        journal: args.journal.journal,
+        journal: args.journal.place(),
         config_file,
     })?;
     report_torn(&server);

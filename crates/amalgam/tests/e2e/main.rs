@@ -32,6 +32,7 @@ mod notifying;
 mod operating;
 mod previous;
 mod printing;
+mod retention;
 mod running;
 mod scheduling;
 mod simulation;

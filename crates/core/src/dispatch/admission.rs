@@ -26,6 +26,8 @@ pub(super) struct Admission {
     pub(super) by_key: BTreeMap<(String, String), JobId>,
     /// In the order in which they ended.
     pub(super) ended: BTreeSet<(Instant, JobId)>,
+    /// Number of tasks of these jobs.
+    pub(super) ended_tasks: u64,
     /// Ended jobs on which no pending job depends, in the same order.
     forgettable: BTreeSet<(Instant, JobId)>,
     /// The numbers of running and of pending jobs, per queue.
@@ -114,6 +116,7 @@ impl Admission {
             history: History::default(),
             by_key: BTreeMap::new(),
             ended: Default::default(),
+            ended_tasks: 0,
             forgettable: BTreeSet::new(),
             counts: BTreeMap::new(),
             started: BTreeSet::new(),
@@ -247,6 +250,7 @@ impl Admission {
             }
             JobState::Ended(end) => {
                 self.ended.insert((end.at, id));
+                self.ended_tasks += entry.job.spec.task_count();
                 if !self.turns.is_awaited(id) {
                     self.forgettable.insert((end.at, id));
                 }
@@ -276,6 +280,7 @@ impl Admission {
             }
             JobState::Ended(end) => {
                 self.ended.remove(&(end.at, id));
+                self.ended_tasks -= entry.job.spec.task_count();
                 self.forgettable.remove(&(end.at, id));
             }
         }

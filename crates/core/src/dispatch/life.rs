@@ -231,7 +231,10 @@ impl Dispatcher {
     fn end(&mut self, now: Instant, job: JobId, outcome: JobOutcome, out: &mut Outbox) {
         out.persist(Change::JobEnded { job, outcome, at: now });
         self.admission.set_ended(job, JobEnd { outcome, at: now });
-        while self.admission.ended.len() > self.settings.kept_jobs {
+        let most_tasks = self.settings.kept_tasks.unwrap_or(u64::MAX);
+        while self.admission.ended.len() > self.settings.kept_jobs
+            || (self.admission.ended_tasks > most_tasks && self.admission.ended.len() > 1)
+        {
             let Some((_, oldest)) = self.admission.forgettable() else { break };
             self.forget(oldest, out);
         }

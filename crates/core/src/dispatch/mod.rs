@@ -53,6 +53,10 @@ pub struct DispatchSettings {
     /// For how long ended jobs are remembered; `None`: as long as there are not too many.
     #[serde(default)]
     pub kept_for: Option<Duration>,
+    /// Number of tasks of ended jobs that are remembered together; `None`: no limit. The job that ended last is remembered however many
+    /// tasks it has.
+    #[serde(default)]
+    pub kept_tasks: Option<u64>,
 }
 
 impl Default for DispatchSettings {
@@ -67,6 +71,7 @@ impl Default for DispatchSettings {
             numbers: JobNumbers::default(),
             kinds: Kinds::new(),
             kept_for: None,
+            kept_tasks: None,
         }
     }
 }

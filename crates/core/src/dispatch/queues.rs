@@ -12,6 +12,7 @@ pub struct Reconfiguration {
     pub queues: Vec<QueueSpec>,
     pub kept_jobs: usize,
     pub kept_for: Option<Duration>,
+    pub kept_tasks: Option<u64>,
 }
 
 /// The configured queues, and what was set of them.
@@ -110,7 +111,9 @@ impl Dispatcher {
             }
         };
         out.send(client, ToClient::Done);
-        (self.settings.kept_jobs, self.settings.kept_for) = (wanted.kept_jobs, wanted.kept_for);
+        let settings = &mut self.settings;
+        (settings.kept_jobs, settings.kept_for) = (wanted.kept_jobs, wanted.kept_for);
+        settings.kept_tasks = wanted.kept_tasks;
         self.configured.tree = configured;
         self.use_queues(now, tree, claims, out);
     }

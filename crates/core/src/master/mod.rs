@@ -172,10 +172,10 @@ impl Master {
             (Address::Client(client), ToMaster::SetQueue { queue, settings }) if self.federated.is_none() => {
                 self.dispatch.on_set_queue(now, client, &queue, settings, &mut self.claims, out);
             }
-            (Address::Client(client), ToMaster::Reconfigure { queues, kept_jobs, kept_for })
+            (Address::Client(client), ToMaster::Reconfigure { queues, kept_jobs, kept_for, kept_tasks })
                 if self.federated.is_none() =>
             {
-                let wanted = Reconfiguration { queues, kept_jobs: kept_jobs as usize, kept_for };
+                let wanted = Reconfiguration { queues, kept_jobs: kept_jobs as usize, kept_for, kept_tasks };
                 self.dispatch.on_reconfigure(now, client, wanted, &mut self.claims, out);
             }
             (Address::Node(node), _) if self.dispatch.rooms.is_removed(node) => {

@@ -145,6 +145,11 @@ impl NodeAgent {
         self.master.is_welcomed()
     }
 
+    /// Whether the executor has said which attempts it has, so that [`NodeAgent::live`] lacks none of them.
+    pub fn knows_its_attempts(&self) -> bool {
+        self.executor.is_known()
+    }
+
     /// All attempts that have not ended: they are queued or at the executor.
     pub fn live(&self) -> impl Iterator<Item = LiveAttempt> {
         let live = self.attempts.iter().filter(|(_, attempt)| !matches!(attempt.state, State::Ended(_)));

@@ -79,7 +79,13 @@ pub enum ToMaster {
     /// answered by `Done`, `AsBefore` or `Refused`.
     SetQueue { queue: String, settings: Option<QueueSettings> },
     /// The configuration was read again; answered by `Done` or `Refused`.
-    Reconfigure { queues: Vec<QueueSpec>, kept_jobs: u64, kept_for: Option<Duration> },
+    Reconfigure {
+        queues: Vec<QueueSpec>,
+        kept_jobs: u64,
+        kept_for: Option<Duration>,
+        #[serde(default)]
+        kept_tasks: Option<u64>,
+    },
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]

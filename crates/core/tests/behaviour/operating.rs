@@ -210,7 +210,8 @@ fn settings_that_do_not_fit_are_refused_and_without_effect_after_the_configurati
     assert_eq!(set(&mut world, "b", guaranteed(300_000)), Ok(()));
     // The file now says less than what is guaranteed, and `root.b` is gone.
     let less = QueueSpec { maximum: 300_000, ..QueueSpec::named("root.a") };
-    let reconfigure = |queues: Vec<QueueSpec>| ToMaster::Reconfigure { queues, kept_jobs: 10, kept_for: None };
+    let reconfigure =
+        |queues: Vec<QueueSpec>| ToMaster::Reconfigure { queues, kept_jobs: 10, kept_for: None, kept_tasks: None };
     let refused = answer(world.ask_master(reconfigure(vec![less.clone(), half("root.b")]))).unwrap_err();
     assert!(refused.contains("with what `amalgam queue set` changed, queue `root.a`"), "{refused}");
     let refused = answer(world.ask_master(reconfigure(vec![half("root.a")]))).unwrap_err();
@@ -228,7 +229,7 @@ fn a_new_configuration_takes_effect_at_once_with_queues_that_are_added() {
         let old = in_queue(&mut world, "b", 8, "10s");
         world.settle();
         let added = vec![QueueSpec::named("root.b"), half("root.a"), half("root.a2")];
-        let order = ToMaster::Reconfigure { queues: added, kept_jobs: 1, kept_for: None };
+        let order = ToMaster::Reconfigure { queues: added, kept_jobs: 1, kept_for: None, kept_tasks: None };
         assert_eq!(answer(world.ask_master(order)), Ok(()), "{}", preset.name());
         let new = in_queue(&mut world, "a", 2, "1s");
         let newest = in_queue(&mut world, "a2", 2, "1s");
@@ -246,6 +247,28 @@ fn a_new_configuration_takes_effect_at_once_with_queues_that_are_added() {
 }
 
 // ---- retention -----------------------------------------------------------------------------------------------------
+
+#[test]
+fn jobs_are_forgotten_when_too_many_tasks_are_remembered_except_the_newest_job() {
+    let mut world = World::new(Preset::FIFO);
+    world.settings.dispatch.kept_tasks = Some(50);
+    world.start_server();
+    world.add_node(Resources::new(100_000, 0), &[]);
+    world.settle();
+    let mut known_after = |tasks| {
+        world.submit(job(vec![stage("s", tasks, "1s", 1_000)]));
+        world.run_for(seconds(30));
+        let master = &world.server.as_ref().expect("the server runs").master;
+        master.dispatch().jobs_from(JobId(0)).map(|(job, _)| job.id.0).collect::<Vec<_>>()
+    };
+    assert_eq!(known_after(20), [1]);
+    assert_eq!(known_after(30), [1, 2]);
+    assert_eq!(known_after(1), [2, 3]);
+    assert_eq!(known_after(49), [3, 4]);
+    assert_eq!(known_after(80), [5], "the newest job has more tasks than are remembered");
+    assert_eq!(known_after(2), [6]);
+    assert_eq!(known_after(48), [6, 7]);
+}
 
 #[test]
 fn old_jobs_are_forgotten_a_few_at_a_time_except_those_that_pending_ones_wait_for() {

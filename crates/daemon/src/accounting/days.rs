@@ -45,12 +45,41 @@ pub(super) struct Days {
     failed: Option<io::Error>,
 }
 
+/// The directory of the files, in the state directory.
+pub const DIR: &str = "usage";
+
 /// The file with the number of the next entry.
 const NEXT: &str = "next";
 
-impl Days {
-    pub(super) const DIR: &'static str = "usage";
+/// The names of the files of totals in this directory, in the order in which a copy has to read them: each day has then counted at
+/// least what lies before the next entry. A log that is copied afterwards has all entries that they counted.
+///
+/// # Errors
+/// If the directory cannot be read. Without the directory there are none.
+pub fn files(dir: &Path) -> io::Result<Vec<String>> {
+    let mut days = Vec::new();
+    match fs::read_dir(dir) {
+        Ok(entries) => {
+            for entry in entries {
+                days.extend(
+                    entry?.file_name().to_str().filter(|name| *name != NEXT && is_file(name)).map(str::to_owned),
+                );
+            }
+        }
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(days),
+        Err(error) => return Err(error),
+    }
+    days.sort_unstable();
+    days.insert(0, NEXT.to_owned());
+    Ok(days)
+}
 
+/// Whether a file of totals has this name.
+pub fn is_file(name: &str) -> bool {
+    name == NEXT || name.strip_suffix(".json").and_then(day_of_date).is_some()
+}
+
+impl Days {
     /// `end` is the number of the log's next entry: a log that is shorter than what was counted is another one.
     pub(super) fn open(dir: &Path, end: u64, kept_days: u32) -> io::Result<Days> {
         fs::create_dir_all(dir)?;

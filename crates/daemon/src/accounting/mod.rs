@@ -17,6 +17,7 @@ use amalgam_core::role::{Change, Record};
 use amalgam_core::vocabulary::resources::{CPU, MEMORY};
 use amalgam_core::vocabulary::{AttemptId, Duration, EndReason, Ended, Instant, JobId, Resources, TaskId};
 use days::Days;
+pub use days::{DIR, files, is_file};
 use report::Filter;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -244,7 +245,7 @@ impl Accounting {
     /// # Errors
     /// If the directory with the totals cannot be read.
     pub fn open(state_dir: &Path, history: History, handle: Handle, kept_days: u32) -> std::io::Result<Accounting> {
-        let days = Days::open(&state_dir.join(Days::DIR), history.end(), kept_days)?;
+        let days = Days::open(&state_dir.join(DIR), history.end(), kept_days)?;
         let unopened = Mutex::new(Some(days));
         Ok(Accounting { history, handle, book: Arc::default(), unopened, opening: tokio::sync::Mutex::new(()) })
     }

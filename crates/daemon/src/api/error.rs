@@ -42,6 +42,8 @@ words! {
         /// Another process of the federation has the requested object.
         Elsewhere = "elsewhere",
         Unavailable = "unavailable",
+        /// The requested object is gone for good.
+        Removed = "removed",
         #[default]
         Internal = "internal",
     }

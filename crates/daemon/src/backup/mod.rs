@@ -3,6 +3,7 @@
 //! ```text
 //! manifest.json      version, kind and time of the archive; size and SHA-256 of each file
 //! tokens.toml ...    the files in the order of the manifest
+//! usage/...          totals of users and queues, see `accounting::files`
 //! log/...            the log up to an entry, see `store/copy.rs`
 //! ```
 //!
@@ -16,6 +17,7 @@ mod writing;
 pub use restoring::{LIVES, Restored, restore};
 pub use writing::write;
 
+use crate::accounting;
 use crate::audit::{self, AuditLog};
 use crate::auth::{LastUses, Tokens, joins};
 use crate::authority::{self, Authority};
@@ -147,6 +149,7 @@ fn small_files() -> Vec<String> {
 fn is_known(path: &str) -> bool {
     match path.split_once('/') {
         None => small_files().iter().any(|known| known == path),
+        Some((accounting::DIR, name)) => accounting::is_file(name),
         Some((log, name)) => LOGS.contains(&log) && store::is_part(name),
     }
 }

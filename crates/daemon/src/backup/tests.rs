@@ -14,6 +14,10 @@ fn state() -> TempDir {
     fs::write(dir.path().join("federation"), "a server without a federation\n").unwrap();
     fs::write(dir.path().join("server.json"), "{}").unwrap();
     fs::create_dir(dir.path().join("executor")).unwrap();
+    fs::create_dir(dir.path().join("usage")).unwrap();
+    for name in ["2026-11-27.json", "next", "2026-11-26.json", "2026-11-28.json.part"] {
+        fs::write(dir.path().join("usage").join(name), name).unwrap();
+    }
     let (mut store, _) = Store::open(&dir.path().join("log"), Options::default()).unwrap();
     store.append(&[EntryRef { kind: 1, job: 1, at_micros: 1, payload: b"one" }]).unwrap();
     store.commit().unwrap();
@@ -80,6 +84,16 @@ fn an_archive_is_restored_with_private_files_and_a_higher_number_of_starts() {
         assert_eq!(fs::metadata(dir.join(path)).unwrap().permissions().mode() & 0o777, mode, "{path}");
     }
     assert!(!dir.join("server.json").exists() && !dir.join("executor").exists() && !dir.join("log/lock").exists());
+    let usage = |name: &str| fs::read_to_string(dir.join("usage").join(name)).ok();
+    for name in ["next", "2026-11-26.json", "2026-11-27.json"] {
+        assert_eq!(usage(name).as_deref(), Some(name));
+    }
+    assert_eq!(usage("2026-11-28.json.part"), None);
+    // What the totals have counted is in the log, which is read after them.
+    let names: Vec<String> = restored.manifest.files.iter().map(|file| file.path.clone()).collect();
+    let place = |name: &str| names.iter().position(|found| found == name).unwrap();
+    assert!(place("usage/next") < place("usage/2026-11-26.json"), "{names:?}");
+    assert!(place("usage/2026-11-27.json") < names.iter().position(|name| name.starts_with("log/")).unwrap());
     let (_, recovered) = Store::open(&dir.join("log"), Options::default()).unwrap();
     assert_eq!((recovered.epoch, recovered.entries.len()), (restored.epoch, 1));
     // An empty directory is used, another is not changed.

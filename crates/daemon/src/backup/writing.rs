@@ -1,6 +1,7 @@
 //! Writes the archive of a state directory that its process may be using.
 
 use super::{BackupError, FORMAT, LOGS, Listed, MANIFEST, Manifest, small_files};
+use crate::accounting;
 use crate::auth::{self, hex};
 use crate::store::{Content, Part, parts};
 use crate::versions::{PROGRAM, Versions};
@@ -66,7 +67,10 @@ fn kind(state_dir: &Path) -> Result<String, BackupError> {
 fn open_small(state_dir: &Path) -> Result<Vec<Part>, BackupError> {
     let _lock = auth::lock(state_dir).map_err(BackupError::file("lock", state_dir))?;
     let (mut parts, mut seen) = (Vec::new(), Vec::new());
-    for name in small_files() {
+    // Before the log, which then has all that they counted.
+    let usage = state_dir.join(accounting::DIR);
+    let usage = accounting::files(&usage).map_err(BackupError::file("read", &usage))?;
+    for name in small_files().into_iter().chain(usage.iter().map(|name| format!("{}/{name}", accounting::DIR))) {
         let path = state_dir.join(&name);
         let opened = File::open(&path).and_then(|file| file.metadata().map(|found| (file, found)));
         match opened {

@@ -201,16 +201,33 @@ impl ExecutorError {
     }
 }
 
-/// The file with the output of an attempt. It does not exist before the first byte.
-pub fn output_path(state: &Path, attempt: AttemptId, stream: Stream) -> PathBuf {
-    let ending = match stream {
+/// How the names of files with this stream end.
+pub fn ending(stream: Stream) -> &'static str {
+    match stream {
         Stream::Stdout => "out",
         Stream::Stderr => "err",
-    };
-    output_dir(state, attempt.job).join(format!("{attempt}.{ending}"))
+    }
 }
 
+/// The file with the output of an attempt. It does not exist before the first byte.
+pub fn output_path(state: &Path, attempt: AttemptId, stream: Stream) -> PathBuf {
+    output_dir(state, attempt.job).join(format!("{attempt}.{}", ending(stream)))
+}
+
+/// The empty file that stays when the output of an attempt is removed before its job is forgotten.
+pub fn removed_mark(state: &Path, attempt: AttemptId, stream: Stream) -> PathBuf {
+    output_dir(state, attempt.job).join(format!("{attempt}.{}.removed", ending(stream)))
+}
+
+/// The output was removed, because that of all ended tasks exceeded its limit.
+#[derive(thiserror::Error, Debug)]
+#[error("it was removed, because the output of ended tasks exceeded its limit")]
+pub struct OutputRemoved;
+
 /// Part of an attempt's output from this machine's files; empty at or past its current end.
+///
+/// # Errors
+/// [`OutputRemoved`], or if the file cannot be read.
 pub fn read_output(state: &Path, attempt: AttemptId, stream: Stream, offset: u64, limit: u32) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     match std::fs::File::open(output_path(state, attempt, stream)) {
@@ -218,8 +235,12 @@ pub fn read_output(state: &Path, attempt: AttemptId, stream: Stream, offset: u64
             file.seek(SeekFrom::Start(offset))?;
             file.take(u64::from(limit)).read_to_end(&mut bytes)?;
         }
-        // The file does not exist before the first byte is written.
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            if removed_mark(state, attempt, stream).exists() {
+                return Err(io::Error::other(OutputRemoved));
+            }
+            // The file does not exist before the first byte is written.
+        }
         Err(error) => return Err(error),
     }
     Ok(bytes)
@@ -238,8 +259,13 @@ pub fn forget_job(state: &Path, job: JobId) -> Vec<String> {
     directories.iter().filter_map(|directory| remove_or_put_aside(state, directory, &mut pace)).collect()
 }
 
+/// The directory with a directory for the output of each job.
+pub fn output_root(state: &Path) -> PathBuf {
+    state.join("output")
+}
+
 fn output_dir(state: &Path, job: JobId) -> PathBuf {
-    state.join("output").join(job.to_string())
+    output_root(state).join(job.to_string())
 }
 
 fn own_dirs(state: &Path, job: JobId) -> PathBuf {

@@ -33,6 +33,7 @@ impl IntoResponse for Reply {
             ErrorCode::Conflict => StatusCode::CONFLICT,
             ErrorCode::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
             ErrorCode::Elsewhere => StatusCode::MISDIRECTED_REQUEST,
+            ErrorCode::Removed => StatusCode::GONE,
             ErrorCode::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
             ErrorCode::Internal => StatusCode::INTERNAL_SERVER_ERROR,
         };

@@ -29,6 +29,8 @@ pub struct ExecutorSetup {
     pub program: PathBuf,
     pub arguments: Vec<OsString>,
     pub config: ExecutorConfig,
+    /// Maximum size of what ended tasks have written to standard output and error, in bytes [default: a tenth of the file system].
+    pub output_limit: Option<u64>,
 }
 
 /// A new connection whose hello has been received.

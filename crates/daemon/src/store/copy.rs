@@ -196,8 +196,13 @@ mod tests {
     use std::path::PathBuf;
     use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-    const OPTIONS: Options =
-        Options { segment_bytes: 2048, history_bytes: 4096, full_at_bytes: None, broken_at_bytes: None };
+    const OPTIONS: Options = Options {
+        segment_bytes: 2048,
+        history_bytes: 4096,
+        history_for: None,
+        full_at_bytes: None,
+        broken_at_bytes: None,
+    };
 
     fn number(payload: &[u8]) -> u64 {
         u64::from_le_bytes(*payload.first_chunk().unwrap())

@@ -13,6 +13,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, SystemTime};
 
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -20,6 +21,8 @@ pub struct Options {
     pub segment_bytes: u64,
     /// Size of older segments that are kept although recovery does not need them.
     pub history_bytes: u64,
+    /// For how long they are kept; `None` for as long as they are not too large.
+    pub history_for: Option<Duration>,
     /// For tests: writes fail as on a full disk if a segment would exceed this size.
     pub full_at_bytes: Option<u64>,
     /// For tests: syncs fail as on a broken disk if a segment has exceeded this size.
@@ -28,7 +31,13 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Options {
-        Options { segment_bytes: 64 << 20, history_bytes: 1 << 30, full_at_bytes: None, broken_at_bytes: None }
+        Options {
+            segment_bytes: 64 << 20,
+            history_bytes: 1 << 30,
+            history_for: None,
+            full_at_bytes: None,
+            broken_at_bytes: None,
+        }
     }
 }
 
@@ -97,6 +106,7 @@ impl Store {
             poisoned: None,
             options,
         };
+        store.limit_history(recovered.first_sequence)?;
         Ok((store, recovered))
     }
 
@@ -223,21 +233,29 @@ impl Store {
         for older in Kind::Snapshot.list(&self.dir)?.into_iter().filter(|number| *number < snapshot) {
             remove(&Kind::Snapshot.path(&self.dir, older))?;
         }
-        let mut kept = 0;
-        let history = Kind::Segment.list(&self.dir)?.into_iter().filter(|first| *first < snapshot);
-        for path in history.rev().map(|first| Kind::Segment.path(&self.dir, first)) {
-            kept += fs::metadata(&path).map_err(StoreError::file("look at", &path))?.len();
-            if kept > self.options.history_bytes {
-                remove(&path)?;
-            }
-        }
-        sync_dir(&self.dir)?;
+        self.limit_history(snapshot)?;
         if self.has_older {
             mark(&self.dir, Versions { oldest: STORE.newest, ..STORE })?;
             self.has_older = false;
             tracing::info!(dir = %self.dir.display(), newest = STORE.newest, "the store is upgraded");
         }
         Ok(())
+    }
+
+    /// Removes the oldest segments before this snapshot that are too old, or more than are kept.
+    fn limit_history(&self, snapshot: u64) -> Result<(), StoreError> {
+        let (mut kept, now) = (0, SystemTime::now());
+        let history = Kind::Segment.list(&self.dir)?.into_iter().filter(|first| *first < snapshot);
+        for path in history.rev().map(|first| Kind::Segment.path(&self.dir, first)) {
+            let found = fs::metadata(&path).map_err(StoreError::file("look at", &path))?;
+            kept += found.len();
+            // A segment is as old as its last entry.
+            let age = found.modified().ok().and_then(|at| now.duration_since(at).ok()).unwrap_or_default();
+            if kept > self.options.history_bytes || self.options.history_for.is_some_and(|longest| age > longest) {
+                remove(&path)?;
+            }
+        }
+        sync_dir(&self.dir)
     }
 
     /// A reader for other threads.

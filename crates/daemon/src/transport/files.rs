@@ -2,7 +2,7 @@
 
 use super::ways::Unreachable;
 use super::{Outgoing, Wire};
-use crate::executor::read_output;
+use crate::executor::{OutputRemoved, read_output};
 use crate::files::direct::{Expected, Port, Way};
 use crate::files::{FileStore, Incoming, MOST_SERVED, PIECE, Piece, PieceAsk, Rest, Source};
 use crate::input::{InputPart, Inputs, Taken};
@@ -61,11 +61,26 @@ pub enum Fetched {
     Failed(String),
     /// The node is not connected, or did not answer in time.
     Away,
+    /// The output was removed, because that of all ended tasks exceeded the limit of the node.
+    Removed,
 }
 
 impl From<io::Result<Vec<u8>>> for Fetched {
     fn from(read: io::Result<Vec<u8>>) -> Fetched {
-        read.map_or_else(|error| Fetched::Failed(error.to_string()), Fetched::Bytes)
+        match read {
+            Ok(bytes) => Fetched::Bytes(bytes),
+            Err(error) if error.get_ref().is_some_and(|cause| cause.is::<OutputRemoved>()) => Fetched::Removed,
+            Err(error) => Fetched::Failed(error.to_string()),
+        }
+    }
+}
+
+impl Fetched {
+    /// See [`super::Wire::fit`].
+    pub(super) fn fit(&mut self, version: u32) {
+        if version < 33 && matches!(self, Fetched::Removed) {
+            *self = Fetched::Failed(OutputRemoved.to_string());
+        }
     }
 }
 

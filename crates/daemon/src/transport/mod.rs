@@ -377,10 +377,11 @@ async fn write_out(
             other = wire.recv() => other.map(|outgoing| Ok(Some(outgoing))),
             () = after(pulse) => Some(Ok(Some(Wire::Alive.into()))),
         };
-        let Some(written) = written.transpose()? else { return Ok(()) };
-        if let Some(outgoing) = &written
+        let Some(mut written) = written.transpose()? else { return Ok(()) };
+        if let Some(outgoing) = &mut written
             && outgoing.wire.since() <= version
         {
+            outgoing.wire.fit(version);
             frames::encode(&outgoing.wire, &mut bytes).map_err(io::Error::other)?;
         }
         while bytes.len() < 256 * 1024

@@ -123,6 +123,15 @@ impl Wire {
     }
 }
 
+impl Wire {
+    /// Replaces variants that a peer with this version of the protocol does not know.
+    pub(super) fn fit(&mut self, version: u32) {
+        if let Wire::Fetched { fetched, .. } = self {
+            fetched.fit(version);
+        }
+    }
+}
+
 /// A frame to be written. It holds its permit until it is written, so that pieces for a peer that reads slowly take a
 /// limited amount of memory.
 pub(super) struct Outgoing {

@@ -13,6 +13,7 @@ use amalgam_daemon::config::{Config, FederationConfig};
 use amalgam_daemon::executor::host::Host;
 use amalgam_daemon::executor::{DeviceFiles, EnforcementChoice, ExecutorConfig, RunAs};
 use amalgam_daemon::global::{self, GlobalOptions};
+use amalgam_daemon::journal::JournalPlace;
 use amalgam_daemon::node_setup::NodeOptions;
 use amalgam_daemon::private::make_private_dir;
 use amalgam_daemon::seat;
@@ -41,7 +42,9 @@ pub struct Plan {
     pub nodes: Vec<NodeOptions>,
     pub enforcement: EnforcementChoice,
     pub devices: Vec<DeviceFiles>,
-    pub journal: Option<PathBuf>,
+    /// Of each cluster, in bytes.
+    pub output_limit: Option<u64>,
+    pub journal: Option<JournalPlace>,
 }
 
 /// Runs until a signal stops it. Call it before other threads start: it starts the executors.
@@ -133,6 +136,7 @@ fn start_cluster(plan: &Plan, config: &Config, cluster: ClusterId) -> Result<(Se
     let state_dir = home(&plan.state_dir, &format!("cluster-{}", cluster.0))?;
     let mut executor = cluster::executor_setup(&state_dir, plan.enforcement, RunAs::Agent)?;
     executor.config.devices.clone_from(&plan.devices);
+    executor.output_limit = plan.output_limit;
     let executor_config = executor.config.clone();
     let mut config = config.clone();
     let any = || Some("127.0.0.1:0".to_owned());
