@@ -115,6 +115,9 @@ struct StageArgs {
     /// A condition on nodes, such as kernel>=5.10; repeatable
     #[arg(long, value_parser = Constraint::parse)]
     constraint: Vec<Constraint>,
+    /// A taint, such as gpu: tasks may also run on nodes with it; repeatable
+    #[arg(long, value_name = "TAINT", value_parser = quantities::parse_taint)]
+    tolerates: Vec<Constraint>,
     /// Maximum number of retries of a failed task
     #[arg(long, value_name = "N")]
     retries: Option<u32>,
@@ -373,7 +376,7 @@ impl StageArgs {
                 Execution::Opportunistic => ExecutionType::Opportunistic,
                 Execution::Auto => ExecutionType::Auto,
             }),
-            constraints: self.constraint,
+            constraints: [self.constraint, self.tolerates].concat(),
             retries: self.retries,
             retry_delay: self.retry_delay,
             timeout: self.timeout,

@@ -102,7 +102,10 @@ impl Why {
             }
             Why::NoNode { known: 0, .. } => "no node has joined the cluster yet".to_owned(),
             Why::NoNode { known, closed_reason } => no_node(*known, closed_reason, node_name),
-            Why::Constraints { unmet } => format!("no node meets {}", shown(unmet).join(" and ")),
+            Why::Constraints { unmet } => match unmet.iter().map(Constraint::taint).collect::<Option<Vec<_>>>() {
+                Some(taints) if !taints.is_empty() => tainted(&taints),
+                _ => format!("no node meets {}", shown(unmet).join(" and ")),
+            },
             Why::TooLarge { closest, short } => {
                 let (closest, short) = (node_name(*closest), kinds.describe(short));
                 format!("larger than every node: the node that fits best, {closest}, lacks {short}")
@@ -176,6 +179,16 @@ fn tried_again(task: &str, left: Duration, failures: u32, others: u64) -> String
         others => format!("; {} later", counted(others, "other task")),
     };
     format!("{task} is tried again in {left}{after}{others}")
+}
+
+/// Nodes that could run it have these taints, with their values.
+fn tainted(taints: &[(&str, &str)]) -> String {
+    let named = |(taint, value): &(&str, &str)| match *value {
+        "yes" => format!("`{taint}`"),
+        reason => format!("`{taint}` ({reason})"),
+    };
+    let all = taints.iter().map(named).collect::<Vec<_>>().join(" or ");
+    format!("each node that could run it has a taint that the stage does not tolerate: {all}")
 }
 
 /// `known` nodes take no work, the first of them for these reasons.

@@ -5,7 +5,7 @@ use crate::error::{Complaint, FileError, Position};
 use crate::inherit::{Submitter, Umask};
 use crate::job_file::{
     Array, Command, ConstraintText, Each, Environment, Execution, IsolationText, JobFile, ResourceTable, StageFile,
-    Word,
+    TaintText, Word,
 };
 use crate::quantities::{self, Malformed, check_text};
 use crate::{bytes_of, files, order, suggest, tasks};
@@ -276,7 +276,8 @@ fn stage(
     let resources: ResourceTable = file.resources.map(|table| table.value).unwrap_or_default().or(&defaults);
     let resources = resources.spec();
     quantities::check_needs(&resources).map_err(|wrong| Complaint::from(wrong).at(needs_at))?;
-    let constraints = job.constraints.iter().chain(&file.constraints).flatten();
+    let constraints = job.constraints.iter().chain(&file.constraints).flatten().map(|ConstraintText(one)| one);
+    let tolerates = job.tolerates.iter().chain(&file.tolerates).flatten().map(|TaintText(one)| one);
     let outputs = files::outputs(file.outputs, &tasks)?;
     let written = workdir(file.workdir.as_ref().or(job.workdir.as_ref()))?;
     let program = Program {
@@ -299,7 +300,7 @@ fn stage(
         resources,
         expected: file.expected.or(job.expected).map(|time| time.0),
         execution,
-        constraints: constraints.map(|ConstraintText(constraint)| constraint.clone()).collect(),
+        constraints: constraints.chain(tolerates).cloned().collect(),
         near: near(file.near.as_ref().or(job.near.as_ref()))?,
         retries: file.retries.or(job.retries).unwrap_or(0),
         retry_delay: file.retry_delay.or(job.retry_delay).map(|delay| delay.0),

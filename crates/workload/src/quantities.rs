@@ -4,7 +4,7 @@ use crate::suggest::closest;
 use amalgam_core::vocabulary::byte_string::shown;
 use amalgam_core::vocabulary::gpus::is_gpu_amount;
 use amalgam_core::vocabulary::resources::{BUILT_IN, GPU};
-use amalgam_core::vocabulary::{BadName, ByteString, Duration, IndexRange, Named, ResourceSpec, WHOLE_GPU};
+use amalgam_core::vocabulary::{BadName, ByteString, Constraint, Duration, IndexRange, Named, ResourceSpec, WHOLE_GPU};
 use std::ffi::OsStr;
 use std::fmt;
 use std::os::unix::ffi::OsStrExt;
@@ -311,6 +311,21 @@ pub fn parse_at_once(text: &str) -> Result<u32, Malformed> {
             let problem = format!("`{}` is not a number of tasks that run at once", text.trim());
             Err(Malformed::new(problem, "write for instance `10`, or `0-199%10` with the indexes"))
         }
+    }
+}
+
+/// Reads the name of a taint, as the constraint that tolerates it.
+///
+/// # Errors
+/// The problem and the remedy.
+pub fn parse_taint(text: &str) -> Result<Constraint, Malformed> {
+    let constraint = Constraint::tolerating(text);
+    match Named::Attribute.check(&constraint.attribute) {
+        Ok(()) if !text.is_empty() => Ok(constraint),
+        _ => Err(Malformed::new(
+            format!("`{text}` is not the name of a taint"),
+            "use up to 58 letters, digits, dots, dashes and underscores",
+        )),
     }
 }
 

@@ -4,7 +4,9 @@ use crate::client::Client;
 use crate::connection::Connection;
 use crate::failure::{Failure, Kind, Result};
 use crate::{discovery, show};
+use amalgam_core::vocabulary::TAINT;
 use amalgam_daemon::api::{DrainRequest, LabelRequest, NodeDetail, NodeDoubt, NodeSummary, RunningAttempt};
+use amalgam_workload::quantities;
 use clap::{Args, Subcommand};
 use std::fmt::Write as _;
 use std::process::ExitCode;
@@ -53,6 +55,14 @@ enum NodeVerb {
         #[arg(required = true, value_name = "KEY=VALUE | KEY-", value_parser = Label::parse)]
         labels: Vec<Label>,
     },
+    /// Keep tasks away from a node, except those whose stage tolerates its taints. Tasks that run there go on. Taints outlive restarts
+    Taint {
+        /// A node's id or name
+        node: String,
+        /// `name` or `name=reason` adds a taint, `name-` removes it
+        #[arg(required = true, value_name = "NAME[=REASON] | NAME-", value_parser = parse_taint)]
+        taints: Vec<Label>,
+    },
     /// Take a drained or paused node back into use
     Undrain {
         /// Ids or names of nodes
@@ -77,6 +87,21 @@ impl Label {
     }
 }
 
+/// A taint is a label with a special name.
+fn parse_taint(text: &str) -> std::result::Result<Label, String> {
+    let label = match (text.split_once('='), text.strip_suffix('-')) {
+        (Some((name, reason)), _) => Label::Set(name.to_owned(), reason.to_owned()),
+        (None, Some(name)) => Label::Remove(name.to_owned()),
+        (None, None) => Label::Set(text.to_owned(), "yes".to_owned()),
+    };
+    let (Label::Set(name, _) | Label::Remove(name)) = &label;
+    let attribute = quantities::parse_taint(name).map_err(|wrong| wrong.to_string())?.attribute;
+    Ok(match label {
+        Label::Set(_, reason) => Label::Set(attribute, reason),
+        Label::Remove(_) => Label::Remove(attribute),
+    })
+}
+
 pub fn execute(args: NodeArgs, connection: &Connection) -> Result<ExitCode> {
     let client = discovery::connect(connection)?;
     match args.verb {
@@ -92,7 +117,7 @@ pub fn execute(args: NodeArgs, connection: &Connection) -> Result<ExitCode> {
             let detail: NodeDetail = client.get(&format!("/v1/nodes/{}", find(&client, &node)?))?;
             if json { show::json(&detail)? } else { show::print(&describe(&detail))? }
         }
-        NodeVerb::Label { node, labels } => {
+        NodeVerb::Label { node, labels } | NodeVerb::Taint { node, taints: labels } => {
             let mut request = LabelRequest::default();
             for label in labels {
                 match label {
@@ -233,7 +258,11 @@ fn describe(node: &NodeDetail) -> String {
         let _ = writeln!(text, "             {}", show::visible(note));
     }
     for (name, value) in &node.attributes {
-        let kind = if node.labels.contains_key(name) { "label    " } else { "attribute" };
+        let (kind, name) = match name.strip_prefix(TAINT) {
+            Some(taint) => ("taint    ", taint),
+            None if node.labels.contains_key(name) => ("label    ", name.as_str()),
+            None => ("attribute", name.as_str()),
+        };
         let _ = writeln!(text, "{kind}    {}", show::visible(&format!("{name}={value}")));
     }
     if node.summary.opportunistic > 0 {

@@ -123,6 +123,31 @@ fn a_reload_applies_what_can_change_names_the_rest_and_an_invalid_file_changes_n
 }
 
 #[test]
+fn a_taint_keeps_tasks_away_that_do_not_tolerate_it() {
+    let cluster = Cluster::start(1, 4, "");
+    let scene = &cluster.scene;
+    until_true("the node", || scene.ok(&["node", "list"]).contains("up"));
+    scene.ok(&["node", "taint", "node-0", "gpu=for training", "new"]);
+    assert_eq!(change(scene, "label node 0").1, "taint.gpu=for training, taint.new=yes");
+    let info = scene.ok(&["node", "info", "node-0"]);
+    assert!(info.contains("\ntaint        gpu=for training\ntaint        new=yes\n"), "{info}");
+    let waits = scene.submit(&["--tolerates", "gpu", "--", "true"]);
+    let file =
+        scene.write("job.toml", "tolerates = ['gpu']\n[[stage]]\nname = 's'\ntolerates = ['new']\ncommand = 'true'\n");
+    let runs = scene.submit(&[file.to_str().unwrap()]);
+    scene.ok(&["wait", &runs]);
+    let said = "each node that could run it has a taint that the stage does not tolerate: `new`";
+    until_true("the reason", || scene.ok(&["info", &waits]).contains(said));
+    assert!(scene.ok(&["info", &waits]).contains("tolerates gpu"));
+    let wrong = scene.run(&["submit", "--tolerates", "a b", "--", "true"]);
+    assert!(wrong.code == 2 && wrong.err.contains("`a b` is not the name of a taint"), "{wrong:?}");
+    let wrong = scene.run(&["node", "taint", "node-0", "other-"]);
+    assert!(wrong.err.contains("node n0 has no label `taint.other`"), "{wrong:?}");
+    scene.ok(&["node", "taint", "node-0", "new-"]);
+    scene.ok(&["wait", &waits]);
+}
+
+#[test]
 fn a_report_has_what_jobs_asked_for_and_used_and_outlives_the_jobs_and_a_killed_server() {
     let cluster = Cluster::start(1, 4, "kept_jobs = 1\n[[queue]]\nname = 'a'\n[[queue]]\nname = 'b'\n");
     let scene = &cluster.scene;

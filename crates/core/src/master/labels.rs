@@ -4,7 +4,7 @@ use super::Master;
 use crate::dispatch::refuse;
 use crate::protocol::{RefusalKind, ToClient};
 use crate::role::{Change, Outbox};
-use crate::vocabulary::{Attributes, ClientId, Instant, Named, NodeId};
+use crate::vocabulary::{Attributes, ClientId, Instant, NO_TAINT, Named, NodeId, TAINT};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -98,6 +98,10 @@ impl Master {
         let mut labels = by_name(before);
         for (name, value) in changes {
             Named::Attribute.check(name).map_err(|wrong| (RefusalKind::Invalid, wrong.problem, wrong.remedy))?;
+            if name.starts_with(TAINT) && value.as_deref() == Some(NO_TAINT) {
+                let message = format!("the taint `{name}` cannot have the value `{NO_TAINT}`");
+                return Err((RefusalKind::Invalid, message, "write why the node has it, or leave the value out"));
+            }
             if value.as_deref().is_some_and(|value| Named::Job.check(value).is_err()) {
                 let message = format!("`{name}` has a value that is empty, too long, or has control characters");
                 return Err((RefusalKind::Invalid, message, "write a value of 1 to 255 printable characters"));

@@ -88,6 +88,10 @@ impl Master {
         if !moves || self.dispatch.rooms.state(to) != Some(NodeState::Up) || !self.publication.offers(to) {
             return;
         }
+        // Only tasks without constraints are moved, which tolerate no taint.
+        if self.dispatch.rooms.attributes(to).has_taints() {
+            return;
+        }
         let room = spare.smaller_of(&self.dispatch.rooms.node_free(to));
         if let Some(from) = self.nodes.longest_queue().filter(|_| !room.is_zero()) {
             out.send(from, ToNode::Move { to, room: Box::new(room) });

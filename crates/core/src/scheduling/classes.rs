@@ -1,6 +1,6 @@
 //! Which nodes meet which constraints: each constraint has a bit vector over all nodes. Each set of constraints is a
 //! class and has the AND of their vectors, which is computed when the class is first requested (Megha,
-//! section IV-B).
+//! section IV-B). Nodes with taints are only in the classes that tolerate them.
 //!
 //! A class may be narrowed to some nodes; then it belongs to one ask.
 
@@ -18,6 +18,8 @@ pub struct Classes {
     /// By the sorted numbers of their constraints; without narrowed classes.
     by_constraints: BTreeMap<Vec<u32>, u32>,
     free: Vec<u32>,
+    /// The nodes that have taints.
+    tainted: FixedBitSet,
     nodes: usize,
 }
 
@@ -59,10 +61,13 @@ impl Classes {
             met.grow(node + 1);
             met.set(node, constraint.is_met_by(attributes));
         }
+        self.tainted.grow(node + 1);
+        self.tainted.set(node, attributes.has_taints());
         for (number, class) in (0..).zip(&self.classes) {
             let is_member = class.members.as_ref().is_none_or(|members| members.binary_search(&node).is_ok());
             let is_met = |part: &u32| self.constraints[*part as usize].met.contains(node);
-            self.table.set(number, node, is_member && class.parts.iter().all(is_met));
+            let is_met = is_member && class.parts.iter().all(is_met);
+            self.table.set(number, node, is_met && attributes.are_tolerated_by(&class.constraints));
         }
     }
 
@@ -78,7 +83,11 @@ impl Classes {
         if let Some(known) = self.by_constraints.get(&parts) {
             return *known;
         }
-        let class = self.table.add_class_of(self.together(&parts));
+        let mut members = self.together(&parts);
+        for node in self.tainted.ones().filter(|node| !attributes(*node).are_tolerated_by(constraints)) {
+            members.set(node, false);
+        }
+        let class = self.table.add_class_of(members);
         self.by_constraints.insert(parts.clone(), class);
         self.classes.push(Class { constraints: Arc::clone(constraints), parts, members: None });
         class
@@ -141,11 +150,19 @@ mod tests {
 
     fn drawn(chance: &mut Chance) -> Attributes {
         let pairs = (0..6).map(|name| (format!("a{name}"), chance.below(3_u64).to_string()));
-        Attributes::new(pairs)
+        let pairs: Vec<(String, String)> = pairs.collect();
+        // A few have taints.
+        let taints =
+            (0..2).filter(|_| chance.below(5_u64) == 0).map(|name| (format!("taint.t{name}"), "yes".to_owned()));
+        let taints: Vec<(String, String)> = taints.collect();
+        Attributes::new(pairs.into_iter().chain(taints))
     }
 
     fn constraints(chance: &mut Chance, most: u64) -> Arc<Vec<Constraint>> {
         let one = |chance: &mut Chance| {
+            if chance.below(3_u64) == 0 {
+                return Constraint::tolerating(&format!("t{}", chance.below(2_u64)));
+            }
             let operator = ["=", "!=", ">="][chance.below(3_u64) as usize];
             Constraint::parse(&format!("a{}{operator}{}", chance.below(7_u64), chance.below(3_u64))).unwrap()
         };
@@ -153,7 +170,9 @@ mod tests {
     }
 
     fn meets(set: &[Constraint], attributes: &Attributes) -> bool {
+        let names = |name: &str| set.iter().any(|constraint| constraint.attribute == name);
         set.iter().all(|constraint| constraint.is_met_by(attributes))
+            && attributes.iter().filter(|one| one.name.starts_with("taint.")).all(|taint| names(&taint.name))
     }
 
     #[test]

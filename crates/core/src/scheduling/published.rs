@@ -6,7 +6,7 @@ use crate::policy::node_queue::projection::Use;
 use crate::protocol::{Ask, Holder, ListedNode, NodeList};
 use crate::vocabulary::{
     Age, ClosedReason, Constraint, Distance, Duration, ExecutionType, Instant, Load, NodeId, NodeView, NodeViews,
-    NodeWaits, Piece, Resources,
+    NodeWaits, Piece, Resources, unmet,
 };
 use crate::why::Why;
 use fixedbitset::FixedBitSet;
@@ -328,8 +328,7 @@ impl PublishedView {
             return Why::NoNode { known: self.len() as u32, closed_reason };
         }
         let listed = |node: NodeId| &self.list.nodes[node.0 as usize];
-        let is_met = |constraint: &Constraint, node| constraint.is_met_by(&listed(node).attributes);
-        let meets = |&node: &NodeId| ask.constraints.iter().all(|constraint| is_met(constraint, node));
+        let meets = |&node: &NodeId| listed(node).attributes.suit(&ask.constraints);
         let mut all = (0..self.len()).map(|index| NodeId(index as u32)).filter(meets);
         if let Some(closest) = all.find(|&node| ask.resources.fits_in(&listed(node).capacity)) {
             return Why::Closed { closest, closed_reason: self.why_closed(closest) };
@@ -339,9 +338,7 @@ impl PublishedView {
         if let Some((short, closest)) = lacking.min_by_key(|(short, node)| (lack(short), *node)) {
             return Why::TooLarge { closest, short };
         }
-        let by_none = |constraint: &&Constraint| !open().any(|node| is_met(constraint, node));
-        let unmet: Vec<Constraint> = ask.constraints.iter().filter(by_none).cloned().collect();
-        Why::Constraints { unmet: if unmet.is_empty() { ask.constraints.to_vec() } else { unmet } }
+        Why::Constraints { unmet: unmet(&ask.constraints, || open().map(|node| &*listed(node).attributes)) }
     }
 
     fn why_closed(&self, node: NodeId) -> ClosedReason {
@@ -468,10 +465,9 @@ impl NodeViews for PublishedView {
     /// A task that does not fit now waits at the node, so the capacity of the node counts as room.
     fn has_room(&self, index: usize, class: u32, shape: &Resources) -> bool {
         let listed = &self.list.nodes[index];
-        let meets = |constraint: &Constraint| constraint.is_met_by(&listed.attributes);
         self.is_open(NodeId(index as u32))
             && shape.fits_in(&listed.capacity)
-            && self.classes[class as usize].constraints.iter().all(meets)
+            && listed.attributes.suit(&self.classes[class as usize].constraints)
     }
 }
 

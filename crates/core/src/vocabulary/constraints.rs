@@ -1,4 +1,7 @@
-//! Constraints over node attributes, such as `kernel>=5.10`.
+//! Constraints over node attributes, such as `kernel>=5.10`, and taints.
+//!
+//! A taint is an attribute whose name starts with `taint.`. A node with a taint takes only tasks whose stage names the taint in a
+//! constraint, be it [`Constraint::tolerating`] or any other that the node meets.
 
 use serde::{Deserialize, Serialize};
 use std::cmp::Ordering;
@@ -36,6 +39,12 @@ pub enum Operator {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ConstraintError(pub String);
 
+/// How the names of taints start among those of attributes.
+pub const TAINT: &str = "taint.";
+
+/// No taint has this value, so that every node meets a constraint that only tolerates.
+pub const NO_TAINT: &str = "-";
+
 impl Attributes {
     pub fn new(pairs: impl IntoIterator<Item = (String, String)>) -> Attributes {
         let mut attributes: Vec<Attribute> = pairs.into_iter().map(|(name, value)| Attribute { name, value }).collect();
@@ -51,6 +60,32 @@ impl Attributes {
 
     pub fn iter(&self) -> impl Iterator<Item = &Attribute> {
         self.0.iter()
+    }
+
+    /// The taints of the node.
+    pub fn taints(&self) -> impl Iterator<Item = &Attribute> {
+        let first = self.0.partition_point(|attribute| attribute.name.as_str() < TAINT);
+        self.0[first..].iter().take_while(|attribute| attribute.is_taint())
+    }
+
+    pub fn has_taints(&self) -> bool {
+        self.taints().next().is_some()
+    }
+
+    /// Whether tasks with these constraints may run on the node: it meets all of them, and they name all of its taints.
+    pub fn suit(&self, constraints: &[Constraint]) -> bool {
+        constraints.iter().all(|constraint| constraint.is_met_by(self)) && self.are_tolerated_by(constraints)
+    }
+
+    /// Whether the constraints name all taints of the node.
+    pub fn are_tolerated_by(&self, constraints: &[Constraint]) -> bool {
+        self.taints().all(|taint| constraints.iter().any(|constraint| constraint.attribute == taint.name))
+    }
+}
+
+impl Attribute {
+    pub fn is_taint(&self) -> bool {
+        self.name.starts_with(TAINT)
     }
 }
 
@@ -92,6 +127,24 @@ impl Constraint {
         Ok(Constraint { attribute: name.to_owned(), operator, value: value.to_owned() })
     }
 
+    /// What a stage says to run on nodes with the taint as well. Every node meets it.
+    pub fn tolerating(taint: &str) -> Constraint {
+        let (attribute, operator) = (format!("{TAINT}{taint}"), Operator::NotEqual);
+        Constraint { attribute, operator, value: NO_TAINT.to_owned() }
+    }
+
+    /// The taint that it tolerates, if it says nothing else.
+    fn tolerated(&self) -> Option<&str> {
+        let only_tolerates = self.operator == Operator::NotEqual && self.value == NO_TAINT;
+        self.attribute.strip_prefix(TAINT).filter(|_| only_tolerates)
+    }
+
+    /// The taint, and its value, which these nodes have and a stage does not tolerate ([`unmet`]).
+    pub fn taint(&self) -> Option<(&str, &str)> {
+        let is_unmet = self.operator == Operator::NotEqual && self.value != NO_TAINT;
+        self.attribute.strip_prefix(TAINT).filter(|_| is_unmet).map(|taint| (taint, self.value.as_str()))
+    }
+
     pub fn is_met_by(&self, attributes: &Attributes) -> bool {
         let Some(value) = attributes.get(&self.attribute) else {
             return self.operator == Operator::NotEqual;
@@ -106,6 +159,38 @@ impl Constraint {
             Operator::Below => order == Ordering::Less,
         }
     }
+}
+
+/// What keeps tasks with these constraints from all `nodes`: constraints that no node meets; or else taints of nodes that meet them
+/// all, as constraints that exclude them; or else all constraints, of which each node lacks another one.
+pub fn unmet<'a, N: Iterator<Item = &'a Attributes>>(
+    constraints: &[Constraint],
+    nodes: impl Fn() -> N,
+) -> Vec<Constraint> {
+    /// Maximum number of taints that are named.
+    const MOST: usize = 3;
+    let met_by_none = constraints.iter().filter(|constraint| !nodes().any(|node| constraint.is_met_by(node)));
+    let unmet: Vec<Constraint> = met_by_none.cloned().collect();
+    if !unmet.is_empty() {
+        return unmet;
+    }
+    let mut taints = Vec::new();
+    for node in nodes().filter(|node| constraints.iter().all(|constraint| constraint.is_met_by(node))) {
+        for Attribute { name, value } in node.taints() {
+            let excluding = Constraint { attribute: name.clone(), operator: Operator::NotEqual, value: value.clone() };
+            let is_tolerated = constraints.iter().any(|constraint| constraint.attribute == *name);
+            if !is_tolerated && !taints.contains(&excluding) {
+                taints.push(excluding);
+            }
+        }
+        if taints.len() >= MOST {
+            break;
+        }
+    }
+    if !taints.is_empty() {
+        return taints;
+    }
+    constraints.iter().filter(|constraint| constraint.tolerated().is_none()).cloned().collect()
 }
 
 /// Compares as versions: runs of digits as numbers, everything else as text, `5.9` below `5.10`; missing trailing
@@ -172,6 +257,9 @@ impl fmt::Display for Constraint {
             Operator::Above => ">",
             Operator::Below => "<",
         };
+        if let Some(taint) = self.tolerated() {
+            return write!(f, "tolerates {taint}");
+        }
         write!(f, "{}{sign}{}", self.attribute, self.value)
     }
 }
@@ -204,6 +292,40 @@ mod tests {
         ] {
             assert_eq!(Constraint::parse(text).unwrap().is_met_by(&node), met, "{text}");
         }
+    }
+
+    #[test]
+    fn a_node_with_taints_suits_only_constraints_that_name_all_of_them() {
+        let named = |pairs: &[(&str, &str)]| {
+            Attributes::new(pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())))
+        };
+        let plain = named(&[("arch", "x86_64"), ("taint", "no taint"), ("zone", "a")]);
+        let one = named(&[("arch", "x86_64"), ("taint.gpu", "for training"), ("zone", "a")]);
+        let two = named(&[("taint.gpu", "yes"), ("taint.new", "yes")]);
+        let gpu = Constraint::tolerating("gpu");
+        let wanted = Constraint::parse("taint.gpu=yes").unwrap();
+        for (constraints, suited) in [
+            (vec![], [true, false, false]),
+            (vec![gpu.clone()], [true, true, false]),
+            (vec![gpu.clone(), Constraint::tolerating("new")], [true, true, true]),
+            (vec![Constraint::tolerating("new"), wanted.clone()], [false, false, true]),
+            (vec![Constraint::parse("arch=arm64").unwrap(), gpu.clone()], [false; 3]),
+        ] {
+            assert_eq!([&plain, &one, &two].map(|node| node.suit(&constraints)), suited, "{constraints:?}");
+        }
+        assert_eq!([plain.has_taints(), one.has_taints()], [false, true]);
+        assert_eq!((gpu.to_string(), wanted.to_string()), ("tolerates gpu".to_owned(), "taint.gpu=yes".to_owned()));
+
+        let arch = |value| Constraint::parse(&format!("arch={value}")).unwrap();
+        let why = |constraints: &[Constraint], nodes: &[&Attributes]| {
+            unmet(constraints, || nodes.iter().copied()).iter().map(Constraint::to_string).collect::<Vec<_>>()
+        };
+        assert_eq!(why(&[arch("arm64"), gpu.clone()], &[&plain, &one]), ["arch=arm64"]);
+        assert_eq!(why(&[arch("x86_64")], &[&one, &two]), ["taint.gpu!=for training"]);
+        assert_eq!(why(std::slice::from_ref(&gpu), &[&two]), ["taint.new!=yes"]);
+        let zone = Constraint::parse("zone=b").unwrap();
+        let other = named(&[("arch", "arm64"), ("zone", "b")]);
+        assert_eq!(why(&[arch("x86_64"), zone, gpu], &[&plain, &other]), ["arch=x86_64", "zone=b"]);
     }
 
     #[test]

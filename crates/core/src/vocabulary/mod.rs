@@ -37,7 +37,7 @@ pub use byte_string::ByteString;
 pub use chance::Chance;
 pub use chosen::{Chosen, RequestedTaskActions, TaskAction};
 pub use closed_reason::ClosedReason;
-pub use constraints::{Attribute, Attributes, Constraint, ConstraintError, Operator};
+pub use constraints::{Attribute, Attributes, Constraint, ConstraintError, NO_TAINT, Operator, TAINT, unmet};
 pub use exchange::{Exchange, ResourceTime};
 pub use execution::{
     Devices, EndReason, Ended, Estimated, LaunchOrder, OUTPUT_UNWRITTEN, Stream, TaskShape, TaskTemplate, Usage,

@@ -88,6 +88,72 @@ fn a_label_lets_waiting_tasks_start_at_once_and_outlives_agents_and_servers() {
     }
 }
 
+fn tolerating(taints: &[&str], tasks: u32, run: &str) -> JobSpec {
+    let constraints = taints.iter().map(|taint| Constraint::tolerating(taint)).collect();
+    job(vec![StageSpec { constraints, ..stage("s", tasks, run, 1_000) }])
+}
+
+/// The nodes on which tasks run.
+fn nodes_in_use(world: &World) -> Vec<usize> {
+    let runs_some = |node: &usize| !world.nodes[*node].executor.running.is_empty();
+    (0..world.nodes.len()).filter(runs_some).collect()
+}
+
+#[test]
+fn a_node_with_taints_takes_only_tasks_that_tolerate_all_of_them() {
+    for preset in Preset::all() {
+        let name = preset.name();
+        if preset.is_federated() {
+            continue;
+        }
+        let mut world = World::new(preset);
+        world.start_server();
+        world.add_node(Resources::new(4_000, 0), &[("taint.new", "yes")]);
+        world.add_node(Resources::new(4_000, 0), &[]);
+        world.settle();
+        // The agent's own taint counts from the start. Where the master places tasks, there are more than the other node has room for;
+        // elsewhere these would use up the job's allowance.
+        let tasks = if Preset::CENTRAL.contains(&preset) { 8 } else { 4 };
+        let plain = world.submit(tolerating(&[], tasks, "10s"));
+        world.run_for(seconds(2));
+        assert_eq!(nodes_in_use(&world), [1], "{name}");
+        let other = world.submit(tolerating(&["new"], 2, "10s"));
+        world.run_for(seconds(2));
+        assert_eq!(nodes_in_use(&world), [0, 1], "{name}: {}", world.log.join("\n"));
+
+        // Running tasks go on, and no further one starts there.
+        assert_eq!(label(&mut world, 1, &[("taint.gpu", Some("for training"))]), Ok(()), "{name}");
+        assert_eq!(label(&mut world, 0, &[("taint.gpu", Some("for training"))]), Ok(()), "{name}");
+        assert_eq!(world.running_tasks().len(), 6, "{name}");
+        for from_snapshot in [false, true] {
+            world.run_for(seconds(8));
+            restart(&mut world, from_snapshot);
+        }
+        world.run_for(seconds(30));
+        assert_eq!(world.outcome(other), Some(JobOutcome::Succeeded), "{name}");
+        // What had been sent to the node's queue before started there; the rest waits.
+        assert!(world.running_tasks().is_empty(), "{name}");
+        let late = world.submit(tolerating(&[], 1, "1s"));
+        world.run_for(seconds(5));
+        assert_eq!(world.outcome(late), None, "{name}");
+        let why = world.why(late).join("\n");
+        let said = "each node that could run it has a taint that the stage does not tolerate: ";
+        if Preset::CENTRAL.contains(&preset) {
+            assert!(why.contains(said) && why.contains("`gpu` (for training)"), "{name}: {why}");
+        }
+        let both = world.submit(tolerating(&["gpu", "new"], 8, "1s"));
+        world.run_for(seconds(20));
+        assert_eq!(world.outcome(both), Some(JobOutcome::Succeeded), "{name}");
+        assert_eq!(world.outcome(late), None, "{name}");
+
+        assert_eq!(label(&mut world, 1, &[("taint.gpu", None)]), Ok(()), "{name}");
+        world.run_for(seconds(60));
+        for job in [plain, late] {
+            assert_eq!(world.outcome(job), Some(JobOutcome::Succeeded), "{name}: {}", world.log.join("\n"));
+        }
+    }
+}
+
 #[test]
 fn wrong_labels_change_nothing_and_a_removed_node_loses_its_labels() {
     let mut world = World::new(Preset::FIFO);
@@ -99,6 +165,7 @@ fn wrong_labels_change_nothing_and_a_removed_node_loses_its_labels() {
     assert!(refused(&mut world, 0, &[("a b", Some("x"))]).contains("`a b` is not a valid attribute name"));
     assert!(refused(&mut world, 0, &[("zone", Some("x\ny"))]).contains("`zone` has a value that is empty"));
     assert!(refused(&mut world, 0, &[("zone", None)]).contains("has no label `zone`"));
+    assert!(refused(&mut world, 0, &[("taint.gpu", Some("-"))]).contains("`taint.gpu` cannot have the value `-`"));
     assert!(refused(&mut world, 0, &[("rack", None)]).contains("its agent reports it"));
     let many: Vec<String> = (0..65).map(|number| format!("l{number}")).collect();
     let many: Vec<(&str, Option<&str>)> = many.iter().map(|name| (name.as_str(), Some("x"))).collect();

@@ -3,8 +3,8 @@
 mod values;
 
 pub(crate) use values::{
-    Array, Command, ConstraintText, Each, Environment, ExportText, JobIds, OutputCap, ResourceTable, Time, Timeout,
-    UmaskText, Word,
+    Array, Command, ConstraintText, Each, Environment, ExportText, JobIds, OutputCap, ResourceTable, TaintText, Time,
+    Timeout, UmaskText, Word,
 };
 
 use crate::document::At;
@@ -63,6 +63,8 @@ job_and_stage! {
         pub execution: Option<Execution>,
         /// Conditions on a node's attributes, such as `arch=x86_64` or `kernel>=5.10`.
         pub constraints: Option<Vec<ConstraintText>>,
+        /// Taints, such as `gpu`: the tasks may also run on nodes with these.
+        pub tolerates: Option<Vec<TaintText>>,
         /// Names of the nodes that store the input. Tasks wait briefly for room there, then run anywhere.
         pub near: Option<Vec<At<String>>>,
         /// Maximum number of retries of a failed task.
@@ -87,8 +89,8 @@ job_and_stage! {
     }
 
     /// A job: stages of tasks. A job with one stage may have the stage's keys at the top level. In a job with a `stage`
-    /// list the top-level `env`, `workdir`, `resources`, `expected`, `execution`, `constraints`, `near`, `retries`,
-    /// `retry_delay`, `timeout`, `output_cap` and `isolation` are defaults for every stage.
+    /// list the top-level `env`, `workdir`, `resources`, `expected`, `execution`, `constraints`, `tolerates`, `near`,
+    /// `retries`, `retry_delay`, `timeout`, `output_cap` and `isolation` are defaults for every stage.
     #[schemars(title = "Amalgam job file", rename = "Job")]
     job {
         /// A name for people. Default: the file's name.

@@ -49,6 +49,10 @@ pub(crate) struct OutputCap(pub u64);
 #[derive(Clone, Debug)]
 pub(crate) struct ConstraintText(pub Constraint);
 
+/// The name of a taint, as the constraint that tolerates it.
+#[derive(Clone, Debug)]
+pub(crate) struct TaintText(pub Constraint);
+
 #[derive(Clone, Default, Debug)]
 pub(crate) struct JobIds(pub Vec<u64>);
 
@@ -339,6 +343,13 @@ impl<'de> Deserialize<'de> for ConstraintText {
     }
 }
 
+impl<'de> Deserialize<'de> for TaintText {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<TaintText, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        quantities::parse_taint(&text).map(TaintText).map_err(refused)
+    }
+}
+
 impl<'de> Deserialize<'de> for Environment {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Environment, D::Error> {
         struct EnvironmentVisitor;
@@ -512,6 +523,7 @@ schema!(UmaskText, "Umask", { "type": ["string", "integer"], "examples": ["027",
 schema!(Time, "Duration", { "type": ["string", "number"], "examples": ["90s", "5m", "1h30m", "00:01:30"] });
 schema!(Timeout, "Timeout", { "type": ["string", "number"], "examples": ["90s", "5m", "1h30m", "00:01:30"] });
 schema!(OutputCap, "Size", { "type": "string", "examples": ["64MiB"] });
+schema!(TaintText, "Taint", { "type": "string", "examples": ["gpu"] });
 schema!(ConstraintText, "Constraint", { "type": "string", "examples": ["arch=x86_64", "kernel>=5.10"] });
 schema!(JobIds, "JobIds", {
     "oneOf": [

@@ -4,7 +4,7 @@ use super::Scheduler;
 use crate::policy::AskSlot;
 use crate::scheduling::Ledger;
 use crate::scheduling::locality::Reach;
-use crate::vocabulary::{AskId, ClosedReason, Constraint, JobId, NodeId, NodeView, NodeViews, Resources};
+use crate::vocabulary::{AskId, ClosedReason, Constraint, JobId, NodeId, NodeView, NodeViews, Resources, unmet};
 use crate::why::Why;
 
 /// Maximum number of nodes that an explanation examines to find the one with the most room.
@@ -104,15 +104,10 @@ fn no_node(ledger: &Ledger) -> Why {
     Why::NoNode { known: known().count() as u32, closed_reason: closed_reason.take(ClosedReason::SHOWN).collect() }
 }
 
-/// Constraints that no node meets; where each is met by some node, all of them.
+/// What keeps tasks of the class from all nodes that take work.
 fn unmet_constraints(class: u32, ledger: &Ledger) -> Vec<Constraint> {
-    let all = ledger.class_constraints(class);
     let nodes = || (0..ledger.len()).filter(|&index| ledger.view(index).open);
-    let met_by_none = all
-        .iter()
-        .filter(|constraint| !nodes().any(|index| constraint.is_met_by(ledger.attributes(ledger.node(index)))));
-    let unmet: Vec<_> = met_by_none.cloned().collect();
-    if unmet.is_empty() { all.to_vec() } else { unmet }
+    unmet(ledger.class_constraints(class), || nodes().map(|index| &**ledger.attributes(ledger.node(index))))
 }
 
 /// The node with the most room for the task, among those that count.
