@@ -8,7 +8,7 @@ use crate::failure::{Failure, Result};
 use amalgam_daemon::api::ServerFile;
 use amalgam_daemon::auth::{self, Tokens, USUAL_SOCKET};
 use amalgam_daemon::authority::Authority;
-use amalgam_daemon::config::is_local;
+use amalgam_daemon::config::{is_address, is_local};
 use amalgam_workload::path_of;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, ToSocketAddrs};
 use std::os::unix::net::UnixStream;
@@ -132,7 +132,14 @@ fn of_machine(connection: &Connection) -> Result<Option<Client>> {
         return of_this_machine(connection);
     }
     let token = token(connection, Some(path_of(&file.token_file)))?;
-    let Ok(address) = file.address.parse::<SocketAddr>() else { return Ok(None) };
+    let trusted = state_dir.join(Authority::FILE);
+    let Ok(address) = file.address.parse::<SocketAddr>() else {
+        // The name in the certificate of a global master.
+        let is_named = is_address(&file.address);
+        return is_named
+            .then(|| Client::new(format!("https://{}", file.address), token).trusting(&trusted))
+            .transpose();
+    };
     if is_local(address) {
         return Ok(Some(Client::new(format!("http://{address}"), token)));
     }
@@ -142,7 +149,7 @@ fn of_machine(connection: &Connection) -> Result<Option<Client>> {
         host => host,
     };
     let base = format!("https://{}", SocketAddr::new(host, address.port()));
-    Client::new(base, token).trusting(&state_dir.join(Authority::FILE)).map(Some)
+    Client::new(base, token).trusting(&trusted).map(Some)
 }
 
 /// How the path of a local socket is written as a server's address.

@@ -3,12 +3,14 @@
 use crate::connection::Connection;
 use crate::environment;
 use crate::failure::{Failure, Result};
+use amalgam_core::vocabulary::ClusterId;
 use amalgam_daemon::auth::DaemonRole;
 use amalgam_daemon::auth::joins::JoinString;
-use amalgam_daemon::authority::Expected;
+use amalgam_daemon::authority::{Certified, Expected, Subject};
 use amalgam_daemon::identity::{Identity, NewKey};
 use amalgam_daemon::transport::{JoinError, Secrets, redeem};
-use std::path::Path;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -49,6 +51,50 @@ pub fn identity(
     if let Some(kept) = kept.filter(|kept| kept.is_of(&digest)) {
         return checked(kept, role, name).map(Some);
     }
+    let (key, certified) = redeemed(string, role, name)?;
+    let identity = stored(work_dir.join(Identity::FILE), digest, key, certified, role, name)?;
+    Ok(Some(Secrets::Certificates(Arc::new(identity), Expected::Server)))
+}
+
+/// The certificates of a global master, by cluster. Each string is for one of the clusters, which its master says.
+///
+/// # Errors
+/// If a master does not give them, or they cannot be stored or read.
+pub fn identities_of_global(
+    strings: &[JoinString],
+    state_dir: &Path,
+    number: u8,
+    clusters: u8,
+) -> Result<BTreeMap<ClusterId, Arc<Identity>>> {
+    let (role, name) = (DaemonRole::Global, number.to_string());
+    let path = |cluster| state_dir.join(Identity::file_of_cluster(cluster));
+    let mut kept = BTreeMap::new();
+    for cluster in (0..clusters).map(ClusterId) {
+        if let Some(identity) = Identity::load_file(path(cluster))? {
+            kept.insert(cluster, Arc::new(as_subject(identity, role, &name)?));
+        }
+    }
+    for string in strings {
+        let digest = string.digest();
+        if kept.values().any(|kept| kept.is_of(&digest)) {
+            continue;
+        }
+        let (key, certified) = redeemed(string, role, &name)?;
+        let subject = Subject::of(&certified.certificate.as_slice().into());
+        let cluster = subject.ok().and_then(|subject| u8::try_from(subject.number?).ok()).filter(|own| *own < clusters);
+        let cluster = cluster.map(ClusterId).ok_or_else(|| {
+            Failure::new(
+                format!("the master at {} is of a cluster that is not in the configuration", string.address),
+                "write the same [federation] into all configurations",
+            )
+        })?;
+        kept.insert(cluster, Arc::new(stored(path(cluster), digest, key, certified, role, &name)?));
+    }
+    Ok(kept)
+}
+
+/// A new key, and the certificates for it.
+fn redeemed(string: &JoinString, role: DaemonRole, name: &str) -> Result<(NewKey, Certified)> {
     let key = NewKey::generate().map_err(|error| Failure::new(format!("cannot make a key: {error}"), "try again"))?;
     let certified = redeem(string, role, name, &key, PATIENCE).map_err(|error| {
         let remedy = match &error {
@@ -61,16 +107,31 @@ pub fn identity(
         };
         Failure::new(error.to_string(), remedy)
     })?;
-    let identity = Identity::create(work_dir, digest, key, certified).map_err(|error| {
-        let flag = role.key().replace('_', "-");
-        let remedy = format!("run `amalgam token remove --{flag} {name}` at the server, and use a new join string");
+    Ok((key, certified))
+}
+
+fn stored(
+    path: PathBuf,
+    digest: String,
+    key: NewKey,
+    certified: Certified,
+    role: DaemonRole,
+    name: &str,
+) -> Result<Identity> {
+    Identity::create(path, digest, key, certified).map_err(|error| {
+        let remedy =
+            format!("run `amalgam token remove {} {name}` at the server, and use a new join string", role.flag());
         Failure::new(error.to_string(), remedy)
-    })?;
-    Ok(Some(Secrets::Certificates(Arc::new(identity), Expected::Server)))
+    })
 }
 
 /// Refuses those of another daemon.
 fn checked(identity: Identity, role: DaemonRole, name: &str) -> Result<Secrets> {
+    let identity = as_subject(identity, role, name)?;
+    Ok(Secrets::Certificates(Arc::new(identity), Expected::Server))
+}
+
+fn as_subject(identity: Identity, role: DaemonRole, name: &str) -> Result<Identity> {
     let subject = identity.subject().map_err(|why| {
         Failure::new(
             format!("the certificate in the work directory is of no use: {why}"),
@@ -83,5 +144,5 @@ fn checked(identity: Identity, role: DaemonRole, name: &str) -> Result<Secrets> 
             "use that name or number; or another --work-dir, and a string of `amalgam token join`",
         ));
     }
-    Ok(Secrets::Certificates(Arc::new(identity), Expected::Server))
+    Ok(identity)
 }

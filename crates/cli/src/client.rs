@@ -268,14 +268,20 @@ impl Client {
         Failure { remedy, ..failure }
     }
 
-    /// The servers of a redirect that may get our token. They are on this machine, as is the server that was asked, and the user
-    /// has to have named that by its own address: the addresses behind a tunnel belong to another machine. No redirect leads
-    /// from an encrypted connection to another one.
+    /// The servers of a redirect that may get our token. From an encrypted connection, others that are encrypted: the same authorities
+    /// verify them. Otherwise they are on this machine, as is the server that was asked, and the user has to have named that by its own
+    /// address: the addresses behind a tunnel belong to another machine.
     fn led_to<'a>(&self, elsewhere: Option<&'a Elsewhere>) -> Vec<&'a str> {
+        const ENCRYPTED: &str = "https://";
+        let is_encrypted = self.base.starts_with(ENCRYPTED);
         let is_here = self.base.starts_with("http://") && is_loopback(address_of(&self.base));
-        let elsewhere = elsewhere.filter(|elsewhere| is_here && same_place(&self.base, &elsewhere.here));
-        let at = elsewhere.map(|elsewhere| elsewhere.at.as_slice()).unwrap_or_default();
-        at.iter().map(String::as_str).filter(|base| is_loopback(address_of(base))).collect()
+        let is_trusted = |elsewhere: &&Elsewhere| is_encrypted || is_here && same_place(&self.base, &elsewhere.here);
+        let at = elsewhere.filter(is_trusted).map(|elsewhere| elsewhere.at.as_slice()).unwrap_or_default();
+        let may_have_it = |base: &&str| match is_encrypted {
+            true => base.starts_with(ENCRYPTED),
+            false => is_loopback(address_of(base)),
+        };
+        at.iter().map(String::as_str).filter(may_have_it).collect()
     }
 
     fn decode<T: DeserializeOwned>(&self, answer: Response<Body>) -> Result<T> {
@@ -625,7 +631,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn token_is_sent_only_to_redirects_of_the_named_server_on_this_machine() {
+    fn token_is_sent_only_to_redirects_on_this_machine_or_to_servers_that_are_verified() {
         let client = |base: &str| Client::new(base.to_owned(), String::new());
         let led = |asked: &str, here: &str, at: &[&str]| {
             let at = at.iter().map(|at| (*at).to_owned()).collect();
@@ -641,6 +647,11 @@ mod tests {
         assert!(led(encrypted, "http://10.0.0.1:7433", &[two]).is_empty(), "by an encrypted connection");
         assert!(led(encrypted, encrypted, &[two]).is_empty(), "by an encrypted connection");
         assert!(led("https://127.0.0.1:7633", one, &[two]).is_empty(), "by an encrypted connection");
+        // The same authorities verify the other one.
+        let other = "https://10.0.0.2:7433";
+        assert_eq!(led(encrypted, encrypted, &[other, two]), [other]);
+        assert_eq!(led("https://head:7433", encrypted, &[other]), [other]);
+        assert!(led(one, one, &[other]).is_empty());
         assert!(led(one, one, &["http://head:7634", "http://10.0.0.1:7634"]).is_empty());
         assert!(client(one).led_to(None).is_empty());
     }

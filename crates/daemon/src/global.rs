@@ -1,21 +1,33 @@
 //! The process of a global master: jobs and their managers, a log, a public interface, and a connection to the master
 //! of each cluster.
 
-use crate::auth::{Callers, Tokens};
+use crate::auth::{Callers, Tokens, TrustedPem};
+use crate::authority::{Authority, Expected, pem_of};
 use crate::changed;
-use crate::config::{Config, FederationConfig};
+use crate::channel::Certificate;
+use crate::config::{Config, FederationConfig, is_local, is_loopback};
+use crate::durable;
+use crate::identity::{Identity, ToClients};
 use crate::journal::{JournalPlace, JournalWriter};
 use crate::seat;
 use crate::server::{
-    Hosted, Kept, Log, Server, ServerError, global_introduction, interface_runtime, neighbours, resolve_interface,
-    roles, take_address,
+    Hosted, Kept, Log, Server, ServerError, bind_std, certificates_of, global_introduction, interface_runtime,
+    neighbours, resolve, roles,
 };
 use crate::shell::{Handle, Input, Stopped};
-use crate::transport::{GlobalIntroduction, Introduction, RETRY, RemoteNodes, Secrets, join_for_ever, serve_cluster};
+use crate::transport::{
+    ClusterNews, GlobalIntroduction, Introduction, RETRY, RemoteNodes, Secrets, join_for_ever, serve_cluster,
+};
 use amalgam_core::hosting::Roles;
-use amalgam_core::vocabulary::{Epoch, Seat};
-use std::net::TcpListener;
-use std::path::PathBuf;
+use amalgam_core::vocabulary::{ClusterId, Epoch, Seat};
+use rustls::client::verify_server_name;
+use rustls::pki_types::ServerName;
+use rustls::server::ParsedCertificate;
+use rustls::sign::CertifiedKey;
+use std::collections::BTreeMap;
+use std::fs;
+use std::net::{SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, mpsc};
 use tokio::net::TcpListener as AsyncListener;
 
@@ -30,8 +42,69 @@ pub struct GlobalOptions {
     pub user: String,
     /// Secrets for the clusters' masters; `None` for its own tokens.
     pub secrets: Option<Secrets>,
+    /// The certificates for the masters of the clusters that it has joined with a string.
+    pub joined: BTreeMap<ClusterId, Arc<Identity>>,
     /// Place for the journal of the roles' events and effects.
     pub journal: Option<JournalPlace>,
+}
+
+/// How clients reach the interface.
+struct Interface {
+    address: SocketAddr,
+    certificate: Option<Certificate>,
+    trusted: Option<TrustedPem>,
+    /// The address in the certificate, if it has no other.
+    announced: Option<String>,
+}
+
+impl Interface {
+    /// An interface that other machines reach is encrypted, with a certificate of the first cluster that this global master has
+    /// joined, or else of an authority of its own.
+    fn of(options: &GlobalOptions, federation: &FederationConfig) -> Result<Interface, ServerError> {
+        let GlobalOptions { state_dir, config, listener, joined, .. } = options;
+        let address = resolve(config.interface_of_global())?;
+        if let Some(announced) = federation.interface().filter(|_| listener.is_none()) {
+            let is_elsewhere = match is_loopback(announced) {
+                true => resolve(announced)? != address,
+                // It may be the address of a router.
+                false => is_local(address),
+            };
+            if is_elsewhere {
+                return Err(ServerError::Elsewhere { address, announced: announced.to_owned() });
+            }
+        }
+        let first = joined.values().next().filter(|_| !is_local(address));
+        let Some(first) = first else {
+            let own = certificates_of(state_dir, address, false, config)?;
+            return Ok(Interface { address, certificate: own.for_clients, trusted: own.trusted, announced: None });
+        };
+        let Some(announced) = federation.interface() else { return Err(ServerError::Unannounced { address }) };
+        check_name(first, announced);
+        let (presented, identity) = (ToClients(Arc::clone(first)), Arc::clone(first));
+        Ok(Interface {
+            address,
+            certificate: Some(Certificate::resolved(Arc::new(presented))),
+            trusted: Some(Arc::new(move || authorities(&identity))),
+            announced: Some(announced.to_owned()),
+        })
+    }
+}
+
+/// Warns if clients cannot verify this global master at the address that is announced.
+fn check_name(identity: &Identity, announced: &str) {
+    let host = announced.rsplit_once(':').map_or(announced, |(host, _)| host);
+    let name = ServerName::try_from(host.trim_start_matches('[').trim_end_matches(']'));
+    let presented = identity.for_clients().ok().flatten();
+    let is_named = |key: CertifiedKey| {
+        let parsed = ParsedCertificate::try_from(&key.cert[0]).ok()?;
+        verify_server_name(&parsed, name.as_ref().ok()?).ok()
+    };
+    if presented.and_then(is_named).is_none() {
+        tracing::warn!(
+            "the certificate for clients does not name {host}: clients cannot verify this global master until the cluster's master has \
+             it in `globals` of [federation], and this one is connected to it"
+        );
+    }
 }
 
 /// Starts all parts and returns when jobs can be submitted. The clusters may connect later.
@@ -39,17 +112,12 @@ pub struct GlobalOptions {
 /// # Errors
 /// If the configuration defines no global master, or the log or an address cannot be used.
 pub fn start(options: GlobalOptions) -> Result<Server, ServerError> {
-    let GlobalOptions { state_dir, config, listener, user, secrets, journal } = options;
     let missing = || ServerError::Federation("a global master requires this section".to_owned());
-    let federation = config.federation.clone().ok_or_else(missing)?;
+    let federation = options.config.federation.clone().ok_or_else(missing)?;
     let own = federation.global().map_err(ServerError::Federation)?;
-    let address = resolve_interface(config.interface_of_global())?;
-    if let Some(announced) = federation.interface().filter(|_| listener.is_none())
-        && resolve_interface(announced)? != address
-    {
-        return Err(ServerError::Elsewhere { address, announced: announced.to_owned() });
-    }
-    let tokens = Arc::new(Tokens::open(&state_dir, &user)?);
+    let tokens = Arc::new(Tokens::open(&options.state_dir, &options.user)?);
+    let Interface { address, certificate, trusted, announced } = Interface::of(&options, &federation)?;
+    let GlobalOptions { state_dir, config, listener, secrets, joined, journal, .. } = options;
     let log = Log::open(&state_dir, &config)?;
     let too_many = || ServerError::TooManyStarts { path: state_dir.clone() };
     let epoch = Epoch::of_host(own.host(), log.life).ok_or_else(too_many)?;
@@ -66,18 +134,20 @@ pub fn start(options: GlobalOptions) -> Result<Server, ServerError> {
     let hosted = Hosted::start(roles, log.store, None, log.clock, journal, None)?;
 
     let runtime = interface_runtime()?;
-    let listener = listener.map_or_else(|| take_address(config.interface_of_global()), Ok)?;
+    let listener = listener.map_or_else(|| bind_std(address), Ok)?;
     let entered = runtime.enter();
     let listener = AsyncListener::from_std(listener).map_err(ServerError::io("listen"))?;
     drop(entered);
     let remote = Arc::new(RemoteNodes::new(Some(seat), None, hosted.metrics.file_traffic.clone()));
-    let secrets = secrets.unwrap_or_else(|| Secrets::Server(Arc::clone(&tokens)));
     let neighbours = Some(neighbours(&config, seat, &listener)?);
+    let secrets = secrets.unwrap_or_else(|| Secrets::Server(Arc::clone(&tokens)));
+    let joins = Joins { secrets, joined, tokens: Arc::clone(&tokens), state_dir: state_dir.clone() };
+    joins.prepare()?;
     let FederationConfig { size, masters, .. } = federation;
     for (cluster, master) in size.clusters().zip(masters) {
         let introduction = global_introduction(&config, size, own, cluster);
-        let (handle, remote, secrets) = (hosted.handle.clone(), Arc::clone(&remote), secrets.clone());
-        runtime.spawn(async move { stay_with(&master, introduction, &secrets, &handle, &remote).await });
+        let (handle, remote, news) = (hosted.handle.clone(), Arc::clone(&remote), joins.news_of(cluster));
+        runtime.spawn(async move { stay_with(&master, introduction, &news, (&handle, &remote)).await });
     }
     let torn_bytes = log.torn_bytes;
     let kept = Kept {
@@ -87,11 +157,61 @@ pub fn start(options: GlobalOptions) -> Result<Server, ServerError> {
         lock: None,
         resignation: None,
         neighbours,
-        certificate: None,
+        certificate,
+        announced,
     };
     let usage_days = config.usage_days;
-    let callers = Callers::open(tokens, config, &kept.state_dir)?;
+    let callers = Callers { trusted, ..Callers::open(tokens, config, &kept.state_dir)? };
     Server::serve(hosted, remote, (callers, None, usage_days), runtime, listener, kept)
+}
+
+/// With what this global master joins the masters of the clusters.
+struct Joins {
+    /// For those that it has not joined with a string.
+    secrets: Secrets,
+    joined: BTreeMap<ClusterId, Arc<Identity>>,
+    tokens: Arc<Tokens>,
+    state_dir: PathBuf,
+}
+
+impl Joins {
+    /// Those who are users of the first cluster that it has joined, are users here.
+    fn prepare(&self) -> Result<(), ServerError> {
+        if let Some(first) = self.joined.values().next() {
+            self.tokens.load_others()?;
+            leave_authorities(first, &self.state_dir);
+        }
+        Ok(())
+    }
+
+    fn news_of(&self, cluster: ClusterId) -> ClusterNews {
+        let Some(identity) = self.joined.get(&cluster) else {
+            return ClusterNews { secrets: self.secrets.clone(), users: None, renewed: None };
+        };
+        let is_first = self.joined.keys().next() == Some(&cluster);
+        let (renewed, state_dir) = (Arc::clone(identity), self.state_dir.clone());
+        let renewed = move || leave_authorities(&renewed, &state_dir);
+        ClusterNews {
+            secrets: Secrets::Certificates(Arc::clone(identity), Expected::Server),
+            users: is_first.then(|| Arc::clone(&self.tokens)),
+            renewed: is_first.then(|| Arc::new(renewed) as Arc<dyn Fn() + Send + Sync>),
+        }
+    }
+}
+
+fn authorities(identity: &Identity) -> String {
+    identity.trusted().iter().map(|certificate| pem_of(certificate)).collect()
+}
+
+/// Writes the authorities to the file by which clients of this machine verify this process.
+fn leave_authorities(identity: &Identity, state_dir: &Path) {
+    let (path, pem) = (state_dir.join(Authority::FILE), authorities(identity));
+    if fs::read(&path).is_ok_and(|before| before == pem.as_bytes()) {
+        return;
+    }
+    if let Err(error) = durable::replace(&path, pem.as_bytes()) {
+        tracing::warn!(path = %path.display(), %error, "clients on this machine cannot verify this global master");
+    }
 }
 
 /// Serves the master of a cluster as long as this process runs. If the master refuses the connection, it is retried:
@@ -99,16 +219,15 @@ pub fn start(options: GlobalOptions) -> Result<Server, ServerError> {
 async fn stay_with(
     master: &str,
     introduction: GlobalIntroduction,
-    secrets: &Secrets,
-    handle: &Handle,
-    remote: &Arc<RemoteNodes>,
+    news: &ClusterNews,
+    (handle, remote): (&Handle, &Arc<RemoteNodes>),
 ) {
     let (federation, cluster) = (introduction.federation, introduction.cluster);
     loop {
         let introduce = || Introduction::Global(Box::new(introduction.clone()));
-        let joined = join_for_ever(master, secrets, introduce).await;
+        let joined = join_for_ever(master, &news.secrets, introduce).await;
         tracing::info!("connected to the master of {cluster}");
-        let end = serve_cluster(joined, federation, cluster, handle, remote).await;
+        let end = serve_cluster(joined, federation, cluster, (handle, remote), news).await;
         tracing::warn!(%end, "lost the connection to the master of {cluster}");
         tokio::time::sleep(RETRY.0).await;
     }

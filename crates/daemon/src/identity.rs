@@ -6,6 +6,7 @@ use crate::auth::{self, AuthError, key_digest};
 use crate::authority::{Certified, Expected, Subject, Untrusted, Use, end_of, key_of, verify};
 use crate::cryptography::provider;
 use crate::durable;
+use amalgam_core::vocabulary::ClusterId;
 use rcgen::{KeyPair, PublicKeyData};
 use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer};
 use rustls::server::{ClientHello, ResolvesServerCert};
@@ -54,12 +55,24 @@ impl Identity {
     /// The file in the daemon's directory.
     pub const FILE: &'static str = "identity.json";
 
+    /// The file of a global master for the certificates of a cluster.
+    pub fn file_of_cluster(cluster: ClusterId) -> String {
+        format!("identity-{}.json", cluster.0)
+    }
+
     /// That of a directory, if it has one.
     ///
     /// # Errors
     /// If it cannot be used, or others can read it.
     pub fn load(directory: &Path) -> Result<Option<Identity>, AuthError> {
-        let path = directory.join(Identity::FILE);
+        Identity::load_file(directory.join(Identity::FILE))
+    }
+
+    /// The same, from a file of another name.
+    ///
+    /// # Errors
+    /// If it cannot be used, or others can read it.
+    pub fn load_file(path: PathBuf) -> Result<Option<Identity>, AuthError> {
         if !path.exists() {
             return Ok(None);
         }
@@ -81,8 +94,7 @@ impl Identity {
     ///
     /// # Errors
     /// If the file cannot be written, or the certificate is not for this key.
-    pub fn create(directory: &Path, string: String, key: NewKey, certified: Certified) -> Result<Identity, AuthError> {
-        let path = directory.join(Identity::FILE);
+    pub fn create(path: PathBuf, string: String, key: NewKey, certified: Certified) -> Result<Identity, AuthError> {
         let stored = Stored { string, key: key.0.serialize_der(), certified };
         let identity = Identity::of(path, stored);
         identity.check(&identity.stored())?;
@@ -98,6 +110,11 @@ impl Identity {
         let text = serde_json::to_string(stored).expect("bytes can be written as JSON");
         let wrong = |source| AuthError::Io { path: self.path.clone(), source };
         durable::replace(&self.path, text.as_bytes()).map_err(wrong)
+    }
+
+    /// The file.
+    pub fn path(&self) -> &Path {
+        &self.path
     }
 
     /// Whether it was given for the join string with this digest.
@@ -153,9 +170,18 @@ impl Identity {
     /// If the key cannot be used.
     pub fn certified_key(&self) -> Result<CertifiedKey, rustls::Error> {
         let Stored { key, certified, .. } = self.stored();
-        let key = provider().key_provider.load_private_key(PrivatePkcs8KeyDer::from(key).into())?;
         let chain = std::iter::once(certified.certificate).chain(certified.between);
-        Ok(CertifiedKey::new(chain.map(CertificateDer::from).collect(), key))
+        with_key(chain, key)
+    }
+
+    /// What a global master presents to clients, for TLS. `None` if the server has given it nothing for that.
+    ///
+    /// # Errors
+    /// If the key cannot be used.
+    pub fn for_clients(&self) -> Result<Option<CertifiedKey>, rustls::Error> {
+        let Stored { key, certified, .. } = self.stored();
+        let chain = certified.for_clients;
+        if chain.is_empty() { Ok(None) } else { with_key(chain.into_iter(), key).map(Some) }
     }
 
     /// The authorities that it trusts.
@@ -187,6 +213,29 @@ impl Identity {
     pub fn allows(&self, key_digest: &str) -> bool {
         let allowed = self.allowed.lock().unwrap_or_else(PoisonError::into_inner);
         allowed.as_ref().is_none_or(|allowed| allowed.contains(key_digest))
+    }
+}
+
+fn with_key(chain: impl Iterator<Item = Vec<u8>>, key: Vec<u8>) -> Result<CertifiedKey, rustls::Error> {
+    let key = provider().key_provider.load_private_key(PrivatePkcs8KeyDer::from(key).into())?;
+    Ok(CertifiedKey::new(chain.map(CertificateDer::from).collect(), key))
+}
+
+/// A global master presents to clients what the server has given it for that.
+pub struct ToClients(pub Arc<Identity>);
+
+impl std::fmt::Debug for ToClients {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("ToClients").field(&self.0.path).finish()
+    }
+}
+
+impl ResolvesServerCert for ToClients {
+    fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        let key = self.0.for_clients();
+        let key =
+            key.inspect_err(|error| tracing::error!(%error, "the certificate for clients cannot be used")).ok()?;
+        key.map(Arc::new)
     }
 }
 

@@ -1,6 +1,7 @@
 //! Redirections in a federation: clients may ask any process, which redirects them to the one that can answer.
 
 use crate::api::{Elsewhere, Error, ErrorCode};
+use crate::config::{is_local, is_loopback};
 use amalgam_core::policy::inter_job::QueueTree;
 use amalgam_core::vocabulary::{GlobalId, JobId, JobSpec, Seat};
 use std::net::SocketAddr;
@@ -67,13 +68,15 @@ impl Neighbours {
     }
 
     fn elsewhere(&self, at: Vec<String>) -> Elsewhere {
-        Elsewhere { here: url(&self.here.to_string()), at }
+        let scheme = if is_local(self.here) { "http" } else { "https" };
+        Elsewhere { here: format!("{scheme}://{}", self.here), at }
     }
 }
 
-/// Interfaces only listen on addresses without encryption.
+/// An interface that other machines reach is encrypted.
 fn url(address: &str) -> String {
-    format!("http://{address}")
+    let scheme = if is_loopback(address) { "http" } else { "https" };
+    format!("{scheme}://{address}")
 }
 
 #[cfg(test)]
@@ -89,19 +92,19 @@ mod tests {
             QueueSpec::named("root.b"),
         ]);
         let queues = queues.unwrap();
-        let interfaces = vec!["a:1".to_owned(), "b:2".to_owned(), "c:3".to_owned()];
+        let interfaces = vec!["localhost:1".to_owned(), "b:2".to_owned(), "c:3".to_owned()];
         let here = "127.0.0.1:2".parse().unwrap();
         let global = Neighbours { seat: Seat::Global(federation, GlobalId(1)), here, interfaces: interfaces.clone() };
         let of = |error: Option<Error>| error.map(|error| (error.error, error.message, error.elsewhere));
         assert_eq!(of(global.has_job(JobId(2))), None);
         let led = |at: &[&str]| {
-            let at = at.iter().map(|at| format!("http://{at}")).collect();
+            let at = at.iter().map(|at| (*at).to_owned()).collect();
             Some(Elsewhere { here: "http://127.0.0.1:2".to_owned(), at })
         };
         let elsewhere = |message: &str, at: &str| Some((ErrorCode::Elsewhere, message.to_owned(), led(&[at])));
-        let third = elsewhere("job 6 belongs to global master 2, and this is global master 1", "c:3");
+        let third = elsewhere("job 6 belongs to global master 2, and this is global master 1", "https://c:3");
         assert_eq!(of(global.has_job(JobId(6))), third.clone());
-        let queue = elsewhere("queue `a` belongs to global master 2, and this is global master 1", "c:3");
+        let queue = elsewhere("queue `a` belongs to global master 2, and this is global master 1", "https://c:3");
         let job = |queue: &str, after: &[u64]| JobSpec {
             queue: queue.to_owned(),
             after_jobs: after.iter().copied().map(JobId).collect(),
@@ -116,14 +119,16 @@ mod tests {
             let (code, message, _) = of(global.takes(&queues, &job(queue, after))).unwrap();
             assert!(code == ErrorCode::Conflict && message.contains("and the dependency job"), "{message}");
         }
-        assert_eq!(global.others(), led(&["a:1", "c:3"]));
+        assert_eq!(global.others(), led(&["http://localhost:1", "https://c:3"]));
 
         let master = Neighbours { seat: Seat::Cluster(federation, ClusterId(0)), here, interfaces };
-        let first = elsewhere("job 1 belongs to global master 0, and this is the master of cluster 0", "a:1");
+        let first =
+            elsewhere("job 1 belongs to global master 0, and this is the master of cluster 0", "http://localhost:1");
         assert_eq!(of(master.has_job(JobId(1))), first);
-        let any = elsewhere("the job belongs to global master 0, and this is the master of cluster 0", "a:1");
+        let any =
+            elsewhere("the job belongs to global master 0, and this is the master of cluster 0", "http://localhost:1");
         assert_eq!(takes(&master, "b", &[]), any);
-        assert_eq!(master.others(), led(&["a:1", "b:2", "c:3"]));
+        assert_eq!(master.others(), led(&["http://localhost:1", "https://b:2", "https://c:3"]));
         let silent = Neighbours { interfaces: Vec::new(), ..master };
         assert_eq!((takes(&silent, "b", &[]), silent.others()), (None, None), "the master refuses it later");
         let unknown = "job 1 belongs to global master 0, and this is the master of cluster 0".to_owned();

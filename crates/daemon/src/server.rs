@@ -6,7 +6,7 @@ mod standby;
 
 use crate::accounting::Accounting;
 use crate::api::ServerFile;
-use crate::auth::{AuthError, Callers, Tokens, TrustedPem, check_bind};
+use crate::auth::{AuthError, Callers, Tokens, TrustedPem};
 use crate::authority::AuthorityError;
 use crate::backend::ServerBackend;
 use crate::changed::{self, Misfit};
@@ -39,7 +39,7 @@ use amalgam_core::hosting::{Fact, Managers, Roles};
 use amalgam_core::job_manager::JobManagerSettings;
 use amalgam_core::role::Change;
 use amalgam_core::vocabulary::{ClusterId, Epoch, Federation, GlobalId, Instant, NodeId, QueueId, Seat};
-use certificates::certificates_of;
+pub(crate) use certificates::certificates_of;
 use std::collections::VecDeque;
 use std::error::Error;
 use std::fs::File;
@@ -99,6 +99,11 @@ pub enum ServerError {
          `listen`, or correct `globals`"
     )]
     Elsewhere { address: SocketAddr, announced: String },
+    #[error(
+        "the interface would listen at {address}, which other machines reach, but `globals` of [federation] does not name its address: \
+         write a list of the addresses of all global masters, the same in all configurations, or listen on 127.0.0.1"
+    )]
+    Unannounced { address: SocketAddr },
     #[error(transparent)]
     Seat(#[from] SeatError),
     #[error("[store] of the configuration: a server with its own nodes cannot have a standby")]
@@ -228,6 +233,8 @@ pub(crate) struct Kept {
     pub neighbours: Option<Neighbours>,
     /// Of an interface that other machines can reach.
     pub certificate: Option<Certificate>,
+    /// The address in the certificate, if clients on this machine have to use that one, too.
+    pub announced: Option<String>,
 }
 
 /// Empty roles for a process with this configuration.
@@ -282,6 +289,7 @@ pub struct Server {
     /// Bytes that were removed from the end of the log because the last write was incomplete.
     pub torn_bytes: u64,
     state_dir: PathBuf,
+    announced: Option<String>,
     _executor_lock: Option<File>,
     /// Set if a standby may take over.
     resignation: Option<Resignation>,
@@ -309,7 +317,7 @@ impl Server {
         let address = resolve(config.interface())?;
         let agents = takes_agents.then(|| resolve(config.agents())).transpose()?;
         let tokens = Arc::new(Tokens::open(&state_dir, &user)?);
-        let own = certificates_of(&state_dir, address, agents.is_some(), &config.listen_names)?;
+        let own = certificates_of(&state_dir, address, agents.is_some(), &config)?;
         let interface = Interface { address, certificate: own.for_clients };
         // Lock the log first: a second server must not use the executor of the first.
         let log = open_log(&state_dir, &config, takes_agents && executor.is_none(), &interface, &tokens)?;
@@ -358,9 +366,9 @@ impl Server {
             }
         };
         let neighbours = seat.map(|seat| neighbours(&config, seat, &listener)).transpose()?;
-        let torn_bytes = log.torn_bytes;
+        let (lock, torn_bytes, announced) = (executor_lock, log.torn_bytes, None);
         let kept =
-            Kept { agents_address, torn_bytes, state_dir, lock: executor_lock, resignation, neighbours, certificate };
+            Kept { agents_address, torn_bytes, state_dir, lock, resignation, neighbours, certificate, announced };
         let callers = open_callers((tokens, own.trusted), config, &kept.state_dir, config_file, handle, user)?;
         Server::serve(hosted, remote, callers, runtime, listener, kept)
     }
@@ -382,7 +390,8 @@ impl Server {
             let _ = stopped.await;
         };
         let ended = Mutex::new(VecDeque::new());
-        let Kept { agents_address, torn_bytes, state_dir, lock, resignation, neighbours, certificate } = kept;
+        let Kept { agents_address, torn_bytes, state_dir, lock, resignation, neighbours, certificate, announced } =
+            kept;
         let accounting = Accounting::open(&state_dir, history.clone(), handle.clone(), usage_days);
         let accounting = Arc::new(accounting.map_err(ServerError::io("read the totals of usage"))?);
         runtime.spawn(Arc::clone(&accounting).run());
@@ -409,6 +418,7 @@ impl Server {
             token_file,
             torn_bytes,
             state_dir,
+            announced,
             _executor_lock: lock,
             resignation,
             handle,
@@ -422,13 +432,17 @@ impl Server {
 
     /// Writes the address to a file where clients on this machine look for it.
     pub fn write_server_file(&self, state_dir: &Path) -> Result<(), ServerError> {
-        leave_address(state_dir, self.address, self.agents_address, &self.token_file)
+        let address = self.announced.clone().unwrap_or_else(|| self.address.to_string());
+        leave_address(state_dir, address, self.agents_address, &self.token_file)
     }
 
     /// Where clients connect: encrypted, if other machines can.
     pub fn url(&self) -> String {
         let scheme = if is_local(self.address) { "http" } else { "https" };
-        format!("{scheme}://{}", self.address)
+        match &self.announced {
+            Some(announced) => format!("https://{announced}"),
+            None => format!("{scheme}://{}", self.address),
+        }
     }
 
     pub fn handle(&self) -> &Handle {
@@ -540,13 +554,13 @@ pub(crate) fn is_here(address: &str) -> bool {
 /// Writes the address of an interface to a file where clients on this machine look for it.
 pub(crate) fn leave_address(
     state_dir: &Path,
-    address: SocketAddr,
+    address: String,
     agents: Option<SocketAddr>,
     token_file: &Path,
 ) -> Result<(), ServerError> {
     let token_file = token_file.as_os_str().as_bytes().into();
     let agents = agents.map(|address| address.to_string());
-    let file = ServerFile { address: address.to_string(), pid: std::process::id(), token_file, agents };
+    let file = ServerFile { address, pid: std::process::id(), token_file, agents };
     let text = serde_json::to_string(&file).expect("an address can be written");
     let path = state_dir.join(ServerFile::NAME);
     durable::replace(&path, text.as_bytes()).map_err(ServerError::io(format!("write {}", path.display())))
@@ -628,13 +642,6 @@ pub(crate) fn resolve(address: &str) -> Result<SocketAddr, ServerError> {
     found.next().ok_or_else(|| wrong("it resolves to no address".to_owned()))
 }
 
-/// An address of a global master's interface, which is on this machine.
-pub(crate) fn resolve_interface(address: &str) -> Result<SocketAddr, ServerError> {
-    let address = resolve(address)?;
-    check_bind(address).map_err(ServerError::Address)?;
-    Ok(address)
-}
-
 /// Checks the addresses that a server with this configuration listens on.
 ///
 /// # Errors
@@ -656,12 +663,24 @@ fn cannot_bind(address: SocketAddr, error: &io::Error) -> ServerError {
     ServerError::Bind(format!("cannot listen on {address}: {error}{remedy}"))
 }
 
-/// Binds an address before the process that listens there is started, so that others can be told the address.
+/// Binds an address of a federation in one process before the process that listens there is started, so that others can be told the
+/// address.
 ///
 /// # Errors
 /// If it is not a loopback address of this machine, or is in use.
 pub fn take_address(address: &str) -> Result<StdListener, ServerError> {
-    let address = resolve_interface(address)?;
+    let address = resolve(address)?;
+    if !is_local(address) {
+        return Err(ServerError::Address(format!(
+            "{address} can be reached from other machines, and a federation in one process listens on loopback only; use \
+             127.0.0.1:{}, or start its servers and global masters as separate processes",
+            address.port()
+        )));
+    }
+    bind_std(address)
+}
+
+pub(crate) fn bind_std(address: SocketAddr) -> Result<StdListener, ServerError> {
     let taken = StdListener::bind(address).and_then(|listener| listener.set_nonblocking(true).map(|()| listener));
     taken.map_err(|error| cannot_bind(address, &error))
 }

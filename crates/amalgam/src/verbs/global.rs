@@ -2,19 +2,26 @@
 
 use crate::cluster::{self, JournalArgs, Numbered, ServerSettings};
 use crate::connection::Connection;
-use crate::failure::Result;
-use crate::{discovery, show};
+use crate::failure::{Failure, Result};
+use crate::{discovery, joining, show};
 use amalgam_cli::log::LogArgs;
 use amalgam_cli::process::user;
+use amalgam_core::vocabulary::ClusterId;
 use amalgam_core::why::counted;
+use amalgam_daemon::config::Config;
 use amalgam_daemon::global::{self, GlobalOptions};
+use amalgam_daemon::identity::Identity;
+use amalgam_daemon::private::make_private_dir;
 use clap::Args;
+use std::collections::BTreeMap;
+use std::path::Path;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 #[derive(Args)]
 #[command(
     after_help = "A federation is several clusters under several global masters. Every process has the same [federation] and
-[[queue]] in its configuration, the same tokens.toml in its state directory, and a --number of its own:
+[[queue]] in its configuration, and a --number of its own:
 
   [federation]
   masters = [\"127.0.0.1:7434\", \"127.0.0.1:7534\"]    # where each cluster's master listens for agents
@@ -22,10 +29,12 @@ use std::process::ExitCode;
 
   amalgam server --config federation.toml --number 0 --state-dir /var/lib/amalgam/cluster-0
   amalgam server --config federation.toml --number 1 --state-dir /var/lib/amalgam/cluster-1 --listen 127.0.0.1:7533
-  amalgam global --config federation.toml --number 0 --state-dir /var/lib/amalgam/global-0
-  amalgam global --config federation.toml --number 1 --state-dir /var/lib/amalgam/global-1
-  amalgam agent --server 127.0.0.1:7534 ...          # a node of cluster 1
+  amalgam token join --role global --state-dir ...   # at each cluster's server; prints a string
+  amalgam global --config federation.toml --number 0 --join STRING0 --join STRING1 --state-dir /var/lib/amalgam/global-0
   amalgam submit --server 127.0.0.1:7633 -- ./step
+
+It accepts the access tokens of the users of the first cluster that it has joined, and its own. Instead of strings, all processes may
+have copies of one tokens.toml in their state directories.
 
 Its jobs and their running tasks outlive it: it takes them over after a restart. See `amalgam dev --clusters`
 for a whole federation on one machine."
@@ -35,6 +44,17 @@ pub struct GlobalArgs {
     settings: ServerSettings,
     #[command(flatten)]
     numbered: Numbered,
+    /// Join the master of a cluster for the first time with a string of `amalgam token join --role global`; may be repeated, one for
+    /// each cluster. Later starts use the certificates that they gave, in the state directory, with or without the strings
+    #[arg(
+        long,
+        value_name = "STRING",
+        env = "AMALGAM_JOIN",
+        hide_env_values = true,
+        value_delimiter = ',',
+        help_heading = "Connection"
+    )]
+    join: Vec<String>,
     #[command(flatten)]
     journal: JournalArgs,
     #[command(flatten)]
@@ -48,6 +68,7 @@ pub fn execute(args: GlobalArgs, connection: &Connection) -> Result<ExitCode> {
     args.numbered.apply(&mut config)?;
     let of = config.federation.as_ref().map(|federation| (federation.number, federation.size.clusters));
     let preset = config.preset.name();
+    let joined = joined(&args.join, &config, &state_dir)?;
     // The token file authenticates it to the masters; its own clients use the tokens in its state directory.
     let secrets =
         connection.token_file.is_some().then(|| cluster::secrets(connection, &state_dir, None)).transpose()?;
@@ -57,6 +78,7 @@ pub fn execute(args: GlobalArgs, connection: &Connection) -> Result<ExitCode> {
         listener: None,
         user: user(),
         secrets,
+        joined,
         journal: args.journal.place(),
     };
     let server = global::start(options)?;
@@ -65,8 +87,8 @@ pub fn execute(args: GlobalArgs, connection: &Connection) -> Result<ExitCode> {
     // A service manager may stop the process as soon as it is ready.
     let signals = cluster::stop_signals()?;
     show::announce(&format!(
-        "ready: http://{}, global master {} of {}, preset {preset}, state in {}",
-        server.address,
+        "ready: {}, global master {} of {}, preset {preset}, state in {}",
+        server.url(),
         number.unwrap_or_default(),
         counted(clusters.into(), "cluster"),
         state_dir.display()
@@ -74,4 +96,21 @@ pub fn execute(args: GlobalArgs, connection: &Connection) -> Result<ExitCode> {
     cluster::until_stopped(signals);
     server.stop();
     Ok(ExitCode::SUCCESS)
+}
+
+/// The certificates for the clusters that it has joined.
+fn joined(strings: &[String], config: &Config, state_dir: &Path) -> Result<BTreeMap<ClusterId, Arc<Identity>>> {
+    // A variable of a service may be empty.
+    let strings = strings.iter().filter(|text| !text.is_empty());
+    let strings = strings.filter_map(|text| joining::parse(Some(text)).transpose());
+    let strings = strings.collect::<Result<Vec<_>>>()?;
+    let Some(federation) = &config.federation else { return Ok(BTreeMap::new()) };
+    let Ok(number) = federation.global() else { return Ok(BTreeMap::new()) };
+    if !strings.is_empty() {
+        make_private_dir(state_dir).map_err(|error| {
+            let what = format!("cannot use the state directory {}: {error}", state_dir.display());
+            Failure::new(what, "name another --state-dir")
+        })?;
+    }
+    joining::identities_of_global(&strings, state_dir, number.0, federation.size.clusters)
 }

@@ -38,11 +38,11 @@ enum TokenVerb {
         #[command(flatten)]
         which: WhichArgs,
         /// The user may act on everyone's jobs and drain nodes
-        #[arg(long, conflicts_with_all = ["agent", "job_host"])]
+        #[arg(long, conflicts_with_all = ["agent", "job_host", "global"])]
         admin: bool,
         /// What the token may be used for: read (list jobs and nodes, read own jobs), submit (submit jobs and act on own ones),
         /// operate (act on all jobs and on nodes), admin (everything) [default: read,submit]
-        #[arg(long, value_name = "SCOPES", value_delimiter = ',', conflicts_with_all = ["agent", "job_host", "admin"])]
+        #[arg(long, value_name = "SCOPES", value_delimiter = ',', conflicts_with_all = ["agent", "job_host", "global", "admin"])]
         scope: Vec<Scope>,
         /// How long the token is valid, such as 30d or 12h [default: without limit]
         #[arg(long, value_name = "DURATION", value_parser = parse_ttl)]
@@ -72,7 +72,8 @@ enum TokenVerb {
     /// It contains the server's address and a secret. The daemon proves the secret over an encrypted connection without sending it,
     /// so it also verifies the server. The string is useless once it has been used or has expired.
     Join {
-        /// What joins with it: an agent, or a job host (`amalgam jobs --join STRING`)
+        /// What joins with it: an agent, a job host (`amalgam jobs --join STRING`), or a global master of the federation (`amalgam
+        /// global --join STRING`)
         #[arg(long, value_enum, default_value = "agent")]
         role: JoinRole,
         /// Number of machines that can use it
@@ -98,6 +99,7 @@ enum TokenVerb {
 enum JoinRole {
     Agent,
     Jobs,
+    Global,
 }
 
 impl JoinRole {
@@ -105,6 +107,7 @@ impl JoinRole {
         match self {
             JoinRole::Agent => DaemonRole::Agent,
             JoinRole::Jobs => DaemonRole::JobHost,
+            JoinRole::Global => DaemonRole::Global,
         }
     }
 }
@@ -114,7 +117,7 @@ struct WhichArgs {
     #[command(flatten)]
     holder: HolderArgs,
     /// The name of the token, for users who have several, such as one for each program
-    #[arg(long = "name", value_name = "NAME", conflicts_with_all = ["agent", "job_host"])]
+    #[arg(long = "name", value_name = "NAME", conflicts_with_all = ["agent", "job_host", "global"])]
     name: Option<String>,
 }
 
@@ -128,18 +131,20 @@ struct HolderArgs {
     /// The number of a job host
     #[arg(long, value_name = "N")]
     job_host: Option<String>,
+    /// The number of a global master
+    #[arg(long, value_name = "N")]
+    global: Option<String>,
 }
 
 impl WhichArgs {
     fn which(&self) -> Which<'_> {
-        let HolderArgs { user, agent, job_host } = &self.holder;
-        let (role, holder) = match (agent, job_host) {
-            (Some(agent), _) => (Some(DaemonRole::Agent), agent),
-            (None, Some(number)) => (Some(DaemonRole::JobHost), number),
-            (None, None) => {
-                return Which { holder: user.as_deref().unwrap_or(""), role: None, name: self.name.as_deref() };
-            }
+        let HolderArgs { user, agent, job_host, global } = &self.holder;
+        let daemon = [(DaemonRole::Agent, agent), (DaemonRole::JobHost, job_host), (DaemonRole::Global, global)];
+        let daemon = daemon.into_iter().find_map(|(role, name)| Some((role, name.as_deref()?)));
+        let Some((role, holder)) = daemon else {
+            return Which { holder: user.as_deref().unwrap_or(""), role: None, name: self.name.as_deref() };
         };
+        let role = Some(role);
         Which { holder, role, name: None }
     }
 }
@@ -159,6 +164,10 @@ struct Held {
     agent: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     job_host: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    global: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    server: Option<String>,
     /// Whether it has certificates instead of a token.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     has_certificates: bool,
@@ -179,27 +188,39 @@ impl Held {
     fn of(entry: TokenEntry, uses: &LastUses) -> Held {
         let last_used = uses.of_credential(&entry.credential);
         let has_certificates = entry.token().is_none();
-        let (user, agent, job_host, admin) = match entry.holder {
-            Holder::User { name, admin } => (Some(name), None, None, admin),
-            Holder::Daemon { role: DaemonRole::Agent, name } => (None, Some(name), None, false),
-            Holder::Daemon { role: DaemonRole::JobHost, name } => (None, None, Some(name), false),
-        };
+        let admin = matches!(entry.holder, Holder::User { admin: true, .. });
+        let named = |role: Option<DaemonRole>| (entry.holder.role() == role).then(|| entry.holder.name().to_owned());
+        let [agent, job_host, global, server] = DaemonRole::ALL.map(|role| named(Some(role)));
+        let user = named(None);
         let shown = |at: Option<SystemTime>| at.map(|at| humantime::format_rfc3339_seconds(at).to_string());
         let scopes = if user.is_none() { Vec::new() } else { entry.scopes.names().collect() };
         let (until, last_used) = (shown(entry.until), shown(last_used));
-        Held { user, agent, job_host, has_certificates, name: entry.name, admin, scopes, until, last_used }
+        Held {
+            user,
+            agent,
+            job_host,
+            global,
+            server,
+            has_certificates,
+            name: entry.name,
+            admin,
+            scopes,
+            until,
+            last_used,
+        }
     }
 
     fn row(self) -> Vec<String> {
-        let role = match (&self.agent, &self.job_host, self.admin) {
-            (Some(_), ..) => "agent",
-            (None, Some(_), _) => "job host",
-            (None, None, true) => "administrator",
-            (None, None, false) => "user",
+        let holders = [self.agent, self.job_host, self.global, self.server];
+        let daemon = DaemonRole::ALL.into_iter().zip(holders).find_map(|(role, name)| Some((role, name?)));
+        let (role, holder) = match daemon {
+            Some((role, name)) => (role.title(), name),
+            None if self.admin => ("administrator", self.user.unwrap_or_default()),
+            None => ("user", self.user.unwrap_or_default()),
         };
         let role = if self.has_certificates { format!("{role} (certificate)") } else { role.to_owned() };
         vec![
-            self.user.or(self.agent).or(self.job_host).unwrap_or_default(),
+            holder,
             role,
             self.name.unwrap_or_default(),
             self.scopes.join(","),
@@ -287,9 +308,9 @@ fn new_entry(
         Some(DaemonRole::Agent) => {
             return Ok((TokenEntry { until, ..TokenEntry::new(Holder::agent(holder))? }, false));
         }
-        Some(DaemonRole::JobHost) => {
-            let what = "a job host has certificates instead of a token";
-            return Err(Failure::usage(what, "use a string of `amalgam token join --role jobs`"));
+        Some(role) => {
+            let what = format!("a {} has certificates instead of a token", role.title());
+            return Err(Failure::usage(what, "use a string of `amalgam token join --role jobs` or `--role global`"));
         }
     }
     // An administrator stays one when the token is replaced.
@@ -304,7 +325,7 @@ fn new_entry(
 
 /// A token in the audit log, without its secret.
 fn shown(which: &Which) -> String {
-    let kind = which.role.map(|role| format!("--{} ", role.key().replace('_', "-"))).unwrap_or_default();
+    let kind = which.role.map(|role| format!("{} ", role.flag())).unwrap_or_default();
     let name = which.name.map(|name| format!(" --name {name}")).unwrap_or_default();
     format!("{kind}{}{name}", which.holder)
 }

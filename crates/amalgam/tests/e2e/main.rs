@@ -15,6 +15,7 @@ mod examples;
 mod federations;
 mod files;
 mod gangs;
+mod globals;
 mod guarantees;
 mod hanging;
 mod hollow;

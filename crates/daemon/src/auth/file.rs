@@ -24,7 +24,7 @@ pub const OVERLAP: Duration = Duration::from_secs(24 * 60 * 60);
 pub enum Holder {
     /// A person, or a program that acts for one. An administrator's token also authenticates daemons to each other.
     User { name: String, admin: bool },
-    /// A daemon other than a server. What it authenticates with has no other use.
+    /// A daemon. What it authenticates with has no other use.
     Daemon { role: DaemonRole, name: String },
 }
 
@@ -174,7 +174,7 @@ fn entries(text: &str) -> Result<Vec<TokenEntry>, Mistake> {
         if name != "token" {
             return Err(wrong(
                 "unknown key",
-                "each entry is a [[token]] with `user`, `agent` or `job_host`, and `token` or `key`",
+                "each entry is a [[token]] with `user`, `agent`, `job_host`, `global` or `server`, and `token` or `key`",
             ));
         }
         let tables: Vec<&dyn TableLike> = match item {
@@ -254,7 +254,7 @@ impl Fields {
                         if name.len() > 16 { "unknown key".to_owned() } else { format!("unknown key `{name}`") };
                     return Err(wrong(
                         problem,
-                        "keys are user, agent, job_host, name, token, key, admin, scopes and until",
+                        "keys are user, agent, job_host, global, server, name, token, key, admin, scopes and until",
                     ));
                 }
             },

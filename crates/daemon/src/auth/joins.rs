@@ -117,12 +117,12 @@ pub fn give(token_file: &Path, request: &Request, proves: impl Fn(&str) -> bool)
     let is_taken = |entry: &TokenEntry| entry.holder == holder;
     let taken = |why: &str| match role {
         DaemonRole::Agent => format!("a node named {name} {why}; use another --name"),
-        DaemonRole::JobHost => format!("job host {name} {why}; use another --number"),
+        DaemonRole::JobHost | DaemonRole::Global => format!("{} {name} {why}; use another --number", role.title()),
+        DaemonRole::Server => format!("a server named {name} {why}; use another --name"),
     };
     if file::read(token_file).map_err(logged)?.iter().any(is_taken) {
-        let flag = role.key().replace('_', "-");
-        let why = taken("has a token or certificates already");
-        return Err(format!("{why}, or run `amalgam token remove --{flag} {name}` at the server first"));
+        let (why, flag) = (taken("has a token or certificates already"), role.flag());
+        return Err(format!("{why}, or run `amalgam token remove {flag} {name}` at the server first"));
     }
     let key = Credential::Key(key_digest(request.key));
     if file::read(token_file).map_err(logged)?.iter().any(|entry| entry.credential == key) {

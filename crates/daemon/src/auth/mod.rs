@@ -9,6 +9,7 @@ mod local;
 mod oidc;
 mod roles;
 mod scopes;
+mod shared;
 mod uses;
 
 pub use file::{
@@ -19,10 +20,13 @@ pub use local::{LocalSocket, LocalUser, USUAL_SOCKET};
 pub use oidc::{Claimed, Issuers, Refusal};
 pub use roles::DaemonRole;
 pub use scopes::{Scope, Scopes};
+pub use shared::SharedUser;
+use shared::SharedUsers;
+pub(crate) use shared::USERS_FILE;
 pub use uses::LastUses;
 
 use crate::audit::AuditLog;
-use crate::config::{Config, is_local};
+use crate::config::Config;
 use amalgam_core::vocabulary::{BadName, Named};
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::{Digest, Sha256};
@@ -30,7 +34,6 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::fs;
 use std::io;
-use std::net::SocketAddr;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
@@ -174,6 +177,8 @@ pub struct Tokens {
     path: PathBuf,
     loaded: Mutex<Loaded>,
     uses: LastUses,
+    /// Of another server.
+    others: SharedUsers,
 }
 
 /// Inode, size and time of the last change (of contents or mode) of a file. A replaced file differs in at least one of
@@ -214,7 +219,8 @@ impl Tokens {
             file::create(&path, &TokenEntry::new(holder)?)?;
         }
         let uses = LastUses::open(state_dir);
-        let tokens = Tokens { path, loaded: Mutex::new(Loaded { version: None, entries: Vec::new() }), uses };
+        let (loaded, others) = (Mutex::new(Loaded { version: None, entries: Vec::new() }), SharedUsers::of(state_dir));
+        let tokens = Tokens { path, loaded, uses, others };
         tokens.reload(&mut tokens.loaded.lock().unwrap_or_else(PoisonError::into_inner))?;
         Ok(tokens)
     }
@@ -227,7 +233,27 @@ impl Tokens {
     pub fn has_administrator(&self, user: &str) -> bool {
         let is_theirs =
             |entry: &TokenEntry| matches!(&entry.holder, Holder::User { name, admin: true } if name == user);
-        self.entries().iter().any(is_theirs)
+        self.entries().iter().any(is_theirs) || self.others.has_administrator(user, SystemTime::now())
+    }
+
+    /// The users for another server, which is to accept their tokens.
+    pub fn users(&self) -> Vec<SharedUser> {
+        self.entries().iter().filter_map(SharedUser::of).collect()
+    }
+
+    /// Accepts the tokens of the users that another server sent before the last stop.
+    ///
+    /// # Errors
+    /// If their file cannot be used, or others can read it.
+    pub fn load_others(&self) -> Result<(), AuthError> {
+        self.others.load()
+    }
+
+    /// Accepts the tokens of these users of another server, besides those of the file, and of no others.
+    pub fn accept_others(&self, users: Vec<SharedUser>) {
+        if let Err(error) = self.others.replace(users) {
+            tracing::error!("{error}; they are not known after a restart; {}", error.remedy());
+        }
     }
 
     /// The valid entry of the daemon whose certificates are for a public key with this digest.
@@ -264,24 +290,24 @@ impl Tokens {
 
     /// The entry of a token, which is used now.
     pub fn entry(&self, token: &str) -> Option<TokenEntry> {
-        let digest: [u8; 32] = Sha256::digest(token.as_bytes()).into();
-        let found = self.find(&digest)?;
-        self.uses.note(&digest);
+        let found = self.find(token)?;
+        self.uses.note(&Sha256::digest(token.as_bytes()).into());
         Some(found)
     }
 
     /// Whether a token is still valid.
     pub fn is_valid(&self, token: &str) -> bool {
-        self.find(&Sha256::digest(token.as_bytes()).into()).is_some()
+        self.find(token).is_some()
     }
 
     /// Compares all entries, so that the time does not depend on the match.
-    fn find(&self, digest: &[u8; 32]) -> Option<TokenEntry> {
+    fn find(&self, token: &str) -> Option<TokenEntry> {
+        let digest: [u8; 32] = Sha256::digest(token.as_bytes()).into();
         let now = SystemTime::now();
-        let mut found = None;
+        let mut found = self.others.find(token, now);
         let loaded = self.current();
         for hashed in &loaded.entries {
-            let is_equal = bool::from(hashed.digest.ct_eq(digest));
+            let is_equal = bool::from(hashed.digest.ct_eq(&digest));
             if is_equal && hashed.entry.token().is_some() && hashed.entry.is_valid(now) {
                 found = Some(hashed.entry.clone());
             }
@@ -380,22 +406,6 @@ fn mac(token: &str, side: &str, nonce: &[u8]) -> Hmac<Sha256> {
     mac.update(side.as_bytes());
     mac.update(nonce);
     mac
-}
-
-/// Refuses addresses of a global master's interface that other machines can reach: clients are redirected between global
-/// masters on loopback only.
-///
-/// # Errors
-/// If the address is not a loopback address. The text contains a remedy.
-pub fn check_bind(address: SocketAddr) -> Result<(), String> {
-    if is_local(address) {
-        return Ok(());
-    }
-    Err(format!(
-        "{address} can be reached from other machines, and clients are redirected between global masters on loopback only; listen on \
-         127.0.0.1:{port} and reach it through `ssh -L {port}:127.0.0.1:{port} HOST`",
-        port = address.port()
-    ))
 }
 
 #[cfg(test)]
@@ -506,13 +516,5 @@ mod tests {
         assert!(!verify("secret", "agent", b"other", &proof));
         assert!(!verify("secret", "agentn", b"once", &proof));
         assert!(!verify("secret", "agent", b"nonce", &proof[..31]));
-    }
-
-    #[test]
-    fn only_loopback_may_be_bound() {
-        assert_eq!(check_bind("127.0.0.1:7433".parse().unwrap()), Ok(()));
-        assert_eq!(check_bind("[::1]:0".parse().unwrap()), Ok(()));
-        let refusal = check_bind("0.0.0.0:7433".parse().unwrap()).unwrap_err();
-        assert!(refusal.contains("ssh -L 7433:127.0.0.1:7433"), "{refusal}");
     }
 }

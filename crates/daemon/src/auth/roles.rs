@@ -10,16 +10,22 @@ pub enum DaemonRole {
     Agent,
     /// The job host with a number.
     JobHost,
+    /// The global master with a number, of a federation.
+    Global,
+    /// A server with a name that shares its records with the others of its cluster: a standby, or the active one.
+    Server,
 }
 
 impl DaemonRole {
-    pub const ALL: [DaemonRole; 2] = [DaemonRole::Agent, DaemonRole::JobHost];
+    pub const ALL: [DaemonRole; 4] = [DaemonRole::Agent, DaemonRole::JobHost, DaemonRole::Global, DaemonRole::Server];
 
     /// The key in token files.
     pub fn key(self) -> &'static str {
         match self {
             DaemonRole::Agent => "agent",
             DaemonRole::JobHost => "job_host",
+            DaemonRole::Global => "global",
+            DaemonRole::Server => "server",
         }
     }
 
@@ -28,19 +34,33 @@ impl DaemonRole {
         match self {
             DaemonRole::Agent => "agent",
             DaemonRole::JobHost => "job host",
+            DaemonRole::Global => "global master",
+            DaemonRole::Server => "server",
         }
+    }
+
+    /// The flag of `amalgam token` that names such a daemon.
+    pub fn flag(self) -> String {
+        format!("--{}", self.key().replace('_', "-"))
     }
 
     /// # Errors
     /// If no daemon of this role can have the name.
     pub fn check(self, name: &str) -> Result<(), BadName> {
         match self {
-            DaemonRole::Agent => Named::Node.check(name),
+            DaemonRole::Agent | DaemonRole::Server => Named::Node.check(name),
             DaemonRole::JobHost => match name.parse::<u16>() {
                 Ok(number) if number > 0 && number.to_string() == name => Ok(()),
                 _ => Err(BadName {
                     problem: "it is not the number of a job host".to_owned(),
                     remedy: "write a number from 1",
+                }),
+            },
+            DaemonRole::Global => match name.parse::<u8>() {
+                Ok(number) if number.to_string() == name => Ok(()),
+                _ => Err(BadName {
+                    problem: "it is not the number of a global master".to_owned(),
+                    remedy: "write a number from 0",
                 }),
             },
         }

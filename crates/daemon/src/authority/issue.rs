@@ -39,6 +39,9 @@ pub struct Certified {
     /// The certificates between it and an authority.
     pub between: Vec<Vec<u8>>,
     pub authorities: Vec<Vec<u8>>,
+    /// With which a global master presents itself to clients, and the certificates between it and an authority. Empty for others.
+    #[serde(default)]
+    pub for_clients: Vec<Vec<u8>>,
 }
 
 impl Signer {
@@ -86,18 +89,35 @@ impl Authority {
             certificate: certificate.der().to_vec(),
             between: vec![signer.certificate.to_vec()],
             authorities: signers.anchors().iter().map(|anchor| anchor.to_vec()).collect(),
+            for_clients: Vec::new(),
         })
+    }
+
+    /// Adds what a global master with this public key presents to clients, which reach it under these names. It is signed by the
+    /// authority of the server's own certificate, which clients trust also while a rotation is under way.
+    ///
+    /// # Errors
+    /// If it is not a key, or a name cannot be in a certificate.
+    pub fn certify_for_clients(
+        &self,
+        certified: Certified,
+        key: &[u8],
+        names: &[String],
+    ) -> Result<Certified, rcgen::Error> {
+        if names.is_empty() {
+            return Ok(certified);
+        }
+        let (signers, now) = (self.signers(), SystemTime::now());
+        let params = listening(names, GLOBAL, now, DAEMON_DAYS)?;
+        let certificate = params.signed_by(&SubjectPublicKeyInfo::from_der(key)?, &signers.server.issuer)?;
+        let for_clients = vec![certificate.der().to_vec(), signers.server.certificate.to_vec()];
+        Ok(Certified { for_clients, ..certified })
     }
 }
 
 impl Signers {
     fn of_server(&self, names: &[String], now: SystemTime) -> Result<CertifiedKey, rcgen::Error> {
-        let mut params = CertificateParams::new(names)?;
-        params.distinguished_name = named(SERVER);
-        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
-        params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
-        params.use_authority_key_identifier_extension = true;
-        valid(&mut params, now, SERVER_DAYS);
+        let params = listening(names, SERVER, now, SERVER_DAYS)?;
         let key = KeyPair::generate()?;
         let certificate = params.signed_by(&key, &self.server.issuer)?;
         let chain = vec![certificate.into(), self.server.certificate.clone()];
@@ -109,6 +129,19 @@ impl Signers {
 
 /// The name in the server's certificate.
 pub(super) const SERVER: &str = "Amalgam server";
+/// The name in what global masters present to clients. No daemon expects to find it.
+const GLOBAL: &str = "Amalgam global master";
+
+/// A certificate for listening under these names and addresses.
+fn listening(names: &[String], title: &str, now: SystemTime, days: u32) -> Result<CertificateParams, rcgen::Error> {
+    let mut params = CertificateParams::new(names)?;
+    params.distinguished_name = named(title);
+    params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+    params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+    params.use_authority_key_identifier_extension = true;
+    valid(&mut params, now, days);
+    Ok(params)
+}
 
 /// The certificate of the server, which is replaced before it expires.
 pub(crate) struct Renewed {

@@ -14,6 +14,7 @@ mod tests;
 pub use issue::Certified;
 pub(crate) use rotation::NEXT_FILE;
 pub use rotation::{Notes, Progress, Standing, cancel, fingerprint, finish, import, start};
+pub(crate) use subject::pem_of;
 pub use subject::{Expected, Subject, Untrusted, Use, end_of, key_of, verify};
 
 use crate::auth::{self, AuthError};

@@ -18,9 +18,10 @@ use x509_parser::parse_x509_certificate;
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Subject {
     pub role: DaemonRole,
-    /// A node's name, or a job host's number.
+    /// A node's or a server's name, or the number of a job host or global master.
     pub name: String,
-    /// The number of an agent's node, once the server has given it one.
+    /// The number of an agent's node, once the server has given it one. The number of the cluster whose masters a global master may
+    /// join.
     pub number: Option<u32>,
 }
 
@@ -68,7 +69,7 @@ impl fmt::Display for Subject {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.role {
             DaemonRole::Agent => write!(f, "the agent of node {}", self.name),
-            DaemonRole::JobHost => write!(f, "job host {}", self.name),
+            role => write!(f, "{} {}", role.title(), self.name),
         }
     }
 }
@@ -200,7 +201,7 @@ pub(super) fn check_authority(chain: &[CertificateDer<'_>]) -> Result<(), String
     Ok(())
 }
 
-pub(super) fn pem_of(certificate: &CertificateDer<'_>) -> String {
+pub(crate) fn pem_of(certificate: &CertificateDer<'_>) -> String {
     pem::encode_config(
         &pem::Pem::new("CERTIFICATE", certificate.to_vec()),
         pem::EncodeConfig::new().set_line_ending(pem::LineEnding::LF),

@@ -221,7 +221,8 @@ fn a_daemon_keeps_its_certificate_in_a_private_file_and_takes_newer_ones_for_its
     let key = NewKey::generate().unwrap();
     let public = key.public();
     let certified = authority.certify(&agent("vm-1"), &public).unwrap();
-    let identity = Identity::create(work_dir.path(), "digest".to_owned(), key, certified.clone()).unwrap();
+    let identity =
+        Identity::create(work_dir.path().join(Identity::FILE), "digest".to_owned(), key, certified.clone()).unwrap();
     let path = work_dir.path().join(Identity::FILE);
     assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
     let other = authority.certify(&agent("vm-1"), &NewKey::generate().unwrap().public()).unwrap();
@@ -233,7 +234,32 @@ fn a_daemon_keeps_its_certificate_in_a_private_file_and_takes_newer_ones_for_its
     assert_eq!(kept.subject().unwrap(), agent("vm-1"));
     kept.replace(certified).unwrap();
     assert!(!Identity::load(work_dir.path()).unwrap().unwrap().has_expired());
-    Identity::create(work_dir.path(), String::new(), NewKey::generate().unwrap(), other).map(drop).unwrap_err();
+    Identity::create(work_dir.path().join(Identity::FILE), String::new(), NewKey::generate().unwrap(), other)
+        .map(drop)
+        .unwrap_err();
     fs::write(&path, "{").unwrap();
     assert!(matches!(Identity::load(work_dir.path()), Err(AuthError::Malformed { .. })));
+}
+
+#[test]
+fn what_a_global_master_presents_to_clients_is_for_nothing_else_and_trusted_during_a_rotation() {
+    let dir = tempfile::tempdir().unwrap();
+    let authority = Authority::open(dir.path()).unwrap();
+    let before = authority.signers().trusted.clone();
+    start(dir.path()).unwrap();
+    let key = NewKey::generate().unwrap();
+    let global = Subject { role: DaemonRole::Global, name: "1".to_owned(), number: Some(0) };
+    let certified = authority.certify(&global, &key.public()).unwrap();
+    assert!(certified.for_clients.is_empty());
+    let names = ["jobs-1".to_owned(), "fd00::1".to_owned()];
+    let certified = authority.certify_for_clients(certified, &key.public(), &names).unwrap();
+    let presented: Vec<CertificateDer> = certified.for_clients.iter().map(|der| der.clone().into()).collect();
+    assert_eq!(verify(&presented, &before, Use::Listening), Ok(()), "clients know the first authority only");
+    assert!(verify(&presented, &before, Use::Joining).is_err());
+    assert!(Expected::Server.check(&presented[0]).is_err() && Expected::JobHost(1).check(&presented[0]).is_err());
+    // That for the master of the cluster listens nowhere, and names nobody else.
+    let own = chain(&certified);
+    assert!(verify(&own, &trusted(&certified), Use::Listening).is_err());
+    assert_eq!(Subject::of(&own[0]).unwrap(), global);
+    assert!(Expected::JobHost(1).check(&own[0]).is_err());
 }

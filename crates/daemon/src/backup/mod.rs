@@ -19,13 +19,14 @@ pub use writing::write;
 
 use crate::accounting;
 use crate::audit::{self, AuditLog};
-use crate::auth::{LastUses, Tokens, joins};
+use crate::auth::{LastUses, Tokens, USERS_FILE, joins};
 use crate::authority::{self, Authority};
 use crate::identity::Identity;
 use crate::seat;
 use crate::store::{self, StoreError};
 use crate::stored_terms;
 use crate::versions::{STORE, Versions};
+use amalgam_core::vocabulary::ClusterId;
 use serde::{Deserialize, Serialize};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -137,12 +138,14 @@ fn small_files() -> Vec<String> {
         Authority::NEXT_KEY_FILE,
         authority::NEXT_FILE,
         Identity::FILE,
+        USERS_FILE,
         seat::FILE,
         stored_terms::NAME,
         AuditLog::FILE,
     ];
     let rotated = (1..=audit::KEPT).map(|number| format!("{}.{number}", AuditLog::FILE));
-    fixed.into_iter().map(str::to_owned).chain(rotated).collect()
+    let of_clusters = (0..=u8::MAX).map(|cluster| Identity::file_of_cluster(ClusterId(cluster)));
+    fixed.into_iter().map(str::to_owned).chain(of_clusters).chain(rotated).collect()
 }
 
 /// Whether an archive may contain a file of this path. So none leads out of the directory.

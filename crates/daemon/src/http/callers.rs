@@ -192,10 +192,7 @@ fn caller(callers: &Callers, headers: &HeaderMap, peer: Option<&Peer>) -> Result
             Ok(Caller { identity: Identity { user, scopes }, validity, token_name })
         }
         Some(TokenEntry { holder: Holder::Daemon { role, name }, .. }) => {
-            let of = match role {
-                DaemonRole::Agent => "agent of node",
-                DaemonRole::JobHost => "job host",
-            };
+            let of = if role == DaemonRole::Agent { "agent of node" } else { role.title() };
             Err(refuse(&format!("the token belongs to the {of} `{name}`, not to a user")))
         }
         None if let Some(verdict) = callers.issuers.verify(token, SystemTime::now()) => {

@@ -60,7 +60,7 @@ fn answer_meanwhile(
     let runtime = interface_runtime()?;
     let listener = runtime.block_on(bind(own.address))?;
     let address = listener.local_addr().map_err(ServerError::io("learn the interface's address"))?;
-    leave_address(state_dir, address, None, tokens.path())?;
+    leave_address(state_dir, address.to_string(), None, tokens.path())?;
     runtime.spawn(http::refuse_all(listener, own.certificate.clone(), refusal));
     Ok(runtime)
 }

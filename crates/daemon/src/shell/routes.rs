@@ -127,6 +127,11 @@ impl Routes {
         lock(&self.peers).iter().filter_map(host).collect()
     }
 
+    /// Whether the peer is connected.
+    pub fn has(&self, peer: PeerId) -> bool {
+        lock(&self.peers).contains_key(&peer)
+    }
+
     /// The clusters whose masters are connected.
     pub fn clusters(&self) -> Vec<ClusterId> {
         let clusters = |peer: &PeerId| match peer {

@@ -64,6 +64,7 @@ pub async fn serve_server(
             Ok(Wire::Keys(keys)) => hosts.secrets.allow(keys),
             Ok(
                 Wire::Stored(_)
+                | Wire::Users(_)
                 | Wire::Fed { .. }
                 | Wire::Alive
                 | Wire::Fetched { .. }

@@ -2,7 +2,8 @@
 //! and files between clusters.
 
 use super::files::answer_in_turn;
-use super::{Conversation, Joined, Outgoing, RemoteNodes, Wire};
+use super::{Conversation, Joined, Outgoing, RemoteNodes, Secrets, Wire};
+use crate::auth::Tokens;
 use crate::files::MOST_SERVED;
 use crate::shell::{Handle, Input, PeerId};
 use amalgam_core::hosting::Envelope;
@@ -75,13 +76,39 @@ impl GlobalIntroduction {
     }
 }
 
+/// What a global master does with the news of a cluster's master about certificates and users.
+#[derive(Clone)]
+pub struct ClusterNews {
+    /// Those for this cluster.
+    pub secrets: Secrets,
+    /// Accepts the users of this cluster, if it is the first one that the global master has joined.
+    pub users: Option<Arc<Tokens>>,
+    /// Called after the certificates were replaced.
+    pub renewed: Option<Arc<dyn Fn() + Send + Sync>>,
+}
+
+impl ClusterNews {
+    fn take(&self, news: Wire, answers: &mpsc::UnboundedSender<Outgoing>) {
+        match news {
+            Wire::Certificate(certified) => {
+                if let Some(answer) = self.secrets.renew(*certified) {
+                    let _ = answers.send(answer.into());
+                }
+                self.renewed.iter().for_each(|renewed| renewed());
+            }
+            Wire::Users(users) => self.users.iter().for_each(|tokens| tokens.accept_others(users.clone())),
+            _ => {}
+        }
+    }
+}
+
 /// Passes messages between this global master's loop and the master of a cluster, until the connection breaks.
 pub async fn serve_cluster(
     joined: Joined,
     federation: Federation,
     cluster: ClusterId,
-    handle: &Handle,
-    remote: &Arc<RemoteNodes>,
+    (handle, remote): (&Handle, &Arc<RemoteNodes>),
+    news: &ClusterNews,
 ) -> io::Error {
     let Joined { incarnation, link, .. } = joined;
     let (parcels_in, parcels) = mpsc::unbounded_channel();
@@ -103,7 +130,8 @@ pub async fn serve_cluster(
         Address::Node(node) => federation.has(node) && federation.cluster_of(node) == cluster,
         _ => false,
     };
-    let end = exchange(conversation, wire_in, handle, remote, may_say).await;
+    let answers = wire_in.clone();
+    let end = exchange(conversation, wire_in, handle, remote, may_say, |other| news.take(other, &answers)).await;
     remote.remove_cluster(cluster);
     let _ = handle.send(Input::ClusterDisconnected { cluster });
     drop(route);
@@ -119,13 +147,14 @@ pub(super) fn may_say(federation: Federation, global: GlobalId) -> impl Fn(&Enve
     }
 }
 
-/// Handles the peer's frames until the connection breaks.
+/// Handles the peer's frames until the connection breaks. Those that are not about jobs and files are for `other`.
 pub(super) async fn exchange(
     mut conversation: Conversation,
     answers: mpsc::UnboundedSender<Outgoing>,
     handle: &Handle,
     remote: &Arc<RemoteNodes>,
     may_say: impl Fn(&Envelope) -> bool,
+    other: impl Fn(Wire),
 ) -> io::Error {
     let served = Arc::new(Semaphore::new(MOST_SERVED));
     loop {
@@ -163,15 +192,14 @@ pub(super) async fn exchange(
                 });
             }
             Ok(Wire::Fed { id, taken }) => remote.answer_input(id, taken),
+            Ok(news @ (Wire::Certificate(_) | Wire::Stored(_) | Wire::Users(_))) => other(news),
             Ok(
                 Wire::Alive
                 | Wire::Hosts(_)
                 | Wire::Log { .. }
                 | Wire::Present { .. }
                 | Wire::All { .. }
-                | Wire::Certificate(_)
                 | Wire::Keys(_)
-                | Wire::Stored(_)
                 | Wire::AskWay { .. }
                 | Wire::Way { .. }
                 | Wire::Expect { .. }

@@ -16,6 +16,7 @@
 //!   Hosts                 addresses of job hosts, from the server to agents
 //!   Certificate           the newest certificate of a daemon, from the server
 //!   Keys                  which keys authenticate daemons, from the server to job hosts
+//!   Users                 whose tokens are valid at a global master, from the master of a cluster
 //!   Log, All, Present     state of a job host, to the server
 //! ```
 //!
@@ -35,7 +36,7 @@ mod ways;
 mod wire;
 
 pub use agents::{HostLinks, serve_server};
-pub use federation::{GlobalIntroduction, serve_cluster};
+pub use federation::{ClusterNews, GlobalIntroduction, serve_cluster};
 pub use files::{FederatedFiles, Fetched, OtherNodes, RemoteNodes};
 pub use job_hosts::serve_as_job_host;
 pub use joining::{JoinError, join, redeem};

@@ -40,6 +40,8 @@ const MOST_QUEUED: usize = 1_000;
 /// Number of signs of life in the time of a lease.
 const PULSES: u32 = 5;
 
+const NOT_FEDERATED: &str = "this server's cluster is not in a federation; write [federation] into its configuration";
+
 /// Authenticates and accepts connections.
 pub struct Gate {
     pub handle: Handle,
@@ -260,8 +262,7 @@ impl Gate {
                 Ok((PeerId::Global(global), global.to_string(), Terms::Global))
             }
             (Side::Server { federated: None, .. }, Introduction::Global(_)) => {
-                let why = "this server's cluster is not in a federation; write [federation] into its configuration";
-                Err(Refusal::for_good(why.to_owned()))
+                Err(Refusal::for_good(NOT_FEDERATED.to_owned()))
             }
             (Side::JobHost(_), Introduction::NodeOf { node }) => {
                 Ok((PeerId::Node(node), node.to_string(), Terms::NodeOf))
@@ -352,16 +353,24 @@ impl Gate {
     }
 
     async fn serve_global(&self, guest: Guest, federation: Federation, global: GlobalId, remote: &Arc<RemoteNodes>) {
-        let Guest { program, incarnation, link, parcels, route, .. } = guest;
+        let Guest { program, incarnation, link, parcels, route, certified, .. } = guest;
         if self.handle.send(Input::GlobalConnected { global, incarnation }).is_err() {
             return;
         }
         tracing::info!(program, "{global} connected");
         let (wire_in, wire) = mpsc::unbounded_channel();
+        let _renewing = certified.as_ref().and_then(|certified| self.keep_certified(certified, None, &wire_in));
+        let _informed = certified.as_ref().and_then(|_| self.keep_users_known(&wire_in));
         let clock = self.handle.clock();
         let conversation = link.converse(parcels, wire, move || clock.now());
         remote.add_global(global, wire_in.clone());
-        let end = exchange(conversation, wire_in, &self.handle, remote, may_say(federation, global)).await;
+        let noted = |other| {
+            if let Wire::Stored(authority) = other {
+                self.note_stored(certified.as_ref(), &authority);
+            }
+        };
+        let may_say = may_say(federation, global);
+        let end = exchange(conversation, wire_in, &self.handle, remote, may_say, noted).await;
         tracing::info!(%end, "{global} disconnected");
         remote.remove_global(global);
         let _ = self.handle.send(Input::GlobalDisconnected { global });
@@ -490,7 +499,8 @@ fn forward(
         | Wire::Expect { .. }
         | Wire::Certificate(_)
         | Wire::Keys(_)
-        | Wire::Stored(_) => {}
+        | Wire::Stored(_)
+        | Wire::Users(_) => {}
     }
 }
 
@@ -502,7 +512,8 @@ fn unknown_token(side: &Side, secrets: &Secrets) -> Refusal {
         }
         Side::Server { .. } => {
             "the server does not know this token; replace it by the output of `amalgam token add --agent NAME` at the \
-             server, or for job hosts and global masters by a copy of its tokens.toml; the file is read again for each try"
+             server, or for job hosts and global masters by a copy of its tokens.toml, or join with a string of `amalgam token join`; \
+             the file is read again for each try"
         }
         Side::JobHost(_) => {
             "the job host does not know this token; if the server does, copy the server's tokens.toml to the job host's \
@@ -530,6 +541,12 @@ fn may_join(entry: &TokenEntry, hello: &Hello) -> Result<(), String> {
         // Of a token, the name is not compared: a job host knows only the numbers of nodes, which a certificate has.
         (DaemonRole::Agent, Introduction::NodeOf { .. }) => Ok(()),
         (DaemonRole::JobHost, Introduction::JobHost { host: HostId(host), .. }) if *name == host.to_string() => Ok(()),
+        (DaemonRole::Global, Introduction::Global(own)) if *name == own.global.0.to_string() => Ok(()),
+        (DaemonRole::Global, Introduction::Global(own)) => Err(format!(
+            "the {what} belongs to global master {name}, and this is {}; use --number {name}, or join with a string of `amalgam \
+             token join --role global`",
+            own.global
+        )),
         (DaemonRole::Agent, Introduction::Node { name: node }) => Err(format!(
             "the {what} belongs to the agent of node {name}, and this node is named {node}; use --name {name}, or \
              join as {node} with a string of `amalgam token join`"

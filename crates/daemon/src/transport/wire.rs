@@ -1,6 +1,7 @@
 //! The frames between daemons after the handshake.
 
 use super::Fetched;
+use crate::auth::SharedUser;
 use crate::authority::Certified;
 use crate::files::direct::{Expected, Visit, Way};
 use crate::files::{Piece, PieceAsk};
@@ -94,6 +95,8 @@ pub(super) enum Wire {
     Keys(Vec<String>),
     /// To the server: the last certificate was stored. The authority with this fingerprint has signed it.
     Stored(String),
+    /// From the server, to a global master that joined with a string: the users whose tokens are valid there, too.
+    Users(Vec<SharedUser>),
 }
 
 impl Wire {
@@ -118,7 +121,8 @@ impl Wire {
             | Wire::Expected { .. }
             | Wire::Certificate(_)
             | Wire::Keys(_)
-            | Wire::Stored(_) => 33,
+            | Wire::Stored(_)
+            | Wire::Users(_) => 33,
         }
     }
 }

@@ -19,6 +19,7 @@ use amalgam_daemon::private::make_private_dir;
 use amalgam_daemon::seat;
 use amalgam_daemon::server::{Server, ServerError, ServerOptions, take_address};
 use amalgam_daemon::shell::shut_down;
+use std::collections::BTreeMap;
 use std::fs;
 use std::net::{TcpListener, ToSocketAddrs};
 use std::os::unix::fs::symlink;
@@ -178,7 +179,15 @@ fn start_global(
     }
     let (user, journal) = (user(), plan.journal.clone());
     let listener = Some(listener);
-    let server = global::start(GlobalOptions { state_dir, config, listener, user, secrets: None, journal })?;
+    let server = global::start(GlobalOptions {
+        state_dir,
+        config,
+        listener,
+        user,
+        secrets: None,
+        joined: BTreeMap::new(),
+        journal,
+    })?;
     crate::verbs::server::report_torn(&server);
     Ok(server)
 }

@@ -1,13 +1,14 @@
 //! How a listening process authenticates daemons by their certificates, and gives them new ones (ADR 80).
 
 use super::super::{Answer, Hello, Introduction, JOINING, LISTENING, Link, Obstacle, Outgoing, Secrets, Terms, Wire};
-use super::{Gate, Refusal, refuse};
+use super::{Gate, NOT_FEDERATED, Refusal, Side, refuse};
 use crate::auth::joins::{self, Request};
-use crate::auth::{self, DaemonRole, Holder, TokenEntry, Tokens, key_digest};
-use crate::authority::{Authority, Notes, Signers, Subject, Untrusted, Use, end_of, key_of, verify};
+use crate::auth::{self, DaemonRole, Holder, SharedUser, TokenEntry, Tokens, key_digest};
+use crate::authority::{Authority, Certified, Notes, Signers, Subject, Untrusted, Use, end_of, key_of, verify};
+use crate::shell::PeerId;
 use amalgam_core::hosting::Roles;
 use amalgam_core::scheduling::NodeState;
-use amalgam_core::vocabulary::{HostId, NodeId};
+use amalgam_core::vocabulary::{GlobalId, HostId, NodeId};
 use rustls::pki_types::CertificateDer;
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -42,6 +43,8 @@ pub struct Certifier {
     authority: Arc<Authority>,
     /// Written while a rotation of the authority is under way.
     notes: Arc<Mutex<Notes>>,
+    /// Under which name clients reach each global master.
+    globals: Arc<[Option<String>]>,
     current: watch::Sender<Current>,
 }
 
@@ -51,6 +54,8 @@ struct Current {
     signers: Arc<Signers>,
     /// The digests of the keys of all agents and of all job hosts.
     keys: Arc<[Vec<String>; 2]>,
+    /// For global masters.
+    users: Arc<Vec<SharedUser>>,
 }
 
 impl Current {
@@ -58,15 +63,25 @@ impl Current {
         let now = SystemTime::now();
         let keys = |role| tokens.map_or_else(Vec::new, |tokens| tokens.keys(role, now));
         let keys = Arc::new([DaemonRole::Agent, DaemonRole::JobHost].map(keys));
-        Current { signers: authority.signers(), keys }
+        let users = Arc::new(tokens.map_or_else(Vec::new, Tokens::users));
+        Current { signers: authority.signers(), keys, users }
     }
 }
 
 impl Certifier {
-    pub fn new(authority: Arc<Authority>) -> Certifier {
+    /// `globals` are the names or addresses under which clients on other machines reach the global masters, by number.
+    pub fn new(authority: Arc<Authority>, globals: Vec<Option<String>>) -> Certifier {
         let notes = Arc::new(Mutex::new(Notes::new(Arc::clone(&authority))));
         let (current, _) = watch::channel(Current::read(&authority, None));
-        Certifier { authority, notes, current }
+        Certifier { authority, notes, globals: globals.into(), current }
+    }
+
+    fn certify(&self, subject: &Subject, key: &[u8]) -> Result<Certified, rcgen::Error> {
+        let certified = self.authority.certify(subject, key)?;
+        let number = Some(&subject.name).filter(|_| subject.role == DaemonRole::Global);
+        let place = number.and_then(|number| number.parse::<usize>().ok());
+        let name = place.and_then(|place| self.globals.get(place)).cloned().flatten();
+        self.authority.certify_for_clients(certified, key, &Vec::from_iter(name))
     }
 
     /// A daemon has stored a certificate that an authority with this fingerprint signed.
@@ -86,7 +101,9 @@ impl Certifier {
                 };
                 let new = Current::read(&certifier.authority, tokens);
                 certifier.current.send_if_modified(|current| {
-                    let is_same = Arc::ptr_eq(&current.signers, &new.signers) && current.keys == new.keys;
+                    let is_same = Arc::ptr_eq(&current.signers, &new.signers)
+                        && current.keys == new.keys
+                        && current.users == new.users;
                     if !is_same {
                         *current = new;
                     }
@@ -145,6 +162,11 @@ impl Gate {
         {
             return Err(refused(format!("the certificate of {subject} is for node {own}, not {node}")));
         }
+        if let (DaemonRole::Global, Side::Server { federated: Some(own), .. }) = (subject.role, &self.side)
+            && subject.number != Some(own.cluster.0.into())
+        {
+            return Err(refused(format!("the certificate of {subject} is for another cluster than {}", own.cluster)));
+        }
         let entry = match (&self.secrets, verifier) {
             (Secrets::Server(tokens), _) => {
                 let entry = tokens.entry_of_key(&digest).ok_or_else(revoked)?;
@@ -175,7 +197,7 @@ impl Gate {
     /// Gives a machine that proves the secret of a join string a certificate.
     pub(super) async fn give_certificate(&self, mut link: Link, nonce: &[u8; 32], hello: Hello) -> io::Result<()> {
         let Introduction::Join { role, name, key } = hello.introduction else { return Ok(()) };
-        let (Secrets::Server(tokens), Some(Certifier { authority, .. })) = (&self.secrets, &self.certifier) else {
+        let (Secrets::Server(tokens), Some(certifier)) = (&self.secrets, &self.certifier) else {
             let why = "this is no server: join strings are for the server's address for agents".to_owned();
             return Err(refuse(link, Refusal::for_good(why)).await);
         };
@@ -186,9 +208,13 @@ impl Gate {
         let Ok(is_up) = self.is_up(role, &name).await else {
             return Err(refuse(link, Refusal::stopping()).await);
         };
-        let subject = Subject { role, name, number: None };
+        let number = match self.check_role(role, &name) {
+            Ok(number) => number,
+            Err(why) => return Err(refuse(link, Refusal::for_good(why)).await),
+        };
+        let subject = Subject { role, name, number };
         // Before the string is used.
-        let certified = match authority.certify(&subject, &key) {
+        let certified = match certifier.certify(&subject, &key) {
             Ok(certified) => certified,
             Err(error) => {
                 let why = format!("a certificate for this key cannot be signed: {error}");
@@ -213,6 +239,21 @@ impl Gate {
         }
     }
 
+    /// Checks that this server can have a daemon of this role. Returns the number for its certificate.
+    fn check_role(&self, role: DaemonRole, name: &str) -> Result<Option<u32>, String> {
+        match (role, &self.side) {
+            (DaemonRole::Global, Side::Server { federated: Some(own), .. }) => {
+                let globals = own.federation.globals;
+                match name.parse::<u8>() {
+                    Ok(number) if number < globals => Ok(Some(own.cluster.0.into())),
+                    _ => Err(format!("unknown global master {name}; known: 0 to {}", globals - 1)),
+                }
+            }
+            (DaemonRole::Global, _) => Err(NOT_FEDERATED.to_owned()),
+            (DaemonRole::Agent | DaemonRole::JobHost | DaemonRole::Server, _) => Ok(None),
+        }
+    }
+
     /// Whether a daemon of this role and name is connected.
     async fn is_up(&self, role: DaemonRole, name: &str) -> Result<bool, ()> {
         match role {
@@ -224,6 +265,11 @@ impl Gate {
                 let hosts = self.handle.routes().job_hosts();
                 Ok(name.parse().is_ok_and(|host| hosts.contains_key(&HostId(host))))
             }
+            DaemonRole::Global => {
+                let is_connected = |global| self.handle.routes().has(PeerId::Global(GlobalId(global)));
+                Ok(name.parse().is_ok_and(is_connected))
+            }
+            DaemonRole::Server => Ok(false),
         }
     }
 
@@ -240,7 +286,7 @@ impl Gate {
         let wire = wire.clone();
         let mut current = certifier.current.subscribe();
         let mut signers = Arc::clone(&current.borrow_and_update().signers);
-        let send = move || match certifier.authority.certify(&subject, &key) {
+        let send = move || match certifier.certify(&subject, &key) {
             Ok(new) => drop(wire.send(Wire::Certificate(Box::new(new)).into())),
             Err(error) => tracing::error!("the certificate of {subject} cannot be replaced: {error}"),
         };
@@ -279,7 +325,7 @@ impl Gate {
                 let [agents, job_hosts] = (*current.borrow_and_update().keys).clone();
                 let keys = match role {
                     DaemonRole::Agent => job_hosts,
-                    DaemonRole::JobHost => agents,
+                    DaemonRole::JobHost | DaemonRole::Global | DaemonRole::Server => agents,
                 };
                 if sent.as_ref() != Some(&keys) {
                     sent = Some(keys.clone());
@@ -290,6 +336,35 @@ impl Gate {
                 if current.changed().await.is_err() {
                     return;
                 }
+            }
+        })))
+    }
+}
+
+impl Gate {
+    /// Sends a global master the users whose tokens it accepts, now and when they change.
+    pub(super) fn keep_users_known(&self, wire: &mpsc::UnboundedSender<Outgoing>) -> Option<Beside> {
+        let mut current = self.certifier.as_ref()?.current.subscribe();
+        // Its first value is from before the tokens were read.
+        let first = Arc::new(match &self.secrets {
+            Secrets::Server(tokens) => tokens.users(),
+            _ => Vec::new(),
+        });
+        let wire = wire.clone();
+        Some(Beside(tokio::spawn(async move {
+            let mut sent = Arc::new(Vec::new());
+            let mut users = first;
+            loop {
+                if users != sent {
+                    sent = users;
+                    if wire.send(Wire::Users(sent.to_vec()).into()).is_err() {
+                        return;
+                    }
+                }
+                if current.changed().await.is_err() {
+                    return;
+                }
+                users = Arc::clone(&current.borrow_and_update().users);
             }
         })))
     }
