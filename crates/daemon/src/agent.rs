@@ -283,7 +283,7 @@ async fn join_again(
 pub(crate) fn numbered(joined: &Joined, server: &str) -> Result<(NodeId, Preset), JoinError> {
     match &joined.terms {
         Terms::Node { node, preset } => Ok((*node, **preset)),
-        Terms::NodeOf | Terms::JobHost { .. } | Terms::Global | Terms::Join(_) => {
+        Terms::NodeOf | Terms::JobHost { .. } | Terms::Global | Terms::Join(_) | Terms::Standby => {
             let why = "it treats this process as another kind of daemon".to_owned();
             Err(JoinError::lasting(server, why))
         }

@@ -2,8 +2,9 @@
 //!
 //! The private key is made here and never sent. The server replaces the certificate over the daemon's connection.
 
-use crate::auth::{self, AuthError, key_digest};
-use crate::authority::{Certified, Expected, Subject, Untrusted, Use, end_of, key_of, verify};
+use crate::auth::{self, AuthError, DaemonRole, Holder, TokenEntry, Tokens, key_digest};
+use crate::authority::{Authority, AuthorityError, Certified, Expected, Subject, Untrusted, Use};
+use crate::authority::{end_of, fingerprint, key_of, verify};
 use crate::cryptography::provider;
 use crate::durable;
 use amalgam_core::vocabulary::ClusterId;
@@ -138,6 +139,47 @@ impl Identity {
         Ok(())
     }
 
+    /// The certificate of a server with this name, which has the authority itself, for the other servers of its cluster. The first call
+    /// makes the key and adds it to the tokens.
+    ///
+    /// # Errors
+    /// If a file cannot be used, or the certificate there is that of another daemon.
+    pub fn of_server(state_dir: &Path, name: &str) -> Result<(), AuthorityError> {
+        let path = state_dir.join(Identity::FILE);
+        if let Some(kept) = Identity::load(state_dir)? {
+            return if kept.is_of_server() { Ok(()) } else { Err(of_another(path).into()) };
+        }
+        let (authority, key) = (Authority::open(state_dir)?, NewKey::generate()?);
+        let subject = Subject { role: DaemonRole::Server, name: name.to_owned(), number: None };
+        let (certified, public) = (authority.certify(&subject, &key.public())?, key.public());
+        let holder = Holder::Daemon { role: DaemonRole::Server, name: name.to_owned() };
+        auth::add(&state_dir.join(Tokens::FILE), TokenEntry::with_key(holder, &public), true)?;
+        Identity::create(path, String::new(), key, certified)?;
+        Ok(())
+    }
+
+    /// Whether it is that of a server.
+    pub fn is_of_server(&self) -> bool {
+        self.subject().is_ok_and(|subject| subject.role == DaemonRole::Server)
+    }
+
+    /// Replaces the certificate of a server, which has the authority itself. Returns the digest of its key and the fingerprint of the
+    /// authority that has signed it; `None` for other daemons.
+    ///
+    /// # Errors
+    /// If it cannot be stored.
+    pub fn renew_by(&self, authority: &Authority) -> Result<Option<(String, String)>, AuthError> {
+        let certificate = CertificateDer::from(self.stored().certified.certificate);
+        let (Ok(subject), Ok(key)) = (Subject::of(&certificate), key_of(&certificate)) else { return Ok(None) };
+        if subject.role != DaemonRole::Server {
+            return Ok(None);
+        }
+        let Ok(certified) = authority.certify(&subject, &key) else { return Ok(None) };
+        let signer = certified.between.first().map(|signer| fingerprint(&CertificateDer::from(signer.as_slice())));
+        self.replace(certified)?;
+        Ok(signer.map(|signer| (key_digest(&key), signer)))
+    }
+
     fn check(&self, stored: &Stored) -> Result<(), AuthError> {
         let is_ours = || -> Option<bool> {
             let key = KeyPair::try_from(stored.key.as_slice()).ok()?.subject_public_key_info();
@@ -219,6 +261,11 @@ impl Identity {
 fn with_key(chain: impl Iterator<Item = Vec<u8>>, key: Vec<u8>) -> Result<CertifiedKey, rustls::Error> {
     let key = provider().key_provider.load_private_key(PrivatePkcs8KeyDer::from(key).into())?;
     Ok(CertifiedKey::new(chain.map(CertificateDer::from).collect(), key))
+}
+
+fn of_another(path: PathBuf) -> AuthError {
+    let problem = "it is the certificate of another daemon than a server".to_owned();
+    AuthError::Malformed { path, line: 1, problem, remedy: "name the state directory of the server" }
 }
 
 /// A global master presents to clients what the server has given it for that.

@@ -124,7 +124,7 @@ impl JobHostTerms {
             Terms::JobHost { server, preset, settings, .. } => {
                 Ok(JobHostTerms { server: *server, number, settings: *settings, preset: **preset })
             }
-            Terms::Node { .. } | Terms::NodeOf | Terms::Global | Terms::Join(_) => {
+            Terms::Node { .. } | Terms::NodeOf | Terms::Global | Terms::Join(_) | Terms::Standby => {
                 let why = "it treats this process as another kind of daemon".to_owned();
                 Err(JoinError::lasting(server, why))
             }

@@ -1,5 +1,6 @@
 //! The process of a server: master, job managers, log and public interface; for `dev` and `run` also its own nodes.
 
+mod addresses;
 mod certificates;
 mod identity;
 mod standby;
@@ -13,7 +14,6 @@ use crate::changed::{self, Misfit};
 use crate::channel::Certificate;
 use crate::config::{Config, StoreConfig, is_local};
 use crate::descriptors;
-use crate::durable;
 use crate::executor::host::Host;
 use crate::executor::{self, ExecutorError};
 use crate::files::{FileStore, Source};
@@ -34,18 +34,23 @@ use crate::shell::{
 };
 use crate::store::{History, Options, Recovered, ServerId, Store, StoreError};
 use crate::terminal::visible;
-use crate::transport::{FederatedFiles, Gate, GlobalIntroduction, RemoteNodes, Secrets, Side, serve_daemons};
+use crate::transport::{
+    FederatedFiles, Gate, GlobalIntroduction, JoinError, RemoteNodes, Secrets, Side, serve_daemons,
+};
+use addresses::leave_address;
+pub(crate) use addresses::{bind, bind_std, is_here, resolve};
+pub use addresses::{check_addresses, take_address};
 use amalgam_core::hosting::{Fact, Managers, Roles};
 use amalgam_core::job_manager::JobManagerSettings;
 use amalgam_core::role::Change;
 use amalgam_core::vocabulary::{ClusterId, Epoch, Federation, GlobalId, Instant, NodeId, QueueId, Seat};
 pub(crate) use certificates::certificates_of;
+pub use standby::receive_files;
 use std::collections::VecDeque;
 use std::error::Error;
 use std::fs::File;
 use std::io;
-use std::net::{SocketAddr, TcpListener as StdListener, ToSocketAddrs};
-use std::os::unix::ffi::OsStrExt;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -104,6 +109,8 @@ pub enum ServerError {
          write a list of the addresses of all global masters, the same in all configurations, or listen on 127.0.0.1"
     )]
     Unannounced { address: SocketAddr },
+    #[error(transparent)]
+    Join(#[from] JoinError),
     #[error(transparent)]
     Seat(#[from] SeatError),
     #[error("[store] of the configuration: a server with its own nodes cannot have a standby")]
@@ -544,28 +551,6 @@ fn listen_for_agents(
     Ok(address)
 }
 
-/// Whether this is an address of this machine.
-pub(crate) fn is_here(address: &str) -> bool {
-    let own: Vec<_> = if_addrs::get_if_addrs().into_iter().flatten().map(|interface| interface.ip()).collect();
-    let mut found = address.trim().to_socket_addrs().into_iter().flatten();
-    found.any(|found| is_local(found) || own.contains(&found.ip().to_canonical()))
-}
-
-/// Writes the address of an interface to a file where clients on this machine look for it.
-pub(crate) fn leave_address(
-    state_dir: &Path,
-    address: String,
-    agents: Option<SocketAddr>,
-    token_file: &Path,
-) -> Result<(), ServerError> {
-    let token_file = token_file.as_os_str().as_bytes().into();
-    let agents = agents.map(|address| address.to_string());
-    let file = ServerFile { address, pid: std::process::id(), token_file, agents };
-    let text = serde_json::to_string(&file).expect("an address can be written");
-    let path = state_dir.join(ServerFile::NAME);
-    durable::replace(&path, text.as_bytes()).map_err(ServerError::io(format!("write {}", path.display())))
-}
-
 /// The changes in these entries, in order, and the time of the last entry.
 pub(crate) fn changes<'a>(
     entries: impl Iterator<Item = &'a crate::store::Entry>,
@@ -629,60 +614,6 @@ async fn local_nodes_join(handle: &Handle, count: usize) {
     while tokio::time::Instant::now() < deadline && handle.ask(joined).await.is_ok_and(|joined| joined < count) {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
-}
-
-/// The address to which this resolves first.
-pub(crate) fn resolve(address: &str) -> Result<SocketAddr, ServerError> {
-    let wrong = |why: String| {
-        ServerError::Address(format!(
-            "invalid address `{address}` to listen on: {why}; use for example `127.0.0.1:7433`"
-        ))
-    };
-    let mut found = address.to_socket_addrs().map_err(|error| wrong(error.to_string()))?;
-    found.next().ok_or_else(|| wrong("it resolves to no address".to_owned()))
-}
-
-/// Checks the addresses that a server with this configuration listens on.
-///
-/// # Errors
-/// If one of them cannot be resolved.
-pub fn check_addresses(config: &Config) -> Result<(), ServerError> {
-    [config.interface(), config.agents()].into_iter().try_for_each(|address| resolve(address).map(drop))
-}
-
-pub(crate) async fn bind(address: SocketAddr) -> Result<TcpListener, ServerError> {
-    TcpListener::bind(address).await.map_err(|error| cannot_bind(address, &error))
-}
-
-fn cannot_bind(address: SocketAddr, error: &io::Error) -> ServerError {
-    let remedy = if error.kind() == io::ErrorKind::AddrInUse {
-        "; another process uses it: stop that process, or use another address with --listen"
-    } else {
-        ""
-    };
-    ServerError::Bind(format!("cannot listen on {address}: {error}{remedy}"))
-}
-
-/// Binds an address of a federation in one process before the process that listens there is started, so that others can be told the
-/// address.
-///
-/// # Errors
-/// If it is not a loopback address of this machine, or is in use.
-pub fn take_address(address: &str) -> Result<StdListener, ServerError> {
-    let address = resolve(address)?;
-    if !is_local(address) {
-        return Err(ServerError::Address(format!(
-            "{address} can be reached from other machines, and a federation in one process listens on loopback only; use \
-             127.0.0.1:{}, or start its servers and global masters as separate processes",
-            address.port()
-        )));
-    }
-    bind_std(address)
-}
-
-pub(crate) fn bind_std(address: SocketAddr) -> Result<StdListener, ServerError> {
-    let taken = StdListener::bind(address).and_then(|listener| listener.set_nonblocking(true).map(|()| listener));
-    taken.map_err(|error| cannot_bind(address, &error))
 }
 
 /// The directory and the socket of the executor of a server or agent with this state directory.

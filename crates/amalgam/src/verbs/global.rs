@@ -51,7 +51,7 @@ pub struct GlobalArgs {
         value_name = "STRING",
         env = "AMALGAM_JOIN",
         hide_env_values = true,
-        value_delimiter = ',',
+        value_delimiter = ' ',
         help_heading = "Connection"
     )]
     join: Vec<String>,

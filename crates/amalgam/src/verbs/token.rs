@@ -10,6 +10,7 @@ use amalgam_daemon::auth::{self, DaemonRole, Holder, LastUses, Scope, Scopes, To
 use amalgam_daemon::config::is_address;
 use amalgam_daemon::config::is_local;
 use amalgam_daemon::executor::host::Host;
+use amalgam_daemon::identity::Identity;
 use clap::{Args, Subcommand};
 use serde::Serialize;
 use std::fmt::Display;
@@ -38,11 +39,11 @@ enum TokenVerb {
         #[command(flatten)]
         which: WhichArgs,
         /// The user may act on everyone's jobs and drain nodes
-        #[arg(long, conflicts_with_all = ["agent", "job_host", "global"])]
+        #[arg(long, conflicts_with_all = ["agent", "job_host", "global", "server_name"])]
         admin: bool,
         /// What the token may be used for: read (list jobs and nodes, read own jobs), submit (submit jobs and act on own ones),
         /// operate (act on all jobs and on nodes), admin (everything) [default: read,submit]
-        #[arg(long, value_name = "SCOPES", value_delimiter = ',', conflicts_with_all = ["agent", "job_host", "global", "admin"])]
+        #[arg(long, value_name = "SCOPES", value_delimiter = ',', conflicts_with_all = ["agent", "job_host", "global", "server_name", "admin"])]
         scope: Vec<Scope>,
         /// How long the token is valid, such as 30d or 12h [default: without limit]
         #[arg(long, value_name = "DURATION", value_parser = parse_ttl)]
@@ -72,8 +73,8 @@ enum TokenVerb {
     /// It contains the server's address and a secret. The daemon proves the secret over an encrypted connection without sending it,
     /// so it also verifies the server. The string is useless once it has been used or has expired.
     Join {
-        /// What joins with it: an agent, a job host (`amalgam jobs --join STRING`), or a global master of the federation (`amalgam
-        /// global --join STRING`)
+        /// What joins with it: an agent, a job host (`amalgam jobs --join STRING`), a global master of the federation (`amalgam
+        /// global --join STRING`), or a standby (`amalgam server --join STRING`)
         #[arg(long, value_enum, default_value = "agent")]
         role: JoinRole,
         /// Number of machines that can use it
@@ -82,9 +83,9 @@ enum TokenVerb {
         /// How long it can be used, such as 30m or 2d
         #[arg(long, value_name = "DURATION", default_value = "1h", value_parser = parse_ttl)]
         ttl: Duration,
-        /// The server's address for agents as the other machines reach it [default: this machine's name or the address where the
+        /// The server's address for agents as the other machines reach it; also the standby's, separated by a comma [default: this machine's name or the address where the
         /// server listens]
-        #[arg(long, value_name = "HOST:PORT", value_parser = parse_address)]
+        #[arg(long, value_name = "HOST:PORT[,..]", value_parser = parse_address)]
         address: Option<String>,
     },
     /// List tokens with their users or agents, and when they were last used
@@ -100,6 +101,7 @@ enum JoinRole {
     Agent,
     Jobs,
     Global,
+    Server,
 }
 
 impl JoinRole {
@@ -108,6 +110,7 @@ impl JoinRole {
             JoinRole::Agent => DaemonRole::Agent,
             JoinRole::Jobs => DaemonRole::JobHost,
             JoinRole::Global => DaemonRole::Global,
+            JoinRole::Server => DaemonRole::Server,
         }
     }
 }
@@ -117,7 +120,7 @@ struct WhichArgs {
     #[command(flatten)]
     holder: HolderArgs,
     /// The name of the token, for users who have several, such as one for each program
-    #[arg(long = "name", value_name = "NAME", conflicts_with_all = ["agent", "job_host", "global"])]
+    #[arg(long = "name", value_name = "NAME", conflicts_with_all = ["agent", "job_host", "global", "server_name"])]
     name: Option<String>,
 }
 
@@ -134,12 +137,20 @@ struct HolderArgs {
     /// The number of a global master
     #[arg(long, value_name = "N")]
     global: Option<String>,
+    /// The name of a server that shares its records with others: a standby
+    #[arg(long, value_name = "NAME")]
+    server_name: Option<String>,
 }
 
 impl WhichArgs {
     fn which(&self) -> Which<'_> {
-        let HolderArgs { user, agent, job_host, global } = &self.holder;
-        let daemon = [(DaemonRole::Agent, agent), (DaemonRole::JobHost, job_host), (DaemonRole::Global, global)];
+        let HolderArgs { user, agent, job_host, global, server_name } = &self.holder;
+        let daemon = [
+            (DaemonRole::Agent, agent),
+            (DaemonRole::JobHost, job_host),
+            (DaemonRole::Global, global),
+            (DaemonRole::Server, server_name),
+        ];
         let daemon = daemon.into_iter().find_map(|(role, name)| Some((role, name.as_deref()?)));
         let Some((role, holder)) = daemon else {
             return Which { holder: user.as_deref().unwrap_or(""), role: None, name: self.name.as_deref() };
@@ -273,6 +284,11 @@ pub fn execute(args: TokenArgs, connection: &Connection) -> Result<ExitCode> {
         TokenVerb::Join { role, uses, ttl, address } => {
             let state_dir = discovery::state_dir(connection)?;
             let address = address.map_or_else(|| agents_address(&state_dir), Ok)?;
+            if role.role() == DaemonRole::Server {
+                // With which it stands by when the other one is active.
+                let made = Identity::of_server(&state_dir, &Host::inspect().hostname);
+                made.map_err(|error| Failure::new(error.to_string(), error.remedy()))?;
+            }
             let make = || joins::make(&state_dir, role.role(), ttl, uses);
             let secret =
                 recorded(&path, format!("token join --role {}, for {uses} machines", role.role().key()), make)?;
@@ -310,7 +326,7 @@ fn new_entry(
         }
         Some(role) => {
             let what = format!("a {} has certificates instead of a token", role.title());
-            return Err(Failure::usage(what, "use a string of `amalgam token join --role jobs` or `--role global`"));
+            return Err(Failure::usage(what, "use a string of `amalgam token join`"));
         }
     }
     // An administrator stays one when the token is replaced.
@@ -363,7 +379,11 @@ fn parse_ttl(text: &str) -> std::result::Result<Duration, String> {
 }
 
 fn parse_address(text: &str) -> std::result::Result<String, String> {
-    if is_address(text) { Ok(text.to_owned()) } else { Err("write HOST:PORT, such as head:7434".to_owned()) }
+    if text.split(',').all(is_address) {
+        Ok(text.to_owned())
+    } else {
+        Err("write HOST:PORT, such as head:7434".to_owned())
+    }
 }
 
 /// Where the agents of other machines reach the server of this state directory.

@@ -38,6 +38,7 @@ mod running;
 mod scheduling;
 mod simulation;
 mod standby;
+mod standby_joins;
 mod store;
 mod stragglers;
 mod support;

@@ -17,14 +17,14 @@ use std::time::{Duration, Instant};
 const LEASE: u64 = 2;
 
 /// One member of etcd.
-struct Etcd {
+pub struct Etcd {
     process: Child,
-    endpoint: String,
+    pub endpoint: String,
 }
 
 impl Etcd {
     /// `None` if etcd is not installed, which is printed.
-    fn start(scene: &Scene) -> Option<Etcd> {
+    pub fn start(scene: &Scene) -> Option<Etcd> {
         let (client, peer) = (free_port(), free_port());
         let (endpoint, peer) = (format!("http://127.0.0.1:{client}"), format!("http://127.0.0.1:{peer}"));
         let mut command = Command::new("etcd");

@@ -15,10 +15,10 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 pub(crate) const FILE: &str = "joins.json";
 
 /// What an administrator gives to another machine: where the server is, and a secret that both have. Written as
-/// `HOST:PORT/SECRET`.
+/// `HOST:PORT/SECRET`, or with several addresses.
 #[derive(Clone, PartialEq, Eq)]
 pub struct JoinString {
-    /// The server's address for agents.
+    /// The server's address for agents; those of all its servers, separated by commas, if it has a standby.
     pub address: String,
     pub secret: String,
 }
@@ -47,9 +47,11 @@ impl JoinString {
     pub fn parse(text: &str) -> Result<JoinString, String> {
         let parts = text.trim().split_once('/').filter(|(address, secret)| {
             let is_secret = secret.len() == 64 && secret.bytes().all(|byte| byte.is_ascii_hexdigit());
-            is_secret && is_address(address)
+            is_secret && address.split(',').all(is_address)
         });
-        let (address, secret) = parts.ok_or("it is not HOST:PORT/SECRET, the whole line of `amalgam token join`")?;
+        let (address, secret) = parts.ok_or(
+            "it is not HOST:PORT/SECRET or HOST:PORT,HOST:PORT/SECRET, the whole line of `amalgam token join`",
+        )?;
         Ok(JoinString { address: address.to_owned(), secret: secret.to_owned() })
     }
 

@@ -41,7 +41,11 @@ impl DaemonRole {
 
     /// The flag of `amalgam token` that names such a daemon.
     pub fn flag(self) -> String {
-        format!("--{}", self.key().replace('_', "-"))
+        match self {
+            // `--server` names the address of one.
+            DaemonRole::Server => "--server-name".to_owned(),
+            role => format!("--{}", role.key().replace('_', "-")),
+        }
     }
 
     /// # Errors

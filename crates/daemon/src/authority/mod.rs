@@ -7,6 +7,7 @@
 
 mod issue;
 mod rotation;
+mod sharing;
 mod subject;
 #[cfg(test)]
 mod tests;
@@ -14,6 +15,7 @@ mod tests;
 pub use issue::Certified;
 pub(crate) use rotation::NEXT_FILE;
 pub use rotation::{Notes, Progress, Standing, cancel, fingerprint, finish, import, start};
+pub use sharing::SharedFiles;
 pub(crate) use subject::pem_of;
 pub use subject::{Expected, Subject, Untrusted, Use, end_of, key_of, verify};
 
@@ -155,6 +157,10 @@ impl Authority {
             }
         }
         Arc::clone(&loaded.signers)
+    }
+
+    pub(crate) fn state_dir(&self) -> &Path {
+        &self.state_dir
     }
 
     /// The certificates that clients trust, in PEM: those of `ca.pem`.

@@ -1,15 +1,23 @@
 //! A standby: it waits until its cluster has no active master, and answers all requests with that until then.
 
-use super::{Interface, Log, ServerError, bind, end_process, interface_runtime, leave_address};
+use super::addresses::{bind, leave_address};
+use super::{Interface, Log, ServerError, end_process, interface_runtime};
 use crate::api::{Error, ErrorCode};
 use crate::auth::Tokens;
+use crate::authority::{Authority, Expected, SharedFiles, Subject};
 use crate::config::{Config, StoreConfig};
 use crate::http;
+use crate::identity::Identity;
 use crate::service_manager;
+use crate::transport::{Introduction, Patience, Secrets, join_for_ever, join_patiently, serve_as_standby};
 use amalgam_core::vocabulary::ClusterId;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::runtime::Runtime;
+
+/// Pause of a standby before it connects to the active server again.
+const PAUSE: Duration = Duration::from_millis(500);
 
 /// Returns the records of the cluster once this process is its active master.
 ///
@@ -28,6 +36,7 @@ pub(crate) fn wait(
         tracing::warn!("standby: the active master of {cluster} is {active}; this one takes over when its lease ends");
         match answer_meanwhile(state_dir, own, tokens, refusal(cluster, active)) {
             Ok(runtime) => {
+                runtime.spawn(follow(state_dir.to_owned(), masters(config, cluster)));
                 interface = Some(runtime);
                 // It may stand by for ever, and a service manager waits for a limited time until a service is ready.
                 service_manager::ready(&format!("standby of {cluster}"));
@@ -44,6 +53,73 @@ pub(crate) fn wait(
         tracing::warn!("this is the active master of {cluster} now");
     }
     Ok(log)
+}
+
+/// The addresses of all servers of a cluster.
+fn masters(config: &Config, cluster: ClusterId) -> String {
+    let federation = config.federation.as_ref();
+    federation.and_then(|federation| federation.masters.get(usize::from(cluster.0))).cloned().unwrap_or_default()
+}
+
+/// The certificate of a standby that joined with a string.
+fn of_standby(state_dir: &Path) -> Result<Option<(Arc<Identity>, Secrets, String)>, ServerError> {
+    let Some(identity) = Identity::load(state_dir)?.filter(Identity::is_of_server).map(Arc::new) else {
+        return Ok(None);
+    };
+    let Ok(Subject { name, .. }) = identity.subject() else { return Ok(None) };
+    let secrets = Secrets::Certificates(Arc::clone(&identity), Expected::Server);
+    Ok(Some((identity, secrets, name)))
+}
+
+/// Keeps the files that all servers of the cluster have as the active one has them. Nothing to do for a standby that did not join with a
+/// string: its operator copies them.
+async fn follow(state_dir: PathBuf, masters: String) {
+    let Ok(Some((identity, secrets, name))) = of_standby(&state_dir) else { return };
+    loop {
+        let introduction = || Introduction::Standby { name: name.clone() };
+        let joined = join_for_ever(&masters, &secrets, introduction).await;
+        tracing::info!("connected to the active server");
+        let end = serve_as_standby(joined, |files| {
+            let taken = files.write(&state_dir).and_then(|()| {
+                let renewed = identity.renew_by(&Authority::open(&state_dir)?)?;
+                Ok(renewed.map(|(_, signer)| signer))
+            });
+            taken.inspect_err(|error| tracing::error!("{error}; {}", error.remedy())).ok().flatten()
+        });
+        let end = end.await;
+        tracing::warn!(%end, "lost the connection to the active server");
+        tokio::time::sleep(PAUSE).await;
+    }
+}
+
+/// Gets the files that all servers of the cluster have from the active one, if this directory is that of a standby that joined with a
+/// string, and they are not there yet. Without them it would make an authority and tokens of its own.
+///
+/// # Errors
+/// If no active server gives them within `patience`.
+pub fn receive_files(state_dir: &Path, config: &Config, patience: Duration) -> Result<(), ServerError> {
+    let federation = config.federation.as_ref().filter(|_| !SharedFiles::are_in(state_dir));
+    let Some(cluster) = federation.and_then(|federation| federation.cluster().ok()) else { return Ok(()) };
+    let Some((identity, secrets, name)) = of_standby(state_dir)? else { return Ok(()) };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(ServerError::io("start the network's thread"))?;
+    runtime.block_on(async {
+        let introduction = || Introduction::Standby { name: name.clone() };
+        let masters = masters(config, cluster);
+        let joining = join_patiently(&masters, &secrets, introduction, Patience::Briefly(patience));
+        let mut taken = Ok(());
+        let end = serve_as_standby(joining.await?, |files| {
+            taken =
+                files.write(state_dir).and_then(|()| Ok(identity.renew_by(&Authority::open(state_dir)?).map(drop)?));
+            None
+        });
+        let end = end.await;
+        taken?;
+        match SharedFiles::are_in(state_dir) {
+            true => Ok(()),
+            false => Err(ServerError::Io { what: "receive the files of the active server".to_owned(), error: end }),
+        }
+    })
 }
 
 fn refusal(cluster: ClusterId, active: &str) -> Error {

@@ -65,6 +65,7 @@ pub async fn serve_server(
             Ok(
                 Wire::Stored(_)
                 | Wire::Users(_)
+                | Wire::Shared(_)
                 | Wire::Fed { .. }
                 | Wire::Alive
                 | Wire::Fetched { .. }

@@ -200,6 +200,7 @@ pub(super) async fn exchange(
                 | Wire::Present { .. }
                 | Wire::All { .. }
                 | Wire::Keys(_)
+                | Wire::Shared(_)
                 | Wire::AskWay { .. }
                 | Wire::Way { .. }
                 | Wire::Expect { .. }

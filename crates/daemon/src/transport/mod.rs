@@ -17,6 +17,7 @@
 //!   Certificate           the newest certificate of a daemon, from the server
 //!   Keys                  which keys authenticate daemons, from the server to job hosts
 //!   Users                 whose tokens are valid at a global master, from the master of a cluster
+//!   Shared                the authority and the tokens of a cluster, from its active server to a standby
 //!   Log, All, Present     state of a job host, to the server
 //! ```
 //!
@@ -32,6 +33,7 @@ mod patience;
 mod schema;
 mod secrets;
 mod server;
+mod standbys;
 mod ways;
 mod wire;
 
@@ -44,6 +46,7 @@ pub use patience::{Patience, RETRY, join_for_ever, join_patiently};
 pub use secrets::Secrets;
 use secrets::Validity;
 pub use server::{Certifier, Gate, Side, serve_daemons};
+pub use standbys::serve_as_standby;
 use wire::{Outgoing, Wire};
 
 use crate::auth::{self, AuthError, DaemonRole};
@@ -109,6 +112,8 @@ pub enum Introduction {
     /// A machine with the secret of a join string, to the server, which gives it a certificate for this public key
     /// (`SubjectPublicKeyInfo` in DER).
     Join { role: DaemonRole, name: String, key: Vec<u8> },
+    /// A server with this name that stands by, to the active one of its cluster.
+    Standby { name: String },
 }
 
 #[derive(Serialize, Deserialize)]
@@ -159,6 +164,7 @@ pub enum Terms {
     Global,
     /// The certificate of the new daemon. The connection ends.
     Join(Box<Certified>),
+    Standby,
 }
 
 /// An accepted connection.

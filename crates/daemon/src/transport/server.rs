@@ -2,11 +2,12 @@
 
 mod certificates;
 
-use certificates::Certificated;
+pub(super) use certificates::Certificated;
 pub use certificates::Certifier;
 
 use super::federation::{GlobalIntroduction, exchange, may_say};
 use super::files::answer_in_turn;
+use super::standbys::Standby;
 use super::{
     Answer, Challenge, DOWNGRADED, HANDSHAKE, Hello, Introduction, LISTENING, Link, Obstacle, Outgoing, RemoteNodes,
     STRANGERS_FRAME, Secrets, Terms, Validity, Wire,
@@ -38,7 +39,7 @@ const MOST_WAYS: usize = 16;
 /// Maximum number of a node's requests about files that wait for an answer.
 const MOST_QUEUED: usize = 1_000;
 /// Number of signs of life in the time of a lease.
-const PULSES: u32 = 5;
+pub(super) const PULSES: u32 = 5;
 
 const NOT_FEDERATED: &str = "this server's cluster is not in a federation; write [federation] into its configuration";
 
@@ -84,6 +85,12 @@ struct Guest {
     certified: Option<Certificated>,
 }
 
+/// Who was accepted.
+enum Accepted {
+    Peer(Box<Guest>),
+    Standby(Box<Standby>),
+}
+
 /// Why a connection is refused, and whether the reason may pass.
 struct Refusal {
     why: String,
@@ -125,7 +132,8 @@ pub async fn serve_daemons(listener: TcpListener, gate: Gate) {
                 _ = must_go => return tracing::warn!(%address, "too many connections without a handshake; closed the oldest"),
             };
             match let_in {
-                Ok(Ok(Some(guest))) => gate.serve(guest).await,
+                Ok(Ok(Some(Accepted::Peer(guest)))) => gate.serve(*guest).await,
+                Ok(Ok(Some(Accepted::Standby(standby)))) => gate.serve_standby(*standby).await,
                 Ok(Ok(None)) => {}
                 Ok(Err(error)) => tracing::warn!(%address, %error, "refused the connection of a daemon"),
                 Err(_) => tracing::warn!(%address, "a connection did not complete the handshake in time"),
@@ -144,7 +152,7 @@ impl Gate {
     }
 
     /// `None` if the peer was given a token and has to connect again.
-    async fn let_in(&self, stream: TcpStream, incarnation: u64) -> io::Result<Option<Guest>> {
+    async fn let_in(&self, stream: TcpStream, incarnation: u64) -> io::Result<Option<Accepted>> {
         let mut link = Link::new(Channel::accept(stream, &self.certificate).await?, STRANGERS_FRAME)?;
         let nonce = link.nonce().map_err(io::Error::other)?;
         let versions = link.versions();
@@ -175,10 +183,14 @@ impl Gate {
             Ok(authenticated) => authenticated,
             Err(refusal) => return Err(refuse(link, refusal).await),
         };
+        if let Introduction::Standby { .. } = hello.introduction {
+            let standby = self.let_in_standby(link, hello, (entry, certified)).await?;
+            return Ok(standby.map(|standby| Accepted::Standby(Box::new(standby))));
+        }
         let address = match &hello.introduction {
             Introduction::JobHost { address, .. } => Some(address.clone()),
             Introduction::Node { .. } | Introduction::NodeOf { .. } | Introduction::Global(_) => None,
-            Introduction::Join { .. } => unreachable!("it was given a certificate above"),
+            Introduction::Join { .. } | Introduction::Standby { .. } => unreachable!("it was answered above"),
         };
         let (peer, name, terms) = match self.admit(hello.introduction).await {
             Ok(admitted) => admitted,
@@ -211,7 +223,8 @@ impl Gate {
         link.validity = Validity::of(&self.secrets, &entry);
         link.pulse = self.lease.map(|lease| lease / PULSES);
         let program = program.unwrap_or_else(|| "unknown".to_owned());
-        Ok(Some(Guest { peer, name, address, program, incarnation, link, parcels, route, certified }))
+        let guest = Guest { peer, name, address, program, incarnation, link, parcels, route, certified };
+        Ok(Some(Accepted::Peer(Box::new(guest))))
     }
 
     async fn admit(&self, introduction: Introduction) -> Result<(PeerId, String, Terms), Refusal> {
@@ -270,7 +283,7 @@ impl Gate {
             (Side::Server { .. }, Introduction::NodeOf { .. }) => {
                 Err(Refusal::for_good("this is a server, not a job host; check the address".to_owned()))
             }
-            (_, Introduction::Join { .. }) => unreachable!("it was given a certificate before"),
+            (_, Introduction::Join { .. } | Introduction::Standby { .. }) => unreachable!("it was answered before"),
             (Side::JobHost(_), _) => {
                 Err(Refusal::for_good("this is a job host, not a server; check the address".to_owned()))
             }
@@ -500,7 +513,8 @@ fn forward(
         | Wire::Certificate(_)
         | Wire::Keys(_)
         | Wire::Stored(_)
-        | Wire::Users(_) => {}
+        | Wire::Users(_)
+        | Wire::Shared(_) => {}
     }
 }
 
@@ -526,6 +540,11 @@ fn unknown_token(side: &Side, secrets: &Secrets) -> Refusal {
 /// Checks that the holder of a token or certificate may join as what it introduces itself as.
 fn may_join(entry: &TokenEntry, hello: &Hello) -> Result<(), String> {
     let what = if entry.token().is_some() { "token" } else { "certificate" };
+    if matches!(hello.introduction, Introduction::Standby { .. }) && entry.token().is_some() {
+        return Err(
+            "a standby needs a certificate, which a string of `amalgam token join --role server` gives it".to_owned()
+        );
+    }
     let (role, name) = match &entry.holder {
         Holder::User { admin: true, .. } => return Ok(()),
         Holder::User { name, admin: false } => {
@@ -541,6 +560,11 @@ fn may_join(entry: &TokenEntry, hello: &Hello) -> Result<(), String> {
         // Of a token, the name is not compared: a job host knows only the numbers of nodes, which a certificate has.
         (DaemonRole::Agent, Introduction::NodeOf { .. }) => Ok(()),
         (DaemonRole::JobHost, Introduction::JobHost { host: HostId(host), .. }) if *name == host.to_string() => Ok(()),
+        (DaemonRole::Server, Introduction::Standby { name: server }) if name == server => Ok(()),
+        (DaemonRole::Server, Introduction::Standby { name: server }) => Err(format!(
+            "the {what} belongs to the server {name}, and this is {server}; use --name {name}, or join with a string of `amalgam \
+             token join --role server`"
+        )),
         (DaemonRole::Global, Introduction::Global(own)) if *name == own.global.0.to_string() => Ok(()),
         (DaemonRole::Global, Introduction::Global(own)) => Err(format!(
             "the {what} belongs to global master {name}, and this is {}; use --number {name}, or join with a string of `amalgam \

@@ -2,7 +2,7 @@
 
 use super::Fetched;
 use crate::auth::SharedUser;
-use crate::authority::Certified;
+use crate::authority::{Certified, SharedFiles};
 use crate::files::direct::{Expected, Visit, Way};
 use crate::files::{Piece, PieceAsk};
 use crate::input::{InputPart, Taken};
@@ -97,6 +97,8 @@ pub(super) enum Wire {
     Stored(String),
     /// From the server, to a global master that joined with a string: the users whose tokens are valid there, too.
     Users(Vec<SharedUser>),
+    /// From the active server, to a standby that joined with a string.
+    Shared(SharedFiles),
 }
 
 impl Wire {
@@ -122,7 +124,8 @@ impl Wire {
             | Wire::Certificate(_)
             | Wire::Keys(_)
             | Wire::Stored(_)
-            | Wire::Users(_) => 33,
+            | Wire::Users(_)
+            | Wire::Shared(_) => 33,
         }
     }
 }

@@ -1,10 +1,12 @@
 //! How a listening process authenticates daemons by their certificates, and gives them new ones (ADR 80).
 
+use super::super::standbys::NO_STORE;
 use super::super::{Answer, Hello, Introduction, JOINING, LISTENING, Link, Obstacle, Outgoing, Secrets, Terms, Wire};
 use super::{Gate, NOT_FEDERATED, Refusal, Side, refuse};
 use crate::auth::joins::{self, Request};
 use crate::auth::{self, DaemonRole, Holder, SharedUser, TokenEntry, Tokens, key_digest};
 use crate::authority::{Authority, Certified, Notes, Signers, Subject, Untrusted, Use, end_of, key_of, verify};
+use crate::identity::Identity;
 use crate::shell::PeerId;
 use amalgam_core::hosting::Roles;
 use amalgam_core::scheduling::NodeState;
@@ -22,7 +24,7 @@ const INTERVAL: Duration = Duration::from_secs(1);
 
 /// A peer that has authenticated itself with a certificate.
 #[derive(Clone)]
-pub(super) struct Certificated {
+pub(in super::super) struct Certificated {
     subject: Subject,
     /// `SubjectPublicKeyInfo` in DER.
     key: Vec<u8>,
@@ -40,7 +42,7 @@ impl Drop for Beside {
 /// Signs certificates of daemons, and notes which of them have stored one.
 #[derive(Clone)]
 pub struct Certifier {
-    authority: Arc<Authority>,
+    pub(in super::super) authority: Arc<Authority>,
     /// Written while a rotation of the authority is under way.
     notes: Arc<Mutex<Notes>>,
     /// Under which name clients reach each global master.
@@ -90,6 +92,22 @@ impl Certifier {
         self.notes.lock().unwrap_or_else(PoisonError::into_inner).add(&digest, authority);
     }
 
+    /// Replaces the certificate of this server for the others of its cluster, if it has one.
+    fn renew_own(&self) {
+        let renewed = match Identity::load(self.authority.state_dir()) {
+            Ok(Some(identity)) => identity.renew_by(&self.authority),
+            Ok(None) => return,
+            Err(error) => Err(error),
+        };
+        match renewed {
+            Ok(Some((key, signer))) => self.notes.lock().unwrap_or_else(PoisonError::into_inner).add(&key, &signer),
+            Ok(None) => {}
+            Err(error) => {
+                tracing::error!("{error}; this server cannot stand by until this is done: {}", error.remedy())
+            }
+        }
+    }
+
     /// Reads the files of the authority and of the tokens again, and writes what has changed, for as long as the process runs.
     pub(super) async fn keep_current(self, secrets: Secrets) {
         loop {
@@ -100,6 +118,7 @@ impl Certifier {
                     _ => None,
                 };
                 let new = Current::read(&certifier.authority, tokens);
+                let mut is_new = false;
                 certifier.current.send_if_modified(|current| {
                     let is_same = Arc::ptr_eq(&current.signers, &new.signers)
                         && current.keys == new.keys
@@ -107,8 +126,12 @@ impl Certifier {
                     if !is_same {
                         *current = new;
                     }
-                    !is_same
+                    is_new = !is_same;
+                    is_new
                 });
+                if is_new {
+                    certifier.renew_own();
+                }
                 certifier.notes.lock().unwrap_or_else(PoisonError::into_inner).write();
             };
             let _ = tokio::task::spawn_blocking(read).await;
@@ -250,6 +273,7 @@ impl Gate {
                 }
             }
             (DaemonRole::Global, _) => Err(NOT_FEDERATED.to_owned()),
+            (DaemonRole::Server, _) if self.lease.is_none() => Err(NO_STORE.to_owned()),
             (DaemonRole::Agent | DaemonRole::JobHost | DaemonRole::Server, _) => Ok(None),
         }
     }
@@ -308,7 +332,7 @@ impl Gate {
     }
 
     /// A daemon has stored the last certificate.
-    pub(super) fn note_stored(&self, certified: Option<&Certificated>, authority: &str) {
+    pub(in super::super) fn note_stored(&self, certified: Option<&Certificated>, authority: &str) {
         if let (Some(certifier), Some(certified)) = (&self.certifier, certified) {
             certifier.note(certified, authority);
         }
