@@ -39,8 +39,8 @@ use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
-pub use store::StoreConfig;
 use store::StoreKeys;
+pub use store::{StoreConfig, StoreTls};
 
 /// Default address of the public interface.
 const INTERFACE: &str = "127.0.0.1:7433";

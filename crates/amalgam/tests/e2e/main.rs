@@ -11,6 +11,7 @@ mod crashes;
 mod dependencies;
 mod diagnostics;
 mod doctor;
+mod etcd_tls;
 mod examples;
 mod federations;
 mod files;

@@ -25,9 +25,15 @@ pub struct Etcd {
 impl Etcd {
     /// `None` if etcd is not installed, which is printed.
     pub fn start(scene: &Scene) -> Option<Etcd> {
+        Etcd::start_with(scene, "http", &[])
+    }
+
+    /// With these additional arguments, at an endpoint with this scheme.
+    pub fn start_with(scene: &Scene, scheme: &str, arguments: &[String]) -> Option<Etcd> {
         let (client, peer) = (free_port(), free_port());
-        let (endpoint, peer) = (format!("http://127.0.0.1:{client}"), format!("http://127.0.0.1:{peer}"));
+        let (endpoint, peer) = (format!("{scheme}://127.0.0.1:{client}"), format!("http://127.0.0.1:{peer}"));
         let mut command = Command::new("etcd");
+        command.args(arguments);
         command.arg("--data-dir").arg(scene.path().join("etcd")).args(["--name", "only", "--log-level", "error"]);
         command.args(["--listen-client-urls", &endpoint, "--advertise-client-urls", &endpoint]);
         command.args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer]);

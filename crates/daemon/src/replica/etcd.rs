@@ -4,19 +4,27 @@
 //! Keys and values are base64 in this interface, and 64-bit numbers are strings. A call that failed at one endpoint may
 //! have been executed, so callers only use calls that may be repeated.
 
+use crate::auth;
+use crate::config::{StoreConfig, StoreTls};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use serde_json::{Value, json};
+use std::fs;
 use std::io::Read;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use ureq::Agent;
+use ureq::tls::{Certificate, ClientCert, PemItem, PrivateKey, RootCerts, TlsConfig, parse_pem};
 
 /// Minimum time limit of a call at one endpoint.
 const LEAST_PATIENCE: Duration = Duration::from_millis(200);
 
 #[derive(Debug, thiserror::Error)]
 pub enum EtcdError {
+    #[error("cannot use {path}, a file of [store]: {why}", path = path.display())]
+    File { path: PathBuf, why: String },
     #[error("no endpoint of etcd answers correctly; the last one tried, {endpoint}: {why}")]
     Unanswered { endpoint: String, why: String },
     #[error("unexpected answer of etcd to {call}: it lacks {what}")]
@@ -26,10 +34,20 @@ pub enum EtcdError {
 /// An etcd cluster.
 #[derive(Debug)]
 pub struct Etcd {
-    agent: Agent,
+    agent: Mutex<Current>,
+    tls: Option<StoreTls>,
+    /// Time limit of a call at one endpoint.
+    each: Duration,
     endpoints: Vec<String>,
     /// Index of the endpoint that answered last.
     preferred: AtomicUsize,
+}
+
+/// The client, and the versions of the files that it has read.
+#[derive(Debug)]
+struct Current {
+    agent: Agent,
+    versions: Vec<auth::Version>,
 }
 
 /// A key in etcd.
@@ -67,17 +85,32 @@ pub fn delete(from: &str, to: &str) -> Value {
 }
 
 impl Etcd {
-    /// `patience` is the time limit of one call at all endpoints together.
-    pub fn new(endpoints: &[String], patience: Duration) -> Etcd {
-        let each = (patience / endpoints.len().max(1) as u32).max(LEAST_PATIENCE);
-        let config = Agent::config_builder()
-            .http_status_as_error(false)
-            .timeout_global(Some(each))
-            // A proxy in the environment is not intended for the cluster.
-            .proxy(None)
-            .build();
+    /// A call at all endpoints together takes at most a third of the lease.
+    ///
+    /// # Errors
+    /// If a file of the configuration cannot be used.
+    pub fn new(config: &StoreConfig) -> Result<Etcd, EtcdError> {
+        let StoreConfig { endpoints, tls, lease, .. } = config;
+        let each = (*lease / 3 / endpoints.len().max(1) as u32).max(LEAST_PATIENCE);
         let endpoints = endpoints.iter().map(|endpoint| endpoint.trim_end_matches('/').to_owned()).collect();
-        Etcd { agent: config.new_agent(), endpoints, preferred: AtomicUsize::new(0) }
+        let versions = versions(tls.as_ref());
+        let agent = Mutex::new(Current { agent: agent(tls.as_ref(), each)?, versions });
+        Ok(Etcd { agent, tls: tls.clone(), each, endpoints, preferred: AtomicUsize::new(0) })
+    }
+
+    /// The client with the present certificates: they are replaced before they end.
+    fn agent(&self) -> Agent {
+        let mut current = self.agent.lock().unwrap_or_else(PoisonError::into_inner);
+        let versions = versions(self.tls.as_ref());
+        if versions != current.versions {
+            // A mistake is reported once for each version of the files.
+            current.versions = versions;
+            match agent(self.tls.as_ref(), self.each) {
+                Ok(agent) => current.agent = agent,
+                Err(error) => tracing::error!("{error}; the previous certificates stay in use until this is done"),
+            }
+        }
+        current.agent.clone()
     }
 
     /// A new lease, and its duration in seconds, which may be longer than requested.
@@ -122,6 +155,32 @@ impl Etcd {
         Ok(answer["succeeded"].as_bool().unwrap_or(false))
     }
 
+    /// What to do about an error of TLS.
+    fn explained(&self, why: &str) -> String {
+        let has_own = self.tls.as_ref().is_some_and(|tls| tls.own.is_some());
+        let has = |text: &str| why.contains(text);
+        let hint = if has("UnknownIssuer") {
+            "; `ca` of [store] is not the authority of this etcd, or another process answers"
+        } else if has("CertificateRequired") || has("BadCertificate") && !has_own {
+            "; it requires a certificate: write `certificate` and `key` into [store]"
+        } else if has("BadCertificate") || has("UnknownCA") || has("AccessDenied") || has("CertificateUnknown") {
+            "; it does not accept `certificate` of [store]"
+        } else if self.tls.is_some() && (has("Broken pipe") || has("reset by peer") || has("peer closed")) {
+            // The end of the connection may come before the alert that says why.
+            match has_own {
+                true => "; it may not accept `certificate` of [store]: its log says why",
+                false => "; it may require a certificate: write `certificate` and `key` into [store]",
+            }
+        } else if has("not valid for name") || has("NotValidForName") {
+            "; its certificate has another name than the endpoint"
+        } else if has("InvalidContentType") || has("corrupt message") {
+            "; it does not use TLS: write http://, or let it use TLS"
+        } else {
+            ""
+        };
+        format!("{why}{hint}")
+    }
+
     fn call(&self, path: &str, body: &Value) -> Result<Value, EtcdError> {
         let body = body.to_string();
         let first = self.preferred.load(Ordering::Relaxed);
@@ -140,8 +199,8 @@ impl Etcd {
     }
 
     fn call_at(&self, endpoint: &str, path: &str, body: &str) -> Result<Value, String> {
-        let call = self.agent.post(format!("{endpoint}{path}")).header("content-type", "application/json");
-        let answer = call.send(body).map_err(|error| error.to_string())?;
+        let call = self.agent().post(format!("{endpoint}{path}")).header("content-type", "application/json");
+        let answer = call.send(body).map_err(|error| self.explained(&error.to_string()))?;
         let status = answer.status();
         let mut bytes = Vec::new();
         answer.into_body().into_reader().read_to_end(&mut bytes).map_err(|error| error.to_string())?;
@@ -153,6 +212,48 @@ impl Etcd {
         let first = serde_json::Deserializer::from_slice(&bytes).into_iter().next();
         first.unwrap_or(Ok(Value::Null)).map_err(|error| format!("invalid answer: {error}"))
     }
+}
+
+fn versions(tls: Option<&StoreTls>) -> Vec<auth::Version> {
+    let own = tls.and_then(|tls| tls.own.as_ref());
+    let files =
+        tls.map(|tls| &tls.ca).into_iter().chain(own.into_iter().flat_map(|(certificate, key)| [certificate, key]));
+    files.map(|file| auth::version(file)).collect()
+}
+
+fn agent(tls: Option<&StoreTls>, each: Duration) -> Result<Agent, EtcdError> {
+    let config = Agent::config_builder()
+        .http_status_as_error(false)
+        .timeout_global(Some(each))
+        // A proxy in the environment is not intended for the cluster.
+        .proxy(None);
+    let Some(StoreTls { ca, own }) = tls else { return Ok(config.build().new_agent()) };
+    let roots = RootCerts::Specific(Arc::new(certificates(ca)?));
+    // Nothing older than TLS 1.3.
+    let mut provider = rustls::crypto::ring::default_provider();
+    provider.cipher_suites.retain(|suite| suite.tls13().is_some());
+    let mut tls = TlsConfig::builder().root_certs(roots).unversioned_rustls_crypto_provider(Arc::new(provider));
+    if let Some((certificate, key)) = own {
+        let chain = certificates(certificate)?;
+        let wrong = |why: String| EtcdError::File { path: key.clone(), why };
+        let text = auth::read_private(key).map_err(|error| wrong(format!("{error}; {}", error.remedy())))?;
+        let key = PrivateKey::from_pem(text.as_bytes()).map_err(|error| wrong(error.to_string()))?;
+        tls = tls.client_cert(Some(ClientCert::new_with_certs(&chain, key)));
+    }
+    Ok(config.tls_config(tls.build()).build().new_agent())
+}
+
+/// The certificates of a file, at least one.
+fn certificates(path: &Path) -> Result<Vec<Certificate<'static>>, EtcdError> {
+    let wrong = |why: String| EtcdError::File { path: path.to_owned(), why };
+    let pem = fs::read(path).map_err(|error| wrong(error.to_string()))?;
+    let found = parse_pem(&pem).filter_map(|item| match item {
+        Ok(PemItem::Certificate(certificate)) => Some(Ok(certificate)),
+        Ok(_) => None,
+        Err(error) => Some(Err(wrong(error.to_string()))),
+    });
+    let found = found.collect::<Result<Vec<_>, _>>()?;
+    if found.is_empty() { Err(wrong("it contains no certificate".to_owned())) } else { Ok(found) }
 }
 
 fn number(value: &Value) -> Option<i64> {
@@ -195,7 +296,12 @@ mod tests {
     }
 
     fn etcd(endpoints: &[String]) -> Etcd {
-        Etcd::new(endpoints, Duration::from_secs(5))
+        with_lease(endpoints, Duration::from_secs(15))
+    }
+
+    fn with_lease(endpoints: &[String], lease: Duration) -> Etcd {
+        let prefix = "test".to_owned();
+        Etcd::new(&StoreConfig { endpoints: endpoints.to_vec(), tls: None, prefix, lease }).unwrap()
     }
 
     #[test]
@@ -218,7 +324,7 @@ mod tests {
     fn a_silent_endpoint_causes_a_timeout() {
         let silent = TcpListener::bind("127.0.0.1:0").unwrap();
         let endpoint = format!("http://{}", silent.local_addr().unwrap());
-        let etcd = Etcd::new(std::slice::from_ref(&endpoint), Duration::ZERO);
+        let etcd = with_lease(std::slice::from_ref(&endpoint), Duration::ZERO);
         let error = etcd.get("a").unwrap_err().to_string();
         assert!(error.contains(&endpoint) && error.contains("timeout"), "{error}");
     }

@@ -58,7 +58,7 @@ pub fn take_over(
     says: &str,
     stands_by: impl FnOnce(&str),
 ) -> Result<Leadership, ReplicaError> {
-    let etcd = Arc::new(Etcd::new(&config.endpoints, config.lease / 3));
+    let etcd = Arc::new(Etcd::new(config)?);
     let mut stands_by = Some(stands_by);
     let started = Instant::now();
     let mut is_away = false;

@@ -67,6 +67,7 @@ impl ReplicaError {
             ReplicaError::Lost | ReplicaError::Away(_) => {
                 "nothing that was acknowledged is lost; a standby takes over if there is one; restart this process, which is a standby then: use a supervisor such as systemd"
             }
+            ReplicaError::Etcd(EtcdError::File { .. }) => "correct the paths in [store], or their permissions",
             _ => "check that etcd answers, and that [store] has its endpoints",
         }
     }
@@ -352,8 +353,12 @@ mod tests {
                     return None;
                 }
             };
-            let config =
-                StoreConfig { endpoints: vec![endpoint], prefix: "test".to_owned(), lease: Duration::from_secs(20) };
+            let config = StoreConfig {
+                endpoints: vec![endpoint],
+                tls: None,
+                prefix: "test".to_owned(),
+                lease: Duration::from_secs(20),
+            };
             Some(Etcd { process, config, _dir: dir })
         }
 
