@@ -51,8 +51,9 @@ pub fn identity(
     if let Some(kept) = kept.filter(|kept| kept.is_of(&digest)) {
         return checked(kept, role, name).map(Some);
     }
-    let (key, certified) = redeemed(string, role, name)?;
-    let identity = stored(work_dir.join(Identity::FILE), digest, key, certified, role, name)?;
+    let path = work_dir.join(Identity::FILE);
+    let (key, certified) = redeemed(string, &path, role, name)?;
+    let identity = stored(path, digest, key, certified, role, name)?;
     Ok(Some(Secrets::Certificates(Arc::new(identity), Expected::Server)))
 }
 
@@ -79,7 +80,9 @@ pub fn identities_of_global(
         if kept.values().any(|kept| kept.is_of(&digest)) {
             continue;
         }
-        let (key, certified) = redeemed(string, role, &name)?;
+        // Its cluster is not known yet.
+        let asking = state_dir.join(format!("identity-{}", &digest[..16]));
+        let (key, certified) = redeemed(string, &asking, role, &name)?;
         let subject = Subject::of(&certified.certificate.as_slice().into());
         let cluster = subject.ok().and_then(|subject| u8::try_from(subject.number?).ok()).filter(|own| *own < clusters);
         let cluster = cluster.map(ClusterId).ok_or_else(|| {
@@ -89,13 +92,15 @@ pub fn identities_of_global(
             )
         })?;
         kept.insert(cluster, Arc::new(stored(path(cluster), digest, key, certified, role, &name)?));
+        NewKey::forget(&asking);
     }
     Ok(kept)
 }
 
-/// A new key, and the certificates for it.
-fn redeemed(string: &JoinString, role: DaemonRole, name: &str) -> Result<(NewKey, Certified)> {
-    let key = NewKey::generate().map_err(|error| Failure::new(format!("cannot make a key: {error}"), "try again"))?;
+/// The key for a string, and the certificates for it. `path` is where they will be stored.
+fn redeemed(string: &JoinString, path: &Path, role: DaemonRole, name: &str) -> Result<(NewKey, Certified)> {
+    let key = NewKey::for_string(path, &string.digest());
+    let key = key.map_err(|error| Failure::new(format!("cannot make a key: {error}"), error.remedy()))?;
     let certified = redeem(string, role, name, &key, PATIENCE).map_err(|error| {
         let remedy = match &error {
             JoinError::Unreachable { .. } => {

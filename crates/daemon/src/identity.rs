@@ -14,6 +14,7 @@ use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 use serde::{Deserialize, Serialize};
 use std::collections::HashSet;
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -39,11 +40,43 @@ pub struct Identity {
 /// A new key, for which a server is asked for a certificate.
 pub struct NewKey(KeyPair);
 
+/// The content of the file of a key that is not certified yet.
+#[derive(Serialize, Deserialize)]
+struct Pending {
+    string: String,
+    #[serde(with = "base64_bytes")]
+    key: Vec<u8>,
+}
+
 impl NewKey {
     /// # Errors
     /// If the system returns no random numbers.
     pub fn generate() -> Result<NewKey, rcgen::Error> {
         KeyPair::generate().map(NewKey)
+    }
+
+    /// The key for a join string with this digest: the same one after a restart, since the server may have given certificates for it
+    /// in an answer that was lost. It is kept beside the identity's file until [`Identity::create`].
+    ///
+    /// # Errors
+    /// If the file cannot be written, or the system returns no random numbers.
+    pub fn for_string(identity: &Path, string: &str) -> Result<NewKey, AuthorityError> {
+        let path = pending(identity);
+        let kept = auth::read_private(&path).ok().and_then(|text| serde_json::from_str::<Pending>(&text).ok());
+        let kept = kept.filter(|kept| kept.string == string);
+        if let Some(key) = kept.and_then(|kept| KeyPair::try_from(kept.key.as_slice()).ok()) {
+            return Ok(NewKey(key));
+        }
+        let key = KeyPair::generate()?;
+        let text = serde_json::to_string(&Pending { string: string.to_owned(), key: key.serialize_der() });
+        let text = text.expect("bytes can be written as JSON");
+        durable::replace(&path, text.as_bytes()).map_err(|source| AuthError::Io { path, source })?;
+        Ok(NewKey(key))
+    }
+
+    /// Removes the file of [`NewKey::for_string`].
+    pub fn forget(identity: &Path) {
+        let _ = fs::remove_file(pending(identity));
     }
 
     /// `SubjectPublicKeyInfo` in DER.
@@ -100,6 +133,7 @@ impl Identity {
         let identity = Identity::of(path, stored);
         identity.check(&identity.stored())?;
         identity.write(&identity.stored())?;
+        NewKey::forget(&identity.path);
         Ok(identity)
     }
 
@@ -261,6 +295,10 @@ impl Identity {
 fn with_key(chain: impl Iterator<Item = Vec<u8>>, key: Vec<u8>) -> Result<CertifiedKey, rustls::Error> {
     let key = provider().key_provider.load_private_key(PrivatePkcs8KeyDer::from(key).into())?;
     Ok(CertifiedKey::new(chain.map(CertificateDer::from).collect(), key))
+}
+
+fn pending(identity: &Path) -> PathBuf {
+    identity.with_extension("joining")
 }
 
 fn of_another(path: PathBuf) -> AuthError {

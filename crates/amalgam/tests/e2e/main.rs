@@ -27,6 +27,7 @@ mod jobs;
 mod kill_loop;
 mod leftovers;
 mod logins;
+mod lost_answers;
 mod machines;
 mod misbehaviour;
 mod namespaces;

@@ -23,13 +23,14 @@ pub struct JoinString {
     pub secret: String,
 }
 
-/// A secret that has not been used up.
+/// A secret that has not expired.
 #[derive(Serialize, Deserialize)]
 struct Join {
     secret: String,
     /// End of its validity, in seconds since 1970.
     until: u64,
-    /// How many machines may still use it.
+    /// How many machines may still use it. One that is used up is kept until its end: the daemon that used it may ask again, since the
+    /// answer may have been lost.
     uses: u32,
     /// What they join as.
     #[serde(default = "agent")]
@@ -96,7 +97,8 @@ pub struct Request<'a> {
     pub is_up: bool,
 }
 
-/// Uses a secret for a new entry in the token file, and returns it. `proves` tells whether the machine has a secret.
+/// Uses a secret for a new entry in the token file, and returns it. `proves` tells whether the machine has a secret. A daemon that asks
+/// again for the key of its entry uses nothing.
 ///
 /// # Errors
 /// Why it gets none, with a remedy. The secret is not used up then, unless the entry could not be written.
@@ -110,24 +112,32 @@ pub fn give(token_file: &Path, request: &Request, proves: impl Fn(&str) -> bool)
         tracing::error!("a machine cannot join: {error}; {}", error.remedy());
         "the server cannot use its join strings or tokens; its log says why".to_owned()
     };
-    let Some(secret) = find(state_dir, request.role, proves).map_err(logged)? else {
+    let Some(Join { secret, uses, .. }) = find(state_dir, request.role, proves).map_err(logged)? else {
         return Err(USELESS.to_owned());
     };
     let (role, name) = (request.role, request.name);
     role.check(name).map_err(|bad| bad.to_string())?;
     let holder = Holder::Daemon { role, name: name.to_owned() };
+    let key = Credential::Key(key_digest(request.key));
+    let entries = file::read(token_file).map_err(logged)?;
+    let now = SystemTime::now();
+    if entries.iter().any(|entry| entry.holder == holder && entry.credential == key && entry.is_valid(now)) {
+        return Ok(secret);
+    }
+    if uses == 0 {
+        return Err(USELESS.to_owned());
+    }
     let is_taken = |entry: &TokenEntry| entry.holder == holder;
     let taken = |why: &str| match role {
         DaemonRole::Agent => format!("a node named {name} {why}; use another --name"),
         DaemonRole::JobHost | DaemonRole::Global => format!("{} {name} {why}; use another --number", role.title()),
         DaemonRole::Server => format!("a server named {name} {why}; use another --name"),
     };
-    if file::read(token_file).map_err(logged)?.iter().any(is_taken) {
+    if entries.iter().any(is_taken) {
         let (why, flag) = (taken("has a token or certificates already"), role.flag());
         return Err(format!("{why}, or run `amalgam token remove {flag} {name}` at the server first"));
     }
-    let key = Credential::Key(key_digest(request.key));
-    if file::read(token_file).map_err(logged)?.iter().any(|entry| entry.credential == key) {
+    if entries.iter().any(|entry| entry.credential == key) {
         return Err("this key is that of another daemon; join with a key of its own".to_owned());
     }
     if request.is_up {
@@ -144,16 +154,13 @@ pub fn give(token_file: &Path, request: &Request, proves: impl Fn(&str) -> bool)
 const USELESS: &str = "the join string is unknown, used up, expired, or for another --role; make another with `amalgam token join` at the \
      server";
 
-/// The valid secret for this role that `is_meant` selects.
+/// The secret for this role that `is_meant` selects and that has not expired.
 ///
 /// # Errors
 /// If the file cannot be used.
-fn find(state_dir: &Path, role: DaemonRole, is_meant: impl Fn(&str) -> bool) -> Result<Option<String>, AuthError> {
+fn find(state_dir: &Path, role: DaemonRole, is_meant: impl Fn(&str) -> bool) -> Result<Option<Join>, AuthError> {
     let joins = read(&state_dir.join(FILE))?;
-    Ok(joins
-        .into_iter()
-        .find(|join| join.is_valid() && join.role == role && is_meant(&join.secret))
-        .map(|join| join.secret))
+    Ok(joins.into_iter().find(|join| join.is_valid() && join.role == role && is_meant(&join.secret)))
 }
 
 /// Uses the secret once. Returns whether that was still possible.
@@ -162,15 +169,14 @@ fn find(state_dir: &Path, role: DaemonRole, is_meant: impl Fn(&str) -> bool) -> 
 /// If the file cannot be used.
 fn use_once(state_dir: &Path, secret: &str) -> Result<bool, AuthError> {
     change(state_dir, |joins| {
-        let found = joins.iter_mut().find(|join| join.secret == secret);
-        // Those that are used up have been removed.
+        let found = joins.iter_mut().find(|join| join.secret == secret && join.uses > 0);
         found.map(|join| join.uses -= 1).is_some()
     })
 }
 
 impl Join {
     fn is_valid(&self) -> bool {
-        self.uses > 0 && seconds(SystemTime::now()) < self.until
+        seconds(SystemTime::now()) < self.until
     }
 }
 
@@ -214,20 +220,53 @@ mod tests {
     #[test]
     fn a_secret_is_used_as_often_as_it_was_made_for() {
         let dir = tempfile::tempdir().unwrap();
-        assert_eq!(find(dir.path(), DaemonRole::Agent, |_| true).unwrap(), None);
+        let find = |secret: &str| {
+            let found = find(dir.path(), DaemonRole::Agent, |found| found == secret).unwrap();
+            found.map(|join| (join.secret, join.uses))
+        };
         let secret = make(dir.path(), DaemonRole::Agent, HOUR, 2).unwrap();
-        assert_eq!(find(dir.path(), DaemonRole::Agent, |found| found == secret).unwrap(), Some(secret.clone()));
-        assert_eq!(find(dir.path(), DaemonRole::Agent, |found| found == "another").unwrap(), None);
+        assert_eq!((find(&secret), find("another")), (Some((secret.clone(), 2)), None));
         let used = [(); 3].map(|()| use_once(dir.path(), &secret).unwrap());
         assert_eq!(used, [true, true, false]);
-        assert_eq!(find(dir.path(), DaemonRole::Agent, |_| true).unwrap(), None);
+        assert_eq!(find(&secret), Some((secret.clone(), 0)));
+    }
+
+    #[test]
+    fn a_daemon_that_asks_again_for_its_key_uses_nothing_and_a_revoked_one_gets_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let tokens = super::super::Tokens::open(dir.path(), "ada").unwrap();
+        let secret = make(dir.path(), DaemonRole::Agent, HOUR, 1).unwrap();
+        let ask = |name: &str, key: &[u8], is_up| {
+            let request = Request { role: DaemonRole::Agent, name, key, is_up };
+            give(tokens.path(), &request, |found| found == secret)
+        };
+        assert_eq!(ask("a", b"its key", false), Ok(secret.clone()));
+        for _ in 0..3 {
+            assert_eq!(ask("a", b"its key", true), Ok(secret.clone()));
+        }
+        assert_eq!(tokens.keys(DaemonRole::Agent, SystemTime::now()).len(), 1);
+        // Another key, or another name.
+        for (name, key) in [("a", &b"other"[..]), ("b", b"other"), ("b", b"its key")] {
+            assert_eq!(ask(name, key, false), Err(USELESS.to_owned()), "{name}");
+        }
+        // Another daemon with a string of its own cannot use the key or the name, either.
+        let second = make(dir.path(), DaemonRole::Agent, HOUR, 1).unwrap();
+        let with_second = |name: &str, key: &[u8]| {
+            let request = Request { role: DaemonRole::Agent, name, key, is_up: false };
+            give(tokens.path(), &request, |found| found == second).unwrap_err()
+        };
+        assert!(with_second("b", b"its key").contains("this key is that of another daemon"));
+        assert!(with_second("a", b"other").contains("has a token or certificates already"));
+        let which = super::super::Which { holder: "a", role: Some(DaemonRole::Agent), name: None };
+        super::super::remove(tokens.path(), &which).unwrap();
+        assert_eq!(ask("a", b"its key", false), Err(USELESS.to_owned()));
     }
 
     #[test]
     fn a_secret_expires() {
         let dir = tempfile::tempdir().unwrap();
         let secret = make(dir.path(), DaemonRole::Agent, Duration::ZERO, 1).unwrap();
-        assert_eq!(find(dir.path(), DaemonRole::Agent, |_| true).unwrap(), None);
+        assert!(find(dir.path(), DaemonRole::Agent, |_| true).unwrap().is_none());
         assert!(!use_once(dir.path(), &secret).unwrap());
     }
 
