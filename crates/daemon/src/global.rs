@@ -151,7 +151,7 @@ pub fn start(options: GlobalOptions) -> Result<Server, ServerError> {
     }
     let torn_bytes = log.torn_bytes;
     let kept = Kept {
-        agents_address: None,
+        agents_addresses: Vec::new(),
         torn_bytes,
         state_dir,
         lock: None,

@@ -230,7 +230,7 @@ async fn stay(
     let side = Side::JobHost(number);
     let gate =
         Gate { handle: handle.clone(), secrets: secrets.clone(), certificate, certifier: None, side, lease: None };
-    tokio::spawn(serve_daemons(listener, gate));
+    tokio::spawn(serve_daemons(vec![listener], gate));
     ready(address, first.is_some());
     let mut joined = first;
     loop {

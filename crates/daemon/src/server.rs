@@ -38,6 +38,7 @@ use crate::transport::{
     FederatedFiles, Gate, GlobalIntroduction, JoinError, RemoteNodes, Secrets, Side, serve_daemons,
 };
 use addresses::leave_address;
+use addresses::resolve_all;
 pub(crate) use addresses::{bind, bind_std, is_here, resolve};
 pub use addresses::{check_addresses, take_address};
 use amalgam_core::hosting::{Fact, Managers, Roles};
@@ -232,7 +233,7 @@ pub(crate) struct Interface {
 
 /// Values of the start that a running server keeps.
 pub(crate) struct Kept {
-    pub agents_address: Option<SocketAddr>,
+    pub agents_addresses: Vec<SocketAddr>,
     pub torn_bytes: u64,
     pub state_dir: PathBuf,
     pub lock: Option<File>,
@@ -291,7 +292,8 @@ pub(crate) fn interface_runtime() -> Result<tokio::runtime::Runtime, ServerError
 /// A running server, or global master.
 pub struct Server {
     pub address: SocketAddr,
-    pub agents_address: Option<SocketAddr>,
+    /// Where agents connect; empty if none do.
+    pub agents_addresses: Vec<SocketAddr>,
     pub token_file: PathBuf,
     /// Bytes that were removed from the end of the log because the last write was incomplete.
     pub torn_bytes: u64,
@@ -322,7 +324,7 @@ impl Server {
         let federated = config.federation.as_ref().map(|federation| Ok((federation.size, federation.cluster()?)));
         config.master.federated = federated.transpose().map_err(ServerError::Federation)?;
         let address = resolve(config.interface())?;
-        let agents = takes_agents.then(|| resolve(config.agents())).transpose()?;
+        let agents = takes_agents.then(|| resolve_all(config.agents())).transpose()?;
         let tokens = Arc::new(Tokens::open(&state_dir, &user)?);
         let own = certificates_of(&state_dir, address, agents.is_some(), &config)?;
         let interface = Interface { address, certificate: own.for_clients };
@@ -363,19 +365,19 @@ impl Server {
             runtime.spawn(file_orders.carry_out(files, source, hosted.handle.clone()));
         }
         let listener = runtime.block_on(bind(address))?;
-        let agents_address = match agents.zip(own.for_daemons) {
-            None => None,
+        let agents_addresses = match agents.zip(own.for_daemons) {
+            None => Vec::new(),
             Some((agents, (certificate, certifier))) => {
                 let side = side(&config, Arc::clone(&remote), id, epoch);
                 let (handle, secrets) = (handle.clone(), Secrets::Server(Arc::clone(&tokens)));
                 let gate = Gate { handle, secrets, certificate, certifier: Some(certifier), side, lease };
-                Some(listen_for_agents(&runtime, agents, gate)?)
+                listen_for_agents(&runtime, &agents, gate)?
             }
         };
         let neighbours = seat.map(|seat| neighbours(&config, seat, &listener)).transpose()?;
         let (lock, torn_bytes, announced) = (executor_lock, log.torn_bytes, None);
         let kept =
-            Kept { agents_address, torn_bytes, state_dir, lock, resignation, neighbours, certificate, announced };
+            Kept { agents_addresses, torn_bytes, state_dir, lock, resignation, neighbours, certificate, announced };
         let callers = open_callers((tokens, own.trusted), config, &kept.state_dir, config_file, handle, user)?;
         Server::serve(hosted, remote, callers, runtime, listener, kept)
     }
@@ -397,7 +399,7 @@ impl Server {
             let _ = stopped.await;
         };
         let ended = Mutex::new(VecDeque::new());
-        let Kept { agents_address, torn_bytes, state_dir, lock, resignation, neighbours, certificate, announced } =
+        let Kept { agents_addresses, torn_bytes, state_dir, lock, resignation, neighbours, certificate, announced } =
             kept;
         let accounting = Accounting::open(&state_dir, history.clone(), handle.clone(), usage_days);
         let accounting = Arc::new(accounting.map_err(ServerError::io("read the totals of usage"))?);
@@ -421,7 +423,7 @@ impl Server {
         });
         let server = Server {
             address,
-            agents_address,
+            agents_addresses,
             token_file,
             torn_bytes,
             state_dir,
@@ -440,7 +442,7 @@ impl Server {
     /// Writes the address to a file where clients on this machine look for it.
     pub fn write_server_file(&self, state_dir: &Path) -> Result<(), ServerError> {
         let address = self.announced.clone().unwrap_or_else(|| self.address.to_string());
-        leave_address(state_dir, address, self.agents_address, &self.token_file)
+        leave_address(state_dir, address, self.agents_addresses.first().copied(), &self.token_file)
     }
 
     /// Where clients connect: encrypted, if other machines can.
@@ -539,16 +541,17 @@ fn recovered_roles(
     Ok((roles, journal))
 }
 
-/// Accepts connections of agents and other daemons; returns the address.
+/// Accepts connections of agents and other daemons; returns the addresses.
 fn listen_for_agents(
     runtime: &tokio::runtime::Runtime,
-    agents: SocketAddr,
+    agents: &[SocketAddr],
     gate: Gate,
-) -> Result<SocketAddr, ServerError> {
-    let listener = runtime.block_on(bind(agents))?;
-    let address = listener.local_addr().map_err(ServerError::io("learn the agents' address"))?;
-    runtime.spawn(serve_daemons(listener, gate));
-    Ok(address)
+) -> Result<Vec<SocketAddr>, ServerError> {
+    let listeners: Vec<TcpListener> =
+        agents.iter().map(|agents| runtime.block_on(bind(*agents))).collect::<Result<_, _>>()?;
+    let addresses = listeners.iter().map(TcpListener::local_addr).collect::<Result<_, _>>();
+    runtime.spawn(serve_daemons(listeners, gate));
+    addresses.map_err(ServerError::io("learn the agents' address"))
 }
 
 /// The changes in these entries, in order, and the time of the last entry.

@@ -39,8 +39,8 @@ answers calls with that state, and takes over when the lease of the first ends. 
 pub struct ServerArgs {
     #[command(flatten)]
     settings: ServerSettings,
-    /// Address for agents [default: that of this master in [federation], or 127.0.0.1:7434]
-    #[arg(long, value_name = "ADDRESS")]
+    /// Address for agents, or several, separated by commas; 0.0.0.0 and [::] are all of this machine [default: that of this master in [federation], or 127.0.0.1:7434]
+    #[arg(long, value_name = "ADDRESS[,..]")]
     listen_agents: Option<String>,
     /// Become a standby with a string of `amalgam token join --role server` of the active server, in an empty state directory; later
     /// starts use the certificate that it gave, with or without the string. [store] has to name the etcd of both
@@ -78,7 +78,8 @@ pub fn execute(args: ServerArgs, connection: &Connection) -> Result<ExitCode> {
         config_file,
     })?;
     report_torn(&server);
-    let agents = server.agents_address.map_or_else(String::new, |address| format!(", agents at {address}"));
+    let agents: Vec<String> = server.agents_addresses.iter().map(ToString::to_string).collect();
+    let agents = if agents.is_empty() { String::new() } else { format!(", agents at {}", agents.join(", ")) };
     let of = cluster.map_or_else(String::new, |cluster| format!(", {cluster} of a federation"));
     // A service manager may stop the process as soon as it is ready.
     let signals = cluster::stop_and_reload_signals()?;

@@ -7,6 +7,7 @@ use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::thread;
 
 /// An authority in a directory of its own.
 struct Signer {
@@ -94,20 +95,21 @@ fn a_master_and_an_etcd_with_tls_verify_each_other() {
     fs::set_permissions(ours.path("open.pem"), Permissions::from_mode(0o644)).unwrap();
     let plain = format!("etcd = ['{}']", endpoint.replace("https", "http"));
     let missing = right.replace("client.pem", "nothing.pem");
-    for (number, (store, why)) in [
+    let mistakes = [
         (of(&others, Some(&ours)), "`ca` of [store] is not the authority of this etcd"),
         (of(&ours, None), " a certificate: write `certificate` and `key` into [store]"),
         (of(&ours, Some(&others)), " accept `certificate` of [store]"),
         (exposed, "can be read by others (mode 644)"),
         (missing, "nothing.pem, a file of [store]: No such file"),
         (plain, "no endpoint of etcd answers correctly"),
-    ]
-    .into_iter()
-    .enumerate()
-    {
+    ];
+    let started = mistakes.into_iter().enumerate().map(|(number, (store, why))| {
         let said = scene.path().join(format!("said-{number}"));
         let command = server(&scene, 2 + number as u32, &store, &said);
-        let CommandOutput { code, .. } = result(command);
+        (why, said, thread::spawn(move || result(command)))
+    });
+    for (why, said, ended) in started.collect::<Vec<_>>() {
+        let CommandOutput { code, .. } = ended.join().unwrap();
         let said = fs::read_to_string(said).unwrap();
         assert!(code != 0 && said.contains(why), "{why}: {said}");
     }

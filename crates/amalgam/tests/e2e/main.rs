@@ -31,6 +31,7 @@ mod lost_answers;
 mod machines;
 mod misbehaviour;
 mod namespaces;
+mod networks;
 mod notifying;
 mod operating;
 mod previous;

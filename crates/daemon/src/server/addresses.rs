@@ -43,12 +43,17 @@ pub(crate) fn resolve(address: &str) -> Result<SocketAddr, ServerError> {
     found.next().ok_or_else(|| wrong("it resolves to no address".to_owned()))
 }
 
+/// The addresses of a list, separated by commas.
+pub(crate) fn resolve_all(addresses: &str) -> Result<Vec<SocketAddr>, ServerError> {
+    addresses.split(',').map(|address| resolve(address.trim())).collect()
+}
+
 /// Checks the addresses that a server with this configuration listens on.
 ///
 /// # Errors
 /// If one of them cannot be resolved.
 pub fn check_addresses(config: &Config) -> Result<(), ServerError> {
-    [config.interface(), config.agents()].into_iter().try_for_each(|address| resolve(address).map(drop))
+    resolve(config.interface()).and_then(|_| resolve_all(config.agents())).map(drop)
 }
 
 pub(crate) async fn bind(address: SocketAddr) -> Result<TcpListener, ServerError> {

@@ -108,12 +108,19 @@ impl Refusal {
 }
 
 /// Accepts connections of daemons for as long as the process runs.
-pub async fn serve_daemons(listener: TcpListener, gate: Gate) {
+pub async fn serve_daemons(listeners: Vec<TcpListener>, gate: Gate) {
     let gate = Arc::new(gate);
     if let Some(certifier) = &gate.certifier {
         tokio::spawn(certifier.clone().keep_current(gate.secrets.clone()));
     }
-    let connections = AtomicU64::new(1);
+    let connections = Arc::new(AtomicU64::new(1));
+    for listener in listeners {
+        tokio::spawn(accept_at(listener, Arc::clone(&gate), Arc::clone(&connections)));
+    }
+}
+
+/// Accepts connections at an address. `connections` numbers those of all addresses.
+async fn accept_at(listener: TcpListener, gate: Arc<Gate>, connections: Arc<AtomicU64>) {
     let mut strangers = Strangers::default();
     loop {
         let Ok((stream, address)) = listener.accept().await else {

@@ -63,7 +63,7 @@ pub fn execute(plan: Plan) -> Result<ExitCode> {
         servers.push(server);
         executors.push(executor);
     }
-    let masters = servers.iter().filter_map(|server| server.agents_address).map(|address| address.to_string());
+    let masters = servers.iter().flat_map(|server| &server.agents_addresses).map(ToString::to_string);
     let masters: Vec<String> = masters.collect();
     let globals = size.globals().zip(listeners);
     let globals = globals.map(|(global, listener)| start_global(&plan, &config, global, listener, &masters));

@@ -28,7 +28,8 @@ fn host_name(patient: &Patient) -> Check {
     let name = Host::inspect().hostname;
     let found: Vec<IpAddr> =
         (name.as_str(), 0).to_socket_addrs().into_iter().flatten().map(|address| address.ip().to_canonical()).collect();
-    let serves_others = patient.is(Role::Server) && !amalgam_daemon::config::is_loopback(patient.config.agents());
+    let serves_others =
+        patient.is(Role::Server) && !patient.config.agents().split(',').all(amalgam_daemon::config::is_loopback);
     let remedy = format!(
         "add `{name}` to DNS or to /etc/hosts of the nodes, or use `amalgam token join --address HOST:PORT` and \
          `listen_names` of the configuration"

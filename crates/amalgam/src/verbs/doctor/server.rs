@@ -55,7 +55,7 @@ fn ports(patient: &Patient) -> Vec<Check> {
     let running = patient.state_dir.as_deref().and_then(running);
     let (of_clients, of_agents) = match &running {
         Some(file) => (file.address.clone(), file.agents.clone()),
-        None => (patient.config.interface().to_owned(), Some(patient.config.agents().to_owned())),
+        None => (patient.config.interface().to_owned(), patient.config.agents().split(',').next().map(str::to_owned)),
     };
     let check = |(what, flag, address): (&str, &str, &str)| match running.is_some() {
         true => listening(what, address),

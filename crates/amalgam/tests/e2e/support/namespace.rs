@@ -65,21 +65,48 @@ impl Network {
     /// # Errors
     /// Why namespaces cannot be created here.
     pub fn new(hosts: usize) -> Result<Network, String> {
+        let addresses: Vec<_> = (0..hosts).map(|number| vec![(0, format!("{}/24", address(number)))]).collect();
+        Network::with(&addresses)
+    }
+
+    /// Hosts that have IPv6 addresses only.
+    ///
+    /// # Errors
+    /// Why namespaces cannot be created here.
+    pub fn of_ipv6(hosts: usize) -> Result<Network, String> {
+        let addresses: Vec<_> = (0..hosts).map(|number| vec![(0, format!("{}/64", ipv6_address(number)))]).collect();
+        Network::with(&addresses)
+    }
+
+    /// Hosts with an interface for each address with its prefix, at the network with this number. Hosts do not forward between networks.
+    ///
+    /// # Errors
+    /// Why namespaces cannot be created here.
+    pub fn with(hosts: &[Vec<(usize, String)>]) -> Result<Network, String> {
         let namespace = || Namespace::new().map_err(|why| format!("no network namespace can be made: {why}"));
         let bridge = namespace()?;
-        bridge.ip("link add hub type bridge")?;
-        bridge.ip("link set hub up")?;
-        let mut network = Network { hosts: Vec::new(), bridge };
-        for number in 0..hosts {
+        let networks = hosts.iter().flatten().map(|(network, _)| network + 1).max().unwrap_or(0);
+        for network in 0..networks {
+            bridge.ip(&format!("link add hub{network} type bridge"))?;
+            bridge.ip(&format!("link set hub{network} up"))?;
+        }
+        let mut made = Network { hosts: Vec::new(), bridge };
+        for (number, interfaces) in hosts.iter().enumerate() {
             let host = namespace()?;
             host.ip("link set lo up")?;
-            host.ip(&format!("link add eth0 type veth peer name port{number} netns {}", network.bridge.path()))?;
-            host.ip(&format!("address add {}/24 dev eth0", address(number)))?;
-            host.ip("link set eth0 up")?;
-            network.bridge.ip(&format!("link set port{number} master hub up"))?;
-            network.hosts.push(host);
+            for (place, (network, address)) in interfaces.iter().enumerate() {
+                let port = if place == 0 { format!("port{number}") } else { format!("port{number}-{place}") };
+                let path = made.bridge.path();
+                host.ip(&format!("link add eth{place} type veth peer name {port} netns {path}"))?;
+                // Without the time in which IPv6 looks for duplicates.
+                let usable = if address.contains(':') { " nodad" } else { "" };
+                host.ip(&format!("address add {address} dev eth{place}{usable}"))?;
+                host.ip(&format!("link set eth{place} up"))?;
+                made.bridge.ip(&format!("link set {port} master hub{network} up"))?;
+            }
+            made.hosts.push(host);
         }
-        Ok(network)
+        Ok(made)
     }
 
     /// Packets are lost from now on, without an error.
@@ -102,4 +129,9 @@ impl Network {
 /// The address of a host for the others.
 pub fn address(host: usize) -> String {
     format!("10.77.0.{}", host + 1)
+}
+
+/// The same in a network of IPv6.
+pub fn ipv6_address(host: usize) -> String {
+    format!("fd77::{}", host + 1)
 }
