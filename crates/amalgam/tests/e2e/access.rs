@@ -1,7 +1,7 @@
 //! Permissions of the public interface, and its promises to programs.
 
 use crate::running::AWAIT_GO;
-use crate::support::{Cluster, Daemon, PATIENCE, Scene, job_spec, result, saying_into, until_true};
+use crate::support::{free_port, Cluster, Daemon, PATIENCE, Scene, job_spec, result, saying_into, until_true};
 use amalgam_core::vocabulary::HostId;
 use amalgam_daemon::api::{Event, EventKind, JobState};
 use amalgam_daemon::transport::{Introduction, JoinError, Secrets, join};
@@ -412,9 +412,17 @@ fn node_names_that_cannot_be_a_path_are_refused() {
 }
 
 #[test]
-fn a_global_master_listens_on_loopback_only() {
+fn a_global_master_beyond_loopback_is_encrypted_also_if_it_has_joined_nothing() {
     let scene = Scene::new();
     let config = scene.write("federation.toml", "[federation]\nmasters = ['127.0.0.1:1']\nglobals = 1\nnumber = 0");
-    let result = scene.run(&["global", "--listen", "0.0.0.0:0", "--config", config.to_str().unwrap()]);
-    assert!(result.code != 0 && result.err.contains("on loopback only"), "{result:?}");
+    let port = free_port();
+    let global = ["global", "--listen", &format!("0.0.0.0:{port}"), "--config", config.to_str().unwrap()];
+    let ready = scene.start(scene.command(&global), &scene.state());
+    assert!(ready.starts_with(&format!("ready: https://0.0.0.0:{port}, global master 0")), "{ready}");
+    // Verified by its own authority, which clients find in its state directory.
+    assert!(scene.state().join("ca-key.pem").exists());
+    scene.ok(&["list"]);
+    // A federation in one process has none.
+    let dev = scene.run(&["dev", "--clusters", "2", "--listen", "0.0.0.0:0", "--state-dir", "dev"]);
+    assert!(dev.code != 0 && dev.err.contains("a federation in one process listens on loopback only"), "{dev:?}");
 }

@@ -24,7 +24,10 @@ impl Listening {
     }
 
     async fn let_in(&self) -> io::Result<Guest> {
-        self.gate.let_in(self.listener.accept().await?.0, 1).await.map(|guest| guest.expect("it stays"))
+        match self.gate.let_in(self.listener.accept().await?.0, 1).await?.expect("it stays") {
+            Accepted::Peer(guest) => Ok(*guest),
+            Accepted::Standby(_) => panic!("it is none"),
+        }
     }
 
     /// What both sides report of a node that joins at the address of a process between them.
