@@ -188,7 +188,11 @@ pub fn execute(args: AgentArgs, connection: &Connection) -> Result<ExitCode> {
     make_work_dir(&work_dir, run_as)?;
     let secrets = match joining::identity(join.as_ref(), &work_dir, DaemonRole::Agent, &name, connection)? {
         Some(secrets) => secrets,
-        None => cluster::secrets(connection, &state_dir, Some(&name))?,
+        None => {
+            let secrets = cluster::secrets(connection, &state_dir, Some(&name))?;
+            secrets.exchange_in(&work_dir)?;
+            secrets
+        }
     };
     let mut executor = cluster::executor_setup(&work_dir, args.offer.enforcement, run_as)?;
     executor.config.devices = args.offer.devices;

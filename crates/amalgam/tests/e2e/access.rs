@@ -1,7 +1,7 @@
 //! Permissions of the public interface, and its promises to programs.
 
 use crate::running::AWAIT_GO;
-use crate::support::{free_port, Cluster, Daemon, PATIENCE, Scene, job_spec, result, saying_into, until_true};
+use crate::support::{Cluster, Daemon, PATIENCE, Scene, free_port, job_spec, result, saying_into, until_true};
 use amalgam_core::vocabulary::HostId;
 use amalgam_daemon::api::{Event, EventKind, JobState};
 use amalgam_daemon::transport::{Introduction, JoinError, Secrets, join};

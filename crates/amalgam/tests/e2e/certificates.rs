@@ -273,3 +273,48 @@ fn a_job_host_that_joined_with_a_string_needs_no_copy_of_the_tokens() {
     until_true("the end of that connection", || says("lost the connection to job host 1"));
     until_true("its refusal", || says("its certificate has been revoked"));
 }
+
+#[test]
+fn an_agent_with_a_token_of_its_own_gets_a_certificate_by_itself() {
+    let Some(machines) = Machines::start(3, "") else { return };
+    let listed = |what: &str| machines.scene.ok(&["token", "list"]).matches(what).count();
+    // One with the token of an administrator, which others may use, too, keeps it.
+    let tokens = machines.scene.state().join("tokens.toml");
+    machines.started(2, machines.agent_in("host-2", 2, &machines.agents, &tokens));
+    let token = machines.token_of("host-1");
+    machines.started(1, machines.agent(1, &machines.agents, &token));
+    until_true("a certificate", || {
+        listed("agent (certificate)") == 1 && machines.home(1).join("identity.json").exists()
+    });
+    machines.run_across();
+    // The token ends: without it, the agent has to present the certificate, in the same process and after a restart.
+    let text = fs::read_to_string(&tokens).unwrap();
+    assert!(text.contains("until"), "the token has an end: {text}");
+    let secret = fs::read_to_string(&token).unwrap();
+    let without: Vec<&str> = text.split("[[token]]").filter(|entry| !entry.contains(secret.trim())).collect();
+    fs::write(&tokens, without.join("[[token]]")).unwrap();
+    until_true("the end of that connection", || machines.state_of("host-1") != NodeState::Up);
+    until_true("the node with its certificate", || machines.state_of("host-1") == NodeState::Up);
+    machines.run_across();
+    machines.daemons.borrow_mut().remove(1).kill();
+    machines.started(1, machines.agent(1, &machines.agents, &token));
+    machines.run_across();
+    assert_eq!((listed("agent (certificate)"), listed("host-1")), (1, 1));
+    // It is revoked as any other; another token in the same file starts anew.
+    machines.scene.ok(&["token", "revoke", "--agent", "host-1"]);
+    until_true("the end of the agent's connection", || machines.state_of("host-1") != NodeState::Up);
+    machines.token_of("host-1");
+    until_true("the node with another token", || machines.state_of("host-1") == NodeState::Up);
+    assert_eq!(listed("host-2"), 0);
+}
+
+#[test]
+fn an_agent_keeps_its_token_where_job_hosts_may_have_tokens() {
+    let Some(machines) = Machines::start(2, "preset = 'apollo'\njob_hosts = 1") else { return };
+    machines.start_agent(1, &machines.agents);
+    until_true("the node", || machines.state_of("host-1") == NodeState::Up);
+    // The answer would come before this one.
+    machines.scene.ok(&["node", "list"]);
+    thread::sleep(Duration::from_millis(500));
+    assert!(!machines.scene.ok(&["token", "list"]).contains("certificate"));
+}

@@ -101,7 +101,7 @@ impl Machines {
     }
 
     /// A file with the token of an agent, as it is copied to its machine.
-    fn token_of(&self, node: &str) -> PathBuf {
+    pub fn token_of(&self, node: &str) -> PathBuf {
         let token = self.scene.ok(&["token", "add", "--agent", node]);
         self.private(&format!("{node}.token"), &token)
     }
@@ -123,12 +123,12 @@ impl Machines {
     }
 
     /// The agent of a host, which connects to this address.
-    fn agent(&self, host: usize, server: &str, token: &Path) -> Command {
+    pub fn agent(&self, host: usize, server: &str, token: &Path) -> Command {
         self.agent_in(&format!("host-{host}"), host, server, token)
     }
 
     /// The agent of a host, with another work directory.
-    fn agent_in(&self, work_dir: &str, host: usize, server: &str, token: &Path) -> Command {
+    pub fn agent_in(&self, work_dir: &str, host: usize, server: &str, token: &Path) -> Command {
         let name = format!("host-{host}");
         let home = self.scene.path().join(work_dir);
         self.scene.has_executor(&home);

@@ -97,14 +97,34 @@ pub struct Request<'a> {
     pub is_up: bool,
 }
 
+/// Two machines with one name may join at the same time.
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+
+/// Adds the entry of a daemon with this public key, which has authenticated itself with its token. The token ends after
+/// [`OVERLAP`](super::OVERLAP). A daemon that asks again for the key of its entry changes nothing.
+///
+/// # Errors
+/// Why not.
+pub fn exchange(token_file: &Path, holder: Holder, key: &[u8]) -> Result<(), String> {
+    let _only = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    let credential = Credential::Key(key_digest(key));
+    let entries = file::read(token_file).map_err(|error| error.to_string())?;
+    match entries.iter().find(|entry| entry.credential == credential) {
+        Some(entry) if entry.holder == holder => Ok(()),
+        Some(_) => Err("this key is that of another daemon".to_owned()),
+        None => {
+            let entry = TokenEntry::with_key(holder, key);
+            file::add(token_file, entry, false).map(drop).map_err(|error| error.to_string())
+        }
+    }
+}
+
 /// Uses a secret for a new entry in the token file, and returns it. `proves` tells whether the machine has a secret. A daemon that asks
 /// again for the key of its entry uses nothing.
 ///
 /// # Errors
 /// Why it gets none, with a remedy. The secret is not used up then, unless the entry could not be written.
 pub fn give(token_file: &Path, request: &Request, proves: impl Fn(&str) -> bool) -> Result<String, String> {
-    /// Two machines with one name may join at the same time.
-    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     let _only = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let state_dir = token_file.parent().unwrap_or(Path::new("/"));
     // The peer has proved nothing yet, so it does not learn what is wrong with which file.

@@ -37,8 +37,12 @@ pub async fn serve_server(
     }
     let clock = handle.clock();
     let server = Server { version: link.version, frames: wire_in.clone() };
+    let is_encrypted = !link.binding.is_empty();
     let mut conversation = link.converse(parcels, wire, move || clock.now());
     others.reach_through(Some(server));
+    if let Some(key) = hosts.secrets.wanted().filter(|_| is_encrypted) {
+        let _ = wire_in.send(Wire::WantCertificate { key }.into());
+    }
     let asked = Asked { node, files, others, answers: wire_in };
     let end = loop {
         match conversation.next().await {
@@ -66,6 +70,7 @@ pub async fn serve_server(
                 Wire::Stored(_)
                 | Wire::Users(_)
                 | Wire::Shared(_)
+                | Wire::WantCertificate { .. }
                 | Wire::Fed { .. }
                 | Wire::Alive
                 | Wire::Fetched { .. }

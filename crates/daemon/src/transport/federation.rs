@@ -201,6 +201,7 @@ pub(super) async fn exchange(
                 | Wire::All { .. }
                 | Wire::Keys(_)
                 | Wire::Shared(_)
+                | Wire::WantCertificate { .. }
                 | Wire::AskWay { .. }
                 | Wire::Way { .. }
                 | Wire::Expect { .. }

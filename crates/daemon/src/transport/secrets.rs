@@ -4,11 +4,12 @@ use super::Wire;
 use crate::auth::{self, AuthError, Credential, TokenEntry, Tokens};
 use crate::authority::{Certified, Expected, fingerprint};
 use crate::channel::Mutual;
-use crate::identity::Identity;
+use crate::identity::{Identity, NewKey};
 use amalgam_core::vocabulary::HostId;
 use rustls::pki_types::CertificateDer;
-use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use sha2::{Digest, Sha256};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, SystemTime};
 
 /// A source of access tokens.
@@ -29,6 +30,10 @@ pub struct TokenFile {
     user: String,
     /// The node whose agent this is. Its own token is preferred to users' tokens.
     node: Option<String>,
+    /// Where an agent keeps the certificates that the server gives it instead of its token.
+    place: OnceLock<PathBuf>,
+    /// Those, once it has them.
+    identity: OnceLock<Arc<Identity>>,
     /// The last tokens that could be read. They are used while the file cannot be read, for example during an edit.
     good: Mutex<Good>,
 }
@@ -42,7 +47,8 @@ struct Good {
 impl Secrets {
     /// The tokens of a file. `node` is set for the agent of a node.
     pub fn file(path: PathBuf, user: String, node: Option<String>) -> Secrets {
-        Secrets::File(Arc::new(TokenFile { path, user, node, good: Mutex::default() }))
+        let (place, identity, good) = Default::default();
+        Secrets::File(Arc::new(TokenFile { path, user, node, place, identity, good }))
     }
 
     /// The token with which this process authenticates itself.
@@ -52,6 +58,7 @@ impl Secrets {
     pub fn own(&self) -> Result<String, AuthError> {
         match self {
             Secrets::Server(tokens) => auth::daemon_token(tokens.path(), None, ""),
+            Secrets::File(file) if file.identity().is_some() => Ok(String::new()),
             Secrets::File(file) => {
                 let read = auth::daemon_token(&file.path, file.node.as_deref(), &file.user).map(Some);
                 let own = file.or_last(read, |good| &mut good.own)?;
@@ -66,15 +73,49 @@ impl Secrets {
     pub(super) fn for_job_host(&self, HostId(host): HostId) -> Secrets {
         match self {
             Secrets::Certificates(identity, _) => Secrets::Certificates(Arc::clone(identity), Expected::JobHost(host)),
-            other => other.clone(),
+            Secrets::File(file) => match file.identity() {
+                Some(identity) => Secrets::Certificates(Arc::clone(identity), Expected::JobHost(host)),
+                None => self.clone(),
+            },
+            Secrets::Server(_) | Secrets::Single(_) => self.clone(),
         }
+    }
+
+    /// Lets an agent with a token of its own exchange it for certificates, which it keeps in this directory. Those that it has got for
+    /// the present token are used at once.
+    ///
+    /// # Errors
+    /// If the file of the certificates cannot be used.
+    pub fn exchange_in(&self, directory: &Path) -> Result<(), AuthError> {
+        let Secrets::File(file) = self else { return Ok(()) };
+        if let Some(identity) = Identity::load(directory)?
+            && file.has_token_of(&identity)
+            && !identity.has_expired()
+        {
+            let _ = file.identity.set(Arc::new(identity));
+        }
+        let _ = file.place.set(directory.join(Identity::FILE));
+        Ok(())
+    }
+
+    /// The public key for which the server is asked for a certificate.
+    pub(super) fn wanted(&self) -> Option<Vec<u8>> {
+        let Secrets::File(file) = self else { return None };
+        let (place, token) = (file.place.get()?, file.token()?);
+        if file.identity().is_some() {
+            return None;
+        }
+        let key = NewKey::for_string(place, &digest_of(&token));
+        let key = key.inspect_err(|error| tracing::warn!("{error}; this agent keeps its token; {}", error.remedy()));
+        Some(key.ok()?.public())
     }
 
     /// The certificates of this daemon, if it has some instead of a token, and the daemon that it connects to.
     pub(super) fn mutual(&self) -> Option<Mutual<'_>> {
         match self {
             Secrets::Certificates(identity, expected) => Some((identity, expected.clone())),
-            Secrets::Server(_) | Secrets::File(_) | Secrets::Single(_) => None,
+            Secrets::File(file) => file.identity().map(|identity| (identity, Expected::Server)),
+            Secrets::Server(_) | Secrets::Single(_) => None,
         }
     }
 
@@ -82,7 +123,8 @@ impl Secrets {
     pub(crate) fn identity(&self) -> Option<&Arc<Identity>> {
         match self {
             Secrets::Certificates(identity, _) => Some(identity),
-            Secrets::Server(_) | Secrets::File(_) | Secrets::Single(_) => None,
+            Secrets::File(file) => file.identity(),
+            Secrets::Server(_) | Secrets::Single(_) => None,
         }
     }
 
@@ -102,7 +144,12 @@ impl Secrets {
     /// Uses a newer certificate of this daemon from now on. Returns the answer to the server once it is stored.
     pub(super) fn renew(&self, certified: Certified) -> Option<Wire> {
         let signer = certified.between.first().map(|signer| fingerprint(&CertificateDer::from(signer.as_slice())));
-        match self.identity()?.replace(certified) {
+        let stored = match (self, self.identity()) {
+            (_, Some(identity)) => identity.replace(certified),
+            (Secrets::File(file), None) => file.exchange(certified)?,
+            (_, None) => return None,
+        };
+        match stored {
             Ok(()) => signer.map(Wire::Stored),
             Err(error) => {
                 tracing::error!("{error}; the previous certificate stays in use until it ends; {}", error.remedy());
@@ -185,7 +232,41 @@ impl Validity {
     }
 }
 
+/// Identifies the token for which certificates were given, without containing it.
+fn digest_of(token: &str) -> String {
+    auth::hex(&Sha256::digest(format!("exchanged {token}")))
+}
+
 impl TokenFile {
+    /// The token of this file now.
+    fn token(&self) -> Option<String> {
+        auth::daemon_token(&self.path, self.node.as_deref(), &self.user).ok()
+    }
+
+    /// Whether the certificates were given for the token of this file. An operator may write another one, to start anew, or remove it.
+    fn has_token_of(&self, identity: &Identity) -> bool {
+        self.token().is_none_or(|token| identity.is_of(&digest_of(&token)))
+    }
+
+    /// The certificates that are used instead of the token.
+    fn identity(&self) -> Option<&Arc<Identity>> {
+        self.identity.get().filter(|identity| self.has_token_of(identity))
+    }
+
+    /// Stores the first certificate. `None` if this daemon did not ask for one.
+    fn exchange(&self, certified: Certified) -> Option<Result<(), AuthError>> {
+        let (place, digest) = (self.place.get()?, digest_of(&self.token()?));
+        let key = NewKey::for_string(place, &digest).ok()?;
+        let created = Identity::create(place.clone(), digest, key, certified).map(|identity| {
+            let _ = self.identity.set(Arc::new(identity));
+            tracing::warn!(
+                "this agent has a certificate now, in {}: its token is not needed any more, and ends in 24 hours",
+                place.display()
+            );
+        });
+        Some(created)
+    }
+
     /// Returns `read`, or the last value with a warning if `read` is an error.
     fn or_last<T: Clone + Default + PartialEq>(
         &self,

@@ -83,6 +83,8 @@ struct Guest {
     route: PeerRoute,
     /// Set if it has authenticated itself with a certificate.
     certified: Option<Certificated>,
+    /// Whether it has authenticated itself with its own token, and may get a certificate instead.
+    may_exchange: bool,
 }
 
 /// Who was accepted.
@@ -230,7 +232,9 @@ impl Gate {
         link.validity = Validity::of(&self.secrets, &entry);
         link.pulse = self.lease.map(|lease| lease / PULSES);
         let program = program.unwrap_or_else(|| "unknown".to_owned());
-        let guest = Guest { peer, name, address, program, incarnation, link, parcels, route, certified };
+        let may_exchange =
+            entry.holder.role() == Some(DaemonRole::Agent) && entry.token().is_some() && !link.binding.is_empty();
+        let guest = Guest { may_exchange, peer, name, address, program, incarnation, link, parcels, route, certified };
         Ok(Some(Accepted::Peer(Box::new(guest))))
     }
 
@@ -313,7 +317,7 @@ impl Gate {
 
     /// Serves a node's agent. `remote` is set in a server, which forwards files and sends the addresses of job hosts.
     async fn serve_agent(&self, guest: Guest, node: NodeId, remote: Option<&Arc<RemoteNodes>>) {
-        let Guest { name, program, incarnation, link, parcels, route, certified, .. } = guest;
+        let Guest { name, program, incarnation, link, parcels, route, certified, may_exchange, .. } = guest;
         let (wire_in, wire) = mpsc::unbounded_channel();
         if let Some(remote) = remote {
             remote.add(node, link.version, wire_in.clone());
@@ -356,6 +360,9 @@ impl Gate {
                     }
                 }
                 Ok(Wire::Stored(authority)) => self.note_stored(certified.as_ref(), &authority),
+                Ok(Wire::WantCertificate { key }) if may_exchange => {
+                    self.exchange_token(node, &name, key, &wire_in).await
+                }
                 Ok(about_files) => {
                     if let Some(remote) = remote {
                         forward(about_files, node, remote, &turns, &wire_in);
@@ -521,7 +528,8 @@ fn forward(
         | Wire::Keys(_)
         | Wire::Stored(_)
         | Wire::Users(_)
-        | Wire::Shared(_) => {}
+        | Wire::Shared(_)
+        | Wire::WantCertificate { .. } => {}
     }
 }
 

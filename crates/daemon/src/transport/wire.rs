@@ -99,6 +99,10 @@ pub(super) enum Wire {
     Users(Vec<SharedUser>),
     /// From the active server, to a standby that joined with a string.
     Shared(SharedFiles),
+    /// From an agent that has authenticated itself with its token: asks for a certificate for this public key.
+    WantCertificate {
+        key: Vec<u8>,
+    },
 }
 
 impl Wire {
@@ -125,7 +129,8 @@ impl Wire {
             | Wire::Keys(_)
             | Wire::Stored(_)
             | Wire::Users(_)
-            | Wire::Shared(_) => 33,
+            | Wire::Shared(_)
+            | Wire::WantCertificate { .. } => 33,
         }
     }
 }

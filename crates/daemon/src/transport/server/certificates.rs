@@ -366,6 +366,41 @@ impl Gate {
 }
 
 impl Gate {
+    /// Gives an agent a certificate instead of its token, if all that it connects to accept certificates: job hosts may have tokens, and
+    /// a standby an authority of its own.
+    pub(super) async fn exchange_token(
+        &self,
+        node: NodeId,
+        name: &str,
+        key: Vec<u8>,
+        wire: &mpsc::UnboundedSender<Outgoing>,
+    ) {
+        let (Secrets::Server(tokens), Some(certifier), None) = (&self.secrets, &self.certifier, self.lease) else {
+            return;
+        };
+        let hosts = self.handle.ask(|roles, _| roles.dispatch().map_or(0, |dispatch| dispatch.settings.hosts)).await;
+        if hosts.is_err() || hosts.is_ok_and(|hosts| hosts > 0) {
+            return;
+        }
+        let subject = Subject { role: DaemonRole::Agent, name: name.to_owned(), number: Some(node.0) };
+        let (path, holder) = (tokens.path().to_owned(), Holder::agent(name));
+        let exchanged = match certifier.certify(&subject, &key) {
+            Ok(certified) => {
+                let exchange = move || joins::exchange(&path, holder, &key);
+                let added = tokio::task::spawn_blocking(exchange).await.map_err(|error| error.to_string());
+                added.flatten().map(|()| certified)
+            }
+            Err(error) => Err(error.to_string()),
+        };
+        match exchanged {
+            Ok(certified) => {
+                tracing::info!("{subject} has a certificate now, and its token ends");
+                let _ = wire.send(Wire::Certificate(Box::new(certified)).into());
+            }
+            Err(why) => tracing::warn!("{subject} keeps its token: {why}"),
+        }
+    }
+
     /// Sends a global master the users whose tokens it accepts, now and when they change.
     pub(super) fn keep_users_known(&self, wire: &mpsc::UnboundedSender<Outgoing>) -> Option<Beside> {
         let mut current = self.certifier.as_ref()?.current.subscribe();
