@@ -40,9 +40,7 @@ pub async fn serve_server(
     let is_encrypted = !link.binding.is_empty();
     let mut conversation = link.converse(parcels, wire, move || clock.now());
     others.reach_through(Some(server));
-    if let Some(key) = hosts.secrets.wanted().filter(|_| is_encrypted) {
-        let _ = wire_in.send(Wire::WantCertificate { key }.into());
-    }
+    hosts.exchange_token(is_encrypted, &wire_in);
     let asked = Asked { node, files, others, answers: wire_in };
     let end = loop {
         match conversation.next().await {
@@ -60,12 +58,7 @@ pub async fn serve_server(
             }
             Ok(Wire::Feed { id, attempt, part, .. }) => asked.feed(id, attempt, part),
             Ok(Wire::Hosts(list)) => hosts.know(list),
-            Ok(Wire::Certificate(certified)) => {
-                if let Some(answer) = hosts.secrets.renew(*certified) {
-                    let _ = asked.answers.send(answer.into());
-                }
-            }
-            Ok(Wire::Keys(keys)) => hosts.secrets.allow(keys),
+            Ok(news @ (Wire::Certificate(_) | Wire::Keys(_))) => hosts.take(news, &asked.answers),
             Ok(
                 Wire::Stored(_)
                 | Wire::Users(_)
@@ -166,6 +159,26 @@ impl HostLinks {
         keep: impl Fn(&BTreeMap<HostId, String>) + Send + Sync + 'static,
     ) -> HostLinks {
         HostLinks { handle, secrets, node, addresses: Mutex::default(), keep: Box::new(keep) }
+    }
+
+    /// Asks the server for a certificate instead of the agent's token, if it may be asked.
+    fn exchange_token(&self, is_encrypted: bool, to_server: &mpsc::UnboundedSender<Outgoing>) {
+        if let Some(key) = self.secrets.wanted().filter(|_| is_encrypted) {
+            let _ = to_server.send(Wire::WantCertificate { key }.into());
+        }
+    }
+
+    /// Uses what the server sends about certificates.
+    fn take(&self, news: Wire, to_server: &mpsc::UnboundedSender<Outgoing>) {
+        match news {
+            Wire::Certificate(certified) => {
+                if let Some(answer) = self.secrets.renew(*certified) {
+                    let _ = to_server.send(answer.into());
+                }
+            }
+            Wire::Keys(keys) => self.secrets.allow(keys),
+            _ => {}
+        }
     }
 
     /// Adds job hosts or changes their addresses. Job hosts that are not in the list are kept.

@@ -180,15 +180,7 @@ impl Gate {
         if let Introduction::Join { .. } = &hello.introduction {
             return self.give_certificate(link, &nonce, hello).await.map(|()| None);
         }
-        let authenticated = match link.peer_chain.is_empty() {
-            true => self.by_token(&link.bound(&nonce), &hello).map(|entry| (entry, None)),
-            false => self.by_certificate(&link.peer_chain, &hello).map(|(entry, certified)| (entry, Some(certified))),
-        };
-        let admitted = authenticated.and_then(|(entry, certified)| {
-            let obstacle = Obstacle::Token;
-            may_join(&entry, &hello).map(|()| (entry, certified)).map_err(|why| Refusal { why, obstacle })
-        });
-        let (entry, certified) = match admitted {
+        let (entry, certified) = match self.authenticate(&link, &nonce, &hello) {
             Ok(authenticated) => authenticated,
             Err(refusal) => return Err(refuse(link, refusal).await),
         };
@@ -209,19 +201,7 @@ impl Gate {
         // It is printed, so it follows the rules of a job's title.
         let program = hello.program.filter(|program| Named::Job.check(program).is_ok());
         let Some(route) = self.handle.routes().add_with(peer, parcels_in, program.clone()) else {
-            let why = match peer {
-                PeerId::Node(_) => {
-                    format!("a node named `{name}` is connected already; give each agent a --name of its own")
-                }
-                PeerId::JobHost(host) => are_connected(host),
-                PeerId::Global(global) => {
-                    format!("{global} is connected already; give each global master a --number of its own")
-                }
-                PeerId::ServerOf(_) | PeerId::JobHostOf(..) | PeerId::Cluster(_) => {
-                    unreachable!("`admit` returns no such peer")
-                }
-            };
-            return Err(refuse(link, Refusal { why, obstacle: Obstacle::Passing }).await);
+            return Err(refuse(link, Refusal { why: is_connected(peer, &name), obstacle: Obstacle::Passing }).await);
         };
         // Certificates need no proof.
         let proof = entry.token().map_or([0; 32], |token| auth::prove(token, LISTENING, &link.bound(&hello.nonce)));
@@ -236,6 +216,24 @@ impl Gate {
             entry.holder.role() == Some(DaemonRole::Agent) && entry.token().is_some() && !link.binding.is_empty();
         let guest = Guest { may_exchange, peer, name, address, program, incarnation, link, parcels, route, certified };
         Ok(Some(Accepted::Peer(Box::new(guest))))
+    }
+
+    /// The entry of a peer that has proved its token or has a valid certificate, and may join as what it says.
+    fn authenticate(
+        &self,
+        link: &Link,
+        nonce: &[u8; 32],
+        hello: &Hello,
+    ) -> Result<(TokenEntry, Option<Certificated>), Refusal> {
+        let (entry, certified) = match link.peer_chain.is_empty() {
+            true => (self.by_token(&link.bound(nonce), hello)?, None),
+            false => {
+                let (entry, certified) = self.by_certificate(&link.peer_chain, hello)?;
+                (entry, Some(certified))
+            }
+        };
+        may_join(&entry, hello).map_err(|why| Refusal { why, obstacle: Obstacle::Token })?;
+        Ok((entry, certified))
     }
 
     async fn admit(&self, introduction: Introduction) -> Result<(PeerId, String, Terms), Refusal> {
@@ -599,6 +597,20 @@ fn may_join(entry: &TokenEntry, hello: &Hello) -> Result<(), String> {
              of `amalgam token join`, or use an administrator's token",
             role.title()
         )),
+    }
+}
+
+/// Why a second connection of a peer is refused.
+fn is_connected(peer: PeerId, name: &str) -> String {
+    match peer {
+        PeerId::Node(_) => format!("a node named `{name}` is connected already; give each agent a --name of its own"),
+        PeerId::JobHost(host) => are_connected(host),
+        PeerId::Global(global) => {
+            format!("{global} is connected already; give each global master a --number of its own")
+        }
+        PeerId::ServerOf(_) | PeerId::JobHostOf(..) | PeerId::Cluster(_) => {
+            unreachable!("`admit` returns no such peer")
+        }
     }
 }
 
