@@ -97,6 +97,9 @@ pub struct Request<'a> {
     pub is_up: bool,
 }
 
+/// Maximum number of valid keys of a daemon with a token.
+const MOST_KEYS: usize = 4;
+
 /// Two machines with one name may join at the same time.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
@@ -109,9 +112,15 @@ pub fn exchange(token_file: &Path, holder: Holder, key: &[u8]) -> Result<(), Str
     let _only = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let credential = Credential::Key(key_digest(key));
     let entries = file::read(token_file).map_err(|error| error.to_string())?;
+    let now = SystemTime::now();
+    let is_own_key = |entry: &&TokenEntry| entry.holder == holder && entry.token().is_none() && entry.is_valid(now);
     match entries.iter().find(|entry| entry.credential == credential) {
         Some(entry) if entry.holder == holder => Ok(()),
         Some(_) => Err("this key is that of another daemon".to_owned()),
+        // One that loses its key again and again would fill the file.
+        None if entries.iter().filter(is_own_key).count() >= MOST_KEYS => {
+            Err(format!("it has {MOST_KEYS} certificates already; remove its entries with `amalgam token remove`"))
+        }
         None => {
             let entry = TokenEntry::with_key(holder, key);
             file::add(token_file, entry, false).map(drop).map_err(|error| error.to_string())
@@ -280,6 +289,25 @@ mod tests {
         let which = super::super::Which { holder: "a", role: Some(DaemonRole::Agent), name: None };
         super::super::remove(tokens.path(), &which).unwrap();
         assert_eq!(ask("a", b"its key", false), Err(USELESS.to_owned()));
+    }
+
+    #[test]
+    fn a_daemon_exchanges_its_token_for_few_keys_of_its_own() {
+        let dir = tempfile::tempdir().unwrap();
+        let tokens = super::super::Tokens::open(dir.path(), "ada").unwrap();
+        let own = file::add(tokens.path(), TokenEntry::new(Holder::agent("a")).unwrap(), false).unwrap();
+        assert_eq!(exchange(tokens.path(), Holder::agent("a"), b"key"), Ok(()));
+        assert_eq!(exchange(tokens.path(), Holder::agent("a"), b"key"), Ok(()));
+        let ends = |entry: &TokenEntry| entry.until.is_some();
+        let entries = tokens.entries();
+        assert!(entries.iter().any(|entry| entry.credential == own.credential && ends(entry)), "the token ends");
+        assert!(entries.iter().any(|entry| entry.token().is_none() && !ends(entry)));
+        assert!(exchange(tokens.path(), Holder::agent("b"), b"key").unwrap_err().contains("of another daemon"));
+        for key in 1..MOST_KEYS as u8 {
+            assert_eq!(exchange(tokens.path(), Holder::agent("a"), &[key]), Ok(()));
+        }
+        assert!(exchange(tokens.path(), Holder::agent("a"), b"one more").unwrap_err().contains("4 certificates"));
+        assert_eq!(exchange(tokens.path(), Holder::agent("a"), b"key"), Ok(()), "it has that one");
     }
 
     #[test]
