@@ -54,7 +54,7 @@ pub struct JobArgs {
     /// Umask of the tasks: octal digits such as 027, or submitter for yours [default: the node's]
     #[arg(long, value_name = "MASK", value_parser = Umask::parse)]
     umask: Option<Umask>,
-    /// What tasks do not share with their node: none, or private-tmp (/tmp, /var/tmp and /dev/shm of their own)
+    /// What tasks do not share with their node: none, private-tmp (/tmp, /var/tmp and /dev/shm of their own) or sandbox (also processes; the system is read-only)
     #[arg(long, value_name = "WHAT", hide_possible_values = true)]
     isolation: Option<IsolationChoice>,
     /// Jobs that must have succeeded first: 7, 1-5, 3,7, last or all (of yours that have not ended); repeatable
@@ -172,6 +172,7 @@ enum Execution {
 enum IsolationChoice {
     None,
     PrivateTmp,
+    Sandbox,
 }
 
 impl From<IsolationChoice> for Isolation {
@@ -179,6 +180,7 @@ impl From<IsolationChoice> for Isolation {
         match choice {
             IsolationChoice::None => Isolation::None,
             IsolationChoice::PrivateTmp => Isolation::PrivateTmp,
+            IsolationChoice::Sandbox => Isolation::Sandbox,
         }
     }
 }

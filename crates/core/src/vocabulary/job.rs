@@ -118,12 +118,14 @@ impl Program {
     }
 }
 
-/// What a task does not share with other processes of its node.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+/// What a task does not share with other processes of its node. A later one is separated from more.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub enum Isolation {
     None,
     /// It has `/tmp`, `/var/tmp` and `/dev/shm` of its own.
     PrivateTmp,
+    /// It also has mounts, processes and IPC objects of its own, reads the system only, and gets no further privileges.
+    Sandbox,
 }
 
 /// Where a task runs.

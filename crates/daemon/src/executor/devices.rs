@@ -10,6 +10,7 @@ use std::fmt;
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -17,6 +18,9 @@ use std::str::FromStr;
 const GPU: &str = "gpu";
 /// The variable with the GPUs that a program may use. The driver numbers those that are accessible from 0 on.
 const VISIBLE: &str = "CUDA_VISIBLE_DEVICES";
+
+/// Files of NVIDIA's driver that belong to no GPU.
+const OF_ALL_GPUS: [&str; 4] = ["/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia-modeset"];
 
 /// A device of a node and its files, written like `gpu:0=/dev/nvidia0`.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -149,6 +153,19 @@ impl KnownDevices {
         let (given, others) = self.devices.iter().partition(is_assigned);
         let given = numbers(given);
         numbers(others).into_iter().filter(|number| !given.contains(number)).collect()
+    }
+
+    /// The files of these devices, and those that all GPUs of NVIDIA need.
+    pub fn files(&self, assigned: &Devices) -> Vec<PathBuf> {
+        let is_assigned = |device: &&DeviceFiles| {
+            assigned.iter().any(|(kind, indexes)| *kind == device.kind && indexes.contains(&device.index))
+        };
+        let mut files: Vec<PathBuf> =
+            self.devices.iter().filter(is_assigned).flat_map(|device| device.files.iter().cloned()).collect();
+        if files.iter().any(|file| file.as_os_str().as_bytes().starts_with(b"/dev/nvidia")) {
+            files.extend(OF_ALL_GPUS.map(PathBuf::from));
+        }
+        files
     }
 
     /// Numbers the GPUs in the task's environment as the driver does, unless the job has set the variable itself.

@@ -1,7 +1,8 @@
 //! Prepares a launch: the environment, the directories and the path of the program.
 
 use super::accounts::Account;
-use super::isolation;
+use super::devices::{DeviceFiles, KnownDevices};
+use super::isolation::{self, Outside};
 use super::members::MARK;
 use super::own_dir;
 use super::progress::progress_file;
@@ -12,7 +13,7 @@ use crate::private::make_passable_dir;
 use crate::removal::Remover;
 use amalgam_core::vocabulary::byte_string::shown;
 use amalgam_core::vocabulary::{
-    ByteString, Digest, EndReason, Ended, EndedFiles, LaunchOrder, NodeId, Workdir, files::INPUTS,
+    ByteString, Digest, EndReason, Ended, EndedFiles, Isolation, LaunchOrder, NodeId, Workdir, files::INPUTS,
 };
 use std::ffi::{CString, OsStr, OsString};
 use std::fs;
@@ -82,6 +83,8 @@ pub struct Place<'a> {
     pub remover: &'a Remover,
     /// The account that the task runs as; `None` for this process's own.
     pub account: Option<&'a Account>,
+    /// The declared devices of the node.
+    pub declared: &'a [DeviceFiles],
 }
 
 /// The part of the daemon's environment that every task gets, as `NAME=value`: the user, the `PATH`, the language and
@@ -164,7 +167,7 @@ fn get<'a>(environment: &'a [Vec<u8>], name: &[u8]) -> Option<&'a [u8]> {
 /// # Errors
 /// A failure of the task or of the node, with a sentence for the user that names the problem and a remedy.
 pub fn prepare(order: &LaunchOrder, place: &Place) -> Result<Prepared, EndReason> {
-    let Place { task_dir, state, base, remover, account } = *place;
+    let Place { task_dir, state, base, remover, account, declared } = *place;
     let Some(command) = order.template.program.command.first().filter(|command| !command.is_empty()) else {
         return Err(EndReason::LaunchFailed("the command is empty".to_owned()));
     };
@@ -177,8 +180,14 @@ pub fn prepare(order: &LaunchOrder, place: &Place) -> Result<Prepared, EndReason
         let written = fs::write(nodes_file(task_dir), hosts.lines());
         written.map_err(|error| node_fault("write the list of the gang's nodes", &error))?;
     }
-    let is_isolated = order.template.program.is_isolated();
-    let mounts = is_isolated.then(|| isolation::prepare(task_dir, &directory)).transpose()?;
+    let mounts = match order.template.program.isolation {
+        None | Some(Isolation::None) => None,
+        Some(Isolation::PrivateTmp) => Some(isolation::prepare(task_dir, &directory, None)?),
+        Some(Isolation::Sandbox) => {
+            let outside = Outside { state, devices: KnownDevices::new(declared).files(&order.devices) };
+            Some(isolation::prepare(task_dir, &directory, Some(&outside))?)
+        }
+    };
     if let Some(account) = account {
         let given = give_task_dir(task_dir, account);
         given.map_err(|error| node_fault(&format!("give {} to {}", task_dir.display(), account.name), &error))?;

@@ -137,7 +137,7 @@ impl<'a> Executor<'a> {
         crate::priority::answer_soon();
         let signals = sys::signal_descriptor().map_err(ExecutorError::system("receive signals"))?;
         let (enforcer, enforcement) = enforcer(config)?;
-        let tasks = Tasks::new(state, config.run_as, enforcer, sys::raise_open_files())
+        let tasks = Tasks::new(config, enforcer, sys::raise_open_files())
             .map_err(ExecutorError::file("prepare the state directory", state))?;
         let listener = listen(&config.socket)?;
         let poll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(ExecutorError::system("create an epoll"))?;

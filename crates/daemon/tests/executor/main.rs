@@ -9,6 +9,7 @@ mod launches;
 mod life;
 mod limits;
 mod precedence;
+mod sandbox;
 mod users;
 mod virtual_machine;
 

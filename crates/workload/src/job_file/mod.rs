@@ -83,8 +83,8 @@ job_and_stage! {
         /// Maximum size that is kept of a task's standard output, and of its standard error. Default: 64MiB.
         #[serde(alias = "output-cap")]
         pub output_cap: Option<OutputCap>,
-        /// What a task does not share with its node: `none` (the default), or `private-tmp` (it has `/tmp`, `/var/tmp` and
-        /// `/dev/shm` of its own).
+        /// What a task does not share with its node: `none` (the default), `private-tmp` (it has `/tmp`, `/var/tmp` and
+        /// `/dev/shm` of its own), or `sandbox` (it also sees no other processes and only reads the system).
         pub isolation: Option<IsolationText>,
     }
 
@@ -171,6 +171,7 @@ pub(crate) enum Execution {
 pub(crate) enum IsolationText {
     None,
     PrivateTmp,
+    Sandbox,
 }
 
 impl IsolationText {
@@ -178,6 +179,7 @@ impl IsolationText {
         match self {
             IsolationText::None => Isolation::None,
             IsolationText::PrivateTmp => Isolation::PrivateTmp,
+            IsolationText::Sandbox => Isolation::Sandbox,
         }
     }
 }

@@ -1,7 +1,8 @@
 //! Starts processes: the child changes into the task by system calls only.
 
 use super::mounts::{self, Fault, Mounts};
-use super::{IGNORED, Lower, OOM_SCORE, Precedence, set_precedence};
+use super::{Lower, OOM_SCORE, Precedence, close_others, reset_signals, set_precedence};
+use super::{init, sandbox};
 use crate::executor::exec_failure;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
@@ -58,10 +59,14 @@ pub enum Step {
     Exec,
     Namespace,
     Mount,
+    Devices,
+    Processes,
+    ReadOnly,
+    Privileges,
 }
 
 impl Step {
-    const ALL: [Step; 10] = [
+    const ALL: [Step; 14] = [
         Step::Clone,
         Step::Session,
         Step::Streams,
@@ -72,6 +77,10 @@ impl Step {
         Step::Exec,
         Step::Namespace,
         Step::Mount,
+        Step::Devices,
+        Step::Processes,
+        Step::ReadOnly,
+        Step::Privileges,
     ];
 }
 
@@ -115,6 +124,8 @@ struct Shared {
     errno: c_int,
     /// The descriptor for a [`Failure`] of a child that has memory of its own; otherwise negative.
     report: c_int,
+    /// The descriptor for the end of a sandboxed task; otherwise negative.
+    ending: c_int,
 }
 
 #[repr(C)]
@@ -134,7 +145,7 @@ pub fn launch(order: &Launch<'_>, stack: &mut ChildStack) -> Result<i32, LaunchE
     debug_assert!(order.user.is_none(), "a user could stop this process together with the child");
     debug_assert!(order.mounts.is_none(), "a file system that does not answer would stop this process");
     let mut failure = None;
-    let pid = with_shared(order, -1, |shared, join| {
+    let pid = with_shared(order, [-1; 2], |shared, join| {
         let pid = start(order, shared, join, stack, libc::CLONE_VM | libc::CLONE_VFORK)?;
         // SAFETY: `shared` is valid; volatile, because the child wrote it, which the compiler does not know.
         let (step, errno) = unsafe {
@@ -154,13 +165,31 @@ pub fn launch(order: &Launch<'_>, stack: &mut ChildStack) -> Result<i32, LaunchE
 /// for it: the user may stop the child before it execs, and the directory and the program may be on a file system that does not
 /// answer.
 ///
-/// Returns its pid, and the descriptor from which [`failure_of`] reads why it did not exec.
-pub fn launch_apart(order: &Launch<'_>, stack: &mut ChildStack) -> Result<(i32, OwnedFd), LaunchError> {
-    let failed = |error| LaunchError { step: Step::Clone, error };
-    let flags = rustix::pipe::PipeFlags::CLOEXEC | rustix::pipe::PipeFlags::NONBLOCK;
-    let (report, writer) = rustix::pipe::pipe_with(flags).map_err(|error| failed(error.into()))?;
-    let started = with_shared(order, writer.as_raw_fd(), |shared, join| start(order, shared, join, stack, 0));
-    Ok((started.map_err(failed)?, report))
+/// In a sandbox, the process is the parent of the task, see `init.rs`.
+pub fn launch_apart(order: &Launch<'_>, stack: &mut ChildStack) -> Result<Apart, LaunchError> {
+    let sandboxed = order.mounts.filter(|mounts| mounts.sandbox.is_some());
+    let step = if sandboxed.is_some() { Step::Namespace } else { Step::Clone };
+    let failed = |error| LaunchError { step, error };
+    let pipe = || {
+        let flags = rustix::pipe::PipeFlags::CLOEXEC | rustix::pipe::PipeFlags::NONBLOCK;
+        rustix::pipe::pipe_with(flags).map_err(|error| LaunchError { step: Step::Clone, error: error.into() })
+    };
+    let (report, report_writer) = pipe()?;
+    let (ending, ending_writer) = sandboxed.map(|_| pipe()).transpose()?.unzip();
+    let namespaces =
+        sandboxed.map_or(0, |mounts| libc::CLONE_NEWPID | if mounts.maps.is_some() { libc::CLONE_NEWUSER } else { 0 });
+    let writers = [report_writer.as_raw_fd(), ending_writer.as_ref().map_or(-1, AsRawFd::as_raw_fd)];
+    let started = with_shared(order, writers, |shared, join| start(order, shared, join, stack, namespaces));
+    Ok(Apart { pid: started.map_err(failed)?, report, ending })
+}
+
+/// A process that was started by [`launch_apart`].
+pub struct Apart {
+    pub pid: i32,
+    /// [`failure_of`] reads from it why it did not exec.
+    pub report: OwnedFd,
+    /// [`super::ending_of`] reads from it how the task of a sandbox ended.
+    pub ending: Option<OwnedFd>,
 }
 
 /// Why a child of [`launch_apart`] did not exec. `None` if it has, or is not there yet.
@@ -183,7 +212,7 @@ pub fn has_execed(report: BorrowedFd<'_>) -> bool {
 /// Resolves an order to pointers, which are valid during the call of `start`.
 fn with_shared(
     order: &Launch<'_>,
-    report: c_int,
+    [report, ending]: [c_int; 2],
     start: impl FnOnce(*mut Shared, &mut Vec<c_int>) -> io::Result<i32>,
 ) -> io::Result<i32> {
     let table = |strings: &[CString]| -> Vec<*const c_char> {
@@ -222,12 +251,13 @@ fn with_shared(
         failed_step: None,
         errno: 0,
         report,
+        ending,
     };
     start(ptr::from_mut(&mut shared), &mut join)
 }
 
-/// Starts the child in its cgroup. `shared` is that of [`with_shared`], and `join` the list in it. `sharing` are the flags for
-/// memory that is shared with the child; if it is, this thread is suspended until the child has exec'd or exited.
+/// Starts the child in its cgroup. `shared` is that of [`with_shared`], and `join` the list in it. `sharing` are the flags of the
+/// clone. If memory is shared with the child, this thread is suspended until the child has exec'd or exited.
 fn start(
     order: &Launch<'_>,
     shared: *mut Shared,
@@ -362,21 +392,12 @@ extern "C" fn child(shared: *mut c_void) -> c_int {
 unsafe fn become_the_task(shared: &Shared) -> Step {
     // SAFETY: pointers come from `launch` and are valid; all calls are plain system calls.
     unsafe {
-        // Ignored signals would stay ignored after the exec.
-        let mut default: libc::sigaction = std::mem::zeroed();
-        default.sa_sigaction = libc::SIG_DFL;
-        for signal in IGNORED {
-            libc::sigaction(signal, &raw const default, ptr::null_mut());
-        }
-        let mut none: libc::sigset_t = std::mem::zeroed();
-        libc::sigemptyset(&raw mut none);
-        libc::sigprocmask(libc::SIG_SETMASK, &raw const none, ptr::null_mut());
+        let is_sandboxed = shared.ending >= 0;
+        reset_signals(is_sandboxed);
         if libc::setsid() < 0 || libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) < 0 {
             return Step::Session;
         }
-        if libc::getppid() != shared.parent {
-            libc::_exit(127);
-        }
+        exit_if_orphan(shared);
         for (target, source) in shared.stdio.iter().enumerate() {
             if libc::dup2(*source, target as c_int) < 0 {
                 return Step::Streams;
@@ -403,15 +424,26 @@ unsafe fn become_the_task(shared: &Shared) -> Step {
                 return Step::Limits;
             }
         }
-        close_others(shared.report);
+        close_others([shared.report, shared.ending]);
         if let Err(step) = isolate(shared) {
             return step;
+        }
+        if is_sandboxed {
+            if !init::split(shared.report, shared.ending) {
+                return Step::Clone;
+            }
+            sandbox::bound_capabilities();
         }
         if let Some(mask) = shared.umask {
             libc::umask(libc::mode_t::from(mask));
         }
-        if !shared.user.is_null() && !become_user(&*shared.user, shared.parent) {
+        // The parent of a sandboxed task is the first process of its namespace.
+        let parent = if is_sandboxed { 1 } else { shared.parent };
+        if !shared.user.is_null() && !become_user(&*shared.user, parent) {
             return Step::User;
+        }
+        if is_sandboxed && !sandbox::drop_privileges() {
+            return Step::Privileges;
         }
         if libc::chdir(shared.directory) < 0 {
             return Step::Directory;
@@ -421,21 +453,21 @@ unsafe fn become_the_task(shared: &Shared) -> Step {
     }
 }
 
-/// Closes all descriptors but the three streams and this one. Others should be close-on-exec already. Kernels before 5.9 do not have
-/// this call.
+/// Ends this process if the executor has ended before it would have been told.
 ///
 /// # Safety
 /// As for [`become_the_task`].
-unsafe fn close_others(report: c_int) {
+unsafe fn exit_if_orphan(shared: &Shared) {
     // SAFETY: plain system calls.
     unsafe {
-        match report {
-            report if report < 3 => libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, 0),
-            report => {
-                libc::syscall(libc::SYS_close_range, 3, report - 1, 0);
-                libc::syscall(libc::SYS_close_range, report + 1, libc::c_uint::MAX, 0)
-            }
+        // The first process of a namespace does not see its parent.
+        let is_orphan = match shared.ending >= 0 {
+            true => init::is_orphan(shared.ending),
+            false => libc::getppid() != shared.parent,
         };
+        if is_orphan {
+            libc::_exit(127);
+        }
     }
 }
 
@@ -459,12 +491,13 @@ unsafe fn isolate(shared: &Shared) -> Result<(), Step> {
             Fault::Namespace => Step::Namespace,
             Fault::Mount => Step::Mount,
             Fault::Directory => Step::Directory,
+            Fault::Devices => Step::Devices,
+            Fault::Processes => Step::Processes,
+            Fault::ReadOnly => Step::ReadOnly,
         })?;
         // Opening a file as the user removed this setting.
         libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
-        if libc::getppid() != shared.parent {
-            libc::_exit(127);
-        }
+        exit_if_orphan(shared);
         Ok(())
     }
 }
@@ -594,12 +627,13 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let source = CString::new(directory.path().to_str().unwrap()).unwrap();
         let found = std::os::linux::fs::MetadataExt::st_ino(&fs::metadata(directory.path()).unwrap());
-        let private = mounts::Private { source: source.clone(), identity: (0, found), target: source };
+        let identity = (0, found);
+        let private = mounts::Private { source: source.clone(), identity, target: source, is_writable: true };
         let mounts = Mounts { private: vec![private], ..Mounts::default() };
         let null = File::options().read(true).write(true).open("/dev/null").unwrap();
         let programs = [c"/bin/true".into()];
         let order = Launch { mounts: Some(&mounts), ..order(&programs, &null) };
-        let (pid, report) = launch_apart(&order, &mut ChildStack::default()).unwrap();
+        let Apart { pid, report, .. } = launch_apart(&order, &mut ChildStack::default()).unwrap();
         wait(pid);
         let failure = failure_of(report.as_fd()).unwrap();
         if failure.step == Step::Namespace {

@@ -2,11 +2,14 @@
 //! files as another user, and programs that deny access to devices.
 
 pub mod bpf;
+mod init;
 mod launch;
 pub mod mounts;
+pub mod sandbox;
 
+pub use init::ending_of;
 pub use launch::{
-    ChildStack, Credentials, Launch, LaunchError, SHELL, Step, failure_of, has_execed, launch, launch_apart,
+    Apart, ChildStack, Credentials, Launch, LaunchError, SHELL, Step, failure_of, has_execed, launch, launch_apart,
 };
 
 use std::ffi::{CStr, c_int, c_void};
@@ -54,6 +57,17 @@ pub struct Exit {
     pub max_rss_bytes: u64,
 }
 
+impl Exit {
+    fn of(status: c_int, usage: &libc::rusage) -> Exit {
+        let micros = |time: libc::timeval| time.tv_sec as u64 * 1_000_000 + time.tv_usec as u64;
+        Exit {
+            status,
+            cpu_micros: micros(usage.ru_utime) + micros(usage.ru_stime),
+            max_rss_bytes: usage.ru_maxrss as u64 * 1024,
+        }
+    }
+}
+
 /// The pid of a child that has exited and is not reaped. While it is a zombie, its pid and process group are not
 /// reused.
 pub fn exited_child() -> Option<i32> {
@@ -79,12 +93,7 @@ pub fn reap(pid: i32) -> io::Result<Exit> {
     if unsafe { libc::wait4(pid, &raw mut status, libc::WNOHANG, &raw mut usage) } != pid {
         return Err(io::Error::last_os_error());
     }
-    let micros = |time: libc::timeval| time.tv_sec as u64 * 1_000_000 + time.tv_usec as u64;
-    Ok(Exit {
-        status,
-        cpu_micros: micros(usage.ru_utime) + micros(usage.ru_stime),
-        max_rss_bytes: usage.ru_maxrss as u64 * 1024,
-    })
+    Ok(Exit::of(status, &usage))
 }
 
 /// Signals that the executor ignores: those of a terminal, `SIGPIPE`, and `SIGXFSZ`. For the latter two, the write
@@ -132,6 +141,48 @@ pub fn take_signals(descriptor: BorrowedFd<'_>) -> bool {
         }
         terminate |= info.ssi_signo == libc::SIGTERM as u32;
     }
+}
+
+/// Gives all signals their default action, and blocks all or none.
+///
+/// # Safety
+/// Must be called only in the child of a clone, before it executes a program.
+unsafe fn reset_signals(blocks: bool) {
+    // SAFETY: plain system calls with valid pointers; a signal set is plain data.
+    unsafe {
+        // Ignored signals would stay ignored after the exec.
+        let mut default: libc::sigaction = std::mem::zeroed();
+        default.sa_sigaction = libc::SIG_DFL;
+        for signal in IGNORED {
+            libc::sigaction(signal, &raw const default, ptr::null_mut());
+        }
+        let mut blocked: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&raw mut blocked);
+        if blocks {
+            // Signals that are not blocked would be lost: this is the first process of a namespace.
+            libc::sigfillset(&raw mut blocked);
+        }
+        libc::sigprocmask(libc::SIG_SETMASK, &raw const blocked, ptr::null_mut());
+    }
+}
+
+/// Closes all descriptors but the three streams and these. Others should be close-on-exec already. Kernels before 5.9 do not have
+/// this call.
+///
+/// # Safety
+/// Must be called only in the child of a clone, before it executes a program.
+unsafe fn close_others(mut but: [c_int; 2]) {
+    but.sort_unstable();
+    let mut from = 3;
+    for file in but.into_iter().filter(|file| *file >= 3) {
+        if from < file {
+            // SAFETY: a plain system call.
+            unsafe { libc::syscall(libc::SYS_close_range, from, file - 1, 0) };
+        }
+        from = file + 1;
+    }
+    // SAFETY: a plain system call.
+    unsafe { libc::syscall(libc::SYS_close_range, from, libc::c_uint::MAX, 0) };
 }
 
 /// Forks the process, which must have a single thread. Returns true in the child.

@@ -3,12 +3,13 @@
 //! The child must have memory of its own: opening and mounting directories can block.
 
 use super::Credentials;
+use super::sandbox::{self, Sandbox};
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::path::{Path, PathBuf};
 use std::ptr;
 
 /// The most directories that are private, and the most that are kept.
-pub const MOST: usize = 2;
+pub const MOST: usize = 3;
 
 /// The mounts of a task. Everything is resolved, because the child may not allocate memory.
 #[derive(Default, Debug)]
@@ -21,6 +22,8 @@ pub struct Mounts {
     pub memory: Option<CString>,
     /// What a process without privileges writes into its maps of users and groups, to be the same user as before.
     pub maps: Option<[CString; 2]>,
+    /// What separates it from the rest of the node as well.
+    pub sandbox: Option<Sandbox>,
 }
 
 #[derive(Debug)]
@@ -29,6 +32,8 @@ pub struct Private {
     /// The numbers of the file system and the directory: its path may lead elsewhere since.
     pub identity: (u64, u64),
     pub target: CString,
+    /// Whether the task may write to it; only a sandbox has others.
+    pub is_writable: bool,
 }
 
 #[derive(Debug)]
@@ -46,18 +51,29 @@ pub enum Fault {
     Mount,
     /// A directory of the user cannot be opened.
     Directory,
+    Devices,
+    Processes,
+    ReadOnly,
 }
 
 impl Mounts {
     /// The private directory that hides a path of the node from the task.
     pub fn hiding(&self, path: &Path) -> Option<PathBuf> {
         let shows = |directory: &CStr| path.starts_with(as_path(directory));
-        let private = self.private.iter().map(|private| &private.target).chain(&self.memory);
+        let emptied = self.sandbox.iter().flat_map(|sandbox| &sandbox.emptied);
+        let private = self.private.iter().map(|private| &private.target).chain(&self.memory).chain(emptied);
         let hiding =
             private.map(|target| as_path(target)).find(|target| path.starts_with(target) && path != *target)?;
         let is_kept = self.kept.iter().any(|kept| shows(&kept.target));
         (!is_kept).then(|| hiding.to_owned())
     }
+}
+
+/// Which directories of the node a task may write to, because their mounts allow it.
+#[derive(Default)]
+pub struct Written {
+    pub kept: [bool; MOST],
+    pub working: bool,
 }
 
 /// A path that was made for the kernel.
@@ -74,19 +90,7 @@ pub fn as_path(text: &CStr) -> &Path {
 pub unsafe fn enter(mounts: &Mounts, user: Option<Credentials<'_>>) -> Result<(), Fault> {
     // SAFETY: plain system calls with valid pointers.
     unsafe {
-        let users = if mounts.maps.is_some() { libc::CLONE_NEWUSER } else { 0 };
-        if libc::unshare(libc::CLONE_NEWNS | users) < 0 {
-            return Err(Fault::Namespace);
-        }
-        if let Some([of_users, of_groups]) = &mounts.maps {
-            // The kernel demands that a process without privileges gives up to change its groups.
-            let is_mapped = write_to(c"/proc/self/setgroups", c"deny")
-                && write_to(c"/proc/self/uid_map", of_users)
-                && write_to(c"/proc/self/gid_map", of_groups);
-            if !is_mapped {
-                return Err(Fault::Namespace);
-            }
-        }
+        create_namespaces(mounts)?;
         // The node's later mounts are seen here, and none of these mounts on the node.
         if libc::mount(ptr::null(), c"/".as_ptr(), ptr::null(), libc::MS_REC | libc::MS_SLAVE, ptr::null()) < 0 {
             return Err(Fault::Mount);
@@ -100,13 +104,26 @@ pub unsafe fn enter(mounts: &Mounts, user: Option<Credentials<'_>>) -> Result<()
             }
         }
         let mut kept = [-1; MOST];
-        for (place, directory) in kept.iter_mut().zip(&mounts.kept) {
+        let mut written = Written::default();
+        for ((place, is_written), directory) in kept.iter_mut().zip(&mut written.kept).zip(&mounts.kept) {
             *place = match directory.is_users {
                 true => open_as(&directory.source, user),
                 false => open(&directory.source, libc::O_NOFOLLOW),
             };
             if *place < 0 {
                 return Err(if directory.is_users { Fault::Directory } else { Fault::Mount });
+            }
+            *is_written = sandbox::is_writable(*place);
+        }
+        if let Some(working) = mounts.sandbox.as_ref().and_then(|sandbox| sandbox.working.as_ref()) {
+            let file = open_as(working, user);
+            if file < 0 {
+                return Err(Fault::Directory);
+            }
+            written.working = sandbox::is_writable(file);
+            // On itself, so that it can be written to when the mount that contains it is read-only.
+            if !bind(file, working, libc::MS_BIND | libc::MS_REC) {
+                return Err(Fault::Mount);
             }
         }
         for (file, directory) in private.iter().zip(&mounts.private) {
@@ -119,11 +136,56 @@ pub unsafe fn enter(mounts: &Mounts, user: Option<Credentials<'_>>) -> Result<()
                 return Err(Fault::Mount);
             }
         }
-        let Some(place) = &mounts.memory else { return Ok(()) };
-        let (kind, flags) = (c"tmpfs".as_ptr(), libc::MS_NOSUID | libc::MS_NODEV);
-        let options: *const c_void = c"mode=1777".as_ptr().cast();
-        if libc::mount(kind, place.as_ptr(), kind, flags, options) < 0 { Err(Fault::Mount) } else { Ok(()) }
+        if let Some(sandbox) = &mounts.sandbox {
+            sandbox::replace_devices(&sandbox.devices)?;
+        }
+        if let Some(place) = &mounts.memory
+            && !mount_new(c"tmpfs", place, libc::MS_NOSUID | libc::MS_NODEV, c"mode=1777")
+        {
+            return Err(Fault::Mount);
+        }
+        match &mounts.sandbox {
+            Some(sandbox) => sandbox::close(sandbox, mounts, &written),
+            None => Ok(()),
+        }
     }
+}
+
+/// # Safety
+/// As for [`enter`].
+unsafe fn create_namespaces(mounts: &Mounts) -> Result<(), Fault> {
+    // SAFETY: plain system calls with valid pointers.
+    unsafe {
+        // The namespace of a sandbox's user was created with the process.
+        let others = match (&mounts.sandbox, &mounts.maps) {
+            (Some(_), _) => libc::CLONE_NEWIPC,
+            (None, Some(_)) => libc::CLONE_NEWUSER,
+            (None, None) => 0,
+        };
+        if libc::unshare(libc::CLONE_NEWNS | others) < 0 {
+            return Err(Fault::Namespace);
+        }
+        if let Some([of_users, of_groups]) = &mounts.maps {
+            // The kernel demands that a process without privileges gives up to change its groups.
+            let is_mapped = write_to(c"/proc/self/setgroups", c"deny")
+                && write_to(c"/proc/self/uid_map", of_users)
+                && write_to(c"/proc/self/gid_map", of_groups);
+            if !is_mapped {
+                return Err(Fault::Namespace);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Mounts a new file system.
+///
+/// # Safety
+/// As for [`enter`].
+pub unsafe fn mount_new(kind: &CStr, target: &CStr, flags: libc::c_ulong, options: &CStr) -> bool {
+    let options: *const c_void = options.as_ptr().cast();
+    // SAFETY: a plain system call with valid pointers.
+    unsafe { libc::mount(kind.as_ptr(), target.as_ptr(), kind.as_ptr(), flags, options) == 0 }
 }
 
 /// # Safety
@@ -187,7 +249,7 @@ unsafe fn is_same(file: c_int, identity: (u64, u64)) -> bool {
 ///
 /// # Safety
 /// As for [`enter`].
-unsafe fn bind(file: c_int, target: &CStr, flags: libc::c_ulong) -> bool {
+pub unsafe fn bind(file: c_int, target: &CStr, flags: libc::c_ulong) -> bool {
     let source = path_of(file);
     let none = ptr::null();
     // SAFETY: the path ends with a zero byte, and the target is valid.
@@ -224,9 +286,10 @@ mod tests {
 
     #[test]
     fn what_is_below_a_private_directory_and_not_kept_is_hidden() {
-        let private = Private { source: c"/s".into(), identity: (0, 0), target: c"/tmp".into() };
+        let private = Private { source: c"/s".into(), identity: (0, 0), target: c"/tmp".into(), is_writable: true };
         let kept = Kept { source: c"/tmp/a/b".into(), target: c"/tmp/a/b".into(), is_users: false };
-        let mounts = Mounts { private: vec![private], kept: vec![kept], memory: Some(c"/dev/shm".into()), maps: None };
+        let memory = Some(c"/dev/shm".into());
+        let mounts = Mounts { private: vec![private], kept: vec![kept], memory, ..Mounts::default() };
         let hiding = |path: &str| mounts.hiding(Path::new(path));
         assert_eq!(hiding("/tmp/a/c"), Some("/tmp".into()));
         assert_eq!(hiding("/dev/shm/x"), Some("/dev/shm".into()));

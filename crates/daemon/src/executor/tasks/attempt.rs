@@ -27,6 +27,8 @@ pub(super) struct Attempt {
     pub(super) account: Option<Arc<Account>>,
     /// Set until it is known that another user's process has exec'd.
     pub(super) starting: Option<Starting>,
+    /// How the task of a sandbox ended; `pid` is the process around it.
+    pub(super) ending: Option<OwnedFd>,
     pub(super) pid: i32,
     pub(super) launched: Instant,
     pub(super) captures: [Capture; 2],

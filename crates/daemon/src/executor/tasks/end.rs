@@ -12,7 +12,7 @@ use crate::executor::task_dirs::message_in;
 use amalgam_core::protocol::{Executing, ExecutorReport};
 use amalgam_core::vocabulary::{AttemptId, EndReason, Ended, EndedFiles, LaunchOrder, NodeId};
 use std::collections::HashSet;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -31,6 +31,8 @@ impl Tasks {
             }
             let Ok(exit) = sys::reap(pid) else { return };
             if let Some(serial) = serial {
+                let ending = self.table.by_serial.get(&serial).and_then(|attempt| attempt.ending.as_ref());
+                let exit = ending.and_then(|pipe| sys::ending_of(pipe.as_fd())).unwrap_or(exit);
                 self.table.leaving.insert(serial, Leaving { exit, since: Instant::now(), group_gone: false });
             }
         }

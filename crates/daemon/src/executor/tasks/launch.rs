@@ -4,13 +4,14 @@ use super::attempt::{Attempt, Starting};
 use super::{CENSUS_INTERVAL, Enforcer, Tasks, YOUTH};
 use crate::executor::accounts::{self, Account, Accounts};
 use crate::executor::capture::Capture;
+use crate::executor::devices::KnownDevices;
 use crate::executor::exec_failure;
 use crate::executor::hierarchy::{Leaf, Shape};
 use crate::executor::input::Input;
 use crate::executor::isolation;
 use crate::executor::output_path;
 use crate::executor::prepare::{self, Place, Prepared, node_fault};
-use crate::executor::sys::{self, Launch, LaunchError, Lower, SHELL, Step};
+use crate::executor::sys::{self, Apart, Launch, LaunchError, Lower, SHELL, Step};
 use amalgam_core::protocol::ExecutorReport;
 use amalgam_core::vocabulary::{EndReason, Ended, LaunchOrder, Stream};
 use rustix::fs::{Gid, Uid};
@@ -107,6 +108,7 @@ impl Tasks {
             programs: started.programs,
             account,
             starting: started.starting,
+            ending: started.ending,
             pid: started.pid,
             launched,
             captures: started.captures,
@@ -136,9 +138,12 @@ impl Tasks {
         account: Option<&Account>,
     ) -> Result<Started, EndReason> {
         let no_pipe = |error: io::Error| node_fault("create a pipe for the task's output", &error);
-        let place = Place { task_dir, state: &self.state, base: &self.base, remover: &self.remover, account };
+        let (state, base, remover) = (&self.state, &self.base, &*self.remover);
+        let place = Place { task_dir, state, base, remover, account, declared: &self.declared };
         let mut prepared = prepare::prepare(order, &place)?;
-        if let Enforcer::Cgroups(cgroups) = &self.enforcer {
+        if prepared.mounts.as_ref().is_some_and(|mounts| mounts.sandbox.is_some()) {
+            KnownDevices::new(&self.declared).renumber(order, &mut prepared.environment);
+        } else if let Enforcer::Cgroups(cgroups) = &self.enforcer {
             cgroups.devices.renumber(order, &mut prepared.environment);
         }
         let open = |stream| {
@@ -149,14 +154,7 @@ impl Tasks {
         };
         let (stdout, stdout_writer) = open(Stream::Stdout).map_err(no_pipe)?;
         let (stderr, stderr_writer) = open(Stream::Stderr).map_err(no_pipe)?;
-        let input = match order.template.program.stdin {
-            true => {
-                let opened = Input::open(&self.state, order.attempt);
-                let given = opened.and_then(|(input, stdin)| give(&stdin, account).map(|()| (input, stdin)));
-                Some(given.map_err(|error| node_fault("create a pipe for the task's input", &error))?)
-            }
-            false => None,
-        };
+        let input = self.open_input(order, account)?;
         let (input, stdin) = input.unzip();
         let request = Launch {
             programs: &prepared.programs,
@@ -179,8 +177,9 @@ impl Tasks {
         };
         let memory_mib = order.template.shape.resources.memory_mib();
         let explained = |failure: LaunchError| explain(&failure, &prepared, memory_mib);
-        let (pid, report) = match account.is_some() || prepared.mounts.is_some() {
-            true => sys::launch_apart(&request, &mut self.stack).map(|(pid, report)| (pid, Some(report))),
+        let (pid, report, ending) = match account.is_some() || prepared.mounts.is_some() {
+            true => sys::launch_apart(&request, &mut self.stack)
+                .map(|Apart { pid, report, ending }| (pid, Some(report), ending)),
             false => match sys::launch(&request, &mut self.stack) {
                 Err(failure) if failure.step == Step::Exec && failure.error.raw_os_error() == Some(libc::ENOEXEC) => {
                     let arguments = exec_failure::as_script(&prepared)?;
@@ -190,12 +189,26 @@ impl Tasks {
                 }
                 launched => launched,
             }
-            .map(|pid| (pid, None)),
+            .map(|pid| (pid, None, None)),
         }
         .map_err(explained)?;
         let programs = exec_failure::files(&prepared);
         let starting = report.map(|report| Starting { report, prepared: Box::new(prepared) });
-        Ok(Started { pid, programs, starting, captures: [stdout, stderr], input })
+        Ok(Started { pid, programs, starting, ending, captures: [stdout, stderr], input })
+    }
+
+    /// The standard input of a task that has one, and the task's end of it.
+    fn open_input(
+        &self,
+        order: &LaunchOrder,
+        account: Option<&Account>,
+    ) -> Result<Option<(Input, OwnedFd)>, EndReason> {
+        if !order.template.program.stdin {
+            return Ok(None);
+        }
+        let opened = Input::open(&self.state, order.attempt);
+        let given = opened.and_then(|(input, stdin)| give(&stdin, account).map(|()| (input, stdin)));
+        given.map(Some).map_err(|error| node_fault("create a pipe for the task's input", &error))
     }
 
     /// A limit on the memory that a task can take between two measurements, so that it cannot take all of the machine's
@@ -229,6 +242,7 @@ struct Started {
     pid: i32,
     programs: Vec<PathBuf>,
     starting: Option<Starting>,
+    ending: Option<OwnedFd>,
     captures: [Capture; 2],
     input: Option<Input>,
 }
@@ -275,5 +289,9 @@ pub(super) fn explain(failure: &LaunchError, prepared: &Prepared, memory_mib: u3
         Step::Limits => node_fault("set the task's limits", error),
         Step::Namespace => isolation::failure("creating a namespace", error),
         Step::Mount => isolation::failure("mounting", error),
+        Step::Devices => isolation::failure("mounting a `/dev`", error),
+        Step::Processes => isolation::failure("mounting a `/proc`, which requires that this one is complete,", error),
+        Step::ReadOnly => isolation::failure("making mounts read-only", error),
+        Step::Privileges => isolation::failure("giving up privileges", error),
     }
 }

@@ -5,7 +5,6 @@ mod end;
 mod launch;
 mod table;
 
-use super::RunAs;
 use super::accounts::Accounts;
 use super::cgroups::Cgroups;
 use super::members::{self, Census, Children, Owners, Strays};
@@ -14,6 +13,7 @@ use super::prepare::{self, BaseEnvironment};
 use super::progress::{self, Measured};
 use super::sys::{self, ChildStack};
 use super::task_dirs::TaskDirs;
+use super::{DeviceFiles, ExecutorConfig, RunAs};
 use crate::files::FileStore;
 use crate::private::make_passable_dir;
 use crate::removal::Remover;
@@ -52,6 +52,8 @@ pub enum Enforcer {
 pub struct Tasks {
     state: PathBuf,
     enforcer: Enforcer,
+    /// The declared devices of the node.
+    declared: Vec<DeviceFiles>,
     task_dirs: TaskDirs,
     remover: Arc<Remover>,
     base: BaseEnvironment,
@@ -83,8 +85,9 @@ pub struct Tasks {
 }
 
 impl Tasks {
-    pub fn new(state: &Path, run_as: RunAs, enforcer: Enforcer, open_files: Option<libc::rlimit>) -> io::Result<Tasks> {
-        let accounts = match run_as {
+    pub fn new(config: &ExecutorConfig, enforcer: Enforcer, open_files: Option<libc::rlimit>) -> io::Result<Tasks> {
+        let state = config.state.as_path();
+        let accounts = match config.run_as {
             RunAs::Agent => None,
             RunAs::JobUser { allows_root } => {
                 // Other users pass through it to the directories of their tasks. All else in it is closed to them.
@@ -101,6 +104,7 @@ impl Tasks {
         Ok(Tasks {
             state: state.to_owned(),
             enforcer,
+            declared: config.devices.clone(),
             task_dirs: TaskDirs::new(scratch, accounts.is_some(), Arc::clone(&remover))?,
             remover,
             base: BaseEnvironment::of_this_process(),
