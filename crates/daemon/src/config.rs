@@ -3,6 +3,7 @@
 mod accounts;
 mod beside;
 mod federation;
+mod isolation;
 mod kept;
 mod live;
 mod oidc;
@@ -24,6 +25,7 @@ use amalgam_workload::{At, FileError, Position, closest, keys_of, packed, read_s
 use beside::{BesideEntry, beside};
 use federation::FederationKeys;
 pub use federation::{FederationConfig, is_address, is_local, is_loopback};
+pub use isolation::{IsolationKeys, IsolationRules};
 use kept::{KEPT_FOR, KEPT_TASKS, kept_for};
 pub use live::queue_settings;
 use oidc::OidcEntry;
@@ -77,6 +79,8 @@ pub struct Config {
     pub segment_bytes: u64,
     /// For how many days totals of usage are kept.
     pub usage_days: u32,
+    /// What tasks do not share with their nodes.
+    pub isolation: IsolationKeys,
 }
 
 impl Default for Config {
@@ -99,6 +103,7 @@ impl Default for Config {
             history_for: None,
             segment_bytes: 64 << 20,
             usage_days: 400,
+            isolation: IsolationKeys::default(),
         }
     }
 }
@@ -176,6 +181,10 @@ struct File {
     history_for: Option<At<String>>,
     segment_mib: Option<u64>,
     usage_days: Option<At<u32>>,
+    /// `none`, `private-tmp` or `sandbox`: for stages that do not say.
+    isolation: Option<At<String>>,
+    /// The least isolation that a stage may ask for.
+    isolation_at_least: Option<At<String>>,
     beside: Option<At<BesideEntry>>,
     federation: Option<At<FederationKeys>>,
     store: Option<At<StoreKeys>>,
@@ -287,6 +296,7 @@ impl Config {
         config.segment_bytes = file.segment_mib.map_or(config.segment_bytes, |mib| mib.max(1).saturating_mul(1 << 20));
         at_least("usage_days", file.usage_days, 1, "1")?;
         config.usage_days = value(file.usage_days, config.usage_days);
+        config.isolation = IsolationKeys::read(file.isolation, file.isolation_at_least)?;
         let master = &mut config.master;
         at_least("heartbeat", file.heartbeat, Duration::from_millis(10), "10ms")?;
         at_least("token_life", file.token_life, Duration::from_secs(1), "1s")?;

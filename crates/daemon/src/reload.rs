@@ -1,12 +1,12 @@
 //! Reads the configuration again while the server runs.
 //!
-//! Queues, accounts and the number of kept jobs take effect at once; every other change is listed, and needs a restart. A file
+//! Queues, accounts, isolation and the number of kept jobs take effect at once; every other change is listed, and needs a restart. A file
 //! that is invalid changes nothing.
 
 use crate::api::{ConfigChange, Error, ErrorCode};
 use crate::audit::{AuditLog, Difference, Line, RELOAD};
-use crate::auth::Accounts;
-use crate::config::{Config, ConfigError};
+use crate::auth::{Accounts, Callers};
+use crate::config::{Config, ConfigError, IsolationRules};
 use crate::shell::{Handle, Stopped};
 use amalgam_core::preset::Preset;
 use amalgam_core::protocol::{Refusal, RefusalKind, ToClient, ToMaster};
@@ -29,6 +29,7 @@ pub struct Reloader {
     handle: Handle,
     accounts: Arc<Accounts>,
     audit: Option<Arc<AuditLog>>,
+    isolation: Arc<IsolationRules>,
     /// The user of this process, who sends it signals.
     user: String,
     /// Queues of a federation need a restart, since all masters have to agree on them.
@@ -47,17 +48,13 @@ type Values = BTreeMap<String, String>;
 
 impl Reloader {
     /// For a server that was started with this configuration, which is that of the file.
-    pub(crate) fn new(
-        file: ConfigFile,
-        config: &Config,
-        handle: Handle,
-        (accounts, audit): (Arc<Accounts>, Option<Arc<AuditLog>>),
-        user: String,
-    ) -> Reloader {
+    pub(crate) fn new(file: ConfigFile, config: &Config, handle: Handle, callers: &Callers, user: String) -> Reloader {
         // If the file is unreadable by now, everything in it counts as changed.
         let values = fs::read_to_string(&file.path).map(|text| values(&text)).unwrap_or_default();
         let current = Mutex::new(Current { values, queues: config.queues.specs().to_vec() });
-        Reloader { file, handle, accounts, audit, user, is_federated: config.federation.is_some(), current }
+        let (accounts, audit) = (Arc::clone(&callers.accounts), callers.audit.clone());
+        let isolation = Arc::clone(&callers.isolation);
+        Reloader { file, handle, accounts, audit, isolation, user, is_federated: config.federation.is_some(), current }
     }
 
     /// Reads the file and applies what can change. Each change is logged.
@@ -130,6 +127,7 @@ impl Reloader {
             }
         }
         self.accounts.replace(config.accounts);
+        self.isolation.replace(config.isolation);
         current.queues = queues;
         for change in changes.iter().filter(|change| !change.needs_restart) {
             match &change.after {
@@ -172,6 +170,7 @@ impl Reloader {
         }
         match key {
             "kept_jobs" | "kept_for" | "kept_tasks" => self.is_federated,
+            "isolation" | "isolation_at_least" => false,
             _ => !key.starts_with("account."),
         }
     }

@@ -500,8 +500,7 @@ fn open_callers(
     user: String,
 ) -> Result<(Callers, Option<Arc<Reloader>>, u32), ServerError> {
     let callers = Callers { trusted, ..Callers::open(tokens, config.clone(), state_dir)? };
-    let shared = (Arc::clone(&callers.accounts), callers.audit.clone());
-    let reloader = file.map(|file| Arc::new(Reloader::new(file, &config, handle.clone(), shared, user)));
+    let reloader = file.map(|file| Arc::new(Reloader::new(file, &config, handle.clone(), &callers, user)));
     Ok((callers, reloader, config.usage_days))
 }
 

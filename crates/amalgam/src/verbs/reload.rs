@@ -11,7 +11,7 @@ use std::process::ExitCode;
 
 #[derive(Args)]
 #[command(
-    after_help = "Queues, accounts, kept_jobs, kept_tasks and kept_for take effect at once. What else has changed is listed, and needs a restart of the server. A file
+    after_help = "Queues, accounts, isolation, kept_jobs, kept_tasks and kept_for take effect at once. What else has changed is listed, and needs a restart of the server. A file
 that is invalid changes nothing. SIGHUP has the same effect, and writes the changes to the server's log."
 )]
 pub struct ReloadArgs {

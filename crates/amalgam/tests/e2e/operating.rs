@@ -1,7 +1,7 @@
 //! What operators change while the server runs, and find again after it was killed: labels, limits of queues, the configuration.
 
 use crate::support::{Cluster, Scene, until, until_true};
-use amalgam_daemon::api::{NodeDetail, QueueSummary, Reloaded, Report, ReportRow};
+use amalgam_daemon::api::{JobDetail, NodeDetail, QueueSummary, Reloaded, Report, ReportRow};
 use serde_json::Value;
 use std::fs;
 
@@ -192,4 +192,31 @@ fn a_report_has_what_jobs_asked_for_and_used_and_outlives_the_jobs_and_a_killed_
     assert!(wrong.err.contains("invalid date `yesterday`\n  help: write it like 2026-11-01"), "{wrong:?}");
     let du = scene.ok(&["du"]);
     assert!(du.contains("usage by day"), "{du}");
+}
+
+#[test]
+fn the_default_isolation_and_the_least_one_apply_to_jobs_that_are_submitted_later() {
+    let scene = Scene::new();
+    let config = scene.write("server.toml", "isolation = 'private-tmp'\n");
+    let mut command = scene.command(&["server", "--listen", "127.0.0.1:0", "--listen-agents", "127.0.0.1:0"]);
+    command.arg("--config").arg(&config);
+    scene.start(command, &scene.state());
+    let submitted = |more: &[&str]| {
+        let id = scene.submit(&[more, &["--", "true"]].concat());
+        let job = scene.json::<Vec<JobDetail>>(&["info", &id]).remove(0);
+        (id, job.stages[0].isolation.clone())
+    };
+    let (first, isolation) = submitted(&[]);
+    assert_eq!(isolation, "private-tmp");
+    assert!(scene.ok(&["info", &first]).contains(", private-tmp"));
+    assert_eq!(submitted(&["--isolation", "none"]).1, "none", "it is a default");
+
+    fs::write(&config, "isolation_at_least = 'sandbox'\n").unwrap();
+    let reloaded: Reloaded = scene.json(&["reload"]);
+    assert!(reloaded.changes.len() == 2 && reloaded.changes.iter().all(|change| !change.needs_restart));
+    let refused = scene.run(&["submit", "--isolation", "private-tmp", "--", "true"]);
+    assert!(refused.code != 0 && refused.err.contains("this cluster requires at least `sandbox`"), "{refused:?}");
+    assert_eq!(submitted(&[]).1, "sandbox");
+    let job = scene.json::<Vec<JobDetail>>(&["info", &first]).remove(0);
+    assert_eq!(job.stages[0].isolation, "private-tmp", "it was decided when the job was submitted");
 }

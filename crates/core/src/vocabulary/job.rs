@@ -128,6 +128,19 @@ pub enum Isolation {
     Sandbox,
 }
 
+impl Isolation {
+    pub const ALL: [Isolation; 3] = [Isolation::None, Isolation::PrivateTmp, Isolation::Sandbox];
+
+    /// As it is written in job files and configurations.
+    pub fn word(self) -> &'static str {
+        match self {
+            Isolation::None => "none",
+            Isolation::PrivateTmp => "private-tmp",
+            Isolation::Sandbox => "sandbox",
+        }
+    }
+}
+
 /// Where a task runs.
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 pub enum Workdir {

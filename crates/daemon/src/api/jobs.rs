@@ -137,6 +137,9 @@ wire! {
         /// Why output could not be written, if the limit was not the only reason.
         #[serde(default)]
         output_unwritten: Option<String>,
+        /// What its tasks do not share with their nodes: `none`, `private-tmp` or `sandbox`.
+        #[serde(default)]
+        isolation: String,
     }
 
     /// State of a job after a wait.

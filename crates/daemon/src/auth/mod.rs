@@ -26,7 +26,7 @@ pub(crate) use shared::USERS_FILE;
 pub use uses::LastUses;
 
 use crate::audit::AuditLog;
-use crate::config::Config;
+use crate::config::{Config, IsolationRules};
 use amalgam_core::vocabulary::{BadName, Named};
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::{Digest, Sha256};
@@ -71,6 +71,8 @@ pub struct Callers {
     pub trusted: Option<TrustedPem>,
     /// Whose tokens identify users, besides `tokens`.
     pub issuers: Issuers,
+    /// What the tasks of their jobs do not share with their nodes.
+    pub isolation: Arc<IsolationRules>,
 }
 
 impl Callers {
@@ -85,7 +87,8 @@ impl Callers {
         let issuers = Issuers::start(config.oidc)?;
         let local = config.listen_local.map(bind).transpose()?;
         let accounts = Arc::new(Accounts::new(config.accounts));
-        Ok(Callers { tokens, accounts, audit: Some(Arc::new(audit)), local, trusted: None, issuers })
+        let isolation = Arc::new(IsolationRules::new(config.isolation));
+        Ok(Callers { tokens, accounts, audit: Some(Arc::new(audit)), local, trusted: None, issuers, isolation })
     }
 }
 

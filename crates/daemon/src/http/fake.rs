@@ -648,8 +648,15 @@ impl FakeServer {
         std::fs::write(state_dir.join(crate::api::ServerFile::NAME), text).expect("a writable directory");
         let audit = crate::audit::AuditLog::open(state_dir).expect("a usable state directory");
         let (accounts, audit) = (Arc::default(), Some(Arc::new(audit)));
-        let callers =
-            crate::auth::Callers { tokens: tokens.clone(), accounts, audit, local: None, trusted: None, issuers };
+        let callers = crate::auth::Callers {
+            tokens: tokens.clone(),
+            accounts,
+            audit,
+            local: None,
+            trusted: None,
+            issuers,
+            isolation: Arc::default(),
+        };
         let serving = super::serve(listener, None, Arc::new(FakeCluster::default()), callers, async {
             let _ = closed.await;
         });

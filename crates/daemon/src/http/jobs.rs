@@ -53,7 +53,9 @@ pub async fn submit(
     let account = Some(app.callers.accounts.of(&caller.user));
     let decode = move || submission::decode(kind, &body, submit_dir);
     let job = if large { tokio::task::spawn_blocking(decode).await.map_err(died)?? } else { decode()? };
-    let job = JobSpec { user: caller.user, account, ..job };
+    let mut job = JobSpec { user: caller.user, account, ..job };
+    let isolated = app.callers.isolation.get().apply(&mut job);
+    isolated.map_err(|(problem, remedy)| Error::bad_request(problem, remedy))?;
     let (name, queue) = (job.name.clone(), job.queue.clone());
     let in_queue = if queue.is_empty() { String::new() } else { format!(" in queue {queue}") };
     deed.is(format!("submit {name}{in_queue}"));

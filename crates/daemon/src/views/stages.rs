@@ -6,7 +6,7 @@ use super::ends::{describe_end, task_name};
 use crate::api::{AttemptCounts, MeanOf, StageDetail, TaskCounts, Timestamp};
 use amalgam_core::job_manager::{JobManager, OpenAttempt};
 use amalgam_core::progress::{Estimate, EstimateSource, Stage};
-use amalgam_core::vocabulary::{Duration, Instant};
+use amalgam_core::vocabulary::{Duration, Instant, Isolation};
 use amalgam_core::why::{Why, counted};
 
 impl Job<'_> {
@@ -63,6 +63,7 @@ impl Job<'_> {
             max_memory_bytes: spent.max_memory_bytes,
             dropped_bytes: progress.map_or(0, |stage| stage.dropped_bytes),
             output_unwritten: progress.and_then(Stage::why_output_unwritten).map(str::to_owned),
+            isolation: spec.program.isolation.unwrap_or(Isolation::None).word().to_owned(),
             tasks,
         }
     }
