@@ -6,6 +6,7 @@ use crate::selectors::ACTIVE;
 use crate::selectors::{Selector, existing, resolve};
 use crate::show;
 use amalgam_cli::values::parse_option;
+use amalgam_core::vocabulary::job::check_image;
 use amalgam_core::vocabulary::launch_size;
 use amalgam_core::vocabulary::{ByteString, Constraint, Duration, ExecutionType, Isolation, JobId, JobSpec};
 use amalgam_daemon::api::{QueueSummary, Submitted};
@@ -57,6 +58,9 @@ pub struct JobArgs {
     /// What tasks do not share with their node: none, private-tmp (/tmp, /var/tmp and /dev/shm of their own) or sandbox (also processes; the system is read-only)
     #[arg(long, value_name = "WHAT", hide_possible_values = true)]
     isolation: Option<IsolationChoice>,
+    /// The image of a container to run the command in, such as docker.io/library/debian:12; on nodes with podman or apptainer
+    #[arg(long, value_name = "IMAGE", value_parser = parse_image)]
+    container: Option<String>,
     /// Jobs that must have succeeded first: 7, 1-5, 3,7, last or all (of yours that have not ended); repeatable
     #[arg(long, value_name = "JOBS", value_parser = Selector::parse)]
     after: Vec<Selector>,
@@ -173,6 +177,10 @@ enum IsolationChoice {
     None,
     PrivateTmp,
     Sandbox,
+}
+
+fn parse_image(image: &str) -> std::result::Result<String, String> {
+    check_image(image).map(|()| image.to_owned())
 }
 
 impl From<IsolationChoice> for Isolation {
@@ -317,6 +325,7 @@ impl JobArgs {
                 env: self.env,
                 umask,
                 isolation: self.isolation.map(Isolation::from),
+                container: self.container,
             },
             ..self.stage.options()
         };

@@ -5,6 +5,7 @@ use crate::executor::host::Host;
 use crate::executor::{Mechanism, RunAs};
 use crate::versions::PROGRAM;
 use amalgam_core::node::NodeSettings;
+use amalgam_core::vocabulary::job::CONTAINER;
 use amalgam_core::vocabulary::resources::GPU;
 use amalgam_core::vocabulary::{Attributes, Duration, ResourceSpec, Resources, WHOLE_GPU};
 use nix::unistd::{User, geteuid};
@@ -46,6 +47,9 @@ impl NodeOptions {
             ("kernel".to_owned(), host.kernel.clone()),
             ("hostname".to_owned(), host.hostname.clone()),
         ];
+        if host.containers {
+            attributes.push((CONTAINER.to_owned(), "yes".to_owned()));
+        }
         attributes.extend(host.os.iter().map(|os| ("os".to_owned(), os.clone())));
         // Attributes of the operator have priority: of two with the same name the first is kept.
         let own = self.attributes.iter().cloned().chain(attributes);

@@ -10,7 +10,7 @@ use crate::job_file::{
 use crate::quantities::{self, Malformed, check_text};
 use crate::{bytes_of, files, order, suggest, tasks};
 use amalgam_core::vocabulary::byte_string::shown;
-use amalgam_core::vocabulary::job::MAX_STAGES;
+use amalgam_core::vocabulary::job::{MAX_STAGES, check_image};
 use amalgam_core::vocabulary::launch_size;
 use amalgam_core::vocabulary::names::{MOST_BYTES, is_invisible};
 use amalgam_core::vocabulary::resources::BUILT_IN;
@@ -291,6 +291,7 @@ fn stage(
             Umask::OfSubmitter => None,
         }),
         isolation: file.isolation.or(job.isolation).map(IsolationText::value),
+        container: container(file.container.as_ref().or(job.container.as_ref()))?,
     };
     let spec = StageSpec {
         name,
@@ -406,6 +407,16 @@ fn environment(job: Option<&At<Environment>>, stage: Option<At<Environment>>) ->
     variables.extend(stage.into_iter().flat_map(|env| env.value.0));
     variables.into_iter().collect()
 }
+
+/// The name of an image, if one is given.
+fn container(written: Option<&At<String>>) -> Result<Option<String>, Complaint> {
+    let Some(At { at, value }) = written else { return Ok(None) };
+    check_image(value).map_err(|problem| Complaint::from(Malformed::new(problem, IMAGE_REMEDY)).at(*at))?;
+    Ok(Some(value.clone()))
+}
+
+/// What to do about a wrong name of an image.
+const IMAGE_REMEDY: &str = "write `REGISTRY/NAME:TAG`, or the absolute path of an image's file";
 
 fn workdir(written: Option<&At<Word>>) -> Result<Option<(Position, Workdir)>, Complaint> {
     let Some(At { at, value: Word(written) }) = written else { return Ok(None) };

@@ -49,6 +49,8 @@ pub struct JobOptions {
     pub env: Vec<(ByteString, ByteString)>,
     pub umask: Option<u16>,
     pub isolation: Option<Isolation>,
+    /// The image of a container; it must be valid.
+    pub container: Option<String>,
 }
 
 impl JobOptions {
@@ -68,6 +70,11 @@ impl JobOptions {
         }
         if self.isolation.is_some() {
             job.stages.iter_mut().for_each(|stage| Arc::make_mut(&mut stage.program).isolation = self.isolation);
+        }
+        if self.container.is_some() {
+            job.stages
+                .iter_mut()
+                .for_each(|stage| Arc::make_mut(&mut stage.program).container.clone_from(&self.container));
         }
         if !self.env.is_empty() {
             for stage in &mut job.stages {

@@ -216,6 +216,9 @@ fn stage_table(stages: &[StageDetail]) -> String {
         if stage.gang {
             needs.push_str(", all together");
         }
+        if let Some(image) = &stage.container {
+            let _ = write!(needs, ", in {image}");
+        }
         if !matches!(stage.isolation.as_str(), "" | "none") {
             let _ = write!(needs, ", {}", stage.isolation);
         }

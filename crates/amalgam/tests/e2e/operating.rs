@@ -195,6 +195,28 @@ fn a_report_has_what_jobs_asked_for_and_used_and_outlives_the_jobs_and_a_killed_
 }
 
 #[test]
+fn stages_with_a_container_need_nodes_with_a_runtime() {
+    let scene = Scene::new();
+    let file = scene.write(
+        "job.toml",
+        "[[stage]]\nname = 'a'\ncommand = 'x'\ncontainer = 'debian:12'\n[[stage]]\nname = 'b'\ncommand = 'x'\n",
+    );
+    scene
+        .start(scene.command(&["server", "--listen", "127.0.0.1:0", "--listen-agents", "127.0.0.1:0"]), &scene.state());
+    let id = scene.submit(&["--wait-for-nodes", file.to_str().unwrap()]);
+    let job = scene.json::<Vec<JobDetail>>(&["info", &id]).remove(0);
+    let shown: Vec<_> =
+        job.stages.iter().map(|stage| (stage.container.as_deref(), stage.constraints.join(" "))).collect();
+    assert_eq!(shown, [(Some("debian:12"), "container=yes".to_owned()), (None, String::new())]);
+    assert!(scene.ok(&["info", &id]).contains(", container=yes, in debian:12"));
+    let all = scene.submit(&["--wait-for-nodes", "--container", "alpine", file.to_str().unwrap()]);
+    let job = scene.json::<Vec<JobDetail>>(&["info", &all]).remove(0);
+    assert!(job.stages.iter().all(|stage| stage.container.as_deref() == Some("alpine")));
+    let wrong = scene.run(&["submit", "--container=-v/:/host", "--", "true"]);
+    assert!(wrong.code != 0 && wrong.err.contains("is not the name of an image"), "{wrong:?}");
+}
+
+#[test]
 fn the_default_isolation_and_the_least_one_apply_to_jobs_that_are_submitted_later() {
     let scene = Scene::new();
     let config = scene.write("server.toml", "isolation = 'private-tmp'\n");

@@ -9,9 +9,9 @@ use crate::vocabulary::TaskTemplate;
 /// The version of the messages that this program sends.
 pub const VERSION: u32 = 33;
 
-/// An older peer would ignore the isolation of a task and run it without.
+/// An older peer would ignore the isolation or container of a task and run it without.
 fn of_template(template: &TaskTemplate) -> u32 {
-    if template.program.is_isolated() { 33 } else { 32 }
+    if template.program.is_isolated() || template.program.container.is_some() { 33 } else { 32 }
 }
 
 impl Message {

@@ -109,6 +109,33 @@ pub struct Program {
     /// `None`: the stage does not say.
     #[serde(default)]
     pub isolation: Option<Isolation>,
+    /// The image that the command runs in; see [`check_image`]. Executors before version 33 of the wire would run it without.
+    #[serde(default)]
+    pub container: Option<String>,
+}
+
+/// The attribute, with the value `yes`, of nodes that can run containers.
+pub const CONTAINER: &str = "container";
+
+/// Checks the name of an image: a reference such as `docker.io/library/debian:12`, or the absolute path of a file.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn check_image(image: &str) -> Result<(), String> {
+    const MOST: usize = 512;
+    let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"._-/:@+".contains(&byte);
+    if image.is_empty() || image.len() > MOST {
+        return Err(format!("the name of an image has 1 to {MOST} characters"));
+    }
+    // A name that starts with `-` would be an option.
+    if !image.bytes().all(is_allowed) || !image.starts_with(|first: char| first.is_ascii_alphanumeric() || first == '/')
+    {
+        return Err(format!(
+            "`{}` is not the name of an image, such as `docker.io/library/debian:12`",
+            image.escape_debug()
+        ));
+    }
+    Ok(())
 }
 
 impl Program {

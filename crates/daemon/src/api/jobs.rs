@@ -140,6 +140,9 @@ wire! {
         /// What its tasks do not share with their nodes: `none`, `private-tmp` or `sandbox`.
         #[serde(default)]
         isolation: String,
+        /// The image that its command runs in.
+        #[serde(default)]
+        container: Option<String>,
     }
 
     /// State of a job after a wait.

@@ -346,6 +346,7 @@ mod tests {
             directory: c"/".into(),
             is_of_another_user: false,
             mounts: None,
+            container: None,
         }
     }
 

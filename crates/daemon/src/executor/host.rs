@@ -1,5 +1,6 @@
 //! The properties of this machine, as seen from this process's cgroup.
 
+use super::containers::Runtime;
 use super::hierarchy::own_group;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -18,6 +19,8 @@ pub struct Host {
     pub os: Option<String>,
     /// Number of NVIDIA devices.
     pub gpus: u32,
+    /// Whether there is a runtime for containers.
+    pub containers: bool,
 }
 
 impl Host {
@@ -36,6 +39,7 @@ impl Host {
             kernel: text(system.release()),
             os: os_id(&read("/etc/os-release")),
             gpus: count_gpus(Path::new("/dev")),
+            containers: std::env::var_os("PATH").is_some_and(|search| Runtime::find(&search).is_some()),
         }
     }
 }

@@ -14,7 +14,8 @@
 //! * `members.rs`: the processes of an attempt without a cgroup
 //! * `cgroups.rs`: the pool of cgroups; `hierarchy.rs`: their versions 1 and 2; `offered.rs`: what is possible here
 //! * `devices.rs`: access to devices
-//! * `isolation.rs`: tasks with directories of their own for temporary files
+//! * `isolation.rs`: tasks with directories of their own for temporary files, and sandboxes
+//! * `containers.rs`: the commands of podman and apptainer
 //! * `sys/`: the only unsafe code; `host.rs`: the properties of this machine
 //! * `client.rs`: the agent's side; `link.rs`: either end of the connection
 //! * `pretended.rs`: a simulated executor in the agent's process, which starts no tasks
@@ -23,6 +24,7 @@ mod accounts;
 mod capture;
 mod cgroups;
 pub mod client;
+mod containers;
 mod devices;
 mod exec_failure;
 mod hierarchy;

@@ -1,6 +1,7 @@
 //! Prepares a launch: the environment, the directories and the path of the program.
 
 use super::accounts::Account;
+use super::containers::{self, Inside, Started};
 use super::devices::{DeviceFiles, KnownDevices};
 use super::isolation::{self, Outside};
 use super::members::MARK;
@@ -43,6 +44,8 @@ pub struct Prepared {
     pub is_of_another_user: bool,
     /// The mounts of an isolated task.
     pub mounts: Option<Mounts>,
+    /// The container that the program starts.
+    pub container: Option<Started>,
 }
 
 impl Prepared {
@@ -85,6 +88,7 @@ pub struct Place<'a> {
     pub account: Option<&'a Account>,
     /// The declared devices of the node.
     pub declared: &'a [DeviceFiles],
+    pub open_files: Option<libc::rlimit>,
 }
 
 /// The part of the daemon's environment that every task gets, as `NAME=value`: the user, the `PATH`, the language and
@@ -167,7 +171,7 @@ fn get<'a>(environment: &'a [Vec<u8>], name: &[u8]) -> Option<&'a [u8]> {
 /// # Errors
 /// A failure of the task or of the node, with a sentence for the user that names the problem and a remedy.
 pub fn prepare(order: &LaunchOrder, place: &Place) -> Result<Prepared, EndReason> {
-    let Place { task_dir, state, base, remover, account, declared } = *place;
+    let Place { task_dir, state, base, remover, account, declared, .. } = *place;
     let Some(command) = order.template.program.command.first().filter(|command| !command.is_empty()) else {
         return Err(EndReason::LaunchFailed("the command is empty".to_owned()));
     };
@@ -181,6 +185,8 @@ pub fn prepare(order: &LaunchOrder, place: &Place) -> Result<Prepared, EndReason
         written.map_err(|error| node_fault("write the list of the gang's nodes", &error))?;
     }
     let mounts = match order.template.program.isolation {
+        // A container has all of this of its own.
+        _ if order.template.program.container.is_some() => None,
         None | Some(Isolation::None) => None,
         Some(Isolation::PrivateTmp) => Some(isolation::prepare(task_dir, &directory, None)?),
         Some(Isolation::Sandbox) => {
@@ -193,6 +199,9 @@ pub fn prepare(order: &LaunchOrder, place: &Place) -> Result<Prepared, EndReason
         given.map_err(|error| node_fault(&format!("give {} to {}", task_dir.display(), account.name), &error))?;
     }
     let environment = base.for_task(order, task_dir, &directory, account);
+    if let Some(image) = &order.template.program.container {
+        return in_container(order, place, image, &environment, directory);
+    }
     let command = OsStr::from_bytes(command.as_bytes());
     let search = get(&environment, b"PATH").unwrap_or(DEFAULT_PATH);
     let programs = match (command.as_bytes().contains(&b'/'), account) {
@@ -208,6 +217,37 @@ pub fn prepare(order: &LaunchOrder, place: &Place) -> Result<Prepared, EndReason
         directory: c_string(directory.into_os_string().into_vec())?,
         is_of_another_user: account.is_some(),
         mounts,
+        container: None,
+    })
+}
+
+/// The command of a runtime that runs the order's command in its image.
+fn in_container(
+    order: &LaunchOrder,
+    place: &Place,
+    image: &str,
+    environment: &[Vec<u8>],
+    directory: PathBuf,
+) -> Result<Prepared, EndReason> {
+    let Place { task_dir, base, account, declared, open_files, .. } = *place;
+    let mut plain = order.clone();
+    Arc::make_mut(&mut Arc::make_mut(&mut plain.template).program).env.clear();
+    let node = base.for_task(&plain, task_dir, Path::new("/"), account);
+    let devices = KnownDevices::new(declared).files(&order.devices);
+    let directory = Path::new("/").join(directory);
+    let (devices, directory) = (devices.as_slice(), directory.as_path());
+    let inside = Inside { order, image, environment, task_dir, directory, account, devices, open_files };
+    let search = get(&base.0, b"PATH").unwrap_or(DEFAULT_PATH);
+    let command = containers::command(&inside, &node, OsStr::from_bytes(search))?;
+    let c_strings = |strings: Vec<Vec<u8>>| strings.into_iter().map(c_string).collect::<Result<Vec<CString>, _>>();
+    Ok(Prepared {
+        programs: vec![c_string(command.program.into_os_string().into_vec())?],
+        arguments: c_strings(command.arguments)?,
+        environment: c_strings(command.environment)?,
+        directory: c"/".into(),
+        is_of_another_user: account.is_some(),
+        mounts: None,
+        container: Some(command.container),
     })
 }
 

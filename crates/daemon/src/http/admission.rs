@@ -3,7 +3,7 @@
 use crate::api::Error;
 use amalgam_core::vocabulary::clashes::{Clash, LOOK_ALIKE, clash};
 use amalgam_core::vocabulary::files::{INDEX, MAX_INPUTS, MAX_NAME, check_output};
-use amalgam_core::vocabulary::job::{MAX_STAGES, MAX_TASKS};
+use amalgam_core::vocabulary::job::{MAX_STAGES, MAX_TASKS, check_image};
 use amalgam_core::vocabulary::launch_size;
 use amalgam_core::vocabulary::{ByteString, Duration, InputSpec, JobSpec, Named, StageSpec, TaskSet, Workdir};
 use std::collections::BTreeSet;
@@ -100,6 +100,9 @@ fn check_stage(index: usize, stage: &StageSpec) -> Result<(), String> {
     }
     if program.umask.is_some_and(|mask| mask > 0o777) {
         return Err("has a umask above 0777".to_owned());
+    }
+    if let Some(image) = &program.container {
+        check_image(image).map_err(|problem| format!("has a container without a valid image: {problem}"))?;
     }
     let bad_variable = |(name, value): &(ByteString, ByteString)| {
         let bad_name = name.is_empty() || name.as_bytes().contains(&b'=') || has_nul(name);

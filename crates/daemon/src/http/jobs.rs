@@ -11,7 +11,9 @@ use crate::api::{
 };
 use crate::auth::Identity;
 use amalgam_core::protocol::JobUpdate;
-use amalgam_core::vocabulary::{Duration as CoreDuration, JobId, JobSpec, TaskId};
+use amalgam_core::vocabulary::constraints::Operator;
+use amalgam_core::vocabulary::job::CONTAINER;
+use amalgam_core::vocabulary::{Constraint, Duration as CoreDuration, JobId, JobSpec, TaskId};
 use axum::Json;
 use axum::body::Bytes;
 use axum::extract::rejection::BytesRejection;
@@ -56,12 +58,24 @@ pub async fn submit(
     let mut job = JobSpec { user: caller.user, account, ..job };
     let isolated = app.callers.isolation.get().apply(&mut job);
     isolated.map_err(|(problem, remedy)| Error::bad_request(problem, remedy))?;
+    require_containers(&mut job);
     let (name, queue) = (job.name.clone(), job.queue.clone());
     let in_queue = if queue.is_empty() { String::new() } else { format!(" in queue {queue}") };
     deed.is(format!("submit {name}{in_queue}"));
     let submitted = app.backend.submit(job, key).await?;
     deed.is(format!("submit job {}, {name}{in_queue}", submitted.job));
     Ok((StatusCode::CREATED, Json(submitted)))
+}
+
+/// Lets stages with a container run on nodes that have a runtime for it.
+fn require_containers(job: &mut JobSpec) {
+    let (attribute, value) = (CONTAINER.to_owned(), "yes".to_owned());
+    let required = Constraint { attribute, operator: Operator::Equal, value };
+    for stage in job.stages.iter_mut().filter(|stage| stage.program.container.is_some()) {
+        if !stage.constraints.contains(&required) {
+            stage.constraints.push(required.clone());
+        }
+    }
 }
 
 fn died(error: tokio::task::JoinError) -> Error {

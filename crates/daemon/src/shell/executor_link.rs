@@ -218,10 +218,10 @@ impl Executor {
         let known = orders.filter(|order| {
             let is_known = order.since() <= version;
             if let (false, ToExecutor::Launch(order)) = (is_known, order)
-                && order.template.program.is_isolated()
+                && (order.template.program.is_isolated() || order.template.program.container.is_some())
             {
-                let why = "the executor of this node is older than its agent and cannot isolate tasks; restart the node's executor \
-                           when its tasks have ended, or submit the job with `--isolation none`";
+                let why = "the executor of this node is older than its agent and cannot isolate tasks or run them in containers; \
+                           restart the node's executor when its tasks have ended, or submit the job with `--isolation none`";
                 let ended = Ended::without_run(EndReason::LaunchFailed(why.to_owned()));
                 refused.push(ExecutorReport::Finished { attempt: order.attempt, ended });
             } else if !is_known {

@@ -63,6 +63,7 @@ impl Job<'_> {
             max_memory_bytes: spent.max_memory_bytes,
             dropped_bytes: progress.map_or(0, |stage| stage.dropped_bytes),
             output_unwritten: progress.and_then(Stage::why_output_unwritten).map(str::to_owned),
+            container: spec.program.container.clone(),
             isolation: spec.program.isolation.unwrap_or(Isolation::None).word().to_owned(),
             tasks,
         }

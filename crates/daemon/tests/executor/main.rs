@@ -2,6 +2,7 @@
 
 mod agent;
 mod cgroups;
+mod containers;
 mod devices;
 mod files;
 mod isolation;

@@ -86,11 +86,14 @@ job_and_stage! {
         /// What a task does not share with its node: `none` (the default), `private-tmp` (it has `/tmp`, `/var/tmp` and
         /// `/dev/shm` of its own), or `sandbox` (it also sees no other processes and only reads the system).
         pub isolation: Option<IsolationText>,
+        /// The image of a container that the command runs in, such as `docker.io/library/debian:12`. The tasks run on nodes
+        /// with podman or apptainer.
+        pub container: Option<At<String>>,
     }
 
     /// A job: stages of tasks. A job with one stage may have the stage's keys at the top level. In a job with a `stage`
     /// list the top-level `env`, `workdir`, `resources`, `expected`, `execution`, `constraints`, `tolerates`, `near`,
-    /// `retries`, `retry_delay`, `timeout`, `output_cap` and `isolation` are defaults for every stage.
+    /// `retries`, `retry_delay`, `timeout`, `output_cap`, `isolation` and `container` are defaults for every stage.
     #[schemars(title = "Amalgam job file", rename = "Job")]
     job {
         /// A name for people. Default: the file's name.

@@ -355,6 +355,13 @@ fn the_isolation_of_a_stage_replaces_that_of_the_job_and_the_command_line_both()
     let options = JobOptions { isolation: Some(Isolation::PrivateTmp), ..JobOptions::default() };
     options.apply_to(&mut job);
     assert_eq!(of(&job), [Some(Isolation::PrivateTmp); 2]);
+    let container = read("container = 'a:1'\n[[stage]]\nname = 'a'\ncommand = 'x'\n[[stage]]\nname = 'b'\ncommand = 'x'\ncontainer = 'b'").unwrap();
+    let images: Vec<_> = container.stages.iter().map(|stage| stage.program.container.as_deref()).collect();
+    assert_eq!(images, [Some("a:1"), Some("b")]);
+    for image in ["", "--privileged", "a b", "$(x)", "a\\n"] {
+        let wrong = read(&format!("command = 'x'\ncontainer = \"{image}\"")).unwrap_err().to_string();
+        assert!(wrong.contains("image") && wrong.contains(":2:13"), "{image}: {wrong}");
+    }
     let wrong = read("command = 'x'\nisolation = 'private'").unwrap_err().to_string();
     assert!(wrong.starts_with("job.toml:2:13: ") && wrong.contains("private-tmp"), "{wrong}");
 }

@@ -1,18 +1,23 @@
 //! The end of an attempt: exit, remaining processes, declared outputs, report.
 
+use super::attempt::Attempt;
 use super::table::Leaving;
 use super::{Enforcer, Tasks};
 use crate::executor::accounts::Account;
 use crate::executor::capture::Capture;
+use crate::executor::containers;
 use crate::executor::hierarchy::Leaf;
+use crate::executor::output_path;
 use crate::executor::outputs::Stored;
 use crate::executor::prepare;
-use crate::executor::sys;
+use crate::executor::sys::{self, Apart, Launch};
 use crate::executor::task_dirs::message_in;
 use amalgam_core::protocol::{Executing, ExecutorReport};
-use amalgam_core::vocabulary::{AttemptId, EndReason, Ended, EndedFiles, LaunchOrder, NodeId};
+use amalgam_core::vocabulary::{AttemptId, EndReason, Ended, EndedFiles, LaunchOrder, NodeId, Stream};
 use std::collections::HashSet;
+use std::ffi::CString;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -30,6 +35,7 @@ impl Tasks {
                 sys::kill(-pid, libc::SIGKILL);
             }
             let Ok(exit) = sys::reap(pid) else { return };
+            self.helpers.remove(&pid);
             if let Some(serial) = serial {
                 let ending = self.table.by_serial.get(&serial).and_then(|attempt| attempt.ending.as_ref());
                 let exit = ending.and_then(|pipe| sys::ending_of(pipe.as_fd())).unwrap_or(exit);
@@ -44,7 +50,8 @@ impl Tasks {
             return;
         }
         // A remaining process has lost its parent, so it is a child of this process or a descendant of such a child.
-        let children = self.children.pids();
+        let mut children = self.children.pids();
+        children.retain(|pid| !self.helpers.contains(pid));
         let none_left = children.iter().all(|pid| self.table.is_running_main(*pid));
         let unfinished = match self.enforcer {
             Enforcer::Cgroups(_) => HashSet::new(),
@@ -83,6 +90,10 @@ impl Tasks {
             self.reports.push(attempt.started());
         }
         let reason = attempt.reason(exit.status, oom_killed, failed_start, acts.is_ok());
+        let reason = self.of_container(&attempt, reason);
+        if libc::WIFSIGNALED(exit.status) {
+            self.remove_container(&attempt);
+        }
         let usage = attempt.usage(&exit);
         let leaves_files = reason.is_success() && !attempt.order.template.outputs.is_empty();
         let executing = leaves_files.then(|| attempt.describe());
@@ -111,6 +122,46 @@ impl Tasks {
         match executing {
             Some(executing) => self.store(executing, attempt.account, ended),
             None => self.end(attempt.order.attempt, attempt.order.node, Arc::new(ended)),
+        }
+    }
+
+    /// The reason of an end with what the runtime of its container says, if there is one and it failed.
+    fn of_container(&self, attempt: &Attempt, reason: EndReason) -> EndReason {
+        match (&attempt.container, &reason) {
+            (Some((container, _)), EndReason::Exit(code)) => {
+                let errors = output_path(&self.state, attempt.order.attempt, Stream::Stderr);
+                containers::failure(container, *code, &errors).unwrap_or(reason)
+            }
+            _ => reason,
+        }
+    }
+
+    /// Removes the container of an attempt whose runtime was killed before it could.
+    fn remove_container(&mut self, attempt: &Attempt) {
+        let Some((container, environment)) = &attempt.container else { return };
+        let words = container.removal.iter().flatten().cloned();
+        let arguments: Vec<CString> = words.filter_map(|word| CString::new(word).ok()).collect();
+        let (false, Some(program)) = (arguments.is_empty(), attempt.programs.first()) else { return };
+        let Ok(program) = CString::new(program.as_os_str().as_bytes()) else { return };
+        let request = Launch {
+            programs: &[program],
+            arguments: &arguments,
+            environment,
+            directory: c"/",
+            stdio: [self.null.as_fd(); 3],
+            join: &[],
+            born_in: None,
+            open_files: self.open_files,
+            data: None,
+            lower: None,
+            is_spared: self.is_spared,
+            umask: None,
+            user: attempt.account.as_deref().map(Account::credentials),
+            mounts: None,
+        };
+        // If it does not start, the next container with this name replaces this one.
+        if let Ok(Apart { pid, .. }) = sys::launch_apart(&request, &mut self.stack) {
+            self.helpers.insert(pid);
         }
     }
 

@@ -4,6 +4,7 @@ use super::attempt::{Attempt, Starting};
 use super::{CENSUS_INTERVAL, Enforcer, Tasks, YOUTH};
 use crate::executor::accounts::{self, Account, Accounts};
 use crate::executor::capture::Capture;
+use crate::executor::containers;
 use crate::executor::devices::KnownDevices;
 use crate::executor::exec_failure;
 use crate::executor::hierarchy::{Leaf, Shape};
@@ -15,7 +16,7 @@ use crate::executor::sys::{self, Apart, Launch, LaunchError, Lower, SHELL, Step}
 use amalgam_core::protocol::ExecutorReport;
 use amalgam_core::vocabulary::{EndReason, Ended, LaunchOrder, Stream};
 use rustix::fs::{Gid, Uid};
-use std::ffi::OsStr;
+use std::ffi::{CString, OsStr};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
@@ -109,6 +110,7 @@ impl Tasks {
             account,
             starting: started.starting,
             ending: started.ending,
+            container: started.container,
             pid: started.pid,
             launched,
             captures: started.captures,
@@ -139,7 +141,8 @@ impl Tasks {
     ) -> Result<Started, EndReason> {
         let no_pipe = |error: io::Error| node_fault("create a pipe for the task's output", &error);
         let (state, base, remover) = (&self.state, &self.base, &*self.remover);
-        let place = Place { task_dir, state, base, remover, account, declared: &self.declared };
+        let place =
+            Place { task_dir, state, base, remover, account, declared: &self.declared, open_files: self.open_files };
         let mut prepared = prepare::prepare(order, &place)?;
         if prepared.mounts.as_ref().is_some_and(|mounts| mounts.sandbox.is_some()) {
             KnownDevices::new(&self.declared).renumber(order, &mut prepared.environment);
@@ -193,8 +196,9 @@ impl Tasks {
         }
         .map_err(explained)?;
         let programs = exec_failure::files(&prepared);
+        let container = prepared.container.clone().map(|container| (container, prepared.environment.clone()));
         let starting = report.map(|report| Starting { report, prepared: Box::new(prepared) });
-        Ok(Started { pid, programs, starting, ending, captures: [stdout, stderr], input })
+        Ok(Started { pid, programs, starting, ending, container, captures: [stdout, stderr], input })
     }
 
     /// The standard input of a task that has one, and the task's end of it.
@@ -243,6 +247,7 @@ struct Started {
     programs: Vec<PathBuf>,
     starting: Option<Starting>,
     ending: Option<OwnedFd>,
+    container: Option<(containers::Started, Vec<CString>)>,
     captures: [Capture; 2],
     input: Option<Input>,
 }

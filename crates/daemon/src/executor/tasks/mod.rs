@@ -22,7 +22,7 @@ use amalgam_core::vocabulary::{AttemptId, EndReason, Ended, LaunchOrder, NodeId}
 use attempt::Attempt;
 use rustix::event::epoll;
 use rustix::fs::Mode;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fs::Permissions;
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -76,6 +76,8 @@ pub struct Tasks {
     storing: BTreeMap<AttemptId, (Executing, Ended)>,
     children: Children,
     strays: Strays,
+    /// Processes of this executor that belong to no attempt any more: they remove containers.
+    helpers: BTreeSet<i32>,
     next_serial: u64,
     next_census: Option<Instant>,
     /// The nodes that the agent serves; `None` means all, before an agent has sent its nodes.
@@ -122,6 +124,7 @@ impl Tasks {
             storing: BTreeMap::new(),
             children: Children::new(),
             strays: Strays::default(),
+            helpers: BTreeSet::new(),
             next_serial: 1,
             next_census: None,
             served: None,
@@ -131,7 +134,8 @@ impl Tasks {
 
     /// Whether no attempt runs and no end waits for its acknowledgement.
     pub fn is_idle(&self) -> bool {
-        self.table.by_serial.is_empty() && self.ends.is_empty() && self.storing.is_empty() && self.awaiting.is_empty()
+        let is_busy = !self.storing.is_empty() || !self.awaiting.is_empty() || !self.helpers.is_empty();
+        !is_busy && self.table.by_serial.is_empty() && self.ends.is_empty()
     }
 
     pub fn is_running_any(&self) -> bool {

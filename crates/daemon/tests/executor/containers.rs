@@ -1,0 +1,233 @@
+//! Tasks in containers. Podman runs an image of BusyBox that the test makes; where it cannot, a program in its place shows
+//! what it was told.
+
+use crate::agent::{Agent, Home, PROGRAM, change_program, change_shape, exists, sh};
+use amalgam_core::protocol::{TaskSignal, ToExecutor};
+use amalgam_core::vocabulary::*;
+use amalgam_daemon::executor::{EnforcementChoice, Mechanism, output_path, own_dir};
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+const IMAGE: &str = "localhost/amalgam-test:1";
+
+fn in_image(number: u32, image: &str, script: &str) -> LaunchOrder {
+    let mut order = sh(number, script);
+    let program = change_program(&mut order);
+    (program.container, program.workdir) = (Some(image.to_owned()), Workdir::Own);
+    order
+}
+
+/// Writes a program, and an executor that finds it first.
+fn executor_with(home: &Home, name: &str, script: &str) -> PathBuf {
+    let place = home.state.parent().unwrap().join("programs");
+    fs::create_dir_all(&place).unwrap();
+    let executor = home.state.parent().unwrap().join("executor");
+    let start = format!("#!/bin/sh\nPATH={}:$PATH exec {PROGRAM} \"$@\"\n", place.display());
+    for (path, text) in [(&place.join(name), script), (&executor, start.as_str())] {
+        fs::write(path, text).unwrap();
+        fs::set_permissions(path, PermissionsExt::from_mode(0o755)).unwrap();
+    }
+    executor
+}
+
+/// Podman with storage of this test's own, in a namespace of mounts without version 1 of cgroups, which its runtime does not
+/// accept together with version 2.
+struct Podman {
+    home: Home,
+    wrapper: PathBuf,
+}
+
+impl Podman {
+    fn start(enforcement: EnforcementChoice) -> Option<(Podman, Agent)> {
+        let found =
+            |program: &str| Command::new(program).arg("--version").output().is_ok_and(|shown| shown.status.success());
+        let Some(busybox) = ["/bin/busybox", "/usr/bin/busybox"].into_iter().find(|path| Path::new(path).exists())
+        else {
+            println!("skipped: there is no BusyBox");
+            return None;
+        };
+        if !rustix::process::geteuid().is_root() || !found("podman") || !found("unshare") {
+            println!("skipped: this needs root and podman");
+            return None;
+        }
+        let home = Home::new(enforcement);
+        let above = home.state.parent().unwrap();
+        let (storage, run) = (above.join("storage"), above.join("run"));
+        let script = format!(
+            "#!/bin/sh\nexec unshare -m sh -c 'umount -l /sys/fs/cgroup 2> /dev/null; mount -t cgroup2 none /sys/fs/cgroup\n\
+             exec /usr/bin/podman --root {} --runroot {} --storage-driver vfs --cgroup-manager cgroupfs \"$@\"' podman \"$@\"\n",
+            storage.display(),
+            run.display()
+        );
+        let executor = executor_with(&home, "podman", &script);
+        let wrapper = above.join("programs/podman");
+        let root = above.join("image");
+        fs::create_dir_all(root.join("bin")).unwrap();
+        for directory in ["tmp", "etc", "proc", "sys", "dev"] {
+            fs::create_dir(root.join(directory)).unwrap();
+        }
+        fs::copy(busybox, root.join("bin/busybox")).unwrap();
+        for name in
+            ["sh", "id", "sleep", "echo", "cat", "pwd", "ls", "env", "grep", "touch", "kill", "true", "test", "dd"]
+        {
+            std::os::unix::fs::symlink("busybox", root.join("bin").join(name)).unwrap();
+        }
+        let archive = above.join("image.tar");
+        let packed = Command::new("tar").arg("-C").arg(&root).arg("-cf").arg(&archive).arg(".").status();
+        assert!(packed.unwrap().success());
+        let imported = Command::new(&wrapper).args(["import", "--quiet"]).arg(&archive).arg(IMAGE).output().unwrap();
+        if !imported.status.success() {
+            println!("skipped: podman cannot import an image: {}", String::from_utf8_lossy(&imported.stderr));
+            return None;
+        }
+        let mut agent = home.agent_by(&executor);
+        let ended = agent.run(in_image(99, IMAGE, "true"));
+        if ended.reason != EndReason::Exit(0) {
+            let errors = fs::read_to_string(output_path(&home.state, attempt(99), Stream::Stderr)).unwrap_or_default();
+            println!("skipped: podman cannot run containers here: {}: {errors}", ended.reason);
+            return None;
+        }
+        Some((Podman { home, wrapper }, agent))
+    }
+
+    /// The containers that podman knows.
+    fn containers(&self) -> String {
+        let shown =
+            Command::new(&self.wrapper).args(["ps", "--all", "--quiet"]).stderr(Stdio::null()).output().unwrap();
+        String::from_utf8(shown.stdout).unwrap()
+    }
+}
+
+fn attempt(number: u32) -> AttemptId {
+    sh(number, "").attempt
+}
+
+#[test]
+fn a_container_has_the_tasks_directories_environment_streams_and_exit_code() {
+    let Some((podman, mut agent)) = Podman::start(EnforcementChoice::Auto) else { return };
+    let home = &podman.home;
+    let script = "id -u; pwd; echo $AMALGAM_INDEX $MINE $AMALGAM_TASK_DIR; echo told > $AMALGAM_ERROR_FILE; touch made; \
+                  echo wrong >&2; test -e /usr/bin/podman || echo apart; cat; exit 7";
+    let mut order = in_image(1, IMAGE, script);
+    change_program(&mut order).env = vec![("MINE".into(), "two words".into())];
+    let ended = agent.run(order);
+    assert_eq!((ended.reason, ended.message.as_deref()), (EndReason::Exit(7), Some("told")));
+    let output = home.output(1, Stream::Stdout);
+    let own = own_dir(&home.state, attempt(1));
+    let lines: Vec<&str> = output.lines().collect();
+    assert_eq!((lines[0], lines[1], lines[3]), ("0", own.to_str().unwrap(), "apart"), "{output}");
+    assert!(lines[2].starts_with("1 two words ") && lines[2].contains("/tasks/"), "{output}");
+    assert_eq!(home.output(1, Stream::Stderr), "wrong\n");
+    assert!(own.join("made").exists());
+    assert_eq!(podman.containers(), "");
+    assert_eq!(agent.run(in_image(2, IMAGE, "kill -KILL $$")).reason, EndReason::Exit(137), "as a shell reports it");
+}
+
+#[test]
+fn a_container_is_in_the_tasks_cgroup_and_killed_and_removed_with_it() {
+    for enforcement in [EnforcementChoice::Auto, EnforcementChoice::None] {
+        let Some((podman, mut agent)) = Podman::start(enforcement) else { return };
+        let home = &podman.home;
+        let mark = format!("{}", 200_000 + std::process::id());
+        let running = || {
+            let all = fs::read_dir("/proc")
+                .unwrap()
+                .flatten()
+                .filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+            let is_marked = |pid: &i32| {
+                let command = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+                exists(*pid) && command == format!("sleep\0{mark}\0").into_bytes()
+            };
+            all.filter(is_marked).collect::<Vec<_>>()
+        };
+        let killed = agent.start(in_image(1, IMAGE, &format!("trap '' TERM; sleep {mark} & sleep {mark}")));
+        home.wait_until("the container runs", || running().len() == 2);
+        if matches!(agent.hello.enforcement.mechanism, Mechanism::CgroupV1 | Mechanism::CgroupV2) {
+            let group = fs::read_to_string(format!("/proc/{}/cgroup", running()[0])).unwrap();
+            assert!(group.contains(&format!("amalgam-{}-", agent.hello.pid)), "{group}");
+        }
+        agent.send(ToExecutor::Signal { attempt: killed, signal: TaskSignal::Kill, reason: EndReason::Cancelled });
+        assert_eq!(agent.end_of(killed).reason, EndReason::Cancelled);
+        assert_eq!(running(), [] as [i32; 0]);
+        home.wait_until("the container is removed", || podman.containers().is_empty());
+
+        let asked = agent.start(in_image(
+            2,
+            IMAGE,
+            &format!("trap 'echo asked; exit 0' TERM; sleep {mark} & echo ready; wait"),
+        ));
+        home.wait_until("the container runs", || running().len() == 1);
+        agent.send(ToExecutor::Signal { attempt: asked, signal: TaskSignal::Terminate, reason: EndReason::Timeout });
+        assert_eq!(agent.end_of(asked).reason, EndReason::Timeout);
+        assert_eq!(home.output(2, Stream::Stdout), "ready\nasked\n");
+        home.wait_until("the container is removed", || podman.containers().is_empty());
+    }
+}
+
+#[test]
+fn the_memory_of_a_container_is_limited_as_the_tasks() {
+    let Some((_podman, mut agent)) = Podman::start(EnforcementChoice::Auto) else { return };
+    if !matches!(agent.hello.enforcement.mechanism, Mechanism::CgroupV1 | Mechanism::CgroupV2) {
+        return println!("skipped: there are no cgroups");
+    }
+    let mut order = in_image(1, IMAGE, "dd if=/dev/zero of=/dev/null bs=900M; exit 9");
+    change_shape(&mut order).resources = Resources::new(1_000, 300);
+    let ended = agent.run(order);
+    assert_eq!(ended.reason, EndReason::OutOfMemory, "{ended:?}");
+}
+
+#[test]
+fn a_missing_image_is_the_reason_with_what_podman_says() {
+    let Some((_podman, mut agent)) = Podman::start(EnforcementChoice::None) else { return };
+    let ended = agent.run(in_image(1, "localhost:1/no-such-image:1", "true"));
+    let EndReason::LaunchFailed(why) = &ended.reason else { panic!("{ended:?}") };
+    assert!(
+        why.contains("podman could not run the image localhost:1/no-such-image:1: ") && why.contains("Error: "),
+        "{why}"
+    );
+    let ended = agent.run(in_image(2, IMAGE, "echo 'not of podman' >&2; exit 125"));
+    assert_eq!(ended.reason, EndReason::Exit(125));
+}
+
+/// A program in place of podman: it prints what it was told, and runs the command.
+#[test]
+fn a_runtime_gets_the_command_and_its_container_is_removed_after_a_kill() {
+    let home = Home::new(EnforcementChoice::None);
+    let told = home.state.join("told");
+    let script = format!(
+        "#!/bin/sh\necho \"$@\" >> {0}\n[ \"$1\" = run ] || exit 0\nwhile [ \"$1\" != image:1 ]; do shift; done; shift\nexec \"$@\"\n",
+        told.display()
+    );
+    let mut agent = home.agent_by(&executor_with(&home, "podman", &script));
+    assert_eq!(agent.run(in_image(1, "image:1", "echo $AMALGAM_INDEX; exit 3")).reason, EndReason::Exit(3));
+    assert_eq!(home.output(1, Stream::Stdout), "1\n");
+    let line = fs::read_to_string(&told).unwrap();
+    let own = own_dir(&home.state, attempt(1));
+    assert!(
+        line.starts_with("run --rm ") && line.contains(&format!(" --workdir={} image:1 sh -c ", own.display())),
+        "{line}"
+    );
+    let running = agent.start(in_image(2, "image:1", "echo ready; sleep 100"));
+    home.wait_until("the task runs", || {
+        fs::read_to_string(output_path(&home.state, running, Stream::Stdout))
+            .is_ok_and(|output| output.contains("ready"))
+    });
+    agent.send(ToExecutor::Signal { attempt: running, signal: TaskSignal::Kill, reason: EndReason::Cancelled });
+    assert_eq!(agent.end_of(running).reason, EndReason::Cancelled);
+    let removal = format!("rm --force --ignore --time=0 amalgam-{running}\n");
+    home.wait_until("the container is removed", || fs::read_to_string(&told).unwrap().ends_with(&removal));
+}
+
+#[test]
+fn a_node_without_a_runtime_says_so() {
+    let home = Home::new(EnforcementChoice::None);
+    let place = home.state.parent().unwrap().join("executor");
+    fs::write(&place, format!("#!/bin/sh\nPATH=/nowhere exec {PROGRAM} \"$@\"\n")).unwrap();
+    fs::set_permissions(&place, PermissionsExt::from_mode(0o755)).unwrap();
+    let mut agent = home.agent_by(&place);
+    let ended = agent.run(in_image(1, "image:1", "true"));
+    let EndReason::LaunchFailed(why) = &ended.reason else { panic!("{ended:?}") };
+    assert!(why.contains("the image image:1 cannot be run on this node: it has neither podman nor apptainer"), "{why}");
+}
