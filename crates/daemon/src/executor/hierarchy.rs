@@ -4,6 +4,7 @@
 //! pid and start time, so that a later executor finds the parents of executors that have exited.
 
 use super::devices::{DeviceGate, DeviceNumber};
+use super::own_group::own_group;
 use super::processes::most_of_a_task;
 use super::{Mechanism, members};
 use std::fs::{self, File, OpenOptions};
@@ -40,6 +41,8 @@ pub enum Hierarchy {
         devices: Option<PathBuf>,
         /// The group whose members are listed: that of the memory controller, or of another one if there is none.
         members: PathBuf,
+        /// That of the pids controller, and the most processes and threads of a leaf.
+        processes: Option<(PathBuf, u64)>,
     },
     V2 {
         parent: PathBuf,
@@ -156,6 +159,7 @@ impl Hierarchy {
 
     fn set_up_v1(groups: [Option<PathBuf>; 3], name: &str) -> Result<(Hierarchy, Vec<String>), String> {
         let mut errors = Vec::new();
+        let most = groups[2].as_deref().map(most_of_a_task);
         let [cpu, memory, pids] = groups.map(|group| {
             let result = group.ok_or_else(|| "not mounted".to_owned()).and_then(|group| {
                 remove_stale(&group);
@@ -178,17 +182,10 @@ impl Hierarchy {
         if cpu.is_none() && memory.is_none() {
             return Err(errors.join("; "));
         }
-        // Members are listed in one tree. `pids` is used only without the memory controller.
-        let members = match (&memory, pids) {
-            (Some(memory), Some(pids)) => {
-                let _ = fs::remove_dir(pids);
-                memory.clone()
-            }
-            (Some(memory), None) => memory.clone(),
-            (None, Some(pids)) => pids,
-            (None, None) => cpu.clone().unwrap_or_default(),
-        };
-        Ok((Hierarchy::V1 { cpu, memory, devices: None, members }, notes))
+        // Members are listed in one tree.
+        let members = memory.as_ref().or(pids.as_ref()).or(cpu.as_ref()).cloned().unwrap_or_default();
+        let processes = pids.zip(most);
+        Ok((Hierarchy::V1 { cpu, memory, devices: None, members, processes }, notes))
     }
 
     /// Prepares to restrict access to devices in leaves, and tries it with these ones. Must be called before there are
@@ -204,7 +201,7 @@ impl Hierarchy {
                 gate.deny(some).and_then(|()| gate.deny(Vec::new())).map_err(refused)?;
                 *restricts_devices = true;
             }
-            Hierarchy::V1 { cpu, memory, devices, members } => {
+            Hierarchy::V1 { cpu, memory, devices, members, processes } => {
                 let mounts = fs::read_to_string("/proc/self/mountinfo").map_err(|error| error.to_string())?;
                 let own = fs::read_to_string("/proc/self/cgroup").map_err(|error| error.to_string())?;
                 let group = own_group(&mounts, &own, Some("devices")).ok_or("the devices controller is not mounted")?;
@@ -217,7 +214,8 @@ impl Hierarchy {
                 make(&parent)?;
                 let mut gate = DeviceGate::v1(parent.clone());
                 if let Err(error) = gate.deny(some).and_then(|()| gate.deny(Vec::new())) {
-                    let mut others = cpu.iter().chain(memory.iter()).chain([&*members]);
+                    let limited = processes.iter().map(|(parent, _)| parent);
+                    let mut others = cpu.iter().chain(memory.iter()).chain([&*members]).chain(limited);
                     if others.all(|other| *other != parent) {
                         let _ = fs::remove_dir(parent);
                     }
@@ -237,8 +235,12 @@ impl Hierarchy {
                 let devices = restricts_devices.then(|| DeviceGate::v2(&under(parent))).transpose()?;
                 Ok(Leaf { devices, ..leaf })
             }
-            Hierarchy::V1 { cpu, memory, devices, members } => {
+            Hierarchy::V1 { cpu, memory, devices, members, processes } => {
                 let leaf = make_leaf_v1(cpu.as_ref().map(under), memory.as_ref().map(under), under(members), shape)?;
+                let leaf = match processes {
+                    Some((parent, most)) => leaf.with_processes_v1(under(parent), *most)?,
+                    None => leaf,
+                };
                 match devices.as_ref().map(under) {
                     Some(directory) => leaf.with_devices_v1(directory),
                     None => Ok(leaf),
@@ -251,8 +253,9 @@ impl Hierarchy {
     pub fn remove(&self) {
         let parents = match self {
             Hierarchy::V2 { parent, .. } => vec![parent],
-            Hierarchy::V1 { cpu, memory, devices, members } => {
-                cpu.iter().chain(memory).chain(devices).chain([members]).collect()
+            Hierarchy::V1 { cpu, memory, devices, members, processes } => {
+                let limited = processes.iter().map(|(parent, _)| parent);
+                cpu.iter().chain(memory).chain(devices).chain([members]).chain(limited).collect()
             }
         };
         for parent in parents {
@@ -345,6 +348,16 @@ fn entrance_v1(directory: &Path) -> io::Result<OwnedFd> {
 }
 
 impl Leaf {
+    fn with_processes_v1(mut self, directory: PathBuf, most: u64) -> io::Result<Leaf> {
+        if !self.directories.contains(&directory) {
+            create(&directory)?;
+            self.join.push(entrance_v1(&directory)?);
+            self.directories.push(directory.clone());
+        }
+        fs::write(directory.join("pids.max"), most.to_string())?;
+        Ok(self)
+    }
+
     fn with_devices_v1(mut self, directory: PathBuf) -> io::Result<Leaf> {
         create(&directory)?;
         self.join.push(entrance_v1(&directory)?);
@@ -516,33 +529,6 @@ fn enable_controllers(group: &Path) -> Result<(), String> {
     enable(&control).map_err(separate)
 }
 
-/// The directory of this process's group, in the tree of a version 1 controller or in version 2.
-pub fn own_group(mounts: &str, own: &str, controller: Option<&str>) -> Option<PathBuf> {
-    let path = own.lines().find_map(|line| {
-        let mut fields = line.splitn(3, ':');
-        let (_, controllers, path) = (fields.next()?, fields.next()?, fields.next()?);
-        let matches = match controller {
-            None => controllers.is_empty(),
-            Some(name) => controllers.split(',').any(|known| known == name),
-        };
-        matches.then_some(path)
-    })?;
-    mounts.lines().find_map(|line| {
-        let (before, after) = line.split_once(" - ")?;
-        let mut fields = after.split(' ');
-        let (kind, options) = (fields.next()?, fields.nth(1)?);
-        let matches = match controller {
-            None => kind == "cgroup2",
-            Some(name) => kind == "cgroup" && options.split(',').any(|known| known == name),
-        };
-        let mut fields = before.split(' ').skip(3);
-        let (root, mount) = (fields.next()?, fields.next()?);
-        // In a container, the mount may contain only a part of the tree, but the path starts at the tree's root.
-        let beneath = Path::new(path).strip_prefix(root).unwrap_or(Path::new(""));
-        matches.then(|| Path::new(mount).join(beneath))
-    })
-}
-
 /// `amalgam-<pid>-<start time>`. The start time is needed because pids are reused. It is 0 for a pid without a running
 /// process, which is no executor's name.
 fn parent_name(pid: u32) -> String {
@@ -657,16 +643,17 @@ mod tests {
     #[test]
     fn version_1_limits_are_written_in_each_tree() {
         let trees = tempfile::tempdir().unwrap();
-        let [cpu, memory] = ["cpu", "memory"].map(|name| trees.path().join(name));
-        for tree in [&cpu, &memory] {
+        let [cpu, memory, pids] = ["cpu", "memory", "pids"].map(|name| trees.path().join(name));
+        for tree in [&cpu, &memory, &pids] {
             fs::create_dir_all(tree.join("parent/3")).unwrap();
             ["tasks", "cpu.shares"].iter().for_each(|name| fs::write(tree.join("parent/3").join(name), "").unwrap());
         }
         let (hierarchy, notes) =
-            Hierarchy::set_up_v1([Some(cpu.clone()), Some(memory.clone()), None], "parent").unwrap();
+            Hierarchy::set_up_v1([Some(cpu.clone()), Some(memory.clone()), Some(pids.clone())], "parent").unwrap();
         assert!(notes.is_empty() && hierarchy.limits_cpu() && hierarchy.limits_memory());
         let leaf = hierarchy.make_leaf(3, SHAPE).unwrap();
-        assert_eq!(leaf.join.len(), 2);
+        assert_eq!(leaf.join.len(), 3);
+        assert!(read(&pids.join("parent/3/pids.max")).parse::<u64>().unwrap() >= 64);
         assert_eq!(read(&cpu.join("parent/3/cpu.cfs_quota_us")), "150000");
         assert_eq!(read(&cpu.join("parent/3/cpu.shares")), "1536");
         assert_eq!(read(&memory.join("parent/3/memory.limit_in_bytes")), "67108864");
@@ -682,19 +669,5 @@ mod tests {
         assert!(hierarchy.limits_memory() && !hierarchy.limits_cpu());
         assert!(notes[0].starts_with("CPU is not limited"));
         assert!(Hierarchy::set_up_v1([None, None, Some(tree.path().to_owned())], "p").is_err());
-    }
-
-    #[test]
-    fn the_own_group_is_found_on_hosts_and_in_containers() {
-        let mounts = "\
-            25 21 0:22 / /sys/fs/cgroup/cpu rw,relatime - cgroup cgroup rw,cpu,cpuacct\n\
-            26 21 0:23 /docker/abc /sys/fs/cgroup/memory rw shared:3 - cgroup cgroup rw,memory\n\
-            27 21 0:24 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw,nsdelegate\n";
-        let own = "4:memory:/docker/abc/child\n2:cpu,cpuacct:/user\n0::/system.slice/amalgam.service\n";
-        let find = |controller| own_group(mounts, own, controller).unwrap();
-        assert_eq!(find(Some("cpu")), Path::new("/sys/fs/cgroup/cpu/user"));
-        assert_eq!(find(Some("memory")), Path::new("/sys/fs/cgroup/memory/child"));
-        assert_eq!(find(None), Path::new("/sys/fs/cgroup/unified/system.slice/amalgam.service"));
-        assert_eq!(own_group(mounts, own, Some("pids")), None);
     }
 }

@@ -1,7 +1,7 @@
 //! The properties of this machine, as seen from this process's cgroup.
 
 use super::containers::Runtime;
-use super::hierarchy::own_group;
+use super::own_group::own_group;
 use std::fs;
 use std::path::{Path, PathBuf};
 

@@ -12,7 +12,8 @@
 //! * `task_dirs.rs`: scratch directories; `capture.rs`: one stream of output
 //! * `progress.rs`: the progress of attempts; `precedence.rs`: their CPU and disk priority
 //! * `members.rs`: the processes of an attempt without a cgroup
-//! * `cgroups.rs`: the pool of cgroups; `hierarchy.rs`: their versions 1 and 2; `offered.rs`: what is possible here
+//! * `cgroups.rs`: the pool of cgroups; `hierarchy.rs`: their versions 1 and 2; `own_group.rs`: that of this process;
+//!   `processes.rs`: how many processes they may have; `offered.rs`: what is possible here
 //! * `devices.rs`: access to devices
 //! * `isolation.rs`: tasks with directories of their own for temporary files, and sandboxes
 //! * `containers.rs`: the commands of podman and apptainer
@@ -35,6 +36,7 @@ mod link;
 mod members;
 pub mod offered;
 mod outputs;
+mod own_group;
 mod precedence;
 mod prepare;
 mod pretended;

@@ -1,6 +1,6 @@
 //! What an executor that starts in this process's control group could use, without any change to the groups.
 
-use super::hierarchy::own_group;
+use super::own_group::own_group;
 use super::processes::least;
 use rustix::fs::{Access, access};
 use std::fs;

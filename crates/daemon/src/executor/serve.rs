@@ -374,7 +374,7 @@ fn enforcer(config: &ExecutorConfig) -> Result<(Enforcer, Enforcement), Executor
                     enforces_cpu: hierarchy.limits_cpu(),
                     notes,
                 };
-                return Ok((Enforcer::Cgroups(Cgroups::new(hierarchy, devices)), enforcement));
+                return Ok((Enforcer::Cgroups(Box::new(Cgroups::new(hierarchy, devices))), enforcement));
             }
             Err(why) if choice == EnforcementChoice::Cgroup => return Err(ExecutorError::NoCgroups(why)),
             Err(why) => why,

@@ -4,7 +4,7 @@ use crate::agent::{self, Home, cgroups_or_skip, change_shape, sh};
 use amalgam_core::vocabulary::*;
 use amalgam_daemon::executor::{EnforcementChoice, Mechanism};
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Uses 300 MiB of memory until it is killed.
 const HOG: &str = "dd if=/dev/zero of=/dev/null bs=300M";
@@ -60,10 +60,13 @@ fn without_cgroups_a_fast_task_is_stopped_by_its_data_limit() {
 fn a_task_that_starts_processes_without_end_leaves_others_enough() {
     let Some(home) = cgroups_or_skip() else { return };
     let mut agent = home.agent();
-    if agent.hello.enforcement.mechanism != Mechanism::CgroupV2 {
-        return eprintln!("skipped: the number of processes is limited under cgroup v2 only");
-    }
-    let own = "/sys/fs/cgroup$(sed s/^0::// /proc/self/cgroup)";
+    let own = match agent.hello.enforcement.mechanism {
+        Mechanism::CgroupV2 => "/sys/fs/cgroup$(sed s/^0::// /proc/self/cgroup)",
+        _ if Path::new("/sys/fs/cgroup/pids").exists() => {
+            "/sys/fs/cgroup/pids$(sed -n s/^.*:pids://p /proc/self/cgroup)"
+        }
+        _ => return eprintln!("skipped: there is no pids controller"),
+    };
     // Lowered by the task itself, as root, so that it takes no long time in a virtual machine.
     let breed = format!(
         "cat {own}/pids.max; echo 50 > {own}/pids.max; while :; do sleep 100 & cat {own}/pids.current > current; done"

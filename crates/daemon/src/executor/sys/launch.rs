@@ -646,7 +646,7 @@ mod tests {
     fn a_process_is_created_in_a_version_2_cgroup() {
         let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
         let own = fs::read_to_string("/proc/self/cgroup").unwrap();
-        let Some(group) = crate::executor::hierarchy::own_group(&mounts, &own, None) else {
+        let Some(group) = crate::executor::own_group::own_group(&mounts, &own, None) else {
             return println!("skipped: no cgroup v2 is mounted");
         };
         let name = format!("amalgam-test-{}", std::process::id());

@@ -44,7 +44,7 @@ const YOUTH: Duration = Duration::from_millis(1);
 
 /// How limits are enforced.
 pub enum Enforcer {
-    Cgroups(Cgroups),
+    Cgroups(Box<Cgroups>),
     Census,
     Nothing,
 }
