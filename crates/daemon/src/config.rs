@@ -81,6 +81,8 @@ pub struct Config {
     pub usage_days: u32,
     /// What tasks do not share with their nodes.
     pub isolation: IsolationKeys,
+    /// Whether agents with tokens of their own get certificates instead.
+    pub exchange_tokens: bool,
 }
 
 impl Default for Config {
@@ -104,6 +106,7 @@ impl Default for Config {
             segment_bytes: 64 << 20,
             usage_days: 400,
             isolation: IsolationKeys::default(),
+            exchange_tokens: true,
         }
     }
 }
@@ -185,6 +188,7 @@ struct File {
     isolation: Option<At<String>>,
     /// The least isolation that a stage may ask for.
     isolation_at_least: Option<At<String>>,
+    exchange_tokens: Option<bool>,
     beside: Option<At<BesideEntry>>,
     federation: Option<At<FederationKeys>>,
     store: Option<At<StoreKeys>>,
@@ -297,6 +301,7 @@ impl Config {
         at_least("usage_days", file.usage_days, 1, "1")?;
         config.usage_days = value(file.usage_days, config.usage_days);
         config.isolation = IsolationKeys::read(file.isolation, file.isolation_at_least)?;
+        config.exchange_tokens = file.exchange_tokens.unwrap_or(config.exchange_tokens);
         let master = &mut config.master;
         at_least("heartbeat", file.heartbeat, Duration::from_millis(10), "10ms")?;
         at_least("token_life", file.token_life, Duration::from_secs(1), "1s")?;

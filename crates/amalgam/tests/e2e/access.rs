@@ -322,7 +322,7 @@ fn give(path: &Path, text: &str) {
 
 #[test]
 fn an_agent_whose_token_was_replaced_stays_or_comes_back_and_loses_nothing() {
-    let cluster = Cluster::start(0, 1, "");
+    let cluster = Cluster::start(0, 1, "exchange_tokens = false");
     let scene = &cluster.scene;
     let (own, home) = (scene.path().join("own-token"), scene.path().join("node-0"));
     let agent = || {

@@ -45,8 +45,8 @@ pub(crate) fn certificates_of(
     let renewed = authority.certificates(names)?;
     let for_clients = (!is_local(interface)).then(|| Certificate::resolved(renewed.clone()));
     let globals = config.federation.as_ref().map_or_else(Vec::new, FederationConfig::names_of_globals);
-    let for_daemons =
-        takes_agents.then(|| (Certificate::for_daemons(renewed), Certifier::new(authority.clone(), globals)));
+    let certifier = || Certifier::new(authority.clone(), globals, config.exchange_tokens);
+    let for_daemons = takes_agents.then(|| (Certificate::for_daemons(renewed), certifier()));
     let trusted: TrustedPem = Arc::new(move || authority.pem());
     Ok(Certificates { for_clients, for_daemons, trusted: Some(trusted) })
 }

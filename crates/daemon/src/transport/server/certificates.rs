@@ -47,6 +47,8 @@ pub struct Certifier {
     notes: Arc<Mutex<Notes>>,
     /// Under which name clients reach each global master.
     globals: Arc<[Option<String>]>,
+    /// Whether agents with tokens get certificates.
+    exchanges_tokens: bool,
     current: watch::Sender<Current>,
 }
 
@@ -72,10 +74,10 @@ impl Current {
 
 impl Certifier {
     /// `globals` are the names or addresses under which clients on other machines reach the global masters, by number.
-    pub fn new(authority: Arc<Authority>, globals: Vec<Option<String>>) -> Certifier {
+    pub fn new(authority: Arc<Authority>, globals: Vec<Option<String>>, exchanges_tokens: bool) -> Certifier {
         let notes = Arc::new(Mutex::new(Notes::new(Arc::clone(&authority))));
         let (current, _) = watch::channel(Current::read(&authority, None));
-        Certifier { authority, notes, globals: globals.into(), current }
+        Certifier { authority, notes, globals: globals.into(), exchanges_tokens, current }
     }
 
     fn certify(&self, subject: &Subject, key: &[u8]) -> Result<Certified, rcgen::Error> {
@@ -379,7 +381,7 @@ impl Gate {
             return;
         };
         let hosts = self.handle.ask(|roles, _| roles.dispatch().map_or(0, |dispatch| dispatch.settings.hosts)).await;
-        if hosts.is_err() || hosts.is_ok_and(|hosts| hosts > 0) {
+        if !certifier.exchanges_tokens || hosts.is_err() || hosts.is_ok_and(|hosts| hosts > 0) {
             return;
         }
         let subject = Subject { role: DaemonRole::Agent, name: name.to_owned(), number: Some(node.0) };
