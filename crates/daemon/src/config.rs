@@ -10,19 +10,20 @@ mod oidc;
 mod opportunistic;
 mod policies;
 mod queueing;
+mod queues;
 mod range;
 mod store;
 
 use accounts::AccountEntry;
 use amalgam_core::dispatch::{Decide, DispatchSettings};
 use amalgam_core::master::MasterSettings;
-use amalgam_core::policy::inter_job::{QueueTree, QueueTreeError};
+use amalgam_core::policy::inter_job::QueueTree;
 use amalgam_core::preset::Preset;
-use amalgam_core::vocabulary::{Duration, QueueSpec};
+use amalgam_core::vocabulary::Duration;
 use amalgam_workload::quantities::Malformed;
 use amalgam_workload::text::read_text;
 use amalgam_workload::{At, FileError, Position, closest, keys_of, packed, read_settings};
-use beside::{BesideEntry, beside};
+use beside::BesideEntry;
 use federation::FederationKeys;
 pub use federation::{FederationConfig, is_address, is_local, is_loopback};
 pub use isolation::{IsolationKeys, IsolationRules};
@@ -33,7 +34,7 @@ pub use oidc::{Jwks, OidcConfig};
 use opportunistic::OpportunisticKeys;
 use policies::Policies;
 use queueing::QueueingKeys;
-use range::{GUARANTEED, Range, SHARE, WEIGHT};
+use queues::{QueueEntry, of_queue, queues};
 use rustls::pki_types::ServerName;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer};
@@ -196,21 +197,6 @@ struct File {
     policies: Policies,
     #[serde(default)]
     queue: Vec<QueueEntry>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct QueueEntry {
-    name: At<String>,
-    weight: Option<At<f64>>,
-    guaranteed: Option<At<f64>>,
-    maximum: Option<At<f64>>,
-    user_limit: Option<At<f64>>,
-    max_running_jobs: Option<u32>,
-    #[serde(default, deserialize_with = "duration")]
-    default_timeout: Option<At<Duration>>,
-    preset: Option<At<String>>,
-    global: Option<At<u8>>,
 }
 
 fn duration<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<At<Duration>>, D::Error> {
@@ -394,45 +380,6 @@ fn decide(when: Option<At<String>>, most: Option<At<NonZeroU32>>) -> Result<Deci
             let at = when.as_ref().map_or_else(Position::default, |when| when.at);
             Err(mistake(at, format!("decide is `{other}`"), "write \"events\" or \"heartbeats\""))
         }
-    }
-}
-
-fn queues(entries: &[QueueEntry], preset: Preset) -> Result<QueueTree, Mistake> {
-    let specs = entries.iter().map(|entry| entry.spec(preset)).collect::<Result<Vec<QueueSpec>, Mistake>>()?;
-    QueueTree::new(specs).map_err(|error| of_queue(entries, error))
-}
-
-fn of_queue(entries: &[QueueEntry], error: QueueTreeError) -> Mistake {
-    // Of a duplicated queue, report the second entry; of an error of the implicit root, the first entry.
-    let written = entries.iter().rfind(|entry| entry.full_name() == error.queue).or(entries.first());
-    mistake(written.map_or_else(Position::default, |entry| entry.name.at), error.problem, error.remedy)
-}
-
-impl QueueEntry {
-    fn full_name(&self) -> String {
-        let name = &self.name.value;
-        let is_full = name == "root" || name.starts_with("root.");
-        if is_full { name.clone() } else { format!("root.{name}") }
-    }
-
-    fn spec(&self, preset: Preset) -> Result<QueueSpec, Mistake> {
-        let name = &self.name.value;
-        let scaled = |key: &str, found: Option<At<f64>>, range: Range| {
-            let At { at, value } = found.unwrap_or(At { at: self.name.at, value: range.usual });
-            let wrong = || mistake(at, format!("queue `{name}`: {key} is {value}"), range.remedy());
-            range.scaled(value).ok_or_else(wrong)
-        };
-        Ok(QueueSpec {
-            weight: scaled("weight", self.weight, WEIGHT)?,
-            guaranteed: scaled("guaranteed", self.guaranteed, GUARANTEED)?,
-            maximum: scaled("maximum", self.maximum, SHARE)?,
-            user_limit: scaled("user_limit", self.user_limit, SHARE)?,
-            max_running_jobs: self.max_running_jobs,
-            default_timeout: self.default_timeout.map(|timeout| timeout.value),
-            preset: self.preset.as_ref().map(|name| beside(preset, name)).transpose()?,
-            global: self.global.map(|global| global.value),
-            name: self.full_name(),
-        })
     }
 }
 

@@ -1,6 +1,6 @@
 //! Limits of queues that are set while the server runs, as `key=value`.
 
-use super::{GUARANTEED, Range, SHARE, WEIGHT};
+use super::range::{GUARANTEED, Range, SHARE, WEIGHT};
 use amalgam_core::vocabulary::{Duration, QueueSettings, Removable};
 use amalgam_workload::closest;
 use amalgam_workload::quantities::{Malformed, parse_timeout};

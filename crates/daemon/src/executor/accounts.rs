@@ -5,8 +5,9 @@
 
 use super::prepare::node_fault;
 use super::sys::Credentials;
+use super::user_limits::{UserLimit, Who, user_limits};
 use amalgam_core::vocabulary::EndReason;
-use nix::unistd::{Gid, Uid, User, getgrouplist};
+use nix::unistd::{Gid, Group, Uid, User, getgrouplist};
 use rustix::event::EventfdFlags;
 use std::collections::BTreeMap;
 use std::ffi::CString;
@@ -36,6 +37,8 @@ pub struct Account {
     pub groups: Vec<u32>,
     pub home: PathBuf,
     pub shell: PathBuf,
+    /// The limits that the machine's administrator sets for the user.
+    pub limits: Vec<UserLimit>,
 }
 
 impl Account {
@@ -182,6 +185,7 @@ fn look_up(name: &str, allows_root: bool) -> Found {
     }
     let groups = CString::new(name).map_err(io::Error::from).and_then(|name| Ok(getgrouplist(&name, user.gid)?));
     let groups = groups.map_err(|error| unanswered(name, error))?;
+    let limits = limits(name, user.uid, &groups)?;
     Ok(Arc::new(Account {
         name: name.to_owned(),
         uid: Uid::as_raw(user.uid),
@@ -189,7 +193,17 @@ fn look_up(name: &str, allows_root: bool) -> Found {
         groups: groups.into_iter().map(Gid::as_raw).collect(),
         home: user.dir,
         shell: user.shell,
+        limits,
     }))
+}
+
+fn limits(name: &str, uid: Uid, groups: &[Gid]) -> Result<Vec<UserLimit>, EndReason> {
+    // Groups are often named in the files, and a group without a name cannot be.
+    let named =
+        |gid: &Gid| (Group::from_gid(*gid).ok().flatten().map_or_else(String::new, |group| group.name), gid.as_raw());
+    let groups: Vec<(String, u32)> = groups.iter().map(named).collect();
+    user_limits(&Who { name, uid: uid.as_raw(), groups: &groups })
+        .map_err(|(path, error)| node_fault(&format!("read the limits of users in {}", path.display()), &error))
 }
 
 fn unanswered(name: &str, error: io::Error) -> EndReason {

@@ -46,6 +46,7 @@ mod serve;
 mod sys;
 mod task_dirs;
 mod tasks;
+mod user_limits;
 
 pub use client::{Hello, claim, connect, ensure_running};
 pub use devices::DeviceFiles;

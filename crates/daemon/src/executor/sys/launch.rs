@@ -24,6 +24,8 @@ pub struct Launch<'a> {
     /// A cgroup v2 directory in which the child is created.
     pub born_in: Option<BorrowedFd<'a>>,
     pub open_files: Option<libc::rlimit>,
+    /// Further limits of resources.
+    pub limits: &'a [(libc::__rlimit_resource_t, libc::rlimit)],
     /// Limit of private writable memory, mapped or used (`RLIMIT_DATA`).
     pub data: Option<libc::rlimit>,
     /// Low priority; `Lower::Io` if its cgroup sets the CPU priority.
@@ -113,6 +115,8 @@ struct Shared {
     join: *const c_int,
     join_count: usize,
     open_files: *const libc::rlimit,
+    limits: *const (libc::__rlimit_resource_t, libc::rlimit),
+    limit_count: usize,
     data: *const libc::rlimit,
     lower: Option<Lower>,
     is_spared: bool,
@@ -240,6 +244,8 @@ fn with_shared(
         join: join.as_ptr(),
         join_count: join.len(),
         open_files: order.open_files.as_ref().map_or(ptr::null(), ptr::from_ref),
+        limits: order.limits.as_ptr(),
+        limit_count: order.limits.len(),
         data: order.data.as_ref().map_or(ptr::null(), ptr::from_ref),
         lower: order.lower,
         is_spared: order.is_spared,
@@ -410,6 +416,12 @@ unsafe fn become_the_task(shared: &Shared) -> Step {
         }
         if !shared.open_files.is_null() && libc::setrlimit(libc::RLIMIT_NOFILE, shared.open_files) < 0 {
             return Step::Limits;
+        }
+        for place in 0..shared.limit_count {
+            let (resource, limit) = &*shared.limits.add(place);
+            if libc::setrlimit(*resource, limit) < 0 {
+                return Step::Limits;
+            }
         }
         if !shared.data.is_null() && libc::setrlimit(libc::RLIMIT_DATA, shared.data) < 0 {
             return Step::Limits;
@@ -591,6 +603,7 @@ mod tests {
             join: &[],
             born_in: None,
             open_files: None,
+            limits: &[],
             data: None,
             lower: None,
             is_spared: false,
@@ -613,6 +626,25 @@ mod tests {
     fn wait(pid: i32) {
         // SAFETY: plain wait for this process's child.
         unsafe { libc::waitpid(pid, ptr::null_mut(), 0) };
+    }
+
+    #[test]
+    fn limits_are_those_of_the_order() {
+        let limit = |soft, hard| libc::rlimit { rlim_cur: soft, rlim_max: hard };
+        let limits = [(libc::RLIMIT_CPU, limit(70, 80)), (libc::RLIMIT_CORE, limit(0, 4096))];
+        let null = File::options().read(true).write(true).open("/dev/null").unwrap();
+        let out = tempfile::NamedTempFile::new().unwrap();
+        let programs = [c"/bin/cat".into()];
+        let arguments = [c"cat".into(), c"/proc/self/limits".into()];
+        let stdio = [null.as_fd(), out.as_file().as_fd(), null.as_fd()];
+        let order = Launch { arguments: &arguments, stdio, limits: &limits, ..order(&programs, &null) };
+        wait(launch(&order, &mut ChildStack::default()).unwrap());
+        let text = fs::read_to_string(out.path()).unwrap();
+        let of = |name: &str| {
+            let line = text.lines().find_map(|line| line.strip_prefix(name)).unwrap();
+            line.split_whitespace().take(2).collect::<Vec<_>>().join(" ")
+        };
+        assert_eq!((of("Max cpu time"), of("Max core file size")), ("70 80".to_owned(), "0 4096".to_owned()));
     }
 
     #[test]

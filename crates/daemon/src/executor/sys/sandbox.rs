@@ -305,6 +305,7 @@ mod tests {
             join: &[],
             born_in: None,
             open_files: None,
+            limits: &[],
             data: None,
             lower: None,
             is_spared: false,

@@ -152,6 +152,7 @@ impl Tasks {
             join: &[],
             born_in: None,
             open_files: self.open_files,
+            limits: &[],
             data: None,
             lower: None,
             is_spared: self.is_spared,

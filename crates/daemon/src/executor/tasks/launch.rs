@@ -13,6 +13,7 @@ use crate::executor::isolation;
 use crate::executor::output_path;
 use crate::executor::prepare::{self, Place, Prepared, node_fault};
 use crate::executor::sys::{self, Apart, Launch, LaunchError, Lower, SHELL, Step};
+use crate::executor::user_limits::UserLimits;
 use amalgam_core::protocol::ExecutorReport;
 use amalgam_core::vocabulary::{EndReason, Ended, LaunchOrder, Stream};
 use rustix::fs::{Gid, Uid};
@@ -141,8 +142,10 @@ impl Tasks {
     ) -> Result<Started, EndReason> {
         let no_pipe = |error: io::Error| node_fault("create a pipe for the task's output", &error);
         let (state, base, remover) = (&self.state, &self.base, &*self.remover);
-        let place =
-            Place { task_dir, state, base, remover, account, declared: &self.declared, open_files: self.open_files };
+        let backstop = self.backstop(order);
+        let UserLimits { open_files, limits, data } =
+            UserLimits::of(account.map_or(&[], |account| &account.limits), self.open_files, backstop);
+        let place = Place { task_dir, state, base, remover, account, declared: &self.declared, open_files };
         let mut prepared = prepare::prepare(order, &place)?;
         if prepared.mounts.as_ref().is_some_and(|mounts| mounts.sandbox.is_some()) {
             KnownDevices::new(&self.declared).renumber(order, &mut prepared.environment);
@@ -167,8 +170,9 @@ impl Tasks {
             stdio: [stdin.as_ref().unwrap_or(&self.null).as_fd(), stdout_writer.as_fd(), stderr_writer.as_fd()],
             join: leaf.map_or(&[], |leaf| leaf.join.as_slice()),
             born_in: leaf.and_then(|leaf| leaf.born_in.as_ref()).map(AsFd::as_fd),
-            open_files: self.open_files,
-            data: self.backstop(order),
+            open_files,
+            limits: &limits,
+            data,
             lower: order.is_opportunistic().then(|| match leaf.is_some_and(Leaf::weighs_cpu) {
                 true => Lower::Io,
                 false => Lower::CpuAndIo,
