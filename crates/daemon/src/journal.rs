@@ -129,7 +129,7 @@ fn earlier_runs(directory: &Path, process: &str) -> io::Result<Vec<(u32, PathBuf
             found.push((life, entry.path(), entry.metadata().map_or(0, |found| found.len())));
         }
     }
-    found.sort_unstable_by(|one, other| other.0.cmp(&one.0));
+    found.sort_unstable_by_key(|(life, ..)| std::cmp::Reverse(*life));
     Ok(found)
 }
 

@@ -51,7 +51,7 @@ fn a_busy_server_and_its_node_stay_within_the_limits_of_their_disks() {
     let all = scene.run(&["logs", newest]);
     assert_eq!((all.code, all.err.matches(removed).count()), (1, 1), "{}", all.err);
     let left = all.out.len() as u64;
-    assert!(left >= MIB / 2 && left < 2 * MIB, "{left} bytes of the newest output");
+    assert!((MIB / 2..2 * MIB).contains(&left), "{left} bytes of the newest output");
     let archived = scene.run(&["logs", newest, "--archive", "newest.tar"]);
     assert_eq!((archived.code, archived.err.matches(removed).count()), (1, 1), "{}", archived.err);
     let mut archive = tar::Archive::new(fs::File::open(scene.work().join("newest.tar")).unwrap());
