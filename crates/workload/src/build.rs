@@ -15,7 +15,7 @@ use amalgam_core::vocabulary::launch_size;
 use amalgam_core::vocabulary::names::{MOST_BYTES, is_invisible};
 use amalgam_core::vocabulary::resources::BUILT_IN;
 use amalgam_core::vocabulary::{
-    ByteString, ExecutionType, JobId, JobSpec, Named, Program, Reads, StageSpec, TaskSet, Workdir,
+    ByteString, Constraint, ExecutionType, JobId, JobSpec, Named, Program, Reads, StageSpec, TaskSet, Workdir,
 };
 use std::collections::BTreeMap;
 use std::os::unix::ffi::OsStrExt;
@@ -245,6 +245,15 @@ fn dependencies(list: &[At<StageFile>], names: &[String]) -> Result<Vec<Vec<usiz
         .collect()
 }
 
+fn conditions(
+    constraints: [&Option<Vec<ConstraintText>>; 2],
+    tolerates: [&Option<Vec<TaintText>>; 2],
+) -> Vec<Constraint> {
+    let constraints = constraints.into_iter().flatten().flatten().map(|ConstraintText(one)| one);
+    let tolerates = tolerates.into_iter().flatten().flatten().map(|TaintText(one)| one);
+    constraints.chain(tolerates).cloned().collect()
+}
+
 /// Builds one stage. Keys that the stage does not have are taken from the job. The inputs are left empty, because they
 /// refer to outputs of other stages.
 fn stage(
@@ -276,8 +285,7 @@ fn stage(
     let resources: ResourceTable = file.resources.map(|table| table.value).unwrap_or_default().or(&defaults);
     let resources = resources.spec();
     quantities::check_needs(&resources).map_err(|wrong| Complaint::from(wrong).at(needs_at))?;
-    let constraints = job.constraints.iter().chain(&file.constraints).flatten().map(|ConstraintText(one)| one);
-    let tolerates = job.tolerates.iter().chain(&file.tolerates).flatten().map(|TaintText(one)| one);
+    let constraints = conditions([&job.constraints, &file.constraints], [&job.tolerates, &file.tolerates]);
     let outputs = files::outputs(file.outputs, &tasks)?;
     let written = workdir(file.workdir.as_ref().or(job.workdir.as_ref()))?;
     let program = Program {
@@ -301,7 +309,7 @@ fn stage(
         resources,
         expected: file.expected.or(job.expected).map(|time| time.0),
         execution,
-        constraints: constraints.chain(tolerates).cloned().collect(),
+        constraints,
         near: near(file.near.as_ref().or(job.near.as_ref()))?,
         retries: file.retries.or(job.retries).unwrap_or(0),
         retry_delay: file.retry_delay.or(job.retry_delay).map(|delay| delay.0),

@@ -142,9 +142,7 @@ impl Tasks {
     ) -> Result<Started, EndReason> {
         let no_pipe = |error: io::Error| node_fault("create a pipe for the task's output", &error);
         let (state, base, remover) = (&self.state, &self.base, &*self.remover);
-        let backstop = self.backstop(order);
-        let UserLimits { open_files, limits, data } =
-            UserLimits::of(account.map_or(&[], |account| &account.limits), self.open_files, backstop);
+        let UserLimits { open_files, limits, data } = self.limits(order, account);
         let place = Place { task_dir, state, base, remover, account, declared: &self.declared, open_files };
         let mut prepared = prepare::prepare(order, &place)?;
         if prepared.mounts.as_ref().is_some_and(|mounts| mounts.sandbox.is_some()) {
@@ -217,6 +215,11 @@ impl Tasks {
         let opened = Input::open(&self.state, order.attempt);
         let given = opened.and_then(|(input, stdin)| give(&stdin, account).map(|()| (input, stdin)));
         given.map(Some).map_err(|error| node_fault("create a pipe for the task's input", &error))
+    }
+
+    fn limits(&self, order: &LaunchOrder, account: Option<&Account>) -> UserLimits {
+        let of_user = account.map_or(&[][..], |account| &account.limits);
+        UserLimits::of(of_user, self.open_files, self.backstop(order))
     }
 
     /// A limit on the memory that a task can take between two measurements, so that it cannot take all of the machine's
