@@ -177,8 +177,8 @@ struct Joins {
 impl Joins {
     /// Those who are users of the first cluster that it has joined, are users here.
     fn prepare(&self) -> Result<(), ServerError> {
-        if let Some(first) = self.joined.values().next() {
-            self.tokens.load_others()?;
+        if let Some((cluster, first)) = self.joined.iter().next() {
+            self.tokens.load_others(*cluster)?;
             leave_authorities(first, &self.state_dir);
         }
         Ok(())

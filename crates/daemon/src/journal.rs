@@ -125,7 +125,7 @@ fn earlier_runs(directory: &Path, process: &str) -> io::Result<Vec<(u32, PathBuf
         let name = entry.file_name();
         let life =
             name.to_str().and_then(|name| name.strip_prefix(process)?.strip_prefix('-')?.strip_suffix(".journal"));
-        if let Some(life) = life.and_then(|life| life.parse::<u32>().ok()) {
+        if let Some(life) = life.and_then(|life| life.parse::<u32>().ok()).filter(|life| *life < u32::MAX) {
             found.push((life, entry.path(), entry.metadata().map_or(0, |found| found.len())));
         }
     }

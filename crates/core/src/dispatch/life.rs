@@ -236,6 +236,10 @@ impl Dispatcher {
             || (self.admission.ended_tasks > most_tasks && self.admission.ended.len() > 1)
         {
             let Some((_, oldest)) = self.admission.forgettable() else { break };
+            // The other ended jobs are those for which pending ones wait.
+            if oldest == job && self.admission.ended.len() <= self.settings.kept_jobs {
+                break;
+            }
             self.forget(oldest, out);
         }
     }

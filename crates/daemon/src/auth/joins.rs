@@ -97,29 +97,26 @@ pub struct Request<'a> {
     pub is_up: bool,
 }
 
-/// Maximum number of valid keys of a daemon with a token.
-const MOST_KEYS: usize = 4;
-
 /// Two machines with one name may join at the same time.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 /// Adds the entry of a daemon with this public key, which has authenticated itself with its token. The token ends after
-/// [`OVERLAP`](super::OVERLAP). A daemon that asks again for the key of its entry changes nothing.
+/// [`OVERLAP`](super::OVERLAP), and a token that ends is not exchanged: its replacement is. A daemon that asks again for the key of its entry changes nothing.
 ///
 /// # Errors
 /// Why not.
-pub fn exchange(token_file: &Path, holder: Holder, key: &[u8]) -> Result<(), String> {
+pub fn exchange(token_file: &Path, holder: Holder, token: &Credential, key: &[u8]) -> Result<(), String> {
     let _only = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let credential = Credential::Key(key_digest(key));
     let entries = file::read(token_file).map_err(|error| error.to_string())?;
     let now = SystemTime::now();
-    let is_own_key = |entry: &&TokenEntry| entry.holder == holder && entry.token().is_none() && entry.is_valid(now);
+    // It may have been removed or replaced since the daemon has connected.
+    let own = entries.iter().find(|entry| entry.credential == *token && entry.holder == holder && entry.is_valid(now));
     match entries.iter().find(|entry| entry.credential == credential) {
         Some(entry) if entry.holder == holder => Ok(()),
         Some(_) => Err("this key is that of another daemon".to_owned()),
-        // One that loses its key again and again would fill the file.
-        None if entries.iter().filter(is_own_key).count() >= MOST_KEYS => {
-            Err(format!("it has {MOST_KEYS} certificates already; remove its entries with `amalgam token remove`"))
+        None if own.is_none_or(|own| own.until.is_some()) => {
+            Err("it ends, or is not valid any more; only a token without an end is exchanged".to_owned())
         }
         None => {
             let entry = TokenEntry::with_key(holder, key);
@@ -292,22 +289,27 @@ mod tests {
     }
 
     #[test]
-    fn a_daemon_exchanges_its_token_for_few_keys_of_its_own() {
+    fn a_daemon_exchanges_a_token_that_does_not_end_for_a_key_of_its_own() {
         let dir = tempfile::tempdir().unwrap();
         let tokens = super::super::Tokens::open(dir.path(), "ada").unwrap();
         let own = file::add(tokens.path(), TokenEntry::new(Holder::agent("a")).unwrap(), false).unwrap();
-        assert_eq!(exchange(tokens.path(), Holder::agent("a"), b"key"), Ok(()));
-        assert_eq!(exchange(tokens.path(), Holder::agent("a"), b"key"), Ok(()));
+        let exchange = |holder: &str, token: &TokenEntry, key: &[u8]| {
+            super::exchange(tokens.path(), Holder::agent(holder), &token.credential, key)
+        };
+        assert_eq!(exchange("a", &own, b"key"), Ok(()));
+        assert_eq!(exchange("a", &own, b"key"), Ok(()));
         let ends = |entry: &TokenEntry| entry.until.is_some();
         let entries = tokens.entries();
         assert!(entries.iter().any(|entry| entry.credential == own.credential && ends(entry)), "the token ends");
         assert!(entries.iter().any(|entry| entry.token().is_none() && !ends(entry)));
-        assert!(exchange(tokens.path(), Holder::agent("b"), b"key").unwrap_err().contains("of another daemon"));
-        for key in 1..MOST_KEYS as u8 {
-            assert_eq!(exchange(tokens.path(), Holder::agent("a"), &[key]), Ok(()));
-        }
-        assert!(exchange(tokens.path(), Holder::agent("a"), b"one more").unwrap_err().contains("4 certificates"));
-        assert_eq!(exchange(tokens.path(), Holder::agent("a"), b"key"), Ok(()), "it has that one");
+        assert!(exchange("b", &own, b"key").unwrap_err().contains("of another daemon"));
+        // The token ends now, or was stolen before it was replaced.
+        assert!(exchange("a", &own, b"another").unwrap_err().contains("only a token without an end"));
+        let newer = file::add(tokens.path(), TokenEntry::new(Holder::agent("a")).unwrap(), false).unwrap();
+        assert!(exchange("a", &own, b"another").unwrap_err().contains("only a token without an end"));
+        assert!(exchange("b", &newer, b"another").unwrap_err().contains("not valid any more"), "it is another agent's");
+        assert_eq!(exchange("a", &newer, b"another"), Ok(()));
+        assert_eq!(exchange("a", &own, b"key"), Ok(()), "it has that one");
     }
 
     #[test]

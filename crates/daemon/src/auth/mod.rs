@@ -27,7 +27,7 @@ pub use uses::LastUses;
 
 use crate::audit::AuditLog;
 use crate::config::{Config, IsolationRules};
-use amalgam_core::vocabulary::{BadName, Named};
+use amalgam_core::vocabulary::{BadName, ClusterId, Named};
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
@@ -248,8 +248,8 @@ impl Tokens {
     ///
     /// # Errors
     /// If their file cannot be used, or others can read it.
-    pub fn load_others(&self) -> Result<(), AuthError> {
-        self.others.load()
+    pub fn load_others(&self, cluster: ClusterId) -> Result<(), AuthError> {
+        self.others.load(cluster)
     }
 
     /// Accepts the tokens of these users of another server, besides those of the file, and of no others.

@@ -5,9 +5,11 @@ use super::file::{Credential, Holder, TokenEntry};
 use super::scopes::{Scope, Scopes};
 use super::{AuthError, hex, read_private};
 use crate::durable;
+use amalgam_core::vocabulary::ClusterId;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use subtle::ConstantTimeEq;
@@ -68,37 +70,49 @@ impl SharedUser {
     }
 }
 
+#[derive(Serialize, Deserialize)]
+struct UsersFile {
+    cluster: u32,
+    users: Vec<SharedUser>,
+}
+
 /// The users that another server has sent, and the file that keeps them for starts without that server.
 pub(super) struct SharedUsers {
     path: PathBuf,
     users: Mutex<Vec<SharedUser>>,
+    /// The cluster whose users they are.
+    cluster: AtomicU32,
 }
 
 impl SharedUsers {
     /// None yet.
     pub fn of(state_dir: &Path) -> SharedUsers {
-        SharedUsers { path: state_dir.join(USERS_FILE), users: Mutex::default() }
+        SharedUsers { path: state_dir.join(USERS_FILE), users: Mutex::default(), cluster: AtomicU32::default() }
     }
 
     fn users(&self) -> MutexGuard<'_, Vec<SharedUser>> {
         self.users.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Those of the file, if there is one.
+    /// Those of the file, if there is one and it is of this cluster, whose users will be accepted.
     ///
     /// # Errors
     /// If it cannot be used, or others can read it.
-    pub fn load(&self) -> Result<(), AuthError> {
+    pub fn load(&self, cluster: ClusterId) -> Result<(), AuthError> {
+        self.cluster.store(cluster.0.into(), Ordering::Relaxed);
         if !self.path.exists() {
             return Ok(());
         }
         let text = read_private(&self.path)?;
-        *self.users() = serde_json::from_str(&text).map_err(|error| AuthError::Malformed {
+        let file: UsersFile = serde_json::from_str(&text).map_err(|error| AuthError::Malformed {
             path: self.path.clone(),
             line: error.line(),
             problem: "it is not a list of users".to_owned(),
             remedy: "remove the file; the cluster's master sends the list again",
         })?;
+        if file.cluster == u32::from(cluster.0) {
+            *self.users() = file.users;
+        }
         Ok(())
     }
 
@@ -112,7 +126,8 @@ impl SharedUsers {
             return Ok(());
         }
         *users = new;
-        let text = serde_json::to_string(&*users).expect("strings can be written as JSON");
+        let file = UsersFile { cluster: self.cluster.load(Ordering::Relaxed), users: users.clone() };
+        let text = serde_json::to_string(&file).expect("strings can be written as JSON");
         let wrong = |source| AuthError::Io { path: self.path.clone(), source };
         durable::replace(&self.path, text.as_bytes()).map_err(wrong)
     }
@@ -150,13 +165,16 @@ mod tests {
         let shared: Vec<_> = [&ada, &bob, &old].into_iter().filter_map(SharedUser::of).collect();
         assert_eq!(SharedUser::of(&TokenEntry::new(Holder::agent("vm-1")).unwrap()), None);
         let known = SharedUsers::of(dir.path());
-        known.load().unwrap();
+        known.load(ClusterId(0)).unwrap();
         let find = |known: &SharedUsers, entry: &TokenEntry, now| known.find(entry.token().unwrap(), now);
         assert_eq!(find(&known, &ada, now), None);
         known.replace(shared).unwrap();
         // Also after a restart.
         let again = SharedUsers::of(dir.path());
-        again.load().unwrap();
+        again.load(ClusterId(0)).unwrap();
+        let of_another = SharedUsers::of(dir.path());
+        of_another.load(ClusterId(1)).unwrap();
+        assert_eq!(find(&of_another, &ada, now), None, "they are users of another cluster");
         for known in [&known, &again] {
             assert_eq!(find(known, &ada, now), Some(ada.clone()));
             assert_eq!(find(known, &bob, now), Some(bob.clone()));

@@ -43,6 +43,15 @@ impl IsolationKeys {
     /// If a stage asks for less than is required: what is wrong, and a remedy.
     pub fn apply(self, job: &mut JobSpec) -> Result<(), (String, String)> {
         for stage in &mut job.stages {
+            if let (Some(least), true) = (self.at_least, stage.program.container.is_some())
+                && least > Isolation::None
+            {
+                let (name, least) = (&stage.name, least.word());
+                let problem = format!(
+                    "the stage {name} runs in a container, which its user configures, and this cluster requires at least the isolation `{least}`"
+                );
+                return Err((problem, "remove `container`".to_owned()));
+            }
             let decided = stage.program.isolation.or(self.usual.max(self.at_least));
             if let (Some(wanted), Some(least)) = (decided, self.at_least)
                 && wanted < least

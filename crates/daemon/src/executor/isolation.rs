@@ -2,7 +2,7 @@
 
 use super::prepare::node_fault;
 use super::sys::mounts::{Kept, Mounts, Private};
-use super::sys::sandbox::{DEV, Device, Sandbox};
+use super::sys::sandbox::{DEV, Device, OWN, Sandbox};
 use amalgam_core::vocabulary::EndReason;
 use std::ffi::CString;
 use std::fs::{self, DirBuilder, Permissions};
@@ -23,8 +23,6 @@ const OWN_STATE: (&str, u32) = ("state", 0o755);
 const DEVICES: [&str; 6] = ["/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty"];
 /// Directories that are empty in a sandbox: sockets there start programs outside of it.
 const EMPTIED: [&str; 1] = ["/run/user"];
-/// Directories that a sandbox has of its own. A working directory below them is not kept.
-const OWN: [&str; 4] = ["/dev", "/proc", "/sys", EMPTIED[0]];
 
 /// What a sandbox is made of, besides directories.
 pub struct Outside<'a> {
@@ -85,7 +83,7 @@ pub fn prepare(task_dir: &Path, directory: &Path, outside: Option<&Outside<'_>>)
             && directory != Path::new("/")
             && !places.iter().any(|place| directory == place.target)
             && !written.contains(&directory)
-            && !OWN.iter().any(|own| directory.starts_with(own));
+            && !OWN.iter().any(|own| directory.starts_with(super::sys::mounts::as_path(own)));
         mounts.sandbox = Some(Sandbox {
             working: stays.then(|| c_string(directory)).transpose()?,
             devices: devices(&outside.devices)?,

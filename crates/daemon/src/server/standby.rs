@@ -76,6 +76,11 @@ fn of_standby(state_dir: &Path) -> Result<Option<(Arc<Identity>, Secrets, String
 async fn follow(state_dir: PathBuf, masters: String) {
     let Ok(Some((identity, secrets, name))) = of_standby(&state_dir) else { return };
     loop {
+        // The connection may have been there for longer than a certificate is valid.
+        let renewed = Authority::open(&state_dir).and_then(|authority| Ok(identity.renew_by(&authority)?));
+        if let Err(error) = renewed {
+            tracing::error!("{error}; {}", error.remedy());
+        }
         let introduction = || Introduction::Standby { name: name.clone() };
         let joined = join_for_ever(&masters, &secrets, introduction).await;
         tracing::info!("connected to the active server");

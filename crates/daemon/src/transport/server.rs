@@ -12,7 +12,7 @@ use super::{
     Answer, Challenge, DOWNGRADED, HANDSHAKE, Hello, Introduction, LISTENING, Link, Obstacle, Outgoing, RemoteNodes,
     STRANGERS_FRAME, Secrets, Terms, Validity, Wire,
 };
-use crate::auth::{self, DaemonRole, Holder, TokenEntry};
+use crate::auth::{self, Credential, DaemonRole, Holder, TokenEntry};
 use crate::channel::{Certificate, Channel};
 use crate::files::direct::Way;
 use crate::files::{MOST_SERVED, Piece};
@@ -84,7 +84,8 @@ struct Guest {
     /// Set if it has authenticated itself with a certificate.
     certified: Option<Certificated>,
     /// Whether it has authenticated itself with its own token, and may get a certificate instead.
-    may_exchange: bool,
+    /// The token of an agent that may have a certificate instead.
+    exchanged: Option<Credential>,
 }
 
 /// Who was accepted.
@@ -212,9 +213,10 @@ impl Gate {
         link.validity = Validity::of(&self.secrets, &entry);
         link.pulse = self.lease.map(|lease| lease / PULSES);
         let program = program.unwrap_or_else(|| "unknown".to_owned());
-        let may_exchange =
+        let is_exchanged =
             entry.holder.role() == Some(DaemonRole::Agent) && entry.token().is_some() && !link.binding.is_empty();
-        let guest = Guest { may_exchange, peer, name, address, program, incarnation, link, parcels, route, certified };
+        let exchanged = is_exchanged.then_some(entry.credential);
+        let guest = Guest { exchanged, peer, name, address, program, incarnation, link, parcels, route, certified };
         Ok(Some(Accepted::Peer(Box::new(guest))))
     }
 
@@ -315,7 +317,7 @@ impl Gate {
 
     /// Serves a node's agent. `remote` is set in a server, which forwards files and sends the addresses of job hosts.
     async fn serve_agent(&self, guest: Guest, node: NodeId, remote: Option<&Arc<RemoteNodes>>) {
-        let Guest { name, program, incarnation, link, parcels, route, certified, may_exchange, .. } = guest;
+        let Guest { name, program, incarnation, link, parcels, route, certified, exchanged, .. } = guest;
         let (wire_in, wire) = mpsc::unbounded_channel();
         if let Some(remote) = remote {
             remote.add(node, link.version, wire_in.clone());
@@ -358,8 +360,8 @@ impl Gate {
                     }
                 }
                 Ok(Wire::Stored(authority)) => self.note_stored(certified.as_ref(), &authority),
-                Ok(Wire::WantCertificate { key }) if may_exchange => {
-                    self.exchange_token(node, &name, key, &wire_in).await
+                Ok(Wire::WantCertificate { key }) if let Some(token) = &exchanged => {
+                    self.exchange_token(node, &name, token.clone(), key, &wire_in).await
                 }
                 Ok(about_files) => {
                     if let Some(remote) = remote {

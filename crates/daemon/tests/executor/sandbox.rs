@@ -406,6 +406,44 @@ fn the_working_directory_is_written_to_and_mounts_in_it_are_not() {
 }
 
 #[test]
+fn links_and_parents_do_not_make_the_system_writable() {
+    if !rustix::process::geteuid().is_root() {
+        return println!("skipped: this needs root");
+    }
+    let Some((home, mut agent)) = usual(EnforcementChoice::Auto) else { return };
+    let place = tempfile::tempdir_in("/").unwrap();
+    let link = |name: &str, target: &str| {
+        let link = place.path().join(name);
+        std::os::unix::fs::symlink(target, &link).unwrap();
+        link.to_str().unwrap().to_owned()
+    };
+    let (root, kernel, shown) = (link("root", "/"), link("kernel", "/proc/sys"), link("shown", "/dev/.."));
+    let parent = format!("{}/..", place.path().display());
+    // Each as root, whose writes only the mounts prevent.
+    let script = "for path in /probe ./probe /etc/probe /proc/sys/kernel/core_pattern; do (echo x > $path) 2> /dev/null && echo $path; done; \
+                  echo done";
+    let before = fs::read_to_string("/proc/sys/kernel/core_pattern").unwrap();
+    for (number, directory) in (1..).zip([root, kernel, shown, parent, "/usr/..".to_owned(), "/proc/sys".to_owned()]) {
+        let mut order = in_sandbox(sh(number, script));
+        change_program(&mut order).workdir = Workdir::Path(directory.as_str().into());
+        assert_eq!(agent.run(order).reason, EndReason::Exit(0), "{directory}");
+        assert_eq!(home.output(number, Stream::Stdout), "done\n", "{directory}");
+    }
+    assert!(!Path::new("/probe").exists() && !Path::new("/etc/probe").exists());
+    assert_eq!(fs::read_to_string("/proc/sys/kernel/core_pattern").unwrap(), before);
+
+    // A link below /tmp, where the working directory is kept in the task's own /tmp.
+    let hidden = tempfile::tempdir_in("/tmp").unwrap();
+    let link = hidden.path().join("root");
+    std::os::unix::fs::symlink("/", &link).unwrap();
+    let mut order = in_sandbox(sh(20, script));
+    change_program(&mut order).workdir = Workdir::Path(link.to_str().unwrap().into());
+    let refused = agent.run(order).reason;
+    assert!(matches!(refused, EndReason::LaunchFailed(_)), "{refused:?}");
+    assert!(!Path::new("/probe").exists());
+}
+
+#[test]
 fn a_set_user_id_program_gives_nothing() {
     let Some(home) = home_or_skip(false) else { return };
     let mut agent = home.agent();

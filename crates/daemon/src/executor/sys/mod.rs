@@ -176,13 +176,27 @@ unsafe fn close_others(mut but: [c_int; 2]) {
     let mut from = 3;
     for file in but.into_iter().filter(|file| *file >= 3) {
         if from < file {
-            // SAFETY: a plain system call.
-            unsafe { libc::syscall(libc::SYS_close_range, from, file - 1, 0) };
+            close_between(from, libc::c_uint::try_from(file - 1).unwrap_or_default());
         }
         from = file + 1;
     }
-    // SAFETY: a plain system call.
-    unsafe { libc::syscall(libc::SYS_close_range, from, libc::c_uint::MAX, 0) };
+    close_between(from, libc::c_uint::MAX);
+}
+
+/// Closes these files, one by one before kernel 5.9.
+fn close_between(first: c_int, last: libc::c_uint) {
+    // SAFETY: plain system calls; `rlimit` is plain data that the kernel fills in.
+    unsafe {
+        if libc::syscall(libc::SYS_close_range, first, last, 0) == 0 {
+            return;
+        }
+        let mut files: libc::rlimit = std::mem::zeroed();
+        libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut files);
+        let most = files.rlim_max.min(1 << 20) as c_int;
+        for file in first..c_int::try_from(last).unwrap_or(most).saturating_add(1).min(most) {
+            libc::close(file);
+        }
+    }
 }
 
 /// Forks the process, which must have a single thread. Returns true in the child.

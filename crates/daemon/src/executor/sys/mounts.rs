@@ -69,12 +69,15 @@ impl Mounts {
     }
 }
 
-/// Which directories of the node a task may write to, because their mounts allow it.
-#[derive(Default)]
+/// The mounts of directories that a task may write to, as open files; negative where there is none. Paths of a user may lead elsewhere
+/// by now.
 pub struct Written {
-    pub kept: [bool; MOST],
-    pub working: bool,
+    pub kept: [c_int; MOST],
+    pub working: c_int,
 }
+
+/// Bytes of the longest path, and of a zero byte after it.
+const LONGEST: usize = libc::PATH_MAX as usize + 1;
 
 /// A path that was made for the kernel.
 pub fn as_path(text: &CStr) -> &Path {
@@ -104,8 +107,8 @@ pub unsafe fn enter(mounts: &Mounts, user: Option<Credentials<'_>>) -> Result<()
             }
         }
         let mut kept = [-1; MOST];
-        let mut written = Written::default();
-        for ((place, is_written), directory) in kept.iter_mut().zip(&mut written.kept).zip(&mounts.kept) {
+        let mut written = Written { kept: [-1; MOST], working: -1 };
+        for (place, directory) in kept.iter_mut().zip(&mounts.kept) {
             *place = match directory.is_users {
                 true => open_as(&directory.source, user),
                 false => open(&directory.source, libc::O_NOFOLLOW),
@@ -113,17 +116,21 @@ pub unsafe fn enter(mounts: &Mounts, user: Option<Credentials<'_>>) -> Result<()
             if *place < 0 {
                 return Err(if directory.is_users { Fault::Directory } else { Fault::Mount });
             }
-            *is_written = sandbox::is_writable(*place);
+            if mounts.sandbox.is_some() && directory.is_users && real_path(*place).is_none() {
+                *libc::__errno_location() = libc::EACCES;
+                return Err(Fault::Directory);
+            }
         }
         if let Some(working) = mounts.sandbox.as_ref().and_then(|sandbox| sandbox.working.as_ref()) {
             let file = open_as(working, user);
             if file < 0 {
                 return Err(Fault::Directory);
             }
-            written.working = sandbox::is_writable(file);
-            // On itself, so that it can be written to when the mount that contains it is read-only.
-            if !bind(file, working, libc::MS_BIND | libc::MS_REC) {
-                return Err(Fault::Mount);
+            // On itself, so that it can be written to when the mount that contains it is read-only. Where links lead to what a sandbox
+            // has of its own, it stays read-only.
+            if let Some(real) = real_path(file) {
+                let target = real.as_ptr().cast::<c_char>();
+                written.working = bind_written(file, CStr::from_ptr(target), libc::MS_BIND | libc::MS_REC)?;
             }
         }
         for (file, directory) in private.iter().zip(&mounts.private) {
@@ -131,10 +138,8 @@ pub unsafe fn enter(mounts: &Mounts, user: Option<Credentials<'_>>) -> Result<()
                 return Err(Fault::Mount);
             }
         }
-        for (file, directory) in kept.iter().zip(&mounts.kept) {
-            if !bind(*file, &directory.target, libc::MS_BIND | libc::MS_REC) {
-                return Err(Fault::Mount);
-            }
+        for ((file, is_written), directory) in kept.iter().zip(&mut written.kept).zip(&mounts.kept) {
+            *is_written = bind_written(*file, &directory.target, libc::MS_BIND | libc::MS_REC)?;
         }
         if let Some(sandbox) = &mounts.sandbox {
             sandbox::replace_devices(&sandbox.devices)?;
@@ -201,7 +206,7 @@ unsafe fn write_to(path: &CStr, text: &CStr) -> bool {
 
 /// # Safety
 /// As for [`enter`].
-unsafe fn open(path: &CStr, flags: c_int) -> c_int {
+pub(super) unsafe fn open(path: &CStr, flags: c_int) -> c_int {
     // SAFETY: plain system call with a valid pointer.
     unsafe { libc::open(path.as_ptr(), libc::O_PATH | libc::O_DIRECTORY | libc::O_CLOEXEC | flags) }
 }
@@ -256,8 +261,49 @@ pub unsafe fn bind(file: c_int, target: &CStr, flags: libc::c_ulong) -> bool {
     unsafe { libc::mount(source.as_ptr().cast::<c_char>(), target.as_ptr(), none, flags, ptr::null()) == 0 }
 }
 
+/// Mounts an opened directory at a path. Returns the open mount, or a negative number if the directory is on a mount that cannot be written
+/// to.
+///
+/// # Safety
+/// As for [`enter`].
+unsafe fn bind_written(file: c_int, target: &CStr, flags: libc::c_ulong) -> Result<c_int, Fault> {
+    // SAFETY: plain system calls with valid pointers; `stat` is plain data that the kernel fills in.
+    unsafe {
+        let is_writable = sandbox::is_writable(file);
+        if !bind(file, target, flags) {
+            return Err(Fault::Mount);
+        }
+        if !is_writable {
+            return Ok(-1);
+        }
+        let mut found: libc::stat = std::mem::zeroed();
+        let mount = open(target, libc::O_NOFOLLOW);
+        match mount >= 0 && libc::fstat(file, &raw mut found) == 0 && is_same(mount, (found.st_dev, found.st_ino)) {
+            true => Ok(mount),
+            false => Err(Fault::Mount),
+        }
+    }
+}
+
+/// The path of an open directory, without links; `None` if the directory is one that no user may have writable in a sandbox.
+///
+/// # Safety
+/// As for [`enter`].
+unsafe fn real_path(file: c_int) -> Option<[u8; LONGEST]> {
+    let mut path = [0; LONGEST];
+    let link = path_of(file);
+    // SAFETY: both are buffers of this function, and the path ends with a zero byte.
+    let length = unsafe { libc::readlink(link.as_ptr().cast(), path.as_mut_ptr().cast(), LONGEST) };
+    let length = usize::try_from(length).ok().filter(|length| *length < LONGEST)?;
+    let is_within = |own: &&CStr| {
+        let own = own.to_bytes();
+        path[..length].starts_with(own) && matches!(path[own.len()], 0 | b'/')
+    };
+    (&path[..length] != b"/" && !sandbox::OWN.iter().any(|own| is_within(&own))).then_some(path)
+}
+
 /// The path of an open file of this process.
-fn path_of(file: c_int) -> [u8; 32] {
+pub(super) fn path_of(file: c_int) -> [u8; 32] {
     const PREFIX: &[u8] = b"/proc/self/fd/";
     let mut path = [0; 32];
     path[..PREFIX.len()].copy_from_slice(PREFIX);

@@ -1,7 +1,7 @@
 //! What separates a process from its node: devices, processes and read-only mounts, by system calls in the child that becomes
 //! the task's first process.
 
-use super::mounts::{Fault, Mounts, Written, bind, mount_new};
+use super::mounts::{Fault, Mounts, Written, bind, mount_new, open, path_of};
 use std::ffi::{CStr, CString, c_int};
 use std::ptr;
 
@@ -24,6 +24,9 @@ pub struct Device {
     pub path: CString,
     pub above: Vec<CString>,
 }
+
+/// Directories that a sandbox has of its own, or empty. Working directories in them are not writable.
+pub const OWN: [&CStr; 4] = [c"/dev", c"/proc", c"/sys", c"/run/user"];
 
 /// The directory of devices, with a slash at the end.
 pub const DEV: &str = "/dev/";
@@ -128,40 +131,40 @@ pub unsafe fn close(sandbox: &Sandbox, mounts: &Mounts, written: &Written) -> Re
             }
             libc::close(file);
         }
-        let at_once = !sandbox.one_by_one && set_read_only(c"/", libc::AT_RECURSIVE, true);
+        let at_once = !sandbox.one_by_one && set_read_only(libc::AT_FDCWD, c"/", libc::AT_RECURSIVE, true);
         if !at_once && !close_one_by_one() {
             return Err(Fault::ReadOnly);
         }
-        let private = mounts.private.iter().map(|private| (&private.target, private.is_writable));
-        let kept = mounts.kept.iter().zip(written.kept).map(|(kept, is_written)| (&kept.target, is_written));
-        let working = sandbox.working.iter().map(|working| (working, written.working));
-        let memory = mounts.memory.iter().map(|memory| (memory, true));
-        let mut are_open = open_again(c"/proc", at_once);
-        for (path, _) in private.chain(kept).chain(working).chain(memory).filter(|(_, is_written)| *is_written) {
-            are_open = are_open && open_again(path, at_once);
+        let private = mounts.private.iter().filter(|private| private.is_writable).map(|private| &private.target);
+        let mut are_open = open_again(open(c"/proc", 0), at_once);
+        for path in private.chain(&mounts.memory) {
+            are_open = are_open && open_again(open(path, 0), at_once);
+        }
+        for mount in written.kept.into_iter().chain([written.working]).filter(|mount| *mount >= 0) {
+            are_open = are_open && open_again(mount, at_once);
         }
         if are_open { Ok(()) } else { Err(Fault::ReadOnly) }
     }
 }
 
-/// Sets or clears that the mount at a path is read-only, with the call of kernel 5.12.
+/// Sets or clears that the mount at a path from an open directory is read-only, with the call of kernel 5.12.
 ///
 /// # Safety
 /// As for [`is_writable`].
-unsafe fn set_read_only(path: &CStr, flags: c_int, on: bool) -> bool {
+unsafe fn set_read_only(from: c_int, path: &CStr, flags: c_int, on: bool) -> bool {
     const READ_ONLY: u64 = 1;
     // What to set, what to clear, the propagation, a namespace of users.
     let attributes: [u64; 4] = [if on { READ_ONLY } else { 0 }, if on { 0 } else { READ_ONLY }, 0, 0];
     let (call, length) = (libc::SYS_mount_setattr, size_of_val(&attributes));
     // SAFETY: a plain system call with valid pointers.
-    unsafe { libc::syscall(call, libc::AT_FDCWD, path.as_ptr(), flags, attributes.as_ptr(), length) == 0 }
+    unsafe { libc::syscall(call, from, path.as_ptr(), flags, attributes.as_ptr(), length) == 0 }
 }
 
-/// Lets a mount that was made read-only be written to.
+/// Lets an open mount that was made read-only be written to.
 ///
 /// # Safety
 /// As for [`is_writable`].
-unsafe fn open_again(path: &CStr, at_once: bool) -> bool {
+unsafe fn open_again(mount: c_int, at_once: bool) -> bool {
     const SAME: [(libc::c_ulong, libc::c_ulong); 6] = [
         (libc::ST_NOSUID, libc::MS_NOSUID),
         (libc::ST_NODEV, libc::MS_NODEV),
@@ -173,14 +176,15 @@ unsafe fn open_again(path: &CStr, at_once: bool) -> bool {
     // SAFETY: plain system calls with valid pointers; `statvfs` is plain data that the kernel fills in.
     unsafe {
         if at_once {
-            return set_read_only(path, 0, false);
+            return set_read_only(mount, c"", libc::AT_EMPTY_PATH, false);
         }
         let mut found: libc::statvfs = std::mem::zeroed();
-        if libc::statvfs(path.as_ptr(), &raw mut found) < 0 {
+        if libc::fstatvfs(mount, &raw mut found) < 0 {
             return false;
         }
         let kept = SAME.iter().filter(|(there, _)| found.f_flag & there != 0).fold(0, |all, (_, flag)| all | flag);
-        remount(path, kept)
+        let path = path_of(mount);
+        CStr::from_bytes_until_nul(&path).is_ok_and(|path| remount(path, kept))
     }
 }
 

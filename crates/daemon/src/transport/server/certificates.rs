@@ -4,7 +4,7 @@ use super::super::standbys::NO_STORE;
 use super::super::{Answer, Hello, Introduction, JOINING, LISTENING, Link, Obstacle, Outgoing, Secrets, Terms, Wire};
 use super::{Gate, NOT_FEDERATED, Refusal, Side, refuse};
 use crate::auth::joins::{self, Request};
-use crate::auth::{self, DaemonRole, Holder, SharedUser, TokenEntry, Tokens, key_digest};
+use crate::auth::{self, Credential, DaemonRole, Holder, SharedUser, TokenEntry, Tokens, key_digest};
 use crate::authority::{Authority, Certified, Notes, Signers, Subject, Untrusted, Use, end_of, key_of, verify};
 use crate::identity::Identity;
 use crate::shell::PeerId;
@@ -112,7 +112,9 @@ impl Certifier {
 
     /// Reads the files of the authority and of the tokens again, and writes what has changed, for as long as the process runs.
     pub(super) async fn keep_current(self, secrets: Secrets) {
-        loop {
+        /// How often the server's own certificate is replaced, in readings: once a day.
+        const RENEWED: u64 = 86_400 / INTERVAL.as_secs();
+        for reading in 0_u64.. {
             let (certifier, secrets) = (self.clone(), secrets.clone());
             let read = move || {
                 let tokens = match &secrets {
@@ -131,7 +133,7 @@ impl Certifier {
                     is_new = !is_same;
                     is_new
                 });
-                if is_new {
+                if is_new || reading % RENEWED == 0 {
                     certifier.renew_own();
                 }
                 certifier.notes.lock().unwrap_or_else(PoisonError::into_inner).write();
@@ -374,6 +376,7 @@ impl Gate {
         &self,
         node: NodeId,
         name: &str,
+        token: Credential,
         key: Vec<u8>,
         wire: &mpsc::UnboundedSender<Outgoing>,
     ) {
@@ -388,7 +391,7 @@ impl Gate {
         let (path, holder) = (tokens.path().to_owned(), Holder::agent(name));
         let exchanged = match certifier.certify(&subject, &key) {
             Ok(certified) => {
-                let exchange = move || joins::exchange(&path, holder, &key);
+                let exchange = move || joins::exchange(&path, holder, &token, &key);
                 let added = tokio::task::spawn_blocking(exchange).await.map_err(|error| error.to_string());
                 added.flatten().map(|()| certified)
             }
@@ -413,14 +416,15 @@ impl Gate {
         });
         let wire = wire.clone();
         Some(Beside(tokio::spawn(async move {
-            let mut sent = Arc::new(Vec::new());
+            // Also a list without users is sent.
+            let mut sent = None;
             let mut users = first;
             loop {
-                if users != sent {
-                    sent = users;
-                    if wire.send(Wire::Users(sent.to_vec()).into()).is_err() {
+                if sent.as_ref() != Some(&users) {
+                    if wire.send(Wire::Users(users.to_vec()).into()).is_err() {
                         return;
                     }
+                    sent = Some(users);
                 }
                 if current.changed().await.is_err() {
                     return;
