@@ -158,7 +158,10 @@ fn a_container_is_in_the_tasks_cgroup_and_killed_and_removed_with_it() {
             IMAGE,
             &format!("trap 'echo asked; exit 0' TERM; sleep {mark} & echo ready; wait"),
         ));
-        home.wait_until("the container runs", || running().len() == 1);
+        home.wait_until("the container is ready", || {
+            let output = fs::read_to_string(output_path(&home.state, asked, Stream::Stdout));
+            running().len() == 1 && output.is_ok_and(|text| text == "ready\n")
+        });
         agent.send(ToExecutor::Signal { attempt: asked, signal: TaskSignal::Terminate, reason: EndReason::Timeout });
         assert_eq!(agent.end_of(asked).reason, EndReason::Timeout);
         assert_eq!(home.output(2, Stream::Stdout), "ready\nasked\n");

@@ -299,7 +299,7 @@ unsafe fn real_path(file: c_int) -> Option<[u8; LONGEST]> {
         let own = own.to_bytes();
         path[..length].starts_with(own) && matches!(path[own.len()], 0 | b'/')
     };
-    (&path[..length] != b"/" && !sandbox::OWN.iter().any(|own| is_within(&own))).then_some(path)
+    (&path[..length] != b"/" && !sandbox::OWN.iter().any(is_within)).then_some(path)
 }
 
 /// The path of an open file of this process.
