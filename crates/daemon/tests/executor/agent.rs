@@ -81,7 +81,8 @@ impl Home {
     }
 
     pub fn wait_until(&self, what: &str, mut condition: impl FnMut() -> bool) {
-        let deadline = Instant::now() + Duration::from_secs(20);
+        // An emulated machine is slow, and files are removed with the lowest priority.
+        let deadline = Instant::now() + Duration::from_secs(60);
         while !condition() {
             assert!(Instant::now() < deadline, "still waiting until {what}");
             std::thread::sleep(Duration::from_millis(5));
