@@ -335,6 +335,16 @@ fn jobs_are_forgotten_when_too_many_tasks_are_remembered_except_the_newest_job()
     assert_eq!(known_after(80), [5], "the newest job has more tasks than are remembered");
     assert_eq!(known_after(2), [6]);
     assert_eq!(known_after(48), [6, 7]);
+
+    // A job for which another one waits is kept, and the newest with it, although both have too many tasks.
+    let awaited = JobId(7);
+    let held = JobSpec { after_jobs: vec![awaited], held: true, ..job(vec![stage("s", 1, "1s", 1_000)]) };
+    world.submit(held);
+    world.submit(job(vec![stage("s", 80, "1s", 1_000)]));
+    world.run_for(seconds(30));
+    let master = &world.server.as_ref().expect("the server runs").master;
+    let known: Vec<u64> = master.dispatch().jobs_from(JobId(0)).map(|(job, _)| job.id.0).collect();
+    assert_eq!(known, [7, 8, 9]);
 }
 
 #[test]
