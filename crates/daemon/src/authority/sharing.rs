@@ -1,5 +1,5 @@
 //! The files that all servers of a cluster have in common: with them, a standby is the same server for agents, job hosts, global
-//! masters and clients (ADR 85). Whoever has them can be every daemon of the cluster.
+//! masters and clients (ADR 85). A process that has them can be every daemon of the cluster.
 
 use super::{Authority, AuthorityError, NEXT_FILE, of, place};
 use crate::auth::{self, AuthError, Tokens, joins};
