@@ -24,7 +24,7 @@ impl Machines {
         self.scene.path().join(format!("host-{host}"))
     }
 
-    fn state_of(&self, node: &str) -> NodeState {
+    pub fn state_of(&self, node: &str) -> NodeState {
         self.scene.json::<NodeDetail>(&["node", "info", node]).summary.state
     }
 

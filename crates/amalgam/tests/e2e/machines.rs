@@ -50,7 +50,15 @@ impl Machines {
     }
 
     pub fn listening(interface: &str, hosts: usize, config: &str) -> Option<Machines> {
-        let network = match Network::new(hosts) {
+        let machines = Machines::within(Network::new(hosts), format!("{}:{}", address(0), free_port()))?;
+        machines.scene.write("server.toml", config);
+        machines.start_server(interface);
+        Some(machines)
+    }
+
+    /// Hosts of this network, of which the first will have a server that listens for agents there.
+    pub fn within(network: Result<Network, String>, agents: String) -> Option<Machines> {
+        let network = match network {
             Ok(network) => network,
             Err(why) => {
                 let _ = writeln!(std::io::stderr(), "skipped: a cluster of several machines: {why}");
@@ -59,11 +67,7 @@ impl Machines {
         };
         let scene = Scene::new();
         drop(scene.namespace.set(network.hosts[0].clone()));
-        let agents = format!("{}:{}", address(0), free_port());
-        scene.write("server.toml", config);
-        let machines = Machines { network, scene, agents, daemons: RefCell::default() };
-        machines.start_server(interface);
-        Some(machines)
+        Some(Machines { network, scene, agents, daemons: RefCell::default() })
     }
 
     /// Starts the server, also after it was killed.

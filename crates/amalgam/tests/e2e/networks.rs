@@ -1,91 +1,29 @@
 //! Clusters in networks of IPv6 only, and with a server of several interfaces.
 
-use crate::support::{
-    CommandOutput, Daemon, Namespace, Network, Scene, address, free_port, ipv6_address, result, until_true,
-};
-use amalgam_daemon::api::{JobState, NodeDetail, NodeState};
-use std::cell::RefCell;
-use std::fs::{self, Permissions};
-use std::io::Write;
-use std::os::unix::fs::PermissionsExt;
+use crate::machines::Machines;
+use crate::support::{CommandOutput, Network, address, free_port, ipv6_address, result, until_true};
+use amalgam_daemon::api::NodeState;
+use std::fs;
 use std::process::Command;
 
-/// The second stage reads a file of the first one, which ran on another host.
-const ACROSS: &str = r#"
-name = "across"
-wait_for_nodes = true
-[[stage]]
-name = "write"
-constraints = ["host=1"]
-outputs = ["text"]
-command = 'echo the quick brown fox > text'
-[[stage]]
-name = "read"
-after = ["write"]
-constraints = ["host=2"]
-inputs = ["write/*"]
-command = 'cat inputs/write/0/text'
-"#;
-
-/// Daemons on hosts of a network; the server is on host 0.
-struct Site {
-    network: Network,
-    daemons: RefCell<Vec<Daemon>>,
-    scene: Scene,
-}
-
-impl Site {
-    fn of(network: Result<Network, String>) -> Option<Site> {
-        match network {
-            Ok(network) => {
-                let scene = Scene::new();
-                drop(scene.namespace.set(network.hosts[0].clone()));
-                Some(Site { network, daemons: RefCell::default(), scene })
-            }
-            Err(why) => {
-                let _ = writeln!(std::io::stderr(), "skipped: {why}");
-                None
-            }
-        }
-    }
-
-    fn host(&self, number: usize) -> &Namespace {
-        &self.network.hosts[number]
-    }
-
-    fn started(&self, host: usize, mut command: Command) -> String {
-        self.host(host).has(&mut command);
-        let daemon = Daemon::start(command).unwrap_or_else(|output| panic!("no daemon on host {host}: {output}"));
-        let ready = daemon.ready.clone();
-        self.daemons.borrow_mut().push(daemon);
-        ready
-    }
-
+impl Machines {
+    /// A process that has nothing of the server's.
     fn elsewhere(&self, mut command: Command) -> Command {
         command.env_remove("AMALGAM_STATE").env("HOME", self.scene.path().join("home"));
         command
     }
 
-    fn start_agent(&self, host: usize, string: &str, arguments: &[&str]) -> String {
-        let home = self.scene.path().join(format!("host-{host}"));
-        self.scene.has_executor(&home);
-        let mut command =
-            self.scene.agent_command(&["--join", string, "--name", &format!("host-{host}"), "--cpus", "2"]);
-        command.args(["--memory", "1GiB", "--attribute", &format!("host={host}"), "--work-dir"]).arg(home);
+    fn start_agent_with(&self, host: usize, string: &str, arguments: &[&str]) -> String {
+        let mut command = self.joining_agent(host, &format!("host-{host}"), string);
         command.args(arguments);
-        self.started(host, self.elsewhere(command))
-    }
-
-    fn string(&self, arguments: &[&str]) -> String {
-        self.scene.ok(&[&["token", "join"], arguments].concat()).trim().to_owned()
+        self.started(host, command)
     }
 
     /// A client on a host, which has a token and the authority.
     fn client(&self, host: usize, server: &str, arguments: &[&str]) -> CommandOutput {
-        let token = self.scene.path().join("client.token");
+        let token = self.scene.work().join("client.token");
         if !token.exists() {
-            fs::write(&token, self.scene.ok(&["token", "add", "grace"])).unwrap();
-            fs::set_permissions(&token, Permissions::from_mode(0o600)).unwrap();
+            self.private("client.token", &self.scene.ok(&["token", "add", "grace"]));
         }
         let mut command = self.scene.command(&[arguments[0], "--server", server, "--token-file"]);
         command.arg(token).arg("--ca-file").arg(self.scene.state().join("ca.pem")).args(&arguments[1..]);
@@ -94,40 +32,36 @@ impl Site {
         result(command)
     }
 
-    fn is_up(&self, node: &str) -> bool {
-        self.scene.json::<NodeDetail>(&["node", "info", node]).summary.state == NodeState::Up
-    }
-
-    fn run_across(&self) {
-        let job = self.scene.write("across.toml", ACROSS);
-        let id = self.scene.submit(&[job.to_str().unwrap()]);
-        until_true("the end of the job", || self.scene.job(&id).summary.state.has_ended());
-        assert_eq!(self.scene.job(&id).summary.state, JobState::Succeeded, "{}", self.scene.ok(&["story", &id]));
-        assert_eq!(self.scene.ok(&["logs", &format!("{id}.read.0")]), "the quick brown fox\n");
+    fn are_up(&self, nodes: &[&str]) -> bool {
+        nodes.iter().all(|node| self.state_of(node) == NodeState::Up)
     }
 }
 
 #[test]
 fn a_cluster_with_ipv6_addresses_only() {
-    let Some(site) = Site::of(Network::of_ipv6(4)) else { return };
     let [agents, interface, host] = [0, 0, 3].map(|number| format!("[{}]:{}", ipv6_address(number), free_port()));
+    let Some(site) = Machines::within(Network::of_ipv6(4), agents.clone()) else { return };
     let config = site.scene.write("server.toml", "preset = 'apollo'\njob_hosts = 1\n");
     let mut server = site.scene.command(&["server", "--listen", &interface, "--listen-agents", &agents, "--config"]);
     server.arg(config);
     let ready = site.scene.start(server, &site.scene.state());
     assert!(ready.starts_with(&format!("ready: https://{interface}, agents at {agents}, ")), "{ready}");
     // A job host, and agents that are told its address and exchange files.
-    let string = site.string(&["--role", "jobs"]);
+    let string = site.join_string(&["--role", "jobs"]);
     assert!(string.starts_with(&format!("{agents}/")), "{string}");
     let mut jobs = site.scene.command(&["jobs", "--number", "1", "--join", &string, "--listen", &host, "--work-dir"]);
     jobs.arg(site.scene.path().join("jobs"));
     let ready = site.started(3, site.elsewhere(jobs));
     assert_eq!(ready, format!("ready: job host 1 for agents at {host}, server {agents}"));
     let advertised = format!("[{}]:{}", ipv6_address(1), free_port());
-    site.start_agent(1, &site.string(&[]), &["--listen-files", &advertised, "--advertise-files", &advertised]);
-    let ready = site.start_agent(2, &site.string(&[]), &[]);
+    site.start_agent_with(
+        1,
+        &site.join_string(&[]),
+        &["--listen-files", &advertised, "--advertise-files", &advertised],
+    );
+    let ready = site.start_agent_with(2, &site.join_string(&[]), &[]);
     assert_eq!(ready, format!("ready: node host-2, server {agents}"));
-    until_true("both nodes", || ["host-1", "host-2"].iter().all(|node| site.is_up(node)));
+    until_true("both nodes", || site.are_up(&["host-1", "host-2"]));
     site.run_across();
     // The certificate names the address.
     let https = format!("https://{interface}");
@@ -142,7 +76,7 @@ fn a_cluster_with_ipv6_addresses_only() {
     let pem = fs::read(site.scene.state().join("ca.pem")).unwrap();
     let fingerprint = amalgam_daemon::authority::Trusted::read(&pem).unwrap().remove(0).fingerprint;
     let mut login = site.scene.command(&["login", &https, "--fingerprint", &fingerprint, "--token-file"]);
-    login.arg(site.scene.path().join("client.token"));
+    login.arg(site.scene.work().join("client.token"));
     let mut login = site.elsewhere(login);
     site.host(1).has(&mut login);
     let logged_in = result(login);
@@ -153,7 +87,7 @@ fn a_cluster_with_ipv6_addresses_only() {
     let mut server = site.scene.command(&["server", "--listen", &port(&interface), "--listen-agents", &port(&agents)]);
     server.arg("--config").arg(site.scene.work().join("server.toml"));
     site.scene.start(server, &site.scene.state());
-    until_true("both nodes again", || ["host-1", "host-2"].iter().all(|node| site.is_up(node)));
+    until_true("both nodes again", || site.are_up(&["host-1", "host-2"]));
     site.run_across();
     assert_eq!(site.client(2, &https, &["list"]).code, 0);
 }
@@ -162,17 +96,17 @@ fn a_cluster_with_ipv6_addresses_only() {
 fn agents_in_two_networks_reach_a_server_that_listens_in_both() {
     let network = |number: usize, host: usize| (number, format!("10.7{}.0.{}/24", 7 + number, host + 1));
     let hosts = [vec![network(0, 0), network(1, 0)], vec![network(0, 1)], vec![network(1, 2)]];
-    let Some(site) = Site::of(Network::with(&hosts)) else { return };
     let (first, second) = (address(0), "10.78.0.1");
     let (port, clients) = (free_port(), free_port());
     let agents = format!("{first}:{port},{second}:{port}");
+    let Some(site) = Machines::within(Network::with(&hosts), agents.clone()) else { return };
     let server = ["server", "--listen", &format!("0.0.0.0:{clients}"), "--listen-agents", &agents];
     let ready = site.scene.start(site.scene.command(&server), &site.scene.state());
     assert!(ready.contains(&format!(", agents at {first}:{port}, {second}:{port}, ")), "{ready}");
     // By the address that is not named in the string, too.
-    site.start_agent(1, &site.string(&[]), &[]);
-    site.start_agent(2, &site.string(&["--address", &format!("{second}:{port}")]), &[]);
-    until_true("both nodes", || ["host-1", "host-2"].iter().all(|node| site.is_up(node)));
+    site.start_agent_with(1, &site.join_string(&[]), &[]);
+    site.start_agent_with(2, &site.join_string(&["--address", &format!("{second}:{port}")]), &[]);
+    until_true("both nodes", || site.are_up(&["host-1", "host-2"]));
     // Neither node reaches the other: files go through the server.
     site.run_across();
     for (host, server) in [(1, first.as_str()), (2, second)] {
