@@ -1,7 +1,7 @@
 //! Tasks in containers. Podman runs an image of BusyBox that the test makes; where it cannot, a program in its place shows
 //! what it was told.
 
-use crate::agent::{Agent, Home, PROGRAM, change_program, change_shape, exists, sh};
+use crate::agent::{Agent, Home, PROGRAM, change_program, change_shape, sh, sleeping};
 use amalgam_core::protocol::{TaskSignal, ToExecutor};
 use amalgam_core::vocabulary::*;
 use amalgam_daemon::executor::{EnforcementChoice, Mechanism, output_path, own_dir};
@@ -131,17 +131,7 @@ fn a_container_is_in_the_tasks_cgroup_and_killed_and_removed_with_it() {
         let Some((podman, mut agent)) = Podman::start(enforcement) else { return };
         let home = &podman.home;
         let mark = format!("{}", 200_000 + std::process::id());
-        let running = || {
-            let all = fs::read_dir("/proc")
-                .unwrap()
-                .flatten()
-                .filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
-            let is_marked = |pid: &i32| {
-                let command = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-                exists(*pid) && command == format!("sleep\0{mark}\0").into_bytes()
-            };
-            all.filter(is_marked).collect::<Vec<_>>()
-        };
+        let running = || sleeping(&mark);
         let killed = agent.start(in_image(1, IMAGE, &format!("trap '' TERM; sleep {mark} & sleep {mark}")));
         home.wait_until("the container runs", || running().len() == 2);
         if matches!(agent.hello.enforcement.mechanism, Mechanism::CgroupV1 | Mechanism::CgroupV2) {

@@ -172,9 +172,8 @@ fn a_task_that_uses_the_name_of_its_private_directory_reaches_nobody_elses() {
     assert!(Path::new("/etc/passwd").exists());
 }
 
-/// Runs this in a thread whose children cannot mount. Only this thread loses the capability.
-#[test]
-fn a_node_that_cannot_isolate_tasks_says_what_to_do() {
+/// Runs this in a thread whose children cannot mount. Only this thread loses the capability. Without root, it is skipped.
+pub fn without_mounting(test: impl FnOnce() + Send + 'static) {
     if !rustix::process::geteuid().is_root() {
         return println!("skipped: this needs root");
     }
@@ -182,14 +181,21 @@ fn a_node_that_cannot_isolate_tasks_says_what_to_do() {
         const CAP_SYS_ADMIN: libc::c_ulong = 21;
         // SAFETY: a plain system call that changes this thread and its children only.
         assert_eq!(unsafe { libc::prctl(libc::PR_CAPBSET_DROP, CAP_SYS_ADMIN, 0, 0, 0) }, 0);
+        test();
+    };
+    std::thread::spawn(test).join().unwrap();
+}
+
+#[test]
+fn a_node_that_cannot_isolate_tasks_says_what_to_do() {
+    without_mounting(|| {
         let home = Home::new(EnforcementChoice::None);
         let mut agent = home.agent();
         let why = why(agent.run(isolated(1, "true")));
         assert!(why.contains("this node cannot isolate tasks") && why.contains("CAP_SYS_ADMIN"), "{why}");
         assert_eq!(agent.run(sh(2, "exit 3")).reason, EndReason::Exit(3), "others run");
         home.wait_until("the scratch directories are empty", || home.scratch_files() == 0);
-    };
-    std::thread::spawn(test).join().unwrap();
+    });
 }
 
 /// Runs a test with an executor of a user without privileges, in a thread, which becomes that user.

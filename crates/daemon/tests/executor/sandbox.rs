@@ -1,7 +1,7 @@
 //! Tasks in a sandbox: how they end, and what they can do to their node and to other tasks.
 
-use crate::agent::{Agent, Home, PROGRAM, cgroups_or_skip, change_program, change_shape, exists, order, sh};
-use crate::isolation::{NOBODY, of_user, two_tasks_do_not_see_each_other, why, without_privileges};
+use crate::agent::{Agent, Home, PROGRAM, cgroups_or_skip, change_program, change_shape, order, sh, sleeping};
+use crate::isolation::{NOBODY, of_user, two_tasks_do_not_see_each_other, why, without_mounting, without_privileges};
 use crate::users::{ONE, OTHER, home_or_skip};
 use amalgam_core::protocol::{TaskSignal, ToExecutor};
 use amalgam_core::vocabulary::*;
@@ -207,17 +207,7 @@ fn memory_over_the_limit_is_found_by_polling() {
 fn all_processes_end_with_the_executor_and_with_the_first_process() {
     let Some((home, mut agent)) = usual(EnforcementChoice::None) else { return };
     let mark = format!("{}", 100_000 + std::process::id());
-    let running = || {
-        let all = fs::read_dir("/proc")
-            .unwrap()
-            .flatten()
-            .filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
-        let is_marked = |pid: &i32| {
-            let command = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-            exists(*pid) && command.split(|byte| *byte == 0).any(|word| word == mark.as_bytes())
-        };
-        all.filter(is_marked).count()
-    };
+    let running = || sleeping(&mark).len();
     let script = format!("setsid sleep {mark} & (sleep {mark} &); echo ready; sleep {mark}");
     let attempt = agent.start(sandboxed(1, &script));
     home.wait_until("three processes run", || running() == 3);
@@ -471,19 +461,12 @@ fn a_set_user_id_program_gives_nothing() {
 
 #[test]
 fn a_node_that_cannot_start_sandboxes_runs_no_task_without() {
-    if !rustix::process::geteuid().is_root() {
-        return println!("skipped: this needs root");
-    }
-    let test = || {
-        const CAP_SYS_ADMIN: libc::c_ulong = 21;
-        // SAFETY: a plain system call that changes this thread and its children only.
-        assert_eq!(unsafe { libc::prctl(libc::PR_CAPBSET_DROP, CAP_SYS_ADMIN, 0, 0, 0) }, 0);
+    without_mounting(|| {
         let home = Home::new(EnforcementChoice::None);
         let mut agent = home.agent_by(Path::new(PROGRAM));
         let refused = why(agent.run(sandboxed(1, "touch ran")));
         assert!(refused.contains("this node cannot isolate tasks") && refused.contains("CAP_SYS_ADMIN"), "{refused}");
         assert!(!own_dir(&home.state, order(1, &["x"]).attempt).join("ran").exists());
         home.wait_until("the scratch directories are empty", || home.scratch_files() == 0);
-    };
-    std::thread::spawn(test).join().unwrap();
+    });
 }

@@ -588,12 +588,13 @@ unsafe fn is_text(path: *const c_char) -> bool {
 pub const SHELL: &CStr = c"/bin/sh";
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use std::fs::{self, File};
     use std::os::fd::AsFd;
 
-    fn order<'a>(programs: &'a [CString], null: &'a File) -> Launch<'a> {
+    /// A launch without arguments, environment and limits.
+    pub fn order<'a>(programs: &'a [CString], null: &'a File) -> Launch<'a> {
         Launch {
             programs,
             arguments: &[],

@@ -290,6 +290,7 @@ pub unsafe fn bound_capabilities() {
 
 #[cfg(test)]
 mod tests {
+    use super::super::launch::tests::order;
     use super::super::{Apart, ChildStack, Launch, failure_of, launch_apart};
     use super::*;
     use std::fs;
@@ -300,22 +301,13 @@ mod tests {
         let null = fs::File::options().read(true).write(true).open("/dev/null").unwrap();
         let out = tempfile::NamedTempFile::new().unwrap();
         let mounts = Mounts { memory: Some(c"/dev/shm".into()), sandbox: Some(sandbox), ..Mounts::default() };
+        let programs = [c"/bin/sh".into()];
         let order = Launch {
-            programs: &[c"/bin/sh".into()],
             arguments: &[c"sh".into(), c"-c".into(), CString::new(script).unwrap()],
             environment: &[c"PATH=/usr/bin:/bin".into()],
-            directory: c"/",
             stdio: [null.as_fd(), out.as_file().as_fd(), null.as_fd()],
-            join: &[],
-            born_in: None,
-            open_files: None,
-            limits: &[],
-            data: None,
-            lower: None,
-            is_spared: false,
-            umask: None,
-            user: None,
             mounts: Some(&mounts),
+            ..order(&programs, &null)
         };
         // Its end must be awaited: the first process ends with the reader of this pipe.
         let Apart { pid, report, ending: _ending } = launch_apart(&order, &mut ChildStack::default()).ok()?;
