@@ -5,6 +5,7 @@
 use crate::frames::{self, Decoder, FrameError};
 use crate::versions::JOURNAL;
 use amalgam_core::hosting::Entry;
+use rustix::fs::FlockOperation;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
@@ -72,6 +73,9 @@ impl JournalWriter {
             let path = directory.join(format!("{process}-{life}.journal"));
             match OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path) {
                 Ok(file) => {
+                    // Another process of this name does not remove it. It ends with this process.
+                    rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive)
+                        .map_err(|error| wrong("lock", &path)(error.into()))?;
                     let buffer = JOURNAL.line("journal").into();
                     return Ok(JournalWriter { path, file, buffer, written: 0, limit: *limit, earlier });
                 }
@@ -106,7 +110,7 @@ impl JournalWriter {
             let Some((path, _)) = self.earlier.pop() else {
                 return Err(JournalError::Full { path: self.path.clone(), limit: self.limit });
             };
-            match fs::remove_file(&path) {
+            match remove_unless_written(&path) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => {
                     return Err(JournalError::Io { what: "remove", path, error });
                 }
@@ -114,6 +118,16 @@ impl JournalWriter {
             }
         }
         Ok(())
+    }
+}
+
+/// Leaves a journal that another process of this name is writing.
+fn remove_unless_written(path: &Path) -> io::Result<()> {
+    let file = File::open(path)?;
+    match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => fs::remove_file(path),
+        Err(rustix::io::Errno::WOULDBLOCK) => Ok(()),
+        Err(error) => Err(error.into()),
     }
 }
 
@@ -259,11 +273,14 @@ mod tests {
             create().write(&[started(life)]).unwrap();
         }
         assert_eq!(files(), ["server-2.journal", "server-3.journal", "server-4.journal", "server-b-1.journal"]);
+        // One that another process is writing stays.
+        let written = File::open(dir.path().join("server-3.journal")).unwrap();
+        rustix::fs::flock(&written, FlockOperation::NonBlockingLockExclusive).unwrap();
         let mut last = create();
         for number in 0..3 {
             last.write(&[started(number)]).unwrap();
         }
-        assert_eq!(files(), ["server-5.journal", "server-b-1.journal"]);
+        assert_eq!(files(), ["server-3.journal", "server-5.journal", "server-b-1.journal"]);
         let full = last.write(&[started(9)]).unwrap_err().to_string();
         assert!(full.contains("server-5.journal has reached the limit"), "{full}");
         let path = dir.path().join("server-5.journal");

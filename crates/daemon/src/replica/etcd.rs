@@ -8,6 +8,9 @@ use crate::auth;
 use crate::config::{StoreConfig, StoreTls};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::sign::CertifiedKey;
 use serde_json::{Value, json};
 use std::fs;
 use std::io::Read;
@@ -237,10 +240,19 @@ fn agent(tls: Option<&StoreTls>, each: Duration) -> Result<Agent, EtcdError> {
         let chain = certificates(certificate)?;
         let wrong = |why: String| EtcdError::File { path: key.clone(), why };
         let text = auth::read_private(key).map_err(|error| wrong(format!("{error}; {}", error.remedy())))?;
+        check_pair(&chain, &text).map_err(|why| wrong(format!("with {}: {why}", certificate.display())))?;
         let key = PrivateKey::from_pem(text.as_bytes()).map_err(|error| wrong(error.to_string()))?;
         tls = tls.client_cert(Some(ClientCert::new_with_certs(&chain, key)));
     }
     Ok(config.tls_config(tls.build()).build().new_agent())
+}
+
+/// Refuses a key that is not that of the certificate: both are replaced one after the other.
+fn check_pair(chain: &[Certificate<'_>], key: &str) -> Result<(), String> {
+    let key = PrivateKeyDer::from_pem_slice(key.as_bytes()).map_err(|error| error.to_string())?;
+    let key = rustls::crypto::ring::sign::any_supported_type(&key).map_err(|error| error.to_string())?;
+    let chain = chain.iter().map(|certificate| CertificateDer::from(certificate.der().to_vec())).collect();
+    CertifiedKey::new(chain, key).keys_match().map_err(|error| error.to_string())
 }
 
 /// The certificates of a file, at least one.
@@ -293,6 +305,17 @@ mod tests {
             write!(stream, "HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n{body}").unwrap();
         });
         format!("http://{address}")
+    }
+
+    #[test]
+    fn a_key_of_another_certificate_is_refused() {
+        let made = || rcgen::generate_simple_self_signed(["etcd".to_owned()]).unwrap();
+        let (one, other) = (made(), made());
+        let chain = [Certificate::from_der(one.cert.der()).to_owned()];
+        assert_eq!(check_pair(&chain, &one.signing_key.serialize_pem()), Ok(()));
+        let refused = check_pair(&chain, &other.signing_key.serialize_pem()).unwrap_err();
+        assert!(refused.contains("keys may not be consistent") || refused.contains("KeyMismatch"), "{refused}");
+        assert!(check_pair(&chain, "no key").is_err());
     }
 
     fn etcd(endpoints: &[String]) -> Etcd {

@@ -4,7 +4,7 @@ use super::addresses::{bind, leave_address};
 use super::{Interface, Log, ServerError, end_process, interface_runtime};
 use crate::api::{Error, ErrorCode};
 use crate::auth::Tokens;
-use crate::authority::{Authority, Expected, SharedFiles, Subject};
+use crate::authority::{Authority, AuthorityError, Expected, SharedFiles, Subject};
 use crate::config::{Config, StoreConfig};
 use crate::http;
 use crate::identity::Identity;
@@ -77,24 +77,25 @@ async fn follow(state_dir: PathBuf, masters: String) {
     let Ok(Some((identity, secrets, name))) = of_standby(&state_dir) else { return };
     loop {
         // The connection may have been there for longer than a certificate is valid.
-        let renewed = Authority::open(&state_dir).and_then(|authority| Ok(identity.renew_by(&authority)?));
-        if let Err(error) = renewed {
-            tracing::error!("{error}; {}", error.remedy());
-        }
+        take(state_dir.clone(), Arc::clone(&identity), None).await;
         let introduction = || Introduction::Standby { name: name.clone() };
         let joined = join_for_ever(&masters, &secrets, introduction).await;
         tracing::info!("connected to the active server");
-        let end = serve_as_standby(joined, |files| {
-            let taken = files.write(&state_dir).and_then(|()| {
-                let renewed = identity.renew_by(&Authority::open(&state_dir)?)?;
-                Ok(renewed.map(|(_, signer)| signer))
-            });
-            taken.inspect_err(|error| tracing::error!("{error}; {}", error.remedy())).ok().flatten()
-        });
-        let end = end.await;
+        let end = serve_as_standby(joined, |files| take(state_dir.clone(), Arc::clone(&identity), Some(files))).await;
         tracing::warn!(%end, "lost the connection to the active server");
         tokio::time::sleep(PAUSE).await;
     }
+}
+
+/// Takes these files, if there are any, and replaces the certificate of this server by one of their authority. Returns the fingerprint of
+/// the authority that has signed it; a failure is in the diagnostics. Another thread does it: a disk may be slow.
+async fn take(state_dir: PathBuf, identity: Arc<Identity>, files: Option<SharedFiles>) -> Option<String> {
+    let taken = tokio::task::spawn_blocking(move || {
+        files.map_or(Ok(()), |files| files.write(&state_dir))?;
+        Ok(identity.renew_by(&Authority::open(&state_dir)?)?.map(|(_, signer)| signer))
+    });
+    let taken: Result<_, AuthorityError> = taken.await.unwrap_or(Ok(None));
+    taken.inspect_err(|error| tracing::error!("{error}; {}", error.remedy())).ok().flatten()
 }
 
 /// Gets the files that all servers of the cluster have from the active one, if this directory is that of a standby that joined with a
@@ -116,7 +117,7 @@ pub fn receive_files(state_dir: &Path, config: &Config, patience: Duration) -> R
         let end = serve_as_standby(joining.await?, |files| {
             taken =
                 files.write(state_dir).and_then(|()| Ok(identity.renew_by(&Authority::open(state_dir)?).map(drop)?));
-            None
+            std::future::ready(None)
         });
         let end = end.await;
         taken?;

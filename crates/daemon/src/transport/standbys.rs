@@ -89,13 +89,16 @@ pub(super) const NO_STORE: &str =
 
 /// Passes the files of the active server to `take`, which returns the fingerprint of the authority that signs now, or `None` if the
 /// connection is to end. Returns when it has ended.
-pub async fn serve_as_standby(joined: Joined, mut take: impl FnMut(SharedFiles) -> Option<String>) -> io::Error {
+pub async fn serve_as_standby<Taken: Future<Output = Option<String>>>(
+    joined: Joined,
+    mut take: impl FnMut(SharedFiles) -> Taken,
+) -> io::Error {
     let (_parcels_in, parcels) = mpsc::unbounded_channel::<Parcel>();
     let (wire_in, wire) = mpsc::unbounded_channel();
     let mut conversation = joined.link.converse(parcels, wire, || Instant::ZERO);
     loop {
         match conversation.next().await {
-            Ok(Wire::Shared(files)) => match take(files) {
+            Ok(Wire::Shared(files)) => match take(files).await {
                 Some(signer) => drop(wire_in.send(Wire::Stored(signer).into())),
                 None => return io::Error::other("the files were received"),
             },
