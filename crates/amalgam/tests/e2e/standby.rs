@@ -1,14 +1,17 @@
 //! A master with a standby and its records in etcd: when the active one fails, the standby takes its nodes over, and every task
 //! ends once.
 
+mod servers;
+
 use crate::federations::ended_once;
 use crate::notifying::{Manager, as_service};
 use crate::support::{Daemon, Scene, die_with_us, free_port, until, until_true};
 use amalgam_daemon::api::{NodeState, NodeSummary};
 use amalgam_daemon::auth::Tokens;
-use std::cell::RefCell;
+pub use servers::Servers;
 use std::fs;
 use std::net::TcpStream;
+use std::ops::Deref;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -59,39 +62,26 @@ impl Drop for Etcd {
 }
 
 /// A cluster of two nodes with two CPUs each under one global master, and two servers, one of which is its master.
-struct Pair {
-    servers: [RefCell<Option<Daemon>>; 2],
-    others: RefCell<Vec<Daemon>>,
-    /// Dropped after the daemons.
-    scene: Scene,
-    _etcd: Etcd,
-    config: PathBuf,
-    listen: [String; 2],
-    listen_agents: [String; 2],
+struct Pair(Servers);
+
+impl Deref for Pair {
+    type Target = Servers;
+
+    fn deref(&self) -> &Servers {
+        &self.0
+    }
 }
 
 impl Pair {
     /// The first server is the active one.
     fn start() -> Option<Pair> {
-        let scene = Scene::new();
-        let etcd = Etcd::start(&scene)?;
-        let address = || format!("127.0.0.1:{}", free_port());
-        let listen_agents = [address(), address()];
-        let master = listen_agents.join(",");
-        let text = format!(
-            "heartbeat = '200ms'\n[federation]\nmasters = ['{master}']\nspan = 64\nnumber = 0\n\
-             [store]\netcd = ['{}']\nlease = '{LEASE}s'\n",
-            etcd.endpoint
-        );
-        let config = scene.write("federation.toml", &text);
-        let listen = [address(), address()];
-        let (servers, others) = (Default::default(), RefCell::default());
-        let pair = Pair { servers, others, scene, _etcd: etcd, config, listen, listen_agents };
+        let pair = Pair(Servers::prepare(LEASE)?);
+        let master = pair.listen_agents.join(",");
         Tokens::open(&pair.scene.state(), "ada").unwrap();
         pair.start_server(0);
         pair.await_active(0);
         pair.start_server(1);
-        let mut global = pair.scene.command(&["global", "--listen", &address(), "--config"]);
+        let mut global = pair.scene.command(&["global", "--listen", &format!("127.0.0.1:{}", free_port()), "--config"]);
         global.arg(&pair.config).arg("--state-dir").arg(pair.scene.state());
         pair.others.borrow_mut().push(Daemon::start(global).unwrap());
         for node in ["a", "b"] {
@@ -112,14 +102,11 @@ impl Pair {
 
     /// Does not wait for the ready line: a standby is not ready.
     fn start_server(&self, server: usize) {
-        *self.servers[server].borrow_mut() = Some(Daemon::spawn(self.server_command(server)));
+        self.spawn(server, self.server_command(server));
     }
 
     fn server_command(&self, server: usize) -> Command {
-        let mut command = self.scene.command(&["server", "--listen", &self.listen[server], "--config"]);
-        command.arg(&self.config).args(["--listen-agents", &self.listen_agents[server]]);
-        command.arg("--state-dir").arg(self.home(server));
-        command
+        self.command(server, &self.home(server))
     }
 
     fn start_agent(&self, name: &str, master: &str) {
@@ -131,16 +118,8 @@ impl Pair {
         self.others.borrow_mut().push(Daemon::start(command).unwrap());
     }
 
-    fn await_active(&self, server: usize) {
-        self.servers[server].borrow_mut().as_mut().expect("it runs").await_ready().unwrap();
-    }
-
-    fn take(&self, server: usize) -> Daemon {
-        self.servers[server].borrow_mut().take().expect("it runs")
-    }
-
     fn signal(&self, server: usize, signal: i32) {
-        let pid = self.servers[server].borrow().as_ref().expect("it runs").pid();
+        let pid = self.pid(server);
         // SAFETY: kill has no preconditions; the child has not been waited for.
         unsafe { libc::kill(pid as libc::pid_t, signal) };
     }
@@ -242,8 +221,7 @@ fn a_standby_is_ready_for_its_service_manager_and_reports_while_it_waits() {
     assert!(pair.take(1).stop().code().is_none(), "a standby has nothing to finish");
     let socket = pair.scene.path().join("notify");
     let manager = Manager::at(&socket);
-    let standby = Daemon::spawn(as_service(&pair.server_command(1), socket.to_str().unwrap()));
-    *pair.servers[1].borrow_mut() = Some(standby);
+    pair.spawn(1, as_service(&pair.server_command(1), socket.to_str().unwrap()));
     assert_eq!(manager.next_news(), "READY=1\nSTATUS=standby of cluster 0\n");
     (0..4).for_each(|_| assert_eq!(manager.next(), "WATCHDOG=1\n"));
     pair.take(0).kill();

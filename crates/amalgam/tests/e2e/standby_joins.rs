@@ -1,13 +1,13 @@
 //! A standby that joined with a string has what the active server has, and nothing is copied by hand (ADR 85).
 
-use crate::standby::Etcd;
+use crate::standby::Servers;
 use crate::support::{CommandOutput, Daemon, Scene, free_port, result, saying_into, until_true};
 use amalgam_daemon::api::{NodeState, NodeSummary};
 use amalgam_daemon::authority::Expected;
 use amalgam_daemon::identity::Identity;
 use amalgam_daemon::transport::{Introduction, Patience, Secrets, join_patiently};
-use std::cell::RefCell;
 use std::fs;
+use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
@@ -15,32 +15,21 @@ use std::thread;
 use std::time::Duration;
 
 /// Two servers of a cluster, and the daemons that joined it.
-struct Pair {
-    servers: [RefCell<Option<Daemon>>; 2],
-    others: RefCell<Vec<Daemon>>,
-    scene: Scene,
-    _etcd: Etcd,
-    config: PathBuf,
-    listen: [String; 2],
-    listen_agents: [String; 2],
+struct Pair(Servers);
+
+impl Deref for Pair {
+    type Target = Servers;
+
+    fn deref(&self) -> &Servers {
+        &self.0
+    }
 }
 
 impl Pair {
     /// The first server, which is the active one.
     fn start() -> Option<Pair> {
-        let scene = Scene::new();
-        let etcd = Etcd::start(&scene)?;
-        let address = || format!("127.0.0.1:{}", free_port());
-        let (listen, listen_agents) = ([address(), address()], [address(), address()]);
-        let text = format!(
-            "heartbeat = '200ms'\n[federation]\nmasters = ['{}']\nspan = 64\nnumber = 0\n[store]\netcd = ['{}']\nlease = '2s'\n",
-            listen_agents.join(","),
-            etcd.endpoint
-        );
-        let config = scene.write("federation.toml", &text);
-        let (servers, others) = (Default::default(), RefCell::default());
-        let pair = Pair { servers, others, scene, _etcd: etcd, config, listen, listen_agents };
-        pair.spawn(0, &[]);
+        let pair = Pair(Servers::prepare(2)?);
+        pair.start_server(0, &[]);
         pair.await_active(0);
         Some(pair)
     }
@@ -53,23 +42,14 @@ impl Pair {
         fs::read_to_string(self.scene.path().join(format!("server-{server}.log"))).unwrap_or_default()
     }
 
-    fn command(&self, server: usize, arguments: &[&str]) -> Command {
-        let mut command = self.scene.command(&["server", "--listen", &self.listen[server], "--config"]);
-        command.arg(&self.config).args(["--listen-agents", &self.listen_agents[server]]);
-        command.arg("--state-dir").arg(self.home(server)).args(arguments);
+    fn server_command(&self, server: usize, arguments: &[&str]) -> Command {
+        let mut command = self.command(server, &self.home(server));
+        command.args(arguments);
         saying_into(command, &self.scene.path().join(format!("server-{server}.log")))
     }
 
-    fn spawn(&self, server: usize, arguments: &[&str]) {
-        *self.servers[server].borrow_mut() = Some(Daemon::spawn(self.command(server, arguments)));
-    }
-
-    fn await_active(&self, server: usize) {
-        self.servers[server].borrow_mut().as_mut().expect("it runs").await_ready().unwrap();
-    }
-
-    fn kill(&self, server: usize) {
-        self.servers[server].borrow_mut().take().expect("it runs").kill();
+    fn start_server(&self, server: usize, arguments: &[&str]) {
+        self.spawn(server, self.server_command(server, arguments));
     }
 
     /// A command on the state directory of a server.
@@ -133,7 +113,7 @@ fn certificates(home: &Path) -> Secrets {
 fn a_standby_joins_with_a_string_and_takes_over_with_all_that_daemons_and_clients_know() {
     let Some(pair) = Pair::start() else { return };
     let string = pair.string(0, "server");
-    pair.spawn(1, &["--join", &string, "--name", "second"]);
+    pair.start_server(1, &["--join", &string, "--name", "second"]);
     until_true("the standby", || pair.at(1, &["node", "list"]).err.contains("this is a standby of cluster 0"));
     until_true("what both have", || pair.same_files());
     // Daemons and users that are added later are known to it, too.
@@ -150,20 +130,20 @@ fn a_standby_joins_with_a_string_and_takes_over_with_all_that_daemons_and_client
     pair.ok(0, &["ca", "rotate"]);
     until_true("the end of the rotation", || pair.at(0, &["ca", "rotate", "--finish"]).code == 0);
     until_true("what both have", || pair.same_files());
-    pair.kill(0);
+    pair.take(0).kill();
     pair.await_active(1);
     until_true("the node at the other server", || pair.nodes_up(1) == 1);
     let id = pair.scene.submit(&["--wait-for-nodes", "--", "true"]);
     assert_eq!(pair.scene.ok(&["wait", &id]), format!("job {id} succeeded\n"));
     // The first server has no string, and stands by as well; what happened meanwhile is known there.
     pair.ok(1, &["token", "add", "heidi"]);
-    pair.spawn(0, &[]);
+    pair.start_server(0, &[]);
     until_true("what both have", || pair.same_files());
     // Without its string, with the certificate of the string before.
-    pair.kill(1);
+    pair.take(1).kill();
     pair.await_active(0);
     until_true("the node at the first server", || pair.nodes_up(0) == 1);
-    pair.spawn(1, &[]);
+    pair.start_server(1, &[]);
     until_true("the standby", || pair.at(1, &["node", "list"]).err.contains("this is a standby of cluster 0"));
     pair.ok(0, &["token", "add", "ivan"]);
     until_true("what both have", || pair.same_files());
@@ -191,7 +171,7 @@ fn only_a_server_that_joined_as_one_receives_the_authority() {
     // A string for agents is not one for servers, nor one that was used; and what is there already is not replaced.
     let string = pair.string(0, "agent");
     let refused = |server: usize, arguments: &[&str]| {
-        assert!(Daemon::start(pair.command(server, arguments)).is_err(), "{arguments:?} is refused");
+        assert!(Daemon::start(pair.server_command(server, arguments)).is_err(), "{arguments:?} is refused");
         pair.said(server)
     };
     let said = refused(1, &["--join", &string, "--name", "second"]);
