@@ -200,10 +200,19 @@ fn a_node_that_cannot_isolate_tasks_says_what_to_do() {
 
 /// Runs a test with an executor of a user without privileges, in a thread, which becomes that user.
 pub fn without_privileges(test: impl FnOnce(&Home, &mut Agent) + Send + 'static) {
+    without_privileges_after(|| {}, test);
+}
+
+/// As [`without_privileges`], and the thread does something as root before.
+pub fn without_privileges_after(
+    before: impl FnOnce() + Send + 'static,
+    test: impl FnOnce(&Home, &mut Agent) + Send + 'static,
+) {
     if !rustix::process::geteuid().is_root() {
         return println!("skipped: this needs root, to become another user");
     }
     let test = || {
+        before();
         let home = Home::new(EnforcementChoice::None);
         let above = home.state.parent().unwrap();
         let program = above.join("executor");

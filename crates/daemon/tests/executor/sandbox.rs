@@ -1,7 +1,10 @@
 //! Tasks in a sandbox: how they end, and what they can do to their node and to other tasks.
 
 use crate::agent::{Agent, Home, PROGRAM, cgroups_or_skip, change_program, change_shape, order, sh, sleeping};
-use crate::isolation::{NOBODY, of_user, two_tasks_do_not_see_each_other, why, without_mounting, without_privileges};
+use crate::isolation::{
+    NOBODY, of_user, two_tasks_do_not_see_each_other, why, without_mounting, without_privileges,
+    without_privileges_after,
+};
 use crate::users::{ONE, OTHER, home_or_skip};
 use amalgam_core::protocol::{TaskSignal, ToExecutor};
 use amalgam_core::vocabulary::*;
@@ -469,4 +472,52 @@ fn a_node_that_cannot_start_sandboxes_runs_no_task_without() {
         assert!(!own_dir(&home.state, order(1, &["x"]).attempt).join("ran").exists());
         home.wait_until("the scratch directories are empty", || home.scratch_files() == 0);
     });
+}
+
+/// Lets this thread and its children believe that the kernel does not know a system call.
+fn forget_system_call(number: libc::c_long) {
+    let statement = |code, jt, jf, k| libc::sock_filter { code, jt, jf, k };
+    let refused = libc::SECCOMP_RET_ERRNO | libc::ENOSYS.unsigned_abs();
+    // The first word that a filter sees is the number of the call.
+    let filter = &mut [
+        statement(libc::BPF_LD as u16, 0, 0, 0),
+        statement((libc::BPF_JMP | libc::BPF_JEQ) as u16, 0, 1, u32::try_from(number).unwrap()),
+        statement(libc::BPF_RET as u16, 0, 0, refused),
+        statement(libc::BPF_RET as u16, 0, 0, libc::SECCOMP_RET_ALLOW),
+    ];
+    let program = libc::sock_fprog { len: filter.len().try_into().unwrap(), filter: filter.as_mut_ptr() };
+    // SAFETY: plain system calls that change this thread and its children only; the filter is valid.
+    unsafe {
+        assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
+        assert_eq!(libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program), 0);
+    }
+}
+
+/// Mounts a file system below a directory that only root may enter, for this thread and its children.
+fn mount_out_of_reach(closed: &Path) {
+    let place = closed.join("mounted");
+    fs::create_dir(&place).unwrap();
+    fs::set_permissions(closed, PermissionsExt::from_mode(0o700)).unwrap();
+    let place = std::ffi::CString::new(place.to_str().unwrap()).unwrap();
+    let (root, kind, none) = (c"/".as_ptr(), c"tmpfs".as_ptr(), std::ptr::null::<libc::c_char>());
+    // SAFETY: plain system calls with valid pointers; the first one separates this thread's mounts from others.
+    unsafe {
+        assert_eq!(libc::unshare(libc::CLONE_NEWNS), 0);
+        assert_eq!(libc::mount(none, root, none, libc::MS_REC | libc::MS_PRIVATE, none.cast()), 0);
+        assert_eq!(libc::mount(kind, place.as_ptr(), kind, 0, none.cast()), 0);
+    }
+}
+
+#[test]
+fn old_kernels_and_mounts_out_of_reach_do_not_hinder_users_without_privileges() {
+    if !rustix::process::geteuid().is_root() {
+        return println!("skipped: this needs root, to become another user");
+    }
+    let (closed, beside) = (tempfile::tempdir_in("/").unwrap(), beside());
+    let path = closed.path().to_owned();
+    let before = move || {
+        mount_out_of_reach(&path);
+        forget_system_call(libc::SYS_mount_setattr);
+    };
+    without_privileges_after(before, move |home, agent| hostile_attempts_fail(home, agent, &beside, |order| order));
 }

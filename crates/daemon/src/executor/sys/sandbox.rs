@@ -132,7 +132,7 @@ pub unsafe fn close(sandbox: &Sandbox, mounts: &Mounts, written: &Written) -> Re
             libc::close(file);
         }
         let at_once = !sandbox.one_by_one && set_read_only(libc::AT_FDCWD, c"/", libc::AT_RECURSIVE, true);
-        if !at_once && !close_one_by_one() {
+        if !at_once && !close_one_by_one(mounts.maps.is_some()) {
             return Err(Fault::ReadOnly);
         }
         let private = mounts.private.iter().filter(|private| private.is_writable).map(|private| &private.target);
@@ -196,11 +196,11 @@ unsafe fn remount(path: &CStr, flags: libc::c_ulong) -> bool {
     unsafe { libc::mount(ptr::null(), path.as_ptr(), ptr::null(), flags, ptr::null()) == 0 }
 }
 
-/// Makes every mount of this process read-only.
+/// Makes every mount of this process read-only. With `is_the_tasks_user`, this process reaches no other mounts than its task.
 ///
 /// # Safety
 /// As for [`is_writable`].
-unsafe fn close_one_by_one() -> bool {
+unsafe fn close_one_by_one(is_the_tasks_user: bool) -> bool {
     // SAFETY: plain system calls with valid pointers. The memory is this process's alone.
     unsafe {
         let (access, kind) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
@@ -225,11 +225,15 @@ unsafe fn close_one_by_one() -> bool {
         let list = std::slice::from_raw_parts_mut(room.cast::<u8>(), length);
         for line in list.split_mut(|byte| *byte == b'\n') {
             let Some((path, flags)) = mount_of(line) else { continue };
+            if remount(path, flags | libc::MS_RDONLY) {
+                continue;
+            }
             // A mount that another one hides cannot be reached by its path, neither here nor by the task.
-            if !remount(path, flags | libc::MS_RDONLY)
-                && !matches!(*libc::__errno_location(), libc::ENOENT | libc::ENOTDIR | libc::EINVAL)
-            {
-                return false;
+            match *libc::__errno_location() {
+                libc::ENOENT | libc::ENOTDIR | libc::EINVAL => {}
+                // Nor can one below a directory that only others may enter.
+                libc::EACCES if is_the_tasks_user => {}
+                _ => return false,
             }
         }
         libc::munmap(room, MOST_OF_LIST);
