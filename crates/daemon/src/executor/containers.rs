@@ -1,8 +1,10 @@
 //! Tasks in containers: the command of podman or apptainer that runs a task's command in an image (ADR 84).
 
 use super::accounts::Account;
-use amalgam_core::vocabulary::{ByteString, EndReason, LaunchOrder};
+use super::container_removal::Removal;
+use amalgam_core::vocabulary::{AttemptId, ByteString, EndReason, LaunchOrder};
 use rustix::process::{Resource, getegid, geteuid, getrlimit};
+use sha2::{Digest, Sha256};
 use std::ffi::OsStr;
 use std::fs;
 use std::io::{Read, Seek, SeekFrom};
@@ -73,6 +75,8 @@ impl Runtime {
 
 /// What is known of a task whose command runs in a container.
 pub struct Inside<'a> {
+    /// The executor's directory.
+    pub state: &'a Path,
     pub order: &'a LaunchOrder,
     pub image: &'a str,
     /// The whole environment of the task.
@@ -100,8 +104,8 @@ pub struct Command {
 pub struct Started {
     pub runtime: Runtime,
     pub image: String,
-    /// The arguments that remove it if its runtime was killed.
-    pub removal: Option<Vec<Vec<u8>>>,
+    /// What removes it if its runtime was killed.
+    pub removal: Option<Removal>,
 }
 
 /// The command that runs a task's command in its image. `node` is the environment without the job's variables.
@@ -141,10 +145,10 @@ pub fn command(inside: &Inside<'_>, node: &[Vec<u8>], search: &OsStr) -> Result<
             // A value that is only named is not seen by other users in the list of processes.
             let given = passed.iter().filter(|(.., by_name)| *by_name).map(|(_, entry, _)| entry.to_vec());
             replace(&mut environment, given);
-            let container = format!("amalgam-{}", inside.order.attempt);
-            let removal =
-                ["podman", "rm", "--force", "--ignore", "--time=0", &container].map(|word| word.as_bytes().to_vec());
-            (podman(inside, &container, &passed), Some(removal.to_vec()))
+            let container = name(inside.state, inside.order.attempt);
+            let arguments = ["podman", "rm", "--force", "--ignore", "--time=0", &container];
+            let removal = Removal::new(&program, &arguments, node, inside.account);
+            (podman(inside, &container, &passed), Some(removal))
         }
         Runtime::Apptainer => {
             let given = passed.iter().map(|(_, entry, _)| [b"APPTAINERENV_", *entry].concat());
@@ -154,6 +158,13 @@ pub fn command(inside: &Inside<'_>, node: &[Vec<u8>], search: &OsStr) -> Result<
     };
     let container = Started { runtime, image: image.to_owned(), removal };
     Ok(Command { program, arguments, environment, container })
+}
+
+/// The name of an attempt's container. Other executors of this machine, perhaps of another cluster, give other names.
+fn name(state: &Path, attempt: AttemptId) -> String {
+    let digest = Sha256::digest(state.as_os_str().as_bytes());
+    let [a, b, c, d] = [digest[0], digest[1], digest[2], digest[3]];
+    format!("amalgam-{a:02x}{b:02x}{c:02x}{d:02x}-{attempt}")
 }
 
 fn replace(environment: &mut Vec<Vec<u8>>, given: impl Iterator<Item = Vec<u8>>) {
@@ -277,7 +288,7 @@ pub fn failure(container: &Started, code: u8, errors: &Path) -> Option<EndReason
 #[cfg(test)]
 mod tests {
     use super::*;
-    use amalgam_core::vocabulary::{AttemptId, Epoch, JobId, NodeId, Program, TaskId, TaskTemplate};
+    use amalgam_core::vocabulary::{Epoch, JobId, NodeId, Program, TaskId, TaskTemplate};
     use std::sync::Arc;
 
     fn order() -> LaunchOrder {
@@ -323,6 +334,7 @@ mod tests {
         let of = |text: &[&str]| -> Vec<Vec<u8>> { text.iter().map(|entry| entry.as_bytes().to_vec()).collect() };
         let environment = of(&["PATH=/image/bin", "HOME=/home/x", "LANG=C", "AMALGAM_INDEX=3", "MINE=x\ny", "odd*=1"]);
         let inside = Inside {
+            state: Path::new("/work"),
             order: &order(),
             image,
             environment: &environment,
@@ -332,7 +344,7 @@ mod tests {
             devices: &[PathBuf::from("/dev/nvidia0")],
             open_files: Some(libc::rlimit { rlim_cur: 10, rlim_max: 20 }),
         };
-        let node = of(&["PATH=/usr/bin", "HOME=/home/x", "LANG=C"]);
+        let node = of(&["PATH=/usr/bin", "HOME=/home/x", "LANG=C", "AMALGAM_INDEX=3", "TMPDIR=/work/tasks/1"]);
         command(&inside, &node, search.as_os_str()).map_err(|reason| reason.to_string())
     }
 
@@ -348,7 +360,6 @@ mod tests {
         let arguments = words(&made.arguments);
         for expected in [
             "--cgroups=disabled",
-            "--name=amalgam-7-1-2",
             "--interactive",
             "--umask=0027",
             "--ulimit=nofile=10:20",
@@ -372,7 +383,12 @@ mod tests {
             environment.contains(&"MINE=x\ny".to_owned())
                 && environment.iter().filter(|entry| entry.starts_with("LANG=")).count() == 1
         );
-        assert_eq!(words(&made.container.removal.unwrap()).last().unwrap(), "amalgam-7-1-2");
+        let named = arguments.iter().find_map(|word| word.strip_prefix("--name=")).unwrap();
+        assert!(named.starts_with("amalgam-") && named.ends_with("-7-1-2"), "{named}");
+        assert_ne!(named, name(Path::new("/other"), order().attempt), "two executors of a machine");
+        let removal = made.container.removal.unwrap();
+        assert_eq!(words(&removal.arguments).last().unwrap(), named);
+        assert_eq!(words(&removal.environment), ["PATH=/usr/bin", "HOME=/home/x", "LANG=C"]);
     }
 
     #[test]

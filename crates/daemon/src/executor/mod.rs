@@ -25,6 +25,7 @@ mod accounts;
 mod capture;
 mod cgroups;
 pub mod client;
+mod container_removal;
 mod containers;
 mod devices;
 mod exec_failure;

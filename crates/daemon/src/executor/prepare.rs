@@ -229,14 +229,14 @@ fn in_container(
     environment: &[Vec<u8>],
     directory: PathBuf,
 ) -> Result<Prepared, EndReason> {
-    let Place { task_dir, base, account, declared, open_files, .. } = *place;
+    let Place { task_dir, state, base, account, declared, open_files, .. } = *place;
     let mut plain = order.clone();
     Arc::make_mut(&mut Arc::make_mut(&mut plain.template).program).env.clear();
     let node = base.for_task(&plain, task_dir, Path::new("/"), account);
     let devices = KnownDevices::new(declared).files(&order.devices);
     let directory = Path::new("/").join(directory);
     let (devices, directory) = (devices.as_slice(), directory.as_path());
-    let inside = Inside { order, image, environment, task_dir, directory, account, devices, open_files };
+    let inside = Inside { state, order, image, environment, task_dir, directory, account, devices, open_files };
     let search = get(&base.0, b"PATH").unwrap_or(DEFAULT_PATH);
     let command = containers::command(&inside, &node, OsStr::from_bytes(search))?;
     let c_strings = |strings: Vec<Vec<u8>>| strings.into_iter().map(c_string).collect::<Result<Vec<CString>, _>>();

@@ -37,6 +37,7 @@ fn executor_with(home: &Home, name: &str, script: &str) -> PathBuf {
 struct Podman {
     home: Home,
     wrapper: PathBuf,
+    executor: PathBuf,
 }
 
 impl Podman {
@@ -89,7 +90,7 @@ impl Podman {
             println!("skipped: podman cannot run containers here: {}: {errors}", ended.reason);
             return None;
         }
-        Some((Podman { home, wrapper }, agent))
+        Some((Podman { home, wrapper, executor }, agent))
     }
 
     /// The containers that podman knows.
@@ -209,8 +210,27 @@ fn a_runtime_gets_the_command_and_its_container_is_removed_after_a_kill() {
     });
     agent.send(ToExecutor::Signal { attempt: running, signal: TaskSignal::Kill, reason: EndReason::Cancelled });
     assert_eq!(agent.end_of(running).reason, EndReason::Cancelled);
-    let removal = format!("rm --force --ignore --time=0 amalgam-{running}\n");
-    home.wait_until("the container is removed", || fs::read_to_string(&told).unwrap().ends_with(&removal));
+    let is_removed = |told: &str| {
+        let container = told.lines().last()?.strip_prefix("rm --force --ignore --time=0 amalgam-")?;
+        container.ends_with(&format!("-{running}")).then_some(())
+    };
+    home.wait_until("the container is removed", || is_removed(&fs::read_to_string(&told).unwrap()).is_some());
+}
+
+#[test]
+fn the_containers_of_a_killed_executor_are_removed_by_the_next_one() {
+    let Some((podman, mut agent)) = Podman::start(EnforcementChoice::Auto) else { return };
+    let home = &podman.home;
+    let mark = format!("{}", 300_000 + std::process::id());
+    agent.start(in_image(1, IMAGE, &format!("sleep {mark}")));
+    home.wait_until("the container runs", || sleeping(&mark).len() == 1);
+    home.kill_executor(agent.hello.pid);
+    assert_ne!(podman.containers(), "");
+    let mut agent = home.agent_by(&podman.executor);
+    home.wait_until("the container is removed", || podman.containers().is_empty());
+    assert_eq!(sleeping(&mark), [] as [i32; 0]);
+    assert_eq!(agent.run(in_image(2, IMAGE, "true")).reason, EndReason::Exit(0));
+    home.wait_until("nothing is remembered", || fs::read_dir(home.state.join("containers")).unwrap().count() == 0);
 }
 
 #[test]

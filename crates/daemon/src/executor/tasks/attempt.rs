@@ -13,7 +13,6 @@ use crate::executor::progress::Measured;
 use crate::executor::sys::{self, ActsAs, Exit};
 use amalgam_core::protocol::{Executing, ExecutorReport};
 use amalgam_core::vocabulary as words;
-use std::ffi::CString;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -31,8 +30,8 @@ pub(super) struct Attempt {
     pub(super) starting: Option<Starting>,
     /// How the task of a sandbox ended; `pid` is the process around it.
     pub(super) ending: Option<OwnedFd>,
-    /// The container that `pid` runs, and the environment of its runtime.
-    pub(super) container: Option<(containers::Started, Vec<CString>)>,
+    /// The container that `pid` runs.
+    pub(super) container: Option<containers::Started>,
     pub(super) pid: i32,
     pub(super) launched: Instant,
     pub(super) captures: [Capture; 2],

@@ -2,9 +2,10 @@
 
 use super::attempt::Attempt;
 use super::table::Leaving;
-use super::{Enforcer, Tasks};
+use super::{Enforcer, Helper, Tasks};
 use crate::executor::accounts::Account;
 use crate::executor::capture::Capture;
+use crate::executor::container_removal::Removal;
 use crate::executor::containers;
 use crate::executor::hierarchy::Leaf;
 use crate::executor::output_path;
@@ -24,6 +25,8 @@ use std::time::{Duration, Instant};
 /// A process in an uninterruptible wait cannot be killed. After this time, the attempt ends although the process
 /// remains.
 const LEFTOVER_PATIENCE: Duration = Duration::from_secs(10);
+/// How often the removal of a container is tried.
+const MOST_TRIALS: u32 = 3;
 
 impl Tasks {
     /// Reaps every child that has exited.
@@ -35,7 +38,9 @@ impl Tasks {
                 sys::kill(-pid, libc::SIGKILL);
             }
             let Ok(exit) = sys::reap(pid) else { return };
-            self.helpers.remove(&pid);
+            if let Some(helper) = self.helpers.remove(&pid) {
+                self.on_removal(helper, exit.status == 0);
+            }
             if let Some(serial) = serial {
                 let ending = self.table.by_serial.get(&serial).and_then(|attempt| attempt.ending.as_ref());
                 let exit = ending.and_then(|pipe| sys::ending_of(pipe.as_fd())).unwrap_or(exit);
@@ -51,7 +56,7 @@ impl Tasks {
         }
         // A remaining process has lost its parent, so it is a child of this process or a descendant of such a child.
         let mut children = self.children.pids();
-        children.retain(|pid| !self.helpers.contains(pid));
+        children.retain(|pid| !self.helpers.contains_key(pid));
         let none_left = children.iter().all(|pid| self.table.is_running_main(*pid));
         let unfinished = match self.enforcer {
             Enforcer::Cgroups(_) => HashSet::new(),
@@ -91,9 +96,7 @@ impl Tasks {
         }
         let reason = attempt.reason(exit.status, oom_killed, failed_start, acts.is_ok());
         let reason = self.of_container(&attempt, reason);
-        if libc::WIFSIGNALED(exit.status) {
-            self.remove_container(&attempt);
-        }
+        self.leave_container(&attempt, libc::WIFSIGNALED(exit.status));
         let usage = attempt.usage(&exit);
         let leaves_files = reason.is_success() && !attempt.order.template.outputs.is_empty();
         let executing = leaves_files.then(|| attempt.describe());
@@ -128,7 +131,7 @@ impl Tasks {
     /// The reason of an end with what the runtime of its container says, if there is one and it failed.
     fn of_container(&self, attempt: &Attempt, reason: EndReason) -> EndReason {
         match (&attempt.container, &reason) {
-            (Some((container, _)), EndReason::Exit(code)) => {
+            (Some(container), EndReason::Exit(code)) => {
                 let errors = output_path(&self.state, attempt.order.attempt, Stream::Stderr);
                 containers::failure(container, *code, &errors).unwrap_or(reason)
             }
@@ -136,17 +139,45 @@ impl Tasks {
         }
     }
 
-    /// Removes the container of an attempt whose runtime was killed before it could.
-    fn remove_container(&mut self, attempt: &Attempt) {
-        let Some((container, environment)) = &attempt.container else { return };
-        let words = container.removal.iter().flatten().cloned();
-        let arguments: Vec<CString> = words.filter_map(|word| CString::new(word).ok()).collect();
-        let (false, Some(program)) = (arguments.is_empty(), attempt.programs.first()) else { return };
-        let Ok(program) = CString::new(program.as_os_str().as_bytes()) else { return };
+    /// Forgets the container of an attempt, which its runtime has removed; or removes it, if the runtime was killed before it did.
+    fn leave_container(&mut self, attempt: &Attempt, was_killed: bool) {
+        let Some(removal) = attempt.container.as_ref().and_then(|container| container.removal.clone()) else {
+            return;
+        };
+        match was_killed {
+            true => self.remove_container(Helper::new(attempt.order.attempt), &removal),
+            false => self.containers.forget(attempt.order.attempt),
+        }
+    }
+
+    /// Removes the containers that an executor before this one had when it was killed.
+    pub(super) fn remove_remaining_containers(&mut self) {
+        for (attempt, removal) in self.containers.remaining() {
+            self.remove_container(Helper::new(attempt), &removal);
+        }
+    }
+
+    /// Podman fails at first if the process that watched the container was killed as well.
+    fn on_removal(&mut self, helper: Helper, is_removed: bool) {
+        match self.containers.get(helper.container) {
+            Some(removal) if !is_removed && helper.trial < MOST_TRIALS => {
+                self.remove_container(Helper { trial: helper.trial + 1, ..helper }, &removal);
+            }
+            // The next executor tries again.
+            _ if !is_removed => {}
+            _ => self.containers.forget(helper.container),
+        }
+    }
+
+    fn remove_container(&mut self, helper: Helper, removal: &Removal) {
+        let c_strings = |words: &[Vec<u8>]| words.iter().cloned().filter_map(|word| CString::new(word).ok()).collect();
+        let [arguments, environment]: [Vec<CString>; 2] =
+            [&removal.arguments, &removal.environment].map(|words| c_strings(words));
+        let Ok(program) = CString::new(removal.program.as_os_str().as_bytes()) else { return };
         let request = Launch {
             programs: &[program],
             arguments: &arguments,
-            environment,
+            environment: &environment,
             directory: c"/",
             stdio: [self.null.as_fd(); 3],
             join: &[],
@@ -157,12 +188,12 @@ impl Tasks {
             lower: None,
             is_spared: self.is_spared,
             umask: None,
-            user: attempt.account.as_deref().map(Account::credentials),
+            user: removal.credentials(),
             mounts: None,
         };
-        // If it does not start, the next container with this name replaces this one.
+        // If it does not start, the next executor tries again.
         if let Ok(Apart { pid, .. }) = sys::launch_apart(&request, &mut self.stack) {
-            self.helpers.insert(pid);
+            self.helpers.insert(pid, helper);
         }
     }
 

@@ -17,7 +17,7 @@ use crate::executor::user_limits::UserLimits;
 use amalgam_core::protocol::ExecutorReport;
 use amalgam_core::vocabulary::{EndReason, Ended, LaunchOrder, Stream};
 use rustix::fs::{Gid, Uid};
-use std::ffi::{CString, OsStr};
+use std::ffi::OsStr;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
@@ -93,6 +93,9 @@ impl Tasks {
             Ok(started) => started,
             Err(reason) => {
                 prepare::remove_inputs(&order, &self.state, &self.remover);
+                if order.template.program.container.is_some() {
+                    self.containers.forget(order.attempt);
+                }
                 self.task_dirs.give_back(task_dir);
                 self.give_back_unused(leaf, &reason);
                 return Err(reason);
@@ -150,6 +153,10 @@ impl Tasks {
         } else if let Enforcer::Cgroups(cgroups) = &self.enforcer {
             cgroups.devices.renumber(order, &mut prepared.environment);
         }
+        if let Some(removal) = prepared.container.as_ref().and_then(|container| container.removal.as_ref()) {
+            let added = self.containers.add(order.attempt, removal);
+            added.map_err(|error| node_fault("write down that a container starts", &error))?;
+        }
         let open = |stream| {
             let path = output_path(&self.state, order.attempt, stream);
             let (capture, writer) = Capture::new(path, order.template.program.output_cap)?;
@@ -198,7 +205,7 @@ impl Tasks {
         }
         .map_err(explained)?;
         let programs = exec_failure::files(&prepared);
-        let container = prepared.container.clone().map(|container| (container, prepared.environment.clone()));
+        let container = prepared.container.clone();
         let starting = report.map(|report| Starting { report, prepared: Box::new(prepared) });
         Ok(Started { pid, programs, starting, ending, container, captures: [stdout, stderr], input })
     }
@@ -254,7 +261,7 @@ struct Started {
     programs: Vec<PathBuf>,
     starting: Option<Starting>,
     ending: Option<OwnedFd>,
-    container: Option<(containers::Started, Vec<CString>)>,
+    container: Option<containers::Started>,
     captures: [Capture; 2],
     input: Option<Input>,
 }

@@ -7,6 +7,7 @@ mod table;
 
 use super::accounts::Accounts;
 use super::cgroups::Cgroups;
+use super::container_removal::Records;
 use super::members::{self, Census, Children, Owners, Strays};
 use super::outputs::Outputs;
 use super::prepare::{self, BaseEnvironment};
@@ -22,7 +23,7 @@ use amalgam_core::vocabulary::{AttemptId, EndReason, Ended, LaunchOrder, NodeId}
 use attempt::Attempt;
 use rustix::event::epoll;
 use rustix::fs::Mode;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::fs::Permissions;
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -76,14 +77,29 @@ pub struct Tasks {
     storing: BTreeMap<AttemptId, (Executing, Ended)>,
     children: Children,
     strays: Strays,
+    containers: Records,
     /// Processes of this executor that belong to no attempt any more: they remove containers.
-    helpers: BTreeSet<i32>,
+    helpers: BTreeMap<i32, Helper>,
     next_serial: u64,
     next_census: Option<Instant>,
     /// The nodes that the agent serves; `None` means all, before an agent has sent its nodes.
     served: Option<Vec<NodeId>>,
     /// Reports to send to the agent.
     pub reports: Vec<ExecutorReport>,
+}
+
+/// A process that removes a container.
+#[derive(Clone, Copy)]
+struct Helper {
+    container: AttemptId,
+    /// From 1.
+    trial: u32,
+}
+
+impl Helper {
+    fn new(container: AttemptId) -> Helper {
+        Helper { container, trial: 1 }
+    }
 }
 
 impl Tasks {
@@ -103,7 +119,7 @@ impl Tasks {
         members::kill_remains(&scratch);
         let remover = Arc::new(Remover::new(state)?);
         prepare::remove_remaining_inputs(state, &remover);
-        Ok(Tasks {
+        let mut tasks = Tasks {
             state: state.to_owned(),
             enforcer,
             declared: config.devices.clone(),
@@ -124,12 +140,15 @@ impl Tasks {
             storing: BTreeMap::new(),
             children: Children::new(),
             strays: Strays::default(),
-            helpers: BTreeSet::new(),
+            containers: Records::new(state),
+            helpers: BTreeMap::new(),
             next_serial: 1,
             next_census: None,
             served: None,
             reports: Vec::new(),
-        })
+        };
+        tasks.remove_remaining_containers();
+        Ok(tasks)
     }
 
     /// Whether no attempt runs and no end waits for its acknowledgement.
