@@ -2,11 +2,13 @@
 //! what it was told.
 
 use crate::agent::{Agent, Home, PROGRAM, change_program, change_shape, sh, sleeping};
+use crate::isolation::of_user;
+use crate::users::{ONE, home_or_skip};
 use amalgam_core::protocol::{TaskSignal, ToExecutor};
 use amalgam_core::vocabulary::*;
 use amalgam_daemon::executor::{EnforcementChoice, Mechanism, output_path, own_dir};
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -32,8 +34,37 @@ fn executor_with(home: &Home, name: &str, script: &str) -> PathBuf {
     executor
 }
 
-/// Podman with storage of this test's own, in a namespace of mounts without version 1 of cgroups, which its runtime does not
-/// accept together with version 2.
+/// Leaves the mounts of this shell without version 1 of cgroups, which podman's runtime does not accept together with version 2.
+const ONLY_CGROUP2: &str = "umount -l /sys/fs/cgroup 2> /dev/null; mount -t cgroup2 none /sys/fs/cgroup";
+
+fn is_installed(program: &str) -> bool {
+    Command::new("sh").args(["-c", "command -v \"$0\"", program]).output().is_ok_and(|shown| shown.status.success())
+}
+
+/// An archive of an image with BusyBox, in this directory. `None` if there is no BusyBox.
+fn image_of_busybox(above: &Path) -> Option<PathBuf> {
+    let found = ["/bin/busybox", "/usr/bin/busybox"].into_iter().find(|path| Path::new(path).exists());
+    let Some(busybox) = found else {
+        println!("skipped: there is no BusyBox");
+        return None;
+    };
+    let root = above.join("image");
+    fs::create_dir_all(root.join("bin")).unwrap();
+    for directory in ["tmp", "etc", "proc", "sys", "dev"] {
+        fs::create_dir(root.join(directory)).unwrap();
+    }
+    fs::copy(busybox, root.join("bin/busybox")).unwrap();
+    for name in ["sh", "id", "sleep", "echo", "cat", "pwd", "ls", "env", "grep", "touch", "kill", "true", "test", "dd"]
+    {
+        std::os::unix::fs::symlink("busybox", root.join("bin").join(name)).unwrap();
+    }
+    let archive = above.join("image.tar");
+    let packed = Command::new("tar").arg("-C").arg(&root).arg("-cf").arg(&archive).arg(".").status();
+    assert!(packed.unwrap().success());
+    Some(archive)
+}
+
+/// Podman with storage of this test's own, in a namespace of mounts of its own.
 struct Podman {
     home: Home,
     wrapper: PathBuf,
@@ -42,14 +73,7 @@ struct Podman {
 
 impl Podman {
     fn start(enforcement: EnforcementChoice) -> Option<(Podman, Agent)> {
-        let found =
-            |program: &str| Command::new(program).arg("--version").output().is_ok_and(|shown| shown.status.success());
-        let Some(busybox) = ["/bin/busybox", "/usr/bin/busybox"].into_iter().find(|path| Path::new(path).exists())
-        else {
-            println!("skipped: there is no BusyBox");
-            return None;
-        };
-        if !rustix::process::geteuid().is_root() || !found("podman") || !found("unshare") {
+        if !rustix::process::geteuid().is_root() || !is_installed("podman") || !is_installed("unshare") {
             println!("skipped: this needs root and podman");
             return None;
         }
@@ -57,27 +81,14 @@ impl Podman {
         let above = home.state.parent().unwrap();
         let (storage, run) = (above.join("storage"), above.join("run"));
         let script = format!(
-            "#!/bin/sh\nexec unshare -m sh -c 'umount -l /sys/fs/cgroup 2> /dev/null; mount -t cgroup2 none /sys/fs/cgroup\n\
+            "#!/bin/sh\nexec unshare -m sh -c '{ONLY_CGROUP2}\n\
              exec /usr/bin/podman --root {} --runroot {} --storage-driver vfs --cgroup-manager cgroupfs \"$@\"' podman \"$@\"\n",
             storage.display(),
             run.display()
         );
         let executor = executor_with(&home, "podman", &script);
         let wrapper = above.join("programs/podman");
-        let root = above.join("image");
-        fs::create_dir_all(root.join("bin")).unwrap();
-        for directory in ["tmp", "etc", "proc", "sys", "dev"] {
-            fs::create_dir(root.join(directory)).unwrap();
-        }
-        fs::copy(busybox, root.join("bin/busybox")).unwrap();
-        for name in
-            ["sh", "id", "sleep", "echo", "cat", "pwd", "ls", "env", "grep", "touch", "kill", "true", "test", "dd"]
-        {
-            std::os::unix::fs::symlink("busybox", root.join("bin").join(name)).unwrap();
-        }
-        let archive = above.join("image.tar");
-        let packed = Command::new("tar").arg("-C").arg(&root).arg("-cf").arg(&archive).arg(".").status();
-        assert!(packed.unwrap().success());
+        let archive = image_of_busybox(above)?;
         let imported = Command::new(&wrapper).args(["import", "--quiet"]).arg(&archive).arg(IMAGE).output().unwrap();
         if !imported.status.success() {
             println!("skipped: podman cannot import an image: {}", String::from_utf8_lossy(&imported.stderr));
@@ -158,6 +169,66 @@ fn a_container_is_in_the_tasks_cgroup_and_killed_and_removed_with_it() {
         assert_eq!(home.output(2, Stream::Stdout), "ready\nasked\n");
         home.wait_until("the container is removed", || podman.containers().is_empty());
     }
+}
+
+/// The process that podman without root keeps for its user's later containers.
+struct Pause(PathBuf);
+
+impl Drop for Pause {
+    fn drop(&mut self) {
+        let pid = fs::read_to_string(&self.0).ok().and_then(|pid| pid.trim().parse().ok());
+        // SAFETY: plain kill of a process that this test started.
+        pid.map(|pid: i32| unsafe { libc::kill(pid, libc::SIGKILL) });
+    }
+}
+
+/// Each user of a node has podman of their own, without root.
+#[test]
+fn a_container_of_a_jobs_user_is_that_users() {
+    let Some(mut home) = home_or_skip(false) else { return };
+    if !["podman", "unshare", "newuidmap", "setpriv"].into_iter().all(is_installed) {
+        return println!("skipped: this needs podman, uidmap and util-linux");
+    }
+    home.config.enforcement = EnforcementChoice::Polling;
+    let above = home.state.parent().unwrap().to_owned();
+    let Some(archive) = image_of_busybox(&above) else { return };
+    let (own, ranges) = (above.join("own"), above.join("ranges"));
+    fs::create_dir(&own).unwrap();
+    std::os::unix::fs::chown(&own, Some(1), Some(1)).unwrap();
+    fs::write(&ranges, format!("{ONE}:200000:65536\n")).unwrap();
+    let podman = format!(
+        "#!/bin/sh\nexec env HOME={0} XDG_RUNTIME_DIR={0} /usr/bin/podman --root {0}/storage --runroot {0}/run --storage-driver vfs \
+         --cgroup-manager cgroupfs \"$@\"\n",
+        own.display()
+    );
+    let executor = executor_with(&home, "podman", &podman);
+    let _pause = Pause(own.join("libpod/tmp/pause.pid"));
+    // The account needs ranges of users, which the packages of distributions give to new accounts.
+    let start = format!(
+        "#!/bin/sh\nexec unshare -m sh -c '{ONLY_CGROUP2}; mount --bind {0} /etc/subuid; mount --bind {0} /etc/subgid\n\
+         cd {1}; setpriv --reuid {ONE} --regid {ONE} --init-groups {2}/programs/podman import --quiet {3} {IMAGE} >&2\n\
+         PATH={2}/programs:$PATH exec {PROGRAM} \"$@\"' executor \"$@\"\n",
+        ranges.display(),
+        own.display(),
+        above.display(),
+        archive.display()
+    );
+    fs::write(&executor, start).unwrap();
+    let mut agent = home.agent_by(&executor);
+    let script = "id -u; touch made; ls -l made; echo $HOME";
+    let ended = agent.run(of_user(ONE, in_image(1, IMAGE, script)));
+    let errors = fs::read_to_string(output_path(&home.state, attempt(1), Stream::Stderr));
+    assert_eq!(ended.reason, EndReason::Exit(0), "{errors:?}");
+    let made = fs::metadata(own_dir(&home.state, attempt(1)).join("made")).unwrap();
+    assert_eq!((made.uid(), made.gid()), (1, 1));
+    assert!(home.output(1, Stream::Stdout).starts_with("1\n"));
+    let mark = format!("{}", 400_000 + std::process::id());
+    let killed = agent.start(of_user(ONE, in_image(2, IMAGE, &format!("sleep {mark}"))));
+    home.wait_until("the container runs", || sleeping(&mark).len() == 1);
+    agent.send(ToExecutor::Signal { attempt: killed, signal: TaskSignal::Kill, reason: EndReason::Cancelled });
+    assert_eq!(agent.end_of(killed).reason, EndReason::Cancelled);
+    assert_eq!(sleeping(&mark), [] as [i32; 0]);
+    home.wait_until("nothing is remembered", || fs::read_dir(home.state.join("containers")).unwrap().count() == 0);
 }
 
 #[test]

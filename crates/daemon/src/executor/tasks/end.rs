@@ -96,7 +96,6 @@ impl Tasks {
         }
         let reason = attempt.reason(exit.status, oom_killed, failed_start, acts.is_ok());
         let reason = self.of_container(&attempt, reason);
-        self.leave_container(&attempt, libc::WIFSIGNALED(exit.status));
         let usage = attempt.usage(&exit);
         let leaves_files = reason.is_success() && !attempt.order.template.outputs.is_empty();
         let executing = leaves_files.then(|| attempt.describe());
@@ -106,6 +105,7 @@ impl Tasks {
             Err(error) => messages.push(format!("the executor cannot read files as the task's user: {error}")),
         }
         drop(acts);
+        self.leave_container(&attempt, libc::WIFSIGNALED(exit.status));
         self.task_dirs.give_back(attempt.task_dir);
         if oom_killed && reason != EndReason::OutOfMemory {
             messages.push("the kernel killed one of the task's processes at the memory limit".to_owned());
