@@ -8,8 +8,7 @@ use amalgam_cli::values::parse_preset;
 use amalgam_core::preset::Preset;
 use amalgam_core::vocabulary::Named;
 use amalgam_daemon::auth::Tokens;
-use amalgam_daemon::config::is_address;
-use amalgam_daemon::config::{Config, ConfigError};
+use amalgam_daemon::config::{Config, ConfigError, addresses_of, is_address};
 use amalgam_daemon::executor::host::Host;
 use amalgam_daemon::executor::{DeviceFiles, EnforcementChoice, ExecutorConfig, RunAs};
 use amalgam_daemon::journal::{JOURNAL_LIMIT, JournalPlace};
@@ -134,9 +133,10 @@ pub struct ServerSettings {
     /// Queues and other settings
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Address of the HTTP interface [default: 127.0.0.1:7433, or that of the global master in [federation]]
-    #[arg(long, value_name = "ADDRESS")]
-    listen: Option<String>,
+    /// Address of the HTTP interface, or several, separated by commas; may be repeated; 0.0.0.0 and [::] are all of this machine
+    /// [default: 127.0.0.1:7433, or that of the global master in [federation]]
+    #[arg(long, value_name = "ADDRESS[,..]")]
+    listen: Vec<String>,
     /// Path of a socket where users of this machine call without a token: the kernel says who they are
     #[arg(long, value_name = "PATH")]
     listen_local: Option<PathBuf>,
@@ -152,7 +152,7 @@ impl ServerSettings {
     /// Also accepts the configuration of a federation whose size is not known yet.
     pub fn read_any(self) -> Result<Config> {
         let mut config = configured(self.config.as_deref(), self.preset)?;
-        config.listen = self.listen.or(config.listen);
+        replace(&mut config.listen, self.listen);
         config.listen_local = self.listen_local.or(config.listen_local);
         Ok(config)
     }
@@ -170,6 +170,13 @@ impl ServerSettings {
     /// The preset on the command line, without the file's.
     pub fn preset(&self) -> Option<Preset> {
         self.preset
+    }
+}
+
+/// Replaces addresses of the configuration by those of the command line, if there are any.
+pub fn replace(configured: &mut Vec<String>, flags: Vec<String>) {
+    if !flags.is_empty() {
+        *configured = flags.iter().flat_map(|text| addresses_of(text)).collect();
     }
 }
 

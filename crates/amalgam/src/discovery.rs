@@ -140,7 +140,7 @@ fn of_machine(connection: &Connection) -> Result<Option<Client>> {
             .then(|| Client::new(format!("https://{}", file.address), token).trusting(&trusted))
             .transpose();
     };
-    if is_local(address) {
+    if is_local(address) && !file.https {
         return Ok(Some(Client::new(format!("http://{address}"), token)));
     }
     let host = match address.ip() {

@@ -35,7 +35,7 @@ pub fn start(size: &Size) -> Result<Embedded> {
     let mut executor = cluster::executor_setup(&state_dir, EnforcementChoice::Auto, RunAs::Agent)?;
     executor.config.idle_exit = LEASH;
     executor.config.leash = Some(LEASH);
-    let config = Config { listen: Some("127.0.0.1:0".to_owned()), ..Config::default() };
+    let config = Config { listen: vec!["127.0.0.1:0".to_owned()], ..Config::default() };
     let executor_config = executor.config.clone();
     let server = Server::start(ServerOptions {
         state_dir: state_dir.clone(),
@@ -55,7 +55,7 @@ pub fn start(size: &Size) -> Result<Embedded> {
         }
     };
     let token = amalgam_daemon::auth::client_token(&server.token_file, &user())?;
-    let address = server.address.to_string();
+    let address = server.addresses()[0].to_string();
     Ok(Embedded { address, token, server: Some(server), executor: executor_config, state_dir })
 }
 

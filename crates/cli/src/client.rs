@@ -242,7 +242,7 @@ impl Client {
         call: impl Fn(&str) -> std::result::Result<Response<Body>, ureq::Error>,
     ) -> Result<Response<Body>> {
         match check(&self.base, call(&self.base)) {
-            Err(failure) => match self.led_to(failure.elsewhere.as_ref()).first() {
+            Err(failure) => match self.led_to(failure.elsewhere.as_deref()).first() {
                 Some(base) => check(base, call(base)),
                 None => Err(failure),
             },
@@ -271,17 +271,19 @@ impl Client {
     /// The servers of a redirect that may get our token. From an encrypted connection, others that are encrypted: the same authorities
     /// verify them. Otherwise they are on this machine, as is the server that was asked, and the user has to have named that by its own
     /// address: the addresses behind a tunnel belong to another machine.
-    fn led_to<'a>(&self, elsewhere: Option<&'a Elsewhere>) -> Vec<&'a str> {
+    fn led_to(&self, elsewhere: Option<&Elsewhere>) -> Vec<String> {
         const ENCRYPTED: &str = "https://";
+        const PLAIN: &str = "http://";
+        let Some(elsewhere) = elsewhere else { return Vec::new() };
+        let mut here = std::iter::once(&elsewhere.here).chain(&elsewhere.also_here);
+        let is_here = is_loopback(address_of(&self.base)) && here.any(|here| same_place(&self.base, here));
         let is_encrypted = self.base.starts_with(ENCRYPTED);
-        let is_here = self.base.starts_with("http://") && is_loopback(address_of(&self.base));
-        let is_trusted = |elsewhere: &&Elsewhere| is_encrypted || is_here && same_place(&self.base, &elsewhere.here);
-        let at = elsewhere.filter(is_trusted).map(|elsewhere| elsewhere.at.as_slice()).unwrap_or_default();
-        let may_have_it = |base: &&str| match is_encrypted {
-            true => base.starts_with(ENCRYPTED),
-            false => is_loopback(address_of(base)),
+        let led = |base: &String| match base.strip_prefix(PLAIN) {
+            // On loopback, they also answer with TLS.
+            Some(address) if is_encrypted => (is_here && is_loopback(address)).then(|| format!("{ENCRYPTED}{address}")),
+            _ => (is_encrypted || is_here && is_loopback(address_of(base))).then(|| base.clone()),
         };
-        at.iter().map(String::as_str).filter(may_have_it).collect()
+        elsewhere.at.iter().filter_map(led).collect()
     }
 
     fn decode<T: DeserializeOwned>(&self, answer: Response<Body>) -> Result<T> {
@@ -336,9 +338,9 @@ impl Client {
         let tasks = request.tasks;
         let mut elsewhere: BTreeMap<String, Vec<usize>> = BTreeMap::new();
         for (place, result) in results.iter().enumerate() {
-            let led = result.error.as_ref().and_then(|error| error.elsewhere.as_ref());
+            let led = result.error.as_ref().and_then(|error| error.elsewhere.as_deref());
             if let Some(base) = self.led_to(led).first() {
-                elsewhere.entry((*base).to_owned()).or_default().push(place);
+                elsewhere.entry(base.clone()).or_default().push(place);
             }
         }
         for (base, places) in elsewhere {
@@ -382,9 +384,9 @@ impl Client {
         let Some(others) = others else { return Ok(Jobs { jobs, has_more, silent: Vec::new() }) };
         let bases = self.led_to(Some(&others));
         let asked = thread::scope(|scope| {
-            let ask = |base: &&str| {
+            let ask = |base: &String| {
                 // A paused global master accepts connections and sends nothing.
-                let other = Client { base: (*base).to_owned(), ..self.within(OTHERS_PATIENCE) };
+                let other = Client { base: base.clone(), ..self.within(OTHERS_PATIENCE) };
                 scope.spawn(move || other.pages::<JobSummary>(path, query, limit))
             };
             let threads: Vec<_> = bases.iter().map(ask).collect();
@@ -635,18 +637,20 @@ mod tests {
         let client = |base: &str| Client::new(base.to_owned(), String::new());
         let led = |asked: &str, here: &str, at: &[&str]| {
             let at = at.iter().map(|at| (*at).to_owned()).collect();
-            let elsewhere = Elsewhere { here: here.to_owned(), at };
-            client(asked).led_to(Some(&elsewhere)).into_iter().map(str::to_owned).collect::<Vec<_>>()
+            let also_here = vec!["http://[::1]:7635".to_owned()];
+            client(asked).led_to(Some(&Elsewhere { here: here.to_owned(), also_here, at }))
         };
         let (one, two) = ("http://127.0.0.1:7633", "http://127.0.0.1:7634");
         assert_eq!(led(one, one, &[two]), [two]);
         assert_eq!(led("http://localhost:7633", one, &[two]), [two]);
+        assert_eq!(led("http://[::1]:7635", one, &[two]), [two], "by another of its addresses");
         assert!(led("http://127.0.0.1:9999", one, &[two]).is_empty(), "by a tunnel");
         assert!(led("http://head:7633", one, &[two]).is_empty(), "by another machine");
         let encrypted = "https://10.0.0.1:7433";
         assert!(led(encrypted, "http://10.0.0.1:7433", &[two]).is_empty(), "by an encrypted connection");
         assert!(led(encrypted, encrypted, &[two]).is_empty(), "by an encrypted connection");
-        assert!(led("https://127.0.0.1:7633", one, &[two]).is_empty(), "by an encrypted connection");
+        assert_eq!(led("https://127.0.0.1:7633", one, &[two]), ["https://127.0.0.1:7634"]);
+        assert!(led("https://127.0.0.1:9999", one, &[two]).is_empty(), "by an encrypted tunnel");
         // The same authorities verify the other one.
         let other = "https://10.0.0.2:7433";
         assert_eq!(led(encrypted, encrypted, &[other, two]), [other]);

@@ -22,7 +22,7 @@ pub struct Failure {
     pub code: u8,
     pub kind: Kind,
     /// The servers that can answer instead.
-    pub elsewhere: Option<api::Elsewhere>,
+    pub elsewhere: Option<Box<api::Elsewhere>>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -1,6 +1,7 @@
 //! The server's configuration file: TOML, every key optional.
 
 mod accounts;
+mod addresses;
 mod beside;
 mod federation;
 mod isolation;
@@ -15,6 +16,8 @@ mod range;
 mod store;
 
 use accounts::AccountEntry;
+use addresses::Addresses;
+pub use addresses::addresses_of;
 use amalgam_core::dispatch::{Decide, DispatchSettings};
 use amalgam_core::master::MasterSettings;
 use amalgam_core::policy::inter_job::QueueTree;
@@ -60,10 +63,12 @@ pub struct Config {
     pub federation: Option<FederationConfig>,
     /// Store of the durable records of a federation's master; `None` if they are in its directory.
     pub store: Option<StoreConfig>,
-    /// Address of the public interface, if configured.
-    pub listen: Option<String>,
-    /// Address for agents, if configured.
-    pub listen_agents: Option<String>,
+    /// Addresses of the public interface; empty if they are not configured.
+    pub listen: Vec<String>,
+    /// Addresses for agents; empty if they are not configured.
+    pub listen_agents: Vec<String>,
+    /// Whether the public interface answers clients on loopback also without TLS.
+    pub plain_http: bool,
     /// Path of a socket for users of this machine, if configured.
     pub listen_local: Option<PathBuf>,
     /// Names and addresses under which clients reach the server, besides those that it finds itself.
@@ -96,8 +101,9 @@ impl Default for Config {
             master: MasterSettings { dispatch, ..MasterSettings::default() },
             federation: None,
             store: None,
-            listen: None,
-            listen_agents: None,
+            listen: Vec::new(),
+            listen_agents: Vec::new(),
+            plain_http: true,
             listen_local: None,
             listen_names: Vec::new(),
             accounts: BTreeMap::new(),
@@ -131,6 +137,14 @@ fn value<T>(key: Option<At<T>>, default: T) -> T {
     key.map_or(default, |key| key.value)
 }
 
+/// The written addresses, or else the one of `[federation]`, or else the usual one.
+fn written_or<'a>(written: &'a [String], federated: Option<&'a str>, usual: &'a str) -> Vec<&'a str> {
+    match written {
+        [] => vec![federated.unwrap_or(usual)],
+        each => each.iter().map(String::as_str).collect(),
+    }
+}
+
 /// A name or address that can be in a certificate.
 fn listen_name(name: At<String>) -> Result<String, Mistake> {
     if ServerName::try_from(name.value.as_str()).is_ok() {
@@ -145,9 +159,10 @@ fn listen_name(name: At<String>) -> Result<String, Mistake> {
 struct File {
     #[serde(default, deserialize_with = "preset")]
     preset: Option<At<Preset>>,
-    listen: Option<String>,
-    listen_agents: Option<String>,
+    listen: Option<At<Addresses>>,
+    listen_agents: Option<At<Addresses>>,
     listen_local: Option<PathBuf>,
+    plain_http: Option<bool>,
     /// Names and addresses for the server's certificate.
     #[serde(default)]
     listen_names: Vec<At<String>>,
@@ -223,21 +238,19 @@ fn named<'de, D: Deserializer<'de>, T>(
 }
 
 impl Config {
-    /// Address of the public interface, except for global masters.
-    pub fn interface(&self) -> &str {
-        self.listen.as_deref().unwrap_or(INTERFACE)
+    /// Addresses of the public interface, except for global masters.
+    pub fn interface(&self) -> Vec<&str> {
+        written_or(&self.listen, None, INTERFACE)
     }
 
-    /// Address of a global master's interface, which `[federation]` may define.
-    pub fn interface_of_global(&self) -> &str {
-        let federated = || self.federation.as_ref().and_then(FederationConfig::interface);
-        self.listen.as_deref().or_else(federated).unwrap_or(INTERFACE)
+    /// Addresses of a global master's interface. `[federation]` may define one.
+    pub fn interface_of_global(&self) -> Vec<&str> {
+        written_or(&self.listen, self.federation.as_ref().and_then(FederationConfig::interface), INTERFACE)
     }
 
-    /// Address for agents. `[federation]` may define it for each cluster.
-    pub fn agents(&self) -> &str {
-        let federated = || self.federation.as_ref().and_then(FederationConfig::agents);
-        self.listen_agents.as_deref().or_else(federated).unwrap_or(AGENTS)
+    /// Addresses for agents. `[federation]` may define one for each cluster.
+    pub fn agents(&self) -> Vec<&str> {
+        written_or(&self.listen_agents, self.federation.as_ref().and_then(FederationConfig::agents), AGENTS)
     }
 
     /// Reads the file, with `preset` instead of its own if given. The file's `[policies]` apply to it in any case.
@@ -276,8 +289,10 @@ impl Config {
         config.federation = file.federation.map(|At { at, value }| value.config(at)).transpose()?;
         config.store = file.store.map(|At { at, value }| value.config(at, section.is_some())).transpose()?;
         file.policies.apply(&mut config.preset)?;
-        (config.listen, config.listen_agents, config.listen_local) =
-            (file.listen, file.listen_agents, file.listen_local);
+        config.listen = addresses::addresses("listen", file.listen)?;
+        config.listen_agents = addresses::addresses("listen_agents", file.listen_agents)?;
+        config.listen_local = file.listen_local;
+        config.plain_http = file.plain_http.unwrap_or(config.plain_http);
         config.listen_names = file.listen_names.into_iter().map(listen_name).collect::<Result<_, _>>()?;
         config.accounts = accounts::accounts(file.account)?;
         config.oidc = oidc::oidc(file.oidc)?;

@@ -7,12 +7,13 @@ use crate::changed;
 use crate::channel::Certificate;
 use crate::config::{Config, FederationConfig, is_local, is_loopback};
 use crate::durable;
+use crate::http::Encryption;
 use crate::identity::{Identity, ToClients};
 use crate::journal::{JournalPlace, JournalWriter};
 use crate::seat;
 use crate::server::{
-    Hosted, Kept, Log, Server, ServerError, bind_std, certificates_of, global_introduction, interface_runtime,
-    neighbours, resolve, roles,
+    Hosted, Kept, Log, Server, ServerError, bind_all, certificates_of, global_introduction, interface_runtime,
+    neighbours, resolve, resolve_all, roles, shown,
 };
 use crate::shell::{Handle, Input, Stopped};
 use crate::transport::{
@@ -29,7 +30,6 @@ use std::fs;
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, mpsc};
-use tokio::net::TcpListener as AsyncListener;
 
 /// What global master to start, and where.
 pub struct GlobalOptions {
@@ -50,8 +50,8 @@ pub struct GlobalOptions {
 
 /// How clients reach the interface.
 struct Interface {
-    address: SocketAddr,
-    certificate: Option<Certificate>,
+    addresses: Vec<SocketAddr>,
+    encryption: Encryption,
     trusted: Option<TrustedPem>,
     /// The address in the certificate, if it has no other.
     announced: Option<String>,
@@ -62,30 +62,36 @@ impl Interface {
     /// joined, or else of an authority of its own.
     fn of(options: &GlobalOptions, federation: &FederationConfig) -> Result<Interface, ServerError> {
         let GlobalOptions { state_dir, config, listener, joined, .. } = options;
-        let address = resolve(config.interface_of_global())?;
+        let addresses = resolve_all(&config.interface_of_global())?;
+        let is_beyond_loopback = !addresses.iter().copied().all(is_local);
         if let Some(announced) = federation.interface().filter(|_| listener.is_none()) {
             let is_elsewhere = match is_loopback(announced) {
-                true => resolve(announced)? != address,
+                true => !addresses.contains(&resolve(announced)?),
                 // It may be the address of a router.
-                false => is_local(address),
+                false => !is_beyond_loopback,
             };
             if is_elsewhere {
-                return Err(ServerError::Elsewhere { address, announced: announced.to_owned() });
+                return Err(ServerError::Elsewhere { addresses: shown(&addresses), announced: announced.to_owned() });
             }
         }
-        let first = joined.values().next().filter(|_| !is_local(address));
-        let Some(first) = first else {
-            let own = certificates_of(state_dir, address, false, config)?;
-            return Ok(Interface { address, certificate: own.for_clients, trusted: own.trusted, announced: None });
+        let Some(first) = joined.values().next() else {
+            let own = certificates_of(state_dir, &addresses, false, config)?;
+            let (encryption, trusted) = (own.encryption, own.trusted);
+            return Ok(Interface { addresses, encryption, trusted, announced: None });
         };
-        let Some(announced) = federation.interface() else { return Err(ServerError::Unannounced { address }) };
-        check_name(first, announced);
+        let announced = federation.interface().filter(|_| is_beyond_loopback);
+        match announced {
+            Some(announced) => check_name(first, announced),
+            None if is_beyond_loopback => return Err(ServerError::Unannounced { addresses: shown(&addresses) }),
+            None => {}
+        }
         let (presented, identity) = (ToClients(Arc::clone(first)), Arc::clone(first));
+        let certificate = Some(Certificate::resolved(Arc::new(presented)));
         Ok(Interface {
-            address,
-            certificate: Some(Certificate::resolved(Arc::new(presented))),
+            addresses,
+            encryption: Encryption { certificate, plain_http: config.plain_http },
             trusted: Some(Arc::new(move || authorities(&identity))),
-            announced: Some(announced.to_owned()),
+            announced: announced.map(str::to_owned),
         })
     }
 }
@@ -116,7 +122,7 @@ pub fn start(options: GlobalOptions) -> Result<Server, ServerError> {
     let federation = options.config.federation.clone().ok_or_else(missing)?;
     let own = federation.global().map_err(ServerError::Federation)?;
     let tokens = Arc::new(Tokens::open(&options.state_dir, &options.user)?);
-    let Interface { address, certificate, trusted, announced } = Interface::of(&options, &federation)?;
+    let Interface { addresses, encryption, trusted, announced } = Interface::of(&options, &federation)?;
     let GlobalOptions { state_dir, config, listener, secrets, joined, journal, .. } = options;
     let log = Log::open(&state_dir, &config)?;
     let too_many = || ServerError::TooManyStarts { path: state_dir.clone() };
@@ -134,12 +140,9 @@ pub fn start(options: GlobalOptions) -> Result<Server, ServerError> {
     let hosted = Hosted::start(roles, log.store, None, log.clock, journal, None)?;
 
     let runtime = interface_runtime()?;
-    let listener = listener.map_or_else(|| bind_std(address), Ok)?;
-    let entered = runtime.enter();
-    let listener = AsyncListener::from_std(listener).map_err(ServerError::io("listen"))?;
-    drop(entered);
+    let listeners = listener.map_or_else(|| bind_all(&addresses), |taken| Ok(vec![taken]))?;
     let remote = Arc::new(RemoteNodes::new(Some(seat), None, hosted.metrics.file_traffic.clone()));
-    let neighbours = Some(neighbours(&config, seat, &listener)?);
+    let neighbours = Some(neighbours(&config, seat, &listeners)?);
     let secrets = secrets.unwrap_or_else(|| Secrets::Server(Arc::clone(&tokens)));
     let joins = Joins { secrets, joined, tokens: Arc::clone(&tokens), state_dir: state_dir.clone() };
     joins.prepare()?;
@@ -157,12 +160,12 @@ pub fn start(options: GlobalOptions) -> Result<Server, ServerError> {
         lock: None,
         resignation: None,
         neighbours,
-        certificate,
+        encryption,
         announced,
     };
     let usage_days = config.usage_days;
     let callers = Callers { trusted, ..Callers::open(tokens, config, &kept.state_dir)? };
-    Server::serve(hosted, remote, (callers, None, usage_days), runtime, listener, kept)
+    Server::serve(hosted, remote, (callers, None, usage_days), runtime, listeners, kept)
 }
 
 /// With what this global master joins the masters of the clusters.

@@ -10,7 +10,7 @@ use crate::journal::{JournalError, JournalPlace, JournalWriter};
 use crate::private::make_private_dir;
 use crate::sealing::new_sealing;
 use crate::server::is_here;
-use crate::server::{ServerError, bind, changes, resolve, spawn_loop};
+use crate::server::{ServerError, asynchronous, bind_all, changes, local_addresses, resolve_all, spawn_loop};
 use crate::shell::{Clock, Committer, EventRing, Handle, Input, Metrics, Shell};
 use crate::store::ServerId;
 use crate::store::{Options, Recovered, Store, StoreError};
@@ -40,9 +40,9 @@ pub struct JobsOptions {
     /// The server's address for agents.
     pub server: String,
     pub secrets: Secrets,
-    /// Address at which this process listens for agents.
-    pub listen: String,
-    /// Address at which agents reach this process; `None` if it is the one at which it listens.
+    /// Addresses at which this process listens for agents.
+    pub listen: Vec<String>,
+    /// Address at which agents reach this process; `None` if it is the first one at which it listens.
     pub advertise: Option<String>,
     /// State directory, which no other process uses.
     pub state_dir: PathBuf,
@@ -132,14 +132,14 @@ impl JobHostTerms {
     }
 }
 
-/// Runs until the server refuses this process or `until_stopped` returns. `ready` receives the address for agents, and
+/// Runs until the server refuses this process or `until_stopped` returns. `ready` receives the addresses for agents, and
 /// whether the server is connected.
 ///
 /// # Errors
 /// If the log cannot be used, the server refuses this process, or the peer is not a server.
 pub fn run(
     options: JobsOptions,
-    ready: impl FnMut(SocketAddr, bool),
+    ready: impl FnMut(&[SocketAddr], bool),
     until_stopped: impl FnOnce() + Send + 'static,
 ) -> Result<(), JobsError> {
     let (log_dir, state_dir) = (options.state_dir.join("log"), options.state_dir.clone());
@@ -185,7 +185,7 @@ pub fn run(
 async fn stay(
     options: JobsOptions,
     (store, recovered): (Store, Recovered),
-    mut ready: impl FnMut(SocketAddr, bool),
+    mut ready: impl FnMut(&[SocketAddr], bool),
     started: &mut Option<Handle>,
 ) -> Result<(), JobsError> {
     let JobsOptions { number, server, secrets, listen, advertise, state_dir, journal, patience } = options;
@@ -193,10 +193,10 @@ async fn stay(
     if let Some(other) = before.as_ref().filter(|terms| terms.number != number) {
         return Err(JobsError::OfOthers { path: state_dir, found: other.number.0, wanted: number.0 });
     }
-    let listener = bind(resolve(&listen)?).await?;
-    let address = listener.local_addr().map_err(JobsError::io("learn its own address"))?;
+    let listeners = bind_all(&resolve_all(&listen)?)?;
+    let addresses = local_addresses(&listeners)?;
     let history = store.history();
-    let advertised = advertise.unwrap_or_else(|| address.to_string());
+    let advertised = advertise.unwrap_or_else(|| addresses[0].to_string());
     if !is_address(&advertised) || advertised.parse::<SocketAddr>().is_ok_and(|address| address.ip().is_unspecified()) {
         return Err(JobsError::NoAddress { advertised });
     }
@@ -230,8 +230,8 @@ async fn stay(
     let side = Side::JobHost(number);
     let gate =
         Gate { handle: handle.clone(), secrets: secrets.clone(), certificate, certifier: None, side, lease: None };
-    tokio::spawn(serve_daemons(vec![listener], gate));
-    ready(address, first.is_some());
+    tokio::spawn(serve_daemons(asynchronous(listeners)?, gate));
+    ready(&addresses, first.is_some());
     let mut joined = first;
     loop {
         if let Some(joined) = joined.take() {

@@ -10,8 +10,10 @@ use std::net::SocketAddr;
 #[derive(Clone, Debug)]
 pub struct Neighbours {
     pub seat: Seat,
-    /// Address at which this process listens for clients.
-    pub here: SocketAddr,
+    /// Addresses at which this process listens for clients, at least one.
+    pub here: Vec<SocketAddr>,
+    /// Whether the processes of the federation answer clients on loopback also without TLS.
+    pub plain_http: bool,
     /// Addresses of the global masters' interfaces, in the order of their numbers; empty if they are not configured.
     pub interfaces: Vec<String>,
 }
@@ -48,7 +50,7 @@ impl Neighbours {
     pub fn others(&self) -> Option<Elsewhere> {
         let is_other = |number: usize| !matches!(self.seat, Seat::Global(_, own) if usize::from(own.0) == number);
         let others = self.interfaces.iter().enumerate().filter(|(number, _)| is_other(*number));
-        let others: Vec<String> = others.map(|(_, address)| url(address)).collect();
+        let others: Vec<String> = others.map(|(_, address)| self.url(address)).collect();
         (!others.is_empty()).then(|| self.elsewhere(others))
     }
 
@@ -63,20 +65,22 @@ impl Neighbours {
             Seat::Global(_, own) => own.to_string(),
             Seat::Cluster(_, cluster) => format!("the master of {cluster}"),
         };
-        let interface = self.interfaces.get(usize::from(global.0)).map(|address| self.elsewhere(vec![url(address)]));
+        let interface =
+            self.interfaces.get(usize::from(global.0)).map(|address| self.elsewhere(vec![self.url(address)]));
         Some(Error::with_global(format!("{what} belongs to {global}, and this is {this}"), interface))
     }
 
     fn elsewhere(&self, at: Vec<String>) -> Elsewhere {
-        let scheme = if is_local(self.here) { "http" } else { "https" };
-        Elsewhere { here: format!("{scheme}://{}", self.here), at }
+        let scheme = |address: &SocketAddr| if is_local(*address) && self.plain_http { "http" } else { "https" };
+        let mut here = self.here.iter().map(|address| format!("{}://{address}", scheme(address)));
+        Elsewhere { here: here.next().unwrap_or_default(), also_here: here.collect(), at }
     }
-}
 
-/// An interface that other machines reach is encrypted.
-fn url(address: &str) -> String {
-    let scheme = if is_loopback(address) { "http" } else { "https" };
-    format!("{scheme}://{address}")
+    /// An interface that other machines reach is encrypted.
+    fn url(&self, address: &str) -> String {
+        let scheme = if is_loopback(address) && self.plain_http { "http" } else { "https" };
+        format!("{scheme}://{address}")
+    }
 }
 
 #[cfg(test)]
@@ -93,13 +97,16 @@ mod tests {
         ]);
         let queues = queues.unwrap();
         let interfaces = vec!["localhost:1".to_owned(), "b:2".to_owned(), "c:3".to_owned()];
-        let here = "127.0.0.1:2".parse().unwrap();
-        let global = Neighbours { seat: Seat::Global(federation, GlobalId(1)), here, interfaces: interfaces.clone() };
-        let of = |error: Option<Error>| error.map(|error| (error.error, error.message, error.elsewhere));
+        let here = vec!["127.0.0.1:2".parse().unwrap(), "10.0.0.1:2".parse().unwrap()];
+        let seat = Seat::Global(federation, GlobalId(1));
+        let global = Neighbours { seat, here: here.clone(), plain_http: true, interfaces: interfaces.clone() };
+        let of =
+            |error: Option<Error>| error.map(|error| (error.error, error.message, error.elsewhere.map(|led| *led)));
         assert_eq!(of(global.has_job(JobId(2))), None);
         let led = |at: &[&str]| {
             let at = at.iter().map(|at| (*at).to_owned()).collect();
-            Some(Elsewhere { here: "http://127.0.0.1:2".to_owned(), at })
+            let also_here = vec!["https://10.0.0.1:2".to_owned()];
+            Some(Elsewhere { here: "http://127.0.0.1:2".to_owned(), also_here, at })
         };
         let elsewhere = |message: &str, at: &str| Some((ErrorCode::Elsewhere, message.to_owned(), led(&[at])));
         let third = elsewhere("job 6 belongs to global master 2, and this is global master 1", "https://c:3");
@@ -121,7 +128,12 @@ mod tests {
         }
         assert_eq!(global.others(), led(&["http://localhost:1", "https://c:3"]));
 
-        let master = Neighbours { seat: Seat::Cluster(federation, ClusterId(0)), here, interfaces };
+        let encrypted = Neighbours { plain_http: false, ..global.clone() };
+        let others = encrypted.others().unwrap();
+        assert_eq!((others.here.as_str(), others.at[0].as_str()), ("https://127.0.0.1:2", "https://localhost:1"));
+
+        let seat = Seat::Cluster(federation, ClusterId(0));
+        let master = Neighbours { seat, here, plain_http: true, interfaces };
         let first =
             elsewhere("job 1 belongs to global master 0, and this is the master of cluster 0", "http://localhost:1");
         assert_eq!(of(master.has_job(JobId(1))), first);

@@ -11,13 +11,12 @@ use crate::auth::{AuthError, Callers, Tokens, TrustedPem};
 use crate::authority::AuthorityError;
 use crate::backend::ServerBackend;
 use crate::changed::{self, Misfit};
-use crate::channel::Certificate;
-use crate::config::{Config, StoreConfig, is_local};
+use crate::config::{Config, StoreConfig};
 use crate::descriptors;
 use crate::executor::host::Host;
 use crate::executor::{self, ExecutorError};
 use crate::files::{FileStore, Source};
-use crate::http;
+use crate::http::{self, Encryption, Entrance};
 use crate::journal::{JournalError, JournalPlace, JournalWriter};
 use crate::kept_output;
 use crate::lock::LockError;
@@ -37,9 +36,7 @@ use crate::terminal::visible;
 use crate::transport::{
     FederatedFiles, Gate, GlobalIntroduction, JoinError, RemoteNodes, Secrets, Side, serve_daemons,
 };
-use addresses::leave_address;
-use addresses::resolve_all;
-pub(crate) use addresses::{bind, bind_std, is_here, resolve};
+pub(crate) use addresses::{Reached, asynchronous, bind_all, is_here, local_addresses, resolve, resolve_all, shown};
 pub use addresses::{check_addresses, take_address};
 use amalgam_core::hosting::{Fact, Managers, Roles};
 use amalgam_core::job_manager::JobManagerSettings;
@@ -51,11 +48,10 @@ use std::collections::VecDeque;
 use std::error::Error;
 use std::fs::File;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 
 /// What server to start, and where.
@@ -101,15 +97,15 @@ pub enum ServerError {
     #[error("[federation] of the configuration: {0}")]
     Federation(String),
     #[error(
-        "the interface would listen at {address}, but `globals` of [federation] announces {announced}: leave out --listen and \
+        "the interface would listen at {addresses}, but `globals` of [federation] announces {announced}: leave out --listen and \
          `listen`, or correct `globals`"
     )]
-    Elsewhere { address: SocketAddr, announced: String },
+    Elsewhere { addresses: String, announced: String },
     #[error(
-        "the interface would listen at {address}, which other machines reach, but `globals` of [federation] does not name its address: \
+        "the interface would listen at {addresses}, which other machines reach, but `globals` of [federation] does not name its address: \
          write a list of the addresses of all global masters, the same in all configurations, or listen on 127.0.0.1"
     )]
-    Unannounced { address: SocketAddr },
+    Unannounced { addresses: String },
     #[error(transparent)]
     Join(#[from] JoinError),
     #[error(transparent)]
@@ -226,9 +222,8 @@ impl Hosted {
 
 /// The HTTP interface before it is open.
 pub(crate) struct Interface {
-    pub address: SocketAddr,
-    /// If other machines can reach it.
-    pub certificate: Option<Certificate>,
+    pub addresses: Vec<SocketAddr>,
+    pub encryption: Encryption,
 }
 
 /// Values of the start that a running server keeps.
@@ -239,8 +234,7 @@ pub(crate) struct Kept {
     pub lock: Option<File>,
     pub resignation: Option<Resignation>,
     pub neighbours: Option<Neighbours>,
-    /// Of an interface that other machines can reach.
-    pub certificate: Option<Certificate>,
+    pub encryption: Encryption,
     /// The address in the certificate, if clients on this machine have to use that one, too.
     pub announced: Option<String>,
 }
@@ -257,10 +251,9 @@ pub(crate) fn roles(config: &Config, epoch: Epoch, seat: Option<Seat>) -> Result
 }
 
 /// The other processes in the federation of this configuration.
-pub(crate) fn neighbours(config: &Config, seat: Seat, listener: &TcpListener) -> Result<Neighbours, ServerError> {
+pub(crate) fn neighbours(config: &Config, seat: Seat, listeners: &[TcpListener]) -> Result<Neighbours, ServerError> {
     let interfaces = config.federation.as_ref().map_or_else(Vec::new, |federation| federation.interfaces.clone());
-    let here = listener.local_addr().map_err(ServerError::io("learn the interface's address"))?;
-    Ok(Neighbours { seat, here, interfaces })
+    Ok(Neighbours { seat, here: local_addresses(listeners)?, plain_http: config.plain_http, interfaces })
 }
 
 /// The introduction of a global master with this configuration to a cluster.
@@ -291,14 +284,13 @@ pub(crate) fn interface_runtime() -> Result<tokio::runtime::Runtime, ServerError
 
 /// A running server, or global master.
 pub struct Server {
-    pub address: SocketAddr,
+    reached: Reached,
     /// Where agents connect; empty if none do.
     pub agents_addresses: Vec<SocketAddr>,
     pub token_file: PathBuf,
     /// Bytes that were removed from the end of the log because the last write was incomplete.
     pub torn_bytes: u64,
     state_dir: PathBuf,
-    announced: Option<String>,
     _executor_lock: Option<File>,
     /// Set if a standby may take over.
     resignation: Option<Resignation>,
@@ -323,14 +315,14 @@ impl Server {
         }
         let federated = config.federation.as_ref().map(|federation| Ok((federation.size, federation.cluster()?)));
         config.master.federated = federated.transpose().map_err(ServerError::Federation)?;
-        let address = resolve(config.interface())?;
-        let agents = takes_agents.then(|| resolve_all(config.agents())).transpose()?;
+        let addresses = resolve_all(&config.interface())?;
+        let agents = takes_agents.then(|| resolve_all(&config.agents())).transpose()?;
         let tokens = Arc::new(Tokens::open(&state_dir, &user)?);
-        let own = certificates_of(&state_dir, address, agents.is_some(), &config)?;
-        let interface = Interface { address, certificate: own.for_clients };
+        let own = certificates_of(&state_dir, &addresses, agents.is_some(), &config)?;
+        let interface = Interface { addresses, encryption: own.encryption };
         // Lock the log first: a second server must not use the executor of the first.
         let log = open_log(&state_dir, &config, takes_agents && executor.is_none(), &interface, &tokens)?;
-        let certificate = interface.certificate;
+        let Interface { addresses, encryption } = interface;
         let seat = config.master.federated.map(|(federation, cluster)| Seat::Cluster(federation, cluster));
         seat::keep(&state_dir, seat)?;
         let (replica, resignation) = log.replica.unzip();
@@ -364,7 +356,7 @@ impl Server {
             let source = seat.is_some().then(|| Arc::new(FederatedFiles { remote, handle }) as Arc<dyn Source>);
             runtime.spawn(file_orders.carry_out(files, source, hosted.handle.clone()));
         }
-        let listener = runtime.block_on(bind(address))?;
+        let listeners = bind_all(&addresses)?;
         let agents_addresses = match agents.zip(own.for_daemons) {
             None => Vec::new(),
             Some((agents, (certificate, certifier))) => {
@@ -374,12 +366,12 @@ impl Server {
                 listen_for_agents(&runtime, &agents, gate)?
             }
         };
-        let neighbours = seat.map(|seat| neighbours(&config, seat, &listener)).transpose()?;
+        let neighbours = seat.map(|seat| neighbours(&config, seat, &listeners)).transpose()?;
         let (lock, torn_bytes, announced) = (executor_lock, log.torn_bytes, None);
         let kept =
-            Kept { agents_addresses, torn_bytes, state_dir, lock, resignation, neighbours, certificate, announced };
+            Kept { agents_addresses, torn_bytes, state_dir, lock, resignation, neighbours, encryption, announced };
         let callers = open_callers((tokens, own.trusted), config, &kept.state_dir, config_file, handle, user)?;
-        Server::serve(hosted, remote, callers, runtime, listener, kept)
+        Server::serve(hosted, remote, callers, runtime, listeners, kept)
     }
 
     /// Opens the interface of a process whose loop runs.
@@ -388,19 +380,20 @@ impl Server {
         remote: Arc<RemoteNodes>,
         callers: (Callers, Option<Arc<Reloader>>, u32),
         runtime: tokio::runtime::Runtime,
-        listener: TcpListener,
+        listeners: Vec<TcpListener>,
         kept: Kept,
     ) -> Result<Server, ServerError> {
         let Hosted { handle, history, events, metrics, started } = hosted;
         let (callers, reloader, usage_days) = callers;
-        let address = listener.local_addr().map_err(ServerError::io("learn the interface's address"))?;
+        let addresses = local_addresses(&listeners)?;
         let (stop, stopped) = oneshot::channel::<()>();
         let shutdown = async move {
             let _ = stopped.await;
         };
         let ended = Mutex::new(VecDeque::new());
-        let Kept { agents_addresses, torn_bytes, state_dir, lock, resignation, neighbours, certificate, announced } =
+        let Kept { agents_addresses, torn_bytes, state_dir, lock, resignation, neighbours, encryption, announced } =
             kept;
+        let reached = Reached { addresses, plain_http: encryption.plain_http, announced };
         let accounting = Accounting::open(&state_dir, history.clone(), handle.clone(), usage_days);
         let accounting = Arc::new(accounting.map_err(ServerError::io("read the totals of usage"))?);
         runtime.spawn(Arc::clone(&accounting).run());
@@ -418,16 +411,19 @@ impl Server {
             reloader: reloader.clone(),
         };
         let token_file = callers.tokens.path().to_owned();
+        let entrance = {
+            let _entered = runtime.enter();
+            Entrance { listeners: asynchronous(listeners)?, encryption }
+        };
         runtime.spawn(async move {
-            http::serve(listener, certificate, Arc::new(backend), callers, shutdown).await;
+            http::serve(entrance, Arc::new(backend), callers, shutdown).await;
         });
         let server = Server {
-            address,
+            reached,
             agents_addresses,
             token_file,
             torn_bytes,
             state_dir,
-            announced,
             _executor_lock: lock,
             resignation,
             handle,
@@ -441,17 +437,17 @@ impl Server {
 
     /// Writes the address to a file where clients on this machine look for it.
     pub fn write_server_file(&self, state_dir: &Path) -> Result<(), ServerError> {
-        let address = self.announced.clone().unwrap_or_else(|| self.address.to_string());
-        leave_address(state_dir, address, self.agents_addresses.first().copied(), &self.token_file)
+        self.reached.leave(state_dir, &self.agents_addresses, &self.token_file)
+    }
+
+    /// Where it listens for clients.
+    pub fn addresses(&self) -> &[SocketAddr] {
+        &self.reached.addresses
     }
 
     /// Where clients connect: encrypted, if other machines can.
-    pub fn url(&self) -> String {
-        let scheme = if is_local(self.address) { "http" } else { "https" };
-        match &self.announced {
-            Some(announced) => format!("https://{announced}"),
-            None => format!("{scheme}://{}", self.address),
-        }
+    pub fn urls(&self) -> Vec<String> {
+        self.reached.urls()
     }
 
     pub fn handle(&self) -> &Handle {
@@ -546,11 +542,11 @@ fn listen_for_agents(
     agents: &[SocketAddr],
     gate: Gate,
 ) -> Result<Vec<SocketAddr>, ServerError> {
-    let listeners: Vec<TcpListener> =
-        agents.iter().map(|agents| runtime.block_on(bind(*agents))).collect::<Result<_, _>>()?;
-    let addresses = listeners.iter().map(TcpListener::local_addr).collect::<Result<_, _>>();
-    runtime.spawn(serve_daemons(listeners, gate));
-    addresses.map_err(ServerError::io("learn the agents' address"))
+    let listeners = bind_all(agents)?;
+    let addresses = local_addresses(&listeners)?;
+    let _entered = runtime.enter();
+    runtime.spawn(serve_daemons(asynchronous(listeners)?, gate));
+    Ok(addresses)
 }
 
 /// The changes in these entries, in order, and the time of the last entry.

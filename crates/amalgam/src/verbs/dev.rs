@@ -92,7 +92,7 @@ pub fn execute(args: DevArgs, connection: &Connection) -> Result<ExitCode> {
     show::announce(&format!(
         "ready: {} at {}, preset {preset}, state in {}",
         counted(count as u64, "node"),
-        server.url(),
+        server.urls().join(", "),
         state_dir.display()
     ));
     cluster::until_stopped(cluster::stop_signals()?);

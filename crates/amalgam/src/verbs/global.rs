@@ -88,7 +88,7 @@ pub fn execute(args: GlobalArgs, connection: &Connection) -> Result<ExitCode> {
     let signals = cluster::stop_signals()?;
     show::announce(&format!(
         "ready: {}, global master {} of {}, preset {preset}, state in {}",
-        server.url(),
+        server.urls().join(", "),
         number.unwrap_or_default(),
         counted(clusters.into(), "cluster"),
         state_dir.display()

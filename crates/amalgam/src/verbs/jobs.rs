@@ -37,11 +37,11 @@ pub struct JobsArgs {
     /// The server's address for agents, as in its ready line
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:7434", help_heading = "Connection")]
     server: String,
-    /// Address of this process for agents. Keep it the same after a restart: agents that know no other address look for it there
-    /// [default: 127.0.0.1, port 7434 + N]
-    #[arg(long, value_name = "ADDRESS")]
-    listen: Option<String>,
-    /// Address at which agents reach this process [default: that of --listen]
+    /// Address of this process for agents, or several, separated by commas; may be repeated. Keep it the same after a restart: agents
+    /// that know no other address look for it there [default: 127.0.0.1, port 7434 + N]
+    #[arg(long, value_name = "ADDRESS[,..]")]
+    listen: Vec<String>,
+    /// Address at which agents reach this process [default: the first of --listen]
     #[arg(long, value_name = "HOST:PORT")]
     advertise: Option<String>,
     /// Directory of this process's log, for this process only [default: jobs-N in the state directory]
@@ -74,20 +74,24 @@ pub fn execute(args: JobsArgs, connection: &Connection) -> Result<ExitCode> {
         Some(secrets) => secrets,
         None => cluster::secrets(connection, &state_dir, None)?,
     };
+    let mut listen = vec![format!("127.0.0.1:{}", FIRST_PORT + u16::from(number))];
+    cluster::replace(&mut listen, args.listen);
     let options = JobsOptions {
         number: HostId(number),
         server: server.clone(),
         secrets,
-        listen: args.listen.unwrap_or_else(|| format!("127.0.0.1:{}", FIRST_PORT + u16::from(number))),
+        listen,
         advertise: args.advertise,
         state_dir: work_dir,
         journal: args.journal.place(),
         patience: PATIENCE,
     };
     let signals = cluster::stop_signals()?;
-    let ready = move |address: SocketAddr, is_joined: bool| {
+    let ready = move |addresses: &[SocketAddr], is_joined: bool| {
         let there = if is_joined { "" } else { ", which is not connected" };
-        show::announce(&format!("ready: job host {number} for agents at {address}, server {server}{there}"));
+        let addresses: Vec<String> = addresses.iter().map(ToString::to_string).collect();
+        let addresses = addresses.join(", ");
+        show::announce(&format!("ready: job host {number} for agents at {addresses}, server {server}{there}"));
     };
     let until_stopped = move || cluster::until_stopped(signals);
     jobs::run(options, ready, until_stopped).map_err(|error| Failure::new(error.to_string(), remedy(&error)))?;

@@ -39,9 +39,9 @@ answers calls with that state, and takes over when the lease of the first ends. 
 pub struct ServerArgs {
     #[command(flatten)]
     settings: ServerSettings,
-    /// Address for agents, or several, separated by commas; 0.0.0.0 and [::] are all of this machine [default: that of this master in [federation], or 127.0.0.1:7434]
+    /// Address for agents, or several, separated by commas; may be repeated; 0.0.0.0 and [::] are all of this machine [default: that of this master in [federation], or 127.0.0.1:7434]
     #[arg(long, value_name = "ADDRESS[,..]")]
-    listen_agents: Option<String>,
+    listen_agents: Vec<String>,
     /// Become a standby with a string of `amalgam token join --role server` of the active server, in an empty state directory; later
     /// starts use the certificate that it gave, with or without the string. [store] has to name the etcd of both
     #[arg(long, value_name = "STRING", env = "AMALGAM_JOIN", hide_env_values = true, help_heading = "Connection")]
@@ -63,7 +63,7 @@ pub fn execute(args: ServerArgs, connection: &Connection) -> Result<ExitCode> {
     let config_file = args.settings.file()?;
     let mut config = args.settings.read()?;
     args.numbered.apply(&mut config)?;
-    config.listen_agents = args.listen_agents.or(config.listen_agents);
+    cluster::replace(&mut config.listen_agents, args.listen_agents);
     stand_by(args.join.as_deref(), args.name, &config, &state_dir, connection)?;
     let preset = config.preset.name();
     let cluster = config.federation.as_ref().and_then(|federation| federation.cluster().ok());
@@ -83,7 +83,8 @@ pub fn execute(args: ServerArgs, connection: &Connection) -> Result<ExitCode> {
     let of = cluster.map_or_else(String::new, |cluster| format!(", {cluster} of a federation"));
     // A service manager may stop the process as soon as it is ready.
     let signals = cluster::stop_and_reload_signals()?;
-    show::announce(&format!("ready: {}{agents}{of}, preset {preset}, state in {}", server.url(), state_dir.display()));
+    let urls = server.urls().join(", ");
+    show::announce(&format!("ready: {urls}{agents}{of}, preset {preset}, state in {}", state_dir.display()));
     cluster::until_stopped_with(signals, || server.reload());
     server.stop();
     Ok(ExitCode::SUCCESS)

@@ -225,7 +225,7 @@ fn who_does_not_answer_or_is_no_server_with_tls_is_named() {
     user.fails(&["login", &nobody, "--fingerprint", &pin], "does not answer");
     let file = fs::read_to_string(machines.scene.state().join("server.json")).unwrap();
     let plain = serde_json::from_str::<amalgam_daemon::api::ServerFile>(&file).unwrap().address;
-    user.fails(&["login", &format!("https://{plain}"), "--fingerprint", &pin], "it may have no encryption");
+    user.fails(&["login", &format!("https://{plain}"), "--fingerprint", &pin], "has the fingerprint");
     user.fails(&["login", &format!("https://{}", machines.agents), "--fingerprint", &pin], "");
     user.fails(&["login", &format!("http://{plain}"), "--fingerprint", &pin], "has no certificate");
     user.fails(&["login", "http://192.0.2.1:7433"], "would send your token unencrypted");

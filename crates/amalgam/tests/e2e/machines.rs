@@ -158,7 +158,7 @@ impl Machines {
     }
 
     /// What a connection from this host to an address receives until the other side closes it.
-    fn received(&self, host: usize, address: &str, sent: &'static [u8]) -> Vec<u8> {
+    pub fn received(&self, host: usize, address: &str, sent: &'static [u8]) -> Vec<u8> {
         let (namespace, address) = (self.host(host).clone(), address.to_owned());
         let connect = move || {
             namespace.enter().unwrap();

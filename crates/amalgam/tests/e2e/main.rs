@@ -22,6 +22,7 @@ mod hanging;
 mod hollow;
 mod inheriting;
 mod input;
+mod interfaces;
 mod job_hosts;
 mod jobs;
 mod kill_loop;

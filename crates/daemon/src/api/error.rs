@@ -12,7 +12,7 @@ wire! {
         remedy: String,
         /// Other processes that can answer.
         #[serde(default, skip_serializing_if = "Option::is_none")]
-        elsewhere: Option<Elsewhere>,
+        elsewhere: Option<Box<Elsewhere>>,
         /// Id of the request, which is also in the server's diagnostics.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         request: Option<Box<str>>,
@@ -23,6 +23,9 @@ wire! {
     pub struct Elsewhere {
         /// Base URL at which this process listens.
         here: String,
+        /// Further ones.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        also_here: Vec<String>,
         /// Base URLs of the processes that have the requested object.
         at: Vec<String>,
     }
@@ -57,7 +60,7 @@ impl Error {
     /// The error for an object that another global master has; `elsewhere` is its address, if known.
     pub fn with_global(message: impl Into<String>, elsewhere: Option<Elsewhere>) -> Error {
         let remedy = "use --server with its address, or --state-dir with its directory";
-        Error { elsewhere, ..Error::new(ErrorCode::Elsewhere, message, remedy) }
+        Error { elsewhere: elsewhere.map(Box::new), ..Error::new(ErrorCode::Elsewhere, message, remedy) }
     }
 
     pub fn bad_request(message: impl Into<String>, remedy: impl Into<String>) -> Error {

@@ -100,13 +100,22 @@ pub struct Listing<T> {
 /// The file `server.json` in a server's state directory, for clients on the same machine.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct ServerFile {
-    /// `127.0.0.1:7433`.
+    /// `127.0.0.1:7433`: where clients on the same machine connect.
     pub address: String,
+    /// Whether these clients use TLS, also on loopback.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub https: bool,
+    /// All addresses at which it listens for clients; empty in the file of an older server.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub addresses: Vec<String>,
     pub pid: u32,
     pub token_file: ByteString,
-    /// Where it listens for agents, if it does.
+    /// The first address at which it listens for agents, if it does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agents: Option<String>,
+    /// All addresses at which it listens for agents.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub agents_addresses: Vec<String>,
 }
 
 impl ServerFile {

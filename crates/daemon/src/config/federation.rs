@@ -228,9 +228,9 @@ mod tests {
             let config =
                 parse(&format!("{more}[federation]\nmasters = ['a:1,b:1', 'c:2']\nglobals = ['[::1]:3']\nnumber = 1"));
             let mut config = config.unwrap();
-            let agents = config.agents().to_owned();
+            let agents = config.agents().join(",");
             config.federation.as_mut().unwrap().number = Some(0);
-            [agents, config.agents().to_owned(), config.interface_of_global().to_owned()]
+            [agents, config.agents().join(","), config.interface_of_global().join(",")]
         };
         assert_eq!(of(""), ["c:2", "127.0.0.1:7434", "[::1]:3"]);
         assert_eq!(of("listen = 'x:5'\nlisten_agents = 'y:6'\n"), ["y:6", "y:6", "x:5"]);

@@ -1,6 +1,7 @@
 //! The connections of the HTTP interface: their encryption, their maximum number, and how long a request may take to arrive.
 //!
-//! A connection that starts with TLS is encrypted. Without TLS, only clients on this machine are answered.
+//! A connection that starts with TLS is encrypted. Without TLS, only clients on loopback are answered, unless the configuration refuses
+//! these, too.
 //!
 //! At the maximum number of connections, a new one replaces the oldest connection that is not busy, that is, has not
 //! sent a complete request head.
@@ -23,7 +24,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::{GracefulShutdown, Watcher};
 use std::collections::BTreeMap;
 use std::fmt;
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
@@ -89,12 +90,25 @@ impl Default for Limits {
     }
 }
 
-/// Answers requests until `shutdown` completes. Then it answers the requests in flight and returns. Without a certificate,
-/// connections with TLS fail.
+/// Which connections are encrypted, and how.
+#[derive(Clone)]
+pub struct Encryption {
+    /// Without one, connections with TLS fail.
+    pub certificate: Option<Certificate>,
+    /// Whether clients on loopback may do without TLS.
+    pub plain_http: bool,
+}
+
+/// Where connections are accepted, and how.
+pub struct Entrance {
+    pub listeners: Vec<TcpListener>,
+    pub encryption: Encryption,
+}
+
+/// Answers requests until `shutdown` completes. Then it answers the requests in flight and returns.
 pub async fn serve(
-    listener: TcpListener,
+    entrance: Entrance,
     local: Option<UnixListener>,
-    certificate: Option<Certificate>,
     router: Router,
     limits: Limits,
     shutdown: impl Future<Output = ()> + Send,
@@ -105,10 +119,12 @@ pub async fn serve(
     let names = Arc::new(Semaphore::new(MOST_LOOKUPS));
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(limits.head);
+    let Entrance { listeners, encryption } = entrance;
+    let mut doors = Doors { listeners, next: 0 };
     let mut shutdown = std::pin::pin!(shutdown);
     loop {
         let accepted = tokio::select! {
-            accepted = listener.accept() => accepted.map(|(stream, address)| Arrival::Network(stream, address)),
+            accepted = doors.accept() => accepted.map(|(stream, address)| Arrival::Network(stream, address)),
             accepted = accept_local(local.as_ref()) => accepted.map(|(stream, user)| Arrival::Local(stream, user)),
             () = &mut shutdown => break,
         };
@@ -126,13 +142,13 @@ pub async fn serve(
             continue;
         };
         let front = Front { seat, router: router.clone(), limits, http: http.clone(), watcher: graceful.watcher() };
-        let (certificate, stopping, names) = (certificate.clone(), stopping.clone(), Arc::clone(&names));
+        let (encryption, stopping, names) = (encryption.clone(), stopping.clone(), Arc::clone(&names));
         tokio::spawn(async move {
             match arrival {
                 Arrival::Network(stream, address) => {
                     // Answers are small: a delay to fill a packet costs more than it saves.
                     let _ = stream.set_nodelay(true);
-                    let opening = async move { open(stream, certificate.as_ref()).await };
+                    let opening = async move { open(stream, &encryption).await };
                     front.answer(opening, Peer::Network(address), stopping).await;
                 }
                 Arrival::Local(stream, uid) => {
@@ -147,8 +163,32 @@ pub async fn serve(
             }
         });
     }
-    drop((listener, stop));
+    drop((doors, stop));
     graceful.shutdown().await;
+}
+
+/// The listeners of all addresses.
+struct Doors {
+    listeners: Vec<TcpListener>,
+    /// The one that is asked first: each has its turn, however many connections arrive at another.
+    next: usize,
+}
+
+impl Doors {
+    /// The next connection at any of them.
+    async fn accept(&mut self) -> io::Result<(TcpStream, SocketAddr)> {
+        poll_fn(|context| {
+            let count = self.listeners.len();
+            for place in (self.next..self.next + count).map(|place| place % count) {
+                if let Poll::Ready(accepted) = self.listeners[place].poll_accept(context) {
+                    self.next = place + 1;
+                    return Poll::Ready(accepted);
+                }
+            }
+            Poll::Pending
+        })
+        .await
+    }
 }
 
 /// A new connection.
@@ -218,28 +258,27 @@ impl Front {
 }
 
 /// The channel of a connection, when its first byte has arrived.
-async fn open(stream: TcpStream, certificate: Option<&Certificate>) -> io::Result<Channel> {
+async fn open(stream: TcpStream, encryption: &Encryption) -> io::Result<Channel> {
     let mut first = [0];
     if stream.peek(&mut first).await? == 0 {
         return Err(io::ErrorKind::UnexpectedEof.into());
     }
-    match certificate {
-        Some(certificate) if first == [TLS_HANDSHAKE] => certificate.accept(stream).await,
-        _ if is_local(stream.peer_addr()?) => Ok(Channel::Plain(stream)),
-        _ => {
-            let plain = Error::new(
-                ErrorCode::Forbidden,
-                "connections to other addresses than loopback have to be encrypted",
-                HTTPS,
-            );
-            say(stream, StatusCode::FORBIDDEN, plain).await?;
-            Err(io::ErrorKind::ConnectionRefused.into())
-        }
-    }
+    let is_here = is_local(stream.peer_addr()?) && is_local(stream.local_addr()?);
+    let message = match &encryption.certificate {
+        Some(certificate) if first == [TLS_HANDSHAKE] => return certificate.accept(stream).await,
+        _ if is_here && encryption.plain_http => return Ok(Channel::Plain(stream)),
+        _ if is_here => "connections to this server have to be encrypted, also on loopback (`plain_http = false`)",
+        _ => "connections to other addresses than loopback have to be encrypted",
+    };
+    let remedy = if is_here { HTTPS_HERE } else { HTTPS };
+    say(stream, StatusCode::FORBIDDEN, Error::new(ErrorCode::Forbidden, message, remedy)).await?;
+    Err(io::ErrorKind::ConnectionRefused.into())
 }
 
 const HTTPS: &str =
     "use https:// in the server's address, and --ca-file with a copy of ca.pem from the server's state directory";
+const HTTPS_HERE: &str = "use https:// in the server's address, and --ca-file with ca.pem of the server's state directory, or `amalgam login`; \
+                          or remove `plain_http` from the server's configuration";
 
 #[derive(Default)]
 struct Seats {
@@ -466,21 +505,33 @@ mod tests {
 
     /// Starts a server that answers `/` immediately, `/echo` with the request's body, and `/never` never.
     async fn start(limits: Limits) -> (SocketAddr, oneshot::Sender<()>) {
-        start_with(limits, None).await
+        start_with(limits, Encryption { certificate: None, plain_http: true }).await
     }
 
-    async fn start_with(limits: Limits, certificate: Option<Certificate>) -> (SocketAddr, oneshot::Sender<()>) {
+    async fn start_with(limits: Limits, encryption: Encryption) -> (SocketAddr, oneshot::Sender<()>) {
+        let (addresses, stop) = start_at(&["127.0.0.1:0"], limits, encryption).await;
+        (addresses[0], stop)
+    }
+
+    async fn start_at(at: &[&str], limits: Limits, encryption: Encryption) -> (Vec<SocketAddr>, oneshot::Sender<()>) {
         let router = Router::new()
             .route("/", get(|| async { "here" }))
             .route("/echo", post(|body: Bytes| async move { body }))
             .route("/never", get(std::future::pending::<&'static str>));
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = listener.local_addr().unwrap();
+        let mut listeners = Vec::new();
+        for address in at {
+            listeners.push(TcpListener::bind(address).await.unwrap());
+        }
+        let addresses = listeners.iter().map(|listener| listener.local_addr().unwrap()).collect();
         let (stop, stopped) = oneshot::channel();
-        tokio::spawn(serve(listener, None, certificate, router, limits, async move {
+        tokio::spawn(serve(Entrance { listeners, encryption }, None, router, limits, async move {
             let _ = stopped.await;
         }));
-        (address, stop)
+        (addresses, stop)
+    }
+
+    fn encrypted(plain_http: bool) -> Encryption {
+        Encryption { certificate: Some(Certificate::of_process().unwrap()), plain_http }
     }
 
     async fn open(address: SocketAddr, text: &str) -> TcpStream {
@@ -566,7 +617,7 @@ mod tests {
 
     #[tokio::test]
     async fn connections_with_tls_and_without_are_answered_on_this_machine() {
-        let (address, stop) = start_with(LIMITS, Some(Certificate::of_process().unwrap())).await;
+        let (address, stop) = start_with(LIMITS, encrypted(true)).await;
         assert!(rest(open(address, WHOLE).await).await.ends_with("here"));
         let mut channel = Channel::connect(&address.to_string(), None).await.unwrap();
         assert!(matches!(channel, Channel::Tls(_)));
@@ -585,14 +636,35 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn plain_text_on_loopback_is_refused_with_the_remedy_where_it_is_not_wanted() {
+        let (address, _stop) = start_with(LIMITS, encrypted(false)).await;
+        let refused = rest(open(address, WHOLE).await).await;
+        assert!(refused.starts_with("HTTP/1.1 403") && refused.contains("use https://"), "{refused}");
+        assert!(matches!(Channel::connect(&address.to_string(), None).await.unwrap(), Channel::Tls(_)));
+    }
+
+    #[tokio::test]
+    async fn each_address_is_answered_however_many_clients_of_another_one_send_nothing() {
+        let limits = Limits { head: Duration::from_secs(20), most: 100, most_of_peer: 100, ..LIMITS };
+        let (addresses, _stop) = start_at(&["127.0.0.1:0", "[::1]:0", "127.0.0.2:0"], limits, encrypted(true)).await;
+        let mut silent = Vec::new();
+        for number in 0..60 {
+            silent.push(open(addresses[number % 2], ["", "\u{16}", "\u{16}\u{3}\u{1}"][number % 3]).await);
+        }
+        for address in addresses {
+            assert!(rest(open(address, WHOLE).await).await.ends_with("here"));
+            assert!(matches!(Channel::connect(&address.to_string(), None).await.unwrap(), Channel::Tls(_)));
+        }
+    }
+
+    #[tokio::test]
     async fn half_a_handshake_and_silence_end_with_the_limit_and_with_the_server() {
-        let certificate = || Some(Certificate::of_process().unwrap());
         let half = "\u{16}\u{3}\u{1}";
-        let (address, _stop) = start_with(LIMITS, certificate()).await;
+        let (address, _stop) = start_with(LIMITS, encrypted(true)).await;
         for text in [half, ""] {
             assert_eq!(rest(open(address, text).await).await, "", "{text:?}");
         }
-        let (address, stop) = start_with(Limits { head: Duration::from_secs(20), ..LIMITS }, certificate()).await;
+        let (address, stop) = start_with(Limits { head: Duration::from_secs(20), ..LIMITS }, encrypted(false)).await;
         let open = [open(address, half).await, open(address, "").await];
         sleep(Duration::from_millis(50)).await;
         let stopped = std::time::Instant::now();

@@ -640,9 +640,12 @@ impl FakeServer {
         let (close, closed) = tokio::sync::oneshot::channel();
         let file = crate::api::ServerFile {
             address: address.to_string(),
+            https: false,
+            addresses: Vec::new(),
             pid: std::process::id(),
             token_file: tokens.path().as_os_str().as_encoded_bytes().into(),
             agents: None,
+            agents_addresses: Vec::new(),
         };
         let text = serde_json::to_string(&file).expect("plain texts");
         std::fs::write(state_dir.join(crate::api::ServerFile::NAME), text).expect("a writable directory");
@@ -657,7 +660,9 @@ impl FakeServer {
             issuers,
             isolation: Arc::default(),
         };
-        let serving = super::serve(listener, None, Arc::new(FakeCluster::default()), callers, async {
+        let encryption = super::Encryption { certificate: None, plain_http: true };
+        let entrance = super::Entrance { listeners: vec![listener], encryption };
+        let serving = super::serve(entrance, Arc::new(FakeCluster::default()), callers, async {
             let _ = closed.await;
         });
         let server = std::thread::spawn(move || runtime.block_on(serving));

@@ -27,13 +27,13 @@ pub use backend::{
     Acted, Backend, FoundFile, InputRequest, JobFilter, OutputChunk, OutputFilter, OutputRequest, Page, StoryFilter,
     TaskFilter,
 };
+pub use connections::{Encryption, Entrance};
 pub use openapi::openapi;
 pub use output::{ATTEMPT, ENDED, NEWER};
 pub use outputs::SHA256;
 
 use crate::api::{Error, ErrorCode};
 use crate::auth::{Callers, Identity, Scope};
-use crate::channel::Certificate;
 use amalgam_core::vocabulary::{JobId, NodeId};
 use axum::Router;
 use axum::extract::{DefaultBodyLimit, Request};
@@ -45,7 +45,7 @@ use connections::Limits;
 use reply::Reply;
 use std::future::Future;
 use std::sync::Arc;
-use tokio::net::{TcpListener, UnixListener};
+use tokio::net::UnixListener;
 use tokio::sync::watch;
 
 /// Maximum size of a request's body in bytes. Twenty million short items fit.
@@ -53,8 +53,7 @@ pub const MAX_BODY: usize = 256 << 20;
 
 /// Answers requests until `shutdown` completes. Then it ends the streams, answers the requests in flight and returns.
 pub async fn serve(
-    listener: TcpListener,
-    certificate: Option<Certificate>,
+    entrance: Entrance,
     backend: Arc<dyn Backend>,
     mut callers: Callers,
     shutdown: impl Future<Output = ()> + Send + 'static,
@@ -67,15 +66,15 @@ pub async fn serve(
         shutdown.await;
         close.send_replace(true);
     };
-    connections::serve(listener, local, certificate, router(app), Limits::default(), stop).await;
+    connections::serve(entrance, local, router(app), Limits::default(), stop).await;
 }
 
 /// Answers every request with `refusal`, except `/healthz`, which reports that the process runs.
-pub async fn refuse_all(listener: TcpListener, certificate: Option<Certificate>, refusal: Error) {
+pub async fn refuse_all(entrance: Entrance, refusal: Error) {
     let refuse = move || std::future::ready(Reply(refusal.clone()));
     let router = Router::new().route("/healthz", get(cluster::healthy)).fallback(refuse);
     let router = router.layer(middleware::from_fn(requests::identify));
-    connections::serve(listener, None, certificate, router, Limits::default(), std::future::pending()).await;
+    connections::serve(entrance, None, router, Limits::default(), std::future::pending()).await;
 }
 
 #[derive(Clone)]

@@ -1,12 +1,12 @@
 //! A standby: it waits until its cluster has no active master, and answers all requests with that until then.
 
-use super::addresses::{bind, leave_address};
+use super::addresses::{Reached, asynchronous, bind_all, local_addresses, shown};
 use super::{Interface, Log, ServerError, end_process, interface_runtime};
 use crate::api::{Error, ErrorCode};
 use crate::auth::Tokens;
 use crate::authority::{Authority, AuthorityError, Expected, SharedFiles, Subject};
 use crate::config::{Config, StoreConfig};
-use crate::http;
+use crate::http::{self, Entrance};
 use crate::identity::Identity;
 use crate::service_manager;
 use crate::transport::{Introduction, Patience, Secrets, join_for_ever, join_patiently, serve_as_standby};
@@ -45,7 +45,7 @@ pub(crate) fn wait(
         }
     };
     let lost = |error: crate::replica::ReplicaError| end_process(&error, error.remedy());
-    let says = format!("process {} at {}", std::process::id(), own.address);
+    let says = format!("process {} at {}", std::process::id(), shown(&own.addresses));
     let log = Log::take_over(state_dir, config, store, cluster, &says, stands_by, lost)?;
     if let Some(interface) = interface {
         // The server needs the same address.
@@ -140,9 +140,13 @@ fn answer_meanwhile(
     refusal: Error,
 ) -> Result<Runtime, ServerError> {
     let runtime = interface_runtime()?;
-    let listener = runtime.block_on(bind(own.address))?;
-    let address = listener.local_addr().map_err(ServerError::io("learn the interface's address"))?;
-    leave_address(state_dir, address.to_string(), None, tokens.path())?;
-    runtime.spawn(http::refuse_all(listener, own.certificate.clone(), refusal));
+    let listeners = bind_all(&own.addresses)?;
+    let encryption = own.encryption.clone();
+    let addresses = local_addresses(&listeners)?;
+    Reached { addresses, plain_http: encryption.plain_http, announced: None }.leave(state_dir, &[], tokens.path())?;
+    let entered = runtime.enter();
+    let entrance = Entrance { listeners: asynchronous(listeners)?, encryption };
+    drop(entered);
+    runtime.spawn(http::refuse_all(entrance, refusal));
     Ok(runtime)
 }

@@ -72,7 +72,7 @@ pub fn execute(plan: Plan) -> Result<ExitCode> {
     await_nodes(&globals, nodes);
     let Some(first) = globals.first() else { unreachable!("a federation has a global master") };
     first.write_server_file(&plan.state_dir)?;
-    let addresses: Vec<String> = globals.iter().map(|global| format!("http://{}", global.address)).collect();
+    let addresses: Vec<String> = globals.iter().flat_map(Server::urls).collect();
     show::announce(&format!(
         "ready: {} in {} under {} at {}, preset {}, state in {}",
         counted(nodes as u64, "node"),
@@ -92,6 +92,7 @@ pub fn execute(plan: Plan) -> Result<ExitCode> {
 /// The common configuration of all processes of the federation.
 fn federated(plan: &Plan, size: Federation) -> Result<Config> {
     let mut config = plan.config.clone();
+    check_interface(&config)?;
     if !config.preset.is_federated() {
         let what = format!("preset `{}` is not for federations", config.preset.name());
         let such: Vec<&str> = Preset::all().filter(|preset| preset.is_federated()).map(Preset::name).collect();
@@ -110,9 +111,20 @@ fn federated(plan: &Plan, size: Federation) -> Result<Config> {
     Ok(config)
 }
 
+/// The global masters listen at ports in a row, and the certificates of their own that they have there have nothing in common.
+fn check_interface(config: &Config) -> Result<()> {
+    let what = match config.interface().len() {
+        1 if config.plain_http => return Ok(()),
+        1 => "`plain_http = false` is not for a federation in one process",
+        _ => "a federation in one process listens at one address for each global master, and several are configured",
+    };
+    Err(Failure::usage(what, "leave it out, or start its servers and global masters as separate processes"))
+}
+
 /// Opens an address for each global master before any starts, since each publishes the addresses of the others.
 fn with_interfaces(mut config: Config, size: Federation) -> Result<(Config, Vec<TcpListener>)> {
-    let listeners = size.globals().map(|global| take_address(&next_port(config.interface(), global.0)));
+    let first = config.interface()[0].to_owned();
+    let listeners = size.globals().map(|global| take_address(&next_port(&first, global.0)));
     let listeners = listeners.collect::<std::result::Result<Vec<TcpListener>, ServerError>>()?;
     let addresses = listeners.iter().map(|listener| Ok(listener.local_addr()?.to_string()));
     let addresses = addresses.collect::<Result<Vec<String>>>()?;
@@ -140,7 +152,7 @@ fn start_cluster(plan: &Plan, config: &Config, cluster: ClusterId) -> Result<(Se
     executor.output_limit = plan.output_limit;
     let executor_config = executor.config.clone();
     let mut config = config.clone();
-    let any = || Some("127.0.0.1:0".to_owned());
+    let any = || vec!["127.0.0.1:0".to_owned()];
     (config.listen, config.listen_agents) = (any(), any());
     if let Some(federation) = &mut config.federation {
         federation.number = Some(cluster.0);

@@ -29,7 +29,7 @@ fn host_name(patient: &Patient) -> Check {
     let found: Vec<IpAddr> =
         (name.as_str(), 0).to_socket_addrs().into_iter().flatten().map(|address| address.ip().to_canonical()).collect();
     let serves_others =
-        patient.is(Role::Server) && !patient.config.agents().split(',').all(amalgam_daemon::config::is_loopback);
+        patient.is(Role::Server) && !patient.config.agents().into_iter().all(amalgam_daemon::config::is_loopback);
     let remedy = format!(
         "add `{name}` to DNS or to /etc/hosts of the nodes, or use `amalgam token join --address HOST:PORT` and \
          `listen_names` of the configuration"

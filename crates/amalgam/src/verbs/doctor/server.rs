@@ -53,16 +53,24 @@ pub fn checks(patient: &Patient) -> Vec<Check> {
 /// The addresses of a server on this machine.
 fn ports(patient: &Patient) -> Vec<Check> {
     let running = patient.state_dir.as_deref().and_then(running);
+    let texts = |addresses: Vec<&str>| addresses.into_iter().map(str::to_owned).collect::<Vec<_>>();
     let (of_clients, of_agents) = match &running {
-        Some(file) => (file.address.clone(), file.agents.clone()),
-        None => (patient.config.interface().to_owned(), patient.config.agents().split(',').next().map(str::to_owned)),
+        Some(file) => addresses_of(file.clone()),
+        None => (texts(patient.config.interface()), texts(patient.config.agents())),
     };
-    let check = |(what, flag, address): (&str, &str, &str)| match running.is_some() {
+    let check = |what: &str, flag: &str, address: &String| match running.is_some() {
         true => listening(what, address),
         false => free(what, flag, address),
     };
-    let of_agents = of_agents.as_deref().map(|address| ("agents", "--listen-agents", address));
-    [("clients", "--listen", of_clients.as_str())].into_iter().chain(of_agents).map(check).collect()
+    let mut checks: Vec<Check> = of_clients.iter().map(|address| check("clients", "--listen", address)).collect();
+    checks.extend(of_agents.iter().map(|address| check("agents", "--listen-agents", address)));
+    checks
+}
+
+/// Where a server listens for clients and for agents. The file of an older one has the first address of each.
+fn addresses_of(file: ServerFile) -> (Vec<String>, Vec<String>) {
+    let or_else = |all: Vec<String>, first: Option<String>| if all.is_empty() { Vec::from_iter(first) } else { all };
+    (or_else(file.addresses, Some(file.address)), or_else(file.agents_addresses, file.agents))
 }
 
 /// The file of a server whose process exists.

@@ -39,6 +39,9 @@ impl Drop for Beside {
     }
 }
 
+/// Names by which clients on the same machine reach a global master.
+const LOOPBACK: [&str; 3] = ["localhost", "127.0.0.1", "::1"];
+
 /// Signs certificates of daemons, and notes which of them have stored one.
 #[derive(Clone)]
 pub struct Certifier {
@@ -84,8 +87,10 @@ impl Certifier {
         let certified = self.authority.certify(subject, key)?;
         let number = Some(&subject.name).filter(|_| subject.role == DaemonRole::Global);
         let place = number.and_then(|number| number.parse::<usize>().ok());
-        let name = place.and_then(|place| self.globals.get(place)).cloned().flatten();
-        self.authority.certify_for_clients(certified, key, &Vec::from_iter(name))
+        let Some(place) = place else { return Ok(certified) };
+        let mut names = LOOPBACK.map(str::to_owned).to_vec();
+        names.extend(self.globals.get(place).cloned().flatten());
+        self.authority.certify_for_clients(certified, key, &names)
     }
 
     /// A daemon has stored a certificate that an authority with this fingerprint signed.

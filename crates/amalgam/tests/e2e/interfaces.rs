@@ -1,0 +1,150 @@
+//! Several addresses for clients, and TLS on loopback.
+
+use crate::machines::Machines;
+use crate::support::{CommandOutput, Daemon, Network, Scene, address, free_port, result};
+use amalgam_daemon::authority::Trusted;
+use std::fs;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::path::Path;
+use std::time::Duration;
+
+const WHOLE: &str = "GET /healthz HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
+
+/// The answer to a request without TLS.
+fn plain(address: &str) -> String {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    stream.write_all(WHOLE.as_bytes()).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
+}
+
+/// A command of a client that has nothing of the server's but a token.
+fn elsewhere(scene: &Scene, arguments: &[&str], authority: Option<&Path>) -> CommandOutput {
+    let token = scene.work().join("client.token");
+    let mut command = scene.command(arguments);
+    command.env_remove("AMALGAM_STATE").env("HOME", scene.path().join("home"));
+    command.env("XDG_CONFIG_HOME", scene.path().join("config"));
+    command.env("AMALGAM_TOKEN", fs::read_to_string(token).unwrap().trim());
+    if let Some(path) = authority {
+        command.env("AMALGAM_CA_FILE", path);
+    }
+    result(command)
+}
+
+/// A server of two addresses of loopback with this configuration, and its ready line.
+fn started(config: &str) -> (Scene, [String; 2], String) {
+    let scene = Scene::new();
+    let config = scene.write("server.toml", config);
+    let addresses = ["127.0.0.1", "[::1]"].map(|host| format!("{host}:{}", free_port()));
+    let [four, six] = &addresses;
+    let mut command = scene.command(&["server", "--listen", four, "--listen", six, "--listen-agents", "127.0.0.1:0"]);
+    command.arg("--config").arg(config);
+    let ready = scene.start(command, &scene.state());
+    scene.write("client.token", &scene.ok(&["token", "add", "grace"]));
+    (scene, addresses, ready)
+}
+
+#[test]
+fn loopback_answers_with_tls_and_without_at_each_address() {
+    let (scene, addresses, ready) = started("");
+    let [four, six] = &addresses;
+    assert!(ready.starts_with(&format!("ready: http://{four}, http://{six}, agents at ")), "{ready}");
+    let authority = scene.state().join("ca.pem");
+    let fingerprint = Trusted::read(&fs::read(&authority).unwrap()).unwrap().remove(0).fingerprint;
+    // Those who send nothing, or half a handshake, are in nobody's way.
+    let mut silent: Vec<TcpStream> = Vec::new();
+    for number in 0..40 {
+        let mut stream = TcpStream::connect(&addresses[number % 2]).unwrap();
+        stream.write_all(&b"\x16\x03\x01"[..number % 4]).unwrap();
+        silent.push(stream);
+    }
+    for address in &addresses {
+        assert!(plain(address).starts_with("HTTP/1.1 200"));
+        let https = format!("https://{address}");
+        let listed = elsewhere(&scene, &["list", "--server", &https], Some(&authority));
+        assert_eq!(listed.code, 0, "{listed:?}");
+        let login = elsewhere(&scene, &["login", &https, "--name", "here", "--fingerprint", &fingerprint], None);
+        assert_eq!(login.code, 0, "{login:?}");
+        assert_eq!(elsewhere(&scene, &["list"], None).code, 0);
+        assert_eq!(elsewhere(&scene, &["logout", "here"], None).code, 0);
+    }
+    // Clients that find the server on this machine.
+    scene.ok(&["list"]);
+    let examined = scene.run(&["doctor"]).out;
+    for address in &addresses {
+        assert!(examined.contains(&format!("the server listens for clients at {address}")), "{examined}");
+    }
+    drop(silent);
+}
+
+#[test]
+fn plain_text_on_loopback_is_refused_where_the_configuration_says_so() {
+    let (scene, addresses, ready) = started("plain_http = false\n");
+    let [four, six] = &addresses;
+    assert!(ready.starts_with(&format!("ready: https://{four}, https://{six}, agents at ")), "{ready}");
+    for address in &addresses {
+        let refused = plain(address);
+        assert!(refused.starts_with("HTTP/1.1 403") && refused.contains("`plain_http = false`"), "{refused}");
+        let refused = elsewhere(&scene, &["list", "--server", &format!("http://{address}")], None);
+        assert!(refused.code != 0 && refused.err.contains("have to be encrypted"), "{refused:?}");
+        assert!(refused.err.contains("help: use https://"), "{refused:?}");
+    }
+    // The command line finds out by itself, and verifies the server.
+    scene.ok(&["list"]);
+    scene.ok(&["doctor", "--role", "client"]);
+    let authority = scene.state().join("ca.pem");
+    fs::rename(&authority, scene.path().join("ca.pem")).unwrap();
+    let unverified = scene.run(&["list"]);
+    assert!(unverified.code != 0 && unverified.err.contains("ca.pem"), "{unverified:?}");
+    fs::rename(scene.path().join("ca.pem"), &authority).unwrap();
+    let dev = Scene::new();
+    let config = dev.write("dev.toml", "plain_http = false");
+    dev.start_dev(&["--config", config.to_str().unwrap()]);
+    assert_eq!(dev.ok(&["run", "--", "echo", "verified"]).trim(), "verified");
+    let federation = dev.run(&["dev", "--clusters", "2", "--config", config.to_str().unwrap(), "--state-dir", "other"]);
+    assert!(federation.code == 2 && federation.err.contains("`plain_http = false` is not for"), "{federation:?}");
+}
+
+#[test]
+fn what_only_some_addresses_are_for_is_the_same_with_several() {
+    let network = |number: usize, host: usize| (number, format!("10.7{}.0.{}/24", 7 + number, host + 1));
+    let hosts = [vec![network(0, 0), network(1, 0)], vec![network(0, 1)], vec![network(1, 2)]];
+    let (first, second, port) = (address(0), "10.78.0.1", free_port());
+    let Some(site) = Machines::within(Network::with(&hosts), format!("{first}:{}", free_port())) else { return };
+    let text = format!("listen = [\"127.0.0.1:{port}\", \"{first}:{port}\", \"{second}:{port}\"]");
+    let config = site.scene.write("server.toml", &text);
+    let mut server = site.scene.command(&["server", "--listen-agents", &site.agents, "--config"]);
+    server.arg(config);
+    let ready = site.scene.start(server, &site.scene.state());
+    let urls = format!("http://127.0.0.1:{port}, https://{first}:{port}, https://{second}:{port}");
+    assert!(ready.starts_with(&format!("ready: {urls}, agents at ")), "{ready}");
+    site.scene.ok(&["list"]);
+    for (host, server) in [(0, "127.0.0.1"), (1, first.as_str()), (2, second)] {
+        let server = format!("{server}:{port}");
+        let listed = site.client(host, &format!("https://{server}"), &["list"]);
+        assert_eq!(listed.code, 0, "{server}: {listed:?}");
+        let received = String::from_utf8(site.received(host, &server, WHOLE.as_bytes())).unwrap();
+        let expected = if host == 0 { "HTTP/1.1 200" } else { "HTTP/1.1 403" };
+        assert!(received.starts_with(expected), "{server}: {received}");
+    }
+    // From the server's own machine, too, by an address that others reach.
+    let received = String::from_utf8(site.received(0, &format!("{first}:{port}"), WHOLE.as_bytes())).unwrap();
+    assert!(received.starts_with("HTTP/1.1 403") && received.contains("other addresses than loopback"), "{received}");
+}
+
+#[test]
+fn addresses_that_exclude_each_other_are_refused() {
+    let scene = Scene::new();
+    let port = free_port();
+    let start = |listen: &str| {
+        let command = scene.command(&["server", "--listen-agents", "127.0.0.1:0", "--listen", listen]);
+        Daemon::start(command).err().expect("it cannot listen there")
+    };
+    let twice = start(&format!("127.0.0.1:{port},127.0.0.1:{port}"));
+    assert!(twice.contains(&format!("`127.0.0.1:{port}` is listed twice")), "{twice}");
+    let wrong = start(&format!("127.0.0.1:{port},nowhere"));
+    assert!(wrong.contains("invalid address `nowhere` to listen on"), "{wrong}");
+}
