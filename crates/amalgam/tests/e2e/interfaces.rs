@@ -1,7 +1,8 @@
 //! Several addresses for clients, and TLS on loopback.
 
 use crate::machines::Machines;
-use crate::support::{CommandOutput, Daemon, Network, Scene, address, free_port, result};
+use crate::standby::Servers;
+use crate::support::{CommandOutput, Daemon, Network, Scene, address, free_port, result, until_true};
 use amalgam_daemon::authority::Trusted;
 use std::fs;
 use std::io::{Read, Write};
@@ -147,4 +148,97 @@ fn addresses_that_exclude_each_other_are_refused() {
     assert!(twice.contains(&format!("`127.0.0.1:{port}` is listed twice")), "{twice}");
     let wrong = start(&format!("127.0.0.1:{port},nowhere"));
     assert!(wrong.contains("invalid address `nowhere` to listen on"), "{wrong}");
+}
+
+/// A cluster's master and two global masters, which joined it with strings, all on loopback.
+#[test]
+fn global_masters_on_loopback_are_verified_by_the_authority_of_the_cluster() {
+    for plain_http in [true, false] {
+        let scene = Scene::new();
+        let [master, first, second, six] = [(); 4].map(|()| free_port());
+        let config = scene.write(
+            "federation.toml",
+            &format!(
+                "plain_http = {plain_http}\n[federation]\nmasters = ['127.0.0.1:{master}']\n\
+                 globals = ['127.0.0.1:{first}', 'localhost:{second}']\nspan = 64\n"
+            ),
+        );
+        let numbered = |verb: &str, number: &str, arguments: &[&str], home: &Path| {
+            let mut command = scene.command(&[&[verb, "--number", number], arguments].concat());
+            command.arg("--config").arg(&config).arg("--state-dir").arg(home);
+            Daemon::start(command).unwrap_or_else(|output| panic!("no {verb}: {output}"))
+        };
+        let mut daemons = vec![numbered("server", "0", &["--listen", "127.0.0.1:0"], &scene.state())];
+        let string = || scene.ok(&["token", "join", "--role", "global", "--address", &format!("127.0.0.1:{master}")]);
+        let homes = ["0", "1"].map(|number| scene.path().join(number));
+        let both = format!("127.0.0.1:{first},[::1]:{six}");
+        daemons.push(numbered("global", "0", &["--join", string().trim(), "--listen", &both], &homes[0]));
+        let scheme = if plain_http { "http" } else { "https" };
+        let urls = format!("ready: {scheme}://127.0.0.1:{first}, {scheme}://[::1]:{six}, global master 0 of");
+        assert!(daemons[1].ready.starts_with(&urls), "{}", daemons[1].ready);
+        daemons.push(numbered("global", "1", &["--join", string().trim()], &homes[1]));
+        scene.write("client.token", &scene.ok(&["token", "add", "grace"]));
+        let authority = scene.state().join("ca.pem");
+        let at = |port: &str, arguments: &[&str]| {
+            let server = format!("https://{port}");
+            let done = elsewhere(
+                &scene,
+                &[&arguments[..1], &["--server", &server], &arguments[1..]].concat(),
+                Some(&authority),
+            );
+            assert_eq!(done.code, 0, "{arguments:?}: {done:?}");
+            done.out.trim().to_owned()
+        };
+        let [first, second, six] =
+            [format!("127.0.0.1:{first}"), format!("localhost:{second}"), format!("[::1]:{six}")];
+        until_true("the users of the cluster", || {
+            let listed = |server: &String| {
+                let server = format!("https://{server}");
+                elsewhere(&scene, &["list", "--server", &server], Some(&authority)).code == 0
+            };
+            [&first, &second].into_iter().all(listed)
+        });
+        // A job of the second, of which each address of the first leads there.
+        let id = at(&second, &["submit", "-q", "--wait-for-nodes", "--", "true"]);
+        for server in [&first, &six] {
+            assert!(at(server, &["info", &id]).contains("true"));
+            assert_eq!(at(server, &["list", "-q"]), id);
+        }
+        assert_eq!(plain(&first).starts_with("HTTP/1.1 200"), plain_http);
+        // On their own machine.
+        for home in &homes {
+            let mut command = scene.command(&["list", "-q", "--state-dir"]);
+            command.arg(home).arg("--token-file").arg(scene.state().join("tokens.toml"));
+            let listed = result(command);
+            assert_eq!((listed.code, listed.out.trim()), (0, id.as_str()), "{listed:?}");
+        }
+    }
+}
+
+#[test]
+fn a_standby_answers_at_all_its_addresses_before_and_after_it_takes_over() {
+    let Some(pair) = Servers::prepare(2) else { return };
+    let homes = ["one", "two"].map(|name| pair.scene.path().join(name));
+    pair.spawn(0, pair.command(0, &homes[0]));
+    pair.await_active(0);
+    let six = format!("[::1]:{}", free_port());
+    let mut command = pair.command(1, &homes[1]);
+    command.args(["--listen", &six]);
+    pair.spawn(1, command);
+    let list = || {
+        let mut command = pair.scene.command(&["list", "--state-dir"]);
+        command.arg(&homes[1]);
+        result(command)
+    };
+    until_true("the standby", || list().err.contains("this is a standby of cluster 0"));
+    for address in [&pair.listen[1], &six] {
+        assert!(plain(address).starts_with("HTTP/1.1 200"), "{address}");
+    }
+    pair.take(0).kill();
+    pair.await_active(1);
+    let listed = list();
+    assert_eq!(listed.code, 0, "{listed:?}");
+    for address in [&pair.listen[1], &six] {
+        assert!(plain(address).starts_with("HTTP/1.1 200"), "{address}");
+    }
 }
