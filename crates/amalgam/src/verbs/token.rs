@@ -394,7 +394,10 @@ fn agents_address(state_dir: &Path) -> Result<String> {
         return Err(Failure::new(what, "start it, or name its address for agents with --address HOST:PORT"));
     };
     let remedy = "start the server with --listen-agents 0.0.0.0:7434; or name an address that leads there with --address HOST:PORT";
-    match running.agents.and_then(|address| address.parse::<SocketAddr>().ok()) {
+    let addresses = running.agents_addresses.iter().chain(&running.agents);
+    let addresses: Vec<SocketAddr> = addresses.filter_map(|address| address.parse().ok()).collect();
+    let of_others = addresses.iter().find(|address| !is_local(**address));
+    match of_others.or(addresses.first()).copied() {
         None => Err(Failure::new(
             "this server names no address for agents: it is a standby, has its own nodes (`amalgam dev`), or is older",
             "use an active `amalgam server`, or name the address with --address HOST:PORT",

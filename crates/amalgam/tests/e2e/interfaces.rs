@@ -242,3 +242,25 @@ fn a_standby_answers_at_all_its_addresses_before_and_after_it_takes_over() {
         assert!(plain(address).starts_with("HTTP/1.1 200"), "{address}");
     }
 }
+
+#[test]
+fn a_job_host_listens_at_several_addresses_and_join_strings_name_one_that_others_reach() {
+    let Some(site) = Machines::within(Network::new(2), format!("{}:{}", address(0), free_port())) else { return };
+    let config = site.scene.write("server.toml", "preset = 'apollo'\njob_hosts = 1\n");
+    let here = format!("127.0.0.1:{}", free_port());
+    let mut server = site.scene.command(&["server", "--listen", "127.0.0.1:0", "--listen-agents", &here]);
+    server.args(["--listen-agents", &site.agents, "--config"]).arg(config);
+    site.scene.start(server, &site.scene.state());
+    let string = site.join_string(&["--role", "jobs"]);
+    assert!(string.starts_with(&format!("{}/", site.agents)), "{string}");
+    let [first, second] = [address(1), "127.0.0.1".to_owned()].map(|host| format!("{host}:{}", free_port()));
+    let mut jobs = site.scene.command(&["jobs", "--number", "1", "--join", &string, "--listen", &first]);
+    jobs.args(["--listen", &second, "--work-dir"]).arg(site.scene.path().join("jobs"));
+    jobs.env_remove("AMALGAM_STATE").env("HOME", site.scene.path().join("home"));
+    let ready = site.started(1, jobs);
+    assert_eq!(ready, format!("ready: job host 1 for agents at {first}, {second}, server {}", site.agents));
+    // Neither speaks without TLS.
+    for at in [&first, &second] {
+        assert!(site.received(1, at, WHOLE.as_bytes()).len() <= 7, "{at}");
+    }
+}
