@@ -83,7 +83,9 @@ fn loopback_answers_with_tls_and_without_at_each_address() {
 
 #[test]
 fn plain_text_on_loopback_is_refused_where_the_configuration_says_so() {
-    let (scene, addresses, ready) = started("plain_http = false\n");
+    let sockets = tempfile::tempdir().unwrap();
+    let socket = sockets.path().join("socket");
+    let (scene, addresses, ready) = started(&format!("plain_http = false\nlisten_local = '{}'\n", socket.display()));
     let [four, six] = &addresses;
     assert!(ready.starts_with(&format!("ready: https://{four}, https://{six}, agents at ")), "{ready}");
     for address in &addresses {
@@ -93,6 +95,8 @@ fn plain_text_on_loopback_is_refused_where_the_configuration_says_so() {
         assert!(refused.code != 0 && refused.err.contains("have to be encrypted"), "{refused:?}");
         assert!(refused.err.contains("help: use https://"), "{refused:?}");
     }
+    let local = elsewhere(&scene, &["list", "--server", &format!("unix:{}", socket.display())], None);
+    assert_eq!(local.code, 0, "{local:?}");
     // The command line finds out by itself, and verifies the server.
     scene.ok(&["list"]);
     scene.ok(&["doctor", "--role", "client"]);
@@ -105,6 +109,15 @@ fn plain_text_on_loopback_is_refused_where_the_configuration_says_so() {
     let config = dev.write("dev.toml", "plain_http = false");
     dev.start_dev(&["--config", config.to_str().unwrap()]);
     assert_eq!(dev.ok(&["run", "--", "echo", "verified"]).trim(), "verified");
+    // The copy of another server's authority, as clients have it.
+    dev.kill_daemon();
+    fs::remove_file(dev.state().join("ca-key.pem")).unwrap();
+    let mut refused = dev.command(&["dev", "--listen", "127.0.0.1:0", "--config"]);
+    refused.arg(&config);
+    let refused = Daemon::start(refused).err().expect("it cannot encrypt");
+    assert!(refused.contains("ca-key.pem is missing"), "{refused}");
+    dev.start_dev(&[]);
+    assert_eq!(dev.ok(&["run", "--", "echo", "plain"]).trim(), "plain");
     let federation = dev.run(&["dev", "--clusters", "2", "--config", config.to_str().unwrap(), "--state-dir", "other"]);
     assert!(federation.code == 2 && federation.err.contains("`plain_http = false` is not for"), "{federation:?}");
 }
