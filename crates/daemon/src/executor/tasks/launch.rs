@@ -15,7 +15,7 @@ use crate::executor::prepare::{self, Place, Prepared, node_fault};
 use crate::executor::sys::{self, Apart, Launch, LaunchError, Lower, SHELL, Step};
 use crate::executor::user_limits::UserLimits;
 use amalgam_core::protocol::ExecutorReport;
-use amalgam_core::vocabulary::{EndReason, Ended, LaunchOrder, Stream};
+use amalgam_core::vocabulary::{AttemptId, EndReason, Ended, LaunchOrder, Stream};
 use rustix::fs::{Gid, Uid};
 use std::ffi::OsStr;
 use std::io;
@@ -153,10 +153,7 @@ impl Tasks {
         } else if let Enforcer::Cgroups(cgroups) = &self.enforcer {
             cgroups.devices.renumber(order, &mut prepared.environment);
         }
-        if let Some(removal) = prepared.container.as_ref().and_then(|container| container.removal.as_ref()) {
-            let added = self.containers.add(order.attempt, removal);
-            added.map_err(|error| node_fault("write down that a container starts", &error))?;
-        }
+        self.remember_container(order.attempt, prepared.container.as_ref())?;
         let open = |stream| {
             let path = output_path(&self.state, order.attempt, stream);
             let (capture, writer) = Capture::new(path, order.template.program.output_cap)?;
@@ -208,6 +205,12 @@ impl Tasks {
         let container = prepared.container.clone();
         let starting = report.map(|report| Starting { report, prepared: Box::new(prepared) });
         Ok(Started { pid, programs, starting, ending, container, captures: [stdout, stderr], input })
+    }
+
+    fn remember_container(&self, attempt: AttemptId, container: Option<&containers::Started>) -> Result<(), EndReason> {
+        let Some(removal) = container.and_then(|container| container.removal.as_ref()) else { return Ok(()) };
+        let added = self.containers.add(attempt, removal);
+        added.map_err(|error| node_fault("write down that a container starts", &error))
     }
 
     /// The standard input of a task that has one, and the task's end of it.
