@@ -71,11 +71,15 @@ fn a_port_that_another_process_uses_is_found() {
 
 /// An authority that ends after this time, or has ended.
 fn authority(path: &Path, ends: SystemTime) {
+    fs::write(path, pem_of_authority(ends)).unwrap();
+}
+
+fn pem_of_authority(ends: SystemTime) -> String {
     let mut params = CertificateParams::new(Vec::new()).unwrap();
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     (params.not_before, params.not_after) = ((ends - 100 * DAY).into(), ends.into());
     let key = KeyPair::generate().unwrap();
-    fs::write(path, params.self_signed(&key).unwrap().pem()).unwrap();
+    params.self_signed(&key).unwrap().pem()
 }
 
 #[test]
@@ -130,4 +134,68 @@ fn a_server_that_is_not_reached_is_a_problem_and_none_is_not() {
     assert_eq!(output.code, 1, "{checks:?}");
     finds(&checks, "problem", &there, "");
     assert!(checks.iter().all(|check| check["result"] == "ok" || check["remedy"] != ""), "{checks:?}");
+}
+
+/// The checks of these contexts, which are in the user's file.
+fn of_contexts(scene: &Scene, mode: u32, text: &str) -> (i32, Vec<Value>) {
+    let directory = scene.path().join("config/amalgam");
+    fs::create_dir_all(&directory).unwrap();
+    let file = directory.join("contexts.toml");
+    fs::write(&file, text).unwrap();
+    fs::set_permissions(&file, fs::Permissions::from_mode(mode)).unwrap();
+    let mut command = scene.command(&["doctor", "--json"]);
+    command.env("XDG_CONFIG_HOME", scene.path().join("config"));
+    let output = crate::support::result(command);
+    let checks: Vec<Value> = serde_json::from_str(&output.out).unwrap_or_else(|error| panic!("{error}: {output:?}"));
+    (output.code, checks.into_iter().filter(|found| found["check"] == "contexts").collect())
+}
+
+#[test]
+fn contexts_that_no_longer_serve_are_found() {
+    let scene = Scene::new();
+    let listen = format!("0.0.0.0:{}", free_port());
+    let server = scene.command(&["server", "--listen", &listen, "--listen-agents", "127.0.0.1:0"]);
+    let _server = Daemon::start(server).unwrap();
+    let there = format!("https://localhost:{}", listen.rsplit_once(':').unwrap().1);
+    let token = scene.ok(&["token", "add", "grace"]);
+    let own = fs::read_to_string(scene.state().join("ca.pem")).unwrap();
+    let context = |name: &str, server: &str, token: &str, pem: &str| {
+        format!(
+            "[[context]]\nname = '{name}'\nserver = '{server}'\ntoken = '{}'\nauthorities = \'\'\'\n{pem}\'\'\'\n",
+            token.trim()
+        )
+    };
+    let (code, checks) = of_contexts(&scene, 0o600, &context("good", &there, &token, &own));
+    assert_eq!(code, 0, "{checks:?}");
+    finds(&checks, "ok", &format!("`good` is {there}, which answers"), "");
+
+    let ended = pem_of_authority(SystemTime::now() - 2 * DAY);
+    let soon = own.clone() + &pem_of_authority(SystemTime::now() - 2 * DAY);
+    let gone = format!("http://127.0.0.1:{}", free_port());
+    let jwt = "e30.eyJleHAiOjEwMDB9.x";
+    let all = [
+        context("good", &there, &token, &own),
+        context("rotated", &there, &token, &soon),
+        context("ended", &there, &token, &ended),
+        context("other", &there, &token, &pem_of_authority(SystemTime::now() + 10 * DAY)),
+        context("unknown", &there, "0123456789abcdef", &own),
+        context("gone", &gone, &token, ""),
+        context("issued", &there, jwt, &own),
+    ];
+    let (code, checks) = of_contexts(&scene, 0o600, &all.concat());
+    assert_eq!(code, 1);
+    let again = |name: &str| format!("amalgam login {there} --name {name}");
+    finds(&checks, "ok", "`rotated` is ", "");
+    finds(&checks, "problem", "the authority of `ended` ended ", &again("ended"));
+    finds(&checks, "warning", "the authority of `other` ends in ", &again("other"));
+    finds(&checks, "problem", "`other`: ", &again("other"));
+    finds(&checks, "problem", "`unknown`: ", &again("unknown"));
+    finds(&checks, "warning", "`gone`: ", "amalgam context remove gone");
+    finds(&checks, "problem", "the token of `issued` ended ", "get a new token from its issuer");
+    assert_eq!(checks.len(), 8, "{checks:?}");
+    assert!(!format!("{checks:?}").contains(token.trim()));
+
+    let (code, checks) = of_contexts(&scene, 0o644, &all[0]);
+    assert_eq!((code, checks.len()), (1, 1));
+    finds(&checks, "problem", "can be read by others (mode 644)", "chmod 600");
 }

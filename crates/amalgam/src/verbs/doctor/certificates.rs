@@ -55,6 +55,26 @@ fn read(path: &Path) -> Result<CertificateDer<'static>, String> {
     CertificateDer::from_pem_slice(&pem).map_err(|_| "it contains no certificate".to_owned())
 }
 
+/// When the last of the authorities in a PEM text ends: during a rotation there are two.
+pub fn authorities_end_in(check: &'static str, what: &str, pem: &str, remedy: &str) -> Check {
+    let certificates = CertificateDer::pem_slice_iter(pem.as_bytes()).filter_map(Result::ok);
+    match certificates.filter_map(|certificate| days_left(&certificate).ok()).max() {
+        Some(days) => judged(check, what, days, SOON / DAY, || {
+            format!("at the server, run `amalgam ca rotate`, if nobody has; then {remedy} here")
+        }),
+        None => Check::problem(check, format!("{what} contains no certificate"), remedy),
+    }
+}
+
+/// How long ago something was.
+pub fn days_ago(seconds: i64) -> String {
+    match seconds / DAY {
+        0 => "less than a day ago".to_owned(),
+        1 => "a day ago".to_owned(),
+        days => format!("{days} days ago"),
+    }
+}
+
 /// Days until the end of a certificate; negative if it has ended.
 fn days_left(certificate: &CertificateDer) -> Result<i64, String> {
     let (_, parsed) = parse_x509_certificate(certificate).map_err(|_| "it is not a certificate".to_owned())?;

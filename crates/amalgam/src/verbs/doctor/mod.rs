@@ -1,6 +1,7 @@
 //! `amalgam doctor`
 
 mod certificates;
+mod contexts;
 mod directories;
 mod machine;
 mod server;
@@ -102,6 +103,7 @@ pub fn execute(args: DoctorArgs, connection: &Connection) -> Result<ExitCode> {
     checks.extend(directories::checks(&patient));
     checks.extend(certificates::checks(&patient));
     checks.extend(server::checks(&patient));
+    checks.extend(contexts::checks());
     if args.json {
         show::json(&checks)?;
     } else {
