@@ -23,6 +23,7 @@ mod hollow;
 mod inheriting;
 mod input;
 mod interfaces;
+mod issuers;
 mod job_hosts;
 mod jobs;
 mod kill_loop;
