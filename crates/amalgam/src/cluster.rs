@@ -207,9 +207,9 @@ pub fn check_for_server(config: &Config) -> Result<()> {
 /// Which process of a federation this is.
 #[derive(clap::Args, Clone, Copy, Debug)]
 pub struct Numbered {
-    /// In a federation: the number of this server's cluster, or of this global master, from 0 [default: that of --config]
+    /// In a federation: the number of this server's cluster, or of this global master, from 0 [default: that of --config, or of the certificates]
     #[arg(long, value_name = "N")]
-    number: Option<u8>,
+    pub number: Option<u8>,
 }
 
 impl Numbered {

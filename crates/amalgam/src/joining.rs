@@ -1,15 +1,15 @@
 //! What daemons have that joined with a string of `amalgam token join`: certificates, in their work directory (ADR 80).
 
+pub mod global;
+
 use crate::connection::Connection;
 use crate::environment;
 use crate::failure::{Failure, Result};
-use amalgam_core::vocabulary::ClusterId;
 use amalgam_daemon::auth::DaemonRole;
 use amalgam_daemon::auth::joins::JoinString;
-use amalgam_daemon::authority::{Certified, Expected, Subject};
+use amalgam_daemon::authority::{Certified, Expected};
 use amalgam_daemon::identity::{Identity, NewKey};
 use amalgam_daemon::transport::{JoinError, Secrets, redeem};
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -55,46 +55,6 @@ pub fn identity(
     let (key, certified) = redeemed(string, &path, role, name)?;
     let identity = stored(path, digest, key, certified, role, name)?;
     Ok(Some(Secrets::Certificates(Arc::new(identity), Expected::Server)))
-}
-
-/// The certificates of a global master, by cluster. Each string is for one of the clusters, which its master says.
-///
-/// # Errors
-/// If a master does not give them, or they cannot be stored or read.
-pub fn identities_of_global(
-    strings: &[JoinString],
-    state_dir: &Path,
-    number: u8,
-    clusters: u8,
-) -> Result<BTreeMap<ClusterId, Arc<Identity>>> {
-    let (role, name) = (DaemonRole::Global, number.to_string());
-    let path = |cluster| state_dir.join(Identity::file_of_cluster(cluster));
-    let mut kept = BTreeMap::new();
-    for cluster in (0..clusters).map(ClusterId) {
-        if let Some(identity) = Identity::load_file(path(cluster))? {
-            kept.insert(cluster, Arc::new(as_subject(identity, role, &name)?));
-        }
-    }
-    for string in strings {
-        let digest = string.digest();
-        if kept.values().any(|kept| kept.is_of(&digest)) {
-            continue;
-        }
-        // Its cluster is not known yet.
-        let asking = state_dir.join(format!("identity-{}", &digest[..16]));
-        let (key, certified) = redeemed(string, &asking, role, &name)?;
-        let subject = Subject::of(&certified.certificate.as_slice().into());
-        let cluster = subject.ok().and_then(|subject| u8::try_from(subject.number?).ok()).filter(|own| *own < clusters);
-        let cluster = cluster.map(ClusterId).ok_or_else(|| {
-            Failure::new(
-                format!("the master at {} is of a cluster that is not in the configuration", string.address),
-                "write the same [federation] into all configurations",
-            )
-        })?;
-        kept.insert(cluster, Arc::new(stored(path(cluster), digest, key, certified, role, &name)?));
-        NewKey::forget(&asking);
-    }
-    Ok(kept)
 }
 
 /// The key for a string, and the certificates for it. `path` is where they will be stored.

@@ -13,6 +13,7 @@ mod policies;
 mod queueing;
 mod queues;
 mod range;
+mod shared;
 mod store;
 
 use accounts::AccountEntry;
@@ -41,6 +42,7 @@ use queues::{QueueEntry, of_queue, queues};
 use rustls::pki_types::ServerName;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer};
+pub use shared::difference;
 use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::num::NonZeroU32;
@@ -61,6 +63,8 @@ pub struct Config {
     pub master: MasterSettings,
     /// Set for a process of a federation.
     pub federation: Option<FederationConfig>,
+    /// What all processes of the federation have the same, for global masters that join this one. `None` if there is none, or too much.
+    pub description: Option<String>,
     /// Store of the durable records of a federation's master; `None` if they are in its directory.
     pub store: Option<StoreConfig>,
     /// Addresses of the public interface; empty if they are not configured.
@@ -100,6 +104,7 @@ impl Default for Config {
             queues: QueueTree::single(),
             master: MasterSettings { dispatch, ..MasterSettings::default() },
             federation: None,
+            description: None,
             store: None,
             listen: Vec::new(),
             listen_agents: Vec::new(),
@@ -272,12 +277,15 @@ impl Config {
 
     fn of_text(text: &str, name: &Path, preset: Option<Preset>) -> Result<Config, FileError> {
         let file = read_settings(text, name).map_err(with_table)?;
-        Config::of_file(file, preset).map_err(|At { at, value: Malformed { problem, remedy } }| FileError {
+        let config = Config::of_file(file, preset);
+        let mut config = config.map_err(|At { at, value: Malformed { problem, remedy } }| FileError {
             file: name.to_owned(),
             at,
             problem,
             remedy,
-        })
+        })?;
+        config.description = config.federation.as_ref().and_then(|_| shared::described(text, config.preset));
+        Ok(config)
     }
 
     fn of_file(file: File, preset: Option<Preset>) -> Result<Config, Mistake> {

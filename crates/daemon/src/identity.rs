@@ -157,6 +157,11 @@ impl Identity {
         self.stored().string == string
     }
 
+    /// How the federation of a global master is configured, as the cluster's master says.
+    pub fn federation(&self) -> Option<String> {
+        Some(self.stored().certified.federation).filter(|text| !text.is_empty())
+    }
+
     /// Uses a newer certificate for the same key from now on.
     ///
     /// # Errors

@@ -3,24 +3,21 @@
 use crate::cluster::{self, JournalArgs, Numbered, ServerSettings};
 use crate::connection::Connection;
 use crate::failure::{Failure, Result};
+use crate::joining::global::{Identities, with_file, without_file};
 use crate::{discovery, joining, show};
 use amalgam_cli::log::LogArgs;
 use amalgam_cli::process::user;
-use amalgam_core::vocabulary::ClusterId;
 use amalgam_core::why::counted;
 use amalgam_daemon::config::Config;
 use amalgam_daemon::global::{self, GlobalOptions};
-use amalgam_daemon::identity::Identity;
 use amalgam_daemon::private::make_private_dir;
 use clap::Args;
-use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::ExitCode;
-use std::sync::Arc;
 
 #[derive(Args)]
 #[command(
-    after_help = "A federation is several clusters under several global masters. Every process has the same [federation] and
+    after_help = "A federation is several clusters under several global masters. Every server has the same [federation] and
 [[queue]] in its configuration, and a --number of its own:
 
   [federation]
@@ -30,11 +27,14 @@ use std::sync::Arc;
   amalgam server --config federation.toml --number 0 --state-dir /var/lib/amalgam/cluster-0
   amalgam server --config federation.toml --number 1 --state-dir /var/lib/amalgam/cluster-1 --listen 127.0.0.1:7533
   amalgam token join --role global --state-dir ...   # at each cluster's server; prints a string
-  amalgam global --config federation.toml --number 0 --join STRING0 --join STRING1 --state-dir /var/lib/amalgam/global-0
+  amalgam global --number 0 --join STRING0 --join STRING1 --state-dir /var/lib/amalgam/global-0
   amalgam submit --server 127.0.0.1:7633 -- ./step
 
+The servers describe the federation to a global master that joins with strings, so it needs no file. Its number is the place of its
+address in `globals`. Later starts need neither strings nor number. A --config with [federation] replaces what the servers describe.
+
 It accepts the access tokens of the users of the first cluster that it has joined, and its own. Instead of strings, all processes may
-have copies of one tokens.toml in their state directories.
+have the same configuration and copies of one tokens.toml in their state directories.
 
 Its jobs and their running tasks outlive it: it takes them over after a restart. See `amalgam dev --clusters`
 for a whole federation on one machine."
@@ -65,10 +65,9 @@ pub fn execute(args: GlobalArgs, connection: &Connection) -> Result<ExitCode> {
     args.log.start()?;
     let state_dir = discovery::state_dir(connection)?;
     let mut config = args.settings.read_any()?;
-    args.numbered.apply(&mut config)?;
+    let joined = joined(&args.join, args.numbered, &mut config, &state_dir)?;
     let of = config.federation.as_ref().map(|federation| (federation.number, federation.size.clusters));
     let preset = config.preset.name();
-    let joined = joined(&args.join, &config, &state_dir)?;
     // The token file authenticates it to the masters; its own clients use the tokens in its state directory.
     let secrets =
         connection.token_file.is_some().then(|| cluster::secrets(connection, &state_dir, None)).transpose()?;
@@ -98,19 +97,33 @@ pub fn execute(args: GlobalArgs, connection: &Connection) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The certificates for the clusters that it has joined.
-fn joined(strings: &[String], config: &Config, state_dir: &Path) -> Result<BTreeMap<ClusterId, Arc<Identity>>> {
+/// The certificates for the clusters that it has joined. A file with `[federation]` is used as it is; without one, the
+/// configuration takes over what the masters describe.
+fn joined(strings: &[String], numbered: Numbered, config: &mut Config, state_dir: &Path) -> Result<Identities> {
     // A variable of a service may be empty.
     let strings = strings.iter().filter(|text| !text.is_empty());
     let strings = strings.filter_map(|text| joining::parse(Some(text)).transpose());
     let strings = strings.collect::<Result<Vec<_>>>()?;
-    let Some(federation) = &config.federation else { return Ok(BTreeMap::new()) };
-    let Ok(number) = federation.global() else { return Ok(BTreeMap::new()) };
     if !strings.is_empty() {
         make_private_dir(state_dir).map_err(|error| {
             let what = format!("cannot use the state directory {}: {error}", state_dir.display());
             Failure::new(what, "name another --state-dir")
         })?;
     }
-    joining::identities_of_global(&strings, state_dir, number.0, federation.size.clusters)
+    if config.federation.is_some() {
+        numbered.apply(config)?;
+        let Some(federation) = &config.federation else { return Ok(Identities::new()) };
+        let Ok(number) = federation.global() else { return Ok(Identities::new()) };
+        return with_file(&strings, state_dir, number.0, federation.size.clusters);
+    }
+    let Some((identities, described)) = without_file(&strings, state_dir, numbered.number)? else {
+        let remedy = "join each cluster with a string of `amalgam token join --role global` at its server (--number N --join STRING), \
+                      or write [federation] into --config";
+        return Err(Failure::usage("this global master has joined no cluster, and no file has [federation]", remedy));
+    };
+    config.adopt(described).map_err(|key| {
+        let what = format!("the configuration has {key} and no [federation]");
+        Failure::usage(what, format!("leave {key} out, since the servers describe it; or write [federation], too"))
+    })?;
+    Ok(identities)
 }

@@ -358,3 +358,115 @@ fn a_rotation_of_an_authority_reaches_the_global_masters_and_their_clients() {
     until_true("all nodes again", || joined.nodes_up(1, &ada) == 2);
     joined.runs(1, &ada);
 }
+
+impl Joined {
+    /// A global master without a file.
+    fn bare_global(&self, global: usize, arguments: &[&str], strings: &[String]) -> Command {
+        let mut command = self.scene.command(&["global", "--state-dir"]);
+        command.arg(self.home(&format!("global-{global}"))).args(arguments);
+        command.env_remove("AMALGAM_STATE").env("HOME", self.scene.path().join("home"));
+        command.args(strings.iter().flat_map(|string| ["--join", string]));
+        saying_into(command, &self.home(&format!("global-{global}.log")))
+    }
+
+    /// The configuration with one more queue.
+    fn with_queue(&self, number: usize) -> PathBuf {
+        let text = fs::read_to_string(self.config(number)).unwrap();
+        self.scene.write(&format!("{number}-queue.toml"), &format!("{text}[[queue]]\nname = 'research'\n"))
+    }
+
+    fn master_with_queue(&self, cluster: usize) -> Daemon {
+        let mut command = self.scene.command(&["server", "--listen", &format!("{}:0", address(cluster)), "--config"]);
+        command.arg(self.with_queue(cluster)).arg("--state-dir").arg(self.home(&format!("cluster-{cluster}")));
+        self.started(cluster, command)
+    }
+
+    fn start_bare_global(&self, global: usize, arguments: &[&str], strings: &[String]) {
+        let daemon = self.started(2 + global, self.bare_global(global, arguments, strings));
+        let ready =
+            format!("ready: https://{}, global master {global} of 2 clusters, preset megha", self.at[2 + global]);
+        assert!(daemon.ready.starts_with(&ready), "{}", daemon.ready);
+        *self.globals[global].borrow_mut() = Some(daemon);
+    }
+
+    fn refused_bare_global(&self, global: usize, arguments: &[&str], strings: &[String]) -> String {
+        let mut command = self.bare_global(global, arguments, strings);
+        self.host(2 + global).has(&mut command);
+        let log = self.home(&format!("global-{global}.log"));
+        let _ = fs::remove_file(&log);
+        assert!(Daemon::start(command).is_err(), "it is refused");
+        fs::read_to_string(log).unwrap()
+    }
+}
+
+#[test]
+fn global_masters_need_nothing_but_strings_and_a_number() {
+    let Some(joined) = Joined::start() else { return };
+    let ada = joined.at_master(0, &["token", "add", "ada", "--name", "laptop"]);
+    let said = joined.refused_bare_global(0, &[], &[]);
+    assert!(said.contains("has joined no cluster, and no file has [federation]"), "{said}");
+    let strings = [0, 1].map(|cluster| joined.string(cluster, "global"));
+    let said = joined.refused_bare_global(0, &[], &strings);
+    assert!(said.contains("the number of this global master is missing (--number)"), "{said}");
+    joined.start_bare_global(0, &["--number", "0"], &strings);
+    let strings = [0, 1].map(|cluster| joined.string(cluster, "global"));
+    joined.start_bare_global(1, &["--number", "1"], &strings);
+    joined.start_agents();
+    until_true("all nodes at both", || [0, 1].iter().all(|global| joined.nodes_up(*global, &ada) == 2));
+    for global in [0, 1] {
+        joined.runs(global, &ada);
+    }
+    // Without strings, number and file, also while a master is down.
+    drop(joined.globals[1].borrow_mut().take());
+    drop(joined.masters[1].borrow_mut().take());
+    joined.start_bare_global(1, &[], &[]);
+    joined.start_master(1);
+    until_true("all nodes again", || joined.nodes_up(1, &ada) == 2);
+    joined.runs(1, &ada);
+    let said = joined.refused_bare_global(0, &["--number", "1"], &[]);
+    assert!(said.contains("has the certificate of global master 0"), "{said}");
+    // Settings of its own may be in a file, but not a part of what the servers describe.
+    drop(joined.globals[0].borrow_mut().take());
+    let queues = joined.scene.write("queues.toml", "[[queue]]\nname = 'a'\n");
+    let said = joined.refused_bare_global(0, &["--config", queues.to_str().unwrap()], &[]);
+    assert!(said.contains("the configuration has [[queue]] and no [federation]"), "{said}");
+    let own = joined.scene.write("own.toml", "kept_jobs = 50\n");
+    joined.start_bare_global(0, &["--config", own.to_str().unwrap()], &[]);
+    until_true("all nodes at the first", || joined.nodes_up(0, &ada) == 2);
+}
+
+#[test]
+fn clusters_that_describe_different_federations_are_refused_until_they_agree() {
+    let Some(joined) = Joined::start() else { return };
+    let ada = joined.at_master(0, &["token", "add", "ada", "--name", "laptop"]);
+    drop(joined.masters[1].borrow_mut().take());
+    let differing = joined.master_with_queue(1);
+    let strings = [0, 1].map(|cluster| joined.string(cluster, "global"));
+    let said = joined.refused_bare_global(0, &["--number", "0"], &strings);
+    let why = "the servers of cluster 0 and cluster 1 describe different federations: [[queue]] differs";
+    assert!(said.contains(why) && said.contains("use the same strings again"), "{said}");
+    drop(differing);
+    joined.start_master(1);
+    joined.start_bare_global(0, &["--number", "0"], &strings);
+    joined.start_agents();
+    until_true("all nodes", || joined.nodes_up(0, &ada) == 2);
+    joined.runs(0, &ada);
+    // Later changes are refused until the global master had the file once.
+    for cluster in [0, 1] {
+        drop(joined.masters[cluster].borrow_mut().take());
+        *joined.masters[cluster].borrow_mut() = Some(joined.master_with_queue(cluster));
+    }
+    until_true("the refusal", || {
+        let log = joined.log("global-0");
+        log.contains("the queues of this cluster and of the global master differ") && log.contains("with --config")
+    });
+    drop(joined.globals[0].borrow_mut().take());
+    let file = joined.with_queue(0);
+    joined.start_bare_global(0, &["--config", file.to_str().unwrap()], &[]);
+    let knows = |cluster| joined.identity_of_global(0, cluster).federation().unwrap().contains("research");
+    until_true("the next description", || knows(0) && knows(1));
+    drop(joined.globals[0].borrow_mut().take());
+    joined.start_bare_global(0, &[], &[]);
+    until_true("all nodes again", || joined.nodes_up(0, &ada) == 2);
+    joined.ok(0, &ada, &["submit", "-q", "--queue", "research", "--", "true"]);
+}

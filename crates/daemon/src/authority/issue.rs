@@ -42,6 +42,9 @@ pub struct Certified {
     /// With which a global master presents itself to clients, and the certificates between it and an authority. Empty for others.
     #[serde(default)]
     pub for_clients: Vec<Vec<u8>>,
+    /// How the federation of a global master is configured, as TOML. Empty for others.
+    #[serde(default)]
+    pub federation: String,
 }
 
 impl Signer {
@@ -90,6 +93,7 @@ impl Authority {
             between: vec![signer.certificate.to_vec()],
             authorities: signers.anchors().iter().map(|anchor| anchor.to_vec()).collect(),
             for_clients: Vec::new(),
+            federation: String::new(),
         })
     }
 

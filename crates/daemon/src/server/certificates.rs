@@ -53,7 +53,8 @@ pub(crate) fn certificates_of(
     let certificate = Some(Certificate::resolved(renewed.clone()));
     let encryption = Encryption { certificate, plain_http: config.plain_http };
     let globals = config.federation.as_ref().map_or_else(Vec::new, FederationConfig::names_of_globals);
-    let certifier = || Certifier::new(authority.clone(), globals, config.exchange_tokens);
+    let description = config.description.as_deref().unwrap_or_default();
+    let certifier = || Certifier::new(authority.clone(), globals, config.exchange_tokens).describing(description);
     let for_daemons = takes_agents.then(|| (Certificate::for_daemons(renewed), certifier()));
     let trusted: TrustedPem = Arc::new(move || authority.pem());
     Ok(Certificates { encryption, for_daemons, trusted: Some(trusted) })

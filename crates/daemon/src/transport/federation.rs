@@ -69,7 +69,8 @@ impl GlobalIntroduction {
             let (queue, _, _) = own.queues.get(first).or(self.queues.get(first)).expect("one list is longer");
             return Err(format!(
                 "the queues of this cluster and of the global master differ, first at {queue}; write the same \
-                 [[queue]] into all configurations, because shares are fractions of all clusters together"
+                 [[queue]] into all configurations, because shares are fractions of all clusters together (a global \
+                 master without a file needs it for one start, with --config)"
             ));
         }
         Ok(())

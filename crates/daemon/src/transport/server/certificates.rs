@@ -50,6 +50,8 @@ pub struct Certifier {
     notes: Arc<Mutex<Notes>>,
     /// Under which name clients reach each global master.
     globals: Arc<[Option<String>]>,
+    /// How the federation is configured, for global masters.
+    federation: Arc<str>,
     /// Whether agents with tokens get certificates.
     exchanges_tokens: bool,
     current: watch::Sender<Current>,
@@ -78,13 +80,23 @@ impl Current {
 impl Certifier {
     /// `globals` are the names or addresses under which clients on other machines reach the global masters, by number.
     pub fn new(authority: Arc<Authority>, globals: Vec<Option<String>>, exchanges_tokens: bool) -> Certifier {
+        let federation = Arc::from("");
         let notes = Arc::new(Mutex::new(Notes::new(Arc::clone(&authority))));
         let (current, _) = watch::channel(Current::read(&authority, None));
-        Certifier { authority, notes, globals: globals.into(), exchanges_tokens, current }
+        Certifier { authority, notes, globals: globals.into(), federation, exchanges_tokens, current }
+    }
+
+    /// The same, and tells global masters how their federation is configured.
+    #[must_use]
+    pub fn describing(self, federation: &str) -> Certifier {
+        Certifier { federation: federation.into(), ..self }
     }
 
     fn certify(&self, subject: &Subject, key: &[u8]) -> Result<Certified, rcgen::Error> {
-        let certified = self.authority.certify(subject, key)?;
+        let mut certified = self.authority.certify(subject, key)?;
+        if subject.role == DaemonRole::Global {
+            certified.federation = self.federation.to_string();
+        }
         let number = Some(&subject.name).filter(|_| subject.role == DaemonRole::Global);
         let place = number.and_then(|number| number.parse::<usize>().ok());
         let Some(place) = place else { return Ok(certified) };
