@@ -5,6 +5,7 @@ use crate::connection::Connection;
 use crate::contexts::{self, Context, NO_CONTEXT, Store};
 use crate::environment;
 use crate::failure::{Failure, Result};
+use amalgam_cli::process::user;
 use amalgam_daemon::api::ServerFile;
 use amalgam_daemon::auth::{self, Tokens, USUAL_SOCKET};
 use amalgam_daemon::authority::Authority;
@@ -167,7 +168,7 @@ fn of_this_machine(connection: &Connection) -> Result<Option<Client>> {
 /// The token of the command line or the environment.
 pub fn named_token(connection: &Connection) -> Result<Option<String>> {
     match &connection.token_file {
-        Some(path) => Ok(Some(auth::client_token(path, &env::var("USER").unwrap_or_default())?)),
+        Some(path) => Ok(Some(auth::client_token(path, &user())?)),
         None => environment::token(),
     }
 }
@@ -268,7 +269,6 @@ fn token(connection: &Connection, server_file: Option<&Path>) -> Result<String> 
     if let Some(token) = named_token(connection)? {
         return Ok(token);
     }
-    let user = env::var("USER").unwrap_or_default();
     let default = match server_file {
         Some(path) => path.to_owned(),
         None => state_dir(connection)?.join(Tokens::FILE),
@@ -279,5 +279,5 @@ fn token(connection: &Connection, server_file: Option<&Path>) -> Result<String> 
                       the server and your token";
         return Err(Failure::usage("no token for the server", remedy));
     }
-    Ok(auth::client_token(&default, &user)?)
+    Ok(auth::client_token(&default, &user())?)
 }

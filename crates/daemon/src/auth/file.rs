@@ -521,8 +521,8 @@ pub(super) fn create(path: &Path, first: &TokenEntry) -> Result<(), AuthError> {
     durable::replace(path, document.to_string().as_bytes()).map_err(wrong)
 }
 
-/// The token that a client sends: of a server's token file, the newest of `user`, or else the first user's; of any
-/// other file, its only line.
+/// The token that a client sends: of a server's token file, the newest of `user`, or else an administrator's, or else
+/// the first user's; of any other file, its only line.
 ///
 /// # Errors
 /// If the file cannot be used, has no token, or can be read by others.
@@ -535,7 +535,9 @@ pub fn client_token(path: &Path, user: &str) -> Result<String, AuthError> {
     let entries = valid(parse(path, &text)?);
     let users: Vec<&TokenEntry> = entries.iter().filter(of_users).collect();
     let own = users.iter().filter(|entry| entry.holder.name() == user).max_by_key(|entry| entry.rank());
-    let any = || users.iter().find(|entry| entry.until.is_none()).or(users.first());
+    // The order in the file says nothing: a rotation moves a token to the end.
+    let is_admin = |entry: &TokenEntry| matches!(entry.holder, Holder::User { admin: true, .. });
+    let any = || users.iter().min_by_key(|entry| (!is_admin(entry), entry.until.is_some()));
     let found = own.or_else(any);
     let token = found.and_then(|entry| entry.token()).map(str::to_owned);
     token.ok_or_else(|| AuthError::Empty { path: path.to_owned() })

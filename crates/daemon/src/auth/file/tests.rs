@@ -108,6 +108,16 @@ fn expired_tokens_are_not_used_and_are_removed_by_the_next_change() {
 }
 
 #[test]
+fn a_client_without_a_token_of_its_own_uses_an_administrators_also_after_its_rotation() {
+    let text = "[[token]]\nuser = 'ada'\ntoken = 'old'\nadmin = true\n[[token]]\nuser = 'bob'\ntoken = 'bobs'\n";
+    let (_dir, path) = file(text);
+    assert_eq!(client_token(&path, "eve").unwrap(), "old");
+    let new = rotate(&path, &token_of("ada", None), true).unwrap();
+    assert_eq!(client_token(&path, "eve").unwrap(), secret(&new));
+    assert_eq!(client_token(&path, "bob").unwrap(), "bobs");
+}
+
+#[test]
 fn a_list_on_one_line_can_be_edited() {
     let (_dir, path) = file("token = [{ user = 'ada', token = 't1', admin = true }]\n");
     add(&path, TokenEntry::new(Holder::agent("vm-1")).unwrap(), false).unwrap();
