@@ -3,7 +3,7 @@
 
 use super::{as_subject, redeemed, stored};
 use crate::failure::{Failure, Result};
-use amalgam_core::vocabulary::ClusterId;
+use amalgam_core::vocabulary::{ClusterId, Federation};
 use amalgam_daemon::auth::DaemonRole;
 use amalgam_daemon::auth::joins::JoinString;
 use amalgam_daemon::authority::{Certified, Subject};
@@ -12,9 +12,6 @@ use amalgam_daemon::identity::{Identity, NewKey};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-
-/// A federation has no more clusters.
-const MOST_CLUSTERS: u8 = 200;
 
 pub type Identities = BTreeMap<ClusterId, Arc<Identity>>;
 
@@ -126,7 +123,7 @@ fn parsed(cluster: ClusterId, text: &str) -> Result<Config> {
 
 fn kept(state_dir: &Path) -> Result<BTreeMap<ClusterId, Identity>> {
     let mut kept = BTreeMap::new();
-    for cluster in (0..MOST_CLUSTERS).map(ClusterId) {
+    for cluster in (0..Federation::MOST).map(ClusterId) {
         if let Some(identity) = Identity::load_file(state_dir.join(Identity::file_of_cluster(cluster)))? {
             kept.insert(cluster, identity);
         }
@@ -159,7 +156,7 @@ fn all_redeemed(
         let (key, certified) = redeemed(string, &asking, DaemonRole::Global, &number.to_string())?;
         let subject = Subject::of(&certified.certificate.as_slice().into());
         let cluster = subject.ok().and_then(|subject| u8::try_from(subject.number?).ok());
-        let cluster = cluster.filter(|cluster| *cluster < MOST_CLUSTERS).map(ClusterId).ok_or_else(|| {
+        let cluster = cluster.filter(|cluster| *cluster < Federation::MOST).map(ClusterId).ok_or_else(|| {
             let what = format!("the master at {} gave a certificate without its cluster", string.address);
             Failure::new(what, "install programs of the same version")
         })?;

@@ -63,10 +63,13 @@ impl JobNumbers {
 }
 
 impl Federation {
+    /// The most clusters, and the most global masters.
+    pub const MOST: u8 = 200;
+
     /// # Errors
     /// The allowed sizes.
     pub fn new(clusters: u32, globals: u32, span: u32) -> Result<Federation, String> {
-        const MOST: u32 = 200;
+        const MOST: u32 = Federation::MOST as u32;
         // A global master keeps a third of a kilobyte of each node.
         const MOST_NODES: u64 = 4_000_000;
         if clusters == 0 || clusters > MOST || globals == 0 || globals > MOST {
