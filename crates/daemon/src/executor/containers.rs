@@ -42,9 +42,13 @@ const MOST_EXPLAINED: (u64, usize) = (4_096, 5);
 /// Podman lowers its own limit of processes to this, and without `CAP_SYS_RESOURCE` a container cannot have more.
 const PODMANS_PROCESSES: u64 = 32_768;
 /// With this exit code, podman itself failed.
-const RUNTIME_FAILED: u8 = 125;
+const PODMAN_FAILED: i32 = 125;
+/// With these, the program that podman starts containers with failed, or did not find the command. Commands use them, too.
+const OCI_FAILED: [i32; 2] = [126, 127];
+/// With this exit code, the first process of podman's containers did not find the command. Most programs use it, too.
+const INIT_FAILED: i32 = 1;
 /// With this exit code, apptainer itself failed. It is also that of many programs.
-const APPTAINER_FAILED: u8 = 255;
+const APPTAINER_FAILED: i32 = 255;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Runtime {
@@ -142,6 +146,8 @@ pub fn command(inside: &Inside<'_>, node: &[Vec<u8>], search: &OsStr) -> Result<
     }
     let (arguments, removal) = match runtime {
         Runtime::Podman => {
+            // Podman remembers for ever where its temporary files are, and the directory of this task will be gone.
+            environment.retain(|entry| !entry.starts_with(b"TMPDIR="));
             // A value that is only named is not seen by other users in the list of processes.
             let given = passed.iter().filter(|(.., by_name)| *by_name).map(|(_, entry, _)| entry.to_vec());
             replace(&mut environment, given);
@@ -266,20 +272,23 @@ fn mounted<'a>(inside: &Inside<'a>) -> Vec<&'a Path> {
 }
 
 /// Why a container did not start, if it did not: its runtime says it in the last lines of the task's standard error.
-pub fn failure(container: &Started, code: u8, errors: &Path) -> Option<EndReason> {
-    let (start, expected) = match container.runtime {
-        Runtime::Podman => ("Error: ", RUNTIME_FAILED),
-        Runtime::Apptainer => ("FATAL: ", APPTAINER_FAILED),
+pub fn failure(container: &Started, code: i32, errors: &Path) -> Option<EndReason> {
+    let (start, names) = match (container.runtime, code) {
+        (Runtime::Podman, PODMAN_FAILED) => ("Error: ", ""),
+        (Runtime::Podman, code) if OCI_FAILED.contains(&code) => ("Error: ", "OCI runtime"),
+        (Runtime::Podman, INIT_FAILED) => ("ERROR (catatonit:", "failed to exec"),
+        (Runtime::Apptainer, APPTAINER_FAILED) => ("FATAL: ", ""),
+        _ => return None,
     };
     let mut text = Vec::new();
-    let mut file = fs::File::open(errors).ok().filter(|_| code == expected)?;
+    let mut file = fs::File::open(errors).ok()?;
     let length = file.metadata().ok()?.len();
     file.seek(SeekFrom::Start(length.saturating_sub(MOST_EXPLAINED.0))).ok()?;
     file.take(MOST_EXPLAINED.0).read_to_end(&mut text).ok()?;
     let text = String::from_utf8_lossy(&text);
     let lines: Vec<&str> = text.lines().collect();
     // Otherwise the code is that of the command.
-    lines.iter().find(|line| line.starts_with(start))?;
+    lines.iter().find(|line| line.starts_with(start) && line.contains(names))?;
     let last = lines[lines.len().saturating_sub(MOST_EXPLAINED.1)..].join("; ");
     let (name, image) = (container.runtime.name(), &container.image);
     Some(EndReason::LaunchFailed(format!("{name} could not run the image {image}: {last}")))
@@ -441,5 +450,16 @@ mod tests {
         assert_eq!(failure(&container, 1, &errors), None);
         fs::write(&errors, "of the command\n").unwrap();
         assert_eq!(failure(&container, 125, &errors), None);
+        fs::write(&errors, "Error: crun: cannot: OCI runtime error\n").unwrap();
+        for code in [126, 127] {
+            assert!(
+                failure(&container, code, &errors)
+                    .unwrap()
+                    .to_string()
+                    .contains("could not run the image x:1: Error: crun")
+            );
+        }
+        fs::write(&errors, "Error: of the command\n").unwrap();
+        assert_eq!(failure(&container, 127, &errors), None);
     }
 }

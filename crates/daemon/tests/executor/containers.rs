@@ -197,7 +197,7 @@ fn a_container_of_a_jobs_user_is_that_users() {
     std::os::unix::fs::chown(&own, Some(1), Some(1)).unwrap();
     fs::write(&ranges, format!("{ONE}:200000:65536\n")).unwrap();
     let podman = format!(
-        "#!/bin/sh\nexec env HOME={0} XDG_RUNTIME_DIR={0} /usr/bin/podman --root {0}/storage --runroot {0}/run --storage-driver vfs \
+        "#!/bin/sh\ntest -z \"$TMPDIR\" || exit 99\nexec env HOME={0} XDG_RUNTIME_DIR={0} /usr/bin/podman --root {0}/storage --runroot {0}/run --storage-driver vfs \
          --cgroup-manager cgroupfs \"$@\"\n",
         own.display()
     );
@@ -222,6 +222,13 @@ fn a_container_of_a_jobs_user_is_that_users() {
     let made = fs::metadata(own_dir(&home.state, attempt(1)).join("made")).unwrap();
     assert_eq!((made.uid(), made.gid()), (1, 1));
     assert!(home.output(1, Stream::Stdout).starts_with("1\n"));
+    let mut missing = in_image(3, IMAGE, "");
+    change_program(&mut missing).command = vec!["no-such-program".into()];
+    for order in [missing, in_image(4, "localhost:1/no-such-image:1", "true")] {
+        let ended = agent.run(of_user(ONE, order));
+        let EndReason::LaunchFailed(why) = &ended.reason else { panic!("{ended:?}") };
+        assert!(why.contains("podman could not run the image") && why.to_lowercase().contains("error"), "{why}");
+    }
     let mark = format!("{}", 400_000 + std::process::id());
     let killed = agent.start(of_user(ONE, in_image(2, IMAGE, &format!("sleep {mark}"))));
     home.wait_until("the container runs", || sleeping(&mark).len() == 1);

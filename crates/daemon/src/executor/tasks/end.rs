@@ -88,6 +88,8 @@ impl Tasks {
             capture.finish(&mut self.buffer);
         }
         let oom_killed = attempt.leaf.as_ref().is_some_and(|leaf| leaf.oom_kills() > attempt.oom_kills_before);
+        // Only this process's own user can read the output.
+        let of_runtime = self.failure_of_runtime(&attempt, exit.status);
         // What the task's user can change is read with that user's rights.
         let acts = attempt.act_as_its_user();
         let failed_start = acts.is_ok().then(|| attempt.start_failure()).flatten();
@@ -95,7 +97,10 @@ impl Tasks {
             self.reports.push(attempt.started());
         }
         let reason = attempt.reason(exit.status, oom_killed, failed_start, acts.is_ok());
-        let reason = self.of_container(&attempt, reason);
+        let reason = match (of_runtime, reason) {
+            (Some(why), EndReason::Exit(_)) => why,
+            (_, reason) => reason,
+        };
         let usage = attempt.usage(&exit);
         let leaves_files = reason.is_success() && !attempt.order.template.outputs.is_empty();
         let executing = leaves_files.then(|| attempt.describe());
@@ -128,15 +133,11 @@ impl Tasks {
         }
     }
 
-    /// The reason of an end with what the runtime of its container says, if there is one and it failed.
-    fn of_container(&self, attempt: &Attempt, reason: EndReason) -> EndReason {
-        match (&attempt.container, &reason) {
-            (Some(container), EndReason::Exit(code)) => {
-                let errors = output_path(&self.state, attempt.order.attempt, Stream::Stderr);
-                containers::failure(container, *code, &errors).unwrap_or(reason)
-            }
-            _ => reason,
-        }
+    /// Why the runtime of an attempt's container failed, if there is one and it did.
+    fn failure_of_runtime(&self, attempt: &Attempt, status: i32) -> Option<EndReason> {
+        let container = attempt.container.as_ref().filter(|_| libc::WIFEXITED(status))?;
+        let errors = output_path(&self.state, attempt.order.attempt, Stream::Stderr);
+        containers::failure(container, libc::WEXITSTATUS(status), &errors)
     }
 
     /// Forgets the container of an attempt, which its runtime has removed; or removes it, if the runtime was killed before it did.
