@@ -70,7 +70,7 @@ impl GlobalIntroduction {
             return Err(format!(
                 "the queues of this cluster and of the global master differ, first at {queue}; write the same \
                  [[queue]] into all configurations, because shares are fractions of all clusters together (a global \
-                 master without a file needs it for one start, with --config)"
+                 master without a file needs it for one start, with --config and --number)"
             ));
         }
         Ok(())
