@@ -243,12 +243,11 @@ impl Client {
     ) -> Result<Response<Body>> {
         match check(&self.base, call(&self.base)) {
             Err(failure) => match self.led_to(failure.elsewhere.as_deref()).first() {
-                Some(base) => check(base, call(base)),
-                None => Err(failure),
+                Some(base) => check(base, call(base)).map_err(|failure| of_another_cluster(base, failure)),
+                None => Err(self.explained(failure)),
             },
             answer => answer,
         }
-        .map_err(|failure| self.explained(failure))
     }
 
     /// Says which context names the server that cannot be reached or verified.
@@ -354,6 +353,7 @@ impl Client {
                 }
                 // The results of the other jobs still have to be reported.
                 Err(failure) => {
+                    let failure = of_another_cluster(&there.base, failure);
                     let error = api::Error::new(api::ErrorCode::Unavailable, failure.what, failure.remedy);
                     places.into_iter().for_each(|place| results[place].error = Some(error.clone()));
                 }
@@ -387,7 +387,10 @@ impl Client {
             let ask = |base: &String| {
                 // A paused global master accepts connections and sends nothing.
                 let other = Client { base: base.clone(), ..self.within(OTHERS_PATIENCE) };
-                scope.spawn(move || other.pages::<JobSummary>(path, query, limit))
+                scope.spawn(move || {
+                    let pages = other.pages::<JobSummary>(path, query, limit);
+                    pages.map_err(|failure| of_another_cluster(&other.base, failure))
+                })
             };
             let threads: Vec<_> = bases.iter().map(ask).collect();
             threads.into_iter().map(|thread| thread.join()).collect::<Vec<_>>()
@@ -503,6 +506,19 @@ fn check(base: &str, answer: std::result::Result<Response<Body>, ureq::Error>) -
         Ok(error) => Err(error.into()),
         Err(_) => Err(Failure::new(format!("the server at {base} answered {status}"), "is it an amalgam server?")),
     }
+}
+
+/// The server that was asked is verified, and names this one, whose certificate is of another authority: in a federation, a global
+/// master has that of the cluster whose string it joined with first.
+fn of_another_cluster(base: &str, failure: Failure) -> Failure {
+    if failure.kind != Kind::Unverified {
+        return failure;
+    }
+    let remedy = format!(
+        "the server that you asked names this one, whose certificate is of the authority of another cluster: run `amalgam login {base}` \
+         and use that context; or pass --ca-file with ca.pem of both clusters in one file"
+    );
+    Failure { remedy, ..failure }
 }
 
 fn unanswered(base: &str, error: &ureq::Error) -> Failure {

@@ -163,7 +163,8 @@ fn list(
         Form::Json => show::json(&jobs)?,
         Form::Csv => show::print_raw(&csv(&jobs)?)?,
         Form::Ids => show::print(&jobs.iter().map(|job| format!("{}\n", job.id)).collect::<String>())?,
-        Form::Table if jobs.is_empty() => show::print(none)?,
+        Form::Table if jobs.is_empty() && silent.is_empty() => show::print(none)?,
+        Form::Table if jobs.is_empty() => {}
         Form::Table => show::print(&table(&jobs))?,
     }
     Ok(if silent.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })

@@ -255,6 +255,7 @@ pub fn execute(args: TokenArgs, connection: &Connection) -> Result<ExitCode> {
                       first start of the server creates the file";
         return Err(Failure::new(format!("token file not found: {}", path.display()), remedy));
     }
+    let had_administrator = has_administrator(&path);
     match args.verb {
         TokenVerb::Add { which, admin, scope, ttl, overlap } => {
             let which = which.which();
@@ -306,7 +307,19 @@ pub fn execute(args: TokenArgs, connection: &Connection) -> Result<ExitCode> {
             }
         }
     }
+    if had_administrator && !has_administrator(&path) {
+        show::note(
+            "warning: no administrator has a token that stays valid: only root and the server's user, on this machine, can \
+             administer the cluster\n  help: `amalgam token add USER --admin` makes a token of an administrator",
+        );
+    }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Whether a token of an administrator is valid for longer than replaced ones are.
+fn has_administrator(path: &Path) -> bool {
+    let end = SystemTime::now() + auth::OVERLAP;
+    auth::read(path).unwrap_or_default().iter().any(|entry| entry.scopes.has(Scope::Admin) && entry.is_valid(end))
 }
 
 /// A new token, and whether it is the first of a user who is no administrator.

@@ -150,6 +150,18 @@ impl Joined {
         done.out
     }
 
+    /// A client that knows only the server of cluster 1, its authority and a token of its users.
+    fn at_second_cluster(&self, token: &str, arguments: &[&str]) -> CommandOutput {
+        let ready = self.masters[1].borrow().as_ref().map(|master| master.ready.clone()).unwrap_or_default();
+        let server = ready.split([' ', ',']).find(|word| word.starts_with("https://")).unwrap_or_default();
+        let mut command = self.scene.command(arguments);
+        command.arg("--ca-file").arg(self.home("cluster-1").join("ca.pem")).args(["--server", server]);
+        command.env("AMALGAM_TOKEN", token);
+        command.env_remove("AMALGAM_STATE").env("HOME", self.scene.path().join("home"));
+        self.host(6).has(&mut command);
+        result(command)
+    }
+
     fn nodes_up(&self, global: usize, token: &str) -> usize {
         let listed = self.client(global, token, &["node", "list", "--json"]);
         let nodes: Vec<NodeSummary> = serde_json::from_str(&listed.out).unwrap_or_default();
@@ -219,6 +231,10 @@ fn global_masters_join_each_cluster_with_a_string_and_know_its_users() {
     let bob = joined.at_master(1, &["token", "add", "bob"]);
     let refused = joined.client(0, &bob, &["list"]);
     assert!(refused.code != 0 && refused.err.contains("does not know the token"), "{refused:?}");
+    // Its server names the global masters, which its authority does not verify.
+    let led = joined.at_second_cluster(&bob, &["list"]);
+    assert!(led.code != 0 && led.out.is_empty(), "no jobs are known: {led:?}");
+    assert!(led.err.contains("of the authority of another cluster: run `amalgam login https://"), "{led:?}");
     // Users are added and removed while it runs, and known while the master of their cluster is down.
     let eve = joined.at_master(0, &["token", "add", "eve"]);
     until_true("a new user", || joined.client(0, &eve, &["list"]).code == 0);

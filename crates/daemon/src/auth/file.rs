@@ -380,11 +380,11 @@ impl Which<'_> {
     }
 
     fn unknown(&self, path: &Path) -> AuthError {
-        let name = match self.name {
-            Some(name) => format!("the token `{name}` of {}", self.holder),
-            None => self.holder.to_owned(),
+        let whose = match self.name {
+            Some(name) => format!("`{name}` of {}", self.holder),
+            None => format!("of {}", self.holder),
         };
-        AuthError::Unknown { path: path.to_owned(), name }
+        AuthError::Unknown { path: path.to_owned(), whose }
     }
 }
 

@@ -130,8 +130,8 @@ pub enum AuthError {
     Empty { path: PathBuf },
     #[error("{path} is empty, and its server has been in use")]
     Emptied { path: PathBuf },
-    #[error("{name} has no token in {path}")]
-    Unknown { path: PathBuf, name: String },
+    #[error("{} has no token {whose}", .path.display())]
+    Unknown { path: PathBuf, whose: String },
     #[error("{name} has no token, but certificates, which the server replaces by itself")]
     HasKey { name: String },
     #[error("{}", .0.problem)]

@@ -113,6 +113,16 @@ impl BaseEnvironment {
         BaseEnvironment(environment)
     }
 
+    /// The `PATH` for a user with this home directory: without the directories in another one, that of the daemon's user.
+    fn search_for(&self, home: &Path) -> Vec<u8> {
+        let path = |bytes: &[u8]| PathBuf::from(OsStr::from_bytes(bytes));
+        let own = get(&self.0, b"HOME").map(path).filter(|own| own != home && own.parent().is_some());
+        let directories = get(&self.0, b"PATH").unwrap_or(DEFAULT_PATH).split(|byte| *byte == b':');
+        let is_kept = |directory: &&[u8]| own.as_ref().is_none_or(|own| !path(directory).starts_with(own));
+        let kept: Vec<&[u8]> = directories.filter(is_kept).collect();
+        if kept.is_empty() { DEFAULT_PATH.to_vec() } else { kept.join(&b':') }
+    }
+
     /// The node's environment, then Amalgam's variables, then the job's, then the directories. A later value replaces
     /// an earlier one, so a job may set `OMP_NUM_THREADS`, but no variable that starts with `AMALGAM_`.
     fn for_task(
@@ -124,6 +134,8 @@ impl BaseEnvironment {
     ) -> Vec<Vec<u8>> {
         let mut environment = self.0.clone();
         if let Some(Account { name, home, shell, .. }) = account {
+            let search = self.search_for(home);
+            set(&mut environment, b"PATH", &search);
             set(&mut environment, b"HOME", home.as_os_str().as_bytes());
             set(&mut environment, b"USER", name.as_bytes());
             set(&mut environment, b"LOGNAME", name.as_bytes());
@@ -553,6 +565,19 @@ mod tests {
             environment.iter().filter_map(|entry| entry.split(|byte| *byte == b'=').next()).collect();
         names.sort_unstable();
         assert!(names.is_sorted_by(|one, next| one < next), "each variable is set once");
+    }
+
+    #[test]
+    fn directories_of_the_daemons_user_are_in_no_one_elses_path() {
+        let search = |path: &str, home: &str, user: &str| {
+            let base = BaseEnvironment(vec![[b"PATH=", path.as_bytes()].concat(), [b"HOME=", home.as_bytes()].concat()]);
+            String::from_utf8(base.search_for(Path::new(user))).unwrap()
+        };
+        let path = "/root/.cargo/bin:/usr/local/bin:/rooted/bin:/usr/bin";
+        assert_eq!(search(path, "/root", "/home/ada"), "/usr/local/bin:/rooted/bin:/usr/bin");
+        assert_eq!(search(path, "/root", "/root"), path);
+        assert_eq!(search(path, "/", "/home/ada"), path, "a service without a home directory");
+        assert_eq!(search("/root/bin", "/root", "/home/ada"), "/usr/local/bin:/usr/bin:/bin");
     }
 
     #[test]
