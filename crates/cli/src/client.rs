@@ -581,7 +581,7 @@ pub fn patiently<T>(call: impl FnMut() -> Result<T>) -> Result<T> {
 
 /// Retries also while the server stops or a node that it needs is not connected.
 pub fn very_patiently<T>(call: impl FnMut() -> Result<T>) -> Result<T> {
-    again_while(|kind| matches!(kind, Kind::Unreachable | Kind::Broken | Kind::Unavailable), call)
+    again_while(Kind::may_pass, call)
 }
 
 fn again_while<T>(passes: impl Fn(Kind) -> bool, mut call: impl FnMut() -> Result<T>) -> Result<T> {

@@ -33,6 +33,8 @@ pub enum Kind {
     Broken,
     /// The server reports that it may work again soon.
     Unavailable,
+    /// The server is a standby, and works once it has taken over.
+    Standby,
     Refused,
     /// The server's certificate is not trusted; another try would fail in the same way.
     Unverified,
@@ -45,6 +47,13 @@ pub enum Kind {
     ClosedByReader,
     /// Output could not be written, for example because the disk is full.
     Unwritten,
+}
+
+impl Kind {
+    /// Whether the same call may succeed later, if nobody does anything about it.
+    pub fn may_pass(self) -> bool {
+        matches!(self, Kind::Unreachable | Kind::Broken | Kind::Unavailable | Kind::Standby)
+    }
 }
 
 impl Failure {
@@ -95,6 +104,7 @@ impl fmt::Display for Failure {
 impl From<api::Error> for Failure {
     fn from(error: api::Error) -> Failure {
         let kind = match error.error {
+            _ if error.standby => Kind::Standby,
             api::ErrorCode::Unavailable => Kind::Unavailable,
             api::ErrorCode::NotFound => Kind::NotFound,
             api::ErrorCode::Removed => Kind::Removed,

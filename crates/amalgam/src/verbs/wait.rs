@@ -71,8 +71,7 @@ fn wait_for(client: &Client, job: u64, deadline: Option<Instant>) -> Result<Wait
 
 /// After the deadline, any failure counts as a timeout and is not retried.
 fn late(client: &Client, failure: Failure) -> Failure {
-    let passes = matches!(failure.kind, Kind::Unreachable | Kind::Broken | Kind::Unavailable);
-    match passes && client.is_out_of_time() {
+    match failure.kind.may_pass() && client.is_out_of_time() {
         true => Failure { code: 124, kind: Kind::Refused, ..failure },
         false => failure,
     }

@@ -115,6 +115,12 @@ fn a_standby_joins_with_a_string_and_takes_over_with_all_that_daemons_and_client
     let string = pair.string(0, "server");
     pair.start_server(1, &["--join", &string, "--name", "second"]);
     until_true("the standby", || pair.at(1, &["node", "list"]).err.contains("this is a standby of cluster 0"));
+    // Which is as it should be.
+    let examined = pair.at(1, &["doctor"]);
+    assert!(
+        examined.out.contains("this is a standby of cluster 0") && !examined.out.contains("problem"),
+        "{examined:?}"
+    );
     until_true("what both have", || pair.same_files());
     // Daemons and users that are added later are known to it, too.
     pair.joins(pair.agent("a", &["--join", &pair.string(0, "agent")]));

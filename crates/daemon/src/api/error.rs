@@ -16,6 +16,9 @@ wire! {
         /// Id of the request, which is also in the server's diagnostics.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         request: Option<Box<str>>,
+        /// Whether the server is a standby, which answers every call with this.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        standby: bool,
     }
 
     /// Other processes of a federation. A client that reached this process at another address than `here`, such as
@@ -54,7 +57,7 @@ words! {
 
 impl Error {
     pub fn new(error: ErrorCode, message: impl Into<String>, remedy: impl Into<String>) -> Error {
-        Error { error, message: message.into(), remedy: remedy.into(), elsewhere: None, request: None }
+        Error { error, message: message.into(), remedy: remedy.into(), elsewhere: None, request: None, standby: false }
     }
 
     /// The error for an object that another global master has; `elsewhere` is its address, if known.

@@ -26,7 +26,7 @@ mod capture;
 mod cgroups;
 pub mod client;
 mod container_removal;
-mod containers;
+pub mod containers;
 mod devices;
 mod exec_failure;
 mod hierarchy;

@@ -570,7 +570,8 @@ mod tests {
     #[test]
     fn directories_of_the_daemons_user_are_in_no_one_elses_path() {
         let search = |path: &str, home: &str, user: &str| {
-            let base = BaseEnvironment(vec![[b"PATH=", path.as_bytes()].concat(), [b"HOME=", home.as_bytes()].concat()]);
+            let base =
+                BaseEnvironment(vec![[b"PATH=", path.as_bytes()].concat(), [b"HOME=", home.as_bytes()].concat()]);
             String::from_utf8(base.search_for(Path::new(user))).unwrap()
         };
         let path = "/root/.cargo/bin:/usr/local/bin:/rooted/bin:/usr/bin";

@@ -130,7 +130,8 @@ pub fn receive_files(state_dir: &Path, config: &Config, patience: Duration) -> R
 
 fn refusal(cluster: ClusterId, active: &str) -> Error {
     let message = format!("this is a standby of {cluster}, and its active master is {active}");
-    Error::new(ErrorCode::Unavailable, message, "use the active master, or wait until this one takes over")
+    let remedy = "use the active master, or wait until this one takes over";
+    Error { standby: true, ..Error::new(ErrorCode::Unavailable, message, remedy) }
 }
 
 fn answer_meanwhile(

@@ -5,7 +5,7 @@ use super::{Check, Outcome};
 use crate::client::Client;
 use crate::contexts::{Context, Store, seconds_now};
 use crate::discovery::{LOCAL, base_url};
-use crate::failure::{Failure, Kind};
+use crate::failure::Failure;
 use amalgam_daemon::api::ClusterSummary;
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -88,7 +88,7 @@ fn judged(context: &Context, failure: Failure) -> Check {
     let Context { name, server, .. } = context;
     let found = format!("`{name}`: {}", failure.what);
     match failure.kind {
-        Kind::Unreachable | Kind::Broken | Kind::Unavailable => {
+        kind if kind.may_pass() => {
             let remedy = format!(
                 "start the server at {server}, or check the network; if it is gone, run `amalgam context remove {name}`"
             );

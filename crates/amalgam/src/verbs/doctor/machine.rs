@@ -1,10 +1,13 @@
 //! Limits, control groups and the name of this machine.
 
 use super::{Check, Patient, Role};
+use amalgam_daemon::executor::containers::Runtime;
 use amalgam_daemon::executor::host::Host;
 use amalgam_daemon::executor::offered::offered;
 use rustix::process::{Resource, geteuid, getrlimit};
+use std::ffi::OsStr;
 use std::net::{IpAddr, ToSocketAddrs};
+use std::{env, fs};
 
 /// Fewer open files are a warning, because each agent, client or task needs some.
 const ENOUGH_FILES: u64 = 16_384;
@@ -18,6 +21,8 @@ pub fn checks(patient: &Patient) -> Vec<Check> {
     }
     if patient.is(Role::Agent) {
         checks.extend(control_groups());
+        let ranges = ["/etc/subuid", "/etc/subgid"].map(|file| fs::read_to_string(file).unwrap_or_default());
+        checks.push(containers(&env::var_os("PATH").unwrap_or_default(), geteuid().is_root(), &ranges));
     }
     checks
 }
@@ -95,10 +100,59 @@ fn processes(of_group: Option<u64>) -> Check {
     }
 }
 
+/// Whether the node runs tasks in containers, with this search path. `ranges` are the ids that users may use in them.
+fn containers(search: &OsStr, is_root: bool, ranges: &[String]) -> Check {
+    const CHECK: &str = "containers";
+    let Some((runtime, path)) = Runtime::find(search) else {
+        return Check::ok(CHECK, "neither podman nor apptainer is in PATH, so the node runs no tasks with `container`");
+    };
+    let found = format!("by {}", path.display());
+    let has_ranges = ranges.iter().all(|text| text.lines().any(|line| line.contains(':')));
+    let helpers = ["newuidmap", "newgidmap"].iter();
+    let missing = helpers.filter(|name| !env::split_paths(search).any(|place| place.join(name).is_file())).count();
+    match runtime {
+        // Root's podman serves root's jobs only: users have theirs, which needs both.
+        Runtime::Podman if is_root && missing > 0 => {
+            let found = format!("{found}, which users cannot run without newuidmap and newgidmap");
+            Check::warning(CHECK, found, "install the package uidmap")
+        }
+        Runtime::Podman if is_root && !has_ranges => {
+            let found = format!("{found}, and no user has ids for it in /etc/subuid and /etc/subgid");
+            let remedy =
+                "give each user a range: `usermod --add-subuids 200000-265535 --add-subgids 200000-265535 USER`";
+            Check::warning(CHECK, found, remedy)
+        }
+        _ => Check::ok(CHECK, found),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::Outcome;
     use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn what_users_need_for_containers_is_found() {
+        let place = tempfile::tempdir().unwrap();
+        let search = place.path().as_os_str();
+        let ranges = |text: &str| [text.to_owned(), text.to_owned()];
+        let some = ranges("ada:100000:65536\n");
+        let program = |name: &str| {
+            fs::write(place.path().join(name), "").unwrap();
+            fs::set_permissions(place.path().join(name), fs::Permissions::from_mode(0o755)).unwrap();
+        };
+        assert_eq!(containers(search, true, &some).result, Outcome::Ok, "none is no fault");
+        program("podman");
+        let check = containers(search, true, &some);
+        assert!(check.result == Outcome::Warning && check.remedy.contains("uidmap"), "{check:?}");
+        assert_eq!(containers(search, false, &some).result, Outcome::Ok);
+        program("newuidmap");
+        program("newgidmap");
+        assert_eq!(containers(search, true, &some).result, Outcome::Ok);
+        let check = containers(search, true, &ranges(""));
+        assert!(check.result == Outcome::Warning && check.remedy.contains("--add-subuids"), "{check:?}");
+    }
 
     #[test]
     fn low_limits_are_found() {

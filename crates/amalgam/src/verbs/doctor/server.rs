@@ -2,6 +2,7 @@
 
 use super::{Check, Patient, Role};
 use crate::client::Client;
+use crate::failure::Kind;
 use crate::{discovery, show};
 use amalgam_daemon::agent::known_server;
 use amalgam_daemon::api::{ClusterSummary, NodeDetail, NodeSummary, ServerFile};
@@ -35,7 +36,7 @@ pub fn checks(patient: &Patient) -> Vec<Check> {
         Ok(discovery::Choice::Server(_) | discovery::Choice::Context(_))
     );
     match discovery::find(patient.connection) {
-        Ok(Some(client)) => checks.extend(of_server(&client)),
+        Ok(Some(client)) => checks.extend(of_server(patient, &client)),
         Ok(None) if patient.roles == [Role::Client] => {
             let remedy = "name one with --server or AMALGAM_SERVER, or its state directory with --state-dir; `amalgam run` works \
                           without one";
@@ -145,17 +146,20 @@ fn connect(address: &str) -> io::Result<Duration> {
     outcome
 }
 
-fn of_server(client: &Client) -> Vec<Check> {
+fn of_server(patient: &Patient, client: &Client) -> Vec<Check> {
     let client = client.within(PATIENCE * 4);
     let cluster: ClusterSummary = match client.get("/v1/cluster") {
         Ok(cluster) => cluster,
+        // Clients should name the active one, but this machine is as it should be.
+        Err(failure) if failure.kind == Kind::Standby && patient.is(Role::Server) => {
+            return vec![Check::ok("server", failure.what)];
+        }
         Err(failure) => {
             let remedy = if failure.remedy.is_empty() { "start the server".to_owned() } else { failure.remedy };
             return vec![Check::problem("server", failure.what, remedy)];
         }
     };
-    let found = format!("answers, with {} of {} nodes up", cluster.nodes_up, cluster.nodes_total);
-    let mut checks = vec![Check::ok("server", found)];
+    let mut checks = vec![up(cluster.nodes_up, cluster.nodes_total)];
     checks.extend(clock(&client));
     checks.push(version("the server", &cluster.version));
     let nodes: Vec<NodeSummary> = client.get("/v1/nodes").unwrap_or_default();
@@ -166,6 +170,24 @@ fn of_server(client: &Client) -> Vec<Check> {
     let here = Host::inspect().hostname;
     checks.extend(nodes.iter().find(|node| node.name == here).and_then(|node| enforcement(&client, node)));
     checks
+}
+
+fn up(up: u32, total: u32) -> Check {
+    const CHECK: &str = "server";
+    let found = format!("answers, with {up} of {total} nodes up");
+    match (up, total) {
+        (_, 0) => Check::warning(
+            CHECK,
+            found,
+            "add a node: `amalgam token join` on the server's machine prints a string for its agent",
+        ),
+        (0, _) => Check::problem(
+            CHECK,
+            found,
+            "start the agents of its nodes: `amalgam node list` says since when they are down",
+        ),
+        _ => Check::ok(CHECK, found),
+    }
 }
 
 /// How the executor of the node on this machine enforces limits.
