@@ -1,5 +1,6 @@
 //! The flags for the server's address and token.
 
+use crate::contexts::NO_CONTEXT;
 use clap::Args;
 use std::path::PathBuf;
 
@@ -28,6 +29,11 @@ pub struct Connection {
 impl Connection {
     /// Whether a flag names a server, which is a mistake for verbs that work on files of this machine.
     pub fn names_server(&self) -> bool {
-        self.server.is_some() || self.context.is_some()
+        self.server.is_some() || self.names_context()
+    }
+
+    /// Whether a flag names a context, and not none.
+    pub fn names_context(&self) -> bool {
+        self.context.as_deref().is_some_and(|name| name != NO_CONTEXT)
     }
 }

@@ -52,11 +52,11 @@ pub enum Choice {
 
 /// The choice of the user: flags, then the environment, then the current context.
 pub fn choice(connection: &Connection) -> Result<Choice> {
-    if connection.server.is_some() && connection.context.is_some() {
+    if connection.server.is_some() && connection.names_context() {
         let what = "--server and --context both name a server";
         return Err(Failure::usage(what, "leave one of them out"));
     }
-    if let Some(name) = &connection.context {
+    if let Some(name) = connection.context.as_deref().filter(|_| connection.server.is_none()) {
         return of_name(name, "--context");
     }
     if let Some(server) = named(connection)? {
@@ -234,9 +234,15 @@ fn listens(file: &ServerFile) -> Result<bool> {
     Err(Failure::unreachable(what, "it has too many connections or is paused: try again, or check its process"))
 }
 
+/// The scheme of an address without one: plain text only reaches this machine.
+fn scheme_of(address: &str) -> &'static str {
+    let parsed = format!("http://{}", address.trim()).parse::<Uri>();
+    if parsed.is_ok_and(|url| url.host().is_some_and(|host| !is_here(host))) { "https" } else { "http" }
+}
+
 /// The base of a server's URLs. `by` says what names the server.
 pub fn base_url(server: &str, by: &str) -> Result<String> {
-    let (scheme, address) = server.trim().split_once("://").unwrap_or(("http", server.trim()));
+    let (scheme, address) = server.trim().split_once("://").unwrap_or_else(|| (scheme_of(server), server.trim()));
     let url = format!("{scheme}://{}", address.trim_end_matches('/'));
     let is_known = ["http", "https"].contains(&scheme);
     let parsed = url.parse::<Uri>().ok();
@@ -280,4 +286,25 @@ fn token(connection: &Connection, server_file: Option<&Path>) -> Result<String> 
         return Err(Failure::usage("no token for the server", remedy));
     }
     Ok(auth::client_token(&default, &user())?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_without_a_scheme_are_encrypted_unless_they_are_on_this_machine() {
+        for (given, expected) in [
+            ("head:7433", "https://head:7433"),
+            ("10.0.0.1:7433", "https://10.0.0.1:7433"),
+            ("127.0.0.1:7433", "http://127.0.0.1:7433"),
+            ("localhost:7433/", "http://localhost:7433"),
+            ("[::1]:7433", "http://[::1]:7433"),
+            ("https://127.0.0.1:7433", "https://127.0.0.1:7433"),
+        ] {
+            assert_eq!(base_url(given, "a test").unwrap(), expected);
+        }
+        assert!(base_url("http://head:7433", "a test").is_err());
+        assert!(base_url("", "a test").is_err());
+    }
 }

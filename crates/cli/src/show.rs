@@ -36,6 +36,18 @@ pub fn table(headings: &[&str], rows: &[Vec<String>]) -> String {
     text
 }
 
+/// A table without those of the `optional` columns that are empty in all rows.
+pub fn table_of_used(headings: &[&str], rows: &[Vec<String>], optional: &[&str]) -> String {
+    let is_used = |column: usize| {
+        !optional.contains(&headings[column])
+            || rows.iter().any(|row| row.get(column).is_some_and(|cell| !cell.is_empty()))
+    };
+    let used: Vec<usize> = (0..headings.len()).filter(|column| is_used(*column)).collect();
+    let kept = |row: &Vec<String>| used.iter().filter_map(|column| row.get(*column).cloned()).collect();
+    let headings: Vec<&str> = used.iter().map(|column| headings[*column]).collect();
+    table(&headings, &rows.iter().map(kept).collect::<Vec<_>>())
+}
+
 /// Prints the interface's types as JSON. Characters that a terminal would interpret are escaped within strings.
 pub fn json(value: &impl Serialize) -> Result<()> {
     let text = serde_json::to_string_pretty(value).map_err(|error| Failure::new(error.to_string(), ""))?;

@@ -623,7 +623,9 @@ fn of_other_master(roles: &Roles, node: NodeId, does: &str) -> Option<Error> {
     if !federation.has(node) {
         return Some(known());
     }
-    let message = format!("node {node} is of {}, whose master {does} it", federation.cluster_of(node));
+    let name =
+        roles.dispatch().and_then(|dispatch| dispatch.names.of(node)).map_or_else(|| node.to_string(), str::to_owned);
+    let message = format!("node {name} is of {}, whose master {does} it", federation.cluster_of(node));
     Some(Error::new(ErrorCode::Conflict, message, "use --server with that cluster's server"))
 }
 

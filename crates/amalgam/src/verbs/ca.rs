@@ -100,7 +100,10 @@ pub fn execute(args: CaArgs, connection: &Connection) -> Result<ExitCode> {
         CaVerb::Rotate { finish: true, force, .. } => {
             let request = format!("ca rotate --finish{}", if force { " --force" } else { "" });
             recorded(&tokens, request, || authority::finish(&state_dir, force)).map_err(failure)?;
-            show::note("the first authority is not trusted any more; clients need the present ca.pem");
+            show::note(
+                "the first authority is not trusted any more; clients need the present ca.pem; a context with which nobody called \
+                 between its first hour and now needs `amalgam login` again",
+            );
         }
         CaVerb::Rotate { cancel: true, force, .. } => {
             let request = format!("ca rotate --cancel{}", if force { " --force" } else { "" });

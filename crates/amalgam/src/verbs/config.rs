@@ -40,11 +40,13 @@ pub fn execute(args: ConfigArgs) -> Result<ExitCode> {
             if let Some(path) = server_config {
                 let config = crate::cluster::read_config(&path, None)?;
                 crate::cluster::check_for_server(&config)?;
+                // `root` is there whether it is configured or not.
+                let queues = config.queues.len().saturating_sub(1);
                 show::print(&format!(
                     "{}: ok (preset {}, {})\n",
                     path.display(),
                     config.preset.name(),
-                    counted(config.queues.len() as u64, "queue")
+                    counted(queues as u64, "queue")
                 ))?;
             }
             let (context, submitter) = (context()?, submitter());

@@ -184,11 +184,13 @@ fn find(client: &Client, wanted: &str) -> Result<u32> {
 }
 
 pub fn table(nodes: &[NodeSummary]) -> String {
-    let is_federated = nodes.iter().any(|node| node.cluster.is_some());
     let row = |node: &NodeSummary| {
-        let cluster = is_federated.then(|| node.cluster.map(|cluster| cluster.to_string()).unwrap_or_default());
-        let identity = cluster.into_iter().chain([node.id.to_string(), node.name.clone()]);
-        let state = [
+        let taint =
+            |(name, value): (&String, &String)| if value == "yes" { name.clone() } else { format!("{name}={value}") };
+        vec![
+            node.cluster.map(|cluster| cluster.to_string()).unwrap_or_default(),
+            node.id.to_string(),
+            node.name.clone(),
             match &node.doubt {
                 Some(doubt) if doubt.failures > 0 => format!("{} (failed {} times)", node.state, doubt.failures),
                 Some(_) => format!("{} (outages)", node.state),
@@ -202,12 +204,12 @@ pub fn table(nodes: &[NodeSummary]) -> String {
             show::amounts(&node.free),
             show::amounts(&node.capacity),
             heard(node),
-        ];
-        identity.chain(state).collect()
+            node.taints.iter().map(taint).collect::<Vec<_>>().join(" "),
+        ]
     };
-    let headings = ["CLUSTER", "ID", "NAME", "STATE", "RUNNING", "OPPORTUNISTIC", "FREE", "CAPACITY", "HEARD"];
-    let headings = if is_federated { &headings[..] } else { &headings[1..] };
-    show::table(headings, &nodes.iter().map(row).collect::<Vec<Vec<String>>>())
+    let headings =
+        ["CLUSTER", "ID", "NAME", "STATE", "RUNNING", "OPPORTUNISTIC", "FREE", "CAPACITY", "HEARD", "TAINTS"];
+    show::table_of_used(&headings, &nodes.iter().map(row).collect::<Vec<_>>(), &["CLUSTER", "TAINTS"])
 }
 
 fn heard(node: &NodeSummary) -> String {

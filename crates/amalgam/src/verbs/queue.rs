@@ -90,6 +90,8 @@ pub fn table(queues: &[QueueSummary]) -> String {
             queue.attempts.preempted.to_string(),
             queue.attempts.shed.to_string(),
             show::amounts(&queue.used),
+            queue.max_running_jobs.map(|most| most.to_string()).unwrap_or_default(),
+            queue.default_timeout_seconds.map(show::seconds).unwrap_or_default(),
             queue.set.join(" "),
         ]
     };
@@ -106,10 +108,9 @@ pub fn table(queues: &[QueueSummary]) -> String {
         "PREEMPTED",
         "SHED",
         "USED",
+        "MOST JOBS",
+        "TIMEOUT",
         "SET",
     ];
-    // Nothing is set in most clusters.
-    let columns = headings.len() - usize::from(queues.iter().all(|queue| queue.set.is_empty()));
-    let rows: Vec<Vec<String>> = queues.iter().map(row).map(|row| row.into_iter().take(columns).collect()).collect();
-    show::table(&headings[..columns], &rows)
+    show::table_of_used(&headings, &queues.iter().map(row).collect::<Vec<_>>(), &["MOST JOBS", "TIMEOUT", "SET"])
 }

@@ -235,7 +235,7 @@ impl Held {
             role,
             self.name.unwrap_or_default(),
             self.scopes.join(","),
-            self.until.unwrap_or_default(),
+            self.until.unwrap_or_else(|| if self.has_certificates { "renewed".to_owned() } else { String::new() }),
             self.last_used.unwrap_or_default(),
         ]
     }

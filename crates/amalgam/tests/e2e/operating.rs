@@ -35,14 +35,14 @@ fn labels_and_limits_of_queues_outlive_a_killed_server_and_are_in_the_audit_log(
     assert_eq!(scene.ok(&["node", "label", "node-1", "disk-"]), "node node-1: zone=north\n");
     assert_eq!(change(scene, "label node 1"), ("disk=ssd".to_owned(), "disk not set".to_owned()));
     let set = scene.ok(&["queue", "set", "a", "maximum=1", "max_running_jobs=7"]);
-    assert!(set.contains("maximum max_running_jobs"), "{set}");
+    assert!(set.contains("maximum max_running_jobs") && set.contains("  MOST JOBS  SET\n"), "{set}");
     let (before, after) = change(scene, "set queue a");
     assert!(before.contains("maximum=0.5 ") && before.contains("max_running_jobs=none"), "{before}");
     assert!(after.contains("maximum=1 ") && after.contains("max_running_jobs=7"), "{after}");
     let wrong = scene.run(&["queue", "set", "a", "maximum=75"]);
     assert!(wrong.err.contains("maximum is `75`\n  help: write a number from 0 to 1"), "{wrong:?}");
     let wrong = scene.run(&["node", "label", "node-1", "disk-"]);
-    assert!(wrong.err.contains("node n1 has no label `disk`"), "{wrong:?}");
+    assert!(wrong.err.contains("node node-1 has no label `disk`"), "{wrong:?}");
 
     cluster.kill_server();
     cluster.start_server();
@@ -129,6 +129,8 @@ fn a_taint_keeps_tasks_away_that_do_not_tolerate_it() {
     until_true("the node", || scene.ok(&["node", "list"]).contains("up"));
     scene.ok(&["node", "taint", "node-0", "gpu=for training", "new"]);
     assert_eq!(change(scene, "label node 0").1, "taint.gpu=for training, taint.new=yes");
+    let listed = scene.ok(&["node", "list"]);
+    assert!(listed.contains("  TAINTS\n") && listed.contains("  gpu=for training new\n"), "{listed}");
     let info = scene.ok(&["node", "info", "node-0"]);
     assert!(info.contains("\ntaint        gpu=for training\ntaint        new=yes\n"), "{info}");
     let waits = scene.submit(&["--tolerates", "gpu", "--", "true"]);
@@ -142,7 +144,7 @@ fn a_taint_keeps_tasks_away_that_do_not_tolerate_it() {
     let wrong = scene.run(&["submit", "--tolerates", "a b", "--", "true"]);
     assert!(wrong.code == 2 && wrong.err.contains("`a b` is not the name of a taint"), "{wrong:?}");
     let wrong = scene.run(&["node", "taint", "node-0", "other-"]);
-    assert!(wrong.err.contains("node n0 has no label `taint.other`"), "{wrong:?}");
+    assert!(wrong.err.contains("node node-0 has no taint `other`"), "{wrong:?}");
     scene.ok(&["node", "taint", "node-0", "new-"]);
     scene.ok(&["wait", &waits]);
 }

@@ -96,6 +96,7 @@ impl Master {
         changes: &[(String, Option<String>)],
     ) -> Result<Attributes, (RefusalKind, String, &'static str)> {
         let mut labels = by_name(before);
+        let named = || self.dispatch.names.of(node).map_or_else(|| node.to_string(), str::to_owned);
         for (name, value) in changes {
             Named::Attribute.check(name).map_err(|wrong| (RefusalKind::Invalid, wrong.problem, wrong.remedy))?;
             if name.starts_with(TAINT) && value.as_deref() == Some(NO_TAINT) {
@@ -109,22 +110,25 @@ impl Master {
             if let Some(value) = value {
                 labels.insert(name.clone(), value.clone());
             } else if labels.remove(name).is_none() {
-                return Err(self.not_a_label(node, name));
+                return Err(self.not_a_label(node, &named(), name));
             }
         }
         if labels.len() > MOST_LABELS {
-            let message = format!("node {node} would have {} labels; at most {MOST_LABELS} are allowed", labels.len());
+            let message =
+                format!("node {} would have {} labels; at most {MOST_LABELS} are allowed", named(), labels.len());
             return Err((RefusalKind::Invalid, message, "remove some of them"));
         }
         Ok(labels.into())
     }
 
-    fn not_a_label(&self, node: NodeId, name: &str) -> (RefusalKind, String, &'static str) {
+    /// `named` is the name of the node.
+    fn not_a_label(&self, node: NodeId, named: &str, name: &str) -> (RefusalKind, String, &'static str) {
         if self.dispatch.rooms.attributes(node).get(name).is_none() {
-            let message = format!("node {node} has no label `{name}`");
-            return (RefusalKind::Conflict, message, "`amalgam node info` shows its labels");
+            let (kind, name) = name.strip_prefix(TAINT).map_or(("label", name), |name| ("taint", name));
+            let message = format!("node {named} has no {kind} `{name}`");
+            return (RefusalKind::Conflict, message, "`amalgam node info` shows its labels and taints");
         }
-        let message = format!("`{name}` of node {node} is not a label: its agent reports it");
+        let message = format!("`{name}` of node {named} is not a label: its agent reports it");
         (RefusalKind::Conflict, message, "change it with --attribute at the agent, or set a label of this name")
     }
 }

@@ -38,6 +38,9 @@ wire! {
         /// the start of the server, if its agent is older than wire version 33, and in the view of a global master.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         program: Option<String>,
+        /// The taints of the node, with their values, without those that its master has and a global master has not heard of yet.
+        #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+        taints: BTreeMap<String, String>,
     }
 
     /// Failures of this node. Failures of many nodes at once, and of tasks that fail everywhere, are not counted.

@@ -7,7 +7,7 @@ use amalgam_core::hosting::Roles;
 use amalgam_core::job_manager::OpenAttempt;
 use amalgam_core::master::NodeStatus;
 use amalgam_core::scheduling::NodeState as Presence;
-use amalgam_core::vocabulary::{Attributes, Duration, Instant, Kinds, NodeId, Seat, Totals};
+use amalgam_core::vocabulary::{Attribute, Attributes, Duration, Instant, Kinds, NodeId, Seat, TAINT, Totals};
 use std::collections::BTreeMap;
 
 pub fn nodes(roles: &Roles, now: Instant) -> Vec<NodeSummary> {
@@ -71,6 +71,12 @@ fn named_attributes(attributes: &Attributes) -> BTreeMap<String, String> {
     attributes.iter().map(|pair| (pair.name.clone(), pair.value.clone())).collect()
 }
 
+fn named_taints(attributes: &Attributes) -> BTreeMap<String, String> {
+    let without_prefix =
+        |taint: &Attribute| (taint.name.strip_prefix(TAINT).unwrap_or(&taint.name).to_owned(), taint.value.clone());
+    attributes.taints().map(without_prefix).collect()
+}
+
 fn attempts_at(roles: &Roles, node: NodeId, now: Instant) -> Vec<RunningAttempt> {
     let open = roles.jobs.values().flat_map(|manager| manager.open_attempts());
     open.filter(|open| open.node == node).map(|open| running_attempt(&open, now)).collect()
@@ -93,6 +99,7 @@ fn believed_summary(node: &BelievedNode, kinds: &Kinds) -> NodeSummary {
         free: named(&node.free, kinds),
         running: node.bookings,
         last_heard_seconds: node.age.map(Duration::as_secs_f64),
+        taints: named_taints(&node.attributes),
         ..NodeSummary::default()
     }
 }
@@ -162,6 +169,7 @@ fn node_summary(status: &NodeStatus, unbooked: Option<&AtNode>, kinds: &Kinds) -
             avoided: status.is_avoided,
         }),
         program: status.program.clone(),
+        taints: named_taints(&status.attributes),
     }
 }
 
