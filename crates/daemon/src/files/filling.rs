@@ -1,7 +1,8 @@
 //! Moves the contents of files between connections and the disk. A receiver reads, hashes and writes on a thread each.
 
 use super::Incoming;
-use rustix::fs::{Advice, fadvise};
+use rustix::fs::{Advice, FallocateFlags, fadvise, fallocate};
+use rustix::io::Errno;
 use sha2::Digest as _;
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -39,8 +40,13 @@ impl Incoming {
             };
             return self.write(&part[..length]).map_err(FillError::Disk).and(ended);
         }
-        let Incoming { hash, file, .. } = self;
+        let Incoming { hash, file, bytes, .. } = self;
         let out = file.file();
+        // Writes are faster then, and a disk without the room for it is noticed at once. Not all file systems support it.
+        let is_reserved = match fallocate(out, FallocateFlags::KEEP_SIZE, *bytes, count) {
+            Err(Errno::NOSPC) => return Err(FillError::Disk(Errno::NOSPC.into())),
+            reserved => reserved.is_ok(),
+        };
         let (ended, written) = thread::scope(|threads| {
             let (free_in, free) = channel();
             let (to_hash, to_be_hashed) = sync_channel::<Part>(PARTS);
@@ -56,6 +62,10 @@ impl Incoming {
             (ended, joined(flusher).and(written))
         });
         self.bytes += written.map_err(FillError::Disk)?;
+        if is_reserved && ended.is_err() {
+            // What another source does not send needs no room.
+            out.set_len(self.bytes).map_err(FillError::Disk)?;
+        }
         ended.map_err(FillError::Source)
     }
 }
@@ -168,6 +178,7 @@ mod tests {
     use crate::files::FileStore;
     use amalgam_core::vocabulary::{Digest, NodeId};
     use sha2::Sha256;
+    use std::os::unix::fs::MetadataExt;
 
     fn bytes(count: usize) -> Vec<u8> {
         (0..count).map(|at| (at / 7 % 251) as u8).collect()
@@ -184,6 +195,8 @@ mod tests {
         let broken = incoming.fill(&mut &first[..], all.len() as u64);
         assert!(matches!(broken, Err(FillError::Source(error)) if error.kind() == io::ErrorKind::UnexpectedEof));
         assert_eq!(incoming.bytes(), first.len() as u64);
+        let allocated = incoming.file.file().metadata().unwrap().blocks() * 512;
+        assert!(allocated <= first.len() as u64 + PART as u64, "room is kept for what did not come: {allocated}");
         let small = &second[..100];
         incoming.fill(&mut &small[..], 60).unwrap();
         assert!(matches!(incoming.fill(&mut &small[60..], 41), Err(FillError::Source(_))));
