@@ -122,6 +122,23 @@ impl ServerBackend {
         Ok(self.look(named).await?.unwrap_or_else(|| node.to_string()))
     }
 
+    /// Refuses further jobs for a queue that the configuration does not have any more.
+    async fn check_queue(&self, queue: &str) -> Result<(), Error> {
+        let Some(reloader) = &self.reloader else { return Ok(()) };
+        let queue = queue.to_owned();
+        let full = move |roles: &Roles, _| {
+            let queues = roles.dispatch()?.queues();
+            Some(queues.spec(queues.leaf(&queue).ok()?).name.clone())
+        };
+        match self.look(full).await? {
+            Some(name) if reloader.is_gone(&name) => {
+                let message = format!("queue `{name}` is not in the configuration any more, and takes no further jobs");
+                Err(Error::new(ErrorCode::Conflict, message, "use another one: `amalgam queue list` shows them"))
+            }
+            _ => Ok(()),
+        }
+    }
+
     async fn read(&self, node: NodeId, attempt: AttemptId, request: &OutputRequest) -> Result<Vec<u8>, Error> {
         let (stream, offset, limit) = (request.stream, request.offset, request.limit);
         match self.remote.output(&self.handle, node, attempt, stream, offset, limit).await {
@@ -199,6 +216,7 @@ impl Backend for ServerBackend {
             let taker = move |roles: &Roles, _| neighbours.takes(roles.dispatch()?.queues(), &submitted);
             self.look(taker).await?.map_or(Ok(()), Err)?;
         }
+        self.check_queue(&job.queue).await?;
         let sequence = self.events.newest() + 1;
         match self.order(ToMaster::Submit { spec: job, key }).await? {
             ToClient::Submitted { job } => Ok(Submitted { job: job.0, sequence }),
@@ -348,6 +366,9 @@ impl Backend for ServerBackend {
     }
 
     async fn update(&self, job: JobId, update: JobUpdate, by: &str) -> Result<Acted, Error> {
+        if let Some(queue) = &update.queue {
+            self.check_queue(queue).await?;
+        }
         let answer = self.order(ToMaster::Update { job, update: Box::new(update), by: by.to_owned() }).await?;
         let unchanged = (answer == ToClient::AsBefore).then(|| "it has these values already".to_owned());
         let hosts = self.handle.routes().job_hosts();
@@ -451,7 +472,11 @@ impl Backend for ServerBackend {
     }
 
     async fn queues(&self) -> Result<Vec<QueueSummary>, Error> {
-        self.look(views::queues).await
+        let mut queues = self.look(views::queues).await?;
+        if let Some(reloader) = &self.reloader {
+            queues.iter_mut().for_each(|queue| queue.closed = reloader.is_gone(&queue.name));
+        }
+        Ok(queues)
     }
 
     async fn report(&self, days: (u64, u64), by: By, user: Option<String>) -> Result<Report, Error> {

@@ -11,10 +11,10 @@ use crate::shell::{Handle, Stopped};
 use amalgam_core::preset::Preset;
 use amalgam_core::protocol::{Refusal, RefusalKind, ToClient, ToMaster};
 use amalgam_core::vocabulary::QueueSpec;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 use tokio::sync::Mutex;
 
 /// The file of a configuration, and the preset on the command line that replaces the file's.
@@ -35,6 +35,8 @@ pub struct Reloader {
     /// Queues of a federation need a restart, since all masters have to agree on them.
     is_federated: bool,
     current: Mutex<Current>,
+    /// Full names of queues that the file does not have any more. They exist until a restart, for the jobs that are in them.
+    gone: RwLock<BTreeSet<String>>,
 }
 
 /// What is in effect.
@@ -54,7 +56,22 @@ impl Reloader {
         let current = Mutex::new(Current { values, queues: config.queues.specs().to_vec() });
         let (accounts, audit) = (Arc::clone(&callers.accounts), callers.audit.clone());
         let isolation = Arc::clone(&callers.isolation);
-        Reloader { file, handle, accounts, audit, isolation, user, is_federated: config.federation.is_some(), current }
+        Reloader {
+            file,
+            handle,
+            accounts,
+            audit,
+            isolation,
+            user,
+            is_federated: config.federation.is_some(),
+            current,
+            gone: RwLock::default(),
+        }
+    }
+
+    /// Whether the file does not have the queue with this full name any more, so that it takes no further jobs.
+    pub fn is_gone(&self, queue: &str) -> bool {
+        self.gone.read().unwrap_or_else(PoisonError::into_inner).contains(queue)
     }
 
     /// Reads the file and applies what can change. Each change is logged.
@@ -128,6 +145,9 @@ impl Reloader {
         }
         self.accounts.replace(config.accounts);
         self.isolation.replace(config.isolation);
+        let is_gone = |spec: &&QueueSpec| config.queues.find(&spec.name).is_none();
+        let gone = queues.iter().filter(|_| !self.is_federated).filter(is_gone).map(|spec| spec.name.clone()).collect();
+        *self.gone.write().unwrap_or_else(PoisonError::into_inner) = gone;
         current.queues = queues;
         for change in changes.iter().filter(|change| !change.needs_restart) {
             match &change.after {

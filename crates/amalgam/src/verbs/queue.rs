@@ -93,6 +93,7 @@ pub fn table(queues: &[QueueSummary]) -> String {
             queue.max_running_jobs.map(|most| most.to_string()).unwrap_or_default(),
             queue.default_timeout_seconds.map(show::seconds).unwrap_or_default(),
             queue.set.join(" "),
+            if queue.closed { "takes no jobs".to_owned() } else { String::new() },
         ]
     };
     let headings = [
@@ -111,6 +112,11 @@ pub fn table(queues: &[QueueSummary]) -> String {
         "MOST JOBS",
         "TIMEOUT",
         "SET",
+        "STATE",
     ];
-    show::table_of_used(&headings, &queues.iter().map(row).collect::<Vec<_>>(), &["MOST JOBS", "TIMEOUT", "SET"])
+    show::table_of_used(
+        &headings,
+        &queues.iter().map(row).collect::<Vec<_>>(),
+        &["MOST JOBS", "TIMEOUT", "SET", "STATE"],
+    )
 }

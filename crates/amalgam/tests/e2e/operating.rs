@@ -104,6 +104,13 @@ fn a_reload_applies_what_can_change_names_the_rest_and_an_invalid_file_changes_n
     scene.signal_daemon("HUP");
     until("the weight of the file", || (queue(&scene, "root.a").weight == 5.0).then_some(()));
     assert_eq!(queue(&scene, "root.b").weight, 1.0, "a queue that is gone stays until a restart");
+    until_true("its end", || queue(&scene, "root.b").closed);
+    assert!(!queue(&scene, "root.a").closed);
+    let refused = scene.run(&["submit", "--queue", "b", "--", "true"]);
+    assert!(
+        refused.code == 1 && refused.err.contains("queue `root.b` is not in the configuration any more"),
+        "{refused:?}"
+    );
     let lines = audit(&scene);
     let gone = "reload the configuration: queue.b.name, needs a restart";
     let line = lines.iter().find(|line| line["what"] == gone).unwrap_or_else(|| panic!("{lines:#?}"));
@@ -113,6 +120,8 @@ fn a_reload_applies_what_can_change_names_the_rest_and_an_invalid_file_changes_n
     scene.ok(&["queue", "set", "a", "weight=9"]);
     fs::write(&config, "[[queue]]\nname = 'a'\nweight = 6.0\n[[queue]]\nname = 'b'\n").unwrap();
     scene.ok(&["reload"]);
+    let id = scene.submit(&["--queue", "b", "--", "true"]);
+    scene.ok(&["cancel", &id]);
     assert_eq!(queue(&scene, "root.a").weight, 9.0);
     scene.ok(&["queue", "reset", "a"]);
     assert_eq!(queue(&scene, "root.a").weight, 6.0);

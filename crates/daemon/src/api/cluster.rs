@@ -115,6 +115,9 @@ wire! {
         /// The keys that were set while the server ran, in place of what is configured.
         #[serde(default)]
         set: Vec<String>,
+        /// Whether it is not configured any more: it takes no further jobs, and is gone after a restart.
+        #[serde(default)]
+        closed: bool,
     }
 
     /// What was asked for, used and lost on some days.

@@ -103,6 +103,7 @@ fn queue_summary(status: &QueueStatus, kinds: &Kinds, work: Option<&QueueWork>) 
         max_running_jobs: status.spec.max_running_jobs.map(u64::from),
         default_timeout_seconds: status.spec.default_timeout.map(|timeout| timeout.as_secs_f64()),
         set: set_keys(&status.set),
+        closed: false,
     }
 }
 
