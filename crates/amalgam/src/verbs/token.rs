@@ -296,16 +296,7 @@ pub fn execute(args: TokenArgs, connection: &Connection) -> Result<ExitCode> {
             let string = JoinString { address, secret };
             show::print(&format!("{string}\n"))?;
         }
-        TokenVerb::List { json } => {
-            let uses = LastUses::open(path.parent().unwrap_or(Path::new(".")));
-            let holders: Vec<Held> = auth::read(&path)?.into_iter().map(|entry| Held::of(entry, &uses)).collect();
-            if json {
-                show::json(&holders)?;
-            } else {
-                let rows: Vec<_> = holders.into_iter().map(Held::row).collect();
-                show::print(&show::table(&["HOLDER", "ROLE", "NAME", "SCOPES", "UNTIL", "LAST USED"], &rows))?;
-            }
-        }
+        TokenVerb::List { json } => list(&path, json)?,
     }
     if had_administrator && !has_administrator(&path) {
         show::note(
@@ -314,6 +305,16 @@ pub fn execute(args: TokenArgs, connection: &Connection) -> Result<ExitCode> {
         );
     }
     Ok(ExitCode::SUCCESS)
+}
+
+fn list(path: &Path, json: bool) -> Result<()> {
+    let uses = LastUses::open(path.parent().unwrap_or(Path::new(".")));
+    let holders: Vec<Held> = auth::read(path)?.into_iter().map(|entry| Held::of(entry, &uses)).collect();
+    if json {
+        return show::json(&holders);
+    }
+    let rows: Vec<_> = holders.into_iter().map(Held::row).collect();
+    show::print(&show::table(&["HOLDER", "ROLE", "NAME", "SCOPES", "UNTIL", "LAST USED"], &rows))
 }
 
 /// Whether a token of an administrator is valid for longer than replaced ones are.

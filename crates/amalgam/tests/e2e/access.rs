@@ -261,6 +261,24 @@ fn calls_without_a_token_are_refused() {
 }
 
 #[test]
+fn the_end_of_the_last_administrators_token_is_a_warning() {
+    let scene = Scene::dev(&[]);
+    let first = scene.run(&["token", "list"]).out;
+    let first = first.lines().find(|line| line.contains("administrator")).unwrap().split(' ').next().unwrap();
+    let said = "no administrator has a token that stays valid";
+    let demoted = scene.run(&["token", "add", first, "--scope", "read"]);
+    assert!(demoted.code == 0 && demoted.err.contains(said), "the old one ends in a day: {demoted:?}");
+    let added = scene.run(&["token", "add", "bob", "--admin"]);
+    assert!(added.code == 0 && !added.err.contains(said), "{added:?}");
+    let other = scene.run(&["token", "remove", first]);
+    assert!(other.code == 0 && !other.err.contains(said), "{other:?}");
+    let last = scene.run(&["token", "revoke", "bob"]);
+    assert!(last.code == 0 && last.err.contains(said) && last.err.contains("--admin"), "{last:?}");
+    let unknown = scene.run(&["token", "revoke", "eve", "--name", "laptop"]);
+    assert!(unknown.code == 1 && unknown.err.contains("has no token `laptop` of eve"), "{unknown:?}");
+}
+
+#[test]
 fn incomplete_calls_and_introductions_do_not_block_others() {
     let cluster = Cluster::start(1, 2, "");
     let http = cluster.scene.http();
