@@ -3,6 +3,7 @@
 
 use super::accounts::Account;
 use super::sys::Credentials;
+use crate::durable;
 use amalgam_core::vocabulary::AttemptId;
 use serde::{Deserialize, Serialize};
 use std::fs;
@@ -58,13 +59,13 @@ impl Records {
         self.0.join(attempt.to_string())
     }
 
-    /// Remembers a container that is about to start.
+    /// Remembers a container that is about to start, durably.
     ///
     /// # Errors
     /// If the record cannot be written.
     pub fn add(&self, attempt: AttemptId, removal: &Removal) -> io::Result<()> {
         fs::create_dir_all(&self.0)?;
-        fs::write(self.path(attempt), serde_json::to_vec(removal)?)
+        durable::replace(&self.path(attempt), &serde_json::to_vec(removal)?)
     }
 
     /// Forgets a container that was removed.

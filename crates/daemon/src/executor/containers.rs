@@ -287,8 +287,9 @@ pub fn failure(container: &Started, code: i32, errors: &Path) -> Option<EndReaso
     file.take(MOST_EXPLAINED.0).read_to_end(&mut text).ok()?;
     let text = String::from_utf8_lossy(&text);
     let lines: Vec<&str> = text.lines().collect();
-    // Otherwise the code is that of the command.
-    lines.iter().find(|line| line.starts_with(start) && line.contains(names))?;
+    // Otherwise the code is that of the command. Codes that commands often have need the last word of the runtime.
+    let said = lines.iter().rev().filter(|line| !line.is_empty()).take(if names.is_empty() { lines.len() } else { 1 });
+    said.into_iter().find(|line| line.starts_with(start) && line.contains(names))?;
     let last = lines[lines.len().saturating_sub(MOST_EXPLAINED.1)..].join("; ");
     let (name, image) = (container.runtime.name(), &container.image);
     Some(EndReason::LaunchFailed(format!("{name} could not run the image {image}: {last}")))

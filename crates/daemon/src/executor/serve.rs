@@ -202,6 +202,7 @@ impl<'a> Executor<'a> {
             self.tasks.settle();
             self.tasks.announce(&self.poll);
             self.tasks.watch_memory();
+            self.tasks.watch_removals();
             self.send_reports();
             if self.is_done() {
                 return Ok(());

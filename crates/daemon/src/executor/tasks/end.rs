@@ -2,45 +2,38 @@
 
 use super::attempt::Attempt;
 use super::table::Leaving;
-use super::{Enforcer, Helper, Tasks};
+use super::{Enforcer, Tasks};
 use crate::executor::accounts::Account;
 use crate::executor::capture::Capture;
-use crate::executor::container_removal::Removal;
 use crate::executor::containers;
 use crate::executor::hierarchy::Leaf;
 use crate::executor::output_path;
 use crate::executor::outputs::Stored;
 use crate::executor::prepare;
-use crate::executor::sys::{self, Apart, Launch};
+use crate::executor::sys;
 use crate::executor::task_dirs::message_in;
 use amalgam_core::protocol::{Executing, ExecutorReport};
 use amalgam_core::vocabulary::{AttemptId, EndReason, Ended, EndedFiles, LaunchOrder, NodeId, Stream};
 use std::collections::HashSet;
-use std::ffi::CString;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// A process in an uninterruptible wait cannot be killed. After this time, the attempt ends although the process
 /// remains.
 const LEFTOVER_PATIENCE: Duration = Duration::from_secs(10);
-/// How often the removal of a container is tried.
-const MOST_TRIALS: u32 = 3;
 
 impl Tasks {
     /// Reaps every child that has exited.
     pub fn on_children(&mut self) {
         while let Some(pid) = sys::exited_child() {
             let serial = self.table.serial_of_pid.get(&pid).copied();
-            if serial.is_some() {
+            if serial.is_some() || self.removals.has(pid) {
                 // While its leader is a zombie, the group's number cannot be reused.
                 sys::kill(-pid, libc::SIGKILL);
             }
             let Ok(exit) = sys::reap(pid) else { return };
-            if let Some(helper) = self.helpers.remove(&pid) {
-                self.on_removal(helper, exit.status == 0);
-            }
+            self.on_removal(pid, exit.status == 0);
             if let Some(serial) = serial {
                 let ending = self.table.by_serial.get(&serial).and_then(|attempt| attempt.ending.as_ref());
                 let exit = ending.and_then(|pipe| sys::ending_of(pipe.as_fd())).unwrap_or(exit);
@@ -56,7 +49,7 @@ impl Tasks {
         }
         // A remaining process has lost its parent, so it is a child of this process or a descendant of such a child.
         let mut children = self.children.pids();
-        children.retain(|pid| !self.helpers.contains_key(pid));
+        children.retain(|pid| !self.removals.has(*pid));
         let none_left = children.iter().all(|pid| self.table.is_running_main(*pid));
         let unfinished = match self.enforcer {
             Enforcer::Cgroups(_) => HashSet::new(),
@@ -138,64 +131,6 @@ impl Tasks {
         let container = attempt.container.as_ref().filter(|_| libc::WIFEXITED(status))?;
         let errors = output_path(&self.state, attempt.order.attempt, Stream::Stderr);
         containers::failure(container, libc::WEXITSTATUS(status), &errors)
-    }
-
-    /// Forgets the container of an attempt, which its runtime has removed; or removes it, if the runtime was killed before it did.
-    fn leave_container(&mut self, attempt: &Attempt, was_killed: bool) {
-        let Some(removal) = attempt.container.as_ref().and_then(|container| container.removal.clone()) else {
-            return;
-        };
-        match was_killed {
-            true => self.remove_container(Helper::new(attempt.order.attempt), &removal),
-            false => self.containers.forget(attempt.order.attempt),
-        }
-    }
-
-    /// Removes the containers that an executor before this one had when it was killed.
-    pub(super) fn remove_remaining_containers(&mut self) {
-        for (attempt, removal) in self.containers.remaining() {
-            self.remove_container(Helper::new(attempt), &removal);
-        }
-    }
-
-    /// Podman fails at first if the process that watched the container was killed as well.
-    fn on_removal(&mut self, helper: Helper, is_removed: bool) {
-        match self.containers.get(helper.container) {
-            Some(removal) if !is_removed && helper.trial < MOST_TRIALS => {
-                self.remove_container(Helper { trial: helper.trial + 1, ..helper }, &removal);
-            }
-            // The next executor tries again.
-            _ if !is_removed => {}
-            _ => self.containers.forget(helper.container),
-        }
-    }
-
-    fn remove_container(&mut self, helper: Helper, removal: &Removal) {
-        let c_strings = |words: &[Vec<u8>]| words.iter().cloned().filter_map(|word| CString::new(word).ok()).collect();
-        let [arguments, environment]: [Vec<CString>; 2] =
-            [&removal.arguments, &removal.environment].map(|words| c_strings(words));
-        let Ok(program) = CString::new(removal.program.as_os_str().as_bytes()) else { return };
-        let request = Launch {
-            programs: &[program],
-            arguments: &arguments,
-            environment: &environment,
-            directory: c"/",
-            stdio: [self.null.as_fd(); 3],
-            join: &[],
-            born_in: None,
-            open_files: self.open_files,
-            limits: &[],
-            data: None,
-            lower: None,
-            is_spared: self.is_spared,
-            umask: None,
-            user: removal.credentials(),
-            mounts: None,
-        };
-        // If it does not start, the next executor tries again.
-        if let Ok(Apart { pid, .. }) = sys::launch_apart(&request, &mut self.stack) {
-            self.helpers.insert(pid, helper);
-        }
     }
 
     pub(super) fn give_back(&mut self, leaf: Option<Leaf>) {

@@ -3,6 +3,7 @@
 mod attempt;
 mod end;
 mod launch;
+mod removal;
 mod table;
 
 use super::accounts::Accounts;
@@ -21,6 +22,7 @@ use crate::removal::Remover;
 use amalgam_core::protocol::{Executing, ExecutorReport, TaskSignal, ToExecutor};
 use amalgam_core::vocabulary::{AttemptId, EndReason, Ended, LaunchOrder, NodeId};
 use attempt::Attempt;
+use removal::Removals;
 use rustix::event::epoll;
 use rustix::fs::Mode;
 use std::collections::{BTreeMap, VecDeque};
@@ -78,28 +80,13 @@ pub struct Tasks {
     children: Children,
     strays: Strays,
     containers: Records,
-    /// Processes of this executor that belong to no attempt any more: they remove containers.
-    helpers: BTreeMap<i32, Helper>,
+    removals: Removals,
     next_serial: u64,
     next_census: Option<Instant>,
     /// The nodes that the agent serves; `None` means all, before an agent has sent its nodes.
     served: Option<Vec<NodeId>>,
     /// Reports to send to the agent.
     pub reports: Vec<ExecutorReport>,
-}
-
-/// A process that removes a container.
-#[derive(Clone, Copy)]
-struct Helper {
-    container: AttemptId,
-    /// From 1.
-    trial: u32,
-}
-
-impl Helper {
-    fn new(container: AttemptId) -> Helper {
-        Helper { container, trial: 1 }
-    }
 }
 
 impl Tasks {
@@ -141,7 +128,7 @@ impl Tasks {
             children: Children::new(),
             strays: Strays::default(),
             containers: Records::new(state),
-            helpers: BTreeMap::new(),
+            removals: Removals::default(),
             next_serial: 1,
             next_census: None,
             served: None,
@@ -153,7 +140,7 @@ impl Tasks {
 
     /// Whether no attempt runs and no end waits for its acknowledgement.
     pub fn is_idle(&self) -> bool {
-        let is_busy = !self.storing.is_empty() || !self.awaiting.is_empty() || !self.helpers.is_empty();
+        let is_busy = !self.storing.is_empty() || !self.awaiting.is_empty() || !self.removals.is_idle();
         !is_busy && self.table.by_serial.is_empty() && self.ends.is_empty()
     }
 
@@ -311,7 +298,8 @@ impl Tasks {
     pub fn next_wakeup(&self) -> Option<Instant> {
         let leftovers = (!self.table.leaving.is_empty()).then(|| Instant::now() + LEFTOVER_INTERVAL);
         let young = self.young.front().map(|(grown, _)| *grown);
-        leftovers.into_iter().chain(young).chain(self.next_census).min()
+        let removals = self.removals.next_wakeup(LEFTOVER_INTERVAL);
+        leftovers.into_iter().chain(young).chain(self.next_census).chain(removals).min()
     }
 
     /// Kills attempts above their memory limit, without cgroups.
