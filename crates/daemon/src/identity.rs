@@ -242,7 +242,12 @@ impl Identity {
     /// Whether the certificate is still valid by this machine's clock.
     pub fn has_expired(&self) -> bool {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs() as i64);
-        end_of(&CertificateDer::from(self.stored().certified.certificate)).is_ok_and(|end| end < now)
+        self.end().is_some_and(|end| end < now)
+    }
+
+    /// When the certificate ends, in seconds since 1970. That of a newer one is later.
+    pub fn end(&self) -> Option<i64> {
+        end_of(&CertificateDer::from(self.stored().certified.certificate)).ok()
     }
 
     /// Certificates and key, for TLS.

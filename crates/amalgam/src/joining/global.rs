@@ -3,12 +3,14 @@
 
 use super::{as_subject, redeemed, stored};
 use crate::failure::{Failure, Result};
+use crate::show;
 use amalgam_core::vocabulary::{ClusterId, Federation};
 use amalgam_daemon::auth::DaemonRole;
 use amalgam_daemon::auth::joins::JoinString;
 use amalgam_daemon::authority::{Certified, Subject};
 use amalgam_daemon::config::{Config, ConfigError, difference};
 use amalgam_daemon::identity::{Identity, NewKey};
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -66,21 +68,25 @@ pub fn without_file(
     })?;
     let kept = of_number(kept, number)?;
     let new = all_redeemed(strings, state_dir, number, &kept)?;
-    let mut texts: BTreeMap<ClusterId, String> =
-        kept.iter().map(|(cluster, kept)| (*cluster, kept.federation().unwrap_or_default())).collect();
-    texts.extend(new.iter().map(|(cluster, new)| (*cluster, new.certified.federation.clone())));
+    let fresh: Vec<(ClusterId, String)> =
+        new.iter().map(|(cluster, new)| (*cluster, new.certified.federation.clone())).collect();
+    let is_old = |cluster: &ClusterId| fresh.iter().all(|(other, _)| other != cluster);
+    let mut known: Vec<(&ClusterId, &Arc<Identity>)> = kept.iter().filter(|(cluster, _)| is_old(cluster)).collect();
+    known.sort_by_key(|(cluster, identity)| (Reverse(identity.end()), **cluster));
+    let known = known.into_iter().map(|(cluster, identity)| (*cluster, identity.federation().unwrap_or_default()));
     // Before they are stored: the same strings serve again when the servers agree.
-    let mut described = agreed(&texts)?;
+    let mut described = agreed(&fresh, &known.collect::<Vec<_>>())?;
     if let Some(federation) = &mut described.federation {
         federation.number = Some(number);
     }
     Ok(Some((all_stored(kept, new, state_dir, number)?, described)))
 }
 
-/// The federation that all clusters describe. An older program describes none.
-fn agreed(texts: &BTreeMap<ClusterId, String>) -> Result<Config> {
+/// The federation that all clusters describe. An older program describes none. What the servers say now has to be the same; what they
+/// said before, the newest first, is used as it is: a server that is at another address now could not send its next description.
+fn agreed(fresh: &[(ClusterId, String)], known: &[(ClusterId, String)]) -> Result<Config> {
     let mut first: Option<(ClusterId, Config)> = None;
-    for (cluster, text) in texts.iter().filter(|(_, text)| !text.is_empty()) {
+    for (cluster, text) in fresh.iter().filter(|(_, text)| !text.is_empty()) {
         let described = parsed(*cluster, text)?;
         match &first {
             None => first = Some((*cluster, described)),
@@ -89,14 +95,33 @@ fn agreed(texts: &BTreeMap<ClusterId, String>) -> Result<Config> {
                     return Err(Failure::new(
                         format!("the servers of {other} and {cluster} describe different federations: {key} differs"),
                         "write the same [federation], preset, [[queue]] and [policies] into the configurations of both, restart \
-                         them, and use the same strings again; or give this global master a file with [federation] (--config)",
+                         them, and use the same strings again while they are valid (later: `amalgam token remove --global N` at each \
+                         server, and new strings); or give this global master a file with [federation] (--config)",
                     ));
                 }
             }
         }
     }
+    for (cluster, text) in known.iter().filter(|(_, text)| !text.is_empty()) {
+        match &first {
+            None => first = Some((*cluster, parsed(*cluster, text)?)),
+            Some((other, newer)) => {
+                let key = match parsed(*cluster, text) {
+                    Ok(described) => difference(newer, &described),
+                    Err(_) => Some("its form"),
+                };
+                let said = |key| {
+                    format!(
+                        "warning: what {cluster} said of the federation differs from what {other} said later ({key}), which is used until \
+                         {cluster} is connected"
+                    )
+                };
+                key.map(said).iter().for_each(|said| show::note(said));
+            }
+        }
+    }
     first.map(|(_, config)| config).ok_or_else(|| {
-        let clusters: Vec<String> = texts.keys().map(ToString::to_string).collect();
+        let clusters: Vec<String> = fresh.iter().chain(known).map(|(cluster, _)| cluster.to_string()).collect();
         Failure::new(
             format!(
                 "no server describes the federation ({}): its program is older, or it has too many queues",
@@ -179,16 +204,16 @@ fn all_stored(mut kept: Identities, new: Vec<(ClusterId, New)>, state_dir: &Path
 mod tests {
     use super::*;
 
-    fn texts(of: &[(u8, &str)]) -> BTreeMap<ClusterId, String> {
+    fn texts(of: &[(u8, &str)]) -> Vec<(ClusterId, String)> {
         of.iter().map(|(cluster, text)| (ClusterId(*cluster), (*text).to_owned())).collect()
     }
 
     #[test]
     fn a_cluster_of_an_older_program_takes_what_the_others_describe() {
         let text = "[federation]\nmasters = ['a:1', 'b:2']\n";
-        let agreed_on = agreed(&texts(&[(0, ""), (1, text)])).unwrap();
+        let agreed_on = agreed(&texts(&[(0, ""), (1, text)]), &[]).unwrap();
         assert_eq!(agreed_on.federation.unwrap().masters, ["a:1", "b:2"]);
-        let refused = agreed(&texts(&[(0, ""), (1, "")])).err().unwrap();
+        let refused = agreed(&texts(&[(0, "")]), &texts(&[(1, "")])).err().unwrap();
         assert!(refused.what.starts_with("no server describes the federation (cluster 0, cluster 1)"), "{refused}");
         assert!(refused.remedy.contains("--config"), "{refused}");
     }
@@ -196,11 +221,15 @@ mod tests {
     #[test]
     fn differing_and_unknown_descriptions_name_the_clusters() {
         let (one, other) = ("[federation]\nmasters = ['a:1', 'b:2']\n", "[federation]\nmasters = ['a:1', 'c:2']\n");
-        let refused = agreed(&texts(&[(0, one), (1, other)])).err().unwrap();
+        let refused = agreed(&texts(&[(0, one), (1, other)]), &[]).err().unwrap();
         let what =
             "the servers of cluster 0 and cluster 1 describe different federations: `masters` of [federation] differs";
         assert_eq!(refused.what, what);
-        let newer = agreed(&texts(&[(3, "invented = 1\n[federation]\nmasters = ['a:1']\n")])).err().unwrap();
+        // What they said before does not keep a global master from starting: the newest is used, and what they say now before that.
+        let masters = |config: Config| config.federation.unwrap().masters;
+        assert_eq!(masters(agreed(&[], &texts(&[(1, other), (0, one)])).unwrap()), ["a:1", "c:2"]);
+        assert_eq!(masters(agreed(&texts(&[(0, one)]), &texts(&[(1, other)])).unwrap()), ["a:1", "b:2"]);
+        let newer = agreed(&texts(&[(3, "invented = 1\n[federation]\nmasters = ['a:1']\n")]), &[]).err().unwrap();
         assert!(newer.what.contains("the server of cluster 3") && newer.what.contains("invented"), "{newer}");
     }
 }
