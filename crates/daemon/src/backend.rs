@@ -122,13 +122,17 @@ impl ServerBackend {
         Ok(self.look(named).await?.unwrap_or_else(|| node.to_string()))
     }
 
-    /// Refuses further jobs for a queue that the configuration does not have any more.
-    async fn check_queue(&self, queue: &str) -> Result<(), Error> {
-        let Some(reloader) = &self.reloader else { return Ok(()) };
+    /// Refuses further jobs for a queue that the configuration does not have any more. `known` are the user and the key of a
+    /// submission: one that is repeated has its job already.
+    async fn check_queue(&self, queue: &str, known: Option<(String, String)>) -> Result<(), Error> {
+        let Some(reloader) = self.reloader.as_ref().filter(|reloader| reloader.has_gone()) else { return Ok(()) };
         let queue = queue.to_owned();
         let full = move |roles: &Roles, _| {
-            let queues = roles.dispatch()?.queues();
-            Some(queues.spec(queues.leaf(&queue).ok()?).name.clone())
+            let dispatch = roles.dispatch()?;
+            let is_repeated = known.is_some_and(|(user, key)| dispatch.job_of_key(user, key).is_some());
+            let queues = dispatch.queues();
+            let found = queues.leaf(&queue).ok().filter(|_| !is_repeated)?;
+            Some(queues.spec(found).name.clone())
         };
         match self.look(full).await? {
             Some(name) if reloader.is_gone(&name) => {
@@ -216,7 +220,7 @@ impl Backend for ServerBackend {
             let taker = move |roles: &Roles, _| neighbours.takes(roles.dispatch()?.queues(), &submitted);
             self.look(taker).await?.map_or(Ok(()), Err)?;
         }
-        self.check_queue(&job.queue).await?;
+        self.check_queue(&job.queue, key.as_ref().map(|key| (job.user.clone(), key.clone()))).await?;
         let sequence = self.events.newest() + 1;
         match self.order(ToMaster::Submit { spec: job, key }).await? {
             ToClient::Submitted { job } => Ok(Submitted { job: job.0, sequence }),
@@ -367,7 +371,7 @@ impl Backend for ServerBackend {
 
     async fn update(&self, job: JobId, update: JobUpdate, by: &str) -> Result<Acted, Error> {
         if let Some(queue) = &update.queue {
-            self.check_queue(queue).await?;
+            self.check_queue(queue, None).await?;
         }
         let answer = self.order(ToMaster::Update { job, update: Box::new(update), by: by.to_owned() }).await?;
         let unchanged = (answer == ToClient::AsBefore).then(|| "it has these values already".to_owned());

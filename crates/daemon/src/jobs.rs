@@ -3,7 +3,7 @@
 
 use crate::auth::AuthError;
 use crate::channel::Certificate;
-use crate::config::{is_address, is_loopback};
+use crate::config::{is_address, is_local, is_loopback};
 use crate::descriptors;
 use crate::identity::Presented;
 use crate::journal::{JournalError, JournalPlace, JournalWriter};
@@ -182,6 +182,11 @@ pub fn run(
 }
 
 /// Serves agents and the server until the server refuses this process. `started` receives the handle of the event loop.
+/// The address that agents are told: one that other machines reach, if there is one.
+fn for_agents(addresses: &[SocketAddr]) -> SocketAddr {
+    addresses.iter().copied().find(|address| !is_local(*address)).unwrap_or(addresses[0])
+}
+
 async fn stay(
     options: JobsOptions,
     (store, recovered): (Store, Recovered),
@@ -196,7 +201,7 @@ async fn stay(
     let listeners = bind_all(&resolve_all(&listen)?)?;
     let addresses = local_addresses(&listeners)?;
     let history = store.history();
-    let advertised = advertise.unwrap_or_else(|| addresses[0].to_string());
+    let advertised = advertise.unwrap_or_else(|| for_agents(&addresses).to_string());
     if !is_address(&advertised) || advertised.parse::<SocketAddr>().is_ok_and(|address| address.ip().is_unspecified()) {
         return Err(JobsError::NoAddress { advertised });
     }

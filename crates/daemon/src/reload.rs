@@ -69,6 +69,11 @@ impl Reloader {
         }
     }
 
+    /// Whether there is any such queue.
+    pub fn has_gone(&self) -> bool {
+        !self.gone.read().unwrap_or_else(PoisonError::into_inner).is_empty()
+    }
+
     /// Whether the file does not have the queue with this full name any more, so that it takes no further jobs.
     pub fn is_gone(&self, queue: &str) -> bool {
         self.gone.read().unwrap_or_else(PoisonError::into_inner).contains(queue)

@@ -41,7 +41,7 @@ pub struct JobsArgs {
     /// that know no other address look for it there [default: 127.0.0.1, port 7434 + N]
     #[arg(long, value_name = "ADDRESS[,..]")]
     listen: Vec<String>,
-    /// Address at which agents reach this process [default: the first of --listen]
+    /// Address at which agents reach this process [default: the first of --listen beyond loopback, or the first]
     #[arg(long, value_name = "HOST:PORT")]
     advertise: Option<String>,
     /// Directory of this process's log, for this process only [default: jobs-N in the state directory]

@@ -1,6 +1,6 @@
 //! What operators change while the server runs, and find again after it was killed: labels, limits of queues, the configuration.
 
-use crate::support::{Cluster, Scene, until, until_true};
+use crate::support::{Cluster, Scene, job_spec, until, until_true};
 use amalgam_daemon::api::{JobDetail, NodeDetail, QueueSummary, Reloaded, Report, ReportRow};
 use serde_json::Value;
 use std::fs;
@@ -60,6 +60,22 @@ fn labels_and_limits_of_queues_outlive_a_killed_server_and_are_in_the_audit_log(
     assert_eq!((configured.maximum, configured.max_running_jobs), (0.5, None));
 }
 
+/// The queue b of this job, which was submitted with the key `once`, is not configured any more.
+fn takes_no_further_jobs(scene: &Scene, job: &Value, first: &Value) {
+    let (http, key) = (scene.http(), [("idempotency-key", "once")]);
+    assert_eq!(http.post("/v1/jobs", &key, job).1["job"], first["job"], "a repeated submission has its job already");
+    assert_eq!(http.post("/v1/jobs", &[], job).0, 409);
+    let other = scene.submit(&["--queue", "a", "--", "sleep", "60"]);
+    let moved = scene.run(&["update", &other, "queue=b"]);
+    assert!(moved.code == 1 && moved.err.contains("takes no further jobs"), "{moved:?}");
+    scene.ok(&["cancel", &other]);
+    let refused = scene.run(&["submit", "--queue", "b", "--", "true"]);
+    assert!(
+        refused.code == 1 && refused.err.contains("queue `root.b` is not in the configuration any more"),
+        "{refused:?}"
+    );
+}
+
 #[test]
 fn a_reload_applies_what_can_change_names_the_rest_and_an_invalid_file_changes_nothing() {
     let scene = Scene::new();
@@ -100,17 +116,18 @@ fn a_reload_applies_what_can_change_names_the_rest_and_an_invalid_file_changes_n
         wrong.err.contains("server.toml:3:10: queue `a`: weight is 0\n  help: write a number from 0.001"),
         "{wrong:?}"
     );
+    let (http, key) = (scene.http(), [("idempotency-key", "once")]);
+    let mut job = job_spec(&scene, &["true"]);
+    job["queue"] = "b".into();
+    let (status, first) = http.post("/v1/jobs", &key, &job);
+    assert_eq!(status, 201);
     fs::write(&config, "[[queue]]\nname = 'a'\nweight = 5.0\n").unwrap();
     scene.signal_daemon("HUP");
     until("the weight of the file", || (queue(&scene, "root.a").weight == 5.0).then_some(()));
     assert_eq!(queue(&scene, "root.b").weight, 1.0, "a queue that is gone stays until a restart");
     until_true("its end", || queue(&scene, "root.b").closed);
     assert!(!queue(&scene, "root.a").closed);
-    let refused = scene.run(&["submit", "--queue", "b", "--", "true"]);
-    assert!(
-        refused.code == 1 && refused.err.contains("queue `root.b` is not in the configuration any more"),
-        "{refused:?}"
-    );
+    takes_no_further_jobs(&scene, &job, &first);
     let lines = audit(&scene);
     let gone = "reload the configuration: queue.b.name, needs a restart";
     let line = lines.iter().find(|line| line["what"] == gone).unwrap_or_else(|| panic!("{lines:#?}"));

@@ -30,6 +30,11 @@ struct Resolved {
 type Wrong = (RefusalKind, String, String);
 
 impl Dispatcher {
+    /// The job that a user submitted with an idempotency key, if it is known.
+    pub fn job_of_key(&self, user: String, key: String) -> Option<JobId> {
+        self.admission.by_key.get(&(user, key)).copied()
+    }
+
     pub(super) fn on_submit(
         &mut self,
         now: Instant,

@@ -645,7 +645,7 @@ mod tests {
 
     #[tokio::test]
     async fn each_address_is_answered_however_many_clients_of_another_one_send_nothing() {
-        let limits = Limits { head: Duration::from_secs(20), most: 100, most_of_peer: 100, ..LIMITS };
+        let limits = Limits { head: Duration::from_secs(20), most: 40, most_of_peer: 40, ..LIMITS };
         let (addresses, _stop) = start_at(&["127.0.0.1:0", "[::1]:0", "127.0.0.2:0"], limits, encrypted(true)).await;
         let mut silent = Vec::new();
         for number in 0..60 {
