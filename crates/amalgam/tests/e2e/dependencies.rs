@@ -257,4 +257,8 @@ fn a_node_that_is_lost_is_forgotten_when_it_is_asked_for() {
     let nodes: Vec<amalgam_daemon::api::NodeSummary> = scene.json(&["node", "list"]);
     // A single node has another name than the first of two, and is the third that joined.
     assert_eq!(nodes.iter().map(|node| node.id).collect::<Vec<_>>(), [0, 2]);
+    scene.kill_daemon();
+    scene.start_dev(&["--nodes", "1"]);
+    let nodes: Vec<amalgam_daemon::api::NodeSummary> = scene.json(&["node", "list"]);
+    assert_eq!(nodes.iter().map(|node| node.id).collect::<Vec<_>>(), [0, 2], "it is forgotten for good");
 }

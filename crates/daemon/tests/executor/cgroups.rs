@@ -1,6 +1,7 @@
 //! The groups of executors and tasks, and those that tasks create.
 
 use crate::agent::{self, Agent, Home, PROGRAM, cgroups_or_skip, change_shape, exists, sh};
+use crate::users;
 use amalgam_core::protocol::{ExecutorReport, TaskSignal, ToExecutor};
 use amalgam_core::vocabulary::*;
 use amalgam_daemon::executor::{EnforcementChoice, Mechanism};
@@ -64,17 +65,40 @@ fn an_opportunistic_task_gets_only_the_cpu_that_others_leave() {
     };
     let lower = agent.start(spinning(1, ExecutionType::Opportunistic));
     let usual = agent.start(spinning(2, ExecutionType::Guaranteed));
+    let used = used_during_a_second(&home, &mut agent, lower, usual);
+    assert!(used < 200, "the opportunistic task used {used} ms of CPU while the other used 1000 ms");
+}
+
+/// The milliseconds of CPU that one attempt uses while another one uses a second.
+fn used_during_a_second(home: &Home, agent: &mut Agent, one: AttemptId, other: AttemptId) -> u64 {
     let cpu_of = |agent: &mut Agent| {
-        agent.send(ToExecutor::Measure { node: NodeId(1), attempts: vec![lower, usual] });
+        agent.send(ToExecutor::Measure { node: NodeId(1), attempts: vec![one, other] });
         match agent.report_beside_ends() {
             Some(ExecutorReport::Measured { samples, .. }) => [0, 1].map(|place| samples[place].1.cpu.as_millis()),
             other => panic!("expected samples: {other:?}"),
         }
     };
-    let before = cpu_of(&mut agent);
-    home.wait_until("the guaranteed task has used a second", || cpu_of(&mut agent)[1] >= before[1] + 1_000);
-    let used = cpu_of(&mut agent)[0] - before[0];
-    assert!(used < 200, "the opportunistic task used {used} ms of CPU while the other used 1000 ms");
+    let before = cpu_of(agent);
+    home.wait_until("it has used a second", || cpu_of(agent)[1] >= before[1] + 1_000);
+    cpu_of(agent)[0] - before[0]
+}
+
+#[test]
+fn a_user_with_many_busy_processes_does_not_starve_another_one() {
+    let Some(_) = on_one_processor().then(cgroups_or_skip).flatten() else { return };
+    let Some(home) = users::home_or_skip(false) else { return };
+    let mut agent = home.agent();
+    let busy = |number, user, script: &str| {
+        let mut order = users::task(number, user, script);
+        change_shape(&mut order).resources = Resources::new(1_000, 0);
+        order
+    };
+    let many = busy(1, users::ONE, "for n in 1 2 3 4 5 6 7 8; do while :; do :; done & done; wait");
+    let many = agent.start(many);
+    let one = agent.start(busy(2, users::OTHER, "while :; do :; done"));
+    let used = used_during_a_second(&home, &mut agent, many, one);
+    // By processes it would be 8000 ms, and by users 1000 ms.
+    assert!(used < 2_000, "eight processes of one user used {used} ms of CPU while one of another used 1000 ms");
 }
 
 /// Binds this thread, and what it starts, to one processor.

@@ -33,7 +33,7 @@ fn id(arguments: &[&str]) -> Option<String> {
 }
 
 /// A task of this user in a directory of its own.
-fn task(number: u32, user: &str, script: &str) -> LaunchOrder {
+pub fn task(number: u32, user: &str, script: &str) -> LaunchOrder {
     let mut order = sh(number, script);
     change(&mut order).account = Some(user.to_owned());
     change_program(&mut order).workdir = Workdir::Own;
