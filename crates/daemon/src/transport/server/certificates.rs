@@ -330,26 +330,14 @@ impl Gate {
         let subject = Subject { number: node.map(|NodeId(node)| node).or(subject.number), ..subject };
         let wire = wire.clone();
         let mut current = certifier.current.subscribe();
-        let mut signers = Arc::clone(&current.borrow_and_update().signers);
+        let signers = Arc::clone(&current.borrow_and_update().signers);
         let send = move || match certifier.certify(&subject, &key) {
             Ok(new) => drop(wire.send(Wire::Certificate(Box::new(new)).into())),
             Err(error) => tracing::error!("the certificate of {subject} cannot be replaced: {error}"),
         };
         // Queued before everything else.
         send();
-        Some(Beside(tokio::spawn(async move {
-            let mut due = Instant::now() + Authority::RENEWED_AFTER;
-            loop {
-                match timeout_at(due, current.changed()).await {
-                    Ok(Ok(())) if Arc::ptr_eq(&signers, &current.borrow_and_update().signers) => continue,
-                    Ok(Ok(())) | Err(_) => {}
-                    Ok(Err(_)) => return,
-                }
-                signers = Arc::clone(&current.borrow().signers);
-                due = Instant::now() + Authority::RENEWED_AFTER;
-                send();
-            }
-        })))
+        Some(Beside(tokio::spawn(keep_sending(current, signers, Authority::RENEWED_AFTER, send))))
     }
 
     /// A daemon has stored the last certificate.
@@ -468,5 +456,70 @@ fn remedied(why: &Untrusted) -> String {
         | Untrusted::Other { .. } => {
             format!("{}; {join}", why.to_string().replacen("its", "your", 1))
         }
+    }
+}
+
+/// Sends again whenever the signers change, and `period` after the last time.
+async fn keep_sending(
+    mut current: watch::Receiver<Current>,
+    mut signers: Arc<Signers>,
+    period: Duration,
+    send: impl Fn(),
+) {
+    let mut due = Instant::now() + period;
+    loop {
+        match timeout_at(due, current.changed()).await {
+            Ok(Ok(())) if Arc::ptr_eq(&signers, &current.borrow_and_update().signers) => continue,
+            Ok(Ok(())) | Err(_) => {}
+            Ok(Err(_)) => return,
+        }
+        signers = Arc::clone(&current.borrow().signers);
+        due = Instant::now() + period;
+        send();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    #[tokio::test]
+    async fn a_certificate_is_sent_again_in_time_and_when_the_authority_changes_only() {
+        let state = || Current::read(&Authority::open(tempfile::tempdir().unwrap().path()).unwrap(), None);
+        let first = state();
+        let sent = Arc::new(AtomicUsize::new(0));
+        let start = |period| {
+            let (change, current) = watch::channel(first.clone());
+            let counted = Arc::clone(&sent);
+            let send = move || {
+                counted.fetch_add(1, Ordering::Relaxed);
+            };
+            (change, tokio::spawn(keep_sending(current, Arc::clone(&first.signers), period, send)))
+        };
+        let patience = Duration::from_secs(60);
+        let until = async |count: usize| {
+            let reached = async {
+                while sent.load(Ordering::Relaxed) < count {
+                    tokio::time::sleep(Duration::from_millis(1)).await;
+                }
+            };
+            tokio::time::timeout(patience, reached).await.expect("it was not sent");
+        };
+        let (change, task) = start(Duration::from_millis(20));
+        until(3).await;
+        drop(change);
+        task.await.unwrap();
+        // Without a change of the authority, and before its time, nothing is sent.
+        sent.store(0, Ordering::Relaxed);
+        let (change, task) = start(Duration::from_secs(3_600));
+        change.send(first.clone()).unwrap();
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        assert_eq!(sent.load(Ordering::Relaxed), 0);
+        change.send(state()).unwrap();
+        until(1).await;
+        drop(change);
+        task.await.unwrap();
+        assert_eq!(sent.load(Ordering::Relaxed), 1);
     }
 }
