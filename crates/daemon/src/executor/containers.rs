@@ -274,10 +274,12 @@ fn mounted<'a>(inside: &Inside<'a>) -> Vec<&'a Path> {
 /// Why a container did not start, if it did not: its runtime says it in the last lines of the task's standard error.
 pub fn failure(container: &Started, code: i32, errors: &Path) -> Option<EndReason> {
     let (start, names) = match (container.runtime, code) {
-        (Runtime::Podman, PODMAN_FAILED) => ("Error: ", ""),
-        (Runtime::Podman, code) if OCI_FAILED.contains(&code) => ("Error: ", "OCI runtime"),
-        (Runtime::Podman, INIT_FAILED) => ("ERROR (catatonit:", "failed to exec"),
-        (Runtime::Apptainer, APPTAINER_FAILED) => ("FATAL: ", ""),
+        (Runtime::Podman, PODMAN_FAILED) => ("Error: ", &[""][..]),
+        (Runtime::Podman, code) if OCI_FAILED.contains(&code) => {
+            ("Error: ", &["OCI runtime", "OCI permission denied"][..])
+        }
+        (Runtime::Podman, INIT_FAILED) => ("ERROR (catatonit:", &["failed to exec"][..]),
+        (Runtime::Apptainer, APPTAINER_FAILED) => ("FATAL: ", &[""][..]),
         _ => return None,
     };
     let mut text = Vec::new();
@@ -288,8 +290,8 @@ pub fn failure(container: &Started, code: i32, errors: &Path) -> Option<EndReaso
     let text = String::from_utf8_lossy(&text);
     let lines: Vec<&str> = text.lines().collect();
     // Otherwise the code is that of the command. Codes that commands often have need the last word of the runtime.
-    let said = lines.iter().rev().filter(|line| !line.is_empty()).take(if names.is_empty() { lines.len() } else { 1 });
-    said.into_iter().find(|line| line.starts_with(start) && line.contains(names))?;
+    let said = lines.iter().rev().filter(|line| !line.is_empty()).take(if names == [""] { lines.len() } else { 1 });
+    said.into_iter().find(|line| line.starts_with(start) && names.iter().any(|name| line.contains(name)))?;
     let last = lines[lines.len().saturating_sub(MOST_EXPLAINED.1)..].join("; ");
     let (name, image) = (container.runtime.name(), &container.image);
     Some(EndReason::LaunchFailed(format!("{name} could not run the image {image}: {last}")))
@@ -451,8 +453,15 @@ mod tests {
         assert_eq!(failure(&container, 1, &errors), None);
         fs::write(&errors, "of the command\n").unwrap();
         assert_eq!(failure(&container, 125, &errors), None);
-        fs::write(&errors, "Error: crun: cannot: OCI runtime error\n").unwrap();
-        for code in [126, 127] {
+        for (code, said) in [
+            (126, "Error: crun: open executable: Permission denied: OCI permission denied\n"),
+            (126, "Error: crun: setrlimit `RLIMIT_NOFILE`: Operation not permitted: OCI permission denied\n\n"),
+            (
+                127,
+                "Error: crun: executable file `x` not found in $PATH: No such file or directory: OCI runtime attempted to invoke a command that was not found\n",
+            ),
+        ] {
+            fs::write(&errors, said).unwrap();
             assert!(
                 failure(&container, code, &errors)
                     .unwrap()
@@ -460,6 +469,9 @@ mod tests {
                     .contains("could not run the image x:1: Error: crun")
             );
         }
+        // A command that starts containers itself, and goes on.
+        fs::write(&errors, "Error: crun: x: OCI runtime error\nof the command\n").unwrap();
+        assert_eq!(failure(&container, 127, &errors), None);
         fs::write(&errors, "Error: of the command\n").unwrap();
         assert_eq!(failure(&container, 127, &errors), None);
     }

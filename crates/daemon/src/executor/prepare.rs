@@ -249,7 +249,8 @@ fn in_container(
     let directory = Path::new("/").join(directory);
     let (devices, directory) = (devices.as_slice(), directory.as_path());
     let inside = Inside { state, order, image, environment, task_dir, directory, account, devices, open_files };
-    let search = get(&base.0, b"PATH").unwrap_or(DEFAULT_PATH);
+    // That of the task's user.
+    let search = get(&node, b"PATH").unwrap_or(DEFAULT_PATH);
     let command = containers::command(&inside, &node, OsStr::from_bytes(search))?;
     let c_strings = |strings: Vec<Vec<u8>>| strings.into_iter().map(c_string).collect::<Result<Vec<CString>, _>>();
     Ok(Prepared {

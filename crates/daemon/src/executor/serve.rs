@@ -27,6 +27,8 @@ const LINK: u64 = u64::MAX;
 const OUTPUTS: u64 = u64::MAX - 1;
 const REMOVAL: u64 = u64::MAX - 2;
 const ACCOUNTS: u64 = u64::MAX - 3;
+/// How often a process that stops looks whether it may.
+const ENDING_INTERVAL: Duration = Duration::from_millis(50);
 /// Maximum number of notes that wait for an agent.
 const MOST_NOTES: usize = 64;
 /// Orders are not read while more than this number of bytes waits to be sent to the agent.
@@ -102,7 +104,7 @@ struct Executor<'a> {
     tasks: Tasks,
     /// Lines for the agent's diagnostics.
     notes: Vec<String>,
-    stopping: bool,
+    stops_since: Option<Instant>,
     idle_since: Instant,
     /// When an agent was last connected.
     alone_since: Instant,
@@ -172,7 +174,7 @@ impl<'a> Executor<'a> {
             agent: None,
             tasks,
             notes: Vec::new(),
-            stopping: false,
+            stops_since: None,
             idle_since,
             alone_since: idle_since,
         })
@@ -202,7 +204,7 @@ impl<'a> Executor<'a> {
             self.tasks.settle();
             self.tasks.announce(&self.poll);
             self.tasks.watch_memory();
-            self.tasks.watch_removals();
+            self.watch_container_removals();
             self.send_reports();
             if self.is_done() {
                 return Ok(());
@@ -250,7 +252,7 @@ impl<'a> Executor<'a> {
         loop {
             let Some(agent) = &mut self.agent else { return };
             match agent.link.next::<ExecutorFrame>() {
-                Ok(Some(ExecutorFrame::Order(order))) if !self.stopping => self.tasks.on_order(order),
+                Ok(Some(ExecutorFrame::Order(order))) if self.stops_since.is_none() => self.tasks.on_order(order),
                 Ok(Some(ExecutorFrame::Order(_))) => {}
                 Ok(Some(ExecutorFrame::Serve { nodes })) => self.tasks.serve_only(nodes),
                 Ok(Some(ExecutorFrame::Shutdown)) => self.start_to_stop(),
@@ -266,11 +268,18 @@ impl<'a> Executor<'a> {
 
     /// Writes and forwards messages about files that could not be removed.
     fn on_removal(&mut self) {
-        for note in self.tasks.remover().take_notes() {
-            self.log.say(&note);
-            if self.notes.len() < MOST_NOTES {
-                self.notes.push(note);
-            }
+        self.tasks.remover().take_notes().into_iter().for_each(|note| self.note(note));
+    }
+
+    fn watch_container_removals(&mut self) {
+        self.tasks.watch_removals();
+        self.tasks.take_removal_notes().into_iter().for_each(|note| self.note(note));
+    }
+
+    fn note(&mut self, note: String) {
+        self.log.say(&note);
+        if self.notes.len() < MOST_NOTES {
+            self.notes.push(note);
         }
     }
 
@@ -292,13 +301,13 @@ impl<'a> Executor<'a> {
     }
 
     fn start_to_stop(&mut self) {
-        self.stopping = true;
+        self.stops_since.get_or_insert_with(Instant::now);
         self.tasks.kill_all();
     }
 
     fn is_done(&mut self) -> bool {
-        if self.stopping {
-            return !self.tasks.is_running_any();
+        if let Some(since) = self.stops_since {
+            return self.tasks.may_stop(since);
         }
         if self.agent.is_some() {
             self.alone_since = Instant::now();
@@ -309,16 +318,17 @@ impl<'a> Executor<'a> {
         if self.config.leash.is_some_and(|leash| self.alone_since.elapsed() >= leash) {
             self.log.say("no agent for too long: killing all tasks");
             self.start_to_stop();
-            return !self.tasks.is_running_any();
+            return self.tasks.may_stop(Instant::now());
         }
         self.idle_since.elapsed() >= self.config.idle_exit
     }
 
     fn timeout(&self) -> Option<Duration> {
         let idle = (self.agent.is_none() && self.tasks.is_idle()).then(|| self.idle_since + self.config.idle_exit);
-        let leash = self.config.leash.filter(|_| self.agent.is_none() && !self.stopping);
+        let leash = self.config.leash.filter(|_| self.agent.is_none() && self.stops_since.is_none());
         let leash = leash.map(|leash| self.alone_since + leash);
-        let next = self.tasks.next_wakeup().into_iter().chain(idle).chain(leash).min()?;
+        let ending = self.stops_since.map(|_| Instant::now() + ENDING_INTERVAL);
+        let next = self.tasks.next_wakeup().into_iter().chain(idle).chain(leash).chain(ending).min()?;
         // Rounded up; otherwise the loop would spin during the last fraction.
         Some(next.saturating_duration_since(Instant::now()) + Duration::from_micros(100))
     }

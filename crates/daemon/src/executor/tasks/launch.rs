@@ -207,8 +207,13 @@ impl Tasks {
         Ok(Started { pid, programs, starting, ending, container, captures: [stdout, stderr], input })
     }
 
-    fn remember_container(&self, attempt: AttemptId, container: Option<&containers::Started>) -> Result<(), EndReason> {
+    fn remember_container(
+        &mut self,
+        attempt: AttemptId,
+        container: Option<&containers::Started>,
+    ) -> Result<(), EndReason> {
         let Some(removal) = container.and_then(|container| container.removal.as_ref()) else { return Ok(()) };
+        self.removals.forget(attempt);
         let added = self.containers.add(attempt, removal);
         added.map_err(|error| node_fault("write down that a container starts", &error))
     }

@@ -144,6 +144,11 @@ impl Tasks {
         !is_busy && self.table.by_serial.is_empty() && self.ends.is_empty()
     }
 
+    /// Whether nothing runs that a process waits for which stops since then.
+    pub fn may_stop(&self, since: Instant) -> bool {
+        !self.is_running_any() && self.removals.may_stop(since)
+    }
+
     pub fn is_running_any(&self) -> bool {
         !self.table.by_serial.is_empty()
     }

@@ -22,15 +22,21 @@ const MOST_TRIALS: u32 = 3;
 const MOST_AT_ONCE: usize = 4;
 /// After this time, a trial has failed.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// One CPU that others leave idle, and what the runtimes need.
-const SHAPE: Shape = Shape { cpu_millis: 1_000, memory_mib: 512, lower: true };
+/// When this process stops, removals have this time.
+const PATIENCE_AT_THE_END: Duration = Duration::from_secs(3);
+/// A process in an uninterruptible wait cannot be killed. After this time, its group is left as it is.
+const LEFTOVER_PATIENCE: Duration = Duration::from_secs(10);
+/// One CPU and what the runtimes need. Not less weight than others have: meanwhile they hold locks of the user's containers.
+const SHAPE: Shape = Shape { cpu_millis: 1_000, memory_mib: 512, lower: false };
 
 #[derive(Default)]
 pub(super) struct Removals {
     running: BTreeMap<i32, Helper>,
     waiting: VecDeque<Trial>,
-    /// Groups of processes that have ended, with processes that these left.
-    emptying: Vec<Leaf>,
+    /// Groups of processes that have ended, with processes that these left, and since when.
+    emptying: Vec<(Leaf, Instant)>,
+    /// What went wrong.
+    notes: Vec<String>,
 }
 
 #[derive(Clone, Copy)]
@@ -46,10 +52,31 @@ struct Helper {
     leaf: Option<Leaf>,
 }
 
+impl Helper {
+    /// Whether it was killed and does not end.
+    fn is_stuck(&self) -> bool {
+        self.since.elapsed() >= 2 * PATIENCE
+    }
+}
+
 impl Removals {
     /// Whether nothing is under way, except what was killed and does not end.
     pub fn is_idle(&self) -> bool {
-        self.running.values().all(|helper| helper.since.elapsed() >= 2 * PATIENCE) && self.waiting.is_empty()
+        self.running.values().all(Helper::is_stuck) && self.waiting.is_empty()
+    }
+
+    /// Whether nothing is under way that a process waits for which stops since then.
+    pub fn may_stop(&self, since: Instant) -> bool {
+        self.is_idle() || since.elapsed() >= PATIENCE_AT_THE_END
+    }
+
+    fn is_full(&self) -> bool {
+        self.running.values().filter(|helper| !helper.is_stuck()).count() >= MOST_AT_ONCE
+    }
+
+    /// Gives up what is tried for an earlier container of this attempt: the next one has the same name.
+    pub fn forget(&mut self, container: AttemptId) {
+        self.waiting.retain(|trial| trial.container != container);
     }
 
     pub fn has(&self, pid: i32) -> bool {
@@ -89,14 +116,12 @@ impl Tasks {
         let Some(Helper { trial: Trial { container, number }, leaf, .. }) = self.removals.running.remove(&pid) else {
             return;
         };
-        self.removals.emptying.extend(leaf);
+        self.removals.emptying.extend(leaf.map(|leaf| (leaf, Instant::now())));
         if is_removed {
             self.containers.forget(container);
-        } else if number < MOST_TRIALS {
-            // Podman fails at first if the process that watched the container was killed as well.
-            self.removals.waiting.push_back(Trial { container, number: number + 1 });
         } else {
-            tracing::warn!("the container of attempt {container} could not be removed; the next executor tries again");
+            // Podman fails at first if the process that watched the container was killed as well.
+            self.try_again(Trial { container, number }, "its runtime failed, or took too long");
         }
         self.watch_removals();
     }
@@ -111,20 +136,41 @@ impl Tasks {
                 sys::kill(-pid, libc::SIGKILL);
             }
         }
-        let (empty, others) = std::mem::take(&mut self.removals.emptying).into_iter().partition(Leaf::kill_members);
-        self.removals.emptying = others;
-        let empty: Vec<Leaf> = empty;
-        empty.into_iter().for_each(|leaf| self.give_back(Some(leaf)));
-        while self.removals.running.len() < MOST_AT_ONCE
+        for (leaf, since) in std::mem::take(&mut self.removals.emptying) {
+            if leaf.kill_members() {
+                self.give_back(Some(leaf));
+            } else if since.elapsed() < LEFTOVER_PATIENCE {
+                self.removals.emptying.push((leaf, since));
+            }
+        }
+        while !self.removals.is_full()
             && let Some(trial) = self.removals.waiting.pop_front()
         {
             self.remove_container(trial);
         }
     }
 
+    /// What could not be done, for the agent.
+    pub fn take_removal_notes(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.removals.notes)
+    }
+
+    fn try_again(&mut self, Trial { container, number }: Trial, why: &str) {
+        if number < MOST_TRIALS {
+            return self.removals.waiting.push_back(Trial { container, number: number + 1 });
+        }
+        let note =
+            format!("the container of attempt {container} could not be removed: {why}; the next executor tries again");
+        self.removals.notes.push(note);
+    }
+
     fn remove_container(&mut self, trial: Trial) {
-        if self.removals.running.len() >= MOST_AT_ONCE {
+        if self.removals.is_full() {
             return self.removals.waiting.push_back(trial);
+        }
+        // An attempt of a cluster that was made again may have the same id, and its container the same name.
+        if self.table.serial_of.contains_key(&trial.container) {
+            return;
         }
         let Some(removal) = self.containers.get(trial.container) else { return };
         let leaf = match &mut self.enforcer {
@@ -133,10 +179,7 @@ impl Tasks {
         };
         match leaf.and_then(|leaf| self.start_removal(&removal, leaf)) {
             Ok((pid, leaf)) => drop(self.removals.running.insert(pid, Helper { trial, since: Instant::now(), leaf })),
-            Err(error) => tracing::warn!(
-                "the container of attempt {} could not be removed: {error}; the next executor tries again",
-                trial.container
-            ),
+            Err(error) => self.try_again(trial, &error.to_string()),
         }
     }
 
