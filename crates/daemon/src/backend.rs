@@ -122,17 +122,19 @@ impl ServerBackend {
         Ok(self.look(named).await?.unwrap_or_else(|| node.to_string()))
     }
 
-    /// Refuses further jobs for a queue that the configuration does not have any more. `known` are the user and the key of a
-    /// submission: one that is repeated has its job already.
-    async fn check_queue(&self, queue: &str, known: Option<(String, String)>) -> Result<(), Error> {
+    /// Refuses further jobs for a queue that the configuration does not have any more. A job that is `known` and in it stays there.
+    async fn check_queue(&self, queue: &str, known: Known) -> Result<(), Error> {
         let Some(reloader) = self.reloader.as_ref().filter(|reloader| reloader.has_gone()) else { return Ok(()) };
         let queue = queue.to_owned();
         let full = move |roles: &Roles, _| {
             let dispatch = roles.dispatch()?;
-            let is_repeated = known.is_some_and(|(user, key)| dispatch.job_of_key(user, key).is_some());
             let queues = dispatch.queues();
-            let found = queues.leaf(&queue).ok().filter(|_| !is_repeated)?;
-            Some(queues.spec(found).name.clone())
+            let found = queues.leaf(&queue).ok()?;
+            let is_there = match known {
+                Known::Job(job) => dispatch.queue_of(job).is_none_or(|queue| queue == found),
+                Known::Key(user, key) => key.is_some_and(|key| dispatch.job_of_key(user, key).is_some()),
+            };
+            (!is_there).then(|| queues.spec(found).name.clone())
         };
         match self.look(full).await? {
             Some(name) if reloader.is_gone(&name) => {
@@ -220,7 +222,7 @@ impl Backend for ServerBackend {
             let taker = move |roles: &Roles, _| neighbours.takes(roles.dispatch()?.queues(), &submitted);
             self.look(taker).await?.map_or(Ok(()), Err)?;
         }
-        self.check_queue(&job.queue, key.as_ref().map(|key| (job.user.clone(), key.clone()))).await?;
+        self.check_queue(&job.queue, Known::Key(job.user.clone(), key.clone())).await?;
         let sequence = self.events.newest() + 1;
         match self.order(ToMaster::Submit { spec: job, key }).await? {
             ToClient::Submitted { job } => Ok(Submitted { job: job.0, sequence }),
@@ -371,7 +373,7 @@ impl Backend for ServerBackend {
 
     async fn update(&self, job: JobId, update: JobUpdate, by: &str) -> Result<Acted, Error> {
         if let Some(queue) = &update.queue {
-            self.check_queue(queue, None).await?;
+            self.check_queue(queue, Known::Job(job)).await?;
         }
         let answer = self.order(ToMaster::Update { job, update: Box::new(update), by: by.to_owned() }).await?;
         let unchanged = (answer == ToClient::AsBefore).then(|| "it has these values already".to_owned());
@@ -642,6 +644,13 @@ impl Backend for ServerBackend {
     async fn ready(&self) -> Result<(), Error> {
         self.look(|_, _| ()).await
     }
+}
+
+/// What is known of a job that is to be in a queue.
+enum Known {
+    Job(JobId),
+    /// The user and the key of a submission, which may be repeated.
+    Key(String, Option<String>),
 }
 
 /// An error for an action on a node that only the node's own master can do.

@@ -24,6 +24,9 @@ pub struct ConfigFile {
     pub preset: Option<Preset>,
 }
 
+/// The queue of jobs that name none, if it is there.
+const DEFAULT_QUEUE: &str = "root.default";
+
 pub struct Reloader {
     file: ConfigFile,
     handle: Handle,
@@ -150,7 +153,8 @@ impl Reloader {
         }
         self.accounts.replace(config.accounts);
         self.isolation.replace(config.isolation);
-        let is_gone = |spec: &&QueueSpec| config.queues.find(&spec.name).is_none();
+        // Jobs without a queue go to `default` until the restart.
+        let is_gone = |spec: &&QueueSpec| config.queues.find(&spec.name).is_none() && spec.name != DEFAULT_QUEUE;
         let gone = queues.iter().filter(|_| !self.is_federated).filter(is_gone).map(|spec| spec.name.clone()).collect();
         *self.gone.write().unwrap_or_else(PoisonError::into_inner) = gone;
         current.queues = queues;

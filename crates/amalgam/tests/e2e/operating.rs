@@ -77,6 +77,21 @@ fn takes_no_further_jobs(scene: &Scene, job: &Value, first: &Value) {
 }
 
 #[test]
+fn jobs_without_a_queue_are_taken_when_the_first_queue_was_configured() {
+    let scene = Scene::new();
+    let config = scene.write("server.toml", "kept_jobs = 10\n");
+    let mut command = scene.command(&["server", "--listen", "127.0.0.1:0", "--listen-agents", "127.0.0.1:0"]);
+    command.arg("--config").arg(&config);
+    scene.start(command, &scene.state());
+    fs::write(&config, "[[queue]]\nname = 'a'\n").unwrap();
+    scene.ok(&["reload"]);
+    for queue in [&["--queue", "a"][..], &[]] {
+        scene.submit(&[queue, &["--wait-for-nodes", "--", "true"]].concat());
+    }
+    assert!(!queue(&scene, "root.default").closed);
+}
+
+#[test]
 fn a_reload_applies_what_can_change_names_the_rest_and_an_invalid_file_changes_nothing() {
     let scene = Scene::new();
     let config = scene.write("server.toml", "kept_jobs = 10\n[[queue]]\nname = 'a'\nweight = 2.0\n");
