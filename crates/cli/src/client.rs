@@ -252,10 +252,10 @@ impl Client {
 
     /// Says which context names the server that cannot be reached or verified.
     fn explained(&self, failure: Failure) -> Failure {
-        let is_unanswered = matches!(failure.kind, Kind::Unreachable | Kind::Broken | Kind::Unverified);
+        let is_unanswered = matches!(failure.kind, Kind::Unreachable | Kind::Broken) || failure.kind.is_unverified();
         let Some(context) = self.context.as_deref().filter(|_| is_unanswered) else { return failure };
         let remedy = match failure.kind {
-            Kind::Unverified => format!(
+            kind if kind.is_unverified() => format!(
                 "the context `{context}` has the authorities of the last login, or of the last call before they were replaced: if \
                  they were, run `amalgam login` with this address again, and compare the fingerprint"
             ),
@@ -511,7 +511,7 @@ fn check(base: &str, answer: std::result::Result<Response<Body>, ureq::Error>) -
 /// The server that was asked is verified, and names this one, whose certificate is of another authority: in a federation, a global
 /// master has that of the cluster whose string it joined with first.
 fn of_another_cluster(base: &str, failure: Failure) -> Failure {
-    if failure.kind != Kind::Unverified {
+    if failure.kind != Kind::UnknownAuthority {
         return failure;
     }
     let remedy = format!(
@@ -544,10 +544,12 @@ fn unanswered(base: &str, error: &ureq::Error) -> Failure {
         ureq::Error::Timeout(_) => "it accepts connections, but did not answer in time".to_owned(),
         error => error.to_string(),
     };
-    if let Some(error @ rustls::Error::InvalidCertificate(_)) = of_tls(error) {
+    if let Some(error @ rustls::Error::InvalidCertificate(why)) = of_tls(error) {
+        let is_unknown =
+            matches!(why, rustls::CertificateError::UnknownIssuer | rustls::CertificateError::BadSignature);
         // Another try would fail in the same way.
         return Failure {
-            kind: Kind::Unverified,
+            kind: if is_unknown { Kind::UnknownAuthority } else { Kind::Unverified },
             ..Failure::unreachable(format!("cannot verify {base}: {error}"), remedy)
         };
     }

@@ -38,6 +38,8 @@ pub enum Kind {
     Refused,
     /// The server's certificate is not trusted; another try would fail in the same way.
     Unverified,
+    /// The same, because an authority has signed it that the client does not know.
+    UnknownAuthority,
     NotFound,
     /// It was there, and is gone for good.
     Removed,
@@ -50,6 +52,10 @@ pub enum Kind {
 }
 
 impl Kind {
+    pub fn is_unverified(self) -> bool {
+        matches!(self, Kind::Unverified | Kind::UnknownAuthority)
+    }
+
     /// Whether the same call may succeed later, if nobody does anything about it.
     pub fn may_pass(self) -> bool {
         matches!(self, Kind::Unreachable | Kind::Broken | Kind::Unavailable | Kind::Standby)

@@ -80,11 +80,12 @@ impl Interface {
             return Ok(Interface { addresses, encryption, trusted, announced: None });
         };
         let announced = federation.interface().filter(|_| is_beyond_loopback);
-        match announced {
-            Some(announced) => check_name(first, announced),
-            None if is_beyond_loopback => return Err(ServerError::Unannounced { addresses: shown(&addresses) }),
-            None => {}
+        if announced.is_none() && is_beyond_loopback {
+            return Err(ServerError::Unannounced { addresses: shown(&addresses) });
         }
+        announced.into_iter().for_each(|announced| check_name(first, announced));
+        let specific = addresses.iter().filter(|address| !address.ip().is_unspecified()).map(ToString::to_string);
+        specific.filter(|address| announced != Some(address)).for_each(|address| check_name(first, &address));
         let (presented, identity) = (ToClients(Arc::clone(first)), Arc::clone(first));
         let certificate = Some(Certificate::resolved(Arc::new(presented)));
         Ok(Interface {
@@ -96,9 +97,9 @@ impl Interface {
     }
 }
 
-/// Warns if clients cannot verify this global master at the address that is announced.
-fn check_name(identity: &Identity, announced: &str) {
-    let host = announced.rsplit_once(':').map_or(announced, |(host, _)| host);
+/// Warns if clients cannot verify this global master at an address.
+fn check_name(identity: &Identity, address: &str) {
+    let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
     let name = ServerName::try_from(host.trim_start_matches('[').trim_end_matches(']'));
     let presented = identity.for_clients().ok().flatten();
     let is_named = |key: CertifiedKey| {
@@ -107,8 +108,8 @@ fn check_name(identity: &Identity, announced: &str) {
     };
     if presented.and_then(is_named).is_none() {
         tracing::warn!(
-            "the certificate for clients does not name {host}: clients cannot verify this global master until the cluster's master has \
-             it in `globals` of [federation], and this one is connected to it"
+            "the certificate for clients does not name {host}: clients cannot verify this global master there; it names loopback and the \
+             address of this one in `globals` of the [federation] of the cluster's master"
         );
     }
 }

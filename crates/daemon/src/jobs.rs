@@ -42,7 +42,8 @@ pub struct JobsOptions {
     pub secrets: Secrets,
     /// Addresses at which this process listens for agents.
     pub listen: Vec<String>,
-    /// Address at which agents reach this process; `None` if it is the first one at which it listens.
+    /// Address at which agents reach this process; `None` for the first one at which it listens
+    /// beyond loopback, if there is one, or the first.
     pub advertise: Option<String>,
     /// State directory, which no other process uses.
     pub state_dir: PathBuf,
@@ -181,12 +182,13 @@ pub fn run(
     ended
 }
 
-/// Serves agents and the server until the server refuses this process. `started` receives the handle of the event loop.
 /// The address that agents are told: one that other machines reach, if there is one.
 fn for_agents(addresses: &[SocketAddr]) -> SocketAddr {
-    addresses.iter().copied().find(|address| !is_local(*address)).unwrap_or(addresses[0])
+    let is_reached = |address: &&SocketAddr| !is_local(**address) && !address.ip().is_unspecified();
+    addresses.iter().find(is_reached).copied().unwrap_or(addresses[0])
 }
 
+/// Serves agents and the server until the server refuses this process. `started` receives the handle of the event loop.
 async fn stay(
     options: JobsOptions,
     (store, recovered): (Store, Recovered),

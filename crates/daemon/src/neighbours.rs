@@ -4,7 +4,7 @@ use crate::api::{Elsewhere, Error, ErrorCode};
 use crate::config::{is_local, is_loopback};
 use amalgam_core::policy::inter_job::QueueTree;
 use amalgam_core::vocabulary::{GlobalId, JobId, JobSpec, Seat};
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 /// This process's place in a federation, and the addresses of the global masters.
 #[derive(Clone, Debug)]
@@ -72,7 +72,17 @@ impl Neighbours {
 
     fn elsewhere(&self, at: Vec<String>) -> Elsewhere {
         let scheme = |address: &SocketAddr| if is_local(*address) && self.plain_http { "http" } else { "https" };
-        let mut here = self.here.iter().map(|address| format!("{}://{address}", scheme(address)));
+        // At an unspecified address, this machine reaches it on loopback.
+        let on_loopback = |address: &SocketAddr| {
+            address.ip().is_unspecified().then(|| {
+                let loopback =
+                    if address.is_ipv4() { IpAddr::V4(Ipv4Addr::LOCALHOST) } else { IpAddr::V6(Ipv6Addr::LOCALHOST) };
+                SocketAddr::new(loopback, address.port())
+            })
+        };
+        let also = self.here.iter().filter_map(on_loopback);
+        let all: Vec<SocketAddr> = self.here.iter().copied().chain(also).collect();
+        let mut here = all.iter().map(|address| format!("{}://{address}", scheme(address)));
         Elsewhere { here: here.next().unwrap_or_default(), also_here: here.collect(), at }
     }
 

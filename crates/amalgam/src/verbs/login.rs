@@ -127,7 +127,7 @@ fn verified_authorities(
     }
     let known = known.filter(|_| pin.is_none()).and_then(|known| known.authorities.as_deref());
     match known.map(|pem| present_authorities(server, pem.as_bytes())) {
-        Some(Err(failure)) if matches!(failure.kind, Kind::Unverified) => {
+        Some(Err(failure)) if failure.kind.is_unverified() => {
             return Err(Failure::new(
                 format!(
                     "{server} presents a certificate of another authority than that of its context; somebody may be between it and you"
@@ -181,7 +181,7 @@ fn pinned(server: &str, pin: &str, offered: &[Trusted]) -> Result<String> {
         return Err(Failure::new(what, remedy));
     };
     present_authorities(server, found.pem.as_bytes()).map_err(|failure| match failure.kind {
-        Kind::Unverified => Failure {
+        kind if kind.is_unverified() => Failure {
             remedy: "use the fingerprint of the authority that signs `server` in the output of `amalgam ca list`; and an address that \
                      is in the certificate: the server's host name, its addresses and `listen_names` of its configuration"
                 .to_owned(),

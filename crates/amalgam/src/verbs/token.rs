@@ -301,7 +301,7 @@ pub fn execute(args: TokenArgs, connection: &Connection) -> Result<ExitCode> {
     if had_administrator && !has_administrator(&path) {
         show::note(
             "warning: no administrator has a token that stays valid: only root and the server's user, on this machine, can \
-             administer the cluster\n  help: `amalgam token add USER --admin` makes a token of an administrator",
+             administer the cluster, and users whom an [[oidc]] of its configuration makes administrators\n  help: `amalgam token add USER --admin` makes a token of an administrator",
         );
     }
     Ok(ExitCode::SUCCESS)

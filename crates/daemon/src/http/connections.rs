@@ -658,6 +658,25 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn addresses_take_turns() {
+        let mut doors = Doors { listeners: Vec::new(), next: 0 };
+        for _ in 0..2 {
+            doors.listeners.push(TcpListener::bind("127.0.0.1:0").await.unwrap());
+        }
+        let addresses: Vec<SocketAddr> = doors.listeners.iter().map(|one| one.local_addr().unwrap()).collect();
+        let mut waiting = Vec::new();
+        for place in [0, 0, 0, 1, 1] {
+            waiting.push(TcpStream::connect(addresses[place]).await.unwrap());
+        }
+        let mut accepted = Vec::new();
+        for _ in 0..5 {
+            let (stream, _) = doors.accept().await.unwrap();
+            accepted.push(addresses.iter().position(|address| *address == stream.local_addr().unwrap()).unwrap());
+        }
+        assert_eq!(accepted, [0, 1, 0, 1, 0]);
+    }
+
+    #[tokio::test]
     async fn half_a_handshake_and_silence_end_with_the_limit_and_with_the_server() {
         let half = "\u{16}\u{3}\u{1}";
         let (address, _stop) = start_with(LIMITS, encrypted(true)).await;

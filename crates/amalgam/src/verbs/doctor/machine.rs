@@ -114,7 +114,7 @@ fn containers(search: &OsStr, is_root: bool, ranges: &[String]) -> Check {
         // Root's podman serves root's jobs only: users have theirs, which needs both.
         Runtime::Podman if is_root && missing > 0 => {
             let found = format!("{found}, which users cannot run without newuidmap and newgidmap");
-            Check::warning(CHECK, found, "install the package uidmap")
+            Check::warning(CHECK, found, "install the package uidmap, unless the agent has `--run-as agent`")
         }
         Runtime::Podman if is_root && !has_ranges => {
             let found = format!("{found}, and no user has ids for it in /etc/subuid and /etc/subgid");
