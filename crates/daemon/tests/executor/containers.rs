@@ -94,7 +94,9 @@ impl Podman {
             println!("skipped: podman cannot import an image: {}", String::from_utf8_lossy(&imported.stderr));
             return None;
         }
-        let plain = ["run", "--rm", "--network=host", "--cgroups=disabled", IMAGE, "true"];
+        // No higher limits than this process has.
+        let limits = ["--ulimit=nofile=512:512", "--ulimit=nproc=4096:4096"];
+        let plain = [&["run", "--rm", "--network=host", "--cgroups=disabled"][..], &limits, &[IMAGE, "true"]].concat();
         let plain = Command::new(&wrapper).args(plain).output().unwrap();
         if !plain.status.success() {
             println!("skipped: podman cannot run containers here: {}", String::from_utf8_lossy(&plain.stderr));
