@@ -2,7 +2,9 @@
 
 mod direct;
 
-use crate::support::{Daemon, Namespace, Network, Proxy, Scene, address, free_port, result, saying_into, until_true};
+use crate::support::{
+    Daemon, Fault, Namespace, Network, Proxy, Scene, address, free_port, result, saying_into, until_true,
+};
 use amalgam_daemon::api::{JobState, NodeDetail, NodeState};
 use amalgam_daemon::authority::Authority;
 use std::cell::RefCell;
@@ -210,6 +212,32 @@ fn what_is_not_an_agent_is_refused_from_another_machine_and_the_cluster_works_on
     machines.is_refused(2, &machines.token_of("host-9"), "the token belongs to the agent of node host-9");
     machines.start_agent(2, &machines.agents);
     machines.run_across();
+    let log = machines.scene.kill_daemon();
+    for said in ["the peer does not use TLS", "did not complete the handshake in time", "received corrupt message"] {
+        assert!(log.contains(said), "{said}: {log}");
+    }
+}
+
+#[test]
+fn both_sides_notice_a_man_in_the_middle_who_changes_what_passes() {
+    let Some(machines) = Machines::start(3, "") else { return };
+    machines.start_agent(1, &machines.agents);
+    let on_the_way = format!("{}:{}", address(2), free_port());
+    let wire = Proxy::recording(Some(machines.host(2)), on_the_way.clone(), &machines.agents);
+    let token = machines.token_of("host-2");
+    let mut command = machines.agent(2, &on_the_way, &token);
+    let of_agent = machines.scene.path().join("altered");
+    command = saying_into(command, &of_agent);
+    machines.started(2, command);
+    machines.run_across();
+    wire.break_by(Fault::Altered);
+    let said = || fs::read_to_string(&of_agent).unwrap_or_default();
+    until_true("what the agent says", || said().contains("lost the connection to the server"));
+    thread::sleep(Duration::from_millis(300));
+    wire.heal();
+    machines.run_across();
+    let log = machines.scene.kill_daemon();
+    assert!(log.contains("refused the connection of a daemon"), "{log}");
 }
 
 #[test]

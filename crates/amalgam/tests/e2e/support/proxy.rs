@@ -40,6 +40,8 @@ pub enum Fault {
     Cut,
     /// Packets are held without an error, and arrive when the link is healed.
     Held,
+    /// A bit of each packet is another one.
+    Altered,
 }
 
 impl Proxy {
@@ -126,7 +128,12 @@ impl Link {
         let mut bytes = [0; 16 << 10];
         while let Ok(count @ 1..) = from.read(&mut bytes) {
             let held = self.changed.wait_while(self.state.lock().unwrap(), |state| state.fault == Some(Fault::Held));
-            held.unwrap().recorded.iter_mut().for_each(|recorded| recorded.extend(&bytes[..count]));
+            let mut state = held.unwrap();
+            if state.fault == Some(Fault::Altered) {
+                bytes[count - 1] ^= 1;
+            }
+            state.recorded.iter_mut().for_each(|recorded| recorded.extend(&bytes[..count]));
+            drop(state);
             if to.write_all(&bytes[..count]).is_err() {
                 break;
             }
