@@ -139,10 +139,21 @@ impl AuditLog {
 /// # Errors
 /// If the log cannot be written.
 pub fn add_local(state_dir: &Path, user: &str, request: String, result: String) -> io::Result<()> {
+    add_of(state_dir, user, "local".to_owned(), request, result)
+}
+
+/// Adds a line about a daemon that got what it authenticates itself with from now on. A log that cannot be written is reported.
+pub fn add_daemon(state_dir: &Path, daemon: &str, from: String, request: &str) {
+    if let Err(error) = add_of(state_dir, daemon, from, request.to_owned(), "ok".to_owned()) {
+        tracing::error!(%error, "{daemon}: `{request}` is not in the audit log");
+    }
+}
+
+fn add_of(state_dir: &Path, user: &str, from: String, request: String, result: String) -> io::Result<()> {
     let line = Line {
         user: Some(user),
         token: None,
-        from: "local".to_owned(),
+        from,
         request,
         what: None,
         before: None,

@@ -354,6 +354,10 @@ fn a_join_string_is_all_that_another_machine_needs_and_is_useless_afterwards() {
     let string = join(&["--ttl", "5m"]);
     assert!(string.starts_with(&format!("{}/", machines.agents)), "{string}");
     machines.started(1, agent(1, "host-1", &string));
+    let audit = fs::read_to_string(machines.scene.state().join("audit.log")).unwrap();
+    let joined = format!("\"from\":\"{}:", address(1));
+    let joined = audit.lines().find(|line| line.contains("join with a string") && line.contains(&joined));
+    assert!(joined.is_some_and(|line| line.contains("host-1")), "{audit}");
     // Replayed, made up, expired, or for the name of another node: nothing is given, and the reason is said.
     let expired = join(&["--ttl", "1s"]);
     thread::sleep(Duration::from_millis(1_100));

@@ -163,6 +163,7 @@ impl Gate {
 
     /// `None` if the peer was given a token and has to connect again.
     async fn let_in(&self, stream: TcpStream, incarnation: u64) -> io::Result<Option<Accepted>> {
+        let from = stream.peer_addr()?;
         let mut link = Link::new(Channel::accept(stream, &self.certificate).await?, STRANGERS_FRAME)?;
         let nonce = link.nonce().map_err(io::Error::other)?;
         let versions = link.versions();
@@ -179,7 +180,7 @@ impl Gate {
             return Err(refuse(link, Refusal { why: DOWNGRADED.to_owned(), obstacle: Obstacle::Passing }).await);
         }
         if let Introduction::Join { .. } = &hello.introduction {
-            return self.give_certificate(link, &nonce, hello).await.map(|()| None);
+            return self.give_certificate((link, from), &nonce, hello).await.map(|()| None);
         }
         let (entry, certified) = match self.authenticate(&link, &nonce, &hello) {
             Ok(authenticated) => authenticated,

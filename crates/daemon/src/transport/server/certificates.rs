@@ -3,6 +3,7 @@
 use super::super::standbys::NO_STORE;
 use super::super::{Answer, Hello, Introduction, JOINING, LISTENING, Link, Obstacle, Outgoing, Secrets, Terms, Wire};
 use super::{Gate, NOT_FEDERATED, Refusal, Side, refuse};
+use crate::audit;
 use crate::auth::joins::{self, Request};
 use crate::auth::{self, Credential, DaemonRole, Holder, SharedUser, TokenEntry, Tokens, key_digest};
 use crate::authority::{Authority, Certified, Notes, Signers, Subject, Untrusted, Use, end_of, key_of, verify};
@@ -13,6 +14,7 @@ use amalgam_core::scheduling::NodeState;
 use amalgam_core::vocabulary::{GlobalId, HostId, NodeId};
 use rustls::pki_types::CertificateDer;
 use std::io;
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::sync::{mpsc, watch};
@@ -239,7 +241,12 @@ impl Gate {
     }
 
     /// Gives a machine that proves the secret of a join string a certificate.
-    pub(super) async fn give_certificate(&self, mut link: Link, nonce: &[u8; 32], hello: Hello) -> io::Result<()> {
+    pub(super) async fn give_certificate(
+        &self,
+        (mut link, from): (Link, SocketAddr),
+        nonce: &[u8; 32],
+        hello: Hello,
+    ) -> io::Result<()> {
         let Introduction::Join { role, name, key } = hello.introduction else { return Ok(()) };
         let (Secrets::Server(tokens), Some(certifier)) = (&self.secrets, &self.certifier) else {
             let why = "this is no server: join strings are for the server's address for agents".to_owned();
@@ -266,11 +273,14 @@ impl Gate {
             }
         };
         let (bound, proof, path) = (link.bound(nonce), hello.proof, tokens.path().to_owned());
-        let described = subject.to_string();
+        let (described, dir) = (subject.to_string(), certifier.authority.state_dir().to_owned());
         let given = tokio::task::spawn_blocking(move || {
+            let described = subject.to_string();
             let Subject { role, name, .. } = &subject;
             let request = Request { role: *role, name, key: &key, is_up };
-            joins::give(&path, &request, |secret| auth::verify(secret, JOINING, &bound, &proof))
+            let given = joins::give(&path, &request, |secret| auth::verify(secret, JOINING, &bound, &proof));
+            // Before the daemon gets it.
+            given.inspect(|_| audit::add_daemon(&dir, &described, from.to_string(), "join with a string"))
         });
         match given.await.map_err(io::Error::other)? {
             Ok(secret) => {
@@ -396,7 +406,12 @@ impl Gate {
         let (path, holder) = (tokens.path().to_owned(), Holder::agent(name));
         let exchanged = match certifier.certify(&subject, &key) {
             Ok(certified) => {
-                let exchange = move || joins::exchange(&path, holder, &token, &key);
+                let (described, dir) = (subject.to_string(), certifier.authority.state_dir().to_owned());
+                let exchange = move || {
+                    let exchanged = joins::exchange(&path, holder, &token, &key);
+                    let what = "exchange of a token for a certificate";
+                    exchanged.inspect(|()| audit::add_daemon(&dir, &described, "its connection".to_owned(), what))
+                };
                 let added = tokio::task::spawn_blocking(exchange).await.map_err(|error| error.to_string());
                 added.flatten().map(|()| certified)
             }
