@@ -9,9 +9,9 @@ use amalgam_cli::process::user;
 use amalgam_daemon::api::ServerFile;
 use amalgam_daemon::auth::{self, Tokens, USUAL_SOCKET};
 use amalgam_daemon::authority::Authority;
-use amalgam_daemon::config::{is_address, is_local};
+use amalgam_daemon::config::{is_address, is_local, reached_here};
 use amalgam_workload::path_of;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, ToSocketAddrs};
+use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -144,12 +144,7 @@ fn of_machine(connection: &Connection) -> Result<Option<Client>> {
     if is_local(address) && !file.https {
         return Ok(Some(Client::new(format!("http://{address}"), token)));
     }
-    let host = match address.ip() {
-        IpAddr::V4(host) if host.is_unspecified() => IpAddr::V4(Ipv4Addr::LOCALHOST),
-        IpAddr::V6(host) if host.is_unspecified() => IpAddr::V6(Ipv6Addr::LOCALHOST),
-        host => host,
-    };
-    let base = format!("https://{}", SocketAddr::new(host, address.port()));
+    let base = format!("https://{}", reached_here(address));
     Client::new(base, token).trusting(&trusted).map(Some)
 }
 

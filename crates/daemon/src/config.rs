@@ -29,7 +29,7 @@ use amalgam_workload::text::read_text;
 use amalgam_workload::{At, FileError, Position, closest, keys_of, packed, read_settings};
 use beside::BesideEntry;
 use federation::FederationKeys;
-pub use federation::{FederationConfig, is_address, is_local, is_loopback};
+pub use federation::{FederationConfig, is_address, is_local, is_loopback, reached_here};
 pub use isolation::{IsolationKeys, IsolationRules};
 use kept::{KEPT_FOR, KEPT_TASKS, kept_for};
 pub use live::queue_settings;

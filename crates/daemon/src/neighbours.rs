@@ -1,10 +1,10 @@
 //! Redirections in a federation: clients may ask any process, which redirects them to the one that can answer.
 
 use crate::api::{Elsewhere, Error, ErrorCode};
-use crate::config::{is_local, is_loopback};
+use crate::config::{is_local, is_loopback, reached_here};
 use amalgam_core::policy::inter_job::QueueTree;
 use amalgam_core::vocabulary::{GlobalId, JobId, JobSpec, Seat};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::SocketAddr;
 
 /// This process's place in a federation, and the addresses of the global masters.
 #[derive(Clone, Debug)]
@@ -72,16 +72,8 @@ impl Neighbours {
 
     fn elsewhere(&self, at: Vec<String>) -> Elsewhere {
         let scheme = |address: &SocketAddr| if is_local(*address) && self.plain_http { "http" } else { "https" };
-        // At an unspecified address, this machine reaches it on loopback.
-        let on_loopback = |address: &SocketAddr| {
-            address.ip().is_unspecified().then(|| {
-                let loopback =
-                    if address.is_ipv4() { IpAddr::V4(Ipv4Addr::LOCALHOST) } else { IpAddr::V6(Ipv6Addr::LOCALHOST) };
-                SocketAddr::new(loopback, address.port())
-            })
-        };
-        let also = self.here.iter().filter_map(on_loopback);
-        let all: Vec<SocketAddr> = self.here.iter().copied().chain(also).collect();
+        let unspecified = self.here.iter().filter(|address| address.ip().is_unspecified());
+        let all: Vec<SocketAddr> = self.here.iter().copied().chain(unspecified.copied().map(reached_here)).collect();
         let mut here = all.iter().map(|address| format!("{}://{address}", scheme(address)));
         Elsewhere { here: here.next().unwrap_or_default(), also_here: here.collect(), at }
     }
@@ -138,6 +130,9 @@ mod tests {
         }
         assert_eq!(global.others(), led(&["http://localhost:1", "https://c:3"]));
 
+        let everywhere = Neighbours { here: vec!["0.0.0.0:2".parse().unwrap()], ..global.clone() };
+        let named = everywhere.elsewhere(Vec::new());
+        assert_eq!((&*named.here, &*named.also_here), ("https://0.0.0.0:2", &["http://127.0.0.1:2".to_owned()][..]));
         let encrypted = Neighbours { plain_http: false, ..global.clone() };
         let others = encrypted.others().unwrap();
         assert_eq!((others.here.as_str(), others.at[0].as_str()), ("https://127.0.0.1:2", "https://localhost:1"));

@@ -8,6 +8,7 @@ use crate::audit::{AuditLog, Difference, Line, RELOAD};
 use crate::auth::{Accounts, Callers};
 use crate::config::{Config, ConfigError, IsolationRules};
 use crate::shell::{Handle, Stopped};
+use amalgam_core::policy::inter_job::QueueTree;
 use amalgam_core::preset::Preset;
 use amalgam_core::protocol::{Refusal, RefusalKind, ToClient, ToMaster};
 use amalgam_core::vocabulary::QueueSpec;
@@ -23,9 +24,6 @@ pub struct ConfigFile {
     pub path: PathBuf,
     pub preset: Option<Preset>,
 }
-
-/// The queue of jobs that name none, if it is there.
-const DEFAULT_QUEUE: &str = "root.default";
 
 pub struct Reloader {
     file: ConfigFile,
@@ -154,7 +152,7 @@ impl Reloader {
         self.accounts.replace(config.accounts);
         self.isolation.replace(config.isolation);
         // Jobs without a queue go to `default` until the restart.
-        let is_gone = |spec: &&QueueSpec| config.queues.find(&spec.name).is_none() && spec.name != DEFAULT_QUEUE;
+        let is_gone = |spec: &&QueueSpec| config.queues.find(&spec.name).is_none() && spec.name != QueueTree::DEFAULT;
         let gone = queues.iter().filter(|_| !self.is_federated).filter(is_gone).map(|spec| spec.name.clone()).collect();
         *self.gone.write().unwrap_or_else(PoisonError::into_inner) = gone;
         current.queues = queues;

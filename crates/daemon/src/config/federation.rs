@@ -9,7 +9,7 @@ use serde::de::{SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use std::collections::BTreeSet;
 use std::fmt;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 /// Default number of node numbers of one cluster.
 const SPAN: u32 = 10_000;
@@ -184,6 +184,16 @@ pub fn is_address(text: &str) -> bool {
 /// Whether an address is on loopback, also as an IPv4-mapped one.
 pub fn is_local(address: SocketAddr) -> bool {
     address.ip().to_canonical().is_loopback()
+}
+
+/// Where this machine reaches a process that listens at an address: an unspecified one is also on loopback.
+pub fn reached_here(address: SocketAddr) -> SocketAddr {
+    let ip = match address.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
+        IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
+        ip => ip,
+    };
+    SocketAddr::new(ip, address.port())
 }
 
 /// Whether the address is certainly on loopback, independent of name resolution.

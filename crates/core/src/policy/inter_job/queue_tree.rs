@@ -25,6 +25,9 @@ pub struct QueueTreeError {
 }
 
 impl QueueTree {
+    /// The queue of jobs that name none, if it is there.
+    pub const DEFAULT: &str = "root.default";
+
     /// The root and one leaf, `root.default`.
     pub fn single() -> QueueTree {
         QueueTree::new(Vec::new()).expect("the default tree is well-formed")
@@ -40,7 +43,7 @@ impl QueueTree {
             specs.insert(0, QueueSpec::named("root"));
         }
         if specs.len() == 1 {
-            specs.push(QueueSpec::named("root.default"));
+            specs.push(QueueSpec::named(QueueTree::DEFAULT));
         }
         let mut tree = QueueTree { parents: vec![None], children: vec![Vec::new()], specs: vec![specs[0].clone()] };
         for spec in specs.into_iter().skip(1) {
@@ -150,7 +153,7 @@ impl QueueTree {
     /// A sentence that lists the existing queues.
     pub fn leaf(&self, name: &str) -> Result<QueueId, String> {
         let found = match name {
-            "" => self.find("root.default").or_else(|| self.leaves().next()),
+            "" => self.find(QueueTree::DEFAULT).or_else(|| self.leaves().next()),
             _ => self.find(name).or_else(|| self.find(&format!("root.{name}"))),
         };
         match found {

@@ -86,7 +86,7 @@ impl Removals {
     /// When [`Tasks::watch_removals`] has to be called. `often` is the interval while processes are killed.
     pub fn next_wakeup(&self, often: Duration) -> Option<Instant> {
         let leftovers = (!self.emptying.is_empty()).then(|| Instant::now() + often);
-        // Again after the same time, if it could not be killed.
+        // Once a second, if it could not be killed.
         let due = |helper: &Helper| (helper.since + PATIENCE).max(Instant::now() + Duration::from_secs(1));
         self.running.values().map(due).chain(leftovers).min()
     }
