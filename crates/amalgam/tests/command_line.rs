@@ -395,10 +395,11 @@ fn an_authority_without_its_key_is_refused_with_a_remedy() {
 fn an_error_about_a_join_string_does_not_contain_its_secret() {
     let directory = tempfile::tempdir().unwrap();
     let secret = "5a".repeat(32);
+    let rest = format!("{}/{secret}", "0e".repeat(32));
     for (flags, problem) in [
-        (&["--join", &format!("http://head:7434/{secret}")][..], "invalid join string"),
-        (&["--join", &format!("head/{secret}")], "invalid join string"),
-        (&["--join", &format!("head:7434/{secret}"), "--server", "head:7434"], "cannot be used with"),
+        (&["--join", &format!("http://head:7434/{rest}")][..], "invalid join string"),
+        (&["--join", &format!("head/{rest}")], "invalid join string"),
+        (&["--join", &format!("head:7434/{rest}"), "--server", "head:7434"], "cannot be used with"),
     ] {
         let refused = result(command(directory.path(), &[&["agent"], flags].concat()).output().unwrap());
         let hidden = !refused.err.contains(&secret);

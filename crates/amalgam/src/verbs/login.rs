@@ -5,7 +5,7 @@ use crate::connection::Connection;
 use crate::contexts::{self, Context, Store};
 use crate::discovery::{self, LOCAL};
 use crate::failure::{Failure, Kind, Result};
-use crate::{environment, show};
+use crate::{environment, joining, show};
 use amalgam_daemon::authority::Trusted;
 use clap::Args;
 use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcsetattr};
@@ -23,6 +23,9 @@ pub struct LoginArgs {
     /// The SHA-256 of the server's authority, as `amalgam ca list` prints it at the server; without it, it is shown and you are asked
     #[arg(long, value_name = "SHA256")]
     fingerprint: Option<String>,
+    /// A join string of this server, which contains the fingerprint; the string stays valid for the daemon that it is for
+    #[arg(long, value_name = "STRING", conflicts_with = "fingerprint")]
+    join: Option<String>,
     /// The name of the context [default: the host's name, or `local`]
     #[arg(long, value_name = "CONTEXT")]
     name: Option<String>,
@@ -49,12 +52,12 @@ pub fn execute(args: LoginArgs, connection: &Connection) -> Result<ExitCode> {
         let what = format!("the context `{name}` is of another server, {}", other.server);
         return Err(Failure::usage(what, format!("choose another --name, or run `amalgam logout {name}` first")));
     }
-    let pin = args.fingerprint.as_deref().map(parse_fingerprint).transpose()?;
+    let pin = pin(&args)?;
     let authorities = match server.starts_with("https://") {
         true => Some(verified_authorities(&server, pin.as_deref(), connection, known.as_ref())?),
         false if pin.is_some() => {
             return Err(Failure::usage(
-                format!("--fingerprint is for https:// servers, and {server} has no certificate"),
+                format!("--fingerprint and --join are for https:// servers, and {server} has no certificate"),
                 "leave it out",
             ));
         }
@@ -176,7 +179,7 @@ fn pinned(server: &str, pin: &str, offered: &[Trusted]) -> Result<String> {
     let Some(found) = offered.iter().find(|authority| authority.fingerprint == pin) else {
         let has: Vec<&str> = offered.iter().map(|authority| authority.fingerprint.as_str()).collect();
         let what = format!("the authority of {server} has the fingerprint {}, not {pin}", has.join(" or "));
-        let remedy = "compare --fingerprint with the output of `amalgam ca list` at the server; if that is as you wrote, another \
+        let remedy = "compare what you passed with the output of `amalgam ca list` at the server; if that is the same, another \
                       process answers at this address: do not send it a token";
         return Err(Failure::new(what, remedy));
     };
@@ -208,7 +211,7 @@ fn asked(server: &str, offered: &[Trusted]) -> Result<String> {
     let Trusted { name, fingerprint, .. } = authority;
     if !io::stdin().is_terminal() || !io::stderr().is_terminal() {
         let what = "the authority of the server has to be confirmed, and standard input is not a terminal";
-        let remedy = "pass --fingerprint with the SHA-256 that `amalgam ca list` prints at the server";
+        let remedy = "pass --fingerprint with the SHA-256 that `amalgam ca list` prints at the server, or --join with a join string";
         return Err(Failure::usage(what, remedy));
     }
     show::note(&format!(
@@ -224,6 +227,14 @@ fn asked(server: &str, offered: &[Trusted]) -> Result<String> {
 
 fn is_yes(answer: &str) -> bool {
     ["yes", "y"].contains(&answer.trim().to_ascii_lowercase().as_str())
+}
+
+/// The fingerprint that the user passed.
+fn pin(args: &LoginArgs) -> Result<Option<String>> {
+    match &args.join {
+        Some(string) => Ok(joining::parse(Some(string))?.map(|string| string.fingerprint.to_ascii_lowercase())),
+        None => args.fingerprint.as_deref().map(parse_fingerprint).transpose(),
+    }
 }
 
 /// A SHA-256 in lower-case digits, as it is compared. Other programs print it with colons and in capitals.

@@ -7,6 +7,7 @@ use amalgam_daemon::api::ServerFile;
 use amalgam_daemon::audit;
 use amalgam_daemon::auth::joins::{self, JoinString};
 use amalgam_daemon::auth::{self, DaemonRole, Holder, LastUses, Scope, Scopes, TokenEntry, Tokens, Which};
+use amalgam_daemon::authority::Progress;
 use amalgam_daemon::config::is_address;
 use amalgam_daemon::config::is_local;
 use amalgam_daemon::executor::host::Host;
@@ -290,10 +291,11 @@ pub fn execute(args: TokenArgs, connection: &Connection) -> Result<ExitCode> {
                 let made = Identity::of_server(&state_dir, &Host::inspect().hostname);
                 made.map_err(|error| Failure::new(error.to_string(), error.remedy()))?;
             }
+            let fingerprint = fingerprint(&state_dir)?;
             let make = || joins::make(&state_dir, role.role(), ttl, uses);
             let secret =
                 recorded(&path, format!("token join --role {}, for {uses} machines", role.role().key()), make)?;
-            let string = JoinString { address, secret };
+            let string = JoinString { address, fingerprint, secret };
             show::print(&format!("{string}\n"))?;
         }
         TokenVerb::List { json } => list(&path, json)?,
@@ -321,6 +323,17 @@ fn list(path: &Path, json: bool) -> Result<()> {
 fn has_administrator(path: &Path) -> bool {
     let end = SystemTime::now() + auth::OVERLAP;
     auth::read(path).unwrap_or_default().iter().any(|entry| entry.scopes.has(Scope::Admin) && entry.is_valid(end))
+}
+
+/// That of the authority which signs the server's certificates.
+fn fingerprint(state_dir: &Path) -> Result<String> {
+    let progress = Progress::of(state_dir).map_err(|error| Failure::new(error.to_string(), error.remedy()))?;
+    let mut authorities = progress.authorities.into_iter();
+    let signs = authorities.find(|authority| authority.signs_server);
+    signs.map(|authority| authority.fingerprint).ok_or_else(|| {
+        let what = format!("no authority in {} signs certificates of the server", state_dir.display());
+        Failure::new(what, "look at the output of `amalgam ca list`")
+    })
 }
 
 /// A new token, and whether it is the first of a user who is no administrator.

@@ -129,6 +129,28 @@ fn a_client_that_logged_in_by_a_fingerprint_needs_nothing_else() {
 }
 
 #[test]
+fn a_join_string_says_which_server_is_the_right_one_and_stays_valid() {
+    let Some((machines, server, token)) = started() else { return };
+    let user = User { machines: &machines, host: 2 };
+    let string = machines.join_string(&[]);
+    let [at, pin, secret] = string.split('/').collect::<Vec<_>>()[..] else { panic!("{string}") };
+    assert_eq!(pin, machines.fingerprint());
+    let other = format!("{at}/{}/{secret}", "0e".repeat(32));
+    let wrong = user.login(&token, &[&server, "--join", &other]);
+    assert!(wrong.code != 0 && wrong.err.contains(&format!("has the fingerprint {pin}, not 0e")), "{wrong:?}");
+    let garbled = user.login(&token, &[&server, "--join", &format!("{at}/{secret}")]);
+    assert!(garbled.code == 2 && garbled.err.contains("invalid join string"), "{garbled:?}");
+    assert!(![&wrong, &garbled].into_iter().any(|failed| failed.err.contains(secret)), "{wrong:?} {garbled:?}");
+    assert!(!user.file().exists(), "nothing is stored before all is verified");
+
+    let done = user.login(&token, &[&server, "--join", &string]);
+    assert_eq!(done.code, 0, "{done:?}");
+    user.ok(&["list"]);
+    // For the one daemon that the string is for.
+    machines.started(1, machines.joining_agent(2, "host-2", &string));
+}
+
+#[test]
 fn flags_come_before_the_environment_and_that_before_the_current_context() {
     let Some((machines, server, token)) = started() else { return };
     let user = User { machines: &machines, host: 2 };

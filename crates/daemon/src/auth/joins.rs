@@ -14,12 +14,15 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 pub(crate) const FILE: &str = "joins.json";
 
-/// What an administrator gives to another machine: where the server is, and a secret that both have. Written as
-/// `HOST:PORT/SECRET`, or with several addresses.
+/// What an administrator gives to another machine: where the server is, its authority, and a secret that both have. Written as
+/// `HOST:PORT/SHA256/SECRET`, or with several addresses.
 #[derive(Clone, PartialEq, Eq)]
 pub struct JoinString {
     /// The server's address for agents; those of all its servers, separated by commas, if it has a standby.
     pub address: String,
+    /// SHA-256 of the certificate of the authority that signs the server's, in hexadecimal. Clients verify the server by it; daemons by
+    /// the secret.
+    pub fingerprint: String,
     pub secret: String,
 }
 
@@ -46,14 +49,18 @@ impl JoinString {
     /// # Errors
     /// What it has to look like.
     pub fn parse(text: &str) -> Result<JoinString, String> {
-        let parts = text.trim().split_once('/').filter(|(address, secret)| {
-            let is_secret = secret.len() == 64 && secret.bytes().all(|byte| byte.is_ascii_hexdigit());
-            is_secret && address.split(',').all(is_address)
-        });
-        let (address, secret) = parts.ok_or(
-            "it is not HOST:PORT/SECRET or HOST:PORT,HOST:PORT/SECRET, the whole line of `amalgam token join`",
-        )?;
-        Ok(JoinString { address: address.to_owned(), secret: secret.to_owned() })
+        let is_256_bits = |text: &str| text.len() == 64 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+        let parts: Vec<&str> = text.trim().split('/').collect();
+        match parts[..] {
+            [address, fingerprint, secret]
+                if is_256_bits(fingerprint) && is_256_bits(secret) && address.split(',').all(is_address) =>
+            {
+                let [address, fingerprint, secret] = [address, fingerprint, secret].map(str::to_owned);
+                Ok(JoinString { address, fingerprint, secret })
+            }
+            _ => Err("it is not HOST:PORT/SHA256/SECRET or HOST:PORT,HOST:PORT/SHA256/SECRET, the whole line of `amalgam token join`"
+                .to_owned()),
+        }
     }
 
     /// Identifies the string without containing its secret.
@@ -64,7 +71,7 @@ impl JoinString {
 
 impl fmt::Display for JoinString {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.address, self.secret)
+        write!(f, "{}/{}/{}", self.address, self.fingerprint, self.secret)
     }
 }
 
@@ -322,13 +329,20 @@ mod tests {
 
     #[test]
     fn a_join_string_is_read_as_it_is_written_and_its_secret_is_not_printed() {
-        let (address, secret) = ("[fe80::1]:7434".to_owned(), "0af9".repeat(16));
-        let string = JoinString { address, secret };
+        let address = "[fe80::1]:7434".to_owned();
+        let string = JoinString { address, fingerprint: "5e3b".repeat(16), secret: "0af9".repeat(16) };
         assert_eq!(JoinString::parse(&format!(" {string}\n")), Ok(string.clone()));
         assert!(!format!("{string:?}").contains(&string.secret));
-        for wrong in
-            ["", "head:7434", "head:7434/short", &format!("head/{}", string.secret), &format!(":1/{}", string.secret)]
-        {
+        let JoinString { fingerprint, secret, .. } = &string;
+        for wrong in [
+            "",
+            "head:7434",
+            "head:7434/short/short",
+            &format!("head:7434/{secret}"),
+            &format!("head/{fingerprint}/{secret}"),
+            &format!(":1/{fingerprint}/{secret}"),
+            &format!("head:1/{fingerprint}/{secret}/"),
+        ] {
             assert!(JoinString::parse(wrong).is_err(), "{wrong}");
         }
     }
