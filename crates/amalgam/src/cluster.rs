@@ -104,12 +104,15 @@ pub struct JournalArgs {
     /// journal ends [default: 4GiB]
     #[arg(long, value_name = "SIZE", requires = "journal", value_parser = amalgam_workload::quantities::parse_size)]
     journal_limit: Option<u64>,
+    /// For how long journals of earlier runs are kept after their last entry, such as 30d [default: as long as there is room]
+    #[arg(long, value_name = "DURATION", requires = "journal", value_parser = humantime::parse_duration)]
+    journal_for: Option<Duration>,
 }
 
 impl JournalArgs {
     pub fn place(self) -> Option<JournalPlace> {
         let limit = self.journal_limit.unwrap_or(JOURNAL_LIMIT);
-        self.journal.map(|directory| JournalPlace { directory, limit })
+        self.journal.map(|directory| JournalPlace { directory, limit, kept_for: self.journal_for })
     }
 }
 

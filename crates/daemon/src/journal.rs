@@ -10,6 +10,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
 
 /// Maximum length of a journal's first line, in bytes.
 const LONGEST_LINE: u64 = 80;
@@ -40,6 +41,8 @@ pub struct JournalPlace {
     pub directory: PathBuf,
     /// Maximum size of all journals of the process there, those of its earlier runs included, in bytes.
     pub limit: u64,
+    /// For how long the journal of an earlier run is kept after its last entry.
+    pub kept_for: Option<Duration>,
 }
 
 /// Maximum size of the journals of a process if none is set, in bytes.
@@ -52,23 +55,30 @@ pub struct JournalWriter {
     buffer: Vec<u8>,
     written: u64,
     limit: u64,
-    /// The journals of earlier runs with their sizes, the newest first. They are removed when there is no room for this one.
-    earlier: Vec<(PathBuf, u64)>,
+    kept_for: Option<Duration>,
+    /// The journals of earlier runs, the newest first. They are removed when there is no room for this one, or when they are too old.
+    earlier: Vec<EarlierRun>,
+}
+
+struct EarlierRun {
+    number: u32,
+    path: PathBuf,
+    bytes: u64,
+    ended: SystemTime,
 }
 
 impl JournalWriter {
     /// Creates a new file in `directory`, and the directory if it is missing. Each run of a process has its own
     /// journal. Only this user can read it, because it contains the key for the tokens of this run.
     pub fn create(place: &JournalPlace, process: &str) -> Result<JournalWriter, JournalError> {
-        let JournalPlace { directory, limit } = place;
+        let JournalPlace { directory, limit, kept_for } = place;
         let wrong = |what, path: &Path| {
             let path = path.to_owned();
             move |error| JournalError::Io { what, path, error }
         };
         fs::create_dir_all(directory).map_err(wrong("make the directory", directory))?;
-        let mut earlier = earlier_runs(directory, process).map_err(wrong("look at", directory))?;
-        let first = earlier.first().map_or(1, |(life, ..)| life + 1);
-        let earlier: Vec<_> = earlier.drain(..).map(|(_, path, bytes)| (path, bytes)).collect();
+        let earlier = earlier_runs(directory, process).map_err(wrong("look at", directory))?;
+        let first = earlier.first().map_or(1, |run| run.number + 1);
         for life in first.. {
             let path = directory.join(format!("{process}-{life}.journal"));
             match OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path) {
@@ -77,7 +87,8 @@ impl JournalWriter {
                     rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive)
                         .map_err(|error| wrong("lock", &path)(error.into()))?;
                     let buffer = JOURNAL.line("journal").into();
-                    return Ok(JournalWriter { path, file, buffer, written: 0, limit: *limit, earlier });
+                    let (limit, kept_for) = (*limit, *kept_for);
+                    return Ok(JournalWriter { path, file, buffer, written: 0, limit, kept_for, earlier });
                 }
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
                 Err(error) => return Err(wrong("create", &path)(error)),
@@ -86,7 +97,7 @@ impl JournalWriter {
         unreachable!("there are fewer than 2^32 journals")
     }
 
-    /// Removes journals of earlier runs where the limit of the size requires it.
+    /// Removes journals of earlier runs where the limits of size and age require it.
     ///
     /// # Errors
     /// If the file cannot be written, or is full. The journal must not be continued then, because entries are missing.
@@ -95,7 +106,7 @@ impl JournalWriter {
         for entry in entries {
             frames::encode(entry, &mut self.buffer).map_err(|error| wrong(&self.path, io::Error::other(error)))?;
         }
-        self.make_room()?;
+        self.make_room(SystemTime::now())?;
         self.file.write_all(&self.buffer).map_err(|error| wrong(&self.path, error))?;
         self.written += self.buffer.len() as u64;
         self.buffer.clear();
@@ -104,10 +115,10 @@ impl JournalWriter {
 }
 
 impl JournalWriter {
-    fn make_room(&mut self) -> Result<(), JournalError> {
+    fn make_room(&mut self, now: SystemTime) -> Result<(), JournalError> {
         let own = self.written + self.buffer.len() as u64;
-        while own + self.earlier.iter().map(|(_, bytes)| bytes).sum::<u64>() > self.limit {
-            let Some((path, _)) = self.earlier.pop() else {
+        while own + self.earlier.iter().map(|run| run.bytes).sum::<u64>() > self.limit || self.has_too_old(now) {
+            let Some(EarlierRun { path, .. }) = self.earlier.pop() else {
                 return Err(JournalError::Full { path: self.path.clone(), limit: self.limit });
             };
             match remove_unless_written(&path) {
@@ -118,6 +129,11 @@ impl JournalWriter {
             }
         }
         Ok(())
+    }
+
+    fn has_too_old(&self, now: SystemTime) -> bool {
+        let (Some(kept_for), Some(oldest)) = (self.kept_for, self.earlier.last()) else { return false };
+        now.duration_since(oldest.ended).is_ok_and(|age| age > kept_for)
     }
 }
 
@@ -131,19 +147,22 @@ fn remove_unless_written(path: &Path) -> io::Result<()> {
     }
 }
 
-/// The journals of earlier runs of a process: the number of the run, path and size, the newest first.
-fn earlier_runs(directory: &Path, process: &str) -> io::Result<Vec<(u32, PathBuf, u64)>> {
+/// The journals of earlier runs of a process, the newest first.
+fn earlier_runs(directory: &Path, process: &str) -> io::Result<Vec<EarlierRun>> {
     let mut found = Vec::new();
     for entry in fs::read_dir(directory)? {
         let entry = entry?;
         let name = entry.file_name();
         let life =
             name.to_str().and_then(|name| name.strip_prefix(process)?.strip_prefix('-')?.strip_suffix(".journal"));
-        if let Some(life) = life.and_then(|life| life.parse::<u32>().ok()).filter(|life| *life < u32::MAX) {
-            found.push((life, entry.path(), entry.metadata().map_or(0, |found| found.len())));
+        if let Some(number) = life.and_then(|life| life.parse::<u32>().ok()).filter(|life| *life < u32::MAX)
+            && let Ok(file) = entry.metadata()
+        {
+            let ended = file.modified()?;
+            found.push(EarlierRun { number, path: entry.path(), bytes: file.len(), ended });
         }
     }
-    found.sort_unstable_by_key(|(life, ..)| std::cmp::Reverse(*life));
+    found.sort_unstable_by_key(|run| std::cmp::Reverse(run.number));
     Ok(found)
 }
 
@@ -225,7 +244,7 @@ mod tests {
     }
 
     fn place(directory: &Path, limit: u64) -> JournalPlace {
-        JournalPlace { directory: directory.to_owned(), limit }
+        JournalPlace { directory: directory.to_owned(), limit, kept_for: None }
     }
 
     fn entries(path: &Path) -> Result<Vec<Entry>, JournalError> {
@@ -250,6 +269,26 @@ mod tests {
         let mut reader = JournalReader::open(&path).unwrap();
         while reader.next_entry().unwrap().is_some() {}
         assert_eq!(reader.left_over(), (bytes.len() - JOURNAL.line("journal").len()) / 3 - 1);
+    }
+
+    #[test]
+    fn journals_of_earlier_runs_are_removed_when_they_are_too_old_also_while_the_process_runs() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = |life| dir.path().join(format!("server-{life}.journal"));
+        let hour = Duration::from_secs(3600);
+        let create = || {
+            let place = JournalPlace { kept_for: Some(hour), ..place(dir.path(), JOURNAL_LIMIT) };
+            JournalWriter::create(&place, "server").unwrap()
+        };
+        for (life, age) in [(1, 2 * hour), (2, hour / 2)] {
+            create().write(&[started(life)]).unwrap();
+            File::open(path(life)).unwrap().set_modified(SystemTime::now() - age).unwrap();
+        }
+        let mut last = create();
+        last.write(&[started(3)]).unwrap();
+        assert!(!path(1).exists() && path(2).exists());
+        last.make_room(SystemTime::now() + hour).unwrap();
+        assert!(!path(2).exists() && path(3).exists());
     }
 
     #[test]
