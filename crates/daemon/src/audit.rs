@@ -142,9 +142,9 @@ pub fn add_local(state_dir: &Path, user: &str, request: String, result: String) 
     add_of(state_dir, user, "local".to_owned(), request, result)
 }
 
-/// Adds a line about a daemon that got what it authenticates itself with from now on. A log that cannot be written is reported.
-pub fn add_daemon(state_dir: &Path, daemon: &str, from: String, request: &str) {
-    if let Err(error) = add_of(state_dir, daemon, from, request.to_owned(), "ok".to_owned()) {
+/// Adds a line about a daemon that asked for what it authenticates itself with from now on. A log that cannot be written is reported.
+pub fn add_daemon(state_dir: &Path, daemon: &str, from: String, request: &str, result: &str) {
+    if let Err(error) = add_of(state_dir, daemon, from, request.to_owned(), result.to_owned()) {
         tracing::error!(%error, "{daemon}: `{request}` is not in the audit log");
     }
 }

@@ -354,10 +354,13 @@ fn a_join_string_is_all_that_another_machine_needs_and_is_useless_afterwards() {
     let string = join(&["--ttl", "5m"]);
     assert!(string.starts_with(&format!("{}/", machines.agents)), "{string}");
     machines.started(1, agent(1, "host-1", &string));
-    let audit = fs::read_to_string(machines.scene.state().join("audit.log")).unwrap();
-    let joined = format!("\"from\":\"{}:", address(1));
-    let joined = audit.lines().find(|line| line.contains("join with a string") && line.contains(&joined));
-    assert!(joined.is_some_and(|line| line.contains("host-1")), "{audit}");
+    let recorded = |host: usize, name: &str, result: &str| {
+        let audit = fs::read_to_string(machines.scene.state().join("audit.log")).unwrap();
+        let from = format!("\"from\":\"{}:", address(host));
+        let of_host = audit.lines().filter(|line| line.contains("join with a string") && line.contains(&from));
+        of_host.filter(|line| line.contains(name) && line.contains(result)).count()
+    };
+    assert_eq!(recorded(1, "host-1", "\"ok\""), 1);
     // Replayed, made up, expired, or for the name of another node: nothing is given, and the reason is said.
     let expired = join(&["--ttl", "1s"]);
     thread::sleep(Duration::from_millis(1_100));
@@ -366,9 +369,11 @@ fn a_join_string_is_all_that_another_machine_needs_and_is_useless_afterwards() {
         let said = refused(2, "host-2", &useless);
         assert!(said.contains("the join string is unknown, used up, expired"), "{said}");
     }
+    assert_eq!(recorded(2, "host-2", "used up"), 1, "the used one, not those who have none");
     let two = join(&["--uses", "2"]);
     let said = refused(2, "host-1", &two);
     assert!(said.contains("a node named host-1 has a token or certificates already"), "{said}");
+    assert_eq!(recorded(2, "host-1", "certificates already"), 1);
     // Nor the name of a node that is connected with an administrator's token.
     let tokens = machines.scene.state().join("tokens.toml");
     machines.started(2, machines.agent_in("administrated", 2, &machines.agents, &tokens));

@@ -279,8 +279,16 @@ impl Gate {
             let Subject { role, name, .. } = &subject;
             let request = Request { role: *role, name, key: &key, is_up };
             let given = joins::give(&path, &request, |secret| auth::verify(secret, JOINING, &bound, &proof));
+            let record =
+                |result: &str| audit::add_daemon(&dir, &described, from.to_string(), "join with a string", result);
             // Before the daemon gets it.
-            given.inspect(|_| audit::add_daemon(&dir, &described, from.to_string(), "join with a string"))
+            let given = given.inspect(|_| record("ok"));
+            // Those who have no string could fill the log.
+            given.inspect_err(|refused| {
+                if refused.has_secret {
+                    record(&refused.why)
+                }
+            })
         });
         match given.await.map_err(io::Error::other)? {
             Ok(secret) => {
@@ -289,7 +297,7 @@ impl Gate {
                 let terms = Terms::Join(Box::new(certified));
                 link.write(&Answer::Accepted { incarnation: 0, terms, proof, longest_silence: None }).await
             }
-            Err(why) => Err(refuse(link, Refusal::for_good(why)).await),
+            Err(refused) => Err(refuse(link, Refusal::for_good(refused.why)).await),
         }
     }
 
@@ -410,7 +418,7 @@ impl Gate {
                 let exchange = move || {
                     let exchanged = joins::exchange(&path, holder, &token, &key);
                     let what = "exchange of a token for a certificate";
-                    exchanged.inspect(|()| audit::add_daemon(&dir, &described, "its connection".to_owned(), what))
+                    exchanged.inspect(|()| audit::add_daemon(&dir, &described, "its connection".to_owned(), what, "ok"))
                 };
                 let added = tokio::task::spawn_blocking(exchange).await.map_err(|error| error.to_string());
                 added.flatten().map(|()| certified)
