@@ -1,6 +1,8 @@
 //! A cluster of programs of the previous version, upgraded one daemon after the other while it works.
 //!
-//! `.ci/previous` builds the program; without it the test is skipped.
+//! `.ci/previous` builds the program; without it the tests are skipped.
+
+mod others;
 
 use crate::support::{Daemon, Scene, free_port, result, until_true};
 use amalgam_daemon::api::{JobState, NodeSummary};
@@ -24,6 +26,40 @@ fn previous_program() -> Option<PathBuf> {
     built.exists().then_some(built)
 }
 
+/// The command of this scene, by the program of the previous version.
+fn before(previous: &Path, scene: &Scene, command: &Command) -> Command {
+    let mut before = Command::new(previous);
+    before.args(command.get_args()).env_clear().current_dir(scene.work());
+    for (name, value) in command.get_envs() {
+        before.env(name, value.expect("nothing is taken from the environment"));
+    }
+    before
+}
+
+fn start(command: Command) -> Daemon {
+    Daemon::start(command).unwrap_or_else(|printed| panic!("no daemon: {printed}"))
+}
+
+/// What an agent of this version is told in addition: the user of the tests' jobs has no account on this machine, and the tests
+/// may be run by root.
+fn as_itself(mut agent: Command) -> Command {
+    agent.args(["--run-as", "agent"]);
+    agent
+}
+
+/// The number of a job that the previous program has submitted.
+fn submitted(previous: &Path, scene: &Scene, arguments: &[&str]) -> String {
+    let submit = scene.command(&[&["submit", "-q"], arguments].concat());
+    let submitted = result(before(previous, scene, &submit));
+    assert_eq!(submitted.code, 0, "{submitted:?}");
+    submitted.out.trim().to_owned()
+}
+
+/// Tasks of the array that have run.
+fn done(scene: &Scene) -> usize {
+    fs::read_dir(scene.work().join("done")).unwrap().count()
+}
+
 struct Hosts {
     scene: Scene,
     clients: String,
@@ -37,14 +73,8 @@ impl Hosts {
         Hosts { scene: Scene::new(), clients, agents, previous }
     }
 
-    /// The command of this scene, by the program of the previous version.
     fn before(&self, command: &Command) -> Command {
-        let mut before = Command::new(&self.previous);
-        before.args(command.get_args()).env_clear().current_dir(self.scene.work());
-        for (name, value) in command.get_envs() {
-            before.env(name, value.expect("nothing is taken from the environment"));
-        }
-        before
+        before(&self.previous, &self.scene, command)
     }
 
     fn server(&self) -> Command {
@@ -68,26 +98,12 @@ impl Hosts {
         agent
     }
 
-    /// What an agent of this version is told in addition: the user of the tests' jobs has no account on this machine, and the tests
-    /// may be run by root.
-    fn as_itself(mut agent: Command) -> Command {
-        agent.args(["--run-as", "agent"]);
-        agent
-    }
-
-    fn start(command: Command) -> Daemon {
-        Daemon::start(command).unwrap_or_else(|printed| panic!("no daemon: {printed}"))
-    }
-
-    /// The number of a job that the previous program has submitted.
     fn submitted(&self, arguments: &[&str]) -> String {
-        let submitted = result(self.before(&self.scene.command(&[&["submit", "-q"], arguments].concat())));
-        assert_eq!(submitted.code, 0, "{submitted:?}");
-        submitted.out.trim().to_owned()
+        submitted(&self.previous, &self.scene, arguments)
     }
 
     fn done(&self) -> usize {
-        fs::read_dir(self.scene.work().join("done")).unwrap().count()
+        done(&self.scene)
     }
 
     fn until_done(&self, tasks: usize) {
@@ -105,8 +121,8 @@ fn an_array_runs_each_task_once_while_all_daemons_are_upgraded_and_the_authority
     let hosts = Hosts::new(previous);
     let scene = &hosts.scene;
     fs::create_dir(scene.work().join("done")).unwrap();
-    let server = Hosts::start(hosts.before(&hosts.server()));
-    let [first, second] = ["node-1", "node-2"].map(|name| Hosts::start(hosts.before(&hosts.agent_with_token(name))));
+    let server = start(hosts.before(&hosts.server()));
+    let [first, second] = ["node-1", "node-2"].map(|name| start(hosts.before(&hosts.agent_with_token(name))));
 
     let long = hosts.submitted(&["--array", "0-1", "--resources", "cpu=2,memory=400MiB", "--", "sh", "-c", LONG]);
     until_true("the long tasks", || scene.read("long").lines().count() == 2);
@@ -115,26 +131,26 @@ fn an_array_runs_each_task_once_while_all_daemons_are_upgraded_and_the_authority
     hosts.until_done(50);
 
     assert!(server.stop().success());
-    let server = Hosts::start(hosts.server());
+    let server = start(hosts.server());
     // The way back is refused, and changes nothing.
     assert!(server.stop().success());
     let refused = Daemon::start(hosts.before(&hosts.server())).err().expect("a downgrade is refused");
     assert!(refused.contains("amalgam store 25") && refused.contains("use a program that reads it"), "{refused}");
-    let server = Hosts::start(hosts.server());
+    let server = start(hosts.server());
     // Users have the previous program for a while.
     let beside = hosts.submitted(&["--", "true"]);
     hosts.until_done(300);
     assert_eq!(hosts.programs(), [None, None], "both agents are of the previous version");
     assert!(first.stop().success());
-    let first = Hosts::start(Hosts::as_itself(hosts.agent_with_token("node-1")));
+    let first = start(as_itself(hosts.agent_with_token("node-1")));
     hosts.until_done(600);
     assert!(second.stop().success());
-    let second = Hosts::start(Hosts::as_itself(hosts.agent_with_token("node-2")));
+    let second = start(as_itself(hosts.agent_with_token("node-2")));
     until_true("two upgraded agents", || hosts.programs().iter().all(Option::is_some));
 
     // What the new version has is there at once: a node joins by a string, and the authority is replaced.
     let string = scene.ok(&["token", "join", "--address", &hosts.agents]);
-    let third = Hosts::start(Hosts::as_itself(hosts.agent("node-3", ["--join", string.trim()])));
+    let third = start(as_itself(hosts.agent("node-3", ["--join", string.trim()])));
     scene.ok(&["ca", "rotate"]);
     until_true("the end of the rotation", || scene.run(&["ca", "rotate", "--finish"]).code == 0);
     assert!(hosts.done() < TASKS, "the upgrade ended within the array");
