@@ -1,11 +1,11 @@
 //! Reads the configuration again while the server runs.
 //!
-//! Queues, accounts, isolation and the number of kept jobs take effect at once; every other change is listed, and needs a restart. A file
+//! Queues, accounts, issuers of users' tokens, isolation and the number of kept jobs take effect at once; every other change is listed, and needs a restart. A file
 //! that is invalid changes nothing.
 
 use crate::api::{ConfigChange, Error, ErrorCode};
 use crate::audit::{AuditLog, Difference, Line, RELOAD};
-use crate::auth::{Accounts, Callers};
+use crate::auth::{Accounts, Callers, Issuers};
 use crate::config::{Config, ConfigError, IsolationRules};
 use crate::shell::{Handle, Stopped};
 use amalgam_core::policy::inter_job::QueueTree;
@@ -29,6 +29,7 @@ pub struct Reloader {
     file: ConfigFile,
     handle: Handle,
     accounts: Arc<Accounts>,
+    issuers: Arc<Issuers>,
     audit: Option<Arc<AuditLog>>,
     isolation: Arc<IsolationRules>,
     /// The user of this process, who sends it signals.
@@ -55,12 +56,14 @@ impl Reloader {
         // If the file is unreadable by now, everything in it counts as changed.
         let values = fs::read_to_string(&file.path).map(|text| values(&text)).unwrap_or_default();
         let current = Mutex::new(Current { values, queues: config.queues.specs().to_vec() });
-        let (accounts, audit) = (Arc::clone(&callers.accounts), callers.audit.clone());
+        let (accounts, issuers) = (Arc::clone(&callers.accounts), Arc::clone(&callers.issuers));
+        let audit = callers.audit.clone();
         let isolation = Arc::clone(&callers.isolation);
         Reloader {
             file,
             handle,
             accounts,
+            issuers,
             audit,
             isolation,
             user,
@@ -140,6 +143,8 @@ impl Reloader {
         let queues =
             if self.is_federated { current.queues.clone() } else { merged(&current.queues, config.queues.specs()) };
         let changes = self.changes(&current, &written, config.queues.specs());
+        let issuers = self.issuers.prepare(config.oidc);
+        let issuers = issuers.map_err(|error| Error::new(ErrorCode::Conflict, error.to_string(), error.remedy()))?;
         if !self.is_federated {
             let kept_jobs = config.master.dispatch.kept_jobs as u64;
             let kept_for = config.master.dispatch.kept_for;
@@ -150,6 +155,7 @@ impl Reloader {
             }
         }
         self.accounts.replace(config.accounts);
+        self.issuers.replace(issuers);
         self.isolation.replace(config.isolation);
         // Jobs without a queue go to `default` until the restart.
         let is_gone = |spec: &&QueueSpec| config.queues.find(&spec.name).is_none() && spec.name != QueueTree::DEFAULT;
@@ -198,7 +204,7 @@ impl Reloader {
         match key {
             "kept_jobs" | "kept_for" | "kept_tasks" => self.is_federated,
             "isolation" | "isolation_at_least" => false,
-            _ => !key.starts_with("account."),
+            _ => !key.starts_with("account.") && !key.starts_with("oidc."),
         }
     }
 }
@@ -256,8 +262,11 @@ fn collect(key: &str, value: &toml::Value, values: &mut Values) {
         }
         toml::Value::Array(entries) if entries.iter().any(toml::Value::is_table) => {
             for entry in entries.iter().filter_map(toml::Value::as_table) {
-                // A queue is known by its name, an account by its user.
-                let id = if key == "account" { "user" } else { "name" };
+                let id = match key {
+                    "account" => "user",
+                    "oidc" => "issuer",
+                    _ => "name",
+                };
                 let name = own_name(entry.get(id).and_then(toml::Value::as_str).unwrap_or_default());
                 for (field, value) in entry {
                     collect(&format!("{key}.{name}.{field}"), value, values);
@@ -290,7 +299,8 @@ mod tests {
     #[test]
     fn values_are_named_by_their_tables_and_queues_by_their_names() {
         let text = "kept_jobs = 5\n[policies]\nseed = 1\n[[queue]]\nname = 'root.a'\nweight = 2.0\n\
-                    [[account]]\nuser = 'ada@example.org'\nname = 'ada'\n";
+                    [[account]]\nuser = 'ada@example.org'\nname = 'ada'\n\
+                    [[oidc]]\nissuer = 'https://id.example.org'\naudience = 'amalgam'\n";
         let values = values(text);
         let pairs: Vec<(&str, &str)> = values.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
         assert_eq!(
@@ -299,6 +309,8 @@ mod tests {
                 ("account.ada@example.org.name", "\"ada\""),
                 ("account.ada@example.org.user", "\"ada@example.org\""),
                 ("kept_jobs", "5"),
+                ("oidc.https://id.example.org.audience", "\"amalgam\""),
+                ("oidc.https://id.example.org.issuer", "\"https://id.example.org\""),
                 ("policies.seed", "1"),
                 ("queue.a.name", "\"root.a\""),
                 ("queue.a.weight", "2.0"),

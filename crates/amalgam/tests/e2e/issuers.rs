@@ -10,6 +10,7 @@ use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::path::Path;
+use std::process::Stdio;
 use std::thread;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -153,4 +154,39 @@ fn keys_of_an_issuer_are_fetched_from_its_url() {
         lines.iter().any(|line| line["user"] == "kay" && line["what"] == "drain node 0" && line["result"] == "ok"),
         "{lines:?}"
     );
+}
+
+#[test]
+fn a_reload_adds_and_removes_issuers_and_ends_what_their_users_read() {
+    let key = Key::new("one");
+    let files = tempfile::tempdir().unwrap();
+    let jwks = files.path().join("keys.json");
+    fs::write(&jwks, key.jwks()).unwrap();
+    let cluster = Cluster::start(1, 2, "kept_jobs = 50\n");
+    let scene = &cluster.scene;
+    let configure = |text: &str| scene.write("server.toml", &format!("kept_jobs = 50\n{text}"));
+    let grace = key.token(&json!({}));
+    assert!(with_token(scene, &grace, &["list"]).err.contains("does not know the token"));
+    configure(&section(ISSUER, jwks.to_str().unwrap()));
+    let reloaded = scene.ok(&["reload"]);
+    assert!(reloaded.contains("oidc.https://id.example.org.audience") && !reloaded.contains("restart"), "{reloaded}");
+    assert_eq!(user_of_job(scene, &grace), "grace");
+    // A file that cannot be read changes nothing.
+    configure(&section(ISSUER, "/nowhere/keys.json"));
+    let refused = scene.run(&["reload"]);
+    assert!(refused.code != 0 && refused.err.contains("cannot use /nowhere/keys.json"), "{refused:?}");
+    ok(scene, &grace, &["list"]);
+
+    let id = ok(scene, &grace, &["submit", "-q", "--", "sh", "-c", "echo runs; sleep 60"]);
+    let mut follows = scene.command(&["logs", "--follow", id.trim()]);
+    let printed = scene.path().join("printed");
+    follows.env("AMALGAM_TOKEN", &grace).stdout(fs::File::create(&printed).unwrap()).stderr(Stdio::piped());
+    let follows = follows.spawn().unwrap();
+    until_true("output of the task", || fs::read_to_string(&printed).unwrap() == "runs\n");
+    configure("");
+    scene.ok(&["reload"]);
+    assert!(with_token(scene, &grace, &["list"]).err.contains("does not know the token"));
+    let ended = follows.wait_with_output().unwrap();
+    assert!(!ended.status.success() && String::from_utf8_lossy(&ended.stderr).contains("token"), "{ended:?}");
+    scene.ok(&["cancel", id.trim()]);
 }

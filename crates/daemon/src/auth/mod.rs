@@ -70,7 +70,7 @@ pub struct Callers {
     /// The authorities that clients on other machines trust.
     pub trusted: Option<TrustedPem>,
     /// Whose tokens identify users, besides `tokens`.
-    pub issuers: Issuers,
+    pub issuers: Arc<Issuers>,
     /// What the tasks of their jobs do not share with their nodes.
     pub isolation: Arc<IsolationRules>,
 }
@@ -84,7 +84,7 @@ impl Callers {
         let audit = AuditLog::open(state_dir);
         let audit = audit.map_err(|source| AuthError::Io { path: state_dir.join(AuditLog::FILE), source })?;
         let bind = |path: PathBuf| LocalSocket::bind(&path).map_err(|source| AuthError::Socket { path, source });
-        let issuers = Issuers::start(config.oidc)?;
+        let issuers = Arc::new(Issuers::start(config.oidc)?);
         let local = config.listen_local.map(bind).transpose()?;
         let accounts = Arc::new(Accounts::new(config.accounts));
         let isolation = Arc::new(IsolationRules::new(config.isolation));

@@ -7,6 +7,7 @@ use super::requests::{Refused, RequestId};
 use crate::api::{Error, ErrorCode};
 use crate::audit::{Difference, Line};
 use crate::auth::{Callers, Claimed, DaemonRole, Holder, Identity, LocalUser, Refusal, Scope, Scopes, TokenEntry};
+use crate::config::OidcConfig;
 use axum::body::{Body, Bytes, HttpBody};
 use axum::extract::{Request, State};
 use axum::http::header::AUTHORIZATION;
@@ -160,8 +161,8 @@ enum Validity {
     Lasting,
     /// Until the access token is removed or expires.
     Token(String),
-    /// Until a JWT expires.
-    Until(SystemTime),
+    /// Until a JWT expires, or the entry under which it is valid changes.
+    Issued { until: SystemTime, under: Arc<OidcConfig> },
 }
 
 impl Validity {
@@ -169,7 +170,7 @@ impl Validity {
         match self {
             Validity::Lasting => false,
             Validity::Token(token) => !callers.tokens.is_valid(token),
-            Validity::Until(end) => SystemTime::now() >= *end,
+            Validity::Issued { until, under } => SystemTime::now() >= *until || !callers.issuers.have(under),
         }
     }
 }
@@ -196,14 +197,14 @@ fn caller(callers: &Callers, headers: &HeaderMap, peer: Option<&Peer>) -> Result
             Err(refuse(&format!("the token belongs to the {of} `{name}`, not to a user")))
         }
         None if let Some(verdict) = callers.issuers.verify(token, SystemTime::now()) => {
-            let Claimed { identity, by, until } = verdict.map_err(|refusal| {
+            let Claimed { identity, by, until, under } = verdict.map_err(|refusal| {
                 let code = match refusal {
                     Refusal::NoKeys(_) => ErrorCode::Unavailable,
                     _ => ErrorCode::Unauthorized,
                 };
                 Error::new(code, refusal.to_string(), refusal.remedy())
             })?;
-            Ok(Caller { identity, validity: Validity::Until(until), token_name: Some(by) })
+            Ok(Caller { identity, validity: Validity::Issued { until, under }, token_name: Some(by) })
         }
         None => {
             let message = "this server does not know the token";

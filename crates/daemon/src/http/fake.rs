@@ -657,7 +657,7 @@ impl FakeServer {
             audit,
             local: None,
             trusted: None,
-            issuers,
+            issuers: Arc::new(issuers),
             isolation: Arc::default(),
         };
         let encryption = super::Encryption { certificate: None, plain_http: true };

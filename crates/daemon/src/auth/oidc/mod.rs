@@ -18,6 +18,7 @@ use jsonwebtoken::errors::ErrorKind;
 use jsonwebtoken::{Algorithm, Validation, decode, decode_header};
 use keys::{Found, Keys};
 use serde_json::{Map, Value};
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use thiserror::Error;
 
@@ -34,6 +35,8 @@ pub struct Claimed {
     pub by: String,
     /// The token is not valid after this time.
     pub until: SystemTime,
+    /// The entry under which it is valid, see [`Issuers::have`].
+    pub under: Arc<OidcConfig>,
 }
 
 /// Why a token is not accepted. The text contains no part of the token but the name of its issuer.
@@ -92,12 +95,16 @@ impl Refusal {
     }
 }
 
-/// All issuers of a configuration.
+/// All issuers of a configuration, which a reload may replace.
 #[derive(Default)]
-pub struct Issuers(Vec<Issuer>);
+pub struct Issuers(RwLock<Started>);
+
+/// Issuers with their keys.
+#[derive(Clone, Default)]
+pub struct Started(Arc<[Arc<Issuer>]>);
 
 struct Issuer {
-    config: OidcConfig,
+    config: Arc<OidcConfig>,
     keys: Keys,
 }
 
@@ -107,11 +114,39 @@ impl Issuers {
     /// # Errors
     /// If a file of keys cannot be used.
     pub fn start(configs: Vec<OidcConfig>) -> Result<Issuers, AuthError> {
+        let issuers = Issuers::default();
+        issuers.replace(issuers.prepare(configs)?);
+        Ok(issuers)
+    }
+
+    /// The issuers of another configuration. An entry that has not changed keeps its keys.
+    ///
+    /// # Errors
+    /// If a file of keys cannot be used.
+    pub fn prepare(&self, configs: Vec<OidcConfig>) -> Result<Started, AuthError> {
         if !configs.is_empty() {
             verifier::install();
         }
-        let issuer = |config: OidcConfig| Ok(Issuer { keys: Keys::start(&config)?, config });
-        configs.into_iter().map(issuer).collect::<Result<_, _>>().map(Issuers)
+        let now = self.now();
+        let issuer = |config: OidcConfig| match now.0.iter().find(|issuer| *issuer.config == config) {
+            Some(same) => Ok(Arc::clone(same)),
+            None => Ok(Arc::new(Issuer { keys: Keys::start(&config)?, config: Arc::new(config) })),
+        };
+        configs.into_iter().map(issuer).collect::<Result<_, _>>().map(Started)
+    }
+
+    /// Requests from now on, and streams within a second, need tokens of these.
+    pub fn replace(&self, issuers: Started) {
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = issuers;
+    }
+
+    /// Whether this entry is still part of the configuration, without any change.
+    pub fn have(&self, entry: &OidcConfig) -> bool {
+        self.now().0.iter().any(|issuer| *issuer.config == *entry)
+    }
+
+    fn now(&self) -> Started {
+        self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// The user of a token. `None` if it is no JWT, or there are no issuers.
@@ -120,9 +155,12 @@ impl Issuers {
         let (Some(_), Some(claims), Some(_), None) = (parts.next(), parts.next(), parts.next(), parts.next()) else {
             return None;
         };
-        (!self.0.is_empty()).then(|| self.verified(token, claims, now))
+        let issuers = self.now();
+        (!issuers.0.is_empty()).then(|| issuers.verified(token, claims, now))
     }
+}
 
+impl Started {
     fn verified(&self, token: &str, claims: &str, now: SystemTime) -> Result<Claimed, Refusal> {
         // Only to find the entry; everything is verified with its keys.
         let claims = URL_SAFE_NO_PAD.decode(claims).map_err(|_| Refusal::Malformed("its claims are not Base64"))?;
@@ -155,7 +193,8 @@ impl Issuer {
         let claims =
             decode::<Map<String, Value>>(token, &key, &validation).map_err(|error| self.refusal(&error))?.claims;
         let until = self.check_times(&claims, now)?;
-        Ok(Claimed { identity: self.identity(&claims)?, by: format!("oidc {}", self.config.issuer), until })
+        let (by, under) = (format!("oidc {}", self.config.issuer), Arc::clone(&self.config));
+        Ok(Claimed { identity: self.identity(&claims)?, by, until, under })
     }
 
     fn validation(&self, algorithm: Algorithm) -> Validation {
@@ -199,7 +238,7 @@ impl Issuer {
     }
 
     fn identity(&self, claims: &Map<String, Value>) -> Result<Identity, Refusal> {
-        let OidcConfig { claim, groups_claim, operators, admins, .. } = &self.config;
+        let OidcConfig { claim, groups_claim, operators, admins, .. } = &*self.config;
         let user = claims.get(claim).and_then(Value::as_str).ok_or_else(|| Refusal::Claim(claim.clone()))?;
         Named::User.check(user).map_err(|bad| Refusal::BadName(bad.problem))?;
         // A group, or a list of groups.

@@ -144,7 +144,8 @@ fn tokens_of_all_three_algorithms_identify_their_user_until_they_expire() {
         let token = key.token(Some(id), &claims(json!({})));
         let claimed = verified(&issuers, &token).unwrap();
         let identity = Identity { user: "grace".to_owned(), scopes: Scopes::USUAL };
-        assert_eq!(claimed, Claimed { identity, by: format!("oidc {ISSUER}"), until: at(2030) });
+        let under = Arc::new(config(Jwks::File(directory.path().join("keys.json"))));
+        assert_eq!(claimed, Claimed { identity, by: format!("oidc {ISSUER}"), until: at(2030), under });
         assert_eq!(issuers.verify(&token, at(2029)), Some(Ok(claimed)));
         assert_eq!(issuers.verify(&token, at(2030)), Some(Err(Refusal::Expired)));
         // The key is known by its kind if the token does not name it.
