@@ -1,9 +1,13 @@
 //! What operators change while the server runs, and find again after it was killed: labels, limits of queues, the configuration.
 
-use crate::support::{Cluster, Scene, job_spec, until, until_true};
+use crate::running::AWAIT_GO;
+use crate::support::{Cluster, Scene, job_spec, result, until, until_true};
 use amalgam_daemon::api::{JobDetail, NodeDetail, QueueSummary, Reloaded, Report, ReportRow};
 use serde_json::Value;
+use std::collections::BTreeMap;
 use std::fs;
+use std::thread;
+use std::time::{Duration, Instant};
 
 /// The lines of the audit log.
 fn audit(scene: &Scene) -> Vec<Value> {
@@ -235,6 +239,52 @@ fn a_report_has_what_jobs_asked_for_and_used_and_outlives_the_jobs_and_a_killed_
     assert!(wrong.err.contains("invalid date `yesterday`\n  help: write it like 2026-11-01"), "{wrong:?}");
     let du = scene.ok(&["du"]);
     assert!(du.contains("usage by day"), "{du}");
+}
+
+/// The rows of `report --csv` by user and queue, each with its values by the name of their column.
+fn rows_of_csv(scene: &Scene) -> Vec<BTreeMap<String, String>> {
+    let table = scene.ok(&["report", "--by", "user,queue", "--csv"]);
+    let mut lines = table.lines().map(|line| line.split(',').map(str::to_owned));
+    let names: Vec<String> = lines.next().expect("the names of the columns").collect();
+    lines.map(|values| names.iter().cloned().zip(values).collect()).collect()
+}
+
+#[test]
+fn a_report_has_preempted_work_in_the_row_of_its_user_and_queue() {
+    let cluster = Cluster::start(1, 2, "preset = 'mercury'\n[[queue]]\nname = 'a'\n[[queue]]\nname = 'b'\n");
+    let scene = &cluster.scene;
+    let grace = scene.ok(&["token", "add", "grace"]);
+    let wanted = ["submit", "-q", "-r", "cpu=1", "--execution"];
+    let submitted = Instant::now();
+    let tasks = ["opportunistic", "--queue", "a", "--array", "0-1", "--", "sh", "-c", AWAIT_GO];
+    let opportunistic = scene.ok(&[&wanted[..], &tasks].concat()).trim().to_owned();
+    until_true("both tasks", || scene.job(&opportunistic).attempts.opportunistic == 2);
+    let both_run = Instant::now();
+    thread::sleep(Duration::from_secs(1));
+    let least = both_run.elapsed().as_secs_f64();
+    let mut guaranteed = scene.command(&[&wanted[..], &["guaranteed", "--queue", "b", "--", "true"]].concat());
+    guaranteed.env("AMALGAM_TOKEN", grace.trim());
+    scene.ok(&["wait", result(guaranteed).out.trim()]);
+    // One of the two tasks was preempted before this, and each has one CPU.
+    let most = submitted.elapsed().as_secs_f64();
+    scene.write("go", "");
+    scene.ok(&["wait", &opportunistic]);
+
+    let rows = scene.json::<Report>(&["report", "--by", "user,queue"]).rows;
+    let [of_ada, of_grace] = &rows[..] else { panic!("{rows:#?}") };
+    assert_eq!((of_ada.user.as_deref(), of_ada.queue.as_deref()), (Some("ada"), Some("root.a")));
+    assert_eq!((of_ada.tasks, of_ada.attempts, of_ada.preempted, of_ada.lost), (2, 3, 1, 0));
+    let preempted = of_ada.cpu_hours_preempted * 3_600.0;
+    // The amounts are in milliseconds.
+    assert!((least - 0.01..most + 0.01).contains(&preempted), "{preempted} is not in {least}..{most}");
+    // The other task ran for longer.
+    assert!(of_ada.cpu_hours_asked >= 2.0 * of_ada.cpu_hours_preempted, "{of_ada:?}");
+    assert_eq!((of_grace.user.as_deref(), of_grace.queue.as_deref()), (Some("grace"), Some("root.b")));
+    assert_eq!((of_grace.attempts, of_grace.preempted, of_grace.cpu_hours_preempted), (1, 0, 0.0));
+    let names = ["user", "queue", "preempted", "cpu_hours_preempted"];
+    let shown: Vec<_> = rows_of_csv(scene).into_iter().map(|row| names.map(|name| row[name].clone())).collect();
+    let hours = of_ada.cpu_hours_preempted.to_string();
+    assert_eq!(shown, [["ada", "root.a", "1", &hours], ["grace", "root.b", "0", "0"]]);
 }
 
 #[test]
