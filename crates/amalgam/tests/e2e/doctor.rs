@@ -1,21 +1,46 @@
 //! `amalgam doctor` finds what is wrong with a machine, and says what helps.
 
-use crate::support::{Daemon, Scene, free_port};
+use crate::support::{Daemon, Scene, free_port, result};
 use rcgen::{BasicConstraints, CertificateParams, IsCa, KeyPair};
 use serde_json::Value;
 use std::fs;
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use std::process::{Command, Stdio};
 use std::time::{Duration, SystemTime};
 
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// The exit code and the checks with this name.
 fn examined(scene: &Scene, check: &str, arguments: &[&str]) -> (i32, Vec<Value>) {
-    let output = scene.run(&[&["doctor", "--json"], arguments].concat());
+    examined_by(scene.command(&[&["doctor", "--json"], arguments].concat()), check)
+}
+
+fn examined_by(command: Command, check: &str) -> (i32, Vec<Value>) {
+    let output = result(command);
     let checks: Vec<Value> = serde_json::from_str(&output.out).unwrap_or_else(|error| panic!("{error}: {output:?}"));
     (output.code, checks.into_iter().filter(|found| found["check"] == check).collect())
+}
+
+/// The same on a machine that this script of a shell has changed: its mounts and its name are those of the command only.
+fn examined_after(scene: &Scene, change: &str, check: &str, arguments: &[&str]) -> (i32, Vec<Value>) {
+    let command = scene.command(&[&["doctor", "--json"], arguments].concat());
+    let mut changed = Command::new("unshare");
+    changed.args(["--mount", "--uts", "sh", "-ec", &format!("{change}\nexec \"$@\""), "sh"]);
+    changed.arg(command.get_program()).args(command.get_args()).current_dir(scene.work());
+    changed.env_clear().envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    examined_by(changed, check)
+}
+
+/// Whether this is possible, which is printed if it is not.
+fn may_change_or_skip() -> bool {
+    let made = Command::new("unshare").args(["--mount", "--uts", "true"]).stderr(Stdio::null()).status();
+    let may = made.is_ok_and(|made| made.success());
+    if !may {
+        println!("skipped: this needs root and namespaces of mounts");
+    }
+    may
 }
 
 #[track_caller]
@@ -67,6 +92,93 @@ fn a_port_that_another_process_uses_is_found() {
     finds(&ports, "ok", &format!("127.0.0.1:{free} is free for agents"), "");
     drop(other);
     finds(&examined(&scene, "ports", &arguments).1, "ok", &format!("{taken} is free for clients"), "");
+}
+
+#[test]
+fn a_host_name_that_others_do_not_find_is_found() {
+    if !may_change_or_skip() {
+        return;
+    }
+    let scene = Scene::new();
+    // Names are found in a file only, so that no network is asked.
+    let (switch, hosts) = (scene.write("nsswitch.conf", "hosts: files\n"), scene.work().join("hosts"));
+    let change = format!(
+        "mount --bind {} /etc/nsswitch.conf; mount --bind {} /etc/hosts; echo nowhere.invalid > /proc/sys/kernel/hostname",
+        switch.display(),
+        hosts.display()
+    );
+    let config = scene.write("server.toml", "listen_agents = '0.0.0.0:7434'\n");
+    let for_others = ["--role", "server", "--config", config.to_str().unwrap()];
+    let (none, here, right) = ("", "127.0.1.1 nowhere.invalid\n", "192.0.2.7 nowhere.invalid\n");
+    for (text, arguments, result, found, remedy) in [
+        (none, &["--role", "client"][..], "warning", "nowhere.invalid has no address", "add `nowhere.invalid` to DNS"),
+        (none, &for_others, "problem", "no address, and join strings name it", "amalgam token join --address"),
+        (here, &["--role", "client"], "ok", "nowhere.invalid is 127.0.1.1", ""),
+        (here, &for_others, "warning", "is a loopback address here", "add `nowhere.invalid` to DNS"),
+        (right, &for_others, "ok", "nowhere.invalid is 192.0.2.7", ""),
+    ] {
+        fs::write(&hosts, text).unwrap();
+        let (code, checks) = examined_after(&scene, &change, "host name", arguments);
+        finds(&checks, result, found, remedy);
+        assert!(code == 1 || result != "problem", "{checks:?}");
+    }
+}
+
+#[test]
+fn control_groups_that_cannot_be_used_are_found() {
+    if !may_change_or_skip() {
+        return;
+    }
+    if !fs::read_to_string("/proc/mounts").unwrap().contains(" /sys/fs/cgroup") {
+        return println!("skipped: there are no cgroups at /sys/fs/cgroup");
+    }
+    let scene = Scene::new();
+    // Version 2 in a group that was given no controllers.
+    let empty = scene.write("empty", "");
+    let bare = format!(
+        "umount --lazy /sys/fs/cgroup; mount -t cgroup2 none /sys/fs/cgroup\n\
+         mount --bind {} /sys/fs/cgroup$(sed -n s/^0:://p /proc/self/cgroup)/cgroup.controllers",
+        empty.display()
+    );
+    let closed =
+        "for place in $(grep -o ' /sys/fs/cgroup[^ ]*' /proc/mounts); do mount -o remount,bind,ro $place; done";
+    for (change, found) in [
+        ("umount --lazy /sys/fs/cgroup", "none are mounted"),
+        (closed, "where you may not create groups"),
+        (&bare, "without the controllers cpu and memory"),
+    ] {
+        let (_, checks) = examined_after(&scene, change, "cgroups", &["--role", "agent"]);
+        finds(&checks, "warning", found, "without cgroups, CPU is not limited and memory is only measured");
+    }
+}
+
+#[test]
+fn little_space_for_a_daemon_is_found() {
+    if !may_change_or_skip() {
+        return;
+    }
+    let scene = Scene::new();
+    let (state, nodes) = (scene.state(), scene.path().join("node"));
+    fs::create_dir(&nodes).unwrap();
+    let of_agent = ["--role", "agent", "--work-dir", nodes.to_str().unwrap()];
+    for (what, directory, arguments) in
+        [("state directory", &state, &["--role", "server"][..]), ("work directory", &nodes, &of_agent)]
+    {
+        let place = format!("free in the {what} {}", directory.display());
+        for (options, code, result, found, remedy) in [
+            ("size=64m", 1, "problem", "64.0 MiB free", "free space on this file system"),
+            ("size=4g", 0, "warning", "4.0 GiB free", "free space on this file system"),
+            ("size=20g", 0, "ok", "20.0 GiB free", ""),
+            ("size=20g,nr_inodes=500", 1, "problem", "499 inodes left, ", "remove files there"),
+        ] {
+            let change = format!("mount -t tmpfs -o {options} none {}", directory.display());
+            let (exit, checks) = examined_after(&scene, &change, "disk", arguments);
+            finds(&checks, result, found, remedy);
+            finds(&checks, result, &place, remedy);
+            // A machine on which the tests run may have other problems.
+            assert!(exit >= code, "{checks:?}");
+        }
+    }
 }
 
 /// An authority that ends after this time, or has ended.
@@ -129,7 +241,7 @@ fn a_server_that_is_not_reached_is_a_problem_and_none_is_not() {
     let there = format!("http://127.0.0.1:{}", free_port());
     let mut command = scene.command(&["doctor", "--json", "--server", &there]);
     command.env("AMALGAM_TOKEN", "token");
-    let output = crate::support::result(command);
+    let output = result(command);
     let checks: Vec<Value> = serde_json::from_str(&output.out).unwrap();
     assert_eq!(output.code, 1, "{checks:?}");
     finds(&checks, "problem", &there, "");
@@ -145,9 +257,7 @@ fn of_contexts(scene: &Scene, mode: u32, text: &str) -> (i32, Vec<Value>) {
     fs::set_permissions(&file, fs::Permissions::from_mode(mode)).unwrap();
     let mut command = scene.command(&["doctor", "--json"]);
     command.env("XDG_CONFIG_HOME", scene.path().join("config"));
-    let output = crate::support::result(command);
-    let checks: Vec<Value> = serde_json::from_str(&output.out).unwrap_or_else(|error| panic!("{error}: {output:?}"));
-    (output.code, checks.into_iter().filter(|found| found["check"] == "contexts").collect())
+    examined_by(command, "contexts")
 }
 
 #[test]
