@@ -1,11 +1,12 @@
 //! Tasks that run as their job's user. These tests need root, and two accounts that every system has.
 
-use crate::agent::{Agent, Home, change, change_program, exists, sh};
+use crate::agent::{Agent, Home, PROGRAM, change, change_program, exists, sh};
 use amalgam_core::protocol::{ExecutorReport, TaskSignal, ToExecutor};
 use amalgam_core::vocabulary::*;
 use amalgam_daemon::executor::{EnforcementChoice, RunAs, own_dir};
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::PathBuf;
 use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
@@ -282,6 +283,47 @@ fn outputs_become_the_nodes_and_links_to_files_of_others_are_refused() {
     let secret = home.state.join("secret");
     let script = format!("ln -s {0} $AMALGAM_ERROR_FILE; ln -s {0} $AMALGAM_PROGRESS_FILE; exit 1", secret.display());
     assert_eq!(agent.run(task(6, ONE, &script)).message, None);
+}
+
+/// An executor that finds these files in the place of the machine's limits of users.
+fn executor_with_limits(home: &Home, conf: &str, of_directory: &str) -> PathBuf {
+    let above = home.state.parent().unwrap();
+    let (security, executor) = (above.join("security"), above.join("executor"));
+    fs::create_dir_all(security.join("limits.d")).unwrap();
+    fs::write(security.join("limits.conf"), conf).unwrap();
+    fs::write(security.join("limits.d/10.conf"), of_directory).unwrap();
+    let start = format!(
+        "#!/bin/sh\nexec unshare --mount sh -c 'mount --bind {} /etc/security && exec {PROGRAM} \"$@\"' executor \"$@\"\n",
+        security.display()
+    );
+    fs::write(&executor, start).unwrap();
+    fs::set_permissions(&executor, PermissionsExt::from_mode(0o755)).unwrap();
+    executor
+}
+
+#[test]
+fn a_task_has_the_limits_that_the_machine_sets_for_its_user() {
+    let Some(home) = home_or_skip(true) else { return };
+    let made = Command::new("unshare").args(["--mount", "test", "-d", "/etc/security"]).status();
+    if !made.is_ok_and(|made| made.success()) {
+        return println!("skipped: this needs /etc/security and namespaces of mounts");
+    }
+    let conf = format!("* - nofile 300\n{ONE} soft nofile 123\n{ONE} hard nofile 456\n{ONE} - nproc 2001\n");
+    let of_directory = format!("@{} hard nproc 1009\n", id(&["-gn", OTHER]).unwrap());
+    let mut agent = home.agent_by(&executor_with_limits(&home, &conf, &of_directory));
+    let script = "ulimit -Sn; ulimit -Hn; sed -n 's/^Max processes *//p' /proc/self/limits | xargs";
+    let mut limits = |number, user: &str| {
+        let ended = agent.run(task(number, user, script));
+        assert_eq!(ended.reason, EndReason::Exit(0), "{ended:?}");
+        home.output(number, Stream::Stdout).trim().replace('\n', " ")
+    };
+    assert_eq!(limits(1, ONE), "123 456 2001 2001 processes");
+    assert_eq!(limits(2, OTHER), "300 300 1009 1009 processes");
+    // Lines for everybody and for groups are not for root: its tasks have the limits of the executor.
+    let own = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+    let of_executor =
+        [own.current, own.maximum].map(|most| most.map_or("unlimited".to_owned(), |most| most.to_string()));
+    assert!(limits(3, "root").starts_with(&format!("{} ", of_executor.join(" "))), "{of_executor:?}");
 }
 
 #[test]
