@@ -6,8 +6,10 @@ use amalgam_daemon::api::{JobState, NodeDetail, NodeState};
 use amalgam_daemon::authority::{Authority, Expected, Subject, finish, key_of, start};
 use amalgam_daemon::identity::Identity;
 use amalgam_daemon::transport::{Introduction, Patience, Secrets, join_patiently};
+use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 use std::fs;
-use std::path::PathBuf;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, SystemTime};
@@ -180,6 +182,84 @@ fn an_array_runs_each_task_once_while_the_authority_is_replaced_and_the_server_r
         machines.started(host, machines.again(host, &machines.agents));
     }
     machines.run_across();
+}
+
+/// The certificates of an organisation's authority, which its root has signed, and the private key: files in this directory.
+fn organisation(directory: &Path) -> [PathBuf; 2] {
+    let authority = |name: &str, below: BasicConstraints| {
+        let mut params = CertificateParams::default();
+        params.distinguished_name.push(DnType::CommonName, name);
+        params.is_ca = IsCa::Ca(below);
+        params
+    };
+    let (root_key, key) = (KeyPair::generate().unwrap(), KeyPair::generate().unwrap());
+    let root = authority("Their root", BasicConstraints::Unconstrained);
+    let signed = root.self_signed(&root_key).unwrap();
+    let own = authority("Their cluster", BasicConstraints::Constrained(0));
+    let own = own.signed_by(&key, &Issuer::new(root, root_key)).unwrap();
+    let files = ["their.pem", "their.key"].map(|name| directory.join(name));
+    fs::write(&files[0], own.pem() + &signed.pem()).unwrap();
+    fs::write(&files[1], key.serialize_pem()).unwrap();
+    fs::set_permissions(&files[1], fs::Permissions::from_mode(0o600)).unwrap();
+    files
+}
+
+#[test]
+fn an_array_runs_each_task_once_while_the_authority_of_an_organisation_is_imported() {
+    let port = free_port();
+    let Some(machines) = Machines::listening(&format!("0.0.0.0:{port}"), 3, "") else { return };
+    machines.join_agents(&[1, 2]);
+    let scene = &machines.scene;
+    let https = format!("https://{}:{port}", address(0));
+    let token = machines.private("grace.token", &scene.ok(&["token", "add", "grace"]));
+    let copy = |name: &str| {
+        let path = scene.path().join(name);
+        fs::copy(scene.state().join("ca.pem"), &path).unwrap();
+        path
+    };
+    // A client on another machine with a copy of the authority.
+    let lists = |authority: &Path| {
+        let mut command = scene.command(&["list", "--server", &https, "--token-file"]);
+        command.arg(&token).arg("--ca-file").arg(authority).env_remove("AMALGAM_STATE");
+        machines.host(2).has(&mut command);
+        result(command)
+    };
+    let first = copy("first.pem");
+    fs::create_dir(scene.work().join("done")).unwrap();
+    let id = scene.submit(&["--array", "0-1999", "--wait-for-nodes", "--", "sh", "-c", TASK]);
+    let done = || fs::read_dir(scene.work().join("done")).unwrap().count();
+    until_true("the first tasks", || done() > 100);
+    // This agent connects again with a certificate of the first authority.
+    machines.daemons.borrow_mut().remove(1).kill();
+
+    let [certificate, key] = organisation(scene.path());
+    scene.ok(&["ca", "import", "--certificate", certificate.to_str().unwrap(), "--key", key.to_str().unwrap()]);
+    let listed = |what: &str| scene.ok(&["ca", "list"]).lines().filter(|line| line.contains(what)).count();
+    assert_eq!((listed("Amalgam authority"), listed("Their cluster")), (1, 1), "both are trusted");
+    let both = copy("both.pem");
+    assert_eq!([&first, &both].map(|authority| lists(authority).code), [0, 0]);
+    let early = scene.run(&["ca", "rotate", "--finish"]);
+    assert!(early.code != 0 && early.err.contains("agent host-2"), "{early:?}");
+    machines.started(2, machines.again(2, &machines.agents));
+    until_true("the end of the rotation", || scene.run(&["ca", "rotate", "--finish"]).code == 0);
+    assert!(done() < 2_000, "the rotation ended within the array");
+
+    assert_eq!((listed("Amalgam authority"), listed("Their cluster")), (0, 1));
+    until_true("the certificate of the organisation", || lists(&first).err.contains("UnknownIssuer"));
+    let only = copy("only.pem");
+    assert_eq!([&both, &only].map(|authority| lists(authority).code), [0, 0]);
+    until_true("the end of the job", || scene.job(&id).summary.state.has_ended());
+    assert_eq!((scene.job(&id).summary.state, done()), (JobState::Succeeded, 2_000));
+    assert!(!scene.work().join("again").exists(), "a task ran twice");
+    // All connect again later, too.
+    scene.kill_daemon();
+    machines.start_server(&format!("0.0.0.0:{port}"));
+    machines.daemons.borrow_mut().clear();
+    for host in [1, 2] {
+        machines.started(host, machines.again(host, &machines.agents));
+    }
+    machines.run_across();
+    assert_eq!(lists(&only).code, 0);
 }
 
 #[test]
