@@ -243,16 +243,113 @@ fn a_container_of_a_jobs_user_is_that_users() {
     home.wait_until("nothing is remembered", || fs::read_dir(home.state.join("containers")).unwrap().count() == 0);
 }
 
+/// Whether tasks are in cgroups with a limit of CPU, which is printed if they are not.
+fn has_cgroups(agent: &Agent) -> bool {
+    let enforcement = &agent.hello.enforcement;
+    let has = enforcement.enforces_cpu && matches!(enforcement.mechanism, Mechanism::CgroupV1 | Mechanism::CgroupV2);
+    if !has {
+        println!("skipped: there are no cgroups: {:?}", enforcement.notes);
+    }
+    has
+}
+
 #[test]
 fn the_memory_of_a_container_is_limited_as_the_tasks() {
     let Some((_podman, mut agent)) = Podman::start(EnforcementChoice::Auto) else { return };
-    if !matches!(agent.hello.enforcement.mechanism, Mechanism::CgroupV1 | Mechanism::CgroupV2) {
-        return println!("skipped: there are no cgroups");
+    if !has_cgroups(&agent) {
+        return;
     }
     let mut order = in_image(1, IMAGE, "dd if=/dev/zero of=/dev/null bs=900M; exit 9");
     change_shape(&mut order).resources = Resources::new(1_000, 300);
     let ended = agent.run(order);
     assert_eq!(ended.reason, EndReason::OutOfMemory, "{ended:?}");
+}
+
+#[test]
+fn the_cpu_of_a_container_is_limited_as_the_tasks() {
+    let Some((podman, mut agent)) = Podman::start(EnforcementChoice::Auto) else { return };
+    if !has_cgroups(&agent) {
+        return;
+    }
+    // What the command in the container uses within two seconds, beside what podman does.
+    let script = "now() { read up idle < /proc/uptime; now=${up%.*}${up#*.}; }\n\
+                  now; start=$now; while now; [ $now -lt $((start + 200)) ]; do :; done\n\
+                  echo $((now - start)) $(cat /proc/$$/stat)";
+    let mut order = in_image(1, IMAGE, script);
+    change_shape(&mut order).resources = Resources::new(200, 0);
+    assert_eq!(agent.run(order).reason, EndReason::Exit(0));
+    let output = podman.home.output(1, Stream::Stdout);
+    // Hundredths of a second: the whole time, and in user and in kernel mode (proc(5)).
+    let number = |place: usize| -> f64 { output.split_whitespace().nth(place).unwrap().parse().unwrap() };
+    let share = (number(14) + number(15)) / number(0);
+    assert!((0.05..0.35).contains(&share), "it used {share} of a core instead of 0.2: {output}");
+}
+
+/// The directory of the group of a process in this hierarchy of version 1, or in version 2.
+fn group_of(pid: i32, mechanism: Mechanism, controller: &str) -> Option<PathBuf> {
+    let (above, start) = match mechanism {
+        Mechanism::CgroupV1 => (format!("/sys/fs/cgroup/{controller}"), format!(":{controller}:/")),
+        _ => ("/sys/fs/cgroup".to_owned(), "0::/".to_owned()),
+    };
+    let groups = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap();
+    let (_, below) = groups.lines().find_map(|line| line.split_once(&start))?;
+    Some(Path::new(&above).join(below))
+}
+
+#[test]
+fn the_processes_of_a_container_are_limited_as_the_tasks() {
+    let Some((podman, mut agent)) = Podman::start(EnforcementChoice::Auto) else { return };
+    if !has_cgroups(&agent) {
+        return;
+    }
+    let home = &podman.home;
+    let mark = format!("{}", 500_000 + std::process::id());
+    let script = format!("sleep {mark} & until test -e go; do sleep 0.05; done; while :; do sleep 100 & done");
+    let bred = agent.start(in_image(1, IMAGE, &script));
+    home.wait_until("the container runs", || sleeping(&mark).len() == 1);
+    let Some(group) = group_of(sleeping(&mark)[0], agent.hello.enforcement.mechanism, "pids") else {
+        return println!("skipped: there is no pids controller");
+    };
+    let most: u64 = fs::read_to_string(group.join("pids.max")).unwrap().trim().parse().unwrap();
+    let kernel: u64 = fs::read_to_string("/proc/sys/kernel/threads-max").unwrap().trim().parse().unwrap();
+    assert!(most >= 64 && most <= kernel / 4, "{most} of {kernel}");
+    // Lowered, so that it does not take long.
+    fs::write(group.join("pids.max"), "50").unwrap();
+    fs::write(own_dir(&home.state, bred).join("go"), "").unwrap();
+    let ended = agent.end_of(bred);
+    assert!(matches!(ended.reason, EndReason::Exit(code) if code != 0), "{ended:?}");
+    let errors = home.output(1, Stream::Stderr);
+    assert!(errors.contains("can't fork"), "{errors}");
+    assert_eq!(agent.run(in_image(2, IMAGE, "sleep 0 & sleep 0 & wait")).reason, EndReason::Exit(0));
+}
+
+#[test]
+fn a_container_can_use_only_the_devices_of_its_task() {
+    let Some((mut podman, agent)) = Podman::start(EnforcementChoice::Auto) else { return };
+    let home = &mut podman.home;
+    // Harmless to open, and in no container by themselves.
+    let all = ["/dev/fuse", "/dev/loop-control", "/dev/hwrng", "/dev/kmsg", "/dev/net/tun"];
+    let found: Vec<&str> = all.into_iter().filter(|path| fs::File::open(path).is_ok()).collect();
+    let [one, other, ..] = found[..] else { return println!("skipped: this needs two of {all:?}") };
+    home.kill_executor(agent.hello.pid);
+    home.config.devices =
+        [format!("gpu:0={one}"), format!("gpu:1={other}")].map(|device| device.parse().unwrap()).into();
+    let mut agent = home.agent_by(&podman.executor);
+    if let Some(why) = agent.hello.enforcement.notes.iter().find(|note| note.starts_with("devices are not enforced")) {
+        return println!("skipped: {why}");
+    }
+    let script = format!("for path in {one} {other}; do ( : < $path ) 2> /dev/null && echo $path; done; echo done");
+    for (number, gpus, expected) in [
+        (1, &[0][..], format!("{one}\ndone\n")),
+        (2, &[1], format!("{other}\ndone\n")),
+        (3, &[], "done\n".to_owned()),
+        (4, &[0, 1], format!("{one}\n{other}\ndone\n")),
+    ] {
+        let mut order = in_image(number, IMAGE, &script);
+        order.devices = vec![("gpu".to_owned(), gpus.to_vec())];
+        assert_eq!(agent.run(order).reason, EndReason::Exit(0));
+        assert_eq!(home.output(number, Stream::Stdout), expected, "with {gpus:?}");
+    }
 }
 
 #[test]
