@@ -1,6 +1,7 @@
 //! A cluster of several machines: each daemon is on a host of its own, in a network namespace, and connects without a tunnel.
 
 mod direct;
+mod slow;
 
 use crate::support::{
     Daemon, Fault, Namespace, Network, Proxy, Scene, address, free_port, result, saying_into, until_true,
