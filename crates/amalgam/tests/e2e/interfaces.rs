@@ -2,7 +2,9 @@
 
 use crate::machines::Machines;
 use crate::standby::Servers;
-use crate::support::{CommandOutput, Daemon, Network, Scene, address, free_port, result, until_true};
+use crate::support::{
+    CommandOutput, Daemon, Network, Scene, address, free_port, interface, result, saying_into, until_true,
+};
 use amalgam_daemon::authority::Trusted;
 use std::fs;
 use std::io::{Read, Write};
@@ -124,8 +126,7 @@ fn plain_text_on_loopback_is_refused_where_the_configuration_says_so() {
 
 #[test]
 fn what_only_some_addresses_are_for_is_the_same_with_several() {
-    let network = |number: usize, host: usize| (number, format!("10.7{}.0.{}/24", 7 + number, host + 1));
-    let hosts = [vec![network(0, 0), network(1, 0)], vec![network(0, 1)], vec![network(1, 2)]];
+    let hosts = [vec![interface(0, 0), interface(1, 0)], vec![interface(0, 1)], vec![interface(1, 2)]];
     let (first, second, port) = (address(0), "10.78.0.1", free_port());
     let Some(site) = Machines::within(Network::with(&hosts), format!("{first}:{}", free_port())) else { return };
     let text = format!("listen = [\"127.0.0.1:{port}\", \"{first}:{port}\", \"{second}:{port}\"]");
@@ -276,4 +277,33 @@ fn a_job_host_listens_at_several_addresses_and_join_strings_name_one_that_others
     for at in [&first, &second] {
         assert!(site.received(1, at, WHOLE.as_bytes()).len() <= 7, "{at}");
     }
+}
+
+#[test]
+fn agents_that_reach_only_the_second_address_of_a_job_host_use_it() {
+    let hosts = [vec![interface(0, 0), interface(1, 0)], vec![interface(0, 1), interface(1, 1)], vec![interface(1, 2)]];
+    let port = free_port();
+    let [near, far] = [address(0), "10.78.0.1".to_owned()].map(|host| format!("{host}:{port}"));
+    let Some(site) = Machines::within(Network::with(&hosts), format!("{near},{far}")) else { return };
+    site.scene.write("server.toml", "preset = 'apollo'\njob_hosts = 1\n");
+    site.start_server("127.0.0.1:0");
+    let [first, second] = [address(1), "10.78.0.2".to_owned()].map(|host| format!("{host}:{}", free_port()));
+    let string = site.join_string(&["--role", "jobs"]);
+    let mut jobs = site.scene.command(&["jobs", "--number", "1", "--join", &string, "--listen", &first]);
+    jobs.args(["--listen", &second, "--advertise", &second, "--work-dir"]).arg(site.scene.path().join("jobs"));
+    jobs.env_remove("AMALGAM_STATE").env("HOME", site.scene.path().join("home"));
+    site.started(1, jobs);
+    let said = [1, 2].map(|host| {
+        let said = site.scene.path().join(format!("said-{host}"));
+        let string = site.join_string(&["--address", if host == 1 { &near } else { &far }]);
+        site.started(host, saying_into(site.joining_agent(host, &format!("host-{host}"), &string), &said));
+        said
+    });
+    // The agent of host 2 has no way to the first address.
+    for said in said {
+        until_true("the agent at the job host", || {
+            fs::read_to_string(&said).unwrap_or_default().contains("connected to job host 1")
+        });
+    }
+    site.run_across();
 }

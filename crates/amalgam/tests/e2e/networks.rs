@@ -1,7 +1,7 @@
 //! Clusters in networks of IPv6 only, and with a server of several interfaces.
 
 use crate::machines::Machines;
-use crate::support::{CommandOutput, Network, address, free_port, ipv6_address, result, until_true};
+use crate::support::{CommandOutput, Network, address, free_port, interface, ipv6_address, result, until_true};
 use amalgam_daemon::api::NodeState;
 use std::fs;
 use std::process::Command;
@@ -94,8 +94,7 @@ fn a_cluster_with_ipv6_addresses_only() {
 
 #[test]
 fn agents_in_two_networks_reach_a_server_that_listens_in_both() {
-    let network = |number: usize, host: usize| (number, format!("10.7{}.0.{}/24", 7 + number, host + 1));
-    let hosts = [vec![network(0, 0), network(1, 0)], vec![network(0, 1)], vec![network(1, 2)]];
+    let hosts = [vec![interface(0, 0), interface(1, 0)], vec![interface(0, 1)], vec![interface(1, 2)]];
     let (first, second) = (address(0), "10.78.0.1");
     let (port, clients) = (free_port(), free_port());
     let agents = format!("{first}:{port},{second}:{port}");

@@ -12,7 +12,7 @@ pub use cluster::Cluster;
 pub use daemon::{Daemon, die_with_us, free_port, is_alive, saying_into};
 pub use federation::Federation;
 pub use http::{Http, job_spec};
-pub use namespace::{Namespace, Network, address, ipv6_address};
+pub use namespace::{Namespace, Network, address, interface, ipv6_address};
 pub use proxy::{Fault, Proxy};
 
 use amalgam_daemon::api::{JobDetail, JobSummary, ServerFile, StoryLine, TaskSummary};

@@ -135,3 +135,8 @@ pub fn address(host: usize) -> String {
 pub fn ipv6_address(host: usize) -> String {
     format!("fd77::{}", host + 1)
 }
+
+/// An interface of a host in one of several networks, for [`Network::with`].
+pub fn interface(network: usize, host: usize) -> (usize, String) {
+    (network, format!("10.7{}.0.{}/24", 7 + network, host + 1))
+}
