@@ -132,38 +132,22 @@ pub fn exchange(token_file: &Path, holder: Holder, token: &Credential, key: &[u8
     }
 }
 
-/// Why a machine gets no entry.
-#[derive(PartialEq, Eq, Debug)]
-pub struct Refused {
-    /// For the machine, with a remedy.
-    pub why: String,
-    /// Whether it has proved the secret of a string that has not expired.
-    pub has_secret: bool,
-}
-
 /// Uses a secret for a new entry in the token file, and returns it. `proves` tells whether the machine has a secret. A daemon that asks
 /// again for the key of its entry uses nothing.
 ///
 /// # Errors
-/// Why it gets none. The secret is not used up then, unless the entry could not be written.
-pub fn give(token_file: &Path, request: &Request, proves: impl Fn(&str) -> bool) -> Result<String, Refused> {
+/// Why it gets none, with a remedy. The secret is not used up then, unless the entry could not be written.
+pub fn give(token_file: &Path, request: &Request, proves: impl Fn(&str) -> bool) -> Result<String, String> {
     let _only = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let state_dir = token_file.parent().unwrap_or(Path::new("/"));
-    let refused = |has_secret| move |why| Refused { why, has_secret };
-    match find(state_dir, request.role, proves).map_err(logged).map_err(refused(false))? {
-        Some(join) => use_for(token_file, state_dir, request, join).map_err(refused(true)),
-        None => Err(refused(false)(USELESS.to_owned())),
-    }
-}
-
-/// What the machine learns of it: nothing about the server's files.
-fn logged(error: AuthError) -> String {
-    tracing::error!("a machine cannot join: {error}; {}", error.remedy());
-    "the server cannot use its join strings or tokens; its log says why".to_owned()
-}
-
-fn use_for(token_file: &Path, state_dir: &Path, request: &Request, join: Join) -> Result<String, String> {
-    let Join { secret, uses, .. } = join;
+    // The peer has proved nothing yet, so it does not learn what is wrong with which file.
+    let logged = |error: AuthError| {
+        tracing::error!("a machine cannot join: {error}; {}", error.remedy());
+        "the server cannot use its join strings or tokens; its log says why".to_owned()
+    };
+    let Some(Join { secret, uses, .. }) = find(state_dir, request.role, proves).map_err(logged)? else {
+        return Err(USELESS.to_owned());
+    };
     let (role, name) = (request.role, request.name);
     role.check(name).map_err(|bad| bad.to_string())?;
     let holder = Holder::Daemon { role, name: name.to_owned() };
@@ -287,7 +271,7 @@ mod tests {
         let secret = make(dir.path(), DaemonRole::Agent, HOUR, 1).unwrap();
         let ask = |name: &str, key: &[u8], is_up| {
             let request = Request { role: DaemonRole::Agent, name, key, is_up };
-            give(tokens.path(), &request, |found| found == secret).map_err(|refused| refused.why)
+            give(tokens.path(), &request, |found| found == secret)
         };
         assert_eq!(ask("a", b"its key", false), Ok(secret.clone()));
         for _ in 0..3 {
@@ -302,7 +286,7 @@ mod tests {
         let second = make(dir.path(), DaemonRole::Agent, HOUR, 1).unwrap();
         let with_second = |name: &str, key: &[u8]| {
             let request = Request { role: DaemonRole::Agent, name, key, is_up: false };
-            give(tokens.path(), &request, |found| found == second).unwrap_err().why
+            give(tokens.path(), &request, |found| found == second).unwrap_err()
         };
         assert!(with_second("b", b"its key").contains("this key is that of another daemon"));
         assert!(with_second("a", b"other").contains("has a token or certificates already"));
