@@ -130,7 +130,7 @@ impl Machine {
     /// Writes the machine's files to an archive that the kernel unpacks.
     fn write_files(&self, archive: &Path, tests: &Path, arguments: &str) -> io::Result<()> {
         let mut files = Archive::new(File::create(archive)?);
-        for directory in ["/proc", "/sys", "/dev", "/tmp", "/root"] {
+        for directory in ["/proc", "/sys", "/dev", "/tmp", "/root", "/etc/security"] {
             files.directories(Path::new(directory))?;
         }
         files.program(Path::new("/init"), INIT.replace("CLOSING", CLOSING).as_bytes())?;
