@@ -2,6 +2,7 @@
 
 pub mod global;
 
+use crate::cluster;
 use crate::connection::Connection;
 use crate::environment;
 use crate::failure::{Failure, Result};
@@ -13,6 +14,9 @@ use amalgam_daemon::transport::{JoinError, Secrets, redeem};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
+
+/// A server's address for agents unless another one is configured.
+pub const ON_THIS_MACHINE: &str = "127.0.0.1:7434";
 
 /// Time limit for the server to appear.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -27,6 +31,19 @@ pub fn parse(text: Option<&str>) -> Result<Option<JoinString>> {
         let what = format!("invalid join string (--join or AMALGAM_JOIN): {why}");
         Failure::usage(what, "make one with `amalgam token join` at the server")
     })
+}
+
+/// Where the server is: as the string says, as the command line does, or where the daemon joined at an earlier start.
+///
+/// # Errors
+/// If that is no address, or the certificates in the work directory cannot be read.
+pub fn server(named: Option<&str>, string: Option<&JoinString>, work_dir: &Path) -> Result<String> {
+    let given = string.map(|string| string.address.clone()).or_else(|| named.map(str::to_owned));
+    let address = match given {
+        Some(given) => Some(given),
+        None => Identity::load(work_dir)?.and_then(|kept| kept.server()),
+    };
+    cluster::agents_address(address.as_deref().unwrap_or(ON_THIS_MACHINE))
 }
 
 /// The certificates of a daemon. The first start with a string gets them from the server; later ones find them in the work
@@ -54,6 +71,7 @@ pub fn identity(
     let path = work_dir.join(Identity::FILE);
     let (key, certified) = redeemed(string, &path, role, name)?;
     let identity = stored(path, digest, key, certified, role, name)?;
+    identity.keep_server(&string.address)?;
     Ok(Some(Secrets::Certificates(Arc::new(identity), Expected::Server)))
 }
 

@@ -27,6 +27,9 @@ struct Stored {
     #[serde(with = "base64_bytes")]
     key: Vec<u8>,
     certified: Certified,
+    /// Where it joined.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    server: Option<String>,
 }
 
 /// A daemon's certificates.
@@ -129,12 +132,27 @@ impl Identity {
     /// # Errors
     /// If the file cannot be written, or the certificate is not for this key.
     pub fn create(path: PathBuf, string: String, key: NewKey, certified: Certified) -> Result<Identity, AuthError> {
-        let stored = Stored { string, key: key.0.serialize_der(), certified };
+        let stored = Stored { string, key: key.0.serialize_der(), certified, server: None };
         let identity = Identity::of(path, stored);
         identity.check(&identity.stored())?;
         identity.write(&identity.stored())?;
         NewKey::forget(&identity.path);
         Ok(identity)
+    }
+
+    /// The address, or several, at which the daemon joined; `None` if that is not known.
+    pub fn server(&self) -> Option<String> {
+        self.stored().server
+    }
+
+    /// Keeps it, for starts that name no server.
+    ///
+    /// # Errors
+    /// If the file cannot be written.
+    pub fn keep_server(&self, address: &str) -> Result<(), AuthError> {
+        let mut stored = self.stored.lock().unwrap_or_else(PoisonError::into_inner);
+        stored.server = Some(address.to_owned());
+        self.write(&stored)
     }
 
     fn stored(&self) -> Stored {

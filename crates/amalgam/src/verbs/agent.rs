@@ -40,9 +40,10 @@ These are nodes hollow-0 to hollow-2999, each with a node agent and connections 
 Their tasks do not run, read or write: each succeeds after the first `sleep` of its command, or at once.
 They have the attribute hollow=true, and are lost with the process.")]
 pub struct AgentArgs {
-    /// The server's address for agents, as in its ready line; also the standby's, separated by a comma
-    #[arg(long, value_name = "HOST:PORT[,..]", default_value = "127.0.0.1:7434", help_heading = "Connection")]
-    server: String,
+    /// The server's address for agents, as in its ready line; also the standby's, separated by a comma [default: where it joined with a
+    /// string before, or 127.0.0.1:7434]
+    #[arg(long, value_name = "HOST:PORT[,..]", help_heading = "Connection")]
+    server: Option<String>,
     /// Join the server for the first time with a string of `amalgam token join`; later starts use the certificates that it
     /// gave, in the work directory. In the variable, other users do not see the string
     #[arg(long, value_name = "STRING", env = "AMALGAM_JOIN", hide_env_values = true,
@@ -176,16 +177,16 @@ pub fn execute(args: AgentArgs, connection: &Connection) -> Result<ExitCode> {
     };
     args.offer.apply(&mut node)?;
     let join = joining::parse(args.join.as_deref())?;
-    let server = join.as_ref().map_or(&args.server, |string| &string.address);
-    let server = cluster::agents_address(server)?;
     let (journal, patience) = (args.journal.place(), PATIENCE);
     if let Some(count) = args.hollow {
+        let server = cluster::agents_address(args.server.as_deref().unwrap_or(joining::ON_THIS_MACHINE))?;
         let secrets = cluster::secrets(connection, &state_dir, Some(&name))?;
         return be_hollow(HollowOptions { server, secrets, node, count, journal, patience }, &name);
     }
     let work_dir = args.work_dir.unwrap_or_else(|| state_dir.join(format!("agent-{name}")));
     let run_as = run_as(args.run_as, args.allow_root)?;
     make_work_dir(&work_dir, run_as)?;
+    let server = joining::server(args.server.as_deref(), join.as_ref(), &work_dir)?;
     let secrets = match joining::identity(join.as_ref(), &work_dir, DaemonRole::Agent, &name, connection)? {
         Some(secrets) => secrets,
         None => {

@@ -34,9 +34,9 @@ pub struct JobsArgs {
     /// it gave, in the work directory, with or without the string. Agents that joined with a string, too, need nothing else
     #[arg(long, value_name = "STRING", env = "AMALGAM_JOIN", hide_env_values = true, help_heading = "Connection")]
     join: Option<String>,
-    /// The server's address for agents, as in its ready line
-    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:7434", help_heading = "Connection")]
-    server: String,
+    /// The server's address for agents, as in its ready line [default: where it joined with a string before, or 127.0.0.1:7434]
+    #[arg(long, value_name = "HOST:PORT", help_heading = "Connection")]
+    server: Option<String>,
     /// Address of this process for agents, or several, separated by commas; may be repeated. Keep it the same after a restart: agents
     /// that know no other address look for it there [default: 127.0.0.1, port 7434 + N]
     #[arg(long, value_name = "ADDRESS[,..]")]
@@ -58,8 +58,6 @@ pub fn execute(args: JobsArgs, connection: &Connection) -> Result<ExitCode> {
     let state_dir = discovery::state_dir(connection)?;
     let number = args.number;
     let join = joining::parse(args.join.as_deref())?;
-    let server = join.as_ref().map_or(&args.server, |string| &string.address);
-    let server = cluster::agents_address(server)?;
     let work_dir = args.work_dir.unwrap_or_else(|| state_dir.join(format!("jobs-{number}")));
     if join.is_some() {
         make_private_dir(&work_dir).map_err(|error| {
@@ -69,6 +67,7 @@ pub fn execute(args: JobsArgs, connection: &Connection) -> Result<ExitCode> {
             )
         })?;
     }
+    let server = joining::server(args.server.as_deref(), join.as_ref(), &work_dir)?;
     let name = number.to_string();
     let secrets = match joining::identity(join.as_ref(), &work_dir, DaemonRole::JobHost, &name, connection)? {
         Some(secrets) => secrets,
