@@ -6,10 +6,10 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Interval at which the file is written, and the precision of the times.
-const INTERVAL: Duration = Duration::from_secs(60);
+/// The precision of the times in the file, in seconds.
+const PRECISION: u64 = 60;
 
 /// The last uses by the first bytes of the tokens' digests, in seconds since 1970. The file is not needed by the server: a use
 /// that is lost in a crash does not matter.
@@ -20,7 +20,8 @@ pub struct LastUses {
 
 struct Noted {
     times: Times,
-    written: Option<Instant>,
+    /// What the file has.
+    written: Times,
 }
 
 #[derive(Clone, Default, Serialize, Deserialize)]
@@ -34,8 +35,8 @@ impl LastUses {
     pub fn open(state_dir: &Path) -> LastUses {
         let path = state_dir.join(LastUses::FILE);
         let text = fs::read_to_string(&path).ok();
-        let times = text.and_then(|text| serde_json::from_str(&text).ok()).unwrap_or_default();
-        LastUses { path, noted: Mutex::new(Noted { times, written: None }) }
+        let times: Times = text.and_then(|text| serde_json::from_str(&text).ok()).unwrap_or_default();
+        LastUses { path, noted: Mutex::new(Noted { written: times.clone(), times }) }
     }
 
     /// When the token with this digest was last used.
@@ -49,16 +50,17 @@ impl LastUses {
         self.of(&credential.digest())
     }
 
-    /// Notes a use now, and writes the file if it has not been written for the interval.
+    /// Notes a use now, and writes the file if it has an older use of this token than its precision allows.
     pub(super) fn note(&self, digest: &[u8; 32]) {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
         let mut noted = self.noted.lock().unwrap_or_else(PoisonError::into_inner);
-        let last = noted.times.0.insert(key(digest), now);
-        let is_due = noted.written.is_none_or(|at| at.elapsed() >= INTERVAL);
-        if !is_due || last == Some(now) && noted.written.is_some() {
+        let key = key(digest);
+        let is_due = noted.written.0.get(&key).is_none_or(|written| now.abs_diff(*written) >= PRECISION);
+        noted.times.0.insert(key, now);
+        if !is_due {
             return;
         }
-        noted.written = Some(Instant::now());
+        noted.written = noted.times.clone();
         let fresh = self.path.with_extension("new");
         let written = serde_json::to_vec(&noted.times).map_err(std::io::Error::other);
         let written = written.and_then(|text| fs::write(&fresh, text)).and_then(|()| fs::rename(&fresh, &self.path));
@@ -85,6 +87,8 @@ mod tests {
         let read = LastUses::open(directory.path());
         assert!(read.of(&[1; 32]).unwrap().elapsed().unwrap() < Duration::from_secs(60));
         assert_eq!(read.of(&[2; 32]), None);
+        uses.note(&[2; 32]);
+        assert!(LastUses::open(directory.path()).of(&[2; 32]).is_some(), "also soon after that of another token");
         fs::write(directory.path().join(LastUses::FILE), "damaged").unwrap();
         assert_eq!(LastUses::open(directory.path()).of(&[1; 32]), None);
     }
