@@ -1,11 +1,11 @@
 //! Reads the configuration again while the server runs.
 //!
-//! Queues, accounts, issuers of users' tokens, isolation and the number of kept jobs take effect at once; every other change is listed, and needs a restart. A file
-//! that is invalid changes nothing.
+//! Queues, accounts, issuers of users' tokens, isolation and the number of kept jobs take effect at once; every other change is listed,
+//! and needs a restart. A file that is invalid changes nothing.
 
 use crate::api::{ConfigChange, Error, ErrorCode};
 use crate::audit::{AuditLog, Difference, Line, RELOAD};
-use crate::auth::{Accounts, Callers, Issuers};
+use crate::auth::{Accounts, AuthError, Callers, Issuers};
 use crate::config::{Config, ConfigError, IsolationRules};
 use crate::shell::{Handle, Stopped};
 use amalgam_core::policy::inter_job::QueueTree;
@@ -137,14 +137,18 @@ impl Reloader {
     async fn try_reload(&self) -> Result<Vec<ConfigChange>, Error> {
         let mut current = self.current.lock().await;
         let file = self.file.clone();
-        let read = move || read(&file.path, file.preset);
+        let issuers = Arc::clone(&self.issuers);
+        let read = move || {
+            let (mut config, written) = read(&file.path, file.preset)?;
+            let issuers = issuers.prepare(std::mem::take(&mut config.oidc));
+            let wrong = |error: AuthError| Error::new(ErrorCode::Conflict, error.to_string(), error.remedy());
+            Ok::<_, Error>((config, written, issuers.map_err(wrong)?))
+        };
         let internal = |error: tokio::task::JoinError| Error::new(ErrorCode::Internal, error.to_string(), "try again");
-        let (config, written) = tokio::task::spawn_blocking(read).await.map_err(internal)??;
+        let (config, written, issuers) = tokio::task::spawn_blocking(read).await.map_err(internal)??;
         let queues =
             if self.is_federated { current.queues.clone() } else { merged(&current.queues, config.queues.specs()) };
         let changes = self.changes(&current, &written, config.queues.specs());
-        let issuers = self.issuers.prepare(config.oidc);
-        let issuers = issuers.map_err(|error| Error::new(ErrorCode::Conflict, error.to_string(), error.remedy()))?;
         if !self.is_federated {
             let kept_jobs = config.master.dispatch.kept_jobs as u64;
             let kept_for = config.master.dispatch.kept_for;
@@ -203,7 +207,7 @@ impl Reloader {
         }
         match key {
             "kept_jobs" | "kept_for" | "kept_tasks" => self.is_federated,
-            "isolation" | "isolation_at_least" => false,
+            "isolation" | "isolation_at_least" | "account" | "oidc" => false,
             _ => !key.starts_with("account.") && !key.starts_with("oidc."),
         }
     }

@@ -244,7 +244,7 @@ async fn while_valid(callers: &Arc<Callers>, validity: &Validity, answer: impl F
     let answer = tokio::select! {
         answer = answer => answer,
         () = invalid(Arc::clone(callers), validity.clone()) => {
-            let message = "the token was removed or has expired while the request was answered";
+            let message = "the token ceased to be valid while the request was answered: it was removed, has expired, or the issuer's entry has changed";
             Reply(Error::new(ErrorCode::Unauthorized, message, "use a new token")).into_response()
         }
     };
@@ -280,7 +280,7 @@ impl HttpBody for WhileValid {
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
         if self.invalid.as_mut().poll(context).is_ready() {
-            return Poll::Ready(Some(Err(axum::Error::new("the token was removed or has expired"))));
+            return Poll::Ready(Some(Err(axum::Error::new("the token is not valid any more"))));
         }
         Pin::new(&mut self.body).poll_frame(context)
     }

@@ -101,11 +101,11 @@ pub struct Issuers(RwLock<Started>);
 
 /// Issuers with their keys.
 #[derive(Clone, Default)]
-pub struct Started(Arc<[Arc<Issuer>]>);
+pub struct Started(Arc<[Issuer]>);
 
 struct Issuer {
     config: Arc<OidcConfig>,
-    keys: Keys,
+    keys: Arc<Keys>,
 }
 
 impl Issuers {
@@ -119,7 +119,7 @@ impl Issuers {
         Ok(issuers)
     }
 
-    /// The issuers of another configuration. An entry that has not changed keeps its keys.
+    /// The issuers of another configuration. Keys of the same file or URL are kept.
     ///
     /// # Errors
     /// If a file of keys cannot be used.
@@ -128,9 +128,12 @@ impl Issuers {
             verifier::install();
         }
         let now = self.now();
-        let issuer = |config: OidcConfig| match now.0.iter().find(|issuer| *issuer.config == config) {
-            Some(same) => Ok(Arc::clone(same)),
-            None => Ok(Arc::new(Issuer { keys: Keys::start(&config)?, config: Arc::new(config) })),
+        let issuer = |config: OidcConfig| {
+            let keys = match now.0.iter().find(|issuer| issuer.config.jwks == config.jwks) {
+                Some(same) => Arc::clone(&same.keys),
+                None => Arc::new(Keys::start(&config)?),
+            };
+            Ok(Issuer { keys, config: Arc::new(config) })
         };
         configs.into_iter().map(issuer).collect::<Result<_, _>>().map(Started)
     }

@@ -305,6 +305,14 @@ fn keys_are_fetched_beside_the_requests_and_unknown_ones_do_not_flood_the_issuer
     }
     assert!(asked.elapsed() < Duration::from_secs(5), "requests wait for the issuer");
     thread::sleep(Duration::from_millis(200));
+    // A reload that changes the entry does not fetch them again.
+    let before = config(issuers.now().0[0].config.jwks.clone());
+    let changed = OidcConfig { admins: vec!["all".to_owned()], ..before.clone() };
+    issuers.replace(issuers.prepare(vec![changed.clone()]).unwrap());
+    let admin = key.token(Some("1"), &claims(json!({"groups": ["all"]})));
+    assert_eq!(verified(&issuers, &admin).unwrap().identity.scopes, Scopes::ADMIN);
+    assert!(issuers.have(&changed) && !issuers.have(&before));
+    thread::sleep(Duration::from_millis(200));
     assert_eq!(fetches.load(Ordering::SeqCst), 1, "the next fetch is a minute later");
 }
 
