@@ -76,13 +76,13 @@ pub struct AuditLog {
 struct Open {
     file: File,
     bytes: u64,
-    /// The minute of the latest lines without a user, and their number.
+    /// The hour of the latest lines without a user, and their number.
     strangers: (u64, u32),
 }
 
-/// Lines without a user that are written in a minute: nobody can displace others by requests without a token.
+/// Lines without a user that are written in an hour: who has no token cannot displace the lines of others within days.
 const MOST_STRANGERS: u32 = 60;
-/// The most bytes of a request and of what it was to change.
+/// The most characters of a text in a line.
 const MOST_TEXT: usize = 512;
 
 impl AuditLog {
@@ -99,13 +99,30 @@ impl AuditLog {
         Ok(AuditLog { path, open: Mutex::new(Open { file, bytes, strangers: (0, 0) }) })
     }
 
+    /// Adds a line about a daemon that asked for what it authenticates itself with from now on. One that was refused is a stranger.
+    pub fn add_daemon(&self, daemon: &str, from: String, request: &str, refused: Option<&str>) {
+        let what = refused.map(|_| format!("as {daemon}"));
+        self.add(&Line {
+            user: refused.is_none().then_some(daemon),
+            token: None,
+            from,
+            request: request.to_owned(),
+            what,
+            before: None,
+            after: None,
+            status: None,
+            result: refused.unwrap_or("ok").to_owned(),
+            id: None,
+        });
+    }
+
     /// Adds a line. A failure is reported in the daemon's log, and does not affect the request.
     pub fn add(&self, line: &Line) {
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         if line.user.is_none() {
-            let minute = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs() / 60;
-            let before = if open.strangers.0 == minute { open.strangers.1 } else { 0 };
-            open.strangers = (minute, before + 1);
+            let hour = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs() / 3_600;
+            let before = if open.strangers.0 == hour { open.strangers.1 } else { 0 };
+            open.strangers = (hour, before.saturating_add(1));
             if before >= MOST_STRANGERS {
                 return;
             }
@@ -139,21 +156,10 @@ impl AuditLog {
 /// # Errors
 /// If the log cannot be written.
 pub fn add_local(state_dir: &Path, user: &str, request: String, result: String) -> io::Result<()> {
-    add_of(state_dir, user, "local".to_owned(), request, result)
-}
-
-/// Adds a line about a daemon that asked for what it authenticates itself with from now on. A log that cannot be written is reported.
-pub fn add_daemon(state_dir: &Path, daemon: &str, from: String, request: &str, result: &str) {
-    if let Err(error) = add_of(state_dir, daemon, from, request.to_owned(), result.to_owned()) {
-        tracing::error!(%error, "{daemon}: `{request}` is not in the audit log");
-    }
-}
-
-fn add_of(state_dir: &Path, user: &str, from: String, request: String, result: String) -> io::Result<()> {
     let line = Line {
         user: Some(user),
         token: None,
-        from,
+        from: "local".to_owned(),
         request,
         what: None,
         before: None,
@@ -198,8 +204,8 @@ fn write(file: &mut File, line: &Line) -> io::Result<u64> {
     let at = humantime::format_rfc3339_millis(SystemTime::now()).to_string();
     let cut = |text: &str| text.chars().take(MOST_TEXT).collect::<String>();
     let (before, after) = (line.before.as_deref().map(cut), line.after.as_deref().map(cut));
-    let line =
-        &Line { request: cut(&line.request), what: line.what.as_deref().map(cut), before, after, ..line.clone() };
+    let (request, what, result) = (cut(&line.request), line.what.as_deref().map(cut), cut(&line.result));
+    let line = &Line { request, what, before, after, result, ..line.clone() };
     let mut text = serde_json::to_vec(&At { at, line }).map_err(io::Error::other)?;
     text.push(b'\n');
     file.write_all(&text)?;
@@ -239,7 +245,7 @@ mod tests {
         }
         let long = "x".repeat(70_000);
         for _ in 0..100 {
-            log.add(&Line { user: None, request: long.clone(), ..line("refused") });
+            log.add(&Line { user: None, request: long.clone(), result: long.clone(), ..line("refused") });
         }
         let text = fs::read_to_string(&path).unwrap();
         assert!((60..=2 * 60 + 2).contains(&text.lines().count()) && text.len() < 200_000, "{}", text.len());

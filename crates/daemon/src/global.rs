@@ -1,7 +1,7 @@
 //! The process of a global master: jobs and their managers, a log, a public interface, and a connection to the master
 //! of each cluster.
 
-use crate::auth::{Callers, Tokens, TrustedPem};
+use crate::auth::{self, Callers, Tokens, TrustedPem};
 use crate::authority::{Authority, Expected, pem_of};
 use crate::changed;
 use crate::channel::Certificate;
@@ -165,7 +165,7 @@ pub fn start(options: GlobalOptions) -> Result<Server, ServerError> {
         announced,
     };
     let usage_days = config.usage_days;
-    let callers = Callers { trusted, ..Callers::open(tokens, config, &kept.state_dir)? };
+    let callers = Callers { trusted, ..Callers::open(tokens, config, auth::audit_log(&kept.state_dir)?)? };
     Server::serve(hosted, remote, (callers, None, usage_days), runtime, listeners, kept)
 }
 

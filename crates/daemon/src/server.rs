@@ -7,7 +7,8 @@ mod standby;
 
 use crate::accounting::Accounting;
 use crate::api::ServerFile;
-use crate::auth::{AuthError, Callers, Tokens, TrustedPem};
+use crate::audit::AuditLog;
+use crate::auth::{self, AuthError, Callers, Tokens, TrustedPem};
 use crate::authority::AuthorityError;
 use crate::backend::ServerBackend;
 use crate::changed::{self, Misfit};
@@ -356,13 +357,13 @@ impl Server {
             let source = seat.is_some().then(|| Arc::new(FederatedFiles { remote, handle }) as Arc<dyn Source>);
             runtime.spawn(file_orders.carry_out(files, source, hosted.handle.clone()));
         }
-        let listeners = bind_all(&addresses)?;
+        let (listeners, audit) = (bind_all(&addresses)?, auth::audit_log(&state_dir)?);
         let agents_addresses = match agents.zip(own.for_daemons) {
             None => Vec::new(),
             Some((agents, (certificate, certifier))) => {
-                let side = side(&config, Arc::clone(&remote), id, epoch);
-                let (handle, secrets) = (handle.clone(), Secrets::Server(Arc::clone(&tokens)));
-                let gate = Gate { handle, secrets, certificate, certifier: Some(certifier), side, lease };
+                let (side, handle) = (side(&config, remote.clone(), id, epoch), handle.clone());
+                let (secrets, certifier) = (Secrets::Server(tokens.clone()), Some(certifier.recording(audit.clone())));
+                let gate = Gate { handle, secrets, certificate, certifier, side, lease };
                 listen_for_agents(&runtime, &agents, gate)?
             }
         };
@@ -370,7 +371,7 @@ impl Server {
         let (lock, torn_bytes, announced) = (executor_lock, log.torn_bytes, None);
         let kept =
             Kept { agents_addresses, torn_bytes, state_dir, lock, resignation, neighbours, encryption, announced };
-        let callers = open_callers((tokens, own.trusted), config, &kept.state_dir, config_file, handle, user)?;
+        let callers = open_callers((tokens, own.trusted), config, audit, config_file, handle, user)?;
         Server::serve(hosted, remote, callers, runtime, listeners, kept)
     }
 
@@ -490,12 +491,12 @@ fn side(config: &Config, remote: Arc<RemoteNodes>, id: ServerId, epoch: Epoch) -
 fn open_callers(
     (tokens, trusted): (Arc<Tokens>, Option<TrustedPem>),
     config: Config,
-    state_dir: &Path,
+    audit: Arc<AuditLog>,
     file: Option<ConfigFile>,
     handle: &Handle,
     user: String,
 ) -> Result<(Callers, Option<Arc<Reloader>>, u32), ServerError> {
-    let callers = Callers { trusted, ..Callers::open(tokens, config.clone(), state_dir)? };
+    let callers = Callers { trusted, ..Callers::open(tokens, config.clone(), audit)? };
     let reloader = file.map(|file| Arc::new(Reloader::new(file, &config, handle.clone(), &callers, user)));
     Ok((callers, reloader, config.usage_days))
 }

@@ -76,20 +76,27 @@ pub struct Callers {
 }
 
 impl Callers {
-    /// Those of a process with this configuration and state directory, with its audit log.
+    /// Those of a process with this configuration and audit log.
     ///
     /// # Errors
-    /// If the audit log cannot be opened, the local socket cannot be made, or a file of an issuer's keys cannot be used.
-    pub fn open(tokens: Arc<Tokens>, config: Config, state_dir: &Path) -> Result<Callers, AuthError> {
-        let audit = AuditLog::open(state_dir);
-        let audit = audit.map_err(|source| AuthError::Io { path: state_dir.join(AuditLog::FILE), source })?;
+    /// If the local socket cannot be made, or a file of an issuer's keys cannot be used.
+    pub fn open(tokens: Arc<Tokens>, config: Config, audit: Arc<AuditLog>) -> Result<Callers, AuthError> {
         let bind = |path: PathBuf| LocalSocket::bind(&path).map_err(|source| AuthError::Socket { path, source });
         let issuers = Arc::new(Issuers::start(config.oidc)?);
         let local = config.listen_local.map(bind).transpose()?;
         let accounts = Arc::new(Accounts::new(config.accounts));
         let isolation = Arc::new(IsolationRules::new(config.isolation));
-        Ok(Callers { tokens, accounts, audit: Some(Arc::new(audit)), local, trusted: None, issuers, isolation })
+        Ok(Callers { tokens, accounts, audit: Some(audit), local, trusted: None, issuers, isolation })
     }
+}
+
+/// The audit log of a state directory. A process opens it once, because it counts what it writes.
+///
+/// # Errors
+/// If the file cannot be opened.
+pub fn audit_log(state_dir: &Path) -> Result<Arc<AuditLog>, AuthError> {
+    let opened = AuditLog::open(state_dir);
+    opened.map(Arc::new).map_err(|source| AuthError::Io { path: state_dir.join(AuditLog::FILE), source })
 }
 
 /// The accounts of users who have another name on the nodes, by the name of the user.
@@ -145,7 +152,9 @@ impl AuthError {
     pub fn remedy(&self) -> String {
         match self {
             AuthError::Io { source, .. } if source.kind() == io::ErrorKind::NotFound => {
-                "check the path; a server creates tokens.toml in its state directory at its first start".to_owned()
+                "check the path; a server creates tokens.toml in its state directory at its first start; a daemon of another machine joins \
+                 with a string of `amalgam token join` (--join)"
+                    .to_owned()
             }
             AuthError::Io { source, .. } if source.kind() == io::ErrorKind::StorageFull => {
                 "free space on its disk".to_owned()

@@ -256,19 +256,9 @@ impl Gate {
             }
             (Side::Server { id, preset, .. }, Introduction::JobHost { host, next, .. }) => {
                 let status = self.handle.ask(move |roles, _| JobHostStatus::of(roles, host)).await;
-                let JobHostStatus { is_wanted, most, heard, settings } = status.map_err(|_| Refusal::stopping())?;
-                if !is_wanted {
-                    let why = match most {
-                        0 => "this server runs all job managers itself; write `job_hosts = 1` into its configuration, \
-                              or a higher number"
-                            .to_owned(),
-                        most => format!(
-                            "unknown job host {}; this server's configuration allows job hosts 1 to {most}",
-                            host.0
-                        ),
-                    };
-                    return Err(Refusal::for_good(why));
-                }
+                let status = status.map_err(|_| Refusal::stopping())?;
+                status.check(host).map_err(Refusal::for_good)?;
+                let JobHostStatus { heard, settings, .. } = status;
                 if next < heard {
                     let why = format!(
                         "the log of job host {} has {next} entries, and the server received {heard}: the log was lost, \
@@ -637,6 +627,17 @@ impl JobHostStatus {
         let has_jobs = || roles.dispatch().is_some_and(|dispatch| dispatch.has_jobs_at(host));
         let is_wanted = host != HostId::SERVER && (host.0 <= most || roles.heard(host) > 0 || has_jobs());
         JobHostStatus { is_wanted, most, heard: roles.heard(host), settings }
+    }
+
+    /// # Errors
+    /// Why this job host is not wanted.
+    fn check(&self, host: HostId) -> Result<(), String> {
+        match self.most {
+            _ if self.is_wanted => Ok(()),
+            0 => Err("this server runs all job managers itself; write `job_hosts = 1` into its configuration, or a higher number"
+                .to_owned()),
+            most => Err(format!("unknown job host {}; this server's configuration allows job hosts 1 to {most}", host.0)),
+        }
     }
 }
 

@@ -2,8 +2,8 @@
 
 use super::super::standbys::NO_STORE;
 use super::super::{Answer, Hello, Introduction, JOINING, LISTENING, Link, Obstacle, Outgoing, Secrets, Terms, Wire};
-use super::{Gate, NOT_FEDERATED, Refusal, Side, refuse};
-use crate::audit;
+use super::{Gate, JobHostStatus, NOT_FEDERATED, Refusal, Side, refuse};
+use crate::audit::AuditLog;
 use crate::auth::joins::{self, Request};
 use crate::auth::{self, Credential, DaemonRole, Holder, SharedUser, TokenEntry, Tokens, key_digest};
 use crate::authority::{Authority, Certified, Notes, Signers, Subject, Untrusted, Use, end_of, key_of, verify};
@@ -15,6 +15,7 @@ use amalgam_core::vocabulary::{GlobalId, HostId, NodeId};
 use rustls::pki_types::CertificateDer;
 use std::io;
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::sync::{mpsc, watch};
@@ -56,6 +57,8 @@ pub struct Certifier {
     federation: Arc<str>,
     /// Whether agents with tokens get certificates.
     exchanges_tokens: bool,
+    /// `None` in tests.
+    audit: Option<Arc<AuditLog>>,
     current: watch::Sender<Current>,
 }
 
@@ -85,7 +88,19 @@ impl Certifier {
         let federation = Arc::from("");
         let notes = Arc::new(Mutex::new(Notes::new(Arc::clone(&authority))));
         let (current, _) = watch::channel(Current::read(&authority, None));
-        Certifier { authority, notes, globals: globals.into(), federation, exchanges_tokens, current }
+        Certifier { authority, notes, globals: globals.into(), federation, exchanges_tokens, audit: None, current }
+    }
+
+    /// The same, and records which daemons got certificates or were refused.
+    #[must_use]
+    pub fn recording(self, audit: Arc<AuditLog>) -> Certifier {
+        Certifier { audit: Some(audit), ..self }
+    }
+
+    fn record(&self, daemon: &str, from: String, request: &str, refused: Option<&str>) {
+        if let Some(audit) = &self.audit {
+            audit.add_daemon(daemon, from, request, refused);
+        }
     }
 
     /// The same, and tells global masters how their federation is configured.
@@ -259,50 +274,54 @@ impl Gate {
         let Ok(is_up) = self.is_up(role, &name).await else {
             return Err(refuse(link, Refusal::stopping()).await);
         };
-        let number = match self.check_role(role, &name) {
-            Ok(number) => number,
-            Err(why) => return Err(refuse(link, Refusal::for_good(why)).await),
-        };
-        let subject = Subject { role, name, number };
-        // Before the string is used.
-        let certified = match certifier.certify(&subject, &key) {
-            Ok(certified) => certified,
-            Err(error) => {
-                let why = format!("a certificate for this key cannot be signed: {error}");
-                return Err(refuse(link, Refusal::for_good(why)).await);
-            }
-        };
-        let (bound, proof, path) = (link.bound(nonce), hello.proof, tokens.path().to_owned());
-        let (described, dir) = (subject.to_string(), certifier.authority.state_dir().to_owned());
-        let given = tokio::task::spawn_blocking(move || {
-            let described = subject.to_string();
-            let Subject { role, name, .. } = &subject;
-            let request = Request { role: *role, name, key: &key, is_up };
-            let given = joins::give(&path, &request, |secret| auth::verify(secret, JOINING, &bound, &proof));
-            let record =
-                |result: &str| audit::add_daemon(&dir, &described, from.to_string(), "join with a string", result);
-            // Before the daemon gets it.
-            let given = given.inspect(|_| record("ok"));
-            // Those who have no string could fill the log.
-            given.inspect_err(|refused| {
-                if refused.has_secret {
-                    record(&refused.why)
-                }
-            })
-        });
-        match given.await.map_err(io::Error::other)? {
-            Ok(secret) => {
+        let subject = Subject { role, name, number: None };
+        let described = subject.to_string();
+        let (bound, proof) = (link.bound(nonce), hello.proof);
+        let proves = move |secret: &str| auth::verify(secret, JOINING, &bound, &proof);
+        let given = self.redeemed((certifier, tokens.path()), subject, (key, is_up), proves).await?;
+        let refused = given.as_ref().err().map(String::as_str);
+        // Before the daemon gets it.
+        certifier.record(&described, from.to_string(), "join with a string", refused);
+        match given {
+            Ok((secret, certified)) => {
                 tracing::info!("{described} used a join string and has a certificate now");
                 let proof = auth::prove(&secret, LISTENING, &link.bound(&hello.nonce));
                 let terms = Terms::Join(Box::new(certified));
                 link.write(&Answer::Accepted { incarnation: 0, terms, proof, longest_silence: None }).await
             }
-            Err(refused) => Err(refuse(link, Refusal::for_good(refused.why)).await),
+            Err(why) => Err(refuse(link, Refusal::for_good(why)).await),
         }
     }
 
+    /// The secret of the string that was used, and the certificate; or why there is none.
+    async fn redeemed(
+        &self,
+        (certifier, token_file): (&Certifier, &Path),
+        subject: Subject,
+        (key, is_up): (Vec<u8>, bool),
+        proves: impl Fn(&str) -> bool + Send + 'static,
+    ) -> io::Result<Result<(String, Certified), String>> {
+        let number = match self.check_role(subject.role, &subject.name).await {
+            Ok(number) => number,
+            Err(why) => return Ok(Err(why)),
+        };
+        let subject = Subject { number, ..subject };
+        // Before the string is used.
+        let certified = match certifier.certify(&subject, &key) {
+            Ok(certified) => certified,
+            Err(error) => return Ok(Err(format!("a certificate for this key cannot be signed: {error}"))),
+        };
+        let path = token_file.to_owned();
+        let given = tokio::task::spawn_blocking(move || {
+            let Subject { role, name, .. } = &subject;
+            joins::give(&path, &Request { role: *role, name, key: &key, is_up }, proves)
+        });
+        let secret = given.await.map_err(io::Error::other)?;
+        Ok(secret.map(|secret| (secret, certified)))
+    }
+
     /// Checks that this server can have a daemon of this role. Returns the number for its certificate.
-    fn check_role(&self, role: DaemonRole, name: &str) -> Result<Option<u32>, String> {
+    async fn check_role(&self, role: DaemonRole, name: &str) -> Result<Option<u32>, String> {
         match (role, &self.side) {
             (DaemonRole::Global, Side::Server { federated: Some(own), .. }) => {
                 let globals = own.federation.globals;
@@ -313,7 +332,12 @@ impl Gate {
             }
             (DaemonRole::Global, _) => Err(NOT_FEDERATED.to_owned()),
             (DaemonRole::Server, _) if self.lease.is_none() => Err(NO_STORE.to_owned()),
-            (DaemonRole::Agent | DaemonRole::JobHost | DaemonRole::Server, _) => Ok(None),
+            (DaemonRole::JobHost, _) => {
+                let host = HostId(name.parse().map_err(|_| format!("`{name}` is not the number of a job host"))?);
+                let status = self.handle.ask(move |roles, _| JobHostStatus::of(roles, host)).await;
+                status.map_err(|_| "the server is stopping".to_owned())?.check(host).map(|()| None)
+            }
+            (DaemonRole::Agent | DaemonRole::Server, _) => Ok(None),
         }
     }
 
@@ -414,14 +438,13 @@ impl Gate {
         let (path, holder) = (tokens.path().to_owned(), Holder::agent(name));
         let exchanged = match certifier.certify(&subject, &key) {
             Ok(certified) => {
-                let (described, dir) = (subject.to_string(), certifier.authority.state_dir().to_owned());
-                let exchange = move || {
-                    let exchanged = joins::exchange(&path, holder, &token, &key);
-                    let what = "exchange of a token for a certificate";
-                    exchanged.inspect(|()| audit::add_daemon(&dir, &described, "its connection".to_owned(), what, "ok"))
-                };
-                let added = tokio::task::spawn_blocking(exchange).await.map_err(|error| error.to_string());
-                added.flatten().map(|()| certified)
+                let exchange = move || joins::exchange(&path, holder, &token, &key);
+                let added = tokio::task::spawn_blocking(exchange).await.map_err(|error| error.to_string()).flatten();
+                let what = "exchange of a token for a certificate";
+                added.map(|()| {
+                    certifier.record(&subject.to_string(), "its connection".to_owned(), what, None);
+                    certified
+                })
             }
             Err(error) => Err(error.to_string()),
         };
