@@ -141,8 +141,12 @@ pub fn start(state_dir: &Path) -> Result<(), AuthorityError> {
 /// If another rotation is under way, the files do not belong together, or the certificate is not one of an authority.
 pub fn import(state_dir: &Path, chain: &Path, key_path: &Path) -> Result<(), AuthorityError> {
     let pem = fs::read_to_string(chain).map_err(of(chain))?;
-    let certificates = certificates(chain, pem.as_bytes())?;
-    let key = key(key_path)?;
+    let certificates = certificates(chain, pem.as_bytes()).map_err(|error| {
+        instead(error, "name a PEM file with the certificate of the authority first (--certificate)")
+    })?;
+    let key = key(key_path).map_err(|error| {
+        instead(error, "name a PEM file with the authority's key, PKCS#8 without a password (--key)")
+    })?;
     let wrong = |problem: &str, remedy: &str| AuthorityError::Rotation {
         problem: format!("{}: {problem}", chain.display()),
         remedy: remedy.to_owned(),
@@ -169,6 +173,16 @@ pub fn import(state_dir: &Path, chain: &Path, key_path: &Path) -> Result<(), Aut
     check_idle(state_dir)?;
     place(&state_dir.join(Authority::NEXT_KEY_FILE), &key.serialize_pem())?;
     add_next(state_dir, &pem)
+}
+
+/// The error of a file that a user named, and not one of the state directory.
+fn instead(error: AuthorityError, remedy: &str) -> AuthorityError {
+    match error {
+        AuthorityError::Malformed { .. } => {
+            AuthorityError::Rotation { problem: error.to_string(), remedy: remedy.to_owned() }
+        }
+        other => other,
+    }
 }
 
 /// Ends a rotation: the first authority is not trusted any more.
