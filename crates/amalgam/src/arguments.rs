@@ -71,7 +71,7 @@ pub enum Verb {
     #[command(after_help = "Examples:
   amalgam login https://head:7433                           compare the fingerprint, then type the token
   amalgam login https://head:7433 --fingerprint 0e5b... --token-file grace.token
-  amalgam login https://head:7433 --join head:7434/0e5b...  with an agent's string
+  amalgam login https://head:7433 --join head:7434/0e5b...  a join string without its secret
   amalgam login unix:/run/amalgam/socket --name here        a server of this machine")]
     Login(verbs::login::LoginArgs),
     /// Remove a context, and the token in it, from this machine

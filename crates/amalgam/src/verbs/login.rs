@@ -5,7 +5,8 @@ use crate::connection::Connection;
 use crate::contexts::{self, Context, Store};
 use crate::discovery::{self, LOCAL};
 use crate::failure::{Failure, Kind, Result};
-use crate::{environment, joining, show};
+use crate::{environment, show};
+use amalgam_daemon::auth::joins::JoinString;
 use amalgam_daemon::authority::Trusted;
 use clap::Args;
 use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcsetattr};
@@ -23,7 +24,8 @@ pub struct LoginArgs {
     /// The SHA-256 of the server's authority, as `amalgam ca list` prints it at the server; without it, it is shown and you are asked
     #[arg(long, value_name = "SHA256")]
     fingerprint: Option<String>,
-    /// A join string of this server, which contains the fingerprint; the string stays valid for the daemon that it is for
+    /// A join string of this server, which contains the fingerprint: HOST:PORT/SHA256/SECRET. Leave the secret out where others see your
+    /// command line; the string is not used up
     #[arg(long, value_name = "STRING", conflicts_with = "fingerprint")]
     join: Option<String>,
     /// The name of the context [default: the host's name, or `local`]
@@ -232,7 +234,10 @@ fn is_yes(answer: &str) -> bool {
 /// The fingerprint that the user passed.
 fn pin(args: &LoginArgs) -> Result<Option<String>> {
     match &args.join {
-        Some(string) => Ok(joining::parse(Some(string))?.map(|string| string.fingerprint.to_ascii_lowercase())),
+        Some(string) => JoinString::fingerprint_in(string).map(Some).map_err(|why| {
+            let what = format!("invalid join string (--join): {why}");
+            Failure::usage(what, "pass a line of `amalgam token join`, with or without `/SECRET`")
+        }),
         None => args.fingerprint.as_deref().map(parse_fingerprint).transpose(),
     }
 }

@@ -138,14 +138,17 @@ fn a_join_string_says_which_server_is_the_right_one_and_stays_valid() {
     let other = format!("{at}/{}/{secret}", "0e".repeat(32));
     let wrong = user.login(&token, &[&server, "--join", &other]);
     assert!(wrong.code != 0 && wrong.err.contains(&format!("has the fingerprint {pin}, not 0e")), "{wrong:?}");
-    let garbled = user.login(&token, &[&server, "--join", &format!("{at}/{secret}")]);
+    let garbled = user.login(&token, &[&server, "--join", &format!("https://{at}/{secret}")]);
     assert!(garbled.code == 2 && garbled.err.contains("invalid join string"), "{garbled:?}");
     assert!(![&wrong, &garbled].into_iter().any(|failed| failed.err.contains(secret)), "{wrong:?} {garbled:?}");
     assert!(!user.file().exists(), "nothing is stored before all is verified");
 
-    let done = user.login(&token, &[&server, "--join", &string]);
-    assert_eq!(done.code, 0, "{done:?}");
-    user.ok(&["list"]);
+    for enough in [&string, &format!("{at}/{pin}")] {
+        let done = user.login(&token, &[&server, "--join", enough]);
+        assert_eq!(done.code, 0, "{done:?}");
+        user.ok(&["list"]);
+        user.ok(&["logout"]);
+    }
     // For the one daemon that the string is for.
     machines.started(1, machines.joining_agent(2, "host-2", &string));
 }

@@ -63,6 +63,18 @@ impl JoinString {
         }
     }
 
+    /// The fingerprint in a string, whose secret may be left out: a command line that does not need it can be seen by others.
+    ///
+    /// # Errors
+    /// What the text has to look like.
+    pub fn fingerprint_in(text: &str) -> Result<String, String> {
+        let whole = match text.trim().split('/').count() {
+            2 => format!("{}/{}", text.trim(), "0".repeat(64)),
+            _ => text.to_owned(),
+        };
+        JoinString::parse(&whole).map(|string| string.fingerprint.to_ascii_lowercase())
+    }
+
     /// Identifies the string without containing its secret.
     pub fn digest(&self) -> String {
         super::hex(&Sha256::digest(self.to_string()))
@@ -345,5 +357,9 @@ mod tests {
         ] {
             assert!(JoinString::parse(wrong).is_err(), "{wrong}");
         }
+        for enough in [string.to_string(), format!("[fe80::1]:7434/{}", fingerprint.to_uppercase())] {
+            assert_eq!(JoinString::fingerprint_in(&enough), Ok(fingerprint.clone()), "{enough}");
+        }
+        assert!(JoinString::fingerprint_in("[fe80::1]:7434").is_err());
     }
 }
