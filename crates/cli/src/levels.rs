@@ -18,7 +18,7 @@ const PARTS: [(&str, &[&str]); 9] = [
     ("executor", &["executor", "shell::executor_link"]),
     ("transport", &["transport", "channel", "cryptography", "strangers"]),
     ("http", &["http"]),
-    ("store", &["store", "replica", "accounting", "dates"]),
+    ("store", &["store", "replica", "accounting", "dates", "journal"]),
     ("auth", &["auth", "authority", "identity", "audit"]),
     ("files", &["files", "shell::fetcher", "transport::ways"]),
 ];

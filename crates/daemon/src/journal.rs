@@ -116,8 +116,15 @@ impl JournalWriter {
 
 impl JournalWriter {
     fn make_room(&mut self, now: SystemTime) -> Result<(), JournalError> {
+        while self.has_too_old(now)
+            && let Some(EarlierRun { path, .. }) = self.earlier.pop()
+        {
+            if let Err(error) = remove_unless_written(&path) {
+                tracing::warn!("cannot remove {}, which is older than --journal-for: {error}", path.display());
+            }
+        }
         let own = self.written + self.buffer.len() as u64;
-        while own + self.earlier.iter().map(|run| run.bytes).sum::<u64>() > self.limit || self.has_too_old(now) {
+        while own + self.earlier.iter().map(|run| run.bytes).sum::<u64>() > self.limit {
             let Some(EarlierRun { path, .. }) = self.earlier.pop() else {
                 return Err(JournalError::Full { path: self.path.clone(), limit: self.limit });
             };
