@@ -36,7 +36,8 @@ pub fn connect(connection: &Connection) -> Result<Client> {
     find(connection)?.ok_or_else(|| {
         let place = state_dir(connection).map_or_else(|_| "this machine".to_owned(), |dir| dir.display().to_string());
         let remedy = "start one with `amalgam dev` or `amalgam server`, or name the state directory of one on this machine with \
-                      --state-dir or AMALGAM_STATE, or the address of another one with --server or AMALGAM_SERVER";
+                      --state-dir or AMALGAM_STATE; log in to one on another machine with `amalgam login`, or choose a context of \
+                      `amalgam context list`";
         Failure::unreachable(format!("no running server was found in the state directory {place}"), remedy)
     })
 }

@@ -192,6 +192,7 @@ pub fn table(nodes: &[NodeSummary]) -> String {
             node.id.to_string(),
             node.name.clone(),
             match &node.doubt {
+                Some(doubt) if doubt.failures == 1 => format!("{} (failed once)", node.state),
                 Some(doubt) if doubt.failures > 0 => format!("{} (failed {} times)", node.state, doubt.failures),
                 Some(_) => format!("{} (outages)", node.state),
                 None => node.state.to_string(),

@@ -325,7 +325,7 @@ fn has_administrator(path: &Path) -> bool {
     auth::read(path).unwrap_or_default().iter().any(|entry| entry.scopes.has(Scope::Admin) && entry.is_valid(end))
 }
 
-/// That of the authority which signs the server's certificates.
+/// The fingerprint of the authority that signs the server's certificates.
 fn fingerprint(state_dir: &Path) -> Result<String> {
     let progress = Progress::of(state_dir).map_err(|error| Failure::new(error.to_string(), error.remedy()))?;
     let mut authorities = progress.authorities.into_iter();
@@ -401,7 +401,7 @@ fn report(path: &Path, entry: &TokenEntry) -> Result<()> {
 }
 
 fn parse_ttl(text: &str) -> std::result::Result<Duration, String> {
-    let ttl = humantime::parse_duration(text).map_err(|error| error.to_string())?;
+    let ttl = humantime::parse_duration(text).map_err(|_| "write for instance 30m, 12h or 90d".to_owned())?;
     if ttl < Duration::from_secs(1) { Err("use at least 1s".to_owned()) } else { Ok(ttl) }
 }
 

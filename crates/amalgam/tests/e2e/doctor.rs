@@ -35,7 +35,8 @@ fn examined_after(scene: &Scene, change: &str, check: &str, arguments: &[&str]) 
 
 /// Whether this is possible, which is printed if it is not.
 fn may_change_or_skip() -> bool {
-    let made = Command::new("unshare").args(["--mount", "--uts", "true"]).stderr(Stdio::null()).status();
+    let change = "echo probe > /proc/sys/kernel/hostname; mount -t tmpfs none /mnt";
+    let made = Command::new("unshare").args(["--mount", "--uts", "sh", "-ec", change]).stderr(Stdio::null()).status();
     let may = made.is_ok_and(|made| made.success());
     if !may {
         println!("skipped: this needs root and namespaces of mounts");

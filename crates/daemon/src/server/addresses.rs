@@ -151,7 +151,7 @@ pub(crate) fn asynchronous(listeners: Vec<StdListener>) -> Result<Vec<TcpListene
 
 fn cannot_bind(address: SocketAddr, error: &io::Error) -> ServerError {
     let remedy = if error.kind() == io::ErrorKind::AddrInUse {
-        "; another process uses it: stop that process, or use another address with --listen"
+        "; another process uses it: stop that process, or use another address with --listen or --listen-agents"
     } else {
         ""
     };

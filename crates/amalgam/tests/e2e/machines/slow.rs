@@ -58,7 +58,10 @@ fn pieces(slowness: Slowness, message: &[u8], session: &mut ClientConnection, st
         Slowness::Hello => written(session).chunks(1).map(<[u8]>::to_vec).collect(),
         Slowness::Message => {
             while session.is_handshaking() {
-                session.complete_io(stream).unwrap();
+                // On a busy machine, the server may end the connection before.
+                if session.complete_io(stream).is_err() {
+                    return Vec::new();
+                }
             }
             let record = |byte: &u8| {
                 session.writer().write_all(&[*byte]).unwrap();
@@ -107,11 +110,13 @@ fn slow_clients_on_another_machine_are_ended_and_the_cluster_works_on() {
     // Another agent of that machine joins beside them.
     machines.start_agent(2, &machines.agents);
     machines.run_across();
-    while !clients.iter().all(|(.., client)| client.is_finished()) {
+    let mut have_ended = false;
+    while !have_ended {
+        have_ended = clients.iter().all(|(.., client)| client.is_finished());
         let asked = Instant::now();
         let ran = machines.client(1, &format!("https://{interface}"), &["run", "--", "echo", "served"]);
         assert_eq!((ran.code, ran.out.as_str()), (0, "served\n"), "{ran:?}");
-        assert!(asked.elapsed() < Duration::from_secs(10), "{:?}", asked.elapsed());
+        assert!(asked.elapsed() < Duration::from_secs(20), "{:?}", asked.elapsed());
     }
     for (server, slowness, client) in clients {
         let connected = client.join().unwrap();

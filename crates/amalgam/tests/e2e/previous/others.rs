@@ -36,7 +36,7 @@ impl Upgrade {
         self.job.set(job).expect("one array");
     }
 
-    /// Waits until so many more tasks have run.
+    /// Waits until some more tasks have run.
     fn goes_on(&self, scene: &Scene) {
         let before = done(scene);
         assert!(before < self.tasks, "the upgrade ended within the array");
