@@ -310,3 +310,15 @@ fn contexts_that_no_longer_serve_are_found() {
     assert_eq!((code, checks.len()), (1, 1));
     finds(&checks, "problem", "can be read by others (mode 644)", "chmod 600");
 }
+
+#[test]
+fn a_named_directory_that_is_missing_is_a_problem() {
+    let scene = Scene::new();
+    let missing = scene.path().join("missing");
+    let missing = missing.to_str().unwrap();
+    for arguments in [["--work-dir", missing], ["--state-dir", missing]] {
+        let (code, checks) = examined(&scene, "directory", &arguments);
+        finds(&checks, "problem", "missing: No such file or directory", "check the path");
+        assert_eq!(code, 1);
+    }
+}

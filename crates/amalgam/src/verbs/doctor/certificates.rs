@@ -1,8 +1,11 @@
-//! The authority of an encrypted interface, and the certificate that the server presents.
+//! The authority of an encrypted interface, the certificate that the server presents, and those with which daemons of this machine
+//! authenticate themselves.
 
 use super::{Check, Patient};
 use crate::discovery;
+use amalgam_daemon::auth::DaemonRole;
 use amalgam_daemon::authority::Authority;
+use amalgam_daemon::identity::Identity;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore};
@@ -17,6 +20,10 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const DAY: i64 = 24 * 60 * 60;
 /// An authority that ends sooner is a warning: all clients need the next one before.
 const SOON: i64 = 60 * DAY;
+/// A daemon's certificate, which is valid for 30 days and replaced after 15, ends sooner if that fails.
+const LATE: i64 = 10 * DAY;
+/// The directories of daemons of the Debian package, besides the server's and the agent's.
+const PACKAGED: [&str; 2] = ["/var/lib/amalgam-jobs", "/var/lib/amalgam-global"];
 
 pub fn checks(patient: &Patient) -> Vec<Check> {
     let own = patient.state_dir.as_ref().map(|dir| dir.join(Authority::FILE)).filter(|path| path.exists());
@@ -27,7 +34,46 @@ pub fn checks(patient: &Patient) -> Vec<Check> {
     if let (Some(address), Some(trusted)) = (server.as_deref().and_then(encrypted), named.or(own)) {
         checks.push(presented(address, &trusted));
     }
+    let given = [&patient.state_dir, &patient.work_dir].into_iter().flatten().map(PathBuf::as_path);
+    let directories = given.chain(PACKAGED.iter().map(Path::new));
+    checks.extend(directories.flat_map(identities).map(|path| of_daemon(&path)));
     checks
+}
+
+/// The files in a directory with certificates of daemons: one for each cluster of a global master.
+fn identities(directory: &Path) -> Vec<PathBuf> {
+    let names =
+        fs::read_dir(directory).into_iter().flatten().filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+    let mut names: Vec<String> = names.filter(|name| name.starts_with("identity") && name.ends_with(".json")).collect();
+    names.sort_unstable();
+    names.into_iter().map(|name| directory.join(name)).collect()
+}
+
+/// A certificate with which a daemon authenticates itself.
+fn of_daemon(path: &Path) -> Check {
+    const CHECK: &str = "identity";
+    let name = path.display();
+    let identity = match Identity::load_file(path.to_owned()) {
+        Ok(Some(identity)) => identity,
+        Ok(None) => return Check::ok(CHECK, format!("{name} was removed")),
+        Err(error) => return Check::problem(CHECK, format!("{name}: {error}"), error.remedy()),
+    };
+    let (Ok(subject), Some(end)) = (identity.subject(), identity.end()) else {
+        let remedy = "remove the file, and join again with a string of `amalgam token join`";
+        return Check::problem(CHECK, format!("{name} has no certificate of a daemon"), remedy);
+    };
+    let days = days_until(end);
+    judged(CHECK, &format!("the certificate of {subject} in {name}"), days, LATE / DAY, || {
+        match (days, subject.role) {
+        (..0, role) if role != DaemonRole::Server => format!(
+            "run `amalgam token remove {} {}` at the server, and join again with a string of `amalgam token join`",
+            role.flag(),
+            subject.name
+        ),
+        _ => "start the daemon, and check that it reaches the server and that both clocks agree: the server replaces its certificate"
+            .to_owned(),
+    }
+    })
 }
 
 /// HOST:PORT of an https address.
@@ -78,13 +124,18 @@ pub fn days_ago(seconds: i64) -> String {
 /// Days until the end of a certificate; negative if it has ended.
 fn days_left(certificate: &CertificateDer) -> Result<i64, String> {
     let (_, parsed) = parse_x509_certificate(certificate).map_err(|_| "it is not a certificate".to_owned())?;
+    Ok(days_until(parsed.validity().not_after.timestamp()))
+}
+
+/// Days until a time in seconds since 1970.
+fn days_until(end: i64) -> i64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs() as i64);
-    Ok((parsed.validity().not_after.timestamp() - now).div_euclid(DAY))
+    (end - now).div_euclid(DAY)
 }
 
 fn judged(check: &'static str, what: &str, days: i64, soon: i64, remedy: impl FnOnce() -> String) -> Check {
     match days {
-        ..0 => Check::problem(check, format!("{what} ended {} days ago", -days), remedy()),
+        ..0 => Check::problem(check, format!("{what} ended {}", days_ago((-days - 1) * DAY)), remedy()),
         days if days < soon => Check::warning(check, format!("{what} ends in {days} days"), remedy()),
         days => Check::ok(check, format!("{what} is valid for {days} more days")),
     }

@@ -35,6 +35,17 @@ pub fn checks(patient: &Patient) -> Vec<Check> {
     checks
 }
 
+/// A directory that the command line names, or that a role has, and that is not there.
+pub fn missing(directory: &Path) -> Option<Check> {
+    let why = match fs::metadata(directory) {
+        Ok(found) if found.is_dir() => return None,
+        Ok(_) => "is not a directory".to_owned(),
+        Err(error) => error.to_string(),
+    };
+    let remedy = "check the path; a daemon makes its directory at its first start";
+    Some(Check::problem("directory", format!("{}: {why}", directory.display()), remedy))
+}
+
 fn of_directory(what: &str, directory: &Path, patient: &Patient) -> Vec<Check> {
     let mut checks = vec![space(what, directory)];
     let is_state = what.starts_with("state");
