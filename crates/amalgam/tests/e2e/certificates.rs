@@ -98,6 +98,13 @@ fn certificates_that_ended_were_revoked_or_are_of_others_are_refused_on_both_sid
     let ended = SystemTime::now() - Duration::from_secs(5);
     identity.replace(authority.certify_until(&subject, &key, ended).unwrap()).unwrap();
     machines.keeps_trying(1, &machines.agents, "your certificate has expired");
+    let home = machines.home(1);
+    let examined = machines.scene.run(&["doctor", "--role", "agent", "--work-dir", home.to_str().unwrap()]);
+    assert!(examined.code == 1 && examined.out.contains("ended less than a day ago"), "{examined:?}");
+    assert!(
+        examined.out.contains("`amalgam token remove --agent host-1` at the server, and join again"),
+        "{examined:?}"
+    );
     // One of another authority, with the same name and key.
     let elsewhere = tempfile::tempdir().unwrap();
     let other = Authority::open(elsewhere.path()).unwrap();
@@ -129,6 +136,16 @@ fn certificates_that_ended_were_revoked_or_are_of_others_are_refused_on_both_sid
     machines.keeps_trying(1, &machines.agents, "has been revoked");
     machines.started(1, machines.joining_agent(1, "host-1", &machines.join_string(&[])));
     machines.run_across();
+    let log = machines.scene.kill_daemon();
+    for why in [
+        "belongs to the agent of node host-1, and this node is named host-2",
+        "belongs to the agent host-1, and is for nothing else",
+        "certificate has expired",
+        "is not of this cluster's authority",
+        "has been revoked",
+    ] {
+        assert!(log.lines().any(|line| line.contains("WARN") && line.contains(why)), "{why}: {log}");
+    }
 }
 
 #[test]
@@ -288,7 +305,7 @@ fn a_job_host_that_joined_with_a_string_needs_no_copy_of_the_tokens() {
     let string = machines.join_string(&["--role", "jobs"]);
     let advertised = format!("{}:{}", address(1), free_port());
     let host = |string: &str| {
-        let mut command = machines.scene.command(&["jobs", "--number", "1", "--join", string, "--listen", &advertised]);
+        let mut command = machines.scene.command(&["jobs", "--join", string, "--listen", &advertised]);
         command.arg("--work-dir").arg(machines.scene.path().join("jobs"));
         command.env_remove("AMALGAM_STATE").env("HOME", machines.scene.path().join("home"));
         command
@@ -298,6 +315,12 @@ fn a_job_host_that_joined_with_a_string_needs_no_copy_of_the_tokens() {
     machines.host(1).has(&mut wrong);
     let refused = Daemon::start(wrong).err().expect("it is refused");
     assert!(refused.contains("or for another --role"), "{refused}");
+    // Nor is a number that the configuration does not have; the string is still good.
+    let mut second = host(&string);
+    second.args(["--number", "2"]);
+    machines.host(1).has(&mut second);
+    let refused = Daemon::start(second).err().expect("it is refused");
+    assert!(refused.contains("unknown job host 2; this server's configuration allows job hosts 1 to 1"), "{refused}");
     machines.started(1, host(&string));
     // Nodes that join later are known to it at once.
     machines.join_agents(&[1, 2]);

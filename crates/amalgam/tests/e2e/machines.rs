@@ -385,11 +385,11 @@ fn a_join_string_is_all_that_another_machine_needs_and_is_useless_afterwards() {
     until_true("the end of that agent", || is_down("host-2"));
     machines.started(2, agent(2, "host-2", &two));
     machines.run_across();
-    // A restart with the same command needs no string: the agent has certificates. Nor does one without it.
+    // A restart with the same command needs no string: the agent has certificates. Nor does one without it, and it knows the server.
     machines.daemons.borrow_mut().remove(0).kill();
     machines.started(1, agent(1, "host-1", &string));
     machines.daemons.borrow_mut().remove(1).kill();
-    let mut without = machines.scene.agent_command(&["--server", &machines.agents, "--name", "host-1", "--cpus", "2"]);
+    let mut without = machines.scene.agent_command(&["--name", "host-1", "--cpus", "2"]);
     without.args(["--memory", "1GiB", "--attribute", "host=1", "--work-dir"]).arg(machines.scene.path().join("host-1"));
     without.env_remove("AMALGAM_STATE").env("HOME", machines.scene.path().join("home"));
     machines.started(1, without);

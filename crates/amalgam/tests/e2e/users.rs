@@ -80,6 +80,14 @@ fn a_user_without_an_account_and_root_get_a_clear_reason() {
 }
 
 #[test]
+fn where_tasks_run_as_the_agents_user_the_node_says_so() {
+    let cluster = Cluster::start(1, 1, "");
+    let own = cluster.scene.ok(&["run", "--", "id", "-un"]);
+    let said = cluster.scene.ok(&["node", "info", "0"]);
+    assert!(said.contains(&format!("tasks run as {}", own.trim())), "{said}");
+}
+
+#[test]
 fn an_agent_says_why_it_cannot_run_tasks_as_others() {
     if !rustix::process::geteuid().is_root() {
         return println!("skipped: this needs root");
