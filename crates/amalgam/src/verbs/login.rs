@@ -160,7 +160,13 @@ fn present_authorities(server: &str, trusted: &[u8]) -> Result<String> {
 /// What any process at the address offers.
 fn offered(server: &str) -> Result<Vec<Trusted>> {
     let pem = Client::offered_authorities(server).map_err(|failure| match failure.kind {
-        Kind::Unreachable | Kind::Broken => failure,
+        Kind::Unreachable => Failure {
+            remedy: "check the address, and that the server runs and listens there: clients of other machines need \
+                     `amalgam server --listen 0.0.0.0:7433`"
+                .to_owned(),
+            ..failure
+        },
+        Kind::Broken => failure,
         _ => Failure {
             what: format!("{server} does not send its authority: {}", failure.what),
             remedy: "check that it is an amalgam server; for one of an older version, pass --ca-file with a copy of ca.pem in its \

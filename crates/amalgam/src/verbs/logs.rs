@@ -35,7 +35,7 @@ pub struct LogsArgs {
     /// Omit the task's name before each line if there are several tasks
     #[arg(long)]
     no_prefix: bool,
-    /// Write both streams of the tasks of a job that has ended to a tar archive; - for standard output
+    /// Write both streams of the tasks of a job that has ended to a tar archive; a file of that name is replaced; - for standard output
     #[arg(long, value_name = "FILE", conflicts_with_all = ["follow", "stderr", "both", "no_prefix"])]
     archive: Option<PathBuf>,
 }
