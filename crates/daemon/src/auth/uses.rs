@@ -3,25 +3,24 @@
 use super::{Credential, hex};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::{fs, io, thread};
 
-/// The precision of the times in the file, in seconds.
-const PRECISION: u64 = 60;
+/// Interval at which the file is written at most, and the precision of the times.
+const INTERVAL: Duration = Duration::from_secs(60);
 
 /// The last uses by the first bytes of the tokens' digests, in seconds since 1970. The file is not needed by the server: a use
 /// that is lost in a crash does not matter.
-pub struct LastUses {
-    path: PathBuf,
-    noted: Mutex<Noted>,
-}
+pub struct LastUses(Arc<Mutex<Noted>>);
 
 struct Noted {
+    path: PathBuf,
     times: Times,
-    /// What the file has.
-    written: Times,
+    written: Option<Instant>,
+    /// Whether there are uses that the file does not have, which a thread will write.
+    is_dirty: bool,
 }
 
 #[derive(Clone, Default, Serialize, Deserialize)]
@@ -35,13 +34,13 @@ impl LastUses {
     pub fn open(state_dir: &Path) -> LastUses {
         let path = state_dir.join(LastUses::FILE);
         let text = fs::read_to_string(&path).ok();
-        let times: Times = text.and_then(|text| serde_json::from_str(&text).ok()).unwrap_or_default();
-        LastUses { path, noted: Mutex::new(Noted { written: times.clone(), times }) }
+        let times = text.and_then(|text| serde_json::from_str(&text).ok()).unwrap_or_default();
+        LastUses(Arc::new(Mutex::new(Noted { path, times, written: None, is_dirty: false })))
     }
 
     /// When the token with this digest was last used.
     fn of(&self, digest: &[u8; 32]) -> Option<SystemTime> {
-        let noted = self.noted.lock().unwrap_or_else(PoisonError::into_inner);
+        let noted = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         noted.times.0.get(&key(digest)).map(|at| UNIX_EPOCH + Duration::from_secs(*at))
     }
 
@@ -50,19 +49,48 @@ impl LastUses {
         self.of(&credential.digest())
     }
 
-    /// Notes a use now, and writes the file if it has an older use of this token than its precision allows.
+    /// Notes a use now. The file has it at once, or when the interval since the last writing has passed.
     pub(super) fn note(&self, digest: &[u8; 32]) {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-        let mut noted = self.noted.lock().unwrap_or_else(PoisonError::into_inner);
-        let key = key(digest);
-        let is_due = noted.written.0.get(&key).is_none_or(|written| now.abs_diff(*written) >= PRECISION);
-        noted.times.0.insert(key, now);
-        if !is_due {
-            return;
+        let mut noted = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        noted.times.0.insert(key(digest), now);
+        let passed = noted.written.map_or(INTERVAL, |at| at.elapsed());
+        if passed >= INTERVAL {
+            noted.write();
+        } else if !noted.is_dirty {
+            let (wait, later) = (INTERVAL - passed, Arc::downgrade(&self.0));
+            let waiting = thread::Builder::new().name("token-uses".to_owned());
+            // Without a thread, the next use that finds the interval passed writes it.
+            noted.is_dirty = waiting.spawn(move || write_after(wait, &later)).is_ok();
         }
-        noted.written = noted.times.clone();
+    }
+}
+
+/// A process that ends in order loses no use.
+impl Drop for LastUses {
+    fn drop(&mut self) {
+        let mut noted = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if noted.is_dirty {
+            noted.write();
+        }
+    }
+}
+
+fn write_after(wait: Duration, noted: &Weak<Mutex<Noted>>) {
+    thread::sleep(wait);
+    if let Some(noted) = noted.upgrade() {
+        let mut noted = noted.lock().unwrap_or_else(PoisonError::into_inner);
+        if noted.is_dirty {
+            noted.write();
+        }
+    }
+}
+
+impl Noted {
+    fn write(&mut self) {
+        (self.written, self.is_dirty) = (Some(Instant::now()), false);
         let fresh = self.path.with_extension("new");
-        let written = serde_json::to_vec(&noted.times).map_err(std::io::Error::other);
+        let written = serde_json::to_vec(&self.times).map_err(io::Error::other);
         let written = written.and_then(|text| fs::write(&fresh, text)).and_then(|()| fs::rename(&fresh, &self.path));
         if let Err(error) = written {
             tracing::warn!(path = %self.path.display(), %error, "cannot write when access tokens were last used");
@@ -88,7 +116,9 @@ mod tests {
         assert!(read.of(&[1; 32]).unwrap().elapsed().unwrap() < Duration::from_secs(60));
         assert_eq!(read.of(&[2; 32]), None);
         uses.note(&[2; 32]);
-        assert!(LastUses::open(directory.path()).of(&[2; 32]).is_some(), "also soon after that of another token");
+        assert_eq!(LastUses::open(directory.path()).of(&[2; 32]), None, "the file is not written for each use");
+        drop(uses);
+        assert!(LastUses::open(directory.path()).of(&[2; 32]).is_some(), "nor is a use lost");
         fs::write(directory.path().join(LastUses::FILE), "damaged").unwrap();
         assert_eq!(LastUses::open(directory.path()).of(&[1; 32]), None);
     }
