@@ -49,6 +49,14 @@ pub struct Line<'a> {
     pub id: Option<String>,
 }
 
+impl<'a> Line<'a> {
+    /// Without what only some requests have.
+    fn new(user: Option<&'a str>, from: String, request: String, result: String) -> Line<'a> {
+        let (token, what, before, after, status, id) = (None, None, None, None, None, None);
+        Line { user, token, from, request, what, before, after, status, result, id }
+    }
+}
+
 /// A value before and after a change.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Difference {
@@ -76,11 +84,26 @@ pub struct AuditLog {
 struct Open {
     file: File,
     bytes: u64,
-    /// The hour of the latest lines without a user, and their number.
-    strangers: (u64, u32),
+    /// Requests without a valid token, and refused joins: neither displaces the lines of the other.
+    strangers: [Strangers; 2],
 }
 
-/// Lines without a user that are written in an hour: who has no token cannot displace the lines of others within days.
+/// Who has no user.
+#[derive(Clone, Copy)]
+enum Stranger {
+    Caller,
+    Daemon,
+}
+
+/// Lines without a user in one hour.
+#[derive(Clone, Copy, Default)]
+struct Strangers {
+    hour: u64,
+    lines: u32,
+    left_out: u32,
+}
+
+/// Lines of each kind without a user that are written in an hour: callers without a token cannot displace the lines of others within days.
 const MOST_STRANGERS: u32 = 60;
 /// The most characters of a text in a line.
 const MOST_TEXT: usize = 512;
@@ -96,38 +119,51 @@ impl AuditLog {
         let path = state_dir.join(AuditLog::FILE);
         let file = append_to(&path)?;
         let bytes = file.metadata()?.len();
-        Ok(AuditLog { path, open: Mutex::new(Open { file, bytes, strangers: (0, 0) }) })
+        Ok(AuditLog { path, open: Mutex::new(Open { file, bytes, strangers: Default::default() }) })
     }
 
     /// Adds a line about a daemon that asked for what it authenticates itself with from now on. One that was refused is a stranger.
     pub fn add_daemon(&self, daemon: &str, from: String, request: &str, refused: Option<&str>) {
         let what = refused.map(|_| format!("as {daemon}"));
-        self.add(&Line {
-            user: refused.is_none().then_some(daemon),
-            token: None,
-            from,
-            request: request.to_owned(),
-            what,
-            before: None,
-            after: None,
-            status: None,
-            result: refused.unwrap_or("ok").to_owned(),
-            id: None,
-        });
+        let user = refused.is_none().then_some(daemon);
+        let result = refused.unwrap_or("ok").to_owned();
+        self.add_as(Stranger::Daemon, &Line { what, ..Line::new(user, from, request.to_owned(), result) });
     }
 
     /// Adds a line. A failure is reported in the daemon's log, and does not affect the request.
     pub fn add(&self, line: &Line) {
+        self.add_as(Stranger::Caller, line);
+    }
+
+    fn add_as(&self, stranger: Stranger, line: &Line) {
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         if line.user.is_none() {
             let hour = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs() / 3_600;
-            let before = if open.strangers.0 == hour { open.strangers.1 } else { 0 };
-            open.strangers = (hour, before.saturating_add(1));
-            if before >= MOST_STRANGERS {
+            let counted = &mut open.strangers[stranger as usize];
+            if counted.hour != hour {
+                let left_out = counted.left_out;
+                *counted = Strangers { hour, ..Strangers::default() };
+                if left_out > 0 {
+                    let which = match stranger {
+                        Stranger::Caller => format!("{left_out} more requests without a valid token"),
+                        Stranger::Daemon => format!("{left_out} more refused joins"),
+                    };
+                    let result = "not recorded one by one".to_owned();
+                    self.append(&mut open, &Line::new(None, "several".to_owned(), which, result));
+                }
+            }
+            let counted = &mut open.strangers[stranger as usize];
+            if counted.lines >= MOST_STRANGERS {
+                counted.left_out = counted.left_out.saturating_add(1);
                 return;
             }
+            counted.lines += 1;
         }
-        let written = self.rotate(&mut open).and_then(|()| write(&mut open.file, line));
+        self.append(&mut open, line);
+    }
+
+    fn append(&self, open: &mut Open, line: &Line) {
+        let written = self.rotate(open).and_then(|()| write(&mut open.file, line));
         match written {
             Ok(length) => open.bytes += length,
             Err(error) => tracing::error!(path = %self.path.display(), %error, "cannot write the audit log"),
@@ -156,18 +192,7 @@ impl AuditLog {
 /// # Errors
 /// If the log cannot be written.
 pub fn add_local(state_dir: &Path, user: &str, request: String, result: String) -> io::Result<()> {
-    let line = Line {
-        user: Some(user),
-        token: None,
-        from: "local".to_owned(),
-        request,
-        what: None,
-        before: None,
-        after: None,
-        status: None,
-        result,
-        id: None,
-    };
+    let line = Line::new(Some(user), "local".to_owned(), request, result);
     write(&mut append_to(&state_dir.join(AuditLog::FILE))?, &line).map(drop)
 }
 
@@ -249,6 +274,15 @@ mod tests {
         }
         let text = fs::read_to_string(&path).unwrap();
         assert!((60..=2 * 60 + 2).contains(&text.lines().count()) && text.len() < 200_000, "{}", text.len());
+        // A join that is refused is still recorded, and an hour later how many requests were not.
+        log.add_daemon("the agent of node x", "10.0.0.9:5".to_owned(), "join with a string", Some("used up"));
+        log.open.lock().unwrap().strangers[0].hour -= 1;
+        log.add(&Line { user: None, ..line("refused") });
+        let text = fs::read_to_string(&path).unwrap();
+        assert!(
+            text.contains("as the agent of node x") && text.contains("40 more requests without a valid token"),
+            "{text}"
+        );
 
         for number in 0..8 {
             log.open.lock().unwrap().bytes = MOST_BYTES;

@@ -65,6 +65,30 @@ impl Machines {
     }
 }
 
+/// On the machine of an agent whose certificate has ended.
+fn doctor_finds_the_end(machines: &Machines, host: usize) {
+    let home = machines.home(host);
+    let examined = machines.scene.run(&["doctor", "--role", "agent", "--work-dir", home.to_str().unwrap()]);
+    assert!(examined.code == 1 && examined.out.contains("ended less than a day ago"), "{examined:?}");
+    assert!(
+        examined.out.contains(&format!("`amalgam token remove --agent host-{host}` at the server, and join again")),
+        "{examined:?}"
+    );
+}
+
+fn the_server_has_said_why(machines: &Machines) {
+    let log = machines.scene.kill_daemon();
+    for why in [
+        "belongs to the agent of node host-1, and this node is named host-2",
+        "belongs to the agent host-1, and is for nothing else",
+        "certificate has expired",
+        "is not of this cluster's authority",
+        "has been revoked",
+    ] {
+        assert!(log.lines().any(|line| line.contains("WARN") && line.contains(why)), "{why}: {log}");
+    }
+}
+
 #[test]
 fn certificates_that_ended_were_revoked_or_are_of_others_are_refused_on_both_sides() {
     let Some(machines) = Machines::start(3, "") else { return };
@@ -98,13 +122,7 @@ fn certificates_that_ended_were_revoked_or_are_of_others_are_refused_on_both_sid
     let ended = SystemTime::now() - Duration::from_secs(5);
     identity.replace(authority.certify_until(&subject, &key, ended).unwrap()).unwrap();
     machines.keeps_trying(1, &machines.agents, "your certificate has expired");
-    let home = machines.home(1);
-    let examined = machines.scene.run(&["doctor", "--role", "agent", "--work-dir", home.to_str().unwrap()]);
-    assert!(examined.code == 1 && examined.out.contains("ended less than a day ago"), "{examined:?}");
-    assert!(
-        examined.out.contains("`amalgam token remove --agent host-1` at the server, and join again"),
-        "{examined:?}"
-    );
+    doctor_finds_the_end(&machines, 1);
     // One of another authority, with the same name and key.
     let elsewhere = tempfile::tempdir().unwrap();
     let other = Authority::open(elsewhere.path()).unwrap();
@@ -136,16 +154,7 @@ fn certificates_that_ended_were_revoked_or_are_of_others_are_refused_on_both_sid
     machines.keeps_trying(1, &machines.agents, "has been revoked");
     machines.started(1, machines.joining_agent(1, "host-1", &machines.join_string(&[])));
     machines.run_across();
-    let log = machines.scene.kill_daemon();
-    for why in [
-        "belongs to the agent of node host-1, and this node is named host-2",
-        "belongs to the agent host-1, and is for nothing else",
-        "certificate has expired",
-        "is not of this cluster's authority",
-        "has been revoked",
-    ] {
-        assert!(log.lines().any(|line| line.contains("WARN") && line.contains(why)), "{why}: {log}");
-    }
+    the_server_has_said_why(&machines);
 }
 
 #[test]
@@ -300,12 +309,31 @@ fn a_rotation_waits_for_daemons_that_are_not_connected() {
 }
 
 #[test]
+fn a_job_host_with_a_number_that_the_configuration_lacks_uses_no_string() {
+    let Some(machines) = Machines::start(2, "preset = 'apollo'\njob_hosts = 1") else { return };
+    let string = machines.join_string(&["--role", "jobs"]);
+    let listen = format!("{}:{}", address(1), free_port());
+    let host = |number: &str| {
+        let mut command = machines.scene.command(&["jobs", "--number", number, "--join", &string, "--listen", &listen]);
+        command.arg("--work-dir").arg(machines.scene.path().join("jobs").join(number));
+        command.env_remove("AMALGAM_STATE").env("HOME", machines.scene.path().join("home"));
+        machines.host(1).has(&mut command);
+        command
+    };
+    fs::create_dir(machines.scene.path().join("jobs")).unwrap();
+    let refused = Daemon::start(host("2")).err().expect("it is refused");
+    assert!(refused.contains("unknown job host 2; this server's configuration allows job hosts 1 to 1"), "{refused}");
+    let joined = Daemon::start(host("1")).unwrap_or_else(|refused| panic!("{refused}"));
+    joined.kill();
+}
+
+#[test]
 fn a_job_host_that_joined_with_a_string_needs_no_copy_of_the_tokens() {
     let Some(machines) = Machines::start(3, "preset = 'apollo'\njob_hosts = 1") else { return };
     let string = machines.join_string(&["--role", "jobs"]);
     let advertised = format!("{}:{}", address(1), free_port());
     let host = |string: &str| {
-        let mut command = machines.scene.command(&["jobs", "--join", string, "--listen", &advertised]);
+        let mut command = machines.scene.command(&["jobs", "--number", "1", "--join", string, "--listen", &advertised]);
         command.arg("--work-dir").arg(machines.scene.path().join("jobs"));
         command.env_remove("AMALGAM_STATE").env("HOME", machines.scene.path().join("home"));
         command
@@ -315,12 +343,6 @@ fn a_job_host_that_joined_with_a_string_needs_no_copy_of_the_tokens() {
     machines.host(1).has(&mut wrong);
     let refused = Daemon::start(wrong).err().expect("it is refused");
     assert!(refused.contains("or for another --role"), "{refused}");
-    // Nor is a number that the configuration does not have; the string is still good.
-    let mut second = host(&string);
-    second.args(["--number", "2"]);
-    machines.host(1).has(&mut second);
-    let refused = Daemon::start(second).err().expect("it is refused");
-    assert!(refused.contains("unknown job host 2; this server's configuration allows job hosts 1 to 1"), "{refused}");
     machines.started(1, host(&string));
     // Nodes that join later are known to it at once.
     machines.join_agents(&[1, 2]);

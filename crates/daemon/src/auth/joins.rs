@@ -144,6 +144,15 @@ pub fn exchange(token_file: &Path, holder: Holder, token: &Credential, key: &[u8
     }
 }
 
+/// Whether a machine proves a secret for this role that has not expired.
+///
+/// # Errors
+/// Why not, for the machine.
+pub fn has(token_file: &Path, role: DaemonRole, proves: impl Fn(&str) -> bool) -> Result<(), String> {
+    let found = find(token_file.parent().unwrap_or(Path::new("/")), role, proves).map_err(logged)?;
+    found.map(drop).ok_or_else(|| USELESS.to_owned())
+}
+
 /// Uses a secret for a new entry in the token file, and returns it. `proves` tells whether the machine has a secret. A daemon that asks
 /// again for the key of its entry uses nothing.
 ///
@@ -152,11 +161,6 @@ pub fn exchange(token_file: &Path, holder: Holder, token: &Credential, key: &[u8
 pub fn give(token_file: &Path, request: &Request, proves: impl Fn(&str) -> bool) -> Result<String, String> {
     let _only = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let state_dir = token_file.parent().unwrap_or(Path::new("/"));
-    // The peer has proved nothing yet, so it does not learn what is wrong with which file.
-    let logged = |error: AuthError| {
-        tracing::error!("a machine cannot join: {error}; {}", error.remedy());
-        "the server cannot use its join strings or tokens; its log says why".to_owned()
-    };
     let Some(Join { secret, uses, .. }) = find(state_dir, request.role, proves).map_err(logged)? else {
         return Err(USELESS.to_owned());
     };
@@ -194,6 +198,12 @@ pub fn give(token_file: &Path, request: &Request, proves: impl Fn(&str) -> bool)
     }
     file::add(token_file, TokenEntry::with_key(holder, request.key), false).map_err(logged)?;
     Ok(secret)
+}
+
+/// The peer may have proved nothing yet, so it does not learn what is wrong with which file.
+fn logged(error: AuthError) -> String {
+    tracing::error!("a machine cannot join: {error}; {}", error.remedy());
+    "the server cannot use its join strings or tokens; its log says why".to_owned()
 }
 
 const USELESS: &str = "the join string is unknown, used up, expired, or for another --role; make another with `amalgam token join` at the \

@@ -642,8 +642,11 @@ impl JobHostStatus {
 }
 
 async fn refuse(mut link: Link, Refusal { why, obstacle }: Refusal) -> io::Error {
-    let written = link.write(&Answer::Refused { why: why.clone(), obstacle }).await;
-    written.err().unwrap_or_else(|| io::Error::new(io::ErrorKind::PermissionDenied, why))
+    let why = match link.write(&Answer::Refused { why: why.clone(), obstacle }).await {
+        Ok(()) => why,
+        Err(error) => format!("{why} (it did not wait for this answer: {error})"),
+    };
+    io::Error::new(io::ErrorKind::PermissionDenied, why)
 }
 
 /// The facts of log entries, with their instants converted to this process's clock.

@@ -278,18 +278,17 @@ impl Gate {
         let described = subject.to_string();
         let (bound, proof) = (link.bound(nonce), hello.proof);
         let proves = move |secret: &str| auth::verify(secret, JOINING, &bound, &proof);
-        let given = self.redeemed((certifier, tokens.path()), subject, (key, is_up), proves).await?;
-        let refused = given.as_ref().err().map(String::as_str);
-        // Before the daemon gets it.
-        certifier.record(&described, from.to_string(), "join with a string", refused);
-        match given {
+        match self.redeemed((certifier, tokens.path()), subject, (key, is_up, from), proves).await? {
             Ok((secret, certified)) => {
                 tracing::info!("{described} used a join string and has a certificate now");
                 let proof = auth::prove(&secret, LISTENING, &link.bound(&hello.nonce));
                 let terms = Terms::Join(Box::new(certified));
                 link.write(&Answer::Accepted { incarnation: 0, terms, proof, longest_silence: None }).await
             }
-            Err(why) => Err(refuse(link, Refusal::for_good(why)).await),
+            Err(refusal) => {
+                certifier.record(&described, from.to_string(), "join with a string", Some(&refusal.why));
+                Err(refuse(link, refusal).await)
+            }
         }
     }
 
@@ -298,44 +297,60 @@ impl Gate {
         &self,
         (certifier, token_file): (&Certifier, &Path),
         subject: Subject,
-        (key, is_up): (Vec<u8>, bool),
-        proves: impl Fn(&str) -> bool + Send + 'static,
-    ) -> io::Result<Result<(String, Certified), String>> {
+        (key, is_up, from): (Vec<u8>, bool, SocketAddr),
+        proves: impl Fn(&str) -> bool + Clone + Send + 'static,
+    ) -> io::Result<Result<(String, Certified), Refusal>> {
+        let path = token_file.to_owned();
+        // A stranger learns nothing about the cluster.
+        let (role, proves_any) = (subject.role, proves.clone());
+        let is_known = tokio::task::spawn_blocking(move || joins::has(&path, role, proves_any));
+        if let Err(why) = is_known.await.map_err(io::Error::other)? {
+            return Ok(Err(Refusal::for_good(why)));
+        }
         let number = match self.check_role(subject.role, &subject.name).await {
             Ok(number) => number,
-            Err(why) => return Ok(Err(why)),
+            Err(refusal) => return Ok(Err(refusal)),
         };
         let subject = Subject { number, ..subject };
         // Before the string is used.
         let certified = match certifier.certify(&subject, &key) {
             Ok(certified) => certified,
-            Err(error) => return Ok(Err(format!("a certificate for this key cannot be signed: {error}"))),
+            Err(error) => {
+                let why = format!("a certificate for this key cannot be signed: {error}");
+                return Ok(Err(Refusal::for_good(why)));
+            }
         };
-        let path = token_file.to_owned();
+        let (path, certifier) = (token_file.to_owned(), certifier.clone());
+        // Also if the connection ends meanwhile, the use of the string is recorded.
         let given = tokio::task::spawn_blocking(move || {
             let Subject { role, name, .. } = &subject;
-            joins::give(&path, &Request { role: *role, name, key: &key, is_up }, proves)
+            let given = joins::give(&path, &Request { role: *role, name, key: &key, is_up }, proves);
+            given.inspect(|_| certifier.record(&subject.to_string(), from.to_string(), "join with a string", None))
         });
         let secret = given.await.map_err(io::Error::other)?;
-        Ok(secret.map(|secret| (secret, certified)))
+        Ok(secret.map(|secret| (secret, certified)).map_err(Refusal::for_good))
     }
 
     /// Checks that this server can have a daemon of this role. Returns the number for its certificate.
-    async fn check_role(&self, role: DaemonRole, name: &str) -> Result<Option<u32>, String> {
+    async fn check_role(&self, role: DaemonRole, name: &str) -> Result<Option<u32>, Refusal> {
+        let wrong = |why: String| Err(Refusal::for_good(why));
         match (role, &self.side) {
             (DaemonRole::Global, Side::Server { federated: Some(own), .. }) => {
                 let globals = own.federation.globals;
                 match name.parse::<u8>() {
                     Ok(number) if number < globals => Ok(Some(own.cluster.0.into())),
-                    _ => Err(format!("unknown global master {name}; known: 0 to {}", globals - 1)),
+                    _ => wrong(format!("unknown global master {name}; known: 0 to {}", globals - 1)),
                 }
             }
-            (DaemonRole::Global, _) => Err(NOT_FEDERATED.to_owned()),
-            (DaemonRole::Server, _) if self.lease.is_none() => Err(NO_STORE.to_owned()),
+            (DaemonRole::Global, _) => wrong(NOT_FEDERATED.to_owned()),
+            (DaemonRole::Server, _) if self.lease.is_none() => wrong(NO_STORE.to_owned()),
             (DaemonRole::JobHost, _) => {
-                let host = HostId(name.parse().map_err(|_| format!("`{name}` is not the number of a job host"))?);
+                let Ok(host) = name.parse().map(HostId) else {
+                    return wrong(format!("`{name}` is not the number of a job host"));
+                };
                 let status = self.handle.ask(move |roles, _| JobHostStatus::of(roles, host)).await;
-                status.map_err(|_| "the server is stopping".to_owned())?.check(host).map(|()| None)
+                let status = status.map_err(|_| Refusal::stopping())?;
+                status.check(host).map(|()| None).map_err(Refusal::for_good)
             }
             (DaemonRole::Agent | DaemonRole::Server, _) => Ok(None),
         }
