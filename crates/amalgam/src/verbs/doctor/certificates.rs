@@ -9,6 +9,7 @@ use amalgam_daemon::identity::Identity;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore};
+use std::collections::BTreeSet;
 use std::fs;
 use std::net::{TcpStream, ToSocketAddrs};
 use std::path::{Path, PathBuf};
@@ -20,8 +21,8 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const DAY: i64 = 24 * 60 * 60;
 /// An authority that ends sooner is a warning: all clients need the next one before.
 const SOON: i64 = 60 * DAY;
-/// A daemon's certificate, which is valid for 30 days and replaced after 15, ends sooner if that fails.
-const LATE: i64 = 10 * DAY;
+/// A daemon's certificate, which is valid for 30 days and replaced after 10, ends sooner if that fails.
+const LATE: i64 = 15 * DAY;
 /// The directories of daemons of the Debian package, besides the server's and the agent's.
 const PACKAGED: [&str; 2] = ["/var/lib/amalgam-jobs", "/var/lib/amalgam-global"];
 
@@ -36,12 +37,23 @@ pub fn checks(patient: &Patient) -> Vec<Check> {
     }
     let given = [&patient.state_dir, &patient.work_dir].into_iter().flatten().map(PathBuf::as_path);
     let directories = given.chain(PACKAGED.iter().map(Path::new));
-    checks.extend(directories.flat_map(identities).map(|path| of_daemon(&path)));
+    let files: BTreeSet<PathBuf> = directories.flat_map(with_daemons).flat_map(|place| identities(&place)).collect();
+    checks.extend(files.iter().map(|path| of_daemon(path)));
     checks
 }
 
+/// A directory, and those in it that agents and job hosts have by default.
+fn with_daemons(directory: &Path) -> Vec<PathBuf> {
+    let inner = fs::read_dir(directory).into_iter().flatten().filter_map(|entry| {
+        let entry = entry.ok()?;
+        let name = entry.file_name().into_string().ok()?;
+        (name.starts_with("agent-") || name.starts_with("jobs-")).then(|| entry.path())
+    });
+    inner.chain([directory.to_owned()]).collect()
+}
+
 /// The files in a directory with certificates of daemons: one for each cluster of a global master.
-fn identities(directory: &Path) -> Vec<PathBuf> {
+pub fn identities(directory: &Path) -> Vec<PathBuf> {
     let names =
         fs::read_dir(directory).into_iter().flatten().filter_map(|entry| entry.ok()?.file_name().into_string().ok());
     let mut names: Vec<String> = names.filter(|name| name.starts_with("identity") && name.ends_with(".json")).collect();

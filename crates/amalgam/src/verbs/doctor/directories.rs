@@ -1,5 +1,6 @@
 //! The directories of daemons: free space, the time of a write, and who can read secrets.
 
+use super::certificates::identities;
 use super::{Check, Patient, Role};
 use crate::show;
 use amalgam_daemon::auth::Tokens;
@@ -19,7 +20,7 @@ const SHORT_WRITE: Duration = Duration::from_millis(50);
 const WRITES: usize = 11;
 
 /// Files in a state or work directory with secrets of the cluster.
-const SECRETS: [&str; 5] = [Tokens::FILE, "joins.json", "ca-key.pem", "ca-next-key.pem", "identity.json"];
+const SECRETS: [&str; 4] = [Tokens::FILE, "joins.json", "ca-key.pem", "ca-next-key.pem"];
 
 pub fn checks(patient: &Patient) -> Vec<Check> {
     let state = patient.state_dir.as_deref().filter(|_| patient.is(Role::Server)).map(|dir| ("state directory", dir));
@@ -29,7 +30,8 @@ pub fn checks(patient: &Patient) -> Vec<Check> {
         checks.extend(of_directory(what, directory, patient));
     }
     for directory in [&patient.state_dir, &patient.work_dir].into_iter().flatten() {
-        checks.extend(SECRETS.iter().filter_map(|name| secret(&directory.join(name))));
+        let files = SECRETS.iter().map(|name| directory.join(name)).chain(identities(directory));
+        checks.extend(files.filter_map(|path| secret(&path)));
     }
     checks.extend(patient.connection.token_file.as_deref().and_then(secret));
     checks

@@ -99,8 +99,7 @@ pub fn execute(args: DoctorArgs, connection: &Connection) -> Result<ExitCode> {
     let expected = [state_dir.as_deref().filter(|_| is_expected), args.work_dir.as_deref()];
     let mut checks: Vec<Check> = expected.into_iter().flatten().filter_map(directories::missing).collect();
     let state_dir = state_dir.filter(|dir| dir.is_dir());
-    let work_dir =
-        args.work_dir.filter(|dir| dir.is_dir()).or_else(|| Some(PathBuf::from(WORK_DIR)).filter(|dir| dir.is_dir()));
+    let work_dir = Some(args.work_dir.unwrap_or_else(|| PathBuf::from(WORK_DIR))).filter(|dir| dir.is_dir());
     let config = cluster::configured(args.config.as_deref(), None)?;
     let roles = if args.role.is_empty() { found_roles(state_dir.as_deref(), work_dir.as_deref()) } else { args.role };
     let patient = Patient { roles, connection, config, state_dir, work_dir };
