@@ -56,7 +56,12 @@ pub fn execute(args: LoginArgs, connection: &Connection) -> Result<ExitCode> {
     }
     let pin = pin(&args)?;
     let authorities = match server.starts_with("https://") {
-        true => Some(verified_authorities(&server, pin.as_deref(), connection, known.as_ref())?),
+        true => Some(verified_authorities(
+            &server,
+            pin.as_deref().map(|pin| (pin, args.join.is_some())),
+            connection,
+            known.as_ref(),
+        )?),
         false if pin.is_some() => {
             return Err(Failure::usage(
                 format!("--fingerprint and --join are for https:// servers, and {server} has no certificate"),
@@ -122,7 +127,7 @@ fn client_of(context: &Context) -> Result<Client> {
 /// context that is to be replaced, or by the user. Nothing that was received before is trusted beyond that.
 fn verified_authorities(
     server: &str,
-    pin: Option<&str>,
+    pin: Option<(&str, bool)>,
     connection: &Connection,
     known: Option<&Context>,
 ) -> Result<String> {
@@ -183,10 +188,12 @@ fn no_authority(server: &str) -> Failure {
 }
 
 /// The others that were offered may come from somebody between both, who can know the certificate with this fingerprint.
-fn pinned(server: &str, pin: &str, offered: &[Trusted]) -> Result<String> {
+fn pinned(server: &str, (pin, is_of_string): (&str, bool), offered: &[Trusted]) -> Result<String> {
     let Some(found) = offered.iter().find(|authority| authority.fingerprint == pin) else {
         let has: Vec<&str> = offered.iter().map(|authority| authority.fingerprint.as_str()).collect();
-        let what = format!("the authority of {server} has the fingerprint {}, not {pin}", has.join(" or "));
+        // What is wrong with a join string may be that its secret is in this place.
+        let wanted = if is_of_string { "that of the join string" } else { pin };
+        let what = format!("the authority of {server} has the fingerprint {}, not {wanted}", has.join(" or "));
         let remedy = "compare what you passed with the output of `amalgam ca list` at the server; if that is the same, another \
                       process answers at this address: do not send it a token";
         return Err(Failure::new(what, remedy));

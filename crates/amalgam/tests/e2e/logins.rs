@@ -137,10 +137,13 @@ fn a_join_string_says_which_server_is_the_right_one_and_stays_valid() {
     assert_eq!(pin, machines.fingerprint());
     let other = format!("{at}/{}/{secret}", "0e".repeat(32));
     let wrong = user.login(&token, &[&server, "--join", &other]);
-    assert!(wrong.code != 0 && wrong.err.contains(&format!("has the fingerprint {pin}, not 0e")), "{wrong:?}");
+    let other_authority = format!("has the fingerprint {pin}, not that of the join string");
+    assert!(wrong.code != 0 && wrong.err.contains(&other_authority), "{wrong:?}");
+    let cut = user.login(&token, &[&server, "--join", &format!("{at}/{secret}")]);
+    assert!(cut.code != 0 && cut.err.contains(&other_authority), "{cut:?}");
     let garbled = user.login(&token, &[&server, "--join", &format!("https://{at}/{secret}")]);
     assert!(garbled.code == 2 && garbled.err.contains("invalid join string"), "{garbled:?}");
-    assert!(![&wrong, &garbled].into_iter().any(|failed| failed.err.contains(secret)), "{wrong:?} {garbled:?}");
+    assert!(![&wrong, &cut, &garbled].into_iter().any(|failed| failed.err.contains(secret)), "{wrong:?} {garbled:?}");
     assert!(!user.file().exists(), "nothing is stored before all is verified");
 
     for enough in [&string, &format!("{at}/{pin}")] {
