@@ -33,12 +33,12 @@ pub fn parse(text: Option<&str>) -> Result<Option<JoinString>> {
     })
 }
 
-/// Where the server is: as the string says, as the command line does, or where the daemon joined at an earlier start.
+/// Where the server is: as the command line says, as the string does, or where the daemon joined at an earlier start.
 ///
 /// # Errors
 /// If that is no address, or the certificates in the work directory cannot be read.
 pub fn server(named: Option<&str>, string: Option<&JoinString>, work_dir: &Path) -> Result<String> {
-    let given = string.map(|string| string.address.clone()).or_else(|| named.map(str::to_owned));
+    let given = named.map(str::to_owned).or_else(|| string.map(|string| string.address.clone()));
     let address = match given {
         Some(given) => Some(given),
         None => Identity::load(work_dir)?.and_then(|kept| kept.server()),
@@ -66,6 +66,9 @@ pub fn identity(
     };
     let digest = string.digest();
     if let Some(kept) = kept.filter(|kept| kept.is_of(&digest)) {
+        if kept.server().is_none() {
+            kept.keep_server(&string.address)?;
+        }
         return checked(kept, role, name).map(Some);
     }
     let path = work_dir.join(Identity::FILE);

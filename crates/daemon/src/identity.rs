@@ -145,7 +145,7 @@ impl Identity {
         self.stored().server
     }
 
-    /// Keeps it, for starts that name no server.
+    /// Keeps the server's address, for starts that name none.
     ///
     /// # Errors
     /// If the file cannot be written.

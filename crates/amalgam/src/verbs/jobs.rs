@@ -34,7 +34,7 @@ pub struct JobsArgs {
     /// it gave, in the work directory, with or without the string. Agents that joined with a string, too, need nothing else
     #[arg(long, value_name = "STRING", env = "AMALGAM_JOIN", hide_env_values = true, help_heading = "Connection")]
     join: Option<String>,
-    /// The server's address for agents, as in its ready line [default: where it joined with a string before, or 127.0.0.1:7434]
+    /// The server's address for agents, as in its ready line [default: that of the string, where it joined before, or 127.0.0.1:7434]
     #[arg(long, value_name = "HOST:PORT", help_heading = "Connection")]
     server: Option<String>,
     /// Address of this process for agents, or several, separated by commas; may be repeated. Keep it the same after a restart: agents
