@@ -120,6 +120,7 @@ impl JournalWriter {
             && let Some(EarlierRun { path, .. }) = self.earlier.pop()
         {
             if let Err(error) = remove_unless_written(&path) {
+                // There may be room all the same.
                 tracing::warn!("cannot remove {}, which is older than --journal-for: {error}", path.display());
             }
         }
@@ -128,12 +129,7 @@ impl JournalWriter {
             let Some(EarlierRun { path, .. }) = self.earlier.pop() else {
                 return Err(JournalError::Full { path: self.path.clone(), limit: self.limit });
             };
-            match remove_unless_written(&path) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                    return Err(JournalError::Io { what: "remove", path, error });
-                }
-                _ => {}
-            }
+            remove_unless_written(&path).map_err(|error| JournalError::Io { what: "remove", path, error })?;
         }
         Ok(())
     }
@@ -144,9 +140,12 @@ impl JournalWriter {
     }
 }
 
-/// Leaves a journal that another process of this name is writing.
+/// Leaves a journal that another process of this name is writing, or has removed.
 fn remove_unless_written(path: &Path) -> io::Result<()> {
-    let file = File::open(path)?;
+    let file = match File::open(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        opened => opened?,
+    };
     match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => fs::remove_file(path),
         Err(rustix::io::Errno::WOULDBLOCK) => Ok(()),

@@ -207,6 +207,12 @@ fn the_authority_of_an_organisation_signs_from_its_import_on() {
     cancel(dir.path(), false).unwrap();
     fs::write(&key_path, own.serialize_pem()).unwrap();
     assert!(import(dir.path(), &certificate, &key_path).unwrap_err().to_string().contains("another key"));
+    fs::set_permissions(&certificate, fs::Permissions::from_mode(0o600)).unwrap();
+    // Files that are exchanged are those of the user, and not what a backup has.
+    for (certificate, key, named) in [(&key_path, &key_path, "--certificate"), (&certificate, &certificate, "--key")] {
+        let remedy = import(dir.path(), certificate, key).unwrap_err().remedy();
+        assert!(remedy.contains(named) && !remedy.contains("backup"), "{remedy}");
+    }
     let plain = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
     fs::write(&certificate, plain.cert.pem()).unwrap();
     fs::write(&key_path, plain.signing_key.serialize_pem()).unwrap();
