@@ -15,18 +15,44 @@ const TURN: usize = 1_024;
 #[allow(clippy::large_enum_variant)]
 pub enum Input {
     Envelope(Envelope),
-    NodeConnected { node: NodeId, incarnation: u64 },
-    NodeDisconnected { node: NodeId },
-    MasterConnected { incarnation: u64 },
+    NodeConnected {
+        node: NodeId,
+        incarnation: u64,
+    },
+    NodeDisconnected {
+        node: NodeId,
+    },
+    MasterConnected {
+        incarnation: u64,
+    },
     MasterDisconnected,
-    HostConnected { host: HostId, incarnation: u64 },
-    HostDisconnected { host: HostId },
-    ClusterConnected { cluster: ClusterId, incarnation: u64 },
-    ClusterDisconnected { cluster: ClusterId },
-    GlobalConnected { global: GlobalId, incarnation: u64 },
-    GlobalDisconnected { global: GlobalId },
-    ExecutorConnected { incarnation: u64 },
+    HostConnected {
+        host: HostId,
+        incarnation: u64,
+    },
+    HostDisconnected {
+        host: HostId,
+    },
+    ClusterConnected {
+        cluster: ClusterId,
+        incarnation: u64,
+    },
+    ClusterDisconnected {
+        cluster: ClusterId,
+    },
+    GlobalConnected {
+        global: GlobalId,
+        incarnation: u64,
+    },
+    GlobalDisconnected {
+        global: GlobalId,
+    },
+    ExecutorConnected {
+        incarnation: u64,
+    },
     ExecutorDisconnected,
+    /// This many reports of nodes that rest, which only cost time (ADR 90).
+    Reports(u64),
 }
 
 /// `repr(C)` keeps the order of the fields in memory: all fields before the roles fit in one cache line.
@@ -71,6 +97,33 @@ impl Process {
         self.inbox.push_back(input);
     }
 
+    /// A report of a node that rests arrives.
+    pub fn put_report(&mut self, now: Instant, nanos: u64) {
+        if self.is_idle(now) {
+            self.busy_until = now + self.charge_nanos(nanos);
+        } else if let Some(Input::Reports(waiting)) = self.inbox.back_mut() {
+            *waiting += 1;
+        } else {
+            self.inbox.push_back(Input::Reports(1));
+        }
+    }
+
+    /// Takes the turns that begin by then and have nothing but such reports.
+    pub fn take_reports(&mut self, until: Instant, nanos: u64) {
+        while self.busy_until <= until
+            && !self.turn_noted
+            && let [Input::Reports(waiting)] = self.inbox.make_contiguous()
+        {
+            let taken = (*waiting).min(TURN as u64);
+            *waiting -= taken;
+            if *waiting == 0 {
+                self.inbox.clear();
+            }
+            let work = self.charge_nanos(taken * nanos);
+            self.busy_until += work;
+        }
+    }
+
     pub fn has_messages(&self) -> bool {
         !self.inbox.is_empty()
     }
@@ -90,12 +143,38 @@ impl Process {
 
     /// Gives the waiting inputs to the roles and wakes the roles whose wake-up time has come.
     pub fn take_turn(&mut self, now: Instant, costs: &Costs, slowness: u64, effects: &mut Effects) {
-        let taken = self.inbox.len().min(TURN);
-        for input in self.inbox.drain(..taken) {
-            handle(&mut self.roles, now, input, effects);
+        let (mut taken, mut reports) = (0, 0);
+        while taken + reports < TURN
+            && let Some(input) = self.inbox.pop_front()
+        {
+            if let Input::Reports(waiting) = input {
+                let now_taken = waiting.min((TURN - taken - reports) as u64);
+                reports += now_taken as usize;
+                if waiting > now_taken {
+                    self.inbox.push_front(Input::Reports(waiting - now_taken));
+                }
+            } else {
+                taken += 1;
+                handle(&mut self.roles, now, input, effects);
+            }
         }
         self.roles.wake_up(now, effects);
         self.charge(now, taken, costs, slowness, effects);
+        let work = self.charge_nanos(reports as u64 * costs.received_report());
+        self.busy_until += work;
+    }
+
+    /// Costs of less than a microsecond that have not been charged.
+    pub fn owed_nanos(&self) -> u64 {
+        self.owed_nanos.into()
+    }
+
+    /// Adds work to the total, and returns its time in whole microseconds.
+    pub fn charge_nanos(&mut self, nanos: u64) -> Duration {
+        let nanos = u64::from(self.owed_nanos) + nanos;
+        self.owed_nanos = (nanos % 1_000) as u16;
+        self.busy += nanos / 1_000;
+        Duration::from_micros(nanos / 1_000)
     }
 
     /// Makes the process busy for the time that the turn costs.
@@ -107,10 +186,7 @@ impl Process {
             + u64::from(handled.decisions) * costs.decision;
         let messages = (received + effects.envelopes.len()) as u64 * costs.message;
         let disk = if effects.durable && self.roles.keeps_log() { costs.disk * slowness } else { 0 };
-        let nanos = u64::from(self.owed_nanos) + events + messages + disk;
-        self.owed_nanos = (nanos % 1_000) as u16;
-        self.busy += nanos / 1_000;
-        self.busy_until = now + Duration::from_micros(nanos / 1_000);
+        self.busy_until = now + self.charge_nanos(events + messages + disk);
     }
 }
 
@@ -129,5 +205,6 @@ fn handle(roles: &mut Roles, now: Instant, input: Input, effects: &mut Effects) 
         Input::GlobalDisconnected { global } => roles.global_disconnected(now, global, effects),
         Input::ExecutorConnected { incarnation } => roles.executor_connected(now, incarnation, effects),
         Input::ExecutorDisconnected => roles.executor_disconnected(now, effects),
+        Input::Reports(_) => {}
     }
 }

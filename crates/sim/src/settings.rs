@@ -40,6 +40,8 @@ pub struct Settings {
     pub oracle: bool,
     /// The simulation ends at this time even if jobs have not ended.
     pub until: Option<Duration>,
+    /// Reports of nodes that say nothing new are charged and not simulated, where that makes no difference.
+    pub rests: bool,
     /// The simulation ends as soon as a job is refused.
     pub strict: bool,
     /// The subject whose story is recorded.
@@ -181,6 +183,7 @@ impl Default for Settings {
             watched_job: None,
             oracle: false,
             until: None,
+            rests: true,
             strict: false,
             story: None,
         }
@@ -236,6 +239,16 @@ impl Default for Costs {
 }
 
 impl Costs {
+    /// Of a node's report, at its agent, in nanoseconds.
+    pub fn report(&self) -> u64 {
+        self.node_event + self.message
+    }
+
+    /// Of a node's report, at the master, in nanoseconds.
+    pub fn received_report(&self) -> u64 {
+        self.master_event + self.message
+    }
+
     /// The parts with their names on the command line.
     fn parts(&mut self) -> [(&'static str, &mut u64); 8] {
         [

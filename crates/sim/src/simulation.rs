@@ -6,6 +6,7 @@
 
 mod executors;
 mod intrusions;
+mod resting;
 mod setup;
 mod strikes;
 
@@ -80,6 +81,8 @@ pub struct Simulation {
     watched: Vec<Watched>,
     /// Jobs that arrive once another job of their queue has ended, by queue.
     followers: BTreeMap<String, VecDeque<u32>>,
+    /// `None` if every report is simulated.
+    resting: Option<Box<resting::Resting>>,
 }
 
 /// An entry of the agenda. With tens of thousands of nodes there are as many ends of tasks and wake-ups to come, so
@@ -167,6 +170,7 @@ impl Simulation {
         /// Steps between two calls of `watch`.
         const GLANCE: u32 = 1 << 16;
         self.assemble();
+        self.let_nodes_rest();
         self.open();
         let until = self.settings.until.map(|length| Instant::ZERO + length);
         let mut steps = 0_u32;
@@ -324,6 +328,7 @@ impl Simulation {
 
     /// Gives an input to a process, which takes it at once or when it is no longer busy.
     pub(crate) fn put(&mut self, place: ProcessId, input: Input) {
+        self.attend(place);
         let (now, slowness) = (self.now, self.slowness(place));
         let Simulation { server, managers, clusters, globals, nodes, settings, effects, .. } = self;
         let process = process_at(server, [managers, clusters, globals], nodes, place);
@@ -348,6 +353,7 @@ impl Simulation {
     }
 
     fn take_noted_turn(&mut self, place: ProcessId) {
+        self.attend(place);
         let now = self.now;
         let process = self.process(place);
         process.turn_noted = false;
@@ -361,6 +367,10 @@ impl Simulation {
 
     fn wake_up(&mut self, place: ProcessId) {
         let now = self.now;
+        if self.rests_on(place) {
+            return;
+        }
+        self.attend(place);
         let process = self.process(place);
         if process.wakeup_noted.is_some_and(|noted| noted > now) {
             // This entry is obsolete: an earlier wake-up was noted after it, and that one noted its successor.
@@ -409,7 +419,13 @@ impl Simulation {
         if self.process(place).has_messages() {
             self.note_turn(place);
         }
-        self.note_wakeup(place);
+        match place {
+            ProcessId::Node(node) if self.rest(node) => {}
+            _ => self.note_wakeup(place),
+        }
+        if place == ProcessId::Server {
+            self.tell_of_tokens();
+        }
     }
 
     /// In a simulation with faults, the facts and answers of a turn are held until the turn is over, because a crash
@@ -472,8 +488,13 @@ impl Simulation {
     }
 
     fn note_wakeup(&mut self, place: ProcessId) {
+        if let Some(at) = self.process(place).roles.next_wakeup() {
+            self.note_wakeup_at(place, at);
+        }
+    }
+
+    fn note_wakeup_at(&mut self, place: ProcessId, at: Instant) {
         let process = self.process(place);
-        let Some(at) = process.roles.next_wakeup() else { return };
         if process.wakeup_noted.is_none_or(|noted| at < noted) {
             process.wakeup_noted = Some(at);
             let at = at.max(self.now);
@@ -596,7 +617,8 @@ impl Simulation {
 
     // ---- the end ---------------------------------------------------------------------------------------------------
 
-    fn finish(self) -> Outcome {
+    fn finish(mut self) -> Outcome {
+        self.awaken_all();
         let busy = self.busy();
         let outcome = self.metrics.finish(self.now, &self.jobs);
         let results = Results {
@@ -604,6 +626,7 @@ impl Simulation {
             seed: self.settings.seed,
             nodes: self.nodes.len() as u64,
             events: self.events,
+            mattered: self.events - self.resting.map_or(0, |resting| resting.events),
             busy,
             ..outcome.results
         };

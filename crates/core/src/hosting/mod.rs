@@ -8,6 +8,7 @@ mod following;
 mod journal;
 mod nodes;
 mod recovery;
+mod resting;
 mod wakeups;
 
 pub use following::{Followed, Gap, Present};

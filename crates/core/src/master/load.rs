@@ -65,6 +65,8 @@ struct NodeEntry {
     /// Its queue as it is counted in `queues`.
     queue: Option<Waiting>,
     drained: bool,
+    /// Whether its reports are left out, in a simulation.
+    rests: bool,
     /// The oldest generation of tokens that is valid, as the node was notified.
     reported_oldest: Generation,
     pause: Option<Box<Pause>>,
@@ -254,6 +256,12 @@ impl Nodes {
 
     pub(super) fn take_waits(&mut self, now: Instant, node: NodeId, waits: Arc<NodeWaits>) {
         self.entry(node).waits = Some(Box::new((now, waits)));
+    }
+
+    /// Whether it rests, and when it was heard last.
+    pub(super) fn rest_mut(&mut self, node: NodeId) -> (&mut bool, &mut Option<Instant>) {
+        let NodeEntry { rests, last_contact, .. } = self.entry(node);
+        (rests, last_contact)
     }
 
     fn take_report(&mut self, now: Instant, node: NodeId, report: NodeReport, is_there: bool) {
@@ -544,8 +552,8 @@ impl Master {
             self.review_pause(now, node, out);
             match self.dispatch.rooms.state(node) {
                 Some(NodeState::Up) => {
-                    let heard = self.nodes.entries[index].last_contact.unwrap_or(now);
-                    if now.since(heard) > silence {
+                    let NodeEntry { last_contact: heard, rests, .. } = &self.nodes.entries[index];
+                    if !rests && now.since(heard.unwrap_or(now)) > silence {
                         self.on_node_disconnected(now, node, out);
                     }
                 }

@@ -13,6 +13,7 @@ mod holdings;
 mod labels;
 mod load;
 mod publish;
+mod resting;
 mod steer;
 mod tokens;
 

@@ -1,7 +1,7 @@
 //! How a node agent joins its cluster: it asks its executor what runs here, registers with the master, is welcomed, and
 //! reports from then on.
 
-use super::master_link::MOST_STARTS;
+use super::master_link::{MOST_STARTS, Said};
 use super::yields::Yielding;
 use super::{Attempt, NodeAgent, State};
 use crate::protocol::{
@@ -150,6 +150,7 @@ impl NodeAgent {
         let late = self.attempts.late(now, self.queue.entries(), MOST_STARTS);
         let (succeeded, starts) = self.master.counts_and_starts();
         let free = *self.room.free();
+        self.master.on_said(Said { free, running, queued, expected_wait, succeeded });
         let report =
             NodeReport { free, running, queued, expected_wait, running_work, stalled, succeeded, starts, late };
         out.send(TheMaster, ToMaster::Report(Box::new(report)));

@@ -1,6 +1,6 @@
 //! The connection to the master: the agent registers, is welcomed, and reports at intervals from then on.
 
-use crate::vocabulary::{Duration, GrantId, Instant, PredictedStart};
+use crate::vocabulary::{Duration, GrantId, Instant, PredictedStart, Resources};
 
 /// Maximum number of starts, and of late attempts, in one report to the master.
 pub(super) const MOST_STARTS: usize = 64;
@@ -14,6 +14,18 @@ pub(super) struct MasterLink {
     succeeded: u32,
     /// Starts of attempts that had a prediction. The next report sends them to the master.
     starts: Vec<PredictedStart>,
+    /// What the last report said that does not change with time alone.
+    said: Option<Box<Said>>,
+}
+
+/// The part of a report that is the same until something happens at the node.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Said {
+    pub free: Resources,
+    pub running: u32,
+    pub queued: u32,
+    pub expected_wait: Duration,
+    pub succeeded: u32,
 }
 
 enum LinkState {
@@ -109,6 +121,39 @@ impl MasterLink {
     /// For the next report: the number of attempts that have succeeded so far, and the predicted starts since the last report.
     pub(super) fn counts_and_starts(&mut self) -> (u32, Vec<PredictedStart>) {
         (self.succeeded, std::mem::take(&mut self.starts))
+    }
+
+    /// The number of attempts that have succeeded so far.
+    pub(super) fn succeeded(&self) -> u32 {
+        self.succeeded
+    }
+
+    pub(super) fn on_said(&mut self, said: Said) {
+        match &mut self.said {
+            Some(before) => **before = said,
+            None => self.said = Some(Box::new(said)),
+        }
+    }
+
+    /// When the next report is due and the interval after it, if the last one said this and no start is to be reported.
+    pub(super) fn next_same_report(&self, said: &Said) -> Option<(Instant, Duration)> {
+        let LinkState::Welcomed { heartbeat, next_report, .. } = &self.state else { return None };
+        let is_same = self.starts.is_empty() && self.said.as_deref() == Some(said) && *heartbeat > Duration::ZERO;
+        is_same.then_some((*next_report, *heartbeat))
+    }
+
+    /// Omits the reports that were due by now. Returns their number.
+    pub(super) fn skip_reports(&mut self, now: Instant) -> u64 {
+        match &mut self.state {
+            LinkState::Welcomed { heartbeat, next_report, .. }
+                if *next_report <= now && *heartbeat > Duration::ZERO =>
+            {
+                let skipped = now.since(*next_report).0 / heartbeat.0 + 1;
+                *next_report += Duration(heartbeat.0 * skipped);
+                skipped
+            }
+            _ => 0,
+        }
     }
 
     pub(super) fn next_due(&self) -> Option<Instant> {

@@ -18,6 +18,7 @@ mod owners;
 mod probes;
 mod progress;
 mod queue;
+mod resting;
 mod room;
 mod spare;
 mod starting;
@@ -46,6 +47,7 @@ pub use files::MOST_FETCHES;
 use hosts::JobHosts;
 use master_link::{MasterLink, Overdue};
 use queue::Queue;
+pub use resting::Rest;
 use room::Room;
 use serde::{Deserialize, Serialize};
 use spare::Spare;
@@ -387,6 +389,15 @@ impl NodeAgent {
         }
     }
 
+    /// The next wakeup, apart from the link to the master.
+    fn next_besides_reports(&self) -> Option<Instant> {
+        let (attempts, hosts, kept) = (self.attempts.next_due(), self.hosts.next_due(), self.room.next_expiry());
+        let (spare, waits, files) = (self.spare.next_due(), self.waits.next_due(), self.files.next_retry());
+        let dues = [attempts, hosts, kept, spare, waits, files];
+        let next = dues.map(|at| at.unwrap_or(Instant::NEVER)).into_iter().fold(Instant::NEVER, Instant::min);
+        (next < Instant::NEVER).then_some(next)
+    }
+
     /// Runs after every event, in tests and debug builds.
     fn check_invariants(&self) {
         if !cfg!(debug_assertions) {
@@ -446,11 +457,8 @@ impl Role for NodeAgent {
     }
 
     fn next_wakeup(&self) -> Option<Instant> {
-        let (attempts, link, hosts) = (self.attempts.next_due(), self.master.next_due(), self.hosts.next_due());
-        let (kept, spare) = (self.room.next_expiry(), self.spare.next_due());
-        let (waits, files) = (self.waits.next_due(), self.files.next_retry());
-        let dues = [attempts, link, hosts, kept, spare, waits, files];
-        let next = dues.map(|at| at.unwrap_or(Instant::NEVER)).into_iter().fold(Instant::NEVER, Instant::min);
+        let (link, others) = (self.master.next_due(), self.next_besides_reports());
+        let next = link.unwrap_or(Instant::NEVER).min(others.unwrap_or(Instant::NEVER));
         (next < Instant::NEVER).then_some(next)
     }
 

@@ -32,6 +32,11 @@ impl Spare {
         }
     }
 
+    /// Whether spare room is reported, or attempts are offered, with each report.
+    pub(super) fn says_something(&self) -> bool {
+        self.report_every.is_some() || self.offer_after.is_some()
+    }
+
     pub(super) fn next_due(&self) -> Option<Instant> {
         self.due
     }

@@ -58,6 +58,11 @@ impl Waits {
         }
     }
 
+    /// Whether waits are reported at all.
+    pub(super) fn reports(&self) -> bool {
+        self.rules.is_some()
+    }
+
     pub(super) fn next_due(&self) -> Option<Instant> {
         self.due
     }

@@ -104,6 +104,7 @@ fn settings(seed: u64, queues: QueueTree, chance: &mut Chance) -> Settings {
         costs: Costs { disk: one_of(chance, &[0, 150_000, 20_000_000]), ..Costs::default() },
         orphan_lease: Duration::from_secs(one_of(chance, &[20, 600])),
         until: None,
+        rests: false,
         strict: false,
         story: None,
         ..Settings::default()

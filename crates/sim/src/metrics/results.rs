@@ -19,8 +19,10 @@ pub struct Results {
     pub nodes: u64,
     pub jobs: u64,
     pub tasks: u64,
-    /// Number of events that the roles handled.
+    /// Number of events of the roles.
     pub events: u64,
+    /// Those that were simulated. The others were reports of nodes that said nothing new, which only cost time.
+    pub mattered: u64,
     /// Time that the simulation took on its machine; does not depend on the seed alone.
     pub wall_seconds: f64,
     pub simulated_seconds: f64,
@@ -317,6 +319,7 @@ impl Metrics {
             jobs: jobs.len() as u64,
             tasks: jobs.iter().map(|job| job.spec.task_count()).sum(),
             events: 0,
+            mattered: 0,
             busy: Busy::default(),
             wall_seconds: 0.0,
             simulated_seconds: seconds(now),

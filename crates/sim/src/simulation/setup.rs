@@ -67,6 +67,7 @@ impl Simulation {
             fetches: 0,
             watched: Vec::new(),
             followers: BTreeMap::new(),
+            resting: None,
             settings,
         };
         simulation.note_starts();

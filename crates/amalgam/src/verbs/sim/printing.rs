@@ -36,6 +36,13 @@ pub fn comparison(runs: &[&Results], seeds: &RangeInclusive<u64>) -> String {
     text += "\nseconds; Jain's index is the mean over windows of 60 s; jobs that failed, could never run or had not ended are \
              not in the means; predicted: the part of the starts within their predicted range, which \
              is to be nine of ten, and the median width of the ranges\n";
+    let (events, mattered): (u64, u64) =
+        (runs.iter().map(|run| run.events).sum(), runs.iter().map(|run| run.mattered).sum());
+    if mattered < events {
+        text += &format!(
+            "of {events} events {mattered} mattered; the others were reports of nodes that said nothing new\n"
+        );
+    }
     text += &runs.first().map(|run| misfits(run)).unwrap_or_default();
     if several {
         let (first, last) = (seeds.start(), seeds.end());

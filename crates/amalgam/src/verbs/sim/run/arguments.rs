@@ -55,6 +55,10 @@ pub struct RunArgs {
     /// not ended
     #[arg(long)]
     pub(super) strict: bool,
+    /// Simulate every report of a node, also those that say nothing new; without it, these are charged to agents and master without
+    /// being simulated, where that makes no difference
+    #[arg(long, help_heading = "How it behaves")]
+    pub(super) all_reports: bool,
     /// Print the results as JSON: one object, or a list of them for several presets
     #[arg(long)]
     pub(super) json: bool,
@@ -350,6 +354,7 @@ impl RunArgs {
             inputs: replicas.map(|replicas| InputSettings { block_bytes, replicas, rates }),
             costs: if free { Costs::NONE } else { cost },
             until: self.until,
+            rests: !self.all_reports,
             strict: self.strict,
             story: self.story,
             ..Settings::default()
