@@ -212,7 +212,7 @@ impl Simulation {
         // Reports that were due then arrive between the last time and now; up to a microsecond later, by what their agents owe.
         let earlier = resting.delay.0 + resting.cost / 1_000;
         let (mut from, end) = ((resting.until.0 + 1).saturating_sub(earlier), (now.0 + 1).saturating_sub(earlier));
-        while from < end {
+        while from < end && !resting.sleepers.is_empty() {
             let cycle = from - from % every;
             let to = end.min(cycle + every);
             for (&(offset, _), sleeper) in resting.sleepers.range((from - cycle, 0)..(to - cycle, 0)) {
