@@ -9,7 +9,9 @@ impl Master {
     /// Whether a report that says the same as the one before has no effect but that the node was heard.
     pub fn needs_no_repeated_reports(&self) -> bool {
         let decides_on_events = matches!(self.settings.dispatch.decide, Decide::OnEvents);
-        decides_on_events && self.settings.steer.is_none() && self.federated.is_none()
+        // Reports confirm the waits that were published.
+        let publishes_waits = self.settings.publish >= Publish::Waits;
+        decides_on_events && !publishes_waits && self.settings.steer.is_none() && self.federated.is_none()
     }
 
     /// Whether it publishes how much running work is left at nodes.

@@ -86,6 +86,8 @@ impl Simulation {
         let Some(resting) = &mut self.resting else { return false };
         let agent = &mut self.nodes[node].agent;
         let rest = agent.roles.rest_of(NodeId(node as u32), resting.reads_progress);
+        // At most one report of a node is on its way.
+        let rest = rest.filter(|rest| rest.every.0 > resting.delay.0 + resting.cost / 1_000 + 1);
         let Some(Rest { next_report, every, wakes_at }) =
             rest.filter(|rest| rest.next_report > now.max(agent.busy_until))
         else {
