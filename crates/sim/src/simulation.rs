@@ -181,6 +181,7 @@ impl Simulation {
             }
             let is_stuck = self.to_arrive == 0 && !self.metrics.is_any_task_running();
             if is_stuck && at.since(self.last_progress) > PATIENCE {
+                self.now = self.last_progress + PATIENCE;
                 break;
             }
             if let Some(until) = until.filter(|until| at > *until) {
@@ -370,7 +371,6 @@ impl Simulation {
         if self.rests_on(place) {
             return;
         }
-        self.attend(place);
         let process = self.process(place);
         if process.wakeup_noted.is_some_and(|noted| noted > now) {
             // This entry is obsolete: an earlier wake-up was noted after it, and that one noted its successor.
@@ -618,7 +618,7 @@ impl Simulation {
     // ---- the end ---------------------------------------------------------------------------------------------------
 
     fn finish(mut self) -> Outcome {
-        self.awaken_all();
+        self.wake_all_nodes();
         let busy = self.busy();
         let outcome = self.metrics.finish(self.now, &self.jobs);
         let results = Results {

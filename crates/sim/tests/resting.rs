@@ -1,5 +1,6 @@
 //! Nodes that rest: leaving out reports that say nothing new changes no result (ADR 90).
 
+use amalgam_core::dispatch::Decide;
 use amalgam_core::preset::Preset;
 use amalgam_core::vocabulary::Duration;
 use amalgam_sim::{Costs, Outcome, Settings, Simulation};
@@ -42,13 +43,19 @@ fn where_nothing_costs_time_all_results_are_the_same_bytes() {
     let nodes = nodes(15, "4");
     for preset in presets() {
         for (seed, manager_processes) in [(1, 0), (2, u8::from(preset.is_distributed()))] {
-            let settings = Settings { preset, seed, manager_processes, costs: Costs::NONE, ..Settings::default() };
+            let mut settings = Settings { preset, seed, manager_processes, costs: Costs::NONE, ..Settings::default() };
+            settings.execution.failures = 0.05;
+            // Often, so that nodes have to hear of it.
+            settings.master.token_life = Duration::from_secs(75);
             let [all, rested] = [false, true].map(|rests| run(&settings, rests, &nodes, &workload("8", seed)));
             let (one, other) = (shown(&all), shown(&rested));
             let same = one.bytes().zip(other.bytes()).take_while(|(one, other)| one == other).count();
             let around = |text: &str| text[same.saturating_sub(60)..text.len().min(same + 60)].to_owned();
             assert!(one == other, "{}, seed {seed}: {} or {}", preset.name(), around(&one), around(&other));
             assert_eq!(all.results.mattered, all.results.events, "{}", preset.name());
+            let rests =
+                ["fifo", "capacity", "drf", "sjf", "srtf", "tetris", "carbyne", "sparrow"].contains(&preset.name());
+            assert_eq!(rested.results.mattered < rested.results.events, rests, "{}", preset.name());
         }
     }
 }
@@ -86,17 +93,26 @@ fn what_reports_cost_is_charged_when_they_would_have_arrived() {
     }
 }
 
-/// Jitter, loss and other presets need each report.
+/// Delays that vary, lost messages, and presets whose master learns from each report.
 #[test]
 fn where_a_report_may_matter_all_are_simulated() {
     let nodes = nodes(20, "4");
-    for name in ["mercury", "mercury-plus"] {
+    for name in ["mercury", "mercury-plus", "apollo", "apollo-plus"] {
         let preset = Preset::all().find(|preset| preset.name() == name).expect("a preset");
         let results = run(&Settings { preset, ..Settings::default() }, true, &nodes, &workload("20", 5)).results;
         assert_eq!(results.mattered, results.events, "{name}");
     }
-    let mut settings = Settings::default();
-    settings.network.jitter = Duration::from_millis(1);
-    let results = run(&settings, true, &nodes, &workload("20", 5)).results;
-    assert_eq!(results.mattered, results.events);
+    let changes: [fn(&mut Settings); 5] = [
+        |settings| settings.network.jitter = Duration::from_millis(1),
+        |settings| settings.network.loss = 0.01,
+        |settings| settings.network.repeats = 2,
+        |settings| settings.watched = Some(3),
+        |settings| settings.master.dispatch.decide = Decide::OnHeartbeats { most: None },
+    ];
+    for (number, change) in changes.into_iter().enumerate() {
+        let mut settings = Settings::default();
+        change(&mut settings);
+        let results = run(&settings, true, &nodes, &workload("5", 5)).results;
+        assert_eq!(results.mattered, results.events, "change {number}");
+    }
 }

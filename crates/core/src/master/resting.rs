@@ -2,11 +2,11 @@
 
 use super::{Master, Publish};
 use crate::dispatch::Decide;
-use crate::protocol::NodeReport;
 use crate::vocabulary::{Generation, Instant, NodeId};
 
 impl Master {
-    /// Whether a report that says the same as the one before has no effect but that the node was heard.
+    /// Whether a report that says the same as the one before has no effects but these: the node was heard, it learns of the oldest valid
+    /// generation of tokens, and [`Master::on_same_report`].
     pub fn needs_no_repeated_reports(&self) -> bool {
         let decides_on_events = matches!(self.settings.dispatch.decide, Decide::OnEvents);
         // Reports confirm the waits that were published.
@@ -33,11 +33,6 @@ impl Master {
     pub fn on_awake(&mut self, node: NodeId, heard: Option<Instant>) {
         let (rests, last_contact) = self.nodes.rest_mut(node);
         (*rests, *last_contact) = (false, (*last_contact).max(heard));
-    }
-
-    /// A report of the node that says the same as the last one.
-    pub fn same_report(&self, node: NodeId) -> Option<NodeReport> {
-        self.nodes.report(node).cloned()
     }
 
     /// What a report that says nothing new causes: tasks that wait for longer than predicted are counted, at most once per second.

@@ -1,7 +1,7 @@
 //! How a node agent joins its cluster: it asks its executor what runs here, registers with the master, is welcomed, and
 //! reports from then on.
 
-use super::master_link::{MOST_STARTS, Said};
+use super::master_link::MOST_STARTS;
 use super::yields::Yielding;
 use super::{Attempt, NodeAgent, State};
 use crate::protocol::{
@@ -137,22 +137,16 @@ impl NodeAgent {
     }
 
     pub(super) fn report(&mut self, now: Instant, out: &mut Outbox) {
-        let running = self.attempts.running_count() as u32;
-        let queued = self.queue.len() as u32;
-        let expected_wait = self.queue.expected_work();
-        let running_work = self.attempts.running_work(now);
-        let stalled = self.queue.stalled_for(now);
-        if self.waits.is_open() || running + queued > 0 {
+        let said = self.said();
+        if self.waits.is_open() || said.running + said.queued > 0 {
             // The report confirms the last report of waits, and an attempt that runs for longer than expected causes no
             // event.
             self.report_waits(now, true, out);
         }
         let late = self.attempts.late(now, self.queue.entries(), MOST_STARTS);
-        let (succeeded, starts) = self.master.counts_and_starts();
-        let free = *self.room.free();
-        self.master.on_said(Said { free, running, queued, expected_wait, succeeded });
-        let report =
-            NodeReport { free, running, queued, expected_wait, running_work, stalled, succeeded, starts, late };
+        let starts = self.master.take_starts();
+        self.master.on_said(said);
+        let report = NodeReport { starts, late, ..self.same_report(now) };
         out.send(TheMaster, ToMaster::Report(Box::new(report)));
         self.report_spare(now, out);
         self.offer_promotion(now, out);

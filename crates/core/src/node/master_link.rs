@@ -118,9 +118,9 @@ impl MasterLink {
         }
     }
 
-    /// For the next report: the number of attempts that have succeeded so far, and the predicted starts since the last report.
-    pub(super) fn counts_and_starts(&mut self) -> (u32, Vec<PredictedStart>) {
-        (self.succeeded, std::mem::take(&mut self.starts))
+    /// The predicted starts since the last report, for the next one.
+    pub(super) fn take_starts(&mut self) -> Vec<PredictedStart> {
+        std::mem::take(&mut self.starts)
     }
 
     /// The number of attempts that have succeeded so far.
@@ -142,17 +142,18 @@ impl MasterLink {
         is_same.then_some((*next_report, *heartbeat))
     }
 
-    /// Omits the reports that were due by now. Returns their number.
-    pub(super) fn skip_reports(&mut self, now: Instant) -> u64 {
+    /// Leaves out the reports that were due by then. Returns their number, and when the last one was due.
+    pub(super) fn skip_reports(&mut self, until: Instant) -> Option<(u64, Instant)> {
         match &mut self.state {
             LinkState::Welcomed { heartbeat, next_report, .. }
-                if *next_report <= now && *heartbeat > Duration::ZERO =>
+                if *next_report <= until && *heartbeat > Duration::ZERO =>
             {
-                let skipped = now.since(*next_report).0 / heartbeat.0 + 1;
-                *next_report += Duration(heartbeat.0 * skipped);
-                skipped
+                let further = until.since(*next_report).0 / heartbeat.0;
+                let last = *next_report + Duration(heartbeat.0 * further);
+                *next_report = last + *heartbeat;
+                Some((further + 1, last))
             }
-            _ => 0,
+            _ => None,
         }
     }
 

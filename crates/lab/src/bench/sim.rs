@@ -157,7 +157,7 @@ impl Case {
         let options = [("cpus", self.cpus.to_string()), ("memory", "384GiB".to_owned())];
         let options = options.map(|(key, value)| (key.to_owned(), value));
         let nodes = trace::read_nodes(&format!("drawn:{}", self.nodes), &options)?;
-        let mut settings = Settings { preset: self.preset, ..Settings::default() };
+        let mut settings = Settings { preset: self.preset, rests: false, ..Settings::default() };
         settings.master.heartbeat = self.heartbeat.unwrap_or(NEVER);
         let watch = OnCore::start();
         let outcome = Simulation::new(settings, &nodes, &self.workload).run();

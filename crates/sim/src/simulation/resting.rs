@@ -4,7 +4,7 @@ use super::{Occurrence, Simulation};
 use crate::places::ProcessId;
 use crate::process::Process;
 use crate::settings::{Settings, Understating};
-use amalgam_core::hosting::{Envelope, Roles};
+use amalgam_core::hosting::Envelope;
 use amalgam_core::node::Rest;
 use amalgam_core::protocol::{Address, Message, ToMaster};
 use amalgam_core::vocabulary::{Duration, Generation, Instant, NodeId};
@@ -18,8 +18,8 @@ pub(super) struct Resting {
     /// What a report costs its agent, in nanoseconds, and how long it is on the way then.
     cost: u64,
     delay: Duration,
-    /// By the time within the interval at which the reports of each resting node are due.
-    sleepers: BTreeMap<(u64, u32), Sleeper>,
+    /// By the time within the interval at which the reports of each are due.
+    nodes: BTreeMap<(u64, u32), RestingNode>,
     /// That time, by node.
     places: Vec<Option<u64>>,
     /// Reports that arrive a little later than others which were due with them.
@@ -32,9 +32,8 @@ pub(super) struct Resting {
     pub events: u64,
 }
 
-/// A resting node.
 #[derive(Clone, Copy)]
-struct Sleeper {
+struct RestingNode {
     /// When the first report that is left out is due, and the part of a microsecond that its agent owes then.
     first: Instant,
     owed_nanos: u64,
@@ -42,10 +41,19 @@ struct Sleeper {
 
 impl Resting {
     /// When a report that is due at this time reaches the server.
-    fn arrival(&self, sleeper: &Sleeper, due: Instant) -> Instant {
-        let before = due.since(sleeper.first).0 / self.every.0;
-        let owed = (sleeper.owed_nanos + before * self.cost) % 1_000;
+    fn arrival(&self, node: &RestingNode, due: Instant) -> Instant {
+        let before = due.since(node.first).0 / self.every.0;
+        let owed = (node.owed_nanos + before * self.cost) % 1_000;
         due + Duration::from_micros((owed + self.cost) / 1_000) + self.delay
+    }
+
+    /// The least time from when a report is due until it reaches the server; by what its agent owes, it is up to a microsecond more.
+    fn on_the_way(&self) -> u64 {
+        self.delay.0 + self.cost / 1_000
+    }
+
+    fn rest_of(&self, agent: &Process, node: usize) -> Option<Rest> {
+        agent.roles.rest_of(NodeId(node as u32), self.reads_progress, self.oldest_tokens)
     }
 }
 
@@ -70,7 +78,7 @@ impl Simulation {
             every: Duration::ZERO,
             cost: self.settings.costs.report(),
             delay: network.delay,
-            sleepers: BTreeMap::new(),
+            nodes: BTreeMap::new(),
             places: vec![None; self.nodes.len()],
             late: BinaryHeap::new(),
             until: self.now,
@@ -85,23 +93,22 @@ impl Simulation {
         let now = self.now;
         let Some(resting) = &mut self.resting else { return false };
         let agent = &mut self.nodes[node].agent;
-        let rest = agent.roles.rest_of(NodeId(node as u32), resting.reads_progress);
         // At most one report of a node is on its way.
-        let rest = rest.filter(|rest| rest.every.0 > resting.delay.0 + resting.cost / 1_000 + 1);
+        let rest = resting.rest_of(agent, node).filter(|rest| rest.every.0 > resting.on_the_way() + 1);
         let Some(Rest { next_report, every, wakes_at }) =
             rest.filter(|rest| rest.next_report > now.max(agent.busy_until))
         else {
             return false;
         };
-        if agent.has_messages() || !agent.is_up || resting.every != every && !resting.sleepers.is_empty() {
+        if agent.has_messages() || !agent.is_up || resting.every != every && !resting.nodes.is_empty() {
             return false;
         }
         resting.every = every;
-        let sleeper = Sleeper { first: next_report, owed_nanos: agent.owed_nanos() };
+        let resting_node = RestingNode { first: next_report, owed_nanos: agent.owed_nanos() };
         let offset = next_report.0 % every.0;
         self.catch_up();
         let Some(resting) = &mut self.resting else { return false };
-        resting.sleepers.insert((offset, node as u32), sleeper);
+        resting.nodes.insert((offset, node as u32), resting_node);
         resting.places[node] = Some(offset);
         if let Some(master) = &mut self.server.roles.master {
             master.on_rest(NodeId(node as u32));
@@ -112,16 +119,20 @@ impl Simulation {
         true
     }
 
-    /// A wakeup on the agenda: true if the process is that of a resting node, which has nothing to do now.
+    /// A wakeup on the agenda: true if the process is that of a resting node, which has nothing to do now. Otherwise it is attended to.
     pub(super) fn rests_on(&mut self, place: ProcessId) -> bool {
-        let (ProcessId::Node(node), Some(resting)) = (place, &self.resting) else { return false };
+        let (ProcessId::Node(node), Some(resting)) = (place, &self.resting) else {
+            self.attend(place);
+            return false;
+        };
         if resting.places[node].is_none() {
             return false;
         }
         let agent = &mut self.nodes[node].agent;
-        let rest = agent.roles.rest_of(NodeId(node as u32), resting.reads_progress);
-        let until = rest.and_then(|rest| rest.wakes_at).unwrap_or(Instant::NEVER);
+        let until = resting.rest_of(agent, node).and_then(|rest| rest.wakes_at).unwrap_or(Instant::NEVER);
         if until <= self.now {
+            // A report that is due now is part of the turn.
+            self.wake_node(node, self.now.before(Duration(1)));
             return false;
         }
         agent.wakeup_noted.take_if(|at| *at <= self.now);
@@ -136,30 +147,27 @@ impl Simulation {
         match place {
             _ if self.resting.is_none() => {}
             ProcessId::Server => self.catch_up(),
-            ProcessId::Node(node) => self.awaken(node),
+            ProcessId::Node(node) => self.wake_node(node, self.now),
             _ => {}
         }
     }
 
-    /// Something reaches a node: if it rested, the reports that were left out are charged to its agent.
-    pub(super) fn awaken(&mut self, node: usize) {
+    /// A node has something to do. If it rested, the reports that were left out and due by then are charged to its agent.
+    pub(super) fn wake_node(&mut self, node: usize, due_by: Instant) {
         let now = self.now;
         let Some(offset) = self.resting.as_mut().and_then(|resting| resting.places[node].take()) else { return };
         self.catch_up();
         let (Some(resting), costs) = (&mut self.resting, &self.settings.costs) else { return };
-        resting.sleepers.remove(&(offset, node as u32));
+        resting.nodes.remove(&(offset, node as u32));
         let agent = &mut self.nodes[node].agent;
-        let skipped = agent.roles.skip_reports(NodeId(node as u32), now);
         let mut heard = None;
-        if skipped > 0 {
-            let next = next_report(&agent.roles, node, now);
-            let last = next.before(resting.every);
+        if let Some((skipped, last)) = agent.roles.skip_reports(NodeId(node as u32), due_by) {
             agent.charge_nanos((skipped - 1) * costs.report());
             let left = last + agent.charge_nanos(costs.report());
             agent.busy_until = agent.busy_until.max(left);
             heard = Some((left + resting.delay).min(now));
-            // The last one may be on its way: its answer may say something new.
-            let is_on_its_way = left + resting.delay > now;
+            // The last one may be on its way: its answer may say something new. What `catch_up` has seen is in `late`.
+            let is_on_its_way = left + resting.delay > now && last.0 + resting.on_the_way() > now.0;
             let charged = 2 * skipped - u64::from(is_on_its_way);
             resting.events += charged;
             self.events += charged;
@@ -175,7 +183,7 @@ impl Simulation {
     /// Puts a report that left a resting node on the agenda: it says what the one before said.
     fn deliver_report(&mut self, node: usize, left: Instant) {
         let id = NodeId(node as u32);
-        let report = self.server.roles.master.as_ref().and_then(|master| master.same_report(id));
+        let report = self.nodes[node].agent.roles.nodes.get(id).map(|agent| agent.same_report(left));
         let link = self.places.link(ProcessId::Node(node), ProcessId::Server);
         if let (Some(report), Some((link, direction))) = (report, link)
             && let Some((arrival, life)) = self.network.send(left, link, direction)
@@ -192,14 +200,14 @@ impl Simulation {
         let oldest = self.server.roles.master.as_ref().map(|master| master.oldest_tokens());
         let Some((resting, oldest)) = self.resting.as_mut().zip(oldest) else { return };
         if std::mem::replace(&mut resting.oldest_tokens, oldest) != oldest {
-            self.awaken_all();
+            self.wake_all_nodes();
         }
     }
 
-    pub(super) fn awaken_all(&mut self) {
+    pub(super) fn wake_all_nodes(&mut self) {
         for node in 0..self.nodes.len() {
             if self.resting.as_ref().is_some_and(|resting| resting.places[node].is_some()) {
-                self.awaken(node);
+                self.wake_node(node, self.now);
                 self.note_wakeup(ProcessId::Node(node));
             }
         }
@@ -211,18 +219,18 @@ impl Simulation {
         let Some(mut resting) = self.resting.take() else { return };
         let mut queue = Arrivals { server: &mut self.server, cost: self.settings.costs.received_report() };
         let every = resting.every.0.max(1);
-        // Reports that were due then arrive between the last time and now; up to a microsecond later, by what their agents owe.
-        let earlier = resting.delay.0 + resting.cost / 1_000;
+        // Reports that were due then arrive between the last time and now, or a microsecond later.
+        let earlier = resting.on_the_way();
         let (mut from, end) = ((resting.until.0 + 1).saturating_sub(earlier), (now.0 + 1).saturating_sub(earlier));
-        while from < end && !resting.sleepers.is_empty() {
+        while from < end && !resting.nodes.is_empty() {
             let cycle = from - from % every;
             let to = end.min(cycle + every);
-            for (&(offset, _), sleeper) in resting.sleepers.range((from - cycle, 0)..(to - cycle, 0)) {
+            for (&(offset, _), node) in resting.nodes.range((from - cycle, 0)..(to - cycle, 0)) {
                 let due = Instant(cycle + offset);
-                if due < sleeper.first {
+                if due < node.first {
                     continue;
                 }
-                let at = resting.arrival(sleeper, due);
+                let at = resting.arrival(node, due);
                 while resting.late.peek().is_some_and(|Reverse(late)| *late <= at.min(now)) {
                     queue.arrive(resting.late.pop().map_or(at, |Reverse(late)| late));
                 }
@@ -240,10 +248,6 @@ impl Simulation {
         resting.until = now;
         self.resting = Some(resting);
     }
-}
-
-fn next_report(roles: &Roles, node: usize, now: Instant) -> Instant {
-    roles.rest_of(NodeId(node as u32), false).map_or(now, |rest| rest.next_report)
 }
 
 /// The server, to which reports arrive.

@@ -55,10 +55,6 @@ pub struct RunArgs {
     /// not ended
     #[arg(long)]
     pub(super) strict: bool,
-    /// Simulate every report of a node, also those that say nothing new; without it, these are charged to agents and master without
-    /// being simulated, where that makes no difference
-    #[arg(long, help_heading = "How it behaves")]
-    pub(super) all_reports: bool,
     /// Print the results as JSON: one object, or a list of them for several presets
     #[arg(long)]
     pub(super) json: bool,
@@ -169,6 +165,10 @@ pub(super) struct WorldArgs {
     /// Probability that a packet is lost and sent again after 200 ms
     #[arg(long, value_name = "PROBABILITY", default_value_t = 0.0, value_parser = probability)]
     pub(super) loss: f64,
+    /// Simulate every report of a node; without it, those that say nothing new only cost agent and master their time, where no decision
+    /// depends on them
+    #[arg(long)]
+    pub(super) all_reports: bool,
     /// Decisions, disks, launches and the handling of messages take no time; messages still have their delay
     #[arg(long, overrides_with = "cost")]
     pub(super) free: bool,
@@ -354,7 +354,7 @@ impl RunArgs {
             inputs: replicas.map(|replicas| InputSettings { block_bytes, replicas, rates }),
             costs: if free { Costs::NONE } else { cost },
             until: self.until,
-            rests: !self.all_reports,
+            rests: !self.world.all_reports,
             strict: self.strict,
             story: self.story,
             ..Settings::default()
