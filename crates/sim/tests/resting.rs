@@ -25,12 +25,10 @@ fn run(settings: &Settings, rests: bool, nodes: &[Node], workload: &Workload) ->
     Simulation::new(Settings { rests, ..settings.clone() }, nodes, workload).run()
 }
 
-/// Everything but the time that the simulation took, how much was simulated, and the predicted ranges: they learn from reports, also
-/// from those that arrive in the same microsecond, whose order may be another.
+/// Everything but the time that the simulation took, and how much was simulated.
 fn shown(outcome: &Outcome) -> String {
     let mut results = outcome.results.clone();
-    (results.mattered, results.wall_seconds, results.forecast.median_width_s) = (0, 0.0, Default::default());
-    (results.forecast.covered, results.forecast.early, results.forecast.late) = Default::default();
+    (results.mattered, results.wall_seconds) = (0, 0.0);
     serde_json::to_string(&(results, &outcome.jobs, &outcome.windows)).unwrap()
 }
 
