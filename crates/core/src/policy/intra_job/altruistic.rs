@@ -47,8 +47,10 @@ pub enum PlanOrder {
 /// Pause after a piece of the search, for other work.
 const BETWEEN_PIECES: Duration = Duration::from_micros(1);
 /// After this many plans in a row that could not be kept, the search for an order continues while plans are made, and
-/// plans are at least BETWEEN_PLANS apart: tasks that must start are kept from it by a limit of concurrent tasks, a
-/// delay before a retry, or a user.
+/// there is a pause between plans: tasks that must start are kept from it by a full cluster, a limit of concurrent
+/// tasks, a delay before a retry, or a user. What can be deferred changes little until one of them starts, which is
+/// an event that ends the pause. It is one part in LATE_BY of the time since the last such event, and at least
+/// BETWEEN_PLANS.
 const MOST_IN_VAIN: u32 = 8;
 const BETWEEN_PLANS: Duration = Duration::from_millis(10);
 
@@ -66,6 +68,8 @@ pub struct Altruistic {
     awaits_piece: bool,
     /// Number of plans in a row that could not be kept.
     in_vain: u32,
+    /// The time of the last event that was more than a wakeup.
+    news_at: Instant,
     /// P(altruism), in millionths.
     altruism: u32,
     chance: Chance,
@@ -109,8 +113,9 @@ impl Altruistic {
             PlanOrder::Fixed(order) => (order, Searching::Never),
             PlanOrder::Dagps => (Order::CriticalPath, Searching::ToStart),
         };
-        let (searches, awaits_piece, in_vain, yields, held, alone) = (0, false, 0, false, None, None);
-        Altruistic { order, search, searches, awaits_piece, in_vain, altruism, chance, yields, held, alone }
+        let (searches, awaits_piece, in_vain, news_at) = (0, false, 0, Instant::ZERO);
+        let (yields, held, alone) = (false, None, None);
+        Altruistic { order, search, searches, awaits_piece, in_vain, news_at, altruism, chance, yields, held, alone }
     }
 
     /// Whether the job yields. There is no new draw if the policy is called only to continue the search.
@@ -175,6 +180,9 @@ impl Altruistic {
 impl IntraJobPolicy for Altruistic {
     fn demand(&mut self, now: Instant, dag: &DagProgress<'_>, share: Option<&Totals>) -> JobDemand {
         let yields = self.yields_now(dag.is_news);
+        if dag.is_news {
+            self.news_at = now;
+        }
         let in_order = self.order != Order::Packing;
         // Without known run times no task can be declared deferrable.
         let is_known = dag.graph.knows_run_times();
@@ -203,7 +211,8 @@ impl IntraJobPolicy for Altruistic {
             }
         }
         let next_due = held.stages.iter().filter_map(|planned| planned.next_due(now)).min();
-        let next_due = if is_in_vain { next_due.map(|due| due.max(now + BETWEEN_PLANS)) } else { next_due };
+        let pause = Duration(now.since(self.news_at).0 / LATE_BY).max(BETWEEN_PLANS);
+        let next_due = if is_in_vain { next_due.map(|due| due.max(now + pause)) } else { next_due };
         demand.review_at = if searches { Some(now + BETWEEN_PIECES) } else { next_due };
         demand
     }
