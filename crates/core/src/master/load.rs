@@ -2,7 +2,7 @@
 
 use super::Master;
 use super::labels::Labels;
-use super::steer::Queues;
+use super::queues::{CountedQueue, Queues, Waiting};
 use crate::dispatch::{NodeNames, refuse};
 use crate::policy::Forecast;
 use crate::policy::reliability::Doubt;
@@ -24,9 +24,6 @@ const FIRST_PAUSE: Duration = Duration::from_secs(1);
 /// Maximum length of a pause. A pause that has been over for this long is forgotten.
 const LONGEST_PAUSE: Duration = Duration::from_secs(64);
 
-/// A longer queue counts as this long, so that the sum of the squares over all nodes does not overflow.
-const LONGEST_QUEUE: Duration = Duration::from_secs(10 * 365 * 24 * 3_600);
-
 /// What is known of every node besides its resources.
 #[derive(Default)]
 pub(super) struct Nodes {
@@ -34,36 +31,19 @@ pub(super) struct Nodes {
     first: u32,
     entries: Vec<NodeEntry>,
     queues: Queues,
-    /// Nodes with queues, ordered by the queue that each reported last.
-    by_queue: BTreeSet<(Waiting, NodeId)>,
     /// When nodes are checked for silence next.
     review_at: Option<Instant>,
     /// When this incarnation of the master started.
     started: Option<Instant>,
 }
 
-/// A node's queue: its expected work, then the number of entries.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Waiting {
-    work: Duration,
-    entries: u32,
-}
-
-impl Waiting {
-    pub(super) fn new(work: Duration, entries: u32) -> Waiting {
-        Waiting { work: work.min(LONGEST_QUEUE), entries }
-    }
-}
-
-/// The order in memory matters: fields that each report uses come first, and rare ones are boxed. The entries of a
-/// large cluster are visited in turn, and none is in a cache.
 #[derive(Default)]
 #[repr(C, align(64))]
 struct NodeEntry {
     report: NodeReport,
     last_contact: Option<Instant>,
     /// Its queue as it is counted in `queues`.
-    queue: Option<Waiting>,
+    queue: Option<CountedQueue>,
     drained: bool,
     /// Whether its reports are left out, in a simulation.
     rests: bool,
@@ -273,32 +253,16 @@ impl Nodes {
     }
 
     /// Counts the node with this queue from now on; `None`: the node is not counted.
-    fn count_queue(&mut self, node: NodeId, queue: Option<Waiting>) {
-        let old = std::mem::replace(&mut self.entry(node).queue, queue);
-        self.queues.replace(old.map(|old| old.work), queue.map(|new| new.work));
-        if let Some(old) = old.filter(|old| old.entries > 0) {
-            self.by_queue.remove(&(old, node));
-        }
-        if let Some(new) = queue.filter(|new| new.entries > 0) {
-            self.by_queue.insert((new, node));
-        }
+    fn count_queue(&mut self, node: NodeId, new: Option<Waiting>) {
+        let (queues, queue) = self.queue_mut(node);
+        queues.replace(node, queue, new);
     }
 
-    /// The node was asked to hand over entries of its queue, which is this now. False if the queue is unchanged: none
-    /// of its entries can be moved, and other nodes are asked until it reports again.
-    pub(super) fn handed_over(&mut self, node: NodeId, queue: Waiting) -> bool {
-        let before = self.entry(node).queue;
-        if before == Some(queue) {
-            self.by_queue.remove(&(queue, node));
-        } else if before.is_some() {
-            self.count_queue(node, Some(queue));
-        }
-        before != Some(queue)
-    }
-
-    /// The node with the longest queue.
-    pub(super) fn longest_queue(&self) -> Option<NodeId> {
-        self.by_queue.last().map(|(_, node)| *node)
+    /// The node's queue as it is counted in the queues.
+    pub(super) fn queue_mut(&mut self, node: NodeId) -> (&mut Queues, &mut Option<CountedQueue>) {
+        self.entry(node);
+        let index = self.index(node);
+        (&mut self.queues, &mut self.entries[index].queue)
     }
 
     pub(super) fn queues(&self) -> &Queues {

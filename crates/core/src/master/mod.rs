@@ -13,6 +13,7 @@ mod holdings;
 mod labels;
 mod load;
 mod publish;
+mod queues;
 mod resting;
 mod steer;
 mod tokens;
@@ -187,7 +188,7 @@ impl Master {
             (Address::Node(node), ToMaster::Waits(waits)) => self.nodes.take_waits(now, node, waits),
             (Address::Node(node), ToMaster::Room { spare }) => self.on_room(node, *spare, out),
             (Address::Node(node), ToMaster::Moved { to, left, queued, expected_wait }) => {
-                self.on_moved(node, to, *left, load::Waiting::new(expected_wait, queued), out);
+                self.on_moved(node, to, *left, queues::Waiting::new(expected_wait, queued), out);
             }
             (Address::Node(node), ToMaster::CannotLaunch { why }) => self.on_cannot_launch(now, node, why, out),
             (Address::JobManager(_) | Address::GlobalMaster(_), ToMaster::NodeFailed { node, suspects }) => {

@@ -2,13 +2,13 @@
 //! hold. The limits are sent when a node reports.
 
 use super::Master;
-use super::load::Waiting;
+use super::queues::Waiting;
 use crate::policy::Forecast;
 use crate::protocol::{Steer, ToNode};
 use crate::role::Outbox;
 use crate::scheduling::NodeState;
 use crate::vocabulary::resources::WIDTH;
-use crate::vocabulary::{Duration, NodeId, Resources};
+use crate::vocabulary::{NodeId, Resources};
 use serde::{Deserialize, Serialize};
 
 /// How opportunistic work is limited.
@@ -31,39 +31,6 @@ pub enum OpportunisticLimit {
     Part(u32),
     /// The resources that guaranteed work is not predicted to use.
     Forecast,
-}
-
-/// Sums over the queues that nodes reported last.
-#[derive(Clone, Copy, Default)]
-pub(super) struct Queues {
-    nodes: u64,
-    sum: u128,
-    squares: u128,
-}
-
-impl Queues {
-    /// Replaces the length of a node's queue; `None` for a queue that is not counted.
-    pub(super) fn replace(&mut self, old: Option<Duration>, new: Option<Duration>) {
-        if let Some(old) = old {
-            self.nodes -= 1;
-            self.sum -= u128::from(old.0);
-            self.squares -= u128::from(old.0) * u128::from(old.0);
-        }
-        if let Some(new) = new {
-            self.nodes += 1;
-            self.sum += u128::from(new.0);
-            self.squares += u128::from(new.0) * u128::from(new.0);
-        }
-    }
-
-    /// Their mean plus `deviations` thousandths of their standard deviation.
-    fn beyond(&self, deviations: u32) -> Option<Duration> {
-        let nodes = u128::from(self.nodes);
-        let mean = self.sum.checked_div(nodes)?;
-        let variance = (self.squares / nodes).saturating_sub(mean * mean);
-        let over = variance.isqrt() * u128::from(deviations) / 1_000;
-        Some(Duration(u64::try_from(mean + over).unwrap_or(u64::MAX)))
-    }
 }
 
 impl Master {
@@ -93,14 +60,17 @@ impl Master {
             return;
         }
         let room = spare.smaller_of(&self.dispatch.rooms.node_free(to));
-        if let Some(from) = self.nodes.longest_queue().filter(|_| !room.is_zero()) {
+        if let Some(from) = self.nodes.queues().longest().filter(|_| !room.is_zero()) {
+            let (queues, queue) = self.nodes.queue_mut(from);
+            queues.on_asked(from, queue);
             out.send(from, ToNode::Move { to, room: Box::new(room) });
         }
     }
 
     /// If nothing could be moved, asks the node with the next longest queue.
     pub(super) fn on_moved(&mut self, from: NodeId, to: NodeId, left: Resources, queue: Waiting, out: &mut Outbox) {
-        if !self.nodes.handed_over(from, queue) {
+        let (queues, counted) = self.nodes.queue_mut(from);
+        if !queues.on_answered(from, counted, queue) {
             self.on_room(to, left, out);
         }
     }
@@ -123,19 +93,6 @@ fn room(limit: OpportunisticLimit, capacity: &Resources, forecast: &Forecast) ->
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_target_is_the_mean_plus_deviations_of_the_reported_queues() {
-        let mut queues = Queues::default();
-        assert_eq!(queues.beyond(2_000), None);
-        for (old, new) in [(None, Some(100)), (None, Some(8)), (Some(100), Some(2)), (None, Some(9)), (Some(9), None)] {
-            queues.replace(old.map(Duration), new.map(Duration));
-        }
-        // 8 and 2 remain.
-        assert_eq!(queues.beyond(0), Some(Duration(5)));
-        assert_eq!(queues.beyond(2_000), Some(Duration(11)));
-        assert_eq!(queues.beyond(1_500), Some(Duration(9)));
-    }
 
     #[test]
     fn the_limit_for_opportunistic_work_is_everything_a_part_or_the_forecast() {
