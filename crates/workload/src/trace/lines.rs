@@ -38,6 +38,9 @@ struct StageLine {
     resources: Option<BTreeMap<String, u32>>,
     #[serde(default)]
     constraints: Vec<String>,
+    /// Whether the tasks start together.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    gang: bool,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -74,6 +77,7 @@ impl JobLine {
             expected_us: stage.expected.map(Duration::as_micros),
             resources: Some(named(&stage.resources)),
             constraints: stage.constraints.iter().map(ToString::to_string).collect(),
+            gang: stage.gang,
         };
         JobLine {
             name: job.spec.name.clone(),
@@ -128,6 +132,7 @@ impl StageLine {
             constraints: self.constraints.iter().map(constraint).collect::<Result<_, _>>()?,
             estimate: self.expected_us.map(Duration::from_micros),
             demand: self.resources.map(spec),
+            gang: self.gang,
             ..DraftStage::new(self.name, self.tasks, run_times).after(self.after)
         })
     }

@@ -18,7 +18,12 @@ pub struct Key {
 }
 
 /// The options of all formats.
-pub const COMMON_KEYS: [Key; 19] = [
+pub const COMMON_KEYS: [Key; 20] = [
+    Key {
+        name: "part",
+        default: "1/1",
+        meaning: "K/N: keep each N-th job of the files from the K-th on, before limit",
+    },
     Key { name: "limit", default: "", meaning: "keep the first N jobs of the file; queries of a benchmark may repeat" },
     Key { name: "draw", default: "", meaning: "draw N jobs with replacement from those that were read" },
     Key {
@@ -67,6 +72,7 @@ pub const COMMON_KEYS: [Key; 19] = [
 /// Checked options: the common ones, and those of one format.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Options {
+    pub part: Part,
     pub limit: Option<usize>,
     pub draw: Option<usize>,
     pub arrival: Arrival,
@@ -102,6 +108,20 @@ pub(crate) struct Values {
     texts: BTreeMap<&'static str, String>,
 }
 
+/// One of several parts of the jobs of a file, which have no job in common.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Part {
+    /// From 0.
+    first: usize,
+    parts: usize,
+}
+
+impl Part {
+    pub fn has(self, job: usize) -> bool {
+        job % self.parts == self.first
+    }
+}
+
 /// Which expected run time of its tasks a stage states.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Expected {
@@ -120,6 +140,7 @@ impl Options {
     pub fn parse(pairs: &[(String, String)], own_keys: &[Key]) -> Result<Options, WorkloadError> {
         let values = Values::parse("workload option", pairs, &[&COMMON_KEYS, own_keys])?;
         Ok(Options {
+            part: values.get("part", part)?,
             limit: values.optional("limit", count)?,
             draw: values.optional("draw", count)?,
             arrival: values.get("arrival", Arrival::parse)?,
@@ -248,6 +269,14 @@ fn near(values: &Values) -> Result<(u32, u32), WorkloadError> {
     }
     let problem = format!("workload option `near`: cannot draw {near} of {of} nodes, the value of `near-of`");
     Err(WorkloadError::new(problem, "set `near-of` to the number of nodes, which must be more than `near`"))
+}
+
+fn part(text: &str) -> Result<Part, Malformed> {
+    let numbers = text.split_once('/').and_then(|(part, parts)| Some((part.parse().ok()?, parts.parse().ok()?)));
+    match numbers {
+        Some((part, parts)) if (1..=parts).contains(&part) => Ok(Part { first: part - 1, parts }),
+        _ => Err(Malformed::new(format!("`{text}` is not a part"), "write K/N with K of 1 to N, such as 1/2")),
+    }
 }
 
 fn expected(text: &str) -> Result<Expected, Malformed> {

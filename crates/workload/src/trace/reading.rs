@@ -51,6 +51,8 @@ pub(crate) struct DraftStage {
     pub constraints: Vec<Constraint>,
     /// The amount that each task reads. Empty if the trace does not state it.
     pub input_kib: Vec<u32>,
+    /// Whether the tasks start together.
+    pub gang: bool,
 }
 
 impl DraftStage {
@@ -65,6 +67,7 @@ impl DraftStage {
             demand: None,
             constraints: Vec::new(),
             input_kib: Vec::new(),
+            gang: false,
         }
     }
 
@@ -104,6 +107,8 @@ pub(crate) struct Reading<'a> {
     /// If the option `input` is given: number of stages whose input was filled in, and of those whose input was known.
     inputs: (u64, u64),
     saw_no_arrival: bool,
+    /// Number of jobs of the files, of which the option `part` may leave some out.
+    met: usize,
     /// Number of run times that were raised to one second.
     lifted: u64,
     repeats: bool,
@@ -127,6 +132,7 @@ impl<'a> Reading<'a> {
             without_demand: 0,
             inputs: (0, 0),
             saw_no_arrival: false,
+            met: 0,
             lifted: 0,
             repeats: false,
         })
@@ -194,6 +200,9 @@ impl<'a> Reading<'a> {
     /// Why the job is invalid, without its position, which the caller knows.
     pub fn add(&mut self, draft: Draft) -> Result<(), String> {
         check(&draft)?;
+        if !self.is_of_part() {
+            return Ok(());
+        }
         let after: Vec<Vec<usize>> = draft.stages.iter().map(|stage| distinct(&stage.after)).collect();
         let order = order::topological(&after).map_err(|cycle| {
             let names: Vec<&str> = cycle.iter().map(|stage| draft.stages[*stage].name.as_str()).collect();
@@ -224,12 +233,24 @@ impl<'a> Reading<'a> {
             stages,
             ..JobSpec::default()
         };
-        self.push(draft.arrival, spec, run_times);
+        self.keep(draft.arrival, spec, run_times);
         Ok(())
     }
 
     /// Adds a job whose stages are already in topological order, with its true run times.
-    pub fn push(&mut self, arrival: Option<Duration>, mut spec: JobSpec, mut run_times: Vec<RunTimes>) {
+    pub fn push(&mut self, arrival: Option<Duration>, spec: JobSpec, run_times: Vec<RunTimes>) {
+        if self.is_of_part() {
+            self.keep(arrival, spec, run_times);
+        }
+    }
+
+    /// Whether the next job belongs to the part that the options select.
+    fn is_of_part(&mut self) -> bool {
+        self.met += 1;
+        self.options.part.has(self.met - 1)
+    }
+
+    fn keep(&mut self, arrival: Option<Duration>, mut spec: JobSpec, mut run_times: Vec<RunTimes>) {
         for (stage, run_times) in spec.stages.iter_mut().zip(&mut run_times) {
             self.fill_in_input(stage, run_times);
             self.misjudge(stage, run_times);
@@ -282,7 +303,7 @@ impl<'a> Reading<'a> {
             retry_delay: None,
             timeout: None,
             priority: None,
-            gang: false,
+            gang: draft.gang,
             at_once: None,
             outputs: Vec::new(),
             inputs: Vec::new(),

@@ -40,6 +40,24 @@ fn errors_about_missing_files_name_the_path() {
 }
 
 #[test]
+fn parts_of_a_file_have_no_job_in_common_and_are_taken_before_the_limit() {
+    let samples = Samples::one("a.tr", lines(7));
+    let arrivals = |options: &str| {
+        let workload = samples.read("hawk", "a.tr", options).unwrap();
+        workload.jobs.iter().map(|job| job.arrival.as_micros() / 1_000_000).collect::<Vec<_>>()
+    };
+    let all = arrivals("");
+    let of = |numbers: &[usize]| numbers.iter().map(|number| all[*number] - all[numbers[0]]).collect::<Vec<_>>();
+    assert_eq!(arrivals("part=1/2"), of(&[0, 2, 4, 6]));
+    assert_eq!(arrivals("part=2/2"), of(&[1, 3, 5]));
+    assert_eq!(arrivals("part=2/3 limit=2"), of(&[1, 4]));
+    for wrong in ["0/2", "3/2", "1", "1/0", "a/b"] {
+        let error = samples.read("hawk", "a.tr", &format!("part={wrong}")).unwrap_err();
+        assert!(error.problem.contains(&format!("`{wrong}` is not a part")), "{error:?}");
+    }
+}
+
+#[test]
 fn a_path_may_be_a_directory_or_a_pattern() {
     let samples = Samples::one("in/b.tr", "5 1 1 1\n");
     samples.add("in/a.tr.gz", gzipped("3 1 1 1\n4 1 1 1\n"));

@@ -83,6 +83,12 @@ fn processors_of_swf_are_tasks_or_cores() {
     assert_eq!(first.spec.stages[0].expected, Some(seconds(2_000.0)), "the requested time");
     assert_eq!(second.spec.stages[0].expected, Some(seconds(10.0)));
     assert_eq!(reported(&workload), ["3: the run time is not known", "5: the line has 3 columns, not 18"]);
+    let gangs = samples.read("swf", "a.swf", "processors=gang").unwrap();
+    assert!(gangs.jobs[0].spec.stages[0].gang && !first.spec.stages[0].gang);
+    let (mut converted, samples_of_gangs) = (Vec::new(), Samples::new());
+    gangs.write_lines(&mut converted).unwrap();
+    samples_of_gangs.add("a.jsonl", converted);
+    assert_eq!(samples_of_gangs.read("job", "a.jsonl", "").unwrap().jobs, gangs.jobs);
     let cores = samples.read("swf", "a.swf", "processors=cores").unwrap();
     assert_eq!(cores.jobs[0].spec.stages[0].resources.basic, Resources::new(128_000, 256));
 }
